@@ -1,9 +1,9 @@
 /* The hot path, first half: acquiring. A call claims all its requests, then orders the stream after the release points of their memory,
  * then commits. Nothing before the commit is visible, so that a call that fails gives its claims back and has changed nothing. */
-#include "allocators/dynamic.h"
 #include "allocators/engine.h"
-#include "allocators/explain.h"
 #include "allocators/observers.h"
+#include "allocators/report.h"
+#include "allocators/requests.h"
 #include "allocators/residency.h"
 
 typedef enum outcome {

@@ -5,10 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "allocators/annotations.h"
 #include "allocators/engine.h"
-#include "allocators/explain.h"
 #include "allocators/observers.h"
+#include "allocators/report.h"
 #include "core/fail.h"
 #include "core/structs.h"
 

@@ -60,9 +60,6 @@ static inline void bp_take_place(bp_pool *pool, uint32_t id, uint32_t first, uin
     atomic_store_explicit(&r->address, pool->segments[first].address, memory_order_relaxed);
 }
 
-/* Of requests of kind BP_KIND_CHOSEN (assignment.c). Whether the request may get another copy of its class than the plan's, and overflow memory. */
-bool bp_may_deviate(const bp_pool *pool, const bp_entry *request);
-bool bp_may_overflow(const bp_pool *pool, uint32_t id);
 /* Claims memory for a request whose word is claimed: the plan's, else another copy of its class, else overflow memory. false: `*holder` has
  * the plan's. */
 bool bp_claim_chosen(bp_pool *pool, uint32_t id, uint32_t *holder);

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#include "allocators/explain.h"
+#include "allocators/report.h"
 #include "allocators/residency.h"
 #include "core/fail.h"
 #include "core/structs.h"

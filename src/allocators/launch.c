@@ -1,8 +1,8 @@
 /* Launches of captured graphs: they take the graph's memory like an acquire, and give it back like a release. */
-#include "allocators/annotations.h"
 #include "allocators/capture.h"
 #include "allocators/engine.h"
-#include "allocators/explain.h"
+#include "allocators/observers.h"
+#include "allocators/report.h"
 #include "core/fail.h"
 
 static const uint64_t LAUNCH_WORD = (uint64_t)BP_HELD_BY_LAUNCH + 1;

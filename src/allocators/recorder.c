@@ -4,9 +4,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "allocators/annotations.h"
-#include "allocators/explain.h"
 #include "allocators/observers.h"
+#include "allocators/report.h"
 #include "core/fail.h"
 #include "core/structs.h"
 

@@ -1,9 +1,9 @@
 /* The hot path, second half: use, release, cancel. A call claims all its requests, records the release points it needs (one per stream,
  * whatever the number of requests), then commits: a call that fails gives its claims back and has changed nothing. */
-#include "allocators/dynamic.h"
 #include "allocators/engine.h"
-#include "allocators/explain.h"
 #include "allocators/observers.h"
+#include "allocators/report.h"
+#include "allocators/requests.h"
 
 typedef enum purpose { RELEASE, CANCEL, USE } purpose;
 

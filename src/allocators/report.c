@@ -1,12 +1,172 @@
-/* What is going on in a pool: sums, live requests, the sequence of acquires. Cold, and beside the hot path: what it reads of other
- * threads' requests are relaxed atomics. */
+/* Reports of a pool: sentences about requests and buffers for errors, dumps and messages; sums, live requests, the sequence of acquires. Cold, and
+ * beside the hot path: other threads' requests are read as relaxed atomics. */
+#include "allocators/report.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "allocators/explain.h"
+#include "allocators/capture.h"
+#include "allocators/engine.h"
+#include "allocators/residency.h"
 #include "core/fail.h"
 #include "core/structs.h"
 #include "core/text.h"
+
+/* ---- sentences --------------------------------------------------------------------------------------------------- */
+
+const char *bp_explain_request(const bp_pool *pool, uint32_t id, char text[BP_REQUEST_BYTES])
+{
+    const bp_plan_request *request = &pool->requests[id];
+    const char *role = bp_role_name((bp_role)request->role);
+    const char *unit = request->unit[0] != '\0' ? request->unit : "outside units";
+    if (request->bucket != NULL)
+        snprintf(text, BP_REQUEST_BYTES, "%s of %.80s, bucket %.40s", role, unit, request->bucket);
+    else
+        snprintf(text, BP_REQUEST_BYTES, "%s of %.80s, bucket.%u", role, unit, request->ordinal);
+    return text;
+}
+
+const char *bp_explain_since(const bp_pool *pool, uint32_t id, char text[BP_REQUEST_BYTES])
+{
+    const bp_entry *r = &pool->entries[id];
+    const bp_stream *stream =
+        atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_acquire);
+    snprintf(text, BP_REQUEST_BYTES, "acquire %llu (stream %s, step %llu)",
+             (unsigned long long)bp_read(&r->since_acquire), stream != NULL ? stream->name : "unknown",
+             (unsigned long long)bp_read(&r->since_step));
+    return text;
+}
+
+/* "buffer 3 (slab param at 805306368, 402653184 bytes)". */
+static void explain_buffer(const bp_pool *pool, uint32_t segment, char text[BP_REQUEST_BYTES])
+{
+    const bp_segment_place *place = &pool->places[segment];
+    snprintf(text, BP_REQUEST_BYTES, "buffer %u (slab %.40s at %llu, %llu bytes)", segment,
+             pool->slab_infos[place->slab].group, (unsigned long long)place->offset,
+             (unsigned long long)pool->segments[segment].bytes);
+}
+
+void bp_explain_deviation(const bp_pool *pool, uint32_t id, uint32_t before, uint32_t now,
+                          char text[BP_EXPLANATION_BYTES])
+{
+    char request[BP_REQUEST_BYTES], first[BP_REQUEST_BYTES], second[BP_REQUEST_BYTES];
+    explain_buffer(pool, before, first);
+    explain_buffer(pool, now, second);
+    snprintf(text, BP_EXPLANATION_BYTES, "pool %.40s: %s moved from %s to %s", pool->info.name,
+             bp_explain_request(pool, id, request), first, second);
+}
+
+/* "acquire 324, step 5": when it happens. */
+static void explain_moment(const bp_pool *pool, char text[64])
+{
+    snprintf(text, 64, "acquire %llu, step %llu", (unsigned long long)(bp_tally_acquires(&pool->tally)),
+             (unsigned long long)bp_read(&pool->step));
+}
+
+/* Of the memory that a request may have: what the holder has of it. */
+static uint32_t find_held(const bp_pool *pool, const bp_entry *r, uint32_t holder)
+{
+    for (uint32_t s = r->home.first; s < r->home.first + r->home.count; s++) {
+        if (bp_segment_holder(&pool->segments[s]) == holder)
+            return s;
+    }
+    const bp_range none = {0}, *copies = r->class_index != BP_NONE ? &pool->classes[r->class_index] : &none;
+    for (uint32_t i = 0; i < copies->count; i++) {
+        uint32_t s = pool->copies[copies->first + i];
+        if (bp_segment_holder(&pool->segments[s]) == holder)
+            return s;
+    }
+    return r->home.first; /* it has been released meanwhile */
+}
+
+bp_status bp_fail_held(const bp_pool *pool, uint32_t id, uint32_t holder)
+{
+    const bp_entry *r = &pool->entries[id];
+    char request[BP_REQUEST_BYTES], buffer[BP_REQUEST_BYTES], other[BP_REQUEST_BYTES], moment[64];
+    bp_explain_request(pool, id, request);
+    explain_moment(pool, moment);
+    if (r->home.count > 0)
+        explain_buffer(pool, find_held(pool, r, holder), buffer);
+    else
+        snprintf(buffer, sizeof buffer, "its buffer");
+    if (holder == BP_HELD_BY_LAUNCH)
+        return bp_fail(
+            BP_ERR_SCHEDULE,
+            "pool %.40s: %s cannot have %s: the launch of a graph has it (between bp_capture_before_launch and "
+            "bp_capture_launched); %s",
+            pool->info.name, request, buffer, moment);
+    if (holder == BP_HELD_BY_OFFLOAD)
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: its group is offloaded; %s", pool->info.name,
+                       request, buffer, moment);
+    if (holder == BP_NONE || holder >= bp_request_count(pool))
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: it was held a moment ago; %s", pool->info.name,
+                       request, buffer, moment);
+    const bp_entry *h = &pool->entries[holder];
+    if (BP_WORD_REFERENCES(atomic_load_explicit(h->word, memory_order_relaxed)) == 0)
+        return bp_fail(BP_ERR_SCHEDULE,
+                       "pool %.40s: %s cannot have %s: %s is acquired or released at the same time; %s",
+                       pool->info.name, request, buffer, bp_explain_request(pool, holder, other), moment);
+    char since[BP_REQUEST_BYTES];
+    return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: %s holds it since %s; %s", pool->info.name, request,
+                   buffer, bp_explain_request(pool, holder, other), bp_explain_since(pool, holder, since), moment);
+}
+
+bp_status bp_fail_order(const bp_pool *pool, uint32_t id, const char *what)
+{
+    char request[BP_REQUEST_BYTES], moment[64];
+    explain_moment(pool, moment);
+    return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s %s; %s", pool->info.name, bp_explain_request(pool, id, request),
+                   what, moment);
+}
+
+bp_status bp_fail_unknown(const bp_pool *pool, uint32_t id)
+{
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: request %u is not bound; there are %u", pool->info.name, id,
+                   atomic_load_explicit((atomic_uint *)&pool->request_count, memory_order_relaxed));
+}
+
+bp_status bp_fail_twice(const bp_pool *pool, uint32_t id)
+{
+    char request[BP_REQUEST_BYTES];
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: %s is twice in one call", pool->info.name,
+                   bp_explain_request(pool, id, request));
+}
+
+static bp_status fail_away(const bp_pool *pool, uint32_t id)
+{
+    char what[96];
+    snprintf(what, sizeof what, "is away with group %.40s, which is offloaded: restore it before",
+             pool->slab_infos[bp_home_slab(pool, id)].group);
+    return bp_fail_order(pool, id, what);
+}
+
+bp_status bp_fail_race(const bp_pool *pool, uint32_t id)
+{
+    if (bp_is_away(pool, id))
+        return fail_away(pool, id);
+    return bp_fail_order(pool, id, "is being acquired or released by another call at the same time");
+}
+
+bp_status bp_fail_busy(const bp_pool *pool, const uint32_t *ids, size_t index)
+{
+    for (size_t i = 0; i < index; i++) {
+        if (ids[i] == ids[index])
+            return bp_fail_twice(pool, ids[index]);
+    }
+    return bp_fail_race(pool, ids[index]);
+}
+
+bp_status bp_fail_streams(const bp_pool *pool, uint32_t id)
+{
+    char what[64];
+    snprintf(what, sizeof what, "is held on %d streams already", BP_LIVE_STREAMS);
+    return bp_fail_order(pool, id, what);
+}
+
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
+
+/* What is going on in a pool: sums, live requests, the sequence of acquires. Cold, and beside the hot path: what it reads of other
+ * threads' requests are relaxed atomics. */
 
 static uint32_t references_of(const bp_pool *pool, uint32_t id)
 {

@@ -2,7 +2,7 @@
 
 #include "allocators/capture.h"
 #include "allocators/engine.h"
-#include "allocators/explain.h"
+#include "allocators/report.h"
 #include "core/fail.h"
 
 static const uint64_t AWAY_WORD = (uint64_t)BP_HELD_BY_OFFLOAD + 1;

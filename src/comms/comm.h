@@ -63,10 +63,6 @@ static inline bool bp_comm_was_ended(const bp_comm *comm)
 /* BP_OK, or the error of no communicator, one that was aborted, or one that timed out. */
 bp_status bp_comm_check(const bp_comm *comm, const char *function);
 
-/* After a time-out, whose words are this thread's detail: `what` timed out, and every later call is refused with these words. Returns
- * BP_ERR_TIMEOUT. */
-bp_status bp_comm_break(bp_comm *comm, const char *what);
-
 /* bp_comm_exchange whose error says what it was for. A time-out breaks the communicator. */
 bp_status bp_comm_agree(bp_comm *comm, const char *what, const void *mine, uint64_t bytes, void *all);
 
@@ -75,9 +71,6 @@ bp_status bp_comm_agree(bp_comm *comm, const char *what, const void *mine, uint6
 typedef struct bp_comm_call {
     char before[BP_COMM_DETAIL_BYTES];
 } bp_comm_call;
-
-void bp_comm_call_begin(bp_comm_call *call);
-bp_status bp_comm_call_end(const bp_comm_call *call, const char *comm, const char *what, bp_status status);
 
 /* Registration with the detail seen to. */
 bp_status bp_comm_register(bp_comm *comm, void *address, uint64_t bytes, bp_register_kind kind, void **handle,

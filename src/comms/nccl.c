@@ -9,6 +9,84 @@
 #include "core/structs.h"
 #include "core/timeout.h"
 
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
+
+/* ncclDataType_t and ncclRedOp_t. */
+enum { NCCL_UINT8 = 1, NCCL_INT32 = 2, NCCL_INT64 = 4, NCCL_FLOAT16 = 6, NCCL_FLOAT32 = 7, NCCL_BFLOAT16 = 9 };
+enum { NCCL_SUM = 0, NCCL_MAX = 2, NCCL_MIN = 3 };
+
+static int nccl_dtype(bp_dtype dtype)
+{
+    switch (dtype) {
+    case BP_DTYPE_FP32: return NCCL_FLOAT32;
+    case BP_DTYPE_FP16: return NCCL_FLOAT16;
+    case BP_DTYPE_BF16: return NCCL_BFLOAT16;
+    case BP_DTYPE_INT32: return NCCL_INT32;
+    case BP_DTYPE_INT64: return NCCL_INT64;
+    default: return NCCL_UINT8; /* refused before */
+    }
+}
+
+static int nccl_op(bp_reduction reduction)
+{
+    return reduction == BP_REDUCE_MAX ? NCCL_MAX : reduction == BP_REDUCE_MIN ? NCCL_MIN : NCCL_SUM;
+}
+
+/* The stream as NCCL takes it, with the communicator's device current. */
+static bp_status nccl_collectives_enter(const bp_nccl *nccl, bp_stream *stream, void **native, bp_cuda_scope *scope)
+{
+    uint64_t handle;
+    if (bp_device_undecorated(stream->device) != bp_device_undecorated(nccl->device))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "communicator %s is of GPU %d, stream %s of another device (%s)",
+                       nccl->name, bp_cuda_of(nccl->device)->info.ordinal, stream->name,
+                       bp_device_name(stream->device));
+    BP_TRY(bp_stream_native(stream, &handle));
+    *native = (void *)(uintptr_t)handle; /* NOLINT(performance-no-int-to-ptr): a handle, as the driver gave it */
+    return bp_cuda_enter(nccl->device, scope);
+}
+
+bp_status bp_nccl_all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
+{
+    bp_nccl *nccl = self;
+    void *native;
+    bp_cuda_scope scope;
+    BP_TRY(nccl_collectives_enter(nccl, stream, &native, &scope));
+    int result = nccl->f.ncclAllGather(mine, all, bytes, NCCL_UINT8, nccl->comm, native);
+    bp_status status = bp_nccl_check(nccl, result, "ncclAllGather");
+    bp_cuda_leave(&scope);
+    return status;
+}
+
+static bp_status nccl_all_reduce(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                                 bp_reduction reduction, bp_stream *stream)
+{
+    bp_nccl *nccl = self;
+    void *native;
+    bp_cuda_scope scope;
+    BP_TRY(nccl_collectives_enter(nccl, stream, &native, &scope));
+    int result = nccl->f.ncclAllReduce(from, to, count, nccl_dtype(dtype), nccl_op(reduction), nccl->comm, native);
+    bp_status status = bp_nccl_check(nccl, result, "ncclAllReduce");
+    bp_cuda_leave(&scope);
+    return status;
+}
+
+static bp_status nccl_reduce_scatter(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                                     bp_reduction reduction, bp_stream *stream)
+{
+    bp_nccl *nccl = self;
+    void *native;
+    bp_cuda_scope scope;
+    BP_TRY(nccl_collectives_enter(nccl, stream, &native, &scope));
+    int result = nccl->f.ncclReduceScatter(from, to, count, nccl_dtype(dtype), nccl_op(reduction), nccl->comm, native);
+    bp_status status = bp_nccl_check(nccl, result, "ncclReduceScatter");
+    bp_cuda_leave(&scope);
+    return status;
+}
+
+/* ---- the communicator -------------------------------------------------------------------------------------------- */
+
+/* Wrapping an NCCL communicator: what is checked, what its version can do, its errors, its end. */
+
 /* ---- results -------------------------------------------------------------------------------------------------------- */
 
 bool bp_nccl_state(bp_nccl *nccl, int *state)
@@ -100,7 +178,8 @@ const char *bp_nccl_missing(const bp_nccl_functions *f)
     return NULL;
 }
 
-void bp_nccl_version_name(int version, char *name, size_t bytes)
+/* "NCCL 2.28.9" */
+static void nccl_version_name(int version, char *name, size_t bytes)
 {
     if (version < 10000) /* as versions before 2.9 counted */
         snprintf(name, bytes, "NCCL %d.%d.%d", version / 1000, version / 100 % 10, version % 100);
@@ -115,7 +194,7 @@ bp_status bp_nccl_version(const bp_nccl_functions *functions, int *version)
     int result = functions->ncclGetVersion(&found);
     if (result != BP_NCCL_SUCCESS)
         return bp_fail(BP_ERR_UNSUPPORTED, "NCCL does not tell its version: ncclGetVersion answers %d", result);
-    bp_nccl_version_name(found, name, sizeof name);
+    nccl_version_name(found, name, sizeof name);
     if (found < BP_NCCL_BUFFERS)
         return bp_fail(BP_ERR_UNSUPPORTED, "%s is too old: registration needs 2.19 or newer", name);
     *version = found;
@@ -234,7 +313,7 @@ static bp_status nccl_build(const bp_nccl_config *config, bp_nccl *nccl)
     BP_TRY(bp_timeout_choose(config->timeout_ms, &nccl->timeout_ms));
     BP_TRY(take_functions(nccl, config->functions));
     BP_TRY(bp_nccl_version(&nccl->f, &nccl->version));
-    bp_nccl_version_name(nccl->version, nccl->version_name, sizeof nccl->version_name);
+    nccl_version_name(nccl->version, nccl->version_name, sizeof nccl->version_name);
     choose_kinds(nccl);
     bp_cuda_scope scope;
     BP_TRY(bp_cuda_enter(nccl->device, &scope));
@@ -302,8 +381,8 @@ static const bp_comm_ops ops = {.size = sizeof ops,
                                 .traits = nccl_traits,
                                 .exchange = bp_nccl_exchange,
                                 .all_gather = bp_nccl_all_gather,
-                                .all_reduce = bp_nccl_all_reduce,
-                                .reduce_scatter = bp_nccl_reduce_scatter,
+                                .all_reduce = nccl_all_reduce,
+                                .reduce_scatter = nccl_reduce_scatter,
                                 .register_memory = bp_nccl_register,
                                 .deregister_memory = bp_nccl_deregister,
                                 .warnings = bp_nccl_warnings,

@@ -70,8 +70,6 @@ bp_status bp_nccl_find(bp_nccl_functions *functions);
 const char *bp_nccl_missing(const bp_nccl_functions *functions);
 /* Errors: BP_ERR_UNSUPPORTED, older than 2.19. `version` is an output. */
 bp_status bp_nccl_version(const bp_nccl_functions *functions, int *version);
-/* "NCCL 2.28.9" */
-void bp_nccl_version_name(int version, char *name, size_t bytes);
 
 /* What exchanges over NCCL itself need, made once. */
 bp_status bp_nccl_exchange_init(bp_nccl *nccl);
@@ -84,10 +82,6 @@ bp_status bp_nccl_exchange(void *self, const void *mine, uint64_t bytes, void *a
 /* Whether a communicator (of any provider) is of NCCL and exchanges over NCCL itself. */
 bool bp_nccl_exchanges_on_device(const bp_comm *comm);
 bp_status bp_nccl_all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream);
-bp_status bp_nccl_all_reduce(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
-                             bp_reduction reduction, bp_stream *stream);
-bp_status bp_nccl_reduce_scatter(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
-                                 bp_reduction reduction, bp_stream *stream);
 bp_status bp_nccl_register(void *self, void *address, uint64_t bytes, bp_register_kind kind, void **handle,
                            const char **because);
 bp_status bp_nccl_deregister(void *self, bp_register_kind kind, void *handle);
@@ -101,8 +95,5 @@ void bp_nccl_leave(bp_comm *comm);
 
 /* Errors: BP_ERR_MISMATCH, the pool's memory is not of the communicator's GPU. Nothing where the communicator is not of NCCL. */
 bp_status bp_nccl_check_pool(const bp_comm *comm, const bp_pool *pool);
-
-/* Whether an environment variable that NCCL reads is set to 0. */
-bool bp_nccl_is_off(const char *variable);
 
 #endif

@@ -3,14 +3,80 @@
 
 #include <bucketpool/capture.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "comms/nccl.h"
 #include "core/fail.h"
 #include "core/structs.h"
+#include "core/text.h"
 #include "devices/device.h"
 #include "memory/slab_callbacks.h"
 #include "nvtx/nvtx.h"
+
+/* ---- warnings ---------------------------------------------------------------------------------------------------- */
+
+typedef struct collector {
+    bp_registration *r;
+    uint32_t entry;
+    bp_status status;
+} collector;
+
+static void registration_warnings_add(void *user, const char *sentence)
+{
+    collector *c = user;
+    bp_registration *r = c->r;
+    if (c->status == BP_OK)
+        c->status = bp_grow_array((void **)&r->warnings, &r->warning_capacity, r->warning_count, sizeof *r->warnings);
+    if (c->status == BP_OK)
+        c->status = bp_strings_add(&r->strings, sentence, &r->warnings[r->warning_count].text);
+    if (c->status == BP_OK)
+        r->warnings[r->warning_count++].entry = c->entry;
+}
+
+static bp_register_kind best_granted(const bp_registration *r, size_t entry)
+{
+    bp_register_kind best = BP_REGISTER_NONE;
+    for (size_t i = 0; i < r->window_count; i++)
+        if (r->shown[i].entry == entry && r->shown[i].granted > best)
+            best = r->shown[i].granted;
+    return best;
+}
+
+static void add_of_ranks(collector *c, const bp_party *party)
+{
+    char sentence[256];
+    if (party->neighbours.in_process != UINT32_MAX) {
+        snprintf(sentence, sizeof sentence,
+                 "ranks %u and %u of communicator %s live in one process: memory is not shared between them by handle",
+                 party->comm->traits.rank, party->neighbours.in_process, party->comm->name);
+        registration_warnings_add(c, sentence);
+    }
+    if (party->neighbours.several_hosts && (c->r->entries[c->entry].traffic & BP_TRAFFIC_GATHER) != 0)
+        registration_warnings_add(
+            c, "the ranks are on several hosts: an all-gather needs its send side registered too, the shards");
+}
+
+/* Asks the providers; what can be told from here is added. Errors: BP_ERR_NO_HOST_MEMORY. */
+static bp_status registration_collect_warnings(bp_registration *r)
+{
+    for (size_t i = 0; i < r->entry_count; i++) {
+        collector c = {.r = r, .entry = (uint32_t)i, .status = BP_OK};
+        const bp_party *party = &r->parties[r->entries[i].party];
+        bp_register_kind kind = best_granted(r, i);
+        if (kind == BP_REGISTER_NONE)
+            continue;
+        if (party->comm->ops->warnings != NULL)
+            party->comm->ops->warnings(party->comm->self, kind, r->entries[i].traffic, registration_warnings_add, &c);
+        add_of_ranks(&c, party);
+        BP_TRY(c.status);
+    }
+    return BP_OK;
+}
+
+/* ---- registrations ----------------------------------------------------------------------------------------------- */
+
+/* Registrations: made, kept with the slabs of their pool, ended. */
 
 const char *bp_register_kind_name(bp_register_kind kind)
 {
@@ -177,7 +243,7 @@ static void registration_let_go(bp_registration *r)
 static bp_status registration_finish(bp_registration *r)
 {
     bp_verdict verdict;
-    bp_verdict_take(&verdict, bp_registration_collect_warnings(r));
+    bp_verdict_take(&verdict, registration_collect_warnings(r));
     bp_parties_agree(r, &verdict);
     return bp_verdict_status(&verdict);
 }
@@ -235,4 +301,54 @@ void bp_registration_destroy(bp_registration **registration)
     *registration = NULL;
     if (bp_process_is_here(&r->process))
         registration_let_go(r);
+}
+
+/* ---- report ------------------------------------------------------------------------------------------------------ */
+
+/* What was granted, as data and as text. */
+
+const bp_registration_info *bp_registration_get_info(const bp_registration *registration)
+{
+    return registration != NULL ? &registration->info : NULL;
+}
+
+/* ---- text ----------------------------------------------------------------------------------------------------------- */
+
+#define LINE_BYTES 1024
+
+static void add_window(bp_lines *l, const bp_registration *r, const bp_registered *window)
+{
+    char line[LINE_BYTES];
+    const bp_comm *comm = bp_comm_of(r, window);
+    const char *version = comm->traits.version_name;
+    bool explained = window->because[0] != '\0';
+    snprintf(line, sizeof line,
+             "slab %u (%.64s), %llu bytes, with communicator %.64s (%.64s%s%u ranks): %s asked, %s granted%s%s\n",
+             window->shown->slab, r->groups[window->shown->slab], (unsigned long long)window->shown->bytes, comm->name,
+             version, version[0] != '\0' ? ", " : "", comm->traits.ranks, bp_register_kind_name(window->shown->asked),
+             bp_register_kind_name(window->shown->granted), explained ? "; " : "", window->because);
+    bp_lines_add(l, line);
+}
+
+static void add_warning(bp_lines *l, const bp_registration *r, const bp_registration_warning *warning)
+{
+    char line[LINE_BYTES];
+    snprintf(line, sizeof line, "warning, entry %u (communicator %.64s): %.800s\n", warning->entry,
+             r->parties[r->entries[warning->entry].party].comm->name, warning->text);
+    bp_lines_add(l, line);
+}
+
+bp_status bp_registration_report(const bp_registration *registration, char *text, size_t capacity, size_t *needed)
+{
+    if (registration == NULL || (text == NULL && capacity > 0) || needed == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_registration_report: needs a registration and a place for the length");
+    bp_lines l;
+    bp_lines_init(&l, text, capacity);
+    for (size_t i = 0; i < registration->window_count; i++)
+        add_window(&l, registration, &registration->windows[i]);
+    for (size_t i = 0; i < registration->warning_count; i++)
+        add_warning(&l, registration, &registration->warnings[i]);
+    *needed = l.needed;
+    return BP_OK;
 }

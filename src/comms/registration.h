@@ -84,7 +84,4 @@ void bp_windows_deregister(bp_registration *r, uint32_t slab, const char *becaus
 /* Collective: carries a verdict from communicator to communicator. Ranks that form a grid all come out with the same. */
 void bp_parties_agree(bp_registration *r, bp_verdict *verdict);
 
-/* Asks the providers; what can be told from here is added. Errors: BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_registration_collect_warnings(bp_registration *r);
-
 #endif

@@ -121,12 +121,6 @@ bp_status bp_cuda_pin(void *self, void *address, uint64_t bytes);
 bp_status bp_cuda_unpin(void *self, void *address, uint64_t bytes);
 /* What slabs are made of; needs `device` and `info`. Finds out which handles the driver permits, and the granularity. */
 bp_status bp_cuda_choose_memory(bp_cuda *cuda);
-bp_status bp_cuda_note_block(bp_cuda *cuda, const bp_cuda_memory_block *block);
-bool bp_cuda_take_block(bp_cuda *cuda, uint64_t handle, bp_cuda_memory_block *block);
-/* Counts `bytes` more, where they are within what the configuration allows. */
-bp_status bp_cuda_take_budget(bp_cuda *cuda, uint64_t bytes);
-void bp_cuda_give_budget(bp_cuda *cuda, uint64_t bytes);
-bp_status bp_cuda_fail_memory(const bp_cuda *cuda, int error, uint64_t bytes, const char *what);
 
 bp_status bp_cuda_stream_create(void *self, void **stream);
 bp_status bp_cuda_stream_import(void *self, uint64_t native, void **stream);

@@ -1,6 +1,8 @@
 /* Slabs of the cuda device: virtual memory, one physical allocation each, made as NCCL makes its own so that it can be registered.
  * Source of what to ask for: NCCL's ncclMemAlloc (pinned device memory, exportable handles, RDMA, both granularities, peers). */
 #include "core/fail.h"
+
+#include "core/arith.h"
 #include "core/memory.h"
 #include "devices/cuda.h"
 
@@ -17,7 +19,7 @@
 /* Where the recommended multicast granularity is larger, slabs would be rounded up by more than they are worth: the least one does. */
 #define MOST_MULTICAST_BYTES (UINT64_C(64) << 20)
 
-bp_status bp_cuda_fail_memory(const bp_cuda *cuda, int error, uint64_t bytes, const char *what)
+static bp_status cuda_fail_memory(const bp_cuda *cuda, int error, uint64_t bytes, const char *what)
 {
     size_t left = 0, total = 0;
     if (error != BP_CU_OUT_OF_MEMORY || bp_cuda_push(cuda) != BP_OK)
@@ -77,7 +79,7 @@ static bp_status find_handle_types(bp_cuda *cuda)
     if (error == BP_CU_SUCCESS)
         error = cuda->driver.cuMemRelease(handle);
     if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail_memory(cuda, error, cuda->info.recommended_granularity, "a first piece of memory");
+        return cuda_fail_memory(cuda, error, cuda->info.recommended_granularity, "a first piece of memory");
     return BP_OK;
 }
 
@@ -116,7 +118,7 @@ bp_status bp_cuda_choose_memory(bp_cuda *cuda)
 
 /* ---- blocks --------------------------------------------------------------------------------------------------------- */
 
-bp_status bp_cuda_note_block(bp_cuda *cuda, const bp_cuda_memory_block *block)
+static bp_status cuda_note_block(bp_cuda *cuda, const bp_cuda_memory_block *block)
 {
     pthread_mutex_lock(&cuda->lock);
     bp_status status =
@@ -128,7 +130,7 @@ bp_status bp_cuda_note_block(bp_cuda *cuda, const bp_cuda_memory_block *block)
     return status;
 }
 
-bool bp_cuda_take_block(bp_cuda *cuda, uint64_t handle, bp_cuda_memory_block *block)
+static bool cuda_take_block(bp_cuda *cuda, uint64_t handle, bp_cuda_memory_block *block)
 {
     pthread_mutex_lock(&cuda->lock);
     size_t i = 0;
@@ -151,7 +153,8 @@ static bp_status cuda_memory_check_bytes(const bp_cuda *cuda, uint64_t bytes, co
     return BP_OK;
 }
 
-bp_status bp_cuda_take_budget(bp_cuda *cuda, uint64_t bytes)
+/* Counts `bytes` more, where they are within what the configuration allows. */
+static bp_status cuda_take_budget(bp_cuda *cuda, uint64_t bytes)
 {
     pthread_mutex_lock(&cuda->lock);
     const uint64_t used = cuda->committed_bytes, most = cuda->config.memory_bytes;
@@ -165,7 +168,7 @@ bp_status bp_cuda_take_budget(bp_cuda *cuda, uint64_t bytes)
     return BP_OK;
 }
 
-void bp_cuda_give_budget(bp_cuda *cuda, uint64_t bytes)
+static void cuda_give_budget(bp_cuda *cuda, uint64_t bytes)
 {
     pthread_mutex_lock(&cuda->lock);
     cuda->committed_bytes -= bytes;
@@ -183,7 +186,7 @@ bp_status bp_cuda_reserve(void *self, uint64_t bytes, uint64_t alignment, void *
     int error = cuda->driver.cuMemAddressReserve(&reserved, (size_t)bytes, (size_t)alignment, 0, 0);
     bp_cuda_pop(cuda);
     if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail_memory(cuda, error, bytes, "reserving addresses");
+        return cuda_fail_memory(cuda, error, bytes, "reserving addresses");
     *address = (void *)(uintptr_t)reserved; /* NOLINT(performance-no-int-to-ptr): it is one of the device */
     return BP_OK;
 }
@@ -212,8 +215,8 @@ static bp_status cuda_memory_create(bp_cuda *cuda, uint64_t bytes, unsigned long
     int error = cuda->driver.cuMemCreate(handle, (size_t)bytes, &prop, 0);
     bp_cuda_pop(cuda);
     if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail_memory(cuda, error, bytes, "commit");
-    bp_status status = bp_cuda_note_block(cuda, &(bp_cuda_memory_block){.handle = *handle, .bytes = bytes});
+        return cuda_fail_memory(cuda, error, bytes, "commit");
+    bp_status status = cuda_note_block(cuda, &(bp_cuda_memory_block){.handle = *handle, .bytes = bytes});
     if (status != BP_OK)
         cuda_memory_release(cuda, *handle);
     return status;
@@ -224,12 +227,12 @@ bp_status bp_cuda_commit(void *self, uint64_t bytes, uint64_t *handle)
     bp_cuda *cuda = self;
     unsigned long long made;
     BP_TRY(cuda_memory_check_bytes(cuda, bytes, "commit"));
-    BP_TRY(bp_cuda_take_budget(cuda, bytes));
+    BP_TRY(cuda_take_budget(cuda, bytes));
     bp_status status = cuda_memory_create(cuda, bytes, &made);
     if (status == BP_OK)
         *handle = made;
     else
-        bp_cuda_give_budget(cuda, bytes);
+        cuda_give_budget(cuda, bytes);
     return status;
 }
 
@@ -238,17 +241,17 @@ bp_status bp_cuda_decommit(void *self, uint64_t handle)
     bp_cuda *cuda = self;
     bp_cuda_memory_block block;
     BP_TRY(bp_cuda_push(cuda));
-    const bool known = bp_cuda_take_block(cuda, handle, &block);
+    const bool known = cuda_take_block(cuda, handle, &block);
     int error = known ? cuda->driver.cuMemRelease(handle) : BP_CU_SUCCESS;
     bp_cuda_pop(cuda);
     if (!known)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "cuda: decommit of handle %llu, which is not committed",
                        (unsigned long long)handle);
     if (error == BP_CU_SUCCESS) {
-        bp_cuda_give_budget(cuda, block.bytes);
+        cuda_give_budget(cuda, block.bytes);
         return BP_OK;
     }
-    (void)bp_cuda_note_block(cuda, &block); /* there was room for it a moment ago */
+    (void)cuda_note_block(cuda, &block); /* there was room for it a moment ago */
     return bp_cuda_fail(&cuda->driver, error, "giving memory back");
 }
 
@@ -266,7 +269,7 @@ bp_status bp_cuda_map(void *self, void *address, uint64_t bytes, uint64_t handle
             (void)cuda->driver.cuMemUnmap((uintptr_t)address, (size_t)bytes);
     }
     bp_cuda_pop(cuda);
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail_memory(cuda, error, bytes, what);
+    return error == BP_CU_SUCCESS ? BP_OK : cuda_fail_memory(cuda, error, bytes, what);
 }
 
 bp_status bp_cuda_unmap(void *self, void *address, uint64_t bytes)
@@ -276,4 +279,161 @@ bp_status bp_cuda_unmap(void *self, void *address, uint64_t bytes)
     int error = cuda->driver.cuMemUnmap((uintptr_t)address, (size_t)bytes);
     bp_cuda_pop(cuda);
     return bp_cuda_check(cuda, error, "unmapping memory");
+}
+
+/* ---- plain allocations ------------------------------------------------------------------------------------------- */
+
+/* Memory of the cuda device that is not slabs of virtual memory: slabs of plain allocations (for legacy IPC), memory in stream order,
+ * host memory that is pinned. */
+
+#define PORTABLE 1u /* pinned for every context */
+
+/* ---- slabs of plain allocations ------------------------------------------------------------------------------------- */
+
+/* The memory comes with the addresses; what follows has nothing left to do. */
+static bp_status allocate_aligned(bp_cuda *cuda, uint64_t bytes, uint64_t alignment, void **address)
+{
+    uint64_t made;
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuMemAlloc(&made, (size_t)bytes);
+    bp_cuda_pop(cuda);
+    if (error != BP_CU_SUCCESS)
+        return cuda_fail_memory(cuda, error, bytes, "allocating");
+    const uint64_t aligned = (made + alignment - 1) / alignment * alignment;
+    bp_status status =
+        cuda_note_block(cuda, &(bp_cuda_memory_block){.handle = aligned, .address = made, .bytes = bytes});
+    if (status != BP_OK) {
+        if (bp_cuda_push(cuda) == BP_OK) {
+            (void)cuda->driver.cuMemFree(made);
+            bp_cuda_pop(cuda);
+        }
+        return status;
+    }
+    *address = (void *)(uintptr_t)aligned; /* NOLINT(performance-no-int-to-ptr): it is one of the device */
+    return BP_OK;
+}
+
+bp_status bp_cuda_plain_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
+{
+    bp_cuda *cuda = self;
+    uint64_t total;
+    if (!bp_add_u64(bytes, alignment, &total))
+        return bp_fail(BP_ERR_OVERFLOW, "cuda: %llu bytes at a multiple of %llu do not fit 64 bits",
+                       (unsigned long long)bytes, (unsigned long long)alignment);
+    BP_TRY(cuda_take_budget(cuda, total));
+    bp_status status = allocate_aligned(cuda, total, alignment, address);
+    if (status != BP_OK)
+        cuda_give_budget(cuda, total);
+    return status;
+}
+
+bp_status bp_cuda_plain_unreserve(void *self, void *address, uint64_t bytes)
+{
+    bp_cuda *cuda = self;
+    bp_cuda_memory_block block;
+    BP_TRY(bp_cuda_push(cuda));
+    const bool known = cuda_take_block(cuda, (uintptr_t)address, &block);
+    int error = known ? cuda->driver.cuMemFree(block.address) : BP_CU_SUCCESS;
+    bp_cuda_pop(cuda);
+    if (!known)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "cuda: %llu bytes at %p were not allocated", (unsigned long long)bytes,
+                       address);
+    if (error == BP_CU_SUCCESS) {
+        cuda_give_budget(cuda, block.bytes);
+        return BP_OK;
+    }
+    (void)cuda_note_block(cuda, &block); /* there was room for it a moment ago */
+    return bp_cuda_fail(&cuda->driver, error, "freeing memory");
+}
+
+bp_status bp_cuda_plain_commit(void *self, uint64_t bytes, uint64_t *handle)
+{
+    (void)self;
+    *handle = bytes;
+    return BP_OK;
+}
+
+bp_status bp_cuda_plain_decommit(void *self, uint64_t handle)
+{
+    (void)self;
+    (void)handle;
+    return BP_OK;
+}
+
+bp_status bp_cuda_plain_map(void *self, void *address, uint64_t bytes, uint64_t handle)
+{
+    (void)self;
+    (void)address;
+    if (handle != bytes)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "cuda: map of %llu bytes of a plain allocation of %llu",
+                       (unsigned long long)bytes, (unsigned long long)handle);
+    return BP_OK;
+}
+
+bp_status bp_cuda_plain_unmap(void *self, void *address, uint64_t bytes)
+{
+    (void)self;
+    (void)address;
+    (void)bytes;
+    return BP_OK;
+}
+
+/* ---- memory in stream order ----------------------------------------------------------------------------------------- */
+
+bp_status bp_cuda_allocate(void *self, uint64_t bytes, void *stream, void **address)
+{
+    bp_cuda *cuda = self;
+    const bp_cuda_stream *s = stream;
+    uint64_t made;
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->info.stream_ordered ? cuda->driver.cuMemAllocAsync(&made, (size_t)bytes, s->handle)
+                                          : cuda->driver.cuMemAlloc(&made, (size_t)bytes);
+    bp_cuda_pop(cuda);
+    if (error != BP_CU_SUCCESS)
+        return cuda_fail_memory(cuda, error, bytes, "allocating");
+    *address = (void *)(uintptr_t)made; /* NOLINT(performance-no-int-to-ptr): it is one of the device */
+    return BP_OK;
+}
+
+/* Without the stream-ordered allocator the host waits for the stream, as freed memory may be handed out again at once. */
+bp_status bp_cuda_free(void *self, void *address, uint64_t bytes, void *stream)
+{
+    bp_cuda *cuda = self;
+    const bp_cuda_stream *s = stream;
+    (void)bytes;
+    BP_TRY(bp_cuda_push(cuda));
+    int error;
+    if (cuda->info.stream_ordered) {
+        error = cuda->driver.cuMemFreeAsync((uintptr_t)address, s->handle);
+    } else {
+        error = cuda->driver.cuStreamSynchronize(s->handle);
+        if (error == BP_CU_SUCCESS)
+            error = cuda->driver.cuMemFree((uintptr_t)address);
+    }
+    bp_cuda_pop(cuda);
+    return bp_cuda_check(cuda, error, "freeing memory");
+}
+
+/* ---- host memory ---------------------------------------------------------------------------------------------------- */
+
+bp_status bp_cuda_pin(void *self, void *address, uint64_t bytes)
+{
+    bp_cuda *cuda = self;
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuMemHostRegister(address, (size_t)bytes, PORTABLE);
+    bp_cuda_pop(cuda);
+    if (error == BP_CU_OUT_OF_MEMORY)
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "cuda: %llu bytes of host memory could not be pinned: out of memory",
+                       (unsigned long long)bytes);
+    return bp_cuda_check(cuda, error, "pinning host memory");
+}
+
+bp_status bp_cuda_unpin(void *self, void *address, uint64_t bytes)
+{
+    bp_cuda *cuda = self;
+    (void)bytes;
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuMemHostUnregister(address);
+    bp_cuda_pop(cuda);
+    return bp_cuda_check(cuda, error, "unpinning host memory");
 }

@@ -184,3 +184,147 @@ bp_status bp_cuda_copy(void *self, void *stream, void *to, const void *from, uin
     bp_cuda_pop(cuda);
     return bp_cuda_check(cuda, error, "copying memory");
 }
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+
+/* Events of the cuda device: the driver's own. On the path of acquire and release: one call each where nothing is wrong. */
+
+#define WITHOUT_TIMES 2u
+
+bp_status bp_cuda_event_create(void *self, void **event)
+{
+    bp_cuda *cuda = self;
+    void *created;
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuEventCreate(&created, WITHOUT_TIMES);
+    bp_cuda_pop(cuda);
+    if (error != BP_CU_SUCCESS)
+        return bp_cuda_fail(&cuda->driver, error, "an event could not be made");
+    *event = created;
+    return BP_OK;
+}
+
+bp_status bp_cuda_event_destroy(void *self, void *event)
+{
+    bp_cuda *cuda = self;
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuEventDestroy(event);
+    bp_cuda_pop(cuda);
+    return bp_cuda_check(cuda, error, "an event could not be destroyed");
+}
+
+/* Streams and events know their context, so that nothing has to be made current; but for the default stream, and where the thread has no
+ * context at all. */
+bp_status bp_cuda_event_record(void *self, void *event, void *stream)
+{
+    bp_cuda *cuda = self;
+    const bp_cuda_stream *s = stream;
+    int error = s->legacy ? BP_CU_INVALID_CONTEXT : cuda->driver.cuEventRecord(event, s->handle);
+    if (error == BP_CU_INVALID_CONTEXT) {
+        BP_TRY(bp_cuda_push(cuda));
+        error = cuda->driver.cuEventRecord(event, s->handle);
+        bp_cuda_pop(cuda);
+    }
+    return bp_cuda_check(cuda, error, "recording an event");
+}
+
+bp_status bp_cuda_stream_wait(void *self, void *stream, void *event)
+{
+    bp_cuda *cuda = self;
+    const bp_cuda_stream *s = stream;
+    int error = s->legacy ? BP_CU_INVALID_CONTEXT : cuda->driver.cuStreamWaitEvent(s->handle, event, 0);
+    if (error == BP_CU_INVALID_CONTEXT) {
+        BP_TRY(bp_cuda_push(cuda));
+        error = cuda->driver.cuStreamWaitEvent(s->handle, event, 0);
+        bp_cuda_pop(cuda);
+    }
+    return bp_cuda_check(cuda, error, "a stream's wait for an event");
+}
+
+bp_status bp_cuda_event_synchronize(void *self, void *event)
+{
+    bp_cuda *cuda = self;
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuEventSynchronize(event);
+    bp_cuda_pop(cuda);
+    return bp_cuda_check(cuda, error, "waiting for an event");
+}
+
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
+
+/* Captures and graphs of the cuda device. */
+
+#define THREAD_LOCAL 1 /* other threads may allocate meanwhile */
+#define ACTIVE 1
+#define INVALIDATED 2
+
+bp_status bp_cuda_capture_of(void *self, void *stream, uint64_t *capture)
+{
+    bp_cuda *cuda = self;
+    const bp_cuda_stream *s = stream;
+    int status = 0;
+    uint64_t id = 0;
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuStreamGetCaptureInfo(s->handle, &status, &id, NULL, NULL, NULL);
+    bp_cuda_pop(cuda);
+    if (error == BP_CU_SUCCESS && status == INVALIDATED)
+        error = BP_CU_CAPTURE_INVALIDATED;
+    if (error != BP_CU_SUCCESS)
+        return bp_cuda_fail(&cuda->driver, error, "asking whether a stream is captured");
+    *capture = status != ACTIVE ? 0 : id != 0 ? id : UINT64_MAX;
+    return BP_OK;
+}
+
+bp_status bp_cuda_graph_begin(void *self, void *stream)
+{
+    bp_cuda *cuda = self;
+    const bp_cuda_stream *s = stream;
+    if (s->legacy)
+        return bp_fail(BP_ERR_CAPTURE,
+                       "cuda: the default stream cannot be captured: capture with a stream of your own");
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuStreamBeginCapture(s->handle, THREAD_LOCAL);
+    bp_cuda_pop(cuda);
+    return bp_cuda_check(cuda, error, "beginning to capture a graph");
+}
+
+/* The executable form is kept, the captured one has no further use. */
+bp_status bp_cuda_graph_end(void *self, void *stream, void **graph)
+{
+    bp_cuda *cuda = self;
+    const bp_cuda_stream *s = stream;
+    void *captured = NULL, *executable;
+    BP_TRY(bp_cuda_push(cuda));
+    const char *what = "ending the capture of a graph";
+    int error = cuda->driver.cuStreamEndCapture(s->handle, &captured);
+    if (error == BP_CU_SUCCESS) {
+        what = "making a captured graph executable";
+        error = cuda->driver.cuGraphInstantiate(&executable, captured, 0);
+    }
+    if (captured != NULL)
+        (void)cuda->driver.cuGraphDestroy(captured);
+    bp_cuda_pop(cuda);
+    if (error != BP_CU_SUCCESS)
+        return bp_cuda_fail(&cuda->driver, error, what);
+    *graph = executable;
+    return BP_OK;
+}
+
+bp_status bp_cuda_graph_launch(void *self, void *graph, void *stream)
+{
+    bp_cuda *cuda = self;
+    const bp_cuda_stream *s = stream;
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuGraphLaunch(graph, s->handle);
+    bp_cuda_pop(cuda);
+    return bp_cuda_check(cuda, error, "launching a graph");
+}
+
+bp_status bp_cuda_graph_destroy(void *self, void *graph)
+{
+    bp_cuda *cuda = self;
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuGraphExecDestroy(graph);
+    bp_cuda_pop(cuda);
+    return bp_cuda_check(cuda, error, "a graph could not be destroyed");
+}

@@ -1,12 +1,252 @@
-/* The host device: configuration, table, and the streams it has. */
+/* The host device: its memory, configuration and table. Physical memory is a shared anonymous mapping, which mremap maps a second time into
+ * reserved address space: private memory cannot be mapped twice, and lose its first address while it keeps its bytes. */
 #include "devices/host.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "core/fail.h"
 #include "core/memory.h"
 #include "core/structs.h"
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+#define ALLOCATION_ALIGNMENT 256
+
+/* The device's functions, in the file of their subject. */
+static bp_status host_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
+{
+    bp_host *host = self;
+    return bp_address_space_reserve(&host->space, bytes, alignment, address);
+}
+
+static bp_status host_unreserve(void *self, void *address, uint64_t bytes)
+{
+    bp_host *host = self;
+    return bp_address_space_unreserve(&host->space, address, bytes);
+}
+
+/* ---- how much there is ------------------------------------------------------------------------------------------- */
+
+static bp_status host_memory_take(bp_host *host, uint64_t bytes, const char *operation)
+{
+    uint64_t used = atomic_load(&host->used_bytes), limit = host->config.memory_bytes;
+    do {
+        if (bytes > limit - used)
+            return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "host: %s of %llu bytes, %llu of %llu are left", operation,
+                           (unsigned long long)bytes, (unsigned long long)(limit - used), (unsigned long long)limit);
+    } while (!atomic_compare_exchange_weak(&host->used_bytes, &used, used + bytes));
+    return BP_OK;
+}
+
+static void host_memory_give_back(bp_host *host, uint64_t bytes)
+{
+    atomic_fetch_sub(&host->used_bytes, bytes);
+}
+
+static bp_status fail_memory(const bp_host *host, uint64_t bytes, const char *operation, int reason)
+{
+    uint64_t limit = host->config.memory_bytes;
+    return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "host: %s of %llu bytes failed, %llu of %llu were left: %s", operation,
+                   (unsigned long long)bytes, (unsigned long long)(limit - atomic_load(&host->used_bytes)),
+                   (unsigned long long)limit, strerror(reason));
+}
+
+/* ---- physical memory --------------------------------------------------------------------------------------------- */
+
+static bp_status make_pages(const bp_host *host, uint64_t bytes, void **pages)
+{
+    void *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (made == MAP_FAILED)
+        return fail_memory(host, bytes, "commit", errno);
+    if (madvise(made, bytes, MADV_DONTFORK) != 0) {
+        int reason = errno;
+        munmap(made, bytes);
+        return fail_memory(host, bytes, "commit", reason);
+    }
+    *pages = made;
+    return BP_OK;
+}
+
+/* An unused entry; under the lock. */
+static bp_status find_entry(bp_host *host, size_t *entry)
+{
+    size_t i = 0;
+    while (i < host->memory_count && host->memories[i].pages != NULL)
+        i++;
+    if (i == host->memory_count) {
+        BP_TRY(bp_grow_array((void **)&host->memories, &host->memory_capacity, i, sizeof *host->memories));
+        host->memories[host->memory_count++] = (bp_host_memory){0};
+    }
+    *entry = i;
+    return BP_OK;
+}
+
+static bp_status host_commit(void *self, uint64_t bytes, uint64_t *handle)
+{
+    bp_host *host = self;
+    BP_TRY(bp_address_space_check_bytes(&host->space, bytes, "commit"));
+    BP_TRY(host_memory_take(host, bytes, "commit"));
+    size_t entry = 0;
+    pthread_mutex_lock(&host->lock);
+    bp_status status = find_entry(host, &entry);
+    if (status == BP_OK)
+        status = make_pages(host, bytes, &host->memories[entry].pages);
+    if (status == BP_OK)
+        host->memories[entry].bytes = bytes;
+    pthread_mutex_unlock(&host->lock);
+    if (status == BP_OK)
+        *handle = entry + 1;
+    else
+        host_memory_give_back(host, bytes);
+    return status;
+}
+
+static bool host_memory_find_memory(bp_host *host, uint64_t handle, bp_host_memory *memory)
+{
+    pthread_mutex_lock(&host->lock);
+    bool found = handle > 0 && handle <= host->memory_count && host->memories[handle - 1].pages != NULL;
+    if (found)
+        *memory = host->memories[handle - 1];
+    pthread_mutex_unlock(&host->lock);
+    return found;
+}
+
+static bp_status host_decommit(void *self, uint64_t handle)
+{
+    bp_host *host = self;
+    bp_host_memory memory;
+    if (!host_memory_find_memory(host, handle, &memory))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: decommit of handle %llu, which there is not",
+                       (unsigned long long)handle);
+    if (munmap(memory.pages, memory.bytes) != 0)
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: decommit of %llu bytes: %s", (unsigned long long)memory.bytes,
+                       strerror(errno));
+    pthread_mutex_lock(&host->lock);
+    host->memories[handle - 1].pages = NULL;
+    pthread_mutex_unlock(&host->lock);
+    host_memory_give_back(host, memory.bytes);
+    return BP_OK;
+}
+
+/* ---- mappings ---------------------------------------------------------------------------------------------------- */
+
+static bool map_nothing(void *address, uint64_t bytes)
+{
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    return mmap(address, bytes, PROT_NONE, flags, -1, 0) != MAP_FAILED;
+}
+
+static bp_status host_map(void *self, void *address, uint64_t bytes, uint64_t handle)
+{
+    bp_host *host = self;
+    bp_host_memory memory;
+    if (!host_memory_find_memory(host, handle, &memory))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: map of handle %llu, which there is not",
+                       (unsigned long long)handle);
+    if (bytes != memory.bytes)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: map of %llu bytes of handle %llu, which has %llu",
+                       (unsigned long long)bytes, (unsigned long long)handle, (unsigned long long)memory.bytes);
+    BP_TRY(bp_address_space_check(&host->space, address, bytes, host->traits.granularity, "map"));
+    /* An old size of 0 leaves the first mapping as it is; the second has its flags, MADV_DONTFORK too. */
+    if (mremap(memory.pages, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
+        int reason = errno;
+        map_nothing(address, bytes); /* the kernel may have removed the reservation already */
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: map of %llu bytes at %p: %s", (unsigned long long)bytes, address,
+                       strerror(reason));
+    }
+    return BP_OK;
+}
+
+static bp_status host_unmap(void *self, void *address, uint64_t bytes)
+{
+    bp_host *host = self;
+    BP_TRY(bp_address_space_check(&host->space, address, bytes, host->traits.granularity, "unmap"));
+    if (!map_nothing(address, bytes))
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: unmap of %llu bytes at %p: %s", (unsigned long long)bytes, address,
+                       strerror(errno));
+    return BP_OK;
+}
+
+static bp_status host_protect(void *self, void *address, uint64_t bytes, bp_access access)
+{
+    bp_host *host = self;
+    if (access != BP_ACCESS_NONE && access != BP_ACCESS_READ_WRITE)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: protect with access %d", (int)access);
+    BP_TRY(bp_address_space_check(&host->space, address, bytes, host->traits.page_bytes, "protect"));
+    if (mprotect(address, bytes, access == BP_ACCESS_NONE ? PROT_NONE : PROT_READ | PROT_WRITE) != 0)
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: protect of %llu bytes at %p: %s", (unsigned long long)bytes,
+                       address, strerror(errno));
+    return BP_OK;
+}
+
+/* ---- memory in stream order -------------------------------------------------------------------------------------- */
+
+/* At once, as memory that no work uses yet may be there early. */
+static bp_status host_allocate(void *self, uint64_t bytes, void *stream, void **address)
+{
+    (void)stream;
+    bp_host *host = self;
+    BP_TRY(host_memory_take(host, bytes, "allocate"));
+    void *memory;
+    int reason = bytes > SIZE_MAX - ALLOCATION_ALIGNMENT
+                     ? ENOMEM
+                     : posix_memalign(&memory, ALLOCATION_ALIGNMENT, bytes + ALLOCATION_ALIGNMENT);
+    if (reason != 0) {
+        host_memory_give_back(host, bytes);
+        return fail_memory(host, bytes, "allocate", reason);
+    }
+    bp_host_allocation *allocation = memory, *head = &host->allocations;
+    pthread_mutex_lock(&host->lock);
+    *allocation = (bp_host_allocation){head->next, head, host, bytes};
+    head->next->previous = allocation;
+    head->next = allocation;
+    pthread_mutex_unlock(&host->lock);
+    *address = (char *)memory + ALLOCATION_ALIGNMENT;
+    return BP_OK;
+}
+
+static bp_status host_free(void *self, void *address, uint64_t bytes, void *stream)
+{
+    bp_host *host = self;
+    bp_host_allocation *allocation = address != NULL ? (void *)((char *)address - ALLOCATION_ALIGNMENT) : NULL;
+    if (allocation == NULL || allocation->bytes != bytes)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: free of %llu bytes at %p, which were not allocated as one",
+                       (unsigned long long)bytes, address);
+    pthread_mutex_lock(&host->lock);
+    allocation->previous->next = allocation->next;
+    allocation->next->previous = allocation->previous;
+    pthread_mutex_unlock(&host->lock);
+    bp_host_stream_enqueue(stream, &(bp_host_work){.kind = BP_HOST_FREE, .to = allocation});
+    return BP_OK;
+}
+
+/* Only now is there room for others: until the stream gets here its work may be using the memory. */
+void bp_host_take_back(bp_host_allocation *allocation)
+{
+    host_memory_give_back(allocation->host, allocation->bytes);
+    free(allocation);
+}
+
+static void host_memory_finish(bp_host *host)
+{
+    while (host->allocations.next != &host->allocations) {
+        bp_host_allocation *allocation = host->allocations.next;
+        host->allocations.next = allocation->next;
+        free(allocation);
+    }
+    for (size_t i = 0; i < host->memory_count; i++)
+        if (host->memories[i].pages != NULL)
+            munmap(host->memories[i].pages, host->memories[i].bytes);
+    free(host->memories);
+}
+
+/* ---- the device -------------------------------------------------------------------------------------------------- */
+
+/* The host device: configuration, table, and the streams it has. */
 
 #define QUEUE_LENGTH 16384u
 
@@ -120,7 +360,7 @@ static void host_destroy(void *self)
     for (uint32_t i = 0; i < count; i++)
         bp_host_stream_free(atomic_load(&host->streams[i]));
     bp_host_events_finish(host);
-    bp_host_memory_finish(host);
+    host_memory_finish(host);
     bp_address_space_finish(&host->space);
     pthread_mutex_destroy(&host->lock);
     free(host);
@@ -131,15 +371,15 @@ static const bp_device_ops host_ops = {
     .name = "host",
     .destroy = host_destroy,
     .traits = host_traits,
-    .reserve = bp_host_reserve,
-    .unreserve = bp_host_unreserve,
-    .commit = bp_host_commit,
-    .decommit = bp_host_decommit,
-    .map = bp_host_map,
-    .unmap = bp_host_unmap,
-    .protect = bp_host_protect,
-    .allocate = bp_host_allocate,
-    .free = bp_host_free,
+    .reserve = host_reserve,
+    .unreserve = host_unreserve,
+    .commit = host_commit,
+    .decommit = host_decommit,
+    .map = host_map,
+    .unmap = host_unmap,
+    .protect = host_protect,
+    .allocate = host_allocate,
+    .free = host_free,
     .stream_create = host_create_stream,
     .stream_destroy = destroy_stream,
     .stream_synchronize = synchronize_stream,

@@ -125,19 +125,8 @@ typedef struct bp_host {
     bp_host_event *unused_events;
 } bp_host;
 
-/* The device's functions, in the file of their subject. */
-bp_status bp_host_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address);
-bp_status bp_host_unreserve(void *self, void *address, uint64_t bytes);
-bp_status bp_host_commit(void *self, uint64_t bytes, uint64_t *handle);
-bp_status bp_host_decommit(void *self, uint64_t handle);
-bp_status bp_host_map(void *self, void *address, uint64_t bytes, uint64_t handle);
-bp_status bp_host_unmap(void *self, void *address, uint64_t bytes);
-bp_status bp_host_protect(void *self, void *address, uint64_t bytes, bp_access access);
-bp_status bp_host_allocate(void *self, uint64_t bytes, void *stream, void **address);
-bp_status bp_host_free(void *self, void *address, uint64_t bytes, void *stream);
 /* A free whose turn has come in its stream. */
 void bp_host_take_back(bp_host_allocation *allocation);
-void bp_host_memory_finish(bp_host *host);
 
 bp_status bp_host_event_create(void *self, void **event);
 bp_status bp_host_event_destroy(void *self, void *event);

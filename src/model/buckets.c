@@ -10,7 +10,8 @@
 
 /* ---- given buckets, and the order of all ------------------------------------------------------------------------- */
 
-bp_status bp_buckets_take_given(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets)
+/* given_buckets.c: appends the buckets that the model brings along, then puts all in order of units. */
+static bp_status buckets_take_given(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets)
 {
     void *memory;
     BP_TRY(bp_new_array(model->unit_count + 1, sizeof(uint32_t), &memory));
@@ -55,7 +56,7 @@ bp_status bp_buckets_take_given(const bp_model *model, const bp_buckets_config *
 }
 
 /* Given buckets may come in any order: the rest of the library has them by unit, those of persistent parameters last. Stable. */
-bp_status bp_buckets_order_by_unit(bp_buckets *buckets)
+static bp_status buckets_order_by_unit(bp_buckets *buckets)
 {
     void *memory;
     BP_TRY(bp_new_array(buckets->unit_count + 2, sizeof(size_t), &memory));
@@ -113,7 +114,9 @@ static uint64_t ceil_divide(uint64_t value, uint64_t by)
     return value / by + (value % by != 0);
 }
 
-bp_status bp_trained_shard(const bp_bucket *b, const bp_buckets_config *config, uint32_t role, bp_request *request)
+/* requests.c. The shard of the trained parameters in the roles main_grad and optimizer: its elements are those of the gradients, also where
+ * parameters are packed as bytes. 0 bytes where nothing is trained. */
+static bp_status trained_shard(const bp_bucket *b, const bp_buckets_config *config, uint32_t role, bp_request *request)
 {
     bool optimizer = role == BP_ROLE_OPTIMIZER;
     bp_dtype dtype = optimizer ? config->optimizer_dtype : config->main_grad_dtype;
@@ -149,7 +152,7 @@ static bool request_of(const bp_bucket *b, const bp_buckets_config *config, uint
         padded = role == BP_ROLE_STATE ? ceil_divide(b->padded_numel, b->shards) : b->padded_numel;
         break;
     case BP_ROLE_MAIN_GRAD:
-    case BP_ROLE_OPTIMIZER: return bp_trained_shard(b, config, role, request) == BP_OK && request->bytes > 0;
+    case BP_ROLE_OPTIMIZER: return trained_shard(b, config, role, request) == BP_OK && request->bytes > 0;
     default: /* gradients, and the reduced shard of them that the outer reduction copies */
         if (b->frozen || b->grad_numel == 0)
             return false;
@@ -163,7 +166,7 @@ static bool request_of(const bp_bucket *b, const bp_buckets_config *config, uint
     return bp_dtype_bytes(request->dtype, padded, &request->bytes) == BP_OK;
 }
 
-bp_status bp_buckets_make_requests(bp_buckets *buckets, const bp_buckets_config *config)
+static bp_status buckets_make_requests(bp_buckets *buckets, const bp_buckets_config *config)
 {
     size_t most = 0;
     bp_request request = {0};
@@ -258,9 +261,9 @@ static bp_status buckets_check_bytes(bp_buckets *buckets, const bp_buckets_confi
             BP_TRY(bp_dtype_bytes(b->grad_dtype, b->grad_padded_numel, &grad_bytes));
         }
         if (config->roles & BP_ROLE_BIT(BP_ROLE_MAIN_GRAD))
-            BP_TRY(bp_trained_shard(b, config, BP_ROLE_MAIN_GRAD, &trained));
+            BP_TRY(trained_shard(b, config, BP_ROLE_MAIN_GRAD, &trained));
         if (config->roles & BP_ROLE_BIT(BP_ROLE_OPTIMIZER))
-            BP_TRY(bp_trained_shard(b, config, BP_ROLE_OPTIMIZER, &trained));
+            BP_TRY(trained_shard(b, config, BP_ROLE_OPTIMIZER, &trained));
         if (b->unit < 0 && !bp_add_u64(buckets->persistent_bytes, bytes, &buckets->persistent_bytes))
             return bp_fail(BP_ERR_OVERFLOW, "the persistent parameters do not fit 64 bits");
     }
@@ -331,14 +334,14 @@ bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *give
     if (status == BP_OK && model->parameter_count > 0)
         status = bp_buckets_derive(model, config, buckets);
     if (status == BP_OK && model->bucket_count > 0) {
-        status = bp_buckets_take_given(model, config, buckets);
+        status = buckets_take_given(model, config, buckets);
         if (status == BP_OK)
-            status = bp_buckets_order_by_unit(buckets);
+            status = buckets_order_by_unit(buckets);
     }
     if (status == BP_OK)
         status = buckets_check_bytes(buckets, config);
     if (status == BP_OK)
-        status = bp_buckets_make_requests(buckets, config);
+        status = buckets_make_requests(buckets, config);
     if (status != BP_OK) {
         bp_buckets_destroy(&buckets);
         return status;

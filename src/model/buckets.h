@@ -53,14 +53,6 @@ static inline bool bp_dtype_is_fp8(bp_dtype dtype)
 
 /* The stages of bp_buckets_create. grouping.c: buckets of all parameters, unit by unit, those of persistent ones last. */
 bp_status bp_buckets_derive(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets);
-/* given_buckets.c: appends the buckets that the model brings along, then puts all in order of units. */
-bp_status bp_buckets_take_given(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets);
-bp_status bp_buckets_order_by_unit(bp_buckets *buckets);
-/* requests.c. The shard of the trained parameters in the roles main_grad and optimizer: its elements are those of the gradients, also where
- * parameters are packed as bytes. 0 bytes where nothing is trained. */
-bp_status bp_trained_shard(const bp_bucket *bucket, const bp_buckets_config *config, uint32_t role,
-                           bp_request *request);
-bp_status bp_buckets_make_requests(bp_buckets *buckets, const bp_buckets_config *config);
 
 /* A frozen bucket has no gradients, whatever `bucket` says. */
 bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket *bucket);

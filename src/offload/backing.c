@@ -1,4 +1,4 @@
-#include "offload/backing.h"
+#include "offload/offload.h"
 
 #include <errno.h>
 #include <stdlib.h>

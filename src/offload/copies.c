@@ -1,9 +1,117 @@
+/* Copies between the slabs of a group and its host memory, chunk by chunk, and the streams that they go on. */
 #include "offload/copies.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/arith.h"
+#include "core/fail.h"
+#include "offload/offload.h"
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+#define STREAMS 4
+
+static void list(const bp_movers *movers, bp_stream *streams[STREAMS])
+{
+    streams[0] = movers->away.copies;
+    streams[1] = movers->away.helper;
+    streams[2] = movers->back.copies;
+    streams[3] = movers->back.helper;
+}
+
+bp_status bp_movers_create(bp_device *device, bp_movers *movers)
+{
+    bp_movers made = {{NULL, NULL}, {NULL, NULL}};
+    bp_status status = bp_stream_create(device, "offload.copies", &made.away.copies);
+    if (status == BP_OK)
+        status = bp_stream_create(device, "offload.helper", &made.away.helper);
+    if (status == BP_OK)
+        status = bp_stream_create(device, "restore.copies", &made.back.copies);
+    if (status == BP_OK)
+        status = bp_stream_create(device, "restore.helper", &made.back.helper);
+    if (status == BP_OK)
+        *movers = made;
+    else
+        bp_movers_destroy(&made);
+    return status;
+}
+
+void bp_movers_destroy(bp_movers *movers)
+{
+    bp_stream_destroy(&movers->back.helper);
+    bp_stream_destroy(&movers->back.copies);
+    bp_stream_destroy(&movers->away.helper);
+    bp_stream_destroy(&movers->away.copies);
+}
+
+/* What `then` gets from now on starts after what `first` has. */
+static bp_status movers_order(bp_stream *first, bp_stream *then)
+{
+    uint64_t point;
+    bool recorded;
+    BP_TRY(bp_stream_record_point(first, &point, &recorded));
+    return recorded ? bp_stream_wait_point(then, first, point) : BP_OK;
+}
+
+/* A stream may be destroyed by another thread meanwhile; its work is waited for as long as there is some. */
+static bp_status order_unless_captured(bp_stream *first, bp_stream *then)
+{
+    uint64_t capture = 0;
+    if (bp_stream_is_over(first))
+        return BP_OK;
+    if (bp_stream_is_usable(first, then->device)) {
+        bp_status status = bp_stream_capture_of(first, &capture);
+        if (status != BP_OK && bp_stream_is_usable(first, then->device))
+            return status;
+    }
+    return capture == 0 ? movers_order(first, then) : BP_OK;
+}
+
+/* `then` starts after everything that the device's streams have, but for captured ones and the movers' own. Does not wait. */
+static bp_status movers_after_device(const bp_movers *movers, bp_stream *then)
+{
+    bp_stream *own[STREAMS];
+    list(movers, own);
+    for (bp_stream *s = atomic_load_explicit(&then->device->streams, memory_order_acquire); s != NULL; s = s->next) {
+        if (s != own[0] && s != own[1] && s != own[2] && s != own[3])
+            BP_TRY(order_unless_captured(s, then));
+    }
+    return BP_OK;
+}
+
+/* After everything that the movers' other streams have. */
+static bp_status movers_after_all(const bp_movers *movers, bp_stream *then)
+{
+    bp_stream *own[STREAMS];
+    list(movers, own);
+    for (int i = 0; i < STREAMS; i++) {
+        if (own[i] != then)
+            BP_TRY(movers_order(own[i], then));
+    }
+    return BP_OK;
+}
+
+static bool is_quiet(bp_stream *const streams[STREAMS])
+{
+    bool quiet = true;
+    for (int i = 0; i < STREAMS && quiet; i++)
+        quiet = bp_stream_quiesce(streams[i]) == BP_OK;
+    return quiet;
+}
+
+/* The host waits until nothing is on its way. false: the device refuses to wait. */
+static bool movers_quiesce(const bp_movers *movers)
+{
+    bp_stream *own[STREAMS];
+    bool quiet = false;
+    list(movers, own);
+    for (int tries = 0; tries < 2 && !quiet; tries++) /* what a copy may still write to cannot be freed */
+        quiet = is_quiet(own);
+    return quiet;
+}
+
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 typedef struct chunk {
     uint8_t *device, *host;
@@ -143,7 +251,7 @@ static void fill_stage(void *argument)
 
 static bp_status tell(const bp_mover *mover, bp_job *job)
 {
-    BP_TRY(bp_movers_order(mover->copies, mover->helper));
+    BP_TRY(movers_order(mover->copies, mover->helper));
     return bp_stream_call(mover->helper, chunk_arrived, job);
 }
 
@@ -170,7 +278,7 @@ static bp_status copy_away_staged(const bp_mover *mover, bp_job *job)
         if (n >= 2)
             BP_TRY(bp_stream_wait_point(mover->copies, mover->helper, emptied[n % 2]));
         BP_TRY(bp_stream_copy(mover->copies, stages[n % 2], c.device, c.bytes));
-        BP_TRY(bp_movers_order(mover->copies, mover->helper));
+        BP_TRY(movers_order(mover->copies, mover->helper));
         BP_TRY(bp_stream_call(mover->helper, empty_stage, job));
         BP_TRY(bp_stream_record_point(mover->helper, &emptied[n % 2], &recorded));
     }
@@ -182,7 +290,7 @@ static bp_status copy_from_stage(const bp_mover *mover, bp_job *job, const void 
 {
     bool recorded;
     BP_TRY(bp_stream_call(mover->helper, fill_stage, job));
-    BP_TRY(bp_movers_order(mover->helper, mover->copies));
+    BP_TRY(movers_order(mover->helper, mover->copies));
     BP_TRY(bp_stream_copy(mover->copies, c->device, stage, c->bytes));
     return bp_stream_record_point(mover->copies, copied, &recorded);
 }
@@ -222,7 +330,7 @@ static bp_status fill_with_zeros(const bp_mover *mover, const bp_job *job)
 /* Stages are for both directions: whoever had them before is done with them first. */
 static bp_status copy_staged(const bp_mover *mover, bp_job *job)
 {
-    BP_TRY(bp_movers_after_all(&job->offload->movers, job->away ? mover->copies : mover->helper));
+    BP_TRY(movers_after_all(&job->offload->movers, job->away ? mover->copies : mover->helper));
     return job->away ? copy_away_staged(mover, job) : copy_back_staged(mover, job);
 }
 
@@ -244,10 +352,10 @@ bp_status bp_copies_start(bp_job *job)
     if (job->group->done == NULL)
         BP_TRY(bp_event_create(offload->device, &job->group->done));
     if (job->away)
-        BP_TRY(bp_movers_after_device(&offload->movers, mover->copies));
+        BP_TRY(movers_after_device(&offload->movers, mover->copies));
     if (job->bytes > 0 || job->fill)
         BP_TRY(copy_pieces(mover, job));
-    BP_TRY(bp_movers_order(mover->copies, mover->helper));
+    BP_TRY(movers_order(mover->copies, mover->helper));
     return bp_event_record(job->group->done, mover->helper);
 }
 
@@ -313,7 +421,7 @@ static bool are_over(const bp_job *job)
 
 bool bp_copies_settle(bp_offload *offload)
 {
-    if (!are_over(offload->abandoned) && !bp_movers_quiesce(&offload->movers))
+    if (!are_over(offload->abandoned) && !movers_quiesce(&offload->movers))
         return false;
     while (offload->abandoned != NULL) {
         bp_job *job = offload->abandoned;

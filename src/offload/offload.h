@@ -5,11 +5,69 @@
 #include <bucketpool/offload.h>
 
 #include <pthread.h>
+#include <stdbool.h>
 
 #include "allocators/pool.h"
 #include "core/fail.h"
-#include "offload/backing.h"
-#include "offload/movers.h"
+#include "devices/device.h"
+
+/* ---- streams of copies ------------------------------------------------------------------------------------------- */
+
+/* One direction. `copies` carries what moves bytes and nothing else; functions of the host run on `helper`, so that no copy waits for one
+ * that it does not need. */
+typedef struct bp_mover {
+    bp_stream *copies, *helper;
+} bp_mover;
+
+typedef struct bp_movers {
+    bp_mover away, back;
+} bp_movers;
+
+/* All or nothing. */
+bp_status bp_movers_create(bp_device *device, bp_movers *movers);
+void bp_movers_destroy(bp_movers *movers);
+
+/* ---- host memory of a group -------------------------------------------------------------------------------------- */
+
+/* Where the bytes of a group are while it is away: a piece of host memory for each of its slabs. */
+
+/* Where host memory comes from. */
+typedef struct bp_host_source {
+    bp_pinned *pinned;
+    bp_backing backing;
+    uint64_t chunk_bytes; /* of copies */
+    /* Two pinned chunks that staged copies go through in turn, in both directions; NULL: not needed yet. */
+    void *stages[2];
+    uint64_t stage_bytes; /* of each */
+} bp_host_source;
+
+typedef struct bp_kept {
+    void *memory;
+    uint64_t bytes;
+    uint64_t kept; /* of them are the slab's, to be restored. What comes back depends on this alone */
+} bp_kept;
+
+typedef struct bp_backing_memory {
+    bool pinned;
+    uint64_t bytes; /* of all pieces */
+    size_t count;
+    bp_kept pieces[]; /* of the group's slabs, in their order */
+} bp_backing_memory;
+
+/* For slabs of these sizes. All or nothing. `group` is for messages. Errors: BP_ERR_NO_HOST_MEMORY (with the numbers), what the device reports. */
+bp_status bp_backing_memory_create(bp_host_source *source, const char *group, const uint64_t *bytes, size_t count,
+                                   bp_backing_memory **memory);
+/* No copy may use it any more. Accepts pointers to NULL. */
+void bp_backing_memory_destroy(bp_host_source *source, bp_backing_memory **memory);
+
+uint64_t bp_backing_memory_kept(const bp_backing_memory *memory);
+void bp_backing_memory_forget(bp_backing_memory *memory);
+
+void bp_host_source_drop_stages(bp_host_source *source);
+
+/* ---- offloads ---------------------------------------------------------------------------------------------------- */
+
+/* Offloads from within: release groups, and what becomes of them. */
 
 /* A release group. What other threads look at (getters, leases, threads of the device) is under the offload's lock; the rest belongs to the
  * caller of begin and finish. */
@@ -57,7 +115,6 @@ struct bp_offload {
 bp_status bp_offload_check(const bp_offload *offload, const char *function);
 /* What all ranks say, which is never better than what this one does. */
 bp_status bp_offload_agree(const bp_offload *offload, bp_status so_far);
-void bp_offload_release(bp_offload *offload);
 
 /* "resident", "offloading", "offloaded", "restoring"; "invalid" otherwise. Static. */
 const char *bp_residency_name(bp_residency residency);

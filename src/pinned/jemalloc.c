@@ -5,6 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+#include "core/fail.h"
+#include "pinned/small.h"
 
 #define LIBRARY "libjemalloc.so.2"
 #define WAYS                                                                                                           \
@@ -82,5 +86,278 @@ bool bp_jemalloc_find(bp_jemalloc *jemalloc, char *because)
     if (!is_usable(&found, where, because))
         return false;
     *jemalloc = found;
+    return true;
+}
+
+/* ---- an arena on the slab ---------------------------------------------------------------------------------------- */
+
+/* jemalloc on the slab: an arena whose hooks hand it the slab, once, and never take anything back. What it keeps of its own is memory
+ * beside the slab: 2 MiB from the beginning, and more when there are very many pieces. */
+
+#define MOST_OWN_BLOCKS 32 /* each is larger than the one before */
+#define MOST_PRIMED 64
+
+typedef struct block {
+    void *mapping;
+    size_t bytes;
+} block;
+
+typedef struct arena {
+    bp_extent_hooks hooks; /* first: it is what hooks get */
+    bp_jemalloc jemalloc;
+    unsigned index;
+    uint8_t *slab;
+    uint64_t slab_bytes, handed_bytes;
+    size_t own_alignment;   /* of what it asks for itself, as seen when it was made; 0: being made */
+    size_t asked_alignment; /* of the piece that is being allocated */
+    block own[MOST_OWN_BLOCKS];
+    size_t own_count;
+} arena;
+
+/* ---- hooks -------------------------------------------------------------------------------------------------------- */
+
+static uint8_t *align_up(uint8_t *address, size_t alignment)
+{
+    return address + (alignment - (uintptr_t)address % alignment) % alignment;
+}
+
+/* Nobody copies to or from this: it is neither touched nor pinned. */
+static void *map_own(arena *a, size_t bytes, size_t alignment)
+{
+    size_t total;
+    if (a->own_count == MOST_OWN_BLOCKS || __builtin_add_overflow(bytes, alignment, &total))
+        return NULL;
+    void *mapping = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapping == MAP_FAILED)
+        return NULL;
+    a->own[a->own_count++] = (block){mapping, total};
+    return align_up(mapping, alignment);
+}
+
+/* Nothing tells hooks what memory is for, but that its own is aligned more than pieces are. */
+static bool is_own(arena *a, size_t alignment)
+{
+    if (a->slab == NULL) {
+        a->own_alignment = alignment;
+        return true;
+    }
+    return alignment >= a->own_alignment && alignment > a->asked_alignment;
+}
+
+static void *hook_alloc(bp_extent_hooks *hooks, void *new_address, size_t bytes, size_t alignment, bool *zero,
+                        bool *commit, unsigned index)
+{
+    (void)index;
+    arena *a = (arena *)hooks;
+    void *memory = NULL;
+    if (new_address != NULL)
+        return NULL;
+    if (is_own(a, alignment)) {
+        memory = map_own(a, bytes, alignment);
+    } else {
+        uint8_t *from = align_up(a->slab + a->handed_bytes, alignment), *end = a->slab + a->slab_bytes;
+        if (from <= end && bytes <= (size_t)(end - from)) {
+            memory = from;
+            a->handed_bytes = (uint64_t)(from - a->slab) + bytes;
+        }
+    }
+    if (memory != NULL)
+        *zero = *commit = true; /* new pages, handed out once */
+    return memory;
+}
+
+static bool refuse_dalloc(bp_extent_hooks *hooks, void *address, size_t bytes, bool committed, unsigned index)
+{
+    (void)hooks, (void)address, (void)bytes, (void)committed, (void)index;
+    return true;
+}
+
+static bool accept_range(bp_extent_hooks *hooks, void *address, size_t bytes, size_t offset, size_t length,
+                         unsigned index)
+{
+    (void)hooks, (void)address, (void)bytes, (void)offset, (void)length, (void)index;
+    return false;
+}
+
+/* Pinned pages must stay. */
+static bool refuse_range(bp_extent_hooks *hooks, void *address, size_t bytes, size_t offset, size_t length,
+                         unsigned index)
+{
+    (void)hooks, (void)address, (void)bytes, (void)offset, (void)length, (void)index;
+    return true;
+}
+
+static bool accept_split(bp_extent_hooks *hooks, void *address, size_t bytes, size_t bytes_a, size_t bytes_b,
+                         bool committed, unsigned index)
+{
+    (void)hooks, (void)address, (void)bytes, (void)bytes_a, (void)bytes_b, (void)committed, (void)index;
+    return false;
+}
+
+static bool accept_merge(bp_extent_hooks *hooks, void *a, size_t bytes_a, void *b, size_t bytes_b, bool committed,
+                         unsigned index)
+{
+    (void)hooks, (void)a, (void)bytes_a, (void)b, (void)bytes_b, (void)committed, (void)index;
+    return false;
+}
+
+static const bp_extent_hooks all_hooks = {
+    .alloc = hook_alloc,
+    .dalloc = refuse_dalloc,
+    .commit = accept_range,
+    .decommit = refuse_range,
+    .purge_lazy = refuse_range,
+    .purge_forced = refuse_range,
+    .split = accept_split,
+    .merge = accept_merge,
+};
+
+/* ---- the arena ---------------------------------------------------------------------------------------------------- */
+
+static int control_arena(const arena *a, const char *what, void *new, size_t bytes)
+{
+    char name[64];
+    snprintf(name, sizeof name, "arena.%u.%s", a->index, what);
+    return a->jemalloc.mallctl(name, NULL, NULL, new, bytes);
+}
+
+static void *try_allocate(arena *a, uint64_t bytes, uint64_t alignment)
+{
+    a->asked_alignment = alignment;
+    void *address = a->jemalloc.mallocx(bytes, bp_jemalloc_arena_flags(a->index) | __builtin_ctzll(alignment));
+    a->asked_alignment = 1;
+    return address;
+}
+
+/* Unused memory is purged when there is no room without: until then it can lie in parts, or be too large for a small piece. Not by a decay
+ * of 0, at once: a background thread of the program's jemalloc would purge, too, and for a moment nobody has what it is at. */
+static void *small_jemalloc_allocate(arena *a, uint64_t bytes, uint64_t alignment)
+{
+    void *address = try_allocate(a, bytes, alignment);
+    if (address == NULL && control_arena(a, "purge", NULL, 0) == 0)
+        address = try_allocate(a, bytes, alignment);
+    return address;
+}
+
+static void small_jemalloc_release(const arena *a, void *address)
+{
+    a->jemalloc.dallocx(address, bp_jemalloc_arena_flags(a->index));
+}
+
+/* Extents that were handed out one by one never merge with each other: the arena gets the slab as large as it will take it, then all is
+ * free. It asks for more than a piece has, so the first try that succeeds is usually for all there is. */
+static bp_status small_jemalloc_start(bp_small *small)
+{
+    arena *a = small->self;
+    void *primed[MOST_PRIMED];
+    size_t count = 0;
+    a->slab = small->slab.address;
+    a->slab_bytes = small->slab.bytes;
+    uint64_t bytes = a->slab_bytes;
+    while (a->handed_bytes < a->slab_bytes && bytes >= bp_page_bytes() && count < MOST_PRIMED) {
+        void *piece = small_jemalloc_allocate(a, bytes, 1);
+        if (piece != NULL)
+            primed[count++] = piece;
+        else
+            bytes -= bytes / 8;
+    }
+    while (count > 0)
+        small_jemalloc_release(a, primed[--count]);
+    if (a->handed_bytes == 0)
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "pinned memory: %s can do nothing with a slab of %llu bytes",
+                       a->jemalloc.name, (unsigned long long)a->slab_bytes);
+    return BP_OK;
+}
+
+static bool is_inside(const arena *a, const uint8_t *address, uint64_t bytes)
+{
+    return address >= a->slab && bytes <= a->slab_bytes && address <= a->slab + (a->slab_bytes - bytes);
+}
+
+static uint8_t *small_jemalloc_take(bp_small *small, uint64_t bytes, uint64_t alignment)
+{
+    arena *a = small->self;
+    uint8_t *address = small_jemalloc_allocate(a, bytes, alignment);
+    if (address != NULL && !is_inside(a, address, bytes)) {
+        small_jemalloc_release(a, address);
+        return NULL;
+    }
+    return address;
+}
+
+static void small_jemalloc_give(bp_small *small, uint8_t *address, uint64_t bytes)
+{
+    (void)bytes;
+    small_jemalloc_release(small->self, address);
+}
+
+static bool read_size(const arena *a, const char *name, size_t *value)
+{
+    size_t bytes = sizeof *value;
+    return a->jemalloc.mallctl(name, value, &bytes, NULL, 0) == 0;
+}
+
+static uint64_t small_jemalloc_used(const bp_small *small)
+{
+    const arena *a = small->self;
+    char name[64];
+    size_t page, pages;
+    uint64_t epoch = 1, bytes = 0;
+    snprintf(name, sizeof name, "stats.arenas.%u.pactive", a->index);
+    (void)a->jemalloc.mallctl("epoch", NULL, NULL, &epoch, sizeof epoch);
+    if (read_size(a, "arenas.page", &page) && read_size(a, name, &pages))
+        return (uint64_t)page * pages;
+    for (size_t i = 0; i < small->pieces.count; i++)
+        bytes += a->jemalloc.sallocx(small->pieces.pieces[i].address, 0);
+    return bytes;
+}
+
+static void discard(arena *a)
+{
+    while (a->own_count > 0) {
+        a->own_count--;
+        munmap(a->own[a->own_count].mapping, a->own[a->own_count].bytes);
+    }
+    free(a);
+}
+
+/* An arena that does not go keeps what it has of its own; nobody ever allocates from it again. */
+static void small_jemalloc_finish(bp_small *small)
+{
+    arena *a = small->self;
+    if (control_arena(a, "destroy", NULL, 0) == 0)
+        discard(a);
+}
+
+static const bp_small_ops jemalloc_ops = {small_jemalloc_start, small_jemalloc_take, small_jemalloc_give,
+                                          small_jemalloc_used, small_jemalloc_finish};
+
+static bool purge_when_asked(const arena *a)
+{
+    ssize_t never = -1, at_once = 0;
+    return control_arena(a, "dirty_decay_ms", &never, sizeof never) == 0 &&
+           control_arena(a, "muzzy_decay_ms", &at_once, sizeof at_once) == 0;
+}
+
+bool bp_small_jemalloc_create(bp_small *small, const bp_jemalloc *jemalloc)
+{
+    arena *a = calloc(1, sizeof *a);
+    bp_extent_hooks *hooks;
+    size_t bytes = sizeof a->index;
+    if (a == NULL)
+        return false;
+    a->hooks = all_hooks;
+    a->jemalloc = *jemalloc;
+    hooks = &a->hooks;
+    if (jemalloc->mallctl("arenas.create", &a->index, &bytes, (void *)&hooks, sizeof hooks) != 0) {
+        discard(a);
+        return false;
+    }
+    small->self = a;
+    if (!purge_when_asked(a)) {
+        small_jemalloc_finish(small);
+        return false;
+    }
+    small->ops = &jemalloc_ops;
     return true;
 }

@@ -1,18 +1,162 @@
-/* Touched before it is pinned: a driver that pins touches page after page on one thread, and ordinary ones. */
+/* Memory by the page: mapped, put on a NUMA node, touched and pinned, or all of it undone. */
 #include "pinned/pages.h"
 
 #include <errno.h>
+#include <linux/mempolicy.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "core/process.h"
+#include "devices/cuda.h"
 #include "devices/device.h"
-#include "pinned/huge.h"
-#include "pinned/numa.h"
-#include "pinned/touch.h"
+
+/* ---- NUMA nodes -------------------------------------------------------------------------------------------------- */
+
+#define MOST_NODES 1024u
+#define WORD_BITS (8 * (uint32_t)sizeof(unsigned long))
+
+/* Attributes of the driver. */
+enum { PCI_BUS = 33, PCI_DEVICE = 34, PCI_DOMAIN = 50 };
+
+void bp_numa_path(unsigned domain, unsigned bus, unsigned slot, char path[BP_NUMA_PATH_BYTES])
+{
+    snprintf(path, BP_NUMA_PATH_BYTES, "/sys/bus/pci/devices/%04x:%02x:%02x.0/numa_node", domain, bus, slot);
+}
+
+int32_t bp_numa_read_node(const char *path)
+{
+    int node = -1;
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return -1;
+    if (fscanf(file, "%d", &node) != 1 || node < 0 || node >= (int)MOST_NODES)
+        node = -1;
+    fclose(file);
+    return node;
+}
+
+int32_t bp_numa_node_of(const bp_device *device)
+{
+    const bp_cuda *cuda = bp_cuda_of(device);
+    int domain, bus, slot;
+    if (cuda == NULL || cuda->driver.cuDeviceGetAttribute(&domain, PCI_DOMAIN, cuda->device) != BP_CU_SUCCESS ||
+        cuda->driver.cuDeviceGetAttribute(&bus, PCI_BUS, cuda->device) != BP_CU_SUCCESS ||
+        cuda->driver.cuDeviceGetAttribute(&slot, PCI_DEVICE, cuda->device) != BP_CU_SUCCESS)
+        return -1;
+    char path[BP_NUMA_PATH_BYTES];
+    bp_numa_path((unsigned)domain, (unsigned)bus, (unsigned)slot, path);
+    return bp_numa_read_node(path);
+}
+
+/* Preferred, not bound: memory that is far away is better than none. */
+static bool numa_bind(void *address, uint64_t bytes, int32_t node)
+{
+    unsigned long mask[MOST_NODES / WORD_BITS] = {0};
+    if (node < 0 || node >= (int32_t)MOST_NODES) {
+        errno = EINVAL;
+        return false;
+    }
+    mask[(uint32_t)node / WORD_BITS] = 1ul << ((uint32_t)node % WORD_BITS);
+    return syscall(SYS_mbind, address, bytes, MPOL_PREFERRED, mask, (unsigned long)MOST_NODES + 1, 0u) == 0;
+}
+
+bool bp_numa_is_usable(int32_t node)
+{
+    const uint64_t page = bp_page_bytes();
+    void *probe = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (probe == MAP_FAILED)
+        return false;
+    const bool usable = numa_bind(probe, page, node);
+    munmap(probe, page);
+    return usable;
+}
+
+/* ---- first touch ------------------------------------------------------------------------------------------------- */
+
+/* Threads that exist only for a first touch: nothing of them is left when training goes on. */
+
+#define LEAST_PART (2 * BP_HUGE_PAGE_BYTES) /* less is done before a thread has started */
+
+typedef struct part {
+    uint8_t *address;
+    uint64_t bytes, page;
+    pthread_t thread;
+} part;
+
+static void *touch(void *argument)
+{
+    const part *p = argument;
+    for (uint64_t at = 0; at < p->bytes; at += p->page)
+        *(volatile uint8_t *)(p->address + at) = 0;
+    return NULL;
+}
+
+/* The caller does the last part, and what no thread could be started for. */
+void bp_touch(uint8_t *address, uint64_t bytes, uint64_t page, uint32_t threads)
+{
+    part parts[BP_MOST_TOUCH_THREADS];
+    uint64_t count = bytes / LEAST_PART, each = bytes;
+    count = bp_least_u64(count, bp_least_u64(threads, BP_MOST_TOUCH_THREADS));
+    if (count > 1)
+        each = bytes / count / BP_HUGE_PAGE_BYTES * BP_HUGE_PAGE_BYTES;
+    uint32_t started = 0;
+    uint64_t done = 0;
+    while (started + 1 < count) {
+        part *p = &parts[started];
+        *p = (part){.address = address + done, .bytes = each, .page = page};
+        if (bp_thread_start(&p->thread, touch, p) != 0)
+            break;
+        done += each;
+        started++;
+    }
+    touch(&(part){.address = address + done, .bytes = bytes - done, .page = page});
+    while (started > 0)
+        pthread_join(parts[--started].thread, NULL);
+}
+
+uint32_t bp_touch_default_threads(void)
+{
+    cpu_set_t set;
+    int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return count > 8 ? 8 : (uint32_t)count;
+}
+
+/* ---- huge pages -------------------------------------------------------------------------------------------------- */
+
+/* The list of mappings, in which each has its figures behind it. */
+uint64_t bp_huge_bytes(const uint8_t *address, uint64_t bytes)
+{
+    FILE *file = fopen("/proc/self/smaps", "re");
+    if (file == NULL)
+        return 0;
+    const unsigned long long first = (uintptr_t)address, end = first + bytes;
+    unsigned long long from, to, kib, huge = 0;
+    bool ours = false, behind = false;
+    char line[512];
+    while (!behind && fgets(line, sizeof line, file) != NULL) {
+        if (sscanf(line, "%llx-%llx ", &from, &to) == 2) {
+            ours = from >= first && to <= end;
+            behind = from >= end;
+        } else if (ours && sscanf(line, "AnonHugePages: %llu kB", &kib) == 1) {
+            huge += kib * 1024;
+        }
+    }
+    fclose(file);
+    return huge;
+}
+
+/* ---- pages ------------------------------------------------------------------------------------------------------- */
+
+/* Touched before it is pinned: a driver that pins touches page after page on one thread, and ordinary ones. */
 
 uint64_t bp_page_bytes(void)
 {
@@ -79,8 +223,8 @@ bp_status bp_pages_get(bp_page_source *source, uint64_t bytes, uint64_t alignmen
     BP_TRY(pages_map(bytes, alignment > least ? alignment : least, &made));
     madvise(made.address, made.bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE); /* some systems have none of either */
     if (source->node >= 0)
-        (void)bp_numa_bind(made.address, made.bytes,
-                           source->node); /* it worked when we began; where it does not, memory is elsewhere */
+        (void)numa_bind(made.address, made.bytes,
+                        source->node); /* it worked when we began; where it does not, memory is elsewhere */
     const uint64_t begin = now_ns();
     bp_touch(made.address, made.bytes, page, source->threads);
     const uint64_t touched = now_ns();

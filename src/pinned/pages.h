@@ -5,6 +5,7 @@
 #include <bucketpool/device.h>
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #define BP_HUGE_PAGE_BYTES (UINT64_C(2) << 20)
 
@@ -32,5 +33,41 @@ uint64_t bp_page_bytes(void);
 bp_status bp_pages_get(bp_page_source *source, uint64_t bytes, uint64_t alignment, bp_pages *pages);
 /* Errors: what the device reports; then they are as they were. */
 bp_status bp_pages_give_back(const bp_page_source *source, const bp_pages *pages);
+
+/* ---- first touch ------------------------------------------------------------------------------------------------- */
+
+/* The first touch of new memory, which is when the system finds it. */
+
+#define BP_MOST_TOUCH_THREADS 64u
+
+/* Of pages of `page` bytes each, by at most `threads` (at least 1) at once; with fewer where no more can be started or less is to do. */
+void bp_touch(uint8_t *address, uint64_t bytes, uint64_t page, uint32_t threads);
+
+/* The processors that this process may use, at most 8: more do not find memory any faster. */
+uint32_t bp_touch_default_threads(void);
+
+/* ---- NUMA nodes -------------------------------------------------------------------------------------------------- */
+
+/* The NUMA node that memory should be on. */
+
+/* The node next to a cuda device; -1: another device, or the system does not know. */
+int32_t bp_numa_node_of(const bp_device *device);
+
+/* Where the system says it. */
+#define BP_NUMA_PATH_BYTES 96u
+void bp_numa_path(unsigned domain, unsigned bus, unsigned slot, char path[BP_NUMA_PATH_BYTES]);
+
+/* What a file of the system's says ("numa_node" of a PCI device); -1: nothing. */
+int32_t bp_numa_read_node(const char *path);
+
+/* Whether that would work. */
+bool bp_numa_is_usable(int32_t node);
+
+/* ---- huge pages -------------------------------------------------------------------------------------------------- */
+
+/* How much of some memory the system has put into huge pages. */
+
+/* Of memory that is a mapping of its own. 0 where the system does not say. */
+uint64_t bp_huge_bytes(const uint8_t *address, uint64_t bytes);
 
 #endif

@@ -10,8 +10,7 @@
 #include "core/structs.h"
 #include "devices/device.h"
 #include "pinned/jemalloc.h"
-#include "pinned/numa.h"
-#include "pinned/touch.h"
+#include "pinned/pages.h"
 
 #define DEFAULT_SLAB_BYTES (UINT64_C(64) << 20)
 #define DEFAULT_PLANNED_BYTES (UINT64_C(1) << 20)
@@ -129,7 +128,7 @@ void bp_pinned_retain(bp_pinned *pinned)
 }
 
 /* Memory that the device does not let go of stays mapped: it may still be written to. */
-void bp_pinned_release(bp_pinned *pinned)
+static void pinned_release(bp_pinned *pinned)
 {
     if (!bp_device_is_here(pinned->source.device) ||
         atomic_fetch_sub_explicit(&pinned->references, 1, memory_order_acq_rel) > 1)
@@ -150,7 +149,7 @@ void bp_pinned_destroy(bp_pinned **pinned)
 {
     if (pinned == NULL || *pinned == NULL)
         return;
-    bp_pinned_release(*pinned);
+    pinned_release(*pinned);
     *pinned = NULL;
 }
 
@@ -194,23 +193,41 @@ static bp_status check_piece(const bp_pinned *pinned, uint64_t bytes, uint64_t a
     return bp_device_check(pinned->source.device, "bp_pinned_allocate");
 }
 
+static bp_status planned_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, void **address)
+{
+    bp_pinned_piece piece = {.bytes = bytes};
+    BP_TRY(bp_pieces_reserve(&pinned->planned));
+    BP_TRY(bp_pinned_get_pages(pinned, bytes, alignment, &piece.pages));
+    piece.address = piece.pages.address;
+    bp_pieces_add(&pinned->planned, &piece);
+    *address = piece.address;
+    return BP_OK;
+}
+
 bp_status bp_pinned_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, void **address)
 {
     BP_TRY(check_piece(pinned, bytes, alignment, address));
     if (alignment == 0)
         alignment = DEFAULT_ALIGNMENT;
     pthread_mutex_lock(&pinned->lock);
-    bp_status status = bytes >= pinned->config.planned_bytes ? bp_planned_allocate(pinned, bytes, alignment, address)
+    bp_status status = bytes >= pinned->config.planned_bytes ? planned_allocate(pinned, bytes, alignment, address)
                                                              : bp_small_allocate(pinned, bytes, alignment, address);
     pthread_mutex_unlock(&pinned->lock);
     return status;
+}
+
+static bp_status planned_free(bp_pinned *pinned, size_t index)
+{
+    BP_TRY(bp_pinned_give_back_pages(pinned, &pinned->planned.pieces[index].pages));
+    bp_pieces_remove(&pinned->planned, index);
+    return BP_OK;
 }
 
 static bp_status free_piece(bp_pinned *pinned, const void *address)
 {
     size_t index;
     if (bp_pieces_find(&pinned->planned, address, &index))
-        return bp_planned_free(pinned, index);
+        return planned_free(pinned, index);
     if (!bp_pieces_find(&pinned->small.pieces, address, &index))
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_pinned_free: nothing that is still lent was allocated at %p (%zu pieces are lent)", address,
@@ -230,4 +247,46 @@ bp_status bp_pinned_free(bp_pinned *pinned, void *address)
     bp_status status = free_piece(pinned, address);
     pthread_mutex_unlock(&pinned->lock);
     return status;
+}
+
+/* ---- planned pieces ---------------------------------------------------------------------------------------------- */
+
+/* Planned pieces: each is memory of its own. */
+
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
+
+/* What pinned memory says of itself. */
+
+static bp_pinned_statistics statistics_of(const bp_pinned *pinned)
+{
+    const bp_small *small = &pinned->small;
+    return (bp_pinned_statistics){
+        .size = sizeof(bp_pinned_statistics),
+        .pinned_bytes = pinned->pinned_bytes,
+        .peak_pinned_bytes = pinned->peak_pinned_bytes,
+        .planned_pieces = pinned->planned.count,
+        .planned_bytes = pinned->planned.bytes,
+        .small_pieces = small->pieces.count,
+        .small_bytes = small->pieces.bytes,
+        .slab_bytes = small->slab.bytes,
+        .slab_used_bytes = small->slab.bytes > 0 ? small->ops->used(small) : 0,
+        .huge_bytes = pinned->source.huge_bytes,
+        .touch_ns = pinned->source.touch_ns,
+        .pin_ns = pinned->source.pin_ns,
+        .numa_node = pinned->source.node,
+        .allocator = pinned->name,
+        .because = pinned->because,
+    };
+}
+
+bp_status bp_pinned_statistics_get(const bp_pinned *pinned, bp_pinned_statistics *statistics)
+{
+    if (pinned == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_statistics_get: needs pinned memory");
+    BP_TRY(bp_device_check(pinned->source.device, "bp_pinned_statistics_get"));
+    pthread_mutex_t *lock = (pthread_mutex_t *)&pinned->lock; /* looking changes nothing else */
+    pthread_mutex_lock(lock);
+    const bp_pinned_statistics now = statistics_of(pinned);
+    pthread_mutex_unlock(lock);
+    return bp_struct_write("bp_pinned_statistics_get", &now, sizeof now, statistics);
 }

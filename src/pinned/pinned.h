@@ -25,14 +25,10 @@ struct bp_pinned {
 
 /* For offloads, which keep their pinned memory alive. */
 void bp_pinned_retain(bp_pinned *pinned);
-void bp_pinned_release(bp_pinned *pinned);
 
 /* For the files of this folder, under the lock: pages that count towards the limit. */
 bp_status bp_pinned_get_pages(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, bp_pages *pages);
 bp_status bp_pinned_give_back_pages(bp_pinned *pinned, const bp_pages *pages);
-
-bp_status bp_planned_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, void **address);
-bp_status bp_planned_free(bp_pinned *pinned, size_t index);
 
 bp_status bp_small_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, void **address);
 void bp_small_free(bp_pinned *pinned, size_t index);

@@ -9,7 +9,8 @@
 
 /* ---- dynamic, and what all share --------------------------------------------------------------------------------- */
 
-bp_status bp_layout_add_class(bp_role_layout *layout, const bp_class *added)
+/* What policies share. */
+static bp_status layout_add_class(bp_role_layout *layout, const bp_class *added)
 {
     BP_TRY(bp_grow_array((void **)&layout->classes, &layout->class_capacity, layout->class_count,
                          sizeof *layout->classes));
@@ -17,7 +18,8 @@ bp_status bp_layout_add_class(bp_role_layout *layout, const bp_class *added)
     return BP_OK;
 }
 
-bp_status bp_aligned_bytes(const bp_policy_input *input, uint32_t request, uint64_t *bytes)
+/* Aligned size of a request. Errors: BP_ERR_OVERFLOW. */
+static bp_status aligned_bytes(const bp_policy_input *input, uint32_t request, uint64_t *bytes)
 {
     if (bp_round_up_u64(input->buckets->requests[request].bytes, input->config->alignment, bytes))
         return BP_OK;
@@ -25,15 +27,16 @@ bp_status bp_aligned_bytes(const bp_policy_input *input, uint32_t request, uint6
                    (unsigned long long)input->config->alignment);
 }
 
-bp_status bp_layout_add_persistent(const bp_policy_input *input, const bp_live_unit *unit, bp_role_layout *layout)
+/* Gives one unit's requests classes of their own. */
+static bp_status layout_add_persistent(const bp_policy_input *input, const bp_live_unit *unit, bp_role_layout *layout)
 {
     for (uint32_t i = 0; i < unit->request_count; i++) {
         uint32_t request = unit->first_request + i;
         bp_class own = {.copies = 1, .rank = i, .users = 1, .set_by = request, .kind = BP_BUFFER_PERSISTENT};
         own.dtype = input->buckets->requests[request].dtype;
-        BP_TRY(bp_aligned_bytes(input, request, &own.bytes));
+        BP_TRY(aligned_bytes(input, request, &own.bytes));
         layout->places[request] = (bp_place){(uint32_t)layout->class_count, 0};
-        BP_TRY(bp_layout_add_class(layout, &own));
+        BP_TRY(layout_add_class(layout, &own));
     }
     return BP_OK;
 }
@@ -42,7 +45,7 @@ bp_status bp_policy_persistent(const bp_policy_input *input, bp_role_layout *lay
 {
     layout->feasible = true;
     for (size_t t = 0; t < input->units->count; t++)
-        BP_TRY(bp_layout_add_persistent(input, &input->units->units[t], layout));
+        BP_TRY(layout_add_persistent(input, &input->units->units[t], layout));
     return BP_OK;
 }
 
@@ -151,7 +154,7 @@ static bp_status add_shared_classes(const bp_policy_input *input, const bp_live_
         for (size_t t = 0; t < pooled->count; t++) {
             request = pooled->units[t].first_request + i;
             uint64_t bytes; /* equal unpadded sizes may be padded differently */
-            BP_TRY(bp_aligned_bytes(input, request, &bytes));
+            BP_TRY(aligned_bytes(input, request, &bytes));
             if (bytes > shared.bytes) {
                 shared.bytes = bytes;
                 shared.set_by = request;
@@ -159,7 +162,7 @@ static bp_status add_shared_classes(const bp_policy_input *input, const bp_live_
             shared.users++;
             layout->places[request] = (bp_place){i, copies[t]};
         }
-        BP_TRY(bp_layout_add_class(layout, &shared));
+        BP_TRY(layout_add_class(layout, &shared));
     }
     return BP_OK;
 }
@@ -178,7 +181,7 @@ static bp_status place_units(const bp_policy_input *input, const shape *mode, co
     BP_TRY(add_shared_classes(input, pooled, copies, layout));
     for (size_t t = 0; t < all->count && input->config->fallback == BP_FALLBACK_PERSISTENT; t++) {
         if (!has_shape(input, t, mode))
-            BP_TRY(bp_layout_add_persistent(input, &all->units[t], layout));
+            BP_TRY(layout_add_persistent(input, &all->units[t], layout));
     }
     return BP_OK;
 }
@@ -291,10 +294,10 @@ static bp_status policy_max_enter(const bp_policy_input *input, uint32_t request
         bp_class added = {
             .copies = layout->copies, .rank = (uint32_t)rank, .set_by = request, .kind = BP_BUFFER_POOLED};
         added.dtype = dtype;
-        BP_TRY(bp_layout_add_class(layout, &added));
+        BP_TRY(layout_add_class(layout, &added));
     }
     uint64_t bytes;
-    BP_TRY(bp_aligned_bytes(input, request, &bytes));
+    BP_TRY(aligned_bytes(input, request, &bytes));
     uint32_t class_index = ranks->classes[dtype][rank];
     bp_class *c = &layout->classes[class_index];
     if (bytes > c->bytes) {

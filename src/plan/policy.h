@@ -47,11 +47,4 @@ bp_policy_function bp_policy_dynamic, bp_policy_fixed, bp_policy_max;
 /* Every request has memory of its own; also what the state role gets under every policy. */
 bp_policy_function bp_policy_persistent;
 
-/* What policies share. */
-bp_status bp_layout_add_class(bp_role_layout *layout, const bp_class *added);
-/* Aligned size of a request. Errors: BP_ERR_OVERFLOW. */
-bp_status bp_aligned_bytes(const bp_policy_input *input, uint32_t request, uint64_t *bytes);
-/* Gives one unit's requests classes of their own. */
-bp_status bp_layout_add_persistent(const bp_policy_input *input, const bp_live_unit *unit, bp_role_layout *layout);
-
 #endif

@@ -97,7 +97,7 @@ void bp_pickle_text(bp_output *output, const char *const *pieces, size_t count)
     add_text(output, pieces, count);
 }
 
-void bp_pickle_string(bp_output *output, const char *text)
+static void pickle_string(bp_output *output, const char *text)
 {
     bp_pickle_text(output, &text, 1);
 }
@@ -130,7 +130,7 @@ void bp_pickle_signed(bp_output *output, int64_t number)
     bp_output_byte(output, (uint8_t)((uint64_t)number >> 56));
 }
 
-void bp_pickle_bool(bp_output *output, bool value)
+static void pickle_bool(bp_output *output, bool value)
 {
     code(output, value ? NEWTRUE : NEWFALSE, 0, 0);
 }
@@ -150,7 +150,7 @@ void bp_pickle_key(bp_output *output, const char *key)
 void bp_pickle_member_string(bp_output *output, const char *key, const char *text)
 {
     bp_pickle_key(output, key);
-    bp_pickle_string(output, text);
+    pickle_string(output, text);
 }
 
 void bp_pickle_member_number(bp_output *output, const char *key, uint64_t number)
@@ -162,5 +162,5 @@ void bp_pickle_member_number(bp_output *output, const char *key, uint64_t number
 void bp_pickle_member_bool(bp_output *output, const char *key, bool value)
 {
     bp_pickle_key(output, key);
-    bp_pickle_bool(output, value);
+    pickle_bool(output, value);
 }

@@ -24,10 +24,8 @@ void bp_pickle_item(bp_output *output, bp_pickle_list *list);
 void bp_pickle_end_list(bp_output *output);
 
 void bp_pickle_text(bp_output *output, const char *const *pieces, size_t count);
-void bp_pickle_string(bp_output *output, const char *text);
 void bp_pickle_number(bp_output *output, uint64_t number);
 void bp_pickle_signed(bp_output *output, int64_t number);
-void bp_pickle_bool(bp_output *output, bool value);
 void bp_pickle_none(bp_output *output);
 
 /* Members. The first is a key alone. */

@@ -94,7 +94,4 @@ void bp_profiled_finish(bp_profiled *profiled);
 bp_status bp_profile_begin(bp_profile *profile);
 void bp_profile_end(bp_profile *profile);
 
-/* Letters, digits, '_' and '-', 1 to 63 of them. */
-bool bp_profile_is_name(const char *text);
-
 #endif

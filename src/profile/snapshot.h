@@ -3,12 +3,9 @@
 #define BP_PROFILE_SNAPSHOT_H
 
 #include "profile/pickle.h"
-#include "profile/scene.h"
+#include "profile/play.h"
 
 /* Errors: BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_snapshot_write(const bp_scene *scene, bp_output *output);
-
-/* The members of "bucketpool". */
-bp_status bp_snapshot_pools(const bp_scene *scene, bp_output *output);
 
 #endif

@@ -1,3 +1,4 @@
+/* Chrome's trace format, which Perfetto reads: docs/snapshots.md describes it. */
 #include "profile/trace.h"
 
 #include <inttypes.h>
@@ -5,6 +6,80 @@
 
 #include "core/fail.h"
 #include "files/json_writer.h"
+#include "profile/play.h"
+
+/* The tracks of one stream of one device. */
+typedef struct bp_stream_tracks {
+    uint32_t device, stream;
+    bool has_from_before;
+    uint32_t count; /* of the others, from 1 */
+    bool *taken;    /* by track, from 0 */
+    size_t capacity;
+} bp_stream_tracks;
+
+typedef struct bp_tracks {
+    bp_stream_tracks *streams;
+    size_t count, capacity;
+} bp_tracks;
+
+/* A place for a slice: stream by index, track 0 for those from before. */
+typedef struct bp_track {
+    uint32_t stream, track;
+} bp_track;
+
+/* The same for a track in all the file. */
+static inline uint32_t bp_track_number(bp_track track)
+{
+    return (track.stream + 1) << 20 | track.track;
+}
+
+/* ---- tracks ------------------------------------------------------------------------------------------------------ */
+
+static void tracks_finish(bp_tracks *tracks)
+{
+    for (size_t i = 0; i < tracks->count; i++)
+        free(tracks->streams[i].taken);
+    free(tracks->streams);
+}
+
+static bp_status find_stream(bp_tracks *tracks, uint32_t device, uint32_t stream, uint32_t *index)
+{
+    for (*index = 0; *index < tracks->count; ++*index) {
+        if (tracks->streams[*index].device == device && tracks->streams[*index].stream == stream)
+            return BP_OK;
+    }
+    BP_TRY(bp_grow_array((void **)&tracks->streams, &tracks->capacity, tracks->count, sizeof *tracks->streams));
+    tracks->streams[tracks->count++] = (bp_stream_tracks){.device = device, .stream = stream};
+    return BP_OK;
+}
+
+/* The lowest free one of the stream, which is taken until it is given back. Errors: BP_ERR_NO_HOST_MEMORY. */
+static bp_status tracks_take(bp_tracks *tracks, uint32_t device, uint32_t stream, bool from_before, bp_track *track)
+{
+    uint32_t index, free_track = 0;
+    BP_TRY(find_stream(tracks, device, stream, &index));
+    bp_stream_tracks *s = &tracks->streams[index];
+    if (from_before) {
+        s->has_from_before = true;
+        *track = (bp_track){index, 0};
+        return BP_OK;
+    }
+    while (free_track < s->count && s->taken[free_track])
+        free_track++;
+    BP_TRY(bp_grow_array((void **)&s->taken, &s->capacity, free_track, sizeof *s->taken));
+    s->count += free_track == s->count;
+    s->taken[free_track] = true;
+    *track = (bp_track){index, free_track + 1};
+    return BP_OK;
+}
+
+static void tracks_give_back(bp_tracks *tracks, bp_track track)
+{
+    if (track.track > 0)
+        tracks->streams[track.stream].taken[track.track - 1] = false;
+}
+
+/* ---- traces ------------------------------------------------------------------------------------------------------ */
 
 /* Times are told from a moment that is the same for everybody for 52 days (2^52 ns): readers take them for doubles, which have room for that, but not
  * for the nanoseconds of all times since 1970. */
@@ -130,7 +205,7 @@ static void begin_slice(writer *w, slice *s, const bp_block *block, uint64_t tim
 {
     uint32_t device = w->scene->pools[index_of(w, block->pool)].of->device;
     *s = (slice){.block = *block, .begin_ns = time_ns};
-    bp_status status = bp_tracks_take(&w->tracks, device, block->stream, block->from_before, &s->track);
+    bp_status status = tracks_take(&w->tracks, device, block->stream, block->from_before, &s->track);
     w->status = status != BP_OK ? status : w->status;
     s->open = status == BP_OK;
 }
@@ -142,7 +217,7 @@ static void end_slice(writer *w, slice *s, uint64_t time_ns)
         return;
     s->open = false;
     s->end_ns = time_ns;
-    bp_tracks_give_back(&w->tracks, s->track);
+    tracks_give_back(&w->tracks, s->track);
     if (s->block.from_before)
         w->from_before[w->from_before_count++] = *s;
     else
@@ -285,7 +360,7 @@ static void finish(writer *w)
         free(w->slices[i]);
     free(w->slices);
     free(w->from_before);
-    bp_tracks_finish(&w->tracks);
+    tracks_finish(&w->tracks);
 }
 
 bp_status bp_trace_write(const bp_scene *scene, bp_output *output)

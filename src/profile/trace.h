@@ -3,7 +3,7 @@
 #define BP_PROFILE_TRACE_H
 
 #include "files/files.h"
-#include "profile/tracks.h"
+#include "profile/play.h"
 
 /* Errors: BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_trace_write(const bp_scene *scene, bp_output *output);

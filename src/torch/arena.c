@@ -1,10 +1,154 @@
+/* The memory that serves one device of PyTorch, in pieces, and the order of those who use it one after the other. */
 #include "torch/arena.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/memory.h"
+
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
+
+/* One clean piece. */
+static bp_status torch_pieces_init(bp_torch_pieces *pieces, uint64_t bytes)
+{
+    *pieces = (bp_torch_pieces){0};
+    BP_TRY(bp_grow_array((void **)&pieces->pieces, &pieces->capacity, 0, sizeof *pieces->pieces));
+    pieces->pieces[pieces->count++] = (bp_torch_piece){.bytes = bytes};
+    return BP_OK;
+}
+
+static void torch_pieces_finish(bp_torch_pieces *pieces)
+{
+    free(pieces->pieces);
+    *pieces = (bp_torch_pieces){0};
+}
+
+/* ---- finding ---------------------------------------------------------------------------------------------------------- */
+
+/* The first of the smallest run of free pieces with room for `bytes`, the lowest of these; of pieces that wait for no more than `most`. False: there
+ * is none, and *largest is the bytes of the largest. */
+static bool torch_pieces_find(const bp_torch_pieces *pieces, uint64_t bytes, bp_torch_piece_state most, size_t *first,
+                              uint64_t *largest)
+{
+    uint64_t best = UINT64_MAX;
+    bool found = false;
+    *largest = 0;
+    for (size_t i = 0; i < pieces->count; i++) {
+        size_t begin = i;
+        uint64_t run = 0;
+        for (; i < pieces->count && pieces->pieces[i].state <= most; i++)
+            run += pieces->pieces[i].bytes;
+        *largest = run > *largest ? run : *largest;
+        if (run >= bytes && run < best) {
+            best = run;
+            *first = begin;
+            found = true;
+        }
+    }
+    return found;
+}
+
+/* How many pieces from `first` on make up `bytes`. */
+static size_t torch_pieces_span(const bp_torch_pieces *pieces, size_t first, uint64_t bytes)
+{
+    size_t count = 0;
+    for (uint64_t have = 0; have < bytes; count++)
+        have += pieces->pieces[first + count].bytes;
+    return count;
+}
+
+/* The live piece that begins there; false: there is none. */
+static bool torch_pieces_live_at(const bp_torch_pieces *pieces, uint64_t offset, size_t *index)
+{
+    size_t low = 0, high = pieces->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (pieces->pieces[middle].offset < offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    *index = low;
+    return low < pieces->count && pieces->pieces[low].offset == offset && pieces->pieces[low].state == BP_TORCH_LIVE;
+}
+
+/* ---- taking and giving ------------------------------------------------------------------------------------------------ */
+
+/* `count` entries from `first` on become one. */
+static void join(bp_torch_pieces *pieces, size_t first, size_t count)
+{
+    for (size_t i = 1; i < count; i++)
+        pieces->pieces[first].bytes += pieces->pieces[first + i].bytes;
+    memmove(&pieces->pieces[first + 1], &pieces->pieces[first + count],
+            (pieces->count - first - count) * sizeof *pieces->pieces);
+    pieces->count -= count - 1;
+}
+
+static void pieces_split(bp_torch_pieces *pieces, size_t index, uint64_t bytes)
+{
+    bp_torch_piece *piece = &pieces->pieces[index];
+    memmove(piece + 1, piece, (pieces->count - index) * sizeof *piece);
+    pieces->count++;
+    piece[0].bytes = bytes;
+    piece[1].offset += bytes;
+    piece[1].bytes -= bytes;
+}
+
+/* Makes one live piece of them; what is left of the last stays as it was. All or nothing: BP_ERR_NO_HOST_MEMORY. */
+static bp_status torch_pieces_take(bp_torch_pieces *pieces, size_t first, uint64_t bytes)
+{
+    BP_TRY(bp_grow_array((void **)&pieces->pieces, &pieces->capacity, pieces->count, sizeof *pieces->pieces));
+    size_t count = torch_pieces_span(pieces, first, bytes);
+    const bp_torch_piece *last = &pieces->pieces[first + count - 1];
+    uint64_t of_last = pieces->pieces[first].offset + bytes - last->offset;
+    if (of_last < last->bytes)
+        pieces_split(pieces, first + count - 1, of_last);
+    join(pieces, first, count);
+    pieces->pieces[first].state = BP_TORCH_LIVE;
+    pieces->pieces[first].captured = false;
+    return BP_OK;
+}
+
+static bool wait_for_the_same(const bp_torch_piece *a, const bp_torch_piece *b)
+{
+    return a->state == b->state && a->state != BP_TORCH_LIVE && (a->state != BP_TORCH_MARKED || a->stream == b->stream);
+}
+
+/* The later point of the two: it stands for both. */
+static void join_two(bp_torch_pieces *pieces, size_t first)
+{
+    bp_torch_piece *a = &pieces->pieces[first];
+    const bp_torch_piece *b = a + 1;
+    if (a->state == BP_TORCH_MARKED && b->point > a->point)
+        a->point = b->point;
+    join(pieces, first, 2);
+}
+
+/* A live piece becomes free as `as` says (state, stream, point) and joins neighbours that wait for the same. */
+static void torch_pieces_give(bp_torch_pieces *pieces, size_t index, const bp_torch_piece *as)
+{
+    bp_torch_piece *piece = &pieces->pieces[index];
+    *piece = (bp_torch_piece){piece->offset, piece->bytes, as->state, false, as->stream, as->point};
+    if (index + 1 < pieces->count && wait_for_the_same(piece, piece + 1))
+        join_two(pieces, index);
+    if (index > 0 && wait_for_the_same(piece - 1, piece))
+        join_two(pieces, index - 1);
+}
+
+/* The device has done all its work: everything free is clean. */
+static void torch_pieces_clean(bp_torch_pieces *pieces)
+{
+    for (size_t i = 0; i < pieces->count; i++) {
+        bp_torch_piece *piece = &pieces->pieces[i];
+        if (piece->state != BP_TORCH_LIVE)
+            *piece = (bp_torch_piece){.offset = piece->offset, .bytes = piece->bytes};
+    }
+    for (size_t i = pieces->count; i-- > 1;)
+        if (wait_for_the_same(&pieces->pieces[i - 1], &pieces->pieces[i]))
+            join_two(pieces, i - 1);
+}
 
 /* ---- streams ---------------------------------------------------------------------------------------------------------- */
 
@@ -29,10 +173,10 @@ static bp_status stream_of(bp_torch_arena *arena, uint64_t native, bp_stream **s
 /* Rather where the host need not wait. */
 static bp_status arena_find(const bp_torch_arena *arena, uint64_t bytes, bool captured, size_t *first)
 {
-    uint64_t largest;
+    uint64_t largest = 0;
     const bp_torch_piece_state most = captured ? BP_TORCH_CLEAN : BP_TORCH_UNKNOWN;
     for (bp_torch_piece_state s = captured ? BP_TORCH_CLEAN : BP_TORCH_MARKED; s <= most; s++) {
-        if (bp_torch_pieces_find(&arena->pieces, bytes, s, first, &largest))
+        if (torch_pieces_find(&arena->pieces, bytes, s, first, &largest))
             return BP_OK;
     }
     const bp_torch_statistics *s = &arena->statistics;
@@ -46,7 +190,7 @@ static bp_status arena_find(const bp_torch_arena *arena, uint64_t bytes, bool ca
 
 static bool must_synchronize(const bp_torch_pieces *pieces, size_t first, uint64_t bytes)
 {
-    size_t count = bp_torch_pieces_span(pieces, first, bytes);
+    size_t count = torch_pieces_span(pieces, first, bytes);
     bool unknown = false;
     for (size_t i = first; i < first + count; i++)
         unknown |= pieces->pieces[i].state == BP_TORCH_UNKNOWN;
@@ -56,7 +200,7 @@ static bool must_synchronize(const bp_torch_pieces *pieces, size_t first, uint64
 /* The stream waits for whom the pieces wait for. */
 static bp_status arena_order(bp_torch_arena *arena, size_t first, uint64_t bytes, bp_stream *stream)
 {
-    size_t count = bp_torch_pieces_span(&arena->pieces, first, bytes);
+    size_t count = torch_pieces_span(&arena->pieces, first, bytes);
     for (size_t i = first; i < first + count; i++) {
         const bp_torch_piece *piece = &arena->pieces.pieces[i];
         if (piece->state != BP_TORCH_MARKED || piece->stream == stream)
@@ -88,11 +232,11 @@ bp_status bp_torch_arena_allocate(bp_torch_arena *arena, uint64_t bytes, uint64_
     BP_TRY(arena_find(arena, bytes, capture != 0, &first));
     if (must_synchronize(&arena->pieces, first, bytes)) {
         BP_TRY(bp_device_synchronize(arena->device));
-        bp_torch_pieces_clean(&arena->pieces);
+        torch_pieces_clean(&arena->pieces);
         BP_TRY(arena_find(arena, bytes, false, &first));
     }
     BP_TRY(arena_order(arena, first, bytes, stream));
-    BP_TRY(bp_torch_pieces_take(&arena->pieces, first, bytes));
+    BP_TRY(torch_pieces_take(&arena->pieces, first, bytes));
     arena->pieces.pieces[first].captured = capture != 0;
     count_live(&arena->statistics, bytes);
     *address = arena->address + arena->pieces.pieces[first].offset;
@@ -120,7 +264,7 @@ void bp_torch_arena_free(bp_torch_arena *arena, const void *address, uint64_t na
     uint64_t offset =
         (uint64_t)((uintptr_t)address - (uintptr_t)arena->address); /* wraps below: then it is no piece's */
     size_t index;
-    if (!bp_torch_pieces_live_at(&arena->pieces, offset, &index)) {
+    if (!torch_pieces_live_at(&arena->pieces, offset, &index)) {
         s->strays++;
         return;
     }
@@ -128,7 +272,7 @@ void bp_torch_arena_free(bp_torch_arena *arena, const void *address, uint64_t na
     s->live_segments--;
     s->live_bytes -= piece->bytes;
     bp_torch_piece as = mark(arena, piece, native);
-    bp_torch_pieces_give(&arena->pieces, index, &as);
+    torch_pieces_give(&arena->pieces, index, &as);
 }
 
 /* ---- making ----------------------------------------------------------------------------------------------------------- */
@@ -208,7 +352,7 @@ static void arena_give_back(bp_torch_arena *arena)
     bp_stream_destroy(&arena->holder);
     if (arena->slabs.device != NULL)
         bp_slabs_finish(&arena->slabs);
-    bp_torch_pieces_finish(&arena->pieces);
+    torch_pieces_finish(&arena->pieces);
     bp_device_release(arena->device);
     free(arena);
 }
@@ -231,7 +375,7 @@ bp_status bp_torch_arena_create(const bp_torch_config *config, bp_torch_arena **
     if (status == BP_OK)
         status = arena_find_memory(made, config);
     if (status == BP_OK)
-        status = bp_torch_pieces_init(&made->pieces, made->statistics.bytes);
+        status = torch_pieces_init(&made->pieces, made->statistics.bytes);
     if (status != BP_OK) {
         arena_give_back(made);
         return status;

@@ -1,12 +1,42 @@
-/* The memory that serves one device of PyTorch, and the order of those who use it one after the other. */
+/* The memory that serves one device of PyTorch, in pieces, and the order of those who use it one after the other. */
 #ifndef BP_TORCH_ARENA_H
 #define BP_TORCH_ARENA_H
 
 #include <bucketpool/cuda.h>
+#include <bucketpool/device.h>
 #include <bucketpool/torch_allocator.h>
 
+#include <stdbool.h>
+
 #include "memory/slabs.h"
-#include "torch/pieces.h"
+
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
+
+/* Of a free piece, what its next user has to wait for, from the least to the most.
+ * BP_TORCH_CLEAN: nothing. BP_TORCH_MARKED: a point of a stream. BP_TORCH_UNKNOWN: everything on the device. */
+typedef enum bp_torch_piece_state {
+    BP_TORCH_CLEAN = 0,
+    BP_TORCH_MARKED = 1,
+    BP_TORCH_UNKNOWN = 2,
+    BP_TORCH_LIVE = 3
+} bp_torch_piece_state;
+
+typedef struct bp_torch_piece {
+    uint64_t offset, bytes;
+    bp_torch_piece_state state;
+    bool captured;     /* live: handed out to a capture */
+    bp_stream *stream; /* marked */
+    uint64_t point;
+} bp_torch_piece;
+
+typedef struct bp_torch_pieces {
+    bp_torch_piece *pieces;
+    size_t count, capacity;
+} bp_torch_pieces;
+
+/* ---- arenas ------------------------------------------------------------------------------------------------------ */
+
+/* The memory that serves one device of PyTorch, and the order of those who use it one after the other. */
 
 #define BP_TORCH_STEP 512u /* of sizes and addresses: what PyTorch divides segments by */
 #define BP_TORCH_ALIGNMENT (2u << 20)

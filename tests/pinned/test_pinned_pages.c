@@ -9,9 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "pinned/huge.h"
-#include "pinned/numa.h"
-#include "pinned/touch.h"
+#include "pinned/pages.h"
 
 static bool has_no_huge_pages(void)
 {

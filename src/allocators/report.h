@@ -1,6 +1,6 @@
 /* Sentences about requests and buffers, for errors, dumps and messages. Cold. */
-#ifndef BP_ALLOCATORS_EXPLAIN_H
-#define BP_ALLOCATORS_EXPLAIN_H
+#ifndef BP_ALLOCATORS_REPORT_H
+#define BP_ALLOCATORS_REPORT_H
 
 #include "allocators/pool.h"
 
