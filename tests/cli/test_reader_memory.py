@@ -16,7 +16,7 @@ import snapshots
 
 TOOL = os.path.abspath(sys.argv[2])
 MIB = 1 << 20
-# What readers may take (src/formats/reader.h), and what the file and the process take beside that.
+# What readers may take (src/formats/models/reader.h), and what the file and the process take beside that.
 FACTOR, CONSTANT, PROCESS = 16, 256 * MIB, 24 * MIB
 FULL = int(os.environ.get("BUCKETPOOL_EXAMPLES", "0")) > 1000
 

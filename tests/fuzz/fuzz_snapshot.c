@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/snapshot.h"
+#include "formats/snapshots/snapshot.h"
 #include "target.h"
 
 static void need(int holds)

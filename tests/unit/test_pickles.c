@@ -1,7 +1,7 @@
 /* Pickles as data: every opcode that is read, every one that is refused, and what is at the limits. */
 #include "scratch.h"
 
-#include "formats/pickle.h"
+#include "formats/snapshots/pickle.h"
 
 #define P2 "\x80\x02"
 #define P4 "\x80\x04"

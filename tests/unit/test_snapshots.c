@@ -3,7 +3,7 @@
 
 #include <jansson.h>
 
-#include "formats/snapshot.h"
+#include "formats/snapshots/snapshot.h"
 
 static unsigned char made[1 << 16];
 static size_t made_bytes;

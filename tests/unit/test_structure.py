@@ -46,7 +46,7 @@ LIBC = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 # Of the core's headers, those that only define inline functions: other libraries may use them.
 INLINE_HEADERS = {"core/fail.h", "core/arith.h", "core/structs.h", "core/text.h", "core/timeout.h"}
 # Functions of one library for the others and the command: exported as BUCKETPOOL_PRIVATE, in headers that are not installed.
-PRIVATE_HEADERS = {"devices/clients.h", "devices/cuda_driver.h", "formats/packing_file.h", "formats/snapshot.h", "memory/slab_callbacks.h", "model/arch_config.h", "plan/from_info.h"}
+PRIVATE_HEADERS = {"devices/clients.h", "devices/cuda_driver.h", "formats/packing_file.h", "formats/snapshots/snapshot.h", "memory/slab_callbacks.h", "model/arch_config.h", "plan/from_info.h"}
 # Others that declare such functions, for tests of Python.
 TEST_HEADERS = {"allocators/export.h", "devices/device.h"}
 

@@ -2,7 +2,7 @@
 #ifndef TOOLS_VIEW_TIMELINE_H
 #define TOOLS_VIEW_TIMELINE_H
 
-#include "formats/snapshot.h"
+#include "formats/snapshots/snapshot.h"
 
 #include <stdbool.h>
 

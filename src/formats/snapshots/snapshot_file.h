@@ -1,9 +1,9 @@
 /* A snapshot that was read, and what its two readers share. */
-#ifndef BP_FORMATS_SNAPSHOT_FILE_H
-#define BP_FORMATS_SNAPSHOT_FILE_H
+#ifndef BP_FORMATS_SNAPSHOTS_SNAPSHOT_FILE_H
+#define BP_FORMATS_SNAPSHOTS_SNAPSHOT_FILE_H
 
-#include "formats/pickle.h"
-#include "formats/snapshot.h"
+#include "formats/snapshots/pickle.h"
+#include "formats/snapshots/snapshot.h"
 
 struct bp_snapshot {
     bp_snapshot_info info;
@@ -48,8 +48,6 @@ bp_status bp_snapshot_room(bp_snapshot_reader *reader, size_t count, size_t elem
 /* The same for the time of reading: free() it. */
 bp_status bp_snapshot_scratch(bp_snapshot_reader *reader, size_t count, size_t element_bytes, void **entries);
 bp_status bp_snapshot_copy(bp_snapshot_reader *reader, const char *bytes, size_t count, const char **text);
-
-void bp_snapshot_free(bp_snapshot *snapshot);
 
 /* snapshot_pool.c: the half of ours. snapshot_torch.c: segments and device_traces. */
 bp_status bp_snapshot_read_ours(const bp_snapshot_at *ours);

@@ -1,12 +1,265 @@
-/* The stack machine of pickles. */
+/* Python's pickles, as far as they are data. */
+#include "formats/snapshots/pickle.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/fail.h"
-#include "formats/detail.h"
-#include "formats/pickle_machine.h"
+#include "formats/file.h"
+
+#define BP_PICKLE_IS_CONTAINER 0x80000000u
+#define BP_PICKLE_MOST_COUNT 0x3fffffffu /* of bp_pickle_container; a pickle has fewer bytes */
+
+enum { BP_PICKLE_MOST_MARKS = 1000, BP_PICKLE_LEAST_PROTOCOL = 2, BP_PICKLE_MOST_PROTOCOL = 5 };
+
+/* The place in the data that is read, for arguments of opcodes and for errors. */
+typedef struct bp_pickle_cursor {
+    const char *origin;
+    const unsigned char *begin, *at, *end;
+    size_t opcode_at;
+} bp_pickle_cursor;
+
+typedef struct bp_pickle_array {
+    void *memory;
+    size_t count, capacity; /* in elements */
+} bp_pickle_array;
+
+typedef struct bp_pickle_machine {
+    bp_pickle_cursor c;
+    bp_pickle_array stack, memo, items; /* of bp_pickle_ref; the memo's count is the next number of MEMOIZE */
+    bp_pickle_array containers;
+    size_t budget, granted;             /* bytes that all arrays may have, and have */
+    size_t marks[BP_PICKLE_MOST_MARKS]; /* heights of the stack */
+    size_t mark_count;
+} bp_pickle_machine;
+
+/* BP_ERR_FORMAT with the origin and the place of the opcode. A macro for the reason that bp_fail is one. */
+__attribute__((format(printf, 2, 3))) void bp_pickle_record(const bp_pickle_cursor *c, const char *format, ...);
+#define bp_pickle_fail(c, ...) (bp_pickle_record((c), __VA_ARGS__), BP_ERR_FORMAT)
+
+/* ---- refused opcodes --------------------------------------------------------------------------------------------- */
+
+/* The lines behind GLOBAL and INST: module and name, as far as they go. */
+static bp_status refuse_named(const bp_pickle_machine *m)
+{
+    const char *module = (const char *)m->c.at, *name = "";
+    size_t left = (size_t)(m->c.end - m->c.at), module_bytes = 0, name_bytes = 0;
+    while (module_bytes < left && module_bytes < 60 && module[module_bytes] != '\n')
+        module_bytes++;
+    if (module_bytes < left && module[module_bytes] == '\n') {
+        name = module + module_bytes + 1;
+        while (module_bytes + 1 + name_bytes < left && name_bytes < 60 && name[name_bytes] != '\n')
+            name_bytes++;
+    }
+    return bp_pickle_fail(&m->c, "names the global %.*s.%.*s; a snapshot is plain data, nothing else is read",
+                          (int)module_bytes, module, (int)name_bytes, name);
+}
+
+static bp_status pickle_need(const bp_pickle_machine *m, size_t count);
+
+/* STACK_GLOBAL: the two strings on top. */
+static bp_status refuse_stacked(const bp_pickle_machine *m)
+{
+    BP_TRY(pickle_need(m, 2));
+    const bp_pickle pickle = {.data = m->c.begin,
+                              .bytes = (size_t)(m->c.end - m->c.begin),
+                              .containers = m->containers.memory,
+                              .items = m->items.memory};
+    const bp_pickle_ref *top = (const bp_pickle_ref *)m->stack.memory + m->stack.count;
+    bp_pickle_value module = bp_pickle_get(&pickle, top[-2]), name = bp_pickle_get(&pickle, top[-1]);
+    bool known = module.kind == BP_PICKLE_STRING && name.kind == BP_PICKLE_STRING;
+    return bp_pickle_fail(&m->c, "names the global %.*s.%.*s; a snapshot is plain data, nothing else is read",
+                          known ? (int)(module.count < 60 ? module.count : 60) : 1, known ? module.text : "?",
+                          known ? (int)(name.count < 60 ? name.count : 60) : 1, known ? name.text : "?");
+}
+
+/* pickle_refused.c: an opcode that is not of plain data, by its effect. */
+static bp_status pickle_refuse(const bp_pickle_machine *m, unsigned char opcode)
+{
+    static const struct {
+        unsigned char opcode;
+        const char *name, *what;
+    } refused[] = {{'R', "REDUCE", "calls a function"},
+                   {'b', "BUILD", "builds an object"},
+                   {'o', "OBJ", "builds an object"},
+                   {0x81, "NEWOBJ", "builds an object"},
+                   {0x92, "NEWOBJ_EX", "builds an object"},
+                   {0x82, "EXT1", "names a registered global"},
+                   {0x83, "EXT2", "names a registered global"},
+                   {0x84, "EXT4", "names a registered global"},
+                   {'P', "PERSID", "names an object elsewhere"},
+                   {'Q', "BINPERSID", "names an object elsewhere"},
+                   {0x8f, "EMPTY_SET", "makes a set"},
+                   {0x90, "ADDITEMS", "fills a set"},
+                   {0x91, "FROZENSET", "makes a set"},
+                   {0x96, "BYTEARRAY8", "makes an array of bytes"},
+                   {0x97, "NEXT_BUFFER", "takes a buffer from elsewhere"},
+                   {0x98, "READONLY_BUFFER", "takes a buffer from elsewhere"}};
+    if (opcode == 'c' || opcode == 'i')
+        return refuse_named(m);
+    if (opcode == 0x93)
+        return refuse_stacked(m);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        if (refused[i].opcode == opcode)
+            return bp_pickle_fail(&m->c, "%s %s; a snapshot is plain data, nothing else is read", refused[i].name,
+                                  refused[i].what);
+    }
+    return bp_pickle_fail(&m->c, "0x%02x is no opcode of plain data in protocols %d to %d", opcode,
+                          BP_PICKLE_LEAST_PROTOCOL, BP_PICKLE_MOST_PROTOCOL);
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+/* Values of a pickle: scalars decoded from the data, members found by name. */
+
+/* ---- scalars ----------------------------------------------------------------------------------------------------------------- */
+
+static bp_status pickle_take_number(bp_pickle_cursor *c, size_t bytes, uint64_t *number);
+
+static bp_status decode_unsigned(bp_pickle_cursor *c, size_t bytes, bp_pickle_value *value)
+{
+    value->kind = BP_PICKLE_INTEGER;
+    return pickle_take_number(c, bytes, &value->magnitude);
+}
+
+/* The opcode's next bytes; the next `bytes` (at most 8), as a little-endian number. */
+static bp_status pickle_take(bp_pickle_cursor *c, uint64_t bytes, const unsigned char **argument)
+{
+    size_t left = (size_t)(c->end - c->at);
+    if (bytes > left)
+        return bp_pickle_fail(c, "%llu bytes belong here, %zu are left", (unsigned long long)bytes, left);
+    *argument = c->at;
+    c->at += bytes;
+    return BP_OK;
+}
+
+/* Two's complement, little-endian; an integer of more than 64 bits and a sign is no size, address or time. */
+static bp_status decode_signed(bp_pickle_cursor *c, uint64_t bytes, bp_pickle_value *value)
+{
+    const unsigned char *digits = NULL;
+    BP_TRY(pickle_take(c, bytes, &digits));
+    if (bytes > 9) /* which Python writes of no smaller one; each look at the value decodes it */
+        return bp_pickle_fail(c, "an integer of %llu bytes; at most 64 bits are read", (unsigned long long)bytes);
+    bool is_negative = bytes > 0 && (digits[bytes - 1] & 0x80) != 0;
+    unsigned char filler = is_negative ? 0xff : 0;
+    uint64_t number = is_negative ? UINT64_MAX : 0;
+    for (size_t i = bytes; i-- > 0;) {
+        if (i == 8 && digits[i] != filler)
+            return bp_pickle_fail(c, "an integer of %llu bytes; at most 64 bits are read", (unsigned long long)bytes);
+        number = number << 8 | digits[i];
+    }
+    if (is_negative && number == 0)
+        return bp_pickle_fail(c, "an integer below -2^64; at most 64 bits are read");
+    value->kind = BP_PICKLE_INTEGER;
+    value->is_negative = is_negative;
+    value->magnitude = is_negative ? 0 - number : number;
+    return BP_OK;
+}
+
+static bp_status decode_long(bp_pickle_cursor *c, size_t length_bytes, bp_pickle_value *value)
+{
+    uint64_t bytes = 0;
+    BP_TRY(pickle_take_number(c, length_bytes, &bytes));
+    return decode_signed(c, bytes, value);
+}
+
+static bp_status decode_float(bp_pickle_cursor *c, bp_pickle_value *value)
+{
+    const unsigned char *digits = NULL;
+    BP_TRY(pickle_take(c, 8, &digits));
+    uint64_t bits = 0;
+    for (size_t i = 0; i < 8; i++)
+        bits = bits << 8 | digits[i];
+    value->kind = BP_PICKLE_FLOAT;
+    memcpy(&value->real, &bits, sizeof bits);
+    return BP_OK;
+}
+
+static bp_status decode_text(bp_pickle_cursor *c, bp_pickle_kind kind, size_t length_bytes, bp_pickle_value *value)
+{
+    uint64_t bytes = 0;
+    const unsigned char *text = NULL;
+    BP_TRY(pickle_take_number(c, length_bytes, &bytes));
+    BP_TRY(pickle_take(c, bytes, &text));
+    value->kind = (uint8_t)kind;
+    value->text = (const char *)text;
+    value->count = (uint32_t)bytes; /* no longer than the data, which is shorter than 2^32 */
+    return BP_OK;
+}
+
+/* pickle_values.c: decodes a scalar, whose arguments follow the cursor. *is_scalar is false of another opcode, which leaves the rest alone. */
+static bp_status pickle_decode(bp_pickle_cursor *c, unsigned char opcode, bool *is_scalar, bp_pickle_value *value)
+{
+    *is_scalar = true;
+    *value = (bp_pickle_value){.kind = BP_PICKLE_NONE};
+    switch (opcode) {
+    case 'N': return BP_OK;
+    case 0x88:
+    case 0x89: *value = (bp_pickle_value){.kind = BP_PICKLE_BOOL, .magnitude = opcode == 0x88}; return BP_OK;
+    case 'K': return decode_unsigned(c, 1, value);
+    case 'M': return decode_unsigned(c, 2, value);
+    case 'J': return decode_signed(c, 4, value);
+    case 0x8a: return decode_long(c, 1, value);
+    case 0x8b: return decode_long(c, 4, value);
+    case 'G': return decode_float(c, value);
+    case 0x8c: return decode_text(c, BP_PICKLE_STRING, 1, value);
+    case 'X': return decode_text(c, BP_PICKLE_STRING, 4, value);
+    case 0x8d: return decode_text(c, BP_PICKLE_STRING, 8, value);
+    case 'U': return decode_text(c, BP_PICKLE_STRING, 1, value); /* of Python 2 */
+    case 'T': return decode_text(c, BP_PICKLE_STRING, 4, value);
+    case 'C': return decode_text(c, BP_PICKLE_BYTES, 1, value);
+    case 'B': return decode_text(c, BP_PICKLE_BYTES, 4, value);
+    case 0x8e: return decode_text(c, BP_PICKLE_BYTES, 8, value);
+    default: *is_scalar = false; return BP_OK;
+    }
+}
+
+/* ---- references ---------------------------------------------------------------------------------------------------------------- */
+
+bp_pickle_value bp_pickle_get(const bp_pickle *pickle, bp_pickle_ref ref)
+{
+    bp_pickle_value value = {.kind = BP_PICKLE_ABSENT};
+    if (ref == BP_PICKLE_NO_REF)
+        return value;
+    if ((ref & BP_PICKLE_IS_CONTAINER) != 0) {
+        const bp_pickle_container *container = &pickle->containers[ref & ~BP_PICKLE_IS_CONTAINER];
+        value.kind = (uint8_t)(BP_PICKLE_LIST + container->shape);
+        value.count = container->count;
+        value.items = pickle->items != NULL ? pickle->items + container->first : NULL;
+        return value;
+    }
+    bool is_scalar = false;
+    bp_pickle_cursor c = {.begin = pickle->data, .at = pickle->data + ref + 1, .end = pickle->data + pickle->bytes};
+    (void)pickle_decode(&c, pickle->data[ref], &is_scalar,
+                        &value); /* which the parser has done once without an error */
+    return value;
+}
+
+bp_pickle_ref bp_pickle_find(const bp_pickle *pickle, bp_pickle_value dictionary, const char *key)
+{
+    size_t length = strlen(key);
+    if (dictionary.kind != BP_PICKLE_DICTIONARY || dictionary.count > 2 * BP_PICKLE_MOST_MEMBERS)
+        return BP_PICKLE_NO_REF;
+    for (size_t i = dictionary.count; i > 0; i -= 2) {
+        bp_pickle_value name = bp_pickle_get(pickle, dictionary.items[i - 2]);
+        if (name.kind == BP_PICKLE_STRING && name.count == length && memcmp(name.text, key, length) == 0)
+            return dictionary.items[i - 1];
+    }
+    return BP_PICKLE_NO_REF;
+}
+
+void bp_pickle_finish(bp_pickle *pickle)
+{
+    free(pickle->containers);
+    free(pickle->items);
+    *pickle = (bp_pickle){.root = BP_PICKLE_NO_REF};
+}
+
+/* ---- the stack machine ------------------------------------------------------------------------------------------- */
+
+/* The stack machine of pickles. */
 
 void bp_pickle_record(const bp_pickle_cursor *c, const char *format, ...)
 {
@@ -20,21 +273,11 @@ void bp_pickle_record(const bp_pickle_cursor *c, const char *format, ...)
 
 /* ---- arguments -------------------------------------------------------------------------------------------------------------- */
 
-bp_status bp_pickle_take(bp_pickle_cursor *c, uint64_t bytes, const unsigned char **argument)
-{
-    size_t left = (size_t)(c->end - c->at);
-    if (bytes > left)
-        return bp_pickle_fail(c, "%llu bytes belong here, %zu are left", (unsigned long long)bytes, left);
-    *argument = c->at;
-    c->at += bytes;
-    return BP_OK;
-}
-
 /* Little-endian, of at most 8 bytes. */
-bp_status bp_pickle_take_number(bp_pickle_cursor *c, size_t bytes, uint64_t *number)
+static bp_status pickle_take_number(bp_pickle_cursor *c, size_t bytes, uint64_t *number)
 {
     const unsigned char *argument = NULL;
-    BP_TRY(bp_pickle_take(c, bytes, &argument));
+    BP_TRY(pickle_take(c, bytes, &argument));
     *number = 0;
     for (size_t i = 0; i < bytes; i++)
         *number |= (uint64_t)argument[i] << 8 * i;
@@ -90,7 +333,8 @@ static size_t count_above_mark(const bp_pickle_machine *m)
     return m->stack.count - (m->mark_count > 0 ? m->marks[m->mark_count - 1] : 0);
 }
 
-bp_status bp_pickle_need(const bp_pickle_machine *m, size_t count)
+/* Fails unless so many values are above the last mark. */
+static bp_status pickle_need(const bp_pickle_machine *m, size_t count)
 {
     if (count_above_mark(m) < count)
         return bp_pickle_fail(&m->c, "opcode 0x%02x takes %zu values, the stack has %zu", m->c.begin[m->c.opcode_at],
@@ -160,7 +404,7 @@ static bp_status push_container(bp_pickle_machine *m, bp_pickle_kind kind, size_
 
 static bp_status push_short_tuple(bp_pickle_machine *m, size_t count)
 {
-    BP_TRY(bp_pickle_need(m, count));
+    BP_TRY(pickle_need(m, count));
     m->stack.count -= count;
     return push_container(m, BP_PICKLE_TUPLE, count);
 }
@@ -188,7 +432,7 @@ static bp_status extend(bp_pickle_machine *m, bp_pickle_kind kind, size_t count)
 
 static bp_status extend_short(bp_pickle_machine *m, bp_pickle_kind kind, size_t count)
 {
-    BP_TRY(bp_pickle_need(m, count + 1));
+    BP_TRY(pickle_need(m, count + 1));
     m->stack.count -= count;
     return extend(m, kind, count);
 }
@@ -205,7 +449,7 @@ static bp_status extend_marked(bp_pickle_machine *m, bp_pickle_kind kind)
 static bp_status put(bp_pickle_machine *m, uint64_t index)
 {
     size_t bytes = (size_t)(m->c.end - m->c.begin), before = m->memo.capacity;
-    BP_TRY(bp_pickle_need(m, 1));
+    BP_TRY(pickle_need(m, 1));
     if (index >= bytes) /* a writer that counts its values from 0 stays below */
         return bp_pickle_fail(&m->c, "number %llu of the memo; a pickle of %zu bytes does not have so many",
                               (unsigned long long)index, bytes);
@@ -219,7 +463,7 @@ static bp_status put(bp_pickle_machine *m, uint64_t index)
 static bp_status put_numbered(bp_pickle_machine *m, size_t bytes)
 {
     uint64_t index = 0;
-    BP_TRY(bp_pickle_take_number(&m->c, bytes, &index));
+    BP_TRY(pickle_take_number(&m->c, bytes, &index));
     return put(m, index);
 }
 
@@ -233,7 +477,7 @@ static bp_status pickle_get(bp_pickle_machine *m, uint64_t index)
 static bp_status get_numbered(bp_pickle_machine *m, size_t bytes)
 {
     uint64_t index = 0;
-    BP_TRY(bp_pickle_take_number(&m->c, bytes, &index));
+    BP_TRY(pickle_take_number(&m->c, bytes, &index));
     return pickle_get(m, index);
 }
 
@@ -269,7 +513,7 @@ static bp_status get_line(bp_pickle_machine *m)
 static bp_status check_frame(bp_pickle_machine *m)
 {
     uint64_t bytes = 0;
-    BP_TRY(bp_pickle_take_number(&m->c, 8, &bytes));
+    BP_TRY(pickle_take_number(&m->c, 8, &bytes));
     if (bytes > (uint64_t)(m->c.end - m->c.at))
         return bp_pickle_fail(&m->c, "a frame of %llu bytes, %zu are left", (unsigned long long)bytes,
                               (size_t)(m->c.end - m->c.at));
@@ -280,7 +524,7 @@ static bp_status step(bp_pickle_machine *m, unsigned char opcode)
 {
     bool is_scalar = false;
     bp_pickle_value decoded; /* for its errors: it is decoded again when it is asked for */
-    BP_TRY(bp_pickle_decode(&m->c, opcode, &is_scalar, &decoded));
+    BP_TRY(pickle_decode(&m->c, opcode, &is_scalar, &decoded));
     if (is_scalar)
         return push(m, (bp_pickle_ref)m->c.opcode_at);
     switch (opcode) {
@@ -306,7 +550,7 @@ static bp_status step(bp_pickle_machine *m, unsigned char opcode)
     case 'g': return get_line(m);
     case 'h': return get_numbered(m, 1);
     case 'j': return get_numbered(m, 4);
-    default: return bp_pickle_refuse(m, opcode);
+    default: return pickle_refuse(m, opcode);
     }
 }
 

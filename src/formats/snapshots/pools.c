@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/fail.h"
-#include "formats/snapshot_file.h"
+#include "formats/snapshots/snapshot_file.h"
 
 #define FORMAT "bucketpool.snapshot/1"
 

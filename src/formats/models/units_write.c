@@ -5,8 +5,8 @@
 
 #include "core/fail.h"
 #include "files/json_writer.h"
-#include "formats/detail.h"
-#include "formats/units.h"
+#include "formats/file.h"
+#include "formats/models/units.h"
 
 /* Parameters, or given buckets, by unit. */
 typedef struct unit_items {

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "core/fail.h"
-#include "formats/detail.h"
+#include "formats/file.h"
 #include "formats/json.h"
-#include "formats/reader.h"
+#include "formats/models/reader.h"
 #include "model/arch_config.h"
 
 /* Of a nested object that tables read (attn_config); larger ones are lists of labels, of which only the number is taken. */

@@ -4,8 +4,8 @@
  *
  * A reference takes 4 bytes: scalars stay in the data and are decoded when they are asked for, containers are ranges of an array of references.
  * A trace of a million events takes about as much memory as its file. */
-#ifndef BP_FORMATS_PICKLE_H
-#define BP_FORMATS_PICKLE_H
+#ifndef BP_FORMATS_SNAPSHOTS_PICKLE_H
+#define BP_FORMATS_SNAPSHOTS_PICKLE_H
 
 #include <bucketpool/status.h>
 

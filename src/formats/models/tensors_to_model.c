@@ -1,11 +1,166 @@
+/* A model made of tensors. */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/fail.h"
-#include "formats/detail.h"
-#include "formats/reader.h"
-#include "formats/tensor_units.h"
-#include "formats/tensors.h"
+#include "formats/file.h"
+#include "formats/models/reader.h"
+#include "formats/models/tensors.h"
+
+#define BP_NO_UNIT SIZE_MAX
+
+typedef struct bp_tensor_unit {
+    const char *name; /* owned by `names` below */
+    size_t bytes;     /* of the name */
+    size_t outer;     /* index in `units`, BP_NO_UNIT: outermost */
+    size_t stack;     /* units numbered by one pattern behind one prefix form a stack; stacks in order of appearance */
+    const struct bp_tensor_unit *outer_unit;
+} bp_tensor_unit;
+
+typedef struct bp_tensor_units {
+    bp_tensor_unit *units; /* in order of appearance */
+    size_t count, capacity;
+    size_t *order;          /* indices of `units`: outer before inner, stack after stack, by number within one */
+    size_t *of_tensor;      /* for each tensor the index of its innermost unit, or BP_NO_UNIT */
+    json_t *names, *stacks; /* name -> index: jansson's objects are hash tables */
+} bp_tensor_units;
+
+/* ---- units ------------------------------------------------------------------------------------------------------- */
+
+/* The index of `key` in `map`; a new key gets `count`. *name (not NULL) is the map's own copy of the key. */
+static bp_status map_find_or_add(json_t *map, const char *key, size_t count, size_t *index, const char **name)
+{
+    json_t *found = json_object_get(map, key);
+    if (found == NULL && json_object_set_new_nocheck(map, key, json_integer((json_int_t)count)) != 0)
+        return bp_fail_memory(strlen(key));
+    *index = found != NULL ? (size_t)json_integer_value(found) : count;
+    *name = json_object_iter_key(json_object_iter_at(map, key));
+    return BP_OK;
+}
+
+/* A stack is known by what is before the match and the pattern. */
+static bp_status find_stack(bp_tensor_units *units, const char *name, size_t begin, const char *pattern, size_t *stack)
+{
+    char *key;
+    if (asprintf(&key, "%.*s%s", (int)begin, name, pattern) < 0)
+        return bp_fail_memory(begin + strlen(pattern) + 1);
+    const char *unused = NULL;
+    bp_status status = map_find_or_add(units->stacks, key, json_object_size(units->stacks), stack, &unused);
+    free(key);
+    return status;
+}
+
+static bp_status tensor_units_add_unit(bp_tensor_units *units, const char *name, const bp_unit_match *match,
+                                       const char *pattern, size_t outer)
+{
+    if (units->count == units->capacity) {
+        size_t wanted = units->capacity > 0 ? 2 * units->capacity : 64;
+        bp_tensor_unit *larger = realloc(units->units, wanted * sizeof *larger);
+        if (larger == NULL)
+            return bp_fail_memory(wanted * sizeof *larger);
+        units->units = larger;
+        units->capacity = wanted;
+    }
+    bp_tensor_unit added = {.bytes = match->end, .outer = outer};
+    BP_TRY(find_stack(units, name, match->begin, pattern, &added.stack));
+    char *key = strndup(name, match->end);
+    if (key == NULL)
+        return bp_fail_memory(match->end + 1);
+    size_t index = 0;
+    bp_status status = map_find_or_add(units->names, key, units->count, &index, &added.name);
+    free(key);
+    if (status == BP_OK)
+        units->units[units->count++] = added;
+    return status;
+}
+
+static bp_status find_units_of(bp_tensor_units *units, const bp_unit_patterns *patterns, const char *name,
+                               size_t *innermost)
+{
+    bp_unit_match matches[BP_MOST_UNIT_PATTERNS];
+    size_t depth = bp_unit_patterns_match(patterns, name, matches), outer = BP_NO_UNIT;
+    for (size_t i = 0; i < depth; i++) {
+        json_t *known = json_object_getn(units->names, name, matches[i].end);
+        if (known == NULL)
+            BP_TRY(tensor_units_add_unit(units, name, &matches[i], patterns->patterns[matches[i].pattern].text, outer));
+        outer = known != NULL ? (size_t)json_integer_value(known) : units->count - 1;
+    }
+    *innermost = outer;
+    return BP_OK;
+}
+
+/* The enclosing units of `unit` and itself, outermost first; returns their number. */
+static size_t lineage(const bp_tensor_unit *unit, const bp_tensor_unit *line[BP_MOST_UNIT_PATTERNS])
+{
+    size_t depth = 0;
+    for (const bp_tensor_unit *u = unit; u != NULL; u = u->outer_unit)
+        depth++;
+    for (size_t i = depth; i > 0; i--, unit = unit->outer_unit)
+        line[i - 1] = unit;
+    return depth;
+}
+
+static int compare_units(const void *a, const void *b, void *context)
+{
+    const bp_tensor_unit *all = context, *left[BP_MOST_UNIT_PATTERNS], *right[BP_MOST_UNIT_PATTERNS];
+    size_t left_depth = lineage(&all[*(const size_t *)a], left), right_depth = lineage(&all[*(const size_t *)b], right);
+    for (size_t i = 0; i < left_depth && i < right_depth; i++) {
+        if (left[i] == right[i])
+            continue;
+        if (left[i]->stack != right[i]->stack)
+            return left[i]->stack < right[i]->stack ? -1 : 1;
+        return bp_compare_natural(left[i]->name, right[i]->name);
+    }
+    return left_depth < right_depth ? -1 : left_depth > right_depth;
+}
+
+static bp_status sort_units(bp_tensor_units *units)
+{
+    units->order = calloc(units->count + 1, sizeof *units->order);
+    if (units->order == NULL)
+        return bp_fail_memory((units->count + 1) * sizeof *units->order);
+    for (size_t i = 0; i < units->count; i++) {
+        bp_tensor_unit *unit = &units->units[i];
+        unit->outer_unit = unit->outer != BP_NO_UNIT ? &units->units[unit->outer] : NULL;
+        units->order[i] = i;
+    }
+    if (units->count > 0)
+        qsort_r(units->order, units->count, sizeof *units->order, compare_units, units->units);
+    return BP_OK;
+}
+
+static void tensor_units_finish(bp_tensor_units *units)
+{
+    free(units->units);
+    free(units->order);
+    free(units->of_tensor);
+    json_decref(units->names);
+    json_decref(units->stacks);
+    *units = (bp_tensor_units){0};
+}
+
+/* `patterns`: as in bp_reader_options. Errors: BP_ERR_INVALID_ARGUMENT for them, BP_ERR_NO_HOST_MEMORY. */
+static bp_status tensor_units_init(bp_tensor_units *units, const bp_tensors *tensors, const char *patterns)
+{
+    bp_unit_patterns parsed;
+    BP_TRY(bp_unit_patterns_init(&parsed, patterns));
+    *units = (bp_tensor_units){.names = json_object(), .stacks = json_object()};
+    units->of_tensor = calloc(tensors->count + 1, sizeof *units->of_tensor);
+    bp_status status = BP_OK;
+    if (units->names == NULL || units->stacks == NULL || units->of_tensor == NULL)
+        status = bp_fail_memory((tensors->count + 1) * sizeof *units->of_tensor);
+    for (size_t i = 0; status == BP_OK && i < tensors->count; i++)
+        status = find_units_of(units, &parsed, tensors->tensors[i].name, &units->of_tensor[i]);
+    if (status == BP_OK)
+        status = sort_units(units);
+    bp_unit_patterns_finish(&parsed);
+    if (status != BP_OK)
+        tensor_units_finish(units);
+    return status;
+}
+
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 #define NO_RUN SIZE_MAX
 
@@ -60,7 +215,7 @@ static bp_status add_to_run(expert_runs *runs, const bp_tensors *tensors, size_t
     char *key;
     if (asprintf(&key, "%.*s*%s", (int)begin, name, name + end) < 0)
         return bp_fail_memory(strlen(name));
-    bp_status status = bp_map_find_or_add(runs->names, key, runs->count, &index, &run_name);
+    bp_status status = map_find_or_add(runs->names, key, runs->count, &index, &run_name);
     free(key);
     if (status != BP_OK)
         return status;
@@ -223,11 +378,11 @@ bp_status bp_tensors_to_model(const bp_tensors *tensors, const char *origin, con
                               bp_model **model)
 {
     bp_tensor_units units;
-    BP_TRY(bp_tensor_units_init(&units, tensors, options->units));
+    BP_TRY(tensor_units_init(&units, tensors, options->units));
     expert_runs runs;
     bp_status status = find_runs(&runs, tensors, &units);
     if (status != BP_OK) {
-        bp_tensor_units_finish(&units);
+        tensor_units_finish(&units);
         return status;
     }
     char *name = NULL;
@@ -239,7 +394,7 @@ bp_status bp_tensors_to_model(const bp_tensors *tensors, const char *origin, con
         status = bp_fail_at(origin, tensors_to_model_fill_model(created, tensors, &units, &runs));
     status = bp_reader_hand_over(status, origin, created, model);
     finish_runs(&runs);
-    bp_tensor_units_finish(&units);
+    tensor_units_finish(&units);
     free(name);
     return status;
 }

@@ -7,8 +7,8 @@
  * Files are pickles, of which only plain data is read: nothing in them is ever run. Numbers are as the file has them; what refers to something
  * (ids, slabs) has been checked. Errors are those of formats.h: BP_ERR_IO, BP_ERR_FORMAT with the file and the place in it. Texts are UTF-8
  * without control characters and live as long as the snapshot. Host-side only; separate calls may run in separate threads. */
-#ifndef BP_FORMATS_SNAPSHOT_H
-#define BP_FORMATS_SNAPSHOT_H
+#ifndef BP_FORMATS_SNAPSHOTS_SNAPSHOT_H
+#define BP_FORMATS_SNAPSHOTS_SNAPSHOT_H
 
 #include <bucketpool/pool.h>
 

@@ -1,6 +1,6 @@
 /* Options, names and last steps of the readers of models. */
-#ifndef BP_FORMATS_READER_H
-#define BP_FORMATS_READER_H
+#ifndef BP_FORMATS_MODELS_READER_H
+#define BP_FORMATS_MODELS_READER_H
 
 #include <bucketpool/formats.h>
 

@@ -1,0 +1,385 @@
+/* Reads safetensors: the files of a checkpoint, and their headers. Source of the format: github.com/huggingface/safetensors, README, "Format". */
+#include <bucketpool/formats.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "formats/file.h"
+#include "formats/json.h"
+#include "formats/models/reader.h"
+#include "formats/models/tensors.h"
+
+typedef struct bp_shards {
+    char *directory;
+    char **names; /* sorted naturally */
+    size_t count;
+} bp_shards;
+
+/* ---- files of a checkpoint --------------------------------------------------------------------------------------- */
+
+#define INDEX_SUFFIX ".safetensors.index.json"
+
+static void shards_finish(bp_shards *shards)
+{
+    for (size_t i = 0; i < shards->count; i++)
+        free(shards->names[i]);
+    free(shards->names);
+    free(shards->directory);
+    *shards = (bp_shards){0};
+}
+
+static int shards_compare_names(const void *a, const void *b)
+{
+    return bp_compare_natural(*(char *const *)a, *(char *const *)b);
+}
+
+/* Takes the keys of an object as the shards' names. */
+static bp_status take_names(bp_shards *shards, json_t *names)
+{
+    size_t count = json_object_size(names);
+    shards->names = calloc(count + 1, sizeof *shards->names);
+    if (shards->names == NULL)
+        return bp_fail_memory((count + 1) * sizeof *shards->names);
+    const char *name;
+    json_t *value;
+    json_object_foreach(names, name, value)
+    {
+        shards->names[shards->count] = strdup(name);
+        if (shards->names[shards->count] == NULL)
+            return bp_fail_memory(strlen(name) + 1);
+        shards->count++;
+    }
+    qsort(shards->names, shards->count, sizeof *shards->names, shards_compare_names);
+    return BP_OK;
+}
+
+/* Shards are beside their index; a name that leads elsewhere would read other people's files. */
+static bp_status read_shard_name(const bp_json_at *entry, const char **name)
+{
+    BP_TRY(bp_json_name(entry, name));
+    if (strchr(*name, '/') != NULL || strstr(*name, "..") != NULL || (*name)[0] == '.')
+        return bp_json_fail_kind(entry, "the name of a file beside the index");
+    return BP_OK;
+}
+
+static bp_status collect_shards(const bp_json_at *weight_map, json_t *names)
+{
+    BP_TRY(bp_json_expect_object(weight_map, NULL));
+    const char *key;
+    json_t *value;
+    json_object_foreach(weight_map->value, key, value)
+    {
+        bp_json_at entry = {value, weight_map, key, 0, weight_map->origin};
+        const char *name = NULL;
+        BP_TRY(read_shard_name(&entry, &name));
+        if (json_object_set_nocheck(names, name, value) != 0)
+            return bp_fail_memory(strlen(name));
+    }
+    if (json_object_size(names) == 0)
+        return bp_json_fail(weight_map, "names no tensors");
+    return BP_OK;
+}
+
+/* The files that an index's weight_map names. Errors: BP_ERR_FORMAT, also for names that lead out of the directory. */
+static bp_status shards_from_index(bp_shards *shards, const bp_json_at *weight_map)
+{
+    *shards = (bp_shards){0};
+    json_t *names = json_object();
+    if (names == NULL)
+        return bp_fail_memory(sizeof *names);
+    bp_status status = collect_shards(weight_map, names);
+    if (status == BP_OK)
+        status = bp_file_directory(weight_map->origin, &shards->directory);
+    if (status == BP_OK)
+        status = take_names(shards, names);
+    json_decref(names);
+    if (status != BP_OK)
+        shards_finish(shards);
+    return status;
+}
+
+/* Sorts the directory's entries into index files and others. */
+static bp_status list_files(const char *directory, json_t *indices, json_t *files)
+{
+    DIR *entries = opendir(directory);
+    if (entries == NULL)
+        return bp_fail(BP_ERR_IO, "%.300s: cannot be listed: %s", directory, strerror(errno));
+    bp_status status = BP_OK;
+    const struct dirent *entry;
+    while (status == BP_OK && (errno = 0, entry = readdir(entries)) != NULL) {
+        bool is_index = bp_has_suffix(entry->d_name, INDEX_SUFFIX);
+        if (entry->d_name[0] == '.' || (!is_index && !bp_has_suffix(entry->d_name, ".safetensors")))
+            continue;
+        if (json_object_set_new_nocheck(is_index ? indices : files, entry->d_name, json_true()) != 0)
+            status = bp_fail_memory(strlen(entry->d_name));
+    }
+    if (status == BP_OK && errno != 0)
+        status = bp_fail(BP_ERR_IO, "%.300s: cannot be listed: %s", directory, strerror(errno));
+    closedir(entries);
+    return status;
+}
+
+/* "model-00002-of-00007.safetensors": the number behind "-of-", 0 for other names. */
+static unsigned long total_of(const char *name)
+{
+    const char *of = strstr(name, "-of-");
+    for (const char *next = of; next != NULL; next = strstr(next + 1, "-of-"))
+        of = next;
+    if (of == NULL)
+        return 0;
+    char *end;
+    unsigned long total = strtoul(of + 4, &end, 10);
+    return strcmp(end, ".safetensors") == 0 ? total : 0;
+}
+
+static bp_status check_complete(const bp_shards *shards)
+{
+    unsigned long total = shards->count > 0 ? total_of(shards->names[0]) : 0;
+    for (size_t i = 0; i < shards->count; i++) {
+        if (total_of(shards->names[i]) != total)
+            return BP_OK; /* not one numbered set; tensors that occur twice are found later */
+    }
+    if (total == 0 || total == shards->count)
+        return BP_OK;
+    return bp_fail(BP_ERR_FORMAT, "%.200s: %zu shards like %.100s, expected %lu", shards->directory, shards->count,
+                   shards->names[0], total);
+}
+
+/* Chooses between what list_files found. */
+static bp_status choose_files(bp_shards *shards, json_t *indices, json_t *files, char **index)
+{
+    const char *only = "model" INDEX_SUFFIX;
+    if (json_object_size(indices) == 1)
+        only = json_object_iter_key(json_object_iter(indices));
+    else if (json_object_size(indices) > 1 && json_object_get(indices, only) == NULL)
+        return bp_fail(BP_ERR_FORMAT, "%.300s: has %zu index files; name the one to read", shards->directory,
+                       json_object_size(indices));
+    if (json_object_size(indices) > 0)
+        return bp_file_join(shards->directory, only, index);
+    if (json_object_get(files, "model.safetensors") != NULL) {
+        json_object_clear(files);
+        if (json_object_set_new(files, "model.safetensors", json_true()) != 0)
+            return bp_fail_memory(sizeof *files);
+    }
+    if (json_object_size(files) == 0)
+        return bp_fail(BP_ERR_FORMAT, "%.300s: has neither config.json nor safetensors files", shards->directory);
+    BP_TRY(take_names(shards, files));
+    return check_complete(shards);
+}
+
+/* The files in a directory: *index is the path of the one index file (free() it; there are no shards then), or NULL and
+ * the shards are model.safetensors by itself, else all *.safetensors, which must be complete if they are numbered.
+ * Errors: BP_ERR_FORMAT (several index files, missing shards, nothing there), BP_ERR_IO. */
+static bp_status shards_from_directory(bp_shards *shards, const char *directory, char **index)
+{
+    *shards = (bp_shards){.directory = strdup(directory)};
+    json_t *indices = json_object(), *files = json_object();
+    char *found = NULL;
+    bp_status status = BP_OK;
+    if (shards->directory == NULL || indices == NULL || files == NULL)
+        status = bp_fail_memory(strlen(directory) + 1);
+    if (status == BP_OK)
+        status = list_files(directory, indices, files);
+    if (status == BP_OK)
+        status = choose_files(shards, indices, files, &found);
+    json_decref(indices);
+    json_decref(files);
+    if (status == BP_OK)
+        *index = found;
+    else
+        shards_finish(shards);
+    return status;
+}
+
+/* The tensors found (name -> index of shard) are exactly those of the weight map, each in its file. */
+static bp_status shards_check(const bp_shards *shards, const bp_json_at *weight_map, json_t *found)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(weight_map->value, key, value)
+    {
+        bp_json_at entry = {value, weight_map, key, 0, weight_map->origin};
+        json_t *file = json_object_get(found, key);
+        if (file == NULL)
+            return bp_json_fail(&entry, "no shard has this tensor; it should be in %.*s", BP_QUOTED,
+                                json_string_value(value));
+        const char *name = shards->names[json_integer_value(file)];
+        if (strcmp(name, json_string_value(value)) != 0)
+            return bp_json_fail(&entry, "should be in %.*s, is in %.*s", BP_QUOTED, json_string_value(value), BP_QUOTED,
+                                name);
+    }
+    if (json_object_size(found) == json_object_size(weight_map->value))
+        return BP_OK;
+    json_object_foreach(found, key, value)
+    {
+        if (json_object_get(weight_map->value, key) == NULL)
+            return bp_json_fail(weight_map, "lacks \"%.*s\", which is in %.*s", BP_QUOTED, key, BP_QUOTED,
+                                shards->names[json_integer_value(value)]);
+    }
+    return bp_fail(BP_ERR_INTERNAL, "shards_check: %zu tensors, %zu in the index", json_object_size(found),
+                   json_object_size(weight_map->value));
+}
+
+/* ---- headers ----------------------------------------------------------------------------------------------------- */
+
+/* The format's own limit (github.com/huggingface/safetensors, MAX_HEADER_SIZE). */
+#define LARGEST_HEADER_BYTES 100000000u
+#define LENGTH_BYTES 8
+
+/* Decodes and checks the header's length, the first 8 bytes of a file. */
+static bp_status read_length(const unsigned char *data, size_t bytes, uint64_t file_bytes, const char *origin,
+                             uint64_t *length)
+{
+    if (bytes < LENGTH_BYTES)
+        return bp_fail(BP_ERR_FORMAT, "%.300s: %zu bytes, a safetensors file has at least %d", origin, bytes,
+                       LENGTH_BYTES + 2);
+    uint64_t value = 0;
+    for (int i = 0; i < LENGTH_BYTES; i++)
+        value |= (uint64_t)data[i] << 8 * i;
+    if (value > LARGEST_HEADER_BYTES)
+        return bp_fail(BP_ERR_FORMAT,
+                       "%.300s: a header of %llu bytes, at most %u are allowed; is this a safetensors file?", origin,
+                       (unsigned long long)value, LARGEST_HEADER_BYTES);
+    if (value > file_bytes - LENGTH_BYTES)
+        return bp_fail(BP_ERR_FORMAT, "%.300s: a header of %llu bytes in a file of %llu; is it cut?", origin,
+                       (unsigned long long)value, (unsigned long long)file_bytes);
+    *length = value;
+    return BP_OK;
+}
+
+static bp_status add_file(bp_tensors *tensors, const char *path, size_t file)
+{
+    unsigned char prefix[LENGTH_BYTES];
+    size_t got = 0;
+    uint64_t file_bytes = 0, length = 0;
+    BP_TRY(bp_file_read_at(path, 0, sizeof prefix, prefix, &got, &file_bytes));
+    BP_TRY(read_length(prefix, got, file_bytes, path, &length));
+    char *header = malloc(length + 1);
+    if (header == NULL)
+        return bp_fail_memory(length + 1);
+    bp_status status = bp_file_read_at(path, LENGTH_BYTES, length, header, &got, &file_bytes);
+    if (status == BP_OK && (got < length || file_bytes < LENGTH_BYTES + length))
+        status = bp_fail(BP_ERR_IO, "%.300s: became shorter while it was read", path);
+    if (status == BP_OK)
+        status = bp_tensors_add_header(tensors, header, length, file_bytes - LENGTH_BYTES - length, path, file);
+    free(header);
+    return status;
+}
+
+static bp_status add_shards(bp_tensors *tensors, const bp_shards *shards)
+{
+    for (size_t i = 0; i < shards->count; i++) {
+        char *path = NULL;
+        BP_TRY(bp_file_join(shards->directory, shards->names[i], &path));
+        bp_status status = add_file(tensors, path, i);
+        free(path);
+        if (status != BP_OK)
+            return status;
+    }
+    return BP_OK;
+}
+
+/* Reads the shards, compares them with the weight map unless it is NULL, and makes the model. */
+static bp_status read_shards(const bp_shards *shards, const bp_json_at *weight_map, const char *path,
+                             const bp_reader_options *options, bp_model **model)
+{
+    bp_tensors tensors;
+    BP_TRY(bp_tensors_init(&tensors));
+    bp_status status = add_shards(&tensors, shards);
+    if (status == BP_OK && weight_map != NULL)
+        status = shards_check(shards, weight_map, tensors.files);
+    if (status == BP_OK)
+        status = bp_tensors_to_model(&tensors, path, options, model);
+    bp_tensors_finish(&tensors);
+    return status;
+}
+
+bp_status bp_safetensors_from_index(json_t *document, const char *path, const bp_reader_options *options,
+                                    bp_model **model)
+{
+    bp_json_at root = bp_json_root(document, path), weight_map = bp_json_member(&root, "weight_map");
+    bp_shards shards;
+    BP_TRY(shards_from_index(&shards, &weight_map));
+    bp_status status = read_shards(&shards, &weight_map, path, options, model);
+    shards_finish(&shards);
+    return status;
+}
+
+static bp_status read_index(const char *path, const bp_reader_options *options, bp_model **model)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    BP_TRY(bp_file_read(path, BP_LARGEST_JSON_BYTES, &text, &bytes));
+    json_t *document = NULL;
+    bp_status status = bp_json_parse(text, bytes, path, NULL, &document);
+    free(text);
+    if (status == BP_OK)
+        status = bp_safetensors_from_index(document, path, options, model);
+    json_decref(document);
+    return status;
+}
+
+static bp_status safetensors_read_directory(const char *path, const bp_reader_options *options, bp_model **model)
+{
+    bp_shards shards;
+    char *index = NULL;
+    BP_TRY(shards_from_directory(&shards, path, &index));
+    bp_status status =
+        index != NULL ? read_index(index, options, model) : read_shards(&shards, NULL, path, options, model);
+    shards_finish(&shards);
+    free(index);
+    return status;
+}
+
+static bp_status safetensors_read_file(const char *path, const bp_reader_options *options, bp_model **model)
+{
+    bp_tensors tensors;
+    BP_TRY(bp_tensors_init(&tensors));
+    bp_status status = add_file(&tensors, path, 0);
+    if (status == BP_OK)
+        status = bp_tensors_to_model(&tensors, path, options, model);
+    bp_tensors_finish(&tensors);
+    return status;
+}
+
+bp_status bp_safetensors_read(const char *path, const bp_reader_options *options, bp_model **model)
+{
+    if (path == NULL || model == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_safetensors_read: path and model must not be NULL");
+    bp_reader_options taken;
+    BP_TRY(bp_reader_options_take(options, &taken));
+    bool is_directory = false;
+    BP_TRY(bp_file_is_directory(path, &is_directory));
+    if (is_directory)
+        return safetensors_read_directory(path, &taken, model);
+    return bp_has_suffix(path, ".json") ? read_index(path, &taken, model) : safetensors_read_file(path, &taken, model);
+}
+
+bp_status bp_safetensors_parse(const void *data, size_t bytes, uint64_t file_bytes, const char *origin,
+                               const bp_reader_options *options, bp_model **model)
+{
+    if (data == NULL || origin == NULL || model == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_safetensors_parse: data, origin and model must not be NULL");
+    if (bytes > file_bytes)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_safetensors_parse: %zu bytes of a file of %llu", bytes,
+                       (unsigned long long)file_bytes);
+    bp_reader_options taken;
+    BP_TRY(bp_reader_options_take(options, &taken));
+    uint64_t length = 0;
+    BP_TRY(read_length(data, bytes, file_bytes, origin, &length));
+    if (bytes - LENGTH_BYTES < length)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%.300s: %zu bytes given, the header ends at %llu", origin, bytes,
+                       (unsigned long long)length + LENGTH_BYTES);
+    bp_tensors tensors;
+    BP_TRY(bp_tensors_init(&tensors));
+    bp_status status = bp_tensors_add_header(&tensors, (const char *)data + LENGTH_BYTES, (size_t)length,
+                                             file_bytes - LENGTH_BYTES - length, origin, 0);
+    if (status == BP_OK)
+        status = bp_tensors_to_model(&tensors, origin, &taken, model);
+    bp_tensors_finish(&tensors);
+    return status;
+}
