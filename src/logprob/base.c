@@ -1,14 +1,14 @@
 #include "logprob/base.h"
 
+#include <bucketpool/cuda.h>
+
 #include <stdio.h>
 #include <string.h>
 
-#include <bucketpool/cuda.h>
-
 #include "core/arith.h"
 #include "core/fail.h"
-#include "logprob/agreement.h"
 #include "logprob/arguments.h"
+#include "logprob/ranks.h"
 
 bp_status bp_engine_create(bp_device *device, uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine)
 {

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 #include "logprob/engine.h"
-#include "logprob/shards.h"
+#include "logprob/ranks.h"
 #include "logprob/workspace.h"
 
 /* The first workspaces of every client; others follow. */

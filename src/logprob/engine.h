@@ -4,8 +4,6 @@
 
 #include <bucketpool/device.h>
 
-#include "logprob/cp/work.h"
-#include "logprob/loss/work.h"
 #include "logprob/work.h"
 
 typedef struct bp_engine bp_engine;

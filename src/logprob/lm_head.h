@@ -3,10 +3,36 @@
 #define BP_LOGPROB_LM_HEAD_H
 
 #include <bucketpool/lm_head.h>
+#include <bucketpool/logprob.h>
 
 #include "logprob/base.h"
-#include "logprob/lm_head_pieces.h"
 #include "logprob/products.h"
+#include "logprob/work.h"
+
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
+
+/* Tokens [batch, batch + batches) x [first, first + count): a part of one sequence, or several whole ones. */
+typedef struct bp_piece {
+    uint64_t batch, batches, first, count;
+    uint64_t token; /* number of its first one; the others follow */
+    uint64_t rows;
+} bp_piece;
+
+/* How many pieces of at most `chunk` tokens (not 0). */
+uint64_t bp_piece_count(uint64_t batch, uint64_t sequence, uint64_t chunk);
+bp_piece bp_piece_at(uint64_t batch, uint64_t sequence, uint64_t chunk, uint64_t index);
+
+/* Tokens and upstream gradients of a piece. */
+bp_tokens_work bp_piece_tokens(const bp_tokens_work *all, const bp_piece *piece);
+bp_saved_work bp_piece_saved(const bp_saved_work *all, const bp_piece *piece);
+const float *bp_piece_values(const float *all, int64_t batch_stride, int64_t stride, const bp_piece *piece);
+
+/* Rows of `piece` from number `row` on, as many as one matrix can hold (at least one): that have one distance, which BLAS can take. */
+uint64_t bp_piece_matrix(const bp_token_rows *rows, const bp_piece *piece, uint64_t row, bp_matrix *matrix);
+
+/* ---- the head ---------------------------------------------------------------------------------------------------- */
+
+/* The fused head from within. */
 
 /* Workspaces beyond those of every client. */
 enum { BP_WORK_CHUNK = BP_WORK_OWN, BP_WORK_SCRATCH = BP_WORK_OWN + 2, BP_WORK_SUMS = BP_WORK_OWN + 3 };
@@ -52,23 +78,5 @@ bp_status bp_check_head_batch(const char *call, const bp_lm_head *head, const bp
                               bp_head_batch *checked);
 bp_status bp_check_head_gradients(const char *call, const bp_lm_head *head, const bp_head_batch *batch,
                                   const bp_lm_head_gradients *gradients, bp_head_gradients *checked);
-
-/* `to` goes on when `from` has come to this point. */
-bp_status bp_head_order(bp_event *event, bp_stream *from, bp_stream *to);
-/* Begins a call on `stream`: the head's own stream goes on from there, with the scratch memory. */
-bp_status bp_head_fork(bp_lm_head *head, bp_stream *stream, void **scratch);
-/* The caller's stream waits for the head's. After a failure all workspaces are given back, and work that nobody would wait for is waited
- * for here. */
-bp_status bp_head_join(bp_lm_head *head, bp_stream *stream, bp_status status);
-
-/* Logits of piece number `index` into a chunk workspace, taken here; `stream` waits for them. */
-bp_status bp_head_logits(bp_lm_head *head, const bp_head_batch *batch, const bp_piece *piece, uint64_t index,
-                         void *scratch, bp_stream *stream, bp_logits_work *logits, void **chunk);
-
-/* hidden_grad of a piece: multiplied here, on the head's stream, into the caller's memory or, to be summed, into a workspace. */
-bp_status bp_head_hidden_grad(bp_lm_head *head, const bp_piece *piece, const bp_product_work *product,
-                              const bp_token_rows *out, bp_stream *stream);
-/* The rest of it, on the stream of the call: the sum over ranks. To be called when more products are on their way. */
-bp_status bp_head_sum(bp_lm_head *head, const bp_piece *piece, const bp_token_rows *out, bp_stream *stream);
 
 #endif

@@ -1,4 +1,4 @@
-/* Log-probabilities of logits: the client's life. */
+/* Log-probabilities of targets over logits that may be split by vocabulary: the client, and its calls. */
 #include "logprob/logprob.h"
 
 #include <stdlib.h>
@@ -7,6 +7,190 @@
 #include "core/fail.h"
 #include "core/structs.h"
 #include "devices/clients.h"
+#include "logprob/arguments.h"
+
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+static bp_status check_batch(const char *call, const bp_logprob *client, const bp_logprob_batch *batch,
+                             bp_batch_work *work)
+{
+    const bp_base *base = &client->base;
+    if (batch->chunk < 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: chunk %lld is negative: 0 is one piece", call,
+                       (long long)batch->chunk);
+    BP_TRY(bp_check_temperature(call, batch->temperature));
+    const uint64_t rows = batch->logits.batch, sequence = batch->logits.sequence;
+    bp_batch_work checked = {0};
+    BP_TRY(bp_check_tokens(call, rows, sequence, base->max_tokens, &checked.token_count));
+    if (checked.token_count != 0) {
+        BP_TRY(bp_check_rows(call, "logits", &batch->logits, base->columns, false, &checked.logits));
+        BP_TRY(
+            bp_check_targets(call, &batch->target, batch->target_dtype, &batch->mask, rows, sequence, &checked.tokens));
+        checked.work = (bp_logits_work){.data = checked.logits.data,
+                                        .batch_stride = checked.logits.batch_stride,
+                                        .stride = checked.logits.stride,
+                                        .columns = base->columns,
+                                        .first = base->start,
+                                        .dtype = (int32_t)checked.logits.dtype,
+                                        .scale = 1 / batch->temperature};
+    }
+    *work = checked;
+    return BP_OK;
+}
+
+static bp_status forward_enqueue(bp_base *base, const bp_batch_work *batch, const bp_outputs_work *outputs,
+                                 bp_stream *stream)
+{
+    void *partials;
+    BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_PARTIALS, stream, &partials));
+    const bp_partials_work work = {.tokens = batch->tokens,
+                                   .logits = batch->work,
+                                   .partials = partials,
+                                   .with_entropy = outputs->outputs->entropy.data != NULL};
+    bp_status status = base->engine->ops->partials(base->engine, &work, stream);
+    if (status != BP_OK) {
+        (void)bp_workspace_give(&base->workspace, BP_WORK_PARTIALS, stream);
+        return status;
+    }
+    return bp_base_finish_partials(base, &batch->tokens, partials, batch->work.scale, outputs, stream);
+}
+
+bp_status bp_logprob_forward(bp_logprob *client, const bp_logprob_batch *batch, const bp_logprob_outputs *outputs,
+                             bp_stream *stream)
+{
+    const char *call = "bp_logprob_forward";
+    bp_logprob_batch own;
+    bp_logprob_outputs wanted;
+    if (client == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client", call);
+    BP_TRY(bp_logprob_batch_init(&own, sizeof own));
+    BP_TRY(bp_logprob_outputs_init(&wanted, sizeof wanted));
+    BP_TRY(bp_struct_read(call, batch, false, &own, sizeof own));
+    BP_TRY(bp_struct_read(call, outputs, false, &wanted, sizeof wanted));
+    bp_batch_work work;
+    bp_outputs_work out;
+    BP_TRY(check_batch(call, client, &own, &work));
+    if (work.token_count == 0)
+        return BP_OK;
+    BP_TRY(bp_check_outputs(call, &wanted, work.tokens.batch, work.tokens.sequence, &out));
+    bp_base *base = &client->base;
+    return bp_base_end(base, stream, forward_enqueue(base, &work, &out, bp_base_stream(base, stream)));
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+/* The backward pass: reads the logits again and writes their gradient. */
+
+static bp_status check_in_place(const char *call, const bp_token_rows *logits, const bp_token_rows *grad)
+{
+    if (grad->data == logits->data && grad->dtype == logits->dtype && grad->batch_stride == logits->batch_stride &&
+        grad->stride == logits->stride)
+        return BP_OK;
+    return bp_fail(
+        BP_ERR_INVALID_ARGUMENT,
+        "%s: in place, but the gradient (%s at %p, strides %lld and %lld) is not where the logits are (%s at %p, "
+        "strides %lld and %lld)",
+        call, bp_dtype_name(grad->dtype), grad->data, (long long)grad->batch_stride, (long long)grad->stride,
+        bp_dtype_name(logits->dtype), logits->data, (long long)logits->batch_stride, (long long)logits->stride);
+}
+
+/* The gradient's rows are [batch, sequence, columns] as the logits' are; its dtype is fp32 or theirs. */
+static bp_status check_gradient(const char *call, const bp_batch_work *batch, const bp_logprob_gradients *gradients,
+                                bp_token_rows *grad)
+{
+    const bp_token_rows *logits = &batch->logits, *given = &gradients->logits_grad;
+    if (given->batch != logits->batch || given->sequence != logits->sequence)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a gradient of %llu x %llu tokens for logits of %llu x %llu", call,
+                       (unsigned long long)given->batch, (unsigned long long)given->sequence,
+                       (unsigned long long)logits->batch, (unsigned long long)logits->sequence);
+    if (given->dtype != BP_DTYPE_FP32 && given->dtype != logits->dtype)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: a gradient in %s of logits in %s: it may be fp32 or the logits' dtype", call,
+                       bp_dtype_name(given->dtype), bp_dtype_name(logits->dtype));
+    BP_TRY(bp_check_rows(call, "gradients", given, logits->columns, true, grad));
+    if (gradients->in_place)
+        return check_in_place(call, logits, grad);
+    if (bp_rows_meet(logits, grad))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: the gradient at %p lies among the logits at %p: in_place allows to overwrite them", call,
+                       grad->data, logits->data);
+    return BP_OK;
+}
+
+bp_status bp_logprob_backward(bp_logprob *client, const bp_logprob_batch *batch, const bp_logprob_gradients *gradients,
+                              bp_stream *stream)
+{
+    const char *call = "bp_logprob_backward";
+    bp_logprob_batch own;
+    bp_logprob_gradients wanted;
+    if (client == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client", call);
+    BP_TRY(bp_logprob_batch_init(&own, sizeof own));
+    BP_TRY(bp_logprob_gradients_init(&wanted, sizeof wanted));
+    BP_TRY(bp_struct_read(call, batch, false, &own, sizeof own));
+    BP_TRY(bp_struct_read(call, gradients, false, &wanted, sizeof wanted));
+    bp_batch_work checked;
+    bp_token_rows grad;
+    BP_TRY(check_batch(call, client, &own, &checked));
+    if (checked.token_count == 0)
+        return BP_OK;
+    bp_gradient_work work = {.tokens = checked.tokens, .logits = checked.work};
+    BP_TRY(bp_check_upstream(call, &wanted.logprob_grad, &wanted.entropy_grad, wanted.saved, wanted.saved_bytes,
+                             checked.tokens.batch, checked.tokens.sequence, &work));
+    BP_TRY(check_gradient(call, &checked, &wanted, &grad));
+    work.out = grad.data;
+    work.out_batch_stride = grad.batch_stride;
+    work.out_stride = grad.stride;
+    work.out_dtype = (int32_t)grad.dtype;
+    bp_base *base = &client->base;
+    bp_engine *engine = base->engine;
+    bp_stream *used = bp_base_stream(base, stream);
+    BP_TRY(bp_stream_check(used, base->device, call)); /* forward's pool looks */
+    return bp_base_end(base, stream, engine->ops->gradient(engine, &work, used));
+}
+
+/* ---- range ------------------------------------------------------------------------------------------------------- */
+
+/* The least and the largest logit of each token. */
+
+bp_status bp_logprob_range(bp_logprob *client, const bp_logprob_batch *batch, const bp_token_values *least,
+                           const bp_token_values *largest, bp_stream *stream)
+{
+    static const bp_token_values none = {0};
+    static int64_t unread;
+    const char *call = "bp_logprob_range";
+    bp_batch_work checked;
+    bp_logprob_batch given;
+    if (client == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client", call);
+    BP_TRY(bp_logprob_batch_init(&given, sizeof given));
+    BP_TRY(bp_struct_read(call, batch, false, &given, sizeof given));
+    if (given.target.data == NULL)
+        given.target = (bp_token_values){.data = &unread};
+    BP_TRY(check_batch(call, client, &given, &checked));
+    if (checked.token_count == 0)
+        return BP_OK;
+    least = least != NULL ? least : &none;
+    largest = largest != NULL ? largest : &none;
+    BP_TRY(bp_check_values(call, "least", least, checked.tokens.batch, checked.tokens.sequence, true));
+    BP_TRY(bp_check_values(call, "largest", largest, checked.tokens.batch, checked.tokens.sequence, true));
+    const bp_range_work work = {.tokens = checked.tokens,
+                                .logits = checked.work,
+                                .least = least->data,
+                                .least_batch_stride = least->batch_stride,
+                                .least_stride = least->stride,
+                                .largest = largest->data,
+                                .largest_batch_stride = largest->batch_stride,
+                                .largest_stride = largest->stride};
+    bp_base *base = &client->base;
+    bp_stream *used = bp_base_stream(base, stream);
+    BP_TRY(bp_stream_check(used, base->device, call));
+    return bp_base_end(base, stream, base->engine->ops->range(base->engine, &work, used));
+}
+
+/* ---- the client -------------------------------------------------------------------------------------------------- */
+
+/* Log-probabilities of logits: the client's life. */
 
 #define PLANE_BYTES 4u /* of a saved value */
 

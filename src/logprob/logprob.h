@@ -19,7 +19,4 @@ typedef struct bp_batch_work {
     bp_logits_work work;
 } bp_batch_work;
 
-bp_status bp_check_batch(const char *call, const bp_logprob *client, const bp_logprob_batch *batch,
-                         bp_batch_work *work);
-
 #endif

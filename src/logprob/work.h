@@ -4,6 +4,8 @@
 
 #include <bucketpool/dtype.h>
 
+#include "logprob/cp/sequences.h"
+
 /* Columns of a row are reduced in tiles of this many, each in a fixed order, and tiles are merged in a fixed order: so bits depend on
  * data and column only. */
 #define BP_TILE_COLUMNS 2048u
@@ -108,5 +110,54 @@ typedef struct bp_rows_work {
     int64_t mask_batch_stride, mask_stride;
     uint64_t mask_count, mask_first;
 } bp_rows_work;
+
+/* ---- packed sequences -------------------------------------------------------------------------------------------- */
+
+/* The work of kernels that bring tensors from one order to another. */
+
+#define BP_FILL_BYTES 16
+
+/* Every place of the group in `to_order` gets its token, or the fill; bytes between tokens are not touched. */
+typedef struct bp_rearrange_work {
+    bp_sequence_group group;
+    const void *from;
+    void *to;
+    int64_t from_stride, to_stride; /* bytes between tokens */
+    uint64_t token_bytes;
+    int32_t from_order, to_order, shift; /* a bp_cp_order, a bp_cp_shift */
+    uint32_t word_bytes;                 /* 1, 2, 4, 8, 16: divides addresses, strides and token_bytes */
+    uint8_t fill[BP_FILL_BYTES];         /* a token without source is this again and again */
+} bp_rearrange_work;
+
+/* ---- losses ------------------------------------------------------------------------------------------------------ */
+
+/* The work of kernels of the loss. */
+
+/* What the local tokens of a sequence come to. Without valid tokens: zeros, +inf and -inf. */
+typedef struct bp_loss_record {
+    double logprob, entropy;
+    uint64_t valid;
+    float logit_min, logit_max; /* NaN where one is */
+} bp_loss_record;
+
+/* Local tokens to records, one for each sequence of the group, empty ones and dummies included. A token is valid where its mask is not 0
+ * and it is data; values of others are not read. Planes are in local order of the whole batch, strides in elements. Sums are fp64, in an order
+ * that depends on the sequence's local length only. */
+typedef struct bp_sums_work {
+    bp_sequence_group group;
+    const uint8_t *mask;
+    const float *logprob, *entropy, *logit_min, *logit_max; /* NULL: not there; 0, +inf, -inf */
+    int64_t mask_stride, logprob_stride, entropy_stride, logit_min_stride, logit_max_stride;
+    bp_loss_record *records; /* [group.count] */
+} bp_sums_work;
+
+/* Seeds of the group's local tokens: `value` where a token is valid, else 0. */
+typedef struct bp_seed_work {
+    bp_sequence_group group;
+    const uint8_t *mask;
+    float *seed;
+    int64_t mask_stride, seed_stride;
+    float value;
+} bp_seed_work;
 
 #endif

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "../planner/worlds.h"
-#include "logprob/loss/work.h"
+#include "logprob/work.h"
 
 #define SUMS_THREADS 512u /* what the kernel is compiled for */
 #define PLANES 4

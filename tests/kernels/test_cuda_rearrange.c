@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "../planner/worlds.h"
-#include "logprob/cp/work.h"
+#include "logprob/work.h"
 
 #define UNTOUCHED 0xa7
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "../contract/support.h"
-#include "logprob/cuda/sequences.h"
+#include "logprob/cuda/launch.h"
 
 #define MOST_KERNELS 16
 

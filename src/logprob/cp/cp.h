@@ -6,9 +6,32 @@
 
 #include <stdbool.h>
 
-#include "logprob/cp/split.h"
+#include "logprob/cp/sequences.h"
 #include "logprob/engine.h"
 #include "logprob/workspace.h"
+
+/* ---- the split --------------------------------------------------------------------------------------------------- */
+
+struct bp_cp_split {
+    bp_cp_split_info info;
+    uint64_t *packed; /* sequences + 1: where each begins, and the end */
+    uint64_t *padded;
+};
+
+uint64_t bp_split_group_count(const bp_cp_split *split);
+void bp_split_group(const bp_cp_split *split, uint64_t index, bp_sequence_group *group);
+
+/* Tokens in an order. */
+uint64_t bp_split_tokens(const bp_cp_split *split, bp_cp_order order);
+
+/* Errors: an order that is none. */
+bp_status bp_check_order(const char *call, bp_cp_order order);
+/* Errors: a shift that is none, or one from local order with several ranks. */
+bp_status bp_check_shift(const char *call, const bp_cp_split *split, bp_cp_order from, bp_cp_shift shift);
+
+/* ---- the client -------------------------------------------------------------------------------------------------- */
+
+/* The client that moves tensors, from within. */
 
 /* Workspaces of gathers: everybody's tokens, and this rank's without gaps. */
 enum { BP_CP_WORK_GATHERED = 0, BP_CP_WORK_SLICE = 1, BP_CP_WORKSPACES = 2 };
@@ -22,15 +45,5 @@ struct bp_cp {
     uint64_t max_gathered_bytes;
     bool trusting;
 };
-
-/* A tensor as the split has it in `order`, with its stride filled in. `written`: tokens must not overlap each other. */
-bp_status bp_check_cp_tensor(const char *call, const char *name, const bp_cp_split *split, bp_cp_order order,
-                             const bp_cp_tensor *tensor, bool written, bp_cp_tensor *checked);
-
-/* Errors: two checked tensors that share memory, gaps between their tokens included. */
-bp_status bp_check_cp_apart(const char *call, const bp_cp_tensor *from, const bp_cp_tensor *to);
-
-/* Enqueues the kernels of a rearrangement whose tensors are checked. */
-bp_status bp_cp_enqueue(bp_cp *cp, const bp_cp_split *split, const bp_cp_rearrangement *checked, bp_stream *stream);
 
 #endif

@@ -7,7 +7,6 @@
 #include "core/fail.h"
 #include "logprob/cuda/image.h"
 #include "logprob/cuda/launch.h"
-#include "logprob/cuda/sequences.h"
 
 #define LEAST_MAJOR 8       /* compute capability: bf16, and maxima that keep NaN */
 #define ENOUGH_BLOCKS 2048u /* a GPU is busy: rows need not be divided among blocks */

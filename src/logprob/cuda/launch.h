@@ -3,6 +3,7 @@
 #define BP_LOGPROB_CUDA_LAUNCH_H
 
 #include "devices/clients.h"
+#include "logprob/work.h"
 
 #define BP_CUDA_THREADS 128u /* of a block: what kernels are compiled for, but where a header says otherwise */
 
@@ -17,5 +18,22 @@ static inline uint64_t bp_cuda_blocks_for(uint64_t count, uint64_t of_a_block)
 {
     return count / of_a_block + (count % of_a_block != 0);
 }
+
+/* ---- packed sequences and losses --------------------------------------------------------------------------------- */
+
+/* Kernels of split batches and of the loss on a cuda device. */
+
+#define BP_WORD_SIZES 5 /* 1, 2, 4, 8 and 16 bytes */
+
+typedef struct bp_sequence_kernels {
+    const bp_cuda_kernel *rearrange[BP_WORD_SIZES];
+    const bp_cuda_kernel *sums, *seed;
+} bp_sequence_kernels;
+
+bp_status bp_sequence_kernels_find(bp_cuda_module *module, bp_sequence_kernels *kernels);
+
+bp_status bp_sequence_rearrange(const bp_sequence_kernels *kernels, const bp_rearrange_work *work, bp_stream *stream);
+bp_status bp_sequence_sums(const bp_sequence_kernels *kernels, const bp_sums_work *work, bp_stream *stream);
+bp_status bp_sequence_seed(const bp_sequence_kernels *kernels, const bp_seed_work *work, bp_stream *stream);
 
 #endif

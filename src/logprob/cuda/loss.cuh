@@ -5,7 +5,7 @@
 #include "logprob/cuda/device.cuh"
 /* after it */
 #include "logprob/cuda/shapes.h"
-#include "logprob/loss/work.h"
+#include "logprob/work.h"
 
 #include <math.h>
 

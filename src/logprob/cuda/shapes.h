@@ -2,7 +2,7 @@
 #ifndef BP_LOGPROB_CUDA_SHAPES_H
 #define BP_LOGPROB_CUDA_SHAPES_H
 
-#include "logprob/cp/work.h"
+#include "logprob/work.h"
 
 #define BP_SUMS_THREADS 512u /* of a block: one makes all of a sequence */
 

@@ -1,11 +1,129 @@
 /* The engine of host devices: work goes through a ring to its stream's thread. */
-#include "logprob/engine.h"
-
-#include <stdlib.h>
-
-#include "core/fail.h"
-#include "logprob/host/jobs.h"
 #include "logprob/host/ring.h"
+
+#include <pthread.h>
+#include <stdalign.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+#include "logprob/engine.h"
+#include "logprob/host/jobs.h"
+
+/* ---- a ring of jobs ---------------------------------------------------------------------------------------------- */
+
+typedef struct job {
+    bp_ring *ring;
+    bp_job_function *function;
+    void *owner;
+    bool busy;
+    alignas(max_align_t) uint8_t work[];
+} job;
+
+struct bp_ring {
+    pthread_mutex_t lock;
+    pthread_cond_t freed;
+    size_t job_bytes; /* with its work */
+    uint32_t busy;
+    uint8_t *slots;
+};
+
+static job *job_at(const bp_ring *ring, uint32_t index)
+{
+    return (job *)(void *)(ring->slots + index * ring->job_bytes);
+}
+
+bp_status bp_ring_create(size_t work_bytes, bp_ring **ring)
+{
+    uint64_t each, all;
+    if (!bp_add_u64(sizeof(job), work_bytes, &each) || !bp_round_up_u64(each, alignof(max_align_t), &each) ||
+        !bp_mul_u64(each, BP_RING_JOBS, &all))
+        return bp_fail(BP_ERR_OVERFLOW, "jobs of %zu bytes", work_bytes);
+    bp_ring *r = calloc(1, sizeof *r);
+    uint8_t *slots = calloc(1, all);
+    if (r == NULL || slots == NULL) {
+        free(r);
+        free(slots);
+        return bp_fail_memory(all + sizeof *r);
+    }
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->freed, NULL);
+    r->job_bytes = each;
+    r->slots = slots;
+    for (uint32_t i = 0; i < BP_RING_JOBS; i++)
+        job_at(r, i)->ring = r;
+    *ring = r;
+    return BP_OK;
+}
+
+void bp_ring_destroy(bp_ring **ring)
+{
+    if (ring == NULL || *ring == NULL)
+        return;
+    bp_ring *r = *ring;
+    pthread_mutex_lock(&r->lock);
+    while (r->busy > 0)
+        pthread_cond_wait(&r->freed, &r->lock);
+    pthread_mutex_unlock(&r->lock);
+    pthread_cond_destroy(&r->freed);
+    pthread_mutex_destroy(&r->lock);
+    free(r->slots);
+    free(r);
+    *ring = NULL;
+}
+
+static job *host_ring_take(bp_ring *ring)
+{
+    pthread_mutex_lock(&ring->lock);
+    while (ring->busy == BP_RING_JOBS)
+        pthread_cond_wait(&ring->freed, &ring->lock);
+    uint32_t i = 0;
+    while (job_at(ring, i)->busy)
+        i++;
+    job_at(ring, i)->busy = true;
+    ring->busy++;
+    pthread_mutex_unlock(&ring->lock);
+    return job_at(ring, i);
+}
+
+static void host_ring_give(job *taken)
+{
+    bp_ring *ring = taken->ring;
+    pthread_mutex_lock(&ring->lock);
+    taken->busy = false;
+    ring->busy--;
+    pthread_cond_broadcast(&ring->freed);
+    pthread_mutex_unlock(&ring->lock);
+}
+
+static void host_ring_run(void *argument)
+{
+    job *running = argument;
+    running->function(running->owner, running->work);
+    host_ring_give(running);
+}
+
+bp_status bp_ring_enqueue(bp_ring *ring, bp_stream *stream, bp_job_function *function, void *owner, const void *work,
+                          size_t work_bytes)
+{
+    if (work_bytes > ring->job_bytes - sizeof(job))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "a job of %zu bytes in a slot of %zu", work_bytes,
+                       ring->job_bytes - sizeof(job));
+    job *taken = host_ring_take(ring);
+    taken->function = function;
+    taken->owner = owner;
+    memcpy(taken->work, work, work_bytes);
+    bp_status status = bp_stream_call(stream, host_ring_run, taken);
+    if (status != BP_OK)
+        host_ring_give(taken);
+    return status;
+}
+
+/* ---- the engine -------------------------------------------------------------------------------------------------- */
+
+/* The engine of host devices: work goes through a ring to its stream's thread. */
 
 typedef struct host_engine {
     bp_engine base;

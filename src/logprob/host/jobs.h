@@ -4,9 +4,8 @@
 
 #include <pthread.h>
 
-#include "logprob/cp/work.h"
 #include "logprob/host/kernels.h"
-#include "logprob/loss/work.h"
+#include "logprob/work.h"
 
 /* Who does them, and with what. Jobs of several streams may run at once. */
 typedef struct bp_host_team {

@@ -1,9 +1,10 @@
 /* Kernels in portable C with libm: what the others are checked against, and what machines without them use. */
+#include <bucketpool/logprob.h>
+
 #include <math.h>
 
+#include "logprob/host/kernels.h"
 #include "logprob/host/values.h"
-
-#include <bucketpool/logprob.h>
 
 static void tile(int dtype, const void *x, uint32_t columns, float scale, bool with_entropy, bp_partial *partial)
 {
@@ -75,3 +76,11 @@ const bp_host_kernels bp_kernels_plain = {
                  {gradient_BF16_FP32, gradient_BF16_BF16, gradient_BF16_FP16},
                  {gradient_FP16_FP32, gradient_FP16_BF16, gradient_FP16_FP16}},
 };
+
+/* ---- the choice -------------------------------------------------------------------------------------------------- */
+
+const bp_host_kernels *bp_kernels_choose(uint32_t allowed)
+{
+    const bp_host_kernels *best = bp_kernels_of_machine(allowed);
+    return best != NULL ? best : &bp_kernels_plain;
+}

@@ -69,10 +69,6 @@ static inline const bp_loss_word *bp_loss_word_of(const bp_loss *loss, uint32_t 
     return (const bp_loss_word *)(const void *)((const char *)loss->all + rank * loss->word_bytes);
 }
 
-/* Collective: where everybody is. `status`: how this rank fared until here; the grid's own numbers are in it. Memory of `ranks` is the
- * caller's, also after a failure. */
-bp_status bp_loss_grid_init(const bp_loss_config *config, bp_status status, bp_loss_grid *grid);
-
 /* From the words of all ranks to statistics. Errors: BP_ERR_MISMATCH. */
 bp_status bp_loss_combine(bp_loss *loss);
 

@@ -5,7 +5,7 @@
 #include "devices/clients.h"
 #include "logprob/arguments.h"
 #include "logprob/base.h"
-#include "logprob/cp/split.h"
+#include "logprob/cp/cp.h"
 #include "logprob/loss/loss.h"
 
 bp_status bp_loss_begin(bp_loss *loss)
