@@ -46,6 +46,8 @@ static size_t size_in(const void *config)
 
 static void expect(const char *name, size_t bytes, bp_status status, bp_status expected)
 {
+    if (status == BP_ERR_UNSUPPORTED && strstr(bp_error_detail(), "was built without BLAS") != NULL)
+        return; /* there is no head whose structs could be read */
     if (status != expected)
         fail_msg("%s with a struct of %zu bytes: %s (%s), expected %s", name, bytes, bp_status_name(status),
                  bp_error_detail(), bp_status_name(expected));
