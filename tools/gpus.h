@@ -6,7 +6,4 @@
 
 #define GPU_NAMES "a100-40, a100-80, h100, h100-nvl, h200, b200, b300, gb200, mi300x"
 
-/* Bytes that an empty device offers; 0 when the name is unknown. */
-uint64_t gpu_bytes(const char *name);
-
 #endif

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "shared/cli.h"
 
 static const struct {
     const char *name, *summary;

@@ -6,9 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
-#include "options.h"
-#include "values.h"
+#include "plan/options.h"
+#include "shared/cli.h"
 
 #define MOST_SIZE                                                                                                      \
     (UINT64_C(1) << 40) /* of a list's values: products of two fit 64 bits often enough to be told when not */

@@ -3,11 +3,12 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
 #if defined __x86_64__
 #include <emmintrin.h>
 #endif
 
-#include "machine.h"
+#include "shared/machine.h"
 
 #define CUDA_BYTES (UINT64_C(1) << 30)
 #define LEAST_HOST_BYTES (UINT64_C(64) << 20)

@@ -5,6 +5,23 @@
 #include <bucketpool/bucketpool.h>
 
 #include <stdbool.h>
+#include <stddef.h>
+
+/* ---- times ------------------------------------------------------------------------------------------------------- */
+
+/* Of `count` values, which are put in order; of an even number the mean of the two in the middle. 0 of none. */
+double bench_median(double *values, size_t count);
+
+typedef struct bench_spread {
+    double median, least, most;
+} bench_spread;
+
+/* Puts the values in order. Zeros of none. */
+bench_spread bench_spread_of(double *values, size_t count);
+
+/* ---- the device -------------------------------------------------------------------------------------------------- */
+
+/* The device that is measured, and the stream that measured work is on. */
 
 typedef struct bench_device {
     bp_device *device;

@@ -5,10 +5,9 @@
 #include <string.h>
 
 #include "bench/check.h"
+#include "bench/device.h"
 #include "bench/run.h"
-#include "bench/times.h"
-#include "cli.h"
-#include "interrupt.h"
+#include "shared/cli.h"
 
 /* One shape. */
 typedef struct logits_bench {

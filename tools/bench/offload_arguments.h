@@ -20,9 +20,6 @@ typedef struct bench_offload_options {
     const char *color;
 } bench_offload_options;
 
-/* Reads the arguments after `bench offload`. Returns EXIT_GO_ON, or the exit code after a message. */
-int bench_offload_parse(int argc, char **argv, bench_offload_options *options);
-
 /* "auto", "pinned", "staged" */
 const char *bench_backing_name(bp_backing backing);
 

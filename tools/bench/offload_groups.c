@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "machine.h"
 #include "memory/slab_callbacks.h"
 #include "plan/from_info.h"
+#include "shared/machine.h"
 
 #define PAGE 4096u
 #define PART_BYTES (UINT64_C(256) << 20)

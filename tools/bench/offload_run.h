@@ -2,8 +2,8 @@
 #ifndef TOOLS_BENCH_OFFLOAD_RUN_H
 #define TOOLS_BENCH_OFFLOAD_RUN_H
 
+#include "bench/device.h"
 #include "bench/offload_groups.h"
-#include "bench/times.h"
 
 /* What a turn times. */
 typedef enum bench_leg {
@@ -50,8 +50,5 @@ typedef struct bench_offload {
     bool pinned;                           /* where the bytes were kept */
     char wrong[BENCH_OFFLOAD_ERROR_CHARS]; /* "": nothing */
 } bench_offload;
-
-/* Returns EXIT_GO_ON, or the exit code after a message. What is wrong with bytes and memory is only noted. */
-int bench_offload_run(bench_offload *b);
 
 #endif

@@ -7,7 +7,7 @@
 #include "bench/data.h"
 #include "bench/device.h"
 #include "bench/memory.h"
-#include "progress.h"
+#include "shared/progress.h"
 
 enum {
     TENSOR_LOGITS,

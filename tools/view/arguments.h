@@ -12,7 +12,4 @@ typedef struct view_options {
     const char *html, *plot, *flame, *pool, *color; /* pool NULL: all, in pictures the one with the highest peak */
 } view_options;
 
-/* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. */
-int view_options_parse(int argc, char **argv, view_options *options);
-
 #endif

@@ -20,8 +20,6 @@ typedef struct view_spread {
     uint64_t least, most, median;
 } view_spread;
 
-/* The pool of that name in a file; NULL: it has none. */
-const view_pool *view_find_pool(const view_file *file, const char *name);
 /* The odd one is the farthest from the median. false: out of memory. */
 bool view_compare(const view_file *files, size_t count, const char *pool, const view_metric *metric,
                   view_spread *spread);

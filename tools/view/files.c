@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
+#include "shared/cli.h"
 
 int view_file_init(const char *path, const view_options *options, bp_snapshot *snapshot, view_file *file)
 {

@@ -1,5 +1,5 @@
-#include "cli.h"
 #include "files/json_writer.h"
+#include "shared/cli.h"
 #include "view/compare.h"
 #include "view/report.h"
 

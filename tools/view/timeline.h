@@ -71,7 +71,4 @@ bool view_changes_init(const view_pool *pool, view_changes *changes);
 bool view_changes_next(view_changes *changes, const view_span **span, bool *begins);
 void view_changes_finish(view_changes *changes);
 
-/* timeline_peak.c, of timeline.c: what was live at the event of the peak, and what lay free; so many slab events were before it. */
-bool view_find_peak(view_pool *pool, size_t peak_event, size_t slab_events);
-
 #endif

@@ -35,7 +35,4 @@ typedef struct view_player {
     size_t free_count;
 } view_player;
 
-/* timeline_play.c, of timeline.c: fills the spans and peaks. False: out of memory, or more than view_most_returns. */
-bool view_play(view_player *p);
-
 #endif

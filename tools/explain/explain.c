@@ -1,0 +1,450 @@
+/* `bucketpool explain`: sentences and tables, or a document. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "explain/whatif.h"
+#include "plan/tables.h"
+#include "shared/cli.h"
+#include "shared/names.h"
+#include "shared/sheet.h"
+
+/* ---- policies ---------------------------------------------------------------------------------------------------- */
+
+static const char *plural(size_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
+/* Units with requests that are live at the bound: requests come unit by unit. */
+static size_t count_witness_units(const bp_plan_info *plan, const bp_plan_role *role)
+{
+    size_t units = 0;
+    for (size_t i = 0; i < role->witness_count; i++) {
+        const char *unit = plan->requests[role->witnesses[i]].unit;
+        units += i == 0 || strcmp(unit, plan->requests[role->witnesses[i - 1]].unit) != 0;
+    }
+    return units;
+}
+
+/* The requests live at the bound, unit by unit. */
+static void print_witness(const bp_plan_info *plan, const bp_plan_role *role)
+{
+    const uint64_t mask = plan->alignment - 1;
+    uint64_t sum = 0;
+    for (size_t i = 0; i < role->witness_count; i++) {
+        const bp_plan_request *r = &plan->requests[role->witnesses[i]];
+        sum += (r->bytes + mask) & ~mask;
+        if (i + 1 < role->witness_count && strcmp(r->unit, plan->requests[role->witnesses[i + 1]].unit) == 0)
+            continue;
+        printf("    %s holds %s\n", r->unit, cli_bytes(sum));
+        sum = 0;
+    }
+}
+
+static void explain_bound(const analysis *a, const bp_plan_info *plan, const bp_plan_role *role)
+{
+    char text[STEP_TEXT_CHARS], roles[ROLES_TEXT_CHARS];
+    size_t units = count_witness_units(plan, role);
+    printf("%s: no plan takes less than %s (%llu bytes). That is what %zu unit%s hold%s at once in step %u (%s):\n",
+           names_roles(role->roles, roles), cli_bytes(role->lower_bound_bytes),
+           (unsigned long long)role->lower_bound_bytes, units, plural(units), units == 1 ? "s" : "",
+           role->lower_bound_step, analysis_step_text(a, role->lower_bound_step, text));
+    print_witness(plan, role);
+}
+
+static void explain_buffers(const bp_plan_info *plan, const bp_plan_role *role)
+{
+    for (size_t i = 0; i < role->buffer_count; i++) {
+        const bp_plan_buffer *b = &role->buffers[i];
+        const bp_plan_request *largest = &plan->requests[b->set_by];
+        if (b->kind != BP_BUFFER_POOLED)
+            continue;
+        const char *bucket = cli_bucket(largest->bucket, largest->ordinal);
+        printf("    %u x %s of %s for the %s%s bucket of a unit: ", b->copies, cli_bytes(b->bytes),
+               bp_dtype_name(b->dtype),
+               b->rank == 0   ? "largest"
+               : b->rank == 1 ? "second largest"
+                              : "next smaller",
+               plan->policy == BP_POLICY_FIXED ? " (by position)" : "");
+        if (b->users > 1)
+            printf("%s/%s sets the size, %u buckets share it.\n", largest->unit, bucket, b->users);
+        else
+            printf("only %s/%s uses it.\n", largest->unit, bucket);
+    }
+}
+
+/* The plan's entry for roles that another plan's entry is about; NULL: there is none. */
+static const bp_plan_role *find_role(const bp_plan_info *plan, uint32_t roles)
+{
+    for (size_t i = 0; i < plan->role_count; i++) {
+        if ((plan->roles[i].roles & roles) != 0)
+            return &plan->roles[i];
+    }
+    return NULL;
+}
+
+/* Whether the offsets of a schedule-aware plan could do with less. */
+static void explain_placement(const bp_plan_role *role)
+{
+    printf(": each bucket has one offset, which others use while it is not live.\n");
+    if (role->optimal && role->bytes > role->lower_bound_bytes)
+        puts("    A search has proven that no plan takes less; the bound cannot be reached.");
+    else if (role->optimal)
+        puts("    No plan takes less.");
+    else
+        printf("    Whether less is possible is not proven: at least %s are needed.\n", cli_bytes(role->proven_bytes));
+}
+
+/* Why a policy takes what it takes for `roles`, which may share a slab with others. */
+static void explain_policy(const bp_plan_info *plan, uint32_t roles)
+{
+    char text[ROLES_TEXT_CHARS];
+    const bp_plan_role *role = find_role(plan, roles);
+    if (role == NULL)
+        return;
+    const char *policy = bp_policy_name(plan->policy);
+    if (role->roles != roles && !(roles & BP_ROLE_BIT(role->role))) {
+        printf("  %s has it in the slab of %s.\n", policy, bp_role_name((bp_role)role->role));
+        return;
+    }
+    bool joint = role->roles != roles;
+    printf("  %s takes %s%s%s, %.2f x %s bound", policy, cli_bytes(role->bytes), joint ? " for " : "",
+           joint ? names_roles(role->roles, text) : "",
+           role->lower_bound_bytes > 0 ? (double)role->bytes / (double)role->lower_bound_bytes : 1.0,
+           joint ? "their joint" : "the");
+    if (BP_ROLES_STATE & BP_ROLE_BIT(role->role)) {
+        puts(": it is live all the time, so every shard keeps memory of its own.");
+        return;
+    }
+    switch (plan->policy) {
+    case BP_POLICY_DYNAMIC:
+        puts(": memory comes and goes with each unit, so nothing is wasted, but addresses change, which rules out "
+             "captured "
+             "graphs and registered buffers.");
+        break;
+    case BP_POLICY_FIXED:
+        printf(": %s are shared by the units of the most frequent kind in %u set%s.\n", cli_bytes(role->pool_bytes),
+               role->copies, plural(role->copies));
+        explain_buffers(plan, role);
+        if (role->persistent_bytes > 0)
+            printf("    All other units differ from that kind and keep memory of their own: %s that nobody else can "
+                   "use.\n",
+                   cli_bytes(role->persistent_bytes));
+        if (role->dynamic_bytes > 0)
+            printf("    All other units differ from that kind and are allocated on demand: %s at most, without fixed "
+                   "addresses.\n",
+                   cli_bytes(role->dynamic_bytes));
+        break;
+    case BP_POLICY_MAX:
+        if (role->copies == 1)
+            puts(": its one set must hold the largest unit of every kind at once.");
+        else
+            printf(": each of the %u sets must hold the largest unit of every kind at once.\n", role->copies);
+        explain_buffers(plan, role);
+        if (role->bytes > role->lower_bound_bytes)
+            printf("    %s more than the bound, because units that are live together are rarely all as large as the "
+                   "largest.\n",
+                   cli_bytes(role->bytes - role->lower_bound_bytes));
+        break;
+    case BP_POLICY_SCHEDULED: explain_placement(role); break;
+    }
+    if (!plan->feasible)
+        printf("    It is infeasible: %s.\n", plan->infeasible_because);
+}
+
+/* Whether two roles of a plan have the same sums and the same buffers, set by the same buckets. */
+static bool same_role(const bp_plan_info *plan, const bp_plan_role *x, const bp_plan_role *y)
+{
+    if (x->bytes != y->bytes || x->lower_bound_bytes != y->lower_bound_bytes || x->live_units != y->live_units ||
+        x->buffer_count != y->buffer_count)
+        return false;
+    for (size_t i = 0; i < x->buffer_count; i++) {
+        const bp_plan_buffer *a = &x->buffers[i], *b = &y->buffers[i];
+        const bp_plan_request *one = &plan->requests[a->set_by], *other = &plan->requests[b->set_by];
+        if (a->bytes != b->bytes || a->copies != b->copies || a->users != b->users || a->dtype != b->dtype ||
+            one->ordinal != other->ordinal || strcmp(one->unit, other->unit) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Whether a role repeats the one before it under every policy that has buffers: gradients of the parameters' dtype do. */
+static bool same_as_before(const analysis *a, size_t index)
+{
+    bool any_buffers = false;
+    if (index == 0)
+        return false;
+    const bp_plan_role *roles = bp_plan_get_info(a->plans[0])->roles;
+    for (size_t p = 0; p < a->plan_count; p++) {
+        const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
+        const bp_plan_role *one = find_role(plan, roles[index - 1].roles), *other = find_role(plan, roles[index].roles);
+        if (one == other) /* a slab of both */
+            continue;
+        if (one == NULL || other == NULL || !same_role(plan, one, other))
+            return false;
+        any_buffers = any_buffers || other->buffer_count > 0;
+    }
+    return any_buffers;
+}
+
+static void explain_repetition(const analysis *a, const bp_plan_role *before, const bp_plan_role *role)
+{
+    char text[STEP_TEXT_CHARS];
+    printf("%s: as %s, buffer for buffer: the same buckets set the same sizes. The bound of %s is first reached in "
+           "step %u (%s).\n",
+           bp_role_name((bp_role)role->role), bp_role_name((bp_role)before->role), cli_bytes(role->lower_bound_bytes),
+           role->lower_bound_step, analysis_step_text(a, role->lower_bound_step, text));
+}
+
+static void explain_policies(const analysis *a, const plan_options *options)
+{
+    printf("%s has %s parameters in %zu unit%s; %s of parameters lie outside units and stay gathered.\n", a->name,
+           cli_count(a->parameters), a->units, plural(a->units), cli_bytes(a->state.outside));
+    if (a->notes[0] != '\0')
+        printf("%s: %s.\n", a->name, a->notes);
+    char schedule[SCHEDULE_TEXT_CHARS];
+    printf("Planned for dp %u, ep %u, tp %u, %s", options->dp, options->ep, options->tp,
+           analysis_schedule_text(a, options, schedule));
+    if (a->recorded == 0)
+        printf(": an iteration has %zu steps of compute", bp_schedule_get_info(a->schedule)->step_count);
+    puts(".");
+    const bp_plan_info *first = bp_plan_get_info(a->plans[0]);
+    for (size_t i = 0; i < first->role_count; i++) {
+        putchar('\n');
+        if (same_as_before(a, i)) {
+            explain_repetition(a, &first->roles[i - 1], &first->roles[i]);
+            continue;
+        }
+        explain_bound(a, first, &first->roles[i]);
+        for (size_t p = 0; p < a->plan_count; p++)
+            explain_policy(bp_plan_get_info(a->plans[p]), first->roles[i].roles);
+    }
+}
+
+/* ---- peaks ------------------------------------------------------------------------------------------------------- */
+
+/* What sets the peak. */
+
+enum { MOST_HOLDERS = 6 }; /* that are named */
+
+/* "layers.75 (975.0 MiB) and layers.76 (975.0 MiB)"; with the role where the slab is that of several. */
+static void print_holders(const whatif *w, const bp_peak *peak)
+{
+    bool joint = (peak->roles & (peak->roles - 1)) != 0;
+    size_t named = peak->holder_count > MOST_HOLDERS ? MOST_HOLDERS - 1 : peak->holder_count;
+    for (size_t i = 0; i < named; i++) {
+        bp_peak_holder holder = peak->holders[i];
+        printf("%s%s (%s%s%s)",
+               i == 0                        ? ""
+               : i + 1 == peak->holder_count ? " and "
+                                             : ", ",
+               bp_buckets_get_info(w->analysed->buckets)->units[holder.unit].name,
+               joint ? bp_role_name((bp_role)holder.role) : "", joint ? " " : "", cli_bytes(holder.bytes));
+    }
+    if (named < peak->holder_count)
+        printf(" and %zu more", peak->holder_count - named);
+}
+
+static void print_step(const whatif *w, uint32_t step)
+{
+    char text[STEP_TEXT_CHARS];
+    printf("step %u (%s)", step, analysis_step_text(w->analysed, step, text));
+}
+
+/* What the peak would be without these. */
+static void print_next(const whatif *w, const bp_peak *peak)
+{
+    uint64_t lower = peak->set_count > 1 ? peak->below_bytes : peak->next_bytes;
+    uint32_t step = peak->set_count > 1 ? peak->below_step : peak->next_step;
+    if (peak->set_count > 1)
+        printf(" %u other set%s of units reach%s it too, %u steps in all.", peak->set_count - 1,
+               peak->set_count == 2 ? "" : "s", peak->set_count == 2 ? "es" : "", peak->step_count);
+    if (lower == 0) {
+        puts(" No step holds less.");
+        return;
+    }
+    printf(" %s the peak would be %s, %s less, in ",
+           peak->set_count > 1       ? "Without any of these sets"
+           : peak->holder_count == 1 ? "Without it"
+                                     : "If they did not come together,",
+           cli_bytes(lower), cli_bytes(peak->bytes - lower));
+    print_step(w, step);
+    puts(".");
+}
+
+static void explain_peak(const whatif *w, const bp_peak *peak)
+{
+    char roles[ROLES_TEXT_CHARS];
+    printf("%s: ", names_roles(peak->roles, roles));
+    print_holders(w, peak);
+    if (peak->step_count == 0) {
+        printf(" set the peak of %s. They are not live in one step: the overlap window keeps them apart.\n",
+               cli_bytes(peak->bytes));
+        return;
+    }
+    printf(" set%s the peak of %s in ", peak->holder_count == 1 ? "s" : "", cli_bytes(peak->bytes));
+    print_step(w, peak->step);
+    putchar('.');
+    print_next(w, peak);
+}
+
+static void explain_peaks(const whatif *w)
+{
+    puts("\nWhat sets the peak");
+    const bp_peaks_info *info = bp_peaks_get_info(w->peaks);
+    for (size_t i = 0; i < info->peak_count; i++) {
+        if (info->peaks[i].bytes > 0 && (info->peaks[i].roles & ~BP_ROLES_STATE) != 0)
+            explain_peak(w, &info->peaks[i]);
+    }
+}
+
+/* ---- alternatives ------------------------------------------------------------------------------------------------ */
+
+/* What other schedules take. */
+
+static const bp_alternative *find_present(const bp_alternatives_info *info)
+{
+    size_t i = 0;
+    while (i + 1 < info->alternative_count && !info->alternatives[i].is_present)
+        i++;
+    return &info->alternatives[i];
+}
+
+static void add_line(sheet *s, const bp_alternative *a, uint64_t present)
+{
+    char prefetch[48], ratio[16];
+    if (a->prefetch == a->prefetch_backward)
+        snprintf(prefetch, sizeof prefetch, "%u", a->prefetch);
+    else
+        snprintf(prefetch, sizeof prefetch, "%u, backward %u", a->prefetch, a->prefetch_backward);
+    const char *const cells[] = {prefetch,
+                                 options_streams_name(a->streams),
+                                 a->joint ? "joint" : "by role",
+                                 cli_bytes(a->bytes),
+                                 a->optimal ? "optimal" : "not proven",
+                                 cli_bytes(a->live_bytes),
+                                 a->max_bytes > 0 ? cli_bytes(a->max_bytes) : "infeasible",
+                                 table_ratio_text(a->bytes, present, ratio),
+                                 a->is_present ? "present" : ""};
+    sheet_add_line(s);
+    for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)
+        sheet_set_cell(s, i, cells[i]);
+    if (a->is_present)
+        sheet_color_line(s, "green");
+}
+
+/* Fewer bytes may be found for a plan that is not proven. */
+static void print_search(const bp_alternatives_info *info)
+{
+    bool proven = true;
+    for (size_t i = 0; i < info->alternative_count; i++)
+        proven = proven && (info->alternatives[i].optimal || info->alternatives[i].is_present);
+    if (!proven)
+        puts("What is not proven was searched for briefly: plan may find less with the same options.");
+}
+
+/* What can be had without gathering less far ahead. */
+static void print_best(const bp_alternatives_info *info, const bp_alternative *present)
+{
+    bp_alternative best = *present;
+    for (size_t i = 0; i < info->alternative_count; i++) {
+        const bp_alternative *a = &info->alternatives[i];
+        if (a->prefetch == present->prefetch && a->prefetch_backward == present->prefetch_backward &&
+            a->bytes < best.bytes)
+            best = *a;
+    }
+    if (best.bytes == present->bytes) {
+        puts("With the present prefetch none of them takes less.");
+        return;
+    }
+    printf("With the present prefetch, %s streams and %s take %s, %s less.\n", options_streams_name(best.streams),
+           best.joint ? "a slab that the roles share" : "a slab for each role", cli_bytes(best.bytes),
+           cli_bytes(present->bytes - best.bytes));
+}
+
+/* The what-if answers: a table and sentences each. EXIT_GO_ON, or the exit code after a message. */
+static int explain_alternatives(const whatif *w, bool color)
+{
+    puts("\nWhat other schedules take");
+    if (w->alternatives == NULL) {
+        printf("The schedule %s, so other prefetch depths and streams are not compared.\n",
+               w->analysed->models > 1 ? "is that of several models" : "comes from recordings");
+        return EXIT_GO_ON;
+    }
+    static const char *const titles[] = {"PREFETCH", "STREAMS", "SLABS",     "SCHEDULED", "PROVEN",
+                                         "LIVE",     "MAX",     "x PRESENT", ""};
+    const bp_alternatives_info *info = bp_alternatives_get_info(w->alternatives);
+    const bp_alternative *present = find_present(info);
+    sheet s = sheet_new(color);
+    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
+        sheet_add_column(&s, titles[i], i == 3 || (i >= 5 && i <= 7));
+    for (size_t i = 0; i < info->alternative_count; i++)
+        add_line(&s, &info->alternatives[i], present->bytes);
+    int code = sheet_finish(&s);
+    puts("LIVE is what all roles have live at once: no allocator takes less. MAX has a slab for each role.");
+    print_search(info);
+    print_best(info, present);
+    return code;
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------- */
+
+/* `bucketpool explain`: sentences and tables, or a document. */
+
+static int explain(const whatif *w, const plan_options *options)
+{
+    explain_policies(w->analysed, options);
+    if (w->plan == NULL)
+        return EXIT_GO_ON;
+    int code = explain_alternatives(w, cli_wants_color(options->color));
+    explain_peaks(w);
+    return code;
+}
+
+static int print(const whatif *answers, size_t count, const plan_options *options)
+{
+    if (options->json)
+        return whatif_report_print(answers, count, options);
+    int code = EXIT_GO_ON;
+    for (size_t i = 0; code == EXIT_GO_ON && i < count; i++) {
+        if (i > 0)
+            putchar('\n');
+        code = explain(&answers[i], options);
+    }
+    return code;
+}
+
+static int ask(const analysis *analyses, size_t count, const plan_options *options)
+{
+    whatif *answers = calloc(count, sizeof *answers);
+    if (answers == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    int code = EXIT_GO_ON;
+    for (size_t i = 0; code == EXIT_GO_ON && i < count; i++)
+        code = whatif_init(&analyses[i], options, &answers[i]);
+    if (code == EXIT_GO_ON)
+        code = print(answers, count, options);
+    if (code == EXIT_GO_ON)
+        code = cli_flush();
+    for (size_t i = 0; i < count; i++)
+        whatif_finish(&answers[i]);
+    free(answers);
+    return code;
+}
+
+int cli_explain(int argc, char **argv)
+{
+    plan_options options;
+    analysis *analyses = NULL;
+    size_t count = 0;
+    bool infeasible = false;
+    int code = options_parse(argc, argv, "explain", &options);
+    if (code == EXIT_GO_ON)
+        code = analysis_init_all(&options, &analyses, &count, &infeasible);
+    if (code == EXIT_GO_ON)
+        code = ask(analyses, count, &options);
+    analysis_finish_all(analyses, count);
+    options_finish(&options);
+    return code != EXIT_GO_ON ? code : infeasible ? EXIT_NEGATIVE : EXIT_ANSWERED;
+}

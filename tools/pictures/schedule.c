@@ -1,0 +1,478 @@
+/* The picture of a schedule: the work of each step, and how much is live. */
+#include "pictures/schedule.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pictures/canvas.h"
+#include "pictures/panel.h"
+#include "schedule/view.h"
+
+typedef enum lane_row { ROW_GATHER, ROW_COMPUTE, ROW_REDUCE, ROW_COUNT } lane_row;
+
+/* A gather may run from its acquire until compute needs it, a reduction from the end of compute until its memory is free. */
+typedef struct lane_item {
+    uint32_t begin, end; /* steps */
+    int32_t unit;
+    bp_phase phase; /* of what computes */
+    uint8_t row;
+    uint8_t track; /* of the row: items of a track do not overlap */
+} lane_item;
+
+enum { MOST_TRACKS = 6 };
+
+typedef struct lane_items {
+    lane_item *items;
+    size_t count;
+    uint32_t tracks[ROW_COUNT]; /* 0: the row is empty */
+} lane_items;
+
+/* ---- lanes ------------------------------------------------------------------------------------------------------- */
+
+/* How far ahead of its compute a gather is looked for: further ahead, its box ends there. */
+#define MOST_STEPS_AHEAD 1024
+
+static bool computes(const schedule_view *v, uint32_t index, int32_t unit)
+{
+    const bp_step *step = &bp_schedule_get_info(v->analysed->schedule)->steps[index];
+    return step->phase != BP_PHASE_RECORDED && (step->unit == unit || step->forward_unit == unit);
+}
+
+/* The interval of the event's requests that begins with it. */
+static bp_interval interval_of(const schedule_view *v, const bp_schedule_event *event)
+{
+    const bp_scheduled_request *r = &bp_schedule_get_info(v->analysed->schedule)->requests[event->first_request];
+    for (size_t i = 0; i < r->interval_count; i++) {
+        if (r->intervals[i].begin == event->step)
+            return r->intervals[i];
+    }
+    return (bp_interval){event->step, event->step + 1};
+}
+
+static void add(lane_items *lanes, lane_row row, uint32_t begin, uint32_t end, int32_t unit, bp_phase phase)
+{
+    lanes->items[lanes->count++] = (lane_item){
+        .begin = begin, .end = end > begin ? end : begin + 1, .unit = unit, .phase = phase, .row = (uint8_t)row};
+}
+
+static void add_gather(const schedule_view *v, lane_items *lanes, const bp_interval *live, int32_t unit)
+{
+    uint32_t end = live->begin;
+    while (end < live->end && end - live->begin < MOST_STEPS_AHEAD && !computes(v, end, unit))
+        end++;
+    add(lanes, ROW_GATHER, live->begin, end == live->end ? live->begin + 1 : end, unit, BP_PHASE_FORWARD);
+}
+
+static void add_reduction(const schedule_view *v, lane_items *lanes, const bp_interval *live, int32_t unit)
+{
+    uint32_t begin = live->begin;
+    while (begin + 1 < live->end && computes(v, begin, unit))
+        begin++;
+    add(lanes, ROW_REDUCE, begin, live->end, unit, BP_PHASE_BACKWARD);
+}
+
+/* An event of each unit is enough: what is gathered with it runs beside it. */
+static void add_events(const schedule_view *v, lane_items *lanes)
+{
+    int32_t gathered = BP_OUTSIDE, reduced = BP_OUTSIDE;
+    for (size_t i = 0; i < v->event_count; i++) {
+        const bp_schedule_event *event = &v->events[i];
+        request_view r;
+        if (i > 0 && event->step != v->events[i - 1].step)
+            gathered = reduced = BP_OUTSIDE;
+        if (!event->acquire || !schedule_view_request(v, event->first_request, &r) ||
+            (BP_ROLES_STATE & BP_ROLE_BIT(r.request.role)))
+            continue;
+        bool is_gather = event->lane == BP_LANE_GATHER;
+        int32_t *before = is_gather ? &gathered : &reduced;
+        bp_interval live = interval_of(v, event);
+        if (*before != r.bucket.unit && is_gather)
+            add_gather(v, lanes, &live, r.bucket.unit);
+        else if (*before != r.bucket.unit)
+            add_reduction(v, lanes, &live, r.bucket.unit);
+        *before = r.bucket.unit;
+    }
+}
+
+static void add_steps(const schedule_view *v, lane_items *lanes)
+{
+    for (uint32_t i = 0; i < v->steps; i++) {
+        bp_step step = bp_schedule_get_info(v->analysed->schedule)->steps[i];
+        if (step.phase == BP_PHASE_RECORDED)
+            continue;
+        lane_item *last = lanes->count > 0 ? &lanes->items[lanes->count - 1] : NULL;
+        if (last != NULL && step.phase == BP_PHASE_BACKWARD_GATHER && last->unit == step.unit)
+            last->end = i + 1; /* the other half of its step */
+        else
+            add(lanes, ROW_COMPUTE, i, i + 1, step.unit, step.phase);
+    }
+}
+
+static int by_begin(const void *a, const void *b)
+{
+    const lane_item *x = a, *y = b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return x->unit < y->unit ? -1 : x->unit > y->unit;
+}
+
+/* The first track that is free; where all are taken, the last. */
+static void find_tracks(lane_items *lanes)
+{
+    uint32_t free_from[ROW_COUNT][MOST_TRACKS] = {0};
+    qsort(lanes->items, lanes->count, sizeof *lanes->items, by_begin);
+    for (size_t i = 0; i < lanes->count; i++) {
+        lane_item *item = &lanes->items[i];
+        uint8_t track = 0;
+        while (track + 1 < MOST_TRACKS && free_from[item->row][track] > item->begin)
+            track++;
+        item->track = track;
+        free_from[item->row][track] = item->end;
+        if (track >= lanes->tracks[item->row])
+            lanes->tracks[item->row] = track + 1u;
+    }
+}
+
+/* false when memory runs out. Call lane_items_finish either way. */
+static bool lane_items_init(const schedule_view *v, lane_items *lanes)
+{
+    *lanes = (lane_items){.items = calloc((size_t)v->steps + v->event_count + 1, sizeof *lanes->items)};
+    if (lanes->items == NULL)
+        return false;
+    add_steps(v, lanes);
+    add_events(v, lanes);
+    find_tracks(lanes);
+    return true;
+}
+
+static void lane_items_finish(lane_items *lanes)
+{
+    free(lanes->items);
+    *lanes = (lane_items){0};
+}
+
+/* ---- the picture ------------------------------------------------------------------------------------------------- */
+
+/* Points. */
+enum { MARGIN = 24, WIDTH = 1000, LANES = 92, ROW = 34, GAP = 8, PLOT_HEIGHT = 190, HEADING = 30 };
+/* More steps than this are thinner than a pixel. */
+#define FINE_STEPS (2 * WIDTH)
+
+typedef struct schedule_picture {
+    const schedule_view *view;
+    const char *subtitle;
+    picture_input input;
+    picture_layout layout; /* steps and names only */
+    lane_items lanes;
+    uint64_t *live; /* [(role * PICTURE_KINDS + kind) * (steps + 1) + step] */
+    double height;
+} schedule_picture;
+
+static const picture_style title_style = {17, true, PICTURE_BLACK}, heading = {13, true, PICTURE_BLACK},
+                           plain = {11, false, PICTURE_BLACK}, quiet = {11, false, PICTURE_GREY},
+                           mark = {11, true, PICTURE_MARK};
+
+/* ---- what runs ----------------------------------------------------------------------------------------------------------- */
+
+static uint32_t colour_of(const lane_item *item)
+{
+    static const uint32_t computes[] = {
+        [BP_PHASE_FORWARD] = 0x8478BF, [BP_PHASE_BACKWARD] = 0x3B3561,        [BP_PHASE_RECORDED] = PICTURE_GREY,
+        [BP_PHASE_OUTSIDE] = 0xB0B0B0, [BP_PHASE_BACKWARD_GATHER] = 0x3B3561, [BP_PHASE_COMBINED] = 0x5A4FA0};
+    return item->row == ROW_COMPUTE ? computes[item->phase] : item->row == ROW_GATHER ? 0x009E73 : 0xCC79A7;
+}
+
+static void draw_item(const picture_view *v, const lane_item *item, double top, double height, bool named)
+{
+    double left = picture_x(v, item->begin), width = picture_x(v, item->end) - left;
+    picture_colour(v->cr, colour_of(item), 1);
+    cairo_rectangle(v->cr, left, top, width > 3 ? width - 0.8 : width, height > 5 ? height - 1 : height);
+    cairo_fill(v->cr);
+    const char *name = item->unit >= 0 ? picture_unit_name(v, (size_t)item->unit) : "outside";
+    picture_style style = {10, false,
+                           item->row == ROW_COMPUTE && item->phase != BP_PHASE_OUTSIDE ? 0xffffff : 0x000000};
+    if (named && height >= 11 && width >= 16 && picture_text_width(v->cr, &style, name) < width - 4)
+        picture_text(v->cr, &style, left + width / 2, top + height / 2 + 3.5, 0.5, 0, name);
+}
+
+/* Items that touch and look the same become one: so many steps need not be told apart. */
+static void draw_row(const picture_view *v, const schedule_picture *p, unsigned row, double top)
+{
+    bool fine = p->view->steps > FINE_STEPS;
+    uint32_t pixel = p->view->steps / FINE_STEPS; /* what is closer than that cannot be told apart */
+    double height = (double)ROW / (fine ? 1 : p->lanes.tracks[row]);
+    lane_item merged = {.end = 0};
+    for (size_t i = 0; i < p->lanes.count; i++) {
+        const lane_item *item = &p->lanes.items[i];
+        if (item->row != row)
+            continue;
+        if (!fine) {
+            draw_item(v, item, top + item->track * height, height, true);
+            continue;
+        }
+        if (merged.end + pixel < item->begin || colour_of(&merged) != colour_of(item)) {
+            if (merged.end > 0)
+                draw_item(v, &merged, top, height, false);
+            merged = *item;
+        }
+        merged.end = item->end > merged.end ? item->end : merged.end;
+    }
+    if (merged.end > 0)
+        draw_item(v, &merged, top, height, false);
+}
+
+static double draw_lanes(const picture_view *v, const schedule_picture *p, double top)
+{
+    static const char *const names[ROW_COUNT] = {"gather", "compute", "reduce"};
+    for (unsigned row = 0; row < ROW_COUNT; row++) {
+        if (p->lanes.tracks[row] == 0)
+            continue;
+        picture_colour(v->cr, 0xF4F4F4, 1);
+        cairo_rectangle(v->cr, v->box->x, top, v->box->width, ROW);
+        cairo_fill(v->cr);
+        picture_text(v->cr, &plain, v->box->x - 6, top + ROW / 2.0 + 4, 1, 0, names[row]);
+        draw_row(v, p, row, top);
+        top += ROW + GAP;
+    }
+    return top;
+}
+
+/* ---- what is live -------------------------------------------------------------------------------------------------------- */
+
+static const uint64_t *live_of(const schedule_picture *p, size_t role, unsigned kind)
+{
+    return p->live + (role * PICTURE_KINDS + kind) * (p->view->steps + 1ul);
+}
+
+/* Of the kinds before `kind`, the most in steps [begin, end). */
+static uint64_t most_below(const schedule_picture *p, size_t role, unsigned kind, uint32_t begin, uint32_t end)
+{
+    uint64_t most = 0;
+    for (uint32_t step = begin; step < end; step++) {
+        uint64_t sum = 0;
+        for (unsigned k = 0; k < kind; k++)
+            sum += live_of(p, role, k)[step];
+        most = sum > most ? sum : most;
+    }
+    return most;
+}
+
+/* The sum of the kinds before `kind` over the steps, to the right or back; of steps that are thinner than a pixel, some at once. */
+static void add_edge(const picture_view *v, const schedule_picture *p, size_t role, unsigned kind, bool back)
+{
+    uint32_t steps = p->view->steps, stride = steps / FINE_STEPS + 1, columns = (steps + stride - 1) / stride;
+    double before = 0;
+    for (uint32_t i = 0; i < columns; i++) {
+        uint32_t begin = (back ? columns - 1 - i : i) * stride, end = begin + stride < steps ? begin + stride : steps;
+        double x = picture_x(v, back ? end : begin), y = picture_y(v, (double)most_below(p, role, kind, begin, end));
+        if (i > 0 && y != before)
+            cairo_line_to(v->cr, x, before);
+        if (i == 0 || y != before)
+            cairo_line_to(v->cr, x, y);
+        before = y;
+    }
+    cairo_line_to(v->cr, picture_x(v, back ? 0 : steps), before);
+}
+
+static void draw_kinds(const picture_view *v, const schedule_picture *p, size_t role)
+{
+    for (unsigned kind = 0; kind < PICTURE_KINDS; kind++) {
+        if (*p->layout.kinds[kind] == '\0')
+            continue;
+        add_edge(v, p, role, kind + 1, false);
+        add_edge(v, p, role, kind, true);
+        cairo_close_path(v->cr);
+        picture_colour(v->cr, picture_kind_colours[kind], 1);
+        cairo_fill(v->cr);
+    }
+}
+
+static void draw_peak(const picture_view *v, const schedule_picture *p, const live_bytes *live)
+{
+    char bytes[PICTURE_BYTES_CHARS], what[STEP_TEXT_CHARS], text[STEP_TEXT_CHARS + 64];
+    double y = picture_y(v, (double)live->peak_bytes), left = picture_x(v, live->peak_step);
+    double width = fmax(picture_x(v, live->peak_step + 1ul) - left, 2);
+    const double dashes[] = {7, 4};
+    picture_colour(v->cr, PICTURE_MARK, 0.3);
+    cairo_rectangle(v->cr, left, v->box->y, width, v->box->height);
+    cairo_fill(v->cr);
+    picture_colour(v->cr, PICTURE_MARK, 1);
+    cairo_set_dash(v->cr, dashes, 2, 0);
+    picture_line(v, v->box->x, y, v->box->x + v->box->width, y, 1.5);
+    cairo_set_dash(v->cr, NULL, 0, 0);
+    picture_format_bytes(live->peak_bytes, bytes);
+    snprintf(text, sizeof text, "at most %s, first in step %u: %s", bytes, live->peak_step,
+             analysis_step_text(p->view->analysed, live->peak_step, what));
+    picture_text(v->cr, &mark, v->box->x + v->box->width, v->box->y - 6, 1, v->box->width - 120, text);
+}
+
+static void draw_role(const picture_view *v, const schedule_picture *p, size_t role)
+{
+    const live_bytes *live = &p->view->roles[role];
+    picture_text(v->cr, &heading, v->box->x, v->box->y - 6, 0, 110, schedule_view_role_name(live));
+    picture_draw_memory_axis(v);
+    draw_kinds(v, p, role);
+    draw_peak(v, p, live);
+    picture_colour(v->cr, PICTURE_GREY, 1);
+    cairo_set_line_width(v->cr, 0.7);
+    cairo_rectangle(v->cr, v->box->x, v->box->y, v->box->width, v->box->height);
+    cairo_stroke(v->cr);
+    picture_draw_step_axis(v);
+}
+
+/* ---- the page ------------------------------------------------------------------------------------------------------------ */
+
+static double draw_legend_entry(cairo_t *cr, double x, double y, uint32_t colour, const char *text)
+{
+    picture_colour(cr, colour, 1);
+    cairo_rectangle(cr, x, y - 10, 18, 12);
+    cairo_fill(cr);
+    picture_text(cr, &plain, x + 24, y, 0, 0, text);
+    return x + 44 + picture_text_width(cr, &plain, text);
+}
+
+/* Draws an entry for the peak's marks; returns the x of the next one. */
+static double draw_legend_mark(cairo_t *cr, double x, double y, bool dashed, const char *text)
+{
+    const double dashes[] = {7, 4};
+    picture_colour(cr, PICTURE_MARK, dashed ? 1 : 0.3);
+    if (dashed) {
+        cairo_set_dash(cr, dashes, 2, 0);
+        cairo_set_line_width(cr, 1.5);
+        cairo_move_to(cr, x, y - 4);
+        cairo_line_to(cr, x + 29, y - 4);
+        cairo_stroke(cr);
+        cairo_set_dash(cr, NULL, 0, 0);
+    } else {
+        cairo_rectangle(cr, x, y - 10, 6, 12);
+        cairo_fill(cr);
+    }
+    double after = x + (dashed ? 35 : 12);
+    picture_text(cr, &plain, after, y, 0, 0, text);
+    return after + 20 + picture_text_width(cr, &plain, text);
+}
+
+/* Draws the line of live bytes: kinds of buckets, the peak and its step, the change of direction. */
+static void draw_live_legend(cairo_t *cr, const schedule_picture *p, double y)
+{
+    double x = MARGIN;
+    for (size_t kind = 0; kind < PICTURE_KINDS; kind++) {
+        if (*p->layout.kinds[kind] != '\0')
+            x = draw_legend_entry(cr, x, y, picture_kind_colours[kind], p->layout.kinds[kind]);
+    }
+    x = draw_legend_mark(cr, x, y, true, "the most live bytes");
+    x = draw_legend_mark(cr, x, y, false, "the first step with them");
+    picture_colour(cr, PICTURE_GREY, 1);
+    cairo_set_line_width(cr, 0.7);
+    cairo_move_to(cr, x + 3, y - 11);
+    cairo_line_to(cr, x + 3, y + 3);
+    cairo_stroke(cr);
+    picture_text(cr, &plain, x + 10, y, 0, 0, "the direction changes");
+}
+
+static void draw_legend(cairo_t *cr, const schedule_picture *p, double y)
+{
+    static const char *const names[] = {
+        [BP_PHASE_FORWARD] = "forward",    [BP_PHASE_BACKWARD] = "backward",
+        [BP_PHASE_RECORDED] = NULL,        [BP_PHASE_OUTSIDE] = "outside units",
+        [BP_PHASE_BACKWARD_GATHER] = NULL, [BP_PHASE_COMBINED] = "forward and backward"};
+    bool used[sizeof names / sizeof *names] = {false};
+    const lane_item gather = {.row = ROW_GATHER}, reduction = {.row = ROW_REDUCE};
+    double x = MARGIN;
+    if (p->lanes.tracks[ROW_GATHER] > 0)
+        x = draw_legend_entry(cr, x, y, colour_of(&gather), "gather of a unit");
+    for (size_t i = 0; i < p->lanes.count; i++)
+        used[p->lanes.items[i].phase] = used[p->lanes.items[i].phase] || p->lanes.items[i].row == ROW_COMPUTE;
+    for (unsigned phase = 0; phase < sizeof names / sizeof *names; phase++) {
+        const lane_item like = {.row = ROW_COMPUTE, .phase = (bp_phase)phase};
+        if (used[phase] && names[phase] != NULL)
+            x = draw_legend_entry(cr, x, y, colour_of(&like), names[phase]);
+    }
+    if (p->lanes.tracks[ROW_REDUCE] > 0)
+        draw_legend_entry(cr, x, y, colour_of(&reduction), "reduction of a unit's gradients");
+    draw_live_legend(cr, p, y + 20);
+}
+
+static void draw_page(cairo_t *cr, const void *user)
+{
+    const schedule_picture *p = user;
+    picture_box box = {.x = MARGIN + PICTURE_LEFT, .width = WIDTH, .height = PLOT_HEIGHT};
+    picture_view v = {cr, &p->input, &p->layout, NULL, &box};
+    picture_text(cr, &title_style, MARGIN, MARGIN + 12, 0, WIDTH + PICTURE_LEFT, p->view->analysed->name);
+    picture_text(cr, &quiet, MARGIN, MARGIN + 30, 0, WIDTH + PICTURE_LEFT, p->subtitle);
+    draw_legend(cr, p, MARGIN + 56);
+    double top = draw_lanes(&v, p, MARGIN + LANES);
+    for (size_t role = 0; role < p->view->role_count; role++) {
+        box.y = top + HEADING;
+        box.bytes = fmax((double)p->view->roles[role].peak_bytes, 1) * 1.08;
+        draw_role(&v, p, role);
+        top = box.y + PLOT_HEIGHT + PICTURE_BELOW - HEADING + 20;
+    }
+    bool recorded = p->lanes.tracks[ROW_COMPUTE] == 0;
+    picture_text(cr, &quiet, MARGIN, p->height - MARGIN / 2.0, 0, WIDTH + PICTURE_LEFT,
+                 recorded ? "Rightwards: events. A gather is drawn where it is acquired, a gradient while it is held."
+                          : "Rightwards: steps. A gather may run from its acquire until compute needs it, a reduction "
+                            "from the end of compute until its memory is free. Boxes above each other: at once.");
+}
+
+/* ---- preparing ----------------------------------------------------------------------------------------------------------- */
+
+static void add_live(schedule_picture *p, size_t role, unsigned kind, uint64_t bytes, const bp_interval *intervals,
+                     size_t count)
+{
+    uint64_t *live = p->live + (role * PICTURE_KINDS + kind) * (p->view->steps + 1ul);
+    for (size_t k = 0; k < count; k++) { /* changes; sums are made of them later */
+        live[intervals[k].begin] += bytes;
+        live[intervals[k].end] -= bytes;
+    }
+}
+
+static void find_live(schedule_picture *p)
+{
+    const schedule_view *v = p->view;
+    for (uint32_t i = 0; i < bp_buckets_get_info(v->analysed->buckets)->request_count; i++) {
+        request_view r;
+        const bp_interval *intervals = bp_schedule_get_info(v->analysed->schedule)->requests[i].intervals;
+        size_t count = bp_schedule_get_info(v->analysed->schedule)->requests[i].interval_count;
+        if (!schedule_view_request(v, i, &r) || count == 0)
+            continue;
+        bool shown = false;
+        uint64_t bytes = schedule_view_bytes(v, &r);
+        for (size_t role = 0; role < v->role_count; role++) {
+            bool sum = v->roles[role].role == BP_ROLE_COUNT;
+            shown = shown || v->roles[role].role == r.request.role;
+            if (v->roles[role].role == r.request.role || (sum && shown))
+                add_live(p, role, picture_kind_of(&r.bucket, "", p->layout.kinds), bytes, intervals, count);
+        }
+    }
+    for (size_t row = 0; row < v->role_count * PICTURE_KINDS; row++) {
+        uint64_t *live = p->live + row * (v->steps + 1ul), sum = 0;
+        for (uint32_t step = 0; step <= v->steps; step++)
+            live[step] = sum += live[step];
+    }
+}
+
+const char *picture_draw_schedule(const schedule_view *view, const char *subtitle, const output *to)
+{
+    schedule_picture p = {.view = view,
+                          .subtitle = subtitle,
+                          .input = {.buckets = view->analysed->buckets, .schedule = view->analysed->schedule},
+                          .layout = {.steps = view->steps, .common_chars = view->common_chars}};
+    p.live = calloc(view->role_count * PICTURE_KINDS * (view->steps + 1ul), sizeof *p.live);
+    const char *error = "out of memory while drawing";
+    if (p.live != NULL && lane_items_init(view, &p.lanes)) {
+        find_live(&p);
+        unsigned rows = 0;
+        for (unsigned row = 0; row < ROW_COUNT; row++)
+            rows += p.lanes.tracks[row] > 0;
+        p.height = MARGIN + LANES + rows * (ROW + GAP) + (double)view->role_count * (PLOT_HEIGHT + PICTURE_BELOW + 20) +
+                   MARGIN + 10;
+        const picture_page page = {WIDTH + PICTURE_LEFT + 2 * MARGIN, p.height, draw_page, &p};
+        error = picture_write(&page, to);
+    }
+    lane_items_finish(&p.lanes);
+    free(p.live);
+    return error;
+}

@@ -1,0 +1,109 @@
+/* The options of `plan` and `explain`, and of these what every command that plans takes. */
+#ifndef TOOLS_PLAN_OPTIONS_H
+#define TOOLS_PLAN_OPTIONS_H
+
+#include <bucketpool/bucketpool.h>
+
+#include <argp.h>
+#include <stdbool.h>
+
+/* ---- schedules --------------------------------------------------------------------------------------------------- */
+
+/* UNIT=F[:B] of --unit-prefetch. */
+typedef struct unit_prefetch {
+    char *unit;
+    uint32_t forward, backward;
+} unit_prefetch;
+
+typedef struct schedule_options {
+    uint32_t prefetch, prefetch_backward; /* BP_PREFETCH_SAME: as forward */
+    uint32_t grad_units;
+    unit_prefetch *unit_prefetches;
+    size_t unit_prefetch_count;
+    bp_passes passes;
+    bp_streams streams;
+    bp_outside outside;
+    bool keep_after_forward, recompute, combined;
+    uint32_t microbatches;
+    uint32_t overlap_window; /* of recorded schedules */
+    char **others;           /* files with further recorded schedules */
+    size_t other_count;
+    bool share;     /* the models share one pool */
+    uint32_t given; /* bits of the options on the command line, for options_schedule_generating */
+} schedule_options;
+
+/* Its input is a schedule_options. It exits after the message of a bad value. */
+extern const struct argp options_schedule_argp;
+
+void options_schedule_init(schedule_options *options);
+void options_schedule_finish(schedule_options *options);
+/* Whether the options go together, for this many models. EXIT_GO_ON or the exit code after a message. */
+int options_schedule_check(const schedule_options *options, size_t models);
+
+/* The first option on the command line that only generated schedules heed, without its dashes; NULL: none. */
+const char *options_schedule_generating(const schedule_options *options);
+
+const char *options_passes_name(bp_passes passes);
+const char *options_streams_name(bp_streams streams);
+const char *options_outside_name(bp_outside outside);
+
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
+
+/* The options of `plan` and `explain`, and of these what every command that plans takes. */
+
+#define MOST_POLICIES 4
+#define OPTIONS_OPTIMIZER_TENSORS 3
+#define OPTIONS_EVALUATED_ROLES (BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_STATE))
+
+typedef struct plan_options {
+    char **models;
+    size_t model_count;
+    bp_policy policies[MOST_POLICIES];
+    size_t policy_count;
+    bool policies_named;    /* --policy was given */
+    bp_bucketing bucketing; /* 0: by what the model brings along */
+    bp_padding padding;     /* 0: the bucketing's own */
+    bp_layout layout;       /* 0: the bucketing's own */
+    schedule_options schedule;
+    uint32_t dp, ep, tp, buffers;
+    uint64_t flat_alignment, alignment;
+    bp_dtype param_dtype, grad_dtype, grad_comm_dtype;
+    bp_dtype main_grad_dtype, optimizer_dtype; /* BP_DTYPE_NONE: fp32 */
+    uint32_t optimizer_tensors;
+    uint32_t roles;
+    bp_fallback fallback;
+    bool joint;
+    uint64_t work;     /* 0: the library's default */
+    const char *units; /* patterns for safetensors */
+    uint64_t given;    /* bits of the planning options on the command line, for options_making_plans */
+    uint64_t budget;   /* bytes, 0: none */
+    const char *budget_name;
+    bool json;
+    const char *plot, *output, *color;
+} plan_options;
+
+/* For other commands: their keys begin at OPTIONS_COMMAND_KEY, their argp has `options_planning` as its children with a plan_options
+ * as input, and they call options_init, options_read and options_check. */
+enum { OPTIONS_FIRST_KEY = 256, OPTIONS_COMMAND_KEY = 512 };
+extern const struct argp_child options_planning[];
+void options_init(plan_options *options);
+void options_finish(plan_options *options);
+/* Prints help, or reads the arguments after the command's name into the parsers' input. EXIT_GO_ON or an exit code. */
+int options_read(int argc, char **argv, const char *command, const struct argp *argp, void *input);
+/* For parsers at ARGP_KEY_ERROR, an unknown option or a missing value: argp's own message is off. Exits. */
+_Noreturn void options_refuse(const struct argp_state *state);
+int options_check(const plan_options *options, const char *command);
+/* Checks that each option of a policy has an effect on one of these. EXIT_GO_ON or the exit code after a message. */
+int options_check_policies(const plan_options *options, const bp_policy *policies, size_t count);
+/* The first option on the command line that has an effect on making a plan only, without its dashes; NULL: none. */
+const char *options_making_plans(const plan_options *options);
+
+/* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. Call options_finish either way. */
+int options_parse(int argc, char **argv, const char *command, plan_options *options);
+
+const char *options_bucketing_name(bp_bucketing bucketing);
+const char *options_padding_name(bp_padding padding);
+const char *options_layout_name(bp_layout layout);
+const char *options_fallback_name(bp_fallback fallback);
+
+#endif

@@ -1,0 +1,325 @@
+/* The parts that all commands share: exit codes, messages, sizes as people read them, values of options, interrupts. */
+#include "shared/cli.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+int cli_fail(int code, const char *format, ...)
+{
+    char text[2048]; /* paths and options are other people's text */
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    for (char *c = text; *c != '\0'; c++)
+        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+    fprintf(stderr, "%sbucketpool: %s\n", isatty(STDERR_FILENO) ? "\r\033[K" : "", text); /* over a progress line */
+    return code;
+}
+
+int cli_fail_standard(int error)
+{
+    if (error == EPIPE)
+        return EXIT_READER_GONE;
+    return cli_fail(EXIT_ENVIRONMENT, "standard output cannot be written: %s", strerror(error));
+}
+
+int cli_flush(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return EXIT_GO_ON;
+    return cli_fail_standard(errno);
+}
+
+int cli_fail_status(bp_status status)
+{
+    int code = EXIT_BAD_INPUT;
+    if (status == BP_ERR_INFEASIBLE || status == BP_ERR_MISMATCH)
+        code = EXIT_NEGATIVE;
+    else if (status == BP_ERR_NO_HOST_MEMORY || status == BP_ERR_NO_DEVICE_MEMORY || status == BP_ERR_NO_DEVICE ||
+             status == BP_ERR_INTERNAL || status == BP_ERR_DEVICE || status == BP_ERR_COMM || status == BP_ERR_TIMEOUT)
+        code = EXIT_ENVIRONMENT;
+    return cli_fail(code, "%s", bp_error_detail());
+}
+
+int cli_print_json(bp_json_writer *json)
+{
+    int code = EXIT_GO_ON;
+    bp_status status = bp_json_close(json);
+    if (status == BP_OK) {
+        fwrite(json->text, 1, json->bytes, stdout);
+        code = cli_flush();
+    } else {
+        code = status == BP_ERR_NO_HOST_MEMORY ? cli_fail(EXIT_ENVIRONMENT, "out of memory") : cli_fail_status(status);
+    }
+    free(json->text);
+    return code;
+}
+
+/* A few texts at once can be arguments of one printf. */
+static char *next_text(size_t *bytes)
+{
+    static char texts[8][48];
+    static unsigned next;
+    *bytes = sizeof texts[0];
+    return texts[next++ % 8];
+}
+
+/* Edits (insert, delete, replace) that lead from one word to the other: Levenshtein's distance, O(length x length). */
+static size_t edits_between(const char *word, const char *name)
+{
+    enum { LONGEST = 40 };
+    size_t row[LONGEST + 1], columns = strlen(name);
+    if (columns > LONGEST || strlen(word) > LONGEST)
+        return SIZE_MAX;
+    for (size_t j = 0; j <= columns; j++)
+        row[j] = j;
+    for (size_t i = 1; word[i - 1] != '\0'; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= columns; j++) {
+            size_t above = row[j], best = diagonal + (word[i - 1] != name[j - 1]);
+            best = above + 1 < best ? above + 1 : best;
+            row[j] = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+            diagonal = above;
+        }
+    }
+    return row[columns];
+}
+
+const char *cli_nearest(const char *word, const char *const *names, size_t count)
+{
+    size_t fewest = strlen(word) / 3 + 2; /* below: similar */
+    const char *nearest = NULL;
+    for (size_t i = 0; i < count; i++) {
+        size_t edits = edits_between(word, names[i]);
+        if (edits < fewest) {
+            fewest = edits;
+            nearest = names[i];
+        }
+    }
+    return nearest;
+}
+
+const char *cli_suggestion(const char *prefix, const char *nearest)
+{
+    if (nearest == NULL)
+        return "";
+    size_t size;
+    char *text = next_text(&size);
+    snprintf(text, size, "; did you mean \"%s%s\"?", prefix, nearest);
+    return text;
+}
+
+const char *cli_bytes(uint64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    size_t size, unit = 0;
+    char *text = next_text(&size);
+    double value = (double)bytes;
+    for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++)
+        value /= 1024;
+    if (unit == 0)
+        snprintf(text, size, "%llu B", (unsigned long long)bytes);
+    else
+        snprintf(text, size, "%.*f %s", value < 10 ? 3 : value < 100 ? 2 : 1, value, units[unit]);
+    return text;
+}
+
+const char *cli_count(uint64_t count)
+{
+    static const char *const units[] = {"", " K", " M", " B", " T"};
+    size_t size, unit = 0;
+    char *text = next_text(&size);
+    double value = (double)count;
+    for (; value >= 1000 && unit + 1 < sizeof units / sizeof *units; unit++)
+        value /= 1000;
+    if (unit == 0)
+        snprintf(text, size, "%llu", (unsigned long long)count);
+    else
+        snprintf(text, size, "%.3f%s", value, units[unit]);
+    return text;
+}
+
+const char *cli_bucket(const char *name, uint32_t ordinal)
+{
+    if (name != NULL)
+        return name;
+    size_t size;
+    char *text = next_text(&size);
+    snprintf(text, size, "bucket.%u", ordinal);
+    return text;
+}
+
+bool cli_parse_bytes(const char *text, uint64_t *bytes)
+{
+    static const struct {
+        const char *unit;
+        double factor;
+    } units[] = {{"", 1},          {"b", 1},           {"k", 1024.0},   {"kib", 1024.0},     {"kb", 1e3},
+                 {"m", 1048576.0}, {"mib", 1048576.0}, {"mb", 1e6},     {"g", 1073741824.0}, {"gib", 1073741824.0},
+                 {"gb", 1e9},      {"t", 0x1p40},      {"tib", 0x1p40}, {"tb", 1e12}};
+    if (*text < '0' || *text > '9')
+        return false;
+    char *end;
+    double value = strtod(text, &end);
+    end += strspn(end, " ");
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if (strcasecmp(end, units[i].unit) != 0)
+            continue;
+        double product = value * units[i].factor;
+        if (!isfinite(product) || product < 1 || product >= 0x1p63)
+            return false;
+        *bytes = (uint64_t)product;
+        return true;
+    }
+    return false;
+}
+
+bool cli_wants_color(const char *when)
+{
+    if (strcmp(when, "auto") != 0)
+        return strcmp(when, "always") == 0;
+    const char *no_color = secure_getenv("NO_COLOR"), *term = secure_getenv("TERM");
+    return isatty(STDOUT_FILENO) && (no_color == NULL || *no_color == '\0') &&
+           (term == NULL || strcmp(term, "dumb") != 0);
+}
+
+/* ---- values of options ------------------------------------------------------------------------------------------- */
+
+const char *choice_name(const choice *choices, int value)
+{
+    while (choices->name != NULL && choices->value != value)
+        choices++;
+    return choices->name != NULL ? choices->name : "";
+}
+
+int value_choice(const char *option, const char *text, const choice *choices, int *value)
+{
+    char known[128] = "";
+    for (const choice *c = choices; c->name != NULL; c++) {
+        if (strcmp(c->name, text) == 0) {
+            *value = c->value;
+            return EXIT_GO_ON;
+        }
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", c > choices ? ", " : "", c->name);
+    }
+    return cli_fail(EXIT_BAD_INPUT, "--%s: \"%.40s\" is unknown; known: %s", option, text, known);
+}
+
+int value_number(const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *value)
+{
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || number < least || number > most)
+        return cli_fail(EXIT_BAD_INPUT, "--%s: expected an integer from %llu to %llu, got \"%.40s\"", option,
+                        (unsigned long long)least, (unsigned long long)most, text);
+    *value = number;
+    return EXIT_GO_ON;
+}
+
+int value_u32(const char *option, const char *text, uint32_t least, uint32_t *value)
+{
+    uint64_t number = 0;
+    int code = value_number(option, text, least, UINT32_MAX, &number);
+    if (code == EXIT_GO_ON)
+        *value = (uint32_t)number;
+    return code;
+}
+
+int value_device(const char *text, const choice *choices, int *value, int32_t *ordinal)
+{
+    uint64_t number = 0;
+    bool numbered = strncmp(text, "cuda:", 5) == 0;
+    int code = value_choice("device", numbered ? "cuda" : text, choices, value);
+    if (code == EXIT_GO_ON && numbered)
+        code = value_number("device cuda:N", text + 5, 0, INT32_MAX, &number);
+    *ordinal = (int32_t)number;
+    return code;
+}
+
+int value_color(const char *text, const char **color)
+{
+    static const choice whens[] = {{"auto", 0}, {"always", 1}, {"never", 2}, {0, 0}};
+    int value;
+    int code = value_choice("color", text, whens, &value);
+    if (code == EXIT_GO_ON)
+        *color = text;
+    return code;
+}
+
+int value_dtype(const char *option, const char *text, bp_dtype *dtype)
+{
+    if (bp_dtype_parse(text, dtype) != BP_OK)
+        return cli_fail(EXIT_BAD_INPUT, "--%s: %s", option, bp_error_detail());
+    return EXIT_GO_ON;
+}
+
+int value_list(const char *option, const char *text, int (*add)(const char *word, void *user), void *user)
+{
+    char *copy = strdup(text), *rest = copy, *word;
+    int code = copy != NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    while (code == EXIT_GO_ON && (word = strsep(&rest, ",")) != NULL)
+        code =
+            *word != '\0' ? add(word, user) : cli_fail(EXIT_BAD_INPUT, "--%s: an empty name in \"%s\"", option, text);
+    free(copy);
+    return code;
+}
+
+int value_file(const char *option, const char *text)
+{
+    if (*text == '\0' || text[strlen(text) - 1] == '/')
+        return cli_fail(EXIT_BAD_INPUT, "%s \"%s\" names no file", option, text);
+    if (strcmp(text, "-") == 0 && strcmp(option, "-o") != 0)
+        return cli_fail(EXIT_BAD_INPUT, "%s -: standard output has the answer already; give a file", option);
+    return EXIT_GO_ON;
+}
+
+int value_picture(const char *option, const char *text)
+{
+    const char *slash = strrchr(text, '/'), *ending = strrchr(slash != NULL ? slash : text, '.');
+    int code = value_file(option, text);
+    if (code != EXIT_GO_ON || (ending != NULL && (strcasecmp(ending, ".svg") == 0 || strcasecmp(ending, ".png") == 0 ||
+                                                  strcasecmp(ending, ".pdf") == 0)))
+        return code;
+    return cli_fail(EXIT_BAD_INPUT, "%s %s: a picture's name ends in .svg, .png or .pdf", option, text);
+}
+
+/* ---- interrupts -------------------------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t interrupts;
+
+static void count(int number)
+{
+    if (++interrupts == 2)
+        signal(number, SIG_DFL);
+}
+
+void interrupt_watch(void)
+{
+    struct sigaction action = {.sa_handler = count};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+}
+
+bool interrupt_came(void)
+{
+    return interrupts > 0;
+}
+
+void interrupt_pass_on(void)
+{
+    if (interrupts == 0)
+        return;
+    fflush(NULL);
+    signal(SIGINT, SIG_DFL);
+    raise(SIGINT);
+}
