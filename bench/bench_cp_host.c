@@ -5,7 +5,7 @@
  * A figure is nanoseconds per token; "ratio" is to the first line of a table. One thread. Calls go to a stream's thread and are waited for:
  * what that takes by itself is a line of its own. */
 #include "logprob_loops.h"
-#include "windows.h"
+#include "measure.h"
 
 #include <bucketpool/loss.h>
 

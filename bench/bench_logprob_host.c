@@ -5,7 +5,7 @@
  * the kernels are, and of loops that only move memory which part of its bandwidth they reach. Windows go on through far more rows than
  * caches hold. */
 #include "logprob_loops.h"
-#include "windows.h"
+#include "measure.h"
 
 #include <bucketpool/logprob.h>
 
@@ -189,7 +189,7 @@ static void run_backward(void *user, size_t rows)
     must(bp_stream_synchronize(k->stream));
 }
 
-/* ---- the rivals ----------------------------------------------------------------------------------------------------- */
+/* ---- the baselines ----------------------------------------------------------------------------------------------------- */
 
 static void run_scalar_forward(void *user, size_t rows)
 {

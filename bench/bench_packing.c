@@ -4,7 +4,7 @@
  * The instances run in turns, and a figure is the median of its turns. Time is the processor's, so that what else runs counts less;
  * "wall" is the clock's. Reading a file is not counted. */
 #include "formats/packing_file.h"
-#include "json_head.h"
+#include "measure.h"
 
 #include <bucketpool/bucketpool.h>
 

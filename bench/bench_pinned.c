@@ -3,7 +3,7 @@
  * [--date TEXT]
  *
  * A figure is nanoseconds for making the GiB, or for allocating and freeing a small piece; "ratio" is to the first line of a table. */
-#include "windows.h"
+#include "measure.h"
 
 #include <bucketpool/pinned.h>
 

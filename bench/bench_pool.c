@@ -3,10 +3,10 @@
  *
  * A figure is nanoseconds per acquire and release (a pair). Pairs go over eight requests in turn. "ratio" is to the first line of a table;
  * "beside" is what is left without the device's share, measured as the same number of records and waits alone. */
-#include "rivals.h"
+#include "baselines.h"
+#include "measure.h"
+#include "pools.h"
 #include "teams.h"
-#include "windows.h"
-#include "worlds.h"
 
 #include <semaphore.h>
 #include <stdio.h>
@@ -159,24 +159,24 @@ static void lists_init(lists *l, int fixed, uint32_t units, uint32_t buckets, ui
         l->buckets[i] = random ? random_below(&state, units * buckets) : i % 8;
 }
 
-typedef struct rivals {
-    rival_malloc libc, jemalloc;
+typedef struct baselines {
+    baseline_malloc libc, jemalloc;
     lists max, fixed;
-} rivals;
+} baselines;
 
-static void add_rivals(rivals *r, uint32_t units, uint32_t buckets, uint64_t bytes)
+static void add_baselines(baselines *r, uint32_t units, uint32_t buckets, uint64_t bytes)
 {
-    if (rival_jemalloc(&r->jemalloc, bytes))
-        bench_add("jemalloc: malloc, free", rival_malloc_loop, &r->jemalloc, 0);
-    if (rival_libc(&r->libc, bytes))
-        bench_add("libc: malloc, free", rival_malloc_loop, &r->libc, 0);
+    if (baseline_jemalloc(&r->jemalloc, bytes))
+        bench_add("jemalloc: malloc, free", baseline_malloc_loop, &r->jemalloc, 0);
+    if (baseline_libc(&r->libc, bytes))
+        bench_add("libc: malloc, free", baseline_malloc_loop, &r->libc, 0);
     lists_init(&r->max, 0, units, buckets, bytes, 0);
     lists_init(&r->fixed, 1, units, buckets, bytes, 0);
     bench_add("lists of Megatron's max pool", run_lists, &r->max, 0);
     bench_add("lists of Megatron's fixed pool", run_lists, &r->fixed, 0);
 }
 
-static void remove_rivals(rivals *r)
+static void remove_baselines(baselines *r)
 {
     list_pool_destroy(r->max.pool);
     list_pool_destroy(r->fixed.pool);
@@ -189,14 +189,14 @@ static void one_request(const char *group, uint64_t bytes)
     world null = world_create(&(world_options){.units = 50, .buckets = 4, .bytes = bytes, .promised = 1});
     world host = world_create(&(world_options){.host = 1, .units = 50, .buckets = 1, .bytes = bytes, .promised = 1});
     work on_null = work_on(&null, 0), on_host = work_on(&host, 0);
-    rivals r;
+    baselines r;
     expect(&null, &on_null, 0, 0);
     expect(&host, &on_host, 0, 0);
     bench_add("null device, promised stream, no event", run_pairs, &on_null, 0);
     bench_add("host device, promised stream, no event", run_pairs, &on_host, 0);
-    add_rivals(&r, 50, 4, bytes);
+    add_baselines(&r, 50, 4, bytes);
     bench_end();
-    remove_rivals(&r);
+    remove_baselines(&r);
     world_destroy(&null);
     world_destroy(&host);
 }
@@ -240,7 +240,7 @@ static void with_events(const char *group, int host)
     if (!bench_begin(group))
         return;
     events e;
-    rivals r;
+    baselines r;
     events_create(&e, host);
     expect(&e.promised, &e.none, 0, 0);
     expect(&e.without, &e.one_stream, 1, 0);
@@ -253,9 +253,9 @@ static void with_events(const char *group, int host)
     bench_less(one, bench_add("device alone: a record", run_share, &e.record, 0));
     bench_less(two, bench_add("device alone: a record, a wait", run_share, &e.record_wait, 0));
     bench_less(any, bench_add("device alone: two records, a wait", run_share, &e.records_wait, 0));
-    add_rivals(&r, 50, 4, 4 * KIB);
+    add_baselines(&r, 50, 4, 4 * KIB);
     bench_end();
-    remove_rivals(&r);
+    remove_baselines(&r);
     events_destroy(&e);
 }
 
@@ -373,7 +373,7 @@ static void pool_size(const char *group, uint32_t requests)
     if (evicting == NULL)
         must(BP_ERR_NO_HOST_MEMORY);
     spread random = spread_create(&w, NULL), cold = spread_create(&w, evicting);
-    rivals r;
+    baselines r;
     lists max, fixed;
     lists_init(&max, 0, requests / 2, 2, 4 * KIB, 1);
     lists_init(&fixed, 1, requests / 2, 2, 4 * KIB, 1);
@@ -381,11 +381,11 @@ static void pool_size(const char *group, uint32_t requests)
     bench_add("the same 8 requests", run_pairs, &k, 0);
     bench_add_run("random requests", run_spread, &random, requests < 1000 ? requests : 1000);
     bench_add_run("random requests, caches evicted", run_spread, &cold, requests < COLD_PAIRS ? requests : COLD_PAIRS);
-    add_rivals(&r, requests / 2, 2, 4 * KIB);
+    add_baselines(&r, requests / 2, 2, 4 * KIB);
     bench_add("lists of Megatron's max pool, random requests", run_lists, &max, 0);
     bench_add("lists of Megatron's fixed pool, random requests", run_lists, &fixed, 0);
     bench_end();
-    remove_rivals(&r);
+    remove_baselines(&r);
     list_pool_destroy(max.pool);
     list_pool_destroy(fixed.pool);
     free(random.ids);

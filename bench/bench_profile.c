@@ -3,8 +3,8 @@
  *
  * A figure is nanoseconds per acquire or release: pairs go over eight requests in turn, and a pair is two events. "beside" is what recording adds
  * to the same calls with as many reads of the clock. */
-#include "windows.h"
-#include "worlds.h"
+#include "measure.h"
+#include "pools.h"
 
 #include <stdlib.h>
 #include <string.h>

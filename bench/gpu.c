@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "windows.h"
-#include "worlds.h"
+#include "measure.h"
+#include "pools.h"
 
 int gpu_symbol(void *library, const char *name, void *function, size_t size)
 {

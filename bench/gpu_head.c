@@ -1,9 +1,9 @@
 /* The fused head on a GPU beside its matrix products alone: the same products, by the same library, in pieces of the same size. */
 #include "gpu.h"
-#include "windows.h"
-#include "worlds.h"
+#include "measure.h"
+#include "pools.h"
 
-#include "bench/gemm.h"
+#include "bench/command/gemm.h"
 
 #include <bucketpool/lm_head.h>
 

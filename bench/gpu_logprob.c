@@ -2,8 +2,8 @@
  * gradient. The bytes of a logit are known: it is read forward, read again for its gradient, and the gradient is written. A copy that moves
  * as many bytes as both passes says what the GPU's memory can do, in the same turns. */
 #include "gpu.h"
-#include "windows.h"
-#include "worlds.h"
+#include "measure.h"
+#include "pools.h"
 
 #include <bucketpool/logprob.h>
 

@@ -1,10 +1,10 @@
 /* A release group's bytes on their way to the host and back, and its memory without them, against plain copies of as much to and from
  * pinned memory: as `bucketpool bench offload` measures it, where the command cannot be built. */
 #include "gpu.h"
-#include "windows.h"
-#include "worlds.h"
+#include "measure.h"
+#include "pools.h"
 
-#include "bench/offload_groups.h"
+#include "bench/command/offload.h"
 
 #define GIB ((uint64_t)1 << 30)
 #define CHUNK ((uint64_t)32 << 20)

@@ -1,9 +1,8 @@
 /* What registering a pool's slab with NCCL takes, and taking it back. One rank: the figures are of the calls, and say nothing about copies
  * saved. Includes what ranks compare before (an exchange over NCCL). */
 #include "gpu.h"
-#include "slab.h"
-#include "windows.h"
-#include "worlds.h"
+#include "measure.h"
+#include "pools.h"
 
 #include <bucketpool/nccl.h>
 

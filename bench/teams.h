@@ -2,7 +2,7 @@
 #ifndef BENCH_TEAMS_H
 #define BENCH_TEAMS_H
 
-#include "windows.h"
+#include "measure.h"
 
 #define TEAM_MOST 4u
 

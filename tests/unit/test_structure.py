@@ -85,6 +85,13 @@ class Structure(unittest.TestCase):
             for header in includes(path):
                 self.assertIn(header, own | {"core/text.h", "files/files.h", "files/json_writer.h"} | PRIVATE_HEADERS, f"{path} includes {header}")
 
+    def test_bench_command_uses_the_tools_shared_headers(self):
+        own = {os.path.relpath(p, ROOT) for p in sources("bench/command")}
+        own |= {os.path.relpath(p, os.path.join(ROOT, "tools")) for p in sources("tools/shared")}
+        for path in sources("bench/command"):
+            for header in includes(path):
+                self.assertIn(header, own | {"core/text.h", "files/files.h", "files/json_writer.h"} | PRIVATE_HEADERS, f"{path} includes {header}")
+
     def test_examples_use_public_headers(self):
         checked = 0
         for path in sources("examples"):

@@ -1,0 +1,45 @@
+/* The device that is measured, and the stream that measured work is on. */
+#ifndef BP_BENCH_COMMAND_DEVICE_H
+#define BP_BENCH_COMMAND_DEVICE_H
+
+#include <bucketpool/bucketpool.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* ---- times ------------------------------------------------------------------------------------------------------- */
+
+/* Of `count` values, which are put in order; of an even number the mean of the two in the middle. 0 of none. */
+double bench_median(double *values, size_t count);
+
+typedef struct bench_spread {
+    double median, least, most;
+} bench_spread;
+
+/* Puts the values in order. Zeros of none. */
+bench_spread bench_spread_of(double *values, size_t count);
+
+/* ---- the device -------------------------------------------------------------------------------------------------- */
+
+/* The device that is measured, and the stream that measured work is on. */
+
+typedef struct bench_device {
+    bp_device *device;
+    bp_stream *stream;
+    char model[64]; /* of a GPU; "" otherwise */
+    bool cuda;
+    int32_t ordinal;      /* of a GPU */
+    uint64_t free_bytes;  /* of its memory, before any of it was used */
+    uint64_t granularity; /* memory is handed out in multiples of it */
+} bench_device;
+
+/* Call bench_device_finish either way. */
+bp_status bench_device_init(bool cuda, int32_t ordinal, bench_device *d);
+void bench_device_finish(bench_device *d);
+
+/* Memory that the device has handed out and not got back. */
+bp_status bench_device_used(const bench_device *d, uint64_t *bytes);
+/* What the system sees of it: used memory of a GPU, whoever uses it; on the host what is resident of this process. */
+bp_status bench_device_seen(const bench_device *d, uint64_t *bytes);
+
+#endif

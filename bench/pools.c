@@ -1,0 +1,242 @@
+/* Plans and pools to measure. */
+#include "pools.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "plan/plan.h"
+
+/* ---- one slab ---------------------------------------------------------------------------------------------------- */
+
+bp_plan *one_slab_plan(uint64_t bytes)
+{
+    const bp_plan_request request = {.unit = "layers.0",
+                                     .role = BP_ROLE_PARAM,
+                                     .dtype = BP_DTYPE_UINT8,
+                                     .placement = BP_PLACE_PLANNED,
+                                     .bytes = bytes,
+                                     .used_bytes = bytes};
+    const bp_plan_slab slab = {.group = "param", .bytes = bytes};
+    const bp_plan_info info = {.policy = BP_POLICY_SCHEDULED,
+                               .feasible = 1,
+                               .stable = 1,
+                               .alignment = 256,
+                               .bytes = bytes,
+                               .request_count = 1,
+                               .requests = &request,
+                               .slab_count = 1,
+                               .slabs = &slab};
+    bp_plan *plan;
+    must(bp_plan_from_info(&info, &plan));
+    return plan;
+}
+
+/* ---- pools ------------------------------------------------------------------------------------------------------- */
+
+/* Pools to measure. */
+
+#define PIECE 4096u
+
+void must(bp_status status)
+{
+    if (status != BP_OK) {
+        fprintf(stderr, "bench: %s\n", bp_error_detail());
+        exit(1);
+    }
+}
+
+static void nothing(void *argument)
+{
+    (void)argument;
+}
+
+/* Streams that have done some work: the marks of their events are not zero. */
+static void create_device(world *w, const world_options *options)
+{
+    w->device = options->device;
+    if (w->device == NULL)
+        must(options->host ? bp_device_create_host(NULL, &w->device) : bp_device_create_null(&w->device));
+    for (uint32_t i = 0; i < WORLD_STREAMS; i++) {
+        must(bp_stream_create(w->device, NULL, &w->streams[i]));
+        must(bp_stream_call(w->streams[i], nothing, NULL));
+        must(bp_stream_synchronize(w->streams[i]));
+    }
+}
+
+static void create_ids(world *w, uint32_t count)
+{
+    w->count = count;
+    w->ids = calloc(count, sizeof *w->ids);
+    if (w->ids == NULL)
+        must(BP_ERR_NO_HOST_MEMORY);
+    for (uint32_t i = 0; i < count; i++)
+        w->ids[i] = i;
+}
+
+static bp_buckets *create_buckets(uint32_t units, uint32_t buckets, uint64_t bytes)
+{
+    bp_model *model;
+    must(bp_model_create("bench", &model));
+    for (uint32_t u = 0; u < units; u++) {
+        char name[32];
+        uint32_t unit;
+        snprintf(name, sizeof name, "layers.%u", u);
+        must(bp_model_add_unit(model, name, BP_OUTSIDE, &unit));
+        for (uint32_t b = 0; b < buckets; b++) {
+            bp_given_bucket bucket = {
+                .size = sizeof bucket, .unit = (int32_t)unit, .dtype = BP_DTYPE_BF16, .numel = bytes / 2};
+            must(bp_model_add_bucket(model, &bucket));
+        }
+    }
+    bp_buckets_config config;
+    must(bp_buckets_config_init(&config, sizeof config));
+    config.bucketing = BP_BUCKETING_GIVEN;
+    config.padding = BP_PADDING_GIVEN;
+    config.roles = BP_ROLE_BIT(BP_ROLE_PARAM);
+    bp_buckets *made;
+    must(bp_buckets_create(model, &config, &made));
+    bp_model_destroy(&model);
+    return made;
+}
+
+static bp_plan *create_plan(const bp_buckets *buckets)
+{
+    bp_schedule_config times;
+    must(bp_schedule_config_init(&times, sizeof times));
+    bp_schedule *schedule;
+    must(bp_schedule_create_training(buckets, &times, &schedule));
+    bp_plan_config config;
+    must(bp_plan_config_init(&config, sizeof config));
+    config.copies = 2;
+    bp_plan *plan;
+    must(bp_plan_create(buckets, schedule, &config, &plan));
+    bp_schedule_destroy(&schedule);
+    return plan;
+}
+
+world world_create(const world_options *options)
+{
+    world w = {0};
+    create_device(&w, options);
+    create_ids(&w, options->units * options->buckets);
+    bp_buckets *buckets = create_buckets(options->units, options->buckets, options->bytes);
+    bp_plan *plan = create_plan(buckets);
+    bp_pool_config config;
+    must(bp_pool_config_init(&config, sizeof config));
+    if (options->strict != 0)
+        config.strict = options->strict;
+    config.guard = BP_GUARD_OFF;
+    must(bp_pool_create(w.device, plan, &config, &w.pool));
+    if (options->promised)
+        must(bp_pool_set_stream(w.pool, w.ids, w.count, w.streams[0]));
+    bp_plan_destroy(&plan);
+    bp_buckets_destroy(&buckets);
+    return w;
+}
+
+/* Where request i of a slab lies, and the stream that it is promised to. */
+typedef struct place {
+    uint64_t offset, bytes;
+    uint32_t stream;
+} place;
+
+static bp_plan *create_placed_plan(const place *places, uint32_t count, uint64_t slab_bytes)
+{
+    bp_plan_request *requests = calloc(count, sizeof *requests);
+    if (requests == NULL)
+        must(BP_ERR_NO_HOST_MEMORY);
+    for (uint32_t i = 0; i < count; i++)
+        requests[i] = (bp_plan_request){.unit = "slab",
+                                        .ordinal = i,
+                                        .role = BP_ROLE_PARAM,
+                                        .dtype = BP_DTYPE_UINT8,
+                                        .placement = BP_PLACE_PLANNED,
+                                        .offset = places[i].offset,
+                                        .bytes = places[i].bytes,
+                                        .used_bytes = places[i].bytes};
+    const bp_plan_slab slab = {.group = "param", .bytes = slab_bytes};
+    const bp_plan_info info = {.policy = BP_POLICY_SCHEDULED,
+                               .feasible = 1,
+                               .stable = 1,
+                               .alignment = 256,
+                               .bytes = slab_bytes,
+                               .request_count = count,
+                               .requests = requests,
+                               .slab_count = 1,
+                               .slabs = &slab};
+    bp_plan *plan;
+    must(bp_plan_from_info(&info, &plan));
+    free(requests);
+    return plan;
+}
+
+static world create_placed(const place *places, uint32_t requests, uint64_t slab_bytes)
+{
+    world w = {0};
+    create_device(&w, &(world_options){.host = 0});
+    create_ids(&w, requests);
+    bp_plan *plan = create_placed_plan(places, requests, slab_bytes);
+    must(bp_pool_create(w.device, plan, NULL, &w.pool));
+    bp_plan_destroy(&plan);
+    uint32_t *promised = calloc(requests, sizeof *promised);
+    if (promised == NULL)
+        must(BP_ERR_NO_HOST_MEMORY);
+    for (uint32_t stream = 0; stream < WORLD_STREAMS; stream++) {
+        uint32_t count = 0;
+        for (uint32_t i = 0; i < requests; i++) {
+            if (places[i].stream == stream)
+                promised[count++] = i;
+        }
+        must(bp_pool_set_stream(w.pool, promised, count, w.streams[stream]));
+    }
+    free(promised);
+    return w;
+}
+
+static place *create_places(uint32_t requests)
+{
+    place *places = calloc(requests, sizeof *places);
+    if (places == NULL)
+        must(BP_ERR_NO_HOST_MEMORY);
+    return places;
+}
+
+world world_create_apart(uint32_t requests, int interleaved)
+{
+    place *places = create_places(requests);
+    for (uint32_t i = 0; i < requests; i++)
+        places[i] = (place){(uint64_t)i * PIECE, PIECE,
+                            interleaved ? i % WORLD_STREAMS : (uint32_t)((uint64_t)i * WORLD_STREAMS / requests)};
+    world w = create_placed(places, requests, (uint64_t)requests * PIECE);
+    free(places);
+    return w;
+}
+
+world world_create_overlapping(uint32_t requests, uint32_t deep)
+{
+    place *places = create_places(requests);
+    const uint64_t slab_bytes = (uint64_t)2 * deep * PIECE;
+    for (uint32_t i = 0; i < requests; i++) {
+        const uint64_t bytes = (uint64_t)(i / 2 % deep + 1) * PIECE;
+        places[i] = (place){i % 2 == 0 ? 0 : slab_bytes - bytes, bytes, 0};
+    }
+    world w = create_placed(places, requests, slab_bytes);
+    free(places);
+    return w;
+}
+
+void world_destroy(world *w)
+{
+    bp_pool_destroy(&w->pool);
+    for (uint32_t i = 0; i < WORLD_STREAMS; i++)
+        bp_stream_destroy(&w->streams[i]);
+    bp_device_destroy(&w->device);
+    free(w->ids);
+}
+
+bp_pool_statistics world_statistics(const world *w)
+{
+    bp_pool_statistics statistics = {.size = sizeof statistics};
+    must(bp_pool_statistics_get(w->pool, &statistics));
+    return statistics;
+}
