@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/options.h"
 #include "shared/cli.h"
 
 #define MOST_SIZE                                                                                                      \

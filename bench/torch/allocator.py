@@ -1,4 +1,4 @@
-"""Figures of PyTorch's caching allocator, in the sizes and the order of bench/gpu_memory.c: layer after layer, each stays while the next is
+"""Figures of PyTorch's caching allocator, in the sizes and the order of bench/gpu/memory.c: layer after layer, each stays while the next is
 there.
 
     python3 bench/torch/allocator.py --device cuda --json FILE

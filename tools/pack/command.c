@@ -9,7 +9,6 @@
 
 #include "pack/report.h"
 #include "pictures/packing.h"
-#include "plan/options.h"
 #include "shared/cli.h"
 #include "shared/outputs.h"
 

@@ -49,8 +49,6 @@ const char *options_outside_name(bp_outside outside);
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
-/* The options of `plan` and `explain`, and of these what every command that plans takes. */
-
 #define MOST_POLICIES 4
 #define OPTIONS_OPTIMIZER_TENSORS 3
 #define OPTIONS_EVALUATED_ROLES (BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_STATE))
@@ -84,14 +82,9 @@ typedef struct plan_options {
 
 /* For other commands: their keys begin at OPTIONS_COMMAND_KEY, their argp has `options_planning` as its children with a plan_options
  * as input, and they call options_init, options_read and options_check. */
-enum { OPTIONS_FIRST_KEY = 256, OPTIONS_COMMAND_KEY = 512 };
 extern const struct argp_child options_planning[];
 void options_init(plan_options *options);
 void options_finish(plan_options *options);
-/* Prints help, or reads the arguments after the command's name into the parsers' input. EXIT_GO_ON or an exit code. */
-int options_read(int argc, char **argv, const char *command, const struct argp *argp, void *input);
-/* For parsers at ARGP_KEY_ERROR, an unknown option or a missing value: argp's own message is off. Exits. */
-_Noreturn void options_refuse(const struct argp_state *state);
 int options_check(const plan_options *options, const char *command);
 /* Checks that each option of a policy has an effect on one of these. EXIT_GO_ON or the exit code after a message. */
 int options_check_policies(const plan_options *options, const bp_policy *policies, size_t count);

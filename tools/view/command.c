@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 
 #include "pictures/snapshot.h"
-#include "plan/options.h"
 #include "shared/cli.h"
 #include "shared/outputs.h"
 #include "shared/progress.h"

@@ -1,8 +1,8 @@
 /* The range of logits, the sums and seeds of the loss, and tokens of split batches brought from one order to another on a GPU. All of them
  * only move or read memory: a copy of as many bytes says how fast that can be. */
-#include "gpu.h"
-#include "measure.h"
-#include "pools.h"
+#include "bench/gpu/gpu.h"
+#include "bench/measure.h"
+#include "bench/pools.h"
 
 #include <bucketpool/loss.h>
 

@@ -1,7 +1,7 @@
 /* The fused head on a GPU beside its matrix products alone: the same products, by the same library, in pieces of the same size. */
-#include "gpu.h"
-#include "measure.h"
-#include "pools.h"
+#include "bench/gpu/gpu.h"
+#include "bench/measure.h"
+#include "bench/pools.h"
 
 #include "bench/command/gemm.h"
 

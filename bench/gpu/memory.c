@@ -1,8 +1,8 @@
 /* What it takes to have memory on a GPU: a pool's slab, made and destroyed, against the driver's allocators; and a layer's buffers in
  * turn, from a pool and from the allocators that keep what was freed. */
-#include "gpu.h"
-#include "measure.h"
-#include "pools.h"
+#include "bench/gpu/gpu.h"
+#include "bench/measure.h"
+#include "bench/pools.h"
 
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 /* A release group's bytes on their way to the host and back, and its memory without them, against plain copies of as much to and from
  * pinned memory: as `bucketpool bench offload` measures it, where the command cannot be built. */
-#include "gpu.h"
-#include "measure.h"
-#include "pools.h"
+#include "bench/gpu/gpu.h"
+#include "bench/measure.h"
+#include "bench/pools.h"
 
 #include "bench/command/offload.h"
 

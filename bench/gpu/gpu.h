@@ -1,6 +1,6 @@
 /* The GPU and what of the driver and of NCCL the benchmarks call directly. */
-#ifndef BENCH_GPU_H
-#define BENCH_GPU_H
+#ifndef BP_BENCH_GPU_GPU_H
+#define BP_BENCH_GPU_GPU_H
 
 #include <bucketpool/cuda.h>
 

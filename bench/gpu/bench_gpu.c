@@ -1,7 +1,7 @@
 /* Figures of kernels and pools on a GPU, against copies and the driver's own calls. Exits 77 where nothing could be measured, with the reason
  * as the last line. bench/torch/allocator.py takes those of PyTorch's caching allocator in the same sizes and the same order. */
-#include "gpu.h"
-#include "measure.h"
+#include "bench/gpu/gpu.h"
+#include "bench/measure.h"
 
 #include <stdio.h>
 #include <stdlib.h>

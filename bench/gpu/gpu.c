@@ -1,13 +1,13 @@
 /* The GPU that benchmarks run on. */
-#include "gpu.h"
+#include "bench/gpu/gpu.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "measure.h"
-#include "pools.h"
+#include "bench/measure.h"
+#include "bench/pools.h"
 
 int gpu_symbol(void *library, const char *name, void *function, size_t size)
 {

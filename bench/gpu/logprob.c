@@ -1,9 +1,9 @@
 /* Log-probabilities and their gradient on a GPU: the shapes of SkyRL's table and of other vocabularies, for each dtype of logits and
  * gradient. The bytes of a logit are known: it is read forward, read again for its gradient, and the gradient is written. A copy that moves
  * as many bytes as both passes says what the GPU's memory can do, in the same turns. */
-#include "gpu.h"
-#include "measure.h"
-#include "pools.h"
+#include "bench/gpu/gpu.h"
+#include "bench/measure.h"
+#include "bench/pools.h"
 
 #include <bucketpool/logprob.h>
 

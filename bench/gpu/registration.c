@@ -1,8 +1,8 @@
 /* What registering a pool's slab with NCCL takes, and taking it back. One rank: the figures are of the calls, and say nothing about copies
  * saved. Includes what ranks compare before (an exchange over NCCL). */
-#include "gpu.h"
-#include "measure.h"
-#include "pools.h"
+#include "bench/gpu/gpu.h"
+#include "bench/measure.h"
+#include "bench/pools.h"
 
 #include <bucketpool/nccl.h>
 
