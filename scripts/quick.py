@@ -1,0 +1,125 @@
+"""./check --quick: one build that is kept, brought up to date, and the suites that reach the files that changed since the last pass.
+
+It is a loop for editing, not a proof: nothing is run under sanitizers or built in other ways, suites marked "once" are left out, and what is
+repeated at random is repeated little (BUCKETPOOL_BRIEF)."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+
+import check
+
+BUILD = os.path.join(check.BUILDS, "quick")
+PASSED = os.path.join(check.BUILDS, "quick.json")  # digests of all files when their suites had last passed
+EVERY = ("unit", "packing", "planner", "contract", "comms", "cuda", "kernels", "cli", "fuzz", "examples", "python", "properties")
+
+# Suites by the beginning of a path: the first that fits. "": none, as nothing that is tested is made of it.
+REACHES = (
+    ("src/core/", "unit packing planner contract comms"),
+    ("src/files/", "unit cli"),
+    ("src/model/", "unit planner"),
+    ("src/packing/", "packing planner"),
+    ("src/schedule/", "planner"), ("src/plan/", "unit planner"), ("src/whatif/", "planner"),
+    ("src/devices/", "unit contract cuda"),
+    ("src/memory/", "unit contract"), ("src/nvtx/", "contract"), ("src/allocators/", "unit contract cuda"),
+    ("src/pinned/", "unit contract"), ("src/offload/", "contract"),
+    ("src/comms/", "comms cuda"), ("src/torch/", "cuda"), ("src/profile/", "unit"), ("src/mpi/", "mpi"),
+    ("src/formats/", "unit fuzz cli"),
+    ("src/logprob/", "kernels"),
+    ("include/", "unit contract python"),
+    ("python/", "python properties"),
+    ("tools/", "cli"), ("bench/command/", "cli"), ("examples/", "examples"),
+    ("tests/cli/", "cli"), ("tests/comms/", "comms"), ("tests/contract/", "contract"), ("tests/cuda/", "cuda"), ("tests/examples/", "examples"),
+    ("tests/fakes/", "cuda comms"), ("tests/fuzz/", "fuzz"), ("tests/kernels/", "kernels"), ("tests/simt/", "kernels"), ("tests/mpi/", "mpi"),
+    ("tests/offload/", "contract"), ("tests/packing/", "packing"), ("tests/planner/", "planner"), ("tests/pinned/", "unit"),
+    ("tests/profile/", "unit"), ("tests/properties/", "properties"), ("tests/support/", "unit contract"), ("tests/unit/", "unit"),
+    ("tests/data/architectures/", "planner"), ("tests/data/packing/", "packing"),
+    ("docs/", "cli"), ("README.md", "cli"), ("CONTRIBUTING.md", ""), ("bench/", ""), ("scripts/", "unit"), ("tests/gpu/", "cuda"),
+)
+
+
+def states():
+    """A digest of each file of the project."""
+    digests = {}
+    for path in check.tracked(""):
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                digests[path] = hashlib.sha256(file.read()).hexdigest()
+    return digests
+
+
+def suites_of(files):
+    """Those that reach a file, and the files that no rule names: for these every suite is run."""
+    suites, unknown = set(), []
+    for file in files:
+        rule = next((names for beginning, names in REACHES if file.startswith(beginning)), None)
+        if rule is None:
+            unknown.append(file)
+        suites.update(EVERY if rule is None else rule.split())
+    return sorted(suites), unknown
+
+
+def shown(files):
+    return ", ".join(files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
+
+
+def build_and_test(suites):
+    """Everything is compiled, so that nothing is broken unseen; the tests of the suites are run."""
+    log = os.path.join(check.BUILDS, "quick.log")
+    if os.path.exists(log):
+        os.remove(log)
+    options = ["-Dwerror=" + check.werror(), "-Doptimization=1", "-Dbenchmarks=disabled", "-Ddocs=disabled", *check.LINES, *check.linker()]
+    good = os.path.exists(os.path.join(BUILD, "build.ninja")) or check.run(["meson", "setup", BUILD, *options], log)
+    environment = {**os.environ, "BUCKETPOOL_BRIEF": "1", "BUCKETPOOL_EXAMPLES": "20"}
+    chosen = [word for suite in suites for word in ("--suite", suite)] + ["--no-suite", "once"]
+    if good and not suites:
+        return
+    if good:
+        check.execute(["meson", "test", "-C", BUILD, *chosen], log, "quick", env=environment)  # builds what these suites run
+        good = check.count_tests(BUILD)
+        if good:
+            check.show_times(BUILD)
+        else:
+            check.show_end(log)
+    check.count("builds", "passed" if good else "failed")
+
+
+def formatted(files):
+    sources = [file for file in files if file.endswith((".c", ".h")) and os.path.exists(file)]
+    if sources:
+        good = subprocess.run(["clang-format-14", "--dry-run", "-Werror", *sources], check=False).returncode == 0
+        check.count("clang-format", "passed" if good else "failed")
+
+
+def main():
+    begin = time.monotonic()
+    os.makedirs(check.BUILDS, exist_ok=True)
+    now, before = states(), None
+    if os.path.exists(PASSED):
+        with open(PASSED, encoding="utf-8") as file:
+            before = json.load(file)
+    if before is None:
+        print("quick: the first time all suites are run, and everything is compiled: some ten minutes on two cores")
+        changed, suites, unknown = sorted(now), list(EVERY), []
+    else:
+        changed = sorted(file for file in {*now, *before} if now.get(file) != before.get(file))
+        suites, unknown = suites_of(changed)
+        print(f"quick: {len(changed)} files changed since the last pass{': ' + shown(changed) if changed else ''}")
+    if unknown:
+        print(f"quick: every suite, as no rule of scripts/quick.py names {shown(unknown)}")
+    print(f"quick: suites {', '.join(suites) or 'none'}", flush=True)
+    build_and_test(suites)
+    if check.shutil.which("clang-format-14"):
+        formatted(changed if before is not None else [])
+    if not check.failures:
+        with open(PASSED, "w", encoding="utf-8") as file:
+            json.dump(now, file)
+    print(f"quick: {time.monotonic() - begin:.0f} s")
+    return check.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
