@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../planner/worlds.h"
+#include "../planner/scenarios.h"
 #include "comms/agreement.h"
 #include "core/fail.h"
 #include "exchange.h"

@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "../planner/worlds.h"
+#include "../planner/scenarios.h"
 #include "../support/trace_device.h"
 
 /* ---- rows ---------------------------------------------------------------------------------------------------------- */

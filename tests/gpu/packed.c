@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "../contract/support.h"
-#include "twins.h"
+#include "device_batches.h"
 
 void *new_memory(uint64_t bytes)
 {

@@ -12,8 +12,8 @@
 
 #include "../contract/support.h"
 #include "../support/driver.h"
+#include "device_batches.h"
 #include "packed.h"
-#include "twins.h"
 
 static bp_device *gpu;
 static bp_stream *stream;

@@ -15,7 +15,7 @@
 
 #include "../contract/support.h"
 #include "../support/driver.h"
-#include "twins.h"
+#include "device_batches.h"
 
 static bp_device *gpu;
 static bp_stream *stream;

@@ -14,8 +14,8 @@
 
 #include "../contract/support.h"
 #include "../support/driver.h"
+#include "device_batches.h"
 #include "packed.h"
-#include "twins.h"
 
 static bp_device *gpu, *host;
 static bp_stream *stream;

@@ -6,13 +6,13 @@
 
 #include <cmocka.h>
 
-#include "batches.h"
-#include "hosts.h"
+#include "support/batches.h"
+#include "support/hosts.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "../planner/worlds.h"
+#include "../planner/scenarios.h"
 
 typedef struct scene {
     batch b;

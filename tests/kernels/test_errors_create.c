@@ -6,12 +6,12 @@
 
 #include <cmocka.h>
 
-#include "batches.h"
-#include "hosts.h"
+#include "support/batches.h"
+#include "support/hosts.h"
 
 #include <string.h>
 
-#include "../planner/worlds.h"
+#include "../planner/scenarios.h"
 
 static bp_logprob_config good_config(void)
 {

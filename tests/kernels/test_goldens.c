@@ -6,13 +6,13 @@
 
 #include <cmocka.h>
 
-#include "batches.h"
-#include "hosts.h"
+#include "support/batches.h"
+#include "support/hosts.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "../planner/worlds.h"
+#include "../planner/scenarios.h"
 
 static const bp_dtype DTYPES[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
 

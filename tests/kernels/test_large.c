@@ -6,15 +6,15 @@
 
 #include <cmocka.h>
 
-#include "batches.h"
-#include "hosts.h"
+#include "support/batches.h"
+#include "support/hosts.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "../planner/worlds.h"
+#include "../planner/scenarios.h"
 
 static void *reserve(uint64_t bytes)
 {

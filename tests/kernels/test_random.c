@@ -6,12 +6,12 @@
 
 #include <cmocka.h>
 
-#include "batches.h"
-#include "hosts.h"
+#include "support/batches.h"
+#include "support/hosts.h"
 
 #include <math.h>
 
-#include "../planner/worlds.h"
+#include "../planner/scenarios.h"
 #include "../support/brief.h"
 
 static bp_dtype random_dtype(void)

@@ -6,12 +6,12 @@
 
 #include <cmocka.h>
 
-#include "ranks.h"
-#include "shards.h"
+#include "support/ranks.h"
+#include "support/shards.h"
 
-#include "../planner/worlds.h"
-#include "heads.h"
-#include "hosts.h"
+#include "../planner/scenarios.h"
+#include "head/heads.h"
+#include "support/hosts.h"
 
 typedef struct scene {
     batch b[SHARD_RANKS];

@@ -7,9 +7,9 @@
 #include <cmocka.h>
 
 #include "../contract/support.h"
-#include "allocations.h"
-#include "heads.h"
-#include "hosts.h"
+#include "head/heads.h"
+#include "support/allocations.h"
+#include "support/hosts.h"
 
 static void counting_counts(void **state)
 {

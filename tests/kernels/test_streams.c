@@ -12,9 +12,9 @@
 
 #include "../contract/support.h"
 #include "../support/children.h"
-#include "batches.h"
-#include "faults.h"
-#include "hosts.h"
+#include "support/batches.h"
+#include "support/faults.h"
+#include "support/hosts.h"
 
 static const batch_options SMALL = {.batch = 2, .sequence = 9, .columns = 700, .with_entropy = true, .masked = true};
 #define ALL (BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512)

@@ -6,13 +6,13 @@
 
 #include <cmocka.h>
 
-#include "batches.h"
-#include "hosts.h"
+#include "support/batches.h"
+#include "support/hosts.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "../planner/worlds.h"
+#include "../planner/scenarios.h"
 #include "../support/brief.h"
 
 static bp_logprob *checked_client(const batch *b, uint32_t threads)

@@ -6,13 +6,13 @@
 
 #include <cmocka.h>
 
-#include "batches.h"
-#include "hosts.h"
+#include "support/batches.h"
+#include "support/hosts.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "../planner/worlds.h"
+#include "../planner/scenarios.h"
 
 /* Every kind of kernels, dtype of logits and gradient; `change` has its way with the batch first. */
 static void check_everywhere(batch_options options, void (*change)(batch *b))

@@ -13,7 +13,7 @@
 
 #include <stdio.h>
 
-#include "../kernels/hosts.h"
+#include "../kernels/support/hosts.h"
 
 bp_comm *everybody;
 uint32_t rank, ranks;

@@ -11,8 +11,8 @@
 #include <mpi.h>
 
 #include "../contract/support.h"
-#include "../kernels/head_shards.h"
-#include "../kernels/hosts.h"
+#include "../kernels/head/head_shards.h"
+#include "../kernels/support/hosts.h"
 
 static bp_comm *everybody;
 static bp_stream *stream;

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "../kernels/hosts.h"
+#include "../kernels/support/hosts.h"
 #include "sequences.h"
 
 #define COLUMNS 4 /* of logits, for the least and the largest */

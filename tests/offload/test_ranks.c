@@ -11,7 +11,7 @@
 
 #include "../support/trace_device.h"
 #include "graphs.h"
-#include "scenes.h"
+#include "rank_fixture.h"
 
 #define RANKS 3u
 #define SLABS 6u /* param, grad, the three of the shards, persistent */

@@ -15,7 +15,7 @@
 
 #include "core/sha256.h"
 #include "naive.h"
-#include "worlds.h"
+#include "scenarios.h"
 
 #define MOST_UNITS 64
 

@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "worlds.h"
+#include "scenarios.h"
 
 typedef struct naive_request {
     uint32_t id;

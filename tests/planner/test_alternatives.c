@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-#include "worlds.h"
+#include "scenarios.h"
 
 #define WORK (1u << 18) /* of a search: the same for all, so that they can be compared */
 

@@ -11,8 +11,8 @@
 #include <stdbool.h>
 
 #include "../support/brief.h"
-#include "holds.h"
-#include "worlds.h"
+#include "invariants.h"
+#include "scenarios.h"
 
 /* ---- random models ------------------------------------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "worlds.h"
+#include "scenarios.h"
 
 #define WORK (1u << 18) /* of a search: bounds do not depend on it */
 

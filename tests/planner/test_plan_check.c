@@ -11,10 +11,10 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "holds.h"
+#include "invariants.h"
 #include "naive.h"
 #include "plan/plan.h"
-#include "worlds.h"
+#include "scenarios.h"
 
 /* ---- the checker --------------------------------------------------------------------------------------------------- */
 

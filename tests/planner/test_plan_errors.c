@@ -8,7 +8,7 @@
 
 #include <bucketpool/plan.h>
 
-#include "worlds.h"
+#include "scenarios.h"
 
 static void test_plan_errors(void **state)
 {

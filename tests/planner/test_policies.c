@@ -10,8 +10,8 @@
 
 #include <string.h>
 
-#include "holds.h"
-#include "worlds.h"
+#include "invariants.h"
+#include "scenarios.h"
 
 static bp_plan_buffer find_buffer(const bp_plan *plan, size_t role, bp_buffer_kind kind, bp_dtype dtype, uint32_t rank)
 {

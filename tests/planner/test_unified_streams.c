@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "worlds.h"
+#include "scenarios.h"
 
 static const char *source_root;
 

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "worlds.h"
+#include "scenarios.h"
 
 static bool conflict(const bp_schedule *schedule, size_t a, size_t b)
 {

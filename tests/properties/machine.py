@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import bindings as b
-import worlds
+import scenarios
 from bindings import OK, SCHEDULE, check, detail, filled, ids_array, made
 from model import Description, Home, Model, Setting, SizeClass
 from observed import Device, Gates, Stream, Tape
@@ -50,7 +50,7 @@ class World:
 
 @st.composite
 def pools(draw):
-    units = draw(worlds.units())
+    units = draw(scenarios.units())
     both = 1 << b.ROLE_PARAM | 1 << b.ROLE_GRAD
     overflow = draw(st.sampled_from((0, 0, 0, 64, 700, 4096, 20000)))
     zeros = st.sampled_from((b.ZERO_NOTHING, b.ZERO_NOTHING, b.ZERO_PADDING, b.ZERO_ALL))
@@ -144,11 +144,11 @@ class Pool(RuleBasedStateMachine):
         self.device = self.fleet.device
         self.streams = list(self.fleet.take_streams(world.streams))
         self.dead = [self.fleet.foreign, self.fleet.nothing]  # streams that calls are refused with
-        buckets = worlds.make_buckets(self.lib, world.units, world.roles)
+        buckets = scenarios.make_buckets(self.lib, world.units, world.roles)
         try:
-            self.wanted = worlds.read_requests(self.lib, buckets)
-            schedule = worlds.make_schedule(
-                self.lib, buckets, worlds.Options(prefetch=world.prefetch, grad_units=world.grad_units))
+            self.wanted = scenarios.read_requests(self.lib, buckets)
+            schedule = scenarios.make_schedule(
+                self.lib, buckets, scenarios.Options(prefetch=world.prefetch, grad_units=world.grad_units))
             plan = self._plan(world, buckets, schedule)
             self.lib.bp_schedule_destroy(byref(schedule))
             try:
@@ -174,25 +174,25 @@ class Pool(RuleBasedStateMachine):
                 offsets[1:] = [None if world.scatter[i % len(world.scatter)] > 36 else offset
                                for i, offset in enumerate(offsets[1:], 1)]
             else:
-                intervals = worlds.read_intervals(self.lib, schedule, self.wanted)
+                intervals = scenarios.read_intervals(self.lib, schedule, self.wanted)
                 order = sorted(range(len(self.wanted)), key=lambda i: (world.scatter[i % len(world.scatter)], i))
-                offsets = worlds.first_fit(self.wanted, intervals, world.alignment, order)
-            return worlds.build_plan(self.lib, self.wanted, offsets, world.alignment, world.used)
+                offsets = scenarios.first_fit(self.wanted, intervals, world.alignment, order)
+            return scenarios.build_plan(self.lib, self.wanted, offsets, world.alignment, world.used)
         policy = {"fixed": b.POLICY_FIXED, "max": b.POLICY_MAX, "dynamic": b.POLICY_DYNAMIC}[world.policy]
-        plan = worlds.make_plan(self.lib, buckets, schedule, policy, world.copies, world.fallback, world.alignment)
-        if not worlds.plan_info(self.lib, plan).feasible:
+        plan = scenarios.make_plan(self.lib, buckets, schedule, policy, world.copies, world.fallback, world.alignment)
+        if not scenarios.plan_info(self.lib, plan).feasible:
             pool = c_void_p()
             status = self.lib.bp_pool_create(self.device.handle, plan, None, byref(pool))
             assert status == b.INFEASIBLE and not pool.value, f"an infeasible plan: {status} {detail(self.lib)}"
             seen("infeasible")
             self.lib.bp_plan_destroy(byref(plan))
-            plan = worlds.make_plan(self.lib, buckets, schedule, policy, 0, world.fallback, world.alignment)
+            plan = scenarios.make_plan(self.lib, buckets, schedule, policy, 0, world.fallback, world.alignment)
         return plan
 
     def _pool(self, world, plan):
-        info = worlds.plan_info(self.lib, plan)
+        info = scenarios.plan_info(self.lib, plan)
         self.on_message = b.MessageFunction(lambda user, text: self.messages.append(text.decode()))
-        config = worlds.pool_config(
+        config = scenarios.pool_config(
             self.lib, strict=world.strict, overflow_bytes=world.overflow_bytes, persistent_bytes=world.persistent_bytes,
             on_message=self.on_message, extra_requests=world.extra_requests)
         fingerprint = ctypes.create_string_buffer(65)
@@ -203,7 +203,7 @@ class Pool(RuleBasedStateMachine):
         assert (made_of.policy, made_of.fingerprint, made_of.alignment, made_of.request_count) == (
             info.policy, fingerprint.value, info.alignment, info.request_count)
         seen(f"policy {info.policy}")
-        slabs = worlds.pool_slabs(self.lib, self.pool)
+        slabs = scenarios.pool_slabs(self.lib, self.pool)
         for slab, planned in zip(slabs, info.slabs[:info.slab_count]):
             assert slab.planned_bytes == planned.bytes and slab.group == planned.group and slab.bytes >= planned.bytes
         size_classes = []
@@ -222,7 +222,7 @@ class Pool(RuleBasedStateMachine):
             assert (r.unit.decode(), r.ordinal, r.role, r.dtype, r.bytes) == (*wanted.key, wanted.dtype, wanted.bytes)
             home = None
             if r.placement == b.PLANNED:
-                home = Home(slabs[r.slab].address + r.offset, worlds.class_of(r, info))
+                home = Home(slabs[r.slab].address + r.offset, scenarios.class_of(r, info))
             self.model.planned(Description(*wanted.key, r.dtype, r.bytes, r.used_bytes, r.placement), home)
             self._find(plan, r, number)
         self.inside = [(s.address, s.address + s.bytes) for s in slabs]

@@ -17,7 +17,7 @@ from hypothesis.stateful import (RuleBasedStateMachine, initialize, invariant, p
 
 import bindings as b
 import bindings_offload as o
-import worlds
+import scenarios
 from bindings import OK, SCHEDULE, UNSUPPORTED, check, detail, ids_array, made
 
 ROLES = (b.ROLE_PARAM, b.ROLE_GRAD, b.ROLE_STATE, o.ROLE_MAIN_GRAD, o.ROLE_OPTIMIZER)
@@ -75,25 +75,25 @@ class Offload(RuleBasedStateMachine):
 
     # ---- making ------------------------------------------------------------------------------------------------------
 
-    @initialize(units=worlds.units(most=4), roles=st.sets(st.sampled_from(ROLES), min_size=2),
+    @initialize(units=scenarios.units(most=4), roles=st.sets(st.sampled_from(ROLES), min_size=2),
                 policy=st.sampled_from((b.POLICY_MAX, b.POLICY_SCHEDULED, b.POLICY_FIXED)), joint=st.booleans(),
                 renamed=st.dictionaries(st.integers(0, 4), st.sampled_from(NAMES), max_size=3),
                 chunk=st.sampled_from((1, 4096, 12288, 0)),
                 backing=st.sampled_from((o.BACKING_AUTO, o.BACKING_PINNED, o.BACKING_STAGED)))
     def make(self, units, roles, policy, joint, renamed, chunk, backing):
         lib = self.lib
-        buckets = worlds.make_buckets(lib, units, sum(1 << role for role in roles))
-        wanted = worlds.read_requests(lib, buckets)
-        schedule = worlds.make_schedule(lib, buckets, worlds.Options())
+        buckets = scenarios.make_buckets(lib, units, sum(1 << role for role in roles))
+        wanted = scenarios.read_requests(lib, buckets)
+        schedule = scenarios.make_schedule(lib, buckets, scenarios.Options())
         config = b.PlanConfig()
         check(lib, lib.bp_plan_config_init(byref(config), ctypes.sizeof(config)), "bp_plan_config_init")
         config.policy = b.POLICY_SCHEDULED if joint else policy
         config.joint = joint
         plan = made(lib, "bp_plan_create", buckets, schedule, config)
         for slab, name in renamed.items():
-            if slab < worlds.plan_info(lib, plan).slab_count and not joint:
+            if slab < scenarios.plan_info(lib, plan).slab_count and not joint:
                 check(lib, lib.bp_plan_set_group(plan, slab, name), "bp_plan_set_group")
-        self.pool = made(lib, "bp_pool_create", self.device, plan, worlds.pool_config(lib))
+        self.pool = made(lib, "bp_pool_create", self.device, plan, scenarios.pool_config(lib))
         lib.bp_plan_destroy(byref(plan))
         lib.bp_schedule_destroy(byref(schedule))
         lib.bp_buckets_destroy(byref(buckets))
@@ -105,7 +105,7 @@ class Offload(RuleBasedStateMachine):
 
     def _note_slabs(self):
         self.slabs, self.groups = [], []
-        for slab in worlds.pool_slabs(self.lib, self.pool):
+        for slab in scenarios.pool_slabs(self.lib, self.pool):
             noted = Slab(slab.address, slab.group, bytearray(slab.bytes), bytearray(slab.bytes))
             self.slabs.append(noted)
             group = next((g for g in self.groups if g.name == slab.group), None)

@@ -15,7 +15,7 @@ from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import bindings as b
-import worlds
+import scenarios
 from bindings import SCHEDULE, check, ids_array, made
 from machine import SEEN, Fleet, Pool
 from observed import Device
@@ -53,10 +53,10 @@ class Properties(unittest.TestCase):
         """A pool of one request, and streams. Taken down after the test."""
         device = Device(lib)
         made_streams = [device.make_stream() for _ in range(streams)]
-        buckets = worlds.make_buckets(lib, [[worlds.Shape(64, 0, b.BF16)]], 1 << b.ROLE_PARAM)
-        schedule = worlds.make_schedule(lib, buckets, worlds.Options(prefetch=0, grad_units=1))
-        plan = worlds.make_plan(lib, buckets, schedule, b.POLICY_MAX, 0, b.FALLBACK_PERSISTENT, 256)
-        pool = made(lib, "bp_pool_create", device.handle, plan, worlds.pool_config(lib))
+        buckets = scenarios.make_buckets(lib, [[scenarios.Shape(64, 0, b.BF16)]], 1 << b.ROLE_PARAM)
+        schedule = scenarios.make_schedule(lib, buckets, scenarios.Options(prefetch=0, grad_units=1))
+        plan = scenarios.make_plan(lib, buckets, schedule, b.POLICY_MAX, 0, b.FALLBACK_PERSISTENT, 256)
+        pool = made(lib, "bp_pool_create", device.handle, plan, scenarios.pool_config(lib))
         self.addCleanup(device.close)
         for stream in made_streams:
             self.addCleanup(device.destroy_stream, stream)

@@ -16,7 +16,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 import bindings as b
-import worlds
+import scenarios
 from bindings import check, detail, filled, ids_array, made
 from observed import Gates, Stream, Tape
 
@@ -27,7 +27,7 @@ lib = b.load(sys.argv[1])
 class Case:
     units: tuple
     roles: int
-    options: worlds.Options
+    options: scenarios.Options
     policy: str
     fallback: int
     alignment: int
@@ -42,11 +42,11 @@ class Case:
 def cases(draw):
     policy = draw(st.sampled_from(("fixed", "max", "first_fit", "dynamic")))
     both = 1 << b.ROLE_PARAM | 1 << b.ROLE_GRAD
-    made_of = draw(worlds.units(most=8))
+    made_of = draw(scenarios.units(most=8))
     return Case(
         units=made_of,
         roles=draw(st.sampled_from((both, both, 1 << b.ROLE_PARAM, 1 << b.ROLE_GRAD))),
-        options=draw(worlds.options(len(made_of))), policy=policy,
+        options=draw(scenarios.options(len(made_of))), policy=policy,
         fallback=draw(st.sampled_from((b.FALLBACK_PERSISTENT, b.FALLBACK_DYNAMIC))),
         alignment=draw(st.sampled_from((256, 64, 1))),
         strict=draw(st.sampled_from((b.STRICT_ERROR, b.STRICT_WARN, b.STRICT_OFF))), promised=draw(st.booleans()),
@@ -100,27 +100,27 @@ class Run:
 
     def make(self):
         case = self.case
-        buckets = worlds.make_buckets(lib, case.units, case.roles)
+        buckets = scenarios.make_buckets(lib, case.units, case.roles)
         self.undo.append((lib.bp_buckets_destroy, buckets))
-        self.requests = worlds.read_requests(lib, buckets)
-        schedule = worlds.make_schedule(lib, buckets, case.options)
+        self.requests = scenarios.read_requests(lib, buckets)
+        schedule = scenarios.make_schedule(lib, buckets, case.options)
         self.undo.append((lib.bp_schedule_destroy, schedule))
-        self.intervals = worlds.read_intervals(lib, schedule, self.requests)
+        self.intervals = scenarios.read_intervals(lib, schedule, self.requests)
         self.steps = []  # the units that compute
         info = lib.bp_schedule_get_info(schedule).contents
         for step in info.steps[:info.step_count]:
             self.steps.append({f"u{unit}" for unit in (step.unit, step.forward_unit) if unit >= 0})
-        self.floor = worlds.make_plan(lib, buckets, schedule, b.POLICY_DYNAMIC, 0, b.FALLBACK_PERSISTENT,
+        self.floor = scenarios.make_plan(lib, buckets, schedule, b.POLICY_DYNAMIC, 0, b.FALLBACK_PERSISTENT,
                                       case.alignment)
         self.undo.append((lib.bp_plan_destroy, self.floor))
         if case.policy == "first_fit":
-            offsets = worlds.first_fit(self.requests, self.intervals, case.alignment)
-            plan = worlds.build_plan(lib, self.requests, offsets, case.alignment)
+            offsets = scenarios.first_fit(self.requests, self.intervals, case.alignment)
+            plan = scenarios.build_plan(lib, self.requests, offsets, case.alignment)
         else:
             policy = {"fixed": b.POLICY_FIXED, "max": b.POLICY_MAX, "dynamic": b.POLICY_DYNAMIC}[case.policy]
-            plan = worlds.make_plan(lib, buckets, schedule, policy, 0, case.fallback, case.alignment)
+            plan = scenarios.make_plan(lib, buckets, schedule, policy, 0, case.fallback, case.alignment)
         self.undo.append((lib.bp_plan_destroy, plan))
-        config = worlds.pool_config(lib, strict=case.strict)
+        config = scenarios.pool_config(lib, strict=case.strict)
         self.pool = made(lib, "bp_pool_create", self.m.device, plan, config)
         self.undo.append((lib.bp_pool_destroy, self.pool))
         for parameters, stream in ((True, self.m.gather), (False, self.m.compute)) if case.promised else ():
@@ -240,14 +240,14 @@ class Run:
 
     def largest_sum(self, among):
         """The most aligned bytes live at once, from the intervals alone."""
-        size = [worlds.align(request.bytes, self.case.alignment) for request in self.requests]
+        size = [scenarios.align(request.bytes, self.case.alignment) for request in self.requests]
         return max(sum(size[r] for r in among for begin, end in self.intervals[r] if begin <= step < end)
                    for step in range(len(self.steps)))
 
     def judge(self):
         statistics = filled(lib, "bp_pool_statistics_get", b.Statistics, self.pool)
         everything = range(len(self.requests))
-        floor = worlds.plan_info(lib, self.floor).lower_bound_bytes
+        floor = scenarios.plan_info(lib, self.floor).lower_bound_bytes
         roles = sorted({request.role for request in self.requests})
         by_role = [self.largest_sum([r for r in everything if self.requests[r].role == role]) for role in roles]
         assert floor == sum(by_role), f"the plan's bound {floor}, from the intervals {by_role}"

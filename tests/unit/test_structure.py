@@ -47,6 +47,14 @@ LIBC = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 INLINE_HEADERS = {"core/fail.h", "core/arith.h", "core/structs.h", "core/text.h", "core/timeout.h"}
 # Functions of one library for the others and the command: exported as BUCKETPOOL_PRIVATE, in headers that are not installed.
 PRIVATE_HEADERS = {"devices/clients.h", "devices/cuda_driver.h", "formats/packing_file.h", "formats/snapshots/snapshot.h", "memory/slab_callbacks.h", "model/arch_config.h", "plan/from_info.h"}
+# Files in a folder: "about 25"; larger ones shrink, or get a reason here.
+LARGEST_ROOM = 25
+LARGEST_ROOMS = {
+    "src/logprob/cuda": 28,  # a kernel a header, as nvcc and the emulation of a GPU compile them
+    "tests/contract": 28, "tests/offload": 28, "tests/gpu": 26, "tests/unit": 27,
+    "tests/fakes/cuda": 37,  # the emulated driver: a file for each part of its interface
+}
+NOT_ROOMS = ("tests/data", "tests/fuzz/corpus")
 # Others that declare such functions, for tests of Python.
 TEST_HEADERS = {"allocators/export.h", "devices/device.h"}
 
@@ -104,6 +112,15 @@ class Structure(unittest.TestCase):
     def test_every_folder_is_known(self):
         folders = {f for f in os.listdir(os.path.join(ROOT, "src")) if os.path.isdir(os.path.join(ROOT, "src", f))}
         self.assertEqual(folders, set(MAY_INCLUDE))
+
+    def test_rooms_are_small(self):
+        """So that the file of a feature can be guessed from the tree."""
+        for root in ("src", "tools", "bench", "tests"):
+            for directory, _, names in os.walk(os.path.join(ROOT, root)):
+                folder = os.path.relpath(directory, ROOT)
+                if not folder.startswith(NOT_ROOMS):
+                    count = len([name for name in names if not name.endswith(".pyc")])
+                    self.assertLessEqual(count, LARGEST_ROOMS.get(folder, LARGEST_ROOM), f"{folder} holds {count} files")
 
     def needed(self, library):
         text = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout

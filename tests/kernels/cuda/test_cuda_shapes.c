@@ -1,0 +1,116 @@
+/* Which kernels of split batches are launched, and on how many threads: results would be right with any, but slow. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "../../contract/support.h"
+#include "logprob/cuda/launch.h"
+
+#define MOST_KERNELS 16
+
+static char names[MOST_KERNELS][32];
+static unsigned found, launches;
+static const char *launched;
+static bp_cuda_grid grid;
+
+bp_status __wrap_bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel);
+bp_status __wrap_bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *on, void **arguments,
+                                bp_stream *stream);
+
+bp_status __wrap_bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel)
+{
+    (void)module;
+    assert_true(found < MOST_KERNELS);
+    snprintf(names[found], sizeof names[found], "%s", name);
+    *kernel = (bp_cuda_kernel *)names[found++];
+    return BP_OK;
+}
+
+bp_status __wrap_bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *on, void **arguments,
+                                bp_stream *stream)
+{
+    (void)arguments, (void)stream;
+    launches++;
+    launched = (const char *)kernel;
+    grid = *on;
+    return BP_OK;
+}
+
+static bp_sequence_kernels kernels;
+
+static int find(void **state)
+{
+    (void)state;
+    return bp_sequence_kernels_find(NULL, &kernels) == BP_OK ? 0 : 1;
+}
+
+static bp_sequence_group one_of(uint64_t tokens)
+{
+    return (bp_sequence_group){
+        .packed = {0, tokens}, .padded = {0, tokens}, .padded_tokens = tokens, .count = 1, .data = 1, .ranks = 1};
+}
+
+static void check_launch(const char *name, uint32_t blocks, uint32_t threads)
+{
+    assert_string_equal(launched, name);
+    assert_true(grid.blocks[0] == blocks && grid.blocks[1] == 1 && grid.blocks[2] == 1);
+    assert_true(grid.threads[0] == threads && grid.threads[1] == 1 && grid.threads[2] == 1);
+}
+
+static void words_have_a_lane_each(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t token_bytes;
+        uint32_t word_bytes, blocks; /* of 128 threads, for 1000 tokens */
+        const char *name;
+    } cases[] = {{1, 1, 8, "bp_rearrange_1"},       {3, 1, 32, "bp_rearrange_1"},      {6, 2, 32, "bp_rearrange_2"},
+                 {4, 4, 8, "bp_rearrange_4"},       {8, 8, 8, "bp_rearrange_8"},       {64, 16, 32, "bp_rearrange_16"},
+                 {512, 16, 250, "bp_rearrange_16"}, {8192, 16, 250, "bp_rearrange_16"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const bp_rearrange_work work = {
+            .group = one_of(1000), .token_bytes = cases[i].token_bytes, .word_bytes = cases[i].word_bytes};
+        assert_ok(bp_sequence_rearrange(&kernels, &work, NULL));
+        check_launch(cases[i].name, cases[i].blocks, 128);
+    }
+}
+
+static void tokens_have_a_thread_and_sequences_a_block(void **state)
+{
+    (void)state;
+    const bp_seed_work seeds = {.group = one_of(1000)};
+    bp_sums_work sums = {.group = one_of(1000)};
+    sums.group.count = 7;
+    assert_ok(bp_sequence_seed(&kernels, &seeds, NULL));
+    check_launch("bp_seed", 8, 128);
+    assert_ok(bp_sequence_sums(&kernels, &sums, NULL));
+    check_launch("bp_sums", 7, 512);
+}
+
+/* The driver refuses grids without blocks. */
+static void nothing_is_not_launched(void **state)
+{
+    (void)state;
+    const bp_rearrange_work moved = {.group = one_of(0), .token_bytes = 4, .word_bytes = 4};
+    const bp_rearrange_work empty = {.group = one_of(9), .token_bytes = 0, .word_bytes = 16};
+    const bp_seed_work seeds = {.group = one_of(0)};
+    launches = 0;
+    assert_ok(bp_sequence_rearrange(&kernels, &moved, NULL));
+    assert_ok(bp_sequence_rearrange(&kernels, &empty, NULL));
+    assert_ok(bp_sequence_seed(&kernels, &seeds, NULL));
+    assert_int_equal(launches, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(words_have_a_lane_each),
+                                       cmocka_unit_test(tokens_have_a_thread_and_sequences_a_block),
+                                       cmocka_unit_test(nothing_is_not_launched)};
+    return cmocka_run_group_tests(tests, find, NULL);
+}

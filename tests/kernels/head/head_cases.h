@@ -1,0 +1,82 @@
+/* Cases of the fused head: random tensors of every layout, what fp64 makes of them, and the judgement of what the head did. */
+#ifndef BP_TESTS_KERNELS_HEAD_HEAD_CASES_H
+#define BP_TESTS_KERNELS_HEAD_HEAD_CASES_H
+
+#include <bucketpool/lm_head.h>
+
+#include <stdbool.h>
+
+typedef struct head_case {
+    uint64_t batch, sequence, hidden, vocab;
+    bp_dtype dtype;      /* of hidden states and weight */
+    bp_dtype grad_dtype; /* of hidden_grad */
+    int64_t chunk;
+    uint64_t spare_tokens; /* max_tokens beyond those of the batch */
+    float temperature;
+    bool has_mask, has_entropy, accumulate;
+    bool by_token;     /* tensors lie as [sequence, batch, ...] */
+    uint64_t gap;      /* elements between rows */
+    uint64_t seed;     /* of the values */
+    bool broadcasts;   /* upstream gradients have stride 0 */
+    bool masks_finite; /* hidden states of masked tokens are numbers */
+} head_case;
+
+/* What a case is about. Numbers fit bf16, so that all dtypes hold the same. */
+typedef struct head_values {
+    head_case c;
+    uint64_t tokens;
+    double *hidden, *weight;  /* [tokens, hidden], [vocab, hidden] */
+    double *upstream, *other; /* of log-probabilities and entropies */
+    double *before;           /* in weight_grad */
+    int64_t *target;
+    uint8_t *mask;
+    double *logprob, *entropy, *hidden_grad, *weight_grad; /* as they should be */
+} head_values;
+
+/* A shape, layout and options at random. */
+head_case random_case(uint64_t seed);
+head_values values_of(const head_case *c);
+void free_values(head_values *v);
+/* The loss whose gradient is asked for, in fp64. */
+double loss_of(const head_values *v);
+
+/* Tensors of a rank, [first, first + columns) of the vocabulary being its own, poisoned where the head is to write. */
+typedef struct head_tensors {
+    const head_values *v;
+    uint64_t first, columns;
+    uint8_t *hidden, *weight, *target, *mask, *upstream, *other;
+    uint8_t *logprob, *entropy, *saved, *hidden_grad, *weight_grad;
+    uint64_t saved_bytes;
+    double allowed; /* error of gradients, relative to the largest */
+    bp_lm_head_batch batch;
+    bp_logprob_outputs outputs;
+    bp_lm_head_gradients gradients;
+} head_tensors;
+
+head_tensors tensors_of(const head_values *v, uint64_t first, uint64_t columns);
+void free_tensors(head_tensors *t);
+/* The memories, and their sizes. */
+#define HEAD_MEMORIES 11
+typedef struct head_memory {
+    uint8_t **at;
+    uint64_t bytes;
+} head_memory;
+void memories_of(head_tensors *t, head_memory memories[HEAD_MEMORIES]);
+/* Has the batch, the outputs and the gradients point to the memories. */
+void describe(head_tensors *t);
+/* As they were before anything ran. */
+void poison(head_tensors *t);
+/* FNV-1a over all that the head writes. */
+uint64_t bits_of(const head_tensors *t);
+
+bp_lm_head_config head_config_of(const head_case *c);
+
+/* The largest error, relative to what the dtype and the size of the numbers allow: at most 1 is right. Elements between rows that were
+ * written, and outputs that were not, are infinitely wrong. */
+double wrong_outputs(const head_tensors *t);
+double wrong_gradients(const head_tensors *t);
+
+double random_unit(uint64_t *state);
+uint64_t random_up_to(uint64_t *state, uint64_t most);
+
+#endif

@@ -1,0 +1,530 @@
+/* The matrix products of the fused head against plain loops in fp64: cblas on the host, cuBLAS on a GPU or on the emulated driver.
+ * "without" as an argument: on a machine without cuBLAS. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/cuda.h>
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../contract/support.h"
+#include "../../support/driver.h"
+#include "devices/device.h"
+#include "matrices.h"
+
+/* ---- kinds ----------------------------------------------------------------------------------------------------------- */
+
+static void *cublas_symbol(const char *name)
+{
+    void *symbol = NULL;
+    for (int release = 12; symbol == NULL && release <= 13; release++) {
+        char library[32];
+        (void)snprintf(library, sizeof library, "libcublas.so.%d", release);
+        void *handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
+        symbol = handle != NULL ? dlsym(handle, name) : NULL;
+    }
+    return symbol;
+}
+
+static bool is_emulated(void)
+{
+    return driver_symbol("fake_cuda_broken") != NULL;
+}
+
+/* One that this build, or this machine, may be without. */
+static void __attribute__((noreturn)) skip_all(const char *reason)
+{
+    printf("%s\n", reason);
+    fflush(stdout);
+    _Exit(77);
+}
+
+static bp_products *new_products(bp_device *device, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype)
+{
+    bp_products *products = NULL;
+    bp_status status = has_driver() ? bp_products_create_cublas(device, rows, hidden, dtype, &products)
+                                    : bp_products_create_blas(rows, columns, hidden, dtype, &products);
+    if (status == BP_ERR_UNSUPPORTED && (!has_driver() || has_real_driver()))
+        skip_all(bp_error_detail());
+    assert_ok(status);
+    return products;
+}
+
+/* ---- one product ----------------------------------------------------------------------------------------------------- */
+
+typedef enum product { LOGITS, HIDDEN_GRAD, WEIGHT_GRAD } product;
+
+typedef struct task {
+    product which;
+    uint64_t rows, columns, hidden;
+    bp_dtype dtype, result;
+    float alpha;
+    bool adds;
+} task;
+
+static bp_status run_product(bp_products *products, product which, const bp_product_work *work, bp_stream *stream)
+{
+    switch (which) {
+    case LOGITS: return products->ops->logits(products, work, stream);
+    case HIDDEN_GRAD: return products->ops->hidden_grad(products, work, stream);
+    default: return products->ops->weight_grad(products, work, stream);
+    }
+}
+
+/* Rows, columns and terms of the sums of c. */
+static void shape_of(const task *t, uint64_t shape[3])
+{
+    shape[0] = t->which == WEIGHT_GRAD ? t->columns : t->rows;
+    shape[1] = t->which == LOGITS ? t->columns : t->hidden;
+    shape[2] = t->which == LOGITS ? t->hidden : t->which == HIDDEN_GRAD ? t->columns : t->rows;
+}
+
+static double term(const task *t, const sheet *a, const sheet *b, uint64_t row, uint64_t column, uint64_t i)
+{
+    switch (t->which) {
+    case LOGITS: return element(a, row, i) * element(b, column, i);
+    case HIDDEN_GRAD: return element(a, row, i) * element(b, i, column);
+    default: return element(a, i, row) * element(b, i, column);
+    }
+}
+
+static double rounding_of(bp_dtype dtype)
+{
+    return dtype == BP_DTYPE_BF16 ? 0x1p-8 : dtype == BP_DTYPE_FP16 ? 0x1p-11 : 0x1p-24;
+}
+
+static void check_result(const task *t, const sheet *a, const sheet *b, const sheet *c, const uint8_t *after)
+{
+    uint64_t shape[3];
+    const uint64_t size = bytes_of(c->matrix.dtype), stride = (uint64_t)c->matrix.stride;
+    shape_of(t, shape);
+    for (uint64_t row = 0; row < shape[0]; row++)
+        for (uint64_t column = 0; column < shape[1]; column++) {
+            double sum = 0, magnitude = 0;
+            for (uint64_t i = 0; i < shape[2]; i++) {
+                const double part = term(t, a, b, row, column, i);
+                sum += part;
+                magnitude += fabs(part);
+            }
+            const double before = t->adds ? element(c, row, column) : 0;
+            const double wanted = t->alpha * sum + before;
+            const double got = value_at(c->matrix.dtype, after, row * stride + column);
+            /* fp32 sums in any order, cut off or rounded; then one rounding to the dtype */
+            const double allowed = ((double)shape[2] + 4) * 0x1p-23 * (t->alpha * magnitude + fabs(before)) +
+                                   1.01 * rounding_of(c->matrix.dtype) * fabs(wanted) + 0x1p-24;
+            if (!(fabs(got - wanted) <= allowed))
+                fail_msg("product %d of %llu, %llu, %llu (%s to %s): element %llu, %llu is %.9g, expected %.9g",
+                         t->which, (unsigned long long)t->rows, (unsigned long long)t->columns,
+                         (unsigned long long)t->hidden, bp_dtype_name(t->dtype), bp_dtype_name(t->result),
+                         (unsigned long long)row, (unsigned long long)column, got, wanted);
+        }
+    for (uint64_t row = 0; row + 1 < shape[0]; row++) /* what lies between rows */
+        assert_memory_equal(after + (row * stride + shape[1]) * size, c->host + (row * stride + shape[1]) * size,
+                            (stride - shape[1]) * size);
+}
+
+/* What a task works on. */
+typedef struct setting {
+    sheet a, b, c;
+    void *scratch;
+    uint64_t scratch_bytes;
+    bp_product_work work;
+} setting;
+
+/* Gradients of logits lie in the memory of fp32 logits: rows are as far apart as those were. */
+static setting set_up(const desk *d, const bp_products *products, const task *t)
+{
+    uint64_t shape[3];
+    setting s = {.scratch_bytes = products->scratch_bytes};
+    const bp_dtype gradient = products->gradient;
+    const uint64_t apart = gradient == BP_DTYPE_FP32 ? 1 : 2;
+    shape_of(t, shape);
+    s.a = t->which == LOGITS ? new_sheet(d, t->rows, t->hidden, t->hidden + 3, t->dtype)
+                             : new_sheet(d, t->rows, t->columns, t->columns * apart, gradient);
+    s.b = t->which == WEIGHT_GRAD ? new_sheet(d, t->rows, t->hidden, t->hidden + 5, t->dtype)
+                                  : new_sheet(d, t->columns, t->hidden, t->hidden + 1, t->dtype);
+    s.c = new_sheet(d, shape[0], shape[1], shape[1] + 2, t->result);
+    if (s.scratch_bytes > 0)
+        assert_ok(bp_device_allocate(d->device, s.scratch_bytes, d->stream, &s.scratch));
+    s.work = (bp_product_work){.rows = t->rows,
+                               .columns = t->columns,
+                               .hidden = t->hidden,
+                               .alpha = t->alpha,
+                               .a = s.a.matrix,
+                               .b = s.b.matrix,
+                               .c = s.c.matrix,
+                               .adds = t->adds,
+                               .scratch = s.scratch};
+    return s;
+}
+
+static void tear_down(const desk *d, setting *s)
+{
+    if (s->scratch_bytes > 0)
+        assert_ok(bp_device_free(d->device, s->scratch, s->scratch_bytes, d->stream));
+    end_sheet(d, &s->a);
+    end_sheet(d, &s->b);
+    end_sheet(d, &s->c);
+}
+
+/* Right, and the same bits when it is done again. */
+static void try_task(const desk *d, const task *t)
+{
+    bp_products *products = new_products(d->device, t->rows, t->columns, t->hidden, t->dtype);
+    setting s = set_up(d, products, t);
+    uint8_t *first = malloc(s.c.bytes), *second = malloc(s.c.bytes);
+    assert_non_null(first);
+    assert_non_null(second);
+    assert_ok(run_product(products, t->which, &s.work, d->stream));
+    download(d, &s.c, first);
+    check_result(t, &s.a, &s.b, &s.c, first);
+    upload(d, &s.c);
+    assert_ok(run_product(products, t->which, &s.work, d->stream));
+    download(d, &s.c, second);
+    assert_memory_equal(first, second, s.c.bytes);
+    free(first);
+    free(second);
+    tear_down(d, &s);
+    products->ops->destroy(products);
+}
+
+static const bp_dtype dtypes[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
+
+static void test_products(void **state)
+{
+    static const uint64_t shapes[][3] = {{1, 1, 1},     {1, 17, 5},    {7, 5, 3},      {2, 1, 9},
+                                         {33, 130, 64}, {40, 211, 96}, {1030, 2100, 2}};
+    (void)state;
+    desk d = new_desk();
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t j = 0; j < 3; j++)
+            for (int which = LOGITS; which <= WEIGHT_GRAD; which++)
+                for (int variant = 0; variant < 3; variant++) {
+                    task t = {(product)which, shapes[i][0], shapes[i][1], shapes[i][2], dtypes[j], BP_DTYPE_FP32, 1,
+                              false};
+                    if (variant == 1 && which != LOGITS)
+                        t.adds = true;
+                    if (variant == 2 && which == HIDDEN_GRAD)
+                        t.result = dtypes[j];
+                    if (variant > 0)
+                        t.alpha = 0.71f;
+                    if (shapes[i][0] < 1000 || variant == 2)
+                        try_task(&d, &t);
+                }
+    end_desk(&d);
+}
+
+/* What is there is overwritten, whatever it is, unless it is added to. */
+static void test_result_is_not_read(void **state)
+{
+    (void)state;
+    desk d = new_desk();
+    const task t = {WEIGHT_GRAD, 5, 6, 7, BP_DTYPE_BF16, BP_DTYPE_FP32, 1, false};
+    bp_products *products = new_products(d.device, t.rows, t.columns, t.hidden, t.dtype);
+    setting s = set_up(&d, products, &t);
+    memset(s.c.host, 0xff, s.c.bytes); /* NaN */
+    upload(&d, &s.c);
+    uint8_t *after = malloc(s.c.bytes);
+    assert_non_null(after);
+    assert_ok(run_product(products, t.which, &s.work, d.stream));
+    download(&d, &s.c, after);
+    check_result(&t, &s.a, &s.b, &s.c, after);
+    free(after);
+    tear_down(&d, &s);
+    products->ops->destroy(products);
+    end_desk(&d);
+}
+
+/* A mask over batches of COUNT rows, which begins in the midst of one. */
+#define COUNT 100u
+#define MASK_STRIDE 2
+#define MASK_BATCH (COUNT * MASK_STRIDE + 7)
+#define FIRST 95u
+
+static bool counts(uint64_t row)
+{
+    return (row * 7 + row / 9) % 3 != 0;
+}
+
+static void fill_mask(uint8_t *mask, uint64_t bytes, uint64_t rows)
+{
+    memset(mask, 0x55, bytes); /* between what is read */
+    for (uint64_t row = 0; row < rows; row++)
+        mask[(row + FIRST) / COUNT * MASK_BATCH + (row + FIRST) % COUNT * MASK_STRIDE] = counts(row);
+}
+
+/* Hidden states that a mask takes out are NaN, and their gradients zeros. */
+static void take_out(const desk *d, setting *s)
+{
+    for (uint64_t row = 0; row < s->b.rows; row++) {
+        if (counts(row))
+            continue;
+        memset(s->b.host + row * (uint64_t)s->b.matrix.stride * bytes_of(s->b.matrix.dtype), 0xff,
+               s->b.columns * bytes_of(s->b.matrix.dtype));
+        memset(s->a.host + row * (uint64_t)s->a.matrix.stride * bytes_of(s->a.matrix.dtype), 0,
+               s->a.columns * bytes_of(s->a.matrix.dtype));
+    }
+    upload(d, &s->a);
+    upload(d, &s->b);
+}
+
+/* What the reference computes with: zeros in their place. */
+static void zero_out(const setting *s)
+{
+    for (uint64_t row = 0; row < s->b.rows; row++)
+        if (!counts(row))
+            memset(s->b.host + row * (uint64_t)s->b.matrix.stride * bytes_of(s->b.matrix.dtype), 0,
+                   s->b.columns * bytes_of(s->b.matrix.dtype));
+}
+
+static void try_mask(const desk *d, const task *t)
+{
+    bp_products *products = new_products(d->device, t->rows, t->columns, t->hidden, t->dtype);
+    setting s = set_up(d, products, t);
+    const uint64_t bytes = ((t->rows + FIRST) / COUNT + 1) * MASK_BATCH;
+    uint8_t *mask = malloc(bytes), *after = malloc(s.c.bytes);
+    void *address;
+    assert_non_null(mask);
+    assert_non_null(after);
+    fill_mask(mask, bytes, t->rows);
+    take_out(d, &s);
+    assert_ok(bp_device_allocate(d->device, bytes, d->stream, &address));
+    assert_ok(bp_stream_copy(d->stream, address, mask, bytes));
+    assert_ok(bp_stream_synchronize(d->stream));
+    s.work.mask = (bp_row_mask){address, MASK_BATCH, MASK_STRIDE, COUNT, FIRST};
+    bp_status status = run_product(products, t->which, &s.work, d->stream);
+    if (products->ops->place == NULL) {
+        assert_int_equal(status, BP_ERR_UNSUPPORTED);
+        assert_non_null(strstr(bp_error_detail(), "CUDA kernels"));
+    } else {
+        assert_ok(status);
+        download(d, &s.c, after);
+        zero_out(&s);
+        check_result(t, &s.a, &s.b, &s.c, after);
+    }
+    assert_ok(bp_device_free(d->device, address, bytes, d->stream));
+    free(mask);
+    free(after);
+    tear_down(d, &s);
+    products->ops->destroy(products);
+}
+
+static void test_masked_rows(void **state)
+{
+    (void)state;
+    desk d = new_desk();
+    for (size_t j = 0; j < 3; j++)
+        for (int adds = 0; adds < 2; adds++) {
+            try_mask(&d, &(task){WEIGHT_GRAD, 7, 5, 3, dtypes[j], BP_DTYPE_FP32, 1, adds != 0});
+            try_mask(&d, &(task){WEIGHT_GRAD, 1030, 9, 140, dtypes[j], BP_DTYPE_FP32, 0.5f, adds != 0});
+        }
+    end_desk(&d);
+}
+
+/* fp32 as it is, or rounded once to a narrower dtype. */
+static void test_place(void **state)
+{
+    (void)state;
+    desk d = new_desk();
+    const char *emulated = getenv("FAKE_CUDA");
+    const bool has_kernels = emulated != NULL && strstr(emulated, "kernels=") != NULL;
+    for (size_t j = 0; j < 3; j++) {
+        bp_products *products = new_products(d.device, 9, 4, 213, dtypes[j]);
+        sheet a = new_sheet(&d, 9, 213, 214, BP_DTYPE_FP32), c = new_sheet(&d, 9, 213, 217, dtypes[j]);
+        const bp_product_work work = {.rows = 9, .hidden = 213, .a = a.matrix, .c = c.matrix};
+        assert_true(products->ops->place != NULL || (has_driver() && (!has_kernels || !is_emulated())));
+        if (products->ops->place != NULL) {
+            assert_ok(products->ops->place(products, &work, d.stream));
+            download(&d, &c, c.host);
+            for (uint64_t r = 0; r < 9; r++)
+                for (uint64_t i = 0; i < 213; i++)
+                    assert_true(fabs(element(&a, r, i) - element(&c, r, i)) <=
+                                (j == 0 ? 0 : rounding_of(dtypes[j])) * fabs(element(&a, r, i)));
+        }
+        end_sheet(&d, &a);
+        end_sheet(&d, &c);
+        products->ops->destroy(products);
+    }
+    end_desk(&d);
+}
+
+/* ---- streams and captures -------------------------------------------------------------------------------------------- */
+
+#define STREAMS 3
+
+/* Products of several streams at once, each with scratch memory of its own. */
+static void test_streams_beside_each_other(void **state)
+{
+    (void)state;
+    desk d[STREAMS] = {new_desk()};
+    const task t = {HIDDEN_GRAD, 30, 120, 50, BP_DTYPE_BF16, BP_DTYPE_BF16, 0.5f, false};
+    bp_products *products = new_products(d[0].device, t.rows, t.columns, t.hidden, t.dtype);
+    setting s[STREAMS];
+    for (int i = 0; i < STREAMS; i++) {
+        d[i].device = d[0].device;
+        if (i > 0)
+            assert_ok(bp_stream_create(d[0].device, NULL, &d[i].stream));
+        s[i] = set_up(&d[i], products, &t);
+    }
+    for (int round = 0; round < 5; round++)
+        for (int i = 0; i < STREAMS; i++)
+            assert_ok(run_product(products, t.which, &s[i].work, d[i].stream));
+    for (int i = STREAMS - 1; i >= 0; i--) {
+        uint8_t *after = malloc(s[i].c.bytes);
+        assert_non_null(after);
+        download(&d[i], &s[i].c, after);
+        check_result(&t, &s[i].a, &s[i].b, &s[i].c, after);
+        free(after);
+        tear_down(&d[i], &s[i]);
+        if (i > 0)
+            bp_stream_destroy(&d[i].stream);
+    }
+    products->ops->destroy(products);
+    end_desk(&d[0]);
+}
+
+static uint64_t allocations(void)
+{
+    static const char *const names[] = {"cuMemAlloc", "cuMemAllocAsync", "cuMemCreate"};
+    uint64_t (*calls)(const char *);
+    uint64_t sum = 0;
+    *(void **)&calls = driver_symbol("fake_cuda_calls");
+    for (size_t i = 0; calls != NULL && i < 3; i++)
+        sum += calls(names[i]);
+    return sum;
+}
+
+/* Captured once, launched three times: each adds. */
+static void test_captured(void **state)
+{
+    (void)state;
+    if (!has_driver())
+        return;
+    desk d = new_desk();
+    task t = {WEIGHT_GRAD, 20, 31, 17, BP_DTYPE_FP16, BP_DTYPE_FP32, 2, true};
+    bp_products *products = new_products(d.device, t.rows, t.columns, t.hidden, t.dtype);
+    setting s = set_up(&d, products, &t);
+    assert_ok(run_product(products, t.which, &s.work, d.stream)); /* whatever cuBLAS puts off to the first time */
+    upload(&d, &s.c);
+    bp_graph *graph = NULL;
+    const uint64_t before = allocations();
+    assert_ok(bp_graph_begin(d.stream));
+    assert_ok(run_product(products, t.which, &s.work, d.stream));
+    assert_ok(bp_graph_end(d.stream, &graph));
+    for (int i = 0; i < 3; i++)
+        assert_ok(bp_graph_launch(graph, d.stream));
+    assert_int_equal(allocations(), before);
+    uint8_t *after = malloc(s.c.bytes);
+    assert_non_null(after);
+    download(&d, &s.c, after);
+    t.alpha *= 3;
+    check_result(&t, &s.a, &s.b, &s.c, after);
+    free(after);
+    bp_graph_destroy(&graph);
+    tear_down(&d, &s);
+    products->ops->destroy(products);
+    end_desk(&d);
+}
+
+/* ---- what goes wrong ------------------------------------------------------------------------------------------------- */
+
+static void test_refused(void **state)
+{
+    (void)state;
+    bp_device *host = new_host();
+    bp_products *products = NULL;
+    assert_fails(bp_products_create_cublas(host, 4, 4, BP_DTYPE_BF16, &products), BP_ERR_INVALID_ARGUMENT,
+                 "cuda device");
+    assert_fails(bp_products_create_cublas(host, 4, 4, BP_DTYPE_FP64, &products), BP_ERR_INVALID_ARGUMENT, "fp64");
+    assert_null(products);
+    bp_device_destroy(&host);
+}
+
+static void test_each_call_fails(void **state)
+{
+    static const struct {
+        const char *function;
+        int error;
+        bp_status status;
+        const char *words;
+    } cases[] = {
+        {"cublasCreate", 1, BP_ERR_DEVICE, "does not start"},
+        {"cublasCreate", 3, BP_ERR_NO_DEVICE_MEMORY, "CUBLAS_STATUS_ALLOC_FAILED"},
+        {"cublasSetMathMode", 7, BP_ERR_DEVICE, "sums in fp32"},
+        {"cublasSetStream", 1, BP_ERR_DEVICE, "stream"},
+        {"cublasSetWorkspace", 7, BP_ERR_DEVICE, "scratch"},
+        {"cublasGemmEx", 15, BP_ERR_UNSUPPORTED, "a product of 4 x 6 by 6 x 5 (bf16, fp32)"},
+        {"cublasGemmEx", 13, BP_ERR_DEVICE, "CUBLAS_STATUS_EXECUTION_FAILED (13)"},
+    };
+    (void)state;
+    bool (*fail_call)(const char *, uint64_t, int);
+    uint64_t (*handles)(void);
+    *(void **)&fail_call = cublas_symbol("fake_cublas_fail");
+    *(void **)&handles = cublas_symbol("fake_cublas_handles");
+    if (fail_call == NULL || handles == NULL)
+        return;
+    desk d = new_desk();
+    const task t = {LOGITS, 4, 5, 6, BP_DTYPE_BF16, BP_DTYPE_FP32, 1, false};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bp_products *products = new_products(d.device, t.rows, t.columns, t.hidden, t.dtype), *second = NULL;
+        setting s = set_up(&d, products, &t);
+        assert_int_equal(handles(), 1);
+        assert_true(fail_call(cases[i].function, 1, cases[i].error));
+        bp_status status = bp_products_create_cublas(d.device, t.rows, t.hidden, t.dtype, &second);
+        if (status == BP_OK)
+            status = run_product(second, t.which, &s.work, d.stream);
+        assert_int_equal(status, cases[i].status);
+        if (strstr(bp_error_detail(), cases[i].words) == NULL)
+            fail_msg("\"%s\" does not say \"%s\"", bp_error_detail(), cases[i].words);
+        if (second != NULL) {
+            assert_ok(run_product(second, t.which, &s.work, d.stream));
+            assert_ok(bp_stream_synchronize(d.stream));
+            second->ops->destroy(second);
+        }
+        assert_int_equal(handles(), 1);
+        tear_down(&d, &s);
+        products->ops->destroy(products);
+    }
+    end_desk(&d);
+}
+
+/* A driver of CUDA 12 takes no cuBLAS of CUDA 13. */
+static void test_without_cublas(void **state)
+{
+    (void)state;
+    if (dlopen("libcublas.so.12", RTLD_LAZY) != NULL)
+        skip_all("this machine has a cuBLAS of CUDA 12");
+    desk d = new_desk();
+    bp_products *products = NULL;
+    assert_fails(bp_products_create_cublas(d.device, 4, 4, BP_DTYPE_BF16, &products), BP_ERR_UNSUPPORTED,
+                 "cuBLAS was not found", "libcublas.so.12");
+    assert_null(strstr(bp_error_detail(), "so.13"));
+    assert_null(products);
+    end_desk(&d);
+}
+
+int main(int count, char **arguments)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_result_is_not_read),
+        cmocka_unit_test(test_masked_rows),
+        cmocka_unit_test(test_place),
+        cmocka_unit_test(test_streams_beside_each_other),
+        cmocka_unit_test(test_captured),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_each_call_fails),
+    };
+    const struct CMUnitTest without[] = {cmocka_unit_test(test_without_cublas)};
+    if (count > 1 && strcmp(arguments[1], "without") == 0)
+        return cmocka_run_group_tests(without, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,65 @@
+/* Calls of host engines: tensors with gaps and strides, what a forward and a backward make of them, and whether that is right. */
+#ifndef BP_TESTS_KERNELS_HOST_CALLS_H
+#define BP_TESTS_KERNELS_HOST_CALLS_H
+
+#include <bucketpool/device.h>
+
+#include "logprob/engine.h"
+#include "rows.h"
+
+#define assert_ok(call) assert_int_equal((call), BP_OK)
+
+/* An engine, its device, and streams of it. */
+typedef struct kit {
+    bp_device *device;
+    bp_stream *streams[2];
+    bp_engine *engine;
+} kit;
+
+kit open_kit(uint32_t threads, uint32_t kernels, uint64_t columns);
+void close_kit(kit *k);
+
+typedef struct call_options {
+    uint64_t batch, sequence, columns;
+    int dtype, out_dtype;
+    float scale;
+    row_kind kind; /* of the even tokens; the others are normal */
+    int with_mask, with_entropy, in_place, narrow_targets, same_upstream;
+    uint64_t seed;
+} call_options;
+
+/* Memory of a call; everything that is written is poisoned. */
+typedef struct call {
+    call_options o;
+    char *logits, *out; /* out: the logits, in place */
+    size_t logits_bytes, out_bytes;
+    void *targets;
+    uint8_t *mask;
+    float *logprob, *entropy, *saved, *logprob_grad, *entropy_grad;
+    size_t values; /* of each of those */
+    bp_partial *partials;
+    bp_bad_target bad;
+    bp_partials_work forward;
+    bp_finish_work finish;
+    bp_gradient_work backward;
+} call;
+
+call new_call(const call_options *options);
+void end_call(call *c);
+
+/* Forward, and backward. */
+void enqueue_forward(const kit *k, unsigned stream, const call *c);
+void enqueue_backward(const kit *k, unsigned stream, const call *c);
+/* Both, and waits. */
+void run_call(const kit *k, const call *c);
+
+/* Of a token. */
+int64_t target_of(const call *c, uint64_t token);
+int is_masked(const call *c, uint64_t token);
+
+/* All outputs against fp64, and that nothing else was written. `original`: a call of the same options that was not run. */
+void check_call(const char *name, const call *c, const call *original);
+/* Whether two calls of the same options have the same bits everywhere. */
+int calls_are_equal(const call *a, const call *b);
+
+#endif

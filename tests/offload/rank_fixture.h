@@ -1,0 +1,58 @@
+/* Ranks that are threads, each with a pool whose memory is registered, and a device that says what it does. */
+#ifndef BP_TEST_OFFLOAD_RANK_FIXTURE_H
+#define BP_TEST_OFFLOAD_RANK_FIXTURE_H
+
+#include "../comms/ranks.h"
+#include "faults.h"
+
+#define MOST_COMMS 2
+
+typedef struct scene scene;
+
+/* What a rank's device is asked for, and what fails there. */
+typedef struct watch {
+    scene *s;
+    uint32_t rank;
+    faults faults;
+    unsigned wrong; /* memory that went or came while it was registered */
+} watch;
+
+struct scene {
+    uint32_t ranks, comms;
+    store stores[MOST_RANKS];
+    watch watches[MOST_RANKS];
+    meeting meetings[MOST_COMMS][MOST_RANKS], joints[MOST_COMMS][MOST_RANKS];
+    rank ends[MOST_COMMS][MOST_RANKS];
+    bp_comm *handles[MOST_COMMS][MOST_RANKS];
+    bp_registration_entry entries[MOST_RANKS][4];
+    size_t count[MOST_RANKS];
+    bp_registration *made[MOST_RANKS];
+    /* of the last call */
+    trip trip;
+    stage which;
+    bp_status status[MOST_RANKS];
+    char detail[MOST_RANKS][512];
+};
+
+/* All ranks in one communicator "dp"; every slab is registered, of state, main gradients and optimizer as a group "shards". */
+scene *new_line(uint32_t ranks);
+/* Four ranks: rows of two ("dp") for all slabs, columns of two ("outer") for the shards. */
+scene *new_grid(void);
+void close_scene(scene *s); /* nothing is left, nothing was wrong: asserted */
+
+void register_all(scene *s);
+void deregister_all(scene *s);
+size_t live_in(const scene *s); /* windows */
+
+/* On all ranks at once. */
+void call_all(scene *s, const trip *t, stage which);
+void assert_all_ok(const scene *s);
+/* The same error on all ranks. */
+void assert_common(const scene *s, bp_status status, const char *word, const char *more);
+/* The group is there on every rank. */
+void assert_all(const scene *s, const char *group, bp_residency residency);
+/* Asserted calls until all are before the stage. */
+void advance_all(scene *s, const trip *t, stage which);
+void assert_bytes_everywhere(scene *s);
+
+#endif

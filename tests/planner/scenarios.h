@@ -1,0 +1,104 @@
+/* What the tests of plans are made of: models, buckets and schedules, by hand or at random, and plans of them. */
+#ifndef BP_TEST_PLANNER_SCENARIOS_H
+#define BP_TEST_PLANNER_SCENARIOS_H
+
+#include <bucketpool/plan.h>
+
+#include <stdbool.h>
+
+#define PARAM BP_ROLE_BIT(BP_ROLE_PARAM)
+#define TRANSPOSE BP_ROLE_BIT(BP_ROLE_PARAM_TRANSPOSE)
+#define GRAD BP_ROLE_BIT(BP_ROLE_GRAD)
+#define GRAD_COMM BP_ROLE_BIT(BP_ROLE_GRAD_COMM)
+#define STATE BP_ROLES_STATE /* all of it: shards of parameters, gradients and the optimizer */
+#define ALIGNMENT 256
+
+#define MOST_REQUESTS 256 /* of a world that the naive references are given */
+
+/* ---- statuses ------------------------------------------------------------------------------------------------------ */
+
+#define assert_ok(status) check_ok(status, #status, __FILE__, __LINE__)
+#define assert_fails(status, expected, ...)                                                                            \
+    check_failure(status, expected, (const char *const[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
+
+void check_ok(bp_status status, const char *call, const char *file, int line);
+
+/* The status, and what the detail must mention. */
+void check_failure(bp_status status, bp_status expected, const char *const *words, const char *file, int line);
+
+/* ---- random numbers ------------------------------------------------------------------------------------------------ */
+
+/* The same cases on every machine. */
+uint32_t random_below(uint32_t limit);
+void seed(uint64_t value);
+
+/* ---- models -------------------------------------------------------------------------------------------------------- */
+
+bp_model *new_model(void);
+int32_t add_unit(bp_model *model, const char *name, int32_t parent);
+/* A unit called "u<number>". */
+int32_t add_numbered_unit(bp_model *model, uint32_t number);
+void add_bucket(bp_model *model, int32_t unit, bp_dtype dtype, uint64_t numel, uint64_t padded_numel);
+bp_status try_event(bp_model *model, uint32_t acquire, int32_t unit, int32_t bucket);
+void add_event(bp_model *model, uint32_t acquire, int32_t unit, int32_t bucket);
+
+/* Units of 1 to 3 buckets, each of one of two sizes and two dtypes, sometimes padded further than its twin. */
+bp_model *random_model(uint32_t units);
+
+/* A valid recording: units are acquired and released at random, whole or bucket by bucket, each at least once. */
+void record_randomly(bp_model *model, bool by_bucket);
+
+bp_model *make_mixed(void);
+bp_model *make_fp8(void);
+
+/* ---- worlds -------------------------------------------------------------------------------------------------------- */
+
+typedef struct world_options {
+    uint32_t roles, prefetch, grad_units, eval, recorded;
+    bp_dtype grad_dtype, grad_comm_dtype;
+} world_options;
+
+extern const world_options DEFAULTS;
+extern const world_options PARAM_ONLY;
+
+/* What a plan is made of. */
+typedef struct world {
+    bp_model *model;
+    bp_buckets *buckets;
+    bp_schedule *schedule;
+} world;
+
+/* Takes the model over. */
+world make_world(bp_model *model, world_options options);
+void end_world(world *w);
+
+/* The intervals of a request. */
+const bp_interval *intervals_of(const bp_schedule *schedule, size_t request, size_t *count);
+
+/* Kinds of units, a letter each, in order; 'x' 100 elements, 'y' 200, 'z' 300. */
+world world_of_kinds(const char *kinds);
+
+/* ---- plans --------------------------------------------------------------------------------------------------------- */
+
+bp_plan_config plan_config(bp_policy policy, uint32_t copies, bp_fallback fallback);
+bp_plan *make_plan(const world *w, bp_policy policy, uint32_t copies, bp_fallback fallback);
+bp_plan *make_max(const world *w, uint32_t copies);
+
+uint64_t aligned(uint64_t bytes);
+
+/* What a plan contains, to be changed before another plan is made of it (bp_plan_from_info). `info` has the arrays; its counts may be
+ * lowered. */
+typedef struct contents {
+    bp_plan_info info;
+    bp_plan_request *requests;
+    bp_plan_slab *slabs;
+    bp_plan_class *classes;
+} contents;
+
+contents copy_contents(const bp_plan *plan);
+void free_contents(contents *c);
+
+/* The same plan, as one that was saved and read. */
+bp_plan *copy_plan(const bp_plan *plan);
+
+#endif
