@@ -1,3 +1,4 @@
+/* Hybrid models of any length, for the planner's benchmarks. */
 #include "hybrids.h"
 
 #include <stdio.h>

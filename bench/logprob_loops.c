@@ -1,3 +1,4 @@
+/* Baselines of log-probability kernels: scalar loops with libm, and loops that only move as much memory. */
 #include "logprob_loops.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* The measured results against plain computations in double precision, for some tokens of each row. */
 #include "bench/command/report.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* The device that a bench measures, its stream, and time on that stream. */
 #include "bench/command/device.h"
 
 #include <stdio.h>

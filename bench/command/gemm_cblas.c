@@ -1,3 +1,4 @@
+/* Matrix products by the CBLAS that the library was built with. */
 #include <dlfcn.h>
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+/* Matrix products by the cuBLAS of this process or machine. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* The pool of release groups that `bench offload` moves, through the library and by plain copies. */
 #include "bench/command/offload.h"
 
 #include <stdio.h>

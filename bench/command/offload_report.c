@@ -1,3 +1,4 @@
+/* The answers of `bench offload`: a table or a document. */
 #include "bench/command/offload.h"
 
 #include <stdio.h>

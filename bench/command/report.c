@@ -1,3 +1,4 @@
+/* The answers of `bench logprob`: a table or a document. */
 #include "bench/command/report.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* The layout of a pool: from the plan's slabs, classes and requests to segments with addresses. */
 #include "allocators/layout.h"
 
 #include <stdlib.h>

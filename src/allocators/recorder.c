@@ -1,3 +1,4 @@
+/* The event ring of a pool, the traces that callers read from it, and a trace as a recorded schedule. */
 #include "allocators/recorder.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Residency of slabs, for requests and graphs: refusing, closing and reopening a release group's memory. */
 #include "allocators/residency.h"
 
 #include "allocators/capture.h"

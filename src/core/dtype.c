@@ -1,3 +1,4 @@
+/* Element types: bits, names and their other spellings, storage types, bytes. */
 #include <bucketpool/dtype.h>
 
 #include <stdbool.h>

@@ -1,3 +1,4 @@
+/* Growing arrays and strings, with checked sizes. */
 #include "core/memory.h"
 
 #include <stdint.h>

@@ -1,3 +1,4 @@
+/* Counts forks, and words the error of an object that is used in a forked child. */
 #include "core/process.h"
 
 #include <pthread.h>

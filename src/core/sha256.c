@@ -1,3 +1,4 @@
+/* SHA-256 as FIPS 180-4 has it. */
 #include "core/sha256.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Names of status codes, the version, and the error detail of each thread. */
 #include <bucketpool/status.h>
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Reservations of address space, and the check of every MAP_FIXED against them. */
 #include "devices/address_space.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Output files: staged without a name or under one of their own, renamed when whole. Inputs: regular files only. */
 #include "files/files.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* The JSON writer: nesting, escapes, numbers, and the first failure. */
 #include "files/json_writer.h"
 
 #include <inttypes.h>

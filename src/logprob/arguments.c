@@ -1,3 +1,4 @@
+/* Checks what callers hand to the clients, and turns it into the work of kernels. */
 #include "logprob/arguments.h"
 
 #include <math.h>

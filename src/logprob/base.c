@@ -1,3 +1,4 @@
+/* The parts that all clients share: engine, workspaces, ranks, and the way from partial sums to outputs. */
 #include "logprob/base.h"
 
 #include <bucketpool/cuda.h>

@@ -1,3 +1,4 @@
+/* Workspaces of a client: planned as requests, served by a pool of the client's own. */
 #include "logprob/workspace.h"
 
 #include <bucketpool/cuda.h>

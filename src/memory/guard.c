@@ -1,3 +1,4 @@
+/* Guard mode's pages and redzones. */
 #include "memory/guard.h"
 
 #include <string.h>

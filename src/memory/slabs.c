@@ -1,3 +1,4 @@
+/* Slabs: made with one physical handle each, mapped and unmapped, and the residency observers that are called then. */
 #include "memory/slabs.h"
 
 #include <stdlib.h>

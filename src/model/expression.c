@@ -1,3 +1,4 @@
+/* Compiles and evaluates the expressions of architecture tables. */
 #include "model/expression.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Models as objects: adding units, parameters, buckets and events, validation, contents. */
 #include "model/model.h"
 
 #include <bucketpool/schedule.h>

@@ -1,3 +1,4 @@
+/* Reductions of fp16 and bf16 in fp32, rounded to nearest even after each step. */
 #include "mpi/halves.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Asks the environment whether a tool listens to NVTX. */
 #include "nvtx/nvtx.h"
 
 #include <stdlib.h>

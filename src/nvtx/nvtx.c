@@ -1,3 +1,4 @@
+/* NVTX through its headers: ranges, memory heaps and regions. */
 #include "nvtx/nvtx.h"
 
 #include <nvtx3/nvToolsExt.h>

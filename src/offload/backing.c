@@ -1,3 +1,4 @@
+/* Host memory of an offloaded group: pinned or staged, one piece for each slab. */
 #include "offload/offload.h"
 
 #include <errno.h>

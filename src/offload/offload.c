@@ -1,3 +1,4 @@
+/* Offloads as objects, and leases for readers of memory that must stay resident. */
 #include "offload/offload.h"
 
 #include <stdlib.h>

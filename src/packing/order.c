@@ -1,3 +1,4 @@
+/* An order of the items with few live neighbours at a time, for the order sweep. */
 #include "packing/order.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Places items from the bottom up, propagates lower bounds to the others, and undoes both. */
 #include "packing/placing.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Covers every conflict of an instance with cliques. */
 #include "packing/sections.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* The lower bound of a role: its peak live bytes. */
 #include "plan/bound.h"
 
 #include <stdlib.h>

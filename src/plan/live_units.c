@@ -1,3 +1,4 @@
+/* The live ranges of a role's units, and copies for them: greedy coloring, then a bounded exact search. */
 #include "plan/live_units.h"
 
 #include <stdlib.h>

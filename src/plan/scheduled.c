@@ -1,3 +1,4 @@
+/* Offsets of policy scheduled: the conflict graph of a role's requests, packed. */
 #include "plan/scheduled.h"
 
 #include <stdlib.h>

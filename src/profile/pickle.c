@@ -1,3 +1,4 @@
+/* Writes Python's pickle format, protocol 2. */
 #include "profile/pickle.h"
 
 #include <string.h>

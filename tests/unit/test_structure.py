@@ -113,6 +113,14 @@ class Structure(unittest.TestCase):
         folders = {f for f in os.listdir(os.path.join(ROOT, "src")) if os.path.isdir(os.path.join(ROOT, "src", f))}
         self.assertEqual(folders, set(MAY_INCLUDE))
 
+    def test_documents_name_files_that_exist(self):
+        for document in ("CONTRIBUTING.md", "docs/architecture.md"):
+            with open(os.path.join(ROOT, document), encoding="utf-8") as file:
+                named = re.findall(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:c|h|py|cpp|cuh|cu))`", file.read())
+            self.assertGreater(len(named), 10)
+            for path in named:
+                self.assertTrue(any(os.path.exists(os.path.join(ROOT, base, path)) for base in ("", "src", "include")), f"{document}: {path}")
+
     def test_rooms_are_small(self):
         """So that the file of a feature can be guessed from the tree."""
         for root in ("src", "tools", "bench", "tests"):

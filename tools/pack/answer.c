@@ -1,3 +1,4 @@
+/* Packs a file, or checks the offsets that it has. */
 #include "pack/answer.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* The answers of `pack`: lines, a table or a document. */
 #include "pack/report.h"
 
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* The picture of a placement: items by offset and time. */
 #include "pictures/packing.h"
 
 #include <math.h>

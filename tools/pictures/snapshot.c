@@ -1,3 +1,4 @@
+/* Pictures of recorded steps: live ranges by address and time, and the holders of the peak. */
 #include "pictures/snapshot.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Finds a model by its path, or by the name of a bundled one. */
 #include "plan/models.h"
 
 #include <dirent.h>

@@ -1,3 +1,4 @@
+/* The options of schedules, declared, parsed and checked. */
 #include "plan/options.h"
 
 #include <stdlib.h>

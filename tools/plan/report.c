@@ -1,3 +1,4 @@
+/* Writes bucketpool.report/1. */
 #include "plan/report.h"
 
 #include "shared/cli.h"

@@ -1,3 +1,4 @@
+/* The options of `run`. */
 #include "run/options.h"
 
 #include <argp.h>

@@ -1,3 +1,4 @@
+/* Turns a schedule into the acquires, fills, checks and releases of each step. */
 #include "run/program.h"
 
 #include <stdio.h>

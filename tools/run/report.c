@@ -1,3 +1,4 @@
+/* The answers of `run`: lines, or bucketpool.run/1. */
 #include "run/report.h"
 
 #include <stdarg.h>

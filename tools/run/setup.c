@@ -1,3 +1,4 @@
+/* Makes the device, the plan at its scale, and the pool of a run. */
 #include "run/setup.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Turns a pool's trace into a model with a recorded schedule. */
 #include "run/trace_model.h"
 
 #include <stdio.h>

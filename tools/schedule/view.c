@@ -1,3 +1,4 @@
+/* A schedule step by step: acquires, releases, live bytes and their peak. */
 #include "schedule/view.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Short names of units and steps. */
 #include "shared/names.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Output files of a command, which appear together or not at all. */
 #include "shared/outputs.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Progress on standard error: one line on a terminal, a line every few seconds elsewhere. */
 #include "shared/progress.h"
 
 #include <signal.h>

@@ -1,3 +1,4 @@
+/* Tables of text cells by libsmartcols, with the first failure remembered. */
 #include "shared/sheet.h"
 
 #include <stdio.h>

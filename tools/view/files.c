@@ -1,3 +1,4 @@
+/* Reads the snapshots that `view` is given, by rank and step. */
 #include "view/files.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Writes the page of `view --html`. */
 #include "view/page.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* The tables of `view`, and the comparison of ranks. */
 #include "view/report.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Writes bucketpool.view/1. */
 #include "files/json_writer.h"
 #include "shared/cli.h"
 #include "view/compare.h"

@@ -1,3 +1,4 @@
+/* Plays a snapshot's events: live ranges, live bytes, the peak and its holders. */
 #include "view/timeline.h"
 
 #include <stdio.h>

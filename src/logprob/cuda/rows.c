@@ -1,3 +1,4 @@
+/* Copies rows on a cuda device, for the products of the fused head. */
 #include "logprob/cuda/rows.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* The list of families, and the tables that several of them share. */
 #include "model/families/common.h"
 
 #include "model/architecture.h"
