@@ -431,7 +431,7 @@ static bp_status packing_read_add_item(packing_reader *r, const bp_csv_field *fi
 {
     bp_packing_file *file = r->file;
     const bp_csv_field *gaps = file->has_column[BP_COLUMN_GAPS] ? &fields[BP_COLUMN_GAPS] : NULL;
-    uint64_t lower, upper, size;
+    uint64_t lower = 0, upper = 0, size = 0;
     BP_TRY(check_id(r, &fields[BP_COLUMN_ID]));
     BP_TRY(packing_read_number(r, fields, BP_COLUMN_LOWER, &lower));
     BP_TRY(packing_read_number(r, fields, BP_COLUMN_UPPER, &upper));
