@@ -3,62 +3,15 @@
 
 #include <bucketpool/logprob.h>
 
-#include <argp.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "shared/cli.h"
+#include "shared/options.h"
 
 #define MOST_SIZE                                                                                                      \
     (UINT64_C(1) << 40) /* of a list's values: products of two fit 64 bits often enough to be told when not */
-
-enum {
-    OPT_SEQ = OPTIONS_COMMAND_KEY,
-    OPT_VOCAB,
-    OPT_CHUNK,
-    OPT_DTYPE,
-    OPT_GRAD_DTYPE,
-    OPT_ENTROPY,
-    OPT_HEAD,
-    OPT_DEVICE,
-    OPT_THREADS,
-    OPT_KERNELS,
-    OPT_TURNS,
-    OPT_SCALE,
-    OPT_JSON,
-    OPT_COLOR,
-    OPT_USAGE
-};
-
-static const struct argp_option bench_table[] = {
-    {0, 0, 0, 0, "Shapes:", 1},
-    {"seq", OPT_SEQ, "LIST", 0, "Sequence lengths (default 32768,65536,131072)", 0},
-    {"vocab", OPT_VOCAB, "LIST", 0, "Vocabulary sizes (default 32000,64000,128000)", 0},
-    {"chunk", OPT_CHUNK, "LIST", 0,
-     "Tokens in one piece, or none (default none,32,1024,4096,8192,16384; with --head 1024)", 0},
-    {"scale", OPT_SCALE, "N", 0,
-     "Divides the sequence lengths; auto: by the smallest power of two with which the largest logits and their "
-     "gradient fit half of the device's free memory (default: 1 with --seq, else auto)",
-     0},
-    {"dtype", OPT_DTYPE, "T", 0, "Of the logits: bf16, fp16 or fp32 (default bf16)", 0},
-    {"grad-dtype", OPT_GRAD_DTYPE, "G", 0, "Of their gradient: fp32, logits, or in-place (default fp32)", 0},
-    {"entropy", OPT_ENTROPY, 0, 0, "Entropies and their gradient, too", 0},
-    {"head", OPT_HEAD, "H", 0,
-     "The fused head instead, with hidden size H: logits are never stored. Its time is compared with that of its "
-     "matrix products alone",
-     0},
-    {0, 0, 0, 0, "Machine:", 2},
-    {"device", OPT_DEVICE, "D", 0, "host, cuda or cuda:N (default host)", 0},
-    {"threads", OPT_THREADS, "N", 0, "Of the host (default: as many as OpenMP would take)", 0},
-    {"kernels", OPT_KERNELS, "K", 0, "Of the host: plain, avx2, avx512 or auto (default auto)", 0},
-    {"turns", OPT_TURNS, "N", 0, "Measures everything N times, taking turns, and prints medians (default 5)", 0},
-    {0, 0, 0, 0, "Output:", 3},
-    {"json", OPT_JSON, 0, 0, "Print a bucketpool.bench/1 document", 0},
-    {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
-    {"help", '?', 0, 0, "Print this list", -1},
-    {"usage", OPT_USAGE, 0, 0, "Print a short usage message", -1},
-    {0, 0, 0, 0, 0, 0},
-};
 
 static const choice devices[] = {{"host", 0}, {"cuda", 1}, {0, 0}};
 static const choice dtypes[] = {{"bf16", BP_DTYPE_BF16}, {"fp16", BP_DTYPE_FP16}, {"fp32", BP_DTYPE_FP32}, {0, 0}};
@@ -116,64 +69,76 @@ static int parse_list(const char *option, const char *text, bool takes_none, ben
 
 /* `scale_given`: what no other field says. */
 typedef struct bench_parsed {
-    bench_options *options;
+    bench_options options; /* first: the table sets it */
     bool scale_given;
 } bench_parsed;
 
-static int parse_scale(const char *text, bench_parsed *parsed)
+static int parse_seq(const char *name, const char *text, void *options)
 {
+    return parse_list(name, text, false, &((bench_options *)options)->seq);
+}
+
+static int parse_vocab(const char *name, const char *text, void *options)
+{
+    return parse_list(name, text, false, &((bench_options *)options)->vocab);
+}
+
+static int parse_chunk(const char *name, const char *text, void *options)
+{
+    return parse_list(name, text, true, &((bench_options *)options)->chunk);
+}
+
+static int parse_scale(const char *name, const char *text, void *options)
+{
+    bench_parsed *parsed = options;
     parsed->scale_given = true;
-    parsed->options->scale = 0;
-    return strcmp(text, "auto") == 0 ? EXIT_GO_ON : value_number("scale", text, 1, MOST_SIZE, &parsed->options->scale);
+    parsed->options.scale = 0;
+    return strcmp(text, "auto") == 0 ? EXIT_GO_ON : value_number(name, text, 1, MOST_SIZE, &parsed->options.scale);
 }
 
-static int parse_one(int key, char *text, bench_parsed *parsed)
+static int parse_device(const char *name, const char *text, void *options)
 {
-    bench_options *o = parsed->options;
-    int value = 0, code;
-    switch (key) {
-    case OPT_SEQ: return parse_list("seq", text, false, &o->seq);
-    case OPT_VOCAB: return parse_list("vocab", text, false, &o->vocab);
-    case OPT_CHUNK: return parse_list("chunk", text, true, &o->chunk);
-    case OPT_DTYPE:
-        code = value_choice("dtype", text, dtypes, &value);
-        o->dtype = (bp_dtype)value;
-        return code;
-    case OPT_GRAD_DTYPE:
-        code = value_choice("grad-dtype", text, gradients, &value);
-        o->gradient = (bench_gradient)value;
-        return code;
-    case OPT_ENTROPY: o->entropy = true; return EXIT_GO_ON;
-    case OPT_HEAD: return value_number("head", text, 1, MOST_SIZE, &o->head);
-    case OPT_DEVICE:
-        code = value_device(text, devices, &value, &o->ordinal);
-        o->cuda = value == 1;
-        return code;
-    case OPT_THREADS: return value_u32("threads", text, 1, &o->threads);
-    case OPT_KERNELS:
-        code = value_choice("kernels", text, kernel_kinds, &value);
-        o->kernels = (uint32_t)value;
-        return code;
-    case OPT_TURNS: return value_number("turns", text, 1, 10000, &o->turns);
-    case OPT_SCALE: return parse_scale(text, parsed);
-    case OPT_JSON: o->json = true; return EXIT_GO_ON;
-    default: return value_color(text, &o->color);
-    }
+    bench_options *o = options;
+    int value = 0, code = value_device(text, devices, &value, &o->ordinal);
+    (void)name;
+    o->cuda = value == 1;
+    return code;
 }
 
-static error_t parse_key(int key, char *text, struct argp_state *state)
-{
-    if (key == ARGP_KEY_ARG)
-        exit(cli_fail(EXIT_BAD_INPUT, "bench logprob: \"%.60s\" is not an option, and there are no arguments", text));
-    if (key == ARGP_KEY_ERROR)
-        options_refuse(state);
-    if (key < OPT_SEQ || key > OPT_COLOR)
-        return ARGP_ERR_UNKNOWN;
-    int code = parse_one(key, text, state->input);
-    if (code != EXIT_GO_ON)
-        exit(code); /* the message is out */
-    return 0;
-}
+#define FIELD(member) offsetof(bench_options, member)
+
+static const option_row bench_table[] = {
+    {.kind = OPTION_HEADING, .text = "Shapes:", .group = 1},
+    {"seq", "LIST", "Sequence lengths (default 32768,65536,131072)", OPTION_OWN, .parse = parse_seq},
+    {"vocab", "LIST", "Vocabulary sizes (default 32000,64000,128000)", OPTION_OWN, .parse = parse_vocab},
+    {"chunk", "LIST", "Tokens in one piece, or none (default none,32,1024,4096,8192,16384; with --head 1024)",
+     OPTION_OWN, .parse = parse_chunk},
+    {"scale", "N",
+     "Divides the sequence lengths; auto: by the smallest power of two with which the largest logits and their "
+     "gradient "
+     "fit half of the device's free memory (default: 1 with --seq, else auto)",
+     OPTION_OWN, .parse = parse_scale},
+    {"dtype", "T", "Of the logits: bf16, fp16 or fp32 (default bf16)", OPTION_CHOICE, FIELD(dtype), dtypes},
+    {"grad-dtype", "G", "Of their gradient: fp32, logits, or in-place (default fp32)", OPTION_CHOICE, FIELD(gradient),
+     gradients},
+    {"entropy", NULL, "Entropies and their gradient, too", OPTION_FLAG, FIELD(entropy)},
+    {"head", "H",
+     "The fused head instead, with hidden size H: logits are never stored. Its time is compared with that of its "
+     "matrix "
+     "products alone",
+     OPTION_U64, FIELD(head), .least = 1, .most = MOST_SIZE},
+    {.kind = OPTION_HEADING, .text = "Machine:", .group = 2},
+    {"device", "D", "host, cuda or cuda:N (default host)", OPTION_OWN, .parse = parse_device},
+    {"threads", "N", "Of the host (default: as many as OpenMP would take)", OPTION_U32, FIELD(threads), .least = 1},
+    {"kernels", "K", "Of the host: plain, avx2, avx512 or auto (default auto)", OPTION_CHOICE, FIELD(kernels),
+     kernel_kinds},
+    {"turns", "N", "Measures everything N times, taking turns, and prints medians (default 5)", OPTION_U64,
+     FIELD(turns), .least = 1, .most = 10000},
+    {.kind = OPTION_HEADING, .text = "Output:", .group = 3},
+    {"json", NULL, "Print a bucketpool.bench/1 document", OPTION_FLAG, FIELD(json)},
+    {"color", "WHEN", "auto, always or never (default auto)", OPTION_COLOR, FIELD(color)},
+    OPTION_END,
+};
 
 /* ---- what belongs together --------------------------------------------------------------------------------------------------- */
 
@@ -216,7 +181,7 @@ static bench_list list_of(size_t count, const uint64_t *values)
 
 static void set_defaults(bench_parsed *parsed)
 {
-    bench_options *o = parsed->options;
+    bench_options *o = &parsed->options;
     if (!parsed->scale_given)
         o->scale = o->seq.count > 0 ? 1 : 0;
     if (o->seq.count == 0)
@@ -231,21 +196,20 @@ static void set_defaults(bench_parsed *parsed)
 
 int bench_options_parse(int argc, char **argv, bench_options *options)
 {
-    *options = (bench_options){.dtype = BP_DTYPE_BF16, .turns = 5, .color = "auto"};
-    bench_parsed parsed = {.options = options};
-    static const struct argp argp = {
-        bench_table,
-        parse_key,
-        "",
-        "Measures log-probabilities of tokens and the gradient of their logits, forward and backward, beside the "
-        "device's own speed of copying.\vEvery result is checked against a computation in double precision, for some "
-        "tokens. Exit: 0 measured, 1 a result was wrong, 2 bad input, 3 environment.",
-        0,
-        0,
-        0};
-    int code = options_read(argc, argv, "bench logprob", &argp, &parsed);
+    bench_parsed parsed = {.options = {.dtype = BP_DTYPE_BF16, .turns = 5, .color = "auto"}};
+    const options_command reading = {
+        .name = "bench logprob",
+        .arguments = "",
+        .text =
+            "Measures log-probabilities of tokens and the gradient of their logits, forward and backward, beside the "
+            "device's own speed of copying.\vEvery result is checked against a computation in double precision, for "
+            "some tokens. Exit: 0 measured, 1 a result was wrong, 2 bad input, 3 environment.",
+        .tables = {bench_table},
+        .options = &parsed};
+    int code = options_read(argc, argv, &reading);
     if (code != EXIT_GO_ON)
         return code;
     set_defaults(&parsed);
+    *options = parsed.options;
     return check(options);
 }

@@ -1,8 +1,8 @@
 /* `bucketpool pack`: packs instances or checks placements; lines, table, report, picture and CSV file. */
 #include "pack/answer.h"
 
-#include <argp.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,67 +10,28 @@
 #include "pack/report.h"
 #include "pictures/packing.h"
 #include "shared/cli.h"
+#include "shared/options.h"
 #include "shared/outputs.h"
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
-enum {
-    OPT_CAPACITY = OPTIONS_COMMAND_KEY,
-    OPT_WORK,
-    OPT_CHECK,
-    OPT_JSON,
-    OPT_PLOT,
-    OPT_COLOR,
-    OPT_USAGE,
+#define FIELD(member) offsetof(pack_options, member)
+
+static const option_row pack_table[] = {
+    {.kind = OPTION_HEADING, .text = "Packing:", .group = 1},
+    {"capacity", "N", "Find a placement that takes no more, in the unit of the sizes, instead of the smallest",
+     OPTION_U64, FIELD(capacity), .least = 1},
+    {"work", "N", "Steps of search at most, very roughly nanoseconds; the same steps on every machine", OPTION_U64,
+     FIELD(work), .least = 1},
+    {"check", NULL, "Check the offsets that FILE has, instead of packing", OPTION_FLAG, FIELD(check)},
+    {.kind = OPTION_HEADING, .text = "Output:", .group = 2},
+    {"json", NULL, "Print a bucketpool.pack/1 document", OPTION_FLAG, FIELD(json)},
+    {"plot", "FILE", "Draw the placement (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(plot)},
+    {"output", "CSV", "Write the rows of FILE with an offset column; -: on standard output, instead of the lines",
+     OPTION_FILE, FIELD(output), .letter = 'o'},
+    {"color", "WHEN", "auto, always or never (default auto)", OPTION_COLOR, FIELD(color)},
+    OPTION_END,
 };
-
-static const struct argp_option pack_table[] = {
-    {0, 0, 0, 0, "Packing:", 1},
-    {"capacity", OPT_CAPACITY, "N", 0,
-     "Find a placement that takes no more, in the unit of the sizes, instead of the smallest", 0},
-    {"work", OPT_WORK, "N", 0, "Steps of search at most, very roughly nanoseconds; the same steps on every machine", 0},
-    {"check", OPT_CHECK, 0, 0, "Check the offsets that FILE has, instead of packing", 0},
-    {0, 0, 0, 0, "Output:", 2},
-    {"json", OPT_JSON, 0, 0, "Print a bucketpool.pack/1 document", 0},
-    {"plot", OPT_PLOT, "FILE", 0, "Draw the placement (.svg, .png or .pdf)", 0},
-    {"output", 'o', "CSV", 0,
-     "Write the rows of FILE with an offset column; -: on standard output, instead of the lines", 0},
-    {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
-    {"help", '?', 0, 0, "Print this list", -1},
-    {"usage", OPT_USAGE, 0, 0, "Print a short usage message", -1},
-    {0, 0, 0, 0, 0, 0},
-};
-
-static int parse_one(int key, char *text, pack_options *o)
-{
-    switch (key) {
-    case OPT_CAPACITY: return value_number("capacity", text, 1, UINT64_MAX, &o->capacity);
-    case OPT_WORK: return value_number("work", text, 1, UINT64_MAX, &o->work);
-    case OPT_CHECK: o->check = true; return EXIT_GO_ON;
-    case OPT_JSON: o->json = true; return EXIT_GO_ON;
-    case OPT_PLOT: o->plot = text; return value_picture("--plot", text);
-    case OPT_COLOR: return value_color(text, &o->color);
-    default: o->output = text; return value_file("-o", text);
-    }
-}
-
-static error_t parse_key(int key, char *text, struct argp_state *state)
-{
-    pack_options *options = state->input;
-    if (key == ARGP_KEY_ARGS) {
-        options->files = state->argv + state->next;
-        options->file_count = (size_t)(state->argc - state->next);
-        return 0;
-    }
-    if (key == ARGP_KEY_ERROR)
-        options_refuse(state);
-    if (key != 'o' && (key < OPT_CAPACITY || key > OPT_COLOR))
-        return ARGP_ERR_UNKNOWN;
-    int code = parse_one(key, text, options);
-    if (code != EXIT_GO_ON)
-        exit(code); /* the message is out */
-    return 0;
-}
 
 static int check(const pack_options *o)
 {
@@ -98,20 +59,20 @@ static int check(const pack_options *o)
 static int pack_options_parse(int argc, char **argv, pack_options *options)
 {
     *options = (pack_options){.color = "auto"};
-    static const struct argp argp = {
-        pack_table,
-        parse_key,
-        "FILE...",
-        "Finds offsets for the items of FILE, so that items which are live at the same time share no bytes and the "
-        "total is as small as can be found.\vFILE is CSV (-: standard input): a header with the columns id, lower, "
-        "upper, size and "
-        "optionally gaps and offset, and a row for each item. It is live from lower until before upper, but for its "
-        "gaps. Exit: 0 placed, or the offsets hold; 1 nothing fits the capacity, nothing that fits was found, or the "
-        "offsets do not hold; 2 bad input, 3 environment.",
-        0,
-        0,
-        0};
-    int code = options_read(argc, argv, "pack", &argp, options);
+    const options_command reading = {
+        .name = "pack",
+        .arguments = "FILE...",
+        .text =
+            "Finds offsets for the items of FILE, so that items which are live at the same time share no bytes and "
+            "the total is as small as can be found.\vFILE is CSV (-: standard input): a header with the columns id, "
+            "lower, upper, size and optionally gaps and offset, and a row for each item. It is live from lower until "
+            "before upper, but for its gaps. Exit: 0 placed, or the offsets hold; 1 nothing fits the capacity, "
+            "nothing that fits was found, or the offsets do not hold; 2 bad input, 3 environment.",
+        .tables = {pack_table},
+        .options = options,
+        .files = &options->files,
+        .file_count = &options->file_count};
+    int code = options_read(argc, argv, &reading);
     return code == EXIT_GO_ON ? check(options) : code;
 }
 

@@ -493,7 +493,7 @@ static int check_heeded(const plan_options *options, const analysis *analyses, s
     if (options->units != NULL && tensors == 0)
         return cli_fail(EXIT_BAD_INPUT, "--units requires safetensors, and %s has units already; leave --units out",
                         analyses[0].name);
-    const char *generating = options_schedule_generating(&options->schedule);
+    const char *generating = options_schedule_generating(options);
     if (generating != NULL && recorded == count)
         return cli_fail(EXIT_BAD_INPUT, "--%s is about generated schedules, and %s brings a recorded one; leave it out",
                         generating, analyses[0].name);

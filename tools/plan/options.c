@@ -1,7 +1,6 @@
 /* The options of `plan` and `explain`, and of these the ones that every command takes that plans. */
 #include "plan/options.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -34,73 +33,6 @@ static uint64_t gpu_bytes(const char *name)
 }
 
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
-
-/* What every command that plans takes. */
-
-enum {
-    OPT_DP = OPTIONS_FIRST_KEY,
-    OPT_EP,
-    OPT_TP,
-    OPT_BUFFERS,
-    OPT_BUCKETING,
-    OPT_PADDING,
-    OPT_LAYOUT,
-    OPT_FLAT_ALIGNMENT,
-    OPT_ALIGN,
-    OPT_PARAM_DTYPE,
-    OPT_GRAD_DTYPE,
-    OPT_GRAD_COMM_DTYPE,
-    OPT_MAIN_GRAD_DTYPE,
-    OPT_OPTIMIZER_DTYPE,
-    OPT_OPTIMIZER_TENSORS,
-    OPT_ROLES,
-    OPT_FALLBACK,
-    OPT_JOINT,
-    OPT_WORK,
-    OPT_UNITS,
-    OPT_USAGE,
-    LAST_PLANNING_KEY = OPT_UNITS,
-};
-
-static const struct argp_option planning_table[] = {
-    {0, 0, 0, 0, "Parallelism:", 1},
-    {"dp", OPT_DP, "N", 0, "Data-parallel ranks that a dense bucket is sharded over (default 64)", 0},
-    {"ep", OPT_EP, "N", 0, "Expert-parallel ranks; must divide dp (default 1)", 0},
-    {"tp", OPT_TP, "N", 0, "Tensor-parallel ranks (default 1)", 0},
-    {0, 0, 0, 0, "Buckets:", 2},
-    {"bucketing", OPT_BUCKETING, "RULE", 0,
-     "megatron, fsdp2 or given (default: given where the model gives buckets, else "
-     "megatron)",
-     0},
-    {"padding", OPT_PADDING, "RULE", 0,
-     "megatron-lcm, megatron-split, flat, given or fsdp2 (default: the bucketing's own)", 0},
-    {"flat-alignment", OPT_FLAT_ALIGNMENT, "N", 0,
-     "Elements a shard is a multiple of with --padding flat (default 128)", 0},
-    {"layout", OPT_LAYOUT, "L", 0, "Module layout: megatron or hf (default: megatron with megatron bucketing, else hf)",
-     0},
-    {"units", OPT_UNITS, "PATTERNS", 0, "Unit names in safetensors, N for the number (default layers.N,h.N,blocks.N)",
-     0},
-    {"param-dtype", OPT_PARAM_DTYPE, "T", 0,
-     "Dtype of parameters; fp8 for GEMM weights in units (default: the model's)", 0},
-    {"grad-dtype", OPT_GRAD_DTYPE, "T", 0, "Dtype of gradients (default: the parameter's)", 0},
-    {"grad-comm-dtype", OPT_GRAD_COMM_DTYPE, "T", 0, "Dtype gradients are communicated in; overrides --grad-dtype", 0},
-    {"main-grad-dtype", OPT_MAIN_GRAD_DTYPE, "T", 0, "Dtype of a rank's shard of the gradients (default fp32)", 0},
-    {"optimizer-dtype", OPT_OPTIMIZER_DTYPE, "T", 0, "Dtype of the optimizer's tensors (default fp32)", 0},
-    {"optimizer-tensors", OPT_OPTIMIZER_TENSORS, "N", 0,
-     "Tensors of the optimizer, each of a shard's size (default 3: main weights and Adam's two moments)", 0},
-    {"roles", OPT_ROLES, "LIST", 0,
-     "Of param, param_transpose, grad, grad_comm, state, main_grad, optimizer (default param,grad)", 0},
-    {0, 0, 0, 0, "Policy:", 4},
-    {"buffers", OPT_BUFFERS, "N", 0, "Buffer sets of fixed and max (default: as many as units are live at once)", 0},
-    {"fallback", OPT_FALLBACK, "F", 0,
-     "Units that do not fit the fixed pool: persistent or dynamic (default persistent)", 0},
-    {"joint", OPT_JOINT, 0, 0, "scheduled: all roles but state, main_grad and optimizer share one slab", 0},
-    {"work", OPT_WORK, "N", 0, "scheduled: bound of the search in each slab (default: the library's)", 0},
-    {"align", OPT_ALIGN, "SIZE", 0, "Alignment of every buffer, a power of two: 256 (the default), 4KiB", 0},
-    {"help", '?', 0, 0, "Print this list", -1},
-    {"usage", OPT_USAGE, 0, 0, "Print a short usage message", -1},
-    {0, 0, 0, 0, 0, 0},
-};
 
 static const choice bucketings[] = {
     {"megatron", BP_BUCKETING_MEGATRON}, {"fsdp2", BP_BUCKETING_FSDP2}, {"given", BP_BUCKETING_GIVEN}, {0, 0}};
@@ -143,81 +75,71 @@ static int add_role(const char *word, void *user)
     return EXIT_GO_ON;
 }
 
-static int parse_align(const char *text, uint64_t *alignment)
+static int parse_roles(const char *name, const char *text, void *options)
 {
+    ((plan_options *)options)->roles = 0;
+    return value_list(name, text, add_role, options);
+}
+
+static int parse_align(const char *name, const char *text, void *options)
+{
+    uint64_t *alignment = &((plan_options *)options)->alignment;
     if (!cli_parse_bytes(text, alignment) || *alignment > (uint64_t)1 << 40)
-        return cli_fail(EXIT_BAD_INPUT, "--align: expected a size from 1 to 1TiB such as 256 or 4KiB, got \"%.40s\"",
+        return cli_fail(EXIT_BAD_INPUT, "--%s: expected a size from 1 to 1TiB such as 256 or 4KiB, got \"%.40s\"", name,
                         text);
     if ((*alignment & (*alignment - 1)) != 0)
-        return cli_fail(EXIT_BAD_INPUT, "--align %.40s is no power of two", text);
+        return cli_fail(EXIT_BAD_INPUT, "--%s %.40s is no power of two", name, text);
     return EXIT_GO_ON;
 }
 
-static int parse_planning(int key, char *text, plan_options *o)
-{
-    int value = 0, code;
-    switch (key) {
-    case OPT_DP: return value_u32("dp", text, 1, &o->dp);
-    case OPT_EP: return value_u32("ep", text, 1, &o->ep);
-    case OPT_TP: return value_u32("tp", text, 1, &o->tp);
-    case OPT_BUFFERS: return value_u32("buffers", text, 1, &o->buffers);
-    case OPT_FLAT_ALIGNMENT: return value_number("flat-alignment", text, 1, 1u << 30, &o->flat_alignment);
-    case OPT_ALIGN: return parse_align(text, &o->alignment);
-    case OPT_PARAM_DTYPE: return value_dtype("param-dtype", text, &o->param_dtype);
-    case OPT_GRAD_DTYPE: return value_dtype("grad-dtype", text, &o->grad_dtype);
-    case OPT_GRAD_COMM_DTYPE: return value_dtype("grad-comm-dtype", text, &o->grad_comm_dtype);
-    case OPT_MAIN_GRAD_DTYPE: return value_dtype("main-grad-dtype", text, &o->main_grad_dtype);
-    case OPT_OPTIMIZER_DTYPE: return value_dtype("optimizer-dtype", text, &o->optimizer_dtype);
-    case OPT_OPTIMIZER_TENSORS: return value_u32("optimizer-tensors", text, 0, &o->optimizer_tensors);
-    case OPT_ROLES: o->roles = 0; return value_list("roles", text, add_role, o);
-    case OPT_BUCKETING:
-        code = value_choice("bucketing", text, bucketings, &value);
-        o->bucketing = (bp_bucketing)value;
-        return code;
-    case OPT_PADDING:
-        code = value_choice("padding", text, paddings, &value);
-        o->padding = (bp_padding)value;
-        return code;
-    case OPT_LAYOUT:
-        code = value_choice("layout", text, layouts, &value);
-        o->layout = (bp_layout)value;
-        return code;
-    case OPT_FALLBACK:
-        code = value_choice("fallback", text, fallbacks, &value);
-        o->fallback = (bp_fallback)value;
-        return code;
-    case OPT_JOINT: o->joint = true; return EXIT_GO_ON;
-    case OPT_WORK: return value_number("work", text, 1, INT64_MAX, &o->work);
-    default: o->units = text; return EXIT_GO_ON;
-    }
-}
+#define FIELD(member) offsetof(plan_options, member)
+#define SCHEDULED OPTION_POLICY(BP_POLICY_SCHEDULED)
+#define FIXED OPTION_POLICY(BP_POLICY_FIXED)
+#define MAX OPTION_POLICY(BP_POLICY_MAX)
 
-static error_t parse_planning_key(int key, char *text, struct argp_state *state)
-{
-    plan_options *options = state->input;
-    if (key == ARGP_KEY_INIT) {
-        state->child_inputs[0] = &options->schedule;
-        return 0;
-    }
-    if (key == ARGP_KEY_ARGS) {
-        options->models = state->argv + state->next;
-        options->model_count = (size_t)(state->argc - state->next);
-        return 0;
-    }
-    if (key == ARGP_KEY_ERROR)
-        options_refuse(state);
-    if (key < OPTIONS_FIRST_KEY || key > LAST_PLANNING_KEY)
-        return ARGP_ERR_UNKNOWN;
-    options->given |= UINT64_C(1) << (key - OPTIONS_FIRST_KEY);
-    int code = parse_planning(key, text, options);
-    if (code != EXIT_GO_ON)
-        exit(code); /* the message is out */
-    return 0;
-}
-
-static const struct argp_child schedule_child[] = {{&options_schedule_argp, 0, "Schedule:", 3}, {0, 0, 0, 0}};
-static const struct argp planning_argp = {planning_table, parse_planning_key, 0, 0, schedule_child, 0, 0};
-const struct argp_child options_planning[] = {{&planning_argp, 0, 0, 0}, {0, 0, 0, 0}};
+const option_row options_planning[] = {
+    {.kind = OPTION_HEADING, .text = "Parallelism:", .group = 1},
+    {"dp", "N", "Data-parallel ranks that a dense bucket is sharded over (default 64)", OPTION_U32, FIELD(dp),
+     .least = 1},
+    {"ep", "N", "Expert-parallel ranks; must divide dp (default 1)", OPTION_U32, FIELD(ep), .least = 1},
+    {"tp", "N", "Tensor-parallel ranks (default 1)", OPTION_U32, FIELD(tp), .least = 1},
+    {.kind = OPTION_HEADING, .text = "Buckets:", .group = 2},
+    {"bucketing", "RULE", "megatron, fsdp2 or given (default: given where the model gives buckets, else megatron)",
+     OPTION_CHOICE, FIELD(bucketing), bucketings},
+    {"padding", "RULE", "megatron-lcm, megatron-split, flat, given or fsdp2 (default: the bucketing's own)",
+     OPTION_CHOICE, FIELD(padding), paddings},
+    {"flat-alignment", "N", "Elements a shard is a multiple of with --padding flat (default 128)", OPTION_U64,
+     FIELD(flat_alignment), .least = 1, .most = 1u << 30},
+    {"layout", "L", "Module layout: megatron or hf (default: megatron with megatron bucketing, else hf)", OPTION_CHOICE,
+     FIELD(layout), layouts},
+    {"units", "PATTERNS", "Unit names in safetensors, N for the number (default layers.N,h.N,blocks.N)", OPTION_TEXT,
+     FIELD(units)},
+    {"param-dtype", "T", "Dtype of parameters; fp8 for GEMM weights in units (default: the model's)", OPTION_DTYPE,
+     FIELD(param_dtype)},
+    {"grad-dtype", "T", "Dtype of gradients (default: the parameter's)", OPTION_DTYPE, FIELD(grad_dtype)},
+    {"grad-comm-dtype", "T", "Dtype gradients are communicated in; overrides --grad-dtype", OPTION_DTYPE,
+     FIELD(grad_comm_dtype)},
+    {"main-grad-dtype", "T", "Dtype of a rank's shard of the gradients (default fp32)", OPTION_DTYPE,
+     FIELD(main_grad_dtype)},
+    {"optimizer-dtype", "T", "Dtype of the optimizer's tensors (default fp32)", OPTION_DTYPE, FIELD(optimizer_dtype)},
+    {"optimizer-tensors", "N",
+     "Tensors of the optimizer, each of a shard's size (default 3: main weights and Adam's two moments)", OPTION_U32,
+     FIELD(optimizer_tensors)},
+    {"roles", "LIST", "Of param, param_transpose, grad, grad_comm, state, main_grad, optimizer (default param,grad)",
+     OPTION_OWN, .parse = parse_roles},
+    {.kind = OPTION_HEADING, .text = "Policy:", .group = 4},
+    {"buffers", "N", "Buffer sets of fixed and max (default: as many as units are live at once)", OPTION_U32,
+     FIELD(buffers), .least = 1, .applies = OPTION_MAKES_PLANS | FIXED | MAX},
+    {"fallback", "F", "Units that do not fit the fixed pool: persistent or dynamic (default persistent)", OPTION_CHOICE,
+     FIELD(fallback), fallbacks, .applies = OPTION_MAKES_PLANS | FIXED},
+    {"joint", NULL, "scheduled: all roles but state, main_grad and optimizer share one slab", OPTION_FLAG, FIELD(joint),
+     .applies = OPTION_MAKES_PLANS | SCHEDULED},
+    {"work", "N", "scheduled: bound of the search in each slab (default: the library's)", OPTION_U64, FIELD(work),
+     .least = 1, .most = INT64_MAX, .applies = OPTION_MAKES_PLANS | SCHEDULED},
+    {"align", "SIZE", "Alignment of every buffer, a power of two: 256 (the default), 4KiB", OPTION_OWN,
+     .parse = parse_align, .applies = OPTION_MAKES_PLANS},
+    OPTION_END,
+};
 
 int options_check(const plan_options *o, const char *command)
 {
@@ -239,41 +161,32 @@ int options_check(const plan_options *o, const char *command)
     return options_schedule_check(&o->schedule, o->model_count);
 }
 
-static bool is_given(const plan_options *options, int key)
-{
-    return (options->given >> (key - OPTIONS_FIRST_KEY) & 1) != 0;
-}
-
 int options_check_policies(const plan_options *options, const bp_policy *policies, size_t count)
 {
-    static const struct {
-        int key;
-        unsigned heeding; /* policies, a bit each */
-        const char *option, *policies;
-    } rules[] = {{OPT_JOINT, 1u << BP_POLICY_SCHEDULED, "joint", "scheduled"},
-                 {OPT_WORK, 1u << BP_POLICY_SCHEDULED, "work", "scheduled"},
-                 {OPT_BUFFERS, 1u << BP_POLICY_FIXED | 1u << BP_POLICY_MAX, "buffers", "fixed or max"},
-                 {OPT_FALLBACK, 1u << BP_POLICY_FIXED, "fallback", "fixed"}};
-    unsigned made = 0;
-    for (size_t i = 0; i < count; i++)
-        made |= 1u << policies[i];
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-        if (is_given(options, rules[i].key) && (made & rules[i].heeding) == 0)
-            return cli_fail(EXIT_BAD_INPUT, "--%s requires --policy %s", rules[i].option, rules[i].policies);
+    static const bp_policy all[] = {BP_POLICY_FIXED, BP_POLICY_MAX, BP_POLICY_SCHEDULED};
+    for (size_t i = 0; i < options->given.count; i++) {
+        const option_row *row = options->given.rows[i];
+        unsigned made = 0, heeding = row->applies & (FIXED | MAX | SCHEDULED);
+        for (size_t p = 0; p < count; p++)
+            made |= OPTION_POLICY(policies[p]);
+        if (heeding == 0 || (made & heeding) != 0)
+            continue;
+        char names[64] = "";
+        for (size_t p = 0; p < sizeof all / sizeof *all; p++) {
+            if ((heeding & OPTION_POLICY(all[p])) != 0)
+                snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", names[0] != '\0' ? " or " : "",
+                         bp_policy_name(all[p]));
+        }
+        return cli_fail(EXIT_BAD_INPUT, "--%s requires --policy %s", row->name, names);
     }
     return EXIT_GO_ON;
 }
 
-const char *options_making_plans(const plan_options *options)
+const char *options_given_of(const plan_options *options, unsigned applies)
 {
-    static const int keys[] = {OPT_BUFFERS, OPT_FALLBACK, OPT_JOINT, OPT_WORK, OPT_ALIGN};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        if (!is_given(options, keys[i]))
-            continue;
-        for (const struct argp_option *option = planning_table;; option++) {
-            if (option->key == keys[i])
-                return option->name;
-        }
+    for (size_t i = 0; i < options->given.count; i++) {
+        if ((options->given.rows[i]->applies & applies) != 0)
+            return options->given.rows[i]->name;
     }
     return NULL;
 }
@@ -301,30 +214,6 @@ void options_finish(plan_options *options)
 
 /* ---- plan and explain -------------------------------------------------------------------------------------------- */
 
-enum {
-    OPT_POLICY = OPTIONS_COMMAND_KEY,
-    OPT_BUDGET,
-    OPT_GPU,
-    OPT_JSON,
-    OPT_PLOT,
-    OPT_COLOR,
-};
-
-/* What only `plan` and `explain` take. */
-static const struct argp_option plan_table[] = {
-    {"policy", OPT_POLICY, "LIST", 0, "Of dynamic, fixed, max, scheduled (default: all)", 4},
-    {0, 0, 0, 0, "Budget:", 5},
-    {"budget", OPT_BUDGET, "SIZE", 0, "Memory of one GPU, e.g. 80GiB: says whether the model's state fits", 0},
-    {"gpu", OPT_GPU, "NAME", 0, "The same by name: " GPU_NAMES, 0},
-    {0, 0, 0, 0, "Output:", 6},
-    {"json", OPT_JSON, 0, 0, "Print a document: bucketpool.report/1, of explain bucketpool.whatif/1", 0},
-    {"plot", OPT_PLOT, "FILE", 0, "plan: draw the pool (.svg, .png or .pdf)", 0},
-    {"output", 'o', "PLAN", 0,
-     "plan: write it (of the one policy named, or of scheduled); -: on standard output, instead of the tables", 0},
-    {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
-    {0, 0, 0, 0, 0, 0},
-};
-
 static int add_policy(const char *word, void *user)
 {
     plan_options *options = user;
@@ -339,51 +228,52 @@ static int add_policy(const char *word, void *user)
     return EXIT_GO_ON;
 }
 
-static int parse_gpu(const char *text, plan_options *options)
+static int parse_policies(const char *name, const char *text, void *options)
 {
-    options->budget = gpu_bytes(text);
-    options->budget_name = text;
-    if (options->budget == 0)
-        return cli_fail(EXIT_BAD_INPUT, "--gpu: \"%.40s\" is unknown; known: %s (or give --budget)", text, GPU_NAMES);
+    ((plan_options *)options)->policy_count = 0;
+    ((plan_options *)options)->policies_named = true;
+    return value_list(name, text, add_policy, options);
+}
+
+static int parse_budget(const char *name, const char *text, void *options)
+{
+    plan_options *o = options;
+    o->budget_name = text;
+    if (!cli_parse_bytes(text, &o->budget))
+        return cli_fail(EXIT_BAD_INPUT, "--%s: expected a size such as 80GiB, got \"%.40s\"", name, text);
+    if (o->budget < 1 << 20)
+        return cli_fail(EXIT_BAD_INPUT, "--%s: \"%.40s\" is less than 1 MiB; write the unit, for example %.40sGiB",
+                        name, text, text);
     return EXIT_GO_ON;
 }
 
-static int parse_own(int key, char *text, plan_options *o)
+static int parse_gpu(const char *name, const char *text, void *options)
 {
-    switch (key) {
-    case OPT_POLICY:
-        o->policy_count = 0;
-        o->policies_named = true;
-        return value_list("policy", text, add_policy, o);
-    case OPT_COLOR: return value_color(text, &o->color);
-    case OPT_BUDGET:
-        o->budget_name = text;
-        if (!cli_parse_bytes(text, &o->budget))
-            return cli_fail(EXIT_BAD_INPUT, "--budget: expected a size such as 80GiB, got \"%.40s\"", text);
-        if (o->budget < 1 << 20)
-            return cli_fail(EXIT_BAD_INPUT,
-                            "--budget: \"%.40s\" is less than 1 MiB; write the unit, for example %.40sGiB", text, text);
-        return EXIT_GO_ON;
-    case OPT_GPU: return parse_gpu(text, o);
-    case OPT_JSON: o->json = true; return EXIT_GO_ON;
-    case OPT_PLOT: o->plot = text; return EXIT_GO_ON;
-    default: o->output = text; return EXIT_GO_ON;
-    }
+    plan_options *o = options;
+    o->budget = gpu_bytes(text);
+    o->budget_name = text;
+    if (o->budget == 0)
+        return cli_fail(EXIT_BAD_INPUT, "--%s: \"%.40s\" is unknown; known: %s (or give --budget)", name, text,
+                        GPU_NAMES);
+    return EXIT_GO_ON;
 }
 
-static error_t parse_own_key(int key, char *text, struct argp_state *state)
-{
-    if (key == ARGP_KEY_INIT) {
-        state->child_inputs[0] = state->input;
-        return 0;
-    }
-    if (key != 'o' && (key < OPT_POLICY || key > OPT_COLOR))
-        return ARGP_ERR_UNKNOWN;
-    int code = parse_own(key, text, state->input);
-    if (code != EXIT_GO_ON)
-        exit(code); /* the message is out */
-    return 0;
-}
+static const option_row plan_table[] = {
+    {"policy", "LIST", "Of dynamic, fixed, max, scheduled (default: all)", OPTION_OWN, .parse = parse_policies,
+     .group = 4},
+    {.kind = OPTION_HEADING, .text = "Budget:", .group = 5},
+    {"budget", "SIZE", "Memory of one GPU, e.g. 80GiB: says whether the model's state fits", OPTION_OWN,
+     .parse = parse_budget},
+    {"gpu", "NAME", "The same by name: " GPU_NAMES, OPTION_OWN, .parse = parse_gpu},
+    {.kind = OPTION_HEADING, .text = "Output:", .group = 6},
+    {"json", NULL, "Print a document: bucketpool.report/1, of explain bucketpool.whatif/1", OPTION_FLAG, FIELD(json)},
+    {"plot", "FILE", "plan: draw the pool (.svg, .png or .pdf)", OPTION_TEXT, FIELD(plot)},
+    {"output", "PLAN",
+     "plan: write it (of the one policy named, or of scheduled); -: on standard output, instead of the tables",
+     OPTION_TEXT, FIELD(output), .letter = 'o'},
+    {"color", "WHEN", "auto, always or never (default auto)", OPTION_COLOR, FIELD(color)},
+    OPTION_END,
+};
 
 static bool makes_scheduled(const plan_options *o)
 {
@@ -427,23 +317,24 @@ int options_parse(int argc, char **argv, const char *command, plan_options *opti
 {
     options_init(options);
     bool plans = strcmp(command, "plan") == 0;
-    const struct argp argp = {
-        plan_table,
-        parse_own_key,
-        "MODEL...",
-        plans
-            ? "Prints the memory that gathering and reducing the units of MODEL takes, policy by policy, and how "
-              "little it "
-              "could take.\vMODEL is a config.json, a directory with one or with safetensors files, a safetensors file "
-              "or "
-              "index, a units.json, one of these on standard input (-), or the name of a bundled model such as "
-              "Llama-3.1-8B. Exit: 0 answered, 1 infeasible, 2 bad input, 3 environment."
-            : "Says which unit sets which buffer of MODEL, why the policies differ, what other schedules would take, "
-              "and which units set the peak.\vMODEL is as for plan.",
-        options_planning,
-        0,
-        0};
-    int code = options_read(argc, argv, command, &argp, options);
+    const options_command reading = {
+        .name = command,
+        .arguments = "MODEL...",
+        .text =
+            plans ? "Prints the memory that gathering and reducing the units of MODEL takes, policy by policy, and how "
+                    "little it could take.\vMODEL is a config.json, a directory with one or with safetensors files, a "
+                    "safetensors file or index, a units.json, one of these on standard input (-), or the name of a "
+                    "bundled "
+                    "model such as Llama-3.1-8B. Exit: 0 answered, 1 infeasible, 2 bad input, 3 environment."
+                  : "Says which unit sets which buffer of MODEL, why the policies differ, what other schedules would "
+                    "take, "
+                    "and which units set the peak.\vMODEL is as for plan.",
+        .tables = {plan_table, options_planning, options_schedule},
+        .options = options,
+        .given = &options->given,
+        .files = &options->models,
+        .file_count = &options->model_count};
+    int code = options_read(argc, argv, &reading);
     if (code == EXIT_GO_ON)
         code = options_check(options, command);
     return code == EXIT_GO_ON ? check_own(options, command) : code;

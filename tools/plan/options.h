@@ -4,8 +4,9 @@
 
 #include <bucketpool/bucketpool.h>
 
-#include <argp.h>
 #include <stdbool.h>
+
+#include "shared/options.h"
 
 /* ---- schedules --------------------------------------------------------------------------------------------------- */
 
@@ -28,20 +29,13 @@ typedef struct schedule_options {
     uint32_t overlap_window; /* of recorded schedules */
     char **others;           /* files with further recorded schedules */
     size_t other_count;
-    bool share;     /* the models share one pool */
-    uint32_t given; /* bits of the options on the command line, for options_schedule_generating */
+    bool share; /* the models share one pool */
 } schedule_options;
-
-/* Its input is a schedule_options. It exits after the message of a bad value. */
-extern const struct argp options_schedule_argp;
 
 void options_schedule_init(schedule_options *options);
 void options_schedule_finish(schedule_options *options);
 /* Whether the options go together, for this many models. EXIT_GO_ON or the exit code after a message. */
 int options_schedule_check(const schedule_options *options, size_t models);
-
-/* The first option on the command line that only generated schedules heed, without its dashes; NULL: none. */
-const char *options_schedule_generating(const schedule_options *options);
 
 const char *options_passes_name(bp_passes passes);
 const char *options_streams_name(bp_streams streams);
@@ -73,23 +67,24 @@ typedef struct plan_options {
     bool joint;
     uint64_t work;     /* 0: the library's default */
     const char *units; /* patterns for safetensors */
-    uint64_t given;    /* bits of the planning options on the command line, for options_making_plans */
-    uint64_t budget;   /* bytes, 0: none */
+    options_given given;
+    uint64_t budget; /* bytes, 0: none */
     const char *budget_name;
     bool json;
     const char *plot, *output, *color;
 } plan_options;
 
-/* For other commands: their keys begin at OPTIONS_COMMAND_KEY, their argp has `options_planning` as its children with a plan_options
- * as input, and they call options_init, options_read and options_check. */
-extern const struct argp_child options_planning[];
+/* For the tables of every command that plans, whose options begin with a plan_options. */
+extern const option_row options_planning[], options_schedule[];
 void options_init(plan_options *options);
 void options_finish(plan_options *options);
 int options_check(const plan_options *options, const char *command);
 /* Checks that each option of a policy has an effect on one of these. EXIT_GO_ON or the exit code after a message. */
 int options_check_policies(const plan_options *options, const bp_policy *policies, size_t count);
-/* The first option on the command line that has an effect on making a plan only, without its dashes; NULL: none. */
-const char *options_making_plans(const plan_options *options);
+/* The first option on the command line with one of these bits of `applies`, without its dashes; NULL: none. */
+const char *options_given_of(const plan_options *options, unsigned applies);
+/* The first one that only generated schedules heed: an evaluation may be asked of any. */
+const char *options_schedule_generating(const plan_options *options);
 
 /* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. Call options_finish either way. */
 int options_parse(int argc, char **argv, const char *command, plan_options *options);

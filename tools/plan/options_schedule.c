@@ -1,55 +1,11 @@
 /* The options of schedules, declared, parsed and checked. */
 #include "plan/options.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "shared/cli.h"
-
-enum {
-    OPT_PREFETCH = 256,
-    OPT_PREFETCH_BACKWARD,
-    OPT_UNIT_PREFETCH,
-    OPT_GRAD_UNITS,
-    OPT_PASSES,
-    OPT_EVAL,
-    OPT_KEEP,
-    OPT_RECOMPUTE,
-    OPT_STREAMS,
-    OPT_OUTSIDE,
-    OPT_MICROBATCHES,
-    OPT_COMBINED,
-    OPT_OVERLAP_WINDOW,
-    OPT_SCHEDULES,
-    OPT_SHARE,
-};
-
-static const struct argp_option table[] = {
-    {"prefetch", OPT_PREFETCH, "N", 0, "Prefetch depth: units gathered ahead of the one that computes (default 1)", 3},
-    {"prefetch-backward", OPT_PREFETCH_BACKWARD, "N", 0, "The same in backward (default: as forward)", 0},
-    {"unit-prefetch", OPT_UNIT_PREFETCH, "UNIT=F[:B],...", 0,
-     "Prefetch depth of UNIT: F, B in backward (default: F); may be repeated", 0},
-    {"grad-units", OPT_GRAD_UNITS, "N", 0, "Units whose gradients are live while their reduction drains (default 2)",
-     0},
-    {"passes", OPT_PASSES, "P", 0, "train, eval or both: a training step, then an evaluation (default train)", 0},
-    {"eval", OPT_EVAL, 0, 0, "Forward only: --passes eval", 0},
-    {"keep-after-forward", OPT_KEEP, 0, 0, "Parameters stay gathered from forward until their backward is done", 0},
-    {"recompute", OPT_RECOMPUTE, 0, 0, "Backward runs forward again: fp8 models gather row-wise parameters there too",
-     0},
-    {"streams", OPT_STREAMS, "S", 0,
-     "separate: gathers and reductions run beside each other; unified: one stream for both (default separate)", 0},
-    {"outside", OPT_OUTSIDE, "O", 0,
-     "What parameters outside units gather ahead: nothing or successor (default nothing)", 0},
-    {"microbatches", OPT_MICROBATCHES, "M", 0, "Forward passes in flight in a 1F1B pipeline stage", 0},
-    {"combined", OPT_COMBINED, 0, 0,
-     "The pipeline runs the forward of one microbatch and the backward of another side by side", 0},
-    {"overlap-window", OPT_OVERLAP_WINDOW, "N", 0,
-     "Recorded schedules: memory that one lane released is kept from the next N units of another (default 0)", 0},
-    {"schedules", OPT_SCHEDULES, "FILE,...", 0,
-     "Further units.json of the same units and buckets: what they recorded is planned too", 0},
-    {"share", OPT_SHARE, 0, 0, "The MODELs share one pool, one after the other", 0},
-    {0, 0, 0, 0, 0, 0},
-};
 
 static const choice pass_names[] = {
     {"train", BP_PASSES_TRAIN}, {"eval", BP_PASSES_EVAL}, {"both", BP_PASSES_BOTH}, {0, 0}};
@@ -84,20 +40,10 @@ static bool grow(void *array, size_t count, size_t each)
     return true;
 }
 
-/* BP_PREFETCH_SAME is no number of units. */
-static int parse_backward(const char *option, const char *text, uint32_t *backward)
-{
-    uint64_t number = 0;
-    int code = value_number(option, text, 0, BP_PREFETCH_SAME - 1, &number);
-    if (code == EXIT_GO_ON)
-        *backward = (uint32_t)number;
-    return code;
-}
-
-/* "layers.3=2" or "layers.3=2:1". */
+/* "layers.3=2" or "layers.3=2:1". BP_PREFETCH_SAME is no number of units. */
 static int add_unit_prefetch(const char *word, void *user)
 {
-    schedule_options *o = user;
+    schedule_options *o = &((plan_options *)user)->schedule;
     char *unit = strdup(word);
     if (unit == NULL || !grow(&o->unit_prefetches, o->unit_prefetch_count, sizeof *o->unit_prefetches)) {
         free(unit);
@@ -112,15 +58,21 @@ static int add_unit_prefetch(const char *word, void *user)
     if (backward != NULL)
         *backward++ = '\0';
     int code = value_u32("unit-prefetch", forward, 0, &added->forward);
-    added->backward = added->forward;
+    uint64_t number = added->forward;
     if (code == EXIT_GO_ON && backward != NULL)
-        code = parse_backward("unit-prefetch", backward, &added->backward);
+        code = value_number("unit-prefetch", backward, 0, BP_PREFETCH_SAME - 1, &number);
+    added->backward = (uint32_t)number;
     return code;
+}
+
+static int parse_unit_prefetches(const char *name, const char *text, void *options)
+{
+    return value_list(name, text, add_unit_prefetch, options);
 }
 
 static int add_other(const char *word, void *user)
 {
-    schedule_options *o = user;
+    schedule_options *o = &((plan_options *)user)->schedule;
     char *copy = strdup(word);
     if (copy == NULL || !grow(&o->others, o->other_count, sizeof *o->others)) {
         free(copy);
@@ -130,58 +82,56 @@ static int add_other(const char *word, void *user)
     return EXIT_GO_ON;
 }
 
-static int parse_microbatches(const char *text, uint32_t *microbatches)
+static int parse_others(const char *name, const char *text, void *options)
 {
-    uint64_t number = 0;
-    int code = value_number("microbatches", text, 1, BP_MAX_MICROBATCHES, &number);
-    *microbatches = (uint32_t)number;
-    return code;
+    return value_list(name, text, add_other, options);
 }
 
-static int parse(int key, char *text, schedule_options *o)
+static int parse_eval(const char *name, const char *text, void *options)
 {
-    int value = 0, code;
-    switch (key) {
-    case OPT_PREFETCH: return value_u32("prefetch", text, 0, &o->prefetch);
-    case OPT_PREFETCH_BACKWARD: return parse_backward("prefetch-backward", text, &o->prefetch_backward);
-    case OPT_UNIT_PREFETCH: return value_list("unit-prefetch", text, add_unit_prefetch, o);
-    case OPT_GRAD_UNITS: return value_u32("grad-units", text, 1, &o->grad_units);
-    case OPT_PASSES:
-        code = value_choice("passes", text, pass_names, &value);
-        o->passes = (bp_passes)value;
-        return code;
-    case OPT_EVAL: o->passes = BP_PASSES_EVAL; return EXIT_GO_ON;
-    case OPT_KEEP: o->keep_after_forward = true; return EXIT_GO_ON;
-    case OPT_RECOMPUTE: o->recompute = true; return EXIT_GO_ON;
-    case OPT_STREAMS:
-        code = value_choice("streams", text, stream_names, &value);
-        o->streams = (bp_streams)value;
-        return code;
-    case OPT_OUTSIDE:
-        code = value_choice("outside", text, outside_names, &value);
-        o->outside = (bp_outside)value;
-        return code;
-    case OPT_MICROBATCHES: return parse_microbatches(text, &o->microbatches);
-    case OPT_COMBINED: o->combined = true; return EXIT_GO_ON;
-    case OPT_OVERLAP_WINDOW: return value_u32("overlap-window", text, 0, &o->overlap_window);
-    case OPT_SCHEDULES: return value_list("schedules", text, add_other, o);
-    default: o->share = true; return EXIT_GO_ON;
-    }
+    (void)name;
+    (void)text;
+    ((plan_options *)options)->schedule.passes = BP_PASSES_EVAL;
+    return EXIT_GO_ON;
 }
 
-static error_t parse_key(int key, char *text, struct argp_state *state)
-{
-    if (key < OPT_PREFETCH || key > OPT_SHARE)
-        return ARGP_ERR_UNKNOWN;
-    schedule_options *options = state->input;
-    options->given |= 1u << (key - OPT_PREFETCH);
-    int code = parse(key, text, options);
-    if (code != EXIT_GO_ON)
-        exit(code); /* the message is out */
-    return 0;
-}
+#define FIELD(member) offsetof(plan_options, schedule.member)
 
-const struct argp options_schedule_argp = {table, parse_key, 0, 0, 0, 0, 0};
+/* An evaluation may be asked of any schedule: it decides about roles and state, too. */
+const option_row options_schedule[] = {
+    {.kind = OPTION_HEADING, .text = "Schedule:", .group = 3},
+    {"prefetch", "N", "Prefetch depth: units gathered ahead of the one that computes (default 1)", OPTION_U32,
+     FIELD(prefetch), .applies = OPTION_GENERATES},
+    {"prefetch-backward", "N", "The same in backward (default: as forward)", OPTION_U32, FIELD(prefetch_backward),
+     .most = BP_PREFETCH_SAME - 1, .applies = OPTION_GENERATES},
+    {"unit-prefetch", "UNIT=F[:B],...", "Prefetch depth of UNIT: F, B in backward (default: F); may be repeated",
+     OPTION_OWN, .parse = parse_unit_prefetches, .applies = OPTION_GENERATES},
+    {"grad-units", "N", "Units whose gradients are live while their reduction drains (default 2)", OPTION_U32,
+     FIELD(grad_units), .least = 1, .applies = OPTION_GENERATES},
+    {"passes", "P", "train, eval or both: a training step, then an evaluation (default train)", OPTION_CHOICE,
+     FIELD(passes), pass_names, .applies = OPTION_GENERATES},
+    {"eval", NULL, "Forward only: --passes eval", OPTION_OWN, .parse = parse_eval},
+    {"keep-after-forward", NULL, "Parameters stay gathered from forward until their backward is done", OPTION_FLAG,
+     FIELD(keep_after_forward), .applies = OPTION_GENERATES},
+    {"recompute", NULL, "Backward runs forward again: fp8 models gather row-wise parameters there too", OPTION_FLAG,
+     FIELD(recompute), .applies = OPTION_GENERATES},
+    {"streams", "S",
+     "separate: gathers and reductions run beside each other; unified: one stream for both (default separate)",
+     OPTION_CHOICE, FIELD(streams), stream_names, .applies = OPTION_GENERATES},
+    {"outside", "O", "What parameters outside units gather ahead: nothing or successor (default nothing)",
+     OPTION_CHOICE, FIELD(outside), outside_names, .applies = OPTION_GENERATES},
+    {"microbatches", "M", "Forward passes in flight in a 1F1B pipeline stage", OPTION_U32, FIELD(microbatches),
+     .least = 1, .most = BP_MAX_MICROBATCHES, .applies = OPTION_GENERATES},
+    {"combined", NULL, "The pipeline runs the forward of one microbatch and the backward of another side by side",
+     OPTION_FLAG, FIELD(combined), .applies = OPTION_GENERATES},
+    {"overlap-window", "N",
+     "Recorded schedules: memory that one lane released is kept from the next N units of another (default 0)",
+     OPTION_U32, FIELD(overlap_window)},
+    {"schedules", "FILE,...", "Further units.json of the same units and buckets: what they recorded is planned too",
+     OPTION_OWN, .parse = parse_others},
+    {"share", NULL, "The MODELs share one pool, one after the other", OPTION_FLAG, FIELD(share)},
+    OPTION_END,
+};
 
 void options_schedule_init(schedule_options *options)
 {
@@ -211,14 +161,13 @@ int options_schedule_check(const schedule_options *o, size_t models)
     return EXIT_GO_ON;
 }
 
-const char *options_schedule_generating(const schedule_options *o)
+const char *options_schedule_generating(const plan_options *o)
 {
-    for (const struct argp_option *option = table; option->name != NULL; option++) {
-        bool given = (o->given >> (option->key - OPT_PREFETCH) & 1) != 0;
-        bool evaluates = option->key == OPT_EVAL || (option->key == OPT_PASSES && o->passes == BP_PASSES_EVAL);
-        if (given && option->key <= OPT_COMBINED &&
-            !evaluates) /* roles and state of an evaluation are of any schedule */
-            return option->name;
+    for (size_t i = 0; i < o->given.count; i++) {
+        const option_row *row = o->given.rows[i];
+        bool evaluates = row->field == FIELD(passes) && o->schedule.passes == BP_PASSES_EVAL;
+        if ((row->applies & OPTION_GENERATES) != 0 && !evaluates)
+            return row->name;
     }
     return NULL;
 }

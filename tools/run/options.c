@@ -1,75 +1,12 @@
 /* The options of `run`. */
 #include "run/options.h"
 
-#include <argp.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "run/plan.h"
 #include "shared/cli.h"
-
-enum {
-    OPT_POLICY = OPTIONS_COMMAND_KEY,
-    OPT_PLAN,
-    OPT_UNCHECKED,
-    OPT_DEVICE,
-    OPT_GRAPH,
-    OPT_STEPS,
-    OPT_SCALE,
-    OPT_STRICT,
-    OPT_GUARD,
-    OPT_NO_PROMISES,
-    OPT_NVTX,
-    OPT_DELAY,
-    OPT_SEED,
-    OPT_JSON,
-    OPT_TRACE,
-    OPT_PROFILE,
-    OPT_PROFILE_STEPS,
-    OPT_DUMP
-};
-
-static const struct argp_option run_table[] = {
-    {"policy", OPT_POLICY, "P", 0, "dynamic, fixed, max or scheduled (default scheduled)", 4},
-    {"plan", OPT_PLAN, "FILE", 0, "A plan that `bucketpool plan -o` wrote, instead of planning here", 0},
-    {"unchecked", OPT_UNCHECKED, 0, 0, "Do not check the plan of --plan against the model first: let the pool find out",
-     0},
-    {0, 0, 0, 0, "Run:", 5},
-    {"device", OPT_DEVICE, "D", 0,
-     "host: real memory and threads as streams; null: bookkeeping without memory, nothing "
-     "is verified; cuda or cuda:N: a GPU (default host)",
-     0},
-    {"graph", OPT_GRAPH, "WHAT", 0,
-     "iteration: whole training steps are captured as one graph and replayed; units: half of the units are, layer "
-     "by layer; off (default). The 1st, 4th, 7th, ... training step runs without graphs",
-     0},
-    {"steps", OPT_STEPS, "N", 0, "Training steps (default 3)", 0},
-    {"scale", OPT_SCALE, "S", 0,
-     "Divides the finished plan's offsets and sizes by S, a power of two; auto: so that it fits this machine and runs "
-     "in "
-     "seconds (default 1)",
-     0},
-    {"delay", OPT_DELAY, "US", 0, "Streams pause at random, up to this many microseconds (default 0)", 0},
-    {"seed", OPT_SEED, "N", 0, "Of the patterns and the pauses (default 1)", 0},
-    {0, 0, 0, 0, "Pool:", 6},
-    {"strict", OPT_STRICT, "HOW", 0,
-     "What happens when a bucket's buffer is held while another copy is free: off, warn or error (default error)", 0},
-    {"guard", OPT_GUARD, 0, 0, "Guard mode: touching released memory traps, writes past the end are found", 0},
-    {"no-promises", OPT_NO_PROMISES, 0, 0, "Do not tell the pool which stream acquires which bucket", 0},
-    {"nvtx", OPT_NVTX, 0, 0,
-     "NVTX ranges and memory regions, for profilers and compute-sanitizer (default: where one of them is attached)", 0},
-    {0, 0, 0, 0, "Output:", 7},
-    {"json", OPT_JSON, 0, 0, "Print a bucketpool.run/1 document", 0},
-    {"trace", OPT_TRACE, "FILE", 0, "Write the last step's acquires and releases as a units.json that `plan` plans", 0},
-    {"profile", OPT_PROFILE, "DIR", 0,
-     "Write snapshots (for `bucketpool view` and pytorch.org/memory_viz) and traces (for Perfetto) of some training "
-     "steps "
-     "into DIR/step_N",
-     0},
-    {"profile-steps", OPT_PROFILE_STEPS, "LIST", 0, "Which training steps --profile records, from 0 (default 0,1)", 0},
-    {"dump", OPT_DUMP, 0, 0, "When the run fails, print who holds memory", 0},
-    {0, 0, 0, 0, 0, 0},
-};
 
 static const choice devices[] = {{"host", RUN_HOST}, {"null", RUN_NULL}, {"cuda", RUN_CUDA}, {0, 0}};
 static const choice graphs[] = {
@@ -91,15 +28,40 @@ const char *run_strict_name(const run_options *options)
     return choice_name(stricts, (int)options->strict);
 }
 
-static int parse_scale(const char *text, uint64_t *scale)
+static int parse_policy(const char *name, const char *text, void *options)
 {
+    run_options *o = options;
+    int value = 0, code = value_choice(name, text, policies, &value);
+    o->policy = (bp_policy)value;
+    o->policy_named = true;
+    return code;
+}
+
+static int parse_device(const char *name, const char *text, void *options)
+{
+    run_options *o = options;
+    int value = 0, code = value_device(text, devices, &value, &o->ordinal);
+    (void)name;
+    o->device = (run_device)value;
+    return code;
+}
+
+static int parse_scale(const char *name, const char *text, void *options)
+{
+    uint64_t *scale = &((run_options *)options)->scale;
     *scale = 0;
     if (strcmp(text, "auto") == 0)
         return EXIT_GO_ON;
-    int code = value_number("scale", text, 1, MOST_SCALE, scale);
+    int code = value_number(name, text, 1, MOST_SCALE, scale);
     if (code == EXIT_GO_ON && (*scale & (*scale - 1)) != 0)
-        return cli_fail(EXIT_BAD_INPUT, "--scale %s is no power of two", text);
+        return cli_fail(EXIT_BAD_INPUT, "--%s %s is no power of two", name, text);
     return code;
+}
+
+static int parse_profile(const char *name, const char *text, void *options)
+{
+    ((run_options *)options)->profile = text;
+    return *text != '\0' ? EXIT_GO_ON : cli_fail(EXIT_BAD_INPUT, "--%s \"\" names no folder", name);
 }
 
 static int add_profile_step(const char *word, void *user)
@@ -117,64 +79,61 @@ static int add_profile_step(const char *word, void *user)
     return EXIT_GO_ON;
 }
 
-static int parse_one(int key, char *text, run_options *o)
+static int parse_profile_steps(const char *name, const char *text, void *options)
 {
-    int value = 0, code;
-    uint64_t number = 0;
-    switch (key) {
-    case OPT_POLICY:
-        code = value_choice("policy", text, policies, &value);
-        o->policy = (bp_policy)value;
-        o->policy_named = true;
-        return code;
-    case OPT_PLAN: o->plan = text; return EXIT_GO_ON;
-    case OPT_UNCHECKED: o->unchecked = true; return EXIT_GO_ON;
-    case OPT_DEVICE:
-        code = value_device(text, devices, &value, &o->ordinal);
-        o->device = (run_device)value;
-        return code;
-    case OPT_GRAPH:
-        code = value_choice("graph", text, graphs, &value);
-        o->graphs = (driver_graphs)value;
-        return code;
-    case OPT_STEPS: return value_number("steps", text, 1, 1000000000, &o->steps);
-    case OPT_SCALE: return parse_scale(text, &o->scale);
-    case OPT_DELAY:
-        code = value_number("delay", text, 0, 1000000, &number);
-        o->delay_us = (uint32_t)number;
-        return code;
-    case OPT_SEED: return value_number("seed", text, 0, INT64_MAX, &o->seed);
-    case OPT_STRICT:
-        code = value_choice("strict", text, stricts, &value);
-        o->strict = (bp_strict)value;
-        return code;
-    case OPT_GUARD: o->guard = true; return EXIT_GO_ON;
-    case OPT_NVTX: o->nvtx = true; return EXIT_GO_ON;
-    case OPT_NO_PROMISES: o->promises = false; return EXIT_GO_ON;
-    case OPT_JSON: o->json = true; return EXIT_GO_ON;
-    case OPT_TRACE: o->trace = text; return value_file("--trace", text);
-    case OPT_PROFILE:
-        o->profile = text;
-        return *text != '\0' ? EXIT_GO_ON : cli_fail(EXIT_BAD_INPUT, "--profile \"\" names no folder");
-    case OPT_PROFILE_STEPS: return value_list("profile-steps", text, add_profile_step, o);
-    default: o->dump = true; return EXIT_GO_ON;
-    }
+    return value_list(name, text, add_profile_step, options);
 }
 
-static error_t parse_key(int key, char *text, struct argp_state *state)
-{
-    run_options *options = state->input;
-    if (key == ARGP_KEY_INIT) {
-        state->child_inputs[0] = &options->planning;
-        return 0;
-    }
-    if (key < OPT_POLICY || key > OPT_DUMP)
-        return ARGP_ERR_UNKNOWN;
-    int code = parse_one(key, text, options);
-    if (code != EXIT_GO_ON)
-        exit(code); /* the message is out */
-    return 0;
-}
+#define FIELD(member) offsetof(run_options, member)
+
+static const option_row run_table[] = {
+    {"policy", "P", "dynamic, fixed, max or scheduled (default scheduled)", OPTION_OWN, .parse = parse_policy,
+     .group = 4},
+    {"plan", "FILE", "A plan that `bucketpool plan -o` wrote, instead of planning here", OPTION_TEXT, FIELD(plan)},
+    {"unchecked", NULL, "Do not check the plan of --plan against the model first: let the pool find out", OPTION_FLAG,
+     FIELD(unchecked)},
+    {.kind = OPTION_HEADING, .text = "Run:", .group = 5},
+    {"device", "D",
+     "host: real memory and threads as streams; null: bookkeeping without memory, nothing is verified; cuda or cuda:N: "
+     "a "
+     "GPU (default host)",
+     OPTION_OWN, .parse = parse_device},
+    {"graph", "WHAT",
+     "iteration: whole training steps are captured as one graph and replayed; units: half of the units are, layer by "
+     "layer; off (default). The 1st, 4th, 7th, ... training step runs without graphs",
+     OPTION_CHOICE, FIELD(graphs), graphs},
+    {"steps", "N", "Training steps (default 3)", OPTION_U64, FIELD(steps), .least = 1, .most = 1000000000},
+    {"scale", "S",
+     "Divides the finished plan's offsets and sizes by S, a power of two; auto: so that it fits this machine and runs "
+     "in "
+     "seconds (default 1)",
+     OPTION_OWN, .parse = parse_scale},
+    {"delay", "US", "Streams pause at random, up to this many microseconds (default 0)", OPTION_U32, FIELD(delay_us),
+     .most = 1000000},
+    {"seed", "N", "Of the patterns and the pauses (default 1)", OPTION_U64, FIELD(seed), .most = INT64_MAX},
+    {.kind = OPTION_HEADING, .text = "Pool:", .group = 6},
+    {"strict", "HOW",
+     "What happens when a bucket's buffer is held while another copy is free: off, warn or error (default error)",
+     OPTION_CHOICE, FIELD(strict), stricts},
+    {"guard", NULL, "Guard mode: touching released memory traps, writes past the end are found", OPTION_FLAG,
+     FIELD(guard)},
+    {"no-promises", NULL, "Do not tell the pool which stream acquires which bucket", OPTION_UNFLAG, FIELD(promises)},
+    {"nvtx", NULL,
+     "NVTX ranges and memory regions, for profilers and compute-sanitizer (default: where one of them is attached)",
+     OPTION_FLAG, FIELD(nvtx)},
+    {.kind = OPTION_HEADING, .text = "Output:", .group = 7},
+    {"json", NULL, "Print a bucketpool.run/1 document", OPTION_FLAG, FIELD(json)},
+    {"trace", "FILE", "Write the last step's acquires and releases as a units.json that `plan` plans", OPTION_FILE,
+     FIELD(trace)},
+    {"profile", "DIR",
+     "Write snapshots (for `bucketpool view` and pytorch.org/memory_viz) and traces (for Perfetto) of some training "
+     "steps into DIR/step_N",
+     OPTION_OWN, .parse = parse_profile},
+    {"profile-steps", "LIST", "Which training steps --profile records, from 0 (default 0,1)", OPTION_OWN,
+     .parse = parse_profile_steps},
+    {"dump", NULL, "When the run fails, print who holds memory", OPTION_FLAG, FIELD(dump)},
+    OPTION_END,
+};
 
 static int check_device(const run_options *o)
 {
@@ -205,7 +164,7 @@ static int check(const run_options *o)
             return cli_fail(EXIT_BAD_INPUT,
                             "run: standard input (-) is read once, and both the model and --plan are -");
     }
-    const char *making = o->policy_named ? "policy" : options_making_plans(&o->planning);
+    const char *making = o->policy_named ? "policy" : options_given_of(&o->planning, OPTION_MAKES_PLANS);
     if (o->plan != NULL && making != NULL)
         return cli_fail(EXIT_BAD_INPUT, "--%s cannot be used with --plan, which brings a finished plan; leave --%s out",
                         making, making);
@@ -226,18 +185,20 @@ int run_options_parse(int argc, char **argv, run_options *options)
         .policy = BP_POLICY_SCHEDULED, .steps = 3, .scale = 1, .strict = BP_STRICT_ERROR, .promises = true, .seed = 1};
     options_init(&options->planning);
     options->planning.policy_count = 0; /* planned after the scale is known */
-    static const struct argp argp = {
-        run_table,
-        parse_key,
-        "MODEL",
-        "Plans MODEL and drives the plan through a real pool: whole training steps on several streams, in which every "
-        "bucket is filled with a pattern of its own and checked before it is released.\vMODEL is as for plan. Exit: 0 "
-        "every "
-        "byte was right, 1 a byte was wrong, a call was refused or there is no plan, 2 bad input, 3 environment.",
-        options_planning,
-        0,
-        0};
-    int code = options_read(argc, argv, "run", &argp, options);
+    const options_command reading = {
+        .name = "run",
+        .arguments = "MODEL",
+        .text =
+            "Plans MODEL and drives the plan through a real pool: whole training steps on several streams, in which "
+            "every bucket is filled with a pattern of its own and checked before it is released.\vMODEL is as for "
+            "plan. Exit: 0 every byte was right, 1 a byte was wrong, a call was refused or there is no plan, 2 bad "
+            "input, 3 environment.",
+        .tables = {run_table, options_planning, options_schedule},
+        .options = options,
+        .given = &options->planning.given,
+        .files = &options->planning.models,
+        .file_count = &options->planning.model_count};
+    int code = options_read(argc, argv, &reading);
     return code == EXIT_GO_ON ? check(options) : code;
 }
 

@@ -8,7 +8,7 @@
 typedef enum run_device { RUN_HOST, RUN_NULL, RUN_CUDA } run_device;
 
 typedef struct run_options {
-    plan_options planning; /* of one model; its policies are not used */
+    plan_options planning; /* first: its tables set it; of one model, its policies are not used */
     bp_policy policy;
     bool policy_named;
     run_device device;

@@ -1,6 +1,6 @@
 /* `bucketpool schedule`: one schedule as a table, a document or a picture. */
-#include <argp.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,36 +111,25 @@ static int schedule_report_print(const schedule_view *v, const plan_options *opt
 
 /* `bucketpool schedule`: one schedule as a table, a document or a picture. */
 
-enum { OPT_STEPS = OPTIONS_COMMAND_KEY, OPT_ROLE, OPT_JSON, OPT_PLOT, OPT_COLOR };
-
 typedef struct command_options {
-    plan_options planning; /* its policies are not used */
+    plan_options planning; /* first: its tables set it; its policies are not used */
     step_range steps;
     uint32_t roles; /* that are shown */
 } command_options;
 
-static const struct argp_option schedule_table[] = {
-    {0, 0, 0, 0, "Output:", 6},
-    {"steps", OPT_STEPS, "A-B", 0, "Print these steps (default: of a long schedule the interesting ones)", 0},
-    {"role", OPT_ROLE, "LIST", 0, "Show only these of the roles (default: all)", 0},
-    {"json", OPT_JSON, 0, 0, "Print a bucketpool.schedule/1 document", 0},
-    {"plot", OPT_PLOT, "FILE", 0, "Draw the schedule (.svg, .png or .pdf)", 0},
-    {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
-    {0, 0, 0, 0, 0, 0},
-};
-
 /* ---- options ------------------------------------------------------------------------------------------------------------- */
 
 /* "12-40", or one step. */
-static int parse_steps(const char *text, step_range *range)
+static int parse_steps(const char *name, const char *text, void *options)
 {
+    step_range *range = &((command_options *)options)->steps;
     unsigned long long first, last;
     int used = 0;
     range->given = true;
     bool one = sscanf(text, "%9llu%n", &first, &used) == 1 && text[used] == '\0';
     bool both = !one && sscanf(text, "%9llu-%9llu%n", &first, &last, &used) == 2 && text[used] == '\0';
     if ((!one && !both) || *text < '0' || *text > '9' || (both && last < first))
-        return cli_fail(EXIT_BAD_INPUT, "--steps: expected A-B with B at least A, got \"%.40s\"", text);
+        return cli_fail(EXIT_BAD_INPUT, "--%s: expected A-B with B at least A, got \"%.40s\"", name, text);
     range->first = (uint32_t)first;
     range->last = (uint32_t)(one ? first : last);
     return EXIT_GO_ON;
@@ -156,31 +145,23 @@ static int add_role(const char *word, void *user)
     return EXIT_GO_ON;
 }
 
-static int parse_own(int key, char *text, command_options *o)
+static int parse_roles(const char *name, const char *text, void *options)
 {
-    switch (key) {
-    case OPT_STEPS: return parse_steps(text, &o->steps);
-    case OPT_ROLE: return value_list("role", text, add_role, o);
-    case OPT_JSON: o->planning.json = true; return EXIT_GO_ON;
-    case OPT_PLOT: o->planning.plot = text; return value_picture("--plot", text);
-    default: return value_color(text, &o->planning.color);
-    }
+    return value_list(name, text, add_role, options);
 }
 
-static error_t parse_key(int key, char *text, struct argp_state *state)
-{
-    command_options *options = state->input;
-    if (key == ARGP_KEY_INIT) {
-        state->child_inputs[0] = &options->planning;
-        return 0;
-    }
-    if (key < OPT_STEPS || key > OPT_COLOR)
-        return ARGP_ERR_UNKNOWN;
-    int code = parse_own(key, text, options);
-    if (code != EXIT_GO_ON)
-        exit(code); /* the message is out */
-    return 0;
-}
+#define FIELD(member) offsetof(command_options, member)
+
+static const option_row schedule_table[] = {
+    {.kind = OPTION_HEADING, .text = "Output:", .group = 6},
+    {"steps", "A-B", "Print these steps (default: of a long schedule the interesting ones)", OPTION_OWN,
+     .parse = parse_steps},
+    {"role", "LIST", "Show only these of the roles (default: all)", OPTION_OWN, .parse = parse_roles},
+    {"json", NULL, "Print a bucketpool.schedule/1 document", OPTION_FLAG, FIELD(planning.json)},
+    {"plot", "FILE", "Draw the schedule (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(planning.plot)},
+    {"color", "WHEN", "auto, always or never (default auto)", OPTION_COLOR, FIELD(planning.color)},
+    OPTION_END,
+};
 
 static int check(const command_options *o)
 {
@@ -200,16 +181,17 @@ static int parse(int argc, char **argv, command_options *options)
     *options = (command_options){0};
     options_init(&options->planning);
     options->planning.policy_count = 0; /* nothing is placed */
-    static const struct argp argp = {
-        schedule_table,
-        parse_key,
-        "MODEL",
-        "Prints when the memory of each unit of MODEL is acquired and released, and how much is live in each step.\v"
-        "MODEL is as for plan. Exit: 0 answered, 2 bad input, 3 environment.",
-        options_planning,
-        0,
-        0};
-    int code = options_read(argc, argv, "schedule", &argp, options);
+    const options_command reading = {
+        .name = "schedule",
+        .arguments = "MODEL",
+        .text = "Prints when the memory of each unit of MODEL is acquired and released, and how much is live in each "
+                "step.\vMODEL is as for plan. Exit: 0 answered, 2 bad input, 3 environment.",
+        .tables = {schedule_table, options_planning, options_schedule},
+        .options = options,
+        .given = &options->planning.given,
+        .files = &options->planning.models,
+        .file_count = &options->planning.model_count};
+    int code = options_read(argc, argv, &reading);
     return code == EXIT_GO_ON ? check(options) : code;
 }
 

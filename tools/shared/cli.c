@@ -1,7 +1,6 @@
 /* The parts that all commands share: exit codes, messages, sizes as people read them, values of options, interrupts. */
 #include "shared/cli.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -292,59 +291,6 @@ int value_picture(const char *option, const char *text)
                                                   strcasecmp(ending, ".pdf") == 0)))
         return code;
     return cli_fail(EXIT_BAD_INPUT, "%s %s: a picture's name ends in .svg, .png or .pdf", option, text);
-}
-
-/* ---- arguments --------------------------------------------------------------------------------------------------- */
-
-/* Long names of a parser and of its children, up to `capacity`; returns how many there are so far. */
-static size_t long_names(const struct argp *argp, const char **names, size_t capacity, size_t count)
-{
-    for (const struct argp_option *o = argp->options; o != NULL && (o->name != NULL || o->key != 0 || o->doc != NULL);
-         o++) {
-        if (o->name != NULL && count < capacity)
-            names[count++] = o->name;
-    }
-    for (const struct argp_child *c = argp->children; c != NULL && c->argp != NULL; c++)
-        count = long_names(c->argp, names, capacity, count);
-    return count;
-}
-
-void options_refuse(const struct argp_state *state)
-{
-    enum { MOST_NAMES = 128 };
-    const char *names[MOST_NAMES], *near = state->next > 1 ? state->argv[state->next - 1] : "";
-    const char *command = state->name + strlen("bucketpool ");
-    char word[64];
-    bool is_long = strncmp(near, "--", 2) == 0;
-    snprintf(word, sizeof word, "%.60s", near + (is_long ? 2 : 0));
-    bool has_value = strchr(word, '=') != NULL;
-    word[strcspn(word, "=")] = '\0';
-    size_t count = is_long ? long_names(state->root_argp, names, MOST_NAMES, 0) : 0;
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(word, names[i]) == 0)
-            exit(cli_fail(EXIT_BAD_INPUT, "%s: option --%s %s; see bucketpool %s --help", command, word,
-                          has_value ? "takes no value" : "requires a value", command));
-    }
-    exit(cli_fail(EXIT_BAD_INPUT, "%s: unknown option %s%s%s; see bucketpool %s --help", command, is_long ? "--" : "",
-                  word, cli_suggestion("--", cli_nearest(word, names, count)), command));
-}
-
-int options_read(int argc, char **argv, const char *command, const struct argp *argp, void *input)
-{
-    char name[64];
-    snprintf(name, sizeof name, "bucketpool %s", command);
-    argv[0] = name;
-    for (int i = 1; i < argc; i++) { /* with its errors off, argp would swallow its help too */
-        bool usage = strcmp(argv[i], "--usage") == 0;
-        if (usage || strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-?") == 0 || strcmp(argv[i], "-h") == 0) {
-            argp_help(argp, stdout, usage ? ARGP_HELP_USAGE : ARGP_HELP_STD_HELP, name);
-            int code = cli_flush();
-            return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
-        }
-    }
-    error_t error = argp_parse(argp, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP, 0, input);
-    argv[0] = NULL;
-    return error == ENOMEM ? cli_fail(EXIT_ENVIRONMENT, "out of memory") : EXIT_GO_ON;
 }
 
 /* ---- interrupts -------------------------------------------------------------------------------------------------- */

@@ -4,7 +4,6 @@
 
 #include <bucketpool/bucketpool.h>
 
-#include <argp.h>
 #include <stdbool.h>
 
 #include "files/json_writer.h"
@@ -88,15 +87,5 @@ void interrupt_watch(void);
 bool interrupt_came(void);
 /* Ends the process by SIGINT if one came; shells report that as status 130. */
 void interrupt_pass_on(void);
-
-/* ---- arguments --------------------------------------------------------------------------------------------------- */
-
-/* Keys of argp: those of planning begin at the first, those of a command at the second. */
-enum { OPTIONS_FIRST_KEY = 256, OPTIONS_COMMAND_KEY = 512 };
-
-/* Prints help, or reads the arguments after the command's name into the parsers' input. EXIT_GO_ON or an exit code. */
-int options_read(int argc, char **argv, const char *command, const struct argp *argp, void *input);
-/* For parsers at ARGP_KEY_ERROR, an unknown option or a missing value: argp's own message is off. Exits. */
-_Noreturn void options_refuse(const struct argp_state *state);
 
 #endif

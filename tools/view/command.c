@@ -1,8 +1,8 @@
 /* `bucketpool view`: what snapshots say, as tables, JSON, a page and pictures. */
 #include "view/arguments.h"
 
-#include <argp.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +10,7 @@
 
 #include "pictures/snapshot.h"
 #include "shared/cli.h"
+#include "shared/options.h"
 #include "shared/outputs.h"
 #include "shared/progress.h"
 #include "view/files.h"
@@ -18,51 +19,20 @@
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
-enum { OPT_POOL = OPTIONS_COMMAND_KEY, OPT_HTML, OPT_PLOT, OPT_FLAME, OPT_JSON, OPT_COLOR, OPT_USAGE };
+#define FIELD(member) offsetof(view_options, member)
 
-static const struct argp_option view_table[] = {
-    {0, 0, 0, 0, "Input:", 1},
-    {"pool", OPT_POOL, "NAME", 0, "Only the pool of this name", 0},
-    {0, 0, 0, 0, "Output:", 2},
-    {"html", OPT_HTML, "PAGE", 0, "Write a page to look around in: one file, needs no network", 0},
-    {"plot", OPT_PLOT, "FILE", 0, "Draw what is where and when (.svg, .png or .pdf)", 0},
-    {"flame", OPT_FLAME, "FILE", 0, "Draw who made the peak: roles, units and buckets (.svg, .png or .pdf)", 0},
-    {"json", OPT_JSON, 0, 0, "Print a bucketpool.view/1 document", 0},
-    {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
-    {"help", '?', 0, 0, "Print this list", -1},
-    {"usage", OPT_USAGE, 0, 0, "Print a short usage message", -1},
-    {0, 0, 0, 0, 0, 0},
+static const option_row view_table[] = {
+    {.kind = OPTION_HEADING, .text = "Input:", .group = 1},
+    {"pool", "NAME", "Only the pool of this name", OPTION_TEXT, FIELD(pool)},
+    {.kind = OPTION_HEADING, .text = "Output:", .group = 2},
+    {"html", "PAGE", "Write a page to look around in: one file, needs no network", OPTION_FILE, FIELD(html)},
+    {"plot", "FILE", "Draw what is where and when (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(plot)},
+    {"flame", "FILE", "Draw who made the peak: roles, units and buckets (.svg, .png or .pdf)", OPTION_PICTURE,
+     FIELD(flame)},
+    {"json", NULL, "Print a bucketpool.view/1 document", OPTION_FLAG, FIELD(json)},
+    {"color", "WHEN", "auto, always or never (default auto)", OPTION_COLOR, FIELD(color)},
+    OPTION_END,
 };
-
-static int parse_one(int key, char *text, view_options *o)
-{
-    switch (key) {
-    case OPT_POOL: o->pool = text; return EXIT_GO_ON;
-    case OPT_HTML: o->html = text; return value_file("--html", text);
-    case OPT_PLOT: o->plot = text; return value_picture("--plot", text);
-    case OPT_FLAME: o->flame = text; return value_picture("--flame", text);
-    case OPT_JSON: o->json = true; return EXIT_GO_ON;
-    default: return value_color(text, &o->color);
-    }
-}
-
-static error_t parse_key(int key, char *text, struct argp_state *state)
-{
-    view_options *options = state->input;
-    if (key == ARGP_KEY_ARGS) {
-        options->files = state->argv + state->next;
-        options->file_count = (size_t)(state->argc - state->next);
-        return 0;
-    }
-    if (key == ARGP_KEY_ERROR)
-        options_refuse(state);
-    if (key < OPT_POOL || key > OPT_COLOR)
-        return ARGP_ERR_UNKNOWN;
-    int code = parse_one(key, text, options);
-    if (code != EXIT_GO_ON)
-        exit(code); /* the message is out */
-    return 0;
-}
 
 /* As `--html *.pickle` does, which would write the page over the first snapshot. */
 static int check_page(const view_options *o)
@@ -105,18 +75,19 @@ static int check(const view_options *o)
 static int view_options_parse(int argc, char **argv, view_options *options)
 {
     *options = (view_options){.color = "auto"};
-    static const struct argp argp = {
-        view_table,
-        parse_key,
-        "FILE...",
-        "Looks at snapshots that a profile wrote, of one rank or of several side by side: what was live, when the most "
-        "was, who made that peak, and what lay free then.\vFILE is a pickle as docs/snapshots.md has it, or as PyTorch "
-        "writes of its own allocator. It is read as data: nothing in it is run. Pictures are of the pool with the "
-        "highest peak, or of --pool. Exit: 0 answered, 2 bad input, 3 environment.",
-        0,
-        0,
-        0};
-    int code = options_read(argc, argv, "view", &argp, options);
+    const options_command reading = {
+        .name = "view",
+        .arguments = "FILE...",
+        .text =
+            "Looks at snapshots that a profile wrote, of one rank or of several side by side: what was live, when the "
+            "most was, who made that peak, and what lay free then.\vFILE is a pickle as docs/snapshots.md has it, or "
+            "as PyTorch writes of its own allocator. It is read as data: nothing in it is run. Pictures are of the "
+            "pool with the highest peak, or of --pool. Exit: 0 answered, 2 bad input, 3 environment.",
+        .tables = {view_table},
+        .options = options,
+        .files = &options->files,
+        .file_count = &options->file_count};
+    int code = options_read(argc, argv, &reading);
     return code == EXIT_GO_ON ? check(options) : code;
 }
 

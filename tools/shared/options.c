@@ -1,0 +1,174 @@
+/* Options of commands: argp's tables made of rows, values parsed into fields. */
+#include "shared/options.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_KEY = 256, USAGE_KEY = 512, MOST_ENTRIES = OPTIONS_MOST + 16 };
+
+typedef struct reading {
+    const options_command *command;
+    const option_row *rows[MOST_ENTRIES]; /* by key */
+    struct argp_option entries[MOST_ENTRIES + 1];
+    const char *names[MOST_ENTRIES];
+    size_t count, name_count;
+} reading;
+
+/* ---- values ---------------------------------------------------------------------------------------------------------- */
+
+static int set_number(const option_row *row, const char *text, void *field)
+{
+    uint64_t number = 0;
+    const uint64_t most = row->most != 0 ? row->most : row->kind == OPTION_U32 ? UINT32_MAX : UINT64_MAX;
+    int code = value_number(row->name, text, row->least, most, &number);
+    if (code != EXIT_GO_ON)
+        return code;
+    if (row->kind == OPTION_U32)
+        *(uint32_t *)field = (uint32_t)number;
+    else
+        *(uint64_t *)field = number;
+    return code;
+}
+
+static int set_choice(const option_row *row, const char *text, void *field)
+{
+    int value = 0;
+    int code = value_choice(row->name, text, row->choices, &value);
+    if (code == EXIT_GO_ON)
+        memcpy(field, &value, sizeof value); /* enumerations have an int's size here */
+    return code;
+}
+
+static int set_text(const option_row *row, const char *text, void *field)
+{
+    char option[32];
+    if (row->letter != 0)
+        snprintf(option, sizeof option, "-%c", row->letter);
+    else
+        snprintf(option, sizeof option, "--%s", row->name);
+    *(const char **)field = text;
+    return row->kind == OPTION_FILE      ? value_file(option, text)
+           : row->kind == OPTION_PICTURE ? value_picture(option, text)
+                                         : EXIT_GO_ON;
+}
+
+static int set(const option_row *row, const char *text, void *options)
+{
+    void *field = (char *)options + row->field;
+    switch (row->kind) {
+    case OPTION_FLAG:
+    case OPTION_UNFLAG: *(bool *)field = row->kind == OPTION_FLAG; return EXIT_GO_ON;
+    case OPTION_U32:
+    case OPTION_U64: return set_number(row, text, field);
+    case OPTION_CHOICE: return set_choice(row, text, field);
+    case OPTION_DTYPE: return value_dtype(row->name, text, field);
+    case OPTION_COLOR: return value_color(text, field);
+    case OPTION_OWN: return row->parse(row->name, text, options);
+    default: return set_text(row, text, field);
+    }
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------------------- */
+
+/* An unknown option, or a missing value: argp's own message is off. */
+static _Noreturn void refuse(const reading *r, const struct argp_state *state)
+{
+    const char *near = state->next > 1 ? state->argv[state->next - 1] : "", *command = r->command->name;
+    char word[64];
+    bool is_long = strncmp(near, "--", 2) == 0;
+    snprintf(word, sizeof word, "%.60s", near + (is_long ? 2 : 0));
+    bool has_value = strchr(word, '=') != NULL;
+    word[strcspn(word, "=")] = '\0';
+    for (size_t i = 0; is_long && i < r->name_count; i++) {
+        if (strcmp(word, r->names[i]) == 0)
+            exit(cli_fail(EXIT_BAD_INPUT, "%s: option --%s %s; see bucketpool %s --help", command, word,
+                          has_value ? "takes no value" : "requires a value", command));
+    }
+    const char *nearest = is_long ? cli_nearest(word, r->names, r->name_count) : NULL;
+    exit(cli_fail(EXIT_BAD_INPUT, "%s: unknown option %s%s%s; see bucketpool %s --help", command, is_long ? "--" : "",
+                  word, cli_suggestion("--", nearest), command));
+}
+
+static error_t parse(int key, char *text, struct argp_state *state)
+{
+    reading *r = state->input;
+    const options_command *command = r->command;
+    if (key == ARGP_KEY_ERROR)
+        refuse(r, state);
+    if (key == ARGP_KEY_ARGS && command->files != NULL) {
+        *command->files = state->argv + state->next;
+        *command->file_count = (size_t)(state->argc - state->next);
+        return 0;
+    }
+    if (key == ARGP_KEY_ARG && command->files == NULL)
+        exit(cli_fail(EXIT_BAD_INPUT, "%s: \"%.60s\" is not an option, and there are no arguments", command->name,
+                      text));
+    const option_row *row = NULL;
+    for (size_t i = 0; i < r->count && row == NULL; i++) {
+        if (r->entries[i].key == key && r->rows[i]->kind != OPTION_HEADING)
+            row = r->rows[i];
+    }
+    if (row == NULL)
+        return ARGP_ERR_UNKNOWN;
+    if (command->given != NULL && command->given->count < OPTIONS_MOST)
+        command->given->rows[command->given->count++] = row;
+    int code = set(row, text, command->options);
+    if (code != EXIT_GO_ON)
+        exit(code); /* the message is out */
+    return 0;
+}
+
+static void add_entry(reading *r, const option_row *row, struct argp_option entry)
+{
+    if (r->count == MOST_ENTRIES)
+        abort(); /* a table has more rows than there is room for */
+    r->rows[r->count] = row;
+    r->entries[r->count++] = entry;
+    if (entry.name != NULL)
+        r->names[r->name_count++] = entry.name;
+}
+
+static void add_table(reading *r, const option_row *table)
+{
+    for (const option_row *row = table; row->name != NULL || row->text != NULL; row++) {
+        if (row->kind == OPTION_HEADING)
+            add_entry(r, row, (struct argp_option){.doc = row->text, .group = row->group});
+        else
+            add_entry(r, row,
+                      (struct argp_option){.name = row->name,
+                                           .key = row->letter != 0 ? row->letter : FIRST_KEY + (int)r->count,
+                                           .arg = row->value,
+                                           .doc = row->text,
+                                           .group = row->group});
+    }
+}
+
+int options_read(int argc, char **argv, const options_command *command)
+{
+    static const option_row help = {.name = "help", .text = "Print this list"},
+                            usage = {.name = "usage", .text = "Print a short usage message"};
+    reading r = {.command = command};
+    for (size_t t = 0; t < sizeof command->tables / sizeof *command->tables && command->tables[t] != NULL; t++)
+        add_table(&r, command->tables[t]);
+    add_entry(&r, &help, (struct argp_option){.name = help.name, .key = '?', .doc = help.text, .group = -1});
+    add_entry(&r, &usage, (struct argp_option){.name = usage.name, .key = USAGE_KEY, .doc = usage.text, .group = -1});
+    const struct argp argp = {
+        .options = r.entries, .parser = parse, .args_doc = command->arguments, .doc = command->text};
+    char name[64];
+    snprintf(name, sizeof name, "bucketpool %s", command->name);
+    argv[0] = name;
+    for (int i = 1; i < argc; i++) { /* with its errors off, argp would swallow its help too */
+        bool is_usage = strcmp(argv[i], "--usage") == 0;
+        if (is_usage || strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-?") == 0 || strcmp(argv[i], "-h") == 0) {
+            argp_help(&argp, stdout, is_usage ? ARGP_HELP_USAGE : ARGP_HELP_STD_HELP, name);
+            int code = cli_flush();
+            return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
+        }
+    }
+    error_t error = argp_parse(&argp, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP, 0, &r);
+    argv[0] = NULL;
+    return error == ENOMEM ? cli_fail(EXIT_ENVIRONMENT, "out of memory") : EXIT_GO_ON;
+}

@@ -1,0 +1,71 @@
+/* Options of commands. A row declares one: its name, its text in --help, the field that it sets, the values that it takes, and where it applies.
+ * The tables of a command share one struct, whose first member may be the struct of another command's table. */
+#ifndef TOOLS_SHARED_OPTIONS_H
+#define TOOLS_SHARED_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/cli.h"
+
+typedef enum option_kind {
+    OPTION_HEADING, /* of the rows that follow, in --help: `text` */
+    OPTION_FLAG,    /* bool: true */
+    OPTION_UNFLAG,  /* bool: false */
+    OPTION_U32,     /* uint32_t, from `least` to `most` (0: all) */
+    OPTION_U64,     /* uint64_t, the same */
+    OPTION_CHOICE,  /* an enumeration or uint32_t: one of `choices` */
+    OPTION_DTYPE,   /* bp_dtype */
+    OPTION_TEXT,    /* const char * */
+    OPTION_FILE,    /* const char *: a file that is to be written */
+    OPTION_PICTURE, /* const char *: the same, .svg, .png or .pdf */
+    OPTION_COLOR,   /* const char *: auto, always or never */
+    OPTION_OWN,     /* `parse` does it */
+} option_kind;
+
+/* Bits of `applies`. */
+#define OPTION_MAKES_PLANS 1u                  /* has no effect on a finished plan */
+#define OPTION_GENERATES 2u                    /* has no effect on a recorded schedule */
+#define OPTION_POLICY(policy) (4u << (policy)) /* has an effect with this policy; without any such bit: with all */
+
+typedef struct option_row {
+    const char *name, *value, *text; /* `value` NULL: it takes none */
+    option_kind kind;
+    size_t field; /* offset in the command's struct */
+    const choice *choices;
+    uint64_t least, most;
+    int (*parse)(const char *name, const char *text, void *options); /* EXIT_GO_ON or an exit code after a message */
+    unsigned applies;
+    int group;   /* of a heading: headings are in this order */
+    char letter; /* the short name of an option that has one; the others have none */
+} option_row;
+
+#define OPTION_END                                                                                                     \
+    {                                                                                                                  \
+        0                                                                                                              \
+    }
+
+/* The options that were given. */
+#define OPTIONS_MOST 64
+typedef struct options_given {
+    const option_row *rows[OPTIONS_MOST];
+    size_t count;
+} options_given;
+
+/* A command's options and arguments. */
+typedef struct options_command {
+    const char *name;      /* "bench logprob" */
+    const char *arguments; /* "MODEL..."; "": none */
+    const char *text;      /* of --help: above the options, and after \v below them */
+    const option_row *tables[4];
+    void *options;        /* that the rows' fields are in */
+    options_given *given; /* NULL: not wanted */
+    char ***files;        /* of the arguments; NULL: there are none */
+    size_t *file_count;
+} options_command;
+
+/* Prints help, or reads the arguments after the command's name. EXIT_GO_ON or an exit code. */
+int options_read(int argc, char **argv, const options_command *command);
+
+#endif
