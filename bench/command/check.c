@@ -349,7 +349,7 @@ bp_status bench_check_logits(bench *b, bench_row *row)
     uint64_t seq = row->shape->seq;
     const uint64_t tokens[] = {0, seq / 3, seq / 2, seq - 1};
     bp_status status = BP_OK;
-    double *x = malloc(row->shape->vocab * sizeof *x);
+    double *x = calloc(row->shape->vocab, sizeof *x);
     if (x == NULL)
         return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for a row of logits");
     for (size_t i = 0; status == BP_OK && i < sizeof tokens / sizeof *tokens; i++)

@@ -10,7 +10,7 @@
 
 /* ---- given buckets, and the order of all ------------------------------------------------------------------------- */
 
-/* given_buckets.c: appends the buckets that the model brings along, then puts all in order of units. */
+/* Appends the buckets that the model brings along, then puts all in order of units. */
 static bp_status buckets_take_given(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets)
 {
     void *memory;
@@ -114,7 +114,7 @@ static uint64_t ceil_divide(uint64_t value, uint64_t by)
     return value / by + (value % by != 0);
 }
 
-/* requests.c. The shard of the trained parameters in the roles main_grad and optimizer: its elements are those of the gradients, also where
+/* The shard of the trained parameters in the roles main_grad and optimizer: its elements are those of the gradients, also where
  * parameters are packed as bytes. 0 bytes where nothing is trained. */
 static bp_status trained_shard(const bp_bucket *b, const bp_buckets_config *config, uint32_t role, bp_request *request)
 {

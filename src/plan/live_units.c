@@ -60,25 +60,25 @@ static void live_units_collect(const bp_buckets *buckets, const bp_schedule *sch
     }
 }
 
-bp_status bp_live_units_count_live(bp_live_units *t)
+bp_status bp_live_units_count_live(bp_live_units *units)
 {
     void *memory;
-    BP_TRY(bp_new_array((size_t)t->step_count + 1, sizeof(int32_t), &memory));
+    BP_TRY(bp_new_array((size_t)units->step_count + 1, sizeof(int32_t), &memory));
     int32_t *change = memory;
-    t->most_live = t->most_live_step = 0;
-    for (size_t i = 0; i < t->count; i++) {
-        for (uint32_t k = 0; k < t->units[i].interval_count; k++) {
-            const bp_interval *interval = &t->intervals[t->units[i].first_interval + k];
+    units->most_live = units->most_live_step = 0;
+    for (size_t i = 0; i < units->count; i++) {
+        for (uint32_t k = 0; k < units->units[i].interval_count; k++) {
+            const bp_interval *interval = &units->intervals[units->units[i].first_interval + k];
             change[interval->begin]++;
             change[interval->end]--;
         }
     }
     int32_t live = 0;
-    for (uint32_t step = 0; step < t->step_count; step++) {
+    for (uint32_t step = 0; step < units->step_count; step++) {
         live += change[step];
-        if (live > (int32_t)t->most_live) {
-            t->most_live = (uint32_t)live;
-            t->most_live_step = step;
+        if (live > (int32_t)units->most_live) {
+            units->most_live = (uint32_t)live;
+            units->most_live_step = step;
         }
     }
     free(change);

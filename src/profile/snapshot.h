@@ -1,4 +1,4 @@
-/* The pickle that docs/snapshots.md describes: snapshot.c has the memory viewer's half, snapshot_pools.c ours. */
+/* The pickle that docs/snapshots.md describes. */
 #ifndef BP_PROFILE_SNAPSHOT_H
 #define BP_PROFILE_SNAPSHOT_H
 

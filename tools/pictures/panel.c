@@ -178,7 +178,7 @@ static void name_rects(const picture_view *v)
     }
 }
 
-/* picture_memory.c: the slab, its buffers and what is live. */
+/* The slab, its buffers and what is live. */
 static void picture_draw_slab(const picture_view *v)
 {
     const picture_panel *p = v->panel;

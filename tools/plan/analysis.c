@@ -112,7 +112,7 @@ static bp_status note_schedule(const schedule_options *o, const analysis *a, bp_
     return status == BP_OK ? note_units(o, plan) : status;
 }
 
-/* analysis_notes.c: what a saved plan remembers of how it was made. */
+/* What a saved plan remembers of how it was made. */
 static bp_status analysis_note(const plan_options *options, const analysis *a, bp_plan *plan)
 {
     bp_status status = bp_plan_set_model(plan, a->name);
@@ -369,7 +369,7 @@ static void merge_rules(const analysis *parts, size_t count, analysis *merged)
     }
 }
 
-/* analysis_share.c: one analysis of all parts, whose models share a pool and run one after the other. */
+/* One analysis of all parts, whose models share a pool and run one after the other. */
 static int analysis_merge(const plan_options *options, const analysis *parts, size_t count, analysis *merged)
 {
     char **names = calloc(count, sizeof *names);

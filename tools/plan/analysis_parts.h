@@ -4,13 +4,13 @@
 
 #include "plan/analysis.h"
 
-/* analysis_model.c: the file's model as one rank holds it, its rules, buckets and figures. The caller owns the model, also after an
+/* The file's model as one rank holds it, its rules, buckets and figures. The caller owns the model, also after an
  * error. */
 int analysis_read(const char *path, const plan_options *options, analysis *a, bp_model **model);
 /* The library's detail, about this file. */
 int analysis_fail(const char *path, bp_status status);
 
-/* analysis_schedule.c: generated or recorded, merged with those of further files. */
+/* Generated or recorded, merged with those of further files. */
 int analysis_make_schedule(const char *path, const plan_options *options, const bp_model *model, analysis *a);
 
 #endif

@@ -1,4 +1,4 @@
-/* A driver from within: driver_make.c makes and unmakes it, driver.c drives, driver_bytes.c is what its streams do, driver_graph.c
+/* A driver from within: driver.c makes, drives and unmakes it, driver_bytes.c is what its streams do, driver_graph.c
  * captures and replays. */
 #ifndef TOOLS_RUN_DRIVER_STATE_H
 #define TOOLS_RUN_DRIVER_STATE_H

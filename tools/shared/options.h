@@ -32,12 +32,12 @@ typedef enum option_kind {
 typedef struct option_row {
     const char *name, *value, *text; /* `value` NULL: it takes none */
     option_kind kind;
-    size_t field; /* offset in the command's struct */
+    uint32_t field; /* offset in the command's struct */
     const choice *choices;
     uint64_t least, most;
     int (*parse)(const char *name, const char *text, void *options); /* EXIT_GO_ON or an exit code after a message */
     unsigned applies;
-    int group;   /* of a heading: headings are in this order */
+    short group; /* of a heading: headings are in this order */
     char letter; /* the short name of an option that has one; the others have none */
 } option_row;
 

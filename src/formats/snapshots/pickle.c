@@ -63,6 +63,8 @@ static bp_status pickle_need(const bp_pickle_machine *m, size_t count);
 static bp_status refuse_stacked(const bp_pickle_machine *m)
 {
     BP_TRY(pickle_need(m, 2));
+    if (m->stack.memory == NULL) /* not with two values on it */
+        return BP_ERR_INTERNAL;
     const bp_pickle pickle = {.data = m->c.begin,
                               .bytes = (size_t)(m->c.end - m->c.begin),
                               .containers = m->containers.memory,
@@ -75,7 +77,7 @@ static bp_status refuse_stacked(const bp_pickle_machine *m)
                           known ? (int)(name.count < 60 ? name.count : 60) : 1, known ? name.text : "?");
 }
 
-/* pickle_refused.c: an opcode that is not of plain data, by its effect. */
+/* An opcode that is not of plain data, by its effect. */
 static bp_status pickle_refuse(const bp_pickle_machine *m, unsigned char opcode)
 {
     static const struct {
@@ -189,7 +191,7 @@ static bp_status decode_text(bp_pickle_cursor *c, bp_pickle_kind kind, size_t le
     return BP_OK;
 }
 
-/* pickle_values.c: decodes a scalar, whose arguments follow the cursor. *is_scalar is false of another opcode, which leaves the rest alone. */
+/* Decodes a scalar, whose arguments follow the cursor. *is_scalar is false of another opcode, which leaves the rest alone. */
 static bp_status pickle_decode(bp_pickle_cursor *c, unsigned char opcode, bool *is_scalar, bp_pickle_value *value)
 {
     *is_scalar = true;

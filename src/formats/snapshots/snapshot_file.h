@@ -49,7 +49,7 @@ bp_status bp_snapshot_room(bp_snapshot_reader *reader, size_t count, size_t elem
 bp_status bp_snapshot_scratch(bp_snapshot_reader *reader, size_t count, size_t element_bytes, void **entries);
 bp_status bp_snapshot_copy(bp_snapshot_reader *reader, const char *bytes, size_t count, const char **text);
 
-/* snapshot_pool.c: the half of ours. snapshot_torch.c: segments and device_traces. */
+/* pools.c: the half of ours. torch.c: segments and device_traces. */
 bp_status bp_snapshot_read_ours(const bp_snapshot_at *ours);
 bp_status bp_snapshot_read_torch(const bp_snapshot_at *root);
 

@@ -95,7 +95,7 @@ static bool snapshot_segments_map(bp_torch_device *d, const bp_torch_event *even
     return (before > 0) != (*mapped > 0);
 }
 
-/* snapshot_segments.c: makes slabs of the segments that are there at the end, and of all that the trace has. */
+/* Makes slabs of the segments that are there at the end, and of all that the trace has. */
 static bp_status torch_find_slabs(bp_torch_device *d)
 {
     bp_snapshot_pool *pool = d->pool;

@@ -41,6 +41,8 @@ static bp_status loss_grid_check_sizes(const bp_loss_config *config)
 
 static bp_status place_ranks(const bp_told *told, uint32_t ranks, bp_loss_grid *grid)
 {
+    if (grid->ranks == NULL) /* without memory this rank has told so, and no rank comes here */
+        return BP_ERR_NO_HOST_MEMORY;
     for (uint32_t r = 0; r < ranks; r++)
         grid->ranks[r] = NOBODY;
     for (uint32_t r = 0; r < ranks; r++) {
