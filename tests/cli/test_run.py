@@ -473,6 +473,7 @@ class Mistakes(Case):
                                (["--joint", "--policy", "max"], ["--joint requires --policy scheduled"]), (["--work", "9", "--policy", "max"], ["--policy scheduled"]),
                                (["--buffers", "2"], ["--buffers requires --policy fixed or max"]),
                                (["--fallback", "dynamic", "--policy", "max"], ["--fallback requires --policy fixed"]),
+                               (["--grad-units", "2"] * 80 + ["--joint", "--policy", "max"], ["--joint requires --policy scheduled"]),
                                (["--share"], ["--share"]), (["--steps"], ["--steps"])):
             self.refused(run("run", NANO, *options), 2, *words)
         self.refused(run("run"), 2, "no model")

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_KEY = 256, USAGE_KEY = 512, MOST_ENTRIES = OPTIONS_MOST + 16 };
+enum { FIRST_KEY = 256, USAGE_KEY = 512, MOST_ENTRIES = OPTIONS_MOST };
 
 typedef struct reading {
     const options_command *command;
-    const option_row *rows[MOST_ENTRIES]; /* by key */
+    const option_row *rows[MOST_ENTRIES]; /* of the entries; NULL: a heading, --help, --usage */
     struct argp_option entries[MOST_ENTRIES + 1];
     const char *names[MOST_ENTRIES];
     size_t count, name_count;
@@ -92,6 +92,16 @@ static _Noreturn void refuse(const reading *r, const struct argp_state *state)
                   word, cli_suggestion("--", nearest), command));
 }
 
+/* Once, however often it is repeated: there is room for every row of the tables. */
+static void note_given(options_given *given, const option_row *row)
+{
+    for (size_t i = 0; i < given->count; i++) {
+        if (given->rows[i] == row)
+            return;
+    }
+    given->rows[given->count++] = row;
+}
+
 static error_t parse(int key, char *text, struct argp_state *state)
 {
     reading *r = state->input;
@@ -108,13 +118,13 @@ static error_t parse(int key, char *text, struct argp_state *state)
                       text));
     const option_row *row = NULL;
     for (size_t i = 0; i < r->count && row == NULL; i++) {
-        if (r->entries[i].key == key && r->rows[i]->kind != OPTION_HEADING)
+        if (r->rows[i] != NULL && r->entries[i].key == key)
             row = r->rows[i];
     }
     if (row == NULL)
         return ARGP_ERR_UNKNOWN;
-    if (command->given != NULL && command->given->count < OPTIONS_MOST)
-        command->given->rows[command->given->count++] = row;
+    if (command->given != NULL)
+        note_given(command->given, row);
     int code = set(row, text, command->options);
     if (code != EXIT_GO_ON)
         exit(code); /* the message is out */
@@ -135,7 +145,7 @@ static void add_table(reading *r, const option_row *table)
 {
     for (const option_row *row = table; row->name != NULL || row->text != NULL; row++) {
         if (row->kind == OPTION_HEADING)
-            add_entry(r, row, (struct argp_option){.doc = row->text, .group = row->group});
+            add_entry(r, NULL, (struct argp_option){.doc = row->text, .group = row->group});
         else
             add_entry(r, row,
                       (struct argp_option){.name = row->name,
@@ -148,13 +158,13 @@ static void add_table(reading *r, const option_row *table)
 
 int options_read(int argc, char **argv, const options_command *command)
 {
-    static const option_row help = {.name = "help", .text = "Print this list"},
-                            usage = {.name = "usage", .text = "Print a short usage message"};
     reading r = {.command = command};
     for (size_t t = 0; t < sizeof command->tables / sizeof *command->tables && command->tables[t] != NULL; t++)
         add_table(&r, command->tables[t]);
-    add_entry(&r, &help, (struct argp_option){.name = help.name, .key = '?', .doc = help.text, .group = -1});
-    add_entry(&r, &usage, (struct argp_option){.name = usage.name, .key = USAGE_KEY, .doc = usage.text, .group = -1});
+    add_entry(&r, NULL, (struct argp_option){.name = "help", .key = '?', .doc = "Print this list", .group = -1});
+    add_entry(
+        &r, NULL,
+        (struct argp_option){.name = "usage", .key = USAGE_KEY, .doc = "Print a short usage message", .group = -1});
     const struct argp argp = {
         .options = r.entries, .parser = parse, .args_doc = command->arguments, .doc = command->text};
     char name[64];

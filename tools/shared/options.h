@@ -46,8 +46,8 @@ typedef struct option_row {
         0                                                                                                              \
     }
 
-/* The options that were given. */
-#define OPTIONS_MOST 64
+/* The rows that were given, each once, in the order of the command line. */
+#define OPTIONS_MOST 80 /* rows of a command's tables, with headings */
 typedef struct options_given {
     const option_row *rows[OPTIONS_MOST];
     size_t count;
