@@ -99,10 +99,10 @@ def count(name, outcome, reason=""):
 
 
 def count_tests(build):
-    """Counts from what meson recorded, a JSON object a line."""
+    """Counts from what meson recorded, a JSON object a line; returns that, nothing where no test ran."""
     recorded = os.path.join(build, "meson-logs", "testlog.json")
     if not os.path.exists(recorded):
-        return False
+        return []
     with open(recorded, encoding="utf-8") as file:
         results = [json.loads(line) for line in file]
     for result in results:
@@ -114,13 +114,11 @@ def count_tests(build):
         if outcome == "failed":
             print((result.get("stdout") or "")[-3000:])
             print((result.get("stderr") or "")[-3000:])
-    return bool(results)
+    return results
 
 
-def show_times(build):
-    """Where a leg's time goes: seconds of each suite and of the slowest tests, as they ran beside each other."""
-    with open(os.path.join(build, "meson-logs", "testlog.json"), encoding="utf-8") as file:
-        results = [json.loads(line) for line in file]
+def show_times(results):
+    """Seconds of each suite and of the slowest tests, as they ran beside each other."""
     suites, tests = {}, []
     for result in results:
         names, _, test = result["name"].rpartition(" / ")
@@ -129,6 +127,18 @@ def show_times(build):
             suites[suite] = suites.get(suite, 0) + result["duration"]
     print("  seconds of suites:", ", ".join(f"{suite} {seconds:.0f}" for suite, seconds in sorted(suites.items(), key=lambda item: -item[1]) if seconds >= 1))
     print("  slowest tests:", ", ".join(f"{test} {seconds:.0f}" for seconds, test in sorted(tests, reverse=True)[:10]), flush=True)
+
+
+def run_tests(build, log, title, suites, without, options=(), env=None):
+    """Runs the tests of suites (none: of all), counts them and shows their times; whether any ran."""
+    words = [word for suite in suites for word in ("--suite", suite)] + [word for suite in without for word in ("--no-suite", suite)]
+    execute(["meson", "test", "-C", build, *words, *options], log, title, env=env)  # failures are shown from meson's own log
+    results = count_tests(build)
+    if results:
+        show_times(results)
+    else:
+        show_end(log)
+    return bool(results)
 
 
 def linker():
@@ -151,14 +161,7 @@ def leg(name, options, environment=None, suites=(), builds_all=True, without=("o
     built = run(["meson", "setup", build, "-Dwerror=" + werror(), *linker(), *options], log, env=env)
     built = built and (not builds_all or run(["ninja", "-C", build], log, env=env))
     if built:
-        suite_options = [word for suite in suites for word in ("--suite", suite)] + [word for suite in without for word in ("--no-suite", suite)]
-        suite_options += ["--no-rebuild"] * builds_all
-        execute(["meson", "test", "-C", build, *suite_options], log, f"{name}: tests", env=env)  # failures are shown from meson's own log
-        built = count_tests(build)
-        if built:
-            show_times(build)
-        else:
-            show_end(log)
+        built = run_tests(build, log, f"{name}: tests", suites, without, ["--no-rebuild"] * builds_all, env)
     count(f"{name}: builds and runs its tests", "passed" if built else "failed")
     took(name, begin, cpu_begin)
     return built

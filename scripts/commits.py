@@ -34,7 +34,8 @@ def main():
             return 77
         rows = [line.split("\0") for line in log.stdout.splitlines()]
         commits = [(commit, len(parents.split()), subject) for commit, parents, subject in rows]
-    bad = [(commit, subject, faults_of(subject, parents)) for commit, parents, subject in commits if faults_of(subject, parents)]
+    judged = [(commit, subject, faults_of(subject, parents)) for commit, parents, subject in commits]
+    bad = [row for row in judged if row[2]]
     for commit, subject, faults in bad:
         print(f"{commit}: {', '.join(faults)}: {subject}")
     return 1 if bad else 0

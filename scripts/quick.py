@@ -1,11 +1,12 @@
 """./check --quick: one build that is kept, brought up to date, and the suites that reach the files that changed since the last pass.
 
-It is a loop for editing, not a proof: nothing is run under sanitizers or built in other ways, suites marked "once" are left out, and what is
-repeated at random is repeated little (BUCKETPOOL_BRIEF)."""
+It is a loop for editing, not a proof: only what these suites run is built, and that in one way, without sanitizers; src/core reaches everything,
+and the suites nearest to it are run; suite "once" is left out, and what is repeated at random is repeated little (BUCKETPOOL_BRIEF)."""
 
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -20,9 +21,9 @@ EVERY = ("unit", "packing", "planner", "contract", "comms", "cuda", "kernels", "
 REACHES = (
     ("src/core/", "unit packing planner contract comms"),
     ("src/files/", "unit cli"),
-    ("src/model/", "unit planner"),
-    ("src/packing/", "packing planner"),
-    ("src/schedule/", "planner"), ("src/plan/", "unit planner"), ("src/whatif/", "planner"),
+    ("src/model/", "unit planner cli"),
+    ("src/packing/", "packing planner cli"),
+    ("src/schedule/", "planner cli"), ("src/plan/", "unit planner cli"), ("src/whatif/", "planner cli"),
     ("src/devices/", "unit contract cuda"),
     ("src/memory/", "unit contract"), ("src/nvtx/", "contract"), ("src/allocators/", "unit contract cuda"),
     ("src/pinned/", "unit contract"), ("src/offload/", "contract"),
@@ -67,24 +68,15 @@ def shown(files):
 
 
 def build_and_test(suites):
-    """Everything is compiled, so that nothing is broken unseen; the tests of the suites are run."""
+    """Builds what the suites run, and runs them."""
     log = os.path.join(check.BUILDS, "quick.log")
     if os.path.exists(log):
         os.remove(log)
     options = ["-Dwerror=" + check.werror(), "-Doptimization=1", "-Dbenchmarks=disabled", "-Ddocs=disabled", *check.LINES, *check.linker()]
     good = os.path.exists(os.path.join(BUILD, "build.ninja")) or check.run(["meson", "setup", BUILD, *options], log)
     environment = {**os.environ, "BUCKETPOOL_BRIEF": "1", "BUCKETPOOL_EXAMPLES": "20"}
-    chosen = [word for suite in suites for word in ("--suite", suite)] + ["--no-suite", "once"]
-    if good and not suites:
-        return
-    if good:
-        check.execute(["meson", "test", "-C", BUILD, *chosen], log, "quick", env=environment)  # builds what these suites run
-        good = check.count_tests(BUILD)
-        if good:
-            check.show_times(BUILD)
-        else:
-            check.show_end(log)
-    check.count("builds", "passed" if good else "failed")
+    good = good and check.run_tests(BUILD, log, "quick", suites, ["once"], env=environment)
+    check.count("builds and runs its tests", "passed" if good else "failed")
 
 
 def formatted(files):
@@ -102,7 +94,7 @@ def main():
         with open(PASSED, encoding="utf-8") as file:
             before = json.load(file)
     if before is None:
-        print("quick: the first time all suites are run, and everything is compiled: some ten minutes on two cores")
+        print("quick: the first time all suites are run, and everything that they need is compiled: some ten minutes on two cores")
         changed, suites, unknown = sorted(now), list(EVERY), []
     else:
         changed = sorted(file for file in {*now, *before} if now.get(file) != before.get(file))
@@ -111,9 +103,12 @@ def main():
     if unknown:
         print(f"quick: every suite, as no rule of scripts/quick.py names {shown(unknown)}")
     print(f"quick: suites {', '.join(suites) or 'none'}", flush=True)
-    build_and_test(suites)
-    if check.shutil.which("clang-format-14"):
-        formatted(changed if before is not None else [])
+    if suites:
+        build_and_test(suites)
+    else:
+        check.count("nothing that is tested has changed", "passed")
+    if before is not None and shutil.which("clang-format-14"):
+        formatted(changed)
     if not check.failures:
         with open(PASSED, "w", encoding="utf-8") as file:
             json.dump(now, file)
