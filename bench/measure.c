@@ -57,8 +57,6 @@ void bench_print_head(FILE *file, const char *date)
 
 /* ---- windows in turns -------------------------------------------------------------------------------------------- */
 
-/* Windows in turns, medians, the table and the JSON. */
-
 #define MOST_TURNS 401
 #define MOST_ENTRIES 16
 #define MOST_FIGURES 512

@@ -11,8 +11,6 @@ bp_plan *one_slab_plan(uint64_t bytes);
 
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
 
-/* Pools to measure: a device with streams, a plan and the pool that is made from it. */
-
 #define WORLD_STREAMS 4u
 
 typedef struct world_options {

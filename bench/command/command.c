@@ -94,8 +94,6 @@ int cli_bench_logprob(int argc, char **argv)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-/* `bucketpool bench`: finds what is to be measured. */
-
 static const struct {
     const char *name, *summary;
     cli_command *run;

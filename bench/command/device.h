@@ -21,8 +21,6 @@ bench_spread bench_spread_of(double *values, size_t count);
 
 /* ---- the device -------------------------------------------------------------------------------------------------- */
 
-/* The device that is measured, and the stream that measured work is on. */
-
 typedef struct bench_device {
     bp_device *device;
     bp_stream *stream;

@@ -212,8 +212,6 @@ static void bench_products_destroy(bench_products **products)
 
 /* ---- the fused head ---------------------------------------------------------------------------------------------- */
 
-/* The fused head: one for each row, in turns with its matrix products alone. */
-
 typedef struct head_bench {
     bench *bench;
     bench_shape *shape;

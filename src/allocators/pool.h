@@ -114,18 +114,6 @@ static inline void bp_tally_release(bp_tally *t, uint64_t bytes)
 
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
 
-/* The pool's own data.
- *
- *   segment   a range of a slab that is held or free as one. In fixed and max pools a segment is a buffer (one copy of a size class, or
- *             memory of a single request); where plans let requests overlap partly, slabs are cut at every end of a
- *             request and a request has several segments.
- *   fence     the release points of one live range: what the next user of its memory waits for
- *   entry     a request, by id: the hot half. The other half is the plan's description of it, pool->requests.
- *
- * Who may write what: a request's word is claimed with one compare-and-swap that sets BUSY; until it is stored back without BUSY
- * everything of that request belongs to the claiming call. A segment belongs to the request in its word. Fields that other threads
- * read for messages and sums are relaxed atomics, written by the owner only. */
-
 #define BP_NONE UINT32_MAX
 
 /* On the path of every acquire and release, where calls cost as much as what they do. */

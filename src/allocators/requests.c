@@ -96,8 +96,6 @@ void bp_dynamic_finish(bp_pool *pool)
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
-/* Requests: the plan's get their entries when the pool is made, others are bound beside them. Streams and zeroing are set for either. */
-
 /* ---- entries -------------------------------------------------------------------------------------------------------- */
 
 /* The way in which the request will get its memory. */

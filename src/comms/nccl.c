@@ -85,8 +85,6 @@ static bp_status nccl_reduce_scatter(void *self, const void *from, void *to, uin
 
 /* ---- the communicator -------------------------------------------------------------------------------------------- */
 
-/* Wrapping an NCCL communicator: what is checked, what its version can do, its errors, its end. */
-
 /* ---- results -------------------------------------------------------------------------------------------------------- */
 
 bool bp_nccl_state(bp_nccl *nccl, int *state)

@@ -76,8 +76,6 @@ static bp_status registration_collect_warnings(bp_registration *r)
 
 /* ---- registrations ----------------------------------------------------------------------------------------------- */
 
-/* Registrations: made, kept with the slabs of their pool, ended. */
-
 const char *bp_register_kind_name(bp_register_kind kind)
 {
     switch (kind) {

@@ -223,8 +223,6 @@ uint64_t bp_piece_matrix(const bp_token_rows *rows, const bp_piece *piece, uint6
 
 /* ---- the head ---------------------------------------------------------------------------------------------------- */
 
-/* The fused head: its life. */
-
 #define DEFAULT_CHUNK 1024
 
 static const bp_lm_head_config lm_head_config_defaults = {.size = sizeof lm_head_config_defaults,

@@ -32,8 +32,6 @@ uint64_t bp_piece_matrix(const bp_token_rows *rows, const bp_piece *piece, uint6
 
 /* ---- the head ---------------------------------------------------------------------------------------------------- */
 
-/* The fused head from within. */
-
 /* Workspaces beyond those of every client. */
 enum { BP_WORK_CHUNK = BP_WORK_OWN, BP_WORK_SCRATCH = BP_WORK_OWN + 2, BP_WORK_SUMS = BP_WORK_OWN + 3 };
 #define BP_HEAD_WORKSPACES 4

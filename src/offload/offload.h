@@ -67,8 +67,6 @@ void bp_host_source_drop_stages(bp_host_source *source);
 
 /* ---- offloads ---------------------------------------------------------------------------------------------------- */
 
-/* Offloads from within: release groups, and what becomes of them. */
-
 /* A release group. What other threads look at (getters, leases, threads of the device) is under the offload's lock; the rest belongs to the
  * caller of begin and finish. */
 typedef struct bp_group {

@@ -44,9 +44,6 @@ void bp_scene_name(const bp_pool *pool, uint32_t id, bp_request_name *name);
 
 /* ---- stories ----------------------------------------------------------------------------------------------------- */
 
-/* Events as a story: slabs that get and lose memory, blocks that come and go in them, from nothing to what there is now. However much the ring has
- * forgotten, no block comes in memory that is not there, and none twice. */
-
 /* The memory of one hold. */
 typedef struct bp_block {
     const bp_pool *pool;

@@ -390,8 +390,6 @@ static int explain_alternatives(const whatif *w, bool color)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-/* `bucketpool explain`: sentences and tables, or a document. */
-
 static int explain(const whatif *w, const plan_options *options)
 {
     explain_policies(w->analysed, options);

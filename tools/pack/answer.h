@@ -21,8 +21,6 @@ typedef struct pack_options {
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
-/* What packing a file gave, or checking the offsets that it has. */
-
 typedef struct pack_answer {
     const char *path;
     bp_packing_file *file;

@@ -78,8 +78,6 @@ static int pack_options_parse(int argc, char **argv, pack_options *options)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-/* `bucketpool pack`: packs instances or checks placements; lines, table, report, picture and CSV file. */
-
 static int write_files(const pack_answer *a, const pack_options *options, const output *csv, const output *picture)
 {
     if (csv->path != NULL) {

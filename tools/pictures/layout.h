@@ -21,8 +21,6 @@ uint8_t picture_kind_of(const bp_bucket *bucket, const char *role, picture_kinds
 
 /* ---- layout ------------------------------------------------------------------------------------------------------ */
 
-/* What a picture of plans shows, in steps and bytes. Nothing here knows how it is drawn. */
-
 /* A request while it is live: `bytes` from `offset` in steps [begin, end). */
 typedef struct picture_rect {
     uint64_t offset, bytes;

@@ -342,8 +342,6 @@ void picture_draw_step_axis(const picture_view *v)
 
 /* ---- the panel --------------------------------------------------------------------------------------------------- */
 
-/* A panel as a whole: its heading, plot, axes, brackets and lower bound. */
-
 /* Points. */
 enum { SMALLEST_BRACKET = 10, LABEL = 16, WIDEST_BAND = 8 };
 

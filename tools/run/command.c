@@ -67,8 +67,6 @@ void run_profile_finish(run_profile *profile)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-/* `bucketpool run`: a plan made real, driven through whole training steps, and every byte checked. */
-
 static bool go_on(void *user, uint64_t steps_done)
 {
     run_setup *setup = user;

@@ -128,9 +128,6 @@ uint64_t pattern_digest(const void *memory, uint64_t bytes, uint64_t seed)
 
 /* ---- fills and checks -------------------------------------------------------------------------------------------- */
 
-/* What the driver's streams do: they fill buckets with patterns and look whether these are still there. Where the host cannot reach the
- * device's memory, bytes go through page-locked memory, a piece at a time. */
-
 static bool is_stopped(const operation *o)
 {
     return atomic_load_explicit(&o->driver->stopped, memory_order_relaxed);

@@ -13,8 +13,6 @@
 
 /* ---- the plan of a run ------------------------------------------------------------------------------------------- */
 
-/* The plan of a run: made here or read from a file, and divided by the scale. */
-
 typedef struct run_plan {
     bp_plan *full;
     bp_plan *scaled; /* NULL when the scale is 1 */

@@ -23,8 +23,6 @@ void run_profile_finish(run_profile *profile);
 
 /* ---- setting up -------------------------------------------------------------------------------------------------- */
 
-/* What a run needs: the plan, at the scale that it is driven at, and a pool made of it. */
-
 typedef struct run_setup {
     run_plan plan;
     bp_device *device;

@@ -109,8 +109,6 @@ static int schedule_report_print(const schedule_view *v, const plan_options *opt
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-/* `bucketpool schedule`: one schedule as a table, a document or a picture. */
-
 typedef struct command_options {
     plan_options planning; /* first: its tables set it; its policies are not used */
     step_range steps;

@@ -93,8 +93,6 @@ static int view_options_parse(int argc, char **argv, view_options *options)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-/* `bucketpool view`: what snapshots say, as tables, JSON, a page and pictures. */
-
 enum { OUTPUT_HTML, OUTPUT_SVG, OUTPUT_FLAME, OUTPUT_COUNT };
 static const char *const output_options[OUTPUT_COUNT] = {"--html", "--plot", "--flame"};
 

@@ -64,7 +64,7 @@ static bp_status refuse_stacked(const bp_pickle_machine *m)
 {
     BP_TRY(pickle_need(m, 2));
     if (m->stack.memory == NULL) /* not with two values on it */
-        return BP_ERR_INTERNAL;
+        return bp_fail(BP_ERR_INTERNAL, "a pickle's stack has values but no memory");
     const bp_pickle pickle = {.data = m->c.begin,
                               .bytes = (size_t)(m->c.end - m->c.begin),
                               .containers = m->containers.memory,

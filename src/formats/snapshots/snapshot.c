@@ -252,8 +252,6 @@ bp_status bp_snapshot_text_or_none(const bp_snapshot_at *at, const char **text)
 
 /* ---- snapshots --------------------------------------------------------------------------------------------------- */
 
-/* Reads a snapshot: the object, and which of its two halves counts. */
-
 static bp_status read_root(bp_snapshot_reader *reader)
 {
     bp_snapshot_at root = {.reader = reader, .value = bp_pickle_get(reader->pickle, reader->pickle->root)};

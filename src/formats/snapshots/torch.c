@@ -135,9 +135,6 @@ static bp_status torch_find_slabs(bp_torch_device *d)
 
 /* ---- traces ------------------------------------------------------------------------------------------------------ */
 
-/* Snapshots of PyTorch's allocator: segments at the end, and a trace for each device. Played from the end to the beginning they also say what
- * was live and which segments had memory before. Source of the format: docs.pytorch.org, "Understanding CUDA Memory Usage". */
-
 enum { MOST_FRAMES = 32, MOST_DEVICES = 128 };
 
 /* ---- reading -------------------------------------------------------------------------------------------------------------------- */

@@ -348,8 +348,6 @@ bp_status bp_cp_gather_backward(bp_cp *cp, const bp_cp_split *split, const bp_cp
 
 /* ---- the client -------------------------------------------------------------------------------------------------- */
 
-/* The life of the client that moves tensors. */
-
 static const char *const call = "bp_cp_create";
 
 static const bp_cp_config cp_config_defaults = {.size = sizeof cp_config_defaults};

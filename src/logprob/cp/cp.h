@@ -31,8 +31,6 @@ bp_status bp_check_shift(const char *call, const bp_cp_split *split, bp_cp_order
 
 /* ---- the client -------------------------------------------------------------------------------------------------- */
 
-/* The client that moves tensors, from within. */
-
 /* Workspaces of gathers: everybody's tokens, and this rank's without gaps. */
 enum { BP_CP_WORK_GATHERED = 0, BP_CP_WORK_SLICE = 1, BP_CP_WORKSPACES = 2 };
 

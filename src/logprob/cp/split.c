@@ -135,8 +135,6 @@ bp_status bp_cp_split_map(const bp_cp_split *split, bp_cp_order from, bp_cp_orde
 
 /* ---- the split --------------------------------------------------------------------------------------------------- */
 
-/* How a packed batch is padded and split: made once a batch, from its cu_seqlens. */
-
 static const char *const call = "bp_cp_split_create";
 
 bp_status bp_cp_multiple(uint32_t ranks, uint32_t tp, int fp8, uint64_t *multiple)

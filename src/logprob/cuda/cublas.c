@@ -95,10 +95,6 @@ void bp_cublas_close(bp_cublas *cublas)
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-/* Products on cuda devices, by cuBLAS. It has columns next to each other where these matrices have rows, so that each matrix is its own
- * transpose there, and products are made the other way round: c^T = b^T a^T. Hidden states of which a mask takes some out are copied first,
- * block by block. */
-
 /* What NVIDIA advises for Hopper; with less cuBLAS chooses other kernels. Blocks of copied rows are behind it. */
 #define CUBLAS_BYTES (UINT64_C(32) << 20)
 #define BLOCK_ROWS 1024u

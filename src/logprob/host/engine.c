@@ -123,8 +123,6 @@ bp_status bp_ring_enqueue(bp_ring *ring, bp_stream *stream, bp_job_function *fun
 
 /* ---- the engine -------------------------------------------------------------------------------------------------- */
 
-/* The engine of host devices: work goes through a ring to its stream's thread. */
-
 typedef struct host_engine {
     bp_engine base;
     bp_host_team team;

@@ -67,8 +67,6 @@ void bp_host_deal(const bp_host_team *team, uint64_t count, uint64_t piece, bp_h
 
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
-/* What the threads of a host engine do: rows, or pieces of rows where there are few, are dealt out to them. */
-
 #define PIECE_TOKENS 256u
 /* Output larger than this is written past the caches. A constant: what systems say of theirs may be a whole socket's. */
 #define CACHED_BYTES (16u << 20)

@@ -64,10 +64,6 @@ static void bp_narrow(bp_dtype dtype, const float *from, size_t count, void *to)
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-/* Products on the host. bf16 and fp16 are widened block by block into the scratch memory of the work: each element of a block is
- * multiplied a thousand times, so that widening it, on one thread, hardly counts beside them; and it is of fixed size. Hidden states
- * in fp32 go through it where a mask takes some out. */
-
 #define WEIGHT_ROWS 2048u /* in one block */
 #define TOKEN_ROWS 1024u
 #define WARM 256 /* rows and columns of a product that all threads share */

@@ -42,7 +42,7 @@ static bp_status loss_grid_check_sizes(const bp_loss_config *config)
 static bp_status place_ranks(const bp_told *told, uint32_t ranks, bp_loss_grid *grid)
 {
     if (grid->ranks == NULL) /* without memory this rank has told so, and no rank comes here */
-        return BP_ERR_NO_HOST_MEMORY;
+        return bp_fail(BP_ERR_INTERNAL, "%s: the grid of ranks has no memory, and nobody said so", call);
     for (uint32_t r = 0; r < ranks; r++)
         grid->ranks[r] = NOBODY;
     for (uint32_t r = 0; r < ranks; r++) {
@@ -106,8 +106,6 @@ static bp_status loss_grid_init(const bp_loss_config *config, bp_status status, 
 }
 
 /* ---- the client -------------------------------------------------------------------------------------------------- */
-
-/* The life of the loss client. */
 
 static const bp_loss_config loss_config_defaults = {
     .size = sizeof loss_config_defaults, .tp = 1, .cp = 1, .dp = 1, .epsilon = 1e-5, .gradients = BP_LOSS_AVERAGED};
