@@ -4,15 +4,19 @@ import glob
 import json
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
+import threading
 import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 FULL = sys.argv[1:] == ["--full"]
 BUILDS = os.path.join(os.getcwd(), "build-check")
 LINES = ["-Dc_args=-g1", "-Dcpp_args=-g1"]  # reports need lines, no variables
+LANES = 2  # legs beside each other: while one waits for a test that runs alone, the other compiles
+lane = threading.local()  # `cpu`: seconds of processors that the commands of this thread's leg have used
 counts = {"passed": 0, "failed": 0, "skipped": 0}
 failures = []
 
@@ -32,10 +36,11 @@ def show_end(log):
 
 
 class Progress:
-    """Counts of ninja ([12/640]) and of meson test (12/250 ...) as they appear in a log: on a terminal one line that moves, elsewhere a line
-    every half minute."""
+    """Counts of ninja ([12/640]) and of meson test (12/250 ...) as they appear in a log: on a terminal one line for all logs, which moves,
+    elsewhere a line every half minute."""
 
     COUNT = re.compile(r"^(?:\[(\d+)/(\d+)\]|\s*(\d+)/(\d+) )", re.MULTILINE)
+    texts = {}  # by title, of all that run
 
     def __init__(self, title, log):
         self.title, self.log, self.shown = title, log, time.monotonic()
@@ -48,14 +53,17 @@ class Progress:
         self.shown = time.monotonic()
         with open(self.log, encoding="utf-8", errors="replace") as file:
             file.seek(self.offset)
-            counts = self.COUNT.findall(file.read())
-        if counts:
-            text = f"  {self.title}: {counts[-1][0] or counts[-1][2]} of {counts[-1][1] or counts[-1][3]}"
-            print(f"\r{text:60}" if sys.stdout.isatty() else text, end="" if sys.stdout.isatty() else "\n", flush=True)
+            found = self.COUNT.findall(file.read())
+        if found:
+            self.texts[self.title] = f"  {self.title}: {found[-1][0] or found[-1][2]} of {found[-1][1] or found[-1][3]}"
+            if sys.stdout.isatty():
+                print(f"\r{''.join(self.texts.values()):100}", end="", flush=True)
+            else:
+                print(self.texts[self.title], flush=True)
 
     def end(self):
-        if sys.stdout.isatty():
-            print(f"\r{'':60}\r", end="", flush=True)
+        if self.texts.pop(self.title, None) and sys.stdout.isatty():
+            print(f"\r{'':100}\r", end="", flush=True)
 
 
 def execute(command, log, title, **more):
@@ -64,13 +72,15 @@ def execute(command, log, title, **more):
         print("$", " ".join(command), file=file, flush=True)
         progress = Progress(title, log)
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, **more)
-        while True:
-            try:
-                code = process.wait(timeout=0.2)
-                progress.end()
-                return code
-            except subprocess.TimeoutExpired:
-                progress.show()
+        ended = 0
+        while not ended:
+            time.sleep(0.1)
+            ended, status, used = os.wait4(process.pid, os.WNOHANG)
+            progress.show()
+        progress.end()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        lane.cpu = getattr(lane, "cpu", 0) + used.ru_utime + used.ru_stime
+        return process.returncode
 
 
 def run(command, log, **more):
@@ -81,13 +91,15 @@ def run(command, log, **more):
     return code == 0
 
 
-def cpu_seconds():
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def begin(name):
+    """The time at which a stage begins."""
+    print(f"{name} ...", flush=True)
+    lane.cpu = 0
+    return time.monotonic()
 
 
-def took(name, begin, cpu_begin):
-    print(f"{name}: {time.monotonic() - begin:.0f} s, of processors {cpu_seconds() - cpu_begin:.0f} s", flush=True)
+def took(name, begun):
+    print(f"{name}: {time.monotonic() - begun:.0f} s, of processors {lane.cpu:.0f} s", flush=True)
 
 
 def count(name, outcome, reason=""):
@@ -132,7 +144,8 @@ def show_times(results):
 def run_tests(build, log, title, suites, without, options=(), env=None):
     """Runs the tests of suites (none: of all), counts them and shows their times; whether any ran."""
     words = [word for suite in suites for word in ("--suite", suite)] + [word for suite in without for word in ("--no-suite", suite)]
-    execute(["meson", "test", "-C", build, *words, *options], log, title, env=env)  # failures are shown from meson's own log
+    # twice the time: another leg may run beside it. Failures are shown from meson's own log.
+    execute(["meson", "test", "-C", build, "--timeout-multiplier=2", *words, *options], log, title, env=env)
     results = count_tests(build)
     if results:
         show_times(results)
@@ -150,8 +163,7 @@ def linker():
 def leg(name, options, environment=None, suites=(), builds_all=True, without=("once",)):
     """Configures, builds and tests one way of building. With builds_all=False only what its suites run is built. Suite "once" is for the plain
     build: messages, growth and time, which another way of building does not change."""
-    begin, cpu_begin = time.monotonic(), cpu_seconds()
-    print(f"{name} ...", flush=True)
+    begun = begin(name)
     build = os.path.join(BUILDS, name)
     log = os.path.join(BUILDS, name + ".log")
     shutil.rmtree(build, ignore_errors=True)
@@ -163,7 +175,7 @@ def leg(name, options, environment=None, suites=(), builds_all=True, without=("o
     if built:
         built = run_tests(build, log, f"{name}: tests", suites, without, ["--no-rebuild"] * builds_all, env)
     count(f"{name}: builds and runs its tests", "passed" if built else "failed")
-    took(name, begin, cpu_begin)
+    took(name, begun)
     return built
 
 
@@ -176,10 +188,10 @@ def load(times):
         count("load: builds", "failed")
         return
     for turn in range(1, times + 1):
-        begin, cpu_begin = time.monotonic(), cpu_seconds()
+        begun = begin(f"load: run {turn} of {times}")
         execute(["meson", "test", "-C", build, "--no-rebuild", f"--num-processes={3 * os.cpu_count()}"], log, f"load: run {turn} of {times}")
         count_tests(build)
-        took(f"load: run {turn} of {times}, {len(failures)} failed until now", begin, cpu_begin)
+        took(f"load: run {turn} of {times}, {len(failures)} failed until now", begun)
 
 
 def tracked(*endings):
@@ -201,8 +213,7 @@ def compiled():
 
 
 def static_checks():
-    begin, cpu_begin = time.monotonic(), cpu_seconds()
-    print("static ...", flush=True)
+    begun = begin("static")
     log = os.path.join(BUILDS, "static.log")
     sources = [f for f in tracked(".c", ".h") if not f.endswith(".in")]
     formatter = shutil.which("clang-format-14")
@@ -218,25 +229,22 @@ def static_checks():
             product = [f for f in product if not f.startswith("src/mpi/")]
         # a third of the usual budget of paths in a function takes a third of the time; --full has all of it
         budget = [] if FULL else [f"--extra-arg={word}" for word in ("-Xclang", "-analyzer-config", "-Xclang", "max-nodes=75000")]
-        halves = [subprocess.Popen([tidy, "--quiet", "-p", os.path.join(BUILDS, "plain"), "--warnings-as-errors=*", *budget, *half],
-                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-                  for half in (product[::2], product[1::2]) if half]
-        outputs = [(process.communicate()[0], process.returncode) for process in halves]
-        good = all(code == 0 for _, code in outputs)
-        if not good:
-            print("".join(text for text, _ in outputs)[-6000:])
+        names = os.path.join(BUILDS, "tidy.files")
+        with open(names, "w", encoding="utf-8") as file:
+            file.write("\n".join(product))
+        good = run(["xargs", "-a", names, "-P", str(os.cpu_count()), "-n", "8", tidy, "--quiet", "-p", os.path.join(BUILDS, "plain"),
+                    "--warnings-as-errors=*", *budget], log)
         count("clang-tidy", "passed" if good else "failed")
     else:
         count("clang-tidy", "skipped", "clang-tidy-14 is not installed")
     subjects = subprocess.run([sys.executable, "scripts/commits.py"], capture_output=True, text=True, check=False)
     count("subjects of commits", {0: "passed", 77: "skipped"}.get(subjects.returncode, "failed"), subjects.stdout.strip() if subjects.returncode else "")
-    took("static", begin, cpu_begin)
+    took("static", begun)
 
 
 def installation():
     """Installs into an empty prefix and builds examples against it, shared and static, as a user would."""
-    begin, cpu_begin = time.monotonic(), cpu_seconds()
-    print("install ...", flush=True)
+    begun = begin("install")
     log = os.path.join(BUILDS, "install.log")
     prefix = os.path.join(BUILDS, "prefix")
     shutil.rmtree(prefix, ignore_errors=True)
@@ -269,14 +277,56 @@ def installation():
             works = good and run(["sh", "-c", command], log, env={**environment, "PREFIX": prefix}) and run(
                 [*start[:2], program, *start[2:]], log, cwd=folder, env={**os.environ, **loaded})
             count(f"install: {example}, {kind}", "passed" if works else "failed")
-    took("install", begin, cpu_begin)
-    compared = good and subprocess.run([sys.executable, "scripts/abi.py", prefix, os.path.join(BUILDS, "release")], stdout=subprocess.PIPE,
-                                       stderr=subprocess.STDOUT, text=True)
-    if compared:
-        last = (compared.stdout.strip().split("\n") or [""])[-1]
-        count("the last release's interface", {0: "passed", 77: "skipped"}.get(compared.returncode, "failed"), last)
-        if compared.returncode not in (0, 77):
-            print(compared.stdout)
+    if good:
+        interface(prefix)
+    took("install", begun)
+
+
+def interface(prefix):
+    log = os.path.join(BUILDS, "interface.log")
+    if os.path.exists(log):
+        os.remove(log)
+    code = execute([sys.executable, "scripts/abi.py", prefix, os.path.join(BUILDS, "release")], log, "interface")
+    with open(log, encoding="utf-8") as file:
+        text = file.read()
+    count("the last release's interface", {0: "passed", 77: "skipped"}.get(code, "failed"), (text.strip().split("\n") or [""])[-1])
+    if code not in (0, 77):
+        print(text)
+
+
+def plain():
+    if leg("plain", LINES, {"BUCKETPOOL_EXAMPLES": "5000" if FULL else "200"}, without=()):
+        static_checks()
+
+
+# BUCKETPOOL_BRIEF: tests whose repetitions the plain leg has run do a share of them.
+
+
+def sanitizers():
+    # -O1 compiles in half the time and reports the same
+    leg("sanitizers", ["-Db_sanitize=address,undefined", "-Doptimization=1", *LINES, "-Dbenchmarks=disabled", "-Ddocs=disabled"],
+        {"BUCKETPOOL_BRIEF": "1"})
+
+
+def threads():
+    # what OpenMP's threads wait for each other by is not seen by the sanitizer: one thread each
+    leg("threads", ["-Db_sanitize=thread", "-Doptimization=1", *LINES, "-Dopenmp=disabled", "-Dkernels=disabled", "-Dcairo=disabled",
+                    "-Dmpi=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"], {"BUCKETPOOL_BRIEF": "1"},
+        suites=("contract", "comms", "cuda", "threads", "examples"), builds_all=False)
+
+
+def bare():
+    """Without anything optional: what a machine that has only the required libraries builds."""
+    leg("bare", ["-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled", "-Dopenmp=disabled", "-Dblas=disabled", "-Dkernels=disabled",
+                 "-Dbenchmarks=disabled", "-Ddocs=disabled", "-Dbuildtype=release"],
+        {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "comms", "kernels", "cli", "examples"), builds_all=False)
+
+
+def core():
+    """With a C compiler alone: no files, no command, and the stand-in for cmocka."""
+    leg("core", ["-Doptimization=1", "-Ddebug=false", "-Dformats=disabled", "-Dcmocka=stand-in", "-Dcairo=disabled", "-Dmpi=disabled",
+                 "-Dnvtx=disabled", "-Dblas=disabled", "-Dkernels=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
+        {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "packing", "planner", "comms", "cuda", "fuzz"))
 
 
 def integers():
@@ -320,31 +370,26 @@ def finish():
     return 1 if counts["failed"] > 0 or counts["passed"] == 0 else 0
 
 
+def stage(function):
+    """A defect of this program is a failure, not a stage that ends without a word."""
+    try:
+        function()
+    except Exception:  # pylint: disable=broad-except
+        traceback.print_exc()
+        count(f"{function.__name__}: scripts/check.py", "failed")
+
+
 def main():
     os.makedirs(BUILDS, exist_ok=True)
+    # another clone of the same sources compiles to the same
+    os.environ.setdefault("CCACHE_BASEDIR", os.getcwd())
+    os.environ.setdefault("CCACHE_NOHASHDIR", "1")
     if sys.argv[1:2] == ["--load"]:
         load(int(sys.argv[2]))
         return finish()
-    plain = leg("plain", LINES, {"BUCKETPOOL_EXAMPLES": "5000" if FULL else "200"}, without=())
-    # BUCKETPOOL_BRIEF: tests whose repetitions the plain leg has run do a share of them
-    # -O1 compiles in half the time and reports the same
-    leg("sanitizers", ["-Db_sanitize=address,undefined", "-Doptimization=1", *LINES, "-Dbenchmarks=disabled", "-Ddocs=disabled"],
-        {"BUCKETPOOL_BRIEF": "1"})
-    # what OpenMP's threads wait for each other by is not seen by the sanitizer: one thread each
-    leg("threads", ["-Db_sanitize=thread", "-Doptimization=1", *LINES, "-Dopenmp=disabled", "-Dkernels=disabled", "-Dcairo=disabled",
-                    "-Dmpi=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"], {"BUCKETPOOL_BRIEF": "1"},
-        suites=("contract", "comms", "cuda", "threads", "examples"), builds_all=False)
-    # without anything optional: what a machine that has only the required libraries builds
-    leg("bare", ["-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled", "-Dopenmp=disabled", "-Dblas=disabled", "-Dkernels=disabled",
-                 "-Dbenchmarks=disabled", "-Ddocs=disabled", "-Dbuildtype=release"],
-        {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "comms", "kernels", "cli", "examples"), builds_all=False)
-    # with a C compiler alone: no files, no command, and the stand-in for cmocka
-    leg("core", ["-Doptimization=1", "-Ddebug=false", "-Dformats=disabled", "-Dcmocka=stand-in", "-Dcairo=disabled", "-Dmpi=disabled",
-                 "-Dnvtx=disabled", "-Dblas=disabled", "-Dkernels=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
-        {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "packing", "planner", "comms", "cuda", "fuzz"))
-    installation()
-    if plain:
-        static_checks()
+    with ThreadPoolExecutor(LANES) as lanes:
+        for function in (plain, sanitizers, threads, bare, core, installation):
+            lanes.submit(stage, function)
     if FULL:
         good = run(["meson", "test", "-C", os.path.join(BUILDS, "plain"), "--benchmark", "--verbose"],
                    os.path.join(BUILDS, "benchmarks.log"))

@@ -125,7 +125,10 @@ static long read_number(long cpu, const char *file)
 
 uint64_t machine_cache_bytes(void)
 {
-    uint64_t bytes = 0;
+    const char *told = secure_getenv("BUCKETPOOL_CACHE_BYTES");
+    uint64_t bytes = told != NULL ? strtoull(told, NULL, 10) : 0;
+    if (bytes > 0)
+        return bytes;
     long cpus = sysconf(_SC_NPROCESSORS_CONF);
     for (long cpu = 0; cpu < cpus; cpu++) {
         long kib = read_number(cpu, "size");
