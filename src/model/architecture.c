@@ -50,20 +50,16 @@ typedef struct builder {
 
 /* ---- compiling ---------------------------------------------------------------------------------------------------- */
 
-static void destroy_tensor(compiled_tensor *tensor)
-{
-    for (uint32_t i = 0; i < tensor->dims; i++)
-        bp_expression_destroy(&tensor->shape[i]);
-    bp_expression_destroy(&tensor->when);
-    bp_expression_destroy(&tensor->copies);
-    bp_expression_destroy(&tensor->bias);
-    bp_expression_destroy(&tensor->split_parts);
-}
-
 static void destroy_table(compiled_table *table)
 {
-    for (size_t i = 0; i < table->count; i++)
-        destroy_tensor(&table->tensors[i]);
+    for (compiled_tensor *tensor = table->tensors; tensor < table->tensors + table->count; tensor++) {
+        for (uint32_t i = 0; i < tensor->dims; i++)
+            bp_expression_destroy(&tensor->shape[i]);
+        bp_expression_destroy(&tensor->when);
+        bp_expression_destroy(&tensor->copies);
+        bp_expression_destroy(&tensor->bias);
+        bp_expression_destroy(&tensor->split_parts);
+    }
     free(table->tensors);
 }
 
@@ -72,40 +68,28 @@ static bp_status compile_optional(const builder *b, const char *source, bp_expre
     return source != NULL ? bp_expression_create(source, &b->scope, expression) : BP_OK;
 }
 
-/* "heads*head_dim; hidden" cut in pieces; the cut text joins the model's strings, so that it lives long enough. */
-static bp_status compile_shape(builder *b, const char *shape, compiled_tensor *tensor)
-{
-    const char *copy;
-    BP_TRY(bp_strings_add(&b->model->strings, shape, &copy));
-    char *rest = (char *)copy, *piece;
-    while ((piece = strsep(&rest, ";")) != NULL) {
-        if (tensor->dims == BP_MAX_DIMS)
-            return bp_fail(BP_ERR_INTERNAL, "tensor %s has more than %d dimensions", tensor->row->name, BP_MAX_DIMS);
-        piece += strspn(piece, " ");
-        BP_TRY(bp_expression_create(piece, &b->scope, &tensor->shape[tensor->dims]));
-        tensor->dims++;
-    }
-    return BP_OK;
-}
-
-static bp_status compile_tensor(builder *b, const bp_arch_tensor *row, compiled_tensor *tensor)
-{
-    tensor->row = row;
-    tensor->split = *row->split != '\0' ? row->split[0] - '0' : -1;
-    BP_TRY(compile_shape(b, row->shape, tensor));
-    BP_TRY(compile_optional(b, row->when, &tensor->when));
-    BP_TRY(compile_optional(b, row->copies, &tensor->copies));
-    BP_TRY(compile_optional(b, row->bias, &tensor->bias));
-    return compile_optional(b, strchr(row->split, ':') != NULL ? row->split + 2 : NULL, &tensor->split_parts);
-}
-
 /* Appends the rows of one table (NULL: none). */
 static bp_status compile_table(builder *b, const bp_arch_tensor *rows, compiled_table *table)
 {
-    for (; rows != NULL && rows->name != NULL; rows++) {
+    for (const bp_arch_tensor *row = rows; row != NULL && row->name != NULL; row++) {
         BP_TRY(bp_grow_array((void **)&table->tensors, &table->capacity, table->count, sizeof *table->tensors));
-        table->tensors[table->count] = (compiled_tensor){0};
-        BP_TRY(compile_tensor(b, rows, &table->tensors[table->count++]));
+        compiled_tensor *tensor = &table->tensors[table->count++];
+        *tensor = (compiled_tensor){.row = row, .split = *row->split != '\0' ? row->split[0] - '0' : -1};
+
+        /* "heads*head_dim; hidden" is cut in pieces. The cut text joins the model's strings, so that it lives long enough. */
+        const char *copy;
+        BP_TRY(bp_strings_add(&b->model->strings, row->shape, &copy));
+        char *rest = (char *)copy, *piece;
+        while ((piece = strsep(&rest, ";")) != NULL) {
+            if (tensor->dims == BP_MAX_DIMS)
+                return bp_fail(BP_ERR_INTERNAL, "tensor %s has more than %d dimensions", row->name, BP_MAX_DIMS);
+            BP_TRY(bp_expression_create(piece + strspn(piece, " "), &b->scope, &tensor->shape[tensor->dims]));
+            tensor->dims++;
+        }
+        BP_TRY(compile_optional(b, row->when, &tensor->when));
+        BP_TRY(compile_optional(b, row->copies, &tensor->copies));
+        BP_TRY(compile_optional(b, row->bias, &tensor->bias));
+        BP_TRY(compile_optional(b, strchr(row->split, ':') != NULL ? row->split + 2 : NULL, &tensor->split_parts));
     }
     return BP_OK;
 }
@@ -118,38 +102,6 @@ static bp_status find_key(const bp_arch_config *config, const char *key, size_t 
     *entry = (bp_arch_entry){0};
     *found = false;
     return config->find(config->context, key, length, entry, found);
-}
-
-/* The first of the alternatives "a|b" that the configuration has, else one that is null; `key` gets its name. */
-static bp_status find_field(const bp_arch_config *config, const char *keys, char key[MOST_NAME], bp_arch_entry *entry,
-                            bool *found)
-{
-    bool has_null = false;
-    for (const char *at = keys; at != NULL; at = strchr(at, '|') != NULL ? strchr(at, '|') + 1 : NULL) {
-        size_t length = strcspn(at, "|");
-        BP_TRY(find_key(config, at, length, entry, found));
-        has_null = has_null || (*found && entry->is_null);
-        if (*found && !entry->is_null) {
-            snprintf(key, MOST_NAME, "%.*s", (int)length, at);
-            return BP_OK;
-        }
-    }
-    snprintf(key, MOST_NAME, "%.*s", (int)strcspn(keys, "|"), keys);
-    *entry = (bp_arch_entry){.is_null = has_null};
-    *found = has_null;
-    return BP_OK;
-}
-
-static const char *architecture_describe(const bp_arch_entry *entry, char text[64])
-{
-    switch (entry->value.kind) {
-    case BP_VALUE_INT: snprintf(text, 64, "%lld", (long long)entry->value.number); break;
-    case BP_VALUE_TEXT: snprintf(text, 64, "\"%.40s\"", entry->value.text); break;
-    case BP_VALUE_INTS:
-    case BP_VALUE_TEXTS: snprintf(text, 64, "a list"); break;
-    default: snprintf(text, 64, "%.60s", entry->unusable); break;
-    }
-    return text;
 }
 
 static bp_status read_present(const bp_arch_field *field, const char *key, const bp_arch_entry *entry, bp_value *value)
@@ -167,12 +119,19 @@ static bp_status read_present(const bp_arch_field *field, const char *key, const
     case BP_FIELD_EACH: good = good && (v->kind == BP_VALUE_INTS || (v->kind == BP_VALUE_INT && v->number > 0)); break;
     default: good = good && v->kind != BP_VALUE_INT; break;
     }
-    char text[64];
-    if (!good)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\": expected %s, got %s", key, expected[field->kind],
-                       architecture_describe(entry, text));
-    *value = *v;
-    return BP_OK;
+    if (good) {
+        *value = *v;
+        return BP_OK;
+    }
+    char got[64];
+    switch (v->kind) {
+    case BP_VALUE_INT: snprintf(got, sizeof got, "%lld", (long long)v->number); break;
+    case BP_VALUE_TEXT: snprintf(got, sizeof got, "\"%.40s\"", v->text); break;
+    case BP_VALUE_INTS:
+    case BP_VALUE_TEXTS: snprintf(got, sizeof got, "a list"); break;
+    default: snprintf(got, sizeof got, "%.60s", entry->unusable); break;
+    }
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\": expected %s, got %s", key, expected[field->kind], got);
 }
 
 /* The value of `source` in the fields read so far; "-" is no value. */
@@ -193,19 +152,30 @@ static bp_status read_field(builder *b, const bp_arch_field *field, bp_value *va
 {
     if (field->keys == NULL)
         return compute_field(b, field->missing, value);
+    /* the first of the alternatives "a|b" that the configuration has, else one that is null */
     char key[MOST_NAME];
-    bp_arch_entry entry;
-    bool found = false;
-    BP_TRY(find_field(b->config, field->keys, key, &entry, &found));
-    /* "auto" asks for the value that is computed when the key is missing */
-    bool is_auto = found && entry.value.kind == BP_VALUE_TEXT && field->kind == BP_FIELD_SIZE &&
-                   strcmp(entry.value.text, "auto") == 0;
-    if (found && !entry.is_null && !is_auto)
-        return read_present(field, key, &entry, value);
-    const char *source = found && entry.is_null && field->null != NULL ? field->null : field->missing;
+    bool is_null = false, is_auto = false;
+    snprintf(key, sizeof key, "%.*s", (int)strcspn(field->keys, "|"), field->keys);
+    for (const char *at = field->keys; at != NULL; at = strchr(at, '|') != NULL ? strchr(at, '|') + 1 : NULL) {
+        bp_arch_entry entry;
+        bool found;
+        size_t length = strcspn(at, "|");
+        BP_TRY(find_key(b->config, at, length, &entry, &found));
+        is_null = is_null || (found && entry.is_null);
+        if (!found || entry.is_null)
+            continue;
+        snprintf(key, sizeof key, "%.*s", (int)length, at);
+        /* "auto" asks for the value that is computed when the key is missing */
+        is_auto =
+            field->kind == BP_FIELD_SIZE && entry.value.kind == BP_VALUE_TEXT && strcmp(entry.value.text, "auto") == 0;
+        if (!is_auto)
+            return read_present(field, key, &entry, value);
+        break;
+    }
+    const char *source = is_null && !is_auto && field->null != NULL ? field->null : field->missing;
     if (source == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\" is %s; model_type \"%s\" requires it", key,
-                       found ? "null" : "missing", b->model_type);
+                       is_null || is_auto ? "null" : "missing", b->model_type);
     return compute_field(b, source, value);
 }
 
@@ -231,21 +201,6 @@ static bp_status architecture_read_fields(builder *b)
             BP_TRY(bp_strings_add(&b->model->strings, first, &b->labels[slot]));
         }
         b->scope.count++;
-    }
-    return BP_OK;
-}
-
-/* The fields that depend on the layer. */
-static bp_status compute_layer_fields(builder *b, int64_t layer)
-{
-    b->values[SLOT_LAYER].number = layer;
-    for (size_t slot = SLOTS; slot < b->scope.count; slot++) {
-        if (b->layer_fields[slot] == NULL)
-            continue;
-        BP_TRY(bp_expression_value(b->layer_fields[slot], &b->scope, &b->values[slot]));
-        const bp_arch_field *field = &b->family->fields[slot - SLOTS];
-        if (field->kind == BP_FIELD_CHECK && b->values[slot].number == 0)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "layer %lld %s", (long long)layer, field->keys);
     }
     return BP_OK;
 }
@@ -361,7 +316,15 @@ static bp_status add_layer(builder *b, int64_t layer, int64_t prediction)
     uint32_t unit, flags = predicts ? BP_PARAMETER_PREDICTION : 0;
     BP_TRY(bp_model_add_unit(b->model, name, BP_OUTSIDE, &unit));
     b->values[SLOT_PREDICTION].number = predicts ? prediction : 0;
-    BP_TRY(compute_layer_fields(b, layer));
+    b->values[SLOT_LAYER].number = layer;
+    for (size_t slot = SLOTS; slot < b->scope.count; slot++) {
+        if (b->layer_fields[slot] == NULL)
+            continue;
+        BP_TRY(bp_expression_value(b->layer_fields[slot], &b->scope, &b->values[slot]));
+        const bp_arch_field *field = &family->fields[slot - SLOTS];
+        if (field->kind == BP_FIELD_CHECK && b->values[slot].number == 0)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "layer %lld %s", (long long)layer, field->keys);
+    }
     if (predicts)
         BP_TRY(add_table(b, &b->prediction_first, prefix, (int32_t)unit, flags | BP_PARAMETER_JOINT));
     BP_TRY(add_table(b, &b->layer, prefix, (int32_t)unit, flags));
@@ -371,23 +334,6 @@ static bp_status add_layer(builder *b, int64_t layer, int64_t prediction)
 /* Publishers' names for the number of multi-token prediction layers. */
 static const char *const prediction_keys[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules",
                                               "num_mtp_layers", "mtp_num_layers"};
-
-/* A family without prediction layers in its table says so where the configuration has some. */
-static bp_status note_predictions(builder *b)
-{
-    char note[160];
-    for (size_t i = 0; b->family->predictions == NULL && i < sizeof prediction_keys / sizeof *prediction_keys; i++) {
-        bp_arch_entry entry;
-        bool found;
-        BP_TRY(find_key(b->config, prediction_keys[i], strlen(prediction_keys[i]), &entry, &found));
-        if (!found || entry.value.kind != BP_VALUE_INT || entry.value.number < 1)
-            continue;
-        snprintf(note, sizeof note, "not counted: %lld multi-token prediction layer%s (%s)",
-                 (long long)entry.value.number, entry.value.number == 1 ? "" : "s", prediction_keys[i]);
-        return bp_model_add_note(b->model, note);
-    }
-    return BP_OK;
-}
 
 static bp_status architecture_build(builder *b)
 {
@@ -400,7 +346,7 @@ static bp_status architecture_build(builder *b)
     BP_TRY(compile_table(b, family->prediction_first, &b->prediction_first));
     BP_TRY(compile_table(b, family->prediction_last, &b->prediction_last));
     BP_TRY(compile_table(b, family->last, &b->last));
-    BP_TRY(count_layers(b, family->layers, &layers));
+    BP_TRY(count_layers(b, "layers", &layers));
     BP_TRY(count_layers(b, family->decoder_layers, &decoder_layers));
     BP_TRY(count_layers(b, family->predictions, &predictions));
     b->layer_count = layers;
@@ -412,15 +358,23 @@ static bp_status architecture_build(builder *b)
     for (int64_t i = 0; i < predictions; i++)
         BP_TRY(add_layer(b, layers + i, i));
     BP_TRY(add_table(b, &b->last, "", BP_OUTSIDE, 0));
-    return note_predictions(b);
+
+    /* A family without prediction layers in its table says so where the configuration has some. */
+    for (size_t i = 0; family->predictions == NULL && i < sizeof prediction_keys / sizeof *prediction_keys; i++) {
+        bp_arch_entry entry;
+        bool found;
+        BP_TRY(find_key(b->config, prediction_keys[i], strlen(prediction_keys[i]), &entry, &found));
+        if (!found || entry.value.kind != BP_VALUE_INT || entry.value.number < 1)
+            continue;
+        char note[160];
+        snprintf(note, sizeof note, "not counted: %lld multi-token prediction layer%s (%s)",
+                 (long long)entry.value.number, entry.value.number == 1 ? "" : "s", prediction_keys[i]);
+        return bp_model_add_note(b->model, note);
+    }
+    return BP_OK;
 }
 
 /* ---- the list of families ----------------------------------------------------------------------------------------- */
-
-static const char *architecture_type_of(size_t family, size_t index)
-{
-    return index < BP_ARCH_TYPES ? bp_arch_families[family]->model_types[index] : NULL;
-}
 
 /* Selection: the smallest name that is larger than the one before, index + 1 times. */
 const char *bp_arch_model_type(size_t index)
@@ -428,11 +382,12 @@ const char *bp_arch_model_type(size_t index)
     const char *last = "", *next;
     do {
         next = NULL;
-        for (size_t f = 0; bp_arch_families[f] != NULL; f++) {
-            const char *type;
-            for (size_t i = 0; (type = architecture_type_of(f, i)) != NULL; i++) {
-                if (strcmp(type, last) > 0 && (next == NULL || strcmp(type, next) < 0))
-                    next = type;
+        for (const bp_arch_family *const *table = bp_arch_families; *table != NULL; table++) {
+            for (const bp_arch_family *family = *table; family->source != NULL; family++) {
+                for (const char *const *type = family->model_types; *type != NULL; type++) {
+                    if (strcmp(*type, last) > 0 && (next == NULL || strcmp(*type, next) < 0))
+                        next = *type;
+                }
             }
         }
         last = next;
@@ -448,12 +403,13 @@ static bp_status find_family(builder *b)
     if (!found || entry.value.kind != BP_VALUE_TEXT)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"model_type\" is %s", found ? "not a text" : "missing");
     b->model_type = entry.value.text;
-    const char *type;
-    for (size_t f = 0; bp_arch_families[f] != NULL; f++) {
-        for (size_t i = 0; (type = architecture_type_of(f, i)) != NULL; i++) {
-            if (strcmp(type, b->model_type) == 0) {
-                b->family = bp_arch_families[f];
-                return BP_OK;
+    for (const bp_arch_family *const *table = bp_arch_families; *table != NULL; table++) {
+        for (const bp_arch_family *family = *table; family->source != NULL; family++) {
+            for (const char *const *type = family->model_types; *type != NULL; type++) {
+                if (strcmp(*type, b->model_type) == 0) {
+                    b->family = family;
+                    return BP_OK;
+                }
             }
         }
     }

@@ -53,10 +53,10 @@ typedef struct bp_arch_family {
     const bp_arch_field *fields;
     const bp_arch_tensor *first; /* outside units, before the layers: the embedding */
     const bp_arch_tensor *last;  /* outside units, after the layers: the final norm and the output layer */
-    const char *layers;          /* how many */
-    const char *layer_name;      /* without the number that ends it */
-    const char *decoder_layers;  /* how many follow in a second stack, NULL: none; `layer` counts on from `layers` */
-    const char *decoder_name;    /* of the second stack, whose numbers begin again at 0 */
+    const char
+        *layer_name; /* of the first stack, as many as the field `layers` says; without the number that ends it */
+    const char *decoder_layers; /* how many follow in a second stack, NULL: none; `layer` counts on from `layers` */
+    const char *decoder_name;   /* of the second stack, whose numbers begin again at 0 */
     const bp_arch_tensor *layer[BP_ARCH_BLOCKS]; /* tables of one layer, in order */
     /* Multi-token prediction: `predictions` units. Each has the tensors of prediction_first, of a layer, and of
      * prediction_last; `layer` counts on from `layers`, `prediction` counts from 0. */
@@ -66,7 +66,7 @@ typedef struct bp_arch_family {
     const bp_arch_tensor *prediction_last;
 } bp_arch_family;
 
-/* All families, ended by NULL. */
+/* Tables of families, each ended by one without a source, ended by NULL. */
 extern const bp_arch_family *const bp_arch_families[];
 
 #endif

@@ -5,6 +5,8 @@
 
 #include "model/architecture.h"
 
+extern const bp_arch_family bp_arch_dense[], bp_arch_sparse[], bp_arch_deepseek[], bp_arch_hybrid[], bp_arch_encoder[];
+
 #define GEMM (BP_ARCH_LINEAR | BP_ARCH_GEMM)
 #define LINEAR BP_ARCH_LINEAR
 
@@ -36,74 +38,66 @@ extern const bp_arch_tensor bp_arch_fused_mlp[];         /* mlp.gate_up_proj, ml
 #define REQUIRED NULL
 #define OPTIONAL "-"
 
-#define FIELD_VOCAB                                                                                                    \
+#define ROW(...)                                                                                                       \
     {                                                                                                                  \
-        "vocab", "vocab_size", BP_FIELD_SIZE, REQUIRED, NULL                                                           \
+        __VA_ARGS__                                                                                                    \
     }
-#define FIELD_HIDDEN                                                                                                   \
+#define FIELD_FLAG(name, key, missing_value) ROW(name, key, BP_FIELD_FLAG, missing_value, NULL)
+#define FIELD_SIZE(name, key, missing_value) ROW(name, key, BP_FIELD_SIZE, missing_value, NULL)
+#define FIELD_COUNT(name, key, missing_value) ROW(name, key, BP_FIELD_COUNT, missing_value, NULL)
+#define FIELD_FIXED(name, value) ROW(name, NULL, BP_FIELD_COUNT, value, NULL)
+#define FIELD_LIST(name, key) ROW(name, key, BP_FIELD_LIST, OPTIONAL, NULL)
+#define FIELD_LAYER(name, expression) ROW(name, NULL, BP_FIELD_LAYER, expression, NULL)
+#define FIELD_CHECK(expression, complaint) ROW("check", complaint, BP_FIELD_CHECK, expression, NULL)
+#define FIELDS_END ROW(NULL, NULL, BP_FIELD_COUNT, NULL, NULL)
+
+#define FIELD_VOCAB FIELD_SIZE("vocab", "vocab_size", REQUIRED)
+#define FIELD_HIDDEN FIELD_SIZE("hidden", "hidden_size", REQUIRED)
+#define FIELD_INNER FIELD_SIZE("inner", "intermediate_size", REQUIRED)
+#define FIELD_LAYERS FIELD_SIZE("layers", "num_hidden_layers", REQUIRED)
+#define FIELD_HEADS FIELD_SIZE("heads", "num_attention_heads", REQUIRED)
+#define FIELD_KV_HEADS(missing_value) ROW("kv_heads", "num_key_value_heads", BP_FIELD_SIZE, missing_value, "heads")
+#define FIELD_HEAD_DIM(missing_value) ROW("head_dim", "head_dim", BP_FIELD_SIZE, missing_value, "hidden/heads")
+#define FIELD_TIED(missing_value) FIELD_FLAG("tied", "tie_word_embeddings", missing_value)
+#define FIELD_ATTENTION_BIAS FIELD_FLAG("attention_bias", "attention_bias", "0")
+#define FIELD_MLP_BIAS FIELD_FLAG("mlp_bias", "mlp_bias", "0")
+
+/* A list of fields in the table of a family that has few of its own. */
+#define FIELDS(...)                                                                                                    \
+    (const bp_arch_field[])                                                                                            \
     {                                                                                                                  \
-        "hidden", "hidden_size", BP_FIELD_SIZE, REQUIRED, NULL                                                         \
-    }
-#define FIELD_INNER                                                                                                    \
-    {                                                                                                                  \
-        "inner", "intermediate_size", BP_FIELD_SIZE, REQUIRED, NULL                                                    \
-    }
-#define FIELD_LAYERS                                                                                                   \
-    {                                                                                                                  \
-        "layers", "num_hidden_layers", BP_FIELD_SIZE, REQUIRED, NULL                                                   \
-    }
-#define FIELD_HEADS                                                                                                    \
-    {                                                                                                                  \
-        "heads", "num_attention_heads", BP_FIELD_SIZE, REQUIRED, NULL                                                  \
-    }
-#define FIELD_KV_HEADS(missing_value)                                                                                  \
-    {                                                                                                                  \
-        "kv_heads", "num_key_value_heads", BP_FIELD_SIZE, missing_value, "heads"                                       \
-    }
-#define FIELD_HEAD_DIM(missing_value)                                                                                  \
-    {                                                                                                                  \
-        "head_dim", "head_dim", BP_FIELD_SIZE, missing_value, "hidden/heads"                                           \
-    }
-#define FIELD_TIED(missing_value)                                                                                      \
-    {                                                                                                                  \
-        "tied", "tie_word_embeddings", BP_FIELD_FLAG, missing_value, NULL                                              \
-    }
-#define FIELD_FLAG(name, key, missing_value)                                                                           \
-    {                                                                                                                  \
-        name, key, BP_FIELD_FLAG, missing_value, NULL                                                                  \
-    }
-#define FIELD_SIZE(name, key, missing_value)                                                                           \
-    {                                                                                                                  \
-        name, key, BP_FIELD_SIZE, missing_value, NULL                                                                  \
-    }
-#define FIELD_COUNT(name, key, missing_value)                                                                          \
-    {                                                                                                                  \
-        name, key, BP_FIELD_COUNT, missing_value, NULL                                                                 \
-    }
-#define FIELD_FIXED(name, value)                                                                                       \
-    {                                                                                                                  \
-        name, NULL, BP_FIELD_COUNT, value, NULL                                                                        \
-    }
-#define FIELD_LIST(name, key)                                                                                          \
-    {                                                                                                                  \
-        name, key, BP_FIELD_LIST, "-", NULL                                                                            \
-    }
-#define FIELD_LAYER(name, expression)                                                                                  \
-    {                                                                                                                  \
-        name, NULL, BP_FIELD_LAYER, expression, NULL                                                                   \
-    }
-#define FIELD_CHECK(expression, complaint)                                                                             \
-    {                                                                                                                  \
-        "check", complaint, BP_FIELD_CHECK, expression, NULL                                                           \
-    }
-#define FIELDS_END                                                                                                     \
-    {                                                                                                                  \
-        NULL, NULL, BP_FIELD_COUNT, NULL, NULL                                                                         \
+        __VA_ARGS__, FIELDS_END                                                                                        \
     }
 
-#define TENSORS_END                                                                                                    \
-    {                                                                                                                  \
-        NULL, NULL, NULL, NULL, NULL, NULL, 0                                                                          \
-    }
+#define BASIC_FIELDS FIELD_VOCAB, FIELD_HIDDEN, FIELD_INNER, FIELD_LAYERS, FIELD_HEADS
+/* With the values of the last three where publishers leave them out. */
+#define DECODER_FIELDS(kv_heads, head_dim, tied)                                                                       \
+    BASIC_FIELDS, FIELD_KV_HEADS(kv_heads), FIELD_HEAD_DIM(head_dim), FIELD_TIED(tied)
+#define NO_BIASES FIELD_FIXED("attention_bias", "0"), FIELD_FIXED("mlp_bias", "0")
+/* Every sparse_step-th layer has experts, unless the configuration names it. */
+#define SPARSE_STEP_FIELDS                                                                                             \
+    FIELD_COUNT("n_experts", "num_experts|num_local_experts", REQUIRED),                                               \
+        FIELD_SIZE("sparse_step", "decoder_sparse_step", "1"), FIELD_LIST("dense_layers", "mlp_only_layers"),          \
+        FIELD_LAYER("moe", "!(layer in dense_layers) && n_experts > 0 && (layer+1) % sparse_step == 0")
+
+/* Of multi-head latent attention. */
+#define LATENT_DIMENSIONS                                                                                              \
+    FIELD_SIZE("kv_rank", "kv_lora_rank", REQUIRED), FIELD_SIZE("rope_dim", "qk_rope_head_dim", REQUIRED),             \
+        FIELD_SIZE("nope_dim", "qk_nope_head_dim", REQUIRED), FIELD_SIZE("value_dim", "v_head_dim", REQUIRED)
+
+/* q, k, v and o of grouped-query attention. */
+#define ATTENTION(module, when, out_bias)                                                                              \
+    ROW(module ".q_proj", "heads*head_dim; hidden", "0:heads", when, NULL, "attention_bias", GEMM),                    \
+        ROW(module ".k_proj", "kv_heads*head_dim; hidden", "0:kv_heads", when, NULL, "attention_bias", GEMM),          \
+        ROW(module ".v_proj", "kv_heads*head_dim; hidden", "0:kv_heads", when, NULL, "attention_bias", GEMM),          \
+        ROW(module ".o_proj", "hidden; heads*head_dim", "1:heads", when, NULL, out_bias, GEMM)
+#define GATED_MLP(module, inner, when, copies, bias)                                                                   \
+    ROW(module ".gate_proj", inner "; hidden", "0", when, copies, bias, GEMM),                                         \
+        ROW(module ".up_proj", inner "; hidden", "0", when, copies, bias, GEMM),                                       \
+        ROW(module ".down_proj", "hidden; " inner, "1", when, copies, bias, GEMM)
+#define TENSORS_END ROW(NULL, NULL, NULL, NULL, NULL, NULL, 0)
+
+/* The members of a family that has the usual names around and before its layers. */
+#define USUAL_DECODER .first = bp_arch_embedding, .last = bp_arch_norm_and_head, .layer_name = "model.layers."
 
 #endif

@@ -20,25 +20,20 @@ static const bp_arch_tensor prediction_last[] = {
     TENSORS_END,
 };
 
+/* Latent attention, experts beside shared experts, prediction layers; `n_experts` has the keys of their number. */
+#define LATENT_FIELDS(n_experts)                                                                                       \
+    BASIC_FIELDS, FIELD_SIZE("expert_inner", "moe_intermediate_size", REQUIRED),                                       \
+        FIELD_COUNT("shared", "n_shared_experts", "1"), FIELD_SIZE("n_experts", n_experts, REQUIRED),                  \
+        ROW("q_rank", "q_lora_rank", BP_FIELD_SIZE, REQUIRED, OPTIONAL), LATENT_DIMENSIONS, FIELD_ATTENTION_BIAS,      \
+        FIELD_TIED("0"), FIELD_PREDICTIONS
+
+#define PREDICTIONS                                                                                                    \
+    .predictions = "predictions", .prediction_first = prediction_first, .prediction_last = prediction_last
+
 static const bp_arch_field deepseek_v3_fields[] = {
-    FIELD_VOCAB,
-    FIELD_HIDDEN,
-    FIELD_INNER,
-    FIELD_LAYERS,
-    FIELD_HEADS,
-    FIELD_SIZE("expert_inner", "moe_intermediate_size", REQUIRED),
-    FIELD_COUNT("shared", "n_shared_experts", "1"),
-    FIELD_SIZE("n_experts", "n_routed_experts|num_local_experts", REQUIRED),
-    {"q_rank", "q_lora_rank", BP_FIELD_SIZE, REQUIRED, OPTIONAL},
-    FIELD_SIZE("kv_rank", "kv_lora_rank", REQUIRED),
-    FIELD_SIZE("rope_dim", "qk_rope_head_dim", REQUIRED),
-    FIELD_SIZE("nope_dim", "qk_nope_head_dim", REQUIRED),
-    FIELD_SIZE("value_dim", "v_head_dim", REQUIRED),
+    LATENT_FIELDS("n_routed_experts|num_local_experts"),
     FIELD_COUNT("first_dense", "first_k_dense_replace", "3"),
-    FIELD_FLAG("attention_bias", "attention_bias", "0"),
-    FIELD_PREDICTIONS,
     FIELD_MOE_AFTER_DENSE,
-    FIELD_TIED("0"),
     FIELDS_END,
 };
 
@@ -47,30 +42,9 @@ static const bp_arch_tensor deepseek_v3_correction[] = {
     TENSORS_END,
 };
 
-const bp_arch_family bp_arch_deepseek_v3 = {
-    .model_types = {"deepseek_v3", "kimi_k2"},
-    .source = "transformers 4.57.6 models/deepseek_v3; modeling_deepseek.py of DeepSeek-V3",
-    .fields = deepseek_v3_fields,
-    .first = bp_arch_embedding,
-    .last = bp_arch_norm_and_head,
-    .layers = "layers",
-    .layer_name = "model.layers.",
-    .layer = {bp_arch_input_norm, bp_arch_mla, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
-              deepseek_v3_correction, bp_arch_shared_experts},
-    .predictions = "predictions",
-    .prediction_first = prediction_first,
-    .prediction_last = prediction_last,
-};
-
 static const bp_arch_field glm4_moe_fields[] = {
-    FIELD_VOCAB,
-    FIELD_HIDDEN,
-    FIELD_INNER,
-    FIELD_LAYERS,
-    FIELD_HEADS,
-    FIELD_KV_HEADS("8"),
-    FIELD_HEAD_DIM("hidden/heads"),
-    FIELD_FLAG("attention_bias", "attention_bias", "0"),
+    DECODER_FIELDS("8", "hidden/heads", "0"),
+    FIELD_ATTENTION_BIAS,
     FIELD_FIXED("out_bias", "0"),
     FIELD_SIZE("expert_inner", "moe_intermediate_size", REQUIRED),
     FIELD_COUNT("shared", "n_shared_experts", "1"),
@@ -79,7 +53,6 @@ static const bp_arch_field glm4_moe_fields[] = {
     FIELD_FLAG("qk_norm", "use_qk_norm", "0"),
     FIELD_PREDICTIONS,
     FIELD_MOE_AFTER_DENSE,
-    FIELD_TIED("0"),
     FIELDS_END,
 };
 
@@ -89,64 +62,19 @@ static const bp_arch_tensor glm4_moe_qk_norm[] = {
     TENSORS_END,
 };
 
-const bp_arch_family bp_arch_glm4_moe = {
-    .model_types = {"glm4_moe"},
-    .source = "transformers 4.57.6 models/glm4_moe; vllm glm4_moe_mtp.py for the prediction layer",
-    .fields = glm4_moe_fields,
-    .first = bp_arch_embedding,
-    .last = bp_arch_norm_and_head,
-    .layers = "layers",
-    .layer_name = "model.layers.",
-    .layer = {bp_arch_input_norm, bp_arch_attention_biases, glm4_moe_qk_norm, bp_arch_post_norm, bp_arch_dense_mlp,
-              bp_arch_experts, bp_arch_shared_experts},
-    .predictions = "predictions",
-    .prediction_first = prediction_first,
-    .prediction_last = prediction_last,
-};
-
 /* ---- latent attention of other publishers, and with an indexer -------------------------------------------------------- */
 
-#define LATENT_FIELDS                                                                                                  \
-    FIELD_VOCAB, FIELD_HIDDEN, FIELD_INNER, FIELD_LAYERS, FIELD_HEADS,                                                 \
-        FIELD_SIZE("expert_inner", "moe_intermediate_size", REQUIRED), FIELD_COUNT("shared", "n_shared_experts", "1"), \
-        FIELD_SIZE("n_experts", "n_routed_experts|num_experts|num_local_experts", REQUIRED),                           \
-        {"q_rank", "q_lora_rank", BP_FIELD_SIZE, REQUIRED, OPTIONAL}, FIELD_SIZE("kv_rank", "kv_lora_rank", REQUIRED), \
-        FIELD_SIZE("rope_dim", "qk_rope_head_dim", REQUIRED), FIELD_SIZE("nope_dim", "qk_nope_head_dim", REQUIRED),    \
-        FIELD_SIZE("value_dim", "v_head_dim", REQUIRED), FIELD_FLAG("attention_bias", "attention_bias", "0"),          \
-        FIELD_TIED("0"), FIELD_PREDICTIONS
-
-static const bp_arch_field deepseek_v2_fields[] = {
-    LATENT_FIELDS,
-    FIELD_COUNT("first_dense", "first_k_dense_replace", REQUIRED),
-    FIELD_FLAG("mlp_bias", "mlp_bias", "0"),
-    FIELD_MOE_AFTER_DENSE,
-    FIELDS_END,
-};
+#define EXPERT_KEYS "n_routed_experts|num_experts|num_local_experts"
 
 static const bp_arch_tensor deepseek_v2_mlp[] = {
-    {"mlp.gate_proj", "inner; hidden", "0", "!moe", NULL, "mlp_bias", GEMM},
-    {"mlp.up_proj", "inner; hidden", "0", "!moe", NULL, "mlp_bias", GEMM},
-    {"mlp.down_proj", "hidden; inner", "1", "!moe", NULL, "mlp_bias", GEMM},
-    {"mlp.shared_experts.gate_proj", "shared*expert_inner; hidden", "0", "moe && shared > 0", NULL, "mlp_bias", GEMM},
-    {"mlp.shared_experts.up_proj", "shared*expert_inner; hidden", "0", "moe && shared > 0", NULL, "mlp_bias", GEMM},
-    {"mlp.shared_experts.down_proj", "hidden; shared*expert_inner", "1", "moe && shared > 0", NULL, "mlp_bias", GEMM},
+    GATED_MLP("mlp", "inner", "!moe", NULL, "mlp_bias"),
+    GATED_MLP("mlp.shared_experts", "shared*expert_inner", "moe && shared > 0", NULL, "mlp_bias"),
     TENSORS_END,
-};
-
-const bp_arch_family bp_arch_deepseek_v2 = {
-    .model_types = {"deepseek_v2"},
-    .source = "transformers 5.23.0 models/deepseek_v2",
-    .fields = deepseek_v2_fields,
-    .first = bp_arch_embedding,
-    .last = bp_arch_norm_and_head,
-    .layers = "layers",
-    .layer_name = "model.layers.",
-    .layer = {bp_arch_input_norm, bp_arch_mla, bp_arch_post_norm, deepseek_v2_mlp, bp_arch_experts},
 };
 
 /* Layers of kind "shared" reuse the selection of the layer before and have no indexer. */
 static const bp_arch_field indexed_fields[] = {
-    LATENT_FIELDS,
+    LATENT_FIELDS(EXPERT_KEYS),
     FIELD_COUNT("first_dense", "first_k_dense_replace", "3"),
     FIELD_LIST("kinds", "mlp_layer_types"),
     FIELD_SIZE("index_heads", "index_n_heads", REQUIRED),
@@ -169,60 +97,11 @@ static const bp_arch_tensor indexer[] = {
     TENSORS_END,
 };
 
-const bp_arch_family bp_arch_deepseek_v32 = {
-    .model_types = {"deepseek_v32", "glm_moe_dsa"},
-    .source = "transformers 5.23.0 models/{deepseek_v32,glm_moe_dsa}; vllm deepseek_mtp.py for the prediction layer",
-    .fields = indexed_fields,
-    .first = bp_arch_embedding,
-    .last = bp_arch_norm_and_head,
-    .layers = "layers",
-    .layer_name = "model.layers.",
-    .layer = {bp_arch_input_norm, bp_arch_mla, indexer, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
-              bp_arch_shared_experts},
-    .predictions = "predictions",
-    .prediction_first = prediction_first,
-    .prediction_last = prediction_last,
-};
-
 static const bp_arch_field glm4_moe_lite_fields[] = {
-    LATENT_FIELDS,
+    LATENT_FIELDS(EXPERT_KEYS),
     FIELD_LIST("kinds", "mlp_layer_types"),
     FIELD_LAYER("moe", "layer >= layers ? 1 : has(kinds) ? kinds[layer] == 'sparse' : layer >= 1"),
     FIELDS_END,
-};
-
-const bp_arch_family bp_arch_glm4_moe_lite = {
-    .model_types = {"glm4_moe_lite"},
-    .source = "transformers 5.23.0 models/glm4_moe_lite; vllm deepseek_mtp.py for the prediction layer",
-    .fields = glm4_moe_lite_fields,
-    .first = bp_arch_embedding,
-    .last = bp_arch_norm_and_head,
-    .layers = "layers",
-    .layer_name = "model.layers.",
-    .layer = {bp_arch_input_norm, bp_arch_mla, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
-              bp_arch_shared_experts},
-    .predictions = "predictions",
-    .prediction_first = prediction_first,
-    .prediction_last = prediction_last,
-};
-
-static const bp_arch_field mistral4_fields[] = {
-    LATENT_FIELDS,
-    FIELD_COUNT("first_dense", "first_k_dense_replace", "0"),
-    FIELD_MOE_AFTER_DENSE,
-    FIELDS_END,
-};
-
-const bp_arch_family bp_arch_mistral4 = {
-    .model_types = {"mistral4"},
-    .source = "transformers 5.23.0 models/mistral4",
-    .fields = mistral4_fields,
-    .first = bp_arch_embedding,
-    .last = bp_arch_norm_and_head,
-    .layers = "layers",
-    .layer_name = "model.layers.",
-    .layer = {bp_arch_input_norm, bp_arch_mla, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_expert_stacks,
-              bp_arch_shared_experts},
 };
 
 /* ---- DeepSeek-V4 ------------------------------------------------------------------------------------------------- */
@@ -315,13 +194,69 @@ static const bp_arch_tensor deepseek_v4_last[] = {
     TENSORS_END,
 };
 
-const bp_arch_family bp_arch_deepseek_v4 = {
-    .model_types = {"deepseek_v4"},
-    .source = "transformers 5.23.0 models/deepseek_v4",
-    .fields = deepseek_v4_fields,
-    .first = bp_arch_embedding,
-    .last = deepseek_v4_last,
-    .layers = "layers",
-    .layer_name = "model.layers.",
-    .layer = {deepseek_v4_attention, deepseek_v4_experts, deepseek_v4_connections},
+const bp_arch_family bp_arch_deepseek[] = {
+    {
+        .model_types = {"deepseek_v3", "kimi_k2"},
+        .source = "transformers 4.57.6 models/deepseek_v3; modeling_deepseek.py of DeepSeek-V3",
+        .fields = deepseek_v3_fields,
+        USUAL_DECODER,
+        .layer = {bp_arch_input_norm, bp_arch_mla, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
+                  deepseek_v3_correction, bp_arch_shared_experts},
+        PREDICTIONS,
+    },
+    {
+        .model_types = {"glm4_moe"},
+        .source = "transformers 4.57.6 models/glm4_moe; vllm glm4_moe_mtp.py for the prediction layer",
+        .fields = glm4_moe_fields,
+        USUAL_DECODER,
+        .layer = {bp_arch_input_norm, bp_arch_attention_biases, glm4_moe_qk_norm, bp_arch_post_norm, bp_arch_dense_mlp,
+                  bp_arch_experts, bp_arch_shared_experts},
+        PREDICTIONS,
+    },
+    {
+        .model_types = {"deepseek_v2"},
+        .source = "transformers 5.23.0 models/deepseek_v2",
+        .fields = FIELDS(LATENT_FIELDS(EXPERT_KEYS), FIELD_COUNT("first_dense", "first_k_dense_replace", REQUIRED),
+                         FIELD_MLP_BIAS, FIELD_MOE_AFTER_DENSE),
+        USUAL_DECODER,
+        .layer = {bp_arch_input_norm, bp_arch_mla, bp_arch_post_norm, deepseek_v2_mlp, bp_arch_experts},
+    },
+    {
+        .model_types = {"deepseek_v32", "glm_moe_dsa"},
+        .source =
+            "transformers 5.23.0 models/{deepseek_v32,glm_moe_dsa}; vllm deepseek_mtp.py for the prediction layer",
+        .fields = indexed_fields,
+        USUAL_DECODER,
+        .layer = {bp_arch_input_norm, bp_arch_mla, indexer, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
+                  bp_arch_shared_experts},
+        PREDICTIONS,
+    },
+    {
+        .model_types = {"glm4_moe_lite"},
+        .source = "transformers 5.23.0 models/glm4_moe_lite; vllm deepseek_mtp.py for the prediction layer",
+        .fields = glm4_moe_lite_fields,
+        USUAL_DECODER,
+        .layer = {bp_arch_input_norm, bp_arch_mla, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
+                  bp_arch_shared_experts},
+        PREDICTIONS,
+    },
+    {
+        .model_types = {"mistral4"},
+        .source = "transformers 5.23.0 models/mistral4",
+        .fields = FIELDS(LATENT_FIELDS(EXPERT_KEYS), FIELD_COUNT("first_dense", "first_k_dense_replace", "0"),
+                         FIELD_MOE_AFTER_DENSE),
+        USUAL_DECODER,
+        .layer = {bp_arch_input_norm, bp_arch_mla, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_expert_stacks,
+                  bp_arch_shared_experts},
+    },
+    {
+        .model_types = {"deepseek_v4"},
+        .source = "transformers 5.23.0 models/deepseek_v4",
+        .fields = deepseek_v4_fields,
+        .first = bp_arch_embedding,
+        .last = deepseek_v4_last,
+        .layer_name = "model.layers.",
+        .layer = {deepseek_v4_attention, deepseek_v4_experts, deepseek_v4_connections},
+    },
+    {.source = NULL},
 };

@@ -5,11 +5,7 @@
 /* ---- BERT ------------------------------------------------------------------------------------------------------------------- */
 
 static const bp_arch_field bert_fields[] = {
-    FIELD_VOCAB,
-    FIELD_HIDDEN,
-    FIELD_INNER,
-    FIELD_LAYERS,
-    FIELD_HEADS,
+    BASIC_FIELDS,
     FIELD_SIZE("positions", "max_position_embeddings", "512"),
     FIELD_SIZE("types", "type_vocab_size", "2"),
     FIELD_TIED("1"),
@@ -42,17 +38,6 @@ static const bp_arch_tensor bert_last[] = {
     {"cls.predictions.transform.LayerNorm", "hidden", "", NULL, NULL, "1", LINEAR},
     {"cls.predictions.decoder", "vocab; hidden", "0", "!tied", NULL, "1", LINEAR},
     TENSORS_END,
-};
-
-const bp_arch_family bp_arch_bert = {
-    .model_types = {"bert"},
-    .source = "transformers 5.23.0 models/bert, BertForMaskedLM",
-    .fields = bert_fields,
-    .first = bert_first,
-    .last = bert_last,
-    .layers = "layers",
-    .layer_name = "bert.encoder.layer.",
-    .layer = {bert_layer},
 };
 
 /* ---- ViT ------------------------------------------------------------------------------------------------------------------- */
@@ -94,17 +79,6 @@ static const bp_arch_tensor vit_last[] = {
     {"vit.layernorm", "hidden", "", NULL, NULL, "1", LINEAR},
     {"classifier", "classes; hidden", "", "classes > 0", NULL, "1", LINEAR},
     TENSORS_END,
-};
-
-const bp_arch_family bp_arch_vit = {
-    .model_types = {"vit"},
-    .source = "transformers 5.23.0 models/vit, ViTForImageClassification",
-    .fields = vit_fields,
-    .first = vit_first,
-    .last = vit_last,
-    .layers = "layers",
-    .layer_name = "vit.encoder.layer.",
-    .layer = {vit_layer},
 };
 
 /* ---- T5: the position bias lies in the first layer of each stack ------------------------------------------------------------ */
@@ -162,19 +136,6 @@ static const bp_arch_tensor t5_last[] = {
     TENSORS_END,
 };
 
-const bp_arch_family bp_arch_t5 = {
-    .model_types = {"t5"},
-    .source = "transformers 5.23.0 models/t5, T5ForConditionalGeneration",
-    .fields = t5_fields,
-    .first = t5_first,
-    .last = t5_last,
-    .layers = "layers",
-    .layer_name = "encoder.block.",
-    .decoder_layers = "decoder_layers",
-    .decoder_name = "decoder.block.",
-    .layer = {t5_layer},
-};
-
 /* ---- Whisper ---------------------------------------------------------------------------------------------------------------- */
 
 static const bp_arch_field whisper_fields[] = {
@@ -229,15 +190,46 @@ static const bp_arch_tensor whisper_last[] = {
     TENSORS_END,
 };
 
-const bp_arch_family bp_arch_whisper = {
-    .model_types = {"whisper"},
-    .source = "transformers 5.23.0 models/whisper, WhisperForConditionalGeneration",
-    .fields = whisper_fields,
-    .first = whisper_first,
-    .last = whisper_last,
-    .layers = "layers",
-    .layer_name = "model.encoder.layers.",
-    .decoder_layers = "decoder_layers",
-    .decoder_name = "model.decoder.layers.",
-    .layer = {whisper_layer},
+const bp_arch_family bp_arch_encoder[] = {
+    {
+        .model_types = {"bert"},
+        .source = "transformers 5.23.0 models/bert, BertForMaskedLM",
+        .fields = bert_fields,
+        .first = bert_first,
+        .last = bert_last,
+        .layer_name = "bert.encoder.layer.",
+        .layer = {bert_layer},
+    },
+    {
+        .model_types = {"vit"},
+        .source = "transformers 5.23.0 models/vit, ViTForImageClassification",
+        .fields = vit_fields,
+        .first = vit_first,
+        .last = vit_last,
+        .layer_name = "vit.encoder.layer.",
+        .layer = {vit_layer},
+    },
+    {
+        .model_types = {"t5"},
+        .source = "transformers 5.23.0 models/t5, T5ForConditionalGeneration",
+        .fields = t5_fields,
+        .first = t5_first,
+        .last = t5_last,
+        .layer_name = "encoder.block.",
+        .decoder_layers = "decoder_layers",
+        .decoder_name = "decoder.block.",
+        .layer = {t5_layer},
+    },
+    {
+        .model_types = {"whisper"},
+        .source = "transformers 5.23.0 models/whisper, WhisperForConditionalGeneration",
+        .fields = whisper_fields,
+        .first = whisper_first,
+        .last = whisper_last,
+        .layer_name = "model.encoder.layers.",
+        .decoder_layers = "decoder_layers",
+        .decoder_name = "model.decoder.layers.",
+        .layer = {whisper_layer},
+    },
+    {.source = NULL},
 };

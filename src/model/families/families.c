@@ -25,18 +25,12 @@ const bp_arch_tensor bp_arch_post_norm[] = {
 };
 
 const bp_arch_tensor bp_arch_attention[] = {
-    {"self_attn.q_proj", "heads*head_dim; hidden", "0:heads", NULL, NULL, "attention_bias", GEMM},
-    {"self_attn.k_proj", "kv_heads*head_dim; hidden", "0:kv_heads", NULL, NULL, "attention_bias", GEMM},
-    {"self_attn.v_proj", "kv_heads*head_dim; hidden", "0:kv_heads", NULL, NULL, "attention_bias", GEMM},
-    {"self_attn.o_proj", "hidden; heads*head_dim", "1:heads", NULL, NULL, "attention_bias", GEMM},
+    ATTENTION("self_attn", NULL, "attention_bias"),
     TENSORS_END,
 };
 
 const bp_arch_tensor bp_arch_attention_biases[] = {
-    {"self_attn.q_proj", "heads*head_dim; hidden", "0:heads", NULL, NULL, "attention_bias", GEMM},
-    {"self_attn.k_proj", "kv_heads*head_dim; hidden", "0:kv_heads", NULL, NULL, "attention_bias", GEMM},
-    {"self_attn.v_proj", "kv_heads*head_dim; hidden", "0:kv_heads", NULL, NULL, "attention_bias", GEMM},
-    {"self_attn.o_proj", "hidden; heads*head_dim", "1:heads", NULL, NULL, "out_bias", GEMM},
+    ATTENTION("self_attn", NULL, "out_bias"),
     TENSORS_END,
 };
 
@@ -71,31 +65,23 @@ const bp_arch_tensor bp_arch_mla[] = {
 };
 
 const bp_arch_tensor bp_arch_gated_mlp[] = {
-    {"mlp.gate_proj", "inner; hidden", "0", NULL, NULL, "mlp_bias", GEMM},
-    {"mlp.up_proj", "inner; hidden", "0", NULL, NULL, "mlp_bias", GEMM},
-    {"mlp.down_proj", "hidden; inner", "1", NULL, NULL, "mlp_bias", GEMM},
+    GATED_MLP("mlp", "inner", NULL, NULL, "mlp_bias"),
     TENSORS_END,
 };
 
 const bp_arch_tensor bp_arch_dense_mlp[] = {
-    {"mlp.gate_proj", "inner; hidden", "0", "!moe", NULL, NULL, GEMM},
-    {"mlp.up_proj", "inner; hidden", "0", "!moe", NULL, NULL, GEMM},
-    {"mlp.down_proj", "hidden; inner", "1", "!moe", NULL, NULL, GEMM},
+    GATED_MLP("mlp", "inner", "!moe", NULL, NULL),
     TENSORS_END,
 };
 
 const bp_arch_tensor bp_arch_experts[] = {
     {"mlp.gate", "n_experts; hidden", "", "moe", NULL, NULL, LINEAR},
-    {"mlp.experts.*.gate_proj", "expert_inner; hidden", "0", "moe", "n_experts", NULL, GEMM},
-    {"mlp.experts.*.up_proj", "expert_inner; hidden", "0", "moe", "n_experts", NULL, GEMM},
-    {"mlp.experts.*.down_proj", "hidden; expert_inner", "1", "moe", "n_experts", NULL, GEMM},
+    GATED_MLP("mlp.experts.*", "expert_inner", "moe", "n_experts", NULL),
     TENSORS_END,
 };
 
 const bp_arch_tensor bp_arch_shared_experts[] = {
-    {"mlp.shared_experts.gate_proj", "shared*expert_inner; hidden", "0", "moe && shared > 0", NULL, NULL, GEMM},
-    {"mlp.shared_experts.up_proj", "shared*expert_inner; hidden", "0", "moe && shared > 0", NULL, NULL, GEMM},
-    {"mlp.shared_experts.down_proj", "hidden; shared*expert_inner", "1", "moe && shared > 0", NULL, NULL, GEMM},
+    GATED_MLP("mlp.shared_experts", "shared*expert_inner", "moe && shared > 0", NULL, NULL),
     TENSORS_END,
 };
 
@@ -127,9 +113,7 @@ const bp_arch_tensor bp_arch_fused_mlp[] = {
 
 /* The expert that every token passes, behind a gate. */
 const bp_arch_tensor bp_arch_shared_expert[] = {
-    {"mlp.shared_expert.gate_proj", "shared_inner; hidden", "0", "moe", NULL, NULL, GEMM},
-    {"mlp.shared_expert.up_proj", "shared_inner; hidden", "0", "moe", NULL, NULL, GEMM},
-    {"mlp.shared_expert.down_proj", "hidden; shared_inner", "1", "moe", NULL, NULL, GEMM},
+    GATED_MLP("mlp.shared_expert", "shared_inner", "moe", NULL, NULL),
     {"mlp.shared_expert_gate", "1; hidden", "", "moe", NULL, NULL, LINEAR},
     TENSORS_END,
 };
@@ -144,82 +128,6 @@ const bp_arch_tensor bp_arch_expert_stacks[] = {
     TENSORS_END,
 };
 
-/* ---- the families ------------------------------------------------------------------------------------------------ */
-
-/* The list of families, in alphabetical order of their first model_type. */
-
-extern const bp_arch_family bp_arch_bamba, bp_arch_bert, bp_arch_cohere, bp_arch_dbrx, bp_arch_deepseek_v2,
-    bp_arch_deepseek_v3, bp_arch_deepseek_v32, bp_arch_deepseek_v4, bp_arch_dots1, bp_arch_ernie4_5,
-    bp_arch_ernie4_5_moe, bp_arch_exaone4, bp_arch_falcon_h1, bp_arch_gemma, bp_arch_gemma2, bp_arch_gemma3,
-    bp_arch_gemma3n, bp_arch_gemma4, bp_arch_glm, bp_arch_glm4, bp_arch_glm4_moe, bp_arch_glm4_moe_lite,
-    bp_arch_gpt_oss, bp_arch_granitemoe, bp_arch_granite, bp_arch_helium, bp_arch_hunyuan_v1_dense,
-    bp_arch_hunyuan_v1_moe, bp_arch_jamba, bp_arch_kimi_linear, bp_arch_lfm2, bp_arch_lfm2_moe, bp_arch_llama,
-    bp_arch_llama4, bp_arch_mamba2, bp_arch_minimax_m2, bp_arch_ministral3, bp_arch_mistral, bp_arch_mistral4,
-    bp_arch_mixtral, bp_arch_nemotron_h, bp_arch_olmo, bp_arch_olmo2, bp_arch_olmoe, bp_arch_phi3, bp_arch_phimoe,
-    bp_arch_qwen2, bp_arch_qwen2_moe, bp_arch_qwen3, bp_arch_qwen3_5, bp_arch_qwen3_5_moe, bp_arch_qwen3_moe,
-    bp_arch_qwen3_next, bp_arch_qwen3_vl_moe, bp_arch_seed_oss, bp_arch_smollm3, bp_arch_starcoder2, bp_arch_t5,
-    bp_arch_vit, bp_arch_whisper;
-
 const bp_arch_family *const bp_arch_families[] = {
-    &bp_arch_bamba,
-    &bp_arch_bert,
-    &bp_arch_cohere,
-    &bp_arch_dbrx,
-    &bp_arch_deepseek_v2,
-    &bp_arch_deepseek_v3,
-    &bp_arch_deepseek_v32,
-    &bp_arch_deepseek_v4,
-    &bp_arch_dots1,
-    &bp_arch_ernie4_5,
-    &bp_arch_ernie4_5_moe,
-    &bp_arch_exaone4,
-    &bp_arch_falcon_h1,
-    &bp_arch_gemma,
-    &bp_arch_gemma2,
-    &bp_arch_gemma3,
-    &bp_arch_gemma3n,
-    &bp_arch_gemma4,
-    &bp_arch_glm,
-    &bp_arch_glm4,
-    &bp_arch_glm4_moe,
-    &bp_arch_glm4_moe_lite,
-    &bp_arch_gpt_oss,
-    &bp_arch_granitemoe,
-    &bp_arch_granite,
-    &bp_arch_helium,
-    &bp_arch_hunyuan_v1_dense,
-    &bp_arch_hunyuan_v1_moe,
-    &bp_arch_jamba,
-    &bp_arch_kimi_linear,
-    &bp_arch_lfm2,
-    &bp_arch_lfm2_moe,
-    &bp_arch_llama,
-    &bp_arch_llama4,
-    &bp_arch_mamba2,
-    &bp_arch_minimax_m2,
-    &bp_arch_ministral3,
-    &bp_arch_mistral,
-    &bp_arch_mistral4,
-    &bp_arch_mixtral,
-    &bp_arch_nemotron_h,
-    &bp_arch_olmo,
-    &bp_arch_olmo2,
-    &bp_arch_olmoe,
-    &bp_arch_phi3,
-    &bp_arch_phimoe,
-    &bp_arch_qwen2,
-    &bp_arch_qwen2_moe,
-    &bp_arch_qwen3,
-    &bp_arch_qwen3_5,
-    &bp_arch_qwen3_5_moe,
-    &bp_arch_qwen3_moe,
-    &bp_arch_qwen3_next,
-    &bp_arch_qwen3_vl_moe,
-    &bp_arch_seed_oss,
-    &bp_arch_smollm3,
-    &bp_arch_starcoder2,
-    &bp_arch_t5,
-    &bp_arch_vit,
-    &bp_arch_whisper,
-    0,
+    bp_arch_dense, bp_arch_sparse, bp_arch_deepseek, bp_arch_hybrid, bp_arch_encoder, NULL,
 };
