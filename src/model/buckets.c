@@ -1,6 +1,7 @@
-/* Buckets and the requests for memory that follow from them and their roles: the object, its configuration, the order in which it is made. */
+/* Buckets and the requests for memory that follow from them and their roles; and those of several models that share a pool. */
 #include "model/buckets.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@
 /* ---- given buckets, and the order of all ------------------------------------------------------------------------- */
 
 /* Appends the buckets that the model brings along, then puts all in order of units. */
-static bp_status buckets_take_given(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets)
+static bp_status take_given(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets)
 {
     void *memory;
     BP_TRY(bp_new_array(model->unit_count + 1, sizeof(uint32_t), &memory));
@@ -56,7 +57,7 @@ static bp_status buckets_take_given(const bp_model *model, const bp_buckets_conf
 }
 
 /* Given buckets may come in any order: the rest of the library has them by unit, those of persistent parameters last. Stable. */
-static bp_status buckets_order_by_unit(bp_buckets *buckets)
+static bp_status order_by_unit(bp_buckets *buckets)
 {
     void *memory;
     BP_TRY(bp_new_array(buckets->unit_count + 2, sizeof(size_t), &memory));
@@ -85,8 +86,6 @@ static bp_status buckets_order_by_unit(bp_buckets *buckets)
 }
 
 /* ---- roles and requests ------------------------------------------------------------------------------------------ */
-
-/* The requests for memory that follow from buckets and roles. */
 
 const char *bp_role_name(bp_role role)
 {
@@ -166,7 +165,7 @@ static bool request_of(const bp_bucket *b, const bp_buckets_config *config, uint
     return bp_dtype_bytes(request->dtype, padded, &request->bytes) == BP_OK;
 }
 
-static bp_status buckets_make_requests(bp_buckets *buckets, const bp_buckets_config *config)
+static bp_status make_requests(bp_buckets *buckets, const bp_buckets_config *config)
 {
     size_t most = 0;
     bp_request request = {0};
@@ -202,9 +201,7 @@ static bp_status buckets_make_requests(bp_buckets *buckets, const bp_buckets_con
     return BP_OK;
 }
 
-/* ---- buckets ----------------------------------------------------------------------------------------------------- */
-
-/* Buckets: the object, its configuration, and the order in which it is made. */
+/* ---- the object ----------------------------------------------------------------------------------------------------- */
 
 static const bp_buckets_config defaults = {.size = sizeof defaults,
                                            .bucketing = BP_BUCKETING_MEGATRON,
@@ -249,7 +246,7 @@ bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket *bucket)
 }
 
 /* Sizes in bytes were not looked at while grouping: every bucket must have one, and persistent parameters a sum. */
-static bp_status buckets_check_bytes(bp_buckets *buckets, const bp_buckets_config *config)
+static bp_status check_bytes(bp_buckets *buckets, const bp_buckets_config *config)
 {
     bp_request trained;
     for (size_t i = 0; i < buckets->bucket_count; i++) {
@@ -270,9 +267,7 @@ static bp_status buckets_check_bytes(bp_buckets *buckets, const bp_buckets_confi
     return BP_OK;
 }
 
-/* ---- the object ----------------------------------------------------------------------------------------------------- */
-
-static bp_status buckets_check_config(const bp_model *model, const bp_buckets_config *c)
+static bp_status check_config(const bp_model *model, const bp_buckets_config *c)
 {
     if (c->dp == 0 || c->ep == 0 || c->dp % c->ep != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "dp %u must be a positive multiple of ep %u", c->dp, c->ep);
@@ -319,6 +314,18 @@ static bp_status copy_units(const bp_model *model, bp_buckets *buckets)
     return BP_OK;
 }
 
+/* Lets the view show the arrays: the last step. */
+static void publish(bp_buckets *buckets)
+{
+    buckets->info = (bp_buckets_info){.unit_count = buckets->unit_count,
+                                      .units = buckets->units,
+                                      .bucket_count = buckets->bucket_count,
+                                      .buckets = buckets->buckets,
+                                      .request_count = buckets->request_count,
+                                      .requests = buckets->requests,
+                                      .persistent_bytes = buckets->persistent_bytes};
+}
+
 bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *given, bp_buckets **out)
 {
     if (model == NULL || out == NULL)
@@ -326,7 +333,7 @@ bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *give
     bp_buckets_config taken = defaults;
     const bp_buckets_config *config = &taken;
     BP_TRY(bp_struct_read("bp_buckets_create", given, false, &taken, sizeof taken));
-    BP_TRY(buckets_check_config(model, config));
+    BP_TRY(check_config(model, config));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof **out, &memory));
     bp_buckets *buckets = memory;
@@ -334,19 +341,19 @@ bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *give
     if (status == BP_OK && model->parameter_count > 0)
         status = bp_buckets_derive(model, config, buckets);
     if (status == BP_OK && model->bucket_count > 0) {
-        status = buckets_take_given(model, config, buckets);
+        status = take_given(model, config, buckets);
         if (status == BP_OK)
-            status = buckets_order_by_unit(buckets);
+            status = order_by_unit(buckets);
     }
     if (status == BP_OK)
-        status = buckets_check_bytes(buckets, config);
+        status = check_bytes(buckets, config);
     if (status == BP_OK)
-        status = buckets_make_requests(buckets, config);
+        status = make_requests(buckets, config);
     if (status != BP_OK) {
         bp_buckets_destroy(&buckets);
         return status;
     }
-    bp_buckets_publish(buckets);
+    publish(buckets);
     *out = buckets;
     return BP_OK;
 }
@@ -366,18 +373,155 @@ void bp_buckets_destroy(bp_buckets **buckets)
     *buckets = NULL;
 }
 
-void bp_buckets_publish(bp_buckets *buckets)
-{
-    buckets->info = (bp_buckets_info){.unit_count = buckets->unit_count,
-                                      .units = buckets->units,
-                                      .bucket_count = buckets->bucket_count,
-                                      .buckets = buckets->buckets,
-                                      .request_count = buckets->request_count,
-                                      .requests = buckets->requests,
-                                      .persistent_bytes = buckets->persistent_bytes};
-}
-
 const bp_buckets_info *bp_buckets_get_info(const bp_buckets *buckets)
 {
     return buckets != NULL ? &buckets->info : NULL;
+}
+
+/* ---- of several models ---------------------------------------------------------------------------------------------- */
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Without a '/' in parts' names, units of different parts have different names. */
+static bp_status check_names(const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (names[i] == NULL || *names[i] == '\0')
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "part %zu has no name", i);
+        if (strchr(names[i], '/') != NULL)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "part \"%s\": a '/' separates the names of parts and units",
+                           names[i]);
+    }
+    void *memory;
+    BP_TRY(bp_new_array(count, sizeof *names, &memory));
+    const char **sorted = memcpy(memory, names, count * sizeof *names);
+    qsort(sorted, count, sizeof *sorted, compare_names);
+    bp_status status = BP_OK;
+    for (size_t i = 1; status == BP_OK && i < count; i++) {
+        if (strcmp(sorted[i - 1], sorted[i]) == 0)
+            status = bp_fail(BP_ERR_INVALID_ARGUMENT, "two parts are called \"%s\"", sorted[i]);
+    }
+    free(sorted);
+    return status;
+}
+
+/* Sets the arrays' sizes and where each part lies in them, then makes room. */
+static bp_status allocate_parts(bp_buckets *m, const bp_buckets *const *parts, size_t count)
+{
+    m->part_count = count;
+    BP_TRY(bp_new_array(count, sizeof *m->parts, (void **)&m->parts));
+    for (size_t i = 0; i < count; i++) {
+        const bp_buckets *part = parts[i];
+        m->parts[i] = (bp_buckets_part){(uint32_t)m->unit_count, (uint32_t)part->unit_count, (uint32_t)m->request_count,
+                                        (uint32_t)part->request_count};
+        m->unit_count += part->unit_count;
+        m->order_count += part->order_count;
+        m->bucket_count += part->bucket_count;
+        m->request_count += part->request_count;
+        m->group_count += part->group_count;
+        if (m->unit_count > INT32_MAX || m->bucket_count > INT32_MAX || m->request_count > INT32_MAX)
+            return bp_fail(BP_ERR_OVERFLOW, "%zu parts have more than %d units, buckets or requests", i + 1, INT32_MAX);
+        if (!bp_add_u64(m->persistent_bytes, part->persistent_bytes, &m->persistent_bytes))
+            return bp_fail(BP_ERR_OVERFLOW, "the persistent parameters of %zu parts do not fit 64 bits", i + 1);
+    }
+    BP_TRY(bp_new_array(m->unit_count, sizeof *m->units, (void **)&m->units));
+    BP_TRY(bp_new_array(m->order_count, sizeof *m->order, (void **)&m->order));
+    BP_TRY(bp_new_array(m->bucket_count, sizeof *m->buckets, (void **)&m->buckets));
+    BP_TRY(bp_new_array(m->request_count, sizeof *m->requests, (void **)&m->requests));
+    return bp_new_array(m->group_count, sizeof *m->groups, (void **)&m->groups);
+}
+
+/* Copies a part's buckets in units, or those of persistent parameters, which come last; `filled` counts the buckets so far. */
+static bp_status add_buckets(bp_buckets *m, const bp_buckets *part, uint32_t first_unit, bool persistent,
+                             size_t *filled)
+{
+    for (size_t i = 0; i < part->bucket_count; i++) {
+        const bp_bucket *from = &part->buckets[i];
+        if ((from->unit < 0) != persistent)
+            continue;
+        bp_bucket *bucket = &m->buckets[(*filled)++];
+        *bucket = *from;
+        if (!persistent)
+            bucket->unit += (int32_t)first_unit;
+        if (from->name != NULL)
+            BP_TRY(bp_strings_add(&m->strings, from->name, &bucket->name));
+    }
+    return BP_OK;
+}
+
+/* Copies the units of one part as "<part>/<unit>". */
+static bp_status add_units(bp_buckets *m, const bp_buckets *part, const char *name, uint32_t first)
+{
+    for (size_t i = 0; i < part->unit_count; i++) {
+        bp_unit *unit = &m->units[first + i];
+        int32_t parent = part->units[i].parent;
+        unit->parent = parent < 0 ? parent : parent + (int32_t)first;
+        size_t bytes = strlen(name) + strlen(part->units[i].name) + 2;
+        void *memory;
+        BP_TRY(bp_new_array(bytes, 1, &memory));
+        snprintf(memory, bytes, "%s/%s", name, part->units[i].name);
+        bp_status status = bp_strings_add(&m->strings, memory, &unit->name);
+        free(memory);
+        BP_TRY(status);
+    }
+    return BP_OK;
+}
+
+static bp_status fill_parts(bp_buckets *m, const bp_buckets *const *parts, const char *const *names, size_t count)
+{
+    char text[128]; /* the model's name in messages */
+    snprintf(text, sizeof text, "%.80s and %zu more", names[0], count - 1);
+    BP_TRY(bp_strings_add(&m->strings, count == 1 ? names[0] : text, &m->model));
+    size_t order = 0, buckets = 0, groups = 0;
+    for (size_t i = 0; i < count; i++) {
+        const bp_buckets *part = parts[i];
+        const bp_buckets_part *at = &m->parts[i];
+        size_t first_bucket = buckets;
+        BP_TRY(add_units(m, part, names[i], at->first_unit));
+        for (size_t k = 0; k < part->order_count; k++)
+            m->order[order++] = part->order[k] + at->first_unit;
+        BP_TRY(add_buckets(m, part, at->first_unit, false, &buckets));
+        for (size_t k = 0; k < part->request_count; k++) {
+            bp_request *request = &m->requests[at->first_request + k];
+            *request = part->requests[k];
+            request->bucket += (uint32_t)first_bucket; /* of buckets in units, which come first */
+        }
+        for (size_t k = 0; k < part->group_count; k++) {
+            bp_request_group *group = &m->groups[groups++];
+            *group = part->groups[k];
+            group->unit += at->first_unit;
+            group->first += at->first_request;
+        }
+    }
+    for (size_t i = 0; i < count; i++)
+        BP_TRY(add_buckets(m, parts[i], 0, true, &buckets));
+    return BP_OK;
+}
+
+bp_status bp_buckets_create_merged(const bp_buckets *const *parts, const char *const *names, size_t count,
+                                   bp_buckets **merged)
+{
+    if (parts == NULL || names == NULL || count == 0 || merged == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_buckets_create_merged: needs at least one part and its name");
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i] == NULL)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_buckets_create_merged: part %zu is missing", i);
+    }
+    BP_TRY(check_names(names, count));
+    void *memory;
+    BP_TRY(bp_new_array(1, sizeof **merged, &memory));
+    bp_buckets *m = memory;
+    bp_status status = allocate_parts(m, parts, count);
+    if (status == BP_OK)
+        status = fill_parts(m, parts, names, count);
+    if (status != BP_OK) {
+        bp_buckets_destroy(&m);
+        return status;
+    }
+    publish(m);
+    *merged = m;
+    return BP_OK;
 }

@@ -56,8 +56,6 @@ bp_status bp_buckets_derive(const bp_model *model, const bp_buckets_config *conf
 
 /* A frozen bucket has no gradients, whatever `bucket` says. */
 bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket *bucket);
-/* Lets the view show the arrays: the last step. */
-void bp_buckets_publish(bp_buckets *buckets);
 /* The dtype that gradients of parameters of `dtype` are communicated in. */
 bp_dtype bp_gradient_dtype(const bp_buckets_config *config, bp_dtype dtype);
 

@@ -1,11 +1,208 @@
-/* Groups a model's parameters into buckets by a runtime's rule, and pads them. */
+/* Groups a model's parameters into buckets by a runtime's rule, lays them out and pads them for sharding. */
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
 #include "model/buckets.h"
-#include "model/padding.h"
+
+/* ---- first fit --------------------------------------------------------------------------------------------------- */
+
+/* A tournament of the smallest sizes: leaf i of `leaves` is at smallest[leaves + i], its parents above. */
+typedef struct first_fit {
+    uint64_t *smallest;
+    size_t leaves;
+} first_fit;
+
+#define FITS_NOWHERE UINT64_MAX /* the size of an entry that is never found */
+#define NO_FIT SIZE_MAX
+
+/* `count` entries that are never found until they are set. */
+static bp_status first_fit_init(first_fit *fit, size_t count)
+{
+    size_t leaves = 1;
+    while (leaves < count)
+        leaves *= 2;
+    void *memory;
+    BP_TRY(bp_new_array(2 * leaves, sizeof *fit->smallest, &memory));
+    fit->smallest = memset(memory, 0xff, 2 * leaves * sizeof *fit->smallest);
+    fit->leaves = leaves;
+    return BP_OK;
+}
+
+static void first_fit_set(first_fit *fit, size_t index, uint64_t size)
+{
+    size_t at = fit->leaves + index;
+    fit->smallest[at] = size;
+    for (at /= 2; at > 0; at /= 2) {
+        uint64_t left = fit->smallest[2 * at], right = fit->smallest[2 * at + 1];
+        fit->smallest[at] = left < right ? left : right;
+    }
+}
+
+/* The first index from `from` on whose size is at most `limit`, or NO_FIT. `limit` is less than FITS_NOWHERE. */
+static size_t first_fit_find(const first_fit *fit, size_t from, uint64_t limit)
+{
+    if (from >= fit->leaves)
+        return NO_FIT;
+    size_t at = fit->leaves + from;
+    /* up and to the right, until a subtree has one that fits */
+    while (fit->smallest[at] > limit) {
+        while (at % 2 == 1) /* a right child, or the root: its subtree is done */
+            at /= 2;
+        if (at == 0)
+            return NO_FIT;
+        at++;
+    }
+    while (at < fit->leaves)
+        at = fit->smallest[2 * at] <= limit ? 2 * at : 2 * at + 1;
+    return at - fit->leaves;
+}
+
+/* ---- padding ----------------------------------------------------------------------------------------------------- */
+
+/* Elements of one row: what sharding along the first dimension must not cut. */
+static uint64_t row_numel(const bp_parameter *p)
+{
+    return p->dims > 0 ? bp_parameter_numel(p) / p->shape[0] : 1;
+}
+
+static bp_status fail_size(const bp_parameter *p)
+{
+    return bp_fail(BP_ERR_OVERFLOW, "the padded size of the bucket of parameter %s does not fit 64 bits", p->name);
+}
+
+/* Rows of the parameter fit chunks of this size: the chunk is one row, or holds whole rows and the parameter whole chunks, or
+ * the parameter is smaller than a chunk and fills a gap. Source: Megatron-LM d98e8a64, _get_parameter_groups, step 3. */
+static bool fits_chunk(const bp_parameter *p, uint64_t chunk)
+{
+    uint64_t numel = bp_parameter_numel(p), row = row_numel(p);
+    return row == chunk || (chunk % row == 0 && numel % chunk == 0) || numel < chunk;
+}
+
+static int by_rows(const void *a, const void *b)
+{
+    const bp_parameter *x = *(const bp_parameter *const *)a, *y = *(const bp_parameter *const *)b;
+    uint64_t x_row = row_numel(x), y_row = row_numel(y);
+    if (x_row != y_row)
+        return x_row > y_row ? -1 : 1;
+    return x < y ? -1 : x > y; /* both lie in the model's array, in its order */
+}
+
+/* ---- Megatron: a grid of chunks ------------------------------------------------------------------------------------- */
+
+/* Identical parameters that still have to be placed. */
+typedef struct remaining {
+    const bp_parameter *parameter;
+    uint64_t numel;
+    uint32_t count;
+} remaining;
+
+typedef struct grid {
+    uint64_t chunk, end;
+    remaining *items, *fragments; /* of a chunk and more; smaller */
+    size_t item_count, fragment_count;
+    first_fit rests;          /* by item: its partial chunk */
+    first_fit fragments_left; /* by fragment: its size */
+} grid;
+
+/* Whole chunks from here on, for `elements`. */
+static bp_status advance(grid *g, uint64_t elements, const bp_parameter *p)
+{
+    return bp_add_u64(g->end, elements, &g->end) ? BP_OK : fail_size(p);
+}
+
+static void take_one(remaining *entry, first_fit *fit, size_t index)
+{
+    entry->count--;
+    if (entry->count == 0)
+        first_fit_set(fit, index, FITS_NOWHERE);
+}
+
+/* Places an item that does not end on a chunk, with a partner whose partial chunk fits beside its own. */
+static bp_status place_remnant(grid *g, size_t index)
+{
+    remaining *item = &g->items[index];
+    uint64_t remnant = item->numel % g->chunk, space = g->chunk - remnant, whole;
+    take_one(item, &g->rests, index);
+    if (!bp_round_up_u64(item->numel, g->chunk, &whole))
+        return fail_size(item->parameter);
+    BP_TRY(advance(g, whole, item->parameter));
+    size_t at = first_fit_find(&g->rests, index, space);
+    if (at != NO_FIT) {
+        remaining *partner = &g->items[at];
+        take_one(partner, &g->rests, at);
+        space -= partner->numel % g->chunk;
+        BP_TRY(advance(g, partner->numel / g->chunk * g->chunk, partner->parameter));
+    }
+
+    /* small parameters fill the gap, in their order */
+    at = 0;
+    while (space > 0 && (at = first_fit_find(&g->fragments_left, at, space)) != NO_FIT) {
+        remaining *fragment = &g->fragments[at];
+        uint64_t fit = space / fragment->numel;
+        uint32_t placed = fit < fragment->count ? (uint32_t)fit : fragment->count;
+        fragment->count -= placed;
+        space -= placed * fragment->numel;
+        if (fragment->count == 0)
+            first_fit_set(&g->fragments_left, at, FITS_NOWHERE);
+        at++;
+    }
+    return BP_OK;
+}
+
+/* Elements that the parameters take when each begins on a chunk, partial chunks are shared by two parameters where they fit,
+ * and small parameters fill the gaps. Source: Megatron-LM d98e8a64, build_data_parallel_buffer_index. */
+static bp_status fill_grid(grid *g)
+{
+    for (size_t i = 0; i < g->item_count; i++) {
+        if (g->items[i].numel % g->chunk != 0)
+            first_fit_set(&g->rests, i, g->items[i].numel % g->chunk);
+    }
+    for (size_t i = 0; i < g->fragment_count; i++)
+        first_fit_set(&g->fragments_left, i, g->fragments[i].numel);
+    for (size_t i = 0; i < g->item_count; i++) {
+        const remaining *item = &g->items[i];
+        if (item->numel % g->chunk == 0)
+            BP_TRY(advance(g, item->numel * item->count, item->parameter));
+        while (item->numel % g->chunk != 0 && item->count > 0)
+            BP_TRY(place_remnant(g, i));
+    }
+    for (size_t i = 0; i < g->fragment_count; i++)
+        BP_TRY(advance(g, g->fragments[i].numel * g->fragments[i].count, g->fragments[i].parameter));
+    return BP_OK;
+}
+
+/* `sorted` by rows; `items` has room for all parameters twice: those of a chunk and more in front, smaller ones behind. */
+static bp_status place_on_grid(const bp_parameter *const *sorted, size_t count, uint32_t shards, remaining *items,
+                               uint64_t *padded)
+{
+    /* a chunk that all of the parameters fit */
+    grid g = {.chunk = row_numel(sorted[0]), .items = items, .fragments = items + count};
+    for (size_t i = 0; i < count; i++) {
+        if (!fits_chunk(sorted[i], g.chunk) && !bp_lcm_u64(g.chunk, row_numel(sorted[i]), &g.chunk))
+            return fail_size(sorted[i]);
+    }
+    for (size_t i = 0; i < count; i++) {
+        remaining entry = {sorted[i], bp_parameter_numel(sorted[i]), sorted[i]->copies};
+        if (entry.numel < g.chunk)
+            g.fragments[g.fragment_count++] = entry;
+        else
+            g.items[g.item_count++] = entry;
+    }
+    bp_status status = first_fit_init(&g.rests, g.item_count);
+    if (status == BP_OK)
+        status = first_fit_init(&g.fragments_left, g.fragment_count);
+    if (status == BP_OK)
+        status = fill_grid(&g);
+    free(g.rests.smallest);
+    free(g.fragments_left.smallest);
+    uint64_t step;
+    if (status == BP_OK && (!bp_mul_u64(g.chunk, shards, &step) || !bp_round_up_u64(g.end, step, padded)))
+        status = fail_size(sorted[0]);
+    return status;
+}
 
 /* ---- grouping ------------------------------------------------------------------------------------------------------- */
 
@@ -29,30 +226,17 @@ typedef struct grouping {
     int32_t *first, *last; /* groups of each unit, and of persistent parameters at the end; -1: none */
 } grouping;
 
-static bp_dtype parameter_dtype(const bp_parameter *p, bp_dtype asked)
-{
-    if (asked == BP_DTYPE_NONE || !bp_dtype_is_float(p->dtype))
-        return p->dtype;
-    return !bp_dtype_is_fp8(asked) || p->flags & BP_PARAMETER_GEMM ? asked : p->dtype;
-}
-
-/* The unit's group that a parameter with this key belongs to, NULL when there is none yet. */
-static group *grouping_find_group(const grouping *g, size_t unit, const group *key)
-{
-    bool packs = g->config->bucketing == BP_BUCKETING_FSDP2;
-    for (int32_t at = g->first[unit]; at >= 0; at = g->groups[at].next) {
-        group *other = &g->groups[at];
-        // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): a unit with a first group has groups
-        if (other->expert == key->expert && (packs || (other->dtype == key->dtype && other->frozen == key->frozen)))
-            return other;
-    }
-    return NULL;
-}
-
 static bp_status add_to_group(grouping *g, const bp_parameter *p, const group *key)
 {
     size_t unit = key->unit >= 0 ? (size_t)key->unit : g->model->unit_count;
-    group *mine = grouping_find_group(g, unit, key);
+    bool packs = g->config->bucketing == BP_BUCKETING_FSDP2;
+    group *mine = NULL;
+    for (int32_t at = g->first[unit]; mine == NULL && at >= 0; at = g->groups[at].next) {
+        group *other = &g->groups[at];
+        // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): a unit with a first group has groups
+        if (other->expert == key->expert && (packs || (other->dtype == key->dtype && other->frozen == key->frozen)))
+            mine = other;
+    }
     if (mine == NULL) {
         BP_TRY(bp_grow_array((void **)&g->groups, &g->capacity, g->count, sizeof *g->groups));
         mine = &g->groups[g->count];
@@ -86,7 +270,10 @@ static bp_status group_parameters(grouping *g)
     for (size_t i = 0; i < model->parameter_count; i++) {
         bp_parameter *p = &g->local[i];
         *p = model->parameters[i];
-        p->dtype = parameter_dtype(p, g->config->param_dtype);
+        bp_dtype asked = g->config->param_dtype;
+        bool converts = asked != BP_DTYPE_NONE && bp_dtype_is_float(p->dtype);
+        if (converts && (!bp_dtype_is_fp8(asked) || p->flags & BP_PARAMETER_GEMM))
+            p->dtype = asked;
         /* expert parameters are told by name, as Megatron does; packed buckets part only where experts are on other ranks */
         bool expert = strstr(p->name, ".experts.") != NULL && (!packs || g->config->ep > 1);
         group key = {.unit = packs         ? p->unit
@@ -100,35 +287,46 @@ static bp_status group_parameters(grouping *g)
     return BP_OK;
 }
 
-static void finish_grouping(grouping *g)
+/* ---- sizes of a bucket ---------------------------------------------------------------------------------------------- */
+
+/* The elements that the parameters take in one bucket over `shards` ranks, under a rule that keeps them together (all but
+ * BP_PADDING_MEGATRON_SPLIT). Errors: BP_ERR_OVERFLOW naming the first parameter. */
+static bp_status padded_numel(const bp_buckets_config *config, const bp_parameter *const *parameters, size_t count,
+                              uint32_t shards, uint64_t *padded)
 {
-    for (size_t i = 0; i < g->count; i++)
-        free(g->groups[i].parameters);
-    free(g->groups);
-    free(g->local);
-    free(g->outermost);
-    free(g->first);
-}
-
-/* ---- making buckets ------------------------------------------------------------------------------------------------- */
-
-/* Of a group of its unit: how many buckets it made so far, and whether an earlier group differs in dtype only. */
-typedef struct group_naming {
-    uint32_t made;
-    bool dtype_in_name;
-} group_naming;
-
-/* "experts", "experts.frozen", "dense.fp32"; further buckets of a group "dense.1", "dense.2". */
-static bp_status name_bucket(bp_buckets *buckets, const group_naming *naming, bp_bucket *bucket)
-{
-    char name[64];
-    int used =
-        snprintf(name, sizeof name, "%s%s", bucket->expert ? "experts" : "dense", bucket->frozen ? ".frozen" : "");
-    if (naming->dtype_in_name)
-        used += snprintf(name + used, sizeof name - (size_t)used, ".%s", bp_dtype_name(bucket->dtype));
-    if (naming->made > 0)
-        snprintf(name + used, sizeof name - (size_t)used, ".%u", naming->made);
-    return bp_strings_add(&buckets->strings, name, &bucket->name);
+    uint64_t sum = 0;
+    if (count > 0 && config->padding == BP_PADDING_FSDP2) {
+        /* every parameter's first dimension to a multiple of the shards. Source: PyTorch FSDP2, _fsdp_param.py. */
+        for (size_t i = 0; i < count; i++) {
+            const bp_parameter *p = parameters[i];
+            uint64_t rows;
+            if (!bp_round_up_u64(p->dims > 0 ? p->shape[0] : 1, shards, &rows) ||
+                !bp_mul_u64(rows, row_numel(p), &rows) || !bp_mul_u64(rows, p->copies, &rows) ||
+                !bp_add_u64(sum, rows, &sum))
+                return fail_size(p);
+        }
+        *padded = sum;
+        return BP_OK;
+    }
+    if (count == 0 || config->padding == BP_PADDING_GIVEN || config->padding == BP_PADDING_FLAT) {
+        for (size_t i = 0; i < count; i++)
+            sum += bp_parameter_numel(parameters[i]) * parameters[i]->copies; /* part of the model's checked total */
+        uint64_t step = 1;
+        if (count > 0 && config->padding == BP_PADDING_FLAT && !bp_mul_u64(config->flat_alignment, shards, &step))
+            return fail_size(parameters[0]);
+        return bp_round_up_u64(sum, step, padded) ? BP_OK : fail_size(parameters[0]);
+    }
+    void *sorted, *items;
+    BP_TRY(bp_new_array(count, sizeof *parameters, &sorted));
+    memcpy(sorted, parameters, count * sizeof *parameters);
+    bp_status status = bp_new_array(2 * count, sizeof(remaining), &items);
+    if (status == BP_OK) {
+        qsort(sorted, count, sizeof *parameters, by_rows);
+        status = place_on_grid(sorted, count, shards, items, padded);
+        free(items);
+    }
+    free(sorted);
+    return status;
 }
 
 /* Sizes of a bucket that holds parameters of several dtypes as bytes. */
@@ -139,7 +337,7 @@ static bp_status size_packed(const grouping *g, const group *from, size_t count,
     for (size_t i = 0; i < count; i++) {
         const bp_parameter *p = from->parameters[i];
         uint64_t padded, bytes, padded_bytes, numel = bp_parameter_numel(p) * p->copies;
-        BP_TRY(bp_padded_numel(g->config->padding, &p, 1, shards, g->config->flat_alignment, &padded));
+        BP_TRY(padded_numel(g->config, &p, 1, shards, &padded));
         BP_TRY(bp_dtype_bytes(p->dtype, numel, &bytes));
         BP_TRY(bp_dtype_bytes(p->dtype, padded, &padded_bytes));
         bool has_gradient = !(p->flags & BP_PARAMETER_FROZEN) && bp_dtype_is_float(p->dtype);
@@ -156,45 +354,67 @@ static bp_status size_packed(const grouping *g, const group *from, size_t count,
 
 static bp_status size_uniform(const grouping *g, const group *from, size_t count, uint32_t shards, bp_bucket *bucket)
 {
-    const bp_buckets_config *config = g->config;
     void *memory;
     BP_TRY(bp_new_array(count, sizeof *from->parameters, &memory));
     const bp_parameter **trainable = memory;
     size_t trainable_count = 0;
     for (size_t i = 0; i < count; i++) {
         const bp_parameter *p = from->parameters[i];
-        bucket->numel += bp_parameter_numel(p) * p->copies;
+        uint64_t numel = bp_parameter_numel(p) * p->copies;
+        bucket->numel += numel;
         if (!(p->flags & BP_PARAMETER_FROZEN)) {
             trainable[trainable_count++] = p;
-            bucket->grad_numel += bp_parameter_numel(p) * p->copies;
+            bucket->grad_numel += numel;
         }
     }
     bucket->dtype = from->dtype;
-    bucket->grad_dtype = bp_gradient_dtype(config, from->dtype);
-    bp_status status = bp_padded_numel(config->padding, from->parameters, count, shards, config->flat_alignment,
-                                       &bucket->padded_numel);
+    bucket->grad_dtype = bp_gradient_dtype(g->config, from->dtype);
+    bp_status status = padded_numel(g->config, from->parameters, count, shards, &bucket->padded_numel);
     if (status == BP_OK)
-        status = bp_padded_numel(config->padding, trainable, trainable_count, shards, config->flat_alignment,
-                                 &bucket->grad_padded_numel);
+        status = padded_numel(g->config, trainable, trainable_count, shards, &bucket->grad_padded_numel);
     free(memory);
     return status;
+}
+
+/* ---- making buckets ------------------------------------------------------------------------------------------------- */
+
+/* Puts the parameters, sorted by rows, that share the first bucket under BP_PADDING_MEGATRON_SPLIT in front, `together` of them. Both
+ * parts stay sorted. */
+static bp_status split_by_rows(const bp_parameter **parameters, size_t count, size_t *together)
+{
+    uint64_t chunk = count > 0 ? row_numel(parameters[0]) : 1;
+    void *memory;
+    BP_TRY(bp_new_array(count, sizeof *parameters, &memory));
+    const bp_parameter **rest = memory;
+    size_t taken = 0, left = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (fits_chunk(parameters[i], chunk))
+            parameters[taken++] = parameters[i];
+        else
+            rest[left++] = parameters[i];
+    }
+    if (left > 0)
+        memcpy(parameters + taken, rest, left * sizeof *parameters);
+    free(memory);
+    *together = taken;
+    return BP_OK;
 }
 
 /* More buckets of one group than this have no use, and splitting a hostile model into them would take hours. */
 #define MOST_SPLITS 10000
 
-/* Makes the buckets of one group; `before` counts the unit's buckets so far. */
-static bp_status make_buckets(const grouping *g, group *from, group_naming naming, bp_buckets *buckets,
-                              uint32_t *before)
+/* Makes the buckets of one group; `before` counts the unit's buckets so far. Their names are "experts", "experts.frozen", "dense.fp32", the
+ * dtype where an earlier group of the unit differs in it only; further buckets of a group are "dense.1", "dense.2". */
+static bp_status make_buckets(const grouping *g, group *from, bool dtype_in_name, bp_buckets *buckets, uint32_t *before)
 {
     bool splits = g->config->padding == BP_PADDING_MEGATRON_SPLIT && from->dtype != BP_DTYPE_NONE;
     if (splits)
-        bp_sort_by_rows(from->parameters, from->count);
-    for (; from->count > 0; naming.made++) {
+        qsort(from->parameters, from->count, sizeof *from->parameters, by_rows);
+    for (uint32_t made = 0; from->count > 0; made++) {
         size_t together = from->count;
         if (splits)
-            BP_TRY(bp_split_by_rows(from->parameters, from->count, &together));
-        if (naming.made == MOST_SPLITS)
+            BP_TRY(split_by_rows(from->parameters, from->count, &together));
+        if (made == MOST_SPLITS)
             return bp_fail(BP_ERR_UNSUPPORTED, "unit \"%s\" splits into more than %d buckets of different rows",
                            from->unit >= 0 ? g->model->units[from->unit].name : "(outside)", MOST_SPLITS);
         uint32_t shards = from->expert ? g->config->dp / g->config->ep : g->config->dp;
@@ -209,7 +429,14 @@ static bp_status make_buckets(const grouping *g, group *from, group_naming namin
             BP_TRY(size_uniform(g, from, together, shards, &bucket));
         else
             BP_TRY(size_packed(g, from, together, shards, &bucket));
-        BP_TRY(name_bucket(buckets, &naming, &bucket));
+        char name[64];
+        int used =
+            snprintf(name, sizeof name, "%s%s", bucket.expert ? "experts" : "dense", bucket.frozen ? ".frozen" : "");
+        if (dtype_in_name)
+            used += snprintf(name + used, sizeof name - (size_t)used, ".%s", bp_dtype_name(bucket.dtype));
+        if (made > 0)
+            snprintf(name + used, sizeof name - (size_t)used, ".%u", made);
+        BP_TRY(bp_strings_add(&buckets->strings, name, &bucket.name));
         BP_TRY(bp_buckets_append(buckets, &bucket));
         (*before)++;
         from->count -= together;
@@ -218,17 +445,18 @@ static bp_status make_buckets(const grouping *g, group *from, group_naming namin
     return BP_OK;
 }
 
-/* Makes the buckets of a unit, from its first group on. */
-static bp_status make_unit_buckets(const grouping *g, int32_t first, bp_buckets *buckets)
+static bp_status make_all_buckets(const grouping *g, bp_buckets *buckets)
 {
-    bool seen[2][2] = {{false}};
-    uint32_t before = 0;
-    for (int32_t at = first; at >= 0; at = g->groups[at].next) {
-        group *from = &g->groups[at];
-        // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): a unit with a first group has groups
-        group_naming naming = {0, seen[from->expert][from->frozen]};
-        seen[from->expert][from->frozen] = true;
-        BP_TRY(make_buckets(g, from, naming, buckets, &before));
+    for (size_t u = 0; u <= g->model->unit_count; u++) {
+        bool seen[2][2] = {{false}};
+        uint32_t before = 0;
+        for (int32_t at = g->first[u]; at >= 0; at = g->groups[at].next) {
+            group *from = &g->groups[at];
+            // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): a unit with a first group has groups
+            bool *is_second = &seen[from->expert][from->frozen];
+            BP_TRY(make_buckets(g, from, *is_second, buckets, &before));
+            *is_second = true;
+        }
     }
     return BP_OK;
 }
@@ -238,8 +466,13 @@ bp_status bp_buckets_derive(const bp_model *model, const bp_buckets_config *conf
 {
     grouping g = {.model = model, .config = config};
     bp_status status = group_parameters(&g);
-    for (size_t u = 0; status == BP_OK && u <= model->unit_count; u++)
-        status = make_unit_buckets(&g, g.first[u], buckets);
-    finish_grouping(&g);
+    if (status == BP_OK)
+        status = make_all_buckets(&g, buckets);
+    for (size_t i = 0; i < g.count; i++)
+        free(g.groups[i].parameters);
+    free(g.groups);
+    free(g.local);
+    free(g.outermost);
+    free(g.first);
     return status;
 }
