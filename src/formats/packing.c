@@ -59,17 +59,19 @@ struct bp_packing_file {
 
 /* ---- CSV --------------------------------------------------------------------------------------------------------- */
 
-/* BP_ERR_FORMAT with "<origin>:<line>:<column>: <what>". */
-__attribute__((format(printf, 3, 4))) static bp_status csv_fail(const csv_text *csv, csv_place place,
-                                                                const char *format, ...)
+__attribute__((format(printf, 3, 4))) static void csv_record(const csv_text *csv, csv_place place, const char *format,
+                                                             ...)
 {
     char what[BP_DETAIL_BYTES];
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    return bp_fail(BP_ERR_FORMAT, "%.300s:%zu:%zu: %s", csv->origin, place.line, place.column, what);
+    (void)bp_fail(BP_ERR_FORMAT, "%.300s:%zu:%zu: %s", csv->origin, place.line, place.column, what);
 }
+
+/* BP_ERR_FORMAT with "<origin>:<line>:<column>: <what>". A macro for the reason that bp_fail is one. */
+#define csv_fail(csv, place, ...) (csv_record((csv), (place), __VA_ARGS__), BP_ERR_FORMAT)
 
 /* Between rows: there is no further one. */
 static bool csv_is_at_end(const csv_text *csv)

@@ -52,7 +52,8 @@ typedef struct builder {
 
 static void destroy_table(compiled_table *table)
 {
-    for (compiled_tensor *tensor = table->tensors; tensor < table->tensors + table->count; tensor++) {
+    for (size_t t = 0; t < table->count; t++) {
+        compiled_tensor *tensor = &table->tensors[t];
         for (uint32_t i = 0; i < tensor->dims; i++)
             bp_expression_destroy(&tensor->shape[i]);
         bp_expression_destroy(&tensor->when);

@@ -1,4 +1,4 @@
-/* Options, names and last steps of the readers of models. */
+/* What the readers of models share: options, names, last steps, and the tensors of a checkpoint. */
 #ifndef BP_FORMATS_MODELS_READER_H
 #define BP_FORMATS_MODELS_READER_H
 
@@ -26,5 +26,26 @@ bp_status bp_config_from_json(json_t *document, const char *origin, const bp_rea
 /* The shards are beside `path`. */
 bp_status bp_safetensors_from_index(json_t *document, const char *path, const bp_reader_options *options,
                                     bp_model **model);
+
+typedef struct bp_tensor {
+    const char *name; /* lives as long as the table */
+    bp_dtype dtype;
+    uint32_t dims;
+    uint64_t shape[BP_MAX_DIMS]; /* no dimension is 0 */
+} bp_tensor;
+
+typedef struct bp_tensors {
+    bp_tensor *tensors; /* in order of appearance; those without elements are left out */
+    size_t count, capacity;
+    json_t *files; /* name of every tensor -> number of the file it was seen in; owns the names */
+} bp_tensors;
+
+/* Groups tensors into units and experts' tensors into copies (see bp_safetensors_read).
+ * Errors: BP_ERR_INVALID_ARGUMENT for options->units that cannot be read. */
+bp_status bp_tensors_to_model(const bp_tensors *tensors, const char *origin, const bp_reader_options *options,
+                              bp_model **model);
+
+/* As strcmp, but runs of digits compare as numbers: layers.9 is before layers.10. Equal numbers compare as text. */
+int bp_compare_natural(const char *left, const char *right);
 
 #endif

@@ -1,4 +1,5 @@
-/* Reads safetensors: the files of a checkpoint, and their headers. Source of the format: github.com/huggingface/safetensors, README, "Format". */
+/* Reads safetensors: the files of a checkpoint, their headers and tensors. Source of the format: github.com/huggingface/safetensors,
+ * README, "Format". */
 #include <bucketpool/formats.h>
 
 #include <dirent.h>
@@ -7,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
 #include "formats/file.h"
 #include "formats/json.h"
 #include "formats/models/reader.h"
-#include "formats/models/tensors.h"
 
 typedef struct bp_shards {
     char *directory;
@@ -57,15 +58,6 @@ static bp_status take_names(bp_shards *shards, json_t *names)
     return BP_OK;
 }
 
-/* Shards are beside their index; a name that leads elsewhere would read other people's files. */
-static bp_status read_shard_name(const bp_json_at *entry, const char **name)
-{
-    BP_TRY(bp_json_name(entry, name));
-    if (strchr(*name, '/') != NULL || strstr(*name, "..") != NULL || (*name)[0] == '.')
-        return bp_json_fail_kind(entry, "the name of a file beside the index");
-    return BP_OK;
-}
-
 static bp_status collect_shards(const bp_json_at *weight_map, json_t *names)
 {
     BP_TRY(bp_json_expect_object(weight_map, NULL));
@@ -75,7 +67,10 @@ static bp_status collect_shards(const bp_json_at *weight_map, json_t *names)
     {
         bp_json_at entry = {value, weight_map, key, 0, weight_map->origin};
         const char *name = NULL;
-        BP_TRY(read_shard_name(&entry, &name));
+        BP_TRY(bp_json_name(&entry, &name));
+        /* shards are beside their index; a name that leads elsewhere would read other people's files */
+        if (strchr(name, '/') != NULL || strstr(name, "..") != NULL || name[0] == '.')
+            return bp_json_fail_kind(&entry, "the name of a file beside the index");
         if (json_object_set_nocheck(names, name, value) != 0)
             return bp_fail_memory(strlen(name));
     }
@@ -136,19 +131,6 @@ static unsigned long total_of(const char *name)
     return strcmp(end, ".safetensors") == 0 ? total : 0;
 }
 
-static bp_status check_complete(const bp_shards *shards)
-{
-    unsigned long total = shards->count > 0 ? total_of(shards->names[0]) : 0;
-    for (size_t i = 0; i < shards->count; i++) {
-        if (total_of(shards->names[i]) != total)
-            return BP_OK; /* not one numbered set; tensors that occur twice are found later */
-    }
-    if (total == 0 || total == shards->count)
-        return BP_OK;
-    return bp_fail(BP_ERR_FORMAT, "%.200s: %zu shards like %.100s, expected %lu", shards->directory, shards->count,
-                   shards->names[0], total);
-}
-
 /* Chooses between what list_files found. */
 static bp_status choose_files(bp_shards *shards, json_t *indices, json_t *files, char **index)
 {
@@ -168,7 +150,15 @@ static bp_status choose_files(bp_shards *shards, json_t *indices, json_t *files,
     if (json_object_size(files) == 0)
         return bp_fail(BP_ERR_FORMAT, "%.300s: has neither config.json nor safetensors files", shards->directory);
     BP_TRY(take_names(shards, files));
-    return check_complete(shards);
+    unsigned long total = total_of(shards->names[0]);
+    for (size_t i = 0; i < shards->count; i++) {
+        if (total_of(shards->names[i]) != total)
+            return BP_OK; /* not one numbered set; tensors that occur twice are found later */
+    }
+    if (total == 0 || total == shards->count)
+        return BP_OK;
+    return bp_fail(BP_ERR_FORMAT, "%.200s: %zu shards like %.100s, expected %lu", shards->directory, shards->count,
+                   shards->names[0], total);
 }
 
 /* The files in a directory: *index is the path of the one index file (free() it; there are no shards then), or NULL and
@@ -224,6 +214,229 @@ static bp_status shards_check(const bp_shards *shards, const bp_json_at *weight_
                    json_object_size(weight_map->value));
 }
 
+/* ---- tensors of a header ------------------------------------------------------------------------------------------ */
+
+/* github.com/huggingface/safetensors, safetensors/src/tensor.rs, enum Dtype (0.6); the FNUZ variants of fp8 differ in
+ * their encoding only. */
+static const struct {
+    const char *name;
+    bp_dtype dtype;
+} dtypes[] = {
+    {"BOOL", BP_DTYPE_BOOL},
+    {"F4", BP_DTYPE_FP4_E2M1},
+    {"F6_E2M3", BP_DTYPE_FP6_E2M3},
+    {"F6_E3M2", BP_DTYPE_FP6_E3M2},
+    {"U8", BP_DTYPE_UINT8},
+    {"I8", BP_DTYPE_INT8},
+    {"F8_E5M2", BP_DTYPE_FP8_E5M2},
+    {"F8_E4M3", BP_DTYPE_FP8_E4M3},
+    {"F8_E5M2FNUZ", BP_DTYPE_FP8_E5M2},
+    {"F8_E4M3FNUZ", BP_DTYPE_FP8_E4M3},
+    {"F8_E8M0", BP_DTYPE_FP8_E8M0},
+    {"I16", BP_DTYPE_INT16},
+    {"U16", BP_DTYPE_UINT16},
+    {"F16", BP_DTYPE_FP16},
+    {"BF16", BP_DTYPE_BF16},
+    {"I32", BP_DTYPE_INT32},
+    {"U32", BP_DTYPE_UINT32},
+    {"F32", BP_DTYPE_FP32},
+    {"C64", BP_DTYPE_COMPLEX64},
+    {"F64", BP_DTYPE_FP64},
+    {"I64", BP_DTYPE_INT64},
+    {"U64", BP_DTYPE_UINT64},
+};
+
+/* The place of a tensor's data, to find overlaps and holes. */
+typedef struct extent {
+    uint64_t begin, end;
+    const char *name;
+} extent;
+
+static bp_status tensors_init(bp_tensors *tensors)
+{
+    *tensors = (bp_tensors){.files = json_object()};
+    return tensors->files != NULL ? BP_OK : bp_fail_memory(sizeof(json_t));
+}
+
+static void tensors_finish(bp_tensors *tensors)
+{
+    free(tensors->tensors);
+    json_decref(tensors->files);
+}
+
+static bp_status read_dtype(const bp_json_at *entry, bp_dtype *dtype)
+{
+    bp_json_at at = bp_json_member(entry, "dtype");
+    const char *name = NULL;
+    BP_TRY(bp_json_name(&at, &name));
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+        if (strcmp(dtypes[i].name, name) == 0) {
+            *dtype = dtypes[i].dtype;
+            return BP_OK;
+        }
+    }
+    char known[200];
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes && used < sizeof known; i++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "", dtypes[i].name);
+    return bp_json_fail(&at, "unknown dtype \"%.40s\"; known: %s", name, known);
+}
+
+/* The shape, and the bytes that it takes. */
+static bp_status read_shape(const bp_json_at *entry, bp_tensor *tensor, uint64_t *bytes)
+{
+    bp_json_at at = bp_json_member(entry, "shape");
+    BP_TRY(bp_json_expect_list(&at));
+    size_t dims = json_array_size(at.value);
+    if (dims > BP_MAX_DIMS) {
+        bp_json_fail(&at, "%zu dimensions, at most %d are supported", dims, BP_MAX_DIMS);
+        return BP_ERR_UNSUPPORTED;
+    }
+    uint64_t bits = bp_dtype_bits(tensor->dtype);
+    bool fits = true, empty = false;
+    for (size_t i = 0; i < dims; i++) {
+        bp_json_at dimension = bp_json_element(&at, i);
+        BP_TRY(bp_json_whole(&dimension, 0, INT64_MAX, &tensor->shape[i]));
+        empty = empty || tensor->shape[i] == 0;
+        fits = fits && bp_mul_u64(bits, tensor->shape[i], &bits);
+    }
+    if (!fits && !empty)
+        return bp_json_fail(&at, "the tensor's size does not fit 64 bits");
+    if (!empty && bits % 8 != 0)
+        return bp_json_fail(&at, "%llu bits are no whole number of bytes", (unsigned long long)bits);
+    tensor->dims = (uint32_t)dims;
+    *bytes = empty ? 0 : bits / 8;
+    return BP_OK;
+}
+
+static bp_status read_offsets(const bp_json_at *entry, uint64_t bytes, uint64_t data_bytes, extent *place)
+{
+    bp_json_at at = bp_json_member(entry, "data_offsets");
+    BP_TRY(bp_json_expect_list(&at));
+    if (json_array_size(at.value) != 2)
+        return bp_json_fail(&at, "expected two offsets, got %zu", json_array_size(at.value));
+    bp_json_at begin = bp_json_element(&at, 0), end = bp_json_element(&at, 1);
+    BP_TRY(bp_json_whole(&begin, 0, INT64_MAX, &place->begin));
+    BP_TRY(bp_json_whole(&end, 0, INT64_MAX, &place->end));
+    if (place->begin > place->end)
+        return bp_json_fail(&at, "begins at %llu, behind its end %llu", (unsigned long long)place->begin,
+                            (unsigned long long)place->end);
+    if (place->end > data_bytes)
+        return bp_json_fail(&at, "ends at byte %llu of %llu that the file has; is it cut?",
+                            (unsigned long long)place->end, (unsigned long long)data_bytes);
+    if (place->end - place->begin != bytes)
+        return bp_json_fail(&at, "covers %llu bytes, dtype and shape need %llu",
+                            (unsigned long long)(place->end - place->begin), (unsigned long long)bytes);
+    return BP_OK;
+}
+
+static bp_status add_tensor(bp_tensors *tensors, const bp_json_at *entry, uint64_t data_bytes, size_t file,
+                            extent *place)
+{
+    bp_tensor tensor = {0};
+    uint64_t bytes = 0;
+    BP_TRY(bp_json_expect_object(entry, NULL));
+    BP_TRY(read_dtype(entry, &tensor.dtype));
+    BP_TRY(read_shape(entry, &tensor, &bytes));
+    BP_TRY(read_offsets(entry, bytes, data_bytes, place));
+    if (!bp_is_name(entry->key))
+        return bp_json_fail(entry, "expected a tensor name, not empty and without control characters");
+    if (json_object_get(tensors->files, entry->key) != NULL)
+        return bp_json_fail(entry, "this tensor was in an earlier file too");
+    if (json_object_set_new_nocheck(tensors->files, entry->key, json_integer((json_int_t)file)) != 0)
+        return bp_fail_memory(strlen(entry->key));
+    tensor.name = place->name = json_object_iter_key(json_object_iter_at(tensors->files, entry->key));
+    if (bytes > 0)
+        tensors->tensors[tensors->count++] = tensor;
+    return BP_OK;
+}
+
+static int compare_extents(const void *a, const void *b)
+{
+    const extent *left = a, *right = b;
+    if (left->begin != right->begin)
+        return left->begin < right->begin ? -1 : 1;
+    return left->end < right->end ? -1 : left->end > right->end;
+}
+
+/* The data of a file is its tensors', each byte of it once. */
+static bp_status check_extents(extent *places, size_t count, uint64_t data_bytes, const char *origin)
+{
+    qsort(places, count, sizeof *places, compare_extents);
+    uint64_t reached = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (places[i].begin < reached)
+            return bp_fail(BP_ERR_FORMAT, "%.150s: the data of \"%.*s\" and \"%.*s\" overlap at byte %llu", origin,
+                           BP_QUOTED, places[i - 1].name, BP_QUOTED, places[i].name,
+                           (unsigned long long)places[i].begin);
+        if (places[i].begin > reached)
+            return bp_fail(BP_ERR_FORMAT, "%.300s: bytes %llu to %llu before \"%.*s\" belong to no tensor", origin,
+                           (unsigned long long)reached, (unsigned long long)places[i].begin, BP_QUOTED, places[i].name);
+        reached = places[i].end;
+    }
+    if (reached != data_bytes)
+        return bp_fail(BP_ERR_FORMAT, "%.300s: %llu bytes behind the last tensor belong to none", origin,
+                       (unsigned long long)(data_bytes - reached));
+    return BP_OK;
+}
+
+static bp_status add_entries(bp_tensors *tensors, const bp_json_at *root, uint64_t data_bytes, size_t file,
+                             extent *places)
+{
+    size_t count = 0;
+    const char *key;
+    json_t *value;
+    json_object_foreach(root->value, key, value)
+    {
+        bp_json_at entry = {value, root, key, 0, root->origin};
+        if (strcmp(key, "__metadata__") != 0) {
+            BP_TRY(add_tensor(tensors, &entry, data_bytes, file, &places[count++]));
+            continue;
+        }
+        BP_TRY(bp_json_expect_object(&entry, NULL));
+        const char *name;
+        json_t *text;
+        json_object_foreach(value, name, text)
+        {
+            bp_json_at at = bp_json_member(&entry, name);
+            if (!json_is_string(text))
+                return bp_json_fail_kind(&at, "a string");
+        }
+    }
+    return check_extents(places, count, data_bytes, root->origin);
+}
+
+/* Adds the tensors of one header. `data_bytes` follow it in the file, `file` is the file's number.
+ * Errors: BP_ERR_FORMAT naming the tensor, BP_ERR_UNSUPPORTED for more than BP_MAX_DIMS dimensions. */
+static bp_status add_header(bp_tensors *tensors, const char *header, size_t bytes, uint64_t data_bytes,
+                            const char *origin, size_t file)
+{
+    json_t *document = NULL;
+    BP_TRY(bp_json_parse(header, bytes, origin, NULL, &document));
+    bp_json_at root = bp_json_root(document, origin);
+    size_t count = json_object_size(document);
+    extent *places = calloc(count + 1, sizeof *places);
+    bp_status status = places != NULL ? BP_OK : bp_fail_memory((count + 1) * sizeof *places);
+    if (status == BP_OK)
+        status = bp_json_expect_object(&root, NULL);
+    size_t needed = tensors->count + count + 1;
+    if (status == BP_OK && (tensors->tensors == NULL || tensors->capacity < needed)) {
+        size_t wanted = 2 * tensors->capacity > needed ? 2 * tensors->capacity : needed;
+        bp_tensor *larger = realloc(tensors->tensors, wanted * sizeof *larger);
+        if (larger != NULL) {
+            tensors->tensors = larger;
+            tensors->capacity = wanted;
+        } else {
+            status = bp_fail_memory(wanted * sizeof *larger);
+        }
+    }
+    if (status == BP_OK)
+        status = add_entries(tensors, &root, data_bytes, file, places);
+    free(places);
+    json_decref(document);
+    return status;
+}
+
 /* ---- headers ----------------------------------------------------------------------------------------------------- */
 
 /* The format's own limit (github.com/huggingface/safetensors, MAX_HEADER_SIZE). */
@@ -265,22 +478,9 @@ static bp_status add_file(bp_tensors *tensors, const char *path, size_t file)
     if (status == BP_OK && (got < length || file_bytes < LENGTH_BYTES + length))
         status = bp_fail(BP_ERR_IO, "%.300s: became shorter while it was read", path);
     if (status == BP_OK)
-        status = bp_tensors_add_header(tensors, header, length, file_bytes - LENGTH_BYTES - length, path, file);
+        status = add_header(tensors, header, length, file_bytes - LENGTH_BYTES - length, path, file);
     free(header);
     return status;
-}
-
-static bp_status add_shards(bp_tensors *tensors, const bp_shards *shards)
-{
-    for (size_t i = 0; i < shards->count; i++) {
-        char *path = NULL;
-        BP_TRY(bp_file_join(shards->directory, shards->names[i], &path));
-        bp_status status = add_file(tensors, path, i);
-        free(path);
-        if (status != BP_OK)
-            return status;
-    }
-    return BP_OK;
 }
 
 /* Reads the shards, compares them with the weight map unless it is NULL, and makes the model. */
@@ -288,13 +488,20 @@ static bp_status read_shards(const bp_shards *shards, const bp_json_at *weight_m
                              const bp_reader_options *options, bp_model **model)
 {
     bp_tensors tensors;
-    BP_TRY(bp_tensors_init(&tensors));
-    bp_status status = add_shards(&tensors, shards);
+    BP_TRY(tensors_init(&tensors));
+    bp_status status = BP_OK;
+    for (size_t i = 0; status == BP_OK && i < shards->count; i++) {
+        char *name = NULL;
+        status = bp_file_join(shards->directory, shards->names[i], &name);
+        if (status == BP_OK)
+            status = add_file(&tensors, name, i);
+        free(name);
+    }
     if (status == BP_OK && weight_map != NULL)
         status = shards_check(shards, weight_map, tensors.files);
     if (status == BP_OK)
         status = bp_tensors_to_model(&tensors, path, options, model);
-    bp_tensors_finish(&tensors);
+    tensors_finish(&tensors);
     return status;
 }
 
@@ -323,29 +530,6 @@ static bp_status read_index(const char *path, const bp_reader_options *options, 
     return status;
 }
 
-static bp_status safetensors_read_directory(const char *path, const bp_reader_options *options, bp_model **model)
-{
-    bp_shards shards;
-    char *index = NULL;
-    BP_TRY(shards_from_directory(&shards, path, &index));
-    bp_status status =
-        index != NULL ? read_index(index, options, model) : read_shards(&shards, NULL, path, options, model);
-    shards_finish(&shards);
-    free(index);
-    return status;
-}
-
-static bp_status safetensors_read_file(const char *path, const bp_reader_options *options, bp_model **model)
-{
-    bp_tensors tensors;
-    BP_TRY(bp_tensors_init(&tensors));
-    bp_status status = add_file(&tensors, path, 0);
-    if (status == BP_OK)
-        status = bp_tensors_to_model(&tensors, path, options, model);
-    bp_tensors_finish(&tensors);
-    return status;
-}
-
 bp_status bp_safetensors_read(const char *path, const bp_reader_options *options, bp_model **model)
 {
     if (path == NULL || model == NULL)
@@ -354,9 +538,25 @@ bp_status bp_safetensors_read(const char *path, const bp_reader_options *options
     BP_TRY(bp_reader_options_take(options, &taken));
     bool is_directory = false;
     BP_TRY(bp_file_is_directory(path, &is_directory));
-    if (is_directory)
-        return safetensors_read_directory(path, &taken, model);
-    return bp_has_suffix(path, ".json") ? read_index(path, &taken, model) : safetensors_read_file(path, &taken, model);
+    if (is_directory) {
+        bp_shards shards;
+        char *index = NULL;
+        BP_TRY(shards_from_directory(&shards, path, &index));
+        bp_status status =
+            index != NULL ? read_index(index, &taken, model) : read_shards(&shards, NULL, path, &taken, model);
+        shards_finish(&shards);
+        free(index);
+        return status;
+    }
+    if (bp_has_suffix(path, ".json"))
+        return read_index(path, &taken, model);
+    bp_tensors tensors;
+    BP_TRY(tensors_init(&tensors));
+    bp_status status = add_file(&tensors, path, 0);
+    if (status == BP_OK)
+        status = bp_tensors_to_model(&tensors, path, &taken, model);
+    tensors_finish(&tensors);
+    return status;
 }
 
 bp_status bp_safetensors_parse(const void *data, size_t bytes, uint64_t file_bytes, const char *origin,
@@ -375,11 +575,11 @@ bp_status bp_safetensors_parse(const void *data, size_t bytes, uint64_t file_byt
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%.300s: %zu bytes given, the header ends at %llu", origin, bytes,
                        (unsigned long long)length + LENGTH_BYTES);
     bp_tensors tensors;
-    BP_TRY(bp_tensors_init(&tensors));
-    bp_status status = bp_tensors_add_header(&tensors, (const char *)data + LENGTH_BYTES, (size_t)length,
-                                             file_bytes - LENGTH_BYTES - length, origin, 0);
+    BP_TRY(tensors_init(&tensors));
+    bp_status status = add_header(&tensors, (const char *)data + LENGTH_BYTES, (size_t)length,
+                                  file_bytes - LENGTH_BYTES - length, origin, 0);
     if (status == BP_OK)
         status = bp_tensors_to_model(&tensors, origin, &taken, model);
-    bp_tensors_finish(&tensors);
+    tensors_finish(&tensors);
     return status;
 }

@@ -1,19 +1,172 @@
-/* A model made of tensors. */
-#include <stddef.h>
+/* A model made of a checkpoint's tensors: the units that their names say they belong to, and copies of experts. */
+#include <ctype.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/fail.h"
 #include "formats/file.h"
 #include "formats/models/reader.h"
-#include "formats/models/tensors.h"
 
-#define BP_NO_UNIT SIZE_MAX
+/* ---- names of units ---------------------------------------------------------------------------------------------- */
+
+/* Which unit a parameter belongs to, by its name: patterns such as "layers.N,layers.N.experts.N". */
+
+#define DEFAULT_UNITS "layers.N,h.N,blocks.N"
+#define MOST_PATTERNS 16 /* also the deepest nesting */
+
+typedef struct bp_unit_pattern {
+    const char *text;
+    const char *rest; /* what is behind the pattern that this one lies inside; all of it without such */
+    int outer;        /* index of the longest pattern that this one starts with, -1: none */
+} bp_unit_pattern;
+
+typedef struct bp_unit_patterns {
+    char *text;
+    size_t count;
+    bp_unit_pattern patterns[MOST_PATTERNS];
+} bp_unit_patterns;
+
+/* One unit that a name lies in. */
+typedef struct bp_unit_match {
+    size_t begin, end; /* the match is name[begin, end), the unit's name is name[0, end) */
+    int pattern;
+} bp_unit_match;
+
+/* Bytes of a component: up to a dot or the end. */
+static size_t component_bytes(const char *text)
+{
+    return strcspn(text, ".");
+}
+
+/* Errors: BP_ERR_INVALID_ARGUMENT (an empty pattern or component, too many). */
+static bp_status unit_patterns_init(bp_unit_patterns *patterns, const char *given)
+{
+    const char *list = given != NULL ? given : DEFAULT_UNITS;
+    *patterns = (bp_unit_patterns){.text = strdup(list)};
+    if (patterns->text == NULL)
+        return bp_fail_memory(strlen(list) + 1);
+    char *next = patterns->text, *text;
+    while ((text = strsep(&next, ",")) != NULL) {
+        text += strspn(text, " ");
+        size_t bytes = strlen(text);
+        while (bytes > 0 && text[bytes - 1] == ' ')
+            text[--bytes] = '\0';
+        bp_status status = BP_OK;
+        if (bytes == 0 || text[0] == '.' || text[bytes - 1] == '.' || strstr(text, "..") != NULL || !bp_is_name(text))
+            status = bp_fail(
+                BP_ERR_INVALID_ARGUMENT,
+                "units: \"%.60s\" is no pattern; expected names with dots and N for a number, as in " DEFAULT_UNITS,
+                text);
+        else if (patterns->count == MOST_PATTERNS)
+            status = bp_fail(BP_ERR_INVALID_ARGUMENT, "units: more than %d patterns", MOST_PATTERNS);
+        if (status != BP_OK) {
+            free(patterns->text);
+            return status;
+        }
+        patterns->patterns[patterns->count++] = (bp_unit_pattern){.text = text, .rest = text, .outer = -1};
+    }
+
+    for (size_t i = 0; i < patterns->count; i++) {
+        bp_unit_pattern *inner = &patterns->patterns[i];
+        for (size_t o = 0; o < patterns->count; o++) {
+            size_t bytes = strlen(patterns->patterns[o].text);
+            const char *rest = inner->text + bytes + 1;
+            if (strncmp(inner->text, patterns->patterns[o].text, bytes) == 0 && inner->text[bytes] == '.' &&
+                rest > inner->rest) {
+                inner->rest = rest;
+                inner->outer = (int)o;
+            }
+        }
+    }
+    return BP_OK;
+}
+
+/* Bytes that `pattern` matches at the beginning of `name`, 0 for no match. A component must follow: the unit is a
+ * module, not the tensor itself. */
+static size_t match_here(const char *pattern, const char *name)
+{
+    const char *at = name;
+    for (;;) {
+        size_t wanted = component_bytes(pattern), found = component_bytes(at);
+        bool is_match = wanted == found && memcmp(pattern, at, found) == 0;
+        if (wanted == 1 && *pattern == 'N') /* a module number: digits, few enough to be one */
+            is_match = found > 0 && found <= 9 && strspn(at, "0123456789") == found;
+        if (!is_match || at[found] == '\0')
+            return 0;
+        at += found;
+        pattern += wanted;
+        if (*pattern == '\0')
+            return (size_t)(at - name);
+        at++;
+        pattern++;
+    }
+}
+
+/* The match inside pattern `outer` that ends first, searched from `from`. */
+static bool find_match(const bp_unit_patterns *patterns, int outer, const char *name, size_t from, bp_unit_match *match)
+{
+    bool found = false;
+    size_t at = from;
+    for (;;) {
+        for (size_t i = 0; i < patterns->count; i++) {
+            size_t bytes = patterns->patterns[i].outer == outer ? match_here(patterns->patterns[i].rest, name + at) : 0;
+            if (bytes > 0 && (!found || at + bytes < match->end)) {
+                *match = (bp_unit_match){at, at + bytes, (int)i};
+                found = true;
+            }
+        }
+        at += component_bytes(name + at);
+        if (name[at] == '\0' || (found && at >= match->end))
+            return found;
+        at++;
+    }
+}
+
+/* The units `name` lies in, outermost first; returns their number. */
+static size_t match_units(const bp_unit_patterns *patterns, const char *name, bp_unit_match matches[MOST_PATTERNS])
+{
+    size_t count = 0, from = 0;
+    int outer = -1;
+    while (count < MOST_PATTERNS && find_match(patterns, outer, name, from, &matches[count])) {
+        outer = matches[count].pattern;
+        from = matches[count].end + 1;
+        count++;
+    }
+    return count;
+}
+
+int bp_compare_natural(const char *left, const char *right)
+{
+    const char *a = left, *b = right;
+    while (*a != '\0' && *b != '\0') {
+        if (!isdigit((unsigned char)*a) || !isdigit((unsigned char)*b)) {
+            if (*a != *b)
+                return (unsigned char)*a < (unsigned char)*b ? -1 : 1;
+            a++;
+            b++;
+            continue;
+        }
+        a += strspn(a, "0");
+        b += strspn(b, "0");
+        size_t digits_a = strspn(a, "0123456789"), digits_b = strspn(b, "0123456789");
+        if (digits_a != digits_b)
+            return digits_a < digits_b ? -1 : 1;
+        int order = memcmp(a, b, digits_a);
+        if (order != 0)
+            return order;
+        a += digits_a;
+        b += digits_b;
+    }
+    return *a != *b ? (*a == '\0' ? -1 : 1) : strcmp(left, right);
+}
+
+#define NO_UNIT SIZE_MAX
 
 typedef struct bp_tensor_unit {
     const char *name; /* owned by `names` below */
     size_t bytes;     /* of the name */
-    size_t outer;     /* index in `units`, BP_NO_UNIT: outermost */
+    size_t outer;     /* index in `units`, NO_UNIT: outermost */
     size_t stack;     /* units numbered by one pattern behind one prefix form a stack; stacks in order of appearance */
     const struct bp_tensor_unit *outer_unit;
 } bp_tensor_unit;
@@ -22,7 +175,7 @@ typedef struct bp_tensor_units {
     bp_tensor_unit *units; /* in order of appearance */
     size_t count, capacity;
     size_t *order;          /* indices of `units`: outer before inner, stack after stack, by number within one */
-    size_t *of_tensor;      /* for each tensor the index of its innermost unit, or BP_NO_UNIT */
+    size_t *of_tensor;      /* for each tensor the index of its innermost unit, or NO_UNIT */
     json_t *names, *stacks; /* name -> index: jansson's objects are hash tables */
 } bp_tensor_units;
 
@@ -39,20 +192,8 @@ static bp_status map_find_or_add(json_t *map, const char *key, size_t count, siz
     return BP_OK;
 }
 
-/* A stack is known by what is before the match and the pattern. */
-static bp_status find_stack(bp_tensor_units *units, const char *name, size_t begin, const char *pattern, size_t *stack)
-{
-    char *key;
-    if (asprintf(&key, "%.*s%s", (int)begin, name, pattern) < 0)
-        return bp_fail_memory(begin + strlen(pattern) + 1);
-    const char *unused = NULL;
-    bp_status status = map_find_or_add(units->stacks, key, json_object_size(units->stacks), stack, &unused);
-    free(key);
-    return status;
-}
-
-static bp_status tensor_units_add_unit(bp_tensor_units *units, const char *name, const bp_unit_match *match,
-                                       const char *pattern, size_t outer)
+static bp_status add_unit(bp_tensor_units *units, const char *name, const bp_unit_match *match, const char *pattern,
+                          size_t outer)
 {
     if (units->count == units->capacity) {
         size_t wanted = units->capacity > 0 ? 2 * units->capacity : 64;
@@ -63,12 +204,19 @@ static bp_status tensor_units_add_unit(bp_tensor_units *units, const char *name,
         units->capacity = wanted;
     }
     bp_tensor_unit added = {.bytes = match->end, .outer = outer};
-    BP_TRY(find_stack(units, name, match->begin, pattern, &added.stack));
-    char *key = strndup(name, match->end);
-    if (key == NULL)
-        return bp_fail_memory(match->end + 1);
+    const char *unused = NULL;
     size_t index = 0;
-    bp_status status = map_find_or_add(units->names, key, units->count, &index, &added.name);
+    char *stack, *key; /* a stack is known by what is before the match and the pattern */
+    if (asprintf(&stack, "%.*s%s", (int)match->begin, name, pattern) < 0)
+        // NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): a match has a pattern
+        return bp_fail_memory(match->begin + strlen(pattern) + 1);
+    bp_status status = map_find_or_add(units->stacks, stack, json_object_size(units->stacks), &added.stack, &unused);
+    free(stack);
+    if (status != BP_OK)
+        return status;
+    if ((key = strndup(name, match->end)) == NULL)
+        return bp_fail_memory(match->end + 1);
+    status = map_find_or_add(units->names, key, units->count, &index, &added.name);
     free(key);
     if (status == BP_OK)
         units->units[units->count++] = added;
@@ -78,12 +226,12 @@ static bp_status tensor_units_add_unit(bp_tensor_units *units, const char *name,
 static bp_status find_units_of(bp_tensor_units *units, const bp_unit_patterns *patterns, const char *name,
                                size_t *innermost)
 {
-    bp_unit_match matches[BP_MOST_UNIT_PATTERNS];
-    size_t depth = bp_unit_patterns_match(patterns, name, matches), outer = BP_NO_UNIT;
+    bp_unit_match matches[MOST_PATTERNS];
+    size_t depth = match_units(patterns, name, matches), outer = NO_UNIT;
     for (size_t i = 0; i < depth; i++) {
         json_t *known = json_object_getn(units->names, name, matches[i].end);
         if (known == NULL)
-            BP_TRY(tensor_units_add_unit(units, name, &matches[i], patterns->patterns[matches[i].pattern].text, outer));
+            BP_TRY(add_unit(units, name, &matches[i], patterns->patterns[matches[i].pattern].text, outer));
         outer = known != NULL ? (size_t)json_integer_value(known) : units->count - 1;
     }
     *innermost = outer;
@@ -91,7 +239,7 @@ static bp_status find_units_of(bp_tensor_units *units, const bp_unit_patterns *p
 }
 
 /* The enclosing units of `unit` and itself, outermost first; returns their number. */
-static size_t lineage(const bp_tensor_unit *unit, const bp_tensor_unit *line[BP_MOST_UNIT_PATTERNS])
+static size_t lineage(const bp_tensor_unit *unit, const bp_tensor_unit *line[MOST_PATTERNS])
 {
     size_t depth = 0;
     for (const bp_tensor_unit *u = unit; u != NULL; u = u->outer_unit)
@@ -103,7 +251,7 @@ static size_t lineage(const bp_tensor_unit *unit, const bp_tensor_unit *line[BP_
 
 static int compare_units(const void *a, const void *b, void *context)
 {
-    const bp_tensor_unit *all = context, *left[BP_MOST_UNIT_PATTERNS], *right[BP_MOST_UNIT_PATTERNS];
+    const bp_tensor_unit *all = context, *left[MOST_PATTERNS], *right[MOST_PATTERNS];
     size_t left_depth = lineage(&all[*(const size_t *)a], left), right_depth = lineage(&all[*(const size_t *)b], right);
     for (size_t i = 0; i < left_depth && i < right_depth; i++) {
         if (left[i] == right[i])
@@ -122,7 +270,7 @@ static bp_status sort_units(bp_tensor_units *units)
         return bp_fail_memory((units->count + 1) * sizeof *units->order);
     for (size_t i = 0; i < units->count; i++) {
         bp_tensor_unit *unit = &units->units[i];
-        unit->outer_unit = unit->outer != BP_NO_UNIT ? &units->units[unit->outer] : NULL;
+        unit->outer_unit = unit->outer != NO_UNIT ? &units->units[unit->outer] : NULL;
         units->order[i] = i;
     }
     if (units->count > 0)
@@ -144,7 +292,7 @@ static void tensor_units_finish(bp_tensor_units *units)
 static bp_status tensor_units_init(bp_tensor_units *units, const bp_tensors *tensors, const char *patterns)
 {
     bp_unit_patterns parsed;
-    BP_TRY(bp_unit_patterns_init(&parsed, patterns));
+    BP_TRY(unit_patterns_init(&parsed, patterns));
     *units = (bp_tensor_units){.names = json_object(), .stacks = json_object()};
     units->of_tensor = calloc(tensors->count + 1, sizeof *units->of_tensor);
     bp_status status = BP_OK;
@@ -154,7 +302,7 @@ static bp_status tensor_units_init(bp_tensor_units *units, const bp_tensors *ten
         status = find_units_of(units, &parsed, tensors->tensors[i].name, &units->of_tensor[i]);
     if (status == BP_OK)
         status = sort_units(units);
-    bp_unit_patterns_finish(&parsed);
+    free(parsed.text);
     if (status != BP_OK)
         tensor_units_finish(units);
     return status;
@@ -200,11 +348,6 @@ static bool find_expert(const char *name, size_t from, size_t *begin, size_t *en
     return true;
 }
 
-static bool is_same_kind(const bp_tensor *a, const bp_tensor *b)
-{
-    return a->dtype == b->dtype && a->dims == b->dims && memcmp(a->shape, b->shape, sizeof a->shape) == 0;
-}
-
 static bp_status add_to_run(expert_runs *runs, const bp_tensors *tensors, size_t tensor, size_t unit_bytes)
 {
     const char *name = tensors->tensors[tensor].name, *run_name = NULL;
@@ -224,7 +367,9 @@ static bp_status add_to_run(expert_runs *runs, const bp_tensors *tensors, size_t
     expert_run *run = &runs->runs[index];
     run->count++;
     run->largest = number > run->largest ? number : run->largest;
-    run->is_uniform = run->is_uniform && is_same_kind(&tensors->tensors[run->first], &tensors->tensors[tensor]);
+    const bp_tensor *a = &tensors->tensors[run->first], *b = &tensors->tensors[tensor];
+    run->is_uniform = run->is_uniform && a->dtype == b->dtype && a->dims == b->dims &&
+                      memcmp(a->shape, b->shape, sizeof a->shape) == 0;
     runs->of_tensor[tensor] = index;
     return BP_OK;
 }
@@ -247,21 +392,12 @@ static bp_status find_runs(expert_runs *runs, const bp_tensors *tensors, const b
         status = bp_fail_memory(count * sizeof *runs->runs);
     for (size_t i = 0; status == BP_OK && i < tensors->count; i++) {
         size_t unit = units->of_tensor[i];
-        status = add_to_run(runs, tensors, i, unit != BP_NO_UNIT ? units->units[unit].bytes : 0);
+        // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): there are units where a tensor is in one
+        status = add_to_run(runs, tensors, i, unit != NO_UNIT ? units->units[unit].bytes : 0);
     }
     if (status != BP_OK)
         finish_runs(runs);
     return status;
-}
-
-/* The run that stands for the tensor, NULL for a tensor by itself. Names are unique, so that as many tensors as numbers
- * up to the largest are all of them. */
-static const expert_run *whole_run(const expert_runs *runs, size_t tensor)
-{
-    if (runs->of_tensor[tensor] == NO_RUN)
-        return NULL;
-    const expert_run *run = &runs->runs[runs->of_tensor[tensor]];
-    return run->is_uniform && run->count > 1 && run->count == run->largest + 1 ? run : NULL;
 }
 
 /* Matrix-multiplication weights, by the names of published modelling code; `name` begins behind the unit's. */
@@ -272,14 +408,12 @@ static bool is_gemm(const char *name, uint32_t dims)
         if (strcasestr(name, others[i]) != NULL)
             return false;
     }
-    size_t bytes = strlen(name);
-    bool is_weight = (bytes >= 6 && strcmp(name + bytes - 6, "weight") == 0) ||
-                     (bytes >= 5 && strcmp(name + bytes - 5, "_proj") == 0);
-    return is_weight && (dims == 2 || (dims == 3 && strstr(name, "experts.") != NULL));
+    return (bp_has_suffix(name, "weight") || bp_has_suffix(name, "_proj")) &&
+           (dims == 2 || (dims == 3 && strstr(name, "experts.") != NULL));
 }
 
-static bp_status tensors_to_model_add_parameter(bp_model *model, const bp_tensor *tensor, const expert_run *run,
-                                                const bp_tensor_unit *unit, int32_t in_model)
+static bp_status add_parameter(bp_model *model, const bp_tensor *tensor, const expert_run *run,
+                               const bp_tensor_unit *unit, int32_t in_model)
 {
     bp_parameter parameter;
     BP_TRY(bp_parameter_init(&parameter, sizeof parameter));
@@ -302,16 +436,6 @@ static bp_status tensors_to_model_add_parameter(bp_model *model, const bp_tensor
     return bp_model_add_parameter(model, &parameter);
 }
 
-static bp_status tensors_to_model_add_units(bp_model *model, const bp_tensor_units *units, uint32_t *in_model)
-{
-    for (size_t i = 0; i < units->count; i++) {
-        const bp_tensor_unit *unit = &units->units[units->order[i]];
-        int32_t outer = unit->outer != BP_NO_UNIT ? (int32_t)in_model[unit->outer] : BP_OUTSIDE;
-        BP_TRY(bp_model_add_unit(model, unit->name, outer, &in_model[units->order[i]]));
-    }
-    return BP_OK;
-}
-
 /* Sorts tensors by unit, keeping their order within one; persistent ones come last. `starts` has an entry for each unit
  * of the model and two more. */
 static void sort_by_unit(const bp_tensors *tensors, const bp_tensor_units *units, const uint32_t *in_model,
@@ -319,7 +443,7 @@ static void sort_by_unit(const bp_tensors *tensors, const bp_tensor_units *units
 {
     for (int is_counted = 0; is_counted < 2; is_counted++) {
         for (size_t i = 0; i < tensors->count; i++) {
-            size_t unit = units->of_tensor[i], place = unit != BP_NO_UNIT ? in_model[unit] : units->count;
+            size_t unit = units->of_tensor[i], place = unit != NO_UNIT ? in_model[unit] : units->count;
             if (is_counted)
                 sorted[starts[place]++] = i;
             else
@@ -330,31 +454,29 @@ static void sort_by_unit(const bp_tensors *tensors, const bp_tensor_units *units
     }
 }
 
-/* rotary_emb.inv_freq is a table that old checkpoints carry; the modelling code computes it. */
-static bool is_parameter(const char *name)
-{
-    static const char computed[] = "rotary_emb.inv_freq";
-    size_t bytes = strlen(name), tail = sizeof computed - 1;
-    return bytes < tail || strcmp(name + bytes - tail, computed) != 0;
-}
-
 static bp_status add_parameters(bp_model *model, const bp_tensors *tensors, const bp_tensor_units *units,
                                 const uint32_t *in_model, const expert_runs *runs, const size_t *sorted)
 {
     for (size_t i = 0; i < tensors->count; i++) {
         size_t index = sorted[i], unit = units->of_tensor[index];
         const bp_tensor *tensor = &tensors->tensors[index];
-        const expert_run *run = whole_run(runs, index);
-        if (!is_parameter(tensor->name) || (run != NULL && run->first != index))
+        /* Old checkpoints carry this table; the modelling code computes it. */
+        if (bp_has_suffix(tensor->name, "rotary_emb.inv_freq"))
             continue;
-        BP_TRY(tensors_to_model_add_parameter(model, tensor, run, unit != BP_NO_UNIT ? &units->units[unit] : NULL,
-                                              unit != BP_NO_UNIT ? (int32_t)in_model[unit] : BP_OUTSIDE));
+        /* Names are unique, so that as many tensors as numbers up to the largest are all of a run. */
+        const expert_run *run = runs->of_tensor[index] != NO_RUN ? &runs->runs[runs->of_tensor[index]] : NULL;
+        if (run != NULL && (!run->is_uniform || run->count == 1 || run->count != run->largest + 1))
+            run = NULL;
+        if (run != NULL && run->first != index)
+            continue;
+        BP_TRY(add_parameter(model, tensor, run, unit != NO_UNIT ? &units->units[unit] : NULL,
+                             unit != NO_UNIT ? (int32_t)in_model[unit] : BP_OUTSIDE));
     }
     return BP_OK;
 }
 
-static bp_status tensors_to_model_fill_model(bp_model *model, const bp_tensors *tensors, const bp_tensor_units *units,
-                                             const expert_runs *runs)
+static bp_status fill_model(bp_model *model, const bp_tensors *tensors, const bp_tensor_units *units,
+                            const expert_runs *runs)
 {
     uint32_t *in_model = calloc(units->count + 1, sizeof *in_model);
     size_t *starts = calloc(units->count + 2, sizeof *starts);
@@ -362,8 +484,11 @@ static bp_status tensors_to_model_fill_model(bp_model *model, const bp_tensors *
     bp_status status = BP_OK;
     if (in_model == NULL || starts == NULL || sorted == NULL)
         status = bp_fail_memory((units->count + tensors->count) * sizeof *sorted);
-    if (status == BP_OK)
-        status = tensors_to_model_add_units(model, units, in_model);
+    for (size_t i = 0; status == BP_OK && i < units->count; i++) {
+        const bp_tensor_unit *unit = &units->units[units->order[i]];
+        int32_t outer = unit->outer != NO_UNIT ? (int32_t)in_model[unit->outer] : BP_OUTSIDE;
+        status = bp_model_add_unit(model, unit->name, outer, &in_model[units->order[i]]);
+    }
     if (status == BP_OK) {
         sort_by_unit(tensors, units, in_model, starts, sorted);
         status = add_parameters(model, tensors, units, in_model, runs, sorted);
@@ -391,7 +516,7 @@ bp_status bp_tensors_to_model(const bp_tensors *tensors, const char *origin, con
     if (status == BP_OK)
         status = bp_model_create(name, &created);
     if (status == BP_OK)
-        status = bp_fail_at(origin, tensors_to_model_fill_model(created, tensors, &units, &runs));
+        status = bp_fail_at(origin, fill_model(created, tensors, &units, &runs));
     status = bp_reader_hand_over(status, origin, created, model);
     finish_runs(&runs);
     tensor_units_finish(&units);
