@@ -35,98 +35,22 @@ typedef struct bp_pickle_machine {
     size_t mark_count;
 } bp_pickle_machine;
 
+__attribute__((format(printf, 2, 3))) static void pickle_record(const bp_pickle_cursor *c, const char *format, ...)
+{
+    char what[BP_DETAIL_BYTES / 2];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    (void)bp_fail(BP_ERR_FORMAT, "%.240s: byte %zu: %s", c->origin, c->opcode_at, what);
+}
+
 /* BP_ERR_FORMAT with the origin and the place of the opcode. A macro for the reason that bp_fail is one. */
-__attribute__((format(printf, 2, 3))) void bp_pickle_record(const bp_pickle_cursor *c, const char *format, ...);
-#define bp_pickle_fail(c, ...) (bp_pickle_record((c), __VA_ARGS__), BP_ERR_FORMAT)
+#define bp_pickle_fail(c, ...) (pickle_record((c), __VA_ARGS__), BP_ERR_FORMAT)
 
-/* ---- refused opcodes --------------------------------------------------------------------------------------------- */
+/* ---- scalars, decoded from the data -------------------------------------------------------------------------------- */
 
-/* The lines behind GLOBAL and INST: module and name, as far as they go. */
-static bp_status refuse_named(const bp_pickle_machine *m)
-{
-    const char *module = (const char *)m->c.at, *name = "";
-    size_t left = (size_t)(m->c.end - m->c.at), module_bytes = 0, name_bytes = 0;
-    while (module_bytes < left && module_bytes < 60 && module[module_bytes] != '\n')
-        module_bytes++;
-    if (module_bytes < left && module[module_bytes] == '\n') {
-        name = module + module_bytes + 1;
-        while (module_bytes + 1 + name_bytes < left && name_bytes < 60 && name[name_bytes] != '\n')
-            name_bytes++;
-    }
-    return bp_pickle_fail(&m->c, "names the global %.*s.%.*s; a snapshot is plain data, nothing else is read",
-                          (int)module_bytes, module, (int)name_bytes, name);
-}
-
-static bp_status pickle_need(const bp_pickle_machine *m, size_t count);
-
-/* STACK_GLOBAL: the two strings on top. */
-static bp_status refuse_stacked(const bp_pickle_machine *m)
-{
-    BP_TRY(pickle_need(m, 2));
-    if (m->stack.memory == NULL) /* not with two values on it */
-        return bp_fail(BP_ERR_INTERNAL, "a pickle's stack has values but no memory");
-    const bp_pickle pickle = {.data = m->c.begin,
-                              .bytes = (size_t)(m->c.end - m->c.begin),
-                              .containers = m->containers.memory,
-                              .items = m->items.memory};
-    const bp_pickle_ref *top = (const bp_pickle_ref *)m->stack.memory + m->stack.count;
-    bp_pickle_value module = bp_pickle_get(&pickle, top[-2]), name = bp_pickle_get(&pickle, top[-1]);
-    bool known = module.kind == BP_PICKLE_STRING && name.kind == BP_PICKLE_STRING;
-    return bp_pickle_fail(&m->c, "names the global %.*s.%.*s; a snapshot is plain data, nothing else is read",
-                          known ? (int)(module.count < 60 ? module.count : 60) : 1, known ? module.text : "?",
-                          known ? (int)(name.count < 60 ? name.count : 60) : 1, known ? name.text : "?");
-}
-
-/* An opcode that is not of plain data, by its effect. */
-static bp_status pickle_refuse(const bp_pickle_machine *m, unsigned char opcode)
-{
-    static const struct {
-        unsigned char opcode;
-        const char *name, *what;
-    } refused[] = {{'R', "REDUCE", "calls a function"},
-                   {'b', "BUILD", "builds an object"},
-                   {'o', "OBJ", "builds an object"},
-                   {0x81, "NEWOBJ", "builds an object"},
-                   {0x92, "NEWOBJ_EX", "builds an object"},
-                   {0x82, "EXT1", "names a registered global"},
-                   {0x83, "EXT2", "names a registered global"},
-                   {0x84, "EXT4", "names a registered global"},
-                   {'P', "PERSID", "names an object elsewhere"},
-                   {'Q', "BINPERSID", "names an object elsewhere"},
-                   {0x8f, "EMPTY_SET", "makes a set"},
-                   {0x90, "ADDITEMS", "fills a set"},
-                   {0x91, "FROZENSET", "makes a set"},
-                   {0x96, "BYTEARRAY8", "makes an array of bytes"},
-                   {0x97, "NEXT_BUFFER", "takes a buffer from elsewhere"},
-                   {0x98, "READONLY_BUFFER", "takes a buffer from elsewhere"}};
-    if (opcode == 'c' || opcode == 'i')
-        return refuse_named(m);
-    if (opcode == 0x93)
-        return refuse_stacked(m);
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        if (refused[i].opcode == opcode)
-            return bp_pickle_fail(&m->c, "%s %s; a snapshot is plain data, nothing else is read", refused[i].name,
-                                  refused[i].what);
-    }
-    return bp_pickle_fail(&m->c, "0x%02x is no opcode of plain data in protocols %d to %d", opcode,
-                          BP_PICKLE_LEAST_PROTOCOL, BP_PICKLE_MOST_PROTOCOL);
-}
-
-/* ---- values ------------------------------------------------------------------------------------------------------ */
-
-/* Values of a pickle: scalars decoded from the data, members found by name. */
-
-/* ---- scalars ----------------------------------------------------------------------------------------------------------------- */
-
-static bp_status pickle_take_number(bp_pickle_cursor *c, size_t bytes, uint64_t *number);
-
-static bp_status decode_unsigned(bp_pickle_cursor *c, size_t bytes, bp_pickle_value *value)
-{
-    value->kind = BP_PICKLE_INTEGER;
-    return pickle_take_number(c, bytes, &value->magnitude);
-}
-
-/* The opcode's next bytes; the next `bytes` (at most 8), as a little-endian number. */
+/* The opcode's next bytes. */
 static bp_status pickle_take(bp_pickle_cursor *c, uint64_t bytes, const unsigned char **argument)
 {
     size_t left = (size_t)(c->end - c->at);
@@ -135,6 +59,23 @@ static bp_status pickle_take(bp_pickle_cursor *c, uint64_t bytes, const unsigned
     *argument = c->at;
     c->at += bytes;
     return BP_OK;
+}
+
+/* The next `bytes` (at most 8), as a little-endian number. */
+static bp_status pickle_take_number(bp_pickle_cursor *c, size_t bytes, uint64_t *number)
+{
+    const unsigned char *argument = NULL;
+    BP_TRY(pickle_take(c, bytes, &argument));
+    *number = 0;
+    for (size_t i = 0; i < bytes; i++)
+        *number |= (uint64_t)argument[i] << 8 * i;
+    return BP_OK;
+}
+
+static bp_status decode_unsigned(bp_pickle_cursor *c, size_t bytes, bp_pickle_value *value)
+{
+    value->kind = BP_PICKLE_INTEGER;
+    return pickle_take_number(c, bytes, &value->magnitude);
 }
 
 /* Two's complement, little-endian; an integer of more than 64 bits and a sign is no size, address or time. */
@@ -167,18 +108,6 @@ static bp_status decode_long(bp_pickle_cursor *c, size_t length_bytes, bp_pickle
     return decode_signed(c, bytes, value);
 }
 
-static bp_status decode_float(bp_pickle_cursor *c, bp_pickle_value *value)
-{
-    const unsigned char *digits = NULL;
-    BP_TRY(pickle_take(c, 8, &digits));
-    uint64_t bits = 0;
-    for (size_t i = 0; i < 8; i++)
-        bits = bits << 8 | digits[i];
-    value->kind = BP_PICKLE_FLOAT;
-    memcpy(&value->real, &bits, sizeof bits);
-    return BP_OK;
-}
-
 static bp_status decode_text(bp_pickle_cursor *c, bp_pickle_kind kind, size_t length_bytes, bp_pickle_value *value)
 {
     uint64_t bytes = 0;
@@ -194,6 +123,8 @@ static bp_status decode_text(bp_pickle_cursor *c, bp_pickle_kind kind, size_t le
 /* Decodes a scalar, whose arguments follow the cursor. *is_scalar is false of another opcode, which leaves the rest alone. */
 static bp_status pickle_decode(bp_pickle_cursor *c, unsigned char opcode, bool *is_scalar, bp_pickle_value *value)
 {
+    const unsigned char *digits = NULL;
+    uint64_t bits = 0;
     *is_scalar = true;
     *value = (bp_pickle_value){.kind = BP_PICKLE_NONE};
     switch (opcode) {
@@ -205,7 +136,13 @@ static bp_status pickle_decode(bp_pickle_cursor *c, unsigned char opcode, bool *
     case 'J': return decode_signed(c, 4, value);
     case 0x8a: return decode_long(c, 1, value);
     case 0x8b: return decode_long(c, 4, value);
-    case 'G': return decode_float(c, value);
+    case 'G':
+        value->kind = BP_PICKLE_FLOAT;
+        BP_TRY(pickle_take(c, 8, &digits));
+        for (size_t i = 0; i < 8; i++)
+            bits = bits << 8 | digits[i];
+        memcpy(&value->real, &bits, sizeof bits);
+        return BP_OK;
     case 0x8c: return decode_text(c, BP_PICKLE_STRING, 1, value);
     case 'X': return decode_text(c, BP_PICKLE_STRING, 4, value);
     case 0x8d: return decode_text(c, BP_PICKLE_STRING, 8, value);
@@ -261,33 +198,6 @@ void bp_pickle_finish(bp_pickle *pickle)
 
 /* ---- the stack machine ------------------------------------------------------------------------------------------- */
 
-/* The stack machine of pickles. */
-
-void bp_pickle_record(const bp_pickle_cursor *c, const char *format, ...)
-{
-    char what[BP_DETAIL_BYTES / 2];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
-    va_end(args);
-    (void)bp_fail(BP_ERR_FORMAT, "%.240s: byte %zu: %s", c->origin, c->opcode_at, what);
-}
-
-/* ---- arguments -------------------------------------------------------------------------------------------------------------- */
-
-/* Little-endian, of at most 8 bytes. */
-static bp_status pickle_take_number(bp_pickle_cursor *c, size_t bytes, uint64_t *number)
-{
-    const unsigned char *argument = NULL;
-    BP_TRY(pickle_take(c, bytes, &argument));
-    *number = 0;
-    for (size_t i = 0; i < bytes; i++)
-        *number |= (uint64_t)argument[i] << 8 * i;
-    return BP_OK;
-}
-
-/* ---- arrays ------------------------------------------------------------------------------------------------------------------ */
-
 static bp_pickle_ref *refs(const bp_pickle_array *array)
 {
     return array->memory;
@@ -320,8 +230,6 @@ static bp_status grow(bp_pickle_machine *m, bp_pickle_array *array, size_t count
     return BP_OK;
 }
 
-/* ---- stack ------------------------------------------------------------------------------------------------------------------ */
-
 static bp_status push(bp_pickle_machine *m, bp_pickle_ref ref)
 {
     BP_TRY(grow(m, &m->stack, m->stack.count + 1, sizeof ref));
@@ -341,14 +249,6 @@ static bp_status pickle_need(const bp_pickle_machine *m, size_t count)
     if (count_above_mark(m) < count)
         return bp_pickle_fail(&m->c, "opcode 0x%02x takes %zu values, the stack has %zu", m->c.begin[m->c.opcode_at],
                               count, count_above_mark(m));
-    return BP_OK;
-}
-
-static bp_status push_mark(bp_pickle_machine *m)
-{
-    if (m->mark_count == BP_PICKLE_MOST_MARKS)
-        return bp_pickle_fail(&m->c, "more than %d lists and dictionaries inside each other", BP_PICKLE_MOST_MARKS);
-    m->marks[m->mark_count++] = m->stack.count;
     return BP_OK;
 }
 
@@ -462,25 +362,11 @@ static bp_status put(bp_pickle_machine *m, uint64_t index)
     return BP_OK;
 }
 
-static bp_status put_numbered(bp_pickle_machine *m, size_t bytes)
-{
-    uint64_t index = 0;
-    BP_TRY(pickle_take_number(&m->c, bytes, &index));
-    return put(m, index);
-}
-
 static bp_status pickle_get(bp_pickle_machine *m, uint64_t index)
 {
     if (index >= m->memo.capacity || refs(&m->memo)[index] == BP_PICKLE_NO_REF)
         return bp_pickle_fail(&m->c, "number %llu of the memo is not there", (unsigned long long)index);
     return push(m, refs(&m->memo)[index]);
-}
-
-static bp_status get_numbered(bp_pickle_machine *m, size_t bytes)
-{
-    uint64_t index = 0;
-    BP_TRY(pickle_take_number(&m->c, bytes, &index));
-    return pickle_get(m, index);
 }
 
 /* A line of digits, as PUT and GET of old protocols have it. */
@@ -496,42 +382,94 @@ static bp_status take_line(bp_pickle_machine *m, uint64_t *number)
     return BP_OK;
 }
 
-static bp_status put_line(bp_pickle_machine *m)
-{
-    uint64_t index = 0;
-    BP_TRY(take_line(m, &index));
-    return put(m, index);
-}
-
-static bp_status get_line(bp_pickle_machine *m)
-{
-    uint64_t index = 0;
-    BP_TRY(take_line(m, &index));
-    return pickle_get(m, index);
-}
-
 /* ---- the machine ------------------------------------------------------------------------------------------------------------ */
 
-static bp_status check_frame(bp_pickle_machine *m)
+/* A global that GLOBAL, INST or STACK_GLOBAL names. */
+static bp_status refuse_global(const bp_pickle_machine *m, const char *module, size_t module_bytes, const char *name,
+                               size_t name_bytes)
 {
-    uint64_t bytes = 0;
-    BP_TRY(pickle_take_number(&m->c, 8, &bytes));
-    if (bytes > (uint64_t)(m->c.end - m->c.at))
-        return bp_pickle_fail(&m->c, "a frame of %llu bytes, %zu are left", (unsigned long long)bytes,
-                              (size_t)(m->c.end - m->c.at));
-    return BP_OK;
+    return bp_pickle_fail(&m->c, "names the global %.*s.%.*s; a snapshot is plain data, nothing else is read",
+                          (int)(module_bytes < 60 ? module_bytes : 60), module,
+                          (int)(name_bytes < 60 ? name_bytes : 60), name);
+}
+
+/* An opcode that is not of plain data, by its effect. */
+static bp_status pickle_refuse(const bp_pickle_machine *m, unsigned char opcode)
+{
+    static const struct {
+        unsigned char opcode;
+        const char *name, *what;
+    } refused[] = {{'R', "REDUCE", "calls a function"},
+                   {'b', "BUILD", "builds an object"},
+                   {'o', "OBJ", "builds an object"},
+                   {0x81, "NEWOBJ", "builds an object"},
+                   {0x92, "NEWOBJ_EX", "builds an object"},
+                   {0x82, "EXT1", "names a registered global"},
+                   {0x83, "EXT2", "names a registered global"},
+                   {0x84, "EXT4", "names a registered global"},
+                   {'P', "PERSID", "names an object elsewhere"},
+                   {'Q', "BINPERSID", "names an object elsewhere"},
+                   {0x8f, "EMPTY_SET", "makes a set"},
+                   {0x90, "ADDITEMS", "fills a set"},
+                   {0x91, "FROZENSET", "makes a set"},
+                   {0x96, "BYTEARRAY8", "makes an array of bytes"},
+                   {0x97, "NEXT_BUFFER", "takes a buffer from elsewhere"},
+                   {0x98, "READONLY_BUFFER", "takes a buffer from elsewhere"}};
+    if (opcode == 'c' || opcode == 'i') { /* the lines behind it: module and name, as far as they go */
+        const char *module = (const char *)m->c.at, *name = "";
+        size_t left = (size_t)(m->c.end - m->c.at), module_bytes = 0, name_bytes = 0;
+        while (module_bytes < left && module_bytes < 60 && module[module_bytes] != '\n')
+            module_bytes++;
+        if (module_bytes < left && module[module_bytes] == '\n') {
+            name = module + module_bytes + 1;
+            while (module_bytes + 1 + name_bytes < left && name_bytes < 60 && name[name_bytes] != '\n')
+                name_bytes++;
+        }
+        return refuse_global(m, module, module_bytes, name, name_bytes);
+    }
+    if (opcode == 0x93) { /* the two strings on top */
+        BP_TRY(pickle_need(m, 2));
+        if (m->stack.memory == NULL) /* not with two values on it */
+            return bp_fail(BP_ERR_INTERNAL, "a pickle's stack has values but no memory");
+        const bp_pickle pickle = {.data = m->c.begin,
+                                  .bytes = (size_t)(m->c.end - m->c.begin),
+                                  .containers = m->containers.memory,
+                                  .items = m->items.memory};
+        const bp_pickle_ref *top = (const bp_pickle_ref *)m->stack.memory + m->stack.count;
+        bp_pickle_value module = bp_pickle_get(&pickle, top[-2]), name = bp_pickle_get(&pickle, top[-1]);
+        if (module.kind != BP_PICKLE_STRING || name.kind != BP_PICKLE_STRING)
+            return refuse_global(m, "?", 1, "?", 1);
+        return refuse_global(m, module.text, module.count, name.text, name.count);
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        if (refused[i].opcode == opcode)
+            return bp_pickle_fail(&m->c, "%s %s; a snapshot is plain data, nothing else is read", refused[i].name,
+                                  refused[i].what);
+    }
+    return bp_pickle_fail(&m->c, "0x%02x is no opcode of plain data in protocols %d to %d", opcode,
+                          BP_PICKLE_LEAST_PROTOCOL, BP_PICKLE_MOST_PROTOCOL);
 }
 
 static bp_status step(bp_pickle_machine *m, unsigned char opcode)
 {
     bool is_scalar = false;
+    uint64_t number = 0;
     bp_pickle_value decoded; /* for its errors: it is decoded again when it is asked for */
     BP_TRY(pickle_decode(&m->c, opcode, &is_scalar, &decoded));
     if (is_scalar)
         return push(m, (bp_pickle_ref)m->c.opcode_at);
     switch (opcode) {
-    case 0x95: return check_frame(m);
-    case '(': return push_mark(m);
+    case 0x95:
+        BP_TRY(pickle_take_number(&m->c, 8, &number));
+        if (number > (uint64_t)(m->c.end - m->c.at))
+            return bp_pickle_fail(&m->c, "a frame of %llu bytes, %zu are left", (unsigned long long)number,
+                                  (size_t)(m->c.end - m->c.at));
+        return BP_OK;
+    case '(':
+        if (m->mark_count == BP_PICKLE_MOST_MARKS)
+            return bp_pickle_fail(&m->c, "more than %d lists and dictionaries inside each other", BP_PICKLE_MOST_MARKS);
+        m->marks[m->mark_count++] = m->stack.count;
+        return BP_OK;
     case ']': return push_container(m, BP_PICKLE_LIST, 0);
     case '}': return push_container(m, BP_PICKLE_DICTIONARY, 0);
     case ')': return push_container(m, BP_PICKLE_TUPLE, 0);
@@ -545,18 +483,18 @@ static bp_status step(bp_pickle_machine *m, unsigned char opcode)
     case 'e': return extend_marked(m, BP_PICKLE_LIST);
     case 's': return extend_short(m, BP_PICKLE_DICTIONARY, 2);
     case 'u': return extend_marked(m, BP_PICKLE_DICTIONARY);
-    case 'p': return put_line(m);
-    case 'q': return put_numbered(m, 1);
-    case 'r': return put_numbered(m, 4);
     case 0x94: return put(m, m->memo.count);
-    case 'g': return get_line(m);
-    case 'h': return get_numbered(m, 1);
-    case 'j': return get_numbered(m, 4);
+    case 'p':
+    case 'g': BP_TRY(take_line(m, &number)); return opcode == 'p' ? put(m, number) : pickle_get(m, number);
+    case 'q':
+    case 'r': BP_TRY(pickle_take_number(&m->c, opcode == 'q' ? 1 : 4, &number)); return put(m, number);
+    case 'h':
+    case 'j': BP_TRY(pickle_take_number(&m->c, opcode == 'h' ? 1 : 4, &number)); return pickle_get(m, number);
     default: return pickle_refuse(m, opcode);
     }
 }
 
-static bp_status pickle_begin(bp_pickle_machine *m)
+static bp_status pickle_run(bp_pickle_machine *m)
 {
     if (m->c.end - m->c.begin < 2 || m->c.begin[0] != 0x80)
         return bp_pickle_fail(&m->c, "no pickle of protocol %d to %d begins here", BP_PICKLE_LEAST_PROTOCOL,
@@ -566,28 +504,19 @@ static bp_status pickle_begin(bp_pickle_machine *m)
         return bp_pickle_fail(&m->c, "a pickle of protocol %u; %d to %d are read", protocol, BP_PICKLE_LEAST_PROTOCOL,
                               BP_PICKLE_MOST_PROTOCOL);
     m->c.at += 2;
-    return BP_OK;
-}
-
-static bp_status pickle_end(bp_pickle_machine *m)
-{
-    if (m->stack.count != 1 || m->mark_count != 0)
-        return bp_pickle_fail(&m->c, "the pickle ends with %zu values and %zu marks; one value belongs there",
-                              m->stack.count, m->mark_count);
-    if (m->c.at != m->c.end)
-        return bp_pickle_fail(&m->c, "%zu bytes behind the end of the pickle", (size_t)(m->c.end - m->c.at));
-    return BP_OK;
-}
-
-static bp_status pickle_run(bp_pickle_machine *m)
-{
-    BP_TRY(pickle_begin(m));
     while (m->c.at < m->c.end) {
         m->c.opcode_at = (size_t)(m->c.at - m->c.begin);
         unsigned char opcode = *m->c.at++;
-        if (opcode == '.')
-            return pickle_end(m);
-        BP_TRY(step(m, opcode));
+        if (opcode != '.') {
+            BP_TRY(step(m, opcode));
+            continue;
+        }
+        if (m->stack.count != 1 || m->mark_count != 0)
+            return bp_pickle_fail(&m->c, "the pickle ends with %zu values and %zu marks; one value belongs there",
+                                  m->stack.count, m->mark_count);
+        if (m->c.at != m->c.end)
+            return bp_pickle_fail(&m->c, "%zu bytes behind the end of the pickle", (size_t)(m->c.end - m->c.at));
+        return BP_OK;
     }
     m->c.opcode_at = (size_t)(m->c.end - m->c.begin);
     return bp_pickle_fail(&m->c, "the file ends here, the pickle does not");

@@ -8,7 +8,7 @@
 #define FORMAT "bucketpool.snapshot/1"
 
 /* A name, or the number of one of a role. */
-static bp_status snapshot_pool_read_name(const bp_snapshot_at *at, const char **name)
+static bp_status read_role(const bp_snapshot_at *at, const char **name)
 {
     if (at->value.kind != BP_PICKLE_INTEGER)
         return bp_snapshot_text_or_none(at, name);
@@ -34,31 +34,26 @@ static bp_status read_member_text(const bp_snapshot_at *at, const char *name, co
 
 /* ---- the plan and statistics -------------------------------------------------------------------------------------------------- */
 
-static bp_status snapshot_pool_read_roles(const bp_snapshot_at *plan, bp_snapshot_pool *pool)
-{
-    bp_snapshot_at list = bp_snapshot_member(plan, "roles");
-    void *entries = NULL;
-    BP_TRY(bp_snapshot_list(&list, sizeof *pool->roles, &entries, &pool->role_count));
-    pool->roles = entries;
-    for (size_t i = 0; i < pool->role_count; i++) {
-        bp_snapshot_at item = bp_snapshot_item(&list, i), role = bp_snapshot_member(&item, "role");
-        BP_TRY(snapshot_pool_read_name(&role, &pool->roles[i].role));
-        BP_TRY(read_member(&item, "bytes", &pool->roles[i].bytes));
-        BP_TRY(read_member(&item, "lower_bound_bytes", &pool->roles[i].lower_bound_bytes));
-    }
-    return BP_OK;
-}
-
 static bp_status read_plan(const bp_snapshot_at *at, bp_snapshot_pool *pool)
 {
     bp_snapshot_at plan = bp_snapshot_member(at, "plan"), optimal = bp_snapshot_member(&plan, "optimal");
+    bp_snapshot_at list = bp_snapshot_member(&plan, "roles");
+    void *entries = NULL;
     if (plan.value.kind <= BP_PICKLE_NONE)
         return BP_OK;
     pool->has_plan = 1;
     BP_TRY(read_member(&plan, "bytes", &pool->plan_bytes));
     BP_TRY(read_member(&plan, "lower_bound_bytes", &pool->lower_bound_bytes));
     BP_TRY(bp_snapshot_truth(&optimal, &pool->optimal));
-    return snapshot_pool_read_roles(&plan, pool);
+    BP_TRY(bp_snapshot_list(&list, sizeof *pool->roles, &entries, &pool->role_count));
+    pool->roles = entries;
+    for (size_t i = 0; i < pool->role_count; i++) {
+        bp_snapshot_at item = bp_snapshot_item(&list, i), role = bp_snapshot_member(&item, "role");
+        BP_TRY(read_role(&role, &pool->roles[i].role));
+        BP_TRY(read_member(&item, "bytes", &pool->roles[i].bytes));
+        BP_TRY(read_member(&item, "lower_bound_bytes", &pool->roles[i].lower_bound_bytes));
+    }
+    return BP_OK;
 }
 
 static bp_status read_statistics(const bp_snapshot_at *at, bp_snapshot_pool *pool)
@@ -123,7 +118,7 @@ static bp_status read_requests(const bp_snapshot_at *at, bp_snapshot_pool *pool)
         BP_TRY(read_member_text(&item, "bucket", &request->bucket));
         BP_TRY(bp_snapshot_number(&ordinal, UINT32_MAX, &number));
         request->ordinal = (uint32_t)number;
-        BP_TRY(snapshot_pool_read_name(&role, &request->role));
+        BP_TRY(read_role(&role, &request->role));
         BP_TRY(read_member_text(&item, "dtype", &request->dtype));
         BP_TRY(read_member(&item, "bytes", &request->bytes));
         BP_TRY(read_member_text(&item, "placement", &request->placement));
@@ -178,29 +173,6 @@ static bp_status read_live(const bp_snapshot_at *at, bp_snapshot_pool *pool)
 
 enum { EVENT_KIND, EVENT_ID, EVENT_STREAM, EVENT_STEP, EVENT_TIME, EVENT_ADDRESS, EVENT_NUMBERS };
 
-static bp_status snapshot_pool_read_event(const bp_snapshot_at *item, const bp_snapshot_pool *pool, uint64_t earliest,
-                                          bp_snapshot_event *event)
-{
-    uint64_t numbers[EVENT_NUMBERS];
-    if (!bp_pickle_is_list(item->value) || item->value.count < EVENT_NUMBERS)
-        return bp_snapshot_fail(item, "expected a list of kind, id, stream, step, time_ns and address");
-    for (size_t i = 0; i < EVENT_NUMBERS; i++) {
-        bp_snapshot_at number = bp_snapshot_item(item, i);
-        BP_TRY(bp_snapshot_number(&number, UINT64_MAX, &numbers[i]));
-    }
-    if (numbers[EVENT_KIND] < BP_EVENT_ACQUIRE || numbers[EVENT_KIND] > BP_EVENT_CANCEL)
-        return bp_snapshot_fail(item, "kind %llu; 1 to 6 are known", (unsigned long long)numbers[EVENT_KIND]);
-    bp_snapshot_at id = bp_snapshot_item(item, EVENT_ID);
-    BP_TRY(read_id(&id, pool->request_count, "request", &event->id));
-    event->kind = (bp_pool_event_kind)numbers[EVENT_KIND];
-    event->stream = numbers[EVENT_STREAM];
-    event->step = numbers[EVENT_STEP];
-    /* Threads read the clock before they take their places in the ring. */
-    event->time_ns = numbers[EVENT_TIME] < earliest ? earliest : numbers[EVENT_TIME];
-    event->address = numbers[EVENT_ADDRESS];
-    return BP_OK;
-}
-
 static bp_status read_events(const bp_snapshot_at *at, bp_snapshot_pool *pool)
 {
     bp_snapshot_at list = bp_snapshot_member(at, "events");
@@ -209,18 +181,27 @@ static bp_status read_events(const bp_snapshot_at *at, bp_snapshot_pool *pool)
     pool->events = entries;
     uint64_t earliest = 0;
     for (size_t i = 0; i < pool->event_count; i++) {
-        bp_snapshot_at item = bp_snapshot_item(&list, i);
-        BP_TRY(snapshot_pool_read_event(&item, pool, earliest, &pool->events[i]));
-        earliest = pool->events[i].time_ns;
+        bp_snapshot_at item = bp_snapshot_item(&list, i), id = bp_snapshot_item(&item, EVENT_ID);
+        bp_snapshot_event *event = &pool->events[i];
+        uint64_t numbers[EVENT_NUMBERS];
+        if (!bp_pickle_is_list(item.value) || item.value.count < EVENT_NUMBERS)
+            return bp_snapshot_fail(&item, "expected a list of kind, id, stream, step, time_ns and address");
+        for (size_t k = 0; k < EVENT_NUMBERS; k++) {
+            bp_snapshot_at number = bp_snapshot_item(&item, k);
+            BP_TRY(bp_snapshot_number(&number, UINT64_MAX, &numbers[k]));
+        }
+        if (numbers[EVENT_KIND] < BP_EVENT_ACQUIRE || numbers[EVENT_KIND] > BP_EVENT_CANCEL)
+            return bp_snapshot_fail(&item, "kind %llu; 1 to 6 are known", (unsigned long long)numbers[EVENT_KIND]);
+        BP_TRY(read_id(&id, pool->request_count, "request", &event->id));
+        event->kind = (bp_pool_event_kind)numbers[EVENT_KIND];
+        event->stream = numbers[EVENT_STREAM];
+        event->step = numbers[EVENT_STEP];
+        /* Threads read the clock before they take their places in the ring. */
+        earliest = numbers[EVENT_TIME] < earliest ? earliest : numbers[EVENT_TIME];
+        event->time_ns = earliest;
+        event->address = numbers[EVENT_ADDRESS];
     }
     return BP_OK;
-}
-
-/* Slabs are resident at the start as their first event finds them. */
-static void find_residency(bp_snapshot_pool *pool)
-{
-    for (size_t i = pool->slab_event_count; i-- > 0;)
-        pool->slabs[pool->slab_events[i].slab].resident_at_start = !pool->slab_events[i].gained;
 }
 
 static bp_status read_slab_events(const bp_snapshot_at *at, bp_snapshot_pool *pool)
@@ -240,7 +221,9 @@ static bp_status read_slab_events(const bp_snapshot_at *at, bp_snapshot_pool *po
         event->time_ns = event->time_ns < earliest ? earliest : event->time_ns;
         earliest = event->time_ns;
     }
-    find_residency(pool);
+    for (size_t i = pool->slab_event_count;
+         i-- > 0;) /* slabs are resident at the start as their first event finds them */
+        pool->slabs[pool->slab_events[i].slab].resident_at_start = !pool->slab_events[i].gained;
     return BP_OK;
 }
 
@@ -266,19 +249,11 @@ static bp_status read_pool(const bp_snapshot_at *at, bp_snapshot_pool *pool)
     return read_slab_events(at, pool);
 }
 
-static bp_status snapshot_pool_read_offset(const bp_snapshot_at *ours, int64_t *offset)
-{
-    bp_snapshot_at member = bp_snapshot_member(ours, "realtime_offset_ns");
-    const bp_pickle_value *v = &member.value;
-    bool good = v->kind == BP_PICKLE_INTEGER && v->magnitude <= INT64_MAX;
-    *offset = !good ? 0 : v->is_negative ? -(int64_t)v->magnitude : (int64_t)v->magnitude;
-    return BP_OK;
-}
-
 static bp_status read_heading(const bp_snapshot_at *ours, bp_snapshot_info *info)
 {
     bp_snapshot_at rank = bp_snapshot_member(ours, "rank"), ranks = bp_snapshot_member(ours, "ranks");
     bp_snapshot_at step = bp_snapshot_member(ours, "step"), format = bp_snapshot_member(ours, "format");
+    bp_snapshot_at offset = bp_snapshot_member(ours, "realtime_offset_ns");
     const char *name = "";
     uint64_t number = 0;
     BP_TRY(bp_snapshot_text(&format, &name));
@@ -295,7 +270,10 @@ static bp_status read_heading(const bp_snapshot_at *ours, bp_snapshot_info *info
     BP_TRY(read_member_text(ours, "coordinates", &info->coordinates));
     BP_TRY(read_member(ours, "first_time_ns", &info->first_time_ns));
     BP_TRY(read_member(ours, "last_time_ns", &info->last_time_ns));
-    return snapshot_pool_read_offset(ours, &info->realtime_offset_ns);
+    const bp_pickle_value *v = &offset.value;
+    bool good = v->kind == BP_PICKLE_INTEGER && v->magnitude <= INT64_MAX;
+    info->realtime_offset_ns = !good ? 0 : v->is_negative ? -(int64_t)v->magnitude : (int64_t)v->magnitude;
+    return BP_OK;
 }
 
 bp_status bp_snapshot_read_ours(const bp_snapshot_at *ours)

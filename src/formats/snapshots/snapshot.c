@@ -94,7 +94,7 @@ typedef struct bp_snapshot_block {
 } bp_snapshot_block;
 
 /* Takes the bytes from the budget. */
-static bp_status snapshot_values_take(bp_snapshot_reader *reader, size_t count, size_t element_bytes)
+static bp_status take_budget(bp_snapshot_reader *reader, size_t count, size_t element_bytes)
 {
     if (count > reader->left / element_bytes)
         return bp_fail(BP_ERR_FORMAT,
@@ -106,7 +106,7 @@ static bp_status snapshot_values_take(bp_snapshot_reader *reader, size_t count, 
 }
 
 /* NULL: out of memory. */
-static void *snapshot_values_allocate(bp_snapshot *snapshot, size_t bytes)
+static void *allocate(bp_snapshot *snapshot, size_t bytes)
 {
     size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     bp_snapshot_block *block = snapshot->blocks;
@@ -123,26 +123,16 @@ static void *snapshot_values_allocate(bp_snapshot *snapshot, size_t bytes)
     return memory;
 }
 
-static void snapshot_free(bp_snapshot *snapshot)
-{
-    while (snapshot->blocks != NULL) {
-        bp_snapshot_block *next = snapshot->blocks->next;
-        free(snapshot->blocks);
-        snapshot->blocks = next;
-    }
-    free(snapshot);
-}
-
 bp_status bp_snapshot_room(bp_snapshot_reader *reader, size_t count, size_t element_bytes, void **entries)
 {
-    BP_TRY(snapshot_values_take(reader, count, element_bytes));
-    *entries = snapshot_values_allocate(reader->snapshot, count * element_bytes);
+    BP_TRY(take_budget(reader, count, element_bytes));
+    *entries = allocate(reader->snapshot, count * element_bytes);
     return *entries != NULL ? BP_OK : bp_fail_memory(count * element_bytes);
 }
 
 bp_status bp_snapshot_scratch(bp_snapshot_reader *reader, size_t count, size_t element_bytes, void **entries)
 {
-    BP_TRY(snapshot_values_take(reader, count, element_bytes));
+    BP_TRY(take_budget(reader, count, element_bytes));
     *entries = calloc(count + 1, element_bytes);
     return *entries != NULL ? BP_OK : bp_fail_memory(count * element_bytes);
 }
@@ -162,8 +152,8 @@ bp_status bp_snapshot_list(const bp_snapshot_at *at, size_t element_bytes, void 
 bp_status bp_snapshot_copy(bp_snapshot_reader *reader, const char *bytes, size_t count, const char **text)
 {
     size_t taken = count < MOST_TEXT ? count : MOST_TEXT;
-    BP_TRY(snapshot_values_take(reader, taken + ALIGNMENT, 1));
-    char *copy = snapshot_values_allocate(reader->snapshot, taken + 1);
+    BP_TRY(take_budget(reader, taken + ALIGNMENT, 1));
+    char *copy = allocate(reader->snapshot, taken + 1);
     if (copy == NULL)
         return bp_fail_memory(taken + 1);
     for (size_t i = 0; i < taken; i++)
@@ -180,15 +170,6 @@ typedef struct bp_snapshot_copied {
     const char *text;
 } bp_snapshot_copied;
 
-/* FNV-1a. */
-static uint32_t hash_of(const char *bytes, size_t count)
-{
-    uint32_t hash = 2166136261u;
-    for (size_t i = 0; i < count; i++)
-        hash = (hash ^ (unsigned char)bytes[i]) * 16777619u;
-    return hash;
-}
-
 /* The entry of a text in the table, or the empty place for it: linear probing. */
 static bp_snapshot_copied *find_copied(bp_snapshot_copied *table, size_t capacity, const bp_snapshot_copied *wanted)
 {
@@ -199,33 +180,29 @@ static bp_snapshot_copied *find_copied(bp_snapshot_copied *table, size_t capacit
     return &table[at];
 }
 
-static bp_status grow_copied(bp_snapshot_reader *reader)
-{
-    size_t capacity = reader->copied_capacity > 0 ? 2 * reader->copied_capacity : 256;
-    void *larger = NULL;
-    BP_TRY(bp_snapshot_scratch(reader, capacity, sizeof *reader->copied, &larger));
-    for (size_t i = 0; i < reader->copied_capacity; i++) {
-        if (reader->copied[i].bytes != NULL)
-            *find_copied(larger, capacity, &reader->copied[i]) = reader->copied[i];
-    }
-    free(reader->copied);
-    reader->copied = larger;
-    reader->copied_capacity = capacity;
-    return BP_OK;
-}
-
+/* Copies a text where it was not copied before. */
 static bp_status copy_once(bp_snapshot_reader *reader, const bp_pickle_value *value, const char **text)
 {
     size_t count = value->count < MOST_TEXT ? value->count : MOST_TEXT;
-    const bp_snapshot_copied wanted = {value->text, (uint32_t)count, hash_of(value->text, count), NULL};
-    if (2 * (reader->copied_count + 1) > reader->copied_capacity)
-        BP_TRY(grow_copied(reader));
+    bp_snapshot_copied wanted = {.bytes = value->text, .count = (uint32_t)count, .hash = 2166136261u}; /* FNV-1a */
+    for (size_t i = 0; i < count; i++)
+        wanted.hash = (wanted.hash ^ (unsigned char)value->text[i]) * 16777619u;
+    if (2 * (reader->copied_count + 1) > reader->copied_capacity) {
+        size_t capacity = reader->copied_capacity > 0 ? 2 * reader->copied_capacity : 256;
+        void *larger = NULL;
+        BP_TRY(bp_snapshot_scratch(reader, capacity, sizeof *reader->copied, &larger));
+        for (size_t i = 0; i < reader->copied_capacity; i++) {
+            if (reader->copied[i].bytes != NULL)
+                *find_copied(larger, capacity, &reader->copied[i]) = reader->copied[i];
+        }
+        free(reader->copied);
+        reader->copied = larger;
+        reader->copied_capacity = capacity;
+    }
     bp_snapshot_copied *entry = find_copied(reader->copied, reader->copied_capacity, &wanted);
     if (entry->bytes == NULL) {
-        const char *copy = NULL;
-        BP_TRY(bp_snapshot_copy(reader, value->text, count, &copy));
+        BP_TRY(bp_snapshot_copy(reader, value->text, count, &wanted.text));
         *entry = wanted;
-        entry->text = copy;
         reader->copied_count++;
     }
     *text = entry->text;
@@ -269,20 +246,13 @@ static bp_status read_root(bp_snapshot_reader *reader)
 }
 
 /* Times of recording, as far as they are not said: those of the events. */
-static void widen_times(bp_snapshot *snapshot)
+static void widen_times(bp_snapshot_info *info)
 {
-    bp_snapshot_info *info = &snapshot->info;
     bool any = info->is_ours;
-    for (size_t p = 0; p < info->pool_count; p++) {
-        const bp_snapshot_pool *pool = &snapshot->info.pools[p];
-        for (size_t i = 0; i < pool->event_count; i++) {
-            uint64_t time = pool->events[i].time_ns;
-            info->first_time_ns = any && info->first_time_ns < time ? info->first_time_ns : time;
-            info->last_time_ns = any && info->last_time_ns > time ? info->last_time_ns : time;
-            any = true;
-        }
-        for (size_t i = 0; i < pool->slab_event_count; i++) {
-            uint64_t time = pool->slab_events[i].time_ns;
+    for (const bp_snapshot_pool *pool = info->pools; pool != NULL && pool < info->pools + info->pool_count; pool++) {
+        for (size_t i = 0; i < pool->event_count + pool->slab_event_count; i++) {
+            bool of_slab = i >= pool->event_count;
+            uint64_t time = of_slab ? pool->slab_events[i - pool->event_count].time_ns : pool->events[i].time_ns;
             info->first_time_ns = any && info->first_time_ns < time ? info->first_time_ns : time;
             info->last_time_ns = any && info->last_time_ns > time ? info->last_time_ns : time;
             any = true;
@@ -333,10 +303,10 @@ bp_status bp_snapshot_parse(const void *data, size_t bytes, const char *origin, 
     free(reader.copied);
     bp_pickle_finish(&pickle);
     if (status != BP_OK) {
-        snapshot_free(read);
+        bp_snapshot_destroy(&read);
         return status;
     }
-    widen_times(read);
+    widen_times(&read->info);
     *snapshot = read;
     return BP_OK;
 }
@@ -357,7 +327,11 @@ void bp_snapshot_destroy(bp_snapshot **snapshot)
 {
     if (snapshot == NULL || *snapshot == NULL)
         return;
-    snapshot_free(*snapshot);
+    for (bp_snapshot_block *block = (*snapshot)->blocks, *next; block != NULL; block = next) {
+        next = block->next;
+        free(block);
+    }
+    free(*snapshot);
     *snapshot = NULL;
 }
 

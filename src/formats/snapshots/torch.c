@@ -43,7 +43,7 @@ typedef struct bp_torch_device {
     uint64_t *mapped; /* bytes of each slab, now */
 } bp_torch_device;
 
-static inline bool bp_torch_is_mapping(const bp_torch_event *event)
+static bool is_mapping(const bp_torch_event *event)
 {
     return event->action == BP_TORCH_MAP || event->action == BP_TORCH_UNMAP;
 }
@@ -56,13 +56,36 @@ static int by_address(const void *left, const void *right)
     return (a->address > b->address) - (a->address < b->address);
 }
 
-/* Segments that overlap, at different times, become one slab; planned_bytes adds up what it has at the end. */
-static void merge_slabs(bp_torch_device *d)
+/* Plays an event that maps or unmaps, `forward` or back. True where the slab got or lost its memory. */
+static bool play_mapping(bp_torch_device *d, const bp_torch_event *event, bool forward, size_t *slab)
 {
-    bp_snapshot_slab *slabs = d->pool->slabs;
-    size_t count = d->pool->slab_count, kept = 0;
-    qsort(slabs, count, sizeof *slabs, by_address);
-    for (size_t i = 0; i < count; i++) {
+    size_t low = 0, high = d->pool->slab_count;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        *(d->pool->slabs[middle].address <= event->address ? &low : &high) = middle;
+    }
+    *slab = low;
+    uint64_t *mapped = &d->mapped[low], before = *mapped;
+    bool more = (event->action == BP_TORCH_MAP) == forward;
+    *mapped = more ? before + event->bytes : before - (event->bytes < before ? event->bytes : before);
+    return (before > 0) != (*mapped > 0);
+}
+
+/* Makes slabs of the segments that are there at the end, and of all that the trace has. */
+static bp_status find_slabs(bp_torch_device *d)
+{
+    bp_snapshot_pool *pool = d->pool;
+    for (size_t i = 0; i < d->event_count; i++) {
+        if (is_mapping(&d->events[i]))
+            pool->slabs[pool->slab_count++] =
+                (bp_snapshot_slab){.address = d->events[i].address, .bytes = d->events[i].bytes};
+    }
+
+    /* Segments that overlap, at different times, become one slab; planned_bytes adds up what it has at the end. */
+    size_t kept = 0;
+    bp_snapshot_slab *slabs = pool->slabs;
+    qsort(slabs, pool->slab_count, sizeof *slabs, by_address);
+    for (size_t i = 0; i < pool->slab_count; i++) {
         bp_snapshot_slab *last = kept > 0 ? &slabs[kept - 1] : NULL;
         if (last == NULL || slabs[i].address - last->address >= last->bytes) {
             slabs[kept++] = slabs[i];
@@ -72,39 +95,8 @@ static void merge_slabs(bp_torch_device *d)
         last->bytes = end > last->bytes ? end : last->bytes;
         last->planned_bytes += slabs[i].planned_bytes;
     }
-    d->pool->slab_count = kept;
-}
+    pool->slab_count = kept;
 
-static size_t slab_of(const bp_torch_device *d, uint64_t address)
-{
-    size_t low = 0, high = d->pool->slab_count;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        *(d->pool->slabs[middle].address <= address ? &low : &high) = middle;
-    }
-    return low;
-}
-
-/* An event that maps or unmaps; `forward` or played back. Whether the slab got or lost its memory. */
-static bool snapshot_segments_map(bp_torch_device *d, const bp_torch_event *event, bool forward, size_t *slab)
-{
-    *slab = slab_of(d, event->address);
-    uint64_t *mapped = &d->mapped[*slab], before = *mapped;
-    bool more = (event->action == BP_TORCH_MAP) == forward;
-    *mapped = more ? before + event->bytes : before - (event->bytes < before ? event->bytes : before);
-    return (before > 0) != (*mapped > 0);
-}
-
-/* Makes slabs of the segments that are there at the end, and of all that the trace has. */
-static bp_status torch_find_slabs(bp_torch_device *d)
-{
-    bp_snapshot_pool *pool = d->pool;
-    for (size_t i = 0; i < d->event_count; i++) {
-        if (bp_torch_is_mapping(&d->events[i]))
-            pool->slabs[pool->slab_count++] =
-                (bp_snapshot_slab){.address = d->events[i].address, .bytes = d->events[i].bytes};
-    }
-    merge_slabs(d);
     void *mapped = NULL, *changes = NULL;
     BP_TRY(bp_snapshot_scratch(d->reader, pool->slab_count, sizeof *d->mapped, &mapped));
     d->mapped = mapped;
@@ -119,14 +111,14 @@ static bp_status torch_find_slabs(bp_torch_device *d)
     }
     size_t slab = 0;
     for (size_t i = d->event_count; i-- > 0;) {
-        if (bp_torch_is_mapping(&d->events[i]))
-            snapshot_segments_map(d, &d->events[i], false, &slab);
+        if (is_mapping(&d->events[i]))
+            play_mapping(d, &d->events[i], false, &slab);
     }
     for (size_t i = 0; i < pool->slab_count; i++)
         pool->slabs[i].resident_at_start = d->mapped[i] > 0;
     for (size_t i = 0; i < d->event_count; i++) {
         const bp_torch_event *event = &d->events[i];
-        if (bp_torch_is_mapping(event) && snapshot_segments_map(d, event, true, &slab))
+        if (is_mapping(event) && play_mapping(d, event, true, &slab))
             pool->slab_events[pool->slab_event_count++] = (bp_snapshot_slab_event){
                 .gained = event->action == BP_TORCH_MAP, .slab = (uint32_t)slab, .time_ns = event->time_ns};
     }
@@ -137,9 +129,7 @@ static bp_status torch_find_slabs(bp_torch_device *d)
 
 enum { MOST_FRAMES = 32, MOST_DEVICES = 128 };
 
-/* ---- reading -------------------------------------------------------------------------------------------------------------------- */
-
-static bp_status snapshot_torch_read_number(const bp_snapshot_at *at, const char *name, uint64_t *number)
+static bp_status read_number(const bp_snapshot_at *at, const char *name, uint64_t *number)
 {
     bp_snapshot_at member = bp_snapshot_member(at, name);
     return bp_snapshot_number(&member, UINT64_MAX, number);
@@ -148,49 +138,22 @@ static bp_status snapshot_torch_read_number(const bp_snapshot_at *at, const char
 static bp_status read_range(const bp_snapshot_at *at, const char *address_name, const char *size_name,
                             uint64_t *address, uint64_t *bytes)
 {
-    BP_TRY(snapshot_torch_read_number(at, address_name, address));
-    BP_TRY(snapshot_torch_read_number(at, size_name, bytes));
+    BP_TRY(read_number(at, address_name, address));
+    BP_TRY(read_number(at, size_name, bytes));
     if (*bytes > UINT64_MAX - *address)
         return bp_snapshot_fail(at, "%llu bytes at 0x%llx go past the end of 64-bit addresses",
                                 (unsigned long long)*bytes, (unsigned long long)*address);
     return BP_OK;
 }
 
-static bp_torch_action action_of(bp_pickle_value name)
+/* Old versions of PyTorch have no times: then the order is the time. */
+static bp_status read_trace(bp_torch_device *d, const bp_snapshot_at *trace)
 {
     static const struct {
         const char *name;
         bp_torch_action action;
     } actions[] = {{"alloc", BP_TORCH_ALLOC},     {"free_completed", BP_TORCH_FREE}, {"segment_alloc", BP_TORCH_MAP},
                    {"segment_map", BP_TORCH_MAP}, {"segment_free", BP_TORCH_UNMAP},  {"segment_unmap", BP_TORCH_UNMAP}};
-    for (size_t i = 0; name.kind == BP_PICKLE_STRING && i < sizeof actions / sizeof *actions; i++) {
-        if (strlen(actions[i].name) == name.count && memcmp(actions[i].name, name.text, name.count) == 0)
-            return actions[i].action;
-    }
-    return BP_TORCH_OTHER;
-}
-
-static bp_status snapshot_torch_read_event(const bp_snapshot_at *item, uint64_t earliest, bp_torch_event *event)
-{
-    bp_snapshot_at action = bp_snapshot_member(item, "action");
-    event->action = action_of(action.value);
-    if (event->action == BP_TORCH_OTHER)
-        return BP_OK;
-    bp_snapshot_at time = bp_snapshot_member(item, "time_us"), stream = bp_snapshot_member(item, "stream");
-    BP_TRY(read_range(item, "addr", "size", &event->address, &event->bytes));
-    BP_TRY(bp_snapshot_number_or_0(&stream, &event->stream));
-    uint64_t time_us = 0;
-    BP_TRY(bp_snapshot_number_or_0(&time, &time_us));
-    if (time_us > UINT64_MAX / 1000)
-        return bp_snapshot_fail(&time, "%llu, which no clock says", (unsigned long long)time_us);
-    event->time_ns = time_us * 1000 < earliest ? earliest : time_us * 1000;
-    event->frames = bp_pickle_find(item->reader->pickle, item->value, "frames");
-    return BP_OK;
-}
-
-/* Old versions of PyTorch have no times: then the order is the time. */
-static bp_status read_trace(bp_torch_device *d, const bp_snapshot_at *trace)
-{
     void *entries = NULL;
     if (trace->value.kind > BP_PICKLE_NONE && !bp_pickle_is_list(trace->value))
         return bp_snapshot_fail(trace, "expected a list");
@@ -201,21 +164,31 @@ static bp_status read_trace(bp_torch_device *d, const bp_snapshot_at *trace)
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_at item = bp_snapshot_item(trace, i);
         bp_torch_event *event = &d->events[d->event_count];
-        BP_TRY(snapshot_torch_read_event(&item, earliest, event));
-        earliest = event->time_ns > earliest ? event->time_ns : earliest;
-        d->event_count += event->action != BP_TORCH_OTHER;
-        d->mapping_count += bp_torch_is_mapping(event);
+        bp_snapshot_at action = bp_snapshot_member(&item, "action"), time = bp_snapshot_member(&item, "time_us");
+        bp_snapshot_at stream = bp_snapshot_member(&item, "stream");
+        event->action = BP_TORCH_OTHER;
+        for (size_t k = 0; action.value.kind == BP_PICKLE_STRING && k < sizeof actions / sizeof *actions; k++) {
+            if (strlen(actions[k].name) == action.value.count &&
+                memcmp(actions[k].name, action.value.text, action.value.count) == 0)
+                event->action = actions[k].action;
+        }
+        if (event->action == BP_TORCH_OTHER)
+            continue;
+        BP_TRY(read_range(&item, "addr", "size", &event->address, &event->bytes));
+        BP_TRY(bp_snapshot_number_or_0(&stream, &event->stream));
+        uint64_t time_us = 0;
+        BP_TRY(bp_snapshot_number_or_0(&time, &time_us));
+        if (time_us > UINT64_MAX / 1000)
+            return bp_snapshot_fail(&time, "%llu, which no clock says", (unsigned long long)time_us);
+        earliest = time_us * 1000 > earliest ? time_us * 1000 : earliest;
+        event->time_ns = earliest;
+        event->frames = bp_pickle_find(item.reader->pickle, item.value, "frames");
+        d->event_count++;
+        d->mapping_count += is_mapping(event);
     }
     for (size_t i = 0; earliest == 0 && i < d->event_count; i++)
         d->events[i].time_ns = i * 1000;
     return BP_OK;
-}
-
-static bool is_active(const bp_snapshot_at *block)
-{
-    bp_snapshot_at state = bp_snapshot_member(block, "state");
-    return state.value.kind == BP_PICKLE_STRING && state.value.count >= 7 &&
-           memcmp(state.value.text, "active_", 7) == 0;
 }
 
 /* Blocks without an address follow each other. */
@@ -228,10 +201,12 @@ static bp_status read_blocks(bp_torch_device *d, const bp_snapshot_at *segment, 
         uint64_t bytes = 0;
         if (own.value.kind != BP_PICKLE_ABSENT)
             BP_TRY(bp_snapshot_number(&own, UINT64_MAX, &address));
-        BP_TRY(snapshot_torch_read_number(&block, "size", &bytes));
+        BP_TRY(read_number(&block, "size", &bytes));
         if (bytes > UINT64_MAX - address)
             return bp_snapshot_fail(&block, "ends past the end of 64-bit addresses");
-        if (is_active(&block))
+        bp_snapshot_at state = bp_snapshot_member(&block, "state");
+        const bp_pickle_value *v = &state.value;
+        if (v->kind == BP_PICKLE_STRING && v->count >= 7 && memcmp(v->text, "active_", 7) == 0)
             d->moments[d->moment_count++] =
                 (bp_torch_moment){.address = address,
                                   .bytes = bytes,
@@ -242,7 +217,7 @@ static bp_status read_blocks(bp_torch_device *d, const bp_snapshot_at *segment, 
     return BP_OK;
 }
 
-static bool snapshot_torch_is_of(const bp_torch_device *d, const bp_snapshot_at *segment)
+static bool is_of_device(const bp_torch_device *d, const bp_snapshot_at *segment)
 {
     bp_snapshot_at device = bp_snapshot_member(segment, "device");
     const bp_pickle_value *v = &device.value;
@@ -256,7 +231,7 @@ static bp_status read_segments(bp_torch_device *d, const bp_snapshot_at *segment
     size_t count = bp_pickle_is_list(segments->value) ? segments->value.count : 0, blocks = 0, own = 0;
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_at segment = bp_snapshot_item(segments, i), list = bp_snapshot_member(&segment, "blocks");
-        bool is_own = snapshot_torch_is_of(d, &segment);
+        bool is_own = is_of_device(d, &segment);
         own += is_own;
         blocks += is_own && bp_pickle_is_list(list.value) ? list.value.count : 0;
     }
@@ -268,7 +243,7 @@ static bp_status read_segments(bp_torch_device *d, const bp_snapshot_at *segment
     d->pool->slabs = slabs;
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_at segment = bp_snapshot_item(segments, i);
-        if (!snapshot_torch_is_of(d, &segment))
+        if (!is_of_device(d, &segment))
             continue;
         bp_snapshot_slab *slab = &d->pool->slabs[d->pool->slab_count++];
         BP_TRY(read_range(&segment, "address", "total_size", &slab->address, &slab->bytes));
@@ -288,12 +263,6 @@ static int by_address_and_time(const void *left, const void *right)
     return (a->event > b->event) - (a->event < b->event);
 }
 
-static bool is_python(bp_pickle_value filename)
-{
-    return filename.kind == BP_PICKLE_STRING && filename.count > 3 &&
-           memcmp(filename.text + filename.count - 3, ".py", 3) == 0;
-}
-
 /* The innermost frame of Python, else the innermost. */
 static bp_status name_request(bp_torch_device *d, bp_pickle_ref frames, bp_snapshot_request *request)
 {
@@ -302,7 +271,8 @@ static bp_status name_request(bp_torch_device *d, bp_pickle_ref frames, bp_snaps
     bool found = false;
     for (size_t i = 0; i < count && !found; i++) {
         bp_snapshot_at frame = bp_snapshot_item(&list, i), filename = bp_snapshot_member(&frame, "filename");
-        found = is_python(filename.value);
+        const bp_pickle_value *v = &filename.value;
+        found = v->kind == BP_PICKLE_STRING && v->count > 3 && memcmp(v->text + v->count - 3, ".py", 3) == 0;
         if (found || i == 0)
             chosen = frame;
     }
@@ -318,22 +288,6 @@ static bp_status name_request(bp_torch_device *d, bp_pickle_ref frames, bp_snaps
             request->ordinal = (uint32_t)line.value.magnitude;
     }
     return BP_OK;
-}
-
-static bp_status add_request(bp_torch_device *d, const bp_torch_moment *moment, uint32_t *id)
-{
-    bp_snapshot_request *request = &d->pool->requests[d->pool->request_count];
-    request->role = request->dtype = "";
-    request->placement = "dynamic";
-    request->bytes = moment->bytes;
-    *id = (uint32_t)d->pool->request_count++;
-    return name_request(d, moment->frames, request);
-}
-
-static void snapshot_torch_add_live(bp_torch_device *d, const bp_torch_moment *moment, uint32_t id)
-{
-    bp_snapshot_live *live = &d->pool->live[d->pool->live_count++];
-    *live = (bp_snapshot_live){.id = id, .address = moment->address};
 }
 
 /* Of the moments of one address, in their order, the one that begins a request: an allocation, or an end and a block of the end that never
@@ -354,9 +308,20 @@ static bool is_same_address(const bp_torch_device *d, size_t moment)
     return moment > 0 && d->moments[moment - 1].address == d->moments[moment].address;
 }
 
-/* Room for just the requests that there are. */
-static bp_status snapshot_torch_make_room(bp_torch_device *d)
+static bp_status find_requests(bp_torch_device *d)
 {
+    for (size_t i = 0; i < d->event_count; i++) {
+        const bp_torch_event *event = &d->events[i];
+        if (!is_mapping(event))
+            d->moments[d->moment_count++] = (bp_torch_moment){.address = event->address,
+                                                              .bytes = event->bytes,
+                                                              .event = (uint32_t)i & BP_TORCH_END,
+                                                              .allocates = event->action == BP_TORCH_ALLOC,
+                                                              .frames = event->frames};
+    }
+    qsort(d->moments, d->moment_count, sizeof *d->moments, by_address_and_time);
+
+    /* room for just the requests that there are */
     size_t requests = 0, live = 0;
     bool open = false;
     for (size_t i = 0; i < d->moment_count; i++) {
@@ -372,24 +337,9 @@ static bp_status snapshot_torch_make_room(bp_torch_device *d)
     BP_TRY(bp_snapshot_room(d->reader, live, sizeof *d->pool->live, &at_start));
     d->pool->requests = all;
     d->pool->live = at_start;
-    return BP_OK;
-}
 
-static bp_status find_requests(bp_torch_device *d)
-{
-    for (size_t i = 0; i < d->event_count; i++) {
-        const bp_torch_event *event = &d->events[i];
-        if (!bp_torch_is_mapping(event))
-            d->moments[d->moment_count++] = (bp_torch_moment){.address = event->address,
-                                                              .bytes = event->bytes,
-                                                              .event = (uint32_t)i & BP_TORCH_END,
-                                                              .allocates = event->action == BP_TORCH_ALLOC,
-                                                              .frames = event->frames};
-    }
-    qsort(d->moments, d->moment_count, sizeof *d->moments, by_address_and_time);
-    BP_TRY(snapshot_torch_make_room(d));
-    bool open = false;
     uint32_t id = 0;
+    open = false;
     for (size_t i = 0; i < d->moment_count; i++) {
         bp_torch_moment moment = d->moments[i];
         bp_torch_event *event = moment.event != BP_TORCH_END ? &d->events[moment.event] : NULL;
@@ -397,9 +347,14 @@ static bp_status find_requests(bp_torch_device *d)
         if (begins_request(&moment, open)) {
             if (event != NULL && !moment.allocates)
                 moment.frames = BP_PICKLE_NO_REF; /* they are those of its end */
-            BP_TRY(add_request(d, &moment, &id));
+            id = (uint32_t)d->pool->request_count++;
+            bp_snapshot_request *request = &d->pool->requests[id];
+            request->role = request->dtype = "";
+            request->placement = "dynamic";
+            request->bytes = moment.bytes;
+            BP_TRY(name_request(d, moment.frames, request));
             if (!moment.allocates)
-                snapshot_torch_add_live(d, &moment, id);
+                d->pool->live[d->pool->live_count++] = (bp_snapshot_live){.id = id, .address = moment.address};
         }
         if (event != NULL)
             event->request = id;
@@ -409,14 +364,14 @@ static bp_status find_requests(bp_torch_device *d)
     return BP_OK;
 }
 
-static bp_status snapshot_torch_add_events(bp_torch_device *d)
+static bp_status add_events(bp_torch_device *d)
 {
     void *entries = NULL;
     BP_TRY(bp_snapshot_room(d->reader, d->event_count - d->mapping_count, sizeof *d->pool->events, &entries));
     d->pool->events = entries;
     for (size_t i = 0; i < d->event_count; i++) {
         const bp_torch_event *event = &d->events[i];
-        if (bp_torch_is_mapping(event))
+        if (is_mapping(event))
             continue;
         bp_snapshot_event *out = &d->pool->events[d->pool->event_count++];
         *out = (bp_snapshot_event){.kind = event->action == BP_TORCH_ALLOC ? BP_EVENT_ACQUIRE : BP_EVENT_RELEASE,
@@ -435,14 +390,14 @@ static bp_status read_device(bp_torch_device *d, const bp_snapshot_at *root, con
     bp_snapshot_at segments = bp_snapshot_member(root, "segments");
     char name[32];
     snprintf(name, sizeof name, "cuda:%zu", d->number);
-    d->pool[0] = (bp_snapshot_pool){.allocator = "", .fingerprint = ""};
+    *d->pool = (bp_snapshot_pool){.allocator = "", .fingerprint = ""};
     BP_TRY(bp_snapshot_copy(d->reader, name, strlen(name), &d->pool->name));
     d->pool->device = d->pool->name;
     BP_TRY(read_trace(d, trace));
     BP_TRY(read_segments(d, &segments));
-    BP_TRY(torch_find_slabs(d));
+    BP_TRY(find_slabs(d));
     BP_TRY(find_requests(d));
-    return snapshot_torch_add_events(d);
+    return add_events(d);
 }
 
 bp_status bp_snapshot_read_torch(const bp_snapshot_at *root)
