@@ -85,57 +85,38 @@ static void last_component(const char *path, const char **start, size_t *bytes)
     *bytes = end - begin;
 }
 
-/* True for files that are called so in every model. */
-static bool is_common(const char *name, size_t bytes)
-{
-    static const char *const common[] = {"config.json", "model.safetensors", "model.safetensors.index.json"};
-    for (size_t i = 0; i < sizeof common / sizeof *common; i++) {
-        if (strlen(common[i]) == bytes && memcmp(name, common[i], bytes) == 0)
-            return true;
-    }
-    return false;
-}
-
-static size_t without_extension(const char *name, size_t bytes)
-{
-    static const char *const extensions[] = {".safetensors.index.json", ".safetensors", ".json"};
-    for (size_t i = 0; i < sizeof extensions / sizeof *extensions; i++) {
-        size_t tail = strlen(extensions[i]);
-        if (bytes > tail && memcmp(name + bytes - tail, extensions[i], tail) == 0)
-            return bytes - tail;
-    }
-    return bytes;
-}
-
-/* The name of a directory that the path names by "." or "..". */
-static bp_status name_of_place(const char *path, char **name)
-{
-    char *absolute = realpath(path, NULL);
-    if (absolute == NULL)
-        return errno == ENOMEM ? bp_fail_memory(strlen(path) + 1) : copy_bytes("model", 5, name);
-    const char *start;
-    size_t bytes;
-    last_component(absolute, &start, &bytes);
-    bp_status status = bytes > 0 ? copy_bytes(start, bytes, name) : copy_bytes("model", 5, name);
-    free(absolute);
-    return status;
-}
-
 static bp_status find_model_name(const char *path, char **name)
 {
+    static const char *const common[] = {"config.json", "model.safetensors", "model.safetensors.index.json"};
+    static const char *const extensions[] = {".safetensors.index.json", ".safetensors", ".json"};
     const char *start;
     size_t bytes;
     last_component(path, &start, &bytes);
-    if (bytes == 0 || (bytes <= 2 && memcmp(start, "..", bytes) == 0))
-        return name_of_place(path, name);
-    if (!is_common(start, bytes))
-        return copy_bytes(start, without_extension(start, bytes), name);
-    /* Not resolved to where a symbolic link leads: download caches keep files under their hashes. */
-    char *directory = NULL;
-    BP_TRY(bp_file_directory(path, &directory));
-    bp_status status = find_model_name(directory, name);
-    free(directory);
-    return status;
+    if (bytes == 0 || (bytes <= 2 && memcmp(start, "..", bytes) == 0)) { /* a directory by "." or ".." */
+        char *absolute = realpath(path, NULL);
+        if (absolute == NULL)
+            return errno == ENOMEM ? bp_fail_memory(strlen(path) + 1) : copy_bytes("model", 5, name);
+        last_component(absolute, &start, &bytes);
+        bp_status status = bytes > 0 ? copy_bytes(start, bytes, name) : copy_bytes("model", 5, name);
+        free(absolute);
+        return status;
+    }
+    for (size_t i = 0; i < sizeof common / sizeof *common; i++) {
+        if (strlen(common[i]) != bytes || memcmp(start, common[i], bytes) != 0)
+            continue;
+        /* Not resolved to where a symbolic link leads: download caches keep files under their hashes. */
+        char *directory = NULL;
+        BP_TRY(bp_file_directory(path, &directory));
+        bp_status status = find_model_name(directory, name);
+        free(directory);
+        return status;
+    }
+    for (size_t i = 0; i < sizeof extensions / sizeof *extensions; i++) {
+        size_t tail = strlen(extensions[i]);
+        if (bytes > tail && memcmp(start + bytes - tail, extensions[i], tail) == 0)
+            return copy_bytes(start, bytes - tail, name);
+    }
+    return copy_bytes(start, bytes, name);
 }
 
 bp_status bp_file_model_name(const char *path, char **name)

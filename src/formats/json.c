@@ -38,8 +38,6 @@ typedef struct parser {
     bool *not_numbers;    /* whether there are NaN, Infinity or -Infinity; NULL: refused */
 } parser;
 
-/* ---- errors ----------------------------------------------------------------------------------------------------------------- */
-
 /* "<origin>:<line>:<column>: ...", of the character at `where`. */
 __attribute__((format(printf, 3, 4))) static bp_status fail_at(const parser *p, const char *where, const char *format,
                                                                ...)
@@ -106,16 +104,6 @@ static int32_t read_hex(const char *at, const char *end)
     return value;
 }
 
-static char *put_utf8(char *to, uint32_t value)
-{
-    unsigned more = value < 0x80 ? 0 : value < 0x800 ? 1 : value < 0x10000 ? 2 : 3;
-    static const unsigned char first[] = {0, 0xC0, 0xE0, 0xF0};
-    *to++ = (char)(first[more] | value >> 6 * more);
-    while (more-- > 0)
-        *to++ = (char)(0x80 | (value >> 6 * more & 0x3F));
-    return to;
-}
-
 /* The escape behind the backslash at `*at`, which moves behind it; NULL where it is none. What it stands for is never longer. */
 static char *decode_escape(const char **at, const char *end, char *to)
 {
@@ -136,7 +124,14 @@ static char *decode_escape(const char **at, const char *end, char *to)
     } else if (value >= 0xDC00 && value < 0xE000) {
         value = -1;
     }
-    return value > 0 ? put_utf8(to, (uint32_t)value) : NULL; /* a name with NUL in it would be cut by its readers */
+    if (value <= 0) /* a name with NUL in it would be cut by its readers */
+        return NULL;
+    static const unsigned char first[] = {0, 0xC0, 0xE0, 0xF0};
+    unsigned more = value < 0x80 ? 0 : value < 0x800 ? 1 : value < 0x10000 ? 2 : 3;
+    *to++ = (char)(first[more] | value >> 6 * more);
+    while (more-- > 0)
+        *to++ = (char)(0x80 | (value >> 6 * more & 0x3F));
+    return to;
 }
 
 typedef struct string {
@@ -195,38 +190,6 @@ static bool skip_digits(parser *p)
     return any;
 }
 
-static bp_status make_integer(const parser *p, const char *begin, json_t **value)
-{
-    bool negative = *begin == '-', fits = true;
-    json_int_t number = 0;
-    for (const char *c = begin + negative; c < p->at; c++) {
-        int digit = negative ? '0' - *c : *c - '0';
-        fits = fits && !__builtin_mul_overflow(number, 10, &number) && !__builtin_add_overflow(number, digit, &number);
-    }
-    if (!fits)
-        return fail_at(p, begin, "too big integer '%.*s', more than 64 bits",
-                       (int)(p->at - begin < 40 ? p->at - begin : 40), begin);
-    *value = json_integer(number);
-    return *value != NULL ? BP_OK : bp_fail_memory(sizeof number);
-}
-
-/* strtod takes the decimal point of the process's locale. */
-static bp_status make_real(const parser *p, const char *begin, json_t **value)
-{
-    char digits[LONGEST_NUMBER + 8];
-    size_t length = (size_t)(p->at - begin);
-    memcpy(digits, begin, length);
-    digits[length] = '\0';
-    char *point = strchr(digits, '.');
-    if (point != NULL)
-        *point = *localeconv()->decimal_point;
-    double number = strtod(digits, NULL);
-    if (!isfinite(number))
-        return fail_at(p, begin, "too big number '%.40s'", digits);
-    *value = json_real(number);
-    return *value != NULL ? BP_OK : bp_fail_memory(sizeof number);
-}
-
 static bp_status parse_number(parser *p, json_t **value)
 {
     const char *begin = p->at;
@@ -255,7 +218,31 @@ static bp_status parse_number(parser *p, json_t **value)
     if (p->at - begin > LONGEST_NUMBER)
         return fail_at(p, begin, "a number of %zu characters, at most %d are read", (size_t)(p->at - begin),
                        LONGEST_NUMBER);
-    return real ? make_real(p, begin, value) : make_integer(p, begin, value);
+    if (real) {
+        char digits[LONGEST_NUMBER + 8];
+        size_t length = (size_t)(p->at - begin);
+        memcpy(digits, begin, length);
+        digits[length] = '\0';
+        char *point = strchr(digits, '.');
+        if (point != NULL) /* strtod takes the one of the process's locale */
+            *point = *localeconv()->decimal_point;
+        double number = strtod(digits, NULL);
+        if (!isfinite(number))
+            return fail_at(p, begin, "too big number '%.40s'", digits);
+        *value = json_real(number);
+        return *value != NULL ? BP_OK : bp_fail_memory(sizeof number);
+    }
+    bool negative = *begin == '-', fits = true;
+    json_int_t number = 0;
+    for (const char *c = begin + negative; c < p->at; c++) {
+        int digit = negative ? '0' - *c : *c - '0';
+        fits = fits && !__builtin_mul_overflow(number, 10, &number) && !__builtin_add_overflow(number, digit, &number);
+    }
+    if (!fits)
+        return fail_at(p, begin, "too big integer '%.*s', more than 64 bits",
+                       (int)(p->at - begin < 40 ? p->at - begin : 40), begin);
+    *value = json_integer(number);
+    return *value != NULL ? BP_OK : bp_fail_memory(sizeof number);
 }
 
 /* ---- values --------------------------------------------------------------------------------------------------------------------- */
@@ -269,7 +256,7 @@ static void skip_space(parser *p)
 }
 
 /* Goes to the next token and, if it is `byte`, behind it. */
-static bool json_parse_take(parser *p, char byte)
+static bool take(parser *p, char byte)
 {
     skip_space(p);
     if (p->at == p->end || *p->at != byte)
@@ -301,7 +288,7 @@ static bp_status parse_member(parser *p, json_t *object)
         json_object_getn(object, key.bytes, key.count) == NULL
             ? BP_OK
             : fail_at(p, where, "duplicate member \"%.*s\"", key.count < 60 ? (int)key.count : 60, key.bytes);
-    if (status == BP_OK && !json_parse_take(p, ':'))
+    if (status == BP_OK && !take(p, ':'))
         status = fail_expected(p, "':'");
     if (status == BP_OK)
         status = parse_value(p, &value);
@@ -310,14 +297,6 @@ static bp_status parse_member(parser *p, json_t *object)
         status = fail_made(p, where, key.count);
     free(key.decoded);
     return status;
-}
-
-static bp_status parse_element(parser *p, json_t *list)
-{
-    json_t *value = NULL;
-    BP_TRY(charge(p, ELEMENT_BYTES));
-    BP_TRY(parse_value(p, &value));
-    return json_array_append_new(list, value) == 0 ? BP_OK : bp_fail_memory(sizeof value);
 }
 
 /* An object, or a list: values in brackets with commas between them. */
@@ -331,12 +310,17 @@ static bp_status parse_values(parser *p, bool object, json_t **made)
     if (values == NULL)
         return bp_fail_memory(sizeof *values);
     p->depth++;
-    bool closed = json_parse_take(p, close);
+    bool closed = take(p, close);
     bp_status status = BP_OK;
     while (status == BP_OK && !closed) {
-        status = object ? parse_member(p, values) : parse_element(p, values);
-        closed = status == BP_OK && json_parse_take(p, close);
-        if (status == BP_OK && !closed && !json_parse_take(p, ','))
+        json_t *element = NULL;
+        status = object ? parse_member(p, values) : charge(p, ELEMENT_BYTES);
+        if (status == BP_OK && !object)
+            status = parse_value(p, &element);
+        if (status == BP_OK && !object && json_array_append_new(values, element) != 0)
+            status = bp_fail_memory(sizeof element);
+        closed = status == BP_OK && take(p, close);
+        if (status == BP_OK && !closed && !take(p, ','))
             status = fail_expected(p, object ? "',' or '}'" : "',' or ']'");
     }
     p->depth--;
@@ -347,29 +331,24 @@ static bp_status parse_values(parser *p, bool object, json_t **made)
     return status;
 }
 
-static bp_status parse_string(parser *p, json_t **value)
-{
-    const char *where = p->at;
-    string read = {0};
-    BP_TRY(charge(p, TEXT_BYTES));
-    BP_TRY(parse_text(p, &read));
-    p->taken += read.count;
-    errno = 0;
-    json_t *made = json_stringn(read.bytes, read.count);
-    bp_status status = made != NULL ? BP_OK : fail_made(p, where, read.count);
-    free(read.decoded);
-    *value = made;
-    return status;
-}
-
 static bp_status parse_value(parser *p, json_t **value)
 {
     skip_space(p);
     char first = p->at < p->end ? *p->at : '\0';
     if (first == '{' || first == '[')
         return parse_values(p, first == '{', value);
-    if (first == '"')
-        return parse_string(p, value);
+    if (first == '"') {
+        const char *where = p->at;
+        string read = {0};
+        BP_TRY(charge(p, TEXT_BYTES));
+        BP_TRY(parse_text(p, &read));
+        p->taken += read.count;
+        errno = 0;
+        *value = json_stringn(read.bytes, read.count);
+        bp_status status = *value != NULL ? BP_OK : fail_made(p, where, read.count);
+        free(read.decoded);
+        return status;
+    }
     if (p->not_numbers != NULL && (take_word(p, "NaN") || take_word(p, "Infinity") || take_word(p, "-Infinity"))) {
         *p->not_numbers = true;
         BP_TRY(charge(p, OBJECT_BYTES));
@@ -432,12 +411,6 @@ bp_json_at bp_json_element(const bp_json_at *list, size_t index)
     return (bp_json_at){json_array_get(list->value, index), list, NULL, index, list->origin};
 }
 
-static bool is_plain_key(const char *key)
-{
-    return strspn(key, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == strlen(key) &&
-           *key != '\0' && (*key < '0' || *key > '9');
-}
-
 /* Appends the path to `at` behind the `used` bytes that are there; returns the bytes then used. */
 static size_t append_path(const bp_json_at *at, char *path, size_t used)
 {
@@ -446,11 +419,13 @@ static size_t append_path(const bp_json_at *at, char *path, size_t used)
     used = append_path(at->outer, path, used);
     if (used >= PATH_BYTES)
         return used;
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789";
+    const char *key = at->key;
     size_t space = PATH_BYTES - used;
     int added;
-    if (at->key == NULL)
+    if (key == NULL)
         added = snprintf(path + used, space, "[%zu]", at->index);
-    else if (is_plain_key(at->key))
+    else if (*key != '\0' && strchr("0123456789", *key) == NULL && key[strspn(key, plain)] == '\0')
         added = snprintf(path + used, space, ".%.*s", BP_QUOTED, at->key);
     else
         added = snprintf(path + used, space, "[\"%.*s\"]", BP_QUOTED, at->key);

@@ -16,26 +16,6 @@
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-static void write_slab(bp_json_writer *w, const bp_plan_slab *slab)
-{
-    bp_json_add_object(w, NULL);
-    bp_json_add_text(w, "group", slab->group);
-    bp_json_add_number(w, "bytes", slab->bytes);
-    bp_json_end(w);
-}
-
-static void write_class(bp_json_writer *w, const bp_plan_class *c)
-{
-    bp_json_add_object(w, NULL);
-    bp_json_add_number(w, "slab", c->slab);
-    bp_json_add_text(w, "dtype", bp_dtype_name(c->dtype));
-    bp_json_add_number(w, "copies", c->copies);
-    bp_json_add_number(w, "offset", c->offset);
-    bp_json_add_number(w, "stride", c->stride);
-    bp_json_add_number(w, "bytes", c->bytes);
-    bp_json_end(w);
-}
-
 static void write_request(bp_json_writer *w, const bp_plan_request *r)
 {
     char name[32];
@@ -87,12 +67,25 @@ static void write_plan_document(bp_json_writer *w, const bp_plan_info *plan, con
     bp_json_add_flag(w, "optimal", plan->optimal);
     bp_json_end(w);
     bp_json_add_list(w, "slabs");
-    for (size_t i = 0; i < plan->slab_count; i++)
-        write_slab(w, &plan->slabs[i]);
+    for (size_t i = 0; i < plan->slab_count; i++) {
+        bp_json_add_object(w, NULL);
+        bp_json_add_text(w, "group", plan->slabs[i].group);
+        bp_json_add_number(w, "bytes", plan->slabs[i].bytes);
+        bp_json_end(w);
+    }
     bp_json_end(w);
     bp_json_add_list(w, "classes");
-    for (size_t i = 0; i < plan->class_count; i++)
-        write_class(w, &plan->classes[i]);
+    for (size_t i = 0; i < plan->class_count; i++) {
+        const bp_plan_class *c = &plan->classes[i];
+        bp_json_add_object(w, NULL);
+        bp_json_add_number(w, "slab", c->slab);
+        bp_json_add_text(w, "dtype", bp_dtype_name(c->dtype));
+        bp_json_add_number(w, "copies", c->copies);
+        bp_json_add_number(w, "offset", c->offset);
+        bp_json_add_number(w, "stride", c->stride);
+        bp_json_add_number(w, "bytes", c->bytes);
+        bp_json_end(w);
+    }
     bp_json_end(w);
     bp_json_add_list(w, "requests");
     for (size_t i = 0; i < plan->request_count; i++)
@@ -119,8 +112,6 @@ bp_status bp_plan_write(const bp_plan *plan, const char *path)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* Reads bucketpool.plan/1 back into a plan that has been validated and whose fingerprint is the one in the file. */
-
 #define MOST_BYTES ((uint64_t)INT64_MAX)
 
 static bp_status read_whole(const bp_json_at *object, const char *key, uint64_t least, uint64_t most, uint64_t *value)
@@ -129,7 +120,7 @@ static bp_status read_whole(const bp_json_at *object, const char *key, uint64_t 
     return bp_json_whole(&member, least, most, value);
 }
 
-static bp_status plan_read_name(const bp_json_at *object, const char *key, const char **name)
+static bp_status read_name(const bp_json_at *object, const char *key, const char **name)
 {
     bp_json_at member = bp_json_member(object, key);
     return bp_json_name(&member, name);
@@ -144,21 +135,13 @@ typedef struct contents {
     bp_plan_option *options;
 } contents;
 
-static void contents_finish(contents *c)
-{
-    free(c->slabs);
-    free(c->classes);
-    free(c->requests);
-    free(c->options);
-}
-
 static bp_status read_head(const bp_json_at *root, bp_plan_info *info)
 {
     uint64_t number = 0;
     const char *text = NULL;
     info->feasible = info->stable = 1;
-    BP_TRY(plan_read_name(root, "model", &info->model));
-    BP_TRY(plan_read_name(root, "policy", &text));
+    BP_TRY(read_name(root, "model", &info->model));
+    BP_TRY(read_name(root, "policy", &text));
     bp_json_at policy = bp_json_member(root, "policy");
     BP_TRY(bp_json_fail_at(&policy, bp_policy_parse(text, &info->policy)));
     if (info->policy == BP_POLICY_DYNAMIC)
@@ -185,7 +168,7 @@ static bp_status read_slab(const bp_json_at *at, void *element)
     static const char *const members[] = {"group", "bytes", NULL};
     bp_plan_slab *slab = element;
     BP_TRY(bp_json_expect_object(at, members));
-    BP_TRY(plan_read_name(at, "group", &slab->group));
+    BP_TRY(read_name(at, "group", &slab->group));
     return read_whole(at, "bytes", 0, MOST_BYTES, &slab->bytes);
 }
 
@@ -207,10 +190,27 @@ static bp_status read_class(const bp_json_at *at, void *element)
     return BP_OK;
 }
 
-/* A request without slab and offset has no memory: the schedule never uses it, or it has no bytes. */
-static bp_status read_address(const bp_json_at *at, bp_plan_request *r)
+static bp_status read_request(const bp_json_at *at, void *element)
 {
-    uint64_t slab = 0;
+    static const char *const members[] = {"unit",  "bucket",     "ordinal", "role",   "dtype",
+                                          "bytes", "used_bytes", "slab",    "offset", NULL};
+    bp_plan_request *r = element;
+    uint64_t ordinal = 0, slab = 0;
+    const char *role_name = NULL;
+    bp_role role = BP_ROLE_PARAM;
+    BP_TRY(bp_json_expect_object(at, members));
+    BP_TRY(read_name(at, "unit", &r->unit));
+    BP_TRY(read_name(at, "bucket", &r->bucket));
+    BP_TRY(read_whole(at, "ordinal", 0, UINT32_MAX, &ordinal));
+    BP_TRY(read_name(at, "role", &role_name));
+    bp_json_at role_at = bp_json_member(at, "role"), dtype_at = bp_json_member(at, "dtype");
+    BP_TRY(bp_json_fail_at(&role_at, bp_role_parse(role_name, &role)));
+    BP_TRY(bp_json_dtype(&dtype_at, &r->dtype));
+    BP_TRY(read_whole(at, "bytes", 0, MOST_BYTES, &r->bytes));
+    BP_TRY(read_whole(at, "used_bytes", 0, r->bytes, &r->used_bytes));
+    r->ordinal = (uint32_t)ordinal;
+    r->role = role;
+    /* A request without slab and offset has no memory: the schedule never uses it, or it has no bytes. */
     if (bp_json_member(at, "slab").value == NULL && bp_json_member(at, "offset").value == NULL)
         return BP_OK;
     r->placement = BP_PLACE_PLANNED;
@@ -219,34 +219,9 @@ static bp_status read_address(const bp_json_at *at, bp_plan_request *r)
     return read_whole(at, "offset", 0, MOST_BYTES, &r->offset);
 }
 
-static bp_status read_request(const bp_json_at *at, void *element)
-{
-    static const char *const members[] = {"unit",  "bucket",     "ordinal", "role",   "dtype",
-                                          "bytes", "used_bytes", "slab",    "offset", NULL};
-    bp_plan_request *r = element;
-    uint64_t ordinal = 0;
-    const char *role_name = NULL;
-    bp_role role = BP_ROLE_PARAM;
-    BP_TRY(bp_json_expect_object(at, members));
-    BP_TRY(plan_read_name(at, "unit", &r->unit));
-    BP_TRY(plan_read_name(at, "bucket", &r->bucket));
-    BP_TRY(read_whole(at, "ordinal", 0, UINT32_MAX, &ordinal));
-    BP_TRY(plan_read_name(at, "role", &role_name));
-    bp_json_at role_at = bp_json_member(at, "role"), dtype_at = bp_json_member(at, "dtype");
-    BP_TRY(bp_json_fail_at(&role_at, bp_role_parse(role_name, &role)));
-    BP_TRY(bp_json_dtype(&dtype_at, &r->dtype));
-    BP_TRY(read_whole(at, "bytes", 0, MOST_BYTES, &r->bytes));
-    BP_TRY(read_whole(at, "used_bytes", 0, r->bytes, &r->used_bytes));
-    r->ordinal = (uint32_t)ordinal;
-    r->role = role;
-    return read_address(at, r);
-}
-
-typedef bp_status read_element(const bp_json_at *at, void *element);
-
 /* A member of the document that is a list, as an array. */
-static bp_status plan_read_list(const bp_json_at *root, const char *key, size_t element_bytes, read_element *read,
-                                void *array, size_t *count)
+static bp_status read_list(const bp_json_at *root, const char *key, size_t element_bytes,
+                           bp_status (*read)(const bp_json_at *at, void *element), void *array, size_t *count)
 {
     bp_json_at list = bp_json_member(root, key);
     BP_TRY(bp_json_expect_list(&list));
@@ -263,8 +238,24 @@ static bp_status plan_read_list(const bp_json_at *root, const char *key, size_t 
     return BP_OK;
 }
 
-static bp_status read_options(const bp_json_at *root, contents *c)
+static bp_status read_contents(const bp_json_at *root, contents *c)
 {
+    static const char *const members[] = {"format", "model", "options", "policy",   "copies",      "alignment", "bytes",
+                                          "bound",  "slabs", "classes", "requests", "fingerprint", NULL};
+    const char *format = NULL;
+    BP_TRY(bp_json_expect_object(root, NULL));
+    BP_TRY(read_name(root, "format", &format));
+    bp_json_at format_at = bp_json_member(root, "format");
+    if (strcmp(format, "bucketpool.plan/1") != 0)
+        return bp_json_fail(&format_at, "expected \"bucketpool.plan/1\", got \"%.*s\"", BP_QUOTED, format);
+    BP_TRY(bp_json_expect_object(root, members));
+    BP_TRY(read_head(root, &c->info));
+    BP_TRY(read_list(root, "slabs", sizeof *c->slabs, read_slab, &c->slabs, &c->info.slab_count));
+    BP_TRY(read_list(root, "classes", sizeof *c->classes, read_class, &c->classes, &c->info.class_count));
+    BP_TRY(read_list(root, "requests", sizeof *c->requests, read_request, &c->requests, &c->info.request_count));
+    bp_json_at list = bp_json_member(root, "requests");
+    if (c->info.request_count == 0)
+        return bp_json_fail(&list, "expected at least one request, got none");
     bp_json_at options = bp_json_member(root, "options");
     BP_TRY(bp_json_expect_object(&options, NULL));
     size_t n = json_object_size(options.value);
@@ -283,55 +274,29 @@ static bp_status read_options(const bp_json_at *root, contents *c)
     return BP_OK;
 }
 
-static bp_status read_contents(const bp_json_at *root, contents *c)
-{
-    static const char *const members[] = {"format", "model", "options", "policy",   "copies",      "alignment", "bytes",
-                                          "bound",  "slabs", "classes", "requests", "fingerprint", NULL};
-    const char *format = NULL;
-    BP_TRY(bp_json_expect_object(root, NULL));
-    BP_TRY(plan_read_name(root, "format", &format));
-    bp_json_at format_at = bp_json_member(root, "format");
-    if (strcmp(format, "bucketpool.plan/1") != 0)
-        return bp_json_fail(&format_at, "expected \"bucketpool.plan/1\", got \"%.*s\"", BP_QUOTED, format);
-    BP_TRY(bp_json_expect_object(root, members));
-    BP_TRY(read_head(root, &c->info));
-    BP_TRY(plan_read_list(root, "slabs", sizeof *c->slabs, read_slab, &c->slabs, &c->info.slab_count));
-    BP_TRY(plan_read_list(root, "classes", sizeof *c->classes, read_class, &c->classes, &c->info.class_count));
-    BP_TRY(plan_read_list(root, "requests", sizeof *c->requests, read_request, &c->requests, &c->info.request_count));
-    bp_json_at list = bp_json_member(root, "requests");
-    if (c->info.request_count == 0)
-        return bp_json_fail(&list, "expected at least one request, got none");
-    return read_options(root, c);
-}
-
-/* The slabs are all that a plan allocates. */
-static bp_status plan_read_check_bytes(const bp_json_at *root, const bp_plan_info *info)
+/* Refuses a plan that was edited, cut or mixed up: the slabs are all that it allocates, and its fingerprint is the one that it was written
+ * with. */
+static bp_status check_unchanged(const bp_json_at *root, const bp_plan_info *info, const bp_plan *plan)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < info->slab_count && bp_add_u64(sum, info->slabs[i].bytes, &sum); i++)
         ;
-    bp_json_at at = bp_json_member(root, "bytes");
+    bp_json_at bytes = bp_json_member(root, "bytes"), fingerprint = bp_json_member(root, "fingerprint");
     if (sum != info->bytes)
-        return bp_json_fail(&at, "is %llu, but the slabs have %llu bytes", (unsigned long long)info->bytes,
+        return bp_json_fail(&bytes, "is %llu, but the slabs have %llu bytes", (unsigned long long)info->bytes,
                             (unsigned long long)sum);
-    return BP_OK;
-}
-
-/* A plan that was edited, cut or mixed up no longer has the fingerprint that it was written with. */
-static bp_status compare_fingerprint(const bp_json_at *root, const bp_plan *plan)
-{
     const char *written = NULL;
     char computed[BP_FINGERPRINT_CHARS];
-    BP_TRY(plan_read_name(root, "fingerprint", &written));
+    BP_TRY(bp_json_name(&fingerprint, &written));
     BP_TRY(bp_plan_fingerprint(plan, computed));
-    bp_json_at at = bp_json_member(root, "fingerprint");
     if (strcmp(written, computed) != 0)
-        return bp_json_fail(&at, "is %.16s..., but the requests have %.16s...: the plan was changed after it was made",
+        return bp_json_fail(&fingerprint,
+                            "is %.16s..., but the requests have %.16s...: the plan was changed after it was made",
                             written, computed);
     return BP_OK;
 }
 
-static bp_status plan_read_make_plan(const bp_json_at *root, contents *c, bp_plan **plan)
+static bp_status make_plan(const bp_json_at *root, contents *c, bp_plan **plan)
 {
     c->info.slabs = c->slabs;
     c->info.classes = c->classes;
@@ -342,25 +307,13 @@ static bp_status plan_read_make_plan(const bp_json_at *root, contents *c, bp_pla
     if (status == BP_ERR_MISMATCH)
         status = bp_fail_at(root->origin, BP_ERR_INVALID_ARGUMENT); /* the file contradicts itself: malformed */
     if (status == BP_OK)
-        status = plan_read_check_bytes(root, &c->info);
-    if (status == BP_OK)
-        status = compare_fingerprint(root, read);
+        status = check_unchanged(root, &c->info, read);
     if (status != BP_OK) {
         bp_plan_destroy(&read);
         return status;
     }
     *plan = read;
     return BP_OK;
-}
-
-static bp_status plan_read_document(const bp_json_at *root, bp_plan **plan)
-{
-    contents c = {0};
-    bp_status status = read_contents(root, &c);
-    if (status == BP_OK)
-        status = plan_read_make_plan(root, &c, plan);
-    contents_finish(&c);
-    return status;
 }
 
 bp_status bp_plan_parse(const char *text, size_t bytes, const char *origin, bp_plan **plan)
@@ -370,7 +323,14 @@ bp_status bp_plan_parse(const char *text, size_t bytes, const char *origin, bp_p
     json_t *document = NULL;
     BP_TRY(bp_json_parse(text, bytes, origin, NULL, &document));
     bp_json_at root = bp_json_root(document, origin);
-    bp_status status = plan_read_document(&root, plan);
+    contents c = {0};
+    bp_status status = read_contents(&root, &c);
+    if (status == BP_OK)
+        status = make_plan(&root, &c, plan);
+    free(c.slabs);
+    free(c.classes);
+    free(c.requests);
+    free(c.options);
     json_decref(document);
     return status;
 }

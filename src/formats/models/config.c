@@ -41,7 +41,7 @@ typedef struct published {
     kept_list *lists;
 } published;
 
-static bp_status config_read_list(published *from, const json_t *list, bp_arch_entry *entry)
+static bp_status read_list(published *from, const json_t *list, bp_arch_entry *entry)
 {
     size_t count = json_array_size(list), wholes = 0, strings = 0;
     for (size_t i = 0; i < count; i++) {
@@ -81,23 +81,6 @@ static bp_value int_value(int64_t number)
     return (bp_value){.kind = BP_VALUE_INT, .number = number};
 }
 
-static bp_status read_value(published *from, const json_t *value, bp_arch_entry *entry)
-{
-    if (json_is_null(value))
-        entry->is_null = true;
-    else if (is_whole(value))
-        entry->value = int_value(whole_value(value));
-    else if (json_is_string(value))
-        entry->value = text_value(json_string_value(value));
-    else if (json_is_array(value))
-        return config_read_list(from, value, entry);
-    else if (json_is_object(value) && json_object_size(value) == 0)
-        snprintf(entry->unusable, sizeof entry->unusable, "an empty object, NaN or Infinity");
-    else
-        bp_json_describe(value, entry->unusable);
-    return BP_OK;
-}
-
 /* Members of an object go by "object.member", and their number by "object.#". */
 static bp_status find_in(published *from, const json_t *object, const char *key, size_t length, bp_arch_entry *entry,
                          bool *found)
@@ -118,7 +101,21 @@ static bp_status find_in(published *from, const json_t *object, const char *key,
             value = NULL;
     }
     *found = value != NULL;
-    return value != NULL ? read_value(from, value, entry) : BP_OK;
+    if (value == NULL)
+        return BP_OK;
+    if (json_is_null(value))
+        entry->is_null = true;
+    else if (is_whole(value))
+        entry->value = int_value(whole_value(value));
+    else if (json_is_string(value))
+        entry->value = text_value(json_string_value(value));
+    else if (json_is_array(value))
+        return read_list(from, value, entry);
+    else if (json_is_object(value) && json_object_size(value) == 0)
+        snprintf(entry->unusable, sizeof entry->unusable, "an empty object, NaN or Infinity");
+    else
+        bp_json_describe(value, entry->unusable);
+    return BP_OK;
 }
 
 static bool is_key(const char *key, size_t length, const char *name)
@@ -140,15 +137,6 @@ static bp_status find_value(void *context, const char *key, size_t length, bp_ar
     return *found || from->text == from->whole ? BP_OK : find_in(from, from->whole, key, length, entry, found);
 }
 
-static void finish_published(published *from)
-{
-    while (from->lists != NULL) {
-        kept_list *next = from->lists->next;
-        free(from->lists);
-        from->lists = next;
-    }
-}
-
 /* The member of the text part, else of the whole; null is absent. */
 static bp_json_at find_member(const bp_json_at *text, const bp_json_at *whole, const char *key)
 {
@@ -158,17 +146,6 @@ static bp_json_at find_member(const bp_json_at *text, const bp_json_at *whole, c
     if (json_is_null(found.value))
         found.value = NULL;
     return found;
-}
-
-static bp_status choose_dtype(const bp_json_at *text, const bp_json_at *whole, bp_dtype asked, bp_dtype *dtype)
-{
-    *dtype = asked != BP_DTYPE_NONE ? asked : BP_DTYPE_BF16;
-    if (asked != BP_DTYPE_NONE)
-        return BP_OK;
-    bp_json_at named = find_member(text, whole, "torch_dtype");
-    if (named.value == NULL)
-        named = find_member(text, whole, "dtype");
-    return named.value == NULL ? BP_OK : bp_json_dtype(&named, dtype);
 }
 
 /* ---- multimodal configurations ---------------------------------------------------------------------------------- */
@@ -257,9 +234,11 @@ static bp_status note_other_parts(const json_t *whole, bool wrapped, bp_model *m
     return bp_model_add_note(model, note);
 }
 
-static bp_status convert(const bp_json_at *text, const bp_json_at *whole, const bp_reader_options *options,
-                         bp_model **model)
+bp_status bp_config_from_json(json_t *document, const char *origin, const bp_reader_options *options, bp_model **model)
 {
+    bp_json_at root = bp_json_root(document, origin), part = bp_json_member(&root, "text_config");
+    const bp_json_at *whole = &root, *text = json_is_object(part.value) ? &part : &root;
+    BP_TRY(bp_json_expect_object(whole, NULL));
     bp_json_at type = find_member(text, whole, "model_type");
     published from = {.text = text->value, .whole = whole->value, .tie = -1};
     if (type.value == NULL)
@@ -267,8 +246,12 @@ static bp_status convert(const bp_json_at *text, const bp_json_at *whole, const 
     BP_TRY(bp_json_name(&type, &from.model_type));
     if (from.text != from.whole)
         from.tie = wrapper_tie(from.whole, from.text);
-    bp_dtype dtype = BP_DTYPE_NONE;
-    BP_TRY(choose_dtype(text, whole, options->dtype, &dtype));
+    bp_dtype dtype = options->dtype != BP_DTYPE_NONE ? options->dtype : BP_DTYPE_BF16;
+    bp_json_at named = find_member(text, whole, "torch_dtype");
+    if (named.value == NULL)
+        named = find_member(text, whole, "dtype");
+    if (options->dtype == BP_DTYPE_NONE && named.value != NULL)
+        BP_TRY(bp_json_dtype(&named, &dtype));
     char *name = NULL;
     BP_TRY(bp_reader_choose_name(options, NULL, whole->origin, &name));
     bp_model *made = NULL;
@@ -280,19 +263,12 @@ static bp_status convert(const bp_json_at *text, const bp_json_at *whole, const 
         *model = made;
     else
         bp_model_destroy(&made);
-    finish_published(&from);
+    for (kept_list *list = from.lists, *next; list != NULL; list = next) {
+        next = list->next;
+        free(list);
+    }
     free(name);
     return status;
-}
-
-bp_status bp_config_from_json(json_t *document, const char *origin, const bp_reader_options *options, bp_model **model)
-{
-    bp_json_at whole = bp_json_root(document, origin);
-    BP_TRY(bp_json_expect_object(&whole, NULL));
-    bp_json_at text = bp_json_member(&whole, "text_config");
-    if (!json_is_object(text.value))
-        text = whole;
-    return convert(&text, &whole, options, model);
 }
 
 bp_status bp_config_parse(const char *text, size_t bytes, const char *origin, const bp_reader_options *options,

@@ -63,8 +63,6 @@ bp_status bp_reader_hand_over(bp_status status, const char *origin, bp_model *re
 
 /* ---- by the kind of a path --------------------------------------------------------------------------------------- */
 
-/* Reads a model by the kind of its path. */
-
 static bool is_units(const json_t *document)
 {
     const char *format = json_string_value(json_object_get(document, "format"));
@@ -108,19 +106,6 @@ static bp_status read_json(const char *path, const bp_reader_options *options, b
     return status;
 }
 
-/* A directory is read by its configuration. One that cannot be read is an error: safetensors say less. */
-static bp_status read_directory(const char *path, const bp_reader_options *options, bp_model **model)
-{
-    char *config = NULL;
-    bool exists = false;
-    BP_TRY(bp_file_join(path, "config.json", &config));
-    bp_status status = bp_file_exists(config, &exists);
-    if (status == BP_OK)
-        status = exists ? read_json(config, options, model) : bp_safetensors_read(path, options, model);
-    free(config);
-    return status;
-}
-
 bp_status bp_model_read(const char *path, const bp_reader_options *options, bp_model **model)
 {
     if (path == NULL || model == NULL)
@@ -129,8 +114,16 @@ bp_status bp_model_read(const char *path, const bp_reader_options *options, bp_m
     BP_TRY(bp_reader_options_take(options, &taken));
     bool is_directory = false;
     BP_TRY(bp_file_is_directory(path, &is_directory));
-    if (is_directory)
-        return read_directory(path, &taken, model);
+    if (is_directory) { /* by its configuration. One that cannot be read is an error: safetensors say less. */
+        char *config = NULL;
+        bool exists = false;
+        BP_TRY(bp_file_join(path, "config.json", &config));
+        bp_status status = bp_file_exists(config, &exists);
+        if (status == BP_OK)
+            status = exists ? read_json(config, &taken, model) : bp_safetensors_read(path, &taken, model);
+        free(config);
+        return status;
+    }
     if (bp_has_suffix(path, ".safetensors") || bp_has_suffix(path, ".safetensors.index.json"))
         return bp_safetensors_read(path, &taken, model);
     return read_json(path, &taken, model);
