@@ -1,4 +1,4 @@
-/* Models of published configurations: the interface between the tables of families (architecture.h) and the reader of config.json. Other
+/* Models of published configurations: the interface between the tables of families (families/families.h) and the reader of config.json. Other
  * libraries of ours use it (version node BUCKETPOOL_PRIVATE); it is not installed. */
 #ifndef BP_MODEL_ARCH_CONFIG_H
 #define BP_MODEL_ARCH_CONFIG_H

@@ -1,7 +1,5 @@
 /* Turns a family's table and a configuration into a model: compiles the table's expressions once, reads the fields, then
  * walks the layers. */
-#include "model/architecture.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +7,7 @@
 #include "core/memory.h"
 #include "model/arch_config.h"
 #include "model/expression.h"
+#include "model/families/families.h"
 #include "model/model.h"
 
 /* More is a hostile file, not a model: it would take minutes and gigabytes to refuse it later. */

@@ -298,35 +298,6 @@ static bp_status evaluate_element(const evaluation *e, const node *n, bp_value *
     return BP_OK;
 }
 
-/* Equality of two texts or two numbers; `in` is equality with any entry of a list of numbers. */
-static bp_status evaluate_equality(const evaluation *e, const node *n, bool *equal)
-{
-    bp_value a, b;
-    BP_TRY(evaluate(e, n->operand[0], &a));
-    BP_TRY(evaluate(e, n->operand[1], &b));
-    *equal = false;
-    if (n->op == OP_IN) {
-        for (size_t i = 0; b.kind == BP_VALUE_INTS && a.kind == BP_VALUE_INT && i < b.length; i++)
-            *equal |= b.numbers[i] == a.number;
-    } else if (a.kind == BP_VALUE_TEXT && b.kind == BP_VALUE_TEXT) {
-        *equal = a.length == b.length && memcmp(a.text, b.text, a.length) == 0;
-    } else if (a.kind == BP_VALUE_INT && b.kind == BP_VALUE_INT) {
-        *equal = a.number == b.number;
-    }
-    return BP_OK;
-}
-
-static bp_status fail_rest(const evaluation *e, const node *n, int64_t a, int64_t b)
-{
-    const node *left = &e->expression->nodes[n->operand[0]], *right = &e->expression->nodes[n->operand[1]];
-    if (left->op == OP_FIELD && right->op == OP_FIELD)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "field \"%s\" is %lld, expected a multiple of field \"%s\", which is %lld",
-                       label(e, left->operand[0]), (long long)a, label(e, right->operand[0]), (long long)b);
-    return bp_fail(BP_ERR_INVALID_ARGUMENT, "\"%s\": %lld is no multiple of %lld", e->expression->source, (long long)a,
-                   (long long)b);
-}
-
 static bp_status evaluate_arithmetic(const evaluation *e, const node *n, int64_t *result)
 {
     int64_t a, b;
@@ -345,8 +316,15 @@ static bp_status evaluate_arithmetic(const evaluation *e, const node *n, int64_t
         if (b <= 0 || a < 0)
             return bp_fail(BP_ERR_INVALID_ARGUMENT, "\"%s\": %lld cannot be divided by %lld", e->expression->source,
                            (long long)a, (long long)b);
-        if (n->op == OP_DIVIDE && a % b != 0)
-            return fail_rest(e, n, a, b);
+        if (n->op == OP_DIVIDE && a % b != 0) {
+            const node *left = &e->expression->nodes[n->operand[0]], *right = &e->expression->nodes[n->operand[1]];
+            if (left->op == OP_FIELD && right->op == OP_FIELD)
+                return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                               "field \"%s\" is %lld, expected a multiple of field \"%s\", which is %lld",
+                               label(e, left->operand[0]), (long long)a, label(e, right->operand[0]), (long long)b);
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "\"%s\": %lld is no multiple of %lld", e->expression->source,
+                           (long long)a, (long long)b);
+        }
         *result = n->op == OP_REMAINDER ? a % b : a / b + (n->op == OP_CEIL && a % b != 0);
     }
     if (overflow)
@@ -357,20 +335,18 @@ static bp_status evaluate_arithmetic(const evaluation *e, const node *n, int64_t
 static bp_status evaluate(const evaluation *e, int index, bp_value *value)
 {
     const node *n = &e->expression->nodes[index];
+    bp_value a, b;
     int64_t number = 0;
-    bool truth;
+    bool truth = false;
     switch (n->op) {
     case OP_NUMBER: number = n->number; break;
     case OP_TEXT: *value = (bp_value){.kind = BP_VALUE_TEXT, .text = n->text, .length = n->length}; return BP_OK;
     case OP_FIELD: *value = e->scope->values[n->operand[0]]; return BP_OK;
     case OP_ELEMENT: return evaluate_element(e, n, value);
     case OP_HAS:
-        BP_TRY(evaluate(e, n->operand[0], value));
-        number = value->kind != BP_VALUE_MISSING;
-        break;
     case OP_COUNT:
-        BP_TRY(evaluate(e, n->operand[0], value));
-        number = (int64_t)value->length;
+        BP_TRY(evaluate(e, n->operand[0], &a));
+        number = n->op == OP_HAS ? a.kind != BP_VALUE_MISSING : (int64_t)a.length;
         break;
     case OP_CHOOSE:
         BP_TRY(evaluate_number(e, n->operand[0], &number));
@@ -394,7 +370,16 @@ static bp_status evaluate(const evaluation *e, int index, bp_value *value)
     case OP_EQUAL:
     case OP_DIFFERENT:
     case OP_IN:
-        BP_TRY(evaluate_equality(e, n, &truth));
+        BP_TRY(evaluate(e, n->operand[0], &a));
+        BP_TRY(evaluate(e, n->operand[1], &b));
+        if (n->op == OP_IN) { /* equality with any entry of a list of numbers */
+            for (size_t i = 0; b.kind == BP_VALUE_INTS && a.kind == BP_VALUE_INT && i < b.length; i++)
+                truth |= b.numbers[i] == a.number;
+        } else if (a.kind == BP_VALUE_TEXT && b.kind == BP_VALUE_TEXT) {
+            truth = a.length == b.length && memcmp(a.text, b.text, a.length) == 0;
+        } else if (a.kind == BP_VALUE_INT && b.kind == BP_VALUE_INT) {
+            truth = a.number == b.number;
+        }
         number = truth != (n->op == OP_DIFFERENT);
         break;
     default: BP_TRY(evaluate_arithmetic(e, n, &number)); break;

@@ -54,18 +54,6 @@ typedef struct name_parts {
     const char *kind; /* ".weight" or ".bias" */
 } name_parts;
 
-static bool split_name(const char *name, name_parts *parts)
-{
-    const char *kind = strrchr(name, '.');
-    if (kind == NULL || (strcmp(kind, ".weight") != 0 && strcmp(kind, ".bias") != 0))
-        return false;
-    const char *leaf = kind;
-    while (leaf > name && leaf[-1] != '.')
-        leaf--;
-    *parts = (name_parts){(size_t)(leaf - name), (size_t)(kind - leaf), kind};
-    return true;
-}
-
 /* How far apart the parameters of one module may have been added. A bound keeps the pass linear on hostile models. */
 #define MODULE_REACH 256
 
@@ -105,10 +93,13 @@ typedef enum fusion_result { FUSION_NONE, FUSION_FIRST, FUSION_ABSORBED } fusion
 /* Tells if `p` begins a fused parameter (which is then *fused, named in `name`), was absorbed by one, or stays alone. */
 static fusion_result fuse(const bp_model *model, const bp_parameter *p, bp_parameter *fused, char name[MOST_NAME])
 {
-    name_parts parts;
-    if (p->dims == 0 || strlen(p->name) >= MOST_NAME - MOST_LEAF || !split_name(p->name, &parts))
+    const char *kind = strrchr(p->name, '.'), *leaf = kind;
+    if (p->dims == 0 || strlen(p->name) >= MOST_NAME - MOST_LEAF || kind == NULL ||
+        (strcmp(kind, ".weight") != 0 && strcmp(kind, ".bias") != 0))
         return FUSION_NONE;
-    const char *leaf = p->name + parts.module_length;
+    while (leaf > p->name && leaf[-1] != '.')
+        leaf--;
+    const name_parts parts = {(size_t)(leaf - p->name), (size_t)(kind - leaf), kind};
     for (size_t f = 0; f < sizeof fusions / sizeof *fusions; f++) {
         int own = -1;
         for (int i = 0; i < MOST_SOURCES && fusions[f].sources[i] != NULL; i++) {
@@ -211,25 +202,19 @@ bp_status bp_model_with_layout(const bp_model *model, bp_layout layout, bp_model
     return BP_OK;
 }
 
-/* ---- sharding ---------------------------------------------------------------------------------------------------- */
+/* ---- the part of one rank under tensor and expert parallelism ----------------------------------------------------- */
 
-/* The part of one rank under tensor and expert parallelism. */
-
-static bp_status split_tensor(bp_parameter *p, uint32_t tp)
+static bp_status shard_parameter(bp_parameter *p, uint32_t tp, uint32_t ep)
 {
-    if (p->tp_dim < 0)
-        return BP_OK;
-    uint64_t parts = p->tp_parts != 0 ? p->tp_parts : p->shape[p->tp_dim];
-    if (parts % tp != 0 || p->shape[p->tp_dim] % tp != 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "tp %u does not divide the %llu parts that parameter %s splits into",
-                       tp, (unsigned long long)parts, p->name);
-    p->shape[p->tp_dim] /= tp;
-    p->tp_parts = (uint32_t)(p->tp_parts / tp);
-    return BP_OK;
-}
-
-static bp_status split_experts(bp_parameter *p, uint32_t ep)
-{
+    if (p->tp_dim >= 0) {
+        uint64_t parts = p->tp_parts != 0 ? p->tp_parts : p->shape[p->tp_dim];
+        if (parts % tp != 0 || p->shape[p->tp_dim] % tp != 0)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "tp %u does not divide the %llu parts that parameter %s splits into", tp,
+                           (unsigned long long)parts, p->name);
+        p->shape[p->tp_dim] /= tp;
+        p->tp_parts = (uint32_t)(p->tp_parts / tp);
+    }
     uint64_t experts = p->flags & BP_PARAMETER_EXPERT_COPIES ? p->copies
                        : p->expert_dim >= 0                  ? p->shape[p->expert_dim]
                                                              : ep;
@@ -260,9 +245,7 @@ bp_status bp_model_shard(const bp_model *model, uint32_t tp, uint32_t ep, bp_mod
     bp_status status = BP_OK;
     for (size_t i = 0; status == BP_OK && i < model->parameter_count; i++) {
         bp_parameter p = model->parameters[i];
-        status = split_tensor(&p, tp);
-        if (status == BP_OK)
-            status = split_experts(&p, ep);
+        status = shard_parameter(&p, tp, ep);
         if (status == BP_OK)
             status = bp_model_add_parameter(local, &p);
     }

@@ -45,7 +45,7 @@ static void publish(bp_model *model)
 }
 
 /* Arrays may move: also where the call that asked for room fails later, the view shows them where they are. */
-static bp_status model_make_room(bp_model *model, void **array, size_t *capacity, size_t count, size_t element_bytes)
+static bp_status make_room(bp_model *model, void **array, size_t *capacity, size_t count, size_t element_bytes)
 {
     bp_status status = bp_grow_array(array, capacity, count, element_bytes);
     publish(model);
@@ -97,11 +97,10 @@ bp_status bp_model_add_unit(bp_model *model, const char *name, int32_t parent, u
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "unit \"%s\": parent %d is not an earlier unit", name, parent);
     if (model->unit_count >= INT32_MAX)
         return bp_fail(BP_ERR_OVERFLOW, "more than %d units", INT32_MAX);
-    BP_TRY(
-        model_make_room(model, (void **)&model->units, &model->unit_capacity, model->unit_count, sizeof *model->units));
+    BP_TRY(make_room(model, (void **)&model->units, &model->unit_capacity, model->unit_count, sizeof *model->units));
     if (!model->order_is_set && parent == BP_OUTSIDE)
-        BP_TRY(model_make_room(model, (void **)&model->order, &model->order_capacity, model->order_count,
-                               sizeof *model->order));
+        BP_TRY(
+            make_room(model, (void **)&model->order, &model->order_capacity, model->order_count, sizeof *model->order));
     bp_unit *added = &model->units[model->unit_count];
     BP_TRY(bp_strings_add(&model->strings, name, &added->name));
     added->parent = parent;
@@ -145,33 +144,26 @@ uint64_t bp_parameter_numel(const bp_parameter *parameter)
     return numel;
 }
 
-static bp_status check_parameter(const bp_model *model, const bp_parameter *p)
-{
-    BP_TRY(check_unit(model, "parameter", p->name, p->unit));
-    if (bp_dtype_bits(p->dtype) == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": %d is no dtype", p->name, (int)p->dtype);
-    if (p->dims > BP_MAX_DIMS)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": %u dimensions, at most %d are supported", p->name,
-                       p->dims, BP_MAX_DIMS);
-    if (p->tp_dim >= (int32_t)p->dims || p->expert_dim >= (int32_t)p->dims)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": splits dimension %d of %u", p->name,
-                       p->tp_dim > p->expert_dim ? p->tp_dim : p->expert_dim, p->dims);
-    if (p->copies > BP_MAX_COPIES)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": %u copies, at most %d are supported", p->name,
-                       p->copies, BP_MAX_COPIES);
-    if (p->copies > 1 && strchr(p->name, '*') == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": %u copies need a '*' in the name", p->name,
-                       p->copies);
-    return BP_OK;
-}
-
 bp_status bp_model_add_parameter(bp_model *model, const bp_parameter *parameter)
 {
     bp_parameter p = default_parameter;
     BP_TRY(bp_struct_read("bp_model_add_parameter", parameter, false, &p, sizeof p));
     if (model == NULL || p.name == NULL || *p.name == '\0')
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_add_parameter: a parameter needs a model and a name");
-    BP_TRY(check_parameter(model, &p));
+    BP_TRY(check_unit(model, "parameter", p.name, p.unit));
+    if (bp_dtype_bits(p.dtype) == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": %d is no dtype", p.name, (int)p.dtype);
+    if (p.dims > BP_MAX_DIMS)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": %u dimensions, at most %d are supported", p.name,
+                       p.dims, BP_MAX_DIMS);
+    if (p.tp_dim >= (int32_t)p.dims || p.expert_dim >= (int32_t)p.dims)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": splits dimension %d of %u", p.name,
+                       p.tp_dim > p.expert_dim ? p.tp_dim : p.expert_dim, p.dims);
+    if (p.copies > BP_MAX_COPIES)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": %u copies, at most %d are supported", p.name,
+                       p.copies, BP_MAX_COPIES);
+    if (p.copies > 1 && strchr(p.name, '*') == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": %u copies need a '*' in the name", p.name, p.copies);
     if (p.copies == 0)
         p.copies = 1;
     uint64_t numel = p.copies;
@@ -182,8 +174,8 @@ bp_status bp_model_add_parameter(bp_model *model, const bp_parameter *parameter)
             return bp_fail(BP_ERR_OVERFLOW, "parameter \"%s\": the product of its dimensions does not fit 64 bits",
                            p.name);
     }
-    BP_TRY(model_make_room(model, (void **)&model->parameters, &model->parameter_capacity, model->parameter_count,
-                           sizeof *model->parameters));
+    BP_TRY(make_room(model, (void **)&model->parameters, &model->parameter_capacity, model->parameter_count,
+                     sizeof *model->parameters));
     BP_TRY(bp_strings_add(&model->strings, p.name, &p.name));
     BP_TRY(add_to_totals(model, "parameter", p.name, numel, bp_dtype_bits(p.dtype), p.flags & BP_PARAMETER_PREDICTION));
     model->parameters[model->parameter_count++] = p;
@@ -204,8 +196,8 @@ bp_status bp_model_add_bucket(bp_model *model, const bp_given_bucket *bucket)
     if (b.padded_numel != 0 && b.padded_numel < b.numel)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bucket \"%s\": padded_numel %llu is smaller than numel %llu", name,
                        (unsigned long long)b.padded_numel, (unsigned long long)b.numel);
-    BP_TRY(model_make_room(model, (void **)&model->buckets, &model->bucket_capacity, model->bucket_count,
-                           sizeof *model->buckets));
+    BP_TRY(make_room(model, (void **)&model->buckets, &model->bucket_capacity, model->bucket_count,
+                     sizeof *model->buckets));
     if (b.name != NULL)
         BP_TRY(bp_strings_add(&model->strings, b.name, &b.name));
     uint64_t padding = b.padded_numel > b.numel ? b.padded_numel - b.numel : 0;
@@ -230,8 +222,8 @@ bp_status bp_model_add_event(bp_model *model, const bp_model_event *event)
     if (e.lane >= BP_LANE_COUNT && e.lane != BP_MODEL_EVENT_NO_LANE)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "event %zu: lane %u, there are %u", model->event_count, e.lane,
                        BP_LANE_COUNT);
-    BP_TRY(model_make_room(model, (void **)&model->events, &model->event_capacity, model->event_count,
-                           sizeof *model->events));
+    BP_TRY(
+        make_room(model, (void **)&model->events, &model->event_capacity, model->event_count, sizeof *model->events));
     model->events[model->event_count++] = e;
     publish(model);
     return BP_OK;
@@ -268,7 +260,7 @@ bp_status bp_model_set_order(bp_model *model, const uint32_t *units, size_t coun
     return BP_OK;
 }
 
-static int model_compare_names(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -276,7 +268,7 @@ static int model_compare_names(const void *a, const void *b)
 /* Finds a name that occurs twice: BP_ERR_INVALID_ARGUMENT naming it. */
 static bp_status check_unique(const char **names, size_t count, const char *what)
 {
-    qsort(names, count, sizeof *names, model_compare_names);
+    qsort(names, count, sizeof *names, compare_names);
     for (size_t i = 1; i < count; i++) {
         if (strcmp(names[i - 1], names[i]) == 0)
             return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s \"%s\" occurs twice", what, names[i]);
@@ -292,25 +284,6 @@ static int compare_buckets(const void *a, const void *b)
     if (x->name == NULL || y->name == NULL)
         return (x->name != NULL) - (y->name != NULL);
     return strcmp(x->name, y->name);
-}
-
-/* Given names are unique in their unit. */
-static bp_status check_bucket_names(const bp_model *model)
-{
-    void *memory;
-    BP_TRY(bp_new_array(model->bucket_count, sizeof(bp_given_bucket *), &memory));
-    const bp_given_bucket **sorted = memory;
-    for (size_t i = 0; i < model->bucket_count; i++)
-        sorted[i] = &model->buckets[i];
-    qsort(sorted, model->bucket_count, sizeof *sorted, compare_buckets);
-    bp_status status = BP_OK;
-    for (size_t i = 1; status == BP_OK && i < model->bucket_count; i++) {
-        if (sorted[i]->name != NULL && compare_buckets(&sorted[i - 1], &sorted[i]) == 0)
-            status = bp_fail(BP_ERR_INVALID_ARGUMENT, "bucket \"%s\" occurs twice in unit \"%s\"", sorted[i]->name,
-                             sorted[i]->unit >= 0 ? model->units[sorted[i]->unit].name : "(outside)");
-    }
-    free(sorted);
-    return status;
 }
 
 bp_status bp_model_validate(const bp_model *model)
@@ -331,15 +304,28 @@ bp_status bp_model_validate(const bp_model *model)
     if (status == BP_OK)
         status = check_unique(names, model->unit_count, "unit");
     free(names);
-    return status == BP_OK ? check_bucket_names(model) : status;
+    BP_TRY(status);
+
+    /* given names are unique in their unit */
+    BP_TRY(bp_new_array(model->bucket_count, sizeof(bp_given_bucket *), &memory));
+    const bp_given_bucket **sorted = memory;
+    for (size_t i = 0; i < model->bucket_count; i++)
+        sorted[i] = &model->buckets[i];
+    qsort(sorted, model->bucket_count, sizeof *sorted, compare_buckets);
+    for (size_t i = 1; status == BP_OK && i < model->bucket_count; i++) {
+        if (sorted[i]->name != NULL && compare_buckets(&sorted[i - 1], &sorted[i]) == 0)
+            status = bp_fail(BP_ERR_INVALID_ARGUMENT, "bucket \"%s\" occurs twice in unit \"%s\"", sorted[i]->name,
+                             sorted[i]->unit >= 0 ? model->units[sorted[i]->unit].name : "(outside)");
+    }
+    free(sorted);
+    return status;
 }
 
 bp_status bp_model_add_note(bp_model *model, const char *note)
 {
     if (model == NULL || note == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_add_note: model and note must not be NULL");
-    BP_TRY(
-        model_make_room(model, (void **)&model->notes, &model->note_capacity, model->note_count, sizeof *model->notes));
+    BP_TRY(make_room(model, (void **)&model->notes, &model->note_capacity, model->note_count, sizeof *model->notes));
     BP_TRY(bp_strings_add(&model->strings, note, &model->notes[model->note_count]));
     model->note_count++;
     publish(model);

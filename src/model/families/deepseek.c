@@ -2,7 +2,7 @@
  * layers that go on counting. V2, V3.2, glm_moe_dsa, glm4_moe_lite and mistral4: transformers 5.23.0.
  * Sources: transformers 4.57.6 models/{deepseek_v3,glm4_moe}; DeepSeek-V3's own modeling_deepseek.py for the prediction layer
  * and the router's correction bias, which is a parameter there and a buffer in GLM's code. */
-#include "model/families/common.h"
+#include "model/families/families.h"
 
 #define FIELD_PREDICTIONS FIELD_COUNT("predictions", "num_nextn_predict_layers", "0")
 #define FIELD_MOE_AFTER_DENSE FIELD_LAYER("moe", "layer >= first_dense")

@@ -1,6 +1,6 @@
 /* Encoders, and encoders with decoders: BERT, ViT, T5, Whisper. Sources: transformers 5.23.0, models/{bert,vit,t5,whisper}, with the
  * heads for masked language models, image classification and generation. */
-#include "model/families/common.h"
+#include "model/families/families.h"
 
 /* ---- BERT ------------------------------------------------------------------------------------------------------------------- */
 

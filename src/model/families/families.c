@@ -1,7 +1,5 @@
-/* The list of families, and the tables that several of them share. */
-#include "model/families/common.h"
-
-#include "model/architecture.h"
+/* The list of tables of families, and the tensors that several of them share. */
+#include "model/families/families.h"
 
 const bp_arch_tensor bp_arch_embedding[] = {
     {"model.embed_tokens", "vocab; hidden", "0", NULL, NULL, NULL, LINEAR},

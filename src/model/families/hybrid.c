@@ -2,7 +2,7 @@
  * Jamba, LFM2, Kimi Linear, Qwen3-Next, Qwen3.5. Sources: transformers 4.57.6, models/{qwen3_next,granitemoehybrid,jamba}; 5.23.0,
  * models/{mamba2,falcon_h1,bamba,lfm2,lfm2_moe,kimi_linear,nemotron_h,qwen3_5,qwen3_5_moe}, with the tensor names of published
  * checkpoints; vllm nemotron_h_mtp.py for Nemotron-H's prediction layers. */
-#include "model/families/common.h"
+#include "model/families/families.h"
 
 /* ---- Mamba-2 alone, beside attention, and in turn with it --------------------------------------------------------------- */
 

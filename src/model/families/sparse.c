@@ -2,7 +2,7 @@
  * Granite-MoE, ERNIE-MoE, Hunyuan-MoE, dots.1, DBRX. Sources: transformers 4.57.6, models/{mixtral,qwen3_moe,gpt_oss,llama4}; 5.23.0,
  * models/{qwen2_moe,qwen3_vl_moe,olmoe,phimoe,minimax_m2,granitemoe,granitemoeshared,ernie4_5_moe,hunyuan_v1_moe,dots1,dbrx}, with the
  * tensor names of published checkpoints. */
-#include "model/families/common.h"
+#include "model/families/families.h"
 
 /* Experts are stacked [expert, in, out], without ".weight". */
 static const bp_arch_tensor gpt_oss_experts[] = {
