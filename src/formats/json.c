@@ -256,7 +256,7 @@ static void skip_space(parser *p)
 }
 
 /* Goes to the next token and, if it is `byte`, behind it. */
-static bool take(parser *p, char byte)
+static bool json_parse_take(parser *p, char byte)
 {
     skip_space(p);
     if (p->at == p->end || *p->at != byte)
@@ -288,7 +288,7 @@ static bp_status parse_member(parser *p, json_t *object)
         json_object_getn(object, key.bytes, key.count) == NULL
             ? BP_OK
             : fail_at(p, where, "duplicate member \"%.*s\"", key.count < 60 ? (int)key.count : 60, key.bytes);
-    if (status == BP_OK && !take(p, ':'))
+    if (status == BP_OK && !json_parse_take(p, ':'))
         status = fail_expected(p, "':'");
     if (status == BP_OK)
         status = parse_value(p, &value);
@@ -310,7 +310,7 @@ static bp_status parse_values(parser *p, bool object, json_t **made)
     if (values == NULL)
         return bp_fail_memory(sizeof *values);
     p->depth++;
-    bool closed = take(p, close);
+    bool closed = json_parse_take(p, close);
     bp_status status = BP_OK;
     while (status == BP_OK && !closed) {
         json_t *element = NULL;
@@ -319,8 +319,8 @@ static bp_status parse_values(parser *p, bool object, json_t **made)
             status = parse_value(p, &element);
         if (status == BP_OK && !object && json_array_append_new(values, element) != 0)
             status = bp_fail_memory(sizeof element);
-        closed = status == BP_OK && take(p, close);
-        if (status == BP_OK && !closed && !take(p, ','))
+        closed = status == BP_OK && json_parse_take(p, close);
+        if (status == BP_OK && !closed && !json_parse_take(p, ','))
             status = fail_expected(p, object ? "',' or '}'" : "',' or ']'");
     }
     p->depth--;

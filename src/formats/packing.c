@@ -171,7 +171,7 @@ static bool take_number(const char **text, uint64_t *number)
     return true;
 }
 
-static int by_begin(const void *left, const void *right)
+static int packing_gaps_by_begin(const void *left, const void *right)
 {
     const gap *a = left, *b = right;
     if (a->begin != b->begin)
@@ -209,7 +209,7 @@ static bp_status read_gaps(const csv_text *csv, const csv_field *field, uint64_t
         text = at;
         ++*count;
     }
-    qsort(gaps, *count, sizeof *gaps, by_begin);
+    qsort(gaps, *count, sizeof *gaps, packing_gaps_by_begin);
     for (size_t i = 1; i < *count; i++) {
         const gap *g = &gaps[i], *before = &gaps[i - 1];
         if (g->begin >= before->end)
@@ -223,8 +223,8 @@ static bp_status read_gaps(const csv_text *csv, const csv_field *field, uint64_t
 }
 
 /* Adds the intervals that item `item` is live in: [begin, end) without the gaps of `field`, NULL for none. */
-static bp_status add_life(bp_packing *packing, size_t item, uint64_t begin, uint64_t end, const csv_text *csv,
-                          const csv_field *field)
+static bp_status packing_add_life(bp_packing *packing, size_t item, uint64_t begin, uint64_t end, const csv_text *csv,
+                                  const csv_field *field)
 {
     if (field == NULL)
         return bp_packing_add_interval(packing, item, begin, end);
@@ -287,7 +287,7 @@ static bp_status read_header(table_reader *r)
 }
 
 /* Reads the fields of a row, by column. */
-static bp_status read_fields(table_reader *r, csv_field fields[BP_COLUMN_COUNT])
+static bp_status packing_read_fields(table_reader *r, csv_field fields[BP_COLUMN_COUNT])
 {
     const bp_packing_file *file = r->file;
     csv_field field = {0};
@@ -306,7 +306,8 @@ static bp_status read_fields(table_reader *r, csv_field fields[BP_COLUMN_COUNT])
     return BP_OK;
 }
 
-static bp_status read_number(const table_reader *r, const csv_field *fields, bp_packing_column column, uint64_t *number)
+static bp_status packing_read_number(const table_reader *r, const csv_field *fields, bp_packing_column column,
+                                     uint64_t *number)
 {
     const char *text = fields[column].text;
     if (!take_number(&text, number) || *text != '\0')
@@ -315,7 +316,7 @@ static bp_status read_number(const table_reader *r, const csv_field *fields, bp_
     return BP_OK;
 }
 
-static bp_status add_item(table_reader *r, const csv_field *fields)
+static bp_status packing_read_add_item(table_reader *r, const csv_field *fields)
 {
     bp_packing_file *file = r->file;
     const csv_field *id = &fields[BP_COLUMN_ID], *offset = &fields[BP_COLUMN_OFFSET];
@@ -325,9 +326,9 @@ static bp_status add_item(table_reader *r, const csv_field *fields)
         return csv_fail(&r->csv, id->place, "an empty id; expected a name that no other item has");
     if (!bp_is_name(id->text))
         return csv_fail(&r->csv, id->place, "id \"%.*s\" is not UTF-8 without control characters", BP_QUOTED, id->text);
-    BP_TRY(read_number(r, fields, BP_COLUMN_LOWER, &lower));
-    BP_TRY(read_number(r, fields, BP_COLUMN_UPPER, &upper));
-    BP_TRY(read_number(r, fields, BP_COLUMN_SIZE, &size));
+    BP_TRY(packing_read_number(r, fields, BP_COLUMN_LOWER, &lower));
+    BP_TRY(packing_read_number(r, fields, BP_COLUMN_UPPER, &upper));
+    BP_TRY(packing_read_number(r, fields, BP_COLUMN_SIZE, &size));
     if (upper <= lower)
         return csv_fail(&r->csv, fields[BP_COLUMN_UPPER].place,
                         "upper %llu is not above lower %llu; an item is live from lower until before upper",
@@ -342,20 +343,20 @@ static bp_status add_item(table_reader *r, const csv_field *fields)
             return csv_fail(&r->csv, offset->place,
                             "item \"%.*s\" has no offset; give every item one, or leave the column out", BP_QUOTED,
                             id->text);
-        BP_TRY(read_number(r, fields, BP_COLUMN_OFFSET, number));
+        BP_TRY(packing_read_number(r, fields, BP_COLUMN_OFFSET, number));
         if (!bp_add_u64(*number, size, &end))
             return csv_fail(&r->csv, offset->place, "offset %llu: an item of size %llu ends there behind %llu",
                             (unsigned long long)*number, (unsigned long long)size, (unsigned long long)UINT64_MAX);
     }
     BP_TRY(bp_fail_at(r->csv.origin, bp_packing_add_item(file->packing, size, NULL)));
-    return add_life(file->packing, file->row_count, lower, upper, &r->csv, gaps);
+    return packing_add_life(file->packing, file->row_count, lower, upper, &r->csv, gaps);
 }
 
 static bp_status read_row(table_reader *r)
 {
     bp_packing_file *file = r->file;
     csv_field fields[BP_COLUMN_COUNT] = {0};
-    BP_TRY(read_fields(r, fields));
+    BP_TRY(packing_read_fields(r, fields));
     if (file->row_count == file->row_capacity) {
         size_t wanted = file->row_capacity > 0 ? 2 * file->row_capacity : 64;
         bp_packing_row *rows = realloc(file->rows, wanted * sizeof *rows);
@@ -368,7 +369,7 @@ static bp_status read_row(table_reader *r)
         file->offsets = offsets;
         file->row_capacity = wanted;
     }
-    BP_TRY(add_item(r, fields));
+    BP_TRY(packing_read_add_item(r, fields));
     bp_packing_row *row = &file->rows[file->row_count++];
     for (size_t column = 0; column < BP_COLUMN_COUNT; column++)
         row->cells[column] = fields[column].text;
@@ -408,7 +409,7 @@ static bp_status check_ids_differ(const table_reader *r)
                     repeated->cells[BP_COLUMN_ID], (size_t)(earlier - file->rows) + 2);
 }
 
-static bp_status read_file(table_reader *r)
+static bp_status packing_read_file(table_reader *r)
 {
     BP_TRY(bp_packing_create(&r->file->packing));
     BP_TRY(read_header(r));
@@ -430,7 +431,7 @@ bp_status bp_packing_file_parse(const char *text, size_t bytes, const char *orig
         return bp_fail_memory(sizeof *reader.file);
     reader.file->text = malloc(bytes + 1);
     reader.csv = (csv_text){origin, text + passed, text + bytes, {1, 1}, reader.file->text};
-    bp_status status = reader.file->text != NULL ? read_file(&reader) : bp_fail_memory(bytes + 1);
+    bp_status status = reader.file->text != NULL ? packing_read_file(&reader) : bp_fail_memory(bytes + 1);
     if (status == BP_OK)
         *file = reader.file;
     else

@@ -120,7 +120,7 @@ static bp_status read_whole(const bp_json_at *object, const char *key, uint64_t 
     return bp_json_whole(&member, least, most, value);
 }
 
-static bp_status read_name(const bp_json_at *object, const char *key, const char **name)
+static bp_status plan_read_name(const bp_json_at *object, const char *key, const char **name)
 {
     bp_json_at member = bp_json_member(object, key);
     return bp_json_name(&member, name);
@@ -140,8 +140,8 @@ static bp_status read_head(const bp_json_at *root, bp_plan_info *info)
     uint64_t number = 0;
     const char *text = NULL;
     info->feasible = info->stable = 1;
-    BP_TRY(read_name(root, "model", &info->model));
-    BP_TRY(read_name(root, "policy", &text));
+    BP_TRY(plan_read_name(root, "model", &info->model));
+    BP_TRY(plan_read_name(root, "policy", &text));
     bp_json_at policy = bp_json_member(root, "policy");
     BP_TRY(bp_json_fail_at(&policy, bp_policy_parse(text, &info->policy)));
     if (info->policy == BP_POLICY_DYNAMIC)
@@ -168,7 +168,7 @@ static bp_status read_slab(const bp_json_at *at, void *element)
     static const char *const members[] = {"group", "bytes", NULL};
     bp_plan_slab *slab = element;
     BP_TRY(bp_json_expect_object(at, members));
-    BP_TRY(read_name(at, "group", &slab->group));
+    BP_TRY(plan_read_name(at, "group", &slab->group));
     return read_whole(at, "bytes", 0, MOST_BYTES, &slab->bytes);
 }
 
@@ -199,10 +199,10 @@ static bp_status read_request(const bp_json_at *at, void *element)
     const char *role_name = NULL;
     bp_role role = BP_ROLE_PARAM;
     BP_TRY(bp_json_expect_object(at, members));
-    BP_TRY(read_name(at, "unit", &r->unit));
-    BP_TRY(read_name(at, "bucket", &r->bucket));
+    BP_TRY(plan_read_name(at, "unit", &r->unit));
+    BP_TRY(plan_read_name(at, "bucket", &r->bucket));
     BP_TRY(read_whole(at, "ordinal", 0, UINT32_MAX, &ordinal));
-    BP_TRY(read_name(at, "role", &role_name));
+    BP_TRY(plan_read_name(at, "role", &role_name));
     bp_json_at role_at = bp_json_member(at, "role"), dtype_at = bp_json_member(at, "dtype");
     BP_TRY(bp_json_fail_at(&role_at, bp_role_parse(role_name, &role)));
     BP_TRY(bp_json_dtype(&dtype_at, &r->dtype));
@@ -220,8 +220,8 @@ static bp_status read_request(const bp_json_at *at, void *element)
 }
 
 /* A member of the document that is a list, as an array. */
-static bp_status read_list(const bp_json_at *root, const char *key, size_t element_bytes,
-                           bp_status (*read)(const bp_json_at *at, void *element), void *array, size_t *count)
+static bp_status plan_read_list(const bp_json_at *root, const char *key, size_t element_bytes,
+                                bp_status (*read)(const bp_json_at *at, void *element), void *array, size_t *count)
 {
     bp_json_at list = bp_json_member(root, key);
     BP_TRY(bp_json_expect_list(&list));
@@ -244,15 +244,15 @@ static bp_status read_contents(const bp_json_at *root, contents *c)
                                           "bound",  "slabs", "classes", "requests", "fingerprint", NULL};
     const char *format = NULL;
     BP_TRY(bp_json_expect_object(root, NULL));
-    BP_TRY(read_name(root, "format", &format));
+    BP_TRY(plan_read_name(root, "format", &format));
     bp_json_at format_at = bp_json_member(root, "format");
     if (strcmp(format, "bucketpool.plan/1") != 0)
         return bp_json_fail(&format_at, "expected \"bucketpool.plan/1\", got \"%.*s\"", BP_QUOTED, format);
     BP_TRY(bp_json_expect_object(root, members));
     BP_TRY(read_head(root, &c->info));
-    BP_TRY(read_list(root, "slabs", sizeof *c->slabs, read_slab, &c->slabs, &c->info.slab_count));
-    BP_TRY(read_list(root, "classes", sizeof *c->classes, read_class, &c->classes, &c->info.class_count));
-    BP_TRY(read_list(root, "requests", sizeof *c->requests, read_request, &c->requests, &c->info.request_count));
+    BP_TRY(plan_read_list(root, "slabs", sizeof *c->slabs, read_slab, &c->slabs, &c->info.slab_count));
+    BP_TRY(plan_read_list(root, "classes", sizeof *c->classes, read_class, &c->classes, &c->info.class_count));
+    BP_TRY(plan_read_list(root, "requests", sizeof *c->requests, read_request, &c->requests, &c->info.request_count));
     bp_json_at list = bp_json_member(root, "requests");
     if (c->info.request_count == 0)
         return bp_json_fail(&list, "expected at least one request, got none");
@@ -296,7 +296,7 @@ static bp_status check_unchanged(const bp_json_at *root, const bp_plan_info *inf
     return BP_OK;
 }
 
-static bp_status make_plan(const bp_json_at *root, contents *c, bp_plan **plan)
+static bp_status plan_read_make_plan(const bp_json_at *root, contents *c, bp_plan **plan)
 {
     c->info.slabs = c->slabs;
     c->info.classes = c->classes;
@@ -326,7 +326,7 @@ bp_status bp_plan_parse(const char *text, size_t bytes, const char *origin, bp_p
     contents c = {0};
     bp_status status = read_contents(&root, &c);
     if (status == BP_OK)
-        status = make_plan(&root, &c, plan);
+        status = plan_read_make_plan(&root, &c, plan);
     free(c.slabs);
     free(c.classes);
     free(c.requests);

@@ -12,7 +12,7 @@
 /* ---- given buckets, and the order of all ------------------------------------------------------------------------- */
 
 /* Appends the buckets that the model brings along, then puts all in order of units. */
-static bp_status take_given(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets)
+static bp_status buckets_take_given(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets)
 {
     void *memory;
     BP_TRY(bp_new_array(model->unit_count + 1, sizeof(uint32_t), &memory));
@@ -57,7 +57,7 @@ static bp_status take_given(const bp_model *model, const bp_buckets_config *conf
 }
 
 /* Given buckets may come in any order: the rest of the library has them by unit, those of persistent parameters last. Stable. */
-static bp_status order_by_unit(bp_buckets *buckets)
+static bp_status buckets_order_by_unit(bp_buckets *buckets)
 {
     void *memory;
     BP_TRY(bp_new_array(buckets->unit_count + 2, sizeof(size_t), &memory));
@@ -165,7 +165,7 @@ static bool request_of(const bp_bucket *b, const bp_buckets_config *config, uint
     return bp_dtype_bytes(request->dtype, padded, &request->bytes) == BP_OK;
 }
 
-static bp_status make_requests(bp_buckets *buckets, const bp_buckets_config *config)
+static bp_status buckets_make_requests(bp_buckets *buckets, const bp_buckets_config *config)
 {
     size_t most = 0;
     bp_request request = {0};
@@ -246,7 +246,7 @@ bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket *bucket)
 }
 
 /* Sizes in bytes were not looked at while grouping: every bucket must have one, and persistent parameters a sum. */
-static bp_status check_bytes(bp_buckets *buckets, const bp_buckets_config *config)
+static bp_status buckets_check_bytes(bp_buckets *buckets, const bp_buckets_config *config)
 {
     bp_request trained;
     for (size_t i = 0; i < buckets->bucket_count; i++) {
@@ -267,7 +267,7 @@ static bp_status check_bytes(bp_buckets *buckets, const bp_buckets_config *confi
     return BP_OK;
 }
 
-static bp_status check_config(const bp_model *model, const bp_buckets_config *c)
+static bp_status buckets_check_config(const bp_model *model, const bp_buckets_config *c)
 {
     if (c->dp == 0 || c->ep == 0 || c->dp % c->ep != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "dp %u must be a positive multiple of ep %u", c->dp, c->ep);
@@ -315,7 +315,7 @@ static bp_status copy_units(const bp_model *model, bp_buckets *buckets)
 }
 
 /* Lets the view show the arrays: the last step. */
-static void publish(bp_buckets *buckets)
+static void buckets_publish(bp_buckets *buckets)
 {
     buckets->info = (bp_buckets_info){.unit_count = buckets->unit_count,
                                       .units = buckets->units,
@@ -333,7 +333,7 @@ bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *give
     bp_buckets_config taken = defaults;
     const bp_buckets_config *config = &taken;
     BP_TRY(bp_struct_read("bp_buckets_create", given, false, &taken, sizeof taken));
-    BP_TRY(check_config(model, config));
+    BP_TRY(buckets_check_config(model, config));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof **out, &memory));
     bp_buckets *buckets = memory;
@@ -341,19 +341,19 @@ bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *give
     if (status == BP_OK && model->parameter_count > 0)
         status = bp_buckets_derive(model, config, buckets);
     if (status == BP_OK && model->bucket_count > 0) {
-        status = take_given(model, config, buckets);
+        status = buckets_take_given(model, config, buckets);
         if (status == BP_OK)
-            status = order_by_unit(buckets);
+            status = buckets_order_by_unit(buckets);
     }
     if (status == BP_OK)
-        status = check_bytes(buckets, config);
+        status = buckets_check_bytes(buckets, config);
     if (status == BP_OK)
-        status = make_requests(buckets, config);
+        status = buckets_make_requests(buckets, config);
     if (status != BP_OK) {
         bp_buckets_destroy(&buckets);
         return status;
     }
-    publish(buckets);
+    buckets_publish(buckets);
     *out = buckets;
     return BP_OK;
 }
@@ -380,7 +380,7 @@ const bp_buckets_info *bp_buckets_get_info(const bp_buckets *buckets)
 
 /* ---- of several models ---------------------------------------------------------------------------------------------- */
 
-static int compare_names(const void *a, const void *b)
+static int merged_buckets_compare_names(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -398,7 +398,7 @@ static bp_status check_names(const char *const *names, size_t count)
     void *memory;
     BP_TRY(bp_new_array(count, sizeof *names, &memory));
     const char **sorted = memcpy(memory, names, count * sizeof *names);
-    qsort(sorted, count, sizeof *sorted, compare_names);
+    qsort(sorted, count, sizeof *sorted, merged_buckets_compare_names);
     bp_status status = BP_OK;
     for (size_t i = 1; status == BP_OK && i < count; i++) {
         if (strcmp(sorted[i - 1], sorted[i]) == 0)
@@ -409,7 +409,7 @@ static bp_status check_names(const char *const *names, size_t count)
 }
 
 /* Sets the arrays' sizes and where each part lies in them, then makes room. */
-static bp_status allocate_parts(bp_buckets *m, const bp_buckets *const *parts, size_t count)
+static bp_status merged_buckets_allocate(bp_buckets *m, const bp_buckets *const *parts, size_t count)
 {
     m->part_count = count;
     BP_TRY(bp_new_array(count, sizeof *m->parts, (void **)&m->parts));
@@ -453,7 +453,7 @@ static bp_status add_buckets(bp_buckets *m, const bp_buckets *part, uint32_t fir
 }
 
 /* Copies the units of one part as "<part>/<unit>". */
-static bp_status add_units(bp_buckets *m, const bp_buckets *part, const char *name, uint32_t first)
+static bp_status merged_buckets_add_units(bp_buckets *m, const bp_buckets *part, const char *name, uint32_t first)
 {
     for (size_t i = 0; i < part->unit_count; i++) {
         bp_unit *unit = &m->units[first + i];
@@ -470,7 +470,8 @@ static bp_status add_units(bp_buckets *m, const bp_buckets *part, const char *na
     return BP_OK;
 }
 
-static bp_status fill_parts(bp_buckets *m, const bp_buckets *const *parts, const char *const *names, size_t count)
+static bp_status merged_buckets_fill(bp_buckets *m, const bp_buckets *const *parts, const char *const *names,
+                                     size_t count)
 {
     char text[128]; /* the model's name in messages */
     snprintf(text, sizeof text, "%.80s and %zu more", names[0], count - 1);
@@ -480,7 +481,7 @@ static bp_status fill_parts(bp_buckets *m, const bp_buckets *const *parts, const
         const bp_buckets *part = parts[i];
         const bp_buckets_part *at = &m->parts[i];
         size_t first_bucket = buckets;
-        BP_TRY(add_units(m, part, names[i], at->first_unit));
+        BP_TRY(merged_buckets_add_units(m, part, names[i], at->first_unit));
         for (size_t k = 0; k < part->order_count; k++)
             m->order[order++] = part->order[k] + at->first_unit;
         BP_TRY(add_buckets(m, part, at->first_unit, false, &buckets));
@@ -514,14 +515,14 @@ bp_status bp_buckets_create_merged(const bp_buckets *const *parts, const char *c
     void *memory;
     BP_TRY(bp_new_array(1, sizeof **merged, &memory));
     bp_buckets *m = memory;
-    bp_status status = allocate_parts(m, parts, count);
+    bp_status status = merged_buckets_allocate(m, parts, count);
     if (status == BP_OK)
-        status = fill_parts(m, parts, names, count);
+        status = merged_buckets_fill(m, parts, names, count);
     if (status != BP_OK) {
         bp_buckets_destroy(&m);
         return status;
     }
-    publish(m);
+    buckets_publish(m);
     *merged = m;
     return BP_OK;
 }

@@ -25,7 +25,7 @@ bp_status bp_parameter_init(bp_parameter *parameter, size_t size)
 }
 
 /* Shows the model as it is now. */
-static void publish(bp_model *model)
+static void model_publish(bp_model *model)
 {
     model->info = (bp_model_info){.name = model->name,
                                   .unit_count = model->unit_count,
@@ -45,10 +45,10 @@ static void publish(bp_model *model)
 }
 
 /* Arrays may move: also where the call that asked for room fails later, the view shows them where they are. */
-static bp_status make_room(bp_model *model, void **array, size_t *capacity, size_t count, size_t element_bytes)
+static bp_status model_make_room(bp_model *model, void **array, size_t *capacity, size_t count, size_t element_bytes)
 {
     bp_status status = bp_grow_array(array, capacity, count, element_bytes);
-    publish(model);
+    model_publish(model);
     return status;
 }
 
@@ -69,7 +69,7 @@ bp_status bp_model_create(const char *name, bp_model **model)
         bp_model_destroy(&created);
         return status;
     }
-    publish(created);
+    model_publish(created);
     *model = created;
     return BP_OK;
 }
@@ -97,10 +97,11 @@ bp_status bp_model_add_unit(bp_model *model, const char *name, int32_t parent, u
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "unit \"%s\": parent %d is not an earlier unit", name, parent);
     if (model->unit_count >= INT32_MAX)
         return bp_fail(BP_ERR_OVERFLOW, "more than %d units", INT32_MAX);
-    BP_TRY(make_room(model, (void **)&model->units, &model->unit_capacity, model->unit_count, sizeof *model->units));
+    BP_TRY(
+        model_make_room(model, (void **)&model->units, &model->unit_capacity, model->unit_count, sizeof *model->units));
     if (!model->order_is_set && parent == BP_OUTSIDE)
-        BP_TRY(
-            make_room(model, (void **)&model->order, &model->order_capacity, model->order_count, sizeof *model->order));
+        BP_TRY(model_make_room(model, (void **)&model->order, &model->order_capacity, model->order_count,
+                               sizeof *model->order));
     bp_unit *added = &model->units[model->unit_count];
     BP_TRY(bp_strings_add(&model->strings, name, &added->name));
     added->parent = parent;
@@ -109,7 +110,7 @@ bp_status bp_model_add_unit(bp_model *model, const char *name, int32_t parent, u
     if (unit != NULL)
         *unit = (uint32_t)model->unit_count;
     model->unit_count++;
-    publish(model);
+    model_publish(model);
     return BP_OK;
 }
 
@@ -174,12 +175,12 @@ bp_status bp_model_add_parameter(bp_model *model, const bp_parameter *parameter)
             return bp_fail(BP_ERR_OVERFLOW, "parameter \"%s\": the product of its dimensions does not fit 64 bits",
                            p.name);
     }
-    BP_TRY(make_room(model, (void **)&model->parameters, &model->parameter_capacity, model->parameter_count,
-                     sizeof *model->parameters));
+    BP_TRY(model_make_room(model, (void **)&model->parameters, &model->parameter_capacity, model->parameter_count,
+                           sizeof *model->parameters));
     BP_TRY(bp_strings_add(&model->strings, p.name, &p.name));
     BP_TRY(add_to_totals(model, "parameter", p.name, numel, bp_dtype_bits(p.dtype), p.flags & BP_PARAMETER_PREDICTION));
     model->parameters[model->parameter_count++] = p;
-    publish(model);
+    model_publish(model);
     return BP_OK;
 }
 
@@ -196,8 +197,8 @@ bp_status bp_model_add_bucket(bp_model *model, const bp_given_bucket *bucket)
     if (b.padded_numel != 0 && b.padded_numel < b.numel)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bucket \"%s\": padded_numel %llu is smaller than numel %llu", name,
                        (unsigned long long)b.padded_numel, (unsigned long long)b.numel);
-    BP_TRY(make_room(model, (void **)&model->buckets, &model->bucket_capacity, model->bucket_count,
-                     sizeof *model->buckets));
+    BP_TRY(model_make_room(model, (void **)&model->buckets, &model->bucket_capacity, model->bucket_count,
+                           sizeof *model->buckets));
     if (b.name != NULL)
         BP_TRY(bp_strings_add(&model->strings, b.name, &b.name));
     uint64_t padding = b.padded_numel > b.numel ? b.padded_numel - b.numel : 0;
@@ -206,7 +207,7 @@ bp_status bp_model_add_bucket(bp_model *model, const bp_given_bucket *bucket)
                        (unsigned long long)b.padded_numel);
     BP_TRY(add_to_totals(model, "bucket", name, b.numel, bp_dtype_bits(b.dtype), 0));
     model->buckets[model->bucket_count++] = b;
-    publish(model);
+    model_publish(model);
     return BP_OK;
 }
 
@@ -222,10 +223,10 @@ bp_status bp_model_add_event(bp_model *model, const bp_model_event *event)
     if (e.lane >= BP_LANE_COUNT && e.lane != BP_MODEL_EVENT_NO_LANE)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "event %zu: lane %u, there are %u", model->event_count, e.lane,
                        BP_LANE_COUNT);
-    BP_TRY(
-        make_room(model, (void **)&model->events, &model->event_capacity, model->event_count, sizeof *model->events));
+    BP_TRY(model_make_room(model, (void **)&model->events, &model->event_capacity, model->event_count,
+                           sizeof *model->events));
     model->events[model->event_count++] = e;
-    publish(model);
+    model_publish(model);
     return BP_OK;
 }
 
@@ -256,11 +257,11 @@ bp_status bp_model_set_order(bp_model *model, const uint32_t *units, size_t coun
     model->order = memcpy(memory, units, count * sizeof *units);
     model->order_count = model->order_capacity = count;
     model->order_is_set = 1;
-    publish(model);
+    model_publish(model);
     return BP_OK;
 }
 
-static int compare_names(const void *a, const void *b)
+static int model_compare_names(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -268,7 +269,7 @@ static int compare_names(const void *a, const void *b)
 /* Finds a name that occurs twice: BP_ERR_INVALID_ARGUMENT naming it. */
 static bp_status check_unique(const char **names, size_t count, const char *what)
 {
-    qsort(names, count, sizeof *names, compare_names);
+    qsort(names, count, sizeof *names, model_compare_names);
     for (size_t i = 1; i < count; i++) {
         if (strcmp(names[i - 1], names[i]) == 0)
             return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s \"%s\" occurs twice", what, names[i]);
@@ -325,10 +326,11 @@ bp_status bp_model_add_note(bp_model *model, const char *note)
 {
     if (model == NULL || note == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_add_note: model and note must not be NULL");
-    BP_TRY(make_room(model, (void **)&model->notes, &model->note_capacity, model->note_count, sizeof *model->notes));
+    BP_TRY(
+        model_make_room(model, (void **)&model->notes, &model->note_capacity, model->note_count, sizeof *model->notes));
     BP_TRY(bp_strings_add(&model->strings, note, &model->notes[model->note_count]));
     model->note_count++;
-    publish(model);
+    model_publish(model);
     return BP_OK;
 }
 

@@ -41,7 +41,7 @@ typedef struct published {
     kept_list *lists;
 } published;
 
-static bp_status read_list(published *from, const json_t *list, bp_arch_entry *entry)
+static bp_status config_read_list(published *from, const json_t *list, bp_arch_entry *entry)
 {
     size_t count = json_array_size(list), wholes = 0, strings = 0;
     for (size_t i = 0; i < count; i++) {
@@ -110,7 +110,7 @@ static bp_status find_in(published *from, const json_t *object, const char *key,
     else if (json_is_string(value))
         entry->value = text_value(json_string_value(value));
     else if (json_is_array(value))
-        return read_list(from, value, entry);
+        return config_read_list(from, value, entry);
     else if (json_is_object(value) && json_object_size(value) == 0)
         snprintf(entry->unusable, sizeof entry->unusable, "an empty object, NaN or Infinity");
     else

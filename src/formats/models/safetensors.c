@@ -283,7 +283,7 @@ static bp_status read_dtype(const bp_json_at *entry, bp_dtype *dtype)
 }
 
 /* The shape, and the bytes that it takes. */
-static bp_status read_shape(const bp_json_at *entry, bp_tensor *tensor, uint64_t *bytes)
+static bp_status tensors_read_shape(const bp_json_at *entry, bp_tensor *tensor, uint64_t *bytes)
 {
     bp_json_at at = bp_json_member(entry, "shape");
     BP_TRY(bp_json_expect_list(&at));
@@ -330,14 +330,14 @@ static bp_status read_offsets(const bp_json_at *entry, uint64_t bytes, uint64_t 
     return BP_OK;
 }
 
-static bp_status add_tensor(bp_tensors *tensors, const bp_json_at *entry, uint64_t data_bytes, size_t file,
-                            extent *place)
+static bp_status tensors_add_tensor(bp_tensors *tensors, const bp_json_at *entry, uint64_t data_bytes, size_t file,
+                                    extent *place)
 {
     bp_tensor tensor = {0};
     uint64_t bytes = 0;
     BP_TRY(bp_json_expect_object(entry, NULL));
     BP_TRY(read_dtype(entry, &tensor.dtype));
-    BP_TRY(read_shape(entry, &tensor, &bytes));
+    BP_TRY(tensors_read_shape(entry, &tensor, &bytes));
     BP_TRY(read_offsets(entry, bytes, data_bytes, place));
     if (!bp_is_name(entry->key))
         return bp_json_fail(entry, "expected a tensor name, not empty and without control characters");
@@ -390,7 +390,7 @@ static bp_status add_entries(bp_tensors *tensors, const bp_json_at *root, uint64
     {
         bp_json_at entry = {value, root, key, 0, root->origin};
         if (strcmp(key, "__metadata__") != 0) {
-            BP_TRY(add_tensor(tensors, &entry, data_bytes, file, &places[count++]));
+            BP_TRY(tensors_add_tensor(tensors, &entry, data_bytes, file, &places[count++]));
             continue;
         }
         BP_TRY(bp_json_expect_object(&entry, NULL));
@@ -408,8 +408,8 @@ static bp_status add_entries(bp_tensors *tensors, const bp_json_at *root, uint64
 
 /* Adds the tensors of one header. `data_bytes` follow it in the file, `file` is the file's number.
  * Errors: BP_ERR_FORMAT naming the tensor, BP_ERR_UNSUPPORTED for more than BP_MAX_DIMS dimensions. */
-static bp_status add_header(bp_tensors *tensors, const char *header, size_t bytes, uint64_t data_bytes,
-                            const char *origin, size_t file)
+static bp_status tensors_add_header(bp_tensors *tensors, const char *header, size_t bytes, uint64_t data_bytes,
+                                    const char *origin, size_t file)
 {
     json_t *document = NULL;
     BP_TRY(bp_json_parse(header, bytes, origin, NULL, &document));
@@ -478,7 +478,7 @@ static bp_status add_file(bp_tensors *tensors, const char *path, size_t file)
     if (status == BP_OK && (got < length || file_bytes < LENGTH_BYTES + length))
         status = bp_fail(BP_ERR_IO, "%.300s: became shorter while it was read", path);
     if (status == BP_OK)
-        status = add_header(tensors, header, length, file_bytes - LENGTH_BYTES - length, path, file);
+        status = tensors_add_header(tensors, header, length, file_bytes - LENGTH_BYTES - length, path, file);
     free(header);
     return status;
 }
@@ -576,8 +576,8 @@ bp_status bp_safetensors_parse(const void *data, size_t bytes, uint64_t file_byt
                        (unsigned long long)length + LENGTH_BYTES);
     bp_tensors tensors;
     BP_TRY(tensors_init(&tensors));
-    bp_status status = add_header(&tensors, (const char *)data + LENGTH_BYTES, (size_t)length,
-                                  file_bytes - LENGTH_BYTES - length, origin, 0);
+    bp_status status = tensors_add_header(&tensors, (const char *)data + LENGTH_BYTES, (size_t)length,
+                                          file_bytes - LENGTH_BYTES - length, origin, 0);
     if (status == BP_OK)
         status = bp_tensors_to_model(&tensors, origin, &taken, model);
     tensors_finish(&tensors);

@@ -192,8 +192,8 @@ static bp_status map_find_or_add(json_t *map, const char *key, size_t count, siz
     return BP_OK;
 }
 
-static bp_status add_unit(bp_tensor_units *units, const char *name, const bp_unit_match *match, const char *pattern,
-                          size_t outer)
+static bp_status tensor_units_add_unit(bp_tensor_units *units, const char *name, const bp_unit_match *match,
+                                       const char *pattern, size_t outer)
 {
     if (units->count == units->capacity) {
         size_t wanted = units->capacity > 0 ? 2 * units->capacity : 64;
@@ -231,7 +231,7 @@ static bp_status find_units_of(bp_tensor_units *units, const bp_unit_patterns *p
     for (size_t i = 0; i < depth; i++) {
         json_t *known = json_object_getn(units->names, name, matches[i].end);
         if (known == NULL)
-            BP_TRY(add_unit(units, name, &matches[i], patterns->patterns[matches[i].pattern].text, outer));
+            BP_TRY(tensor_units_add_unit(units, name, &matches[i], patterns->patterns[matches[i].pattern].text, outer));
         outer = known != NULL ? (size_t)json_integer_value(known) : units->count - 1;
     }
     *innermost = outer;
@@ -412,8 +412,8 @@ static bool is_gemm(const char *name, uint32_t dims)
            (dims == 2 || (dims == 3 && strstr(name, "experts.") != NULL));
 }
 
-static bp_status add_parameter(bp_model *model, const bp_tensor *tensor, const expert_run *run,
-                               const bp_tensor_unit *unit, int32_t in_model)
+static bp_status tensors_to_model_add_parameter(bp_model *model, const bp_tensor *tensor, const expert_run *run,
+                                                const bp_tensor_unit *unit, int32_t in_model)
 {
     bp_parameter parameter;
     BP_TRY(bp_parameter_init(&parameter, sizeof parameter));
@@ -469,14 +469,14 @@ static bp_status add_parameters(bp_model *model, const bp_tensors *tensors, cons
             run = NULL;
         if (run != NULL && run->first != index)
             continue;
-        BP_TRY(add_parameter(model, tensor, run, unit != NO_UNIT ? &units->units[unit] : NULL,
-                             unit != NO_UNIT ? (int32_t)in_model[unit] : BP_OUTSIDE));
+        BP_TRY(tensors_to_model_add_parameter(model, tensor, run, unit != NO_UNIT ? &units->units[unit] : NULL,
+                                              unit != NO_UNIT ? (int32_t)in_model[unit] : BP_OUTSIDE));
     }
     return BP_OK;
 }
 
-static bp_status fill_model(bp_model *model, const bp_tensors *tensors, const bp_tensor_units *units,
-                            const expert_runs *runs)
+static bp_status tensors_to_model_fill_model(bp_model *model, const bp_tensors *tensors, const bp_tensor_units *units,
+                                             const expert_runs *runs)
 {
     uint32_t *in_model = calloc(units->count + 1, sizeof *in_model);
     size_t *starts = calloc(units->count + 2, sizeof *starts);
@@ -516,7 +516,7 @@ bp_status bp_tensors_to_model(const bp_tensors *tensors, const char *origin, con
     if (status == BP_OK)
         status = bp_model_create(name, &created);
     if (status == BP_OK)
-        status = bp_fail_at(origin, fill_model(created, tensors, &units, &runs));
+        status = bp_fail_at(origin, tensors_to_model_fill_model(created, tensors, &units, &runs));
     status = bp_reader_hand_over(status, origin, created, model);
     finish_runs(&runs);
     tensor_units_finish(&units);

@@ -37,7 +37,7 @@ typedef struct item_place {
 } item_place;
 
 /* A role: its name, or a number for a runtime's own. */
-static bp_status read_role(const bp_json_at *at, uint64_t most, uint32_t *role)
+static bp_status units_read_role(const bp_json_at *at, uint64_t most, uint32_t *role)
 {
     uint64_t number = 0;
     bp_role known = BP_ROLE_PARAM;
@@ -80,7 +80,7 @@ static bp_status read_flag(const bp_json_at *object, const char *key, uint32_t b
     return BP_OK;
 }
 
-static bp_status add_parameter(units_reader *reader, const bp_json_at *item, int32_t unit)
+static bp_status units_add_parameter(units_reader *reader, const bp_json_at *item, int32_t unit)
 {
     static const char *const known[] = {"name",       "shape",   "dtype",    "frozen",   "copies",
                                         "gemm",       "experts", "tp_dim",   "tp_parts", "expert_dim",
@@ -117,7 +117,7 @@ static bp_status add_parameter(units_reader *reader, const bp_json_at *item, int
     return bp_json_fail_at(item, bp_model_add_parameter(reader->model, &p));
 }
 
-static bp_status add_bucket(units_reader *reader, const bp_json_at *item, int32_t unit)
+static bp_status units_add_bucket(units_reader *reader, const bp_json_at *item, int32_t unit)
 {
     static const char *const known[] = {"name",  "dtype",    "numel", "padded_numel", "expert", "frozen",
                                         "roles", "position", NULL};
@@ -139,7 +139,7 @@ static bp_status add_bucket(units_reader *reader, const bp_json_at *item, int32_
     for (size_t i = 0; i < json_array_size(roles.value); i++) {
         bp_json_at element = bp_json_element(&roles, i);
         uint32_t role = 0;
-        BP_TRY(read_role(&element, ROLE_BITS - 1, &role));
+        BP_TRY(units_read_role(&element, ROLE_BITS - 1, &role));
         b.roles |= BP_ROLE_BIT(role);
     }
 
@@ -203,7 +203,7 @@ static bp_status add_in_order(units_reader *reader, const bp_json_at *units, con
 /* ---- documents --------------------------------------------------------------------------------------------------- */
 
 /* The index of the unit that `at` names. */
-static bp_status find_unit(const units_reader *reader, const bp_json_at *at, uint32_t *unit)
+static bp_status units_find(const units_reader *reader, const bp_json_at *at, uint32_t *unit)
 {
     const char *name = NULL;
     BP_TRY(bp_json_name(at, &name));
@@ -216,7 +216,7 @@ static bp_status find_unit(const units_reader *reader, const bp_json_at *at, uin
 }
 
 /* A unit by itself; its parameters and buckets are added when all units are known. */
-static bp_status add_unit(units_reader *reader, const bp_json_at *unit)
+static bp_status units_add_unit(units_reader *reader, const bp_json_at *unit)
 {
     static const char *const known[] = {"name", "parent", "parameters", "buckets", NULL};
     BP_TRY(bp_json_expect_object(unit, known));
@@ -227,7 +227,7 @@ static bp_status add_unit(units_reader *reader, const bp_json_at *unit)
     if (json_object_get(reader->units, name) != NULL)
         return bp_json_fail(&name_at, "unit \"%.*s\" occurs twice", 80, name);
     if (parent_at.value != NULL)
-        BP_TRY(find_unit(reader, &parent_at, &parent));
+        BP_TRY(units_find(reader, &parent_at, &parent));
     if (bp_json_member(unit, "parameters").value != NULL && bp_json_member(unit, "buckets").value != NULL)
         return bp_json_fail(unit, "has parameters and buckets; a unit has one or the other");
     int32_t outer = parent_at.value != NULL ? (int32_t)parent : BP_OUTSIDE;
@@ -249,7 +249,7 @@ static bp_status read_order(units_reader *reader, const bp_json_at *order)
     bp_status status = BP_OK;
     for (size_t i = 0; status == BP_OK && i < count; i++) {
         bp_json_at element = bp_json_element(order, i);
-        status = find_unit(reader, &element, &units[i]);
+        status = units_find(reader, &element, &units[i]);
     }
     if (status == BP_OK)
         status = bp_json_fail_at(order, bp_model_set_order(reader->model, units, count));
@@ -269,9 +269,9 @@ static bp_status add_event(units_reader *reader, const bp_json_at *event)
     bp_model_event e = {
         .size = sizeof e, .acquire = acquire.value != NULL, .bucket = -1, .lane = BP_MODEL_EVENT_NO_LANE};
     uint32_t unit = 0;
-    BP_TRY(find_unit(reader, e.acquire ? &acquire : &release, &unit));
+    BP_TRY(units_find(reader, e.acquire ? &acquire : &release, &unit));
     e.unit = (int32_t)unit;
-    BP_TRY(read_role(&role, UINT32_MAX, &e.role));
+    BP_TRY(units_read_role(&role, UINT32_MAX, &e.role));
 
     /* the bucket by its ordinal, or by the name that it has in the unit */
     uint64_t number = 0;
@@ -313,7 +313,7 @@ static bp_status read_lists(units_reader *reader, const bp_json_at *root)
     BP_TRY(bp_json_expect_list(&units));
     for (size_t i = 0; i < json_array_size(units.value); i++) {
         bp_json_at unit = bp_json_element(&units, i);
-        BP_TRY(add_unit(reader, &unit));
+        BP_TRY(units_add_unit(reader, &unit));
     }
     if (outside.value != NULL)
         BP_TRY(bp_json_expect_object(&outside, known_outside));
@@ -321,8 +321,8 @@ static bp_status read_lists(units_reader *reader, const bp_json_at *root)
         if (json_array_append_new(reader->buckets, json_object()) != 0)
             return bp_fail_memory(sizeof(json_t *));
     }
-    BP_TRY(add_in_order(reader, &units, &outside, "parameters", add_parameter));
-    BP_TRY(add_in_order(reader, &units, &outside, "buckets", add_bucket));
+    BP_TRY(add_in_order(reader, &units, &outside, "parameters", units_add_parameter));
+    BP_TRY(add_in_order(reader, &units, &outside, "buckets", units_add_bucket));
     BP_TRY(read_order(reader, &order));
     if (schedule.value != NULL)
         BP_TRY(bp_json_expect_list(&schedule));

@@ -8,7 +8,7 @@
 #define FORMAT "bucketpool.snapshot/1"
 
 /* A name, or the number of one of a role. */
-static bp_status read_role(const bp_snapshot_at *at, const char **name)
+static bp_status snapshot_pool_read_role(const bp_snapshot_at *at, const char **name)
 {
     if (at->value.kind != BP_PICKLE_INTEGER)
         return bp_snapshot_text_or_none(at, name);
@@ -49,7 +49,7 @@ static bp_status read_plan(const bp_snapshot_at *at, bp_snapshot_pool *pool)
     pool->roles = entries;
     for (size_t i = 0; i < pool->role_count; i++) {
         bp_snapshot_at item = bp_snapshot_item(&list, i), role = bp_snapshot_member(&item, "role");
-        BP_TRY(read_role(&role, &pool->roles[i].role));
+        BP_TRY(snapshot_pool_read_role(&role, &pool->roles[i].role));
         BP_TRY(read_member(&item, "bytes", &pool->roles[i].bytes));
         BP_TRY(read_member(&item, "lower_bound_bytes", &pool->roles[i].lower_bound_bytes));
     }
@@ -118,7 +118,7 @@ static bp_status read_requests(const bp_snapshot_at *at, bp_snapshot_pool *pool)
         BP_TRY(read_member_text(&item, "bucket", &request->bucket));
         BP_TRY(bp_snapshot_number(&ordinal, UINT32_MAX, &number));
         request->ordinal = (uint32_t)number;
-        BP_TRY(read_role(&role, &request->role));
+        BP_TRY(snapshot_pool_read_role(&role, &request->role));
         BP_TRY(read_member_text(&item, "dtype", &request->dtype));
         BP_TRY(read_member(&item, "bytes", &request->bytes));
         BP_TRY(read_member_text(&item, "placement", &request->placement));

@@ -94,7 +94,7 @@ typedef struct bp_snapshot_block {
 } bp_snapshot_block;
 
 /* Takes the bytes from the budget. */
-static bp_status take_budget(bp_snapshot_reader *reader, size_t count, size_t element_bytes)
+static bp_status snapshot_take_budget(bp_snapshot_reader *reader, size_t count, size_t element_bytes)
 {
     if (count > reader->left / element_bytes)
         return bp_fail(BP_ERR_FORMAT,
@@ -106,7 +106,7 @@ static bp_status take_budget(bp_snapshot_reader *reader, size_t count, size_t el
 }
 
 /* NULL: out of memory. */
-static void *allocate(bp_snapshot *snapshot, size_t bytes)
+static void *snapshot_allocate(bp_snapshot *snapshot, size_t bytes)
 {
     size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     bp_snapshot_block *block = snapshot->blocks;
@@ -125,14 +125,14 @@ static void *allocate(bp_snapshot *snapshot, size_t bytes)
 
 bp_status bp_snapshot_room(bp_snapshot_reader *reader, size_t count, size_t element_bytes, void **entries)
 {
-    BP_TRY(take_budget(reader, count, element_bytes));
-    *entries = allocate(reader->snapshot, count * element_bytes);
+    BP_TRY(snapshot_take_budget(reader, count, element_bytes));
+    *entries = snapshot_allocate(reader->snapshot, count * element_bytes);
     return *entries != NULL ? BP_OK : bp_fail_memory(count * element_bytes);
 }
 
 bp_status bp_snapshot_scratch(bp_snapshot_reader *reader, size_t count, size_t element_bytes, void **entries)
 {
-    BP_TRY(take_budget(reader, count, element_bytes));
+    BP_TRY(snapshot_take_budget(reader, count, element_bytes));
     *entries = calloc(count + 1, element_bytes);
     return *entries != NULL ? BP_OK : bp_fail_memory(count * element_bytes);
 }
@@ -152,8 +152,8 @@ bp_status bp_snapshot_list(const bp_snapshot_at *at, size_t element_bytes, void 
 bp_status bp_snapshot_copy(bp_snapshot_reader *reader, const char *bytes, size_t count, const char **text)
 {
     size_t taken = count < MOST_TEXT ? count : MOST_TEXT;
-    BP_TRY(take_budget(reader, taken + ALIGNMENT, 1));
-    char *copy = allocate(reader->snapshot, taken + 1);
+    BP_TRY(snapshot_take_budget(reader, taken + ALIGNMENT, 1));
+    char *copy = snapshot_allocate(reader->snapshot, taken + 1);
     if (copy == NULL)
         return bp_fail_memory(taken + 1);
     for (size_t i = 0; i < taken; i++)

@@ -43,7 +43,7 @@ typedef struct bp_torch_device {
     uint64_t *mapped; /* bytes of each slab, now */
 } bp_torch_device;
 
-static bool is_mapping(const bp_torch_event *event)
+static bool torch_is_mapping(const bp_torch_event *event)
 {
     return event->action == BP_TORCH_MAP || event->action == BP_TORCH_UNMAP;
 }
@@ -72,11 +72,11 @@ static bool play_mapping(bp_torch_device *d, const bp_torch_event *event, bool f
 }
 
 /* Makes slabs of the segments that are there at the end, and of all that the trace has. */
-static bp_status find_slabs(bp_torch_device *d)
+static bp_status torch_find_slabs(bp_torch_device *d)
 {
     bp_snapshot_pool *pool = d->pool;
     for (size_t i = 0; i < d->event_count; i++) {
-        if (is_mapping(&d->events[i]))
+        if (torch_is_mapping(&d->events[i]))
             pool->slabs[pool->slab_count++] =
                 (bp_snapshot_slab){.address = d->events[i].address, .bytes = d->events[i].bytes};
     }
@@ -111,14 +111,14 @@ static bp_status find_slabs(bp_torch_device *d)
     }
     size_t slab = 0;
     for (size_t i = d->event_count; i-- > 0;) {
-        if (is_mapping(&d->events[i]))
+        if (torch_is_mapping(&d->events[i]))
             play_mapping(d, &d->events[i], false, &slab);
     }
     for (size_t i = 0; i < pool->slab_count; i++)
         pool->slabs[i].resident_at_start = d->mapped[i] > 0;
     for (size_t i = 0; i < d->event_count; i++) {
         const bp_torch_event *event = &d->events[i];
-        if (is_mapping(event) && play_mapping(d, event, true, &slab))
+        if (torch_is_mapping(event) && play_mapping(d, event, true, &slab))
             pool->slab_events[pool->slab_event_count++] = (bp_snapshot_slab_event){
                 .gained = event->action == BP_TORCH_MAP, .slab = (uint32_t)slab, .time_ns = event->time_ns};
     }
@@ -129,7 +129,7 @@ static bp_status find_slabs(bp_torch_device *d)
 
 enum { MOST_FRAMES = 32, MOST_DEVICES = 128 };
 
-static bp_status read_number(const bp_snapshot_at *at, const char *name, uint64_t *number)
+static bp_status torch_read_number(const bp_snapshot_at *at, const char *name, uint64_t *number)
 {
     bp_snapshot_at member = bp_snapshot_member(at, name);
     return bp_snapshot_number(&member, UINT64_MAX, number);
@@ -138,8 +138,8 @@ static bp_status read_number(const bp_snapshot_at *at, const char *name, uint64_
 static bp_status read_range(const bp_snapshot_at *at, const char *address_name, const char *size_name,
                             uint64_t *address, uint64_t *bytes)
 {
-    BP_TRY(read_number(at, address_name, address));
-    BP_TRY(read_number(at, size_name, bytes));
+    BP_TRY(torch_read_number(at, address_name, address));
+    BP_TRY(torch_read_number(at, size_name, bytes));
     if (*bytes > UINT64_MAX - *address)
         return bp_snapshot_fail(at, "%llu bytes at 0x%llx go past the end of 64-bit addresses",
                                 (unsigned long long)*bytes, (unsigned long long)*address);
@@ -184,7 +184,7 @@ static bp_status read_trace(bp_torch_device *d, const bp_snapshot_at *trace)
         event->time_ns = earliest;
         event->frames = bp_pickle_find(item.reader->pickle, item.value, "frames");
         d->event_count++;
-        d->mapping_count += is_mapping(event);
+        d->mapping_count += torch_is_mapping(event);
     }
     for (size_t i = 0; earliest == 0 && i < d->event_count; i++)
         d->events[i].time_ns = i * 1000;
@@ -201,7 +201,7 @@ static bp_status read_blocks(bp_torch_device *d, const bp_snapshot_at *segment, 
         uint64_t bytes = 0;
         if (own.value.kind != BP_PICKLE_ABSENT)
             BP_TRY(bp_snapshot_number(&own, UINT64_MAX, &address));
-        BP_TRY(read_number(&block, "size", &bytes));
+        BP_TRY(torch_read_number(&block, "size", &bytes));
         if (bytes > UINT64_MAX - address)
             return bp_snapshot_fail(&block, "ends past the end of 64-bit addresses");
         bp_snapshot_at state = bp_snapshot_member(&block, "state");
@@ -217,7 +217,7 @@ static bp_status read_blocks(bp_torch_device *d, const bp_snapshot_at *segment, 
     return BP_OK;
 }
 
-static bool is_of_device(const bp_torch_device *d, const bp_snapshot_at *segment)
+static bool torch_is_of_device(const bp_torch_device *d, const bp_snapshot_at *segment)
 {
     bp_snapshot_at device = bp_snapshot_member(segment, "device");
     const bp_pickle_value *v = &device.value;
@@ -231,7 +231,7 @@ static bp_status read_segments(bp_torch_device *d, const bp_snapshot_at *segment
     size_t count = bp_pickle_is_list(segments->value) ? segments->value.count : 0, blocks = 0, own = 0;
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_at segment = bp_snapshot_item(segments, i), list = bp_snapshot_member(&segment, "blocks");
-        bool is_own = is_of_device(d, &segment);
+        bool is_own = torch_is_of_device(d, &segment);
         own += is_own;
         blocks += is_own && bp_pickle_is_list(list.value) ? list.value.count : 0;
     }
@@ -243,7 +243,7 @@ static bp_status read_segments(bp_torch_device *d, const bp_snapshot_at *segment
     d->pool->slabs = slabs;
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_at segment = bp_snapshot_item(segments, i);
-        if (!is_of_device(d, &segment))
+        if (!torch_is_of_device(d, &segment))
             continue;
         bp_snapshot_slab *slab = &d->pool->slabs[d->pool->slab_count++];
         BP_TRY(read_range(&segment, "address", "total_size", &slab->address, &slab->bytes));
@@ -312,7 +312,7 @@ static bp_status find_requests(bp_torch_device *d)
 {
     for (size_t i = 0; i < d->event_count; i++) {
         const bp_torch_event *event = &d->events[i];
-        if (!is_mapping(event))
+        if (!torch_is_mapping(event))
             d->moments[d->moment_count++] = (bp_torch_moment){.address = event->address,
                                                               .bytes = event->bytes,
                                                               .event = (uint32_t)i & BP_TORCH_END,
@@ -364,14 +364,14 @@ static bp_status find_requests(bp_torch_device *d)
     return BP_OK;
 }
 
-static bp_status add_events(bp_torch_device *d)
+static bp_status torch_add_events(bp_torch_device *d)
 {
     void *entries = NULL;
     BP_TRY(bp_snapshot_room(d->reader, d->event_count - d->mapping_count, sizeof *d->pool->events, &entries));
     d->pool->events = entries;
     for (size_t i = 0; i < d->event_count; i++) {
         const bp_torch_event *event = &d->events[i];
-        if (is_mapping(event))
+        if (torch_is_mapping(event))
             continue;
         bp_snapshot_event *out = &d->pool->events[d->pool->event_count++];
         *out = (bp_snapshot_event){.kind = event->action == BP_TORCH_ALLOC ? BP_EVENT_ACQUIRE : BP_EVENT_RELEASE,
@@ -395,9 +395,9 @@ static bp_status read_device(bp_torch_device *d, const bp_snapshot_at *root, con
     d->pool->device = d->pool->name;
     BP_TRY(read_trace(d, trace));
     BP_TRY(read_segments(d, &segments));
-    BP_TRY(find_slabs(d));
+    BP_TRY(torch_find_slabs(d));
     BP_TRY(find_requests(d));
-    return add_events(d);
+    return torch_add_events(d);
 }
 
 bp_status bp_snapshot_read_torch(const bp_snapshot_at *root)
