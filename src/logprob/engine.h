@@ -1,10 +1,14 @@
-/* What a kind of device does for the clients: kernels in stream order. Arguments were checked before. */
+/* What a kind of device does for the clients, in stream order: kernels, and matrix products for the fused head. Arguments were checked before. */
 #ifndef BP_LOGPROB_ENGINE_H
 #define BP_LOGPROB_ENGINE_H
 
 #include <bucketpool/device.h>
 
+#include <stdbool.h>
+
 #include "logprob/work.h"
+
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 typedef struct bp_engine bp_engine;
 
@@ -29,5 +33,63 @@ struct bp_engine {
 bp_status bp_engine_create_host(uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine);
 /* BP_ERR_UNSUPPORTED in builds without CUDA kernels, and on devices of another architecture. */
 bp_status bp_engine_create_cuda(bp_device *device, bp_engine **engine);
+
+/* ---- matrix products --------------------------------------------------------------------------------------------- */
+
+/* Row-major, sums in fp32. `rows` are the tokens of a piece, next to each other or with a stride. */
+
+/* A matrix whose rows are `stride` elements apart. */
+typedef struct bp_matrix {
+    void *data;
+    bp_dtype dtype;
+    int64_t stride;
+} bp_matrix;
+
+/* Which rows of a piece count: where the mask is 0 they do not, and may hold anything. */
+typedef struct bp_row_mask {
+    const uint8_t *data; /* NULL: all rows count */
+    int64_t batch_stride, stride;
+    uint64_t count; /* rows of one batch */
+    uint64_t first; /* number of row 0 in the mask */
+} bp_row_mask;
+
+/* One product of a piece. Hidden states are [rows, hidden], the weight [columns, hidden], logits and their gradient [rows, columns]. */
+typedef struct bp_product_work {
+    uint64_t rows, columns, hidden;
+    float alpha;       /* 1 / temperature */
+    bp_matrix a, b, c; /* strides fit 31 bits
+                               logits = a b^T: a hidden, b weight, c logits (fp32)
+                               hidden_grad = d b: a the gradient of logits, b weight, c hidden_grad
+                               weight_grad = d^T b: a the gradient of logits, b hidden, c weight_grad (fp32) */
+    bool adds;         /* c is added to; only where it is fp32 */
+    void *scratch;     /* as many bytes as scratch_bytes said, aligned to 256; of this work alone until it is done */
+    bp_row_mask mask;  /* weight_grad: of the rows of b, as NaN times 0 is NaN */
+} bp_product_work;
+
+typedef struct bp_products bp_products;
+
+typedef struct bp_products_ops {
+    void (*destroy)(bp_products *products); /* all its work is done */
+    bp_status (*logits)(bp_products *products, const bp_product_work *work, bp_stream *stream);
+    bp_status (*hidden_grad)(bp_products *products, const bp_product_work *work, bp_stream *stream);
+    bp_status (*weight_grad)(bp_products *products, const bp_product_work *work, bp_stream *stream);
+    /* c = a, rounded once where it is narrower: a fp32, [rows, hidden]. NULL: there is no such function */
+    bp_status (*place)(bp_products *products, const bp_product_work *work, bp_stream *stream);
+} bp_products_ops;
+
+struct bp_products {
+    const bp_products_ops *ops;
+    const char *name; /* "cblas", "cublas" */
+    bp_dtype
+        gradient; /* of what `a` of the gradients' products holds: fp32, or the weight's dtype, narrowed in place */
+    uint64_t scratch_bytes; /* that each product needs */
+};
+
+/* For pieces of at most `rows`; all three fit 31 bits. BP_ERR_UNSUPPORTED: a build without BLAS; no cuBLAS found, where it was looked
+ * for. */
+bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
+                                  bp_products **products);
+bp_status bp_products_create_cublas(bp_device *device, uint64_t rows, uint64_t hidden, bp_dtype dtype,
+                                    bp_products **products);
 
 #endif

@@ -6,7 +6,6 @@
 #include <bucketpool/logprob.h>
 
 #include "logprob/base.h"
-#include "logprob/products.h"
 #include "logprob/work.h"
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */

@@ -113,8 +113,6 @@ typedef struct bp_rows_work {
 
 /* ---- packed sequences -------------------------------------------------------------------------------------------- */
 
-/* The work of kernels that bring tensors from one order to another. */
-
 #define BP_FILL_BYTES 16
 
 /* Every place of the group in `to_order` gets its token, or the fill; bytes between tokens are not touched. */
@@ -129,9 +127,18 @@ typedef struct bp_rearrange_work {
     uint8_t fill[BP_FILL_BYTES];         /* a token without source is this again and again */
 } bp_rearrange_work;
 
+/* How many lanes of a warp of a CUDA kernel move a token of so many words: a power of two. */
+BP_DEVICE uint32_t bp_lanes_of_token(uint64_t words)
+{
+    uint32_t lanes = 1;
+    while (lanes < 32 && lanes < words)
+        lanes *= 2;
+    return lanes;
+}
+
 /* ---- losses ------------------------------------------------------------------------------------------------------ */
 
-/* The work of kernels of the loss. */
+#define BP_SUMS_THREADS 512u /* of a block of the CUDA kernel: one makes all of a sequence */
 
 /* What the local tokens of a sequence come to. Without valid tokens: zeros, +inf and -inf. */
 typedef struct bp_loss_record {

@@ -10,7 +10,7 @@
 #include "core/fail.h"
 #include "devices/clients.h"
 #include "kernels.h"
-#include "logprob/cuda/image.h"
+#include "logprob/cuda/cuda.h"
 
 const uint64_t bp_cuda_image[] = {0};
 

@@ -50,7 +50,6 @@ PRIVATE_HEADERS = {"devices/clients.h", "devices/cuda_driver.h", "formats/packin
 # Files in a folder: "about 25"; larger ones shrink, or get a reason here.
 LARGEST_ROOM = 25
 LARGEST_ROOMS = {
-    "src/logprob/cuda": 28,  # a kernel a header, as nvcc and the emulation of a GPU compile them
     "tests/contract": 28, "tests/offload": 28, "tests/gpu": 26, "tests/unit": 27,
     "tests/fakes/cuda": 37,  # the emulated driver: a file for each part of its interface
 }

@@ -1,17 +1,21 @@
-/* The engine of cuda devices: kernels of an image that is part of the library, launched through the driver. */
-#include "logprob/engine.h"
-
+/* The engine of cuda devices, and copies of rows for products: kernels of an image that is part of the library, found by name and launched
+ * through the driver with one structure by value. */
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
-#include "logprob/cuda/image.h"
-#include "logprob/cuda/launch.h"
+#include "devices/clients.h"
+#include "logprob/cuda/cuda.h"
 
-#define LEAST_MAJOR 8       /* compute capability: bf16, and maxima that keep NaN */
-#define ENOUGH_BLOCKS 2048u /* a GPU is busy: rows need not be divided among blocks */
-#define PART_COLUMNS 8192u  /* of a row, at least, for each of several blocks */
+#define LEAST_MAJOR 8                   /* compute capability: bf16, and maxima that keep NaN */
+#define THREADS 128u                    /* of a block: what kernels are compiled for, but where work.h says otherwise */
+#define MOST_BLOCKS INT32_MAX           /* in a grid's first dimension */
+#define MOST_ROW_BLOCKS UINT64_C(65535) /* of copies: the kernels loop over more rows */
+#define ENOUGH_BLOCKS 2048u             /* a GPU is busy: rows need not be divided among blocks */
+#define PART_COLUMNS 8192u              /* of a row, at least, for each of several blocks */
 #define NAME_BYTES 64
+#define WORD_SIZES 5 /* 1, 2, 4, 8 and 16 bytes */
 
 static const bp_dtype dtypes[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
 #define DTYPES (sizeof dtypes / sizeof *dtypes)
@@ -24,10 +28,11 @@ typedef struct cuda_engine {
     const bp_cuda_kernel *gradient[DTYPES][DTYPES][2]; /* NULL: between bf16 and fp16 */
     const bp_cuda_kernel *finish, *finish_bad;
     const bp_cuda_kernel *range[DTYPES];
-    bp_sequence_kernels sequences;
+    const bp_cuda_kernel *rearrange[WORD_SIZES];
+    const bp_cuda_kernel *sums, *seed;
 } cuda_engine;
 
-static size_t place_of(int32_t dtype)
+static size_t dtype_place(int32_t dtype)
 {
     size_t place = 0;
     while (place + 1 < DTYPES && dtypes[place] != (bp_dtype)dtype)
@@ -35,9 +40,33 @@ static size_t place_of(int32_t dtype)
     return place;
 }
 
+static bp_status find_kernel(bp_cuda_module *module, const char *name, const bp_cuda_kernel **kernel)
+{
+    bp_cuda_kernel *found;
+    BP_TRY(bp_cuda_module_kernel(module, name, &found));
+    *kernel = found;
+    return BP_OK;
+}
+
 /* ---- launches ------------------------------------------------------------------------------------------------------ */
 
-static uint64_t cuda_engine_rows_of(const bp_tokens_work *tokens)
+/* As many of `blocks` as a grid has room for: kernels loop over the rest. `parts`: its second dimension. Nothing without blocks. */
+static bp_status launch_kernel(const bp_cuda_kernel *kernel, uint64_t blocks, uint64_t parts, uint32_t threads,
+                               const void *work, bp_stream *stream)
+{
+    void *arguments[] = {(void *)work};
+    bp_cuda_grid grid = {.blocks = {blocks < MOST_BLOCKS ? (uint32_t)blocks : MOST_BLOCKS, (uint32_t)parts, 1},
+                         .threads = {threads, 1, 1}};
+    return blocks == 0 ? BP_OK : bp_cuda_launch(kernel, &grid, arguments, stream);
+}
+
+/* How many blocks give each of `count` things a thread. */
+static uint64_t blocks_for(uint64_t count, uint64_t of_a_block)
+{
+    return count / of_a_block + (count % of_a_block != 0);
+}
+
+static uint64_t cuda_rows_of(const bp_tokens_work *tokens)
 {
     return tokens->batch * tokens->sequence;
 }
@@ -45,64 +74,66 @@ static uint64_t cuda_engine_rows_of(const bp_tokens_work *tokens)
 static bp_status launch_partials(bp_engine *base, const bp_partials_work *work, bp_stream *stream)
 {
     const cuda_engine *engine = (const cuda_engine *)base;
-    const bp_cuda_kernel *kernel = engine->partials[place_of(work->logits.dtype)][work->with_entropy != 0];
-    return bp_cuda_launch_work(kernel, cuda_engine_rows_of(&work->tokens), 1, BP_CUDA_THREADS, work, stream);
+    const bp_cuda_kernel *kernel = engine->partials[dtype_place(work->logits.dtype)][work->with_entropy != 0];
+    return launch_kernel(kernel, cuda_rows_of(&work->tokens), 1, THREADS, work, stream);
 }
 
 static bp_status launch_finish(bp_engine *base, const bp_finish_work *work, bp_stream *stream)
 {
     const cuda_engine *engine = (const cuda_engine *)base;
-    uint64_t rows = cuda_engine_rows_of(&work->tokens);
-    BP_TRY(bp_cuda_launch_work(engine->finish, bp_cuda_blocks_for(rows, BP_CUDA_THREADS), 1, BP_CUDA_THREADS, work,
-                               stream));
+    const uint64_t rows = cuda_rows_of(&work->tokens);
+    BP_TRY(launch_kernel(engine->finish, blocks_for(rows, THREADS), 1, THREADS, work, stream));
     if (work->bad == NULL || rows == 0)
         return BP_OK;
-    return bp_cuda_launch_work(engine->finish_bad, 1, 1, 1, work, stream);
+    return launch_kernel(engine->finish_bad, 1, 1, 1, work, stream);
 }
 
 /* Few rows are divided among blocks, but for those that are narrowed where they lie: of them one block must have read what it writes. */
-static uint64_t parts_of(const bp_gradient_work *work, uint64_t rows)
-{
-    uint64_t most = work->logits.columns / PART_COLUMNS;
-    if (rows == 0 || rows >= ENOUGH_BLOCKS || most < 2 || work->narrows_in_place != 0 ||
-        (work->logits.dtype == BP_DTYPE_FP32 && work->out_dtype != BP_DTYPE_FP32))
-        return 1;
-    uint64_t wanted = (ENOUGH_BLOCKS + rows - 1) / rows;
-    return wanted < most ? wanted : most;
-}
-
 static bp_status launch_gradient(bp_engine *base, const bp_gradient_work *work, bp_stream *stream)
 {
     const cuda_engine *engine = (const cuda_engine *)base;
     const bp_cuda_kernel *kernel =
-        engine->gradient[place_of(work->logits.dtype)][place_of(work->out_dtype)][work->entropy_grad != NULL];
-    uint64_t rows = cuda_engine_rows_of(&work->tokens);
+        engine->gradient[dtype_place(work->logits.dtype)][dtype_place(work->out_dtype)][work->entropy_grad != NULL];
+    const uint64_t rows = cuda_rows_of(&work->tokens), most = work->logits.columns / PART_COLUMNS;
     if (kernel == NULL)
         return bp_fail(BP_ERR_UNSUPPORTED, "cuda has no kernel from logits of %s to a gradient of %s",
                        bp_dtype_name((bp_dtype)work->logits.dtype), bp_dtype_name((bp_dtype)work->out_dtype));
-    return bp_cuda_launch_work(kernel, rows, parts_of(work, rows), BP_CUDA_THREADS, work, stream);
+    const bool narrows =
+        work->narrows_in_place != 0 || (work->logits.dtype == BP_DTYPE_FP32 && work->out_dtype != BP_DTYPE_FP32);
+    uint64_t parts = 1;
+    if (rows != 0 && rows < ENOUGH_BLOCKS && most >= 2 && !narrows)
+        parts = bp_least_u64((ENOUGH_BLOCKS + rows - 1) / rows, most);
+    return launch_kernel(kernel, rows, parts, THREADS, work, stream);
 }
 
 static bp_status launch_range(bp_engine *base, const bp_range_work *work, bp_stream *stream)
 {
     const cuda_engine *engine = (const cuda_engine *)base;
-    const bp_cuda_kernel *kernel = engine->range[place_of(work->logits.dtype)];
-    return bp_cuda_launch_work(kernel, cuda_engine_rows_of(&work->tokens), 1, BP_CUDA_THREADS, work, stream);
+    return launch_kernel(engine->range[dtype_place(work->logits.dtype)], cuda_rows_of(&work->tokens), 1, THREADS, work,
+                         stream);
 }
 
 static bp_status launch_rearrange(bp_engine *base, const bp_rearrange_work *work, bp_stream *stream)
 {
-    return bp_sequence_rearrange(&((const cuda_engine *)base)->sequences, work, stream);
+    const cuda_engine *engine = (const cuda_engine *)base;
+    unsigned size = 0;
+    while (size + 1 < WORD_SIZES && 1u << size < work->word_bytes)
+        size++;
+    const uint64_t words = work->token_bytes / work->word_bytes;
+    const uint64_t places = words == 0 ? 0 : bp_group_places(&work->group, (bp_cp_order)work->to_order);
+    return launch_kernel(engine->rearrange[size], blocks_for(places, THREADS / bp_lanes_of_token(words)), 1, THREADS,
+                         work, stream);
 }
 
 static bp_status launch_sums(bp_engine *base, const bp_sums_work *work, bp_stream *stream)
 {
-    return bp_sequence_sums(&((const cuda_engine *)base)->sequences, work, stream);
+    return launch_kernel(((const cuda_engine *)base)->sums, work->group.count, 1, BP_SUMS_THREADS, work, stream);
 }
 
 static bp_status launch_seed(bp_engine *base, const bp_seed_work *work, bp_stream *stream)
 {
-    return bp_sequence_seed(&((const cuda_engine *)base)->sequences, work, stream);
+    const uint64_t blocks = blocks_for(bp_group_places(&work->group, BP_CP_LOCAL), THREADS);
+    return launch_kernel(((const cuda_engine *)base)->seed, blocks, 1, THREADS, work, stream);
 }
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
@@ -117,59 +148,51 @@ static void cuda_engine_destroy(bp_engine *base)
 static const bp_engine_ops ops = {cuda_engine_destroy, launch_partials,  launch_finish, launch_gradient,
                                   launch_range,        launch_rearrange, launch_sums,   launch_seed};
 
-static bp_status find_partials(cuda_engine *engine, size_t in, int entropy)
+/* A kernel's name says the dtypes of logits and gradient. */
+static bp_status cuda_engine_find_kernels_of(cuda_engine *engine, size_t in)
 {
+    static const char *const with_entropy[] = {"", "_entropy"};
+    const char *logits = bp_dtype_name(dtypes[in]);
     char name[NAME_BYTES];
-    snprintf(name, sizeof name, "bp_partials_%s%s", bp_dtype_name(dtypes[in]), entropy ? "_entropy" : "");
-    return bp_cuda_find(engine->module, name, &engine->partials[in][entropy]);
-}
-
-static bp_status find_gradient(cuda_engine *engine, size_t in, size_t out, int entropy)
-{
-    char name[NAME_BYTES];
-    if (in != out && dtypes[in] != BP_DTYPE_FP32 && dtypes[out] != BP_DTYPE_FP32)
-        return BP_OK;
-    snprintf(name, sizeof name, "bp_gradient_%s_%s%s", bp_dtype_name(dtypes[in]), bp_dtype_name(dtypes[out]),
-             entropy ? "_entropy" : "");
-    return bp_cuda_find(engine->module, name, &engine->gradient[in][out][entropy]);
-}
-
-static bp_status find_range(cuda_engine *engine, size_t in)
-{
-    char name[NAME_BYTES];
-    snprintf(name, sizeof name, "bp_range_%s", bp_dtype_name(dtypes[in]));
-    return bp_cuda_find(engine->module, name, &engine->range[in]);
-}
-
-static bp_status cuda_engine_find_kernels(cuda_engine *engine)
-{
-    BP_TRY(bp_cuda_find(engine->module, "bp_finish", &engine->finish));
-    BP_TRY(bp_cuda_find(engine->module, "bp_finish_bad", &engine->finish_bad));
-    BP_TRY(bp_sequence_kernels_find(engine->module, &engine->sequences));
-    for (size_t in = 0; in < DTYPES; in++) {
-        BP_TRY(find_range(engine, in));
-        for (int entropy = 0; entropy < 2; entropy++) {
-            BP_TRY(find_partials(engine, in, entropy));
-            for (size_t out = 0; out < DTYPES; out++)
-                BP_TRY(find_gradient(engine, in, out, entropy));
+    snprintf(name, sizeof name, "bp_range_%s", logits);
+    BP_TRY(find_kernel(engine->module, name, &engine->range[in]));
+    for (int entropy = 0; entropy < 2; entropy++) {
+        snprintf(name, sizeof name, "bp_partials_%s%s", logits, with_entropy[entropy]);
+        BP_TRY(find_kernel(engine->module, name, &engine->partials[in][entropy]));
+        for (size_t out = 0; out < DTYPES; out++) {
+            if (in != out && dtypes[in] != BP_DTYPE_FP32 && dtypes[out] != BP_DTYPE_FP32)
+                continue;
+            snprintf(name, sizeof name, "bp_gradient_%s_%s%s", logits, bp_dtype_name(dtypes[out]),
+                     with_entropy[entropy]);
+            BP_TRY(find_kernel(engine->module, name, &engine->gradient[in][out][entropy]));
         }
     }
     return BP_OK;
 }
 
-static bp_status check_device(const bp_device *device)
+static bp_status cuda_engine_find_kernels(cuda_engine *engine)
+{
+    BP_TRY(find_kernel(engine->module, "bp_finish", &engine->finish));
+    BP_TRY(find_kernel(engine->module, "bp_finish_bad", &engine->finish_bad));
+    for (unsigned i = 0; i < WORD_SIZES; i++) {
+        char name[NAME_BYTES];
+        snprintf(name, sizeof name, "bp_rearrange_%u", 1u << i);
+        BP_TRY(find_kernel(engine->module, name, &engine->rearrange[i]));
+    }
+    BP_TRY(find_kernel(engine->module, "bp_sums", &engine->sums));
+    BP_TRY(find_kernel(engine->module, "bp_seed", &engine->seed));
+    for (size_t in = 0; in < DTYPES; in++)
+        BP_TRY(cuda_engine_find_kernels_of(engine, in));
+    return BP_OK;
+}
+
+bp_status bp_engine_create_cuda(bp_device *device, bp_engine **engine)
 {
     const bp_cuda_info *info = bp_cuda_get_info(device);
     if (info->compute_major < LEAST_MAJOR)
         return bp_fail(BP_ERR_UNSUPPORTED,
                        "%s has compute capability %d.%d: log-probability kernels need %d.0 or later", info->name,
                        info->compute_major, info->compute_minor, LEAST_MAJOR);
-    return BP_OK;
-}
-
-bp_status bp_engine_create_cuda(bp_device *device, bp_engine **engine)
-{
-    BP_TRY(check_device(device));
     cuda_engine *made = calloc(1, sizeof *made);
     if (made == NULL)
         return bp_fail_memory(sizeof *made);
@@ -183,4 +206,64 @@ bp_status bp_engine_create_cuda(bp_device *device, bp_engine **engine)
     }
     *engine = &made->base;
     return BP_OK;
+}
+
+/* ---- copies of rows ---------------------------------------------------------------------------------------------- */
+
+struct bp_cuda_rows {
+    bp_cuda_module *module;
+    const bp_cuda_kernel *same_32, *same_16, *to_bf16, *to_fp16;
+};
+
+bp_status bp_cuda_rows_create(bp_device *device, bp_cuda_rows **rows)
+{
+    bp_cuda_rows *made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return bp_fail_memory(sizeof *made);
+    bp_status status = bp_cuda_module_create(device, bp_cuda_image, &made->module);
+    if (status == BP_OK)
+        status = find_kernel(made->module, "bp_rows_32", &made->same_32);
+    if (status == BP_OK)
+        status = find_kernel(made->module, "bp_rows_16", &made->same_16);
+    if (status == BP_OK)
+        status = find_kernel(made->module, "bp_rows_fp32_bf16", &made->to_bf16);
+    if (status == BP_OK)
+        status = find_kernel(made->module, "bp_rows_fp32_fp16", &made->to_fp16);
+    if (status != BP_OK) {
+        bp_cuda_rows_destroy(&made);
+        return status;
+    }
+    *rows = made;
+    return BP_OK;
+}
+
+void bp_cuda_rows_destroy(bp_cuda_rows **rows)
+{
+    if (*rows == NULL)
+        return;
+    bp_cuda_module_destroy(&(*rows)->module);
+    free(*rows);
+    *rows = NULL;
+}
+
+bp_status bp_cuda_rows_copy(const bp_cuda_rows *rows, const bp_matrix *from, const bp_matrix *to, uint64_t count,
+                            uint64_t columns, const bp_row_mask *mask, bp_stream *stream)
+{
+    bp_rows_work work = {.from = from->data,
+                         .from_stride = from->stride,
+                         .to = to->data,
+                         .to_stride = to->stride,
+                         .rows = count,
+                         .columns = columns};
+    if (mask != NULL) {
+        work.mask = mask->data;
+        work.mask_batch_stride = mask->batch_stride;
+        work.mask_stride = mask->stride;
+        work.mask_count = mask->count;
+        work.mask_first = mask->first;
+    }
+    const bp_cuda_kernel *kernel = from->dtype == BP_DTYPE_FP32 ? rows->same_32 : rows->same_16;
+    if (from->dtype != to->dtype)
+        kernel = to->dtype == BP_DTYPE_BF16 ? rows->to_bf16 : rows->to_fp16;
+    return launch_kernel(kernel, bp_least_u64(count, MOST_ROW_BLOCKS), 1, THREADS, &work, stream);
 }

@@ -3,9 +3,7 @@
 #ifndef BP_LOGPROB_CUDA_GRADIENT_CUH
 #define BP_LOGPROB_CUDA_GRADIENT_CUH
 
-#include "logprob/cuda/sums.cuh"
-#include "logprob/cuda/tokens.cuh"
-#include "logprob/cuda/vectors.cuh"
+#include "logprob/cuda/rows.cuh"
 
 namespace device
 {

@@ -1,11 +1,8 @@
 /* The kernels: of each a name for its dtypes, as engine.c puts it together. An argument is one structure of work.h, by value. */
-#include "logprob/cuda/finish.cuh"
 #include "logprob/cuda/gradient.cuh"
-#include "logprob/cuda/loss.cuh"
 #include "logprob/cuda/partials.cuh"
 #include "logprob/cuda/range.cuh"
-#include "logprob/cuda/rearrange.cuh"
-#include "logprob/cuda/rows.cuh"
+#include "logprob/cuda/sequences.cuh"
 
 /* What every GPU takes as an argument. */
 static_assert(sizeof(bp_rearrange_work) <= 4096, "a group of sequences is too large for a kernel's argument");

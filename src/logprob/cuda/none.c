@@ -1,6 +1,6 @@
-/* Builds without CUDA kernels: there is no engine. */
+/* Builds without CUDA kernels: there is no engine, and no rows are copied. */
 #include "core/fail.h"
-#include "logprob/engine.h"
+#include "logprob/cuda/cuda.h"
 
 bp_status bp_engine_create_cuda(bp_device *device, bp_engine **engine)
 {
@@ -10,4 +10,23 @@ bp_status bp_engine_create_cuda(bp_device *device, bp_engine **engine)
         "this build of bucketpool-logprob has no CUDA kernels, so device %s is of no use to it: build it where "
         "nvcc is (meson setup -Dkernels=enabled)",
         bp_device_name(device));
+}
+
+bp_status bp_cuda_rows_create(bp_device *device, bp_cuda_rows **rows)
+{
+    (void)rows;
+    return bp_fail(BP_ERR_UNSUPPORTED, "this build of bucketpool-logprob has no CUDA kernels to copy rows on %s",
+                   bp_device_name(device));
+}
+
+void bp_cuda_rows_destroy(bp_cuda_rows **rows)
+{
+    (void)rows; /* none was made */
+}
+
+bp_status bp_cuda_rows_copy(const bp_cuda_rows *rows, const bp_matrix *from, const bp_matrix *to, uint64_t count,
+                            uint64_t columns, const bp_row_mask *mask, bp_stream *stream)
+{
+    (void)rows, (void)from, (void)to, (void)count, (void)columns, (void)mask, (void)stream;
+    return bp_fail(BP_ERR_UNSUPPORTED, "this build of bucketpool-logprob has no CUDA kernels");
 }

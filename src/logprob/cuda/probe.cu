@@ -1,5 +1,5 @@
 /* Compiled when the build is configured: whether nvcc, and the compiler it needs, work. */
-#include "logprob/cuda/elements.cuh"
+#include "logprob/cuda/rows.cuh"
 
 BP_KERNEL(1) probe(BP_ARGUMENT uint64_t address)
 {

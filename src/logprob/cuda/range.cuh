@@ -1,15 +1,15 @@
-/* The least and the largest logit of each row, a block a row. Neither depends on the order in which elements are looked at: so vectors are
- * read where they are aligned, and the ends of a row element by element. */
+/* Other passes over rows, a block a row: the least and the largest logit, and copies. */
 #ifndef BP_LOGPROB_CUDA_RANGE_CUH
 #define BP_LOGPROB_CUDA_RANGE_CUH
 
-#include "logprob/cuda/sums.cuh"
-#include "logprob/cuda/tokens.cuh"
-#include "logprob/cuda/vectors.cuh"
+#include "logprob/cuda/rows.cuh"
 
 namespace device
 {
 
+/* ---- ranges ------------------------------------------------------------------------------------------------------ */
+
+/* Does not depend on the order of the elements: so vectors are read where they are aligned, and the ends of a row element by element. */
 struct range {
     float least, largest;
 };
@@ -138,6 +138,38 @@ template <class X> BP_DEVICE void make_ranges(const bp_range_work &work)
             write_range(work, at, all);
         }
         wait_for_block();
+    }
+}
+
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
+
+BP_DEVICE bool row_counts(const bp_rows_work &work, uint64_t row)
+{
+    const uint64_t at = work.mask_first + row;
+    const int64_t batch = static_cast<int64_t>(at / work.mask_count),
+                  position = static_cast<int64_t>(at % work.mask_count);
+    return work.mask[batch * work.mask_batch_stride + position * work.mask_stride] != 0;
+}
+
+/* A block a row. What is not converted keeps its bits; rows that the mask takes out become zeros. */
+template <class X, class Y, bool SAME> BP_DEVICE void copy_rows(const bp_rows_work &work)
+{
+    for (uint64_t row = blockIdx.x; row < work.rows; row += gridDim.x) {
+        const bool counts = work.mask == nullptr || row_counts(work, row);
+        const int64_t number = static_cast<int64_t>(row);
+        const char *from =
+            static_cast<const char *>(work.from) + number * work.from_stride * static_cast<int64_t>(X::bytes);
+        char *to = static_cast<char *>(work.to) + number * work.to_stride * static_cast<int64_t>(Y::bytes);
+        for (uint64_t column = threadIdx.x; column < work.columns; column += blockDim.x) {
+            uint32_t element = 0;
+            if (counts && SAME) {
+                element = X::load(from + column * X::bytes);
+            } else if (counts) {
+                const float y[Y::in_word] = {value_at<X>(from + column * X::bytes)};
+                element = Y::narrow(y);
+            }
+            Y::store(to + column * Y::bytes, element);
+        }
     }
 }
 

@@ -1,52 +1,267 @@
-/* Rows copied, to a narrower dtype or as they are; of rows that the mask takes out, zeros. */
+/* The rows of a call and what belongs to each token, and the dtypes of their elements: how vectors of them are loaded and stored, whatever
+ * the alignment of a row. Nothing outside a row is touched. */
 #ifndef BP_LOGPROB_CUDA_ROWS_CUH
 #define BP_LOGPROB_CUDA_ROWS_CUH
 
-#include "logprob/cuda/elements.cuh"
+#include "logprob/cuda/device.cuh"
 #include "logprob/work.h"
+
+#include <math.h>
 
 namespace device
 {
 
-BP_DEVICE bool row_counts(const bp_rows_work &work, uint64_t row)
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
+
+struct place {
+    uint64_t token;
+    int64_t batch, position;
+};
+
+BP_DEVICE uint64_t token_count(const bp_tokens_work &tokens)
 {
-    const uint64_t at = work.mask_first + row;
-    const int64_t batch = static_cast<int64_t>(at / work.mask_count),
-                  position = static_cast<int64_t>(at % work.mask_count);
-    return work.mask[batch * work.mask_batch_stride + position * work.mask_stride] != 0;
+    return tokens.batch * tokens.sequence;
 }
 
-/* What is not converted keeps its bits. */
-template <class X, class Y, bool SAME> struct element {
-    BP_DEVICE uint32_t copy(const char *from)
+BP_DEVICE place place_of(const bp_tokens_work &tokens, uint64_t token)
+{
+    const uint64_t batch = token / tokens.sequence;
+    return {token, static_cast<int64_t>(batch), static_cast<int64_t>(token - batch * tokens.sequence)};
+}
+
+BP_DEVICE int64_t offset_of(const place &at, int64_t batch_stride, int64_t stride)
+{
+    return at.batch * batch_stride + at.position * stride;
+}
+
+BP_DEVICE bool is_masked(const bp_tokens_work &tokens, const place &at)
+{
+    return tokens.has_mask != 0 && tokens.mask[offset_of(at, tokens.mask_batch_stride, tokens.mask_stride)] == 0;
+}
+
+BP_DEVICE int64_t target_of(const bp_tokens_work &tokens, const place &at)
+{
+    const int64_t offset = offset_of(at, tokens.target_batch_stride, tokens.target_stride);
+    return tokens.target_is_64 != 0 ? static_cast<const int64_t *>(tokens.target)[offset]
+                                    : static_cast<const int32_t *>(tokens.target)[offset];
+}
+
+/* How far an id is behind the first: at least the number of ids where it is none of them, however far away. */
+BP_DEVICE uint64_t behind(int64_t id, int64_t first)
+{
+    return static_cast<uint64_t>(id) - static_cast<uint64_t>(first);
+}
+
+BP_DEVICE uint32_t column_count(const bp_logits_work &logits)
+{
+    return static_cast<uint32_t>(logits.columns);
+}
+
+template <class X> BP_DEVICE const char *row_of(const bp_logits_work &logits, const place &at)
+{
+    return static_cast<const char *>(logits.data) +
+           offset_of(at, logits.batch_stride, logits.stride) * static_cast<int64_t>(X::bytes);
+}
+
+/* ---- exponentials -------------------------------------------------------------------------------------------------- */
+
+constexpr float LOG2_E = 1.44269504088896340736f; /* the nearest float, and what it lacks */
+constexpr float LOG2_E_REST = 1.92596299112661746887e-8f;
+constexpr float LN_2 = 0.69314718055994530942f;
+
+/* For differences whose exponential is a factor, 0 from here down: -inf would make 0 NaN. */
+BP_DEVICE float no_lower(float difference)
+{
+    return max_nan(difference, -256);
+}
+
+/* ---- elements, as they lie in 32-bit words ----------------------------------------------------------------------- */
+
+struct fp32 {
+    static constexpr uint32_t bytes = 4, in_word = 1;
+    static constexpr uint32_t lowest = 0xff800000u, highest = 0x7f800000u; /* words of -inf and of inf */
+
+    BP_DEVICE void widen(uint32_t word, float (&x)[1])
     {
-        return X::load(from);
+        x[0] = as_float(word);
+    }
+    BP_DEVICE uint32_t narrow(const float (&x)[1])
+    {
+        return as_bits(x[0]);
+    }
+    BP_DEVICE uint32_t larger(uint32_t a, uint32_t b)
+    {
+        return as_bits(max_nan(as_float(a), as_float(b)));
+    }
+    BP_DEVICE uint32_t smaller(uint32_t a, uint32_t b)
+    {
+        return as_bits(min_nan(as_float(a), as_float(b)));
+    }
+    BP_DEVICE uint32_t load(const char *from)
+    {
+        return load_4(from);
+    }
+    BP_DEVICE void store(char *to, uint32_t word)
+    {
+        store_4(to, word);
     }
 };
 
-template <class X, class Y> struct element<X, Y, false> {
-    BP_DEVICE uint32_t copy(const char *from)
+/* Halves of a word are 16-bit elements, the lower one first. */
+struct halves {
+    static constexpr uint32_t bytes = 2, in_word = 2;
+
+    BP_DEVICE uint32_t load(const char *from)
     {
-        float y[Y::in_word] = {value_at<X>(from)};
-        return Y::narrow(y);
+        return load_2(from);
+    }
+    BP_DEVICE void store(char *to, uint32_t half)
+    {
+        store_2(to, half);
     }
 };
 
-template <class X, class Y, bool SAME> BP_DEVICE void copy_row(const bp_rows_work &work, uint64_t row, bool counts)
+struct bf16 : halves {
+    static constexpr uint32_t lowest = 0xff80ff80u, highest = 0x7f807f80u;
+
+    BP_DEVICE void widen(uint32_t word, float (&x)[2])
+    {
+        x[0] = as_float(word << 16);
+        x[1] = as_float(word & 0xffff0000u);
+    }
+    BP_DEVICE uint32_t narrow(const float (&x)[2])
+    {
+        return narrow_bf16x2(x[0], x[1]);
+    }
+    BP_DEVICE uint32_t larger(uint32_t a, uint32_t b)
+    {
+        return max_nan_bf16x2(a, b);
+    }
+    BP_DEVICE uint32_t smaller(uint32_t a, uint32_t b)
+    {
+        return min_nan_bf16x2(a, b);
+    }
+};
+
+struct fp16 : halves {
+    static constexpr uint32_t lowest = 0xfc00fc00u, highest = 0x7c007c00u;
+
+    BP_DEVICE void widen(uint32_t word, float (&x)[2])
+    {
+        x[0] = widen_fp16(word & 0xffffu);
+        x[1] = widen_fp16(word >> 16);
+    }
+    BP_DEVICE uint32_t narrow(const float (&x)[2])
+    {
+        return narrow_fp16x2(x[0], x[1]);
+    }
+    BP_DEVICE uint32_t larger(uint32_t a, uint32_t b)
+    {
+        return max_nan_fp16x2(a, b);
+    }
+    BP_DEVICE uint32_t smaller(uint32_t a, uint32_t b)
+    {
+        return min_nan_fp16x2(a, b);
+    }
+};
+
+/* One element, widened. */
+template <class X> BP_DEVICE float value_at(const char *from)
 {
-    const char *from = static_cast<const char *>(work.from) +
-                       static_cast<int64_t>(row) * work.from_stride * static_cast<int64_t>(X::bytes);
-    char *to =
-        static_cast<char *>(work.to) + static_cast<int64_t>(row) * work.to_stride * static_cast<int64_t>(Y::bytes);
-    for (uint64_t column = threadIdx.x; column < work.columns; column += blockDim.x)
-        Y::store(to + column * Y::bytes, counts ? element<X, Y, SAME>::copy(from + column * X::bytes) : 0);
+    float x[X::in_word];
+    X::widen(X::load(from), x);
+    return x[0];
 }
 
-/* A block a row. */
-template <class X, class Y, bool SAME> BP_DEVICE void copy_rows(const bp_rows_work &work)
+/* ---- vectors: as many columns as a thread reads or writes at once ------------------------------------------------ */
+
+BP_DEVICE uint32_t least(uint32_t a, uint32_t b)
 {
-    for (uint64_t row = blockIdx.x; row < work.rows; row += gridDim.x)
-        copy_row<X, Y, SAME>(work, row, work.mask == nullptr || row_counts(work, row));
+    return a < b ? a : b;
+}
+
+/* How far an address is from the multiple of `bytes` (a power of two) below it. */
+BP_DEVICE uint32_t misalignment(const char *address, uint32_t bytes)
+{
+    return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address)) & (bytes - 1);
+}
+
+/* Of two aligned vectors the words that begin `shift` bytes behind the first. */
+template <int WORDS>
+BP_DEVICE void shifted(const uint32_t (&low)[WORDS], const uint32_t (&high)[WORDS], uint32_t shift,
+                       uint32_t (&words)[WORDS])
+{
+    uint32_t both[2 * WORDS];
+    BP_UNROLL
+    for (int i = 0; i < WORDS; i++) {
+        both[i] = low[i];
+        both[WORDS + i] = high[i];
+    }
+    BP_UNROLL
+    for (int step = WORDS / 2; step > 0; step /= 2) {
+        BP_UNROLL
+        for (int i = 0; i + step < 2 * WORDS; i++)
+            both[i] = (shift & (4u * static_cast<uint32_t>(step))) != 0 ? both[i + step] : both[i];
+    }
+    BP_UNROLL
+    for (int i = 0; i < WORDS; i++)
+        words[i] = funnel(both[i], both[i + 1], 8 * (shift & 3));
+}
+
+template <int WORDS> BP_DEVICE void load_shifted(const char *from, uint32_t shift, uint32_t (&words)[WORDS])
+{
+    uint32_t low[WORDS], high[WORDS];
+    load_words<WORDS>(from - shift, low);
+    load_words<WORDS>(from - shift + 4 * WORDS, high);
+    shifted<WORDS>(low, high, shift, words);
+}
+
+/* Element by element, for the ends of a row; -inf behind it. */
+template <class X, int WORDS>
+BP_DEVICE void load_elements(const char *row, uint32_t columns, uint32_t column, uint32_t (&words)[WORDS])
+{
+    BP_UNROLL
+    for (int i = 0; i < WORDS; i++) {
+        words[i] = X::lowest;
+        BP_UNROLL
+        for (uint32_t k = 0; k < X::in_word; k++) {
+            const uint32_t c = column + static_cast<uint32_t>(i) * X::in_word + k, half = 16 * k;
+            if (c < columns) {
+                const uint32_t element = X::load(row + static_cast<uint64_t>(c) * X::bytes);
+                words[i] = X::in_word == 1 ? element : (words[i] & ~(0xffffu << half)) | element << half;
+            }
+        }
+    }
+}
+
+/* `shift`: the misalignment of the row's vectors. */
+template <class X, int WORDS>
+BP_DEVICE void load_vector(const char *row, uint32_t columns, uint32_t column, uint32_t shift, uint32_t (&words)[WORDS])
+{
+    constexpr uint32_t bytes = 4 * WORDS;
+    const uint64_t begin = static_cast<uint64_t>(column) * X::bytes, end = static_cast<uint64_t>(columns) * X::bytes;
+    if (shift == 0 && begin + bytes <= end)
+        load_words<WORDS>(row + begin, words);
+    else if (begin >= shift && begin - shift + 2 * bytes <= end)
+        load_shifted<WORDS>(row + begin, shift, words);
+    else
+        load_elements<X, WORDS>(row, columns, column, words);
+}
+
+/* To an aligned address; at the end of the row only what is in it. */
+template <class Y, int WORDS>
+BP_DEVICE void store_vector(char *row, uint32_t columns, uint32_t column, const uint32_t (&words)[WORDS])
+{
+    char *to = row + static_cast<uint64_t>(column) * Y::bytes;
+    if (columns - column >= WORDS * Y::in_word) {
+        store_words<WORDS>(to, words);
+        return;
+    }
+    BP_UNROLL
+    for (uint32_t i = 0; i < WORDS * Y::in_word; i++) {
+        if (column + i < columns)
+            Y::store(to + i * Y::bytes, words[i / Y::in_word] >> 16 * (i % Y::in_word));
+    }
 }
 
 } // namespace device

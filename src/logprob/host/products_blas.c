@@ -12,7 +12,7 @@
 #include "core/fail.h"
 #include "logprob/host/ring.h"
 #include "logprob/host/values.h"
-#include "logprob/products.h"
+#include "logprob/engine.h"
 
 /* ---- rows of bf16 and fp16 as fp32 ------------------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
 /* Stands in for products_blas.c in builds without BLAS. */
-#include "logprob/products.h"
+#include "logprob/engine.h"
 
 #include "core/fail.h"
 

@@ -1,7 +1,7 @@
 /* Compiled where the toolkit's header is: the numbers of the emulation, and those that the library asks for, are those of cublas_api.h. */
 #include "internal.h"
 
-#include "logprob/cuda/cublas.h"
+#include "logprob/cuda/cuda.h"
 
 #include <cublas_v2.h>
 

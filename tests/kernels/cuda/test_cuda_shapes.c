@@ -10,18 +10,37 @@
 #include <string.h>
 
 #include "../../contract/support.h"
-#include "logprob/cuda/launch.h"
+#include "devices/clients.h"
+#include "logprob/cuda/cuda.h"
 
-#define MOST_KERNELS 16
+#define MOST_KERNELS 64
 
-static char names[MOST_KERNELS][32];
+static char names[MOST_KERNELS][48];
 static unsigned found, launches;
 static const char *launched;
 static bp_cuda_grid grid;
 
+const uint64_t bp_cuda_image[] = {0};
+
+const bp_cuda_info *__wrap_bp_cuda_get_info(const bp_device *device);
+bp_status __wrap_bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module);
 bp_status __wrap_bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel);
 bp_status __wrap_bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *on, void **arguments,
                                 bp_stream *stream);
+
+const bp_cuda_info *__wrap_bp_cuda_get_info(const bp_device *device)
+{
+    static const bp_cuda_info info = {.compute_major = 9};
+    (void)device;
+    return &info;
+}
+
+bp_status __wrap_bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module)
+{
+    (void)device, (void)image;
+    *module = NULL;
+    return BP_OK;
+}
 
 bp_status __wrap_bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel)
 {
@@ -42,12 +61,19 @@ bp_status __wrap_bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid
     return BP_OK;
 }
 
-static bp_sequence_kernels kernels;
+static bp_engine *engine;
 
-static int find(void **state)
+static int make_engine(void **state)
 {
     (void)state;
-    return bp_sequence_kernels_find(NULL, &kernels) == BP_OK ? 0 : 1;
+    return bp_engine_create_cuda(NULL, &engine) == BP_OK ? 0 : 1;
+}
+
+static int end_engine(void **state)
+{
+    (void)state;
+    engine->ops->destroy(engine);
+    return 0;
 }
 
 static bp_sequence_group one_of(uint64_t tokens)
@@ -76,7 +102,7 @@ static void words_have_a_lane_each(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const bp_rearrange_work work = {
             .group = one_of(1000), .token_bytes = cases[i].token_bytes, .word_bytes = cases[i].word_bytes};
-        assert_ok(bp_sequence_rearrange(&kernels, &work, NULL));
+        assert_ok(engine->ops->rearrange(engine, &work, NULL));
         check_launch(cases[i].name, cases[i].blocks, 128);
     }
 }
@@ -87,9 +113,9 @@ static void tokens_have_a_thread_and_sequences_a_block(void **state)
     const bp_seed_work seeds = {.group = one_of(1000)};
     bp_sums_work sums = {.group = one_of(1000)};
     sums.group.count = 7;
-    assert_ok(bp_sequence_seed(&kernels, &seeds, NULL));
+    assert_ok(engine->ops->seed(engine, &seeds, NULL));
     check_launch("bp_seed", 8, 128);
-    assert_ok(bp_sequence_sums(&kernels, &sums, NULL));
+    assert_ok(engine->ops->sums(engine, &sums, NULL));
     check_launch("bp_sums", 7, 512);
 }
 
@@ -101,9 +127,9 @@ static void nothing_is_not_launched(void **state)
     const bp_rearrange_work empty = {.group = one_of(9), .token_bytes = 0, .word_bytes = 16};
     const bp_seed_work seeds = {.group = one_of(0)};
     launches = 0;
-    assert_ok(bp_sequence_rearrange(&kernels, &moved, NULL));
-    assert_ok(bp_sequence_rearrange(&kernels, &empty, NULL));
-    assert_ok(bp_sequence_seed(&kernels, &seeds, NULL));
+    assert_ok(engine->ops->rearrange(engine, &moved, NULL));
+    assert_ok(engine->ops->rearrange(engine, &empty, NULL));
+    assert_ok(engine->ops->seed(engine, &seeds, NULL));
     assert_int_equal(launches, 0);
 }
 
@@ -112,5 +138,5 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(words_have_a_lane_each),
                                        cmocka_unit_test(tokens_have_a_thread_and_sequences_a_block),
                                        cmocka_unit_test(nothing_is_not_launched)};
-    return cmocka_run_group_tests(tests, find, NULL);
+    return cmocka_run_group_tests(tests, make_engine, end_engine);
 }

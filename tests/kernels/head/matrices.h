@@ -2,7 +2,7 @@
 #ifndef BP_TEST_KERNELS_HEAD_MATRICES_H
 #define BP_TEST_KERNELS_HEAD_MATRICES_H
 
-#include "logprob/products.h"
+#include "logprob/engine.h"
 
 /* A matrix on the host and on the device, with gaps between its rows. */
 typedef struct sheet {
