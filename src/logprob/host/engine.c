@@ -1,9 +1,5 @@
 /* The engine of host devices: work goes through a ring to its stream's thread. */
-#include "logprob/host/ring.h"
-
-#include <pthread.h>
 #include <stdalign.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,20 +70,6 @@ void bp_ring_destroy(bp_ring **ring)
     *ring = NULL;
 }
 
-static job *host_ring_take(bp_ring *ring)
-{
-    pthread_mutex_lock(&ring->lock);
-    while (ring->busy == BP_RING_JOBS)
-        pthread_cond_wait(&ring->freed, &ring->lock);
-    uint32_t i = 0;
-    while (job_at(ring, i)->busy)
-        i++;
-    job_at(ring, i)->busy = true;
-    ring->busy++;
-    pthread_mutex_unlock(&ring->lock);
-    return job_at(ring, i);
-}
-
 static void host_ring_give(job *taken)
 {
     bp_ring *ring = taken->ring;
@@ -111,7 +93,17 @@ bp_status bp_ring_enqueue(bp_ring *ring, bp_stream *stream, bp_job_function *fun
     if (work_bytes > ring->job_bytes - sizeof(job))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "a job of %zu bytes in a slot of %zu", work_bytes,
                        ring->job_bytes - sizeof(job));
-    job *taken = host_ring_take(ring);
+    pthread_mutex_lock(&ring->lock);
+    while (ring->busy == BP_RING_JOBS)
+        pthread_cond_wait(&ring->freed, &ring->lock);
+    uint32_t i = 0;
+    while (job_at(ring, i)->busy)
+        i++;
+    job *taken = job_at(ring, i);
+    taken->busy = true;
+    ring->busy++;
+    pthread_mutex_unlock(&ring->lock);
+
     taken->function = function;
     taken->owner = owner;
     memcpy(taken->work, work, work_bytes);
@@ -140,24 +132,16 @@ typedef union host_work {
     bp_seed_work seed;
 } host_work;
 
-/* ---- work ------------------------------------------------------------------------------------------------------------ */
-
-static bp_status host_engine_enqueue(bp_engine *base, bp_job_function *function, const void *work, size_t work_bytes,
-                                     bp_stream *stream)
-{
-    host_engine *engine = (host_engine *)base;
-    return bp_ring_enqueue(engine->ring, stream, function, &engine->team, work, work_bytes);
-}
-
 /* What runs on the stream's thread, and what puts it there. */
 #define OPERATION(name)                                                                                                \
     static void run_##name(void *team, void *work)                                                                     \
     {                                                                                                                  \
         bp_host_##name(team, work);                                                                                    \
     }                                                                                                                  \
-    static bp_status enqueue_##name(bp_engine *engine, const bp_##name##_work *work, bp_stream *stream)                \
+    static bp_status enqueue_##name(bp_engine *base, const bp_##name##_work *work, bp_stream *stream)                  \
     {                                                                                                                  \
-        return host_engine_enqueue(engine, run_##name, work, sizeof *work, stream);                                    \
+        host_engine *engine = (host_engine *)base;                                                                     \
+        return bp_ring_enqueue(engine->ring, stream, run_##name, &engine->team, work, sizeof *work);                   \
     }
 OPERATION(partials)
 OPERATION(finish)
@@ -166,8 +150,6 @@ OPERATION(range)
 OPERATION(rearrange)
 OPERATION(sums)
 OPERATION(seed)
-
-/* ---- life ------------------------------------------------------------------------------------------------------------- */
 
 static void host_engine_destroy(bp_engine *base)
 {

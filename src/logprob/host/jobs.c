@@ -1,13 +1,12 @@
-/* What the threads of a host engine do: rows, or pieces of rows where there are few, are dealt out to them. */
+/* What the threads of a host engine do: rows, or pieces of rows where there are few, are dealt out to them. What is done once for a row is
+ * the same with all kernels. */
 #include "logprob/host/jobs.h"
 
+#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
-#include "logprob/host/rows.h"
-#include "logprob/host/values.h"
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
 
@@ -49,8 +48,6 @@ void bp_host_team_finish(bp_host_team *team)
     free(team->tiles);
 }
 
-/* ---- dealing out --------------------------------------------------------------------------------------------------- */
-
 void bp_host_deal(const bp_host_team *team, uint64_t count, uint64_t piece, bp_host_piece *run, const void *job)
 {
     const uint64_t pieces = count / piece + (count % piece != 0);
@@ -65,13 +62,12 @@ void bp_host_deal(const bp_host_team *team, uint64_t count, uint64_t piece, bp_h
         run(job, i * piece, (i + 1) * piece < count ? (i + 1) * piece : count);
 }
 
-/* ---- jobs -------------------------------------------------------------------------------------------------------- */
+/* ---- tokens and their rows --------------------------------------------------------------------------------------- */
 
 #define PIECE_TOKENS 256u
+#define PIECE_COLUMNS (8 * BP_TILE_COLUMNS)
 /* Output larger than this is written past the caches. A constant: what systems say of theirs may be a whole socket's. */
 #define CACHED_BYTES (16u << 20)
-
-/* ---- rows ---------------------------------------------------------------------------------------------------------- */
 
 /* Whether the threads have to share rows. */
 static bool has_few_rows(const bp_host_team *team, uint64_t rows)
@@ -79,12 +75,89 @@ static bool has_few_rows(const bp_host_team *team, uint64_t rows)
     return team->threads > 1 && rows < 2 * (uint64_t)team->threads;
 }
 
+/* How many rows a thread takes at once. */
+static uint64_t rows_of_piece(uint64_t columns)
+{
+    return columns < PIECE_COLUMNS ? PIECE_COLUMNS / columns : 1;
+}
+
+/* An element's place in a view of [batch, sequence]. */
+static int64_t token_offset(const bp_tokens_work *tokens, uint64_t token, int64_t batch_stride, int64_t stride)
+{
+    return (int64_t)(token / tokens->sequence) * batch_stride + (int64_t)(token % tokens->sequence) * stride;
+}
+
+static bool token_is_masked(const bp_tokens_work *tokens, uint64_t token)
+{
+    return tokens->has_mask &&
+           tokens->mask[token_offset(tokens, token, tokens->mask_batch_stride, tokens->mask_stride)] == 0;
+}
+
+static int64_t token_target(const bp_tokens_work *tokens, uint64_t token)
+{
+    int64_t offset = token_offset(tokens, token, tokens->target_batch_stride, tokens->target_stride);
+    return tokens->target_is_64 ? ((const int64_t *)tokens->target)[offset] : ((const int32_t *)tokens->target)[offset];
+}
+
+/* Whether `target` is one of `count` ids from `first` on: no target is too small or too large to ask. */
+static bool target_is_within(int64_t target, int64_t first, uint64_t count)
+{
+    return (uint64_t)target - (uint64_t)first < count;
+}
+
+/* Places in the tables of kernels. */
+static int row_dtype(int32_t dtype)
+{
+    return dtype == BP_DTYPE_FP32 ? BP_ROW_FP32 : dtype == BP_DTYPE_BF16 ? BP_ROW_BF16 : BP_ROW_FP16;
+}
+
+static uint64_t row_element_bytes(int dtype)
+{
+    return dtype == BP_ROW_FP32 ? 4 : 2;
+}
+
+/* The row of a token. */
+static const char *logits_row(const bp_tokens_work *tokens, const bp_logits_work *logits, uint64_t token)
+{
+    int64_t offset = token_offset(tokens, token, logits->batch_stride, logits->stride);
+    return (const char *)logits->data + offset * (int64_t)row_element_bytes(row_dtype(logits->dtype));
+}
+
 /* ---- partials ------------------------------------------------------------------------------------------------------ */
+
+/* Adds what is relative to `from` to what is relative to a->max, which is at least that. */
+static void add_below(bp_partial *a, float from, float sum, float weighted, float scale)
+{
+    if (from == -INFINITY) { /* no term but -inf, or NaN */
+        a->sum += sum;
+        a->weighted += weighted;
+        return;
+    }
+    float d = (from - a->max) * scale, e = expf(d);
+    a->sum += e * sum;
+    if (e != 0)
+        a->weighted += e * (weighted + sum * d);
+}
+
+/* The running result of a row's tiles, in column order: `b` follows `a`. */
+static void merge_partials(bp_partial *a, const bp_partial *b, float scale)
+{
+    if (b->max > a->max) {
+        bp_partial old = *a;
+        a->max = b->max;
+        a->sum = b->sum;
+        a->weighted = b->weighted;
+        add_below(a, old.max, old.sum, old.weighted, scale);
+    } else {
+        add_below(a, b->max, b->sum, b->weighted, scale);
+    }
+}
 
 typedef struct partials_job {
     const bp_host_team *team;
     const bp_partials_work *work;
     int dtype;
+    uint64_t tiles;  /* of a row */
     const char *row; /* for pieces of a row */
 } partials_job;
 
@@ -92,22 +165,16 @@ static void reduce_tile(const partials_job *job, const char *row, uint64_t tile,
 {
     const bp_logits_work *logits = &job->work->logits;
     uint64_t first = tile * BP_TILE_COLUMNS;
-    job->team->kernels->tile[job->dtype](row + first * bp_row_element_bytes(job->dtype),
+    job->team->kernels->tile[job->dtype](row + first * row_element_bytes(job->dtype),
                                          (uint32_t)bp_least_u64(BP_TILE_COLUMNS, logits->columns - first),
                                          logits->scale, job->work->with_entropy != 0, partial);
-    partial->target = 0;
-}
-
-static uint64_t tiles_of(uint64_t columns)
-{
-    return columns / BP_TILE_COLUMNS + (columns % BP_TILE_COLUMNS != 0);
 }
 
 static float value_of_target(const partials_job *job, uint64_t token, const char *row)
 {
     const bp_logits_work *logits = &job->work->logits;
-    int64_t target = bp_token_target(&job->work->tokens, token);
-    if (!bp_target_is_within(target, logits->first, logits->columns))
+    int64_t target = token_target(&job->work->tokens, token);
+    if (!target_is_within(target, logits->first, logits->columns))
         return 0;
     return bp_row_value(job->dtype, row, (uint64_t)target - (uint64_t)logits->first);
 }
@@ -118,13 +185,13 @@ static void reduce_rows(const void *context, uint64_t begin, uint64_t end)
     const bp_partials_work *work = job->work;
     for (uint64_t token = begin; token < end; token++) {
         bp_partial partial = {0};
-        if (!bp_token_is_masked(&work->tokens, token)) {
-            const char *row = bp_row_of(&work->tokens, &work->logits, token);
+        if (!token_is_masked(&work->tokens, token)) {
+            const char *row = logits_row(&work->tokens, &work->logits, token);
             reduce_tile(job, row, 0, &partial);
-            for (uint64_t tile = 1; tile < tiles_of(work->logits.columns); tile++) {
+            for (uint64_t tile = 1; tile < job->tiles; tile++) {
                 bp_partial next;
                 reduce_tile(job, row, tile, &next);
-                bp_partial_merge(&partial, &next, work->logits.scale);
+                merge_partials(&partial, &next, work->logits.scale);
             }
             partial.target = value_of_target(job, token, row);
         }
@@ -143,16 +210,15 @@ static void reduce_tiles(const void *context, uint64_t begin, uint64_t end)
 static void reduce_together(partials_job *job, uint64_t rows)
 {
     const bp_partials_work *work = job->work;
-    uint64_t tiles = tiles_of(work->logits.columns);
     const bp_partial *partials = job->team->tiles;
     for (uint64_t token = 0; token < rows; token++) {
         bp_partial partial = {0};
-        if (!bp_token_is_masked(&work->tokens, token)) {
-            job->row = bp_row_of(&work->tokens, &work->logits, token);
-            bp_host_deal(job->team, tiles, BP_PIECE_COLUMNS / BP_TILE_COLUMNS, reduce_tiles, job);
+        if (!token_is_masked(&work->tokens, token)) {
+            job->row = logits_row(&work->tokens, &work->logits, token);
+            bp_host_deal(job->team, job->tiles, PIECE_COLUMNS / BP_TILE_COLUMNS, reduce_tiles, job);
             partial = partials[0];
-            for (uint64_t tile = 1; tile < tiles; tile++)
-                bp_partial_merge(&partial, partials + tile, work->logits.scale);
+            for (uint64_t tile = 1; tile < job->tiles; tile++)
+                merge_partials(&partial, partials + tile, work->logits.scale);
             partial.target = value_of_target(job, token, job->row);
         }
         work->partials[token] = partial;
@@ -161,18 +227,54 @@ static void reduce_together(partials_job *job, uint64_t rows)
 
 void bp_host_partials(bp_host_team *team, const bp_partials_work *work)
 {
-    uint64_t rows = work->tokens.batch * work->tokens.sequence;
-    partials_job job = {.team = team, .work = work, .dtype = bp_row_dtype(work->logits.dtype)};
+    const uint64_t rows = work->tokens.batch * work->tokens.sequence, columns = work->logits.columns;
+    partials_job job = {.team = team,
+                        .work = work,
+                        .dtype = row_dtype(work->logits.dtype),
+                        .tiles = columns / BP_TILE_COLUMNS + (columns % BP_TILE_COLUMNS != 0)};
     if (has_few_rows(team, rows)) {
         pthread_mutex_lock(&team->tiles_lock);
         reduce_together(&job, rows);
         pthread_mutex_unlock(&team->tiles_lock);
     } else {
-        bp_host_deal(team, rows, bp_rows_of_piece(work->logits.columns), reduce_rows, &job);
+        bp_host_deal(team, rows, rows_of_piece(columns), reduce_rows, &job);
     }
 }
 
 /* ---- outputs ------------------------------------------------------------------------------------------------------- */
+
+typedef struct row_outputs {
+    float logprob, entropy, max, log_sum, energy;
+} row_outputs;
+
+/* Of a token that is not masked. */
+static row_outputs finish_row(const bp_finish_work *work, uint64_t token)
+{
+    const uint64_t tokens = work->tokens.batch * work->tokens.sequence;
+    const bool has_target = target_is_within(token_target(&work->tokens, token), work->vocab_first, work->vocab);
+    const bp_partial *partials = work->partials + token;
+    double max = -INFINITY, target = 0, sum = 0, weighted = 0;
+    for (uint32_t rank = 0; rank < work->ranks; rank++) {
+        max = partials[rank * tokens].max > max ? partials[rank * tokens].max : max;
+        target += partials[rank * tokens].target;
+    }
+    for (uint32_t rank = 0; rank < work->ranks; rank++) {
+        const bp_partial *partial = partials + rank * tokens;
+        double d = partial->max == -INFINITY ? 0 : (partial->max - max) * work->scale, e = exp(d);
+        sum += e * partial->sum;
+        if (e != 0)
+            weighted += e * (partial->weighted + partial->sum * d);
+    }
+    /* 0: a row of nothing but -inf has no distribution */
+    double log_sum = sum != 0 ? log(sum) : NAN, energy = weighted / sum;
+    return (row_outputs){
+        .logprob = has_target ? (float)((target - max) * work->scale - log_sum) : 0,
+        .entropy = (float)(log_sum - energy),
+        .max = (float)max,
+        .log_sum = (float)log_sum,
+        .energy = (float)energy,
+    };
+}
 
 static void host_jobs_set(float *values, int64_t offset, float value)
 {
@@ -183,17 +285,14 @@ static void host_jobs_set(float *values, int64_t offset, float value)
 static void finish_rows(const void *context, uint64_t begin, uint64_t end)
 {
     const bp_finish_work *work = context;
+    const bp_tokens_work *tokens = &work->tokens;
     for (uint64_t token = begin; token < end; token++) {
-        bp_row_outputs outputs = {0};
-        if (!bp_token_is_masked(&work->tokens, token)) {
-            int64_t target = bp_token_target(&work->tokens, token);
-            outputs = bp_row_finish(work, token, bp_target_is_within(target, work->vocab_first, work->vocab));
-        }
-        host_jobs_set(work->logprob,
-                      bp_token_offset(&work->tokens, token, work->logprob_batch_stride, work->logprob_stride),
+        row_outputs outputs = {0};
+        if (!token_is_masked(tokens, token))
+            outputs = finish_row(work, token);
+        host_jobs_set(work->logprob, token_offset(tokens, token, work->logprob_batch_stride, work->logprob_stride),
                       outputs.logprob);
-        host_jobs_set(work->entropy,
-                      bp_token_offset(&work->tokens, token, work->entropy_batch_stride, work->entropy_stride),
+        host_jobs_set(work->entropy, token_offset(tokens, token, work->entropy_batch_stride, work->entropy_stride),
                       outputs.entropy);
         host_jobs_set(work->saved.max, (int64_t)token, outputs.max);
         host_jobs_set(work->saved.log_sum, (int64_t)token, outputs.log_sum);
@@ -201,23 +300,18 @@ static void finish_rows(const void *context, uint64_t begin, uint64_t end)
     }
 }
 
-static void note_bad_target(const bp_finish_work *work, uint64_t rows)
-{
-    for (uint64_t token = 0; token < bp_least_u64(rows, work->bad->token); token++) {
-        if (bp_token_is_masked(&work->tokens, token))
-            continue;
-        int64_t target = bp_token_target(&work->tokens, token);
-        if (!bp_target_is_within(target, work->vocab_first, work->vocab))
-            *work->bad = (bp_bad_target){token, target};
-    }
-}
-
 void bp_host_finish(bp_host_team *team, const bp_finish_work *work)
 {
-    uint64_t rows = work->tokens.batch * work->tokens.sequence;
+    const bp_tokens_work *tokens = &work->tokens;
+    const uint64_t rows = tokens->batch * tokens->sequence;
     bp_host_deal(team, rows, PIECE_TOKENS, finish_rows, work);
-    if (work->bad != NULL)
-        note_bad_target(work, rows);
+    for (uint64_t token = 0; work->bad != NULL && token < bp_least_u64(rows, work->bad->token); token++) {
+        if (token_is_masked(tokens, token))
+            continue;
+        int64_t target = token_target(tokens, token);
+        if (!target_is_within(target, work->vocab_first, work->vocab))
+            *work->bad = (bp_bad_target){token, target};
+    }
 }
 
 /* ---- the gradient -------------------------------------------------------------------------------------------------- */
@@ -232,56 +326,40 @@ typedef struct gradient_job {
     bp_row_gradient values;
 } gradient_job;
 
-static char *out_of(const gradient_job *job, uint64_t token)
-{
-    const bp_gradient_work *work = job->work;
-    int64_t offset = bp_token_offset(&work->tokens, token, work->out_batch_stride, work->out_stride);
-    return (char *)work->out + offset * (int64_t)bp_row_element_bytes(job->out_dtype);
-}
-
 static float upstream(const bp_tokens_work *tokens, uint64_t token, const float *values, int64_t batch_stride,
                       int64_t stride)
 {
-    return values != NULL ? values[bp_token_offset(tokens, token, batch_stride, stride)] : 0;
+    return values != NULL ? values[token_offset(tokens, token, batch_stride, stride)] : 0;
 }
 
-static bp_row_gradient host_jobs_values_of(const gradient_job *job, uint64_t token)
+/* Finds a token's rows and values. A masked one is done here: false. */
+static bool begin_gradient(gradient_job *job, uint64_t token)
 {
     const bp_gradient_work *work = job->work;
-    int64_t target = bp_token_target(&work->tokens, token);
-    bool has_target = bp_target_is_within(target, work->logits.first, work->logits.columns);
-    return (bp_row_gradient){
+    const bp_tokens_work *tokens = &work->tokens;
+    const uint64_t bytes = row_element_bytes(job->out_dtype);
+    job->out =
+        (char *)work->out + token_offset(tokens, token, work->out_batch_stride, work->out_stride) * (int64_t)bytes;
+    if (token_is_masked(tokens, token)) {
+        memset(job->out, 0, work->logits.columns * bytes);
+        return false;
+    }
+    const int64_t target = token_target(tokens, token);
+    const bool has_target = target_is_within(target, work->logits.first, work->logits.columns);
+    job->row = logits_row(tokens, &work->logits, token);
+    job->values = (bp_row_gradient){
         .max = work->saved.max[token],
         .log_sum = work->saved.log_sum[token],
         .energy = work->saved.energy != NULL ? work->saved.energy[token] : 0,
         .scale = work->logits.scale,
-        .logprob_grad = upstream(&work->tokens, token, work->logprob_grad, work->logprob_grad_batch_stride,
-                                 work->logprob_grad_stride),
-        .entropy_grad = upstream(&work->tokens, token, work->entropy_grad, work->entropy_grad_batch_stride,
-                                 work->entropy_grad_stride),
+        .logprob_grad =
+            upstream(tokens, token, work->logprob_grad, work->logprob_grad_batch_stride, work->logprob_grad_stride),
+        .entropy_grad =
+            upstream(tokens, token, work->entropy_grad, work->entropy_grad_batch_stride, work->entropy_grad_stride),
         .target = has_target ? (int64_t)((uint64_t)target - (uint64_t)work->logits.first) : -1,
         .streams = job->streams,
     };
-}
-
-static void clear_row(const gradient_job *job, uint64_t token)
-{
-    memset(out_of(job, token), 0, job->work->logits.columns * bp_row_element_bytes(job->out_dtype));
-}
-
-static void differentiate_rows(const void *context, uint64_t begin, uint64_t end)
-{
-    const gradient_job *job = context;
-    const bp_gradient_work *work = job->work;
-    for (uint64_t token = begin; token < end; token++) {
-        if (bp_token_is_masked(&work->tokens, token)) {
-            clear_row(job, token);
-            continue;
-        }
-        bp_row_gradient values = host_jobs_values_of(job, token);
-        job->team->kernels->gradient[job->dtype][job->out_dtype](bp_row_of(&work->tokens, &work->logits, token), 0,
-                                                                 work->logits.columns, &values, out_of(job, token));
-    }
+    return true;
 }
 
 static void differentiate_columns(const void *context, uint64_t begin, uint64_t end)
@@ -290,34 +368,103 @@ static void differentiate_columns(const void *context, uint64_t begin, uint64_t 
     job->team->kernels->gradient[job->dtype][job->out_dtype](job->row, begin, end, &job->values, job->out);
 }
 
-/* All threads on one row after the other. */
-static void differentiate_together(gradient_job *job, uint64_t rows)
+static void differentiate_rows(const void *context, uint64_t begin, uint64_t end)
 {
-    const bp_gradient_work *work = job->work;
-    for (uint64_t token = 0; token < rows; token++) {
-        if (bp_token_is_masked(&work->tokens, token)) {
-            clear_row(job, token);
-            continue;
-        }
-        job->row = bp_row_of(&work->tokens, &work->logits, token);
-        job->out = out_of(job, token);
-        job->values = host_jobs_values_of(job, token);
-        bp_host_deal(job->team, work->logits.columns, BP_PIECE_COLUMNS, differentiate_columns, job);
-    }
+    gradient_job job = *(const gradient_job *)context;
+    for (uint64_t token = begin; token < end; token++)
+        if (begin_gradient(&job, token))
+            differentiate_columns(&job, 0, job.work->logits.columns);
 }
 
 void bp_host_gradient(bp_host_team *team, const bp_gradient_work *work)
 {
-    uint64_t rows = work->tokens.batch * work->tokens.sequence;
-    gradient_job job = {.team = team, .work = work};
-    job.dtype = bp_row_dtype(work->logits.dtype);
-    job.out_dtype = bp_row_dtype(work->out_dtype);
+    const uint64_t rows = work->tokens.batch * work->tokens.sequence, columns = work->logits.columns;
+    gradient_job job = {
+        .team = team, .work = work, .dtype = row_dtype(work->logits.dtype), .out_dtype = row_dtype(work->out_dtype)};
     /* what is in place was read into the caches just now */
     job.streams = work->out != work->logits.data && !work->narrows_in_place &&
-                  rows > CACHED_BYTES / (work->logits.columns * bp_row_element_bytes(job.out_dtype));
+                  rows > CACHED_BYTES / (columns * row_element_bytes(job.out_dtype));
     /* what a thread writes in place may be what another has not read */
-    if (has_few_rows(team, rows) && !work->narrows_in_place)
-        differentiate_together(&job, rows);
-    else
-        bp_host_deal(team, rows, bp_rows_of_piece(work->logits.columns), differentiate_rows, &job);
+    if (!has_few_rows(team, rows) || work->narrows_in_place) {
+        bp_host_deal(team, rows, rows_of_piece(columns), differentiate_rows, &job);
+        return;
+    }
+    for (uint64_t token = 0; token < rows; token++) /* all threads on one row after the other */
+        if (begin_gradient(&job, token))
+            bp_host_deal(team, columns, PIECE_COLUMNS, differentiate_columns, &job);
+}
+
+/* ---- ranges: numbers are compared by their bits -------------------------------------------------------------------- */
+
+#define BF16_INFINITY 0x7f80
+#define FP16_INFINITY 0x7c00
+#define FP32_INFINITY 0x7f800000
+
+/* Bits to keys in the order of signed integers and, the same way, keys to bits: where the sign is set, the others are turned round. NaN is
+ * then beyond the infinities, and plain loops become vector code. */
+#define TURNED(bits, type, most) ((type)((bits) ^ (((bits) >> (sizeof(type) * 8 - 1)) & (most))))
+
+#define FIND(name, type, most)                                                                                         \
+    static void name(const type *bits, uint64_t count, type *least, type *largest)                                     \
+    {                                                                                                                  \
+        type low = (most), high = (type)(-(most)-1);                                                                   \
+        for (uint64_t i = 0; i < count; i++) {                                                                         \
+            const type key = TURNED(bits[i], type, most);                                                              \
+            low = key < low ? key : low;                                                                               \
+            high = key > high ? key : high;                                                                            \
+        }                                                                                                              \
+        *least = low;                                                                                                  \
+        *largest = high;                                                                                               \
+    }
+FIND(find_16, int16_t, INT16_MAX)
+FIND(find_32, int32_t, INT32_MAX)
+
+typedef struct range {
+    float least, largest;
+} range;
+
+static range range_of_32(const void *row, uint64_t columns)
+{
+    int32_t least, largest;
+    find_32(row, columns, &least, &largest);
+    if (largest > FP32_INFINITY || least < ~FP32_INFINITY)
+        return (range){NAN, NAN};
+    return (range){bp_fp32_of_bits((uint32_t)TURNED(least, int32_t, INT32_MAX)),
+                   bp_fp32_of_bits((uint32_t)TURNED(largest, int32_t, INT32_MAX))};
+}
+
+static range range_of_16(int dtype, const void *row, uint64_t columns)
+{
+    const int16_t infinity = dtype == BP_ROW_BF16 ? BF16_INFINITY : FP16_INFINITY;
+    int16_t least, largest;
+    find_16(row, columns, &least, &largest);
+    if (largest > infinity || least < ~infinity)
+        return (range){NAN, NAN};
+    least = TURNED(least, int16_t, INT16_MAX);
+    largest = TURNED(largest, int16_t, INT16_MAX);
+    return (range){bp_row_value(dtype, &least, 0), bp_row_value(dtype, &largest, 0)};
+}
+
+static void range_rows(const void *context, uint64_t begin, uint64_t end)
+{
+    const bp_range_work *work = context;
+    const bp_tokens_work *tokens = &work->tokens;
+    const int dtype = row_dtype(work->logits.dtype);
+    for (uint64_t token = begin; token < end; token++) {
+        const char *row = logits_row(tokens, &work->logits, token);
+        range found = {0, 0};
+        if (!token_is_masked(tokens, token))
+            found = dtype == BP_ROW_FP32 ? range_of_32(row, work->logits.columns)
+                                         : range_of_16(dtype, row, work->logits.columns);
+        host_jobs_set(work->least, token_offset(tokens, token, work->least_batch_stride, work->least_stride),
+                      found.least);
+        host_jobs_set(work->largest, token_offset(tokens, token, work->largest_batch_stride, work->largest_stride),
+                      found.largest);
+    }
+}
+
+void bp_host_range(bp_host_team *team, const bp_range_work *work)
+{
+    bp_host_deal(team, work->tokens.batch * work->tokens.sequence, rows_of_piece(work->logits.columns), range_rows,
+                 work);
 }

@@ -1,11 +1,15 @@
-/* The jobs of a host engine: work on all rows, dealt out to threads. They run where they are called, on the thread of a stream. */
+/* The jobs of a host engine: work on all rows, dealt out to threads, and the ring in which copies of it go to the thread of their stream. */
 #ifndef BP_LOGPROB_HOST_JOBS_H
 #define BP_LOGPROB_HOST_JOBS_H
+
+#include <bucketpool/device.h>
 
 #include <pthread.h>
 
 #include "logprob/host/kernels.h"
 #include "logprob/work.h"
+
+/* ---- jobs: they run where they are called, on the thread of a stream --------------------------------------------- */
 
 /* Who does them, and with what. Jobs of several streams may run at once. */
 typedef struct bp_host_team {
@@ -30,5 +34,23 @@ void bp_host_range(bp_host_team *team, const bp_range_work *work);
 void bp_host_rearrange(bp_host_team *team, const bp_rearrange_work *work);
 void bp_host_sums(bp_host_team *team, const bp_sums_work *work);
 void bp_host_seed(bp_host_team *team, const bp_seed_work *work);
+
+/* ---- work that is on its way, in slots made beforehand ----------------------------------------------------------- */
+
+#define BP_RING_JOBS 64 /* that are on their way at once; more wait */
+
+typedef struct bp_ring bp_ring;
+
+/* Runs on the stream's thread. `owner` is whoever enqueued, `work` the copy. */
+typedef void bp_job_function(void *owner, void *work);
+
+/* `work_bytes`: the most that a copy takes. Freed with bp_ring_destroy. */
+bp_status bp_ring_create(size_t work_bytes, bp_ring **ring);
+/* Waits until all have run. Accepts NULL and pointers to NULL; sets *ring to NULL. */
+void bp_ring_destroy(bp_ring **ring);
+
+/* In stream order; any thread. Waits while all slots are on their way. */
+bp_status bp_ring_enqueue(bp_ring *ring, bp_stream *stream, bp_job_function *function, void *owner, const void *work,
+                          size_t work_bytes);
 
 #endif

@@ -1,10 +1,13 @@
-/* Kernels in portable C with libm: what the others are checked against, and what machines without them use. */
+/* Kernels in portable C with libm: what the others are checked against, and what machines without them use; the choice among all. */
 #include <bucketpool/logprob.h>
 
 #include <math.h>
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 #include "logprob/host/kernels.h"
-#include "logprob/host/values.h"
 
 static void tile(int dtype, const void *x, uint32_t columns, float scale, bool with_entropy, bp_partial *partial)
 {
@@ -26,20 +29,22 @@ static void tile(int dtype, const void *x, uint32_t columns, float scale, bool w
     partial->weighted = (float)weighted;
 }
 
-static float gradient_of(const bp_row_gradient *row, float x)
+float bp_gradient_at_target(const bp_row_gradient *row, float x)
 {
-    float d = (x - row->max) * row->scale, p = expf(d - row->log_sum);
-    float inner = row->entropy_grad != 0 && p != 0 ? row->entropy_grad * (row->energy - d) : 0;
-    return row->scale * (p * (inner - row->logprob_grad));
+    double d = ((double)x - row->max) * row->scale, z = d - row->log_sum, p = exp(z);
+    double inner = row->entropy_grad != 0 && p != 0 ? row->entropy_grad * p * (row->energy - d) : 0;
+    return (float)(row->scale * (inner - row->logprob_grad * expm1(z)));
 }
 
 static void gradient(int dtype, int out_dtype, const void *x, uint64_t begin, uint64_t end, const bp_row_gradient *row,
                      void *out)
 {
     for (uint64_t i = begin; i < end; i++) {
-        float value = bp_row_value(dtype, x, i);
+        float value = bp_row_value(dtype, x, i), d = (value - row->max) * row->scale, p = expf(d - row->log_sum);
+        float inner = row->entropy_grad != 0 && p != 0 ? row->entropy_grad * (row->energy - d) : 0;
         bp_row_set(out_dtype, out, i,
-                   (int64_t)i == row->target ? bp_gradient_at_target(row, value) : gradient_of(row, value));
+                   (int64_t)i == row->target ? bp_gradient_at_target(row, value)
+                                             : row->scale * (p * (inner - row->logprob_grad)));
     }
 }
 
@@ -79,8 +84,24 @@ const bp_host_kernels bp_kernels_plain = {
 
 /* ---- the choice -------------------------------------------------------------------------------------------------- */
 
+#ifdef __x86_64__
 const bp_host_kernels *bp_kernels_choose(uint32_t allowed)
 {
-    const bp_host_kernels *best = bp_kernels_of_machine(allowed);
-    return best != NULL ? best : &bp_kernels_plain;
+    unsigned a, b, c, d;
+    __builtin_cpu_init();
+    /* not every compiler's __builtin_cpu_supports knows F16C */
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                          __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+    const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && has_avx2;
+    if ((allowed & BP_KERNELS_AVX512) != 0 && has_avx512)
+        return &bp_kernels_avx512;
+    return (allowed & BP_KERNELS_AVX2) != 0 && has_avx2 ? &bp_kernels_avx2 : &bp_kernels_plain;
 }
+#else
+const bp_host_kernels *bp_kernels_choose(uint32_t allowed)
+{
+    (void)allowed;
+    return &bp_kernels_plain;
+}
+#endif

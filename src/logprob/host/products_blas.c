@@ -1,8 +1,6 @@
 /* Products on the host. bf16 and fp16 are widened block by block into the scratch memory of the work: each element of a block is
  * multiplied a thousand times, so that widening it, on one thread, hardly counts beside them; and it is of fixed size. Hidden states
  * in fp32 go through it where a mask takes some out. */
-#include <bucketpool/dtype.h>
-
 #include <cblas.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -10,9 +8,8 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
-#include "logprob/host/ring.h"
-#include "logprob/host/values.h"
 #include "logprob/engine.h"
+#include "logprob/host/jobs.h"
 
 /* ---- rows of bf16 and fp16 as fp32 ------------------------------------------------------------------------------- */
 
@@ -41,7 +38,7 @@ WIDEN(widen_bf16_row, bp_fp32_of_bf16)
 WIDEN(widen_fp16_row, widen_fp16)
 
 /* Exact. `dtype`: fp32, bf16 or fp16. */
-static void bp_widen(bp_dtype dtype, const void *from, size_t count, float *to)
+static void widen(bp_dtype dtype, const void *from, size_t count, float *to)
 {
     if (dtype == BP_DTYPE_BF16)
         widen_bf16_row(from, count, to);
@@ -49,17 +46,6 @@ static void bp_widen(bp_dtype dtype, const void *from, size_t count, float *to)
         widen_fp16_row(from, count, to);
     else
         memcpy(to, from, count * sizeof *to);
-}
-
-/* Rounded to nearest, ties to even; NaN stays NaN. */
-static void bp_narrow(bp_dtype dtype, const float *from, size_t count, void *to)
-{
-    uint16_t *halves = to;
-    if (dtype == BP_DTYPE_FP32)
-        memcpy(to, from, count * sizeof *from);
-    else
-        for (size_t i = 0; i < count; i++)
-            halves[i] = dtype == BP_DTYPE_BF16 ? bp_bf16_of_fp32(from[i]) : bp_fp16_of_fp32(from[i]);
 }
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
@@ -75,58 +61,42 @@ typedef struct blas {
     uint64_t weight_numel;            /* of the first block in the scratch memory: 0 where weights are not widened */
 } blas;
 
-/* ---- blocks --------------------------------------------------------------------------------------------------------- */
-
 /* Rows of fp32, as the products take them. */
 typedef struct block {
     float *data;
     int stride;
 } block;
 
-static uint64_t element_bytes(bp_dtype dtype)
+static void *blas_row_of(const bp_matrix *matrix, uint64_t row)
 {
-    return dtype == BP_DTYPE_FP32 ? sizeof(float) : sizeof(uint16_t);
+    return (uint8_t *)matrix->data + (int64_t)row * matrix->stride * (int64_t)(bp_dtype_bits(matrix->dtype) / 8);
 }
 
-static void *host_products_blas_row_of(const bp_matrix *matrix, uint64_t row)
+/* Rows as they are where they are fp32, and all count; else widened, with zeros in rows that `mask` takes out. NULL: all count. */
+static block rows_block(const bp_matrix *matrix, const bp_row_mask *mask, uint64_t first, uint64_t count,
+                        uint64_t columns, float *scratch)
 {
-    return (uint8_t *)matrix->data + (int64_t)row * matrix->stride * (int64_t)element_bytes(matrix->dtype);
-}
-
-static block widened(const bp_matrix *matrix, uint64_t first, uint64_t count, uint64_t columns, float *scratch)
-{
-    if (matrix->dtype == BP_DTYPE_FP32)
-        return (block){host_products_blas_row_of(matrix, first), (int)matrix->stride};
-    for (uint64_t r = 0; r < count; r++)
-        bp_widen(matrix->dtype, host_products_blas_row_of(matrix, first + r), columns, scratch + r * columns);
+    if (matrix->dtype == BP_DTYPE_FP32 && mask == NULL)
+        return (block){blas_row_of(matrix, first), (int)matrix->stride};
+    for (uint64_t row = first; row < first + count; row++) {
+        float *to = scratch + (row - first) * columns;
+        bool counts = true;
+        if (mask != NULL) {
+            const uint64_t at = mask->first + row;
+            const int64_t batch = (int64_t)(at / mask->count), token = (int64_t)(at % mask->count);
+            counts = mask->data[batch * mask->batch_stride + token * mask->stride] != 0;
+        }
+        if (counts)
+            widen(matrix->dtype, blas_row_of(matrix, row), columns, to);
+        else
+            memset(to, 0, columns * sizeof *to);
+    }
     return (block){scratch, (int)columns};
 }
 
 static float *token_block(const blas *b, const bp_product_work *work)
 {
     return (float *)work->scratch + b->weight_numel;
-}
-
-static bool counts(const bp_row_mask *mask, uint64_t row)
-{
-    const uint64_t at = mask->first + row;
-    return mask->data[(int64_t)(at / mask->count) * mask->batch_stride + (int64_t)(at % mask->count) * mask->stride] !=
-           0;
-}
-
-/* As widened, with zeros in rows that do not count. */
-static block masked(const bp_matrix *matrix, const bp_row_mask *mask, uint64_t first, uint64_t count, uint64_t columns,
-                    float *scratch)
-{
-    if (mask->data == NULL)
-        return widened(matrix, first, count, columns, scratch);
-    for (uint64_t r = 0; r < count; r++) {
-        if (counts(mask, first + r))
-            bp_widen(matrix->dtype, host_products_blas_row_of(matrix, first + r), columns, scratch + r * columns);
-        else
-            memset(scratch + r * columns, 0, columns * sizeof *scratch);
-    }
-    return (block){scratch, (int)columns};
 }
 
 /* ---- products, on the stream's thread --------------------------------------------------------------------------------- */
@@ -138,22 +108,30 @@ static void run_logits(void *owner, void *job)
     const int hidden = (int)w->hidden;
     for (uint64_t row = 0; row < w->rows; row += b->token_rows) {
         const uint64_t rows = bp_least_u64(b->token_rows, w->rows - row);
-        const block states = widened(&w->a, row, rows, w->hidden, token_block(b, w));
+        const block states = rows_block(&w->a, NULL, row, rows, w->hidden, token_block(b, w));
         for (uint64_t column = 0; column < w->columns; column += b->weight_rows) {
             const uint64_t columns = bp_least_u64(b->weight_rows, w->columns - column);
-            const block weight = widened(&w->b, column, columns, w->hidden, w->scratch);
+            const block weight = rows_block(&w->b, NULL, column, columns, w->hidden, w->scratch);
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)columns, hidden, w->alpha, states.data,
-                        states.stride, weight.data, weight.stride, 0,
-                        (float *)host_products_blas_row_of(&w->c, row) + column, (int)w->c.stride);
+                        states.stride, weight.data, weight.stride, 0, (float *)blas_row_of(&w->c, row) + column,
+                        (int)w->c.stride);
         }
     }
 }
 
+/* Rounded to nearest, ties to even; NaN stays NaN. */
 static void narrow_rows(const block *from, uint64_t rows, uint64_t columns, const bp_matrix *to, uint64_t first)
 {
-    for (uint64_t r = 0; r < rows; r++)
-        bp_narrow(to->dtype, from->data + r * (uint64_t)from->stride, columns,
-                  host_products_blas_row_of(to, first + r));
+    for (uint64_t r = 0; r < rows; r++) {
+        const float *values = from->data + r * (uint64_t)from->stride;
+        void *row = blas_row_of(to, first + r);
+        uint16_t *narrow = row;
+        if (to->dtype == BP_DTYPE_FP32)
+            memcpy(row, values, columns * sizeof *values);
+        else
+            for (size_t i = 0; i < columns; i++)
+                narrow[i] = to->dtype == BP_DTYPE_BF16 ? bp_bf16_of_fp32(values[i]) : bp_fp16_of_fp32(values[i]);
+    }
 }
 
 static void run_hidden_grad(void *owner, void *job)
@@ -163,14 +141,14 @@ static void run_hidden_grad(void *owner, void *job)
     const int hidden = (int)w->hidden;
     for (uint64_t row = 0; row < w->rows; row += b->token_rows) {
         const uint64_t rows = bp_least_u64(b->token_rows, w->rows - row);
-        const block sum = w->c.dtype == BP_DTYPE_FP32 ? (block){host_products_blas_row_of(&w->c, row), (int)w->c.stride}
+        const block sum = w->c.dtype == BP_DTYPE_FP32 ? (block){blas_row_of(&w->c, row), (int)w->c.stride}
                                                       : (block){token_block(b, w), hidden};
         for (uint64_t column = 0; column < w->columns; column += b->weight_rows) {
             const uint64_t columns = bp_least_u64(b->weight_rows, w->columns - column);
-            const block weight = widened(&w->b, column, columns, w->hidden, w->scratch);
+            const block weight = rows_block(&w->b, NULL, column, columns, w->hidden, w->scratch);
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, hidden, (int)columns, w->alpha,
-                        (float *)host_products_blas_row_of(&w->a, row) + column, (int)w->a.stride, weight.data,
-                        weight.stride, column > 0 || w->adds ? 1 : 0, sum.data, sum.stride);
+                        (float *)blas_row_of(&w->a, row) + column, (int)w->a.stride, weight.data, weight.stride,
+                        column > 0 || w->adds ? 1 : 0, sum.data, sum.stride);
         }
         if (w->c.dtype != BP_DTYPE_FP32)
             narrow_rows(&sum, rows, w->hidden, &w->c, row);
@@ -184,10 +162,11 @@ static void run_weight_grad(void *owner, void *job)
     const int hidden = (int)w->hidden;
     for (uint64_t row = 0; row < w->rows; row += b->token_rows) {
         const uint64_t rows = bp_least_u64(b->token_rows, w->rows - row);
-        const block states = masked(&w->b, &w->mask, row, rows, w->hidden, token_block(b, w));
+        const block states =
+            rows_block(&w->b, w->mask.data != NULL ? &w->mask : NULL, row, rows, w->hidden, token_block(b, w));
         cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)w->columns, hidden, (int)rows, w->alpha,
-                    host_products_blas_row_of(&w->a, row), (int)w->a.stride, states.data, states.stride,
-                    row > 0 || w->adds ? 1 : 0, w->c.data, (int)w->c.stride);
+                    blas_row_of(&w->a, row), (int)w->a.stride, states.data, states.stride, row > 0 || w->adds ? 1 : 0,
+                    w->c.data, (int)w->c.stride);
     }
 }
 
@@ -201,34 +180,34 @@ static void run_place(void *owner, void *job)
 
 /* ---- in stream order -------------------------------------------------------------------------------------------------- */
 
-static bp_status host_products_blas_enqueue(bp_products *products, bp_job_function *function,
-                                            const bp_product_work *work, bp_stream *stream)
+static bp_status blas_enqueue(bp_products *products, bp_job_function *function, const bp_product_work *work,
+                              bp_stream *stream)
 {
     blas *b = (blas *)products;
     return bp_ring_enqueue(b->ring, stream, function, b, work, sizeof *work);
 }
 
-static bp_status host_products_blas_logits(bp_products *products, const bp_product_work *work, bp_stream *stream)
+static bp_status blas_logits(bp_products *products, const bp_product_work *work, bp_stream *stream)
 {
-    return host_products_blas_enqueue(products, run_logits, work, stream);
+    return blas_enqueue(products, run_logits, work, stream);
 }
 
-static bp_status host_products_blas_hidden_grad(bp_products *products, const bp_product_work *work, bp_stream *stream)
+static bp_status blas_hidden_grad(bp_products *products, const bp_product_work *work, bp_stream *stream)
 {
-    return host_products_blas_enqueue(products, run_hidden_grad, work, stream);
+    return blas_enqueue(products, run_hidden_grad, work, stream);
 }
 
-static bp_status host_products_blas_weight_grad(bp_products *products, const bp_product_work *work, bp_stream *stream)
+static bp_status blas_weight_grad(bp_products *products, const bp_product_work *work, bp_stream *stream)
 {
-    return host_products_blas_enqueue(products, run_weight_grad, work, stream);
+    return blas_enqueue(products, run_weight_grad, work, stream);
 }
 
-static bp_status host_products_blas_place(bp_products *products, const bp_product_work *work, bp_stream *stream)
+static bp_status blas_place(bp_products *products, const bp_product_work *work, bp_stream *stream)
 {
-    return host_products_blas_enqueue(products, run_place, work, stream);
+    return blas_enqueue(products, run_place, work, stream);
 }
 
-static void host_products_blas_destroy(bp_products *products)
+static void blas_destroy(bp_products *products)
 {
     blas *b = (blas *)products;
     bp_ring_destroy(&b->ring);
@@ -237,19 +216,8 @@ static void host_products_blas_destroy(bp_products *products)
 
 /* ---- creation --------------------------------------------------------------------------------------------------------- */
 
-/* BLAS makes its buffers and wakes its threads at the first product. */
-static bp_status warm_up(void)
-{
-    float *memory = calloc((size_t)3 * WARM * WARM, sizeof *memory);
-    if (memory == NULL)
-        return bp_fail_memory((size_t)3 * WARM * WARM * sizeof *memory);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, WARM, WARM, WARM, 1, memory, WARM,
-                memory + (size_t)WARM * WARM, WARM, 0, memory + (size_t)2 * WARM * WARM, WARM);
-    free(memory);
-    return BP_OK;
-}
-
-static bp_status choose_blocks(blas *b, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype)
+/* Chooses blocks, and makes a first product: BLAS makes its buffers and wakes its threads there. */
+static bp_status blas_start(blas *b, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype)
 {
     uint64_t both, bytes;
     b->token_rows = bp_least_u64(rows, TOKEN_ROWS);
@@ -260,26 +228,30 @@ static bp_status choose_blocks(blas *b, uint64_t rows, uint64_t columns, uint64_
                        (unsigned long long)widened_rows, (unsigned long long)hidden);
     b->weight_numel = dtype == BP_DTYPE_FP32 ? 0 : b->weight_rows * hidden;
     b->products.scratch_bytes = bytes;
-    return BP_OK;
+
+    const size_t numel = (size_t)WARM * WARM;
+    float *memory = calloc(3 * numel, sizeof *memory);
+    if (memory == NULL)
+        return bp_fail_memory(3 * numel * sizeof *memory);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, WARM, WARM, WARM, 1, memory, WARM, memory + numel, WARM, 0,
+                memory + 2 * numel, WARM);
+    free(memory);
+    return bp_ring_create(sizeof(bp_product_work), &b->ring);
 }
 
 bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
                                   bp_products **products)
 {
-    static const bp_products_ops ops = {.destroy = host_products_blas_destroy,
-                                        .logits = host_products_blas_logits,
-                                        .hidden_grad = host_products_blas_hidden_grad,
-                                        .weight_grad = host_products_blas_weight_grad,
-                                        .place = host_products_blas_place};
+    static const bp_products_ops ops = {.destroy = blas_destroy,
+                                        .logits = blas_logits,
+                                        .hidden_grad = blas_hidden_grad,
+                                        .weight_grad = blas_weight_grad,
+                                        .place = blas_place};
     blas *b = calloc(1, sizeof *b);
     if (b == NULL)
         return bp_fail_memory(sizeof *b);
     b->products = (bp_products){.ops = &ops, .name = "cblas", .gradient = BP_DTYPE_FP32};
-    bp_status status = choose_blocks(b, rows, columns, hidden, dtype);
-    if (status == BP_OK)
-        status = warm_up();
-    if (status == BP_OK)
-        status = bp_ring_create(sizeof(bp_product_work), &b->ring);
+    bp_status status = blas_start(b, rows, columns, hidden, dtype);
     if (status != BP_OK) {
         free(b);
         return status;

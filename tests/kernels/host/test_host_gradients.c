@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "logprob/host/values.h"
+#include "logprob/host/kernels.h"
 #include "tables.h"
 
 #define TILE BP_TILE_COLUMNS
