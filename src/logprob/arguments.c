@@ -1,5 +1,5 @@
 /* Checks what callers hand to the clients, and turns it into the work of kernels. */
-#include "logprob/arguments.h"
+#include "logprob/base.h"
 
 #include <math.h>
 #include <string.h>
@@ -34,11 +34,6 @@ typedef struct shape {
     int64_t batch_stride, stride;
 } shape;
 
-static bool fits_signed(uint64_t value)
-{
-    return value <= INT64_MAX;
-}
-
 /* Elements from the lowest first one of a row to `data`, and from `data` to the highest last one. */
 static bool reach(const shape *s, uint64_t *below, uint64_t *above)
 {
@@ -51,7 +46,7 @@ static bool reach(const shape *s, uint64_t *below, uint64_t *above)
         !bp_add_u64(*(s->stride < 0 ? below : above), rows, s->stride < 0 ? below : above) ||
         !bp_add_u64(*above, s->columns, above))
         return false;
-    return bp_add_u64(*below, *above, &sum) && bp_mul_u64(sum, s->bytes, &sum) && fits_signed(sum);
+    return bp_add_u64(*below, *above, &sum) && bp_mul_u64(sum, s->bytes, &sum) && sum <= INT64_MAX;
 }
 
 /* Rows side by side within rows: the larger stride steps over all that the smaller one covers. */
@@ -101,20 +96,6 @@ static shape rows_shape(const bp_token_rows *rows)
                    .stride = rows->stride};
 }
 
-static bp_status fill_strides(const char *call, const char *name, bp_token_rows *rows)
-{
-    uint64_t batch_stride;
-    if (rows->batch_stride != 0 || rows->stride != 0)
-        return BP_OK;
-    if (!fits_signed(rows->columns) || !bp_mul_u64(rows->columns, rows->sequence, &batch_stride) ||
-        !fits_signed(batch_stride))
-        return bp_fail(BP_ERR_OVERFLOW, "%s: %s of %llu x %llu elements do not fit 63 bits", call, name,
-                       (unsigned long long)rows->sequence, (unsigned long long)rows->columns);
-    rows->stride = (int64_t)rows->columns;
-    rows->batch_stride = (int64_t)batch_stride;
-    return BP_OK;
-}
-
 bp_status bp_check_rows(const char *call, const char *name, const bp_token_rows *rows, uint64_t columns, bool written,
                         bp_token_rows *checked)
 {
@@ -129,7 +110,14 @@ bp_status bp_check_rows(const char *call, const char *name, const bp_token_rows 
                        (unsigned long long)rows->columns, (unsigned long long)columns);
     if (rows->data == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s are missing (data is NULL)", call, name);
-    BP_TRY(fill_strides(call, name, checked));
+    if (rows->batch_stride == 0 && rows->stride == 0) {
+        uint64_t batch_stride;
+        if (columns > INT64_MAX || !bp_mul_u64(columns, rows->sequence, &batch_stride) || batch_stride > INT64_MAX)
+            return bp_fail(BP_ERR_OVERFLOW, "%s: %s of %llu x %llu elements do not fit 63 bits", call, name,
+                           (unsigned long long)rows->sequence, (unsigned long long)columns);
+        checked->stride = (int64_t)columns;
+        checked->batch_stride = (int64_t)batch_stride;
+    }
     const shape s = rows_shape(checked);
     return check_shape(call, name, &s, written);
 }
@@ -208,8 +196,8 @@ bp_status bp_check_temperature(const char *call, float temperature)
     return BP_OK;
 }
 
-bp_status bp_check_saved(const char *call, const void *saved, uint64_t saved_bytes, uint64_t tokens, bool with_entropy,
-                         bp_saved_work *work)
+static bp_status check_saved(const char *call, const void *saved, uint64_t saved_bytes, uint64_t tokens,
+                             bool with_entropy, bp_saved_work *work)
 {
     uint64_t needed;
     BP_TRY(bp_logprob_saved_bytes(tokens, with_entropy, &needed));
@@ -223,5 +211,35 @@ bp_status bp_check_saved(const char *call, const void *saved, uint64_t saved_byt
     memcpy(&planes, &saved, sizeof saved); /* backward only reads them */
     *work =
         (bp_saved_work){.max = planes, .log_sum = planes + tokens, .energy = with_entropy ? planes + 2 * tokens : NULL};
+    return BP_OK;
+}
+
+bp_status bp_check_outputs(const char *call, const bp_logprob_outputs *outputs, uint64_t batch, uint64_t sequence,
+                           bp_outputs_work *work)
+{
+    *work = (bp_outputs_work){.outputs = outputs};
+    BP_TRY(bp_check_values(call, "log-probabilities", &outputs->logprob, batch, sequence, true));
+    BP_TRY(bp_check_values(call, "entropies", &outputs->entropy, batch, sequence, true));
+    if (outputs->saved == NULL)
+        return BP_OK;
+    return check_saved(call, outputs->saved, outputs->saved_bytes, batch * sequence, outputs->entropy.data != NULL,
+                       &work->saved);
+}
+
+bp_status bp_check_upstream(const char *call, const bp_token_values *logprob_grad, const bp_token_values *entropy_grad,
+                            const void *saved, uint64_t saved_bytes, uint64_t batch, uint64_t sequence,
+                            bp_gradient_work *work)
+{
+    BP_TRY(bp_check_values(call, "upstream gradients of log-probabilities", logprob_grad, batch, sequence, false));
+    BP_TRY(bp_check_values(call, "upstream gradients of entropies", entropy_grad, batch, sequence, false));
+    if (saved == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: saved is missing: forward writes it when it is given", call);
+    BP_TRY(check_saved(call, saved, saved_bytes, batch * sequence, entropy_grad->data != NULL, &work->saved));
+    work->logprob_grad = logprob_grad->data;
+    work->logprob_grad_batch_stride = logprob_grad->batch_stride;
+    work->logprob_grad_stride = logprob_grad->stride;
+    work->entropy_grad = entropy_grad->data;
+    work->entropy_grad_batch_stride = entropy_grad->batch_stride;
+    work->entropy_grad_stride = entropy_grad->stride;
     return BP_OK;
 }

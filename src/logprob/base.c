@@ -1,15 +1,124 @@
-/* The parts that all clients share: engine, workspaces, ranks, and the way from partial sums to outputs. */
+/* The parts that all clients share: what ranks agree on, the engine, and the way from partial sums to outputs. */
 #include "logprob/base.h"
 
 #include <bucketpool/cuda.h>
 
-#include <stdio.h>
 #include <string.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
-#include "logprob/arguments.h"
-#include "logprob/ranks.h"
+
+/* ---- ranks ------------------------------------------------------------------------------------------------------- */
+
+bool bp_is_alone(const bp_comm *comm)
+{
+    return comm == NULL || bp_comm_get_info(comm)->ranks == 1;
+}
+
+bp_status bp_ranks_tell(const char *call, bp_comm *comm, const bp_told *mine, const char *const *names, bp_told *told)
+{
+    bp_status status = (bp_status)mine->status;
+    if (bp_is_alone(comm)) {
+        told[0] = *mine;
+        return status;
+    }
+    const uint32_t ranks = bp_comm_get_info(comm)->ranks;
+    bp_told own = *mine;
+    if (status != BP_OK)
+        snprintf(own.words, sizeof own.words, "%s", bp_error_detail());
+    bp_status exchanged = bp_comm_exchange(comm, &own, sizeof own, told);
+    if (exchanged != BP_OK)
+        return status != BP_OK ? bp_error_record(status, own.words)
+                               : bp_fail(exchanged, "%s: %s", call, bp_error_detail());
+    if (status != BP_OK)
+        return status;
+
+    for (uint32_t r = 0; r < ranks; r++) {
+        if (!bp_is_status(told[r].status))
+            return bp_fail(BP_ERR_COMM, "%s: rank %u of %u sent status %lld, which is unknown: %.*s", call, r, ranks,
+                           (long long)told[r].status, BP_TOLD_WORDS - 1, told[r].words);
+        if (told[r].status != BP_OK)
+            return bp_fail((bp_status)told[r].status, "%s: rank %u of %u failed: %s: %.*s", call, r, ranks,
+                           bp_status_name((bp_status)told[r].status), BP_TOLD_WORDS - 1, told[r].words);
+    }
+    for (uint32_t r = 1; r < ranks; r++)
+        for (size_t i = 0; i < BP_TOLD_VALUES && names[i] != NULL; i++)
+            if (told[r].values[i] != told[0].values[i])
+                return bp_fail(BP_ERR_MISMATCH, "%s: rank %u has %s %llu, rank 0 has %llu", call, r, names[i],
+                               (unsigned long long)told[r].values[i], (unsigned long long)told[0].values[i]);
+    return BP_OK;
+}
+
+bp_status bp_ranks_compare(const char *call, bp_comm *comm, const bp_told *mine, const char *const *names)
+{
+    bp_told told[BP_MOST_RANKS];
+    if (!bp_is_alone(comm) && bp_comm_get_info(comm)->ranks > BP_MOST_RANKS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks, at most %d can compare", call, bp_comm_get_info(comm)->ranks,
+                       BP_MOST_RANKS);
+    return bp_ranks_tell(call, comm, mine, names, told);
+}
+
+bp_status bp_ranks_agree(const char *call, bp_comm *comm, bp_status status)
+{
+    static const char *const nothing[] = {NULL};
+    const bp_told mine = {.status = status};
+    return bp_ranks_compare(call, comm, &mine, nothing);
+}
+
+static bp_status check_shard(const char *call, const bp_shard *mine)
+{
+    uint64_t end;
+    if (mine->columns == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a vocabulary of 0 columns", call);
+    if (!bp_add_u64(mine->start, mine->columns, &end) || end > INT64_MAX)
+        return bp_fail(BP_ERR_OVERFLOW, "%s: ids from %llu on for %llu columns do not fit 63 bits", call,
+                       (unsigned long long)mine->start, (unsigned long long)mine->columns);
+    if (mine->columns > INT32_MAX)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %llu columns in one shard, at most %d are possible", call,
+                       (unsigned long long)mine->columns, INT32_MAX);
+    return BP_OK;
+}
+
+bp_status bp_vocab_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, const char *const *names,
+                               bp_status status, bp_vocab_shards *shards)
+{
+    /* what ranks tell each other: what must be the same, then where a shard starts and what it has */
+    enum { START = BP_SHARD_SAME, COLUMNS = BP_SHARD_SAME + 1 };
+    if (status == BP_OK)
+        status = check_shard(call, mine);
+    if (bp_is_alone(comm)) {
+        BP_TRY(status);
+        *shards = (bp_vocab_shards){.ranks = 1, .first = (int64_t)mine->start, .vocab = mine->columns};
+        return BP_OK;
+    }
+    const uint32_t ranks = bp_comm_get_info(comm)->ranks;
+    if (ranks > BP_MOST_RANKS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks share a vocabulary, at most %d can", call, ranks,
+                       BP_MOST_RANKS);
+    bp_told own = {.status = status, .values = {[START] = mine->start, [COLUMNS] = mine->columns}};
+    memcpy(own.values, mine->same, sizeof mine->same);
+    bp_told told[BP_MOST_RANKS];
+    BP_TRY(bp_ranks_tell(call, comm, &own, names, told));
+
+    /* ranks may hold any part, but rank r's ids come before those of rank r + 1 */
+    for (uint32_t r = 1; r < ranks; r++) {
+        const uint64_t end = told[r - 1].values[START] + told[r - 1].values[COLUMNS];
+        const uint64_t start = told[r].values[START];
+        if (start != end)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "%s: the shards have %s: rank %u ends before id %llu, rank %u starts at %llu", call,
+                           start > end ? "a gap" : "an overlap", r - 1, (unsigned long long)end, r,
+                           (unsigned long long)start);
+    }
+    const uint64_t *last = told[ranks - 1].values;
+    *shards = (bp_vocab_shards){.comm = comm,
+                                .ranks = ranks,
+                                .first = (int64_t)told[0].values[START],
+                                .vocab = last[START] + last[COLUMNS] - told[0].values[START]};
+    return BP_OK;
+}
+
+/* ---- what clients without a base use, too ------------------------------------------------------------------------ */
 
 bp_status bp_engine_create(bp_device *device, uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine)
 {
@@ -55,71 +164,10 @@ bp_status bp_check_not_captured(const char *call, bp_stream *stream)
 
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
-static bp_status base_check_config(const bp_base_config *config)
-{
-    if (config->max_tokens == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_tokens is 0", config->call);
-    if (config->targets != BP_TARGETS_ANY && config->targets != BP_TARGETS_CHECKED)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets %d is neither any nor checked", config->call,
-                       (int)config->targets);
-    return BP_OK;
-}
-
-static bp_status base_make_workspace(bp_device *device, const bp_base_config *config, bp_base *base)
-{
-    uint64_t partials, gathered;
-    if (!bp_mul_u64(config->max_tokens, sizeof(bp_partial), &partials) ||
-        !bp_mul_u64(partials, base->shards.ranks, &gathered))
-        return bp_fail(BP_ERR_OVERFLOW, "%s: the partial sums of %llu tokens on %u ranks do not fit 64 bits",
-                       config->call, (unsigned long long)config->max_tokens, base->shards.ranks);
-    bp_workspace_need needs[BP_WORKSPACES] = {
-        [BP_WORK_BAD_TARGET] = {"bad_target", config->targets == BP_TARGETS_CHECKED ? sizeof(bp_bad_target) : 0,
-                                UINT32_MAX},
-        [BP_WORK_PARTIALS] = {"partials", partials, BP_STAGE_PARTIALS | BP_STAGE_FINISH},
-        [BP_WORK_GATHERED] = {"gathered", base->shards.ranks == 1 ? 0 : gathered, BP_STAGE_FINISH}};
-    if (config->need_count != 0)
-        memcpy(needs + BP_WORK_OWN, config->needs, config->need_count * sizeof *needs);
-    return bp_workspace_init(device, config->name, needs, BP_WORK_OWN + config->need_count, &base->workspace);
-}
-
 /* Targets outside the vocabulary are noted in memory of the device: nothing noted is all ones. */
 static bp_status clear_bad(bp_base *base)
 {
     return bp_stream_fill(base->own, base->bad, 0xff, sizeof *base->bad);
-}
-
-static bp_status make_bad(const bp_base_config *config, bp_base *base)
-{
-    void *address;
-    if (config->targets == BP_TARGETS_ANY)
-        return BP_OK;
-    BP_TRY(bp_event_create(base->device, &base->done));
-    BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_BAD_TARGET, base->own, &address));
-    base->bad = address;
-    base->keeps_bad = bp_device_is_host_accessible(base->device);
-    BP_TRY(clear_bad(base));
-    if (!base->keeps_bad)
-        BP_TRY(bp_workspace_give(&base->workspace, BP_WORK_BAD_TARGET, base->own));
-    return bp_stream_synchronize(base->own);
-}
-
-/* On the host the memory is held all the time: guard mode would spoil it in between. On cuda, where captures want nothing held before they
- * begin, it is held around each use; nothing else is ever there. */
-static bp_status take_bad(bp_base *base, bp_stream *stream)
-{
-    void *address;
-    if (base->bad == NULL || base->keeps_bad)
-        return BP_OK;
-    BP_TRY(bp_workspace_drop(&base->workspace, 1u << BP_WORK_BAD_TARGET, stream)); /* of a call that failed */
-    return bp_workspace_take(&base->workspace, BP_WORK_BAD_TARGET, stream, &address);
-}
-
-static bp_status give_bad(bp_base *base, bp_stream *stream, bp_status status)
-{
-    if (base->bad == NULL || base->keeps_bad)
-        return status;
-    bp_status given = bp_workspace_give(&base->workspace, BP_WORK_BAD_TARGET, stream);
-    return status == BP_OK ? given : status;
 }
 
 static bp_status base_make(bp_device *device, const bp_base_config *config, bp_base *base)
@@ -130,15 +178,42 @@ static bp_status base_make(bp_device *device, const bp_base_config *config, bp_b
     base->start = (int64_t)config->shard.start;
     BP_TRY(bp_engine_create(device, config->threads, config->kernels, base->columns, &base->engine));
     BP_TRY(bp_stream_create(device, config->name, &base->own));
-    BP_TRY(base_make_workspace(device, config, base));
-    return make_bad(config, base);
+
+    const bool checks = config->targets == BP_TARGETS_CHECKED;
+    uint64_t partials, gathered;
+    if (!bp_mul_u64(config->max_tokens, sizeof(bp_partial), &partials) ||
+        !bp_mul_u64(partials, base->shards.ranks, &gathered))
+        return bp_fail(BP_ERR_OVERFLOW, "%s: the partial sums of %llu tokens on %u ranks do not fit 64 bits",
+                       config->call, (unsigned long long)config->max_tokens, base->shards.ranks);
+    bp_workspace_need needs[BP_WORKSPACES] = {
+        [BP_WORK_BAD_TARGET] = {"bad_target", checks ? sizeof(bp_bad_target) : 0, UINT32_MAX},
+        [BP_WORK_PARTIALS] = {"partials", partials, BP_STAGE_PARTIALS | BP_STAGE_FINISH},
+        [BP_WORK_GATHERED] = {"gathered", base->shards.ranks == 1 ? 0 : gathered, BP_STAGE_FINISH}};
+    if (config->need_count != 0)
+        memcpy(needs + BP_WORK_OWN, config->needs, config->need_count * sizeof *needs);
+    BP_TRY(bp_workspace_init(device, config->name, needs, BP_WORK_OWN + config->need_count, &base->workspace));
+    if (!checks)
+        return BP_OK;
+
+    void *address;
+    BP_TRY(bp_event_create(base->device, &base->done));
+    BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_BAD_TARGET, base->own, &address));
+    base->bad = address;
+    base->keeps_bad = bp_device_is_host_accessible(base->device);
+    BP_TRY(clear_bad(base));
+    if (!base->keeps_bad)
+        BP_TRY(bp_workspace_give(&base->workspace, BP_WORK_BAD_TARGET, base->own));
+    return bp_stream_synchronize(base->own);
 }
 
 bp_status bp_base_init(bp_device *device, const bp_base_config *config, bp_status status, bp_base *base)
 {
     bp_base made = {0};
-    if (status == BP_OK)
-        status = base_check_config(config);
+    if (status == BP_OK && config->max_tokens == 0)
+        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_tokens is 0", config->call);
+    else if (status == BP_OK && config->targets != BP_TARGETS_ANY && config->targets != BP_TARGETS_CHECKED)
+        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets %d is neither any nor checked", config->call,
+                         (int)config->targets);
     BP_TRY(bp_vocab_shards_init(config->call, config->comm, &config->shard, config->same, status, &made.shards));
     status = bp_ranks_agree(config->call, made.shards.comm, base_make(device, config, &made));
     if (status != BP_OK) {
@@ -166,13 +241,23 @@ bp_stream *bp_base_stream(const bp_base *base, bp_stream *stream)
     return stream != NULL ? stream : base->own;
 }
 
-/* The own stream waits for every call that may note a bad target; where the memory is taken for each, the pool sees to that. */
-static bp_status base_follow(bp_base *base, bp_stream *stream)
+/* On the host the memory is held all the time: guard mode would spoil it in between. On cuda, where captures want nothing held before they
+ * begin, it is held around each use; nothing else is ever there. */
+static bp_status take_bad(bp_base *base, bp_stream *stream)
 {
-    if (base->bad == NULL || !base->keeps_bad)
+    void *address;
+    if (base->bad == NULL || base->keeps_bad)
         return BP_OK;
-    BP_TRY(bp_event_record(base->done, stream));
-    return bp_stream_wait(base->own, base->done);
+    BP_TRY(bp_workspace_drop(&base->workspace, 1u << BP_WORK_BAD_TARGET, stream)); /* of a call that failed */
+    return bp_workspace_take(&base->workspace, BP_WORK_BAD_TARGET, stream, &address);
+}
+
+static bp_status give_bad(bp_base *base, bp_stream *stream, bp_status status)
+{
+    if (base->bad == NULL || base->keeps_bad)
+        return status;
+    bp_status given = bp_workspace_give(&base->workspace, BP_WORK_BAD_TARGET, stream);
+    return status == BP_OK ? given : status;
 }
 
 /* What was noted, and forgets it. */
@@ -199,17 +284,13 @@ static bp_status tell_bad(bp_base *base)
                    (long long)(base->shards.first + (int64_t)(base->shards.vocab - 1)));
 }
 
-/* A call that failed may have enqueued work before: nobody but the base waits for that on its own stream. What waiting says then is of no
- * interest. */
-static bp_status end_failed(bp_base *base, bp_stream *given, bp_status status)
+/* The own stream waits for every call that may note a bad target; where the memory is taken for each, the pool sees to that. */
+static bp_status base_follow(bp_base *base, bp_stream *stream)
 {
-    char detail[BP_DETAIL_BYTES];
-    snprintf(detail, sizeof detail, "%s", bp_error_detail());
-    if (given == NULL)
-        (void)bp_stream_synchronize(base->own);
-    else
-        (void)base_follow(base, given);
-    return bp_error_record(status, detail);
+    if (base->bad == NULL || !base->keeps_bad)
+        return BP_OK;
+    BP_TRY(bp_event_record(base->done, stream));
+    return bp_stream_wait(base->own, base->done);
 }
 
 bp_status bp_base_end(bp_base *base, bp_stream *given, bp_status status)
@@ -218,7 +299,16 @@ bp_status bp_base_end(bp_base *base, bp_stream *given, bp_status status)
         return base_follow(base, given);
     if (status == BP_OK)
         status = base->bad != NULL ? tell_bad(base) : bp_stream_synchronize(base->own);
-    return status == BP_OK ? BP_OK : end_failed(base, given, status);
+    if (status == BP_OK)
+        return BP_OK;
+
+    /* a call that failed may have enqueued work before; what waiting for it says then is of no interest */
+    if (given == NULL)
+        return bp_call_end(base->own, NULL, status);
+    char detail[BP_DETAIL_BYTES];
+    snprintf(detail, sizeof detail, "%s", bp_error_detail());
+    (void)base_follow(base, given);
+    return bp_error_record(status, detail);
 }
 
 bp_status bp_base_check(bp_base *base)
@@ -229,38 +319,21 @@ bp_status bp_base_check(bp_base *base)
     return base->bad != NULL ? tell_bad(base) : BP_OK;
 }
 
-/* ---- outputs -------------------------------------------------------------------------------------------------------- */
-
-bp_status bp_check_outputs(const char *call, const bp_logprob_outputs *outputs, uint64_t batch, uint64_t sequence,
-                           bp_outputs_work *work)
+bp_status bp_base_finish_partials(bp_base *base, const bp_tokens_work *tokens, const bp_partial *partials, float scale,
+                                  const bp_outputs_work *out, bp_stream *stream)
 {
-    *work = (bp_outputs_work){.outputs = outputs};
-    BP_TRY(bp_check_values(call, "log-probabilities", &outputs->logprob, batch, sequence, true));
-    BP_TRY(bp_check_values(call, "entropies", &outputs->entropy, batch, sequence, true));
-    if (outputs->saved == NULL)
-        return BP_OK;
-    return bp_check_saved(call, outputs->saved, outputs->saved_bytes, batch * sequence, outputs->entropy.data != NULL,
-                          &work->saved);
-}
-
-/* All ranks' partial sums, in rank order. */
-static bp_status base_gather(bp_base *base, const bp_partial *partials, uint64_t tokens, bp_stream *stream,
-                             void **gathered)
-{
-    BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_GATHERED, stream, gathered));
-    bp_status status =
-        bp_gather_bytes(base->device, base->shards.comm, partials, tokens * sizeof *partials, *gathered, stream);
-    if (status != BP_OK)
-        (void)bp_workspace_give(&base->workspace, BP_WORK_GATHERED, stream);
-    return status;
-}
-
-static bp_status base_finish(bp_base *base, const bp_tokens_work *tokens, const bp_partial *partials, float scale,
-                             const bp_outputs_work *out, bp_stream *stream)
-{
+    bp_comm *comm = base->shards.comm;
+    bp_workspace *workspace = &base->workspace;
     const bp_logprob_outputs *outputs = out->outputs;
+    void *all = NULL; /* of all ranks, in rank order */
+    bp_status status = BP_OK;
+    if (comm != NULL)
+        status = bp_workspace_take(workspace, BP_WORK_GATHERED, stream, &all);
+    if (comm != NULL && status == BP_OK)
+        status = bp_gather_bytes(base->device, comm, partials, tokens->batch * tokens->sequence * sizeof *partials, all,
+                                 stream);
     const bp_finish_work work = {.tokens = *tokens,
-                                 .partials = partials,
+                                 .partials = comm != NULL ? all : partials,
                                  .ranks = base->shards.ranks,
                                  .scale = scale,
                                  .vocab_first = base->shards.first,
@@ -273,40 +346,10 @@ static bp_status base_finish(bp_base *base, const bp_tokens_work *tokens, const 
                                  .entropy_stride = outputs->entropy.stride,
                                  .saved = out->saved,
                                  .bad = base->bad};
-    BP_TRY(take_bad(base, stream));
-    return give_bad(base, stream, base->engine->ops->finish(base->engine, &work, stream));
-}
-
-bp_status bp_base_finish_partials(bp_base *base, const bp_tokens_work *tokens, const bp_partial *partials, float scale,
-                                  const bp_outputs_work *outputs, bp_stream *stream)
-{
-    void *all = NULL;
-    bp_status status = BP_OK;
-    if (base->shards.comm != NULL)
-        status = base_gather(base, partials, tokens->batch * tokens->sequence, stream, &all);
-    if (status == BP_OK) {
-        status = base_finish(base, tokens, all != NULL ? all : partials, scale, outputs, stream);
-        bp_status given = all != NULL ? bp_workspace_give(&base->workspace, BP_WORK_GATHERED, stream) : BP_OK;
-        status = status == BP_OK ? given : status;
-    }
-    bp_status given = bp_workspace_give(&base->workspace, BP_WORK_PARTIALS, stream);
+    if (status == BP_OK)
+        status = take_bad(base, stream);
+    if (status == BP_OK)
+        status = give_bad(base, stream, base->engine->ops->finish(base->engine, &work, stream));
+    bp_status given = bp_workspace_drop(workspace, 1u << BP_WORK_PARTIALS | 1u << BP_WORK_GATHERED, stream);
     return status == BP_OK ? given : status;
-}
-
-bp_status bp_check_upstream(const char *call, const bp_token_values *logprob_grad, const bp_token_values *entropy_grad,
-                            const void *saved, uint64_t saved_bytes, uint64_t batch, uint64_t sequence,
-                            bp_gradient_work *work)
-{
-    BP_TRY(bp_check_values(call, "upstream gradients of log-probabilities", logprob_grad, batch, sequence, false));
-    BP_TRY(bp_check_values(call, "upstream gradients of entropies", entropy_grad, batch, sequence, false));
-    if (saved == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: saved is missing: forward writes it when it is given", call);
-    BP_TRY(bp_check_saved(call, saved, saved_bytes, batch * sequence, entropy_grad->data != NULL, &work->saved));
-    work->logprob_grad = logprob_grad->data;
-    work->logprob_grad_batch_stride = logprob_grad->batch_stride;
-    work->logprob_grad_stride = logprob_grad->stride;
-    work->entropy_grad = entropy_grad->data;
-    work->entropy_grad_batch_stride = entropy_grad->batch_stride;
-    work->entropy_grad_stride = entropy_grad->stride;
-    return BP_OK;
 }

@@ -45,6 +45,11 @@ typedef struct bp_matrix {
     int64_t stride;
 } bp_matrix;
 
+static inline void *bp_matrix_row(const bp_matrix *of, uint64_t row)
+{
+    return (uint8_t *)of->data + (int64_t)row * of->stride * (int64_t)(bp_dtype_bits(of->dtype) / 8);
+}
+
 /* Which rows of a piece count: where the mask is 0 they do not, and may hold anything. */
 typedef struct bp_row_mask {
     const uint8_t *data; /* NULL: all rows count */

@@ -1,31 +1,222 @@
-/* Forward and backward of the fused head, chunk by chunk. */
-#include "core/fail.h"
+/* Forward and backward of the fused head, piece by piece. */
+#include <string.h>
 
+#include "core/arith.h"
+#include "core/fail.h"
 #include "core/structs.h"
 #include "devices/clients.h"
-#include "logprob/arguments.h"
 #include "logprob/lm_head.h"
 
-/* ---- sums over ranks --------------------------------------------------------------------------------------------- */
+/* ---- arguments --------------------------------------------------------------------------------------------------- */
 
-/* What is summed: fp32 where it can be rounded afterwards. */
-static bp_dtype sum_dtype(const bp_lm_head *head, const bp_token_rows *out)
-{
-    return head->products->ops->place != NULL ? BP_DTYPE_FP32 : out->dtype;
-}
+/* Hidden states and weight of a call, checked. `token_count` 0: nothing else is set. */
+typedef struct head_batch {
+    uint64_t token_count;
+    bp_token_rows hidden; /* with strides */
+    bp_matrix weight;
+    bp_tokens_work tokens;
+    float alpha; /* 1 / temperature */
+} head_batch;
 
-static bp_status multiply(bp_lm_head *head, const bp_piece *piece, const bp_product_work *product,
-                          const bp_token_rows *out)
+/* Where the gradients of a call go, checked. */
+typedef struct head_gradients {
+    bp_token_rows hidden; /* data NULL: not wanted */
+    bp_matrix weight;     /* data NULL: not wanted */
+    bool adds;
+    bp_gradient_work upstream; /* of all tokens; without logits and `out` */
+} head_gradients;
+
+/* Rows of the weight, or of its gradient, as rows of one sequence; products need them apart and in order. */
+static bp_status check_weight(const char *call, const char *name, const bp_lm_head *head, const void *data,
+                              bp_dtype dtype, int64_t stride, bp_token_rows *rows)
 {
-    bp_product_work work = *product;
-    for (uint64_t row = 0; row < piece->rows; row += work.rows) {
-        work.rows = bp_piece_matrix(out, piece, row, &work.c);
-        BP_TRY(head->products->ops->hidden_grad(head->products, &work, head->multiplies));
-        work.a.data =
-            (uint8_t *)work.a.data + (int64_t)work.rows * work.a.stride * (int64_t)(bp_dtype_bits(work.a.dtype) / 8);
-    }
+    bp_token_rows given = {
+        .dtype = dtype, .batch = 1, .sequence = head->base.columns, .columns = head->hidden, .stride = stride};
+    memcpy(&given.data, &data, sizeof data); /* views may be written; the weight is not */
+    BP_TRY(bp_check_rows(call, name, &given, head->hidden, false, rows));
+    if (rows->stride < (int64_t)head->hidden || rows->stride > INT32_MAX)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s have rows of %llu elements at a stride of %lld: %llu to %d",
+                       call, name, (unsigned long long)head->hidden, (long long)rows->stride,
+                       (unsigned long long)head->hidden, INT32_MAX);
     return BP_OK;
 }
+
+static bp_status check_head_batch(const char *call, const bp_lm_head *head, const bp_lm_head_batch *batch,
+                                  head_batch *checked)
+{
+    const bp_token_rows *hidden = &batch->hidden;
+    head_batch c = {.alpha = 1 / batch->temperature};
+    bp_token_rows weight;
+    BP_TRY(bp_check_temperature(call, batch->temperature));
+    BP_TRY(bp_check_tokens(call, hidden->batch, hidden->sequence, head->base.max_tokens, &c.token_count));
+    if (hidden->dtype != head->dtype)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: hidden states are %s, the head is made for %s", call,
+                       bp_dtype_name(hidden->dtype), bp_dtype_name(head->dtype));
+    if (c.token_count != 0) {
+        BP_TRY(bp_check_rows(call, "hidden states", hidden, head->hidden, false, &c.hidden));
+        BP_TRY(check_weight(call, "weights", head, batch->weight, head->dtype, batch->weight_stride, &weight));
+        BP_TRY(bp_check_targets(call, &batch->target, batch->target_dtype, &batch->mask, hidden->batch,
+                                hidden->sequence, &c.tokens));
+        c.weight = (bp_matrix){weight.data, weight.dtype, weight.stride};
+    }
+    *checked = c;
+    return BP_OK;
+}
+
+static bp_status check_apart(const char *call, const char *name, const bp_token_rows *written, const char *other,
+                             const bp_token_rows *read)
+{
+    if (bp_rows_meet(written, read))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the gradient of %s at %p lies among the %s at %p", call, name,
+                       written->data, other, read->data);
+    return BP_OK;
+}
+
+static bp_token_rows weight_rows(const bp_lm_head *head, const bp_matrix *weight)
+{
+    return (bp_token_rows){.data = weight->data,
+                           .dtype = weight->dtype,
+                           .batch = 1,
+                           .sequence = head->base.columns,
+                           .columns = head->hidden,
+                           .stride = weight->stride};
+}
+
+/* `weight_grad`: checked; data NULL: not wanted. */
+static bp_status check_hidden_grad(const char *call, const bp_lm_head *head, const head_batch *batch,
+                                   const bp_token_rows *given, const bp_matrix *weight_grad, bp_token_rows *checked)
+{
+    const bp_token_rows *hidden = &batch->hidden;
+    if (given->batch != hidden->batch || given->sequence != hidden->sequence)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a gradient of %llu x %llu tokens for hidden states of %llu x %llu",
+                       call, (unsigned long long)given->batch, (unsigned long long)given->sequence,
+                       (unsigned long long)hidden->batch, (unsigned long long)hidden->sequence);
+    if (given->dtype != BP_DTYPE_FP32 && given->dtype != head->dtype)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a gradient in %s of hidden states in %s: fp32 and %s are possible",
+                       call, bp_dtype_name(given->dtype), bp_dtype_name(head->dtype), bp_dtype_name(head->dtype));
+    BP_TRY(bp_check_rows(call, "gradients of hidden states", given, head->hidden, true, checked));
+    const bp_token_rows weight = weight_rows(head, &batch->weight), beside = weight_rows(head, weight_grad);
+    BP_TRY(check_apart(call, "hidden states", checked, "hidden states", hidden));
+    BP_TRY(check_apart(call, "hidden states", checked, "weights", &weight));
+    if (weight_grad->data == NULL)
+        return BP_OK;
+    return check_apart(call, "hidden states", checked, "gradients of weights", &beside);
+}
+
+static bp_status check_head_gradients(const char *call, const bp_lm_head *head, const head_batch *batch,
+                                      const bp_lm_head_gradients *gradients, head_gradients *checked)
+{
+    head_gradients c = {.adds = gradients->accumulate != 0};
+    if (head->forward_only)
+        return bp_fail(BP_ERR_SCHEDULE, "%s: the head was made for forward only (forward_only)", call);
+    if (gradients->weight_grad != NULL) {
+        bp_token_rows grad;
+        BP_TRY(check_weight(call, "gradients of weights", head, gradients->weight_grad, BP_DTYPE_FP32,
+                            gradients->weight_grad_stride, &grad));
+        if (batch->token_count != 0) {
+            const bp_token_rows weight = weight_rows(head, &batch->weight);
+            BP_TRY(check_apart(call, "weights", &grad, "weights", &weight));
+            BP_TRY(check_apart(call, "weights", &grad, "hidden states", &batch->hidden));
+        }
+        c.weight = (bp_matrix){grad.data, grad.dtype, grad.stride};
+    }
+    if (batch->token_count != 0) {
+        BP_TRY(bp_check_upstream(call, &gradients->logprob_grad, &gradients->entropy_grad, gradients->saved,
+                                 gradients->saved_bytes, batch->tokens.batch, batch->tokens.sequence, &c.upstream));
+        if (gradients->hidden_grad.data != NULL)
+            BP_TRY(check_hidden_grad(call, head, batch, &gradients->hidden_grad, &c.weight, &c.hidden));
+    }
+    *checked = c;
+    return BP_OK;
+}
+
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
+
+/* Tokens [batch, batch + batches) x [first, first + count): a part of one sequence, or several whole ones. */
+typedef struct piece {
+    uint64_t batch, batches, first, count;
+    uint64_t token; /* number of its first one; the others follow */
+    uint64_t rows;
+} piece;
+
+static uint64_t pieces_of(uint64_t whole, uint64_t part)
+{
+    return whole / part + (whole % part != 0);
+}
+
+/* How many pieces of at most `chunk` tokens (not 0). */
+static uint64_t piece_count(const bp_tokens_work *all, uint64_t chunk)
+{
+    const uint64_t sequences = chunk / all->sequence; /* whole ones in one piece; 0: a sequence takes several pieces */
+    return sequences > 0 ? pieces_of(all->batch, sequences) : all->batch * pieces_of(all->sequence, chunk);
+}
+
+static piece piece_at(const bp_tokens_work *all, uint64_t chunk, uint64_t index)
+{
+    const uint64_t sequences = chunk / all->sequence;
+    piece p = {.batches = 1, .count = all->sequence};
+    if (sequences > 0) {
+        p.batch = index * sequences;
+        p.batches = bp_least_u64(sequences, all->batch - p.batch);
+    } else {
+        const uint64_t pieces = pieces_of(all->sequence, chunk);
+        p.batch = index / pieces;
+        p.first = index % pieces * chunk;
+        p.count = bp_least_u64(chunk, all->sequence - p.first);
+    }
+    p.token = p.batch * all->sequence + p.first;
+    p.rows = p.batches * p.count;
+    return p;
+}
+
+static const void *piece_view(const void *all, int64_t batch_stride, int64_t stride, const piece *p, int64_t bytes)
+{
+    if (all == NULL)
+        return NULL;
+    return (const uint8_t *)all + ((int64_t)p->batch * batch_stride + (int64_t)p->first * stride) * bytes;
+}
+
+static bp_tokens_work piece_tokens(const bp_tokens_work *all, const piece *p)
+{
+    bp_tokens_work tokens = *all;
+    tokens.batch = p->batches;
+    tokens.sequence = p->count;
+    tokens.target = piece_view(all->target, all->target_batch_stride, all->target_stride, p,
+                               all->target_is_64 ? sizeof(int64_t) : 4);
+    tokens.mask = piece_view(all->mask, all->mask_batch_stride, all->mask_stride, p, 1);
+    return tokens;
+}
+
+static bool can_step(int64_t stride, uint64_t columns)
+{
+    return stride >= 0 && (uint64_t)stride >= columns && stride <= INT32_MAX;
+}
+
+/* Rows of a piece from number `row` on, as many as one matrix can hold (at least one): that have one distance, which BLAS can take. */
+static uint64_t piece_matrix(const bp_token_rows *rows, const piece *p, uint64_t row, bp_matrix *matrix)
+{
+    const int64_t bytes = bp_dtype_bits(rows->dtype) / 8;
+    const uint64_t batch = p->batch + row / p->count, token = p->first + row % p->count;
+    *matrix = (bp_matrix){.data = (uint8_t *)rows->data +
+                                  ((int64_t)batch * rows->batch_stride + (int64_t)token * rows->stride) * bytes,
+                          .dtype = rows->dtype};
+    if (p->count == 1 && can_step(rows->batch_stride, rows->columns)) {
+        matrix->stride = rows->batch_stride;
+        return p->rows - row;
+    }
+    if (p->count > 1 && can_step(rows->stride, rows->columns)) {
+        const bool is_one_line = p->batches == 1 || rows->batch_stride == (int64_t)p->count * rows->stride;
+        matrix->stride = rows->stride;
+        return is_one_line ? p->rows - row : p->count - row % p->count;
+    }
+    matrix->stride = (int64_t)rows->columns;
+    return 1;
+}
+
+/* ---- two streams ------------------------------------------------------------------------------------------------- */
+
+#define CALL_WORKSPACES                                                                                                \
+    (1u << BP_WORK_PARTIALS | 1u << BP_WORK_GATHERED | ((1u << BP_HEAD_WORKSPACES) - 1) << BP_WORK_OWN)
 
 /* `to` goes on when `from` has come to this point. */
 static bp_status head_order(bp_event *event, bp_stream *from, bp_stream *to)
@@ -33,93 +224,6 @@ static bp_status head_order(bp_event *event, bp_stream *from, bp_stream *to)
     BP_TRY(bp_event_record(event, from));
     return bp_stream_wait(to, event);
 }
-
-/* hidden_grad of a piece: multiplied here, on the head's stream, into the caller's memory or, to be summed, into a workspace. */
-static bp_status head_hidden_grad(bp_lm_head *head, const bp_piece *piece, const bp_product_work *product,
-                                  const bp_token_rows *out, bp_stream *stream)
-{
-    void *sums;
-    if (!head->sums)
-        return multiply(head, piece, product, out);
-    BP_TRY(bp_workspace_take(&head->base.workspace, BP_WORK_SUMS, head->multiplies, &sums));
-    bp_product_work work = *product;
-    work.rows = piece->rows;
-    work.c = (bp_matrix){sums, sum_dtype(head, out), (int64_t)head->hidden};
-    BP_TRY(head->products->ops->hidden_grad(head->products, &work, head->multiplies));
-    return head_order(head->moved, head->multiplies, stream);
-}
-
-static bp_status lm_head_sums_place(bp_lm_head *head, const bp_piece *piece, const bp_matrix *sums,
-                                    const bp_token_rows *out, bp_stream *stream)
-{
-    const bp_products_ops *ops = head->products->ops;
-    const uint64_t row_bytes = head->hidden * (bp_dtype_bits(sums->dtype) / 8);
-    bp_product_work work = {.hidden = head->hidden, .a = *sums};
-    for (uint64_t row = 0; row < piece->rows; row += work.rows) {
-        work.rows = bp_piece_matrix(out, piece, row, &work.c);
-        work.a.data = (uint8_t *)sums->data + row * row_bytes;
-        if (ops->place != NULL) {
-            BP_TRY(ops->place(head->products, &work, stream));
-            continue;
-        }
-        const uint64_t step = (uint64_t)work.c.stride * (bp_dtype_bits(out->dtype) / 8);
-        for (uint64_t r = 0; r < work.rows; r++)
-            BP_TRY(bp_stream_copy(stream, (uint8_t *)work.c.data + r * step, (uint8_t *)work.a.data + r * row_bytes,
-                                  row_bytes));
-    }
-    return BP_OK;
-}
-
-/* Communicators of callbacks may have no collectives, but every one exchanges host memory. In rank order on every rank. */
-static bp_status sum_on_host(const bp_lm_head *head, const float *from, float *to, uint64_t count, bp_stream *stream)
-{
-    bp_comm *comm = head->base.shards.comm;
-    BP_TRY(bp_stream_synchronize(stream));
-    for (uint64_t done = 0; done < count; done += BP_EXCHANGED_NUMEL) {
-        const uint64_t now = count - done < BP_EXCHANGED_NUMEL ? count - done : BP_EXCHANGED_NUMEL;
-        BP_TRY(bp_comm_exchange(comm, from + done, now * sizeof *from, head->exchanged));
-        for (uint64_t i = 0; i < now; i++) {
-            float sum = head->exchanged[i];
-            for (uint32_t rank = 1; rank < head->base.shards.ranks; rank++)
-                sum += head->exchanged[rank * now + i];
-            to[done + i] = sum;
-        }
-    }
-    return BP_OK;
-}
-
-static bp_status sum(const bp_lm_head *head, const bp_matrix *from, void *to, uint64_t count, bp_stream *stream)
-{
-    bp_status status =
-        bp_comm_all_reduce(head->base.shards.comm, from->data, to, count, from->dtype, BP_REDUCE_SUM, stream);
-    if (status == BP_ERR_UNSUPPORTED && head->exchanged != NULL && from->dtype == BP_DTYPE_FP32)
-        status = sum_on_host(head, from->data, to, count, stream);
-    return status;
-}
-
-/* The rest of it, on the stream of the call: the sum over ranks. To be called when more products are on their way. */
-static bp_status head_sum(bp_lm_head *head, const bp_piece *piece, const bp_token_rows *out, bp_stream *stream)
-{
-    bp_workspace *workspace = &head->base.workspace;
-    void *address;
-    uint64_t bytes;
-    BP_TRY(bp_pool_address(workspace->pool, workspace->ids[BP_WORK_SUMS], &address, &bytes));
-    const bp_matrix sums = {address, sum_dtype(head, out), (int64_t)head->hidden};
-    bp_matrix direct;
-    const bool is_direct = bp_piece_matrix(out, piece, 0, &direct) == piece->rows &&
-                           (uint64_t)direct.stride == head->hidden && direct.dtype == sums.dtype;
-    BP_TRY(sum(head, &sums, is_direct ? direct.data : address, piece->rows * head->hidden, stream));
-    if (!is_direct)
-        BP_TRY(lm_head_sums_place(head, piece, &sums, out, stream));
-    return bp_workspace_give(workspace, BP_WORK_SUMS, stream);
-}
-
-/* ---- forward ----------------------------------------------------------------------------------------------------- */
-
-/* The fused head's forward pass, and what both passes begin with: the logits of a piece. */
-
-#define CALL_WORKSPACES                                                                                                \
-    (1u << BP_WORK_PARTIALS | 1u << BP_WORK_GATHERED | ((1u << BP_HEAD_WORKSPACES) - 1) << BP_WORK_OWN)
 
 /* Begins a call on `stream`: the head's own stream goes on from there, with the scratch memory. */
 static bp_status head_fork(bp_lm_head *head, bp_stream *stream, void **scratch)
@@ -150,21 +254,21 @@ static bp_status head_join(bp_lm_head *head, bp_stream *stream, bp_status status
 }
 
 /* Logits of piece number `index` into a chunk workspace, taken here; `stream` waits for them. */
-static bp_status head_logits(bp_lm_head *head, const bp_head_batch *batch, const bp_piece *piece, uint64_t index,
-                             void *scratch, bp_stream *stream, bp_logits_work *logits, void **chunk)
+static bp_status head_logits(bp_lm_head *head, const head_batch *batch, const piece *p, uint64_t index, void *scratch,
+                             bp_stream *stream, bp_logits_work *logits, void **chunk)
 {
     const uint64_t columns = head->base.columns;
     void *memory;
     BP_TRY(bp_workspace_take(&head->base.workspace, BP_WORK_CHUNK + index % 2, head->multiplies, &memory));
     bp_product_work work = {
         .columns = columns, .hidden = head->hidden, .alpha = batch->alpha, .b = batch->weight, .scratch = scratch};
-    for (uint64_t row = 0; row < piece->rows; row += work.rows) {
-        work.rows = bp_piece_matrix(&batch->hidden, piece, row, &work.a);
+    for (uint64_t row = 0; row < p->rows; row += work.rows) {
+        work.rows = piece_matrix(&batch->hidden, p, row, &work.a);
         work.c = (bp_matrix){(float *)memory + row * columns, BP_DTYPE_FP32, (int64_t)columns};
         BP_TRY(head->products->ops->logits(head->products, &work, head->multiplies));
     }
     *logits = (bp_logits_work){.data = memory,
-                               .batch_stride = (int64_t)(piece->count * columns),
+                               .batch_stride = (int64_t)(p->count * columns),
                                .stride = (int64_t)columns,
                                .columns = columns,
                                .first = head->base.start,
@@ -174,40 +278,19 @@ static bp_status head_logits(bp_lm_head *head, const bp_head_batch *batch, const
     return head_order(head->moved, head->multiplies, stream);
 }
 
-static bp_status lm_head_forward_add_piece(bp_lm_head *head, const bp_head_batch *batch, uint64_t index, void *scratch,
-                                           bool with_entropy, bp_partial *partials, bp_stream *stream)
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+static bp_status forward_piece(bp_lm_head *head, const head_batch *batch, uint64_t index, void *scratch,
+                               bool with_entropy, bp_partial *partials, bp_stream *stream)
 {
     bp_engine *engine = head->base.engine;
     void *chunk;
-    const bp_piece piece = bp_piece_at(batch->tokens.batch, batch->tokens.sequence, head->chunk, index);
-    bp_partials_work work = {.tokens = bp_piece_tokens(&batch->tokens, &piece),
-                             .partials = partials + piece.token,
-                             .with_entropy = with_entropy};
-    BP_TRY(head_logits(head, batch, &piece, index, scratch, stream, &work.logits, &chunk));
+    const piece p = piece_at(&batch->tokens, head->chunk, index);
+    bp_partials_work work = {
+        .tokens = piece_tokens(&batch->tokens, &p), .partials = partials + p.token, .with_entropy = with_entropy};
+    BP_TRY(head_logits(head, batch, &p, index, scratch, stream, &work.logits, &chunk));
     BP_TRY(engine->ops->partials(engine, &work, stream));
     return bp_workspace_give(&head->base.workspace, BP_WORK_CHUNK + index % 2, stream);
-}
-
-static bp_status lm_head_forward_add_pieces(bp_lm_head *head, const bp_head_batch *batch, bool with_entropy,
-                                            bp_stream *stream, void **partials)
-{
-    void *scratch;
-    const uint64_t pieces = bp_piece_count(batch->tokens.batch, batch->tokens.sequence, head->chunk);
-    bp_status status = head_fork(head, stream, &scratch);
-    if (status == BP_OK)
-        status = bp_workspace_take(&head->base.workspace, BP_WORK_PARTIALS, stream, partials);
-    for (uint64_t i = 0; status == BP_OK && i < pieces; i++)
-        status = lm_head_forward_add_piece(head, batch, i, scratch, with_entropy, *partials, stream);
-    return head_join(head, stream, status);
-}
-
-static bp_status lm_head_forward_enqueue(bp_lm_head *head, const bp_head_batch *batch, const bp_outputs_work *outputs,
-                                         bp_stream *stream)
-{
-    void *partials = NULL;
-    BP_TRY(lm_head_forward_add_pieces(head, batch, outputs->outputs->entropy.data != NULL, stream, &partials));
-    bp_status status = bp_base_finish_partials(&head->base, &batch->tokens, partials, 1, outputs, stream);
-    return status == BP_OK ? BP_OK : head_join(head, stream, status);
 }
 
 bp_status bp_lm_head_forward(bp_lm_head *head, const bp_lm_head_batch *batch, const bp_logprob_outputs *outputs,
@@ -222,92 +305,186 @@ bp_status bp_lm_head_forward(bp_lm_head *head, const bp_lm_head_batch *batch, co
     BP_TRY(bp_logprob_outputs_init(&wanted, sizeof wanted));
     BP_TRY(bp_struct_read(call, batch, false, &own, sizeof own));
     BP_TRY(bp_struct_read(call, outputs, false, &wanted, sizeof wanted));
-    bp_head_batch work;
+    head_batch work;
     bp_outputs_work out;
-    BP_TRY(bp_check_head_batch(call, head, &own, &work));
+    BP_TRY(check_head_batch(call, head, &own, &work));
     if (work.token_count == 0)
         return BP_OK;
     BP_TRY(bp_check_outputs(call, &wanted, work.tokens.batch, work.tokens.sequence, &out));
+
     bp_base *base = &head->base;
-    return bp_base_end(base, stream, lm_head_forward_enqueue(head, &work, &out, bp_base_stream(base, stream)));
+    bp_stream *used = bp_base_stream(base, stream);
+    const uint64_t pieces = piece_count(&work.tokens, head->chunk);
+    void *scratch, *partials = NULL;
+    bp_status status = head_fork(head, used, &scratch);
+    if (status == BP_OK)
+        status = bp_workspace_take(&base->workspace, BP_WORK_PARTIALS, used, &partials);
+    for (uint64_t i = 0; status == BP_OK && i < pieces; i++)
+        status = forward_piece(head, &work, i, scratch, wanted.entropy.data != NULL, partials, used);
+    status = head_join(head, used, status);
+    if (status == BP_OK) {
+        status = bp_base_finish_partials(base, &work.tokens, partials, 1, &out, used);
+        if (status != BP_OK)
+            status = head_join(head, used, status);
+    }
+    return bp_base_end(base, stream, status);
 }
 
-/* ---- backward ---------------------------------------------------------------------------------------------------- */
+/* ---- backward: hidden_grad, summed over ranks -------------------------------------------------------------------- */
 
-/* The fused head's backward pass: logits again, their gradient in the same memory, and the products of that. The logits of the next piece
- * are multiplied before this piece's gradient is waited for, so that kernels run beside products. */
+/* What is summed: fp32 where it can be rounded afterwards. */
+static bp_dtype sum_dtype(const bp_lm_head *head, const bp_token_rows *out)
+{
+    return head->products->ops->place != NULL ? BP_DTYPE_FP32 : out->dtype;
+}
 
+/* hidden_grad of a piece: multiplied here, on the head's stream, into the caller's memory or, to be summed, into a workspace. */
+static bp_status head_hidden_grad(bp_lm_head *head, const piece *p, const bp_product_work *product,
+                                  const bp_token_rows *out, bp_stream *stream)
+{
+    bp_products *products = head->products;
+    bp_product_work work = *product;
+    if (!head->sums) {
+        for (uint64_t row = 0; row < p->rows; row += work.rows) {
+            work.rows = piece_matrix(out, p, row, &work.c);
+            work.a.data = bp_matrix_row(&product->a, row);
+            BP_TRY(products->ops->hidden_grad(products, &work, head->multiplies));
+        }
+        return BP_OK;
+    }
+    void *sums;
+    BP_TRY(bp_workspace_take(&head->base.workspace, BP_WORK_SUMS, head->multiplies, &sums));
+    work.rows = p->rows;
+    work.c = (bp_matrix){sums, sum_dtype(head, out), (int64_t)head->hidden};
+    BP_TRY(products->ops->hidden_grad(products, &work, head->multiplies));
+    return head_order(head->moved, head->multiplies, stream);
+}
+
+/* Communicators of callbacks may have no collectives, but every one exchanges host memory: there sums are made in rank order on every rank. */
+static bp_status sum_over_ranks(const bp_lm_head *head, const bp_matrix *from, float *to, uint64_t count,
+                                bp_stream *stream)
+{
+    bp_comm *comm = head->base.shards.comm;
+    const float *mine = from->data;
+    bp_status status = bp_comm_all_reduce(comm, mine, to, count, from->dtype, BP_REDUCE_SUM, stream);
+    if (status != BP_ERR_UNSUPPORTED || head->exchanged == NULL || from->dtype != BP_DTYPE_FP32)
+        return status;
+    BP_TRY(bp_stream_synchronize(stream));
+    for (uint64_t done = 0; done < count; done += BP_EXCHANGED_NUMEL) {
+        const uint64_t now = bp_least_u64(count - done, BP_EXCHANGED_NUMEL);
+        BP_TRY(bp_comm_exchange(comm, mine + done, now * sizeof *mine, head->exchanged));
+        for (uint64_t i = 0; i < now; i++) {
+            float sum = head->exchanged[i];
+            for (uint32_t rank = 1; rank < head->base.shards.ranks; rank++)
+                sum += head->exchanged[rank * now + i];
+            to[done + i] = sum;
+        }
+    }
+    return BP_OK;
+}
+
+static bp_status place_sums(bp_lm_head *head, const piece *p, const bp_matrix *sums, const bp_token_rows *out,
+                            bp_stream *stream)
+{
+    const bp_products_ops *ops = head->products->ops;
+    const uint64_t row_bytes = head->hidden * (bp_dtype_bits(sums->dtype) / 8);
+    bp_product_work work = {.hidden = head->hidden, .a = *sums};
+    for (uint64_t row = 0; row < p->rows; row += work.rows) {
+        work.rows = piece_matrix(out, p, row, &work.c);
+        work.a.data = (uint8_t *)sums->data + row * row_bytes;
+        if (ops->place != NULL) {
+            BP_TRY(ops->place(head->products, &work, stream));
+            continue;
+        }
+        const uint64_t step = (uint64_t)work.c.stride * (bp_dtype_bits(out->dtype) / 8);
+        for (uint64_t r = 0; r < work.rows; r++)
+            BP_TRY(bp_stream_copy(stream, (uint8_t *)work.c.data + r * step, (uint8_t *)work.a.data + r * row_bytes,
+                                  row_bytes));
+    }
+    return BP_OK;
+}
+
+/* The rest of it, on the stream of the call: the sum over ranks. To be called when more products are on their way. */
+static bp_status head_sum(bp_lm_head *head, const piece *p, const bp_token_rows *out, bp_stream *stream)
+{
+    bp_workspace *workspace = &head->base.workspace;
+    void *address;
+    uint64_t bytes;
+    BP_TRY(bp_pool_address(workspace->pool, workspace->ids[BP_WORK_SUMS], &address, &bytes));
+    const bp_matrix sums = {address, sum_dtype(head, out), (int64_t)head->hidden};
+    bp_matrix direct;
+    const bool is_direct = piece_matrix(out, p, 0, &direct) == p->rows && (uint64_t)direct.stride == head->hidden &&
+                           direct.dtype == sums.dtype;
+    BP_TRY(sum_over_ranks(head, &sums, is_direct ? direct.data : address, p->rows * head->hidden, stream));
+    if (!is_direct)
+        BP_TRY(place_sums(head, p, &sums, out, stream));
+    return bp_workspace_give(workspace, BP_WORK_SUMS, stream);
+}
+
+/* ---- backward: pieces -------------------------------------------------------------------------------------------- */
+
+/* The logits again, their gradient in the same memory, and the products of that. The logits of the next piece are multiplied before this
+ * piece's gradient is waited for, so that kernels run beside products. */
 typedef struct backward {
     bp_lm_head *head;
-    const bp_head_batch *batch;
-    const bp_head_gradients *out;
+    const head_batch *batch;
+    const head_gradients *out;
     void *scratch;
     bp_stream *stream;  /* of the call */
     bp_matrix grads[2]; /* of the logits in each chunk workspace */
 } backward;
 
-static bp_piece piece_at(const backward *b, uint64_t index)
-{
-    return bp_piece_at(b->batch->tokens.batch, b->batch->tokens.sequence, b->head->chunk, index);
-}
-
 /* Where the products want the weight's dtype, a row's gradient begins where its logits did and takes half of their memory. */
-static bp_matrix place_gradient(const bp_lm_head *head, const bp_piece *piece, void *chunk, bp_gradient_work *work)
-{
-    const bp_dtype dtype = head->products->gradient;
-    work->narrows_in_place = dtype != BP_DTYPE_FP32;
-    work->out = chunk;
-    work->out_dtype = (int32_t)dtype;
-    work->out_stride = work->logits.stride * (work->narrows_in_place ? 2 : 1);
-    work->out_batch_stride = (int64_t)piece->count * work->out_stride;
-    return (bp_matrix){work->out, dtype, work->out_stride};
-}
-
 static bp_status begin_piece(backward *b, uint64_t index)
 {
     bp_lm_head *head = b->head;
+    bp_engine *engine = head->base.engine;
     const bp_gradient_work *all = &b->out->upstream;
-    const bp_piece piece = piece_at(b, index);
+    const bp_dtype dtype = head->products->gradient;
+    const piece p = piece_at(&b->batch->tokens, head->chunk, index);
     bp_gradient_work work = *all;
     void *chunk;
-    BP_TRY(head_logits(head, b->batch, &piece, index, b->scratch, b->stream, &work.logits, &chunk));
-    work.tokens = bp_piece_tokens(&b->batch->tokens, &piece);
-    work.saved = bp_piece_saved(&all->saved, &piece);
-    work.logprob_grad =
-        bp_piece_values(all->logprob_grad, all->logprob_grad_batch_stride, all->logprob_grad_stride, &piece);
-    work.entropy_grad =
-        bp_piece_values(all->entropy_grad, all->entropy_grad_batch_stride, all->entropy_grad_stride, &piece);
-    b->grads[index % 2] = place_gradient(head, &piece, chunk, &work);
-    BP_TRY(head->base.engine->ops->gradient(head->base.engine, &work, b->stream));
+    BP_TRY(head_logits(head, b->batch, &p, index, b->scratch, b->stream, &work.logits, &chunk));
+    work.tokens = piece_tokens(&b->batch->tokens, &p);
+    work.saved = (bp_saved_work){.max = all->saved.max + p.token,
+                                 .log_sum = all->saved.log_sum + p.token,
+                                 .energy = all->saved.energy == NULL ? NULL : all->saved.energy + p.token};
+    work.logprob_grad = piece_view(all->logprob_grad, all->logprob_grad_batch_stride, all->logprob_grad_stride, &p,
+                                   sizeof *all->logprob_grad);
+    work.entropy_grad = piece_view(all->entropy_grad, all->entropy_grad_batch_stride, all->entropy_grad_stride, &p,
+                                   sizeof *all->entropy_grad);
+    work.narrows_in_place = dtype != BP_DTYPE_FP32;
+    work.out = chunk;
+    work.out_dtype = (int32_t)dtype;
+    work.out_stride = work.logits.stride * (work.narrows_in_place ? 2 : 1);
+    work.out_batch_stride = (int64_t)p.count * work.out_stride;
+    b->grads[index % 2] = (bp_matrix){chunk, dtype, work.out_stride};
+    BP_TRY(engine->ops->gradient(engine, &work, b->stream));
     return bp_event_record(head->graded[index % 2], b->stream);
 }
 
-static bp_status lm_head_backward_add_weight_grad(backward *b, const bp_piece *piece, const bp_product_work *product,
-                                                  bool adds)
+static bp_status head_weight_grad(const backward *b, const piece *p, const bp_product_work *product, bool adds)
 {
     bp_products *products = b->head->products;
-    const bp_tokens_work tokens = bp_piece_tokens(&b->batch->tokens, piece);
+    const bp_tokens_work tokens = piece_tokens(&b->batch->tokens, p);
     bp_product_work work = *product;
     work.c = b->out->weight;
-    work.mask = (bp_row_mask){.data = tokens.mask,
-                              .batch_stride = tokens.mask_batch_stride,
-                              .stride = tokens.mask_stride,
-                              .count = piece->count};
-    for (uint64_t row = 0; row < piece->rows; row += work.rows) {
-        work.rows = bp_piece_matrix(&b->batch->hidden, piece, row, &work.b);
+    work.mask = (bp_row_mask){
+        .data = tokens.mask, .batch_stride = tokens.mask_batch_stride, .stride = tokens.mask_stride, .count = p->count};
+    for (uint64_t row = 0; row < p->rows; row += work.rows) {
+        work.rows = piece_matrix(&b->batch->hidden, p, row, &work.b);
+        work.a.data = bp_matrix_row(&product->a, row);
         work.mask.first = row;
         work.adds = adds || row > 0;
         BP_TRY(products->ops->weight_grad(products, &work, b->head->multiplies));
-        work.a.data =
-            (uint8_t *)work.a.data + (int64_t)work.rows * work.a.stride * (int64_t)(bp_dtype_bits(work.a.dtype) / 8);
     }
     return BP_OK;
 }
 
-static bp_status end_piece(backward *b, uint64_t index)
+static bp_status end_piece(const backward *b, uint64_t index)
 {
     bp_lm_head *head = b->head;
-    const bp_piece piece = piece_at(b, index);
+    const piece p = piece_at(&b->batch->tokens, head->chunk, index);
     const bp_product_work product = {.columns = head->base.columns,
                                      .hidden = head->hidden,
                                      .alpha = b->batch->alpha,
@@ -316,33 +493,26 @@ static bp_status end_piece(backward *b, uint64_t index)
                                      .scratch = b->scratch};
     BP_TRY(bp_stream_wait(head->multiplies, head->graded[index % 2]));
     if (b->out->hidden.data != NULL)
-        BP_TRY(head_hidden_grad(head, &piece, &product, &b->out->hidden, b->stream));
+        BP_TRY(head_hidden_grad(head, &p, &product, &b->out->hidden, b->stream));
     if (b->out->weight.data != NULL)
-        BP_TRY(lm_head_backward_add_weight_grad(b, &piece, &product, b->out->adds || index > 0));
+        BP_TRY(head_weight_grad(b, &p, &product, b->out->adds || index > 0));
     BP_TRY(bp_workspace_give(&head->base.workspace, BP_WORK_CHUNK + index % 2, head->multiplies));
-    return b->out->hidden.data != NULL && head->sums ? head_sum(head, &piece, &b->out->hidden, b->stream) : BP_OK;
+    return b->out->hidden.data != NULL && head->sums ? head_sum(head, &p, &b->out->hidden, b->stream) : BP_OK;
 }
 
-static bp_status lm_head_backward_add_pieces(backward *b)
+static bp_status backward_enqueue(backward *b)
 {
-    const uint64_t pieces = bp_piece_count(b->batch->tokens.batch, b->batch->tokens.sequence, b->head->chunk);
-    BP_TRY(begin_piece(b, 0));
-    for (uint64_t i = 0; i < pieces; i++) {
-        if (i + 1 < pieces)
-            BP_TRY(begin_piece(b, i + 1));
-        BP_TRY(end_piece(b, i));
-    }
-    return BP_OK;
-}
-
-static bp_status lm_head_backward_enqueue(bp_lm_head *head, const bp_head_batch *batch, const bp_head_gradients *out,
-                                          bp_stream *stream)
-{
-    backward b = {.head = head, .batch = batch, .out = out, .stream = stream};
-    bp_status status = head_fork(head, stream, &b.scratch);
+    const uint64_t pieces = piece_count(&b->batch->tokens, b->head->chunk);
+    bp_status status = head_fork(b->head, b->stream, &b->scratch);
     if (status == BP_OK)
-        status = lm_head_backward_add_pieces(&b);
-    return head_join(head, stream, status);
+        status = begin_piece(b, 0);
+    for (uint64_t i = 0; status == BP_OK && i < pieces; i++) {
+        if (i + 1 < pieces)
+            status = begin_piece(b, i + 1);
+        if (status == BP_OK)
+            status = end_piece(b, i);
+    }
+    return head_join(b->head, b->stream, status);
 }
 
 /* The gradient of no tokens. */
@@ -368,15 +538,16 @@ bp_status bp_lm_head_backward(bp_lm_head *head, const bp_lm_head_batch *batch, c
     BP_TRY(bp_lm_head_gradients_init(&wanted, sizeof wanted));
     BP_TRY(bp_struct_read(call, batch, false, &own, sizeof own));
     BP_TRY(bp_struct_read(call, gradients, false, &wanted, sizeof wanted));
-    bp_head_batch work;
-    bp_head_gradients out;
-    BP_TRY(bp_check_head_batch(call, head, &own, &work));
-    BP_TRY(bp_check_head_gradients(call, head, &work, &wanted, &out));
+    head_batch work;
+    head_gradients out;
+    BP_TRY(check_head_batch(call, head, &own, &work));
+    BP_TRY(check_head_gradients(call, head, &work, &wanted, &out));
     bp_base *base = &head->base;
     bp_stream *used = bp_base_stream(base, stream);
     BP_TRY(bp_stream_check(used, base->device, call)); /* where the pool does not look */
     if (work.token_count != 0 && (out.hidden.data != NULL || out.weight.data != NULL))
-        return bp_base_end(base, stream, lm_head_backward_enqueue(head, &work, &out, used));
+        return bp_base_end(base, stream,
+                           backward_enqueue(&(backward){.head = head, .batch = &work, .out = &out, .stream = used}));
     if (work.token_count == 0 && out.weight.data != NULL && !out.adds)
         return bp_base_end(base, stream, clear_weight_grad(head, &out.weight, used));
     return BP_OK;

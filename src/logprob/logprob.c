@@ -1,198 +1,18 @@
 /* Log-probabilities of targets over logits that may be split by vocabulary: the client, and its calls. */
-#include "logprob/logprob.h"
-
 #include <stdlib.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/structs.h"
 #include "devices/clients.h"
-#include "logprob/arguments.h"
+#include "logprob/base.h"
 
-/* ---- forward ----------------------------------------------------------------------------------------------------- */
-
-static bp_status check_batch(const char *call, const bp_logprob *client, const bp_logprob_batch *batch,
-                             bp_batch_work *work)
-{
-    const bp_base *base = &client->base;
-    if (batch->chunk < 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: chunk %lld is negative: 0 is one piece", call,
-                       (long long)batch->chunk);
-    BP_TRY(bp_check_temperature(call, batch->temperature));
-    const uint64_t rows = batch->logits.batch, sequence = batch->logits.sequence;
-    bp_batch_work checked = {0};
-    BP_TRY(bp_check_tokens(call, rows, sequence, base->max_tokens, &checked.token_count));
-    if (checked.token_count != 0) {
-        BP_TRY(bp_check_rows(call, "logits", &batch->logits, base->columns, false, &checked.logits));
-        BP_TRY(
-            bp_check_targets(call, &batch->target, batch->target_dtype, &batch->mask, rows, sequence, &checked.tokens));
-        checked.work = (bp_logits_work){.data = checked.logits.data,
-                                        .batch_stride = checked.logits.batch_stride,
-                                        .stride = checked.logits.stride,
-                                        .columns = base->columns,
-                                        .first = base->start,
-                                        .dtype = (int32_t)checked.logits.dtype,
-                                        .scale = 1 / batch->temperature};
-    }
-    *work = checked;
-    return BP_OK;
-}
-
-static bp_status forward_enqueue(bp_base *base, const bp_batch_work *batch, const bp_outputs_work *outputs,
-                                 bp_stream *stream)
-{
-    void *partials;
-    BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_PARTIALS, stream, &partials));
-    const bp_partials_work work = {.tokens = batch->tokens,
-                                   .logits = batch->work,
-                                   .partials = partials,
-                                   .with_entropy = outputs->outputs->entropy.data != NULL};
-    bp_status status = base->engine->ops->partials(base->engine, &work, stream);
-    if (status != BP_OK) {
-        (void)bp_workspace_give(&base->workspace, BP_WORK_PARTIALS, stream);
-        return status;
-    }
-    return bp_base_finish_partials(base, &batch->tokens, partials, batch->work.scale, outputs, stream);
-}
-
-bp_status bp_logprob_forward(bp_logprob *client, const bp_logprob_batch *batch, const bp_logprob_outputs *outputs,
-                             bp_stream *stream)
-{
-    const char *call = "bp_logprob_forward";
-    bp_logprob_batch own;
-    bp_logprob_outputs wanted;
-    if (client == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client", call);
-    BP_TRY(bp_logprob_batch_init(&own, sizeof own));
-    BP_TRY(bp_logprob_outputs_init(&wanted, sizeof wanted));
-    BP_TRY(bp_struct_read(call, batch, false, &own, sizeof own));
-    BP_TRY(bp_struct_read(call, outputs, false, &wanted, sizeof wanted));
-    bp_batch_work work;
-    bp_outputs_work out;
-    BP_TRY(check_batch(call, client, &own, &work));
-    if (work.token_count == 0)
-        return BP_OK;
-    BP_TRY(bp_check_outputs(call, &wanted, work.tokens.batch, work.tokens.sequence, &out));
-    bp_base *base = &client->base;
-    return bp_base_end(base, stream, forward_enqueue(base, &work, &out, bp_base_stream(base, stream)));
-}
-
-/* ---- backward ---------------------------------------------------------------------------------------------------- */
-
-/* The backward pass: reads the logits again and writes their gradient. */
-
-static bp_status check_in_place(const char *call, const bp_token_rows *logits, const bp_token_rows *grad)
-{
-    if (grad->data == logits->data && grad->dtype == logits->dtype && grad->batch_stride == logits->batch_stride &&
-        grad->stride == logits->stride)
-        return BP_OK;
-    return bp_fail(
-        BP_ERR_INVALID_ARGUMENT,
-        "%s: in place, but the gradient (%s at %p, strides %lld and %lld) is not where the logits are (%s at %p, "
-        "strides %lld and %lld)",
-        call, bp_dtype_name(grad->dtype), grad->data, (long long)grad->batch_stride, (long long)grad->stride,
-        bp_dtype_name(logits->dtype), logits->data, (long long)logits->batch_stride, (long long)logits->stride);
-}
-
-/* The gradient's rows are [batch, sequence, columns] as the logits' are; its dtype is fp32 or theirs. */
-static bp_status check_gradient(const char *call, const bp_batch_work *batch, const bp_logprob_gradients *gradients,
-                                bp_token_rows *grad)
-{
-    const bp_token_rows *logits = &batch->logits, *given = &gradients->logits_grad;
-    if (given->batch != logits->batch || given->sequence != logits->sequence)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a gradient of %llu x %llu tokens for logits of %llu x %llu", call,
-                       (unsigned long long)given->batch, (unsigned long long)given->sequence,
-                       (unsigned long long)logits->batch, (unsigned long long)logits->sequence);
-    if (given->dtype != BP_DTYPE_FP32 && given->dtype != logits->dtype)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: a gradient in %s of logits in %s: it may be fp32 or the logits' dtype", call,
-                       bp_dtype_name(given->dtype), bp_dtype_name(logits->dtype));
-    BP_TRY(bp_check_rows(call, "gradients", given, logits->columns, true, grad));
-    if (gradients->in_place)
-        return check_in_place(call, logits, grad);
-    if (bp_rows_meet(logits, grad))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: the gradient at %p lies among the logits at %p: in_place allows to overwrite them", call,
-                       grad->data, logits->data);
-    return BP_OK;
-}
-
-bp_status bp_logprob_backward(bp_logprob *client, const bp_logprob_batch *batch, const bp_logprob_gradients *gradients,
-                              bp_stream *stream)
-{
-    const char *call = "bp_logprob_backward";
-    bp_logprob_batch own;
-    bp_logprob_gradients wanted;
-    if (client == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client", call);
-    BP_TRY(bp_logprob_batch_init(&own, sizeof own));
-    BP_TRY(bp_logprob_gradients_init(&wanted, sizeof wanted));
-    BP_TRY(bp_struct_read(call, batch, false, &own, sizeof own));
-    BP_TRY(bp_struct_read(call, gradients, false, &wanted, sizeof wanted));
-    bp_batch_work checked;
-    bp_token_rows grad;
-    BP_TRY(check_batch(call, client, &own, &checked));
-    if (checked.token_count == 0)
-        return BP_OK;
-    bp_gradient_work work = {.tokens = checked.tokens, .logits = checked.work};
-    BP_TRY(bp_check_upstream(call, &wanted.logprob_grad, &wanted.entropy_grad, wanted.saved, wanted.saved_bytes,
-                             checked.tokens.batch, checked.tokens.sequence, &work));
-    BP_TRY(check_gradient(call, &checked, &wanted, &grad));
-    work.out = grad.data;
-    work.out_batch_stride = grad.batch_stride;
-    work.out_stride = grad.stride;
-    work.out_dtype = (int32_t)grad.dtype;
-    bp_base *base = &client->base;
-    bp_engine *engine = base->engine;
-    bp_stream *used = bp_base_stream(base, stream);
-    BP_TRY(bp_stream_check(used, base->device, call)); /* forward's pool looks */
-    return bp_base_end(base, stream, engine->ops->gradient(engine, &work, used));
-}
-
-/* ---- range ------------------------------------------------------------------------------------------------------- */
-
-/* The least and the largest logit of each token. */
-
-bp_status bp_logprob_range(bp_logprob *client, const bp_logprob_batch *batch, const bp_token_values *least,
-                           const bp_token_values *largest, bp_stream *stream)
-{
-    static const bp_token_values none = {0};
-    static int64_t unread;
-    const char *call = "bp_logprob_range";
-    bp_batch_work checked;
-    bp_logprob_batch given;
-    if (client == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client", call);
-    BP_TRY(bp_logprob_batch_init(&given, sizeof given));
-    BP_TRY(bp_struct_read(call, batch, false, &given, sizeof given));
-    if (given.target.data == NULL)
-        given.target = (bp_token_values){.data = &unread};
-    BP_TRY(check_batch(call, client, &given, &checked));
-    if (checked.token_count == 0)
-        return BP_OK;
-    least = least != NULL ? least : &none;
-    largest = largest != NULL ? largest : &none;
-    BP_TRY(bp_check_values(call, "least", least, checked.tokens.batch, checked.tokens.sequence, true));
-    BP_TRY(bp_check_values(call, "largest", largest, checked.tokens.batch, checked.tokens.sequence, true));
-    const bp_range_work work = {.tokens = checked.tokens,
-                                .logits = checked.work,
-                                .least = least->data,
-                                .least_batch_stride = least->batch_stride,
-                                .least_stride = least->stride,
-                                .largest = largest->data,
-                                .largest_batch_stride = largest->batch_stride,
-                                .largest_stride = largest->stride};
-    bp_base *base = &client->base;
-    bp_stream *used = bp_base_stream(base, stream);
-    BP_TRY(bp_stream_check(used, base->device, call));
-    return bp_base_end(base, stream, base->engine->ops->range(base->engine, &work, used));
-}
+struct bp_logprob {
+    bp_base base;
+    bp_logprob_info info;
+};
 
 /* ---- the client -------------------------------------------------------------------------------------------------- */
-
-/* Log-probabilities of logits: the client's life. */
-
-#define PLANE_BYTES 4u /* of a saved value */
 
 static const bp_logprob_config logprob_config_defaults = {.size = sizeof logprob_config_defaults,
                                                           .targets = BP_TARGETS_ANY,
@@ -259,6 +79,27 @@ const bp_logprob_info *bp_logprob_get_info(const bp_logprob *client)
     return client != NULL ? &client->info : NULL;
 }
 
+bp_status bp_logprob_check(bp_logprob *client)
+{
+    if (client == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_logprob_check: needs a client");
+    return bp_base_check(&client->base);
+}
+
+bp_status bp_logprob_saved_bytes(uint64_t tokens, int with_entropy, uint64_t *bytes)
+{
+    if (bytes == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_logprob_saved_bytes: needs an output");
+    uint64_t needed;
+    if (!bp_mul_u64(tokens, (with_entropy ? 3 : 2) * sizeof(float), &needed))
+        return bp_fail(BP_ERR_OVERFLOW, "what is saved of %llu tokens does not fit 64 bits",
+                       (unsigned long long)tokens);
+    *bytes = needed;
+    return BP_OK;
+}
+
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
+
 static const bp_logprob_batch logprob_batch_defaults = {
     .size = sizeof logprob_batch_defaults, .target_dtype = BP_DTYPE_INT64, .temperature = 1};
 
@@ -284,21 +125,169 @@ bp_status bp_logprob_gradients_init(bp_logprob_gradients *gradients, size_t size
                           sizeof logprob_gradients_defaults);
 }
 
-bp_status bp_logprob_saved_bytes(uint64_t tokens, int with_entropy, uint64_t *bytes)
+/* What forward and backward share: the batch as checked values and work. `tokens` 0: nothing to do, nothing else is set. */
+typedef struct batch_work {
+    uint64_t token_count;
+    bp_token_rows logits; /* with strides */
+    bp_tokens_work tokens;
+    bp_logits_work work;
+} batch_work;
+
+static bp_status check_batch(const char *call, const bp_logprob *client, const bp_logprob_batch *batch,
+                             batch_work *work)
 {
-    if (bytes == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_logprob_saved_bytes: needs an output");
-    uint64_t needed;
-    if (!bp_mul_u64(tokens, (with_entropy ? 3 : 2) * PLANE_BYTES, &needed))
-        return bp_fail(BP_ERR_OVERFLOW, "what is saved of %llu tokens does not fit 64 bits",
-                       (unsigned long long)tokens);
-    *bytes = needed;
+    const bp_base *base = &client->base;
+    if (batch->chunk < 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: chunk %lld is negative: 0 is one piece", call,
+                       (long long)batch->chunk);
+    BP_TRY(bp_check_temperature(call, batch->temperature));
+    const uint64_t rows = batch->logits.batch, sequence = batch->logits.sequence;
+    batch_work checked = {0};
+    BP_TRY(bp_check_tokens(call, rows, sequence, base->max_tokens, &checked.token_count));
+    if (checked.token_count != 0) {
+        BP_TRY(bp_check_rows(call, "logits", &batch->logits, base->columns, false, &checked.logits));
+        BP_TRY(
+            bp_check_targets(call, &batch->target, batch->target_dtype, &batch->mask, rows, sequence, &checked.tokens));
+        checked.work = (bp_logits_work){.data = checked.logits.data,
+                                        .batch_stride = checked.logits.batch_stride,
+                                        .stride = checked.logits.stride,
+                                        .columns = base->columns,
+                                        .first = base->start,
+                                        .dtype = (int32_t)checked.logits.dtype,
+                                        .scale = 1 / batch->temperature};
+    }
+    *work = checked;
     return BP_OK;
 }
 
-bp_status bp_logprob_check(bp_logprob *client)
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+bp_status bp_logprob_forward(bp_logprob *client, const bp_logprob_batch *batch, const bp_logprob_outputs *outputs,
+                             bp_stream *stream)
 {
+    const char *call = "bp_logprob_forward";
+    bp_logprob_batch own = logprob_batch_defaults;
+    bp_logprob_outputs wanted = logprob_outputs_defaults;
     if (client == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_logprob_check: needs a client");
-    return bp_base_check(&client->base);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client", call);
+    BP_TRY(bp_struct_read(call, batch, false, &own, sizeof own));
+    BP_TRY(bp_struct_read(call, outputs, false, &wanted, sizeof wanted));
+    batch_work work;
+    bp_outputs_work out;
+    BP_TRY(check_batch(call, client, &own, &work));
+    if (work.token_count == 0)
+        return BP_OK;
+    BP_TRY(bp_check_outputs(call, &wanted, work.tokens.batch, work.tokens.sequence, &out));
+    bp_base *base = &client->base;
+    bp_stream *used = bp_base_stream(base, stream);
+    void *partials = NULL;
+    bp_status status = bp_workspace_take(&base->workspace, BP_WORK_PARTIALS, used, &partials);
+    if (status != BP_OK)
+        return bp_base_end(base, stream, status);
+    const bp_partials_work sums = {
+        .tokens = work.tokens, .logits = work.work, .partials = partials, .with_entropy = wanted.entropy.data != NULL};
+    status = base->engine->ops->partials(base->engine, &sums, used);
+    if (status == BP_OK)
+        status = bp_base_finish_partials(base, &work.tokens, partials, work.work.scale, &out, used);
+    else
+        (void)bp_workspace_give(&base->workspace, BP_WORK_PARTIALS, used);
+    return bp_base_end(base, stream, status);
+}
+
+/* ---- backward: reads the logits again and writes their gradient --------------------------------------------------- */
+
+/* The gradient's rows are [batch, sequence, columns] as the logits' are; its dtype is fp32 or theirs. */
+static bp_status check_gradient(const char *call, const batch_work *batch, const bp_logprob_gradients *gradients,
+                                bp_token_rows *grad)
+{
+    const bp_token_rows *logits = &batch->logits, *given = &gradients->logits_grad;
+    if (given->batch != logits->batch || given->sequence != logits->sequence)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a gradient of %llu x %llu tokens for logits of %llu x %llu", call,
+                       (unsigned long long)given->batch, (unsigned long long)given->sequence,
+                       (unsigned long long)logits->batch, (unsigned long long)logits->sequence);
+    if (given->dtype != BP_DTYPE_FP32 && given->dtype != logits->dtype)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: a gradient in %s of logits in %s: it may be fp32 or the logits' dtype", call,
+                       bp_dtype_name(given->dtype), bp_dtype_name(logits->dtype));
+    BP_TRY(bp_check_rows(call, "gradients", given, logits->columns, true, grad));
+    const bool is_logits = grad->data == logits->data && grad->dtype == logits->dtype &&
+                           grad->batch_stride == logits->batch_stride && grad->stride == logits->stride;
+    if (gradients->in_place && !is_logits)
+        return bp_fail(
+            BP_ERR_INVALID_ARGUMENT,
+            "%s: in place, but the gradient (%s at %p, strides %lld and %lld) is not where the logits are (%s at %p, "
+            "strides %lld and %lld)",
+            call, bp_dtype_name(grad->dtype), grad->data, (long long)grad->batch_stride, (long long)grad->stride,
+            bp_dtype_name(logits->dtype), logits->data, (long long)logits->batch_stride, (long long)logits->stride);
+    if (!gradients->in_place && bp_rows_meet(logits, grad))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: the gradient at %p lies among the logits at %p: in_place allows to overwrite them", call,
+                       grad->data, logits->data);
+    return BP_OK;
+}
+
+bp_status bp_logprob_backward(bp_logprob *client, const bp_logprob_batch *batch, const bp_logprob_gradients *gradients,
+                              bp_stream *stream)
+{
+    const char *call = "bp_logprob_backward";
+    bp_logprob_batch own = logprob_batch_defaults;
+    bp_logprob_gradients wanted = logprob_gradients_defaults;
+    if (client == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client", call);
+    BP_TRY(bp_struct_read(call, batch, false, &own, sizeof own));
+    BP_TRY(bp_struct_read(call, gradients, false, &wanted, sizeof wanted));
+    batch_work checked;
+    bp_token_rows grad;
+    BP_TRY(check_batch(call, client, &own, &checked));
+    if (checked.token_count == 0)
+        return BP_OK;
+    bp_gradient_work work = {.tokens = checked.tokens, .logits = checked.work};
+    BP_TRY(bp_check_upstream(call, &wanted.logprob_grad, &wanted.entropy_grad, wanted.saved, wanted.saved_bytes,
+                             checked.tokens.batch, checked.tokens.sequence, &work));
+    BP_TRY(check_gradient(call, &checked, &wanted, &grad));
+    work.out = grad.data;
+    work.out_batch_stride = grad.batch_stride;
+    work.out_stride = grad.stride;
+    work.out_dtype = (int32_t)grad.dtype;
+    bp_base *base = &client->base;
+    bp_engine *engine = base->engine;
+    bp_stream *used = bp_base_stream(base, stream);
+    BP_TRY(bp_stream_check(used, base->device, call)); /* forward's pool looks */
+    return bp_base_end(base, stream, engine->ops->gradient(engine, &work, used));
+}
+
+/* ---- range: the least and the largest logit of each token -------------------------------------------------------- */
+
+bp_status bp_logprob_range(bp_logprob *client, const bp_logprob_batch *batch, const bp_token_values *least,
+                           const bp_token_values *largest, bp_stream *stream)
+{
+    static const bp_token_values none = {0};
+    static int64_t unread;
+    const char *call = "bp_logprob_range";
+    batch_work checked;
+    bp_logprob_batch given = logprob_batch_defaults;
+    if (client == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client", call);
+    BP_TRY(bp_struct_read(call, batch, false, &given, sizeof given));
+    if (given.target.data == NULL)
+        given.target = (bp_token_values){.data = &unread};
+    BP_TRY(check_batch(call, client, &given, &checked));
+    if (checked.token_count == 0)
+        return BP_OK;
+    least = least != NULL ? least : &none;
+    largest = largest != NULL ? largest : &none;
+    BP_TRY(bp_check_values(call, "least", least, checked.tokens.batch, checked.tokens.sequence, true));
+    BP_TRY(bp_check_values(call, "largest", largest, checked.tokens.batch, checked.tokens.sequence, true));
+    const bp_range_work work = {.tokens = checked.tokens,
+                                .logits = checked.work,
+                                .least = least->data,
+                                .least_batch_stride = least->batch_stride,
+                                .least_stride = least->stride,
+                                .largest = largest->data,
+                                .largest_batch_stride = largest->batch_stride,
+                                .largest_stride = largest->stride};
+    bp_base *base = &client->base;
+    bp_stream *used = bp_base_stream(base, stream);
+    BP_TRY(bp_stream_check(used, base->device, call));
+    return bp_base_end(base, stream, base->engine->ops->range(base->engine, &work, used));
 }

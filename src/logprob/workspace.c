@@ -1,5 +1,5 @@
 /* Workspaces of a client: planned as requests, served by a pool of the client's own. */
-#include "logprob/workspace.h"
+#include "logprob/base.h"
 
 #include <bucketpool/cuda.h>
 #include <bucketpool/model.h>
@@ -20,29 +20,6 @@ typedef struct planning {
     bp_plan *plan;
 } planning;
 
-static void planning_finish(planning *p)
-{
-    bp_plan_destroy(&p->plan);
-    bp_schedule_destroy(&p->schedule);
-    bp_buckets_destroy(&p->buckets);
-    bp_model_destroy(&p->model);
-}
-
-/* A unit with one bucket for each need that has bytes. */
-static bp_status workspace_add_units(bp_model *model, const bp_workspace_need *needs, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint32_t unit;
-        if (needs[i].bytes == 0)
-            continue;
-        BP_TRY(bp_model_add_unit(model, needs[i].name, BP_OUTSIDE, &unit));
-        bp_given_bucket bucket = {
-            .size = sizeof bucket, .unit = (int32_t)unit, .dtype = BP_DTYPE_UINT8, .numel = needs[i].bytes};
-        BP_TRY(bp_model_add_bucket(model, &bucket));
-    }
-    return BP_OK;
-}
-
 static bp_status workspace_add_events(bp_model *model, const bp_workspace_need *needs, size_t count, uint32_t stage,
                                       uint32_t acquire)
 {
@@ -61,58 +38,51 @@ static bp_status workspace_add_events(bp_model *model, const bp_workspace_need *
     return BP_OK;
 }
 
-/* What the device rounds slabs up to, as far as it tells: then the plan says what is made, to the byte. */
-static uint64_t find_granularity(const bp_device *device)
-{
-    const bp_cuda_info *info = bp_cuda_get_info(device);
-    if (info != NULL)
-        return info->multicast_granularity > info->recommended_granularity ? info->multicast_granularity
-                                                                           : info->recommended_granularity;
-    long page = sysconf(_SC_PAGESIZE);
-    return page > 0 ? (uint64_t)page : 4096;
-}
-
-static bp_status workspace_make_plan(planning *p, const char *name, const bp_workspace_need *needs, size_t count,
-                                     uint64_t alignment)
+/* A unit with one bucket for each need that has bytes, and a pool of the plan. Units are in the order of those needs, and so are the plan's
+ * requests. */
+static bp_status workspace_make(planning *p, bp_device *device, const char *name, const bp_workspace_need *needs,
+                                size_t count, bp_workspace *w)
 {
     bp_buckets_config buckets;
-    bp_plan_config config;
+    bp_plan_config plan;
+    bp_pool_config pool;
     BP_TRY(bp_buckets_config_init(&buckets, sizeof buckets));
-    BP_TRY(bp_plan_config_init(&config, sizeof config));
+    BP_TRY(bp_plan_config_init(&plan, sizeof plan));
+    BP_TRY(bp_pool_config_init(&pool, sizeof pool));
     buckets.bucketing = BP_BUCKETING_GIVEN;
     buckets.padding = BP_PADDING_GIVEN;
     buckets.roles = BP_ROLE_BIT(BP_ROLE_PARAM);
-    config.policy = BP_POLICY_SCHEDULED;
-    config.alignment = alignment;
+    plan.policy = BP_POLICY_SCHEDULED;
+    pool.name = name;
+    pool.extra_requests = 0;
+    /* what the device rounds slabs up to, as far as it tells: then the plan says what is made, to the byte */
+    const bp_cuda_info *info = bp_cuda_get_info(device);
+    const long page = sysconf(_SC_PAGESIZE);
+    plan.alignment = page > 0 ? (uint64_t)page : 4096;
+    if (info != NULL)
+        plan.alignment = info->multicast_granularity > info->recommended_granularity ? info->multicast_granularity
+                                                                                     : info->recommended_granularity;
     BP_TRY(bp_model_create(name, &p->model));
-    BP_TRY(workspace_add_units(p->model, needs, count));
+    uint32_t unit = 0, next = 0;
+    for (size_t i = 0; i < count; i++) {
+        w->ids[i] = needs[i].bytes > 0 ? next++ : NO_ID;
+        if (needs[i].bytes == 0)
+            continue;
+        BP_TRY(bp_model_add_unit(p->model, needs[i].name, BP_OUTSIDE, &unit));
+        bp_given_bucket bucket = {
+            .size = sizeof bucket, .unit = (int32_t)unit, .dtype = BP_DTYPE_UINT8, .numel = needs[i].bytes};
+        BP_TRY(bp_model_add_bucket(p->model, &bucket));
+    }
     for (uint32_t stage = 0; stage < STAGES; stage++) {
         BP_TRY(workspace_add_events(p->model, needs, count, stage, 1));
         BP_TRY(workspace_add_events(p->model, needs, count, stage, 0));
     }
     BP_TRY(bp_buckets_create(p->model, &buckets, &p->buckets));
     BP_TRY(bp_schedule_create_recorded(p->model, p->buckets, NULL, &p->schedule));
-    return bp_plan_create(p->buckets, p->schedule, &config, &p->plan);
-}
+    BP_TRY(bp_plan_create(p->buckets, p->schedule, &plan, &p->plan));
 
-/* Units are in the order of the needs that have bytes, and so are the plan's requests. */
-static void find_needs(const bp_workspace_need *needs, size_t count, uint32_t *ids)
-{
-    uint32_t next = 0;
-    for (size_t i = 0; i < count; i++)
-        ids[i] = needs[i].bytes > 0 ? next++ : NO_ID;
-}
-
-static bp_status make_pool(bp_device *device, const char *name, const planning *p, const bp_workspace_need *needs,
-                           size_t count, bp_workspace *w)
-{
-    bp_pool_config config;
     bp_pool_statistics statistics = {.size = sizeof statistics};
-    BP_TRY(bp_pool_config_init(&config, sizeof config));
-    config.name = name;
-    config.extra_requests = 0;
-    BP_TRY(bp_pool_create(device, p->plan, &config, &w->pool));
-    find_needs(needs, count, w->ids);
+    BP_TRY(bp_pool_create(device, p->plan, &pool, &w->pool));
     BP_TRY(bp_pool_statistics_get(w->pool, &statistics));
     w->planned_bytes = bp_plan_get_info(p->plan)->bytes;
     w->bytes = statistics.slab_bytes;
@@ -126,10 +96,11 @@ bp_status bp_workspace_init(bp_device *device, const char *name, const bp_worksp
     bp_workspace w = {NULL};
     if (count > BP_WORKSPACES)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %zu workspaces, there is room for %d", name, count, BP_WORKSPACES);
-    bp_status status = workspace_make_plan(&p, name, needs, count, find_granularity(device));
-    if (status == BP_OK)
-        status = make_pool(device, name, &p, needs, count, &w);
-    planning_finish(&p);
+    bp_status status = workspace_make(&p, device, name, needs, count, &w);
+    bp_plan_destroy(&p.plan);
+    bp_schedule_destroy(&p.schedule);
+    bp_buckets_destroy(&p.buckets);
+    bp_model_destroy(&p.model);
     if (status != BP_OK) {
         bp_pool_destroy(&w.pool);
         return status;

@@ -8,9 +8,7 @@
 #include "core/fail.h"
 #include "core/structs.h"
 #include "devices/clients.h"
-#include "logprob/arguments.h"
 #include "logprob/base.h"
-#include "logprob/ranks.h"
 
 /* ---- rearranging ------------------------------------------------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
 
 #include "logprob/cp/sequences.h"
 #include "logprob/engine.h"
-#include "logprob/workspace.h"
+#include "logprob/base.h"
 
 /* ---- the split --------------------------------------------------------------------------------------------------- */
 

@@ -7,7 +7,7 @@
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/structs.h"
-#include "logprob/ranks.h"
+#include "logprob/base.h"
 
 /* ---- maps -------------------------------------------------------------------------------------------------------- */
 

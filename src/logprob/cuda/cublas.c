@@ -169,11 +169,6 @@ static bp_status cublas_add_weight_grad(const cublas *c, const bp_product_work *
     return cublas_enqueue(c, &g, w, stream);
 }
 
-static void *cublas_row_of(const bp_matrix *matrix, uint64_t row)
-{
-    return (uint8_t *)matrix->data + (int64_t)row * matrix->stride * (int64_t)(bp_dtype_bits(matrix->dtype) / 8);
-}
-
 /* NaN times 0 is NaN: rows that do not count must be zeros for cuBLAS. */
 static bp_status cublas_weight_grad(bp_products *products, const bp_product_work *w, bp_stream *stream)
 {
@@ -186,9 +181,9 @@ static bp_status cublas_weight_grad(bp_products *products, const bp_product_work
                        "build or this GPU is without");
     bp_product_work block = *w;
     for (uint64_t row = 0; row < w->rows; row += block.rows) {
-        const bp_matrix states = {cublas_row_of(&w->b, row), w->b.dtype, w->b.stride};
+        const bp_matrix states = {bp_matrix_row(&w->b, row), w->b.dtype, w->b.stride};
         block.rows = bp_least_u64(c->block_rows, w->rows - row);
-        block.a.data = cublas_row_of(&w->a, row);
+        block.a.data = bp_matrix_row(&w->a, row);
         block.b = (bp_matrix){(uint8_t *)w->scratch + CUBLAS_BYTES, w->b.dtype, (int64_t)w->hidden};
         block.mask.first = w->mask.first + row;
         block.adds = w->adds || row > 0;

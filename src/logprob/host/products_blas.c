@@ -67,17 +67,12 @@ typedef struct block {
     int stride;
 } block;
 
-static void *blas_row_of(const bp_matrix *matrix, uint64_t row)
-{
-    return (uint8_t *)matrix->data + (int64_t)row * matrix->stride * (int64_t)(bp_dtype_bits(matrix->dtype) / 8);
-}
-
 /* Rows as they are where they are fp32, and all count; else widened, with zeros in rows that `mask` takes out. NULL: all count. */
 static block rows_block(const bp_matrix *matrix, const bp_row_mask *mask, uint64_t first, uint64_t count,
                         uint64_t columns, float *scratch)
 {
     if (matrix->dtype == BP_DTYPE_FP32 && mask == NULL)
-        return (block){blas_row_of(matrix, first), (int)matrix->stride};
+        return (block){bp_matrix_row(matrix, first), (int)matrix->stride};
     for (uint64_t row = first; row < first + count; row++) {
         float *to = scratch + (row - first) * columns;
         bool counts = true;
@@ -87,7 +82,7 @@ static block rows_block(const bp_matrix *matrix, const bp_row_mask *mask, uint64
             counts = mask->data[batch * mask->batch_stride + token * mask->stride] != 0;
         }
         if (counts)
-            widen(matrix->dtype, blas_row_of(matrix, row), columns, to);
+            widen(matrix->dtype, bp_matrix_row(matrix, row), columns, to);
         else
             memset(to, 0, columns * sizeof *to);
     }
@@ -113,7 +108,7 @@ static void run_logits(void *owner, void *job)
             const uint64_t columns = bp_least_u64(b->weight_rows, w->columns - column);
             const block weight = rows_block(&w->b, NULL, column, columns, w->hidden, w->scratch);
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)columns, hidden, w->alpha, states.data,
-                        states.stride, weight.data, weight.stride, 0, (float *)blas_row_of(&w->c, row) + column,
+                        states.stride, weight.data, weight.stride, 0, (float *)bp_matrix_row(&w->c, row) + column,
                         (int)w->c.stride);
         }
     }
@@ -124,7 +119,7 @@ static void narrow_rows(const block *from, uint64_t rows, uint64_t columns, cons
 {
     for (uint64_t r = 0; r < rows; r++) {
         const float *values = from->data + r * (uint64_t)from->stride;
-        void *row = blas_row_of(to, first + r);
+        void *row = bp_matrix_row(to, first + r);
         uint16_t *narrow = row;
         if (to->dtype == BP_DTYPE_FP32)
             memcpy(row, values, columns * sizeof *values);
@@ -141,13 +136,13 @@ static void run_hidden_grad(void *owner, void *job)
     const int hidden = (int)w->hidden;
     for (uint64_t row = 0; row < w->rows; row += b->token_rows) {
         const uint64_t rows = bp_least_u64(b->token_rows, w->rows - row);
-        const block sum = w->c.dtype == BP_DTYPE_FP32 ? (block){blas_row_of(&w->c, row), (int)w->c.stride}
+        const block sum = w->c.dtype == BP_DTYPE_FP32 ? (block){bp_matrix_row(&w->c, row), (int)w->c.stride}
                                                       : (block){token_block(b, w), hidden};
         for (uint64_t column = 0; column < w->columns; column += b->weight_rows) {
             const uint64_t columns = bp_least_u64(b->weight_rows, w->columns - column);
             const block weight = rows_block(&w->b, NULL, column, columns, w->hidden, w->scratch);
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, hidden, (int)columns, w->alpha,
-                        (float *)blas_row_of(&w->a, row) + column, (int)w->a.stride, weight.data, weight.stride,
+                        (float *)bp_matrix_row(&w->a, row) + column, (int)w->a.stride, weight.data, weight.stride,
                         column > 0 || w->adds ? 1 : 0, sum.data, sum.stride);
         }
         if (w->c.dtype != BP_DTYPE_FP32)
@@ -165,7 +160,7 @@ static void run_weight_grad(void *owner, void *job)
         const block states =
             rows_block(&w->b, w->mask.data != NULL ? &w->mask : NULL, row, rows, w->hidden, token_block(b, w));
         cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)w->columns, hidden, (int)rows, w->alpha,
-                    blas_row_of(&w->a, row), (int)w->a.stride, states.data, states.stride, row > 0 || w->adds ? 1 : 0,
+                    bp_matrix_row(&w->a, row), (int)w->a.stride, states.data, states.stride, row > 0 || w->adds ? 1 : 0,
                     w->c.data, (int)w->c.stride);
     }
 }

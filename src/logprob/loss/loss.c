@@ -9,7 +9,6 @@
 #include "core/structs.h"
 #include "devices/clients.h"
 #include "logprob/base.h"
-#include "logprob/ranks.h"
 
 /* ---- the grid of ranks ------------------------------------------------------------------------------------------- */
 

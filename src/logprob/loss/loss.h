@@ -8,7 +8,7 @@
 
 #include "core/fail.h"
 #include "logprob/engine.h"
-#include "logprob/workspace.h"
+#include "logprob/base.h"
 
 /* Which values were added; ADDED: tokens were. */
 enum {

@@ -3,7 +3,6 @@
 
 #include "core/structs.h"
 #include "devices/clients.h"
-#include "logprob/arguments.h"
 #include "logprob/base.h"
 #include "logprob/cp/cp.h"
 #include "logprob/loss/loss.h"

@@ -14,7 +14,7 @@
 #include "../../contract/support.h"
 #include "../../support/driver.h"
 #include "devices/device.h"
-#include "logprob/ranks.h"
+#include "logprob/base.h"
 
 enum { SEQUENCES = 130, TOKENS = 4 * SEQUENCES, LOCAL = TOKENS / 2, BYTES = 4 * TOKENS };
 

@@ -3,7 +3,7 @@
 #define BP_TEST_KERNELS_HEAD_DEVICE_TENSORS_H
 
 #include "head_cases.h"
-#include "logprob/workspace.h"
+#include "logprob/base.h"
 
 /* On the device, and where they are filled and looked at. */
 typedef struct twins {

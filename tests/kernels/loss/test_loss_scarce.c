@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "../../contract/support.h"
-#include "logprob/ranks.h"
+#include "logprob/base.h"
 
 #define ODD 1 /* the rank that lacks something */
 
