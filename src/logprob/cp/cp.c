@@ -1,14 +1,100 @@
-/* The life of the client that moves tensors. */
+/* The client that moves tensors of packed batches: from one order of tokens to another, and between context-parallel ranks. */
 #include "logprob/cp/cp.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/structs.h"
 #include "devices/clients.h"
-#include "logprob/base.h"
+
+/* ---- the client -------------------------------------------------------------------------------------------------- */
+
+/* Workspaces of gathers: everybody's tokens, and this rank's without gaps. */
+enum { WORK_GATHERED = 0, WORK_SLICE = 1, WORKSPACES = 2 };
+
+struct bp_cp {
+    bp_device *device; /* kept by the stream */
+    bp_engine *engine;
+    bp_stream *own; /* for calls without a stream */
+    bp_comm *comm;  /* NULL: one rank */
+    bp_workspace workspace;
+    uint64_t max_gathered_bytes;
+    bool trusting;
+};
+
+static const bp_cp_config cp_config_defaults = {.size = sizeof cp_config_defaults};
+
+bp_status bp_cp_config_init(bp_cp_config *config, size_t size)
+{
+    return bp_struct_init("bp_cp_config_init", config, size, &cp_config_defaults, sizeof cp_config_defaults);
+}
+
+static bp_status cp_make(bp_device *device, const bp_cp_config *config, bp_cp *cp)
+{
+    const uint64_t bytes = config->max_gathered_bytes;
+    cp->device = device;
+    cp->comm = bp_is_alone(config->comm) ? NULL : config->comm;
+    cp->max_gathered_bytes = bytes;
+    cp->trusting = config->trusting != 0;
+    BP_TRY(bp_engine_create(device, config->threads, BP_KERNELS_PLAIN, 1, &cp->engine));
+    BP_TRY(bp_stream_create(device, "cp", &cp->own));
+    if (cp->comm == NULL || bytes == 0)
+        return BP_OK;
+    const bp_workspace_need needs[WORKSPACES] = {{"gathered", bytes, BP_STAGE_OWN},
+                                                 {"slice", bytes / bp_comm_get_info(cp->comm)->ranks, BP_STAGE_OWN}};
+    return bp_workspace_init(device, "cp", needs, WORKSPACES, &cp->workspace);
+}
+
+static void cp_finish(bp_cp *cp)
+{
+    if (cp->own != NULL)
+        (void)bp_device_synchronize(cp->device); /* kernels that are on their way */
+    bp_workspace_finish(&cp->workspace);
+    bp_stream_destroy(&cp->own);
+    if (cp->engine != NULL)
+        cp->engine->ops->destroy(cp->engine);
+    free(cp);
+}
+
+bp_status bp_cp_create(bp_device *device, const bp_cp_config *config, bp_cp **cp)
+{
+    static const char *const same[] = {"max_gathered_bytes", "trusting", NULL};
+    const char *call = "bp_cp_create";
+    bp_cp_config own = cp_config_defaults;
+    BP_TRY(bp_struct_read(call, config, false, &own, sizeof own));
+    config = &own;
+    bp_status status = BP_OK;
+    bp_cp *made = calloc(1, sizeof *made);
+    if (device == NULL || cp == NULL)
+        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a device and an output", call);
+    else
+        status = made != NULL ? cp_make(device, config, made) : bp_fail_memory(sizeof *made);
+    const bp_told mine = {.status = status, .values = {config->max_gathered_bytes, config->trusting != 0}};
+    status = bp_ranks_compare(call, config->comm, &mine, same);
+    if (status != BP_OK || cp == NULL) { /* without it BP_OK was never to be had */
+        if (made != NULL)
+            cp_finish(made);
+        return status;
+    }
+    *cp = made;
+    return BP_OK;
+}
+
+void bp_cp_destroy(bp_cp **cp)
+{
+    if (cp == NULL || *cp == NULL)
+        return;
+    bp_cp *gone = *cp;
+    *cp = NULL;
+    if (!bp_device_is_inherited(gone->device)) /* work of the parent would be waited for */
+        cp_finish(gone);
+}
+
+bp_pool *bp_cp_pool(const bp_cp *cp)
+{
+    return cp == NULL ? NULL : cp->workspace.pool;
+}
 
 /* ---- rearranging ------------------------------------------------------------------------------------------------- */
 
@@ -20,8 +106,6 @@ bp_status bp_cp_rearrangement_init(bp_cp_rearrangement *rearrangement, size_t si
     return bp_struct_init("bp_cp_rearrangement_init", rearrangement, size, &cp_rearrangement_defaults,
                           sizeof cp_rearrangement_defaults);
 }
-
-/* ---- tensors -------------------------------------------------------------------------------------------------------- */
 
 /* A tensor as the split has it in `order`, with its stride filled in. `written`: tokens must not overlap each other. */
 static bp_status check_cp_tensor(const char *call, const char *name, const bp_cp_split *split, bp_cp_order order,
@@ -74,16 +158,6 @@ static bp_status check_cp_apart(const char *call, const bp_cp_tensor *from, cons
     return BP_OK;
 }
 
-static bp_status check_fill(const char *call, const bp_cp_rearrangement *r)
-{
-    const uint32_t bytes = r->fill_bytes;
-    if (bytes != 0 && (bytes > sizeof r->fill || (bytes & (bytes - 1)) != 0 || r->to.token_bytes % bytes != 0))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: a fill of %u bytes for tokens of %llu: 1, 2, 4, 8 or 16 that divide them are possible",
-                       call, bytes, (unsigned long long)r->to.token_bytes);
-    return BP_OK;
-}
-
 static bp_status cp_rearrange_check(const char *call, const bp_cp_split *split, const bp_cp_rearrangement *r,
                                     bp_cp_rearrangement *checked)
 {
@@ -96,24 +170,16 @@ static bp_status cp_rearrange_check(const char *call, const bp_cp_split *split, 
     if (r->from.token_bytes != r->to.token_bytes)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: from tokens of %llu bytes to tokens of %llu", call,
                        (unsigned long long)r->from.token_bytes, (unsigned long long)r->to.token_bytes);
-    BP_TRY(check_fill(call, r));
+    const uint32_t fill = r->fill_bytes;
+    if (fill != 0 && (fill > sizeof r->fill || (fill & (fill - 1)) != 0 || r->to.token_bytes % fill != 0))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: a fill of %u bytes for tokens of %llu: 1, 2, 4, 8 or 16 that divide them are possible",
+                       call, fill, (unsigned long long)r->to.token_bytes);
     return check_cp_apart(call, &checked->from, &checked->to);
 }
 
-/* ---- kernels -------------------------------------------------------------------------------------------------------- */
-
-/* The most bytes that everything is a multiple of. */
-static uint32_t word_bytes(const bp_rearrange_work *work)
-{
-    const uint64_t all = (uint64_t)(uintptr_t)work->from | (uint64_t)(uintptr_t)work->to | (uint64_t)work->from_stride |
-                         (uint64_t)work->to_stride | work->token_bytes;
-    uint32_t bytes = BP_FILL_BYTES;
-    while (all % bytes != 0)
-        bytes /= 2;
-    return bytes;
-}
-
-static bp_rearrange_work work_of(const bp_cp_rearrangement *r)
+/* Enqueues the kernels of a rearrangement whose tensors are checked. */
+static bp_status cp_enqueue(bp_cp *cp, const bp_cp_split *split, const bp_cp_rearrangement *r, bp_stream *stream)
 {
     bp_rearrange_work work = {.from = r->from.data,
                               .to = r->to.data,
@@ -122,22 +188,19 @@ static bp_rearrange_work work_of(const bp_cp_rearrangement *r)
                               .token_bytes = r->to.token_bytes,
                               .from_order = (int32_t)r->from_order,
                               .to_order = (int32_t)r->to_order,
-                              .shift = (int32_t)r->shift};
-    for (uint32_t i = 0; i < BP_FILL_BYTES && r->fill_bytes != 0; i++)
-        work.fill[i] = r->fill[i % r->fill_bytes];
-    work.word_bytes = word_bytes(&work);
-    return work;
-}
-
-/* Enqueues the kernels of a rearrangement whose tensors are checked. */
-static bp_status cp_enqueue(bp_cp *cp, const bp_cp_split *split, const bp_cp_rearrangement *checked, bp_stream *stream)
-{
-    bp_rearrange_work work = work_of(checked);
+                              .shift = (int32_t)r->shift,
+                              .word_bytes = BP_FILL_BYTES};
     if (work.token_bytes == 0)
         return BP_OK;
+    const uint64_t all = (uint64_t)(uintptr_t)work.from | (uint64_t)(uintptr_t)work.to | (uint64_t)work.from_stride |
+                         (uint64_t)work.to_stride | work.token_bytes;
+    while (all % work.word_bytes != 0) /* the most that everything is a multiple of */
+        work.word_bytes /= 2;
+    for (uint32_t i = 0; i < BP_FILL_BYTES && r->fill_bytes != 0; i++)
+        work.fill[i] = r->fill[i % r->fill_bytes];
     for (uint64_t g = 0; g < bp_split_group_count(split); g++) {
         bp_split_group(split, g, &work.group);
-        if (bp_group_places(&work.group, checked->to_order) != 0)
+        if (bp_group_places(&work.group, r->to_order) != 0)
             BP_TRY(cp->engine->ops->rearrange(cp->engine, &work, stream));
     }
     return BP_OK;
@@ -157,9 +220,7 @@ bp_status bp_cp_rearrange(bp_cp *cp, const bp_cp_split *split, const bp_cp_rearr
     return bp_call_end(cp->own, stream, cp_enqueue(cp, split, &checked, used));
 }
 
-/* ---- gathering --------------------------------------------------------------------------------------------------- */
-
-/* Everybody's local tokens to everybody, and its backward. */
+/* ---- gathering: everybody's local tokens to everybody, and its backward ------------------------------------------ */
 
 /* A gather or its backward, checked: `local` and `whole` with their strides. */
 typedef struct gathering {
@@ -173,8 +234,6 @@ typedef struct gathering {
     bp_cp_tensor all, mine; /* what the communicator sees */
 } gathering;
 
-/* ---- before --------------------------------------------------------------------------------------------------------- */
-
 static bp_status cp_gather_check_ranks(const bp_cp *cp, const gathering *g)
 {
     const bp_cp_split_info *info = &g->split->info;
@@ -187,18 +246,6 @@ static bp_status cp_gather_check_ranks(const bp_cp *cp, const gathering *g)
         return bp_fail(BP_ERR_MISMATCH,
                        "%s: a split for rank %u of %u CP ranks, the communicator has %u and this is rank %u", g->call,
                        info->rank, info->ranks, bp_comm_get_info(cp->comm)->ranks, bp_comm_get_info(cp->comm)->rank);
-    return BP_OK;
-}
-
-static bp_status check_dtype(const gathering *g)
-{
-    if (g->dtype != BP_DTYPE_FP32 && g->dtype != BP_DTYPE_FP16 && g->dtype != BP_DTYPE_BF16)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: gradients in %s: fp32, fp16 and bf16 are possible", g->call,
-                       bp_dtype_name(g->dtype));
-    const uint64_t element = bp_dtype_bits(g->dtype) / 8;
-    if (g->local.token_bytes % element != 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: tokens of %llu bytes are no whole number of %s", g->call,
-                       (unsigned long long)g->local.token_bytes, bp_dtype_name(g->dtype));
     return BP_OK;
 }
 
@@ -217,8 +264,12 @@ static bp_status cp_gather_check(const bp_cp *cp, const bp_cp_tensor *local, con
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: local tokens of %llu bytes, whole ones of %llu", g->call,
                        (unsigned long long)local->token_bytes, (unsigned long long)whole->token_bytes);
     BP_TRY(check_cp_apart(g->call, &g->local, &g->whole));
-    if (g->backward)
-        BP_TRY(check_dtype(g));
+    if (g->backward && !bp_is_row_dtype(g->dtype))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: gradients in %s: fp32, fp16 and bf16 are possible", g->call,
+                       bp_dtype_name(g->dtype));
+    if (g->backward && local->token_bytes % (bp_dtype_bits(g->dtype) / 8) != 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: tokens of %llu bytes are no whole number of %s", g->call,
+                       (unsigned long long)local->token_bytes, bp_dtype_name(g->dtype));
     if (!bp_mul_u64(g->split->info.padded_tokens, local->token_bytes, &g->bytes) ||
         (cp->comm != NULL && g->bytes > cp->max_gathered_bytes))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %llu tokens of %llu bytes, made for at most %llu bytes", g->call,
@@ -226,19 +277,6 @@ static bp_status cp_gather_check(const bp_cp *cp, const bp_cp_tensor *local, con
                        (unsigned long long)cp->max_gathered_bytes);
     return BP_OK;
 }
-
-/* Whether all ranks are about to do the same. */
-static bp_status cp_gather_agree(const bp_cp *cp, const gathering *g, bp_status status)
-{
-    static const char *const names[] = {"a batch with the fingerprint", "bytes of a token", "an order", "a dtype",
-                                        NULL};
-    const bp_told mine = {.status = status,
-                          .values = {status == BP_OK ? g->split->info.fingerprint : 0, g->local.token_bytes,
-                                     (uint64_t)g->order, (uint64_t)g->dtype}};
-    return cp->trusting ? status : bp_ranks_compare(g->call, cp->comm, &mine, names);
-}
-
-/* ---- parts ---------------------------------------------------------------------------------------------------------- */
 
 static bp_status rearrange(bp_cp *cp, const gathering *g, const bp_cp_tensor *from, bp_cp_order from_order,
                            const bp_cp_tensor *to, bp_cp_order to_order, bp_stream *stream)
@@ -254,21 +292,16 @@ static bp_cp_tensor without_gaps(void *data, const bp_cp_tensor *like, uint64_t 
         .data = data, .tokens = tokens, .token_bytes = like->token_bytes, .stride = (int64_t)like->token_bytes};
 }
 
-/* Communicators take memory without gaps, and elements at their natural alignment. */
-static bool is_sendable(const gathering *g)
-{
-    const uint64_t alignment = g->backward ? bp_dtype_bits(g->dtype) / 8 : 1;
-    return (g->local.tokens < 2 || g->local.stride == (int64_t)g->local.token_bytes) &&
-           (uintptr_t)g->local.data % alignment == 0;
-}
-
 /* Workspaces, and everything before the collective. */
 static bp_status cp_gather_prepare(bp_cp *cp, gathering *g, bp_stream *stream)
 {
     void *gathered, *slice;
-    BP_TRY(bp_workspace_take(&cp->workspace, BP_CP_WORK_GATHERED, stream, &gathered));
-    BP_TRY(bp_workspace_take(&cp->workspace, BP_CP_WORK_SLICE, stream, &slice));
-    const bool sendable = is_sendable(g);
+    BP_TRY(bp_workspace_take(&cp->workspace, WORK_GATHERED, stream, &gathered));
+    BP_TRY(bp_workspace_take(&cp->workspace, WORK_SLICE, stream, &slice));
+    /* communicators take memory without gaps, and elements at their natural alignment */
+    const uint64_t alignment = g->backward ? bp_dtype_bits(g->dtype) / 8 : 1;
+    const bool sendable = (g->local.tokens < 2 || g->local.stride == (int64_t)g->local.token_bytes) &&
+                          (uintptr_t)g->local.data % alignment == 0;
     g->all = without_gaps(gathered, &g->local, g->split->info.padded_tokens);
     g->mine = without_gaps(sendable ? g->local.data : slice, &g->local, g->local.tokens);
     if (g->backward)
@@ -289,27 +322,24 @@ static bp_status communicate(bp_cp *cp, const gathering *g, bp_stream *stream)
                                          : rearrange(cp, g, &g->mine, BP_CP_LOCAL, &g->local, BP_CP_LOCAL, stream);
 }
 
-/* ---- calls ---------------------------------------------------------------------------------------------------------- */
-
 static bp_status run_with_others(bp_cp *cp, gathering *g, bp_status status, bp_stream *stream)
 {
+    static const char *const names[] = {"a batch with the fingerprint", "bytes of a token", "an order", "a dtype",
+                                        NULL};
     const bool sends = status == BP_OK && g->bytes != 0;
     if (sends)
         status = cp_gather_prepare(cp, g, stream);
-    status = cp_gather_agree(cp, g, status);
-    if (sends && status == BP_OK)
-        status = communicate(cp, g, stream);
+    const bp_told mine = {.status = status,
+                          .values = {status == BP_OK ? g->split->info.fingerprint : 0, g->local.token_bytes,
+                                     (uint64_t)g->order, (uint64_t)g->dtype}};
+    if (!cp->trusting) /* all ranks are about to do the same */
+        status = bp_ranks_compare(g->call, cp->comm, &mine, names);
     if (!sends)
         return status;
-    bp_status given = bp_workspace_drop(&cp->workspace, 1u << BP_CP_WORK_GATHERED | 1u << BP_CP_WORK_SLICE, stream);
+    if (status == BP_OK)
+        status = communicate(cp, g, stream);
+    bp_status given = bp_workspace_drop(&cp->workspace, 1u << WORK_GATHERED | 1u << WORK_SLICE, stream);
     return status == BP_OK ? given : status;
-}
-
-static bp_status run_alone(bp_cp *cp, const gathering *g, bp_stream *stream)
-{
-    if (g->backward)
-        return rearrange(cp, g, &g->whole, g->order, &g->local, BP_CP_LOCAL, stream);
-    return rearrange(cp, g, &g->local, BP_CP_LOCAL, &g->whole, g->order, stream);
 }
 
 static bp_status cp_gather_run(bp_cp *cp, gathering *g, const bp_cp_tensor *local, const bp_cp_tensor *whole,
@@ -325,8 +355,10 @@ static bp_status cp_gather_run(bp_cp *cp, gathering *g, const bp_cp_tensor *loca
         status = bp_check_not_captured(g->call, used);
     if (cp->comm != NULL)
         status = run_with_others(cp, g, status, used);
+    else if (status == BP_OK && g->backward)
+        status = rearrange(cp, g, &g->whole, g->order, &g->local, BP_CP_LOCAL, used);
     else if (status == BP_OK)
-        status = run_alone(cp, g, used);
+        status = rearrange(cp, g, &g->local, BP_CP_LOCAL, &g->whole, g->order, used);
     return bp_call_end(cp->own, stream, status);
 }
 
@@ -342,93 +374,4 @@ bp_status bp_cp_gather_backward(bp_cp *cp, const bp_cp_split *split, const bp_cp
 {
     gathering g = {.call = "bp_cp_gather_backward", .split = split, .order = order, .backward = true, .dtype = dtype};
     return cp_gather_run(cp, &g, local, whole, stream);
-}
-
-/* ---- the client -------------------------------------------------------------------------------------------------- */
-
-static const char *const call = "bp_cp_create";
-
-static const bp_cp_config cp_config_defaults = {.size = sizeof cp_config_defaults};
-
-bp_status bp_cp_config_init(bp_cp_config *config, size_t size)
-{
-    return bp_struct_init("bp_cp_config_init", config, size, &cp_config_defaults, sizeof cp_config_defaults);
-}
-
-static bp_status cp_make_workspace(bp_device *device, const bp_cp_config *config, bp_cp *cp)
-{
-    const uint64_t ranks = cp->comm != NULL ? bp_comm_get_info(cp->comm)->ranks : 1;
-    const uint64_t slice = config->max_gathered_bytes / ranks;
-    const bp_workspace_need needs[BP_CP_WORKSPACES] = {{"gathered", config->max_gathered_bytes, BP_STAGE_OWN},
-                                                       {"slice", slice, BP_STAGE_OWN}};
-    if (ranks == 1 || config->max_gathered_bytes == 0)
-        return BP_OK;
-    return bp_workspace_init(device, "cp", needs, BP_CP_WORKSPACES, &cp->workspace);
-}
-
-static bp_status cp_make(bp_device *device, const bp_cp_config *config, bp_cp *cp)
-{
-    cp->device = device;
-    cp->comm = bp_is_alone(config->comm) ? NULL : config->comm;
-    cp->max_gathered_bytes = config->max_gathered_bytes;
-    cp->trusting = config->trusting != 0;
-    BP_TRY(bp_engine_create(device, config->threads, BP_KERNELS_PLAIN, 1, &cp->engine));
-    BP_TRY(bp_stream_create(device, "cp", &cp->own));
-    return cp_make_workspace(device, config, cp);
-}
-
-static void cp_finish(bp_cp *cp)
-{
-    if (cp->own != NULL)
-        (void)bp_device_synchronize(cp->device); /* kernels that are on their way */
-    bp_workspace_finish(&cp->workspace);
-    bp_stream_destroy(&cp->own);
-    if (cp->engine != NULL)
-        cp->engine->ops->destroy(cp->engine);
-}
-
-static bp_status cp_compare(const bp_cp_config *config, bp_status status)
-{
-    static const char *const names[] = {"max_gathered_bytes", "trusting", NULL};
-    const bp_told mine = {.status = status, .values = {config->max_gathered_bytes, config->trusting != 0}};
-    return bp_ranks_compare(call, config->comm, &mine, names);
-}
-
-bp_status bp_cp_create(bp_device *device, const bp_cp_config *config, bp_cp **cp)
-{
-    bp_cp_config own = cp_config_defaults;
-    BP_TRY(bp_struct_read(call, config, false, &own, sizeof own));
-    config = &own;
-    bp_status status = BP_OK;
-    bp_cp *made = calloc(1, sizeof *made);
-    if (device == NULL || cp == NULL)
-        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a device and an output", call);
-    else
-        status = made != NULL ? cp_make(device, config, made) : bp_fail_memory(sizeof *made);
-    status = cp_compare(config, status);
-    if (status != BP_OK || cp == NULL) { /* without it BP_OK was never to be had */
-        if (made != NULL)
-            cp_finish(made);
-        free(made);
-        return status;
-    }
-    *cp = made;
-    return BP_OK;
-}
-
-void bp_cp_destroy(bp_cp **cp)
-{
-    if (cp == NULL || *cp == NULL)
-        return;
-    bp_cp *gone = *cp;
-    *cp = NULL;
-    if (bp_device_is_inherited(gone->device)) /* work of the parent would be waited for */
-        return;
-    cp_finish(gone);
-    free(gone);
-}
-
-bp_pool *bp_cp_pool(const bp_cp *cp)
-{
-    return cp == NULL ? NULL : cp->workspace.pool;
 }

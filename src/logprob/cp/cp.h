@@ -1,16 +1,10 @@
-/* The client that moves tensors, from within. */
+/* The split of a packed batch, from within. */
 #ifndef BP_LOGPROB_CP_CP_H
 #define BP_LOGPROB_CP_CP_H
 
 #include <bucketpool/cp.h>
 
-#include <stdbool.h>
-
-#include "logprob/cp/sequences.h"
-#include "logprob/engine.h"
 #include "logprob/base.h"
-
-/* ---- the split --------------------------------------------------------------------------------------------------- */
 
 struct bp_cp_split {
     bp_cp_split_info info;
@@ -28,20 +22,5 @@ uint64_t bp_split_tokens(const bp_cp_split *split, bp_cp_order order);
 bp_status bp_check_order(const char *call, bp_cp_order order);
 /* Errors: a shift that is none, or one from local order with several ranks. */
 bp_status bp_check_shift(const char *call, const bp_cp_split *split, bp_cp_order from, bp_cp_shift shift);
-
-/* ---- the client -------------------------------------------------------------------------------------------------- */
-
-/* Workspaces of gathers: everybody's tokens, and this rank's without gaps. */
-enum { BP_CP_WORK_GATHERED = 0, BP_CP_WORK_SLICE = 1, BP_CP_WORKSPACES = 2 };
-
-struct bp_cp {
-    bp_device *device; /* kept by the stream */
-    bp_engine *engine;
-    bp_stream *own; /* for calls without a stream */
-    bp_comm *comm;  /* NULL: one rank */
-    bp_workspace workspace;
-    uint64_t max_gathered_bytes;
-    bool trusting;
-};
 
 #endif
