@@ -16,21 +16,6 @@ INLINE vec v_set(float value)
     return _mm256_set1_ps(value);
 }
 
-INLINE vec v_add(vec a, vec b)
-{
-    return _mm256_add_ps(a, b);
-}
-
-INLINE vec v_sub(vec a, vec b)
-{
-    return _mm256_sub_ps(a, b);
-}
-
-INLINE vec v_mul(vec a, vec b)
-{
-    return _mm256_mul_ps(a, b);
-}
-
 INLINE vec v_fma(vec a, vec b, vec c)
 {
     return _mm256_fmadd_ps(a, b, c);

@@ -15,21 +15,6 @@ INLINE vec v_set(float value)
     return _mm512_set1_ps(value);
 }
 
-INLINE vec v_add(vec a, vec b)
-{
-    return _mm512_add_ps(a, b);
-}
-
-INLINE vec v_sub(vec a, vec b)
-{
-    return _mm512_sub_ps(a, b);
-}
-
-INLINE vec v_mul(vec a, vec b)
-{
-    return _mm512_mul_ps(a, b);
-}
-
 INLINE vec v_fma(vec a, vec b, vec c)
 {
     return _mm512_fmadd_ps(a, b, c);

@@ -39,27 +39,27 @@ INLINE quad q_set(float value)
 
 INLINE quad q_add(quad x, quad y)
 {
-    return (quad){v_add(x.a, y.a), v_add(x.b, y.b), v_add(x.c, y.c), v_add(x.d, y.d)};
+    return (quad){x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d};
 }
 
 INLINE quad q_less(quad x, vec y)
 {
-    return (quad){v_sub(x.a, y), v_sub(x.b, y), v_sub(x.c, y), v_sub(x.d, y)};
+    return (quad){x.a - y, x.b - y, x.c - y, x.d - y};
 }
 
 INLINE quad q_from(vec x, quad y)
 {
-    return (quad){v_sub(x, y.a), v_sub(x, y.b), v_sub(x, y.c), v_sub(x, y.d)};
+    return (quad){x - y.a, x - y.b, x - y.c, x - y.d};
 }
 
 INLINE quad q_times(quad x, vec y)
 {
-    return (quad){v_mul(x.a, y), v_mul(x.b, y), v_mul(x.c, y), v_mul(x.d, y)};
+    return (quad){x.a * y, x.b * y, x.c * y, x.d * y};
 }
 
 INLINE quad q_mul(quad x, quad y)
 {
-    return (quad){v_mul(x.a, y.a), v_mul(x.b, y.b), v_mul(x.c, y.c), v_mul(x.d, y.d)};
+    return (quad){x.a * y.a, x.b * y.b, x.c * y.c, x.d * y.d};
 }
 
 INLINE quad q_round(quad x)
@@ -101,7 +101,7 @@ INLINE quad q_max(quad x, quad y)
 
 INLINE float q_sum_of(quad x)
 {
-    return v_sum_of(v_add(v_add(x.a, x.b), v_add(x.c, x.d)));
+    return v_sum_of((x.a + x.b) + (x.c + x.d));
 }
 
 /* In an order of their own. */
