@@ -15,7 +15,6 @@
 #include "../support/trace_device.h"
 #include "devices/device.h"
 #include "run/driver.h"
-#include "run/pattern.h"
 
 #define OK(call) assert_int_equal((call), BP_OK)
 

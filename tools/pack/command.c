@@ -1,17 +1,478 @@
-/* `bucketpool pack`: packs instances or checks placements; lines, table, report, picture and CSV file. */
-#include "pack/answer.h"
-
+/* `bucketpool pack`: packs instances or checks placements; lines, table, document, picture and CSV file. */
 #include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "pack/report.h"
-#include "pictures/packing.h"
+#include "files/json_writer.h"
+#include "formats/packing_file.h"
+#include "pictures/pictures.h"
 #include "shared/cli.h"
 #include "shared/options.h"
 #include "shared/outputs.h"
+#include "shared/progress.h"
+#include "shared/sheet.h"
+
+/* What packing a file gave, or checking the offsets that it has. */
+
+/* ---- options ----------------------------------------------------------------------------------------------------- */
+
+typedef struct pack_options {
+    char **files;
+    size_t file_count;
+    uint64_t capacity; /* 0: as small as possible */
+    uint64_t work;     /* 0: the default */
+    bool check, json;
+    const char *plot, *output, *color;
+} pack_options;
+
+/* ---- answers ----------------------------------------------------------------------------------------------------- */
+
+typedef struct pack_answer {
+    const char *path;
+    bp_packing_file *file;
+    bp_pack_result result;
+    uint64_t *offsets; /* of the placement, when there is one */
+    uint32_t *witness; /* items that set the bound */
+    size_t witness_count;
+    char fault[400]; /* why the offsets of the file do not hold; "": they do, or packing was asked for */
+} pack_answer;
+
+/* Reads a file. Returns EXIT_GO_ON or an exit code. Finish it in any case. */
+int pack_answer_init(const char *path, const pack_options *options, pack_answer *answer);
+void pack_answer_finish(pack_answer *answer);
+
+/* Packs or checks. EXIT_GO_ON, also when nothing fits or the offsets do not hold; or an exit code. */
+int pack_answer_find(pack_answer *answer, const pack_options *options);
+
+/* The placement is there, and holds. */
+bool pack_answer_is_placed(const pack_answer *answer);
+/* There is a total, if only of a placement that does not fit the capacity: proofs that nothing fits need not find any. */
+bool pack_answer_has_total(const pack_answer *answer);
+/* Why it is not, in a sentence. */
+#define PACK_REASON_CHARS 640
+void pack_answer_reason(const pack_answer *answer, const pack_options *options, char reason[PACK_REASON_CHARS]);
+
+/* How far the total is above the bound, in percent. */
+double pack_answer_gap(const pack_answer *answer);
+
+/* Answers of `pack` on standard output. Each returns EXIT_GO_ON or an exit code. */
+
+/* One file, a line for each figure. */
+int pack_report_lines(const pack_answer *answer, const pack_options *options);
+/* Several files, a line each. */
+int pack_report_table(const pack_answer *answers, size_t count, const pack_options *options);
+/* bucketpool.pack/1 */
+int pack_report_json(const pack_answer *answers, size_t count, const pack_options *options);
+
+/* "proven optimal: the bound is reached": what is known about the total. */
+#define PACK_PROOF_CHARS 80
+void pack_proof_text(const pack_answer *answer, char text[PACK_PROOF_CHARS]);
+
+/* How much of an id is shown in a message. */
+#define ID_CHARS 60
+
+/* The library's detail and the file that it is about. */
+static int fail_about(const char *path, bp_status status)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%.400s: %s", path, bp_error_detail());
+    return cli_fail_status(bp_error_record(status, text));
+}
+
+static size_t item_count(const pack_answer *a)
+{
+    return bp_packing_get_info(bp_packing_file_packing(a->file))->item_count;
+}
+
+static int check_capacity(const pack_answer *a, uint64_t capacity)
+{
+    const bp_packing *packing = bp_packing_file_packing(a->file);
+    for (size_t i = 0; capacity > 0 && i < item_count(a); i++) {
+        if (bp_packing_get_info(packing)->sizes[i] > capacity)
+            return cli_fail(EXIT_BAD_INPUT, "%.400s: --capacity %llu is less than item \"%.*s\" takes, %llu", a->path,
+                            (unsigned long long)capacity, ID_CHARS, bp_packing_file_id(a->file, i),
+                            (unsigned long long)bp_packing_get_info(packing)->sizes[i]);
+    }
+    return EXIT_GO_ON;
+}
+
+int pack_answer_init(const char *path, const pack_options *options, pack_answer *answer)
+{
+    bool is_input = strcmp(path, "-") == 0;
+    *answer = (pack_answer){.path = is_input ? "stdin" : path, .result = {.size = sizeof answer->result}};
+    bp_status status = bp_packing_file_read(is_input ? "/dev/stdin" : path, &answer->file);
+    if (status != BP_OK)
+        return cli_fail_status(status);
+    if (options->check && bp_packing_file_offsets(answer->file) == NULL)
+        return cli_fail(EXIT_BAD_INPUT, "%.400s: no column \"offset\" to check; `bucketpool pack FILE -o CSV` adds one",
+                        path);
+    return check_capacity(answer, options->capacity);
+}
+
+void pack_answer_finish(pack_answer *answer)
+{
+    bp_packing_file_destroy(&answer->file);
+    free(answer->offsets);
+    free(answer->witness);
+    *answer = (pack_answer){0};
+}
+
+static int find_bound(pack_answer *a)
+{
+    uint64_t bound;
+    bp_status status = bp_packing_bound(bp_packing_file_packing(a->file), a->witness, &a->witness_count, &bound);
+    if (status != BP_OK)
+        return fail_about(a->path, status);
+    a->result.bound = bound;
+    return EXIT_GO_ON;
+}
+
+/* ---- packing ------------------------------------------------------------------------------------------------------------ */
+
+/* What was found is checked before anybody sees it. */
+static int verify(const pack_answer *a, uint64_t capacity)
+{
+    uint64_t most = capacity > 0 && capacity < a->result.bytes ? capacity : a->result.bytes;
+    bp_status status = bp_packing_check(bp_packing_file_packing(a->file), a->offsets, most);
+    if (status == BP_ERR_MISMATCH)
+        return cli_fail(EXIT_NEGATIVE,
+                        "%.400s: the placement that was found does not hold, a mistake of bucketpool: %s", a->path,
+                        bp_error_detail());
+    return status == BP_OK ? EXIT_GO_ON : fail_about(a->path, status);
+}
+
+static int pack(pack_answer *a, const pack_options *options)
+{
+    bp_pack_config config;
+    bp_status status = bp_pack_config_init(&config, sizeof config);
+    config.capacity = options->capacity;
+    config.work = options->work;
+    if (status == BP_OK)
+        status = bp_pack(bp_packing_file_packing(a->file), &config, a->offsets, &a->result);
+    if (status != BP_OK)
+        return fail_about(a->path, status);
+    return pack_answer_is_placed(a) ? verify(a, options->capacity) : EXIT_GO_ON;
+}
+
+/* ---- checking ----------------------------------------------------------------------------------------------------------- */
+
+static void describe_fault(pack_answer *a, const bp_packing_fault *fault, uint64_t most)
+{
+    const bp_packing *packing = bp_packing_file_packing(a->file);
+    const char *one = bp_packing_file_id(a->file, fault->item), *other = bp_packing_file_id(a->file, fault->other);
+    unsigned long long size = bp_packing_get_info(packing)->sizes[fault->item], at = a->offsets[fault->item];
+    if (fault->item == fault->other)
+        snprintf(a->fault, sizeof a->fault, "item \"%.*s\" takes %llu at %llu and ends behind the capacity of %llu",
+                 ID_CHARS, one, size, at, (unsigned long long)most);
+    else
+        snprintf(a->fault, sizeof a->fault,
+                 "items \"%.*s\" (%llu at %llu) and \"%.*s\" (%llu at %llu) share bytes and are live at the same time",
+                 ID_CHARS, one, size, at, ID_CHARS, other,
+                 (unsigned long long)bp_packing_get_info(packing)->sizes[fault->other],
+                 (unsigned long long)a->offsets[fault->other]);
+}
+
+static int check_offsets(pack_answer *a, uint64_t capacity)
+{
+    const bp_packing *packing = bp_packing_file_packing(a->file);
+    bp_packing_fault fault = {.size = sizeof fault};
+    uint64_t total = 0;
+    memcpy(a->offsets, bp_packing_file_offsets(a->file), item_count(a) * sizeof *a->offsets);
+    for (size_t i = 0; i < item_count(a); i++) {
+        uint64_t size = bp_packing_get_info(packing)->sizes[i], end = a->offsets[i] + size; /* fits, or was not read */
+        total = size > 0 && end > total ? end : total;
+    }
+    uint64_t most = capacity > 0 ? capacity : total;
+    bp_status status = bp_packing_find_fault(packing, a->offsets, most, &fault);
+    if (status != BP_OK)
+        return fail_about(a->path, status);
+    if (fault.found)
+        describe_fault(a, &fault, most);
+    a->result.outcome = BP_PACK_PLACED;
+    a->result.bytes = total;
+    a->result.proven = a->result.bound;
+    a->result.optimal = !fault.found && total == a->result.bound;
+    return EXIT_GO_ON;
+}
+
+/* ---- both --------------------------------------------------------------------------------------------------------------- */
+
+int pack_answer_find(pack_answer *answer, const pack_options *options)
+{
+    answer->offsets = calloc(item_count(answer), sizeof *answer->offsets);
+    answer->witness = calloc(item_count(answer), sizeof *answer->witness);
+    if (answer->offsets == NULL || answer->witness == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    progress p;
+    char what[160];
+    snprintf(what, sizeof what, "%s: %s %zu items", answer->path, options->check ? "checks" : "packs",
+             item_count(answer));
+    progress_watch(&p, what);
+    int code = find_bound(answer);
+    if (code == EXIT_GO_ON)
+        code = options->check ? check_offsets(answer, options->capacity) : pack(answer, options);
+    progress_unwatch(&p);
+    return code;
+}
+
+bool pack_answer_is_placed(const pack_answer *answer)
+{
+    return answer->result.outcome == BP_PACK_PLACED && *answer->fault == '\0';
+}
+
+bool pack_answer_has_total(const pack_answer *answer)
+{
+    return answer->result.outcome == BP_PACK_PLACED || answer->result.bytes > 0;
+}
+
+void pack_answer_reason(const pack_answer *answer, const pack_options *options, char reason[PACK_REASON_CHARS])
+{
+    const bp_pack_result *r = &answer->result;
+    unsigned long long capacity = options->capacity, bound = r->bound, proven = r->proven, bytes = r->bytes;
+    *reason = '\0';
+    if (*answer->fault != '\0')
+        snprintf(reason, PACK_REASON_CHARS, "%s", answer->fault);
+    else if (r->outcome == BP_PACK_INFEASIBLE && r->bound > options->capacity)
+        snprintf(reason, PACK_REASON_CHARS,
+                 "infeasible, proven: %zu items that are live at the same time take %llu, the capacity is %llu",
+                 answer->witness_count, bound, capacity);
+    else if (r->outcome == BP_PACK_INFEASIBLE)
+        snprintf(reason, PACK_REASON_CHARS,
+                 "infeasible, proven: no placement takes less than %llu, the capacity is %llu", proven, capacity);
+    else if (r->outcome == BP_PACK_NOT_FOUND)
+        snprintf(reason, PACK_REASON_CHARS,
+                 "not found within the work budget of %llu steps: the best placement takes %llu, the capacity is %llu",
+                 (unsigned long long)(options->work > 0 ? options->work : r->work), bytes, capacity);
+}
+
+double pack_answer_gap(const pack_answer *answer)
+{
+    const bp_pack_result *r = &answer->result;
+    if (r->bytes <= r->bound)
+        return 0;
+    return 100 * (double)(r->bytes - r->bound) / (double)(r->bound > 0 ? r->bound : 1);
+}
+
+#define GAP_CHARS 32
+
+static const char *gap_text(const pack_answer *a, char text[GAP_CHARS])
+{
+    double gap = pack_answer_gap(a);
+    if (gap > 0 && gap < 0.01)
+        snprintf(text, GAP_CHARS, "< 0.01 %%");
+    else
+        snprintf(text, GAP_CHARS, "%.*f %%", gap > 0 ? 2 : 0, gap);
+    return text;
+}
+
+void pack_proof_text(const pack_answer *answer, char text[PACK_PROOF_CHARS])
+{
+    const bp_pack_result *r = &answer->result;
+    if (*answer->fault != '\0')
+        snprintf(text, PACK_PROOF_CHARS, "none: the offsets do not hold");
+    else if (r->outcome == BP_PACK_PLACED && r->optimal)
+        snprintf(text, PACK_PROOF_CHARS, "proven optimal: the %s",
+                 r->bytes == r->bound ? "bound is reached" : "search is exhausted");
+    else if (r->outcome == BP_PACK_INFEASIBLE)
+        snprintf(text, PACK_PROOF_CHARS, "no placement takes less than %llu", (unsigned long long)r->proven);
+    else
+        snprintf(text, PACK_PROOF_CHARS, "not proven: no placement takes less than %llu",
+                 (unsigned long long)r->proven);
+}
+
+static const char *plural(size_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
+/* ---- lines ------------------------------------------------------------------------------------------------------------------ */
+
+__attribute__((format(printf, 2, 3))) static void print_line(const char *label, const char *format, ...)
+{
+    va_list args;
+    printf("%-10s", label);
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    putchar('\n');
+}
+
+static void print_amount(const char *label, uint64_t amount, const char *more)
+{
+    print_line(label, "%llu (%s)%s", (unsigned long long)amount, cli_bytes(amount), more);
+}
+
+static void print_heading(const pack_answer *a, const pack_options *options)
+{
+    bool color = cli_wants_color(options->color);
+    const bp_packing *packing = bp_packing_file_packing(a->file);
+    size_t items = bp_packing_get_info(packing)->item_count, intervals = bp_packing_get_info(packing)->interval_count;
+    printf("%s%s%s: %zu item%s, live in %zu interval%s\n\n", color ? "\033[1m" : "", a->path, color ? "\033[0m" : "",
+           items, plural(items), intervals, plural(intervals));
+}
+
+/* "" when nothing was placed. */
+static const char *method_text(const pack_answer *a)
+{
+    return a->result.method != NULL ? a->result.method : "";
+}
+
+static const char *capacity_text(const pack_answer *a)
+{
+    return a->result.outcome == BP_PACK_INFEASIBLE  ? ": infeasible, proven"
+           : a->result.outcome == BP_PACK_NOT_FOUND ? ": not found within the work budget"
+           : pack_answer_is_placed(a)               ? ": fits"
+                                                    : "";
+}
+
+static void print_proof(const pack_answer *a, const pack_options *options)
+{
+    char proof[PACK_PROOF_CHARS];
+    pack_proof_text(a, proof);
+    print_line("proof", "%s", proof);
+    if (options->check)
+        print_line("offsets", "%s", pack_answer_is_placed(a) ? "hold" : "do not hold");
+    else
+        print_line("method", "%s%s%s steps of work", method_text(a), *method_text(a) != '\0' ? ", " : "",
+                   cli_count(a->result.work));
+}
+
+int pack_report_lines(const pack_answer *answer, const pack_options *options)
+{
+    const bp_pack_result *r = &answer->result;
+    char more[64], gap[GAP_CHARS];
+    print_heading(answer, options);
+    if (pack_answer_has_total(answer))
+        print_amount(r->outcome == BP_PACK_PLACED ? "total" : "best", r->bytes, "");
+    snprintf(more, sizeof more, ", %zu item%s live at the same time", answer->witness_count,
+             plural(answer->witness_count));
+    print_amount("bound", r->bound, more);
+    if (pack_answer_has_total(answer))
+        print_line("gap", "%s", gap_text(answer, gap));
+    if (options->capacity > 0)
+        print_amount("capacity", options->capacity, capacity_text(answer));
+    print_proof(answer, options);
+    return EXIT_GO_ON;
+}
+
+/* ---- a table ---------------------------------------------------------------------------------------------------------------- */
+
+static const char *verdict_text(const pack_answer *a)
+{
+    const bp_pack_result *r = &a->result;
+    if (*a->fault != '\0')
+        return "does not hold";
+    if (r->outcome != BP_PACK_PLACED)
+        return r->outcome == BP_PACK_INFEASIBLE ? "infeasible" : "not found";
+    return !r->optimal ? "no" : r->bytes == r->bound ? "bound reached" : "search exhausted";
+}
+
+static void add_answer(sheet *s, const pack_answer *a, bool with_method)
+{
+    char items[24], total[24], bound[24], gap[GAP_CHARS];
+    snprintf(items, sizeof items, "%zu", bp_packing_get_info(bp_packing_file_packing(a->file))->item_count);
+    snprintf(total, sizeof total, "%llu", (unsigned long long)a->result.bytes);
+    snprintf(bound, sizeof bound, "%llu", (unsigned long long)a->result.bound);
+    sheet_add_line(s);
+    bool has_total = pack_answer_has_total(a);
+    const char *const cells[] = {
+        a->path,         items,         has_total ? total : "-", bound, has_total ? gap_text(a, gap) : "-",
+        verdict_text(a), method_text(a)};
+    for (size_t i = 0; i < (with_method ? 7 : 6); i++)
+        sheet_set_cell(s, i, cells[i]);
+    if (!pack_answer_is_placed(a))
+        sheet_color_line(s, "red");
+    else if (a->result.optimal)
+        sheet_color_line(s, "green");
+}
+
+int pack_report_table(const pack_answer *answers, size_t count, const pack_options *options)
+{
+    static const char *const titles[] = {"FILE", "ITEMS", "TOTAL", "BOUND", "GAP", "PROVEN", "METHOD"};
+    sheet s = sheet_new(cli_wants_color(options->color));
+    size_t proven = 0;
+    for (size_t i = 0; i < (options->check ? 6 : 7); i++)
+        sheet_add_column(&s, titles[i], i >= 1 && i <= 4);
+    for (size_t i = 0; i < count; i++) {
+        add_answer(&s, &answers[i], !options->check);
+        proven += pack_answer_is_placed(&answers[i]) && answers[i].result.optimal;
+    }
+    int code = sheet_finish(&s);
+    if (code == EXIT_GO_ON)
+        printf("\n%zu of %zu proven optimal\n", proven, count);
+    return code;
+}
+
+/* ---- JSON ----------------------------------------------------------------------------------------------------------------------- */
+
+static const char *outcome_text(const pack_answer *a, const pack_options *options)
+{
+    if (options->check)
+        return *a->fault == '\0' ? "holds" : "does_not_hold";
+    return a->result.outcome == BP_PACK_PLACED       ? "placed"
+           : a->result.outcome == BP_PACK_INFEASIBLE ? "infeasible"
+                                                     : "not_found";
+}
+
+static void print_answer(bp_json_writer *d, const pack_answer *a, const pack_options *options)
+{
+    const bp_pack_result *r = &a->result;
+    char reason[PACK_REASON_CHARS];
+    pack_answer_reason(a, options, reason);
+    size_t items = bp_packing_get_info(bp_packing_file_packing(a->file))->item_count;
+    bp_json_add_object(d, NULL);
+    bp_json_add_text(d, "file", a->path);
+    bp_json_add_number(d, "items", items);
+    bp_json_add_text(d, "outcome", outcome_text(a, options));
+    bp_json_add_text(d, "reason", *reason != '\0' ? reason : NULL);
+    if (pack_answer_has_total(a)) {
+        bp_json_add_number(d, "total", r->bytes);
+        bp_json_add_real(d, "gap_percent", pack_answer_gap(a));
+    } else {
+        bp_json_add_null(d, "total");
+        bp_json_add_null(d, "gap_percent");
+    }
+    bp_json_add_number(d, "bound", r->bound);
+    bp_json_add_number(d, "proven", r->proven);
+    bp_json_add_flag(d, "optimal", r->optimal);
+    bp_json_add_text(d, "method", r->method);
+    bp_json_add_number(d, "work", r->work);
+    bp_json_add_row(d, "witness");
+    for (size_t i = 0; i < a->witness_count; i++)
+        bp_json_add_text(d, NULL, bp_packing_file_id(a->file, a->witness[i]));
+    bp_json_end(d);
+    if (r->outcome == BP_PACK_PLACED) {
+        bp_json_add_row(d, "offsets");
+        for (size_t i = 0; i < items; i++)
+            bp_json_add_number(d, NULL, a->offsets[i]);
+        bp_json_end(d);
+    } else {
+        bp_json_add_null(d, "offsets");
+    }
+    bp_json_end(d);
+}
+
+int pack_report_json(const pack_answer *answers, size_t count, const pack_options *options)
+{
+    bp_json_writer d = {0};
+    bp_json_add_object(&d, NULL);
+    bp_json_add_text(&d, "format", "bucketpool.pack/1");
+    if (options->capacity > 0)
+        bp_json_add_number(&d, "capacity", options->capacity);
+    else
+        bp_json_add_null(&d, "capacity");
+    bp_json_add_list(&d, "files");
+    for (size_t i = 0; i < count; i++)
+        print_answer(&d, &answers[i], options);
+    bp_json_end(&d);
+    bp_json_end(&d);
+    return cli_print_json(&d);
+}
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 

@@ -1,12 +1,17 @@
-/* The canvas of all pictures: text, sizes and colours, and files that are an SVG, a PNG or a PDF. */
+/* What all pictures are drawn with: text, colours and files, kinds of buckets, panels and axes. */
 #ifndef TOOLS_PICTURES_CANVAS_H
 #define TOOLS_PICTURES_CANVAS_H
+
+#include <bucketpool/bucketpool.h>
 
 #include <cairo.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "pictures/pictures.h"
 #include "shared/outputs.h"
+
+/* The canvas of all pictures: text, sizes and colours, and files that are an SVG, a PNG or a PDF. */
 
 /* ---- text and colours -------------------------------------------------------------------------------------------- */
 
@@ -49,5 +54,121 @@ typedef struct picture_page {
 
 /* In the format of the ending of the output's path. NULL, or an error text that lives until this thread's next call. */
 const char *picture_write(const picture_page *page, const output *to);
+
+/* What a picture of plans shows, in steps and bytes. Nothing here knows how it is drawn. */
+
+/* ---- kinds of buckets -------------------------------------------------------------------------------------------- */
+
+/* Kinds of buckets that are told apart: each is a colour. A kind is a bucket's name without a number at its end. */
+enum { PICTURE_DENSE, PICTURE_EXPERTS, PICTURE_FIRST_HASHED, PICTURE_OTHER = 7, PICTURE_KINDS };
+#define PICTURE_KIND_CHARS 40
+
+typedef char picture_kinds[PICTURE_KINDS][PICTURE_KIND_CHARS]; /* "": not in the picture */
+
+/* The kind of a bucket, named in `kinds` from now on. `role`: of a bucket beside those of another role, else "". */
+uint8_t picture_kind_of(const bp_bucket *bucket, const char *role, picture_kinds kinds);
+
+/* ---- layout ------------------------------------------------------------------------------------------------------ */
+
+/* A request while it is live: `bytes` from `offset` in steps [begin, end). */
+typedef struct picture_rect {
+    uint64_t offset, bytes;
+    uint32_t begin, end;
+    uint32_t unit;
+    uint8_t kind;
+} picture_rect;
+
+/* One role of one plan, or all roles that share its slab. */
+typedef struct picture_panel {
+    const bp_plan_info *plan;
+    bp_plan_role role;   /* of a plan that was read from a file: only role, bytes and bound, worked out here */
+    bool is_worked_out;  /* of such a plan */
+    bool drawn_before;   /* a slab of several roles, in the row of the first of them */
+    uint64_t slab_bytes; /* of what has an address */
+    uint64_t live_bytes; /* the largest sum of what has none */
+    uint64_t *live;      /* what has none, [kind * (steps + 1) + step]; nothing is live at the last one */
+    picture_rect *rects; /* what has one */
+    size_t rect_count;
+    uint64_t *starts; /* where buffers begin in the slab, increasing; empty when the plan has no buffers */
+    size_t start_count;
+    double used; /* mean share of the bytes that is live */
+} picture_panel;
+
+typedef struct picture_layout {
+    picture_panel *panels; /* all plans of the first role, all of the next one, ... */
+    size_t role_count, plan_count;
+    uint32_t roles[BP_ROLE_COUNT];
+    size_t steps;
+    size_t common_chars; /* that all names of units begin with and that need not be repeated */
+    picture_kinds kinds;
+} picture_layout;
+
+/* Whether anything lies outside the slab: allocated on demand. */
+static inline bool picture_is_dynamic(const picture_panel *panel)
+{
+    return panel->live_bytes > 0;
+}
+
+/* One panel of a picture: a role of a plan. */
+
+/* ---- panels ------------------------------------------------------------------------------------------------------ */
+
+/* Room around the plot of a panel. */
+enum { PICTURE_ABOVE = 44, PICTURE_BELOW = 62, PICTURE_LEFT = 52, PICTURE_RIGHT = 84 };
+
+/* Where the plot lies, and how many bytes its height stands for. */
+typedef struct picture_box {
+    double x, y, width, height;
+    double bytes;
+    uint64_t like; /* bytes in whose unit the axis is, 0: in that of `bytes` */
+} picture_box;
+
+extern const uint32_t picture_kind_colours[PICTURE_KINDS];
+#define PICTURE_UNUSED 0xE4E4E4
+
+void picture_panel_draw(cairo_t *cr, const picture_input *input, const picture_layout *layout,
+                        const picture_panel *panel, const picture_box *box);
+
+/* ---- their parts ------------------------------------------------------------------------------------------------- */
+
+/* What the parts of a panel have in common. */
+
+/* A panel and where its plot lies. */
+typedef struct picture_view {
+    cairo_t *cr;
+    const picture_input *input;
+    const picture_layout *layout;
+    const picture_panel *panel;
+    const picture_box *box;
+} picture_view;
+
+static inline double picture_x(const picture_view *v, size_t step)
+{
+    return v->box->x + v->box->width * (double)step / (double)v->layout->steps;
+}
+
+static inline double picture_y(const picture_view *v, double bytes)
+{
+    return v->box->y + v->box->height * (1 - bytes / v->box->bytes);
+}
+
+static inline void picture_line(const picture_view *v, double x1, double y1, double x2, double y2, double width)
+{
+    cairo_set_line_width(v->cr, width);
+    cairo_move_to(v->cr, x1, y1);
+    cairo_line_to(v->cr, x2, y2);
+    cairo_stroke(v->cr);
+}
+
+static inline const char *picture_unit_name(const picture_view *v, size_t unit)
+{
+    return bp_buckets_get_info(v->input->buckets)->units[unit].name + v->layout->common_chars;
+}
+
+/* 1, 2 or 5 times a power of ten, at least `least`. */
+double picture_nice_step(double least);
+/* Axes: bytes on the left, units and phases below. */
+void picture_draw_memory_axis(const picture_view *v);
+void picture_draw_step_axis(const picture_view *v);
 
 #endif

@@ -4,8 +4,7 @@
 #include <string.h>
 
 #include "pictures/canvas.h"
-#include "pictures/panel.h"
-#include "pictures/snapshot.h"
+#include "pictures/pictures.h"
 
 /* Points. */
 enum { MARGIN = 24, WIDTH = 1000, ROW = 46, HEADING = 58, BELOW = 40, LEVELS = 4 };

@@ -1,8 +1,5 @@
 /* Stands in for the pictures where cairo is missing. */
-#include "pictures/packing.h"
-#include "pictures/plans.h"
-#include "pictures/schedule.h"
-#include "pictures/snapshot.h"
+#include "pictures/pictures.h"
 
 static const char no_cairo[] =
     "this build has no cairo; install its development files and configure again to draw pictures";

@@ -1,12 +1,11 @@
 /* The picture of a placement: items by offset and time. */
-#include "pictures/packing.h"
+#include "pictures/pictures.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "pictures/canvas.h"
-#include "pictures/panel.h"
 
 /* Points. A box is drawn at least so wide and high: a sliver should be seen. */
 enum { MARGIN = 24, PLOT_WIDTH = 1000, PLOT_HEIGHT = 460, HEADING = 58, BELOW = 72 };

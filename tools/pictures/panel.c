@@ -1,13 +1,12 @@
 /* A panel as a whole: its heading, plot, axes, brackets and lower bound. */
-#include "pictures/panel.h"
+#include "pictures/canvas.h"
 
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "pictures/layout.h"
-#include "shared/names.h"
+#include "shared/cli.h"
 
 /* ---- kinds of buckets -------------------------------------------------------------------------------------------- */
 

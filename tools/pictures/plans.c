@@ -1,5 +1,5 @@
 /* The picture of memory plans: the place of each request in the slabs, step by step. */
-#include "pictures/plans.h"
+#include "pictures/pictures.h"
 
 #include <cairo.h>
 #include <stdio.h>
@@ -7,9 +7,7 @@
 #include <string.h>
 
 #include "pictures/canvas.h"
-#include "pictures/layout.h"
-#include "pictures/panel.h"
-#include "shared/names.h"
+#include "shared/cli.h"
 
 /* ---- layout ------------------------------------------------------------------------------------------------------ */
 

@@ -1,5 +1,5 @@
 /* The picture of a schedule: the work of each step, and how much is live. */
-#include "pictures/schedule.h"
+#include "pictures/pictures.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "pictures/canvas.h"
-#include "pictures/panel.h"
 #include "schedule/view.h"
 
 typedef enum lane_row { ROW_GATHER, ROW_COMPUTE, ROW_REDUCE, ROW_COUNT } lane_row;

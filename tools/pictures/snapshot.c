@@ -1,5 +1,5 @@
 /* Pictures of recorded steps: live ranges by address and time, and the holders of the peak. */
-#include "pictures/snapshot.h"
+#include "pictures/pictures.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "pictures/canvas.h"
-#include "pictures/panel.h"
 
 /* Points. */
 enum {

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/analysis_parts.h"
-#include "plan/models.h"
 #include "shared/cli.h"
 
 /* ---- options as text --------------------------------------------------------------------------------------------- */

@@ -1,10 +1,15 @@
-/* One model, planned: everything the outputs show. */
+/* Models, planned: from a file and options to buckets, schedule and plans, and what is printed of them. */
 #ifndef TOOLS_PLAN_ANALYSIS_H
 #define TOOLS_PLAN_ANALYSIS_H
 
 #include <bucketpool/bucketpool.h>
 
+#include <stdbool.h>
+
+#include "files/json_writer.h"
 #include "plan/options.h"
+
+/* One model, planned: everything the outputs show. */
 
 /* What one GPU holds beside the pool. */
 typedef struct state_bytes {
@@ -65,5 +70,56 @@ const char *analysis_schedule_text(const analysis *a, const plan_options *option
 
 /* "backward of layers.46", in `text`. */
 const char *analysis_step_text(const analysis *a, uint32_t index, char text[STEP_TEXT_CHARS]);
+
+/* How an analysis comes about, step by step: each is EXIT_GO_ON, or the exit code after a message, where it is not a status. */
+
+/* The file's model as one rank holds it, its rules, buckets and figures. The caller owns the model, also after an
+ * error. */
+int analysis_read(const char *path, const plan_options *options, analysis *a, bp_model **model);
+/* The library's detail, about this file. */
+int analysis_fail(const char *path, bp_status status);
+
+/* Generated or recorded, merged with those of further files. */
+int analysis_make_schedule(const char *path, const plan_options *options, const bp_model *model, analysis *a);
+
+/* Paths of models as they are given at the prompt: a file, a directory, "-", or the name of a bundled model. */
+
+/* Finds the path of `given`: `given` itself if such a file exists or if it has a slash, "/dev/stdin" for "-", else the bundled model of
+ * this name. The caller frees *path. Returns EXIT_GO_ON, or the exit code after a message with the nearest name and the folders. */
+int models_find(const char *given, char **path);
+
+/* Tells whether the reader finds units by names of tensors in this file or directory, so that --units has an effect. */
+bool models_has_tensors(const char *path);
+
+/* Plans as tables for people, on standard output. */
+
+/* The model and how it is bucketed, two lines and an empty one. */
+void table_print_heading(const analysis *a, const plan_options *options);
+
+/* One model: its buffers policy by policy, then the totals, then the budget. Returns EXIT_GO_ON or an exit code. */
+int table_print_model(const analysis *a, const plan_options *options);
+
+/* Several models side by side: a line each. */
+int table_print_models(const analysis *analyses, size_t count, const plan_options *options);
+
+/* ---- totals ------------------------------------------------------------------------------------------------------ */
+
+/* What each policy takes in all, and how that compares with the bound. */
+
+/* In sentences; nothing when the plans add none. */
+
+/* "1.61" */
+const char *table_ratio_text(uint64_t bytes, uint64_t bound, char text[16]);
+
+/* The JSON report, bucketpool.report/1: docs/formats.md describes every member. */
+
+/* The member "options": every option that plans depend on, as chosen. */
+void report_options(bp_json_writer *d, const analysis *a, const plan_options *options);
+
+/* A list of the names of the roles in a BP_ROLE_BIT mask. */
+void report_roles(bp_json_writer *d, const char *key, uint32_t mask);
+
+/* Prints the report of all models to standard output. Returns EXIT_GO_ON or the exit code after a message. */
+int report_print(const analysis *analyses, size_t count, const plan_options *options);
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/analysis_parts.h"
+#include "plan/analysis.h"
 #include "shared/cli.h"
 
 /* ---- one schedule -------------------------------------------------------------------------------------------------------- */

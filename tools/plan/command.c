@@ -5,9 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "pictures/plans.h"
-#include "plan/report.h"
-#include "plan/tables.h"
+#include "pictures/pictures.h"
+#include "plan/analysis.h"
 #include "shared/cli.h"
 #include "shared/outputs.h"
 

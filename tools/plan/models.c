@@ -1,5 +1,5 @@
 /* Finds a model by its path, or by the name of a bundled one. */
-#include "plan/models.h"
+#include "plan/analysis.h"
 
 #include <dirent.h>
 #include <errno.h>

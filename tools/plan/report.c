@@ -1,7 +1,321 @@
-/* Writes bucketpool.report/1. */
-#include "plan/report.h"
+/* Plans as tables for people, and as the document bucketpool.report/1: docs/formats.md describes every member. */
+#include "plan/analysis.h"
+
+#include <stdio.h>
+#include <string.h>
 
 #include "shared/cli.h"
+#include "shared/sheet.h"
+
+/* ---- totals ------------------------------------------------------------------------------------------------------ */
+
+/* The columns: one for each role, and one for the roles that share a slab, where a plan is joint. */
+typedef struct columns {
+    uint32_t roles[BP_ROLE_COUNT];
+    size_t role_count;
+    uint32_t joint; /* roles that share a slab, 0: none do */
+} columns;
+
+const char *table_ratio_text(uint64_t bytes, uint64_t bound, char text[16])
+{
+    snprintf(text, 16, "%.2f", bound > 0 ? (double)bytes / (double)bound : 1.0);
+    return text;
+}
+
+static bool is_joint(const bp_plan_role *role)
+{
+    return (role->roles & (role->roles - 1)) != 0;
+}
+
+static columns find_columns(const analysis *a)
+{
+    columns c = {.role_count = 0};
+    uint32_t used = 0;
+    for (size_t p = 0; p < a->plan_count; p++) {
+        const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
+        for (size_t i = 0; i < plan->role_count; i++) {
+            const bp_plan_role *role = &plan->roles[i];
+            c.joint |= is_joint(role) ? role->roles : 0;
+            used |= is_joint(role) ? 0 : role->roles;
+        }
+    }
+    for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
+        if (used & BP_ROLE_BIT(role))
+            c.roles[c.role_count++] = role;
+    }
+    return c;
+}
+
+static void add_columns(sheet *s, const columns *c, bool budget)
+{
+    sheet_add_column(s, "POLICY", false);
+    for (size_t i = 0; i < c->role_count; i++)
+        sheet_add_column(s, bp_role_name((bp_role)c->roles[i]), true);
+    if (c->joint != 0)
+        sheet_add_column(s, "joint", true);
+    static const char *const titles[] = {"TOTAL", "x BOUND", "PROVEN", "ADDRESSES", "WITH STATE", "FITS"};
+    for (size_t i = 0; i < (budget ? 6 : 4); i++)
+        sheet_add_column(s, titles[i], i < 2 || i == 4);
+}
+
+/* What the plan takes, or could take at least, for a column's roles; "" where it has no entry of its own for them. */
+static const char *bytes_text(const bp_plan_info *plan, uint32_t roles, bool bound)
+{
+    for (size_t i = 0; i < plan->role_count; i++) {
+        if (plan->roles[i].roles == roles)
+            return cli_bytes(bound ? plan->roles[i].lower_bound_bytes : plan->roles[i].bytes);
+    }
+    return "";
+}
+
+/* Returns the column after those of the roles. */
+static size_t set_roles(sheet *s, const columns *c, const bp_plan_info *plan, bool bound)
+{
+    size_t column = 1;
+    for (size_t i = 0; i < c->role_count; i++)
+        sheet_set_cell(s, column++, bytes_text(plan, BP_ROLE_BIT(c->roles[i]), bound));
+    if (c->joint != 0)
+        sheet_set_cell(s, column++, bytes_text(plan, c->joint, bound));
+    return column;
+}
+
+static const char *addresses_text(const bp_plan_info *s)
+{
+    return !s->feasible ? "infeasible" : s->stable ? "one each" : "change";
+}
+
+/* Whether fewer bytes are known to be impossible. That more are needed than it takes is not said of a policy that does not look. */
+static const char *proven_text(const bp_plan_info *s)
+{
+    return !s->feasible ? "-" : s->optimal ? "optimal" : s->policy == BP_POLICY_SCHEDULED ? "not proven" : "";
+}
+
+static void add_policy(sheet *s, const columns *c, const analysis *a, const plan_options *o, const bp_plan *of)
+{
+    const bp_plan_info *plan = bp_plan_get_info(of);
+    char ratio[16];
+    sheet_add_line(s);
+    sheet_set_cell(s, 0, bp_policy_name(plan->policy));
+    size_t column = set_roles(s, c, plan, false);
+    sheet_set_cell(s, column++, cli_bytes(plan->bytes));
+    sheet_set_cell(s, column++, plan->feasible ? table_ratio_text(plan->bytes, plan->lower_bound_bytes, ratio) : "-");
+    sheet_set_cell(s, column++, proven_text(plan));
+    sheet_set_cell(s, column++, addresses_text(plan));
+    if (!plan->feasible)
+        sheet_color_line(s, "red");
+    else if (plan->stable && plan->optimal)
+        sheet_color_line(s, "green");
+    if (o->budget > 0) {
+        uint64_t needed = analysis_needed(a, of);
+        sheet_set_cell(s, column++, cli_bytes(needed));
+        sheet_set_cell(s, column++, needed <= o->budget ? "yes" : "no");
+    }
+}
+
+/* What no plan can beat: with a slab for each role, or jointly. */
+static void add_bound(sheet *s, const columns *c, const bp_plan_info *plan, const char *name)
+{
+    sheet_add_line(s);
+    sheet_set_cell(s, 0, name);
+    size_t column = set_roles(s, c, plan, true);
+    sheet_set_cell(s, column++, cli_bytes(plan->lower_bound_bytes));
+    sheet_set_cell(s, column, "1.00");
+}
+
+static bool has_joint(const bp_plan_info *plan)
+{
+    bool any = false;
+    for (size_t i = 0; i < plan->role_count; i++)
+        any = any || is_joint(&plan->roles[i]);
+    return any;
+}
+
+/* A line a policy, then the bound. Returns EXIT_GO_ON or an exit code. */
+static int table_print_totals(const analysis *a, const plan_options *options, bool color)
+{
+    sheet s = sheet_new(color);
+    columns c = find_columns(a);
+    const bp_plan_info *apart = NULL, *joint = NULL;
+    add_columns(&s, &c, options->budget > 0);
+    for (size_t p = 0; p < a->plan_count; p++) {
+        const bp_plan_info *plan = bp_plan_get_info(a->plans[p]), **kind = has_joint(plan) ? &joint : &apart;
+        *kind = *kind != NULL ? *kind : plan;
+        add_policy(&s, &c, a, options, a->plans[p]);
+    }
+    if (apart != NULL)
+        add_bound(&s, &c, apart, "lower bound");
+    if (joint != NULL)
+        add_bound(&s, &c, joint, "joint bound");
+    return sheet_finish(&s);
+}
+
+/* ---- one model ------------------------------------------------------------------------------------------------------ */
+
+void table_print_heading(const analysis *a, const plan_options *o)
+{
+    bool color = cli_wants_color(o->color);
+    printf("%s%s%s: %s parameters", color ? "\033[1m" : "", a->name, color ? "\033[0m" : "", cli_count(a->parameters));
+    if (a->prediction_parameters > 0)
+        printf(" (and %s in prediction layers)", cli_count(a->prediction_parameters));
+    printf(" in %zu unit%s and %s outside\n", a->units, a->units == 1 ? "" : "s", cli_bytes(a->state.outside));
+    if (a->notes[0] != '\0')
+        printf("%s\n", a->notes);
+    char schedule[SCHEDULE_TEXT_CHARS];
+    printf("dp %u, ep %u, tp %u, %s; %s buckets, %s padding, %s layout\n\n", o->dp, o->ep, o->tp,
+           analysis_schedule_text(a, o, schedule), options_bucketing_name(a->bucketing),
+           options_padding_name(a->padding), options_layout_name(a->layout));
+}
+
+/* A class of shared buffers, a line. */
+static void add_buffer(sheet *s, const char *policy, const char *role, const bp_plan_info *plan,
+                       const bp_plan_buffer *b)
+{
+    char rank[16], copies[16], set_by[256];
+    snprintf(rank, sizeof rank, "%u", b->rank);
+    snprintf(copies, sizeof copies, "%u", b->copies);
+    const bp_plan_request *largest = &plan->requests[b->set_by];
+    snprintf(set_by, sizeof set_by, "%.160s/%.80s", largest->unit, cli_bucket(largest->bucket, largest->ordinal));
+    sheet_add_line(s);
+    const char *const cells[] = {
+        policy, role, bp_dtype_name(b->dtype), rank, copies, cli_bytes(b->bytes), cli_bytes(b->bytes * b->copies),
+        set_by};
+    for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)
+        sheet_set_cell(s, i, cells[i]);
+}
+
+static void add_sum(sheet *s, const char *policy, const char *role, uint64_t bytes, const char *what)
+{
+    sheet_add_line(s);
+    const char *const cells[] = {policy, role, "", "", "", "", cli_bytes(bytes), what};
+    for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)
+        sheet_set_cell(s, i, cells[i]);
+}
+
+static void add_role(sheet *s, const bp_plan_info *plan, const bp_plan_role *role)
+{
+    char text[ROLES_TEXT_CHARS];
+    const char *policy = bp_policy_name(plan->policy), *name = names_roles(role->roles, text);
+    size_t persistent = 0;
+    for (size_t i = 0; i < role->buffer_count; i++) {
+        persistent += role->buffers[i].kind == BP_BUFFER_PERSISTENT;
+        if (role->buffers[i].kind == BP_BUFFER_POOLED)
+            add_buffer(s, policy, name, plan, &role->buffers[i]);
+    }
+    if (role->buffer_count == 0 && role->pool_bytes > 0)
+        add_sum(s, policy, name, role->pool_bytes, "one offset for each bucket");
+    char what[96];
+    snprintf(what, sizeof what, "%zu buckets that keep memory of their own", persistent);
+    if (persistent > 0)
+        add_sum(s, policy, name, role->persistent_bytes, what);
+    snprintf(what, sizeof what, "allocated on demand, at most, in step %u", role->lower_bound_step);
+    if (role->dynamic_bytes > 0)
+        add_sum(s, policy, name, role->dynamic_bytes,
+                role->dynamic_bytes == role->lower_bound_bytes ? what : "allocated on demand, at most");
+}
+
+static int print_buffers(const analysis *a, bool color)
+{
+    sheet s = sheet_new(color);
+    static const char *const titles[] = {"POLICY", "ROLE", "DTYPE", "RANK", "COPIES", "EACH", "TOTAL", "SET BY"};
+    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
+        sheet_add_column(&s, titles[i], i >= 3 && i <= 6);
+    for (size_t p = 0; p < a->plan_count; p++) {
+        const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
+        for (size_t i = 0; i < plan->role_count; i++)
+            add_role(&s, plan, &plan->roles[i]);
+    }
+    return sheet_finish(&s);
+}
+
+static void print_budget(const analysis *a, const plan_options *o)
+{
+    const state_bytes *s = &a->state;
+    printf(
+        "State of one GPU beside the pool: %s = outside parameters %s, parameter shards %s, gradient shards (%s) %s, "
+        "optimizer (%u x %s) %s.\n",
+        cli_bytes(s->total), cli_bytes(s->outside), cli_bytes(s->param_shards),
+        bp_dtype_name(analysis_trained_dtype(o->main_grad_dtype)), cli_bytes(s->grad_shards), o->optimizer_tensors,
+        bp_dtype_name(analysis_trained_dtype(o->optimizer_dtype)), cli_bytes(s->optimizer));
+    for (size_t p = 0; p < a->plan_count; p++) {
+        uint64_t needed = analysis_needed(a, a->plans[p]);
+        bool fits = needed <= o->budget;
+        printf("%s: %s %s of %s (%s), %s %s activations and everything else.\n",
+               bp_policy_name(bp_plan_get_info(a->plans[p])->policy),
+               fits ? "fits" : "does not fit:", cli_bytes(needed), cli_bytes(o->budget), o->budget_name,
+               fits ? cli_bytes(o->budget - needed) : cli_bytes(needed - o->budget),
+               fits ? "are left for" : "too much before");
+    }
+    putchar('\n');
+}
+
+int table_print_model(const analysis *a, const plan_options *options)
+{
+    bool color = cli_wants_color(options->color);
+    table_print_heading(a, options);
+    int code = print_buffers(a, color);
+    putchar('\n');
+    if (code == EXIT_GO_ON)
+        code = table_print_totals(a, options, color);
+    for (size_t p = 0; p < a->plan_count; p++) {
+        const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
+        if (!plan->feasible)
+            printf("\n%s is infeasible: %s.\n", bp_policy_name(plan->policy), plan->infeasible_because);
+    }
+    if (options->budget > 0) {
+        putchar('\n');
+        print_budget(a, options);
+    }
+    return code;
+}
+
+/* ---- several models --------------------------------------------------------------------------------------------------- */
+
+int table_print_models(const analysis *analyses, size_t count, const plan_options *options)
+{
+    sheet s = sheet_new(cli_wants_color(options->color));
+    sheet_add_column(&s, "MODEL", false);
+    sheet_add_column(&s, "PARAMETERS", true);
+    sheet_add_column(&s, "UNITS", true);
+    sheet_add_column(&s, "OUTSIDE", true);
+    sheet_add_column(&s, "LOWER BOUND", true);
+    for (size_t p = 0; p < options->policy_count; p++) {
+        sheet_add_column(&s, bp_policy_name(options->policies[p]), true);
+        sheet_add_column(&s, "x BOUND", true);
+        if (options->budget > 0)
+            sheet_add_column(&s, "FITS", false);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const analysis *a = &analyses[i];
+        char text[32];
+        size_t column = 0;
+        sheet_add_line(&s);
+        sheet_set_cell(&s, column++, a->name);
+        sheet_set_cell(&s, column++, cli_count(a->parameters));
+        snprintf(text, sizeof text, "%zu", a->units);
+        sheet_set_cell(&s, column++, text);
+        sheet_set_cell(&s, column++, cli_bytes(a->state.outside));
+        for (size_t p = 0; p < a->plan_count; p++) {
+            const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
+            char ratio[16];
+            if (p == 0)
+                sheet_set_cell(&s, column++, cli_bytes(plan->lower_bound_bytes));
+            sheet_set_cell(&s, column++, plan->feasible ? cli_bytes(plan->bytes) : "infeasible");
+            sheet_set_cell(&s, column++,
+                           plan->feasible ? table_ratio_text(plan->bytes, plan->lower_bound_bytes, ratio) : "-");
+            if (options->budget > 0)
+                sheet_set_cell(&s, column++, analysis_needed(a, a->plans[p]) <= options->budget ? "yes" : "no");
+        }
+    }
+    int code = sheet_finish(&s);
+    bool noted = false;
+    for (size_t i = 0; code == EXIT_GO_ON && i < count; i++) {
+        if (analyses[i].notes[0] == '\0')
+            continue;
+        printf("%s%s: %s\n", noted ? "" : "\n", analyses[i].name, analyses[i].notes);
+        noted = true;
+    }
+    return code;
+}
 
 static void dtype(bp_json_writer *d, const char *key, bp_dtype value)
 {

@@ -1,15 +1,84 @@
-/* Drives a schedule through a pool, iteration after iteration, as a training loop would: acquires, fills on one stream, checks on the
- * next, releases right after enqueueing the last check. Nothing waits for the device but a window that keeps the host a few steps
- * ahead of it, so a wait that the pool forgets shows up as wrong bytes. Prints nothing. */
+/* The driver of a run: a schedule as a program, the patterns that fill buckets, and who enqueues them. */
 #ifndef TOOLS_RUN_DRIVER_H
 #define TOOLS_RUN_DRIVER_H
 
 #include <bucketpool/bucketpool.h>
 
 #include <stdbool.h>
+#include <stdint.h>
 
-#include "run/pattern.h"
-#include "run/program.h"
+/* A schedule as a list of things to do in each of its steps, in the order in which a host does them: what a driver walks through. docs/schedules.md says what the roles are; which streams they take is the table in program.c. */
+
+/* The streams of a training step, numbered like the lanes of pool.h. */
+#define STREAM_COUNT 4
+
+/* What happens in one step, in this order. A gathered bucket is checked in every step in which its unit computes, and each bucket
+ * at least once, as late as possible: in the last step before its release. */
+typedef enum program_action {
+    ACTION_GATHER,  /* gathered buckets are acquired and filled, those of units ahead too */
+    ACTION_COMPUTE, /* gathered buckets are checked */
+    ACTION_PRODUCE, /* the others are acquired and filled */
+    ACTION_DRAIN,   /* and checked */
+    ACTION_RELEASE, /* what the next step does not need any more */
+    ACTION_COUNT
+} program_action;
+
+typedef struct program_entry {
+    uint32_t request, interval;
+} program_entry;
+
+/* Requests of one unit that go through the same streams. They are neighbours: one call serves those that begin or end together. */
+typedef struct program_group {
+    uint32_t first, count;        /* requests */
+    int32_t unit;                 /* BP_OUTSIDE: of none */
+    uint8_t acquire, fill, check; /* streams */
+} program_group;
+
+typedef struct program {
+    uint32_t steps, requests;
+    program_group *groups;
+    uint32_t group_count;
+    uint32_t *group_of;                   /* by request */
+    size_t *begins[ACTION_COUNT];         /* by step, and one more: where its entries begin */
+    program_entry *entries[ACTION_COUNT]; /* by step, then request */
+    /* Requests that are live in every step of all iterations (state): acquired once, checked in the last step of each iteration. */
+    program_entry *held;
+    uint32_t held_count;
+    uint64_t fills, checks;     /* of one iteration, without held ones' fills */
+    bool streams[STREAM_COUNT]; /* that are in use */
+} program;
+
+/* Errors: BP_ERR_NO_HOST_MEMORY, BP_ERR_OVERFLOW. Call program_finish either way. */
+bp_status program_init(const bp_buckets *buckets, const bp_schedule *schedule, program *p);
+void program_finish(program *p);
+
+/* The stream that requests of a role are acquired on. */
+int program_acquire_stream(uint32_t role);
+
+/* Bytes that say whose they are: computed from a seed and an offset, never stored. Equal bytes at equal offsets of two seeds are as rare as chance, so that a bucket which somebody else wrote to does not verify. */
+
+/* The seed of what `request` holds in one of its intervals of one iteration; `run` is the seed of the whole run. */
+uint64_t pattern_seed(uint64_t run, uint32_t request, uint64_t iteration, uint32_t interval);
+
+/* The seed of what lies `offset` bytes, a multiple of 8, behind the beginning of a pattern: for memory that is written in pieces. */
+uint64_t pattern_seed_at(uint64_t seed, uint64_t offset);
+
+/* Memory of any alignment and size. */
+void pattern_fill(void *memory, uint64_t bytes, uint64_t seed);
+
+typedef struct pattern_difference {
+    uint64_t offset;
+    uint8_t expected, found;
+} pattern_difference;
+
+/* Whether every byte is as filled; else *difference is the first that is not. */
+bool pattern_check(const void *memory, uint64_t bytes, uint64_t seed, pattern_difference *difference);
+
+/* A number that other bytes, or the same at other places, would as good as never give. Numbers of pieces add up to that of the whole, in
+ * any order. */
+uint64_t pattern_digest(const void *memory, uint64_t bytes, uint64_t seed);
+
+/* Drives a schedule through a pool, iteration after iteration, as a training loop would: acquires, fills on one stream, checks on the next, releases right after enqueueing the last check. Nothing waits for the device but a window that keeps the host a few steps ahead of it, so a wait that the pool forgets shows up as wrong bytes. Prints nothing. */
 
 /* How many steps the host may be ahead of the streams, as runtimes are: enough for every ordering mistake to show, little enough to
  * report progress and to bound what is in flight. */

@@ -1,6 +1,6 @@
 /* What the driver's streams do: they fill buckets with patterns and look whether these are still there. Where the host cannot reach the
  * device's memory, bytes go through page-locked memory, a piece at a time. */
-#include "run/pattern.h"
+#include "run/driver.h"
 
 #include <string.h>
 #include <time.h>

@@ -1,11 +1,10 @@
 /* The options of `run`. */
-#include "run/options.h"
+#include "run/run.h"
 
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/plan.h"
 #include "shared/cli.h"
 
 static const choice devices[] = {{"host", RUN_HOST}, {"null", RUN_NULL}, {"cuda", RUN_CUDA}, {0, 0}};

@@ -1,6 +1,6 @@
 /* The plan of a run: made here or read from a file, and divided by a power of two, so that the same buckets lie at the same places in slabs that
  * fit a machine at hand. */
-#include "run/plan.h"
+#include "run/run.h"
 
 #include <bucketpool/formats.h>
 

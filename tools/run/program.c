@@ -1,5 +1,5 @@
 /* Turns a schedule into the acquires, fills, checks and releases of each step. */
-#include "run/program.h"
+#include "run/driver.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,12 +1,11 @@
 /* The answers of `run`: lines, or bucketpool.run/1. */
-#include "run/report.h"
+#include "run/run.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "plan/report.h"
-#include "plan/tables.h"
+#include "plan/analysis.h"
 #include "shared/cli.h"
 
 static double seconds(uint64_t ns)

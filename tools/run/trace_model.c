@@ -1,5 +1,5 @@
 /* Turns a pool's trace into a model with a recorded schedule. */
-#include "run/trace_model.h"
+#include "run/run.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,16 +1,346 @@
 /* `bucketpool schedule`: one schedule as a table, a document or a picture. */
 #include <errno.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "pictures/schedule.h"
-#include "plan/report.h"
-#include "schedule/table.h"
+#include "pictures/pictures.h"
+#include "plan/analysis.h"
 #include "schedule/view.h"
 #include "shared/cli.h"
 #include "shared/outputs.h"
+#include "shared/sheet.h"
+
+#define EVENTS_TEXT_CHARS 512
+
+/* ---- cells ------------------------------------------------------------------------------------------------------- */
+
+#define MOST_NAMES 3 /* of units that do the same */
+
+/* A unit's events that stand together: the roles of the whole unit, or a part of one role. */
+typedef struct unit_events {
+    const bp_schedule_event *first;
+    uint32_t roles;
+    bool is_part;
+    request_view request; /* the first */
+    size_t next;          /* where the next unit's events begin */
+} unit_events;
+
+__attribute__((format(printf, 2, 3))) static void append(char text[EVENTS_TEXT_CHARS], const char *format, ...)
+{
+    size_t length = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + length, EVENTS_TEXT_CHARS - length, format, arguments);
+    va_end(arguments);
+}
+
+/* From event `at` on, before `end`. */
+static unit_events take_unit(const schedule_view *v, size_t at, size_t end)
+{
+    unit_events u = {.first = &v->events[at], .next = at + 1};
+    schedule_view_request(v, u.first->first_request, &u.request);
+    u.roles = BP_ROLE_BIT(u.request.request.role);
+    u.is_part = schedule_view_is_part(v, u.first);
+    for (; !u.is_part && u.next < end; u.next++) {
+        const bp_schedule_event *event = &v->events[u.next];
+        request_view r;
+        if (event->acquire != u.first->acquire || !schedule_view_request(v, event->first_request, &r) ||
+            r.bucket.unit != u.request.bucket.unit || schedule_view_is_part(v, event))
+            break;
+        u.roles |= BP_ROLE_BIT(r.request.role);
+    }
+    return u;
+}
+
+/* " param+grad", nothing when there is only one role to speak of. */
+static void append_roles(const schedule_view *v, uint32_t roles, char text[EVENTS_TEXT_CHARS])
+{
+    const char *separator = " ";
+    for (uint32_t role = 0; role < BP_ROLE_COUNT && v->role_count > 1; role++) {
+        if (roles & BP_ROLE_BIT(role)) {
+            append(text, "%s%s", separator, bp_role_name((bp_role)role));
+            separator = "+";
+        }
+    }
+}
+
+static void append_name(const schedule_view *v, const unit_events *u, char text[EVENTS_TEXT_CHARS])
+{
+    const char *separator = *text != '\0' ? ", " : "";
+    append(text, "%s%.60s", separator, u->request.unit + v->common_chars);
+    if (!u->is_part)
+        return;
+    append(text, "/%.40s", cli_bucket(u->request.bucket.name, u->request.bucket.ordinal));
+    if (u->first->request_count > 1)
+        append(text, " and %u more", u->first->request_count - 1);
+}
+
+/* Units whose events are in the same roles: their names, or how many they are. */
+static void append_group(const schedule_view *v, size_t at, size_t end, const unit_events *like,
+                         char text[EVENTS_TEXT_CHARS])
+{
+    size_t units = 0;
+    for (size_t i = at; i < end;) {
+        unit_events u = take_unit(v, i, end);
+        units += u.roles == like->roles;
+        i = u.next;
+    }
+    for (size_t i = at; i < end && units <= MOST_NAMES;) {
+        unit_events u = take_unit(v, i, end);
+        if (u.roles == like->roles)
+            append_name(v, &u, text);
+        i = u.next;
+    }
+    if (units > MOST_NAMES)
+        append(text, "%s%zu%s", *text != '\0' ? ", " : "", units, like->is_part ? " parts of units" : " units");
+    append_roles(v, like->roles, text);
+}
+
+/* "layers.3 param, layers.4 grad": the acquires, or the releases, that stand at a step. Units without what all their names begin
+ * with; "52 units state" where they are many. "" when there are none. */
+static const char *schedule_events_text(const schedule_view *v, uint32_t step, bool acquires,
+                                        char text[EVENTS_TEXT_CHARS])
+{
+    size_t at = v->first_event[step], end = v->first_event[step + 1];
+    while (at < end && (v->events[at].acquire == 1) != acquires) /* releases come first */
+        at++;
+    while (end > at && (v->events[end - 1].acquire == 1) != acquires)
+        end--;
+    *text = '\0';
+    uint32_t done[32]; /* sets of roles: there are no more */
+    size_t count = 0;
+    for (size_t i = at; i < end;) {
+        unit_events u = take_unit(v, i, end);
+        bool is_new = true;
+        for (size_t k = 0; k < count; k++)
+            is_new = is_new && done[k] != u.roles;
+        if (is_new) {
+            append_group(v, i, end, &u, text);
+            done[count++] = u.roles;
+        }
+        i = u.next;
+    }
+    return text;
+}
+
+/* "layers.3/dense (param)". */
+static const char *schedule_request_text(const schedule_view *v, uint32_t request, char text[EVENTS_TEXT_CHARS])
+{
+    request_view r;
+    *text = '\0';
+    if (schedule_view_request(v, request, &r))
+        snprintf(text, EVENTS_TEXT_CHARS, "%.160s/%.80s (%s)", r.unit, cli_bucket(r.bucket.name, r.bucket.ordinal),
+                 bp_role_name((bp_role)r.request.role));
+    return text;
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+enum { ALL_UP_TO = 40, MOST_ROWS = 60, BEFORE = 2, AFTER = 2 };
+
+static void show(const schedule_view *v, uint32_t step, bool *shown)
+{
+    uint32_t first = step > BEFORE ? step - BEFORE : 0;
+    for (uint32_t i = first; i < v->steps && i <= step + AFTER; i++)
+        shown[i] = true;
+}
+
+static bp_phase direction_of(const schedule_view *v, uint32_t index)
+{
+    return names_direction(&bp_schedule_get_info(v->analysed->schedule)->steps[index]);
+}
+
+static uint32_t count_rows(const schedule_view *v, const bool *shown)
+{
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < v->steps; i++)
+        rows += shown[i];
+    return rows;
+}
+
+/* Marks them in `shown`, a flag a step: all of a short schedule; of a long one the beginning, the end, the peaks and the first turns
+ * from one direction to the other, each with its neighbours. */
+static void schedule_rows_choose(const schedule_view *v, bool *shown)
+{
+    for (uint32_t i = 0; i < v->steps; i++)
+        shown[i] = v->steps <= ALL_UP_TO;
+    if (v->steps <= ALL_UP_TO)
+        return;
+    show(v, 0, shown);
+    show(v, v->steps - 1, shown);
+    for (size_t i = 0; i < v->role_count; i++)
+        show(v, v->roles[i].peak_step, shown);
+    uint32_t rows = count_rows(v, shown);
+    for (uint32_t i = 1; i < v->steps && rows < MOST_ROWS; i++) {
+        if (direction_of(v, i) == direction_of(v, i - 1))
+            continue;
+        show(v, i, shown);
+        rows = count_rows(v, shown);
+    }
+    for (uint32_t i = 1; i + 1 < v->steps; i++) /* a line that says that one is left out is no shorter */
+        shown[i] = shown[i] || (shown[i - 1] && shown[i + 1]);
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+#define MOST_PAIRS 8 /* that are printed; the document has all */
+
+/* ---- above --------------------------------------------------------------------------------------------------------------- */
+
+static void print_lanes(const schedule_view *v)
+{
+    static const char *const names[] = {"gather", "compute", "reduce", "outer_reduce"};
+    uint32_t used = 0;
+    for (size_t i = 0; i < v->event_count; i++)
+        used |= v->events[i].lane < BP_LANE_COUNT ? 1u << v->events[i].lane : 0;
+    const char *separator = "";
+    for (uint32_t lane = 0; lane < BP_LANE_COUNT; lane++) {
+        if (!(used & 1u << lane))
+            continue;
+        if (lane < sizeof names / sizeof *names)
+            printf("%s%s", separator, names[lane]);
+        else
+            printf("%s%u", separator, lane);
+        separator = ", ";
+    }
+}
+
+static void print_summary(const schedule_view *v)
+{
+    const analysis *a = v->analysed;
+    printf("%u steps of %zu unit%s; acquired and released on the lanes ", v->steps, a->units, a->units == 1 ? "" : "s");
+    print_lanes(v);
+    puts(".\nLive at most:");
+    for (size_t i = 0; i < v->role_count; i++) {
+        char text[STEP_TEXT_CHARS];
+        const live_bytes *live = &v->roles[i];
+        printf("  %s %s in step %u (%s)\n", schedule_view_role_name(live), cli_bytes(live->peak_bytes), live->peak_step,
+               analysis_step_text(a, live->peak_step, text));
+    }
+    putchar('\n');
+}
+
+/* ---- the steps ----------------------------------------------------------------------------------------------------------- */
+
+static const char *unit_name(const schedule_view *v, int32_t unit)
+{
+    return unit >= 0 ? bp_buckets_get_info(v->analysed->buckets)->units[unit].name : "";
+}
+
+static void set_units(sheet *s, size_t column, const schedule_view *v, const bp_step *step)
+{
+    char text[256];
+    snprintf(text, sizeof text, "%.120s%s%.120s", unit_name(v, step->unit), step->forward_unit >= 0 ? " | " : "",
+             unit_name(v, step->forward_unit) + (step->forward_unit >= 0 ? v->common_chars : 0));
+    sheet_set_cell(s, column, text);
+}
+
+/* "param, grad" where they are most. */
+static void set_peaks(sheet *s, size_t column, const schedule_view *v, uint32_t step)
+{
+    char text[128] = "";
+    size_t length = 0;
+    for (size_t i = 0; i < v->role_count; i++) {
+        if (v->roles[i].peak_step == step && v->roles[i].peak_bytes > 0)
+            length += (size_t)snprintf(text + length, sizeof text - length, "%s%s", length > 0 ? ", " : "",
+                                       schedule_view_role_name(&v->roles[i]));
+    }
+    sheet_set_cell(s, column, text);
+    if (length > 0)
+        sheet_color_line(s, "yellow");
+}
+
+/* A step of a recording is the event itself, an acquire or a release. */
+static bool is_recorded(const schedule_view *v)
+{
+    return v->analysed->recorded == v->analysed->models;
+}
+
+static void add_step(sheet *s, const schedule_view *v, uint32_t index)
+{
+    char text[EVENTS_TEXT_CHARS];
+    bp_step step = bp_schedule_get_info(v->analysed->schedule)->steps[index];
+    sheet_add_line(s);
+    snprintf(text, sizeof text, "%u", index);
+    sheet_set_cell(s, 0, text);
+    sheet_set_cell(s, 1, schedule_view_phase_name(step.phase));
+    set_units(s, 2, v, &step);
+    sheet_set_cell(s, 3, schedule_events_text(v, index, true, text));
+    sheet_set_cell(s, 4, schedule_events_text(v, is_recorded(v) ? index : index + 1, false, text));
+    for (size_t i = 0; i < v->role_count; i++)
+        sheet_set_cell(s, 5 + i, cli_bytes(v->roles[i].by_step[index]));
+    set_peaks(s, 5 + v->role_count, v, index);
+}
+
+static void add_gap(sheet *s, uint32_t steps)
+{
+    char text[48];
+    sheet_add_line(s);
+    sheet_set_cell(s, 0, "...");
+    snprintf(text, sizeof text, "%u steps", steps);
+    sheet_set_cell(s, 1, text);
+}
+
+static int print_steps(const schedule_view *v, const plan_options *options, const bool *shown, const step_range *range)
+{
+    sheet s = sheet_new(cli_wants_color(options->color));
+    const char *const titles[] = {"STEP", "PHASE", "UNIT", "ACQUIRED", is_recorded(v) ? "RELEASED" : "RELEASED AFTER"};
+    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
+        sheet_add_column(&s, titles[i], i == 0);
+    for (size_t i = 0; i < v->role_count; i++)
+        sheet_add_column(&s, schedule_view_role_name(&v->roles[i]), true);
+    sheet_add_column(&s, "PEAK", false);
+    uint32_t left_out = 0;
+    for (uint32_t step = range->first; step <= range->last; step++) {
+        left_out += !shown[step];
+        if (!shown[step])
+            continue;
+        if (left_out > 0)
+            add_gap(&s, left_out);
+        left_out = 0;
+        add_step(&s, v, step);
+    }
+    return sheet_finish(&s);
+}
+
+/* ---- below --------------------------------------------------------------------------------------------------------------- */
+
+static void print_overlaps(const schedule_view *v)
+{
+    size_t count = bp_schedule_get_info(v->analysed->schedule)->overlap_count;
+    const bp_overlap *overlaps = bp_schedule_get_info(v->analysed->schedule)->overlaps;
+    char earlier[EVENTS_TEXT_CHARS], later[EVENTS_TEXT_CHARS];
+    if (count == 0)
+        return;
+    printf(
+        "\n%zu pair%s never live together, but kept apart: the later one is acquired under the earlier one's work.\n",
+        count, count == 1 ? " is" : "s are");
+    for (size_t i = 0; i < count && i < MOST_PAIRS; i++)
+        printf("  %s after %s\n", schedule_request_text(v, overlaps[i].later, later),
+               schedule_request_text(v, overlaps[i].earlier, earlier));
+    if (count > MOST_PAIRS)
+        printf("  and %zu more; --json lists all\n", count - MOST_PAIRS);
+}
+
+int schedule_table_print(const schedule_view *v, const plan_options *options, const step_range *range)
+{
+    step_range all = {0, v->steps - 1, false};
+    bool *shown = calloc((size_t)v->steps + 1, sizeof *shown);
+    if (shown == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    schedule_rows_choose(v, shown);
+    for (uint32_t i = range->first; range->given && i <= range->last; i++)
+        shown[i] = true;
+    table_print_heading(v->analysed, options);
+    print_summary(v);
+    int code = print_steps(v, options, shown, range->given ? range : &all);
+    free(shown);
+    print_overlaps(v);
+    return code;
+}
 
 /* ---- the document ------------------------------------------------------------------------------------------------ */
 

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "shared/cli.h"
-#include "shared/names.h"
 
 bool schedule_view_request(const schedule_view *v, uint32_t index, request_view *r)
 {

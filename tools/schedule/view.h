@@ -4,6 +4,8 @@
 
 #include "plan/analysis.h"
 
+/* A schedule step by step: what comes, what goes, what is live, and where that is most. */
+
 /* Bytes of one role, or of all that are shown. */
 typedef struct live_bytes {
     uint32_t role; /* BP_ROLE_COUNT: of all */
@@ -45,5 +47,16 @@ bool schedule_view_is_part(const schedule_view *v, const bp_schedule_event *even
 /* "param", or "all" for the sum. */
 const char *schedule_view_role_name(const live_bytes *live);
 const char *schedule_view_phase_name(bp_phase phase);
+
+/* A schedule as a table for people, on standard output. */
+
+/* The steps of --steps; by default the interesting ones. */
+typedef struct step_range {
+    uint32_t first, last;
+    bool given;
+} step_range;
+
+/* What it is about, where most is live, the steps, and the pairs beyond them. Returns EXIT_GO_ON or an exit code. */
+int schedule_table_print(const schedule_view *v, const plan_options *options, const step_range *range);
 
 #endif

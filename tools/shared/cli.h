@@ -51,6 +51,19 @@ bool cli_parse_bytes(const char *text, uint64_t *bytes);
 /* Whether standard output wants colour: a terminal, unless NO_COLOR is set or `when` says "always" or "never". */
 bool cli_wants_color(const char *when);
 
+/* ---- names ------------------------------------------------------------------------------------------------------- */
+
+/* How many characters all names of units begin with that need not be repeated: "model." or "model.layers."; a bare number says too
+ * little, so then the word before it stays. */
+size_t names_common_chars(const bp_buckets *buckets);
+
+/* What a step computes, whether or not it is the half of a step in which gathers begin. */
+bp_phase names_direction(const bp_step *step);
+
+enum { ROLES_TEXT_CHARS = 80 };
+/* "param+grad": the roles of a BP_ROLE_BIT mask. */
+const char *names_roles(uint32_t roles, char text[ROLES_TEXT_CHARS]);
+
 /* ---- values of options ------------------------------------------------------------------------------------------- */
 
 /* Values of options: each function prints one line and returns EXIT_BAD_INPUT when the text is wrong, else EXIT_GO_ON. */

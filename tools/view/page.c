@@ -1,5 +1,5 @@
 /* Writes the page of `view --html`. */
-#include "view/page.h"
+#include "view/view.h"
 
 #include <stdio.h>
 #include <stdlib.h>
