@@ -69,9 +69,7 @@ int whatif_init(const analysis *a, const plan_options *options, whatif *w)
     bp_status status = analysis_plan_config(options, BP_POLICY_SCHEDULED, options->alignment, &plan);
     if (status != BP_OK)
         return cli_fail_status(status);
-    int code = compare_schedules(options, &plan, w);
-    if (code != EXIT_GO_ON)
-        return code;
+    CLI_TRY(compare_schedules(options, &plan, w));
     status = bp_peaks_create(a->buckets, a->schedule, w->plan, &w->peaks);
     return status == BP_OK ? EXIT_GO_ON : analysis_fail(a->name, status);
 }
@@ -174,20 +172,23 @@ static const char *plural(size_t count)
     return count == 1 ? "" : "s";
 }
 
-/* Units with requests that are live at the bound: requests come unit by unit. */
-static size_t count_witness_units(const bp_plan_info *plan, const bp_plan_role *role)
+static void explain_bound(const analysis *a, const bp_plan_info *plan, const bp_plan_role *role)
 {
+    char text[STEP_TEXT_CHARS], roles[ROLES_TEXT_CHARS];
+
+    /* Units with requests that are live at the bound: requests come unit by unit. */
     size_t units = 0;
     for (size_t i = 0; i < role->witness_count; i++) {
         const char *unit = plan->requests[role->witnesses[i]].unit;
         units += i == 0 || strcmp(unit, plan->requests[role->witnesses[i - 1]].unit) != 0;
     }
-    return units;
-}
 
-/* The requests live at the bound, unit by unit. */
-static void print_witness(const bp_plan_info *plan, const bp_plan_role *role)
-{
+    printf("%s: no plan takes less than %s (%llu bytes). That is what %zu unit%s hold%s at once in step %u (%s):\n",
+           names_roles(role->roles, roles), cli_bytes(role->lower_bound_bytes),
+           (unsigned long long)role->lower_bound_bytes, units, plural(units), units == 1 ? "s" : "",
+           role->lower_bound_step, analysis_step_text(a, role->lower_bound_step, text));
+
+    /* The requests live at the bound, unit by unit. */
     const uint64_t mask = plan->alignment - 1;
     uint64_t sum = 0;
     for (size_t i = 0; i < role->witness_count; i++) {
@@ -198,17 +199,6 @@ static void print_witness(const bp_plan_info *plan, const bp_plan_role *role)
         printf("    %s holds %s\n", r->unit, cli_bytes(sum));
         sum = 0;
     }
-}
-
-static void explain_bound(const analysis *a, const bp_plan_info *plan, const bp_plan_role *role)
-{
-    char text[STEP_TEXT_CHARS], roles[ROLES_TEXT_CHARS];
-    size_t units = count_witness_units(plan, role);
-    printf("%s: no plan takes less than %s (%llu bytes). That is what %zu unit%s hold%s at once in step %u (%s):\n",
-           names_roles(role->roles, roles), cli_bytes(role->lower_bound_bytes),
-           (unsigned long long)role->lower_bound_bytes, units, plural(units), units == 1 ? "s" : "",
-           role->lower_bound_step, analysis_step_text(a, role->lower_bound_step, text));
-    print_witness(plan, role);
 }
 
 static void explain_buffers(const bp_plan_info *plan, const bp_plan_role *role)
@@ -355,40 +345,24 @@ static void explain_repetition(const analysis *a, const bp_plan_role *before, co
            role->lower_bound_step, analysis_step_text(a, role->lower_bound_step, text));
 }
 
-static void explain_policies(const analysis *a, const plan_options *options)
-{
-    printf("%s has %s parameters in %zu unit%s; %s of parameters lie outside units and stay gathered.\n", a->name,
-           cli_count(a->parameters), a->units, plural(a->units), cli_bytes(a->state.outside));
-    if (a->notes[0] != '\0')
-        printf("%s: %s.\n", a->name, a->notes);
-    char schedule[SCHEDULE_TEXT_CHARS];
-    printf("Planned for dp %u, ep %u, tp %u, %s", options->dp, options->ep, options->tp,
-           analysis_schedule_text(a, options, schedule));
-    if (a->recorded == 0)
-        printf(": an iteration has %zu steps of compute", bp_schedule_get_info(a->schedule)->step_count);
-    puts(".");
-    const bp_plan_info *first = bp_plan_get_info(a->plans[0]);
-    for (size_t i = 0; i < first->role_count; i++) {
-        putchar('\n');
-        if (same_as_before(a, i)) {
-            explain_repetition(a, &first->roles[i - 1], &first->roles[i]);
-            continue;
-        }
-        explain_bound(a, first, &first->roles[i]);
-        for (size_t p = 0; p < a->plan_count; p++)
-            explain_policy(bp_plan_get_info(a->plans[p]), first->roles[i].roles);
-    }
-}
-
 /* ---- peaks ------------------------------------------------------------------------------------------------------- */
 
 /* What sets the peak. */
 
 enum { MOST_HOLDERS = 6 }; /* that are named */
 
-/* "layers.75 (975.0 MiB) and layers.76 (975.0 MiB)"; with the role where the slab is that of several. */
-static void print_holders(const whatif *w, const bp_peak *peak)
+static void print_step(const whatif *w, uint32_t step)
 {
+    char text[STEP_TEXT_CHARS];
+    printf("step %u (%s)", step, analysis_step_text(w->analysed, step, text));
+}
+
+static void explain_peak(const whatif *w, const bp_peak *peak)
+{
+    char roles[ROLES_TEXT_CHARS];
+    printf("%s: ", names_roles(peak->roles, roles));
+
+    /* "layers.75 (975.0 MiB) and layers.76 (975.0 MiB)"; with the role where the slab is that of several. */
     bool joint = (peak->roles & (peak->roles - 1)) != 0;
     size_t named = peak->holder_count > MOST_HOLDERS ? MOST_HOLDERS - 1 : peak->holder_count;
     for (size_t i = 0; i < named; i++) {
@@ -402,17 +376,17 @@ static void print_holders(const whatif *w, const bp_peak *peak)
     }
     if (named < peak->holder_count)
         printf(" and %zu more", peak->holder_count - named);
-}
 
-static void print_step(const whatif *w, uint32_t step)
-{
-    char text[STEP_TEXT_CHARS];
-    printf("step %u (%s)", step, analysis_step_text(w->analysed, step, text));
-}
+    if (peak->step_count == 0) {
+        printf(" set the peak of %s. They are not live in one step: the overlap window keeps them apart.\n",
+               cli_bytes(peak->bytes));
+        return;
+    }
+    printf(" set%s the peak of %s in ", peak->holder_count == 1 ? "s" : "", cli_bytes(peak->bytes));
+    print_step(w, peak->step);
+    putchar('.');
 
-/* What the peak would be without these. */
-static void print_next(const whatif *w, const bp_peak *peak)
-{
+    /* What the peak would be without these. */
     uint64_t lower = peak->set_count > 1 ? peak->below_bytes : peak->next_bytes;
     uint32_t step = peak->set_count > 1 ? peak->below_step : peak->next_step;
     if (peak->set_count > 1)
@@ -429,32 +403,6 @@ static void print_next(const whatif *w, const bp_peak *peak)
            cli_bytes(lower), cli_bytes(peak->bytes - lower));
     print_step(w, step);
     puts(".");
-}
-
-static void explain_peak(const whatif *w, const bp_peak *peak)
-{
-    char roles[ROLES_TEXT_CHARS];
-    printf("%s: ", names_roles(peak->roles, roles));
-    print_holders(w, peak);
-    if (peak->step_count == 0) {
-        printf(" set the peak of %s. They are not live in one step: the overlap window keeps them apart.\n",
-               cli_bytes(peak->bytes));
-        return;
-    }
-    printf(" set%s the peak of %s in ", peak->holder_count == 1 ? "s" : "", cli_bytes(peak->bytes));
-    print_step(w, peak->step);
-    putchar('.');
-    print_next(w, peak);
-}
-
-static void explain_peaks(const whatif *w)
-{
-    puts("\nWhat sets the peak");
-    const bp_peaks_info *info = bp_peaks_get_info(w->peaks);
-    for (size_t i = 0; i < info->peak_count; i++) {
-        if (info->peaks[i].bytes > 0 && (info->peaks[i].roles & ~BP_ROLES_STATE) != 0)
-            explain_peak(w, &info->peaks[i]);
-    }
 }
 
 /* ---- alternatives ------------------------------------------------------------------------------------------------ */
@@ -490,16 +438,6 @@ static void add_line(sheet *s, const bp_alternative *a, uint64_t present)
         sheet_set_cell(s, i, cells[i]);
     if (a->is_present)
         sheet_color_line(s, "green");
-}
-
-/* Fewer bytes may be found for a plan that is not proven. */
-static void print_search(const bp_alternatives_info *info)
-{
-    bool proven = true;
-    for (size_t i = 0; i < info->alternative_count; i++)
-        proven = proven && (info->alternatives[i].optimal || info->alternatives[i].is_present);
-    if (!proven)
-        puts("What is not proven was searched for briefly: plan may find less with the same options.");
 }
 
 /* What can be had without gathering less far ahead. */
@@ -541,7 +479,14 @@ static int explain_alternatives(const whatif *w, bool color)
         add_line(&s, &info->alternatives[i], present->bytes);
     int code = sheet_finish(&s);
     puts("LIVE is what all roles have live at once: no allocator takes less. MAX has a slab for each role.");
-    print_search(info);
+
+    /* Fewer bytes may be found for a plan that is not proven. */
+    bool proven = true;
+    for (size_t i = 0; i < info->alternative_count; i++)
+        proven = proven && (info->alternatives[i].optimal || info->alternatives[i].is_present);
+    if (!proven)
+        puts("What is not proven was searched for briefly: plan may find less with the same options.");
+
     print_best(info, present);
     return code;
 }
@@ -550,11 +495,40 @@ static int explain_alternatives(const whatif *w, bool color)
 
 static int explain(const whatif *w, const plan_options *options)
 {
-    explain_policies(w->analysed, options);
+    const analysis *a = w->analysed;
+    printf("%s has %s parameters in %zu unit%s; %s of parameters lie outside units and stay gathered.\n", a->name,
+           cli_count(a->parameters), a->units, plural(a->units), cli_bytes(a->state.outside));
+    if (a->notes[0] != '\0')
+        printf("%s: %s.\n", a->name, a->notes);
+    char schedule[SCHEDULE_TEXT_CHARS];
+    printf("Planned for dp %u, ep %u, tp %u, %s", options->dp, options->ep, options->tp,
+           analysis_schedule_text(a, options, schedule));
+    if (a->recorded == 0)
+        printf(": an iteration has %zu steps of compute", bp_schedule_get_info(a->schedule)->step_count);
+    puts(".");
+    const bp_plan_info *first = bp_plan_get_info(a->plans[0]);
+    for (size_t i = 0; i < first->role_count; i++) {
+        putchar('\n');
+        if (same_as_before(a, i)) {
+            explain_repetition(a, &first->roles[i - 1], &first->roles[i]);
+            continue;
+        }
+        explain_bound(a, first, &first->roles[i]);
+        for (size_t p = 0; p < a->plan_count; p++)
+            explain_policy(bp_plan_get_info(a->plans[p]), first->roles[i].roles);
+    }
+
     if (w->plan == NULL)
         return EXIT_GO_ON;
     int code = explain_alternatives(w, cli_wants_color(options->color));
-    explain_peaks(w);
+
+    puts("\nWhat sets the peak");
+    const bp_peaks_info *info = bp_peaks_get_info(w->peaks);
+    for (size_t i = 0; i < info->peak_count; i++) {
+        if (info->peaks[i].bytes > 0 && (info->peaks[i].roles & ~BP_ROLES_STATE) != 0)
+            explain_peak(w, &info->peaks[i]);
+    }
+
     return code;
 }
 

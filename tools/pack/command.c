@@ -89,18 +89,6 @@ static size_t item_count(const pack_answer *a)
     return bp_packing_get_info(bp_packing_file_packing(a->file))->item_count;
 }
 
-static int check_capacity(const pack_answer *a, uint64_t capacity)
-{
-    const bp_packing *packing = bp_packing_file_packing(a->file);
-    for (size_t i = 0; capacity > 0 && i < item_count(a); i++) {
-        if (bp_packing_get_info(packing)->sizes[i] > capacity)
-            return cli_fail(EXIT_BAD_INPUT, "%.400s: --capacity %llu is less than item \"%.*s\" takes, %llu", a->path,
-                            (unsigned long long)capacity, ID_CHARS, bp_packing_file_id(a->file, i),
-                            (unsigned long long)bp_packing_get_info(packing)->sizes[i]);
-    }
-    return EXIT_GO_ON;
-}
-
 int pack_answer_init(const char *path, const pack_options *options, pack_answer *answer)
 {
     bool is_input = strcmp(path, "-") == 0;
@@ -111,7 +99,16 @@ int pack_answer_init(const char *path, const pack_options *options, pack_answer 
     if (options->check && bp_packing_file_offsets(answer->file) == NULL)
         return cli_fail(EXIT_BAD_INPUT, "%.400s: no column \"offset\" to check; `bucketpool pack FILE -o CSV` adds one",
                         path);
-    return check_capacity(answer, options->capacity);
+
+    uint64_t capacity = options->capacity;
+    const bp_packing *packing = bp_packing_file_packing(answer->file);
+    for (size_t i = 0; capacity > 0 && i < item_count(answer); i++) {
+        if (bp_packing_get_info(packing)->sizes[i] > capacity)
+            return cli_fail(EXIT_BAD_INPUT, "%.400s: --capacity %llu is less than item \"%.*s\" takes, %llu",
+                            answer->path, (unsigned long long)capacity, ID_CHARS, bp_packing_file_id(answer->file, i),
+                            (unsigned long long)bp_packing_get_info(packing)->sizes[i]);
+    }
+    return EXIT_GO_ON;
 }
 
 void pack_answer_finish(pack_answer *answer)
@@ -307,15 +304,6 @@ static void print_amount(const char *label, uint64_t amount, const char *more)
     print_line(label, "%llu (%s)%s", (unsigned long long)amount, cli_bytes(amount), more);
 }
 
-static void print_heading(const pack_answer *a, const pack_options *options)
-{
-    bool color = cli_wants_color(options->color);
-    const bp_packing *packing = bp_packing_file_packing(a->file);
-    size_t items = bp_packing_get_info(packing)->item_count, intervals = bp_packing_get_info(packing)->interval_count;
-    printf("%s%s%s: %zu item%s, live in %zu interval%s\n\n", color ? "\033[1m" : "", a->path, color ? "\033[0m" : "",
-           items, plural(items), intervals, plural(intervals));
-}
-
 /* "" when nothing was placed. */
 static const char *method_text(const pack_answer *a)
 {
@@ -330,23 +318,17 @@ static const char *capacity_text(const pack_answer *a)
                                                     : "";
 }
 
-static void print_proof(const pack_answer *a, const pack_options *options)
-{
-    char proof[PACK_PROOF_CHARS];
-    pack_proof_text(a, proof);
-    print_line("proof", "%s", proof);
-    if (options->check)
-        print_line("offsets", "%s", pack_answer_is_placed(a) ? "hold" : "do not hold");
-    else
-        print_line("method", "%s%s%s steps of work", method_text(a), *method_text(a) != '\0' ? ", " : "",
-                   cli_count(a->result.work));
-}
-
 int pack_report_lines(const pack_answer *answer, const pack_options *options)
 {
     const bp_pack_result *r = &answer->result;
     char more[64], gap[GAP_CHARS];
-    print_heading(answer, options);
+
+    bool color = cli_wants_color(options->color);
+    const bp_packing *packing = bp_packing_file_packing(answer->file);
+    size_t items = bp_packing_get_info(packing)->item_count, intervals = bp_packing_get_info(packing)->interval_count;
+    printf("%s%s%s: %zu item%s, live in %zu interval%s\n\n", color ? "\033[1m" : "", answer->path,
+           color ? "\033[0m" : "", items, plural(items), intervals, plural(intervals));
+
     if (pack_answer_has_total(answer))
         print_amount(r->outcome == BP_PACK_PLACED ? "total" : "best", r->bytes, "");
     snprintf(more, sizeof more, ", %zu item%s live at the same time", answer->witness_count,
@@ -356,7 +338,16 @@ int pack_report_lines(const pack_answer *answer, const pack_options *options)
         print_line("gap", "%s", gap_text(answer, gap));
     if (options->capacity > 0)
         print_amount("capacity", options->capacity, capacity_text(answer));
-    print_proof(answer, options);
+
+    char proof[PACK_PROOF_CHARS];
+    pack_proof_text(answer, proof);
+    print_line("proof", "%s", proof);
+    if (options->check)
+        print_line("offsets", "%s", pack_answer_is_placed(answer) ? "hold" : "do not hold");
+    else
+        print_line("method", "%s%s%s steps of work", method_text(answer), *method_text(answer) != '\0' ? ", " : "",
+                   cli_count(answer->result.work));
+
     return EXIT_GO_ON;
 }
 
@@ -533,8 +524,8 @@ static int pack_options_parse(int argc, char **argv, pack_options *options)
         .options = options,
         .files = &options->files,
         .file_count = &options->file_count};
-    int code = options_read(argc, argv, &reading);
-    return code == EXIT_GO_ON ? check(options) : code;
+    CLI_TRY(options_read(argc, argv, &reading));
+    return check(options);
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */

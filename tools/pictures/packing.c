@@ -126,40 +126,9 @@ static void fill_boxes(cairo_t *cr, const page *p, const picture_box *plot, bool
     cairo_stroke(cr);
 }
 
-static void fill_boxes_as_image(cairo_t *cr, const page *p)
-{
-    const double scale = 2;
-    const picture_box inner = {0, 0, p->plot.width, p->plot.height, p->plot.bytes};
-    cairo_surface_t *image =
-        cairo_image_surface_create(CAIRO_FORMAT_ARGB32, (int)(p->plot.width * scale), (int)(p->plot.height * scale));
-    cairo_t *to_image = cairo_create(image);
-    cairo_scale(to_image, scale, scale);
-    fill_boxes(to_image, p, &inner, false);
-    cairo_save(cr);
-    cairo_translate(cr, p->plot.x, p->plot.y);
-    cairo_scale(cr, 1 / scale, 1 / scale);
-    cairo_set_source_surface(cr, image, 0, 0);
-    cairo_paint(cr);
-    cairo_restore(cr);
-    cairo_destroy(to_image);
-    cairo_surface_destroy(image);
-}
-
 static bool is_dark(uint32_t colour)
 {
     return 0.3 * (colour >> 16) + 0.59 * (colour >> 8 & 255) + 0.11 * (colour & 255) < 128;
-}
-
-/* Names in the boxes that have room for them. */
-static void name_boxes(cairo_t *cr, const page *p)
-{
-    for (size_t i = 0; i < p->count; i++) {
-        picture_box e = extent_of(&p->plot, p, &p->boxes[i]);
-        picture_style style = {10, false, is_dark(picture_kind_colours[p->boxes[i].colour]) ? 0xffffff : 0x000000};
-        const char *id = bp_packing_file_id(p->input->file, p->boxes[i].item);
-        if (e.height >= 11 && e.width >= 8 && picture_text_width(cr, &style, id) < e.width - 3)
-            picture_text(cr, &style, e.x + e.width / 2, e.y + e.height / 2 + 3.5, 0.5, 0, id);
-    }
 }
 
 /* A line at so many bytes, and what it is, on white so that it can be read on anything. */
@@ -180,15 +149,6 @@ static void draw_level(cairo_t *cr, const page *p, uint64_t bytes, const picture
     cairo_rectangle(cr, x - anchor * width, y - 16, width, 14);
     cairo_fill(cr);
     picture_text(cr, style, x + 4 - 8 * anchor, y - 5, anchor, 0, text);
-}
-
-static void draw_levels(cairo_t *cr, const page *p)
-{
-    const double dashes[] = {7, 4};
-    draw_level(cr, p, p->input->total, &bold, 0, "total");
-    cairo_set_dash(cr, dashes, 2, 0);
-    draw_level(cr, p, p->input->bound, &mark, 1, "lower bound");
-    cairo_set_dash(cr, NULL, 0, 0);
 }
 
 /* The first multiple of `step` that is not before `time`, 0: it does not fit. */
@@ -234,12 +194,41 @@ static void draw_page(cairo_t *cr, const void *user)
     cairo_rectangle(cr, plot->x, top, plot->width, plot->y + plot->height - top);
     cairo_fill(cr);
     if (p->count > MOST_BOXES) {
-        fill_boxes_as_image(cr, p);
+        const double scale = 2;
+        const picture_box inner = {0, 0, p->plot.width, p->plot.height, p->plot.bytes};
+        cairo_surface_t *image = cairo_image_surface_create(CAIRO_FORMAT_ARGB32, (int)(p->plot.width * scale),
+                                                            (int)(p->plot.height * scale));
+        cairo_t *to_image = cairo_create(image);
+        cairo_scale(to_image, scale, scale);
+        fill_boxes(to_image, p, &inner, false);
+        cairo_save(cr);
+        cairo_translate(cr, p->plot.x, p->plot.y);
+        cairo_scale(cr, 1 / scale, 1 / scale);
+        cairo_set_source_surface(cr, image, 0, 0);
+        cairo_paint(cr);
+        cairo_restore(cr);
+        cairo_destroy(to_image);
+        cairo_surface_destroy(image);
+
     } else {
         fill_boxes(cr, p, plot, true);
-        name_boxes(cr, p);
+
+        /* Names in the boxes that have room for them. */
+        for (size_t i = 0; i < p->count; i++) {
+            picture_box e = extent_of(&p->plot, p, &p->boxes[i]);
+            picture_style style = {10, false, is_dark(picture_kind_colours[p->boxes[i].colour]) ? 0xffffff : 0x000000};
+            const char *id = bp_packing_file_id(p->input->file, p->boxes[i].item);
+            if (e.height >= 11 && e.width >= 8 && picture_text_width(cr, &style, id) < e.width - 3)
+                picture_text(cr, &style, e.x + e.width / 2, e.y + e.height / 2 + 3.5, 0.5, 0, id);
+        }
     }
-    draw_levels(cr, p);
+
+    const double dashes[] = {7, 4};
+    draw_level(cr, p, p->input->total, &bold, 0, "total");
+    cairo_set_dash(cr, dashes, 2, 0);
+    draw_level(cr, p, p->input->bound, &mark, 1, "lower bound");
+    cairo_set_dash(cr, NULL, 0, 0);
+
     draw_time_axis(cr, p);
     picture_text(cr, &quiet, MARGIN, plot->y + plot->height + 48, 0, plot->x + plot->width - MARGIN,
                  "Rightwards: time. Upwards: addresses. A box is an item while it is live; items of one size have one "

@@ -24,9 +24,15 @@ static void name_kind(const bp_bucket *bucket, char name[PICTURE_KIND_CHARS])
         name[end - 1] = '\0';
 }
 
-/* A name has the same colour in every picture, as far as colours last: FNV-1a, then the next free one. */
-static uint8_t find_kind(picture_kinds kinds, const char *name)
+uint8_t picture_kind_of(const bp_bucket *bucket, const char *role, picture_kinds kinds)
 {
+    char name[PICTURE_KIND_CHARS];
+    name_kind(bucket, name);
+    size_t length = strlen(name);
+    if (*role != '\0')
+        snprintf(name + length, sizeof name - length, ", %s", role);
+
+    /* A name has the same colour in every picture, as far as colours last: FNV-1a, then the next free one. */
     enum { HASHED = PICTURE_OTHER - PICTURE_FIRST_HASHED };
     uint32_t hash = 2166136261u;
     for (const char *c = name; *c != '\0'; c++)
@@ -43,16 +49,6 @@ static uint8_t find_kind(picture_kinds kinds, const char *name)
     }
     snprintf(kinds[kind], PICTURE_KIND_CHARS, "%s", kind == PICTURE_OTHER ? "other buckets" : name);
     return (uint8_t)kind;
-}
-
-uint8_t picture_kind_of(const bp_bucket *bucket, const char *role, picture_kinds kinds)
-{
-    char name[PICTURE_KIND_CHARS];
-    name_kind(bucket, name);
-    size_t length = strlen(name);
-    if (*role != '\0')
-        snprintf(name + length, sizeof name - length, ", %s", role);
-    return find_kind(kinds, name);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -91,16 +87,6 @@ static void add_rects(const picture_view *v, unsigned kind, height_class wanted)
     }
 }
 
-static void add_edges(const picture_view *v, unsigned kind)
-{
-    const double inset = 0.3;
-    for (size_t i = 0; i < v->panel->rect_count; i++) {
-        extent e = extent_of(v, &v->panel->rects[i]);
-        if (v->panel->rects[i].kind == kind && e.width >= 2.5 && e.height >= 2.5)
-            cairo_rectangle(v->cr, e.x + inset, e.y + inset, e.width - 2 * inset, e.height - 2 * inset);
-    }
-}
-
 /* The area of what has no address, on top of the slab and of the kinds before. */
 static void add_area(const picture_view *v, unsigned kind)
 {
@@ -134,7 +120,14 @@ static void fill_memory(const picture_view *v, bool fine)
             continue;
         picture_colour(v->cr, (colour >> 1 & 0x7f7f7f) + (colour >> 3 & 0x1f1f1f), 1);
         cairo_set_line_width(v->cr, 0.6);
-        add_edges(v, kind);
+
+        const double inset = 0.3;
+        for (size_t i = 0; i < v->panel->rect_count; i++) {
+            extent e = extent_of(v, &v->panel->rects[i]);
+            if (v->panel->rects[i].kind == kind && e.width >= 2.5 && e.height >= 2.5)
+                cairo_rectangle(v->cr, e.x + inset, e.y + inset, e.width - 2 * inset, e.height - 2 * inset);
+        }
+
         cairo_stroke(v->cr);
     }
 }
@@ -161,22 +154,6 @@ static void fill_memory_as_image(const picture_view *v)
     cairo_surface_destroy(image);
 }
 
-/* Names in the rectangles that have room for them. */
-static void name_rects(const picture_view *v)
-{
-    for (size_t i = 0; i < v->panel->rect_count; i++) {
-        const picture_rect *r = &v->panel->rects[i];
-        extent e = extent_of(v, r);
-        if (e.width < 24 || e.height < 14)
-            continue;
-        bool dark = r->kind == PICTURE_DENSE || r->kind >= PICTURE_OTHER - 1;
-        picture_style style = {10, false, dark ? 0xffffff : 0x000000};
-        const char *name = picture_unit_name(v, r->unit);
-        if (picture_text_width(v->cr, &style, name) < e.width - 6)
-            picture_text(v->cr, &style, e.x + e.width / 2, e.y + e.height / 2 + 3.5, 0.5, 0, name);
-    }
-}
-
 /* The slab, its buffers and what is live. */
 static void picture_draw_slab(const picture_view *v)
 {
@@ -200,8 +177,20 @@ static void picture_draw_slab(const picture_view *v)
         picture_line(v, v->box->x, y, right, y, 0.4);
         above = y;
     }
-    if (!fine)
-        name_rects(v);
+    if (!fine) {
+        /* Names in the rectangles that have room for them. */
+        for (size_t i = 0; i < v->panel->rect_count; i++) {
+            const picture_rect *r = &v->panel->rects[i];
+            extent e = extent_of(v, r);
+            if (e.width < 24 || e.height < 14)
+                continue;
+            bool dark = r->kind == PICTURE_DENSE || r->kind >= PICTURE_OTHER - 1;
+            picture_style style = {10, false, dark ? 0xffffff : 0x000000};
+            const char *name = picture_unit_name(v, r->unit);
+            if (picture_text_width(v->cr, &style, name) < e.width - 6)
+                picture_text(v->cr, &style, e.x + e.width / 2, e.y + e.height / 2 + 3.5, 0.5, 0, name);
+        }
+    }
 }
 
 /* ---- axes -------------------------------------------------------------------------------------------------------- */
@@ -376,25 +365,6 @@ static void draw_bound_step(const picture_view *v)
     cairo_fill(v->cr);
 }
 
-/* What is live in that step, below the axis. */
-static void draw_bound_names(const picture_view *v)
-{
-    double middle =
-        (picture_x(v, v->panel->role.lower_bound_step) + picture_x(v, v->panel->role.lower_bound_step + 1ul)) / 2;
-    double bottom = v->box->y + v->box->height;
-    picture_colour(v->cr, PICTURE_MARK, 1);
-    cairo_move_to(v->cr, middle, bottom + 1);
-    cairo_line_to(v->cr, middle + 4, bottom + 8);
-    cairo_line_to(v->cr, middle - 4, bottom + 8);
-    cairo_fill(v->cr);
-    char witnesses[256], text[320];
-    name_witnesses(v, witnesses, sizeof witnesses);
-    snprintf(text, sizeof text, "most live at step %u%s", v->panel->role.lower_bound_step, witnesses);
-    double wide = fmin(picture_text_width(v->cr, &mark, text), v->box->width);
-    double x = fmax(v->box->x, fmin(middle - wide / 2, v->box->x + v->box->width - wide));
-    picture_text(v->cr, &mark, x, bottom + 48, 0, v->box->width, text);
-}
-
 /* Text on white, so that it can be read on anything. Its right end is at x when `anchor` is 1. */
 static void draw_label(const picture_view *v, const picture_style *style, double x, double y, double anchor,
                        const char *text)
@@ -404,25 +374,6 @@ static void draw_label(const picture_view *v, const picture_style *style, double
     cairo_rectangle(v->cr, x - anchor * width, y - 11, width, 14);
     cairo_fill(v->cr);
     picture_text(v->cr, style, x + 4 - 8 * anchor, y, anchor, 0, text);
-}
-
-static void draw_bound(const picture_view *v, bool labelled)
-{
-    double y = picture_y(v, (double)v->panel->role.lower_bound_bytes), right = v->box->x + v->box->width;
-    const double dashes[] = {7, 4};
-    draw_bound_step(v);
-    picture_colour(v->cr, PICTURE_MARK, 1);
-    cairo_set_dash(v->cr, dashes, 2, 0);
-    picture_line(v, v->box->x, y, right, y, 1.5);
-    cairo_set_dash(v->cr, NULL, 0, 0);
-    char bytes[PICTURE_BYTES_CHARS], text[64];
-    picture_format_bytes(v->panel->role.lower_bound_bytes, bytes);
-    snprintf(text, sizeof text, "lower bound %s", bytes);
-    /* above the line, unless what is allocated on demand has its label there */
-    bool taken = picture_is_dynamic(v->panel) && v->box->width < 400 &&
-                 fabs(picture_y(v, (double)(v->panel->slab_bytes + v->panel->live_bytes)) - y) < LABEL;
-    if (labelled)
-        draw_label(v, &mark, right - 4, taken ? y + 15 : y - 5, 1, text);
 }
 
 /* ---- what is where ---------------------------------------------------------------------------------------------------- */
@@ -441,28 +392,6 @@ static void draw_bracket(const picture_view *v, uint64_t from, uint64_t to, cons
     cairo_line_to(v->cr, x - 3, high);
     cairo_stroke(v->cr);
     picture_text(v->cr, &plain, x + 5, (low + high) / 2 + 4, 0, PICTURE_RIGHT - 12, name);
-}
-
-static void draw_brackets(const picture_view *v)
-{
-    const bp_plan_role *role = &v->panel->role;
-    char name[40];
-    uint64_t set = role->copies > 0 ? role->pool_bytes / role->copies : 0;
-    bool apart = picture_y(v, 0) - picture_y(v, (double)set) >= SMALLEST_BRACKET + 2;
-    for (uint32_t c = 0; apart && c < role->copies; c++) {
-        snprintf(name, sizeof name, "set %u", c + 1);
-        draw_bracket(v, c * set, (c + 1) * set, name);
-        picture_colour(v->cr, 0x444444, 1);
-        if (c > 0)
-            picture_line(v, v->box->x, picture_y(v, (double)(c * set)), v->box->x + v->box->width,
-                         picture_y(v, (double)(c * set)), 1);
-    }
-    snprintf(name, sizeof name, "%u sets", role->copies);
-    if (!apart && role->copies > 0)
-        draw_bracket(v, 0, role->pool_bytes, name);
-    draw_bracket(v, role->pool_bytes, role->pool_bytes + role->persistent_bytes, "persistent");
-    if (picture_is_dynamic(v->panel))
-        draw_bracket(v, v->panel->slab_bytes, v->panel->slab_bytes + v->panel->live_bytes, "on demand");
 }
 
 static void draw_top(const picture_view *v)
@@ -523,26 +452,56 @@ static void draw_heading(const picture_view *v)
     picture_text(v->cr, &quiet, v->box->x, v->box->y - 10, 0, room, text);
 }
 
-static void draw_frame(const picture_view *v)
+static void draw_memory(const picture_view *v, bool bound_is_labelled)
 {
     picture_colour(v->cr, PICTURE_GREY, 1);
     cairo_set_line_width(v->cr, 0.7);
     cairo_rectangle(v->cr, v->box->x, v->box->y, v->box->width, v->box->height);
     cairo_stroke(v->cr);
-}
 
-static void draw_memory(const picture_view *v, bool bound_is_labelled)
-{
-    draw_frame(v);
     if (v->panel->plan->feasible) {
         picture_draw_slab(v);
-        draw_brackets(v);
+
+        const bp_plan_role *role = &v->panel->role;
+        char name[40];
+        uint64_t set = role->copies > 0 ? role->pool_bytes / role->copies : 0;
+        bool apart = picture_y(v, 0) - picture_y(v, (double)set) >= SMALLEST_BRACKET + 2;
+        for (uint32_t c = 0; apart && c < role->copies; c++) {
+            snprintf(name, sizeof name, "set %u", c + 1);
+            draw_bracket(v, c * set, (c + 1) * set, name);
+            picture_colour(v->cr, 0x444444, 1);
+            if (c > 0)
+                picture_line(v, v->box->x, picture_y(v, (double)(c * set)), v->box->x + v->box->width,
+                             picture_y(v, (double)(c * set)), 1);
+        }
+        snprintf(name, sizeof name, "%u sets", role->copies);
+        if (!apart && role->copies > 0)
+            draw_bracket(v, 0, role->pool_bytes, name);
+        draw_bracket(v, role->pool_bytes, role->pool_bytes + role->persistent_bytes, "persistent");
+        if (picture_is_dynamic(v->panel))
+            draw_bracket(v, v->panel->slab_bytes, v->panel->slab_bytes + v->panel->live_bytes, "on demand");
+
         draw_top(v);
     } else {
         picture_text(v->cr, &plain, v->box->x + v->box->width / 2, v->box->y + v->box->height / 3, 0.5,
                      v->box->width - 16, v->panel->plan->infeasible_because);
     }
-    draw_bound(v, bound_is_labelled);
+
+    double y = picture_y(v, (double)v->panel->role.lower_bound_bytes), right = v->box->x + v->box->width;
+    const double dashes[] = {7, 4};
+    draw_bound_step(v);
+    picture_colour(v->cr, PICTURE_MARK, 1);
+    cairo_set_dash(v->cr, dashes, 2, 0);
+    picture_line(v, v->box->x, y, right, y, 1.5);
+    cairo_set_dash(v->cr, NULL, 0, 0);
+    char bytes[PICTURE_BYTES_CHARS], text[64];
+    picture_format_bytes(v->panel->role.lower_bound_bytes, bytes);
+    snprintf(text, sizeof text, "lower bound %s", bytes);
+    /* above the line, unless what is allocated on demand has its label there */
+    bool taken = picture_is_dynamic(v->panel) && v->box->width < 400 &&
+                 fabs(picture_y(v, (double)(v->panel->slab_bytes + v->panel->live_bytes)) - y) < LABEL;
+    if (bound_is_labelled)
+        draw_label(v, &mark, right - 4, taken ? y + 15 : y - 5, 1, text);
 }
 
 /* A plan that is small beside the others of its role: below in the common scale, above it as large as there is room. */
@@ -578,5 +537,20 @@ void picture_panel_draw(cairo_t *cr, const picture_input *input, const picture_l
         draw_memory(&v, true);
     }
     picture_draw_step_axis(&v);
-    draw_bound_names(&v);
+
+    /* What is live in that step, below the axis. */
+    double middle =
+        (picture_x(&v, v.panel->role.lower_bound_step) + picture_x(&v, v.panel->role.lower_bound_step + 1ul)) / 2;
+    double bottom = v.box->y + v.box->height;
+    picture_colour(v.cr, PICTURE_MARK, 1);
+    cairo_move_to(v.cr, middle, bottom + 1);
+    cairo_line_to(v.cr, middle + 4, bottom + 8);
+    cairo_line_to(v.cr, middle - 4, bottom + 8);
+    cairo_fill(v.cr);
+    char witnesses[256], text[320];
+    name_witnesses(&v, witnesses, sizeof witnesses);
+    snprintf(text, sizeof text, "most live at step %u%s", v.panel->role.lower_bound_step, witnesses);
+    double wide = fmin(picture_text_width(v.cr, &mark, text), v.box->width);
+    double x = fmax(v.box->x, fmin(middle - wide / 2, v.box->x + v.box->width - wide));
+    picture_text(v.cr, &mark, x, bottom + 48, 0, v.box->width, text);
 }

@@ -119,35 +119,6 @@ static const char *place_requests(const picture_input *input, picture_layout *la
     return NULL;
 }
 
-/* Sums over the steps, and what a plan that was read from a file does not say. */
-static void add_up(const picture_layout *layout, uint64_t *total, picture_panel *panel)
-{
-    sum_changes(total, layout->steps + 1);
-    for (size_t kind = 0; kind < PICTURE_KINDS; kind++)
-        sum_changes(panel->live + kind * (layout->steps + 1), layout->steps + 1);
-    uint64_t most = 0;
-    uint32_t most_step = 0;
-    double sum = 0;
-    for (size_t step = 0; step < layout->steps; step++) {
-        uint64_t dynamic = 0;
-        for (size_t kind = 0; kind < PICTURE_KINDS; kind++)
-            dynamic += panel->live[kind * (layout->steps + 1) + step];
-        panel->live_bytes = dynamic > panel->live_bytes ? dynamic : panel->live_bytes;
-        if (total[step] > most) {
-            most = total[step];
-            most_step = (uint32_t)step;
-        }
-        sum += (double)total[step];
-    }
-    if (panel->is_worked_out) {
-        panel->role.bytes = panel->slab_bytes + panel->live_bytes;
-        panel->role.lower_bound_bytes = most;
-        panel->role.lower_bound_step = most_step;
-    }
-    if (panel->role.bytes > 0)
-        panel->used = sum / (double)panel->role.bytes / (double)layout->steps;
-}
-
 static const char *init_panel(const picture_input *input, picture_layout *layout, const bp_plan *plan, uint32_t role,
                               picture_panel *panel)
 {
@@ -165,7 +136,32 @@ static const char *init_panel(const picture_input *input, picture_layout *layout
     if (error == NULL)
         error = place_requests(input, layout, panel, total);
     if (error == NULL) {
-        add_up(layout, total, panel);
+        /* Sums over the steps, and what a plan that was read from a file does not say. */
+        sum_changes(total, layout->steps + 1);
+        for (size_t kind = 0; kind < PICTURE_KINDS; kind++)
+            sum_changes(panel->live + kind * (layout->steps + 1), layout->steps + 1);
+        uint64_t most = 0;
+        uint32_t most_step = 0;
+        double sum = 0;
+        for (size_t step = 0; step < layout->steps; step++) {
+            uint64_t dynamic = 0;
+            for (size_t kind = 0; kind < PICTURE_KINDS; kind++)
+                dynamic += panel->live[kind * (layout->steps + 1) + step];
+            panel->live_bytes = dynamic > panel->live_bytes ? dynamic : panel->live_bytes;
+            if (total[step] > most) {
+                most = total[step];
+                most_step = (uint32_t)step;
+            }
+            sum += (double)total[step];
+        }
+        if (panel->is_worked_out) {
+            panel->role.bytes = panel->slab_bytes + panel->live_bytes;
+            panel->role.lower_bound_bytes = most;
+            panel->role.lower_bound_step = most_step;
+        }
+        if (panel->role.bytes > 0)
+            panel->used = sum / (double)panel->role.bytes / (double)layout->steps;
+
         error = find_starts(panel);
     }
     free(total);
@@ -186,9 +182,16 @@ static bool is_always_drawn_before(const picture_input *input, uint32_t role)
     return plans == input->plan_count;
 }
 
-/* The roles that the schedule uses, in increasing order. */
-static const char *find_roles(const picture_input *input, picture_layout *layout)
+/* NULL or an error text. Finish in either case. */
+static const char *picture_layout_init(const picture_input *input, picture_layout *layout)
 {
+    *layout =
+        (picture_layout){.plan_count = input->plan_count, .steps = bp_schedule_get_info(input->schedule)->step_count};
+    if (input->plan_count == 0)
+        return "there is nothing to draw: no plans";
+    layout->common_chars = names_common_chars(input->buckets);
+
+    /* The roles that the schedule uses, in increasing order. */
     bool used[BP_ROLE_COUNT] = {false};
     for (size_t r = 0; r < bp_buckets_get_info(input->buckets)->request_count; r++) {
         found_request found = find_request(input, r);
@@ -199,18 +202,8 @@ static const char *find_roles(const picture_input *input, picture_layout *layout
         if (used[role] && !is_always_drawn_before(input, role))
             layout->roles[layout->role_count++] = role;
     }
-    return layout->role_count > 0 ? NULL : "there is nothing to draw: no memory is ever live";
-}
+    const char *error = layout->role_count > 0 ? NULL : "there is nothing to draw: no memory is ever live";
 
-/* NULL or an error text. Finish in either case. */
-static const char *picture_layout_init(const picture_input *input, picture_layout *layout)
-{
-    *layout =
-        (picture_layout){.plan_count = input->plan_count, .steps = bp_schedule_get_info(input->schedule)->step_count};
-    if (input->plan_count == 0)
-        return "there is nothing to draw: no plans";
-    layout->common_chars = names_common_chars(input->buckets);
-    const char *error = find_roles(input, layout);
     if (error != NULL)
         return error;
     layout->panels = calloc(layout->role_count * layout->plan_count, sizeof *layout->panels);
@@ -316,51 +309,6 @@ static void add_legend(page *p, icon shown, uint32_t colour, const char *text, d
     *x += width + LEGEND_GAP;
 }
 
-static void arrange_legend(page *p)
-{
-    double x = MARGIN;
-    p->legend_lines = 1;
-    for (size_t kind = 0; kind < PICTURE_KINDS; kind++) {
-        if (*p->layout->kinds[kind] != '\0')
-            add_legend(p, ICON_BOX, picture_kind_colours[kind], p->layout->kinds[kind], &x);
-    }
-    add_legend(p, ICON_BOX, PICTURE_UNUSED, "reserved, unused", &x);
-    add_legend(p, ICON_BAND, PICTURE_MARK, "the step that needs the most", &x);
-    add_legend(p, ICON_DASHES, PICTURE_MARK, "what that step needs: the lower bound", &x);
-}
-
-/* Pages are as wide as documents show them, so that their text keeps its size. */
-static page arrange(const picture_input *input, const picture_layout *layout)
-{
-    page p = {.input = input, .layout = layout, .width = WIDTH};
-    name_differences(&p);
-    arrange_legend(&p);
-    p.columns = layout->plan_count < MOST_COLUMNS ? layout->plan_count : MOST_COLUMNS;
-    p.rows = (layout->plan_count + p.columns - 1) / p.columns;
-    p.plot_width = (WIDTH - 2.0 * MARGIN) / (double)p.columns - PICTURE_LEFT - PICTURE_RIGHT;
-    p.top = MARGIN + LINE * (double)(title_lines(input->title) + (*p.differences != '\0') + p.legend_lines - 1) + GAP;
-    p.height = p.top + (double)(p.rows * layout->role_count) * (PICTURE_ABOVE + PLOT_HEIGHT + PICTURE_BELOW) + LINE +
-               GAP + MARGIN;
-    return p;
-}
-
-static void draw_title(cairo_t *cr, const page *p)
-{
-    picture_style style = {17, true, PICTURE_BLACK};
-    const char *line = p->input->title;
-    for (size_t i = 0; i < title_lines(p->input->title); i++) {
-        char text[400];
-        size_t length = strcspn(line, "\n");
-        snprintf(text, sizeof text, "%.*s", (int)(length < 400 ? length : 400), line);
-        picture_text(cr, &style, MARGIN, MARGIN + 12 + LINE * (double)i, 0, p->width - 2 * MARGIN, text);
-        style = (picture_style){12, false, PICTURE_GREY};
-        line += length + 1;
-    }
-    const picture_style quiet = {12, false, PICTURE_GREY};
-    picture_text(cr, &quiet, MARGIN, MARGIN + 12 + LINE * (double)title_lines(p->input->title), 0,
-                 p->width - 2 * MARGIN, p->differences);
-}
-
 static void draw_legend_icon(cairo_t *cr, const legend_entry *entry, double x, double y)
 {
     const double dashes[] = {7, 4};
@@ -415,29 +363,39 @@ static void draw_footnote(cairo_t *cr, const page *p)
     picture_text(cr, &style, MARGIN, y, 0, p->width - 2 * MARGIN, kept);
 }
 
-/* The most that any plan of a role takes or needs. */
-static double most_bytes(const picture_layout *layout, size_t role)
-{
-    uint64_t most = 1;
-    for (size_t i = role * layout->plan_count; i < (role + 1) * layout->plan_count; i++) {
-        const picture_panel *panel = &layout->panels[i];
-        if (panel->drawn_before)
-            continue;
-        uint64_t bytes = panel->plan->feasible ? panel->role.bytes : 0;
-        bytes = panel->role.lower_bound_bytes > bytes ? panel->role.lower_bound_bytes : bytes;
-        most = bytes > most ? bytes : most;
-    }
-    return (double)most;
-}
-
 static void draw_page(cairo_t *cr, const void *user)
 {
     const page *p = user;
-    draw_title(cr, p);
+
+    picture_style style = {17, true, PICTURE_BLACK};
+    const char *line = p->input->title;
+    for (size_t i = 0; i < title_lines(p->input->title); i++) {
+        char text[400];
+        size_t length = strcspn(line, "\n");
+        snprintf(text, sizeof text, "%.*s", (int)(length < 400 ? length : 400), line);
+        picture_text(cr, &style, MARGIN, MARGIN + 12 + LINE * (double)i, 0, p->width - 2 * MARGIN, text);
+        style = (picture_style){12, false, PICTURE_GREY};
+        line += length + 1;
+    }
+    const picture_style quiet = {12, false, PICTURE_GREY};
+    picture_text(cr, &quiet, MARGIN, MARGIN + 12 + LINE * (double)title_lines(p->input->title), 0,
+                 p->width - 2 * MARGIN, p->differences);
+
     draw_legend(cr, p);
     const picture_layout *layout = p->layout;
     for (size_t role = 0; role < layout->role_count; role++) {
-        double bytes = most_bytes(layout, role);
+        /* The most that any plan of a role takes or needs. */
+        uint64_t most = 1;
+        for (size_t i = role * layout->plan_count; i < (role + 1) * layout->plan_count; i++) {
+            const picture_panel *panel = &layout->panels[i];
+            if (panel->drawn_before)
+                continue;
+            uint64_t bytes = panel->plan->feasible ? panel->role.bytes : 0;
+            bytes = panel->role.lower_bound_bytes > bytes ? panel->role.lower_bound_bytes : bytes;
+            most = bytes > most ? bytes : most;
+        }
+        double bytes = (double)most;
+
         for (size_t plan = 0; plan < layout->plan_count; plan++) {
             size_t column = plan % p->columns, row = role * p->rows + plan / p->columns;
             picture_box box = {.width = p->plot_width, .height = PLOT_HEIGHT};
@@ -455,7 +413,28 @@ const char *picture_draw(const picture_input *input, const output *to)
     picture_layout layout;
     const char *error = picture_layout_init(input, &layout);
     if (error == NULL) {
-        page p = arrange(input, &layout);
+        /* Pages are as wide as documents show them, so that their text keeps its size. */
+        page p = {.input = input, .layout = &layout, .width = WIDTH};
+        name_differences(&p);
+
+        double x = MARGIN;
+        p.legend_lines = 1;
+        for (size_t kind = 0; kind < PICTURE_KINDS; kind++) {
+            if (*p.layout->kinds[kind] != '\0')
+                add_legend(&p, ICON_BOX, picture_kind_colours[kind], p.layout->kinds[kind], &x);
+        }
+        add_legend(&p, ICON_BOX, PICTURE_UNUSED, "reserved, unused", &x);
+        add_legend(&p, ICON_BAND, PICTURE_MARK, "the step that needs the most", &x);
+        add_legend(&p, ICON_DASHES, PICTURE_MARK, "what that step needs: the lower bound", &x);
+
+        p.columns = layout.plan_count < MOST_COLUMNS ? layout.plan_count : MOST_COLUMNS;
+        p.rows = (layout.plan_count + p.columns - 1) / p.columns;
+        p.plot_width = (WIDTH - 2.0 * MARGIN) / (double)p.columns - PICTURE_LEFT - PICTURE_RIGHT;
+        p.top =
+            MARGIN + LINE * (double)(title_lines(input->title) + (*p.differences != '\0') + p.legend_lines - 1) + GAP;
+        p.height = p.top + (double)(p.rows * layout.role_count) * (PICTURE_ABOVE + PLOT_HEIGHT + PICTURE_BELOW) + LINE +
+                   GAP + MARGIN;
+
         const picture_page drawn = {p.width, p.height, draw_page, &p};
         error = picture_write(&drawn, to);
     }

@@ -72,9 +72,33 @@ static void add_reduction(const schedule_view *v, lane_items *lanes, const bp_in
     add(lanes, ROW_REDUCE, begin, live->end, unit, BP_PHASE_BACKWARD);
 }
 
-/* An event of each unit is enough: what is gathered with it runs beside it. */
-static void add_events(const schedule_view *v, lane_items *lanes)
+static int by_begin(const void *a, const void *b)
 {
+    const lane_item *x = a, *y = b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return x->unit < y->unit ? -1 : x->unit > y->unit;
+}
+
+/* false when memory runs out. Call lane_items_finish either way. */
+static bool lane_items_init(const schedule_view *v, lane_items *lanes)
+{
+    *lanes = (lane_items){.items = calloc((size_t)v->steps + v->event_count + 1, sizeof *lanes->items)};
+    if (lanes->items == NULL)
+        return false;
+
+    for (uint32_t i = 0; i < v->steps; i++) {
+        bp_step step = bp_schedule_get_info(v->analysed->schedule)->steps[i];
+        if (step.phase == BP_PHASE_RECORDED)
+            continue;
+        lane_item *last = lanes->count > 0 ? &lanes->items[lanes->count - 1] : NULL;
+        if (last != NULL && step.phase == BP_PHASE_BACKWARD_GATHER && last->unit == step.unit)
+            last->end = i + 1; /* the other half of its step */
+        else
+            add(lanes, ROW_COMPUTE, i, i + 1, step.unit, step.phase);
+    }
+
+    /* An event of each unit is enough: what is gathered with it runs beside it. */
     int32_t gathered = BP_OUTSIDE, reduced = BP_OUTSIDE;
     for (size_t i = 0; i < v->event_count; i++) {
         const bp_schedule_event *event = &v->events[i];
@@ -93,33 +117,8 @@ static void add_events(const schedule_view *v, lane_items *lanes)
             add_reduction(v, lanes, &live, r.bucket.unit);
         *before = r.bucket.unit;
     }
-}
 
-static void add_steps(const schedule_view *v, lane_items *lanes)
-{
-    for (uint32_t i = 0; i < v->steps; i++) {
-        bp_step step = bp_schedule_get_info(v->analysed->schedule)->steps[i];
-        if (step.phase == BP_PHASE_RECORDED)
-            continue;
-        lane_item *last = lanes->count > 0 ? &lanes->items[lanes->count - 1] : NULL;
-        if (last != NULL && step.phase == BP_PHASE_BACKWARD_GATHER && last->unit == step.unit)
-            last->end = i + 1; /* the other half of its step */
-        else
-            add(lanes, ROW_COMPUTE, i, i + 1, step.unit, step.phase);
-    }
-}
-
-static int by_begin(const void *a, const void *b)
-{
-    const lane_item *x = a, *y = b;
-    if (x->begin != y->begin)
-        return x->begin < y->begin ? -1 : 1;
-    return x->unit < y->unit ? -1 : x->unit > y->unit;
-}
-
-/* The first track that is free; where all are taken, the last. */
-static void find_tracks(lane_items *lanes)
-{
+    /* The first track that is free; where all are taken, the last. */
     uint32_t free_from[ROW_COUNT][MOST_TRACKS] = {0};
     qsort(lanes->items, lanes->count, sizeof *lanes->items, by_begin);
     for (size_t i = 0; i < lanes->count; i++) {
@@ -132,17 +131,7 @@ static void find_tracks(lane_items *lanes)
         if (track >= lanes->tracks[item->row])
             lanes->tracks[item->row] = track + 1u;
     }
-}
 
-/* false when memory runs out. Call lane_items_finish either way. */
-static bool lane_items_init(const schedule_view *v, lane_items *lanes)
-{
-    *lanes = (lane_items){.items = calloc((size_t)v->steps + v->event_count + 1, sizeof *lanes->items)};
-    if (lanes->items == NULL)
-        return false;
-    add_steps(v, lanes);
-    add_events(v, lanes);
-    find_tracks(lanes);
     return true;
 }
 
@@ -240,11 +229,6 @@ static double draw_lanes(const picture_view *v, const schedule_picture *p, doubl
 
 /* ---- what is live -------------------------------------------------------------------------------------------------------- */
 
-static const uint64_t *live_of(const schedule_picture *p, size_t role, unsigned kind)
-{
-    return p->live + (role * PICTURE_KINDS + kind) * (p->view->steps + 1ul);
-}
-
 /* Of the kinds before `kind`, the most in steps [begin, end). */
 static uint64_t most_below(const schedule_picture *p, size_t role, unsigned kind, uint32_t begin, uint32_t end)
 {
@@ -252,7 +236,7 @@ static uint64_t most_below(const schedule_picture *p, size_t role, unsigned kind
     for (uint32_t step = begin; step < end; step++) {
         uint64_t sum = 0;
         for (unsigned k = 0; k < kind; k++)
-            sum += live_of(p, role, k)[step];
+            sum += (p->live + (role * PICTURE_KINDS + k) * (p->view->steps + 1ul))[step];
         most = sum > most ? sum : most;
     }
     return most;
@@ -275,8 +259,12 @@ static void add_edge(const picture_view *v, const schedule_picture *p, size_t ro
     cairo_line_to(v->cr, picture_x(v, back ? 0 : steps), before);
 }
 
-static void draw_kinds(const picture_view *v, const schedule_picture *p, size_t role)
+static void draw_role(const picture_view *v, const schedule_picture *p, size_t role)
 {
+    const live_bytes *live = &p->view->roles[role];
+    picture_text(v->cr, &heading, v->box->x, v->box->y - 6, 0, 110, schedule_view_role_name(live));
+    picture_draw_memory_axis(v);
+
     for (unsigned kind = 0; kind < PICTURE_KINDS; kind++) {
         if (*p->layout.kinds[kind] == '\0')
             continue;
@@ -286,10 +274,7 @@ static void draw_kinds(const picture_view *v, const schedule_picture *p, size_t 
         picture_colour(v->cr, picture_kind_colours[kind], 1);
         cairo_fill(v->cr);
     }
-}
 
-static void draw_peak(const picture_view *v, const schedule_picture *p, const live_bytes *live)
-{
     char bytes[PICTURE_BYTES_CHARS], what[STEP_TEXT_CHARS], text[STEP_TEXT_CHARS + 64];
     double y = picture_y(v, (double)live->peak_bytes), left = picture_x(v, live->peak_step);
     double width = fmax(picture_x(v, live->peak_step + 1ul) - left, 2);
@@ -305,15 +290,7 @@ static void draw_peak(const picture_view *v, const schedule_picture *p, const li
     snprintf(text, sizeof text, "at most %s, first in step %u: %s", bytes, live->peak_step,
              analysis_step_text(p->view->analysed, live->peak_step, what));
     picture_text(v->cr, &mark, v->box->x + v->box->width, v->box->y - 6, 1, v->box->width - 120, text);
-}
 
-static void draw_role(const picture_view *v, const schedule_picture *p, size_t role)
-{
-    const live_bytes *live = &p->view->roles[role];
-    picture_text(v->cr, &heading, v->box->x, v->box->y - 6, 0, 110, schedule_view_role_name(live));
-    picture_draw_memory_axis(v);
-    draw_kinds(v, p, role);
-    draw_peak(v, p, live);
     picture_colour(v->cr, PICTURE_GREY, 1);
     cairo_set_line_width(v->cr, 0.7);
     cairo_rectangle(v->cr, v->box->x, v->box->y, v->box->width, v->box->height);

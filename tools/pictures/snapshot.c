@@ -227,33 +227,29 @@ static void paint_gone(void *user, const page *p, const picture_box *box)
         paint(user, box);
 }
 
-static void paint_all(canvas *c, const page *p)
-{
-    const view_pool *pool = p->pool;
-    for (int y = 0; y < ROWS; y++) {
-        for (int x = 0; x <= COLUMNS; x++)
-            c->next[y][x] = (uint16_t)x;
-    }
-    const uint32_t unused = PICTURE_UNUSED & 255;
-    c->colour = 0x010101u * (uint32_t)(255 - GONE_SHADE * (255 - unused));
-    find_gone(p, paint_gone, c);
-    for (size_t i = 0; i < pool->span_count; i++) {
-        const picture_box box = box_of(p, &pool->spans[i]);
-        c->colour = picture_kind_colours[pool->role_of[pool->spans[i].request] % PICTURE_KINDS];
-        paint(c, &box);
-    }
-    c->colour = PICTURE_UNUSED;
-    for (size_t i = 0; i < p->band_count; i++)
-        paint(c, &p->bands[i]);
-}
-
 static void draw_image(cairo_t *cr, const page *p)
 {
     cairo_surface_t *image = cairo_image_surface_create(CAIRO_FORMAT_ARGB32, COLUMNS, ROWS);
     canvas c = {cairo_image_surface_get_data(image), cairo_image_surface_get_stride(image), NULL, 0};
     c.next = calloc(ROWS, sizeof *c.next);
-    if (c.data != NULL && c.next != NULL)
-        paint_all(&c, p);
+    if (c.data != NULL && c.next != NULL) {
+        const view_pool *pool = p->pool;
+        for (int y = 0; y < ROWS; y++) {
+            for (int x = 0; x <= COLUMNS; x++)
+                c.next[y][x] = (uint16_t)x;
+        }
+        const uint32_t unused = PICTURE_UNUSED & 255;
+        c.colour = 0x010101u * (uint32_t)(255 - GONE_SHADE * (255 - unused));
+        find_gone(p, paint_gone, &c);
+        for (size_t i = 0; i < pool->span_count; i++) {
+            const picture_box box = box_of(p, &pool->spans[i]);
+            c.colour = picture_kind_colours[pool->role_of[pool->spans[i].request] % PICTURE_KINDS];
+            paint(&c, &box);
+        }
+        c.colour = PICTURE_UNUSED;
+        for (size_t i = 0; i < p->band_count; i++)
+            paint(&c, &p->bands[i]);
+    }
     free(c.next);
     cairo_surface_mark_dirty(image);
     cairo_save(cr);
@@ -327,24 +323,6 @@ static void draw_curve(cairo_t *cr, const page *p, bool planned, double alpha)
     cairo_stroke(cr);
 }
 
-static void draw_level(cairo_t *cr, const page *p, uint64_t bytes, const picture_style *style, const char *what)
-{
-    char amount[PICTURE_BYTES_CHARS], text[64];
-    double y = p->live.y + p->live.height * (1 - (double)bytes / p->live.bytes);
-    picture_format_bytes(bytes, amount);
-    snprintf(text, sizeof text, "%s %s", what, amount);
-    picture_colour(cr, style->colour, 1);
-    cairo_set_line_width(cr, 1.2);
-    cairo_move_to(cr, p->live.x, y);
-    cairo_line_to(cr, p->live.x + p->live.width, y);
-    cairo_stroke(cr);
-    double width = picture_text_width(cr, style, text) + 8;
-    picture_colour(cr, 0xffffff, 0.85);
-    cairo_rectangle(cr, p->live.x + p->live.width - width - 4, y + 2, width, 14);
-    cairo_fill(cr);
-    picture_text(cr, style, p->live.x + p->live.width - 8, y + 13, 1, 0, text);
-}
-
 static void draw_live(cairo_t *cr, const page *p)
 {
     const double dashes[] = {7, 4};
@@ -355,7 +333,23 @@ static void draw_live(cairo_t *cr, const page *p)
         return;
     draw_curve(cr, p, true, 0.6);
     cairo_set_dash(cr, dashes, 2, 0);
-    draw_level(cr, p, p->pool->info->lower_bound_bytes, &mark, "lower bound of the plan");
+
+    const char *what = "lower bound of the plan";
+    char amount[PICTURE_BYTES_CHARS], text[64];
+    double y = p->live.y + p->live.height * (1 - (double)p->pool->info->lower_bound_bytes / p->live.bytes);
+    picture_format_bytes(p->pool->info->lower_bound_bytes, amount);
+    snprintf(text, sizeof text, "%s %s", what, amount);
+    picture_colour(cr, mark.colour, 1);
+    cairo_set_line_width(cr, 1.2);
+    cairo_move_to(cr, p->live.x, y);
+    cairo_line_to(cr, p->live.x + p->live.width, y);
+    cairo_stroke(cr);
+    double width = picture_text_width(cr, &mark, text) + 8;
+    picture_colour(cr, 0xffffff, 0.85);
+    cairo_rectangle(cr, p->live.x + p->live.width - width - 4, y + 2, width, 14);
+    cairo_fill(cr);
+    picture_text(cr, &mark, p->live.x + p->live.width - 8, y + 13, 1, 0, text);
+
     cairo_set_dash(cr, NULL, 0, 0);
 }
 
@@ -377,25 +371,6 @@ static void draw_peak(cairo_t *cr, const page *p)
 }
 
 /* ---- the page -------------------------------------------------------------------------------------------------------------------- */
-
-static void draw_time_axis(cairo_t *cr, const page *p)
-{
-    double length = (double)(p->pool->length_ns > 0 ? p->pool->length_ns : 1), step = picture_nice_step(length / 10);
-    double unit = length >= 2e9 ? 1e9 : length >= 2e6 ? 1e6 : length >= 2e3 ? 1e3 : 1, y = p->live.y + p->live.height;
-    const char *name = unit == 1e9 ? "s" : unit == 1e6 ? "ms" : unit == 1e3 ? "\u00b5s" : "ns";
-    int decimals = step < unit ? (int)ceil(-log10(step / unit) - 0.0001) : 0;
-    for (unsigned i = 0; i * step <= length; i++) {
-        char text[48];
-        double x = x_of(p, (uint64_t)(i * step));
-        picture_colour(cr, PICTURE_GREY, 1);
-        cairo_set_line_width(cr, 0.7);
-        cairo_move_to(cr, x, y);
-        cairo_line_to(cr, x, y + 4);
-        cairo_stroke(cr);
-        snprintf(text, sizeof text, "%.*f %s", i > 0 ? decimals : 0, i * step / unit, name);
-        picture_text(cr, &quiet, x, y + 17, 0.5, 0, text);
-    }
-}
 
 static void draw_legend(cairo_t *cr, const page *p)
 {
@@ -424,7 +399,23 @@ static void draw_page(cairo_t *cr, const void *user)
     }
     draw_live(cr, p);
     draw_peak(cr, p);
-    draw_time_axis(cr, p);
+
+    double length = (double)(p->pool->length_ns > 0 ? p->pool->length_ns : 1), step = picture_nice_step(length / 10);
+    double unit = length >= 2e9 ? 1e9 : length >= 2e6 ? 1e6 : length >= 2e3 ? 1e3 : 1, y = p->live.y + p->live.height;
+    const char *name = unit == 1e9 ? "s" : unit == 1e6 ? "ms" : unit == 1e3 ? "\u00b5s" : "ns";
+    int decimals = step < unit ? (int)ceil(-log10(step / unit) - 0.0001) : 0;
+    for (unsigned i = 0; i * step <= length; i++) {
+        char text[48];
+        double x = x_of(p, (uint64_t)(i * step));
+        picture_colour(cr, PICTURE_GREY, 1);
+        cairo_set_line_width(cr, 0.7);
+        cairo_move_to(cr, x, y);
+        cairo_line_to(cr, x, y + 4);
+        cairo_stroke(cr);
+        snprintf(text, sizeof text, "%.*f %s", i > 0 ? decimals : 0, i * step / unit, name);
+        picture_text(cr, &quiet, x, y + 17, 0.5, 0, text);
+    }
+
     picture_text(
         cr, &quiet, MARGIN, p->live.y + p->live.height + 48, 0, LEFT + PLOT_WIDTH,
         "Rightwards: time. Above: slabs, addresses upwards; a box is a bucket while it is live, grey is unused, white "

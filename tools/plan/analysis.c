@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/fail.h"
 #include "shared/cli.h"
 
 /* ---- options as text --------------------------------------------------------------------------------------------- */
@@ -17,34 +18,6 @@ static bp_status note_number(bp_plan *plan, const char *key, uint64_t value)
     char text[32];
     snprintf(text, sizeof text, "%" PRIu64, value);
     return bp_plan_set_option(plan, key, text);
-}
-
-static bp_status note_rules(const analysis *a, bp_plan *plan)
-{
-    bp_status status = bp_plan_set_option(plan, "bucketing", options_bucketing_name(a->bucketing));
-    if (status == BP_OK)
-        status = bp_plan_set_option(plan, "padding", options_padding_name(a->padding));
-    if (status == BP_OK)
-        status = bp_plan_set_option(plan, "layout", options_layout_name(a->layout));
-    return status;
-}
-
-static bp_status note_dtypes(const plan_options *o, bp_plan *plan)
-{
-    const struct {
-        const char *key;
-        bp_dtype dtype;
-    } dtypes[] = {{"param_dtype", o->param_dtype},
-                  {"grad_dtype", o->grad_dtype},
-                  {"grad_comm_dtype", o->grad_comm_dtype},
-                  {"main_grad_dtype", o->main_grad_dtype},
-                  {"optimizer_dtype", o->optimizer_dtype}};
-    bp_status status = BP_OK;
-    for (size_t i = 0; status == BP_OK && i < sizeof dtypes / sizeof *dtypes; i++) {
-        if (dtypes[i].dtype != BP_DTYPE_NONE)
-            status = bp_plan_set_option(plan, dtypes[i].key, bp_dtype_name(dtypes[i].dtype));
-    }
-    return status;
 }
 
 static bp_status note_numbers(const plan_options *o, bp_plan *plan)
@@ -78,9 +51,24 @@ static bp_status note_numbers(const plan_options *o, bp_plan *plan)
     return status;
 }
 
-/* "layers.3=2:1" as an option "unit_prefetch.layers.3" with value "2:1". */
-static bp_status note_units(const schedule_options *o, bp_plan *plan)
+const char *analysis_schedule_kind(const analysis *a, const schedule_options *o)
 {
+    static const char *const kinds[] = {
+        [BP_PASSES_TRAIN] = "training", [BP_PASSES_EVAL] = "evaluation", [BP_PASSES_BOTH] = "training and evaluation"};
+    return a->recorded == a->models ? "recorded" : a->recorded > 0 ? "mixed" : kinds[o->passes];
+}
+
+static bp_status note_schedule(const schedule_options *o, const analysis *a, bp_plan *plan)
+{
+    BP_TRY(bp_plan_set_option(plan, "schedule", analysis_schedule_kind(a, o)));
+    if (o->streams != BP_STREAMS_SEPARATE)
+        BP_TRY(bp_plan_set_option(plan, "streams", options_streams_name(o->streams)));
+    if (o->outside != BP_OUTSIDE_PREFETCHES_NOTHING)
+        BP_TRY(bp_plan_set_option(plan, "outside", options_outside_name(o->outside)));
+    if (o->other_count > 0)
+        BP_TRY(note_number(plan, "schedules", o->other_count));
+
+    /* "layers.3=2:1" as an option "unit_prefetch.layers.3" with value "2:1". */
     bp_status status = BP_OK;
     for (size_t i = 0; status == BP_OK && i < o->unit_prefetch_count; i++) {
         char key[256], value[32];
@@ -91,36 +79,30 @@ static bp_status note_units(const schedule_options *o, bp_plan *plan)
     return status;
 }
 
-const char *analysis_schedule_kind(const analysis *a, const schedule_options *o)
-{
-    static const char *const kinds[] = {
-        [BP_PASSES_TRAIN] = "training", [BP_PASSES_EVAL] = "evaluation", [BP_PASSES_BOTH] = "training and evaluation"};
-    return a->recorded == a->models ? "recorded" : a->recorded > 0 ? "mixed" : kinds[o->passes];
-}
-
-static bp_status note_schedule(const schedule_options *o, const analysis *a, bp_plan *plan)
-{
-    bp_status status = bp_plan_set_option(plan, "schedule", analysis_schedule_kind(a, o));
-    if (status == BP_OK && o->streams != BP_STREAMS_SEPARATE)
-        status = bp_plan_set_option(plan, "streams", options_streams_name(o->streams));
-    if (status == BP_OK && o->outside != BP_OUTSIDE_PREFETCHES_NOTHING)
-        status = bp_plan_set_option(plan, "outside", options_outside_name(o->outside));
-    if (status == BP_OK && o->other_count > 0)
-        status = note_number(plan, "schedules", o->other_count);
-    return status == BP_OK ? note_units(o, plan) : status;
-}
-
 /* What a saved plan remembers of how it was made. */
 static bp_status analysis_note(const plan_options *options, const analysis *a, bp_plan *plan)
 {
-    bp_status status = bp_plan_set_model(plan, a->name);
-    if (status == BP_OK)
-        status = note_rules(a, plan);
-    if (status == BP_OK)
-        status = note_schedule(&options->schedule, a, plan);
-    if (status == BP_OK)
-        status = note_numbers(options, plan);
-    return status == BP_OK ? note_dtypes(options, plan) : status;
+    BP_TRY(bp_plan_set_model(plan, a->name));
+    BP_TRY(bp_plan_set_option(plan, "bucketing", options_bucketing_name(a->bucketing)));
+    BP_TRY(bp_plan_set_option(plan, "padding", options_padding_name(a->padding)));
+    BP_TRY(bp_plan_set_option(plan, "layout", options_layout_name(a->layout)));
+    BP_TRY(note_schedule(&options->schedule, a, plan));
+    BP_TRY(note_numbers(options, plan));
+
+    const struct {
+        const char *key;
+        bp_dtype dtype;
+    } dtypes[] = {{"param_dtype", options->param_dtype},
+                  {"grad_dtype", options->grad_dtype},
+                  {"grad_comm_dtype", options->grad_comm_dtype},
+                  {"main_grad_dtype", options->main_grad_dtype},
+                  {"optimizer_dtype", options->optimizer_dtype}};
+    bp_status status = BP_OK;
+    for (size_t i = 0; status == BP_OK && i < sizeof dtypes / sizeof *dtypes; i++) {
+        if (dtypes[i].dtype != BP_DTYPE_NONE)
+            status = bp_plan_set_option(plan, dtypes[i].key, bp_dtype_name(dtypes[i].dtype));
+    }
+    return status;
 }
 
 /* ---- from a file to buckets -------------------------------------------------------------------------------------- */
@@ -138,14 +120,6 @@ static void choose_rules(const plan_options *options, const bp_model *model, ana
     a->layout = options->layout != 0                    ? options->layout
                 : a->bucketing == BP_BUCKETING_MEGATRON ? BP_LAYOUT_MEGATRON
                                                         : BP_LAYOUT_HF;
-}
-
-static void copy_notes(const bp_model *model, analysis *a)
-{
-    const bp_model_info *info = bp_model_get_info(model);
-    size_t used = 0;
-    for (size_t i = 0; i < info->note_count && used < sizeof a->notes; i++)
-        used += (size_t)snprintf(a->notes + used, sizeof a->notes - used, "%s%s", i > 0 ? "; " : "", info->notes[i]);
 }
 
 /* The model as one rank of tp and ep holds it, in the layout asked for. Destroys what it was made from. */
@@ -167,29 +141,6 @@ static bp_status localise(const plan_options *options, analysis *a, bp_model **m
     return status;
 }
 
-static bp_status make_buckets(const plan_options *options, const bp_model *model, analysis *a)
-{
-    bp_buckets_config config;
-    bp_status status = bp_buckets_config_init(&config, sizeof config);
-    if (status != BP_OK)
-        return status;
-    config.bucketing = a->bucketing;
-    config.padding = a->padding;
-    config.dp = options->dp;
-    config.ep = options->ep;
-    config.flat_alignment = options->flat_alignment;
-    config.param_dtype = options->param_dtype;
-    config.grad_dtype = options->grad_dtype;
-    config.grad_comm_dtype = options->grad_comm_dtype;
-    config.main_grad_dtype = options->main_grad_dtype;
-    config.optimizer_dtype = options->optimizer_dtype;
-    config.optimizer_tensors = options->optimizer_tensors;
-    config.roles = options->roles;
-    if (options->schedule.passes == BP_PASSES_EVAL)
-        config.roles &= OPTIONS_EVALUATED_ROLES;
-    return bp_buckets_create(model, &config, &a->buckets);
-}
-
 int analysis_fail(const char *path, bp_status status)
 {
     return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_BAD_INPUT, "%s: %s", path,
@@ -199,9 +150,7 @@ int analysis_fail(const char *path, bp_status status)
 static int read_model(const char *given, const plan_options *options, analysis *a, bp_model **model)
 {
     char *path;
-    int code = models_find(given, &path);
-    if (code != EXIT_GO_ON)
-        return code;
+    CLI_TRY(models_find(given, &path));
     bp_reader_options reader;
     bp_status status = bp_reader_options_init(&reader, sizeof reader);
     reader.units = options->units;
@@ -255,17 +204,38 @@ static bool analysis_sum_state(const plan_options *options, analysis *a)
 
 int analysis_read(const char *path, const plan_options *options, analysis *a, bp_model **model)
 {
-    int code = read_model(path, options, a, model);
-    if (code != EXIT_GO_ON)
-        return code;
+    CLI_TRY(read_model(path, options, a, model));
     choose_rules(options, *model, a);
-    copy_notes(*model, a);
+
+    const bp_model_info *info = bp_model_get_info(*model);
+    size_t used = 0;
+    for (size_t i = 0; i < info->note_count && used < sizeof a->notes; i++)
+        used += (size_t)snprintf(a->notes + used, sizeof a->notes - used, "%s%s", i > 0 ? "; " : "", info->notes[i]);
+
     a->name = strdup(bp_model_get_info(*model)->name);
     if (a->name == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    bp_buckets_config config;
     bp_status status = localise(options, a, model);
     if (status == BP_OK)
-        status = make_buckets(options, *model, a);
+        status = bp_buckets_config_init(&config, sizeof config);
+    if (status != BP_OK)
+        return analysis_fail(path, status);
+    config.bucketing = a->bucketing;
+    config.padding = a->padding;
+    config.dp = options->dp;
+    config.ep = options->ep;
+    config.flat_alignment = options->flat_alignment;
+    config.param_dtype = options->param_dtype;
+    config.grad_dtype = options->grad_dtype;
+    config.grad_comm_dtype = options->grad_comm_dtype;
+    config.main_grad_dtype = options->main_grad_dtype;
+    config.optimizer_dtype = options->optimizer_dtype;
+    config.optimizer_tensors = options->optimizer_tensors;
+    config.roles = options->roles;
+    if (options->schedule.passes == BP_PASSES_EVAL)
+        config.roles &= OPTIONS_EVALUATED_ROLES;
+    status = bp_buckets_create(*model, &config, &a->buckets);
     if (status != BP_OK)
         return analysis_fail(path, status);
     return analysis_sum_state(options, a)
@@ -343,9 +313,15 @@ static bp_status merge_schedules(const analysis *parts, size_t count, analysis *
     return status;
 }
 
-/* Rules that all parts have, else none. */
-static void merge_rules(const analysis *parts, size_t count, analysis *merged)
+/* One analysis of all parts, whose models share a pool and run one after the other. */
+static int analysis_merge(const plan_options *options, const analysis *parts, size_t count, analysis *merged)
 {
+    char **names = calloc(count, sizeof *names);
+    int code = EXIT_GO_ON;
+    if (names == NULL || !name_parts(parts, count, names) || !join_names(names, count, &merged->name))
+        code = cli_fail(EXIT_ENVIRONMENT, "out of memory");
+
+    /* Rules that all parts have, else none. */
     merged->bucketing = parts[0].bucketing;
     merged->padding = parts[0].padding;
     merged->layout = parts[0].layout;
@@ -365,16 +341,7 @@ static void merge_rules(const analysis *parts, size_t count, analysis *merged)
             snprintf(merged->notes + used, sizeof merged->notes - used, "%s%s: %s", used > 0 ? "; " : "", parts[i].name,
                      parts[i].notes);
     }
-}
 
-/* One analysis of all parts, whose models share a pool and run one after the other. */
-static int analysis_merge(const plan_options *options, const analysis *parts, size_t count, analysis *merged)
-{
-    char **names = calloc(count, sizeof *names);
-    int code = EXIT_GO_ON;
-    if (names == NULL || !name_parts(parts, count, names) || !join_names(names, count, &merged->name))
-        code = cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    merge_rules(parts, count, merged);
     if (code == EXIT_GO_ON) {
         bp_status status = merge_buckets(parts, count, names, merged);
         if (status == BP_OK)
@@ -418,16 +385,6 @@ bp_status analysis_plan(const analysis *a, const plan_options *options, bp_polic
         *plan = made;
     else
         bp_plan_destroy(&made);
-    return status;
-}
-
-static bp_status make_plans(const plan_options *options, analysis *a)
-{
-    bp_status status = BP_OK;
-    for (size_t i = 0; status == BP_OK && i < options->policy_count; i++) {
-        status = analysis_plan(a, options, options->policies[i], options->alignment, &a->plans[i]);
-        a->plan_count += status == BP_OK;
-    }
     return status;
 }
 
@@ -476,7 +433,12 @@ static int analyse(const char *path, const plan_options *options, analysis *a)
 
 static int plan(const char *path, const plan_options *options, analysis *a)
 {
-    bp_status status = make_plans(options, a);
+    bp_status status = BP_OK;
+    for (size_t i = 0; status == BP_OK && i < options->policy_count; i++) {
+        status = analysis_plan(a, options, options->policies[i], options->alignment, &a->plans[i]);
+        a->plan_count += status == BP_OK;
+    }
+
     return status == BP_OK ? EXIT_GO_ON : analysis_fail(path, status);
 }
 

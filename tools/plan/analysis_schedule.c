@@ -20,23 +20,6 @@ static bool find_unit(const bp_buckets *buckets, const char *name, uint32_t *uni
     return false;
 }
 
-/* The units of --unit-prefetch by number. */
-static int find_overrides(const schedule_options *o, const analysis *a, bp_unit_prefetch *overrides)
-{
-    for (size_t i = 0; i < o->unit_prefetch_count; i++) {
-        const unit_prefetch *named = &o->unit_prefetches[i];
-        overrides[i] = (bp_unit_prefetch){0, named->forward, named->backward};
-        if (!find_unit(a->buckets, named->unit, &overrides[i].unit))
-            return cli_fail(EXIT_BAD_INPUT, "--unit-prefetch: %s has no unit \"%.80s\"; `schedule` prints their names",
-                            a->name, named->unit);
-        for (size_t k = 0; k < i; k++) {
-            if (overrides[k].unit == overrides[i].unit)
-                return cli_fail(EXIT_BAD_INPUT, "--unit-prefetch: unit %.80s is given twice", named->unit);
-        }
-    }
-    return EXIT_GO_ON;
-}
-
 int analysis_schedule_config(const analysis *a, const schedule_options *o, bp_unit_prefetch *overrides,
                              bp_schedule_config *config)
 {
@@ -55,7 +38,20 @@ int analysis_schedule_config(const analysis *a, const schedule_options *o, bp_un
     config->combined = o->combined;
     config->override_count = (uint32_t)o->unit_prefetch_count;
     config->overrides = overrides;
-    return find_overrides(o, a, overrides);
+
+    /* The units of --unit-prefetch by number. */
+    for (size_t i = 0; i < o->unit_prefetch_count; i++) {
+        const unit_prefetch *named = &o->unit_prefetches[i];
+        overrides[i] = (bp_unit_prefetch){0, named->forward, named->backward};
+        if (!find_unit(a->buckets, named->unit, &overrides[i].unit))
+            return cli_fail(EXIT_BAD_INPUT, "--unit-prefetch: %s has no unit \"%.80s\"; `schedule` prints their names",
+                            a->name, named->unit);
+        for (size_t k = 0; k < i; k++) {
+            if (overrides[k].unit == overrides[i].unit)
+                return cli_fail(EXIT_BAD_INPUT, "--unit-prefetch: unit %.80s is given twice", named->unit);
+        }
+    }
+    return EXIT_GO_ON;
 }
 
 static int generate(const char *path, const schedule_options *o, analysis *a)
@@ -242,38 +238,34 @@ __attribute__((format(printf, 2, 3))) static void append(char text[SCHEDULE_TEXT
     va_end(arguments);
 }
 
-static void append_generated(const schedule_options *o, char text[SCHEDULE_TEXT_CHARS])
-{
-    append(text, "prefetch %u", o->prefetch);
-    if (o->prefetch_backward != BP_PREFETCH_SAME && o->prefetch_backward != o->prefetch)
-        append(text, " (backward %u)", o->prefetch_backward);
-    if (o->unit_prefetch_count > 0)
-        append(text, ", %zu unit%s otherwise", o->unit_prefetch_count, o->unit_prefetch_count == 1 ? "" : "s");
-    if (o->passes != BP_PASSES_TRAIN)
-        append(text, ", %s", o->passes == BP_PASSES_EVAL ? "evaluation" : "training and evaluation");
-    if (o->grad_units != 2 && o->passes != BP_PASSES_EVAL)
-        append(text, ", gradients of %u unit%s", o->grad_units, o->grad_units == 1 ? "" : "s");
-    if (o->keep_after_forward)
-        append(text, ", kept after forward");
-    if (o->recompute)
-        append(text, ", recompute");
-    if (o->streams == BP_STREAMS_UNIFIED)
-        append(text, ", unified streams");
-    if (o->outside == BP_OUTSIDE_PREFETCHES_SUCCESSOR)
-        append(text, ", outside gathers ahead");
-    if (o->microbatches > 1)
-        append(text, ", %u microbatches", o->microbatches);
-    if (o->combined)
-        append(text, ", combined passes");
-}
-
 const char *analysis_schedule_text(const analysis *a, const plan_options *options, char text[SCHEDULE_TEXT_CHARS])
 {
     const schedule_options *o = &options->schedule;
     size_t recorded = a->recorded + o->other_count;
     *text = '\0';
-    if (a->recorded < a->models)
-        append_generated(o, text);
+    if (a->recorded < a->models) {
+        append(text, "prefetch %u", o->prefetch);
+        if (o->prefetch_backward != BP_PREFETCH_SAME && o->prefetch_backward != o->prefetch)
+            append(text, " (backward %u)", o->prefetch_backward);
+        if (o->unit_prefetch_count > 0)
+            append(text, ", %zu unit%s otherwise", o->unit_prefetch_count, o->unit_prefetch_count == 1 ? "" : "s");
+        if (o->passes != BP_PASSES_TRAIN)
+            append(text, ", %s", o->passes == BP_PASSES_EVAL ? "evaluation" : "training and evaluation");
+        if (o->grad_units != 2 && o->passes != BP_PASSES_EVAL)
+            append(text, ", gradients of %u unit%s", o->grad_units, o->grad_units == 1 ? "" : "s");
+        if (o->keep_after_forward)
+            append(text, ", kept after forward");
+        if (o->recompute)
+            append(text, ", recompute");
+        if (o->streams == BP_STREAMS_UNIFIED)
+            append(text, ", unified streams");
+        if (o->outside == BP_OUTSIDE_PREFETCHES_SUCCESSOR)
+            append(text, ", outside gathers ahead");
+        if (o->microbatches > 1)
+            append(text, ", %u microbatches", o->microbatches);
+        if (o->combined)
+            append(text, ", combined passes");
+    }
     if (a->recorded == a->models)
         append(text, "recorded schedule%s of %zu events", recorded == 1 ? "" : "s",
                bp_schedule_get_info(a->schedule)->step_count);

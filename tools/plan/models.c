@@ -83,24 +83,6 @@ static char *find_in(const char *folders, const char *name)
     return path;
 }
 
-/* The names in all folders, up to `capacity`; returns how many. */
-static size_t list_names(const char *folders, char **names, size_t capacity)
-{
-    size_t count = 0;
-    char *copy = strdup(folders), *rest = copy, *folder;
-    while (copy != NULL && (folder = strsep(&rest, ":")) != NULL) {
-        DIR *opened = *folder != '\0' ? opendir(folder) : NULL;
-        for (struct dirent *entry; opened != NULL && count < capacity && (entry = readdir(opened)) != NULL;) {
-            if (*entry->d_name != '.' && (names[count] = strdup(entry->d_name)) != NULL)
-                count++;
-        }
-        if (opened != NULL)
-            closedir(opened);
-    }
-    free(copy);
-    return count;
-}
-
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -109,7 +91,20 @@ static int by_name(const void *a, const void *b)
 static int refuse(const char *name, const char *folders)
 {
     char *names[MOST_MODELS];
-    size_t count = list_names(folders, names, MOST_MODELS);
+
+    size_t count = 0;
+    char *copy = strdup(folders), *rest = copy, *folder;
+    while (copy != NULL && (folder = strsep(&rest, ":")) != NULL) {
+        DIR *opened = *folder != '\0' ? opendir(folder) : NULL;
+        for (struct dirent *entry; opened != NULL && count < MOST_MODELS && (entry = readdir(opened)) != NULL;) {
+            if (*entry->d_name != '.' && (names[count] = strdup(entry->d_name)) != NULL)
+                count++;
+        }
+        if (opened != NULL)
+            closedir(opened);
+    }
+    free(copy);
+
     qsort(names, count, sizeof *names, by_name); /* deterministic among names at the same distance */
     const char *nearest = cli_nearest(name, (const char *const *)names, count);
     int code = cli_fail(EXIT_BAD_INPUT,

@@ -498,8 +498,7 @@ int options_parse(int argc, char **argv, const char *command, plan_options *opti
         .given = &options->given,
         .files = &options->models,
         .file_count = &options->model_count};
-    int code = options_read(argc, argv, &reading);
-    if (code == EXIT_GO_ON)
-        code = options_check(options, command);
-    return code == EXIT_GO_ON ? check_own(options, command) : code;
+    CLI_TRY(options_read(argc, argv, &reading));
+    CLI_TRY(options_check(options, command));
+    return check_own(options, command);
 }

@@ -27,25 +27,6 @@ static bool is_joint(const bp_plan_role *role)
     return (role->roles & (role->roles - 1)) != 0;
 }
 
-static columns find_columns(const analysis *a)
-{
-    columns c = {.role_count = 0};
-    uint32_t used = 0;
-    for (size_t p = 0; p < a->plan_count; p++) {
-        const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
-        for (size_t i = 0; i < plan->role_count; i++) {
-            const bp_plan_role *role = &plan->roles[i];
-            c.joint |= is_joint(role) ? role->roles : 0;
-            used |= is_joint(role) ? 0 : role->roles;
-        }
-    }
-    for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
-        if (used & BP_ROLE_BIT(role))
-            c.roles[c.role_count++] = role;
-    }
-    return c;
-}
-
 static void add_columns(sheet *s, const columns *c, bool budget)
 {
     sheet_add_column(s, "POLICY", false);
@@ -79,17 +60,6 @@ static size_t set_roles(sheet *s, const columns *c, const bp_plan_info *plan, bo
     return column;
 }
 
-static const char *addresses_text(const bp_plan_info *s)
-{
-    return !s->feasible ? "infeasible" : s->stable ? "one each" : "change";
-}
-
-/* Whether fewer bytes are known to be impossible. That more are needed than it takes is not said of a policy that does not look. */
-static const char *proven_text(const bp_plan_info *s)
-{
-    return !s->feasible ? "-" : s->optimal ? "optimal" : s->policy == BP_POLICY_SCHEDULED ? "not proven" : "";
-}
-
 static void add_policy(sheet *s, const columns *c, const analysis *a, const plan_options *o, const bp_plan *of)
 {
     const bp_plan_info *plan = bp_plan_get_info(of);
@@ -99,8 +69,12 @@ static void add_policy(sheet *s, const columns *c, const analysis *a, const plan
     size_t column = set_roles(s, c, plan, false);
     sheet_set_cell(s, column++, cli_bytes(plan->bytes));
     sheet_set_cell(s, column++, plan->feasible ? table_ratio_text(plan->bytes, plan->lower_bound_bytes, ratio) : "-");
-    sheet_set_cell(s, column++, proven_text(plan));
-    sheet_set_cell(s, column++, addresses_text(plan));
+    sheet_set_cell(s, column++,
+                   !plan->feasible                       ? "-"
+                   : plan->optimal                       ? "optimal"
+                   : plan->policy == BP_POLICY_SCHEDULED ? "not proven"
+                                                         : "");
+    sheet_set_cell(s, column++, !plan->feasible ? "infeasible" : plan->stable ? "one each" : "change");
     if (!plan->feasible)
         sheet_color_line(s, "red");
     else if (plan->stable && plan->optimal)
@@ -134,7 +108,22 @@ static bool has_joint(const bp_plan_info *plan)
 static int table_print_totals(const analysis *a, const plan_options *options, bool color)
 {
     sheet s = sheet_new(color);
-    columns c = find_columns(a);
+
+    columns c = {.role_count = 0};
+    uint32_t used = 0;
+    for (size_t p = 0; p < a->plan_count; p++) {
+        const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
+        for (size_t i = 0; i < plan->role_count; i++) {
+            const bp_plan_role *role = &plan->roles[i];
+            c.joint |= is_joint(role) ? role->roles : 0;
+            used |= is_joint(role) ? 0 : role->roles;
+        }
+    }
+    for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
+        if (used & BP_ROLE_BIT(role))
+            c.roles[c.role_count++] = role;
+    }
+
     const bp_plan_info *apart = NULL, *joint = NULL;
     add_columns(&s, &c, options->budget > 0);
     for (size_t p = 0; p < a->plan_count; p++) {
@@ -227,27 +216,6 @@ static int print_buffers(const analysis *a, bool color)
     return sheet_finish(&s);
 }
 
-static void print_budget(const analysis *a, const plan_options *o)
-{
-    const state_bytes *s = &a->state;
-    printf(
-        "State of one GPU beside the pool: %s = outside parameters %s, parameter shards %s, gradient shards (%s) %s, "
-        "optimizer (%u x %s) %s.\n",
-        cli_bytes(s->total), cli_bytes(s->outside), cli_bytes(s->param_shards),
-        bp_dtype_name(analysis_trained_dtype(o->main_grad_dtype)), cli_bytes(s->grad_shards), o->optimizer_tensors,
-        bp_dtype_name(analysis_trained_dtype(o->optimizer_dtype)), cli_bytes(s->optimizer));
-    for (size_t p = 0; p < a->plan_count; p++) {
-        uint64_t needed = analysis_needed(a, a->plans[p]);
-        bool fits = needed <= o->budget;
-        printf("%s: %s %s of %s (%s), %s %s activations and everything else.\n",
-               bp_policy_name(bp_plan_get_info(a->plans[p])->policy),
-               fits ? "fits" : "does not fit:", cli_bytes(needed), cli_bytes(o->budget), o->budget_name,
-               fits ? cli_bytes(o->budget - needed) : cli_bytes(needed - o->budget),
-               fits ? "are left for" : "too much before");
-    }
-    putchar('\n');
-}
-
 int table_print_model(const analysis *a, const plan_options *options)
 {
     bool color = cli_wants_color(options->color);
@@ -263,7 +231,25 @@ int table_print_model(const analysis *a, const plan_options *options)
     }
     if (options->budget > 0) {
         putchar('\n');
-        print_budget(a, options);
+
+        const state_bytes *s = &a->state;
+        printf("State of one GPU beside the pool: %s = outside parameters %s, parameter shards %s, gradient shards "
+               "(%s) %s, "
+               "optimizer (%u x %s) %s.\n",
+               cli_bytes(s->total), cli_bytes(s->outside), cli_bytes(s->param_shards),
+               bp_dtype_name(analysis_trained_dtype(options->main_grad_dtype)), cli_bytes(s->grad_shards),
+               options->optimizer_tensors, bp_dtype_name(analysis_trained_dtype(options->optimizer_dtype)),
+               cli_bytes(s->optimizer));
+        for (size_t p = 0; p < a->plan_count; p++) {
+            uint64_t needed = analysis_needed(a, a->plans[p]);
+            bool fits = needed <= options->budget;
+            printf("%s: %s %s of %s (%s), %s %s activations and everything else.\n",
+                   bp_policy_name(bp_plan_get_info(a->plans[p])->policy),
+                   fits ? "fits" : "does not fit:", cli_bytes(needed), cli_bytes(options->budget), options->budget_name,
+                   fits ? cli_bytes(options->budget - needed) : cli_bytes(needed - options->budget),
+                   fits ? "are left for" : "too much before");
+        }
+        putchar('\n');
     }
     return code;
 }

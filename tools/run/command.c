@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/fail.h"
 #include "shared/cli.h"
 #include "shared/machine.h"
 #include "shared/outputs.h"
@@ -40,14 +41,6 @@ int run_fail(const run_options *options, bp_status status, const char *detail)
 
 /* ---- device and pool ------------------------------------------------------------------------------------------------------- */
 
-/* What a run may take: not the last page. Dynamic memory that a stream has not got round to freeing counts as free already, so that
- * what is really in use may be twice what the device counts. */
-static uint64_t memory_limit(bool dynamic)
-{
-    uint64_t available = machine_available_bytes();
-    return dynamic ? available / 16 * 7 : available / 8 * 7;
-}
-
 /* The less of its peak fits, the fewer steps may the host be ahead of what frees it. */
 static uint32_t steps_ahead(const bp_plan_info *plan, uint64_t limit)
 {
@@ -71,15 +64,15 @@ static bp_status check_room(const bp_plan_info *plan, uint64_t limit, const char
 static bp_status make_host(const run_options *options, const bp_plan_info *plan, run_setup *setup)
 {
     bp_host_config config;
-    bp_status status = bp_host_config_init(&config, sizeof config);
-    if (status != BP_OK)
-        return status;
-    config.memory_bytes = memory_limit(!plan->stable);
+    BP_TRY(bp_host_config_init(&config, sizeof config));
+    bool dynamic = !plan->stable;
+    uint64_t available = machine_available_bytes();
+    config.memory_bytes = dynamic ? available / 16 * 7 : available / 8 * 7;
     config.max_delay_us = options->delay_us;
     config.delay_seed = options->seed;
     setup->steps_ahead = steps_ahead(plan, config.memory_bytes);
-    status = check_room(plan, config.memory_bytes, "machine's");
-    return status == BP_OK ? bp_device_create_host(&config, &setup->device) : status;
+    BP_TRY(check_room(plan, config.memory_bytes, "machine's"));
+    return bp_device_create_host(&config, &setup->device);
 }
 
 static bp_status make_cuda(const run_options *options, const bp_plan_info *plan, run_setup *setup)
@@ -117,52 +110,41 @@ static void show_message(void *user, const char *text)
     cli_fail(0, "%s", text);
 }
 
-static bp_status make_pool(const run_options *options, const analysis *a, run_setup *setup)
-{
-    bp_pool_config config;
-    bp_status status = bp_pool_config_init(&config, sizeof config);
-    if (status != BP_OK)
-        return status;
-    config.name = a->name;
-    config.strict = options->strict;
-    if (options->guard)
-        config.guard = BP_GUARD_ON;
-    if (options->nvtx)
-        config.annotate = BP_ANNOTATE_ON;
-    config.extra_requests = 0;
-    config.on_message = show_message;
-    config.user = setup;
-    return bp_pool_create(setup->device, run_plan_driven(&setup->plan), &config, &setup->pool);
-}
-
-static bp_status make_driver(const run_options *options, const analysis *a, driver_progress *go_on, run_setup *setup)
-{
-    const driver_config config = {.device = setup->device,
-                                  .pool = setup->pool,
-                                  .buckets = a->buckets,
-                                  .schedule = a->schedule,
-                                  .seed = options->seed,
-                                  .has_memory = options->device != RUN_NULL,
-                                  .steps_ahead = setup->steps_ahead,
-                                  .promises = options->promises,
-                                  .graphs = options->graphs,
-                                  .max_pause_us = options->device == RUN_CUDA ? options->delay_us : 0,
-                                  .progress = go_on,
-                                  .user = setup};
-    return driver_create(&config, &setup->driver);
-}
-
 int run_setup_init(const run_options *options, const analysis *a, driver_progress *go_on, run_setup *setup)
 {
     *setup = (run_setup){0};
-    int code = run_plan_init(options, a, &setup->plan);
-    if (code != EXIT_GO_ON)
-        return code;
+    CLI_TRY(run_plan_init(options, a, &setup->plan));
+    bp_pool_config config;
     bp_status status = make_device(options, setup);
     if (status == BP_OK)
-        status = make_pool(options, a, setup);
-    if (status == BP_OK)
-        status = make_driver(options, a, go_on, setup);
+        status = bp_pool_config_init(&config, sizeof config);
+    if (status == BP_OK) {
+        config.name = a->name;
+        config.strict = options->strict;
+        if (options->guard)
+            config.guard = BP_GUARD_ON;
+        if (options->nvtx)
+            config.annotate = BP_ANNOTATE_ON;
+        config.extra_requests = 0;
+        config.on_message = show_message;
+        config.user = setup;
+        status = bp_pool_create(setup->device, run_plan_driven(&setup->plan), &config, &setup->pool);
+    }
+    if (status == BP_OK) {
+        const driver_config driving = {.device = setup->device,
+                                       .pool = setup->pool,
+                                       .buckets = a->buckets,
+                                       .schedule = a->schedule,
+                                       .seed = options->seed,
+                                       .has_memory = options->device != RUN_NULL,
+                                       .steps_ahead = setup->steps_ahead,
+                                       .promises = options->promises,
+                                       .graphs = options->graphs,
+                                       .max_pause_us = options->device == RUN_CUDA ? options->delay_us : 0,
+                                       .progress = go_on,
+                                       .user = setup};
+        status = driver_create(&driving, &setup->driver);
+    }
     if (status == BP_OK)
         status = run_profile_init(options, setup->pool, run_plan_driven(&setup->plan), &setup->profile);
     if (status == BP_OK)
@@ -188,9 +170,7 @@ bp_status run_profile_init(const run_options *options, bp_pool *pool, const bp_p
     *profile = (run_profile){.directory = options->profile};
     if (options->profile == NULL)
         return BP_OK;
-    bp_status status = bp_profile_config_init(&config, sizeof config);
-    if (status != BP_OK)
-        return status;
+    BP_TRY(bp_profile_config_init(&config, sizeof config));
     config.directory = options->profile;
     config.profile_steps = options->profile_steps;
     config.profile_step_count = options->profile_step_count;
@@ -204,27 +184,6 @@ static void note(run_profile *profile, bp_status status)
 {
     if (status != BP_OK && profile->failure[0] == '\0')
         snprintf(profile->failure, sizeof profile->failure, "%s", bp_error_detail());
-}
-
-/* A training step begins; after the last one. The run goes on whatever happens. */
-static void run_profile_step(run_profile *profile, uint64_t step)
-{
-    if (profile->profile != NULL)
-        note(profile, bp_profile_step(profile->profile, step));
-}
-
-static void run_profile_end(run_profile *profile)
-{
-    if (profile->profile != NULL && bp_profile_get_info(profile->profile)->recording)
-        note(profile, bp_profile_stop(profile->profile));
-}
-
-/* EXIT_GO_ON, or the exit code after a message about what could not be written. */
-static int run_profile_judge(const run_profile *profile)
-{
-    if (profile->failure[0] == '\0')
-        return EXIT_GO_ON;
-    return cli_fail(EXIT_ENVIRONMENT, "--profile %s: %s", profile->directory, profile->failure);
 }
 
 void run_profile_finish(run_profile *profile)
@@ -250,8 +209,11 @@ static bool is_eager(const run_options *options, uint64_t step)
            (options->trace != NULL && step + 1 == options->steps);
 }
 
-static bp_status iterate(const run_options *options, run_setup *setup)
+static int drive(const run_options *options, const analysis *a, run_setup *setup, run_outcome *outcome)
 {
+    progress_init(&setup->progress, "step", options->steps * bp_schedule_get_info(a->schedule)->step_count);
+    interrupt_watch();
+
     driver *d = setup->driver;
     bp_status status = driver_begin(d);
     for (uint64_t i = 0; status == BP_OK && i < options->steps; i++) {
@@ -259,20 +221,16 @@ static bp_status iterate(const run_options *options, run_setup *setup)
             break;
         if (options->trace != NULL && i + 1 == options->steps)
             status = bp_pool_trace_start(setup->pool, driver_trace_entries(d), 0);
-        run_profile_step(&setup->profile, i);
+        /* A training step begins; after the last one. The run goes on whatever happens. */
+        run_profile *profile = &setup->profile;
+        if (profile->profile != NULL)
+            note(profile, bp_profile_step(profile->profile, i));
         if (status == BP_OK)
             status = driver_iterate(d, is_eager(options, i));
     }
     if (options->trace != NULL)
         bp_pool_trace_stop(setup->pool);
-    return status;
-}
 
-static int drive(const run_options *options, const analysis *a, run_setup *setup, run_outcome *outcome)
-{
-    progress_init(&setup->progress, "step", options->steps * bp_schedule_get_info(a->schedule)->step_count);
-    interrupt_watch();
-    bp_status status = iterate(options, setup);
     if (status == BP_OK)
         status = driver_end(setup->driver);
     outcome->status = status;
@@ -280,7 +238,9 @@ static int drive(const run_options *options, const analysis *a, run_setup *setup
         snprintf(outcome->detail, sizeof outcome->detail, "%s", bp_error_detail());
         driver_drain(setup->driver);
     }
-    run_profile_end(&setup->profile);
+    run_profile *profile = &setup->profile;
+    if (profile->profile != NULL && bp_profile_get_info(profile->profile)->recording)
+        note(profile, bp_profile_stop(profile->profile));
     progress_erase(&setup->progress);
     outcome->interrupted = driver_stopped(setup->driver);
     driver_result_get(setup->driver, &outcome->result);
@@ -319,11 +279,6 @@ static void print_holders(const bp_pool *pool)
     free(text);
 }
 
-static int print(const run_options *options, const run_setup *setup, const analysis *a, const run_outcome *outcome)
-{
-    return options->json ? run_report_json(options, setup, a, outcome) : run_report_lines(options, setup, a, outcome);
-}
-
 /* The verdict, on standard error when it is not good. */
 static int judge(const run_options *options, const run_setup *setup, const analysis *a, const run_outcome *outcome)
 {
@@ -353,7 +308,8 @@ static int answer(const run_options *options, const analysis *a, const run_setup
     if (code == EXIT_GO_ON)
         code = outputs_sync(&trace, 1);
     if (code == EXIT_GO_ON)
-        code = print(options, setup, a, outcome);
+        code =
+            options->json ? run_report_json(options, setup, a, outcome) : run_report_lines(options, setup, a, outcome);
     if (code == EXIT_GO_ON)
         code = cli_flush();
     if (code == EXIT_GO_ON)
@@ -361,7 +317,14 @@ static int answer(const run_options *options, const analysis *a, const run_setup
     outputs_finish(&trace, 1);
     if (code == EXIT_GO_ON)
         code = judge(options, setup, a, outcome);
-    return code == EXIT_GO_ON ? run_profile_judge(&setup->profile) : code;
+
+    /* EXIT_GO_ON, or the exit code after a message about what could not be written. */
+    if (code != EXIT_GO_ON)
+        return code;
+    const run_profile *profile = &setup->profile;
+    if (profile->failure[0] == '\0')
+        return EXIT_GO_ON;
+    return cli_fail(EXIT_ENVIRONMENT, "--profile %s: %s", profile->directory, profile->failure);
 }
 
 static int run(const run_options *options, const analysis *a)

@@ -1,4 +1,5 @@
 /* Drives a schedule through a pool, iteration after iteration, as a training loop would. */
+#include "core/fail.h"
 #include "run/driver_state.h"
 
 #include <stdio.h>
@@ -119,18 +120,6 @@ static bp_status make_staging(driver *d)
     return status;
 }
 
-static void free_staging(driver *d)
-{
-    for (int kind = 0; kind < STAGING_KINDS; kind++) {
-        for (int s = 0; s < STREAM_COUNT; s++) {
-            staging *one = &d->staging[kind][s];
-            if (one->memory != NULL)
-                (void)bp_device_unpin(d->config.device, one->memory, one->bytes);
-            free(one->memory);
-        }
-    }
-}
-
 /* ---- all of it ----------------------------------------------------------------------------------------------------------- */
 
 static bp_status make_events(driver *d)
@@ -186,7 +175,16 @@ void driver_destroy(driver **destroyed)
         bp_event_destroy(&d->events[i].acquired);
         bp_event_destroy(&d->events[i].filled);
     }
-    free_staging(d);
+
+    for (int kind = 0; kind < STAGING_KINDS; kind++) {
+        for (int s = 0; s < STREAM_COUNT; s++) {
+            staging *one = &d->staging[kind][s];
+            if (one->memory != NULL)
+                (void)bp_device_unpin(d->config.device, one->memory, one->bytes);
+            free(one->memory);
+        }
+    }
+
     void *const arrays[] = {d->events, d->holds, d->served, d->called, d->replayed, d->operations, d->held_operations};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
@@ -235,13 +233,6 @@ static operation *make_operation(driver *d, uint8_t stream, uint32_t request, op
     return o;
 }
 
-/* `to` waits for what `from` has so far. */
-static bp_status hand_over(driver *d, bp_event *event, uint8_t from, uint8_t to)
-{
-    bp_status status = bp_event_record(event, d->streams[from]);
-    return status == BP_OK ? bp_stream_wait(d->streams[to], event) : status;
-}
-
 /* The neighbours in `entries` that belong to one group, and are all in graphs of units or all not: served by one call. */
 size_t driver_batch(driver *d, const program_entry *entries, size_t count)
 {
@@ -267,9 +258,9 @@ static bp_status acquire(driver *d, const program_group *g, group_events *events
     driver_count_call(d, began);
     if (status != BP_OK || g->fill == g->acquire)
         return status;
-    status = hand_over(d, events->acquired, g->acquire, g->fill);
-    if (status != BP_OK)
-        return status;
+    /* `to` waits for what `from` has so far. */
+    BP_TRY(bp_event_record(events->acquired, d->streams[g->acquire]));
+    BP_TRY(bp_stream_wait(d->streams[g->fill], events->acquired));
     began = driver_now_ns();
     status = bp_pool_use(d->config.pool, d->called, count, d->streams[g->fill]);
     driver_count_call(d, began);
@@ -440,8 +431,8 @@ static bp_status launch_iteration(driver *d)
     if (status != BP_OK || d->stopped)
         return status;
     bp_pool_set_step(d->config.pool, d->steps_issued);
-    status = driver_graph_launch(d, 0);
-    return status == BP_OK ? close_slot(d, d->program.steps) : status;
+    BP_TRY(driver_graph_launch(d, 0));
+    return close_slot(d, d->program.steps);
 }
 
 bp_status driver_iterate(driver *d, bool eager)
@@ -461,16 +452,6 @@ bp_status driver_iterate(driver *d, bool eager)
     d->result.replayed += replays;
     d->result.position.iteration++;
     return BP_OK;
-}
-
-/* What is still in the window, one after the other, so that progress goes on. */
-static bp_status wait_for_window(driver *d)
-{
-    bp_status status = BP_OK;
-    uint64_t first = d->slots_issued > d->config.steps_ahead ? d->slots_issued - d->config.steps_ahead : 0;
-    for (uint64_t number = first; status == BP_OK && number < d->slots_issued; number++)
-        status = wait_for_slot(d, number);
-    return status;
 }
 
 /* Checks that did not run have found nothing wrong. */
@@ -493,7 +474,12 @@ static bp_status count_checks(driver *d)
 
 bp_status driver_end(driver *d)
 {
-    bp_status status = wait_for_window(d);
+    /* What is still in the window, one after the other, so that progress goes on. */
+    bp_status status = BP_OK;
+    uint64_t first = d->slots_issued > d->config.steps_ahead ? d->slots_issued - d->config.steps_ahead : 0;
+    for (uint64_t number = first; status == BP_OK && number < d->slots_issued; number++)
+        status = wait_for_slot(d, number);
+
     driver_drain(d);
     if (status == BP_OK)
         status = count_checks(d);

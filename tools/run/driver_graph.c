@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/fail.h"
 #include "run/driver_state.h"
 
 /* ---- which requests graphs of units have ----------------------------------------------------------------------------------- */
@@ -13,16 +14,6 @@
 static bool is_replayed(int32_t unit)
 {
     return unit >= 0 && __builtin_popcount((unsigned)unit) % 2 == 0;
-}
-
-/* What is held all the time belongs to no step. */
-static void choose_requests(driver *d)
-{
-    const program *p = &d->program;
-    for (uint32_t i = 0; i < p->requests; i++)
-        d->replayed[i] = is_replayed(p->groups[p->group_of[i]].unit);
-    for (uint32_t i = 0; i < p->held_count; i++)
-        d->replayed[p->held[i].request] = false;
 }
 
 static void count_checks(driver *d)
@@ -71,8 +62,14 @@ bp_status driver_graphs_make(driver *d)
         return BP_OK;
     atomic_store(&d->replay_time, UINT64_MAX); /* the first iteration counts to 0 */
     bp_status status = make_arrays(d);
-    if (status == BP_OK && d->config.graphs == DRIVER_GRAPHS_UNITS)
-        choose_requests(d);
+    if (status == BP_OK && d->config.graphs == DRIVER_GRAPHS_UNITS) {
+        /* What is held all the time belongs to no step. */
+        const program *p = &d->program;
+        for (uint32_t i = 0; i < p->requests; i++)
+            d->replayed[i] = is_replayed(p->groups[p->group_of[i]].unit);
+        for (uint32_t i = 0; i < p->held_count; i++)
+            d->replayed[p->held[i].request] = false;
+    }
     if (status == BP_OK)
         status = bp_event_create(d->config.device, &d->forks);
     for (int s = 0; status == BP_OK && s < STREAM_COUNT; s++) {
@@ -152,17 +149,6 @@ static bp_status capture_iteration(driver *d)
     return status;
 }
 
-/* The other streams join the capture. */
-static bp_status fork_streams(driver *d)
-{
-    bp_status status = bp_event_record(d->forks, d->streams[LAUNCH_STREAM]);
-    for (int s = 0; status == BP_OK && s < STREAM_COUNT; s++) {
-        if (d->streams[s] != NULL && s != LAUNCH_STREAM)
-            status = bp_stream_wait(d->streams[s], d->forks);
-    }
-    return status;
-}
-
 static bp_status join_streams(driver *d)
 {
     bp_status status = BP_OK;
@@ -178,7 +164,13 @@ static bp_status join_streams(driver *d)
 
 static bp_status capture_body(driver *d)
 {
-    bp_status status = fork_streams(d);
+    /* The other streams join the capture. */
+    bp_status status = bp_event_record(d->forks, d->streams[LAUNCH_STREAM]);
+    for (int s = 0; status == BP_OK && s < STREAM_COUNT; s++) {
+        if (d->streams[s] != NULL && s != LAUNCH_STREAM)
+            status = bp_stream_wait(d->streams[s], d->forks);
+    }
+
     if (status == BP_OK)
         status =
             d->config.graphs == DRIVER_GRAPHS_UNITS ? capture_units(d, d->result.position.step) : capture_iteration(d);
@@ -190,11 +182,9 @@ static bp_status capture_graph(driver *d, bp_graph **graph)
 {
     char detail[512];
     bp_stream *stream = d->streams[LAUNCH_STREAM];
-    bp_status status = bp_graph_begin(stream);
-    if (status != BP_OK)
-        return status;
+    BP_TRY(bp_graph_begin(stream));
     d->capturing = true;
-    status = capture_body(d);
+    bp_status status = capture_body(d);
     d->capturing = false;
     snprintf(detail, sizeof detail, "%s", bp_error_detail());
     bp_status ended = bp_graph_end(stream, graph);

@@ -67,9 +67,7 @@ static int add_profile_step(const char *word, void *user)
 {
     run_options *o = user;
     uint64_t step;
-    int code = value_number("profile-steps", word, 0, INT64_MAX, &step);
-    if (code != EXIT_GO_ON)
-        return code;
+    CLI_TRY(value_number("profile-steps", word, 0, INT64_MAX, &step));
     uint64_t *steps = realloc(o->profile_steps, (o->profile_step_count + 1) * sizeof *steps);
     if (steps == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory for the steps of --profile-steps");
@@ -134,27 +132,9 @@ static const option_row run_table[] = {
     OPTION_END,
 };
 
-static int check_device(const run_options *o)
-{
-    if (o->guard && o->device != RUN_HOST)
-        return cli_fail(EXIT_BAD_INPUT, "--guard needs memory that the host can reach: %s",
-                        o->device == RUN_NULL ? "the null device has none" : "run it on device host");
-    if (o->graphs == DRIVER_GRAPHS_OFF)
-        return EXIT_GO_ON;
-    if (o->device != RUN_CUDA)
-        return cli_fail(EXIT_BAD_INPUT, "--graph needs a device with graphs: --device cuda");
-    if (o->policy == BP_POLICY_DYNAMIC && o->plan == NULL)
-        return cli_fail(EXIT_BAD_INPUT, "--graph needs buckets with addresses that stay, and policy dynamic has none");
-    if (o->steps < 2)
-        return cli_fail(EXIT_BAD_INPUT, "--graph replays from the second training step on: use --steps 2 or more");
-    return EXIT_GO_ON;
-}
-
 static int check(const run_options *o)
 {
-    int code = options_check(&o->planning, "run");
-    if (code != EXIT_GO_ON)
-        return code;
+    CLI_TRY(options_check(&o->planning, "run"));
     if (o->planning.model_count > 1 && !o->planning.schedule.share)
         return cli_fail(EXIT_BAD_INPUT, "run drives one model, %zu are given; --share makes them share a pool",
                         o->planning.model_count);
@@ -175,7 +155,19 @@ static int check(const run_options *o)
         return cli_fail(EXIT_BAD_INPUT, "--profile-steps is about the snapshots of --profile, and there are none");
     if (o->profile != NULL && o->trace != NULL)
         return cli_fail(EXIT_BAD_INPUT, "--profile and --trace cannot record one run together; leave one out");
-    return check_device(o);
+
+    if (o->guard && o->device != RUN_HOST)
+        return cli_fail(EXIT_BAD_INPUT, "--guard needs memory that the host can reach: %s",
+                        o->device == RUN_NULL ? "the null device has none" : "run it on device host");
+    if (o->graphs == DRIVER_GRAPHS_OFF)
+        return EXIT_GO_ON;
+    if (o->device != RUN_CUDA)
+        return cli_fail(EXIT_BAD_INPUT, "--graph needs a device with graphs: --device cuda");
+    if (o->policy == BP_POLICY_DYNAMIC && o->plan == NULL)
+        return cli_fail(EXIT_BAD_INPUT, "--graph needs buckets with addresses that stay, and policy dynamic has none");
+    if (o->steps < 2)
+        return cli_fail(EXIT_BAD_INPUT, "--graph replays from the second training step on: use --steps 2 or more");
+    return EXIT_GO_ON;
 }
 
 int run_options_parse(int argc, char **argv, run_options *options)
@@ -197,8 +189,8 @@ int run_options_parse(int argc, char **argv, run_options *options)
         .given = &options->planning.given,
         .files = &options->planning.models,
         .file_count = &options->planning.model_count};
-    int code = options_read(argc, argv, &reading);
-    return code == EXIT_GO_ON ? check(options) : code;
+    CLI_TRY(options_read(argc, argv, &reading));
+    return check(options);
 }
 
 void run_options_finish(run_options *options)

@@ -37,29 +37,6 @@ static bool allocate_arrays(const bp_plan_info *plan, arrays *a)
     return a->slabs != NULL && a->classes != NULL && a->requests != NULL;
 }
 
-static void scale_arrays(const bp_plan_info *plan, uint64_t scale, arrays *a)
-{
-    for (size_t i = 0; i < plan->slab_count; i++) {
-        bp_plan_slab slab = plan->slabs[i];
-        slab.bytes = scaled_bytes(slab.bytes, scale);
-        a->slabs[i] = slab;
-    }
-    for (size_t i = 0; i < plan->class_count; i++) {
-        bp_plan_class c = plan->classes[i];
-        c.offset = scaled_bytes(c.offset, scale);
-        c.stride = scaled_bytes(c.stride, scale);
-        c.bytes = scaled_bytes(c.bytes, scale);
-        a->classes[i] = c;
-    }
-    for (size_t i = 0; i < plan->request_count; i++) {
-        bp_plan_request r = plan->requests[i];
-        r.offset = scaled_bytes(r.offset, scale);
-        r.bytes = scaled_bytes(r.bytes, scale);
-        r.used_bytes = scaled_bytes(r.used_bytes, scale);
-        a->requests[i] = r;
-    }
-}
-
 /* The plan with all offsets and sizes divided; its alignment must be a multiple of `scale`. The caller owns *scaled.
  * Errors: those of the plan builder. */
 static bp_status scale_plan(const bp_plan *plan, uint64_t scale, bp_plan **scaled)
@@ -68,7 +45,26 @@ static bp_status scale_plan(const bp_plan *plan, uint64_t scale, bp_plan **scale
     arrays a = {0};
     bp_status status = bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the scaled plan");
     if (allocate_arrays(&info, &a)) {
-        scale_arrays(&info, scale, &a);
+        for (size_t i = 0; i < info.slab_count; i++) {
+            bp_plan_slab slab = info.slabs[i];
+            slab.bytes = scaled_bytes(slab.bytes, scale);
+            a.slabs[i] = slab;
+        }
+        for (size_t i = 0; i < info.class_count; i++) {
+            bp_plan_class c = info.classes[i];
+            c.offset = scaled_bytes(c.offset, scale);
+            c.stride = scaled_bytes(c.stride, scale);
+            c.bytes = scaled_bytes(c.bytes, scale);
+            a.classes[i] = c;
+        }
+        for (size_t i = 0; i < info.request_count; i++) {
+            bp_plan_request r = info.requests[i];
+            r.offset = scaled_bytes(r.offset, scale);
+            r.bytes = scaled_bytes(r.bytes, scale);
+            r.used_bytes = scaled_bytes(r.used_bytes, scale);
+            a.requests[i] = r;
+        }
+
         info.alignment /= scale;
         info.bytes = scaled_bytes(info.bytes, scale);
         info.lower_bound_bytes = scaled_bytes(info.lower_bound_bytes, scale);
@@ -263,9 +259,7 @@ static int read_plan(const run_options *options, const analysis *a, run_plan *pl
     bp_status status = bp_plan_read(strcmp(options->plan, "-") == 0 ? "/dev/stdin" : options->plan, &plan->full);
     if (status != BP_OK)
         return cli_fail_status(status);
-    int code = options->unchecked ? match_requests(options, a, plan->full) : check_plan(options, a, plan->full);
-    if (code != EXIT_GO_ON)
-        return code;
+    CLI_TRY(options->unchecked ? match_requests(options, a, plan->full) : check_plan(options, a, plan->full));
     plan->scale = first_scale(options, a);
     uint64_t for_memory = scale_for(bp_plan_get_info(plan->full)->bytes, memory_for_auto());
     if (options->scale == 0 && options->device != RUN_NULL && for_memory > plan->scale)

@@ -1,4 +1,5 @@
 /* Turns a schedule into the acquires, fills, checks and releases of each step. */
+#include "core/fail.h"
 #include "run/driver.h"
 
 #include <stdio.h>
@@ -36,27 +37,6 @@ static bool same_streams(const program_group *g, uint32_t role)
            g->check == streams_of[role].check;
 }
 
-/* Requests are ordered by unit, role, bucket. */
-static void make_groups(const bp_buckets *buckets, program *p, int32_t *unit_of)
-{
-    int32_t before = BP_OUTSIDE;
-    const bp_buckets_info *info = bp_buckets_get_info(buckets);
-    for (uint32_t i = 0; i < p->requests; i++) {
-        bp_request r = info->requests[i];
-        bp_bucket b = info->buckets[r.bucket];
-        unit_of[i] = b.unit;
-        if (i == 0 || b.unit != before || !same_streams(&p->groups[p->group_count - 1], r.role)) {
-            program_group *g = &p->groups[p->group_count++];
-            *g = (program_group){
-                i, 0, b.unit, streams_of[r.role].acquire, streams_of[r.role].fill, streams_of[r.role].check};
-            p->streams[g->acquire] = p->streams[g->fill] = p->streams[g->check] = true;
-        }
-        before = b.unit;
-        p->group_of[i] = p->group_count - 1;
-        p->groups[p->group_of[i]].count++;
-    }
-}
-
 /* ---- steps in which units compute ----------------------------------------------------------------------------------------- */
 
 typedef struct compute_steps {
@@ -78,28 +58,6 @@ static size_t computing_units(const bp_schedule *schedule, uint32_t index, size_
     if (step.forward_unit >= 0 && step.forward_unit != step.unit)
         units[count++] = (size_t)step.forward_unit;
     return count;
-}
-
-static bp_status find_compute_steps(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t steps,
-                                    compute_steps *c)
-{
-    size_t units[2];
-    c->units = bp_buckets_get_info(buckets)->unit_count;
-    c->begins = calloc(c->units + 2, sizeof *c->begins);
-    c->steps = calloc(2 * (size_t)steps + 1, sizeof *c->steps);
-    if (c->begins == NULL || c->steps == NULL)
-        return fail_memory();
-    for (uint32_t t = 0; t < steps; t++) {
-        for (size_t i = computing_units(schedule, t, units); i-- > 0;)
-            c->begins[units[i] + 2]++;
-    }
-    for (size_t u = 2; u < c->units + 2; u++)
-        c->begins[u] += c->begins[u - 1];
-    for (uint32_t t = 0; t < steps; t++) { /* begins[u + 1] moves from the beginning of u's steps to their end */
-        for (size_t i = computing_units(schedule, t, units); i-- > 0;)
-            c->steps[c->begins[units[i] + 1]++] = t;
-    }
-    return BP_OK;
 }
 
 /* ---- entries ---------------------------------------------------------------------------------------------------------- */
@@ -168,9 +126,49 @@ static void walk(pass *a, const bp_buckets *buckets)
     }
 }
 
-/* After counting, begins[step + 1] is where a step's entries begin; filling moves it to their end. */
-static bp_status make_entries(program *p)
+static bp_status make_program(const bp_buckets *buckets, const bp_schedule *schedule, program *p, int32_t *unit_of,
+                              compute_steps *compute)
 {
+    /* Requests are ordered by unit, role, bucket. */
+    int32_t before = BP_OUTSIDE;
+    const bp_buckets_info *info = bp_buckets_get_info(buckets);
+    for (uint32_t i = 0; i < p->requests; i++) {
+        bp_request r = info->requests[i];
+        bp_bucket b = info->buckets[r.bucket];
+        unit_of[i] = b.unit;
+        if (i == 0 || b.unit != before || !same_streams(&p->groups[p->group_count - 1], r.role)) {
+            program_group *g = &p->groups[p->group_count++];
+            *g = (program_group){
+                i, 0, b.unit, streams_of[r.role].acquire, streams_of[r.role].fill, streams_of[r.role].check};
+            p->streams[g->acquire] = p->streams[g->fill] = p->streams[g->check] = true;
+        }
+        before = b.unit;
+        p->group_of[i] = p->group_count - 1;
+        p->groups[p->group_of[i]].count++;
+    }
+
+    uint32_t steps = p->steps;
+    size_t units[2];
+    compute->units = bp_buckets_get_info(buckets)->unit_count;
+    compute->begins = calloc(compute->units + 2, sizeof *compute->begins);
+    compute->steps = calloc(2 * (size_t)steps + 1, sizeof *compute->steps);
+    if (compute->begins == NULL || compute->steps == NULL)
+        return fail_memory();
+    for (uint32_t t = 0; t < steps; t++) {
+        for (size_t i = computing_units(schedule, t, units); i-- > 0;)
+            compute->begins[units[i] + 2]++;
+    }
+    for (size_t u = 2; u < compute->units + 2; u++)
+        compute->begins[u] += compute->begins[u - 1];
+    for (uint32_t t = 0; t < steps; t++) { /* begins[u + 1] moves from the beginning of u's steps to their end */
+        for (size_t i = computing_units(schedule, t, units); i-- > 0;)
+            compute->steps[compute->begins[units[i] + 1]++] = t;
+    }
+
+    pass a = {p, schedule, compute, unit_of, false};
+    walk(&a, buckets);
+
+    /* After counting, begins[step + 1] is where a step's entries begin; filling moves it to their end. */
     for (int action = 0; action < ACTION_COUNT; action++) {
         size_t *begins = p->begins[action];
         for (size_t step = 2; step < (size_t)p->steps + 2; step++)
@@ -179,21 +177,7 @@ static bp_status make_entries(program *p)
         if (p->entries[action] == NULL)
             return fail_memory();
     }
-    return BP_OK;
-}
 
-static bp_status make_program(const bp_buckets *buckets, const bp_schedule *schedule, program *p, int32_t *unit_of,
-                              compute_steps *compute)
-{
-    make_groups(buckets, p, unit_of);
-    bp_status status = find_compute_steps(buckets, schedule, p->steps, compute);
-    if (status != BP_OK)
-        return status;
-    pass a = {p, schedule, compute, unit_of, false};
-    walk(&a, buckets);
-    status = make_entries(p);
-    if (status != BP_OK)
-        return status;
     a.fills = true;
     walk(&a, buckets);
     p->fills = p->begins[ACTION_GATHER][p->steps] + p->begins[ACTION_PRODUCE][p->steps];

@@ -173,43 +173,6 @@ static void print_plan(bp_json_writer *d, const run_setup *setup)
     bp_json_end(d);
 }
 
-static void print_run(bp_json_writer *d, const run_options *o, const run_setup *setup, const analysis *a)
-{
-    bp_json_add_object(d, "run");
-    bp_json_add_text(d, "device", bp_device_name(setup->device));
-    bp_json_add_text(d, "device_model", *setup->device_model != '\0' ? setup->device_model : NULL);
-    bp_json_add_number(d, "steps", o->steps);
-    bp_json_add_number(d, "schedule_steps", bp_schedule_get_info(a->schedule)->step_count);
-    bp_json_add_number(d, "scale", setup->plan.scale);
-    bp_json_add_flag(d, "scale_picked", o->scale == 0);
-    bp_json_add_text(d, "strict", run_strict_name(o));
-    bp_json_add_flag(d, "guard", o->guard);
-    bp_json_add_flag(d, "promised_streams", o->promises);
-    bp_json_add_flag(d, "annotated", bp_pool_get_info(setup->pool)->annotated);
-    bp_json_add_text(d, "graph", run_graphs_name(o));
-    bp_json_add_number(d, "delay_us", o->delay_us);
-    bp_json_add_number(d, "seed", o->seed);
-    bp_json_end(d);
-}
-
-static void print_statistics(bp_json_writer *d, const bp_pool_statistics *s)
-{
-    bp_json_add_object(d, "statistics");
-    bp_json_add_number(d, "slab_bytes", s->slab_bytes);
-    bp_json_add_number(d, "peak_live_bytes", s->peak_live_bytes);
-    bp_json_add_number(d, "requests", s->requests);
-    bp_json_add_number(d, "acquires", s->acquires);
-    bp_json_add_number(d, "repeated", s->repeated);
-    bp_json_add_number(d, "releases", s->releases);
-    bp_json_add_number(d, "refused", s->refused);
-    bp_json_add_number(d, "records", s->records);
-    bp_json_add_number(d, "elided", s->elided);
-    bp_json_add_number(d, "waits", s->waits);
-    bp_json_add_number(d, "deviations", s->deviations);
-    bp_json_add_number(d, "dynamic", s->dynamic);
-    bp_json_end(d);
-}
-
 static void print_hash(bp_json_writer *d, const char *key, uint64_t hash)
 {
     char text[17];
@@ -280,10 +243,42 @@ int run_report_json(const run_options *o, const run_setup *setup, const analysis
     bp_json_add_text(&d, "model", a->name);
     report_options(&d, a, &o->planning);
     print_plan(&d, setup);
-    print_run(&d, o, setup, a);
+
+    bp_json_add_object(&d, "run");
+    bp_json_add_text(&d, "device", bp_device_name(setup->device));
+    bp_json_add_text(&d, "device_model", *setup->device_model != '\0' ? setup->device_model : NULL);
+    bp_json_add_number(&d, "steps", o->steps);
+    bp_json_add_number(&d, "schedule_steps", bp_schedule_get_info(a->schedule)->step_count);
+    bp_json_add_number(&d, "scale", setup->plan.scale);
+    bp_json_add_flag(&d, "scale_picked", o->scale == 0);
+    bp_json_add_text(&d, "strict", run_strict_name(o));
+    bp_json_add_flag(&d, "guard", o->guard);
+    bp_json_add_flag(&d, "promised_streams", o->promises);
+    bp_json_add_flag(&d, "annotated", bp_pool_get_info(setup->pool)->annotated);
+    bp_json_add_text(&d, "graph", run_graphs_name(o));
+    bp_json_add_number(&d, "delay_us", o->delay_us);
+    bp_json_add_number(&d, "seed", o->seed);
+    bp_json_end(&d);
+
     bp_json_add_number(&d, "finished_steps", outcome->result.iterations);
     bp_json_add_flag(&d, "interrupted", outcome->interrupted);
-    print_statistics(&d, &outcome->statistics);
+
+    const bp_pool_statistics *s = &outcome->statistics;
+    bp_json_add_object(&d, "statistics");
+    bp_json_add_number(&d, "slab_bytes", s->slab_bytes);
+    bp_json_add_number(&d, "peak_live_bytes", s->peak_live_bytes);
+    bp_json_add_number(&d, "requests", s->requests);
+    bp_json_add_number(&d, "acquires", s->acquires);
+    bp_json_add_number(&d, "repeated", s->repeated);
+    bp_json_add_number(&d, "releases", s->releases);
+    bp_json_add_number(&d, "refused", s->refused);
+    bp_json_add_number(&d, "records", s->records);
+    bp_json_add_number(&d, "elided", s->elided);
+    bp_json_add_number(&d, "waits", s->waits);
+    bp_json_add_number(&d, "deviations", s->deviations);
+    bp_json_add_number(&d, "dynamic", s->dynamic);
+    bp_json_end(&d);
+
     print_result(&d, o, outcome);
     print_failure(&d, setup, a, outcome);
     bp_json_end(&d);

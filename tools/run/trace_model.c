@@ -34,16 +34,6 @@ static bool needs_split(const bp_bucket *b, const used_bucket *used)
            (!is_float || asked != unasked || b->grad_numel != b->numel || b->grad_padded_numel != b->padded_numel);
 }
 
-static void find_used(tracing *t, const program *p)
-{
-    for (uint32_t i = 0; i < p->requests; i++) {
-        bp_request r = t->buckets->requests[i];
-        t->used[r.bucket].roles |= BP_ROLE_BIT(r.role);
-        if (BP_ROLE_BIT(r.role) & GRADIENT_ROLES)
-            t->used[r.bucket].grad_dtype = r.dtype;
-    }
-}
-
 static bp_status add_bucket(const tracing *t, const bp_bucket *b, const used_bucket *used)
 {
     bool split = used->grad_ordinal != NOT_SPLIT;
@@ -58,24 +48,6 @@ static bp_status add_bucket(const tracing *t, const bp_bucket *b, const used_buc
                              .roles = split ? used->roles & ~TRAINED_ROLES : used->roles};
     if (b->unit >= 0 && given.roles == 0) /* keeps its number, but there are no events to plan it by */
         given.numel = given.padded_numel = 0;
-    return bp_model_add_bucket(t->model, &given);
-}
-
-static bp_status add_gradient(const tracing *t, const bp_bucket *b, const used_bucket *used)
-{
-    char name[512];
-    if (b->name != NULL)
-        snprintf(name, sizeof name, "%s.grad", b->name);
-    else
-        snprintf(name, sizeof name, "bucket.%u.grad", b->ordinal);
-    const bp_given_bucket given = {.size = sizeof given,
-                                   .name = name,
-                                   .unit = b->unit,
-                                   .dtype = used->grad_dtype != BP_DTYPE_NONE ? used->grad_dtype : BP_DTYPE_FP32,
-                                   .numel = b->grad_numel,
-                                   .padded_numel = b->grad_padded_numel,
-                                   .expert = b->expert,
-                                   .roles = used->roles & TRAINED_ROLES};
     return bp_model_add_bucket(t->model, &given);
 }
 
@@ -98,7 +70,24 @@ static bp_status add_unit_buckets(tracing *t, size_t first, size_t *next)
         if (t->used[i].grad_ordinal == NOT_SPLIT)
             continue;
         t->used[i].grad_ordinal += (uint32_t)(end - first);
-        bp_status status = add_gradient(t, &buckets[i], &t->used[i]);
+
+        const bp_bucket *b = &buckets[i];
+        const used_bucket *used = &t->used[i];
+        char name[512];
+        if (b->name != NULL)
+            snprintf(name, sizeof name, "%s.grad", b->name);
+        else
+            snprintf(name, sizeof name, "bucket.%u.grad", b->ordinal);
+        const bp_given_bucket given = {.size = sizeof given,
+                                       .name = name,
+                                       .unit = b->unit,
+                                       .dtype = used->grad_dtype != BP_DTYPE_NONE ? used->grad_dtype : BP_DTYPE_FP32,
+                                       .numel = b->grad_numel,
+                                       .padded_numel = b->grad_padded_numel,
+                                       .expert = b->expert,
+                                       .roles = used->roles & TRAINED_ROLES};
+        bp_status status = bp_model_add_bucket(t->model, &given);
+
         if (status != BP_OK)
             return status;
     }
@@ -150,7 +139,13 @@ static bp_status add_events(const tracing *t, const program *p, const bp_model *
 
 static bp_status build(tracing *t, const program *p, const bp_model *recorded)
 {
-    find_used(t, p);
+    for (uint32_t i = 0; i < p->requests; i++) {
+        bp_request r = t->buckets->requests[i];
+        t->used[r.bucket].roles |= BP_ROLE_BIT(r.role);
+        if (BP_ROLE_BIT(r.role) & GRADIENT_ROLES)
+            t->used[r.bucket].grad_dtype = r.dtype;
+    }
+
     bp_status status = add_units(t->buckets, t->model);
     for (size_t i = 0; status == BP_OK && i < t->buckets->bucket_count;)
         status = add_unit_buckets(t, i, &i);

@@ -55,18 +55,6 @@ static unit_events take_unit(const schedule_view *v, size_t at, size_t end)
     return u;
 }
 
-/* " param+grad", nothing when there is only one role to speak of. */
-static void append_roles(const schedule_view *v, uint32_t roles, char text[EVENTS_TEXT_CHARS])
-{
-    const char *separator = " ";
-    for (uint32_t role = 0; role < BP_ROLE_COUNT && v->role_count > 1; role++) {
-        if (roles & BP_ROLE_BIT(role)) {
-            append(text, "%s%s", separator, bp_role_name((bp_role)role));
-            separator = "+";
-        }
-    }
-}
-
 static void append_name(const schedule_view *v, const unit_events *u, char text[EVENTS_TEXT_CHARS])
 {
     const char *separator = *text != '\0' ? ", " : "";
@@ -96,7 +84,15 @@ static void append_group(const schedule_view *v, size_t at, size_t end, const un
     }
     if (units > MOST_NAMES)
         append(text, "%s%zu%s", *text != '\0' ? ", " : "", units, like->is_part ? " parts of units" : " units");
-    append_roles(v, like->roles, text);
+
+    /* " param+grad", nothing when there is only one role to speak of. */
+    const char *separator = " ";
+    for (uint32_t role = 0; role < BP_ROLE_COUNT && v->role_count > 1; role++) {
+        if (like->roles & BP_ROLE_BIT(role)) {
+            append(text, "%s%s", separator, bp_role_name((bp_role)role));
+            separator = "+";
+        }
+    }
 }
 
 /* "layers.3 param, layers.4 grad": the acquires, or the releases, that stand at a step. Units without what all their names begin
@@ -208,21 +204,6 @@ static void print_lanes(const schedule_view *v)
     }
 }
 
-static void print_summary(const schedule_view *v)
-{
-    const analysis *a = v->analysed;
-    printf("%u steps of %zu unit%s; acquired and released on the lanes ", v->steps, a->units, a->units == 1 ? "" : "s");
-    print_lanes(v);
-    puts(".\nLive at most:");
-    for (size_t i = 0; i < v->role_count; i++) {
-        char text[STEP_TEXT_CHARS];
-        const live_bytes *live = &v->roles[i];
-        printf("  %s %s in step %u (%s)\n", schedule_view_role_name(live), cli_bytes(live->peak_bytes), live->peak_step,
-               analysis_step_text(a, live->peak_step, text));
-    }
-    putchar('\n');
-}
-
 /* ---- the steps ----------------------------------------------------------------------------------------------------------- */
 
 static const char *unit_name(const schedule_view *v, int32_t unit)
@@ -275,15 +256,6 @@ static void add_step(sheet *s, const schedule_view *v, uint32_t index)
     set_peaks(s, 5 + v->role_count, v, index);
 }
 
-static void add_gap(sheet *s, uint32_t steps)
-{
-    char text[48];
-    sheet_add_line(s);
-    sheet_set_cell(s, 0, "...");
-    snprintf(text, sizeof text, "%u steps", steps);
-    sheet_set_cell(s, 1, text);
-}
-
 static int print_steps(const schedule_view *v, const plan_options *options, const bool *shown, const step_range *range)
 {
     sheet s = sheet_new(cli_wants_color(options->color));
@@ -298,8 +270,13 @@ static int print_steps(const schedule_view *v, const plan_options *options, cons
         left_out += !shown[step];
         if (!shown[step])
             continue;
-        if (left_out > 0)
-            add_gap(&s, left_out);
+        if (left_out > 0) {
+            char text[48];
+            sheet_add_line(&s);
+            sheet_set_cell(&s, 0, "...");
+            snprintf(text, sizeof text, "%u steps", left_out);
+            sheet_set_cell(&s, 1, text);
+        }
         left_out = 0;
         add_step(&s, v, step);
     }
@@ -335,7 +312,19 @@ int schedule_table_print(const schedule_view *v, const plan_options *options, co
     for (uint32_t i = range->first; range->given && i <= range->last; i++)
         shown[i] = true;
     table_print_heading(v->analysed, options);
-    print_summary(v);
+
+    const analysis *a = v->analysed;
+    printf("%u steps of %zu unit%s; acquired and released on the lanes ", v->steps, a->units, a->units == 1 ? "" : "s");
+    print_lanes(v);
+    puts(".\nLive at most:");
+    for (size_t i = 0; i < v->role_count; i++) {
+        char text[STEP_TEXT_CHARS];
+        const live_bytes *live = &v->roles[i];
+        printf("  %s %s in step %u (%s)\n", schedule_view_role_name(live), cli_bytes(live->peak_bytes), live->peak_step,
+               analysis_step_text(a, live->peak_step, text));
+    }
+    putchar('\n');
+
     int code = print_steps(v, options, shown, range->given ? range : &all);
     free(shown);
     print_overlaps(v);
@@ -491,19 +480,6 @@ static const option_row schedule_table[] = {
     OPTION_END,
 };
 
-static int check(const command_options *o)
-{
-    int code = options_check(&o->planning, "schedule");
-    if (code != EXIT_GO_ON)
-        return code;
-    if (o->planning.model_count > 1 && !o->planning.schedule.share)
-        return cli_fail(EXIT_BAD_INPUT, "schedule prints one schedule, and %zu models are given; --share makes it one",
-                        o->planning.model_count);
-    if (o->planning.json && o->steps.given)
-        return cli_fail(EXIT_BAD_INPUT, "--steps is about the table; --json prints all steps");
-    return EXIT_GO_ON;
-}
-
 static int parse(int argc, char **argv, command_options *options)
 {
     *options = (command_options){0};
@@ -519,8 +495,15 @@ static int parse(int argc, char **argv, command_options *options)
         .given = &options->planning.given,
         .files = &options->planning.models,
         .file_count = &options->planning.model_count};
-    int code = options_read(argc, argv, &reading);
-    return code == EXIT_GO_ON ? check(options) : code;
+    CLI_TRY(options_read(argc, argv, &reading));
+
+    CLI_TRY(options_check(&options->planning, "schedule"));
+    if (options->planning.model_count > 1 && !options->planning.schedule.share)
+        return cli_fail(EXIT_BAD_INPUT, "schedule prints one schedule, and %zu models are given; --share makes it one",
+                        options->planning.model_count);
+    if (options->planning.json && options->steps.given)
+        return cli_fail(EXIT_BAD_INPUT, "--steps is about the table; --json prints all steps");
+    return EXIT_GO_ON;
 }
 
 /* ---- answering ----------------------------------------------------------------------------------------------------------- */

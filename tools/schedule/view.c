@@ -96,24 +96,6 @@ static bool add_requests(schedule_view *v)
     return true;
 }
 
-static void add_up(schedule_view *v)
-{
-    live_bytes *all = v->role_count > 1 ? &v->roles[v->role_count - 1] : NULL;
-    for (live_bytes *live = v->roles; live < v->roles + v->role_count; live++) {
-        uint64_t sum = 0;
-        for (uint32_t step = 0; step < v->steps; step++) {
-            sum += live->by_step[step];
-            if (all != NULL && live != all) /* the sum comes last: it gets changes too */
-                all->by_step[step] += live->by_step[step];
-            live->by_step[step] = sum;
-            if (sum > live->peak_bytes) {
-                live->peak_bytes = sum;
-                live->peak_step = step;
-            }
-        }
-    }
-}
-
 /* ---- events -------------------------------------------------------------------------------------------------------------- */
 
 static bool is_shown(const schedule_view *v, const bp_schedule_event *event)
@@ -123,22 +105,6 @@ static bool is_shown(const schedule_view *v, const bp_schedule_event *event)
     for (size_t i = 0; i < v->role_count && schedule_view_request(v, event->first_request, &r); i++)
         shown = shown || v->roles[i].role == r.request.role;
     return shown;
-}
-
-static void find_events(schedule_view *v)
-{
-    const bp_schedule_info *info = bp_schedule_get_info(v->analysed->schedule);
-    for (size_t i = 0; i < info->event_count; i++) {
-        if (is_shown(v, &info->events[i]))
-            v->events[v->event_count++] = info->events[i];
-    }
-    size_t at = 0;
-    for (uint32_t step = 0; step <= v->steps; step++) {
-        v->first_event[step] = at;
-        while (at < v->event_count && v->events[at].step == step)
-            at++;
-    }
-    v->first_event[v->steps + 1] = v->event_count;
 }
 
 static int make(schedule_view *v, uint32_t roles)
@@ -157,8 +123,35 @@ static int make(schedule_view *v, uint32_t roles)
         return cli_fail(EXIT_BAD_INPUT, "%s has no buckets in the roles asked for", v->analysed->name);
     if (!add_requests(v))
         return cli_fail(EXIT_BAD_INPUT, "%s: the sum of all buckets does not fit 64 bits", v->analysed->name);
-    add_up(v);
-    find_events(v);
+
+    live_bytes *all = v->role_count > 1 ? &v->roles[v->role_count - 1] : NULL;
+    for (live_bytes *live = v->roles; live < v->roles + v->role_count; live++) {
+        uint64_t sum = 0;
+        for (uint32_t step = 0; step < v->steps; step++) {
+            sum += live->by_step[step];
+            if (all != NULL && live != all) /* the sum comes last: it gets changes too */
+                all->by_step[step] += live->by_step[step];
+            live->by_step[step] = sum;
+            if (sum > live->peak_bytes) {
+                live->peak_bytes = sum;
+                live->peak_step = step;
+            }
+        }
+    }
+
+    const bp_schedule_info *info = bp_schedule_get_info(v->analysed->schedule);
+    for (size_t i = 0; i < info->event_count; i++) {
+        if (is_shown(v, &info->events[i]))
+            v->events[v->event_count++] = info->events[i];
+    }
+    size_t at = 0;
+    for (uint32_t step = 0; step <= v->steps; step++) {
+        v->first_event[step] = at;
+        while (at < v->event_count && v->events[at].step == step)
+            at++;
+    }
+    v->first_event[v->steps + 1] = v->event_count;
+
     return EXIT_GO_ON;
 }
 

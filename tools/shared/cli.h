@@ -19,6 +19,14 @@ enum {
     EXIT_GO_ON = -1 /* not an exit code: nothing failed so far */
 };
 
+/* Propagates an exit code. */
+#define CLI_TRY(call)                                                                                                  \
+    do {                                                                                                               \
+        int cli_try_code = (call);                                                                                     \
+        if (cli_try_code != EXIT_GO_ON)                                                                                \
+            return cli_try_code;                                                                                       \
+    } while (0)
+
 typedef int cli_command(int argc, char **argv);
 cli_command cli_plan, cli_explain, cli_schedule, cli_run, cli_pack, cli_view, cli_bench;
 cli_command cli_bench_logprob, cli_bench_offload; /* of bench */

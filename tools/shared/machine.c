@@ -44,16 +44,6 @@ static uint64_t number_of_group(const char *folder, const char *file, const char
     return number_in(path, word, otherwise);
 }
 
-/* Pages of files that nobody has used lately count as used, but make room for others. */
-static uint64_t group_leaves(const group_files *files, const char *folder)
-{
-    uint64_t limit = number_of_group(folder, files->limit, "", UINT64_MAX);
-    uint64_t used = number_of_group(folder, files->used, "", 0);
-    uint64_t cached = number_of_group(folder, "memory.stat", files->cached, 0);
-    used -= cached < used ? cached : used;
-    return limit > used ? limit - used : 0;
-}
-
 /* Of a group and all that it lies in. In containers only the outermost may be there, as the root. */
 static uint64_t groups_leave(const group_files *files, const char *path)
 {
@@ -61,7 +51,13 @@ static uint64_t groups_leave(const group_files *files, const char *path)
     uint64_t least = UINT64_MAX;
     snprintf(folder, sizeof folder, "%s%s", files->root, path);
     while (strlen(folder) >= strlen(files->root)) {
-        uint64_t here = group_leaves(files, folder);
+        /* Pages of files that nobody has used lately count as used, but make room for others. */
+        uint64_t limit = number_of_group(folder, files->limit, "", UINT64_MAX);
+        uint64_t used = number_of_group(folder, files->used, "", 0);
+        uint64_t cached = number_of_group(folder, "memory.stat", files->cached, 0);
+        used -= cached < used ? cached : used;
+        uint64_t here = limit > used ? limit - used : 0;
+
         least = here < least ? here : least;
         *strrchr(folder, '/') = '\0';
     }

@@ -23,14 +23,6 @@ typedef struct sample {
     uint32_t *span_at, *request_at, *slab_at, *track_at;
 } sample;
 
-static void finish_sample(sample *s)
-{
-    free(s->span_at);
-    free(s->request_at);
-    free(s->slab_at);
-    free(s->track_at);
-}
-
 static int by_weight(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;
@@ -256,18 +248,6 @@ static bool write_slabs(bp_json_writer *json, const sample *s)
     return good;
 }
 
-static void write_streams(bp_json_writer *json, const view_pool *pool)
-{
-    bp_json_add_list(json, "streams");
-    for (size_t i = 0; i < pool->info->stream_count; i++) {
-        bp_json_add_list(json, NULL);
-        bp_json_add_number(json, NULL, pool->info->streams[i].number);
-        bp_json_add_text(json, NULL, pool->info->streams[i].name);
-        bp_json_end(json);
-    }
-    bp_json_end(json);
-}
-
 static void write_requests(bp_json_writer *json, const sample *s)
 {
     const view_pool *pool = s->pool;
@@ -343,13 +323,27 @@ static bool write_pool(bp_json_writer *json, const view_pool *pool, size_t most)
     bp_json_add_number(json, "lost", pool->info->lost_events);
     if (good) {
         good = write_slabs(json, &s) && (s.is_whole || write_curve(json, pool));
-        write_streams(json, pool);
+
+        bp_json_add_list(json, "streams");
+        for (size_t i = 0; i < pool->info->stream_count; i++) {
+            bp_json_add_list(json, NULL);
+            bp_json_add_number(json, NULL, pool->info->streams[i].number);
+            bp_json_add_text(json, NULL, pool->info->streams[i].name);
+            bp_json_end(json);
+        }
+        bp_json_end(json);
+
         write_requests(json, &s);
         write_spans(json, &s);
     }
     bp_json_add_number(json, "events", pool->info->event_count);
     bp_json_end(json);
-    finish_sample(&s);
+
+    free(s.span_at);
+    free(s.request_at);
+    free(s.slab_at);
+    free(s.track_at);
+
     return good;
 }
 

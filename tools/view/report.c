@@ -141,11 +141,6 @@ static void percent(double share, char text[CELL])
     snprintf(text, CELL, "%.1f %%", 100 * share);
 }
 
-static double share_of(uint64_t part, uint64_t whole)
-{
-    return whole > 0 ? (double)part / (double)whole : 0;
-}
-
 static void add_columns(sheet *s, const char *const *titles, size_t count, size_t left)
 {
     for (size_t i = 0; i < count; i++)
@@ -231,7 +226,7 @@ static void add_holder(sheet *s, const view_pool *pool, const holder *h)
     char buckets[CELL], share[CELL], began[VIEW_TIME_CHARS];
     const bp_snapshot_request *request = &pool->requests[h->span->request];
     snprintf(buckets, sizeof buckets, "%zu buckets", h->buckets);
-    percent(share_of(h->bytes, pool->peak_bytes), share);
+    percent(pool->peak_bytes > 0 ? (double)h->bytes / (double)pool->peak_bytes : 0, share);
     const char *const cells[] = {pool->roles[pool->role_of[h->span->request]].name,
                                  *request->unit != '\0' ? request->unit : "(outside)",
                                  h->buckets == 1 ? request->bucket : buckets,
@@ -380,8 +375,8 @@ int view_report_files(const view_file *files, size_t count, const view_options *
         for (size_t p = 0; p < files[f].pool_count; p++)
             add_pool(&s, &files[f], &files[f].pools[p], true);
     }
-    int code = sheet_finish(&s);
-    return code == EXIT_GO_ON ? print_spread(files, count, color) : code;
+    CLI_TRY(sheet_finish(&s));
+    return print_spread(files, count, color);
 }
 
 static void number_or_null(bp_json_writer *d, const char *key, bool known, uint64_t value)

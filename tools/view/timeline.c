@@ -72,14 +72,6 @@ static uint32_t take_track(view_player *p, uint64_t bytes)
     return track;
 }
 
-static void give_track(view_player *p, uint32_t track)
-{
-    size_t at = p->free_count++;
-    for (; at > 0 && p->free_tracks[(at - 1) / 2] > track; at = (at - 1) / 2)
-        p->free_tracks[at] = p->free_tracks[(at - 1) / 2];
-    p->free_tracks[at] = track;
-}
-
 /* ---- live bytes ---------------------------------------------------------------------------------------------------------------- */
 
 static uint32_t find_slab(const view_player *p, uint64_t address)
@@ -168,8 +160,13 @@ static void end_span(view_player *p, uint32_t request, uint64_t time_ns)
     h->span = VIEW_NO_SPAN;
     p->live -= pool->requests[request].bytes;
     p->role_live[pool->role_of[request]] -= pool->requests[request].bytes;
-    if (span->slab == VIEW_OUTSIDE)
-        give_track(p, (uint32_t)span->offset);
+    if (span->slab == VIEW_OUTSIDE) {
+        uint32_t track = (uint32_t)span->offset;
+        size_t at = p->free_count++;
+        for (; at > 0 && p->free_tracks[(at - 1) / 2] > track; at = (at - 1) / 2)
+            p->free_tracks[at] = p->free_tracks[(at - 1) / 2];
+        p->free_tracks[at] = track;
+    }
 }
 
 /* ---- playing ------------------------------------------------------------------------------------------------------------------- */
@@ -337,19 +334,6 @@ static size_t add_free_ranges(view_pool *pool, uint32_t slab, size_t at)
     return at;
 }
 
-static void measure(view_pool *pool, const bool *resident)
-{
-    size_t at = 0;
-    for (uint32_t slab = 0; slab < pool->info->slab_count; slab++) {
-        while (at < pool->at_peak_count && pool->spans[pool->at_peak[at]].slab < slab)
-            at++;
-        if (!resident[slab])
-            continue;
-        pool->peak_slab_bytes += pool->slabs[slab].bytes;
-        at = add_free_ranges(pool, slab, at);
-    }
-}
-
 /* timeline_peak.c, of timeline.c: what was live at the event of the peak, and what lay free; so many slab events were before it. */
 static bool view_find_peak(view_pool *pool, size_t peak_event, size_t slab_events)
 {
@@ -366,7 +350,17 @@ static bool view_find_peak(view_pool *pool, size_t peak_event, size_t slab_event
     }
     sorted = pool;
     qsort(pool->at_peak, pool->at_peak_count, sizeof *pool->at_peak, by_place);
-    measure(pool, resident);
+
+    size_t at = 0;
+    for (uint32_t slab = 0; slab < pool->info->slab_count; slab++) {
+        while (at < pool->at_peak_count && pool->spans[pool->at_peak[at]].slab < slab)
+            at++;
+        if (!resident[slab])
+            continue;
+        pool->peak_slab_bytes += pool->slabs[slab].bytes;
+        at = add_free_ranges(pool, slab, at);
+    }
+
     qsort(pool->at_peak, pool->at_peak_count, sizeof *pool->at_peak, by_owner);
     free(resident);
     return true;
@@ -385,14 +379,6 @@ static int by_address(const void *left, const void *right)
 {
     uint64_t a = sorted_slabs[*(const uint32_t *)left].address, b = sorted_slabs[*(const uint32_t *)right].address;
     return (a > b) - (a < b);
-}
-
-static void sort_slabs(view_player *p)
-{
-    for (size_t i = 0; i < p->pool->info->slab_count; i++)
-        p->by_address[i] = (uint32_t)i;
-    sorted_slabs = p->pool->slabs;
-    qsort(p->by_address, p->pool->info->slab_count, sizeof *p->by_address, by_address);
 }
 
 static uint8_t find_role(view_pool *pool, const char *name)
@@ -425,8 +411,21 @@ static bool allocate(view_player *p)
            p->resident != NULL && p->by_address != NULL && p->free_tracks != NULL;
 }
 
-static void fill(view_player *p)
+static bp_status fail_returns(const view_pool *pool)
 {
+    char text[200];
+    snprintf(text, sizeof text,
+             "pool %.60s: its slabs come back too often: with them buckets are live again more than %zu times; record "
+             "fewer steps",
+             pool->info->name, view_most_returns(pool));
+    return bp_error_record(BP_ERR_FORMAT, text);
+}
+
+static bp_status make(view_player *p)
+{
+    if (!allocate(p))
+        return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while the events are played");
+
     view_pool *pool = p->pool;
     for (size_t i = 0; i < pool->info->request_count; i++) {
         pool->role_of[i] = find_role(pool, pool->requests[i].role);
@@ -444,24 +443,12 @@ static void fill(view_player *p)
         found->plan_bytes = role.bytes;
         found->lower_bound_bytes = role.lower_bound_bytes;
     }
-}
 
-static bp_status fail_returns(const view_pool *pool)
-{
-    char text[200];
-    snprintf(text, sizeof text,
-             "pool %.60s: its slabs come back too often: with them buckets are live again more than %zu times; record "
-             "fewer steps",
-             pool->info->name, view_most_returns(pool));
-    return bp_error_record(BP_ERR_FORMAT, text);
-}
+    for (size_t i = 0; i < p->pool->info->slab_count; i++)
+        p->by_address[i] = (uint32_t)i;
+    sorted_slabs = p->pool->slabs;
+    qsort(p->by_address, p->pool->info->slab_count, sizeof *p->by_address, by_address);
 
-static bp_status make(view_player *p)
-{
-    if (!allocate(p))
-        return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while the events are played");
-    fill(p);
-    sort_slabs(p);
     if (!view_play(p))
         return p->returns > view_most_returns(p->pool)
                    ? fail_returns(p->pool)
