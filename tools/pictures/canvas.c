@@ -25,6 +25,21 @@ void picture_colour(cairo_t *cr, uint32_t colour, double alpha)
     cairo_set_source_rgba(cr, (colour >> 16) / 255.0, (colour >> 8 & 255) / 255.0, (colour & 255) / 255.0, alpha);
 }
 
+void picture_line(cairo_t *cr, double x1, double y1, double x2, double y2, double width)
+{
+    cairo_set_line_width(cr, width);
+    cairo_move_to(cr, x1, y1);
+    cairo_line_to(cr, x2, y2);
+    cairo_stroke(cr);
+}
+
+void picture_fill(cairo_t *cr, uint32_t colour, double alpha, double x, double y, double width, double height)
+{
+    picture_colour(cr, colour, alpha);
+    cairo_rectangle(cr, x, y, width, height);
+    cairo_fill(cr);
+}
+
 static void clean(const char *text, char cleaned[LONGEST_TEXT])
 {
     size_t at = 0;
@@ -96,6 +111,30 @@ void picture_text(cairo_t *cr, const picture_style *style, double x, double y, d
     cairo_new_path(cr);
 }
 
+void picture_label(cairo_t *cr, const picture_style *style, double x, double y, double anchor, const char *text)
+{
+    double width = picture_text_width(cr, style, text) + 8;
+    picture_fill(cr, 0xffffff, 0.85, x - anchor * width, y - 11, width, 14);
+    picture_text(cr, style, x + 4 - 8 * anchor, y, anchor, 0, text);
+}
+
+void picture_dash(cairo_t *cr, bool dashed)
+{
+    const double dashes[] = {7, 4};
+    cairo_set_dash(cr, dashes, dashed ? 2 : 0, 0);
+}
+
+void picture_image(cairo_t *cr, cairo_surface_t *image, double x, double y)
+{
+    cairo_save(cr);
+    cairo_translate(cr, x, y);
+    cairo_scale(cr, 1.0 / PICTURE_IMAGE_SCALE, 1.0 / PICTURE_IMAGE_SCALE);
+    cairo_set_source_surface(cr, image, 0, 0);
+    cairo_paint(cr);
+    cairo_restore(cr);
+    cairo_surface_destroy(image);
+}
+
 const char *picture_byte_unit(uint64_t bytes, double *unit)
 {
     static const char *const names[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -106,19 +145,14 @@ const char *picture_byte_unit(uint64_t bytes, double *unit)
     return names[i];
 }
 
-/* In the unit that `like` bytes have. */
-static void picture_format_bytes_as(uint64_t bytes, uint64_t like, char text[PICTURE_BYTES_CHARS])
+void picture_format_bytes(uint64_t bytes, char text[PICTURE_BYTES_CHARS])
 {
+    /* In the unit that `like` bytes have. */
     double unit;
-    const char *name = picture_byte_unit(like, &unit);
+    const char *name = picture_byte_unit(bytes, &unit);
     double value = (double)bytes / unit;
     int decimals = unit == 1 || bytes == 0 ? 0 : value < 10 ? 3 : value < 100 ? 2 : 1;
     snprintf(text, PICTURE_BYTES_CHARS, "%.*f %s", decimals, value, name);
-}
-
-void picture_format_bytes(uint64_t bytes, char text[PICTURE_BYTES_CHARS])
-{
-    picture_format_bytes_as(bytes, bytes, text);
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */

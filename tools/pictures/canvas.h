@@ -26,6 +26,9 @@ typedef struct picture_style {
 } picture_style;
 
 void picture_colour(cairo_t *cr, uint32_t colour, double alpha);
+/* In the present colour. */
+void picture_line(cairo_t *cr, double x1, double y1, double x2, double y2, double width);
+void picture_fill(cairo_t *cr, uint32_t colour, double alpha, double x, double y, double width, double height);
 
 /* `anchor`: 0 puts the text's left end at x, 0.5 its middle, 1 its right end. What is wider than `room` is cut ("..." in one
  * character); 0: unlimited. Bytes that are not UTF-8 become '?', as cairo refuses to draw them. */
@@ -34,6 +37,16 @@ void picture_text(cairo_t *cr, const picture_style *style, double x, double y, d
 /* The same from the left, but what is too wide is cut at its beginning: of a path or a dotted name the end says more. */
 void picture_text_tail(cairo_t *cr, const picture_style *style, double x, double y, double room, const char *text);
 double picture_text_width(cairo_t *cr, const picture_style *style, const char *text);
+
+/* Text on white, so that it can be read on anything. Its right end is at x when `anchor` is 1. */
+void picture_label(cairo_t *cr, const picture_style *style, double x, double y, double anchor, const char *text);
+
+/* Lines are dashed from now on, or not any more. */
+void picture_dash(cairo_t *cr, bool dashed);
+
+enum { PICTURE_IMAGE_SCALE = 2 }; /* pixels of an image for each point */
+/* Puts an image at x, y and destroys it: of so many boxes that it is smaller than they are, and looks the same. */
+void picture_image(cairo_t *cr, cairo_surface_t *image, double x, double y);
 
 #define PICTURE_BYTES_CHARS 32
 /* "436.1 MiB", as tables have it. */
@@ -150,14 +163,6 @@ static inline double picture_x(const picture_view *v, size_t step)
 static inline double picture_y(const picture_view *v, double bytes)
 {
     return v->box->y + v->box->height * (1 - bytes / v->box->bytes);
-}
-
-static inline void picture_line(const picture_view *v, double x1, double y1, double x2, double y2, double width)
-{
-    cairo_set_line_width(v->cr, width);
-    cairo_move_to(v->cr, x1, y1);
-    cairo_line_to(v->cr, x2, y2);
-    cairo_stroke(v->cr);
 }
 
 static inline const char *picture_unit_name(const picture_view *v, size_t unit)

@@ -48,9 +48,7 @@ static void draw_box(cairo_t *cr, const picture_box *box, uint32_t colour, doubl
     double luma = 0.3 * (colour >> 16) + 0.59 * (colour >> 8 & 255) + 0.11 * (colour & 255);
     bool is_light = 255 - alpha * (255 - luma) > 140;
     const picture_style named = {11, true, is_light ? PICTURE_BLACK : 0xffffff}, plain = {10, false, named.colour};
-    picture_colour(cr, colour, alpha);
-    cairo_rectangle(cr, box->x, box->y, fmax(box->width - 1, LEAST_EXTENT), box->height - 1);
-    cairo_fill(cr);
+    picture_fill(cr, colour, alpha, box->x, box->y, fmax(box->width - 1, LEAST_EXTENT), box->height - 1);
     if (box->width < LEAST_NAMED)
         return;
     picture_format_bytes(bytes, amount);

@@ -139,16 +139,9 @@ static void draw_level(cairo_t *cr, const page *p, uint64_t bytes, const picture
     double y = y_of(&p->plot, (double)bytes), right = p->plot.x + p->plot.width;
     picture_format_bytes(bytes, amount);
     snprintf(text, sizeof text, "%s %s", what, amount);
-    double width = picture_text_width(cr, style, text) + 8, x = anchor > 0 ? right - 4 : p->plot.x + 4;
     picture_colour(cr, style->colour, 1);
-    cairo_set_line_width(cr, 1.5);
-    cairo_move_to(cr, p->plot.x, y);
-    cairo_line_to(cr, right, y);
-    cairo_stroke(cr);
-    picture_colour(cr, 0xffffff, 0.85);
-    cairo_rectangle(cr, x - anchor * width, y - 16, width, 14);
-    cairo_fill(cr);
-    picture_text(cr, style, x + 4 - 8 * anchor, y - 5, anchor, 0, text);
+    picture_line(cr, p->plot.x, y, right, y, 1.5);
+    picture_label(cr, style, anchor > 0 ? right - 4 : p->plot.x + 4, y - 5, anchor, text);
 }
 
 /* The first multiple of `step` that is not before `time`, 0: it does not fit. */
@@ -169,10 +162,7 @@ static void draw_time_axis(cairo_t *cr, const page *p)
     for (bool more = time >= p->first && time <= p->last; more; time += step) {
         double x = x_of(&p->plot, p, time);
         picture_colour(cr, PICTURE_GREY, 1);
-        cairo_set_line_width(cr, 0.7);
-        cairo_move_to(cr, x, bottom);
-        cairo_line_to(cr, x, bottom + 4);
-        cairo_stroke(cr);
+        picture_line(cr, x, bottom, x, bottom + 4, 0.7);
         snprintf(text, sizeof text, "%llu", (unsigned long long)time);
         picture_text(cr, &quiet, x, bottom + 17, 0.5, 0, text);
         more = p->last - time >= step;
@@ -190,26 +180,17 @@ static void draw_page(cairo_t *cr, const void *user)
     picture_text(cr, &quiet, MARGIN, MARGIN + 30, 0, plot->x + plot->width - MARGIN, p->input->proof);
     picture_draw_memory_axis(&view);
     double top = y_of(plot, (double)p->input->total);
-    picture_colour(cr, PICTURE_UNUSED, 1);
-    cairo_rectangle(cr, plot->x, top, plot->width, plot->y + plot->height - top);
-    cairo_fill(cr);
+    picture_fill(cr, PICTURE_UNUSED, 1, plot->x, top, plot->width, plot->y + plot->height - top);
     if (p->count > MOST_BOXES) {
-        const double scale = 2;
+        const double scale = PICTURE_IMAGE_SCALE;
         const picture_box inner = {0, 0, p->plot.width, p->plot.height, p->plot.bytes};
         cairo_surface_t *image = cairo_image_surface_create(CAIRO_FORMAT_ARGB32, (int)(p->plot.width * scale),
                                                             (int)(p->plot.height * scale));
         cairo_t *to_image = cairo_create(image);
         cairo_scale(to_image, scale, scale);
         fill_boxes(to_image, p, &inner, false);
-        cairo_save(cr);
-        cairo_translate(cr, p->plot.x, p->plot.y);
-        cairo_scale(cr, 1 / scale, 1 / scale);
-        cairo_set_source_surface(cr, image, 0, 0);
-        cairo_paint(cr);
-        cairo_restore(cr);
         cairo_destroy(to_image);
-        cairo_surface_destroy(image);
-
+        picture_image(cr, image, p->plot.x, p->plot.y);
     } else {
         fill_boxes(cr, p, plot, true);
 
@@ -223,11 +204,10 @@ static void draw_page(cairo_t *cr, const void *user)
         }
     }
 
-    const double dashes[] = {7, 4};
     draw_level(cr, p, p->input->total, &bold, 0, "total");
-    cairo_set_dash(cr, dashes, 2, 0);
+    picture_dash(cr, true);
     draw_level(cr, p, p->input->bound, &mark, 1, "lower bound");
-    cairo_set_dash(cr, NULL, 0, 0);
+    picture_dash(cr, false);
 
     draw_time_axis(cr, p);
     picture_text(cr, &quiet, MARGIN, plot->y + plot->height + 48, 0, plot->x + plot->width - MARGIN,

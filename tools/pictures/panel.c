@@ -135,7 +135,7 @@ static void fill_memory(const picture_view *v, bool fine)
 /* So many rectangles that they are thinner than a pixel: an image of them is smaller, and looks the same. */
 static void fill_memory_as_image(const picture_view *v)
 {
-    const double scale = 2;
+    const double scale = PICTURE_IMAGE_SCALE;
     cairo_surface_t *image =
         cairo_image_surface_create(CAIRO_FORMAT_ARGB32, (int)(v->box->width * scale), (int)(v->box->height * scale));
     picture_view inner = *v;
@@ -144,14 +144,8 @@ static void fill_memory_as_image(const picture_view *v)
     inner.box = &box;
     cairo_scale(inner.cr, scale, scale);
     fill_memory(&inner, true);
-    cairo_save(v->cr);
-    cairo_translate(v->cr, v->box->x, v->box->y);
-    cairo_scale(v->cr, 1 / scale, 1 / scale);
-    cairo_set_source_surface(v->cr, image, 0, 0);
-    cairo_paint(v->cr);
-    cairo_restore(v->cr);
     cairo_destroy(inner.cr);
-    cairo_surface_destroy(image);
+    picture_image(v->cr, image, v->box->x, v->box->y);
 }
 
 /* The slab, its buffers and what is live. */
@@ -160,9 +154,7 @@ static void picture_draw_slab(const picture_view *v)
     const picture_panel *p = v->panel;
     double top = picture_y(v, (double)p->slab_bytes), bottom = v->box->y + v->box->height,
            right = v->box->x + v->box->width;
-    picture_colour(v->cr, PICTURE_UNUSED, 1);
-    cairo_rectangle(v->cr, v->box->x, top, v->box->width, bottom - top);
-    cairo_fill(v->cr);
+    picture_fill(v->cr, PICTURE_UNUSED, 1, v->box->x, top, v->box->width, bottom - top);
     bool fine = p->rect_count > 4000 || (double)v->layout->steps > 2 * v->box->width;
     if (fine)
         fill_memory_as_image(v);
@@ -174,7 +166,7 @@ static void picture_draw_slab(const picture_view *v)
         if (above - y < 3 || y - top < 3) /* lines that close are a grey area */
             continue;
         picture_colour(v->cr, 0x8c8c8c, 1);
-        picture_line(v, v->box->x, y, right, y, 0.4);
+        picture_line(v->cr, v->box->x, y, right, y, 0.4);
         above = y;
     }
     if (!fine) {
@@ -222,7 +214,7 @@ void picture_draw_memory_axis(const picture_view *v)
         double y = picture_y(v, i * step * unit);
         name_y = fmin(name_y, y - 9); /* above the uppermost number */
         picture_colour(v->cr, 0xd8d8d8, 1);
-        picture_line(v, v->box->x - 4, y, v->box->x + v->box->width, y, 0.5);
+        picture_line(v->cr, v->box->x - 4, y, v->box->x + v->box->width, y, 0.5);
         char text[32];
         snprintf(text, sizeof text, "%.*f", i > 0 ? decimals : 0, i * step);
         picture_text(v->cr, &quiet, v->box->x - 7, y + 4, 1, 0, text);
@@ -287,7 +279,7 @@ static void draw_unit_names(const picture_view *v)
         double left = fmin(fmax(middle - width / 2, v->box->x - 4), v->box->x + v->box->width + 20 - width);
         if ((uint32_t)step.unit % stride == 0 && left >= free_from) {
             picture_colour(v->cr, PICTURE_GREY, 1);
-            picture_line(v, middle, bottom, middle, bottom + 4, 0.7);
+            picture_line(v->cr, middle, bottom, middle, bottom + 4, 0.7);
             picture_text(v->cr, &quiet, left, bottom + 17, 0, LONGEST_NAME, shown);
             free_from = left + width + NAME_GAP - 2;
             before = name;
@@ -297,7 +289,7 @@ static void draw_unit_names(const picture_view *v)
     }
 }
 
-static void draw_phases(const picture_view *v)
+void picture_draw_step_axis(const picture_view *v)
 {
     static const char *const names[] = {[BP_PHASE_FORWARD] = "forward",
                                         [BP_PHASE_BACKWARD] = "backward",
@@ -312,19 +304,15 @@ static void draw_phases(const picture_view *v)
         double left = picture_x(v, begin), right = picture_x(v, i + 1);
         picture_colour(v->cr, PICTURE_GREY, 1);
         if (begin > 0) {
-            picture_line(v, left, v->box->y, left, bottom, 0.7);
-            picture_line(v, left, bottom + 22, left, bottom + 34, 0.7);
+            picture_line(v->cr, left, v->box->y, left, bottom, 0.7);
+            picture_line(v->cr, left, bottom + 22, left, bottom + 34, 0.7);
         }
         const char *name = names[names_direction(&step)];
         if (picture_text_width(v->cr, &plain, name) < right - left)
             picture_text(v->cr, &plain, (left + right) / 2, bottom + 32, 0.5, 0, name);
         begin = i + 1;
     }
-}
 
-void picture_draw_step_axis(const picture_view *v)
-{
-    draw_phases(v);
     draw_unit_names(v);
 }
 
@@ -360,20 +348,7 @@ static void draw_bound_step(const picture_view *v)
     double left = picture_x(v, v->panel->role.lower_bound_step),
            right = picture_x(v, v->panel->role.lower_bound_step + 1ul);
     double width = fmin(fmax(right - left, 2), WIDEST_BAND);
-    picture_colour(v->cr, PICTURE_MARK, 0.3);
-    cairo_rectangle(v->cr, (left + right - width) / 2, v->box->y, width, v->box->height);
-    cairo_fill(v->cr);
-}
-
-/* Text on white, so that it can be read on anything. Its right end is at x when `anchor` is 1. */
-static void draw_label(const picture_view *v, const picture_style *style, double x, double y, double anchor,
-                       const char *text)
-{
-    double width = picture_text_width(v->cr, style, text) + 8;
-    picture_colour(v->cr, 0xffffff, 0.85);
-    cairo_rectangle(v->cr, x - anchor * width, y - 11, width, 14);
-    cairo_fill(v->cr);
-    picture_text(v->cr, style, x + 4 - 8 * anchor, y, anchor, 0, text);
+    picture_fill(v->cr, PICTURE_MARK, 0.3, (left + right - width) / 2, v->box->y, width, v->box->height);
 }
 
 /* ---- what is where ---------------------------------------------------------------------------------------------------- */
@@ -400,16 +375,16 @@ static void draw_top(const picture_view *v)
     double x = v->box->x, y = picture_y(v, (double)v->panel->slab_bytes);
     if (v->panel->slab_bytes > 0) {
         picture_colour(v->cr, PICTURE_BLACK, 1);
-        picture_line(v, x, y, x + v->box->width, y, 1.5);
+        picture_line(v->cr, x, y, x + v->box->width, y, 1.5);
         picture_format_bytes(v->panel->slab_bytes, bytes);
         snprintf(text, sizeof text, "slab %s", bytes);
-        draw_label(v, &bold, x + 4, y - 5, 0, text);
+        picture_label(v->cr, &bold, x + 4, y - 5, 0, text);
     }
     if (picture_is_dynamic(v->panel)) {
         y = picture_y(v, (double)(v->panel->slab_bytes + v->panel->live_bytes));
         picture_format_bytes(v->panel->live_bytes, bytes);
         snprintf(text, sizeof text, "at most %s live%s", bytes, v->panel->slab_bytes > 0 ? " outside the slab" : "");
-        draw_label(v, &bold, x + 4, y - 5, 0, text);
+        picture_label(v->cr, &bold, x + 4, y - 5, 0, text);
     }
 }
 
@@ -471,7 +446,7 @@ static void draw_memory(const picture_view *v, bool bound_is_labelled)
             draw_bracket(v, c * set, (c + 1) * set, name);
             picture_colour(v->cr, 0x444444, 1);
             if (c > 0)
-                picture_line(v, v->box->x, picture_y(v, (double)(c * set)), v->box->x + v->box->width,
+                picture_line(v->cr, v->box->x, picture_y(v, (double)(c * set)), v->box->x + v->box->width,
                              picture_y(v, (double)(c * set)), 1);
         }
         snprintf(name, sizeof name, "%u sets", role->copies);
@@ -488,12 +463,11 @@ static void draw_memory(const picture_view *v, bool bound_is_labelled)
     }
 
     double y = picture_y(v, (double)v->panel->role.lower_bound_bytes), right = v->box->x + v->box->width;
-    const double dashes[] = {7, 4};
     draw_bound_step(v);
     picture_colour(v->cr, PICTURE_MARK, 1);
-    cairo_set_dash(v->cr, dashes, 2, 0);
-    picture_line(v, v->box->x, y, right, y, 1.5);
-    cairo_set_dash(v->cr, NULL, 0, 0);
+    picture_dash(v->cr, true);
+    picture_line(v->cr, v->box->x, y, right, y, 1.5);
+    picture_dash(v->cr, false);
     char bytes[PICTURE_BYTES_CHARS], text[64];
     picture_format_bytes(v->panel->role.lower_bound_bytes, bytes);
     snprintf(text, sizeof text, "lower bound %s", bytes);
@@ -501,7 +475,7 @@ static void draw_memory(const picture_view *v, bool bound_is_labelled)
     bool taken = picture_is_dynamic(v->panel) && v->box->width < 400 &&
                  fabs(picture_y(v, (double)(v->panel->slab_bytes + v->panel->live_bytes)) - y) < LABEL;
     if (bound_is_labelled)
-        draw_label(v, &mark, right - 4, taken ? y + 15 : y - 5, 1, text);
+        picture_label(v->cr, &mark, right - 4, taken ? y + 15 : y - 5, 1, text);
 }
 
 /* A plan that is small beside the others of its role: below in the common scale, above it as large as there is room. */

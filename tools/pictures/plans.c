@@ -311,19 +311,15 @@ static void add_legend(page *p, icon shown, uint32_t colour, const char *text, d
 
 static void draw_legend_icon(cairo_t *cr, const legend_entry *entry, double x, double y)
 {
-    const double dashes[] = {7, 4};
     picture_colour(cr, entry->colour, entry->icon == ICON_BAND ? 0.3 : 1);
     if (entry->icon != ICON_DASHES) {
         cairo_rectangle(cr, x, y - 10, entry->icon == ICON_BAND ? 5 : 18, 12);
         cairo_fill(cr);
         return;
     }
-    cairo_set_dash(cr, dashes, 2, 0);
-    cairo_set_line_width(cr, 1.5);
-    cairo_move_to(cr, x, y - 4);
-    cairo_line_to(cr, x + icon_widths[ICON_DASHES], y - 4);
-    cairo_stroke(cr);
-    cairo_set_dash(cr, NULL, 0, 0);
+    picture_dash(cr, true);
+    picture_line(cr, x, y - 4, x + icon_widths[ICON_DASHES], y - 4, 1.5);
+    picture_dash(cr, false);
 }
 
 static void draw_legend(cairo_t *cr, const page *p)

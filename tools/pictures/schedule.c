@@ -135,12 +135,6 @@ static bool lane_items_init(const schedule_view *v, lane_items *lanes)
     return true;
 }
 
-static void lane_items_finish(lane_items *lanes)
-{
-    free(lanes->items);
-    *lanes = (lane_items){0};
-}
-
 /* ---- the picture ------------------------------------------------------------------------------------------------- */
 
 /* Points. */
@@ -175,9 +169,8 @@ static uint32_t colour_of(const lane_item *item)
 static void draw_item(const picture_view *v, const lane_item *item, double top, double height, bool named)
 {
     double left = picture_x(v, item->begin), width = picture_x(v, item->end) - left;
-    picture_colour(v->cr, colour_of(item), 1);
-    cairo_rectangle(v->cr, left, top, width > 3 ? width - 0.8 : width, height > 5 ? height - 1 : height);
-    cairo_fill(v->cr);
+    picture_fill(v->cr, colour_of(item), 1, left, top, width > 3 ? width - 0.8 : width,
+                 height > 5 ? height - 1 : height);
     const char *name = item->unit >= 0 ? picture_unit_name(v, (size_t)item->unit) : "outside";
     picture_style style = {10, false,
                            item->row == ROW_COMPUTE && item->phase != BP_PHASE_OUTSIDE ? 0xffffff : 0x000000};
@@ -217,9 +210,7 @@ static double draw_lanes(const picture_view *v, const schedule_picture *p, doubl
     for (unsigned row = 0; row < ROW_COUNT; row++) {
         if (p->lanes.tracks[row] == 0)
             continue;
-        picture_colour(v->cr, 0xF4F4F4, 1);
-        cairo_rectangle(v->cr, v->box->x, top, v->box->width, ROW);
-        cairo_fill(v->cr);
+        picture_fill(v->cr, 0xF4F4F4, 1, v->box->x, top, v->box->width, ROW);
         picture_text(v->cr, &plain, v->box->x - 6, top + ROW / 2.0 + 4, 1, 0, names[row]);
         draw_row(v, p, row, top);
         top += ROW + GAP;
@@ -278,14 +269,11 @@ static void draw_role(const picture_view *v, const schedule_picture *p, size_t r
     char bytes[PICTURE_BYTES_CHARS], what[STEP_TEXT_CHARS], text[STEP_TEXT_CHARS + 64];
     double y = picture_y(v, (double)live->peak_bytes), left = picture_x(v, live->peak_step);
     double width = fmax(picture_x(v, live->peak_step + 1ul) - left, 2);
-    const double dashes[] = {7, 4};
-    picture_colour(v->cr, PICTURE_MARK, 0.3);
-    cairo_rectangle(v->cr, left, v->box->y, width, v->box->height);
-    cairo_fill(v->cr);
+    picture_fill(v->cr, PICTURE_MARK, 0.3, left, v->box->y, width, v->box->height);
     picture_colour(v->cr, PICTURE_MARK, 1);
-    cairo_set_dash(v->cr, dashes, 2, 0);
-    picture_line(v, v->box->x, y, v->box->x + v->box->width, y, 1.5);
-    cairo_set_dash(v->cr, NULL, 0, 0);
+    picture_dash(v->cr, true);
+    picture_line(v->cr, v->box->x, y, v->box->x + v->box->width, y, 1.5);
+    picture_dash(v->cr, false);
     picture_format_bytes(live->peak_bytes, bytes);
     snprintf(text, sizeof text, "at most %s, first in step %u: %s", bytes, live->peak_step,
              analysis_step_text(p->view->analysed, live->peak_step, what));
@@ -302,9 +290,7 @@ static void draw_role(const picture_view *v, const schedule_picture *p, size_t r
 
 static double draw_legend_entry(cairo_t *cr, double x, double y, uint32_t colour, const char *text)
 {
-    picture_colour(cr, colour, 1);
-    cairo_rectangle(cr, x, y - 10, 18, 12);
-    cairo_fill(cr);
+    picture_fill(cr, colour, 1, x, y - 10, 18, 12);
     picture_text(cr, &plain, x + 24, y, 0, 0, text);
     return x + 44 + picture_text_width(cr, &plain, text);
 }
@@ -312,15 +298,11 @@ static double draw_legend_entry(cairo_t *cr, double x, double y, uint32_t colour
 /* Draws an entry for the peak's marks; returns the x of the next one. */
 static double draw_legend_mark(cairo_t *cr, double x, double y, bool dashed, const char *text)
 {
-    const double dashes[] = {7, 4};
     picture_colour(cr, PICTURE_MARK, dashed ? 1 : 0.3);
     if (dashed) {
-        cairo_set_dash(cr, dashes, 2, 0);
-        cairo_set_line_width(cr, 1.5);
-        cairo_move_to(cr, x, y - 4);
-        cairo_line_to(cr, x + 29, y - 4);
-        cairo_stroke(cr);
-        cairo_set_dash(cr, NULL, 0, 0);
+        picture_dash(cr, true);
+        picture_line(cr, x, y - 4, x + 29, y - 4, 1.5);
+        picture_dash(cr, false);
     } else {
         cairo_rectangle(cr, x, y - 10, 6, 12);
         cairo_fill(cr);
@@ -341,15 +323,19 @@ static void draw_live_legend(cairo_t *cr, const schedule_picture *p, double y)
     x = draw_legend_mark(cr, x, y, true, "the most live bytes");
     x = draw_legend_mark(cr, x, y, false, "the first step with them");
     picture_colour(cr, PICTURE_GREY, 1);
-    cairo_set_line_width(cr, 0.7);
-    cairo_move_to(cr, x + 3, y - 11);
-    cairo_line_to(cr, x + 3, y + 3);
-    cairo_stroke(cr);
+    picture_line(cr, x + 3, y - 11, x + 3, y + 3, 0.7);
     picture_text(cr, &plain, x + 10, y, 0, 0, "the direction changes");
 }
 
-static void draw_legend(cairo_t *cr, const schedule_picture *p, double y)
+static void draw_page(cairo_t *cr, const void *user)
 {
+    const schedule_picture *p = user;
+    picture_box box = {.x = MARGIN + PICTURE_LEFT, .width = WIDTH, .height = PLOT_HEIGHT};
+    picture_view v = {cr, &p->input, &p->layout, NULL, &box};
+    picture_text(cr, &title_style, MARGIN, MARGIN + 12, 0, WIDTH + PICTURE_LEFT, p->view->analysed->name);
+    picture_text(cr, &quiet, MARGIN, MARGIN + 30, 0, WIDTH + PICTURE_LEFT, p->subtitle);
+
+    double y = MARGIN + 56;
     static const char *const names[] = {
         [BP_PHASE_FORWARD] = "forward",    [BP_PHASE_BACKWARD] = "backward",
         [BP_PHASE_RECORDED] = NULL,        [BP_PHASE_OUTSIDE] = "outside units",
@@ -369,16 +355,7 @@ static void draw_legend(cairo_t *cr, const schedule_picture *p, double y)
     if (p->lanes.tracks[ROW_REDUCE] > 0)
         draw_legend_entry(cr, x, y, colour_of(&reduction), "reduction of a unit's gradients");
     draw_live_legend(cr, p, y + 20);
-}
 
-static void draw_page(cairo_t *cr, const void *user)
-{
-    const schedule_picture *p = user;
-    picture_box box = {.x = MARGIN + PICTURE_LEFT, .width = WIDTH, .height = PLOT_HEIGHT};
-    picture_view v = {cr, &p->input, &p->layout, NULL, &box};
-    picture_text(cr, &title_style, MARGIN, MARGIN + 12, 0, WIDTH + PICTURE_LEFT, p->view->analysed->name);
-    picture_text(cr, &quiet, MARGIN, MARGIN + 30, 0, WIDTH + PICTURE_LEFT, p->subtitle);
-    draw_legend(cr, p, MARGIN + 56);
     double top = draw_lanes(&v, p, MARGIN + LANES);
     for (size_t role = 0; role < p->view->role_count; role++) {
         box.y = top + HEADING;
@@ -448,7 +425,9 @@ const char *picture_draw_schedule(const schedule_view *view, const char *subtitl
         const picture_page page = {WIDTH + PICTURE_LEFT + 2 * MARGIN, p.height, draw_page, &p};
         error = picture_write(&page, to);
     }
-    lane_items_finish(&p.lanes);
+    lane_items *lanes = &p.lanes;
+    free(lanes->items);
+    *lanes = (lane_items){0};
     free(p.live);
     return error;
 }

@@ -119,9 +119,7 @@ static void draw_band(cairo_t *cr, const page *p, size_t index)
     const char *name = index < pool->info->slab_count ? pool->slabs[index].group : "outside slabs";
     char amount[PICTURE_BYTES_CHARS];
     if (!p->is_image) {
-        picture_colour(cr, PICTURE_UNUSED, 1);
-        cairo_rectangle(cr, band->x, band->y, band->width, band->height);
-        cairo_fill(cr);
+        picture_fill(cr, PICTURE_UNUSED, 1, band->x, band->y, band->width, band->height);
     }
     if (band->height < 9)
         return;
@@ -137,9 +135,7 @@ static void draw_gone(void *user, const page *p, const picture_box *box)
 {
     cairo_t *cr = user;
     (void)p;
-    picture_colour(cr, 0xffffff, 1 - GONE_SHADE);
-    cairo_rectangle(cr, box->x, box->y, box->width, box->height);
-    cairo_fill(cr);
+    picture_fill(cr, 0xffffff, 1 - GONE_SHADE, box->x, box->y, box->width, box->height);
 }
 
 static picture_box gone_box(const page *p, uint32_t slab, uint64_t begin_ns, uint64_t end_ns)
@@ -180,7 +176,7 @@ static void find_gone(const page *p, gone_function each, void *user)
 
 /* Two pixels a point. Each pixel is painted once, by the first that takes it: `next` leads over those of a row that have been, so that the
  * work is bounded by boxes times rows whatever they cover. */
-enum { SCALE = 2, COLUMNS = PLOT_WIDTH * SCALE, ROWS = SLABS_HEIGHT * SCALE };
+enum { SCALE = PICTURE_IMAGE_SCALE, COLUMNS = PLOT_WIDTH * SCALE, ROWS = SLABS_HEIGHT * SCALE };
 
 typedef struct canvas {
     unsigned char *data;
@@ -252,13 +248,7 @@ static void draw_image(cairo_t *cr, const page *p)
     }
     free(c.next);
     cairo_surface_mark_dirty(image);
-    cairo_save(cr);
-    cairo_translate(cr, MARGIN + LEFT, MARGIN + HEADING);
-    cairo_scale(cr, 1.0 / SCALE, 1.0 / SCALE);
-    cairo_set_source_surface(cr, image, 0, 0);
-    cairo_paint(cr);
-    cairo_restore(cr);
-    cairo_surface_destroy(image);
+    picture_image(cr, image, MARGIN + LEFT, MARGIN + HEADING);
 }
 
 /* ---- live bytes ------------------------------------------------------------------------------------------------------------------- */
@@ -325,32 +315,23 @@ static void draw_curve(cairo_t *cr, const page *p, bool planned, double alpha)
 
 static void draw_live(cairo_t *cr, const page *p)
 {
-    const double dashes[] = {7, 4};
     const picture_view view = {.cr = cr, .box = &p->live};
     picture_draw_memory_axis(&view);
     draw_curve(cr, p, false, 0.4);
     if (!p->pool->info->has_plan)
         return;
     draw_curve(cr, p, true, 0.6);
-    cairo_set_dash(cr, dashes, 2, 0);
+    picture_dash(cr, true);
 
-    const char *what = "lower bound of the plan";
     char amount[PICTURE_BYTES_CHARS], text[64];
     double y = p->live.y + p->live.height * (1 - (double)p->pool->info->lower_bound_bytes / p->live.bytes);
+    double right = p->live.x + p->live.width;
     picture_format_bytes(p->pool->info->lower_bound_bytes, amount);
-    snprintf(text, sizeof text, "%s %s", what, amount);
+    snprintf(text, sizeof text, "lower bound of the plan %s", amount);
     picture_colour(cr, mark.colour, 1);
-    cairo_set_line_width(cr, 1.2);
-    cairo_move_to(cr, p->live.x, y);
-    cairo_line_to(cr, p->live.x + p->live.width, y);
-    cairo_stroke(cr);
-    double width = picture_text_width(cr, &mark, text) + 8;
-    picture_colour(cr, 0xffffff, 0.85);
-    cairo_rectangle(cr, p->live.x + p->live.width - width - 4, y + 2, width, 14);
-    cairo_fill(cr);
-    picture_text(cr, &mark, p->live.x + p->live.width - 8, y + 13, 1, 0, text);
-
-    cairo_set_dash(cr, NULL, 0, 0);
+    picture_line(cr, p->live.x, y, right, y, 1.2);
+    picture_label(cr, &mark, right - 4, y + 13, 1, text);
+    picture_dash(cr, false);
 }
 
 static void draw_peak(cairo_t *cr, const page *p)
@@ -362,10 +343,7 @@ static void draw_peak(cairo_t *cr, const page *p)
     picture_format_bytes(p->pool->peak_bytes, amount);
     snprintf(text, sizeof text, "peak %s", amount);
     picture_colour(cr, PICTURE_MARK, 1);
-    cairo_set_line_width(cr, 1);
-    cairo_move_to(cr, x, top);
-    cairo_line_to(cr, x, p->live.y + p->live.height);
-    cairo_stroke(cr);
+    picture_line(cr, x, top, x, p->live.y + p->live.height, 1);
     bool right = x > MARGIN + LEFT + PLOT_WIDTH - 120;
     picture_text(cr, &mark, x + (right ? -5 : 5), top + 1, right ? 1 : 0, 0, text);
 }
@@ -376,9 +354,7 @@ static void draw_legend(cairo_t *cr, const page *p)
 {
     double x = MARGIN + LEFT;
     for (size_t role = 0; role < p->pool->role_count && x < PLOT_WIDTH; role++) {
-        picture_colour(cr, picture_kind_colours[role % PICTURE_KINDS], 1);
-        cairo_rectangle(cr, x, MARGIN + 38, 16, 11);
-        cairo_fill(cr);
+        picture_fill(cr, picture_kind_colours[role % PICTURE_KINDS], 1, x, MARGIN + 38, 16, 11);
         picture_text(cr, &plain, x + 21, MARGIN + 48, 0, 160, p->pool->roles[role].name);
         x += 38 + fmin(picture_text_width(cr, &plain, p->pool->roles[role].name), 160);
     }
@@ -408,10 +384,7 @@ static void draw_page(cairo_t *cr, const void *user)
         char text[48];
         double x = x_of(p, (uint64_t)(i * step));
         picture_colour(cr, PICTURE_GREY, 1);
-        cairo_set_line_width(cr, 0.7);
-        cairo_move_to(cr, x, y);
-        cairo_line_to(cr, x, y + 4);
-        cairo_stroke(cr);
+        picture_line(cr, x, y, x, y + 4, 0.7);
         snprintf(text, sizeof text, "%.*f %s", i > 0 ? decimals : 0, i * step / unit, name);
         picture_text(cr, &quiet, x, y + 17, 0.5, 0, text);
     }

@@ -27,18 +27,6 @@ static bool is_joint(const bp_plan_role *role)
     return (role->roles & (role->roles - 1)) != 0;
 }
 
-static void add_columns(sheet *s, const columns *c, bool budget)
-{
-    sheet_add_column(s, "POLICY", false);
-    for (size_t i = 0; i < c->role_count; i++)
-        sheet_add_column(s, bp_role_name((bp_role)c->roles[i]), true);
-    if (c->joint != 0)
-        sheet_add_column(s, "joint", true);
-    static const char *const titles[] = {"TOTAL", "x BOUND", "PROVEN", "ADDRESSES", "WITH STATE", "FITS"};
-    for (size_t i = 0; i < (budget ? 6 : 4); i++)
-        sheet_add_column(s, titles[i], i < 2 || i == 4);
-}
-
 /* What the plan takes, or could take at least, for a column's roles; "" where it has no entry of its own for them. */
 static const char *bytes_text(const bp_plan_info *plan, uint32_t roles, bool bound)
 {
@@ -125,7 +113,17 @@ static int table_print_totals(const analysis *a, const plan_options *options, bo
     }
 
     const bp_plan_info *apart = NULL, *joint = NULL;
-    add_columns(&s, &c, options->budget > 0);
+
+    bool budget = options->budget > 0;
+    sheet_add_column(&s, "POLICY", false);
+    for (size_t i = 0; i < c.role_count; i++)
+        sheet_add_column(&s, bp_role_name((bp_role)c.roles[i]), true);
+    if (c.joint != 0)
+        sheet_add_column(&s, "joint", true);
+    static const char *const titles[] = {"TOTAL", "x BOUND", "PROVEN", "ADDRESSES", "WITH STATE", "FITS"};
+    for (size_t i = 0; i < (budget ? 6 : 4); i++)
+        sheet_add_column(&s, titles[i], i < 2 || i == 4);
+
     for (size_t p = 0; p < a->plan_count; p++) {
         const bp_plan_info *plan = bp_plan_get_info(a->plans[p]), **kind = has_joint(plan) ? &joint : &apart;
         *kind = *kind != NULL ? *kind : plan;
@@ -381,30 +379,6 @@ static void print_place(bp_json_writer *d, const bp_plan_request *r)
     bp_json_add_text(d, "bucket", cli_bucket(r->bucket, r->ordinal));
 }
 
-static void print_buffer(bp_json_writer *d, const bp_plan_info *plan, const bp_plan_buffer *b)
-{
-    bp_json_add_object(d, NULL);
-    bp_json_add_text(d, "dtype", bp_dtype_name(b->dtype));
-    bp_json_add_number(d, "rank", b->rank);
-    bp_json_add_number(d, "copies", b->copies);
-    bp_json_add_number(d, "bytes", b->bytes);
-    bp_json_add_object(d, "set_by");
-    print_place(d, &plan->requests[b->set_by]);
-    bp_json_end(d);
-    bp_json_add_text(d, "kind", b->kind == BP_BUFFER_POOLED ? "pooled" : "persistent");
-    bp_json_add_number(d, "users", b->users);
-    bp_json_end(d);
-}
-
-static void print_witness(bp_json_writer *d, const bp_plan_info *plan, uint32_t request)
-{
-    const uint64_t mask = plan->alignment - 1;
-    bp_json_add_object(d, NULL);
-    print_place(d, &plan->requests[request]);
-    bp_json_add_number(d, "bytes", (plan->requests[request].bytes + mask) & ~mask);
-    bp_json_end(d);
-}
-
 static void print_role(bp_json_writer *d, const bp_plan_info *plan, const bp_plan_role *role)
 {
     bp_json_add_object(d, NULL);
@@ -414,8 +388,14 @@ static void print_role(bp_json_writer *d, const bp_plan_info *plan, const bp_pla
     bp_json_add_number(d, "lower_bound_bytes", role->lower_bound_bytes);
     bp_json_add_number(d, "lower_bound_step", role->lower_bound_step);
     bp_json_add_list(d, "witness");
-    for (size_t i = 0; i < role->witness_count; i++)
-        print_witness(d, plan, role->witnesses[i]);
+    for (size_t i = 0; i < role->witness_count; i++) {
+        uint32_t request = role->witnesses[i];
+        const uint64_t mask = plan->alignment - 1;
+        bp_json_add_object(d, NULL);
+        print_place(d, &plan->requests[request]);
+        bp_json_add_number(d, "bytes", (plan->requests[request].bytes + mask) & ~mask);
+        bp_json_end(d);
+    }
     bp_json_end(d);
     bp_json_add_number(d, "proven_bytes", role->proven_bytes);
     bp_json_add_flag(d, "optimal", role->optimal);
@@ -424,8 +404,20 @@ static void print_role(bp_json_writer *d, const bp_plan_info *plan, const bp_pla
     bp_json_add_number(d, "persistent_bytes", role->persistent_bytes);
     bp_json_add_number(d, "dynamic_bytes", role->dynamic_bytes);
     bp_json_add_list(d, "buffers");
-    for (size_t i = 0; i < role->buffer_count; i++)
-        print_buffer(d, plan, &role->buffers[i]);
+    for (size_t i = 0; i < role->buffer_count; i++) {
+        const bp_plan_buffer *b = &role->buffers[i];
+        bp_json_add_object(d, NULL);
+        bp_json_add_text(d, "dtype", bp_dtype_name(b->dtype));
+        bp_json_add_number(d, "rank", b->rank);
+        bp_json_add_number(d, "copies", b->copies);
+        bp_json_add_number(d, "bytes", b->bytes);
+        bp_json_add_object(d, "set_by");
+        print_place(d, &plan->requests[b->set_by]);
+        bp_json_end(d);
+        bp_json_add_text(d, "kind", b->kind == BP_BUFFER_POOLED ? "pooled" : "persistent");
+        bp_json_add_number(d, "users", b->users);
+        bp_json_end(d);
+    }
     bp_json_end(d);
     bp_json_end(d);
 }

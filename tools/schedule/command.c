@@ -186,24 +186,6 @@ static void schedule_rows_choose(const schedule_view *v, bool *shown)
 
 /* ---- above --------------------------------------------------------------------------------------------------------------- */
 
-static void print_lanes(const schedule_view *v)
-{
-    static const char *const names[] = {"gather", "compute", "reduce", "outer_reduce"};
-    uint32_t used = 0;
-    for (size_t i = 0; i < v->event_count; i++)
-        used |= v->events[i].lane < BP_LANE_COUNT ? 1u << v->events[i].lane : 0;
-    const char *separator = "";
-    for (uint32_t lane = 0; lane < BP_LANE_COUNT; lane++) {
-        if (!(used & 1u << lane))
-            continue;
-        if (lane < sizeof names / sizeof *names)
-            printf("%s%s", separator, names[lane]);
-        else
-            printf("%s%u", separator, lane);
-        separator = ", ";
-    }
-}
-
 /* ---- the steps ----------------------------------------------------------------------------------------------------------- */
 
 static const char *unit_name(const schedule_view *v, int32_t unit)
@@ -315,7 +297,22 @@ int schedule_table_print(const schedule_view *v, const plan_options *options, co
 
     const analysis *a = v->analysed;
     printf("%u steps of %zu unit%s; acquired and released on the lanes ", v->steps, a->units, a->units == 1 ? "" : "s");
-    print_lanes(v);
+
+    static const char *const names[] = {"gather", "compute", "reduce", "outer_reduce"};
+    uint32_t used = 0;
+    for (size_t i = 0; i < v->event_count; i++)
+        used |= v->events[i].lane < BP_LANE_COUNT ? 1u << v->events[i].lane : 0;
+    const char *separator = "";
+    for (uint32_t lane = 0; lane < BP_LANE_COUNT; lane++) {
+        if (!(used & 1u << lane))
+            continue;
+        if (lane < sizeof names / sizeof *names)
+            printf("%s%s", separator, names[lane]);
+        else
+            printf("%s%u", separator, lane);
+        separator = ", ";
+    }
+
     puts(".\nLive at most:");
     for (size_t i = 0; i < v->role_count; i++) {
         char text[STEP_TEXT_CHARS];

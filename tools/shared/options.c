@@ -141,26 +141,23 @@ static void add_entry(reading *r, const option_row *row, struct argp_option entr
         r->names[r->name_count++] = entry.name;
 }
 
-static void add_table(reading *r, const option_row *table)
-{
-    for (const option_row *row = table; row->name != NULL || row->text != NULL; row++) {
-        if (row->kind == OPTION_HEADING)
-            add_entry(r, NULL, (struct argp_option){.doc = row->text, .group = row->group});
-        else
-            add_entry(r, row,
-                      (struct argp_option){.name = row->name,
-                                           .key = row->letter != 0 ? row->letter : FIRST_KEY + (int)r->count,
-                                           .arg = row->value,
-                                           .doc = row->text,
-                                           .group = row->group});
-    }
-}
-
 int options_read(int argc, char **argv, const options_command *command)
 {
     reading r = {.command = command};
-    for (size_t t = 0; t < sizeof command->tables / sizeof *command->tables && command->tables[t] != NULL; t++)
-        add_table(&r, command->tables[t]);
+    for (size_t t = 0; t < sizeof command->tables / sizeof *command->tables && command->tables[t] != NULL; t++) {
+        const option_row *table = command->tables[t];
+        for (const option_row *row = table; row->name != NULL || row->text != NULL; row++) {
+            if (row->kind == OPTION_HEADING)
+                add_entry(&r, NULL, (struct argp_option){.doc = row->text, .group = row->group});
+            else
+                add_entry(&r, row,
+                          (struct argp_option){.name = row->name,
+                                               .key = row->letter != 0 ? row->letter : FIRST_KEY + (int)r.count,
+                                               .arg = row->value,
+                                               .doc = row->text,
+                                               .group = row->group});
+        }
+    }
     add_entry(&r, NULL, (struct argp_option){.name = "help", .key = '?', .doc = "Print this list", .group = -1});
     add_entry(
         &r, NULL,

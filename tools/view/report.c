@@ -221,21 +221,6 @@ static holder *find_holders(const view_pool *pool, size_t *count)
     return holders;
 }
 
-static void add_holder(sheet *s, const view_pool *pool, const holder *h)
-{
-    char buckets[CELL], share[CELL], began[VIEW_TIME_CHARS];
-    const bp_snapshot_request *request = &pool->requests[h->span->request];
-    snprintf(buckets, sizeof buckets, "%zu buckets", h->buckets);
-    percent(pool->peak_bytes > 0 ? (double)h->bytes / (double)pool->peak_bytes : 0, share);
-    const char *const cells[] = {pool->roles[pool->role_of[h->span->request]].name,
-                                 *request->unit != '\0' ? request->unit : "(outside)",
-                                 h->buckets == 1 ? request->bucket : buckets,
-                                 cli_bytes(h->bytes),
-                                 share,
-                                 h->span->begin_event == 0 ? "before" : view_time(h->span->begin_ns, began)};
-    add_cells(s, cells, sizeof cells / sizeof *cells);
-}
-
 static int print_holders(const view_pool *pool, bool color)
 {
     static const char *const titles[] = {"ROLE", "UNIT", "BUCKETS", "BYTES", "SHARE", "SINCE"};
@@ -248,8 +233,20 @@ static int print_holders(const view_pool *pool, bool color)
            cli_bytes(pool->peak_bytes), view_time(pool->peak_ns, at), pool->at_peak_count);
     sheet s = sheet_new(color);
     add_columns(&s, titles, sizeof titles / sizeof *titles, 3);
-    for (size_t i = 0; i < count && i < MOST_HOLDERS; i++)
-        add_holder(&s, pool, &holders[i]);
+    for (size_t i = 0; i < count && i < MOST_HOLDERS; i++) {
+        const holder *h = &holders[i];
+        char buckets[CELL], share[CELL], began[VIEW_TIME_CHARS];
+        const bp_snapshot_request *request = &pool->requests[h->span->request];
+        snprintf(buckets, sizeof buckets, "%zu buckets", h->buckets);
+        percent(pool->peak_bytes > 0 ? (double)h->bytes / (double)pool->peak_bytes : 0, share);
+        const char *const cells[] = {pool->roles[pool->role_of[h->span->request]].name,
+                                     *request->unit != '\0' ? request->unit : "(outside)",
+                                     h->buckets == 1 ? request->bucket : buckets,
+                                     cli_bytes(h->bytes),
+                                     share,
+                                     h->span->begin_event == 0 ? "before" : view_time(h->span->begin_ns, began)};
+        add_cells(&s, cells, sizeof cells / sizeof *cells);
+    }
     int code = sheet_finish(&s);
     uint64_t rest = 0;
     for (size_t i = MOST_HOLDERS; i < count; i++)
@@ -387,33 +384,6 @@ static void number_or_null(bp_json_writer *d, const char *key, bool known, uint6
         bp_json_add_null(d, key);
 }
 
-static void print_role(bp_json_writer *d, const view_role *role)
-{
-    bp_json_add_object(d, NULL);
-    bp_json_add_text(d, "role", role->name);
-    bp_json_add_number(d, "peak_bytes", role->peak_bytes);
-    bp_json_add_number(d, "peak_ns", role->peak_ns);
-    bp_json_add_number(d, "at_peak_bytes", role->at_peak_bytes);
-    if (role->in_plan) {
-        bp_json_add_number(d, "plan_bytes", role->plan_bytes);
-        bp_json_add_number(d, "lower_bound_bytes", role->lower_bound_bytes);
-    }
-    bp_json_end(d);
-}
-
-static void print_live(bp_json_writer *d, const view_pool *pool, size_t index)
-{
-    const view_span *span = &pool->spans[pool->at_peak[index]];
-    const bp_snapshot_request *request = &pool->requests[span->request];
-    bp_json_add_object(d, NULL);
-    bp_json_add_text(d, "role", pool->roles[pool->role_of[span->request]].name);
-    bp_json_add_text(d, "unit", request->unit);
-    bp_json_add_text(d, "bucket", request->bucket);
-    bp_json_add_number(d, "bytes", request->bytes);
-    bp_json_add_number(d, "begin_ns", span->begin_ns);
-    bp_json_end(d);
-}
-
 static void print_pool(bp_json_writer *d, const view_pool *pool)
 {
     bp_json_add_object(d, NULL);
@@ -431,12 +401,32 @@ static void print_pool(bp_json_writer *d, const view_pool *pool)
     bp_json_add_number(d, "peak_free_bytes", pool->peak_free_bytes);
     bp_json_add_number(d, "peak_largest_free_bytes", pool->peak_largest_free);
     bp_json_add_list(d, "roles");
-    for (size_t i = 0; i < pool->role_count; i++)
-        print_role(d, &pool->roles[i]);
+    for (size_t i = 0; i < pool->role_count; i++) {
+        const view_role *role = &pool->roles[i];
+        bp_json_add_object(d, NULL);
+        bp_json_add_text(d, "role", role->name);
+        bp_json_add_number(d, "peak_bytes", role->peak_bytes);
+        bp_json_add_number(d, "peak_ns", role->peak_ns);
+        bp_json_add_number(d, "at_peak_bytes", role->at_peak_bytes);
+        if (role->in_plan) {
+            bp_json_add_number(d, "plan_bytes", role->plan_bytes);
+            bp_json_add_number(d, "lower_bound_bytes", role->lower_bound_bytes);
+        }
+        bp_json_end(d);
+    }
     bp_json_end(d);
     bp_json_add_list(d, "live_at_peak");
-    for (size_t i = 0; i < pool->at_peak_count; i++)
-        print_live(d, pool, i);
+    for (size_t i = 0; i < pool->at_peak_count; i++) {
+        const view_span *span = &pool->spans[pool->at_peak[i]];
+        const bp_snapshot_request *request = &pool->requests[span->request];
+        bp_json_add_object(d, NULL);
+        bp_json_add_text(d, "role", pool->roles[pool->role_of[span->request]].name);
+        bp_json_add_text(d, "unit", request->unit);
+        bp_json_add_text(d, "bucket", request->bucket);
+        bp_json_add_number(d, "bytes", request->bytes);
+        bp_json_add_number(d, "begin_ns", span->begin_ns);
+        bp_json_end(d);
+    }
     bp_json_end(d);
     bp_json_end(d);
 }
