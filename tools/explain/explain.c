@@ -411,29 +411,6 @@ static const bp_alternative *find_present(const bp_alternatives_info *info)
     return &info->alternatives[i];
 }
 
-static void add_line(sheet *s, const bp_alternative *a, uint64_t present)
-{
-    char prefetch[48], ratio[16];
-    if (a->prefetch == a->prefetch_backward)
-        snprintf(prefetch, sizeof prefetch, "%u", a->prefetch);
-    else
-        snprintf(prefetch, sizeof prefetch, "%u, backward %u", a->prefetch, a->prefetch_backward);
-    const char *const cells[] = {prefetch,
-                                 options_streams_name(a->streams),
-                                 a->joint ? "joint" : "by role",
-                                 cli_bytes(a->bytes),
-                                 a->optimal ? "optimal" : "not proven",
-                                 cli_bytes(a->live_bytes),
-                                 a->max_bytes > 0 ? cli_bytes(a->max_bytes) : "infeasible",
-                                 table_ratio_text(a->bytes, present, ratio),
-                                 a->is_present ? "present" : ""};
-    sheet_add_line(s);
-    for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)
-        sheet_set_cell(s, i, cells[i]);
-    if (a->is_present)
-        sheet_color_line(s, "green");
-}
-
 /* What can be had without gathering less far ahead. */
 static void print_best(const bp_alternatives_info *info, const bp_alternative *present)
 {
@@ -462,15 +439,22 @@ static int explain_alternatives(const whatif *w, bool color)
                w->analysed->models > 1 ? "is that of several models" : "comes from recordings");
         return EXIT_GO_ON;
     }
-    static const char *const titles[] = {"PREFETCH", "STREAMS", "SLABS",     "SCHEDULED", "PROVEN",
-                                         "LIVE",     "MAX",     "x PRESENT", ""};
     const bp_alternatives_info *info = bp_alternatives_get_info(w->alternatives);
     const bp_alternative *present = find_present(info);
     sheet s = sheet_new(color);
-    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
-        sheet_add_column(&s, titles[i], i == 3 || (i >= 5 && i <= 7));
-    for (size_t i = 0; i < info->alternative_count; i++)
-        add_line(&s, &info->alternatives[i], present->bytes);
+    sheet_add_columns(&s, "PREFETCH|STREAMS|SLABS|>SCHEDULED|PROVEN|>LIVE|>MAX|>x PRESENT|");
+    for (size_t i = 0; i < info->alternative_count; i++) {
+        const bp_alternative *a = &info->alternatives[i];
+        bool same = a->prefetch == a->prefetch_backward;
+        sheet_add_row(
+            &s, same ? cli_text("%u", a->prefetch) : cli_text("%u, backward %u", a->prefetch, a->prefetch_backward),
+            options_streams_name(a->streams), a->joint ? "joint" : "by role", cli_bytes(a->bytes),
+            a->optimal ? "optimal" : "not proven", cli_bytes(a->live_bytes),
+            a->max_bytes > 0 ? cli_bytes(a->max_bytes) : "infeasible", table_ratio_text(a->bytes, present->bytes),
+            a->is_present ? "present" : "", NULL);
+        if (a->is_present)
+            sheet_color_line(&s, "green");
+    }
     int code = sheet_finish(&s);
     puts("LIVE is what all roles have live at once: no allocator takes less. MAX has a slab for each role.");
 

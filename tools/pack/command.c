@@ -255,16 +255,10 @@ double pack_answer_gap(const pack_answer *answer)
     return 100 * (double)(r->bytes - r->bound) / (double)(r->bound > 0 ? r->bound : 1);
 }
 
-#define GAP_CHARS 32
-
-static const char *gap_text(const pack_answer *a, char text[GAP_CHARS])
+static const char *gap_text(const pack_answer *a)
 {
     double gap = pack_answer_gap(a);
-    if (gap > 0 && gap < 0.01)
-        snprintf(text, GAP_CHARS, "< 0.01 %%");
-    else
-        snprintf(text, GAP_CHARS, "%.*f %%", gap > 0 ? 2 : 0, gap);
-    return text;
+    return gap > 0 && gap < 0.01 ? "< 0.01 %" : cli_text("%.*f %%", gap > 0 ? 2 : 0, gap);
 }
 
 void pack_proof_text(const pack_answer *answer, char text[PACK_PROOF_CHARS])
@@ -321,7 +315,7 @@ static const char *capacity_text(const pack_answer *a)
 int pack_report_lines(const pack_answer *answer, const pack_options *options)
 {
     const bp_pack_result *r = &answer->result;
-    char more[64], gap[GAP_CHARS];
+    char more[64];
 
     bool color = cli_wants_color(options->color);
     const bp_packing *packing = bp_packing_file_packing(answer->file);
@@ -335,7 +329,7 @@ int pack_report_lines(const pack_answer *answer, const pack_options *options)
              plural(answer->witness_count));
     print_amount("bound", r->bound, more);
     if (pack_answer_has_total(answer))
-        print_line("gap", "%s", gap_text(answer, gap));
+        print_line("gap", "%s", gap_text(answer));
     if (options->capacity > 0)
         print_amount("capacity", options->capacity, capacity_text(answer));
 
@@ -363,35 +357,24 @@ static const char *verdict_text(const pack_answer *a)
     return !r->optimal ? "no" : r->bytes == r->bound ? "bound reached" : "search exhausted";
 }
 
-static void add_answer(sheet *s, const pack_answer *a, bool with_method)
-{
-    char items[24], total[24], bound[24], gap[GAP_CHARS];
-    snprintf(items, sizeof items, "%zu", bp_packing_get_info(bp_packing_file_packing(a->file))->item_count);
-    snprintf(total, sizeof total, "%llu", (unsigned long long)a->result.bytes);
-    snprintf(bound, sizeof bound, "%llu", (unsigned long long)a->result.bound);
-    sheet_add_line(s);
-    bool has_total = pack_answer_has_total(a);
-    const char *const cells[] = {
-        a->path,         items,         has_total ? total : "-", bound, has_total ? gap_text(a, gap) : "-",
-        verdict_text(a), method_text(a)};
-    for (size_t i = 0; i < (with_method ? 7 : 6); i++)
-        sheet_set_cell(s, i, cells[i]);
-    if (!pack_answer_is_placed(a))
-        sheet_color_line(s, "red");
-    else if (a->result.optimal)
-        sheet_color_line(s, "green");
-}
-
 int pack_report_table(const pack_answer *answers, size_t count, const pack_options *options)
 {
-    static const char *const titles[] = {"FILE", "ITEMS", "TOTAL", "BOUND", "GAP", "PROVEN", "METHOD"};
     sheet s = sheet_new(cli_wants_color(options->color));
     size_t proven = 0;
-    for (size_t i = 0; i < (options->check ? 6 : 7); i++)
-        sheet_add_column(&s, titles[i], i >= 1 && i <= 4);
+    sheet_add_columns(&s, options->check ? "FILE|>ITEMS|>TOTAL|>BOUND|>GAP|PROVEN"
+                                         : "FILE|>ITEMS|>TOTAL|>BOUND|>GAP|PROVEN|METHOD");
     for (size_t i = 0; i < count; i++) {
-        add_answer(&s, &answers[i], !options->check);
-        proven += pack_answer_is_placed(&answers[i]) && answers[i].result.optimal;
+        const pack_answer *a = &answers[i];
+        bool has_total = pack_answer_has_total(a), is_placed = pack_answer_is_placed(a);
+        sheet_add_row(&s, a->path, cli_text("%zu", item_count(a)),
+                      has_total ? cli_text("%llu", (unsigned long long)a->result.bytes) : "-",
+                      cli_text("%llu", (unsigned long long)a->result.bound), has_total ? gap_text(a) : "-",
+                      verdict_text(a), options->check ? NULL : method_text(a), NULL);
+        if (!is_placed)
+            sheet_color_line(&s, "red");
+        else if (a->result.optimal)
+            sheet_color_line(&s, "green");
+        proven += is_placed && a->result.optimal;
     }
     int code = sheet_finish(&s);
     if (code == EXIT_GO_ON)
@@ -415,7 +398,7 @@ static void print_answer(bp_json_writer *d, const pack_answer *a, const pack_opt
     const bp_pack_result *r = &a->result;
     char reason[PACK_REASON_CHARS];
     pack_answer_reason(a, options, reason);
-    size_t items = bp_packing_get_info(bp_packing_file_packing(a->file))->item_count;
+    size_t items = item_count(a);
     bp_json_add_object(d, NULL);
     bp_json_add_text(d, "file", a->path);
     bp_json_add_number(d, "items", items);

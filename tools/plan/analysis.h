@@ -102,14 +102,8 @@ int table_print_model(const analysis *a, const plan_options *options);
 /* Several models side by side: a line each. */
 int table_print_models(const analysis *analyses, size_t count, const plan_options *options);
 
-/* ---- totals ------------------------------------------------------------------------------------------------------ */
-
-/* What each policy takes in all, and how that compares with the bound. */
-
-/* In sentences; nothing when the plans add none. */
-
-/* "1.61" */
-const char *table_ratio_text(uint64_t bytes, uint64_t bound, char text[16]);
+/* "1.61". Same lifetime as cli_text. */
+const char *table_ratio_text(uint64_t bytes, uint64_t bound);
 
 /* The JSON report, bucketpool.report/1: docs/formats.md describes every member. */
 

@@ -16,10 +16,9 @@ typedef struct columns {
     uint32_t joint; /* roles that share a slab, 0: none do */
 } columns;
 
-const char *table_ratio_text(uint64_t bytes, uint64_t bound, char text[16])
+const char *table_ratio_text(uint64_t bytes, uint64_t bound)
 {
-    snprintf(text, 16, "%.2f", bound > 0 ? (double)bytes / (double)bound : 1.0);
-    return text;
+    return cli_text("%.2f", bound > 0 ? (double)bytes / (double)bound : 1.0);
 }
 
 static bool is_joint(const bp_plan_role *role)
@@ -37,59 +36,46 @@ static const char *bytes_text(const bp_plan_info *plan, uint32_t roles, bool bou
     return "";
 }
 
-/* Returns the column after those of the roles. */
-static size_t set_roles(sheet *s, const columns *c, const bp_plan_info *plan, bool bound)
+static void add_roles(sheet *s, const columns *c, const bp_plan_info *plan, bool bound)
 {
-    size_t column = 1;
     for (size_t i = 0; i < c->role_count; i++)
-        sheet_set_cell(s, column++, bytes_text(plan, BP_ROLE_BIT(c->roles[i]), bound));
+        sheet_add_cell(s, bytes_text(plan, BP_ROLE_BIT(c->roles[i]), bound));
     if (c->joint != 0)
-        sheet_set_cell(s, column++, bytes_text(plan, c->joint, bound));
-    return column;
+        sheet_add_cell(s, bytes_text(plan, c->joint, bound));
 }
 
 static void add_policy(sheet *s, const columns *c, const analysis *a, const plan_options *o, const bp_plan *of)
 {
     const bp_plan_info *plan = bp_plan_get_info(of);
-    char ratio[16];
-    sheet_add_line(s);
-    sheet_set_cell(s, 0, bp_policy_name(plan->policy));
-    size_t column = set_roles(s, c, plan, false);
-    sheet_set_cell(s, column++, cli_bytes(plan->bytes));
-    sheet_set_cell(s, column++, plan->feasible ? table_ratio_text(plan->bytes, plan->lower_bound_bytes, ratio) : "-");
-    sheet_set_cell(s, column++,
-                   !plan->feasible                       ? "-"
-                   : plan->optimal                       ? "optimal"
-                   : plan->policy == BP_POLICY_SCHEDULED ? "not proven"
-                                                         : "");
-    sheet_set_cell(s, column++, !plan->feasible ? "infeasible" : plan->stable ? "one each" : "change");
+    sheet_add_row(s, bp_policy_name(plan->policy), NULL);
+    add_roles(s, c, plan, false);
+    sheet_add_cell(s, cli_bytes(plan->bytes));
+    sheet_add_cell(s, plan->feasible ? table_ratio_text(plan->bytes, plan->lower_bound_bytes) : "-");
+    sheet_add_cell(s, !plan->feasible                       ? "-"
+                      : plan->optimal                       ? "optimal"
+                      : plan->policy == BP_POLICY_SCHEDULED ? "not proven"
+                                                            : "");
+    sheet_add_cell(s, !plan->feasible ? "infeasible" : plan->stable ? "one each" : "change");
     if (!plan->feasible)
         sheet_color_line(s, "red");
     else if (plan->stable && plan->optimal)
         sheet_color_line(s, "green");
     if (o->budget > 0) {
         uint64_t needed = analysis_needed(a, of);
-        sheet_set_cell(s, column++, cli_bytes(needed));
-        sheet_set_cell(s, column++, needed <= o->budget ? "yes" : "no");
+        sheet_add_cell(s, cli_bytes(needed));
+        sheet_add_cell(s, needed <= o->budget ? "yes" : "no");
     }
 }
 
 /* What no plan can beat: with a slab for each role, or jointly. */
 static void add_bound(sheet *s, const columns *c, const bp_plan_info *plan, const char *name)
 {
-    sheet_add_line(s);
-    sheet_set_cell(s, 0, name);
-    size_t column = set_roles(s, c, plan, true);
-    sheet_set_cell(s, column++, cli_bytes(plan->lower_bound_bytes));
-    sheet_set_cell(s, column, "1.00");
-}
-
-static bool has_joint(const bp_plan_info *plan)
-{
-    bool any = false;
-    for (size_t i = 0; i < plan->role_count; i++)
-        any = any || is_joint(&plan->roles[i]);
-    return any;
+    if (plan == NULL)
+        return;
+    sheet_add_row(s, name, NULL);
+    add_roles(s, c, plan, true);
+    sheet_add_cell(s, cli_bytes(plan->lower_bound_bytes));
+    sheet_add_cell(s, "1.00");
 }
 
 /* A line a policy, then the bound. Returns EXIT_GO_ON or an exit code. */
@@ -112,27 +98,26 @@ static int table_print_totals(const analysis *a, const plan_options *options, bo
             c.roles[c.role_count++] = role;
     }
 
-    const bp_plan_info *apart = NULL, *joint = NULL;
-
-    bool budget = options->budget > 0;
-    sheet_add_column(&s, "POLICY", false);
+    sheet_add_columns(&s, "POLICY");
     for (size_t i = 0; i < c.role_count; i++)
         sheet_add_column(&s, bp_role_name((bp_role)c.roles[i]), true);
     if (c.joint != 0)
         sheet_add_column(&s, "joint", true);
-    static const char *const titles[] = {"TOTAL", "x BOUND", "PROVEN", "ADDRESSES", "WITH STATE", "FITS"};
-    for (size_t i = 0; i < (budget ? 6 : 4); i++)
-        sheet_add_column(&s, titles[i], i < 2 || i == 4);
+    sheet_add_columns(&s, options->budget > 0 ? ">TOTAL|>x BOUND|PROVEN|ADDRESSES|>WITH STATE|FITS"
+                                              : ">TOTAL|>x BOUND|PROVEN|ADDRESSES");
 
+    const bp_plan_info *apart = NULL, *joint = NULL;
     for (size_t p = 0; p < a->plan_count; p++) {
-        const bp_plan_info *plan = bp_plan_get_info(a->plans[p]), **kind = has_joint(plan) ? &joint : &apart;
+        const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
+        bool shares = false;
+        for (size_t i = 0; i < plan->role_count; i++)
+            shares = shares || is_joint(&plan->roles[i]);
+        const bp_plan_info **kind = shares ? &joint : &apart;
         *kind = *kind != NULL ? *kind : plan;
         add_policy(&s, &c, a, options, a->plans[p]);
     }
-    if (apart != NULL)
-        add_bound(&s, &c, apart, "lower bound");
-    if (joint != NULL)
-        add_bound(&s, &c, joint, "joint bound");
+    add_bound(&s, &c, apart, "lower bound");
+    add_bound(&s, &c, joint, "joint bound");
     return sheet_finish(&s);
 }
 
@@ -153,29 +138,9 @@ void table_print_heading(const analysis *a, const plan_options *o)
            options_padding_name(a->padding), options_layout_name(a->layout));
 }
 
-/* A class of shared buffers, a line. */
-static void add_buffer(sheet *s, const char *policy, const char *role, const bp_plan_info *plan,
-                       const bp_plan_buffer *b)
-{
-    char rank[16], copies[16], set_by[256];
-    snprintf(rank, sizeof rank, "%u", b->rank);
-    snprintf(copies, sizeof copies, "%u", b->copies);
-    const bp_plan_request *largest = &plan->requests[b->set_by];
-    snprintf(set_by, sizeof set_by, "%.160s/%.80s", largest->unit, cli_bucket(largest->bucket, largest->ordinal));
-    sheet_add_line(s);
-    const char *const cells[] = {
-        policy, role, bp_dtype_name(b->dtype), rank, copies, cli_bytes(b->bytes), cli_bytes(b->bytes * b->copies),
-        set_by};
-    for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)
-        sheet_set_cell(s, i, cells[i]);
-}
-
 static void add_sum(sheet *s, const char *policy, const char *role, uint64_t bytes, const char *what)
 {
-    sheet_add_line(s);
-    const char *const cells[] = {policy, role, "", "", "", "", cli_bytes(bytes), what};
-    for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)
-        sheet_set_cell(s, i, cells[i]);
+    sheet_add_row(s, policy, role, "", "", "", "", cli_bytes(bytes), what, NULL);
 }
 
 static void add_role(sheet *s, const bp_plan_info *plan, const bp_plan_role *role)
@@ -184,9 +149,15 @@ static void add_role(sheet *s, const bp_plan_info *plan, const bp_plan_role *rol
     const char *policy = bp_policy_name(plan->policy), *name = names_roles(role->roles, text);
     size_t persistent = 0;
     for (size_t i = 0; i < role->buffer_count; i++) {
-        persistent += role->buffers[i].kind == BP_BUFFER_PERSISTENT;
-        if (role->buffers[i].kind == BP_BUFFER_POOLED)
-            add_buffer(s, policy, name, plan, &role->buffers[i]);
+        const bp_plan_buffer *b = &role->buffers[i];
+        persistent += b->kind == BP_BUFFER_PERSISTENT;
+        if (b->kind != BP_BUFFER_POOLED)
+            continue;
+        char set_by[256];
+        const bp_plan_request *largest = &plan->requests[b->set_by];
+        snprintf(set_by, sizeof set_by, "%.160s/%.80s", largest->unit, cli_bucket(largest->bucket, largest->ordinal));
+        sheet_add_row(s, policy, name, bp_dtype_name(b->dtype), cli_text("%u", b->rank), cli_text("%u", b->copies),
+                      cli_bytes(b->bytes), cli_bytes(b->bytes * b->copies), set_by, NULL);
     }
     if (role->buffer_count == 0 && role->pool_bytes > 0)
         add_sum(s, policy, name, role->pool_bytes, "one offset for each bucket");
@@ -203,9 +174,7 @@ static void add_role(sheet *s, const bp_plan_info *plan, const bp_plan_role *rol
 static int print_buffers(const analysis *a, bool color)
 {
     sheet s = sheet_new(color);
-    static const char *const titles[] = {"POLICY", "ROLE", "DTYPE", "RANK", "COPIES", "EACH", "TOTAL", "SET BY"};
-    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
-        sheet_add_column(&s, titles[i], i >= 3 && i <= 6);
+    sheet_add_columns(&s, "POLICY|ROLE|DTYPE|>RANK|>COPIES|>EACH|>TOTAL|SET BY");
     for (size_t p = 0; p < a->plan_count; p++) {
         const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
         for (size_t i = 0; i < plan->role_count; i++)
@@ -257,37 +226,23 @@ int table_print_model(const analysis *a, const plan_options *options)
 int table_print_models(const analysis *analyses, size_t count, const plan_options *options)
 {
     sheet s = sheet_new(cli_wants_color(options->color));
-    sheet_add_column(&s, "MODEL", false);
-    sheet_add_column(&s, "PARAMETERS", true);
-    sheet_add_column(&s, "UNITS", true);
-    sheet_add_column(&s, "OUTSIDE", true);
-    sheet_add_column(&s, "LOWER BOUND", true);
+    sheet_add_columns(&s, "MODEL|>PARAMETERS|>UNITS|>OUTSIDE|>LOWER BOUND");
     for (size_t p = 0; p < options->policy_count; p++) {
         sheet_add_column(&s, bp_policy_name(options->policies[p]), true);
-        sheet_add_column(&s, "x BOUND", true);
-        if (options->budget > 0)
-            sheet_add_column(&s, "FITS", false);
+        sheet_add_columns(&s, options->budget > 0 ? ">x BOUND|FITS" : ">x BOUND");
     }
     for (size_t i = 0; i < count; i++) {
         const analysis *a = &analyses[i];
-        char text[32];
-        size_t column = 0;
-        sheet_add_line(&s);
-        sheet_set_cell(&s, column++, a->name);
-        sheet_set_cell(&s, column++, cli_count(a->parameters));
-        snprintf(text, sizeof text, "%zu", a->units);
-        sheet_set_cell(&s, column++, text);
-        sheet_set_cell(&s, column++, cli_bytes(a->state.outside));
+        sheet_add_row(&s, a->name, cli_count(a->parameters), cli_text("%zu", a->units), cli_bytes(a->state.outside),
+                      NULL);
         for (size_t p = 0; p < a->plan_count; p++) {
             const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
-            char ratio[16];
             if (p == 0)
-                sheet_set_cell(&s, column++, cli_bytes(plan->lower_bound_bytes));
-            sheet_set_cell(&s, column++, plan->feasible ? cli_bytes(plan->bytes) : "infeasible");
-            sheet_set_cell(&s, column++,
-                           plan->feasible ? table_ratio_text(plan->bytes, plan->lower_bound_bytes, ratio) : "-");
+                sheet_add_cell(&s, cli_bytes(plan->lower_bound_bytes));
+            sheet_add_cell(&s, plan->feasible ? cli_bytes(plan->bytes) : "infeasible");
+            sheet_add_cell(&s, plan->feasible ? table_ratio_text(plan->bytes, plan->lower_bound_bytes) : "-");
             if (options->budget > 0)
-                sheet_set_cell(&s, column++, analysis_needed(a, a->plans[p]) <= options->budget ? "yes" : "no");
+                sheet_add_cell(&s, analysis_needed(a, a->plans[p]) <= options->budget ? "yes" : "no");
         }
     }
     int code = sheet_finish(&s);

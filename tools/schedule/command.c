@@ -193,16 +193,8 @@ static const char *unit_name(const schedule_view *v, int32_t unit)
     return unit >= 0 ? bp_buckets_get_info(v->analysed->buckets)->units[unit].name : "";
 }
 
-static void set_units(sheet *s, size_t column, const schedule_view *v, const bp_step *step)
-{
-    char text[256];
-    snprintf(text, sizeof text, "%.120s%s%.120s", unit_name(v, step->unit), step->forward_unit >= 0 ? " | " : "",
-             unit_name(v, step->forward_unit) + (step->forward_unit >= 0 ? v->common_chars : 0));
-    sheet_set_cell(s, column, text);
-}
-
 /* "param, grad" where they are most. */
-static void set_peaks(sheet *s, size_t column, const schedule_view *v, uint32_t step)
+static void add_peaks(sheet *s, const schedule_view *v, uint32_t step)
 {
     char text[128] = "";
     size_t length = 0;
@@ -211,7 +203,7 @@ static void set_peaks(sheet *s, size_t column, const schedule_view *v, uint32_t 
             length += (size_t)snprintf(text + length, sizeof text - length, "%s%s", length > 0 ? ", " : "",
                                        schedule_view_role_name(&v->roles[i]));
     }
-    sheet_set_cell(s, column, text);
+    sheet_add_cell(s, text);
     if (length > 0)
         sheet_color_line(s, "yellow");
 }
@@ -224,41 +216,33 @@ static bool is_recorded(const schedule_view *v)
 
 static void add_step(sheet *s, const schedule_view *v, uint32_t index)
 {
-    char text[EVENTS_TEXT_CHARS];
+    char units[256], acquired[EVENTS_TEXT_CHARS], released[EVENTS_TEXT_CHARS];
     bp_step step = bp_schedule_get_info(v->analysed->schedule)->steps[index];
-    sheet_add_line(s);
-    snprintf(text, sizeof text, "%u", index);
-    sheet_set_cell(s, 0, text);
-    sheet_set_cell(s, 1, schedule_view_phase_name(step.phase));
-    set_units(s, 2, v, &step);
-    sheet_set_cell(s, 3, schedule_events_text(v, index, true, text));
-    sheet_set_cell(s, 4, schedule_events_text(v, is_recorded(v) ? index : index + 1, false, text));
+    snprintf(units, sizeof units, "%.120s%s%.120s", unit_name(v, step.unit), step.forward_unit >= 0 ? " | " : "",
+             unit_name(v, step.forward_unit) + (step.forward_unit >= 0 ? v->common_chars : 0));
+    sheet_add_row(s, cli_text("%u", index), schedule_view_phase_name(step.phase), units,
+                  schedule_events_text(v, index, true, acquired),
+                  schedule_events_text(v, is_recorded(v) ? index : index + 1, false, released), NULL);
     for (size_t i = 0; i < v->role_count; i++)
-        sheet_set_cell(s, 5 + i, cli_bytes(v->roles[i].by_step[index]));
-    set_peaks(s, 5 + v->role_count, v, index);
+        sheet_add_cell(s, cli_bytes(v->roles[i].by_step[index]));
+    add_peaks(s, v, index);
 }
 
 static int print_steps(const schedule_view *v, const plan_options *options, const bool *shown, const step_range *range)
 {
     sheet s = sheet_new(cli_wants_color(options->color));
-    const char *const titles[] = {"STEP", "PHASE", "UNIT", "ACQUIRED", is_recorded(v) ? "RELEASED" : "RELEASED AFTER"};
-    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
-        sheet_add_column(&s, titles[i], i == 0);
+    sheet_add_columns(&s, is_recorded(v) ? ">STEP|PHASE|UNIT|ACQUIRED|RELEASED"
+                                         : ">STEP|PHASE|UNIT|ACQUIRED|RELEASED AFTER");
     for (size_t i = 0; i < v->role_count; i++)
         sheet_add_column(&s, schedule_view_role_name(&v->roles[i]), true);
-    sheet_add_column(&s, "PEAK", false);
+    sheet_add_columns(&s, "PEAK");
     uint32_t left_out = 0;
     for (uint32_t step = range->first; step <= range->last; step++) {
         left_out += !shown[step];
         if (!shown[step])
             continue;
-        if (left_out > 0) {
-            char text[48];
-            sheet_add_line(&s);
-            sheet_set_cell(&s, 0, "...");
-            snprintf(text, sizeof text, "%u steps", left_out);
-            sheet_set_cell(&s, 1, text);
-        }
+        if (left_out > 0)
+            sheet_add_row(&s, "...", cli_text("%u steps", left_out), NULL);
         left_out = 0;
         add_step(&s, v, step);
     }

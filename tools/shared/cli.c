@@ -65,13 +65,16 @@ int cli_print_json(bp_json_writer *json)
     return code;
 }
 
-/* A few texts at once can be arguments of one printf. */
-static char *next_text(size_t *bytes)
+const char *cli_text(const char *format, ...)
 {
-    static char texts[8][48];
+    static char texts[16][48];
     static unsigned next;
-    *bytes = sizeof texts[0];
-    return texts[next++ % 8];
+    char *text = texts[next++ % 16];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof texts[0], format, args);
+    va_end(args);
+    return text;
 }
 
 /* Edits (insert, delete, replace) that lead from one word to the other: Levenshtein's distance, O(length x length). */
@@ -112,52 +115,37 @@ const char *cli_nearest(const char *word, const char *const *names, size_t count
 
 const char *cli_suggestion(const char *prefix, const char *nearest)
 {
-    if (nearest == NULL)
-        return "";
-    size_t size;
-    char *text = next_text(&size);
-    snprintf(text, size, "; did you mean \"%s%s\"?", prefix, nearest);
-    return text;
+    return nearest != NULL ? cli_text("; did you mean \"%s%s\"?", prefix, nearest) : "";
 }
 
 const char *cli_bytes(uint64_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    size_t size, unit = 0;
-    char *text = next_text(&size);
+    size_t unit = 0;
     double value = (double)bytes;
     for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++)
         value /= 1024;
-    if (unit == 0)
-        snprintf(text, size, "%llu B", (unsigned long long)bytes);
-    else
-        snprintf(text, size, "%.*f %s", value < 10 ? 3 : value < 100 ? 2 : 1, value, units[unit]);
-    return text;
+    return unit == 0 ? cli_text("%llu B", (unsigned long long)bytes)
+                     : cli_text("%.*f %s",
+                                value < 10    ? 3
+                                : value < 100 ? 2
+                                              : 1,
+                                value, units[unit]);
 }
 
 const char *cli_count(uint64_t count)
 {
     static const char *const units[] = {"", " K", " M", " B", " T"};
-    size_t size, unit = 0;
-    char *text = next_text(&size);
+    size_t unit = 0;
     double value = (double)count;
     for (; value >= 1000 && unit + 1 < sizeof units / sizeof *units; unit++)
         value /= 1000;
-    if (unit == 0)
-        snprintf(text, size, "%llu", (unsigned long long)count);
-    else
-        snprintf(text, size, "%.3f%s", value, units[unit]);
-    return text;
+    return unit == 0 ? cli_text("%llu", (unsigned long long)count) : cli_text("%.3f%s", value, units[unit]);
 }
 
 const char *cli_bucket(const char *name, uint32_t ordinal)
 {
-    if (name != NULL)
-        return name;
-    size_t size;
-    char *text = next_text(&size);
-    snprintf(text, size, "bucket.%u", ordinal);
-    return text;
+    return name != NULL ? name : cli_text("bucket.%u", ordinal);
 }
 
 bool cli_parse_bytes(const char *text, uint64_t *bytes)

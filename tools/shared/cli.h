@@ -41,12 +41,14 @@ int cli_fail_standard(int error);
 int cli_print_json(bp_json_writer *json);
 /* The most similar of `count` names; NULL where none is similar. */
 const char *cli_nearest(const char *word, const char *const *names, size_t count);
-/* "; did you mean "--x"?", or "" for NULL. Same lifetime as cli_bytes. */
+/* "; did you mean "--x"?", or "" for NULL. Same lifetime as cli_text. */
 const char *cli_suggestion(const char *prefix, const char *nearest);
 /* The library's detail, with the exit code that belongs to the status. */
 int cli_fail_status(bp_status status);
 
-/* "738361344" as "704.2 MiB". The text lives until the eighth next call. */
+/* A short text: at most 47 characters. It lives until the sixteenth next call of this and the following. */
+__attribute__((format(printf, 1, 2))) const char *cli_text(const char *format, ...);
+/* "738361344" as "704.2 MiB". Same lifetime as cli_text. */
 const char *cli_bytes(uint64_t bytes);
 /* "31577937344" as "31.578 B", the way publishers count parameters. Same lifetime. */
 const char *cli_count(uint64_t count);

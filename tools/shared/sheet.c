@@ -1,6 +1,7 @@
 /* Tables of text cells by libsmartcols, with the first failure remembered. */
 #include "shared/sheet.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +24,17 @@ void sheet_add_column(sheet *s, const char *title, bool right)
         s->failed = scols_cell_set_color(scols_column_get_header(column), "bold") != 0;
 }
 
+void sheet_add_columns(sheet *s, const char *titles)
+{
+    char text[256], *rest = text, *title;
+    snprintf(text, sizeof text, "%s", titles);
+    while ((title = strsep(&rest, "|")) != NULL)
+        sheet_add_column(s, title + (*title == '>'), *title == '>');
+}
+
 void sheet_add_line(sheet *s)
 {
+    s->next = 0;
     s->line = s->failed ? NULL : scols_table_new_line(s->table, NULL);
     s->failed = s->failed || s->line == NULL;
 }
@@ -32,6 +42,21 @@ void sheet_add_line(sheet *s)
 void sheet_set_cell(sheet *s, size_t column, const char *text)
 {
     s->failed = s->failed || scols_line_set_data(s->line, column, text) != 0;
+}
+
+void sheet_add_cell(sheet *s, const char *text)
+{
+    sheet_set_cell(s, s->next++, text);
+}
+
+void sheet_add_row(sheet *s, ...)
+{
+    va_list cells;
+    sheet_add_line(s);
+    va_start(cells, s);
+    for (const char *text; (text = va_arg(cells, const char *)) != NULL;)
+        sheet_add_cell(s, text);
+    va_end(cells);
 }
 
 void sheet_color_line(sheet *s, const char *color)

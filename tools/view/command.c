@@ -75,20 +75,17 @@ const view_pool *view_file_highest(const view_file *file)
     return highest;
 }
 
-const char *view_time(uint64_t time_ns, char text[VIEW_TIME_CHARS])
+const char *view_time(uint64_t time_ns)
 {
     static const struct {
         const char *unit;
         double ns;
     } units[] = {{"s", 1e9}, {"ms", 1e6}, {"us", 1e3}};
     for (size_t i = 0; i < 3; i++) {
-        if ((double)time_ns >= units[i].ns) {
-            snprintf(text, VIEW_TIME_CHARS, "%.3f %s", (double)time_ns / units[i].ns, units[i].unit);
-            return text;
-        }
+        if ((double)time_ns >= units[i].ns)
+            return cli_text("%.3f %s", (double)time_ns / units[i].ns, units[i].unit);
     }
-    snprintf(text, VIEW_TIME_CHARS, "%llu ns", (unsigned long long)time_ns);
-    return text;
+    return cli_text("%llu ns", (unsigned long long)time_ns);
 }
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */

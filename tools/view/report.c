@@ -134,53 +134,32 @@ bool view_compare(const view_file *files, size_t count, const char *pool, const 
 
 /* ---- the report -------------------------------------------------------------------------------------------------- */
 
-enum { MOST_HOLDERS = 12, CELL = 64 };
+enum { MOST_HOLDERS = 12 };
 
-static void percent(double share, char text[CELL])
+static const char *percent(double share)
 {
-    snprintf(text, CELL, "%.1f %%", 100 * share);
-}
-
-static void add_columns(sheet *s, const char *const *titles, size_t count, size_t left)
-{
-    for (size_t i = 0; i < count; i++)
-        sheet_add_column(s, titles[i], i >= left);
-}
-
-static void add_cells(sheet *s, const char *const *cells, size_t count)
-{
-    sheet_add_line(s);
-    for (size_t i = 0; i < count; i++)
-        sheet_set_cell(s, i, cells[i]);
+    return cli_text("%.1f %%", 100 * share);
 }
 
 /* ---- pools -------------------------------------------------------------------------------------------------------------------- */
 
-static const char *const pool_titles[] = {"FILE", "POOL", "SLABS",        "PLAN",   "BOUND", "LIVE PEAK",
-                                          "AT",   "FREE", "LARGEST FREE", "EVENTS", "LOST"};
-enum { POOL_CELLS = sizeof pool_titles / sizeof *pool_titles };
+#define POOL_TITLES "POOL|>SLABS|>PLAN|>BOUND|>LIVE PEAK|>AT|>FREE|>LARGEST FREE|>EVENTS|>LOST"
 
-/* The first column only of several files. */
-static void add_pool(sheet *s, const view_file *file, const view_pool *pool, bool with_file)
+static void add_pool(sheet *s, const view_pool *pool)
 {
-    char label[VIEW_LABEL_CHARS], at[VIEW_TIME_CHARS], free_share[CELL], events[CELL], lost[CELL];
-    view_file_label(file, label);
-    percent(view_pool_free_share(pool), free_share);
-    snprintf(events, sizeof events, "%zu", pool->info->event_count);
-    snprintf(lost, sizeof lost, "%llu", (unsigned long long)pool->info->lost_events);
     bool has_plan = pool->info->has_plan, has_slabs = pool->peak_slab_bytes > 0;
-    const char *const cells[] = {label,
-                                 pool->info->name,
+    const char *const cells[] = {pool->info->name,
                                  cli_bytes(pool->slab_bytes),
                                  has_plan ? cli_bytes(pool->info->plan_bytes) : "-",
                                  has_plan ? cli_bytes(pool->info->lower_bound_bytes) : "-",
                                  cli_bytes(pool->peak_bytes),
-                                 view_time(pool->peak_ns, at),
-                                 has_slabs ? free_share : "-",
+                                 view_time(pool->peak_ns),
+                                 has_slabs ? percent(view_pool_free_share(pool)) : "-",
                                  has_slabs ? cli_bytes(pool->peak_largest_free) : "-",
-                                 events,
-                                 lost};
-    add_cells(s, with_file ? cells : cells + 1, with_file ? POOL_CELLS : POOL_CELLS - 1);
+                                 cli_text("%zu", pool->info->event_count),
+                                 cli_text("%llu", (unsigned long long)pool->info->lost_events)};
+    for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)
+        sheet_add_cell(s, cells[i]);
 }
 
 /* ---- the peak: who made it ------------------------------------------------------------------------------------------------------ */
@@ -223,29 +202,22 @@ static holder *find_holders(const view_pool *pool, size_t *count)
 
 static int print_holders(const view_pool *pool, bool color)
 {
-    static const char *const titles[] = {"ROLE", "UNIT", "BUCKETS", "BYTES", "SHARE", "SINCE"};
-    char at[VIEW_TIME_CHARS];
     size_t count = 0;
     holder *holders = find_holders(pool, &count);
     if (holders == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     printf("\nPool %s, at its peak of %s, %s after the beginning: %zu buckets live\n", pool->info->name,
-           cli_bytes(pool->peak_bytes), view_time(pool->peak_ns, at), pool->at_peak_count);
+           cli_bytes(pool->peak_bytes), view_time(pool->peak_ns), pool->at_peak_count);
     sheet s = sheet_new(color);
-    add_columns(&s, titles, sizeof titles / sizeof *titles, 3);
+    sheet_add_columns(&s, "ROLE|UNIT|BUCKETS|>BYTES|>SHARE|>SINCE");
     for (size_t i = 0; i < count && i < MOST_HOLDERS; i++) {
         const holder *h = &holders[i];
-        char buckets[CELL], share[CELL], began[VIEW_TIME_CHARS];
         const bp_snapshot_request *request = &pool->requests[h->span->request];
-        snprintf(buckets, sizeof buckets, "%zu buckets", h->buckets);
-        percent(pool->peak_bytes > 0 ? (double)h->bytes / (double)pool->peak_bytes : 0, share);
-        const char *const cells[] = {pool->roles[pool->role_of[h->span->request]].name,
-                                     *request->unit != '\0' ? request->unit : "(outside)",
-                                     h->buckets == 1 ? request->bucket : buckets,
-                                     cli_bytes(h->bytes),
-                                     share,
-                                     h->span->begin_event == 0 ? "before" : view_time(h->span->begin_ns, began)};
-        add_cells(&s, cells, sizeof cells / sizeof *cells);
+        double share = pool->peak_bytes > 0 ? (double)h->bytes / (double)pool->peak_bytes : 0;
+        sheet_add_row(&s, pool->roles[pool->role_of[h->span->request]].name,
+                      *request->unit != '\0' ? request->unit : "(outside)",
+                      h->buckets == 1 ? request->bucket : cli_text("%zu buckets", h->buckets), cli_bytes(h->bytes),
+                      percent(share), h->span->begin_event == 0 ? "before" : view_time(h->span->begin_ns), NULL);
     }
     int code = sheet_finish(&s);
     uint64_t rest = 0;
@@ -259,19 +231,13 @@ static int print_holders(const view_pool *pool, bool color)
 
 static int print_roles(const view_pool *pool, bool color)
 {
-    static const char *const titles[] = {"ROLE", "PEAK", "AT", "AT POOL'S PEAK", "PLAN", "BOUND"};
     sheet s = sheet_new(color);
-    add_columns(&s, titles, sizeof titles / sizeof *titles, 1);
+    sheet_add_columns(&s, "ROLE|>PEAK|>AT|>AT POOL'S PEAK|>PLAN|>BOUND");
     for (size_t i = 0; i < pool->role_count; i++) {
         const view_role *role = &pool->roles[i];
-        char at[VIEW_TIME_CHARS];
-        const char *const cells[] = {role->name,
-                                     cli_bytes(role->peak_bytes),
-                                     view_time(role->peak_ns, at),
-                                     cli_bytes(role->at_peak_bytes),
-                                     role->in_plan ? cli_bytes(role->plan_bytes) : "-",
-                                     role->in_plan ? cli_bytes(role->lower_bound_bytes) : "-"};
-        add_cells(&s, cells, sizeof cells / sizeof *cells);
+        sheet_add_row(&s, role->name, cli_bytes(role->peak_bytes), view_time(role->peak_ns),
+                      cli_bytes(role->at_peak_bytes), role->in_plan ? cli_bytes(role->plan_bytes) : "-",
+                      role->in_plan ? cli_bytes(role->lower_bound_bytes) : "-", NULL);
     }
     putchar('\n');
     return sheet_finish(&s);
@@ -280,7 +246,7 @@ static int print_roles(const view_pool *pool, bool color)
 int view_report_file(const view_file *file, const view_options *options)
 {
     bool color = cli_wants_color(options->color);
-    char label[VIEW_LABEL_CHARS], step[VIEW_LABEL_CHARS], time[VIEW_TIME_CHARS];
+    char label[VIEW_LABEL_CHARS], step[VIEW_LABEL_CHARS];
     view_file_label(file, label);
     view_file_step(file, step);
     printf("%s%s%s: ", color ? "\033[1m" : "", file->path, color ? "\033[0m" : "");
@@ -288,11 +254,13 @@ int view_report_file(const view_file *file, const view_options *options)
         printf("%s of %u%s%s, ", label, file->info->ranks, *step != '\0' ? ", " : "", step);
     else
         printf("of PyTorch's allocator, ");
-    printf("%s recorded\n\n", view_time(file->info->last_time_ns - file->info->first_time_ns, time));
+    printf("%s recorded\n\n", view_time(file->info->last_time_ns - file->info->first_time_ns));
     sheet s = sheet_new(color);
-    add_columns(&s, pool_titles + 1, POOL_CELLS - 1, 1);
-    for (size_t i = 0; i < file->pool_count; i++)
-        add_pool(&s, file, &file->pools[i], false);
+    sheet_add_columns(&s, POOL_TITLES);
+    for (size_t i = 0; i < file->pool_count; i++) {
+        sheet_add_line(&s);
+        add_pool(&s, &file->pools[i]);
+    }
     int code = sheet_finish(&s);
     for (size_t i = 0; code == EXIT_GO_ON && i < file->pool_count; i++) {
         code = print_holders(&file->pools[i], color);
@@ -304,42 +272,29 @@ int view_report_file(const view_file *file, const view_options *options)
 
 /* ---- several files ---------------------------------------------------------------------------------------------------------------- */
 
-static const char *amount(const view_metric *metric, uint64_t value, char text[CELL])
+static const char *amount(const view_metric *metric, uint64_t value)
 {
-    char time[VIEW_TIME_CHARS];
-    if (metric->is_bytes)
-        snprintf(text, CELL, "%s", cli_bytes(value));
-    else if (strcmp(metric->name, "time") == 0)
-        snprintf(text, CELL, "%s", view_time(value, time));
-    else
-        snprintf(text, CELL, "%llu", (unsigned long long)value);
-    return text;
+    return metric->is_bytes                    ? cli_bytes(value)
+           : strcmp(metric->name, "time") == 0 ? view_time(value)
+                                               : cli_text("%llu", (unsigned long long)value);
 }
 
 static bool add_metric(sheet *s, const view_file *files, size_t count, const char *pool, const view_metric *metric)
 {
     view_spread spread;
-    char least[CELL], most[CELL], median[CELL], odd[2 * CELL + VIEW_LABEL_CHARS] = "-";
-    char least_label[VIEW_LABEL_CHARS], most_label[VIEW_LABEL_CHARS], odd_label[VIEW_LABEL_CHARS], value[CELL];
+    char odd[VIEW_LABEL_CHARS + 64] = "-", least[VIEW_LABEL_CHARS], most[VIEW_LABEL_CHARS], label[VIEW_LABEL_CHARS];
     if (!view_compare(files, count, pool, metric, &spread))
         return false;
-    view_file_label(&files[spread.least_file], least_label);
-    view_file_label(&files[spread.most_file], most_label);
+    view_file_label(&files[spread.least_file], least);
+    view_file_label(&files[spread.most_file], most);
     if (spread.odd_file != SIZE_MAX) {
-        view_file_label(&files[spread.odd_file], odd_label);
-        snprintf(odd, sizeof odd, "%s: %s", odd_label,
-                 amount(metric, metric->value(view_find_pool(&files[spread.odd_file], pool)), value));
+        view_file_label(&files[spread.odd_file], label);
+        snprintf(odd, sizeof odd, "%s: %s", label,
+                 amount(metric, metric->value(view_find_pool(&files[spread.odd_file], pool))));
     }
     bool same = spread.least == spread.most;
-    const char *const cells[] = {pool,
-                                 metric->name,
-                                 amount(metric, spread.least, least),
-                                 same ? "" : least_label,
-                                 amount(metric, spread.median, median),
-                                 amount(metric, spread.most, most),
-                                 same ? "" : most_label,
-                                 odd};
-    add_cells(s, cells, sizeof cells / sizeof *cells);
+    sheet_add_row(s, pool, metric->name, amount(metric, spread.least), same ? "" : least, amount(metric, spread.median),
+                  amount(metric, spread.most), same ? "" : most, odd, NULL);
     if (spread.odd_file != SIZE_MAX)
         sheet_color_line(s, "yellow");
     return true;
@@ -347,10 +302,8 @@ static bool add_metric(sheet *s, const view_file *files, size_t count, const cha
 
 static int print_spread(const view_file *files, size_t count, bool color)
 {
-    static const char *const titles[] = {"POOL", "OVER FILES", "LEAST", "", "MEDIAN", "MOST", " ", "THE ODD ONE"};
     sheet s = sheet_new(color);
-    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
-        sheet_add_column(&s, titles[i], i == 2 || i == 4 || i == 5);
+    sheet_add_columns(&s, "POOL|OVER FILES|>LEAST||>MEDIAN|>MOST| |THE ODD ONE");
     bool good = true;
     for (size_t f = 0; f < count; f++) {
         for (size_t p = 0; p < files[f].pool_count; p++) {
@@ -367,10 +320,14 @@ int view_report_files(const view_file *files, size_t count, const view_options *
 {
     bool color = cli_wants_color(options->color);
     sheet s = sheet_new(color);
-    add_columns(&s, pool_titles, POOL_CELLS, 2);
+    sheet_add_columns(&s, "FILE|" POOL_TITLES);
     for (size_t f = 0; f < count; f++) {
-        for (size_t p = 0; p < files[f].pool_count; p++)
-            add_pool(&s, &files[f], &files[f].pools[p], true);
+        char label[VIEW_LABEL_CHARS];
+        view_file_label(&files[f], label);
+        for (size_t p = 0; p < files[f].pool_count; p++) {
+            sheet_add_row(&s, label, NULL);
+            add_pool(&s, &files[f].pools[p]);
+        }
     }
     CLI_TRY(sheet_finish(&s));
     return print_spread(files, count, color);

@@ -40,9 +40,8 @@ void view_file_step(const view_file *file, char text[VIEW_LABEL_CHARS]);
 /* The pool with the highest peak; NULL: there is none. */
 const view_pool *view_file_highest(const view_file *file);
 
-/* "1.234 ms". */
-#define VIEW_TIME_CHARS 32
-const char *view_time(uint64_t time_ns, char text[VIEW_TIME_CHARS]);
+/* "1.234 ms". Same lifetime as cli_text. */
+const char *view_time(uint64_t time_ns);
 
 /* What `view` prints. */
 
