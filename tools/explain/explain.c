@@ -14,16 +14,7 @@ typedef struct whatif {
     bp_peaks *peaks;
 } whatif;
 
-/* Returns EXIT_GO_ON, or the exit code after a message. Call whatif_finish either way. */
-int whatif_init(const analysis *a, const plan_options *options, whatif *w);
-void whatif_finish(whatif *w);
-
-/* ---- the document ------------------------------------------------------------------------------------------------ */
-
 /* The what-if document, bucketpool.whatif/1: docs/formats.md describes every member. */
-
-/* Prints the answers about all models to standard output. Returns EXIT_GO_ON or the exit code after a message. */
-int whatif_report_print(const whatif *answers, size_t count, const plan_options *options);
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
@@ -60,7 +51,8 @@ static int compare_schedules(const plan_options *options, const bp_plan_config *
     return code;
 }
 
-int whatif_init(const analysis *a, const plan_options *options, whatif *w)
+/* Returns EXIT_GO_ON, or the exit code after a message. Call whatif_finish either way. */
+static int whatif_init(const analysis *a, const plan_options *options, whatif *w)
 {
     *w = (whatif){.analysed = a, .plan = scheduled_plan(a)};
     bp_plan_config plan;
@@ -72,12 +64,6 @@ int whatif_init(const analysis *a, const plan_options *options, whatif *w)
     CLI_TRY(compare_schedules(options, &plan, w));
     status = bp_peaks_create(a->buckets, a->schedule, w->plan, &w->peaks);
     return status == BP_OK ? EXIT_GO_ON : analysis_fail(a->name, status);
-}
-
-void whatif_finish(whatif *w)
-{
-    bp_alternatives_destroy(&w->alternatives);
-    bp_peaks_destroy(&w->peaks);
 }
 
 /* ---- the document ------------------------------------------------------------------------------------------------ */
@@ -121,7 +107,7 @@ static void document_model(bp_json_writer *d, const whatif *w, const plan_option
             bp_json_add_flag(d, "present", a->is_present);
             bp_json_add_number(d, "prefetch", a->prefetch);
             bp_json_add_number(d, "prefetch_backward", a->prefetch_backward);
-            bp_json_add_text(d, "streams", options_streams_name(a->streams));
+            bp_json_add_text(d, "streams", choice_name(options_streams, (int)a->streams));
             bp_json_add_flag(d, "joint", a->joint);
             bp_json_add_number(d, "bytes", a->bytes);
             bp_json_add_number(d, "lower_bound_bytes", a->lower_bound_bytes);
@@ -146,7 +132,8 @@ static void document_model(bp_json_writer *d, const whatif *w, const plan_option
     bp_json_end(d);
 }
 
-int whatif_report_print(const whatif *answers, size_t count, const plan_options *options)
+/* Prints the answers about all models to standard output. Returns EXIT_GO_ON or the exit code after a message. */
+static int whatif_report_print(const whatif *answers, size_t count, const plan_options *options)
 {
     bp_json_writer d = {0};
     bp_json_add_object(&d, NULL);
@@ -425,7 +412,8 @@ static void print_best(const bp_alternatives_info *info, const bp_alternative *p
         puts("With the present prefetch none of them takes less.");
         return;
     }
-    printf("With the present prefetch, %s streams and %s take %s, %s less.\n", options_streams_name(best.streams),
+    printf("With the present prefetch, %s streams and %s take %s, %s less.\n",
+           choice_name(options_streams, (int)best.streams),
            best.joint ? "a slab that the roles share" : "a slab for each role", cli_bytes(best.bytes),
            cli_bytes(present->bytes - best.bytes));
 }
@@ -448,7 +436,7 @@ static int explain_alternatives(const whatif *w, bool color)
         bool same = a->prefetch == a->prefetch_backward;
         sheet_add_row(
             &s, same ? cli_text("%u", a->prefetch) : cli_text("%u, backward %u", a->prefetch, a->prefetch_backward),
-            options_streams_name(a->streams), a->joint ? "joint" : "by role", cli_bytes(a->bytes),
+            choice_name(options_streams, (int)a->streams), a->joint ? "joint" : "by role", cli_bytes(a->bytes),
             a->optimal ? "optimal" : "not proven", cli_bytes(a->live_bytes),
             a->max_bytes > 0 ? cli_bytes(a->max_bytes) : "infeasible", table_ratio_text(a->bytes, present->bytes),
             a->is_present ? "present" : "", NULL);
@@ -535,8 +523,11 @@ static int ask(const analysis *analyses, size_t count, const plan_options *optio
         code = print(answers, count, options);
     if (code == EXIT_GO_ON)
         code = cli_flush();
-    for (size_t i = 0; i < count; i++)
-        whatif_finish(&answers[i]);
+    for (size_t i = 0; i < count; i++) {
+        whatif *w = &answers[i];
+        bp_alternatives_destroy(&w->alternatives);
+        bp_peaks_destroy(&w->peaks);
+    }
     free(answers);
     return code;
 }

@@ -19,8 +19,6 @@
 
 /* What packing a file gave, or checking the offsets that it has. */
 
-/* ---- options ----------------------------------------------------------------------------------------------------- */
-
 typedef struct pack_options {
     char **files;
     size_t file_count;
@@ -42,36 +40,13 @@ typedef struct pack_answer {
     char fault[400]; /* why the offsets of the file do not hold; "": they do, or packing was asked for */
 } pack_answer;
 
-/* Reads a file. Returns EXIT_GO_ON or an exit code. Finish it in any case. */
-int pack_answer_init(const char *path, const pack_options *options, pack_answer *answer);
-void pack_answer_finish(pack_answer *answer);
-
-/* Packs or checks. EXIT_GO_ON, also when nothing fits or the offsets do not hold; or an exit code. */
-int pack_answer_find(pack_answer *answer, const pack_options *options);
-
-/* The placement is there, and holds. */
-bool pack_answer_is_placed(const pack_answer *answer);
-/* There is a total, if only of a placement that does not fit the capacity: proofs that nothing fits need not find any. */
-bool pack_answer_has_total(const pack_answer *answer);
 /* Why it is not, in a sentence. */
 #define PACK_REASON_CHARS 640
-void pack_answer_reason(const pack_answer *answer, const pack_options *options, char reason[PACK_REASON_CHARS]);
-
-/* How far the total is above the bound, in percent. */
-double pack_answer_gap(const pack_answer *answer);
 
 /* Answers of `pack` on standard output. Each returns EXIT_GO_ON or an exit code. */
 
-/* One file, a line for each figure. */
-int pack_report_lines(const pack_answer *answer, const pack_options *options);
-/* Several files, a line each. */
-int pack_report_table(const pack_answer *answers, size_t count, const pack_options *options);
-/* bucketpool.pack/1 */
-int pack_report_json(const pack_answer *answers, size_t count, const pack_options *options);
-
 /* "proven optimal: the bound is reached": what is known about the total. */
 #define PACK_PROOF_CHARS 80
-void pack_proof_text(const pack_answer *answer, char text[PACK_PROOF_CHARS]);
 
 /* How much of an id is shown in a message. */
 #define ID_CHARS 60
@@ -89,7 +64,8 @@ static size_t item_count(const pack_answer *a)
     return bp_packing_get_info(bp_packing_file_packing(a->file))->item_count;
 }
 
-int pack_answer_init(const char *path, const pack_options *options, pack_answer *answer)
+/* Reads a file. Returns EXIT_GO_ON or an exit code. Finish it in any case. */
+static int pack_answer_init(const char *path, const pack_options *options, pack_answer *answer)
 {
     bool is_input = strcmp(path, "-") == 0;
     *answer = (pack_answer){.path = is_input ? "stdin" : path, .result = {.size = sizeof answer->result}};
@@ -111,7 +87,7 @@ int pack_answer_init(const char *path, const pack_options *options, pack_answer 
     return EXIT_GO_ON;
 }
 
-void pack_answer_finish(pack_answer *answer)
+static void pack_answer_finish(pack_answer *answer)
 {
     bp_packing_file_destroy(&answer->file);
     free(answer->offsets);
@@ -130,6 +106,12 @@ static int find_bound(pack_answer *a)
 }
 
 /* ---- packing ------------------------------------------------------------------------------------------------------------ */
+
+/* The placement is there, and holds. */
+static bool pack_answer_is_placed(const pack_answer *answer)
+{
+    return answer->result.outcome == BP_PACK_PLACED && *answer->fault == '\0';
+}
 
 /* What was found is checked before anybody sees it. */
 static int verify(const pack_answer *a, uint64_t capacity)
@@ -199,7 +181,8 @@ static int check_offsets(pack_answer *a, uint64_t capacity)
 
 /* ---- both --------------------------------------------------------------------------------------------------------------- */
 
-int pack_answer_find(pack_answer *answer, const pack_options *options)
+/* Packs or checks. EXIT_GO_ON, also when nothing fits or the offsets do not hold; or an exit code. */
+static int pack_answer_find(pack_answer *answer, const pack_options *options)
 {
     answer->offsets = calloc(item_count(answer), sizeof *answer->offsets);
     answer->witness = calloc(item_count(answer), sizeof *answer->witness);
@@ -217,17 +200,13 @@ int pack_answer_find(pack_answer *answer, const pack_options *options)
     return code;
 }
 
-bool pack_answer_is_placed(const pack_answer *answer)
-{
-    return answer->result.outcome == BP_PACK_PLACED && *answer->fault == '\0';
-}
-
-bool pack_answer_has_total(const pack_answer *answer)
+/* There is a total, if only of a placement that does not fit the capacity: proofs that nothing fits need not find any. */
+static bool pack_answer_has_total(const pack_answer *answer)
 {
     return answer->result.outcome == BP_PACK_PLACED || answer->result.bytes > 0;
 }
 
-void pack_answer_reason(const pack_answer *answer, const pack_options *options, char reason[PACK_REASON_CHARS])
+static void pack_answer_reason(const pack_answer *answer, const pack_options *options, char reason[PACK_REASON_CHARS])
 {
     const bp_pack_result *r = &answer->result;
     unsigned long long capacity = options->capacity, bound = r->bound, proven = r->proven, bytes = r->bytes;
@@ -247,7 +226,8 @@ void pack_answer_reason(const pack_answer *answer, const pack_options *options, 
                  (unsigned long long)(options->work > 0 ? options->work : r->work), bytes, capacity);
 }
 
-double pack_answer_gap(const pack_answer *answer)
+/* How far the total is above the bound, in percent. */
+static double pack_answer_gap(const pack_answer *answer)
 {
     const bp_pack_result *r = &answer->result;
     if (r->bytes <= r->bound)
@@ -261,7 +241,7 @@ static const char *gap_text(const pack_answer *a)
     return gap > 0 && gap < 0.01 ? "< 0.01 %" : cli_text("%.*f %%", gap > 0 ? 2 : 0, gap);
 }
 
-void pack_proof_text(const pack_answer *answer, char text[PACK_PROOF_CHARS])
+static void pack_proof_text(const pack_answer *answer, char text[PACK_PROOF_CHARS])
 {
     const bp_pack_result *r = &answer->result;
     if (*answer->fault != '\0')
@@ -312,7 +292,8 @@ static const char *capacity_text(const pack_answer *a)
                                                     : "";
 }
 
-int pack_report_lines(const pack_answer *answer, const pack_options *options)
+/* One file, a line for each figure. */
+static int pack_report_lines(const pack_answer *answer, const pack_options *options)
 {
     const bp_pack_result *r = &answer->result;
     char more[64];
@@ -357,7 +338,8 @@ static const char *verdict_text(const pack_answer *a)
     return !r->optimal ? "no" : r->bytes == r->bound ? "bound reached" : "search exhausted";
 }
 
-int pack_report_table(const pack_answer *answers, size_t count, const pack_options *options)
+/* Several files, a line each. */
+static int pack_report_table(const pack_answer *answers, size_t count, const pack_options *options)
 {
     sheet s = sheet_new(cli_wants_color(options->color));
     size_t proven = 0;
@@ -431,7 +413,8 @@ static void print_answer(bp_json_writer *d, const pack_answer *a, const pack_opt
     bp_json_end(d);
 }
 
-int pack_report_json(const pack_answer *answers, size_t count, const pack_options *options)
+/* bucketpool.pack/1 */
+static int pack_report_json(const pack_answer *answers, size_t count, const pack_options *options)
 {
     bp_json_writer d = {0};
     bp_json_add_object(&d, NULL);

@@ -70,8 +70,6 @@ const char *picture_write(const picture_page *page, const output *to);
 
 /* What a picture of plans shows, in steps and bytes. Nothing here knows how it is drawn. */
 
-/* ---- kinds of buckets -------------------------------------------------------------------------------------------- */
-
 /* Kinds of buckets that are told apart: each is a colour. A kind is a bucket's name without a number at its end. */
 enum { PICTURE_DENSE, PICTURE_EXPERTS, PICTURE_FIRST_HASHED, PICTURE_OTHER = 7, PICTURE_KINDS };
 #define PICTURE_KIND_CHARS 40

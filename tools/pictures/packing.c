@@ -151,24 +151,6 @@ static uint64_t first_tick(uint64_t time, uint64_t step)
     return behind <= UINT64_MAX - time ? time + behind : 0;
 }
 
-static void draw_time_axis(cairo_t *cr, const page *p)
-{
-    char text[32];
-    double bottom = p->plot.y + p->plot.height, span = (double)(p->last - p->first);
-    snprintf(text, sizeof text, "%llu", (unsigned long long)p->last);
-    double room = picture_text_width(cr, &quiet, text) + 24;
-    uint64_t step = (uint64_t)fmax(1, picture_nice_step(span * room / p->plot.width));
-    uint64_t time = first_tick(p->first, step);
-    for (bool more = time >= p->first && time <= p->last; more; time += step) {
-        double x = x_of(&p->plot, p, time);
-        picture_colour(cr, PICTURE_GREY, 1);
-        picture_line(cr, x, bottom, x, bottom + 4, 0.7);
-        snprintf(text, sizeof text, "%llu", (unsigned long long)time);
-        picture_text(cr, &quiet, x, bottom + 17, 0.5, 0, text);
-        more = p->last - time >= step;
-    }
-}
-
 /* ---- the page ------------------------------------------------------------------------------------------------------------- */
 
 static void draw_page(cairo_t *cr, const void *user)
@@ -209,7 +191,21 @@ static void draw_page(cairo_t *cr, const void *user)
     draw_level(cr, p, p->input->bound, &mark, 1, "lower bound");
     picture_dash(cr, false);
 
-    draw_time_axis(cr, p);
+    char text[32];
+    double bottom = p->plot.y + p->plot.height, span = (double)(p->last - p->first);
+    snprintf(text, sizeof text, "%llu", (unsigned long long)p->last);
+    double room = picture_text_width(cr, &quiet, text) + 24;
+    uint64_t step = (uint64_t)fmax(1, picture_nice_step(span * room / p->plot.width));
+    uint64_t time = first_tick(p->first, step);
+    for (bool more = time >= p->first && time <= p->last; more; time += step) {
+        double x = x_of(&p->plot, p, time);
+        picture_colour(cr, PICTURE_GREY, 1);
+        picture_line(cr, x, bottom, x, bottom + 4, 0.7);
+        snprintf(text, sizeof text, "%llu", (unsigned long long)time);
+        picture_text(cr, &quiet, x, bottom + 17, 0.5, 0, text);
+        more = p->last - time >= step;
+    }
+
     picture_text(cr, &quiet, MARGIN, plot->y + plot->height + 48, 0, plot->x + plot->width - MARGIN,
                  "Rightwards: time. Upwards: addresses. A box is an item while it is live; items of one size have one "
                  "colour. Grey is unused.");

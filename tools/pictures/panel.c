@@ -316,8 +316,6 @@ void picture_draw_step_axis(const picture_view *v)
     draw_unit_names(v);
 }
 
-/* ---- the panel --------------------------------------------------------------------------------------------------- */
-
 /* Points. */
 enum { SMALLEST_BRACKET = 10, LABEL = 16, WIDEST_BAND = 8 };
 

@@ -9,8 +9,6 @@
 #include "pictures/canvas.h"
 #include "shared/cli.h"
 
-/* ---- layout ------------------------------------------------------------------------------------------------------ */
-
 static const char no_memory[] = "out of memory while laying out the picture";
 
 /* ---- panels ---------------------------------------------------------------------------------------------------------- */
@@ -230,8 +228,6 @@ static void picture_layout_finish(picture_layout *layout)
     free(layout->panels);
     *layout = (picture_layout){0};
 }
-
-/* ---- the picture ------------------------------------------------------------------------------------------------- */
 
 /* Points. */
 enum { MARGIN = 16, GAP = 28, LINE = 18, WIDTH = 880, PLOT_HEIGHT = 210, MOST_COLUMNS = 2, LEGEND_GAP = 20 };

@@ -135,8 +135,6 @@ static bool lane_items_init(const schedule_view *v, lane_items *lanes)
     return true;
 }
 
-/* ---- the picture ------------------------------------------------------------------------------------------------- */
-
 /* Points. */
 enum { MARGIN = 24, WIDTH = 1000, LANES = 92, ROW = 34, GAP = 8, PLOT_HEIGHT = 190, HEADING = 30 };
 /* More steps than this are thinner than a pixel. */

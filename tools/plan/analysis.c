@@ -62,9 +62,9 @@ static bp_status note_schedule(const schedule_options *o, const analysis *a, bp_
 {
     BP_TRY(bp_plan_set_option(plan, "schedule", analysis_schedule_kind(a, o)));
     if (o->streams != BP_STREAMS_SEPARATE)
-        BP_TRY(bp_plan_set_option(plan, "streams", options_streams_name(o->streams)));
+        BP_TRY(bp_plan_set_option(plan, "streams", choice_name(options_streams, (int)o->streams)));
     if (o->outside != BP_OUTSIDE_PREFETCHES_NOTHING)
-        BP_TRY(bp_plan_set_option(plan, "outside", options_outside_name(o->outside)));
+        BP_TRY(bp_plan_set_option(plan, "outside", choice_name(options_outsides, (int)o->outside)));
     if (o->other_count > 0)
         BP_TRY(note_number(plan, "schedules", o->other_count));
 
@@ -83,9 +83,9 @@ static bp_status note_schedule(const schedule_options *o, const analysis *a, bp_
 static bp_status analysis_note(const plan_options *options, const analysis *a, bp_plan *plan)
 {
     BP_TRY(bp_plan_set_model(plan, a->name));
-    BP_TRY(bp_plan_set_option(plan, "bucketing", options_bucketing_name(a->bucketing)));
-    BP_TRY(bp_plan_set_option(plan, "padding", options_padding_name(a->padding)));
-    BP_TRY(bp_plan_set_option(plan, "layout", options_layout_name(a->layout)));
+    BP_TRY(bp_plan_set_option(plan, "bucketing", choice_name(options_bucketings, (int)a->bucketing)));
+    BP_TRY(bp_plan_set_option(plan, "padding", choice_name(options_paddings, (int)a->padding)));
+    BP_TRY(bp_plan_set_option(plan, "layout", choice_name(options_layouts, (int)a->layout)));
     BP_TRY(note_schedule(&options->schedule, a, plan));
     BP_TRY(note_numbers(options, plan));
 

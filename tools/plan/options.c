@@ -12,26 +12,11 @@
 #include "shared/cli.h"
 #include "shared/outputs.h"
 
-static const choice pass_names[] = {
+const choice options_passes[] = {
     {"train", BP_PASSES_TRAIN}, {"eval", BP_PASSES_EVAL}, {"both", BP_PASSES_BOTH}, {0, 0}};
-static const choice stream_names[] = {{"separate", BP_STREAMS_SEPARATE}, {"unified", BP_STREAMS_UNIFIED}, {0, 0}};
-static const choice outside_names[] = {
+const choice options_streams[] = {{"separate", BP_STREAMS_SEPARATE}, {"unified", BP_STREAMS_UNIFIED}, {0, 0}};
+const choice options_outsides[] = {
     {"nothing", BP_OUTSIDE_PREFETCHES_NOTHING}, {"successor", BP_OUTSIDE_PREFETCHES_SUCCESSOR}, {0, 0}};
-
-const char *options_passes_name(bp_passes passes)
-{
-    return choice_name(pass_names, (int)passes);
-}
-
-const char *options_streams_name(bp_streams streams)
-{
-    return choice_name(stream_names, (int)streams);
-}
-
-const char *options_outside_name(bp_outside outside)
-{
-    return choice_name(outside_names, (int)outside);
-}
 
 /* One more element at the end of an array; false when memory runs out. */
 static bool grow(void *array, size_t count, size_t each)
@@ -114,7 +99,7 @@ const option_row options_schedule[] = {
     {"grad-units", "N", "Units whose gradients are live while their reduction drains (default 2)", OPTION_U32,
      FIELD(schedule.grad_units), .least = 1, .applies = OPTION_GENERATES},
     {"passes", "P", "train, eval or both: a training step, then an evaluation (default train)", OPTION_CHOICE,
-     FIELD(schedule.passes), pass_names, .applies = OPTION_GENERATES},
+     FIELD(schedule.passes), options_passes, .applies = OPTION_GENERATES},
     {"eval", NULL, "Forward only: --passes eval", OPTION_OWN, .parse = parse_eval},
     {"keep-after-forward", NULL, "Parameters stay gathered from forward until their backward is done", OPTION_FLAG,
      FIELD(schedule.keep_after_forward), .applies = OPTION_GENERATES},
@@ -122,9 +107,9 @@ const option_row options_schedule[] = {
      FIELD(schedule.recompute), .applies = OPTION_GENERATES},
     {"streams", "S",
      "separate: gathers and reductions run beside each other; unified: one stream for both (default separate)",
-     OPTION_CHOICE, FIELD(schedule.streams), stream_names, .applies = OPTION_GENERATES},
+     OPTION_CHOICE, FIELD(schedule.streams), options_streams, .applies = OPTION_GENERATES},
     {"outside", "O", "What parameters outside units gather ahead: nothing or successor (default nothing)",
-     OPTION_CHOICE, FIELD(schedule.outside), outside_names, .applies = OPTION_GENERATES},
+     OPTION_CHOICE, FIELD(schedule.outside), options_outsides, .applies = OPTION_GENERATES},
     {"microbatches", "M", "Forward passes in flight in a 1F1B pipeline stage", OPTION_U32, FIELD(schedule.microbatches),
      .least = 1, .most = BP_MAX_MICROBATCHES, .applies = OPTION_GENERATES},
     {"combined", NULL, "The pipeline runs the forward of one microbatch and the backward of another side by side",
@@ -138,12 +123,12 @@ const option_row options_schedule[] = {
     OPTION_END,
 };
 
-void options_schedule_init(schedule_options *options)
+static void options_schedule_init(schedule_options *options)
 {
     *options = (schedule_options){.prefetch = 1, .prefetch_backward = BP_PREFETCH_SAME, .grad_units = 2};
 }
 
-void options_schedule_finish(schedule_options *options)
+static void options_schedule_finish(schedule_options *options)
 {
     for (size_t i = 0; i < options->unit_prefetch_count; i++)
         free(options->unit_prefetches[i].unit);
@@ -154,7 +139,8 @@ void options_schedule_finish(schedule_options *options)
     *options = (schedule_options){0};
 }
 
-int options_schedule_check(const schedule_options *o, size_t models)
+/* Whether the options go together, for this many models. EXIT_GO_ON or the exit code after a message. */
+static int options_schedule_check(const schedule_options *o, size_t models)
 {
     if (o->share && models < 2)
         return cli_fail(EXIT_BAD_INPUT, "--share is about several models, %zu is given", models);
@@ -177,8 +163,6 @@ const char *options_schedule_generating(const plan_options *o)
     return NULL;
 }
 
-/* ---- memory of GPUs ---------------------------------------------------------------------------------------------- */
-
 /* MiB as the vendors' tools (nvidia-smi, rocm-smi) report the total of an idle device; what a driver and a context take off is
  * not subtracted. */
 static const struct {
@@ -199,36 +183,16 @@ static uint64_t gpu_bytes(const char *name)
 
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
 
-static const choice bucketings[] = {
+const choice options_bucketings[] = {
     {"megatron", BP_BUCKETING_MEGATRON}, {"fsdp2", BP_BUCKETING_FSDP2}, {"given", BP_BUCKETING_GIVEN}, {0, 0}};
-static const choice paddings[] = {{"megatron-lcm", BP_PADDING_MEGATRON_LCM},
-                                  {"megatron-split", BP_PADDING_MEGATRON_SPLIT},
-                                  {"flat", BP_PADDING_FLAT},
-                                  {"given", BP_PADDING_GIVEN},
-                                  {"fsdp2", BP_PADDING_FSDP2},
-                                  {0, 0}};
-static const choice layouts[] = {{"hf", BP_LAYOUT_HF}, {"megatron", BP_LAYOUT_MEGATRON}, {0, 0}};
-static const choice fallbacks[] = {{"persistent", BP_FALLBACK_PERSISTENT}, {"dynamic", BP_FALLBACK_DYNAMIC}, {0, 0}};
-
-const char *options_bucketing_name(bp_bucketing bucketing)
-{
-    return choice_name(bucketings, (int)bucketing);
-}
-
-const char *options_padding_name(bp_padding padding)
-{
-    return choice_name(paddings, (int)padding);
-}
-
-const char *options_layout_name(bp_layout layout)
-{
-    return choice_name(layouts, (int)layout);
-}
-
-const char *options_fallback_name(bp_fallback fallback)
-{
-    return choice_name(fallbacks, (int)fallback);
-}
+const choice options_paddings[] = {{"megatron-lcm", BP_PADDING_MEGATRON_LCM},
+                                   {"megatron-split", BP_PADDING_MEGATRON_SPLIT},
+                                   {"flat", BP_PADDING_FLAT},
+                                   {"given", BP_PADDING_GIVEN},
+                                   {"fsdp2", BP_PADDING_FSDP2},
+                                   {0, 0}};
+const choice options_layouts[] = {{"hf", BP_LAYOUT_HF}, {"megatron", BP_LAYOUT_MEGATRON}, {0, 0}};
+const choice options_fallbacks[] = {{"persistent", BP_FALLBACK_PERSISTENT}, {"dynamic", BP_FALLBACK_DYNAMIC}, {0, 0}};
 
 static int add_role(const char *word, void *user)
 {
@@ -269,13 +233,13 @@ const option_row options_planning[] = {
     {"tp", "N", "Tensor-parallel ranks (default 1)", OPTION_U32, FIELD(tp), .least = 1},
     {.kind = OPTION_HEADING, .text = "Buckets:", .group = 2},
     {"bucketing", "RULE", "megatron, fsdp2 or given (default: given where the model gives buckets, else megatron)",
-     OPTION_CHOICE, FIELD(bucketing), bucketings},
+     OPTION_CHOICE, FIELD(bucketing), options_bucketings},
     {"padding", "RULE", "megatron-lcm, megatron-split, flat, given or fsdp2 (default: the bucketing's own)",
-     OPTION_CHOICE, FIELD(padding), paddings},
+     OPTION_CHOICE, FIELD(padding), options_paddings},
     {"flat-alignment", "N", "Elements a shard is a multiple of with --padding flat (default 128)", OPTION_U64,
      FIELD(flat_alignment), .least = 1, .most = 1u << 30},
     {"layout", "L", "Module layout: megatron or hf (default: megatron with megatron bucketing, else hf)", OPTION_CHOICE,
-     FIELD(layout), layouts},
+     FIELD(layout), options_layouts},
     {"units", "PATTERNS", "Unit names in safetensors, N for the number (default layers.N,h.N,blocks.N)", OPTION_TEXT,
      FIELD(units)},
     {"param-dtype", "T", "Dtype of parameters; fp8 for GEMM weights in units (default: the model's)", OPTION_DTYPE,
@@ -295,7 +259,7 @@ const option_row options_planning[] = {
     {"buffers", "N", "Buffer sets of fixed and max (default: as many as units are live at once)", OPTION_U32,
      FIELD(buffers), .least = 1, .applies = OPTION_MAKES_PLANS | FIXED | MAX},
     {"fallback", "F", "Units that do not fit the fixed pool: persistent or dynamic (default persistent)", OPTION_CHOICE,
-     FIELD(fallback), fallbacks, .applies = OPTION_MAKES_PLANS | FIXED},
+     FIELD(fallback), options_fallbacks, .applies = OPTION_MAKES_PLANS | FIXED},
     {"joint", NULL, "scheduled: all roles but state, main_grad and optimizer share one slab", OPTION_FLAG, FIELD(joint),
      .applies = OPTION_MAKES_PLANS | SCHEDULED},
     {"work", "N", "scheduled: bound of the search in each slab (default: the library's)", OPTION_U64, FIELD(work),

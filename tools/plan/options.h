@@ -32,15 +32,6 @@ typedef struct schedule_options {
     bool share; /* the models share one pool */
 } schedule_options;
 
-void options_schedule_init(schedule_options *options);
-void options_schedule_finish(schedule_options *options);
-/* Whether the options go together, for this many models. EXIT_GO_ON or the exit code after a message. */
-int options_schedule_check(const schedule_options *options, size_t models);
-
-const char *options_passes_name(bp_passes passes);
-const char *options_streams_name(bp_streams streams);
-const char *options_outside_name(bp_outside outside);
-
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 #define MOST_POLICIES 4
@@ -76,6 +67,9 @@ typedef struct plan_options {
 
 /* For the tables of every command that plans, whose options begin with a plan_options. */
 extern const option_row options_planning[], options_schedule[];
+/* Names of the values; see choice_name. */
+extern const choice options_bucketings[], options_paddings[], options_layouts[], options_fallbacks[];
+extern const choice options_passes[], options_streams[], options_outsides[];
 void options_init(plan_options *options);
 void options_finish(plan_options *options);
 int options_check(const plan_options *options, const char *command);
@@ -88,10 +82,5 @@ const char *options_schedule_generating(const plan_options *options);
 
 /* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. Call options_finish either way. */
 int options_parse(int argc, char **argv, const char *command, plan_options *options);
-
-const char *options_bucketing_name(bp_bucketing bucketing);
-const char *options_padding_name(bp_padding padding);
-const char *options_layout_name(bp_layout layout);
-const char *options_fallback_name(bp_fallback fallback);
 
 #endif

@@ -134,8 +134,8 @@ void table_print_heading(const analysis *a, const plan_options *o)
         printf("%s\n", a->notes);
     char schedule[SCHEDULE_TEXT_CHARS];
     printf("dp %u, ep %u, tp %u, %s; %s buckets, %s padding, %s layout\n\n", o->dp, o->ep, o->tp,
-           analysis_schedule_text(a, o, schedule), options_bucketing_name(a->bucketing),
-           options_padding_name(a->padding), options_layout_name(a->layout));
+           analysis_schedule_text(a, o, schedule), choice_name(options_bucketings, (int)a->bucketing),
+           choice_name(options_paddings, (int)a->padding), choice_name(options_layouts, (int)a->layout));
 }
 
 static void add_sum(sheet *s, const char *policy, const char *role, uint64_t bytes, const char *what)
@@ -287,11 +287,11 @@ static void schedule_options_members(bp_json_writer *d, const schedule_options *
     bp_json_end(d);
     bp_json_add_number(d, "grad_units", o->grad_units);
     bp_json_add_flag(d, "eval", o->passes == BP_PASSES_EVAL);
-    bp_json_add_text(d, "passes", options_passes_name(o->passes));
+    bp_json_add_text(d, "passes", choice_name(options_passes, (int)o->passes));
     bp_json_add_flag(d, "keep_after_forward", o->keep_after_forward);
     bp_json_add_flag(d, "recompute", o->recompute);
-    bp_json_add_text(d, "streams", options_streams_name(o->streams));
-    bp_json_add_text(d, "outside", options_outside_name(o->outside));
+    bp_json_add_text(d, "streams", choice_name(options_streams, (int)o->streams));
+    bp_json_add_text(d, "outside", choice_name(options_outsides, (int)o->outside));
     bp_json_add_number(d, "microbatches", o->microbatches);
     bp_json_add_flag(d, "combined", o->combined);
     bp_json_add_number(d, "overlap_window", o->overlap_window);
@@ -308,12 +308,12 @@ void report_options(bp_json_writer *d, const analysis *a, const plan_options *o)
     bp_json_add_number(d, "dp", o->dp);
     bp_json_add_number(d, "ep", o->ep);
     bp_json_add_number(d, "tp", o->tp);
-    bp_json_add_text(d, "bucketing", options_bucketing_name(a->bucketing));
-    bp_json_add_text(d, "padding", options_padding_name(a->padding));
-    bp_json_add_text(d, "layout", options_layout_name(a->layout));
+    bp_json_add_text(d, "bucketing", choice_name(options_bucketings, (int)a->bucketing));
+    bp_json_add_text(d, "padding", choice_name(options_paddings, (int)a->padding));
+    bp_json_add_text(d, "layout", choice_name(options_layouts, (int)a->layout));
     bp_json_add_number(d, "buffers", o->buffers);
     bp_json_add_number(d, "alignment", o->alignment);
-    bp_json_add_text(d, "fallback", options_fallback_name(o->fallback));
+    bp_json_add_text(d, "fallback", choice_name(options_fallbacks, (int)o->fallback));
     bp_json_add_flag(d, "joint", o->joint);
     bp_json_add_number(d, "work", o->work);
     dtype(d, "param_dtype", o->param_dtype);

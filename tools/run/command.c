@@ -15,7 +15,8 @@
 
 #define MOST_MESSAGES 3 /* that are printed of a pool that warns */
 
-int run_exit_code(bp_status status)
+/* The exit code that a status of pool or device stands for. */
+static int run_exit_code(bp_status status)
 {
     switch (status) {
     case BP_ERR_SCHEDULE:
@@ -33,7 +34,8 @@ int run_exit_code(bp_status status)
     }
 }
 
-int run_fail(const run_options *options, bp_status status, const char *detail)
+/* Prints the detail, with what may help, and returns the exit code. */
+static int run_fail(const run_options *options, bp_status status, const char *detail)
 {
     const char *advice = status == BP_ERR_NO_DEVICE_MEMORY && options->scale == 1 ? "; --scale auto takes less" : "";
     return cli_fail(run_exit_code(status), "%s%s", detail, advice);
@@ -110,7 +112,25 @@ static void show_message(void *user, const char *text)
     cli_fail(0, "%s", text);
 }
 
-int run_setup_init(const run_options *options, const analysis *a, driver_progress *go_on, run_setup *setup)
+/* Where --profile was given. BP_OK, or what bp_profile_create says. */
+static bp_status run_profile_init(const run_options *options, bp_pool *pool, const bp_plan *plan, run_profile *profile)
+{
+    bp_profile_config config;
+    *profile = (run_profile){.directory = options->profile};
+    if (options->profile == NULL)
+        return BP_OK;
+    BP_TRY(bp_profile_config_init(&config, sizeof config));
+    config.directory = options->profile;
+    config.profile_steps = options->profile_steps;
+    config.profile_step_count = options->profile_step_count;
+    config.formats = BP_PROFILE_PICKLE | BP_PROFILE_TRACE;
+    config.plans = &plan;
+    return bp_profile_create(&pool, 1, &config, &profile->profile);
+}
+
+/* Returns EXIT_GO_ON, or the exit code after a message. Call run_setup_finish either way. The driver calls `go_on`
+ * with the setup between steps. */
+static int run_setup_init(const run_options *options, const analysis *a, driver_progress *go_on, run_setup *setup)
 {
     *setup = (run_setup){0};
     CLI_TRY(run_plan_init(options, a, &setup->plan));
@@ -152,9 +172,11 @@ int run_setup_init(const run_options *options, const analysis *a, driver_progres
     return run_fail(options, status, bp_error_detail());
 }
 
-void run_setup_finish(run_setup *setup)
+static void run_setup_finish(run_setup *setup)
 {
-    run_profile_finish(&setup->profile);
+    /* Before the pool goes. */
+    run_profile *profile = &setup->profile;
+    bp_profile_destroy(&profile->profile);
     bp_pool_destroy(&setup->pool);
     driver_destroy(&setup->driver);
     bp_device_destroy(&setup->device);
@@ -164,34 +186,12 @@ void run_setup_finish(run_setup *setup)
 
 /* ---- snapshots of steps ------------------------------------------------------------------------------------------ */
 
-bp_status run_profile_init(const run_options *options, bp_pool *pool, const bp_plan *plan, run_profile *profile)
-{
-    bp_profile_config config;
-    *profile = (run_profile){.directory = options->profile};
-    if (options->profile == NULL)
-        return BP_OK;
-    BP_TRY(bp_profile_config_init(&config, sizeof config));
-    config.directory = options->profile;
-    config.profile_steps = options->profile_steps;
-    config.profile_step_count = options->profile_step_count;
-    config.formats = BP_PROFILE_PICKLE | BP_PROFILE_TRACE;
-    config.plans = &plan;
-    return bp_profile_create(&pool, 1, &config, &profile->profile);
-}
-
 /* The first failure is told at the end. */
 static void note(run_profile *profile, bp_status status)
 {
     if (status != BP_OK && profile->failure[0] == '\0')
         snprintf(profile->failure, sizeof profile->failure, "%s", bp_error_detail());
 }
-
-void run_profile_finish(run_profile *profile)
-{
-    bp_profile_destroy(&profile->profile);
-}
-
-/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 static bool go_on(void *user, uint64_t steps_done)
 {

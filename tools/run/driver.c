@@ -194,8 +194,6 @@ void driver_destroy(driver **destroyed)
     *destroyed = NULL;
 }
 
-/* ---- driving ----------------------------------------------------------------------------------------------------- */
-
 uint64_t driver_now_ns(void)
 {
     struct timespec now;

@@ -229,8 +229,6 @@ bp_status driver_graphs_capture(driver *d)
     return BP_OK;
 }
 
-/* ---- replaying ----------------------------------------------------------------------------------------------------------------- */
-
 bp_status driver_graph_launch(driver *d, size_t index)
 {
     driver_graph *g = &d->graphs[index];

@@ -100,15 +100,11 @@ struct driver {
 /* Graphs begin on this stream and are launched on it: every schedule has it. */
 #define LAUNCH_STREAM BP_LANE_COMPUTE
 
-/* ---- driver_bytes.c: what streams do --------------------------------------------------------------------------------------- */
-
 /* Both enqueue; the operation must live until the work is done. */
 bp_status driver_enqueue_fill(operation *o, bp_stream *stream);
 bp_status driver_enqueue_check(operation *o, bp_stream *stream);
 /* Work of a stream: the iteration that graphs launched from now on are in has begun. `argument` is the driver. */
 void driver_next_iteration(void *argument);
-
-/* ---- driver.c -------------------------------------------------------------------------------------------------------------- */
 
 /* All actions of a step. */
 bp_status driver_act(driver *d, uint32_t step);
@@ -121,8 +117,6 @@ bp_status driver_release_batch(driver *d, const program_entry *entries, size_t c
 bp_status driver_order_checks(driver *d, uint32_t group);
 void driver_count_call(driver *d, uint64_t began);
 uint64_t driver_now_ns(void);
-
-/* ---- driver_graph.c -------------------------------------------------------------------------------------------------------- */
 
 bp_status driver_graphs_make(driver *d);
 /* Once, when nothing is live but what is held all the time. */

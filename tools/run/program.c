@@ -29,15 +29,11 @@ static bp_status fail_memory(void)
     return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the steps of the schedule");
 }
 
-/* ---- groups ----------------------------------------------------------------------------------------------------------- */
-
 static bool same_streams(const program_group *g, uint32_t role)
 {
     return g->acquire == streams_of[role].acquire && g->fill == streams_of[role].fill &&
            g->check == streams_of[role].check;
 }
-
-/* ---- steps in which units compute ----------------------------------------------------------------------------------------- */
 
 typedef struct compute_steps {
     size_t *begins;  /* by unit, and one more */
@@ -59,8 +55,6 @@ static size_t computing_units(const bp_schedule *schedule, uint32_t index, size_
         units[count++] = (size_t)step.forward_unit;
     return count;
 }
-
-/* ---- entries ---------------------------------------------------------------------------------------------------------- */
 
 /* One pass counts the entries of each step (entries is NULL), the other fills them in. */
 typedef struct pass {

@@ -44,8 +44,6 @@ const char *run_strict_name(const run_options *options);
 
 /* The plan of a run: made here or read from a file, and divided by the scale. */
 
-/* ---- scaling ----------------------------------------------------------------------------------------------------- */
-
 #define MOST_SCALE (1u << 30)
 
 /* ---- the plan of a run ------------------------------------------------------------------------------------------- */
@@ -75,11 +73,6 @@ typedef struct run_profile {
     char failure[512]; /* what kept a file from being written; "" so far */
 } run_profile;
 
-/* Where --profile was given. BP_OK, or what bp_profile_create says. */
-bp_status run_profile_init(const run_options *options, bp_pool *pool, const bp_plan *plan, run_profile *profile);
-/* Before the pool goes. */
-void run_profile_finish(run_profile *profile);
-
 /* ---- setting up -------------------------------------------------------------------------------------------------- */
 
 typedef struct run_setup {
@@ -93,16 +86,6 @@ typedef struct run_setup {
     run_profile profile;
     uint64_t messages; /* of the pool */
 } run_setup;
-
-/* Returns EXIT_GO_ON, or the exit code after a message. Call run_setup_finish either way. The driver calls `go_on`
- * with the setup between steps. */
-int run_setup_init(const run_options *options, const analysis *a, driver_progress *go_on, run_setup *setup);
-void run_setup_finish(run_setup *setup);
-
-/* The exit code that a status of pool or device stands for. */
-int run_exit_code(bp_status status);
-/* Prints the detail, with what may help, and returns the exit code. */
-int run_fail(const run_options *options, bp_status status, const char *detail);
 
 /* What a run found, as lines for people and as the document bucketpool.run/1: docs/formats.md describes every member. */
 

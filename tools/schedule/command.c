@@ -180,32 +180,13 @@ static void schedule_rows_choose(const schedule_view *v, bool *shown)
         shown[i] = shown[i] || (shown[i - 1] && shown[i + 1]);
 }
 
-/* ---- the table --------------------------------------------------------------------------------------------------- */
-
 #define MOST_PAIRS 8 /* that are printed; the document has all */
-
-/* ---- above --------------------------------------------------------------------------------------------------------------- */
 
 /* ---- the steps ----------------------------------------------------------------------------------------------------------- */
 
 static const char *unit_name(const schedule_view *v, int32_t unit)
 {
     return unit >= 0 ? bp_buckets_get_info(v->analysed->buckets)->units[unit].name : "";
-}
-
-/* "param, grad" where they are most. */
-static void add_peaks(sheet *s, const schedule_view *v, uint32_t step)
-{
-    char text[128] = "";
-    size_t length = 0;
-    for (size_t i = 0; i < v->role_count; i++) {
-        if (v->roles[i].peak_step == step && v->roles[i].peak_bytes > 0)
-            length += (size_t)snprintf(text + length, sizeof text - length, "%s%s", length > 0 ? ", " : "",
-                                       schedule_view_role_name(&v->roles[i]));
-    }
-    sheet_add_cell(s, text);
-    if (length > 0)
-        sheet_color_line(s, "yellow");
 }
 
 /* A step of a recording is the event itself, an acquire or a release. */
@@ -225,7 +206,18 @@ static void add_step(sheet *s, const schedule_view *v, uint32_t index)
                   schedule_events_text(v, is_recorded(v) ? index : index + 1, false, released), NULL);
     for (size_t i = 0; i < v->role_count; i++)
         sheet_add_cell(s, cli_bytes(v->roles[i].by_step[index]));
-    add_peaks(s, v, index);
+
+    /* "param, grad" where they are most. */
+    char text[128] = "";
+    size_t length = 0;
+    for (size_t i = 0; i < v->role_count; i++) {
+        if (v->roles[i].peak_step == index && v->roles[i].peak_bytes > 0)
+            length += (size_t)snprintf(text + length, sizeof text - length, "%s%s", length > 0 ? ", " : "",
+                                       schedule_view_role_name(&v->roles[i]));
+    }
+    sheet_add_cell(s, text);
+    if (length > 0)
+        sheet_color_line(s, "yellow");
 }
 
 static int print_steps(const schedule_view *v, const plan_options *options, const bool *shown, const step_range *range)
@@ -268,7 +260,8 @@ static void print_overlaps(const schedule_view *v)
         printf("  and %zu more; --json lists all\n", count - MOST_PAIRS);
 }
 
-int schedule_table_print(const schedule_view *v, const plan_options *options, const step_range *range)
+/* What it is about, where most is live, the steps, and the pairs beyond them. Returns EXIT_GO_ON or an exit code. */
+static int schedule_table_print(const schedule_view *v, const plan_options *options, const step_range *range)
 {
     step_range all = {0, v->steps - 1, false};
     bool *shown = calloc((size_t)v->steps + 1, sizeof *shown);
@@ -406,8 +399,6 @@ static int schedule_report_print(const schedule_view *v, const plan_options *opt
     bp_json_end(&d);
     return cli_print_json(&d);
 }
-
-/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 typedef struct command_options {
     plan_options planning; /* first: its tables set it; its policies are not used */

@@ -56,7 +56,4 @@ typedef struct step_range {
     bool given;
 } step_range;
 
-/* What it is about, where most is live, the steps, and the pairs beyond them. Returns EXIT_GO_ON or an exit code. */
-int schedule_table_print(const schedule_view *v, const plan_options *options, const step_range *range);
-
 #endif

@@ -101,8 +101,6 @@ int value_list(const char *option, const char *text, int (*add)(const char *word
 int value_file(const char *option, const char *text);
 int value_picture(const char *option, const char *text);
 
-/* ---- interrupts -------------------------------------------------------------------------------------------------- */
-
 /* Ctrl-C in commands that run for long: the first ends them in order, with what they have so far. */
 
 /* From here on SIGINT is counted. Some parents send it twice: the third ends the process at once. */

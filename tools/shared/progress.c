@@ -94,8 +94,6 @@ void progress_erase(progress *p)
     p->shown = 0;
 }
 
-/* ---- calls that do not report back --------------------------------------------------------------------------------------------- */
-
 static void *watch(void *user)
 {
     progress *p = user;

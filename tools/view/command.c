@@ -14,7 +14,8 @@
 #include "shared/outputs.h"
 #include "shared/progress.h"
 
-int view_file_init(const char *path, const view_options *options, bp_snapshot *snapshot, view_file *file)
+/* Takes a snapshot and plays the pools that are asked for. EXIT_GO_ON or an exit code after a message. Finish it either way. */
+static int view_file_init(const char *path, const view_options *options, bp_snapshot *snapshot, view_file *file)
 {
     *file = (view_file){.path = path, .snapshot = snapshot, .info = bp_snapshot_get_info(snapshot)};
     file->pools = calloc(file->info->pool_count + 1, sizeof *file->pools);
@@ -37,7 +38,7 @@ int view_file_init(const char *path, const view_options *options, bp_snapshot *s
     return EXIT_GO_ON;
 }
 
-void view_file_finish(view_file *file)
+static void view_file_finish(view_file *file)
 {
     for (size_t i = 0; i < file->pool_count; i++)
         view_pool_finish(&file->pools[i]);
@@ -65,7 +66,8 @@ void view_file_step(const view_file *file, char text[VIEW_LABEL_CHARS])
         snprintf(text, VIEW_LABEL_CHARS, "%.100s", file->info->label);
 }
 
-const view_pool *view_file_highest(const view_file *file)
+/* The pool with the highest peak; NULL: there is none. */
+static const view_pool *view_file_highest(const view_file *file)
 {
     const view_pool *highest = file->pool_count > 0 ? &file->pools[0] : NULL;
     for (size_t i = 1; i < file->pool_count; i++) {

@@ -25,12 +25,6 @@ typedef struct view_spread {
     uint64_t least, most, median;
 } view_spread;
 
-/* The odd one is the farthest from the median. false: out of memory. */
-bool view_compare(const view_file *files, size_t count, const char *pool, const view_metric *metric,
-                  view_spread *spread);
-/* Whether pool `pool` of file `file` is the first of its name. */
-bool view_is_first_of_name(const view_file *files, size_t file, size_t pool);
-
 /* ---- comparing ranks --------------------------------------------------------------------------------------------- */
 
 static uint64_t peak_of(const view_pool *pool)
@@ -74,7 +68,8 @@ static const view_pool *view_find_pool(const view_file *file, const char *name)
     return NULL;
 }
 
-bool view_is_first_of_name(const view_file *files, size_t file, size_t pool)
+/* Whether pool `pool` of file `file` is the first of its name. */
+static bool view_is_first_of_name(const view_file *files, size_t file, size_t pool)
 {
     const char *name = files[file].pools[pool].info->name;
     for (size_t i = 0; i < file; i++) {
@@ -95,8 +90,9 @@ static uint64_t distance(uint64_t a, uint64_t b)
     return a > b ? a - b : b - a;
 }
 
-bool view_compare(const view_file *files, size_t count, const char *pool, const view_metric *metric,
-                  view_spread *spread)
+/* The odd one is the farthest from the median. false: out of memory. */
+static bool view_compare(const view_file *files, size_t count, const char *pool, const view_metric *metric,
+                         view_spread *spread)
 {
     *spread = (view_spread){.odd_file = SIZE_MAX};
     uint64_t *values = calloc(count + 1, sizeof *values), farthest = 0;
@@ -132,16 +128,12 @@ bool view_compare(const view_file *files, size_t count, const char *pool, const 
     return true;
 }
 
-/* ---- the report -------------------------------------------------------------------------------------------------- */
-
 enum { MOST_HOLDERS = 12 };
 
 static const char *percent(double share)
 {
     return cli_text("%.1f %%", 100 * share);
 }
-
-/* ---- pools -------------------------------------------------------------------------------------------------------------------- */
 
 #define POOL_TITLES "POOL|>SLABS|>PLAN|>BOUND|>LIVE PEAK|>AT|>FREE|>LARGEST FREE|>EVENTS|>LOST"
 

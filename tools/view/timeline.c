@@ -36,8 +36,6 @@ typedef struct view_player {
     size_t free_count;
 } view_player;
 
-/* ---- playing events ---------------------------------------------------------------------------------------------- */
-
 static uint64_t since_first(const view_pool *pool, uint64_t time_ns)
 {
     return time_ns > pool->first_ns ? time_ns - pool->first_ns : 0;
