@@ -328,8 +328,6 @@ static void explain_repetition(const analysis *a, const bp_plan_role *before, co
 
 /* ---- peaks ------------------------------------------------------------------------------------------------------- */
 
-/* What sets the peak. */
-
 enum { MOST_HOLDERS = 6 }; /* that are named */
 
 static void print_step(const whatif *w, uint32_t step)
@@ -387,8 +385,6 @@ static void explain_peak(const whatif *w, const bp_peak *peak)
 }
 
 /* ---- alternatives ------------------------------------------------------------------------------------------------ */
-
-/* What other schedules take. */
 
 static const bp_alternative *find_present(const bp_alternatives_info *info)
 {

@@ -1,6 +1,5 @@
 /* `bucketpool pack`: packs instances or checks placements; lines, table, document, picture and CSV file. */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -263,19 +262,9 @@ static const char *plural(size_t count)
 
 /* ---- lines ------------------------------------------------------------------------------------------------------------------ */
 
-__attribute__((format(printf, 2, 3))) static void print_line(const char *label, const char *format, ...)
-{
-    va_list args;
-    printf("%-10s", label);
-    va_start(args, format);
-    vprintf(format, args);
-    va_end(args);
-    putchar('\n');
-}
-
 static void print_amount(const char *label, uint64_t amount, const char *more)
 {
-    print_line(label, "%llu (%s)%s", (unsigned long long)amount, cli_bytes(amount), more);
+    cli_print_line(label, "%llu (%s)%s", (unsigned long long)amount, cli_bytes(amount), more);
 }
 
 /* "" when nothing was placed. */
@@ -310,18 +299,18 @@ static int pack_report_lines(const pack_answer *answer, const pack_options *opti
              plural(answer->witness_count));
     print_amount("bound", r->bound, more);
     if (pack_answer_has_total(answer))
-        print_line("gap", "%s", gap_text(answer));
+        cli_print_line("gap", "%s", gap_text(answer));
     if (options->capacity > 0)
         print_amount("capacity", options->capacity, capacity_text(answer));
 
     char proof[PACK_PROOF_CHARS];
     pack_proof_text(answer, proof);
-    print_line("proof", "%s", proof);
+    cli_print_line("proof", "%s", proof);
     if (options->check)
-        print_line("offsets", "%s", pack_answer_is_placed(answer) ? "hold" : "do not hold");
+        cli_print_line("offsets", "%s", pack_answer_is_placed(answer) ? "hold" : "do not hold");
     else
-        print_line("method", "%s%s%s steps of work", method_text(answer), *method_text(answer) != '\0' ? ", " : "",
-                   cli_count(answer->result.work));
+        cli_print_line("method", "%s%s%s steps of work", method_text(answer), *method_text(answer) != '\0' ? ", " : "",
+                       cli_count(answer->result.work));
 
     return EXIT_GO_ON;
 }

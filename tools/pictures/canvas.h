@@ -11,8 +11,6 @@
 #include "pictures/pictures.h"
 #include "shared/outputs.h"
 
-/* The canvas of all pictures: text, sizes and colours, and files that are an SVG, a PNG or a PDF. */
-
 /* ---- text and colours -------------------------------------------------------------------------------------------- */
 
 #define PICTURE_BLACK 0x222222
@@ -55,8 +53,6 @@ void picture_format_bytes(uint64_t bytes, char text[PICTURE_BYTES_CHARS]);
 const char *picture_byte_unit(uint64_t bytes, double *unit);
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
-
-/* Files of pictures: what is drawn is an SVG, a PNG or a PDF. */
 
 /* Points of an SVG or PDF; a PNG has two pixels for each. */
 typedef struct picture_page {
@@ -120,8 +116,6 @@ static inline bool picture_is_dynamic(const picture_panel *panel)
     return panel->live_bytes > 0;
 }
 
-/* One panel of a picture: a role of a plan. */
-
 /* ---- panels ------------------------------------------------------------------------------------------------------ */
 
 /* Room around the plot of a panel. */
@@ -141,8 +135,6 @@ void picture_panel_draw(cairo_t *cr, const picture_input *input, const picture_l
                         const picture_panel *panel, const picture_box *box);
 
 /* ---- their parts ------------------------------------------------------------------------------------------------- */
-
-/* What the parts of a panel have in common. */
 
 /* A panel and where its plot lies. */
 typedef struct picture_view {

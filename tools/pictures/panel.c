@@ -53,8 +53,6 @@ uint8_t picture_kind_of(const bp_bucket *bucket, const char *role, picture_kinds
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* What lies where: rectangles of live requests, areas of what has no address. */
-
 /* Okabe and Ito's colours, told apart by colour-blind readers, without their red: that is the marks'. */
 const uint32_t picture_kind_colours[PICTURE_KINDS] = {0x0072B2, 0xE69F00, 0x009E73, 0xCC79A7,
                                                       0x56B4E9, 0xF0E442, 0x8A6D3B, 0x5A5A5A};
@@ -186,8 +184,6 @@ static void picture_draw_slab(const picture_view *v)
 }
 
 /* ---- axes -------------------------------------------------------------------------------------------------------- */
-
-/* What is said beside and below a plot. */
 
 /* Points. */
 enum { LONGEST_NAME = 120, NAME_GAP = 10 };

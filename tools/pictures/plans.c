@@ -264,13 +264,6 @@ static size_t title_lines(const char *title)
     return lines;
 }
 
-static void add_text(char *text, size_t room, const char *added)
-{
-    size_t length = strlen(text);
-    if (length < room)
-        snprintf(text + length, room - length, "%s", added);
-}
-
 /* "Panels differ in role (param, grad) and policy (fixed, max); steps and colours are the same." */
 static void name_differences(page *p)
 {
@@ -279,18 +272,18 @@ static void name_differences(page *p)
     const size_t room = sizeof p->differences;
     if (layout->role_count * layout->plan_count < 2)
         return;
-    add_text(text, room, "Panels differ in ");
+    cli_append(text, room, "%s", "Panels differ in ");
     for (size_t role = 0; layout->role_count > 1 && role < layout->role_count; role++) {
-        add_text(text, room, role == 0 ? "role (" : ", ");
-        add_text(text, room, names_roles(layout->panels[role * layout->plan_count].role.roles, roles));
+        cli_append(text, room, "%s", role == 0 ? "role (" : ", ");
+        cli_append(text, room, "%s", names_roles(layout->panels[role * layout->plan_count].role.roles, roles));
     }
-    add_text(text, room, layout->role_count > 1 ? ")" : "");
+    cli_append(text, room, "%s", layout->role_count > 1 ? ")" : "");
     for (size_t plan = 0; layout->plan_count > 1 && plan < layout->plan_count; plan++) {
-        add_text(text, room, plan > 0 ? ", " : layout->role_count > 1 ? " and policy (" : "policy (");
-        add_text(text, room, bp_policy_name(layout->panels[plan].plan->policy));
+        cli_append(text, room, "%s", plan > 0 ? ", " : layout->role_count > 1 ? " and policy (" : "policy (");
+        cli_append(text, room, "%s", bp_policy_name(layout->panels[plan].plan->policy));
     }
-    add_text(text, room,
-             layout->plan_count > 1 ? "); steps and colours are the same." : "; steps and colours are the same.");
+    cli_append(text, room, "%s",
+               layout->plan_count > 1 ? "); steps and colours are the same." : "; steps and colours are the same.");
 }
 
 /* Breaks lines by an estimate: the height of the page is known before anything can be measured. */

@@ -107,8 +107,6 @@ static bp_status analysis_note(const plan_options *options, const analysis *a, b
 
 /* ---- from a file to buckets -------------------------------------------------------------------------------------- */
 
-/* From a file to buckets: what is planned, and what lies beside the pool. */
-
 static void choose_rules(const plan_options *options, const bp_model *model, analysis *a)
 {
     bool gives = bp_model_get_info(model)->given_bucket_count > 0 && bp_model_get_info(model)->parameter_count == 0;
@@ -208,9 +206,8 @@ int analysis_read(const char *path, const plan_options *options, analysis *a, bp
     choose_rules(options, *model, a);
 
     const bp_model_info *info = bp_model_get_info(*model);
-    size_t used = 0;
-    for (size_t i = 0; i < info->note_count && used < sizeof a->notes; i++)
-        used += (size_t)snprintf(a->notes + used, sizeof a->notes - used, "%s%s", i > 0 ? "; " : "", info->notes[i]);
+    for (size_t i = 0; i < info->note_count; i++)
+        cli_append(a->notes, sizeof a->notes, "%s%s", i > 0 ? "; " : "", info->notes[i]);
 
     a->name = strdup(bp_model_get_info(*model)->name);
     if (a->name == NULL)
@@ -245,8 +242,6 @@ int analysis_read(const char *path, const plan_options *options, analysis *a, bp
 
 /* ---- models that share a pool ------------------------------------------------------------------------------------ */
 
-/* Models that share a pool: their buckets and schedules as one. */
-
 /* A path's last part: units of a part are called "<part>/<unit>". */
 static const char *short_name(const analysis *part)
 {
@@ -275,12 +270,12 @@ static bool name_parts(const analysis *parts, size_t count, char **names)
 
 static bool join_names(char *const *names, size_t count, char **joined)
 {
-    size_t room = 1, length = 0;
+    size_t room = 1;
     for (size_t i = 0; i < count; i++)
         room += strlen(names[i]) + 3;
     *joined = calloc(room, 1);
     for (size_t i = 0; *joined != NULL && i < count; i++)
-        length += (size_t)snprintf(*joined + length, room - length, "%s%s", i > 0 ? " + " : "", names[i]);
+        cli_append(*joined, room, "%s%s", i > 0 ? " + " : "", names[i]);
     return *joined != NULL;
 }
 

@@ -1,5 +1,4 @@
 /* From options and recordings to the schedule that is planned, and what it is called. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -229,50 +228,44 @@ int analysis_make_schedule(const char *path, const plan_options *options, const 
 
 /* ---- names --------------------------------------------------------------------------------------------------------------- */
 
-__attribute__((format(printf, 2, 3))) static void append(char text[SCHEDULE_TEXT_CHARS], const char *format, ...)
-{
-    size_t length = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + length, SCHEDULE_TEXT_CHARS - length, format, arguments);
-    va_end(arguments);
-}
-
 const char *analysis_schedule_text(const analysis *a, const plan_options *options, char text[SCHEDULE_TEXT_CHARS])
 {
     const schedule_options *o = &options->schedule;
     size_t recorded = a->recorded + o->other_count;
     *text = '\0';
     if (a->recorded < a->models) {
-        append(text, "prefetch %u", o->prefetch);
+        cli_append(text, SCHEDULE_TEXT_CHARS, "prefetch %u", o->prefetch);
         if (o->prefetch_backward != BP_PREFETCH_SAME && o->prefetch_backward != o->prefetch)
-            append(text, " (backward %u)", o->prefetch_backward);
+            cli_append(text, SCHEDULE_TEXT_CHARS, " (backward %u)", o->prefetch_backward);
         if (o->unit_prefetch_count > 0)
-            append(text, ", %zu unit%s otherwise", o->unit_prefetch_count, o->unit_prefetch_count == 1 ? "" : "s");
+            cli_append(text, SCHEDULE_TEXT_CHARS, ", %zu unit%s otherwise", o->unit_prefetch_count,
+                       o->unit_prefetch_count == 1 ? "" : "s");
         if (o->passes != BP_PASSES_TRAIN)
-            append(text, ", %s", o->passes == BP_PASSES_EVAL ? "evaluation" : "training and evaluation");
+            cli_append(text, SCHEDULE_TEXT_CHARS, ", %s",
+                       o->passes == BP_PASSES_EVAL ? "evaluation" : "training and evaluation");
         if (o->grad_units != 2 && o->passes != BP_PASSES_EVAL)
-            append(text, ", gradients of %u unit%s", o->grad_units, o->grad_units == 1 ? "" : "s");
+            cli_append(text, SCHEDULE_TEXT_CHARS, ", gradients of %u unit%s", o->grad_units,
+                       o->grad_units == 1 ? "" : "s");
         if (o->keep_after_forward)
-            append(text, ", kept after forward");
+            cli_append(text, SCHEDULE_TEXT_CHARS, ", kept after forward");
         if (o->recompute)
-            append(text, ", recompute");
+            cli_append(text, SCHEDULE_TEXT_CHARS, ", recompute");
         if (o->streams == BP_STREAMS_UNIFIED)
-            append(text, ", unified streams");
+            cli_append(text, SCHEDULE_TEXT_CHARS, ", unified streams");
         if (o->outside == BP_OUTSIDE_PREFETCHES_SUCCESSOR)
-            append(text, ", outside gathers ahead");
+            cli_append(text, SCHEDULE_TEXT_CHARS, ", outside gathers ahead");
         if (o->microbatches > 1)
-            append(text, ", %u microbatches", o->microbatches);
+            cli_append(text, SCHEDULE_TEXT_CHARS, ", %u microbatches", o->microbatches);
         if (o->combined)
-            append(text, ", combined passes");
+            cli_append(text, SCHEDULE_TEXT_CHARS, ", combined passes");
     }
     if (a->recorded == a->models)
-        append(text, "recorded schedule%s of %zu events", recorded == 1 ? "" : "s",
-               bp_schedule_get_info(a->schedule)->step_count);
+        cli_append(text, SCHEDULE_TEXT_CHARS, "recorded schedule%s of %zu events", recorded == 1 ? "" : "s",
+                   bp_schedule_get_info(a->schedule)->step_count);
     else if (recorded > 0)
-        append(text, ", %zu recorded schedule%s", recorded, recorded == 1 ? "" : "s");
+        cli_append(text, SCHEDULE_TEXT_CHARS, ", %zu recorded schedule%s", recorded, recorded == 1 ? "" : "s");
     if (recorded > 0 && o->overlap_window > 0)
-        append(text, ", overlap window %u", o->overlap_window);
+        cli_append(text, SCHEDULE_TEXT_CHARS, ", overlap window %u", o->overlap_window);
     return text;
 }
 
@@ -300,6 +293,6 @@ const char *analysis_step_text(const analysis *a, uint32_t index, char text[STEP
     else
         snprintf(text, STEP_TEXT_CHARS, "%s %.100s", whats[step.phase], unit_name(a, step.unit));
     if (step.phase == BP_PHASE_COMBINED)
-        append(text, " beside forward of %.100s", unit_name(a, step.forward_unit));
+        cli_append(text, SCHEDULE_TEXT_CHARS, " beside forward of %.100s", unit_name(a, step.forward_unit));
     return text;
 }

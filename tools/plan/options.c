@@ -302,8 +302,7 @@ int options_check_policies(const plan_options *options, const bp_policy *policie
         char names[64] = "";
         for (size_t p = 0; p < sizeof all / sizeof *all; p++) {
             if ((heeding & OPTION_POLICY(all[p])) != 0)
-                snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", names[0] != '\0' ? " or " : "",
-                         bp_policy_name(all[p]));
+                cli_append(names, sizeof names, "%s%s", names[0] != '\0' ? " or " : "", bp_policy_name(all[p]));
         }
         return cli_fail(EXIT_BAD_INPUT, "--%s requires --policy %s", row->name, names);
     }

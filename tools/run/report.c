@@ -1,7 +1,6 @@
 /* The answers of `run`: lines, or bucketpool.run/1. */
 #include "run/run.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -66,52 +65,42 @@ const char *run_failure_text(const run_setup *setup, const analysis *a, const ru
 
 /* ---- lines ------------------------------------------------------------------------------------------------------------------ */
 
-/* "acquires     1404, ..." */
-__attribute__((format(printf, 2, 3))) static void print_line(const char *label, const char *format, ...)
-{
-    va_list args;
-    printf("%-10s", label);
-    va_start(args, format);
-    vprintf(format, args);
-    va_end(args);
-    putchar('\n');
-}
-
 static void print_scale(const run_options *o, const run_setup *setup, const bp_plan_info *plan)
 {
     if (setup->plan.scale == 1)
         return;
-    print_line("scale", "%llu%s: sizes and offsets divided, planned at alignment %llu",
-               (unsigned long long)setup->plan.scale, o->scale == 0 ? ", picked" : "",
-               (unsigned long long)plan->alignment);
+    cli_print_line("scale", "%llu%s: sizes and offsets divided, planned at alignment %llu",
+                   (unsigned long long)setup->plan.scale, o->scale == 0 ? ", picked" : "",
+                   (unsigned long long)plan->alignment);
 }
 
 static void print_memory(const run_setup *setup, const run_outcome *outcome)
 {
     const bp_pool_statistics *s = &outcome->statistics;
     if (setup->plan.scale == 1)
-        print_line("memory", "%s of slabs, %s live at most", cli_bytes(s->slab_bytes), cli_bytes(s->peak_live_bytes));
+        cli_print_line("memory", "%s of slabs, %s live at most", cli_bytes(s->slab_bytes),
+                       cli_bytes(s->peak_live_bytes));
     else
-        print_line("memory", "%s of slabs, %s live at most (times %llu: %s)", cli_bytes(s->slab_bytes),
-                   cli_bytes(s->peak_live_bytes), (unsigned long long)setup->plan.scale,
-                   cli_bytes(s->peak_live_bytes * setup->plan.scale));
+        cli_print_line("memory", "%s of slabs, %s live at most (times %llu: %s)", cli_bytes(s->slab_bytes),
+                       cli_bytes(s->peak_live_bytes), (unsigned long long)setup->plan.scale,
+                       cli_bytes(s->peak_live_bytes * setup->plan.scale));
 }
 
 static void print_order(const run_outcome *outcome)
 {
     const bp_pool_statistics *s = &outcome->statistics;
-    print_line("order", "%llu waits for %llu recorded release points, %llu elided; %llu deviations",
-               (unsigned long long)s->waits, (unsigned long long)s->records, (unsigned long long)s->elided,
-               (unsigned long long)s->deviations);
+    cli_print_line("order", "%llu waits for %llu recorded release points, %llu elided; %llu deviations",
+                   (unsigned long long)s->waits, (unsigned long long)s->records, (unsigned long long)s->elided,
+                   (unsigned long long)s->deviations);
 }
 
 static void print_graphs(const run_options *o, const run_outcome *outcome)
 {
     const driver_result *r = &outcome->result;
     if (o->graphs != DRIVER_GRAPHS_OFF)
-        print_line("graphs", "%s: %llu captured, %llu launches; %llu training steps replayed, %llu without graphs",
-                   run_graphs_name(o), (unsigned long long)r->graphs, (unsigned long long)r->launches,
-                   (unsigned long long)r->replayed, (unsigned long long)(r->iterations - r->replayed));
+        cli_print_line("graphs", "%s: %llu captured, %llu launches; %llu training steps replayed, %llu without graphs",
+                       run_graphs_name(o), (unsigned long long)r->graphs, (unsigned long long)r->launches,
+                       (unsigned long long)r->replayed, (unsigned long long)(r->iterations - r->replayed));
 }
 
 static void print_verdict(const run_options *o, const run_outcome *outcome)
@@ -121,7 +110,7 @@ static void print_verdict(const run_options *o, const run_outcome *outcome)
         puts("not verified: the null device has no memory");
         return;
     }
-    print_line("digest", "%016llx of all checked bytes", (unsigned long long)r->digest);
+    cli_print_line("digest", "%016llx of all checked bytes", (unsigned long long)r->digest);
     printf("%llu corrupted buckets of %llu checked (%s)\n", (unsigned long long)r->corrupted,
            (unsigned long long)r->checked, cli_bytes(r->checked_bytes));
 }
@@ -132,22 +121,23 @@ int run_report_lines(const run_options *o, const run_setup *setup, const analysi
     const driver_result *r = &outcome->result;
     const bp_plan_info *plan = bp_plan_get_info(setup->plan.full);
     table_print_heading(a, &o->planning);
-    print_line("device", "%s%s%s", bp_device_name(setup->device), *setup->device_model != '\0' ? ", " : "",
-               setup->device_model);
-    print_line("plan", "policy %s, %s, %.2f x the bound of %s", bp_policy_name(plan->policy), cli_bytes(plan->bytes),
-               plan->lower_bound_bytes > 0 ? (double)plan->bytes / (double)plan->lower_bound_bytes : 1.0,
-               cli_bytes(plan->lower_bound_bytes));
-    print_line("pool", "strict %s%s%s%s", run_strict_name(o), o->guard ? ", guarded" : "",
-               o->promises ? "" : ", no promised streams",
-               bp_pool_get_info(setup->pool)->annotated ? ", annotated" : "");
+    cli_print_line("device", "%s%s%s", bp_device_name(setup->device), *setup->device_model != '\0' ? ", " : "",
+                   setup->device_model);
+    cli_print_line("plan", "policy %s, %s, %.2f x the bound of %s", bp_policy_name(plan->policy),
+                   cli_bytes(plan->bytes),
+                   plan->lower_bound_bytes > 0 ? (double)plan->bytes / (double)plan->lower_bound_bytes : 1.0,
+                   cli_bytes(plan->lower_bound_bytes));
+    cli_print_line("pool", "strict %s%s%s%s", run_strict_name(o), o->guard ? ", guarded" : "",
+                   o->promises ? "" : ", no promised streams",
+                   bp_pool_get_info(setup->pool)->annotated ? ", annotated" : "");
     print_scale(o, setup, plan);
     print_memory(setup, outcome);
-    print_line("steps", "%llu of %llu training steps with %zu steps of the schedule, %.2f s",
-               (unsigned long long)r->iterations, (unsigned long long)o->steps,
-               bp_schedule_get_info(a->schedule)->step_count, seconds(r->wall_ns));
-    print_line("acquires", "%llu, and %llu releases, in %.3f ms of calls: %.2f million a second",
-               (unsigned long long)s->acquires, (unsigned long long)s->releases, 1e3 * seconds(r->call_ns),
-               1e-6 * per_second(s->acquires, r->call_ns));
+    cli_print_line("steps", "%llu of %llu training steps with %zu steps of the schedule, %.2f s",
+                   (unsigned long long)r->iterations, (unsigned long long)o->steps,
+                   bp_schedule_get_info(a->schedule)->step_count, seconds(r->wall_ns));
+    cli_print_line("acquires", "%llu, and %llu releases, in %.3f ms of calls: %.2f million a second",
+                   (unsigned long long)s->acquires, (unsigned long long)s->releases, 1e3 * seconds(r->call_ns),
+                   1e-6 * per_second(s->acquires, r->call_ns));
     print_order(outcome);
     print_graphs(o, outcome);
     print_verdict(o, outcome);

@@ -62,8 +62,6 @@ void run_plan_finish(run_plan *plan);
 /* The one that the pool is made of. */
 const bp_plan *run_plan_driven(const run_plan *plan);
 
-/* What a run needs: the plan, at the scale that it is driven at, and a pool made of it. */
-
 /* ---- snapshots of steps ------------------------------------------------------------------------------------------ */
 
 /* All zero: there is no profile, and nothing happens. */

@@ -1,6 +1,5 @@
 /* `bucketpool schedule`: one schedule as a table, a document or a picture. */
 #include <errno.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,15 +27,6 @@ typedef struct unit_events {
     size_t next;          /* where the next unit's events begin */
 } unit_events;
 
-__attribute__((format(printf, 2, 3))) static void append(char text[EVENTS_TEXT_CHARS], const char *format, ...)
-{
-    size_t length = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + length, EVENTS_TEXT_CHARS - length, format, arguments);
-    va_end(arguments);
-}
-
 /* From event `at` on, before `end`. */
 static unit_events take_unit(const schedule_view *v, size_t at, size_t end)
 {
@@ -58,12 +48,12 @@ static unit_events take_unit(const schedule_view *v, size_t at, size_t end)
 static void append_name(const schedule_view *v, const unit_events *u, char text[EVENTS_TEXT_CHARS])
 {
     const char *separator = *text != '\0' ? ", " : "";
-    append(text, "%s%.60s", separator, u->request.unit + v->common_chars);
+    cli_append(text, EVENTS_TEXT_CHARS, "%s%.60s", separator, u->request.unit + v->common_chars);
     if (!u->is_part)
         return;
-    append(text, "/%.40s", cli_bucket(u->request.bucket.name, u->request.bucket.ordinal));
+    cli_append(text, EVENTS_TEXT_CHARS, "/%.40s", cli_bucket(u->request.bucket.name, u->request.bucket.ordinal));
     if (u->first->request_count > 1)
-        append(text, " and %u more", u->first->request_count - 1);
+        cli_append(text, EVENTS_TEXT_CHARS, " and %u more", u->first->request_count - 1);
 }
 
 /* Units whose events are in the same roles: their names, or how many they are. */
@@ -83,13 +73,14 @@ static void append_group(const schedule_view *v, size_t at, size_t end, const un
         i = u.next;
     }
     if (units > MOST_NAMES)
-        append(text, "%s%zu%s", *text != '\0' ? ", " : "", units, like->is_part ? " parts of units" : " units");
+        cli_append(text, EVENTS_TEXT_CHARS, "%s%zu%s", *text != '\0' ? ", " : "", units,
+                   like->is_part ? " parts of units" : " units");
 
     /* " param+grad", nothing when there is only one role to speak of. */
     const char *separator = " ";
     for (uint32_t role = 0; role < BP_ROLE_COUNT && v->role_count > 1; role++) {
         if (like->roles & BP_ROLE_BIT(role)) {
-            append(text, "%s%s", separator, bp_role_name((bp_role)role));
+            cli_append(text, EVENTS_TEXT_CHARS, "%s%s", separator, bp_role_name((bp_role)role));
             separator = "+";
         }
     }
@@ -209,14 +200,13 @@ static void add_step(sheet *s, const schedule_view *v, uint32_t index)
 
     /* "param, grad" where they are most. */
     char text[128] = "";
-    size_t length = 0;
     for (size_t i = 0; i < v->role_count; i++) {
         if (v->roles[i].peak_step == index && v->roles[i].peak_bytes > 0)
-            length += (size_t)snprintf(text + length, sizeof text - length, "%s%s", length > 0 ? ", " : "",
+            cli_append(text, sizeof text, "%s%s", *text != '\0' ? ", " : "",
                                        schedule_view_role_name(&v->roles[i]));
     }
     sheet_add_cell(s, text);
-    if (length > 0)
+    if (*text != '\0')
         sheet_color_line(s, "yellow");
 }
 

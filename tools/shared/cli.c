@@ -77,6 +77,25 @@ const char *cli_text(const char *format, ...)
     return text;
 }
 
+void cli_print_line(const char *label, const char *format, ...)
+{
+    va_list args;
+    printf("%-10s", label);
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    putchar('\n');
+}
+
+void cli_append(char *text, size_t room, const char *format, ...)
+{
+    size_t length = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + length, room - length, format, args);
+    va_end(args);
+}
+
 /* Edits (insert, delete, replace) that lead from one word to the other: Levenshtein's distance, O(length x length). */
 static size_t edits_between(const char *word, const char *name)
 {
@@ -199,7 +218,7 @@ int value_choice(const char *option, const char *text, const choice *choices, in
             *value = c->value;
             return EXIT_GO_ON;
         }
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", c > choices ? ", " : "", c->name);
+        cli_append(known, sizeof known, "%s%s", c > choices ? ", " : "", c->name);
     }
     return cli_fail(EXIT_BAD_INPUT, "--%s: \"%.40s\" is unknown; known: %s", option, text, known);
 }
@@ -347,12 +366,10 @@ bp_phase names_direction(const bp_step *step)
 
 const char *names_roles(uint32_t roles, char text[ROLES_TEXT_CHARS])
 {
-    size_t length = 0;
     *text = '\0';
     for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
         if (roles & BP_ROLE_BIT(role))
-            length += (size_t)snprintf(text + length, ROLES_TEXT_CHARS - length, "%s%s", length > 0 ? "+" : "",
-                                       bp_role_name((bp_role)role));
+            cli_append(text, ROLES_TEXT_CHARS, "%s%s", *text != '\0' ? "+" : "", bp_role_name((bp_role)role));
     }
     return text;
 }

@@ -48,6 +48,10 @@ int cli_fail_status(bp_status status);
 
 /* A short text: at most 47 characters. It lives until the sixteenth next call of this and the following. */
 __attribute__((format(printf, 1, 2))) const char *cli_text(const char *format, ...);
+/* "label     text" and a line end, on standard output. */
+__attribute__((format(printf, 2, 3))) void cli_print_line(const char *label, const char *format, ...);
+/* Adds to a text in `room` characters, as much as there is room for. */
+__attribute__((format(printf, 3, 4))) void cli_append(char *text, size_t room, const char *format, ...);
 /* "738361344" as "704.2 MiB". Same lifetime as cli_text. */
 const char *cli_bytes(uint64_t bytes);
 /* "31577937344" as "31.578 B", the way publishers count parameters. Same lifetime. */
@@ -75,8 +79,6 @@ enum { ROLES_TEXT_CHARS = 80 };
 const char *names_roles(uint32_t roles, char text[ROLES_TEXT_CHARS]);
 
 /* ---- values of options ------------------------------------------------------------------------------------------- */
-
-/* Values of options: each function prints one line and returns EXIT_BAD_INPUT when the text is wrong, else EXIT_GO_ON. */
 
 /* A value that one of a few words stands for; lists of them end with a NULL name. */
 typedef struct choice {
