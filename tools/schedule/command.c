@@ -202,8 +202,7 @@ static void add_step(sheet *s, const schedule_view *v, uint32_t index)
     char text[128] = "";
     for (size_t i = 0; i < v->role_count; i++) {
         if (v->roles[i].peak_step == index && v->roles[i].peak_bytes > 0)
-            cli_append(text, sizeof text, "%s%s", *text != '\0' ? ", " : "",
-                                       schedule_view_role_name(&v->roles[i]));
+            cli_append(text, sizeof text, "%s%s", *text != '\0' ? ", " : "", schedule_view_role_name(&v->roles[i]));
     }
     sheet_add_cell(s, text);
     if (*text != '\0')
