@@ -1,116 +1,286 @@
-/* Branch and bound: exact search for a placement within a capacity, for arbitrary conflicts. */
-#include "packing/branch_and_bound.h"
-
+/* Branch and bound: exact search for a placement within a capacity, for arbitrary conflicts. Items are placed from the bottom up, and
+ * what follows from that for the others is propagated and taken back. */
 #include <stdlib.h>
 
 #include "core/fail.h"
-#include "packing/placing.h"
+#include "core/memory.h"
+#include "packing/solve.h"
 
 /* How the next section is chosen. BP_PICK_ITEM: not at all; the preferred item begins there or does not. */
 typedef enum bp_pick { BP_PICK_FEWEST, BP_PICK_TIGHTEST, BP_PICK_ITEM, BP_PICK_COUNT } bp_pick;
 
-typedef struct bp_search {
-    bp_placing placing;
+/* One thing to undo: a value that was `old`, or, without a place, the placing of item `old`. */
+typedef struct change {
+    uint64_t *where, old;
+} change;
+
+typedef struct preference {
+    uint64_t keys[3];
+    uint32_t item;
+} preference;
+
+typedef struct searcher {
+    const bp_problem *p;
+    uint64_t capacity;
+    const uint64_t *fixed; /* by item: the only offset it can have, BP_NOT_FIXED; NULL: none is fixed */
+    uint64_t *offsets;
+    bool *placed;
+    uint64_t *supported;       /* by item: the highest end of a placed neighbour */
+    uint64_t *lowest;          /* by item: it does not begin lower; at least `supported`, unless fixed */
+    uint64_t *floor_of, *rest; /* by section: where what is left may begin, and its sizes' sum */
+    uint32_t *stamp;           /* by section: the latest pass that saw it */
+    uint32_t stamps;
+    uint32_t *raised; /* items that a placing raised, and their `lowest` before */
+    uint64_t *before;
+    change *trail;
+    size_t trail_count, trail_capacity;
+    bp_work work;
+    bool stopped; /* the work ended, or memory */
+    bp_status status;
     uint32_t *rank;       /* by item: in the order of preference */
     uint32_t *candidates; /* by section that the latest count saw: items that may begin now */
     uint32_t *arena;      /* lists of items, last in first out */
     size_t arena_used, arena_capacity;
+    /* the next attempt */
+    preference *list;
+    uint64_t random, share;
+    uint32_t round, preferred;
     bp_pick pick;
-} bp_search;
+    bool ranked;
+} searcher;
 
 /* Items of a part, in the arena; those that were placed since are passed over. */
 typedef struct bp_part {
     size_t first, count;
 } bp_part;
 
-/* ---- one attempt ------------------------------------------------------------------------------------------------- */
+/* ---- placing, and what follows ----------------------------------------------------------------------------------------- */
 
-/* Puts an item into the arena. False, and the search is stopped: no memory. */
-static bool search_remember(bp_search *s, uint32_t item)
+static bool is_fixed(const searcher *s, uint32_t item)
 {
-    bp_status status = bp_grow_array((void **)&s->arena, &s->arena_capacity, s->arena_used, sizeof *s->arena);
+    return s->fixed != NULL && s->fixed[item] != BP_NOT_FIXED;
+}
+
+static void stop(searcher *s, bp_status status)
+{
+    s->stopped = true;
+    if (s->status == BP_OK)
+        s->status = status;
+}
+
+static void note(searcher *s, uint64_t *where, uint64_t old)
+{
+    bp_status status = bp_grow_array((void **)&s->trail, &s->trail_capacity, s->trail_count, sizeof *s->trail);
     if (status != BP_OK)
-        bp_placing_stop(&s->placing, status);
+        stop(s, status); /* the search ends; what is not undone does not matter */
     else
-        s->arena[s->arena_used++] = item;
-    return status == BP_OK;
+        s->trail[s->trail_count++] = (change){where, old};
 }
 
-typedef struct heights {
-    uint64_t lowest;     /* at which an item may begin; UINT64_MAX: all are placed */
-    uint64_t lowest_end; /* that an item could have if it were placed now */
-} heights;
-
-static heights find_heights(bp_search *s, bp_part of)
+static void set_value(searcher *s, uint64_t *where, uint64_t value)
 {
-    heights h = {UINT64_MAX, UINT64_MAX};
-    s->placing.work.spent += of.count;
-    for (size_t i = 0; i < of.count; i++) {
-        uint32_t item = s->arena[of.first + i];
-        if (s->placing.placed[item])
-            continue;
-        h.lowest = s->placing.lowest[item] < h.lowest ? s->placing.lowest[item] : h.lowest;
-        uint64_t end = s->placing.supported[item] + s->placing.p->sizes[item];
-        if (end < h.lowest_end && !bp_is_fixed(&s->placing, item))
-            h.lowest_end = end;
+    note(s, where, *where);
+    *where = value;
+}
+
+/* Takes back all changes since there were `mark` of them in the trail. */
+static void undo(searcher *s, size_t mark)
+{
+    while (s->trail_count > mark) {
+        const change *c = &s->trail[--s->trail_count];
+        if (c->where == NULL)
+            s->placed[c->old] = false;
+        else
+            *c->where = c->old;
     }
-    return h;
 }
 
-/* Raises what may begin at `height` but has no support there. False: that leaves no room. */
-static bool raise_unsupported(bp_search *s, bp_part of, uint64_t height, bool *raised)
+static bool check_section(searcher *s, uint32_t section)
 {
-    *raised = false;
-    for (size_t i = 0; i < of.count; i++) {
-        uint32_t item = s->arena[of.first + i];
-        if (s->placing.placed[item] || s->placing.lowest[item] != height || s->placing.supported[item] == height ||
-            bp_is_fixed(&s->placing, item))
+    const bp_problem *p = s->p;
+    uint32_t first = p->sections.first[section], end = p->sections.first[section + 1];
+    uint64_t low = UINT64_MAX;
+    s->work.spent += end - first;
+    for (uint32_t e = first; e < end; e++) {
+        uint32_t item = p->sections.entries[e];
+        if (!s->placed[item] && s->lowest[item] < low)
+            low = s->lowest[item];
+    }
+    if (low == UINT64_MAX)
+        return true;
+    if (low > s->floor_of[section])
+        set_value(s, &s->floor_of[section], low);
+    return s->floor_of[section] <= s->capacity && s->rest[section] <= s->capacity - s->floor_of[section];
+}
+
+/* The sections whose floor the item held at `before`, each once a stamp. False: one has no room left. */
+static bool check_sections_of(searcher *s, uint32_t item, uint64_t before)
+{
+    const bp_problem *p = s->p;
+    s->work.spent += p->memberships.first[item + 1] - p->memberships.first[item];
+    for (uint32_t m = p->memberships.first[item]; m < p->memberships.first[item + 1]; m++) {
+        uint32_t section = p->memberships.entries[m];
+        if (s->stamp[section] == s->stamps || s->floor_of[section] < before)
             continue;
-        *raised = true;
-        s->placing.stamps++;
-        if (!bp_raise(&s->placing, item, bp_next_support(&s->placing, item)) ||
-            !bp_check_sections_of(&s->placing, item, height))
+        s->stamp[section] = s->stamps;
+        if (!check_section(s, section))
             return false;
     }
     return true;
 }
 
-static bool is_candidate(const bp_search *s, uint32_t item, uint64_t height)
+/* The item begins at `lowest` at least. False: no room is left. */
+static bool raise_item(searcher *s, uint32_t item, uint64_t lowest)
 {
-    return !s->placing.placed[item] && s->placing.lowest[item] == height;
+    if (lowest > s->capacity - s->p->sizes[item])
+        return false;
+    if (lowest > s->lowest[item]) {
+        if (is_fixed(s, item))
+            return false;
+        set_value(s, &s->lowest[item], lowest);
+    }
+    return true;
 }
 
-/* Counts, for every section with candidates, how many. */
-static void count_candidates(bp_search *s, bp_part of, uint64_t height)
+/* False: no room is left, and what was changed until then is for undo. */
+static bool place(searcher *s, uint32_t item, uint64_t at)
 {
-    const bp_problem *p = s->placing.p;
-    s->placing.stamps++;
+    const bp_problem *p = s->p;
+    uint64_t top = at + p->sizes[item];
+    s->placed[item] = true;
+    s->offsets[item] = at;
+    note(s, NULL, item);
+    for (uint32_t m = p->memberships.first[item]; m < p->memberships.first[item + 1]; m++) {
+        uint32_t section = p->memberships.entries[m];
+        set_value(s, &s->rest[section], s->rest[section] - p->sizes[item]);
+        set_value(s, &s->floor_of[section], top);
+    }
+    uint32_t raised = 0;
+    s->work.spent += p->neighbours.first[item + 1] - p->neighbours.first[item];
+    for (uint32_t n = p->neighbours.first[item]; n < p->neighbours.first[item + 1]; n++) {
+        uint32_t other = p->neighbours.entries[n];
+        if (s->placed[other])
+            continue;
+        if (s->supported[other] < top)
+            set_value(s, &s->supported[other], top);
+        if (s->lowest[other] < top) {
+            s->before[raised] = s->lowest[other];
+            s->raised[raised++] = other;
+            if (!raise_item(s, other, top))
+                return false;
+        }
+    }
+    s->stamps++;
+    for (uint32_t m = p->memberships.first[item]; m < p->memberships.first[item + 1]; m++) {
+        s->stamp[p->memberships.entries[m]] = s->stamps;
+        if (!check_section(s, p->memberships.entries[m]))
+            return false;
+    }
+    for (uint32_t i = 0; i < raised; i++) {
+        if (!check_sections_of(s, s->raised[i], s->before[i]))
+            return false;
+    }
+    return true;
+}
+
+/* The lowest end that a neighbour can have that is not placed yet: what does not rest on the placed ones rests on that or higher. */
+static uint64_t next_support(searcher *s, uint32_t item)
+{
+    const bp_problem *p = s->p;
+    uint64_t low = UINT64_MAX;
+    s->work.spent += p->neighbours.first[item + 1] - p->neighbours.first[item];
+    for (uint32_t n = p->neighbours.first[item]; n < p->neighbours.first[item + 1]; n++) {
+        uint32_t other = p->neighbours.entries[n];
+        if (!s->placed[other] && s->lowest[other] + p->sizes[other] < low)
+            low = s->lowest[other] + p->sizes[other];
+    }
+    return low;
+}
+
+/* Back to where nothing is placed, with new work. False: what is fixed cannot be. */
+static bool begin(searcher *s, bp_work work)
+{
+    const bp_problem *p = s->p;
+    bool fits = true;
+    s->trail_count = 0;
+    s->stopped = false;
+    s->work = work;
+    for (uint32_t i = 0; i < p->count; i++) {
+        s->placed[i] = false;
+        s->supported[i] = 0;
+        s->lowest[i] = is_fixed(s, i) ? s->fixed[i] : 0;
+        fits = fits && p->sizes[i] <= s->capacity && s->lowest[i] <= s->capacity - p->sizes[i];
+    }
+    for (uint32_t c = 0; c < p->sections.count; c++) {
+        s->floor_of[c] = s->rest[c] = 0;
+        for (uint32_t e = p->sections.first[c]; e < p->sections.first[c + 1]; e++)
+            s->rest[c] += p->sizes[p->sections.entries[e]];
+        fits = fits && s->rest[c] <= s->capacity;
+    }
+    return fits;
+}
+
+/* ---- one attempt ------------------------------------------------------------------------------------------------- */
+
+/* Puts an item into the arena. False, and the search is stopped: no memory. */
+static bool search_remember(searcher *s, uint32_t item)
+{
+    bp_status status = bp_grow_array((void **)&s->arena, &s->arena_capacity, s->arena_used, sizeof *s->arena);
+    if (status != BP_OK)
+        stop(s, status);
+    else
+        s->arena[s->arena_used++] = item;
+    return status == BP_OK;
+}
+
+/* Raises what may begin at `height` but has no support there. False: that leaves no room. */
+static bool raise_unsupported(searcher *s, bp_part of, uint64_t height, bool *raised)
+{
+    *raised = false;
+    for (size_t i = 0; i < of.count; i++) {
+        uint32_t item = s->arena[of.first + i];
+        if (s->placed[item] || s->lowest[item] != height || s->supported[item] == height || is_fixed(s, item))
+            continue;
+        *raised = true;
+        s->stamps++;
+        if (!raise_item(s, item, next_support(s, item)) || !check_sections_of(s, item, height))
+            return false;
+    }
+    return true;
+}
+
+static bool is_candidate(const searcher *s, uint32_t item, uint64_t height)
+{
+    return !s->placed[item] && s->lowest[item] == height;
+}
+
+static uint32_t pick_section(searcher *s, bp_part of, uint64_t height)
+{
+    const bp_problem *p = s->p;
+    uint32_t best = 0, fewest = UINT32_MAX;
+    uint64_t tightest = UINT64_MAX;
+
+    /* how many candidates every section has that has any */
+    s->stamps++;
     for (size_t i = 0; i < of.count; i++) {
         uint32_t item = s->arena[of.first + i];
         if (!is_candidate(s, item, height))
             continue;
-        s->placing.work.spent += p->memberships.first[item + 1] - p->memberships.first[item];
+        s->work.spent += p->memberships.first[item + 1] - p->memberships.first[item];
         for (uint32_t m = p->memberships.first[item]; m < p->memberships.first[item + 1]; m++) {
             uint32_t section = p->memberships.entries[m];
-            s->candidates[section] = s->placing.stamp[section] == s->placing.stamps ? s->candidates[section] + 1 : 1;
-            s->placing.stamp[section] = s->placing.stamps;
+            s->candidates[section] = s->stamp[section] == s->stamps ? s->candidates[section] + 1 : 1;
+            s->stamp[section] = s->stamps;
         }
     }
-}
 
-static uint32_t pick_section(bp_search *s, bp_part of, uint64_t height)
-{
-    const bp_problem *p = s->placing.p;
-    uint32_t best = 0, fewest = UINT32_MAX;
-    uint64_t tightest = UINT64_MAX;
-    count_candidates(s, of, height);
     for (size_t i = 0; i < of.count; i++) {
         uint32_t item = s->arena[of.first + i];
         if (!is_candidate(s, item, height))
             continue;
         for (uint32_t m = p->memberships.first[item]; m < p->memberships.first[item + 1]; m++) {
             uint32_t section = p->memberships.entries[m], count = s->candidates[section];
-            uint64_t slack = s->placing.capacity - s->placing.floor_of[section] - s->placing.rest[section];
+            uint64_t slack = s->capacity - s->floor_of[section] - s->rest[section];
             bool better = s->pick == BP_PICK_TIGHTEST ? slack < tightest || (slack == tightest && count < fewest)
                                                       : count < fewest || (count == fewest && slack < tightest);
             if (better) {
@@ -123,36 +293,23 @@ static uint32_t pick_section(bp_search *s, bp_part of, uint64_t height)
     return best;
 }
 
-/* One that begins here and nowhere else; BP_NO_ITEM: there is none. */
-static uint32_t fixed_candidate(const bp_search *s, bp_part of, uint64_t height)
-{
-    for (size_t i = 0; s->placing.fixed != NULL && i < of.count; i++) {
-        uint32_t item = s->arena[of.first + i];
-        if (bp_is_fixed(&s->placing, item) && is_candidate(s, item, height))
-            return item;
-    }
-    return BP_NO_ITEM;
-}
-
-static uint32_t preferred_candidate(const bp_search *s, bp_part of, uint64_t height)
-{
-    uint32_t best = BP_NO_ITEM;
-    for (size_t i = 0; i < of.count; i++) {
-        uint32_t item = s->arena[of.first + i];
-        if (is_candidate(s, item, height) && (best == BP_NO_ITEM || s->rank[item] < s->rank[best]))
-            best = item;
-    }
-    return best;
-}
-
 /* Puts the candidates of one choice into the arena, preferred ones first. */
-static bp_part branching_collect_candidates(bp_search *s, bp_part of, uint64_t height)
+static bp_part branching_collect_candidates(searcher *s, bp_part of, uint64_t height)
 {
-    const bp_problem *p = s->placing.p;
+    const bp_problem *p = s->p;
     bp_part candidates = {s->arena_used, 0};
-    uint32_t only = fixed_candidate(s, of, height);
-    if (only == BP_NO_ITEM && s->pick == BP_PICK_ITEM)
-        only = preferred_candidate(s, of, height);
+    uint32_t only = BP_NO_ITEM; /* an item that begins here and nowhere else, or the preferred one */
+    bool looks = s->fixed != NULL || s->pick == BP_PICK_ITEM;
+    for (size_t i = 0; looks && i < of.count; i++) {
+        uint32_t item = s->arena[of.first + i];
+        if (!is_candidate(s, item, height))
+            continue;
+        bool fixed = is_fixed(s, item);
+        if (fixed || (s->pick == BP_PICK_ITEM && (only == BP_NO_ITEM || s->rank[item] < s->rank[only])))
+            only = item;
+        if (fixed)
+            break;
+    }
     if (only != BP_NO_ITEM) {
         candidates.count = search_remember(s, only);
         return candidates;
@@ -172,69 +329,79 @@ static bp_part branching_collect_candidates(bp_search *s, bp_part of, uint64_t h
 }
 
 /* None of the candidates begins at `height`. */
-static bool pass_over(bp_search *s, bp_part candidates, uint64_t height)
+static bool pass_over(searcher *s, bp_part candidates, uint64_t height)
 {
     for (size_t i = 0; i < candidates.count; i++) {
-        if (!bp_raise(&s->placing, s->arena[candidates.first + i], height + 1))
+        if (!raise_item(s, s->arena[candidates.first + i], height + 1))
             return false;
     }
     for (size_t i = 0; i < candidates.count; i++) {
         uint32_t item = s->arena[candidates.first + i];
-        if (!bp_raise(&s->placing, item, bp_next_support(&s->placing, item)))
+        if (!raise_item(s, item, next_support(s, item)))
             return false;
     }
-    s->placing.stamps++;
+    s->stamps++;
     for (size_t i = 0; i < candidates.count; i++) {
-        if (!bp_check_sections_of(&s->placing, s->arena[candidates.first + i], height))
+        if (!check_sections_of(s, s->arena[candidates.first + i], height))
             return false;
     }
     return true;
 }
 
-static bool search_parts(bp_search *s, bp_part of);
+static bool search_parts(searcher *s, bp_part of);
 
 /* Places all items of the part. On failure everything is as before, unless the search has stopped. */
-static bool solve(bp_search *s, bp_part of)
+static bool solve(searcher *s, bp_part of)
 {
-    size_t mark = s->placing.trail_count;
-    for (bool fits = true; fits && !s->placing.stopped;) {
-        if (bp_work_is_over(&s->placing.work)) {
-            bp_placing_stop(&s->placing, BP_OK);
+    size_t mark = s->trail_count;
+    for (bool fits = true; fits && !s->stopped;) {
+        if (bp_work_is_over(&s->work)) {
+            stop(s, BP_OK);
             break;
         }
-        heights h = find_heights(s, of);
-        if (h.lowest == UINT64_MAX)
+        uint64_t lowest = UINT64_MAX, lowest_end = UINT64_MAX; /* of items that are left, and of one placed now */
+        s->work.spent += of.count;
+        for (size_t i = 0; i < of.count; i++) {
+            uint32_t item = s->arena[of.first + i];
+            if (s->placed[item])
+                continue;
+            lowest = s->lowest[item] < lowest ? s->lowest[item] : lowest;
+            uint64_t end = s->supported[item] + s->p->sizes[item];
+            if (end < lowest_end && !is_fixed(s, item))
+                lowest_end = end;
+        }
+        if (lowest == UINT64_MAX)
             return true;
-        if (h.lowest_end <= h.lowest)
-            break; /* it would fit into the gap that was left below */
+        if (lowest_end <= lowest)
+            break; /* an item would fit into the gap that was left below */
         bool raised;
-        fits = raise_unsupported(s, of, h.lowest, &raised);
+        fits = raise_unsupported(s, of, lowest, &raised);
         if (!fits || raised)
             continue;
-        bp_part candidates = branching_collect_candidates(s, of, h.lowest);
-        for (size_t i = 0; i < candidates.count && !s->placing.stopped; i++) {
-            size_t before = s->placing.trail_count;
-            if (bp_place(&s->placing, s->arena[candidates.first + i], h.lowest) && search_parts(s, of))
+        bp_part candidates = branching_collect_candidates(s, of, lowest);
+        for (size_t i = 0; i < candidates.count && !s->stopped; i++) {
+            size_t before = s->trail_count;
+            if (place(s, s->arena[candidates.first + i], lowest) && search_parts(s, of))
                 return true;
-            bp_placing_undo(&s->placing, before);
+            undo(s, before);
         }
-        fits = pass_over(s, candidates, h.lowest);
+        fits = pass_over(s, candidates, lowest);
         s->arena_used = candidates.first;
     }
-    bp_placing_undo(&s->placing, mark);
+    undo(s, mark);
     return false;
 }
 
 /* Places the items of the part, which are in the order of their first sections: solves what is left of it in parts that do not meet in
  * time. False: it cannot be, or the search has stopped. */
-static bool search_parts(bp_search *s, bp_part of)
+static bool search_parts(searcher *s, bp_part of)
 {
-    const bp_lists *m = &s->placing.p->memberships;
+    const bp_lists *m = &s->p->memberships;
     size_t first = s->arena_used;
-    s->placing.work.spent += of.count;
+    s->work.spent += of.count;
     for (size_t i = 0; i < of.count; i++) {
         uint32_t item = s->arena[of.first + i];
-        if (!s->placing.placed[item] && !search_remember(s, item))
+        if (!s->placed[item] && !search_remember(s, item))
             return false;
     }
     size_t end = s->arena_used;
@@ -254,8 +421,6 @@ static bool search_parts(bp_search *s, bp_part of)
     return solved;
 }
 
-/* ---- restarts ---------------------------------------------------------------------------------------------------- */
-
 /* ---- orders of preference --------------------------------------------------------------------------------------------- */
 
 typedef enum measure { BY_WIDTH, BY_AREA, BY_TOTAL, BY_SIZE, MEASURE_COUNT } measure;
@@ -267,22 +432,6 @@ static const measure preferences[][3] = {
     {BY_WIDTH, BY_TOTAL, BY_SIZE},
 };
 #define PREFERENCE_COUNT (sizeof preferences / sizeof *preferences)
-
-typedef struct preference {
-    uint64_t keys[3];
-    uint32_t item;
-} preference;
-
-struct bp_searcher {
-    bp_search search;
-    preference *list;
-    uint64_t random;
-    /* the next attempt */
-    uint32_t round, preferred;
-    bp_pick how;
-    bool ranked;
-    uint64_t share;
-};
 
 static int by_preference(const void *left, const void *right)
 {
@@ -296,19 +445,9 @@ static int by_preference(const void *left, const void *right)
 
 #define MEASURE_BITS 20 /* of sizes and sums, so that products and shaken values fit 64 bits */
 
-/* xorshift64*. Source: Marsaglia 2003, Vigna 2016. */
-static uint64_t search_next_random(uint64_t *state)
+static void rank_items(searcher *s, const measure *measures, uint32_t shaken)
 {
-    *state ^= *state >> 12;
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    return *state * UINT64_C(0x2545f4914f6cdd1d);
-}
-
-static void rank_items(bp_searcher *s, const measure *measures, uint32_t shaken)
-{
-    const bp_placing *placing = &s->search.placing;
-    const bp_problem *p = placing->p;
+    const bp_problem *p = s->p;
     preference *list = s->list;
     int shift = 0;
     while (p->bound >> shift >> MEASURE_BITS != 0)
@@ -319,18 +458,21 @@ static void rank_items(bp_searcher *s, const measure *measures, uint32_t shaken)
         values[BY_SIZE] = p->sizes[i] >> shift;
         values[BY_AREA] = values[BY_SIZE] * values[BY_WIDTH];
         for (uint32_t m = p->memberships.first[i]; m < p->memberships.first[i + 1]; m++) {
-            uint64_t total = placing->rest[p->memberships.entries[m]] >> shift;
+            uint64_t total = s->rest[p->memberships.entries[m]] >> shift;
             values[BY_TOTAL] = total > values[BY_TOTAL] ? total : values[BY_TOTAL];
         }
         list[i].item = i;
         for (int k = 0; k < 3; k++) {
-            uint64_t percent = 100 - shaken / 2 + search_next_random(&s->random) % (shaken + 1);
+            s->random ^= s->random >> 12; /* xorshift64*: Marsaglia 2003, Vigna 2016 */
+            s->random ^= s->random << 25;
+            s->random ^= s->random >> 27;
+            uint64_t percent = 100 - shaken / 2 + s->random * UINT64_C(0x2545f4914f6cdd1d) % (shaken + 1);
             list[i].keys[k] = values[measures[k]] * percent / 100;
         }
     }
     qsort(list, p->count, sizeof *list, by_preference);
     for (uint32_t i = 0; i < p->count; i++)
-        s->search.rank[list[i].item] = i;
+        s->rank[list[i].item] = i;
 }
 
 /* ---- attempts --------------------------------------------------------------------------------------------------------- */
@@ -342,109 +484,79 @@ static void rank_items(bp_searcher *s, const measure *measures, uint32_t shaken)
 /* How far at most the values of two items are shaken apart, round by round. */
 static const uint32_t shaken_percent[] = {80, 10, 40, 20};
 
-/* One attempt: from the beginning, for a share of the work. */
-static bp_answer attempt(bp_searcher *s, bp_work *work)
+static bp_status searcher_init(searcher *s)
 {
-    bp_placing *placing = &s->search.placing;
-    uint32_t count = placing->p->count;
-    bool found = false;
-    if (bp_placing_begin(placing, bp_work_part(work, s->share))) {
-        s->search.pick = s->how;
-        s->search.arena_used = count; /* all items, in order */
-        found = search_parts(&s->search, (bp_part){0, count});
-    }
-    work->spent = placing->work.spent + count;
-    return found ? BP_ANSWER_FOUND : placing->stopped ? BP_ANSWER_NONE : BP_ANSWER_IMPOSSIBLE;
-}
-
-/* Every preference, as it is and then shaken, with every way to pick. */
-static void go_on(bp_searcher *s)
-{
-    s->how++;
-    if (s->how < BP_PICK_COUNT)
-        return;
-    s->how = BP_PICK_FEWEST;
-    s->ranked = false;
-    s->preferred++;
-    if (s->preferred < PREFERENCE_COUNT)
-        return;
-    s->preferred = 0;
-    s->share *= s->round % ROUNDS_OF_A_SHARE == ROUNDS_OF_A_SHARE - 1 ? 2 : 1;
-    s->round++;
-}
-
-bp_status bp_searcher_run(bp_searcher *searcher, bp_work *work, bp_answer *answer)
-{
-    bp_searcher *s = searcher;
-    *answer = BP_ANSWER_NONE;
-    while (*answer == BP_ANSWER_NONE && !bp_work_is_over(work) && s->search.placing.status == BP_OK) {
-        if (!s->ranked) {
-            bp_placing_begin(&s->search.placing, *work); /* some preferences go by the sections' sums */
-            rank_items(s, preferences[s->preferred], s->round == 0 ? 0 : shaken_percent[s->round % 4]);
-            s->ranked = true;
-        }
-        bool whole = s->share <= bp_work_left(work); /* what is cut short is done again */
-        *answer = attempt(s, work);
-        if (*answer == BP_ANSWER_NONE && whole)
-            go_on(s);
-    }
-    return s->search.placing.status;
-}
-
-/* All items in the order of their first sections. Where conflicts were added, that is not the order of their numbers. */
-static bp_status remember_all(bp_searcher *s, const bp_problem *problem)
-{
-    const bp_lists *sections = &problem->sections, *memberships = &problem->memberships;
+    const bp_lists *sections = &s->p->sections, *memberships = &s->p->memberships;
+    size_t items = s->p->count;
+    BP_TRY(bp_new_array(items, sizeof *s->placed, (void **)&s->placed));
+    BP_TRY(bp_new_array(items, sizeof *s->supported, (void **)&s->supported));
+    BP_TRY(bp_new_array(items, sizeof *s->lowest, (void **)&s->lowest));
+    BP_TRY(bp_new_array(sections->count, sizeof *s->floor_of, (void **)&s->floor_of));
+    BP_TRY(bp_new_array(sections->count, sizeof *s->rest, (void **)&s->rest));
+    BP_TRY(bp_new_array(sections->count, sizeof *s->stamp, (void **)&s->stamp));
+    BP_TRY(bp_new_array(items, sizeof *s->raised, (void **)&s->raised));
+    BP_TRY(bp_new_array(items, sizeof *s->before, (void **)&s->before));
+    BP_TRY(bp_new_array(items, sizeof *s->list, (void **)&s->list));
+    BP_TRY(bp_new_array(items, sizeof *s->rank, (void **)&s->rank));
+    BP_TRY(bp_new_array(sections->count, sizeof *s->candidates, (void **)&s->candidates));
+    /* all items in the order of their first sections: where conflicts were added, that is not the order of their numbers */
     for (uint32_t c = 0; c < sections->count; c++) {
         for (uint32_t e = sections->first[c]; e < sections->first[c + 1]; e++) {
             uint32_t item = sections->entries[e];
-            if (memberships->entries[memberships->first[item]] == c && !search_remember(&s->search, item))
-                return s->search.placing.status;
+            if (memberships->entries[memberships->first[item]] == c && !search_remember(s, item))
+                return s->status;
         }
     }
     return BP_OK;
 }
 
-static bp_status search_prepare(bp_searcher *s, const bp_problem *problem)
+/* Attempts from the beginning, each for a share of the work: every preference, as it is and then shaken, with every way to pick. */
+static bp_answer run_attempts(searcher *s, bp_work *work)
 {
-    void *memory;
-    BP_TRY(bp_new_array(problem->count, sizeof *s->list, &memory));
-    s->list = memory;
-    BP_TRY(bp_new_array(problem->count, sizeof *s->search.rank, &memory));
-    s->search.rank = memory;
-    BP_TRY(bp_new_array(problem->sections.count, sizeof *s->search.candidates, &memory));
-    s->search.candidates = memory;
-    return remember_all(s, problem);
+    while (!bp_work_is_over(work) && s->status == BP_OK) {
+        if (!s->ranked) {
+            begin(s, *work); /* some preferences go by the sections' sums */
+            rank_items(s, preferences[s->preferred], s->round == 0 ? 0 : shaken_percent[s->round % 4]);
+            s->ranked = true;
+        }
+        bool whole = s->share <= bp_work_left(work); /* what is cut short is done again */
+        bool found = false;
+        if (begin(s, bp_work_part(work, s->share))) {
+            s->arena_used = s->p->count; /* all items, in order */
+            found = search_parts(s, (bp_part){0, s->p->count});
+        }
+        work->spent = s->work.spent + s->p->count;
+        if (found || !s->stopped)
+            return found ? BP_ANSWER_FOUND : BP_ANSWER_IMPOSSIBLE;
+        if (!whole || ++s->pick < BP_PICK_COUNT)
+            continue;
+        s->pick = BP_PICK_FEWEST;
+        s->ranked = false;
+        if (++s->preferred < PREFERENCE_COUNT)
+            continue;
+        s->preferred = 0;
+        s->share *= s->round % ROUNDS_OF_A_SHARE == ROUNDS_OF_A_SHARE - 1 ? 2 : 1;
+        s->round++;
+    }
+    return BP_ANSWER_NONE;
 }
 
-bp_status bp_searcher_create(const bp_problem *problem, uint64_t capacity, const uint64_t *fixed, uint32_t series,
-                             uint64_t *offsets, bp_searcher **searcher)
+bp_status bp_search(const bp_problem *problem, uint64_t capacity, const uint64_t *fixed, uint32_t series, bp_work *work,
+                    uint64_t *offsets, bp_answer *answer)
 {
-    void *memory;
-    BP_TRY(bp_new_array(1, sizeof **searcher, &memory));
-    bp_searcher *made = memory;
+    searcher s = {.p = problem, .capacity = capacity, .fixed = fixed, .offsets = offsets};
     uint64_t way_down = SHARE_OF_A_CONFLICT * (uint64_t)problem->neighbours.first[problem->count];
-    made->share = way_down > FIRST_SHARE ? way_down : FIRST_SHARE;
-    made->random = UINT64_C(0x9e3779b97f4a7c15) * (2 * (uint64_t)series + 1);
-    made->round = series == 0 ? 0 : 1;
-    bp_status status = bp_placing_init(problem, capacity, fixed, offsets, &made->search.placing);
-    if (status == BP_OK)
-        status = search_prepare(made, problem);
-    if (status != BP_OK)
-        bp_searcher_destroy(&made);
-    *searcher = made;
+    s.share = way_down > FIRST_SHARE ? way_down : FIRST_SHARE;
+    s.random = UINT64_C(0x9e3779b97f4a7c15) * (2 * (uint64_t)series + 1);
+    s.round = series == 0 ? 0 : 1;
+    bp_status status = searcher_init(&s);
+    if (status == BP_OK) {
+        *answer = run_attempts(&s, work);
+        status = s.status;
+    }
+    void *const arrays[] = {s.placed, s.supported, s.lowest, s.floor_of, s.rest,       s.stamp, s.raised,
+                            s.before, s.trail,     s.list,   s.rank,     s.candidates, s.arena};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
     return status;
-}
-
-void bp_searcher_destroy(bp_searcher **searcher)
-{
-    if (*searcher == NULL)
-        return;
-    bp_placing_finish(&(*searcher)->search.placing);
-    free((*searcher)->search.rank);
-    free((*searcher)->search.candidates);
-    free((*searcher)->search.arena);
-    free((*searcher)->list);
-    free(*searcher);
-    *searcher = NULL;
 }

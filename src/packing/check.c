@@ -1,12 +1,11 @@
 /* The independent checker: a sweep over time with the live items in a bit set, ordered by offset. O(n log n) in items and intervals.
  * Shares no arithmetic with the packers, so that a mistake there shows here. */
-#include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/fail.h"
+#include "core/memory.h"
 #include "core/structs.h"
-#include "packing/packing.h"
+#include "packing/problem.h"
 
 /* An item's life begins or ends. Ends come before beginnings at the same time. */
 typedef struct moment {
@@ -26,69 +25,39 @@ static int compare_moments(const void *left, const void *right)
 
 /* ---- live items ------------------------------------------------------------------------------------------------------ */
 
+/* Ranks of live items are a bit set of LEVELS levels, one array, the members first. A bit of a level says that a word of the level below has
+ * bits: neighbours are found in a step for each level. */
 #define LEVELS 6 /* 64^6 members */
-
-/* Ranks of live items. A bit of a level says that a word of the level below has bits: neighbours are found in a step for each level. */
-typedef struct rank_set {
-    uint64_t *level[LEVELS]; /* one array, the members first */
-} rank_set;
-
-static bp_status set_init(rank_set *set, size_t members)
-{
-    size_t begin[LEVELS], total = 0;
-    for (int l = 0; l < LEVELS; l++) {
-        begin[l] = total;
-        members = members / 64 + 1;
-        total += members;
-    }
-    void *memory;
-    BP_TRY(bp_new_array(total, sizeof(uint64_t), &memory));
-    for (int l = 0; l < LEVELS; l++)
-        set->level[l] = (uint64_t *)memory + begin[l];
-    return BP_OK;
-}
-
-static void set_add(rank_set *set, size_t rank)
-{
-    for (int l = 0; l < LEVELS; l++, rank /= 64)
-        set->level[l][rank / 64] |= UINT64_C(1) << rank % 64;
-}
-
-static void set_remove(rank_set *set, size_t rank)
-{
-    for (int l = 0; l < LEVELS; l++, rank /= 64) {
-        set->level[l][rank / 64] &= ~(UINT64_C(1) << rank % 64);
-        if (set->level[l][rank / 64] != 0)
-            return;
-    }
-}
-
-/* The nearest member below `rank` or above it. */
-static bool set_neighbour(const rank_set *set, size_t rank, bool above, size_t *found)
-{
-    for (int l = 0; l < LEVELS; l++, rank /= 64) {
-        const uint64_t lower = (UINT64_C(1) << rank % 64) - 1;
-        uint64_t word = set->level[l][rank / 64] & (above ? ~lower << 1 : lower);
-        if (word == 0)
-            continue;
-        for (*found = rank / 64;; word = set->level[--l][*found]) {
-            *found = *found * 64 + (size_t)(above ? __builtin_ctzll(word) : 63 - __builtin_clzll(word));
-            if (l == 0)
-                return true;
-        }
-    }
-    return false;
-}
 
 typedef struct check {
     const bp_packing *packing;
     const uint64_t *offsets;
-    uint32_t *by_offset; /* items in the order of offsets */
-    uint32_t *ranks;     /* by item: where in by_offset */
-    rank_set live;
-    uint32_t *times_live; /* by item: its intervals may overlap each other */
-    uint32_t low, high;   /* the items at fault */
+    uint32_t *by_offset;     /* items in the order of offsets */
+    uint32_t *ranks;         /* by item: where in by_offset */
+    uint32_t *times_live;    /* by item: its intervals may overlap each other */
+    uint64_t *level[LEVELS]; /* ranks of live items */
+    moment *moments;
+    uint32_t low, high; /* the items at fault */
 } check;
+
+/* The nearest live item below rank `rank` or above it. */
+static bool find_neighbour(const check *c, size_t rank, bool above, uint32_t *item)
+{
+    for (int l = 0; l < LEVELS; l++, rank /= 64) {
+        const uint64_t lower = (UINT64_C(1) << rank % 64) - 1;
+        uint64_t word = c->level[l][rank / 64] & (above ? ~lower << 1 : lower);
+        if (word == 0)
+            continue;
+        for (size_t found = rank / 64;; word = c->level[--l][found]) {
+            found = found * 64 + (size_t)(above ? __builtin_ctzll(word) : 63 - __builtin_clzll(word));
+            if (l == 0) {
+                *item = c->by_offset[found];
+                return true;
+            }
+        }
+    }
+    return false;
+}
 
 static int compare_offsets(const void *left, const void *right, void *offsets)
 {
@@ -97,32 +66,6 @@ static int compare_offsets(const void *left, const void *right, void *offsets)
     if (x != y)
         return x < y ? -1 : 1;
     return (a > b) - (a < b);
-}
-
-static bp_status check_init(check *c)
-{
-    const size_t count = c->packing->count;
-    void *memory;
-    BP_TRY(bp_new_array(count, sizeof *c->by_offset, &memory));
-    c->by_offset = memory;
-    BP_TRY(bp_new_array(count, sizeof *c->ranks, &memory));
-    c->ranks = memory;
-    BP_TRY(bp_new_array(count, sizeof *c->times_live, &memory));
-    c->times_live = memory;
-    for (size_t i = 0; i < count; i++)
-        c->by_offset[i] = (uint32_t)i;
-    qsort_r(c->by_offset, count, sizeof *c->by_offset, compare_offsets, (void *)c->offsets);
-    for (size_t i = 0; i < count; i++)
-        c->ranks[c->by_offset[i]] = (uint32_t)i;
-    return set_init(&c->live, count);
-}
-
-static void check_finish(check *c)
-{
-    free(c->by_offset);
-    free(c->ranks);
-    free(c->times_live);
-    free(c->live.level[0]);
 }
 
 /* ---- the sweep ------------------------------------------------------------------------------------------------------- */
@@ -140,27 +83,29 @@ static bp_status fail_overlap(check *c, uint32_t one, uint32_t other)
 /* Live items share no bytes, so that only the neighbours can reach into the item. */
 static bp_status check_enter(check *c, uint32_t item)
 {
+    uint32_t above, below;
+    size_t rank = c->ranks[item];
     if (c->times_live[item]++ > 0)
         return BP_OK;
-    size_t found;
-    if (set_neighbour(&c->live, c->ranks[item], true, &found)) {
-        const uint32_t above = c->by_offset[found];
-        if (c->offsets[above] - c->offsets[item] < c->packing->sizes[item])
-            return fail_overlap(c, item, above);
-    }
-    if (set_neighbour(&c->live, c->ranks[item], false, &found)) {
-        const uint32_t below = c->by_offset[found];
-        if (c->offsets[item] - c->offsets[below] < c->packing->sizes[below])
-            return fail_overlap(c, item, below);
-    }
-    set_add(&c->live, c->ranks[item]);
+    if (find_neighbour(c, rank, true, &above) && c->offsets[above] - c->offsets[item] < c->packing->sizes[item])
+        return fail_overlap(c, item, above);
+    if (find_neighbour(c, rank, false, &below) && c->offsets[item] - c->offsets[below] < c->packing->sizes[below])
+        return fail_overlap(c, item, below);
+    for (int l = 0; l < LEVELS; l++, rank /= 64)
+        c->level[l][rank / 64] |= UINT64_C(1) << rank % 64;
     return BP_OK;
 }
 
 static void check_leave(check *c, uint32_t item)
 {
-    if (--c->times_live[item] == 0)
-        set_remove(&c->live, c->ranks[item]);
+    size_t rank = c->ranks[item];
+    if (--c->times_live[item] > 0)
+        return;
+    for (int l = 0; l < LEVELS; l++, rank /= 64) {
+        c->level[l][rank / 64] &= ~(UINT64_C(1) << rank % 64);
+        if (c->level[l][rank / 64] != 0)
+            return;
+    }
 }
 
 static bp_status check_end(check *c, uint32_t item, uint64_t bytes)
@@ -173,31 +118,44 @@ static bp_status check_end(check *c, uint32_t item, uint64_t bytes)
                    (unsigned long long)bytes);
 }
 
-static bp_status check_times(check *c, moment *moments, uint64_t bytes)
+static bp_status check_all(check *c, uint64_t bytes)
 {
     const bp_packing *p = c->packing;
-    size_t count = 0;
+    size_t begin[LEVELS], total = 0, count = 0, members = p->count;
+    BP_TRY(bp_new_array(p->count, sizeof *c->by_offset, (void **)&c->by_offset));
+    BP_TRY(bp_new_array(p->count, sizeof *c->ranks, (void **)&c->ranks));
+    BP_TRY(bp_new_array(p->count, sizeof *c->times_live, (void **)&c->times_live));
+    for (size_t i = 0; i < p->count; i++)
+        c->by_offset[i] = (uint32_t)i;
+    qsort_r(c->by_offset, p->count, sizeof *c->by_offset, compare_offsets, (void *)c->offsets);
+    for (size_t i = 0; i < p->count; i++)
+        c->ranks[c->by_offset[i]] = (uint32_t)i;
+    for (int l = 0; l < LEVELS; l++) {
+        begin[l] = total;
+        members = members / 64 + 1;
+        total += members;
+    }
+    BP_TRY(bp_new_array(total, sizeof **c->level, (void **)&c->level[0]));
+    for (int l = 1; l < LEVELS; l++)
+        c->level[l] = c->level[0] + begin[l];
+
+    BP_TRY(bp_new_array(2 * p->life_count, sizeof *c->moments, (void **)&c->moments));
     for (size_t i = 0; i < p->life_count; i++) {
         uint32_t item = p->lives[i].item;
         if (p->sizes[item] == 0)
             continue;
         BP_TRY(check_end(c, item, bytes));
-        moments[count++] = (moment){p->lives[i].begin, item, 1};
-        moments[count++] = (moment){p->lives[i].end, item, 0};
+        c->moments[count++] = (moment){p->lives[i].begin, item, 1};
+        c->moments[count++] = (moment){p->lives[i].end, item, 0};
     }
-    qsort(moments, count, sizeof *moments, compare_moments);
+    qsort(c->moments, count, sizeof *c->moments, compare_moments);
     for (size_t i = 0; i < count; i++) {
-        if (moments[i].begins)
-            BP_TRY(check_enter(c, moments[i].item));
+        if (c->moments[i].begins)
+            BP_TRY(check_enter(c, c->moments[i].item));
         else
-            check_leave(c, moments[i].item);
+            check_leave(c, c->moments[i].item);
     }
-    return BP_OK;
-}
 
-static bp_status check_pairs(check *c, uint64_t bytes)
-{
-    const bp_packing *p = c->packing;
     for (size_t i = 0; i < p->pair_count; i++) {
         uint32_t a = p->pairs[i].item, b = p->pairs[i].other;
         if (p->sizes[a] == 0 || p->sizes[b] == 0)
@@ -214,21 +172,14 @@ static bp_status check_pairs(check *c, uint64_t bytes)
 
 static bp_status check_run(check *c, uint64_t bytes)
 {
-    const bp_packing *packing = c->packing;
-    if (packing == NULL || (c->offsets == NULL && packing->count > 0))
+    if (c->packing == NULL || (c->offsets == NULL && c->packing->count > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_check: needs a packing and offsets");
-    if (packing->count == 0)
-        return BP_OK;
-    void *moments = NULL;
-    bp_status status = check_init(c);
-    if (status == BP_OK)
-        status = bp_new_array(2 * packing->life_count, sizeof(moment), &moments);
-    if (status == BP_OK)
-        status = check_times(c, moments, bytes);
-    if (status == BP_OK)
-        status = check_pairs(c, bytes);
-    check_finish(c);
-    free(moments);
+    bp_status status = c->packing->count > 0 ? check_all(c, bytes) : BP_OK;
+    free(c->by_offset);
+    free(c->ranks);
+    free(c->times_live);
+    free(c->level[0]);
+    free(c->moments);
     return status;
 }
 

@@ -1,22 +1,28 @@
 /* First fit: items one after the other, each as low as it fits. */
-#include "packing/first_fit.h"
-
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
+#include "core/memory.h"
+#include "packing/solve.h"
 
 typedef struct range {
     uint64_t begin, end;
 } range;
 
+typedef struct weighted {
+    uint64_t weight;
+    uint32_t item;
+} weighted;
+
 typedef struct fitting {
     const bp_problem *p;
     bp_work *work;
-    uint32_t *order;
+    weighted *order;   /* items by weight, largest first */
     uint64_t *offsets; /* of the order being tried; NOT_PLACED */
     range *taken;      /* by the item's neighbours, sorted by begin */
-    uint64_t *weights; /* by item: what it is sorted by, largest first */
+    uint64_t *weights; /* by item */
 } fitting;
 
 #define NOT_PLACED UINT64_MAX
@@ -49,20 +55,6 @@ static uint64_t lowest_fit(fitting *f, uint32_t item)
     return at;
 }
 
-static uint64_t place_in_order(fitting *f)
-{
-    for (uint32_t i = 0; i < f->p->count; i++)
-        f->offsets[i] = NOT_PLACED;
-    for (uint32_t i = 0; i < f->p->count; i++)
-        f->offsets[f->order[i]] = lowest_fit(f, f->order[i]);
-    return bp_problem_height(f->p, f->offsets);
-}
-
-typedef struct weighted {
-    uint64_t weight;
-    uint32_t item;
-} weighted;
-
 static int by_weight(const void *left, const void *right)
 {
     const weighted *a = left, *b = right;
@@ -71,87 +63,68 @@ static int by_weight(const void *left, const void *right)
     return (a->item > b->item) - (a->item < b->item);
 }
 
-static void sort_by_weight(fitting *f, weighted *list)
+/* Places the items in the order of their weights. */
+static uint64_t place_by_weight(fitting *f)
 {
+    for (uint32_t i = 0; i < f->p->count; i++) {
+        f->order[i] = (weighted){f->weights[i], i};
+        f->offsets[i] = NOT_PLACED;
+    }
+    qsort(f->order, f->p->count, sizeof *f->order, by_weight);
     for (uint32_t i = 0; i < f->p->count; i++)
-        list[i] = (weighted){f->weights[i], i};
-    qsort(list, f->p->count, sizeof *list, by_weight);
-    for (uint32_t i = 0; i < f->p->count; i++)
-        f->order[i] = list[i].item;
+        f->offsets[f->order[i].item] = lowest_fit(f, f->order[i].item);
+    return bp_problem_height(f->p, f->offsets);
 }
 
 typedef enum start { AS_LIVE, LARGEST, LARGEST_AREA, START_COUNT } start;
 
-static void weigh(fitting *f, start how)
-{
-    for (uint32_t i = 0; i < f->p->count; i++) {
-        uint64_t sections = f->p->memberships.first[i + 1] - f->p->memberships.first[i];
-        uint64_t area;
-        if (__builtin_mul_overflow(f->p->sizes[i], sections, &area))
-            area = UINT64_MAX;
-        f->weights[i] = how == AS_LIVE ? f->p->count - i : how == LARGEST ? f->p->sizes[i] : area;
-    }
-}
-
 #define MOST_ROUNDS 200 /* without an improvement */
 
-/* What ends above, or little below, the best height gets more weight and comes earlier. */
-static void add_weight_on_top(fitting *f, uint64_t best)
+static void try_orders(fitting *f, uint64_t target, uint64_t *offsets, uint64_t *best)
 {
-    uint64_t top = best - best / 16;
-    for (uint32_t i = 0; i < f->p->count; i++) {
-        uint64_t end = f->offsets[i] + f->p->sizes[i];
-        uint64_t more = f->weights[i] / 8 + 1;
-        if (end > top && f->weights[i] < UINT64_MAX - more)
-            f->weights[i] += more;
-    }
-}
-
-static bp_status try_orders(fitting *f, weighted *list, uint64_t target, uint64_t *offsets, uint64_t *best)
-{
-    size_t bytes = f->p->count * sizeof *offsets;
+    uint32_t count = f->p->count;
     *best = UINT64_MAX;
     for (start how = AS_LIVE; how < START_COUNT; how++) {
-        weigh(f, how);
+        for (uint32_t i = 0; i < count; i++) {
+            uint64_t sections = f->p->memberships.first[i + 1] - f->p->memberships.first[i], area;
+            if (!bp_mul_u64(f->p->sizes[i], sections, &area))
+                area = UINT64_MAX;
+            f->weights[i] = how == AS_LIVE ? count - i : how == LARGEST ? f->p->sizes[i] : area;
+        }
         for (uint32_t round = 0; round < MOST_ROUNDS; round++) {
             if (*best != UINT64_MAX && (*best <= target || bp_work_is_over(f->work)))
-                return BP_OK;
-            sort_by_weight(f, list);
-            uint64_t height = place_in_order(f);
+                return;
+            uint64_t height = place_by_weight(f);
             if (height < *best) {
                 *best = height;
-                memcpy(offsets, f->offsets, bytes);
+                memcpy(offsets, f->offsets, count * sizeof *offsets);
                 round = 0;
             }
-            add_weight_on_top(f, *best);
+            /* what ends above, or little below, the best height gets more weight and comes earlier */
+            for (uint32_t i = 0; i < count; i++) {
+                uint64_t end = f->offsets[i] + f->p->sizes[i], more = f->weights[i] / 8 + 1;
+                if (end > *best - *best / 16 && f->weights[i] < UINT64_MAX - more)
+                    f->weights[i] += more;
+            }
         }
     }
-    return BP_OK;
 }
 
 bp_status bp_first_fit(const bp_problem *problem, uint64_t target, bp_work *work, uint64_t *offsets, uint64_t *height)
 {
     fitting f = {.p = problem, .work = work};
-    void *order = NULL, *placed = NULL, *taken = NULL, *weights = NULL, *list = NULL;
-    bp_status status = bp_new_array(problem->count, sizeof *f.order, &order);
+    bp_status status = bp_new_array(problem->count, sizeof *f.order, (void **)&f.order);
     if (status == BP_OK)
-        status = bp_new_array(problem->count, sizeof *f.offsets, &placed);
+        status = bp_new_array(problem->count, sizeof *f.offsets, (void **)&f.offsets);
     if (status == BP_OK)
-        status = bp_new_array(problem->count, sizeof *f.taken, &taken);
+        status = bp_new_array(problem->count, sizeof *f.taken, (void **)&f.taken);
     if (status == BP_OK)
-        status = bp_new_array(problem->count, sizeof *f.weights, &weights);
+        status = bp_new_array(problem->count, sizeof *f.weights, (void **)&f.weights);
     if (status == BP_OK)
-        status = bp_new_array(problem->count, sizeof(weighted), &list);
-    f.order = order;
-    f.offsets = placed;
-    f.taken = taken;
-    f.weights = weights;
-    if (status == BP_OK)
-        status = try_orders(&f, list, target, offsets, height);
-    free(order);
-    free(placed);
-    free(taken);
-    free(weights);
-    free(list);
+        try_orders(&f, target, offsets, height);
+    free(f.order);
+    free(f.offsets);
+    free(f.taken);
+    free(f.weights);
     return status;
 }

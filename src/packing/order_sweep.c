@@ -1,31 +1,29 @@
 /* The order sweep: exact for narrow conflict graphs, however long. Items come in one after the other. What matters of those that came before is
  * only how the items that still wait for neighbours (the frontier) lie to each other, to the floor and to the ceiling. */
-#include "packing/order_sweep.h"
-
-#include <bucketpool/status.h>
-
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/fail.h"
 #include "core/memory.h"
-#include "packing/problem.h"
+#include "packing/solve.h"
 
 /* How a state came about: the state of the step before, and which of its items the new one was put above, as bits. */
 typedef struct bp_origin {
     uint32_t parent, below;
 } bp_origin;
 
-/* A state of w items is a matrix with w + 1 rows and columns: [0][1 + i] is how far item i begins above the floor at least,
- * [1 + i][0] how far its beginning is below the ceiling at least, [1 + i][1 + j] how far item j begins above item i; 0 where nothing
+typedef struct bp_state {
+    bp_origin origin;
+    uint32_t next_of_hash;
+    uint64_t rank; /* smaller is better: which states are kept when there are too many */
+} bp_state;
+
+/* The states after a step. The matrix of a state of w items has w + 1 rows and columns: [0][1 + i] is how far item i begins above the floor at
+ * least, [1 + i][0] how far its beginning is below the ceiling at least, [1 + i][1 + j] how far item j begins above item i; 0 where nothing
  * is said. */
 typedef struct bp_layer {
     uint64_t *cells; /* the matrices, one after the other */
-    bp_origin *origins;
-    uint64_t *ranks; /* smaller is better: which states are kept when there are too many */
-    uint32_t *next_of_hash;
+    bp_state *states;
     size_t count;
     uint32_t side; /* rows of a matrix */
     size_t cell_capacity, state_capacity;
@@ -45,16 +43,6 @@ static void layer_clear(bp_layer *layer, uint32_t side)
     layer->count = 0;
     if (layer->table_size > 0)
         memset(layer->table, 0xff, layer->table_size * sizeof *layer->table);
-}
-
-static void layer_finish(bp_layer *layer)
-{
-    free(layer->cells);
-    free(layer->origins);
-    free(layer->ranks);
-    free(layer->next_of_hash);
-    free(layer->table);
-    *layer = (bp_layer){0};
 }
 
 static size_t matrix_cells(const bp_layer *layer)
@@ -84,59 +72,27 @@ static uint64_t hash_order(const uint64_t *matrix, uint32_t side)
 static void link_state(bp_layer *layer, uint32_t state)
 {
     size_t at = hash_order(matrix_of(layer, state), layer->side) & (layer->table_size - 1);
-    layer->next_of_hash[state] = layer->table[at];
+    layer->states[state].next_of_hash = layer->table[at];
     layer->table[at] = state;
-}
-
-static bp_status layer_enlarge_table(bp_layer *layer)
-{
-    size_t size = layer->table_size == 0 ? 64 : 4 * layer->table_size;
-    void *memory;
-    BP_TRY(bp_new_array(size, sizeof *layer->table, &memory));
-    free(layer->table);
-    layer->table = memory;
-    layer->table_size = size;
-    memset(layer->table, 0xff, size * sizeof *layer->table);
-    for (uint32_t i = 0; i < layer->count; i++)
-        link_state(layer, i);
-    return BP_OK;
-}
-
-static bp_status enlarge_states(bp_layer *layer)
-{
-    size_t capacity = 2 * layer->state_capacity + 16;
-    void *memory = realloc(layer->origins, capacity * sizeof *layer->origins);
-    if (memory == NULL)
-        return bp_fail_memory(capacity * sizeof *layer->origins);
-    layer->origins = memory;
-    memory = realloc(layer->ranks, capacity * sizeof *layer->ranks);
-    if (memory == NULL)
-        return bp_fail_memory(capacity * sizeof *layer->ranks);
-    layer->ranks = memory;
-    memory = realloc(layer->next_of_hash, capacity * sizeof *layer->next_of_hash);
-    if (memory == NULL)
-        return bp_fail_memory(capacity * sizeof *layer->next_of_hash);
-    layer->next_of_hash = memory;
-    layer->state_capacity = capacity;
-    return BP_OK;
 }
 
 /* Room for the matrix of one more state, which layer_add then adds or forgets. */
 static bp_status layer_room(bp_layer *layer, uint64_t **matrix)
 {
-    if (layer->count == layer->state_capacity)
-        BP_TRY(enlarge_states(layer));
-    size_t needed = matrix_cells(layer) * (layer->count + 1);
-    if (needed > layer->cell_capacity) {
-        size_t capacity = 2 * needed;
-        void *memory = realloc(layer->cells, capacity * sizeof *layer->cells);
-        if (memory == NULL)
-            return bp_fail_memory(capacity * sizeof *layer->cells);
-        layer->cells = memory;
-        layer->cell_capacity = capacity;
+    size_t last_cell = matrix_cells(layer) * (layer->count + 1) - 1;
+    BP_TRY(bp_grow_array((void **)&layer->states, &layer->state_capacity, layer->count, sizeof *layer->states));
+    BP_TRY(bp_grow_array((void **)&layer->cells, &layer->cell_capacity, last_cell, sizeof *layer->cells));
+    if (2 * (layer->count + 1) > layer->table_size) {
+        size_t size = layer->table_size == 0 ? 64 : 4 * layer->table_size;
+        uint32_t *table;
+        BP_TRY(bp_new_array(size, sizeof *table, (void **)&table));
+        free(layer->table);
+        layer->table = table;
+        layer->table_size = size;
+        memset(table, 0xff, size * sizeof *table);
+        for (uint32_t i = 0; i < layer->count; i++)
+            link_state(layer, i);
     }
-    if (2 * (layer->count + 1) > layer->table_size)
-        BP_TRY(layer_enlarge_table(layer));
     *matrix = matrix_of(layer, layer->count);
     return BP_OK;
 }
@@ -152,30 +108,30 @@ static bool is_nowhere_tighter(const uint64_t *a, const uint64_t *b, size_t cell
 }
 
 /* Adds the state in the room, unless another of the same order is nowhere tighter. It replaces one that is nowhere looser. */
-static bp_status layer_add(bp_layer *layer, uint64_t rank, bp_origin origin, bp_work *work)
+static void layer_add(bp_layer *layer, uint64_t rank, bp_origin origin, bp_work *work)
 {
     size_t cells = matrix_cells(layer);
     uint64_t *mine = matrix_of(layer, layer->count);
     size_t at = hash_order(mine, layer->side) & (layer->table_size - 1);
     uint32_t compared = 0;
     work->spent += cells;
-    for (uint32_t i = layer->table[at]; i != NONE && compared < MOST_COMPARED; i = layer->next_of_hash[i], compared++) {
+    for (uint32_t i = layer->table[at]; i != NONE && compared < MOST_COMPARED;
+         i = layer->states[i].next_of_hash, compared++) {
         uint64_t *other = matrix_of(layer, i);
         work->spent += cells / 4 + 1;
         if (is_nowhere_tighter(other, mine, cells))
-            return BP_OK;
+            return;
         if (is_nowhere_tighter(mine, other, cells)) {
-            memcpy(other, mine,
-                   cells * sizeof *mine); /* of the same hash, if not the same order: it may be found less often */
-            layer->origins[i] = origin;
-            layer->ranks[i] = rank;
-            return BP_OK;
+            /* of the same hash, if not the same order: it may be found less often */
+            memcpy(other, mine, cells * sizeof *mine);
+            layer->states[i].origin = origin;
+            layer->states[i].rank = rank;
+            return;
         }
     }
-    layer->origins[layer->count] = origin;
-    layer->ranks[layer->count] = rank;
+    layer->states[layer->count].origin = origin;
+    layer->states[layer->count].rank = rank;
     link_state(layer, (uint32_t)layer->count++);
-    return BP_OK;
 }
 
 typedef struct ranked {
@@ -202,17 +158,15 @@ static bp_status layer_truncate(bp_layer *layer, size_t most)
 {
     if (layer->count <= most)
         return BP_OK;
-    void *memory;
-    BP_TRY(bp_new_array(layer->count, sizeof(ranked), &memory));
-    ranked *list = memory;
+    ranked *list;
+    BP_TRY(bp_new_array(layer->count, sizeof(ranked), (void **)&list));
     for (uint32_t i = 0; i < layer->count; i++)
-        list[i] = (ranked){layer->ranks[i], i};
+        list[i] = (ranked){layer->states[i].rank, i};
     qsort(list, layer->count, sizeof *list, by_rank);
     qsort(list, most, sizeof *list, by_state); /* so that they can be moved down one by one */
     for (uint32_t i = 0; i < most; i++) {
         memmove(matrix_of(layer, i), matrix_of(layer, list[i].state), matrix_cells(layer) * sizeof *layer->cells);
-        layer->origins[i] = layer->origins[list[i].state];
-        layer->ranks[i] = layer->ranks[list[i].state];
+        layer->states[i] = layer->states[list[i].state];
     }
     layer->count = most;
     memset(layer->table, 0xff, layer->table_size * sizeof *layer->table);
@@ -226,14 +180,13 @@ static bp_status layer_truncate(bp_layer *layer, size_t most)
 
 /* Items come in one after the other. What matters of those that came before is only how the items that still wait for neighbours
  * (the frontier) must lie to each other, to the floor and to the ceiling: a state is a matrix of the least distances that are
- * enforced (layer.h). An item that comes in is put below or above each of its neighbours in the frontier, in every way that is
+ * enforced. An item that comes in is put below or above each of its neighbours in the frontier, in every way that is
  * possible; states that are nowhere looser than another one are dropped. Unless there are more states than may be kept, a sweep
  * that ends without any has proven that there is no placement, and the least height that it met says how little is impossible.
  *
  * This decides orders, not offsets, so sizes may be anything: a placement is a way to orient the conflicts without a cycle, and its
  * height the longest path. With prefetch d deep, the frontier is what d units hold, however many units there are. */
 
-#define NONE UINT32_MAX
 #define CROWD 4 /* times as many states as may be kept are collected before the best are kept */
 
 typedef struct step {
@@ -255,18 +208,6 @@ typedef struct sweep {
     bool truncated, oriented;
 } sweep;
 
-/* ---- steps ---------------------------------------------------------------------------------------------------------- */
-
-static uint32_t find_twin(const bp_problem *p, const step *s)
-{
-    for (uint32_t i = s->width; i-- > 0;) {
-        uint32_t other = s->frontier[i];
-        if (p->sizes[other] == p->sizes[s->item] && bp_lists_equal(&p->memberships, other, s->item))
-            return other;
-    }
-    return NONE;
-}
-
 static void prepare_steps(sweep *s)
 {
     uint32_t frontier[BP_SWEEP_WIDTH + 1], width = 0;
@@ -275,7 +216,12 @@ static void prepare_steps(sweep *s)
         now->item = s->order->items[at];
         now->width = width;
         memcpy(now->frontier, frontier, width * sizeof *frontier);
-        now->twin = find_twin(s->p, now);
+        now->twin = NONE;
+        for (uint32_t i = width; i-- > 0 && now->twin == NONE;) {
+            uint32_t other = frontier[i];
+            if (s->p->sizes[other] == s->p->sizes[now->item] && bp_lists_equal(&s->p->memberships, other, now->item))
+                now->twin = other;
+        }
         s->oriented = s->oriented || now->twin != NONE;
         uint32_t kept = 0;
         frontier[width] = now->item;
@@ -374,22 +320,11 @@ static bp_status sweep_enter(sweep *s, entrance *e, uint32_t below)
     }
     for (uint32_t i = 1; i < side; i++)
         rank += made[i] + made[i * side];
-    BP_TRY(layer_add(&s->next, rank, (bp_origin){e->state, below}, s->work));
+    layer_add(&s->next, rank, (bp_origin){e->state, below}, s->work);
     if (s->next.count < CROWD * s->most_states)
         return BP_OK;
     s->truncated = true;
     return layer_truncate(&s->next, s->most_states);
-}
-
-/* Whether a neighbour among the first `decided` that was put above must itself lie below row `a`. */
-static bool must_be_above(const entrance *e, uint32_t decided, uint32_t below, uint32_t a)
-{
-    for (uint32_t k = 0; k < decided; k++) {
-        uint32_t b = e->neighbours[k];
-        if (!(below >> (b - 1) & 1) && e->before[b * e->side + a] != 0)
-            return true;
-    }
-    return false;
 }
 
 /* Every way to put the new item below or above its neighbours; those from `decided` on are open. */
@@ -398,7 +333,12 @@ static bp_status enter_everywhere(sweep *s, entrance *e, uint32_t decided, uint3
     if (decided == e->neighbour_count)
         return sweep_enter(s, e, below);
     uint32_t a = e->neighbours[decided], bit = UINT32_C(1) << (a - 1);
-    if (!must_be_above(e, decided, below, a))
+    bool must_be_above = false; /* as one that was put above must itself lie below row `a` */
+    for (uint32_t k = 0; k < decided && !must_be_above; k++) {
+        uint32_t b = e->neighbours[k];
+        must_be_above = !(below >> (b - 1) & 1) && e->before[b * e->side + a] != 0;
+    }
+    if (!must_be_above)
         BP_TRY(enter_everywhere(s, e, decided + 1, below | bit));
     if (!(e->forced_below & bit))
         BP_TRY(enter_everywhere(s, e, decided + 1, below));
@@ -418,17 +358,6 @@ static void collect_neighbours(const sweep *s, const step *now, entrance *e)
             first++;
         if (first < end)
             e->neighbours[e->neighbour_count++] = row;
-    }
-}
-
-/* By how far they lie above the floor in this state: what must lie above another comes after it. */
-static void sort_neighbours(entrance *e)
-{
-    for (uint32_t k = 1; k < e->neighbour_count; k++) {
-        uint32_t row = e->neighbours[k], at = k;
-        for (; at > 0 && e->before[e->neighbours[at - 1]] > e->before[row]; at--)
-            e->neighbours[at] = e->neighbours[at - 1];
-        e->neighbours[at] = row;
     }
 }
 
@@ -456,31 +385,23 @@ static bp_status take_step(sweep *s, uint32_t at)
     for (uint32_t i = 0; i < s->now.count && !bp_work_is_over(s->work); i++) {
         e.before = s->now.cells + (size_t)e.side * e.side * i;
         e.state = i;
-        sort_neighbours(&e);
+        /* by how far they lie above the floor in this state: what must lie above another comes after it */
+        for (uint32_t k = 1; k < e.neighbour_count; k++) {
+            uint32_t row = e.neighbours[k], place = k;
+            for (; place > 0 && e.before[e.neighbours[place - 1]] > e.before[row]; place--)
+                e.neighbours[place] = e.neighbours[place - 1];
+            e.neighbours[place] = row;
+        }
         BP_TRY(enter_everywhere(s, &e, 0, 0));
     }
     s->truncated = s->truncated || s->next.count > s->most_states;
     BP_TRY(layer_truncate(&s->next, s->most_states));
-    void *memory;
-    BP_TRY(bp_new_array(s->next.count, sizeof *now->origins, &memory));
-    now->origins = memory;
-    if (s->next.count > 0)
-        memcpy(now->origins, s->next.origins, s->next.count * sizeof *now->origins);
+    BP_TRY(bp_new_array(s->next.count, sizeof *now->origins, (void **)&now->origins));
+    for (size_t i = 0; i < s->next.count; i++)
+        now->origins[i] = s->next.states[i].origin;
     bp_layer before = s->now;
     s->now = s->next;
     s->next = before;
-    return BP_OK;
-}
-
-static bp_status sweep_items(sweep *s)
-{
-    uint64_t *first;
-    layer_clear(&s->now, 1);
-    BP_TRY(layer_room(&s->now, &first));
-    *first = 0;
-    BP_TRY(layer_add(&s->now, 0, (bp_origin){0, 0}, s->work));
-    for (uint32_t at = 0; at < s->p->count && s->now.count > 0 && !bp_work_is_over(s->work); at++)
-        BP_TRY(take_step(s, at));
     return BP_OK;
 }
 
@@ -557,18 +478,14 @@ static void stack_up(const bp_problem *p, orientation *o, uint64_t *offsets)
 static bp_status sweep_lay_out(const sweep *s, uint64_t *offsets)
 {
     orientation o = {0};
-    void *memory = NULL;
-    bp_status status = bp_new_array(3 * (size_t)s->p->count + 1, sizeof(uint32_t), &memory);
-    if (status == BP_OK) {
-        o.waits_for = memory;
-        o.ready = o.waits_for + s->p->count;
-        o.first = o.ready + s->p->count;
-        status = orient(s, &o);
-    }
+    BP_TRY(bp_new_array(3 * (size_t)s->p->count + 1, sizeof *o.waits_for, (void **)&o.waits_for));
+    o.ready = o.waits_for + s->p->count;
+    o.first = o.ready + s->p->count;
+    bp_status status = orient(s, &o);
     if (status == BP_OK)
         stack_up(s->p, &o, offsets);
     free(o.arcs);
-    free(memory);
+    free(o.waits_for);
     return status;
 }
 
@@ -584,11 +501,17 @@ bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t ca
                .least_rejected = UINT64_MAX,
                .most_states = most_states,
                .work = work};
-    void *memory;
-    BP_TRY(bp_new_array(problem->count, sizeof *s.steps, &memory));
-    s.steps = memory;
+    BP_TRY(bp_new_array(problem->count, sizeof *s.steps, (void **)&s.steps));
     prepare_steps(&s);
-    bp_status status = sweep_items(&s);
+    uint64_t *first;
+    layer_clear(&s.now, 1);
+    bp_status status = layer_room(&s.now, &first);
+    if (status == BP_OK) {
+        *first = 0;
+        layer_add(&s.now, 0, (bp_origin){0, 0}, work);
+    }
+    for (uint32_t at = 0; status == BP_OK && at < problem->count && s.now.count > 0 && !bp_work_is_over(work); at++)
+        status = take_step(&s, at);
     if (status == BP_OK && !bp_work_is_over(work)) {
         result->found = s.now.count > 0;
         result->impossible = !result->found && !s.truncated;
@@ -599,7 +522,11 @@ bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t ca
     for (uint32_t at = 0; at < problem->count; at++)
         free(s.steps[at].origins);
     free(s.steps);
-    layer_finish(&s.now);
-    layer_finish(&s.next);
+    for (int i = 0; i < 2; i++) {
+        const bp_layer *layer = i == 0 ? &s.now : &s.next;
+        free(layer->cells);
+        free(layer->states);
+        free(layer->table);
+    }
     return status;
 }

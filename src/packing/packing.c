@@ -1,9 +1,8 @@
 /* The calls of pack.h: an instance is built, split into parts that do not touch, and each part is solved; the highest decides. */
-#include "packing/packing.h"
-
 #include <stdlib.h>
 
 #include "core/fail.h"
+#include "core/memory.h"
 #include "core/structs.h"
 #include "packing/solve.h"
 
@@ -13,9 +12,7 @@ bp_status bp_packing_create(bp_packing **packing)
 {
     if (packing == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_create: no place for the packing");
-    void *memory;
-    BP_TRY(bp_new_array(1, sizeof **packing, &memory));
-    *packing = memory;
+    BP_TRY(bp_new_array(1, sizeof **packing, (void **)packing));
     return BP_OK;
 }
 
@@ -80,8 +77,6 @@ const bp_packing_info *bp_packing_get_info(const bp_packing *packing)
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
-/* bp_pack: an instance is split into parts that do not touch, and each is solved; the highest decides. */
-
 #define DEFAULT_WORK (UINT64_C(1) << 30) /* a second or three */
 
 static const bp_pack_config pack_config_defaults = {.size = sizeof pack_config_defaults};
@@ -117,64 +112,18 @@ typedef struct packer {
     uint64_t *offsets; /* by item of the packing: the answer */
     bp_problem whole, *parts;
     uint32_t part_count;
-    uint32_t *order; /* parts, the highest bound first */
     bp_work work;
     uint64_t height, proven; /* of the parts so far */
     const char *method;
 } packer;
 
-static bp_status pack_check_config(const packer *p)
-{
-    if (p->config->capacity != 0) {
-        for (uint32_t i = 0; i < p->whole.count; i++) {
-            if (p->whole.sizes[i] > p->config->capacity)
-                return bp_fail(BP_ERR_INVALID_ARGUMENT, "the capacity is %llu, and item %u alone takes %llu",
-                               (unsigned long long)p->config->capacity, p->whole.origin[i],
-                               (unsigned long long)p->whole.sizes[i]);
-        }
-    }
-    if (p->config->known == NULL)
-        return BP_OK;
-    bp_status status = bp_packing_check(p->packing, p->config->known, UINT64_MAX);
-    return status == BP_ERR_MISMATCH
-               ? bp_fail(BP_ERR_INVALID_ARGUMENT, "the known placement is none: %s", bp_error_detail())
-               : status;
-}
-
-typedef struct ranked_part {
-    uint64_t bound;
-    uint32_t part;
-} ranked_part;
-
+/* The highest bound first; of equal ones the part with the earliest item. */
 static int by_bound(const void *left, const void *right)
 {
-    const ranked_part *a = left, *b = right;
+    const bp_problem *a = left, *b = right;
     if (a->bound != b->bound)
         return a->bound > b->bound ? -1 : 1;
-    return (a->part > b->part) - (a->part < b->part);
-}
-
-static bp_status order_parts(packer *p)
-{
-    void *memory, *ranked;
-    BP_TRY(bp_new_array(p->part_count, sizeof *p->order, &memory));
-    p->order = memory;
-    BP_TRY(bp_new_array(p->part_count, sizeof(ranked_part), &ranked));
-    ranked_part *list = ranked;
-    for (uint32_t i = 0; i < p->part_count; i++)
-        list[i] = (ranked_part){p->parts[i].bound, i};
-    if (p->part_count > 0)
-        qsort(list, p->part_count, sizeof *list, by_bound);
-    for (uint32_t i = 0; i < p->part_count; i++)
-        p->order[i] = list[i].part;
-    free(list);
-    return BP_OK;
-}
-
-/* Item of the packing. */
-static uint32_t origin_of(const packer *p, const bp_problem *part, uint32_t item)
-{
-    return p->whole.origin[part->origin[item]];
+    return (a->origin[0] > b->origin[0]) - (a->origin[0] < b->origin[0]);
 }
 
 /* A part need not be lower than those before it, nor than what was asked for. */
@@ -182,71 +131,54 @@ static bp_status solve_part(packer *p, const bp_problem *part)
 {
     uint64_t capacity = p->config->capacity;
     uint64_t target = capacity > p->height ? capacity : p->height, ceiling = capacity != 0 ? capacity : UINT64_MAX;
-    void *memory;
-    BP_TRY(bp_new_array(part->count, sizeof(uint64_t), &memory));
-    bp_solution solution = {.offsets = memory, .height = UINT64_MAX, .method = "none"};
+    bp_solution solution = {.height = UINT64_MAX, .method = "none"};
+    BP_TRY(bp_new_array(part->count, sizeof *solution.offsets, (void **)&solution.offsets));
     if (p->config->known != NULL) {
         for (uint32_t i = 0; i < part->count; i++)
-            solution.offsets[i] = p->config->known[origin_of(p, part, i)];
+            solution.offsets[i] = p->config->known[p->whole.origin[part->origin[i]]];
         solution.height = bp_problem_height(part, solution.offsets);
         solution.placed = true;
         solution.method = "known";
     }
     bp_status status = bp_solve(part, target, ceiling, &p->work, &solution);
-    for (uint32_t i = 0; status == BP_OK && i < part->count; i++)
-        p->offsets[origin_of(p, part, i)] = solution.offsets[i];
-    if (status == BP_OK && (p->method == NULL || solution.height > p->height))
-        p->method = solution.method;
     if (status == BP_OK) {
+        for (uint32_t i = 0; i < part->count; i++)
+            p->offsets[p->whole.origin[part->origin[i]]] = solution.offsets[i];
+        if (p->method == NULL || solution.height > p->height)
+            p->method = solution.method;
         p->height = solution.height > p->height ? solution.height : p->height;
         p->proven = solution.proven > p->proven ? solution.proven : p->proven;
     }
-    free(memory);
+    free(solution.offsets);
     return status;
 }
 
-static bp_status solve_parts(packer *p)
-{
-    void *memory;
-    BP_TRY(bp_new_array(p->packing->count, sizeof *p->offsets, &memory));
-    p->offsets = memory;
-    BP_TRY(bp_problem_split(&p->whole, &p->parts, &p->part_count));
-    BP_TRY(order_parts(p));
-    for (uint32_t i = 0; i < p->part_count; i++)
-        BP_TRY(solve_part(p, &p->parts[p->order[i]]));
-    return BP_OK;
-}
-
-static void pack_finish(packer *p)
-{
-    for (uint32_t i = 0; i < p->part_count; i++)
-        bp_problem_finish(&p->parts[i]);
-    free(p->parts);
-    free(p->order);
-    free(p->offsets);
-    bp_problem_finish(&p->whole);
-}
-
-static bp_pack_result result_of(const packer *p)
+static bp_status pack(packer *p)
 {
     uint64_t capacity = p->config->capacity;
-    bool fits = capacity == 0 || p->height <= capacity;
-    return (bp_pack_result){.size = sizeof(bp_pack_result),
-                            .outcome = fits                   ? BP_PACK_PLACED
-                                       : p->proven > capacity ? BP_PACK_INFEASIBLE
-                                                              : BP_PACK_NOT_FOUND,
-                            .optimal = p->height == p->proven,
-                            .bytes = p->height,
-                            .bound = p->whole.bound,
-                            .proven = p->proven,
-                            .work = p->work.spent,
-                            .method = p->method != NULL ? p->method : "nothing to place"};
+    for (uint32_t i = 0; capacity != 0 && i < p->whole.count; i++) {
+        if (p->whole.sizes[i] > capacity)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "the capacity is %llu, and item %u alone takes %llu",
+                           (unsigned long long)capacity, p->whole.origin[i], (unsigned long long)p->whole.sizes[i]);
+    }
+    if (p->config->known != NULL) {
+        bp_status status = bp_packing_check(p->packing, p->config->known, UINT64_MAX);
+        if (status == BP_ERR_MISMATCH)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "the known placement is none: %s", bp_error_detail());
+        BP_TRY(status);
+    }
+    BP_TRY(bp_new_array(p->packing->count, sizeof *p->offsets, (void **)&p->offsets));
+    BP_TRY(bp_problem_split(&p->whole, &p->parts, &p->part_count));
+    if (p->part_count > 0)
+        qsort(p->parts, p->part_count, sizeof *p->parts, by_bound);
+    for (uint32_t i = 0; i < p->part_count; i++)
+        BP_TRY(solve_part(p, &p->parts[i]));
+    return BP_OK;
 }
 
 bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint64_t *offsets, bp_pack_result *result)
 {
     bp_pack_config own = pack_config_defaults;
-    bp_pack_result made = {.size = sizeof made};
     if (packing == NULL || (offsets == NULL && packing->count > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pack: needs a packing and room for offsets");
     BP_TRY(bp_struct_read("bp_pack", config, false, &own, sizeof own));
@@ -254,15 +186,26 @@ bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint6
     packer p = {.packing = packing, .config = &own};
     p.work.limit = own.work != 0 ? own.work : DEFAULT_WORK;
     BP_TRY(bp_problem_init(packing, &p.whole));
-    bp_status status = pack_check_config(&p);
-    if (status == BP_OK)
-        status = solve_parts(&p);
+    bp_status status = pack(&p);
     if (status == BP_OK) {
-        made = result_of(&p);
-        for (size_t i = 0; made.outcome == BP_PACK_PLACED && i < packing->count; i++)
+        bool fits = own.capacity == 0 || p.height <= own.capacity;
+        bp_pack_outcome failure = p.proven > own.capacity ? BP_PACK_INFEASIBLE : BP_PACK_NOT_FOUND;
+        bp_pack_result made = {.size = sizeof made,
+                               .outcome = fits ? BP_PACK_PLACED : failure,
+                               .optimal = p.height == p.proven,
+                               .bytes = p.height,
+                               .bound = p.whole.bound,
+                               .proven = p.proven,
+                               .work = p.work.spent,
+                               .method = p.method != NULL ? p.method : "nothing to place"};
+        for (size_t i = 0; fits && i < packing->count; i++)
             offsets[i] = p.offsets[i];
         status = bp_struct_write("bp_pack", &made, sizeof made, result);
     }
-    pack_finish(&p);
+    for (uint32_t i = 0; i < p.part_count; i++)
+        bp_problem_finish(&p.parts[i]);
+    free(p.parts);
+    free(p.offsets);
+    bp_problem_finish(&p.whole);
     return status;
 }

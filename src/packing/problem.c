@@ -1,4 +1,4 @@
-/* A packing instance as the solvers see it. */
+/* Problems of packing: lists, the conflict graph that sections make, problems made from others, orders of items. */
 #include "packing/problem.h"
 
 #include <stdlib.h>
@@ -6,7 +6,6 @@
 
 #include "core/fail.h"
 #include "core/memory.h"
-#include "packing/sections.h"
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
@@ -22,17 +21,14 @@ void bp_lists_finish(bp_lists *lists)
 
 bp_status bp_lists_invert(const bp_lists *lists, uint32_t entry_limit, bp_lists *inverse)
 {
-    void *memory;
     bp_lists made = {.count = entry_limit};
-    BP_TRY(bp_new_array((size_t)entry_limit + 2, sizeof *made.first, &memory));
-    made.first = memory;
     uint32_t total = lists->first[lists->count];
-    bp_status status = bp_new_array(total, sizeof *made.entries, &memory);
+    BP_TRY(bp_new_array((size_t)entry_limit + 2, sizeof *made.first, (void **)&made.first));
+    bp_status status = bp_new_array(total, sizeof *made.entries, (void **)&made.entries);
     if (status != BP_OK) {
         free(made.first);
         return status;
     }
-    made.entries = memory;
     for (uint32_t i = 0; i < total; i++)
         made.first[lists->entries[i] + 2]++;
     for (uint32_t i = 2; i < entry_limit + 2; i++)
@@ -104,16 +100,83 @@ bp_status bp_list_writer_take(bp_list_writer *w, bp_lists *lists)
     return BP_OK;
 }
 
-void bp_list_writer_finish(bp_list_writer *w)
+/* ---- neighbours ------------------------------------------------------------------------------------------------------- */
+
+/* An item's neighbours, looked for entry by entry. seen_by[other]: the latest item, from 1, whose list has it. */
+static bp_status list_neighbours(const bp_lists *sections, const bp_lists *memberships, uint32_t item,
+                                 uint32_t *seen_by, bp_list_writer *w)
 {
-    bp_lists_finish(&w->lists);
-    *w = (bp_list_writer){0};
+    uint32_t first = (uint32_t)w->entry_count;
+    seen_by[item] = item + 1;
+    for (uint32_t m = memberships->first[item]; m < memberships->first[item + 1]; m++) {
+        uint32_t s = memberships->entries[m];
+        for (uint32_t e = sections->first[s]; e < sections->first[s + 1]; e++) {
+            uint32_t other = sections->entries[e];
+            if (seen_by[other] == item + 1)
+                continue;
+            seen_by[other] = item + 1;
+            BP_TRY(bp_list_add(w, other));
+        }
+    }
+    if (w->entry_count > first)
+        qsort(w->lists.entries + first, w->entry_count - first, sizeof *w->lists.entries, bp_compare_numbers);
+    return BP_OK;
+}
+
+/* An item's neighbours, a word of items at a time. maps: a row of `words` for each section, and one to write into. */
+static bp_status join_neighbours(const bp_lists *memberships, uint32_t item, uint64_t *maps, size_t words,
+                                 uint64_t *joined, bp_list_writer *w)
+{
+    memset(joined, 0, words * sizeof *joined);
+    for (uint32_t m = memberships->first[item]; m < memberships->first[item + 1]; m++) {
+        const uint64_t *map = maps + words * memberships->entries[m];
+        for (size_t i = 0; i < words; i++)
+            joined[i] |= map[i];
+    }
+    joined[item / 64] &= ~(UINT64_C(1) << item % 64);
+    for (size_t i = 0; i < words; i++) {
+        for (uint64_t left = joined[i]; left != 0; left &= left - 1)
+            BP_TRY(bp_list_add(w, (uint32_t)(64 * i) + (uint32_t)__builtin_ctzll(left)));
+    }
+    return BP_OK;
+}
+
+#define MOST_MAP_WORDS (UINT32_C(1) << 22) /* 32 MiB */
+
+bp_status bp_find_neighbours(const bp_lists *sections, const bp_lists *memberships, uint32_t count,
+                             bp_lists *neighbours)
+{
+    size_t words = count / 64 + 1, rows = sections->count + (size_t)1;
+    bool maps_fit = rows <= MOST_MAP_WORDS / words;
+    bp_list_writer w = {0};
+    void *memory;
+    BP_TRY(bp_new_array(maps_fit ? rows * words : count, maps_fit ? sizeof(uint64_t) : sizeof(uint32_t), &memory));
+    uint64_t *maps = memory;
+    for (uint32_t s = 0; maps_fit && s < sections->count; s++) {
+        for (uint32_t e = sections->first[s]; e < sections->first[s + 1]; e++)
+            maps[words * s + sections->entries[e] / 64] |= UINT64_C(1) << sections->entries[e] % 64;
+    }
+    bp_status status = BP_OK;
+    for (uint32_t i = 0; status == BP_OK && i < count; i++) {
+        status = bp_list_begin(&w);
+        if (status == BP_OK)
+            status = maps_fit ? join_neighbours(memberships, i, maps, words, maps + words * sections->count, &w)
+                              : list_neighbours(sections, memberships, i, memory, &w);
+    }
+    if (status == BP_OK)
+        status = bp_list_writer_take(&w, neighbours);
+    bp_lists_finish(&w.lists);
+    free(memory);
+    return status;
 }
 
 /* ---- problems ---------------------------------------------------------------------------------------------------- */
 
-static void problem_find_bound(bp_problem *p)
+/* Adds all that follows from items and sections. */
+static bp_status problem_complete(bp_problem *p)
 {
+    BP_TRY(bp_lists_invert(&p->sections, p->count, &p->memberships));
+    BP_TRY(bp_find_neighbours(&p->sections, &p->memberships, p->count, &p->neighbours));
     for (uint32_t s = 0; s < p->sections.count; s++) {
         uint64_t sum = 0;
         for (uint32_t e = p->sections.first[s]; e < p->sections.first[s + 1]; e++)
@@ -123,14 +186,6 @@ static void problem_find_bound(bp_problem *p)
             p->bound_section = s;
         }
     }
-}
-
-/* What follows from items and sections. */
-static bp_status problem_complete(bp_problem *p)
-{
-    BP_TRY(bp_lists_invert(&p->sections, p->count, &p->memberships));
-    BP_TRY(bp_find_neighbours(&p->sections, &p->memberships, p->count, &p->neighbours));
-    problem_find_bound(p);
     return BP_OK;
 }
 
@@ -169,13 +224,9 @@ uint64_t bp_problem_height(const bp_problem *problem, const uint64_t *offsets)
 
 static bp_status new_items(uint32_t most, bp_problem *problem)
 {
-    void *memory;
     *problem = (bp_problem){0};
-    BP_TRY(bp_new_array(most, sizeof *problem->sizes, &memory));
-    problem->sizes = memory;
-    BP_TRY(bp_new_array(most, sizeof *problem->origin, &memory));
-    problem->origin = memory;
-    return BP_OK;
+    BP_TRY(bp_new_array(most, sizeof *problem->sizes, (void **)&problem->sizes));
+    return bp_new_array(most, sizeof *problem->origin, (void **)&problem->origin);
 }
 
 /* A section of `whole` with its items renumbered; BP_NO_ITEM: left out. Several may become one. */
@@ -202,8 +253,8 @@ static bp_status complete_from(const bp_problem *whole, const uint32_t *sections
                                const uint32_t *number_of, bp_problem *made)
 {
     bp_list_writer w = {0};
-    void *seen_by;
-    BP_TRY(bp_new_array(made->count, sizeof(uint32_t), &seen_by));
+    uint32_t *seen_by;
+    BP_TRY(bp_new_array(made->count, sizeof *seen_by, (void **)&seen_by));
     bp_status status = BP_OK;
     for (uint32_t i = 0; status == BP_OK && i < section_count; i++)
         status = renumber_section(whole, sections != NULL ? sections[i] : i, number_of, seen_by, &w);
@@ -211,56 +262,54 @@ static bp_status complete_from(const bp_problem *whole, const uint32_t *sections
         status = bp_list_writer_take(&w, &made->sections);
     if (status == BP_OK)
         status = problem_complete(made);
-    bp_list_writer_finish(&w);
+    bp_lists_finish(&w.lists);
     free(seen_by);
     return status;
 }
 
-/* The sections that have any of the items, each once, in order. */
-static bp_status collect_sections(const bp_problem *p, const uint32_t *items, uint32_t count, uint32_t **sections,
-                                  uint32_t *section_count)
+/* The subset's `sections` are known. */
+static bp_status subset_of_sections(const bp_problem *whole, const uint32_t *items, uint32_t count,
+                                    const uint32_t *sections, uint32_t section_count, uint32_t *number_of,
+                                    bp_problem *subset)
 {
-    size_t memberships = 0, used = 0;
-    void *memory;
-    for (uint32_t i = 0; i < count; i++)
-        memberships += p->memberships.first[items[i] + 1] - p->memberships.first[items[i]];
-    BP_TRY(bp_new_array(memberships, sizeof **sections, &memory));
-    *sections = memory;
-    for (uint32_t i = 0; i < count; i++) {
-        for (uint32_t m = p->memberships.first[items[i]]; m < p->memberships.first[items[i] + 1]; m++)
-            (*sections)[used++] = p->memberships.entries[m];
+    bp_status status = new_items(count, subset);
+    if (status == BP_OK) {
+        for (uint32_t i = 0; i < count; i++) {
+            number_of[items[i]] = i;
+            subset->sizes[i] = whole->sizes[items[i]];
+            subset->origin[i] = items[i];
+        }
+        subset->count = count;
+        status = complete_from(whole, sections, section_count, number_of, subset);
+        for (uint32_t i = 0; i < count; i++)
+            number_of[items[i]] = BP_NO_ITEM;
     }
-    if (used > 0)
-        qsort(*sections, used, sizeof **sections, bp_compare_numbers);
-    *section_count = 0;
-    for (size_t i = 0; i < used; i++) {
-        if (i == 0 || (*sections)[i] != (*sections)[*section_count - 1])
-            (*sections)[(*section_count)++] = (*sections)[i];
-    }
-    return BP_OK;
+    if (status != BP_OK)
+        bp_problem_finish(subset);
+    return status;
 }
 
 bp_status bp_problem_subset(const bp_problem *problem, const uint32_t *items, uint32_t count, uint32_t *number_of,
                             bp_problem *subset)
 {
-    uint32_t *sections = NULL, section_count;
-    bp_status status = new_items(count, subset);
-    if (status == BP_OK)
-        status = collect_sections(problem, items, count, &sections, &section_count);
-    if (status == BP_OK) {
-        for (uint32_t i = 0; i < count; i++) {
-            number_of[items[i]] = i;
-            subset->sizes[i] = problem->sizes[items[i]];
-            subset->origin[i] = items[i];
-        }
-        subset->count = count;
-        status = complete_from(problem, sections, section_count, number_of, subset);
-        for (uint32_t i = 0; i < count; i++)
-            number_of[items[i]] = BP_NO_ITEM;
+    const bp_lists *memberships = &problem->memberships;
+    uint32_t *sections, section_count = 0;
+    size_t most = 0, used = 0;
+    for (uint32_t i = 0; i < count; i++)
+        most += memberships->first[items[i] + 1] - memberships->first[items[i]];
+    BP_TRY(bp_new_array(most, sizeof *sections, (void **)&sections));
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t m = memberships->first[items[i]]; m < memberships->first[items[i] + 1]; m++)
+            sections[used++] = memberships->entries[m];
     }
+    if (used > 0)
+        qsort(sections, used, sizeof *sections, bp_compare_numbers);
+    for (size_t i = 0; i < used; i++) {
+        if (i == 0 || sections[i] != sections[section_count - 1])
+            sections[section_count++] = sections[i];
+    }
+    bp_status status = subset_of_sections(problem, items, count, sections, section_count, number_of, subset);
     free(sections);
-    if (status != BP_OK)
-        bp_problem_finish(subset);
     return status;
 }
 
@@ -269,9 +318,8 @@ static bp_status find_blocks(const bp_problem *p, uint32_t *block_of, uint64_t *
     size_t size = 64;
     while (size < 2 * (size_t)p->count)
         size *= 2;
-    void *memory;
-    BP_TRY(bp_new_array(size, sizeof(uint32_t), &memory));
-    uint32_t *table = memory; /* open addressing: the first items of blocks by their memberships, from 1 */
+    uint32_t *table; /* open addressing: the first items of blocks by their memberships, from 1 */
+    BP_TRY(bp_new_array(size, sizeof *table, (void **)&table));
     for (uint32_t i = 0; i < p->count; i++) {
         uint32_t first = p->memberships.first[i], count = p->memberships.first[i + 1] - first;
         size_t at = bp_hash_list(p->memberships.entries + first, count) & (size - 1);
@@ -307,19 +355,19 @@ bp_status bp_problem_merge(const bp_problem *problem, bp_problem *blocks, uint32
 
 typedef struct splitting {
     const bp_problem *whole;
-    uint32_t *part_of, *number_in_part; /* by item */
-    bp_lists items, sections;           /* of each part */
+    uint32_t *one_by_one;     /* 0, 1, ...: each list of `part_of` has one entry */
+    uint32_t *part_of;        /* by item, then by section */
+    uint32_t *number_of;      /* by item, for subsets */
+    bp_lists items, sections; /* of each part */
     bp_problem *parts;
     uint32_t count, made;
 } splitting;
 
-/* Breadth first over the neighbours of each item that has no part yet. */
-static bp_status find_parts(splitting *s)
+/* Breadth first over the neighbours of each item that has no part yet. `reached` has room for all items. */
+static void find_parts(splitting *s, uint32_t *reached)
 {
     const bp_lists *n = &s->whole->neighbours;
-    void *memory;
-    BP_TRY(bp_new_array(s->whole->count, sizeof(uint32_t), &memory));
-    uint32_t *reached = memory, end = 0, next = 0;
+    uint32_t end = 0, next = 0;
     for (uint32_t i = 0; i < s->whole->count; i++)
         s->part_of[i] = BP_NO_ITEM;
     for (uint32_t i = 0; i < s->whole->count; i++) {
@@ -338,85 +386,32 @@ static bp_status find_parts(splitting *s)
         }
         s->count++;
     }
-    free(reached);
-    return BP_OK;
-}
-
-/* The lists of what has which part. */
-static bp_status group_by_part(const uint32_t *parts, uint32_t count, uint32_t part_count, bp_lists *groups)
-{
-    bp_list_writer w = {0};
-    bp_lists lists = {0};
-    bp_status status = BP_OK;
-    for (uint32_t i = 0; status == BP_OK && i < count; i++) {
-        status = bp_list_begin(&w);
-        if (status == BP_OK)
-            status = bp_list_add(&w, parts[i]);
-    }
-    if (status == BP_OK)
-        status = bp_list_writer_take(&w, &lists);
-    if (status == BP_OK)
-        status = bp_lists_invert(&lists, part_count, groups);
-    bp_lists_finish(&lists);
-    bp_list_writer_finish(&w);
-    return status;
-}
-
-static bp_status group(splitting *s)
-{
-    const bp_lists *sections = &s->whole->sections;
-    void *memory;
-    BP_TRY(group_by_part(s->part_of, s->whole->count, s->count, &s->items));
-    BP_TRY(bp_new_array(sections->count, sizeof(uint32_t), &memory));
-    uint32_t *part_of_section = memory;
-    for (uint32_t i = 0; i < sections->count; i++) /* none is empty */
-        part_of_section[i] = s->part_of[sections->entries[sections->first[i]]];
-    bp_status status = group_by_part(part_of_section, sections->count, s->count, &s->sections);
-    free(part_of_section);
-    return status;
-}
-
-static bp_status make_part(splitting *s, uint32_t number)
-{
-    bp_problem *part = &s->parts[number];
-    const bp_lists *sections = &s->whole->sections;
-    uint32_t first = s->items.first[number], count = s->items.first[number + 1] - first;
-    s->made++; /* it is zeros: what there is of it is freed with the others */
-    BP_TRY(new_items(count, part));
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t item = s->items.entries[first + i];
-        part->sizes[i] = s->whole->sizes[item];
-        part->origin[i] = item;
-        s->number_in_part[item] = i;
-    }
-    part->count = count;
-    bp_list_writer w = {0};
-    bp_status status = BP_OK;
-    for (uint32_t i = s->sections.first[number]; status == BP_OK && i < s->sections.first[number + 1]; i++) {
-        uint32_t section = s->sections.entries[i];
-        status = bp_list_begin(&w);
-        for (uint32_t e = sections->first[section]; status == BP_OK && e < sections->first[section + 1]; e++)
-            status = bp_list_add(&w, s->number_in_part[sections->entries[e]]);
-    }
-    if (status == BP_OK)
-        status = bp_list_writer_take(&w, &part->sections);
-    bp_list_writer_finish(&w);
-    return status == BP_OK ? problem_complete(part) : status;
 }
 
 static bp_status problem_split(splitting *s)
 {
-    void *memory;
-    BP_TRY(bp_new_array(s->whole->count, sizeof *s->part_of, &memory));
-    s->part_of = memory;
-    BP_TRY(bp_new_array(s->whole->count, sizeof *s->number_in_part, &memory));
-    s->number_in_part = memory;
-    BP_TRY(find_parts(s));
-    BP_TRY(group(s));
-    BP_TRY(bp_new_array(s->count, sizeof *s->parts, &memory));
-    s->parts = memory;
-    for (uint32_t i = 0; i < s->count; i++)
-        BP_TRY(make_part(s, i));
+    const bp_lists *sections = &s->whole->sections;
+    uint32_t count = s->whole->count, most = count > sections->count ? count : sections->count;
+    BP_TRY(bp_new_array((size_t)most + 1, sizeof *s->one_by_one, (void **)&s->one_by_one));
+    BP_TRY(bp_new_array((size_t)count + sections->count, sizeof *s->part_of, (void **)&s->part_of));
+    BP_TRY(bp_new_array(count, sizeof *s->number_of, (void **)&s->number_of));
+    find_parts(s, s->number_of);
+    uint32_t *part_of_section = s->part_of + count;
+    for (uint32_t i = 0; i < sections->count; i++) /* none is empty */
+        part_of_section[i] = s->part_of[sections->entries[sections->first[i]]];
+    for (uint32_t i = 0; i <= most; i++)
+        s->one_by_one[i] = i;
+    BP_TRY(bp_lists_invert(&(bp_lists){s->one_by_one, s->part_of, count}, s->count, &s->items));
+    BP_TRY(bp_lists_invert(&(bp_lists){s->one_by_one, part_of_section, sections->count}, s->count, &s->sections));
+    for (uint32_t i = 0; i < count; i++)
+        s->number_of[i] = BP_NO_ITEM;
+    BP_TRY(bp_new_array(s->count, sizeof *s->parts, (void **)&s->parts));
+    for (; s->made < s->count; s->made++) {
+        uint32_t item = s->items.first[s->made], section = s->sections.first[s->made];
+        BP_TRY(subset_of_sections(s->whole, s->items.entries + item, s->items.first[s->made + 1] - item,
+                                  s->sections.entries + section, s->sections.first[s->made + 1] - section, s->number_of,
+                                  &s->parts[s->made]));
+    }
     return BP_OK;
 }
 
@@ -424,8 +419,9 @@ bp_status bp_problem_split(const bp_problem *problem, bp_problem **parts, uint32
 {
     splitting s = {.whole = problem};
     bp_status status = problem_split(&s);
+    free(s.one_by_one);
     free(s.part_of);
-    free(s.number_in_part);
+    free(s.number_of);
     bp_lists_finish(&s.items);
     bp_lists_finish(&s.sections);
     if (status != BP_OK) {
@@ -437,4 +433,110 @@ bp_status bp_problem_split(const bp_problem *problem, bp_problem **parts, uint32
     *parts = s.parts;
     *count = s.count;
     return BP_OK;
+}
+
+/* ---- orders ---------------------------------------------------------------------------------------------------------- */
+
+/* Works out places, last neighbours and width of an order whose items are there. `leaving` has room for all. */
+static void measure(const bp_problem *p, bp_order *order, uint32_t *leaving)
+{
+    for (uint32_t at = 0; at < p->count; at++) {
+        order->place[order->items[at]] = at;
+        leaving[at] = 0;
+    }
+    for (uint32_t i = 0; i < p->count; i++) {
+        order->last[i] = order->place[i];
+        for (uint32_t n = p->neighbours.first[i]; n < p->neighbours.first[i + 1]; n++) {
+            uint32_t at = order->place[p->neighbours.entries[n]];
+            order->last[i] = at > order->last[i] ? at : order->last[i];
+        }
+        leaving[order->last[i]]++;
+    }
+    uint32_t waiting = 0;
+    order->width = 0;
+    for (uint32_t at = 0; at < p->count; at++) {
+        waiting = waiting + 1 - leaving[at];
+        order->width = waiting > order->width ? waiting : order->width;
+    }
+}
+
+static uint32_t degree(const bp_problem *p, uint32_t item)
+{
+    return p->neighbours.first[item + 1] - p->neighbours.first[item];
+}
+
+/* Appends the neighbours that are not there yet, those with few neighbours first. */
+static void append_neighbours(const bp_problem *p, uint32_t item, uint32_t *items, uint32_t *used, bool *there)
+{
+    uint32_t from = *used;
+    for (uint32_t n = p->neighbours.first[item]; n < p->neighbours.first[item + 1]; n++) {
+        uint32_t other = p->neighbours.entries[n];
+        if (there[other])
+            continue;
+        there[other] = true;
+        uint32_t at = (*used)++;
+        for (; at > from && degree(p, items[at - 1]) > degree(p, other); at--)
+            items[at] = items[at - 1];
+        items[at] = other;
+    }
+}
+
+static void order_breadth_first(const bp_problem *p, bool *there, uint32_t *items)
+{
+    uint32_t used = 0, next = 0;
+    for (uint32_t i = 0; i < p->count; i++) {
+        if (there[i])
+            continue;
+        there[i] = true;
+        items[used++] = i;
+        for (; next < used; next++)
+            append_neighbours(p, items[next], items, &used, there);
+    }
+}
+
+static bp_status new_order(uint32_t count, bp_order *order)
+{
+    *order = (bp_order){0};
+    BP_TRY(bp_new_array(3 * (size_t)count, sizeof *order->items, (void **)&order->items));
+    order->place = order->items + count;
+    order->last = order->place + count;
+    return BP_OK;
+}
+
+bp_status bp_order_init(const bp_problem *problem, bp_order *order)
+{
+    bp_order other = {0};
+    uint32_t *leaving = NULL;
+    bool *there = NULL;
+    bp_status status = new_order(problem->count, order);
+    if (status == BP_OK)
+        status = new_order(problem->count, &other);
+    if (status == BP_OK)
+        status = bp_new_array(problem->count, sizeof *leaving, (void **)&leaving);
+    if (status == BP_OK)
+        status = bp_new_array(problem->count, sizeof *there, (void **)&there);
+    if (status == BP_OK) {
+        for (uint32_t i = 0; i < problem->count; i++)
+            order->items[i] = i;
+        order_breadth_first(problem, there, other.items);
+        measure(problem, order, leaving);
+        measure(problem, &other, leaving);
+        if (other.width < order->width) {
+            bp_order better = other;
+            other = *order;
+            *order = better;
+        }
+    }
+    free(leaving);
+    free(there);
+    bp_order_finish(&other);
+    if (status != BP_OK)
+        bp_order_finish(order);
+    return status;
+}
+
+void bp_order_finish(bp_order *order)
+{
+    free(order->items);
+    *order = (bp_order){0};
 }

@@ -3,13 +3,27 @@
 #ifndef BP_PACKING_PROBLEM_H
 #define BP_PACKING_PROBLEM_H
 
-#include <bucketpool/status.h>
+#include <bucketpool/pack.h>
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "packing/packing.h"
+/* ---- instances as their owners build them --------------------------------------------------------------------------- */
+
+typedef struct bp_pair {
+    uint32_t item, other;
+} bp_pair;
+
+struct bp_packing {
+    uint64_t *sizes;
+    size_t count, capacity;
+    bp_packing_interval *lives;
+    size_t life_count, life_capacity;
+    bp_pair *pairs; /* added conflicts */
+    size_t pair_count, pair_capacity;
+    bp_packing_info info; /* shows these arrays */
+};
 
 /* ---- work -------------------------------------------------------------------------------------------------------- */
 
@@ -36,9 +50,7 @@ static inline bp_work bp_work_part(const bp_work *work, uint64_t share)
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
-/* Lists of small numbers, one after the other in one array. */
-
-/* List i is entries[first[i]] .. entries[first[i + 1] - 1]. */
+/* Lists of small numbers, one after the other in one array: list i is entries[first[i]] .. entries[first[i + 1] - 1]. */
 typedef struct bp_lists {
     uint32_t *first, *entries;
     uint32_t count;
@@ -66,22 +78,19 @@ typedef struct bp_list_writer {
 /* Begins a list. Errors of both: BP_ERR_UNSUPPORTED (more entries than are worth searching), BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_list_begin(bp_list_writer *writer);
 bp_status bp_list_add(bp_list_writer *writer, uint32_t entry);
-/* Hands the lists over. */
+/* Hands the lists over, and leaves none. The writer's own are freed with bp_lists_finish where this is not reached. */
 bp_status bp_list_writer_take(bp_list_writer *writer, bp_lists *lists);
-void bp_list_writer_finish(bp_list_writer *writer);
 
 /* ---- problems ---------------------------------------------------------------------------------------------------- */
-
-/* A packing instance as the solvers see it: items that take space, their neighbours in the conflict graph, and cliques ("sections")
- * that cover every conflict. A section of an instance with intervals only is what is live at one time. */
 
 #define BP_NO_ITEM UINT32_MAX
 
 typedef struct bp_problem {
     uint32_t count; /* items, in the order in which they are first live */
     uint64_t *sizes;
-    uint32_t *origin;     /* number of the item in what this was made from */
-    bp_lists sections;    /* items of each, sorted; in the order of time, then what added conflicts need */
+    uint32_t *origin; /* number of the item in what this was made from */
+    bp_lists
+        sections; /* items of each, sorted; in the order of time (what is live at once), then what added conflicts need */
     bp_lists memberships; /* sections of each item, sorted */
     bp_lists neighbours;  /* of each item, sorted */
     uint64_t bound;       /* the largest section */
@@ -92,6 +101,13 @@ typedef struct bp_problem {
  * searching), BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_problem_init(const bp_packing *packing, bp_problem *problem);
 void bp_problem_finish(bp_problem *problem);
+
+/* Fills count, sizes, origin and sections of an empty problem. */
+bp_status bp_sections_find(const bp_packing *packing, bp_problem *problem);
+
+/* Every item's neighbours, sorted: those it shares a section with. */
+bp_status bp_find_neighbours(const bp_lists *sections, const bp_lists *memberships, uint32_t count,
+                             bp_lists *neighbours);
 
 /* The problem of some of the items, which are in increasing order. A placement of all has one of these in it, so what is proven of the
  * smaller problem holds for the larger. `number_of`, by item of the whole, is BP_NO_ITEM everywhere before and after: many small subsets
@@ -108,5 +124,18 @@ bp_status bp_problem_merge(const bp_problem *problem, bp_problem *blocks, uint32
 
 /* The largest end of an item. */
 uint64_t bp_problem_height(const bp_problem *problem, const uint64_t *offsets);
+
+/* An order of the items in which few of them wait for neighbours at a time: what sweeps and windows go along. */
+typedef struct bp_order {
+    uint32_t *items;
+    uint32_t *place; /* by item: its position */
+    uint32_t *last;  /* by item: the position of its last neighbour, at least its own */
+    uint32_t width;  /* the most items that wait for neighbours at a time */
+} bp_order;
+
+/* The better of two orders: as the items are first live, which is that of the units; and breadth first from neighbour to neighbour
+ * (Cuthill and McKee 1969), which needs no time. */
+bp_status bp_order_init(const bp_problem *problem, bp_order *order);
+void bp_order_finish(bp_order *order);
 
 #endif

@@ -6,66 +6,7 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
-#include "packing/branch_and_bound.h"
-#include "packing/first_fit.h"
-#include "packing/order_sweep.h"
-#include "packing/placing.h"
-#include "packing/problem.h"
-#include "packing/windows.h"
-
-/* ---- two colours ------------------------------------------------------------------------------------------------- */
-
-enum { UNKNOWN, BOTTOM, TOP };
-
-/* Gives the neighbours of `item` the other colour; appends those that had none. False: one has the same. */
-static bool colour_neighbours(const bp_problem *p, uint32_t item, uint8_t *colours, uint32_t *reached, uint32_t *count)
-{
-    for (uint32_t n = p->neighbours.first[item]; n < p->neighbours.first[item + 1]; n++) {
-        uint32_t other = p->neighbours.entries[n];
-        if (colours[other] == colours[item])
-            return false;
-        if (colours[other] == UNKNOWN) {
-            colours[other] = colours[item] == BOTTOM ? TOP : BOTTOM;
-            reached[(*count)++] = other;
-        }
-    }
-    return true;
-}
-
-static bool colour(const bp_problem *p, uint8_t *colours, uint32_t *reached)
-{
-    uint32_t count = 0, next = 0;
-    for (uint32_t i = 0; i < p->count; i++) {
-        if (colours[i] != UNKNOWN)
-            continue;
-        colours[i] = BOTTOM;
-        reached[count++] = i;
-        for (; next < count; next++) {
-            if (!colour_neighbours(p, reached[next], colours, reached, &count))
-                return false;
-        }
-    }
-    return true;
-}
-
-/* When no odd cycle of conflicts is in the way, one colour goes to the bottom and the other hangs from the bound, which is optimal.
- * With one unit of prefetch, units in conflict are neighbours, so even ones lie at the bottom and odd ones at the top. */
-static bp_status bp_parity(const bp_problem *problem, uint64_t *offsets, bool *found)
-{
-    void *colours, *reached = NULL;
-    BP_TRY(bp_new_array(problem->count, sizeof(uint8_t), &colours));
-    bp_status status = bp_new_array(problem->count, sizeof(uint32_t), &reached);
-    if (status == BP_OK) {
-        *found = colour(problem, colours, reached);
-        for (uint32_t i = 0; *found && i < problem->count; i++)
-            offsets[i] = ((uint8_t *)colours)[i] == BOTTOM ? 0 : problem->bound - problem->sizes[i];
-    }
-    free(colours);
-    free(reached);
-    return status;
-}
-
-/* ---- the layers -------------------------------------------------------------------------------------------------- */
+#include "core/memory.h"
 
 typedef struct solving {
     const bp_problem *p; /* what is solved */
@@ -96,12 +37,13 @@ static bool goes_on(const solving *s)
     return !is_done(s) && !bp_work_is_over(s->work);
 }
 
-static void solve_take(solving *s, const uint64_t *offsets, const char *method)
+/* Keeps the method's answer where it is lower than the best so far. */
+static void take(solving *s, const char *method)
 {
-    uint64_t height = bp_problem_height(s->p, offsets);
+    uint64_t height = bp_problem_height(s->p, s->offsets);
     if (s->best->placed && height >= s->best->height)
         return;
-    memcpy(s->best->offsets, offsets, s->p->count * sizeof *offsets);
+    memcpy(s->best->offsets, s->offsets, s->p->count * sizeof *s->offsets);
     s->best->placed = true;
     s->best->height = height;
     s->best->method = method;
@@ -179,7 +121,7 @@ static bp_status decide_by_blocks(solving *s, uint64_t capacity, bp_work *work, 
     answer->found = result.found;
     if (result.found) {
         spread_blocks(s);
-        solve_take(s, s->offsets, "order sweep of blocks");
+        take(s, "order sweep of blocks");
     }
     return BP_OK; /* what is impossible with blocks may be possible without */
 }
@@ -191,22 +133,18 @@ static bp_status decide_by_items(solving *s, uint64_t capacity, bp_work *work, v
     answer->found = result.found;
     answer->proven = result.proven;
     if (result.found)
-        solve_take(s, s->offsets, "order sweep");
+        take(s, "order sweep");
     return BP_OK;
 }
 
 static bp_status decide_by_search(solving *s, uint64_t capacity, bp_work *work, verdict *answer)
 {
     bp_answer found;
-    bp_searcher *searcher;
-    BP_TRY(bp_searcher_create(s->p, capacity, NULL, s->series, s->offsets, &searcher));
-    bp_status status = bp_searcher_run(searcher, work, &found);
-    bp_searcher_destroy(&searcher);
-    BP_TRY(status);
+    BP_TRY(bp_search(s->p, capacity, NULL, s->series, work, s->offsets, &found));
     answer->found = found == BP_ANSWER_FOUND;
     answer->proven = found == BP_ANSWER_IMPOSSIBLE ? capacity + 1 : 0;
     if (answer->found)
-        solve_take(s, s->offsets, "search");
+        take(s, "search");
     return BP_OK;
 }
 
@@ -232,21 +170,56 @@ static bp_status decide_by_windows(solving *s, uint64_t capacity, bp_work *work,
     answer->found = result.found;
     answer->proven = result.impossible ? capacity + 1 : 0;
     if (answer->found)
-        solve_take(s, s->offsets, "search in windows");
+        take(s, "search in windows");
     return BP_OK;
 }
 
 /* ---- layers ---------------------------------------------------------------------------------------------------------- */
 
+enum { UNKNOWN, BOTTOM, TOP };
+
+/* Two colours, each item another than its neighbours. False: an odd cycle of conflicts is in the way. */
+static bool colour(const bp_problem *p, uint8_t *colours, uint32_t *reached)
+{
+    uint32_t count = 0, next = 0;
+    for (uint32_t i = 0; i < p->count; i++) {
+        if (colours[i] != UNKNOWN)
+            continue;
+        colours[i] = BOTTOM;
+        reached[count++] = i;
+        for (; next < count; next++) {
+            uint32_t item = reached[next];
+            for (uint32_t n = p->neighbours.first[item]; n < p->neighbours.first[item + 1]; n++) {
+                uint32_t other = p->neighbours.entries[n];
+                if (colours[other] == colours[item])
+                    return false;
+                if (colours[other] == UNKNOWN)
+                    reached[count++] = other;
+                colours[other] = colours[item] == BOTTOM ? TOP : BOTTOM;
+            }
+        }
+    }
+    return true;
+}
+
+/* When no odd cycle of conflicts is in the way, one colour goes to the bottom and the other hangs from the bound, which is optimal.
+ * With one unit of prefetch, units in conflict are neighbours, so even ones lie at the bottom and odd ones at the top. */
 static bp_status try_parity(solving *s)
 {
-    bool found;
-    BP_TRY(bp_parity(&s->blocks, s->offsets, &found));
-    if (found) {
+    const bp_problem *p = &s->blocks;
+    uint8_t *colours;
+    uint32_t *reached = NULL;
+    BP_TRY(bp_new_array(p->count, sizeof *colours, (void **)&colours));
+    bp_status status = bp_new_array(p->count, sizeof *reached, (void **)&reached);
+    if (status == BP_OK && colour(p, colours, reached)) {
+        for (uint32_t i = 0; i < p->count; i++)
+            s->offsets[i] = colours[i] == BOTTOM ? 0 : p->bound - p->sizes[i];
         spread_blocks(s);
-        solve_take(s, s->offsets, "parity");
+        take(s, "parity");
     }
-    return BP_OK;
+    free(colours);
+    free(reached);
+    return status;
 }
 
 static bp_status try_first_fit(solving *s, uint64_t share)
@@ -255,7 +228,7 @@ static bp_status try_first_fit(solving *s, uint64_t share)
     uint64_t height;
     BP_TRY(bp_first_fit(s->p, s->best->proven > s->target ? s->best->proven : s->target, &part, s->offsets, &height));
     s->work->spent = part.spent;
-    solve_take(s, s->offsets, "first fit");
+    take(s, "first fit");
     return BP_OK;
 }
 
@@ -297,76 +270,64 @@ static bp_status prove_with_large(solving *s, uint64_t least, uint32_t *items, u
 /* From few large items to more and more: every distinct size, or as many as are worth it, is a threshold once. */
 static bp_status try_proofs(solving *s, uint64_t share)
 {
-    void *memory, *numbers = NULL;
-    BP_TRY(bp_new_array(s->p->count, sizeof(uint64_t), &memory));
-    uint64_t *sizes = memory;
-    memcpy(sizes, s->p->sizes, s->p->count * sizeof *sizes);
-    qsort(sizes, s->p->count, sizeof *sizes, by_size);
+    uint32_t count = s->p->count, *items = NULL, *number_of; /* of a subset; by item of the whole */
+    uint64_t *sizes;
+    BP_TRY(bp_new_array(count, sizeof *sizes, (void **)&sizes));
+    memcpy(sizes, s->p->sizes, count * sizeof *sizes);
+    qsort(sizes, count, sizeof *sizes, by_size);
     uint32_t distinct = 0;
-    for (uint32_t i = 0; i < s->p->count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         if (distinct == 0 || sizes[i] != sizes[distinct - 1])
             sizes[distinct++] = sizes[i];
     }
-    bp_status status = bp_new_array(2 * (size_t)s->p->count, sizeof(uint32_t), &numbers);
-    uint32_t *items = numbers; /* and, behind them, their numbers in a subset */
-    for (uint32_t i = 0; status == BP_OK && i < s->p->count; i++)
-        items[s->p->count + i] = BP_NO_ITEM;
     uint32_t tried = distinct - 1 < MOST_THRESHOLDS ? distinct - 1 : MOST_THRESHOLDS;
-    for (uint32_t t = tried; status == BP_OK && t > 0 && goes_on(s); t--)
-        status = prove_with_large(s, sizes[(uint64_t)t * (distinct - 1) / tried], items, items + s->p->count, share);
+    bp_status status = bp_new_array(2 * (size_t)count, sizeof *items, (void **)&items);
+    if (status == BP_OK) {
+        number_of = items + count;
+        for (uint32_t i = 0; i < count; i++)
+            number_of[i] = BP_NO_ITEM;
+        for (uint32_t t = tried; status == BP_OK && t > 0 && goes_on(s); t--)
+            status = prove_with_large(s, sizes[(uint64_t)t * (distinct - 1) / tried], items, number_of, share);
+    }
     free(sizes);
-    free(numbers);
+    free(items);
     return status;
 }
 
 #define FIRST_ROUND (UINT64_C(1) << 20) /* work of the first round of layers */
 #define ROUND_GROWTH 4
 
-/* A round of all layers with shares of `round`. Shares do not depend on the limit, so that more work only goes on from where less would
- * have ended. */
-static bp_status run_round(solving *s)
+static bp_status solve(solving *s)
 {
-    uint64_t round = s->round;
-    bool merged = s->blocks.count < s->p->count, searches = s->p->count <= BP_SEARCH_ITEMS;
-    if (goes_on(s))
-        BP_TRY(try_first_fit(s, round / 16));
-    if (goes_on(s))
-        BP_TRY(narrow(s, decide_by_windows, NULL, round / 4));
-    if (goes_on(s) && merged && s->block_order.width <= BP_SWEEP_WIDTH)
-        BP_TRY(narrow(s, decide_by_blocks, &s->block_low, round / 8));
-    if (goes_on(s) && s->order.width <= BP_SWEEP_WIDTH)
-        BP_TRY(narrow(s, decide_by_items, NULL, round / 4));
-    if (goes_on(s) && searches)
-        BP_TRY(narrow(s, decide_by_search, NULL, round / 2));
-    if (goes_on(s) && s->order.width > 2)
-        BP_TRY(try_proofs(s, round / 16));
-    return BP_OK;
-}
-
-static bp_status run_layers(solving *s)
-{
+    const bp_problem *p = s->p;
+    BP_TRY(bp_new_array(p->count, sizeof *s->offsets, (void **)&s->offsets));
+    BP_TRY(bp_new_array(p->count, sizeof *s->block_of, (void **)&s->block_of));
+    BP_TRY(bp_new_array(p->count, sizeof *s->inner, (void **)&s->inner));
+    BP_TRY(bp_problem_merge(p, &s->blocks, s->block_of, s->inner));
+    BP_TRY(bp_order_init(p, &s->order));
+    BP_TRY(bp_order_init(&s->blocks, &s->block_order));
     if (is_done(s) && s->best->placed)
         return BP_OK;
     BP_TRY(try_parity(s));
     if (!s->best->placed)
         BP_TRY(try_first_fit(s, 0));
-    for (s->round = FIRST_ROUND; goes_on(s); s->round *= ROUND_GROWTH, s->series++)
-        BP_TRY(run_round(s));
-    return BP_OK;
-}
 
-static bp_status solve_prepare(solving *s)
-{
-    void *memory;
-    BP_TRY(bp_new_array(s->p->count, sizeof *s->offsets, &memory));
-    s->offsets = memory;
-    BP_TRY(bp_new_array(s->p->count, sizeof *s->block_of, &memory));
-    s->block_of = memory;
-    BP_TRY(bp_new_array(s->p->count, sizeof *s->inner, &memory));
-    s->inner = memory;
-    BP_TRY(bp_problem_merge(s->p, &s->blocks, s->block_of, s->inner));
-    BP_TRY(bp_order_init(s->p, &s->order));
-    return bp_order_init(&s->blocks, &s->block_order);
+    /* shares do not depend on the limit, so that more work only goes on from where less would have ended */
+    bool merged = s->blocks.count < p->count;
+    for (s->round = FIRST_ROUND; goes_on(s); s->round *= ROUND_GROWTH, s->series++) {
+        BP_TRY(try_first_fit(s, s->round / 16));
+        if (goes_on(s))
+            BP_TRY(narrow(s, decide_by_windows, NULL, s->round / 4));
+        if (goes_on(s) && merged && s->block_order.width <= BP_SWEEP_WIDTH)
+            BP_TRY(narrow(s, decide_by_blocks, &s->block_low, s->round / 8));
+        if (goes_on(s) && s->order.width <= BP_SWEEP_WIDTH)
+            BP_TRY(narrow(s, decide_by_items, NULL, s->round / 4));
+        if (goes_on(s) && p->count <= BP_SEARCH_ITEMS)
+            BP_TRY(narrow(s, decide_by_search, NULL, s->round / 2));
+        if (goes_on(s) && s->order.width > 2)
+            BP_TRY(try_proofs(s, s->round / 16));
+    }
+    return BP_OK;
 }
 
 bp_status bp_solve(const bp_problem *problem, uint64_t target, uint64_t ceiling, bp_work *work, bp_solution *solution)
@@ -376,9 +337,7 @@ bp_status bp_solve(const bp_problem *problem, uint64_t target, uint64_t ceiling,
         s.unit = bp_gcd_u64(problem->sizes[i], s.unit);
     s.unit = s.unit != 0 ? s.unit : 1;
     prove(&s, problem->bound);
-    bp_status status = solve_prepare(&s);
-    if (status == BP_OK)
-        status = run_layers(&s);
+    bp_status status = solve(&s);
     free(s.offsets);
     free(s.block_of);
     free(s.inner);

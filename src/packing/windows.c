@@ -1,11 +1,9 @@
 /* Search in windows: for long problems, which are hard in a few places. */
-#include "packing/windows.h"
-
 #include <stdlib.h>
 
 #include "core/fail.h"
-#include "packing/branch_and_bound.h"
-#include "packing/placing.h"
+#include "core/memory.h"
+#include "packing/solve.h"
 
 #define MOST_BEHIND 512u /* items that a window takes back at most */
 
@@ -74,14 +72,9 @@ static uint32_t windows_collect(windowing *w, uint32_t from, uint32_t end)
 static bp_status search_window(windowing *w, uint64_t share, bp_answer *answer)
 {
     bp_problem window;
-    bp_searcher *searcher = NULL;
     bp_work part = bp_work_part(w->work, share);
     BP_TRY(bp_problem_subset(w->p, w->items, w->count, w->number_of, &window));
-    bp_status status =
-        bp_searcher_create(&window, w->config->capacity, w->fixed, w->config->series, w->found, &searcher);
-    if (status == BP_OK)
-        status = bp_searcher_run(searcher, &part, answer);
-    bp_searcher_destroy(&searcher);
+    bp_status status = bp_search(&window, w->config->capacity, w->fixed, w->config->series, &part, w->found, answer);
     bp_problem_finish(&window);
     w->work->spent = part.spent + w->count;
     for (uint32_t i = 0; status == BP_OK && *answer == BP_ANSWER_FOUND && i < w->count; i++)
@@ -120,29 +113,21 @@ static bp_status take_back(windowing *w, place *p, uint64_t share, bp_windows_re
     return BP_OK;
 }
 
-static bp_status place_at(windowing *w, uint32_t at, uint32_t *end, bp_windows_result *result)
-{
-    uint32_t left = w->p->count - at;
-    place p = {.at = at, .until = at + (left < w->config->ahead ? left : w->config->ahead)};
-    for (uint64_t share = w->config->share / 16; share <= w->config->share && !p.found && !p.fails; share *= 4) {
-        BP_TRY(take_back(w, &p, share, result));
-        if (result->impossible || bp_work_is_over(w->work))
-            break;
-    }
-    *end = p.found ? p.until : at;
-    return BP_OK;
-}
-
 static bp_status place_all(windowing *w, bp_windows_result *result)
 {
     for (uint32_t at = 0; at < w->p->count; at++) {
         if (stays(w, w->order->items[at]))
             continue;
-        uint32_t end;
-        BP_TRY(place_at(w, at, &end, result));
-        if (end == at)
+        uint32_t left = w->p->count - at;
+        place p = {.at = at, .until = at + (left < w->config->ahead ? left : w->config->ahead)};
+        for (uint64_t share = w->config->share / 16; share <= w->config->share && !p.found && !p.fails; share *= 4) {
+            BP_TRY(take_back(w, &p, share, result));
+            if (result->impossible || bp_work_is_over(w->work))
+                break;
+        }
+        if (!p.found)
             return BP_OK;
-        at = end - 1;
+        at = p.until - 1;
     }
     result->found = true;
     return BP_OK;
@@ -152,22 +137,19 @@ bp_status bp_windows(const bp_problem *problem, const bp_order *order, const bp_
                      uint64_t *offsets, bp_windows_result *result)
 {
     windowing w = {.p = problem, .order = order, .config = config, .work = work, .offsets = offsets};
-    void *numbers = NULL, *places = NULL;
     *result = (bp_windows_result){0};
-    bp_status status = bp_new_array(3 * (size_t)problem->count, sizeof *w.items, &numbers);
+    bp_status status = bp_new_array(3 * (size_t)problem->count, sizeof *w.items, (void **)&w.items);
     if (status == BP_OK)
-        status = bp_new_array(2 * (size_t)problem->count, sizeof *w.fixed, &places);
+        status = bp_new_array(2 * (size_t)problem->count, sizeof *w.fixed, (void **)&w.fixed);
     if (status == BP_OK) {
-        w.items = numbers;
         w.seen = w.items + problem->count;
         w.number_of = w.seen + problem->count;
         for (uint32_t i = 0; i < problem->count; i++)
             w.number_of[i] = BP_NO_ITEM;
-        w.fixed = places;
         w.found = w.fixed + problem->count;
         status = place_all(&w, result);
     }
-    free(numbers);
-    free(places);
+    free(w.items);
+    free(w.fixed);
     return status;
 }
