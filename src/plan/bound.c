@@ -42,9 +42,8 @@ static bp_status sum_changes(const bp_buckets *buckets, const change *changes, s
 bp_status bp_bound_of(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t roles, uint64_t alignment,
                       bp_request_filter *filter, const void *context, bp_bound *bound)
 {
-    void *memory;
-    BP_TRY(bp_new_array(schedule->step_count + 1, sizeof(change), &memory));
-    change *changes = memory;
+    change *changes;
+    BP_TRY(bp_new_array(schedule->step_count + 1, sizeof(change), (void **)&changes));
     bp_status status = BP_OK;
     for (size_t i = 0; status == BP_OK && i < schedule->span_count; i++) {
         const bp_span *span = &schedule->spans[i];

@@ -116,9 +116,8 @@ static bp_status plan_check_add_items(check *c)
 /* Slabs one after the other, so that one packing has them all. */
 static bp_status add_offsets(check *c, uint64_t *bytes)
 {
-    void *memory;
-    BP_TRY(bp_new_array(c->plan->slab_count, sizeof(uint64_t), &memory));
-    uint64_t *first = memory;
+    uint64_t *first;
+    BP_TRY(bp_new_array(c->plan->slab_count, sizeof(uint64_t), (void **)&first));
     bool fits = true;
     *bytes = 0;
     for (size_t s = 0; fits && s < c->plan->slab_count; s++) {

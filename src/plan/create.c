@@ -277,11 +277,8 @@ static bp_status plan_create_add_requests(bp_assembly *a)
 {
     bp_plan *plan = a->plan;
     size_t count = a->buckets->request_count;
-    void *memory;
-    BP_TRY(bp_new_array(count, sizeof *a->places, &memory));
-    a->places = memory;
-    BP_TRY(bp_new_array(count, sizeof *plan->requests, &memory));
-    plan->requests = memory;
+    BP_TRY(bp_new_array(count, sizeof *a->places, (void **)&a->places));
+    BP_TRY(bp_new_array(count, sizeof *plan->requests, (void **)&plan->requests));
     plan->request_count = count;
     const char *unit = NULL, *unit_copy = NULL, *bucket = NULL, *bucket_copy = NULL;
     for (size_t i = 0; i < count; i++) {

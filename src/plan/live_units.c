@@ -62,9 +62,8 @@ static void live_units_collect(const bp_buckets *buckets, const bp_schedule *sch
 
 bp_status bp_live_units_count_live(bp_live_units *units)
 {
-    void *memory;
-    BP_TRY(bp_new_array((size_t)units->step_count + 1, sizeof(int32_t), &memory));
-    int32_t *change = memory;
+    int32_t *change;
+    BP_TRY(bp_new_array((size_t)units->step_count + 1, sizeof(int32_t), (void **)&change));
     units->most_live = units->most_live_step = 0;
     for (size_t i = 0; i < units->count; i++) {
         for (uint32_t k = 0; k < units->units[i].interval_count; k++) {
@@ -308,9 +307,7 @@ static bp_status search(occupancy *o, uint32_t *copies, bool *proven)
         *copies = asked != 0 ? asked : greedy;
         return BP_OK;
     }
-    void *memory;
-    BP_TRY(bp_new_array((size_t)count + 1, sizeof *o->in_use, &memory));
-    o->in_use = memory;
+    BP_TRY(bp_new_array((size_t)count + 1, sizeof *o->in_use, (void **)&o->in_use));
     o->trials_left = SEARCH_TRIALS;
     for (uint32_t tried = asked != 0 ? asked : fewest; tried < greedy; tried++) {
         if (assign_exactly(o, tried)) {

@@ -10,9 +10,7 @@
 
 bp_status bp_plan_new(bp_plan **plan)
 {
-    void *memory;
-    BP_TRY(bp_new_array(1, sizeof **plan, &memory));
-    *plan = memory;
+    BP_TRY(bp_new_array(1, sizeof **plan, (void **)plan));
     (*plan)->info.model = "";
     (*plan)->info.infeasible_because = "";
     return BP_OK;
@@ -97,12 +95,10 @@ static size_t find_place(const bp_plan *plan, const char *unit, uint32_t ordinal
 
 bp_status bp_plan_make_table(bp_plan *plan)
 {
-    void *memory;
     plan->table_size = 16;
     while (plan->table_size < 2 * plan->request_count)
         plan->table_size *= 2;
-    BP_TRY(bp_new_array(plan->table_size, sizeof *plan->table, &memory));
-    plan->table = memory;
+    BP_TRY(bp_new_array(plan->table_size, sizeof *plan->table, (void **)&plan->table));
     for (size_t i = 0; i < plan->request_count; i++) {
         const bp_plan_request *r = &plan->requests[i];
         size_t at = find_place(plan, r->unit, r->ordinal, r->role);

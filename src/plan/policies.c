@@ -101,9 +101,8 @@ static int by_shape(const void *a, const void *b)
 static bp_status find_mode(const bp_policy_input *input, shape *mode)
 {
     size_t count = input->units->count, best = 0;
-    void *memory;
-    BP_TRY(bp_new_array(count, sizeof(shape), &memory));
-    shape *shapes = memory;
+    shape *shapes;
+    BP_TRY(bp_new_array(count, sizeof(shape), (void **)&shapes));
     for (size_t t = 0; t < count; t++)
         shapes[t] = shape_of(input, t);
     qsort(shapes, count, sizeof *shapes, by_shape);

@@ -157,10 +157,8 @@ static bp_status keep_known(placing *p)
 
 static bp_status find_witness(placing *p)
 {
-    void *memory;
     uint64_t bound;
-    BP_TRY(bp_new_array(p->pool->count, sizeof *p->pool->witness, &memory));
-    p->pool->witness = memory;
+    BP_TRY(bp_new_array(p->pool->count, sizeof *p->pool->witness, (void **)&p->pool->witness));
     BP_TRY(bp_packing_bound(p->packing, p->pool->witness, &p->pool->witness_count, &bound));
     for (size_t i = 0; i < p->pool->witness_count; i++)
         p->pool->witness[i] = p->pool->requests[p->pool->witness[i]];
@@ -169,18 +167,13 @@ static bp_status find_witness(placing *p)
 
 static bp_status pack(placing *p)
 {
-    void *memory;
     size_t requests = p->buckets->request_count;
-    BP_TRY(bp_new_array(requests, sizeof *p->pool->requests, &memory));
-    p->pool->requests = memory;
-    BP_TRY(bp_new_array(requests, sizeof *p->item_of, &memory));
-    p->item_of = memory;
+    BP_TRY(bp_new_array(requests, sizeof *p->pool->requests, (void **)&p->pool->requests));
+    BP_TRY(bp_new_array(requests, sizeof *p->item_of, (void **)&p->item_of));
     BP_TRY(bp_packing_create(&p->packing));
     BP_TRY(scheduled_pool_add_items(p));
-    BP_TRY(bp_new_array(p->pool->count, sizeof *p->pool->offsets, &memory));
-    p->pool->offsets = memory;
-    BP_TRY(bp_new_array(p->pool->count, sizeof *p->known, &memory));
-    p->known = memory;
+    BP_TRY(bp_new_array(p->pool->count, sizeof *p->pool->offsets, (void **)&p->pool->offsets));
+    BP_TRY(bp_new_array(p->pool->count, sizeof *p->known, (void **)&p->known));
     bool known = false;
     bool joint = (p->roles & (p->roles - 1)) != 0;
     BP_TRY(joint ? know_own_pools(p, &known) : know_max_pool(p, &known));

@@ -251,9 +251,7 @@ static size_t add_tail(const bp_schedule *s, const bp_window *window, bp_tail *t
 
 bp_status bp_schedule_find_tails(const bp_schedule *schedule, bp_tail **tails, size_t *count)
 {
-    void *memory;
-    BP_TRY(bp_new_array(2 * schedule->window_count, sizeof **tails, &memory));
-    *tails = memory;
+    BP_TRY(bp_new_array(2 * schedule->window_count, sizeof **tails, (void **)tails));
     *count = 0;
     for (size_t i = 0; i < schedule->window_count; i++)
         *count += add_tail(schedule, &schedule->windows[i], *tails + *count);

@@ -131,9 +131,7 @@ static int recorded_schedule_by_request(const void *a, const void *b)
 static bp_status record(recording *r, const bp_model *model, bp_schedule *schedule)
 {
     const bp_buckets *buckets = r->buckets;
-    void *memory;
-    BP_TRY(bp_new_array(buckets->request_count, sizeof *r->live_since, &memory));
-    r->live_since = memory;
+    BP_TRY(bp_new_array(buckets->request_count, sizeof *r->live_since, (void **)&r->live_since));
     for (size_t i = 0; i < model->event_count; i++) {
         BP_TRY(bp_schedule_add_step(schedule, BP_PHASE_RECORDED, model->events[i].unit, BP_OUTSIDE));
         BP_TRY(apply_event(r, i, &model->events[i]));

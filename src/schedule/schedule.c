@@ -8,9 +8,7 @@
 
 bp_status bp_schedule_new(size_t request_count, bp_schedule **schedule)
 {
-    void *memory;
-    BP_TRY(bp_new_array(1, sizeof **schedule, &memory));
-    *schedule = memory;
+    BP_TRY(bp_new_array(1, sizeof **schedule, (void **)schedule));
     (*schedule)->request_count = request_count;
     return BP_OK;
 }

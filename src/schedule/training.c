@@ -75,9 +75,7 @@ static void finish_run_order(run_order *order)
 
 static bp_status new_links(size_t count, uint32_t **links)
 {
-    void *memory;
-    BP_TRY(bp_new_array(count, sizeof **links, &memory));
-    *links = memory;
+    BP_TRY(bp_new_array(count, sizeof **links, (void **)links));
     for (size_t i = 0; i < count; i++)
         (*links)[i] = NO_RUN;
     return BP_OK;
@@ -162,9 +160,7 @@ static bp_status link_runs(const bp_buckets *buckets, run_order *order)
 
 static bp_status init_run_order(const bp_buckets *buckets, run_order *order)
 {
-    void *memory;
-    BP_TRY(bp_new_array(buckets->unit_count, sizeof *order->holds_memory, &memory));
-    order->holds_memory = memory;
+    BP_TRY(bp_new_array(buckets->unit_count, sizeof *order->holds_memory, (void **)&order->holds_memory));
     for (size_t i = 0; i < buckets->bucket_count; i++) {
         if (buckets->buckets[i].unit >= 0 && buckets->buckets[i].numel > 0)
             order->holds_memory[buckets->buckets[i].unit] = true;
@@ -349,9 +345,7 @@ static uint32_t backward_depth(uint32_t forward, uint32_t backward)
 static bp_status set_depths(generator *g)
 {
     const bp_schedule_config *c = g->config;
-    void *memory;
-    BP_TRY(bp_new_array(g->buckets->unit_count, sizeof *g->depths, &memory));
-    g->depths = memory;
+    BP_TRY(bp_new_array(g->buckets->unit_count, sizeof *g->depths, (void **)&g->depths));
     for (size_t u = 0; u < g->buckets->unit_count; u++)
         g->depths[u] = (depth){c->prefetch, backward_depth(c->prefetch, c->prefetch_backward), false};
     for (uint32_t i = 0; i < c->override_count; i++) {
@@ -370,9 +364,7 @@ static bp_status set_depths(generator *g)
 
 static bp_status find_transposes(generator *g)
 {
-    void *memory;
-    BP_TRY(bp_new_array(g->buckets->bucket_count, sizeof *g->has_transpose, &memory));
-    g->has_transpose = memory;
+    BP_TRY(bp_new_array(g->buckets->bucket_count, sizeof *g->has_transpose, (void **)&g->has_transpose));
     for (size_t i = 0; i < g->buckets->request_count; i++)
         g->has_transpose[g->buckets->requests[i].bucket] |= g->buckets->requests[i].role == BP_ROLE_PARAM_TRANSPOSE;
     return BP_OK;

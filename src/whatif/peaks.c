@@ -218,13 +218,9 @@ static bp_status find_peak(finder *f, const bp_plan_role *role, bp_peak *peak)
 
 static bp_status find_all(finder *f)
 {
-    void *memory;
-    BP_TRY(bp_new_array(f->plan->role_count, sizeof *f->made->peaks, &memory));
-    f->made->peaks = memory;
-    BP_TRY(bp_new_array(f->schedule->step_count + 1, sizeof *f->steps, &memory));
-    f->steps = memory;
-    BP_TRY(bp_new_array(f->schedule->step_count, sizeof *f->sets, &memory));
-    f->sets = memory;
+    BP_TRY(bp_new_array(f->plan->role_count, sizeof *f->made->peaks, (void **)&f->made->peaks));
+    BP_TRY(bp_new_array(f->schedule->step_count + 1, sizeof *f->steps, (void **)&f->steps));
+    BP_TRY(bp_new_array(f->schedule->step_count, sizeof *f->sets, (void **)&f->sets));
     for (size_t i = 0; i < f->plan->role_count; i++) {
         BP_TRY(find_peak(f, &f->plan->roles[i], &f->made->peaks[i]));
         f->made->count++;
