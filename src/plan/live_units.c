@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/fail.h"
-#include "schedule/overlaps.h"
+#include "schedule/schedule.h"
 
 /* ---- from spans to units ------------------------------------------------------------------------------------------ */
 

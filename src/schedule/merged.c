@@ -2,8 +2,42 @@
 #include <stdlib.h>
 
 #include "core/fail.h"
-#include "schedule/overlaps.h"
 #include "schedule/schedule.h"
+
+static bp_status append_steps(bp_schedule *s, const bp_schedule *from, int32_t first_unit)
+{
+    for (size_t i = 0; i < from->step_count; i++) {
+        const bp_step *step = &from->steps[i];
+        BP_TRY(bp_schedule_add_step(s, step->phase, step->unit < 0 ? step->unit : step->unit + first_unit,
+                                    step->forward_unit < 0 ? step->forward_unit : step->forward_unit + first_unit));
+    }
+    return BP_OK;
+}
+
+static bp_status add_uses(bp_schedule *s, const bp_schedule *from, const bp_span *span, uint32_t first_step)
+{
+    for (uint32_t i = 0; i < span->interval_count; i++) {
+        bp_use use = bp_schedule_use(from, span->first_interval + i);
+        use.begin += first_step;
+        use.end += first_step;
+        BP_TRY(bp_schedule_add_use(s, &use));
+    }
+    return BP_OK;
+}
+
+static bp_status append_windows(bp_schedule *s, const bp_schedule *from, uint32_t first_request, uint32_t first_step)
+{
+    for (size_t i = 0; i < from->window_count; i++) {
+        bp_window window = from->windows[i];
+        window.earlier += first_request;
+        window.later += first_request;
+        window.step += first_step;
+        window.first_step += first_step;
+        window.end_step += first_step;
+        BP_TRY(bp_schedule_add_window(s, &window));
+    }
+    return BP_OK;
+}
 
 /* ---- one after the other --------------------------------------------------------------------------------------------- */
 
@@ -13,47 +47,6 @@ typedef struct merged_part {
     uint32_t first_step;
     size_t span;
 } merged_part;
-
-static bp_status fail_other_buckets(size_t index)
-{
-    return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                   "schedule %zu is of other buckets than schedule 0: its units have other requests", index);
-}
-
-static bp_status check_merged(const bp_schedule *const *schedules, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (schedules[i] == NULL)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_schedule_create_merged: schedule %zu is missing", i);
-        if (schedules[i]->request_count != schedules[0]->request_count)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                           "schedule %zu is of other buckets: it has %zu requests, schedule 0 has %zu", i,
-                           schedules[i]->request_count, schedules[0]->request_count);
-    }
-    return BP_OK;
-}
-
-static bp_status merge_steps(bp_schedule *merged, merged_part *parts, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        const bp_schedule *s = parts[i].schedule;
-        parts[i].first_step = (uint32_t)merged->step_count;
-        for (size_t k = 0; k < s->step_count; k++)
-            BP_TRY(bp_schedule_add_step(merged, s->steps[k].phase, s->steps[k].unit, s->steps[k].forward_unit));
-    }
-    return BP_OK;
-}
-
-static bp_status merged_schedule_join_intervals(bp_schedule *merged, const merged_part *p, const bp_span *span)
-{
-    for (uint32_t i = 0; i < span->interval_count; i++) {
-        bp_use use = bp_schedule_use(p->schedule, span->first_interval + i);
-        use.begin += p->first_step;
-        use.end += p->first_step;
-        BP_TRY(bp_schedule_add_use(merged, &use));
-    }
-    return BP_OK;
-}
 
 static const bp_span *span_of(const merged_part *p)
 {
@@ -75,12 +68,13 @@ static bp_status merge_spans(bp_schedule *merged, merged_part *parts, size_t cou
             uint32_t span_end = span_of(&parts[i])->first_request + span_of(&parts[i])->request_count;
             end = span_end < end ? span_end : end;
             if (starts_group(&parts[i], first) != starts_group(&parts[0], first))
-                return fail_other_buckets(i);
+                return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                               "schedule %zu is of other buckets than schedule 0: its units have other requests", i);
         }
         BP_TRY(bp_schedule_add_span(merged, first, end - first, starts_group(&parts[0], first)));
         for (size_t i = 0; i < count; i++) {
             const bp_span *span = span_of(&parts[i]);
-            BP_TRY(merged_schedule_join_intervals(merged, &parts[i], span));
+            BP_TRY(add_uses(merged, parts[i].schedule, span, parts[i].first_step));
             parts[i].span += span->first_request + span->request_count == end;
         }
         BP_TRY(bp_schedule_close_span(merged));
@@ -89,24 +83,15 @@ static bp_status merge_spans(bp_schedule *merged, merged_part *parts, size_t cou
     return BP_OK;
 }
 
-static bp_status merge_windows(bp_schedule *merged, const merged_part *p)
-{
-    for (size_t i = 0; i < p->schedule->window_count; i++) {
-        bp_window window = p->schedule->windows[i];
-        window.step += p->first_step;
-        window.first_step += p->first_step;
-        window.end_step += p->first_step;
-        BP_TRY(bp_schedule_add_window(merged, &window));
-    }
-    return BP_OK;
-}
-
 static bp_status merge(bp_schedule *merged, merged_part *parts, size_t count)
 {
-    BP_TRY(merge_steps(merged, parts, count));
+    for (size_t i = 0; i < count; i++) {
+        parts[i].first_step = (uint32_t)merged->step_count;
+        BP_TRY(append_steps(merged, parts[i].schedule, 0));
+    }
     BP_TRY(merge_spans(merged, parts, count));
     for (size_t i = 0; i < count; i++)
-        BP_TRY(merge_windows(merged, &parts[i]));
+        BP_TRY(append_windows(merged, parts[i].schedule, 0, parts[i].first_step));
     return bp_schedule_finish(merged);
 }
 
@@ -114,7 +99,14 @@ bp_status bp_schedule_create_merged(const bp_schedule *const *schedules, size_t 
 {
     if (schedules == NULL || count == 0 || schedule == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_schedule_create_merged: needs at least one schedule");
-    BP_TRY(check_merged(schedules, count));
+    for (size_t i = 0; i < count; i++) {
+        if (schedules[i] == NULL)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_schedule_create_merged: schedule %zu is missing", i);
+        if (schedules[i]->request_count != schedules[0]->request_count)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "schedule %zu is of other buckets: it has %zu requests, schedule 0 has %zu", i,
+                           schedules[i]->request_count, schedules[0]->request_count);
+    }
     merged_part *parts;
     BP_TRY(bp_new_array(count, sizeof *parts, (void **)&parts));
     for (size_t i = 0; i < count; i++)
@@ -134,33 +126,6 @@ bp_status bp_schedule_create_merged(const bp_schedule *const *schedules, size_t 
 
 /* ---- one among several ------------------------------------------------------------------------------------------------ */
 
-static bp_status check_embedded(const bp_schedule *schedule, const bp_buckets *buckets, size_t index)
-{
-    if (index >= buckets->part_count)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "part %zu does not exist: the buckets have %zu parts", index,
-                       buckets->part_count);
-    const bp_buckets_part *part = &buckets->parts[index];
-    if (schedule->request_count != part->request_count)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "the schedule is of %zu requests, part %zu of the buckets has %u",
-                       schedule->request_count, index, part->request_count);
-    for (size_t i = 0; i < schedule->step_count; i++) {
-        if (schedule->steps[i].unit >= (int32_t)part->unit_count)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "step %zu of the schedule runs unit %d, part %zu has %u", i,
-                           schedule->steps[i].unit, index, part->unit_count);
-    }
-    return BP_OK;
-}
-
-static bp_status embed_steps(bp_schedule *s, const bp_schedule *from, int32_t first_unit)
-{
-    for (size_t i = 0; i < from->step_count; i++) {
-        const bp_step *step = &from->steps[i];
-        BP_TRY(bp_schedule_add_step(s, step->phase, step->unit < 0 ? step->unit : step->unit + first_unit,
-                                    step->forward_unit < 0 ? step->forward_unit : step->forward_unit + first_unit));
-    }
-    return BP_OK;
-}
-
 /* Of the other parts only the state is live: it is still there when they run. */
 static bp_status embed_other(bp_schedule *s, const bp_request_group *group)
 {
@@ -173,43 +138,24 @@ static bp_status embed_other(bp_schedule *s, const bp_request_group *group)
     return bp_schedule_close_span(s);
 }
 
-static bp_status embed_spans(bp_schedule *s, const bp_schedule *from, uint32_t first_request)
-{
-    for (size_t i = 0; i < from->span_count; i++) {
-        const bp_span *span = &from->spans[i];
-        BP_TRY(bp_schedule_add_span(s, first_request + span->first_request, span->request_count, span->starts_group));
-        for (uint32_t k = 0; k < span->interval_count; k++) {
-            bp_use use = bp_schedule_use(from, span->first_interval + k);
-            BP_TRY(bp_schedule_add_use(s, &use));
-        }
-        BP_TRY(bp_schedule_close_span(s));
-    }
-    return BP_OK;
-}
-
-static bp_status embed_windows(bp_schedule *s, const bp_schedule *from, uint32_t first_request)
-{
-    for (size_t i = 0; i < from->window_count; i++) {
-        bp_window window = from->windows[i];
-        window.earlier += first_request;
-        window.later += first_request;
-        BP_TRY(bp_schedule_add_window(s, &window));
-    }
-    return BP_OK;
-}
-
 static bp_status embed(bp_schedule *s, const bp_schedule *from, const bp_buckets *buckets, const bp_buckets_part *part)
 {
-    BP_TRY(embed_steps(s, from, (int32_t)part->first_unit));
+    BP_TRY(append_steps(s, from, (int32_t)part->first_unit));
     size_t g = 0;
     for (; g < buckets->group_count && buckets->groups[g].first < part->first_request; g++)
         BP_TRY(embed_other(s, &buckets->groups[g]));
-    BP_TRY(embed_spans(s, from, part->first_request));
+    for (size_t i = 0; i < from->span_count; i++) {
+        const bp_span *span = &from->spans[i];
+        BP_TRY(bp_schedule_add_span(s, part->first_request + span->first_request, span->request_count,
+                                    span->starts_group));
+        BP_TRY(add_uses(s, from, span, 0));
+        BP_TRY(bp_schedule_close_span(s));
+    }
     for (; g < buckets->group_count; g++) {
         if (buckets->groups[g].first >= part->first_request + part->request_count)
             BP_TRY(embed_other(s, &buckets->groups[g]));
     }
-    BP_TRY(embed_windows(s, from, part->first_request));
+    BP_TRY(append_windows(s, from, part->first_request, 0));
     return bp_schedule_finish(s);
 }
 
@@ -219,10 +165,21 @@ bp_status bp_schedule_create_embedded(const bp_schedule *schedule, const bp_buck
     if (schedule == NULL || buckets == NULL || embedded == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_schedule_create_embedded: needs a schedule and the buckets of several models");
-    BP_TRY(check_embedded(schedule, buckets, index));
+    if (index >= buckets->part_count)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "part %zu does not exist: the buckets have %zu parts", index,
+                       buckets->part_count);
+    const bp_buckets_part *part = &buckets->parts[index];
+    if (schedule->request_count != part->request_count)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "the schedule is of %zu requests, part %zu of the buckets has %u",
+                       schedule->request_count, index, part->request_count);
+    for (size_t i = 0; i < schedule->step_count; i++) {
+        if (schedule->steps[i].unit >= (int32_t)part->unit_count)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "step %zu of the schedule runs unit %d, part %zu has %u", i,
+                           schedule->steps[i].unit, index, part->unit_count);
+    }
     bp_schedule *created;
     BP_TRY(bp_schedule_new(buckets->request_count, &created));
-    bp_status status = embed(created, schedule, buckets, &buckets->parts[index]);
+    bp_status status = embed(created, schedule, buckets, part);
     if (status != BP_OK) {
         bp_schedule_destroy(&created);
         return status;

@@ -1,9 +1,8 @@
-/* A schedule from the events a model brings along, one step an event. */
+/* Recorded schedules: one step for each event that a model brings along, and the windows in which requests are kept apart. */
 #include <stdlib.h>
 
 #include "core/fail.h"
 #include "core/structs.h"
-#include "schedule/overlaps.h"
 #include "schedule/schedule.h"
 
 /* The requests of (unit, role), NULL when there are none. Groups are sorted by unit, then role. */
@@ -22,19 +21,18 @@ static const bp_request_group *recorded_schedule_find_group(const bp_buckets *bu
     return low < buckets->group_count && g->unit == unit && g->role == role ? g : NULL;
 }
 
-/* Intervals as they are found, in order of their ends; sorted by request afterwards. */
-typedef struct found_interval {
+/* Uses as they are found, in order of their ends; sorted by request afterwards. */
+typedef struct found_use {
     uint32_t request;
-    bp_interval interval;
-    bp_interval_lanes lanes;
-} found_interval;
+    bp_use use;
+} found_use;
 
 typedef struct recording {
     const bp_model *model;
     const bp_buckets *buckets;
     uint32_t roles;       /* that are planned */
     uint32_t *live_since; /* by request: event that acquired it + 1, 0: not live */
-    found_interval *found;
+    found_use *found;
     size_t count, capacity;
     bool partial; /* requests may have no events */
 } recording;
@@ -56,16 +54,6 @@ static bp_status fail_event(const recording *r, size_t at, const bp_model_event 
                    bp_role_name((bp_role)event->role), what);
 }
 
-static bp_interval_lanes lanes_of(const bp_model_event *acquire, const bp_model_event *release)
-{
-    bp_interval_lanes lanes = bp_role_lanes(acquire->role);
-    if (acquire->lane != BP_MODEL_EVENT_NO_LANE)
-        lanes.acquire = (uint8_t)acquire->lane;
-    if (release->lane != BP_MODEL_EVENT_NO_LANE)
-        lanes.release = (uint8_t)release->lane;
-    return lanes;
-}
-
 static bp_status apply(recording *r, size_t at, const bp_model_event *event, uint32_t request)
 {
     if (event->acquire) {
@@ -78,23 +66,15 @@ static bp_status apply(recording *r, size_t at, const bp_model_event *event, uin
         return fail_event(r, at, event, request, "which is not live");
     BP_TRY(bp_grow_array((void **)&r->found, &r->capacity, r->count, sizeof *r->found));
     uint32_t since = r->live_since[request] - 1;
-    r->found[r->count++] = (found_interval){request, {since, (uint32_t)at}, lanes_of(&r->model->events[since], event)};
+    const bp_model_event *acquire = &r->model->events[since];
+    bp_interval_lanes lanes = bp_role_lanes(acquire->role);
+    if (acquire->lane != BP_MODEL_EVENT_NO_LANE)
+        lanes.acquire = (uint8_t)acquire->lane;
+    if (event->lane != BP_MODEL_EVENT_NO_LANE)
+        lanes.release = (uint8_t)event->lane;
+    r->found[r->count++] = (found_use){request, {since, (uint32_t)at, lanes.acquire, lanes.release}};
     r->live_since[request] = 0;
     return BP_OK;
-}
-
-/* The first request of the group whose bucket has at least this ordinal; requests are in order of buckets. */
-static uint32_t find_request(const bp_buckets *buckets, const bp_request_group *group, uint32_t ordinal)
-{
-    uint32_t low = group->first, high = group->first + group->count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (buckets->buckets[buckets->requests[middle].bucket].ordinal < ordinal)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
 }
 
 static bp_status apply_event(recording *r, size_t at, const bp_model_event *event)
@@ -109,7 +89,13 @@ static bp_status apply_event(recording *r, size_t at, const bp_model_event *even
                        bp_role_name((bp_role)event->role));
     uint32_t first = group->first, end = group->first + group->count;
     if (event->bucket >= 0) {
-        first = find_request(buckets, group, (uint32_t)event->bucket);
+        for (uint32_t high = end; first < high;) { /* requests are in the order of buckets */
+            uint32_t middle = first + (high - first) / 2;
+            if (buckets->buckets[buckets->requests[middle].bucket].ordinal < (uint32_t)event->bucket)
+                first = middle + 1;
+            else
+                high = middle;
+        }
         if (first == end || buckets->buckets[buckets->requests[first].bucket].ordinal != (uint32_t)event->bucket)
             return bp_fail(BP_ERR_SCHEDULE, "event %zu: unit %s has no bucket number %d in role %s", at, unit,
                            event->bucket, bp_role_name((bp_role)event->role));
@@ -122,10 +108,10 @@ static bp_status apply_event(recording *r, size_t at, const bp_model_event *even
 
 static int recorded_schedule_by_request(const void *a, const void *b)
 {
-    const found_interval *x = a, *y = b;
+    const found_use *x = a, *y = b;
     if (x->request != y->request)
         return x->request < y->request ? -1 : 1;
-    return x->interval.begin < y->interval.begin ? -1 : x->interval.begin > y->interval.begin;
+    return x->use.begin < y->use.begin ? -1 : x->use.begin > y->use.begin;
 }
 
 static bp_status record(recording *r, const bp_model *model, bp_schedule *schedule)
@@ -156,16 +142,130 @@ static bp_status record(recording *r, const bp_model *model, bp_schedule *schedu
             return bp_fail(BP_ERR_SCHEDULE, "%s/%s (%s) has no events in the schedule", buckets->units[b->unit].name,
                            bp_bucket_label(b->name, b->ordinal, text), bp_role_name((bp_role)request->role));
         }
-        for (; at < r->count && r->found[at].request == i; at++) {
-            bp_interval live = r->found[at].interval;
-            bp_interval_lanes lanes = r->found[at].lanes;
-            bp_use use = {live.begin, live.end, lanes.acquire, lanes.release};
-            BP_TRY(bp_schedule_add_use(schedule, &use));
-        }
+        for (; at < r->count && r->found[at].request == i; at++)
+            BP_TRY(bp_schedule_add_use(schedule, &r->found[at].use));
         BP_TRY(bp_schedule_close_span(schedule));
     }
     return BP_OK;
 }
+
+/* ---- overlap windows ----------------------------------------------------------------------------------------------- */
+
+/* An acquire of the recording. */
+typedef struct acquire {
+    uint32_t step, request;
+    uint8_t lane;
+} acquire;
+
+/* Consecutive acquires of one unit and role on one lane. */
+typedef struct acquire_run {
+    uint32_t first, end; /* acquires */
+} acquire_run;
+
+typedef struct window_maker {
+    bp_schedule *s;
+    const bp_buckets *buckets;
+    uint32_t width;
+    acquire *acquires; /* in order of steps */
+    acquire_run *runs;
+    uint32_t acquire_count, run_count;
+    uint32_t *others[BP_LANE_COUNT]; /* by lane that releases: the runs on another one; made for the first release */
+    uint32_t other_count[BP_LANE_COUNT];
+} window_maker;
+
+static int by_acquire_step(const void *a, const void *b)
+{
+    const acquire *x = a, *y = b;
+    if (x->step != y->step)
+        return x->step < y->step ? -1 : 1;
+    return x->request < y->request ? -1 : x->request > y->request;
+}
+
+static bool is_same_run(const window_maker *m, const acquire *a, const acquire *b)
+{
+    const bp_request *x = &m->buckets->requests[a->request], *y = &m->buckets->requests[b->request];
+    return a->lane == b->lane && x->role == y->role &&
+           m->buckets->buckets[x->bucket].unit == m->buckets->buckets[y->bucket].unit;
+}
+
+/* The acquires of a run between two steps. */
+static bp_status add_windows_of_run(window_maker *m, uint32_t earlier, uint32_t run, uint32_t after, uint32_t before,
+                                    uint32_t distance)
+{
+    for (uint32_t i = m->runs[run].first; i < m->runs[run].end; i++) {
+        const acquire *later = &m->acquires[i];
+        bp_window window = {earlier, later->request, later->step, distance, 0, (uint32_t)m->s->step_count};
+        if (later->step >= after && later->step < before && later->request != earlier)
+            BP_TRY(bp_schedule_add_window(m->s, &window));
+    }
+    return BP_OK;
+}
+
+/* Goes round the recording once at most. A run that the release falls into is met as a first and as a last unit. */
+static bp_status add_release(window_maker *m, uint32_t request, uint32_t step, uint32_t lane)
+{
+    if (m->others[lane] == NULL) {
+        BP_TRY(bp_new_array(m->run_count, sizeof(uint32_t), (void **)&m->others[lane]));
+        for (uint32_t i = 0; i < m->run_count; i++) {
+            if (m->acquires[m->runs[i].first].lane != lane)
+                m->others[lane][m->other_count[lane]++] = i;
+        }
+    }
+    const uint32_t *others = m->others[lane];
+    uint32_t first = 0, count = m->other_count[lane]; /* the first that has an acquire after the step */
+    for (uint32_t high = count; first < high;) {
+        uint32_t middle = first + (high - first) / 2;
+        if (m->acquires[m->runs[others[middle]].end - 1].step < step)
+            first = middle + 1;
+        else
+            high = middle;
+    }
+    for (uint32_t i = 0; i < count - first && i < m->width; i++)
+        BP_TRY(add_windows_of_run(m, request, others[first + i], step, UINT32_MAX, i + 1));
+    for (uint32_t i = 0; i <= first && i < count && i + count - first < m->width; i++)
+        BP_TRY(add_windows_of_run(m, request, others[i], 0, step, i + count - first + 1));
+    return BP_OK;
+}
+
+static bp_status make_windows(window_maker *m)
+{
+    const bp_schedule *s = m->s;
+    BP_TRY(bp_new_array(s->interval_count, sizeof *m->acquires, (void **)&m->acquires));
+    BP_TRY(bp_new_array(s->interval_count, sizeof *m->runs, (void **)&m->runs));
+    for (size_t i = 0; i < s->span_count; i++) {
+        const bp_span *span = &s->spans[i];
+        for (uint32_t k = span->first_interval; k < span->first_interval + span->interval_count; k++)
+            m->acquires[m->acquire_count++] =
+                (acquire){s->intervals[k].begin, span->first_request, s->lanes[k].acquire};
+    }
+    qsort(m->acquires, m->acquire_count, sizeof *m->acquires, by_acquire_step);
+    for (uint32_t i = 0; i < m->acquire_count; i++) {
+        if (i == 0 || !is_same_run(m, &m->acquires[i - 1], &m->acquires[i]))
+            m->runs[m->run_count++] = (acquire_run){i, i};
+        m->runs[m->run_count - 1].end = i + 1;
+    }
+    for (size_t i = 0; i < s->span_count; i++) {
+        const bp_span *span = &s->spans[i];
+        for (uint32_t k = span->first_interval; k < span->first_interval + span->interval_count; k++)
+            BP_TRY(add_release(m, span->first_request, s->intervals[k].end, s->lanes[k].release));
+    }
+    return BP_OK;
+}
+
+/* Windows of the recording: what is released on one lane is kept from the next `width` units that acquire on another, also round the end of
+ * the recording. The spans are there. */
+static bp_status add_overlap_windows(bp_schedule *schedule, const bp_buckets *buckets, uint32_t width)
+{
+    window_maker m = {.s = schedule, .buckets = buckets, .width = width};
+    bp_status status = make_windows(&m);
+    free(m.acquires);
+    free(m.runs);
+    for (uint32_t lane = 0; lane < BP_LANE_COUNT; lane++)
+        free(m.others[lane]);
+    return status;
+}
+
+/* ---- recordings ---------------------------------------------------------------------------------------------------- */
 
 bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *buckets, const bp_recorded_config *given,
                                       bp_schedule **schedule)
@@ -183,7 +283,7 @@ bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *b
         r.roles |= BP_ROLE_BIT(buckets->groups[g].role);
     bp_status status = record(&r, model, created);
     if (status == BP_OK && config.overlap_window > 0)
-        status = bp_schedule_add_overlap_window(created, buckets, config.overlap_window);
+        status = add_overlap_windows(created, buckets, config.overlap_window);
     if (status == BP_OK)
         status = bp_schedule_finish(created);
     free(r.live_since);

@@ -1,10 +1,9 @@
-/* Schedules: building one from steps and spans, and what a finished one shows. */
+/* Schedules: building one from steps, spans and windows, finishing it, and the tails that windows add to live ranges. */
 #include "schedule/schedule.h"
 
 #include <stdlib.h>
 
 #include "core/fail.h"
-#include "schedule/overlaps.h"
 
 bp_status bp_schedule_new(size_t request_count, bp_schedule **schedule)
 {
@@ -77,32 +76,26 @@ static int schedule_by_begin(const void *a, const void *b)
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* Uses that touch or overlap share an interval. */
-static bp_status add_interval(bp_schedule *s, bp_span *span, const bp_use *use)
-{
-    if (span->interval_count > 0 && use->begin <= s->intervals[s->interval_count - 1].end) {
-        bp_interval *last = &s->intervals[s->interval_count - 1];
-        if (use->end >= last->end) {
-            last->end = use->end;
-            s->lanes[s->interval_count - 1].release = use->release_lane;
-        }
-        return BP_OK;
-    }
-    BP_TRY(bp_grow_array((void **)&s->intervals, &s->interval_capacity, s->interval_count, sizeof *s->intervals));
-    BP_TRY(bp_grow_array((void **)&s->lanes, &s->lane_capacity, s->interval_count, sizeof *s->lanes));
-    s->lanes[s->interval_count] = (bp_interval_lanes){use->acquire_lane, use->release_lane};
-    s->intervals[s->interval_count++] = (bp_interval){use->begin, use->end};
-    span->interval_count++;
-    return BP_OK;
-}
-
 bp_status bp_schedule_close_span(bp_schedule *s)
 {
     bp_span *span = &s->spans[s->span_count - 1];
     if (s->use_count > 1)
         qsort(s->uses, s->use_count, sizeof *s->uses, schedule_by_begin);
-    for (size_t i = 0; i < s->use_count; i++)
-        BP_TRY(add_interval(s, span, &s->uses[i]));
+    for (size_t i = 0; i < s->use_count; i++) {
+        const bp_use *use = &s->uses[i];
+        bp_interval *last = span->interval_count > 0 ? &s->intervals[s->interval_count - 1] : NULL;
+        if (last == NULL || use->begin > last->end) {
+            size_t count = s->interval_count;
+            BP_TRY(bp_grow_array((void **)&s->intervals, &s->interval_capacity, count, sizeof *s->intervals));
+            BP_TRY(bp_grow_array((void **)&s->lanes, &s->lane_capacity, count, sizeof *s->lanes));
+            s->lanes[count] = (bp_interval_lanes){use->acquire_lane, use->release_lane};
+            s->intervals[s->interval_count++] = (bp_interval){use->begin, use->end};
+            span->interval_count++;
+        } else if (use->end >= last->end) { /* uses that touch or overlap share an interval */
+            last->end = use->end;
+            s->lanes[s->interval_count - 1].release = use->release_lane;
+        }
+    }
     return BP_OK;
 }
 
@@ -111,6 +104,74 @@ bp_use bp_schedule_use(const bp_schedule *schedule, size_t interval)
     const bp_interval *i = &schedule->intervals[interval];
     const bp_interval_lanes *lanes = &schedule->lanes[interval];
     return (bp_use){i->begin, i->end, lanes->acquire, lanes->release};
+}
+
+/* Recordings of hostile length with windows of hostile width. */
+#define MOST_WINDOWS (1u << 22)
+
+bp_status bp_schedule_add_window(bp_schedule *s, const bp_window *window)
+{
+    if (s->window_count == MOST_WINDOWS)
+        return bp_fail(BP_ERR_UNSUPPORTED,
+                       "the overlap window keeps requests apart more than %u times: choose a smaller one",
+                       MOST_WINDOWS);
+    BP_TRY(bp_grow_array((void **)&s->windows, &s->window_capacity, s->window_count, sizeof *s->windows));
+    s->windows[s->window_count++] = *window;
+    return BP_OK;
+}
+
+/* ---- overlaps ------------------------------------------------------------------------------------------------------ */
+
+static int overlaps_by_pair(const void *a, const void *b)
+{
+    const bp_window *x = a, *y = b;
+    if (x->later != y->later)
+        return x->later < y->later ? -1 : 1;
+    if (x->earlier != y->earlier)
+        return x->earlier < y->earlier ? -1 : 1;
+    if (x->step != y->step)
+        return x->step < y->step ? -1 : 1;
+    return x->distance < y->distance ? -1 : x->distance > y->distance;
+}
+
+static bool are_live_together(const bp_schedule *s, uint32_t a, uint32_t b)
+{
+    size_t count_a, count_b, i = 0, k = 0;
+    const bp_interval *x = bp_schedule_intervals(s, a, &count_a), *y = bp_schedule_intervals(s, b, &count_b);
+    while (i < count_a && k < count_b) {
+        if (x[i].begin < y[k].end && y[k].begin < x[i].end)
+            return true;
+        if (x[i].end <= y[k].end)
+            i++;
+        else
+            k++;
+    }
+    return false;
+}
+
+/* Drops the windows of requests that are live together, and makes the overlaps from the others. */
+static bp_status derive_overlaps(bp_schedule *s)
+{
+    size_t kept = 0, pairs = 0, capacity = 0;
+    if (s->window_count > 0)
+        qsort(s->windows, s->window_count, sizeof *s->windows, overlaps_by_pair);
+    for (size_t i = 0; i < s->window_count;) {
+        bp_overlap pair = {s->windows[i].earlier, s->windows[i].later};
+        bool apart = !are_live_together(s, pair.earlier, pair.later);
+        if (apart) {
+            BP_TRY(bp_grow_array((void **)&s->overlaps, &capacity, pairs, sizeof *s->overlaps));
+            s->overlaps[pairs++] = pair;
+        }
+        for (size_t first = i;
+             i < s->window_count && s->windows[i].earlier == pair.earlier && s->windows[i].later == pair.later; i++) {
+            bool repeated = i > first && s->windows[i].step == s->windows[i - 1].step; /* the nearer came first */
+            if (apart && !repeated)
+                s->windows[kept++] = s->windows[i];
+        }
+    }
+    s->window_count = kept;
+    s->overlap_count = pairs;
+    return BP_OK;
 }
 
 /* ---- events -------------------------------------------------------------------------------------------------------- */
@@ -147,10 +208,18 @@ static void sort_events(bp_schedule *s, uint32_t *starts, uint32_t *spans)
 
 /* Requests of a unit and role that are acquired or released together become one event: recorded schedules have a span for each
  * request. */
-static size_t merge_neighbours(bp_schedule *s, const uint32_t *spans, size_t count)
+static bp_status list_events(bp_schedule *s)
 {
-    size_t merged = 0;
-    for (size_t i = 0; i < count; i++) {
+    size_t count = 2 * s->interval_count, merged = 0;
+    uint32_t *starts = NULL, *spans = NULL;
+    bp_status status = bp_new_array(count, sizeof *s->events, (void **)&s->events);
+    if (status == BP_OK)
+        status = bp_new_array(rank_of((uint32_t)s->step_count, 1) + 1, sizeof *starts, (void **)&starts);
+    if (status == BP_OK)
+        status = bp_new_array(count, sizeof *spans, (void **)&spans);
+    if (status == BP_OK)
+        sort_events(s, starts, spans);
+    for (size_t i = 0; status == BP_OK && i < count; i++) {
         const bp_schedule_event *e = &s->events[i];
         bp_schedule_event *last = merged > 0 ? &s->events[merged - 1] : NULL;
         if (last != NULL && last->step == e->step && last->acquire == e->acquire && last->lane == e->lane &&
@@ -159,31 +228,16 @@ static size_t merge_neighbours(bp_schedule *s, const uint32_t *spans, size_t cou
         else
             s->events[merged++] = *e;
     }
-    return merged;
-}
-
-static bp_status list_events(bp_schedule *s)
-{
-    size_t count = 2 * s->interval_count;
-    uint32_t *starts = NULL, *spans = NULL;
-    bp_status status = bp_new_array(count, sizeof *s->events, (void **)&s->events);
-    if (status == BP_OK)
-        status = bp_new_array(rank_of((uint32_t)s->step_count, 1) + 1, sizeof *starts, (void **)&starts);
-    if (status == BP_OK)
-        status = bp_new_array(count, sizeof *spans, (void **)&spans);
-    if (status == BP_OK) {
-        sort_events(s, starts, spans);
-        s->info.event_count = merge_neighbours(s, spans, count);
-    }
+    s->info.event_count = merged;
     free(starts);
     free(spans);
     return status;
 }
 
-/* ---- finishing ------------------------------------------------------------------------------------------------------- */
-
-static bp_status list_requests(bp_schedule *s)
+bp_status bp_schedule_finish(bp_schedule *s)
 {
+    free(s->uses);
+    s->uses = NULL;
     BP_TRY(bp_new_array(s->request_count, sizeof *s->requests, (void **)&s->requests));
     for (size_t i = 0; i < s->span_count; i++) {
         const bp_span *span = &s->spans[i];
@@ -191,15 +245,7 @@ static bp_status list_requests(bp_schedule *s)
             s->requests[span->first_request + k] =
                 (bp_scheduled_request){s->intervals + span->first_interval, span->interval_count};
     }
-    return BP_OK;
-}
-
-bp_status bp_schedule_finish(bp_schedule *s)
-{
-    free(s->uses);
-    s->uses = NULL;
-    BP_TRY(list_requests(s));
-    BP_TRY(bp_schedule_derive_overlaps(s));
+    BP_TRY(derive_overlaps(s));
     BP_TRY(list_events(s));
     s->info.step_count = s->step_count;
     s->info.steps = s->steps;
@@ -214,4 +260,47 @@ bp_status bp_schedule_finish(bp_schedule *s)
 const bp_schedule_info *bp_schedule_get_info(const bp_schedule *schedule)
 {
     return schedule != NULL ? &schedule->info : NULL;
+}
+
+/* ---- tails --------------------------------------------------------------------------------------------------------- */
+
+static int overlaps_by_request(const void *a, const void *b)
+{
+    const bp_tail *x = a, *y = b;
+    if (x->request != y->request)
+        return x->request < y->request ? -1 : 1;
+    if (x->interval.begin != y->interval.begin)
+        return x->interval.begin < y->interval.begin ? -1 : 1;
+    return (x->interval.end > y->interval.end) - (x->interval.end < y->interval.end);
+}
+
+/* From the latest release of `earlier` to the acquire that it keeps off, around the end of the recording if need be. */
+static size_t add_tail(const bp_schedule *s, const bp_window *window, bp_tail *tails)
+{
+    size_t count;
+    const bp_interval *intervals = bp_schedule_intervals(s, window->earlier, &count);
+    uint32_t before = window->first_step, last = before; /* latest releases: before the acquire, and of all */
+    for (size_t i = 0; i < count; i++) {
+        bool within = intervals[i].begin >= window->first_step && intervals[i].end <= window->end_step;
+        if (within && intervals[i].end <= window->step)
+            before = intervals[i].end;
+        if (within)
+            last = intervals[i].end;
+    }
+    tails[0] = (bp_tail){window->earlier, {before, window->step + 1}};
+    if (before > window->first_step || last == window->end_step)
+        return 1;
+    tails[1] = (bp_tail){window->earlier, {last, window->end_step}};
+    return 2;
+}
+
+bp_status bp_schedule_find_tails(const bp_schedule *schedule, bp_tail **tails, size_t *count)
+{
+    BP_TRY(bp_new_array(2 * schedule->window_count, sizeof **tails, (void **)tails));
+    *count = 0;
+    for (size_t i = 0; i < schedule->window_count; i++)
+        *count += add_tail(schedule, &schedule->windows[i], *tails + *count);
+    if (*count > 0)
+        qsort(*tails, *count, sizeof **tails, overlaps_by_request);
+    return BP_OK;
 }

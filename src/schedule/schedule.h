@@ -67,9 +67,21 @@ bp_status bp_schedule_add_span(bp_schedule *schedule, uint32_t first_request, ui
 bp_status bp_schedule_add_use(bp_schedule *schedule, const bp_use *use);
 bp_status bp_schedule_close_span(bp_schedule *schedule);
 
+/* Errors: BP_ERR_UNSUPPORTED where there are too many. */
+bp_status bp_schedule_add_window(bp_schedule *schedule, const bp_window *window);
+
 /* Makes the list of requests, the overlaps of the windows, the events and the view. O(requests + intervals + steps + w log w) for w
  * windows. */
 bp_status bp_schedule_finish(bp_schedule *schedule);
+
+/* Steps in which a request that was released still keeps off what is acquired. */
+typedef struct bp_tail {
+    uint32_t request;
+    bp_interval interval;
+} bp_tail;
+
+/* The tails of all windows, by request; one that goes beyond the end of the step is two. The caller frees them. */
+bp_status bp_schedule_find_tails(const bp_schedule *schedule, bp_tail **tails, size_t *count);
 
 /* The lanes on which a request in `role` is acquired and released where nothing else is known. */
 bp_interval_lanes bp_role_lanes(uint32_t role);

@@ -1,6 +1,7 @@
 /* Training and evaluation schedules: the run order of the units, the passes over it, the live range of each request.
  * docs/schedules.md lists the events. Source: Megatron-LM d98e8a64, megatron_fsdp: AllGatherPipeline, GradReducePipeline. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/fail.h"
 #include "core/structs.h"
@@ -49,68 +50,20 @@ typedef struct unit_run {
 typedef struct run_order {
     unit_run *runs; /* of the units that hold memory, sorted by place */
     size_t count, capacity;
-    uint32_t *first_of_unit, *next;    /* runs of a unit, first to last */
-    uint32_t *last_of_unit, *previous; /* and back */
-    bool *holds_memory;                /* units with at least one bucket that is not empty */
-    uint32_t *child, *sibling;         /* nested units: first child, next sibling */
-    uint32_t *newest_run;              /* of each unit */
-    uint32_t *holder;                  /* of each unit: the innermost unit around it that holds memory */
+    bool *holds_memory; /* units with at least one bucket that is not empty */
+    uint32_t *of_units; /* the lists by unit, one array */
+    uint32_t *first_of_unit, *last_of_unit;
+    uint32_t *child, *sibling; /* nested units: first child, next sibling */
+    uint32_t *newest_run;
+    uint32_t *holder;          /* the innermost unit around it that holds memory */
+    uint32_t *of_runs;         /* the lists by run, one array */
+    uint32_t *next, *previous; /* runs of a unit, first to last and back */
 } run_order;
 
 #define NO_RUN UINT32_MAX
 
-static void finish_run_order(run_order *order)
-{
-    free(order->runs);
-    free(order->first_of_unit);
-    free(order->next);
-    free(order->last_of_unit);
-    free(order->previous);
-    free(order->holds_memory);
-    free(order->child);
-    free(order->sibling);
-    free(order->newest_run);
-    free(order->holder);
-}
-
-static bp_status new_links(size_t count, uint32_t **links)
-{
-    BP_TRY(bp_new_array(count, sizeof **links, (void **)links));
-    for (size_t i = 0; i < count; i++)
-        (*links)[i] = NO_RUN;
-    return BP_OK;
-}
-
-/* Nested units by parent, in the order in which they were added. */
-static bp_status link_children(const bp_buckets *buckets, run_order *order)
-{
-    BP_TRY(new_links(buckets->unit_count, &order->child));
-    BP_TRY(new_links(buckets->unit_count, &order->sibling));
-    for (size_t u = buckets->unit_count; u-- > 0;) {
-        int32_t parent = buckets->units[u].parent;
-        if (parent >= 0) {
-            order->sibling[u] = order->child[parent];
-            order->child[parent] = (uint32_t)u;
-        }
-    }
-    return BP_OK;
-}
-
 /* Hostile models repeat units that nest thousands of others. */
 #define MOST_RUNS (1u << 24)
-
-static bp_status training_schedule_add_run(run_order *order, uint32_t unit)
-{
-    if (!order->holds_memory[unit])
-        return BP_OK;
-    BP_TRY(bp_grow_array((void **)&order->runs, &order->capacity, order->count, sizeof *order->runs));
-    if (order->count == MOST_RUNS)
-        return bp_fail(BP_ERR_UNSUPPORTED, "a step of more than %u runs of units is not planned", MOST_RUNS);
-    uint32_t place = (uint32_t)order->count;
-    order->newest_run[unit] = place;
-    order->runs[order->count++] = (unit_run){place, place, unit};
-    return BP_OK;
-}
 
 /* A unit and everything nested in it, depth first without recursion: hostile models nest deeply. */
 static bp_status add_nested_runs(const bp_buckets *buckets, run_order *order, uint32_t top)
@@ -118,7 +71,14 @@ static bp_status add_nested_runs(const bp_buckets *buckets, run_order *order, ui
     uint32_t unit = top;
     size_t first = order->count;
     for (;;) {
-        BP_TRY(training_schedule_add_run(order, unit));
+        if (order->holds_memory[unit]) {
+            uint32_t place = (uint32_t)order->count;
+            BP_TRY(bp_grow_array((void **)&order->runs, &order->capacity, order->count, sizeof *order->runs));
+            if (order->count == MOST_RUNS)
+                return bp_fail(BP_ERR_UNSUPPORTED, "a step of more than %u runs of units is not planned", MOST_RUNS);
+            order->newest_run[unit] = place;
+            order->runs[order->count++] = (unit_run){place, place, unit};
+        }
         if (order->child[unit] != NO_RUN) {
             unit = order->child[unit];
             continue;
@@ -140,12 +100,44 @@ static bp_status add_nested_runs(const bp_buckets *buckets, run_order *order, ui
     return BP_OK;
 }
 
-static bp_status link_runs(const bp_buckets *buckets, run_order *order)
+static bp_status init_run_order(const bp_buckets *buckets, run_order *order)
 {
-    BP_TRY(new_links(buckets->unit_count, &order->first_of_unit));
-    BP_TRY(new_links(buckets->unit_count, &order->last_of_unit));
-    BP_TRY(new_links(order->count, &order->next));
-    BP_TRY(new_links(order->count, &order->previous));
+    size_t units = buckets->unit_count;
+    BP_TRY(bp_new_array(units, sizeof *order->holds_memory, (void **)&order->holds_memory));
+    for (size_t i = 0; i < buckets->bucket_count; i++) {
+        if (buckets->buckets[i].unit >= 0 && buckets->buckets[i].numel > 0)
+            order->holds_memory[buckets->buckets[i].unit] = true;
+    }
+    BP_TRY(bp_new_array(units, 6 * sizeof *order->of_units, (void **)&order->of_units));
+    memset(order->of_units, 0xff, 6 * units * sizeof *order->of_units); /* NO_RUN */
+    order->first_of_unit = order->of_units;
+    order->last_of_unit = order->of_units + units;
+    order->child = order->of_units + 2 * units;
+    order->sibling = order->of_units + 3 * units;
+    order->newest_run = order->of_units + 4 * units;
+    order->holder = order->of_units + 5 * units;
+    for (size_t u = units; u-- > 0;) { /* children in the order in which they were added */
+        int32_t parent = buckets->units[u].parent;
+        if (parent >= 0) {
+            order->sibling[u] = order->child[parent];
+            order->child[parent] = (uint32_t)u;
+        }
+    }
+    for (size_t u = 0; u < units; u++) { /* parents come first */
+        int32_t parent = buckets->units[u].parent;
+        if (parent >= 0)
+            order->holder[u] = order->holds_memory[parent] ? (uint32_t)parent : order->holder[parent];
+    }
+
+    for (size_t i = 0; i < buckets->order_count; i++)
+        BP_TRY(add_nested_runs(buckets, order, buckets->order[i]));
+    if (order->count == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" has no units that hold memory, so there is no schedule",
+                       buckets->model);
+    BP_TRY(bp_new_array(order->count, 2 * sizeof *order->of_runs, (void **)&order->of_runs));
+    memset(order->of_runs, 0xff, 2 * order->count * sizeof *order->of_runs);
+    order->next = order->of_runs;
+    order->previous = order->of_runs + order->count;
     for (size_t i = 0; i < order->count; i++) {
         uint32_t unit = order->runs[i].unit, before = order->last_of_unit[unit];
         order->previous[i] = before;
@@ -156,29 +148,6 @@ static bp_status link_runs(const bp_buckets *buckets, run_order *order)
         order->last_of_unit[unit] = (uint32_t)i;
     }
     return BP_OK;
-}
-
-static bp_status init_run_order(const bp_buckets *buckets, run_order *order)
-{
-    BP_TRY(bp_new_array(buckets->unit_count, sizeof *order->holds_memory, (void **)&order->holds_memory));
-    for (size_t i = 0; i < buckets->bucket_count; i++) {
-        if (buckets->buckets[i].unit >= 0 && buckets->buckets[i].numel > 0)
-            order->holds_memory[buckets->buckets[i].unit] = true;
-    }
-    BP_TRY(link_children(buckets, order));
-    BP_TRY(new_links(buckets->unit_count, &order->newest_run));
-    BP_TRY(new_links(buckets->unit_count, &order->holder));
-    for (size_t u = 0; u < buckets->unit_count; u++) { /* parents come first */
-        int32_t parent = buckets->units[u].parent;
-        if (parent >= 0)
-            order->holder[u] = order->holds_memory[parent] ? (uint32_t)parent : order->holder[parent];
-    }
-    for (size_t i = 0; i < buckets->order_count; i++)
-        BP_TRY(add_nested_runs(buckets, order, buckets->order[i]));
-    if (order->count == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" has no units that hold memory, so there is no schedule",
-                       buckets->model);
-    return link_runs(buckets, order);
 }
 
 /* ---- time axis: passes one after the other, and where in them a unit is live ------------------------------------- */
@@ -285,17 +254,14 @@ static uint32_t step_of(const axis_pass *pass, uint32_t turn)
 }
 
 /* Gathers wait for the second half of the step that they are to run under, but not those that compute itself waits for. */
-static uint32_t gather_step(const axis_pass *pass, uint32_t turn, uint32_t ahead)
-{
-    if (ahead > turn && pass->first > pass->begin)
-        return pass->begin;
-    uint32_t under = ahead < turn ? turn - ahead : 0;
-    return under == turn ? step_of(pass, turn) : step_of(pass, under + 1) - 1;
-}
-
 static bp_use use_of_turns(const axis_pass *pass, uint32_t first, uint32_t last, uint32_t ahead)
 {
-    return (bp_use){.begin = gather_step(pass, first, ahead), .end = step_of(pass, last + 1)};
+    bp_use use = {.begin = step_of(pass, first), .end = step_of(pass, last + 1)};
+    if (ahead > first && pass->first > pass->begin)
+        use.begin = pass->begin;
+    else if (ahead > 0 && first > 0)
+        use.begin = step_of(pass, (ahead < first ? first - ahead : 0) + 1) - 1;
+    return use;
 }
 
 static bp_use use_forward(const axis_pass *pass, const unit_run *run, uint32_t ahead)
@@ -306,17 +272,6 @@ static bp_use use_forward(const axis_pass *pass, const unit_run *run, uint32_t a
 static bp_use use_backward(const time_axis *axis, const axis_pass *pass, const unit_run *run, uint32_t ahead)
 {
     return use_of_turns(pass, axis->places - 1 - run->last, axis->places - 1 - run->place, ahead);
-}
-
-static bp_use use_gradient(const time_axis *axis, const axis_pass *pass, const unit_run *run, uint32_t drain)
-{
-    uint32_t turn = axis->places - 1 - run->place;
-    bp_use use = use_of_turns(pass, turn, turn, 0);
-    if (drain > run->place)
-        use.end = pass->end;
-    else if (drain > 0)
-        use.end = step_of(pass, turn + drain) + 1;
-    return use;
 }
 
 /* ---- live ranges ------------------------------------------------------------------------------------------------- */
@@ -362,14 +317,6 @@ static bp_status set_depths(generator *g)
     return BP_OK;
 }
 
-static bp_status find_transposes(generator *g)
-{
-    BP_TRY(bp_new_array(g->buckets->bucket_count, sizeof *g->has_transpose, (void **)&g->has_transpose));
-    for (size_t i = 0; i < g->buckets->request_count; i++)
-        g->has_transpose[g->buckets->requests[i].bucket] |= g->buckets->requests[i].role == BP_ROLE_PARAM_TRANSPOSE;
-    return BP_OK;
-}
-
 /* Row-wise parameters are those that have a transpose for backward. */
 typedef enum liveness { LIVE_PARAM, LIVE_ROW_WISE, LIVE_TRANSPOSE, LIVE_GRADIENT, LIVE_ALWAYS } liveness;
 
@@ -407,6 +354,7 @@ static bp_status add_kept(generator *g, const bp_request_group *group, const axi
     return add_use(g, group, use);
 }
 
+/* Row-wise parameters that are not resharded are kept: in training and in evaluation, which comes last. */
 static bp_status add_all_kept(generator *g, const bp_request_group *group)
 {
     const axis_pass *passes = g->axis.passes, *newest = &passes[g->axis.count - 1];
@@ -417,71 +365,62 @@ static bp_status add_all_kept(generator *g, const bp_request_group *group)
     return add_kept(g, group, &passes[0], newest->evaluation ? newest - 1 : newest);
 }
 
-static bp_status add_forward(generator *g, const bp_request_group *group, const axis_pass *pass)
-{
-    const run_order *order = &g->order;
-    for (uint32_t i = order->first_of_unit[group->unit]; i != NO_RUN; i = order->next[i])
-        BP_TRY(add_use(g, group, use_forward(pass, &order->runs[i], g->depths[group->unit].forward)));
-    return BP_OK;
-}
-
-/* Runs go backward from the last to the first. */
-static bp_status add_backward(generator *g, const bp_request_group *group, const axis_pass *pass, liveness live)
-{
-    const run_order *order = &g->order;
-    uint32_t ahead = live == LIVE_ROW_WISE ? 0 : g->depths[group->unit].backward;
-    for (uint32_t i = order->last_of_unit[group->unit]; i != NO_RUN; i = order->previous[i]) {
-        const unit_run *run = &order->runs[i];
-        BP_TRY(add_use(g, group,
-                       live == LIVE_GRADIENT ? use_gradient(&g->axis, pass, run, g->config->grad_units - 1)
-                                             : use_backward(&g->axis, pass, run, ahead)));
-    }
-    return BP_OK;
-}
-
+/* Runs go forward from the first to the last, and backward from the last to the first. */
 static bp_status training_schedule_add_live(generator *g, const bp_request_group *group, liveness live)
 {
-    uint32_t steps = (uint32_t)g->schedule->step_count;
+    const run_order *order = &g->order;
+    const depth *ahead = &g->depths[group->unit];
+    uint32_t steps = (uint32_t)g->schedule->step_count, drain = g->config->grad_units - 1;
     if (live == LIVE_ALWAYS)
         return add_use(g, group, (bp_use){0, steps, 0, 0});
     bool is_row_wise = live == LIVE_PARAM || live == LIVE_ROW_WISE;
     if (is_row_wise && g->config->keep_after_forward)
         return add_all_kept(g, group);
     bool in_backward = live != LIVE_ROW_WISE || g->config->recompute;
-    for (uint32_t i = 0; i < g->axis.count; i++) {
-        const axis_pass *pass = &g->axis.passes[i];
-        if (pass->forward && is_row_wise)
-            BP_TRY(add_forward(g, group, pass));
-        if (pass->backward && in_backward)
-            BP_TRY(add_backward(g, group, pass, live));
-    }
-    return BP_OK;
-}
-
-static bp_status training_schedule_add_group(generator *g, const bp_request_group *group)
-{
-    uint32_t end = group->first + group->count;
-    for (uint32_t first = group->first; first < end;) {
-        liveness live = liveness_of(g, first);
-        uint32_t next = first + 1;
-        while (next < end && liveness_of(g, next) == live)
-            next++;
-        BP_TRY(bp_schedule_add_span(g->schedule, first, next - first, first == group->first));
-        BP_TRY(training_schedule_add_live(g, group, live));
-        BP_TRY(bp_schedule_close_span(g->schedule));
-        first = next;
+    for (uint32_t p = 0; p < g->axis.count; p++) {
+        const axis_pass *pass = &g->axis.passes[p];
+        uint32_t i = pass->forward && is_row_wise ? order->first_of_unit[group->unit] : NO_RUN;
+        for (; i != NO_RUN; i = order->next[i])
+            BP_TRY(add_use(g, group, use_forward(pass, &order->runs[i], ahead->forward)));
+        i = pass->backward && in_backward ? order->last_of_unit[group->unit] : NO_RUN;
+        for (; i != NO_RUN; i = order->previous[i]) {
+            const unit_run *run = &order->runs[i];
+            bp_use use = use_backward(&g->axis, pass, run, live == LIVE_ROW_WISE ? 0 : ahead->backward);
+            if (live == LIVE_GRADIENT) { /* until `drain` more units have run */
+                uint32_t turn = g->axis.places - 1 - run->place;
+                use = use_of_turns(pass, turn, turn, 0);
+                if (drain > run->place)
+                    use.end = pass->end;
+                else if (drain > 0)
+                    use.end = step_of(pass, turn + drain) + 1;
+            }
+            BP_TRY(add_use(g, group, use));
+        }
     }
     return BP_OK;
 }
 
 static bp_status generate(generator *g)
 {
+    const bp_buckets *buckets = g->buckets;
     BP_TRY(set_depths(g));
-    BP_TRY(find_transposes(g));
-    BP_TRY(init_run_order(g->buckets, &g->order));
+    BP_TRY(bp_new_array(buckets->bucket_count, sizeof *g->has_transpose, (void **)&g->has_transpose));
+    for (size_t i = 0; i < buckets->request_count; i++)
+        g->has_transpose[buckets->requests[i].bucket] |= buckets->requests[i].role == BP_ROLE_PARAM_TRANSPOSE;
+    BP_TRY(init_run_order(buckets, &g->order));
     BP_TRY(init_time_axis(&g->order, g->config, g->schedule, &g->axis));
-    for (size_t i = 0; i < g->buckets->group_count; i++)
-        BP_TRY(training_schedule_add_group(g, &g->buckets->groups[i]));
+    for (size_t i = 0; i < buckets->group_count; i++) {
+        const bp_request_group *group = &buckets->groups[i];
+        uint32_t end = group->first + group->count;
+        for (uint32_t first = group->first, next; first < end; first = next) {
+            liveness live = liveness_of(g, first);
+            for (next = first + 1; next < end && liveness_of(g, next) == live;)
+                next++;
+            BP_TRY(bp_schedule_add_span(g->schedule, first, next - first, first == group->first));
+            BP_TRY(training_schedule_add_live(g, group, live));
+            BP_TRY(bp_schedule_close_span(g->schedule));
+        }
+    }
     return bp_schedule_finish(g->schedule);
 }
 
@@ -496,7 +435,10 @@ bp_status bp_schedule_create_training(const bp_buckets *buckets, const bp_schedu
     generator g = {.buckets = buckets, .config = &config};
     BP_TRY(bp_schedule_new(buckets->request_count, &g.schedule));
     bp_status status = generate(&g);
-    finish_run_order(&g.order);
+    free(g.order.runs);
+    free(g.order.holds_memory);
+    free(g.order.of_units);
+    free(g.order.of_runs);
     free(g.depths);
     free(g.has_transpose);
     if (status != BP_OK) {
