@@ -61,30 +61,30 @@ static bool is_fixed(const searcher *s, uint32_t item)
     return s->fixed != NULL && s->fixed[item] != BP_NOT_FIXED;
 }
 
-static void stop(searcher *s, bp_status status)
+static void search_stop(searcher *s, bp_status status)
 {
     s->stopped = true;
     if (s->status == BP_OK)
         s->status = status;
 }
 
-static void note(searcher *s, uint64_t *where, uint64_t old)
+static void note_change(searcher *s, uint64_t *where, uint64_t old)
 {
     bp_status status = bp_grow_array((void **)&s->trail, &s->trail_capacity, s->trail_count, sizeof *s->trail);
     if (status != BP_OK)
-        stop(s, status); /* the search ends; what is not undone does not matter */
+        search_stop(s, status); /* the search ends; what is not undone does not matter */
     else
         s->trail[s->trail_count++] = (change){where, old};
 }
 
 static void set_value(searcher *s, uint64_t *where, uint64_t value)
 {
-    note(s, where, *where);
+    note_change(s, where, *where);
     *where = value;
 }
 
 /* Takes back all changes since there were `mark` of them in the trail. */
-static void undo(searcher *s, size_t mark)
+static void take_back_places(searcher *s, size_t mark)
 {
     while (s->trail_count > mark) {
         const change *c = &s->trail[--s->trail_count];
@@ -142,14 +142,14 @@ static bool raise_item(searcher *s, uint32_t item, uint64_t lowest)
     return true;
 }
 
-/* False: no room is left, and what was changed until then is for undo. */
-static bool place(searcher *s, uint32_t item, uint64_t at)
+/* False: no room is left, and what was changed until then is for take_back_places. */
+static bool place_item(searcher *s, uint32_t item, uint64_t at)
 {
     const bp_problem *p = s->p;
     uint64_t top = at + p->sizes[item];
     s->placed[item] = true;
     s->offsets[item] = at;
-    note(s, NULL, item);
+    note_change(s, NULL, item);
     for (uint32_t m = p->memberships.first[item]; m < p->memberships.first[item + 1]; m++) {
         uint32_t section = p->memberships.entries[m];
         set_value(s, &s->rest[section], s->rest[section] - p->sizes[item]);
@@ -198,7 +198,7 @@ static uint64_t next_support(searcher *s, uint32_t item)
 }
 
 /* Back to where nothing is placed, with new work. False: what is fixed cannot be. */
-static bool begin(searcher *s, bp_work work)
+static bool search_begin(searcher *s, bp_work work)
 {
     const bp_problem *p = s->p;
     bool fits = true;
@@ -227,7 +227,7 @@ static bool search_remember(searcher *s, uint32_t item)
 {
     bp_status status = bp_grow_array((void **)&s->arena, &s->arena_capacity, s->arena_used, sizeof *s->arena);
     if (status != BP_OK)
-        stop(s, status);
+        search_stop(s, status);
     else
         s->arena[s->arena_used++] = item;
     return status == BP_OK;
@@ -351,12 +351,12 @@ static bool pass_over(searcher *s, bp_part candidates, uint64_t height)
 static bool search_parts(searcher *s, bp_part of);
 
 /* Places all items of the part. On failure everything is as before, unless the search has stopped. */
-static bool solve(searcher *s, bp_part of)
+static bool place_part(searcher *s, bp_part of)
 {
     size_t mark = s->trail_count;
     for (bool fits = true; fits && !s->stopped;) {
         if (bp_work_is_over(&s->work)) {
-            stop(s, BP_OK);
+            search_stop(s, BP_OK);
             break;
         }
         uint64_t lowest = UINT64_MAX, lowest_end = UINT64_MAX; /* of items that are left, and of one placed now */
@@ -381,14 +381,14 @@ static bool solve(searcher *s, bp_part of)
         bp_part candidates = branching_collect_candidates(s, of, lowest);
         for (size_t i = 0; i < candidates.count && !s->stopped; i++) {
             size_t before = s->trail_count;
-            if (place(s, s->arena[candidates.first + i], lowest) && search_parts(s, of))
+            if (place_item(s, s->arena[candidates.first + i], lowest) && search_parts(s, of))
                 return true;
-            undo(s, before);
+            take_back_places(s, before);
         }
         fits = pass_over(s, candidates, lowest);
         s->arena_used = candidates.first;
     }
-    undo(s, mark);
+    take_back_places(s, mark);
     return false;
 }
 
@@ -414,7 +414,7 @@ static bool search_parts(searcher *s, bp_part of)
             reach = last > reach ? last : reach;
             to++;
         } while (to < end && m->entries[m->first[s->arena[to]]] <= reach);
-        solved = solve(s, (bp_part){from, to - from});
+        solved = place_part(s, (bp_part){from, to - from});
         from = to;
     }
     s->arena_used = first;
@@ -515,13 +515,13 @@ static bp_answer run_attempts(searcher *s, bp_work *work)
 {
     while (!bp_work_is_over(work) && s->status == BP_OK) {
         if (!s->ranked) {
-            begin(s, *work); /* some preferences go by the sections' sums */
+            search_begin(s, *work); /* some preferences go by the sections' sums */
             rank_items(s, preferences[s->preferred], s->round == 0 ? 0 : shaken_percent[s->round % 4]);
             s->ranked = true;
         }
         bool whole = s->share <= bp_work_left(work); /* what is cut short is done again */
         bool found = false;
-        if (begin(s, bp_work_part(work, s->share))) {
+        if (search_begin(s, bp_work_part(work, s->share))) {
             s->arena_used = s->p->count; /* all items, in order */
             found = search_parts(s, (bp_part){0, s->p->count});
         }

@@ -118,7 +118,7 @@ static bp_status check_end(check *c, uint32_t item, uint64_t bytes)
                    (unsigned long long)bytes);
 }
 
-static bp_status check_all(check *c, uint64_t bytes)
+static bp_status check_placement(check *c, uint64_t bytes)
 {
     const bp_packing *p = c->packing;
     size_t begin[LEVELS], total = 0, count = 0, members = p->count;
@@ -174,7 +174,7 @@ static bp_status check_run(check *c, uint64_t bytes)
 {
     if (c->packing == NULL || (c->offsets == NULL && c->packing->count > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_check: needs a packing and offsets");
-    bp_status status = c->packing->count > 0 ? check_all(c, bytes) : BP_OK;
+    bp_status status = c->packing->count > 0 ? check_placement(c, bytes) : BP_OK;
     free(c->by_offset);
     free(c->ranks);
     free(c->times_live);

@@ -153,7 +153,7 @@ static bp_status solve_part(packer *p, const bp_problem *part)
     return status;
 }
 
-static bp_status pack(packer *p)
+static bp_status pack_parts(packer *p)
 {
     uint64_t capacity = p->config->capacity;
     for (uint32_t i = 0; capacity != 0 && i < p->whole.count; i++) {
@@ -186,7 +186,7 @@ bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint6
     packer p = {.packing = packing, .config = &own};
     p.work.limit = own.work != 0 ? own.work : DEFAULT_WORK;
     BP_TRY(bp_problem_init(packing, &p.whole));
-    bp_status status = pack(&p);
+    bp_status status = pack_parts(&p);
     if (status == BP_OK) {
         bool fits = own.capacity == 0 || p.height <= own.capacity;
         bp_pack_outcome failure = p.proven > own.capacity ? BP_PACK_INFEASIBLE : BP_PACK_NOT_FOUND;

@@ -38,7 +38,7 @@ static bool goes_on(const solving *s)
 }
 
 /* Keeps the method's answer where it is lower than the best so far. */
-static void take(solving *s, const char *method)
+static void take_answer(solving *s, const char *method)
 {
     uint64_t height = bp_problem_height(s->p, s->offsets);
     if (s->best->placed && height >= s->best->height)
@@ -121,7 +121,7 @@ static bp_status decide_by_blocks(solving *s, uint64_t capacity, bp_work *work, 
     answer->found = result.found;
     if (result.found) {
         spread_blocks(s);
-        take(s, "order sweep of blocks");
+        take_answer(s, "order sweep of blocks");
     }
     return BP_OK; /* what is impossible with blocks may be possible without */
 }
@@ -133,7 +133,7 @@ static bp_status decide_by_items(solving *s, uint64_t capacity, bp_work *work, v
     answer->found = result.found;
     answer->proven = result.proven;
     if (result.found)
-        take(s, "order sweep");
+        take_answer(s, "order sweep");
     return BP_OK;
 }
 
@@ -144,7 +144,7 @@ static bp_status decide_by_search(solving *s, uint64_t capacity, bp_work *work, 
     answer->found = found == BP_ANSWER_FOUND;
     answer->proven = found == BP_ANSWER_IMPOSSIBLE ? capacity + 1 : 0;
     if (answer->found)
-        take(s, "search");
+        take_answer(s, "search");
     return BP_OK;
 }
 
@@ -170,7 +170,7 @@ static bp_status decide_by_windows(solving *s, uint64_t capacity, bp_work *work,
     answer->found = result.found;
     answer->proven = result.impossible ? capacity + 1 : 0;
     if (answer->found)
-        take(s, "search in windows");
+        take_answer(s, "search in windows");
     return BP_OK;
 }
 
@@ -215,7 +215,7 @@ static bp_status try_parity(solving *s)
         for (uint32_t i = 0; i < p->count; i++)
             s->offsets[i] = colours[i] == BOTTOM ? 0 : p->bound - p->sizes[i];
         spread_blocks(s);
-        take(s, "parity");
+        take_answer(s, "parity");
     }
     free(colours);
     free(reached);
@@ -228,7 +228,7 @@ static bp_status try_first_fit(solving *s, uint64_t share)
     uint64_t height;
     BP_TRY(bp_first_fit(s->p, s->best->proven > s->target ? s->best->proven : s->target, &part, s->offsets, &height));
     s->work->spent = part.spent;
-    take(s, "first fit");
+    take_answer(s, "first fit");
     return BP_OK;
 }
 
@@ -297,7 +297,7 @@ static bp_status try_proofs(solving *s, uint64_t share)
 #define FIRST_ROUND (UINT64_C(1) << 20) /* work of the first round of layers */
 #define ROUND_GROWTH 4
 
-static bp_status solve(solving *s)
+static bp_status run_layers(solving *s)
 {
     const bp_problem *p = s->p;
     BP_TRY(bp_new_array(p->count, sizeof *s->offsets, (void **)&s->offsets));
@@ -337,7 +337,7 @@ bp_status bp_solve(const bp_problem *problem, uint64_t target, uint64_t ceiling,
         s.unit = bp_gcd_u64(problem->sizes[i], s.unit);
     s.unit = s.unit != 0 ? s.unit : 1;
     prove(&s, problem->bound);
-    bp_status status = solve(&s);
+    bp_status status = run_layers(&s);
     free(s.offsets);
     free(s.block_of);
     free(s.inner);

@@ -20,13 +20,6 @@ typedef struct check {
 
 /* ---- requests ------------------------------------------------------------------------------------------------------- */
 
-static bp_status plan_check_fail_request(const check *c, size_t index, const char *what)
-{
-    char text[BP_PLAN_REQUEST_BYTES];
-    return bp_fail(BP_ERR_MISMATCH, "request %zu (%s) %s", index, bp_plan_describe(&c->plan->requests[index], text),
-                   what);
-}
-
 /* The plan's request must be the buckets' request of the same number. */
 static bp_status check_identity(const check *c, size_t index)
 {
@@ -39,17 +32,17 @@ static bp_status check_identity(const check *c, size_t index)
         strcmp(bp_bucket_label(planned->bucket, planned->ordinal, plan_label), label) != 0) {
         snprintf(what, sizeof what, "is %s of %.80s, %.60s in the buckets", bp_role_name((bp_role)r->role), unit,
                  label);
-        return plan_check_fail_request(c, index, what);
+        return bp_plan_fail_request(c->plan, index, what);
     }
     if (planned->dtype != (bp_dtype)r->dtype) {
         snprintf(what, sizeof what, "has dtype %s; the buckets have %s", bp_dtype_name(planned->dtype),
                  bp_dtype_name((bp_dtype)r->dtype));
-        return plan_check_fail_request(c, index, what);
+        return bp_plan_fail_request(c->plan, index, what);
     }
     if (planned->bytes != r->bytes) {
         snprintf(what, sizeof what, "has %llu bytes; the buckets have %llu", (unsigned long long)planned->bytes,
                  (unsigned long long)r->bytes);
-        return plan_check_fail_request(c, index, what);
+        return bp_plan_fail_request(c->plan, index, what);
     }
     uint64_t used;
     BP_TRY(bp_dtype_bytes((bp_dtype)r->dtype, r->numel, &used));
@@ -57,7 +50,7 @@ static bp_status check_identity(const check *c, size_t index)
     if (planned->used_bytes != used) {
         snprintf(what, sizeof what, "uses %llu bytes; the buckets use %llu", (unsigned long long)planned->used_bytes,
                  (unsigned long long)used);
-        return plan_check_fail_request(c, index, what);
+        return bp_plan_fail_request(c->plan, index, what);
     }
     return BP_OK;
 }
@@ -70,21 +63,21 @@ static bp_status check_address(const check *c, size_t index)
     bp_schedule_intervals(c->schedule, index, &intervals);
     if (r->placement != BP_PLACE_PLANNED)
         return intervals == 0 || r->bytes == 0 ? BP_OK
-                                               : plan_check_fail_request(c, index, "is live but has no address");
+                                               : bp_plan_fail_request(c->plan, index, "is live but has no address");
     if (r->slab >= c->plan->slab_count) {
         snprintf(what, sizeof what, "is in slab %u; there are %zu", r->slab, c->plan->slab_count);
-        return plan_check_fail_request(c, index, what);
+        return bp_plan_fail_request(c->plan, index, what);
     }
     if (r->offset % c->plan->alignment != 0) {
         snprintf(what, sizeof what, "is at offset %llu, which is no multiple of %llu", (unsigned long long)r->offset,
                  (unsigned long long)c->plan->alignment);
-        return plan_check_fail_request(c, index, what);
+        return bp_plan_fail_request(c->plan, index, what);
     }
     uint64_t room = c->plan->slabs[r->slab].bytes;
     if (r->offset > room || r->bytes > room - r->offset) {
         snprintf(what, sizeof what, "has %llu bytes at %llu, beyond slab %u of %llu bytes",
                  (unsigned long long)r->bytes, (unsigned long long)r->offset, r->slab, (unsigned long long)room);
-        return plan_check_fail_request(c, index, what);
+        return bp_plan_fail_request(c->plan, index, what);
     }
     return BP_OK;
 }
@@ -102,13 +95,11 @@ static bp_status plan_check_add_items(check *c)
         for (size_t k = 0; placed && k < count; k++)
             BP_TRY(bp_packing_add_interval(c->packing, i, intervals[k].begin, intervals[k].end));
     }
-    size_t count = c->schedule->overlap_count;
-    const bp_overlap *overlaps = c->schedule->overlaps;
-    for (size_t i = 0; i < count; i++) {
-        const bp_plan_request *earlier = &c->plan->requests[overlaps[i].earlier];
-        const bp_plan_request *later = &c->plan->requests[overlaps[i].later];
-        if (earlier->placement == BP_PLACE_PLANNED && later->placement == BP_PLACE_PLANNED)
-            BP_TRY(bp_packing_add_conflict(c->packing, overlaps[i].earlier, overlaps[i].later));
+    for (size_t i = 0; i < c->schedule->overlap_count; i++) {
+        const bp_overlap *pair = &c->schedule->overlaps[i];
+        if (c->plan->requests[pair->earlier].placement == BP_PLACE_PLANNED &&
+            c->plan->requests[pair->later].placement == BP_PLACE_PLANNED)
+            BP_TRY(bp_packing_add_conflict(c->packing, pair->earlier, pair->later));
     }
     return BP_OK;
 }
@@ -132,51 +123,34 @@ static bp_status add_offsets(check *c, uint64_t *bytes)
     return fits ? BP_OK : bp_fail(BP_ERR_MISMATCH, "the slabs of the plan do not fit 64 bits");
 }
 
-/* The first step in which both are live; the step count where there is none. */
-static uint32_t common_step(const check *c, uint32_t one, uint32_t other)
-{
-    size_t counts[2], i = 0, k = 0;
-    const bp_interval *a = bp_schedule_intervals(c->schedule, one, &counts[0]);
-    const bp_interval *b = bp_schedule_intervals(c->schedule, other, &counts[1]);
-    while (i < counts[0] && k < counts[1]) {
-        uint32_t begin = a[i].begin > b[k].begin ? a[i].begin : b[k].begin;
-        if (begin < a[i].end && begin < b[k].end)
-            return begin;
-        if (a[i].end < b[k].end)
-            i++;
-        else
-            k++;
-    }
-    return (uint32_t)c->schedule->step_count;
-}
-
 static bp_status fail_conflict(const check *c, uint32_t one, uint32_t other)
 {
     char first[BP_PLAN_REQUEST_BYTES], second[BP_PLAN_REQUEST_BYTES];
     const bp_plan_request *a = &c->plan->requests[one], *b = &c->plan->requests[other];
-    uint32_t step = common_step(c, one, other);
     unsigned long long offset = a->offset > b->offset ? a->offset : b->offset;
-    if (step < c->schedule->step_count)
-        return bp_fail(BP_ERR_MISMATCH,
-                       "requests %u (%s) and %u (%s) are both live at step %u and share byte %llu of slab %u", one,
-                       bp_plan_describe(a, first), other, bp_plan_describe(b, second), step, offset, a->slab);
+    bp_plan_describe(a, first);
+    bp_plan_describe(b, second);
+
+    /* the first step in which both are live */
+    size_t x_count, y_count, i = 0, k = 0;
+    const bp_interval *x = bp_schedule_intervals(c->schedule, one, &x_count);
+    const bp_interval *y = bp_schedule_intervals(c->schedule, other, &y_count);
+    while (i < x_count && k < y_count) {
+        uint32_t step = x[i].begin > y[k].begin ? x[i].begin : y[k].begin;
+        if (step < x[i].end && step < y[k].end)
+            return bp_fail(BP_ERR_MISMATCH,
+                           "requests %u (%s) and %u (%s) are both live at step %u and share byte %llu of slab %u", one,
+                           first, other, second, step, offset, a->slab);
+        if (x[i].end < y[k].end)
+            i++;
+        else
+            k++;
+    }
     return bp_fail(BP_ERR_MISMATCH,
                    "requests %u (%s) and %u (%s) share byte %llu of slab %u: one would wait for the other where the "
                    "schedule wants them to overlap",
-                   one, bp_plan_describe(a, first), other, bp_plan_describe(b, second), offset, a->slab);
+                   one, first, other, second, offset, a->slab);
 }
-
-static bp_status check_conflicts(check *c)
-{
-    uint64_t bytes;
-    bp_packing_fault fault = {.size = sizeof fault};
-    BP_TRY(plan_check_add_items(c));
-    BP_TRY(add_offsets(c, &bytes));
-    BP_TRY(bp_packing_find_fault(c->packing, c->offsets, bytes, &fault));
-    return fault.found ? fail_conflict(c, fault.item, fault.other) : BP_OK;
-}
-
-/* ---- all of it ------------------------------------------------------------------------------------------------------ */
 
 static bp_status check_all(check *c)
 {
@@ -189,7 +163,12 @@ static bp_status check_all(check *c)
     }
     BP_TRY(bp_new_array(c->plan->request_count, sizeof *c->offsets, (void **)&c->offsets));
     BP_TRY(bp_packing_create(&c->packing));
-    return check_conflicts(c);
+    uint64_t bytes;
+    bp_packing_fault fault = {.size = sizeof fault};
+    BP_TRY(plan_check_add_items(c));
+    BP_TRY(add_offsets(c, &bytes));
+    BP_TRY(bp_packing_find_fault(c->packing, c->offsets, bytes, &fault));
+    return fault.found ? fail_conflict(c, fault.item, fault.other) : BP_OK;
 }
 
 bp_status bp_plan_check(const bp_plan *plan, const bp_buckets *buckets, const bp_schedule *schedule)

@@ -6,10 +6,8 @@
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/structs.h"
-#include "plan/bound.h"
 #include "plan/plan.h"
 #include "plan/policy.h"
-#include "plan/scheduled.h"
 
 typedef struct bp_assembly {
     const bp_buckets *buckets;
@@ -68,8 +66,9 @@ static bp_status fail_role(uint32_t role)
     return bp_fail(BP_ERR_OVERFLOW, "the buffers of role %s do not fit 64 bits", bp_role_name((bp_role)role));
 }
 
-/* Copies of the shared classes one set after the other, then the persistent ones. Fills the classes' offsets and the role's sums. */
-static bp_status plan_create_lay_out(bp_role_layout *layout, bp_plan_role *role)
+/* Copies of the shared classes one set after the other, then the persistent ones. Fills the classes' offsets and the role's sums, and adds
+ * the classes as the report shows them. */
+static bp_status plan_create_lay_out(bp_plan *plan, bp_role_layout *layout, bp_plan_role *role)
 {
     uint64_t stride = 0, at = 0;
     for (size_t i = 0; i < layout->class_count; i++) {
@@ -86,17 +85,6 @@ static bp_status plan_create_lay_out(bp_role_layout *layout, bp_plan_role *role)
         c->offset = *cursor;
         if (!bp_add_u64(*cursor, c->bytes, cursor))
             return fail_role(role->role);
-    }
-    role->persistent_bytes = persistent - role->pool_bytes;
-    return BP_OK;
-}
-
-/* The classes as the report shows them. */
-static bp_status add_buffers(bp_plan *plan, const bp_role_layout *layout, bp_plan_role *role)
-{
-    role->buffer_count = layout->class_count;
-    for (size_t i = 0; i < layout->class_count; i++) {
-        const bp_class *c = &layout->classes[i];
         BP_TRY(
             bp_grow_array((void **)&plan->buffers, &plan->buffer_capacity, plan->buffer_count, sizeof *plan->buffers));
         plan->buffers[plan->buffer_count++] = (bp_plan_buffer){.kind = (bp_buffer_kind)c->kind,
@@ -107,30 +95,8 @@ static bp_status add_buffers(bp_plan *plan, const bp_role_layout *layout, bp_pla
                                                                .set_by = c->set_by,
                                                                .users = c->users};
     }
+    role->persistent_bytes = persistent - role->pool_bytes;
     return BP_OK;
-}
-
-/* The classes that a runtime may choose copies from. */
-static bp_status plan_create_add_classes(bp_plan *plan, const bp_role_layout *layout)
-{
-    for (size_t i = 0; i < layout->class_count; i++) {
-        const bp_class *c = &layout->classes[i];
-        if (c->kind != BP_BUFFER_POOLED || c->copies == 0)
-            continue;
-        BP_TRY(bp_grow_array((void **)&plan->classes, &plan->class_capacity, plan->class_count, sizeof *plan->classes));
-        plan->classes[plan->class_count++] = (bp_plan_class){.slab = (uint32_t)plan->slab_count,
-                                                             .dtype = (bp_dtype)c->dtype,
-                                                             .copies = c->copies,
-                                                             .offset = c->offset,
-                                                             .stride = layout->stride,
-                                                             .bytes = c->bytes};
-    }
-    return BP_OK;
-}
-
-static bool is_dynamic(const void *context, uint32_t request)
-{
-    return ((const bp_place *)context)[request].class_index == BP_NO_CLASS;
 }
 
 /* A slab of `bytes` whose release group is `group`. */
@@ -153,18 +119,31 @@ static void place_request(bp_plan *plan, uint32_t request, uint64_t offset)
     r->offset = offset;
 }
 
-/* The addresses of the role's requests, and its slab. */
+/* The addresses of the role's requests, the classes that a runtime may choose copies from, and their slab. */
 static bp_status assign(bp_assembly *a, const bp_role_layout *layout, const bp_plan_role *role)
 {
-    for (uint32_t r = 0; r < a->plan->request_count; r++) {
-        if (a->plan->requests[r].role != role->role || a->plan->requests[r].bytes == 0 ||
+    bp_plan *plan = a->plan;
+    for (uint32_t r = 0; r < plan->request_count; r++) {
+        if (plan->requests[r].role != role->role || plan->requests[r].bytes == 0 ||
             a->places[r].class_index == BP_NO_CLASS)
             continue;
         const bp_class *c = &layout->classes[a->places[r].class_index];
         uint64_t stride = c->kind == BP_BUFFER_POOLED ? layout->stride : 0;
-        place_request(a->plan, r, c->offset + a->places[r].copy * stride);
+        place_request(plan, r, c->offset + a->places[r].copy * stride);
     }
-    return add_slab(a->plan, bp_role_name((bp_role)role->role), role->pool_bytes + role->persistent_bytes);
+    for (size_t i = 0; i < layout->class_count; i++) {
+        const bp_class *c = &layout->classes[i];
+        if (c->kind != BP_BUFFER_POOLED || c->copies == 0)
+            continue;
+        BP_TRY(bp_grow_array((void **)&plan->classes, &plan->class_capacity, plan->class_count, sizeof *plan->classes));
+        plan->classes[plan->class_count++] = (bp_plan_class){.slab = (uint32_t)plan->slab_count,
+                                                             .dtype = (bp_dtype)c->dtype,
+                                                             .copies = c->copies,
+                                                             .offset = c->offset,
+                                                             .stride = layout->stride,
+                                                             .bytes = c->bytes};
+    }
+    return add_slab(plan, bp_role_name((bp_role)role->role), role->pool_bytes + role->persistent_bytes);
 }
 
 /* Appends to the witnesses of the role that is added next. */
@@ -205,21 +184,6 @@ static bp_status bp_add_role(bp_plan *plan, bp_plan_role *role, bp_role_ranges b
     return BP_OK;
 }
 
-/* The plan says of the first role that does not fit why it does not. */
-static bp_status note_infeasible(bp_plan *plan, uint32_t role, const bp_role_layout *layout)
-{
-    char text[256];
-    const char *why = layout->live_units > layout->copies ? ""
-                      : layout->proven                    ? ", and no assignment keeps every unit at one address"
-                                                          : ", and the search for an assignment ran out of budget";
-    snprintf(text, sizeof text,
-             "%u buffer set%s too few for role %s: %u units that share buffers are live at once in step %u%s",
-             layout->copies, layout->copies == 1 ? " is" : "s are", bp_role_name((bp_role)role), layout->live_units,
-             layout->live_step, why);
-    plan->info.feasible = 0;
-    return bp_strings_add(&plan->strings, text, &plan->info.infeasible_because);
-}
-
 static bp_status plan_role(bp_assembly *a, uint32_t role_id, bp_policy_function *decide, bp_live_units *units,
                            bp_role_layout *layout)
 {
@@ -235,27 +199,34 @@ static bp_status plan_role(bp_assembly *a, uint32_t role_id, bp_policy_function 
                          .live_units = units->most_live,
                          .method = ""};
     bp_bound bound, dynamic;
-    BP_TRY(bp_bound_of(a->buckets, a->schedule, role.roles, a->config->alignment, NULL, NULL, &bound));
-    BP_TRY(bp_bound_of(a->buckets, a->schedule, role.roles, a->config->alignment, is_dynamic, a->places, &dynamic));
+    BP_TRY(bp_bound_of(a->buckets, a->schedule, role.roles, a->config->alignment, NULL, &bound));
+    BP_TRY(bp_bound_of(a->buckets, a->schedule, role.roles, a->config->alignment, a->places, &dynamic));
     role.lower_bound_bytes = role.proven_bytes = bound.bytes;
     role.lower_bound_step = bound.step;
     role.dynamic_bytes = dynamic.bytes;
-    BP_TRY(plan_create_lay_out(layout, &role));
-    BP_TRY(add_buffers(plan, layout, &role));
+    BP_TRY(plan_create_lay_out(plan, layout, &role));
     if (!bp_add_u64(role.pool_bytes, role.persistent_bytes, &role.bytes) ||
         !bp_add_u64(role.bytes, dynamic.bytes, &role.bytes))
         return fail_role(role_id);
     role.optimal = layout->feasible && role.bytes == bound.bytes;
     if (dynamic.bytes > 0)
         plan->info.stable = 0;
-    if (layout->feasible && layout->class_count > 0) {
-        BP_TRY(plan_create_add_classes(plan, layout));
+    if (layout->feasible && layout->class_count > 0)
         BP_TRY(assign(a, layout, &role));
-    }
     BP_TRY(bp_add_witnesses(a, &role));
     plan->info.copies = layout->copies > plan->info.copies ? layout->copies : plan->info.copies;
-    if (!layout->feasible && plan->info.feasible)
-        BP_TRY(note_infeasible(plan, role_id, layout));
+    if (!layout->feasible && plan->info.feasible) { /* the plan says of the first role that does not fit why */
+        char text[256];
+        const char *why = layout->live_units > layout->copies ? ""
+                          : layout->proven                    ? ", and no assignment keeps every unit at one address"
+                                                              : ", and the search for an assignment ran out of budget";
+        snprintf(text, sizeof text,
+                 "%u buffer set%s too few for role %s: %u units that share buffers are live at once in step %u%s",
+                 layout->copies, layout->copies == 1 ? " is" : "s are", bp_role_name((bp_role)role_id),
+                 layout->live_units, layout->live_step, why);
+        plan->info.feasible = 0;
+        BP_TRY(bp_strings_add(&plan->strings, text, &plan->info.infeasible_because));
+    }
     return bp_add_role(plan, &role, begin);
 }
 
@@ -320,7 +291,65 @@ static void close_placements(bp_assembly *a)
     }
 }
 
-static bp_status assemble_scheduled(bp_assembly *a, uint32_t roles);
+/* ---- scheduled --------------------------------------------------------------------------------------------------- */
+
+#define JOINT_GROUP "joint"
+
+/* An entry and a slab for the pool of some roles. The bound is what is live in one step, or, where overlap windows add conflicts, a larger set
+ * of requests in conflict. */
+static bp_status add_pool(bp_assembly *a, uint32_t roles, const bp_scheduled_pool *pool)
+{
+    bool joint = (roles & (roles - 1)) != 0;
+    uint32_t first = (uint32_t)__builtin_ctz(roles);
+    const bp_role_ranges begin = {a->plan->buffer_count, a->plan->witness_count};
+    bp_plan_role role = {.role = first,
+                         .roles = roles,
+                         .bytes = pool->result.bytes,
+                         .pool_bytes = pool->result.bytes,
+                         .lower_bound_bytes = pool->result.bound,
+                         .proven_bytes = pool->result.proven,
+                         .optimal = pool->result.optimal != 0,
+                         .method = pool->result.method};
+    for (uint32_t id = first; id < BP_ROLE_COUNT; id++) {
+        if (!(roles & BP_ROLE_BIT(id)))
+            continue;
+        bp_live_units units = {0};
+        BP_TRY(bp_live_units_init(a->buckets, a->schedule, id, &units));
+        role.live_units = units.most_live > role.live_units ? units.most_live : role.live_units;
+        bp_live_units_finish(&units);
+    }
+
+    bp_bound live;
+    BP_TRY(bp_bound_of(a->buckets, a->schedule, roles, a->config->alignment, NULL, &live));
+    bool of_step = live.bytes == pool->result.bound;
+    role.lower_bound_step = of_step ? live.step : 0;
+    for (size_t i = 0; i < pool->witness_count && !of_step; i++) {
+        size_t count; /* the step in which the last of the witnesses comes in first */
+        const bp_interval *intervals = bp_schedule_intervals(a->schedule, pool->witness[i], &count);
+        if (count > 0 && intervals[0].begin > role.lower_bound_step)
+            role.lower_bound_step = intervals[0].begin;
+        BP_TRY(add_witness(a->plan, pool->witness[i]));
+    }
+    if (of_step)
+        BP_TRY(bp_add_witnesses(a, &role));
+
+    for (size_t i = 0; i < pool->count; i++)
+        place_request(a->plan, pool->requests[i], pool->offsets[i]);
+    if (pool->count > 0)
+        BP_TRY(add_slab(a->plan, joint ? JOINT_GROUP : bp_role_name((bp_role)first), pool->result.bytes));
+    return bp_add_role(a->plan, &role, begin);
+}
+
+static bp_status assemble_pool(bp_assembly *a, uint32_t roles)
+{
+    bp_scheduled_pool pool;
+    BP_TRY(bp_scheduled_pool_init(a->buckets, a->schedule, a->config, roles, &pool));
+    bp_status status = add_pool(a, roles, &pool);
+    bp_scheduled_pool_finish(&pool);
+    return status;
+}
+
+/* ---- assembly ---------------------------------------------------------------------------------------------------- */
 
 static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
 {
@@ -330,7 +359,12 @@ static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
     for (size_t g = 0; g < a->buckets->group_count; g++)
         present |= BP_ROLE_BIT(a->buckets->groups[g].role);
     uint32_t packed = decide == NULL ? present & ~BP_ROLES_STATE : 0;
-    BP_TRY(assemble_scheduled(a, packed));
+    if (a->config->joint && packed != 0)
+        BP_TRY(assemble_pool(a, packed));
+    for (uint32_t role = 0; role < BP_ROLE_COUNT && !a->config->joint; role++) {
+        if (packed & BP_ROLE_BIT(role))
+            BP_TRY(assemble_pool(a, BP_ROLE_BIT(role)));
+    }
     for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
         if (!(present & ~packed & BP_ROLE_BIT(role)))
             continue;
@@ -355,20 +389,6 @@ static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
     return bp_plan_make_table(plan);
 }
 
-static bp_status plan_create_check_config(const bp_plan_config *config, size_t *policy)
-{
-    if (config->alignment == 0 || (config->alignment & (config->alignment - 1)) != 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "alignment %llu is no power of two",
-                       (unsigned long long)config->alignment);
-    if (config->fallback != BP_FALLBACK_PERSISTENT && config->fallback != BP_FALLBACK_DYNAMIC)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "fallback %d is unknown", (int)config->fallback);
-    for (*policy = 0; *policy < POLICY_COUNT; ++*policy) {
-        if (policies[*policy].policy == config->policy)
-            return BP_OK;
-    }
-    return bp_fail(BP_ERR_INVALID_ARGUMENT, "policy %d is unknown", (int)config->policy);
-}
-
 bp_status bp_plan_create(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *config,
                          bp_plan **plan)
 {
@@ -382,8 +402,16 @@ bp_status bp_plan_create(const bp_buckets *buckets, const bp_schedule *schedule,
     if (buckets->request_count == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" has no requests in the roles asked for: nothing to place",
                        buckets->model);
-    size_t p;
-    BP_TRY(plan_create_check_config(&full, &p));
+    if (full.alignment == 0 || (full.alignment & (full.alignment - 1)) != 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "alignment %llu is no power of two",
+                       (unsigned long long)full.alignment);
+    if (full.fallback != BP_FALLBACK_PERSISTENT && full.fallback != BP_FALLBACK_DYNAMIC)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "fallback %d is unknown", (int)full.fallback);
+    size_t p = 0;
+    while (p < POLICY_COUNT && policies[p].policy != full.policy)
+        p++;
+    if (p == POLICY_COUNT)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "policy %d is unknown", (int)full.policy);
     bp_assembly a = {.buckets = buckets, .schedule = schedule, .config = &full};
     BP_TRY(bp_plan_new(&a.plan));
     a.plan->info.policy = full.policy;
@@ -397,95 +425,5 @@ bp_status bp_plan_create(const bp_buckets *buckets, const bp_schedule *schedule,
         return status;
     }
     *plan = a.plan;
-    return BP_OK;
-}
-
-/* ---- scheduled --------------------------------------------------------------------------------------------------- */
-
-/* Assembles the pools of policy scheduled: an entry and a slab for each role, or one for all that share. */
-
-#define JOINT_GROUP "joint"
-
-/* Roles of the mask in which anything is live at once, and how many units at most. */
-static bp_status count_live_units(const bp_assembly *a, uint32_t roles, uint32_t *live_units)
-{
-    *live_units = 0;
-    for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
-        if (!(roles & BP_ROLE_BIT(role)))
-            continue;
-        bp_live_units units = {0};
-        BP_TRY(bp_live_units_init(a->buckets, a->schedule, role, &units));
-        *live_units = units.most_live > *live_units ? units.most_live : *live_units;
-        bp_live_units_finish(&units);
-    }
-    return BP_OK;
-}
-
-/* The step in which the last of the requests that set the bound comes in first. */
-static uint32_t witness_step(const bp_assembly *a, const bp_scheduled_pool *pool)
-{
-    uint32_t step = 0;
-    for (size_t i = 0; i < pool->witness_count; i++) {
-        size_t count;
-        const bp_interval *intervals = bp_schedule_intervals(a->schedule, pool->witness[i], &count);
-        step = count > 0 && intervals[0].begin > step ? intervals[0].begin : step;
-    }
-    return step;
-}
-
-/* The bound is what is live in one step, or, where overlap windows add conflicts, a larger set of requests in conflict. */
-static bp_status plan_scheduled_find_bound(bp_assembly *a, const bp_scheduled_pool *pool, bp_plan_role *role)
-{
-    bp_bound live;
-    BP_TRY(bp_bound_of(a->buckets, a->schedule, role->roles, a->config->alignment, NULL, NULL, &live));
-    role->lower_bound_bytes = pool->result.bound;
-    role->lower_bound_step = live.step;
-    if (live.bytes == pool->result.bound)
-        return bp_add_witnesses(a, role);
-    role->lower_bound_step = witness_step(a, pool);
-    for (size_t i = 0; i < pool->witness_count; i++)
-        BP_TRY(add_witness(a->plan, pool->witness[i]));
-    return BP_OK;
-}
-
-static bp_status add_pool(bp_assembly *a, uint32_t roles, const bp_scheduled_pool *pool)
-{
-    bool joint = (roles & (roles - 1)) != 0;
-    uint32_t first = (uint32_t)__builtin_ctz(roles);
-    const bp_role_ranges begin = {a->plan->buffer_count, a->plan->witness_count};
-    bp_plan_role role = {.role = first,
-                         .roles = roles,
-                         .bytes = pool->result.bytes,
-                         .pool_bytes = pool->result.bytes,
-                         .proven_bytes = pool->result.proven,
-                         .optimal = pool->result.optimal != 0,
-                         .method = pool->result.method};
-    BP_TRY(count_live_units(a, roles, &role.live_units));
-    BP_TRY(plan_scheduled_find_bound(a, pool, &role));
-    for (size_t i = 0; i < pool->count; i++)
-        place_request(a->plan, pool->requests[i], pool->offsets[i]);
-    if (pool->count > 0)
-        BP_TRY(add_slab(a->plan, joint ? JOINT_GROUP : bp_role_name((bp_role)first), pool->result.bytes));
-    return bp_add_role(a->plan, &role, begin);
-}
-
-static bp_status assemble_pool(bp_assembly *a, uint32_t roles)
-{
-    bp_scheduled_pool pool;
-    BP_TRY(bp_scheduled_pool_init(a->buckets, a->schedule, a->config, roles, &pool));
-    bp_status status = add_pool(a, roles, &pool);
-    bp_scheduled_pool_finish(&pool);
-    return status;
-}
-
-/* Pools of policy scheduled for the roles of the mask: one for each role, or one for all. */
-static bp_status assemble_scheduled(bp_assembly *a, uint32_t roles)
-{
-    if (a->config->joint)
-        return roles != 0 ? assemble_pool(a, roles) : BP_OK;
-    for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
-        if (roles & BP_ROLE_BIT(role))
-            BP_TRY(assemble_pool(a, BP_ROLE_BIT(role)));
-    }
     return BP_OK;
 }

@@ -1,11 +1,82 @@
-/* The live ranges of a role's units, and copies for them: greedy coloring, then a bounded exact search. */
-#include "plan/live_units.h"
-
+/* Bytes and units that are live at once: the lower bound of roles, the live ranges of a role's units, and copies for them by greedy
+ * coloring, then a bounded exact search. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
-#include "schedule/schedule.h"
+#include "plan/policy.h"
+
+/* ---- bytes ---------------------------------------------------------------------------------------------------------- */
+
+bp_status bp_span_bytes(const bp_buckets *buckets, const bp_span *span, uint64_t alignment, const bp_place *places,
+                        uint64_t *bytes)
+{
+    uint64_t sum = 0, aligned;
+    for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++) {
+        if (places != NULL && places[r].class_index != BP_NO_CLASS)
+            continue;
+        if (!bp_round_up_u64(buckets->requests[r].bytes, alignment, &aligned) || !bp_add_u64(sum, aligned, &sum))
+            return bp_fail(BP_ERR_OVERFLOW, "a unit of model \"%s\" does not fit 64 bits", buckets->model);
+    }
+    *bytes = sum;
+    return BP_OK;
+}
+
+/* Bytes that come into being and go at the beginning of a step. */
+typedef struct change {
+    uint64_t begins, ends;
+} change;
+
+static bp_status add_changes(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t roles, uint64_t alignment,
+                             const bp_place *places, change *changes)
+{
+    for (size_t i = 0; i < schedule->span_count; i++) {
+        const bp_span *span = &schedule->spans[i];
+        uint64_t bytes;
+        if (!(roles & BP_ROLE_BIT(buckets->requests[span->first_request].role)))
+            continue;
+        BP_TRY(bp_span_bytes(buckets, span, alignment, places, &bytes));
+        for (uint32_t k = 0; k < span->interval_count; k++) {
+            const bp_interval *interval = &schedule->intervals[span->first_interval + k];
+            if (!bp_add_u64(changes[interval->begin].begins, bytes, &changes[interval->begin].begins) ||
+                !bp_add_u64(changes[interval->end].ends, bytes, &changes[interval->end].ends))
+                return bp_fail(BP_ERR_OVERFLOW, "the requests of step %u of model \"%s\" do not fit 64 bits",
+                               interval->begin, buckets->model);
+        }
+    }
+    return BP_OK;
+}
+
+bp_status bp_bound_of(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t roles, uint64_t alignment,
+                      const bp_place *places, bp_bound *bound)
+{
+    change *changes;
+    uint64_t live = 0;
+    BP_TRY(bp_new_array(schedule->step_count + 1, sizeof *changes, (void **)&changes));
+    bp_status status = add_changes(buckets, schedule, roles, alignment, places, changes);
+    *bound = (bp_bound){0};
+    for (size_t step = 0; status == BP_OK && step < schedule->step_count; step++) {
+        live -= changes[step].ends;
+        if (!bp_add_u64(live, changes[step].begins, &live))
+            status = bp_fail(BP_ERR_OVERFLOW, "what is live in step %zu of model \"%s\" does not fit 64 bits", step,
+                             buckets->model);
+        else if (live > bound->bytes)
+            *bound = (bp_bound){live, (uint32_t)step};
+    }
+    free(changes);
+    return status;
+}
+
+bool bp_span_is_live(const bp_schedule *schedule, const bp_span *span, uint32_t step)
+{
+    for (uint32_t k = 0; k < span->interval_count; k++) {
+        const bp_interval *interval = &schedule->intervals[span->first_interval + k];
+        if (interval->begin <= step && step < interval->end)
+            return true;
+    }
+    return false;
+}
 
 /* ---- from spans to units ------------------------------------------------------------------------------------------ */
 
@@ -13,22 +84,6 @@ static int live_units_by_begin(const void *a, const void *b)
 {
     const bp_interval *x = a, *y = b;
     return x->begin < y->begin ? -1 : x->begin > y->begin;
-}
-
-/* Sorts and merges the newest unit's intervals, which are the last `count` of `*used`. */
-static void live_units_merge_intervals(bp_interval *intervals, uint32_t first, uint32_t *used)
-{
-    uint32_t count = *used - first, kept = 0;
-    bp_interval *mine = intervals + first;
-    if (count > 1)
-        qsort(mine, count, sizeof *mine, live_units_by_begin);
-    for (uint32_t i = 0; i < count; i++) {
-        if (kept > 0 && mine[i].begin <= mine[kept - 1].end)
-            mine[kept - 1].end = mine[i].end > mine[kept - 1].end ? mine[i].end : mine[kept - 1].end;
-        else
-            mine[kept++] = mine[i];
-    }
-    *used = first + kept;
 }
 
 /* With the tails of overlap windows: copies are not shared where an acquire would wait. */
@@ -55,32 +110,42 @@ static void live_units_collect(const bp_buckets *buckets, const bp_schedule *sch
         }
         if (used == first)
             continue;
-        live_units_merge_intervals(t->intervals, first, &used);
-        t->units[t->count++] = (bp_live_unit){group->unit, group->first, group->count, first, used - first};
+        bp_interval *mine = t->intervals + first;
+        uint32_t count = used - first, kept = 0; /* sorted and merged */
+        if (count > 1)
+            qsort(mine, count, sizeof *mine, live_units_by_begin);
+        for (uint32_t i = 0; i < count; i++) {
+            if (kept > 0 && mine[i].begin <= mine[kept - 1].end)
+                mine[kept - 1].end = mine[i].end > mine[kept - 1].end ? mine[i].end : mine[kept - 1].end;
+            else
+                mine[kept++] = mine[i];
+        }
+        used = first + kept;
+        t->units[t->count++] = (bp_live_unit){group->unit, group->first, group->count, first, kept};
     }
 }
 
 bp_status bp_live_units_count_live(bp_live_units *units)
 {
-    int32_t *change;
-    BP_TRY(bp_new_array((size_t)units->step_count + 1, sizeof(int32_t), (void **)&change));
+    int32_t *changes;
+    BP_TRY(bp_new_array((size_t)units->step_count + 1, sizeof *changes, (void **)&changes));
     units->most_live = units->most_live_step = 0;
     for (size_t i = 0; i < units->count; i++) {
         for (uint32_t k = 0; k < units->units[i].interval_count; k++) {
             const bp_interval *interval = &units->intervals[units->units[i].first_interval + k];
-            change[interval->begin]++;
-            change[interval->end]--;
+            changes[interval->begin]++;
+            changes[interval->end]--;
         }
     }
     int32_t live = 0;
     for (uint32_t step = 0; step < units->step_count; step++) {
-        live += change[step];
+        live += changes[step];
         if (live > (int32_t)units->most_live) {
             units->most_live = (uint32_t)live;
             units->most_live_step = step;
         }
     }
-    free(change);
+    free(changes);
     return BP_OK;
 }
 
@@ -88,18 +153,15 @@ bp_status bp_live_units_init(const bp_buckets *buckets, const bp_schedule *sched
                              bp_live_units *units)
 {
     *units = (bp_live_units){.role = role, .step_count = (uint32_t)schedule->step_count};
-    void *memory;
     bp_tail *tails = NULL;
     size_t tail_count = 0;
     bp_status status = bp_schedule_find_tails(schedule, &tails, &tail_count);
     if (status == BP_OK)
-        status = bp_new_array(buckets->group_count, sizeof *units->units, &memory);
+        status = bp_new_array(buckets->group_count, sizeof *units->units, (void **)&units->units);
+    if (status == BP_OK)
+        status =
+            bp_new_array(schedule->interval_count + tail_count, sizeof *units->intervals, (void **)&units->intervals);
     if (status == BP_OK) {
-        units->units = memory;
-        status = bp_new_array(schedule->interval_count + tail_count, sizeof *units->intervals, &memory);
-    }
-    if (status == BP_OK) {
-        units->intervals = memory;
         live_units_collect(buckets, schedule, tails, tail_count, units);
         status = bp_live_units_count_live(units);
     }
@@ -125,7 +187,8 @@ void bp_live_units_finish(bp_live_units *units)
 typedef struct occupancy {
     const bp_live_units *units;
     uint64_t **taken; /* by copy */
-    uint32_t copies, capacity;
+    uint32_t copies;
+    size_t capacity;
     size_t words;
     uint32_t *copy_of_unit;
     uint32_t *in_use; /* of the search, by depth: copies that the units before it use */
@@ -140,7 +203,17 @@ static uint64_t word_mask(uint32_t begin, uint32_t end, size_t w)
     return (high == 64 ? ~0ull : (1ull << high) - 1) & (~0ull << low);
 }
 
-/* Takes the unit's steps in a copy; false, and nothing taken, when another unit has one of them. */
+/* Takes the unit's steps in a copy, or gives them back. */
+static void toggle_steps(occupancy *o, const bp_live_unit *unit, uint32_t copy)
+{
+    const bp_interval *intervals = o->units->intervals + unit->first_interval;
+    for (uint32_t i = 0; i < unit->interval_count; i++) {
+        for (size_t w = intervals[i].begin / 64; w * 64 < intervals[i].end; w++)
+            o->taken[copy][w] ^= word_mask(intervals[i].begin, intervals[i].end, w);
+    }
+}
+
+/* False, and nothing taken, when another unit has one of the steps. */
 static bool live_units_take(occupancy *o, const bp_live_unit *unit, uint32_t copy)
 {
     const bp_interval *intervals = o->units->intervals + unit->first_interval;
@@ -150,31 +223,8 @@ static bool live_units_take(occupancy *o, const bp_live_unit *unit, uint32_t cop
                 return false;
         }
     }
-    for (uint32_t i = 0; i < unit->interval_count; i++) {
-        for (size_t w = intervals[i].begin / 64; w * 64 < intervals[i].end; w++)
-            o->taken[copy][w] |= word_mask(intervals[i].begin, intervals[i].end, w);
-    }
+    toggle_steps(o, unit, copy);
     return true;
-}
-
-static void live_units_give_back(occupancy *o, const bp_live_unit *unit, uint32_t copy)
-{
-    const bp_interval *intervals = o->units->intervals + unit->first_interval;
-    for (uint32_t i = 0; i < unit->interval_count; i++) {
-        for (size_t w = intervals[i].begin / 64; w * 64 < intervals[i].end; w++)
-            o->taken[copy][w] &= ~word_mask(intervals[i].begin, intervals[i].end, w);
-    }
-}
-
-static bp_status add_copy(occupancy *o)
-{
-    size_t capacity = o->capacity;
-    BP_TRY(bp_grow_array((void **)&o->taken, &capacity, o->copies, sizeof *o->taken));
-    o->capacity = (uint32_t)capacity;
-    void *memory;
-    BP_TRY(bp_new_array(o->words, sizeof **o->taken, &memory));
-    o->taken[o->copies++] = memory;
-    return BP_OK;
 }
 
 static bp_status assign_greedily(occupancy *o)
@@ -184,8 +234,10 @@ static bp_status assign_greedily(occupancy *o)
         while (copy < o->copies && !live_units_take(o, &o->units->units[t], copy))
             copy++;
         if (copy == o->copies) {
-            BP_TRY(add_copy(o));
-            live_units_take(o, &o->units->units[t], copy);
+            BP_TRY(bp_grow_array((void **)&o->taken, &o->capacity, copy, sizeof *o->taken));
+            BP_TRY(bp_new_array(o->words, sizeof **o->taken, (void **)&o->taken[copy]));
+            o->copies++;
+            toggle_steps(o, &o->units->units[t], copy);
         }
         o->copy_of_unit[t] = copy;
     }
@@ -220,14 +272,14 @@ static bool assign_exactly(occupancy *o, uint32_t copies)
             return false;
         } else {
             depth--;
-            live_units_give_back(o, &units[depth], copy_of[depth]);
+            toggle_steps(o, &units[depth], copy_of[depth]);
             next = copy_of[depth] + 1;
         }
     }
     return depth == count;
 }
 
-/* Intervals in order of begin, for a walk through the step. */
+/* An interval of a unit. */
 typedef struct begin {
     uint32_t step, end, unit;
 } begin;
@@ -245,15 +297,14 @@ static bp_status take_turns(const bp_live_units *units, uint32_t copies, uint32_
     size_t count = 0;
     for (size_t t = 0; t < units->count; t++)
         count += units->units[t].interval_count;
-    void *memory, *ends_memory;
-    BP_TRY(bp_new_array(count, sizeof(begin), &memory));
-    bp_status status = bp_new_array(copies, sizeof(uint32_t), &ends_memory);
+    begin *begins;
+    uint32_t *free_from; /* by copy */
+    BP_TRY(bp_new_array(count, sizeof *begins, (void **)&begins));
+    bp_status status = bp_new_array(copies, sizeof *free_from, (void **)&free_from);
     if (status != BP_OK) {
-        free(memory);
+        free(begins);
         return status;
     }
-    begin *begins = memory;
-    uint32_t *free_from = ends_memory;
     size_t filled = 0;
     for (uint32_t t = 0; t < units->count; t++) {
         copy_of_unit[t] = t % copies;
@@ -274,12 +325,6 @@ static bp_status take_turns(const bp_live_units *units, uint32_t copies, uint32_
     return BP_OK;
 }
 
-/* Where tens of thousands are live at once, a search takes too long. */
-static bool too_many_to_search(const bp_live_units *units)
-{
-    return (uint64_t)units->count * units->most_live > (1u << 26);
-}
-
 static bp_status search(occupancy *o, uint32_t *copies, bool *proven)
 {
     uint32_t asked = *copies, fewest = o->units->most_live, count = (uint32_t)o->units->count;
@@ -294,7 +339,7 @@ static bp_status search(occupancy *o, uint32_t *copies, bool *proven)
         *copies = asked != 0 ? asked : fewest;
         return BP_OK;
     }
-    if (too_many_to_search(o->units)) { /* one copy each */
+    if ((uint64_t)count * fewest > (1u << 26)) { /* a search would take too long: one copy each */
         for (uint32_t t = 0; t < count; t++)
             o->copy_of_unit[t] = t;
         *proven = false;

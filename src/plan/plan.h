@@ -51,4 +51,7 @@ bp_status bp_plan_make_table(bp_plan *plan);
 #define BP_PLAN_REQUEST_BYTES 192
 const char *bp_plan_describe(const bp_plan_request *request, char text[BP_PLAN_REQUEST_BYTES]);
 
+/* BP_ERR_MISMATCH: request `index` (of a name) `what`. */
+bp_status bp_plan_fail_request(const bp_plan_info *info, size_t index, const char *what);
+
 #endif

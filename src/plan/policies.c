@@ -9,7 +9,6 @@
 
 /* ---- dynamic, and what all share --------------------------------------------------------------------------------- */
 
-/* What policies share. */
 static bp_status layout_add_class(bp_role_layout *layout, const bp_class *added)
 {
     BP_TRY(bp_grow_array((void **)&layout->classes, &layout->class_capacity, layout->class_count,
@@ -124,25 +123,6 @@ static bool has_shape(const bp_policy_input *input, size_t unit, const shape *wa
     return compare_shapes(&own, wanted) == 0;
 }
 
-/* The units of the mode's shape, as a set of their own; the intervals are those of all units. */
-static bp_status choose_pooled(const bp_policy_input *input, const shape *mode, bp_live_units *pooled)
-{
-    const bp_live_units *all = input->units;
-    void *memory;
-    BP_TRY(bp_new_array(all->count, sizeof *pooled->units, &memory));
-    *pooled = *all;
-    pooled->units = memory;
-    pooled->count = 0;
-    for (size_t t = 0; t < all->count; t++) {
-        if (has_shape(input, t, mode))
-            pooled->units[pooled->count++] = all->units[t];
-    }
-    bp_status status = bp_live_units_count_live(pooled);
-    if (status != BP_OK)
-        free(pooled->units);
-    return status;
-}
-
 static bp_status add_shared_classes(const bp_policy_input *input, const bp_live_units *pooled, const uint32_t *copies,
                                     bp_role_layout *layout)
 {
@@ -187,22 +167,29 @@ static bp_status place_units(const bp_policy_input *input, const shape *mode, co
 
 bp_status bp_policy_fixed(const bp_policy_input *input, bp_role_layout *layout)
 {
-    size_t count = input->units->count;
+    const bp_live_units *all = input->units;
     layout->feasible = true;
-    if (count == 0)
+    if (all->count == 0)
         return BP_OK;
     shape mode = {0};
     BP_TRY(find_mode(input, &mode));
-    bp_live_units pooled;
-    BP_TRY(choose_pooled(input, &mode, &pooled));
-    void *copies;
-    bp_status status = bp_new_array(pooled.count, sizeof(uint32_t), &copies);
-    if (status == BP_OK) {
-        status = place_units(input, &mode, &pooled, copies, layout);
-        free(copies);
+    bp_live_units pooled =
+        *all; /* the units of the mode's shape, as a set of their own; the intervals are those of all units */
+    uint32_t *copies = NULL;
+    BP_TRY(bp_new_array(all->count, sizeof *pooled.units, (void **)&pooled.units));
+    pooled.count = 0;
+    for (size_t t = 0; t < all->count; t++) {
+        if (has_shape(input, t, &mode))
+            pooled.units[pooled.count++] = all->units[t];
     }
+    bp_status status = bp_live_units_count_live(&pooled);
+    if (status == BP_OK)
+        status = bp_new_array(pooled.count, sizeof *copies, (void **)&copies);
+    if (status == BP_OK)
+        status = place_units(input, &mode, &pooled, copies, layout);
     layout->live_units = pooled.most_live;
     layout->live_step = pooled.most_live_step;
+    free(copies);
     free(pooled.units);
     return status;
 }
@@ -343,10 +330,11 @@ bp_status bp_policy_max(const bp_policy_input *input, bp_role_layout *layout)
     size_t most = 0;
     for (size_t t = 0; t < units->count; t++)
         most = units->units[t].request_count > most ? units->units[t].request_count : most;
-    void *copies = NULL, *scratch = NULL;
-    bp_status status = bp_new_array(units->count, sizeof(uint32_t), &copies);
+    uint32_t *copies = NULL;
+    ranked *scratch = NULL;
+    bp_status status = bp_new_array(units->count, sizeof *copies, (void **)&copies);
     if (status == BP_OK)
-        status = bp_new_array(2 * most, sizeof(ranked), &scratch); /* and room to merge into */
+        status = bp_new_array(2 * most, sizeof *scratch, (void **)&scratch); /* and room to merge into */
     uint32_t used = input->config->copies;
     if (status == BP_OK)
         status = bp_live_units_assign_copies(units, &used, copies, &layout->proven);

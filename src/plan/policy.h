@@ -1,11 +1,74 @@
-/* The seam between plan assembly and the policies: a policy decides, for one role, which size classes there are and which
- * class and copy each request uses. Offsets and sums are the assembly's business. */
+/* Bytes and units that are live at once, and the seam between plan assembly and the policies: a policy decides, for one role, which size
+ * classes there are and which class and copy each request uses, or packs several roles. Offsets and sums of classes are the assembly's
+ * business. */
 #ifndef BP_PLAN_POLICY_H
 #define BP_PLAN_POLICY_H
 
+#include <bucketpool/pack.h>
 #include <bucketpool/plan.h>
 
-#include "plan/live_units.h"
+#include "schedule/schedule.h"
+
+#define BP_NO_CLASS UINT32_MAX /* dynamic: no address */
+
+/* Where a request goes. */
+typedef struct bp_place {
+    uint32_t class_index, copy;
+} bp_place;
+
+/* ---- bytes that are live at once --------------------------------------------------------------------------------------- */
+
+/* The lower bound of a pool: the largest sum of sizes that are live at once. No assignment can take less. */
+typedef struct bp_bound {
+    uint64_t bytes;
+    uint32_t step; /* the first that reaches it */
+} bp_bound;
+
+/* The sizes of a span's requests, each rounded up to `alignment`. `places`, unless NULL: only those that have no class there.
+ * Errors: BP_ERR_OVERFLOW. */
+bp_status bp_span_bytes(const bp_buckets *buckets, const bp_span *span, uint64_t alignment, const bp_place *places,
+                        uint64_t *bytes);
+
+/* Of the roles in a BP_ROLE_BIT mask together. Errors: BP_ERR_OVERFLOW. */
+bp_status bp_bound_of(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t roles, uint64_t alignment,
+                      const bp_place *places, bp_bound *bound);
+
+/* Whether a span has a live request at `step`. */
+bool bp_span_is_live(const bp_schedule *schedule, const bp_span *span, uint32_t step);
+
+/* ---- units that are live at once --------------------------------------------------------------------------------------- */
+
+/* The requests of one unit in one role, and the union of their intervals. */
+typedef struct bp_live_unit {
+    uint32_t unit;
+    uint32_t first_request, request_count;
+    uint32_t first_interval, interval_count; /* in bp_live_units.intervals */
+} bp_live_unit;
+
+typedef struct bp_live_units {
+    uint32_t role;
+    bp_live_unit *units; /* that are ever live, in the order of the units */
+    size_t count;
+    bp_interval *intervals;
+    uint32_t step_count;
+    uint32_t most_live;      /* units live at once, at most */
+    uint32_t most_live_step; /* the first step where so many are */
+} bp_live_units;
+
+bp_status bp_live_units_init(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t role,
+                             bp_live_units *units);
+void bp_live_units_finish(bp_live_units *units);
+
+/* Works out most_live and most_live_step of a set of units that was put together otherwise. */
+bp_status bp_live_units_count_live(bp_live_units *units);
+
+/* Gives each unit one of `copies` copies, so that no two that are live at once share one.
+ * `copies` 0: as few as a greedy search and then a bounded exact search find. On return *copies is the number used, or 0 when
+ * the units do not fit into the number asked for; *proven then says whether that is certain or the search gave up. */
+bp_status bp_live_units_assign_copies(const bp_live_units *units, uint32_t *copies, uint32_t *copy_of_unit,
+                                      bool *proven);
+
+/* ---- policies with size classes ---------------------------------------------------------------------------------------- */
 
 /* A size class of a role. */
 typedef struct bp_class {
@@ -16,13 +79,6 @@ typedef struct bp_class {
     uint8_t kind;    /* bp_buffer_kind */
     uint8_t dtype;
 } bp_class;
-
-#define BP_NO_CLASS UINT32_MAX /* dynamic: no address */
-
-/* Where a request goes. */
-typedef struct bp_place {
-    uint32_t class_index, copy;
-} bp_place;
 
 typedef struct bp_role_layout {
     bp_class *classes;
@@ -46,5 +102,23 @@ typedef bp_status bp_policy_function(const bp_policy_input *input, bp_role_layou
 bp_policy_function bp_policy_dynamic, bp_policy_fixed, bp_policy_max;
 /* Every request has memory of its own; also what the state role gets under every policy. */
 bp_policy_function bp_policy_persistent;
+
+/* ---- policy scheduled -------------------------------------------------------------------------------------------------- */
+
+/* Offsets for the requests of a pool, by packing what the schedule says is live together. */
+typedef struct bp_scheduled_pool {
+    uint32_t *requests; /* that are ever live and take space, in order */
+    uint64_t *offsets;  /* of each */
+    size_t count;
+    bp_pack_result result;
+    uint32_t *witness; /* requests that set the bound */
+    size_t witness_count;
+} bp_scheduled_pool;
+
+/* `roles`: a BP_ROLE_BIT mask. One role begins with max-pool's layout, several with pools of their own, so that nothing larger comes
+ * out. Errors: BP_ERR_OVERFLOW, BP_ERR_UNSUPPORTED, BP_ERR_NO_HOST_MEMORY. */
+bp_status bp_scheduled_pool_init(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *config,
+                                 uint32_t roles, bp_scheduled_pool *pool);
+void bp_scheduled_pool_finish(bp_scheduled_pool *pool);
 
 #endif

@@ -1,11 +1,9 @@
 /* Offsets of policy scheduled: the conflict graph of a role's requests, packed. */
-#include "plan/scheduled.h"
-
 #include <stdlib.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
-#include "plan/bound.h"
+#include "plan/policy.h"
 
 #define NO_ITEM UINT32_MAX
 #define DEFAULT_WORK (UINT64_C(1) << 28) /* under a second */
@@ -21,27 +19,21 @@ typedef struct placing {
     uint64_t *known;     /* by item: max-pool's offsets */
 } placing;
 
-static bool is_in(const placing *p, uint32_t request)
-{
-    const bp_request *r = &p->buckets->requests[request];
-    return (p->roles & BP_ROLE_BIT(r->role)) != 0 && r->bytes > 0;
-}
-
 static bp_status scheduled_pool_add_items(placing *p)
 {
     const bp_schedule *s = p->schedule;
     for (size_t i = 0; i < s->span_count; i++) {
         const bp_span *span = &s->spans[i];
         for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++) {
-            p->item_of[r] = NO_ITEM;
-            if (span->interval_count == 0 || !is_in(p, r))
-                continue;
+            const bp_request *request = &p->buckets->requests[r];
             uint64_t bytes;
             size_t item;
-            if (!bp_round_up_u64(p->buckets->requests[r].bytes, p->config->alignment, &bytes))
+            p->item_of[r] = NO_ITEM;
+            if (span->interval_count == 0 || !(p->roles & BP_ROLE_BIT(request->role)) || request->bytes == 0)
+                continue;
+            if (!bp_round_up_u64(request->bytes, p->config->alignment, &bytes))
                 return bp_fail(BP_ERR_OVERFLOW, "%llu bytes in units of %llu do not fit 64 bits",
-                               (unsigned long long)p->buckets->requests[r].bytes,
-                               (unsigned long long)p->config->alignment);
+                               (unsigned long long)request->bytes, (unsigned long long)p->config->alignment);
             BP_TRY(bp_packing_add_item(p->packing, bytes, &item));
             p->item_of[r] = (uint32_t)item;
             p->pool->requests[p->pool->count++] = r;
@@ -59,13 +51,10 @@ static bp_status scheduled_pool_add_items(placing *p)
     return BP_OK;
 }
 
-/* ---- max-pool's layout -------------------------------------------------------------------------------------------------- */
-
 static bp_status know_layout(placing *p, const bp_role_layout *layout, bool *fits)
 {
-    void *memory;
-    BP_TRY(bp_new_array(layout->class_count, sizeof(uint64_t), &memory));
-    uint64_t *offsets = memory, stride = 0, whole;
+    uint64_t *offsets, stride = 0, whole;
+    BP_TRY(bp_new_array(layout->class_count, sizeof *offsets, (void **)&offsets));
     *fits = true;
     for (size_t c = 0; c < layout->class_count; c++) {
         offsets[c] = stride;
@@ -85,10 +74,9 @@ static bp_status know_max_pool(placing *p, bool *found)
 {
     bp_plan_config config = *p->config;
     config.copies = 0;
-    void *places;
-    BP_TRY(bp_new_array(p->buckets->request_count, sizeof(bp_place), &places));
     bp_live_units units = {0};
-    bp_role_layout layout = {.places = places};
+    bp_role_layout layout = {0};
+    BP_TRY(bp_new_array(p->buckets->request_count, sizeof *layout.places, (void **)&layout.places));
     bp_policy_input input = {p->buckets, p->schedule, &config, &units};
     bp_status status = bp_live_units_init(p->buckets, p->schedule, (uint32_t)__builtin_ctz(p->roles), &units);
     if (status == BP_OK)
@@ -98,7 +86,7 @@ static bp_status know_max_pool(placing *p, bool *found)
     *found = *found && layout.feasible;
     bp_live_units_finish(&units);
     free(layout.classes);
-    free(places);
+    free(layout.places);
     BP_TRY(status);
     if (!*found)
         return BP_OK;
@@ -106,8 +94,6 @@ static bp_status know_max_pool(placing *p, bool *found)
     *found = status == BP_OK;
     return status == BP_ERR_MISMATCH ? BP_OK : status;
 }
-
-/* ---- the roles' own pools --------------------------------------------------------------------------------------------- */
 
 /* The offsets that the roles' requests have in pools of their own, one above the other: a joint pool takes no more. */
 static bp_status know_own_pools(placing *p, bool *found)
@@ -127,41 +113,30 @@ static bp_status know_own_pools(placing *p, bool *found)
     return BP_OK;
 }
 
-/* ---- the pool ------------------------------------------------------------------------------------------------------------ */
-
 /* More conflicts than can be searched: the plan is what is known, or all requests side by side, and the bound what is live at once. */
 static bp_status keep_known(placing *p)
 {
     bp_bound live;
+    const uint64_t *sizes = bp_packing_get_info(p->packing)->sizes;
     uint64_t bytes = 0, side_by_side = 0;
-    BP_TRY(bp_bound_of(p->buckets, p->schedule, p->roles, p->config->alignment, NULL, NULL, &live));
+    BP_TRY(bp_bound_of(p->buckets, p->schedule, p->roles, p->config->alignment, NULL, &live));
     for (size_t i = 0; i < p->pool->count; i++) {
-        uint64_t end = p->known[i] + bp_packing_get_info(p->packing)->sizes[i];
+        uint64_t end = p->known[i] + sizes[i];
         bytes = end > bytes ? end : bytes;
         p->pool->offsets[i] = p->known[i];
-        if (!bp_add_u64(side_by_side, bp_packing_get_info(p->packing)->sizes[i], &side_by_side))
+        if (!bp_add_u64(side_by_side, sizes[i], &side_by_side))
             side_by_side = UINT64_MAX;
     }
     for (size_t i = 0, at = 0; side_by_side < bytes && i < p->pool->count; i++) {
         p->pool->offsets[i] = at;
-        at += bp_packing_get_info(p->packing)->sizes[i];
+        at += sizes[i];
     }
-    bytes = side_by_side < bytes ? side_by_side : bytes;
+    bytes = bp_least_u64(side_by_side, bytes);
     p->pool->result.outcome = BP_PACK_PLACED;
     p->pool->result.bytes = bytes;
     p->pool->result.bound = p->pool->result.proven = live.bytes;
     p->pool->result.optimal = bytes == live.bytes;
     p->pool->result.method = "known";
-    return BP_OK;
-}
-
-static bp_status find_witness(placing *p)
-{
-    uint64_t bound;
-    BP_TRY(bp_new_array(p->pool->count, sizeof *p->pool->witness, (void **)&p->pool->witness));
-    BP_TRY(bp_packing_bound(p->packing, p->pool->witness, &p->pool->witness_count, &bound));
-    for (size_t i = 0; i < p->pool->witness_count; i++)
-        p->pool->witness[i] = p->pool->requests[p->pool->witness[i]];
     return BP_OK;
 }
 
@@ -185,7 +160,13 @@ static bp_status pack(placing *p)
     if (status == BP_ERR_UNSUPPORTED && known)
         return keep_known(p);
     BP_TRY(status);
-    return find_witness(p);
+    uint64_t bound;
+    uint32_t **witness = &p->pool->witness;
+    BP_TRY(bp_new_array(p->pool->count, sizeof **witness, (void **)witness));
+    BP_TRY(bp_packing_bound(p->packing, *witness, &p->pool->witness_count, &bound));
+    for (size_t i = 0; i < p->pool->witness_count; i++)
+        (*witness)[i] = p->pool->requests[(*witness)[i]];
+    return BP_OK;
 }
 
 bp_status bp_scheduled_pool_init(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *config,
