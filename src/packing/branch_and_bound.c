@@ -511,7 +511,7 @@ static bp_status searcher_init(searcher *s)
 }
 
 /* Attempts from the beginning, each for a share of the work: every preference, as it is and then shaken, with every way to pick. */
-static bp_answer run_attempts(searcher *s, bp_work *work)
+static void run_attempts(searcher *s, bp_work *work, bp_verdict *verdict)
 {
     while (!bp_work_is_over(work) && s->status == BP_OK) {
         if (!s->ranked) {
@@ -520,14 +520,14 @@ static bp_answer run_attempts(searcher *s, bp_work *work)
             s->ranked = true;
         }
         bool whole = s->share <= bp_work_left(work); /* what is cut short is done again */
-        bool found = false;
         if (search_begin(s, bp_work_part(work, s->share))) {
             s->arena_used = s->p->count; /* all items, in order */
-            found = search_parts(s, (bp_part){0, s->p->count});
+            verdict->found = search_parts(s, (bp_part){0, s->p->count});
         }
         work->spent = s->work.spent + s->p->count;
-        if (found || !s->stopped)
-            return found ? BP_ANSWER_FOUND : BP_ANSWER_IMPOSSIBLE;
+        verdict->impossible = !verdict->found && !s->stopped;
+        if (verdict->found || verdict->impossible)
+            return;
         if (!whole || ++s->pick < BP_PICK_COUNT)
             continue;
         s->pick = BP_PICK_FEWEST;
@@ -538,20 +538,21 @@ static bp_answer run_attempts(searcher *s, bp_work *work)
         s->share *= s->round % ROUNDS_OF_A_SHARE == ROUNDS_OF_A_SHARE - 1 ? 2 : 1;
         s->round++;
     }
-    return BP_ANSWER_NONE;
 }
 
 bp_status bp_search(const bp_problem *problem, uint64_t capacity, const uint64_t *fixed, uint32_t series, bp_work *work,
-                    uint64_t *offsets, bp_answer *answer)
+                    uint64_t *offsets, bp_verdict *verdict)
 {
     searcher s = {.p = problem, .capacity = capacity, .fixed = fixed, .offsets = offsets};
     uint64_t way_down = SHARE_OF_A_CONFLICT * (uint64_t)problem->neighbours.first[problem->count];
     s.share = way_down > FIRST_SHARE ? way_down : FIRST_SHARE;
     s.random = UINT64_C(0x9e3779b97f4a7c15) * (2 * (uint64_t)series + 1);
     s.round = series == 0 ? 0 : 1;
+    *verdict = (bp_verdict){0};
     bp_status status = searcher_init(&s);
     if (status == BP_OK) {
-        *answer = run_attempts(&s, work);
+        run_attempts(&s, work, verdict);
+        verdict->proven = verdict->impossible ? capacity + 1 : 0;
         status = s.status;
     }
     void *const arrays[] = {s.placed, s.supported, s.lowest, s.floor_of, s.rest,       s.stamp, s.raised,

@@ -11,15 +11,10 @@ typedef struct range {
     uint64_t begin, end;
 } range;
 
-typedef struct weighted {
-    uint64_t weight;
-    uint32_t item;
-} weighted;
-
 typedef struct fitting {
     const bp_problem *p;
     bp_work *work;
-    weighted *order;   /* items by weight, largest first */
+    bp_keyed *order;   /* items, the heaviest first: by the complement of their weights */
     uint64_t *offsets; /* of the order being tried; NOT_PLACED */
     range *taken;      /* by the item's neighbours, sorted by begin */
     uint64_t *weights; /* by item */
@@ -55,24 +50,16 @@ static uint64_t lowest_fit(fitting *f, uint32_t item)
     return at;
 }
 
-static int by_weight(const void *left, const void *right)
-{
-    const weighted *a = left, *b = right;
-    if (a->weight != b->weight)
-        return a->weight > b->weight ? -1 : 1;
-    return (a->item > b->item) - (a->item < b->item);
-}
-
 /* Places the items in the order of their weights. */
 static uint64_t place_by_weight(fitting *f)
 {
     for (uint32_t i = 0; i < f->p->count; i++) {
-        f->order[i] = (weighted){f->weights[i], i};
+        f->order[i] = (bp_keyed){~f->weights[i], i};
         f->offsets[i] = NOT_PLACED;
     }
-    qsort(f->order, f->p->count, sizeof *f->order, by_weight);
+    qsort(f->order, f->p->count, sizeof *f->order, bp_compare_keyed);
     for (uint32_t i = 0; i < f->p->count; i++)
-        f->offsets[f->order[i].item] = lowest_fit(f, f->order[i].item);
+        f->offsets[f->order[i].number] = lowest_fit(f, f->order[i].number);
     return bp_problem_height(f->p, f->offsets);
 }
 

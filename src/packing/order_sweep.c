@@ -134,39 +134,22 @@ static void layer_add(bp_layer *layer, uint64_t rank, bp_origin origin, bp_work 
     link_state(layer, (uint32_t)layer->count++);
 }
 
-typedef struct ranked {
-    uint64_t rank;
-    uint32_t state;
-} ranked;
-
-static int by_rank(const void *left, const void *right)
-{
-    const ranked *a = left, *b = right;
-    if (a->rank != b->rank)
-        return a->rank < b->rank ? -1 : 1;
-    return (a->state > b->state) - (a->state < b->state);
-}
-
-static int by_state(const void *left, const void *right)
-{
-    const ranked *a = left, *b = right;
-    return (a->state > b->state) - (a->state < b->state);
-}
-
 /* Keeps the `most` states of the best ranks; what is equally good in the order in which it came. */
 static bp_status layer_truncate(bp_layer *layer, size_t most)
 {
     if (layer->count <= most)
         return BP_OK;
-    ranked *list;
-    BP_TRY(bp_new_array(layer->count, sizeof(ranked), (void **)&list));
+    bp_keyed *list;
+    BP_TRY(bp_new_array(layer->count, sizeof *list, (void **)&list));
     for (uint32_t i = 0; i < layer->count; i++)
-        list[i] = (ranked){layer->states[i].rank, i};
-    qsort(list, layer->count, sizeof *list, by_rank);
-    qsort(list, most, sizeof *list, by_state); /* so that they can be moved down one by one */
+        list[i] = (bp_keyed){layer->states[i].rank, i};
+    qsort(list, layer->count, sizeof *list, bp_compare_keyed);
+    for (size_t i = 0; i < most; i++)
+        list[i].key = 0;
+    qsort(list, most, sizeof *list, bp_compare_keyed); /* so that they can be moved down one by one */
     for (uint32_t i = 0; i < most; i++) {
-        memmove(matrix_of(layer, i), matrix_of(layer, list[i].state), matrix_cells(layer) * sizeof *layer->cells);
-        layer->states[i] = layer->states[list[i].state];
+        memmove(matrix_of(layer, i), matrix_of(layer, list[i].number), matrix_cells(layer) * sizeof *layer->cells);
+        layer->states[i] = layer->states[list[i].number];
     }
     layer->count = most;
     memset(layer->table, 0xff, layer->table_size * sizeof *layer->table);
@@ -407,13 +390,8 @@ static bp_status take_step(sweep *s, uint32_t at)
 
 /* ---- from orders to offsets ------------------------------------------------------------------------------------------ */
 
-/* An oriented conflict: `high` lies above `low`. */
-typedef struct arc {
-    uint32_t low, high;
-} arc;
-
 typedef struct orientation {
-    arc *arcs;
+    bp_pair *arcs; /* oriented conflicts: the other item lies above the first */
     size_t count, capacity;
     uint32_t *waits_for; /* by item: how many below it have no offset yet */
     uint32_t *first;     /* by item: its first arc as the low one, after sorting */
@@ -434,28 +412,20 @@ static bp_status orient(const sweep *s, orientation *o)
             uint32_t row = e.neighbours[k], other = now->frontier[row - 1];
             bool below = origin.below >> (row - 1) & 1;
             BP_TRY(bp_grow_array((void **)&o->arcs, &o->capacity, o->count, sizeof *o->arcs));
-            o->arcs[o->count++] = below ? (arc){other, now->item} : (arc){now->item, other};
+            o->arcs[o->count++] = below ? (bp_pair){other, now->item} : (bp_pair){now->item, other};
         }
     }
     return BP_OK;
-}
-
-static int by_low(const void *left, const void *right)
-{
-    const arc *a = left, *b = right;
-    if (a->low != b->low)
-        return a->low < b->low ? -1 : 1;
-    return (a->high > b->high) - (a->high < b->high);
 }
 
 /* Every item as low as those below it allow. */
 static void stack_up(const bp_problem *p, orientation *o, uint64_t *offsets)
 {
     if (o->count > 0)
-        qsort(o->arcs, o->count, sizeof *o->arcs, by_low);
+        qsort(o->arcs, o->count, sizeof *o->arcs, bp_compare_pairs);
     for (size_t i = 0; i < o->count; i++) {
-        o->waits_for[o->arcs[i].high]++;
-        o->first[o->arcs[i].low + 1]++;
+        o->waits_for[o->arcs[i].other]++;
+        o->first[o->arcs[i].item + 1]++;
     }
     uint32_t ready = 0;
     for (uint32_t i = 0; i < p->count; i++) {
@@ -467,7 +437,7 @@ static void stack_up(const bp_problem *p, orientation *o, uint64_t *offsets)
     for (uint32_t r = 0; r < ready; r++) {
         uint32_t low = o->ready[r];
         for (uint32_t i = o->first[low]; o->arcs != NULL && i < o->first[low + 1]; i++) {
-            uint32_t high = o->arcs[i].high;
+            uint32_t high = o->arcs[i].other;
             offsets[high] = larger(offsets[high], offsets[low] + p->sizes[low]);
             if (--o->waits_for[high] == 0)
                 o->ready[ready++] = high;
@@ -489,18 +459,20 @@ static bp_status sweep_lay_out(const sweep *s, uint64_t *offsets)
     return status;
 }
 
-bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t capacity, size_t most_states,
-                   bp_work *work, uint64_t *offsets, bp_sweep_result *result)
+/* Bounds of a sweep's memory. */
+#define MOST_CELLS ((size_t)1 << 21)   /* of the states of one step */
+#define MOST_ORIGINS ((size_t)1 << 24) /* of the states of all steps */
+
+bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t capacity, bp_work *work,
+                   uint64_t *offsets, bp_verdict *verdict)
 {
-    *result = (bp_sweep_result){0};
+    *verdict = (bp_verdict){0};
     if (order->width > BP_SWEEP_WIDTH)
         return BP_OK;
-    sweep s = {.p = problem,
-               .order = order,
-               .capacity = capacity,
-               .least_rejected = UINT64_MAX,
-               .most_states = most_states,
-               .work = work};
+    sweep s = {.p = problem, .order = order, .capacity = capacity, .least_rejected = UINT64_MAX, .work = work};
+    size_t side = order->width + (size_t)2, by_cells = MOST_CELLS / (side * side);
+    size_t by_steps = MOST_ORIGINS / (problem->count + 1), most = by_cells < by_steps ? by_cells : by_steps;
+    s.most_states = most > 16 ? most : 16;
     BP_TRY(bp_new_array(problem->count, sizeof *s.steps, (void **)&s.steps));
     prepare_steps(&s);
     uint64_t *first;
@@ -513,10 +485,10 @@ bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t ca
     for (uint32_t at = 0; status == BP_OK && at < problem->count && s.now.count > 0 && !bp_work_is_over(work); at++)
         status = take_step(&s, at);
     if (status == BP_OK && !bp_work_is_over(work)) {
-        result->found = s.now.count > 0;
-        result->impossible = !result->found && !s.truncated;
-        result->proven = result->impossible ? s.least_rejected : 0;
-        if (result->found)
+        verdict->found = s.now.count > 0;
+        verdict->impossible = !verdict->found && !s.truncated;
+        verdict->proven = verdict->impossible ? s.least_rejected : 0;
+        if (verdict->found)
             status = sweep_lay_out(&s, offsets);
     }
     for (uint32_t at = 0; at < problem->count; at++)

@@ -65,6 +65,22 @@ int bp_compare_numbers(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
+int bp_compare_pairs(const void *left, const void *right)
+{
+    const bp_pair *a = left, *b = right;
+    if (a->item != b->item)
+        return a->item < b->item ? -1 : 1;
+    return (a->other > b->other) - (a->other < b->other);
+}
+
+int bp_compare_keyed(const void *left, const void *right)
+{
+    const bp_keyed *a = left, *b = right;
+    if (a->key != b->key)
+        return a->key < b->key ? -1 : 1;
+    return (a->number > b->number) - (a->number < b->number);
+}
+
 static bp_status end_list(bp_list_writer *w)
 {
     BP_TRY(bp_grow_array((void **)&w->lists.first, &w->first_capacity, w->lists.count, sizeof *w->lists.first));

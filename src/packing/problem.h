@@ -66,8 +66,16 @@ bool bp_lists_equal(const bp_lists *lists, uint32_t one, uint32_t other);
 
 uint64_t bp_hash_list(const uint32_t *entries, uint32_t count);
 
-/* For qsort and bsearch over numbers. */
+/* For qsort and bsearch over numbers, over pairs, and over numbers that go by a key, smaller first. */
 int bp_compare_numbers(const void *left, const void *right);
+int bp_compare_pairs(const void *left, const void *right);
+
+typedef struct bp_keyed {
+    uint64_t key;
+    uint32_t number;
+} bp_keyed;
+
+int bp_compare_keyed(const void *left, const void *right);
 
 /* Lists that are being written, the newest last. All zeros: none. */
 typedef struct bp_list_writer {

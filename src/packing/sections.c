@@ -150,14 +150,6 @@ static bool are_neighbours(const bp_lists *neighbours, uint32_t one, uint32_t ot
                    bp_compare_numbers) != NULL;
 }
 
-static int sections_by_pair(const void *left, const void *right)
-{
-    const bp_pair *a = left, *b = right;
-    if (a->item != b->item)
-        return a->item < b->item ? -1 : 1;
-    return (a->other > b->other) - (a->other < b->other);
-}
-
 typedef struct pair_set {
     bp_pair *pairs; /* both ways round, sorted, each once */
     size_t count;
@@ -166,7 +158,7 @@ typedef struct pair_set {
 static const bp_pair *find_pair(const pair_set *set, uint32_t one, uint32_t other)
 {
     bp_pair wanted = {one, other};
-    return bsearch(&wanted, set->pairs, set->count, sizeof wanted, sections_by_pair);
+    return bsearch(&wanted, set->pairs, set->count, sizeof wanted, bp_compare_pairs);
 }
 
 /* The added conflicts that no section has yet. */
@@ -180,10 +172,10 @@ static bp_status collect_pairs(const builder *b, const bp_lists *neighbours, pai
         set->pairs[set->count++] = (bp_pair){one, other};
         set->pairs[set->count++] = (bp_pair){other, one};
     }
-    qsort(set->pairs, set->count, sizeof *set->pairs, sections_by_pair);
+    qsort(set->pairs, set->count, sizeof *set->pairs, bp_compare_pairs);
     size_t kept = 0;
     for (size_t i = 0; i < set->count; i++) {
-        if (i == 0 || sections_by_pair(&set->pairs[i], &set->pairs[kept - 1]) != 0)
+        if (i == 0 || bp_compare_pairs(&set->pairs[i], &set->pairs[kept - 1]) != 0)
             set->pairs[kept++] = set->pairs[i];
     }
     set->count = kept;

@@ -65,19 +65,16 @@ static void prove(solving *s, uint64_t proven)
 
 /* ---- looking for a height with a method that decides one --------------------------------------------------------------- */
 
-typedef struct verdict {
-    bool found;
-    uint64_t proven; /* nothing is lower, as far as the method knows */
-} verdict;
-
-typedef bp_status decide_function(solving *s, uint64_t capacity, bp_work *work, verdict *answer);
+/* Writes s->offsets where it finds a placement. */
+typedef bp_status decide_function(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer);
 
 #define AT_THE_BOUND 8 /* probes at what is proven so far, which is often the answer, before the middle is probed */
 #define LEAST_PROBE 32 /* the part of a share that is too little for another probe */
 
 /* Probes capacities between what is proven and the best height with a share of the work, each with half of what is left of it. A method
  * that cannot tell is not asked for less again. `known_low`, unless NULL, is what the method itself is known not to reach less than. */
-static bp_status narrow(solving *s, decide_function *decide, uint64_t *known_low, uint64_t share)
+static bp_status narrow(solving *s, decide_function *decide, const char *method, const uint64_t *known_low,
+                        uint64_t share)
 {
     bp_work all = bp_work_part(s->work, share);
     uint64_t low = s->best->proven > s->target ? s->best->proven : s->target, left = share;
@@ -87,13 +84,15 @@ static bp_status narrow(solving *s, decide_function *decide, uint64_t *known_low
         bool is_only = capacity == s->target; /* lower is of no use, higher no answer */
         bool decides = probe > 0 && probe < AT_THE_BOUND;
         bp_work part = bp_work_part(&all, is_only || decides ? left : left / 2);
-        verdict answer = {0};
+        bp_verdict answer = {0};
         capacity -= capacity % s->unit;
         BP_TRY(decide(s, capacity, &part, &answer));
         left -= part.spent - all.spent < left ? part.spent - all.spent : left;
         s->work->spent = all.spent = part.spent;
         prove(s, answer.proven);
-        if (!answer.found) {
+        if (answer.found) {
+            take_answer(s, method);
+        } else {
             probe = answer.proven > capacity ? probe : AT_THE_BOUND;
             low = answer.proven > capacity ? answer.proven : capacity + s->unit;
         }
@@ -103,74 +102,40 @@ static bp_status narrow(solving *s, decide_function *decide, uint64_t *known_low
     return BP_OK;
 }
 
-/* How many states a sweep may keep: bounds of its memory, in cells of one step and in all steps' origins. */
-static size_t most_states(const bp_problem *p, const bp_order *order)
+static bp_status decide_by_blocks(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer)
 {
-    size_t side = order->width + (size_t)2;
-    size_t by_cells = ((size_t)1 << 21) / (side * side), by_steps = ((size_t)1 << 24) / (p->count + 1);
-    size_t most = by_cells < by_steps ? by_cells : by_steps;
-    return most > 16 ? most : 16;
-}
-
-static bp_status decide_by_blocks(solving *s, uint64_t capacity, bp_work *work, verdict *answer)
-{
-    bp_sweep_result result;
-    BP_TRY(bp_sweep(&s->blocks, &s->block_order, capacity, most_states(&s->blocks, &s->block_order), work, s->offsets,
-                    &result));
-    s->block_low = result.proven > s->block_low ? result.proven : s->block_low;
-    answer->found = result.found;
-    if (result.found) {
-        spread_blocks(s);
-        take_answer(s, "order sweep of blocks");
-    }
-    return BP_OK; /* what is impossible with blocks may be possible without */
-}
-
-static bp_status decide_by_items(solving *s, uint64_t capacity, bp_work *work, verdict *answer)
-{
-    bp_sweep_result result;
-    BP_TRY(bp_sweep(s->p, &s->order, capacity, most_states(s->p, &s->order), work, s->offsets, &result));
-    answer->found = result.found;
-    answer->proven = result.proven;
-    if (result.found)
-        take_answer(s, "order sweep");
-    return BP_OK;
-}
-
-static bp_status decide_by_search(solving *s, uint64_t capacity, bp_work *work, verdict *answer)
-{
-    bp_answer found;
-    BP_TRY(bp_search(s->p, capacity, NULL, s->series, work, s->offsets, &found));
-    answer->found = found == BP_ANSWER_FOUND;
-    answer->proven = found == BP_ANSWER_IMPOSSIBLE ? capacity + 1 : 0;
+    BP_TRY(bp_sweep(&s->blocks, &s->block_order, capacity, work, s->offsets, answer));
+    s->block_low = answer->proven > s->block_low ? answer->proven : s->block_low;
+    answer->proven = 0; /* what is impossible with blocks may be possible without */
     if (answer->found)
-        take_answer(s, "search");
+        spread_blocks(s);
     return BP_OK;
+}
+
+static bp_status decide_by_items(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer)
+{
+    return bp_sweep(s->p, &s->order, capacity, work, s->offsets, answer);
+}
+
+static bp_status decide_by_search(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer)
+{
+    return bp_search(s->p, capacity, NULL, s->series, work, s->offsets, answer);
 }
 
 #define SHARES_OF_A_ROUND 32 /* work of a window, of which there are many */
 
 /* Passes from the best placement and from none, in turns, as what is in the way of something better may be all over the one, and nowhere
  * in the other; with windows of all sizes, as none is good for all instances. */
-static bp_status decide_by_windows(solving *s, uint64_t capacity, bp_work *work, verdict *answer)
+static bp_status decide_by_windows(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer)
 {
     static const uint32_t quarters[] = {4, 2, 8, 1, 6, 3, 12}; /* of the order's width; an odd number of them */
-    bp_windows_result result = {0};
-    while (!result.found && !result.impossible && !bp_work_is_over(work)) {
-        uint32_t pass = s->passes++;
-        bp_windows_config config = {.capacity = capacity,
-                                    .ahead =
-                                        2 + s->order.width * quarters[pass % (sizeof quarters / sizeof *quarters)] / 4,
-                                    .share = s->round / SHARES_OF_A_ROUND,
-                                    .series = pass};
+    while (!answer->found && !answer->impossible && !bp_work_is_over(work)) {
+        uint32_t pass = s->passes++, width = s->order.width * quarters[pass % (sizeof quarters / sizeof *quarters)] / 4;
+        bp_windows_config config = {capacity, 2 + width, s->round / SHARES_OF_A_ROUND, pass};
         for (uint32_t i = 0; i < s->p->count; i++)
             s->offsets[i] = pass % 2 == 0 ? s->best->offsets[i] : BP_NOT_FIXED;
-        BP_TRY(bp_windows(s->p, &s->order, &config, work, s->offsets, &result));
+        BP_TRY(bp_windows(s->p, &s->order, &config, work, s->offsets, answer));
     }
-    answer->found = result.found;
-    answer->proven = result.impossible ? capacity + 1 : 0;
-    if (answer->found)
-        take_answer(s, "search in windows");
     return BP_OK;
 }
 
@@ -253,8 +218,8 @@ static bp_status prove_with_large(solving *s, uint64_t least, uint32_t *items, u
     bp_work part = bp_work_part(s->work, share);
     bool impossible = order.width <= BP_SWEEP_WIDTH;
     while (status == BP_OK && impossible && !is_done(s)) {
-        bp_sweep_result result;
-        status = bp_sweep(&large, &order, s->best->proven, most_states(&large, &order), &part, s->offsets, &result);
+        bp_verdict result;
+        status = bp_sweep(&large, &order, s->best->proven, &part, s->offsets, &result);
         impossible = status == BP_OK && result.impossible;
         if (impossible)
             prove(s, result.proven);
@@ -317,13 +282,13 @@ static bp_status run_layers(solving *s)
     for (s->round = FIRST_ROUND; goes_on(s); s->round *= ROUND_GROWTH, s->series++) {
         BP_TRY(try_first_fit(s, s->round / 16));
         if (goes_on(s))
-            BP_TRY(narrow(s, decide_by_windows, NULL, s->round / 4));
+            BP_TRY(narrow(s, decide_by_windows, "search in windows", NULL, s->round / 4));
         if (goes_on(s) && merged && s->block_order.width <= BP_SWEEP_WIDTH)
-            BP_TRY(narrow(s, decide_by_blocks, &s->block_low, s->round / 8));
+            BP_TRY(narrow(s, decide_by_blocks, "order sweep of blocks", &s->block_low, s->round / 8));
         if (goes_on(s) && s->order.width <= BP_SWEEP_WIDTH)
-            BP_TRY(narrow(s, decide_by_items, NULL, s->round / 4));
+            BP_TRY(narrow(s, decide_by_items, "order sweep", NULL, s->round / 4));
         if (goes_on(s) && p->count <= BP_SEARCH_ITEMS)
-            BP_TRY(narrow(s, decide_by_search, NULL, s->round / 2));
+            BP_TRY(narrow(s, decide_by_search, "search", NULL, s->round / 2));
         if (goes_on(s) && s->order.width > 2)
             BP_TRY(try_proofs(s, s->round / 16));
     }

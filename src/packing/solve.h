@@ -4,6 +4,13 @@
 
 #include "packing/problem.h"
 
+/* An answer of methods that decide one capacity; neither: the work ended. */
+typedef struct bp_verdict {
+    bool found;      /* `offsets` are a placement within the capacity */
+    bool impossible; /* proven that there is none */
+    uint64_t proven; /* nothing takes less; 0 unless impossible */
+} bp_verdict;
+
 /* First fit in a few good orders, then again and again with what ended highest moved forward in the order ("squeaky wheel": Joslin
  * and Clements 1999), until `target` is reached or the work ends. At least one order is tried. *height is the best height found. */
 bp_status bp_first_fit(const bp_problem *problem, uint64_t target, bp_work *work, uint64_t *offsets, uint64_t *height);
@@ -14,31 +21,23 @@ bp_status bp_first_fit(const bp_problem *problem, uint64_t target, bp_work *work
  * orders of magnitude, and no order is good for all instances: the search begins again and again, with other orders and then with
  * orders shaken at random, with growing shares of the work. */
 
-typedef enum bp_answer { BP_ANSWER_FOUND, BP_ANSWER_IMPOSSIBLE, BP_ANSWER_NONE } bp_answer;
-
 #define BP_SEARCH_ITEMS 4096 /* larger problems are not searched: paths are as deep as there are items */
 #define BP_NOT_FIXED UINT64_MAX
 
-/* Looks for offsets with which everything ends at or below `capacity`, until it has an answer or the work ends (BP_ANSWER_NONE).
+/* Looks for offsets with which everything ends at or below `capacity`, until it has an answer or the work ends.
  * `fixed`: by item, the only offset that it can have, or BP_NOT_FIXED; NULL: all may lie anywhere. A search is made of attempts; another
- * `series` has others, so that asking again is not in vain. `offsets` are the answer when there is one. */
+ * `series` has others, so that asking again is not in vain. */
 bp_status bp_search(const bp_problem *problem, uint64_t capacity, const uint64_t *fixed, uint32_t series, bp_work *work,
-                    uint64_t *offsets, bp_answer *answer);
+                    uint64_t *offsets, bp_verdict *verdict);
 
 /* ---- order sweep ------------------------------------------------------------------------------------------------------- */
 
 #define BP_SWEEP_WIDTH 16u /* wider graphs are not swept */
 
-typedef struct bp_sweep_result {
-    bool found;      /* a placement within the capacity: `offsets` are written */
-    bool impossible; /* proven that there is none */
-    uint64_t proven; /* nothing takes less; 0 unless impossible */
-} bp_sweep_result;
-
-/* Looks for a placement within `capacity`, keeping at most `most_states` states at a time; with fewer it may miss one, and then
- * proves nothing. Exact for narrow conflict graphs, however long. */
-bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t capacity, size_t most_states,
-                   bp_work *work, uint64_t *offsets, bp_sweep_result *result);
+/* Looks for a placement within `capacity`. Exact for narrow conflict graphs, however long; where there are more states than may be kept, it
+ * may miss a placement, and then proves nothing. */
+bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t capacity, bp_work *work,
+                   uint64_t *offsets, bp_verdict *verdict);
 
 /* ---- search in windows ------------------------------------------------------------------------------------------------- */
 
@@ -49,16 +48,11 @@ typedef struct bp_windows_config {
     uint32_t series; /* as in bp_search */
 } bp_windows_config;
 
-typedef struct bp_windows_result {
-    bool found;      /* `offsets` are a placement within the capacity */
-    bool impossible; /* proven that there is none */
-} bp_windows_result;
-
 /* Goes along the order. An item stays where it is in `offsets`, unless that is above the capacity or in the way of what was placed
  * before it (BP_NOT_FIXED is above). Else it is searched for a place together with the next few, while what was placed before stays;
  * failing that, together with more and more of it. For long problems, which are hard in a few places. */
 bp_status bp_windows(const bp_problem *problem, const bp_order *order, const bp_windows_config *config, bp_work *work,
-                     uint64_t *offsets, bp_windows_result *result);
+                     uint64_t *offsets, bp_verdict *verdict);
 
 /* ---- rounds of all ----------------------------------------------------------------------------------------------------- */
 

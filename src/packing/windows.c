@@ -69,7 +69,7 @@ static uint32_t windows_collect(windowing *w, uint32_t from, uint32_t end)
     return staying;
 }
 
-static bp_status search_window(windowing *w, uint64_t share, bp_answer *answer)
+static bp_status search_window(windowing *w, uint64_t share, bp_verdict *answer)
 {
     bp_problem window;
     bp_work part = bp_work_part(w->work, share);
@@ -77,7 +77,7 @@ static bp_status search_window(windowing *w, uint64_t share, bp_answer *answer)
     bp_status status = bp_search(&window, w->config->capacity, w->fixed, w->config->series, &part, w->found, answer);
     bp_problem_finish(&window);
     w->work->spent = part.spent + w->count;
-    for (uint32_t i = 0; status == BP_OK && *answer == BP_ANSWER_FOUND && i < w->count; i++)
+    for (uint32_t i = 0; status == BP_OK && answer->found && i < w->count; i++)
         w->offsets[w->items[i]] = w->found[i];
     return status;
 }
@@ -90,22 +90,22 @@ typedef struct place {
 } place;
 
 /* Takes back more and more, each time with as much work. */
-static bp_status take_back(windowing *w, place *p, uint64_t share, bp_windows_result *result)
+static bp_status take_back(windowing *w, place *p, uint64_t share, bp_verdict *verdict)
 {
     for (uint32_t behind = p->behind; !p->found && behind <= MOST_BEHIND && !bp_work_is_over(w->work);
          behind = behind == 0 ? w->config->ahead : 2 * behind) {
         uint32_t from = p->at > behind ? p->at - behind : 0, staying = windows_collect(w, from, p->until);
-        bp_answer answer;
+        bp_verdict answer;
         p->fails = w->count > BP_SEARCH_ITEMS;
         if (p->fails)
             return BP_OK;
         BP_TRY(search_window(w, share, &answer));
-        p->found = answer == BP_ANSWER_FOUND;
-        result->impossible = answer == BP_ANSWER_IMPOSSIBLE && staying == 0;
-        p->fails = answer == BP_ANSWER_IMPOSSIBLE && from == 0;
-        if (p->fails || result->impossible)
+        p->found = answer.found;
+        verdict->impossible = answer.impossible && staying == 0;
+        p->fails = answer.impossible && from == 0;
+        if (p->fails || verdict->impossible)
             return BP_OK;
-        if (answer == BP_ANSWER_IMPOSSIBLE && behind == p->behind)
+        if (answer.impossible && behind == p->behind)
             p->behind = behind == 0 ? w->config->ahead : 2 * behind;
         if (from == 0)
             return BP_OK;
@@ -113,7 +113,7 @@ static bp_status take_back(windowing *w, place *p, uint64_t share, bp_windows_re
     return BP_OK;
 }
 
-static bp_status place_all(windowing *w, bp_windows_result *result)
+static bp_status place_all(windowing *w, bp_verdict *verdict)
 {
     for (uint32_t at = 0; at < w->p->count; at++) {
         if (stays(w, w->order->items[at]))
@@ -121,23 +121,23 @@ static bp_status place_all(windowing *w, bp_windows_result *result)
         uint32_t left = w->p->count - at;
         place p = {.at = at, .until = at + (left < w->config->ahead ? left : w->config->ahead)};
         for (uint64_t share = w->config->share / 16; share <= w->config->share && !p.found && !p.fails; share *= 4) {
-            BP_TRY(take_back(w, &p, share, result));
-            if (result->impossible || bp_work_is_over(w->work))
+            BP_TRY(take_back(w, &p, share, verdict));
+            if (verdict->impossible || bp_work_is_over(w->work))
                 break;
         }
         if (!p.found)
             return BP_OK;
         at = p.until - 1;
     }
-    result->found = true;
+    verdict->found = true;
     return BP_OK;
 }
 
 bp_status bp_windows(const bp_problem *problem, const bp_order *order, const bp_windows_config *config, bp_work *work,
-                     uint64_t *offsets, bp_windows_result *result)
+                     uint64_t *offsets, bp_verdict *verdict)
 {
     windowing w = {.p = problem, .order = order, .config = config, .work = work, .offsets = offsets};
-    *result = (bp_windows_result){0};
+    *verdict = (bp_verdict){0};
     bp_status status = bp_new_array(3 * (size_t)problem->count, sizeof *w.items, (void **)&w.items);
     if (status == BP_OK)
         status = bp_new_array(2 * (size_t)problem->count, sizeof *w.fixed, (void **)&w.fixed);
@@ -147,8 +147,9 @@ bp_status bp_windows(const bp_problem *problem, const bp_order *order, const bp_
         for (uint32_t i = 0; i < problem->count; i++)
             w.number_of[i] = BP_NO_ITEM;
         w.found = w.fixed + problem->count;
-        status = place_all(&w, result);
+        status = place_all(&w, verdict);
     }
+    verdict->proven = verdict->impossible ? config->capacity + 1 : 0;
     free(w.items);
     free(w.fixed);
     return status;
