@@ -159,11 +159,9 @@ static bp_status layer_truncate(bp_layer *layer, size_t most)
     return BP_OK;
 }
 
-/* ---- the sweep --------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* Items come in one after the other. What matters of those that came before is only how the items that still wait for neighbours
- * (the frontier) must lie to each other, to the floor and to the ceiling: a state is a matrix of the least distances that are
- * enforced. An item that comes in is put below or above each of its neighbours in the frontier, in every way that is
+/* A state is a matrix of the least distances that are enforced. An item that comes in is put below or above each of its neighbours in the frontier, in every way that is
  * possible; states that are nowhere looser than another one are dropped. Unless there are more states than may be kept, a sweep
  * that ends without any has proven that there is no placement, and the least height that it met says how little is impossible.
  *

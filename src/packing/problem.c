@@ -65,14 +65,6 @@ int bp_compare_numbers(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-int bp_compare_pairs(const void *left, const void *right)
-{
-    const bp_pair *a = left, *b = right;
-    if (a->item != b->item)
-        return a->item < b->item ? -1 : 1;
-    return (a->other > b->other) - (a->other < b->other);
-}
-
 int bp_compare_keyed(const void *left, const void *right)
 {
     const bp_keyed *a = left, *b = right;

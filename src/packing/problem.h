@@ -66,9 +66,8 @@ bool bp_lists_equal(const bp_lists *lists, uint32_t one, uint32_t other);
 
 uint64_t bp_hash_list(const uint32_t *entries, uint32_t count);
 
-/* For qsort and bsearch over numbers, over pairs, and over numbers that go by a key, smaller first. */
+/* For qsort and bsearch over numbers, over numbers that go by a key, and over pairs (inline, as many are looked for), smaller first. */
 int bp_compare_numbers(const void *left, const void *right);
-int bp_compare_pairs(const void *left, const void *right);
 
 typedef struct bp_keyed {
     uint64_t key;
@@ -76,6 +75,14 @@ typedef struct bp_keyed {
 } bp_keyed;
 
 int bp_compare_keyed(const void *left, const void *right);
+
+static inline int bp_compare_pairs(const void *left, const void *right)
+{
+    const bp_pair *a = left, *b = right;
+    if (a->item != b->item)
+        return a->item < b->item ? -1 : 1;
+    return (a->other > b->other) - (a->other < b->other);
+}
 
 /* Lists that are being written, the newest last. All zeros: none. */
 typedef struct bp_list_writer {
