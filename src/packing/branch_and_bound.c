@@ -1,5 +1,5 @@
-/* Branch and bound: exact search for a placement within a capacity, for arbitrary conflicts. Items are placed from the bottom up, and
- * what follows from that for the others is propagated and taken back. */
+/* Branch and bound: exact search for a placement within a capacity, for arbitrary conflicts. Items are placed from the
+ * bottom up, and what follows from that for the others is propagated and taken back. */
 #include <stdlib.h>
 
 #include "core/fail.h"
@@ -499,7 +499,8 @@ static bp_status searcher_init(searcher *s)
     BP_TRY(bp_new_array(items, sizeof *s->list, (void **)&s->list));
     BP_TRY(bp_new_array(items, sizeof *s->rank, (void **)&s->rank));
     BP_TRY(bp_new_array(sections->count, sizeof *s->candidates, (void **)&s->candidates));
-    /* all items in the order of their first sections: where conflicts were added, that is not the order of their numbers */
+    /* all items in the order of their first sections: where conflicts were added, that is not the order of their
+     * numbers */
     for (uint32_t c = 0; c < sections->count; c++) {
         for (uint32_t e = sections->first[c]; e < sections->first[c + 1]; e++) {
             uint32_t item = sections->entries[e];
@@ -510,7 +511,8 @@ static bp_status searcher_init(searcher *s)
     return BP_OK;
 }
 
-/* Attempts from the beginning, each for a share of the work: every preference, as it is and then shaken, with every way to pick. */
+/* Attempts from the beginning, each for a share of the work: every preference, as it is and then shaken, with every way
+ * to pick. */
 static void run_attempts(searcher *s, bp_work *work, bp_verdict *verdict)
 {
     while (!bp_work_is_over(work) && s->status == BP_OK) {

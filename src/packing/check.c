@@ -25,8 +25,8 @@ static int compare_moments(const void *left, const void *right)
 
 /* ---- live items ------------------------------------------------------------------------------------------------------ */
 
-/* Ranks of live items are a bit set of LEVELS levels, one array, the members first. A bit of a level says that a word of the level below has
- * bits: neighbours are found in a step for each level. */
+/* Ranks of live items are a bit set of LEVELS levels, one array, the members first. A bit of a level says that a word
+ * of the level below has bits: neighbours are found in a step for each level. */
 #define LEVELS 6 /* 64^6 members */
 
 typedef struct check {

@@ -18,9 +18,9 @@ typedef struct bp_state {
     uint64_t rank; /* smaller is better: which states are kept when there are too many */
 } bp_state;
 
-/* The states after a step. The matrix of a state of w items has w + 1 rows and columns: [0][1 + i] is how far item i begins above the floor at
- * least, [1 + i][0] how far its beginning is below the ceiling at least, [1 + i][1 + j] how far item j begins above item i; 0 where nothing
- * is said. */
+/* The states after a step. The matrix of a state of w items has w + 1 rows and columns: [0][1 + i] is how far item i
+ * begins above the floor at least, [1 + i][0] how far its beginning is below the ceiling at least, [1 + i][1 + j] how
+ * far item j begins above item i; 0 where nothing is said. */
 typedef struct bp_layer {
     uint64_t *cells; /* the matrices, one after the other */
     bp_state *states;
@@ -161,12 +161,14 @@ static bp_status layer_truncate(bp_layer *layer, size_t most)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* A state is a matrix of the least distances that are enforced. An item that comes in is put below or above each of its neighbours in the frontier, in every way that is
- * possible; states that are nowhere looser than another one are dropped. Unless there are more states than may be kept, a sweep
- * that ends without any has proven that there is no placement, and the least height that it met says how little is impossible.
+/* A state is a matrix of the least distances that are enforced. An item that comes in is put below or above each of its
+ * neighbours in the frontier, in every way that is possible; states that are nowhere looser than another one are
+ * dropped. Unless there are more states than may be kept, a sweep that ends without any has proven that there is no
+ * placement, and the least height that it met says how little is impossible.
  *
- * This decides orders, not offsets, so sizes may be anything: a placement is a way to orient the conflicts without a cycle, and its
- * height the longest path. With prefetch d deep, the frontier is what d units hold, however many units there are. */
+ * This decides orders, not offsets, so sizes may be anything: a placement is a way to orient the conflicts without a
+ * cycle, and its height the longest path. With prefetch d deep, the frontier is what d units hold, however many units
+ * there are. */
 
 #define CROWD 4 /* times as many states as may be kept are collected before the best are kept */
 

@@ -50,7 +50,7 @@ static inline bp_work bp_work_part(const bp_work *work, uint64_t share)
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
-/* Lists of small numbers, one after the other in one array: list i is entries[first[i]] .. entries[first[i + 1] - 1]. */
+/* Lists of small numbers in one array: list i is entries[first[i]] .. entries[first[i + 1] - 1]. */
 typedef struct bp_lists {
     uint32_t *first, *entries;
     uint32_t count;
@@ -66,7 +66,8 @@ bool bp_lists_equal(const bp_lists *lists, uint32_t one, uint32_t other);
 
 uint64_t bp_hash_list(const uint32_t *entries, uint32_t count);
 
-/* For qsort and bsearch over numbers, over numbers that go by a key, and over pairs (inline, as many are looked for), smaller first. */
+/* For qsort and bsearch over numbers, over numbers that go by a key, and over pairs (inline, as many are looked for),
+ * smaller first. */
 int bp_compare_numbers(const void *left, const void *right);
 
 typedef struct bp_keyed {

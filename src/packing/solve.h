@@ -25,8 +25,8 @@ bp_status bp_first_fit(const bp_problem *problem, uint64_t target, bp_work *work
 #define BP_NOT_FIXED UINT64_MAX
 
 /* Looks for offsets with which everything ends at or below `capacity`, until it has an answer or the work ends.
- * `fixed`: by item, the only offset that it can have, or BP_NOT_FIXED; NULL: all may lie anywhere. A search is made of attempts; another
- * `series` has others, so that asking again is not in vain. */
+ * `fixed`: by item, the only offset that it can have, or BP_NOT_FIXED; NULL: all may lie anywhere. A search is made of
+ * attempts; another `series` has others, so that asking again is not in vain. */
 bp_status bp_search(const bp_problem *problem, uint64_t capacity, const uint64_t *fixed, uint32_t series, bp_work *work,
                     uint64_t *offsets, bp_verdict *verdict);
 
@@ -34,8 +34,8 @@ bp_status bp_search(const bp_problem *problem, uint64_t capacity, const uint64_t
 
 #define BP_SWEEP_WIDTH 16u /* wider graphs are not swept */
 
-/* Looks for a placement within `capacity`. Exact for narrow conflict graphs, however long; where there are more states than may be kept, it
- * may miss a placement, and then proves nothing. */
+/* Looks for a placement within `capacity`. Exact for narrow conflict graphs, however long; where there are more states
+ * than may be kept, it may miss a placement, and then proves nothing. */
 bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t capacity, bp_work *work,
                    uint64_t *offsets, bp_verdict *verdict);
 
@@ -48,9 +48,10 @@ typedef struct bp_windows_config {
     uint32_t series; /* as in bp_search */
 } bp_windows_config;
 
-/* Goes along the order. An item stays where it is in `offsets`, unless that is above the capacity or in the way of what was placed
- * before it (BP_NOT_FIXED is above). Else it is searched for a place together with the next few, while what was placed before stays;
- * failing that, together with more and more of it. For long problems, which are hard in a few places. */
+/* Goes along the order. An item stays where it is in `offsets`, unless that is above the capacity or in the way of what
+ * was placed before it (BP_NOT_FIXED is above). Else it is searched for a place together with the next few, while what
+ * was placed before stays; failing that, together with more and more of it. For long problems, which are hard in a few
+ * places. */
 bp_status bp_windows(const bp_problem *problem, const bp_order *order, const bp_windows_config *config, bp_work *work,
                      uint64_t *offsets, bp_verdict *verdict);
 

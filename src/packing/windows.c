@@ -69,19 +69,6 @@ static uint32_t windows_collect(windowing *w, uint32_t from, uint32_t end)
     return staying;
 }
 
-static bp_status search_window(windowing *w, uint64_t share, bp_verdict *answer)
-{
-    bp_problem window;
-    bp_work part = bp_work_part(w->work, share);
-    BP_TRY(bp_problem_subset(w->p, w->items, w->count, w->number_of, &window));
-    bp_status status = bp_search(&window, w->config->capacity, w->fixed, w->config->series, &part, w->found, answer);
-    bp_problem_finish(&window);
-    w->work->spent = part.spent + w->count;
-    for (uint32_t i = 0; status == BP_OK && answer->found && i < w->count; i++)
-        w->offsets[w->items[i]] = w->found[i];
-    return status;
-}
-
 /* What is at `at` in the order is to be placed, and all until before `until`. */
 typedef struct place {
     uint32_t at, until;
@@ -95,11 +82,20 @@ static bp_status take_back(windowing *w, place *p, uint64_t share, bp_verdict *v
     for (uint32_t behind = p->behind; !p->found && behind <= MOST_BEHIND && !bp_work_is_over(w->work);
          behind = behind == 0 ? w->config->ahead : 2 * behind) {
         uint32_t from = p->at > behind ? p->at - behind : 0, staying = windows_collect(w, from, p->until);
+        bp_work part = bp_work_part(w->work, share);
+        bp_problem window;
         bp_verdict answer;
         p->fails = w->count > BP_SEARCH_ITEMS;
         if (p->fails)
             return BP_OK;
-        BP_TRY(search_window(w, share, &answer));
+        BP_TRY(bp_problem_subset(w->p, w->items, w->count, w->number_of, &window));
+        bp_status status =
+            bp_search(&window, w->config->capacity, w->fixed, w->config->series, &part, w->found, &answer);
+        bp_problem_finish(&window);
+        BP_TRY(status);
+        w->work->spent = part.spent + w->count;
+        for (uint32_t i = 0; answer.found && i < w->count; i++)
+            w->offsets[w->items[i]] = w->found[i];
         p->found = answer.found;
         verdict->impossible = answer.impossible && staying == 0;
         p->fails = answer.impossible && from == 0;

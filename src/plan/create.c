@@ -66,8 +66,8 @@ static bp_status fail_role(uint32_t role)
     return bp_fail(BP_ERR_OVERFLOW, "the buffers of role %s do not fit 64 bits", bp_role_name((bp_role)role));
 }
 
-/* Copies of the shared classes one set after the other, then the persistent ones. Fills the classes' offsets and the role's sums, and adds
- * the classes as the report shows them. */
+/* Copies of the shared classes one set after the other, then the persistent ones. Fills the classes' offsets and the
+ * role's sums, and adds the classes as the report shows them. */
 static bp_status plan_create_lay_out(bp_plan *plan, bp_role_layout *layout, bp_plan_role *role)
 {
     uint64_t stride = 0, at = 0;
@@ -271,32 +271,12 @@ static bp_status plan_create_add_requests(bp_assembly *a)
     return bp_plan_set_model(plan, a->buckets->model);
 }
 
-/* What is live and got no address is dynamic; in an infeasible plan nothing has memory. */
-static void close_placements(bp_assembly *a)
-{
-    bp_plan *plan = a->plan;
-    for (size_t i = 0; i < plan->request_count && !plan->info.feasible; i++) {
-        bp_plan_request *r = &plan->requests[i];
-        r->placement = BP_PLACE_NONE;
-        r->slab = 0;
-        r->offset = 0;
-    }
-    for (size_t s = 0; s < a->schedule->span_count && plan->info.feasible; s++) {
-        const bp_span *span = &a->schedule->spans[s];
-        for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++) {
-            bp_plan_request *request = &plan->requests[r];
-            if (span->interval_count > 0 && request->bytes > 0 && request->placement == BP_PLACE_NONE)
-                request->placement = BP_PLACE_DYNAMIC;
-        }
-    }
-}
-
 /* ---- scheduled --------------------------------------------------------------------------------------------------- */
 
 #define JOINT_GROUP "joint"
 
-/* An entry and a slab for the pool of some roles. The bound is what is live in one step, or, where overlap windows add conflicts, a larger set
- * of requests in conflict. */
+/* An entry and a slab for the pool of some roles. The bound is what is live in one step, or, where overlap windows add
+ * conflicts, a larger set of requests in conflict. */
 static bp_status add_pool(bp_assembly *a, uint32_t roles, const bp_scheduled_pool *pool)
 {
     bool joint = (roles & (roles - 1)) != 0;
@@ -376,12 +356,26 @@ static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
         free(layout.classes);
         BP_TRY(status);
     }
-    if (!plan->info.feasible) {
+    if (!plan->info.feasible) { /* nothing has memory */
         plan->info.stable = 0;
         plan->slab_count = 0;
         plan->class_count = 0;
     }
-    close_placements(a);
+    for (size_t i = 0; i < plan->request_count && !plan->info.feasible; i++) {
+        bp_plan_request *r = &plan->requests[i];
+        r->placement = BP_PLACE_NONE;
+        r->slab = 0;
+        r->offset = 0;
+    }
+    /* what is live and got no address is dynamic */
+    for (size_t s = 0; s < a->schedule->span_count && plan->info.feasible; s++) {
+        const bp_span *span = &a->schedule->spans[s];
+        for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++) {
+            bp_plan_request *request = &plan->requests[r];
+            if (span->interval_count > 0 && request->bytes > 0 && request->placement == BP_PLACE_NONE)
+                request->placement = BP_PLACE_DYNAMIC;
+        }
+    }
     plan->info.optimal = plan->info.feasible;
     for (size_t r = 0; r < plan->role_count; r++)
         plan->info.optimal = plan->info.optimal && plan->roles[r].optimal;

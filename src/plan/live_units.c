@@ -1,5 +1,5 @@
-/* Bytes and units that are live at once: the lower bound of roles, the live ranges of a role's units, and copies for them by greedy
- * coloring, then a bounded exact search. */
+/* Bytes and units that are live at once: the lower bound of roles, the live ranges of a role's units, and copies for
+ * them by greedy coloring, then a bounded exact search. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* Bytes and units that are live at once, and the seam between plan assembly and the policies: a policy decides, for one role, which size
- * classes there are and which class and copy each request uses, or packs several roles. Offsets and sums of classes are the assembly's
- * business. */
+/* Bytes and units that are live at once, and the seam between plan assembly and the policies: a policy decides, for one
+ * role, which size classes there are and which class and copy each request uses, or packs several roles. Offsets and
+ * sums of classes are the assembly's business. */
 #ifndef BP_PLAN_POLICY_H
 #define BP_PLAN_POLICY_H
 
@@ -24,8 +24,8 @@ typedef struct bp_bound {
     uint32_t step; /* the first that reaches it */
 } bp_bound;
 
-/* The sizes of a span's requests, each rounded up to `alignment`. `places`, unless NULL: only those that have no class there.
- * Errors: BP_ERR_OVERFLOW. */
+/* The sizes of a span's requests, each rounded up to `alignment`. `places`, unless NULL: only those that have no class
+ * there. Errors: BP_ERR_OVERFLOW. */
 bp_status bp_span_bytes(const bp_buckets *buckets, const bp_span *span, uint64_t alignment, const bp_place *places,
                         uint64_t *bytes);
 

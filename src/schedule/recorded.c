@@ -1,4 +1,5 @@
-/* Recorded schedules: one step for each event that a model brings along, and the windows in which requests are kept apart. */
+/* Recorded schedules: one step for each event that a model brings along, and the windows in which requests are kept
+ * apart. */
 #include <stdlib.h>
 
 #include "core/fail.h"
@@ -252,8 +253,8 @@ static bp_status make_windows(window_maker *m)
     return BP_OK;
 }
 
-/* Windows of the recording: what is released on one lane is kept from the next `width` units that acquire on another, also round the end of
- * the recording. The spans are there. */
+/* Windows of the recording: what is released on one lane is kept from the next `width` units that acquire on another,
+ * also round the end of the recording. The spans are there. */
 static bp_status add_overlap_windows(bp_schedule *schedule, const bp_buckets *buckets, uint32_t width)
 {
     window_maker m = {.s = schedule, .buckets = buckets, .width = width};

@@ -1,4 +1,5 @@
-/* Schedules: building one from steps, spans and windows, finishing it, and the tails that windows add to live ranges. */
+/* Schedules: building one from steps, spans and windows, finishing it, and the tails that windows add to live
+ * ranges. */
 #include "schedule/schedule.h"
 
 #include <stdlib.h>

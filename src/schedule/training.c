@@ -201,25 +201,6 @@ static void append_training(time_axis *axis, const bp_schedule_config *config)
         training_schedule_append(axis, false, true, false);
 }
 
-static bp_status add_pass_steps(const run_order *order, const axis_pass *pass, bp_schedule *s)
-{
-    if (pass->first > pass->begin)
-        BP_TRY(bp_schedule_add_step(s, BP_PHASE_OUTSIDE, BP_OUTSIDE, BP_OUTSIDE));
-    size_t n = order->count;
-    for (size_t i = 0; i < n; i++) {
-        int32_t forward = (int32_t)order->runs[i].unit, backward = (int32_t)order->runs[n - 1 - i].unit;
-        if (!pass->backward) {
-            BP_TRY(bp_schedule_add_step(s, BP_PHASE_FORWARD, forward, BP_OUTSIDE));
-            continue;
-        }
-        forward = pass->forward ? forward : BP_OUTSIDE;
-        BP_TRY(bp_schedule_add_step(s, pass->forward ? BP_PHASE_COMBINED : BP_PHASE_BACKWARD, backward, forward));
-        if (pass->width == 2)
-            BP_TRY(bp_schedule_add_step(s, BP_PHASE_BACKWARD_GATHER, backward, forward));
-    }
-    return BP_OK;
-}
-
 static bp_status init_time_axis(const run_order *order, const bp_schedule_config *config, bp_schedule *s,
                                 time_axis *axis)
 {
@@ -242,8 +223,23 @@ static bp_status init_time_axis(const run_order *order, const bp_schedule_config
                            "%u runs of units make a schedule of more than %u steps, which is not planned", axis->places,
                            MOST_STEPS);
     }
-    for (uint32_t i = 0; i < axis->count; i++)
-        BP_TRY(add_pass_steps(order, &axis->passes[i], s));
+    for (uint32_t p = 0; p < axis->count; p++) {
+        const axis_pass *pass = &axis->passes[p];
+        if (pass->first > pass->begin)
+            BP_TRY(bp_schedule_add_step(s, BP_PHASE_OUTSIDE, BP_OUTSIDE, BP_OUTSIDE));
+        for (size_t i = 0; i < order->count; i++) {
+            int32_t forward = (int32_t)order->runs[i].unit;
+            int32_t backward = (int32_t)order->runs[order->count - 1 - i].unit;
+            if (!pass->backward) {
+                BP_TRY(bp_schedule_add_step(s, BP_PHASE_FORWARD, forward, BP_OUTSIDE));
+                continue;
+            }
+            forward = pass->forward ? forward : BP_OUTSIDE;
+            BP_TRY(bp_schedule_add_step(s, pass->forward ? BP_PHASE_COMBINED : BP_PHASE_BACKWARD, backward, forward));
+            if (pass->width == 2)
+                BP_TRY(bp_schedule_add_step(s, BP_PHASE_BACKWARD_GATHER, backward, forward));
+        }
+    }
     return BP_OK;
 }
 

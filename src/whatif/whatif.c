@@ -1,4 +1,5 @@
-/* What-if: how many bytes plans of other schedules need, what is live where a plan reaches its lower bound, and the peak without it. */
+/* What-if: how many bytes plans of other schedules need, what is live where a plan reaches its lower bound, and the
+ * peak without it. */
 #include <bucketpool/whatif.h>
 
 #include <stdlib.h>
@@ -316,8 +317,8 @@ static bp_status add_holder(finder *f, const bp_request *request, uint64_t bytes
     return BP_OK;
 }
 
-/* One entry for each unit in a role that is live in the peak's step, the largest first. Where overlap windows keep more from a request than
- * any step has, the plan's witnesses hold the peak. */
+/* One entry for each unit in a role that is live in the peak's step, the largest first. Where overlap windows keep more
+ * from a request than any step has, the plan's witnesses hold the peak. */
 static bp_status list_holders(finder *f, const bp_plan_role *role, bool of_step, bp_peak *peak)
 {
     size_t first = f->made->holder_count, kept = 0;
