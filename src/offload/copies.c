@@ -1,198 +1,231 @@
-/* Copies between the slabs of a group and its host memory, chunk by chunk, and the streams that they go on. */
-#include "offload/copies.h"
-
+/* Copies of release groups: their host memory (pinned or staged, a piece for each slab), the jobs that copy to it or from it chunk by chunk, and
+ * the streams that these go on. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
 #include "offload/offload.h"
 
-/* ---- streams ----------------------------------------------------------------------------------------------------- */
+/* ---- host memory ------------------------------------------------------------------------------------------------- */
 
-#define STREAMS 4
-
-static void list(const bp_movers *movers, bp_stream *streams[STREAMS])
+static bp_status try_stages(bp_host_source *source, uint64_t bytes)
 {
-    streams[0] = movers->away.copies;
-    streams[1] = movers->away.helper;
-    streams[2] = movers->back.copies;
-    streams[3] = movers->back.helper;
+    void *stages[2];
+    BP_TRY(bp_pinned_allocate(source->pinned, bytes, 0, &stages[0]));
+    bp_status status = bp_pinned_allocate(source->pinned, bytes, 0, &stages[1]);
+    if (status != BP_OK) {
+        (void)bp_pinned_free(source->pinned, stages[0]);
+        return status;
+    }
+    memcpy(source->stages, stages, sizeof stages);
+    source->stage_bytes = bytes;
+    return BP_OK;
 }
 
-bp_status bp_movers_create(bp_device *device, bp_movers *movers)
+/* Gets the chunks between the device and ordinary memory. Where they were not asked for but are what is left, smaller ones do. */
+static bp_status get_stages(bp_host_source *source)
 {
-    bp_movers made = {{NULL, NULL}, {NULL, NULL}};
-    bp_status status = bp_stream_create(device, "offload.copies", &made.away.copies);
-    if (status == BP_OK)
-        status = bp_stream_create(device, "offload.helper", &made.away.helper);
-    if (status == BP_OK)
-        status = bp_stream_create(device, "restore.copies", &made.back.copies);
-    if (status == BP_OK)
-        status = bp_stream_create(device, "restore.helper", &made.back.helper);
-    if (status == BP_OK)
-        *movers = made;
-    else
-        bp_movers_destroy(&made);
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t bytes = source->chunk_bytes;
+    if (source->stages[0] != NULL)
+        return BP_OK;
+    bp_status status = try_stages(source, bytes);
+    while (status == BP_ERR_NO_HOST_MEMORY && source->backing == BP_BACKING_AUTO && bytes > page) {
+        bytes = bytes / 2 / page * page;
+        bytes = bytes > page ? bytes : page;
+        status = try_stages(source, bytes);
+    }
     return status;
 }
 
-void bp_movers_destroy(bp_movers *movers)
+void bp_host_source_drop_stages(bp_host_source *source)
 {
-    bp_stream_destroy(&movers->back.helper);
-    bp_stream_destroy(&movers->back.copies);
-    bp_stream_destroy(&movers->away.helper);
-    bp_stream_destroy(&movers->away.copies);
-}
-
-/* What `then` gets from now on starts after what `first` has. */
-static bp_status movers_order(bp_stream *first, bp_stream *then)
-{
-    uint64_t point;
-    bool recorded;
-    BP_TRY(bp_stream_record_point(first, &point, &recorded));
-    return recorded ? bp_stream_wait_point(then, first, point) : BP_OK;
-}
-
-/* A stream may be destroyed by another thread meanwhile; its work is waited for as long as there is some. */
-static bp_status order_unless_captured(bp_stream *first, bp_stream *then)
-{
-    uint64_t capture = 0;
-    if (bp_stream_is_over(first))
-        return BP_OK;
-    if (bp_stream_is_usable(first, then->device)) {
-        bp_status status = bp_stream_capture_of(first, &capture);
-        if (status != BP_OK && bp_stream_is_usable(first, then->device))
-            return status;
+    for (int i = 0; i < 2; i++) {
+        if (source->stages[i] != NULL)
+            (void)bp_pinned_free(source->pinned, source->stages[i]);
+        source->stages[i] = NULL;
     }
-    return capture == 0 ? movers_order(first, then) : BP_OK;
 }
 
-/* `then` starts after everything that the device's streams have, but for captured ones and the movers' own. Does not wait. */
-static bp_status movers_after_device(const bp_movers *movers, bp_stream *then)
+static void give_back_pieces(const bp_host_source *source, bp_backing_memory *memory)
 {
-    bp_stream *own[STREAMS];
-    list(movers, own);
-    for (bp_stream *s = atomic_load_explicit(&then->device->streams, memory_order_acquire); s != NULL; s = s->next) {
-        if (s != own[0] && s != own[1] && s != own[2] && s != own[3])
-            BP_TRY(order_unless_captured(s, then));
+    for (size_t i = memory->count; i-- > 0;) {
+        bp_kept *piece = &memory->pieces[i];
+        if (piece->memory != NULL && memory->pinned)
+            (void)bp_pinned_free(source->pinned, piece->memory);
+        else if (piece->memory != NULL)
+            (void)munmap(piece->memory, (size_t)piece->bytes);
+        piece->memory = NULL;
     }
+}
+
+static bp_status get_pieces(bp_host_source *source, const char *group, bool pinned, bp_backing_memory *memory)
+{
+    char because[BP_DETAIL_BYTES];
+    bp_status status = BP_OK;
+    memory->pinned = pinned;
+    for (size_t i = 0; i < memory->count && status == BP_OK; i++) {
+        bp_kept *piece = &memory->pieces[i];
+        if (pinned) {
+            status = bp_pinned_allocate(source->pinned, piece->bytes, 0, &piece->memory);
+            if (status != BP_ERR_NO_HOST_MEMORY)
+                continue;
+            snprintf(because, sizeof because, "%s", bp_error_detail());
+            status = bp_fail(status, "group %.40s: no pinned memory for %llu of its %llu bytes: %.300s", group,
+                             (unsigned long long)piece->bytes, (unsigned long long)memory->bytes, because);
+        } else {
+            void *mapping =
+                mmap(NULL, (size_t)piece->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (mapping != MAP_FAILED)
+                piece->memory = mapping;
+            else
+                status = bp_fail(
+                    BP_ERR_NO_HOST_MEMORY,
+                    "group %.40s: no room on the host for %llu of its %llu bytes: %s; discard them, or free memory",
+                    group, (unsigned long long)piece->bytes, (unsigned long long)memory->bytes, strerror(errno));
+        }
+    }
+    if (status != BP_OK)
+        give_back_pieces(source, memory);
+    return status;
+}
+
+bp_status bp_backing_memory_create(bp_offload *offload, const bp_group *group, bp_backing_memory **memory)
+{
+    bp_host_source *source = &offload->source;
+    size_t size =
+        sizeof **memory + group->slab_count * sizeof(bp_kept); /* there is memory for more than that per slab */
+    bp_backing_memory *made = calloc(1, size);
+    if (made == NULL)
+        return bp_fail_memory(size);
+    made->count = group->slab_count;
+    for (size_t i = 0; i < made->count; i++) {
+        made->pieces[i].bytes = offload->pool->slabs.slabs[group->slabs[i]].bytes;
+        made->bytes += made->pieces[i].bytes;
+    }
+    bool staged = source->backing == BP_BACKING_STAGED;
+    bp_status status = staged ? BP_OK : get_pieces(source, group->name, true, made);
+    staged |= status == BP_ERR_NO_HOST_MEMORY && source->backing == BP_BACKING_AUTO;
+    if (staged)
+        status = get_stages(source);
+    if (staged && status == BP_OK)
+        status = get_pieces(source, group->name, false, made);
+    if (status != BP_OK) {
+        free(made);
+        return status;
+    }
+    *memory = made;
     return BP_OK;
 }
 
-/* After everything that the movers' other streams have. */
-static bp_status movers_after_all(const bp_movers *movers, bp_stream *then)
+void bp_backing_memory_destroy(bp_host_source *source, bp_backing_memory **memory)
 {
-    bp_stream *own[STREAMS];
-    list(movers, own);
-    for (int i = 0; i < STREAMS; i++) {
-        if (own[i] != then)
-            BP_TRY(movers_order(own[i], then));
-    }
-    return BP_OK;
+    if (*memory == NULL)
+        return;
+    give_back_pieces(source, *memory);
+    free(*memory);
+    *memory = NULL;
 }
 
-static bool is_quiet(bp_stream *const streams[STREAMS])
+uint64_t bp_backing_memory_kept(const bp_backing_memory *memory)
 {
-    bool quiet = true;
-    for (int i = 0; i < STREAMS && quiet; i++)
-        quiet = bp_stream_quiesce(streams[i]) == BP_OK;
-    return quiet;
+    uint64_t kept = 0;
+    for (size_t i = 0; memory != NULL && i < memory->count; i++)
+        kept += memory->pieces[i].kept;
+    return kept;
 }
 
-/* The host waits until nothing is on its way. false: the device refuses to wait. */
-static bool movers_quiesce(const bp_movers *movers)
+void bp_backing_memory_forget(bp_backing_memory *memory)
 {
-    bp_stream *own[STREAMS];
-    bool quiet = false;
-    list(movers, own);
-    for (int tries = 0; tries < 2 && !quiet; tries++) /* what a copy may still write to cannot be freed */
-        quiet = is_quiet(own);
-    return quiet;
+    for (size_t i = 0; memory != NULL && i < memory->count; i++)
+        memory->pieces[i].kept = 0;
 }
 
-/* ---- copies ------------------------------------------------------------------------------------------------------ */
+/* ---- jobs ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct job_piece {
+    uint8_t *device;
+    uint8_t *host; /* NULL: there is nothing to copy */
+    uint64_t bytes;
+} job_piece;
+
+/* How far somebody has come with a job. */
+typedef struct walk {
+    size_t piece;
+    uint64_t offset;
+} walk;
 
 typedef struct chunk {
     uint8_t *device, *host;
     uint64_t bytes;
 } chunk;
 
-/* ---- jobs ----------------------------------------------------------------------------------------------------------- */
+/* Functions on the helper run in order and walk for themselves, so that there need not be an argument for each chunk. */
+struct bp_job {
+    bp_offload *offload;
+    bp_group *group;
+    bp_stream *copies, *helper;
+    bool away, staged;
+    bool fill;    /* with zeros, what there is nothing to copy to */
+    bool started; /* something was enqueued that uses its memory */
+    uint64_t chunk_bytes, bytes;
+    atomic_bool cancelled, over;
+    walk moved, arrived; /* of the helper's functions */
+    uint64_t moved_chunks, copied_bytes;
+    uint64_t copied_before;    /* what the group said of the copies before these */
+    bp_backing_memory *orphan; /* of a job that was abandoned: goes with it */
+    bp_job *next;
+    size_t count;
+    job_piece pieces[];
+};
 
-static bp_status copies_create(bp_offload *offload, bp_group *group, bp_job **job)
+bp_status bp_job_create(bp_offload *offload, bp_group *group, bool away, const bp_backing_memory *memory, bp_job **job)
 {
-    size_t bytes = sizeof **job + group->slab_count * sizeof(bp_job_piece); /* fewer than the pool's own for slabs */
+    size_t bytes = sizeof **job + group->slab_count * sizeof(job_piece); /* fewer than the pool's own for slabs */
     bp_job *made = calloc(1, bytes);
     if (made == NULL)
         return bp_fail_memory(bytes);
     made->offload = offload;
     made->group = group;
+    made->copies = offload->movers[away ? BP_AWAY_COPIES : BP_BACK_COPIES];
+    made->helper = offload->movers[away ? BP_AWAY_HELPER : BP_BACK_HELPER];
+    made->away = away;
+    made->fill = !away && group->fill == BP_RESTORE_ZERO;
+    made->staged = memory != NULL && !memory->pinned;
+    made->chunk_bytes = made->staged ? offload->source.stage_bytes : offload->source.chunk_bytes;
     pthread_mutex_lock(&offload->lock);
     made->copied_before = group->copied_bytes;
     pthread_mutex_unlock(&offload->lock);
     made->count = group->slab_count;
     for (size_t i = 0; i < made->count; i++) {
         const bp_slab *slab = &offload->pool->slabs.slabs[group->slabs[i]];
-        made->pieces[i] = (bp_job_piece){.device = slab->address, .bytes = slab->bytes};
+        made->pieces[i] = (job_piece){.device = slab->address, .bytes = slab->bytes};
+        const bp_kept *kept = memory != NULL ? &memory->pieces[i] : NULL;
+        if (kept == NULL || (!away && kept->kept == 0))
+            continue;
+        made->pieces[i].host = kept->memory;
+        made->pieces[i].bytes = away ? kept->bytes : kept->kept;
+        made->bytes += made->pieces[i].bytes;
     }
     *job = made;
     return BP_OK;
 }
 
-static void use_memory(bp_job *job, const bp_backing_memory *memory)
+static bool next_chunk(const bp_job *job, walk *w, chunk *next)
 {
-    const bp_host_source *source = &job->offload->source;
-    job->staged = !memory->pinned;
-    job->chunk_bytes = job->staged ? source->stage_bytes : source->chunk_bytes;
-}
-
-static void copies_add_piece(bp_job *job, size_t piece, const bp_kept *kept, uint64_t bytes)
-{
-    job->pieces[piece].host = kept->memory;
-    job->pieces[piece].bytes = bytes;
-    job->bytes += bytes;
-}
-
-bp_status bp_job_create_away(bp_offload *offload, bp_group *group, bp_backing_memory *memory, bp_job **job)
-{
-    BP_TRY(copies_create(offload, group, job));
-    (*job)->away = true;
-    if (memory == NULL)
-        return BP_OK;
-    use_memory(*job, memory);
-    for (size_t i = 0; i < memory->count; i++)
-        copies_add_piece(*job, i, &memory->pieces[i], memory->pieces[i].bytes);
-    return BP_OK;
-}
-
-bp_status bp_job_create_back(bp_offload *offload, bp_group *group, bp_job **job)
-{
-    const bp_backing_memory *memory = group->memory;
-    BP_TRY(copies_create(offload, group, job));
-    (*job)->fill = group->fill == BP_RESTORE_ZERO;
-    if (memory == NULL)
-        return BP_OK;
-    use_memory(*job, memory);
-    for (size_t i = 0; i < memory->count; i++) {
-        if (memory->pieces[i].kept > 0)
-            copies_add_piece(*job, i, &memory->pieces[i], memory->pieces[i].kept);
-    }
-    return BP_OK;
-}
-
-static bool next_chunk(const bp_job *job, bp_walk *walk, chunk *next)
-{
-    while (walk->piece < job->count &&
-           (job->pieces[walk->piece].host == NULL || walk->offset == job->pieces[walk->piece].bytes))
-        *walk = (bp_walk){.piece = walk->piece + 1};
-    if (walk->piece == job->count)
+    while (w->piece < job->count && (job->pieces[w->piece].host == NULL || w->offset == job->pieces[w->piece].bytes))
+        *w = (walk){.piece = w->piece + 1};
+    if (w->piece == job->count)
         return false;
-    const bp_job_piece *piece = &job->pieces[walk->piece];
-    *next = (chunk){.device = piece->device + walk->offset,
-                    .host = piece->host + walk->offset,
-                    .bytes = bp_least_u64(job->chunk_bytes, piece->bytes - walk->offset)};
-    walk->offset += next->bytes;
+    const job_piece *piece = &job->pieces[w->piece];
+    *next = (chunk){.device = piece->device + w->offset,
+                    .host = piece->host + w->offset,
+                    .bytes = bp_least_u64(job->chunk_bytes, piece->bytes - w->offset)};
+    w->offset += next->bytes;
     return true;
 }
 
@@ -249,114 +282,123 @@ static void fill_stage(void *argument)
 
 /* ---- enqueuing ------------------------------------------------------------------------------------------------------ */
 
-static bp_status tell(const bp_mover *mover, bp_job *job)
+/* What `then` gets from now on starts after what `first` has. */
+static bp_status order(bp_stream *first, bp_stream *then)
 {
-    BP_TRY(movers_order(mover->copies, mover->helper));
-    return bp_stream_call(mover->helper, chunk_arrived, job);
+    uint64_t point;
+    bool recorded;
+    BP_TRY(bp_stream_record_point(first, &point, &recorded));
+    return recorded ? bp_stream_wait_point(then, first, point) : BP_OK;
 }
 
-static bp_status copy_directly(const bp_mover *mover, bp_job *job)
+/* `then` starts after everything that the device's streams have, but for captured ones and the movers. Does not wait. */
+static bp_status order_after_device(const bp_offload *offload, bp_stream *then)
 {
-    bp_walk walk = {0};
+    for (bp_stream *s = atomic_load_explicit(&then->device->streams, memory_order_acquire); s != NULL; s = s->next) {
+        uint64_t capture = 0;
+        bool skipped = bp_stream_is_over(s);
+        for (int i = 0; i < BP_MOVERS; i++)
+            skipped |= s == offload->movers[i];
+        if (skipped)
+            continue;
+        if (bp_stream_is_usable(s, then->device)) {
+            /* another thread may destroy the stream meanwhile; its work is waited for as long as there is some */
+            bp_status status = bp_stream_capture_of(s, &capture);
+            if (status != BP_OK && bp_stream_is_usable(s, then->device))
+                return status;
+        }
+        if (capture == 0)
+            BP_TRY(order(s, then));
+    }
+    return BP_OK;
+}
+
+static bp_status copy_directly(bp_job *job)
+{
+    walk w = {0};
     chunk c;
-    while (next_chunk(job, &walk, &c)) {
-        BP_TRY(bp_stream_copy(mover->copies, job->away ? c.host : c.device, job->away ? c.device : c.host, c.bytes));
-        BP_TRY(tell(mover, job));
+    while (next_chunk(job, &w, &c)) {
+        BP_TRY(bp_stream_copy(job->copies, job->away ? c.host : c.device, job->away ? c.device : c.host, c.bytes));
+        BP_TRY(order(job->copies, job->helper));
+        BP_TRY(bp_stream_call(job->helper, chunk_arrived, job));
     }
     return BP_OK;
 }
 
 /* The copy into a stage waits until the helper has emptied it of the chunk before the last. */
-static bp_status copy_away_staged(const bp_mover *mover, bp_job *job)
+static bp_status copy_away_staged(bp_job *job)
 {
     void *const *stages = job->offload->source.stages;
-    bp_walk walk = {0};
+    walk w = {0};
     chunk c;
     uint64_t emptied[2];
     bool recorded;
-    for (uint64_t n = 0; next_chunk(job, &walk, &c); n++) {
+    for (uint64_t n = 0; next_chunk(job, &w, &c); n++) {
         if (n >= 2)
-            BP_TRY(bp_stream_wait_point(mover->copies, mover->helper, emptied[n % 2]));
-        BP_TRY(bp_stream_copy(mover->copies, stages[n % 2], c.device, c.bytes));
-        BP_TRY(movers_order(mover->copies, mover->helper));
-        BP_TRY(bp_stream_call(mover->helper, empty_stage, job));
-        BP_TRY(bp_stream_record_point(mover->helper, &emptied[n % 2], &recorded));
+            BP_TRY(bp_stream_wait_point(job->copies, job->helper, emptied[n % 2]));
+        BP_TRY(bp_stream_copy(job->copies, stages[n % 2], c.device, c.bytes));
+        BP_TRY(order(job->copies, job->helper));
+        BP_TRY(bp_stream_call(job->helper, empty_stage, job));
+        BP_TRY(bp_stream_record_point(job->helper, &emptied[n % 2], &recorded));
     }
     return BP_OK;
 }
 
-static bp_status copy_from_stage(const bp_mover *mover, bp_job *job, const void *stage, const chunk *c,
-                                 uint64_t *copied)
+static bp_status tell_copied(bp_job *job, uint64_t copied)
 {
-    bool recorded;
-    BP_TRY(bp_stream_call(mover->helper, fill_stage, job));
-    BP_TRY(movers_order(mover->helper, mover->copies));
-    BP_TRY(bp_stream_copy(mover->copies, c->device, stage, c->bytes));
-    return bp_stream_record_point(mover->copies, copied, &recorded);
-}
-
-static bp_status tell_copied(const bp_mover *mover, bp_job *job, uint64_t copied)
-{
-    BP_TRY(bp_stream_wait_point(mover->helper, mover->copies, copied));
-    return bp_stream_call(mover->helper, chunk_arrived, job);
+    BP_TRY(bp_stream_wait_point(job->helper, job->copies, copied));
+    return bp_stream_call(job->helper, chunk_arrived, job);
 }
 
 /* The helper fills a stage when the chunk before the last has been copied out of it, and says so then. */
-static bp_status copy_back_staged(const bp_mover *mover, bp_job *job)
+static bp_status copy_back_staged(bp_job *job)
 {
     void *const *stages = job->offload->source.stages;
-    bp_walk walk = {0};
+    walk w = {0};
     chunk c;
     uint64_t copied[2] = {0, 0}, n = 0;
-    for (; next_chunk(job, &walk, &c); n++) {
+    bool recorded;
+    for (; next_chunk(job, &w, &c); n++) {
         if (n >= 2)
-            BP_TRY(tell_copied(mover, job, copied[n % 2]));
-        BP_TRY(copy_from_stage(mover, job, stages[n % 2], &c, &copied[n % 2]));
+            BP_TRY(tell_copied(job, copied[n % 2]));
+        BP_TRY(bp_stream_call(job->helper, fill_stage, job));
+        BP_TRY(order(job->helper, job->copies));
+        BP_TRY(bp_stream_copy(job->copies, c.device, stages[n % 2], c.bytes));
+        BP_TRY(bp_stream_record_point(job->copies, &copied[n % 2], &recorded));
     }
     for (uint64_t last = n >= 2 ? n - 2 : 0; last < n; last++)
-        BP_TRY(tell_copied(mover, job, copied[last % 2]));
+        BP_TRY(tell_copied(job, copied[last % 2]));
     return BP_OK;
-}
-
-static bp_status fill_with_zeros(const bp_mover *mover, const bp_job *job)
-{
-    for (size_t i = 0; i < job->count; i++) {
-        if (job->pieces[i].host == NULL)
-            BP_TRY(bp_stream_fill(mover->copies, job->pieces[i].device, 0, job->pieces[i].bytes));
-    }
-    return BP_OK;
-}
-
-/* Stages are for both directions: whoever had them before is done with them first. */
-static bp_status copy_staged(const bp_mover *mover, bp_job *job)
-{
-    BP_TRY(movers_after_all(&job->offload->movers, job->away ? mover->copies : mover->helper));
-    return job->away ? copy_away_staged(mover, job) : copy_back_staged(mover, job);
-}
-
-static bp_status copy_pieces(const bp_mover *mover, bp_job *job)
-{
-    job->started = true;
-    if (job->fill)
-        BP_TRY(fill_with_zeros(mover, job));
-    return job->staged ? copy_staged(mover, job) : copy_directly(mover, job);
 }
 
 bp_status bp_copies_start(bp_job *job)
 {
     bp_offload *offload = job->offload;
-    const bp_mover *mover = job->away ? &offload->movers.away : &offload->movers.back;
     pthread_mutex_lock(&offload->lock);
     job->group->copied_bytes = 0;
     pthread_mutex_unlock(&offload->lock);
     if (job->group->done == NULL)
         BP_TRY(bp_event_create(offload->device, &job->group->done));
     if (job->away)
-        BP_TRY(movers_after_device(&offload->movers, mover->copies));
-    if (job->bytes > 0 || job->fill)
-        BP_TRY(copy_pieces(mover, job));
-    BP_TRY(movers_order(mover->copies, mover->helper));
-    return bp_event_record(job->group->done, mover->helper);
+        BP_TRY(order_after_device(offload, job->copies));
+
+    job->started = job->bytes > 0 || job->fill;
+    for (size_t i = 0; job->fill && i < job->count; i++) {
+        if (job->pieces[i].host == NULL)
+            BP_TRY(bp_stream_fill(job->copies, job->pieces[i].device, 0, job->pieces[i].bytes));
+    }
+    if (job->started && job->staged) { /* stages are for both directions: who had them before is done with them first */
+        bp_stream *then = job->away ? job->copies : job->helper;
+        for (int i = 0; i < BP_MOVERS; i++) {
+            if (offload->movers[i] != then)
+                BP_TRY(order(offload->movers[i], then));
+        }
+        BP_TRY(job->away ? copy_away_staged(job) : copy_back_staged(job));
+    } else if (job->started) {
+        BP_TRY(copy_directly(job));
+    }
+    BP_TRY(order(job->copies, job->helper));
+    return bp_event_record(job->group->done, job->helper);
 }
 
 /* ---- the end -------------------------------------------------------------------------------------------------------- */
@@ -411,17 +453,17 @@ bp_backing_memory *bp_copies_reclaim(bp_offload *offload, const bp_group *group)
     return NULL;
 }
 
-/* What the helper has seen to its end is over, whatever the device says. */
-static bool are_over(const bp_job *job)
-{
-    while (job != NULL && (job->bytes == 0 || atomic_load_explicit((atomic_bool *)&job->over, memory_order_acquire)))
-        job = job->next;
-    return job == NULL;
-}
-
 bool bp_copies_settle(bp_offload *offload)
 {
-    if (!are_over(offload->abandoned) && !movers_quiesce(&offload->movers))
+    bool over = true; /* what the helper has seen to its end is over, whatever the device says */
+    for (const bp_job *job = offload->abandoned; job != NULL && over; job = job->next)
+        over = job->bytes == 0 || atomic_load_explicit((atomic_bool *)&job->over, memory_order_acquire);
+    for (int tries = 0; tries < 2 && !over; tries++) { /* what a copy may still write to cannot be freed */
+        over = true;
+        for (int i = 0; i < BP_MOVERS && over; i++)
+            over = bp_stream_quiesce(offload->movers[i]) == BP_OK;
+    }
+    if (!over)
         return false;
     while (offload->abandoned != NULL) {
         bp_job *job = offload->abandoned;

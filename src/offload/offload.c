@@ -1,4 +1,4 @@
-/* Offloads as objects, and leases for readers of memory that must stay resident. */
+/* Offloads as objects: their release groups, and leases for readers of memory that must stay resident. */
 #include "offload/offload.h"
 
 #include <stdlib.h>
@@ -9,78 +9,156 @@
 #include "allocators/residency.h"
 #include "core/arith.h"
 #include "core/structs.h"
-#include "offload/copies.h"
 #include "pinned/pinned.h"
 
 #define CHUNK_BYTES (UINT64_C(32) << 20)
+#define NAMES_BYTES 200 /* of lists in messages */
 
-/* ---- creation ------------------------------------------------------------------------------------------------------- */
+/* ---- release groups ---------------------------------------------------------------------------------------------- */
 
-static const bp_offload_config offload_config_defaults = {.size = sizeof offload_config_defaults,
-                                                          .chunk_bytes = CHUNK_BYTES};
-
-bp_status bp_offload_config_init(bp_offload_config *config, size_t size)
+const char *bp_residency_name(bp_residency residency)
 {
-    return bp_struct_init("bp_offload_config_init", config, size, &offload_config_defaults,
-                          sizeof offload_config_defaults);
+    switch (residency) {
+    case BP_RESIDENT: return "resident";
+    case BP_OFFLOADING: return "offloading";
+    case BP_OFFLOADED: return "offloaded";
+    case BP_RESTORING: return "restoring";
+    }
+    return "invalid";
 }
 
-static bp_status offload_check_config(const bp_offload_config *config, uint64_t *chunk_bytes)
+static bp_group *find_group(const bp_offload *offload, const char *name)
 {
-    const uint64_t wanted = config->chunk_bytes > 0 ? config->chunk_bytes : CHUNK_BYTES;
-    if ((unsigned)config->backing > BP_BACKING_STAGED)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: backing %d is unknown", (int)config->backing);
-    if (!bp_round_up_u64(wanted, (uint64_t)sysconf(_SC_PAGESIZE), chunk_bytes))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: chunk_bytes is %llu, which no memory has",
-                       (unsigned long long)wanted);
+    for (size_t i = 0; i < offload->group_count; i++) {
+        if (strcmp(offload->groups[i].name, name) == 0)
+            return &offload->groups[i];
+    }
+    return NULL;
+}
+
+void bp_group_set(bp_offload *offload, bp_group *group, bp_residency residency)
+{
+    const bool away = residency == BP_OFFLOADED || residency == BP_RESTORING;
+    uint64_t resident = 0, unreturned = 0;
+    for (uint32_t i = 0; offload->pool != NULL && i < group->slab_count; i++) {
+        const bp_slab *slab = &offload->pool->slabs.slabs[group->slabs[i]];
+        resident += slab->mapped ? slab->bytes : 0;
+        unreturned += slab->committed && !slab->mapped ? slab->bytes : 0;
+    }
+    pthread_mutex_lock(&offload->lock);
+    group->residency = residency;
+    group->resident_bytes = resident;
+    group->unreturned_bytes = unreturned;
+    group->kept_bytes = away ? bp_backing_memory_kept(group->memory) : 0;
+    group->host_bytes = group->memory != NULL ? group->memory->bytes : 0;
+    group->pinned = group->memory != NULL && group->memory->pinned;
+    pthread_mutex_unlock(&offload->lock);
+}
+
+bp_status bp_group_fail_residency(const bp_offload *offload, const bp_group *group, const char *function)
+{
+    return bp_fail(BP_ERR_SCHEDULE, "%s: group %.80s of pool %.40s is %s", function, group->name, offload->pool_name,
+                   bp_residency_name(group->residency));
+}
+
+/* Finds the pool's groups. */
+static bp_status list_groups(bp_offload *offload)
+{
+    const bp_pool *pool = offload->pool;
+    const size_t slabs = pool->slabs.count;
+    void *memory;
+    BP_TRY(bp_new_array(slabs, sizeof *offload->groups, &memory));
+    offload->groups = memory;
+    for (uint32_t slab = 0; slab < slabs; slab++) {
+        bp_group *group = find_group(offload, pool->slab_infos[slab].group);
+        if (group == NULL) {
+            group = &offload->groups[offload->group_count++];
+            *group = (bp_group){.residency = BP_RESIDENT};
+            BP_TRY(bp_strings_add(&offload->strings, pool->slab_infos[slab].group, &group->name));
+            BP_TRY(bp_new_array(slabs, sizeof *group->chosen, &memory));
+            group->chosen = memory;
+            BP_TRY(bp_new_array(slabs, sizeof *group->slabs, &memory));
+            group->slabs = memory;
+        }
+        uint32_t roles = 0; /* of planned requests whose bytes are anybody's as they come and go */
+        for (uint32_t i = 0; i < pool->planned_count; i++) {
+            const bp_plan_request *r = &pool->requests[i];
+            if (r->placement == BP_PLACE_PLANNED && r->slab == slab)
+                roles |= BP_ROLE_BIT(r->role) & ~BP_ROLES_STATE;
+        }
+        group->chosen[slab] = true;
+        group->slabs[group->slab_count++] = slab;
+        group->bytes += pool->slabs.slabs[slab].bytes;
+        group->joint |= (roles & (roles - 1)) != 0;
+        group->lost |= bp_residency_is_closed(pool, slab);
+    }
+    for (size_t i = 0; i < offload->group_count; i++)
+        bp_group_set(offload, &offload->groups[i], offload->groups[i].lost ? BP_OFFLOADED : BP_RESIDENT);
     return BP_OK;
 }
 
-/* A chunk is never larger than what there is to copy at once. */
-static uint64_t choose_chunk(const bp_pool *pool, uint64_t wanted)
+bp_status bp_group_find(bp_offload *offload, const char *name, const char *function, bp_group **group)
 {
-    uint64_t largest = 0;
-    for (size_t i = 0; i < pool->slabs.count; i++)
-        largest = pool->slabs.slabs[i].bytes > largest ? pool->slabs.slabs[i].bytes : largest;
-    return largest > 0 ? bp_least_u64(wanted, largest) : wanted;
+    char names[NAMES_BYTES] = "";
+    size_t used = 0;
+    bp_group *found = name != NULL ? find_group(offload, name) : NULL;
+    if (found != NULL) {
+        *group = found;
+        return BP_OK;
+    }
+    for (size_t i = 0; i < offload->group_count && used < sizeof names; i++) {
+        int written = snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "", offload->groups[i].name);
+        used += written > 0 ? (size_t)written : 0;
+    }
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: pool %.40s has no group \"%.80s\"%s%s", function, offload->pool_name,
+                   name != NULL ? name : "NULL", offload->group_count > 0 ? "; it has " : "; it has none at all",
+                   names);
 }
 
-static bp_status offload_get_pinned(bp_offload *offload, bp_pinned *given)
+bp_status bp_offload_groups(const bp_offload *offload, bp_offload_group *groups, size_t capacity, size_t *count)
 {
-    if (given == NULL)
-        return bp_pinned_create(offload->device, NULL, &offload->source.pinned);
-    if (bp_device_undecorated(given->source.device) != bp_device_undecorated(offload->device))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_offload_create: the pinned memory is of another device than pool %.40s, which is on %s",
-                       offload->pool_name, bp_device_name(offload->device));
-    bp_pinned_retain(given);
-    offload->source.pinned = given;
-    return BP_OK;
-}
-
-static bp_status offload_build(bp_offload *offload, const bp_offload_config *config)
-{
-    BP_TRY(bp_copy_string(bp_pool_get_info(offload->pool)->name, &offload->pool_name));
-    BP_TRY(bp_groups_list(offload));
-    BP_TRY(offload_get_pinned(offload, config->pinned));
-    return bp_movers_create(offload->device, &offload->movers);
+    if (offload == NULL || (groups == NULL && capacity > 0) || count == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_groups: needs an offload, room for groups and a count");
+    BP_TRY(bp_process_check(&offload->process, "bp_offload_groups", "the offload of pool", offload->pool_name));
+    const size_t stride = groups != NULL ? groups->size : 0;
+    pthread_mutex_t *lock = (pthread_mutex_t *)&offload->lock; /* looking changes nothing else */
+    bp_status status = BP_OK;
+    pthread_mutex_lock(lock);
+    for (size_t i = 0; i < offload->group_count && i < capacity && status == BP_OK; i++) {
+        const bp_group *g = &offload->groups[i];
+        const bp_offload_group group = {.size = sizeof(bp_offload_group),
+                                        .name = g->name,
+                                        .residency = g->residency,
+                                        .slabs = g->slab_count,
+                                        .bytes = g->bytes,
+                                        .resident_bytes = g->resident_bytes,
+                                        .kept_bytes = g->kept_bytes,
+                                        .host_bytes = g->host_bytes,
+                                        .unreturned_bytes = g->unreturned_bytes,
+                                        .copied_bytes = g->copied_bytes,
+                                        .offloads = g->offloads,
+                                        .restores = g->restores,
+                                        .leases = g->lease_count,
+                                        .pinned = g->pinned};
+        status = bp_struct_init("bp_offload_groups", (char *)groups + i * stride, stride, &group, sizeof group);
+    }
+    pthread_mutex_unlock(lock);
+    if (status == BP_OK)
+        *count = offload->group_count;
+    return status;
 }
 
 /* ---- the end -------------------------------------------------------------------------------------------------------- */
-
-static void forget_job(bp_group *group)
-{
-    if (group->job != NULL)
-        bp_copies_abandon(group->job, NULL);
-    group->job = NULL;
-}
 
 /* Where the device does not say that copies are over, what they write to and tell of their progress is left to them. */
 static void offload_let_go(bp_offload *offload)
 {
     for (size_t i = 0; i < offload->group_count; i++) {
-        forget_job(&offload->groups[i]);
-        bp_event_destroy(&offload->groups[i].done);
+        bp_group *group = &offload->groups[i];
+        if (group->job != NULL)
+            bp_copies_abandon(group->job, NULL);
+        group->job = NULL;
+        bp_event_destroy(&group->done);
     }
     if (bp_copies_settle(offload)) {
         for (size_t i = 0; i < offload->group_count; i++)
@@ -90,7 +168,8 @@ static void offload_let_go(bp_offload *offload)
     } else {
         atomic_fetch_add_explicit(&offload->references, 1, memory_order_relaxed);
     }
-    bp_movers_destroy(&offload->movers);
+    for (int i = BP_MOVERS; i-- > 0;)
+        bp_stream_destroy(&offload->movers[i]);
     bp_device_release(offload->device);
     offload->device = NULL;
 }
@@ -109,22 +188,15 @@ static void offload_release(bp_offload *offload)
 {
     if (atomic_fetch_sub_explicit(&offload->references, 1, memory_order_acq_rel) > 1)
         return;
-    bp_groups_free(offload);
+    for (size_t i = 0; i < offload->group_count; i++) {
+        free(offload->groups[i].chosen);
+        free(offload->groups[i].slabs);
+    }
+    free(offload->groups);
+    bp_strings_finish(&offload->strings);
     pthread_mutex_destroy(&offload->lock);
     free(offload->pool_name);
     free(offload);
-}
-
-/* What has its memory, and its bytes, serves requests again. */
-static void open_groups(bp_offload *offload)
-{
-    for (size_t i = 0; i < offload->group_count; i++) {
-        bp_group *group = &offload->groups[i];
-        const bool begun = group->residency == BP_OFFLOADING || group->residency == BP_RESTORING;
-        const bool arrived = group->job != NULL && bp_copies_wait(offload, group) == BP_OK;
-        if (begun && (arrived || group->residency == BP_OFFLOADING))
-            bp_residency_open(offload->pool, group->chosen);
-    }
 }
 
 void bp_offload_destroy(bp_offload **offload)
@@ -136,7 +208,13 @@ void bp_offload_destroy(bp_offload **offload)
     if (!bp_process_is_here(&o->process))
         return;
     if (o->pool != NULL) {
-        open_groups(o);
+        for (size_t i = 0; i < o->group_count; i++) { /* what has its memory, and its bytes, serves requests again */
+            bp_group *group = &o->groups[i];
+            const bool begun = group->residency == BP_OFFLOADING || group->residency == BP_RESTORING;
+            const bool arrived = group->job != NULL && bp_copies_wait(o, group) == BP_OK;
+            if (begun && (arrived || group->residency == BP_OFFLOADING))
+                bp_residency_open(o->pool, group->chosen);
+        }
         bp_residency_leave(o->pool);
         o->pool = NULL;
         offload_let_go(o);
@@ -144,17 +222,57 @@ void bp_offload_destroy(bp_offload **offload)
     offload_release(o);
 }
 
+/* ---- creation ------------------------------------------------------------------------------------------------------- */
+
+static const bp_offload_config offload_config_defaults = {.size = sizeof offload_config_defaults,
+                                                          .chunk_bytes = CHUNK_BYTES};
+
+bp_status bp_offload_config_init(bp_offload_config *config, size_t size)
+{
+    return bp_struct_init("bp_offload_config_init", config, size, &offload_config_defaults,
+                          sizeof offload_config_defaults);
+}
+
+/* What needs memory, streams and pinned memory. */
+static bp_status offload_build(bp_offload *offload, bp_pinned *given)
+{
+    static const char *const movers[BP_MOVERS] = {"offload.copies", "offload.helper", "restore.copies",
+                                                  "restore.helper"};
+    BP_TRY(bp_copy_string(bp_pool_get_info(offload->pool)->name, &offload->pool_name));
+    BP_TRY(list_groups(offload));
+    if (given == NULL) {
+        BP_TRY(bp_pinned_create(offload->device, NULL, &offload->source.pinned));
+    } else {
+        if (bp_device_undecorated(given->source.device) != bp_device_undecorated(offload->device))
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "bp_offload_create: the pinned memory is of another device than pool %.40s, which is on %s",
+                           offload->pool_name, bp_device_name(offload->device));
+        bp_pinned_retain(given);
+        offload->source.pinned = given;
+    }
+    for (int i = 0; i < BP_MOVERS; i++)
+        BP_TRY(bp_stream_create(offload->device, movers[i], &offload->movers[i]));
+    return BP_OK;
+}
+
 bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_offload **offload)
 {
     bp_offload_config own = offload_config_defaults;
-    uint64_t chunk_bytes;
+    uint64_t chunk, largest = 0;
     void *memory;
     if (pool == NULL || offload == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: needs a pool and an output");
     BP_TRY(bp_device_check(pool->device, "bp_offload_create"));
     BP_TRY(bp_struct_read("bp_offload_create", config, true, &own, sizeof own));
-    config = &own;
-    BP_TRY(offload_check_config(config, &chunk_bytes));
+    if ((unsigned)own.backing > BP_BACKING_STAGED)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: backing %d is unknown", (int)own.backing);
+    const uint64_t wanted = own.chunk_bytes > 0 ? own.chunk_bytes : CHUNK_BYTES;
+    if (!bp_round_up_u64(wanted, (uint64_t)sysconf(_SC_PAGESIZE), &chunk))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: chunk_bytes is %llu, which no memory has",
+                       (unsigned long long)wanted);
+    for (size_t i = 0; i < pool->slabs.count; i++) /* a chunk is never larger than what there is to copy at once */
+        largest = pool->slabs.slabs[i].bytes > largest ? pool->slabs.slabs[i].bytes : largest;
+
     BP_TRY(bp_new_array(1, sizeof(bp_offload), &memory));
     bp_offload *made = memory;
     bp_status status = bp_residency_join(pool, made, offload_gone);
@@ -168,10 +286,11 @@ bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_o
     made->device = pool->device;
     made->process = pool->device->process;
     bp_device_retain(pool->device);
-    made->source = (bp_host_source){.backing = config->backing, .chunk_bytes = choose_chunk(pool, chunk_bytes)};
-    made->progress = config->progress;
-    made->user = config->user;
-    status = offload_build(made, config);
+    made->source.backing = own.backing;
+    made->source.chunk_bytes = largest > 0 ? bp_least_u64(chunk, largest) : chunk;
+    made->progress = own.progress;
+    made->user = own.user;
+    status = offload_build(made, own.pinned);
     if (status == BP_OK)
         *offload = made;
     else
@@ -216,35 +335,12 @@ void bp_offload_trim(bp_offload *offload)
 
 /* ---- leases ------------------------------------------------------------------------------------------------------ */
 
-/* Leases: readers that must not lose the memory under their hands. */
-
-#define NAMES_BYTES 200
-
 struct bp_lease {
     bp_offload *offload; /* kept alive */
     bp_group *group;
     bp_lease *next, **at; /* of the group's */
     char reader[];
 };
-
-static bp_status lease_take(bp_offload *offload, bp_group *group, bp_lease *lease)
-{
-    pthread_mutex_lock(&offload->lock);
-    bp_status status = BP_OK;
-    if (group->residency != BP_RESIDENT) {
-        status = bp_fail(BP_ERR_SCHEDULE, "bp_lease_take: %.80s cannot read group %.80s of pool %.40s, which is %s",
-                         lease->reader, group->name, offload->pool_name, bp_residency_name(group->residency));
-    } else {
-        lease->next = group->leases;
-        lease->at = &group->leases;
-        if (lease->next != NULL)
-            lease->next->at = &lease->next;
-        group->leases = lease;
-        group->lease_count++;
-    }
-    pthread_mutex_unlock(&offload->lock);
-    return status;
-}
 
 bp_status bp_lease_take(bp_offload *offload, const char *group, const char *reader, bp_lease **lease)
 {
@@ -259,7 +355,20 @@ bp_status bp_lease_take(bp_offload *offload, const char *group, const char *read
         return bp_fail_memory(sizeof *made + length + 1);
     *made = (bp_lease){.offload = offload, .group = found};
     memcpy(made->reader, reader, length + 1);
-    bp_status status = lease_take(offload, found, made);
+    bp_status status = BP_OK;
+    pthread_mutex_lock(&offload->lock);
+    if (found->residency != BP_RESIDENT) {
+        status = bp_fail(BP_ERR_SCHEDULE, "bp_lease_take: %.80s cannot read group %.80s of pool %.40s, which is %s",
+                         made->reader, found->name, offload->pool_name, bp_residency_name(found->residency));
+    } else {
+        made->next = found->leases;
+        made->at = &found->leases;
+        if (made->next != NULL)
+            made->next->at = &made->next;
+        found->leases = made;
+        found->lease_count++;
+    }
+    pthread_mutex_unlock(&offload->lock);
     if (status != BP_OK) {
         free(made);
         return status;

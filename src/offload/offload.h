@@ -11,21 +11,9 @@
 #include "core/fail.h"
 #include "devices/device.h"
 
-/* ---- streams of copies ------------------------------------------------------------------------------------------- */
-
-/* One direction. `copies` carries what moves bytes and nothing else; functions of the host run on `helper`, so that no copy waits for one
- * that it does not need. */
-typedef struct bp_mover {
-    bp_stream *copies, *helper;
-} bp_mover;
-
-typedef struct bp_movers {
-    bp_mover away, back;
-} bp_movers;
-
-/* All or nothing. */
-bp_status bp_movers_create(bp_device *device, bp_movers *movers);
-void bp_movers_destroy(bp_movers *movers);
+/* Streams of copies: for each direction one that carries what moves bytes and nothing else, and a helper that runs functions of the host, so that
+ * no copy waits for one that it does not need. */
+enum { BP_AWAY_COPIES, BP_AWAY_HELPER, BP_BACK_COPIES, BP_BACK_HELPER, BP_MOVERS };
 
 /* ---- host memory of a group -------------------------------------------------------------------------------------- */
 
@@ -54,18 +42,10 @@ typedef struct bp_backing_memory {
     bp_kept pieces[]; /* of the group's slabs, in their order */
 } bp_backing_memory;
 
-/* For slabs of these sizes. All or nothing. `group` is for messages. Errors: BP_ERR_NO_HOST_MEMORY (with the numbers), what the device reports. */
-bp_status bp_backing_memory_create(bp_host_source *source, const char *group, const uint64_t *bytes, size_t count,
-                                   bp_backing_memory **memory);
-/* No copy may use it any more. Accepts pointers to NULL. */
-void bp_backing_memory_destroy(bp_host_source *source, bp_backing_memory **memory);
-
-uint64_t bp_backing_memory_kept(const bp_backing_memory *memory);
-void bp_backing_memory_forget(bp_backing_memory *memory);
-
-void bp_host_source_drop_stages(bp_host_source *source);
-
 /* ---- offloads ---------------------------------------------------------------------------------------------------- */
+
+/* A group on its way in one direction. */
+typedef struct bp_job bp_job;
 
 /* A release group. What other threads look at (getters, leases, threads of the device) is under the offload's lock; the rest belongs to the
  * caller of begin and finish. */
@@ -81,7 +61,7 @@ typedef struct bp_group {
     bool recapture;            /* graphs with collectives in it become void */
     bp_restore fill;           /* of what was discarded */
     bp_backing_memory *memory; /* NULL: none now */
-    struct bp_job *job;        /* the copies on their way; NULL: none, or they could not begin */
+    bp_job *job;               /* the copies on their way; NULL: none, or they could not begin */
     bp_event *done;            /* after the copies that began last; NULL: none ever did */
 
     /* under the lock */
@@ -101,8 +81,8 @@ struct bp_offload {
     bp_host_source source;
     bp_offload_progress *progress;
     void *user;
-    bp_movers movers;
-    struct bp_job *abandoned; /* copies that nobody wants any more and that may still be on their way */
+    bp_stream *movers[BP_MOVERS];
+    bp_job *abandoned; /* copies that nobody wants any more and that may still be on their way */
     bp_group *groups;
     size_t group_count;
     bp_strings strings;
@@ -117,10 +97,6 @@ bp_status bp_offload_agree(const bp_offload *offload, bp_status so_far);
 /* "resident", "offloading", "offloaded", "restoring"; "invalid" otherwise. Static. */
 const char *bp_residency_name(bp_residency residency);
 
-/* Finds the pool's groups. */
-bp_status bp_groups_list(bp_offload *offload);
-void bp_groups_free(bp_offload *offload);
-
 bp_status bp_group_find(bp_offload *offload, const char *name, const char *function, bp_group **group);
 /* Says how the group is now, and takes over the numbers that go with it. */
 void bp_group_set(bp_offload *offload, bp_group *group, bp_residency residency);
@@ -128,5 +104,31 @@ bp_status bp_group_fail_residency(const bp_offload *offload, const bp_group *gro
 
 /* Who has leases, for messages; under the lock. */
 bp_status bp_leases_check(const bp_offload *offload, const bp_group *group);
+
+/* Host memory for the group's slabs. All or nothing. Errors: BP_ERR_NO_HOST_MEMORY (with the numbers), what the device reports. */
+bp_status bp_backing_memory_create(bp_offload *offload, const bp_group *group, bp_backing_memory **memory);
+/* No copy may use it any more. Accepts pointers to NULL. */
+void bp_backing_memory_destroy(bp_host_source *source, bp_backing_memory **memory);
+uint64_t bp_backing_memory_kept(const bp_backing_memory *memory);
+void bp_backing_memory_forget(bp_backing_memory *memory);
+void bp_host_source_drop_stages(bp_host_source *source);
+
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
+
+/* To or from `memory` (NULL: nothing is copied). The copies have not begun. */
+bp_status bp_job_create(bp_offload *offload, bp_group *group, bool away, const bp_backing_memory *memory, bp_job **job);
+
+/* Enqueues everything, and marks its end with the group's event. After a failure the job can only be abandoned. Does not wait. */
+bp_status bp_copies_start(bp_job *job);
+/* The host waits for the group's job, which is over then. After a failure it was abandoned. */
+bp_status bp_copies_wait(bp_offload *offload, bp_group *group);
+
+/* Nobody wants the job any more: progress is silent. It is freed when nothing of it can be on its way, and `orphan` (may be NULL) with
+ * it. Does not wait. */
+void bp_copies_abandon(bp_job *job, bp_backing_memory *orphan);
+/* Memory that a job of the group was abandoned with: what follows on the same streams may use it again. NULL: there is none. */
+bp_backing_memory *bp_copies_reclaim(bp_offload *offload, const bp_group *group);
+/* Waits for what was abandoned, if there is any, and frees it. false: the device refuses to wait. */
+bool bp_copies_settle(bp_offload *offload);
 
 #endif
