@@ -4,17 +4,56 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "allocators/report.h"
 #include "core/fail.h"
 
 /* ---- guard mode -------------------------------------------------------------------------------------------------- */
 
+/* Makes uses after release and writes past the end visible. Debugging only: it touches every byte.
+ *
+ * A range is `bytes` of a bucket in `room` bytes that belong to it alone (room >= bytes). Closed, nobody may touch it: whole
+ * pages of it trap, and AddressSanitizer, where the program has it, knows the rest. Open, the bucket is accessible and what
+ * follows it is a redzone. Streams are idle on the range meanwhile.
+ *
+ * Source of the ideas: Electric Fence (pages), AddressSanitizer's manual poisoning. */
+
+#define REDZONE_BYTES 4096u /* that are checked, at most */
+#define REDZONE_BYTE 0xfd
+
+/* There when the program runs under AddressSanitizer, whether or not this library was built for it. */
+extern __attribute__((weak)) void __asan_poison_memory_region(const volatile void *address, size_t bytes);
+extern __attribute__((weak)) void __asan_unpoison_memory_region(const volatile void *address, size_t bytes);
+
+static void poison(const uint8_t *address, uint64_t bytes)
+{
+    if (__asan_poison_memory_region != NULL && bytes > 0)
+        __asan_poison_memory_region(address, bytes);
+}
+
+static void unpoison(const uint8_t *address, uint64_t bytes)
+{
+    if (__asan_unpoison_memory_region != NULL && bytes > 0)
+        __asan_unpoison_memory_region(address, bytes);
+}
+
+/* Access to the pages that lie whole in a range. */
+static bp_status permit_range(const bp_device *device, uint8_t *address, uint64_t bytes, bp_access access)
+{
+    uint64_t page = device->traits.page_bytes;
+    uint64_t skipped = (page - (uintptr_t)address % page) % page;
+    if (skipped >= bytes)
+        return BP_OK;
+    uint64_t whole = (bytes - skipped) / page * page;
+    return whole > 0 ? device->ops->protect(device->self, address + skipped, whole, access) : BP_OK;
+}
+
 /* Pages are opened and closed segment by segment: one that two segments share could not be closed for one of them alone. */
 static bp_status permit(bp_pool *pool, uint32_t first, uint32_t count, bp_access access)
 {
     for (uint32_t s = first; s < first + count; s++)
-        BP_TRY(bp_guard_permit(pool->device, pool->segments[s].address, pool->places[s].room, access));
+        BP_TRY(permit_range(pool->device, pool->segments[s].address, pool->places[s].room, access));
     return BP_OK;
 }
 
@@ -25,10 +64,16 @@ static uint64_t room_of(const bp_pool *pool, const bp_entry *r)
     return (uint64_t)(pool->segments[last].address - pool->segments[r->first].address) + pool->places[last].room;
 }
 
+/* Bytes of the redzone of an open request. */
+static uint64_t redzone_bytes(const bp_entry *r, uint64_t room)
+{
+    return room - r->bytes < REDZONE_BYTES ? room - r->bytes : REDZONE_BYTES;
+}
+
 bp_status bp_guarded_add(bp_pool *pool, uint32_t segment)
 {
     BP_TRY(permit(pool, segment, 1, BP_ACCESS_NONE));
-    bp_guard_close(pool->segments[segment].address, pool->places[segment].room);
+    poison(pool->segments[segment].address, pool->places[segment].room);
     return BP_OK;
 }
 
@@ -38,8 +83,8 @@ bp_status bp_guarded_start(bp_pool *pool)
     bp_observe(pool, BP_OBSERVER_GUARD);
     for (size_t i = 0; i < pool->slabs.count; i++) {
         if (pool->slab_infos[i].planned_bytes > 0)
-            BP_TRY(bp_guard_permit(pool->device, pool->slabs.slabs[i].address, pool->slabs.slabs[i].bytes,
-                                   BP_ACCESS_NONE));
+            BP_TRY(
+                permit_range(pool->device, pool->slabs.slabs[i].address, pool->slabs.slabs[i].bytes, BP_ACCESS_NONE));
     }
     for (uint32_t first = 0, end; first < pool->planned_segments; first = end) {
         end = first + 1;
@@ -48,76 +93,83 @@ bp_status bp_guarded_start(bp_pool *pool)
         const bp_segment_place *last = &pool->places[end - 1];
         uint8_t *address = pool->segments[first].address;
         uint64_t bytes = last->made_offset + last->room - pool->places[first].made_offset;
-        BP_TRY(bp_guard_permit(pool->device, address, bytes, BP_ACCESS_READ_WRITE));
+        BP_TRY(permit_range(pool->device, address, bytes, BP_ACCESS_READ_WRITE));
         BP_TRY(permit(pool, first, end - first, BP_ACCESS_NONE));
-        bp_guard_close(address, bytes);
+        poison(address, bytes);
     }
     for (uint32_t i = 0; i < pool->overflow_count; i++)
         BP_TRY(bp_guarded_add(pool, pool->overflow_first + i));
     return BP_OK;
 }
 
-static void close_request(bp_pool *pool, uint32_t id)
+static void close_request(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
-    bp_entry *r = &pool->entries[id];
+    const bp_entry *r = &pool->entries[id];
+    (void)stream;
     if (r->count == 0)
         return;
     permit(pool, r->first, r->count, BP_ACCESS_NONE); /* what stays open is only not watched */
-    bp_guard_close(pool->segments[r->first].address, room_of(pool, r));
+    poison(pool->segments[r->first].address, room_of(pool, r));
 }
 
-/* Opens the memory of a request for work on `stream`. */
+/* Opens the memory of a request for work on `stream`: bytes 0xff are NaN in every floating-point type that has one. */
 static bp_status guarded_prepare(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
-    bp_entry *r = &pool->entries[id];
+    const bp_entry *r = &pool->entries[id];
     if (r->kind == BP_KIND_EMPTY)
         return BP_OK;
     if (r->kind == BP_KIND_DYNAMIC) /* the device's own memory: no page of it is ours to close */
-        return bp_stream_fill(stream, atomic_load_explicit(&r->address, memory_order_relaxed), 0xff, r->bytes);
+        return bp_stream_fill(stream, bp_entry_address(r), 0xff, r->bytes);
     bp_status status = permit(pool, r->first, r->count, BP_ACCESS_READ_WRITE);
     if (status != BP_OK) {
-        close_request(pool, id);
+        close_request(pool, id, stream);
         return status;
     }
-    bp_guard_open(pool->segments[r->first].address, r->bytes, room_of(pool, r));
+    uint8_t *address = pool->segments[r->first].address;
+    const uint64_t room = room_of(pool, r);
+    unpoison(address, room);
+    memset(address, 0xff, r->bytes);
+    memset(address + r->bytes, REDZONE_BYTE, redzone_bytes(r, room));
+    poison(address + r->bytes, room - r->bytes);
     return BP_OK;
-}
-
-static void undo(bp_pool *pool, uint32_t id, bp_stream *stream)
-{
-    (void)stream;
-    close_request(pool, id);
 }
 
 /* Waits for the streams of a hold that is to end and checks its redzone: it is whole again after an error, and the hold goes on. */
 static bp_status guarded_check(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream)
 {
-    bp_entry *r = &pool->entries[id];
+    const bp_entry *r = &pool->entries[id];
     if (BP_WORD_REFERENCES(word) > 1 || r->count == 0)
         return BP_OK;
     for (uint32_t i = 0; i < r->streams; i++)
         BP_TRY(bp_stream_quiesce(r->live[i].stream));
     if (stream != NULL)
         BP_TRY(bp_stream_quiesce(stream));
-    uint8_t *address = pool->segments[r->first].address;
-    uint64_t bad = bp_guard_check(address, r->bytes, room_of(pool, r));
-    if (bad != 0) {
-        char name[BP_REQUEST_BYTES];
-        return bp_fail(BP_ERR_SCHEDULE, "pool %s: %s was written past its end: byte %llu of %llu, at %p",
-                       pool->info.name, bp_explain_request(pool, id, name), (unsigned long long)bad,
-                       (unsigned long long)r->bytes, (void *)(address + bad));
-    }
-    return BP_OK;
+
+    uint8_t *redzone = pool->segments[r->first].address + r->bytes;
+    const uint64_t room = room_of(pool, r), watched = redzone_bytes(r, room);
+    uint64_t i = 0;
+    unpoison(redzone, room - r->bytes);
+    while (i < watched && redzone[i] == REDZONE_BYTE)
+        i++;
+    if (i < watched)
+        memset(redzone, REDZONE_BYTE, watched);
+    poison(redzone, room - r->bytes);
+    if (i == watched)
+        return BP_OK;
+    char name[BP_REQUEST_BYTES];
+    return bp_fail(BP_ERR_SCHEDULE, "pool %s: %s was written past its end: byte %llu of %llu, at %p", pool->info.name,
+                   bp_explain_request(pool, id, name), (unsigned long long)(r->bytes + i), (unsigned long long)r->bytes,
+                   (void *)(redzone + i));
 }
 
 const bp_observer bp_guard_observer = {
-    .prepare = guarded_prepare, .undo = undo, .check = guarded_check, .close = close_request};
+    .prepare = guarded_prepare, .undo = close_request, .check = guarded_check, .close = close_request};
 
 void bp_guarded_finish(bp_pool *pool)
 {
     for (uint32_t s = 0; s < pool->segment_capacity; s++) {
         if (pool->segments[s].address != NULL)
-            bp_guard_end(pool->segments[s].address, pool->places[s].room);
+            unpoison(pool->segments[s].address, pool->places[s].room);
     }
 }
 
@@ -135,8 +187,6 @@ bp_status bp_annotations_choose(bp_annotate wanted, bool *chosen)
               (wanted == BP_ANNOTATE_ON || (wanted == BP_ANNOTATE_ENVIRONMENT && bp_nvtx_is_asked_for()));
     return BP_OK;
 }
-
-/* ---- slabs ---------------------------------------------------------------------------------------------------------- */
 
 static bp_status annotations_attach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
@@ -172,8 +222,6 @@ bp_status bp_annotations_start(bp_pool *pool)
     return BP_OK;
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------------------- */
-
 void bp_annotations_bind(bp_pool *pool, uint32_t id)
 {
     char text[TEXT_BYTES], number[24];
@@ -193,23 +241,18 @@ static bp_status open_region(bp_pool *pool, uint32_t id, bp_stream *stream)
     if (a->open != NULL || (r->kind != BP_KIND_DIRECT && r->kind != BP_KIND_CHOSEN))
         return BP_OK;
     void *heap = pool->annotations->heaps[pool->places[r->first].slab];
-    a->open = atomic_load_explicit(&r->address, memory_order_relaxed);
+    a->open = bp_entry_address(r);
     bp_nvtx_region_register(heap, a->open, r->bytes, a->name);
     return BP_OK;
 }
 
-static void close_region(bp_pool *pool, uint32_t id)
+static void close_region(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
     bp_annotation *a = &pool->annotations->requests[id];
+    (void)stream;
     if (a->open != NULL)
         bp_nvtx_region_unregister(a->open);
     a->open = NULL;
-}
-
-static void undo_region(bp_pool *pool, uint32_t id, bp_stream *stream)
-{
-    (void)stream;
-    close_region(pool, id);
 }
 
 static void annotations_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
@@ -219,15 +262,13 @@ static void annotations_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id
     if (kind == BP_EVENT_ACQUIRE) {
         a->range = bp_nvtx_start(a->name);
     } else if (kind == BP_EVENT_RELEASE || kind == BP_EVENT_CANCEL) {
-        close_region(pool, id);
+        close_region(pool, id, NULL);
         bp_nvtx_end(a->range);
         a->range = 0;
     }
 }
 
-const bp_observer bp_annotations_observer = {.prepare = open_region, .undo = undo_region, .note = annotations_note};
-
-/* ---- the end -------------------------------------------------------------------------------------------------------- */
+const bp_observer bp_annotations_observer = {.prepare = open_region, .undo = close_region, .note = annotations_note};
 
 void bp_annotations_finish(bp_pool *pool)
 {
@@ -248,8 +289,6 @@ void bp_annotations_destroy(bp_pool *pool)
     free(pool->annotations);
     pool->annotations = NULL;
 }
-
-/* ---- stages --------------------------------------------------------------------------------------------------------- */
 
 void bp_annotations_step(bp_pool *pool, uint64_t step)
 {
@@ -286,8 +325,6 @@ void bp_annotations_launched(bp_pool *pool, const uint32_t *segments, uint32_t c
 }
 
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
-
-/* Calls the observers of a pool that are on. */
 
 static const bp_observer *const observers[BP_OBSERVERS] = {
     &bp_guard_observer, &bp_annotations_observer, &bp_zeros_observer, &bp_capture_observer, &bp_recorder_observer};
@@ -335,7 +372,7 @@ void bp_observers_close(bp_pool *pool, uint32_t id)
     const unsigned bits = bp_observed(pool, ~0u);
     for (unsigned i = 0; i < BP_OBSERVERS; i++) {
         if ((bits >> i & 1) != 0 && observers[i]->close != NULL)
-            observers[i]->close(pool, id);
+            observers[i]->close(pool, id, NULL);
     }
 }
 

@@ -27,8 +27,8 @@ typedef struct bp_observer {
     void (*undo)(bp_pool *pool, uint32_t id, bp_stream *stream);
     /* A reference is about to end, `word` is the request's; `stream` NULL: cancelled. A failure refuses the release. */
     bp_status (*check)(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream);
-    /* The last reference ends, and nothing can fail any more. */
-    void (*close)(bp_pool *pool, uint32_t id);
+    /* The last reference ends, and nothing can fail any more; `stream` is NULL. */
+    void (*close)(bp_pool *pool, uint32_t id, bp_stream *stream);
     /* It has happened. */
     void (*note)(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream);
 } bp_observer;
@@ -68,13 +68,10 @@ BP_HOT void bp_note_event(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, c
 
 /* ---- guard mode -------------------------------------------------------------------------------------------------- */
 
-/* Guard mode of a pool: what memory/guard.h offers, applied to requests. */
-
 /* Closes all planned and overflow memory, and the pages between buffers for good. */
 bp_status bp_guarded_start(bp_pool *pool);
 /* Closes one more segment. */
 bp_status bp_guarded_add(bp_pool *pool, uint32_t segment);
-/* On the path of acquires and releases it is bp_guard_observer that is called. */
 /* Opens everything, before the memory goes back. */
 void bp_guarded_finish(bp_pool *pool);
 

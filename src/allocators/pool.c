@@ -171,7 +171,7 @@ static bp_status build_annotated(bp_pool *pool, const bp_plan_info *plan, const 
 static bp_status choose_guard(bp_pool *pool, bp_guard guard)
 {
     const char *variable = secure_getenv("BUCKETPOOL_GUARD");
-    bool possible = bp_guard_is_possible(pool->device);
+    const bool possible = pool->device->traits.host_accessible && pool->device->traits.page_bytes > 0;
     if (guard == BP_GUARD_ON && !possible)
         return bp_fail(BP_ERR_UNSUPPORTED,
                        "guard mode needs memory that the host can reach and protect; device %s has none",
@@ -211,7 +211,7 @@ bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_c
     memset(made, 0, bytes);
     made->device = device;
     bp_device_retain(device);
-    bp_slabs_init(device, &made->slabs);
+    made->slabs.device = device;
     pthread_mutex_init(&made->binding, NULL); /* cannot fail for a plain mutex */
     made->strict = full.strict;
     made->on_message = full.on_message;

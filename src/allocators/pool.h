@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #include "core/memory.h"
-#include "memory/guard.h"
+#include "devices/device.h"
 #include "memory/slabs.h"
 
 /* ---- counting ---------------------------------------------------------------------------------------------------- */
@@ -279,6 +279,11 @@ struct bp_pool {
     bp_message_function *on_message;
     void *user;
 };
+
+BP_HOT uint8_t *bp_entry_address(const bp_entry *r)
+{
+    return atomic_load_explicit((_Atomic(uint8_t *) *)&r->address, memory_order_relaxed);
+}
 
 /* Ids are below. */
 BP_HOT uint32_t bp_request_count(const bp_pool *pool)

@@ -8,11 +8,6 @@
 #include "core/fail.h"
 #include "core/memory.h"
 
-void bp_slabs_init(bp_device *device, bp_slabs *slabs)
-{
-    *slabs = (bp_slabs){.device = device};
-}
-
 /* ---- memory of a slab ----------------------------------------------------------------------------------------------- */
 
 /* What the device did not take back before is used again. */
@@ -49,46 +44,36 @@ static void drop(bp_device *device, bp_slab *slab)
     (void)slabs_give_back(device, slab);
 }
 
-static bp_status slabs_make(const bp_slabs *slabs, uint64_t alignment, bp_slab *slab)
-{
-    bp_device *device = slabs->device;
-    void *address;
-    BP_TRY(device->ops->reserve(device->self, slab->bytes, alignment, &address));
-    slab->address = address;
-    bp_status status = bring(device, slab);
-    if (status != BP_OK) {
-        drop(device, slab);
-        device->ops->unreserve(device->self, address, slab->bytes);
-    }
-    return status;
-}
-
 bp_status bp_slabs_add(bp_slabs *slabs, uint64_t bytes, uint64_t alignment)
 {
-    const uint64_t granularity = slabs->device->traits.granularity;
+    bp_device *device = slabs->device;
+    const uint64_t granularity = device->traits.granularity;
     bp_slab slab = {0};
+    void *address;
     if (!bp_round_up_u64(bytes, granularity, &slab.bytes))
         return bp_fail(BP_ERR_OVERFLOW, "a slab of %llu bytes does not fit 64 bits", (unsigned long long)bytes);
     BP_TRY(bp_grow_array((void **)&slabs->slabs, &slabs->capacity, slabs->count, sizeof *slabs->slabs));
-    BP_TRY(slabs_make(slabs, alignment > granularity ? alignment : granularity, &slab));
+    BP_TRY(device->ops->reserve(device->self, slab.bytes, alignment > granularity ? alignment : granularity, &address));
+    slab.address = address;
+    bp_status status = bring(device, &slab);
+    if (status != BP_OK) {
+        drop(device, &slab);
+        device->ops->unreserve(device->self, address, slab.bytes);
+        return status;
+    }
     slabs->slabs[slabs->count++] = slab;
     return BP_OK;
 }
 
 /* ---- observers ------------------------------------------------------------------------------------------------------ */
 
-static void tell_detach(const bp_slabs *slabs, const bp_slab_observer *observer, size_t slab)
-{
-    const bp_slab *s = &slabs->slabs[slab];
-    observer->callbacks.detach(observer->user, (uint32_t)slab, s->address, s->bytes);
-}
-
 /* Of the first `count` slabs those that have memory and are chosen (NULL: all), last first. */
 static void detach_slabs(const bp_slabs *slabs, const bp_slab_observer *observer, const bool *chosen, size_t count)
 {
     for (size_t i = count; i-- > 0;) {
-        if (!slabs->slabs[i].absent && (chosen == NULL || chosen[i]))
-            tell_detach(slabs, observer, i);
+        const bp_slab *slab = &slabs->slabs[i];
+        if (!slab->absent && (chosen == NULL || chosen[i]))
+            observer->callbacks.detach(observer->user, (uint32_t)i, slab->address, slab->bytes);
     }
 }
 
@@ -177,15 +162,6 @@ static bp_status show(bp_slabs *slabs, const bool *chosen)
     return BP_OK;
 }
 
-static bp_status unmap_chosen(bp_slabs *slabs, const bool *chosen)
-{
-    for (size_t i = slabs->count; i-- > 0;) {
-        if (chosen[i])
-            BP_TRY(slabs_unmap(slabs->device, &slabs->slabs[i]));
-    }
-    return BP_OK;
-}
-
 static bp_status bring_chosen(bp_slabs *slabs, const bool *chosen)
 {
     for (size_t i = 0; i < slabs->count; i++) {
@@ -195,34 +171,26 @@ static bp_status bring_chosen(bp_slabs *slabs, const bool *chosen)
     return BP_OK;
 }
 
-/* All of them, whatever becomes of one; the first error. */
-static bp_status give_back_chosen(bp_slabs *slabs, const bool *chosen)
-{
-    bp_status first = BP_OK;
-    for (size_t i = slabs->count; i-- > 0;) {
-        bp_status status = chosen[i] ? slabs_give_back(slabs->device, &slabs->slabs[i]) : BP_OK;
-        first = first == BP_OK ? status : first;
-    }
-    return first;
-}
-
-/* Somebody could not unmap. What is mapped again has its bytes, as it was not given back. Where that fails too, there is nothing more to
- * try: the slabs are without observers, and some without memory. */
-static void reverse(bp_slabs *slabs, const bool *chosen)
-{
-    if (bp_slabs_agree(slabs, bring_chosen(slabs, chosen)) == BP_OK)
-        (void)show(slabs, chosen);
-}
-
 bp_status bp_slabs_unload(bp_slabs *slabs, const bool *chosen)
 {
     char words[BP_DETAIL_BYTES];
+    bp_status status = BP_OK;
     hide(slabs, chosen, slabs->observer_count);
-    bp_status status = bp_slabs_agree(slabs, unmap_chosen(slabs, chosen));
-    if (status == BP_OK)
-        return give_back_chosen(slabs, chosen);
+    for (size_t i = slabs->count; i-- > 0 && status == BP_OK;)
+        status = chosen[i] ? slabs_unmap(slabs->device, &slabs->slabs[i]) : BP_OK;
+    status = bp_slabs_agree(slabs, status);
+    if (status == BP_OK) { /* all of them give back, whatever becomes of one; the first error */
+        for (size_t i = slabs->count; i-- > 0;) {
+            bp_status given = chosen[i] ? slabs_give_back(slabs->device, &slabs->slabs[i]) : BP_OK;
+            status = status == BP_OK ? given : status;
+        }
+        return status;
+    }
+    /* Somebody could not unmap. What is mapped again has its bytes, as it was not given back. Where that fails too, there is nothing more
+     * to try: the slabs are without observers, and some without memory. */
     snprintf(words, sizeof words, "%s", bp_error_detail());
-    reverse(slabs, chosen);
+    if (bp_slabs_agree(slabs, bring_chosen(slabs, chosen)) == BP_OK)
+        (void)show(slabs, chosen);
     return bp_error_record(status, words);
 }
 

@@ -21,7 +21,7 @@ typedef struct bp_slab_observer {
     void *user;
 } bp_slab_observer;
 
-/* The slabs of one pool, in order. */
+/* The slabs of one pool, in order; begins as {.device = device}. */
 typedef struct bp_slabs {
     bp_device *device;
     bp_slab *slabs;
@@ -30,15 +30,11 @@ typedef struct bp_slabs {
     size_t observer_count, observer_capacity;
 } bp_slabs;
 
-void bp_slabs_init(bp_device *device, bp_slabs *slabs);
-
 /* Reserves, commits and maps one more slab of at least `bytes` (not 0) at a multiple of `alignment`, a power of two. All or nothing. */
 bp_status bp_slabs_add(bp_slabs *slabs, uint64_t bytes, uint64_t alignment);
 
 bp_status bp_slabs_attach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, void *user);
 bp_status bp_slabs_detach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, void *user);
-
-/* Which slabs a call is about: `chosen` has an entry for each slab. */
 
 /* What everybody who takes part says of how it went here so far. */
 bp_status bp_slabs_agree(const bp_slabs *slabs, bp_status so_far);
@@ -46,7 +42,7 @@ bp_status bp_slabs_agree(const bp_slabs *slabs, bp_status so_far);
 /* Whether graphs that are captured now keep something of the slab's observers. */
 bool bp_slabs_are_captured(const bp_slabs *slabs, uint32_t slab);
 
-/* The slabs lose their memory: observers are told (last first), all are unmapped, everybody agrees, and the memory is given back to the device.
+/* The slabs marked in `chosen` (one entry for each slab) lose their memory: observers are told (last first), all are unmapped, everybody agrees, and the memory is given back to the device.
  * Nothing may use it. Where somebody cannot unmap, slabs get their memory back with what it held, and observers are told again: an error that
  * leaves everything as it was. Where a device does not take memory back, slabs keep it unmapped (committed and not mapped) until they are
  * loaded, and its error is returned. `mapped` says which it was. */

@@ -179,9 +179,9 @@ bp_status bp_restore_finish(bp_offload *offload, const char *group)
     BP_TRY(bp_group_find(offload, group, "bp_restore_finish", &found));
     if (found->residency != BP_RESTORING)
         return bp_group_fail_residency(offload, found, "bp_restore_finish");
-    if (found->job ==
-        NULL) { /* copies that could not begin, or were not seen to end: their bytes are still on the host */
-        bp_job *job = NULL;
+    if (found->job == NULL) {
+        bp_job *job =
+            NULL; /* copies that could not begin, or were not seen to end: their bytes are still on the host */
         BP_TRY(bp_job_create(offload, found, false, found->memory, &job));
         BP_TRY(start_back(found, job));
     }

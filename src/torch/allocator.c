@@ -277,7 +277,7 @@ static bp_status arena_build(arena *a, uint64_t bytes)
     if (a->pool != NULL) {
         BP_TRY(acquire_memory(a));
     } else {
-        bp_slabs_init(a->device, &a->slabs);
+        a->slabs.device = a->device;
         BP_TRY(bp_slabs_add(&a->slabs, bytes, ALIGNMENT));
         a->address = a->slabs.slabs[0].address;
         a->statistics.bytes = a->slabs.slabs[0].bytes;

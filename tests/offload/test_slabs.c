@@ -83,7 +83,7 @@ static void start(world *w)
     assert_int_equal(bp_device_create_host(NULL, &host), BP_OK);
     assert_int_equal(trace_device_create(host, maybe_fail, w, &w->device), BP_OK);
     bp_device_destroy(&host);
-    bp_slabs_init(w->device, &w->slabs);
+    w->slabs = (bp_slabs){.device = w->device};
     for (int i = 0; i < SLABS; i++)
         assert_int_equal(bp_slabs_add(&w->slabs, (uint64_t)(i + 1) * PAGE, PAGE), BP_OK);
 }
