@@ -3,8 +3,6 @@
 #include "allocators/engine.h"
 #include "allocators/observers.h"
 #include "allocators/report.h"
-#include "allocators/requests.h"
-#include "allocators/residency.h"
 
 typedef enum outcome {
     CLAIMED = 0,
@@ -89,11 +87,11 @@ static void acquire_unclaim(acquiring *a, size_t count)
         bp_entry *r = &a->pool->entries[id];
         uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
         if (BP_WORD_REFERENCES(word) > 0) {
-            atomic_store_explicit(r->word, word & ~BP_WORD_BUSY, memory_order_release);
+            bp_clear_busy(r->word);
             continue;
         }
         if (r->kind == BP_KIND_DYNAMIC)
-            bp_dynamic_unclaim(a->pool, id, a->stream);
+            bp_dynamic_free(a->pool, id, a->stream);
         bp_live_free_place(a->pool, r);
     }
 }
@@ -144,27 +142,28 @@ BP_HOT bool needs_preparing(const bp_pool *pool, const bp_entry *r)
     return bp_observed(pool, BP_OBSERVERS_PREPARE) != 0 || r->kind == BP_KIND_DYNAMIC;
 }
 
-static bp_status prepare_request(acquiring *a, uint32_t id)
-{
-    BP_TRY(bp_observers_prepare(a->pool, id, a->stream));
-    bp_status status = a->pool->entries[id].kind == BP_KIND_DYNAMIC ? bp_dynamic_mark(a->pool, id, a->stream) : BP_OK;
-    if (status != BP_OK)
-        bp_observers_undo(a->pool, id, a->stream);
-    return status;
-}
-
 /* What has to happen before the caller's work, on the stream. */
 static bp_status acquire_prepare(acquiring *a)
 {
+    bp_pool *pool = a->pool;
     for (size_t i = 0; i < a->count; i++) {
-        const bp_entry *r = &a->pool->entries[a->ids[i]];
-        bp_status status = is_fresh(r) && needs_preparing(a->pool, r) ? prepare_request(a, a->ids[i]) : BP_OK;
-        while (status != BP_OK && i-- > 0) {
-            if (is_fresh(&a->pool->entries[a->ids[i]]))
-                bp_observers_undo(a->pool, a->ids[i], a->stream);
+        const uint32_t id = a->ids[i];
+        const bp_entry *r = &pool->entries[id];
+        if (!is_fresh(r) || !needs_preparing(pool, r))
+            continue;
+        bp_status status = bp_observers_prepare(pool, id, a->stream);
+        if (status == BP_OK && r->kind == BP_KIND_DYNAMIC) {
+            status = bp_dynamic_mark(pool, id, a->stream);
+            if (status != BP_OK)
+                bp_observers_undo(pool, id, a->stream);
         }
-        if (status != BP_OK)
-            return status;
+        if (status == BP_OK)
+            continue;
+        while (i-- > 0) {
+            if (is_fresh(&pool->entries[a->ids[i]]))
+                bp_observers_undo(pool, a->ids[i], a->stream);
+        }
+        return status;
     }
     return BP_OK;
 }
@@ -177,22 +176,18 @@ static inline uint64_t acquire_mix(uint64_t value)
     return value ^ value >> 29;
 }
 
-static void note_dynamic(bp_entry *r)
-{
-    bp_count(&r->dynamic, 1);
-    bp_count(&r->records, 1); /* the mark of the allocation */
-}
-
 BP_HOT void acquire_commit(acquiring *a, uint32_t id, bp_entry *r, uint64_t number)
 {
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed) & ~BP_WORD_BUSY;
     bp_count(&r->acquires, 1);
     bp_count(&r->hash, acquire_mix(r->key + number * 0xd1342543de82ef95u));
     if (BP_WORD_REFERENCES(word) == 0) {
-        if (r->kind == BP_KIND_CHOSEN)
+        if (r->kind == BP_KIND_CHOSEN) {
             bp_note_choice(a->pool, id);
-        else if (r->kind == BP_KIND_DYNAMIC)
-            note_dynamic(r);
+        } else if (r->kind == BP_KIND_DYNAMIC) {
+            bp_count(&r->dynamic, 1);
+            bp_count(&r->records, 1); /* the mark of the allocation */
+        }
         r->streams = 1;
         r->used = 0;
         r->live[0] = (bp_live_stream){.stream = a->stream, .point = BP_NO_POINT, .open = 1, .acquired = 1};
@@ -213,16 +208,6 @@ BP_HOT uint64_t new_bytes(const bp_entry *r)
     return is_fresh(r) ? r->live_bytes : 0;
 }
 
-static bp_status order_and_prepare(acquiring *a)
-{
-    bp_waits w;
-    bp_waits_init(&w, a->pool, a->stream);
-    for (size_t i = 0; i < a->count; i++)
-        BP_TRY(collect_request(a, &w, &a->pool->entries[a->ids[i]]));
-    BP_TRY(acquire_order(a, &w));
-    return acquire_prepare(a);
-}
-
 /* CLAIMED: done. */
 static outcome acquire(acquiring *a, void **addresses, size_t *failed)
 {
@@ -237,7 +222,14 @@ static outcome acquire(acquiring *a, void **addresses, size_t *failed)
         }
         bytes += new_bytes(r);
     }
-    a->status = order_and_prepare(a);
+    bp_waits w;
+    bp_waits_init(&w, a->pool, a->stream);
+    for (size_t i = 0; i < a->count && a->status == BP_OK; i++)
+        a->status = collect_request(a, &w, &a->pool->entries[a->ids[i]]);
+    if (a->status == BP_OK)
+        a->status = acquire_order(a, &w);
+    if (a->status == BP_OK)
+        a->status = acquire_prepare(a);
     if (a->status != BP_OK) {
         acquire_unclaim(a, a->count);
         return FAILED;
@@ -280,37 +272,29 @@ static outcome acquire_one(acquiring *a, void **addresses, size_t *failed)
 
 /* ---- calls ---------------------------------------------------------------------------------------------------------- */
 
-static bp_status fail_stream(const acquiring *a, uint32_t id)
-{
-    char what[160];
-    const bp_stream *only = a->pool->entries[id].only;
-    snprintf(what, sizeof what, "is acquired on stream %.40s; bp_pool_set_stream promised stream %.40s",
-             a->stream->name, only->name);
-    return bp_fail_order(a->pool, id, what);
-}
-
-static bp_status fail_dynamic(const bp_pool *pool, uint32_t id)
-{
-    if (!bp_is_capturing(pool))
-        return bp_fail_order(pool, id, "is dynamic, and the pool is sealed");
-    (void)bp_fail_order(pool, id, "is dynamic, and the pool is being captured: plan it, or acquire it before");
-    return BP_ERR_CAPTURE;
-}
-
 /* Cold: the error of an outcome. */
 static bp_status explain(const acquiring *a, outcome o, size_t failed)
 {
+    bp_pool *pool = a->pool;
     const uint32_t id = failed < a->count ? a->ids[failed] : 0;
-    bp_count_shared(&a->pool->refused);
+    char what[160];
+    bp_count_shared(&pool->refused);
     switch (o) {
-    case HELD: return a->status == BP_ERR_NO_DEVICE_MEMORY ? a->status : bp_fail_held(a->pool, id, a->holder);
-    case UNKNOWN: return bp_fail_unknown(a->pool, id);
-    case RACE: return bp_fail_busy(a->pool, a->ids, failed);
-    case OTHER_STREAM: return fail_stream(a, id);
-    case NO_MEMORY: return bp_fail_order(a->pool, id, "has no memory: the plan's schedule never uses it");
-    case MOST_REFERENCES: return bp_fail_order(a->pool, id, "has 65535 references already");
-    case MOST_STREAMS: return bp_fail_streams(a->pool, id);
-    case SEALED: return fail_dynamic(a->pool, id);
+    case HELD: return a->status == BP_ERR_NO_DEVICE_MEMORY ? a->status : bp_fail_held(pool, id, a->holder);
+    case UNKNOWN: return bp_fail_unknown(pool, id);
+    case RACE: return bp_fail_busy(pool, a->ids, failed);
+    case OTHER_STREAM:
+        snprintf(what, sizeof what, "is acquired on stream %.40s; bp_pool_set_stream promised stream %.40s",
+                 a->stream->name, pool->entries[id].only->name);
+        return bp_fail_order(pool, id, what);
+    case NO_MEMORY: return bp_fail_order(pool, id, "has no memory: the plan's schedule never uses it");
+    case MOST_REFERENCES: return bp_fail_order(pool, id, "has 65535 references already");
+    case MOST_STREAMS: return bp_fail_streams(pool, id);
+    case SEALED:
+        if (!bp_is_capturing(pool))
+            return bp_fail_order(pool, id, "is dynamic, and the pool is sealed");
+        (void)bp_fail_order(pool, id, "is dynamic, and the pool is being captured: plan it, or acquire it before");
+        return BP_ERR_CAPTURE;
     default: return a->status;
     }
 }

@@ -8,16 +8,15 @@
 #include "allocators/capture.h"
 #include "allocators/engine.h"
 #include "allocators/report.h"
-#include "allocators/residency.h"
 #include "core/fail.h"
 
-/* Of requests of kind BP_KIND_CHOSEN (assignment.c). Whether the request may get another copy of its class than the plan's, and overflow memory. */
+/* Whether a request of kind BP_KIND_CHOSEN may get another copy of its class than the plan's. */
 static bool may_deviate(const bp_pool *pool, const bp_entry *r)
 {
     return r->class_index != BP_NONE && pool->strict != BP_STRICT_ERROR && !bp_is_fixed(pool);
 }
 
-/* What is offloaded is not merely held: its requests are refused. */
+/* Whether it may get overflow memory. What is offloaded is not merely held: its requests are refused. */
 static bool may_overflow(const bp_pool *pool, uint32_t id)
 {
     return atomic_load_explicit((atomic_uint *)&pool->overflow_allowed, memory_order_relaxed) && !bp_is_fixed(pool) &&
@@ -32,35 +31,25 @@ static bool claim_range(bp_pool *pool, uint32_t id, uint32_t first, uint32_t cou
     return true;
 }
 
-static bool claim_copy(bp_pool *pool, uint32_t id)
-{
-    const bp_range *copies = &pool->classes[pool->entries[id].class_index];
-    for (uint32_t i = 0; i < copies->count; i++) {
-        uint32_t holder;
-        if (claim_range(pool, id, pool->copies[copies->first + i], 1, &holder))
-            return true;
-    }
-    return false;
-}
-
-static bool claim_overflow(bp_pool *pool, uint32_t id)
-{
-    for (uint32_t i = 0; i < pool->overflow_count; i++) {
-        uint32_t segment = pool->overflow_first + i, holder;
-        if (pool->segments[segment].bytes >= pool->requests[id].bytes && claim_range(pool, id, segment, 1, &holder))
-            return true;
-    }
-    return false;
-}
-
 bool bp_claim_chosen(bp_pool *pool, uint32_t id, uint32_t *holder)
 {
     const bp_entry *r = &pool->entries[id];
+    uint32_t other;
     if (claim_range(pool, id, r->home.first, r->home.count, holder))
         return true;
-    if (may_deviate(pool, r) && claim_copy(pool, id))
-        return true;
-    return *holder != BP_HELD_BY_OFFLOAD && may_overflow(pool, id) && claim_overflow(pool, id);
+    const bp_range copies = may_deviate(pool, r) ? bp_copies_of(pool, r) : (bp_range){0};
+    for (uint32_t i = 0; i < copies.count; i++) {
+        if (claim_range(pool, id, pool->copies[copies.first + i], 1, &other))
+            return true;
+    }
+    if (*holder == BP_HELD_BY_OFFLOAD || !may_overflow(pool, id))
+        return false;
+    for (uint32_t i = 0; i < pool->overflow_count; i++) {
+        const uint32_t segment = pool->overflow_first + i;
+        if (pool->segments[segment].bytes >= r->bytes && claim_range(pool, id, segment, 1, &other))
+            return true;
+    }
+    return false;
 }
 
 void bp_note_choice(bp_pool *pool, uint32_t id)
@@ -113,37 +102,26 @@ static uint64_t word_of(const bp_word *word)
     return atomic_load_explicit((bp_word *)word, memory_order_relaxed);
 }
 
-static uint32_t times(const question *q, uint32_t id)
-{
-    uint32_t n = 0;
-    for (size_t i = 0; i < q->releasing_count; i++)
-        n += q->releasing[i] == id;
-    return n;
-}
-
 /* Whether a request will be live when all releases have happened. */
 static bool stays_live(const question *q, uint32_t id)
 {
-    uint64_t word = word_of(q->pool->entries[id].word);
-    return BP_WORD_ID(word) == id && ((word & BP_WORD_BUSY) != 0 || BP_WORD_REFERENCES(word) > times(q, id));
-}
-
-static bool can_acquire_is_chosen(const question *q, uint32_t segment)
-{
-    for (uint32_t i = 0; i < q->chosen_count; i++) {
-        if (segment >= q->chosen[i].first && segment - q->chosen[i].first < q->chosen[i].count)
-            return true;
-    }
-    return false;
+    const uint64_t word = word_of(q->pool->entries[id].word);
+    uint32_t released = 0;
+    for (size_t i = 0; i < q->releasing_count; i++)
+        released += q->releasing[i] == id;
+    return BP_WORD_ID(word) == id && ((word & BP_WORD_BUSY) != 0 || BP_WORD_REFERENCES(word) > released);
 }
 
 /* Whether a segment would be free for the request at `position` of the call. */
 static bool would_be_free(const question *q, uint32_t segment, size_t position)
 {
-    uint32_t holder = bp_segment_holder(&q->pool->segments[segment]);
-    if (holder == BP_HELD_BY_LAUNCH || holder == BP_HELD_BY_OFFLOAD || (holder != BP_NONE && stays_live(q, holder)) ||
-        can_acquire_is_chosen(q, segment))
+    const uint32_t holder = bp_segment_holder(&q->pool->segments[segment]);
+    if (holder == BP_HELD_BY_LAUNCH || holder == BP_HELD_BY_OFFLOAD || (holder != BP_NONE && stays_live(q, holder)))
         return false;
+    for (uint32_t i = 0; i < q->chosen_count; i++) {
+        if (segment >= q->chosen[i].first && segment - q->chosen[i].first < q->chosen[i].count)
+            return false;
+    }
     for (size_t i = 0; i < position; i++) {
         const bp_entry *r = &q->pool->entries[q->ids[i]];
         if (r->kind == BP_KIND_DIRECT && segment >= r->first && segment - r->first < r->count)
@@ -160,19 +138,7 @@ static bool would_take(question *q, uint32_t segment, size_t position)
     return true;
 }
 
-static bool would_overflow(question *q, size_t position)
-{
-    const bp_pool *pool = q->pool;
-    if (!may_overflow(pool, q->ids[position]))
-        return false;
-    for (uint32_t i = 0; i < pool->overflow_count; i++) {
-        uint32_t segment = pool->overflow_first + i;
-        if (pool->segments[segment].bytes >= pool->entries[q->ids[position]].bytes && would_take(q, segment, position))
-            return true;
-    }
-    return false;
-}
-
+/* The choice of bp_claim_chosen. */
 static bool would_be_given(question *q, size_t position)
 {
     const bp_pool *pool = q->pool;
@@ -184,12 +150,19 @@ static bool would_be_given(question *q, size_t position)
         q->chosen[q->chosen_count++] = r->home;
         return true;
     }
-    const bp_range copies = r->class_index != BP_NONE ? pool->classes[r->class_index] : (bp_range){0};
-    for (uint32_t i = 0; may_deviate(pool, r) && i < copies.count; i++) {
+    const bp_range copies = may_deviate(pool, r) ? bp_copies_of(pool, r) : (bp_range){0};
+    for (uint32_t i = 0; i < copies.count; i++) {
         if (would_take(q, pool->copies[copies.first + i], position))
             return true;
     }
-    return would_overflow(q, position);
+    if (!may_overflow(pool, q->ids[position]))
+        return false;
+    for (uint32_t i = 0; i < pool->overflow_count; i++) {
+        const uint32_t segment = pool->overflow_first + i;
+        if (pool->segments[segment].bytes >= r->bytes && would_take(q, segment, position))
+            return true;
+    }
+    return false;
 }
 
 static bool would_serve(question *q, size_t position)
@@ -213,36 +186,20 @@ static bool would_serve(question *q, size_t position)
     return true;
 }
 
-static bp_status can_acquire_check_ids(const bp_pool *pool, const uint32_t *ids, size_t count)
-{
-    uint32_t bound = bp_request_count(pool);
-    for (size_t i = 0; i < count; i++) {
-        if (ids[i] >= bound)
-            return bp_fail_unknown(pool, ids[i]);
-    }
-    return BP_OK;
-}
-
-static bp_status check_twice(const bp_pool *pool, const uint32_t *ids, size_t count)
-{
-    for (size_t i = 1; i < count; i++) {
-        for (size_t k = 0; k < i; k++) {
-            if (ids[k] == ids[i])
-                return bp_fail_twice(pool, ids[i]);
-        }
-    }
-    return BP_OK;
-}
-
 bp_status bp_pool_can_acquire(const bp_pool *pool, const uint32_t *ids, size_t count, const uint32_t *releasing,
                               size_t releasing_count, int *can)
 {
     if (pool == NULL || can == NULL || (ids == NULL && count > 0) || (releasing == NULL && releasing_count > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_can_acquire: needs a pool, ids and a place for its answer");
     BP_TRY(bp_device_check(pool->device, "bp_pool_can_acquire"));
-    BP_TRY(can_acquire_check_ids(pool, ids, count));
-    BP_TRY(check_twice(pool, ids, count));
-    BP_TRY(can_acquire_check_ids(pool, releasing, releasing_count));
+    BP_TRY(bp_check_ids(pool, ids, count));
+    for (size_t i = 1; i < count; i++) {
+        for (size_t k = 0; k < i; k++) {
+            if (ids[k] == ids[i])
+                return bp_fail_twice(pool, ids[i]);
+        }
+    }
+    BP_TRY(bp_check_ids(pool, releasing, releasing_count));
     question q; /* not initialised as a whole: the choices are many */
     q.pool = pool;
     q.ids = ids;

@@ -1,4 +1,5 @@
-/* Captures: their beginning, where everything comes to rest, and their end, where release points of the capture are forgotten. */
+/* Captures: their beginning, where everything comes to rest, their end, where release points of the capture are forgotten, and launches of the
+ * captured graphs, which take the graph's memory like an acquire and give it back like a release. */
 #include "allocators/capture.h"
 
 #include <stdio.h>
@@ -18,7 +19,8 @@ static uint64_t live_word(const bp_pool *pool, uint32_t id)
     return BP_WORD_ID(word) == id && BP_WORD_REFERENCES(word) > 0 ? word : 0;
 }
 
-bp_captured_request *bp_capture_find_held(const bp_capture *capture, uint32_t id)
+/* NULL: it was not live when the capture began. */
+static bp_captured_request *find_held(const bp_capture *capture, uint32_t id)
 {
     uint32_t low = 0, high = capture->held_count;
     while (low < high) {
@@ -40,7 +42,7 @@ static void capture_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, co
         return;
     bp_capture *capture = pool->capturing;
     const bp_entry *r = &pool->entries[id];
-    bp_captured_request *held = bp_capture_find_held(capture, id);
+    bp_captured_request *held = find_held(capture, id);
     if (held != NULL)
         atomic_store_explicit(&held->touched, true, memory_order_relaxed);
     for (uint32_t s = r->first; s < r->first + r->count; s++)
@@ -50,7 +52,7 @@ static void capture_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, co
 static bp_status capture_check_own(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream)
 {
     (void)stream;
-    const bp_captured_request *held = bp_capture_find_held(pool->capturing, id);
+    const bp_captured_request *held = find_held(pool->capturing, id);
     if (held == NULL || BP_WORD_REFERENCES(word) > BP_WORD_REFERENCES(held->word))
         return BP_OK;
     return bp_fail_order(pool, id, "was live before the capture began, and must be as long as it lasts");
@@ -109,7 +111,7 @@ int bp_pool_is_capturing(const bp_pool *pool)
     return bp_is_capturing(pool);
 }
 
-/* ---- coming to rest ------------------------------------------------------------------------------------------------- */
+/* ---- beginning ------------------------------------------------------------------------------------------------------ */
 
 /* Whether something of the pool has to be waited for on the stream. */
 static bool has_points(const bp_pool *pool, const bp_stream *stream)
@@ -151,52 +153,22 @@ static bp_status quiesce(bp_pool *pool, const char *name)
     return BP_OK;
 }
 
-/* ---- what is live --------------------------------------------------------------------------------------------------- */
-
-static bool is_owned(const bp_capture_config *config, uint32_t id)
-{
-    size_t i = 0;
-    while (i < config->owned_count && config->owned[i] != id)
-        i++;
-    return i < config->owned_count;
-}
-
-static bp_status check_owned(const bp_pool *pool, const bp_capture_config *config)
-{
-    for (size_t i = 0; i < config->owned_count; i++) {
-        uint32_t id = config->owned[i];
-        char request[BP_REQUEST_BYTES];
-        if (id >= bp_request_count(pool))
-            return bp_fail_unknown(pool, id);
-        if (live_word(pool, id) == 0 || pool->entries[id].kind == BP_KIND_DYNAMIC)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: a capture cannot own %s, which is %s", pool->info.name,
-                           bp_explain_request(pool, id, request), live_word(pool, id) == 0 ? "not live" : "dynamic");
-        for (size_t k = 0; k < i; k++) {
-            if (config->owned[k] == id)
-                return bp_fail_twice(pool, id);
-        }
-    }
-    return BP_OK;
-}
-
-static bp_status capture_fail_live(const bp_pool *pool, uint32_t id)
-{
-    char request[BP_REQUEST_BYTES], since[BP_REQUEST_BYTES];
-    return bp_fail(BP_ERR_SCHEDULE,
-                   "pool %.40s cannot be captured: %s is live since %s; release it, or name it as owned",
-                   pool->info.name, bp_explain_request(pool, id, request), bp_explain_since(pool, id, since));
-}
-
 /* Notes what is live, and takes the streams of those live ranges away for the time of the capture: their work is done. */
 static bp_status note_held(bp_pool *pool, const bp_capture_config *config, bp_capture *capture)
 {
     uint32_t live = 0;
     for (uint32_t id = 0; id < bp_request_count(pool); id++) {
+        char request[BP_REQUEST_BYTES], since[BP_REQUEST_BYTES];
+        size_t i = 0;
         if (live_word(pool, id) == 0)
             continue;
+        while (i < config->owned_count && config->owned[i] != id)
+            i++;
         if (pool->requests[id].placement != BP_PLACE_PERSISTENT && pool->entries[id].kind != BP_KIND_EMPTY &&
-            !is_owned(config, id))
-            return capture_fail_live(pool, id);
+            i == config->owned_count)
+            return bp_fail(BP_ERR_SCHEDULE,
+                           "pool %.40s cannot be captured: %s is live since %s; release it, or name it as owned",
+                           pool->info.name, bp_explain_request(pool, id, request), bp_explain_since(pool, id, since));
         live++;
     }
     void *memory;
@@ -215,19 +187,6 @@ static bp_status note_held(bp_pool *pool, const bp_capture_config *config, bp_ca
     }
     return BP_OK;
 }
-
-/* Points outside are done and their events may be recorded again inside, so those entries of a live request are not needed any more. */
-static void give_streams_back(bp_entry *r, const bp_captured_request *held)
-{
-    r->streams = 0;
-    r->used = held->used;
-    for (uint32_t i = 0; i < held->streams; i++) {
-        if (held->live[i].point == BP_NO_POINT)
-            r->live[r->streams++] = held->live[i];
-    }
-}
-
-/* ---- beginning ------------------------------------------------------------------------------------------------------ */
 
 static const bp_capture_config capture_config_defaults = {.size = sizeof capture_config_defaults};
 
@@ -298,7 +257,19 @@ static bp_status check_begin(const bp_pool *pool, const bp_capture_config *confi
     if (pool->guarded)
         return bp_fail(BP_ERR_UNSUPPORTED,
                        "pool %.40s is in guard mode, which waits for streams: it cannot be captured", pool->info.name);
-    return check_owned(pool, config);
+    for (size_t i = 0; i < config->owned_count; i++) {
+        uint32_t id = config->owned[i];
+        char request[BP_REQUEST_BYTES];
+        BP_TRY(bp_check_ids(pool, &id, 1));
+        if (live_word(pool, id) == 0 || pool->entries[id].kind == BP_KIND_DYNAMIC)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: a capture cannot own %s, which is %s", pool->info.name,
+                           bp_explain_request(pool, id, request), live_word(pool, id) == 0 ? "not live" : "dynamic");
+        for (size_t k = 0; k < i; k++) {
+            if (config->owned[k] == id)
+                return bp_fail_twice(pool, id);
+        }
+    }
+    return BP_OK;
 }
 
 bp_status bp_capture_begin(bp_pool *pool, const bp_capture_config *config, bp_capture **capture)
@@ -308,10 +279,9 @@ bp_status bp_capture_begin(bp_pool *pool, const bp_capture_config *config, bp_ca
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_begin: needs a pool and an output");
     BP_TRY(bp_device_check(pool->device, "bp_capture_begin"));
     BP_TRY(bp_struct_read("bp_capture_begin", config, true, &own, sizeof own));
-    config = &own;
-    BP_TRY(check_begin(pool, config));
+    BP_TRY(check_begin(pool, &own));
     bp_capture *made = NULL;
-    bp_status status = capture_make(pool, config, &made);
+    bp_status status = capture_make(pool, &own, &made);
     if (status != BP_OK) {
         if (made != NULL)
             free_capture(made);
@@ -340,24 +310,6 @@ static bool is_touched(const bp_capture *capture, uint32_t segment)
     return (atomic_load_explicit(&capture->touched[segment / 64], memory_order_relaxed) >> segment % 64 & 1) != 0;
 }
 
-/* What was acquired inside was released inside, and nothing else. */
-static bp_status check_balance(const bp_capture *capture)
-{
-    const bp_pool *pool = capture->pool;
-    for (uint32_t id = 0; id < bp_request_count(pool); id++) {
-        const bp_captured_request *held = bp_capture_find_held(capture, id);
-        const uint64_t now = live_word(pool, id), before = held != NULL ? held->word : 0;
-        char request[BP_REQUEST_BYTES];
-        if (now == before)
-            continue;
-        return bp_fail(BP_ERR_SCHEDULE,
-                       "pool %.40s: %s cannot end: %s is held %u times, and was %u times when it began",
-                       pool->info.name, capture->name, bp_explain_request(pool, id, request),
-                       (unsigned)BP_WORD_REFERENCES(now), (unsigned)BP_WORD_REFERENCES(before));
-    }
-    return BP_OK;
-}
-
 /* Leaves the pool as if nothing of the capture had been on a stream: nothing has. */
 static void capture_leave(bp_capture *capture)
 {
@@ -366,8 +318,16 @@ static void capture_leave(bp_capture *capture)
         if (is_touched(capture, s))
             pool->segments[s].fence = 0;
     }
-    for (uint32_t i = 0; i < capture->held_count; i++)
-        give_streams_back(&pool->entries[capture->held[i].id], &capture->held[i]);
+    for (uint32_t i = 0; i < capture->held_count; i++) {
+        const bp_captured_request *held = &capture->held[i];
+        bp_entry *r = &pool->entries[held->id];
+        r->streams = 0;
+        r->used = held->used;
+        for (uint32_t k = 0; k < held->streams; k++) { /* points outside are done, their events may be recorded anew */
+            if (held->live[k].point == BP_NO_POINT)
+                r->live[r->streams++] = held->live[k];
+        }
+    }
     if (pool->annotations != NULL)
         bp_annotations_capture(pool, NULL);
     bp_unobserve(pool, BP_OBSERVER_CAPTURE);
@@ -377,8 +337,8 @@ static void capture_leave(bp_capture *capture)
                           memory_order_release);
 }
 
-/* The memory that launches take: all that was touched, but for what held requests have. Those are used by launches. */
-static bp_status list_segments(bp_capture *capture)
+/* Lists the memory that launches take: all that was touched, but for what held requests have. Those are used by launches. */
+static bp_status list_memory(bp_capture *capture)
 {
     bp_pool *pool = capture->pool;
     uint32_t count = 0;
@@ -400,34 +360,38 @@ static bp_status list_segments(bp_capture *capture)
         if (atomic_load_explicit(&held->touched, memory_order_relaxed) && pool->entries[held->id].kind != BP_KIND_EMPTY)
             capture->used[capture->used_count++] = held->id;
     }
-    return BP_OK;
-}
-
-/* In which of the touched slabs the graph has collectives. */
-static void note_pinned(bp_capture *capture)
-{
     for (uint32_t i = 0; i < capture->slab_count; i++) {
-        const bool assumed =
+        const bool has_collectives =
             capture->collectives == BP_CAPTURE_COLLECTIVES_ALL ||
-            (capture->collectives == BP_CAPTURE_COLLECTIVES_AUTO && bp_slabs_are_captured(&capture->pool->slabs, i));
-        capture->pinned[i] = capture->slabs[i] && assumed;
+            (capture->collectives == BP_CAPTURE_COLLECTIVES_AUTO && bp_slabs_are_captured(&pool->slabs, i));
+        capture->pinned[i] = capture->slabs[i] && has_collectives;
         if (capture->slabs[i])
             capture->shown[capture->info.slab_count++] = (bp_capture_slab){i, capture->pinned[i]};
     }
+    return BP_OK;
 }
 
 bp_status bp_capture_end(bp_capture *capture)
 {
     if (capture == NULL || capture->pool == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_end: no capture, or its pool was destroyed");
-    BP_TRY(bp_device_check(capture->pool->device, "bp_capture_end"));
+    const bp_pool *pool = capture->pool;
+    BP_TRY(bp_device_check(pool->device, "bp_capture_end"));
     if (capture->ended)
         return bp_fail(BP_ERR_CAPTURE, "%s has ended already", capture->name);
-    BP_TRY(check_balance(capture));
-    BP_TRY(list_segments(capture));
+    for (uint32_t id = 0; id < bp_request_count(pool); id++) { /* acquires and releases inside must balance */
+        const bp_captured_request *held = find_held(capture, id);
+        const uint64_t now = live_word(pool, id), before = held != NULL ? held->word : 0;
+        char request[BP_REQUEST_BYTES];
+        if (now != before)
+            return bp_fail(BP_ERR_SCHEDULE,
+                           "pool %.40s: %s cannot end: %s is held %u times, and was %u times when it began",
+                           pool->info.name, capture->name, bp_explain_request(pool, id, request),
+                           (unsigned)BP_WORD_REFERENCES(now), (unsigned)BP_WORD_REFERENCES(before));
+    }
+    BP_TRY(list_memory(capture));
     uint64_t acquires, releases, waits;
-    count_calls(capture->pool, &acquires, &releases, &waits);
-    note_pinned(capture);
+    count_calls(pool, &acquires, &releases, &waits);
     capture->info.acquires = acquires - capture->acquires;
     capture->info.releases = releases - capture->releases;
     capture->info.waits = waits - capture->waits;
@@ -437,13 +401,164 @@ bp_status bp_capture_end(bp_capture *capture)
     return BP_OK;
 }
 
+const bp_capture_info *bp_capture_get_info(const bp_capture *capture)
+{
+    return capture != NULL ? &capture->info : NULL;
+}
+
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
+
+static const uint64_t LAUNCH_WORD = (uint64_t)BP_HELD_BY_LAUNCH + 1;
+
+static bp_status launch_check(const bp_capture *capture, const char *function)
+{
+    if (capture == NULL || capture->pool == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no capture, or its pool was destroyed", function);
+    BP_TRY(bp_device_check(capture->pool->device, function));
+    if (!capture->ended)
+        return bp_fail(BP_ERR_CAPTURE, "%s: %s has not ended yet (bp_capture_end)", function, capture->name);
+    if (capture->is_void)
+        return bp_fail(BP_ERR_CAPTURE,
+                       "%s: %s has collectives in memory that was offloaded since, whose windows are gone: capture it "
+                       "anew",
+                       function, capture->name);
+    return bp_capture_refuse(capture->pool, function);
+}
+
+static void free_segments(const bp_capture *capture, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        bp_free_segment(capture->pool, capture->segments[i]);
+}
+
+/* Gives back what before_launch took. */
+static void disarm(bp_capture *capture)
+{
+    if (capture->pool->annotations != NULL)
+        bp_annotations_launched(capture->pool, capture->segments, capture->segment_count);
+    free_segments(capture, capture->segment_count);
+    atomic_store_explicit(&capture->armed, false, memory_order_relaxed);
+}
+
+static bp_status claim_segments(const bp_capture *capture)
+{
+    bp_pool *pool = capture->pool;
+    for (uint32_t i = 0; i < capture->segment_count; i++) {
+        const uint32_t s = capture->segments[i];
+        uint64_t found = 0;
+        if (atomic_compare_exchange_strong_explicit(&pool->segments[s].word, &found, LAUNCH_WORD, memory_order_acq_rel,
+                                                    memory_order_relaxed))
+            continue;
+        free_segments(capture, i);
+        const uint32_t holder = BP_WORD_ID(found);
+        char request[BP_REQUEST_BYTES];
+        if (holder == BP_HELD_BY_OFFLOAD)
+            return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot be launched: group %.40s of it is offloaded",
+                           pool->info.name, capture->name, pool->slab_infos[pool->places[s].slab].group);
+        if (holder >= bp_request_count(pool))
+            return bp_fail(BP_ERR_SCHEDULE,
+                           "pool %.40s: %s cannot be launched: the launch of another graph has buffer %u of it",
+                           pool->info.name, capture->name, s);
+        return bp_fail(BP_ERR_SCHEDULE,
+                       "pool %.40s: %s cannot be launched: %s holds buffer %u of it since acquire %llu",
+                       pool->info.name, capture->name, bp_explain_request(pool, holder, request), s,
+                       (unsigned long long)bp_read(&pool->entries[holder].since_acquire));
+    }
+    return BP_OK;
+}
+
+/* What was live when the capture began is live, at the same place, and has room for the stream. Where the stream is new to it, it comes
+ * after who had the memory before and after zeros, as with an acquire. */
+static bp_status order_used(const bp_capture *capture, uint32_t id, bp_waits *waits)
+{
+    const bp_pool *pool = capture->pool;
+    bp_entry *r = &pool->entries[id];
+    uint64_t word = atomic_load_explicit(r->word, memory_order_acquire);
+    if (BP_WORD_ID(word) != id || BP_WORD_REFERENCES(word) == 0)
+        return bp_fail_order(pool, id, "is used by a graph that is to be launched, but is not live");
+    if ((word & BP_WORD_BUSY) != 0 ||
+        !atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
+                                                 memory_order_relaxed))
+        return bp_fail_race(pool, id);
+
+    bp_status status = BP_OK;
+    const uint32_t at = bp_live_find(r, waits->waiter);
+    if (r->first != find_held(capture, id)->first) {
+        status = bp_fail_order(
+            pool, id, "is used by a graph that is to be launched, but is in other memory than when it was captured");
+    } else if (at == BP_LIVE_STREAMS) {
+        status = bp_fail_streams(pool, id);
+    } else if (at == r->streams || r->live[at].stream != waits->waiter) {
+        for (uint32_t s = r->first; s < r->first + r->count && status == BP_OK; s++)
+            status = bp_waits_add(waits, &pool->fences[pool->segments[s].fence]);
+        if (status == BP_OK)
+            status = bp_waits_add_zeros(waits, r);
+    }
+    atomic_store_explicit(r->word, word, memory_order_release);
+    return status;
+}
+
+bp_status bp_capture_before_launch(bp_capture *capture, bp_stream *stream)
+{
+    BP_TRY(launch_check(capture, "bp_capture_before_launch"));
+    bp_pool *pool = capture->pool;
+    BP_TRY(bp_check_stream(pool, stream, "bp_capture_before_launch"));
+    if (!capture->armed) {
+        BP_TRY(claim_segments(capture));
+        if (pool->annotations != NULL)
+            bp_annotations_launch(pool, capture->segments, capture->segment_count);
+    }
+    atomic_store_explicit(&capture->armed, true, memory_order_relaxed);
+
+    bp_waits waits;
+    bp_status status = BP_OK;
+    bp_waits_init(&waits, pool, stream);
+    for (uint32_t i = 0; i < capture->used_count && status == BP_OK; i++)
+        status = order_used(capture, capture->used[i], &waits);
+    for (uint32_t i = 0; i < capture->segment_count && status == BP_OK; i++)
+        status = bp_waits_add(&waits, &pool->fences[pool->segments[capture->segments[i]].fence]);
+    if (status == BP_OK)
+        status = bp_waits_issue(&waits);
+    if (status != BP_OK)
+        disarm(capture);
+    return status;
+}
+
+/* Nothing has changed where it fails: a point that is not used harms nobody. */
+bp_status bp_capture_launched(bp_capture *capture, bp_stream *stream)
+{
+    BP_TRY(launch_check(capture, "bp_capture_launched"));
+    if (!capture->armed)
+        return bp_fail(BP_ERR_SCHEDULE, "bp_capture_launched: %s: bp_capture_before_launch comes before each launch",
+                       capture->name);
+    if (stream != NULL) {
+        bp_pool *pool = capture->pool;
+        uint64_t point;
+        bool recorded;
+        BP_TRY(bp_stream_check(stream, pool->device, "bp_capture_launched"));
+        BP_TRY(bp_stream_record_point(stream, &point, &recorded));
+        if (capture->used_count > 0)
+            BP_TRY(bp_pool_use(pool, capture->used, capture->used_count, stream));
+        capture->info.launches++;
+        for (uint32_t i = 0; i < capture->segment_count && recorded; i++) {
+            uint32_t s = capture->segments[i], fence = bp_fence_of(pool, s, 1, BP_NONE);
+            pool->fences[fence] = (bp_fence){.count = 1, .points = {{.stream = stream, .point = point}}};
+            pool->segments[s].fence = fence;
+        }
+    }
+    disarm(capture);
+    return BP_OK;
+}
+
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
+
 /* Drops the references of what was acquired inside; puts those back that were there before. */
 static void drop_references(const bp_capture *capture)
 {
     bp_pool *pool = capture->pool;
     for (uint32_t id = 0; id < bp_request_count(pool); id++) {
         bp_entry *r = &pool->entries[id];
-        const bp_captured_request *held = bp_capture_find_held(capture, id);
+        const bp_captured_request *held = find_held(capture, id);
         if (held != NULL) {
             for (uint32_t n = BP_WORD_REFERENCES(live_word(pool, id)); n > BP_WORD_REFERENCES(held->word); n--)
                 bp_note_event(pool, BP_EVENT_UNREF, id, NULL);
@@ -451,19 +566,9 @@ static void drop_references(const bp_capture *capture)
         } else if (live_word(pool, id) != 0) {
             bp_tally_release(&pool->tally, r->live_bytes);
             bp_note_event(pool, BP_EVENT_CANCEL, id, NULL);
-            for (uint32_t s = r->first + (r->kind == BP_KIND_DIRECT); s < r->first + r->count; s++)
-                bp_free_segment(pool, s);
-            atomic_store_explicit(r->word, 0, memory_order_release);
+            bp_live_free_place(pool, r);
         }
     }
-}
-
-static void unlink_capture(bp_pool *pool, const bp_capture *capture)
-{
-    bp_capture **at = &pool->captures;
-    while (*at != capture)
-        at = &(*at)->next;
-    *at = capture->next;
 }
 
 void bp_capture_destroy(bp_capture **capture)
@@ -479,9 +584,13 @@ void bp_capture_destroy(bp_capture **capture)
         capture_leave(c);
     }
     if (c->pool != NULL && c->armed)
-        bp_capture_disarm(c);
-    if (c->pool != NULL)
-        unlink_capture(c->pool, c);
+        disarm(c);
+    if (c->pool != NULL) {
+        bp_capture **at = &c->pool->captures;
+        while (*at != c)
+            at = &(*at)->next;
+        *at = c->next;
+    }
     free_capture(c);
 }
 
@@ -491,11 +600,4 @@ void bp_capture_pool_gone(bp_pool *pool)
         atomic_fetch_sub(&pool->device->captured_pools, 1);
     for (bp_capture *c = pool->captures; c != NULL; c = c->next)
         c->pool = NULL;
-}
-
-/* ---- looking -------------------------------------------------------------------------------------------------------- */
-
-const bp_capture_info *bp_capture_get_info(const bp_capture *capture)
-{
-    return capture != NULL ? &capture->info : NULL;
 }

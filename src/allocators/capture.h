@@ -51,9 +51,6 @@ bp_status bp_capture_check_stream(const bp_pool *pool, bp_stream *stream, const 
 /* On the path of acquires and releases it is bp_capture_observer that is called: it notes which memory a capture touches, and refuses to end
  * what was live before. */
 
-/* NULL: it was not live when the capture began. */
-bp_captured_request *bp_capture_find_held(const bp_capture *capture, uint32_t id);
-
 /* A call that only is possible outside of captures. */
 bp_status bp_capture_refuse(const bp_pool *pool, const char *function);
 /* One that only is possible while no pool of the device is being captured. */
@@ -61,9 +58,6 @@ bp_status bp_capture_refuse_any(const bp_pool *pool, const char *function);
 
 /* Whether a launch has begun and is not over, of a graph that touches one of the slabs marked in `chosen`. */
 bool bp_capture_is_launching(const bp_pool *pool, const bool *chosen);
-
-/* Gives back what before_launch took. */
-void bp_capture_disarm(bp_capture *capture);
 
 /* The pool goes: its captures can only be destroyed any more. */
 void bp_capture_pool_gone(bp_pool *pool);

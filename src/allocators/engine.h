@@ -37,6 +37,12 @@ static inline void bp_free_segment(bp_pool *pool, uint32_t segment)
     atomic_store_explicit(&pool->segments[segment].word, 0, memory_order_release);
 }
 
+/* The call that has claimed a request's word lets it go, unchanged. */
+static inline void bp_clear_busy(bp_word *word)
+{
+    atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) & ~BP_WORD_BUSY, memory_order_release);
+}
+
 /* All segments from `first`, or none. */
 static inline bool bp_claim_segments(bp_pool *pool, uint32_t first, uint32_t count, uint32_t id, uint32_t *holder)
 {

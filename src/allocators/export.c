@@ -1,5 +1,4 @@
-/* Tensors over a pool's memory: the structs of DLPack, who is counted, and who gives the memory back. */
-#include "allocators/export.h"
+/* Export of a pool's memory by DLPack: tensors that are counted, and that may outlive the pool. */
 
 #include <bucketpool/cuda.h>
 #include <bucketpool/dlpack.h>
@@ -7,7 +6,6 @@
 #include <stdlib.h>
 
 #include "allocators/report.h"
-#include "allocators/residency.h"
 #include "core/fail.h"
 #include "core/structs.h"
 
@@ -102,24 +100,6 @@ static void delete_versioned(dl_managed_versioned *self)
     export_give_back((exported *)self);
 }
 
-static bp_status exports_of(bp_pool *pool, bp_exports **exports)
-{
-    bp_status status = BP_OK;
-    pthread_mutex_lock(&pool->binding);
-    if (pool->exports == NULL) {
-        pool->exports = calloc(1, sizeof *pool->exports);
-        if (pool->exports == NULL)
-            status = bp_fail_memory(sizeof *pool->exports);
-        else
-            pthread_mutex_init(&pool->exports->mutex, NULL);
-        if (status == BP_OK)
-            pool->exports->process = pool->device->process;
-    }
-    *exports = pool->exports;
-    pthread_mutex_unlock(&pool->binding);
-    return status;
-}
-
 void bp_export_pool_gone(bp_pool *pool)
 {
     bp_exports *exports = pool->exports;
@@ -137,8 +117,6 @@ void bp_export_pool_gone(bp_pool *pool)
     if (unused)
         export_destroy(exports);
 }
-
-/* ---- export --------------------------------------------------------------------------------------------------------- */
 
 static const bp_export_config export_config_defaults = {.size = sizeof export_config_defaults};
 
@@ -165,35 +143,6 @@ static bp_status choose_type(bp_dtype dtype, dl_dtype *type)
     return BP_OK;
 }
 
-static bp_status choose_device(const bp_device *device, dl_device *where)
-{
-    const bp_cuda_info *info = bp_cuda_get_info(device);
-    *where = (dl_device){.type = DEVICE_CPU};
-    if (device->traits.host_accessible)
-        return BP_OK;
-    if (info == NULL)
-        return bp_fail(BP_ERR_UNSUPPORTED,
-                       "memory of device %s cannot be exported: it is neither the host's nor a GPU's",
-                       bp_device_name(device));
-    *where = (dl_device){.type = DEVICE_CUDA, .id = info->ordinal};
-    return BP_OK;
-}
-
-/* Slabs keep their addresses while they have no memory. */
-static bp_status check_residency(const bp_pool *pool, uint32_t id, const void *address)
-{
-    char what[96];
-    for (uint32_t i = 0; i < pool->slabs.count; i++) {
-        const bp_slab *slab = &pool->slabs.slabs[i];
-        if (!bp_residency_is_closed(pool, i) || (uintptr_t)address - (uintptr_t)slab->address >= slab->bytes)
-            continue;
-        snprintf(what, sizeof what, "is away with group %.40s, which is offloaded: restore it before",
-                 pool->slab_infos[i].group);
-        return bp_fail_order(pool, id, what);
-    }
-    return BP_OK;
-}
-
 /* The tensor, but for whom it keeps and what deletes it. */
 static bp_status export_describe(const bp_pool *pool, const bp_export_config *config, dl_tensor *tensor, int64_t *numel)
 {
@@ -208,8 +157,20 @@ static bp_status export_describe(const bp_pool *pool, const bp_export_config *co
             "without; plan it, or bind it as persistent",
             bp_role_name((bp_role)request->role), request->unit, request->ordinal);
     BP_TRY(bp_pool_address(pool, config->id, &tensor->data, &bytes));
-    BP_TRY(check_residency(pool, config->id, tensor->data));
-    BP_TRY(choose_device(pool->device, &tensor->device));
+    for (uint32_t i = 0; i < pool->slabs.count; i++) { /* slabs keep their addresses while they have no memory */
+        const bp_slab *slab = &pool->slabs.slabs[i];
+        if (bp_residency_is_closed(pool, i) && (uintptr_t)tensor->data - (uintptr_t)slab->address < slab->bytes)
+            return bp_fail_away(pool, config->id, i);
+    }
+    const bp_cuda_info *info = bp_cuda_get_info(pool->device);
+    tensor->device = (dl_device){.type = DEVICE_CPU};
+    if (!pool->device->traits.host_accessible) {
+        if (info == NULL)
+            return bp_fail(BP_ERR_UNSUPPORTED,
+                           "memory of device %s cannot be exported: it is neither the host's nor a GPU's",
+                           bp_device_name(pool->device));
+        tensor->device = (dl_device){.type = DEVICE_CUDA, .id = info->ordinal};
+    }
     bp_dtype dtype = config->dtype == BP_DTYPE_NONE ? request->dtype : config->dtype;
     BP_TRY(choose_type(dtype, &tensor->dtype));
     uint64_t each = tensor->dtype.bits / 8;
@@ -223,21 +184,6 @@ static bp_status export_describe(const bp_pool *pool, const bp_export_config *co
     return BP_OK;
 }
 
-static void export_fill(exported *l, bool versioned, const dl_tensor *tensor, int64_t numel, bp_exports *exports)
-{
-    l->exports = exports;
-    l->shape = numel;
-    l->stride = 1;
-    dl_tensor *own = versioned ? &l->as.versioned.tensor : &l->as.plain.tensor;
-    if (versioned)
-        l->as.versioned = (dl_managed_versioned){.major = 1, .context = l, .deleter = delete_versioned};
-    else
-        l->as.plain = (dl_managed){.context = l, .deleter = delete_plain};
-    *own = *tensor;
-    own->shape = &l->shape;
-    own->strides = &l->stride;
-}
-
 bp_status bp_pool_export(bp_pool *pool, const bp_export_config *config, void **managed)
 {
     bp_export_config own = export_config_defaults;
@@ -245,16 +191,36 @@ bp_status bp_pool_export(bp_pool *pool, const bp_export_config *config, void **m
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_export: needs a pool and a place for the tensor");
     BP_TRY(bp_device_check(pool->device, "bp_pool_export"));
     BP_TRY(bp_struct_read("bp_pool_export", config, false, &own, sizeof own));
-    config = &own;
     dl_tensor tensor = {0};
     int64_t numel = 0;
-    bp_exports *exports;
-    BP_TRY(export_describe(pool, config, &tensor, &numel));
-    BP_TRY(exports_of(pool, &exports));
+    BP_TRY(export_describe(pool, &own, &tensor, &numel));
+
+    pthread_mutex_lock(&pool->binding);
+    if (pool->exports == NULL) {
+        pool->exports = calloc(1, sizeof *pool->exports);
+        if (pool->exports != NULL) {
+            pthread_mutex_init(&pool->exports->mutex, NULL);
+            pool->exports->process = pool->device->process;
+        }
+    }
+    bp_exports *exports = pool->exports;
+    pthread_mutex_unlock(&pool->binding);
+    if (exports == NULL)
+        return bp_fail_memory(sizeof *exports);
+
     exported *l = calloc(1, sizeof *l);
     if (l == NULL)
         return bp_fail_memory(sizeof *l);
-    export_fill(l, config->versioned != 0, &tensor, numel, exports);
+    l->exports = exports;
+    l->shape = numel;
+    l->stride = 1;
+    tensor.shape = &l->shape;
+    tensor.strides = &l->stride;
+    if (own.versioned != 0)
+        l->as.versioned =
+            (dl_managed_versioned){.major = 1, .context = l, .deleter = delete_versioned, .tensor = tensor};
+    else
+        l->as.plain = (dl_managed){.context = l, .deleter = delete_plain, .tensor = tensor};
     pthread_mutex_lock(&exports->mutex);
     exports->tensors++;
     pthread_mutex_unlock(&exports->mutex);

@@ -1,20 +1,251 @@
-/* Pools: made from a plan, sealed, given back. */
+/* Pools: laid out from a plan, made, sealed, given back. */
 #include "allocators/pool.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "allocators/capture.h"
-#include "allocators/export.h"
-#include "allocators/layout.h"
 #include "allocators/observers.h"
 #include "allocators/recorder.h"
 #include "allocators/report.h"
-#include "allocators/requests.h"
-#include "allocators/residency.h"
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/structs.h"
+
+#define MOST_SEGMENTS (1u << 20)
+
+/* ---- layout: from the plan's slabs, classes and requests to segments ------------------------------------------------ */
+
+/* A range that becomes a segment. */
+typedef struct span {
+    uint64_t offset, bytes;
+    uint32_t slab, class_index;
+} span;
+
+typedef struct spans {
+    span *items;
+    size_t count, capacity;
+} spans;
+
+static bp_status fail_many(void)
+{
+    return bp_fail(BP_ERR_UNSUPPORTED, "the plan has more than %u buffers", MOST_SEGMENTS);
+}
+
+static bp_status add_span(spans *list, uint32_t slab, uint64_t offset, uint64_t bytes, uint32_t class_index)
+{
+    if (list->count >= MOST_SEGMENTS)
+        return fail_many();
+    BP_TRY(bp_grow_array((void **)&list->items, &list->capacity, list->count, sizeof *list->items));
+    list->items[list->count++] = (span){offset, bytes, slab, class_index};
+    return BP_OK;
+}
+
+/* By place; of equal places those of classes first. */
+static int by_place(const void *a, const void *b)
+{
+    const span *x = a, *y = b;
+    if (x->slab != y->slab)
+        return x->slab < y->slab ? -1 : 1;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    return (x->class_index > y->class_index) - (x->class_index < y->class_index);
+}
+
+/* Where a request's memory ends: aligned, unless the slab ends before. */
+static uint64_t end_of(const bp_plan_info *plan, const bp_plan_request *r)
+{
+    uint64_t end = r->offset + r->bytes, last = plan->slabs[r->slab].bytes;
+    return bp_round_up_u64(end, plan->alignment, &end) && end < last ? end : last;
+}
+
+/* The first segment at or after a place. */
+static uint32_t find_segment(const bp_pool *pool, uint32_t slab, uint64_t offset)
+{
+    uint32_t low = 0, high = pool->planned_segments;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const bp_segment_place *place = &pool->places[middle];
+        if (place->slab < slab || (place->slab == slab && place->offset < offset))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Lists the copies of classes and the memory of requests; where slabs are cut, the ends of requests, as empty spans. */
+static bp_status list_spans(bp_pool *pool, const bp_plan_info *plan, bool cut, spans *list)
+{
+    pool->class_count = cut ? 0 : (uint32_t)plan->class_count;
+    for (uint32_t i = 0; i < pool->class_count; i++) {
+        const bp_plan_class *c = &plan->classes[i];
+        if (c->copies > MOST_SEGMENTS - list->count) /* before memory is taken for them */
+            return fail_many();
+        for (uint32_t copy = 0; copy < c->copies; copy++)
+            BP_TRY(add_span(list, c->slab, c->offset + copy * c->stride, c->bytes, i));
+    }
+    for (size_t i = 0; i < plan->request_count; i++) {
+        const bp_plan_request *r = &plan->requests[i];
+        if (r->placement != BP_PLACE_PLANNED)
+            continue;
+        BP_TRY(add_span(list, r->slab, r->offset, cut ? 0 : end_of(plan, r) - r->offset, BP_NONE));
+        if (cut)
+            BP_TRY(add_span(list, r->slab, end_of(plan, r), 0, BP_NONE));
+    }
+    return BP_OK;
+}
+
+/* One span of those that begin at one place: the class's, or the longest. Then none may reach into the next. */
+static bp_status merge_equal(spans *list)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        const span *s = &list->items[i];
+        span *before = kept > 0 ? &list->items[kept - 1] : NULL;
+        if (before != NULL && before->slab == s->slab && before->offset == s->offset) {
+            if (before->class_index != BP_NONE && s->class_index != BP_NONE)
+                return bp_fail(BP_ERR_MISMATCH, "the plan contradicts itself: classes %u and %u begin at one place",
+                               before->class_index, s->class_index);
+            if (before->class_index == BP_NONE && s->bytes > before->bytes)
+                before->bytes = s->bytes;
+            continue;
+        }
+        if (before != NULL && before->slab == s->slab && before->bytes > s->offset - before->offset)
+            return bp_fail(
+                BP_ERR_MISMATCH,
+                "buffers of slab %u at %llu (%llu bytes) and %llu overlap partly: only the scheduled allocator "
+                "serves such a plan",
+                s->slab, (unsigned long long)before->offset, (unsigned long long)before->bytes,
+                (unsigned long long)s->offset);
+        list->items[kept++] = *s;
+    }
+    list->count = kept;
+    return BP_OK;
+}
+
+/* The ranges between the ends of requests. */
+static void cut_at_ends(spans *list)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        const span *s = &list->items[i], *next = s + 1;
+        if (i + 1 == list->count || next->slab != s->slab)
+            continue; /* the last end of a slab begins nothing */
+        if (next->offset != s->offset)
+            list->items[kept++] = (span){s->offset, next->offset - s->offset, s->slab, BP_NONE};
+    }
+    list->count = kept;
+}
+
+/* Lists the segments of each class, copy by copy. */
+static bp_status list_copies(bp_pool *pool)
+{
+    void *memory;
+    BP_TRY(bp_new_array(pool->class_count, sizeof *pool->classes, &memory));
+    pool->classes = memory;
+    BP_TRY(bp_new_array(pool->planned_segments, sizeof *pool->copies, &memory));
+    pool->copies = memory;
+    for (uint32_t s = 0; s < pool->planned_segments; s++) {
+        if (pool->places[s].class_index != BP_NONE)
+            pool->classes[pool->places[s].class_index].count++;
+    }
+    uint32_t at = 0;
+    for (uint32_t c = 0; c < pool->class_count; c++) {
+        pool->classes[c].first = at;
+        at += pool->classes[c].count;
+        pool->classes[c].count = 0;
+    }
+    for (uint32_t s = 0; s < pool->planned_segments; s++) {
+        if (pool->places[s].class_index == BP_NONE)
+            continue;
+        bp_range *c = &pool->classes[pool->places[s].class_index];
+        pool->copies[c->first + c->count++] = s;
+    }
+    return BP_OK;
+}
+
+/* Fills places, homes, classes and copies. Policies fixed and max: every buffer is a segment, copies of the plan's classes and memory of
+ * requests in no class. Policy scheduled: slabs are cut wherever a request begins or ends. Policy dynamic: there are none.
+ * Errors: BP_ERR_MISMATCH where buffers overlap, or a request reaches beyond its buffer or is of another dtype than its class. */
+static bp_status lay_out(bp_pool *pool, const bp_plan_info *plan)
+{
+    const bool cut = plan->policy == BP_POLICY_SCHEDULED;
+    spans list = {0};
+    void *memory;
+    bp_status status = list_spans(pool, plan, cut, &list);
+    if (status == BP_OK && list.count > 0) {
+        qsort(list.items, list.count, sizeof *list.items, by_place);
+        if (cut)
+            cut_at_ends(&list);
+        else
+            status = merge_equal(&list);
+    }
+    if (status == BP_OK)
+        status = bp_new_array(list.count, sizeof *pool->places, &memory);
+    if (status == BP_OK) {
+        pool->places = memory;
+        pool->planned_segments = (uint32_t)list.count;
+        for (size_t i = 0; i < list.count; i++) {
+            const span *s = &list.items[i];
+            pool->places[i] = (bp_segment_place){
+                .offset = s->offset, .room = s->bytes, .slab = s->slab, .class_index = s->class_index};
+        }
+    }
+    free(list.items);
+    BP_TRY(status);
+    if (!cut)
+        BP_TRY(list_copies(pool));
+
+    for (size_t i = 0; i < plan->request_count; i++) {
+        const bp_plan_request *r = &plan->requests[i];
+        pool->entries[i].class_index = BP_NONE;
+        if (r->placement != BP_PLACE_PLANNED)
+            continue;
+        const uint32_t first = find_segment(pool, r->slab, r->offset);
+        if (cut) {
+            const uint32_t end = find_segment(pool, r->slab, end_of(plan, r));
+            pool->entries[i].home = (bp_range){first, end - first};
+            for (uint32_t s = first + 1; s < end; s++)
+                pool->places[s].joined = true;
+            continue;
+        }
+        const bp_segment_place *place = &pool->places[first];
+        const bool fits = r->bytes <= place->room;
+        if (!fits || (place->class_index != BP_NONE && plan->classes[place->class_index].dtype != r->dtype))
+            return bp_fail(BP_ERR_MISMATCH, "the plan contradicts itself: %s of %s, bucket %u, %s",
+                           bp_role_name((bp_role)r->role), r->unit, r->ordinal,
+                           fits ? "is of another dtype than its class" : "is larger than its buffer");
+        pool->entries[i].home = (bp_range){first, 1};
+        pool->entries[i].class_index = place->class_index;
+    }
+    return BP_OK;
+}
+
+/* Lays segments out anew for guard mode, and finds how large the slabs have to be. Segments that are joined keep their distances; the others begin on a page, after a page that belongs to nobody. */
+static bp_status set_apart(bp_pool *pool, size_t slab_count, uint64_t *sizes)
+{
+    const uint64_t page = pool->page_bytes, step = pool->info.alignment > page ? pool->info.alignment : page;
+    static const char too_large[] = "the slabs with guard pages do not fit 64 bits";
+    for (uint32_t s = 0; s < pool->planned_segments; s++) {
+        bp_segment_place *place = &pool->places[s];
+        uint64_t *end = &sizes[place->slab]; /* of what is laid out so far */
+        if (!place->joined && (!bp_add_u64(*end, page, end) || !bp_round_up_u64(*end, step, end)))
+            return bp_fail(BP_ERR_OVERFLOW, "%s", too_large);
+        place->made_offset = *end;
+        if (!bp_add_u64(*end, place->room, end))
+            return bp_fail(BP_ERR_OVERFLOW, "%s", too_large);
+        bool last = s + 1 == pool->planned_segments || !pool->places[s + 1].joined;
+        if (last && !bp_round_up_u64(*end, page, end))
+            return bp_fail(BP_ERR_OVERFLOW, "%s", too_large);
+        if (last)
+            place->room = *end - place->made_offset;
+    }
+    for (size_t i = 0; i < slab_count; i++)
+        if (!bp_add_u64(sizes[i], page, &sizes[i]))
+            return bp_fail(BP_ERR_OVERFLOW, "%s", too_large);
+    return BP_OK;
+}
 
 static const bp_pool_config defaults = {.size = sizeof defaults, .strict = BP_STRICT_ERROR, .extra_requests = 4096};
 
@@ -25,45 +256,7 @@ bp_status bp_pool_config_init(bp_pool_config *config, size_t size)
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
-static bp_status pool_check_config(const bp_pool_config *c)
-{
-    if ((unsigned)c->guard > BP_GUARD_ON || c->strict < BP_STRICT_OFF || c->strict > BP_STRICT_ERROR ||
-        (unsigned)c->capture_check > BP_CAPTURE_CHECK_ALWAYS)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: strict %d, guard %d or capture check %d is unknown",
-                       (int)c->strict, (int)c->guard, (int)c->capture_check);
-    return BP_OK;
-}
-
-static bp_status check_fingerprint(const bp_plan *plan, const char *expected)
-{
-    char found[BP_FINGERPRINT_CHARS];
-    if (expected == NULL)
-        return BP_OK;
-    BP_TRY(bp_plan_fingerprint(plan, found));
-    if (strcmp(found, expected) != 0)
-        return bp_fail(BP_ERR_MISMATCH,
-                       "the plan has fingerprint %s, expected %.64s: it is another model's, or of other options", found,
-                       expected);
-    return BP_OK;
-}
-
-/* The buffers for unplanned passes: as many of the largest request's size as fit, at least one. */
-static uint64_t choose_overflow(bp_pool *pool, uint64_t overflow_bytes)
-{
-    uint64_t largest = 0;
-    for (uint32_t i = 0; i < pool->planned_count; i++)
-        largest = pool->requests[i].bytes > largest ? pool->requests[i].bytes : largest;
-    if (overflow_bytes == 0 || largest == 0)
-        return 0;
-    uint64_t step = pool->info.alignment > 256 ? pool->info.alignment : 256;
-    if (!bp_round_up_u64(largest, step, &largest) || largest > overflow_bytes)
-        largest = overflow_bytes;
-    uint64_t count = overflow_bytes / largest;
-    pool->overflow_count = count < 65536 ? (uint32_t)count : 65536;
-    return largest;
-}
-
-static bp_status pool_make_arrays(bp_pool *pool, uint64_t persistent_bytes)
+static bp_status make_arrays(bp_pool *pool, uint64_t persistent_bytes)
 {
     void *memory;
     uint32_t persistent = persistent_bytes > 0 ? pool->request_capacity - pool->planned_count : 0;
@@ -82,7 +275,7 @@ static bp_status pool_make_arrays(bp_pool *pool, uint64_t persistent_bytes)
     return BP_OK;
 }
 
-static bp_status pool_add_slab(bp_pool *pool, uint64_t bytes, uint64_t planned, const char *group)
+static bp_status add_slab(bp_pool *pool, uint64_t bytes, uint64_t planned, const char *group)
 {
     bp_pool_slab *info = &pool->slab_infos[pool->slabs.count];
     *info = (bp_pool_slab){.planned_bytes = planned};
@@ -93,23 +286,24 @@ static bp_status pool_add_slab(bp_pool *pool, uint64_t bytes, uint64_t planned, 
     return BP_OK;
 }
 
+/* Makes the plan's slabs, of these sizes, and those of persistent and overflow memory. */
 static bp_status make_slabs(bp_pool *pool, const bp_plan_info *plan, const uint64_t *sizes, uint64_t persistent_bytes,
                             uint64_t overflow_each)
 {
     for (size_t i = 0; i < plan->slab_count; i++)
-        BP_TRY(pool_add_slab(pool, sizes[i], plan->slabs[i].bytes, plan->slabs[i].group));
+        BP_TRY(add_slab(pool, sizes[i], plan->slabs[i].bytes, plan->slabs[i].group));
     for (uint32_t s = 0; s < pool->planned_segments; s++) {
         bp_segment_place *place = &pool->places[s];
         pool->segments[s].address = pool->slabs.slabs[place->slab].address + place->made_offset;
     }
     if (persistent_bytes > 0) {
         pool->persistent_slab = (uint32_t)pool->slabs.count;
-        BP_TRY(pool_add_slab(pool, persistent_bytes, 0, "persistent"));
+        BP_TRY(add_slab(pool, persistent_bytes, 0, "persistent"));
         pool->persistent_bytes = pool->slabs.slabs[pool->persistent_slab].bytes;
     }
     if (pool->overflow_count == 0)
         return BP_OK;
-    BP_TRY(pool_add_slab(pool, pool->overflow_count * overflow_each, 0, "overflow"));
+    BP_TRY(add_slab(pool, pool->overflow_count * overflow_each, 0, "overflow"));
     for (uint32_t i = 0; i < pool->overflow_count; i++) {
         uint32_t s = pool->overflow_first + i;
         pool->segments[s].address = pool->slabs.slabs[pool->slabs.count - 1].address + i * overflow_each;
@@ -124,72 +318,76 @@ static bp_status make_slabs(bp_pool *pool, const bp_plan_info *plan, const uint6
 }
 
 /* Everything that needs memory. */
-static bp_status pool_build(bp_pool *pool, const bp_plan_info *plan, const bp_pool_config *config, bool annotated)
+static bp_status pool_build(bp_pool *pool, const bp_plan_info *plan, const bp_pool_config *config)
 {
     BP_TRY(bp_strings_add(&pool->strings, config->name != NULL ? config->name : plan->model, &pool->info.name));
     BP_TRY(bp_requests_init(pool, plan, config->extra_requests));
-    BP_TRY(bp_lay_out(pool, plan));
-    uint64_t overflow_each = choose_overflow(pool, config->overflow_bytes);
+    BP_TRY(lay_out(pool, plan));
+
+    /* the buffers for unplanned passes: as many of the largest request's size as fit, at least one */
+    uint64_t each = 0;
+    for (uint32_t i = 0; i < pool->planned_count; i++)
+        each = pool->requests[i].bytes > each ? pool->requests[i].bytes : each;
+    if (config->overflow_bytes > 0 && each > 0) {
+        uint64_t step = pool->info.alignment > 256 ? pool->info.alignment : 256;
+        if (!bp_round_up_u64(each, step, &each) || each > config->overflow_bytes)
+            each = config->overflow_bytes;
+        uint64_t count = config->overflow_bytes / each;
+        pool->overflow_count = count < 65536 ? (uint32_t)count : 65536;
+    }
+
     size_t slabs = plan->slab_count;
     void *memory;
-    BP_TRY(pool_make_arrays(pool, config->persistent_bytes));
-    for (uint32_t s = 0; s < pool->planned_segments; s++)
-        pool->segments[s].bytes = pool->places[s].room;
+    BP_TRY(make_arrays(pool, config->persistent_bytes));
     BP_TRY(bp_new_array(slabs + 2, sizeof *pool->slab_infos, &memory));
     pool->slab_infos = memory;
     BP_TRY(bp_new_array(slabs + 2, sizeof *pool->residency.closed, &memory));
     pool->residency.closed = memory;
     BP_TRY(bp_new_array(slabs, sizeof(uint64_t), &memory));
     uint64_t *sizes = memory;
-    bp_status status = bp_lay_out_slabs(pool, plan, sizes);
+    for (size_t i = 0; i < slabs; i++)
+        sizes[i] = pool->guarded ? 0 : plan->slabs[i].bytes;
+    for (uint32_t s = 0; s < pool->planned_segments; s++) {
+        pool->segments[s].bytes = pool->places[s].room;
+        pool->places[s].made_offset = pool->places[s].offset;
+    }
+    bp_status status = pool->guarded ? set_apart(pool, slabs, sizes) : BP_OK;
     if (status == BP_OK)
-        status = make_slabs(pool, plan, sizes, config->persistent_bytes, overflow_each);
+        status = make_slabs(pool, plan, sizes, config->persistent_bytes, each);
     free(sizes);
     BP_TRY(status);
+
     pool->info.slabs = pool->slab_infos;
     pool->info.slab_count = pool->slabs.count;
     if (pool->guarded)
         BP_TRY(bp_guarded_start(pool));
-    if (annotated)
+    if (pool->info.annotated)
         BP_TRY(bp_annotations_start(pool));
-    pool->info.annotated = annotated;
     return bp_requests_start(pool);
 }
 
-static bp_status build_annotated(bp_pool *pool, const bp_plan_info *plan, const bp_pool_config *config)
+/* Chooses the modes: what the caller asked for, else the environment. */
+static bp_status choose_modes(bp_pool *pool, const bp_pool_config *config)
 {
-    bool annotated;
-    BP_TRY(bp_annotations_choose(config->annotate, &annotated));
-    if (annotated)
-        bp_nvtx_push("create", config->name != NULL ? config->name : plan->model);
-    bp_status status = pool_build(pool, plan, config, annotated);
-    if (annotated)
-        bp_nvtx_pop();
-    return status;
-}
-
-static bp_status choose_guard(bp_pool *pool, bp_guard guard)
-{
-    const char *variable = secure_getenv("BUCKETPOOL_GUARD");
+    const char *guard = secure_getenv("BUCKETPOOL_GUARD"), *check = secure_getenv("BUCKETPOOL_CHECK_CAPTURE");
     const bool possible = pool->device->traits.host_accessible && pool->device->traits.page_bytes > 0;
-    if (guard == BP_GUARD_ON && !possible)
+    bool annotated;
+    if (config->guard == BP_GUARD_ON && !possible)
         return bp_fail(BP_ERR_UNSUPPORTED,
                        "guard mode needs memory that the host can reach and protect; device %s has none",
                        bp_device_name(pool->device));
-    pool->guarded = guard == BP_GUARD_ON ||
-                    (guard == BP_GUARD_ENVIRONMENT && possible && variable != NULL && strcmp(variable, "1") == 0);
+    pool->guarded = config->guard == BP_GUARD_ON ||
+                    (config->guard == BP_GUARD_ENVIRONMENT && possible && guard != NULL && strcmp(guard, "1") == 0);
     pool->page_bytes = pool->device->traits.page_bytes;
     pool->info.guarded = pool->guarded;
+    pool->capture_check = config->capture_check;
+    if (pool->capture_check == BP_CAPTURE_CHECK_ENVIRONMENT)
+        pool->capture_check =
+            check != NULL && strcmp(check, "1") == 0 ? BP_CAPTURE_CHECK_ALWAYS : BP_CAPTURE_CHECK_INSIDE;
+    atomic_init(&pool->watch, pool->capture_check == BP_CAPTURE_CHECK_ALWAYS ? BP_WATCH_ASK : 0);
+    BP_TRY(bp_annotations_choose(config->annotate, &annotated));
+    pool->info.annotated = annotated;
     return BP_OK;
-}
-
-static void choose_capture_check(bp_pool *pool, bp_capture_check check)
-{
-    const char *variable = secure_getenv("BUCKETPOOL_CHECK_CAPTURE");
-    if (check == BP_CAPTURE_CHECK_ENVIRONMENT)
-        check = variable != NULL && strcmp(variable, "1") == 0 ? BP_CAPTURE_CHECK_ALWAYS : BP_CAPTURE_CHECK_INSIDE;
-    pool->capture_check = check;
-    atomic_init(&pool->watch, check == BP_CAPTURE_CHECK_ALWAYS ? BP_WATCH_ASK : 0);
 }
 
 bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_config *config, bp_pool **pool)
@@ -199,11 +397,20 @@ bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_c
     BP_TRY(bp_device_check(device, "bp_pool_create"));
     bp_pool_config full = defaults;
     BP_TRY(bp_struct_read("bp_pool_create", config, true, &full, sizeof full));
-    BP_TRY(pool_check_config(&full));
+    if ((unsigned)full.guard > BP_GUARD_ON || full.strict < BP_STRICT_OFF || full.strict > BP_STRICT_ERROR ||
+        (unsigned)full.capture_check > BP_CAPTURE_CHECK_ALWAYS)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: strict %d, guard %d or capture check %d is unknown",
+                       (int)full.strict, (int)full.guard, (int)full.capture_check);
     const bp_plan_info *info = bp_plan_get_info(plan);
     if (!info->feasible)
         return bp_fail(BP_ERR_INFEASIBLE, "the plan is infeasible: %s", info->infeasible_because);
-    BP_TRY(check_fingerprint(plan, full.fingerprint));
+    char fingerprint[BP_FINGERPRINT_CHARS];
+    BP_TRY(bp_plan_fingerprint(plan, fingerprint));
+    if (full.fingerprint != NULL && strcmp(fingerprint, full.fingerprint) != 0)
+        return bp_fail(BP_ERR_MISMATCH,
+                       "the plan has fingerprint %s, expected %.64s: it is another model's, or of other options",
+                       fingerprint, full.fingerprint);
+
     size_t bytes = (sizeof **pool + 63) / 64 * 64;
     bp_pool *made = aligned_alloc(64, bytes);
     if (made == NULL)
@@ -216,32 +423,25 @@ bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_c
     made->strict = full.strict;
     made->on_message = full.on_message;
     made->user = full.user;
+    memcpy(made->fingerprint, fingerprint, sizeof fingerprint);
     made->info = (bp_pool_info){
         .policy = info->policy, .fingerprint = made->fingerprint, .device = device, .alignment = info->alignment};
-    choose_capture_check(made, full.capture_check);
-    bp_status status = bp_plan_fingerprint(plan, made->fingerprint);
-    if (status == BP_OK)
-        status = choose_guard(made, full.guard);
-    if (status == BP_OK)
-        status = build_annotated(made, info, &full);
+
+    bp_status status = choose_modes(made, &full);
+    if (status == BP_OK) {
+        const bool annotated = made->info.annotated;
+        if (annotated)
+            bp_nvtx_push("create", full.name != NULL ? full.name : info->model);
+        status = pool_build(made, info, &full);
+        if (annotated)
+            bp_nvtx_pop();
+    }
     if (status != BP_OK) {
         bp_pool_destroy(&made);
         return status;
     }
     *pool = made;
     return BP_OK;
-}
-
-/* Stream by stream: waiting for a device as a whole makes every capture on it invalid, whoever's it is. */
-static void wait_for_work(bp_device *device)
-{
-    for (bp_stream *s = atomic_load_explicit(&device->streams, memory_order_acquire); s != NULL; s = s->next) {
-        uint64_t capture = 0;
-        if (bp_stream_is_over(s) ||
-            (bp_stream_is_usable(s, device) && (bp_stream_capture_of(s, &capture) != BP_OK || capture != 0)))
-            continue;
-        (void)bp_stream_quiesce(s);
-    }
 }
 
 void bp_pool_destroy(bp_pool **pool)
@@ -254,7 +454,15 @@ void bp_pool_destroy(bp_pool **pool)
         return;
     bp_capture_pool_gone(p);
     if (p->fences != NULL) { /* a pool that never served has nothing to wait for */
-        wait_for_work(p->device);
+        /* stream by stream: waiting for a device as a whole makes every capture on it invalid, whoever's it is */
+        bp_stream *stream = atomic_load_explicit(&p->device->streams, memory_order_acquire);
+        for (; stream != NULL; stream = stream->next) {
+            uint64_t capture = 0;
+            if (bp_stream_is_over(stream) || (bp_stream_is_usable(stream, p->device) &&
+                                              (bp_stream_capture_of(stream, &capture) != BP_OK || capture != 0)))
+                continue;
+            (void)bp_stream_quiesce(stream);
+        }
         bp_dynamic_finish(p);
     }
     bp_residency_pool_gone(p);
@@ -313,8 +521,6 @@ bp_status bp_pool_detach(bp_pool *pool, const bp_slab_callbacks *callbacks, void
 }
 
 /* ---- stages of a run --------------------------------------------------------------------------------------------- */
-
-/* Stages of a run: steps and sealing. */
 
 bp_status bp_pool_seal(bp_pool *pool)
 {

@@ -1,4 +1,4 @@
-/* The pool's own data.
+/* The pool's own data, and what its chapters do for each other.
  *
  *   segment   a range of a slab that is held or free as one. In fixed and max pools a segment is a buffer (one copy of a size class, or
  *             memory of a single request); where plans let requests overlap partly, slabs are cut at every end of a
@@ -206,7 +206,7 @@ typedef struct bp_entry {
 
 struct bp_pool;
 
-/* Who offloads the pool's slabs (residency.h). */
+/* Who offloads the pool's slabs. */
 typedef struct bp_residents {
     void *user; /* NULL: nobody */
     void (*gone)(void *user);
@@ -215,7 +215,7 @@ typedef struct bp_residents {
 
 typedef struct bp_recorder bp_recorder;
 typedef struct bp_annotations bp_annotations;
-typedef struct bp_exports bp_exports; /* lend.h */
+typedef struct bp_exports bp_exports;
 
 #define BP_WATCH_CAPTURING 1u /* a capture has begun and not ended */
 #define BP_WATCH_ASK 2u       /* ask the driver about the call's stream */
@@ -296,6 +296,12 @@ BP_HOT bool bp_is_capturing(const bp_pool *pool)
     return (atomic_load_explicit((atomic_uint *)&pool->watch, memory_order_relaxed) & BP_WATCH_CAPTURING) != 0;
 }
 
+/* The copies of a request's class, which it may get. */
+static inline bp_range bp_copies_of(const bp_pool *pool, const bp_entry *r)
+{
+    return r->class_index != BP_NONE ? pool->classes[r->class_index] : (bp_range){0};
+}
+
 /* Whether requests must get the copy that the plan assigns: sealed, or inside a capture, where addresses become part of a graph. */
 static inline bool bp_is_fixed(const bp_pool *pool)
 {
@@ -311,5 +317,61 @@ static inline uint64_t bp_read(const _Atomic uint64_t *counter)
 {
     return atomic_load_explicit((_Atomic uint64_t *)counter, memory_order_relaxed);
 }
+
+/* ---- requests (requests.c) --------------------------------------------------------------------------------------- */
+
+/* Makes room for the plan's requests and `extra` more, and copies the descriptions of the plan's. */
+bp_status bp_requests_init(bp_pool *pool, const bp_plan_info *plan, uint32_t extra);
+
+/* Makes the plan's requests servable, once segments have addresses. */
+bp_status bp_requests_start(bp_pool *pool);
+
+/* Dynamic requests, whose memory the device allocates at each acquire. */
+
+/* Allocates for a request whose word is claimed, for work on `stream`. `patient`: where the device is out of memory, waits for what
+ * is on its way back. */
+bp_status bp_dynamic_claim(bp_pool *pool, uint32_t id, bp_stream *stream, bool patient);
+/* Marks the allocation on its stream: for streams that acquire the live request too. */
+bp_status bp_dynamic_mark(bp_pool *pool, uint32_t id, bp_stream *stream);
+/* Frees, in the order of `stream`: that of an acquire whose work has not begun, or the reaper, which waits for release points. */
+void bp_dynamic_free(bp_pool *pool, uint32_t id, bp_stream *stream);
+
+/* Frees what is live and what could not be freed before. The device is idle. */
+void bp_dynamic_finish(bp_pool *pool);
+
+/* ---- residency of slabs (residency.c) ---------------------------------------------------------------------------- */
+
+/* Slabs whose memory goes away and comes back, as far as requests and graphs are concerned. One caller at a time. */
+
+/* The offloader of a pool: there is one at most. `gone` is called when the pool is being destroyed, while its slabs have what memory they
+ * have. Errors: BP_ERR_SCHEDULE (there is one), BP_ERR_UNSUPPORTED (guard mode, a device without memory), BP_ERR_CAPTURE. */
+bp_status bp_residency_join(bp_pool *pool, void *user, void (*gone)(void *user));
+void bp_residency_leave(bp_pool *pool);
+void bp_residency_pool_gone(bp_pool *pool);
+
+/* Whether requests cannot have the slab's memory now. */
+bool bp_residency_is_closed(const bp_pool *pool, uint32_t slab);
+/* Where a request's own memory is, also while it holds overflow memory; BP_NONE: nowhere. */
+uint32_t bp_home_slab(const bp_pool *pool, uint32_t id);
+/* Whether that is closed. */
+bool bp_is_away(const bp_pool *pool, uint32_t id);
+
+/* Takes the memory of the slabs marked in `chosen` (one entry for each slab) from all requests: what is free cannot be acquired any more, and requests that are live for the pool's life
+ * (state roles, persistent) cannot be acquired, used or released. `group` is for messages. Errors, with nothing taken: BP_ERR_SCHEDULE (another
+ * request is live, a launch has the memory, a call is at work on a request: by name). */
+bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *group);
+void bp_residency_open(bp_pool *pool, const bool *chosen);
+
+/* Graphs that have collectives in the slabs. check: BP_ERR_CAPTURE when there is one, by name. void: launching them is an error from now on. */
+bp_status bp_residency_check_graphs(const bp_pool *pool, const bool *chosen, const char *group);
+void bp_residency_void_graphs(bp_pool *pool, const bool *chosen);
+
+/* ---- export (export.c) ------------------------------------------------------------------------------------------- */
+
+/* How many tensors are exported now. */
+BP_API uint64_t bp_pool_export_count(bp_pool *pool);
+
+/* The pool is being destroyed and its slabs have no observers any more: gives their memory back, now or with the last tensor. */
+void bp_export_pool_gone(bp_pool *pool);
 
 #endif

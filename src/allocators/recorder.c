@@ -47,25 +47,19 @@ static bool is_lapped(const bp_recorder *recorder, uint64_t number)
     return atomic_load(&recorder->next) - number > recorder->mask + 1;
 }
 
-/* Two have written one place at the same time: which ones is not known, only that all who come from now on do not meet them. */
-static void forget_all(bp_recorder *recorder)
-{
-    uint64_t next = atomic_load(&recorder->next), whole = bp_read(&recorder->whole);
-    while (whole < next && !atomic_compare_exchange_weak(&recorder->whole, &whole, next)) {
-    }
-}
-
 /* The clock comes before the place: who gets memory after an event has its place reads a later time than the event has. */
-static void recorder_add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kind kind, uint32_t id,
-                         const bp_stream *stream)
+static void recorder_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
 {
+    bp_recorder *recorder = atomic_load_explicit(&pool->recorder, memory_order_relaxed);
+    if (recorder == NULL)
+        return;
     uint64_t number = stream != NULL ? stream->number : 0, now = 0;
     if (recorder->timestamps) {
         struct timespec time;
         clock_gettime(CLOCK_MONOTONIC, &time);
         now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
     }
-    const void *address = atomic_load_explicit(&pool->entries[id].address, memory_order_relaxed);
+    const void *address = bp_entry_address(&pool->entries[id]);
     uint64_t index = atomic_fetch_add(&recorder->next, 1);
     bp_record *record = &recorder->ring[index & recorder->mask];
     if (is_lapped(recorder, index)) /* this thread slept meanwhile: the event is forgotten already */
@@ -74,15 +68,12 @@ static void recorder_add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kin
     atomic_store_explicit(&record->time_ns, now, memory_order_relaxed);
     atomic_store_explicit(&record->address, address, memory_order_relaxed);
     atomic_store(&record->what, (uint64_t)kind << 56 | (number & 0xffffff) << 32 | id);
-    if (is_lapped(recorder, index))
-        forget_all(recorder);
-}
-
-static void recorder_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
-{
-    bp_recorder *recorder = atomic_load_explicit(&pool->recorder, memory_order_relaxed);
-    if (recorder != NULL)
-        recorder_add(pool, recorder, kind, id, stream);
+    if (!is_lapped(recorder, index))
+        return;
+    /* Two have written one place at the same time: which ones is not known, only that all who come from now on do not meet them. */
+    uint64_t next = atomic_load(&recorder->next), whole = bp_read(&recorder->whole);
+    while (whole < next && !atomic_compare_exchange_weak(&recorder->whole, &whole, next)) {
+    }
 }
 
 const bp_observer bp_recorder_observer = {.note = recorder_note};
@@ -170,14 +161,7 @@ typedef struct window {
     int32_t *units; /* of the model, by id; NO_UNIT: not looked up, BP_OUTSIDE: left out */
     size_t *open;   /* by id: 1 + index of the acquire that has not ended */
     bool *left_out; /* by event */
-    size_t used;    /* events that count */
 } window;
-
-static bool is_left_out(const bp_pool *pool, uint32_t id)
-{
-    const bp_plan_request *r = &pool->requests[id];
-    return r->unit[0] == '\0' || r->placement == BP_PLACE_PERSISTENT || r->bytes == 0;
-}
 
 static bp_status find_unit(window *w, const bp_model *model, uint32_t id)
 {
@@ -191,15 +175,17 @@ static bp_status find_unit(window *w, const bp_model *model, uint32_t id)
     return bp_fail(BP_ERR_MISMATCH, "the trace has unit %s, which the model has not", name);
 }
 
-/* Events of the window, checked: every hold begins and ends in it. */
+/* Chooses the events of the window, and checks that every live range begins and ends in it. */
 static bp_status check_window(window *w, const bp_model *model)
 {
     for (size_t i = 0; i < bp_pool_trace_count(w->pool); i++) {
         bp_pool_event e = {.size = sizeof e};
         BP_TRY(bp_pool_trace_get(w->pool, i, &e));
         bool begins = e.kind == BP_EVENT_ACQUIRE, ends = e.kind == BP_EVENT_RELEASE || e.kind == BP_EVENT_CANCEL;
+        const bp_plan_request *r = &w->pool->requests[e.id];
         w->left_out[i] = true;
-        if (e.step < w->first_step || e.step > w->last_step || (!begins && !ends) || is_left_out(w->pool, e.id))
+        if (e.step < w->first_step || e.step > w->last_step || (!begins && !ends) || r->unit[0] == '\0' ||
+            r->placement == BP_PLACE_PERSISTENT || r->bytes == 0)
             continue;
         if (w->units[e.id] == NO_UNIT)
             BP_TRY(find_unit(w, model, e.id));
@@ -218,28 +204,23 @@ static bp_status check_window(window *w, const bp_model *model)
             w->left_out[w->open[e.id] - 1] = true;
         w->open[e.id] = begins ? i + 1 : 0;
     }
-    return BP_OK;
-}
-
-static bp_status check_ends(window *w)
-{
-    uint32_t count = bp_request_count(w->pool);
-    for (uint32_t id = 0; id < count; id++) {
+    for (uint32_t id = 0, count = bp_request_count(w->pool); id < count; id++) {
         char name[BP_REQUEST_BYTES];
         if (w->open[id] != 0)
             return bp_fail(BP_ERR_SCHEDULE, "steps %llu to %llu do not stand alone: %s is not released in them",
                            (unsigned long long)w->first_step, (unsigned long long)w->last_step,
                            bp_explain_request(w->pool, id, name));
     }
+    size_t used = 0;
     for (size_t i = 0; i < bp_pool_trace_count(w->pool); i++)
-        w->used += !w->left_out[i];
-    if (w->used == 0)
+        used += !w->left_out[i];
+    if (used == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "the trace has no events in steps %llu to %llu",
                        (unsigned long long)w->first_step, (unsigned long long)w->last_step);
     return BP_OK;
 }
 
-static bp_status recorder_add_events(const window *w, bp_model *model)
+static bp_status add_events(const window *w, bp_model *model)
 {
     for (size_t i = 0; i < bp_pool_trace_count(w->pool); i++) {
         bp_pool_event e = {.size = sizeof e};
@@ -258,31 +239,29 @@ static bp_status recorder_add_events(const window *w, bp_model *model)
     return BP_OK;
 }
 
-static bp_status recorder_fill_model(window *w, bp_model *model)
-{
-    void *memory;
-    uint32_t count = bp_request_count(w->pool);
-    BP_TRY(bp_new_array(count, sizeof *w->units, &memory));
-    w->units = memory;
-    BP_TRY(bp_new_array(count, sizeof *w->open, &memory));
-    w->open = memory;
-    BP_TRY(bp_new_array(bp_pool_trace_count(w->pool), sizeof *w->left_out, &memory));
-    w->left_out = memory;
-    for (uint32_t id = 0; id < count; id++)
-        w->units[id] = NO_UNIT;
-    BP_TRY(check_window(w, model));
-    BP_TRY(check_ends(w));
-    return recorder_add_events(w, model);
-}
-
 bp_status bp_pool_trace_to_model(const bp_pool *pool, uint64_t first_step, uint64_t last_step, bp_model *model)
 {
     if (pool == NULL || model == NULL || first_step > last_step)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_to_model: needs a pool, a model and steps in order");
+    const uint32_t count = bp_request_count(pool);
+    void *units = NULL, *open = NULL, *left_out = NULL;
     window w = {.pool = pool, .first_step = first_step, .last_step = last_step};
-    bp_status status = recorder_fill_model(&w, model);
-    free(w.units);
-    free(w.open);
-    free(w.left_out);
+    bp_status status = bp_new_array(count, sizeof *w.units, &units);
+    if (status == BP_OK)
+        status = bp_new_array(count, sizeof *w.open, &open);
+    if (status == BP_OK)
+        status = bp_new_array(bp_pool_trace_count(pool), sizeof *w.left_out, &left_out);
+    w.units = units;
+    w.open = open;
+    w.left_out = left_out;
+    for (uint32_t id = 0; id < count && status == BP_OK; id++)
+        w.units[id] = NO_UNIT;
+    if (status == BP_OK)
+        status = check_window(&w, model);
+    if (status == BP_OK)
+        status = add_events(&w, model);
+    free(units);
+    free(open);
+    free(left_out);
     return status;
 }

@@ -3,7 +3,6 @@
 #include "allocators/engine.h"
 #include "allocators/observers.h"
 #include "allocators/report.h"
-#include "allocators/requests.h"
 
 typedef enum purpose { RELEASE, CANCEL, USE } purpose;
 
@@ -26,14 +25,6 @@ typedef struct releasing {
 static const char *const not_live[] = {
     [RELEASE] = "is released, but not live", [CANCEL] = "is cancelled, but not live", [USE] = "is used, but not live"};
 
-static bp_status fail_not_live(const releasing *c, size_t index, uint64_t word)
-{
-    const uint32_t id = c->ids[index];
-    if ((word & BP_WORD_BUSY) != 0 && BP_WORD_ID(word) == id)
-        return bp_fail_busy(c->pool, c->ids, index);
-    return bp_fail_order(c->pool, id, not_live[c->purpose]);
-}
-
 /* Fills *request where it succeeds. */
 BP_HOT bp_status release_claim(releasing *c, size_t index, bp_entry **request)
 {
@@ -46,7 +37,8 @@ BP_HOT bp_status release_claim(releasing *c, size_t index, bp_entry **request)
     if (BP_WORD_ID(word) != id || (word & BP_WORD_BUSY) != 0 ||
         !atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
                                                  memory_order_relaxed))
-        return fail_not_live(c, index, word);
+        return (word & BP_WORD_BUSY) != 0 && BP_WORD_ID(word) == id ? bp_fail_busy(pool, c->ids, index)
+                                                                    : bp_fail_order(pool, id, not_live[c->purpose]);
     bp_status status = BP_OK;
     if (c->purpose == CANCEL && (r->used || BP_WORD_REFERENCES(word) > 1))
         status = bp_fail_order(
@@ -62,11 +54,8 @@ BP_HOT bp_status release_claim(releasing *c, size_t index, bp_entry **request)
 
 static void release_unclaim(releasing *c, size_t count)
 {
-    while (count-- > 0) {
-        bp_word *word = c->pool->entries[c->ids[count]].word;
-        atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) & ~BP_WORD_BUSY,
-                              memory_order_release);
-    }
+    while (count-- > 0)
+        bp_clear_busy(c->pool->entries[c->ids[count]].word);
 }
 
 BP_HOT bool is_last(const bp_entry *r)
@@ -152,20 +141,6 @@ BP_HOT bp_live_stream after_release(const releasing *c, bool last, const bp_live
     return h;
 }
 
-/* References are left: the live range takes over the call's points. */
-static void note_points(const releasing *c, bp_entry *r)
-{
-    if (c->stream != NULL)
-        bp_live_entry(r, c->stream);
-    for (uint32_t i = 0; i < r->streams; i++) {
-        bp_live_stream *h = &r->live[i];
-        *h = after_release(c, false, h);
-        if (h->stream == c->stream)
-            h->open -= h->open > 0 && h->open < UINT16_MAX;
-    }
-    r->used = 1;
-}
-
 BP_HOT void add_point(const bp_live_stream *h, bp_fence *fence, uint32_t *count)
 {
     if (!bp_stream_is_over(h->stream))
@@ -203,7 +178,7 @@ BP_HOT void end_live_range(releasing *c, uint32_t id, bp_entry *r)
     bp_note_event(pool, c->purpose == CANCEL ? BP_EVENT_CANCEL : BP_EVENT_RELEASE, id,
                   c->stream != NULL ? c->stream : r->live[0].stream);
     if (r->kind == BP_KIND_DYNAMIC) /* now that its address is recorded: another may get it */
-        bp_dynamic_free(pool, id);
+        bp_dynamic_free(pool, id, pool->reaper);
     bp_live_free_place(pool, r);
 }
 
@@ -215,22 +190,18 @@ BP_HOT void release_commit(releasing *c, uint32_t id, bp_entry *r)
         end_live_range(c, id, r);
         return;
     }
-    note_points(c, r);
+    if (c->stream != NULL)
+        bp_live_entry(r, c->stream);
+    for (uint32_t i = 0; i < r->streams; i++) { /* the live range takes over the call's points */
+        bp_live_stream *h = &r->live[i];
+        *h = after_release(c, false, h);
+        if (h->stream == c->stream)
+            h->open -= h->open > 0 && h->open < UINT16_MAX;
+    }
+    r->used = 1;
     bp_note_event(c->pool, BP_EVENT_UNREF, id, c->stream);
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
     atomic_store_explicit(r->word, (word & ~BP_WORD_BUSY) - BP_WORD_REFERENCE, memory_order_release);
-}
-
-/* Lets the reaper wait for the release points of dynamic memory. */
-static bp_status order_reaper(const releasing *c, const bp_entry *r)
-{
-    bp_fence fence;
-    write_fence(c, r, &fence);
-    for (uint32_t i = 0; i < fence.count; i++) {
-        if (fence.points[i].point != BP_NO_POINT)
-            BP_TRY(bp_stream_wait_point(c->pool->reaper, fence.points[i].stream, fence.points[i].point));
-    }
-    return BP_OK;
 }
 
 /* What observers and dynamic memory need when references are dropped. Everything that can fail comes first. */
@@ -240,20 +211,19 @@ static bp_status finish_memory(releasing *c)
     for (size_t i = 0; i < c->count; i++) {
         const bp_entry *r = &pool->entries[c->ids[i]];
         BP_TRY(bp_observers_check(pool, c->ids[i], atomic_load_explicit(r->word, memory_order_relaxed), c->stream));
-        if (is_last(r) && r->kind == BP_KIND_DYNAMIC)
-            BP_TRY(order_reaper(c, r));
+        if (!is_last(r) || r->kind != BP_KIND_DYNAMIC)
+            continue;
+        bp_fence fence; /* the reaper waits for the release points of dynamic memory */
+        write_fence(c, r, &fence);
+        for (uint32_t k = 0; k < fence.count; k++) {
+            if (fence.points[k].point != BP_NO_POINT)
+                BP_TRY(bp_stream_wait_point(pool->reaper, fence.points[k].stream, fence.points[k].point));
+        }
     }
     for (size_t i = 0; i < c->count; i++) {
         if (is_last(&pool->entries[c->ids[i]]))
             bp_observers_close(pool, c->ids[i]);
     }
-    return BP_OK;
-}
-
-static bp_status take_all_points(releasing *c)
-{
-    for (size_t i = 0; i < c->count; i++)
-        BP_TRY(release_take_points(c, &c->pool->entries[c->ids[i]]));
     return BP_OK;
 }
 
@@ -283,7 +253,9 @@ BP_HOT bp_status release_finish(releasing *c)
 static bp_status release_all(releasing *c)
 {
     BP_TRY(claim_all(c));
-    bp_status status = take_all_points(c);
+    bp_status status = BP_OK;
+    for (size_t i = 0; i < c->count && status == BP_OK; i++)
+        status = release_take_points(c, &c->pool->entries[c->ids[i]]);
     if (status == BP_OK)
         status = release_finish(c);
     if (status != BP_OK) {

@@ -7,7 +7,6 @@
 
 #include "allocators/capture.h"
 #include "allocators/engine.h"
-#include "allocators/residency.h"
 #include "core/fail.h"
 #include "core/structs.h"
 #include "core/text.h"
@@ -26,11 +25,15 @@ const char *bp_explain_request(const bp_pool *pool, uint32_t id, char text[BP_RE
     return text;
 }
 
+static const bp_stream *since_stream(const bp_entry *r)
+{
+    return atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_acquire);
+}
+
 const char *bp_explain_since(const bp_pool *pool, uint32_t id, char text[BP_REQUEST_BYTES])
 {
     const bp_entry *r = &pool->entries[id];
-    const bp_stream *stream =
-        atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_acquire);
+    const bp_stream *stream = since_stream(r);
     snprintf(text, BP_REQUEST_BYTES, "acquire %llu (stream %s, step %llu)",
              (unsigned long long)bp_read(&r->since_acquire), stream != NULL ? stream->name : "unknown",
              (unsigned long long)bp_read(&r->since_step));
@@ -70,9 +73,9 @@ static uint32_t find_held(const bp_pool *pool, const bp_entry *r, uint32_t holde
         if (bp_segment_holder(&pool->segments[s]) == holder)
             return s;
     }
-    const bp_range none = {0}, *copies = r->class_index != BP_NONE ? &pool->classes[r->class_index] : &none;
-    for (uint32_t i = 0; i < copies->count; i++) {
-        uint32_t s = pool->copies[copies->first + i];
+    const bp_range copies = bp_copies_of(pool, r);
+    for (uint32_t i = 0; i < copies.count; i++) {
+        uint32_t s = pool->copies[copies.first + i];
         if (bp_segment_holder(&pool->segments[s]) == holder)
             return s;
     }
@@ -125,6 +128,15 @@ bp_status bp_fail_unknown(const bp_pool *pool, uint32_t id)
                    atomic_load_explicit((atomic_uint *)&pool->request_count, memory_order_relaxed));
 }
 
+bp_status bp_check_ids(const bp_pool *pool, const uint32_t *ids, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (ids[i] >= bp_request_count(pool))
+            return bp_fail_unknown(pool, ids[i]);
+    }
+    return BP_OK;
+}
+
 bp_status bp_fail_twice(const bp_pool *pool, uint32_t id)
 {
     char request[BP_REQUEST_BYTES];
@@ -132,18 +144,18 @@ bp_status bp_fail_twice(const bp_pool *pool, uint32_t id)
                    bp_explain_request(pool, id, request));
 }
 
-static bp_status fail_away(const bp_pool *pool, uint32_t id)
+bp_status bp_fail_away(const bp_pool *pool, uint32_t id, uint32_t slab)
 {
     char what[96];
     snprintf(what, sizeof what, "is away with group %.40s, which is offloaded: restore it before",
-             pool->slab_infos[bp_home_slab(pool, id)].group);
+             pool->slab_infos[slab].group);
     return bp_fail_order(pool, id, what);
 }
 
 bp_status bp_fail_race(const bp_pool *pool, uint32_t id)
 {
     if (bp_is_away(pool, id))
-        return fail_away(pool, id);
+        return bp_fail_away(pool, id, bp_home_slab(pool, id));
     return bp_fail_order(pool, id, "is being acquired or released by another call at the same time");
 }
 
@@ -164,9 +176,6 @@ bp_status bp_fail_streams(const bp_pool *pool, uint32_t id)
 }
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
-
-/* What is going on in a pool: sums, live requests, the sequence of acquires. Cold, and beside the hot path: what it reads of other
- * threads' requests are relaxed atomics. */
 
 static uint32_t references_of(const bp_pool *pool, uint32_t id)
 {
@@ -211,8 +220,7 @@ static void get_live(const bp_pool *pool, uint32_t id, uint32_t references, bp_l
 {
     const bp_entry *r = &pool->entries[id];
     const bp_plan_request *request = &pool->requests[id];
-    const bp_stream *stream =
-        atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_acquire);
+    const bp_stream *stream = since_stream(r);
     *live = (bp_live_request){.size = sizeof *live,
                               .id = id,
                               .role = request->role,
@@ -220,7 +228,7 @@ static void get_live(const bp_pool *pool, uint32_t id, uint32_t references, bp_l
                               .references = references,
                               .unit = request->unit,
                               .stream = stream != NULL ? stream->name : "",
-                              .address = atomic_load_explicit((_Atomic(uint8_t *) *)&r->address, memory_order_relaxed),
+                              .address = bp_entry_address(r),
                               .bytes = r->bytes,
                               .acquire_number = bp_read(&r->since_acquire),
                               .step = bp_read(&r->since_step)};
@@ -304,6 +312,6 @@ bp_status bp_pool_address(const bp_pool *pool, uint32_t id, void **address, uint
         *address = pool->segments[r->home.first].address;
         return BP_OK;
     }
-    *address = atomic_load_explicit((_Atomic(uint8_t *) *)&r->address, memory_order_relaxed);
+    *address = bp_entry_address(r);
     return BP_OK;
 }

@@ -22,6 +22,7 @@ bp_status bp_fail_held(const bp_pool *pool, uint32_t id, uint32_t holder);
 
 /* The errors of an id that is not bound, and of one that is twice in a call. */
 bp_status bp_fail_unknown(const bp_pool *pool, uint32_t id);
+bp_status bp_check_ids(const bp_pool *pool, const uint32_t *ids, size_t count);
 bp_status bp_fail_twice(const bp_pool *pool, uint32_t id);
 
 /* Another call is at work on a request, or too many streams hold it. */
@@ -29,6 +30,8 @@ bp_status bp_fail_race(const bp_pool *pool, uint32_t id);
 /* A call is at work on ids[index]: this one, where the id is among those before it, or another. */
 bp_status bp_fail_busy(const bp_pool *pool, const uint32_t *ids, size_t index);
 bp_status bp_fail_streams(const bp_pool *pool, uint32_t id);
+/* The memory that a request has in a slab is offloaded. */
+bp_status bp_fail_away(const bp_pool *pool, uint32_t id, uint32_t slab);
 
 /* The error of a request for which something is out of order: "<pool>: <request> <what>; acquire <n>, step <s>". */
 bp_status bp_fail_order(const bp_pool *pool, uint32_t id, const char *what);

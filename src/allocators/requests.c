@@ -1,5 +1,5 @@
 /* Requests: the plan's get their entries when the pool is made, others are bound beside them. Streams and zeroing are set for either. */
-#include "allocators/requests.h"
+#include "allocators/pool.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,19 +9,12 @@
 #include "allocators/engine.h"
 #include "allocators/observers.h"
 #include "allocators/report.h"
-#include "allocators/residency.h"
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/structs.h"
 #include "plan/plan.h"
 
 /* ---- dynamic requests -------------------------------------------------------------------------------------------- */
-
-/* Cold: what dynamic requests need. Once per pool, under the binding lock. */
-static bp_status dynamic_prepare(bp_pool *pool)
-{
-    return pool->reaper != NULL ? BP_OK : bp_stream_create(pool->device, "reaper", &pool->reaper);
-}
 
 bp_status bp_dynamic_claim(bp_pool *pool, uint32_t id, bp_stream *stream, bool patient)
 {
@@ -50,32 +43,22 @@ bp_status bp_dynamic_mark(bp_pool *pool, uint32_t id, bp_stream *stream)
     return BP_OK;
 }
 
-/* The device does not take the memory back now: keep it until the pool goes. */
-static void keep_unfreed(bp_pool *pool, void *address, uint64_t bytes)
-{
-    char text[160];
-    pthread_mutex_lock(&pool->binding);
-    if (pool->unfreed_count < BP_MOST_UNFREED)
-        pool->unfreed[pool->unfreed_count++] = (bp_unfreed){address, bytes};
-    pthread_mutex_unlock(&pool->binding);
-    snprintf(text, sizeof text, "pool %.40s: the device did not take %llu bytes of dynamic memory back",
-             pool->info.name, (unsigned long long)bytes);
-    if (pool->on_message != NULL)
-        pool->on_message(pool->user, text);
-}
-
-void bp_dynamic_unclaim(bp_pool *pool, uint32_t id, bp_stream *stream)
+void bp_dynamic_free(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
     bp_entry *r = &pool->entries[id];
-    void *address = atomic_load_explicit(&r->address, memory_order_relaxed);
+    void *address = bp_entry_address(r);
+    char text[160];
     atomic_store_explicit(&r->address, NULL, memory_order_relaxed);
-    if (bp_device_free(pool->device, address, r->bytes, stream) != BP_OK)
-        keep_unfreed(pool, address, r->bytes);
-}
-
-void bp_dynamic_free(bp_pool *pool, uint32_t id)
-{
-    bp_dynamic_unclaim(pool, id, pool->reaper);
+    if (bp_device_free(pool->device, address, r->bytes, stream) == BP_OK)
+        return;
+    pthread_mutex_lock(&pool->binding); /* the device does not take it back now: it is kept until the pool goes */
+    if (pool->unfreed_count < BP_MOST_UNFREED)
+        pool->unfreed[pool->unfreed_count++] = (bp_unfreed){address, r->bytes};
+    pthread_mutex_unlock(&pool->binding);
+    snprintf(text, sizeof text, "pool %.40s: the device did not take %llu bytes of dynamic memory back",
+             pool->info.name, (unsigned long long)r->bytes);
+    if (pool->on_message != NULL)
+        pool->on_message(pool->user, text);
 }
 
 void bp_dynamic_finish(bp_pool *pool)
@@ -85,7 +68,7 @@ void bp_dynamic_finish(bp_pool *pool)
     uint32_t count = bp_request_count(pool);
     for (uint32_t id = 0; id < count; id++) {
         bp_entry *r = &pool->entries[id];
-        void *address = atomic_load_explicit(&r->address, memory_order_relaxed);
+        void *address = bp_entry_address(r);
         if (r->kind == BP_KIND_DYNAMIC && address != NULL)
             bp_device_free(pool->device, address, r->bytes, pool->reaper);
     }
@@ -96,23 +79,8 @@ void bp_dynamic_finish(bp_pool *pool)
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
-/* ---- entries -------------------------------------------------------------------------------------------------------- */
-
-/* The way in which the request will get its memory. */
-static bp_kind choose_kind(const bp_pool *pool, const bp_entry *r, const bp_plan_request *request)
-{
-    if (request->bytes == 0)
-        return BP_KIND_EMPTY;
-    if (request->placement == BP_PLACE_NONE)
-        return BP_KIND_UNUSED;
-    if (request->placement == BP_PLACE_DYNAMIC)
-        return BP_KIND_DYNAMIC;
-    bool only_place = request->placement == BP_PLACE_PERSISTENT ||
-                      ((r->class_index == BP_NONE || pool->strict == BP_STRICT_ERROR) && pool->overflow_count == 0);
-    return only_place ? BP_KIND_DIRECT : BP_KIND_CHOSEN;
-}
-
-/* Fills the entry of a request whose description, home and class are there. Errors: BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
+/* Fills the entry of a request whose description, home and class are there; under the binding lock, or before the pool serves. Errors:
+ * BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
 static bp_status fill_entry(bp_pool *pool, uint32_t id)
 {
     const bp_plan_request *request = &pool->requests[id];
@@ -121,16 +89,26 @@ static bp_status fill_entry(bp_pool *pool, uint32_t id)
     if (!bp_round_up_u64(request->bytes, pool->info.alignment, &r->live_bytes))
         return bp_fail(BP_ERR_OVERFLOW, "%s: %llu bytes", bp_plan_describe(request, text),
                        (unsigned long long)request->bytes);
-    r->kind = (uint8_t)choose_kind(pool, r, request);
+    const bool only_place =
+        request->placement == BP_PLACE_PERSISTENT ||
+        ((r->class_index == BP_NONE || pool->strict == BP_STRICT_ERROR) && pool->overflow_count == 0);
+    bp_kind kind = only_place ? BP_KIND_DIRECT : BP_KIND_CHOSEN;
+    if (request->bytes == 0)
+        kind = BP_KIND_EMPTY;
+    else if (request->placement == BP_PLACE_NONE)
+        kind = BP_KIND_UNUSED;
+    else if (request->placement == BP_PLACE_DYNAMIC)
+        kind = BP_KIND_DYNAMIC;
+    r->kind = (uint8_t)kind;
     r->bytes = request->bytes;
     r->key = bp_plan_key(request->unit, request->ordinal, request->role);
     r->word = &r->own_word;
-    if (r->kind == BP_KIND_DIRECT) {
+    if (kind == BP_KIND_DIRECT) {
         r->word = &pool->segments[r->home.first].word;
         bp_take_place(pool, id, r->home.first, r->home.count);
     }
-    if (r->kind == BP_KIND_DYNAMIC)
-        BP_TRY(dynamic_prepare(pool));
+    if (kind == BP_KIND_DYNAMIC && pool->reaper == NULL)
+        BP_TRY(bp_stream_create(pool->device, "reaper", &pool->reaper));
     if (pool->annotations != NULL)
         bp_annotations_bind(pool, id);
     return BP_OK;
@@ -183,24 +161,6 @@ bp_status bp_bind_init(bp_bind *bind, size_t size)
 {
     static const bp_bind defaults = {.size = sizeof defaults, .unit = "", .placement = BP_PLACE_PERSISTENT};
     return bp_struct_init("bp_bind_init", bind, size, &defaults, sizeof defaults);
-}
-
-static bp_status check_bind(const bp_bind *b)
-{
-    if (b->unit == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_bind: the request's unit is NULL");
-    if (b->role >= BP_ROLE_COUNT || bp_dtype_bits(b->dtype) == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s, bucket %u: role %u or dtype %d is unknown", b->unit, b->ordinal,
-                       b->role, (int)b->dtype);
-    if (b->placement != BP_PLACE_PERSISTENT && b->placement != BP_PLACE_DYNAMIC)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s, bucket %u: placement %d; expected persistent or dynamic: requests of the plan are not "
-                       "bound, bp_plan_find has their ids",
-                       b->unit, b->ordinal, (int)b->placement);
-    if (b->used_bytes > b->bytes)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s, bucket %u: %llu used bytes of %llu", b->unit, b->ordinal,
-                       (unsigned long long)b->used_bytes, (unsigned long long)b->bytes);
-    return BP_OK;
 }
 
 /* Finds memory for a persistent request in its slab. It is taken once nothing can fail any more. */
@@ -273,75 +233,40 @@ bp_status bp_pool_bind(bp_pool *pool, const bp_bind *bind, uint32_t *id)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_bind: needs a pool and a place for the id");
     BP_TRY(bp_device_check(pool->device, "bp_pool_bind"));
     BP_TRY(bp_struct_read("bp_pool_bind", bind, false, &full, sizeof full));
-    BP_TRY(check_bind(&full));
+    const bp_bind *b = &full;
+    if (b->unit == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_bind: the request's unit is NULL");
+    if (b->role >= BP_ROLE_COUNT || bp_dtype_bits(b->dtype) == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s, bucket %u: role %u or dtype %d is unknown", b->unit, b->ordinal,
+                       b->role, (int)b->dtype);
+    if (b->placement != BP_PLACE_PERSISTENT && b->placement != BP_PLACE_DYNAMIC)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s, bucket %u: placement %d; expected persistent or dynamic: requests of the plan are not "
+                       "bound, bp_plan_find has their ids",
+                       b->unit, b->ordinal, (int)b->placement);
+    if (b->used_bytes > b->bytes)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s, bucket %u: %llu used bytes of %llu", b->unit, b->ordinal,
+                       (unsigned long long)b->used_bytes, (unsigned long long)b->bytes);
     pthread_mutex_lock(&pool->binding);
-    bp_status status = bind_locked(pool, &full, id);
+    bp_status status = bind_locked(pool, b, id);
     pthread_mutex_unlock(&pool->binding);
     return status;
 }
 
 /* ---- streams -------------------------------------------------------------------------------------------------------- */
 
-static bp_status requests_check_ids(const bp_pool *pool, const uint32_t *ids, size_t count, const char *function)
+/* Notes that a request on `stream` (NULL: any) may have a segment. NULL: no request yet; `several`, an address that is no stream's: no one
+ * stream. */
+static void survey_segment(const bp_stream **common, const bp_stream *stream, const bp_stream *several)
 {
-    if (pool == NULL || (ids == NULL && count > 0))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and ids", function);
-    BP_TRY(bp_device_check(pool->device, function));
-    for (size_t i = 0; i < count; i++) {
-        if (ids[i] >= bp_request_count(pool))
-            return bp_fail_unknown(pool, ids[i]);
-    }
-    return BP_OK;
-}
-
-/* Streams by segment while they are worked out: NULL: no request yet. */
-typedef struct stream_survey {
-    const bp_pool *pool;
-    const bp_stream **only;
-    const bp_stream *several; /* an address that is no stream's */
-} stream_survey;
-
-static void survey_segment(const stream_survey *v, uint32_t segment, const bp_stream *stream)
-{
-    const bp_stream **common = &v->only[segment];
     if (stream == NULL || (*common != NULL && *common != stream))
-        *common = v->several;
+        *common = several;
     else if (*common == NULL)
         *common = stream;
 }
 
-static void survey_request(const stream_survey *v, const bp_entry *r)
-{
-    const bp_pool *pool = v->pool;
-    for (uint32_t i = 0; i < r->home.count; i++)
-        survey_segment(v, r->home.first + i, r->only);
-    if (r->kind != BP_KIND_CHOSEN)
-        return;
-    if (r->class_index != BP_NONE) {
-        const bp_range *copies = &pool->classes[r->class_index];
-        for (uint32_t i = 0; i < copies->count; i++)
-            survey_segment(v, pool->copies[copies->first + i], r->only);
-    }
-    for (uint32_t i = 0; i < pool->overflow_count; i++)
-        survey_segment(v, pool->overflow_first + i, r->only);
-}
-
-/* The points that were left out on a stream whose work is done: nobody has to wait for them any more. */
-static void drop_left_out(bp_pool *pool, const bp_stream *stream)
-{
-    uint32_t count = 1 + pool->segment_capacity + bp_request_count(pool);
-    for (uint32_t f = 0; f < count; f++) {
-        bp_fence *fence = &pool->fences[f];
-        uint32_t kept = 0;
-        for (uint32_t i = 0; i < fence->count; i++) {
-            if (fence->points[i].stream != stream || fence->points[i].point != BP_NO_POINT)
-                fence->points[kept++] = fence->points[i];
-        }
-        fence->count = kept;
-    }
-}
-
-/* Release points on a segment's old stream were left out because the next user would be on it. */
+/* Release points on a segment's old stream were left out because the next user would be on it. Once its work is done, nobody has to wait for
+ * them any more. */
 static bp_status end_promise(bp_pool *pool, const bp_stream *before)
 {
     if (bp_tally_live(&pool->tally) != 0)
@@ -350,55 +275,63 @@ static bp_status end_promise(bp_pool *pool, const bp_stream *before)
                        "first",
                        pool->info.name, bp_stream_name(before));
     BP_TRY(bp_stream_quiesce((bp_stream *)before));
-    drop_left_out(pool, before);
+    for (uint32_t f = 0, count = 1 + pool->segment_capacity + bp_request_count(pool); f < count; f++) {
+        bp_fence *fence = &pool->fences[f];
+        uint32_t kept = 0;
+        for (uint32_t i = 0; i < fence->count; i++) {
+            if (fence->points[i].stream != before || fence->points[i].point != BP_NO_POINT)
+                fence->points[kept++] = fence->points[i];
+        }
+        fence->count = kept;
+    }
     return BP_OK;
 }
 
-static bp_status change_segments(bp_pool *pool, const stream_survey *v)
+/* Works out which segments have one stream for all their requests: only[], with room for every segment. */
+static bp_status survey_streams(bp_pool *pool, const bp_stream **only)
 {
-    const bp_stream *ended = NULL;
+    const bp_stream *several = (const bp_stream *)only, *ended = NULL;
+    for (uint32_t id = 0; id < bp_request_count(pool); id++) {
+        const bp_entry *r = &pool->entries[id];
+        for (uint32_t i = 0; i < r->home.count; i++)
+            survey_segment(&only[r->home.first + i], r->only, several);
+        if (r->kind != BP_KIND_CHOSEN)
+            continue;
+        const bp_range copies = bp_copies_of(pool, r);
+        for (uint32_t i = 0; i < copies.count; i++)
+            survey_segment(&only[pool->copies[copies.first + i]], r->only, several);
+        for (uint32_t i = 0; i < pool->overflow_count; i++)
+            survey_segment(&only[pool->overflow_first + i], r->only, several);
+    }
     for (uint32_t s = 0; s < pool->segment_capacity; s++) {
-        const bp_stream *now = v->only[s] == v->several ? NULL : v->only[s];
         const bp_stream *before = atomic_load_explicit(&pool->segments[s].only, memory_order_relaxed);
-        if (before != NULL && before != now && before != ended) {
-            BP_TRY(end_promise(pool, before));
-            ended = before;
-        }
+        only[s] = only[s] == several ? NULL : only[s];
+        if (before == NULL || before == only[s] || before == ended)
+            continue;
+        BP_TRY(end_promise(pool, before));
+        ended = before;
     }
     for (uint32_t s = 0; s < pool->segment_capacity; s++)
-        atomic_store_explicit(&pool->segments[s].only, v->only[s] == v->several ? NULL : v->only[s],
-                              memory_order_relaxed);
+        atomic_store_explicit(&pool->segments[s].only, only[s], memory_order_relaxed);
     return BP_OK;
-}
-
-/* Works out which segments have one stream for all their requests. */
-static bp_status survey_streams(bp_pool *pool)
-{
-    void *memory;
-    BP_TRY(bp_new_array(pool->segment_capacity, sizeof(const bp_stream *), &memory));
-    stream_survey v = {pool, memory, memory};
-    for (uint32_t id = 0; id < bp_request_count(pool); id++)
-        survey_request(&v, &pool->entries[id]);
-    bp_status status = change_segments(pool, &v);
-    free(memory);
-    return status;
 }
 
 bp_status bp_pool_set_stream(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
 {
     static const char function[] = "bp_pool_set_stream";
-    BP_TRY(requests_check_ids(pool, ids, count, function));
+    BP_TRY(bp_check_call(pool, ids, count, function));
+    BP_TRY(bp_check_ids(pool, ids, count));
     BP_TRY(bp_capture_refuse(pool, function));
     if (stream != NULL)
         BP_TRY(bp_stream_check(stream, pool->device, function));
     void *memory;
-    BP_TRY(bp_new_array(count, sizeof(const bp_stream *), &memory));
+    BP_TRY(bp_new_array(count + pool->segment_capacity, sizeof(const bp_stream *), &memory));
     const bp_stream **before = memory;
     for (size_t i = 0; i < count; i++) {
         before[i] = pool->entries[ids[i]].only;
         pool->entries[ids[i]].only = stream;
     }
-    bp_status status = survey_streams(pool);
+    bp_status status = survey_streams(pool, before + count);
     for (size_t i = count; status != BP_OK && i-- > 0;) /* backwards: an id may be there twice */
         pool->entries[ids[i]].only = before[i];
     free(memory);
@@ -409,7 +342,8 @@ bp_status bp_pool_set_stream(bp_pool *pool, const uint32_t *ids, size_t count, b
 
 bp_status bp_pool_set_zero(bp_pool *pool, const uint32_t *ids, size_t count, bp_zero zero)
 {
-    BP_TRY(requests_check_ids(pool, ids, count, "bp_pool_set_zero"));
+    BP_TRY(bp_check_call(pool, ids, count, "bp_pool_set_zero"));
+    BP_TRY(bp_check_ids(pool, ids, count));
     if ((unsigned)zero > BP_ZERO_ALL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_set_zero: zero %d is unknown", (int)zero);
     for (size_t i = 0; i < count; i++)
@@ -425,8 +359,7 @@ static bp_status write_zeros(bp_pool *pool, uint32_t id, bp_stream *stream)
     uint64_t from = r->zero == BP_ZERO_PADDING ? pool->requests[id].used_bytes : 0;
     if (r->zero == BP_ZERO_NOTHING || from >= r->bytes)
         return BP_OK;
-    uint8_t *address = atomic_load_explicit((_Atomic(uint8_t *) *)&r->address, memory_order_relaxed);
-    return pool->device->ops->fill(pool->device->self, stream->raw, address + from, 0, r->bytes - from);
+    return pool->device->ops->fill(pool->device->self, stream->raw, bp_entry_address(r) + from, 0, r->bytes - from);
 }
 
 /* Zeros that are on their way must not meet the next user. */

@@ -1,5 +1,5 @@
 /* Residency of slabs, for requests and graphs: refusing, closing and reopening a release group's memory. */
-#include "allocators/residency.h"
+#include "allocators/pool.h"
 
 #include "allocators/capture.h"
 #include "allocators/engine.h"
@@ -7,8 +7,6 @@
 #include "core/fail.h"
 
 static const uint64_t AWAY_WORD = (uint64_t)BP_HELD_BY_OFFLOAD + 1;
-
-/* ---- the offloader -------------------------------------------------------------------------------------------------- */
 
 bp_status bp_residency_join(bp_pool *pool, void *user, void (*gone)(void *user))
 {
@@ -59,15 +57,8 @@ bool bp_is_away(const bp_pool *pool, uint32_t id)
 
 /* ---- requests ------------------------------------------------------------------------------------------------------- */
 
-/* Whether the request's memory lasts as long as the pool: then it is live without being in use. */
-static bool is_lasting(const bp_pool *pool, uint32_t id)
-{
-    const bp_plan_request *r = &pool->requests[id];
-    return r->placement == BP_PLACE_PERSISTENT || (BP_ROLES_STATE & BP_ROLE_BIT(r->role)) != 0;
-}
-
-/* The next segment after `s` that is in use by somebody, in a chosen slab; segment_capacity: there is none. Persistent ones that were not
- * bound yet are nowhere. */
+/* The first segment from `s` on that is in a chosen slab; segment_capacity: there is none. Persistent ones that were not bound yet are
+ * nowhere. */
 static uint32_t next_segment(const bp_pool *pool, const bool *chosen, uint32_t s)
 {
     while (s < pool->segment_capacity) {
@@ -92,28 +83,6 @@ static bp_status fail_busy(const bp_pool *pool, uint32_t id, const char *group)
         pool->info.name, group, bp_explain_request(pool, id, request));
 }
 
-/* Marks a live request as one that a call is at work on, as long as the slab is closed. */
-static bp_status stop_request(bp_pool *pool, uint32_t id, const char *group)
-{
-    bp_entry *r = &pool->entries[id];
-    uint64_t word = atomic_load_explicit(r->word, memory_order_acquire);
-    if ((word & BP_WORD_BUSY) != 0 || BP_WORD_ID(word) != id || BP_WORD_REFERENCES(word) == 0 ||
-        !atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
-                                                 memory_order_relaxed))
-        return fail_busy(pool, id, group);
-    r->stopped = true;
-    return BP_OK;
-}
-
-static bp_status residency_fail_live(const bp_pool *pool, uint32_t id, const char *group)
-{
-    char request[BP_REQUEST_BYTES], since[BP_REQUEST_BYTES];
-    if (BP_WORD_REFERENCES(atomic_load_explicit(pool->entries[id].word, memory_order_relaxed)) == 0)
-        return fail_busy(pool, id, group);
-    return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: group %.40s cannot be offloaded: %s is live since %s", pool->info.name,
-                   group, bp_explain_request(pool, id, request), bp_explain_since(pool, id, since));
-}
-
 static bp_status fail_launching(const bp_pool *pool, const char *group)
 {
     return bp_fail(BP_ERR_SCHEDULE,
@@ -122,7 +91,8 @@ static bp_status fail_launching(const bp_pool *pool, const char *group)
                    pool->info.name, group);
 }
 
-/* Of a segment that is not free. */
+/* A segment that is not free: marks its request as one that a call is at work on, as long as the slab is closed, where its memory lasts as long
+ * as the pool: then it is live without being in use. */
 static bp_status stop_holder(bp_pool *pool, uint32_t holder, const char *group)
 {
     if (holder == BP_HELD_BY_LAUNCH)
@@ -131,40 +101,39 @@ static bp_status stop_holder(bp_pool *pool, uint32_t holder, const char *group)
         return bp_fail(BP_ERR_SCHEDULE,
                        "pool %.40s: group %.40s cannot be offloaded: other calls use it at this moment",
                        pool->info.name, group);
-    if (!is_lasting(pool, holder))
-        return residency_fail_live(pool, holder, group);
-    return pool->entries[holder].stopped ? BP_OK : stop_request(pool, holder, group); /* it may have several segments */
-}
-
-static void open_segment(bp_pool *pool, uint32_t s)
-{
-    uint32_t holder = bp_segment_holder(&pool->segments[s]);
-    if (holder == BP_HELD_BY_OFFLOAD) {
-        bp_free_segment(pool, s);
-    } else if (holder < bp_request_count(pool) && pool->entries[holder].first == s) {
-        bp_word *word = pool->entries[holder].word;
-        pool->entries[holder].stopped = false;
-        atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) & ~BP_WORD_BUSY,
-                              memory_order_release);
+    bp_entry *r = &pool->entries[holder];
+    const bp_plan_request *request = &pool->requests[holder];
+    uint64_t word = atomic_load_explicit(r->word, memory_order_acquire);
+    if (request->placement != BP_PLACE_PERSISTENT && (BP_ROLES_STATE & BP_ROLE_BIT(request->role)) == 0) {
+        char text[BP_REQUEST_BYTES], since[BP_REQUEST_BYTES];
+        if (BP_WORD_REFERENCES(word) == 0)
+            return fail_busy(pool, holder, group);
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: group %.40s cannot be offloaded: %s is live since %s",
+                       pool->info.name, group, bp_explain_request(pool, holder, text),
+                       bp_explain_since(pool, holder, since));
     }
-}
-
-static bp_status close_segments(bp_pool *pool, const bool *chosen, const char *group)
-{
-    for (uint32_t s = next_segment(pool, chosen, 0); s < pool->segment_capacity;
-         s = next_segment(pool, chosen, s + 1)) {
-        uint64_t found = 0;
-        bp_status status = BP_OK;
-        if (!atomic_compare_exchange_strong_explicit(&pool->segments[s].word, &found, AWAY_WORD, memory_order_acq_rel,
-                                                     memory_order_acquire))
-            status = stop_holder(pool, BP_WORD_ID(found), group);
-        if (status == BP_OK)
-            continue;
-        for (uint32_t u = next_segment(pool, chosen, 0); u < s; u = next_segment(pool, chosen, u + 1))
-            open_segment(pool, u);
-        return status;
-    }
+    if (r->stopped) /* it may have several segments */
+        return BP_OK;
+    if ((word & BP_WORD_BUSY) != 0 || BP_WORD_ID(word) != holder || BP_WORD_REFERENCES(word) == 0 ||
+        !atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
+                                                 memory_order_relaxed))
+        return fail_busy(pool, holder, group);
+    r->stopped = true;
     return BP_OK;
+}
+
+/* Reopens the chosen segments before `end`. */
+static void open_segments(bp_pool *pool, const bool *chosen, uint32_t end)
+{
+    for (uint32_t s = next_segment(pool, chosen, 0); s < end; s = next_segment(pool, chosen, s + 1)) {
+        const uint32_t holder = bp_segment_holder(&pool->segments[s]);
+        if (holder == BP_HELD_BY_OFFLOAD) {
+            bp_free_segment(pool, s);
+        } else if (holder < bp_request_count(pool) && pool->entries[holder].first == s) {
+            pool->entries[holder].stopped = false;
+            bp_clear_busy(pool->entries[holder].word);
+        }
+    }
 }
 
 static void note_closed(bp_pool *pool, const bool *chosen, bool closed)
@@ -181,11 +150,22 @@ bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *grou
 {
     if (bp_capture_is_launching(pool, chosen)) /* also of what lasting requests hold */
         return fail_launching(pool, group);
+    bp_status status = BP_OK;
     pthread_mutex_lock(&pool->binding);
     note_closed(pool, chosen, true);
-    bp_status status = close_segments(pool, chosen, group);
-    if (status != BP_OK)
+    uint32_t s = next_segment(pool, chosen, 0);
+    while (s < pool->segment_capacity && status == BP_OK) {
+        uint64_t found = 0;
+        if (!atomic_compare_exchange_strong_explicit(&pool->segments[s].word, &found, AWAY_WORD, memory_order_acq_rel,
+                                                     memory_order_acquire))
+            status = stop_holder(pool, BP_WORD_ID(found), group);
+        if (status == BP_OK)
+            s = next_segment(pool, chosen, s + 1);
+    }
+    if (status != BP_OK) {
+        open_segments(pool, chosen, s);
         note_closed(pool, chosen, false);
+    }
     pthread_mutex_unlock(&pool->binding);
     return status;
 }
@@ -193,8 +173,7 @@ bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *grou
 void bp_residency_open(bp_pool *pool, const bool *chosen)
 {
     pthread_mutex_lock(&pool->binding);
-    for (uint32_t s = next_segment(pool, chosen, 0); s < pool->segment_capacity; s = next_segment(pool, chosen, s + 1))
-        open_segment(pool, s);
+    open_segments(pool, chosen, pool->segment_capacity);
     note_closed(pool, chosen, false);
     pthread_mutex_unlock(&pool->binding);
 }

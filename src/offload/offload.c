@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "allocators/capture.h"
-#include "allocators/residency.h"
+#include "allocators/pool.h"
 #include "core/arith.h"
 #include "core/structs.h"
 #include "pinned/pinned.h"

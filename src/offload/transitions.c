@@ -1,7 +1,7 @@
 /* Offload and restore, each in two halves: copies begin, and when they are done memory is unmapped; memory is mapped at the same addresses, and gets
  * the bytes that were kept. */
 #include "allocators/capture.h"
-#include "allocators/residency.h"
+#include "allocators/pool.h"
 #include "offload/offload.h"
 
 #define FLAGS (BP_OFFLOAD_KEEP | BP_OFFLOAD_DISCARD | BP_OFFLOAD_RECAPTURE)

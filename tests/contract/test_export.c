@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "allocators/export.h"
+#include "allocators/pool.h"
 #include "support.h"
 
 /* As the specification has them, written down once more. */

@@ -21,7 +21,6 @@
 #include "../offload/stores.h"
 #include "../support/children.h"
 #include "../support/trace_device.h"
-#include "allocators/export.h"
 #include "allocators/pool.h"
 #include "offload/offload.h"
 #include "pinned/pinned.h"

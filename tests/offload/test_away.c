@@ -10,7 +10,6 @@
 
 #include <bucketpool/dlpack.h>
 
-#include "allocators/export.h"
 #include "allocators/pool.h"
 #include "stores.h"
 
