@@ -20,7 +20,7 @@ static uint64_t live_word(const bp_pool *pool, uint32_t id)
 }
 
 /* NULL: it was not live when the capture began. */
-static bp_captured_request *find_held(const bp_capture *capture, uint32_t id)
+static bp_captured_request *find_captured(const bp_capture *capture, uint32_t id)
 {
     uint32_t low = 0, high = capture->held_count;
     while (low < high) {
@@ -42,7 +42,7 @@ static void capture_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, co
         return;
     bp_capture *capture = pool->capturing;
     const bp_entry *r = &pool->entries[id];
-    bp_captured_request *held = find_held(capture, id);
+    bp_captured_request *held = find_captured(capture, id);
     if (held != NULL)
         atomic_store_explicit(&held->touched, true, memory_order_relaxed);
     for (uint32_t s = r->first; s < r->first + r->count; s++)
@@ -52,7 +52,7 @@ static void capture_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, co
 static bp_status capture_check_own(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream)
 {
     (void)stream;
-    const bp_captured_request *held = find_held(pool->capturing, id);
+    const bp_captured_request *held = find_captured(pool->capturing, id);
     if (held == NULL || BP_WORD_REFERENCES(word) > BP_WORD_REFERENCES(held->word))
         return BP_OK;
     return bp_fail_order(pool, id, "was live before the capture began, and must be as long as it lasts");
@@ -380,7 +380,7 @@ bp_status bp_capture_end(bp_capture *capture)
     if (capture->ended)
         return bp_fail(BP_ERR_CAPTURE, "%s has ended already", capture->name);
     for (uint32_t id = 0; id < bp_request_count(pool); id++) { /* acquires and releases inside must balance */
-        const bp_captured_request *held = find_held(capture, id);
+        const bp_captured_request *held = find_captured(capture, id);
         const uint64_t now = live_word(pool, id), before = held != NULL ? held->word : 0;
         char request[BP_REQUEST_BYTES];
         if (now != before)
@@ -483,7 +483,7 @@ static bp_status order_used(const bp_capture *capture, uint32_t id, bp_waits *wa
 
     bp_status status = BP_OK;
     const uint32_t at = bp_live_find(r, waits->waiter);
-    if (r->first != find_held(capture, id)->first) {
+    if (r->first != find_captured(capture, id)->first) {
         status = bp_fail_order(
             pool, id, "is used by a graph that is to be launched, but is in other memory than when it was captured");
     } else if (at == BP_LIVE_STREAMS) {
@@ -558,7 +558,7 @@ static void drop_references(const bp_capture *capture)
     bp_pool *pool = capture->pool;
     for (uint32_t id = 0; id < bp_request_count(pool); id++) {
         bp_entry *r = &pool->entries[id];
-        const bp_captured_request *held = find_held(capture, id);
+        const bp_captured_request *held = find_captured(capture, id);
         if (held != NULL) {
             for (uint32_t n = BP_WORD_REFERENCES(live_word(pool, id)); n > BP_WORD_REFERENCES(held->word); n--)
                 bp_note_event(pool, BP_EVENT_UNREF, id, NULL);

@@ -275,7 +275,7 @@ static bp_status make_arrays(bp_pool *pool, uint64_t persistent_bytes)
     return BP_OK;
 }
 
-static bp_status add_slab(bp_pool *pool, uint64_t bytes, uint64_t planned, const char *group)
+static bp_status pool_add_slab(bp_pool *pool, uint64_t bytes, uint64_t planned, const char *group)
 {
     bp_pool_slab *info = &pool->slab_infos[pool->slabs.count];
     *info = (bp_pool_slab){.planned_bytes = planned};
@@ -291,19 +291,19 @@ static bp_status make_slabs(bp_pool *pool, const bp_plan_info *plan, const uint6
                             uint64_t overflow_each)
 {
     for (size_t i = 0; i < plan->slab_count; i++)
-        BP_TRY(add_slab(pool, sizes[i], plan->slabs[i].bytes, plan->slabs[i].group));
+        BP_TRY(pool_add_slab(pool, sizes[i], plan->slabs[i].bytes, plan->slabs[i].group));
     for (uint32_t s = 0; s < pool->planned_segments; s++) {
         bp_segment_place *place = &pool->places[s];
         pool->segments[s].address = pool->slabs.slabs[place->slab].address + place->made_offset;
     }
     if (persistent_bytes > 0) {
         pool->persistent_slab = (uint32_t)pool->slabs.count;
-        BP_TRY(add_slab(pool, persistent_bytes, 0, "persistent"));
+        BP_TRY(pool_add_slab(pool, persistent_bytes, 0, "persistent"));
         pool->persistent_bytes = pool->slabs.slabs[pool->persistent_slab].bytes;
     }
     if (pool->overflow_count == 0)
         return BP_OK;
-    BP_TRY(add_slab(pool, pool->overflow_count * overflow_each, 0, "overflow"));
+    BP_TRY(pool_add_slab(pool, pool->overflow_count * overflow_each, 0, "overflow"));
     for (uint32_t i = 0; i < pool->overflow_count; i++) {
         uint32_t s = pool->overflow_first + i;
         pool->segments[s].address = pool->slabs.slabs[pool->slabs.count - 1].address + i * overflow_each;
