@@ -100,8 +100,8 @@ bool bp_capture_is_launching(const bp_pool *pool, const bool *chosen)
 {
     bool found = false;
     for (const bp_capture *c = pool->captures; c != NULL && !found; c = c->next) {
-        for (uint32_t i = 0; c->armed && i < c->slab_count; i++)
-            found |= chosen[i] && c->slabs[i];
+        for (size_t i = 0; c->armed && i < c->info.slab_count; i++)
+            found |= chosen[c->slabs[i].slab];
     }
     return found;
 }
@@ -171,11 +171,8 @@ static bp_status note_held(bp_pool *pool, const bp_capture_config *config, bp_ca
                            pool->info.name, bp_explain_request(pool, id, request), bp_explain_since(pool, id, since));
         live++;
     }
-    void *memory;
-    BP_TRY(bp_new_array(live, sizeof *capture->held, &memory));
-    capture->held = memory;
-    BP_TRY(bp_new_array(live, sizeof *capture->used, &memory));
-    capture->used = memory;
+    BP_TRY(bp_new_array(live, sizeof *capture->held, (void **)&capture->held));
+    BP_TRY(bp_new_array(live, sizeof *capture->used, (void **)&capture->used));
     for (uint32_t id = 0; id < bp_request_count(pool); id++) {
         bp_entry *r = &pool->entries[id];
         if (live_word(pool, id) == 0)
@@ -196,17 +193,6 @@ bp_status bp_capture_config_init(bp_capture_config *config, size_t size)
                           sizeof capture_config_defaults);
 }
 
-static void count_calls(const bp_pool *pool, uint64_t *acquires, uint64_t *releases, uint64_t *waits)
-{
-    *acquires = *releases = *waits = 0;
-    for (uint32_t id = 0; id < bp_request_count(pool); id++) {
-        const bp_entry *r = &pool->entries[id];
-        *acquires += bp_read(&r->acquires);
-        *releases += bp_read(&r->releases) + bp_read(&r->cancelled);
-        *waits += bp_read(&r->waits);
-    }
-}
-
 static void free_capture(bp_capture *capture)
 {
     free(capture->held);
@@ -214,8 +200,6 @@ static void free_capture(bp_capture *capture)
     free(capture->segments);
     free(capture->used);
     free(capture->slabs);
-    free(capture->pinned);
-    free(capture->shown);
     free(capture);
 }
 
@@ -229,17 +213,12 @@ static bp_status capture_make(bp_pool *pool, const bp_capture_config *config, bp
         snprintf(made->name, sizeof made->name, "%s", config->name);
     else
         snprintf(made->name, sizeof made->name, "capture.%u", pool->capture_number);
-    BP_TRY(bp_new_array((size_t)pool->segment_capacity / 64 + 1, sizeof *made->touched, &memory));
-    made->touched = memory;
-    BP_TRY(bp_new_array(pool->slabs.count, sizeof *made->slabs, &memory));
-    made->slabs = memory;
-    made->slab_count = (uint32_t)pool->slabs.count;
-    BP_TRY(bp_new_array(pool->slabs.count, sizeof *made->pinned, &memory));
-    made->pinned = memory;
-    BP_TRY(bp_new_array(pool->slabs.count, sizeof *made->shown, &memory));
-    made->shown = memory;
-    made->info = (bp_capture_info){.name = made->name, .slabs = made->shown};
+    BP_TRY(bp_new_array((size_t)pool->segment_capacity / 64 + 1, sizeof *made->touched, (void **)&made->touched));
+    BP_TRY(bp_new_array(pool->slabs.count, sizeof *made->slabs, (void **)&made->slabs));
+    made->info = (bp_capture_info){.name = made->name, .slabs = made->slabs};
     made->collectives = config->collectives;
+    made->before.size = sizeof made->before;
+    BP_TRY(bp_pool_statistics_get(pool, &made->before));
     BP_TRY(note_held(pool, config, made));
     BP_TRY(bp_stream_prepare_captures(pool->device));
     return quiesce(pool, made->name);
@@ -289,7 +268,6 @@ bp_status bp_capture_begin(bp_pool *pool, const bp_capture_config *config, bp_ca
     }
     for (uint32_t i = 0; i < made->held_count; i++)
         pool->entries[made->held[i].id].streams = 0;
-    count_calls(pool, &made->acquires, &made->releases, &made->waits);
     made->next = pool->captures;
     pool->captures = pool->capturing = made;
     pool->capture_number++;
@@ -342,15 +320,19 @@ static bp_status list_memory(bp_capture *capture)
 {
     bp_pool *pool = capture->pool;
     uint32_t count = 0;
-    void *memory;
     for (uint32_t s = 0; s < pool->segment_capacity; s++)
         count += is_touched(capture, s);
-    BP_TRY(bp_new_array(count, sizeof *capture->segments, &memory));
-    capture->segments = memory;
+    BP_TRY(bp_new_array(count, sizeof *capture->segments, (void **)&capture->segments));
     for (uint32_t s = 0; s < pool->segment_capacity; s++) {
         if (!is_touched(capture, s))
             continue;
-        capture->slabs[pool->places[s].slab] = true;
+        const uint32_t slab = pool->places[s].slab; /* segments are in the order of slabs */
+        if (capture->info.slab_count == 0 || capture->slabs[capture->info.slab_count - 1].slab != slab) {
+            const bool has_collectives =
+                capture->collectives == BP_CAPTURE_COLLECTIVES_ALL ||
+                (capture->collectives == BP_CAPTURE_COLLECTIVES_AUTO && bp_slabs_are_captured(&pool->slabs, slab));
+            capture->slabs[capture->info.slab_count++] = (bp_capture_slab){slab, has_collectives};
+        }
         capture->info.bytes += pool->segments[s].bytes;
         if (bp_segment_holder(&pool->segments[s]) == BP_NONE)
             capture->segments[capture->segment_count++] = s;
@@ -359,14 +341,6 @@ static bp_status list_memory(bp_capture *capture)
         const bp_captured_request *held = &capture->held[i];
         if (atomic_load_explicit(&held->touched, memory_order_relaxed) && pool->entries[held->id].kind != BP_KIND_EMPTY)
             capture->used[capture->used_count++] = held->id;
-    }
-    for (uint32_t i = 0; i < capture->slab_count; i++) {
-        const bool has_collectives =
-            capture->collectives == BP_CAPTURE_COLLECTIVES_ALL ||
-            (capture->collectives == BP_CAPTURE_COLLECTIVES_AUTO && bp_slabs_are_captured(&pool->slabs, i));
-        capture->pinned[i] = capture->slabs[i] && has_collectives;
-        if (capture->slabs[i])
-            capture->shown[capture->info.slab_count++] = (bp_capture_slab){i, capture->pinned[i]};
     }
     return BP_OK;
 }
@@ -381,20 +355,21 @@ bp_status bp_capture_end(bp_capture *capture)
         return bp_fail(BP_ERR_CAPTURE, "%s has ended already", capture->name);
     for (uint32_t id = 0; id < bp_request_count(pool); id++) { /* acquires and releases inside must balance */
         const bp_captured_request *held = find_captured(capture, id);
-        const uint64_t now = live_word(pool, id), before = held != NULL ? held->word : 0;
+        const uint64_t word = live_word(pool, id), before = held != NULL ? held->word : 0;
         char request[BP_REQUEST_BYTES];
-        if (now != before)
+        if (word != before)
             return bp_fail(BP_ERR_SCHEDULE,
                            "pool %.40s: %s cannot end: %s is held %u times, and was %u times when it began",
                            pool->info.name, capture->name, bp_explain_request(pool, id, request),
-                           (unsigned)BP_WORD_REFERENCES(now), (unsigned)BP_WORD_REFERENCES(before));
+                           (unsigned)BP_WORD_REFERENCES(word), (unsigned)BP_WORD_REFERENCES(before));
     }
+    bp_pool_statistics now = {.size = sizeof now};
+    BP_TRY(bp_pool_statistics_get(pool, &now));
     BP_TRY(list_memory(capture));
-    uint64_t acquires, releases, waits;
-    count_calls(pool, &acquires, &releases, &waits);
-    capture->info.acquires = acquires - capture->acquires;
-    capture->info.releases = releases - capture->releases;
-    capture->info.waits = waits - capture->waits;
+    const bp_pool_statistics *before = &capture->before;
+    capture->info.acquires = now.acquires - before->acquires;
+    capture->info.releases = now.releases + now.cancelled - before->releases - before->cancelled;
+    capture->info.waits = now.waits - before->waits;
     capture->info.ended = 1;
     capture_leave(capture);
     capture->ended = true;

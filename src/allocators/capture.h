@@ -30,12 +30,9 @@ struct bp_capture {
     uint32_t segment_count;
     uint32_t *used; /* held requests that were touched, once it has ended */
     uint32_t used_count;
-    bool *slabs;  /* touched */
-    bool *pinned; /* of these: with collectives, whose windows are in the graph */
     bp_capture_collectives collectives;
-    uint32_t slab_count;
-    uint64_t acquires, releases, waits; /* that the pool had counted when it began */
-    bp_capture_slab *shown;             /* touched slabs, of the info */
+    bp_pool_statistics before; /* of the pool when it began */
+    bp_capture_slab *slabs;    /* touched, once it has ended; those with collectives have windows in the graph */
     bp_capture_info info;
     struct bp_capture *next; /* of the pool's */
 };
@@ -47,9 +44,6 @@ struct bp_capture {
 
 /* Whether the stream may be used as it is by a pool that is, or is not, being captured. Called where the pool's watch is not 0. */
 bp_status bp_capture_check_stream(const bp_pool *pool, bp_stream *stream, const char *function);
-
-/* On the path of acquires and releases it is bp_capture_observer that is called: it notes which memory a capture touches, and refuses to end
- * what was live before. */
 
 /* A call that only is possible outside of captures. */
 bp_status bp_capture_refuse(const bp_pool *pool, const char *function);

@@ -208,13 +208,10 @@ static void annotations_detach(void *user, uint32_t slab, void *address, uint64_
 
 bp_status bp_annotations_start(bp_pool *pool)
 {
-    void *memory;
-    BP_TRY(bp_new_array(1, sizeof *pool->annotations, &memory));
-    pool->annotations = memory;
-    BP_TRY(bp_new_array(pool->request_capacity, sizeof *pool->annotations->requests, &memory));
-    pool->annotations->requests = memory;
-    BP_TRY(bp_new_array(pool->slabs.count, sizeof *pool->annotations->heaps, &memory));
-    pool->annotations->heaps = memory;
+    BP_TRY(bp_new_array(1, sizeof *pool->annotations, (void **)&pool->annotations));
+    BP_TRY(bp_new_array(pool->request_capacity, sizeof *pool->annotations->requests,
+                        (void **)&pool->annotations->requests));
+    BP_TRY(bp_new_array(pool->slabs.count, sizeof *pool->annotations->heaps, (void **)&pool->annotations->heaps));
     pool->annotations->graph = bp_nvtx_register("graph");
     const bp_slab_callbacks callbacks = {.attach = annotations_attach, .detach = annotations_detach};
     BP_TRY(bp_slabs_attach(&pool->slabs, &callbacks, pool));

@@ -105,7 +105,6 @@ void bp_annotations_destroy(bp_pool *pool);
 
 /* A request was bound. */
 void bp_annotations_bind(bp_pool *pool, uint32_t id);
-/* On the path of acquires and releases it is bp_annotations_observer that is called: nothing of ours is allocated or locked. */
 void bp_annotations_step(bp_pool *pool, uint64_t step);
 /* `name` NULL: it is over. */
 void bp_annotations_capture(bp_pool *pool, const char *name);

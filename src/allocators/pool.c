@@ -141,11 +141,8 @@ static void cut_at_ends(spans *list)
 /* Lists the segments of each class, copy by copy. */
 static bp_status list_copies(bp_pool *pool)
 {
-    void *memory;
-    BP_TRY(bp_new_array(pool->class_count, sizeof *pool->classes, &memory));
-    pool->classes = memory;
-    BP_TRY(bp_new_array(pool->planned_segments, sizeof *pool->copies, &memory));
-    pool->copies = memory;
+    BP_TRY(bp_new_array(pool->class_count, sizeof *pool->classes, (void **)&pool->classes));
+    BP_TRY(bp_new_array(pool->planned_segments, sizeof *pool->copies, (void **)&pool->copies));
     for (uint32_t s = 0; s < pool->planned_segments; s++) {
         if (pool->places[s].class_index != BP_NONE)
             pool->classes[pool->places[s].class_index].count++;
@@ -263,15 +260,14 @@ static bp_status make_arrays(bp_pool *pool, uint64_t persistent_bytes)
     pool->next_persistent = pool->planned_segments;
     pool->overflow_first = pool->planned_segments + persistent;
     pool->segment_capacity = pool->overflow_first + pool->overflow_count;
-    BP_TRY(bp_new_array(pool->segment_capacity, sizeof *pool->segments, &memory));
-    pool->segments = memory;
+    BP_TRY(bp_new_array(pool->segment_capacity, sizeof *pool->segments, (void **)&pool->segments));
     BP_TRY(bp_new_array(pool->segment_capacity, sizeof *pool->places, &memory));
     if (pool->planned_segments > 0)
         memcpy(memory, pool->places, pool->planned_segments * sizeof *pool->places);
     free(pool->places);
     pool->places = memory;
-    BP_TRY(bp_new_array((size_t)1 + pool->segment_capacity + pool->request_capacity, sizeof *pool->fences, &memory));
-    pool->fences = memory;
+    BP_TRY(bp_new_array((size_t)1 + pool->segment_capacity + pool->request_capacity, sizeof *pool->fences,
+                        (void **)&pool->fences));
     return BP_OK;
 }
 
@@ -339,10 +335,8 @@ static bp_status pool_build(bp_pool *pool, const bp_plan_info *plan, const bp_po
     size_t slabs = plan->slab_count;
     void *memory;
     BP_TRY(make_arrays(pool, config->persistent_bytes));
-    BP_TRY(bp_new_array(slabs + 2, sizeof *pool->slab_infos, &memory));
-    pool->slab_infos = memory;
-    BP_TRY(bp_new_array(slabs + 2, sizeof *pool->residency.closed, &memory));
-    pool->residency.closed = memory;
+    BP_TRY(bp_new_array(slabs + 2, sizeof *pool->slab_infos, (void **)&pool->slab_infos));
+    BP_TRY(bp_new_array(slabs + 2, sizeof *pool->residency.closed, (void **)&pool->residency.closed));
     BP_TRY(bp_new_array(slabs, sizeof(uint64_t), &memory));
     uint64_t *sizes = memory;
     for (size_t i = 0; i < slabs; i++)

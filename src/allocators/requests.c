@@ -128,16 +128,13 @@ static bp_status requests_copy_names(bp_pool *pool, uint32_t id)
 
 bp_status bp_requests_init(bp_pool *pool, const bp_plan_info *plan, uint32_t extra)
 {
-    void *memory;
     if (plan->request_count > UINT32_MAX / 4 || extra > UINT32_MAX / 4)
         return bp_fail(BP_ERR_UNSUPPORTED, "%zu requests and %u extra ones are more than a pool serves",
                        plan->request_count, extra);
     pool->planned_count = (uint32_t)plan->request_count;
     pool->request_capacity = pool->planned_count + extra;
-    BP_TRY(bp_new_array(pool->request_capacity, sizeof *pool->requests, &memory));
-    pool->requests = memory;
-    BP_TRY(bp_new_array(pool->request_capacity, sizeof *pool->entries, &memory));
-    pool->entries = memory;
+    BP_TRY(bp_new_array(pool->request_capacity, sizeof *pool->requests, (void **)&pool->requests));
+    BP_TRY(bp_new_array(pool->request_capacity, sizeof *pool->entries, (void **)&pool->entries));
     for (uint32_t id = 0; id < pool->planned_count; id++) {
         pool->requests[id] = plan->requests[id];
         BP_TRY(requests_copy_names(pool, id));

@@ -183,8 +183,8 @@ void bp_residency_open(bp_pool *pool, const bool *chosen)
 static bool has_collectives(const bp_capture *capture, const bool *chosen)
 {
     bool found = false;
-    for (uint32_t i = 0; i < capture->slab_count && !found; i++)
-        found = chosen[i] && capture->ended && capture->pinned[i];
+    for (size_t i = 0; i < capture->info.slab_count && !found; i++)
+        found = chosen[capture->slabs[i].slab] && capture->slabs[i].has_collectives;
     return found;
 }
 

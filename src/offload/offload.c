@@ -46,6 +46,8 @@ void bp_group_set(bp_offload *offload, bp_group *group, bp_residency residency)
         unreturned += slab->committed && !slab->mapped ? slab->bytes : 0;
     }
     pthread_mutex_lock(&offload->lock);
+    group->offloads += group->residency == BP_OFFLOADING && residency == BP_OFFLOADED;
+    group->restores += group->residency == BP_RESTORING && residency == BP_RESIDENT;
     group->residency = residency;
     group->resident_bytes = resident;
     group->unreturned_bytes = unreturned;
@@ -66,19 +68,15 @@ static bp_status list_groups(bp_offload *offload)
 {
     const bp_pool *pool = offload->pool;
     const size_t slabs = pool->slabs.count;
-    void *memory;
-    BP_TRY(bp_new_array(slabs, sizeof *offload->groups, &memory));
-    offload->groups = memory;
+    BP_TRY(bp_new_array(slabs, sizeof *offload->groups, (void **)&offload->groups));
     for (uint32_t slab = 0; slab < slabs; slab++) {
         bp_group *group = find_group(offload, pool->slab_infos[slab].group);
         if (group == NULL) {
             group = &offload->groups[offload->group_count++];
             *group = (bp_group){.residency = BP_RESIDENT};
             BP_TRY(bp_strings_add(&offload->strings, pool->slab_infos[slab].group, &group->name));
-            BP_TRY(bp_new_array(slabs, sizeof *group->chosen, &memory));
-            group->chosen = memory;
-            BP_TRY(bp_new_array(slabs, sizeof *group->slabs, &memory));
-            group->slabs = memory;
+            BP_TRY(bp_new_array(slabs, sizeof *group->chosen, (void **)&group->chosen));
+            BP_TRY(bp_new_array(slabs, sizeof *group->slabs, (void **)&group->slabs));
         }
         uint32_t roles = 0; /* of planned requests whose bytes are anybody's as they come and go */
         for (uint32_t i = 0; i < pool->planned_count; i++) {

@@ -110,16 +110,11 @@ bp_status bp_offload_finish(bp_offload *offload, const char *group)
     bool absent = false;
     for (uint32_t i = 0; i < found->slab_count; i++)
         absent |= offload->pool->slabs.slabs[found->slabs[i]].absent;
-    if (absent) {
-        pthread_mutex_lock(&offload->lock);
-        found->offloads++;
-        pthread_mutex_unlock(&offload->lock);
-        bp_group_set(offload, found, BP_OFFLOADED);
-    } else {
+    if (!absent) {
         bp_backing_memory_forget(found->memory);
         bp_residency_open(offload->pool, found->chosen);
-        bp_group_set(offload, found, BP_RESIDENT);
     }
+    bp_group_set(offload, found, absent ? BP_OFFLOADED : BP_RESIDENT);
     return status;
 }
 
@@ -187,9 +182,6 @@ bp_status bp_restore_finish(bp_offload *offload, const char *group)
     }
     BP_TRY(bp_copies_wait(offload, found));
     bp_backing_memory_forget(found->memory);
-    pthread_mutex_lock(&offload->lock);
-    found->restores++;
-    pthread_mutex_unlock(&offload->lock);
     bp_residency_open(offload->pool, found->chosen);
     bp_group_set(offload, found, BP_RESIDENT);
     return BP_OK;
