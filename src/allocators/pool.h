@@ -356,9 +356,9 @@ uint32_t bp_home_slab(const bp_pool *pool, uint32_t id);
 /* Whether that is closed. */
 bool bp_is_away(const bp_pool *pool, uint32_t id);
 
-/* Takes the memory of the slabs marked in `chosen` (one entry for each slab) from all requests: what is free cannot be acquired any more, and requests that are live for the pool's life
- * (state roles, persistent) cannot be acquired, used or released. `group` is for messages. Errors, with nothing taken: BP_ERR_SCHEDULE (another
- * request is live, a launch has the memory, a call is at work on a request: by name). */
+/* Takes the memory of the slabs marked in `chosen` (one entry for each slab) from all requests: what is free cannot be acquired any more,
+ * and requests that are live for the pool's life (state roles, persistent) cannot be acquired, used or released. `group` is for messages.
+ * Errors, with nothing taken: BP_ERR_SCHEDULE (another request is live, a launch has the memory, a call is at work on a request: by name). */
 bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *group);
 void bp_residency_open(bp_pool *pool, const bool *chosen);
 

@@ -22,8 +22,9 @@ bp_status bp_fail_held(const bp_pool *pool, uint32_t id, uint32_t holder);
 
 /* The errors of an id that is not bound, and of one that is twice in a call. */
 bp_status bp_fail_unknown(const bp_pool *pool, uint32_t id);
-bp_status bp_check_ids(const bp_pool *pool, const uint32_t *ids, size_t count);
 bp_status bp_fail_twice(const bp_pool *pool, uint32_t id);
+/* All ids of a call are bound. */
+bp_status bp_check_ids(const bp_pool *pool, const uint32_t *ids, size_t count);
 
 /* Another call is at work on a request, or too many streams hold it. */
 bp_status bp_fail_race(const bp_pool *pool, uint32_t id);

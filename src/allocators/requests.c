@@ -154,10 +154,11 @@ bp_status bp_requests_start(bp_pool *pool)
 
 /* ---- binding -------------------------------------------------------------------------------------------------------- */
 
+static const bp_bind bind_defaults = {.size = sizeof bind_defaults, .unit = "", .placement = BP_PLACE_PERSISTENT};
+
 bp_status bp_bind_init(bp_bind *bind, size_t size)
 {
-    static const bp_bind defaults = {.size = sizeof defaults, .unit = "", .placement = BP_PLACE_PERSISTENT};
-    return bp_struct_init("bp_bind_init", bind, size, &defaults, sizeof defaults);
+    return bp_struct_init("bp_bind_init", bind, size, &bind_defaults, sizeof bind_defaults);
 }
 
 /* Finds memory for a persistent request in its slab. It is taken once nothing can fail any more. */
@@ -225,7 +226,7 @@ static bp_status bind_locked(bp_pool *pool, const bp_bind *b, uint32_t *id)
 
 bp_status bp_pool_bind(bp_pool *pool, const bp_bind *bind, uint32_t *id)
 {
-    bp_bind full = {.unit = "", .placement = BP_PLACE_PERSISTENT};
+    bp_bind full = bind_defaults;
     if (pool == NULL || id == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_bind: needs a pool and a place for the id");
     BP_TRY(bp_device_check(pool->device, "bp_pool_bind"));

@@ -311,8 +311,6 @@ bp_status bp_offload_agree(const bp_offload *offload, bp_status so_far)
     return so_far != BP_OK && agreed == BP_OK ? so_far : agreed;
 }
 
-/* ---- host memory ---------------------------------------------------------------------------------------------------- */
-
 void bp_offload_trim(bp_offload *offload)
 {
     bool staged = false;
