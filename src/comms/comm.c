@@ -12,34 +12,11 @@
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
-static bp_status comm_check_table(const bp_comm_ops *ops)
-{
-    if (ops->name == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: the table has no name");
-    const char *missing = ops->destroy == NULL    ? "destroy"
-                          : ops->traits == NULL   ? "traits"
-                          : ops->exchange == NULL ? "exchange"
-                                                  : NULL;
-    if (missing != NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: communicator %s has no function %s", ops->name,
-                       missing);
-    if ((ops->register_memory == NULL) != (ops->deregister_memory == NULL))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_comm_create: communicator %s has one of register_memory and deregister_memory, not both",
-                       ops->name);
-    return BP_OK;
-}
-
-static bp_status comm_check_traits(const bp_comm_ops *ops, const bp_comm_traits *traits)
-{
-    if (traits->rank >= traits->ranks)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: communicator %s has rank %u of %u ranks", ops->name,
-                       traits->rank, traits->ranks);
-    if ((unsigned)traits->best > BP_REGISTER_SYMMETRIC)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: communicator %s registers kind %d, which is unknown",
-                       ops->name, (int)traits->best);
-    return BP_OK;
-}
+/* A provider's or a caller's function must say why it fails; where it does not, its status has to do. `before` keeps the detail
+ * that the thread had, which calls that succeed leave alone. */
+typedef struct bp_comm_call {
+    char before[BP_COMM_DETAIL_BYTES];
+} bp_comm_call;
 
 static void comm_call_begin(bp_comm_call *call)
 {
@@ -68,7 +45,12 @@ static bp_status comm_build(const bp_comm_ops *ops, void *self, const char *name
     bp_comm_call call;
     comm_call_begin(&call);
     BP_TRY(comm_call_end(&call, ops->name, "traits", ops->traits(self, &comm->traits)));
-    BP_TRY(comm_check_traits(ops, &comm->traits));
+    if (comm->traits.rank >= comm->traits.ranks)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: communicator %s has rank %u of %u ranks", ops->name,
+                       comm->traits.rank, comm->traits.ranks);
+    if ((unsigned)comm->traits.best > BP_REGISTER_SYMMETRIC)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: communicator %s registers kind %d, which is unknown",
+                       ops->name, (int)comm->traits.best);
     if (comm->traits.version_name == NULL)
         comm->traits.version_name = "";
     BP_TRY(bp_copy_string(name != NULL ? name : ops->name, &comm->name));
@@ -98,7 +80,20 @@ bp_status bp_comm_create(const bp_comm_ops *ops, void *self, const char *name, b
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: needs an output");
     BP_TRY(bp_struct_read("bp_comm_create", ops, false, &own, sizeof own));
     ops = &own;
-    BP_TRY(comm_check_table(ops));
+    if (ops->name == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: the table has no name");
+    const char *missing = ops->destroy == NULL    ? "destroy"
+                          : ops->traits == NULL   ? "traits"
+                          : ops->exchange == NULL ? "exchange"
+                                                  : NULL;
+    if (missing != NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: communicator %s has no function %s", ops->name,
+                       missing);
+    if ((ops->register_memory == NULL) != (ops->deregister_memory == NULL))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_comm_create: communicator %s has one of register_memory and deregister_memory, not both",
+                       ops->name);
+
     void *memory = NULL;
     bp_status status = bp_new_array(1, sizeof(bp_comm), &memory);
     if (status == BP_OK)
@@ -165,17 +160,6 @@ static bool comm_end(bp_comm *comm, bp_comm_state how)
     return state == BP_COMM_BROKEN && atomic_compare_exchange_strong(&comm->state, &state, how);
 }
 
-/* After a time-out, whose words are this thread's detail: `what` timed out, and every later call is refused with these words. Returns
- * BP_ERR_TIMEOUT. */
-static bp_status comm_break(bp_comm *comm, const char *what)
-{
-    int alive = BP_COMM_ALIVE; /* another thread may abort it meanwhile */
-    snprintf(comm->first_error, sizeof comm->first_error, "%s over communicator %s: %s", what, comm->name,
-             bp_error_detail());
-    (void)atomic_compare_exchange_strong(&comm->state, &alive, BP_COMM_BROKEN);
-    return bp_error_record(BP_ERR_TIMEOUT, comm->first_error);
-}
-
 bp_status bp_comm_abort(bp_comm *comm)
 {
     if (comm == NULL || !bp_process_is_here(&comm->process) || !comm_end(comm, BP_COMM_ABORTED))
@@ -214,13 +198,19 @@ bp_status bp_comm_deregister(bp_comm *comm, bp_register_kind kind, void *handle)
 
 /* ---- exchanges and collectives ----------------------------------------------------------------------------------- */
 
-/* Exchanges and collectives: what is checked before a provider is asked. */
+/* A time-out, whose words are this thread's detail, breaks the communicator: every later call is refused with these words. */
 
 static bp_status end_call(bp_comm *comm, const char *what, const bp_comm_call *call, const char *function,
                           bp_status status)
 {
     status = comm_call_end(call, comm->name, function, status);
-    return status == BP_ERR_TIMEOUT ? comm_break(comm, what) : status;
+    if (status != BP_ERR_TIMEOUT)
+        return status;
+    int alive = BP_COMM_ALIVE; /* another thread may abort it meanwhile */
+    snprintf(comm->first_error, sizeof comm->first_error, "%s over communicator %s: %s", what, comm->name,
+             bp_error_detail());
+    (void)atomic_compare_exchange_strong(&comm->state, &alive, BP_COMM_BROKEN);
+    return bp_error_record(BP_ERR_TIMEOUT, comm->first_error);
 }
 
 bp_status bp_comm_agree(bp_comm *comm, const char *what, const void *mine, uint64_t bytes, void *all)
@@ -242,9 +232,18 @@ bp_status bp_comm_exchange(bp_comm *comm, const void *mine, uint64_t bytes, void
     return bp_comm_agree(comm, "bp_comm_exchange", mine, bytes, all);
 }
 
-static bp_status check_stream(const bp_comm *comm, bp_stream *stream, const char *function)
+/* Of `bytes` from every rank. */
+static bp_status collectives_check(const bp_comm *comm, const char *function, bool present, const void *from,
+                                   const void *to, uint64_t bytes, bp_stream *stream)
 {
-    uint64_t capture = 0;
+    uint64_t sum, capture = 0;
+    if (!present)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: communicator %s (%s) has no such function", function, comm->name,
+                       comm->ops->name);
+    if (bytes > 0 && (from == NULL || to == NULL || !bp_mul_u64(bytes, comm->traits.ranks, &sum)))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %llu bytes from each of %u ranks of communicator %s%s", function,
+                       (unsigned long long)bytes, comm->traits.ranks, comm->name,
+                       from == NULL || to == NULL ? ", and no memory" : " do not fit 64 bits");
     BP_TRY(bp_stream_check(stream, stream != NULL ? stream->device : NULL, function));
     if (comm->traits.captures != 0)
         return BP_OK;
@@ -253,34 +252,6 @@ static bp_status check_stream(const bp_comm *comm, bp_stream *stream, const char
         return bp_fail(BP_ERR_CAPTURE, "%s: communicator %s cannot be captured, and stream %s is (capture %llu)",
                        function, comm->name, stream->name, (unsigned long long)capture);
     return BP_OK;
-}
-
-/* Of `bytes` from every rank. */
-static bp_status collectives_check(const bp_comm *comm, const char *function, bool present, const void *from,
-                                   const void *to, uint64_t bytes, bp_stream *stream)
-{
-    uint64_t sum;
-    if (!present)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%s: communicator %s (%s) has no such function", function, comm->name,
-                       comm->ops->name);
-    if (bytes > 0 && (from == NULL || to == NULL || !bp_mul_u64(bytes, comm->traits.ranks, &sum)))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %llu bytes from each of %u ranks of communicator %s%s", function,
-                       (unsigned long long)bytes, comm->traits.ranks, comm->name,
-                       from == NULL || to == NULL ? ", and no memory" : " do not fit 64 bits");
-    return check_stream(comm, stream, function);
-}
-
-static bp_status check_reduction(const bp_comm *comm, const char *function, uint64_t count, bp_dtype dtype,
-                                 bp_reduction reduction, uint64_t *bytes)
-{
-    if (dtype != BP_DTYPE_FP32 && dtype != BP_DTYPE_FP16 && dtype != BP_DTYPE_BF16 && dtype != BP_DTYPE_INT32 &&
-        dtype != BP_DTYPE_INT64)
-        return bp_fail(BP_ERR_UNSUPPORTED,
-                       "%s: communicator %s reduces fp32, fp16, bf16, int32 and int64, not %s (dtype %d)", function,
-                       comm->name, bp_dtype_name(dtype), (int)dtype);
-    if ((unsigned)reduction > BP_REDUCE_MIN)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: reduction %d is unknown", function, (int)reduction);
-    return bp_dtype_bytes(dtype, count, bytes);
 }
 
 bp_status bp_comm_all_gather(bp_comm *comm, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
@@ -295,33 +266,40 @@ bp_status bp_comm_all_gather(bp_comm *comm, const void *mine, void *all, uint64_
                     comm->ops->all_gather(comm->self, mine, all, bytes, stream));
 }
 
-bp_status bp_comm_all_reduce(bp_comm *comm, const void *from, void *to, uint64_t count, bp_dtype dtype,
-                             bp_reduction reduction, bp_stream *stream)
+/* An all-reduce or a reduce-scatter. */
+static bp_status reduce(bp_comm *comm, bool scatter, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                        bp_reduction reduction, bp_stream *stream)
 {
+    const char *function = scatter ? "bp_comm_reduce_scatter" : "bp_comm_all_reduce";
     uint64_t bytes;
-    BP_TRY(bp_comm_check(comm, "bp_comm_all_reduce"));
-    BP_TRY(check_reduction(comm, "bp_comm_all_reduce", count, dtype, reduction, &bytes));
-    BP_TRY(collectives_check(comm, "bp_comm_all_reduce", comm->ops->all_reduce != NULL, from, to, bytes, stream));
+    BP_TRY(bp_comm_check(comm, function));
+    if (dtype != BP_DTYPE_FP32 && dtype != BP_DTYPE_FP16 && dtype != BP_DTYPE_BF16 && dtype != BP_DTYPE_INT32 &&
+        dtype != BP_DTYPE_INT64)
+        return bp_fail(BP_ERR_UNSUPPORTED,
+                       "%s: communicator %s reduces fp32, fp16, bf16, int32 and int64, not %s (dtype %d)", function,
+                       comm->name, bp_dtype_name(dtype), (int)dtype);
+    if ((unsigned)reduction > BP_REDUCE_MIN)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: reduction %d is unknown", function, (int)reduction);
+    BP_TRY(bp_dtype_bytes(dtype, count, &bytes));
+    bp_status (*const run)(void *, const void *, void *, uint64_t, bp_dtype, bp_reduction, bp_stream *) =
+        scatter ? comm->ops->reduce_scatter : comm->ops->all_reduce;
+    BP_TRY(collectives_check(comm, function, run != NULL, from, to, bytes, stream));
     if (bytes == 0)
         return BP_OK;
     bp_comm_call call;
     comm_call_begin(&call);
-    return end_call(comm, "bp_comm_all_reduce", &call, "all_reduce",
-                    comm->ops->all_reduce(comm->self, from, to, count, dtype, reduction, stream));
+    return end_call(comm, function, &call, scatter ? "reduce_scatter" : "all_reduce",
+                    run(comm->self, from, to, count, dtype, reduction, stream));
+}
+
+bp_status bp_comm_all_reduce(bp_comm *comm, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                             bp_reduction reduction, bp_stream *stream)
+{
+    return reduce(comm, false, from, to, count, dtype, reduction, stream);
 }
 
 bp_status bp_comm_reduce_scatter(bp_comm *comm, const void *from, void *to, uint64_t count, bp_dtype dtype,
                                  bp_reduction reduction, bp_stream *stream)
 {
-    uint64_t bytes;
-    BP_TRY(bp_comm_check(comm, "bp_comm_reduce_scatter"));
-    BP_TRY(check_reduction(comm, "bp_comm_reduce_scatter", count, dtype, reduction, &bytes));
-    BP_TRY(
-        collectives_check(comm, "bp_comm_reduce_scatter", comm->ops->reduce_scatter != NULL, from, to, bytes, stream));
-    if (bytes == 0)
-        return BP_OK;
-    bp_comm_call call;
-    comm_call_begin(&call);
-    return end_call(comm, "bp_comm_reduce_scatter", &call, "reduce_scatter",
-                    comm->ops->reduce_scatter(comm->self, from, to, count, dtype, reduction, stream));
+    return reduce(comm, true, from, to, count, dtype, reduction, stream);
 }

@@ -35,8 +35,8 @@ struct bp_comm {
     char *name;
     bp_comm_info info;
     bp_process process; /* that made it: for its peers a forked child is not there */
-    atomic_uint
-        references; /* the caller's; one for each registration, and for each communicator that exchanges over it */
+    /* The caller's; one for each registration, and for each communicator that exchanges over it. */
+    atomic_uint references;
     atomic_int state;
     bp_comm_range *ranges;                  /* registered with it; one call at a time */
     uint8_t *records;                       /* room for one record of each rank, so that agreeing needs no memory */
@@ -65,12 +65,6 @@ bp_status bp_comm_check(const bp_comm *comm, const char *function);
 
 /* bp_comm_exchange whose error says what it was for. A time-out breaks the communicator. */
 bp_status bp_comm_agree(bp_comm *comm, const char *what, const void *mine, uint64_t bytes, void *all);
-
-/* A provider's or a caller's function must say why it fails; where it does not, its status has to do. `before` keeps the detail
- * that the thread had, which calls that succeed leave alone. */
-typedef struct bp_comm_call {
-    char before[BP_COMM_DETAIL_BYTES];
-} bp_comm_call;
 
 /* Registration with the detail seen to. */
 bp_status bp_comm_register(bp_comm *comm, void *address, uint64_t bytes, bp_register_kind kind, void **handle,
