@@ -1,6 +1,6 @@
 /* Common verdicts: the records of all ranks lie in the communicator's own room, so that nothing here can run out of memory on one
  * rank and leave the others waiting. */
-#include "comms/agreement.h"
+#include "comms/registration.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -178,17 +178,6 @@ static bool agreement_compare(const bp_comm *comm, size_t bytes, const field *f,
 
 /* ---- proposals ------------------------------------------------------------------------------------------------------ */
 
-static void meet_neighbours(const bp_comm *comm, const bp_proposal *mine, bp_neighbours *neighbours)
-{
-    *neighbours = (bp_neighbours){.in_process = UINT32_MAX};
-    for (uint32_t rank = comm->traits.ranks; rank-- > 0;) {
-        const bp_proposal *other = record_of(comm, rank, BP_COMM_RECORD_BYTES);
-        neighbours->several_hosts = neighbours->several_hosts || other->host != mine->host;
-        if (rank != comm->traits.rank && other->host == mine->host && other->process == mine->process)
-            neighbours->in_process = rank;
-    }
-}
-
 bp_status bp_proposal_agree(bp_comm *comm, bp_proposal *proposal, bp_neighbours *neighbours)
 {
     static const field fields[] = {
@@ -204,7 +193,13 @@ bp_status bp_proposal_agree(bp_comm *comm, bp_proposal *proposal, bp_neighbours 
     memcpy(record, proposal, sizeof *proposal);
     BP_TRY(bp_comm_agree(comm, "agreement on the plan to register", record, sizeof record, comm->records));
     check_received(comm, sizeof record);
-    meet_neighbours(comm, proposal, neighbours);
+    *neighbours = (bp_neighbours){.in_process = UINT32_MAX};
+    for (uint32_t rank = comm->traits.ranks; rank-- > 0;) {
+        const bp_proposal *other = record_of(comm, rank, BP_COMM_RECORD_BYTES);
+        neighbours->several_hosts = neighbours->several_hosts || other->host != proposal->host;
+        if (rank != comm->traits.rank && other->host == proposal->host && other->process == proposal->process)
+            neighbours->in_process = rank;
+    }
     decide(comm, sizeof record, &proposal->verdict);
     if (proposal->verdict.status != BP_OK)
         return BP_OK;
@@ -232,8 +227,6 @@ bp_status bp_window_proposal_agree(bp_comm *comm, const bp_window_proposal *prop
 }
 
 /* ---- the place of a rank ----------------------------------------------------------------------------------------- */
-
-/* Where a rank runs: numbers that are equal for ranks of one host, and of one process. */
 
 /* FNV-1a. */
 static uint64_t hash(const char *text)

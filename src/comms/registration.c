@@ -1,4 +1,4 @@
-/* Registrations: made, kept with the slabs of their pool, ended. */
+/* Registrations: made, their windows granted kind by kind as far as all ranks get them, kept with the slabs of their pool, ended. */
 #include "comms/registration.h"
 
 #include <bucketpool/capture.h>
@@ -14,77 +14,12 @@
 #include "memory/slab_callbacks.h"
 #include "nvtx/nvtx.h"
 
-/* ---- warnings ---------------------------------------------------------------------------------------------------- */
-
-typedef struct collector {
-    bp_registration *r;
-    uint32_t entry;
-    bp_status status;
-} collector;
-
-static void registration_warnings_add(void *user, const char *sentence)
-{
-    collector *c = user;
-    bp_registration *r = c->r;
-    if (c->status == BP_OK)
-        c->status = bp_grow_array((void **)&r->warnings, &r->warning_capacity, r->warning_count, sizeof *r->warnings);
-    if (c->status == BP_OK)
-        c->status = bp_strings_add(&r->strings, sentence, &r->warnings[r->warning_count].text);
-    if (c->status == BP_OK)
-        r->warnings[r->warning_count++].entry = c->entry;
-}
-
-static bp_register_kind best_granted(const bp_registration *r, size_t entry)
-{
-    bp_register_kind best = BP_REGISTER_NONE;
-    for (size_t i = 0; i < r->window_count; i++)
-        if (r->shown[i].entry == entry && r->shown[i].granted > best)
-            best = r->shown[i].granted;
-    return best;
-}
-
-static void add_of_ranks(collector *c, const bp_party *party)
-{
-    char sentence[256];
-    if (party->neighbours.in_process != UINT32_MAX) {
-        snprintf(sentence, sizeof sentence,
-                 "ranks %u and %u of communicator %s live in one process: memory is not shared between them by handle",
-                 party->comm->traits.rank, party->neighbours.in_process, party->comm->name);
-        registration_warnings_add(c, sentence);
-    }
-    if (party->neighbours.several_hosts && (c->r->entries[c->entry].traffic & BP_TRAFFIC_GATHER) != 0)
-        registration_warnings_add(
-            c, "the ranks are on several hosts: an all-gather needs its send side registered too, the shards");
-}
-
-/* Asks the providers; what can be told from here is added. Errors: BP_ERR_NO_HOST_MEMORY. */
-static bp_status registration_collect_warnings(bp_registration *r)
-{
-    for (size_t i = 0; i < r->entry_count; i++) {
-        collector c = {.r = r, .entry = (uint32_t)i, .status = BP_OK};
-        const bp_party *party = &r->parties[r->entries[i].party];
-        bp_register_kind kind = best_granted(r, i);
-        if (kind == BP_REGISTER_NONE)
-            continue;
-        if (party->comm->ops->warnings != NULL)
-            party->comm->ops->warnings(party->comm->self, kind, r->entries[i].traffic, registration_warnings_add, &c);
-        add_of_ranks(&c, party);
-        BP_TRY(c.status);
-    }
-    return BP_OK;
-}
-
 /* ---- registrations ----------------------------------------------------------------------------------------------- */
 
 const char *bp_register_kind_name(bp_register_kind kind)
 {
-    switch (kind) {
-    case BP_REGISTER_NONE: return "none";
-    case BP_REGISTER_BUFFER: return "buffer";
-    case BP_REGISTER_WINDOW: return "window";
-    case BP_REGISTER_SYMMETRIC: return "symmetric window";
-    }
-    return "invalid";
+    static const char *const names[] = {"none", "buffer", "window", "symmetric window"};
+    return (unsigned)kind <= BP_REGISTER_SYMMETRIC ? names[kind] : "invalid";
 }
 
 static const bp_registration_entry registration_entry_defaults = {.size = sizeof registration_entry_defaults,
@@ -96,14 +31,139 @@ bp_status bp_registration_entry_init(bp_registration_entry *entry, size_t size)
                           sizeof registration_entry_defaults);
 }
 
-/* ---- what the pool calls -------------------------------------------------------------------------------------------- */
+/* ---- windows -------------------------------------------------------------------------------------------------------- */
 
-/* Who tries again begins anew. */
-static void registration_begin(bp_registration *r)
+/* Kinds that are refused with the same words share them: "symmetric window, window: ...". */
+static void note_refusal(bp_registered *window, bp_register_kind kind, const char *words)
 {
-    for (size_t i = 0; i < r->party_count; i++)
-        r->parties[i].lost = false;
+    size_t at = strlen(window->because), shared = strlen(words) + 2;
+    const char *between = at > 0 ? "; " : "";
+    if (at > shared && strcmp(window->because + at - shared + 2, words) == 0) {
+        at -= shared;
+        between = ", ";
+    }
+    snprintf(window->because + at, sizeof window->because - at, "%s%s: %s", between, bp_register_kind_name(kind),
+             words);
 }
+
+/* What fails now cannot be mended, and there is nobody to return it to: the window keeps the words. */
+static void windows_give_back(bp_comm *comm, bp_register_kind kind, void *handle, bp_registered *window)
+{
+    char before[BP_DETAIL_BYTES];
+    if (handle == NULL || !bp_comm_is_alive(comm))
+        return;
+    snprintf(before, sizeof before, "%s", bp_error_detail());
+    if (bp_comm_deregister(comm, kind, handle) != BP_OK)
+        note_refusal(window, kind, bp_error_detail());
+    bp_error_record(BP_OK, before);
+}
+
+/* What fails here fails for this call: with the others nothing more can be agreed. */
+static void windows_agree(bp_party *party, bp_verdict *verdict)
+{
+    bp_status status = bp_verdict_agree(party->comm, verdict);
+    if (status == BP_OK)
+        return;
+    party->lost = true;
+    bp_verdict_take(verdict, status);
+}
+
+/* One kind. Providers may register together with the other ranks, and wait for them: so nobody asks unless all can. False: a lesser
+ * kind is to be tried. */
+static bool settle_kind(bp_registration *r, bp_registered *window, bp_register_kind kind, bp_verdict *verdict)
+{
+    bp_party *party = &r->parties[r->entries[window->shown->entry].party];
+    bp_comm *comm = party->comm;
+    bp_verdict mine = *verdict;
+    if (mine.status == BP_OK) { /* else this rank has failed, and tells the others */
+        const char *version = comm->traits.version_name;
+        bool able =
+            comm->ops->register_memory != NULL && kind <= comm->traits.best && (comm->traits.lacks & 1u << kind) == 0;
+        bp_status status = able ? bp_nccl_enter(comm) : BP_OK;
+        bp_verdict_take(&mine, status);
+        if (!able)
+            snprintf(mine.words, sizeof mine.words, "communicator %s%s%s%s cannot register one", comm->name,
+                     version[0] != '\0' ? " (" : "", version, version[0] != '\0' ? ")" : "");
+        mine.granted = able && status == BP_OK;
+    }
+    windows_agree(party, &mine);
+
+    void *handle = NULL;
+    bool together = mine.status == BP_OK && mine.granted;
+    if (together) {
+        const char *because = NULL;
+        bp_status status =
+            bp_comm_register(comm, window->shown->address, window->shown->bytes, kind, &handle, &because);
+        if (status != BP_OK)
+            handle = NULL;
+        bp_verdict_take(&mine, status);
+        if (status == BP_OK && handle == NULL)
+            snprintf(mine.words, sizeof mine.words, "%s",
+                     because != NULL && because[0] != '\0' ? because : "it gave no reason");
+        mine.granted = handle != NULL;
+    }
+    bp_nccl_leave(comm);
+    if (together)
+        windows_agree(party, &mine);
+    if (mine.status == BP_OK && mine.granted) {
+        window->shown->granted = kind;
+        window->shown->handle = handle;
+        return true;
+    }
+    windows_give_back(comm, kind, handle, window);
+    if (mine.status != BP_OK) {
+        *verdict = mine;
+        return true;
+    }
+    note_refusal(window, kind, mine.words);
+    return false;
+}
+
+/* In reverse order, without those of communicators that are gone. */
+static void windows_deregister(bp_registration *r, uint32_t slab, const char *because)
+{
+    for (size_t i = r->window_count; i-- > 0;) {
+        bp_registered *window = &r->windows[i];
+        if (window->shown->slab != slab)
+            continue;
+        snprintf(window->because, sizeof window->because, "%s", because);
+        windows_give_back(bp_comm_of(r, window), window->shown->granted, window->shown->handle, window);
+        window->shown->handle = NULL;
+        window->shown->granted = BP_REGISTER_NONE;
+    }
+}
+
+/* Collective, for the windows of a slab, also where it has none here: all are registered on all ranks, or none. `so_far`: a failure of
+ * this rank that the others are to hear of. */
+static bp_status windows_register(bp_registration *r, uint32_t slab, bp_status so_far)
+{
+    bp_verdict verdict;
+    bp_verdict_take(&verdict, so_far);
+    for (size_t i = 0; i < r->window_count; i++) {
+        bp_registered *window = &r->windows[i];
+        if (window->shown->slab != slab)
+            continue;
+        const bp_registered_entry *entry = &r->entries[window->shown->entry];
+        const bp_party *party = &r->parties[entry->party];
+        window->shown->granted = BP_REGISTER_NONE;
+        window->shown->handle = NULL;
+        window->because[0] = '\0';
+        if (bp_comm_was_ended(party->comm))
+            snprintf(window->because, sizeof window->because, "communicator %s was aborted", party->comm->name);
+        if (party->lost || !bp_comm_is_alive(party->comm))
+            continue;
+        int least = entry->exact ? (int)window->shown->asked : BP_REGISTER_BUFFER;
+        for (int kind = (int)window->shown->asked; kind >= least && kind > BP_REGISTER_NONE; kind--)
+            if (settle_kind(r, window, (bp_register_kind)kind, &verdict))
+                break;
+    }
+    bp_parties_agree(r, &verdict);
+    if (verdict.status != BP_OK)
+        windows_deregister(r, slab, "registration failed");
+    return bp_verdict_status(&verdict);
+}
+
+/* ---- what the pool calls -------------------------------------------------------------------------------------------- */
 
 static bp_status registration_attach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
@@ -111,15 +171,16 @@ static bp_status registration_attach(void *user, uint32_t slab, void *address, u
     (void)address; /* known: a slab stays where it is */
     (void)bytes;
     r->reached = true;
-    registration_begin(r);
-    return bp_windows_register(r, slab, BP_OK);
+    for (size_t i = 0; i < r->party_count; i++) /* who tries again begins anew */
+        r->parties[i].lost = false;
+    return windows_register(r, slab, BP_OK);
 }
 
 static void registration_detach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
     (void)address;
     (void)bytes;
-    bp_windows_deregister(user, slab, "the slab has no memory now");
+    windows_deregister(user, slab, "the slab has no memory now");
 }
 
 /* Other pools may get the same addresses now. */
@@ -134,22 +195,18 @@ static void registration_gone(void *user)
         bp_registration_drop_ranges(r);
 }
 
-/* An exchange that could end up in a capture is not made. */
-static void lose_captured(bp_registration *r)
-{
-    const bool captured = atomic_load(&bp_pool_get_info(r->pool)->device->captured_pools) > 0;
-    for (size_t i = 0; i < r->party_count; i++)
-        r->parties[i].lost = captured && bp_nccl_exchanges_on_device(r->parties[i].comm);
-}
-
 /* Slabs are about to lose their memory on all ranks, or none. */
 static bp_status registration_agree(void *user, bp_status so_far)
 {
+    bp_registration *r = user;
     bp_verdict verdict;
     bp_verdict_take(&verdict, so_far);
-    lose_captured(user);
+    /* an exchange that could end up in a capture is not made */
+    const bool captured = atomic_load(&bp_pool_get_info(r->pool)->device->captured_pools) > 0;
+    for (size_t i = 0; i < r->party_count; i++)
+        r->parties[i].lost = captured && bp_nccl_exchanges_on_device(r->parties[i].comm);
     for (int round = 0; round < 2; round++) /* what one communicator told this rank, those of the others hear */
-        bp_parties_agree(user, &verdict);
+        bp_parties_agree(r, &verdict);
     return bp_verdict_status(&verdict);
 }
 
@@ -168,6 +225,57 @@ static const bp_slab_callbacks callbacks = {.attach = registration_attach,
                                             .agree = registration_agree,
                                             .is_captured = is_captured};
 
+/* ---- warnings ---------------------------------------------------------------------------------------------------- */
+
+typedef struct collector {
+    bp_registration *r;
+    uint32_t entry;
+    bp_status status;
+} collector;
+
+static void add_warning(void *user, const char *sentence)
+{
+    collector *c = user;
+    bp_registration *r = c->r;
+    if (c->status == BP_OK)
+        c->status = bp_grow_array((void **)&r->warnings, &r->warning_capacity, r->warning_count, sizeof *r->warnings);
+    if (c->status == BP_OK)
+        c->status = bp_strings_add(&r->strings, sentence, &r->warnings[r->warning_count].text);
+    if (c->status == BP_OK)
+        r->warnings[r->warning_count++].entry = c->entry;
+}
+
+/* Asks the providers; what can be told from here is added. Errors: BP_ERR_NO_HOST_MEMORY. */
+static bp_status collect_warnings(bp_registration *r)
+{
+    for (size_t i = 0; i < r->entry_count; i++) {
+        collector c = {.r = r, .entry = (uint32_t)i, .status = BP_OK};
+        const bp_registered_entry *entry = &r->entries[i];
+        const bp_party *party = &r->parties[entry->party];
+        bp_register_kind best = BP_REGISTER_NONE;
+        for (size_t w = 0; w < r->window_count; w++)
+            if (r->shown[w].entry == i && r->shown[w].granted > best)
+                best = r->shown[w].granted;
+        if (best == BP_REGISTER_NONE)
+            continue;
+        if (party->comm->ops->warnings != NULL)
+            party->comm->ops->warnings(party->comm->self, best, entry->traffic, add_warning, &c);
+        if (party->neighbours.in_process != UINT32_MAX) {
+            char sentence[256];
+            snprintf(
+                sentence, sizeof sentence,
+                "ranks %u and %u of communicator %s live in one process: memory is not shared between them by handle",
+                party->comm->traits.rank, party->neighbours.in_process, party->comm->name);
+            add_warning(&c, sentence);
+        }
+        if (party->neighbours.several_hosts && (entry->traffic & BP_TRAFFIC_GATHER) != 0)
+            add_warning(&c,
+                        "the ranks are on several hosts: an all-gather needs its send side registered too, the shards");
+        BP_TRY(c.status);
+    }
+    return BP_OK;
+}
+
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
 static const bp_registration_entry *caller_entry(const bp_registration_entry *entries, size_t index)
@@ -182,18 +290,17 @@ bp_registration_entry bp_registration_entry_at(const bp_registration_entry *entr
     return entry;
 }
 
-static bp_status check_entry(const bp_registration_entry *entry, size_t index)
+/* A pool that is being captured does not let go: then the registration ends with the pool. */
+static void registration_let_go(bp_registration *r)
 {
-    if (entry->comm == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: entry %zu has no communicator", index);
-    if ((unsigned)entry->kind > BP_REGISTER_SYMMETRIC)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: entry %zu asks for kind %d, which is unknown",
-                       index, (int)entry->kind);
-    return BP_OK;
+    if (r->attached && bp_pool_detach(r->pool, &callbacks, r) != BP_OK)
+        r->orphaned = true;
+    else
+        bp_registration_free(r);
 }
 
-static bp_status registration_check(bp_pool *pool, const bp_registration_entry *entries, size_t count,
-                                    bp_registration *const *registration)
+static bp_status registration_create(bp_pool *pool, const bp_registration_entry *entries, size_t count,
+                                     bp_registration **registration)
 {
     if (pool == NULL || entries == NULL || count == 0 || registration == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: needs a pool, entries and an output");
@@ -205,55 +312,18 @@ static bp_status registration_check(bp_pool *pool, const bp_registration_entry *
             return bp_fail(BP_ERR_INVALID_ARGUMENT,
                            "bp_registration_create: entry %zu has %zu bytes, entry 0 has %zu: entries are of one size",
                            i, entry->size, entries->size);
-        BP_TRY(check_entry(&own, i));
+        if (own.comm == NULL)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: entry %zu has no communicator", i);
+        if ((unsigned)own.kind > BP_REGISTER_SYMMETRIC)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "bp_registration_create: entry %zu asks for kind %d, which is unknown", i, (int)own.kind);
     }
-    return BP_OK;
-}
 
-static bp_status check_capture(const bp_pool *pool)
-{
-    return bp_pool_is_capturing(pool) ? bp_fail(BP_ERR_CAPTURE, "pool %s is being captured: register before that",
-                                                bp_pool_get_info(pool)->name)
-                                      : BP_OK;
-}
-
-static bp_status attach_to_pool(bp_registration *r)
-{
-    if (r->slab_count == 0)
-        return BP_OK;
-    bp_status status = bp_pool_attach(r->pool, &callbacks, r);
-    if (status != BP_OK && !r->reached) /* the pool itself refused: the others wait at the first slab */
-        status = bp_windows_register(r, 0, status);
-    r->attached = status == BP_OK;
-    return status;
-}
-
-/* A pool that is being captured does not let go: then the registration ends with the pool. */
-static void registration_let_go(bp_registration *r)
-{
-    if (r->attached && bp_pool_detach(r->pool, &callbacks, r) != BP_OK)
-        r->orphaned = true;
-    else
-        bp_registration_free(r);
-}
-
-/* What is left to fail on one rank alone, told to all. */
-static bp_status registration_finish(bp_registration *r)
-{
-    bp_verdict verdict;
-    bp_verdict_take(&verdict, registration_collect_warnings(r));
-    bp_parties_agree(r, &verdict);
-    return bp_verdict_status(&verdict);
-}
-
-static bp_status registration_create(bp_pool *pool, const bp_registration_entry *entries, size_t count,
-                                     bp_registration **registration)
-{
-    BP_TRY(registration_check(pool, entries, count, registration));
     void *memory = NULL;
-    bp_status status = check_capture(pool);
-    if (status == BP_OK)
-        status = bp_new_array(1, sizeof(bp_registration), &memory);
+    bp_status status =
+        bp_pool_is_capturing(pool)
+            ? bp_fail(BP_ERR_CAPTURE, "pool %s is being captured: register before that", bp_pool_get_info(pool)->name)
+            : bp_new_array(1, sizeof(bp_registration), &memory);
     if (status != BP_OK)
         return bp_registration_decline(entries, count, status);
     bp_registration *r = memory;
@@ -261,10 +331,18 @@ static bp_status registration_create(bp_pool *pool, const bp_registration_entry 
     r->process = bp_pool_get_info(pool)->device->process;
     status = bp_registration_prepare(r, pool, entries, count);
     status = r->party_count > 0 ? bp_registration_compare(r, status) : bp_registration_decline(entries, count, status);
-    if (status == BP_OK)
-        status = attach_to_pool(r);
-    if (status == BP_OK)
-        status = registration_finish(r);
+    if (status == BP_OK && r->slab_count > 0) {
+        status = bp_pool_attach(pool, &callbacks, r);
+        if (status != BP_OK && !r->reached) /* the pool itself refused: the others wait at the first slab */
+            status = windows_register(r, 0, status);
+        r->attached = status == BP_OK;
+    }
+    if (status == BP_OK) { /* what is left to fail on one rank alone, told to all */
+        bp_verdict verdict;
+        bp_verdict_take(&verdict, collect_warnings(r));
+        bp_parties_agree(r, &verdict);
+        status = bp_verdict_status(&verdict);
+    }
     if (status != BP_OK) {
         registration_let_go(r);
         return status;
@@ -303,37 +381,9 @@ void bp_registration_destroy(bp_registration **registration)
 
 /* ---- report ------------------------------------------------------------------------------------------------------ */
 
-/* What was granted, as data and as text. */
-
 const bp_registration_info *bp_registration_get_info(const bp_registration *registration)
 {
     return registration != NULL ? &registration->info : NULL;
-}
-
-/* ---- text ----------------------------------------------------------------------------------------------------------- */
-
-#define LINE_BYTES 1024
-
-static void add_window(bp_lines *l, const bp_registration *r, const bp_registered *window)
-{
-    char line[LINE_BYTES];
-    const bp_comm *comm = bp_comm_of(r, window);
-    const char *version = comm->traits.version_name;
-    bool explained = window->because[0] != '\0';
-    snprintf(line, sizeof line,
-             "slab %u (%.64s), %llu bytes, with communicator %.64s (%.64s%s%u ranks): %s asked, %s granted%s%s\n",
-             window->shown->slab, r->groups[window->shown->slab], (unsigned long long)window->shown->bytes, comm->name,
-             version, version[0] != '\0' ? ", " : "", comm->traits.ranks, bp_register_kind_name(window->shown->asked),
-             bp_register_kind_name(window->shown->granted), explained ? "; " : "", window->because);
-    bp_lines_add(l, line);
-}
-
-static void add_warning(bp_lines *l, const bp_registration *r, const bp_registration_warning *warning)
-{
-    char line[LINE_BYTES];
-    snprintf(line, sizeof line, "warning, entry %u (communicator %.64s): %.800s\n", warning->entry,
-             r->parties[r->entries[warning->entry].party].comm->name, warning->text);
-    bp_lines_add(l, line);
 }
 
 bp_status bp_registration_report(const bp_registration *registration, char *text, size_t capacity, size_t *needed)
@@ -341,12 +391,27 @@ bp_status bp_registration_report(const bp_registration *registration, char *text
     if (registration == NULL || (text == NULL && capacity > 0) || needed == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_registration_report: needs a registration and a place for the length");
+    const bp_registration *r = registration;
+    char line[1024];
     bp_lines l;
     bp_lines_init(&l, text, capacity);
-    for (size_t i = 0; i < registration->window_count; i++)
-        add_window(&l, registration, &registration->windows[i]);
-    for (size_t i = 0; i < registration->warning_count; i++)
-        add_warning(&l, registration, &registration->warnings[i]);
+    for (size_t i = 0; i < r->window_count; i++) {
+        const bp_registration_window *window = &r->shown[i];
+        const bp_comm *comm = bp_comm_of(r, &r->windows[i]);
+        const char *version = comm->traits.version_name;
+        snprintf(line, sizeof line,
+                 "slab %u (%.64s), %llu bytes, with communicator %.64s (%.64s%s%u ranks): %s asked, %s granted%s%s\n",
+                 window->slab, r->groups[window->slab], (unsigned long long)window->bytes, comm->name, version,
+                 version[0] != '\0' ? ", " : "", comm->traits.ranks, bp_register_kind_name(window->asked),
+                 bp_register_kind_name(window->granted), window->because[0] != '\0' ? "; " : "", window->because);
+        bp_lines_add(&l, line);
+    }
+    for (size_t i = 0; i < r->warning_count; i++) {
+        const bp_registration_warning *warning = &r->warnings[i];
+        snprintf(line, sizeof line, "warning, entry %u (communicator %.64s): %.800s\n", warning->entry,
+                 r->parties[r->entries[warning->entry].party].comm->name, warning->text);
+        bp_lines_add(&l, line);
+    }
     *needed = l.needed;
     return BP_OK;
 }

@@ -8,17 +8,12 @@
 #include "comms/nccl.h"
 #include "core/fail.h"
 
-static bp_status take_party(bp_registration *r, bp_comm *comm, uint32_t *party)
+static uint32_t find_party(const bp_registration *r, const bp_comm *comm)
 {
-    for (size_t i = 0; i < r->party_count; i++)
-        if (r->parties[i].comm == comm) {
-            *party = (uint32_t)i;
-            return BP_OK;
-        }
-    *party = (uint32_t)r->party_count;
-    r->parties[r->party_count++] = (bp_party){.comm = comm, .neighbours = {.in_process = UINT32_MAX}};
-    bp_comm_retain(comm);
-    return BP_OK;
+    uint32_t party = 0;
+    while (party < r->party_count && r->parties[party].comm != comm)
+        party++;
+    return party;
 }
 
 static bp_status take_entries(bp_registration *r, const bp_registration_entry *entries, size_t count)
@@ -27,16 +22,21 @@ static bp_status take_entries(bp_registration *r, const bp_registration_entry *e
     BP_TRY(bp_new_array(count, sizeof *r->parties, &memory));
     r->parties = memory;
     for (size_t i = 0; i < count; i++) { /* first of all: they are needed to tell the others of any failure */
-        uint32_t party;
-        BP_TRY(take_party(r, bp_registration_entry_at(entries, i).comm, &party));
+        bp_comm *comm = bp_registration_entry_at(entries, i).comm;
+        if (find_party(r, comm) < r->party_count)
+            continue;
+        r->parties[r->party_count++] = (bp_party){.comm = comm, .neighbours = {.in_process = UINT32_MAX}};
+        bp_comm_retain(comm);
     }
     BP_TRY(bp_new_array(count, sizeof *r->entries, &memory));
     r->entries = memory;
     for (size_t i = 0; i < count; i++) {
         const bp_registration_entry given = bp_registration_entry_at(entries, i);
         bp_registered_entry *entry = &r->entries[r->entry_count++];
-        *entry = (bp_registered_entry){.kind = given.kind, .exact = given.exact != 0, .traffic = given.traffic};
-        BP_TRY(take_party(r, given.comm, &entry->party));
+        *entry = (bp_registered_entry){.party = find_party(r, given.comm),
+                                       .kind = given.kind,
+                                       .exact = given.exact != 0,
+                                       .traffic = given.traffic};
         if (given.group != NULL)
             BP_TRY(bp_strings_add(&r->strings, given.group, &entry->group));
         BP_TRY(bp_comm_check(given.comm, "bp_registration_create"));
@@ -45,48 +45,9 @@ static bp_status take_entries(bp_registration *r, const bp_registration_entry *e
 }
 
 /* Persistent and overflow memory has to be asked for by name. */
-static bool registration_prepare_is_of(const bp_registered_entry *entry, const bp_pool_slab *slab)
+static bool is_of(const bp_registered_entry *entry, const bp_pool_slab *slab)
 {
     return entry->group != NULL ? strcmp(entry->group, slab->group) == 0 : slab->planned_bytes > 0;
-}
-
-static bp_status check_groups(const bp_registration *r, const bp_pool_slab *slabs)
-{
-    for (size_t i = 0; i < r->entry_count; i++) {
-        const bp_registered_entry *entry = &r->entries[i];
-        bool found = entry->group == NULL;
-        for (size_t s = 0; s < r->slab_count && !found; s++)
-            found = registration_prepare_is_of(entry, &slabs[s]);
-        if (!found)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                           "entry %zu (communicator %s): pool %s has no slab of group \"%s\" among its %zu", i,
-                           r->parties[entry->party].comm->name, r->pool_name, entry->group, r->slab_count);
-    }
-    return BP_OK;
-}
-
-static bp_status list_windows(bp_registration *r, const bp_pool_slab *slabs)
-{
-    void *memory;
-    BP_TRY(bp_new_array(r->slab_count * r->entry_count, sizeof *r->windows, &memory));
-    r->windows = memory;
-    BP_TRY(bp_new_array(r->slab_count * r->entry_count, sizeof *r->shown, &memory));
-    r->shown = memory;
-    for (size_t s = 0; s < r->slab_count; s++)
-        for (size_t e = 0; e < r->entry_count; e++) {
-            const bp_registered_entry *entry = &r->entries[e];
-            if (!registration_prepare_is_of(entry, &slabs[s]))
-                continue;
-            bp_registered *window = &r->windows[r->window_count];
-            window->shown = &r->shown[r->window_count++];
-            *window->shown = (bp_registration_window){.slab = (uint32_t)s,
-                                                      .entry = (uint32_t)e,
-                                                      .address = slabs[s].address,
-                                                      .bytes = slabs[s].bytes,
-                                                      .asked = entry->kind,
-                                                      .because = window->because};
-        }
-    return BP_OK;
 }
 
 static bp_status take_slabs(bp_registration *r, const bp_pool *pool)
@@ -98,8 +59,36 @@ static bp_status take_slabs(bp_registration *r, const bp_pool *pool)
     r->groups = memory;
     for (size_t s = 0; s < r->slab_count; s++)
         BP_TRY(bp_strings_add(&r->strings, slabs[s].group, &r->groups[s]));
-    BP_TRY(check_groups(r, slabs));
-    return list_windows(r, slabs);
+    for (size_t i = 0; i < r->entry_count; i++) {
+        const bp_registered_entry *entry = &r->entries[i];
+        bool found = entry->group == NULL;
+        for (size_t s = 0; s < r->slab_count && !found; s++)
+            found = is_of(entry, &slabs[s]);
+        if (!found)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "entry %zu (communicator %s): pool %s has no slab of group \"%s\" among its %zu", i,
+                           r->parties[entry->party].comm->name, r->pool_name, entry->group, r->slab_count);
+    }
+
+    BP_TRY(bp_new_array(r->slab_count * r->entry_count, sizeof *r->windows, &memory));
+    r->windows = memory;
+    BP_TRY(bp_new_array(r->slab_count * r->entry_count, sizeof *r->shown, &memory));
+    r->shown = memory;
+    for (size_t s = 0; s < r->slab_count; s++)
+        for (size_t e = 0; e < r->entry_count; e++) {
+            const bp_registered_entry *entry = &r->entries[e];
+            if (!is_of(entry, &slabs[s]))
+                continue;
+            bp_registered *window = &r->windows[r->window_count];
+            window->shown = &r->shown[r->window_count++];
+            *window->shown = (bp_registration_window){.slab = (uint32_t)s,
+                                                      .entry = (uint32_t)e,
+                                                      .address = slabs[s].address,
+                                                      .bytes = slabs[s].bytes,
+                                                      .asked = entry->kind,
+                                                      .because = window->because};
+        }
+    return BP_OK;
 }
 
 /* Twice the same memory with one communicator is never what is meant: NCCL forbids windows that overlap. */
@@ -163,10 +152,8 @@ void bp_registration_free(bp_registration *r)
 
 /* ---- agreement of the ranks -------------------------------------------------------------------------------------- */
 
-/* Before anything is registered: whether all ranks of every communicator are about to do the same. */
-
 /* An exchange that fails leaves the others at another step than this rank: with them nothing more is agreed. */
-static void registration_compare_lose(bp_party *party, bp_status status, bp_verdict *verdict)
+static void lose_party(bp_party *party, bp_status status, bp_verdict *verdict)
 {
     party->lost = true;
     if (verdict->status == BP_OK)
@@ -182,66 +169,47 @@ void bp_parties_agree(bp_registration *r, bp_verdict *verdict)
         bp_verdict agreed = *verdict;
         bp_status status = bp_verdict_agree(party->comm, &agreed);
         if (status != BP_OK)
-            registration_compare_lose(party, status, verdict);
+            lose_party(party, status, verdict);
         else
             *verdict = agreed;
     }
 }
 
-static void registration_compare_fill(const bp_registration *r, const bp_party *party, bp_proposal *proposal)
+static bp_status compare(const bp_registration *r, bp_party *party, bp_verdict *verdict)
 {
-    const bp_comm *comm = party->comm;
+    bp_comm *comm = party->comm;
     const char *fingerprint = bp_pool_get_info(r->pool)->fingerprint;
-    snprintf(proposal->library, sizeof proposal->library, "%s", bp_version());
-    memcpy(proposal->fingerprint, fingerprint, strnlen(fingerprint, sizeof proposal->fingerprint - 1));
-    snprintf(proposal->provider, sizeof proposal->provider, "%s",
-             comm->traits.version_name[0] != '\0' ? comm->traits.version_name : comm->ops->name);
-    proposal->provider_version = comm->traits.version;
-    proposal->slabs = r->slab_count;
-    for (size_t i = 0; i < r->entry_count; i++)
-        proposal->entries += r->parties[r->entries[i].party].comm == comm;
-    for (size_t i = 0; i < r->window_count; i++)
-        proposal->windows += bp_comm_of(r, &r->windows[i]) == comm;
-    bp_proposal_place(proposal);
-}
-
-static bp_status compare_windows(const bp_registration *r, const bp_party *party, bp_verdict *verdict)
-{
-    for (size_t i = 0; i < r->window_count && verdict->status == BP_OK; i++) {
-        const bp_registered *window = &r->windows[i];
-        if (bp_comm_of(r, window) != party->comm)
-            continue;
-        bp_window_proposal proposal;
-        memset(&proposal, 0, sizeof proposal);
-        proposal.slab = window->shown->slab;
-        proposal.bytes = window->shown->bytes;
-        proposal.kind = (uint64_t)window->shown->asked;
-        proposal.exact = r->entries[window->shown->entry].exact;
-        snprintf(proposal.group, sizeof proposal.group, "%s", r->groups[window->shown->slab]);
-        BP_TRY(bp_window_proposal_agree(party->comm, &proposal, verdict));
-    }
-    return BP_OK;
-}
-
-static bp_status registration_compare_both(const bp_registration *r, bp_party *party, bp_verdict *verdict)
-{
     bp_proposal proposal;
     memset(&proposal, 0, sizeof proposal);
-    registration_compare_fill(r, party, &proposal);
     proposal.verdict = *verdict;
-    BP_TRY(bp_proposal_agree(party->comm, &proposal, &party->neighbours));
+    snprintf(proposal.library, sizeof proposal.library, "%s", bp_version());
+    memcpy(proposal.fingerprint, fingerprint, strnlen(fingerprint, sizeof proposal.fingerprint - 1));
+    snprintf(proposal.provider, sizeof proposal.provider, "%s",
+             comm->traits.version_name[0] != '\0' ? comm->traits.version_name : comm->ops->name);
+    proposal.provider_version = comm->traits.version;
+    proposal.slabs = r->slab_count;
+    for (size_t i = 0; i < r->entry_count; i++)
+        proposal.entries += r->parties[r->entries[i].party].comm == comm;
+    for (size_t i = 0; i < r->window_count; i++)
+        proposal.windows += bp_comm_of(r, &r->windows[i]) == comm;
+    bp_proposal_place(&proposal);
+    BP_TRY(bp_proposal_agree(comm, &proposal, &party->neighbours));
     *verdict = proposal.verdict;
-    return compare_windows(r, party, verdict);
-}
 
-/* The communicator of entry `i`, where it is the first that names it. */
-static bp_comm *first_named(const bp_registration_entry *entries, size_t i)
-{
-    bp_comm *comm = bp_registration_entry_at(entries, i).comm;
-    for (size_t k = 0; k < i; k++)
-        if (bp_registration_entry_at(entries, k).comm == comm)
-            return NULL;
-    return comm;
+    for (size_t i = 0; i < r->window_count && verdict->status == BP_OK; i++) {
+        const bp_registered *window = &r->windows[i];
+        if (bp_comm_of(r, window) != comm)
+            continue;
+        bp_window_proposal one;
+        memset(&one, 0, sizeof one);
+        one.slab = window->shown->slab;
+        one.bytes = window->shown->bytes;
+        one.kind = (uint64_t)window->shown->asked;
+        one.exact = r->entries[window->shown->entry].exact;
+        snprintf(one.group, sizeof one.group, "%s", r->groups[window->shown->slab]);
+        BP_TRY(bp_window_proposal_agree(comm, &one, verdict));
+    }
+    return BP_OK;
 }
 
 bp_status bp_registration_decline(const bp_registration_entry *entries, size_t count, bp_status status)
@@ -252,9 +220,11 @@ bp_status bp_registration_decline(const bp_registration_entry *entries, size_t c
     bp_verdict_take(&proposal.verdict, status);
     for (int round = 0; round < 2; round++)
         for (size_t i = 0; i < count; i++) {
-            bp_comm *comm = first_named(entries, i);
-            if (comm == NULL || !bp_comm_is_alive(comm) ||
-                (status == BP_ERR_CAPTURE && bp_nccl_exchanges_on_device(comm)))
+            bp_comm *comm = bp_registration_entry_at(entries, i).comm;
+            size_t first = 0; /* entry that names it */
+            while (bp_registration_entry_at(entries, first).comm != comm)
+                first++;
+            if (first < i || !bp_comm_is_alive(comm) || (status == BP_ERR_CAPTURE && bp_nccl_exchanges_on_device(comm)))
                 continue;
             if (round == 0) /* what an exchange makes of it changes nothing: it is an error already */
                 (void)bp_proposal_agree(comm, &proposal, &neighbours);
@@ -271,9 +241,9 @@ bp_status bp_registration_compare(bp_registration *r, bp_status prepared)
     bp_verdict verdict;
     bp_verdict_take(&verdict, prepared);
     for (size_t i = 0; i < r->party_count; i++) {
-        bp_status status = registration_compare_both(r, &r->parties[i], &verdict);
+        bp_status status = compare(r, &r->parties[i], &verdict);
         if (status != BP_OK)
-            registration_compare_lose(&r->parties[i], status, &verdict);
+            lose_party(&r->parties[i], status, &verdict);
     }
     bp_parties_agree(r, &verdict);
     return bp_verdict_status(&verdict);

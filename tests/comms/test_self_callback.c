@@ -14,7 +14,7 @@
 #include <time.h>
 
 #include "../planner/scenarios.h"
-#include "comms/agreement.h"
+#include "comms/registration.h"
 #include "core/fail.h"
 #include "exchange.h"
 #include "numbers.h"
