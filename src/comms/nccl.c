@@ -1,7 +1,10 @@
-/* Wrapping an NCCL communicator: what is checked, what its version can do, its errors, its end. */
+/* NCCL communicators: the copy of NCCL, what its version can do, collectives, errors, making and ending. */
 #include "comms/nccl.h"
 
+#include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "core/fail.h"
@@ -25,11 +28,6 @@ static int nccl_dtype(bp_dtype dtype)
     case BP_DTYPE_INT64: return NCCL_INT64;
     default: return NCCL_UINT8; /* refused before */
     }
-}
-
-static int nccl_op(bp_reduction reduction)
-{
-    return reduction == BP_REDUCE_MAX ? NCCL_MAX : reduction == BP_REDUCE_MIN ? NCCL_MIN : NCCL_SUM;
 }
 
 /* The stream as NCCL takes it, with the communicator's device current. */
@@ -57,33 +55,33 @@ bp_status bp_nccl_all_gather(void *self, const void *mine, void *all, uint64_t b
     return status;
 }
 
+typedef int nccl_reduction(const void *from, void *to, size_t count, int dtype, int op, void *comm, void *stream);
+
+static bp_status reduce(bp_nccl *nccl, nccl_reduction *function, const char *call, const void *from, void *to,
+                        uint64_t count, bp_dtype dtype, bp_reduction reduction, bp_stream *stream)
+{
+    const int op = reduction == BP_REDUCE_MAX ? NCCL_MAX : reduction == BP_REDUCE_MIN ? NCCL_MIN : NCCL_SUM;
+    void *native;
+    bp_cuda_scope scope;
+    BP_TRY(nccl_collectives_enter(nccl, stream, &native, &scope));
+    bp_status status = bp_nccl_check(nccl, function(from, to, count, nccl_dtype(dtype), op, nccl->comm, native), call);
+    bp_cuda_leave(&scope);
+    return status;
+}
+
 static bp_status nccl_all_reduce(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
                                  bp_reduction reduction, bp_stream *stream)
 {
     bp_nccl *nccl = self;
-    void *native;
-    bp_cuda_scope scope;
-    BP_TRY(nccl_collectives_enter(nccl, stream, &native, &scope));
-    int result = nccl->f.ncclAllReduce(from, to, count, nccl_dtype(dtype), nccl_op(reduction), nccl->comm, native);
-    bp_status status = bp_nccl_check(nccl, result, "ncclAllReduce");
-    bp_cuda_leave(&scope);
-    return status;
+    return reduce(nccl, nccl->f.ncclAllReduce, "ncclAllReduce", from, to, count, dtype, reduction, stream);
 }
 
 static bp_status nccl_reduce_scatter(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
                                      bp_reduction reduction, bp_stream *stream)
 {
     bp_nccl *nccl = self;
-    void *native;
-    bp_cuda_scope scope;
-    BP_TRY(nccl_collectives_enter(nccl, stream, &native, &scope));
-    int result = nccl->f.ncclReduceScatter(from, to, count, nccl_dtype(dtype), nccl_op(reduction), nccl->comm, native);
-    bp_status status = bp_nccl_check(nccl, result, "ncclReduceScatter");
-    bp_cuda_leave(&scope);
-    return status;
+    return reduce(nccl, nccl->f.ncclReduceScatter, "ncclReduceScatter", from, to, count, dtype, reduction, stream);
 }
-
-/* ---- the communicator -------------------------------------------------------------------------------------------- */
 
 /* ---- results -------------------------------------------------------------------------------------------------------- */
 
@@ -105,19 +103,6 @@ static bool is_aborted(bp_nccl *nccl)
     bool aborted = nccl->aborted;
     pthread_mutex_unlock(&nccl->asking);
     return aborted;
-}
-
-/* Communicators that do not block answer "in progress"; their calls are over when the communicator says so, or it is late. */
-static int settle(bp_nccl *nccl, int result)
-{
-    const struct timespec pause = {.tv_nsec = 50000};
-    const uint64_t deadline_ns = bp_clock_ns() + nccl->timeout_ms * 1000000;
-    while (result == BP_NCCL_IN_PROGRESS && (nccl->timeout_ms == 0 || bp_clock_ns() < deadline_ns)) {
-        nanosleep(&pause, NULL);
-        if (!bp_nccl_state(nccl, &result))
-            break;
-    }
-    return result;
 }
 
 static bp_status nccl_fail(bp_nccl *nccl, bp_status status, int result, const char *call)
@@ -142,9 +127,16 @@ bp_status bp_nccl_fail_timeout(bp_nccl *nccl, const char *call)
         call, nccl->rank, nccl->ranks, (double)nccl->timeout_ms / 1000);
 }
 
+/* Communicators that do not block answer "in progress"; their calls are over when the communicator says so, or it is late. */
 bp_status bp_nccl_check(bp_nccl *nccl, int result, const char *call)
 {
-    result = settle(nccl, result);
+    const struct timespec pause = {.tv_nsec = 50000};
+    const uint64_t deadline_ns = bp_clock_ns() + nccl->timeout_ms * 1000000;
+    while (result == BP_NCCL_IN_PROGRESS && (nccl->timeout_ms == 0 || bp_clock_ns() < deadline_ns)) {
+        nanosleep(&pause, NULL);
+        if (!bp_nccl_state(nccl, &result))
+            break;
+    }
     if (result == BP_NCCL_IN_PROGRESS && !is_aborted(nccl))
         return bp_nccl_fail_timeout(nccl, call);
     return result == BP_NCCL_SUCCESS ? BP_OK : nccl_fail(nccl, BP_ERR_COMM, result, call);
@@ -152,27 +144,38 @@ bp_status bp_nccl_check(bp_nccl *nccl, int result, const char *call)
 
 /* ---- functions ------------------------------------------------------------------------------------------------------ */
 
-const char *bp_nccl_missing(const bp_nccl_functions *f)
+/* Those that must be there come first. */
+enum { NEEDED_FUNCTIONS = 11 };
+static const struct {
+    const char *name;
+    size_t offset;
+} table[] = {
+    {"ncclGetVersion", offsetof(bp_nccl_functions, ncclGetVersion)},
+    {"ncclGetErrorString", offsetof(bp_nccl_functions, ncclGetErrorString)},
+    {"ncclGetLastError", offsetof(bp_nccl_functions, ncclGetLastError)},
+    {"ncclCommCount", offsetof(bp_nccl_functions, ncclCommCount)},
+    {"ncclCommUserRank", offsetof(bp_nccl_functions, ncclCommUserRank)},
+    {"ncclCommCuDevice", offsetof(bp_nccl_functions, ncclCommCuDevice)},
+    {"ncclCommGetAsyncError", offsetof(bp_nccl_functions, ncclCommGetAsyncError)},
+    {"ncclCommAbort", offsetof(bp_nccl_functions, ncclCommAbort)},
+    {"ncclAllGather", offsetof(bp_nccl_functions, ncclAllGather)},
+    {"ncclAllReduce", offsetof(bp_nccl_functions, ncclAllReduce)},
+    {"ncclReduceScatter", offsetof(bp_nccl_functions, ncclReduceScatter)},
+    {"ncclCommRegister", offsetof(bp_nccl_functions, ncclCommRegister)},
+    {"ncclCommDeregister", offsetof(bp_nccl_functions, ncclCommDeregister)},
+    {"ncclCommWindowRegister", offsetof(bp_nccl_functions, ncclCommWindowRegister)},
+    {"ncclCommWindowDeregister", offsetof(bp_nccl_functions, ncclCommWindowDeregister)},
+};
+
+/* The first function that is missing of those that must be there; NULL: none. */
+static const char *find_missing(const bp_nccl_functions *functions)
 {
-    const struct {
-        bool present;
-        const char *name;
-    } functions[] = {
-        {f->ncclGetVersion != NULL, "ncclGetVersion"},
-        {f->ncclGetErrorString != NULL, "ncclGetErrorString"},
-        {f->ncclGetLastError != NULL, "ncclGetLastError"},
-        {f->ncclCommCount != NULL, "ncclCommCount"},
-        {f->ncclCommUserRank != NULL, "ncclCommUserRank"},
-        {f->ncclCommCuDevice != NULL, "ncclCommCuDevice"},
-        {f->ncclCommGetAsyncError != NULL, "ncclCommGetAsyncError"},
-        {f->ncclCommAbort != NULL, "ncclCommAbort"},
-        {f->ncclAllGather != NULL, "ncclAllGather"},
-        {f->ncclAllReduce != NULL, "ncclAllReduce"},
-        {f->ncclReduceScatter != NULL, "ncclReduceScatter"},
-    };
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
-        if (!functions[i].present)
-            return functions[i].name;
+    for (size_t i = 0; i < NEEDED_FUNCTIONS; i++) {
+        void *function;
+        memcpy(&function, (const char *)functions + table[i].offset, sizeof function);
+        if (function == NULL)
+            return table[i].name;
+    }
     return NULL;
 }
 
@@ -185,7 +188,7 @@ static void nccl_version_name(int version, char *name, size_t bytes)
         snprintf(name, bytes, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }
 
-bp_status bp_nccl_version(const bp_nccl_functions *functions, int *version)
+static bp_status nccl_version(const bp_nccl_functions *functions, int *version)
 {
     int found = 0;
     char name[32];
@@ -199,26 +202,106 @@ bp_status bp_nccl_version(const bp_nccl_functions *functions, int *version)
     return BP_OK;
 }
 
-static bp_status take_functions(bp_nccl *nccl, const bp_nccl_functions *functions)
+/* ---- the copy of NCCL that this process has loaded ------------------------------------------------------------------ */
+
+/* Nothing is ever loaded here: a second copy would not know the communicators of the first. RTLD_DEFAULT alone would not do: it does
+ * not see what was loaded with RTLD_LOCAL, as Python loads everything. */
+
+/* The names of all objects that are loaded, "" for the program. */
+typedef struct objects {
+    char **names;
+    size_t count, capacity;
+    bp_status status;
+} objects;
+
+/* Under the loader's lock: only notes names. */
+static int note_object(struct dl_phdr_info *info, size_t size, void *user)
 {
-    nccl->f.size = sizeof nccl->f;
-    if (functions == NULL)
-        return bp_nccl_find(&nccl->f);
-    BP_TRY(bp_struct_read("bp_comm_create_nccl", functions, false, &nccl->f, sizeof nccl->f));
-    const char *missing = bp_nccl_missing(&nccl->f);
-    if (missing != NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: the table has no function %s", missing);
-    return BP_OK;
+    (void)size;
+    objects *o = user;
+    o->status = bp_grow_array((void **)&o->names, &o->capacity, o->count, sizeof *o->names);
+    if (o->status == BP_OK)
+        o->status = bp_copy_string(info->dlpi_name != NULL ? info->dlpi_name : "", &o->names[o->count]);
+    if (o->status != BP_OK)
+        return 1;
+    o->count++;
+    return 0;
 }
 
-static void choose_kinds(bp_nccl *nccl)
+/* A handle of an object that defines ncclGetVersion itself, not only one of those it needs; NULL: it does not. */
+static void *open_copy(const char *name)
 {
-    const bp_nccl_functions *f = &nccl->f;
-    bool buffers = f->ncclCommRegister != NULL && f->ncclCommDeregister != NULL;
-    bool windows = nccl->version >= BP_NCCL_WINDOWS && f->ncclCommWindowRegister != NULL &&
-                   f->ncclCommWindowDeregister != NULL && bp_cuda_of(nccl->device)->config.memory != BP_CUDA_PLAIN;
-    nccl->best = windows ? BP_REGISTER_SYMMETRIC : buffers ? BP_REGISTER_BUFFER : BP_REGISTER_NONE;
-    nccl->lacks = windows && !buffers ? 1u << BP_REGISTER_BUFFER : 0;
+    void *handle = dlopen(name[0] != '\0' ? name : NULL, RTLD_LAZY | RTLD_NOLOAD);
+    if (handle == NULL)
+        return NULL;
+    void *symbol = dlsym(handle, "ncclGetVersion");
+    struct link_map *object = NULL;
+    void *definer = NULL;
+    Dl_info info;
+    if (symbol != NULL && dlinfo(handle, RTLD_DI_LINKMAP, (void *)&object) == 0 &&
+        dladdr1(symbol, &info, &definer, RTLD_DL_LINKMAP) != 0 && definer == (void *)object)
+        return handle;
+    dlclose(handle);
+    return NULL;
+}
+
+static bp_status find_copy(const objects *o, void **copy)
+{
+    char names[BP_DETAIL_BYTES] = "";
+    size_t found = 0, written = 0;
+    *copy = NULL;
+    for (size_t i = 0; i < o->count; i++) {
+        void *handle = open_copy(o->names[i]);
+        if (handle == NULL)
+            continue;
+        if (written < sizeof names)
+            written += (size_t)snprintf(names + written, sizeof names - written, "%s%s", found > 0 ? ", " : "",
+                                        o->names[i][0] != '\0' ? o->names[i] : "the program itself");
+        if (found++ == 0)
+            *copy = handle;
+        else
+            dlclose(handle);
+    }
+    if (found == 1)
+        return BP_OK;
+    if (*copy != NULL)
+        dlclose(*copy);
+    if (found == 0)
+        return bp_fail(BP_ERR_UNSUPPORTED,
+                       "NCCL is not loaded: load the copy that makes the communicators first, or give its functions");
+    return bp_fail(BP_ERR_UNSUPPORTED,
+                   "%zu copies of NCCL are loaded (%s): give the functions of the one that made the communicator",
+                   found, names);
+}
+
+bp_status bp_nccl_find(bp_nccl_functions *functions)
+{
+    objects o = {.status = BP_OK};
+    void *copy = NULL;
+    (void)dl_iterate_phdr(note_object, &o);
+    bp_status status = o.status;
+    if (status == BP_OK)
+        status = find_copy(&o, &copy);
+    for (size_t i = 0; i < o.count; i++)
+        free(o.names[i]);
+    free((void *)o.names);
+    BP_TRY(status);
+
+    bp_nccl_functions found = {.size = sizeof found};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        void *symbol = dlsym(copy, table[i].name);
+        memcpy((char *)&found + table[i].offset, (const void *)&symbol, sizeof symbol);
+    }
+    int version;
+    const char *missing = find_missing(&found);
+    if (found.ncclGetVersion != NULL)
+        status = nccl_version(&found, &version);
+    dlclose(copy); /* who holds a communicator keeps its copy loaded: no reference is kept here */
+    BP_TRY(status);
+    if (missing != NULL)
+        return bp_fail(BP_ERR_UNSUPPORTED, "the copy of NCCL that is loaded has no function %s", missing);
+    *functions = found;
+    return BP_OK;
 }
 
 /* ---- making --------------------------------------------------------------------------------------------------------- */
@@ -230,21 +313,8 @@ bp_status bp_nccl_config_init(bp_nccl_config *config, size_t size)
     return bp_struct_init("bp_nccl_config_init", config, size, &nccl_config_defaults, sizeof nccl_config_defaults);
 }
 
-static bp_status nccl_check_config(const bp_nccl_config *config, bp_comm *const *comm)
-{
-    if (comm == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: needs an output");
-    if (config->comm == NULL || config->device == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: needs %s",
-                       config->comm == NULL ? "a communicator of NCCL" : "the device of the communicator's GPU");
-    if (bp_cuda_of(config->device) == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: device %s is no cuda device",
-                       bp_device_name(config->device));
-    return config->control != NULL ? bp_comm_check(config->control, "bp_comm_create_nccl") : BP_OK;
-}
-
-/* A communicator that is broken, or not finished, has no rank that could be asked for. */
-static bp_status check_health(bp_nccl *nccl)
+/* The communicator's own answers, with the device current. One that is broken, or not finished, has no rank that could be asked for. */
+static bp_status nccl_ask(bp_nccl *nccl)
 {
     int state = BP_NCCL_SUCCESS;
     int result = nccl->f.ncclCommGetAsyncError(nccl->comm, &state);
@@ -255,14 +325,12 @@ static bp_status check_health(bp_nccl *nccl)
                        "communicator %s is still being made (ncclInProgress): wait until ncclCommGetAsyncError answers "
                        "ncclSuccess",
                        nccl->name);
-    return state == BP_NCCL_SUCCESS ? BP_OK : nccl_fail(nccl, BP_ERR_INVALID_ARGUMENT, state, "the last operation");
-}
+    if (state != BP_NCCL_SUCCESS)
+        return nccl_fail(nccl, BP_ERR_INVALID_ARGUMENT, state, "the last operation");
 
-static bp_status nccl_ask(bp_nccl *nccl)
-{
     int rank = 0, ranks = 0, ordinal = 0;
     const char *call = "ncclCommCount";
-    int result = nccl->f.ncclCommCount(nccl->comm, &ranks);
+    result = nccl->f.ncclCommCount(nccl->comm, &ranks);
     if (result == BP_NCCL_SUCCESS)
         result = nccl->f.ncclCommUserRank(nccl->comm, &rank), call = "ncclCommUserRank";
     if (result == BP_NCCL_SUCCESS)
@@ -277,25 +345,13 @@ static bp_status nccl_ask(bp_nccl *nccl)
     if (ordinal != cuda->info.ordinal)
         return bp_fail(BP_ERR_MISMATCH, "communicator %s (rank %d of %d) is of GPU %d, the device is GPU %d (%s)",
                        nccl->name, rank, ranks, ordinal, cuda->info.ordinal, cuda->info.name);
-    return BP_OK;
-}
-
-static bp_status check_control(const bp_nccl *nccl)
-{
     const bp_comm *control = nccl->control;
-    if (control->traits.ranks != (uint32_t)nccl->ranks || control->traits.rank != (uint32_t)nccl->rank)
+    if (control != NULL && (control->traits.ranks != (uint32_t)ranks || control->traits.rank != (uint32_t)rank))
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "communicator %s has rank %d of %d, its control communicator %s rank %u of %u: they must be the "
                        "same ranks in the same order",
-                       nccl->name, nccl->rank, nccl->ranks, control->name, control->traits.rank, control->traits.ranks);
-    return BP_OK;
-}
-
-static bp_status build_current(bp_nccl *nccl)
-{
-    BP_TRY(check_health(nccl));
-    BP_TRY(nccl_ask(nccl));
-    return nccl->control != NULL ? check_control(nccl) : bp_nccl_exchange_init(nccl);
+                       nccl->name, rank, ranks, control->name, control->traits.rank, control->traits.ranks);
+    return control != NULL ? BP_OK : bp_nccl_exchange_init(nccl);
 }
 
 static bp_status nccl_build(const bp_nccl_config *config, bp_nccl *nccl)
@@ -309,13 +365,28 @@ static bp_status nccl_build(const bp_nccl_config *config, bp_nccl *nccl)
         bp_comm_retain(nccl->control);
     BP_TRY(bp_copy_string(config->name != NULL ? config->name : "nccl", &nccl->name));
     BP_TRY(bp_timeout_choose(config->timeout_ms, &nccl->timeout_ms));
-    BP_TRY(take_functions(nccl, config->functions));
-    BP_TRY(bp_nccl_version(&nccl->f, &nccl->version));
+
+    bp_nccl_functions *f = &nccl->f;
+    f->size = sizeof *f;
+    if (config->functions == NULL) {
+        BP_TRY(bp_nccl_find(f));
+    } else {
+        BP_TRY(bp_struct_read("bp_comm_create_nccl", config->functions, false, f, sizeof *f));
+        const char *missing = find_missing(f);
+        if (missing != NULL)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: the table has no function %s", missing);
+    }
+    BP_TRY(nccl_version(f, &nccl->version));
     nccl_version_name(nccl->version, nccl->version_name, sizeof nccl->version_name);
-    choose_kinds(nccl);
+    bool buffers = f->ncclCommRegister != NULL && f->ncclCommDeregister != NULL;
+    bool windows = nccl->version >= BP_NCCL_WINDOWS && f->ncclCommWindowRegister != NULL &&
+                   f->ncclCommWindowDeregister != NULL && bp_cuda_of(nccl->device)->config.memory != BP_CUDA_PLAIN;
+    nccl->best = windows ? BP_REGISTER_SYMMETRIC : buffers ? BP_REGISTER_BUFFER : BP_REGISTER_NONE;
+    nccl->lacks = windows && !buffers ? 1u << BP_REGISTER_BUFFER : 0;
+
     bp_cuda_scope scope;
     BP_TRY(bp_cuda_enter(nccl->device, &scope));
-    bp_status status = build_current(nccl);
+    bp_status status = nccl_ask(nccl);
     bp_cuda_leave(&scope);
     return status;
 }
@@ -391,7 +462,17 @@ bp_status bp_comm_create_nccl(const bp_nccl_config *config, bp_comm **comm)
     bp_nccl_config own = nccl_config_defaults;
     BP_TRY(bp_struct_read("bp_comm_create_nccl", config, false, &own, sizeof own));
     config = &own;
-    BP_TRY(nccl_check_config(config, comm));
+    if (comm == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: needs an output");
+    if (config->comm == NULL || config->device == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: needs %s",
+                       config->comm == NULL ? "a communicator of NCCL" : "the device of the communicator's GPU");
+    if (bp_cuda_of(config->device) == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: device %s is no cuda device",
+                       bp_device_name(config->device));
+    if (config->control != NULL)
+        BP_TRY(bp_comm_check(config->control, "bp_comm_create_nccl"));
+
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_nccl), &memory));
     bp_nccl *nccl = memory;

@@ -66,11 +66,6 @@ bool bp_nccl_state(bp_nccl *nccl, int *state);
  * names their files; older than 2.19), BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_nccl_find(bp_nccl_functions *functions);
 
-/* The first function that a table lacks of those that must be there, NULL: none. */
-const char *bp_nccl_missing(const bp_nccl_functions *functions);
-/* Errors: BP_ERR_UNSUPPORTED, older than 2.19. `version` is an output. */
-bp_status bp_nccl_version(const bp_nccl_functions *functions, int *version);
-
 /* What exchanges over NCCL itself need, made once. */
 bp_status bp_nccl_exchange_init(bp_nccl *nccl);
 void bp_nccl_exchange_finish(bp_nccl *nccl);

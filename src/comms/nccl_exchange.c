@@ -53,19 +53,16 @@ static void count_arrival(void *arrived)
     atomic_fetch_add_explicit((atomic_uint *)arrived, 1, memory_order_release);
 }
 
-static bool has_arrived(const bp_nccl *nccl)
+/* The driver would wait for ever: with a time-out the stream counts, and the host looks. An error of NCCL ends the wait early. */
+bp_status bp_nccl_exchange_settle(bp_nccl *nccl)
 {
-    return atomic_load_explicit(&((bp_nccl *)nccl)->arrived, memory_order_acquire) == nccl->started;
-}
-
-/* The driver waits for ever: here the stream counts, and the host looks. An error of NCCL ends the wait early. */
-static bp_status await_arrival(bp_nccl *nccl)
-{
+    if (!nccl->unsettled)
+        return BP_OK;
     const uint64_t deadline_ns = bp_clock_ns() + nccl->timeout_ms * 1000000;
     int state = BP_NCCL_SUCCESS;
-    while (!has_arrived(nccl)) {
+    while (nccl->timeout_ms > 0 && atomic_load_explicit(&nccl->arrived, memory_order_acquire) != nccl->started) {
         if (!bp_nccl_state(nccl, &state)) /* aborted: the work ends by itself */
-            return BP_OK;
+            break;
         if (state != BP_NCCL_SUCCESS && state != BP_NCCL_IN_PROGRESS) {
             nccl->stuck = true;
             return bp_nccl_check(nccl, state, "an exchange");
@@ -74,30 +71,12 @@ static bp_status await_arrival(bp_nccl *nccl)
             return bp_nccl_fail_timeout(nccl, "ncclAllGather");
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }
-    return BP_OK;
-}
-
-bp_status bp_nccl_exchange_settle(bp_nccl *nccl)
-{
-    if (nccl->unsettled && nccl->timeout_ms > 0)
-        BP_TRY(await_arrival(nccl));
-    if (nccl->unsettled)
-        BP_TRY(bp_stream_synchronize(nccl->stream));
+    BP_TRY(bp_stream_synchronize(nccl->stream));
     nccl->unsettled = false;
     return BP_OK;
 }
 
-/* What went wrong on the way, here or on another rank, is told by the communicator afterwards. */
-static bp_status nccl_exchange_finish(bp_nccl *nccl)
-{
-    BP_TRY(bp_nccl_exchange_settle(nccl));
-    int state = BP_NCCL_SUCCESS;
-    if (!bp_nccl_state(nccl, &state))
-        return bp_fail(BP_ERR_COMM, "communicator %s was aborted during an exchange", nccl->name);
-    return bp_nccl_check(nccl, state, "an exchange");
-}
-
-static bp_status nccl_exchange_enqueue(bp_nccl *nccl, uint64_t bytes)
+static bp_status enqueue(bp_nccl *nccl, uint64_t bytes)
 {
     uint8_t *all = nccl->memory + PIECE;
     BP_TRY(bp_stream_copy(nccl->stream, nccl->memory, nccl->staging, bytes));
@@ -105,25 +84,27 @@ static bp_status nccl_exchange_enqueue(bp_nccl *nccl, uint64_t bytes)
     return bp_stream_copy(nccl->stream, nccl->staging + PIECE, all, bytes * (uint64_t)nccl->ranks);
 }
 
-static bp_status nccl_exchange_piece(bp_nccl *nccl, const uint8_t *mine, uint64_t bytes)
-{
-    BP_TRY(bp_nccl_exchange_settle(nccl));
-    memcpy(nccl->staging, mine, bytes);
-    nccl->unsettled = true;
-    nccl->started++;
-    bp_status status = nccl_exchange_enqueue(nccl, bytes);
-    if (nccl->timeout_ms > 0 && status != BP_ERR_TIMEOUT) { /* then NCCL may enqueue more behind this */
-        bp_status counted = bp_stream_call(nccl->stream, count_arrival, &nccl->arrived);
-        status = status == BP_OK ? counted : status;
-    }
-    return status == BP_OK ? nccl_exchange_finish(nccl) : status;
-}
-
 static bp_status exchange_pieces(bp_nccl *nccl, const uint8_t *mine, uint64_t bytes, uint8_t *all)
 {
     for (uint64_t done = 0; done < bytes;) {
-        uint64_t now = bytes - done < PIECE ? bytes - done : PIECE;
-        BP_TRY(nccl_exchange_piece(nccl, mine + done, now));
+        const uint64_t now = bytes - done < PIECE ? bytes - done : PIECE;
+        BP_TRY(bp_nccl_exchange_settle(nccl));
+        memcpy(nccl->staging, mine + done, now);
+        nccl->unsettled = true;
+        nccl->started++;
+        bp_status status = enqueue(nccl, now);
+        if (nccl->timeout_ms > 0 && status != BP_ERR_TIMEOUT) { /* then NCCL may enqueue more behind this */
+            bp_status counted = bp_stream_call(nccl->stream, count_arrival, &nccl->arrived);
+            status = status == BP_OK ? counted : status;
+        }
+        BP_TRY(status);
+        BP_TRY(bp_nccl_exchange_settle(nccl));
+
+        /* what went wrong on the way, here or on another rank, is told by the communicator afterwards */
+        int state = BP_NCCL_SUCCESS;
+        if (!bp_nccl_state(nccl, &state))
+            return bp_fail(BP_ERR_COMM, "communicator %s was aborted during an exchange", nccl->name);
+        BP_TRY(bp_nccl_check(nccl, state, "an exchange"));
         for (uint64_t rank = 0; rank < (uint64_t)nccl->ranks; rank++)
             memcpy(all + rank * bytes + done, nccl->staging + PIECE + rank * now, now);
         done += now;

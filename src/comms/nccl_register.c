@@ -20,13 +20,10 @@ static bool nccl_is_off(const char *variable)
 }
 
 /* NCCL succeeds without a handle where it does not grant one; its reasons can only be guessed from outside. */
-static const char *why_no_buffer(void)
+static const char *why_refused(const bp_nccl *nccl, bp_register_kind kind)
 {
-    return nccl_is_off("NCCL_LOCAL_REGISTER") ? "NCCL_LOCAL_REGISTER=0 is set" : "NCCL returned no handle";
-}
-
-static const char *why_no_window(const bp_nccl *nccl)
-{
+    if (kind < BP_REGISTER_WINDOW)
+        return nccl_is_off("NCCL_LOCAL_REGISTER") ? "NCCL_LOCAL_REGISTER=0 is set" : "NCCL returned no handle";
     if (nccl_is_off("NCCL_CUMEM_ENABLE"))
         return "NCCL_CUMEM_ENABLE=0 is set: windows need NCCL's own use of virtual memory";
     if (nccl_is_off("NCCL_WIN_ENABLE"))
@@ -39,24 +36,6 @@ static const char *why_no_window(const bp_nccl *nccl)
     return "NCCL returned no window: its GPUs do not all reach each other, or the slab is no multiple of 2 MiB";
 }
 
-/* 2.28 answers with a buffer's handle where it grants no window; the same buffer once more has the same handle. */
-static bp_status refuse_buffer(bp_nccl *nccl, void *address, uint64_t bytes)
-{
-    bool unclear = nccl->version >= BP_NCCL_BUFFER_WINDOWS && nccl->version < BP_NCCL_NULL_WINDOWS;
-    if (!unclear || nccl->granted == NULL || (nccl->lacks & 1u << BP_REGISTER_BUFFER) != 0)
-        return BP_OK;
-    void *again = NULL, *window = nccl->granted;
-    int result = nccl->f.ncclCommRegister(nccl->comm, address, bytes, &again);
-    if (result == BP_NCCL_SUCCESS && again != NULL)
-        result = nccl->f.ncclCommDeregister(nccl->comm, again);
-    if (result == BP_NCCL_SUCCESS && again != window)
-        return BP_OK;
-    bp_status status = bp_nccl_check(nccl, result, "ncclCommRegister");
-    nccl->granted = NULL;
-    result = nccl->f.ncclCommWindowDeregister(nccl->comm, window);
-    return status != BP_OK ? status : bp_nccl_check(nccl, result, "ncclCommWindowDeregister");
-}
-
 static bp_status register_current(bp_nccl *nccl, void *address, uint64_t bytes, bp_register_kind kind)
 {
     int flags = kind == BP_REGISTER_SYMMETRIC ? WINDOW_SYMMETRIC : WINDOW_DEFAULT;
@@ -66,7 +45,21 @@ static bp_status register_current(bp_nccl *nccl, void *address, uint64_t bytes, 
                              "ncclCommRegister");
     int result = nccl->f.ncclCommWindowRegister(nccl->comm, address, bytes, &nccl->granted, flags);
     BP_TRY(bp_nccl_check(nccl, result, "ncclCommWindowRegister"));
-    return refuse_buffer(nccl, address, bytes);
+
+    /* 2.28 answers with a buffer's handle where it grants no window; the same buffer once more has the same handle. */
+    bool unclear = nccl->version >= BP_NCCL_BUFFER_WINDOWS && nccl->version < BP_NCCL_NULL_WINDOWS;
+    if (!unclear || nccl->granted == NULL || (nccl->lacks & 1u << BP_REGISTER_BUFFER) != 0)
+        return BP_OK;
+    void *again = NULL, *window = nccl->granted;
+    result = nccl->f.ncclCommRegister(nccl->comm, address, bytes, &again);
+    if (result == BP_NCCL_SUCCESS && again != NULL)
+        result = nccl->f.ncclCommDeregister(nccl->comm, again);
+    if (result == BP_NCCL_SUCCESS && again != window)
+        return BP_OK;
+    bp_status status = bp_nccl_check(nccl, result, "ncclCommRegister");
+    nccl->granted = NULL;
+    result = nccl->f.ncclCommWindowDeregister(nccl->comm, window);
+    return status != BP_OK ? status : bp_nccl_check(nccl, result, "ncclCommWindowDeregister");
 }
 
 bp_status bp_nccl_enter(bp_comm *comm)
@@ -106,12 +99,6 @@ bp_status bp_nccl_check_pool(const bp_comm *comm, const bp_pool *pool)
     return BP_OK;
 }
 
-static bool is_unaligned(const bp_nccl *nccl, const void *address)
-{
-    uint64_t granularity = bp_cuda_of(nccl->device)->info.recommended_granularity;
-    return granularity != 0 && (uintptr_t)address % granularity != 0;
-}
-
 bp_status bp_nccl_register(void *self, void *address, uint64_t bytes, bp_register_kind kind, void **handle,
                            const char **because)
 {
@@ -122,10 +109,11 @@ bp_status bp_nccl_register(void *self, void *address, uint64_t bytes, bp_registe
     bp_status status = register_current(nccl, address, bytes, kind);
     bp_cuda_leave(&scope);
     BP_TRY(status);
-    if (is_unaligned(nccl, address))
+    uint64_t granularity = bp_cuda_of(nccl->device)->info.recommended_granularity;
+    if (granularity != 0 && (uintptr_t)address % granularity != 0)
         nccl->unaligned = address;
     *handle = nccl->granted;
-    *because = nccl->granted != NULL ? "" : kind >= BP_REGISTER_WINDOW ? why_no_window(nccl) : why_no_buffer();
+    *because = nccl->granted != NULL ? "" : why_refused(nccl, kind);
     return BP_OK;
 }
 
@@ -146,21 +134,6 @@ bp_status bp_nccl_deregister(void *self, bp_register_kind kind, void *handle)
 
 /* ---- warnings ---------------------------------------------------------------------------------------------------- */
 
-/* What makes registered memory useless to NCCL without a word from it. */
-
-#define SENTENCE_BYTES 320
-
-/* Who is told. */
-typedef struct listener {
-    void (*tell)(void *user, const char *sentence);
-    void *user;
-} listener;
-
-static void say(const listener *to, const char *sentence)
-{
-    to->tell(to->user, sentence);
-}
-
 /* Whether "LL,LL128", "^Simple" and the like leave the simple protocol out. */
 static bool leaves_simple_out(const char *protocols)
 {
@@ -169,63 +142,6 @@ static bool leaves_simple_out(const char *protocols)
         if (strncasecmp(at, "simple", 6) == 0)
             return except;
     return !except;
-}
-
-static void tell_environment(const listener *to, bp_register_kind kind)
-{
-    const char *protocols = secure_getenv("NCCL_PROTO");
-    char sentence[SENTENCE_BYTES];
-    if (nccl_is_off("NCCL_LOCAL_REGISTER"))
-        say(to,
-            kind == BP_REGISTER_SYMMETRIC
-                ? "NCCL_LOCAL_REGISTER=0 is set: only NCCL's symmetric kernels use the windows, other algorithms copy"
-                : "NCCL_LOCAL_REGISTER=0 is set: NCCL ignores what is registered");
-    if (nccl_is_off("NCCL_CUMEM_ENABLE"))
-        say(to, "NCCL_CUMEM_ENABLE=0 is set: NCCL cannot share these slabs between GPUs (some launchers set it)");
-    if (kind >= BP_REGISTER_WINDOW && nccl_is_off("NCCL_WIN_ENABLE"))
-        say(to, "NCCL_WIN_ENABLE=0 is set: NCCL does not use windows");
-    if (protocols != NULL && protocols[0] != '\0' && leaves_simple_out(protocols)) {
-        snprintf(sentence, sizeof sentence,
-                 "NCCL_PROTO=%.64s leaves out the Simple protocol, the only one that uses registered memory",
-                 protocols);
-        say(to, sentence);
-    }
-}
-
-static void tell_traffic(const listener *to, bp_register_kind kind, uint32_t traffic)
-{
-    if ((traffic & BP_TRAFFIC_FLOAT_AVG) != 0)
-        say(to, "ncclAvg of floats is carried out as a pre-multiplied sum, which uses neither NVLink SHARP "
-                "registration nor "
-                "symmetric kernels: scale first and use ncclSum");
-    if ((traffic & BP_TRAFFIC_IN_PLACE_RING) != 0)
-        say(to, "all-reduces in place over rings do not use registered memory: reduce out of place");
-    if ((traffic & BP_TRAFFIC_REDUCE_SCATTER) != 0 && kind == BP_REGISTER_SYMMETRIC)
-        say(to, "a symmetric reduce-scatter needs its send side in a symmetric window: send from these slabs only, "
-                "not from "
-                "dynamic requests or copies");
-}
-
-static void tell_device(const bp_nccl *nccl, const listener *to)
-{
-    const bp_cuda *cuda = bp_cuda_of(nccl->device);
-    char sentence[SENTENCE_BYTES];
-    if (cuda->config.memory == BP_CUDA_PLAIN)
-        say(to, "the device's slabs are plain allocations (BP_CUDA_PLAIN), which cannot be windows; as buffers NCCL "
-                "2.24 and "
-                "newer shares them between GPUs with NCCL_LEGACY_CUDA_REGISTER=1 only");
-    else if (cuda->info.handle_types == 0) {
-        snprintf(sentence, sizeof sentence,
-                 "slabs of GPU %d (%s) have no exportable handle type: other processes cannot map them",
-                 cuda->info.ordinal, cuda->info.name);
-        say(to, sentence);
-    }
-    if (nccl->unaligned != NULL) {
-        snprintf(sentence, sizeof sentence,
-                 "the slab at %p does not begin on the recommended granularity of %llu bytes", nccl->unaligned,
-                 (unsigned long long)cuda->info.recommended_granularity);
-        say(to, sentence);
-    }
 }
 
 /* NULL: there is nothing to say. */
@@ -247,23 +163,57 @@ static const char *limit_of(const bp_nccl *nccl, bp_register_kind kind)
     return NULL;
 }
 
-static void tell_version(const bp_nccl *nccl, const listener *to, bp_register_kind kind)
-{
-    char sentence[SENTENCE_BYTES];
-    const char *limit = limit_of(nccl, kind);
-    if (limit == NULL)
-        return;
-    snprintf(sentence, sizeof sentence, "%s %s", nccl->version_name, limit);
-    say(to, sentence);
-}
-
+/* What makes registered memory useless to NCCL without a word from it: the environment, the traffic, the device, the version. */
 void bp_nccl_warnings(void *self, bp_register_kind kind, uint32_t traffic,
                       void (*tell)(void *user, const char *sentence), void *user)
 {
     const bp_nccl *nccl = self;
-    const listener to = {tell, user};
-    tell_environment(&to, kind);
-    tell_traffic(&to, kind, traffic);
-    tell_device(nccl, &to);
-    tell_version(nccl, &to, kind);
+    const bp_cuda *cuda = bp_cuda_of(nccl->device);
+    const char *protocols = secure_getenv("NCCL_PROTO"), *limit = limit_of(nccl, kind);
+    char sentence[320];
+    if (nccl_is_off("NCCL_LOCAL_REGISTER"))
+        tell(user, kind == BP_REGISTER_SYMMETRIC
+                       ? "NCCL_LOCAL_REGISTER=0 is set: only NCCL's symmetric kernels use the windows, other "
+                         "algorithms copy"
+                       : "NCCL_LOCAL_REGISTER=0 is set: NCCL ignores what is registered");
+    if (nccl_is_off("NCCL_CUMEM_ENABLE"))
+        tell(user, "NCCL_CUMEM_ENABLE=0 is set: NCCL cannot share these slabs between GPUs (some launchers set it)");
+    if (kind >= BP_REGISTER_WINDOW && nccl_is_off("NCCL_WIN_ENABLE"))
+        tell(user, "NCCL_WIN_ENABLE=0 is set: NCCL does not use windows");
+    if (protocols != NULL && protocols[0] != '\0' && leaves_simple_out(protocols)) {
+        snprintf(sentence, sizeof sentence,
+                 "NCCL_PROTO=%.64s leaves out the Simple protocol, the only one that uses registered memory",
+                 protocols);
+        tell(user, sentence);
+    }
+
+    if ((traffic & BP_TRAFFIC_FLOAT_AVG) != 0)
+        tell(user, "ncclAvg of floats is carried out as a pre-multiplied sum, which uses neither NVLink SHARP "
+                   "registration nor symmetric kernels: scale first and use ncclSum");
+    if ((traffic & BP_TRAFFIC_IN_PLACE_RING) != 0)
+        tell(user, "all-reduces in place over rings do not use registered memory: reduce out of place");
+    if ((traffic & BP_TRAFFIC_REDUCE_SCATTER) != 0 && kind == BP_REGISTER_SYMMETRIC)
+        tell(user, "a symmetric reduce-scatter needs its send side in a symmetric window: send from these slabs only, "
+                   "not from dynamic requests or copies");
+
+    if (cuda->config.memory == BP_CUDA_PLAIN)
+        tell(user, "the device's slabs are plain allocations (BP_CUDA_PLAIN), which cannot be windows; as buffers NCCL "
+                   "2.24 and newer shares them between GPUs with NCCL_LEGACY_CUDA_REGISTER=1 only");
+    else if (cuda->info.handle_types == 0) {
+        snprintf(sentence, sizeof sentence,
+                 "slabs of GPU %d (%s) have no exportable handle type: other processes cannot map them",
+                 cuda->info.ordinal, cuda->info.name);
+        tell(user, sentence);
+    }
+    if (nccl->unaligned != NULL) {
+        snprintf(sentence, sizeof sentence,
+                 "the slab at %p does not begin on the recommended granularity of %llu bytes", nccl->unaligned,
+                 (unsigned long long)cuda->info.recommended_granularity);
+        tell(user, sentence);
+    }
+
+    if (limit != NULL) {
+        snprintf(sentence, sizeof sentence, "%s %s", nccl->version_name, limit);
+        tell(user, sentence);
+    }
 }
