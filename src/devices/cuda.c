@@ -1,6 +1,7 @@
-/* The cuda device: making it, its context, its properties, and the meaning of the driver's results. */
+/* The cuda device: the driver's functions and the meaning of their results, the current context, making a device. */
 #include "devices/cuda.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,70 +12,194 @@
 /* ---- results of the driver --------------------------------------------------------------------------------------- */
 
 /* Of errors around captures, what to do; the driver only says that something was not permitted. */
-static const char *capture_advice(int error)
-{
-    switch (error) {
-    case BP_CU_CAPTURE_FIRST:
-        return "not possible while a graph is being captured: synchronise, allocate and free outside";
-    case BP_CU_CAPTURE_INVALIDATED: return "the capture was made invalid by an earlier error: end it and begin again";
-    case BP_CU_CAPTURE_MERGE:
-        return "would merge two captures: streams of different captures may not wait for one another";
-    case BP_CU_CAPTURE_UNMATCHED: return "the stream is not the one on which this capture began";
-    case BP_CU_CAPTURE_UNJOINED:
-        return "a stream that joined the capture was not joined back: let the first stream wait for it before the end";
-    case BP_CU_CAPTURE_ISOLATION:
-        return "would wait across the border of a capture: declare it (bp_capture_begin) before it begins, and let "
-               "every stream "
-               "that takes part wait for its first stream";
-    case BP_CU_CAPTURE_IMPLICIT:
-        return "uses the legacy default stream, which waits for the captured one: capture with streams of your own";
-    case BP_CU_CAPTURED_EVENT:
-        return "waits for an event that was recorded inside a capture: declare captures (bp_capture_begin, "
-               "bp_capture_end)";
-    default: return "the capture began on another thread, and not in relaxed mode";
-    }
-}
-
-static bp_status cuda_error_status_of(int error)
-{
-    switch (error) {
-    case BP_CU_OUT_OF_MEMORY: return BP_ERR_NO_DEVICE_MEMORY;
-    case BP_CU_NOT_INITIALIZED:
-    case BP_CU_DEINITIALIZED:
-    case BP_CU_STUB_LIBRARY:
-    case BP_CU_NO_DEVICE:
-    case BP_CU_INVALID_DEVICE: return BP_ERR_NO_DEVICE;
-    case BP_CU_NOT_PERMITTED:
-    case BP_CU_NOT_SUPPORTED: return BP_ERR_UNSUPPORTED;
-    default: return BP_ERR_DEVICE;
-    }
-}
+static const char *const capture_advice[] = {
+    [BP_CU_CAPTURE_FIRST - BP_CU_CAPTURE_FIRST] =
+        "not possible while a graph is being captured: synchronise, allocate and free outside",
+    [BP_CU_CAPTURE_INVALIDATED - BP_CU_CAPTURE_FIRST] =
+        "the capture was made invalid by an earlier error: end it and begin again",
+    [BP_CU_CAPTURE_MERGE - BP_CU_CAPTURE_FIRST] =
+        "would merge two captures: streams of different captures may not wait for one another",
+    [BP_CU_CAPTURE_UNMATCHED - BP_CU_CAPTURE_FIRST] = "the stream is not the one on which this capture began",
+    [BP_CU_CAPTURE_UNJOINED - BP_CU_CAPTURE_FIRST] =
+        "a stream that joined the capture was not joined back: let the first stream wait for it before the end",
+    [BP_CU_CAPTURE_ISOLATION - BP_CU_CAPTURE_FIRST] =
+        "would wait across the border of a capture: declare it (bp_capture_begin) before it begins, and let every "
+        "stream that takes part wait for its first stream",
+    [BP_CU_CAPTURE_IMPLICIT - BP_CU_CAPTURE_FIRST] =
+        "uses the legacy default stream, which waits for the captured one: capture with streams of your own",
+    [BP_CU_CAPTURED_EVENT - BP_CU_CAPTURE_FIRST] =
+        "waits for an event that was recorded inside a capture: declare captures (bp_capture_begin, bp_capture_end)",
+    [BP_CU_CAPTURE_WRONG_THREAD - BP_CU_CAPTURE_FIRST] = "the capture began on another thread, and not in relaxed mode",
+};
 
 bp_status bp_cuda_fail(const bp_cuda_driver *driver, int error, const char *what)
 {
     const char *name = NULL, *text = NULL;
     (void)driver->cuGetErrorName(error, &name);
     (void)driver->cuGetErrorString(error, &text);
-    if (error >= BP_CU_CAPTURE_FIRST && error <= BP_CU_CAPTURE_WRONG_THREAD)
-        return bp_fail(BP_ERR_CAPTURE, "cuda: %s: %s (%s, %d)", what, capture_advice(error),
-                       name != NULL ? name : "unknown", error);
-    return bp_fail(cuda_error_status_of(error), "cuda: %s: %s (%s, %d)", what,
-                   text != NULL ? text : "the driver has no text for it", name != NULL ? name : "unknown", error);
+    bp_status status = BP_ERR_DEVICE;
+    if (error == BP_CU_OUT_OF_MEMORY)
+        status = BP_ERR_NO_DEVICE_MEMORY;
+    else if (error == BP_CU_NOT_PERMITTED || error == BP_CU_NOT_SUPPORTED)
+        status = BP_ERR_UNSUPPORTED;
+    else if (error == BP_CU_NOT_INITIALIZED || error == BP_CU_DEINITIALIZED || error == BP_CU_STUB_LIBRARY ||
+             error == BP_CU_NO_DEVICE || error == BP_CU_INVALID_DEVICE)
+        status = BP_ERR_NO_DEVICE;
+    if (error >= BP_CU_CAPTURE_FIRST && error <= BP_CU_CAPTURE_WRONG_THREAD) {
+        status = BP_ERR_CAPTURE;
+        text = capture_advice[error - BP_CU_CAPTURE_FIRST];
+    }
+    return bp_fail(status, "cuda: %s: %s (%s, %d)", what, text != NULL ? text : "the driver has no text for it",
+                   name != NULL ? name : "unknown", error);
 }
 
-/* ---- the device -------------------------------------------------------------------------------------------------- */
+/* ---- the driver ----------------------------------------------------------------------------------------------------- */
 
-/* The cuda device: making it, its context, what is known of it. */
+/* The driver's functions, found at run time: versioned lookup, so that one table fits the drivers of CUDA 12 and 13. */
 
-#define READ_WRITE 3
+#define OLDEST 12000 /* CUDA 12.0: what the table's signatures are of */
 
-/* Of the driver's device attributes. */
-#define COMPUTE_MAJOR 75
-#define COMPUTE_MINOR 76
-#define VIRTUAL_MEMORY 102
-#define MEMORY_POOLS 115
+/* A place in the table. `version`: of the signature that is wanted, where newer drivers have others by the same name. */
+typedef struct entry {
+    const char *name;
+    size_t offset;
+    int version;
+    bool optional;
+} entry;
 
-#define PLAIN_GRANULARITY (UINT64_C(2) << 20)
+#define AT(name) #name, offsetof(bp_cuda_driver, name)
+
+static const entry entries[] = {
+    {AT(cuInit), 2000, false},
+    {AT(cuDriverGetVersion), 2020, false},
+    {AT(cuGetErrorName), 6000, false},
+    {AT(cuGetErrorString), 6000, false},
+    {AT(cuDeviceGetCount), 2000, false},
+    {AT(cuDeviceGet), 2000, false},
+    {AT(cuDeviceGetName), 2000, false},
+    {AT(cuDeviceGetAttribute), 2000, false},
+    {AT(cuDeviceCanAccessPeer), 4000, false},
+    {AT(cuDevicePrimaryCtxRetain), 7000, false},
+    {AT(cuDevicePrimaryCtxRelease), 11000, false},
+    {AT(cuCtxPushCurrent), 4000, false},
+    {AT(cuCtxPopCurrent), 4000, false},
+    {AT(cuCtxGetCurrent), 4000, false},
+    {AT(cuCtxSynchronize), 2000, false},
+    {AT(cuMemGetInfo), 3020, false},
+    {AT(cuMemGetAllocationGranularity), 10020, false},
+    {AT(cuMulticastGetGranularity), 12010, true},
+    {AT(cuMemAddressReserve), 10020, false},
+    {AT(cuMemAddressFree), 10020, false},
+    {AT(cuMemCreate), 10020, false},
+    {AT(cuMemRelease), 10020, false},
+    {AT(cuMemMap), 10020, false},
+    {AT(cuMemUnmap), 10020, false},
+    {AT(cuMemSetAccess), 10020, false},
+    {AT(cuMemAlloc), 3020, false},
+    {AT(cuMemFree), 3020, false},
+    {AT(cuMemAllocAsync), 11020, false},
+    {AT(cuMemFreeAsync), 11020, false},
+    {AT(cuMemHostRegister), 6050, false},
+    {AT(cuMemHostUnregister), 4000, false},
+    {AT(cuStreamCreate), 2000, false},
+    {AT(cuStreamDestroy), 4000, false},
+    {AT(cuStreamSynchronize), 2000, false},
+    {AT(cuStreamGetCtx), 9020, false},
+    {AT(cuStreamWaitEvent), 3020, false},
+    {AT(cuStreamGetCaptureInfo), OLDEST, false},
+    {AT(cuLaunchHostFunc), 10000, false},
+    {AT(cuMemsetD8Async), 3020, false},
+    {AT(cuMemcpyAsync), 4000, false},
+    {AT(cuEventCreate), 2000, false},
+    {AT(cuEventDestroy), 4000, false},
+    {AT(cuEventRecord), 2000, false},
+    {AT(cuEventSynchronize), 2000, false},
+    {AT(cuStreamBeginCapture), 10010, false},
+    {AT(cuStreamEndCapture), 10000, false},
+    {"cuGraphInstantiateWithFlags", offsetof(bp_cuda_driver, cuGraphInstantiate), 11040, false},
+    {AT(cuGraphLaunch), 10000, false},
+    {AT(cuGraphExecDestroy), 10000, false},
+    {AT(cuGraphDestroy), 10000, false},
+    {AT(cuModuleLoadData), 2000, false},
+    {AT(cuModuleUnload), 2000, false},
+    {AT(cuModuleGetFunction), 2000, false},
+    {AT(cuFuncLoad), 12040, true},
+    {AT(cuLaunchKernel), 4000, false},
+};
+
+static bp_status fail_stub(const char *library)
+{
+    return bp_fail(BP_ERR_NO_DEVICE, "%s is the toolkit's stub, not a driver: take its folder out of LD_LIBRARY_PATH",
+                   library);
+}
+
+/* cuInit; how often does not matter. `library`: in messages. */
+static bp_status cuda_start(const bp_cuda_driver *driver, const char *library)
+{
+    int error = driver->cuInit(0);
+    if (error == BP_CU_STUB_LIBRARY)
+        return fail_stub(library);
+    if (error == BP_CU_NO_DEVICE)
+        return bp_fail(BP_ERR_NO_DEVICE, "the driver %s finds no GPU", library);
+    if (error != BP_CU_SUCCESS) {
+        const char *name = NULL;
+        (void)driver->cuGetErrorName(error, &name);
+        return bp_fail(BP_ERR_NO_DEVICE, "the driver %s does not start: %s (%d)", library,
+                       name != NULL ? name : "unknown", error);
+    }
+    return BP_OK;
+}
+
+bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver)
+{
+    if (driver == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_driver_load: needs a table");
+    if (library == NULL)
+        library = "libcuda.so.1";
+    void *handle = dlopen(library, RTLD_LAZY | RTLD_LOCAL); /* stays open: drivers do not survive being closed */
+    if (handle == NULL) {
+        const char *reason = dlerror();
+        return bp_fail(BP_ERR_NO_DEVICE, "no CUDA driver on this machine: %s", reason != NULL ? reason : library);
+    }
+
+    /* any driver answers this, started or not, however old */
+    int (*get_version)(int *);
+    void *symbol = dlsym(handle, "cuDriverGetVersion");
+    memcpy(&get_version, &symbol, sizeof symbol);
+    int version = 0;
+    if (symbol == NULL)
+        return bp_fail(BP_ERR_NO_DEVICE, "%s is no CUDA driver: it has no function cuDriverGetVersion", library);
+    int error = get_version(&version);
+    if (error == BP_CU_STUB_LIBRARY)
+        return fail_stub(library);
+    if (error != BP_CU_SUCCESS || version < OLDEST)
+        return bp_fail(BP_ERR_NO_DEVICE, "the driver %s is of CUDA %d.%d; 12.0 or later is needed", library,
+                       version / 1000, version % 1000 / 10);
+
+    symbol = dlsym(handle, "cuGetProcAddress_v2");
+    if (symbol == NULL)
+        return bp_fail(BP_ERR_NO_DEVICE,
+                       "the driver %s has no function cuGetProcAddress_v2; those of CUDA 12.0 and later do", library);
+    int (*find)(const char *name, void **function, int version, uint64_t flags, int *status);
+    memcpy(&find, &symbol, sizeof symbol);
+    bp_cuda_driver found;
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        void *function = NULL;
+        int how;
+        error = find(entries[i].name, &function, entries[i].version, 0, &how);
+        if (error == BP_CU_STUB_LIBRARY)
+            return fail_stub(library);
+        if (error != BP_CU_SUCCESS)
+            function = NULL;
+        if (function == NULL && !entries[i].optional)
+            return bp_fail(BP_ERR_NO_DEVICE, "the driver %s has no function %s; drivers of CUDA 12.0 and later do",
+                           library, entries[i].name);
+        memcpy((char *)&found + entries[i].offset, &function, sizeof function);
+    }
+    BP_TRY(cuda_start(&found, library));
+    *driver = found;
+    return BP_OK;
+}
 
 /* ---- the current context -------------------------------------------------------------------------------------------- */
 
@@ -111,6 +236,16 @@ void bp_cuda_leave(bp_cuda_scope *scope)
 
 /* ---- making --------------------------------------------------------------------------------------------------------- */
 
+#define READ_WRITE 3
+
+/* Of the driver's device attributes. */
+#define COMPUTE_MAJOR 75
+#define COMPUTE_MINOR 76
+#define VIRTUAL_MEMORY 102
+#define MEMORY_POOLS 115
+
+#define PLAIN_GRANULARITY (UINT64_C(2) << 20)
+
 static const bp_cuda_config cuda_config_defaults = {.size = sizeof cuda_config_defaults};
 
 bp_status bp_cuda_config_init(bp_cuda_config *config, size_t size)
@@ -122,44 +257,6 @@ static int attribute(const bp_cuda *cuda, int which)
 {
     int value = 0;
     return cuda->driver.cuDeviceGetAttribute(&value, which, cuda->device) == BP_CU_SUCCESS ? value : 0;
-}
-
-static bp_status find_device(bp_cuda *cuda)
-{
-    int count = 0;
-    int error = cuda->driver.cuDeviceGetCount(&count);
-    if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail(&cuda->driver, error, "counting devices");
-    if (count == 0)
-        return bp_fail(BP_ERR_NO_DEVICE, "cuda: the driver finds no GPU");
-    if (cuda->config.ordinal < 0 || cuda->config.ordinal >= count)
-        return bp_fail(BP_ERR_NO_DEVICE, "cuda: no device %d: this machine has %d, from 0", cuda->config.ordinal,
-                       count);
-    error = cuda->driver.cuDeviceGet(&cuda->device, cuda->config.ordinal);
-    return bp_cuda_check(cuda, error, "finding the device");
-}
-
-static bp_status cuda_describe(bp_cuda *cuda)
-{
-    bp_cuda_info *info = &cuda->info;
-    size_t left;
-    size_t total = 0;
-    *info = (bp_cuda_info){.ordinal = cuda->config.ordinal};
-    int error = cuda->driver.cuDeviceGetName(info->name, sizeof info->name, cuda->device);
-    if (error == BP_CU_SUCCESS)
-        error = cuda->driver.cuDriverGetVersion(&info->driver_version);
-    if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail(&cuda->driver, error, "asking what the device is");
-    BP_TRY(bp_cuda_push(cuda));
-    error = cuda->driver.cuMemGetInfo(&left, &total);
-    bp_cuda_pop(cuda);
-    if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail(&cuda->driver, error, "asking how much memory the device has");
-    info->total_bytes = total;
-    info->compute_major = attribute(cuda, COMPUTE_MAJOR);
-    info->compute_minor = attribute(cuda, COMPUTE_MINOR);
-    info->stream_ordered = attribute(cuda, MEMORY_POOLS) != 0;
-    return BP_OK;
 }
 
 /* The device itself, then those that can reach its memory. */
@@ -187,7 +284,37 @@ static bp_status find_peers(bp_cuda *cuda)
 /* Everything that needs the device's context. */
 static bp_status open_device(bp_cuda *cuda)
 {
-    BP_TRY(cuda_describe(cuda));
+    const bp_cuda_driver *driver = &cuda->driver;
+    bp_cuda_info *info = &cuda->info;
+    int count = 0;
+    size_t left, total = 0;
+    int error = driver->cuDeviceGetCount(&count);
+    if (error != BP_CU_SUCCESS)
+        return bp_cuda_fail(driver, error, "counting devices");
+    if (count == 0)
+        return bp_fail(BP_ERR_NO_DEVICE, "cuda: the driver finds no GPU");
+    if (cuda->config.ordinal < 0 || cuda->config.ordinal >= count)
+        return bp_fail(BP_ERR_NO_DEVICE, "cuda: no device %d: this machine has %d, from 0", cuda->config.ordinal,
+                       count);
+    error = driver->cuDeviceGet(&cuda->device, cuda->config.ordinal);
+    BP_TRY(bp_cuda_check(cuda, error, "finding the device"));
+    error = driver->cuDevicePrimaryCtxRetain(&cuda->context, cuda->device);
+    BP_TRY(bp_cuda_check(cuda, error, "opening the device"));
+
+    *info = (bp_cuda_info){.ordinal = cuda->config.ordinal};
+    error = driver->cuDeviceGetName(info->name, sizeof info->name, cuda->device);
+    if (error == BP_CU_SUCCESS)
+        error = driver->cuDriverGetVersion(&info->driver_version);
+    BP_TRY(bp_cuda_check(cuda, error, "asking what the device is"));
+    BP_TRY(bp_cuda_push(cuda));
+    error = driver->cuMemGetInfo(&left, &total);
+    bp_cuda_pop(cuda);
+    BP_TRY(bp_cuda_check(cuda, error, "asking how much memory the device has"));
+    info->total_bytes = total;
+    info->compute_major = attribute(cuda, COMPUTE_MAJOR);
+    info->compute_minor = attribute(cuda, COMPUTE_MINOR);
+    info->stream_ordered = attribute(cuda, MEMORY_POOLS) != 0;
+
     cuda->traits = (bp_device_traits){.size = sizeof cuda->traits, .granularity = PLAIN_GRANULARITY};
     if (cuda->config.memory == BP_CUDA_PLAIN)
         return BP_OK;
@@ -196,16 +323,12 @@ static bp_status open_device(bp_cuda *cuda)
             BP_ERR_UNSUPPORTED,
             "cuda: device %d (%s) has no virtual memory management; BP_CUDA_PLAIN works without, but cannot be "
             "registered as a window",
-            cuda->config.ordinal, cuda->info.name);
+            cuda->config.ordinal, info->name);
     BP_TRY(find_peers(cuda));
-    return bp_cuda_choose_memory(cuda);
-}
-
-static bp_status open_context(bp_cuda *cuda)
-{
-    BP_TRY(find_device(cuda));
-    int error = cuda->driver.cuDevicePrimaryCtxRetain(&cuda->context, cuda->device);
-    return bp_cuda_check(cuda, error, "opening the device");
+    BP_TRY(bp_cuda_push(cuda));
+    bp_status status = bp_cuda_choose_memory(cuda);
+    bp_cuda_pop(cuda);
+    return status;
 }
 
 static void cuda_destroy(void *self)
@@ -227,31 +350,40 @@ static bp_status cuda_traits(void *self, bp_device_traits *traits)
     return BP_OK;
 }
 
-#define SHARED_FUNCTIONS                                                                                               \
-    .size = sizeof(bp_device_ops), .name = "cuda", .destroy = cuda_destroy, .traits = cuda_traits,                     \
-    .allocate = bp_cuda_allocate, .free = bp_cuda_free, .stream_create = bp_cuda_stream_create,                        \
-    .stream_import = bp_cuda_stream_import, .stream_destroy = bp_cuda_stream_destroy,                                  \
-    .stream_synchronize = bp_cuda_stream_synchronize, .synchronize = bp_cuda_synchronize, .call = bp_cuda_call,        \
-    .fill = bp_cuda_fill, .copy = bp_cuda_copy, .event_create = bp_cuda_event_create,                                  \
-    .event_destroy = bp_cuda_event_destroy, .event_record = bp_cuda_event_record, .stream_wait = bp_cuda_stream_wait,  \
-    .event_synchronize = bp_cuda_event_synchronize, .stream_native = bp_cuda_stream_native, .pin = bp_cuda_pin,        \
-    .unpin = bp_cuda_unpin, .capture_of = bp_cuda_capture_of, .graph_begin = bp_cuda_graph_begin,                      \
-    .graph_end = bp_cuda_graph_end, .graph_launch = bp_cuda_graph_launch, .graph_destroy = bp_cuda_graph_destroy
-
-static const bp_device_ops virtual_ops = {
-    SHARED_FUNCTIONS,         .reserve = bp_cuda_reserve,   .unreserve = bp_cuda_unreserve,
-    .commit = bp_cuda_commit, .decommit = bp_cuda_decommit, .map = bp_cuda_map,
+static const bp_device_ops ops = {
+    .size = sizeof ops,
+    .name = "cuda",
+    .destroy = cuda_destroy,
+    .traits = cuda_traits,
+    .reserve = bp_cuda_reserve,
+    .unreserve = bp_cuda_unreserve,
+    .commit = bp_cuda_commit,
+    .decommit = bp_cuda_decommit,
+    .map = bp_cuda_map,
     .unmap = bp_cuda_unmap,
-};
-
-static const bp_device_ops plain_ops = {
-    SHARED_FUNCTIONS,
-    .reserve = bp_cuda_plain_reserve,
-    .unreserve = bp_cuda_plain_unreserve,
-    .commit = bp_cuda_plain_commit,
-    .decommit = bp_cuda_plain_decommit,
-    .map = bp_cuda_plain_map,
-    .unmap = bp_cuda_plain_unmap,
+    .allocate = bp_cuda_allocate,
+    .free = bp_cuda_free,
+    .stream_create = bp_cuda_stream_create,
+    .stream_import = bp_cuda_stream_import,
+    .stream_destroy = bp_cuda_stream_destroy,
+    .stream_synchronize = bp_cuda_stream_synchronize,
+    .synchronize = bp_cuda_synchronize,
+    .call = bp_cuda_call,
+    .fill = bp_cuda_fill,
+    .copy = bp_cuda_copy,
+    .event_create = bp_cuda_event_create,
+    .event_destroy = bp_cuda_event_destroy,
+    .event_record = bp_cuda_event_record,
+    .stream_wait = bp_cuda_stream_wait,
+    .event_synchronize = bp_cuda_event_synchronize,
+    .stream_native = bp_cuda_stream_native,
+    .pin = bp_cuda_pin,
+    .unpin = bp_cuda_unpin,
+    .capture_of = bp_cuda_capture_of,
+    .graph_begin = bp_cuda_graph_begin,
+    .graph_end = bp_cuda_graph_end,
+    .graph_launch = bp_cuda_graph_launch,
+    .graph_destroy = bp_cuda_graph_destroy,
 };
 
 bp_status bp_device_create_cuda_from(const bp_cuda_config *config, const bp_cuda_driver *driver, bp_device **device)
@@ -266,7 +398,7 @@ bp_status bp_device_create_cuda_from(const bp_cuda_config *config, const bp_cuda
     if (driver == NULL)
         BP_TRY(bp_cuda_driver_load(completed.driver, &loaded));
     else
-        BP_TRY(bp_cuda_start(driver, "of the caller's table"));
+        BP_TRY(cuda_start(driver, "of the caller's table"));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_cuda), &memory));
     bp_cuda *cuda = memory;
@@ -274,22 +406,27 @@ bp_status bp_device_create_cuda_from(const bp_cuda_config *config, const bp_cuda
     cuda->config = completed;
     cuda->config.driver = NULL;            /* the caller's */
     pthread_mutex_init(&cuda->lock, NULL); /* cannot fail for a plain mutex */
-    bp_status status = open_context(cuda);
-    if (status == BP_OK)
-        status = open_device(cuda);
+    bp_status status = open_device(cuda);
     if (status != BP_OK) {
         cuda_destroy(cuda);
         return status;
     }
-    return bp_device_create(completed.memory == BP_CUDA_PLAIN ? &plain_ops : &virtual_ops, cuda, device);
+    bp_device_ops table = ops;
+    if (completed.memory == BP_CUDA_PLAIN) {
+        table.reserve = bp_cuda_plain_reserve;
+        table.unreserve = bp_cuda_plain_unreserve;
+        table.commit = bp_cuda_plain_commit;
+        table.decommit = bp_cuda_plain_decommit;
+        table.map = bp_cuda_plain_map;
+        table.unmap = bp_cuda_plain_unmap;
+    }
+    return bp_device_create(&table, cuda, device);
 }
 
 bp_status bp_device_create_cuda(const bp_cuda_config *config, bp_device **device)
 {
     return bp_device_create_cuda_from(config, NULL, device);
 }
-
-/* ---- looking -------------------------------------------------------------------------------------------------------- */
 
 const bp_cuda *bp_cuda_of(const bp_device *device)
 {

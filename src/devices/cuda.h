@@ -88,9 +88,6 @@ bp_status bp_device_create_cuda_from(const bp_cuda_config *config, const bp_cuda
 bp_status bp_cuda_push(const bp_cuda *cuda);
 void bp_cuda_pop(const bp_cuda *cuda);
 
-/* cuInit; how often does not matter. `library`: in messages. */
-bp_status bp_cuda_start(const bp_cuda_driver *driver, const char *library);
-
 /* The status and text of a driver's result, which is not success. `what`: the call, with names and numbers. */
 bp_status bp_cuda_fail(const bp_cuda_driver *driver, int error, const char *what);
 
@@ -119,7 +116,8 @@ bp_status bp_cuda_allocate(void *self, uint64_t bytes, void *stream, void **addr
 bp_status bp_cuda_free(void *self, void *address, uint64_t bytes, void *stream);
 bp_status bp_cuda_pin(void *self, void *address, uint64_t bytes);
 bp_status bp_cuda_unpin(void *self, void *address, uint64_t bytes);
-/* What slabs are made of; needs `device` and `info`. Finds out which handles the driver permits, and the granularity. */
+/* What slabs are made of; needs `device` and `info`, and the context to be current. Finds out which handles the driver permits, and
+ * the granularity. */
 bp_status bp_cuda_choose_memory(bp_cuda *cuda);
 
 bp_status bp_cuda_stream_create(void *self, void **stream);

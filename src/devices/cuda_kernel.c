@@ -51,18 +51,6 @@ static bp_status fail_load(const bp_cuda *cuda, int error)
     }
 }
 
-static bp_status load(const bp_cuda *cuda, const void *image, void **handle)
-{
-    void *loaded = NULL;
-    BP_TRY(bp_cuda_push(cuda));
-    int error = cuda->driver.cuModuleLoadData(&loaded, image);
-    bp_cuda_pop(cuda);
-    if (error != BP_CU_SUCCESS)
-        return fail_load(cuda, error);
-    *handle = loaded;
-    return BP_OK;
-}
-
 bp_status bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module)
 {
     const bp_cuda *cuda = device != NULL ? bp_cuda_of(device) : NULL;
@@ -72,7 +60,12 @@ bp_status bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_mo
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_cuda_module), &memory));
     bp_cuda_module *made = memory;
-    bp_status status = load(cuda, image, &made->handle);
+    bp_status status = bp_cuda_push(cuda);
+    if (status == BP_OK) {
+        int error = cuda->driver.cuModuleLoadData(&made->handle, image);
+        bp_cuda_pop(cuda);
+        status = error == BP_CU_SUCCESS ? BP_OK : fail_load(cuda, error);
+    }
     if (status != BP_OK) {
         free(made);
         return status;
@@ -109,28 +102,19 @@ void bp_cuda_module_destroy(bp_cuda_module **module)
 
 /* ---- kernels -------------------------------------------------------------------------------------------------------- */
 
-/* Drivers from CUDA 12.4 on may put off loading to the first launch; older ones load here. */
-static int cuda_kernel_look_up(const bp_cuda_driver *driver, void *module, const char *name, void **function)
-{
-    int error = driver->cuModuleGetFunction(function, module, name);
-    return error == BP_CU_SUCCESS && driver->cuFuncLoad != NULL ? driver->cuFuncLoad(*function) : error;
-}
-
-static bp_status cuda_kernel_find(const bp_cuda_module *module, const char *name, void **function)
+static bp_status cuda_kernel_add(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel)
 {
     const bp_cuda *cuda = module->cuda;
+    void *memory, *function = NULL;
     BP_TRY(bp_cuda_push(cuda));
-    int error = cuda_kernel_look_up(&cuda->driver, module->handle, name, function);
+    int error = cuda->driver.cuModuleGetFunction(&function, module->handle, name);
+    if (error == BP_CU_SUCCESS &&
+        cuda->driver.cuFuncLoad != NULL) /* from CUDA 12.4 on: else maybe loaded at the launch */
+        error = cuda->driver.cuFuncLoad(function);
     bp_cuda_pop(cuda);
     if (error == BP_CU_NOT_FOUND)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_module_kernel: the image has no kernel \"%s\"", name);
-    return bp_cuda_check(cuda, error, "loading a kernel");
-}
-
-static bp_status cuda_kernel_add(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel)
-{
-    void *memory, *function = NULL;
-    BP_TRY(cuda_kernel_find(module, name, &function));
+    BP_TRY(bp_cuda_check(cuda, error, "loading a kernel"));
     const size_t bytes = strlen(name) + 1;
     BP_TRY(bp_new_array(1, sizeof(bp_cuda_kernel) + bytes, &memory));
     bp_cuda_kernel *added = memory;
@@ -163,36 +147,6 @@ bp_status bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cud
 
 /* ---- launches ------------------------------------------------------------------------------------------------------- */
 
-static bp_status cuda_kernel_check(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, const bp_stream *stream)
-{
-    if (kernel == NULL || grid == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_launch: needs a kernel and a grid");
-    BP_TRY(bp_stream_check(stream, stream != NULL ? stream->device : NULL, "bp_cuda_launch"));
-    const bp_cuda *cuda = kernel->module->cuda;
-    if (bp_cuda_of(stream->device) != cuda)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_cuda_launch: kernel %s is of GPU %d, stream %s of another device (%s)", kernel->name,
-                       cuda->info.ordinal, stream->name, bp_device_name(stream->device));
-    for (int i = 0; i < 3; i++) {
-        if (grid->blocks[i] == 0 || grid->threads[i] == 0)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                           "bp_cuda_launch: kernel %s: %u x %u x %u blocks of %u x %u x %u threads are none",
-                           kernel->name, grid->blocks[0], grid->blocks[1], grid->blocks[2], grid->threads[0],
-                           grid->threads[1], grid->threads[2]);
-    }
-    return BP_OK;
-}
-
-static bp_status fail_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, int error)
-{
-    char what[256];
-    (void)snprintf(what, sizeof what,
-                   "launching kernel %.64s, %u x %u x %u blocks of %u x %u x %u threads with %u shared bytes",
-                   kernel->name, grid->blocks[0], grid->blocks[1], grid->blocks[2], grid->threads[0], grid->threads[1],
-                   grid->threads[2], grid->shared_bytes);
-    return bp_cuda_fail(&kernel->module->cuda->driver, error, what);
-}
-
 static int launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, void **arguments, void *stream)
 {
     const uint32_t *blocks = grid->blocks, *threads = grid->threads;
@@ -205,8 +159,22 @@ static int launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, void *
  * is made current. */
 bp_status bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, void **arguments, bp_stream *stream)
 {
-    BP_TRY(cuda_kernel_check(kernel, grid, stream));
+    if (kernel == NULL || grid == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_launch: needs a kernel and a grid");
+    BP_TRY(bp_stream_check(stream, stream != NULL ? stream->device : NULL, "bp_cuda_launch"));
     const bp_cuda *cuda = kernel->module->cuda;
+    const uint32_t *blocks = grid->blocks, *threads = grid->threads;
+    if (bp_cuda_of(stream->device) != cuda)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_cuda_launch: kernel %s is of GPU %d, stream %s of another device (%s)", kernel->name,
+                       cuda->info.ordinal, stream->name, bp_device_name(stream->device));
+    for (int i = 0; i < 3; i++) {
+        if (blocks[i] == 0 || threads[i] == 0)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "bp_cuda_launch: kernel %s: %u x %u x %u blocks of %u x %u x %u threads are none",
+                           kernel->name, blocks[0], blocks[1], blocks[2], threads[0], threads[1], threads[2]);
+    }
+
     const bp_cuda_stream *s = stream->raw; /* of decorated devices too: they hand it through */
     int error = s->legacy ? BP_CU_INVALID_CONTEXT : launch(kernel, grid, arguments, s->handle);
     if (error == BP_CU_INVALID_CONTEXT || error == BP_CU_INVALID_HANDLE) {
@@ -214,5 +182,11 @@ bp_status bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid,
         error = launch(kernel, grid, arguments, s->handle);
         bp_cuda_pop(cuda);
     }
-    return error == BP_CU_SUCCESS ? BP_OK : fail_launch(kernel, grid, error);
+    if (error == BP_CU_SUCCESS)
+        return BP_OK;
+    char what[256];
+    (void)snprintf(
+        what, sizeof what, "launching kernel %.64s, %u x %u x %u blocks of %u x %u x %u threads with %u shared bytes",
+        kernel->name, blocks[0], blocks[1], blocks[2], threads[0], threads[1], threads[2], grid->shared_bytes);
+    return bp_cuda_fail(&cuda->driver, error, what);
 }

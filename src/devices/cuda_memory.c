@@ -1,4 +1,5 @@
-/* Slabs of the cuda device: virtual memory, one physical allocation each, made as NCCL makes its own so that it can be registered.
+/* Memory of the cuda device: slabs, memory in stream order, pinned host memory. Slabs of virtual memory are one physical allocation
+ * each, made as NCCL makes its own so that it can be registered.
  * Source of what to ask for: NCCL's ncclMemAlloc (pinned device memory, exportable handles, RDMA, both granularities, peers). */
 #include "core/fail.h"
 
@@ -47,42 +48,6 @@ static bool has(const bp_cuda *cuda, int attribute)
     return cuda->driver.cuDeviceGetAttribute(&value, attribute, cuda->device) == BP_CU_SUCCESS && value != 0;
 }
 
-static bp_status ask_granularity(bp_cuda *cuda)
-{
-    size_t bytes = 0;
-    bp_cu_allocation_prop prop = prop_of(cuda);
-    int error = cuda->driver.cuMemGetAllocationGranularity(&bytes, &prop, RECOMMENDED);
-    if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail(&cuda->driver, error, "asking for the granularity of memory");
-    cuda->info.recommended_granularity = bytes;
-    return BP_OK;
-}
-
-/* Fabric handles need a daemon and a permission that cannot be asked for: a first piece of memory tells. */
-static bp_status find_handle_types(bp_cuda *cuda)
-{
-    const bool fabric = !cuda->config.no_fabric && has(cuda, HANDLE_TYPE_FABRIC);
-    const int least = has(cuda, HANDLE_TYPE_FILE) ? BP_CU_HANDLE_FILE : 0;
-    cuda->info.handle_types = least | (fabric ? BP_CU_HANDLE_FABRIC : 0);
-    cuda->info.rdma = has(cuda, RDMA_WITH_VIRTUAL_MEMORY);
-    unsigned long long handle;
-    int error = BP_CU_SUCCESS;
-    do {
-        BP_TRY(ask_granularity(cuda));
-        bp_cu_allocation_prop prop = prop_of(cuda);
-        error = cuda->driver.cuMemCreate(&handle, (size_t)cuda->info.recommended_granularity, &prop, 0);
-        if (error == BP_CU_SUCCESS || cuda->info.handle_types == 0 ||
-            (error != BP_CU_NOT_PERMITTED && error != BP_CU_NOT_SUPPORTED))
-            break;
-        cuda->info.handle_types = cuda->info.handle_types != least ? least : 0;
-    } while (true);
-    if (error == BP_CU_SUCCESS)
-        error = cuda->driver.cuMemRelease(handle);
-    if (error != BP_CU_SUCCESS)
-        return cuda_fail_memory(cuda, error, cuda->info.recommended_granularity, "a first piece of memory");
-    return BP_OK;
-}
-
 static uint64_t ask_multicast(const bp_cuda *cuda, int option)
 {
     size_t bytes = 0;
@@ -96,24 +61,40 @@ static uint64_t ask_multicast(const bp_cuda *cuda, int option)
     return cuda->driver.cuMulticastGetGranularity(&bytes, &prop, option) == BP_CU_SUCCESS ? bytes : 0;
 }
 
-static bp_status choose(bp_cuda *cuda)
-{
-    BP_TRY(find_handle_types(cuda));
-    uint64_t multicast = ask_multicast(cuda, RECOMMENDED);
-    if (multicast > MOST_MULTICAST_BYTES)
-        multicast = ask_multicast(cuda, MINIMUM);
-    cuda->info.multicast_granularity = multicast;
-    cuda->traits.granularity =
-        multicast > cuda->info.recommended_granularity ? multicast : cuda->info.recommended_granularity;
-    return BP_OK;
-}
-
 bp_status bp_cuda_choose_memory(bp_cuda *cuda)
 {
-    BP_TRY(bp_cuda_push(cuda));
-    bp_status status = choose(cuda);
-    bp_cuda_pop(cuda);
-    return status;
+    /* Fabric handles need a daemon and a permission that cannot be asked for: a first piece of memory tells. */
+    const bool fabric = !cuda->config.no_fabric && has(cuda, HANDLE_TYPE_FABRIC);
+    const int least = has(cuda, HANDLE_TYPE_FILE) ? BP_CU_HANDLE_FILE : 0;
+    bp_cuda_info *info = &cuda->info;
+    info->handle_types = least | (fabric ? BP_CU_HANDLE_FABRIC : 0);
+    info->rdma = has(cuda, RDMA_WITH_VIRTUAL_MEMORY);
+    unsigned long long handle;
+    int error = BP_CU_SUCCESS;
+    do {
+        size_t bytes = 0;
+        bp_cu_allocation_prop prop = prop_of(cuda);
+        error = cuda->driver.cuMemGetAllocationGranularity(&bytes, &prop, RECOMMENDED);
+        BP_TRY(bp_cuda_check(cuda, error, "asking for the granularity of memory"));
+        info->recommended_granularity = bytes;
+        error = cuda->driver.cuMemCreate(&handle, bytes, &prop, 0);
+        if (error == BP_CU_SUCCESS || info->handle_types == 0 ||
+            (error != BP_CU_NOT_PERMITTED && error != BP_CU_NOT_SUPPORTED))
+            break;
+        info->handle_types = info->handle_types != least ? least : 0;
+    } while (true);
+    if (error == BP_CU_SUCCESS)
+        error = cuda->driver.cuMemRelease(handle);
+    if (error != BP_CU_SUCCESS)
+        return cuda_fail_memory(cuda, error, info->recommended_granularity, "a first piece of memory");
+
+    info->multicast_granularity = ask_multicast(cuda, RECOMMENDED);
+    if (info->multicast_granularity > MOST_MULTICAST_BYTES)
+        info->multicast_granularity = ask_multicast(cuda, MINIMUM);
+    cuda->traits.granularity = info->multicast_granularity > info->recommended_granularity
+                                   ? info->multicast_granularity
+                                   : info->recommended_granularity;
+    return BP_OK;
 }
 
 /* ---- blocks --------------------------------------------------------------------------------------------------------- */
@@ -123,9 +104,8 @@ static bp_status cuda_note_block(bp_cuda *cuda, const bp_cuda_memory_block *bloc
     pthread_mutex_lock(&cuda->lock);
     bp_status status =
         bp_grow_array((void **)&cuda->blocks, &cuda->block_capacity, cuda->block_count, sizeof *cuda->blocks);
-    if (status == BP_OK) {
+    if (status == BP_OK)
         cuda->blocks[cuda->block_count++] = *block;
-    }
     pthread_mutex_unlock(&cuda->lock);
     return status;
 }
@@ -200,35 +180,24 @@ bp_status bp_cuda_unreserve(void *self, void *address, uint64_t bytes)
     return bp_cuda_check(cuda, error, "giving addresses back");
 }
 
-static void cuda_memory_release(const bp_cuda *cuda, unsigned long long handle)
-{
-    if (bp_cuda_push(cuda) != BP_OK)
-        return;
-    (void)cuda->driver.cuMemRelease(handle);
-    bp_cuda_pop(cuda);
-}
-
-static bp_status cuda_memory_create(bp_cuda *cuda, uint64_t bytes, unsigned long long *handle)
-{
-    bp_cu_allocation_prop prop = prop_of(cuda);
-    BP_TRY(bp_cuda_push(cuda));
-    int error = cuda->driver.cuMemCreate(handle, (size_t)bytes, &prop, 0);
-    bp_cuda_pop(cuda);
-    if (error != BP_CU_SUCCESS)
-        return cuda_fail_memory(cuda, error, bytes, "commit");
-    bp_status status = cuda_note_block(cuda, &(bp_cuda_memory_block){.handle = *handle, .bytes = bytes});
-    if (status != BP_OK)
-        cuda_memory_release(cuda, *handle);
-    return status;
-}
-
 bp_status bp_cuda_commit(void *self, uint64_t bytes, uint64_t *handle)
 {
     bp_cuda *cuda = self;
-    unsigned long long made;
+    bp_cu_allocation_prop prop = prop_of(cuda);
+    unsigned long long made = 0;
     BP_TRY(cuda_memory_check_bytes(cuda, bytes, "commit"));
     BP_TRY(cuda_take_budget(cuda, bytes));
-    bp_status status = cuda_memory_create(cuda, bytes, &made);
+    bp_status status = bp_cuda_push(cuda);
+    if (status == BP_OK) {
+        int error = cuda->driver.cuMemCreate(&made, (size_t)bytes, &prop, 0);
+        if (error == BP_CU_SUCCESS)
+            status = cuda_note_block(cuda, &(bp_cuda_memory_block){.handle = made, .bytes = bytes});
+        if (error == BP_CU_SUCCESS && status != BP_OK)
+            (void)cuda->driver.cuMemRelease(made);
+        bp_cuda_pop(cuda);
+        if (error != BP_CU_SUCCESS)
+            status = cuda_fail_memory(cuda, error, bytes, "commit");
+    }
     if (status == BP_OK)
         *handle = made;
     else
@@ -281,48 +250,32 @@ bp_status bp_cuda_unmap(void *self, void *address, uint64_t bytes)
     return bp_cuda_check(cuda, error, "unmapping memory");
 }
 
-/* ---- plain allocations ------------------------------------------------------------------------------------------- */
-
-/* Memory of the cuda device that is not slabs of virtual memory: slabs of plain allocations (for legacy IPC), memory in stream order,
- * host memory that is pinned. */
-
-#define PORTABLE 1u /* pinned for every context */
-
-/* ---- slabs of plain allocations ------------------------------------------------------------------------------------- */
+/* ---- slabs of plain allocations, for legacy IPC ------------------------------------------------------------------------ */
 
 /* The memory comes with the addresses; what follows has nothing left to do. */
-static bp_status allocate_aligned(bp_cuda *cuda, uint64_t bytes, uint64_t alignment, void **address)
-{
-    uint64_t made;
-    BP_TRY(bp_cuda_push(cuda));
-    int error = cuda->driver.cuMemAlloc(&made, (size_t)bytes);
-    bp_cuda_pop(cuda);
-    if (error != BP_CU_SUCCESS)
-        return cuda_fail_memory(cuda, error, bytes, "allocating");
-    const uint64_t aligned = (made + alignment - 1) / alignment * alignment;
-    bp_status status =
-        cuda_note_block(cuda, &(bp_cuda_memory_block){.handle = aligned, .address = made, .bytes = bytes});
-    if (status != BP_OK) {
-        if (bp_cuda_push(cuda) == BP_OK) {
-            (void)cuda->driver.cuMemFree(made);
-            bp_cuda_pop(cuda);
-        }
-        return status;
-    }
-    *address = (void *)(uintptr_t)aligned; /* NOLINT(performance-no-int-to-ptr): it is one of the device */
-    return BP_OK;
-}
-
 bp_status bp_cuda_plain_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
 {
     bp_cuda *cuda = self;
-    uint64_t total;
+    uint64_t total, made = 0, aligned = 0;
     if (!bp_add_u64(bytes, alignment, &total))
         return bp_fail(BP_ERR_OVERFLOW, "cuda: %llu bytes at a multiple of %llu do not fit 64 bits",
                        (unsigned long long)bytes, (unsigned long long)alignment);
     BP_TRY(cuda_take_budget(cuda, total));
-    bp_status status = allocate_aligned(cuda, total, alignment, address);
-    if (status != BP_OK)
+    bp_status status = bp_cuda_push(cuda);
+    if (status == BP_OK) {
+        int error = cuda->driver.cuMemAlloc(&made, (size_t)total);
+        aligned = (made + alignment - 1) / alignment * alignment;
+        if (error == BP_CU_SUCCESS)
+            status = cuda_note_block(cuda, &(bp_cuda_memory_block){.handle = aligned, .address = made, .bytes = total});
+        if (error == BP_CU_SUCCESS && status != BP_OK)
+            (void)cuda->driver.cuMemFree(made);
+        bp_cuda_pop(cuda);
+        if (error != BP_CU_SUCCESS)
+            status = cuda_fail_memory(cuda, error, total, "allocating");
+    }
+    if (status == BP_OK)
+        *address = (void *)(uintptr_t)aligned; /* NOLINT(performance-no-int-to-ptr): it is one of the device */
+    else
         cuda_give_budget(cuda, total);
     return status;
 }
@@ -415,6 +368,8 @@ bp_status bp_cuda_free(void *self, void *address, uint64_t bytes, void *stream)
 }
 
 /* ---- host memory ---------------------------------------------------------------------------------------------------- */
+
+#define PORTABLE 1u /* pinned for every context */
 
 bp_status bp_cuda_pin(void *self, void *address, uint64_t bytes)
 {

@@ -9,16 +9,6 @@
 
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
-static bp_cuda_stream *take_idle(bp_cuda *cuda)
-{
-    pthread_mutex_lock(&cuda->lock);
-    bp_cuda_stream *idle = cuda->idle_streams;
-    if (idle != NULL)
-        cuda->idle_streams = idle->next;
-    pthread_mutex_unlock(&cuda->lock);
-    return idle;
-}
-
 static bp_status cuda_stream_make(void *handle, bool owned, bool legacy, void **stream)
 {
     void *memory;
@@ -32,7 +22,11 @@ static bp_status cuda_stream_make(void *handle, bool owned, bool legacy, void **
 bp_status bp_cuda_stream_create(void *self, void **stream)
 {
     bp_cuda *cuda = self;
-    bp_cuda_stream *idle = take_idle(cuda);
+    pthread_mutex_lock(&cuda->lock);
+    bp_cuda_stream *idle = cuda->idle_streams;
+    if (idle != NULL)
+        cuda->idle_streams = idle->next;
+    pthread_mutex_unlock(&cuda->lock);
     if (idle != NULL) {
         *stream = idle;
         return BP_OK;
@@ -53,23 +47,6 @@ bp_status bp_cuda_stream_create(void *self, void **stream)
     return BP_OK;
 }
 
-/* Whose stream it is, by its context. */
-static bp_status check_context(bp_cuda *cuda, uint64_t native)
-{
-    void *context = NULL;
-    void *handle = (void *)(uintptr_t)native; /* NOLINT(performance-no-int-to-ptr): that is what it was */
-    BP_TRY(bp_cuda_push(cuda));
-    int error = cuda->driver.cuStreamGetCtx(handle, &context);
-    bp_cuda_pop(cuda);
-    BP_TRY(bp_cuda_check(cuda, error, "asking for the context of a stream"));
-    if (context != cuda->context)
-        return bp_fail(
-            BP_ERR_INVALID_ARGUMENT,
-            "cuda: stream 0x%llx is of another device or context than device %d (%s): make it while that is current",
-            (unsigned long long)native, cuda->config.ordinal, cuda->info.name);
-    return BP_OK;
-}
-
 bp_status bp_cuda_stream_import(void *self, uint64_t native, void **stream)
 {
     bp_cuda *cuda = self;
@@ -77,10 +54,20 @@ bp_status bp_cuda_stream_import(void *self, uint64_t native, void **stream)
     if (native == BP_CU_STREAM_PER_THREAD)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "cuda: the per-thread default stream is another one on every thread: pass a stream of your own");
-    if (!legacy)
-        BP_TRY(check_context(cuda, native));
     /* NOLINTNEXTLINE(performance-no-int-to-ptr): that is what it was */
-    return cuda_stream_make((void *)(uintptr_t)(legacy ? BP_CU_STREAM_LEGACY : native), false, legacy, stream);
+    void *handle = (void *)(uintptr_t)(legacy ? BP_CU_STREAM_LEGACY : native), *context = NULL;
+    if (!legacy) {
+        BP_TRY(bp_cuda_push(cuda));
+        int error = cuda->driver.cuStreamGetCtx(handle, &context);
+        bp_cuda_pop(cuda);
+        BP_TRY(bp_cuda_check(cuda, error, "asking for the context of a stream"));
+        if (context != cuda->context)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "cuda: stream 0x%llx is of another device or context than device %d (%s): make it while "
+                           "that is current",
+                           (unsigned long long)native, cuda->config.ordinal, cuda->info.name);
+    }
+    return cuda_stream_make(handle, false, legacy, stream);
 }
 
 bp_status bp_cuda_stream_native(void *self, void *stream, uint64_t *native)
@@ -187,7 +174,7 @@ bp_status bp_cuda_copy(void *self, void *stream, void *to, const void *from, uin
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-/* Events of the cuda device: the driver's own. On the path of acquire and release: one call each where nothing is wrong. */
+/* The driver's own. On the path of acquire and release: one call each where nothing is wrong. */
 
 #define WITHOUT_TIMES 2u
 
@@ -251,8 +238,6 @@ bp_status bp_cuda_event_synchronize(void *self, void *event)
 }
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
-
-/* Captures and graphs of the cuda device. */
 
 #define THREAD_LOCAL 1 /* other threads may allocate meanwhile */
 #define ACTIVE 1
