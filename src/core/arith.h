@@ -21,6 +21,11 @@ static inline uint64_t bp_least_u64(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+static inline bool bp_is_power_of_two(uint64_t value)
+{
+    return value != 0 && (value & (value - 1)) == 0;
+}
+
 /* The smallest multiple of `step` (not 0) that is at least `value`. */
 static inline bool bp_round_up_u64(uint64_t value, uint64_t step, uint64_t *rounded)
 {

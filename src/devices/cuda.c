@@ -11,26 +11,22 @@
 
 /* ---- results of the driver --------------------------------------------------------------------------------------- */
 
-/* Of errors around captures, what to do; the driver only says that something was not permitted. */
+/* What to do about errors around captures, in the order of their numbers, from BP_CU_CAPTURE_FIRST; the driver only says that something was
+ * not permitted. */
 static const char *const capture_advice[] = {
-    [BP_CU_CAPTURE_FIRST - BP_CU_CAPTURE_FIRST] =
-        "not possible while a graph is being captured: synchronise, allocate and free outside",
-    [BP_CU_CAPTURE_INVALIDATED - BP_CU_CAPTURE_FIRST] =
-        "the capture was made invalid by an earlier error: end it and begin again",
-    [BP_CU_CAPTURE_MERGE - BP_CU_CAPTURE_FIRST] =
-        "would merge two captures: streams of different captures may not wait for one another",
-    [BP_CU_CAPTURE_UNMATCHED - BP_CU_CAPTURE_FIRST] = "the stream is not the one on which this capture began",
-    [BP_CU_CAPTURE_UNJOINED - BP_CU_CAPTURE_FIRST] =
-        "a stream that joined the capture was not joined back: let the first stream wait for it before the end",
-    [BP_CU_CAPTURE_ISOLATION - BP_CU_CAPTURE_FIRST] =
-        "would wait across the border of a capture: declare it (bp_capture_begin) before it begins, and let every "
-        "stream that takes part wait for its first stream",
-    [BP_CU_CAPTURE_IMPLICIT - BP_CU_CAPTURE_FIRST] =
-        "uses the legacy default stream, which waits for the captured one: capture with streams of your own",
-    [BP_CU_CAPTURED_EVENT - BP_CU_CAPTURE_FIRST] =
-        "waits for an event that was recorded inside a capture: declare captures (bp_capture_begin, bp_capture_end)",
-    [BP_CU_CAPTURE_WRONG_THREAD - BP_CU_CAPTURE_FIRST] = "the capture began on another thread, and not in relaxed mode",
+    "not possible while a graph is being captured: synchronise, allocate and free outside",
+    "the capture was made invalid by an earlier error: end it and begin again",
+    "would merge two captures: streams of different captures may not wait for one another",
+    "the stream is not the one on which this capture began",
+    "a stream that joined the capture was not joined back: let the first stream wait for it before the end",
+    ("would wait across the border of a capture: declare it (bp_capture_begin) before it begins, and let every "
+     "stream that takes part wait for its first stream"),
+    "uses the legacy default stream, which waits for the captured one: capture with streams of your own",
+    "waits for an event that was recorded inside a capture: declare captures (bp_capture_begin, bp_capture_end)",
+    "the capture began on another thread, and not in relaxed mode",
 };
+_Static_assert(BP_CU_CAPTURE_FIRST + sizeof capture_advice / sizeof *capture_advice == BP_CU_CAPTURE_WRONG_THREAD + 1,
+               "each error has its advice");
 
 bp_status bp_cuda_fail(const bp_cuda_driver *driver, int error, const char *what)
 {

@@ -1,27 +1,15 @@
-/* What all devices share: creation from a table, references, usage. */
+/* What all devices share: creation from a table, references, usage, events, graphs, reserved address space. */
 #include "devices/device.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
 #include "core/memory.h"
 #include "core/structs.h"
-
-static bool is_power_of_two(uint64_t value)
-{
-    return value != 0 && (value & (value - 1)) == 0;
-}
-
-/* Groups of functions that come together: how many of one there are must be all or none. */
-static const char *incomplete_group(const bp_device_ops *ops)
-{
-    int pinning = (ops->pin != NULL) + (ops->unpin != NULL);
-    int graphs = (ops->capture_of != NULL) + (ops->graph_begin != NULL) + (ops->graph_end != NULL) +
-                 (ops->graph_launch != NULL) + (ops->graph_destroy != NULL);
-    if (pinning == 1)
-        return "pin and unpin";
-    return graphs > 0 && graphs < 5 ? "capture_of and graph_*" : NULL;
-}
 
 /* The first function that a table lacks, NULL: none. */
 static const char *missing_function(const bp_device_ops *ops)
@@ -59,35 +47,6 @@ static const char *missing_function(const bp_device_ops *ops)
     return NULL;
 }
 
-static bp_status device_check_table(const bp_device_ops *ops)
-{
-    if (ops->name == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: the table has no name");
-    const char *missing = missing_function(ops);
-    if (missing != NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: device %s has no function %s", ops->name, missing);
-    const char *incomplete = incomplete_group(ops);
-    if (incomplete != NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: device %s has some of %s, not all", ops->name,
-                       incomplete);
-    return BP_OK;
-}
-
-static bp_status device_check_traits(const bp_device_ops *ops, const bp_device_traits *traits)
-{
-    if (!is_power_of_two(traits->granularity) || (traits->page_bytes != 0 && !is_power_of_two(traits->page_bytes)))
-        return bp_fail(
-            BP_ERR_INVALID_ARGUMENT,
-            "bp_device_create: device %s has granularity %llu and pages of %llu bytes, which should be powers "
-            "of two",
-            ops->name, (unsigned long long)traits->granularity, (unsigned long long)traits->page_bytes);
-    if (traits->page_bytes != 0 && ops->protect == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_device_create: device %s has no function protect, but pages of %llu bytes", ops->name,
-                       (unsigned long long)traits->page_bytes);
-    return BP_OK;
-}
-
 bp_status bp_device_create(const bp_device_ops *ops, void *self, bp_device **device)
 {
     bp_device_ops own = {.size = sizeof own};
@@ -95,11 +54,31 @@ bp_status bp_device_create(const bp_device_ops *ops, void *self, bp_device **dev
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: needs an output");
     BP_TRY(bp_struct_read("bp_device_create", ops, false, &own, sizeof own));
     ops = &own;
-    BP_TRY(device_check_table(ops));
+    if (ops->name == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: the table has no name");
+    const char *missing = missing_function(ops);
+    if (missing != NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: device %s has no function %s", ops->name, missing);
+    const int graphs = (ops->capture_of != NULL) + (ops->graph_begin != NULL) + (ops->graph_end != NULL) +
+                       (ops->graph_launch != NULL) + (ops->graph_destroy != NULL);
+    const bool half_pinning = (ops->pin != NULL) != (ops->unpin != NULL);
+    if (half_pinning || (graphs > 0 && graphs < 5))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: device %s has some of %s, not all", ops->name,
+                       half_pinning ? "pin and unpin" : "capture_of and graph_*");
+
     bp_device_traits traits = {.size = sizeof traits};
     bp_status status = ops->traits(self, &traits);
-    if (status == BP_OK)
-        BP_TRY(device_check_traits(ops, &traits));
+    if (status == BP_OK &&
+        (!bp_is_power_of_two(traits.granularity) || (traits.page_bytes != 0 && !bp_is_power_of_two(traits.page_bytes))))
+        return bp_fail(
+            BP_ERR_INVALID_ARGUMENT,
+            "bp_device_create: device %s has granularity %llu and pages of %llu bytes, which should be powers "
+            "of two",
+            ops->name, (unsigned long long)traits.granularity, (unsigned long long)traits.page_bytes);
+    if (status == BP_OK && traits.page_bytes != 0 && ops->protect == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_device_create: device %s has no function protect, but pages of %llu bytes", ops->name,
+                       (unsigned long long)traits.page_bytes);
     void *memory;
     bp_process process;
     if (status == BP_OK)
@@ -259,8 +238,7 @@ bp_status bp_device_usage_get(const bp_device *device, bp_device_usage *usage)
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-/* Events of callers; those of timelines are the provider's own objects. */
-
+/* Of callers; those of timelines are the provider's own objects. */
 struct bp_event {
     bp_device *device;
     void *raw; /* the provider's event */
@@ -290,15 +268,14 @@ void bp_event_destroy(bp_event **event)
 {
     if (event == NULL || *event == NULL)
         return;
-    bp_device *device = (*event)->device;
-    if (!bp_device_is_here(device)) {
-        *event = NULL;
-        return;
-    }
-    (void)device->ops->event_destroy(device->self, (*event)->raw);
-    bp_device_discount(&device->live_events, 1);
-    free(*event);
+    bp_event *gone = *event;
+    bp_device *device = gone->device;
     *event = NULL;
+    if (!bp_device_is_here(device))
+        return;
+    (void)device->ops->event_destroy(device->self, gone->raw);
+    bp_device_discount(&device->live_events, 1);
+    free(gone);
     bp_device_release(device);
 }
 
@@ -331,8 +308,7 @@ bp_status bp_event_synchronize(bp_event *event)
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
-/* Graphs: work that is captured instead of run. */
-
+/* Work that is captured instead of run. */
 struct bp_graph {
     bp_device *device;
     void *raw; /* the provider's graph */
@@ -387,14 +363,13 @@ void bp_graph_destroy(bp_graph **graph)
 {
     if (graph == NULL || *graph == NULL)
         return;
-    bp_device *device = (*graph)->device;
-    if (!bp_device_is_here(device)) {
-        *graph = NULL;
-        return;
-    }
-    (void)device->ops->graph_destroy(device->self, (*graph)->raw);
-    free(*graph);
+    bp_graph *gone = *graph;
+    bp_device *device = gone->device;
     *graph = NULL;
+    if (!bp_device_is_here(device))
+        return;
+    (void)device->ops->graph_destroy(device->self, gone->raw);
+    free(gone);
     bp_device_release(device);
 }
 
@@ -407,5 +382,123 @@ bp_status bp_stream_capture_of(bp_stream *stream, uint64_t *capture)
     if (device->ops->capture_of != NULL)
         return device->ops->capture_of(device->self, stream->raw, capture);
     *capture = 0;
+    return BP_OK;
+}
+
+/* ---- reserved address space ---------------------------------------------------------------------------------------- */
+
+void bp_address_space_init(bp_address_space *space, const char *device, uint64_t granularity)
+{
+    *space = (bp_address_space){.device = device, .granularity = granularity};
+    pthread_mutex_init(&space->lock, NULL);
+}
+
+void bp_address_space_finish(bp_address_space *space)
+{
+    for (size_t i = 0; i < space->count; i++)
+        munmap(space->ranges[i].address, space->ranges[i].bytes);
+    free(space->ranges);
+    pthread_mutex_destroy(&space->lock);
+}
+
+bp_status bp_address_space_check_bytes(const bp_address_space *space, uint64_t bytes, const char *operation)
+{
+    if (bytes == 0 || bytes % space->granularity != 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s of %llu bytes, expected a multiple of %llu", space->device,
+                       operation, (unsigned long long)bytes, (unsigned long long)space->granularity);
+    return BP_OK;
+}
+
+bp_status bp_address_space_check(bp_address_space *space, const void *address, uint64_t bytes, uint64_t step,
+                                 const char *operation)
+{
+    uintptr_t at = (uintptr_t)address;
+    bool reserved = false;
+    pthread_mutex_lock(&space->lock);
+    for (size_t i = 0; i < space->count && !reserved; i++) {
+        const bp_address_range *range = &space->ranges[i];
+        uintptr_t start = (uintptr_t)range->address;
+        reserved = at >= start && bytes <= range->bytes && at - start <= range->bytes - bytes;
+    }
+    pthread_mutex_unlock(&space->lock);
+    if (!reserved)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s of %llu bytes at %p, which are not reserved", space->device,
+                       operation, (unsigned long long)bytes, address);
+    if (bytes == 0 || bytes % step != 0 || at % step != 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s of %llu bytes at %p, expected multiples of %llu", space->device,
+                       operation, (unsigned long long)bytes, address, (unsigned long long)step);
+    return BP_OK;
+}
+
+/* Address space that starts at a multiple of `alignment`: more is mapped, and both ends are cut off. */
+static bp_status map_aligned(const bp_address_space *space, uint64_t bytes, uint64_t alignment, void **address)
+{
+    uint64_t mapped;
+    int reason = ENOMEM;
+    void *memory = MAP_FAILED;
+    if (bp_add_u64(bytes, alignment, &mapped)) {
+        memory = mmap(NULL, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        reason = errno;
+    }
+    if (memory == MAP_FAILED)
+        return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "%s: no address space for %llu bytes aligned to %llu: %s",
+                       space->device, (unsigned long long)bytes, (unsigned long long)alignment, strerror(reason));
+    uint64_t before = -(uintptr_t)memory & (alignment - 1), after = mapped - before - bytes;
+    char *aligned = (char *)memory + before;
+    if ((before > 0 && munmap(memory, before) != 0) || (after > 0 && munmap(aligned + bytes, after) != 0)) {
+        reason = errno;
+        munmap(memory, mapped);
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "%s: reserve of %llu bytes aligned to %llu: %s", space->device,
+                       (unsigned long long)bytes, (unsigned long long)alignment, strerror(reason));
+    }
+    *address = aligned;
+    return BP_OK;
+}
+
+bp_status bp_address_space_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
+{
+    bp_address_space *space = self;
+    BP_TRY(bp_address_space_check_bytes(space, bytes, "reserve"));
+    if (alignment < space->granularity || !bp_is_power_of_two(alignment))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: reserve with alignment %llu, expected a power of two that is at least %llu", space->device,
+                       (unsigned long long)alignment, (unsigned long long)space->granularity);
+    bp_address_range range = {.bytes = bytes};
+    pthread_mutex_lock(&space->lock);
+    bp_status status = bp_grow_array((void **)&space->ranges, &space->capacity, space->count, sizeof *space->ranges);
+    if (status == BP_OK)
+        status = map_aligned(space, bytes, alignment, &range.address);
+    if (status == BP_OK)
+        space->ranges[space->count++] = range;
+    pthread_mutex_unlock(&space->lock);
+    if (status == BP_OK)
+        *address = range.address;
+    return status;
+}
+
+bp_status bp_address_space_unreserve(void *self, void *address, uint64_t bytes)
+{
+    bp_address_space *space = self;
+    bool found = false;
+    int reason = 0;
+    pthread_mutex_lock(&space->lock);
+    for (size_t i = 0; i < space->count; i++) {
+        bp_address_range *range = &space->ranges[i];
+        if (range->address != address || range->bytes != bytes)
+            continue;
+        found = true;
+        if (munmap(address, bytes) == 0)
+            *range = space->ranges[--space->count];
+        else
+            reason = errno;
+        break;
+    }
+    pthread_mutex_unlock(&space->lock);
+    if (!found)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: unreserve of %llu bytes at %p, which were not reserved as one",
+                       space->device, (unsigned long long)bytes, address);
+    if (reason != 0)
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "%s: unreserve of %llu bytes at %p: %s", space->device,
+                       (unsigned long long)bytes, address, strerror(reason));
     return BP_OK;
 }

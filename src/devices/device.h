@@ -139,4 +139,35 @@ bp_status bp_stream_prepare_captures(bp_device *device);
 /* The host waits for the stream's work. Like record_point beside destroying. */
 bp_status bp_stream_quiesce(bp_stream *stream);
 
+/* ---- reserved address space ---------------------------------------------------------------------------------------- */
+
+/* Of the process, for devices whose addresses are the process's own. What is mapped with MAP_FIXED is checked against it, so that a wrong
+ * address is an error and does not overwrite the program. Any thread. */
+typedef struct bp_address_range {
+    void *address;
+    uint64_t bytes;
+} bp_address_range;
+
+typedef struct bp_address_space {
+    const char *device; /* its name, for messages */
+    uint64_t granularity;
+    pthread_mutex_t lock;
+    bp_address_range *ranges;
+    size_t count, capacity;
+} bp_address_space;
+
+void bp_address_space_init(bp_address_space *space, const char *device, uint64_t granularity);
+/* Gives back what is still reserved. */
+void bp_address_space_finish(bp_address_space *space);
+
+/* The functions reserve and unreserve of a device whose struct begins with its address space. */
+bp_status bp_address_space_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address);
+bp_status bp_address_space_unreserve(void *self, void *address, uint64_t bytes);
+
+/* Sizes that reserve, commit and map take: not 0, multiples of the granularity. */
+bp_status bp_address_space_check_bytes(const bp_address_space *space, uint64_t bytes, const char *operation);
+/* BP_OK where [address, address + bytes) is reserved and both are multiples of `step`. */
+bp_status bp_address_space_check(bp_address_space *space, const void *address, uint64_t bytes, uint64_t step,
+                                 const char *operation);
+
 #endif

@@ -8,26 +8,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
 #include "core/memory.h"
 #include "core/structs.h"
-
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
-
-#define ALLOCATION_ALIGNMENT 256
-
-/* The device's functions, in the file of their subject. */
-static bp_status host_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
-{
-    bp_host *host = self;
-    return bp_address_space_reserve(&host->space, bytes, alignment, address);
-}
-
-static bp_status host_unreserve(void *self, void *address, uint64_t bytes)
-{
-    bp_host *host = self;
-    return bp_address_space_unreserve(&host->space, address, bytes);
-}
 
 /* ---- how much there is ------------------------------------------------------------------------------------------- */
 
@@ -71,20 +55,6 @@ static bp_status make_pages(const bp_host *host, uint64_t bytes, void **pages)
     return BP_OK;
 }
 
-/* An unused entry; under the lock. */
-static bp_status find_entry(bp_host *host, size_t *entry)
-{
-    size_t i = 0;
-    while (i < host->memory_count && host->memories[i].pages != NULL)
-        i++;
-    if (i == host->memory_count) {
-        BP_TRY(bp_grow_array((void **)&host->memories, &host->memory_capacity, i, sizeof *host->memories));
-        host->memories[host->memory_count++] = (bp_host_memory){0};
-    }
-    *entry = i;
-    return BP_OK;
-}
-
 static bp_status host_commit(void *self, uint64_t bytes, uint64_t *handle)
 {
     bp_host *host = self;
@@ -92,7 +62,14 @@ static bp_status host_commit(void *self, uint64_t bytes, uint64_t *handle)
     BP_TRY(host_memory_take(host, bytes, "commit"));
     size_t entry = 0;
     pthread_mutex_lock(&host->lock);
-    bp_status status = find_entry(host, &entry);
+    while (entry < host->memory_count && host->memories[entry].pages != NULL)
+        entry++;
+    bp_status status = BP_OK;
+    if (entry == host->memory_count) {
+        status = bp_grow_array((void **)&host->memories, &host->memory_capacity, entry, sizeof *host->memories);
+        if (status == BP_OK)
+            host->memories[host->memory_count++] = (bp_host_memory){0};
+    }
     if (status == BP_OK)
         status = make_pages(host, bytes, &host->memories[entry].pages);
     if (status == BP_OK)
@@ -185,6 +162,8 @@ static bp_status host_protect(void *self, void *address, uint64_t bytes, bp_acce
 
 /* ---- memory in stream order -------------------------------------------------------------------------------------- */
 
+#define ALLOCATION_ALIGNMENT 256
+
 /* At once, as memory that no work uses yet may be there early. */
 static bp_status host_allocate(void *self, uint64_t bytes, void *stream, void **address)
 {
@@ -230,25 +209,6 @@ void bp_host_take_back(bp_host_allocation *allocation)
     host_memory_give_back(allocation->host, allocation->bytes);
     free(allocation);
 }
-
-static void host_memory_finish(bp_host *host)
-{
-    while (host->allocations.next != &host->allocations) {
-        bp_host_allocation *allocation = host->allocations.next;
-        host->allocations.next = allocation->next;
-        free(allocation);
-    }
-    for (size_t i = 0; i < host->memory_count; i++)
-        if (host->memories[i].pages != NULL)
-            munmap(host->memories[i].pages, host->memories[i].bytes);
-    free(host->memories);
-}
-
-/* ---- the device -------------------------------------------------------------------------------------------------- */
-
-/* The host device: configuration, table, and the streams it has. */
-
-#define QUEUE_LENGTH 16384u
 
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
 
@@ -360,7 +320,15 @@ static void host_destroy(void *self)
     for (uint32_t i = 0; i < count; i++)
         bp_host_stream_free(atomic_load(&host->streams[i]));
     bp_host_events_finish(host);
-    host_memory_finish(host);
+    while (host->allocations.next != &host->allocations) {
+        bp_host_allocation *allocation = host->allocations.next;
+        host->allocations.next = allocation->next;
+        free(allocation);
+    }
+    for (size_t i = 0; i < host->memory_count; i++)
+        if (host->memories[i].pages != NULL)
+            munmap(host->memories[i].pages, host->memories[i].bytes);
+    free(host->memories);
     bp_address_space_finish(&host->space);
     pthread_mutex_destroy(&host->lock);
     free(host);
@@ -371,8 +339,8 @@ static const bp_device_ops host_ops = {
     .name = "host",
     .destroy = host_destroy,
     .traits = host_traits,
-    .reserve = host_reserve,
-    .unreserve = host_unreserve,
+    .reserve = bp_address_space_reserve,
+    .unreserve = bp_address_space_unreserve,
     .commit = host_commit,
     .decommit = host_decommit,
     .map = host_map,
@@ -394,30 +362,13 @@ static const bp_device_ops host_ops = {
     .event_synchronize = bp_host_event_synchronize,
 };
 
+#define QUEUE_LENGTH 16384u
+
 static const bp_host_config host_config_defaults = {.size = sizeof host_config_defaults, .queue_length = QUEUE_LENGTH};
 
 bp_status bp_host_config_init(bp_host_config *config, size_t size)
 {
     return bp_struct_init("bp_host_config_init", config, size, &host_config_defaults, sizeof host_config_defaults);
-}
-
-/* Puts defaults in the place of zeros. */
-static bp_status complete_config(bp_host_config *config, uint64_t page_bytes)
-{
-    if (config->granularity == 0)
-        config->granularity = page_bytes;
-    if (config->queue_length == 0)
-        config->queue_length = QUEUE_LENGTH;
-    if (config->memory_bytes == 0)
-        config->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * page_bytes;
-    if ((config->granularity & (config->granularity - 1)) != 0 || config->granularity % page_bytes != 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_device_create_host: granularity %llu, expected a power of two and a multiple of %llu",
-                       (unsigned long long)config->granularity, (unsigned long long)page_bytes);
-    if ((config->queue_length & (config->queue_length - 1)) != 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_host: queue length %u, expected a power of two",
-                       config->queue_length);
-    return BP_OK;
 }
 
 bp_status bp_device_create_host(const bp_host_config *config, bp_device **device)
@@ -427,7 +378,20 @@ bp_status bp_device_create_host(const bp_host_config *config, bp_device **device
     uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
     bp_host_config completed = host_config_defaults;
     BP_TRY(bp_struct_read("bp_device_create_host", config, true, &completed, sizeof completed));
-    BP_TRY(complete_config(&completed, page_bytes));
+    if (completed.granularity == 0)
+        completed.granularity = page_bytes;
+    if (completed.queue_length == 0)
+        completed.queue_length = QUEUE_LENGTH;
+    if (completed.memory_bytes == 0)
+        completed.memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * page_bytes;
+    if (!bp_is_power_of_two(completed.granularity) || completed.granularity % page_bytes != 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_device_create_host: granularity %llu, expected a power of two and a multiple of %llu",
+                       (unsigned long long)completed.granularity, (unsigned long long)page_bytes);
+    if (!bp_is_power_of_two(completed.queue_length))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_host: queue length %u, expected a power of two",
+                       completed.queue_length);
+
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_host), &memory));
     bp_host *host = memory;

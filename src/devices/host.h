@@ -6,7 +6,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "devices/address_space.h"
 #include "devices/device.h"
 
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
@@ -109,9 +108,9 @@ typedef struct bp_host_allocation {
 } bp_host_allocation;
 
 typedef struct bp_host {
+    bp_address_space space; /* first */
     bp_device_traits traits;
-    bp_host_config config; /* without zeros that stand for defaults, but for delays */
-    bp_address_space space;
+    bp_host_config config;       /* without zeros that stand for defaults, but for delays */
     _Atomic uint64_t used_bytes; /* at most config.memory_bytes */
     _Atomic(bp_host_stream *) streams[BP_HOST_STREAMS];
     atomic_uint stream_count;

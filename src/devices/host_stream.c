@@ -40,13 +40,6 @@ static void futex_wake(atomic_uint *word, int count)
 
 /* ---- waiting for work done --------------------------------------------------------------------------------------- */
 
-static void want(bp_host_stream *stream, uint64_t count)
-{
-    uint64_t wanted = atomic_load(&stream->wanted);
-    while (count < wanted && !atomic_compare_exchange_weak(&stream->wanted, &wanted, count)) {
-    }
-}
-
 void bp_host_stream_await(bp_host_stream *stream, uint64_t count)
 {
     for (int spin = 0; spin < SPINS; spin++) {
@@ -56,22 +49,13 @@ void bp_host_stream_await(bp_host_stream *stream, uint64_t count)
     }
     for (;;) {
         unsigned changes = atomic_load(&stream->changes);
-        want(stream, count);
+        uint64_t wanted = atomic_load(&stream->wanted);
+        while (count < wanted && !atomic_compare_exchange_weak(&stream->wanted, &wanted, count)) {
+        }
         if (atomic_load(&stream->completed) >= count)
             return;
         futex_wait(&stream->changes, changes);
     }
-}
-
-static void host_stream_complete(bp_host_stream *stream, uint64_t count)
-{
-    atomic_store(&stream->completed, count);
-    if (atomic_load(&stream->wanted) > count)
-        return;
-    /* Whoever wants more asks again: `changes` is not what it read before it asked. */
-    atomic_store(&stream->wanted, UINT64_MAX);
-    atomic_fetch_add(&stream->changes, 1);
-    futex_wake(&stream->changes, INT_MAX);
 }
 
 /* ---- producers --------------------------------------------------------------------------------------------------- */
@@ -106,50 +90,40 @@ static void await_work(bp_host_stream *stream, bp_host_place *place, uint64_t re
     atomic_store(&stream->asleep, 0);
 }
 
-/* splitmix64, by Sebastiano Vigna. */
-static uint64_t host_stream_next_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-/* Before one piece of work in four. */
-static void pause_at_random(bp_host_stream *stream)
-{
-    uint64_t random = host_stream_next_random(&stream->random);
-    if (random % 4 != 0)
-        return;
-    uint64_t pause_us = (random >> 2) % ((uint64_t)stream->max_delay_us + 1);
-    struct timespec pause = {(time_t)(pause_us / 1000000), (long)(pause_us % 1000000 * 1000)};
-    nanosleep(&pause, NULL);
-}
-
-static void host_stream_run(const bp_host_work *work)
-{
-    switch (work->kind) {
-    case BP_HOST_CALL: work->function(work->argument); break;
-    case BP_HOST_FILL: memset(work->to, work->value, work->count); break;
-    case BP_HOST_COPY: memmove(work->to, work->from, work->count); break;
-    case BP_HOST_FREE: bp_host_take_back(work->to); break;
-    case BP_HOST_WAIT: bp_host_stream_await(work->stream, work->count); break;
-    case BP_HOST_STOP: break;
-    }
-}
-
 static void *serve(void *argument)
 {
     bp_host_stream *stream = argument;
     bool stopped = false;
     for (uint64_t number = atomic_load(&stream->completed); !stopped; number++) {
         bp_host_place *place = &stream->places[number & stream->mask];
+        const bp_host_work *work = &place->work;
         await_work(stream, place, number + 1);
-        if (stream->max_delay_us > 0)
-            pause_at_random(stream);
-        stopped = place->work.kind == BP_HOST_STOP;
-        host_stream_run(&place->work);
-        host_stream_complete(stream, number + 1);
+        if (stream->max_delay_us > 0) { /* a pause before one piece of work in four: splitmix64, by Sebastiano Vigna */
+            uint64_t random = stream->random += 0x9e3779b97f4a7c15u;
+            random = (random ^ (random >> 30)) * 0xbf58476d1ce4e5b9u;
+            random = (random ^ (random >> 27)) * 0x94d049bb133111ebu;
+            random ^= random >> 31;
+            uint64_t pause_us = (random >> 2) % ((uint64_t)stream->max_delay_us + 1);
+            struct timespec pause = {(time_t)(pause_us / 1000000), (long)(pause_us % 1000000 * 1000)};
+            if (random % 4 == 0)
+                nanosleep(&pause, NULL);
+        }
+
+        switch (work->kind) {
+        case BP_HOST_CALL: work->function(work->argument); break;
+        case BP_HOST_FILL: memset(work->to, work->value, work->count); break;
+        case BP_HOST_COPY: memmove(work->to, work->from, work->count); break;
+        case BP_HOST_FREE: bp_host_take_back(work->to); break;
+        case BP_HOST_WAIT: bp_host_stream_await(work->stream, work->count); break;
+        case BP_HOST_STOP: stopped = true; break;
+        }
+        atomic_store(&stream->completed, number + 1);
+        if (atomic_load(&stream->wanted) > number + 1)
+            continue;
+        /* Whoever wants more asks again: `changes` is not what it read before it asked. */
+        atomic_store(&stream->wanted, UINT64_MAX);
+        atomic_fetch_add(&stream->changes, 1);
+        futex_wake(&stream->changes, INT_MAX);
     }
     return NULL;
 }
@@ -200,8 +174,6 @@ void bp_host_stream_stop(bp_host_stream *stream)
 }
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
-
-/* Events of the host device: one word, which marks how much of which stream's work had been enqueued. */
 
 static bp_status add_block(bp_host *host)
 {

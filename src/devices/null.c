@@ -7,7 +7,6 @@
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/memory.h"
-#include "devices/address_space.h"
 
 #define GRANULARITY 4096u
 #define ALLOCATION_ALIGNMENT 256u
@@ -17,7 +16,7 @@
 #define ADDRESS_BYTES (UINT64_C(1) << 56) /* of any process: more than that can be mapped nowhere */
 
 typedef struct null_device {
-    bp_address_space space;
+    bp_address_space space;   /* first */
     _Atomic uint64_t handles; /* of physical memory, given so far; streams and events are numbers too */
     _Atomic uint64_t objects;
     _Atomic uint64_t allocated_bytes; /* ever */
@@ -47,18 +46,6 @@ static bp_status null_traits(void *self, bp_device_traits *traits)
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
-
-static bp_status null_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
-{
-    null_device *null = self;
-    return bp_address_space_reserve(&null->space, bytes, alignment, address);
-}
-
-static bp_status unreserve(void *self, void *address, uint64_t bytes)
-{
-    null_device *null = self;
-    return bp_address_space_unreserve(&null->space, address, bytes);
-}
 
 static bp_status null_commit(void *self, uint64_t bytes, uint64_t *handle)
 {
@@ -120,7 +107,7 @@ static bp_status free_memory(void *self, void *address, uint64_t bytes, void *st
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 
-/* Streams and events are nothing but different. */
+/* They are nothing but different. */
 static bp_status create_object(void *self, void **object)
 {
     null_device *null = self;
@@ -182,8 +169,8 @@ static const bp_device_ops null_ops = {
     .name = "null",
     .destroy = null_destroy,
     .traits = null_traits,
-    .reserve = null_reserve,
-    .unreserve = unreserve,
+    .reserve = bp_address_space_reserve,
+    .unreserve = bp_address_space_unreserve,
     .commit = null_commit,
     .decommit = decommit,
     .map = null_map,

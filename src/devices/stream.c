@@ -17,22 +17,6 @@ static void destroy_points(bp_device *device, bp_stream_points *points, uint32_t
     free(points);
 }
 
-static bp_status create_points(bp_device *device, bp_stream_points **points)
-{
-    void *memory;
-    BP_TRY(bp_new_array(1, sizeof(bp_stream_points), &memory));
-    bp_stream_points *created = memory;
-    for (uint32_t i = 0; i < BP_STREAM_POINTS; i++) {
-        bp_status status = device->ops->event_create(device->self, &created->events[i]);
-        if (status != BP_OK) {
-            destroy_points(device, created, i);
-            return status;
-        }
-    }
-    *points = created;
-    return BP_OK;
-}
-
 /* A ring that a stream has left, or a new one. */
 static bp_status stream_take_points(bp_device *device, bp_stream_points **points)
 {
@@ -41,8 +25,18 @@ static bp_status stream_take_points(bp_device *device, bp_stream_points **points
     if (unused != NULL)
         device->unused_rings = unused->next;
     pthread_mutex_unlock(&device->rings_lock);
-    if (unused == NULL)
-        BP_TRY(create_points(device, &unused));
+    if (unused == NULL) {
+        void *memory;
+        BP_TRY(bp_new_array(1, sizeof(bp_stream_points), &memory));
+        unused = memory;
+        for (uint32_t i = 0; i < BP_STREAM_POINTS; i++) {
+            bp_status status = device->ops->event_create(device->self, &unused->events[i]);
+            if (status != BP_OK) {
+                destroy_points(device, unused, i);
+                return status;
+            }
+        }
+    }
     for (uint32_t i = 0; i < BP_STREAM_POINTS; i++) /* before all points */
         atomic_store_explicit(&unused->marked[i], (uint64_t)i - BP_STREAM_POINTS, memory_order_relaxed);
     bp_device_count(&device->live_events, BP_STREAM_POINTS);
@@ -125,29 +119,25 @@ bp_status bp_stream_record_captured(bp_stream *stream, uint64_t *point, bool *re
     return record_point(stream, points, point, recorded);
 }
 
-/* The event to wait on for `point`. Its own is always safe: it marks the point, or a younger one once it was
- * recorded again. That younger one may be very young, so the oldest of the ring is preferred; unless another thread
- * has taken that and not recorded it yet, or failed to, or it was taken for the other ring: then its event still marks a point that
- * may be older than `point`. */
-static void *find_event(const bp_stream *stream, const bp_stream_points *points, uint64_t point)
-{
-    uint64_t taken = atomic_load_explicit(&stream->recorded, memory_order_acquire);
-    if (taken - point > BP_STREAM_POINTS) {
-        uint32_t oldest = taken % BP_STREAM_POINTS;
-        uint64_t marked = atomic_load_explicit(&points->marked[oldest], memory_order_acquire);
-        if ((int64_t)(marked - point) >= 0)
-            return points->events[oldest];
-    }
-    return points->events[point % BP_STREAM_POINTS];
-}
-
 static bp_status wait_point(bp_stream *waiter, const bp_stream *stream, const bp_stream_points *points, uint64_t point)
 {
     if (!bp_stream_is_usable(waiter, stream->device))
         return bp_stream_check(waiter, stream->device, "bp_stream_wait_point");
     if (waiter == stream || bp_stream_is_over(stream))
         return BP_OK;
-    return stream->device->ops->stream_wait(stream->device->self, waiter->raw, find_event(stream, points, point));
+
+    /* The point's own event is always safe: it marks the point, or a younger one once it was recorded again. That younger one may be
+     * very young, so the oldest of the ring is preferred; unless another thread has taken that and not recorded it yet, or failed to,
+     * or it was taken for the other ring: then its event still marks a point that may be older than `point`. */
+    void *event = points->events[point % BP_STREAM_POINTS];
+    uint64_t taken = atomic_load_explicit(&stream->recorded, memory_order_acquire);
+    if (taken - point > BP_STREAM_POINTS) {
+        uint32_t oldest = taken % BP_STREAM_POINTS;
+        uint64_t marked = atomic_load_explicit(&points->marked[oldest], memory_order_acquire);
+        if ((int64_t)(marked - point) >= 0)
+            event = points->events[oldest];
+    }
+    return stream->device->ops->stream_wait(stream->device->self, waiter->raw, event);
 }
 
 bp_status bp_stream_wait_point(bp_stream *waiter, bp_stream *stream, uint64_t point)
@@ -187,20 +177,6 @@ bp_status bp_stream_quiesce(bp_stream *stream)
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
-static void name_stream(bp_stream *stream, const char *name)
-{
-    if (name != NULL)
-        snprintf(stream->name, sizeof stream->name, "%s", name);
-    else
-        snprintf(stream->name, sizeof stream->name, "stream.%u", stream->number);
-}
-
-static bp_status make_raw(bp_device *device, bool import, uint64_t native, void **raw)
-{
-    return import ? device->ops->stream_import(device->self, native, raw)
-                  : device->ops->stream_create(device->self, raw);
-}
-
 static bp_status stream_create_stream(bp_device *device, bool import, uint64_t native, const char *name,
                                       bp_stream **stream)
 {
@@ -210,7 +186,8 @@ static bp_status stream_create_stream(bp_device *device, bool import, uint64_t n
     bp_stream_points *points;
     bp_status status = stream_take_points(device, &points);
     if (status == BP_OK) {
-        status = make_raw(device, import, native, &created->raw);
+        status = import ? device->ops->stream_import(device->self, native, &created->raw)
+                        : device->ops->stream_create(device->self, &created->raw);
         if (status != BP_OK)
             leave_points(device, points);
     }
@@ -220,7 +197,10 @@ static bp_status stream_create_stream(bp_device *device, bool import, uint64_t n
     }
     created->device = device;
     created->number = atomic_fetch_add(&device->stream_numbers, 1);
-    name_stream(created, name);
+    if (name != NULL)
+        snprintf(created->name, sizeof created->name, "%s", name);
+    else
+        snprintf(created->name, sizeof created->name, "stream.%u", created->number);
     created->points = points;
     atomic_init(&created->alive, true);
     bp_device_retain(device);
