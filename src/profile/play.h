@@ -1,8 +1,9 @@
-/* Events as a story: slabs that get and lose memory, blocks that come and go in them, from nothing to what there is now. However much the ring has
- * forgotten, no block comes in memory that is not there, and none twice. */
+/* Events as a story, and the files that tell it: slabs that get and lose memory, blocks that come and go in them, from nothing to what there
+ * is now. However much the ring has forgotten, no block comes in memory that is not there, and none twice. */
 #ifndef BP_PROFILE_PLAY_H
 #define BP_PROFILE_PLAY_H
 
+#include "files/files.h"
 #include "profile/profile.h"
 
 /* ---- scenes ------------------------------------------------------------------------------------------------------ */
@@ -67,5 +68,12 @@ typedef struct bp_audience {
 
 /* For the pools of one device, or of all. Errors: BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_play(const bp_scene *scene, uint32_t device, const bp_audience *audience);
+
+/* ---- files, as docs/snapshots.md describes them ------------------------------------------------------------------------ */
+
+/* The pickle. Errors: BP_ERR_NO_HOST_MEMORY. */
+bp_status bp_snapshot_write(const bp_scene *scene, bp_output *output);
+/* Chrome's trace format, which Perfetto reads. Errors: BP_ERR_NO_HOST_MEMORY. */
+bp_status bp_trace_write(const bp_scene *scene, bp_output *output);
 
 #endif

@@ -10,8 +10,6 @@
 #include "core/fail.h"
 #include "core/structs.h"
 #include "profile/play.h"
-#include "profile/snapshot.h"
-#include "profile/trace.h"
 
 /* ---- steps and files --------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,4 @@
 /* Chrome's trace format, which Perfetto reads: docs/snapshots.md describes it. */
-#include "profile/trace.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -28,36 +26,22 @@ typedef struct bp_track {
 } bp_track;
 
 /* The same for a track in all the file. */
-static inline uint32_t bp_track_number(bp_track track)
+static uint32_t track_number(bp_track track)
 {
     return (track.stream + 1) << 20 | track.track;
 }
 
-/* ---- tracks ------------------------------------------------------------------------------------------------------ */
-
-static void tracks_finish(bp_tracks *tracks)
-{
-    for (size_t i = 0; i < tracks->count; i++)
-        free(tracks->streams[i].taken);
-    free(tracks->streams);
-}
-
-static bp_status find_stream(bp_tracks *tracks, uint32_t device, uint32_t stream, uint32_t *index)
-{
-    for (*index = 0; *index < tracks->count; ++*index) {
-        if (tracks->streams[*index].device == device && tracks->streams[*index].stream == stream)
-            return BP_OK;
-    }
-    BP_TRY(bp_grow_array((void **)&tracks->streams, &tracks->capacity, tracks->count, sizeof *tracks->streams));
-    tracks->streams[tracks->count++] = (bp_stream_tracks){.device = device, .stream = stream};
-    return BP_OK;
-}
-
-/* The lowest free one of the stream, which is taken until it is given back. Errors: BP_ERR_NO_HOST_MEMORY. */
+/* The lowest free one of the stream, which is taken until its slice ends. Errors: BP_ERR_NO_HOST_MEMORY. */
 static bp_status tracks_take(bp_tracks *tracks, uint32_t device, uint32_t stream, bool from_before, bp_track *track)
 {
-    uint32_t index, free_track = 0;
-    BP_TRY(find_stream(tracks, device, stream, &index));
+    uint32_t index = 0, free_track = 0;
+    while (index < tracks->count &&
+           (tracks->streams[index].device != device || tracks->streams[index].stream != stream))
+        index++;
+    if (index == tracks->count) {
+        BP_TRY(bp_grow_array((void **)&tracks->streams, &tracks->capacity, tracks->count, sizeof *tracks->streams));
+        tracks->streams[tracks->count++] = (bp_stream_tracks){.device = device, .stream = stream};
+    }
     bp_stream_tracks *s = &tracks->streams[index];
     if (from_before) {
         s->has_from_before = true;
@@ -71,12 +55,6 @@ static bp_status tracks_take(bp_tracks *tracks, uint32_t device, uint32_t stream
     s->taken[free_track] = true;
     *track = (bp_track){index, free_track + 1};
     return BP_OK;
-}
-
-static void tracks_give_back(bp_tracks *tracks, bp_track track)
-{
-    if (track.track > 0)
-        tracks->streams[track.stream].taken[track.track - 1] = false;
 }
 
 /* ---- traces ------------------------------------------------------------------------------------------------------ */
@@ -134,6 +112,17 @@ static void write_time(writer *w, uint64_t time_ns)
     bp_json_add_thousandths(&w->json, "ts", realtime(w, time_ns) - w->base_ns);
 }
 
+/* Begins an event that names or sorts something, up to its arguments. `track`: its number; 0: it is of the process. */
+static bp_json_writer *begin_metadata(writer *w, const char *name, uint32_t track)
+{
+    bp_json_writer *json = begin_event(w, "M");
+    bp_json_add_text(json, "name", name);
+    if (track != 0)
+        bp_json_add_number(json, "tid", track);
+    bp_json_add_object(json, "args");
+    return json;
+}
+
 static void write_counter(writer *w, const char *first, const char *second, uint64_t value, uint64_t time_ns)
 {
     const char *const name[] = {first, second};
@@ -155,7 +144,7 @@ static void write_slice(writer *w, const slice *s)
     snprintf(address, sizeof address, "0x%" PRIxPTR, (uintptr_t)b->address);
     bp_json_writer *json = begin_event(w, "X");
     bp_json_add_pieces(json, "name", name.pieces, BP_NAME_PIECES);
-    bp_json_add_number(json, "tid", bp_track_number(s->track));
+    bp_json_add_number(json, "tid", track_number(s->track));
     write_time(w, s->begin_ns);
     bp_json_add_thousandths(json, "dur", s->end_ns - s->begin_ns);
     bp_json_add_object(json, "args");
@@ -171,14 +160,6 @@ static void write_slice(writer *w, const slice *s)
 }
 
 /* ---- the story ------------------------------------------------------------------------------------------------------ */
-
-static size_t index_of(const writer *w, const bp_pool *pool)
-{
-    size_t i = 0;
-    while (w->scene->pools[i].pool != pool)
-        i++;
-    return i;
-}
 
 static void tell_slab(void *user, const bp_pool *pool, uint32_t slab, bool gained, bool from_before, uint64_t time_ns)
 {
@@ -201,15 +182,6 @@ static void tell_slab(void *user, const bp_pool *pool, uint32_t slab, bool gaine
     end_both(json);
 }
 
-static void begin_slice(writer *w, slice *s, const bp_block *block, uint64_t time_ns)
-{
-    uint32_t device = w->scene->pools[index_of(w, block->pool)].of->device;
-    *s = (slice){.block = *block, .begin_ns = time_ns};
-    bp_status status = tracks_take(&w->tracks, device, block->stream, block->from_before, &s->track);
-    w->status = status != BP_OK ? status : w->status;
-    s->open = status == BP_OK;
-}
-
 /* Of slices that lie within each other the longest comes first: those from before wait until the end. */
 static void end_slice(writer *w, slice *s, uint64_t time_ns)
 {
@@ -217,7 +189,8 @@ static void end_slice(writer *w, slice *s, uint64_t time_ns)
         return;
     s->open = false;
     s->end_ns = time_ns;
-    tracks_give_back(&w->tracks, s->track);
+    if (s->track.track > 0)
+        w->tracks.streams[s->track.stream].taken[s->track.track - 1] = false;
     if (s->block.from_before)
         w->from_before[w->from_before_count++] = *s;
     else
@@ -227,88 +200,47 @@ static void end_slice(writer *w, slice *s, uint64_t time_ns)
 static void tell_block(void *user, const bp_block *block, bool begins, uint64_t time_ns)
 {
     writer *w = user;
-    slice *s = &w->slices[index_of(w, block->pool)][block->id];
+    size_t pool = 0;
+    while (w->scene->pools[pool].pool != block->pool)
+        pool++;
+    slice *s = &w->slices[pool][block->id];
     uint32_t role = block->pool->requests[block->id].role;
     w->live[role] += begins ? block->bytes : -block->bytes;
     write_counter(w, "live bytes: ", bp_role_name((bp_role)role), w->live[role], time_ns);
-    if (begins)
-        begin_slice(w, s, block, time_ns);
-    else
+    if (!begins) {
         end_slice(w, s, time_ns);
-}
-
-static void end_open_slices(writer *w)
-{
-    for (size_t i = 0; i < w->scene->count; i++) {
-        for (uint32_t id = 0; id < w->scene->pools[i].count; id++)
-            end_slice(w, &w->slices[i][id], w->scene->now_ns);
+        return;
     }
-    for (size_t i = w->from_before_count; i-- > 0;) /* they have ended in order */
-        write_slice(w, &w->from_before[i]);
+    *s = (slice){.block = *block, .begin_ns = time_ns};
+    bp_status status =
+        tracks_take(&w->tracks, w->scene->pools[pool].of->device, block->stream, block->from_before, &s->track);
+    w->status = status != BP_OK ? status : w->status;
+    s->open = status == BP_OK;
 }
 
 /* ---- names ---------------------------------------------------------------------------------------------------------- */
 
-static void write_process(writer *w)
+static void write_track(writer *w, bp_track track)
 {
-    char number[24];
-    const char *coordinates = w->scene->profile->coordinates;
-    snprintf(number, sizeof number, "rank %" PRIu32, w->scene->profile->rank);
-    const char *const name[] = {number, coordinates[0] != '\0' ? " " : "", coordinates};
-    bp_json_writer *json = begin_event(w, "M");
-    bp_json_add_text(json, "name", "process_name");
-    bp_json_add_object(json, "args");
-    bp_json_add_pieces(json, "name", name, 3);
-    end_both(json);
-    begin_event(w, "M");
-    bp_json_add_text(json, "name", "process_sort_index");
-    bp_json_add_object(json, "args");
-    bp_json_add_number(json, "sort_index", w->scene->profile->rank);
-    end_both(json);
-}
-
-static const char *stream_name(const writer *w, const bp_stream_tracks *tracks)
-{
+    const bp_stream_tracks *tracks = &w->tracks.streams[track.stream];
     size_t pool = 0;
     while (w->scene->pools[pool].of->device != tracks->device)
         pool++;
     const bp_device *device = w->scene->pools[pool].pool->device;
-    for (const bp_stream *s = atomic_load_explicit((_Atomic(bp_stream *) *)&device->streams, memory_order_acquire);
-         s != NULL; s = s->next) {
-        if ((s->number & 0xffffff) == tracks->stream)
-            return s->name;
-    }
-    return "unknown stream";
-}
-
-static void write_track(writer *w, bp_track track)
-{
+    const bp_stream *s = atomic_load_explicit((_Atomic(bp_stream *) *)&device->streams, memory_order_acquire);
+    while (s != NULL && (s->number & 0xffffff) != tracks->stream)
+        s = s->next;
     char number[24] = "";
     if (track.track > 1)
         snprintf(number, sizeof number, " (%" PRIu32 ")", track.track);
-    const char *const name[] = {stream_name(w, &w->tracks.streams[track.stream]), number,
+    const char *const name[] = {s != NULL ? s->name : "unknown stream", number,
                                 track.track == 0 ? ", from before" : ""};
-    bp_json_writer *json = begin_event(w, "M");
-    bp_json_add_text(json, "name", "thread_name");
-    bp_json_add_number(json, "tid", bp_track_number(track));
-    bp_json_add_object(json, "args");
+    bp_json_writer *json = begin_metadata(w, "thread_name", track_number(track));
     bp_json_add_pieces(json, "name", name, 3);
     end_both(json);
-    begin_event(w, "M");
-    bp_json_add_text(json, "name", "thread_sort_index");
-    bp_json_add_number(json, "tid", bp_track_number(track));
-    bp_json_add_object(json, "args");
-    bp_json_add_number(json, "sort_index", bp_track_number(track));
+    begin_metadata(w, "thread_sort_index", track_number(track));
+    bp_json_add_number(json, "sort_index", track_number(track));
     end_both(json);
-}
-
-static void write_tracks(writer *w)
-{
-    for (uint32_t i = 0; i < w->tracks.count; i++) {
-        const bp_stream_tracks *s = &w->tracks.streams[i];
-        for (uint32_t track = s->has_from_before ? 0 : 1; track <= s->count; track++)
-            write_track(w, (bp_track){i, track});
-    }
 }
 
 /* ---- the file ------------------------------------------------------------------------------------------------------- */
@@ -335,32 +267,16 @@ static void begin_file(writer *w)
         bp_json_add_number(json, "step", p->step);
     bp_json_end(json);
     bp_json_add_list(json, "traceEvents");
-    write_process(w);
-}
 
-static bp_status init_trace(const bp_scene *scene, writer *w)
-{
-    void *memory;
-    size_t requests = 0;
-    BP_TRY(bp_new_array(scene->count, sizeof *w->slices, &memory));
-    w->slices = memory;
-    for (size_t i = 0; i < scene->count; i++) {
-        BP_TRY(bp_new_array(scene->pools[i].count, sizeof **w->slices, &memory));
-        w->slices[i] = memory;
-        requests += scene->pools[i].count;
-    }
-    BP_TRY(bp_new_array(requests, sizeof *w->from_before, &memory));
-    w->from_before = memory;
-    return BP_OK;
-}
-
-static void finish(writer *w)
-{
-    for (size_t i = 0; w->slices != NULL && i < w->scene->count; i++)
-        free(w->slices[i]);
-    free(w->slices);
-    free(w->from_before);
-    tracks_finish(&w->tracks);
+    char number[24];
+    snprintf(number, sizeof number, "rank %" PRIu32, p->rank);
+    const char *const name[] = {number, p->coordinates[0] != '\0' ? " " : "", p->coordinates};
+    begin_metadata(w, "process_name", 0);
+    bp_json_add_pieces(json, "name", name, 3);
+    end_both(json);
+    begin_metadata(w, "process_sort_index", 0);
+    bp_json_add_number(json, "sort_index", p->rank);
+    end_both(json);
 }
 
 bp_status bp_trace_write(const bp_scene *scene, bp_output *output)
@@ -368,7 +284,18 @@ bp_status bp_trace_write(const bp_scene *scene, bp_output *output)
     writer w = {.scene = scene, .json = {.output = output, .layout = BP_JSON_COMPACT, .replacement = "\\ufffd"}};
     const bp_audience audience = {.user = &w, .slab = tell_slab, .block = tell_block};
     w.base_ns = realtime(&w, scene->profile->first_ns) / BASE_NS * BASE_NS;
-    bp_status status = init_trace(scene, &w);
+    void *memory = NULL;
+    size_t requests = 0;
+    bp_status status = bp_new_array(scene->count, sizeof *w.slices, &memory);
+    w.slices = memory;
+    for (size_t i = 0; status == BP_OK && i < scene->count; i++) {
+        status = bp_new_array(scene->pools[i].count, sizeof **w.slices, &memory);
+        w.slices[i] = status == BP_OK ? memory : NULL;
+        requests += scene->pools[i].count;
+    }
+    if (status == BP_OK)
+        status = bp_new_array(requests, sizeof *w.from_before, &memory);
+    w.from_before = status == BP_OK ? memory : NULL;
     if (status == BP_OK) {
         begin_file(&w);
         status = bp_play(scene, BP_ALL_DEVICES, &audience);
@@ -376,12 +303,26 @@ bp_status bp_trace_write(const bp_scene *scene, bp_output *output)
     if (status == BP_OK)
         status = w.status;
     if (status == BP_OK) {
-        end_open_slices(&w);
-        write_tracks(&w);
+        for (size_t i = 0; i < scene->count; i++)
+            for (uint32_t id = 0; id < scene->pools[i].count; id++)
+                end_slice(&w, &w.slices[i][id], scene->now_ns);
+        for (size_t i = w.from_before_count; i-- > 0;) /* they have ended in order */
+            write_slice(&w, &w.from_before[i]);
+        for (uint32_t i = 0; i < w.tracks.count; i++)
+            for (uint32_t track = w.tracks.streams[i].has_from_before ? 0 : 1; track <= w.tracks.streams[i].count;
+                 track++)
+                write_track(&w, (bp_track){i, track});
         bp_json_add_line(&w.json);
         end_both(&w.json);
         status = bp_json_close(&w.json);
     }
-    finish(&w);
+
+    for (size_t i = 0; w.slices != NULL && i < scene->count; i++)
+        free(w.slices[i]);
+    free(w.slices);
+    free(w.from_before);
+    for (size_t i = 0; i < w.tracks.count; i++)
+        free(w.tracks.streams[i].taken);
+    free(w.tracks.streams);
     return status;
 }
