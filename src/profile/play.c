@@ -1,23 +1,17 @@
 /* Recorded events as a story: what can be told from a ring that has forgotten its oldest events. */
-#include "profile/play.h"
+#include "profile/profile.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
-
-/* ---- requests ------------------------------------------------------------------------------------------------------- */
-
-static bool scene_is_dynamic(const bp_pool *pool, uint32_t id)
-{
-    return pool->entries[id].kind == BP_KIND_DYNAMIC;
-}
 
 /* The slab that has the address; BP_NONE: none, or it is dynamic. */
 static uint32_t scene_slab(const bp_pool *pool, uint32_t id, const uint8_t *address)
 {
-    for (size_t i = 0; !scene_is_dynamic(pool, id) && i < pool->slabs.count; i++) {
+    for (size_t i = 0; pool->entries[id].kind != BP_KIND_DYNAMIC && i < pool->slabs.count; i++) {
         const bp_slab *slab = &pool->slabs.slabs[i];
         if (address >= slab->address && address < slab->address + slab->bytes)
             return (uint32_t)i;
@@ -37,42 +31,6 @@ void bp_scene_name(const bp_pool *pool, uint32_t id, bp_request_name *name)
 
 /* ---- the beginning -------------------------------------------------------------------------------------------------- */
 
-/* Events backwards from the end: what was live before the oldest. */
-static void go_back(bp_scene_pool *s)
-{
-    memcpy(s->begin, s->end, s->count * sizeof *s->begin);
-    for (uint64_t number = s->next; number-- > s->first;) {
-        const bp_pool_event e = bp_recorder_read(s->of->recorder, number);
-        if (e.id >= s->count)
-            continue;
-        bp_live_note *note = &s->begin[e.id];
-        bool ended = e.kind == BP_EVENT_RELEASE || e.kind == BP_EVENT_CANCEL;
-        if (e.kind == BP_EVENT_ACQUIRE)
-            *note = (bp_live_note){0};
-        else if (ended || note->unsure)
-            *note = (bp_live_note){e.address, e.step, e.stream, true, true};
-    }
-}
-
-static void apply_slab_events(bp_scene_pool *s)
-{
-    const bp_profiled *p = s->of;
-    while (s->first_slab_event < p->slab_event_count && p->slab_events[s->first_slab_event].before <= s->first) {
-        const bp_slab_event *e = &p->slab_events[s->first_slab_event++];
-        s->resident[e->slab] = e->gained;
-    }
-}
-
-/* Whether events of the recording are missing. */
-static bool find_events(bp_scene_pool *s)
-{
-    const bp_profiled *p = s->of;
-    uint64_t oldest = bp_recorder_oldest(p->recorder);
-    s->next = bp_recorder_next(p->recorder);
-    s->first = oldest > p->first ? oldest : p->first;
-    return s->first > 0;
-}
-
 static void fill_recorded(const bp_profile *profile, bp_scene_pool *s)
 {
     const bp_profiled *p = s->of;
@@ -82,23 +40,33 @@ static void fill_recorded(const bp_profile *profile, bp_scene_pool *s)
         memcpy(s->end, p->end, p->end_count * sizeof *s->end);
     memcpy(s->resident, p->resident_first, s->pool->slabs.count * sizeof *s->resident);
     s->begin_ns = profile->first_ns;
-    if (!find_events(s)) {
+    const uint64_t oldest = bp_recorder_oldest(p->recorder);
+    s->next = bp_recorder_next(p->recorder);
+    s->first = oldest > p->first ? oldest : p->first;
+    if (s->first == 0) {
         memcpy(s->begin, p->begin, p->begin_count * sizeof *s->begin);
         return;
     }
-    go_back(s);
-    apply_slab_events(s);
+
+    /* Events are missing: backwards from the end to what was live before the oldest, and which slabs had memory. */
+    memcpy(s->begin, s->end, s->count * sizeof *s->begin);
+    for (uint64_t number = s->next; number-- > s->first;) {
+        const bp_pool_event e = bp_recorder_read(p->recorder, number);
+        if (e.id >= s->count)
+            continue;
+        bp_live_note *note = &s->begin[e.id];
+        bool ended = e.kind == BP_EVENT_RELEASE || e.kind == BP_EVENT_CANCEL;
+        if (e.kind == BP_EVENT_ACQUIRE)
+            *note = (bp_live_note){0};
+        else if (ended || note->unsure)
+            *note = (bp_live_note){e.address, e.step, e.stream, true, true};
+    }
+    while (s->first_slab_event < p->slab_event_count && p->slab_events[s->first_slab_event].before <= s->first) {
+        const bp_slab_event *e = &p->slab_events[s->first_slab_event++];
+        s->resident[e->slab] = e->gained;
+    }
     if (s->first < s->next)
         s->begin_ns = bp_recorder_read(p->recorder, s->first).time_ns;
-}
-
-/* Nothing has been recorded yet: all there is is now. */
-static void fill_unrecorded(bp_scene_pool *s)
-{
-    memcpy(s->begin, s->now, s->count * sizeof *s->begin);
-    memcpy(s->end, s->now, s->count * sizeof *s->end);
-    memcpy(s->resident, s->of->resident, s->pool->slabs.count * sizeof *s->resident);
-    s->begin_ns = bp_profile_now_ns();
 }
 
 static bp_status init_pool(const bp_profile *profile, const bp_profiled *of, bp_scene_pool *s)
@@ -114,10 +82,15 @@ static bp_status init_pool(const bp_profile *profile, const bp_profiled *of, bp_
     BP_TRY(bp_new_array(of->pool->slabs.count, sizeof *s->resident, &memory));
     s->resident = memory;
     bp_profile_note_live(of->pool, s->now);
-    if (profile->recorded)
+    if (profile->recorded) {
         fill_recorded(profile, s);
-    else
-        fill_unrecorded(s);
+        return BP_OK;
+    }
+    /* nothing has been recorded yet: all there is is now */
+    memcpy(s->begin, s->now, s->count * sizeof *s->begin);
+    memcpy(s->end, s->now, s->count * sizeof *s->end);
+    memcpy(s->resident, of->resident, s->pool->slabs.count * sizeof *s->resident);
+    s->begin_ns = bp_profile_now_ns();
     return BP_OK;
 }
 
@@ -243,58 +216,50 @@ static void take_hold(const play *p, const part *t, uint32_t id, const bp_live_n
 
 /* ---- beginning, events, end ----------------------------------------------------------------------------------------- */
 
-/* A pool begins with the first event that is known of it: before, others may have had its dynamic memory. */
-static void begin_part(play *p, part *t)
-{
-    const bp_scene_pool *s = t->scene;
-    p->beginning = true;
-    for (uint32_t slab = 0; slab < s->pool->slabs.count; slab++)
-        change_slab(p, t, slab, s->resident[slab]);
-    for (uint32_t id = 0; id < s->count; id++) {
-        t->references[id] = s->begin[id];
-        t->from_before[id] = has_memory(t, id) && p->time_ns == p->begin_ns;
-        begin_block(p, t, id);
-    }
-    p->beginning = false;
-    t->begun = true;
-}
-
 static bool slab_is_next(const part *t)
 {
     const bp_profiled *of = t->scene->of;
     return t->slab_event < of->slab_event_count && of->slab_events[t->slab_event].before <= t->next;
 }
 
-static uint64_t later(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* UINT64_MAX: there is nothing left. */
 static uint64_t next_time(const part *t)
 {
+    uint64_t time_ns;
     if (!t->begun)
-        return later(t->time_ns, t->scene->begin_ns);
-    if (slab_is_next(t))
-        return later(t->time_ns, t->scene->of->slab_events[t->slab_event].time_ns);
-    if (t->next == t->scene->next)
+        time_ns = t->scene->begin_ns;
+    else if (slab_is_next(t))
+        time_ns = t->scene->of->slab_events[t->slab_event].time_ns;
+    else if (t->next == t->scene->next)
         return UINT64_MAX;
-    return later(t->time_ns, bp_recorder_read(t->scene->of->recorder, t->next).time_ns);
+    else
+        time_ns = bp_recorder_read(t->scene->of->recorder, t->next).time_ns;
+    return time_ns > t->time_ns ? time_ns : t->time_ns;
 }
 
 static void play_event(play *p, part *t)
 {
-    if (!t->begun) {
-        begin_part(p, t);
+    const bp_scene_pool *s = t->scene;
+    if (!t->begun) { /* with the first event that is known of the pool: before, others may have had its dynamic memory */
+        p->beginning = true;
+        for (uint32_t slab = 0; slab < s->pool->slabs.count; slab++)
+            change_slab(p, t, slab, s->resident[slab]);
+        for (uint32_t id = 0; id < s->count; id++) {
+            t->references[id] = s->begin[id];
+            t->from_before[id] = has_memory(t, id) && p->time_ns == p->begin_ns;
+            begin_block(p, t, id);
+        }
+        p->beginning = false;
+        t->begun = true;
         return;
     }
     if (slab_is_next(t)) {
-        const bp_slab_event *e = &t->scene->of->slab_events[t->slab_event++];
+        const bp_slab_event *e = &s->of->slab_events[t->slab_event++];
         change_slab(p, t, e->slab, e->gained);
         return;
     }
-    const bp_pool_event e = bp_recorder_read(t->scene->of->recorder, t->next++);
-    if (e.id >= t->scene->count)
+    const bp_pool_event e = bp_recorder_read(s->of->recorder, t->next++);
+    if (e.id >= s->count)
         return;
     if (e.kind == BP_EVENT_ACQUIRE)
         take_hold(p, t, e.id, &(bp_live_note){.address = e.address, .step = e.step, .stream = e.stream, .live = true});
@@ -303,7 +268,7 @@ static void play_event(play *p, part *t)
 }
 
 /* Where pools went on unrecorded: to what there is now. */
-static void end_part(const play *p, const part *t)
+static void tell_gap(const play *p, const part *t)
 {
     const bp_scene_pool *s = t->scene;
     for (uint32_t id = 0; id < s->count; id++) {
@@ -333,54 +298,30 @@ static part *find_next(const play *p)
     return found;
 }
 
-static uint64_t begin_of(const bp_scene *scene)
-{
-    uint64_t begin = scene->now_ns;
-    for (size_t i = 0; i < scene->count; i++)
-        begin = scene->pools[i].begin_ns < begin ? scene->pools[i].begin_ns : begin;
-    return begin;
-}
-
-static void play_run(play *p, const bp_scene *scene)
-{
-    p->begin_ns = begin_of(scene);
-    for (size_t i = 0; i < p->count; i++)
-        p->parts[i].time_ns = p->begin_ns;
-    for (part *t = find_next(p); t != NULL; t = find_next(p)) {
-        p->time_ns = t->time_ns = next_time(t);
-        play_event(p, t);
-    }
-    p->time_ns = later(p->time_ns, scene->now_ns);
-    for (size_t i = 0; i < p->count; i++)
-        end_part(p, &p->parts[i]);
-}
-
-/* ---- making it ------------------------------------------------------------------------------------------------------ */
-
-static bp_status init_part(const bp_scene_pool *scene, part *t)
-{
-    void *memory;
-    *t = (part){.scene = scene, .next = scene->first, .slab_event = scene->first_slab_event};
-    BP_TRY(bp_new_array(scene->count, sizeof *t->references, &memory));
-    t->references = memory;
-    BP_TRY(bp_new_array(scene->count, sizeof *t->shown, &memory));
-    t->shown = memory;
-    BP_TRY(bp_new_array(scene->count, sizeof *t->from_before, &memory));
-    t->from_before = memory;
-    BP_TRY(bp_new_array(scene->pool->slabs.count, sizeof *t->resident, &memory));
-    t->resident = memory;
-    return BP_OK;
-}
-
 static bp_status play_init(const bp_scene *scene, uint32_t device, play *p)
 {
     void *memory;
     BP_TRY(bp_new_array(scene->count, sizeof *p->parts, &memory));
     p->parts = memory;
+    p->begin_ns = scene->now_ns;
     for (size_t i = 0; i < scene->count; i++) {
-        if (device == BP_ALL_DEVICES || scene->pools[i].of->device == device)
-            BP_TRY(init_part(&scene->pools[i], &p->parts[p->count++]));
+        const bp_scene_pool *s = &scene->pools[i];
+        p->begin_ns = bp_least_u64(p->begin_ns, s->begin_ns);
+        if (device != BP_ALL_DEVICES && s->of->device != device)
+            continue;
+        part *t = &p->parts[p->count++];
+        *t = (part){.scene = s, .next = s->first, .slab_event = s->first_slab_event};
+        BP_TRY(bp_new_array(s->count, sizeof *t->references, &memory));
+        t->references = memory;
+        BP_TRY(bp_new_array(s->count, sizeof *t->shown, &memory));
+        t->shown = memory;
+        BP_TRY(bp_new_array(s->count, sizeof *t->from_before, &memory));
+        t->from_before = memory;
+        BP_TRY(bp_new_array(s->pool->slabs.count, sizeof *t->resident, &memory));
+        t->resident = memory;
     }
+    for (size_t i = 0; i < p->count; i++)
+        p->parts[i].time_ns = p->begin_ns;
     return BP_OK;
 }
 
@@ -388,8 +329,13 @@ bp_status bp_play(const bp_scene *scene, uint32_t device, const bp_audience *aud
 {
     play p = {.audience = audience};
     bp_status status = play_init(scene, device, &p);
-    if (status == BP_OK)
-        play_run(&p, scene);
+    for (part *t = status == BP_OK ? find_next(&p) : NULL; t != NULL; t = find_next(&p)) {
+        p.time_ns = t->time_ns = next_time(t);
+        play_event(&p, t);
+    }
+    p.time_ns = p.time_ns > scene->now_ns ? p.time_ns : scene->now_ns;
+    for (size_t i = 0; status == BP_OK && i < p.count; i++)
+        tell_gap(&p, &p.parts[i]);
     for (size_t i = 0; i < p.count; i++) {
         free(p.parts[i].references);
         free(p.parts[i].shown);

@@ -1,4 +1,4 @@
-/* Profiles: made, stepped, written, unmade. */
+/* Profiles: recording, steps and their files, making and unmaking. */
 #include "profile/profile.h"
 
 #include <errno.h>
@@ -6,12 +6,180 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "core/fail.h"
 #include "core/structs.h"
-#include "profile/play.h"
 
-/* ---- steps and files --------------------------------------------------------------------------------------------- */
+/* ---- recording: rings that start and stop, and what else has to be known of the pools at these moments ---------------- */
+
+static uint64_t read_clock(clockid_t clock)
+{
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+uint64_t bp_profile_now_ns(void)
+{
+    return read_clock(CLOCK_MONOTONIC);
+}
+
+/* Recording begins now, as far as times go. */
+static void note_clocks(bp_profile *profile)
+{
+    profile->first_ns = profile->last_ns = bp_profile_now_ns();
+    profile->realtime_offset_ns = (int64_t)(read_clock(CLOCK_REALTIME) - profile->first_ns);
+}
+
+uint32_t bp_profile_note_live(const bp_pool *pool, bp_live_note *notes)
+{
+    uint32_t count = bp_request_count(pool);
+    for (uint32_t id = 0; id < count; id++) {
+        const bp_entry *r = &pool->entries[id];
+        uint64_t word = atomic_load_explicit(r->word, memory_order_acquire);
+        notes[id] = (bp_live_note){0};
+        if (BP_WORD_ID(word) != id || BP_WORD_REFERENCES(word) == 0)
+            continue;
+        const bp_stream *stream =
+            atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_acquire);
+        notes[id] =
+            (bp_live_note){.address = atomic_load_explicit((_Atomic(uint8_t *) *)&r->address, memory_order_relaxed),
+                           .step = bp_read(&r->since_step),
+                           .stream = stream != NULL ? stream->number & 0xffffff : 0,
+                           .live = true};
+    }
+    return count;
+}
+
+static void note_slab(bp_profiled *p, uint32_t slab, bool gained)
+{
+    p->resident[slab] = gained;
+    if (!p->profile->info.recording)
+        return;
+    if (p->slab_event_count == BP_SLAB_EVENTS) {
+        /* forgets the older half, and with it the events that came before the youngest of these */
+        uint32_t dropped = p->slab_event_count / 2;
+        for (uint32_t i = 0; i < dropped; i++)
+            p->resident_first[p->slab_events[i].slab] = p->slab_events[i].gained;
+        p->first = p->slab_events[dropped - 1].before;
+        p->slab_event_count -= dropped;
+        memmove(p->slab_events, p->slab_events + dropped, p->slab_event_count * sizeof *p->slab_events);
+    }
+    p->slab_events[p->slab_event_count++] = (bp_slab_event){
+        .before = bp_recorder_next(p->recorder), .time_ns = bp_profile_now_ns(), .slab = slab, .gained = gained};
+}
+
+static bp_status gain(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    (void)address;
+    (void)bytes;
+    note_slab(user, slab, true);
+    return BP_OK;
+}
+
+static void recording_lose(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    (void)address;
+    (void)bytes;
+    note_slab(user, slab, false);
+}
+
+/* The pool went before the profile: what was recorded of it cannot be told any more. */
+static void pool_gone(void *user)
+{
+    bp_profiled *p = user;
+    p->pool = NULL;
+}
+
+static const bp_slab_callbacks callbacks = {.attach = gain, .detach = recording_lose, .gone = pool_gone};
+
+/* Makes what recording one pool needs, and attaches to its slabs. */
+static bp_status profiled_init(bp_profiled *profiled, uint64_t entries)
+{
+    bp_pool *pool = profiled->pool;
+    if (pool->profiled)
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s has a profile already: destroy that first", pool->info.name);
+    void *memory;
+    BP_TRY(bp_new_array(pool->slabs.count, sizeof *profiled->resident, &memory));
+    profiled->resident = memory;
+    BP_TRY(bp_new_array(pool->slabs.count, sizeof *profiled->resident_first, &memory));
+    profiled->resident_first = memory;
+    BP_TRY(bp_new_array(BP_SLAB_EVENTS, sizeof *profiled->slab_events, &memory));
+    profiled->slab_events = memory;
+    BP_TRY(bp_new_array(pool->request_capacity, sizeof *profiled->begin, &memory));
+    profiled->begin = memory;
+    BP_TRY(bp_new_array(pool->request_capacity, sizeof *profiled->end, &memory));
+    profiled->end = memory;
+    BP_TRY(bp_recorder_create((size_t)entries, true, &profiled->recorder));
+    BP_TRY(bp_pool_attach(pool, &callbacks, profiled));
+    profiled->attached = pool->profiled = true;
+    return BP_OK;
+}
+
+static void profiled_finish(bp_profiled *profiled)
+{
+    if (profiled->pool != NULL && profiled->attached) {
+        /* cannot refuse: what a capture or the seal of the pool forbids others is only a list of the pool's here */
+        (void)bp_slabs_detach(&profiled->pool->slabs, &callbacks, profiled);
+        profiled->pool->profiled = false;
+    }
+    bp_recorder_destroy(&profiled->recorder);
+    free(profiled->resident);
+    free(profiled->resident_first);
+    free(profiled->slab_events);
+    free(profiled->begin);
+    free(profiled->end);
+    free(profiled->plan.roles);
+}
+
+static void stop_rings(bp_profile *profile, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (profile->pools[i].pool != NULL)
+            bp_recorder_stop(profile->pools[i].pool, profile->pools[i].recorder);
+    }
+}
+
+/* All pools, or none. Errors: BP_ERR_SCHEDULE. */
+static bp_status record(bp_profile *profile)
+{
+    for (size_t i = 0; i < profile->count; i++) {
+        bp_profiled *p = &profile->pools[i];
+        bp_status status = p->pool != NULL ? bp_recorder_start(p->pool, p->recorder) : BP_OK;
+        if (status != BP_OK) {
+            stop_rings(profile, i);
+            return status;
+        }
+    }
+    for (size_t i = 0; i < profile->count; i++) {
+        bp_profiled *p = &profile->pools[i];
+        p->first = 0;
+        p->slab_event_count = 0;
+        if (p->pool == NULL)
+            continue;
+        memcpy(p->resident_first, p->resident, p->pool->slabs.count * sizeof *p->resident);
+        p->begin_count = bp_profile_note_live(p->pool, p->begin);
+    }
+    note_clocks(profile);
+    profile->recorded = true;
+    profile->info.recording = 1;
+    return BP_OK;
+}
+
+static void end_recording(bp_profile *profile)
+{
+    stop_rings(profile, profile->count);
+    profile->last_ns = bp_profile_now_ns();
+    profile->info.recording = 0;
+    for (size_t i = 0; i < profile->count; i++) {
+        bp_profiled *p = &profile->pools[i];
+        if (p->pool != NULL)
+            p->end_count = bp_profile_note_live(p->pool, p->end);
+    }
+}
+
+/* ---- files ---------------------------------------------------------------------------------------------------------- */
 
 static const struct {
     uint32_t format;
@@ -27,8 +195,6 @@ static bool profile_is_name(const char *text)
     return bytes > 0 && bytes < BP_NAME_BYTES && text[bytes] == '\0';
 }
 
-/* ---- files ---------------------------------------------------------------------------------------------------------- */
-
 static bp_status write_scene(const bp_scene *scene, uint32_t format, const char *path)
 {
     bp_output output;
@@ -40,8 +206,8 @@ static bp_status write_scene(const bp_scene *scene, uint32_t format, const char 
     return status;
 }
 
-/* `path` is the caller's to cut and mend. */
-static bp_status make_parents(char *path)
+/* The folders of `path`; other processes may make them at the same time. */
+static bp_status make_folders(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
@@ -56,48 +222,23 @@ static bp_status make_parents(char *path)
     return BP_OK;
 }
 
-/* Makes the folder of `path` and its parents; other processes may do so at the same time. */
-static bp_status make_folder_of(const char *path)
+static bp_status write_file(bp_profile *p, const bp_scene *scene, size_t file)
 {
-    char *copy;
-    if (strchr(path, '/') == NULL)
-        return BP_OK;
-    BP_TRY(bp_copy_string(path, &copy));
-    bp_status status = make_parents(copy);
-    free(copy);
-    return status;
-}
-
-/* Digits that the numbers of all ranks have, so that names sort; at least two. */
-static int rank_digits(uint32_t ranks)
-{
-    int digits = 2;
-    for (uint32_t rest = (ranks - 1) / 100; rest > 0; rest /= 10)
-        digits++;
-    return digits;
-}
-
-static bp_status make_path(const bp_profile *p, size_t file, char **path)
-{
-    void *memory;
     char folder[BP_NAME_BYTES + 8];
-    size_t bytes = strlen(p->directory) + sizeof folder + BP_NAME_BYTES + 64;
-    BP_TRY(bp_new_array(bytes, 1, &memory));
+    int digits = 2; /* that the numbers of all ranks have, so that names sort; at least two */
+    for (uint32_t rest = (p->ranks - 1) / 100; rest > 0; rest /= 10)
+        digits++;
     if (p->by_hand)
         snprintf(folder, sizeof folder, "%s", p->label);
     else
         snprintf(folder, sizeof folder, "step_%llu", (unsigned long long)p->step);
-    snprintf(memory, bytes, "%s/%s/%s_rank%0*u%s%s.%s", p->directory, folder, files[file].prefix, rank_digits(p->ranks),
-             p->rank, p->coordinates[0] != '\0' ? "_" : "", p->coordinates, files[file].ending);
-    *path = memory;
-    return BP_OK;
-}
-
-static bp_status write_file(bp_profile *p, const bp_scene *scene, size_t file)
-{
-    char *path;
-    BP_TRY(make_path(p, file, &path));
-    bp_status status = make_folder_of(path);
+    void *memory;
+    const size_t bytes = strlen(p->directory) + sizeof folder + BP_NAME_BYTES + 64;
+    BP_TRY(bp_new_array(bytes, 1, &memory));
+    char *path = memory;
+    snprintf(path, bytes, "%s/%s/%s_rank%0*u%s%s.%s", p->directory, folder, files[file].prefix, digits, p->rank,
+             p->coordinates[0] != '\0' ? "_" : "", p->coordinates, files[file].ending);
+    bp_status status = make_folders(path);
     if (status == BP_OK)
         status = write_scene(scene, files[file].format, path);
     if (status != BP_OK) {
@@ -132,7 +273,7 @@ static bp_status steps_finish(bp_profile *p)
     bp_status status = BP_OK;
     p->open = BP_OPEN_NOTHING;
     if (p->info.recording) {
-        bp_profile_end(p);
+        end_recording(p);
         p->ending = true;
         status = write_files(p);
         p->ending = false;
@@ -143,19 +284,10 @@ static bp_status steps_finish(bp_profile *p)
 static bp_status steps_begin(bp_profile *p, bp_open open)
 {
     if (p->records)
-        BP_TRY(bp_profile_begin(p));
+        BP_TRY(record(p));
     p->open = open;
     p->by_hand = open == BP_OPEN_LABEL;
     return BP_OK;
-}
-
-static bool steps_is_chosen(const bp_profile *p, uint64_t step)
-{
-    for (size_t i = 0; i < p->step_count; i++) {
-        if (p->steps[i] == step)
-            return true;
-    }
-    return false;
 }
 
 /* A forked child would write over its parent's files. */
@@ -174,7 +306,10 @@ bp_status bp_profile_step(bp_profile *profile, uint64_t step)
         if (profile->pools[i].pool != NULL)
             bp_pool_set_step(profile->pools[i].pool, step);
     }
-    if (profile->open == BP_OPEN_NOTHING && steps_is_chosen(profile, step))
+    bool chosen = false;
+    for (size_t i = 0; i < profile->step_count; i++)
+        chosen = chosen || profile->steps[i] == step;
+    if (profile->open == BP_OPEN_NOTHING && chosen)
         begun = steps_begin(profile, BP_OPEN_STEP);
     if (begun == BP_OK && profile->open == BP_OPEN_STEP)
         profile->step = step;
@@ -228,8 +363,6 @@ bp_status bp_profile_write(bp_profile *profile, uint32_t format, const char *pat
 
 /* ---- making and unmaking ----------------------------------------------------------------------------------------- */
 
-/* Making and unmaking a profile. */
-
 #define DEFAULT_ENTRIES 100000u
 #define DEFAULT_DIRECTORY "memory_snapshots"
 
@@ -240,8 +373,6 @@ bp_status bp_profile_config_init(bp_profile_config *config, size_t size)
     return bp_struct_init("bp_profile_config_init", config, size, &profile_config_defaults,
                           sizeof profile_config_defaults);
 }
-
-/* ---- what was configured -------------------------------------------------------------------------------------------- */
 
 static bp_status profile_check_config(const bp_profile_config *c)
 {
@@ -267,17 +398,6 @@ static bp_status profile_check_config(const bp_profile_config *c)
     return BP_OK;
 }
 
-static bool is_recorded(const bp_profile_config *c)
-{
-    if (c->record_ranks == NULL)
-        return true;
-    for (size_t i = 0; i < c->record_rank_count; i++) {
-        if (c->record_ranks[i] == c->rank)
-            return true;
-    }
-    return false;
-}
-
 static bp_status copy_config(const bp_profile_config *c, bp_profile *profile)
 {
     static const uint64_t first_two[] = {0, 1};
@@ -291,55 +411,14 @@ static bp_status copy_config(const bp_profile_config *c, bp_profile *profile)
     BP_TRY(bp_copy_string(c->directory != NULL ? c->directory : DEFAULT_DIRECTORY, &profile->directory));
     profile->rank = c->rank;
     profile->ranks = c->ranks > 0 ? c->ranks : 1;
-    profile->records = is_recorded(c);
-    bp_profile_note_clocks(profile);
+    profile->records = c->record_ranks == NULL;
+    for (size_t i = 0; c->record_ranks != NULL && i < c->record_rank_count; i++)
+        profile->records = profile->records || c->record_ranks[i] == c->rank;
+    note_clocks(profile);
     profile->formats = c->formats != 0 ? c->formats : BP_PROFILE_PICKLE;
     if (c->coordinates != NULL)
         memcpy(profile->coordinates, c->coordinates, strlen(c->coordinates) + 1);
     return BP_OK;
-}
-
-static bp_status note_plan(const bp_plan *plan, bp_plan_note *note)
-{
-    void *memory;
-    const bp_plan_info *info = bp_plan_get_info(plan);
-    BP_TRY(bp_new_array(info->role_count, sizeof *note->roles, &memory));
-    note->roles = memory;
-    note->role_count = info->role_count;
-    note->bytes = info->bytes;
-    note->lower_bound_bytes = info->lower_bound_bytes;
-    note->optimal = info->optimal != 0;
-    for (size_t i = 0; i < info->role_count; i++)
-        note->roles[i] = (bp_role_note){info->roles[i].roles, info->roles[i].bytes, info->roles[i].lower_bound_bytes};
-    return BP_OK;
-}
-
-/* ---- pools ---------------------------------------------------------------------------------------------------------- */
-
-static bp_status check_pools(bp_pool *const *pools, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (pools[i] == NULL)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: pools[%zu] is NULL", i);
-        for (size_t k = 0; k < i; k++) {
-            if (pools[k] == pools[i])
-                return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: pools[%zu] and pools[%zu] are both %.40s",
-                               k, i, bp_pool_get_info(pools[i])->name);
-        }
-    }
-    return BP_OK;
-}
-
-/* Devices are numbered in the order in which pools name them. */
-static uint32_t device_of(const bp_profile *profile, size_t index)
-{
-    uint32_t devices = 0;
-    for (size_t i = 0; i < index; i++) {
-        if (profile->pools[i].pool->device == profile->pools[index].pool->device)
-            return profile->pools[i].device;
-        devices = profile->pools[i].device >= devices ? profile->pools[i].device + 1 : devices;
-    }
-    return devices;
 }
 
 static bp_status add_pools(bp_pool *const *pools, size_t count, const bp_profile_config *c, bp_profile *profile)
@@ -350,10 +429,21 @@ static bp_status add_pools(bp_pool *const *pools, size_t count, const bp_profile
     for (size_t i = 0; i < count; i++) {
         bp_profiled *p = &profile->pools[profile->count++];
         *p = (bp_profiled){.profile = profile, .pool = pools[i]};
-        p->device = device_of(profile, i);
-        if (c->plans != NULL && c->plans[i] != NULL)
-            BP_TRY(note_plan(c->plans[i], &p->plan));
-        BP_TRY(bp_profiled_init(p, c->max_entries > 0 ? c->max_entries : DEFAULT_ENTRIES));
+        uint32_t devices = 0; /* are numbered in the order in which pools name them */
+        size_t same = 0;
+        for (; profile->pools[same].pool->device != p->pool->device; same++)
+            devices = profile->pools[same].device >= devices ? profile->pools[same].device + 1 : devices;
+        p->device = same < i ? profile->pools[same].device : devices;
+        if (c->plans != NULL && c->plans[i] != NULL) {
+            const bp_plan_info *info = bp_plan_get_info(c->plans[i]);
+            BP_TRY(bp_new_array(info->role_count, sizeof *p->plan.roles, &memory));
+            p->plan =
+                (bp_plan_note){info->bytes, info->lower_bound_bytes, info->optimal != 0, memory, info->role_count};
+            for (size_t k = 0; k < info->role_count; k++)
+                p->plan.roles[k] =
+                    (bp_role_note){info->roles[k].roles, info->roles[k].bytes, info->roles[k].lower_bound_bytes};
+        }
+        BP_TRY(profiled_init(p, c->max_entries > 0 ? c->max_entries : DEFAULT_ENTRIES));
     }
     return BP_OK;
 }
@@ -361,7 +451,7 @@ static bp_status add_pools(bp_pool *const *pools, size_t count, const bp_profile
 static void profile_destroy(bp_profile *profile)
 {
     for (size_t i = profile->count; i-- > 0;)
-        bp_profiled_finish(&profile->pools[i]);
+        profiled_finish(&profile->pools[i]);
     free(profile->pools);
     free(profile->steps);
     free(profile->directory);
@@ -380,7 +470,15 @@ bp_status bp_profile_create(bp_pool *const *pools, size_t count, const bp_profil
     BP_TRY(bp_struct_read("bp_profile_create", config, true, &own, sizeof own));
     config = &own;
     BP_TRY(profile_check_config(config));
-    BP_TRY(check_pools(pools, count));
+    for (size_t i = 0; i < count; i++) {
+        if (pools[i] == NULL)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: pools[%zu] is NULL", i);
+        for (size_t k = 0; k < i; k++) {
+            if (pools[k] == pools[i])
+                return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: pools[%zu] and pools[%zu] are both %.40s",
+                               k, i, bp_pool_get_info(pools[i])->name);
+        }
+    }
     for (size_t i = 0; i < count; i++)
         BP_TRY(bp_device_check(pools[i]->device, "bp_profile_create"));
     BP_TRY(bp_new_array(1, sizeof **profile, &memory));

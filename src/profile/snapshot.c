@@ -5,7 +5,7 @@
 
 #include "core/fail.h"
 #include "core/text.h"
-#include "profile/play.h"
+#include "profile/profile.h"
 
 /* ---- pickles ------------------------------------------------------------------------------------------------------- */
 

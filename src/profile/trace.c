@@ -4,7 +4,7 @@
 
 #include "core/fail.h"
 #include "files/json_writer.h"
-#include "profile/play.h"
+#include "profile/profile.h"
 
 /* The tracks of one stream of one device. */
 typedef struct bp_stream_tracks {
