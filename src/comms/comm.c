@@ -267,8 +267,8 @@ bp_status bp_comm_all_gather(bp_comm *comm, const void *mine, void *all, uint64_
 }
 
 /* An all-reduce or a reduce-scatter. */
-static bp_status reduce(bp_comm *comm, bool scatter, const void *from, void *to, uint64_t count, bp_dtype dtype,
-                        bp_reduction reduction, bp_stream *stream)
+static bp_status comm_reduce(bp_comm *comm, bool scatter, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                             bp_reduction reduction, bp_stream *stream)
 {
     const char *function = scatter ? "bp_comm_reduce_scatter" : "bp_comm_all_reduce";
     uint64_t bytes;
@@ -295,11 +295,11 @@ static bp_status reduce(bp_comm *comm, bool scatter, const void *from, void *to,
 bp_status bp_comm_all_reduce(bp_comm *comm, const void *from, void *to, uint64_t count, bp_dtype dtype,
                              bp_reduction reduction, bp_stream *stream)
 {
-    return reduce(comm, false, from, to, count, dtype, reduction, stream);
+    return comm_reduce(comm, false, from, to, count, dtype, reduction, stream);
 }
 
 bp_status bp_comm_reduce_scatter(bp_comm *comm, const void *from, void *to, uint64_t count, bp_dtype dtype,
                                  bp_reduction reduction, bp_stream *stream)
 {
-    return reduce(comm, true, from, to, count, dtype, reduction, stream);
+    return comm_reduce(comm, true, from, to, count, dtype, reduction, stream);
 }

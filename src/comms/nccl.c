@@ -57,8 +57,8 @@ bp_status bp_nccl_all_gather(void *self, const void *mine, void *all, uint64_t b
 
 typedef int nccl_reduction(const void *from, void *to, size_t count, int dtype, int op, void *comm, void *stream);
 
-static bp_status reduce(bp_nccl *nccl, nccl_reduction *function, const char *call, const void *from, void *to,
-                        uint64_t count, bp_dtype dtype, bp_reduction reduction, bp_stream *stream)
+static bp_status nccl_reduce(bp_nccl *nccl, nccl_reduction *function, const char *call, const void *from, void *to,
+                             uint64_t count, bp_dtype dtype, bp_reduction reduction, bp_stream *stream)
 {
     const int op = reduction == BP_REDUCE_MAX ? NCCL_MAX : reduction == BP_REDUCE_MIN ? NCCL_MIN : NCCL_SUM;
     void *native;
@@ -73,14 +73,14 @@ static bp_status nccl_all_reduce(void *self, const void *from, void *to, uint64_
                                  bp_reduction reduction, bp_stream *stream)
 {
     bp_nccl *nccl = self;
-    return reduce(nccl, nccl->f.ncclAllReduce, "ncclAllReduce", from, to, count, dtype, reduction, stream);
+    return nccl_reduce(nccl, nccl->f.ncclAllReduce, "ncclAllReduce", from, to, count, dtype, reduction, stream);
 }
 
 static bp_status nccl_reduce_scatter(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
                                      bp_reduction reduction, bp_stream *stream)
 {
     bp_nccl *nccl = self;
-    return reduce(nccl, nccl->f.ncclReduceScatter, "ncclReduceScatter", from, to, count, dtype, reduction, stream);
+    return nccl_reduce(nccl, nccl->f.ncclReduceScatter, "ncclReduceScatter", from, to, count, dtype, reduction, stream);
 }
 
 /* ---- results -------------------------------------------------------------------------------------------------------- */

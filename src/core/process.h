@@ -38,10 +38,6 @@ static inline bp_status bp_process_check(const bp_process *process, const char *
     return bp_process_is_here(process) ? BP_OK : bp_process_fail(process, function, kind, name);
 }
 
-/* ---- threads ----------------------------------------------------------------------------------------------------- */
-
-/* Threads of the library. */
-
 /* The program's signals are its own threads' business; faults stay with the thread that makes them. Returns what pthread_create does. */
 static inline int bp_thread_start(pthread_t *thread, void *(*function)(void *), void *argument)
 {

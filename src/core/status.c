@@ -1,9 +1,12 @@
-/* Names of status codes, the version, and the error detail of each thread. */
+/* Names of status codes, the version, the error detail of each thread, and the error of an object that is used in a forked child. */
 #include <bucketpool/status.h>
 
+#include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/fail.h"
+#include "core/process.h"
 #include "core/text.h"
 #include "version.h"
 
@@ -52,4 +55,38 @@ bp_status bp_error_record(bp_status status, const char *detail)
 const char *bp_version(void)
 {
     return BP_VERSION;
+}
+
+/* ---- forked children ------------------------------------------------------------------------------------------------ */
+
+atomic_uint bp_process_forks;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int reason; /* why there is no handler */
+
+static void note_fork(void)
+{
+    atomic_fetch_add_explicit(&bp_process_forks, 1, memory_order_relaxed);
+}
+
+static void watch_forks(void)
+{
+    reason = pthread_atfork(NULL, NULL, note_fork);
+}
+
+bp_status bp_process_init(bp_process *process)
+{
+    pthread_once(&once, watch_forks);
+    if (reason != 0)
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "no handler of forks could be registered: %s", strerror(reason));
+    process->forks = atomic_load_explicit(&bp_process_forks, memory_order_relaxed);
+    process->id = (long)getpid();
+    return BP_OK;
+}
+
+bp_status bp_process_fail(const bp_process *process, const char *function, const char *kind, const char *name)
+{
+    return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                   "%s: %s %.80s was made by process %ld and is used in its forked child %ld: make one in the child",
+                   function, kind, name, process->id, (long)getpid());
 }

@@ -51,8 +51,6 @@ static inline void bp_make_printable(char *text)
     }
 }
 
-/* ---- text into a place that may be too small --------------------------------------------------------------------- */
-
 /* Text into a place that may be too small: whole lines are kept, all are counted. */
 
 typedef struct bp_lines {

@@ -7,6 +7,8 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/auxv.h>
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -29,6 +31,12 @@ static nvtxDomainHandle_t our_domain(void)
 bool bp_nvtx_is_built(void)
 {
     return true;
+}
+
+bool bp_nvtx_is_asked_for(void)
+{
+    const char *injection = secure_getenv("NVTX_INJECTION64_PATH"), *variable = secure_getenv("BUCKETPOOL_NVTX");
+    return (injection != NULL && *injection != '\0') || (variable != NULL && strcmp(variable, "1") == 0);
 }
 
 /* ---- ranges --------------------------------------------------------------------------------------------------------- */

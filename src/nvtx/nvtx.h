@@ -11,7 +11,7 @@
 
 /* Whether the library was built with NVTX. */
 bool bp_nvtx_is_built(void);
-/* Whether a tool is named in the environment (NVTX_INJECTION64_PATH), or BUCKETPOOL_NVTX is 1. */
+/* Whether it was, and a tool is named in the environment (NVTX_INJECTION64_PATH), or BUCKETPOOL_NVTX is 1. */
 bool bp_nvtx_is_asked_for(void);
 
 /* A range of this thread, "<what> <name>"; they nest. */

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 
 #include "core/fail.h"
-#include "pinned/small.h"
+#include "pinned/pinned.h"
 
 #define LIBRARY "libjemalloc.so.2"
 #define WAYS                                                                                                           \
@@ -36,37 +36,6 @@ static bool jemalloc_look_up(void *library, bp_jemalloc *jemalloc)
     return true;
 }
 
-/* Arenas with hooks are made as we make them since version 5. Who builds it without git gets version 0. */
-static bool is_usable(bp_jemalloc *jemalloc, const char *where, char *because)
-{
-    const char *version = NULL;
-    size_t bytes = sizeof(const char *);
-    if (jemalloc->mallctl("version", (void *)&version, &bytes, NULL, 0) != 0)
-        version = "0";
-    int length = (int)strcspn(version, "-");
-    const long major = strtol(version, NULL, 10);
-    if (major >= 5 || major == 0) {
-        snprintf(jemalloc->name, sizeof jemalloc->name, "jemalloc %.*s (%s)", length, version, where);
-        return true;
-    }
-    snprintf(because, BP_JEMALLOC_BECAUSE_BYTES, "jemalloc %.*s (%s) is too old: version 5 is needed", length, version,
-             where);
-    return false;
-}
-
-static void explain_failed_load(char *because)
-{
-    const char *reason = dlerror();
-    if (reason == NULL)
-        reason = LIBRARY " could not be loaded";
-    if (strstr(reason, "static TLS") != NULL)
-        snprintf(because, BP_JEMALLOC_BECAUSE_BYTES,
-                 "jemalloc cannot be loaded into a process that was not started with it (%.150s): " WAYS, reason);
-    else
-        snprintf(because, BP_JEMALLOC_BECAUSE_BYTES,
-                 "there is no jemalloc (%.150s): install it (on Debian and Ubuntu libjemalloc2), then " WAYS, reason);
-}
-
 bool bp_jemalloc_find(bp_jemalloc *jemalloc, char *because)
 {
     bp_jemalloc found;
@@ -74,8 +43,16 @@ bool bp_jemalloc_find(bp_jemalloc *jemalloc, char *because)
     if (!jemalloc_look_up(RTLD_DEFAULT, &found)) {
         where = LIBRARY;
         void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        const char *reason = library == NULL ? dlerror() : NULL;
+        if (library == NULL && reason != NULL && strstr(reason, "static TLS") != NULL) {
+            snprintf(because, BP_JEMALLOC_BECAUSE_BYTES,
+                     "jemalloc cannot be loaded into a process that was not started with it (%.150s): " WAYS, reason);
+            return false;
+        }
         if (library == NULL) {
-            explain_failed_load(because);
+            snprintf(because, BP_JEMALLOC_BECAUSE_BYTES,
+                     "there is no jemalloc (%.150s): install it (on Debian and Ubuntu libjemalloc2), then " WAYS,
+                     reason != NULL ? reason : LIBRARY " could not be loaded");
             return false;
         }
         if (!jemalloc_look_up(library, &found)) {
@@ -83,8 +60,20 @@ bool bp_jemalloc_find(bp_jemalloc *jemalloc, char *because)
             return false;
         }
     }
-    if (!is_usable(&found, where, because))
+
+    /* Arenas with hooks are made as we make them since version 5. Who builds it without git gets version 0. */
+    const char *version = NULL;
+    size_t bytes = sizeof(const char *);
+    if (found.mallctl("version", (void *)&version, &bytes, NULL, 0) != 0)
+        version = "0";
+    const int length = (int)strcspn(version, "-");
+    const long major = strtol(version, NULL, 10);
+    if (major < 5 && major != 0) {
+        snprintf(because, BP_JEMALLOC_BECAUSE_BYTES, "jemalloc %.*s (%s) is too old: version 5 is needed", length,
+                 version, where);
         return false;
+    }
+    snprintf(found.name, sizeof found.name, "jemalloc %.*s (%s)", length, version, where);
     *jemalloc = found;
     return true;
 }
@@ -121,48 +110,35 @@ static uint8_t *align_up(uint8_t *address, size_t alignment)
     return address + (alignment - (uintptr_t)address % alignment) % alignment;
 }
 
-/* Nobody copies to or from this: it is neither touched nor pinned. */
-static void *map_own(arena *a, size_t bytes, size_t alignment)
-{
-    size_t total;
-    if (a->own_count == MOST_OWN_BLOCKS || __builtin_add_overflow(bytes, alignment, &total))
-        return NULL;
-    void *mapping = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapping == MAP_FAILED)
-        return NULL;
-    a->own[a->own_count++] = (block){mapping, total};
-    return align_up(mapping, alignment);
-}
-
-/* Nothing tells hooks what memory is for, but that its own is aligned more than pieces are. */
-static bool is_own(arena *a, size_t alignment)
-{
-    if (a->slab == NULL) {
-        a->own_alignment = alignment;
-        return true;
-    }
-    return alignment >= a->own_alignment && alignment > a->asked_alignment;
-}
-
 static void *hook_alloc(bp_extent_hooks *hooks, void *new_address, size_t bytes, size_t alignment, bool *zero,
                         bool *commit, unsigned index)
 {
     (void)index;
     arena *a = (arena *)hooks;
-    void *memory = NULL;
     if (new_address != NULL)
         return NULL;
-    if (is_own(a, alignment)) {
-        memory = map_own(a, bytes, alignment);
+    if (a->slab == NULL)
+        a->own_alignment = alignment;
+    uint8_t *memory = NULL;
+    if (a->slab == NULL || (alignment >= a->own_alignment && alignment > a->asked_alignment)) {
+        /* Nothing tells hooks what memory is for, but that its own is aligned more than pieces are. Nobody copies to or from this: it
+         * is neither touched nor pinned. */
+        size_t total;
+        if (a->own_count == MOST_OWN_BLOCKS || __builtin_add_overflow(bytes, alignment, &total))
+            return NULL;
+        void *mapping = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (mapping == MAP_FAILED)
+            return NULL;
+        a->own[a->own_count++] = (block){mapping, total};
+        memory = align_up(mapping, alignment);
     } else {
-        uint8_t *from = align_up(a->slab + a->handed_bytes, alignment), *end = a->slab + a->slab_bytes;
-        if (from <= end && bytes <= (size_t)(end - from)) {
-            memory = from;
-            a->handed_bytes = (uint64_t)(from - a->slab) + bytes;
-        }
+        memory = align_up(a->slab + a->handed_bytes, alignment);
+        const uint8_t *end = a->slab + a->slab_bytes;
+        if (memory > end || bytes > (size_t)(end - memory))
+            return NULL;
+        a->handed_bytes = (uint64_t)(memory - a->slab) + bytes;
     }
-    if (memory != NULL)
-        *zero = *commit = true; /* new pages, handed out once */
+    *zero = *commit = true; /* new pages, handed out once */
     return memory;
 }
 
@@ -269,25 +245,19 @@ static bp_status small_jemalloc_start(bp_small *small)
     return BP_OK;
 }
 
-static bool is_inside(const arena *a, const uint8_t *address, uint64_t bytes)
-{
-    return address >= a->slab && bytes <= a->slab_bytes && address <= a->slab + (a->slab_bytes - bytes);
-}
-
 static uint8_t *small_jemalloc_take(bp_small *small, uint64_t bytes, uint64_t alignment)
 {
     arena *a = small->self;
     uint8_t *address = small_jemalloc_allocate(a, bytes, alignment);
-    if (address != NULL && !is_inside(a, address, bytes)) {
-        small_jemalloc_release(a, address);
-        return NULL;
-    }
-    return address;
+    const bool inside = address >= a->slab && bytes <= a->slab_bytes && address <= a->slab + (a->slab_bytes - bytes);
+    if (address == NULL || inside)
+        return address;
+    small_jemalloc_release(a, address);
+    return NULL;
 }
 
-static void small_jemalloc_give(bp_small *small, uint8_t *address, uint64_t bytes)
+static void small_jemalloc_give(bp_small *small, uint8_t *address)
 {
-    (void)bytes;
     small_jemalloc_release(small->self, address);
 }
 
@@ -332,13 +302,6 @@ static void small_jemalloc_finish(bp_small *small)
 static const bp_small_ops jemalloc_ops = {small_jemalloc_start, small_jemalloc_take, small_jemalloc_give,
                                           small_jemalloc_used, small_jemalloc_finish};
 
-static bool purge_when_asked(const arena *a)
-{
-    ssize_t never = -1, at_once = 0;
-    return control_arena(a, "dirty_decay_ms", &never, sizeof never) == 0 &&
-           control_arena(a, "muzzy_decay_ms", &at_once, sizeof at_once) == 0;
-}
-
 bool bp_small_jemalloc_create(bp_small *small, const bp_jemalloc *jemalloc)
 {
     arena *a = calloc(1, sizeof *a);
@@ -354,7 +317,9 @@ bool bp_small_jemalloc_create(bp_small *small, const bp_jemalloc *jemalloc)
         return false;
     }
     small->self = a;
-    if (!purge_when_asked(a)) {
+    ssize_t never = -1, at_once = 0;
+    if (control_arena(a, "dirty_decay_ms", &never, sizeof never) != 0 ||
+        control_arena(a, "muzzy_decay_ms", &at_once, sizeof at_once) != 0) {
         small_jemalloc_finish(small);
         return false;
     }

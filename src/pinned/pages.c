@@ -10,12 +10,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/process.h"
+#include "core/timeout.h"
 #include "devices/cuda.h"
 #include "devices/device.h"
 
@@ -156,29 +156,15 @@ uint64_t bp_huge_bytes(const uint8_t *address, uint64_t bytes)
 
 /* ---- pages ------------------------------------------------------------------------------------------------------- */
 
-/* Touched before it is pinned: a driver that pins touches page after page on one thread, and ordinary ones. */
-
 uint64_t bp_page_bytes(void)
 {
     return (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static bp_status fail_mapping(uint64_t bytes)
 {
     return bp_fail(BP_ERR_NO_HOST_MEMORY, "out of host memory: %llu bytes of pages could not be mapped: %s",
                    (unsigned long long)bytes, strerror(errno));
-}
-
-static bool is_worth_huge_pages(const bp_page_source *source, uint64_t bytes)
-{
-    return source->huge && bytes >= BP_HUGE_PAGE_BYTES;
 }
 
 static bp_status pages_map(uint64_t bytes, uint64_t alignment, bp_pages *pages)
@@ -214,7 +200,7 @@ static void pages_unmap(const bp_pages *pages)
 bp_status bp_pages_get(bp_page_source *source, uint64_t bytes, uint64_t alignment, bp_pages *pages)
 {
     const uint64_t page = bp_page_bytes();
-    const bool huge = is_worth_huge_pages(source, bytes);
+    const bool huge = source->huge && bytes >= BP_HUGE_PAGE_BYTES;
     const uint64_t least = huge ? BP_HUGE_PAGE_BYTES : page;
     bp_pages made;
     if (!bp_round_up_u64(bytes, page, &bytes))
@@ -223,18 +209,18 @@ bp_status bp_pages_get(bp_page_source *source, uint64_t bytes, uint64_t alignmen
     BP_TRY(pages_map(bytes, alignment > least ? alignment : least, &made));
     madvise(made.address, made.bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE); /* some systems have none of either */
     if (source->node >= 0)
-        (void)numa_bind(made.address, made.bytes,
-                        source->node); /* it worked when we began; where it does not, memory is elsewhere */
-    const uint64_t begin = now_ns();
+        (void)numa_bind(made.address, made.bytes, source->node); /* where that fails now, memory is elsewhere */
+    /* Touched before it is pinned: a driver that pins touches page after page on one thread, and ordinary ones. */
+    const uint64_t begin = bp_clock_ns();
     bp_touch(made.address, made.bytes, page, source->threads);
-    const uint64_t touched = now_ns();
+    const uint64_t touched = bp_clock_ns();
     bp_status status = bp_device_pin(source->device, made.address, made.bytes);
     if (status != BP_OK) {
         pages_unmap(&made);
         return status;
     }
     source->touch_ns += touched - begin;
-    source->pin_ns += now_ns() - touched;
+    source->pin_ns += bp_clock_ns() - touched;
     if (huge)
         source->huge_bytes += bp_huge_bytes(made.address, made.bytes);
     *pages = made;

@@ -12,8 +12,8 @@
 typedef struct bp_pages {
     uint8_t *address;
     uint64_t bytes;
-    uint8_t *
-        mapping; /* with what cannot be touched on either side: it keeps the kernel from merging us with our neighbours */
+    /* With what cannot be touched on either side: it keeps the kernel from merging us with our neighbours. */
+    uint8_t *mapping;
     uint64_t mapping_bytes;
 } bp_pages;
 
@@ -34,9 +34,7 @@ bp_status bp_pages_get(bp_page_source *source, uint64_t bytes, uint64_t alignmen
 /* Errors: what the device reports; then they are as they were. */
 bp_status bp_pages_give_back(const bp_page_source *source, const bp_pages *pages);
 
-/* ---- first touch ------------------------------------------------------------------------------------------------- */
-
-/* The first touch of new memory, which is when the system finds it. */
+/* ---- the first touch of new memory, which is when the system finds it ------------------------------------------------------ */
 
 #define BP_MOST_TOUCH_THREADS 64u
 
@@ -47,8 +45,6 @@ void bp_touch(uint8_t *address, uint64_t bytes, uint64_t page, uint32_t threads)
 uint32_t bp_touch_default_threads(void);
 
 /* ---- NUMA nodes -------------------------------------------------------------------------------------------------- */
-
-/* The NUMA node that memory should be on. */
 
 /* The node next to a cuda device; -1: another device, or the system does not know. */
 int32_t bp_numa_node_of(const bp_device *device);
@@ -63,11 +59,7 @@ int32_t bp_numa_read_node(const char *path);
 /* Whether that would work. */
 bool bp_numa_is_usable(int32_t node);
 
-/* ---- huge pages -------------------------------------------------------------------------------------------------- */
-
-/* How much of some memory the system has put into huge pages. */
-
-/* Of memory that is a mapping of its own. 0 where the system does not say. */
+/* How much of some memory, which is a mapping of its own, the system has put into huge pages. 0 where the system does not say. */
 uint64_t bp_huge_bytes(const uint8_t *address, uint64_t bytes);
 
 #endif

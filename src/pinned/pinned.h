@@ -9,7 +9,43 @@
 
 #include "core/fail.h"
 #include "pinned/jemalloc.h"
-#include "pinned/small.h"
+#include "pinned/pages.h"
+
+typedef struct bp_pinned_piece {
+    uint8_t *address;
+    uint64_t bytes; /* as asked for */
+    bp_pages pages; /* planned pieces: their own */
+} bp_pinned_piece;
+
+/* In the order of addresses. */
+typedef struct bp_pieces {
+    bp_pinned_piece *pieces;
+    size_t count, capacity;
+    uint64_t bytes; /* of all of them */
+} bp_pieces;
+
+typedef struct bp_small bp_small;
+
+/* A way to divide the slab of small pieces. `start`, `give` and `finish`: NULL where there is nothing to do. */
+typedef struct bp_small_ops {
+    /* The slab is there. Fails: it cannot be used, and is given back. */
+    bp_status (*start)(bp_small *small);
+    /* NULL: no room. */
+    uint8_t *(*take)(bp_small *small, uint64_t bytes, uint64_t alignment);
+    void (*give)(bp_small *small, uint8_t *address);
+    /* Bytes of the slab that pieces take, with all that is lost beside them. */
+    uint64_t (*used)(const bp_small *small);
+    /* Before the slab goes, also where there is none. */
+    void (*finish)(bp_small *small);
+} bp_small_ops;
+
+struct bp_small {
+    const bp_small_ops *ops;
+    void *self;
+    bp_pages slab; /* of 0 bytes: not needed yet */
+    bool ready;    /* it was started */
+    bp_pieces pieces;
+};
 
 struct bp_pinned {
     bp_pinned_config config; /* with what was found for 0 */
@@ -26,11 +62,7 @@ struct bp_pinned {
 /* For offloads, which keep their pinned memory alive. */
 void bp_pinned_retain(bp_pinned *pinned);
 
-/* For the files of this folder, under the lock: pages that count towards the limit. */
-bp_status bp_pinned_get_pages(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, bp_pages *pages);
-bp_status bp_pinned_give_back_pages(bp_pinned *pinned, const bp_pages *pages);
-
-bp_status bp_small_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, void **address);
-void bp_small_free(bp_pinned *pinned, size_t index);
+/* An arena of its own; no slab yet. False: jemalloc makes none. */
+bool bp_small_jemalloc_create(bp_small *small, const bp_jemalloc *jemalloc);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "core/timeout.h"
 
 /* The slab that has the address; BP_NONE: none, or it is dynamic. */
 static uint32_t scene_slab(const bp_pool *pool, uint32_t id, const uint8_t *address)
@@ -90,7 +91,7 @@ static bp_status init_pool(const bp_profile *profile, const bp_profiled *of, bp_
     memcpy(s->begin, s->now, s->count * sizeof *s->begin);
     memcpy(s->end, s->now, s->count * sizeof *s->end);
     memcpy(s->resident, of->resident, s->pool->slabs.count * sizeof *s->resident);
-    s->begin_ns = bp_profile_now_ns();
+    s->begin_ns = bp_clock_ns();
     return BP_OK;
 }
 
@@ -106,7 +107,7 @@ bp_status bp_scene_init(const bp_profile *profile, bp_scene *scene)
         if (of->pool != NULL)
             BP_TRY(init_pool(profile, of, &scene->pools[scene->count++]));
     }
-    scene->now_ns = bp_profile_now_ns();
+    scene->now_ns = bp_clock_ns();
     scene->last_ns = profile->recorded && !profile->info.recording ? profile->last_ns : scene->now_ns;
     scene->has_gap = profile->recorded && !profile->info.recording && !profile->ending;
     return BP_OK;

@@ -10,26 +10,18 @@
 
 #include "core/fail.h"
 #include "core/structs.h"
+#include "core/timeout.h"
 
 /* ---- recording: rings that start and stop, and what else has to be known of the pools at these moments ---------------- */
-
-static uint64_t read_clock(clockid_t clock)
-{
-    struct timespec time;
-    clock_gettime(clock, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
-
-uint64_t bp_profile_now_ns(void)
-{
-    return read_clock(CLOCK_MONOTONIC);
-}
 
 /* Recording begins now, as far as times go. */
 static void note_clocks(bp_profile *profile)
 {
-    profile->first_ns = profile->last_ns = bp_profile_now_ns();
-    profile->realtime_offset_ns = (int64_t)(read_clock(CLOCK_REALTIME) - profile->first_ns);
+    struct timespec time;
+    profile->first_ns = profile->last_ns = bp_clock_ns();
+    clock_gettime(CLOCK_REALTIME, &time);
+    profile->realtime_offset_ns =
+        (int64_t)((uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec - profile->first_ns);
 }
 
 uint32_t bp_profile_note_live(const bp_pool *pool, bp_live_note *notes)
@@ -67,7 +59,7 @@ static void note_slab(bp_profiled *p, uint32_t slab, bool gained)
         memmove(p->slab_events, p->slab_events + dropped, p->slab_event_count * sizeof *p->slab_events);
     }
     p->slab_events[p->slab_event_count++] = (bp_slab_event){
-        .before = bp_recorder_next(p->recorder), .time_ns = bp_profile_now_ns(), .slab = slab, .gained = gained};
+        .before = bp_recorder_next(p->recorder), .time_ns = bp_clock_ns(), .slab = slab, .gained = gained};
 }
 
 static bp_status gain(void *user, uint32_t slab, void *address, uint64_t bytes)
@@ -142,7 +134,7 @@ static void stop_rings(bp_profile *profile, size_t count)
 }
 
 /* All pools, or none. Errors: BP_ERR_SCHEDULE. */
-static bp_status record(bp_profile *profile)
+static bp_status begin_recording(bp_profile *profile)
 {
     for (size_t i = 0; i < profile->count; i++) {
         bp_profiled *p = &profile->pools[i];
@@ -170,7 +162,7 @@ static bp_status record(bp_profile *profile)
 static void end_recording(bp_profile *profile)
 {
     stop_rings(profile, profile->count);
-    profile->last_ns = bp_profile_now_ns();
+    profile->last_ns = bp_clock_ns();
     profile->info.recording = 0;
     for (size_t i = 0; i < profile->count; i++) {
         bp_profiled *p = &profile->pools[i];
@@ -284,7 +276,7 @@ static bp_status steps_finish(bp_profile *p)
 static bp_status steps_begin(bp_profile *p, bp_open open)
 {
     if (p->records)
-        BP_TRY(record(p));
+        BP_TRY(begin_recording(p));
     p->open = open;
     p->by_hand = open == BP_OPEN_LABEL;
     return BP_OK;

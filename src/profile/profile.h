@@ -81,7 +81,6 @@ struct bp_profile {
     char *paths[2];     /* pickle, trace: written last; NULL: none */
 };
 
-uint64_t bp_profile_now_ns(void);
 /* The requests of a pool as they are. `notes` has room for all that can be bound. */
 uint32_t bp_profile_note_live(const bp_pool *pool, bp_live_note *notes);
 
