@@ -115,31 +115,6 @@ HALVES(bf16_sum, BP_DTYPE_BF16, BP_REDUCE_SUM)
 HALVES(bf16_max, BP_DTYPE_BF16, BP_REDUCE_MAX)
 HALVES(bf16_min, BP_DTYPE_BF16, BP_REDUCE_MIN)
 
-static bp_status make_halves(bp_mpi *comm)
-{
-    static MPI_User_function *const fp16[REDUCTIONS] = {fp16_sum, fp16_max, fp16_min};
-    static MPI_User_function *const bf16[REDUCTIONS] = {bf16_sum, bf16_max, bf16_min};
-    MPI_TRY(MPI_Type_contiguous(2, MPI_BYTE, &comm->half), "MPI_Type_contiguous");
-    MPI_TRY(MPI_Type_commit(&comm->half), "MPI_Type_commit");
-    for (int i = 0; i < REDUCTIONS; i++) {
-        MPI_TRY(MPI_Op_create(fp16[i], 1, &comm->fp16[i]), "MPI_Op_create");
-        MPI_TRY(MPI_Op_create(bf16[i], 1, &comm->bf16[i]), "MPI_Op_create");
-    }
-    return BP_OK;
-}
-
-static void free_halves(bp_mpi *comm)
-{
-    for (int i = 0; i < REDUCTIONS; i++) {
-        if (comm->fp16[i] != MPI_OP_NULL)
-            MPI_Op_free(&comm->fp16[i]);
-        if (comm->bf16[i] != MPI_OP_NULL)
-            MPI_Op_free(&comm->bf16[i]);
-    }
-    if (comm->half != MPI_DATATYPE_NULL)
-        MPI_Type_free(&comm->half);
-}
-
 /* ---- gathering ------------------------------------------------------------------------------------------------------ */
 
 /* Pieces of at most INT_MAX bytes; each rank's pieces lie `bytes` apart. */
@@ -204,14 +179,6 @@ static bp_status mpi_make_room(bp_mpi *comm, uint64_t piece)
     return BP_OK;
 }
 
-static void free_room(bp_mpi *comm)
-{
-    free(comm->room);
-    free(comm->requests);
-    free(comm->statuses);
-    free(comm->indices);
-}
-
 /* Polls without a pause at first: the other ranks are on their way, as a rule. */
 static void pause_polling(unsigned polls)
 {
@@ -221,37 +188,28 @@ static void pause_polling(unsigned polls)
         nanosleep(&(struct timespec){.tv_nsec = polls < 2 * SPINS ? 20000 : 200000}, NULL);
 }
 
-static bp_status fail_missing(const bp_mpi *comm)
-{
-    bp_rank_list missing = {.count = 0};
-    for (int rank = 0; rank < comm->ranks; rank++)
-        if (comm->requests[rank] != MPI_REQUEST_NULL || comm->requests[comm->ranks + rank] != MPI_REQUEST_NULL)
-            bp_rank_list_add(&missing, (uint32_t)rank);
-    return bp_timeout_fail(&missing, (uint32_t)comm->ranks, comm->timeout_ms);
-}
-
-static bp_status fail_some(const bp_mpi *comm, int error, int count)
-{
-    for (int i = 0; error == MPI_ERR_IN_STATUS && i < count; i++)
-        if (comm->statuses[i].MPI_ERROR != MPI_SUCCESS)
-            return mpi_fail(comm->statuses[i].MPI_ERROR, "an exchange by MPI_Isend and MPI_Irecv");
-    return mpi_fail(error, "MPI_Testsome");
-}
-
 static bp_status await_all(const bp_mpi *comm, uint64_t deadline_ns)
 {
     int left = 2 * (comm->ranks - 1);
     for (unsigned polls = 0; left > 0; polls++) {
         int count = 0;
         int error = MPI_Testsome(2 * comm->ranks, comm->requests, &count, comm->indices, comm->statuses);
-        if (error != MPI_SUCCESS)
-            return fail_some(comm, error, count);
+        for (int i = 0; error == MPI_ERR_IN_STATUS && i < count; i++)
+            if (comm->statuses[i].MPI_ERROR != MPI_SUCCESS)
+                return mpi_fail(comm->statuses[i].MPI_ERROR, "an exchange by MPI_Isend and MPI_Irecv");
+        MPI_TRY(error, "MPI_Testsome");
         left -= count != MPI_UNDEFINED ? count : 0;
-        if (left > 0 && count == 0) {
-            if (bp_clock_ns() > deadline_ns)
-                return fail_missing(comm);
+        if (left == 0 || count != 0)
+            continue;
+        if (bp_clock_ns() <= deadline_ns) {
             pause_polling(polls);
+            continue;
         }
+        bp_rank_list missing = {.count = 0};
+        for (int rank = 0; rank < comm->ranks; rank++)
+            if (comm->requests[rank] != MPI_REQUEST_NULL || comm->requests[comm->ranks + rank] != MPI_REQUEST_NULL)
+                bp_rank_list_add(&missing, (uint32_t)rank);
+        return bp_timeout_fail(&missing, (uint32_t)comm->ranks, comm->timeout_ms);
     }
     return BP_OK;
 }
@@ -277,19 +235,6 @@ static bp_status mpi_exchange_piece(bp_mpi *comm, const uint8_t *mine, uint64_t 
     return await_all(comm, deadline_ns);
 }
 
-static bp_status exchange_in_time(bp_mpi *comm, const uint8_t *mine, uint64_t bytes, uint8_t *all)
-{
-    const uint64_t piece = piece_bytes(comm, bytes), deadline_ns = bp_clock_ns() + comm->timeout_ms * 1000000;
-    for (uint64_t done = 0; done < bytes;) {
-        uint64_t now = bytes - done < piece ? bytes - done : piece;
-        BP_TRY(mpi_exchange_piece(comm, mine + done, now, deadline_ns));
-        for (uint64_t rank = 0; rank < (uint64_t)comm->ranks; rank++)
-            memcpy(all + rank * bytes + done, comm->room + rank * now, now);
-        done += now;
-    }
-    return BP_OK;
-}
-
 static bp_status mpi_exchange(void *self, const void *mine, uint64_t bytes, void *all)
 {
     bp_mpi *comm = self;
@@ -297,8 +242,17 @@ static bp_status mpi_exchange(void *self, const void *mine, uint64_t bytes, void
         return mpi_gather(comm, mine, all, bytes);
     if (comm->stuck)
         return bp_fail(BP_ERR_COMM, "an earlier exchange of this communicator failed; end this job and start it again");
-    BP_TRY(mpi_make_room(comm, piece_bytes(comm, bytes)));
-    bp_status status = exchange_in_time(comm, mine, bytes, all);
+    const uint64_t piece = piece_bytes(comm, bytes);
+    BP_TRY(mpi_make_room(comm, piece));
+    const uint64_t deadline_ns = bp_clock_ns() + comm->timeout_ms * 1000000;
+    bp_status status = BP_OK;
+    for (uint64_t done = 0; done < bytes && status == BP_OK;) {
+        const uint64_t now = bytes - done < piece ? bytes - done : piece;
+        status = mpi_exchange_piece(comm, (const uint8_t *)mine + done, now, deadline_ns);
+        for (uint64_t rank = 0; status == BP_OK && rank < (uint64_t)comm->ranks; rank++)
+            memcpy((uint8_t *)all + rank * bytes + done, comm->room + rank * now, now);
+        done += now;
+    }
     comm->stuck = status != BP_OK;
     if (status == BP_ERR_TIMEOUT)
         timed_out = true;
@@ -341,23 +295,6 @@ static bp_status mpi_all_reduce(void *self, const void *from, void *to, uint64_t
     return BP_OK;
 }
 
-/* The block of one rank, to that rank. */
-static bp_status reduce_block(const bp_mpi *comm, const uint8_t *block, uint8_t *to, uint64_t count, const elements *e,
-                              int root)
-{
-    for (uint64_t done = 0; done < count;) {
-        int now = count - done < INT_MAX ? (int)(count - done) : INT_MAX;
-        uint8_t *into = to + done * e->bytes;
-        const uint8_t *piece = block + done * e->bytes;
-        bool in_place = comm->rank == root && piece == into;
-        MPI_TRY(MPI_Reduce(in_place ? MPI_IN_PLACE : piece, comm->rank == root ? into : NULL, now, e->type, e->op, root,
-                           comm->comm),
-                "MPI_Reduce");
-        done += (uint64_t)now;
-    }
-    return BP_OK;
-}
-
 /* Block by block: MPI's own reduce-scatter takes no block where it is to end up in place. */
 static bp_status mpi_reduce_scatter(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
                                     bp_reduction reduction, bp_stream *stream)
@@ -365,8 +302,17 @@ static bp_status mpi_reduce_scatter(void *self, const void *from, void *to, uint
     const bp_mpi *comm = self;
     const elements e = elements_of(comm, dtype, reduction);
     BP_TRY(bp_stream_synchronize(stream));
-    for (int root = 0; root < comm->ranks; root++)
-        BP_TRY(reduce_block(comm, (const uint8_t *)from + (uint64_t)root * count * e.bytes, to, count, &e, root));
+    for (int root = 0; root < comm->ranks; root++) {
+        const uint8_t *block = (const uint8_t *)from + (uint64_t)root * count * e.bytes;
+        for (uint64_t done = 0; done < count;) {
+            int now = count - done < INT_MAX ? (int)(count - done) : INT_MAX;
+            uint8_t *into = comm->rank == root ? (uint8_t *)to + done * e.bytes : NULL;
+            const uint8_t *piece = block + done * e.bytes;
+            MPI_TRY(MPI_Reduce(piece == into ? MPI_IN_PLACE : piece, into, now, e.type, e.op, root, comm->comm),
+                    "MPI_Reduce");
+            done += (uint64_t)now;
+        }
+    }
     return BP_OK;
 }
 
@@ -394,30 +340,6 @@ static bp_status await_creation(bp_mpi *comm, const char *call)
     return BP_OK;
 }
 
-static bp_status duplicate(MPI_Comm given, bp_mpi *comm)
-{
-    int error = MPI_Comm_idup(given, &comm->comm, &comm->creating);
-    if (error == MPI_SUCCESS) {
-        bp_status status = await_creation(comm, "MPI_Comm_idup");
-        comm->stuck = status != BP_OK;
-        return status;
-    }
-    comm->comm = MPI_COMM_NULL;
-    (void)mpi_fail(error, "MPI_Comm_idup");
-    return bp_error_record(BP_ERR_UNSUPPORTED, bp_error_detail());
-}
-
-/* A variable that is set on one host only would let ranks exchange in two ways, which do not meet: the shortest time-out holds for all. */
-static bp_status agree_on_timeout(bp_mpi *comm)
-{
-    comm->offered = comm->timeout_ms == 0 ? UINT64_MAX : comm->timeout_ms;
-    MPI_TRY(MPI_Iallreduce(&comm->offered, &comm->shortest, 1, MPI_UINT64_T, MPI_MIN, comm->comm, &comm->creating),
-            "MPI_Iallreduce");
-    BP_TRY(await_creation(comm, "MPI_Iallreduce"));
-    comm->timeout_ms = comm->shortest == UINT64_MAX ? 0 : comm->shortest;
-    return BP_OK;
-}
-
 static bp_status mpi_build(const void *mpi_comm, bp_mpi *comm)
 {
     MPI_Comm given = MPI_COMM_WORLD;
@@ -425,12 +347,36 @@ static bp_status mpi_build(const void *mpi_comm, bp_mpi *comm)
         memcpy(&given, mpi_comm, sizeof(MPI_Comm));
     if (given == MPI_COMM_NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_mpi: the communicator is MPI_COMM_NULL");
-    BP_TRY(duplicate(given, comm));
+    int error = MPI_Comm_idup(given, &comm->comm, &comm->creating);
+    if (error != MPI_SUCCESS) {
+        comm->comm = MPI_COMM_NULL;
+        (void)mpi_fail(error, "MPI_Comm_idup");
+        return bp_error_record(BP_ERR_UNSUPPORTED, bp_error_detail());
+    }
+    bp_status status = await_creation(comm, "MPI_Comm_idup");
+    comm->stuck = status != BP_OK;
+    BP_TRY(status);
     MPI_TRY(MPI_Comm_set_errhandler(comm->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     MPI_TRY(MPI_Comm_rank(comm->comm, &comm->rank), "MPI_Comm_rank");
     MPI_TRY(MPI_Comm_size(comm->comm, &comm->ranks), "MPI_Comm_size");
-    BP_TRY(agree_on_timeout(comm));
-    return make_halves(comm);
+
+    /* A variable that is set on one host only would let ranks exchange in two ways, which do not meet: the shortest time-out holds for
+     * all. */
+    comm->offered = comm->timeout_ms == 0 ? UINT64_MAX : comm->timeout_ms;
+    MPI_TRY(MPI_Iallreduce(&comm->offered, &comm->shortest, 1, MPI_UINT64_T, MPI_MIN, comm->comm, &comm->creating),
+            "MPI_Iallreduce");
+    BP_TRY(await_creation(comm, "MPI_Iallreduce"));
+    comm->timeout_ms = comm->shortest == UINT64_MAX ? 0 : comm->shortest;
+
+    static MPI_User_function *const fp16[REDUCTIONS] = {fp16_sum, fp16_max, fp16_min};
+    static MPI_User_function *const bf16[REDUCTIONS] = {bf16_sum, bf16_max, bf16_min};
+    MPI_TRY(MPI_Type_contiguous(2, MPI_BYTE, &comm->half), "MPI_Type_contiguous");
+    MPI_TRY(MPI_Type_commit(&comm->half), "MPI_Type_commit");
+    for (int i = 0; i < REDUCTIONS; i++) {
+        MPI_TRY(MPI_Op_create(fp16[i], 1, &comm->fp16[i]), "MPI_Op_create");
+        MPI_TRY(MPI_Op_create(bf16[i], 1, &comm->bf16[i]), "MPI_Op_create");
+    }
+    return BP_OK;
 }
 
 /* Kept for ever, where tools that look for leaks find them. */
@@ -443,7 +389,14 @@ static void mpi_destroy(void *self)
     int ended = 0;
     MPI_Finalized(&ended);
     if (!ended) {
-        free_halves(comm);
+        for (int i = 0; i < REDUCTIONS; i++) {
+            if (comm->fp16[i] != MPI_OP_NULL)
+                MPI_Op_free(&comm->fp16[i]);
+            if (comm->bf16[i] != MPI_OP_NULL)
+                MPI_Op_free(&comm->bf16[i]);
+        }
+        if (comm->half != MPI_DATATYPE_NULL)
+            MPI_Type_free(&comm->half);
         if (comm->comm != MPI_COMM_NULL && !comm->aborted && !comm->stuck)
             MPI_Comm_free(&comm->comm);
     }
@@ -452,7 +405,10 @@ static void mpi_destroy(void *self)
         comm->next_stuck = atomic_exchange(&stuck_ones, comm);
         return;
     }
-    free_room(comm);
+    free(comm->room);
+    free(comm->requests);
+    free(comm->statuses);
+    free(comm->indices);
     free(comm);
 }
 
