@@ -12,6 +12,66 @@
 #include "core/structs.h"
 #include "core/timeout.h"
 
+/* ---- results -------------------------------------------------------------------------------------------------------- */
+
+/* What ncclCommGetAsyncError says. False: it was aborted, and is not asked any more. */
+static bool nccl_state(bp_nccl *nccl, int *state)
+{
+    pthread_mutex_lock(&nccl->asking);
+    bool there = !nccl->aborted;
+    if (there) {
+        int asked = nccl->f.ncclCommGetAsyncError(nccl->comm, state);
+        *state = asked != BP_NCCL_SUCCESS ? asked : *state;
+    }
+    pthread_mutex_unlock(&nccl->asking);
+    return there;
+}
+
+static bool is_aborted(bp_nccl *nccl)
+{
+    pthread_mutex_lock(&nccl->asking);
+    bool aborted = nccl->aborted;
+    pthread_mutex_unlock(&nccl->asking);
+    return aborted;
+}
+
+static bp_status nccl_fail(bp_nccl *nccl, bp_status status, int result, const char *call)
+{
+    if (is_aborted(nccl))
+        return bp_fail(status, "communicator %s (rank %d of %d) was aborted during %s", nccl->name, nccl->rank,
+                       nccl->ranks, call);
+    const char *text = nccl->f.ncclGetErrorString(result);
+    const char *last = nccl->f.ncclGetLastError(nccl->comm);
+    bool more = last != NULL && last[0] != '\0';
+    return bp_fail(status, "%s of communicator %s (rank %d of %d): %s (%d)%s%s", call, nccl->name, nccl->rank,
+                   nccl->ranks, text != NULL ? text : "unknown error", result, more ? ": " : "", more ? last : "");
+}
+
+static bp_status nccl_fail_timeout(bp_nccl *nccl, const char *call)
+{
+    nccl->stuck = true;
+    return bp_fail(
+        BP_ERR_TIMEOUT,
+        "%s (rank %d of %d) has not ended within %g s; NCCL does not tell which ranks are missing: look for a "
+        "process that is stopped, stuck or dead, then end all ranks",
+        call, nccl->rank, nccl->ranks, (double)nccl->timeout_ms / 1000);
+}
+
+/* Communicators that do not block answer "in progress"; their calls are over when the communicator says so, or it is late. */
+bp_status bp_nccl_check(bp_nccl *nccl, int result, const char *call)
+{
+    const struct timespec pause = {.tv_nsec = 50000};
+    const uint64_t deadline_ns = bp_clock_ns() + nccl->timeout_ms * 1000000;
+    while (result == BP_NCCL_IN_PROGRESS && (nccl->timeout_ms == 0 || bp_clock_ns() < deadline_ns)) {
+        nanosleep(&pause, NULL);
+        if (!nccl_state(nccl, &result))
+            break;
+    }
+    if (result == BP_NCCL_IN_PROGRESS && !is_aborted(nccl))
+        return nccl_fail_timeout(nccl, call);
+    return result == BP_NCCL_SUCCESS ? BP_OK : nccl_fail(nccl, BP_ERR_COMM, result, call);
+}
+
 /* ---- collectives ------------------------------------------------------------------------------------------------- */
 
 /* ncclDataType_t and ncclRedOp_t. */
@@ -43,7 +103,7 @@ static bp_status nccl_collectives_enter(const bp_nccl *nccl, bp_stream *stream, 
     return bp_cuda_enter(nccl->device, scope);
 }
 
-bp_status bp_nccl_all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
+static bp_status nccl_all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
 {
     bp_nccl *nccl = self;
     void *native;
@@ -83,63 +143,122 @@ static bp_status nccl_reduce_scatter(void *self, const void *from, void *to, uin
     return nccl_reduce(nccl, nccl->f.ncclReduceScatter, "ncclReduceScatter", from, to, count, dtype, reduction, stream);
 }
 
-/* ---- results -------------------------------------------------------------------------------------------------------- */
+/* ---- exchanges -------------------------------------------------------------------------------------------------------- */
 
-bool bp_nccl_state(bp_nccl *nccl, int *state)
+/* Of host memory over NCCL itself, through a piece of device memory and a stream of their own. They happen a few times in the life of a
+ * pool: pieces are small, and the host waits for each. */
+
+#define PIECE 2048u
+
+static uint64_t memory_bytes(const bp_nccl *nccl)
 {
-    pthread_mutex_lock(&nccl->asking);
-    bool there = !nccl->aborted;
-    if (there) {
-        int asked = nccl->f.ncclCommGetAsyncError(nccl->comm, state);
-        *state = asked != BP_NCCL_SUCCESS ? asked : *state;
-    }
-    pthread_mutex_unlock(&nccl->asking);
-    return there;
+    return (uint64_t)PIECE * ((uint64_t)nccl->ranks + 1);
 }
 
-static bool is_aborted(bp_nccl *nccl)
+static bp_status exchange_init(bp_nccl *nccl)
 {
-    pthread_mutex_lock(&nccl->asking);
-    bool aborted = nccl->aborted;
-    pthread_mutex_unlock(&nccl->asking);
-    return aborted;
+    void *memory;
+    BP_TRY(bp_new_array((size_t)nccl->ranks + 1, PIECE, &memory));
+    nccl->staging = memory;
+    BP_TRY(bp_stream_create(nccl->device, nccl->name, &nccl->stream));
+    BP_TRY(bp_device_allocate(nccl->device, memory_bytes(nccl), nccl->stream, &memory));
+    nccl->memory = memory;
+    return BP_OK;
 }
 
-static bp_status nccl_fail(bp_nccl *nccl, bp_status status, int result, const char *call)
+static void exchange_finish(bp_nccl *nccl)
 {
-    if (is_aborted(nccl))
-        return bp_fail(status, "communicator %s (rank %d of %d) was aborted during %s", nccl->name, nccl->rank,
-                       nccl->ranks, call);
-    const char *text = nccl->f.ncclGetErrorString(result);
-    const char *last = nccl->f.ncclGetLastError(nccl->comm);
-    bool more = last != NULL && last[0] != '\0';
-    return bp_fail(status, "%s of communicator %s (rank %d of %d): %s (%d)%s%s", call, nccl->name, nccl->rank,
-                   nccl->ranks, text != NULL ? text : "unknown error", result, more ? ": " : "", more ? last : "");
+    if (nccl->memory != NULL)
+        (void)bp_device_free(nccl->device, nccl->memory, memory_bytes(nccl), nccl->stream);
+    bp_stream_destroy(&nccl->stream);
+    free(nccl->staging);
 }
 
-bp_status bp_nccl_fail_timeout(bp_nccl *nccl, const char *call)
+static void count_arrival(void *arrived)
 {
-    nccl->stuck = true;
-    return bp_fail(
-        BP_ERR_TIMEOUT,
-        "%s (rank %d of %d) has not ended within %g s; NCCL does not tell which ranks are missing: look for a "
-        "process that is stopped, stuck or dead, then end all ranks",
-        call, nccl->rank, nccl->ranks, (double)nccl->timeout_ms / 1000);
+    atomic_fetch_add_explicit((atomic_uint *)arrived, 1, memory_order_release);
 }
 
-/* Communicators that do not block answer "in progress"; their calls are over when the communicator says so, or it is late. */
-bp_status bp_nccl_check(bp_nccl *nccl, int result, const char *call)
+/* The driver would wait for ever: with a time-out the stream counts, and the host looks. An error of NCCL ends the wait early. */
+bp_status bp_nccl_exchange_settle(bp_nccl *nccl)
 {
-    const struct timespec pause = {.tv_nsec = 50000};
+    if (!nccl->unsettled)
+        return BP_OK;
     const uint64_t deadline_ns = bp_clock_ns() + nccl->timeout_ms * 1000000;
-    while (result == BP_NCCL_IN_PROGRESS && (nccl->timeout_ms == 0 || bp_clock_ns() < deadline_ns)) {
-        nanosleep(&pause, NULL);
-        if (!bp_nccl_state(nccl, &result))
+    int state = BP_NCCL_SUCCESS;
+    while (nccl->timeout_ms > 0 && atomic_load_explicit(&nccl->arrived, memory_order_acquire) != nccl->started) {
+        if (!nccl_state(nccl, &state)) /* aborted: the work ends by itself */
             break;
+        if (state != BP_NCCL_SUCCESS && state != BP_NCCL_IN_PROGRESS) {
+            nccl->stuck = true;
+            return bp_nccl_check(nccl, state, "an exchange");
+        }
+        if (bp_clock_ns() > deadline_ns)
+            return nccl_fail_timeout(nccl, "ncclAllGather");
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }
-    if (result == BP_NCCL_IN_PROGRESS && !is_aborted(nccl))
-        return bp_nccl_fail_timeout(nccl, call);
-    return result == BP_NCCL_SUCCESS ? BP_OK : nccl_fail(nccl, BP_ERR_COMM, result, call);
+    BP_TRY(bp_stream_synchronize(nccl->stream));
+    nccl->unsettled = false;
+    return BP_OK;
+}
+
+static bp_status enqueue(bp_nccl *nccl, uint64_t bytes)
+{
+    uint8_t *all = nccl->memory + PIECE;
+    BP_TRY(bp_stream_copy(nccl->stream, nccl->memory, nccl->staging, bytes));
+    BP_TRY(nccl_all_gather(nccl, nccl->memory, all, bytes, nccl->stream));
+    return bp_stream_copy(nccl->stream, nccl->staging + PIECE, all, bytes * (uint64_t)nccl->ranks);
+}
+
+static bp_status exchange_pieces(bp_nccl *nccl, const uint8_t *mine, uint64_t bytes, uint8_t *all)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        const uint64_t now = bytes - done < PIECE ? bytes - done : PIECE;
+        BP_TRY(bp_nccl_exchange_settle(nccl));
+        memcpy(nccl->staging, mine + done, now);
+        nccl->unsettled = true;
+        nccl->started++;
+        bp_status status = enqueue(nccl, now);
+        if (nccl->timeout_ms > 0 && status != BP_ERR_TIMEOUT) { /* then NCCL may enqueue more behind this */
+            bp_status counted = bp_stream_call(nccl->stream, count_arrival, &nccl->arrived);
+            status = status == BP_OK ? counted : status;
+        }
+        BP_TRY(status);
+        BP_TRY(bp_nccl_exchange_settle(nccl));
+
+        /* what went wrong on the way, here or on another rank, is told by the communicator afterwards */
+        int state = BP_NCCL_SUCCESS;
+        if (!nccl_state(nccl, &state))
+            return bp_fail(BP_ERR_COMM, "communicator %s was aborted during an exchange", nccl->name);
+        BP_TRY(bp_nccl_check(nccl, state, "an exchange"));
+        for (uint64_t rank = 0; rank < (uint64_t)nccl->ranks; rank++)
+            memcpy(all + rank * bytes + done, nccl->staging + PIECE + rank * now, now);
+        done += now;
+    }
+    return BP_OK;
+}
+
+static bp_status nccl_exchange(void *self, const void *mine, uint64_t bytes, void *all)
+{
+    bp_nccl *nccl = self;
+    if (nccl->control != NULL)
+        return bp_comm_exchange(nccl->control, mine, bytes, all);
+    bp_cuda_scope scope;
+    BP_TRY(bp_cuda_enter(nccl->device, &scope));
+    bp_status status = exchange_pieces(nccl, mine, bytes, all);
+    bp_cuda_leave(&scope);
+    return status;
+}
+
+bool bp_nccl_exchanges_on_device(const bp_comm *comm)
+{
+    while (comm != NULL && comm->ops->exchange == nccl_exchange) {
+        const bp_nccl *nccl = comm->self;
+        if (nccl->control == NULL)
+            return true;
+        comm = nccl->control;
+    }
+    return false;
 }
 
 /* ---- functions ------------------------------------------------------------------------------------------------------ */
@@ -351,7 +470,7 @@ static bp_status nccl_ask(bp_nccl *nccl)
                        "communicator %s has rank %d of %d, its control communicator %s rank %u of %u: they must be the "
                        "same ranks in the same order",
                        nccl->name, rank, ranks, control->name, control->traits.rank, control->traits.ranks);
-    return control != NULL ? BP_OK : bp_nccl_exchange_init(nccl);
+    return control != NULL ? BP_OK : exchange_init(nccl);
 }
 
 static bp_status nccl_build(const bp_nccl_config *config, bp_nccl *nccl)
@@ -401,7 +520,7 @@ static void nccl_destroy(void *self)
         nccl->next_stuck = atomic_exchange(&stuck_ones, nccl);
         return;
     }
-    bp_nccl_exchange_finish(nccl);
+    exchange_finish(nccl);
     bp_comm_destroy(&nccl->control);
     bp_device_release(nccl->device);
     pthread_mutex_destroy(&nccl->asking);
@@ -448,8 +567,8 @@ static const bp_comm_ops ops = {.size = sizeof ops,
                                 .name = "nccl",
                                 .destroy = nccl_destroy,
                                 .traits = nccl_traits,
-                                .exchange = bp_nccl_exchange,
-                                .all_gather = bp_nccl_all_gather,
+                                .exchange = nccl_exchange,
+                                .all_gather = nccl_all_gather,
                                 .all_reduce = nccl_all_reduce,
                                 .reduce_scatter = nccl_reduce_scatter,
                                 .register_memory = bp_nccl_register,

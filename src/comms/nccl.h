@@ -56,27 +56,16 @@ typedef struct bp_nccl {
 /* BP_OK, or BP_ERR_COMM with NCCL's words. Waits for calls of communicators that do not block. Errors: BP_ERR_TIMEOUT too. */
 bp_status bp_nccl_check(bp_nccl *nccl, int result, const char *call);
 
-/* BP_ERR_TIMEOUT. */
-bp_status bp_nccl_fail_timeout(bp_nccl *nccl, const char *call);
-
-/* What ncclCommGetAsyncError says. False: it was aborted, and is not asked any more. */
-bool bp_nccl_state(bp_nccl *nccl, int *state);
-
 /* Fills the table from the copy of NCCL that this process has loaded. Loads nothing. Errors: BP_ERR_UNSUPPORTED (none is loaded; several are:
  * names their files; older than 2.19), BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_nccl_find(bp_nccl_functions *functions);
 
-/* What exchanges over NCCL itself need, made once. */
-bp_status bp_nccl_exchange_init(bp_nccl *nccl);
-void bp_nccl_exchange_finish(bp_nccl *nccl);
 /* Waits for work of an exchange that failed half-way. Errors: BP_ERR_TIMEOUT. */
 bp_status bp_nccl_exchange_settle(bp_nccl *nccl);
 
 /* The communicator's functions, in the file of their subject. */
-bp_status bp_nccl_exchange(void *self, const void *mine, uint64_t bytes, void *all);
 /* Whether a communicator (of any provider) is of NCCL and exchanges over NCCL itself. */
 bool bp_nccl_exchanges_on_device(const bp_comm *comm);
-bp_status bp_nccl_all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream);
 bp_status bp_nccl_register(void *self, void *address, uint64_t bytes, bp_register_kind kind, void **handle,
                            const char **because);
 bp_status bp_nccl_deregister(void *self, bp_register_kind kind, void *handle);

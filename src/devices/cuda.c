@@ -9,8 +9,6 @@
 #include "core/memory.h"
 #include "core/structs.h"
 
-/* ---- results of the driver --------------------------------------------------------------------------------------- */
-
 /* What to do about errors around captures, in the order of their numbers, from BP_CU_CAPTURE_FIRST; the driver only says that something was
  * not permitted. */
 static const char *const capture_advice[] = {
@@ -304,8 +302,7 @@ static bp_status open_device(bp_cuda *cuda)
     BP_TRY(bp_cuda_check(cuda, error, "asking what the device is"));
     BP_TRY(bp_cuda_push(cuda));
     error = driver->cuMemGetInfo(&left, &total);
-    bp_cuda_pop(cuda);
-    BP_TRY(bp_cuda_check(cuda, error, "asking how much memory the device has"));
+    BP_TRY(bp_cuda_pop_check(cuda, error, "asking how much memory the device has"));
     info->total_bytes = total;
     info->compute_major = attribute(cuda, COMPUTE_MAJOR);
     info->compute_minor = attribute(cuda, COMPUTE_MINOR);

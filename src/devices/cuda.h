@@ -96,6 +96,13 @@ static inline bp_status bp_cuda_check(const bp_cuda *cuda, int error, const char
     return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, what);
 }
 
+/* The end of a call with the device current: as bp_cuda_pop, then the call's result. */
+static inline bp_status bp_cuda_pop_check(const bp_cuda *cuda, int error, const char *what)
+{
+    bp_cuda_pop(cuda);
+    return bp_cuda_check(cuda, error, what);
+}
+
 /* NULL: another device. Looks through decorators. */
 const bp_cuda *bp_cuda_of(const bp_device *device);
 

@@ -176,8 +176,7 @@ bp_status bp_cuda_unreserve(void *self, void *address, uint64_t bytes)
     bp_cuda *cuda = self;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuMemAddressFree((uintptr_t)address, (size_t)bytes);
-    bp_cuda_pop(cuda);
-    return bp_cuda_check(cuda, error, "giving addresses back");
+    return bp_cuda_pop_check(cuda, error, "giving addresses back");
 }
 
 bp_status bp_cuda_commit(void *self, uint64_t bytes, uint64_t *handle)
@@ -246,8 +245,7 @@ bp_status bp_cuda_unmap(void *self, void *address, uint64_t bytes)
     bp_cuda *cuda = self;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuMemUnmap((uintptr_t)address, (size_t)bytes);
-    bp_cuda_pop(cuda);
-    return bp_cuda_check(cuda, error, "unmapping memory");
+    return bp_cuda_pop_check(cuda, error, "unmapping memory");
 }
 
 /* ---- slabs of plain allocations, for legacy IPC ------------------------------------------------------------------------ */
@@ -363,8 +361,7 @@ bp_status bp_cuda_free(void *self, void *address, uint64_t bytes, void *stream)
         if (error == BP_CU_SUCCESS)
             error = cuda->driver.cuMemFree((uintptr_t)address);
     }
-    bp_cuda_pop(cuda);
-    return bp_cuda_check(cuda, error, "freeing memory");
+    return bp_cuda_pop_check(cuda, error, "freeing memory");
 }
 
 /* ---- host memory ---------------------------------------------------------------------------------------------------- */
@@ -389,6 +386,5 @@ bp_status bp_cuda_unpin(void *self, void *address, uint64_t bytes)
     (void)bytes;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuMemHostUnregister(address);
-    bp_cuda_pop(cuda);
-    return bp_cuda_check(cuda, error, "unpinning host memory");
+    return bp_cuda_pop_check(cuda, error, "unpinning host memory");
 }

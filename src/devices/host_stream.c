@@ -38,8 +38,6 @@ static void futex_wake(atomic_uint *word, int count)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 }
 
-/* ---- waiting for work done --------------------------------------------------------------------------------------- */
-
 void bp_host_stream_await(bp_host_stream *stream, uint64_t count)
 {
     for (int spin = 0; spin < SPINS; spin++) {
@@ -57,8 +55,6 @@ void bp_host_stream_await(bp_host_stream *stream, uint64_t count)
         futex_wait(&stream->changes, changes);
     }
 }
-
-/* ---- producers --------------------------------------------------------------------------------------------------- */
 
 void bp_host_stream_enqueue(bp_host_stream *stream, const bp_host_work *work)
 {

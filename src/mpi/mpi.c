@@ -99,8 +99,6 @@ static void leave_mpi(void)
     pthread_mutex_unlock(&users_lock);
 }
 
-/* ---- halves --------------------------------------------------------------------------------------------------------- */
-
 /* MPI hands its operations no argument: a function for each. */
 #define HALVES(name, dtype, reduction)                                                                                 \
     static void name(void *from, void *into, int *count, MPI_Datatype *type)                                           \

@@ -78,8 +78,6 @@ bool bp_jemalloc_find(bp_jemalloc *jemalloc, char *because)
     return true;
 }
 
-/* ---- an arena on the slab ---------------------------------------------------------------------------------------- */
-
 /* jemalloc on the slab: an arena whose hooks hand it the slab, once, and never take anything back. What it keeps of its own is memory
  * beside the slab: 2 MiB from the beginning, and more when there are very many pieces. */
 

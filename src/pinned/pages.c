@@ -130,8 +130,6 @@ uint32_t bp_touch_default_threads(void)
     return count > 8 ? 8 : (uint32_t)count;
 }
 
-/* ---- huge pages -------------------------------------------------------------------------------------------------- */
-
 /* The list of mappings, in which each has its figures behind it. */
 uint64_t bp_huge_bytes(const uint8_t *address, uint64_t bytes)
 {

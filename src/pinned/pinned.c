@@ -314,8 +314,6 @@ bp_status bp_pinned_free(bp_pinned *pinned, void *address)
     return status;
 }
 
-/* ---- statistics -------------------------------------------------------------------------------------------------- */
-
 bp_status bp_pinned_statistics_get(const bp_pinned *pinned, bp_pinned_statistics *statistics)
 {
     if (pinned == NULL)

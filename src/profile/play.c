@@ -124,8 +124,6 @@ void bp_scene_finish(bp_scene *scene)
     free(scene->pools);
 }
 
-/* ---- stories ----------------------------------------------------------------------------------------------------- */
-
 /* A pool's part of the story so far. */
 typedef struct part {
     const bp_scene_pool *scene;

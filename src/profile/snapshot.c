@@ -412,8 +412,6 @@ static bp_status write_pools(const bp_scene *scene, bp_output *o)
     return BP_OK;
 }
 
-/* ---- the memory viewer ------------------------------------------------------------------------------------------- */
-
 /* What is the pool's, not a request's, is of no stream: 0. */
 static uint64_t viewer_stream(uint32_t number)
 {

@@ -57,8 +57,6 @@ static bp_status tracks_take(bp_tracks *tracks, uint32_t device, uint32_t stream
     return BP_OK;
 }
 
-/* ---- traces ------------------------------------------------------------------------------------------------------ */
-
 /* Times are told from a moment that is the same for everybody for 52 days (2^52 ns): readers take them for doubles, which have room for that, but not
  * for the nanoseconds of all times since 1970. */
 #define BASE_NS (UINT64_C(1) << 52)
@@ -217,8 +215,6 @@ static void tell_block(void *user, const bp_block *block, bool begins, uint64_t 
     w->status = status != BP_OK ? status : w->status;
     s->open = status == BP_OK;
 }
-
-/* ---- names ---------------------------------------------------------------------------------------------------------- */
 
 static void write_track(writer *w, bp_track track)
 {
