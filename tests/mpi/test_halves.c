@@ -63,26 +63,26 @@ static void check_type(const type *t)
 static void test_fp16(void **state)
 {
     (void)state;
-    check_type(&(type){5, bp_fp16_value, bp_fp16_bits});
-    assert_int_equal(bp_fp16_bits(65519.0f), 0x7bff);
-    assert_int_equal(bp_fp16_bits(65520.0f), 0x7c00);
+    check_type(&(type){5, bp_fp32_of_fp16, bp_fp16_of_fp32});
+    assert_int_equal(bp_fp16_of_fp32(65519.0f), 0x7bff);
+    assert_int_equal(bp_fp16_of_fp32(65520.0f), 0x7c00);
 }
 
 static void test_bf16(void **state)
 {
     (void)state;
-    check_type(&(type){8, bp_bf16_value, bp_bf16_bits});
+    check_type(&(type){8, bp_fp32_of_bf16, bp_bf16_of_fp32});
 }
 
 static void test_reductions(void **state)
 {
     (void)state;
-    const uint16_t from[] = {bp_bf16_bits(3), bp_bf16_bits(-8)};
+    const uint16_t from[] = {bp_bf16_of_fp32(3), bp_bf16_of_fp32(-8)};
     const float expected[] = {4, -6, 3, 2, 1, -8};
     for (int r = 0; r < 3; r++) {
-        uint16_t into[] = {bp_bf16_bits(1), bp_bf16_bits(2)};
+        uint16_t into[] = {bp_bf16_of_fp32(1), bp_bf16_of_fp32(2)};
         bp_halves_reduce(BP_DTYPE_BF16, (bp_reduction)r, from, into, 2);
-        assert_true(bp_bf16_value(into[0]) == expected[2 * r] && bp_bf16_value(into[1]) == expected[2 * r + 1]);
+        assert_true(bp_fp32_of_bf16(into[0]) == expected[2 * r] && bp_fp32_of_bf16(into[1]) == expected[2 * r + 1]);
     }
 }
 

@@ -44,7 +44,7 @@ EMULATION = {os.path.join("src", "logprob", "cuda", "device.cuh"): "simt.h"}
 # What libc is: the loader has thread-local storage.
 LIBC = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 # Of the core's headers, those that only define inline functions: other libraries may use them.
-INLINE_HEADERS = {"core/fail.h", "core/arith.h", "core/structs.h", "core/text.h", "core/timeout.h"}
+INLINE_HEADERS = {"core/fail.h", "core/arith.h", "core/halves.h", "core/structs.h", "core/text.h", "core/timeout.h"}
 # Functions of one library for the others and the command: exported as BUCKETPOOL_PRIVATE, in headers that are not installed.
 PRIVATE_HEADERS = {"devices/clients.h", "devices/cuda_driver.h", "formats/packing_file.h", "formats/snapshots/snapshot.h", "memory/slab_callbacks.h", "model/arch_config.h", "plan/from_info.h"}
 # Files in a folder: "about 25"; larger ones shrink, or get a reason here.
