@@ -1,5 +1,5 @@
-/* Common verdicts: the records of all ranks lie in the communicator's own room, so that nothing here can run out of memory on one
- * rank and leave the others waiting. */
+/* What the ranks of a communicator agree on: how steps ended, and what they are about to register. The records of all ranks lie in the
+ * communicator's own room, so that nothing here can run out of memory on one rank and leave the others waiting. */
 #include "comms/registration.h"
 
 #include <stdio.h>
@@ -7,8 +7,28 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "comms/nccl.h"
 #include "core/fail.h"
 #include "core/text.h"
+
+/* What a rank is about to register with a communicator. Ranks of other versions of this library are told apart by it: it travels as
+ * BP_COMM_RECORD_BYTES, and the places of the verdict and of `library` stay as they are. */
+typedef struct bp_proposal {
+    bp_verdict verdict; /* of its own preparations */
+    char library[16];   /* what follows is laid out as this version of the library has it */
+    char fingerprint[BP_FINGERPRINT_CHARS];
+    char provider[32]; /* "NCCL 2.28.9" */
+    uint64_t provider_version;
+    uint64_t slabs, entries, windows; /* of the pool; of this communicator */
+    uint64_t host, process;           /* where it runs */
+} bp_proposal;
+
+/* The same of one slab with one entry. */
+typedef struct bp_window_proposal {
+    uint64_t slab, bytes;
+    uint64_t kind, exact;
+    char group[64];
+} bp_window_proposal;
 
 _Static_assert(sizeof(bp_proposal) <= BP_COMM_RECORD_BYTES, "a record holds a proposal");
 _Static_assert(sizeof(bp_window_proposal) <= BP_COMM_RECORD_BYTES, "a record holds a window");
@@ -178,7 +198,9 @@ static bool agreement_compare(const bp_comm *comm, size_t bytes, const field *f,
 
 /* ---- proposals ------------------------------------------------------------------------------------------------------ */
 
-bp_status bp_proposal_agree(bp_comm *comm, bp_proposal *proposal, bp_neighbours *neighbours)
+/* Collective. Every rank compares; proposal->verdict becomes the common one: a failure of a rank, or BP_ERR_MISMATCH naming one that
+ * differs from the majority. Errors: as bp_verdict_agree. */
+static bp_status proposal_agree(bp_comm *comm, bp_proposal *proposal, bp_neighbours *neighbours)
 {
     static const field fields[] = {
         TEXT(bp_proposal, library, "bucketpool"),
@@ -209,7 +231,8 @@ bp_status bp_proposal_agree(bp_comm *comm, bp_proposal *proposal, bp_neighbours 
     return BP_OK;
 }
 
-bp_status bp_window_proposal_agree(bp_comm *comm, const bp_window_proposal *proposal, bp_verdict *verdict)
+/* The same of one slab with one entry. */
+static bp_status window_proposal_agree(bp_comm *comm, const bp_window_proposal *proposal, bp_verdict *verdict)
 {
     static const field fields[] = {
         NUMBER(bp_window_proposal, slab, "its number"), TEXT(bp_window_proposal, group, "its group"),
@@ -226,7 +249,30 @@ bp_status bp_window_proposal_agree(bp_comm *comm, const bp_window_proposal *prop
     return BP_OK;
 }
 
-/* ---- the place of a rank ----------------------------------------------------------------------------------------- */
+/* ---- registrations ------------------------------------------------------------------------------------------------- */
+
+/* An exchange that fails leaves the others at another step than this rank: with them nothing more is agreed. */
+static void lose_party(bp_party *party, bp_status status, bp_verdict *verdict)
+{
+    party->lost = true;
+    if (verdict->status == BP_OK)
+        bp_verdict_take(verdict, status);
+}
+
+void bp_parties_agree(bp_registration *r, bp_verdict *verdict)
+{
+    for (size_t i = 0; i < r->party_count; i++) {
+        bp_party *party = &r->parties[i];
+        if (party->lost || bp_comm_was_ended(party->comm))
+            continue;
+        bp_verdict agreed = *verdict;
+        bp_status status = bp_verdict_agree(party->comm, &agreed);
+        if (status != BP_OK)
+            lose_party(party, status, verdict);
+        else
+            *verdict = agreed;
+    }
+}
 
 /* FNV-1a. */
 static uint64_t hash(const char *text)
@@ -237,14 +283,85 @@ static uint64_t hash(const char *text)
     return so_far;
 }
 
-void bp_proposal_place(bp_proposal *proposal)
+static bp_status compare(const bp_registration *r, bp_party *party, bp_verdict *verdict)
 {
+    bp_comm *comm = party->comm;
+    const char *fingerprint = bp_pool_get_info(r->pool)->fingerprint;
+    bp_proposal proposal;
+    memset(&proposal, 0, sizeof proposal);
+    proposal.verdict = *verdict;
+    snprintf(proposal.library, sizeof proposal.library, "%s", bp_version());
+    memcpy(proposal.fingerprint, fingerprint, strnlen(fingerprint, sizeof proposal.fingerprint - 1));
+    snprintf(proposal.provider, sizeof proposal.provider, "%s",
+             comm->traits.version_name[0] != '\0' ? comm->traits.version_name : comm->ops->name);
+    proposal.provider_version = comm->traits.version;
+    proposal.slabs = r->slab_count;
+    for (size_t i = 0; i < r->entry_count; i++)
+        proposal.entries += r->parties[r->entries[i].party].comm == comm;
+    for (size_t i = 0; i < r->window_count; i++)
+        proposal.windows += bp_comm_of(r, &r->windows[i]) == comm;
+
+    /* Where this rank runs: numbers that are equal for ranks of one host, and of one process. */
     char host[256] = "", process[64];
     struct stat space = {0};
     (void)gethostname(host, sizeof host - 1);
     /* containers of one host may give the same number to different processes */
     (void)stat("/proc/self/ns/pid", &space);
     snprintf(process, sizeof process, "%ld of %llu", (long)getpid(), (unsigned long long)space.st_ino);
-    proposal->host = hash(host);
-    proposal->process = hash(process);
+    proposal.host = hash(host);
+    proposal.process = hash(process);
+    BP_TRY(proposal_agree(comm, &proposal, &party->neighbours));
+    *verdict = proposal.verdict;
+
+    for (size_t i = 0; i < r->window_count && verdict->status == BP_OK; i++) {
+        const bp_registered *window = &r->windows[i];
+        if (bp_comm_of(r, window) != comm)
+            continue;
+        bp_window_proposal one;
+        memset(&one, 0, sizeof one);
+        one.slab = window->shown->slab;
+        one.bytes = window->shown->bytes;
+        one.kind = (uint64_t)window->shown->asked;
+        one.exact = r->entries[window->shown->entry].exact;
+        snprintf(one.group, sizeof one.group, "%s", r->groups[window->shown->slab]);
+        BP_TRY(window_proposal_agree(comm, &one, verdict));
+    }
+    return BP_OK;
+}
+
+bp_status bp_registration_decline(const bp_registration_entry *entries, size_t count, bp_status status)
+{
+    bp_proposal proposal;
+    bp_neighbours neighbours;
+    memset(&proposal, 0, sizeof proposal);
+    bp_verdict_take(&proposal.verdict, status);
+    for (int round = 0; round < 2; round++)
+        for (size_t i = 0; i < count; i++) {
+            bp_comm *comm = bp_registration_entry_at(entries, i).comm;
+            size_t first = 0; /* entry that names it */
+            while (bp_registration_entry_at(entries, first).comm != comm)
+                first++;
+            if (first < i || !bp_comm_is_alive(comm) || (status == BP_ERR_CAPTURE && bp_nccl_exchanges_on_device(comm)))
+                continue;
+            if (round == 0) /* what an exchange makes of it changes nothing: it is an error already */
+                (void)proposal_agree(comm, &proposal, &neighbours);
+            else
+                (void)bp_verdict_agree(comm, &proposal.verdict);
+        }
+    return bp_verdict_status(&proposal.verdict);
+}
+
+/* A rank that has failed goes on to the other communicators, so that their ranks hear of it; the second round tells those that came
+ * before. */
+bp_status bp_registration_compare(bp_registration *r, bp_status prepared)
+{
+    bp_verdict verdict;
+    bp_verdict_take(&verdict, prepared);
+    for (size_t i = 0; i < r->party_count; i++) {
+        bp_status status = compare(r, &r->parties[i], &verdict);
+        if (status != BP_OK)
+            lose_party(&r->parties[i], status, &verdict);
+    }
+    bp_parties_agree(r, &verdict);
+    return bp_verdict_status(&verdict);
 }

@@ -298,23 +298,15 @@ static const char *find_missing(const bp_nccl_functions *functions)
     return NULL;
 }
 
-/* "NCCL 2.28.9" */
-static void nccl_version_name(int version, char *name, size_t bytes)
-{
-    if (version < 10000) /* as versions before 2.9 counted */
-        snprintf(name, bytes, "NCCL %d.%d.%d", version / 1000, version / 100 % 10, version % 100);
-    else
-        snprintf(name, bytes, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
-}
-
-static bp_status nccl_version(const bp_nccl_functions *functions, int *version)
+/* `name`: "NCCL 2.28.9". */
+static bp_status nccl_version(const bp_nccl_functions *functions, int *version, char *name, size_t name_bytes)
 {
     int found = 0;
-    char name[32];
     int result = functions->ncclGetVersion(&found);
     if (result != BP_NCCL_SUCCESS)
         return bp_fail(BP_ERR_UNSUPPORTED, "NCCL does not tell its version: ncclGetVersion answers %d", result);
-    nccl_version_name(found, name, sizeof name);
+    const int factor = found < 10000 ? 10 : 100; /* versions before 2.9 counted otherwise */
+    snprintf(name, name_bytes, "NCCL %d.%d.%d", found / 100 / factor, found / 100 % factor, found % 100);
     if (found < BP_NCCL_BUFFERS)
         return bp_fail(BP_ERR_UNSUPPORTED, "%s is too old: registration needs 2.19 or newer", name);
     *version = found;
@@ -412,9 +404,10 @@ bp_status bp_nccl_find(bp_nccl_functions *functions)
         memcpy((char *)&found + table[i].offset, (const void *)&symbol, sizeof symbol);
     }
     int version;
+    char name[32];
     const char *missing = find_missing(&found);
     if (found.ncclGetVersion != NULL)
-        status = nccl_version(&found, &version);
+        status = nccl_version(&found, &version, name, sizeof name);
     dlclose(copy); /* who holds a communicator keeps its copy loaded: no reference is kept here */
     BP_TRY(status);
     if (missing != NULL)
@@ -495,8 +488,7 @@ static bp_status nccl_build(const bp_nccl_config *config, bp_nccl *nccl)
         if (missing != NULL)
             return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: the table has no function %s", missing);
     }
-    BP_TRY(nccl_version(f, &nccl->version));
-    nccl_version_name(nccl->version, nccl->version_name, sizeof nccl->version_name);
+    BP_TRY(nccl_version(f, &nccl->version, nccl->version_name, sizeof nccl->version_name));
     bool buffers = f->ncclCommRegister != NULL && f->ncclCommDeregister != NULL;
     bool windows = nccl->version >= BP_NCCL_WINDOWS && f->ncclCommWindowRegister != NULL &&
                    f->ncclCommWindowDeregister != NULL && bp_cuda_of(nccl->device)->config.memory != BP_CUDA_PLAIN;

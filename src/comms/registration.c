@@ -4,6 +4,7 @@
 #include <bucketpool/capture.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "comms/nccl.h"
@@ -29,6 +30,165 @@ bp_status bp_registration_entry_init(bp_registration_entry *entry, size_t size)
 {
     return bp_struct_init("bp_registration_entry_init", entry, size, &registration_entry_defaults,
                           sizeof registration_entry_defaults);
+}
+
+static const bp_registration_entry *caller_entry(const bp_registration_entry *entries, size_t index)
+{
+    return (const void *)((const char *)entries + index * entries->size);
+}
+
+bp_registration_entry bp_registration_entry_at(const bp_registration_entry *entries, size_t index)
+{
+    bp_registration_entry entry = registration_entry_defaults; /* which was checked: it is read */
+    (void)bp_struct_read("bp_registration_create", caller_entry(entries, index), false, &entry, sizeof entry);
+    return entry;
+}
+
+/* ---- before anything is collective: communicators, slabs of groups, what is registered already -------------------------- */
+
+static uint32_t find_party(const bp_registration *r, const bp_comm *comm)
+{
+    uint32_t party = 0;
+    while (party < r->party_count && r->parties[party].comm != comm)
+        party++;
+    return party;
+}
+
+static bp_status take_entries(bp_registration *r, const bp_registration_entry *entries, size_t count)
+{
+    void *memory;
+    BP_TRY(bp_new_array(count, sizeof *r->parties, &memory));
+    r->parties = memory;
+    for (size_t i = 0; i < count; i++) { /* first of all: they are needed to tell the others of any failure */
+        bp_comm *comm = bp_registration_entry_at(entries, i).comm;
+        if (find_party(r, comm) < r->party_count)
+            continue;
+        r->parties[r->party_count++] = (bp_party){.comm = comm, .neighbours = {.in_process = UINT32_MAX}};
+        bp_comm_retain(comm);
+    }
+    BP_TRY(bp_new_array(count, sizeof *r->entries, &memory));
+    r->entries = memory;
+    for (size_t i = 0; i < count; i++) {
+        const bp_registration_entry given = bp_registration_entry_at(entries, i);
+        bp_registered_entry *entry = &r->entries[r->entry_count++];
+        *entry = (bp_registered_entry){.party = find_party(r, given.comm),
+                                       .kind = given.kind,
+                                       .exact = given.exact != 0,
+                                       .traffic = given.traffic};
+        if (given.group != NULL)
+            BP_TRY(bp_strings_add(&r->strings, given.group, &entry->group));
+        BP_TRY(bp_comm_check(given.comm, "bp_registration_create"));
+    }
+    return BP_OK;
+}
+
+/* Persistent and overflow memory has to be asked for by name. */
+static bool is_of(const bp_registered_entry *entry, const bp_pool_slab *slab)
+{
+    return entry->group != NULL ? strcmp(entry->group, slab->group) == 0 : slab->planned_bytes > 0;
+}
+
+static bp_status take_slabs(bp_registration *r, const bp_pool *pool)
+{
+    void *memory;
+    const bp_pool_slab *slabs = bp_pool_get_info(pool)->slabs;
+    r->slab_count = bp_pool_get_info(pool)->slab_count;
+    BP_TRY(bp_new_array(r->slab_count, sizeof *r->groups, &memory));
+    r->groups = memory;
+    for (size_t s = 0; s < r->slab_count; s++)
+        BP_TRY(bp_strings_add(&r->strings, slabs[s].group, &r->groups[s]));
+    for (size_t i = 0; i < r->entry_count; i++) {
+        const bp_registered_entry *entry = &r->entries[i];
+        bool found = entry->group == NULL;
+        for (size_t s = 0; s < r->slab_count && !found; s++)
+            found = is_of(entry, &slabs[s]);
+        if (!found)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "entry %zu (communicator %s): pool %s has no slab of group \"%s\" among its %zu", i,
+                           r->parties[entry->party].comm->name, r->pool_name, entry->group, r->slab_count);
+    }
+
+    BP_TRY(bp_new_array(r->slab_count * r->entry_count, sizeof *r->windows, &memory));
+    r->windows = memory;
+    BP_TRY(bp_new_array(r->slab_count * r->entry_count, sizeof *r->shown, &memory));
+    r->shown = memory;
+    for (size_t s = 0; s < r->slab_count; s++)
+        for (size_t e = 0; e < r->entry_count; e++) {
+            const bp_registered_entry *entry = &r->entries[e];
+            if (!is_of(entry, &slabs[s]))
+                continue;
+            bp_registered *window = &r->windows[r->window_count];
+            window->shown = &r->shown[r->window_count++];
+            *window->shown = (bp_registration_window){.slab = (uint32_t)s,
+                                                      .entry = (uint32_t)e,
+                                                      .address = slabs[s].address,
+                                                      .bytes = slabs[s].bytes,
+                                                      .asked = entry->kind,
+                                                      .because = window->because};
+        }
+    return BP_OK;
+}
+
+/* Twice the same memory with one communicator is never what is meant: NCCL forbids windows that overlap. */
+static bp_status note_ranges(bp_registration *r)
+{
+    for (size_t i = 0; i < r->window_count; i++) {
+        bp_registered *window = &r->windows[i];
+        bp_comm *comm = bp_comm_of(r, window);
+        window->range =
+            (bp_comm_range){.address = window->shown->address, .bytes = window->shown->bytes, .owner = r->pool_name};
+        for (const bp_comm_range *other = comm->ranges; other != NULL; other = other->next)
+            if (other->address < window->range.address + window->shown->bytes &&
+                window->range.address < other->address + other->bytes)
+                return bp_fail(BP_ERR_SCHEDULE,
+                               "slab %u (%s) of pool %s is registered with communicator %s already, by %s %s",
+                               window->shown->slab, r->groups[window->shown->slab], r->pool_name, comm->name,
+                               other->owner == r->pool_name ? "an earlier entry for pool" : "pool", other->owner);
+        window->range.next = comm->ranges;
+        comm->ranges = &window->range;
+    }
+    return BP_OK;
+}
+
+/* The memory is nobody's any more, as far as the communicators are concerned. */
+static void registration_drop_ranges(bp_registration *r)
+{
+    for (size_t i = 0; i < r->window_count; i++) {
+        bp_comm_range **at = &bp_comm_of(r, &r->windows[i])->ranges;
+        while (*at != NULL && *at != &r->windows[i].range)
+            at = &(*at)->next;
+        if (*at != NULL)
+            *at = (*at)->next;
+    }
+}
+
+/* Everything that is decided without the other ranks. What was made stays in `*r` on failure too. */
+static bp_status registration_prepare(bp_registration *r, bp_pool *pool, const bp_registration_entry *entries,
+                                      size_t count)
+{
+    BP_TRY(take_entries(r, entries, count));
+    BP_TRY(bp_strings_add(&r->strings, bp_pool_get_info(pool)->name, &r->pool_name));
+    if (bp_pool_is_sealed(pool))
+        return bp_fail(BP_ERR_SCHEDULE, "pool %s is sealed: register before that", r->pool_name);
+    for (size_t i = 0; i < r->party_count; i++)
+        BP_TRY(bp_nccl_check_pool(r->parties[i].comm, pool));
+    BP_TRY(take_slabs(r, pool));
+    return note_ranges(r);
+}
+
+static void registration_free(bp_registration *r)
+{
+    registration_drop_ranges(r);
+    for (size_t i = 0; i < r->party_count; i++)
+        bp_comm_release(r->parties[i].comm);
+    free(r->warnings);
+    free(r->shown);
+    bp_strings_finish(&r->strings);
+    free((void *)r->groups);
+    free(r->windows);
+    free(r->entries);
+    free(r->parties);
+    free(r);
 }
 
 /* ---- windows -------------------------------------------------------------------------------------------------------- */
@@ -190,9 +350,9 @@ static void registration_gone(void *user)
     r->pool = NULL;
     r->attached = false;
     if (r->orphaned)
-        bp_registration_free(r);
+        registration_free(r);
     else
-        bp_registration_drop_ranges(r);
+        registration_drop_ranges(r);
 }
 
 /* Slabs are about to lose their memory on all ranks, or none. */
@@ -278,25 +438,13 @@ static bp_status collect_warnings(bp_registration *r)
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
-static const bp_registration_entry *caller_entry(const bp_registration_entry *entries, size_t index)
-{
-    return (const void *)((const char *)entries + index * entries->size);
-}
-
-bp_registration_entry bp_registration_entry_at(const bp_registration_entry *entries, size_t index)
-{
-    bp_registration_entry entry = registration_entry_defaults; /* which was checked: it is read */
-    (void)bp_struct_read("bp_registration_create", caller_entry(entries, index), false, &entry, sizeof entry);
-    return entry;
-}
-
 /* A pool that is being captured does not let go: then the registration ends with the pool. */
 static void registration_let_go(bp_registration *r)
 {
     if (r->attached && bp_pool_detach(r->pool, &callbacks, r) != BP_OK)
         r->orphaned = true;
     else
-        bp_registration_free(r);
+        registration_free(r);
 }
 
 static bp_status registration_create(bp_pool *pool, const bp_registration_entry *entries, size_t count,
@@ -329,7 +477,7 @@ static bp_status registration_create(bp_pool *pool, const bp_registration_entry 
     bp_registration *r = memory;
     r->pool = pool;
     r->process = bp_pool_get_info(pool)->device->process;
-    status = bp_registration_prepare(r, pool, entries, count);
+    status = registration_prepare(r, pool, entries, count);
     status = r->party_count > 0 ? bp_registration_compare(r, status) : bp_registration_decline(entries, count, status);
     if (status == BP_OK && r->slab_count > 0) {
         status = bp_pool_attach(pool, &callbacks, r);

@@ -28,38 +28,11 @@ bp_status bp_verdict_status(const bp_verdict *verdict);
  * Errors: what the exchange returns; then nothing was agreed and the communicator is of no use for it any more. */
 bp_status bp_verdict_agree(bp_comm *comm, bp_verdict *verdict);
 
-/* What a rank is about to register with a communicator. Ranks of other versions of this library are told apart by it: it travels as
- * BP_COMM_RECORD_BYTES, and the places of the verdict and of `library` stay as they are. */
-typedef struct bp_proposal {
-    bp_verdict verdict; /* of its own preparations */
-    char library[16];   /* what follows is laid out as this version of the library has it */
-    char fingerprint[BP_FINGERPRINT_CHARS];
-    char provider[32]; /* "NCCL 2.28.9" */
-    uint64_t provider_version;
-    uint64_t slabs, entries, windows; /* of the pool; of this communicator */
-    uint64_t host, process;           /* where it runs */
-} bp_proposal;
-
-/* The same of one slab with one entry. */
-typedef struct bp_window_proposal {
-    uint64_t slab, bytes;
-    uint64_t kind, exact;
-    char group[64];
-} bp_window_proposal;
-
 /* What is to be known of the others. */
 typedef struct bp_neighbours {
     uint32_t in_process; /* another rank of this very process; UINT32_MAX: there is none */
     bool several_hosts;
 } bp_neighbours;
-
-/* Fills host and process. */
-void bp_proposal_place(bp_proposal *proposal);
-
-/* Collective. Every rank compares; proposal->verdict becomes the common one: a failure of a rank, or BP_ERR_MISMATCH naming one that
- * differs from the majority. Errors: as bp_verdict_agree. */
-bp_status bp_proposal_agree(bp_comm *comm, bp_proposal *proposal, bp_neighbours *neighbours);
-bp_status bp_window_proposal_agree(bp_comm *comm, const bp_window_proposal *proposal, bp_verdict *verdict);
 
 /* ---- registrations ------------------------------------------------------------------------------------------------- */
 
@@ -116,14 +89,6 @@ static inline bp_comm *bp_comm_of(const bp_registration *r, const bp_registered 
 
 /* An entry of the caller's, whose structs may be shorter or longer than ours, and all of one size. */
 bp_registration_entry bp_registration_entry_at(const bp_registration_entry *entries, size_t index);
-
-/* Everything that is decided without the other ranks: slabs, groups, what is registered already. What was made stays in `*r` on
- * failure too. */
-bp_status bp_registration_prepare(bp_registration *r, bp_pool *pool, const bp_registration_entry *entries,
-                                  size_t count);
-void bp_registration_free(bp_registration *r);
-/* The memory is nobody's any more, as far as the communicators are concerned. */
-void bp_registration_drop_ranges(bp_registration *r);
 
 /* Collective: whether all ranks are about to do the same. */
 bp_status bp_registration_compare(bp_registration *r, bp_status prepared);

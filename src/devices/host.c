@@ -212,29 +212,23 @@ void bp_host_take_back(bp_host_allocation *allocation)
 
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
 
-/* A stream without a thread: one that was used before, or a new one. Under the lock. */
-static bp_status find_idle(bp_host *host, bp_host_stream **stream)
-{
-    if (host->idle_streams == NULL) {
-        uint32_t index = atomic_load(&host->stream_count);
-        if (index == BP_HOST_STREAMS)
-            return bp_fail(BP_ERR_UNSUPPORTED, "host: %u streams live, more than that it does not have", index);
-        bp_host_stream *created;
-        BP_TRY(bp_host_stream_new(index, host->config.queue_length, host->config.max_delay_us, &created));
-        atomic_store(&host->streams[index], created);
-        atomic_store(&host->stream_count, index + 1);
-        host->idle_streams = created;
-    }
-    *stream = host->idle_streams;
-    return BP_OK;
-}
-
+/* A stream without a thread gets one: a stream that was used before, or a new one. */
 static bp_status host_create_stream(void *self, void **stream)
 {
     bp_host *host = self;
-    bp_host_stream *found = NULL;
+    bp_status status = BP_OK;
     pthread_mutex_lock(&host->lock);
-    bp_status status = find_idle(host, &found);
+    bp_host_stream *found = host->idle_streams;
+    const uint32_t index = atomic_load(&host->stream_count);
+    if (found == NULL && index == BP_HOST_STREAMS)
+        status = bp_fail(BP_ERR_UNSUPPORTED, "host: %u streams live, more than that it does not have", index);
+    else if (found == NULL)
+        status = bp_host_stream_new(index, host->config.queue_length, host->config.max_delay_us, &found);
+    if (status == BP_OK && host->idle_streams == NULL) {
+        atomic_store(&host->streams[index], found);
+        atomic_store(&host->stream_count, index + 1);
+        host->idle_streams = found;
+    }
     if (status == BP_OK)
         status = bp_host_stream_start(found, host->config.delay_seed + (host->stream_number << 32));
     if (status == BP_OK) {

@@ -109,22 +109,6 @@ static bp_status profiled_init(bp_profiled *profiled, uint64_t entries)
     return BP_OK;
 }
 
-static void profiled_finish(bp_profiled *profiled)
-{
-    if (profiled->pool != NULL && profiled->attached) {
-        /* cannot refuse: what a capture or the seal of the pool forbids others is only a list of the pool's here */
-        (void)bp_slabs_detach(&profiled->pool->slabs, &callbacks, profiled);
-        profiled->pool->profiled = false;
-    }
-    bp_recorder_destroy(&profiled->recorder);
-    free(profiled->resident);
-    free(profiled->resident_first);
-    free(profiled->slab_events);
-    free(profiled->begin);
-    free(profiled->end);
-    free(profiled->plan.roles);
-}
-
 static void stop_rings(bp_profile *profile, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -157,18 +141,6 @@ static bp_status begin_recording(bp_profile *profile)
     profile->recorded = true;
     profile->info.recording = 1;
     return BP_OK;
-}
-
-static void end_recording(bp_profile *profile)
-{
-    stop_rings(profile, profile->count);
-    profile->last_ns = bp_clock_ns();
-    profile->info.recording = 0;
-    for (size_t i = 0; i < profile->count; i++) {
-        bp_profiled *p = &profile->pools[i];
-        if (p->pool != NULL)
-            p->end_count = bp_profile_note_live(p->pool, p->end);
-    }
 }
 
 /* ---- files ---------------------------------------------------------------------------------------------------------- */
@@ -243,34 +215,34 @@ static bp_status write_file(bp_profile *p, const bp_scene *scene, size_t file)
     return BP_OK;
 }
 
-/* One format may be written where another is not. The answer is the last failure, whose detail is there. Of pools that are all gone there is nothing
- * to write. */
-static bp_status write_files(bp_profile *p)
+/* ---- steps ---------------------------------------------------------------------------------------------------------- */
+
+/* Ends what is open, and writes it. One format may be written where another is not: the answer is the last failure, whose detail is there. Of
+ * pools that are all gone there is nothing to write. */
+static bp_status steps_finish(bp_profile *p)
 {
     bp_scene scene;
+    p->open = BP_OPEN_NOTHING;
+    if (!p->info.recording)
+        return BP_OK;
+    stop_rings(p, p->count);
+    p->last_ns = bp_clock_ns();
+    p->info.recording = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        bp_profiled *one = &p->pools[i];
+        if (one->pool != NULL)
+            one->end_count = bp_profile_note_live(one->pool, one->end);
+    }
+
+    p->ending = true;
     bp_status answer = bp_scene_init(p, &scene);
     for (size_t i = 0; scene.count > 0 && answer != BP_ERR_NO_HOST_MEMORY && i < FORMATS; i++) {
         bp_status status = p->formats & files[i].format ? write_file(p, &scene, i) : BP_OK;
         answer = status != BP_OK ? status : answer;
     }
     bp_scene_finish(&scene);
+    p->ending = false;
     return answer;
-}
-
-/* ---- steps ---------------------------------------------------------------------------------------------------------- */
-
-/* Ends what is open, and writes it. */
-static bp_status steps_finish(bp_profile *p)
-{
-    bp_status status = BP_OK;
-    p->open = BP_OPEN_NOTHING;
-    if (p->info.recording) {
-        end_recording(p);
-        p->ending = true;
-        status = write_files(p);
-        p->ending = false;
-    }
-    return status;
 }
 
 static bp_status steps_begin(bp_profile *p, bp_open open)
@@ -442,8 +414,21 @@ static bp_status add_pools(bp_pool *const *pools, size_t count, const bp_profile
 
 static void profile_destroy(bp_profile *profile)
 {
-    for (size_t i = profile->count; i-- > 0;)
-        profiled_finish(&profile->pools[i]);
+    for (size_t i = profile->count; i-- > 0;) {
+        bp_profiled *p = &profile->pools[i];
+        if (p->pool != NULL && p->attached) {
+            /* cannot refuse: what a capture or the seal of the pool forbids others is only a list of the pool's here */
+            (void)bp_slabs_detach(&p->pool->slabs, &callbacks, p);
+            p->pool->profiled = false;
+        }
+        bp_recorder_destroy(&p->recorder);
+        free(p->resident);
+        free(p->resident_first);
+        free(p->slab_events);
+        free(p->begin);
+        free(p->end);
+        free(p->plan.roles);
+    }
     free(profile->pools);
     free(profile->steps);
     free(profile->directory);
