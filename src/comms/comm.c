@@ -74,13 +74,8 @@ static void free_comm(bp_comm *comm)
     free(comm);
 }
 
-bp_status bp_comm_create(const bp_comm_ops *ops, void *self, const char *name, bp_comm **comm)
+static bp_status comm_create(const bp_comm_ops *ops, void *self, const char *name, bp_comm **comm)
 {
-    bp_comm_ops own = {.size = sizeof own};
-    if (comm == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: needs an output");
-    BP_TRY(bp_struct_read("bp_comm_create", ops, false, &own, sizeof own));
-    ops = &own;
     if (ops->name == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: the table has no name");
     const char *missing = ops->destroy == NULL    ? "destroy"
@@ -107,6 +102,15 @@ bp_status bp_comm_create(const bp_comm_ops *ops, void *self, const char *name, b
     }
     *comm = memory;
     return BP_OK;
+}
+
+bp_status bp_comm_create(const bp_comm_ops *ops, void *self, const char *name, bp_comm **comm)
+{
+    bp_comm_ops own = {.size = sizeof own};
+    if (comm == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: needs an output");
+    BP_TRY(bp_struct_read("bp_comm_create", ops, false, &own, sizeof own));
+    return comm_create(&own, self, name, comm);
 }
 
 void bp_comm_retain(bp_comm *comm)
@@ -355,7 +359,7 @@ bp_status bp_comm_create_self(bp_comm **comm)
 {
     if (comm == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_self: needs an output");
-    return bp_comm_create(&self_ops, NULL, NULL, comm);
+    return comm_create(&self_ops, NULL, NULL, comm);
 }
 
 /* ---- functions of the caller ------------------------------------------------------------------------------------- */
@@ -388,7 +392,7 @@ bp_status bp_comm_create_callback(const bp_comm_callbacks *callbacks, void *user
                                .reduce_scatter = own.reduce_scatter,
                                .abort = own.abort};
     bp_comm *created;
-    BP_TRY(bp_comm_create(&table, &own, name, &created));
+    BP_TRY(comm_create(&table, &own, name, &created));
 
     /* `user` is destroyed with a communicator that was made: until here it stays the caller's. */
     created->self = user;
