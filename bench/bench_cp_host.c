@@ -18,14 +18,6 @@
 #define COLUMNS 151936u
 #define ROWS 128u
 
-static void must(bp_status status)
-{
-    if (status == BP_OK)
-        return;
-    fprintf(stderr, "bench: %s: %s\n", bp_status_name(status), bp_error_detail());
-    exit(1);
-}
-
 static void *take(size_t bytes)
 {
     void *memory = malloc(bytes);
@@ -35,6 +27,12 @@ static void *take(size_t bytes)
     }
     memset(memory, 1, bytes);
     return memory;
+}
+
+/* Nanoseconds for each token. */
+static void add_figure(const char *name, bench_once *once, void *user, size_t tokens)
+{
+    bench_per(bench_add_once(name, once, user, NULL, 0), (unsigned)tokens);
 }
 
 typedef struct batch {
@@ -82,33 +80,29 @@ static void close_batch(batch *b)
     bp_device_destroy(&b->device);
 }
 
-static void run_nothing(void *user, size_t times)
+static void run_nothing(void *user)
 {
     const batch *b = user;
-    for (size_t i = 0; i < times; i++) {
-        must(bp_stream_fill(b->stream, b->local, 0, 1));
-        must(bp_stream_synchronize(b->stream));
-    }
+    must(bp_stream_fill(b->stream, b->local, 0, 1));
+    must(bp_stream_synchronize(b->stream));
 }
 
 /* ---- rearrangements ------------------------------------------------------------------------------------------------- */
 
-static void run_copy(void *user, size_t times)
+static void run_copy(void *user)
 {
     const batch *b = user;
-    for (size_t i = 0; i < times; i++)
-        memcpy(b->local, b->packed, b->info.local_tokens * b->token_bytes);
+    memcpy(b->local, b->packed, b->info.local_tokens * b->token_bytes);
 }
 
-static void run_rearrange(void *user, size_t times)
+static void run_rearrange(void *user)
 {
     const batch *b = user;
     bp_cp_rearrangement r;
     must(bp_cp_rearrangement_init(&r, sizeof r));
     r.from = (bp_cp_tensor){.data = b->packed, .tokens = b->info.packed_tokens, .token_bytes = b->token_bytes};
     r.to = (bp_cp_tensor){.data = b->local, .tokens = b->info.local_tokens, .token_bytes = b->token_bytes};
-    for (size_t i = 0; i < times; i++)
-        must(bp_cp_rearrange(b->cp, b->split, &r, NULL));
+    must(bp_cp_rearrange(b->cp, b->split, &r, NULL));
 }
 
 /* A chunk at `at` of a sequence: what it has, then zeros. */
@@ -120,17 +114,15 @@ static char *copy_chunk(const batch *b, size_t begin, size_t length, size_t at, 
     return to + chunk * b->token_bytes;
 }
 
-static void run_chunks(void *user, size_t times)
+static void run_chunks(void *user)
 {
     const batch *b = user;
-    for (size_t i = 0; i < times; i++) {
-        char *to = b->local;
-        for (size_t s = 0; s < SEQUENCES; s++) {
-            const size_t begin = (size_t)b->cu[s], length = (size_t)b->cu[s + 1] - begin;
-            const size_t chunk = (length + 2 * RANKS - 1) / (2 * RANKS);
-            to = copy_chunk(b, begin, length, chunk, chunk, to);
-            to = copy_chunk(b, begin, length, (2 * RANKS - 2) * chunk, chunk, to);
-        }
+    char *to = b->local;
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        const size_t begin = (size_t)b->cu[s], length = (size_t)b->cu[s + 1] - begin;
+        const size_t chunk = (length + 2 * RANKS - 1) / (2 * RANKS);
+        to = copy_chunk(b, begin, length, chunk, chunk, to);
+        to = copy_chunk(b, begin, length, (2 * RANKS - 2) * chunk, chunk, to);
     }
 }
 
@@ -142,11 +134,11 @@ static void measure_rearrange(size_t tokens, size_t token_bytes)
     if (!bench_begin(name))
         return;
     open_batch(tokens, token_bytes, &b);
-    const unsigned local = (unsigned)b.info.local_tokens;
-    bench_per(bench_add("a copy of as much", run_copy, &b, 0), local);
-    bench_per(bench_add("bp_cp_rearrange", run_rearrange, &b, 0), local);
-    bench_per(bench_add("copies of chunks, a loop over sequences", run_chunks, &b, 0), local);
-    bench_per(bench_add("a stream's thread, for nothing", run_nothing, &b, 0), local);
+    const size_t local = b.info.local_tokens;
+    add_figure("a copy of as much", run_copy, &b, local);
+    add_figure("bp_cp_rearrange", run_rearrange, &b, local);
+    add_figure("copies of chunks, a loop over sequences", run_chunks, &b, local);
+    add_figure("a stream's thread, for nothing", run_nothing, &b, local);
     bench_end();
     close_batch(&b);
 }
@@ -160,35 +152,30 @@ typedef struct stepping {
     float *logprob, *seed;
 } stepping;
 
-static void run_step(void *user, size_t times)
+static void run_step(void *user)
 {
     const stepping *s = user;
-    for (size_t i = 0; i < times; i++) {
-        must(bp_loss_begin(s->loss));
-        must(bp_loss_add(s->loss, s->b.split, &s->values, NULL));
-        must(bp_loss_reduce(s->loss, BP_OK, NULL));
-    }
+    must(bp_loss_begin(s->loss));
+    must(bp_loss_add(s->loss, s->b.split, &s->values, NULL));
+    must(bp_loss_reduce(s->loss, BP_OK, NULL));
 }
 
-static void run_seed(void *user, size_t times)
+static void run_seed(void *user)
 {
     const stepping *s = user;
     const bp_token_values seed = {.data = s->seed, .stride = 1};
-    for (size_t i = 0; i < times; i++)
-        must(bp_loss_seed(s->loss, s->b.split, s->values.tokens, &s->values.mask, -1, &seed, NULL));
+    must(bp_loss_seed(s->loss, s->b.split, s->values.tokens, &s->values.mask, -1, &seed, NULL));
 }
 
-static void run_sum(void *user, size_t times)
+static void run_sum(void *user)
 {
     const stepping *s = user;
     static volatile double sink;
-    for (size_t i = 0; i < times; i++) {
-        double sum = 0;
-        for (uint64_t t = 0; t < s->values.tokens; t++)
-            sum += s->b.local[t] != 0 ? s->logprob[t] : 0;
-        sink = sum;
-        (void)sink;
-    }
+    double sum = 0;
+    for (uint64_t t = 0; t < s->values.tokens; t++)
+        sum += s->b.local[t] != 0 ? s->logprob[t] : 0;
+    sink = sum;
+    (void)sink;
 }
 
 /* All tokens of one rank, as a communicator of one has them. */
@@ -217,10 +204,10 @@ static void measure_loss(size_t tokens)
     s.values.tokens = tokens;
     s.values.mask = (bp_token_values){.data = s.b.local, .stride = 1};
     s.values.logprob = (bp_token_values){.data = s.logprob, .stride = 1};
-    bench_per(bench_add("one sum of all tokens, a plain loop", run_sum, &s, 0), (unsigned)tokens);
-    bench_per(bench_add("bp_loss_add and bp_loss_reduce", run_step, &s, 0), (unsigned)tokens);
-    bench_per(bench_add("bp_loss_seed", run_seed, &s, 0), (unsigned)tokens);
-    bench_per(bench_add("a stream's thread, for nothing", run_nothing, &s.b, 0), (unsigned)tokens);
+    add_figure("one sum of all tokens, a plain loop", run_sum, &s, tokens);
+    add_figure("bp_loss_add and bp_loss_reduce", run_step, &s, tokens);
+    add_figure("bp_loss_seed", run_seed, &s, tokens);
+    add_figure("a stream's thread, for nothing", run_nothing, &s.b, tokens);
     bench_end();
     bp_loss_destroy(&s.loss);
     free(s.logprob);
@@ -236,19 +223,17 @@ typedef struct ranging {
     float range[2][ROWS];
 } ranging;
 
-static void run_reading(void *user, size_t times)
+static void run_reading(void *user)
 {
     const ranging *r = user;
-    for (size_t i = 0; i < times; i++)
-        read_bytes(r->batch.logits.data, (size_t)ROWS * COLUMNS * 2);
+    read_bytes(r->batch.logits.data, (size_t)ROWS * COLUMNS * 2);
 }
 
-static void run_range(void *user, size_t times)
+static void run_range(void *user)
 {
     ranging *r = user;
     const bp_token_values least = {.data = r->range[0], .stride = 1}, largest = {.data = r->range[1], .stride = 1};
-    for (size_t i = 0; i < times; i++)
-        must(bp_logprob_range(r->client, &r->batch, &least, &largest, NULL));
+    must(bp_logprob_range(r->client, &r->batch, &least, &largest, NULL));
 }
 
 static void measure_range(void)
@@ -272,8 +257,8 @@ static void measure_range(void)
                                      .batch = 1,
                                      .sequence = ROWS,
                                      .columns = COLUMNS};
-    bench_per(bench_add("reading them", run_reading, &r, 0), ROWS);
-    bench_per(bench_add("bp_logprob_range", run_range, &r, 0), ROWS);
+    add_figure("reading them", run_reading, &r, ROWS);
+    add_figure("bp_logprob_range", run_range, &r, ROWS);
     bench_end();
     bp_logprob_destroy(&r.client);
     bp_device_destroy(&device);
@@ -282,15 +267,12 @@ static void measure_range(void)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1 && (argc != 3 || strcmp(argv[1], "--turns") != 0)) {
-        fprintf(stderr, "usage: bench_cp_host [--turns N]\n");
-        return 2;
-    }
-    bench_settings(argc == 3 ? atoi(argv[2]) : 31, NULL);
+    static const char usage[] = "usage: bench_cp_host [--json FILE] [--date TEXT] [--only GROUP] [--turns N]\n";
+    bench_start(argc, argv, 31, usage, NULL, 0, 0);
     measure_rearrange(131072, 1);
     measure_rearrange(131072, 8);
     measure_rearrange(16384, 8192);
     measure_loss(131072);
     measure_range();
-    return 0;
+    return bench_finish_groups();
 }

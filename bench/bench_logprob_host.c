@@ -22,14 +22,6 @@
 #define WINDOW_ROWS 72u /* also gradients of bf16 are larger than what is kept in caches */
 #define SCALAR_ROWS 2u
 
-static void must(bp_status status)
-{
-    if (status == BP_OK)
-        return;
-    fprintf(stderr, "bench: %s: %s\n", bp_status_name(status), bp_error_detail());
-    exit(1);
-}
-
 /* ---- rows ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct table {
@@ -58,20 +50,14 @@ static size_t row_bytes(const table *t)
     return (size_t)COLUMNS * (t->is_bf16 ? 2 : 4);
 }
 
-/* Roughly normal, of deviation 2. */
-static float next_logit(uint64_t *state)
-{
-    *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
-    uint64_t r = *state;
-    float sum = (float)(r & 0xffff) + (float)(r >> 16 & 0xffff) + (float)(r >> 32 & 0xffff) + (float)(r >> 48);
-    return (sum - 131070) / 37837 * 2;
-}
-
+/* Roughly normal logits, of deviation 2. */
 static void fill(table *t)
 {
-    uint64_t state = 88172645463325252u;
+    uint64_t state = BENCH_SEED;
     for (size_t i = 0; i < t->rows * COLUMNS; i++) {
-        float value = next_logit(&state);
+        uint64_t r = bench_random(&state);
+        float sum = (float)(r & 0xffff) + (float)(r >> 16 & 0xffff) + (float)(r >> 32 & 0xffff) + (float)(r >> 48);
+        float value = (sum - 131070) / 37837 * 2;
         uint32_t bits;
         memcpy(&bits, &value, sizeof bits);
         if (t->is_bf16)
@@ -331,29 +317,12 @@ static void measure(uint32_t allowed, int is_bf16)
 
 int main(int argc, char **argv)
 {
-    const char *json = NULL, *date = NULL, *only = NULL;
-    int turns = 101;
-    uint32_t allowed = BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512;
-    for (int i = 1; i < argc; i += 2) {
-        if (i + 1 < argc && strcmp(argv[i], "--json") == 0) {
-            json = argv[i + 1];
-        } else if (i + 1 < argc && strcmp(argv[i], "--date") == 0) {
-            date = argv[i + 1];
-        } else if (i + 1 < argc && strcmp(argv[i], "--only") == 0) {
-            only = argv[i + 1];
-        } else if (i + 1 < argc && strcmp(argv[i], "--turns") == 0) {
-            turns = atoi(argv[i + 1]);
-        } else if (i + 1 < argc && strcmp(argv[i], "--kernels") == 0) {
-            allowed = (uint32_t)strtoul(argv[i + 1], NULL, 0);
-        } else {
-            fprintf(
-                stderr,
-                "usage: bench_logprob_host [--json FILE] [--date TEXT] [--only GROUP] [--turns N] [--kernels BITS]\n");
-            return 2;
-        }
-    }
-    bench_settings(turns, only);
+    static const char usage[] =
+        "usage: bench_logprob_host [--json FILE] [--date TEXT] [--only GROUP] [--turns N] [--kernels BITS]\n";
+    int allowed = BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512;
+    const bench_option option = {"--kernels", .number = &allowed};
+    bench_start(argc, argv, 101, usage, &option, 1, 0);
     for (int is_bf16 = 1; is_bf16 >= 0; is_bf16--)
-        measure(allowed, is_bf16);
-    return json != NULL ? bench_write_json_file(json, date) : 0;
+        measure((uint32_t)allowed, is_bf16);
+    return bench_finish_groups();
 }

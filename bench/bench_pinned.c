@@ -14,14 +14,6 @@
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
 
-static void must(bp_status status)
-{
-    if (status == BP_OK)
-        return;
-    fprintf(stderr, "bench: %s: %s\n", bp_status_name(status), bp_error_detail());
-    exit(1);
-}
-
 static bp_pinned_config defaults(void)
 {
     bp_pinned_config config;
@@ -120,28 +112,13 @@ static void measure_small(bp_device *device, uint64_t bytes)
 
 int main(int argc, char **argv)
 {
-    const char *json = NULL, *date = NULL;
-    int turns = 31, at = 1;
-    for (; at + 1 < argc; at += 2) {
-        if (strcmp(argv[at], "--turns") == 0)
-            turns = atoi(argv[at + 1]);
-        else if (strcmp(argv[at], "--json") == 0)
-            json = argv[at + 1];
-        else if (strcmp(argv[at], "--date") == 0)
-            date = argv[at + 1];
-        else
-            break;
-    }
-    if (at != argc) {
-        fprintf(stderr, "usage: bench_pinned [--turns N] [--json FILE] [--date TEXT]\n");
-        return 2;
-    }
+    static const char usage[] = "usage: bench_pinned [--only GROUP] [--turns N] [--json FILE] [--date TEXT]\n";
     bp_device *device;
+    bench_start(argc, argv, 31, usage, NULL, 0, 0);
     must(bp_device_create_host(NULL, &device));
-    bench_settings(turns, NULL);
     measure_gib(device);
     measure_small(device, 64 * KIB);
     measure_small(device, MIB);
     bp_device_destroy(&device);
-    return json != NULL ? bench_write_json_file(json, date) : 0;
+    return bench_finish_groups();
 }

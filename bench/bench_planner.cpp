@@ -4,8 +4,6 @@
 
 #include <benchmark/benchmark.h>
 
-#include "hybrids.h"
-
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,13 +13,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace
 {
-
-std::string models_folder;
 
 void must(bp_status status)
 {
@@ -69,6 +66,90 @@ bp_plan *make_plan(const bp_buckets *buckets, const bp_schedule *schedule, bp_po
     return plan;
 }
 
+// ---- hybrid models of any length --------------------------------------------------------------------------------------
+
+// Mamba, experts, attention and MLP layers, as in the configurations under examples/models.
+const char *const sequences[] = {
+    "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",     // Nemotron-3-Nano-30B-A3B
+    "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",     // Nemotron-H-8B
+    "M-MEM-ME*-MEM-MEM-MEM-ME*-MEM-ME",                         // Jamba: a mixer and its MLP are a unit each
+    "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-", // Nemotron-Nano-9B-v2
+};
+
+struct widths {
+    uint64_t hidden, inner, heads, experts, of_expert; // elements, but for `experts`
+};
+
+// xorshift64*. Source: Marsaglia 2003, Vigna 2016.
+uint64_t random_between(uint64_t *state, uint64_t low, uint64_t high)
+{
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    return low + (*state * UINT64_C(0x2545f4914f6cdd1d) >> 32) % (high - low + 1);
+}
+
+widths draw(uint64_t *state)
+{
+    widths w = {};
+    w.hidden = 128 * random_between(state, 16, 64);
+    w.inner = 128 * random_between(state, 32, 160);
+    w.heads = 128 * random_between(state, 16, 64);
+    w.experts = 8 * random_between(state, 1, 16);
+    w.of_expert = 64 * random_between(state, 8, 48);
+    return w;
+}
+
+// Elements of a unit's buckets.
+std::vector<uint64_t> measure(char kind, const widths &w)
+{
+    switch (kind) {
+    case 'M': return {(4 * w.heads + 2048) * w.hidden, 2 * w.heads * w.hidden, 5 * (2 * w.heads + 2048), w.hidden};
+    case 'E':
+        return {w.experts * w.of_expert * w.hidden, w.experts * w.of_expert * w.hidden, 2 * w.of_expert * w.hidden,
+                w.experts * w.hidden};
+    case '*': return {w.heads * w.hidden, 2048 * w.hidden, w.heads * w.hidden, w.hidden};
+    default: return {w.inner * w.hidden, w.inner * w.hidden, w.inner, w.hidden};
+    }
+}
+
+void add_unit(bp_model *model, unsigned number, unsigned buckets,
+              const std::function<void(unsigned, bp_given_bucket &)> &size)
+{
+    uint32_t unit;
+    must(bp_model_add_unit(model, ("layers." + std::to_string(number)).c_str(), BP_OUTSIDE, &unit));
+    for (unsigned b = 0; b < buckets; b++) {
+        bp_given_bucket bucket = {};
+        bucket.size = sizeof bucket;
+        bucket.unit = (int32_t)unit;
+        bucket.dtype = BP_DTYPE_BF16;
+        size(b, bucket);
+        must(bp_model_add_bucket(model, &bucket));
+    }
+}
+
+// Sequences of layers that published models have, one after the other, with random widths: of each repetition of a sequence, as in a model,
+// or of each unit, so that no two are alike. The same on every machine.
+bp_model *hybrid_model(unsigned units, bool units_differ)
+{
+    uint64_t state = UINT64_C(88172645463325252);
+    bp_model *model;
+    must(bp_model_create("hybrids", &model));
+    for (unsigned unit = 0; unit < units;) {
+        const char *sequence = sequences[random_between(&state, 0, sizeof sequences / sizeof *sequences - 1)];
+        widths w = draw(&state);
+        for (; *sequence != '\0' && unit < units; sequence++, unit++) {
+            if (units_differ)
+                w = draw(&state);
+            const std::vector<uint64_t> numel = measure(*sequence, w);
+            add_unit(model, unit, 4, [&](unsigned b, bp_given_bucket &bucket) { bucket.numel = numel[b]; });
+        }
+    }
+    return model;
+}
+
+// ---- figures -----------------------------------------------------------------------------------------------------------
+
 void file_to_plan(benchmark::State &state, const std::string &path)
 {
     for (auto _ : state) {
@@ -95,20 +176,12 @@ bp_model *large_model(unsigned units, unsigned buckets)
     uint64_t seed = 88172645463325252u;
     bp_model *model;
     must(bp_model_create("large", &model));
-    for (unsigned u = 0; u < units; u++) {
-        std::string name = "layers." + std::to_string(u);
-        uint32_t unit;
-        must(bp_model_add_unit(model, name.c_str(), BP_OUTSIDE, &unit));
-        for (unsigned b = 0; b < buckets; b++) {
+    for (unsigned u = 0; u < units; u++)
+        add_unit(model, u, buckets, [&](unsigned b, bp_given_bucket &bucket) {
             seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
-            bp_given_bucket bucket = {};
-            bucket.size = sizeof bucket;
-            bucket.unit = (int32_t)unit;
             bucket.dtype = b % 4 == 3 ? BP_DTYPE_FP32 : BP_DTYPE_BF16;
             bucket.numel = 128 * (1 + seed % 100000);
-            must(bp_model_add_bucket(model, &bucket));
-        }
-    }
+        });
     return model;
 }
 
@@ -135,18 +208,11 @@ void grow(benchmark::State &state, bp_policy policy, uint32_t roles)
 {
     bp_model *model;
     must(bp_model_create("growth", &model));
-    for (unsigned u = 0; u < (unsigned)state.range(0); u++) {
-        uint32_t unit;
-        must(bp_model_add_unit(model, ("layers." + std::to_string(u)).c_str(), BP_OUTSIDE, &unit));
-        for (unsigned b = 0; b < 2; b++) {
-            bp_given_bucket bucket = {};
-            bucket.size = sizeof bucket;
-            bucket.unit = (int32_t)unit;
+    for (unsigned u = 0; u < (unsigned)state.range(0); u++)
+        add_unit(model, u, 2, [u](unsigned b, bp_given_bucket &bucket) {
             bucket.dtype = b > 0 ? BP_DTYPE_FP32 : BP_DTYPE_BF16;
             bucket.numel = 4096 * (1 + (7 * u + b) % 13);
-            must(bp_model_add_bucket(model, &bucket));
-        }
-    }
+        });
     for (auto _ : state) {
         bp_buckets *buckets = make_buckets(model, BP_BUCKETING_GIVEN, BP_PADDING_GIVEN, 1, roles);
         bp_schedule *schedule = make_schedule(buckets);
@@ -179,10 +245,9 @@ void register_growth()
 }
 
 // From given buckets to a schedule-aware plan; how far its bytes are from what no plan can be below.
-void schedule_hybrids(benchmark::State &state, hybrid_widths widths, uint32_t prefetch)
+void schedule_hybrids(benchmark::State &state, bool units_differ, uint32_t prefetch)
 {
-    bp_model *model;
-    must(hybrid_model_create((uint32_t)state.range(0), widths, &model));
+    bp_model *model = hybrid_model((unsigned)state.range(0), units_differ);
     bp_plan_info info = {};
     for (auto _ : state) {
         bp_buckets *buckets = make_buckets(model, BP_BUCKETING_GIVEN, BP_PADDING_GIVEN, 1);
@@ -202,13 +267,10 @@ void schedule_hybrids(benchmark::State &state, hybrid_widths widths, uint32_t pr
 
 void register_hybrids(uint32_t prefetch)
 {
-    const struct {
-        const char *name;
-        hybrid_widths widths;
-    } kinds[] = {{"scheduled/hybrids", HYBRID_WIDTHS_OF_SEQUENCES}, {"scheduled/units", HYBRID_WIDTHS_OF_UNITS}};
-    for (const auto &kind : kinds) {
-        std::string name = std::string(kind.name) + "/prefetch:" + std::to_string(prefetch);
-        benchmark::RegisterBenchmark(name.c_str(), schedule_hybrids, kind.widths, prefetch)
+    for (bool units_differ : {false, true}) {
+        std::string name = units_differ ? "scheduled/units" : "scheduled/hybrids";
+        benchmark::RegisterBenchmark((name + "/prefetch:" + std::to_string(prefetch)).c_str(), schedule_hybrids,
+                                     units_differ, prefetch)
             ->Arg(10000)
             ->Unit(benchmark::kMillisecond);
     }
@@ -275,7 +337,6 @@ int main(int argc, char **argv)
 {
     if (argc < 2)
         return 2;
-    models_folder = argv[1];
     std::vector<std::string> models;
     if (DIR *folder = opendir(argv[1])) {
         while (struct dirent *entry = readdir(folder)) {
@@ -291,7 +352,8 @@ int main(int argc, char **argv)
         register_hybrids(prefetch);
     register_growth();
     for (const std::string &model : models)
-        benchmark::RegisterBenchmark(("file_to_plan/" + model).c_str(), file_to_plan, models_folder + "/" + model)
+        benchmark::RegisterBenchmark(("file_to_plan/" + model).c_str(), file_to_plan,
+                                     std::string(argv[1]) + "/" + model)
             ->Unit(benchmark::kMillisecond);
     benchmark::RegisterBenchmark("safetensors/index", read_checkpoint)->Arg(100000)->Unit(benchmark::kMillisecond);
     argc--, argv++;

@@ -4,46 +4,61 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "plan/plan.h"
+#include "measure.h"
+#include "plan/from_info.h"
 
-/* ---- one slab ---------------------------------------------------------------------------------------------------- */
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
 
-bp_plan *one_slab_plan(uint64_t bytes)
+/* Where request i of a slab lies, and the stream that it is promised to. */
+typedef struct place {
+    uint64_t offset, bytes;
+    uint32_t stream;
+} place;
+
+static void *array(size_t count, size_t size)
 {
-    const bp_plan_request request = {.unit = "layers.0",
-                                     .role = BP_ROLE_PARAM,
-                                     .dtype = BP_DTYPE_UINT8,
-                                     .placement = BP_PLACE_PLANNED,
-                                     .bytes = bytes,
-                                     .used_bytes = bytes};
-    const bp_plan_slab slab = {.group = "param", .bytes = bytes};
+    void *made = calloc(count, size);
+    if (made == NULL)
+        must(BP_ERR_NO_HOST_MEMORY);
+    return made;
+}
+
+static bp_plan *create_placed_plan(const place *places, uint32_t count, uint64_t slab_bytes)
+{
+    bp_plan_request *requests = array(count, sizeof *requests);
+    for (uint32_t i = 0; i < count; i++)
+        requests[i] = (bp_plan_request){.unit = "slab",
+                                        .ordinal = i,
+                                        .role = BP_ROLE_PARAM,
+                                        .dtype = BP_DTYPE_UINT8,
+                                        .placement = BP_PLACE_PLANNED,
+                                        .offset = places[i].offset,
+                                        .bytes = places[i].bytes,
+                                        .used_bytes = places[i].bytes};
+    const bp_plan_slab slab = {.group = "param", .bytes = slab_bytes};
     const bp_plan_info info = {.policy = BP_POLICY_SCHEDULED,
                                .feasible = 1,
                                .stable = 1,
                                .alignment = 256,
-                               .bytes = bytes,
-                               .request_count = 1,
-                               .requests = &request,
+                               .bytes = slab_bytes,
+                               .request_count = count,
+                               .requests = requests,
                                .slab_count = 1,
                                .slabs = &slab};
     bp_plan *plan;
     must(bp_plan_from_info(&info, &plan));
+    free(requests);
     return plan;
+}
+
+bp_plan *one_slab_plan(uint64_t bytes)
+{
+    return create_placed_plan(&(place){.bytes = bytes}, 1, bytes);
 }
 
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
 
-/* Pools to measure. */
-
 #define PIECE 4096u
-
-void must(bp_status status)
-{
-    if (status != BP_OK) {
-        fprintf(stderr, "bench: %s\n", bp_error_detail());
-        exit(1);
-    }
-}
 
 static void nothing(void *argument)
 {
@@ -66,9 +81,7 @@ static void create_device(world *w, const world_options *options)
 static void create_ids(world *w, uint32_t count)
 {
     w->count = count;
-    w->ids = calloc(count, sizeof *w->ids);
-    if (w->ids == NULL)
-        must(BP_ERR_NO_HOST_MEMORY);
+    w->ids = array(count, sizeof *w->ids);
     for (uint32_t i = 0; i < count; i++)
         w->ids[i] = i;
 }
@@ -99,28 +112,21 @@ static bp_buckets *create_buckets(uint32_t units, uint32_t buckets, uint64_t byt
     return made;
 }
 
-static bp_plan *create_plan(const bp_buckets *buckets)
-{
-    bp_schedule_config times;
-    must(bp_schedule_config_init(&times, sizeof times));
-    bp_schedule *schedule;
-    must(bp_schedule_create_training(buckets, &times, &schedule));
-    bp_plan_config config;
-    must(bp_plan_config_init(&config, sizeof config));
-    config.copies = 2;
-    bp_plan *plan;
-    must(bp_plan_create(buckets, schedule, &config, &plan));
-    bp_schedule_destroy(&schedule);
-    return plan;
-}
-
 world world_create(const world_options *options)
 {
     world w = {0};
     create_device(&w, options);
     create_ids(&w, options->units * options->buckets);
     bp_buckets *buckets = create_buckets(options->units, options->buckets, options->bytes);
-    bp_plan *plan = create_plan(buckets);
+    bp_schedule_config times;
+    bp_schedule *schedule;
+    must(bp_schedule_config_init(&times, sizeof times));
+    must(bp_schedule_create_training(buckets, &times, &schedule));
+    bp_plan_config two_copies;
+    bp_plan *plan;
+    must(bp_plan_config_init(&two_copies, sizeof two_copies));
+    two_copies.copies = 2;
+    must(bp_plan_create(buckets, schedule, &two_copies, &plan));
     bp_pool_config config;
     must(bp_pool_config_init(&config, sizeof config));
     if (options->strict != 0)
@@ -130,44 +136,9 @@ world world_create(const world_options *options)
     if (options->promised)
         must(bp_pool_set_stream(w.pool, w.ids, w.count, w.streams[0]));
     bp_plan_destroy(&plan);
+    bp_schedule_destroy(&schedule);
     bp_buckets_destroy(&buckets);
     return w;
-}
-
-/* Where request i of a slab lies, and the stream that it is promised to. */
-typedef struct place {
-    uint64_t offset, bytes;
-    uint32_t stream;
-} place;
-
-static bp_plan *create_placed_plan(const place *places, uint32_t count, uint64_t slab_bytes)
-{
-    bp_plan_request *requests = calloc(count, sizeof *requests);
-    if (requests == NULL)
-        must(BP_ERR_NO_HOST_MEMORY);
-    for (uint32_t i = 0; i < count; i++)
-        requests[i] = (bp_plan_request){.unit = "slab",
-                                        .ordinal = i,
-                                        .role = BP_ROLE_PARAM,
-                                        .dtype = BP_DTYPE_UINT8,
-                                        .placement = BP_PLACE_PLANNED,
-                                        .offset = places[i].offset,
-                                        .bytes = places[i].bytes,
-                                        .used_bytes = places[i].bytes};
-    const bp_plan_slab slab = {.group = "param", .bytes = slab_bytes};
-    const bp_plan_info info = {.policy = BP_POLICY_SCHEDULED,
-                               .feasible = 1,
-                               .stable = 1,
-                               .alignment = 256,
-                               .bytes = slab_bytes,
-                               .request_count = count,
-                               .requests = requests,
-                               .slab_count = 1,
-                               .slabs = &slab};
-    bp_plan *plan;
-    must(bp_plan_from_info(&info, &plan));
-    free(requests);
-    return plan;
 }
 
 static world create_placed(const place *places, uint32_t requests, uint64_t slab_bytes)
@@ -178,9 +149,7 @@ static world create_placed(const place *places, uint32_t requests, uint64_t slab
     bp_plan *plan = create_placed_plan(places, requests, slab_bytes);
     must(bp_pool_create(w.device, plan, NULL, &w.pool));
     bp_plan_destroy(&plan);
-    uint32_t *promised = calloc(requests, sizeof *promised);
-    if (promised == NULL)
-        must(BP_ERR_NO_HOST_MEMORY);
+    uint32_t *promised = array(requests, sizeof *promised);
     for (uint32_t stream = 0; stream < WORLD_STREAMS; stream++) {
         uint32_t count = 0;
         for (uint32_t i = 0; i < requests; i++) {
@@ -193,17 +162,9 @@ static world create_placed(const place *places, uint32_t requests, uint64_t slab
     return w;
 }
 
-static place *create_places(uint32_t requests)
-{
-    place *places = calloc(requests, sizeof *places);
-    if (places == NULL)
-        must(BP_ERR_NO_HOST_MEMORY);
-    return places;
-}
-
 world world_create_apart(uint32_t requests, int interleaved)
 {
-    place *places = create_places(requests);
+    place *places = array(requests, sizeof *places);
     for (uint32_t i = 0; i < requests; i++)
         places[i] = (place){(uint64_t)i * PIECE, PIECE,
                             interleaved ? i % WORLD_STREAMS : (uint32_t)((uint64_t)i * WORLD_STREAMS / requests)};
@@ -214,7 +175,7 @@ world world_create_apart(uint32_t requests, int interleaved)
 
 world world_create_overlapping(uint32_t requests, uint32_t deep)
 {
-    place *places = create_places(requests);
+    place *places = array(requests, sizeof *places);
     const uint64_t slab_bytes = (uint64_t)2 * deep * PIECE;
     for (uint32_t i = 0; i < requests; i++) {
         const uint64_t bytes = (uint64_t)(i / 2 % deep + 1) * PIECE;

@@ -5,11 +5,10 @@
 #include <bucketpool/bucketpool.h>
 #include <bucketpool/plan.h>
 
-/* ---- one slab ---------------------------------------------------------------------------------------------------- */
+#include "measure.h"
 
+/* One request for one slab. */
 bp_plan *one_slab_plan(uint64_t bytes);
-
-/* ---- pools ------------------------------------------------------------------------------------------------------- */
 
 #define WORLD_STREAMS 4u
 
@@ -29,9 +28,6 @@ typedef struct world {
     uint32_t *ids; /* all, unit by unit: ids[i] is i */
     uint32_t count;
 } world;
-
-/* Ends the program where the library reports an error. */
-void must(bp_status status);
 
 /* Equal units that share two buffer sets, by the max policy. */
 world world_create(const world_options *options);

@@ -1,4 +1,4 @@
-/* The speed of copies on a device: what everything else is compared with. */
+/* Copies on a device: what everything else is compared with. */
 #include "bench/command/setup.h"
 
 #include <pthread.h>
@@ -9,6 +9,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "core/fail.h"
 #include "shared/machine.h"
 
 #define CUDA_BYTES (UINT64_C(1) << 30)
@@ -19,7 +20,7 @@
 
 enum { FROM, TO };
 
-static uint64_t side_bytes(const bench_device *device)
+uint64_t bench_copy_bytes(const bench_device *device)
 {
     uint64_t bytes = 2 * machine_cache_bytes();
     if (device->cuda)
@@ -27,30 +28,22 @@ static uint64_t side_bytes(const bench_device *device)
     else
         bytes = bytes < LEAST_HOST_BYTES ? LEAST_HOST_BYTES : bytes > MOST_HOST_BYTES ? MOST_HOST_BYTES : bytes;
     uint64_t most = device->free_bytes / 16;
-    return (bytes < most ? bytes : most) / PAGE * PAGE;
-}
-
-uint64_t bench_copy_bytes(const bench_device *device)
-{
-    return 2 * side_bytes(device);
+    return 2 * ((bytes < most ? bytes : most) / PAGE * PAGE);
 }
 
 bp_status bench_copy_init(const bench_device *device, bench_copy *c)
 {
-    *c = (bench_copy){.device = device, .bytes = side_bytes(device), .threads = 1};
+    *c = (bench_copy){.device = device, .bytes = bench_copy_bytes(device) / 2, .threads = 1};
     const bench_tensors tensors = {.bytes = {[FROM] = c->bytes, [TO] = c->bytes}};
     if (c->bytes == 0)
-        return bp_error_record(BP_ERR_NO_DEVICE_MEMORY, "no memory is free for copies");
-    bp_status status = bench_memory_init(device->device, "copies", &tensors, 1, &c->memory);
-    if (status == BP_OK)
-        status = bench_memory_take(&c->memory, 0, FROM, device->stream, &c->from);
-    if (status == BP_OK)
-        status = bench_memory_take(&c->memory, 0, TO, device->stream, &c->to);
-    if (status == BP_OK) /* pages that nobody has written are all one */
-        status = bp_stream_fill(device->stream, c->from, 1, c->bytes);
-    if (status == BP_OK)
-        status = bp_stream_fill(device->stream, c->to, 2, c->bytes);
-    return status == BP_OK ? bp_stream_synchronize(device->stream) : status;
+        return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "no memory is free for copies");
+    BP_TRY(bench_memory_init(device->device, "copies", &tensors, 1, &c->memory));
+    BP_TRY(bench_memory_take(&c->memory, 0, FROM, device->stream, &c->from));
+    BP_TRY(bench_memory_take(&c->memory, 0, TO, device->stream, &c->to));
+    /* pages that nobody has written are all one */
+    BP_TRY(bp_stream_fill(device->stream, c->from, 1, c->bytes));
+    BP_TRY(bp_stream_fill(device->stream, c->to, 2, c->bytes));
+    return bp_stream_synchronize(device->stream);
 }
 
 void bench_copy_finish(bench_copy *c)
@@ -58,27 +51,7 @@ void bench_copy_finish(bench_copy *c)
     bench_memory_finish(&c->memory);
 }
 
-/* ---- the host ------------------------------------------------------------------------------------------------------------------ */
-
-/* Past the caches, as results are written that are larger than they are. */
-static void copy_past_caches(void *to, const void *from, uint64_t bytes)
-{
-#if defined __x86_64__
-    __m128i *out = to;
-    const __m128i *in = from;
-    for (uint64_t i = 0; i < bytes / sizeof *in; i += 4) {
-        __m128i a = _mm_load_si128(in + i), b = _mm_load_si128(in + i + 1);
-        __m128i c = _mm_load_si128(in + i + 2), d = _mm_load_si128(in + i + 3);
-        _mm_stream_si128(out + i, a);
-        _mm_stream_si128(out + i + 1, b);
-        _mm_stream_si128(out + i + 2, c);
-        _mm_stream_si128(out + i + 3, d);
-    }
-    _mm_sfence();
-#else
-    memcpy(to, from, bytes);
-#endif
-}
+/* ---- threads of the host ----------------------------------------------------------------------------------------- */
 
 typedef struct host_team {
     const bench_copy *copy;
@@ -89,14 +62,30 @@ typedef struct host_team {
 
 typedef struct host_member {
     host_team *team;
+    pthread_t thread;
     uint32_t number;
 } host_member;
 
-/* Whole pages for each member. */
+/* Whole pages for each member; past the caches, as results are written that are larger than they are. */
 static void copy_part(const bench_copy *c, uint32_t number)
 {
     uint64_t pages = c->bytes / PAGE, begin = pages * number / c->threads, end = pages * (number + 1) / c->threads;
-    copy_past_caches((uint8_t *)c->to + begin * PAGE, (const uint8_t *)c->from + begin * PAGE, (end - begin) * PAGE);
+    void *to = (uint8_t *)c->to + begin * PAGE;
+    const void *from = (const uint8_t *)c->from + begin * PAGE;
+    uint64_t bytes = (end - begin) * PAGE;
+#if defined __x86_64__
+    __m128i *out = to;
+    const __m128i *in = from;
+    for (uint64_t i = 0; i < bytes / sizeof *in; i += 4) {
+        __m128i v[4] = {_mm_load_si128(in + i), _mm_load_si128(in + i + 1), _mm_load_si128(in + i + 2),
+                        _mm_load_si128(in + i + 3)};
+        for (int k = 0; k < 4; k++)
+            _mm_stream_si128(out + i + k, v[k]);
+    }
+    _mm_sfence();
+#else
+    memcpy(to, from, bytes);
+#endif
 }
 
 static void *run_member(void *argument)
@@ -114,67 +103,54 @@ static void *run_member(void *argument)
     return NULL;
 }
 
-static double time_team(host_team *team)
-{
-    (void)pthread_barrier_wait(&team->barrier);
-    double begin = machine_seconds();
-    copy_part(team->copy, 0);
-    (void)pthread_barrier_wait(&team->barrier);
-    return machine_seconds() - begin;
-}
-
 /* Starts the others; those that were started are waited for either way. */
-static bool run_team(host_team *team, pthread_t *threads, host_member *members, double *seconds)
-{
-    uint32_t count = team->copy->threads, started = 1;
-    (void)pthread_mutex_lock(&team->gate);
-    for (; started < count; started++) {
-        members[started] = (host_member){team, started};
-        if (pthread_create(&threads[started], NULL, run_member, &members[started]) != 0)
-            break;
-    }
-    team->complete = started == count && pthread_barrier_init(&team->barrier, NULL, count) == 0;
-    (void)pthread_mutex_unlock(&team->gate);
-    if (team->complete)
-        *seconds = time_team(team);
-    for (uint32_t i = 1; i < started; i++)
-        (void)pthread_join(threads[i], NULL);
-    if (team->complete)
-        (void)pthread_barrier_destroy(&team->barrier);
-    return team->complete;
-}
-
 static bp_status copy_on_host(const bench_copy *c, double *seconds)
 {
     host_team team = {.copy = c, .gate = PTHREAD_MUTEX_INITIALIZER};
-    pthread_t *threads = calloc(c->threads, sizeof *threads);
     host_member *members = calloc(c->threads, sizeof *members);
-    bool ran = threads != NULL && members != NULL && run_team(&team, threads, members, seconds);
-    free(threads);
+    uint32_t started = 1;
+    (void)pthread_mutex_lock(&team.gate);
+    for (; members != NULL && started < c->threads; started++) {
+        members[started] = (host_member){.team = &team, .number = started};
+        if (pthread_create(&members[started].thread, NULL, run_member, &members[started]) != 0)
+            break;
+    }
+    team.complete =
+        members != NULL && started == c->threads && pthread_barrier_init(&team.barrier, NULL, c->threads) == 0;
+    (void)pthread_mutex_unlock(&team.gate);
+    if (team.complete) {
+        (void)pthread_barrier_wait(&team.barrier);
+        double begin = machine_seconds();
+        copy_part(c, 0);
+        (void)pthread_barrier_wait(&team.barrier);
+        *seconds = machine_seconds() - begin;
+    }
+    for (uint32_t i = 1; i < started; i++)
+        (void)pthread_join(members[i].thread, NULL);
+    if (team.complete)
+        (void)pthread_barrier_destroy(&team.barrier);
     free(members);
-    return ran ? BP_OK : bp_error_record(BP_ERR_NO_HOST_MEMORY, "the threads for copies could not be started");
+    return team.complete ? BP_OK : bp_fail(BP_ERR_NO_HOST_MEMORY, "the threads for copies could not be started");
 }
 
-/* ---- any device ------------------------------------------------------------------------------------------------------------------ */
+/* ---- any device -------------------------------------------------------------------------------------------------- */
 
 static bp_status copy_on_stream(const bench_copy *c, double *seconds)
 {
     bp_stream *stream = c->device->stream;
-    bp_status status = bp_stream_synchronize(stream);
+    BP_TRY(bp_stream_synchronize(stream));
     double begin = machine_seconds();
-    for (int i = 0; status == BP_OK && i < CUDA_COPIES; i++)
-        status = bp_stream_copy(stream, c->to, c->from, c->bytes);
-    if (status == BP_OK)
-        status = bp_stream_synchronize(stream);
+    for (int i = 0; i < CUDA_COPIES; i++)
+        BP_TRY(bp_stream_copy(stream, c->to, c->from, c->bytes));
+    BP_TRY(bp_stream_synchronize(stream));
     *seconds = (machine_seconds() - begin) / CUDA_COPIES;
-    return status;
+    return BP_OK;
 }
 
 bp_status bench_copy_measure(const bench_copy *c, double *bytes_per_s)
 {
     double seconds = 0;
-    bp_status status = c->device->cuda ? copy_on_stream(c, &seconds) : copy_on_host(c, &seconds);
-    if (status == BP_OK)
-        *bytes_per_s = 2 * (double)c->bytes / (seconds > 0 ? seconds : 1e-9);
-    return status;
+    BP_TRY(c->device->cuda ? copy_on_stream(c, &seconds) : copy_on_host(c, &seconds));
+    *bytes_per_s = 2 * (double)c->bytes / (seconds > 0 ? seconds : 1e-9);
+    return BP_OK;
 }

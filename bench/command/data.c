@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/fail.h"
+
 #define STAGING_BYTES (UINT64_C(4) << 20)
 #define MOST_PERIODS 16 /* in one copy: more fall out of the caches of a host */
 
@@ -70,25 +72,18 @@ float bench_entropy_grad(uint64_t token)
 
 /* ---- elements in memory ------------------------------------------------------------------------------------------------------ */
 
-static uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-/* Of a number that fp16 has, and not a subnormal one. */
-static uint16_t to_fp16(float value)
-{
-    uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000u;
-    return (uint16_t)((bits & 0x7fffffffu) == 0 ? sign : sign | (((bits & 0x7fffffffu) >> 13) - (112u << 10)));
-}
-
+/* A number that the dtype has, and not a subnormal one. */
 static void write_element(void *data, bp_dtype dtype, uint64_t index, float value)
 {
+    uint32_t bits, sign;
+    memcpy(&bits, &value, sizeof bits);
+    sign = bits >> 16 & 0x8000u;
+    bits &= 0x7fffffffu;
     switch (dtype) {
-    case BP_DTYPE_BF16: ((uint16_t *)data)[index] = (uint16_t)(bits_of(value) >> 16); break;
-    case BP_DTYPE_FP16: ((uint16_t *)data)[index] = to_fp16(value); break;
+    case BP_DTYPE_BF16: ((uint16_t *)data)[index] = (uint16_t)(sign | bits >> 16); break;
+    case BP_DTYPE_FP16:
+        ((uint16_t *)data)[index] = (uint16_t)(bits == 0 ? sign : sign | ((bits >> 13) - (112u << 10)));
+        break;
     default: ((float *)data)[index] = value; break;
     }
 }
@@ -102,31 +97,28 @@ static double from_fp16(uint16_t bits)
     return (bits & 0x8000) != 0 ? -size : size;
 }
 
-static double from_bf16(uint16_t bits)
-{
-    uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, sizeof value);
-    return value;
-}
-
 double bench_read(const void *data, bp_dtype dtype, uint64_t index)
 {
+    float value;
+    uint32_t wide;
     switch (dtype) {
-    case BP_DTYPE_BF16: return from_bf16(((const uint16_t *)data)[index]);
     case BP_DTYPE_FP16: return from_fp16(((const uint16_t *)data)[index]);
+    case BP_DTYPE_BF16:
+        wide = (uint32_t)((const uint16_t *)data)[index] << 16;
+        memcpy(&value, &wide, sizeof value);
+        return value;
     default: return ((const float *)data)[index];
     }
 }
 
-/* ---- copies ---------------------------------------------------------------------------------------------------------------- */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 bp_status bench_staging_init(const bench_device *device, bench_staging *s)
 {
     *s = (bench_staging){.device = device};
     void *memory = aligned_alloc((size_t)sysconf(_SC_PAGESIZE), STAGING_BYTES);
     if (memory == NULL)
-        return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for copies to and from the device");
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "out of memory for copies to and from the device");
     bp_status status = bp_device_pin(device->device, memory, STAGING_BYTES);
     if (status != BP_OK) {
         free(memory);
@@ -147,52 +139,42 @@ void bench_staging_finish(bench_staging *s)
 
 static bp_status copy(const bench_staging *s, void *to, const void *from, uint64_t bytes)
 {
-    bp_status status = bp_stream_copy(s->device->stream, to, from, bytes);
-    return status == BP_OK ? bp_stream_synchronize(s->device->stream) : status;
+    BP_TRY(bp_stream_copy(s->device->stream, to, from, bytes));
+    return bp_stream_synchronize(s->device->stream);
 }
 
-/* What is there is copied behind itself, whole periods at a time. */
-static bp_status repeat(const bench_staging *s, uint64_t period_bytes, uint64_t bytes, uint8_t *to)
-{
-    bp_status status = BP_OK;
-    uint64_t done = period_bytes, step;
-    for (; status == BP_OK && done < bytes; done += step) {
-        uint64_t most = period_bytes * MOST_PERIODS;
-        step = done < most ? done : most;
-        step = step < bytes - done ? step : bytes - done;
-        status = bp_stream_copy(s->device->stream, to + done, to, step);
-    }
-    return status == BP_OK ? bp_stream_synchronize(s->device->stream) : status;
-}
-
+/* The first period; what is there is copied behind itself then, whole periods at a time. */
 bp_status bench_fill(bench_staging *s, bench_pattern pattern, bp_dtype dtype, uint64_t elements, void *to)
 {
     uint64_t width = bp_dtype_bits(dtype) / 8, first = elements < BENCH_PERIOD ? elements : BENCH_PERIOD;
+    uint64_t bytes = elements * width, most = first * width * MOST_PERIODS;
     for (uint64_t i = 0; i < first; i++)
         write_element(s->memory, dtype, i, (float)bench_element(pattern, i));
-    bp_status status = copy(s, to, s->memory, first * width);
-    return status == BP_OK ? repeat(s, first * width, elements * width, to) : status;
+    BP_TRY(copy(s, to, s->memory, first * width));
+    for (uint64_t done = first * width, step; done < bytes; done += step) {
+        step = done < most ? done : most;
+        step = step < bytes - done ? step : bytes - done;
+        BP_TRY(bp_stream_copy(s->device->stream, (uint8_t *)to + done, to, step));
+    }
+    return bp_stream_synchronize(s->device->stream);
 }
 
 bp_status bench_upload(bench_staging *s, const void *from, uint64_t bytes, void *to)
 {
-    bp_status status = BP_OK;
-    for (uint64_t done = 0; status == BP_OK && done < bytes; done += s->bytes) {
+    for (uint64_t done = 0; done < bytes; done += s->bytes) {
         uint64_t step = bytes - done < s->bytes ? bytes - done : s->bytes;
         memcpy(s->memory, (const uint8_t *)from + done, step);
-        status = copy(s, (uint8_t *)to + done, s->memory, step);
+        BP_TRY(copy(s, (uint8_t *)to + done, s->memory, step));
     }
-    return status;
+    return BP_OK;
 }
 
 bp_status bench_download(bench_staging *s, const void *from, uint64_t bytes, void *to)
 {
-    bp_status status = BP_OK;
-    for (uint64_t done = 0; status == BP_OK && done < bytes; done += s->bytes) {
+    for (uint64_t done = 0; done < bytes; done += s->bytes) {
         uint64_t step = bytes - done < s->bytes ? bytes - done : s->bytes;
-        status = copy(s, s->memory, (const uint8_t *)from + done, step);
-        if (status == BP_OK)
-            memcpy((uint8_t *)to + done, s->memory, step);
+        BP_TRY(copy(s, s->memory, (const uint8_t *)from + done, step));
+        memcpy((uint8_t *)to + done, s->memory, step);
     }
-    return status;
+    return BP_OK;
 }

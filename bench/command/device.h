@@ -1,4 +1,4 @@
-/* The device that is measured, and the stream that measured work is on. */
+/* What the benches of the command share: options, the device that is measured and its stream, medians. */
 #ifndef BP_BENCH_COMMAND_DEVICE_H
 #define BP_BENCH_COMMAND_DEVICE_H
 
@@ -7,17 +7,39 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* ---- times ------------------------------------------------------------------------------------------------------- */
+#include "shared/options.h"
 
-/* Of `count` values, which are put in order; of an even number the mean of the two in the middle. 0 of none. */
-double bench_median(double *values, size_t count);
+/* ---- options ----------------------------------------------------------------------------------------------------- */
+
+typedef struct bench_common {
+    bool cuda;
+    int32_t ordinal; /* of a cuda device */
+    uint64_t turns;
+    bool json;
+    const char *color;
+} bench_common;
+
+#define BENCH_COMMON_DEFAULTS                                                                                          \
+    {                                                                                                                  \
+        .turns = 5, .color = "auto"                                                                                    \
+    }
+
+/* Their rows: a bench_common is the first member of the command's struct. Headings are groups 2 (machine) and 3 (output). */
+extern const option_row bench_common_table[];
+
+/* ---- times ------------------------------------------------------------------------------------------------------- */
 
 typedef struct bench_spread {
     double median, least, most;
 } bench_spread;
 
-/* Puts the values in order. Zeros of none. */
+/* Puts the values in order; of an even number the median is the mean of the two in the middle. Zeros of none. */
 bench_spread bench_spread_of(double *values, size_t count);
+
+#define BENCH_TIME_CHARS 32 /* at least */
+
+/* "1.2345 ms", "12.34 ms", "123.4 ms" */
+void bench_milliseconds(char text[BENCH_TIME_CHARS], double seconds);
 
 /* ---- the device -------------------------------------------------------------------------------------------------- */
 

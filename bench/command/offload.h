@@ -14,15 +14,11 @@
 #define BENCH_OFFLOAD_MOST_GROUPS 64
 
 typedef struct bench_offload_options {
-    bool cuda;
-    int32_t ordinal; /* of a cuda device */
-    uint64_t bytes;  /* of all groups */
+    bench_common common; /* first: its table sets it */
+    uint64_t bytes;      /* of all groups */
     uint64_t chunk_bytes;
     uint32_t groups; /* on their way at once */
     bp_backing backing;
-    uint64_t turns;
-    bool json;
-    const char *color;
 } bench_offload_options;
 
 /* "auto", "pinned", "staged" */
@@ -72,8 +68,6 @@ uint64_t bench_groups_compare(const bench_groups *g, uint64_t turn);
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 
-/* Offloads and restores in turns, and what they come to. */
-
 /* What a turn times. */
 typedef enum bench_leg {
     LEG_KEPT_OUT,
@@ -120,10 +114,7 @@ typedef struct bench_offload {
     char wrong[BENCH_OFFLOAD_ERROR_CHARS]; /* "": nothing */
 } bench_offload;
 
-/* ---- answers ----------------------------------------------------------------------------------------------------- */
-
-/* Answers of `bench offload` on standard output. Each returns EXIT_GO_ON or an exit code. */
-
+/* Answers on standard output. Each returns EXIT_GO_ON or an exit code. */
 int bench_offload_table(const bench_offload *b);
 /* bucketpool.bench/1 */
 int bench_offload_json(const bench_offload *b);

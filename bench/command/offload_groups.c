@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/fail.h"
 #include "memory/slab_callbacks.h"
 #include "plan/from_info.h"
 #include "shared/machine.h"
@@ -12,51 +13,27 @@
 #define PART_BYTES (UINT64_C(256) << 20)
 #define UNIT "bench"
 
-static bp_status fail_memory(void)
-{
-    return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the parts of groups");
-}
-
-static uint64_t group_bytes(const bench_groups *g)
-{
-    return g->bytes / g->count;
-}
-
-static size_t group_parts(const bench_groups *g)
-{
-    return (size_t)((group_bytes(g) + PART_BYTES - 1) / PART_BYTES);
-}
-
-/* ---- the plan -------------------------------------------------------------------------------------------------------------- */
-
-static void add_group(bench_groups *g, uint32_t number, bp_plan_slab *slab, bp_plan_request *requests)
-{
-    snprintf(g->names[number], sizeof g->names[number], "state.%u", number);
-    *slab = (bp_plan_slab){.bytes = group_bytes(g), .group = g->names[number]};
-    for (uint64_t offset = 0; offset < slab->bytes; offset += PART_BYTES) {
-        bench_part *part = &g->parts[g->part_count];
-        part->bytes = slab->bytes - offset < PART_BYTES ? slab->bytes - offset : PART_BYTES;
-        requests[g->part_count] = (bp_plan_request){.unit = UNIT,
-                                                    .ordinal = (uint32_t)g->part_count,
-                                                    .role = BP_ROLE_STATE,
-                                                    .dtype = BP_DTYPE_UINT8,
-                                                    .placement = BP_PLACE_PLANNED,
-                                                    .slab = number,
-                                                    .offset = offset,
-                                                    .bytes = part->bytes,
-                                                    .used_bytes = part->bytes};
-        g->part_count++;
-    }
-}
-
-static bp_status make_plan(bench_groups *g, bp_plan **plan)
+/* Slabs of whole pages, a group each, in parts of at most PART_BYTES. */
+static bp_status make_plan(bench_groups *g, uint64_t each, bp_plan_request *requests, bp_plan **plan)
 {
     bp_plan_slab slabs[BENCH_OFFLOAD_MOST_GROUPS];
-    bp_plan_request *requests = calloc(g->count * group_parts(g), sizeof *requests);
-    if (requests == NULL)
-        return fail_memory();
-    for (uint32_t i = 0; i < g->count; i++)
-        add_group(g, i, &slabs[i], requests);
+    for (uint32_t i = 0; i < g->count; i++) {
+        snprintf(g->names[i], sizeof g->names[i], "state.%u", i);
+        slabs[i] = (bp_plan_slab){.bytes = each, .group = g->names[i]};
+        for (uint64_t offset = 0; offset < each; offset += PART_BYTES, g->part_count++) {
+            const uint64_t bytes = each - offset < PART_BYTES ? each - offset : PART_BYTES;
+            g->parts[g->part_count].bytes = bytes;
+            requests[g->part_count] = (bp_plan_request){.unit = UNIT,
+                                                        .ordinal = (uint32_t)g->part_count,
+                                                        .role = BP_ROLE_STATE,
+                                                        .dtype = BP_DTYPE_UINT8,
+                                                        .placement = BP_PLACE_PLANNED,
+                                                        .slab = i,
+                                                        .offset = offset,
+                                                        .bytes = bytes,
+                                                        .used_bytes = bytes};
+        }
+    }
     const bp_plan_info info = {.policy = BP_POLICY_SCHEDULED,
                                .feasible = 1,
                                .stable = 1,
@@ -68,19 +45,7 @@ static bp_status make_plan(bench_groups *g, bp_plan **plan)
                                .requests = requests,
                                .slab_count = g->count,
                                .slabs = slabs};
-    bp_status status = bp_plan_from_info(&info, plan);
-    free(requests);
-    return status;
-}
-
-/* ---- the pool -------------------------------------------------------------------------------------------------------------- */
-
-static bp_status hold(bench_groups *g, uint32_t id)
-{
-    void *address = NULL;
-    bp_status status = bp_pool_acquire(g->pool, &id, 1, g->device->stream, &address);
-    g->parts[id].address = address;
-    return status;
+    return bp_plan_from_info(&info, plan);
 }
 
 static bp_status note_mapped(void *user, uint32_t slab, void *address, uint64_t bytes)
@@ -105,67 +70,57 @@ static void note_copied(void *user, const char *group, uint64_t copied_bytes, ui
     atomic_store(&g->copied_ns, (uint64_t)(1e9 * machine_seconds()));
 }
 
-static bp_status make_pool(bench_groups *g)
+static bp_status make_pool(bench_groups *g, uint64_t each)
 {
     static const bp_slab_callbacks callbacks = {.attach = note_mapped, .detach = note_unmapped};
+    const size_t parts = (size_t)(g->count * ((each + PART_BYTES - 1) / PART_BYTES));
     bp_plan *plan = NULL;
-    g->parts = calloc(g->count * group_parts(g), sizeof *g->parts);
-    if (g->parts == NULL)
-        return fail_memory();
-    bp_status status = make_plan(g, &plan);
+    bp_plan_request *requests = calloc(parts, sizeof *requests);
+    g->parts = calloc(parts, sizeof *g->parts);
+    bp_status status = BP_OK;
+    if (g->parts == NULL || requests == NULL)
+        status = bp_fail(BP_ERR_NO_HOST_MEMORY, "out of memory for the parts of groups");
+    if (status == BP_OK)
+        status = make_plan(g, each, requests, &plan);
     if (status == BP_OK)
         status = bp_pool_create(g->device->device, plan, NULL, &g->pool);
     bp_plan_destroy(&plan);
-    if (status == BP_OK)
-        status = bp_pool_attach(g->pool, &callbacks, g);
-    for (uint32_t i = 0; status == BP_OK && i < g->part_count; i++)
-        status = hold(g, i);
-    return status;
-}
-
-static bp_status make_offload(const bench_offload_options *options, bench_groups *g)
-{
-    bp_offload_config config;
-    void *buffer = NULL;
-    bp_status status = bp_pinned_create(g->device->device, NULL, &g->plain);
-    if (status == BP_OK)
-        status = bp_pinned_allocate(g->plain, g->bytes, PAGE, &buffer);
-    g->buffer = buffer;
-    if (status == BP_OK)
-        status = bp_pinned_create(g->device->device, NULL, &g->kept);
-    if (status == BP_OK)
-        status = bp_offload_config_init(&config, sizeof config);
+    free(requests);
     if (status != BP_OK)
         return status;
+    BP_TRY(bp_pool_attach(g->pool, &callbacks, g));
+    for (uint32_t i = 0; i < g->part_count; i++) {
+        void *address = NULL;
+        BP_TRY(bp_pool_acquire(g->pool, &i, 1, g->device->stream, &address));
+        g->parts[i].address = address;
+    }
+    return BP_OK;
+}
+
+bp_status bench_groups_init(const bench_device *device, const bench_offload_options *options, bench_groups *g)
+{
+    *g = (bench_groups){.device = device, .count = options->groups};
+    const uint64_t each = (options->bytes / options->groups + PAGE - 1) / PAGE * PAGE;
+    g->bytes = each * options->groups;
+    /* the buffer and what is kept, and on the host the groups too */
+    uint64_t most = machine_available_bytes(), needed = (device->cuda ? 2 : 3) * g->bytes;
+    if (most != 0 && needed > most)
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "%llu bytes of host memory are needed, %llu are free",
+                       (unsigned long long)needed, (unsigned long long)most);
+    BP_TRY(make_pool(g, each));
+    bp_offload_config config;
+    void *buffer = NULL;
+    BP_TRY(bp_pinned_create(device->device, NULL, &g->plain));
+    BP_TRY(bp_pinned_allocate(g->plain, g->bytes, PAGE, &buffer));
+    g->buffer = buffer;
+    BP_TRY(bp_pinned_create(device->device, NULL, &g->kept));
+    BP_TRY(bp_offload_config_init(&config, sizeof config));
     config.pinned = g->kept;
     config.backing = options->backing;
     config.chunk_bytes = options->chunk_bytes;
     config.progress = note_copied;
     config.user = g;
     return bp_offload_create(g->pool, &config, &g->offload);
-}
-
-/* The buffer and what is kept, and on the host the groups too. */
-static bp_status check_room(const bench_groups *g)
-{
-    uint64_t most = machine_available_bytes(), needed = (g->device->cuda ? 2 : 3) * g->bytes;
-    char text[160];
-    if (most == 0 || needed <= most)
-        return BP_OK;
-    snprintf(text, sizeof text, "%llu bytes of host memory are needed, %llu are free", (unsigned long long)needed,
-             (unsigned long long)most);
-    return bp_error_record(BP_ERR_NO_HOST_MEMORY, text);
-}
-
-bp_status bench_groups_init(const bench_device *device, const bench_offload_options *options, bench_groups *g)
-{
-    *g = (bench_groups){.device = device, .count = options->groups};
-    uint64_t each = (options->bytes / options->groups + PAGE - 1) / PAGE * PAGE;
-    g->bytes = each * options->groups;
-    bp_status status = check_room(g);
-    if (status == BP_OK)
-        status = make_pool(g);
-    return status == BP_OK ? make_offload(options, g) : status;
 }
 
 void bench_groups_finish(bench_groups *g)
@@ -178,7 +133,7 @@ void bench_groups_finish(bench_groups *g)
     free(g->parts);
 }
 
-/* ---- away and back --------------------------------------------------------------------------------------------------------- */
+/* ---- away and back ----------------------------------------------------------------------------------------------- */
 
 static double copied_since(const bench_groups *g, double begin)
 {
@@ -187,47 +142,43 @@ static double copied_since(const bench_groups *g, double begin)
 
 bp_status bench_groups_away(bench_groups *g, uint32_t flags, double *seconds, double *copies)
 {
-    bp_status status = BP_OK;
     double begin = machine_seconds();
-    for (uint32_t i = 0; status == BP_OK && i < g->count; i++)
-        status = bp_offload_begin(g->offload, g->names[i], flags);
-    for (uint32_t i = 0; status == BP_OK && i < g->count; i++)
-        status = bp_offload_finish(g->offload, g->names[i]);
+    for (uint32_t i = 0; i < g->count; i++)
+        BP_TRY(bp_offload_begin(g->offload, g->names[i], flags));
+    for (uint32_t i = 0; i < g->count; i++)
+        BP_TRY(bp_offload_finish(g->offload, g->names[i]));
     *seconds = machine_seconds() - begin;
     *copies = copied_since(g, begin);
-    return status;
+    return BP_OK;
 }
 
 bp_status bench_groups_back(bench_groups *g, double *seconds, double *copies)
 {
-    bp_status status = BP_OK;
     g->mapped = 0;
     double begin = machine_seconds();
-    for (uint32_t i = 0; status == BP_OK && i < g->count; i++)
-        status = bp_restore_begin(g->offload, g->names[i], BP_RESTORE_LEAVE);
-    for (uint32_t i = 0; status == BP_OK && i < g->count; i++)
-        status = bp_restore_finish(g->offload, g->names[i]);
+    for (uint32_t i = 0; i < g->count; i++)
+        BP_TRY(bp_restore_begin(g->offload, g->names[i], BP_RESTORE_LEAVE));
+    for (uint32_t i = 0; i < g->count; i++)
+        BP_TRY(bp_restore_finish(g->offload, g->names[i]));
     *seconds = machine_seconds() - begin;
     *copies = copied_since(g, g->mapped);
-    return status;
+    return BP_OK;
 }
 
 bp_status bench_groups_copy(bench_groups *g, bool out, double *seconds)
 {
-    bp_status status = BP_OK;
     uint8_t *at = g->buffer;
     double begin = machine_seconds();
-    for (size_t i = 0; status == BP_OK && i < g->part_count; at += g->parts[i++].bytes) {
+    for (size_t i = 0; i < g->part_count; at += g->parts[i++].bytes) {
         const bench_part *part = &g->parts[i];
-        status = bp_stream_copy(g->device->stream, out ? at : part->address, out ? part->address : at, part->bytes);
+        BP_TRY(bp_stream_copy(g->device->stream, out ? at : part->address, out ? part->address : at, part->bytes));
     }
-    if (status == BP_OK)
-        status = bp_stream_synchronize(g->device->stream);
+    BP_TRY(bp_stream_synchronize(g->device->stream));
     *seconds = machine_seconds() - begin;
-    return status;
+    return BP_OK;
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 /* Every word another one: multiplication by an odd number is a permutation. */
 static uint64_t word_at(uint64_t index, uint64_t turn)

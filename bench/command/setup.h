@@ -1,12 +1,39 @@
-/* The parts of a bench: its numbers, the device and its copies, memory, shapes, and a row of the answer for each shape and chunk size. */
+/* The parts of `bench logprob`: its options and numbers, memory, copies, shapes, and a row of the answer for each shape and chunk size. */
 #ifndef BP_BENCH_COMMAND_SETUP_H
 #define BP_BENCH_COMMAND_SETUP_H
 
 #include <bucketpool/bucketpool.h>
 
 #include "bench/command/device.h"
-#include "bench/command/options.h"
 #include "shared/progress.h"
+
+/* ---- options ----------------------------------------------------------------------------------------------------- */
+
+#define BENCH_MOST_VALUES 32 /* of one list */
+
+typedef struct bench_list {
+    uint64_t values[BENCH_MOST_VALUES];
+    size_t count;
+} bench_list;
+
+typedef enum bench_gradient { BENCH_GRADIENT_FP32, BENCH_GRADIENT_LOGITS, BENCH_GRADIENT_IN_PLACE } bench_gradient;
+
+typedef struct bench_options {
+    bench_common common;          /* first: its table sets it */
+    bench_list seq, vocab, chunk; /* chunk 0: none */
+    bp_dtype dtype;
+    bench_gradient gradient;
+    bool entropy;
+    uint32_t threads; /* 0: as many as OpenMP would take */
+    uint32_t kernels; /* a BP_KERNELS bit, 0: the best that the machine has */
+    uint64_t scale;   /* 0: picked */
+    uint64_t head;    /* hidden size, 0: logits are there */
+} bench_options;
+
+/* "fp32", "logits", "in-place". */
+const char *bench_gradient_name(bench_gradient gradient);
+/* "plain", "avx2", "avx512", "auto". */
+const char *bench_kernels_name(uint32_t kernels);
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
@@ -15,10 +42,10 @@
 
 typedef enum bench_kind { BENCH_LOGITS, BENCH_HIDDEN, BENCH_WEIGHT } bench_kind;
 
-/* What a tensor is filled with. */
+/* The elements of a tensor: integers of 8 bits times 2 to the power of `shift`. */
 typedef struct bench_pattern {
     bench_kind kind;
-    int shift; /* elements are integers of 8 bits times 2 to its power */
+    int shift;
 } bench_pattern;
 
 /* Logits as they are common: about normal, below 8 in size. */
@@ -65,9 +92,6 @@ typedef struct bench_tensors {
     uint64_t bytes[BENCH_MOST_TENSORS];
 } bench_tensors;
 
-/* As the pool counts them: each rounded up. UINT64_MAX when they do not fit 64 bits. */
-uint64_t bench_tensors_bytes(const bench_tensors *tensors);
-
 typedef struct bench_memory {
     bp_pool *pool; /* NULL: there is no shape */
     uint32_t *ids; /* by shape and tensor */
@@ -81,15 +105,10 @@ void bench_memory_finish(bench_memory *memory);
 
 /* Holds one tensor of a shape; its address is NULL where it has no bytes. Only one shape's tensors may be held at a time. */
 bp_status bench_memory_take(bench_memory *memory, size_t shape, size_t tensor, bp_stream *stream, void **address);
-bp_status bench_memory_give(bench_memory *memory, size_t shape, size_t tensor, bp_stream *stream);
-/* Bytes that are held now. */
-bp_status bench_memory_held(const bench_memory *memory, uint64_t *bytes);
 
 /* ---- copies ------------------------------------------------------------------------------------------------------ */
 
-/* How fast a device copies: what everything else is compared with. */
-
-/* Memory for it: larger than caches, and a small part of what is free. */
+/* Memory to copy from and to: larger than caches, and a small part of what is free. */
 typedef struct bench_copy {
     const bench_device *device;
     bench_memory memory;
@@ -108,9 +127,7 @@ void bench_copy_finish(bench_copy *c);
 /* Copies once; bytes read and bytes written count. */
 bp_status bench_copy_measure(const bench_copy *c, double *bytes_per_s);
 
-/* ---- setting up -------------------------------------------------------------------------------------------------- */
-
-/* What a bench needs: the device, its shapes, their memory, and a row of the answer for each shape and chunk size. */
+/* ---- a bench ----------------------------------------------------------------------------------------------------- */
 
 enum {
     TENSOR_LOGITS,
@@ -125,11 +142,11 @@ enum {
     TENSOR_SAVED,
     TENSOR_LOGPROB_GRAD,
     TENSOR_ENTROPY_GRAD,
-    TENSOR_COUNT, /* what follows is for the comparison with matrix products alone */
-    TENSOR_PRODUCT = TENSOR_COUNT,
+    TENSOR_PRODUCT, /* from here on for the comparison with matrix products alone */
     TENSOR_WIDE_HIDDEN,
     TENSOR_WIDE_WEIGHT,
-    TENSOR_LIBRARY
+    TENSOR_LIBRARY,
+    TENSOR_COUNT
 };
 
 typedef struct bench_shape {
@@ -144,7 +161,7 @@ typedef struct bench_shape {
 #define BENCH_CUBLAS_BYTES (UINT64_C(32) << 20) /* what cuBLAS works in, here as in the head */
 
 typedef struct bench_row {
-    const bench_shape *shape;
+    bench_shape *shape;
     uint64_t chunk;
     char error[BENCH_ERROR_CHARS]; /* "": none */
     bool measured, wrong;          /* wrong: `error` says what */
@@ -156,6 +173,7 @@ typedef struct bench_row {
 
 typedef struct bench {
     const bench_options *options;
+    bp_dtype gradient_dtype; /* of the logits, or of the hidden states */
     bench_device device;
     bench_copy copy;
     bench_staging staging;
@@ -177,18 +195,13 @@ typedef struct bench {
 int bench_init(const bench_options *options, bench *b);
 void bench_finish(bench *b);
 
-/* Bytes that a logit is counted with: read forward, read backward, and its gradient written. */
-uint64_t bench_bytes_per_logit(const bench_options *options);
-/* Counted bytes a second, beside those of copies. */
-double bench_row_bandwidth_fraction(const bench_options *options, const bench_row *row);
-/* Of the head: its time beside that of its matrix products alone. */
-double bench_row_products_ratio(const bench_row *row);
 /* Tokens in one piece: of a sequence without chunks all. */
 uint64_t bench_chunk_tokens(const bench_shape *shape, uint64_t chunk);
 
-/* Holds the tensors of a shape, and writes what all benches read: targets and upstream gradients. */
-bp_status bench_take_shape(bench *b, bench_shape *shape);
-bp_status bench_give_shape(bench *b, bench_shape *shape);
+/* Holds the tensors from `first` to before `end`. */
+bp_status bench_take_tensors(bench *b, bench_shape *shape, size_t first, size_t end);
+/* Gives back all that are held. */
+bp_status bench_give_tensors(bench *b, bench_shape *shape);
 /* Memory of the row at this moment: held tensors, and whatever the device has handed out since it was idle. */
 bp_status bench_row_memory(const bench *b, uint64_t *bytes);
 
@@ -198,38 +211,18 @@ void bench_refuse_row(bench_row *row, const char *why);
 /* The exit code for a status, and its detail as a message. */
 int bench_fail(bench *b, bp_status status);
 
-/* ---- runs -------------------------------------------------------------------------------------------------------- */
+/* Measures, and fills the rows. Returns EXIT_GO_ON, or the exit code after a message. */
+int bench_run(bench *b);
 
-/* Measuring: each fills the rows of `b`. Returns EXIT_GO_ON, or the exit code after a message. */
+/* Looks at results that a measured row left, for some tokens. What is wrong is noted in the row; a status other than BP_OK is about looking. */
+bp_status bench_check_logits(bench *b, bench_row *row);
+bp_status bench_check_head(bench *b, bench_row *row);
 
-/* Logits that are there. */
-int bench_run_logits(bench *b);
-/* The fused head. */
-int bench_run_head(bench *b);
+/* ---- answers on standard output ---------------------------------------------------------------------------------- */
 
-/* What both have: forward and backward of something, at the shape's tensors. */
-typedef struct bench_work {
-    bp_status (*forward)(void *user);
-    bp_status (*backward)(void *user);
-    void *user;
-    bp_stream *stream;
-} bench_work;
-
-typedef struct bench_sample {
-    double forward, backward; /* seconds */
-} bench_sample;
-
-/* Each `repeats` times in a row, the mean of it; fewer times when an interrupt comes. */
-bp_status bench_time(const bench_work *work, uint64_t repeats, bench_sample *sample);
-/* How often something that takes so long is repeated, so that starting it takes no part in it. */
-uint64_t bench_repeats(const bench_sample *sample);
-/* Medians of samples, into a row; "interrupted" where there is none. */
-bp_status bench_settle(const bench_sample *samples, size_t count, bench_row *row);
-
-/* Outputs and gradients begin as NaN. */
-bp_status bench_poison(bench *b, const bench_shape *shape);
-
-/* The kernels that a client took: they must be those that were asked for. EXIT_GO_ON or an exit code. */
-int bench_note_kernels(bench *b, const char *kernels, uint32_t threads);
+/* Each returns EXIT_GO_ON or an exit code. */
+int bench_report_table(const bench *b);
+/* bucketpool.bench/1 */
+int bench_report_json(const bench *b);
 
 #endif

@@ -1,129 +1,201 @@
 /* Figures of kernels and pools on a GPU, against copies and the driver's own calls. Exits 77 where nothing could be measured, with the reason
  * as the last line. bench/torch/allocator.py takes those of PyTorch's caching allocator in the same sizes and the same order. */
 #include "bench/gpu/gpu.h"
-#include "bench/measure.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct options {
-    const char *json, *date, *only, *driver, *nccl;
-    int turns, divide, list;
-} options;
+static const char usage[] =
+    "usage: bench_gpu [--list] [--only GROUP] [--json FILE] [--date TEXT] [--driver LIBRARY] [--nccl LIBRARY] "
+    "[--turns N] [--divide N]\n"
+    "--list: the names of the groups, one a line, in order of value\n"
+    "--only: this group alone; the name as --list with the same --divide prints it\n"
+    "--json: rewritten after each group\n"
+    "--divide: the shapes of logits and of the head, all ways, numbers of tokens, and what is offloaded\n";
 
-static int usage(void)
-{
-    fprintf(stderr,
-            "usage: bench_gpu [--list] [--only GROUP] [--json FILE] [--date TEXT] [--driver LIBRARY] [--nccl LIBRARY] "
-            "[--turns N] [--divide N]\n"
-            "--list: the names of the groups, one a line, in order of value\n"
-            "--only: this group alone; the name as --list with the same --divide prints it\n"
-            "--json: rewritten after each group\n"
-            "--divide: the shapes of logits and of the head, all ways, numbers of tokens, and what is offloaded\n");
-    return 2;
-}
+/* ---- the GPU ----------------------------------------------------------------------------------------------------- */
 
-static int parse(options *o, int argc, char **argv)
+int gpu_symbol(void *library, const char *name, void *function, size_t size)
 {
-    const struct {
-        const char *name;
-        const char **text;
-        int *number;
-    } table[] = {{"--json", &o->json, NULL},     {"--date", &o->date, NULL}, {"--only", &o->only, NULL},
-                 {"--driver", &o->driver, NULL}, {"--nccl", &o->nccl, NULL}, {"--turns", NULL, &o->turns},
-                 {"--divide", NULL, &o->divide}};
-    for (int i = 1; i < argc; i++) {
-        size_t k = 0;
-        if (strcmp(argv[i], "--list") == 0) {
-            o->list = 1;
-            continue;
-        }
-        while (k < sizeof table / sizeof *table && strcmp(table[k].name, argv[i]) != 0)
-            k++;
-        if (k == sizeof table / sizeof *table) {
-            fprintf(stderr, "bench_gpu: unknown option %s\n", argv[i]);
-            return 0;
-        }
-        if (++i == argc) {
-            fprintf(stderr, "bench_gpu: %s requires a value\n", argv[i - 1]);
-            return 0;
-        }
-        if (table[k].text != NULL)
-            *table[k].text = argv[i];
-        else
-            *table[k].number = atoi(argv[i]);
-    }
+    void *found = library != NULL ? dlsym(library, name) : NULL;
+    if (found == NULL)
+        return 0;
+    memcpy(function, &found, size);
     return 1;
 }
 
-/* In order of value: a run that ends early has measured what is worth most. */
-static void groups(const gpu *g, const options *o)
+void gpu_must(const gpu *g, int error, const char *what)
 {
-    const uint64_t divisor = o->divide > 1 ? (uint64_t)o->divide : 1;
-    gpu_logprob(g, divisor);
-    gpu_head(g, divisor);
-    gpu_cp(g, divisor);
+    const char *name = NULL;
+    if (error == 0)
+        return;
+    g->driver.cuGetErrorName(error, &name);
+    fprintf(stderr, "bench: %s: %s (%d)\n", what, name != NULL ? name : "unknown", error);
+    exit(1);
+}
+
+int gpu_has_room(const gpu *g, uint64_t bytes)
+{
+    if (bytes <= g->free_bytes)
+        return 1;
+    bench_skip("it needs %.1f GiB of device memory, %.1f GiB are free", (double)bytes / (1u << 30),
+               (double)g->free_bytes / (1u << 30));
+    return 0;
+}
+
+uint64_t gpu_divided(const gpu *g, uint64_t count)
+{
+    return 1 + (count - 1) / g->divisor;
+}
+
+static bp_status create_device(const gpu *g, bp_device **device)
+{
+    bp_cuda_config config;
+    must(bp_cuda_config_init(&config, sizeof config));
+    config.driver = g->library_name;
+    return bp_device_create_cuda(&config, device);
+}
+
+bp_device *gpu_device(const gpu *g)
+{
+    bp_device *device;
+    must(create_device(g, &device));
+    return device;
+}
+
+/* 0: there is no GPU, and bp_error_detail says why. The context stays current on this thread. */
+static int open_gpu(gpu *g)
+{
+    bp_device *device;
+    int number;
+    size_t left, total;
+    if (bp_cuda_driver_load(g->library_name, &g->driver) != BP_OK || create_device(g, &device) != BP_OK)
+        return 0;
+    g->library = dlopen(g->library_name != NULL ? g->library_name : "libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    g->info = *bp_cuda_get_info(device);
+    gpu_must(g, g->driver.cuDeviceGet(&number, 0), "the first GPU");
+    gpu_must(g, g->driver.cuDevicePrimaryCtxRetain(&g->context, number), "its context");
+    gpu_must(g, g->driver.cuCtxPushCurrent(g->context), "making the context current");
+    gpu_must(g, g->driver.cuMemGetInfo(&left, &total), "asking for memory");
+    g->free_bytes = left;
+    g->total_bytes = total;
+    bp_device_destroy(&device);
+    return 1;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+#define PATTERN_BYTES ((uint64_t)8 << 20)
+
+static uint64_t rounded(uint64_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+uint64_t gpu_parts_bytes(const gpu_part *parts, size_t count)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += rounded(parts[i].bytes);
+    return bytes;
+}
+
+uint64_t gpu_place(const gpu *g, const gpu_part *parts, size_t count)
+{
+    uint64_t memory;
+    gpu_must(g, g->driver.cuMemAlloc(&memory, gpu_parts_bytes(parts, count)), "memory for a group");
+    char *next = (char *)(uintptr_t)memory; /* NOLINT(performance-no-int-to-ptr): it is one of the GPU */
+    for (size_t i = 0; i < count; i++) {
+        *parts[i].at = next;
+        next += rounded(parts[i].bytes);
+    }
+    return memory;
+}
+
+void gpu_free(const gpu *g, uint64_t memory)
+{
+    gpu_must(g, g->driver.cuMemFree(memory), "freeing a group's memory");
+}
+
+static void *host_memory(uint64_t bytes)
+{
+    void *memory = malloc(bytes);
+    if (memory == NULL)
+        must(BP_ERR_NO_HOST_MEMORY);
+    return memory;
+}
+
+void gpu_fill(bp_stream *stream, char *to, uint64_t bytes, uint16_t least)
+{
+    uint64_t state = BENCH_SEED, done = bytes < PATTERN_BYTES ? bytes : PATTERN_BYTES;
+    uint16_t *pattern = host_memory(PATTERN_BYTES);
+    for (size_t i = 0; i < done / 2; i++)
+        pattern[i] = (uint16_t)((bench_random(&state) & 0x80ffu) | least);
+    must(bp_stream_copy(stream, to, pattern, done));
+    for (uint64_t more; done < bytes; done += more) { /* what is there again and again */
+        more = bytes - done < done ? bytes - done : done;
+        must(bp_stream_copy(stream, to + done, to, more));
+    }
+    must(bp_stream_synchronize(stream));
+    free(pattern);
+}
+
+void gpu_fill_tokens(bp_stream *stream, uint64_t tokens, uint64_t vocab, float upstream, char *targets, char *upstreams)
+{
+    int64_t *target = host_memory(8 * tokens);
+    float *each = host_memory(4 * tokens);
+    for (uint64_t i = 0; i < tokens; i++) {
+        target[i] = (int64_t)(i * 7919 % vocab);
+        each[i] = upstream;
+    }
+    must(bp_stream_copy(stream, targets, target, 8 * tokens));
+    must(bp_stream_copy(stream, upstreams, each, 4 * tokens));
+    must(bp_stream_synchronize(stream));
+    free(target);
+    free(each);
+}
+
+/* ---- the program ------------------------------------------------------------------------------------------------- */
+
+/* In order of value: a run that ends early has measured what is worth most. */
+static void groups(const gpu *g)
+{
+    gpu_logprob(g);
+    gpu_head(g);
+    gpu_cp(g);
     gpu_pairs(g);
     gpu_memory(g);
-    gpu_offload(g, divisor);
-    gpu_registration(g, o->nccl);
-}
-
-static void print_name(void *user, const char *group)
-{
-    (void)user;
-    puts(group);
-}
-
-typedef struct search {
-    const char *name;
-    int found;
-} search;
-
-static void compare_name(void *user, const char *group)
-{
-    search *s = user;
-    s->found = s->found || strcmp(s->name, group) == 0;
-}
-
-/* Without a GPU. */
-static void visit(const options *o, bench_visitor *visitor, void *user)
-{
-    const gpu none = {.library = NULL};
-    bench_visit(visitor, user);
-    groups(&none, o);
-    bench_visit(NULL, NULL);
+    gpu_offload(g);
+    gpu_registration(g);
 }
 
 int main(int argc, char **argv)
 {
-    options o = {.turns = 201, .divide = 1};
-    gpu g;
-    if (!parse(&o, argc, argv))
-        return usage();
-    if (o.list) {
-        visit(&o, print_name, NULL);
+    gpu g = {.nccl = "libnccl.so.2"};
+    int divide = 1, list = 0;
+    const bench_option options[] = {{"--driver", .text = &g.library_name},
+                                    {"--nccl", .text = &g.nccl},
+                                    {"--divide", .number = &divide},
+                                    {"--list", .flag = &list}};
+    bench_start(argc, argv, 201, usage, options, sizeof options / sizeof *options, 0);
+    g.divisor = divide > 1 ? (uint64_t)divide : 1;
+    bench_begin_names(list);
+    groups(&g);
+    bench_end_names();
+    if (list)
         return 0;
-    }
-    search wanted = {o.only, o.only == NULL};
-    if (o.only != NULL)
-        visit(&o, compare_name, &wanted);
-    if (!wanted.found) {
-        fprintf(stderr, "bench_gpu: --only: unknown group \"%s\"; --list prints the groups\n", o.only);
-        return 2;
-    }
-    if (!gpu_open(&g, o.driver)) {
+    if (!open_gpu(&g)) {
         printf("%s\n", bp_error_detail());
         return 77;
     }
     printf("%s, driver of CUDA %d.%d, %.1f GiB free\n\n", g.info.name, g.info.driver_version / 1000,
            g.info.driver_version % 1000 / 10, (double)g.free_bytes / (double)(1u << 30));
-    bench_settings(o.turns, NULL);
-    bench_only(o.only);
     bench_measured_on(g.info.name, g.total_bytes, g.free_bytes);
-    bench_json(o.json, o.date);
-    groups(&g, &o);
-    gpu_close(&g);
-    return bench_exit_status();
+    groups(&g);
+    void *popped;
+    gpu_must(&g, g.driver.cuCtxPopCurrent(&popped), "popping the context");
+    gpu_must(&g, g.driver.cuDevicePrimaryCtxRelease(0), "releasing the context");
+    return bench_finish_groups();
 }

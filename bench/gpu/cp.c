@@ -1,8 +1,6 @@
 /* The range of logits, the sums and seeds of the loss, and tokens of split batches brought from one order to another on a GPU. All of them
  * only move or read memory: a copy of as many bytes says how fast that can be. */
 #include "bench/gpu/gpu.h"
-#include "bench/measure.h"
-#include "bench/pools.h"
 
 #include <bucketpool/loss.h>
 
@@ -19,18 +17,13 @@
 #define SMALL_BYTES (16u << 20)
 
 typedef struct cp_bench {
-    const gpu *gpu;
-    bp_device *device;
     bp_stream *stream;
-    uint64_t memory;
     char *from, *to;
-    uint64_t from_bytes, to_bytes;
     uint64_t half; /* what a copy moves from one to the other */
     bp_cp *cp;
     bp_loss *loss;
     bp_logprob *logprob;
-    bp_cp_split *splits[2]; /* of RANKS ranks, and of one */
-    bp_cp_split *whole;     /* of one sequence and one rank */
+    bp_cp_split *splits[3]; /* of RANKS ranks, of one, of one sequence and one rank */
     uint64_t tokens, token_bytes, columns, sequences;
 } cp_bench;
 
@@ -65,33 +58,18 @@ static bp_cp_split *new_split(const uint64_t *cu, uint64_t sequences, uint32_t r
 static void make_splits(cp_bench *b)
 {
     uint64_t cu[MOST_SEQUENCES + 1];
-    const uint64_t sequences = make_lengths(b->tokens, cu), one[] = {0, b->tokens};
-    b->sequences = sequences;
-    b->splits[0] = new_split(cu, sequences, RANKS);
-    b->splits[1] = new_split(cu, sequences, 1);
-    b->whole = new_split(one, 1, 1);
+    const uint64_t one[] = {0, b->tokens};
+    b->sequences = make_lengths(b->tokens, cu);
+    b->splits[0] = new_split(cu, b->sequences, RANKS);
+    b->splits[1] = new_split(cu, b->sequences, 1);
+    b->splits[2] = new_split(one, 1, 1);
 }
 
-static bp_cp_split_info info_of(const bp_cp_split *split)
-{
-    const bp_cp_split_info info = *bp_cp_split_get_info(split);
-    return info;
-}
-
-/* ---- work ---------------------------------------------------------------------------------------------------------- */
-
-static double window(cp_bench *b, void (*work)(cp_bench *), size_t pairs)
-{
-    double begin = bench_now_ns();
-    for (size_t i = 0; i < pairs; i++)
-        work(b);
-    must(bp_stream_synchronize(b->stream));
-    return bench_now_ns() - begin;
-}
+/* ---- work -------------------------------------------------------------------------------------------------------- */
 
 static void rearrange(const cp_bench *b, bp_cp_order from, bp_cp_order to, bp_cp_shift shift)
 {
-    const bp_cp_split_info info = info_of(b->splits[0]);
+    const bp_cp_split_info info = *bp_cp_split_get_info(b->splits[0]);
     const uint64_t places[] = {info.packed_tokens, info.padded_tokens, info.local_tokens, info.padded_tokens};
     bp_cp_rearrangement r;
     must(bp_cp_rearrangement_init(&r, sizeof r));
@@ -103,29 +81,30 @@ static void rearrange(const cp_bench *b, bp_cp_order from, bp_cp_order to, bp_cp
     must(bp_cp_rearrange(b->cp, b->splits[0], &r, b->stream));
 }
 
-static void copy(cp_bench *b)
+static void copy(void *user)
 {
+    const cp_bench *b = user;
     must(bp_stream_copy(b->stream, b->to, b->from, b->half));
 }
 
-static void to_gathered(cp_bench *b)
+static void to_gathered(void *user)
 {
-    rearrange(b, BP_CP_PACKED, BP_CP_GATHERED, BP_CP_KEEP);
+    rearrange(user, BP_CP_PACKED, BP_CP_GATHERED, BP_CP_KEEP);
 }
 
-static void from_gathered(cp_bench *b)
+static void from_gathered(void *user)
 {
-    rearrange(b, BP_CP_GATHERED, BP_CP_PACKED, BP_CP_KEEP);
+    rearrange(user, BP_CP_GATHERED, BP_CP_PACKED, BP_CP_KEEP);
 }
 
-static void to_padded(cp_bench *b)
+static void to_padded(void *user)
 {
-    rearrange(b, BP_CP_PACKED, BP_CP_PADDED, BP_CP_NEXT);
+    rearrange(user, BP_CP_PACKED, BP_CP_PADDED, BP_CP_NEXT);
 }
 
-static void to_local(cp_bench *b)
+static void to_local(void *user)
 {
-    rearrange(b, BP_CP_PACKED, BP_CP_LOCAL, BP_CP_KEEP);
+    rearrange(user, BP_CP_PACKED, BP_CP_LOCAL, BP_CP_KEEP);
 }
 
 static void add(const cp_bench *b, const bp_cp_split *split)
@@ -141,24 +120,28 @@ static void add(const cp_bench *b, const bp_cp_split *split)
     must(bp_loss_add(b->loss, split, &values, b->stream));
 }
 
-static void add_sequences(cp_bench *b)
+static void add_sequences(void *user)
 {
+    const cp_bench *b = user;
     add(b, b->splits[1]);
 }
 
-static void add_one_sequence(cp_bench *b)
+static void add_one_sequence(void *user)
 {
-    add(b, b->whole);
+    const cp_bench *b = user;
+    add(b, b->splits[2]);
 }
 
-static void seed(cp_bench *b)
+static void seed(void *user)
 {
+    const cp_bench *b = user;
     const bp_token_values mask = {b->from + 16 * b->tokens, 0, 1}, seeds = {b->to, 0, 1};
     must(bp_loss_seed(b->loss, b->splits[1], b->tokens, &mask, -1, &seeds, b->stream));
 }
 
-static void range(cp_bench *b)
+static void range(void *user)
 {
+    const cp_bench *b = user;
     const bp_token_values least = {b->to, 0, 1}, largest = {b->to + 4 * b->tokens, 0, 1};
     bp_logprob_batch batch;
     must(bp_logprob_batch_init(&batch, sizeof batch));
@@ -167,60 +150,35 @@ static void range(cp_bench *b)
     must(bp_logprob_range(b->logprob, &batch, &least, &largest, b->stream));
 }
 
-#define RUN(work)                                                                                                      \
-    static double run_##work(void *user, size_t pairs)                                                                 \
-    {                                                                                                                  \
-        return window(user, work, pairs);                                                                              \
-    }
-
-RUN(copy)
-RUN(to_gathered)
-RUN(from_gathered)
-RUN(to_padded)
-RUN(to_local)
-RUN(add_sequences)
-RUN(add_one_sequence)
-RUN(seed)
-RUN(range)
-
-/* ---- groups -------------------------------------------------------------------------------------------------------- */
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
 
 typedef struct line {
     const char *name;
-    bench_run *run;
+    bench_once *work;
     uint64_t bytes, logits; /* that one moves; 0: no logits */
 } line;
 
-/* Of an emulated GPU, by --divide. */
-static int is_small(const cp_bench *b)
-{
-    return b->half < SMALL_BYTES;
-}
-
-/* Windows of some milliseconds; of one run where shapes are small. */
-static size_t pairs_of(const cp_bench *b, uint64_t bytes)
-{
-    const uint64_t many = 1 + (8ull << 30) / (1 + bytes);
-    return is_small(b) ? 1 : many < 200 ? (size_t)many : 200;
-}
-
+/* Windows of some milliseconds; of one run where shapes are small, on an emulated GPU, by --divide. */
 static void measure(cp_bench *b, const line *lines, size_t count)
 {
-    bench_turns(is_small(b) ? 3 : 11);
-    for (size_t i = 0; i < count; i++)
-        bench_moves(bench_add_run(lines[i].name, lines[i].run, b, pairs_of(b, lines[i].bytes)), lines[i].bytes,
-                    lines[i].logits);
+    const int small = b->half < SMALL_BYTES;
+    bench_turns(small ? 3 : 11);
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t many = small ? 1 : 1 + (8ull << 30) / (1 + lines[i].bytes);
+        bench_moves(bench_add_once(lines[i].name, lines[i].work, b, b->stream, many < 200 ? (size_t)many : 200),
+                    lines[i].bytes, lines[i].logits);
+    }
     bench_end();
 }
 
 static void measure_rearrangements(cp_bench *b)
 {
     const uint64_t all = 2 * b->tokens * b->token_bytes;
-    const line lines[] = {{"copy", run_copy, all, 0},
-                          {"packed to gathered order", run_to_gathered, all, 0},
-                          {"gathered to packed order", run_from_gathered, all, 0},
-                          {"packed to padded order, the next token's", run_to_padded, all, 0},
-                          {"packed to local order, one of 8 ranks", run_to_local, all / RANKS, 0}};
+    const line lines[] = {{"copy", copy, all, 0},
+                          {"packed to gathered order", to_gathered, all, 0},
+                          {"gathered to packed order", from_gathered, all, 0},
+                          {"packed to padded order, the next token's", to_padded, all, 0},
+                          {"packed to local order, one of 8 ranks", to_local, all / RANKS, 0}};
     measure(b, lines, sizeof lines / sizeof *lines);
 }
 
@@ -228,10 +186,10 @@ static void measure_loss(cp_bench *b)
 {
     char sums[40];
     snprintf(sums, sizeof sums, "sums, %llu sequences", (unsigned long long)b->sequences);
-    const line lines[] = {{"copy, 17 bytes a token", run_copy, 2 * b->half, 0},
-                          {sums, run_add_sequences, 17 * b->tokens, 0},
-                          {"sums, one sequence", run_add_one_sequence, 17 * b->tokens, 0},
-                          {"seeds", run_seed, 5 * b->tokens, 0}};
+    const line lines[] = {{"copy, 17 bytes a token", copy, 2 * b->half, 0},
+                          {sums, add_sequences, 17 * b->tokens, 0},
+                          {"sums, one sequence", add_one_sequence, 17 * b->tokens, 0},
+                          {"seeds", seed, 5 * b->tokens, 0}};
     must(bp_loss_count_set(b->loss, b->tokens));
     measure(b, lines, sizeof lines / sizeof *lines);
 }
@@ -239,14 +197,12 @@ static void measure_loss(cp_bench *b)
 static void measure_range(cp_bench *b)
 {
     const uint64_t logits = b->tokens * b->columns;
-    const line lines[] = {{"copy, 2 bytes a logit", run_copy, 2 * b->half, logits},
-                          {"least and largest logit", run_range, 2 * logits, logits}};
+    const line lines[] = {{"copy, 2 bytes a logit", copy, 2 * b->half, logits},
+                          {"least and largest logit", range, 2 * logits, logits}};
     measure(b, lines, sizeof lines / sizeof *lines);
 }
 
-/* ---- clients ------------------------------------------------------------------------------------------------------- */
-
-static bp_status make_clients(cp_bench *b)
+static bp_status make_clients(cp_bench *b, bp_device *device)
 {
     bp_cp_config cp;
     bp_loss_config loss;
@@ -258,82 +214,62 @@ static bp_status make_clients(cp_bench *b)
     logprob.max_tokens = b->tokens;
     logprob.vocab = b->columns;
     if (b->columns > 0)
-        return bp_logprob_create(b->device, &logprob, &b->logprob);
-    bp_status status = bp_cp_create(b->device, &cp, &b->cp);
-    return status == BP_OK ? bp_loss_create(b->device, &loss, &b->loss) : status;
+        return bp_logprob_create(device, &logprob, &b->logprob);
+    bp_status status = bp_cp_create(device, &cp, &b->cp);
+    return status == BP_OK ? bp_loss_create(device, &loss, &b->loss) : status;
 }
 
-static void destroy(cp_bench *b)
+/* Of so many bytes to read and to write, which make small numbers in every dtype. */
+static void group(const gpu *g, cp_bench *b, const char *name, uint64_t from_bytes, uint64_t to_bytes,
+                  void (*run)(cp_bench *))
 {
+    const gpu_part parts[] = {{&b->from, from_bytes}, {&b->to, to_bytes}};
+    if (!bench_begin(name) || !gpu_has_room(g, from_bytes + to_bytes + (64u << 20)))
+        return;
+    bp_device *device = gpu_device(g);
+    if (make_clients(b, device) == BP_OK) {
+        must(bp_stream_create(device, "cp", &b->stream));
+        make_splits(b);
+        const uint64_t memory = gpu_place(g, parts, 2);
+        must(bp_stream_fill(b->stream, b->from, 0x3c, from_bytes));
+        must(bp_stream_fill(b->stream, b->to, 0x3c, to_bytes));
+        must(bp_stream_synchronize(b->stream));
+        run(b);
+        gpu_free(g, memory);
+        for (size_t i = 0; i < sizeof b->splits / sizeof *b->splits; i++)
+            bp_cp_split_destroy(&b->splits[i]);
+    } else {
+        bench_skip("%s", bp_error_detail());
+    }
     bp_cp_destroy(&b->cp);
     bp_loss_destroy(&b->loss);
     bp_logprob_destroy(&b->logprob);
-    for (size_t i = 0; i < 2; i++)
-        bp_cp_split_destroy(&b->splits[i]);
-    bp_cp_split_destroy(&b->whole);
     bp_stream_destroy(&b->stream);
-    bp_device_destroy(&b->device);
-}
-
-/* Of bytes that make small numbers in every dtype. */
-static void make_memory(cp_bench *b)
-{
-    const uint64_t bytes = b->from_bytes + b->to_bytes;
-    gpu_must(b->gpu, b->gpu->driver.cuMemAlloc(&b->memory, bytes), "memory for tokens");
-    b->from = (char *)(uintptr_t)b->memory; /* NOLINT(performance-no-int-to-ptr): it is one of the GPU */
-    b->to = b->from + b->from_bytes;
-    must(bp_stream_fill(b->stream, b->from, 0x3c, bytes));
-    must(bp_stream_synchronize(b->stream));
-}
-
-/* Of so many bytes to read and to write. */
-static void group(cp_bench *b, const char *name, uint64_t from_bytes, uint64_t to_bytes, void (*run)(cp_bench *))
-{
-    b->from_bytes = (from_bytes + 255) / 256 * 256;
-    b->to_bytes = to_bytes;
-    if (!bench_begin(name) || !gpu_has_room(b->gpu, from_bytes + to_bytes + (64u << 20)))
-        return;
-    b->device = gpu_device(b->gpu);
-    if (make_clients(b) != BP_OK) {
-        bench_skip("%s", bp_error_detail());
-        destroy(b);
-        return;
-    }
-    must(bp_stream_create(b->device, "cp", &b->stream));
-    make_splits(b);
-    make_memory(b);
-    run(b);
-    gpu_must(b->gpu, b->gpu->driver.cuMemFree(b->memory), "freeing tokens");
-    destroy(b);
+    bp_device_destroy(&device);
 }
 
 static void rearrangement(const gpu *g, uint64_t tokens, uint64_t token_bytes)
 {
     char name[64];
-    cp_bench b = {.gpu = g, .tokens = tokens, .token_bytes = token_bytes, .half = tokens * token_bytes};
+    cp_bench b = {.tokens = tokens, .token_bytes = token_bytes, .half = tokens * token_bytes};
     const uint64_t bytes = (tokens + 2 * RANKS * MOST_SEQUENCES) * token_bytes;
     snprintf(name, sizeof name, "gpu: rearrange %llu x %llu bytes", (unsigned long long)tokens,
              (unsigned long long)token_bytes);
-    group(&b, name, bytes, bytes, measure_rearrangements);
+    group(g, &b, name, bytes, bytes, measure_rearrangements);
 }
 
-static uint64_t part_of(uint64_t count, uint64_t divisor)
-{
-    return 1 + (count - 1) / divisor;
-}
-
-void gpu_cp(const gpu *g, uint64_t divisor)
+void gpu_cp(const gpu *g)
 {
     char name[64];
-    cp_bench logits = {.gpu = g, .tokens = part_of(RANGE_TOKENS, divisor), .columns = part_of(RANGE_COLUMNS, divisor)};
+    cp_bench logits = {.tokens = gpu_divided(g, RANGE_TOKENS), .columns = gpu_divided(g, RANGE_COLUMNS)};
     logits.half = logits.tokens * logits.columns;
     snprintf(name, sizeof name, "gpu: range %llu x %llu", (unsigned long long)logits.tokens,
              (unsigned long long)logits.columns);
-    group(&logits, name, 2 * logits.half, logits.half + 8 * logits.tokens, measure_range);
-    cp_bench loss = {.gpu = g, .tokens = part_of(LOSS_TOKENS, divisor)};
+    group(g, &logits, name, 2 * logits.half, logits.half + 8 * logits.tokens, measure_range);
+    cp_bench loss = {.tokens = gpu_divided(g, LOSS_TOKENS)};
     loss.half = 17 * loss.tokens / 2;
     snprintf(name, sizeof name, "gpu: loss of %llu tokens", (unsigned long long)loss.tokens);
-    group(&loss, name, 17 * loss.tokens, 17 * loss.tokens, measure_loss);
-    rearrangement(g, part_of(TOKENS, divisor), 8192);
-    rearrangement(g, part_of(SMALL_TOKENS, divisor), 4);
+    group(g, &loss, name, 17 * loss.tokens, 17 * loss.tokens, measure_loss);
+    rearrangement(g, gpu_divided(g, TOKENS), 8192);
+    rearrangement(g, gpu_divided(g, SMALL_TOKENS), 4);
 }

@@ -1,17 +1,21 @@
 /* Log-probabilities and their gradient on a GPU: the shapes of SkyRL's table and of other vocabularies, for each dtype of logits and
  * gradient. The bytes of a logit are known: it is read forward, read again for its gradient, and the gradient is written. A copy that moves
- * as many bytes as both passes says what the GPU's memory can do, in the same turns. */
+ * as many bytes as both passes says what the GPU's memory can do, in the same turns. The fused head beside its matrix products alone: the
+ * same products, by the same library, in pieces of the same size. */
 #include "bench/gpu/gpu.h"
-#include "bench/measure.h"
-#include "bench/pools.h"
 
+#include "bench/command/gemm.h"
+
+#include <bucketpool/lm_head.h>
 #include <bucketpool/logprob.h>
 
 #include <stdio.h>
-#include <stdlib.h>
 
-#define PIECE 1024u /* tokens, of callers that chunk */
-#define PATTERN_BYTES (8u << 20)
+#define PIECE 1024u         /* tokens, of callers that chunk, and of the head */
+#define LEAST_LOGIT 0x3f00u /* 1/2 */
+#define LEAST_STATE 0x3d00u /* 1/32 */
+
+/* ---- logits that are there --------------------------------------------------------------------------------------- */
 
 /* Dtypes of logits and gradient, and where the gradient lies. */
 typedef struct variant {
@@ -27,98 +31,16 @@ static const variant variants[] = {{"gradient fp32", BP_DTYPE_BF16, BP_DTYPE_FP3
 #define VARIANTS (sizeof variants / sizeof *variants)
 
 typedef struct logits {
-    const gpu *gpu;
     const variant *variant;
-    uint64_t sequence, vocab;
+    uint64_t sequence, vocab, count;  /* count: of logits */
     uint64_t logit_bytes, grad_bytes; /* of one */
-    bp_device *device;
     bp_stream *stream;
     bp_logprob *client;
-    uint64_t memory; /* of everything below */
     char *x, *grad, *target, *logprob, *entropy, *upstream, *saved;
     int with_entropy;
 } logits;
 
-static uint64_t count_of(const logits *l)
-{
-    return l->sequence * l->vocab;
-}
-
-/* ---- memory -------------------------------------------------------------------------------------------------------- */
-
-static uint64_t rounded(uint64_t bytes)
-{
-    return (bytes + 255) / 256 * 256;
-}
-
-/* Places one after the other; `base` NULL: how many bytes that takes. */
-static uint64_t place(logits *l, char *base)
-{
-    struct {
-        char **at;
-        uint64_t bytes;
-    } parts[] = {
-        {&l->x, l->logit_bytes * count_of(l)}, {&l->grad, l->variant->in_place ? 0 : l->grad_bytes * count_of(l)},
-        {&l->target, 8 * l->sequence},         {&l->logprob, 4 * l->sequence},
-        {&l->entropy, 4 * l->sequence},        {&l->upstream, 4 * l->sequence},
-        {&l->saved, 12 * l->sequence}};
-    uint64_t next = 0;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if (base != NULL)
-            *parts[i].at = base + next;
-        next += rounded(parts[i].bytes);
-    }
-    if (base != NULL && l->variant->in_place)
-        l->grad = l->x;
-    return next;
-}
-
-/* bf16 numbers between -4 and 4. Two of them are an fp32 number between -4 and 4. */
-static void fill_pattern(uint16_t *pattern, size_t count)
-{
-    uint64_t state = 88172645463325252u;
-    for (size_t i = 0; i < count; i++) {
-        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-        pattern[i] = (uint16_t)((state & 0x80ffu) | (0x3f00u + (state >> 20 & 0x80u)));
-    }
-}
-
-/* The pattern at the beginning, then what is there again and again. */
-static void fill_logits(const logits *l)
-{
-    uint64_t bytes = l->logit_bytes * count_of(l), done = bytes < PATTERN_BYTES ? bytes : PATTERN_BYTES;
-    uint16_t *pattern = malloc(PATTERN_BYTES);
-    if (pattern == NULL)
-        abort();
-    fill_pattern(pattern, done / 2);
-    must(bp_stream_copy(l->stream, l->x, pattern, done));
-    while (done < bytes) {
-        uint64_t more = bytes - done < done ? bytes - done : done;
-        must(bp_stream_copy(l->stream, l->x + done, l->x, more));
-        done += more;
-    }
-    must(bp_stream_synchronize(l->stream));
-    free(pattern);
-}
-
-static void fill_tokens(const logits *l)
-{
-    int64_t *target = malloc(8 * l->sequence);
-    float *upstream = malloc(4 * l->sequence);
-    if (target == NULL || upstream == NULL)
-        abort();
-    for (uint64_t i = 0; i < l->sequence; i++) {
-        target[i] = (int64_t)(i * 7919 % l->vocab);
-        upstream[i] = 1 / (float)l->sequence;
-    }
-    must(bp_stream_copy(l->stream, l->target, target, 8 * l->sequence));
-    must(bp_stream_copy(l->stream, l->upstream, upstream, 4 * l->sequence));
-    must(bp_stream_synchronize(l->stream));
-    free(target);
-    free(upstream);
-}
-
-/* ---- calls --------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 static bp_logprob_batch batch_of(const logits *l, uint64_t first, uint64_t count)
 {
@@ -173,7 +95,7 @@ static uint64_t bytes_of_both(const logits *l)
  * half moves that many for each logit. The last copy is the remainder. Logits in place stay logits. */
 static void copy(const logits *l)
 {
-    uint64_t half = l->grad_bytes * count_of(l) / 2, left = bytes_of_both(l) * count_of(l) / 2;
+    uint64_t half = l->grad_bytes * l->count / 2, left = bytes_of_both(l) * l->count / 2;
     for (unsigned i = 0; left > 0; i++) {
         uint64_t bytes = left < half ? left : half;
         char *low = l->grad, *high = l->grad + half;
@@ -182,7 +104,7 @@ static void copy(const logits *l)
     }
 }
 
-static void both_whole(const logits *l)
+static void both(const logits *l)
 {
     forward(l, 0, l->sequence);
     backward(l, 0, l->sequence);
@@ -207,90 +129,54 @@ static void both_in_pieces(const logits *l)
     }
 }
 
-static double window(logits *l, int with_entropy, void (*work)(const logits *), size_t pairs)
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
+
+typedef struct line {
+    const char *name;
+    void (*work)(const logits *);
+    uint64_t bytes; /* of a logit */
+    int with_entropy;
+    logits *logits;
+} line;
+
+static double run_line(void *user, size_t pairs)
 {
-    l->with_entropy = with_entropy;
+    const line *n = user;
+    logits *l = n->logits;
+    l->with_entropy = n->with_entropy;
     if (l->variant->in_place)
-        fill_logits(l); /* the window before left gradients there */
+        gpu_fill(l->stream, l->x, l->logit_bytes * l->count, LEAST_LOGIT); /* the window before left gradients there */
     double begin = bench_now_ns();
     for (size_t i = 0; i < pairs; i++)
-        work(l);
+        n->work(l);
     must(bp_stream_synchronize(l->stream));
     return bench_now_ns() - begin;
-}
-
-static double run_copy(void *user, size_t pairs)
-{
-    return window(user, 0, copy, pairs);
-}
-
-static double run_both(void *user, size_t pairs)
-{
-    return window(user, 0, both_whole, pairs);
-}
-
-static double run_backward(void *user, size_t pairs)
-{
-    return window(user, 0, backward_whole, pairs);
-}
-
-static double run_forward(void *user, size_t pairs)
-{
-    return window(user, 0, forward_whole, pairs);
-}
-
-static double run_pieces(void *user, size_t pairs)
-{
-    return window(user, 0, both_in_pieces, pairs);
-}
-
-static double run_with_entropy(void *user, size_t pairs)
-{
-    return window(user, 1, both_whole, pairs);
-}
-
-/* ---- shapes -------------------------------------------------------------------------------------------------------- */
-
-static bp_status make_client(logits *l)
-{
-    bp_logprob_config config;
-    must(bp_logprob_config_init(&config, sizeof config));
-    config.max_tokens = l->sequence;
-    config.vocab = l->vocab;
-    return bp_logprob_create(l->device, &config, &l->client);
-}
-
-/* Logits that are small because of --divide. */
-static int is_small(const logits *l)
-{
-    return count_of(l) < 1u << 20;
 }
 
 /* Backward needs the statistics of a forward pass: the first entry that makes them comes first in no turn but by chance. In place a window
  * of several pairs reads gradients as logits, and backward alone has statistics of other logits: finite numbers, moved alike. */
 static void measure(logits *l)
 {
-    const unsigned forward_bytes = (unsigned)l->logit_bytes, both = (unsigned)bytes_of_both(l);
-    const struct {
-        const char *name;
-        bench_run *run;
-        unsigned bytes; /* of a logit */
-    } entries[] = {{"forward and backward", run_both, both},
-                   {"backward", run_backward, both - forward_bytes},
-                   {"forward and backward, calls of 1024 tokens", run_pieces, both},
-                   {"forward and backward, with entropy", run_with_entropy, both}};
-    const size_t pairs = is_small(l) ? 1 : 1 + (size_t)((4ull << 30) / count_of(l)); /* some tens of milliseconds */
-    char name[72];
+    const uint64_t moved = bytes_of_both(l);
+    const int small = l->count < 1u << 20;                                  /* because of --divide */
+    const size_t pairs = small ? 1 : 1 + (size_t)((4ull << 30) / l->count); /* some tens of milliseconds */
+    char names[6][72];
+    line lines[6] = {{"copy", copy, moved, 0, l},
+                     {"forward", forward_whole, l->logit_bytes, 0, l},
+                     {"forward and backward", both, moved, 0, l},
+                     {"backward", backward_whole, moved - l->logit_bytes, 0, l},
+                     {"forward and backward, calls of 1024 tokens", both_in_pieces, moved, 0, l},
+                     {"forward and backward, with entropy", both, moved, 1, l}};
     l->with_entropy = 1;
-    both_whole(l);
+    both(l);
     must(bp_stream_synchronize(l->stream));
-    bench_turns(is_small(l) ? 3 : 11);
-    snprintf(name, sizeof name, "copy, %u bytes a logit", both);
-    bench_moves(bench_add_run(name, run_copy, l, pairs), both * count_of(l), count_of(l));
-    bench_moves(bench_add_run("forward", run_forward, l, pairs), forward_bytes * count_of(l), count_of(l));
-    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
-        snprintf(name, sizeof name, "%s, %s", entries[i].name, l->variant->name);
-        bench_moves(bench_add_run(name, entries[i].run, l, pairs), entries[i].bytes * count_of(l), count_of(l));
+    bench_turns(small ? 3 : 11);
+    for (size_t i = 0; i < 6; i++) {
+        snprintf(names[i], sizeof names[i], "%s, %s", lines[i].name, l->variant->name);
+        if (i == 0)
+            snprintf(names[i], sizeof names[i], "copy, %u bytes a logit", (unsigned)moved);
+        bench_moves(bench_add_run(i == 1 ? lines[i].name : names[i], run_line, &lines[i], pairs),
+                    lines[i].bytes * l->count, l->count);
     }
     bench_end();
 }
@@ -298,37 +184,45 @@ static void measure(logits *l)
 static void shape(const gpu *g, const variant *v, uint64_t sequence, uint64_t vocab)
 {
     char group[72];
-    logits l = {.gpu = g,
-                .variant = v,
+    logits l = {.variant = v,
                 .sequence = sequence,
                 .vocab = vocab,
+                .count = sequence * vocab,
                 .logit_bytes = v->logits == BP_DTYPE_FP32 ? 4 : 2,
                 .grad_bytes = v->grad == BP_DTYPE_FP32 ? 4 : 2};
-    uint64_t bytes = place(&l, NULL), spare = 64 * sequence + (64u << 20);
+    const gpu_part parts[] = {{&l.x, l.logit_bytes * l.count}, {&l.grad, v->in_place ? 0 : l.grad_bytes * l.count},
+                              {&l.target, 8 * sequence},       {&l.logprob, 4 * sequence},
+                              {&l.entropy, 4 * sequence},      {&l.upstream, 4 * sequence},
+                              {&l.saved, 12 * sequence}};
+    const size_t count = sizeof parts / sizeof *parts;
     snprintf(group, sizeof group, "gpu: logprob %llu x %llu %s, %s", (unsigned long long)sequence,
              (unsigned long long)vocab, v->logits == BP_DTYPE_FP32 ? "fp32" : "bf16", v->name);
-    if (!bench_begin(group) || !gpu_has_room(g, bytes + spare))
+    if (!bench_begin(group) || !gpu_has_room(g, gpu_parts_bytes(parts, count) + 64 * sequence + (64u << 20)))
         return;
-    l.device = gpu_device(g);
-    if (make_client(&l) != BP_OK) {
+    bp_device *device = gpu_device(g);
+    bp_logprob_config config;
+    must(bp_logprob_config_init(&config, sizeof config));
+    config.max_tokens = sequence;
+    config.vocab = vocab;
+    if (bp_logprob_create(device, &config, &l.client) == BP_OK) {
+        must(bp_stream_create(device, "logprob", &l.stream));
+        const uint64_t memory = gpu_place(g, parts, count);
+        if (v->in_place)
+            l.grad = l.x;
+        gpu_fill(l.stream, l.x, l.logit_bytes * l.count, LEAST_LOGIT);
+        gpu_fill_tokens(l.stream, sequence, vocab, 1 / (float)sequence, l.target, l.upstream);
+        measure(&l);
+        gpu_free(g, memory);
+        bp_logprob_destroy(&l.client);
+        bp_stream_destroy(&l.stream);
+    } else {
         bench_skip("%s", bp_error_detail());
-        bp_device_destroy(&l.device);
-        return;
     }
-    must(bp_stream_create(l.device, "logprob", &l.stream));
-    gpu_must(g, g->driver.cuMemAlloc(&l.memory, bytes), "memory for logits and gradient");
-    place(&l, (char *)(uintptr_t)l.memory); /* NOLINT(performance-no-int-to-ptr): it is one of the GPU */
-    fill_logits(&l);
-    fill_tokens(&l);
-    measure(&l);
-    gpu_must(g, g->driver.cuMemFree(l.memory), "freeing logits and gradient");
-    bp_logprob_destroy(&l.client);
-    bp_stream_destroy(&l.stream);
-    bp_device_destroy(&l.device);
+    bp_device_destroy(&device);
 }
 
 /* Shapes that say most come first, in all variants. */
-void gpu_logprob(const gpu *g, uint64_t divisor)
+void gpu_logprob(const gpu *g)
 {
     static const struct {
         uint64_t sequence, vocab;
@@ -338,5 +232,117 @@ void gpu_logprob(const gpu *g, uint64_t divisor)
                   {131072, 32000, 1},        {131072, 64000, 1},        {131072, 128000, 1}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (size_t v = 0; v < shapes[s].variants; v++)
-            shape(g, &variants[v], 1 + (shapes[s].sequence - 1) / divisor, 1 + (shapes[s].vocab - 1) / divisor);
+            shape(g, &variants[v], gpu_divided(g, shapes[s].sequence), gpu_divided(g, shapes[s].vocab));
+}
+
+/* ---- the fused head ---------------------------------------------------------------------------------------------- */
+
+#define CUBLAS_BYTES (32u << 20)
+
+typedef struct head_bench {
+    bp_stream *stream;
+    bp_lm_head *head;
+    bp_lm_head_batch batch;
+    bp_logprob_outputs outputs;
+    bp_lm_head_gradients gradients;
+    bench_products products;
+    char *hidden, *weight, *hidden_grad, *weight_grad, *target, *logprob, *upstream, *saved, *logits, *scratch;
+} head_bench;
+
+/* Gradients of logits lie in bf16 where the logits were: rows are twice as far apart. */
+static void make_calls(head_bench *h, uint64_t tokens, uint64_t size, uint64_t vocab, uint64_t piece)
+{
+    must(bp_lm_head_batch_init(&h->batch, sizeof h->batch));
+    must(bp_logprob_outputs_init(&h->outputs, sizeof h->outputs));
+    must(bp_lm_head_gradients_init(&h->gradients, sizeof h->gradients));
+    h->batch.hidden =
+        (bp_token_rows){.data = h->hidden, .dtype = BP_DTYPE_BF16, .batch = 1, .sequence = tokens, .columns = size};
+    h->batch.weight = h->weight;
+    h->batch.target = (bp_token_values){h->target, 0, 1};
+    h->outputs.logprob = (bp_token_values){h->logprob, 0, 1};
+    h->outputs.saved = h->saved;
+    h->gradients.saved = h->saved;
+    h->outputs.saved_bytes = h->gradients.saved_bytes = 8 * tokens;
+    h->gradients.logprob_grad = (bp_token_values){h->upstream, 0, 1};
+    h->gradients.hidden_grad = h->batch.hidden;
+    h->gradients.hidden_grad.data = h->hidden_grad;
+    h->gradients.weight_grad = h->weight_grad;
+    h->products = (bench_products){.tokens = tokens,
+                                   .hidden_size = size,
+                                   .vocab = vocab,
+                                   .piece = piece,
+                                   .hidden = {h->hidden, BP_DTYPE_BF16, (int)size},
+                                   .hidden_grad = {h->hidden_grad, BP_DTYPE_BF16, (int)size},
+                                   .weight = {h->weight, BP_DTYPE_BF16, (int)size},
+                                   .weight_grad = {h->weight_grad, BP_DTYPE_FP32, (int)size},
+                                   .logits = {h->logits, BP_DTYPE_FP32, (int)vocab},
+                                   .logits_grad = {h->logits, BP_DTYPE_BF16, 2 * (int)vocab}};
+}
+
+static void run_head(void *user)
+{
+    const head_bench *h = user;
+    must(bp_lm_head_forward(h->head, &h->batch, &h->outputs, h->stream));
+    must(bp_lm_head_backward(h->head, &h->batch, &h->gradients, h->stream));
+}
+
+static void run_products(void *user)
+{
+    const head_bench *h = user;
+    must(bench_products_forward(&h->products));
+    must(bench_products_backward(&h->products));
+}
+
+static void measure_head(head_bench *h)
+{
+    run_head(h);
+    run_products(h);
+    must(bp_stream_synchronize(h->stream));
+    bench_turns(11);
+    (void)bench_add_once("matrix products alone, pieces of 1024 tokens", run_products, h, h->stream, 1);
+    (void)bench_add_once("forward and backward, pieces of 1024 tokens", run_head, h, h->stream, 1);
+    bench_end();
+}
+
+void gpu_head(const gpu *g)
+{
+    const uint64_t tokens = gpu_divided(g, 8192), size = gpu_divided(g, 4096), vocab = gpu_divided(g, 128000);
+    const uint64_t piece = gpu_divided(g, PIECE);
+    char group[40];
+    head_bench h = {.head = NULL};
+    const gpu_part parts[] = {
+        {&h.hidden, 2 * tokens * size},     {&h.weight, 2 * vocab * size}, {&h.hidden_grad, 2 * tokens * size},
+        {&h.weight_grad, 4 * vocab * size}, {&h.target, 8 * tokens},       {&h.logprob, 4 * tokens},
+        {&h.upstream, 4 * tokens},          {&h.saved, 8 * tokens},        {&h.logits, 4 * piece * vocab},
+        {&h.scratch, CUBLAS_BYTES}};
+    const size_t count = sizeof parts / sizeof *parts;
+    snprintf(group, sizeof group, "gpu: fused head %llu x %llu x %llu", (unsigned long long)tokens,
+             (unsigned long long)size, (unsigned long long)vocab);
+    if (!bench_begin(group) || !gpu_has_room(g, gpu_parts_bytes(parts, count) + 2 * 4 * piece * vocab))
+        return;
+    bench_device device = {.device = gpu_device(g), .cuda = true};
+    must(bp_stream_create(device.device, "head", &device.stream));
+    h.stream = device.stream;
+    bp_lm_head_config config;
+    must(bp_lm_head_config_init(&config, sizeof config));
+    config.max_tokens = tokens;
+    config.hidden = size;
+    config.vocab = vocab;
+    config.chunk = (int64_t)piece;
+    if (bp_lm_head_create(device.device, &config, &h.head) == BP_OK) {
+        const uint64_t memory = gpu_place(g, parts, count);
+        gpu_fill(h.stream, h.hidden, 2 * tokens * size, LEAST_STATE);
+        gpu_fill(h.stream, h.weight, 2 * vocab * size, LEAST_STATE);
+        gpu_fill_tokens(h.stream, tokens, vocab, 1, h.target, h.upstream);
+        make_calls(&h, tokens, size, vocab, piece);
+        must(bench_gemm_create_cublas(&device, h.scratch, CUBLAS_BYTES, &h.products.gemm));
+        measure_head(&h);
+        bench_gemm_destroy(&h.products.gemm);
+        gpu_free(g, memory);
+    } else {
+        bench_skip("%s", bp_error_detail());
+    }
+    bp_lm_head_destroy(&h.head);
+    bp_stream_destroy(&device.stream);
+    bp_device_destroy(&device.device);
 }

@@ -1,15 +1,17 @@
-/* What it takes to have memory on a GPU: a pool's slab, made and destroyed, against the driver's allocators; and a layer's buffers in
- * turn, from a pool and from the allocators that keep what was freed. */
+/* Memory of a GPU: a pool's slab, made and destroyed, against the driver's allocators; a layer's buffers in turn, from a pool and from the
+ * allocators that keep what was freed; a release group's bytes on their way to the host and back; registration with NCCL. */
 #include "bench/gpu/gpu.h"
-#include "bench/measure.h"
-#include "bench/pools.h"
 
+#include <bucketpool/nccl.h>
+
+#include <dlfcn.h>
 #include <stdio.h>
+
+#include "bench/command/offload.h"
+#include "bench/pools.h"
 
 #define GIB ((uint64_t)1 << 30)
 #define MIB ((uint64_t)1 << 20)
-
-typedef int make_function(uint64_t *address, size_t bytes);
 
 typedef struct memory {
     const gpu *gpu;
@@ -22,16 +24,12 @@ typedef struct memory {
 
 /* ---- once and for all ----------------------------------------------------------------------------------------------- */
 
-static double run_pool(void *user, size_t pairs)
+static void make_pool(void *user)
 {
     const memory *m = user;
     bp_pool *pool;
-    double begin = bench_now_ns();
-    for (size_t i = 0; i < pairs; i++) {
-        must(bp_pool_create(m->device, m->plan, NULL, &pool));
-        bp_pool_destroy(&pool);
-    }
-    return bench_now_ns() - begin;
+    must(bp_pool_create(m->device, m->plan, NULL, &pool));
+    bp_pool_destroy(&pool);
 }
 
 /* Without the time that giving it back takes. */
@@ -49,31 +47,23 @@ static double run_create(void *user, size_t pairs)
     return took;
 }
 
-static double run_plain(void *user, size_t pairs)
+static void allocate_plain(void *user)
 {
     const memory *m = user;
-    double begin = bench_now_ns();
-    for (size_t i = 0; i < pairs; i++) {
-        uint64_t address;
-        gpu_must(m->gpu, m->gpu->driver.cuMemAlloc(&address, m->bytes), "cuMemAlloc");
-        gpu_must(m->gpu, m->gpu->driver.cuMemFree(address), "cuMemFree");
-    }
-    return bench_now_ns() - begin;
+    uint64_t address;
+    gpu_must(m->gpu, m->gpu->driver.cuMemAlloc(&address, m->bytes), "cuMemAlloc");
+    gpu_must(m->gpu, m->gpu->driver.cuMemFree(address), "cuMemFree");
 }
 
 /* With a synchronisation after each: then the driver's pool gives the memory back, as it does by default. */
-static double run_stream_ordered(void *user, size_t pairs)
+static void allocate_stream_ordered(void *user)
 {
     const memory *m = user;
     const bp_cuda_driver *driver = &m->gpu->driver;
-    double begin = bench_now_ns();
-    for (size_t i = 0; i < pairs; i++) {
-        uint64_t address;
-        gpu_must(m->gpu, driver->cuMemAllocAsync(&address, m->bytes, m->stream), "cuMemAllocAsync");
-        gpu_must(m->gpu, driver->cuMemFreeAsync(address, m->stream), "cuMemFreeAsync");
-        gpu_must(m->gpu, driver->cuStreamSynchronize(m->stream), "cuStreamSynchronize");
-    }
-    return bench_now_ns() - begin;
+    uint64_t address;
+    gpu_must(m->gpu, driver->cuMemAllocAsync(&address, m->bytes, m->stream), "cuMemAllocAsync");
+    gpu_must(m->gpu, driver->cuMemFreeAsync(address, m->stream), "cuMemFreeAsync");
+    gpu_must(m->gpu, driver->cuStreamSynchronize(m->stream), "cuStreamSynchronize");
 }
 
 static void creation(const gpu *g, uint64_t bytes, const char *group)
@@ -84,10 +74,10 @@ static void creation(const gpu *g, uint64_t bytes, const char *group)
     gpu_must(g, g->driver.cuStreamCreate(&m.stream, 1), "making a stream");
     bench_turns(15);
     bench_bytes(bytes);
-    bench_add_run("cuMemAlloc, cuMemFree", run_plain, &m, 1);
-    bench_add_run("pool: create, destroy", run_pool, &m, 1);
+    bench_add_once("cuMemAlloc, cuMemFree", allocate_plain, &m, NULL, 1);
+    bench_add_once("pool: create, destroy", make_pool, &m, NULL, 1);
     bench_add_run("pool: create", run_create, &m, 1);
-    bench_add_run("cuMemAllocAsync, cuMemFreeAsync, synchronised", run_stream_ordered, &m, 1);
+    bench_add_once("cuMemAllocAsync, cuMemFreeAsync, synchronised", allocate_stream_ordered, &m, NULL, 1);
     bench_end();
     gpu_must(g, g->driver.cuStreamDestroy(m.stream), "destroying a stream");
     bp_plan_destroy(&m.plan);
@@ -116,18 +106,6 @@ static double run_layers_of_pool(void *user, size_t pairs)
     return took;
 }
 
-/* What is freed in stream order may be late in coming back. */
-static uint64_t allocate_in_order(const memory *m)
-{
-    const bp_cuda_driver *driver = &m->gpu->driver;
-    uint64_t address;
-    if (driver->cuMemAllocAsync(&address, m->bytes, m->stream) == 0)
-        return address;
-    gpu_must(m->gpu, driver->cuStreamSynchronize(m->stream), "cuStreamSynchronize");
-    gpu_must(m->gpu, driver->cuMemAllocAsync(&address, m->bytes, m->stream), "cuMemAllocAsync");
-    return address;
-}
-
 static double run_layers_stream_ordered(void *user, size_t pairs)
 {
     const memory *m = user;
@@ -135,8 +113,10 @@ static double run_layers_stream_ordered(void *user, size_t pairs)
     uint64_t now = 0, before = 0;
     double begin = bench_now_ns();
     for (size_t i = 0; i <= pairs; i++, before = now) {
-        if (i < pairs)
-            now = allocate_in_order(m);
+        if (i < pairs && driver->cuMemAllocAsync(&now, m->bytes, m->stream) != 0) { /* freed memory is late */
+            gpu_must(m->gpu, driver->cuStreamSynchronize(m->stream), "cuStreamSynchronize");
+            gpu_must(m->gpu, driver->cuMemAllocAsync(&now, m->bytes, m->stream), "cuMemAllocAsync");
+        }
         if (i > 0)
             gpu_must(m->gpu, driver->cuMemFreeAsync(before, m->stream), "cuMemFreeAsync");
     }
@@ -182,13 +162,6 @@ static int keep_freed(const gpu *g, default_pool *p)
            get(p->pool, RELEASE_THRESHOLD, &p->threshold) == 0 && p->set(p->pool, RELEASE_THRESHOLD, &all) == 0;
 }
 
-/* Groups that follow measure memory that is given back. */
-static void give_back(const gpu *g, default_pool *p)
-{
-    gpu_must(g, p->set(p->pool, RELEASE_THRESHOLD, &p->threshold), "restoring the release threshold");
-    gpu_must(g, p->trim(p->pool, 0), "cuMemPoolTrimTo");
-}
-
 static void layers(const gpu *g, uint64_t bytes, const char *group)
 {
     if (!bench_begin(group) || !gpu_has_room(g, 8 * bytes))
@@ -206,8 +179,10 @@ static void layers(const gpu *g, uint64_t bytes, const char *group)
                   run_layers_stream_ordered, &m, TURNS);
     bench_add_run("cuMemAlloc, cuMemFree", run_layers_plain, &m, 4);
     bench_end();
-    if (kept)
-        give_back(g, &pool);
+    if (kept) { /* groups that follow measure memory that is given back */
+        gpu_must(g, pool.set(pool.pool, RELEASE_THRESHOLD, &pool.threshold), "restoring the release threshold");
+        gpu_must(g, pool.trim(pool.pool, 0), "cuMemPoolTrimTo");
+    }
     gpu_must(g, g->driver.cuStreamDestroy(m.stream), "destroying a stream");
     world_destroy(&w);
 }
@@ -219,4 +194,224 @@ void gpu_memory(const gpu *g)
     creation(g, 32 * MIB, "gpu: memory of 32 MiB");
     creation(g, GIB, "gpu: memory of 1 GiB");
     creation(g, 8 * GIB, "gpu: memory of 8 GiB");
+}
+
+/* ---- release groups ---------------------------------------------------------------------------------------------- */
+
+/* Against plain copies of as much to and from pinned memory: as `bucketpool bench offload` measures it, where the command cannot be built. */
+
+#define CHUNK ((uint64_t)32 << 20)
+
+/* What a window times of a way out and back. */
+typedef struct trip {
+    bench_groups *groups;
+    uint32_t flags;
+    int back, copies;
+} trip;
+
+static double run_trip(void *user, size_t pairs)
+{
+    const trip *t = user;
+    double took = 0;
+    for (size_t i = 0; i < pairs; i++) {
+        double seconds[2], copies[2];
+        must(bench_groups_away(t->groups, t->flags, &seconds[0], &copies[0]));
+        must(bench_groups_back(t->groups, &seconds[1], &copies[1]));
+        took += 1e9 * (t->copies ? copies[t->back] : seconds[t->back]);
+    }
+    return took;
+}
+
+static double run_plain_copies(void *user, size_t pairs)
+{
+    const trip *t = user;
+    double took = 0;
+    for (size_t i = 0; i < pairs; i++) {
+        double seconds;
+        must(bench_groups_copy(t->groups, !t->back, &seconds));
+        took += 1e9 * seconds;
+    }
+    return took;
+}
+
+/* Bytes come back as they went. */
+static void check(bench_groups *groups)
+{
+    double seconds, copies;
+    bench_groups_write(groups, 1);
+    must(bench_groups_copy(groups, false, &seconds));
+    must(bench_groups_away(groups, BP_OFFLOAD_KEEP, &seconds, &copies));
+    must(bench_groups_back(groups, &seconds, &copies));
+    bench_groups_write(groups, 2);
+    must(bench_groups_copy(groups, true, &seconds));
+    if (bench_groups_compare(groups, 1) != groups->bytes)
+        must(bp_error_record(BP_ERR_INTERNAL, "bytes did not come back as they went"));
+}
+
+static void way(const gpu *g, int back, const char *group)
+{
+    const bench_offload_options options = {
+        .bytes = GIB / g->divisor, .chunk_bytes = CHUNK, .groups = 1, .backing = BP_BACKING_PINNED};
+    bench_groups groups;
+    if (!bench_begin(group) || !gpu_has_room(g, 4 * options.bytes))
+        return;
+    bench_device device = {.device = gpu_device(g), .cuda = true};
+    must(bp_stream_create(device.device, "bench", &device.stream));
+    const bp_status status = bench_groups_init(&device, &options, &groups);
+    if (status == BP_ERR_NO_HOST_MEMORY || status == BP_ERR_NO_DEVICE_MEMORY) {
+        bench_skip("%s", bp_error_detail());
+    } else {
+        trip plain = {&groups, 0, back, 0};
+        trip kept = {&groups, BP_OFFLOAD_KEEP, back, 0};
+        trip copies = {&groups, BP_OFFLOAD_KEEP, back, 1};
+        trip discarded = {&groups, BP_OFFLOAD_DISCARD, back, 0};
+        must(status);
+        check(&groups);
+        bench_turns(15);
+        bench_bytes(groups.bytes);
+        bench_add_run("a plain copy", run_plain_copies, &plain, 1);
+        bench_add_run("kept bytes: the copies alone", run_trip, &copies, 1);
+        bench_add_run("kept bytes", run_trip, &kept, 1);
+        bench_add_run("discarded bytes", run_trip, &discarded, 1);
+        bench_end();
+    }
+    bench_groups_finish(&groups);
+    bp_stream_destroy(&device.stream);
+    bp_device_destroy(&device.device);
+}
+
+/* Groups that the machine's memory does not hold are skipped. */
+void gpu_offload(const gpu *g)
+{
+    way(g, 0, "gpu: offload of a group");
+    way(g, 1, "gpu: restore of a group");
+}
+
+/* ---- registration with NCCL -------------------------------------------------------------------------------------- */
+
+/* One rank: the figures are of the calls, and say nothing about copies saved. They include what ranks compare before (an exchange over NCCL). */
+
+typedef struct nccl_id {
+    char internal[128];
+} nccl_id;
+
+typedef struct registering {
+    bp_comm *comm;
+    bp_pool *pool;
+    bp_register_kind kind;
+} registering;
+
+static bp_registration *create(registering *r)
+{
+    bp_registration_entry entry;
+    bp_registration *registration;
+    must(bp_registration_entry_init(&entry, sizeof entry));
+    entry.comm = r->comm;
+    entry.kind = r->kind;
+    must(bp_registration_create(r->pool, &entry, 1, &registration));
+    return registration;
+}
+
+static void register_and_deregister(void *user)
+{
+    bp_registration *registration = create(user);
+    bp_registration_destroy(&registration);
+}
+
+/* Without taking it back. */
+static double run_register(void *user, size_t pairs)
+{
+    double took = 0;
+    for (size_t i = 0; i < pairs; i++) {
+        double begin = bench_now_ns();
+        bp_registration *registration = create(user);
+        took += bench_now_ns() - begin;
+        bp_registration_destroy(&registration);
+    }
+    return took;
+}
+
+/* NCCL with a communicator of one rank. */
+typedef struct one_rank {
+    int (*make_id)(nccl_id *), (*join)(void **, int, nccl_id, int), (*leave)(void *);
+    void *handle;
+    bp_device *device;
+    bp_comm *comm;
+} one_rank;
+
+/* 0: there is none, and the group that has begun is skipped. */
+static int open_rank(const gpu *g, one_rank *r)
+{
+    const char *name = g->nccl;
+    void *library = dlopen(name, RTLD_NOW);
+    nccl_id id;
+    bp_nccl_config config;
+    if (library == NULL) {
+        bench_skip("no NCCL: %s", dlerror());
+        return 0;
+    }
+    if (!gpu_symbol(library, "ncclGetUniqueId", &r->make_id, sizeof r->make_id) ||
+        !gpu_symbol(library, "ncclCommInitRank", &r->join, sizeof r->join) ||
+        !gpu_symbol(library, "ncclCommDestroy", &r->leave, sizeof r->leave)) {
+        bench_skip("%s lacks functions of NCCL", name);
+        return 0;
+    }
+    if (r->make_id(&id) != 0 || r->join(&r->handle, 1, id, 0) != 0) {
+        bench_skip("%s makes no communicator of one rank", name);
+        return 0;
+    }
+    r->device = gpu_device(g);
+    must(bp_nccl_config_init(&config, sizeof config));
+    config.comm = r->handle;
+    config.device = r->device;
+    must(bp_comm_create_nccl(&config, &r->comm));
+    return 1;
+}
+
+static void measure(const one_rank *rank, uint64_t bytes)
+{
+    static const bp_register_kind kinds[] = {BP_REGISTER_BUFFER, BP_REGISTER_WINDOW, BP_REGISTER_SYMMETRIC};
+    registering r[3];
+    bp_plan *plan = one_slab_plan(bytes);
+    bench_turns(15);
+    bench_bytes(bytes);
+    for (int i = 0; i < 3; i++) {
+        char name[72];
+        r[i] = (registering){.comm = rank->comm, .kind = kinds[i]};
+        if (i == 0)
+            must(bp_pool_create(rank->device, plan, NULL, &r[i].pool));
+        else
+            r[i].pool = r[0].pool;
+        bp_registration *registration = create(&r[i]);
+        const bp_register_kind kind = bp_registration_get_info(registration)->windows[0].granted;
+        bp_registration_destroy(&registration);
+        const char *granted = kind == kinds[i] ? "" : bp_register_kind_name(kind);
+        snprintf(name, sizeof name, "%s: register%s%s", bp_register_kind_name(r[i].kind), *granted ? ", granted " : "",
+                 granted);
+        bench_add_run(name, run_register, &r[i], 1);
+        snprintf(name, sizeof name, "%s: register, deregister", bp_register_kind_name(r[i].kind));
+        bench_add_once(name, register_and_deregister, &r[i], NULL, 1);
+    }
+    bench_end();
+    bp_pool_destroy(&r[0].pool);
+    bp_plan_destroy(&plan);
+}
+
+static void one_size(const gpu *g, uint64_t bytes, const char *group)
+{
+    one_rank rank = {.handle = NULL};
+    if (!bench_begin(group) || !gpu_has_room(g, 4 * bytes) || !open_rank(g, &rank))
+        return;
+    measure(&rank, bytes);
+    bp_comm_destroy(&rank.comm);
+    bp_device_destroy(&rank.device);
+    if (rank.leave(rank.handle) != 0)
+        fprintf(stderr, "bench: ncclCommDestroy failed\n");
+}
+
+void gpu_registration(const gpu *g)
+{
+    one_size(g, 32 * MIB, "nccl: slab of 32 MiB");
+    one_size(g, GIB, "nccl: slab of 1 GiB");
+    one_size(g, 8 * GIB, "nccl: slab of 8 GiB");
 }

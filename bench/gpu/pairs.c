@@ -1,7 +1,6 @@
 /* Acquire and release on a GPU against the calls of the driver that they cannot do without. Windows of an entry start with empty streams
  * and are short, so that no queue of the driver fills up. */
 #include "bench/gpu/gpu.h"
-#include "bench/measure.h"
 #include "bench/pools.h"
 
 #include <stdio.h>
