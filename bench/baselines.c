@@ -8,15 +8,14 @@
 
 /* ---- malloc and free ---------------------------------------------------------------------------------------------- */
 
+/* Of this library; 0: it has none. */
 static int take_functions(baseline_malloc *baseline, void *library, size_t bytes)
 {
     void *allocate = dlsym(library, "malloc"), *release = dlsym(library, "free");
-    if (allocate == NULL || release == NULL)
-        return 0;
     memcpy(&baseline->allocate, &allocate, sizeof allocate);
     memcpy(&baseline->release, &release, sizeof release);
     baseline->bytes = bytes;
-    return 1;
+    return allocate != NULL && release != NULL;
 }
 
 int baseline_libc(baseline_malloc *baseline, size_t bytes)

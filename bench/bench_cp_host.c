@@ -1,10 +1,9 @@
 /* What context-parallel splits and the loss take on the host: rearrangements against copies of as many bytes and against loops over chunks
- * of sequences, as runtimes write them; a step of the loss; the range of logits against reading them. Run:
+ * of sequences, as runtimes write them; a step of the loss. Run:
  * meson test -C build --benchmark --verbose
  *
  * A figure is nanoseconds per token; "ratio" is to the first line of a table. One thread. Calls go to a stream's thread and are waited for:
  * what that takes by itself is a line of its own. */
-#include "logprob_loops.h"
 #include "measure.h"
 
 #include <bucketpool/loss.h>
@@ -15,8 +14,6 @@
 
 #define RANKS 4u
 #define SEQUENCES 64u
-#define COLUMNS 151936u
-#define ROWS 128u
 
 static void *take(size_t bytes)
 {
@@ -215,56 +212,6 @@ static void measure_loss(size_t tokens)
     close_batch(&s.b);
 }
 
-/* ---- logits --------------------------------------------------------------------------------------------------------- */
-
-typedef struct ranging {
-    bp_logprob *client;
-    bp_logprob_batch batch;
-    float range[2][ROWS];
-} ranging;
-
-static void run_reading(void *user)
-{
-    const ranging *r = user;
-    read_bytes(r->batch.logits.data, (size_t)ROWS * COLUMNS * 2);
-}
-
-static void run_range(void *user)
-{
-    ranging *r = user;
-    const bp_token_values least = {.data = r->range[0], .stride = 1}, largest = {.data = r->range[1], .stride = 1};
-    must(bp_logprob_range(r->client, &r->batch, &least, &largest, NULL));
-}
-
-static void measure_range(void)
-{
-    static int64_t targets[ROWS];
-    static ranging r;
-    bp_device *device;
-    bp_logprob_config config;
-    if (!bench_begin("the range of bf16 logits, 128 x 151936"))
-        return;
-    must(bp_device_create_host(NULL, &device));
-    must(bp_logprob_config_init(&config, sizeof config));
-    config.max_tokens = ROWS;
-    config.vocab = COLUMNS;
-    config.threads = 1;
-    must(bp_logprob_create(device, &config, &r.client));
-    must(bp_logprob_batch_init(&r.batch, sizeof r.batch));
-    r.batch.target = (bp_token_values){.data = targets, .stride = 1};
-    r.batch.logits = (bp_token_rows){.data = take((size_t)ROWS * COLUMNS * 2),
-                                     .dtype = BP_DTYPE_BF16,
-                                     .batch = 1,
-                                     .sequence = ROWS,
-                                     .columns = COLUMNS};
-    add_figure("reading them", run_reading, &r, ROWS);
-    add_figure("bp_logprob_range", run_range, &r, ROWS);
-    bench_end();
-    bp_logprob_destroy(&r.client);
-    bp_device_destroy(&device);
-    free(r.batch.logits.data);
-}
-
 int main(int argc, char **argv)
 {
     static const char usage[] = "usage: bench_cp_host [--json FILE] [--date TEXT] [--only GROUP] [--turns N]\n";
@@ -273,6 +220,5 @@ int main(int argc, char **argv)
     measure_rearrange(131072, 8);
     measure_rearrange(16384, 8192);
     measure_loss(131072);
-    measure_range();
     return bench_finish_groups();
 }

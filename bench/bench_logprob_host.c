@@ -4,7 +4,6 @@
  * A figure is nanoseconds per logit. "ratio" is to the first line of a table, the kernels: of scalar loops it says how many times faster
  * the kernels are, and of loops that only move memory which part of its bandwidth they reach. Windows go on through far more rows than
  * caches hold. */
-#include "logprob_loops.h"
 #include "measure.h"
 
 #include <bucketpool/logprob.h>
@@ -15,12 +14,113 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 #include "logprob/engine.h"
 
 #define COLUMNS 131072u
 #define LOGITS_BYTES ((uint64_t)512 << 20)
 #define WINDOW_ROWS 72u /* also gradients of bf16 are larger than what is kept in caches */
 #define SCALAR_ROWS 2u
+
+/* ---- loops of scalars, and loops that only move memory ------------------------------------------------------------------ */
+
+/* Elements of a row: fp32, or bf16. */
+typedef struct loop_row {
+    const void *x;
+    size_t columns;
+    int is_bf16;
+} loop_row;
+
+typedef struct loop_statistics {
+    float max, log_sum;
+} loop_statistics;
+
+static inline float element(const loop_row *row, size_t i)
+{
+    if (!row->is_bf16)
+        return ((const float *)row->x)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)row->x)[i] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* The largest, the sum of expf, the output. */
+static float scalar_forward(const loop_row *row, size_t target, loop_statistics *statistics)
+{
+    float max = -INFINITY, sum = 0;
+    for (size_t i = 0; i < row->columns; i++)
+        max = element(row, i) > max ? element(row, i) : max;
+    for (size_t i = 0; i < row->columns; i++)
+        sum += expf(element(row, i) - max);
+    *statistics = (loop_statistics){max, logf(sum)};
+    return element(row, target) - max - statistics->log_sum;
+}
+
+static void scalar_backward(const loop_row *row, size_t target, const loop_statistics *statistics, float upstream,
+                            float *out)
+{
+    for (size_t i = 0; i < row->columns; i++)
+        out[i] = -upstream * expf(element(row, i) - statistics->max - statistics->log_sum);
+    out[target] += upstream;
+}
+
+/* The same in fp64. */
+static double exact_forward(const loop_row *row, size_t target)
+{
+    double max = -INFINITY, sum = 0;
+    for (size_t i = 0; i < row->columns; i++)
+        max = fmax(max, element(row, i));
+    for (size_t i = 0; i < row->columns; i++)
+        sum += exp(element(row, i) - max);
+    return element(row, target) - max - log(sum);
+}
+
+/* Reads every byte, a multiple of 64. */
+static void read_bytes(const void *from, size_t bytes)
+{
+    static volatile uint64_t seen; /* so that the loop is not left out */
+    const uint64_t *words = from;
+    uint64_t a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, g = 0, h = 0;
+    for (size_t i = 0; i < bytes / sizeof *words; i += 8) {
+        a ^= words[i], b ^= words[i + 1], c ^= words[i + 2], d ^= words[i + 3];
+        e ^= words[i + 4], f ^= words[i + 5], g ^= words[i + 6], h ^= words[i + 7];
+    }
+    seen = a ^ b ^ c ^ d ^ e ^ f ^ g ^ h;
+    (void)seen;
+}
+
+/* Reads `from`, and writes two or four bytes past the caches for every two read; `to` is aligned to 16. */
+#if defined(__x86_64__)
+static void spread_bytes(const void *from, size_t bytes, int doubles, void *to)
+{
+    const __m128i *in = from, zero = _mm_setzero_si128();
+    __m128i *out = to;
+    for (size_t i = 0; i < bytes / sizeof *in; i++) {
+        __m128i values = _mm_loadu_si128(in + i);
+        if (doubles) {
+            _mm_stream_si128(out++, _mm_unpacklo_epi16(zero, values));
+            _mm_stream_si128(out++, _mm_unpackhi_epi16(zero, values));
+        } else {
+            _mm_stream_si128(out++, values);
+        }
+    }
+    _mm_sfence();
+}
+#else
+static void spread_bytes(const void *from, size_t bytes, int doubles, void *to)
+{
+    const uint16_t *in = from;
+    uint32_t *out = to;
+    if (!doubles)
+        memcpy(to, from, bytes);
+    for (size_t i = 0; doubles && i < bytes / sizeof *in; i++)
+        out[i] = (uint32_t)in[i] << 16;
+}
+#endif
 
 /* ---- rows ----------------------------------------------------------------------------------------------------------- */
 
@@ -315,6 +415,60 @@ static void measure(uint32_t allowed, int is_bf16)
     close_table(&t);
 }
 
+/* ---- the range of logits -------------------------------------------------------------------------------------------- */
+
+#define RANGE_COLUMNS 151936u
+#define RANGE_ROWS 128u
+#define RANGE_BYTES ((size_t)RANGE_ROWS * RANGE_COLUMNS * 2)
+
+typedef struct ranging {
+    bp_logprob *client;
+    bp_logprob_batch batch;
+    float range[2][RANGE_ROWS];
+} ranging;
+
+static void run_range_reading(void *user)
+{
+    const ranging *r = user;
+    read_bytes(r->batch.logits.data, RANGE_BYTES);
+}
+
+static void run_range(void *user)
+{
+    ranging *r = user;
+    const bp_token_values least = {.data = r->range[0], .stride = 1}, largest = {.data = r->range[1], .stride = 1};
+    must(bp_logprob_range(r->client, &r->batch, &least, &largest, NULL));
+}
+
+static void measure_range(void)
+{
+    static int64_t targets[RANGE_ROWS];
+    static ranging r;
+    bp_device *device;
+    bp_logprob_config config;
+    if (!bench_begin("the range of bf16 logits, 128 x 151936"))
+        return;
+    void *logits = take(RANGE_BYTES);
+    memset(logits, 1, RANGE_BYTES);
+    bench_turns(31);
+    must(bp_device_create_host(NULL, &device));
+    must(bp_logprob_config_init(&config, sizeof config));
+    config.max_tokens = RANGE_ROWS;
+    config.vocab = RANGE_COLUMNS;
+    config.threads = 1;
+    must(bp_logprob_create(device, &config, &r.client));
+    must(bp_logprob_batch_init(&r.batch, sizeof r.batch));
+    r.batch.target = (bp_token_values){.data = targets, .stride = 1};
+    r.batch.logits = (bp_token_rows){
+        .data = logits, .dtype = BP_DTYPE_BF16, .batch = 1, .sequence = RANGE_ROWS, .columns = RANGE_COLUMNS};
+    bench_per(bench_add_once("reading them", run_range_reading, &r, NULL, 0), RANGE_ROWS);
+    bench_per(bench_add_once("bp_logprob_range", run_range, &r, NULL, 0), RANGE_ROWS);
+    bench_end();
+    bp_logprob_destroy(&r.client);
+    bp_device_destroy(&device);
+    munmap(logits, RANGE_BYTES);
+}
+
 int main(int argc, char **argv)
 {
     static const char usage[] =
@@ -324,5 +478,6 @@ int main(int argc, char **argv)
     bench_start(argc, argv, 101, usage, &option, 1, 0);
     for (int is_bf16 = 1; is_bf16 >= 0; is_bf16--)
         measure((uint32_t)allowed, is_bf16);
+    measure_range();
     return bench_finish_groups();
 }

@@ -19,30 +19,6 @@
 
 /* ---- work ----------------------------------------------------------------------------------------------------------- */
 
-/* Acquires and releases ids[0 ..], ids[each ..], ... of a power of two of arrays. */
-typedef struct work {
-    bp_pool *pool;
-    const uint32_t *ids;
-    size_t arrays, each;
-    bp_stream *acquiring, *releasing;
-} work;
-
-static work work_on(const world *w, int two_streams)
-{
-    return (work){w->pool, w->ids, 8, 1, w->streams[0], w->streams[two_streams ? 1 : 0]};
-}
-
-static void run_pairs(void *user, size_t pairs)
-{
-    const work k = *(const work *)user;
-    void *addresses[8];
-    for (size_t i = 0; i < pairs; i++) {
-        const uint32_t *ids = k.ids + (i & (k.arrays - 1)) * k.each;
-        must(bp_pool_acquire(k.pool, ids, k.each, k.acquiring, addresses));
-        must(bp_pool_release(k.pool, ids, k.each, k.releasing));
-    }
-}
-
 /* The same ids, each in a call of its own. */
 static void run_singly(void *user, size_t pairs)
 {
@@ -70,21 +46,6 @@ static void run_until_served(void *user, size_t pairs)
         must(bp_pool_release(k.pool, k.ids, 1, k.releasing));
         i++;
     }
-}
-
-/* The figures' names say what a pair takes: proves it. */
-static void expect(const world *w, const work *k, uint64_t records, uint64_t waits)
-{
-    work once = *k;
-    run_pairs(&once, 64);
-    bp_pool_statistics before = world_statistics(w);
-    run_pairs(&once, 64);
-    bp_pool_statistics after = world_statistics(w);
-    if (after.records - before.records == 64 * records && after.waits - before.waits == 64 * waits)
-        return;
-    fprintf(stderr, "bench: a pair takes %g records and %g waits\n", (double)(after.records - before.records) / 64,
-            (double)(after.waits - before.waits) / 64);
-    exit(1);
 }
 
 /* ---- a device's share --------------------------------------------------------------------------------------------- */
@@ -201,38 +162,45 @@ static void one_request(const char *group, uint64_t bytes)
     world_destroy(&host);
 }
 
-/* The three ways in which a pair takes events. */
+/* The ways in which a pair takes events, each with buffers of its own, so that points of one work are not waited for by another. */
+enum { WAY_NONE, WAY_RECORD, WAY_RECORD_WAIT, WAY_RECORDS_WAIT, WAYS };
+
+static const struct {
+    const char *name, *device; /* device: as many events alone */
+    int promised, two_streams;
+    unsigned records, waits;
+} ways[WAYS] = {
+    {"promised, one stream: no event", NULL, 1, 0, 0, 0},
+    {"any stream, one stream: a record", "device alone: a record", 0, 0, 1, 0},
+    {"promised, two streams: a record, a wait", "device alone: a record, a wait", 1, 1, 1, 1},
+    {"any stream, two streams: two records, a wait", "device alone: two records, a wait", 0, 1, 2, 1},
+};
+
 typedef struct events {
-    world promised, without;
-    work none, one_stream, promised_two, any_two;
-    share record, record_wait, records_wait;
+    world worlds[2]; /* without a promised stream, with one */
+    work works[WAYS];
+    share shares[WAYS];
 } events;
 
 static void events_create(events *e, int host)
 {
-    world_options options = {.host = host, .units = 50, .buckets = 4, .bytes = 4 * KIB};
-    e->without = world_create(&options);
-    options.promised = 1;
-    e->promised = world_create(&options);
-    e->none = work_on(&e->promised, 0);
-    e->one_stream = work_on(&e->without, 0);
-    e->promised_two = work_on(&e->promised, 1);
-    e->any_two = work_on(&e->without, 1);
-    /* of buffers of their own, so that points of one work are not waited for by another */
-    e->promised_two.ids += 8;
-    e->any_two.ids += 8;
-    e->record = share_create(&e->without, 1, 0);
-    e->record_wait = share_create(&e->without, 1, 1);
-    e->records_wait = share_create(&e->without, 2, 1);
+    for (int promised = 0; promised <= 1; promised++)
+        e->worlds[promised] = world_create(
+            &(world_options){.host = host, .units = 50, .buckets = 4, .bytes = 4 * KIB, .promised = promised});
+    for (int i = 0; i < WAYS; i++) {
+        const world *w = &e->worlds[ways[i].promised];
+        e->works[i] = work_on(w, ways[i].two_streams);
+        e->works[i].ids += 8 * ways[i].two_streams;
+        e->shares[i] = share_create(&e->worlds[0], ways[i].records, ways[i].waits);
+    }
 }
 
 static void events_destroy(events *e)
 {
-    share_destroy(&e->record);
-    share_destroy(&e->record_wait);
-    share_destroy(&e->records_wait);
-    world_destroy(&e->promised);
-    world_destroy(&e->without);
+    for (int i = 0; i < WAYS; i++)
+        share_destroy(&e->shares[i]);
+    for (int promised = 0; promised <= 1; promised++)
+        world_destroy(&e->worlds[promised]);
 }
 
 static void with_events(const char *group, int host)
@@ -241,18 +209,14 @@ static void with_events(const char *group, int host)
         return;
     events e;
     baselines r;
+    size_t entries[WAYS];
     events_create(&e, host);
-    expect(&e.promised, &e.none, 0, 0);
-    expect(&e.without, &e.one_stream, 1, 0);
-    expect(&e.promised, &e.promised_two, 1, 1);
-    expect(&e.without, &e.any_two, 2, 1);
-    bench_add("promised, one stream: no event", run_pairs, &e.none, 0);
-    size_t one = bench_add("any stream, one stream: a record", run_pairs, &e.one_stream, 0);
-    size_t two = bench_add("promised, two streams: a record, a wait", run_pairs, &e.promised_two, 0);
-    size_t any = bench_add("any stream, two streams: two records, a wait", run_pairs, &e.any_two, 0);
-    bench_less(one, bench_add("device alone: a record", run_share, &e.record, 0));
-    bench_less(two, bench_add("device alone: a record, a wait", run_share, &e.record_wait, 0));
-    bench_less(any, bench_add("device alone: two records, a wait", run_share, &e.records_wait, 0));
+    for (int i = 0; i < WAYS; i++) {
+        expect(&e.worlds[ways[i].promised], &e.works[i], ways[i].records, ways[i].waits);
+        entries[i] = bench_add(ways[i].name, run_pairs, &e.works[i], 0);
+    }
+    for (int i = WAY_RECORD; i < WAYS; i++)
+        bench_less(entries[i], bench_add(ways[i].device, run_share, &e.shares[i], 0));
     add_baselines(&r, 50, 4, 4 * KIB);
     bench_end();
     remove_baselines(&r);
@@ -287,28 +251,24 @@ static double run_busy(void *user, size_t pairs)
     return took;
 }
 
-static void busy_init(busy *b, bench_loop *loop, void *user, bp_stream *waiting, bp_stream *held)
-{
-    *b = (busy){.loop = loop, .user = user, .waiting = waiting, .held = held};
-    sem_init(&b->gate, 0, 0);
-}
-
 static void busy_host(const char *group)
 {
     if (!bench_begin(group))
         return;
     events e;
-    busy two, any, record_wait, records_wait;
+    busy pools[WAYS], devices[WAYS];
     events_create(&e, 1);
-    busy_init(&two, run_pairs, &e.promised_two, e.promised.streams[0], e.promised.streams[1]);
-    busy_init(&any, run_pairs, &e.any_two, e.without.streams[0], e.without.streams[1]);
-    busy_init(&record_wait, run_share, &e.record_wait, e.without.streams[2], e.without.streams[3]);
-    busy_init(&records_wait, run_share, &e.records_wait, e.without.streams[2], e.without.streams[3]);
-    bench_add("promised, one stream: no event", run_pairs, &e.none, 0);
-    size_t entry = bench_add_run("promised, two streams: a record, a wait", run_busy, &two, 4096);
-    bench_less(entry, bench_add_run("device alone: a record, a wait", run_busy, &record_wait, 4096));
-    entry = bench_add_run("any stream, two streams: two records, a wait", run_busy, &any, 4096);
-    bench_less(entry, bench_add_run("device alone: two records, a wait", run_busy, &records_wait, 4096));
+    bench_add(ways[WAY_NONE].name, run_pairs, &e.works[WAY_NONE], 0);
+    for (int i = WAY_RECORD_WAIT; i < WAYS; i++) {
+        const work *k = &e.works[i];
+        const share *s = &e.shares[i];
+        pools[i] = (busy){.loop = run_pairs, .user = &e.works[i], .waiting = k->acquiring, .held = k->releasing};
+        devices[i] = (busy){.loop = run_share, .user = &e.shares[i], .waiting = s->streams[0], .held = s->streams[1]};
+        sem_init(&pools[i].gate, 0, 0);
+        sem_init(&devices[i].gate, 0, 0);
+        size_t entry = bench_add_run(ways[i].name, run_busy, &pools[i], 4096);
+        bench_less(entry, bench_add_run(ways[i].device, run_busy, &devices[i], 4096));
+    }
     bench_end();
     events_destroy(&e);
 }

@@ -195,9 +195,35 @@ void world_destroy(world *w)
     free(w->ids);
 }
 
-bp_pool_statistics world_statistics(const world *w)
+/* ---- work on them ------------------------------------------------------------------------------------------------ */
+
+work work_on(const world *w, int two_streams)
 {
-    bp_pool_statistics statistics = {.size = sizeof statistics};
-    must(bp_pool_statistics_get(w->pool, &statistics));
-    return statistics;
+    return (work){w->pool, w->ids, 8, 1, w->streams[0], w->streams[two_streams ? 1 : 0]};
+}
+
+void run_pairs(void *user, size_t pairs)
+{
+    const work k = *(const work *)user;
+    void *addresses[8];
+    for (size_t i = 0; i < pairs; i++) {
+        const uint32_t *ids = k.ids + (i & (k.arrays - 1)) * k.each;
+        must(bp_pool_acquire(k.pool, ids, k.each, k.acquiring, addresses));
+        must(bp_pool_release(k.pool, ids, k.each, k.releasing));
+    }
+}
+
+void expect(const world *w, const work *k, uint64_t records, uint64_t waits)
+{
+    work once = *k;
+    bp_pool_statistics before = {.size = sizeof before}, after = {.size = sizeof after};
+    run_pairs(&once, 64);
+    must(bp_pool_statistics_get(w->pool, &before));
+    run_pairs(&once, 64);
+    must(bp_pool_statistics_get(w->pool, &after));
+    if (after.records - before.records == 64 * records && after.waits - before.waits == 64 * waits)
+        return;
+    fprintf(stderr, "bench: a pair takes %g records and %g waits\n", (double)(after.records - before.records) / 64,
+            (double)(after.waits - before.waits) / 64);
+    exit(1);
 }

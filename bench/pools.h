@@ -40,6 +40,21 @@ world world_create_apart(uint32_t requests, int interleaved);
 world world_create_overlapping(uint32_t requests, uint32_t deep);
 void world_destroy(world *w);
 
-bp_pool_statistics world_statistics(const world *w);
+/* ---- work on them ------------------------------------------------------------------------------------------------ */
+
+/* Acquires and releases ids[0 ..], ids[each ..], ... of a power of two of arrays. */
+typedef struct work {
+    bp_pool *pool;
+    const uint32_t *ids;
+    size_t arrays, each;
+    bp_stream *acquiring, *releasing;
+} work;
+
+/* Eight requests in turn, acquired on stream 0 and released there or on stream 1. */
+work work_on(const world *w, int two_streams);
+/* A bench_loop of a work. */
+void run_pairs(void *user, size_t pairs);
+/* The figures' names say what a pair takes: ends the program where it takes something else. */
+void expect(const world *w, const work *k, uint64_t records, uint64_t waits);
 
 #endif

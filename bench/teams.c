@@ -34,47 +34,25 @@ static double processor_now_ns(void)
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
-/* Sleepers wake one after the other: who is awake waits for the rest. */
-static void start_together(team *t)
-{
-    pthread_barrier_wait(&t->begin);
-    if (t->pairs == 0)
-        return;
-    atomic_fetch_add(&t->ready, 1);
-    while (atomic_load(&t->ready) < t->count) {
-        if (!t->beside)
-            sched_yield();
-    }
-}
-
 static void *work(void *argument)
 {
     member *m = argument;
     team *t = m->team;
     for (;;) {
-        start_together(t);
+        pthread_barrier_wait(&t->begin);
         if (t->pairs == 0)
             return NULL;
+        atomic_fetch_add(&t->ready, 1); /* sleepers wake one after the other: who is awake waits for the rest */
+        while (atomic_load(&t->ready) < t->count) {
+            if (!t->beside)
+                sched_yield();
+        }
         double processor = processor_now_ns();
         m->begin = bench_now_ns();
         t->loop(m->user, t->pairs);
         m->end = bench_now_ns();
         m->processor_ns = processor_now_ns() - processor;
         pthread_barrier_wait(&t->end);
-    }
-}
-
-/* The n-th processor that this process may use. */
-static void pin(pthread_t thread, unsigned n, const cpu_set_t *allowed)
-{
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, allowed) || n-- > 0)
-            continue;
-        cpu_set_t one;
-        CPU_ZERO(&one);
-        CPU_SET(cpu, &one);
-        pthread_setaffinity_np(thread, sizeof one, &one);
-        return;
     }
 }
 
@@ -86,17 +64,22 @@ team *team_create(unsigned threads, bench_loop *loop, void *const users[])
         exit(1);
     t->count = threads;
     t->loop = loop;
-    const unsigned processors = (unsigned)CPU_COUNT(&allowed);
-    t->beside = threads <= processors;
+    t->beside = threads <= (unsigned)CPU_COUNT(&allowed);
     pthread_barrier_init(&t->begin, NULL, threads + 1);
     pthread_barrier_init(&t->end, NULL, threads + 1);
-    for (unsigned i = 0; i < threads; i++) {
+    for (unsigned i = 0, cpu = CPU_SETSIZE - 1; i < threads; i++) {
+        cpu_set_t one;
         t->members[i] = (member){.team = t, .user = users[i]};
         if (pthread_create(&t->members[i].thread, NULL, work, &t->members[i]) != 0) {
             fprintf(stderr, "bench: no thread\n");
             exit(1);
         }
-        pin(t->members[i].thread, i % processors, &allowed);
+        do /* the next processor that this process may use, from the first one on again */
+            cpu = (cpu + 1) % CPU_SETSIZE;
+        while (!CPU_ISSET(cpu, &allowed));
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        pthread_setaffinity_np(t->members[i].thread, sizeof one, &one);
     }
     return t;
 }
@@ -123,25 +106,18 @@ static double span_of(const team *t)
     return last - first;
 }
 
-/* Whether every thread was at work for nine tenths of the time. */
-static int ran_beside(const team *t)
-{
-    for (unsigned i = 0; i < t->count; i++) {
-        if (t->members[i].processor_ns < 0.9 * span_of(t))
-            return 0;
-    }
-    return 1;
-}
-
+/* Until every thread was at work for nine tenths of the time, where each has a processor. */
 static void run(team *t, size_t pairs)
 {
+    int beside = 0;
     t->pairs = pairs;
-    for (int i = 0; i < MOST_TRIES; i++) {
+    for (int i = 0; !beside && i < MOST_TRIES; i++) {
         atomic_store(&t->ready, 0);
         pthread_barrier_wait(&t->begin);
         pthread_barrier_wait(&t->end);
-        if (!t->beside || ran_beside(t))
-            return;
+        beside = 1;
+        for (unsigned k = 0; t->beside && k < t->count; k++)
+            beside = beside && t->members[k].processor_ns >= 0.9 * span_of(t);
     }
 }
 

@@ -121,11 +121,7 @@ static int check_options(const bench_options *o)
         return cli_fail(EXIT_BAD_INPUT,
                         "--head stores no logits that a gradient could take the place of; use --grad-dtype fp32 or "
                         "logits");
-    uint64_t seq = 0, vocab = 0, bytes;
-    for (size_t i = 0; i < o->seq.count; i++)
-        seq = o->seq.values[i] > seq ? o->seq.values[i] : seq;
-    for (size_t i = 0; i < o->vocab.count; i++)
-        vocab = o->vocab.values[i] > vocab ? o->vocab.values[i] : vocab;
+    uint64_t seq = bench_largest(&o->seq), vocab = bench_largest(&o->vocab), bytes;
     if (__builtin_mul_overflow(seq, vocab, &bytes) || bytes > (uint64_t)INT64_MAX / 16)
         return cli_fail(EXIT_BAD_INPUT, "--seq %llu and --vocab %llu make more logits than 64 bits count bytes",
                         (unsigned long long)seq, (unsigned long long)vocab);

@@ -151,7 +151,7 @@ static bp_status size_tensors(const bench *b, bench_shape *shape)
     return bp_logprob_saved_bytes(shape->seq, o->entropy, &bytes[TENSOR_SAVED]);
 }
 
-static uint64_t largest(const bench_list *list)
+uint64_t bench_largest(const bench_list *list)
 {
     uint64_t most = 0;
     for (size_t i = 0; i < list->count; i++)
@@ -171,7 +171,7 @@ static uint64_t pick_scale(const bench *b)
     uint64_t width = bp_dtype_bits(o->dtype) / 8, grad_width = bp_dtype_bits(b->gradient_dtype) / 8, scale = 1;
     if (o->gradient == BENCH_GRADIENT_IN_PLACE)
         grad_width = 0;
-    uint64_t seq = largest(&o->seq), row_bytes = largest(&o->vocab) * (width + grad_width);
+    uint64_t seq = bench_largest(&o->seq), row_bytes = bench_largest(&o->vocab) * (width + grad_width);
     while (scaled(seq, scale) > 1 && scaled(seq, scale) * row_bytes > b->device.free_bytes / 2)
         scale *= 2;
     return scale;

@@ -16,6 +16,8 @@ typedef struct bench_list {
     size_t count;
 } bench_list;
 
+uint64_t bench_largest(const bench_list *list);
+
 typedef enum bench_gradient { BENCH_GRADIENT_FP32, BENCH_GRADIENT_LOGITS, BENCH_GRADIENT_IN_PLACE } bench_gradient;
 
 typedef struct bench_options {
