@@ -214,8 +214,7 @@ static void measure_loss(size_t tokens)
 
 int main(int argc, char **argv)
 {
-    static const char usage[] = "usage: bench_cp_host [--json FILE] [--date TEXT] [--only GROUP] [--turns N]\n";
-    bench_start(argc, argv, 31, usage, NULL, 0, 0);
+    bench_start(argc, argv, 31, "", NULL, 0, 0);
     measure_rearrange(131072, 1);
     measure_rearrange(131072, 8);
     measure_rearrange(16384, 8192);

@@ -25,103 +25,6 @@
 #define WINDOW_ROWS 72u /* also gradients of bf16 are larger than what is kept in caches */
 #define SCALAR_ROWS 2u
 
-/* ---- loops of scalars, and loops that only move memory ------------------------------------------------------------------ */
-
-/* Elements of a row: fp32, or bf16. */
-typedef struct loop_row {
-    const void *x;
-    size_t columns;
-    int is_bf16;
-} loop_row;
-
-typedef struct loop_statistics {
-    float max, log_sum;
-} loop_statistics;
-
-static inline float element(const loop_row *row, size_t i)
-{
-    if (!row->is_bf16)
-        return ((const float *)row->x)[i];
-    uint32_t bits = (uint32_t)((const uint16_t *)row->x)[i] << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* The largest, the sum of expf, the output. */
-static float scalar_forward(const loop_row *row, size_t target, loop_statistics *statistics)
-{
-    float max = -INFINITY, sum = 0;
-    for (size_t i = 0; i < row->columns; i++)
-        max = element(row, i) > max ? element(row, i) : max;
-    for (size_t i = 0; i < row->columns; i++)
-        sum += expf(element(row, i) - max);
-    *statistics = (loop_statistics){max, logf(sum)};
-    return element(row, target) - max - statistics->log_sum;
-}
-
-static void scalar_backward(const loop_row *row, size_t target, const loop_statistics *statistics, float upstream,
-                            float *out)
-{
-    for (size_t i = 0; i < row->columns; i++)
-        out[i] = -upstream * expf(element(row, i) - statistics->max - statistics->log_sum);
-    out[target] += upstream;
-}
-
-/* The same in fp64. */
-static double exact_forward(const loop_row *row, size_t target)
-{
-    double max = -INFINITY, sum = 0;
-    for (size_t i = 0; i < row->columns; i++)
-        max = fmax(max, element(row, i));
-    for (size_t i = 0; i < row->columns; i++)
-        sum += exp(element(row, i) - max);
-    return element(row, target) - max - log(sum);
-}
-
-/* Reads every byte, a multiple of 64. */
-static void read_bytes(const void *from, size_t bytes)
-{
-    static volatile uint64_t seen; /* so that the loop is not left out */
-    const uint64_t *words = from;
-    uint64_t a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, g = 0, h = 0;
-    for (size_t i = 0; i < bytes / sizeof *words; i += 8) {
-        a ^= words[i], b ^= words[i + 1], c ^= words[i + 2], d ^= words[i + 3];
-        e ^= words[i + 4], f ^= words[i + 5], g ^= words[i + 6], h ^= words[i + 7];
-    }
-    seen = a ^ b ^ c ^ d ^ e ^ f ^ g ^ h;
-    (void)seen;
-}
-
-/* Reads `from`, and writes two or four bytes past the caches for every two read; `to` is aligned to 16. */
-#if defined(__x86_64__)
-static void spread_bytes(const void *from, size_t bytes, int doubles, void *to)
-{
-    const __m128i *in = from, zero = _mm_setzero_si128();
-    __m128i *out = to;
-    for (size_t i = 0; i < bytes / sizeof *in; i++) {
-        __m128i values = _mm_loadu_si128(in + i);
-        if (doubles) {
-            _mm_stream_si128(out++, _mm_unpacklo_epi16(zero, values));
-            _mm_stream_si128(out++, _mm_unpackhi_epi16(zero, values));
-        } else {
-            _mm_stream_si128(out++, values);
-        }
-    }
-    _mm_sfence();
-}
-#else
-static void spread_bytes(const void *from, size_t bytes, int doubles, void *to)
-{
-    const uint16_t *in = from;
-    uint32_t *out = to;
-    if (!doubles)
-        memcpy(to, from, bytes);
-    for (size_t i = 0; doubles && i < bytes / sizeof *in; i++)
-        out[i] = (uint32_t)in[i] << 16;
-}
-#endif
-
 /* ---- rows ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct table {
@@ -205,11 +108,6 @@ static size_t next_rows(table *t, size_t rows)
     return first;
 }
 
-static loop_row row_of(const table *t, size_t row)
-{
-    return (loop_row){t->logits + row * row_bytes(t), COLUMNS, t->is_bf16};
-}
-
 /* ---- the kernels ---------------------------------------------------------------------------------------------------- */
 
 typedef struct kernels {
@@ -275,73 +173,142 @@ static void run_backward(void *user, size_t rows)
     must(bp_stream_synchronize(k->stream));
 }
 
-/* ---- the baselines ----------------------------------------------------------------------------------------------------- */
+/* ---- loops of scalars with libm -------------------------------------------------------------------------------------- */
 
+static inline float element(const table *t, size_t row, size_t i)
+{
+    const char *x = t->logits + row * row_bytes(t);
+    if (!t->is_bf16)
+        return ((const float *)(const void *)x)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)(const void *)x)[i] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* The largest, the sum of expf, the output. */
 static void run_scalar_forward(void *user, size_t rows)
 {
     const kernels *k = user;
+    const table t = *k->t;
     size_t first = next_rows(k->t, rows);
     for (size_t r = first; r < first + rows; r++) {
-        loop_row row = row_of(k->t, r);
-        loop_statistics statistics;
-        k->t->logprobs[r] = scalar_forward(&row, (size_t)k->t->targets[r], &statistics);
+        float max = -INFINITY, sum = 0;
+        for (size_t i = 0; i < COLUMNS; i++)
+            max = element(&t, r, i) > max ? element(&t, r, i) : max;
+        for (size_t i = 0; i < COLUMNS; i++)
+            sum += expf(element(&t, r, i) - max);
+        t.logprobs[r] = element(&t, r, (size_t)t.targets[r]) - max - logf(sum);
     }
 }
 
 static void run_scalar_backward(void *user, size_t rows)
 {
     const kernels *k = user;
+    const table t = *k->t;
     size_t first = next_rows(k->t, rows);
     for (size_t r = first; r < first + rows; r++) {
-        loop_row row = row_of(k->t, r);
-        loop_statistics statistics = {k->t->saved[r], k->t->saved[k->t->rows + r]};
-        scalar_backward(&row, (size_t)k->t->targets[r], &statistics, 1, (float *)k->t->gradient + r * COLUMNS);
+        float *out = (float *)(void *)t.gradient + r * COLUMNS, max = t.saved[r], log_sum = t.saved[t.rows + r];
+        for (size_t i = 0; i < COLUMNS; i++)
+            out[i] = -expf(element(&t, r, i) - max - log_sum);
+        out[t.targets[r]] += 1;
     }
 }
 
-/* Loops over memory run where the kernels do, with the same threads. */
+/* In fp64. */
+static double exact_forward(const table *t, size_t row)
+{
+    double max = -INFINITY, sum = 0;
+    for (size_t i = 0; i < COLUMNS; i++)
+        max = fmax(max, element(t, row, i));
+    for (size_t i = 0; i < COLUMNS; i++)
+        sum += exp(element(t, row, i) - max);
+    return element(t, row, (size_t)t->targets[row]) - max - log(sum);
+}
+
+/* ---- loops that only move memory ------------------------------------------------------------------------------------- */
+
+/* Reads every byte, a multiple of 64. */
+static void read_bytes(const void *from, size_t bytes)
+{
+    static volatile uint64_t seen; /* so that the loop is not left out */
+    const uint64_t *words = from;
+    uint64_t a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, g = 0, h = 0;
+    for (size_t i = 0; i < bytes / sizeof *words; i += 8) {
+        a ^= words[i], b ^= words[i + 1], c ^= words[i + 2], d ^= words[i + 3];
+        e ^= words[i + 4], f ^= words[i + 5], g ^= words[i + 6], h ^= words[i + 7];
+    }
+    seen = a ^ b ^ c ^ d ^ e ^ f ^ g ^ h;
+    (void)seen;
+}
+
+/* Reads `from`, and writes two or four bytes past the caches for every two read; `to` is aligned to 16. */
+#if defined(__x86_64__)
+static void spread_bytes(const void *from, size_t bytes, int doubles, void *to)
+{
+    const __m128i *in = from, zero = _mm_setzero_si128();
+    __m128i *out = to;
+    for (size_t i = 0; i < bytes / sizeof *in; i++) {
+        __m128i values = _mm_loadu_si128(in + i);
+        if (doubles) {
+            _mm_stream_si128(out++, _mm_unpacklo_epi16(zero, values));
+            _mm_stream_si128(out++, _mm_unpackhi_epi16(zero, values));
+        } else {
+            _mm_stream_si128(out++, values);
+        }
+    }
+    _mm_sfence();
+}
+#else
+static void spread_bytes(const void *from, size_t bytes, int doubles, void *to)
+{
+    const uint16_t *in = from;
+    uint32_t *out = to;
+    if (!doubles)
+        memcpy(to, from, bytes);
+    for (size_t i = 0; doubles && i < bytes / sizeof *in; i++)
+        out[i] = (uint32_t)in[i] << 16;
+}
+#endif
+
+/* They run where the kernels do, with the same threads. */
 typedef struct moving {
     const kernels *k;
     size_t first, rows;
+    int writes; /* as much as a gradient has; else rows are read only */
 } moving;
 
-static void read_rows(void *argument)
+static void move_rows(void *argument)
 {
     const moving *m = argument;
     const table *t = m->k->t;
+    size_t bytes = row_bytes(t), out_bytes = (size_t)COLUMNS * (m->k->out == BP_DTYPE_FP32 ? 4 : 2);
 #ifdef _OPENMP
 #pragma omp parallel for num_threads((int)m->k->threads) schedule(dynamic, 1)
 #endif
-    for (size_t r = m->first; r < m->first + m->rows; r++)
-        read_bytes(t->logits + r * row_bytes(t), row_bytes(t));
+    for (size_t r = m->first; r < m->first + m->rows; r++) {
+        if (m->writes)
+            spread_bytes(t->logits + r * bytes, bytes, out_bytes > bytes, t->gradient + r * out_bytes);
+        else
+            read_bytes(t->logits + r * bytes, bytes);
+    }
 }
 
-static void spread_rows(void *argument)
+static void move(const kernels *k, size_t rows, int writes)
 {
-    const moving *m = argument;
-    const table *t = m->k->t;
-    size_t out_row = (size_t)COLUMNS * (m->k->out == BP_DTYPE_FP32 ? 4 : 2);
-#ifdef _OPENMP
-#pragma omp parallel for num_threads((int)m->k->threads) schedule(dynamic, 1)
-#endif
-    for (size_t r = m->first; r < m->first + m->rows; r++)
-        spread_bytes(t->logits + r * row_bytes(t), row_bytes(t), out_row > row_bytes(t), t->gradient + r * out_row);
+    moving m = {k, next_rows(k->t, rows), rows, writes};
+    must(bp_stream_call(k->stream, move_rows, &m));
+    must(bp_stream_synchronize(k->stream));
 }
 
 static void run_reading(void *user, size_t rows)
 {
-    const kernels *k = user;
-    moving m = {k, next_rows(k->t, rows), rows};
-    must(bp_stream_call(k->stream, read_rows, &m));
-    must(bp_stream_synchronize(k->stream));
+    move(user, rows, 0);
 }
 
 static void run_moving(void *user, size_t rows)
 {
-    const kernels *k = user;
-    moving m = {k, next_rows(k->t, rows), rows};
-    must(bp_stream_call(k->stream, spread_rows, &m));
-    must(bp_stream_synchronize(k->stream));
+    move(user, rows, 1);
 }
 
 /* ---- figures -------------------------------------------------------------------------------------------------------- */
@@ -384,10 +351,8 @@ static void print_error(const kernels *k)
 {
     double most = 0;
     forward(k, 0, WINDOW_ROWS);
-    for (size_t r = 0; r < WINDOW_ROWS; r++) {
-        loop_row row = row_of(k->t, r);
-        most = fmax(most, fabs(k->t->logprobs[r] - exact_forward(&row, (size_t)k->t->targets[r])));
-    }
+    for (size_t r = 0; r < WINDOW_ROWS; r++)
+        most = fmax(most, fabs(k->t->logprobs[r] - exact_forward(k->t, r)));
     printf("%s, %s: log-probabilities of %u rows are at most %.2g off\n\n", k->engine->kernels,
            k->t->is_bf16 ? "bf16" : "fp32", WINDOW_ROWS, most);
 }
@@ -471,11 +436,9 @@ static void measure_range(void)
 
 int main(int argc, char **argv)
 {
-    static const char usage[] =
-        "usage: bench_logprob_host [--json FILE] [--date TEXT] [--only GROUP] [--turns N] [--kernels BITS]\n";
     int allowed = BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512;
     const bench_option option = {"--kernels", .number = &allowed};
-    bench_start(argc, argv, 101, usage, &option, 1, 0);
+    bench_start(argc, argv, 101, " [--kernels BITS]", &option, 1, 0);
     for (int is_bf16 = 1; is_bf16 >= 0; is_bf16--)
         measure((uint32_t)allowed, is_bf16);
     measure_range();

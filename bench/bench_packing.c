@@ -144,12 +144,10 @@ static void report(int turns)
 
 int main(int argc, char **argv)
 {
-    static const char usage[] =
-        "usage: bench_packing [--capacity N] [--work N] [--turns N] [--json FILE] [--date TEXT] "
-        "FILE|FOLDER...\n";
     const char *capacity = NULL, *work = NULL;
     const bench_option options[] = {{"--capacity", .text = &capacity}, {"--work", .text = &work}};
-    int at = bench_start(argc, argv, 3, usage, options, sizeof options / sizeof *options, 1);
+    int at = bench_start(argc, argv, 3, " [--capacity N] [--work N] FILE|FOLDER...", options,
+                         sizeof options / sizeof *options, 1);
     bp_pack_config config;
     must(bp_pack_config_init(&config, sizeof config));
     if (capacity != NULL)

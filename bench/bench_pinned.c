@@ -112,9 +112,8 @@ static void measure_small(bp_device *device, uint64_t bytes)
 
 int main(int argc, char **argv)
 {
-    static const char usage[] = "usage: bench_pinned [--only GROUP] [--turns N] [--json FILE] [--date TEXT]\n";
     bp_device *device;
-    bench_start(argc, argv, 31, usage, NULL, 0, 0);
+    bench_start(argc, argv, 31, "", NULL, 0, 0);
     must(bp_device_create_host(NULL, &device));
     measure_gib(device);
     measure_small(device, 64 * KIB);

@@ -613,8 +613,7 @@ static void recording(const char *group, uint64_t entries)
 
 int main(int argc, char **argv)
 {
-    static const char usage[] = "usage: bench_pool [--json FILE] [--date TEXT] [--only GROUP] [--turns N]\n";
-    bench_start(argc, argv, 101, usage, NULL, 0, 0);
+    bench_start(argc, argv, 101, "", NULL, 0, 0);
     one_request("one request, 4 KiB", 4 * KIB);
     one_request("one request, 1 MiB", MIB);
     one_request("one request, 64 MiB", 64 * MIB);

@@ -73,8 +73,8 @@ void must(bp_status status)
         refuse(bp_error_detail(), bp_status_name(status));
 }
 
-int bench_start(int argc, char **argv, int turns_otherwise, const char *usage, const bench_option *more, size_t count,
-                int takes_files)
+int bench_start(int argc, char **argv, int turns_otherwise, const char *more_usage, const bench_option *more,
+                size_t count, int takes_files)
 {
     const bench_option common[] = {
         {"--json", .text = &json_path},
@@ -104,7 +104,8 @@ int bench_start(int argc, char **argv, int turns_otherwise, const char *usage, c
             *option->number = (int)strtol(argv[++at], NULL, 0);
     }
     if (!good || (at < argc) != (takes_files != 0)) {
-        fputs(usage, stderr);
+        fprintf(stderr, "usage: %s [--json FILE] [--date TEXT] [--only GROUP] [--turns N]%s\n",
+                program_invocation_short_name, more_usage);
         exit(2);
     }
     usual_turns = usual_turns < 1 ? 1 : usual_turns > BENCH_MOST_TURNS ? BENCH_MOST_TURNS : usual_turns;

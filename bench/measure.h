@@ -75,7 +75,7 @@ typedef struct bench_option {
 /* Reads those of every program (--json FILE, --date TEXT, --only GROUP: groups whose name begins so, --turns N: `turns` without it) and
  * `more`. Returns where further arguments begin (`takes_files`: there is one; else none); a mistake ends the program with the usage and 2. The file of --json is rewritten after each
  * group, so that a crash keeps the groups before it. */
-int bench_start(int argc, char **argv, int turns, const char *usage, const bench_option *more, size_t count,
+int bench_start(int argc, char **argv, int turns, const char *more_usage, const bench_option *more, size_t count,
                 int takes_files);
 /* Of --turns. */
 int bench_asked_turns(void);

@@ -82,7 +82,7 @@ static bp_status check_logits_token(bench *b, bench_row *row, uint64_t token, do
     const bool has_entropy = shape->at[TENSOR_ENTROPY] != NULL;
     float logprob = 0, entropy = 0;
     for (uint64_t v = 0; v < shape->vocab; v++)
-        x[v] = bench_element(bench_logits_pattern(), token * shape->vocab + v);
+        x[v] = bench_element(bench_pattern_of(BENCH_LOGITS, 0), token * shape->vocab + v);
     reference r = reference_of(b, x, shape->vocab, token);
     BP_TRY(bench_download(&b->staging, (const float *)shape->at[TENSOR_LOGPROB] + token, sizeof logprob, &logprob));
     if (has_entropy)
@@ -234,8 +234,8 @@ static bp_status look(head_check *c)
     bench_staging *staging = &c->bench->staging;
     const bench_shape *shape = c->row->shape;
     const uint64_t bytes = shape->seq * sizeof(float);
-    write_pattern(bench_hidden_pattern(), &c->hidden);
-    write_pattern(bench_weight_pattern(c->bench->options->head), &c->weight);
+    write_pattern(bench_pattern_of(BENCH_HIDDEN, 0), &c->hidden);
+    write_pattern(bench_pattern_of(BENCH_WEIGHT, c->bench->options->head), &c->weight);
     BP_TRY(bench_download(staging, shape->at[TENSOR_LOGPROB], bytes, c->logprob));
     if (c->entropy != NULL)
         BP_TRY(bench_download(staging, shape->at[TENSOR_ENTROPY], bytes, c->entropy));

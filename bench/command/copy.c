@@ -115,10 +115,11 @@ static bp_status copy_on_host(const bench_copy *c, double *seconds)
         if (pthread_create(&members[started].thread, NULL, run_member, &members[started]) != 0)
             break;
     }
-    team.complete =
+    const bool complete =
         members != NULL && started == c->threads && pthread_barrier_init(&team.barrier, NULL, c->threads) == 0;
+    team.complete = complete;
     (void)pthread_mutex_unlock(&team.gate);
-    if (team.complete) {
+    if (complete) {
         (void)pthread_barrier_wait(&team.barrier);
         double begin = machine_seconds();
         copy_part(c, 0);
@@ -127,10 +128,10 @@ static bp_status copy_on_host(const bench_copy *c, double *seconds)
     }
     for (uint32_t i = 1; i < started; i++)
         (void)pthread_join(members[i].thread, NULL);
-    if (team.complete)
+    if (complete)
         (void)pthread_barrier_destroy(&team.barrier);
     free(members);
-    return team.complete ? BP_OK : bp_fail(BP_ERR_NO_HOST_MEMORY, "the threads for copies could not be started");
+    return complete ? BP_OK : bp_fail(BP_ERR_NO_HOST_MEMORY, "the threads for copies could not be started");
 }
 
 /* ---- any device -------------------------------------------------------------------------------------------------- */

@@ -8,8 +8,8 @@
 
 #include "core/fail.h"
 
-#define STAGING_BYTES (UINT64_C(4) << 20)
-#define MOST_PERIODS 16 /* in one copy: more fall out of the caches of a host */
+#define STAGING_BYTES (UINT64_C(4) << 20) /* a period of the widest dtype fits */
+#define MOST_PERIODS 16                   /* in one copy: more fall out of the caches of a host */
 
 /* ---- numbers --------------------------------------------------------------------------------------------------------------- */
 
@@ -22,20 +22,14 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-bench_pattern bench_logits_pattern(void)
+bench_pattern bench_pattern_of(bench_kind kind, uint64_t hidden)
 {
-    return (bench_pattern){BENCH_LOGITS, -4};
-}
-
-bench_pattern bench_hidden_pattern(void)
-{
-    return (bench_pattern){BENCH_HIDDEN, -7};
-}
-
-bench_pattern bench_weight_pattern(uint64_t hidden)
-{
-    int shift = (int)lround(log2(6 / sqrt((double)hidden)));
-    return (bench_pattern){BENCH_WEIGHT, (shift < -7 ? -7 : shift) - 7}; /* below, fp16 has no such small numbers */
+    int shift = kind == BENCH_LOGITS ? -4 : -7;
+    if (kind == BENCH_WEIGHT) {
+        shift = (int)lround(log2(6 / sqrt((double)hidden)));
+        shift = (shift < -7 ? -7 : shift) - 7; /* below, fp16 has no such small numbers */
+    }
+    return (bench_pattern){kind, shift};
 }
 
 /* At most 127 in size, so that 8 bits of significand hold it. */
@@ -161,12 +155,8 @@ bp_status bench_fill(bench_staging *s, bench_pattern pattern, bp_dtype dtype, ui
 
 bp_status bench_upload(bench_staging *s, const void *from, uint64_t bytes, void *to)
 {
-    for (uint64_t done = 0; done < bytes; done += s->bytes) {
-        uint64_t step = bytes - done < s->bytes ? bytes - done : s->bytes;
-        memcpy(s->memory, (const uint8_t *)from + done, step);
-        BP_TRY(copy(s, (uint8_t *)to + done, s->memory, step));
-    }
-    return BP_OK;
+    memcpy(s->memory, from, bytes);
+    return copy(s, to, s->memory, bytes);
 }
 
 bp_status bench_download(bench_staging *s, const void *from, uint64_t bytes, void *to)

@@ -140,9 +140,10 @@ static bp_status write_inputs(const run *r)
     void *const *at = r->shape->at;
     const uint64_t seq = r->shape->seq, vocab = r->shape->vocab;
     if (o->head == 0)
-        return bench_fill(&b->staging, bench_logits_pattern(), o->dtype, seq * vocab, at[TENSOR_LOGITS]);
-    BP_TRY(bench_fill(&b->staging, bench_hidden_pattern(), o->dtype, seq * o->head, at[TENSOR_HIDDEN]));
-    return bench_fill(&b->staging, bench_weight_pattern(o->head), o->dtype, vocab * o->head, at[TENSOR_WEIGHT]);
+        return bench_fill(&b->staging, bench_pattern_of(BENCH_LOGITS, 0), o->dtype, seq * vocab, at[TENSOR_LOGITS]);
+    BP_TRY(bench_fill(&b->staging, bench_pattern_of(BENCH_HIDDEN, 0), o->dtype, seq * o->head, at[TENSOR_HIDDEN]));
+    return bench_fill(&b->staging, bench_pattern_of(BENCH_WEIGHT, o->head), o->dtype, vocab * o->head,
+                      at[TENSOR_WEIGHT]);
 }
 
 static bp_token_values values_at(const run *r, int tensor)
@@ -223,8 +224,8 @@ static bp_status make_products(run *r)
         p->hidden = (bench_matrix){hidden, BP_DTYPE_FP32, (int)size};
         p->hidden_grad = (bench_matrix){hidden + piece * size, BP_DTYPE_FP32, (int)size};
         p->weight = (bench_matrix){weight, BP_DTYPE_FP32, (int)size};
-        BP_TRY(bench_fill(&b->staging, bench_hidden_pattern(), BP_DTYPE_FP32, piece * size, hidden));
-        BP_TRY(bench_fill(&b->staging, bench_weight_pattern(size), BP_DTYPE_FP32, vocab * size, weight));
+        BP_TRY(bench_fill(&b->staging, bench_pattern_of(BENCH_HIDDEN, 0), BP_DTYPE_FP32, piece * size, hidden));
+        BP_TRY(bench_fill(&b->staging, bench_pattern_of(BENCH_WEIGHT, size), BP_DTYPE_FP32, vocab * size, weight));
     }
     sample first = {0};
     BP_TRY(measure(r, true, 1, &first));

@@ -50,11 +50,9 @@ typedef struct bench_pattern {
     int shift;
 } bench_pattern;
 
-/* Logits as they are common: about normal, below 8 in size. */
-bench_pattern bench_logits_pattern(void);
-/* Hidden states below 1 in size, and a weight that makes logits about as large as those above of them. */
-bench_pattern bench_hidden_pattern(void);
-bench_pattern bench_weight_pattern(uint64_t hidden);
+/* Logits as they are common: about normal, below 8 in size. Hidden states below 1 in size, and a weight that makes logits about as large as
+ * those above of `hidden` of them. */
+bench_pattern bench_pattern_of(bench_kind kind, uint64_t hidden);
 
 /* Element `index` of a tensor without gaps. */
 double bench_element(bench_pattern pattern, uint64_t index);
@@ -75,7 +73,7 @@ void bench_staging_finish(bench_staging *s);
 
 /* Writes a tensor; done when it returns. */
 bp_status bench_fill(bench_staging *s, bench_pattern pattern, bp_dtype dtype, uint64_t elements, void *to);
-/* Copies between host memory of the caller and the device, in pieces. */
+/* Copies between host memory of the caller and the device: at most a MiB to it, any size from it. */
 bp_status bench_upload(bench_staging *s, const void *from, uint64_t bytes, void *to);
 bp_status bench_download(bench_staging *s, const void *from, uint64_t bytes, void *to);
 

@@ -8,12 +8,11 @@
 #include <string.h>
 
 static const char usage[] =
-    "usage: bench_gpu [--list] [--only GROUP] [--json FILE] [--date TEXT] [--driver LIBRARY] [--nccl LIBRARY] "
-    "[--turns N] [--divide N]\n"
+    " [--list] [--driver LIBRARY] [--nccl LIBRARY] [--divide N]\n"
     "--list: the names of the groups, one a line, in order of value\n"
     "--only: this group alone; the name as --list with the same --divide prints it\n"
     "--json: rewritten after each group\n"
-    "--divide: the shapes of logits and of the head, all ways, numbers of tokens, and what is offloaded\n";
+    "--divide: the shapes of logits and of the head, all ways, numbers of tokens, and what is offloaded";
 
 /* ---- the GPU ----------------------------------------------------------------------------------------------------- */
 

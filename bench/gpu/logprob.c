@@ -104,37 +104,13 @@ static void copy(const logits *l)
     }
 }
 
-static void both(const logits *l)
-{
-    forward(l, 0, l->sequence);
-    backward(l, 0, l->sequence);
-}
-
-static void forward_whole(const logits *l)
-{
-    forward(l, 0, l->sequence);
-}
-
-static void backward_whole(const logits *l)
-{
-    backward(l, 0, l->sequence);
-}
-
-static void both_in_pieces(const logits *l)
-{
-    for (uint64_t first = 0; first < l->sequence; first += PIECE) {
-        uint64_t count = l->sequence - first < PIECE ? l->sequence - first : PIECE;
-        forward(l, first, count);
-        backward(l, first, count);
-    }
-}
-
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
 typedef struct line {
     const char *name;
-    void (*work)(const logits *);
-    uint64_t bytes; /* of a logit */
+    int forward, backward; /* neither: a copy */
+    uint64_t bytes;        /* of a logit */
+    uint64_t piece;        /* tokens in a call */
     int with_entropy;
     logits *logits;
 } line;
@@ -147,8 +123,17 @@ static double run_line(void *user, size_t pairs)
     if (l->variant->in_place)
         gpu_fill(l->stream, l->x, l->logit_bytes * l->count, LEAST_LOGIT); /* the window before left gradients there */
     double begin = bench_now_ns();
-    for (size_t i = 0; i < pairs; i++)
-        n->work(l);
+    for (size_t i = 0; i < pairs; i++) {
+        if (!n->forward && !n->backward)
+            copy(l);
+        for (uint64_t first = 0; first < l->sequence; first += n->piece) {
+            const uint64_t count = l->sequence - first < n->piece ? l->sequence - first : n->piece;
+            if (n->forward)
+                forward(l, first, count);
+            if (n->backward)
+                backward(l, first, count);
+        }
+    }
     must(bp_stream_synchronize(l->stream));
     return bench_now_ns() - begin;
 }
@@ -157,19 +142,17 @@ static double run_line(void *user, size_t pairs)
  * of several pairs reads gradients as logits, and backward alone has statistics of other logits: finite numbers, moved alike. */
 static void measure(logits *l)
 {
-    const uint64_t moved = bytes_of_both(l);
+    const uint64_t moved = bytes_of_both(l), all = l->sequence;
     const int small = l->count < 1u << 20;                                  /* because of --divide */
     const size_t pairs = small ? 1 : 1 + (size_t)((4ull << 30) / l->count); /* some tens of milliseconds */
     char names[6][72];
-    line lines[6] = {{"copy", copy, moved, 0, l},
-                     {"forward", forward_whole, l->logit_bytes, 0, l},
-                     {"forward and backward", both, moved, 0, l},
-                     {"backward", backward_whole, moved - l->logit_bytes, 0, l},
-                     {"forward and backward, calls of 1024 tokens", both_in_pieces, moved, 0, l},
-                     {"forward and backward, with entropy", both, moved, 1, l}};
-    l->with_entropy = 1;
-    both(l);
-    must(bp_stream_synchronize(l->stream));
+    line lines[6] = {{"copy", 0, 0, moved, all, 0, l},
+                     {"forward", 1, 0, l->logit_bytes, all, 0, l},
+                     {"forward and backward", 1, 1, moved, all, 0, l},
+                     {"backward", 0, 1, moved - l->logit_bytes, all, 0, l},
+                     {"forward and backward, calls of 1024 tokens", 1, 1, moved, PIECE, 0, l},
+                     {"forward and backward, with entropy", 1, 1, moved, all, 1, l}};
+    (void)run_line(&lines[5], 1);
     bench_turns(small ? 3 : 11);
     for (size_t i = 0; i < 6; i++) {
         snprintf(names[i], sizeof names[i], "%s, %s", lines[i].name, l->variant->name);
