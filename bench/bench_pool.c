@@ -491,52 +491,43 @@ static void second_thread(const char *group)
 
 /* ---- modes ---------------------------------------------------------------------------------------------------------- */
 
-static void tracing(const char *group)
+/* How a pool is used, which takes no event in any of them. */
+typedef struct mode {
+    const char *name;
+    uint32_t buckets;
+    bp_strict strict; /* 0: the default */
+    int held;         /* the buffer that the plan assigns */
+    int traced;       /* 2: with timestamps */
+} mode;
+
+static void measure_modes(const char *group, const mode modes[3])
 {
-    static const char *const names[] = {"not traced", "traced", "traced, with timestamps"};
     if (!bench_begin(group))
         return;
     world w[3];
     work k[3];
     for (int i = 0; i < 3; i++) {
-        w[i] = world_create(&(world_options){.units = 50, .buckets = 4, .bytes = 4 * KIB, .promised = 1});
+        w[i] = world_create(&(world_options){
+            .units = 50, .buckets = modes[i].buckets, .bytes = 4 * KIB, .promised = 1, .strict = modes[i].strict});
         k[i] = work_on(&w[i], 0);
-        if (i > 0)
-            must(bp_pool_trace_start(w[i].pool, 4096, i == 2));
-        bench_add(names[i], run_pairs, &k[i], 0);
+        expect(&w[i], &k[i], 0, 0);
+        if (modes[i].held)
+            must(bp_pool_acquire(w[i].pool, &w[i].ids[8], 1, w[i].streams[0], NULL));
+        if (modes[i].traced)
+            must(bp_pool_trace_start(w[i].pool, 4096, modes[i].traced == 2));
+        bench_add(modes[i].name, run_pairs, &k[i], 0);
     }
     bench_end();
     for (int i = 0; i < 3; i++)
         world_destroy(&w[i]);
 }
 
-static void choices(const char *group)
-{
-    static const struct {
-        const char *name;
-        bp_strict strict;
-        int held; /* the buffer that the plan assigns */
-    } modes[] = {{"strict error", BP_STRICT_ERROR, 0},
-                 {"strict off", BP_STRICT_OFF, 0},
-                 {"strict off, another copy", BP_STRICT_OFF, 1}};
-    enum { MODES = sizeof modes / sizeof *modes };
-    if (!bench_begin(group))
-        return;
-    world w[MODES];
-    work k[MODES];
-    for (int i = 0; i < MODES; i++) {
-        w[i] = world_create(
-            &(world_options){.units = 50, .buckets = 1, .bytes = 4 * KIB, .promised = 1, .strict = modes[i].strict});
-        k[i] = work_on(&w[i], 0);
-        expect(&w[i], &k[i], 0, 0);
-        if (modes[i].held)
-            must(bp_pool_acquire(w[i].pool, &w[i].ids[8], 1, w[i].streams[0], NULL));
-        bench_add(modes[i].name, run_pairs, &k[i], 0);
-    }
-    bench_end();
-    for (int i = 0; i < MODES; i++)
-        world_destroy(&w[i]);
-}
+static const mode tracing[] = {{"not traced", .buckets = 4},
+                               {"traced", .buckets = 4, .traced = 1},
+                               {"traced, with timestamps", .buckets = 4, .traced = 2}};
+static const mode choices[] = {{"strict error", 1, BP_STRICT_ERROR, 0, 0},
+                               {"strict off", 1, BP_STRICT_OFF, 0, 0},
+                               {"strict off, another copy", 1, BP_STRICT_OFF, 1, 0}};
 
 /* ---- recording -------------------------------------------------------------------------------------------------------- */
 
@@ -632,8 +623,8 @@ int main(int argc, char **argv)
     measure_crews("threads, two copies, one stream", crew_one_class, 0);
     measure_crews("threads, two copies, own streams", crew_one_class, 1);
     second_thread("threads, first and other");
-    tracing("tracing");
-    choices("choices");
+    measure_modes("tracing", tracing);
+    measure_modes("choices", choices);
     recording("recording, ring of 1024", 1024);
     recording("recording, ring of 131072", 131072);
     return bench_finish_groups();

@@ -135,34 +135,29 @@ void bench_groups_finish(bench_groups *g)
 
 /* ---- away and back ----------------------------------------------------------------------------------------------- */
 
-static double copied_since(const bench_groups *g, double begin)
+/* All groups begin before any is finished. */
+static bp_status move(bench_groups *g, bool back, uint32_t flags, double *seconds, double *copies)
 {
-    return 1e-9 * (double)atomic_load(&g->copied_ns) - begin;
+    double begin = machine_seconds();
+    for (uint32_t i = 0; i < g->count; i++)
+        BP_TRY(back ? bp_restore_begin(g->offload, g->names[i], flags)
+                    : bp_offload_begin(g->offload, g->names[i], flags));
+    for (uint32_t i = 0; i < g->count; i++)
+        BP_TRY(back ? bp_restore_finish(g->offload, g->names[i]) : bp_offload_finish(g->offload, g->names[i]));
+    *seconds = machine_seconds() - begin;
+    *copies = 1e-9 * (double)atomic_load(&g->copied_ns) - (back ? g->mapped : begin);
+    return BP_OK;
 }
 
 bp_status bench_groups_away(bench_groups *g, uint32_t flags, double *seconds, double *copies)
 {
-    double begin = machine_seconds();
-    for (uint32_t i = 0; i < g->count; i++)
-        BP_TRY(bp_offload_begin(g->offload, g->names[i], flags));
-    for (uint32_t i = 0; i < g->count; i++)
-        BP_TRY(bp_offload_finish(g->offload, g->names[i]));
-    *seconds = machine_seconds() - begin;
-    *copies = copied_since(g, begin);
-    return BP_OK;
+    return move(g, false, flags, seconds, copies);
 }
 
 bp_status bench_groups_back(bench_groups *g, double *seconds, double *copies)
 {
     g->mapped = 0;
-    double begin = machine_seconds();
-    for (uint32_t i = 0; i < g->count; i++)
-        BP_TRY(bp_restore_begin(g->offload, g->names[i], BP_RESTORE_LEAVE));
-    for (uint32_t i = 0; i < g->count; i++)
-        BP_TRY(bp_restore_finish(g->offload, g->names[i]));
-    *seconds = machine_seconds() - begin;
-    *copies = copied_since(g, g->mapped);
-    return BP_OK;
+    return move(g, true, BP_RESTORE_LEAVE, seconds, copies);
 }
 
 bp_status bench_groups_copy(bench_groups *g, bool out, double *seconds)
