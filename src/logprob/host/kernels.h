@@ -3,8 +3,8 @@
 #define BP_LOGPROB_HOST_KERNELS_H
 
 #include <stdbool.h>
-#include <string.h>
 
+#include "core/halves.h"
 #include "logprob/work.h"
 
 /* A row's statistics and upstream gradients. */
@@ -40,58 +40,6 @@ const bp_host_kernels *bp_kernels_choose(uint32_t allowed);
 float bp_gradient_at_target(const bp_row_gradient *row, float x);
 
 /* ---- elements of rows as fp32 and back, in portable C ------------------------------------------------------------ */
-
-static inline float bp_fp32_of_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline uint32_t bp_bits_of_fp32(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static inline float bp_fp32_of_bf16(uint16_t value)
-{
-    return bp_fp32_of_bits((uint32_t)value << 16);
-}
-
-static inline float bp_fp32_of_fp16(uint16_t value)
-{
-    uint32_t sign = (uint32_t)(value & 0x8000) << 16, exponent = (value >> 10) & 31, fraction = value & 0x3ff;
-    if (exponent == 31)
-        return bp_fp32_of_bits(sign | 0x7f800000 | fraction << 13);
-    if (exponent == 0) {
-        float magnitude = (float)fraction * 0x1p-24f;
-        return sign != 0 ? -magnitude : magnitude;
-    }
-    return bp_fp32_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
-}
-
-/* To the nearest, ties to even. A NaN stays one: rounding its bits could give infinity. */
-static inline uint16_t bp_bf16_of_fp32(float value)
-{
-    uint32_t bits = bp_bits_of_fp32(value);
-    if ((bits & 0x7fffffff) > 0x7f800000)
-        return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static inline uint16_t bp_fp16_of_fp32(float value)
-{
-    uint32_t bits = bp_bits_of_fp32(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000)
-        return (uint16_t)(sign | 0x7e00);
-    if (magnitude >= 0x477ff000) /* 65520, half-way to what fp16 has no number for */
-        return (uint16_t)(sign | 0x7c00);
-    if (magnitude < 0x38800000) /* subnormal: at 0.5 the unit of fp32 is that of fp16's subnormals */
-        return (uint16_t)(sign | (bp_bits_of_fp32(bp_fp32_of_bits(magnitude) + 0.5f) - 0x3f000000));
-    return (uint16_t)(sign | (magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000) >> 13);
-}
 
 static inline float bp_row_value(int row_dtype, const void *row, uint64_t column)
 {
