@@ -1,5 +1,5 @@
 /* Captures a step that gathers layers through a pool into a CUDA graph, registers the pool's memory with a communicator, and replays the
- * graph with eager steps between. Needs a GPU; exits 77 without one. docs/captures.md goes through it. */
+ * graph with eager steps between. Needs a GPU; exits 77 without one. docs/guides/cuda_graphs.md goes through it. */
 #include <bucketpool/bucketpool.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  *
  *   mpirun -n 8 cp_sft_loss --tp 2 --cp 2 --dp 2 --seed 1
  *
- * docs/cp.md explains the calls; the loader and the model are toys (cp_sft_model.c). A rank that fails must not leave the others waiting.
+ * docs/guides/context_parallelism.md explains the calls; the loader and the model are toys (cp_sft_model.c). A rank that fails must not leave the others waiting.
  * So bp_loss_create comes first; from then on what fails is kept as a status until bp_loss_reduce, which tells it to all, and calls
  * that wait for other ranks are made by all ranks, come what may. */
 #include <bucketpool/bucketpool.h>

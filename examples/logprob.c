@@ -1,5 +1,5 @@
 /* Log-probabilities and entropies of tokens and the gradient of their logits; then the same from hidden states, without any logits.
- * docs/logprob.md goes through it. */
+ * docs/concepts/log_probabilities.md goes through it. */
 #include <bucketpool/bucketpool.h>
 #include <bucketpool/lm_head.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* Serves a model's parameter buckets from a pool, the way a sharded runtime does: one stream gathers a unit ahead of the other,
- * which computes. docs/pools.md goes through it. */
+ * which computes. docs/concepts/pools.md goes through it. */
 #include <bucketpool/bucketpool.h>
 #include <stdio.h>
 #include <stdlib.h>

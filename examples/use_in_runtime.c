@@ -1,4 +1,4 @@
-/* Serves the buckets of a plan, the way a runtime does: docs/runtime.md shows this program. */
+/* Serves the buckets of a plan, the way a runtime does: docs/start/runtime.md shows this program. */
 #include <bucketpool/bucketpool.h>
 #include <bucketpool/formats.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-"""Plans a model and serves its buckets, the way a runtime does: docs/runtime.md shows this program."""
+"""Plans a model and serves its buckets, the way a runtime does: docs/start/runtime.md shows this program."""
 import sys
 
 import bucketpool as bp

@@ -1,5 +1,5 @@
 /* Trains a small hybrid model as FSDP runtimes do: weights are sharded over ranks, gathered one unit ahead into a pool of bucketpool, and
- * their gradients reduced out of it. docs/fsdp_train.md goes through it.
+ * their gradients reduced out of it. docs/guides/training_loop.md goes through it.
  *
  *   examples/mpi 4 fsdp_train --policy scheduled --steps 50
  *

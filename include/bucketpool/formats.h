@@ -68,7 +68,7 @@ BP_API bp_status bp_safetensors_read(const char *path, const bp_reader_options *
 BP_API bp_status bp_safetensors_parse(const void *data, size_t bytes, uint64_t file_bytes, const char *origin,
                                       const bp_reader_options *options, bp_model **model);
 
-/** Parses our own format, bucketpool.units/1: docs/formats.md. The model's name is options->name, else that of the document. `origin` names
+/** Parses our own format, bucketpool.units/1: docs/reference/formats.md. The model's name is options->name, else that of the document. `origin` names
  * the text in errors. */
 BP_API bp_status bp_units_parse(const char *text, size_t bytes, const char *origin, const bp_reader_options *options,
                                 bp_model **model);

@@ -198,7 +198,7 @@ BP_API bp_status bp_plan_set_option(bp_plan *plan, const char *key, const char *
 
 #define BP_FINGERPRINT_CHARS 65 /**< 64 hexadecimal digits and a terminator */
 
-/** SHA-256 over alignment, slabs, requests and classes in canonical form: equal on every rank that can work together. docs/formats.md
+/** SHA-256 over alignment, slabs, requests and classes in canonical form: equal on every rank that can work together. docs/reference/formats.md
  * describes the bytes that are hashed. Costs a pass over the plan; not for hot paths. Errors: BP_ERR_INVALID_ARGUMENT (NULL). */
 BP_API bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRINT_CHARS]);
 

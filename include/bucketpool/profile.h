@@ -12,7 +12,7 @@
  *   memory_snapshots/step_0/snapshot_rank03_p0d1c0t1.pickle      pytorch.org/memory_viz, `bucketpool view`
  *   memory_snapshots/step_0/trace_rank03_p0d1c0t1.json           Perfetto, chrome://tracing
  *
- * docs/snapshots.md describes what is in them. Between steps nothing is recorded and acquire and release cost nothing more; while recording,
+ * docs/reference/snapshot_files.md describes what is in them. Between steps nothing is recorded and acquire and release cost nothing more; while recording,
  * an event costs a read of the clock and a few stores, and allocates nothing: the ring has been made before. A ring that is full forgets
  * its oldest events, which the file says. Files are written whole under another name and then renamed, so that there never is half a file.
  *

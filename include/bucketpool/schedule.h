@@ -102,7 +102,7 @@ BP_API bp_status bp_schedule_config_init(bp_schedule_config *config, size_t size
  * 1F1B with m microbatches in flight has m forward passes, then m pairs of a forward and a backward pass, then m
  * backward passes. Nothing is gathered across the border of two passes. The schedule holds two passes of each kind,
  * because more passes add no conflict.
- * Source: Megatron-LM d98e8a64, AllGatherPipeline and GradReducePipeline; docs/schedules.md lists every event.
+ * Source: Megatron-LM d98e8a64, AllGatherPipeline and GradReducePipeline; docs/concepts/schedules.md lists every event.
  *
  * The caller owns the schedule: bp_schedule_destroy. It keeps nothing of its inputs.
  * Errors: BP_ERR_INVALID_ARGUMENT (grad_units 0, no units, an unknown unit or two overrides of one unit, an unknown

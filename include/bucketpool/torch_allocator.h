@@ -4,7 +4,7 @@
  *
  * PyTorch asks for whole segments (2 MiB for small tensors, 20 MiB and more for others, multiples of 2 MiB) and divides them itself: planned
  * offsets are not honoured, and buckets are better taken from a pool. What it is for: tensors of PyTorch in memory that this library made, as
- * one slab, of a size that is known, registered with the pool's other slabs. Use it for a torch.cuda.MemPool; docs/pytorch_allocator.md says how
+ * one slab, of a size that is known, registered with the pool's other slabs. Use it for a torch.cuda.MemPool; docs/guides/pytorch_allocator.md says how
  * and why not for all of PyTorch.
  *
  * A process serves each device from one of these:

@@ -4,7 +4,7 @@
     plan = Plan(buckets, Schedule.training(buckets))
     with Pool(Device.host(), plan) as pool: ...
 
-Needs nothing but the libraries: numpy and PyTorch are used where a view is asked for them. docs/python.md."""
+Needs nothing but the libraries: numpy and PyTorch are used where a view is asked for them. docs/reference/python.md."""
 
 from .buckets import Bucket, Buckets, Request
 from .capture import Capture, CaptureSummary

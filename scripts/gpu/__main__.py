@@ -1,4 +1,4 @@
-"""./check --gpu: runs bucketpool on this machine's GPU within a given time, and leaves results whatever happens. docs/gpu.md is its manual."""
+"""./check --gpu: runs bucketpool on this machine's GPU within a given time, and leaves results whatever happens. docs/internals/gpu.md is its manual."""
 
 import argparse
 import os

@@ -9,7 +9,7 @@ LOGGED_BYTES = 200_000  # of each part's output
 
 
 class Results:
-    """A document of the form described in docs/gpu.md. `folder` is created; the files are named after `stem`."""
+    """A document of the form described in docs/internals/gpu.md. `folder` is created; the files are named after `stem`."""
 
     def __init__(self, folder, stem, head):
         os.makedirs(folder, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Fills the results of docs/gpu.md from bench/results/*.json: python3 scripts/gpu/tables.py"""
+"""Fills the results of docs/internals/gpu.md from bench/results/*.json: python3 scripts/gpu/tables.py"""
 
 import glob
 import json
@@ -106,7 +106,7 @@ def render(known):
 
 
 def page(known):
-    """docs/gpu.md with the results in place."""
+    """docs/internals/gpu.md with the results in place."""
     with open(PAGE, encoding="utf-8") as file:
         text = file.read()
     head, behind = text.split(BEGIN)

@@ -3,7 +3,7 @@
     with serving(bytes=8 << 30) as memory, torch.cuda.use_mem_pool(memory.mem_pool):
         buffer = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
 
-For buckets take a pool: planned offsets are not honoured here. docs/pytorch_allocator.md says what happens and what the
+For buckets take a pool: planned offsets are not honoured here. docs/guides/pytorch_allocator.md says what happens and what the
 limits are."""
 
 import ctypes

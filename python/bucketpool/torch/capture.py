@@ -8,7 +8,7 @@ from .streams import Streams
 
 
 class GraphCapture(Capture):
-    """bucketpool.Capture around torch.cuda.graph, and the launches of the graph that came of it. docs/captures.md.
+    """bucketpool.Capture around torch.cuda.graph, and the launches of the graph that came of it. docs/guides/cuda_graphs.md.
 
         with attached.capture(stream) as capture, torch.cuda.graph(graph, stream=stream):
             ... a whole step ...

@@ -1,4 +1,4 @@
-"""Packed sequences on context-parallel (CP) ranks: split, shifted, brought back together. docs/cp.md says what goes
+"""Packed sequences on context-parallel (CP) ranks: split, shifted, brought back together. docs/guides/context_parallelism.md says what goes
 where and why.
 
     PackedSplit                                    a batch and how it is split over the ranks of a group

@@ -7,7 +7,7 @@ process group.
 
 They stand in for SkyRL's functions and classes of these names (skyrl_train/distributed/megatron/model_utils.py, as of
 commit 07df484), with its argument order, and for AReaL's gather_logprobs and gather_logprobs_entropy
-(areal/utils/functional/vocab_parallel.py, as of commit 8cc6378). docs/pytorch_logprob.md has the table.
+(areal/utils/functional/vocab_parallel.py, as of commit 8cc6378). docs/guides/log_probabilities.md has the table.
 
 Tensors. Logits: [..., sequence, columns], float32, bfloat16 or float16, on CPUs or GPUs, any strides; where elements of
 a row are not next to each other, or rows share memory, a copy is made and said so here. Targets: int64 or int32, of the

@@ -372,7 +372,7 @@ class BadInput(unittest.TestCase):
             for index in (1, 2):
                 self.served.allocate("param", index, mem_alloc_context=context)
         self.assertEqual(len(caught), 1)
-        self.assertIn("docs/registration.md", str(caught[0].message))
+        self.assertIn("docs/guides/nccl.md", str(caught[0].message))
 
 
 if __name__ == "__main__":

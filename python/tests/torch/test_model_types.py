@@ -1,5 +1,5 @@
 """Every model type of the architecture tables beside transformers: names and shapes of all parameters of small configurations, and the
-table of docs/models.md, which BUCKETPOOL_UPDATE_MODELS=1 rewrites."""
+table of docs/reference/models.md, which BUCKETPOOL_UPDATE_MODELS=1 rewrites."""
 
 import collections
 import ctypes
@@ -92,4 +92,4 @@ def test_page():
         with open(PAGE, "w", encoding="utf-8") as file:
             file.write(wanted)
         return
-    assert text == wanted, "docs/models.md is of other tables: BUCKETPOOL_UPDATE_MODELS=1 ./check --torch -k model_types rewrites it"
+    assert text == wanted, "docs/reference/models.md is of other tables: BUCKETPOOL_UPDATE_MODELS=1 ./check --torch -k model_types rewrites it"

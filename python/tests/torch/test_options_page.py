@@ -1,4 +1,4 @@
-"""docs/options.md: every name on it exists where it says so, and no option of the two packages is missing."""
+"""docs/reference/options.md: every name on it exists where it says so, and no option of the two packages is missing."""
 
 import dataclasses
 import inspect

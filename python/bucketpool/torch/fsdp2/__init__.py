@@ -9,7 +9,7 @@
     print(attached.report())
     attached.detach()
 
-docs/fsdp2.md says which buffers these are, when each is reused and why that is safe, and what is refused."""
+docs/guides/fsdp2.md says which buffers these are, when each is reused and why that is safe, and what is refused."""
 
 from .attachment import Attachment, Unplanned, attach, plan_of
 from .groups import KNOWN_VERSIONS, Group, groups_of

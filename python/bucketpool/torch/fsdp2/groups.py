@@ -17,7 +17,7 @@ from ...errors import InvalidArgument, Mismatch, Unsupported
 from ...names import dtype as library_dtype
 from ..memory import with_index
 
-# 2.11.0, 2.12.1, 2.13.0, 2.14.0 and 2.15.0 were read and run, 2.9.1 and 2.10.0 read. docs/fsdp2.md: what differs.
+# 2.11.0, 2.12.1, 2.13.0, 2.14.0 and 2.15.0 were read and run, 2.9.1 and 2.10.0 read. docs/guides/fsdp2.md: what differs.
 KNOWN_VERSIONS = ((2, 9), (2, 10), (2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
 ROOT = "(root)"
 

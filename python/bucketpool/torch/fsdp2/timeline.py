@@ -14,7 +14,7 @@ from ...schedule import Schedule
 ROLES = ("param", "grad")  # a gather's output, a reduce-scatter's input
 PHASES = ("", "forward", "backward")
 _BUCKET_NAMES = {"param": "gather", "grad": "reduce"}
-# Both are acquired and given back in the order of the stream they are allocated on: see docs/fsdp2.md.
+# Both are acquired and given back in the order of the stream they are allocated on: see docs/guides/fsdp2.md.
 _LANES = {"param": 0, "grad": 1}
 
 

@@ -8,7 +8,7 @@
 
 Without a plan `install` makes one from the module's own buckets while it is wrapped. Written for the package
 megatron-fsdp 0.6.1 and the copy of it in Megatron-LM (megatron.core.distributed.fsdp.src.megatron_fsdp);
-docs/megatron_fsdp.md says what is served, how streams are ordered and what the limits are. Nothing here imports either
+docs/guides/megatron_fsdp.md says what is served, how streams are ordered and what the limits are. Nothing here imports either
 of them but install()."""
 
 from .allocator import Bucket, BucketAllocator, PooledBuckets
