@@ -48,7 +48,7 @@ class Examples(unittest.TestCase):
         self.assertRegex(result.stderr.splitlines()[-1], r"^bucketpool\.errors\.FileError: .*no\.json")
 
     def test_documents_show_them(self):
-        page = read("docs", "runtime.md")
+        page = read("docs", "start", "runtime.md")
         for name, language in (("use_in_runtime.c", "c"), ("use_in_runtime.py", "python")):
             code = read("examples", name).split("\n", 1)[1]
             self.assertIn(f"```{language}\n{code}```", page)

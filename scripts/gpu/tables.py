@@ -5,7 +5,7 @@ import json
 import os
 import statistics
 
-PAGE = os.path.join("docs", "gpu.md")
+PAGE = os.path.join("docs", "internals", "gpu.md")
 BEGIN, END = "<!-- results: scripts/gpu/tables.py -->\n", "<!-- end of results -->\n"
 WORDS = ("passed", "differs", "failed", "cut", "skipped", "not run")
 

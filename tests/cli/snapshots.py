@@ -1,4 +1,4 @@
-"""Snapshots as docs/snapshots.md has them, made with Python's own pickle: training steps of a small model, and PyTorch's kind.
+"""Snapshots as docs/reference/snapshot_files.md has them, made with Python's own pickle: training steps of a small model, and PyTorch's kind.
 
 As a program: `snapshots.py FILE [RANK [UNITS [STEPS [PROTOCOL]]]]` writes one."""
 

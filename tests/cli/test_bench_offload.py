@@ -200,7 +200,7 @@ class Documents(Case):
             self.assertIn(option, page)
 
     def test_formats_have_every_member(self):
-        with open(os.path.join(ROOT, "docs", "formats.md"), encoding="utf-8") as file:
+        with open(os.path.join(ROOT, "docs", "reference", "formats.md"), encoding="utf-8") as file:
             text = file.read().split("## bucketpool.bench/1")[1]
         for member in DOCUMENT | WAY | BACKING | {"resident_bytes", "gpu_used_bytes", "before", "kept", "discarded", "after"}:
             self.assertIn(f"`{member}`", text)

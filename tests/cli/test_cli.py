@@ -512,13 +512,13 @@ class Documents(unittest.TestCase):
         lines = [line.rstrip() for line in self.read("tests", "cli", "golden", "plan-nano.txt").splitlines()]
         self.assertIn("\n".join(lines), self.read("README.md"))
 
-    def test_readme_shows_the_example(self):
+    def test_the_first_pool_shows_the_example(self):
         code = self.read("examples", "plan_model.c").split("\n", 1)[1]
-        self.assertIn("```c\n" + code + "```", self.read("README.md"))
+        self.assertIn("```c\n" + code + "```", self.read("docs", "start", "pool.md"))
 
     def test_json_examples_are_accepted(self):
         """By every command, without options."""
-        examples = re.findall(r"```json\n(.*?)```", self.read("docs", "formats.md"), re.DOTALL)
+        examples = re.findall(r"```json\n(.*?)```", self.read("docs", "reference", "formats.md"), re.DOTALL)
         self.assertGreater(len(examples), 0)
         self.assertEqual(self.read("examples", "files", "units.json"), examples[0])
         for example in examples:
@@ -528,8 +528,8 @@ class Documents(unittest.TestCase):
                 self.assertEqual((result.returncode, result.stderr), (0, ""), command)
 
     def test_commands_that_are_shown(self):
-        """README's and the manual page's, in order, in a folder that has examples/ as the source tree has."""
-        shown = re.search(r"## What it answers\n\n```sh\n(.*?)```", self.read("README.md"), re.DOTALL).group(1)
+        """The first plan's and the manual page's, in order, in a folder that has examples/ as the source tree has."""
+        shown = re.search(r"## Questions that it answers\n\n```sh\n(.*?)```", self.read("docs", "start", "plan.md"), re.DOTALL).group(1)
         shown += re.search(r"# EXAMPLES\n(.*?)# SEE ALSO", self.read("docs", "bucketpool.1.scd"), re.DOTALL).group(1)
         commands = [line.split("  #")[0].replace("\\*", "*").rstrip("+").strip() for line in shown.splitlines()
                     if line.strip().startswith("bucketpool ")]

@@ -243,7 +243,7 @@ class Check(Case):
 
 class Report(Case):
     def documented(self):
-        with open(os.path.join(ROOT, "docs", "formats.md"), encoding="utf-8") as file:
+        with open(os.path.join(ROOT, "docs", "reference", "formats.md"), encoding="utf-8") as file:
             section = file.read().split("\n## bucketpool.pack/1\n")[1].split("\n## ")[0]
         whole, one = section.split("\nA file:\n")
         return [set(re.findall(r"(?m)^\| `(\w+)` ", part)) for part in (whole, one)]
@@ -400,7 +400,7 @@ class Documents(Case):
             return file.read()
 
     def test_example_is_packed(self):
-        example = re.search(r"```\n(id,lower.*?)```", self.text("docs", "formats.md"), re.DOTALL).group(1)
+        example = re.search(r"```\n(id,lower.*?)```", self.text("docs", "reference", "formats.md"), re.DOTALL).group(1)
         self.good(run(self.write("x.csv", example), "-o", self.path("out.csv")))
         self.assertEqual(self.total_of("out.csv"), 5120)
 

@@ -214,7 +214,7 @@ ROLES = ["param", "param_transpose", "grad", "grad_comm", "state", "main_grad", 
 
 
 def fingerprint(plan):
-    """As docs/formats.md has it."""
+    """As docs/reference/formats.md has it."""
     data = bytearray()
     def text(value):
         data.extend(value.encode() + b"\0")
@@ -541,7 +541,7 @@ class Documents(unittest.TestCase):
         self.assertIn(self.read("tests", "cli", "golden", "run-nano.txt"), masked(self.read("README.md")))
 
     def test_every_member_is_documented(self):
-        section = self.read("docs", "formats.md").split("## bucketpool.run/1", 1)[1]
+        section = self.read("docs", "reference", "formats.md").split("## bucketpool.run/1", 1)[1]
         def members(value):
             for key, inner in value.items():
                 yield key

@@ -479,7 +479,7 @@ class Documents(Case):
             self.assertIn(option, page)
 
     def test_members_of_the_document(self):
-        with open(os.path.join(ROOT, "docs", "view.md"), encoding="utf-8") as file:
+        with open(os.path.join(ROOT, "docs", "guides", "snapshots.md"), encoding="utf-8") as file:
             documented = set(re.findall(r"(?m)^\| `(\w\w+)` ", file.read()))
         report = self.report(self.write("a.pickle", snapshots.ours(0, 2)), self.write("b.pickle", snapshots.ours(1, 2)))
         file, pool = report["files"][0], report["files"][0]["pools"][0]

@@ -199,8 +199,8 @@ class Text(Case):
         self.assertEqual(run("explain", QWEN, LLAMA, *WORK).stdout.count("\n" + HEADINGS[1] + "\n"), 2)
 
     def test_documentation(self):
-        """What docs/whatif.md shows is what is printed: whole sections."""
-        path = os.path.join(ROOT, "docs", "whatif.md")
+        """What docs/concepts/what_if.md shows is what is printed: whole sections."""
+        path = os.path.join(ROOT, "docs", "concepts", "what_if.md")
         with open(path, encoding="utf-8") as file:
             text = file.read()
         blocks = re.findall(r"```\n\$ (.*?)\n\.\.\.\n(.*?)```", text, re.DOTALL)

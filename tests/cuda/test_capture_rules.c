@@ -1,4 +1,4 @@
-/* What captures refuse, and how they leave the pool: cells of the matrix in docs/captures.md, and ways to use captures wrongly. */
+/* What captures refuse, and how they leave the pool: cells of the matrix in docs/guides/cuda_graphs.md, and ways to use captures wrongly. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

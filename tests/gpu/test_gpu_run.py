@@ -201,7 +201,7 @@ sys.exit(1)
 
 
 class TablesTest(unittest.TestCase):
-    """The tables of docs/gpu.md."""
+    """The tables of docs/internals/gpu.md."""
 
     def test_the_page_is_of_the_results(self):
         with open(tables.PAGE, encoding="utf-8") as file:

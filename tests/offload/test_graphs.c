@@ -1,4 +1,4 @@
-/* Captured graphs and offload: the offload row of the matrix in docs/captures.md. */
+/* Captured graphs and offload: the offload row of the matrix in docs/guides/cuda_graphs.md. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -50,7 +50,7 @@ uint64_t naive_set_bytes(const naive_requests *all, uint32_t role);
 /* Fixed's pooled units as a bit mask: the most frequent kind, of equally frequent ones the first. */
 uint64_t naive_pooled_units(const naive_requests *all, uint32_t role);
 
-/* docs/formats.md, told again. */
+/* docs/reference/formats.md, told again. */
 void naive_fingerprint(const bp_plan *plan, char text[BP_FINGERPRINT_CHARS]);
 
 #endif

@@ -175,7 +175,7 @@ static void test_uniform_stacks(void **state)
 }
 
 /* Parameters without prediction layers. Megatron keeps the projection and norms of a prediction layer outside its units, so
- * they count; the publishers do not count them. docs/layouts.md explains the difference. */
+ * they count; the publishers do not count them. docs/concepts/layouts.md explains the difference. */
 static void test_parameter_totals(void **state)
 {
     (void)state;

@@ -34,7 +34,7 @@ static void assert_intervals(const world *w, size_t request, uint32_t begin, uin
     }
 }
 
-/* The table of docs/schedules.md. Requests are ordered by unit, then role. */
+/* The table of docs/concepts/schedules.md. Requests are ordered by unit, then role. */
 static void assert_training_step(uint32_t n, world_options options)
 {
     bp_model *model = new_model();

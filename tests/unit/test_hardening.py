@@ -50,7 +50,7 @@ class Variables(unittest.TestCase):
                       "--include=*.[ch]", "--include=*.py")
         names = {line.strip('"') for line in text.split()} - {"BUCKETPOOL_SNAPSHOTS"}  # a mark in the page of `view`
         self.assertGreater(len(names), 5)
-        with open(os.path.join(ROOT, "docs", "environment.md"), encoding="utf-8") as file:
+        with open(os.path.join(ROOT, "docs", "reference", "environment.md"), encoding="utf-8") as file:
             documented = set(re.findall(r"^\| `(BUCKETPOOL_[A-Z_]+)", file.read(), re.MULTILINE))
         self.assertEqual(documented, names)
 

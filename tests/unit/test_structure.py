@@ -113,7 +113,7 @@ class Structure(unittest.TestCase):
         self.assertEqual(folders, set(MAY_INCLUDE))
 
     def test_documents_name_files_that_exist(self):
-        for document in ("CONTRIBUTING.md", "docs/architecture.md"):
+        for document in ("CONTRIBUTING.md", "docs/internals/architecture.md"):
             with open(os.path.join(ROOT, document), encoding="utf-8") as file:
                 named = re.findall(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:c|h|py|cpp|cuh|cu))`", file.read())
             self.assertGreater(len(named), 10)

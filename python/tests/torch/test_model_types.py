@@ -17,7 +17,7 @@ from bucketpool._library import core
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 FOLDER = os.path.join(ROOT, "tests", "data", "architectures")
-PAGE = os.path.join(ROOT, "docs", "models.md")
+PAGE = os.path.join(ROOT, "docs", "reference", "models.md")
 BEGIN, END = "<!-- model types: begin -->\n", "<!-- model types: end -->\n"
 MOST_ELEMENTS = 1 << 24  # larger ones have publishers' sizes and hundreds of experts: minutes of conversion
 
