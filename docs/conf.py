@@ -46,6 +46,8 @@ class NoTypedefs(logging.Filter):
 
 def indented_is_literal(_app, _what, _name, _object, _options, lines):
     """Examples in docstrings are indented, as a prompt shows them; reStructuredText wants them announced, and no names that end with "_"."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
     lines[:] = [re.sub(r"(\w)_(?=\W|$)", r"\1\_", line) if not line.startswith(" ") else line for line in lines]
     for i in range(len(lines) - 1, 0, -1):
         if lines[i].startswith("    ") and not lines[i - 1].strip() and not lines[max(i - 2, 0)].startswith("    "):

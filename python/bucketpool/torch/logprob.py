@@ -255,7 +255,7 @@ def vocab_parallel_entropy(vocab_parallel_logits: torch.Tensor, group: Optional[
                            vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
                            temperature: float = 1.0, mask: Optional[torch.Tensor] = None, inference_only: bool = False,
                            in_place: bool = False) -> torch.Tensor:
-    """- sum p log p of each token's distribution, float32 [...]; differentiable unless inference_only (SkyRL's is
+    """Entropy, minus the sum of p log p, of each token's distribution, float32 [...]; differentiable unless inference_only (SkyRL's is
     always). Of SkyRL's vocab_parallel_entropy the group is an argument here."""
     return VocabParallelEntropy.apply(vocab_parallel_logits, group, vocab_start_index, vocab_end_index, temperature,
                                       mask, inference_only, in_place)

@@ -29,7 +29,7 @@ def read(name: str) -> str:
 
 
 def section(title: str) -> str:
-    return read("options.md").split(f"\n## {title}\n")[1].split("\n## ")[0]
+    return read(os.path.join("reference", "options.md")).split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
 def quoted(text: str) -> List[str]:
@@ -45,7 +45,7 @@ def newer(line: str) -> bool:
 
 def cells(column: int) -> Iterator[str]:
     """What the tables quote in a column."""
-    for line in read("options.md").splitlines():
+    for line in read(os.path.join("reference", "options.md")).splitlines():
         row = line.split("|")[1:-1]
         if line.startswith("| ") and len(row) == 4 and not line.startswith("| option"):
             yield from quoted(row[column])
