@@ -1,4 +1,4 @@
-/* Packing instances as CSV. docs/formats.md describes every column. */
+/* Packing instances as CSV. docs/reference/formats.md describes every column. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>

@@ -5,7 +5,7 @@
 #include <bucketpool/pack.h>
 
 /* Packing instances as CSV: a header line with the columns id, lower, upper, size and optionally gaps and offset, in any order; a
- * row an item, live in [lower, upper) except in its gaps ("a-b" ranges [a, b), separated by spaces). docs/formats.md.
+ * row an item, live in [lower, upper) except in its gaps ("a-b" ranges [a, b), separated by spaces). docs/reference/formats.md.
  * Errors name file, line and column: intervals that end before they start, gaps that are empty, overlap or leave the interval,
  * negative numbers, sizes whose sum does not fit 64 bits, an id twice, a missing or unknown column, a row too long or too short.
  * Source of the format: google/minimalloc. */

@@ -1,5 +1,5 @@
 /* Plans as bucketpool.plan/1: written, and read back into a plan that has been validated and whose fingerprint is the one in the file.
- * docs/formats.md describes every member. */
+ * docs/reference/formats.md describes every member. */
 #include <bucketpool/formats.h>
 
 #include <jansson.h>

@@ -202,7 +202,7 @@ bp_status bp_plan_set_option(bp_plan *plan, const char *key, const char *value)
 
 /* ---- fingerprints ------------------------------------------------------------------------------------------------ */
 
-/* SHA-256 over a plan's slabs, requests and classes. The bytes that are hashed are described in docs/formats.md. */
+/* SHA-256 over a plan's slabs, requests and classes. The bytes that are hashed are described in docs/reference/formats.md. */
 
 /* All integers are little-endian, so that plans agree between machines. */
 static void hash_number(bp_sha256 *sha, uint64_t value)

@@ -150,7 +150,7 @@ typedef struct bp_audience {
 /* For the pools of one device, or of all. Errors: BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_play(const bp_scene *scene, uint32_t device, const bp_audience *audience);
 
-/* ---- files, as docs/snapshots.md describes them ------------------------------------------------------------------------ */
+/* ---- files, as docs/reference/snapshot_files.md describes them ------------------------------------------------------------------------ */
 
 /* The pickle. Errors: BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_snapshot_write(const bp_scene *scene, bp_output *output);

@@ -1,4 +1,4 @@
-/* The pickle that docs/snapshots.md describes: pools as this library shows them, and the half that PyTorch's memory viewer reads. */
+/* The pickle that docs/reference/snapshot_files.md describes: pools as this library shows them, and the half that PyTorch's memory viewer reads. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Chrome's trace format, which Perfetto reads: docs/snapshots.md describes it. */
+/* Chrome's trace format, which Perfetto reads: docs/reference/snapshot_files.md describes it. */
 #include <inttypes.h>
 #include <stdlib.h>
 

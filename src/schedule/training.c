@@ -1,5 +1,5 @@
 /* Training and evaluation schedules: the run order of the units, the passes over it, the live range of each request.
- * docs/schedules.md lists the events. Source: Megatron-LM d98e8a64, megatron_fsdp: AllGatherPipeline, GradReducePipeline. */
+ * docs/concepts/schedules.md lists the events. Source: Megatron-LM d98e8a64, megatron_fsdp: AllGatherPipeline, GradReducePipeline. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -14,7 +14,7 @@ typedef struct whatif {
     bp_peaks *peaks;
 } whatif;
 
-/* The what-if document, bucketpool.whatif/1: docs/formats.md describes every member. */
+/* The what-if document, bucketpool.whatif/1: docs/reference/formats.md describes every member. */
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 

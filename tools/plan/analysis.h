@@ -105,7 +105,7 @@ int table_print_models(const analysis *analyses, size_t count, const plan_option
 /* "1.61". Same lifetime as cli_text. */
 const char *table_ratio_text(uint64_t bytes, uint64_t bound);
 
-/* The JSON report, bucketpool.report/1: docs/formats.md describes every member. */
+/* The JSON report, bucketpool.report/1: docs/reference/formats.md describes every member. */
 
 /* The member "options": every option that plans depend on, as chosen. */
 void report_options(bp_json_writer *d, const analysis *a, const plan_options *options);

@@ -1,4 +1,4 @@
-/* Plans as tables for people, and as the document bucketpool.report/1: docs/formats.md describes every member. */
+/* Plans as tables for people, and as the document bucketpool.report/1: docs/reference/formats.md describes every member. */
 #include "plan/analysis.h"
 
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A schedule as a list of things to do in each of its steps, in the order in which a host does them: what a driver walks through. docs/schedules.md says what the roles are; which streams they take is the table in program.c. */
+/* A schedule as a list of things to do in each of its steps, in the order in which a host does them: what a driver walks through. docs/concepts/schedules.md says what the roles are; which streams they take is the table in program.c. */
 
 /* The streams of a training step, numbered like the lanes of pool.h. */
 #define STREAM_COUNT 4

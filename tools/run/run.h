@@ -85,7 +85,7 @@ typedef struct run_setup {
     uint64_t messages; /* of the pool */
 } run_setup;
 
-/* What a run found, as lines for people and as the document bucketpool.run/1: docs/formats.md describes every member. */
+/* What a run found, as lines for people and as the document bucketpool.run/1: docs/reference/formats.md describes every member. */
 
 typedef struct run_outcome {
     driver_result result;

@@ -149,7 +149,7 @@ static int view_options_parse(int argc, char **argv, view_options *options)
         .arguments = "FILE...",
         .text =
             "Looks at snapshots that a profile wrote, of one rank or of several side by side: what was live, when the "
-            "most was, who made that peak, and what lay free then.\vFILE is a pickle as docs/snapshots.md has it, or "
+            "most was, who made that peak, and what lay free then.\vFILE is a pickle as docs/reference/snapshot_files.md has it, or "
             "as PyTorch writes of its own allocator. It is read as data: nothing in it is run. Pictures are of the "
             "pool with the highest peak, or of --pool. Exit: 0 answered, 2 bad input, 3 environment.",
         .tables = {view_table},

@@ -1,4 +1,4 @@
-/* Models as bucketpool.units/1, read and written. docs/formats.md describes every member. */
+/* Models as bucketpool.units/1, read and written. docs/reference/formats.md describes every member. */
 #include <bucketpool/formats.h>
 #include <bucketpool/schedule.h>
 

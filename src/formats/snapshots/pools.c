@@ -1,4 +1,4 @@
-/* The half of a snapshot that is for us: docs/snapshots.md. */
+/* The half of a snapshot that is for us: docs/reference/snapshot_files.md. */
 #include <stdio.h>
 #include <string.h>
 

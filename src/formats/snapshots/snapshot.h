@@ -1,4 +1,4 @@
-/* Snapshots that profiles wrote (profile.h, docs/snapshots.md), read back by bucketpool-formats. For the command (version node
+/* Snapshots that profiles wrote (profile.h, docs/reference/snapshot_files.md), read back by bucketpool-formats. For the command (version node
  * BUCKETPOOL_PRIVATE); not installed.
  *
  * Also those that PyTorch writes of its own allocator (torch.cuda.memory._dump_snapshot): a pool for each device, in which every allocation is
