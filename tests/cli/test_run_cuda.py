@@ -75,6 +75,7 @@ class Bytes(Case):
         for options in every[::3 if BRIEF else 1]:
             self.same(NANO, "--ep", "8", "--scale", SMALL, "--steps", "5", *options)
 
+    @unittest.skipIf(BRIEF, "runs in the plain build")
     def test_buckets_larger_than_a_piece(self):
         """The largest in three."""
         self.same(NANO, "--ep", "8", "--scale", "64", "--steps", "3", delay=0)
