@@ -237,6 +237,10 @@ def static_checks():
         count("clang-tidy", "passed" if good else "failed")
     else:
         count("clang-tidy", "skipped", "clang-tidy-14 is not installed")
+    pages = execute(["docs/build", os.path.join(BUILDS, "site")], log, "static", env={**os.environ, "BUCKETPOOL_BUILD": os.path.join(BUILDS, "plain")})
+    count("the site of the documentation", {0: "passed", 77: "skipped"}.get(pages, "failed"), "scripts/packages docs installs what it needs" if pages else "")
+    if pages not in (0, 77):
+        show_end(log)
     subjects = subprocess.run([sys.executable, "scripts/commits.py"], capture_output=True, text=True, check=False)
     count("subjects of commits", {0: "passed", 77: "skipped"}.get(subjects.returncode, "failed"), subjects.stdout.strip() if subjects.returncode else "")
     took("static", begun)
