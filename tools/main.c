@@ -1,4 +1,4 @@
-/* The bucketpool command: finds the subcommand. */
+/* The bucketpool command: dispatches to the subcommand. */
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -13,13 +13,13 @@ static const struct {
     const char *name, *summary;
     cli_command *run;
 } commands[] = {
-    {"plan", "print, draw and save the memory that a model's units take", cli_plan},
-    {"explain", "say which unit sets which buffer, and why", cli_explain},
-    {"schedule", "print and draw when the memory of each unit is live", cli_schedule},
-    {"run", "drive a plan through a real pool and check every byte", cli_run},
-    {"pack", "find offsets for the items of any packing instance, and check them", cli_pack},
-    {"view", "print, draw and page through what pools did in a step", cli_view},
-    {"bench", "measure on this machine: log-probabilities of tokens, offloading", cli_bench},
+    {"plan", "plan a model's communication buffers under each policy; print, draw, save", cli_plan},
+    {"explain", "explain what sets each buffer and the peak, and what other schedules take", cli_explain},
+    {"schedule", "print or draw the live ranges of each unit's buckets", cli_schedule},
+    {"run", "drive training steps through a real pool and check every byte", cli_run},
+    {"pack", "solve a packing instance from CSV, or check its offsets", cli_pack},
+    {"view", "print, draw or browse snapshots of pools", cli_view},
+    {"bench", "benchmark log-probabilities or offloading on this machine", cli_bench},
 };
 
 #define COMMANDS (sizeof commands / sizeof *commands)
@@ -36,33 +36,36 @@ static cli_command *find(const char *name)
 static int refuse(const char *name)
 {
     if (strcmp(name, "describe") == 0)
-        return cli_fail(EXIT_BAD_INPUT, "describe needs Python: python -m bucketpool describe MODEL");
+        return cli_fail(EXIT_BAD_INPUT,
+                        "describe is a command of the Python package; run python -m bucketpool describe MODEL");
     const char *names[COMMANDS];
     for (size_t i = 0; i < COMMANDS; i++)
         names[i] = commands[i].name;
-    return cli_fail(EXIT_BAD_INPUT, "unknown command \"%.40s\"%s (bucketpool --help lists them)", name,
+    return cli_fail(EXIT_BAD_INPUT, "unknown command \"%.40s\"%s (see bucketpool --help)", name,
                     cli_suggestion("", cli_nearest(name, names, COMMANDS)));
 }
 
 static void print_help(void)
 {
     puts("Usage: bucketpool COMMAND [OPTION...] [ARGUMENT...]\n\n"
-         "Plans the memory that sharded training gathers parameters into and reduces gradients from.\n\nCommands:");
+         "Plans the communication buffers of FSDP training: for all-gathered parameters and for gradients "
+         "before\nreduce-scatter.\n\nCommands:");
     for (size_t i = 0; i < COMMANDS; i++)
         printf("  %-10s %s\n", commands[i].name, commands[i].summary);
-    puts("\n`python -m bucketpool describe MODEL` writes the units of any model of transformers.");
+    puts("\n`python -m bucketpool describe MODEL` writes a units.json for any transformers model.");
     puts("\n`bucketpool COMMAND --help` lists a command's options. Exit: 0 answered, 1 verification failed or\n"
          "infeasible, 2 bad input, 3 environment.");
 }
 
-/* Help and versions are output too: lost output is not success. */
+/* Help and version are answers too: exit status 0 only if they were written. */
 static int answer(void)
 {
     int code = cli_flush();
     return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
 }
 
-/* Else the first file that is opened becomes standard output, and gets the answer. Of what is opened here every use fails. */
+/* The next open would reuse a closed standard descriptor, and output would go into that file. Descriptors opened
+ * here have the wrong direction, so that every use of them fails. */
 static void keep_standard_closed(void)
 {
     for (int file = STDIN_FILENO; file <= STDERR_FILENO; file++) {
@@ -74,11 +77,11 @@ static void keep_standard_closed(void)
 int main(int argc, char **argv)
 {
     keep_standard_closed();
-    signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an output that cannot be written */
-    signal(SIGXFSZ, SIG_IGN); /* and so is a file above the limit of its size */
-    setlocale(LC_CTYPE, "");  /* tables count columns of UTF-8; numbers keep their point */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is reported as a write error */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a file above RLIMIT_FSIZE */
+    setlocale(LC_CTYPE, "");  /* tables count UTF-8 columns; numbers keep the decimal point */
     if (argc < 2)
-        return cli_fail(EXIT_BAD_INPUT, "no command; `bucketpool --help` lists them");
+        return cli_fail(EXIT_BAD_INPUT, "no command given; see bucketpool --help");
     bool helps = strcmp(argv[1], "help") == 0;
     if (helps && argc > 2) { /* help COMMAND is COMMAND --help */
         static char option[] = "--help";

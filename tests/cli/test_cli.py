@@ -132,7 +132,7 @@ class Report(unittest.TestCase):
         self.assertIn("param+grad", table)
         self.assertIn("param+grad", run("explain", *options[1:-1], "--joint").stdout)
         both = run("explain", *options[1:6], "--policy", "max,scheduled", "--joint", "--grad-dtype", "fp32").stdout
-        self.assertIn("scheduled has it in the slab of param", both)
+        self.assertIn("scheduled places it in the slab of param", both)
 
     def test_budget(self):
         for budget, fits in (("80GiB", True), ("1GiB", False)):
@@ -323,7 +323,7 @@ class Files(unittest.TestCase):
     def test_outputs_that_cannot_be(self):
         same = self.path("x.svg")
         self.assert_refused(run("plan", NANO, "-o", same, "--plot", same), 2, "same file", outputs=["x.svg"])
-        self.assert_refused(run("plan", NANO, "-o", self.path("folder/")), 2, "names no file")
+        self.assert_refused(run("plan", NANO, "-o", self.path("folder/")), 2, "is not a file name")
         with open(self.path("private.json"), "w", encoding="utf-8"):
             os.chmod(self.path("private.json"), 0o600)
         self.assertEqual(run("plan", NANO, "-o", self.path("private.json")).returncode, 0)
@@ -423,12 +423,12 @@ class Files(unittest.TestCase):
                         ["--passes", "both"], ["--keep-after-forward"], ["--recompute"], ["--streams", "separate"],
                         ["--outside", "successor"], ["--microbatches", "2"], ["--combined"]):
             for command in ("plan", "explain", "schedule", "run"):
-                self.assert_refused(run(command, path, "--roles", "param", *options), 2, f"{options[0]} is about generated schedules")
+                self.assert_refused(run(command, path, "--roles", "param", *options), 2, f"{options[0]} requires a generated schedule")
         for options in (["--eval"], ["--passes", "eval"], ["--overlap-window", "1"]):
             self.assertEqual(run("plan", path, "--roles", "param", *options).stderr, "")
-        self.assert_refused(run("plan", NANO, "--overlap-window", "1"), 2, "--overlap-window is about recorded schedules")
+        self.assert_refused(run("plan", NANO, "--overlap-window", "1"), 2, "--overlap-window requires a recorded schedule")
         for options in (["--microbatches", "2"], ["--combined"]):
-            self.assert_refused(run("plan", NANO, "--eval", *options), 2, f"{options[0]} is about training")
+            self.assert_refused(run("plan", NANO, "--eval", *options), 2, f"{options[0]} requires --passes train or both")
 
     def test_units_are_counted(self):
         path = self.write("one.json", self.units(1024))
@@ -441,7 +441,7 @@ class Files(unittest.TestCase):
                 if policy == "max" and "--joint" in options:
                     continue
                 output = run("explain", NANO, *options, "--policy", policy).stdout
-                found = re.findall(r"That is what (\d+) units? holds? at once in step .*:\n((?:    \S+ holds .*\n)+)", output)
+                found = re.findall(r"(\d+) units? holds? this much at once in step .*:\n((?:    \S+ holds .*\n)+)", output)
                 self.assertGreater(len(found), 0, output)
                 for count, lines in found:
                     units = [line.split()[0] for line in lines.splitlines()]
@@ -494,7 +494,7 @@ class Files(unittest.TestCase):
 
     def test_dynamic_plans_cannot_be_saved(self):
         result = run("plan", NANO, "--policy", "dynamic", "-o", self.path("plan.json"))
-        self.assert_refused(result, 2, "dynamic has none", outputs=["plan.json"])
+        self.assert_refused(result, 2, "policy dynamic has no addresses", outputs=["plan.json"])
         result = run("plan", NANO, "--policy", "fixed", "--fallback", "dynamic", "-o", self.path("plan.json"))
         self.assert_refused(result, 2, "no fixed addresses", outputs=["plan.json"])
         result = run("plan", NANO, "--policy", "max", "--buffers", "1", "-o", self.path("plan.json"))

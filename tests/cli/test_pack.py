@@ -125,7 +125,7 @@ class Answers(Case):
             checked = self.good(run("--check", self.path("out.csv")))
             self.assertRegex(checked, rf"(?m)^total +{total} ")
             self.assertRegex(checked, rf"(?m)^bound +{bound} ")
-            self.assertRegex(checked, r"(?m)^offsets +hold$")
+            self.assertRegex(checked, r"(?m)^offsets +valid$")
 
     def test_same_bytes_every_time(self):
         path = self.random_file(3, 60)
@@ -213,14 +213,14 @@ class Check(Case):
         result = run("--check", path)
         self.one_line(result, 1, "x.csv", 'items "b" (20 at 0) and "c" (10 at 15) share bytes')
         self.assertRegex(result.stdout, r"(?m)^total +30 ")
-        self.assertRegex(result.stdout, r"(?m)^offsets +do not hold$")
+        self.assertRegex(result.stdout, r"(?m)^offsets +not valid$")
 
     def test_nothing_is_proven_of_what_does_not_hold(self):
         path = self.write("x.csv", "id,lower,upper,size,offset\na,0,4,4,0\nb,0,9,4,0\nc,5,9,4,4\n")
         result = run("--check", path)
         self.one_line(result, 1, '"a" (4 at 0) and "b" (4 at 0)')
         self.assertRegex(result.stdout, r"(?m)^total +8 .*\nbound +8 ")
-        self.assertRegex(result.stdout, r"(?m)^proof +none: the offsets do not hold$")
+        self.assertRegex(result.stdout, r"(?m)^proof +none: the offsets are not valid$")
         self.assertNotIn("optimal", result.stdout)
         (file,) = json.loads(run("--check", path, "--json").stdout)["files"]
         self.assertEqual((file["outcome"], file["total"], file["bound"], file["optimal"]), ("does_not_hold", 8, 8, False))
@@ -237,7 +237,7 @@ class Check(Case):
         self.assertIn("bound reached", self.good(run("--check", good, good)))
         result = run("--check", good, wrong)
         self.one_line(result, 1, "wrong.csv", '"a" (10 at 0) and "b" (10 at 9)')
-        self.assertRegex(result.stdout, r"(?m)^\S*wrong\.csv .* does not hold$")
+        self.assertRegex(result.stdout, r"(?m)^\S*wrong\.csv .* not valid$")
         self.assertTrue(result.stdout.endswith("\n1 of 2 proven optimal\n"))
 
 
@@ -386,7 +386,7 @@ class Mistakes(Case):
                                (["--work", "fast"], ["--work", "fast"]), (["--color", "blue"], ["always"]),
                                (["-o", ""], ["-o"]), (["--plot", "x/"], ["--plot"]), (["-o", "y.svg", "--plot", "y.svg"], ["same file"]),
                                (["--check", "-o", "y.csv"], ["--check", "-o"]), (["--check", "--work", "5"], ["--check", "--work"]),
-                               ([path, "-o", "y.csv"], ["one file, 2"]), ([path, "--plot", "y.svg"], ["one file, 2"]),
+                               ([path, "-o", "y.csv"], ["one file, got 2"]), ([path, "--plot", "y.svg"], ["one file, got 2"]),
                                (["--best"], ["--best"])):
             with self.subTest(options=options):
                 self.refused(run(path, *options), 2, *words)

@@ -281,7 +281,7 @@ class United(Case):
         self.assertEqual(len(both["steps"]), len(alone["steps"]) + len(document(evaluation, "--roles", "param")["steps"]))
         (planned,) = report(train, "--schedules", evaluation, "--policy", "max")
         self.assertEqual(planned["policies"][0]["feasible"], True)
-        self.refused(run("plan", evaluation, "--schedules", train, "--policy", "max"), 2, "train.json", "(grad) is not planned")
+        self.refused(run("plan", evaluation, "--schedules", train, "--policy", "max"), 2, "train.json", "(grad) is not in the plan")
 
     def test_recordings_that_lack_a_bucket(self):
         def grads(count):
@@ -297,13 +297,13 @@ class United(Case):
             return self.path(f"grads{count}.json")
         none, one, two = (grads(count) for count in range(3))
         self.assertEqual(document(two, "--schedules", none)["peaks"], document(two)["peaks"])
-        self.refused(run("schedule", two, "--schedules", one), 2, "it has no memory for layers.1/all (grad)")
-        self.refused(run("schedule", one, "--schedules", two), 2, "layers.1/all (grad) is not planned")
+        self.refused(run("schedule", two, "--schedules", one), 2, "it lacks layers.1/all (grad)")
+        self.refused(run("schedule", one, "--schedules", two), 2, "layers.1/all (grad) is not in the plan")
 
     def test_recordings_of_other_buckets(self):
         events = param_events("+0", "-0", "+1", "-1")
         one = self.units("one.json", (100, 200), events)
-        for sizes, words in (((100, 300), ("600 bytes", "layers.1/all", "400")), ((100, 200, 300), ("3 units", "not 2"))):
+        for sizes, words in (((100, 300), ("600 bytes", "layers.1/all", "400")), ((100, 200, 300), ("3 units", "instead of 2"))):
             other = self.units("other.json", sizes, events + param_events(*(("+2", "-2") if len(sizes) > 2 else ())))
             self.refused(run("schedule", one, "--roles", "param", "--schedules", other), 2, "other.json", *words)
         with open(other, encoding="utf-8") as file:
@@ -318,7 +318,7 @@ class United(Case):
                      "no recorded schedule")
         wrong = self.units("wrong.json", (100, 200), param_events("+0", "-0", "-1"))
         self.refused(run("schedule", one, "--roles", "param", "--schedules", wrong), 2, "wrong.json", "event 2")
-        self.refused(run("plan", one, one, "--roles", "param", "--schedules", wrong), 2, "--schedules", "2 are given")
+        self.refused(run("plan", one, one, "--roles", "param", "--schedules", wrong), 2, "--schedules", "requires one model, got 2")
 
     def test_models_share(self):
         small = self.units("small.json", (100, 200), model="reference")
@@ -374,7 +374,7 @@ class Plans(Case):
 
     def test_the_schedule_is_said(self):
         for arguments, words in (((), "prefetch 1;"), (("--prefetch", "2", "--prefetch-backward", "1"), "prefetch 2 (backward 1);"),
-                                 (("--unit-prefetch", "model.layers.9=4"), "prefetch 1, 1 unit otherwise;"),
+                                 (("--unit-prefetch", "model.layers.9=4"), "prefetch 1, 1 unit with another prefetch;"),
                                  (("--passes", "both", "--grad-units", "3"), "training and evaluation, gradients of 3 units;"),
                                  (("--streams", "unified", "--keep-after-forward"), "kept after forward, unified streams;"),
                                  (("--microbatches", "4", "--combined"), "prefetch 1, 4 microbatches, combined passes;")):
@@ -411,20 +411,20 @@ class Picture(Case):
 class Mistakes(Case):
     def test_bad_options(self):
         cases = ((("--prefetch", "x"), "--prefetch"), (("--prefetch-backward", "-1"), "--prefetch-backward"),
-                 (("--prefetch-backward", "4294967295"), "0 to 4294967294"),
-                 (("--unit-prefetch", "model.layers.3=1:4294967295"), "0 to 4294967294"),
-                 (("--passes", "eval", "--roles", "grad"), "an evaluation has no gradients and nothing that is trained: --roles param or state"),
-                 (("--eval", "--roles", "grad,grad_comm"), "an evaluation has no gradients"),
-                 (("--eval", "--roles", "main_grad,optimizer"), "nothing that is trained"),
+                 (("--prefetch-backward", "4294967295"), "[0, 4294967294]"),
+                 (("--unit-prefetch", "model.layers.3=1:4294967295"), "[0, 4294967294]"),
+                 (("--passes", "eval", "--roles", "grad"), "--passes eval has only the roles param and state; add one of them to --roles"),
+                 (("--eval", "--roles", "grad,grad_comm"), "--passes eval has only the roles param and state"),
+                 (("--eval", "--roles", "main_grad,optimizer"), "--passes eval has only the roles param and state"),
                  (("--unit-prefetch", "model.layers.3"), "UNIT=F"), (("--unit-prefetch", "=3"), "UNIT=F"),
                  (("--unit-prefetch", "model.layers.3=1:2:3"), "1:2"[2:]), (("--unit-prefetch", "model.layers.3=a"), "\"a\""),
                  (("--unit-prefetch", "nobody=3"), "nobody"), (("--unit-prefetch", "model.layers.3=1,model.layers.3=2"), "twice"),
                  (("--unit-prefetch", "model.layers.3=1,"), "empty"), (("--passes", "twice"), "train, eval, both"),
                  (("--streams", "one"), "separate, unified"), (("--outside", "all"), "nothing, successor"),
-                 (("--microbatches", "0"), "1 to 1024"), (("--microbatches", "1025"), "1 to 1024"),
+                 (("--microbatches", "0"), "[1, 1024]"), (("--microbatches", "1025"), "[1, 1024]"),
                  (("--overlap-window", "-1"), "--overlap-window"),
                  (("--grad-units", "0"), "--grad-units"), (("--steps", "5-3"), "--steps"), (("--steps", "-3"), "--steps"),
-                 (("--steps", "a-b"), "--steps"), (("--steps", "3-56"), "0 to 55"), (("--steps", "99999999999"), "--steps"),
+                 (("--steps", "a-b"), "--steps"), (("--steps", "3-56"), "[0, 55]"), (("--steps", "99999999999"), "--steps"),
                  (("--role", "x"), "--role"), (("--role", "state"), "no buckets"), (("--json", "--steps", "1"), "--steps"),
                  (("--share",), "--share"), (("--color", "blue"), "always"), (("--plot", "x.gif"), "x.gif"), (("--plot", ""), "--plot"),
                  (("--schedules", "no-such-file.json"), "no-such-file.json"), (("--policy", "max"), "--policy"))
@@ -432,7 +432,7 @@ class Mistakes(Case):
             with self.subTest(options=options):
                 self.refused(run("schedule", QWEN, *options), 2, word)
         self.refused(run("schedule"), 2, "no model")
-        self.refused(run("schedule", QWEN, NANO), 2, "2 models", "--share")
+        self.refused(run("schedule", QWEN, NANO), 2, "one model, got 2", "--share")
 
     def test_the_largest_prefetch(self):
         self.assertEqual(run("schedule", QWEN, "--prefetch-backward", "4294967294", "--unit-prefetch",

@@ -211,7 +211,7 @@ class Tables(Case):
         path = self.write("x.pickle", snapshot)
         self.assertEqual([pool["pool"] for pool in self.report(path)["files"][0]["pools"]], ["params+grads", "other"])
         self.assertEqual([pool["pool"] for pool in self.report(path, "--pool", "other")["files"][0]["pools"]], ["other"])
-        self.refused(run(path, "--pool", "x"), 2, 'no pool "x", of 2')
+        self.refused(run(path, "--pool", "x"), 2, 'unknown pool "x", the file has 2')
 
 
 class Mistakes(Case):
@@ -222,7 +222,7 @@ class Mistakes(Case):
             (good[:200], "byte "), (good + b"x", "1 bytes behind"), (pickle.dumps(os.system, 2), "byte 2", "names the global posix.system"),
             (pickle.dumps(os.system, 4), "names the global posix.system"), (pickle.dumps({"a": {1}}, 4), "set"),
             (pickle.dumps([2**70], 2), "64 bits"), (pickle.dumps([]), "not a snapshot"), (pickle.dumps({"bucketpool": {"format": "x"}}), "bucketpool.format"),
-            (pickle.dumps({"segments": []}), "device_traces"), (pickle.dumps({"segments": [], "device_traces": [[], []]}), "nothing to look at"),
+            (pickle.dumps({"segments": []}), "device_traces"), (pickle.dumps({"segments": [], "device_traces": [[], []]}), "the snapshot has no pools"),
         ):
             with self.subTest(data=data[:60]):
                 with open(self.path("x.pickle"), "wb") as file:
@@ -269,7 +269,7 @@ class Mistakes(Case):
         path = self.write("x.pickle", snapshots.ours())
         for options, words in ((["--html", ""], ["--html"]), (["--plot", "x.bmp"], ["--plot", ".svg, .png or .pdf"]), (["--flame", "x"], ["--flame"]),
                                (["--html", "a.svg", "--plot", "a.svg"], ["same file"]), (["--plot", "a.svg", "--flame", "a.svg"], ["same file"]),
-                               ([path, "--plot", "a.svg"], ["one file, 2"]), ([path, "--flame", "a.svg"], ["one file, 2"]), (["--best"], ["--best"]),
+                               ([path, "--plot", "a.svg"], ["one file, got 2"]), ([path, "--flame", "a.svg"], ["one file, got 2"]), (["--best"], ["--best"]),
                                (["--color", "blue"], ["always"])):
             with self.subTest(options=options):
                 self.refused(run(path, *options), 2, *words)
@@ -280,9 +280,9 @@ class Mistakes(Case):
         paths = [self.write(f"{rank}.pickle", snapshots.ours(rank, 2)) for rank in range(2)]
         other = self.write("other", snapshots.ours())
         before = [os.stat(path).st_mtime_ns for path in (*paths, other)]
-        self.refused(run("--html", *paths), 2, "--html", "0.pickle: names a snapshot")
-        self.refused(run("--html", other, other), 2, "--html", "other: names a snapshot")
-        self.refused(run("--html", self.path("./other"), other), 2, "names a snapshot")
+        self.refused(run("--html", *paths), 2, "--html", '0.pickle" is a snapshot')
+        self.refused(run("--html", other, other), 2, "--html", 'other" is a snapshot')
+        self.refused(run("--html", self.path("./other"), other), 2, "is a snapshot")
         self.assertEqual([os.stat(path).st_mtime_ns for path in (*paths, other)], before)
 
     def test_outputs(self):

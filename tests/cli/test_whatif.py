@@ -16,7 +16,7 @@ ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 MODELS = "examples/models/"
 NANO, H47, H8 = MODELS + "Nemotron-3-Nano-30B-A3B", MODELS + "Nemotron-H-47B", MODELS + "Nemotron-H-8B"
 QWEN, LLAMA, DEEPSEEK = MODELS + "Qwen3-0.6B", MODELS + "Llama-3.1-8B", MODELS + "DeepSeek-V3"
-HEADINGS = ("What other schedules take", "What sets the peak")
+HEADINGS = ("Plans of other schedules", "Units that set the peak")
 # Little of the search, so that other commands can be asked the same.
 WORK = ("--work", "200000")
 CASES = ((NANO, "--ep", "8", *WORK), (H8, "--prefetch", "2", "--joint", *WORK), (QWEN, "--streams", "unified", "--joint", *WORK),
@@ -162,8 +162,8 @@ class Peaks(Case):
         self.assertEqual([h["unit"] for h in peak["holders"]], ["layers.1", "layers.2"])
         self.assertEqual((peak["bytes"], peak["steps"], peak["next_bytes"]), (2 * (1920 + 1280), 0, 0))
         text = run("explain", path, "--roles", "param", "--overlap-window", "1").stdout
-        self.assertIn("comes from recordings", text)
-        self.assertIn("overlap window keeps them apart", text)
+        self.assertIn("the schedule is recorded", text)
+        self.assertIn("overlap window keeps them from sharing memory", text)
 
 
 class Text(Case):
@@ -173,11 +173,11 @@ class Text(Case):
         self.assertEqual(len(re.findall(r"present *\n", text)), 1)
         self.assertRegex(text, r"\n1 +separate +by role +872\.2 MiB +optimal +872\.2 MiB +1\.375 GiB +1\.00 +present")
         self.assertRegex(text, r"backbone\.layers\.1 \(352\.1 MiB\) and backbone\.layers\.0 \(84\.00 MiB\) set the peak of 436\.1 MiB")
-        self.assertIn("unified streams and a slab that the roles share take 788.2 MiB, 84.00 MiB less", text)
+        self.assertIn("unified streams and one slab for all roles take 788.2 MiB, 84.00 MiB less", text)
 
     def test_no_step_holds_less(self):
         text = run("explain", LLAMA, "--prefetch", "0", "--grad-units", "1", *WORK).stdout
-        self.assertIn("No step holds less", text)
+        self.assertIn("All steps hold as much", text)
 
     def test_policies_without_scheduled(self):
         text = run("explain", NANO, "--policy", "max,fixed").stdout
@@ -185,7 +185,7 @@ class Text(Case):
 
     def test_shared_pool(self):
         text = run("explain", QWEN, LLAMA, "--share", "--joint", *WORK).stdout
-        self.assertIn("that of several models", text)
+        self.assertIn("merged from several models", text)
         self.assertIn("Llama-3.1-8B/model.layers.", text.split(HEADINGS[1])[1])
         self.assertIsNone(answers(QWEN, LLAMA, "--share", *WORK)["alternatives"])
 

@@ -9,12 +9,10 @@
 
 typedef struct whatif {
     const analysis *analysed;
-    const bp_plan *plan;           /* of policy scheduled; NULL: --policy leaves it out, and there are no answers */
-    bp_alternatives *alternatives; /* NULL: the schedule comes from recordings, or is that of several models */
+    const bp_plan *plan;           /* of policy scheduled; NULL: not in --policy, no answers */
+    bp_alternatives *alternatives; /* NULL: recorded or merged schedule */
     bp_peaks *peaks;
 } whatif;
-
-/* The what-if document, bucketpool.whatif/1: docs/reference/formats.md describes every member. */
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
@@ -27,7 +25,7 @@ static const bp_plan *scheduled_plan(const analysis *a)
     return NULL;
 }
 
-/* The plans of other schedules, where the schedule was made from options and nothing else. */
+/* Plans of other schedules, for a schedule generated from options alone. */
 static int compare_schedules(const plan_options *options, const bp_plan_config *plan, whatif *w)
 {
     const schedule_options *o = &options->schedule;
@@ -66,7 +64,7 @@ static int whatif_init(const analysis *a, const plan_options *options, whatif *w
     return status == BP_OK ? EXIT_GO_ON : analysis_fail(a->name, status);
 }
 
-/* ---- the document ------------------------------------------------------------------------------------------------ */
+/* ---- bucketpool.whatif/1 (docs/reference/formats.md) ------------------------------------------------------------- */
 
 static void document_peak(bp_json_writer *d, const whatif *w, const bp_peak *peak)
 {
@@ -157,19 +155,18 @@ static void explain_bound(const analysis *a, const bp_plan_info *plan, const bp_
 {
     char text[STEP_TEXT_CHARS], roles[ROLES_TEXT_CHARS];
 
-    /* Units with requests that are live at the bound: requests come unit by unit. */
+    /* Requests are sorted by unit. */
     size_t units = 0;
     for (size_t i = 0; i < role->witness_count; i++) {
         const char *unit = plan->requests[role->witnesses[i]].unit;
         units += i == 0 || strcmp(unit, plan->requests[role->witnesses[i - 1]].unit) != 0;
     }
 
-    printf("%s: no plan takes less than %s (%llu bytes). That is what %zu unit%s hold%s at once in step %u (%s):\n",
+    printf("%s: no plan takes less than %s (%llu bytes). %zu unit%s hold%s this much at once in step %u (%s):\n",
            names_roles(role->roles, roles), cli_bytes(role->lower_bound_bytes),
            (unsigned long long)role->lower_bound_bytes, units, plural(units), units == 1 ? "s" : "",
            role->lower_bound_step, analysis_step_text(a, role->lower_bound_step, text));
 
-    /* The requests live at the bound, unit by unit. */
     const uint64_t mask = plan->alignment - 1;
     uint64_t sum = 0;
     for (size_t i = 0; i < role->witness_count; i++) {
@@ -203,7 +200,7 @@ static void explain_buffers(const bp_plan_info *plan, const bp_plan_role *role)
     }
 }
 
-/* The plan's entry for roles that another plan's entry is about; NULL: there is none. */
+/* The plan's entry for any of these roles; NULL: none. */
 static const bp_plan_role *find_role(const bp_plan_info *plan, uint32_t roles)
 {
     for (size_t i = 0; i < plan->role_count; i++) {
@@ -213,19 +210,19 @@ static const bp_plan_role *find_role(const bp_plan_info *plan, uint32_t roles)
     return NULL;
 }
 
-/* Whether the offsets of a schedule-aware plan could do with less. */
+/* Proof state of a plan of policy scheduled. */
 static void explain_placement(const bp_plan_role *role)
 {
-    printf(": each bucket has one offset, which others use while it is not live.\n");
+    printf(": each bucket has one offset, shared with buckets that are not live at the same time.\n");
     if (role->optimal && role->bytes > role->lower_bound_bytes)
-        puts("    A search has proven that no plan takes less; the bound cannot be reached.");
+        puts("    The search proved that no plan takes less, although this is above the bound.");
     else if (role->optimal)
         puts("    No plan takes less.");
     else
-        printf("    Whether less is possible is not proven: at least %s are needed.\n", cli_bytes(role->proven_bytes));
+        printf("    Not proven optimal: every plan takes at least %s.\n", cli_bytes(role->proven_bytes));
 }
 
-/* Why a policy takes what it takes for `roles`, which may share a slab with others. */
+/* Explains the size of `roles` under a policy. The roles may share a slab with others. */
 static void explain_policy(const bp_plan_info *plan, uint32_t roles)
 {
     char text[ROLES_TEXT_CHARS];
@@ -234,7 +231,7 @@ static void explain_policy(const bp_plan_info *plan, uint32_t roles)
         return;
     const char *policy = bp_policy_name(plan->policy);
     if (role->roles != roles && !(roles & BP_ROLE_BIT(role->role))) {
-        printf("  %s has it in the slab of %s.\n", policy, bp_role_name((bp_role)role->role));
+        printf("  %s places it in the slab of %s.\n", policy, bp_role_name((bp_role)role->role));
         return;
     }
     bool joint = role->roles != roles;
@@ -243,46 +240,45 @@ static void explain_policy(const bp_plan_info *plan, uint32_t roles)
            role->lower_bound_bytes > 0 ? (double)role->bytes / (double)role->lower_bound_bytes : 1.0,
            joint ? "their joint" : "the");
     if (BP_ROLES_STATE & BP_ROLE_BIT(role->role)) {
-        puts(": it is live all the time, so every shard keeps memory of its own.");
+        puts(": it is live in every step, so shards share no memory.");
         return;
     }
     switch (plan->policy) {
     case BP_POLICY_DYNAMIC:
-        puts(": memory comes and goes with each unit, so nothing is wasted, but addresses change, which rules out "
-             "captured "
-             "graphs and registered buffers.");
+        puts(": memory is allocated and freed with each unit. Nothing is wasted, but addresses change: no CUDA graphs, "
+             "no "
+             "registered buffers.");
         break;
     case BP_POLICY_FIXED:
         printf(": %s are shared by the units of the most frequent kind in %u set%s.\n", cli_bytes(role->pool_bytes),
                role->copies, plural(role->copies));
         explain_buffers(plan, role);
         if (role->persistent_bytes > 0)
-            printf("    All other units differ from that kind and keep memory of their own: %s that nobody else can "
+            printf("    All other units differ from that kind and have persistent memory: %s that no other unit can "
                    "use.\n",
                    cli_bytes(role->persistent_bytes));
         if (role->dynamic_bytes > 0)
-            printf("    All other units differ from that kind and are allocated on demand: %s at most, without fixed "
+            printf("    All other units differ from that kind and are allocated on demand: at most %s, without stable "
                    "addresses.\n",
                    cli_bytes(role->dynamic_bytes));
         break;
     case BP_POLICY_MAX:
         if (role->copies == 1)
-            puts(": its one set must hold the largest unit of every kind at once.");
+            puts(": its single set must hold the largest unit of every kind at once.");
         else
             printf(": each of the %u sets must hold the largest unit of every kind at once.\n", role->copies);
         explain_buffers(plan, role);
         if (role->bytes > role->lower_bound_bytes)
-            printf("    %s more than the bound, because units that are live together are rarely all as large as the "
-                   "largest.\n",
+            printf("    %s above the bound: units that are live together are rarely all as large as the largest.\n",
                    cli_bytes(role->bytes - role->lower_bound_bytes));
         break;
     case BP_POLICY_SCHEDULED: explain_placement(role); break;
     }
     if (!plan->feasible)
-        printf("    It is infeasible: %s.\n", plan->infeasible_because);
+        printf("    The plan is infeasible: %s.\n", plan->infeasible_because);
 }
 
-/* Whether two roles of a plan have the same sums and the same buffers, set by the same buckets. */
+/* Two roles of a plan have the same sizes and the same buffers, set by the same buckets. */
 static bool same_role(const bp_plan_info *plan, const bp_plan_role *x, const bp_plan_role *y)
 {
     if (x->bytes != y->bytes || x->lower_bound_bytes != y->lower_bound_bytes || x->live_units != y->live_units ||
@@ -298,7 +294,7 @@ static bool same_role(const bp_plan_info *plan, const bp_plan_role *x, const bp_
     return true;
 }
 
-/* Whether a role repeats the one before it under every policy that has buffers: gradients of the parameters' dtype do. */
+/* A role equals the one before it under every policy with buffers, as gradients in the parameters' dtype do. */
 static bool same_as_before(const analysis *a, size_t index)
 {
     bool any_buffers = false;
@@ -308,7 +304,7 @@ static bool same_as_before(const analysis *a, size_t index)
     for (size_t p = 0; p < a->plan_count; p++) {
         const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
         const bp_plan_role *one = find_role(plan, roles[index - 1].roles), *other = find_role(plan, roles[index].roles);
-        if (one == other) /* a slab of both */
+        if (one == other) /* one slab for both */
             continue;
         if (one == NULL || other == NULL || !same_role(plan, one, other))
             return false;
@@ -320,7 +316,7 @@ static bool same_as_before(const analysis *a, size_t index)
 static void explain_repetition(const analysis *a, const bp_plan_role *before, const bp_plan_role *role)
 {
     char text[STEP_TEXT_CHARS];
-    printf("%s: as %s, buffer for buffer: the same buckets set the same sizes. The bound of %s is first reached in "
+    printf("%s: the same buffers as %s, set by the same buckets. The bound of %s is first reached in "
            "step %u (%s).\n",
            bp_role_name((bp_role)role->role), bp_role_name((bp_role)before->role), cli_bytes(role->lower_bound_bytes),
            role->lower_bound_step, analysis_step_text(a, role->lower_bound_step, text));
@@ -328,7 +324,7 @@ static void explain_repetition(const analysis *a, const bp_plan_role *before, co
 
 /* ---- peaks ------------------------------------------------------------------------------------------------------- */
 
-enum { MOST_HOLDERS = 6 }; /* that are named */
+enum { MOST_HOLDERS = 6 }; /* printed by name */
 
 static void print_step(const whatif *w, uint32_t step)
 {
@@ -341,7 +337,7 @@ static void explain_peak(const whatif *w, const bp_peak *peak)
     char roles[ROLES_TEXT_CHARS];
     printf("%s: ", names_roles(peak->roles, roles));
 
-    /* "layers.75 (975.0 MiB) and layers.76 (975.0 MiB)"; with the role where the slab is that of several. */
+    /* "layers.75 (975.0 MiB) and layers.76 (975.0 MiB)"; with the role in a joint slab. */
     bool joint = (peak->roles & (peak->roles - 1)) != 0;
     size_t named = peak->holder_count > MOST_HOLDERS ? MOST_HOLDERS - 1 : peak->holder_count;
     for (size_t i = 0; i < named; i++) {
@@ -357,7 +353,8 @@ static void explain_peak(const whatif *w, const bp_peak *peak)
         printf(" and %zu more", peak->holder_count - named);
 
     if (peak->step_count == 0) {
-        printf(" set the peak of %s. They are not live in one step: the overlap window keeps them apart.\n",
+        printf(" set the peak of %s. They are not live in one step, but the overlap window keeps them from sharing "
+               "memory.\n",
                cli_bytes(peak->bytes));
         return;
     }
@@ -365,20 +362,19 @@ static void explain_peak(const whatif *w, const bp_peak *peak)
     print_step(w, peak->step);
     putchar('.');
 
-    /* What the peak would be without these. */
     uint64_t lower = peak->set_count > 1 ? peak->below_bytes : peak->next_bytes;
     uint32_t step = peak->set_count > 1 ? peak->below_step : peak->next_step;
     if (peak->set_count > 1)
-        printf(" %u other set%s of units reach%s it too, %u steps in all.", peak->set_count - 1,
+        printf(" %u other set%s of units reach%s the same peak, %u steps in all.", peak->set_count - 1,
                peak->set_count == 2 ? "" : "s", peak->set_count == 2 ? "es" : "", peak->step_count);
     if (lower == 0) {
-        puts(" No step holds less.");
+        puts(" All steps hold as much.");
         return;
     }
     printf(" %s the peak would be %s, %s less, in ",
            peak->set_count > 1       ? "Without any of these sets"
            : peak->holder_count == 1 ? "Without it"
-                                     : "If they did not come together,",
+                                     : "If they were not live at once,",
            cli_bytes(lower), cli_bytes(peak->bytes - lower));
     print_step(w, step);
     puts(".");
@@ -394,7 +390,7 @@ static const bp_alternative *find_present(const bp_alternatives_info *info)
     return &info->alternatives[i];
 }
 
-/* What can be had without gathering less far ahead. */
+/* Prints the smallest plan with the present prefetch depth. */
 static void print_best(const bp_alternatives_info *info, const bp_alternative *present)
 {
     bp_alternative best = *present;
@@ -405,22 +401,22 @@ static void print_best(const bp_alternatives_info *info, const bp_alternative *p
             best = *a;
     }
     if (best.bytes == present->bytes) {
-        puts("With the present prefetch none of them takes less.");
+        puts("With the present prefetch, no other schedule takes less.");
         return;
     }
     printf("With the present prefetch, %s streams and %s take %s, %s less.\n",
            choice_name(options_streams, (int)best.streams),
-           best.joint ? "a slab that the roles share" : "a slab for each role", cli_bytes(best.bytes),
+           best.joint ? "one slab for all roles" : "a slab for each role", cli_bytes(best.bytes),
            cli_bytes(present->bytes - best.bytes));
 }
 
-/* The what-if answers: a table and sentences each. EXIT_GO_ON, or the exit code after a message. */
+/* Prints a table and a summary of other schedules. Returns EXIT_GO_ON, or the exit code after a message. */
 static int explain_alternatives(const whatif *w, bool color)
 {
-    puts("\nWhat other schedules take");
+    puts("\nPlans of other schedules");
     if (w->alternatives == NULL) {
-        printf("The schedule %s, so other prefetch depths and streams are not compared.\n",
-               w->analysed->models > 1 ? "is that of several models" : "comes from recordings");
+        printf("Not compared: the schedule is %s.\n",
+               w->analysed->models > 1 ? "merged from several models" : "recorded");
         return EXIT_GO_ON;
     }
     const bp_alternatives_info *info = bp_alternatives_get_info(w->alternatives);
@@ -440,14 +436,13 @@ static int explain_alternatives(const whatif *w, bool color)
             sheet_color_line(&s, "green");
     }
     int code = sheet_finish(&s);
-    puts("LIVE is what all roles have live at once: no allocator takes less. MAX has a slab for each role.");
+    puts("LIVE is the peak of live bytes over all roles: no allocator takes less. MAX has a slab for each role.");
 
-    /* Fewer bytes may be found for a plan that is not proven. */
     bool proven = true;
     for (size_t i = 0; i < info->alternative_count; i++)
         proven = proven && (info->alternatives[i].optimal || info->alternatives[i].is_present);
     if (!proven)
-        puts("What is not proven was searched for briefly: plan may find less with the same options.");
+        puts("Plans that are not proven had a short search; plan may find less with the same options.");
 
     print_best(info, present);
     return code;
@@ -458,7 +453,7 @@ static int explain_alternatives(const whatif *w, bool color)
 static int explain(const whatif *w, const plan_options *options)
 {
     const analysis *a = w->analysed;
-    printf("%s has %s parameters in %zu unit%s; %s of parameters lie outside units and stay gathered.\n", a->name,
+    printf("%s has %s parameters in %zu unit%s; %s of persistent parameters lie outside units.\n", a->name,
            cli_count(a->parameters), a->units, plural(a->units), cli_bytes(a->state.outside));
     if (a->notes[0] != '\0')
         printf("%s: %s.\n", a->name, a->notes);
@@ -484,7 +479,7 @@ static int explain(const whatif *w, const plan_options *options)
         return EXIT_GO_ON;
     int code = explain_alternatives(w, cli_wants_color(options->color));
 
-    puts("\nWhat sets the peak");
+    puts("\nUnits that set the peak");
     const bp_peaks_info *info = bp_peaks_get_info(w->peaks);
     for (size_t i = 0; i < info->peak_count; i++) {
         if (info->peaks[i].bytes > 0 && (info->peaks[i].roles & ~BP_ROLES_STATE) != 0)

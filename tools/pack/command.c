@@ -1,4 +1,5 @@
-/* `bucketpool pack`: packs instances or checks placements; lines, table, document, picture and CSV file. */
+/* `bucketpool pack`: packs instances or checks placements. Prints lines, a table or a document; writes a picture and
+ * a CSV file. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,8 +16,6 @@
 #include "shared/outputs.h"
 #include "shared/progress.h"
 #include "shared/sheet.h"
-
-/* What packing a file gave, or checking the offsets that it has. */
 
 typedef struct pack_options {
     char **files;
@@ -36,21 +35,18 @@ typedef struct pack_answer {
     uint64_t *offsets; /* of the placement, when there is one */
     uint32_t *witness; /* items that set the bound */
     size_t witness_count;
-    char fault[400]; /* why the offsets of the file do not hold; "": they do, or packing was asked for */
+    char fault[400]; /* --check: why the offsets are not valid; "": valid */
 } pack_answer;
 
-/* Why it is not, in a sentence. */
-#define PACK_REASON_CHARS 640
+#define PACK_REASON_CHARS 640 /* see pack_answer_reason */
 
-/* Answers of `pack` on standard output. Each returns EXIT_GO_ON or an exit code. */
-
-/* "proven optimal: the bound is reached": what is known about the total. */
+/* State of the proof, such as "proven optimal: the bound is reached". */
 #define PACK_PROOF_CHARS 80
 
-/* How much of an id is shown in a message. */
+/* Characters of an id in a message. */
 #define ID_CHARS 60
 
-/* The library's detail and the file that it is about. */
+/* Prints the file and the library's detail. Returns the exit code. */
 static int fail_about(const char *path, bp_status status)
 {
     char text[1024];
@@ -63,7 +59,7 @@ static size_t item_count(const pack_answer *a)
     return bp_packing_get_info(bp_packing_file_packing(a->file))->item_count;
 }
 
-/* Reads a file. Returns EXIT_GO_ON or an exit code. Finish it in any case. */
+/* Reads a file. Returns EXIT_GO_ON or an exit code. Call pack_answer_finish either way. */
 static int pack_answer_init(const char *path, const pack_options *options, pack_answer *answer)
 {
     bool is_input = strcmp(path, "-") == 0;
@@ -79,7 +75,7 @@ static int pack_answer_init(const char *path, const pack_options *options, pack_
     const bp_packing *packing = bp_packing_file_packing(answer->file);
     for (size_t i = 0; capacity > 0 && i < item_count(answer); i++) {
         if (bp_packing_get_info(packing)->sizes[i] > capacity)
-            return cli_fail(EXIT_BAD_INPUT, "%.400s: --capacity %llu is less than item \"%.*s\" takes, %llu",
+            return cli_fail(EXIT_BAD_INPUT, "%.400s: --capacity %llu is less than the size of item \"%.*s\", %llu",
                             answer->path, (unsigned long long)capacity, ID_CHARS, bp_packing_file_id(answer->file, i),
                             (unsigned long long)bp_packing_get_info(packing)->sizes[i]);
     }
@@ -104,22 +100,22 @@ static int find_bound(pack_answer *a)
     return EXIT_GO_ON;
 }
 
-/* ---- packing ------------------------------------------------------------------------------------------------------------ */
+/* ---- packing ----------------------------------------------------------------------------------------------------- */
 
-/* The placement is there, and holds. */
+/* There is a valid placement. */
 static bool pack_answer_is_placed(const pack_answer *answer)
 {
     return answer->result.outcome == BP_PACK_PLACED && *answer->fault == '\0';
 }
 
-/* What was found is checked before anybody sees it. */
+/* Checks the result of the search before it is reported. */
 static int verify(const pack_answer *a, uint64_t capacity)
 {
     uint64_t most = capacity > 0 && capacity < a->result.bytes ? capacity : a->result.bytes;
     bp_status status = bp_packing_check(bp_packing_file_packing(a->file), a->offsets, most);
     if (status == BP_ERR_MISMATCH)
         return cli_fail(EXIT_NEGATIVE,
-                        "%.400s: the placement that was found does not hold, a mistake of bucketpool: %s", a->path,
+                        "%.400s: internal error, the computed placement is not valid: %s; please report it", a->path,
                         bp_error_detail());
     return status == BP_OK ? EXIT_GO_ON : fail_about(a->path, status);
 }
@@ -137,7 +133,7 @@ static int pack(pack_answer *a, const pack_options *options)
     return pack_answer_is_placed(a) ? verify(a, options->capacity) : EXIT_GO_ON;
 }
 
-/* ---- checking ----------------------------------------------------------------------------------------------------------- */
+/* ---- checking ---------------------------------------------------------------------------------------------------- */
 
 static void describe_fault(pack_answer *a, const bp_packing_fault *fault, uint64_t most)
 {
@@ -145,7 +141,7 @@ static void describe_fault(pack_answer *a, const bp_packing_fault *fault, uint64
     const char *one = bp_packing_file_id(a->file, fault->item), *other = bp_packing_file_id(a->file, fault->other);
     unsigned long long size = bp_packing_get_info(packing)->sizes[fault->item], at = a->offsets[fault->item];
     if (fault->item == fault->other)
-        snprintf(a->fault, sizeof a->fault, "item \"%.*s\" takes %llu at %llu and ends behind the capacity of %llu",
+        snprintf(a->fault, sizeof a->fault, "item \"%.*s\" takes %llu at %llu and ends above the capacity of %llu",
                  ID_CHARS, one, size, at, (unsigned long long)most);
     else
         snprintf(a->fault, sizeof a->fault,
@@ -162,7 +158,8 @@ static int check_offsets(pack_answer *a, uint64_t capacity)
     uint64_t total = 0;
     memcpy(a->offsets, bp_packing_file_offsets(a->file), item_count(a) * sizeof *a->offsets);
     for (size_t i = 0; i < item_count(a); i++) {
-        uint64_t size = bp_packing_get_info(packing)->sizes[i], end = a->offsets[i] + size; /* fits, or was not read */
+        uint64_t size = bp_packing_get_info(packing)->sizes[i],
+                 end = a->offsets[i] + size; /* does not overflow: the reader checked it */
         total = size > 0 && end > total ? end : total;
     }
     uint64_t most = capacity > 0 ? capacity : total;
@@ -178,9 +175,9 @@ static int check_offsets(pack_answer *a, uint64_t capacity)
     return EXIT_GO_ON;
 }
 
-/* ---- both --------------------------------------------------------------------------------------------------------------- */
+/* ---- both -------------------------------------------------------------------------------------------------------- */
 
-/* Packs or checks. EXIT_GO_ON, also when nothing fits or the offsets do not hold; or an exit code. */
+/* Packs or checks. Returns EXIT_GO_ON, also when nothing fits or the offsets are not valid, or an exit code. */
 static int pack_answer_find(pack_answer *answer, const pack_options *options)
 {
     answer->offsets = calloc(item_count(answer), sizeof *answer->offsets);
@@ -189,7 +186,7 @@ static int pack_answer_find(pack_answer *answer, const pack_options *options)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     progress p;
     char what[160];
-    snprintf(what, sizeof what, "%s: %s %zu items", answer->path, options->check ? "checks" : "packs",
+    snprintf(what, sizeof what, "%s: %s %zu items", answer->path, options->check ? "checking" : "packing",
              item_count(answer));
     progress_watch(&p, what);
     int code = find_bound(answer);
@@ -199,7 +196,7 @@ static int pack_answer_find(pack_answer *answer, const pack_options *options)
     return code;
 }
 
-/* There is a total, if only of a placement that does not fit the capacity: proofs that nothing fits need not find any. */
+/* A placement was found, even if above the capacity. A proof of infeasibility needs none. */
 static bool pack_answer_has_total(const pack_answer *answer)
 {
     return answer->result.outcome == BP_PACK_PLACED || answer->result.bytes > 0;
@@ -225,7 +222,7 @@ static void pack_answer_reason(const pack_answer *answer, const pack_options *op
                  (unsigned long long)(options->work > 0 ? options->work : r->work), bytes, capacity);
 }
 
-/* How far the total is above the bound, in percent. */
+/* Excess of the total over the lower bound, in percent. */
 static double pack_answer_gap(const pack_answer *answer)
 {
     const bp_pack_result *r = &answer->result;
@@ -244,7 +241,7 @@ static void pack_proof_text(const pack_answer *answer, char text[PACK_PROOF_CHAR
 {
     const bp_pack_result *r = &answer->result;
     if (*answer->fault != '\0')
-        snprintf(text, PACK_PROOF_CHARS, "none: the offsets do not hold");
+        snprintf(text, PACK_PROOF_CHARS, "none: the offsets are not valid");
     else if (r->outcome == BP_PACK_PLACED && r->optimal)
         snprintf(text, PACK_PROOF_CHARS, "proven optimal: the %s",
                  r->bytes == r->bound ? "bound is reached" : "search is exhausted");
@@ -260,7 +257,7 @@ static const char *plural(size_t count)
     return count == 1 ? "" : "s";
 }
 
-/* ---- lines ------------------------------------------------------------------------------------------------------------------ */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 static void print_amount(const char *label, uint64_t amount, const char *more)
 {
@@ -281,7 +278,7 @@ static const char *capacity_text(const pack_answer *a)
                                                     : "";
 }
 
-/* One file, a line for each figure. */
+/* Prints the report of a single file. */
 static int pack_report_lines(const pack_answer *answer, const pack_options *options)
 {
     const bp_pack_result *r = &answer->result;
@@ -307,7 +304,7 @@ static int pack_report_lines(const pack_answer *answer, const pack_options *opti
     pack_proof_text(answer, proof);
     cli_print_line("proof", "%s", proof);
     if (options->check)
-        cli_print_line("offsets", "%s", pack_answer_is_placed(answer) ? "hold" : "do not hold");
+        cli_print_line("offsets", "%s", pack_answer_is_placed(answer) ? "valid" : "not valid");
     else
         cli_print_line("method", "%s%s%s steps of work", method_text(answer), *method_text(answer) != '\0' ? ", " : "",
                        cli_count(answer->result.work));
@@ -315,19 +312,19 @@ static int pack_report_lines(const pack_answer *answer, const pack_options *opti
     return EXIT_GO_ON;
 }
 
-/* ---- a table ---------------------------------------------------------------------------------------------------------------- */
+/* ---- a table ----------------------------------------------------------------------------------------------------- */
 
 static const char *verdict_text(const pack_answer *a)
 {
     const bp_pack_result *r = &a->result;
     if (*a->fault != '\0')
-        return "does not hold";
+        return "not valid";
     if (r->outcome != BP_PACK_PLACED)
         return r->outcome == BP_PACK_INFEASIBLE ? "infeasible" : "not found";
     return !r->optimal ? "no" : r->bytes == r->bound ? "bound reached" : "search exhausted";
 }
 
-/* Several files, a line each. */
+/* Prints a line for each file. */
 static int pack_report_table(const pack_answer *answers, size_t count, const pack_options *options)
 {
     sheet s = sheet_new(cli_wants_color(options->color));
@@ -353,7 +350,7 @@ static int pack_report_table(const pack_answer *answers, size_t count, const pac
     return code;
 }
 
-/* ---- JSON ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static const char *outcome_text(const pack_answer *a, const pack_options *options)
 {
@@ -426,15 +423,16 @@ static int pack_report_json(const pack_answer *answers, size_t count, const pack
 
 static const option_row pack_table[] = {
     {.kind = OPTION_HEADING, .text = "Packing:", .group = 1},
-    {"capacity", "N", "Find a placement that takes no more, in the unit of the sizes, instead of the smallest",
-     OPTION_U64, FIELD(capacity), .least = 1},
-    {"work", "N", "Steps of search at most, very roughly nanoseconds; the same steps on every machine", OPTION_U64,
-     FIELD(work), .least = 1},
-    {"check", NULL, "Check the offsets that FILE has, instead of packing", OPTION_FLAG, FIELD(check)},
+    {"capacity", "N", "Find any placement of at most N, in the unit of the sizes, instead of the smallest", OPTION_U64,
+     FIELD(capacity), .least = 1},
+    {"work", "N",
+     "Limit of the search, in steps of very roughly a nanosecond; the result does not depend on the machine",
+     OPTION_U64, FIELD(work), .least = 1},
+    {"check", NULL, "Check the offsets in FILE instead of packing", OPTION_FLAG, FIELD(check)},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 2},
     {"json", NULL, "Print a bucketpool.pack/1 document", OPTION_FLAG, FIELD(json)},
     {"plot", "FILE", "Draw the placement (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(plot)},
-    {"output", "CSV", "Write the rows of FILE with an offset column; -: on standard output, instead of the lines",
+    {"output", "CSV", "Write the rows of FILE with an offset column; -: to standard output instead of the report",
      OPTION_FILE, FIELD(output), .letter = 'o'},
     {"color", "WHEN", "auto, always or never (default auto)", OPTION_COLOR, FIELD(color)},
     OPTION_END,
@@ -443,18 +441,19 @@ static const option_row pack_table[] = {
 static int check(const pack_options *o)
 {
     if (o->file_count == 0)
-        return cli_fail(EXIT_BAD_INPUT, "pack: no file; give a CSV file with the columns id, lower, upper and size");
+        return cli_fail(EXIT_BAD_INPUT,
+                        "pack: no file given; give a CSV file with the columns id, lower, upper and size");
     if (o->file_count > 1 && (o->output != NULL || o->plot != NULL))
-        return cli_fail(EXIT_BAD_INPUT, "%s is about one file, %zu are given", o->output != NULL ? "-o" : "--plot",
+        return cli_fail(EXIT_BAD_INPUT, "%s requires one file, got %zu", o->output != NULL ? "-o" : "--plot",
                         o->file_count);
     if (o->check && (o->output != NULL || o->work > 0))
-        return cli_fail(EXIT_BAD_INPUT, "--check looks at the offsets that are there; leave %s out",
+        return cli_fail(EXIT_BAD_INPUT, "%s cannot be used with --check; leave one out",
                         o->output != NULL ? "-o" : "--work");
     size_t inputs = 0;
     for (size_t i = 0; i < o->file_count; i++)
         inputs += strcmp(o->files[i], "-") == 0;
     if (inputs > 1)
-        return cli_fail(EXIT_BAD_INPUT, "pack: standard input (-) is read once, %zu files are -", inputs);
+        return cli_fail(EXIT_BAD_INPUT, "pack: only one file can be standard input (-), got %zu", inputs);
     if (output_is_standard(o->output) && o->json)
         return cli_fail(EXIT_BAD_INPUT, "--json and -o - both write to standard output; give -o a file");
     if (o->output != NULL && o->plot != NULL && strcmp(o->output, o->plot) == 0)
@@ -470,11 +469,12 @@ static int pack_options_parse(int argc, char **argv, pack_options *options)
         .name = "pack",
         .arguments = "FILE...",
         .text =
-            "Finds offsets for the items of FILE, so that items which are live at the same time share no bytes and "
-            "the total is as small as can be found.\vFILE is CSV (-: standard input): a header with the columns id, "
-            "lower, upper, size and optionally gaps and offset, and a row for each item. It is live from lower until "
-            "before upper, but for its gaps. Exit: 0 placed, or the offsets hold; 1 nothing fits the capacity, "
-            "nothing that fits was found, or the offsets do not hold; 2 bad input, 3 environment.",
+            "Packs the items of FILE: assigns offsets such that items with overlapping live ranges share no bytes, and "
+            "minimises the total.\vFILE is CSV (-: standard input): a header with the columns id, "
+            "lower, upper, size and optionally gaps and offset, and a row for each item. An item is live in [lower, "
+            "upper) "
+            "without its gaps. Exit: 0 placed, or the offsets are valid; 1 nothing fits the capacity, "
+            "nothing that fits was found, or the offsets are not valid; 2 bad input, 3 environment.",
         .tables = {pack_table},
         .options = options,
         .files = &options->files,
@@ -517,8 +517,8 @@ static int print(const pack_answer *answers, const pack_options *options)
     return pack_report_lines(&answers[0], options);
 }
 
-/* A line on standard error for each file without a placement that holds. */
-static int judge(const pack_answer *answers, const pack_options *options)
+/* Prints a line to standard error for each file without a valid placement. Returns the exit code. */
+static int report_failures(const pack_answer *answers, const pack_options *options)
 {
     int code = EXIT_ANSWERED;
     char reason[PACK_REASON_CHARS];
@@ -531,7 +531,7 @@ static int judge(const pack_answer *answers, const pack_options *options)
     return code;
 }
 
-/* Files appear when all of them were written and the answer is out. */
+/* Files are committed after all of them were written and the report was printed. */
 static int answer(const pack_answer *answers, const pack_options *options)
 {
     output outputs[2] = {{0}}, *csv = &outputs[0], *picture = &outputs[1];
@@ -550,7 +550,7 @@ static int answer(const pack_answer *answers, const pack_options *options)
     if (code == EXIT_GO_ON)
         code = outputs_commit(outputs, 2);
     outputs_finish(outputs, 2);
-    return code == EXIT_GO_ON ? judge(answers, options) : code;
+    return code == EXIT_GO_ON ? report_failures(answers, options) : code;
 }
 
 int cli_pack(int argc, char **argv)

@@ -1,4 +1,4 @@
-/* The canvas of all pictures: text, sizes and colours, and files that are an SVG, a PNG or a PDF. */
+/* The canvas of all pictures: text, byte sizes, colours, and output as SVG, PNG or PDF. */
 #include "pictures/canvas.h"
 
 #include <cairo-pdf.h>
@@ -147,7 +147,7 @@ const char *picture_byte_unit(uint64_t bytes, double *unit)
 
 void picture_format_bytes(uint64_t bytes, char text[PICTURE_BYTES_CHARS])
 {
-    /* In the unit that `like` bytes have. */
+    /* in the unit of `like` bytes */
     double unit;
     const char *name = picture_byte_unit(bytes, &unit);
     double value = (double)bytes / unit;
@@ -185,7 +185,7 @@ static format format_of(const char *path)
 
 enum { END_BYTES = 8 };
 
-/* Where a surface writes to, and the last bytes of that. */
+/* Destination of a surface's output, and its last bytes. */
 typedef struct sink {
     FILE *file;
     char end[END_BYTES];
@@ -200,7 +200,7 @@ static cairo_status_t write_bytes(void *user, const unsigned char *data, unsigne
     return fwrite(data, 1, bytes, s->file) == bytes ? CAIRO_STATUS_SUCCESS : CAIRO_STATUS_WRITE_ERROR;
 }
 
-/* cairo says nothing of what it could not write at the end of a document. */
+/* cairo does not report write errors at the end of a document. */
 static bool is_whole(format f, const sink *s)
 {
     const char *end = f == FORMAT_SVG ? "</svg>\n" : f == FORMAT_PDF ? "%%EOF\n" : "IEND\xae\x42\x60\x82";
@@ -215,15 +215,15 @@ static cairo_surface_t *new_surface(const picture_page *p, format f, sink *to)
     if (f == FORMAT_SVG)
         return cairo_svg_surface_create_for_stream(write_bytes, to, p->width, p->height);
     cairo_surface_t *surface = cairo_pdf_surface_create_for_stream(write_bytes, to, p->width, p->height);
-    cairo_pdf_surface_set_metadata(surface, CAIRO_PDF_METADATA_CREATE_DATE, ""); /* else the time of day */
+    cairo_pdf_surface_set_metadata(surface, CAIRO_PDF_METADATA_CREATE_DATE, ""); /* the default is the current time */
     return surface;
 }
 
-/* Inverts the page for readers of dark pages; hues stay. Viewers without style sheets show it on white. */
+/* Inverts lightness under prefers-color-scheme: dark. Viewers without style sheets show the page on white. */
 static const char dark_style[] = "\n<style>@media (prefers-color-scheme: dark) { :root { filter: invert(0.92) "
                                  "hue-rotate(180deg); } }</style>";
 
-/* cairo has no function for style sheets: the text goes behind the opening tag. */
+/* cairo cannot add style sheets, so the text is inserted after the opening tag. */
 static bool write_svg(const char *text, size_t bytes, FILE *file)
 {
     const char *tag = bytes > 0 ? strstr(text, "<svg") : NULL, *end = tag != NULL ? strchr(tag, '>') : NULL;
@@ -280,7 +280,7 @@ static const char *draw_to(const picture_page *p, format f, FILE *file)
     return reason;
 }
 
-/* Draws in a process of its own: where memory is short fontconfig reads through NULL, or waits for a lock that it holds. */
+/* Draws in a child process: when memory runs out, fontconfig crashes or deadlocks. */
 static const char *draw_apart(const picture_page *p, format f, FILE *file)
 {
     static char text[256];

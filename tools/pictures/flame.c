@@ -18,7 +18,7 @@ static const bp_snapshot_request *request_of(const view_pool *pool, size_t at)
     return &pool->requests[pool->spans[pool->at_peak[at]].request];
 }
 
-/* Whether what is live at two places of the peak is in one box of a level: all, a role, its unit, its bucket. */
+/* true: two requests at the peak are in the same box of a level (0 all, 1 role, 2 unit, 3 bucket). */
 static bool is_together(const view_pool *pool, size_t a, size_t b, int level)
 {
     const view_span *x = &pool->spans[pool->at_peak[a]], *y = &pool->spans[pool->at_peak[b]];
@@ -56,7 +56,7 @@ static void draw_box(cairo_t *cr, const picture_box *box, uint32_t colour, doubl
     picture_text(cr, &plain, box->x + 5, box->y + 34, 0, box->width - 9, amount);
 }
 
-/* Boxes below LEAST_EXTENT of the same parent are drawn as one. Returns how many are not drawn for that. */
+/* Merges boxes of one parent below LEAST_EXTENT. Returns the number of boxes that are not drawn. */
 static size_t draw_level(cairo_t *cr, const view_pool *pool, int level)
 {
     static const double alphas[LEVELS] = {0.16, 1, 0.8, 0.6};

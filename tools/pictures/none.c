@@ -1,4 +1,4 @@
-/* Stands in for the pictures where cairo is missing. */
+/* Pictures in a build without cairo: all fail. */
 #include "pictures/pictures.h"
 
 static const char no_cairo[] =

@@ -7,12 +7,12 @@
 
 #include "pictures/canvas.h"
 
-/* Points. A box is drawn at least so wide and high: a sliver should be seen. */
+/* Points. Least width and height of a box, so that slivers stay visible. */
 enum { MARGIN = 24, PLOT_WIDTH = 1000, PLOT_HEIGHT = 460, HEADING = 58, BELOW = 72 };
 #define LEAST_EXTENT 0.5
 #define LEAST_EDGED 2.5
 
-/* So many boxes that an image of them is smaller than they are, and looks the same. */
+/* From this number of boxes on, an image is smaller and looks the same. */
 #define MOST_BOXES 4000
 
 typedef struct box {
@@ -26,13 +26,13 @@ typedef struct page {
     picture_box plot;
     box *boxes;
     size_t count;
-    uint64_t first, last; /* of time */
+    uint64_t first, last; /* times */
 } page;
 
 static const picture_style heading = {17, true, PICTURE_BLACK}, quiet = {11, false, PICTURE_GREY},
                            bold = {11, true, PICTURE_BLACK}, mark = {11, true, PICTURE_MARK};
 
-/* ---- what is drawn -------------------------------------------------------------------------------------------------------- */
+/* ---- what is drawn ----------------------------------------------------------------------------------------------- */
 
 static int from_large_to_small(const void *left, const void *right)
 {
@@ -40,7 +40,7 @@ static int from_large_to_small(const void *left, const void *right)
     return (a < b) - (a > b);
 }
 
-/* Items of one size have one colour, the largest the first one. */
+/* Items of equal size share a colour; the largest size has the first. */
 static void colour_boxes(page *p, uint64_t *sizes)
 {
     size_t items = bp_packing_get_info(p->packing)->item_count, count = 0;
@@ -81,7 +81,7 @@ static const char *find_boxes(page *p)
     return NULL;
 }
 
-/* ---- the plot ------------------------------------------------------------------------------------------------------------- */
+/* ---- the plot ---------------------------------------------------------------------------------------------------- */
 
 static double x_of(const picture_box *plot, const page *p, uint64_t time)
 {
@@ -93,7 +93,7 @@ static double y_of(const picture_box *plot, double bytes)
     return plot->y + plot->height * (1 - bytes / plot->bytes);
 }
 
-/* Where a box lies: left, top, width and height. */
+/* Position of a box. */
 static picture_box extent_of(const picture_box *plot, const page *p, const box *b)
 {
     double offset = (double)p->input->offsets[b->item], size = (double)bp_packing_get_info(p->packing)->sizes[b->item];
@@ -102,7 +102,7 @@ static picture_box extent_of(const picture_box *plot, const page *p, const box *
                          0};
 }
 
-/* The boxes of a colour become one path: what is thinner than a pixel then adds up to the right shade. */
+/* One path for all boxes of a colour, so that boxes thinner than a pixel add up to the right shade. */
 static void add_boxes(cairo_t *cr, const page *p, const picture_box *plot, uint32_t colour, double least)
 {
     for (size_t i = 0; i < p->count; i++) {
@@ -131,7 +131,7 @@ static bool is_dark(uint32_t colour)
     return 0.3 * (colour >> 16) + 0.59 * (colour >> 8 & 255) + 0.11 * (colour & 255) < 128;
 }
 
-/* A line at so many bytes, and what it is, on white so that it can be read on anything. */
+/* Draws a line at `bytes` with a label on white. */
 static void draw_level(cairo_t *cr, const page *p, uint64_t bytes, const picture_style *style, double anchor,
                        const char *what)
 {
@@ -144,14 +144,14 @@ static void draw_level(cairo_t *cr, const page *p, uint64_t bytes, const picture
     picture_label(cr, style, anchor > 0 ? right - 4 : p->plot.x + 4, y - 5, anchor, text);
 }
 
-/* The first multiple of `step` that is not before `time`, 0: it does not fit. */
+/* The first multiple of `step` from `time` on; 0: overflow. */
 static uint64_t first_tick(uint64_t time, uint64_t step)
 {
     uint64_t behind = time % step == 0 ? 0 : step - time % step;
     return behind <= UINT64_MAX - time ? time + behind : 0;
 }
 
-/* ---- the page ------------------------------------------------------------------------------------------------------------- */
+/* ---- the page ---------------------------------------------------------------------------------------------------- */
 
 static void draw_page(cairo_t *cr, const void *user)
 {
@@ -176,7 +176,7 @@ static void draw_page(cairo_t *cr, const void *user)
     } else {
         fill_boxes(cr, p, plot, true);
 
-        /* Names in the boxes that have room for them. */
+        /* Labels, where they fit. */
         for (size_t i = 0; i < p->count; i++) {
             picture_box e = extent_of(&p->plot, p, &p->boxes[i]);
             picture_style style = {10, false, is_dark(picture_kind_colours[p->boxes[i].colour]) ? 0xffffff : 0x000000};

@@ -1,4 +1,4 @@
-/* A panel as a whole: its heading, plot, axes, brackets and lower bound. */
+/* A panel: heading, plot, axes, brackets and lower bound. */
 #include "pictures/canvas.h"
 
 #include <ctype.h>
@@ -32,7 +32,7 @@ uint8_t picture_kind_of(const bp_bucket *bucket, const char *role, picture_kinds
     if (*role != '\0')
         snprintf(name + length, sizeof name - length, ", %s", role);
 
-    /* A name has the same colour in every picture, as far as colours last: FNV-1a, then the next free one. */
+    /* A name gets the same colour in every picture (FNV-1a hash, then the next free colour). */
     enum { HASHED = PICTURE_OTHER - PICTURE_FIRST_HASHED };
     uint32_t hash = 2166136261u;
     for (const char *c = name; *c != '\0'; c++)
@@ -53,11 +53,11 @@ uint8_t picture_kind_of(const bp_bucket *bucket, const char *role, picture_kinds
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Okabe and Ito's colours, told apart by colour-blind readers, without their red: that is the marks'. */
+/* Okabe and Ito's palette for colour-blind readers, without its red, which is used for marks. */
 const uint32_t picture_kind_colours[PICTURE_KINDS] = {0x0072B2, 0xE69F00, 0x009E73, 0xCC79A7,
                                                       0x56B4E9, 0xF0E442, 0x8A6D3B, 0x5A5A5A};
 
-/* Points. What is less high is drawn so high: a sliver of memory should be seen. */
+/* Points. Least height of a rectangle, so that slivers stay visible. */
 #define LEAST_HEIGHT 0.8
 
 typedef enum height_class { LOW, HIGH } height_class;
@@ -73,7 +73,7 @@ static extent extent_of(const picture_view *v, const picture_rect *r)
     return (extent){left, top, picture_x(v, r->end) - left, bottom - top};
 }
 
-/* The rectangles of a kind become one path: what is thinner than a pixel then adds up to the right shade. */
+/* One path for all rectangles of a kind, so that those thinner than a pixel add up to the right shade. */
 static void add_rects(const picture_view *v, unsigned kind, height_class wanted)
 {
     for (size_t i = 0; i < v->panel->rect_count; i++) {
@@ -85,7 +85,7 @@ static void add_rects(const picture_view *v, unsigned kind, height_class wanted)
     }
 }
 
-/* The area of what has no address, on top of the slab and of the kinds before. */
+/* Area of requests without an address, stacked on the slab and on the kinds before. */
 static void add_area(const picture_view *v, unsigned kind)
 {
     const size_t stride = v->layout->steps + 1;
@@ -130,7 +130,7 @@ static void fill_memory(const picture_view *v, bool fine)
     }
 }
 
-/* So many rectangles that they are thinner than a pixel: an image of them is smaller, and looks the same. */
+/* From this number of rectangles on, an image is smaller and looks the same. */
 static void fill_memory_as_image(const picture_view *v)
 {
     const double scale = PICTURE_IMAGE_SCALE;
@@ -146,7 +146,7 @@ static void fill_memory_as_image(const picture_view *v)
     picture_image(v->cr, image, v->box->x, v->box->y);
 }
 
-/* The slab, its buffers and what is live. */
+/* Draws the slab, its buffers and the live ranges. */
 static void picture_draw_slab(const picture_view *v)
 {
     const picture_panel *p = v->panel;
@@ -161,14 +161,14 @@ static void picture_draw_slab(const picture_view *v)
     double above = bottom;
     for (size_t i = 0; i < p->start_count; i++) {
         double y = picture_y(v, (double)p->starts[i]);
-        if (above - y < 3 || y - top < 3) /* lines that close are a grey area */
+        if (above - y < 3 || y - top < 3) /* lines this close would merge */
             continue;
         picture_colour(v->cr, 0x8c8c8c, 1);
         picture_line(v->cr, v->box->x, y, right, y, 0.4);
         above = y;
     }
     if (!fine) {
-        /* Names in the rectangles that have room for them. */
+        /* Labels, where they fit. */
         for (size_t i = 0; i < v->panel->rect_count; i++) {
             const picture_rect *r = &v->panel->rects[i];
             extent e = extent_of(v, r);
@@ -208,7 +208,7 @@ void picture_draw_memory_axis(const picture_view *v)
     double name_y = v->box->y - 6;
     for (unsigned i = 0; i * step * unit <= v->box->bytes; i++) {
         double y = picture_y(v, i * step * unit);
-        name_y = fmin(name_y, y - 9); /* above the uppermost number */
+        name_y = fmin(name_y, y - 9); /* above the topmost number */
         picture_colour(v->cr, 0xd8d8d8, 1);
         picture_line(v->cr, v->box->x - 4, y, v->box->x + v->box->width, y, 0.5);
         char text[32];
@@ -218,7 +218,7 @@ void picture_draw_memory_axis(const picture_view *v)
     picture_text(v->cr, &quiet, v->box->x - 7, name_y, 1, 0, name);
 }
 
-/* false: there is no such step, or no unit computes in it. */
+/* false: unknown step, or no unit computes in it. */
 static bool step_at(const picture_view *v, size_t index, bp_step *step)
 {
     if (index >= v->layout->steps)
@@ -234,7 +234,7 @@ static const char *last_word(const char *name)
     return dot != NULL ? dot + 1 : name;
 }
 
-/* Every how many units there is room for a name, or for its last word. */
+/* Interval of units at which a name, or its last component, fits. */
 static uint32_t name_stride(const picture_view *v, bool last_words)
 {
     size_t runs = 0, units = bp_buckets_get_info(v->input->buckets)->unit_count;
@@ -252,7 +252,7 @@ static uint32_t name_stride(const picture_view *v, bool last_words)
     return (uint32_t)picture_nice_step(fmax(1, (fmin(widest, LONGEST_NAME) + NAME_GAP) * (double)runs / v->box->width));
 }
 
-/* Where names have to be left out, "layers.0" is followed by "10", "20", ... */
+/* If names are left out, "layers.0" is followed by "10", "20", ... */
 static void draw_unit_names(const picture_view *v)
 {
     bool last_words = name_stride(v, false) > 1;
@@ -315,9 +315,9 @@ void picture_draw_step_axis(const picture_view *v)
 /* Points. */
 enum { SMALLEST_BRACKET = 10, LABEL = 16, WIDEST_BAND = 8 };
 
-/* ---- the lower bound -------------------------------------------------------------------------------------------------- */
+/* ---- the lower bound --------------------------------------------------------------------------------------------- */
 
-/* "layers.4, layers.5 and 3 more": the units that are live where the bound is set. */
+/* "layers.4, layers.5 and 3 more": the units that set the lower bound. */
 static void name_witnesses(const picture_view *v, char *text, size_t room)
 {
     size_t units = 0, length = 0;
@@ -345,9 +345,9 @@ static void draw_bound_step(const picture_view *v)
     picture_fill(v->cr, PICTURE_MARK, 0.3, (left + right - width) / 2, v->box->y, width, v->box->height);
 }
 
-/* ---- what is where ---------------------------------------------------------------------------------------------------- */
+/* ---- what is where ----------------------------------------------------------------------------------------------- */
 
-/* A bracket on the right of the plot, where there is room for its name. */
+/* Draws a bracket with a label on the right of the plot, if it fits. */
 static void draw_bracket(const picture_view *v, uint64_t from, uint64_t to, const char *name)
 {
     double x = v->box->x + v->box->width + 6, low = picture_y(v, (double)from) - 1, high = picture_y(v, (double)to) + 1;
@@ -382,7 +382,7 @@ static void draw_top(const picture_view *v)
     }
 }
 
-/* How the bytes compare with the lower bound. */
+/* Formats the ratio of bytes and lower bound. */
 static void compare(const bp_plan_role *role, char *text, size_t room)
 {
     char more[PICTURE_BYTES_CHARS];
@@ -465,14 +465,14 @@ static void draw_memory(const picture_view *v, bool bound_is_labelled)
     char bytes[PICTURE_BYTES_CHARS], text[64];
     picture_format_bytes(v->panel->role.lower_bound_bytes, bytes);
     snprintf(text, sizeof text, "lower bound %s", bytes);
-    /* above the line, unless what is allocated on demand has its label there */
+    /* above the line, unless the label of on-demand memory is there */
     bool taken = picture_is_dynamic(v->panel) && v->box->width < 400 &&
                  fabs(picture_y(v, (double)(v->panel->slab_bytes + v->panel->live_bytes)) - y) < LABEL;
     if (bound_is_labelled)
         picture_label(v->cr, &mark, right - 4, taken ? y + 15 : y - 5, 1, text);
 }
 
-/* A plan that is small beside the others of its role: below in the common scale, above it as large as there is room. */
+/* A plan much smaller than the others of its role is drawn twice: below in the common scale, above it enlarged. */
 static bool draw_enlarged(const picture_view *v)
 {
     picture_box low = *v->box, high = *v->box;
@@ -506,7 +506,7 @@ void picture_panel_draw(cairo_t *cr, const picture_input *input, const picture_l
     }
     picture_draw_step_axis(&v);
 
-    /* What is live in that step, below the axis. */
+    /* live units of that step, below the axis */
     double middle =
         (picture_x(&v, v.panel->role.lower_bound_step) + picture_x(&v, v.panel->role.lower_bound_step + 1ul)) / 2;
     double bottom = v.box->y + v.box->height;

@@ -9,7 +9,7 @@
 #include "shared/outputs.h"
 #include "view/timeline.h"
 
-/* The picture of memory plans: what lies where in the slabs, step by step, and what stays unused. */
+/* The picture of memory plans: addresses in the slabs over steps. */
 
 typedef struct picture_input {
     const char *title; /* the first line is the heading, further lines are set smaller; NULL: none */
@@ -19,13 +19,13 @@ typedef struct picture_input {
     size_t plan_count;
 } picture_input;
 
-/* Draws one panel per plan and role: steps to the right, memory upwards, the plans of a role in one scale. The format is that
- * of the ending of the output's path: .svg, .png or .pdf. Same input, fonts and cairo give the same bytes in every process; within one,
- * cairo numbers the ids of later SVGs on.
- * NULL, or an error text that lives until this thread's next call. */
+/* Draws a panel for each plan and role: steps to the right, memory upwards, the plans of a role in one scale. The
+ * suffix of the output's path gives the format: .svg, .png or .pdf. The first picture of a process is a function of
+ * input, fonts and cairo; in later SVGs cairo continues its numbering of ids. Returns NULL, or an error text that is
+ * valid until this thread's next call. */
 const char *picture_draw(const picture_input *input, const output *to);
 
-/* The picture of a placement: which item lies where, and when. */
+/* The picture of a placement: offsets of items over time. */
 
 typedef struct packing_picture {
     const char *title, *proof;
@@ -34,28 +34,28 @@ typedef struct packing_picture {
     uint64_t total, bound;
 } packing_picture;
 
-/* Time to the right, memory upwards, a box for each interval of an item, labelled where there is room. As picture_draw in everything
- * else. */
+/* Draws time to the right, memory upwards, and a box for each interval of an item, labelled where there is room.
+ * Format and errors as picture_draw. */
 const char *picture_draw_packing(const packing_picture *input, const output *to);
 
-/* The picture of a schedule: what runs in each step, and how much is live. */
+/* The picture of a schedule: the work of each step and its live bytes. */
 
-/* The model's name, a line below it; steps to the right; a row each for gathers, compute and reductions, and below, for each role, the live bytes, by kinds of buckets.
- * As picture_draw otherwise. */
+/* Draws steps to the right, rows for all-gathers, compute and reduce-scatters, and below them the live bytes of each
+ * role by kinds of buckets. `subtitle` is the line below the model's name. Format and errors as picture_draw. */
 const char *picture_draw_schedule(const schedule_view *view, const char *subtitle, const output *to);
 
-/* Pictures of what a pool did: where its requests were and when, and who made the peak. */
+/* Pictures of a pool's snapshot: addresses over time, and the peak. */
 
 typedef struct snapshot_picture {
     const char *title;
     const view_pool *pool;
 } snapshot_picture;
 
-/* Time to the right; above the slabs, address upwards, a box for each request while it is live; below the live bytes. As picture_draw in
- * everything else. */
+/* Draws time to the right; above, the slabs with a box for each live range, addresses upwards; below, the live
+ * bytes. Format and errors as picture_draw. */
 const char *picture_draw_snapshot(const snapshot_picture *input, const output *to);
 
-/* What is live at the peak: bytes to the right, in rows roles, their units, and their buckets. */
+/* Draws the requests that are live at the peak as a flame graph: bytes to the right, rows for roles, units and buckets. */
 const char *picture_draw_flame(const snapshot_picture *input, const output *to);
 
 #endif

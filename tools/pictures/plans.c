@@ -1,4 +1,4 @@
-/* The picture of memory plans: the place of each request in the slabs, step by step. */
+/* The picture of memory plans: addresses of requests in the slabs over steps. */
 #include "pictures/pictures.h"
 
 #include <cairo.h>
@@ -13,7 +13,7 @@ static const char no_memory[] = "out of memory while laying out the picture";
 
 /* ---- panels ---------------------------------------------------------------------------------------------------------- */
 
-/* A request with all that is known of it. */
+/* A request, its bucket and its place in the plan. */
 typedef struct found_request {
     bp_request request;
     bp_bucket bucket;
@@ -35,7 +35,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Where buffers begin: some request of each begins there, too. Offsets of a plan without buffers mean nothing as lines. */
+/* Offsets of buffers. Some request of each buffer begins at its offset. Plans without buffers get no lines. */
 static const char *find_starts(picture_panel *panel)
 {
     if (panel->role.buffer_count == 0 || panel->rect_count == 0)
@@ -53,7 +53,7 @@ static const char *find_starts(picture_panel *panel)
     return NULL;
 }
 
-/* Room for every interval of the role, and for the live sums. `total` is what is live, with and without an address. */
+/* Allocates the intervals of the role and the live sums. `total`: live bytes with and without an address. */
 static const char *allocate(const picture_input *input, const picture_layout *layout, picture_panel *panel,
                             uint64_t **total)
 {
@@ -66,7 +66,7 @@ static const char *allocate(const picture_input *input, const picture_layout *la
     return panel->rects == NULL || panel->live == NULL || *total == NULL ? no_memory : NULL;
 }
 
-/* Changes at the beginning of steps, of steps + 1 entries; add_up makes sums of them. */
+/* Adds changes at the beginning of steps (steps + 1 entries); add_up makes prefix sums of them. */
 static void add_live(const found_request *found, uint64_t bytes, uint64_t *changes)
 {
     for (size_t k = 0; k < found->interval_count; k++) {
@@ -93,7 +93,7 @@ static void place(const bp_plan_request *planned, const found_request *found, ui
                                                            .kind = kind};
 }
 
-/* Places the role's requests where the plan has them; the rest is dynamic. */
+/* Places the role's requests at their addresses; the rest is dynamic. */
 static const char *place_requests(const picture_input *input, picture_layout *layout, picture_panel *panel,
                                   uint64_t *total)
 {
@@ -134,7 +134,7 @@ static const char *init_panel(const picture_input *input, picture_layout *layout
     if (error == NULL)
         error = place_requests(input, layout, panel, total);
     if (error == NULL) {
-        /* Sums over the steps, and what a plan that was read from a file does not say. */
+        /* Sums over steps, and figures that a plan read from a file lacks. */
         sum_changes(total, layout->steps + 1);
         for (size_t kind = 0; kind < PICTURE_KINDS; kind++)
             sum_changes(panel->live + kind * (layout->steps + 1), layout->steps + 1);
@@ -166,7 +166,7 @@ static const char *init_panel(const picture_input *input, picture_layout *layout
     return error;
 }
 
-/* Whether every plan draws the role in the row of another one, whose slab it shares. */
+/* true: in every plan the role shares the slab of an earlier role, whose row shows it. */
 static bool is_always_drawn_before(const picture_input *input, uint32_t role)
 {
     size_t plans = 0;
@@ -180,7 +180,7 @@ static bool is_always_drawn_before(const picture_input *input, uint32_t role)
     return plans == input->plan_count;
 }
 
-/* NULL or an error text. Finish in either case. */
+/* Returns NULL or an error text. Call the finish function either way. */
 static const char *picture_layout_init(const picture_input *input, picture_layout *layout)
 {
     *layout =
@@ -231,7 +231,7 @@ static void picture_layout_finish(picture_layout *layout)
 
 /* Points. */
 enum { MARGIN = 16, GAP = 28, LINE = 18, WIDTH = 880, PLOT_HEIGHT = 210, MOST_COLUMNS = 2, LEGEND_GAP = 20 };
-#define WIDEST_LETTER 6.5 /* on average, of legends */
+#define WIDEST_LETTER 6.5 /* mean of legends */
 
 /* ---- the page -------------------------------------------------------------------------------------------------------- */
 
@@ -250,7 +250,7 @@ typedef struct page {
     const picture_layout *layout;
     size_t columns, rows; /* rows of one role */
     double plot_width, width, height;
-    double top;            /* where the panels begin */
+    double top;            /* of the panels */
     char differences[320]; /* between the panels */
     legend_entry legend[PICTURE_KINDS + 3];
     size_t legend_count, legend_lines;
@@ -286,7 +286,7 @@ static void name_differences(page *p)
                layout->plan_count > 1 ? "); steps and colours are the same." : "; steps and colours are the same.");
 }
 
-/* Breaks lines by an estimate: the height of the page is known before anything can be measured. */
+/* Breaks lines by an estimate, because the height of the page is needed before text can be measured. */
 static void add_legend(page *p, icon shown, uint32_t colour, const char *text, double *x)
 {
     double width = icon_widths[shown] + 6 + WIDEST_LETTER * (double)strlen(text);
@@ -369,7 +369,7 @@ static void draw_page(cairo_t *cr, const void *user)
     draw_legend(cr, p);
     const picture_layout *layout = p->layout;
     for (size_t role = 0; role < layout->role_count; role++) {
-        /* The most that any plan of a role takes or needs. */
+        /* Largest bytes of a role over all plans. */
         uint64_t most = 1;
         for (size_t i = role * layout->plan_count; i < (role + 1) * layout->plan_count; i++) {
             const picture_panel *panel = &layout->panels[i];
@@ -398,7 +398,7 @@ const char *picture_draw(const picture_input *input, const output *to)
     picture_layout layout;
     const char *error = picture_layout_init(input, &layout);
     if (error == NULL) {
-        /* Pages are as wide as documents show them, so that their text keeps its size. */
+        /* Pages have the width of documents, so that text keeps its size. */
         page p = {.input = input, .layout = &layout, .width = WIDTH};
         name_differences(&p);
 

@@ -1,4 +1,4 @@
-/* The picture of a schedule: the work of each step, and how much is live. */
+/* The picture of a schedule: the work of each step and its live bytes. */
 #include "pictures/pictures.h"
 
 #include <math.h>
@@ -11,11 +11,12 @@
 
 typedef enum lane_row { ROW_GATHER, ROW_COMPUTE, ROW_REDUCE, ROW_COUNT } lane_row;
 
-/* A gather may run from its acquire until compute needs it, a reduction from the end of compute until its memory is free. */
+/* A box of a lane. An all-gather runs from its acquire to its compute, a reduce-scatter from the end of compute to
+ * its release. */
 typedef struct lane_item {
     uint32_t begin, end; /* steps */
     int32_t unit;
-    bp_phase phase; /* of what computes */
+    bp_phase phase; /* of compute */
     uint8_t row;
     uint8_t track; /* of the row: items of a track do not overlap */
 } lane_item;
@@ -30,7 +31,7 @@ typedef struct lane_items {
 
 /* ---- lanes ------------------------------------------------------------------------------------------------------- */
 
-/* How far ahead of its compute a gather is looked for: further ahead, its box ends there. */
+/* Steps that are searched for the compute of an all-gather; beyond them its box ends. */
 #define MOST_STEPS_AHEAD 1024
 
 static bool computes(const schedule_view *v, uint32_t index, int32_t unit)
@@ -39,7 +40,7 @@ static bool computes(const schedule_view *v, uint32_t index, int32_t unit)
     return step->phase != BP_PHASE_RECORDED && (step->unit == unit || step->forward_unit == unit);
 }
 
-/* The interval of the event's requests that begins with it. */
+/* The interval that begins with the event. */
 static bp_interval interval_of(const schedule_view *v, const bp_schedule_event *event)
 {
     const bp_scheduled_request *r = &bp_schedule_get_info(v->analysed->schedule)->requests[event->first_request];
@@ -80,7 +81,7 @@ static int by_begin(const void *a, const void *b)
     return x->unit < y->unit ? -1 : x->unit > y->unit;
 }
 
-/* false when memory runs out. Call lane_items_finish either way. */
+/* false: out of memory. Call lane_items_finish either way. */
 static bool lane_items_init(const schedule_view *v, lane_items *lanes)
 {
     *lanes = (lane_items){.items = calloc((size_t)v->steps + v->event_count + 1, sizeof *lanes->items)};
@@ -93,12 +94,12 @@ static bool lane_items_init(const schedule_view *v, lane_items *lanes)
             continue;
         lane_item *last = lanes->count > 0 ? &lanes->items[lanes->count - 1] : NULL;
         if (last != NULL && step.phase == BP_PHASE_BACKWARD_GATHER && last->unit == step.unit)
-            last->end = i + 1; /* the other half of its step */
+            last->end = i + 1; /* second half of the step */
         else
             add(lanes, ROW_COMPUTE, i, i + 1, step.unit, step.phase);
     }
 
-    /* An event of each unit is enough: what is gathered with it runs beside it. */
+    /* one event per unit suffices: buckets of a unit are gathered together */
     int32_t gathered = BP_OUTSIDE, reduced = BP_OUTSIDE;
     for (size_t i = 0; i < v->event_count; i++) {
         const bp_schedule_event *event = &v->events[i];
@@ -118,7 +119,7 @@ static bool lane_items_init(const schedule_view *v, lane_items *lanes)
         *before = r.bucket.unit;
     }
 
-    /* The first track that is free; where all are taken, the last. */
+    /* The first free track, else the last. */
     uint32_t free_from[ROW_COUNT][MOST_TRACKS] = {0};
     qsort(lanes->items, lanes->count, sizeof *lanes->items, by_begin);
     for (size_t i = 0; i < lanes->count; i++) {
@@ -154,7 +155,7 @@ static const picture_style title_style = {17, true, PICTURE_BLACK}, heading = {1
                            plain = {11, false, PICTURE_BLACK}, quiet = {11, false, PICTURE_GREY},
                            mark = {11, true, PICTURE_MARK};
 
-/* ---- what runs ----------------------------------------------------------------------------------------------------------- */
+/* ---- work of the lanes ------------------------------------------------------------------------------------------- */
 
 static uint32_t colour_of(const lane_item *item)
 {
@@ -176,11 +177,11 @@ static void draw_item(const picture_view *v, const lane_item *item, double top, 
         picture_text(v->cr, &style, left + width / 2, top + height / 2 + 3.5, 0.5, 0, name);
 }
 
-/* Items that touch and look the same become one: so many steps need not be told apart. */
+/* Merges adjacent items of equal look when steps are thinner than a pixel. */
 static void draw_row(const picture_view *v, const schedule_picture *p, unsigned row, double top)
 {
     bool fine = p->view->steps > FINE_STEPS;
-    uint32_t pixel = p->view->steps / FINE_STEPS; /* what is closer than that cannot be told apart */
+    uint32_t pixel = p->view->steps / FINE_STEPS; /* steps per pixel */
     double height = (double)ROW / (fine ? 1 : p->lanes.tracks[row]);
     lane_item merged = {.end = 0};
     for (size_t i = 0; i < p->lanes.count; i++) {
@@ -216,9 +217,9 @@ static double draw_lanes(const picture_view *v, const schedule_picture *p, doubl
     return top;
 }
 
-/* ---- what is live -------------------------------------------------------------------------------------------------------- */
+/* ---- live bytes -------------------------------------------------------------------------------------------------- */
 
-/* Of the kinds before `kind`, the most in steps [begin, end). */
+/* Peak of the kinds before `kind` in steps [begin, end). */
 static uint64_t most_below(const schedule_picture *p, size_t role, unsigned kind, uint32_t begin, uint32_t end)
 {
     uint64_t most = 0;
@@ -231,7 +232,7 @@ static uint64_t most_below(const schedule_picture *p, size_t role, unsigned kind
     return most;
 }
 
-/* The sum of the kinds before `kind` over the steps, to the right or back; of steps that are thinner than a pixel, some at once. */
+/* Adds the line of the sum of kinds before `kind`, forwards or backwards. Steps thinner than a pixel are merged. */
 static void add_edge(const picture_view *v, const schedule_picture *p, size_t role, unsigned kind, bool back)
 {
     uint32_t steps = p->view->steps, stride = steps / FINE_STEPS + 1, columns = (steps + stride - 1) / stride;
@@ -284,7 +285,7 @@ static void draw_role(const picture_view *v, const schedule_picture *p, size_t r
     picture_draw_step_axis(v);
 }
 
-/* ---- the page ------------------------------------------------------------------------------------------------------------ */
+/* ---- the page ---------------------------------------------------------------------------------------------------- */
 
 static double draw_legend_entry(cairo_t *cr, double x, double y, uint32_t colour, const char *text)
 {
@@ -368,7 +369,7 @@ static void draw_page(cairo_t *cr, const void *user)
                             "from the end of compute until its memory is free. Boxes above each other: at once.");
 }
 
-/* ---- preparing ----------------------------------------------------------------------------------------------------------- */
+/* ---- preparing --------------------------------------------------------------------------------------------------- */
 
 static void add_live(schedule_picture *p, size_t role, unsigned kind, uint64_t bytes, const bp_interval *intervals,
                      size_t count)

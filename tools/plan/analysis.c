@@ -1,4 +1,4 @@
-/* One model, planned: from its file and the options to buckets, schedule and plans. */
+/* Builds buckets, schedule and plans of a model from its file and the options. */
 #include "plan/analysis.h"
 
 #include <bucketpool/formats.h>
@@ -25,7 +25,7 @@ static bp_status note_numbers(const plan_options *o, bp_plan *plan)
     const schedule_options *s = &o->schedule;
     const struct {
         const char *key;
-        uint64_t value, unasked; /* what is not noted; UINT64_MAX: everything is */
+        uint64_t value, unasked; /* default, which is not recorded; UINT64_MAX: always recorded */
     } numbers[] = {{"dp", o->dp, UINT64_MAX},
                    {"ep", o->ep, UINT64_MAX},
                    {"tp", o->tp, UINT64_MAX},
@@ -79,7 +79,7 @@ static bp_status note_schedule(const schedule_options *o, const analysis *a, bp_
     return status;
 }
 
-/* What a saved plan remembers of how it was made. */
+/* Records model, rules and options in the plan. */
 static bp_status analysis_note(const plan_options *options, const analysis *a, bp_plan *plan)
 {
     BP_TRY(bp_plan_set_model(plan, a->name));
@@ -120,7 +120,7 @@ static void choose_rules(const plan_options *options, const bp_model *model, ana
                                                         : BP_LAYOUT_HF;
 }
 
-/* The model as one rank of tp and ep holds it, in the layout asked for. Destroys what it was made from. */
+/* Replaces the model by the shard of one tp and ep rank, in the chosen layout. */
 static bp_status localise(const plan_options *options, analysis *a, bp_model **model)
 {
     bp_model *next = NULL;
@@ -169,7 +169,7 @@ static uint64_t shard_of(uint64_t numel, uint32_t shards)
     return numel / shards + (numel % shards != 0);
 }
 
-/* `tensors` of `numel` elements each. */
+/* Adds the bytes of `tensors` tensors of `numel` elements; false on overflow. */
 static bool add_tensors(bp_dtype dtype, uint64_t numel, uint64_t tensors, uint64_t *sum)
 {
     uint64_t bytes;
@@ -177,7 +177,7 @@ static bool add_tensors(bp_dtype dtype, uint64_t numel, uint64_t tensors, uint64
            !__builtin_add_overflow(*sum, bytes, sum);
 }
 
-/* What one GPU holds beside the pool; false when it does not fit 64 bits. */
+/* Computes the model state of one GPU outside the pool; false on overflow. */
 static bool analysis_sum_state(const plan_options *options, analysis *a)
 {
     bool trains = options->schedule.passes != BP_PASSES_EVAL;
@@ -237,12 +237,12 @@ int analysis_read(const char *path, const plan_options *options, analysis *a, bp
         return analysis_fail(path, status);
     return analysis_sum_state(options, a)
                ? EXIT_GO_ON
-               : cli_fail(EXIT_BAD_INPUT, "%s: the model's state does not fit 64 bits", path);
+               : cli_fail(EXIT_BAD_INPUT, "%s: the bytes of the model state exceed 64 bits", path);
 }
 
 /* ---- models that share a pool ------------------------------------------------------------------------------------ */
 
-/* A path's last part: units of a part are called "<part>/<unit>". */
+/* The last component of a path, which prefixes unit names: "<part>/<unit>". */
 static const char *short_name(const analysis *part)
 {
     const char *slash = strrchr(part->name, '/');
@@ -250,7 +250,7 @@ static const char *short_name(const analysis *part)
     return *name != '\0' ? name : "model";
 }
 
-/* The models' names; one that was there before gets a number, so that a model can share with another copy of itself. */
+/* Names of the models. Repeated names get a number, so that a model can share with a copy of itself. */
 static bool name_parts(const analysis *parts, size_t count, char **names)
 {
     for (size_t i = 0; i < count; i++) {
@@ -291,7 +291,6 @@ static bp_status merge_buckets(const analysis *parts, size_t count, char *const 
     return status;
 }
 
-/* One after the other. */
 static bp_status merge_schedules(const analysis *parts, size_t count, analysis *merged)
 {
     bp_schedule **schedules = calloc(count, sizeof *schedules);
@@ -308,7 +307,7 @@ static bp_status merge_schedules(const analysis *parts, size_t count, analysis *
     return status;
 }
 
-/* One analysis of all parts, whose models share a pool and run one after the other. */
+/* Merges the parts into one analysis: the models share a pool and run one after the other. */
 static int analysis_merge(const plan_options *options, const analysis *parts, size_t count, analysis *merged)
 {
     char **names = calloc(count, sizeof *names);
@@ -316,7 +315,7 @@ static int analysis_merge(const plan_options *options, const analysis *parts, si
     if (names == NULL || !name_parts(parts, count, names) || !join_names(names, count, &merged->name))
         code = cli_fail(EXIT_ENVIRONMENT, "out of memory");
 
-    /* Rules that all parts have, else none. */
+    /* A rule is kept if all parts agree on it. */
     merged->bucketing = parts[0].bucketing;
     merged->padding = parts[0].padding;
     merged->layout = parts[0].layout;
@@ -344,7 +343,7 @@ static int analysis_merge(const plan_options *options, const analysis *parts, si
         code = status == BP_OK ? EXIT_GO_ON : analysis_fail("--share", status);
     }
     if (code == EXIT_GO_ON && !analysis_sum_state(options, merged))
-        code = cli_fail(EXIT_BAD_INPUT, "--share: the models' state does not fit 64 bits");
+        code = cli_fail(EXIT_BAD_INPUT, "--share: the bytes of the models' state exceed 64 bits");
     for (size_t i = 0; names != NULL && i < count; i++)
         free(names[i]);
     free(names);
@@ -450,16 +449,16 @@ static int check_heeded(const plan_options *options, const analysis *analyses, s
                         analyses[0].name);
     const char *generating = options_schedule_generating(options);
     if (generating != NULL && recorded == count)
-        return cli_fail(EXIT_BAD_INPUT, "--%s is about generated schedules, and %s brings a recorded one; leave it out",
-                        generating, analyses[0].name);
+        return cli_fail(EXIT_BAD_INPUT, "--%s requires a generated schedule, and %s has a recorded one; leave --%s out",
+                        generating, analyses[0].name, generating);
     if (options->schedule.overlap_window > 0 && recorded + options->schedule.other_count == 0)
         return cli_fail(EXIT_BAD_INPUT,
-                        "--overlap-window is about recorded schedules, and %s brings none; leave it out",
+                        "--overlap-window requires a recorded schedule, and %s has none; leave --overlap-window out",
                         analyses[0].name);
     return EXIT_GO_ON;
 }
 
-/* All parts become one analysis, the only one of the list. */
+/* Replaces the list of analyses by their merge. */
 static int share(const plan_options *options, analysis *analyses, size_t *count)
 {
     analysis merged = {0};

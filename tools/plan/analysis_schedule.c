@@ -1,4 +1,4 @@
-/* From options and recordings to the schedule that is planned, and what it is called. */
+/* The schedule of an analysis, from options and recordings, and its description. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "plan/analysis.h"
 #include "shared/cli.h"
 
-/* ---- one schedule -------------------------------------------------------------------------------------------------------- */
+/* ---- one schedule ------------------------------------------------------------------------------------------------ */
 
 static bool find_unit(const bp_buckets *buckets, const char *name, uint32_t *unit)
 {
@@ -43,7 +43,8 @@ int analysis_schedule_config(const analysis *a, const schedule_options *o, bp_un
         const unit_prefetch *named = &o->unit_prefetches[i];
         overrides[i] = (bp_unit_prefetch){0, named->forward, named->backward};
         if (!find_unit(a->buckets, named->unit, &overrides[i].unit))
-            return cli_fail(EXIT_BAD_INPUT, "--unit-prefetch: %s has no unit \"%.80s\"; `schedule` prints their names",
+            return cli_fail(EXIT_BAD_INPUT,
+                            "--unit-prefetch: %s has no unit \"%.80s\"; `bucketpool schedule` prints their names",
                             a->name, named->unit);
         for (size_t k = 0; k < i; k++) {
             if (overrides[k].unit == overrides[i].unit)
@@ -78,11 +79,11 @@ static bp_status record(const schedule_options *o, const bp_model *model, const 
     return status == BP_OK ? bp_schedule_create_recorded(model, buckets, &config, schedule) : status;
 }
 
-/* ---- further recordings -------------------------------------------------------------------------------------------------- */
+/* ---- further recordings ------------------------------------------------------------------------------------------ */
 
 static int fail_difference(const char *path, const analysis *a, const char *what)
 {
-    return cli_fail(EXIT_BAD_INPUT, "--schedules %s: %s; %s and it must have the same units and buckets", path, what,
+    return cli_fail(EXIT_BAD_INPUT, "--schedules %s: %s; record it with the units and buckets of %s", path, what,
                     a->name);
 }
 
@@ -104,7 +105,7 @@ static void describe(const bp_buckets *buckets, const bp_request *r, const bp_bu
              cli_bucket(b->name, b->ordinal), bp_role_name((bp_role)r->role));
 }
 
-/* Whether these are requests of the same unit, bucket and size, else what differs. SIZE_MAX: there is none. */
+/* Compares unit, bucket and size of two requests (SIZE_MAX: none), and describes a difference in `text`. */
 static bool is_same_request(const bp_buckets *one, size_t index, const bp_buckets *other, size_t others, char text[512])
 {
     char planned[160] = "", needed[160] = "";
@@ -121,16 +122,15 @@ static bool is_same_request(const bp_buckets *one, size_t index, const bp_bucket
         describe(other, &y, &c, needed);
     }
     if (*planned == '\0' || *needed == '\0')
-        snprintf(text, 512, *needed == '\0' ? "it has no memory for %s" : "%s is not planned",
+        snprintf(text, 512, *needed == '\0' ? "it lacks %s" : "%s is not in the plan",
                  *needed == '\0' ? planned : needed);
     else if (b.unit != c.unit || b.ordinal != c.ordinal || x.dtype != y.dtype || x.bytes != y.bytes)
-        snprintf(text, 512, "it needs %llu bytes of %s for %s where %llu of %s for %s are planned",
-                 (unsigned long long)y.bytes, bp_dtype_name(y.dtype), needed, (unsigned long long)x.bytes,
-                 bp_dtype_name(x.dtype), planned);
+        snprintf(text, 512, "it has %llu bytes of %s for %s instead of %llu of %s for %s", (unsigned long long)y.bytes,
+                 bp_dtype_name(y.dtype), needed, (unsigned long long)x.bytes, bp_dtype_name(x.dtype), planned);
     return *text == '\0';
 }
 
-/* Requests of a role are in the order of units and buckets. A role may be missing as a whole: an evaluation has no gradients. */
+/* Requests of a role are sorted by unit and bucket. A whole role may be missing: an evaluation has no gradients. */
 static int compare_role(const char *path, const analysis *a, const bp_buckets *other, int32_t role)
 {
     char text[512] = "";
@@ -151,14 +151,14 @@ static int compare(const char *path, const analysis *a, const bp_buckets *other)
     char text[256] = "";
     size_t units = bp_buckets_get_info(a->buckets)->unit_count;
     if (bp_buckets_get_info(other)->unit_count != units) {
-        snprintf(text, sizeof text, "it has %zu units, not %zu", bp_buckets_get_info(other)->unit_count, units);
+        snprintf(text, sizeof text, "it has %zu units instead of %zu", bp_buckets_get_info(other)->unit_count, units);
         return fail_difference(path, a, text);
     }
     for (size_t u = 0; u < units; u++) {
         const char *name = bp_buckets_get_info(a->buckets)->units[u].name,
                    *others = bp_buckets_get_info(other)->units[u].name;
         if (strcmp(name, others) != 0) {
-            snprintf(text, sizeof text, "its unit %zu is \"%.80s\", not \"%.80s\"", u, others, name);
+            snprintf(text, sizeof text, "its unit %zu is \"%.80s\" instead of \"%.80s\"", u, others, name);
             return fail_difference(path, a, text);
         }
     }
@@ -168,14 +168,15 @@ static int compare(const char *path, const analysis *a, const bp_buckets *other)
     return code;
 }
 
-/* A recording of the same units and buckets. */
+/* Reads a recorded schedule of the same units and buckets. */
 static int record_other(const char *path, const plan_options *options, const analysis *a, bp_schedule **schedule)
 {
     analysis other = {0};
     bp_model *model = NULL;
     int code = analysis_read(path, options, &other, &model);
     if (code == EXIT_GO_ON && bp_model_get_info(model)->event_count == 0)
-        code = cli_fail(EXIT_BAD_INPUT, "--schedules %s: it has no recorded schedule", path);
+        code = cli_fail(EXIT_BAD_INPUT,
+                        "--schedules %s: no recorded schedule in this file; give a units.json with events", path);
     if (code == EXIT_GO_ON)
         code = compare(path, a, other.buckets);
     if (code == EXIT_GO_ON) {
@@ -226,7 +227,7 @@ int analysis_make_schedule(const char *path, const plan_options *options, const 
     return code == EXIT_GO_ON && options->schedule.other_count > 0 ? add_others(path, options, a) : code;
 }
 
-/* ---- names --------------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 const char *analysis_schedule_text(const analysis *a, const plan_options *options, char text[SCHEDULE_TEXT_CHARS])
 {
@@ -238,7 +239,7 @@ const char *analysis_schedule_text(const analysis *a, const plan_options *option
         if (o->prefetch_backward != BP_PREFETCH_SAME && o->prefetch_backward != o->prefetch)
             cli_append(text, SCHEDULE_TEXT_CHARS, " (backward %u)", o->prefetch_backward);
         if (o->unit_prefetch_count > 0)
-            cli_append(text, SCHEDULE_TEXT_CHARS, ", %zu unit%s otherwise", o->unit_prefetch_count,
+            cli_append(text, SCHEDULE_TEXT_CHARS, ", %zu unit%s with another prefetch", o->unit_prefetch_count,
                        o->unit_prefetch_count == 1 ? "" : "s");
         if (o->passes != BP_PASSES_TRAIN)
             cli_append(text, SCHEDULE_TEXT_CHARS, ", %s",
@@ -253,7 +254,7 @@ const char *analysis_schedule_text(const analysis *a, const plan_options *option
         if (o->streams == BP_STREAMS_UNIFIED)
             cli_append(text, SCHEDULE_TEXT_CHARS, ", unified streams");
         if (o->outside == BP_OUTSIDE_PREFETCHES_SUCCESSOR)
-            cli_append(text, SCHEDULE_TEXT_CHARS, ", outside gathers ahead");
+            cli_append(text, SCHEDULE_TEXT_CHARS, ", outside prefetches successor");
         if (o->microbatches > 1)
             cli_append(text, SCHEDULE_TEXT_CHARS, ", %u microbatches", o->microbatches);
         if (o->combined)

@@ -10,7 +10,7 @@
 #include "shared/cli.h"
 #include "shared/outputs.h"
 
-/* The plan that -o writes: of the one policy named, else of scheduled. */
+/* The plan that -o writes: of the single --policy, else of scheduled. */
 static const bp_plan *plan_to_write(const analysis *a, const plan_options *options)
 {
     for (size_t i = 0; i < a->plan_count; i++) {
@@ -53,7 +53,7 @@ static int print(const analysis *analyses, size_t count, const plan_options *opt
     return table_print_model(&analyses[0], options);
 }
 
-/* With a budget: whether some policy of each model keeps to it. */
+/* Some policy of each model fits the budget, if there is one. */
 static bool all_fit(const analysis *analyses, size_t count, const plan_options *options)
 {
     for (size_t m = 0; options->budget > 0 && m < count; m++) {
@@ -66,7 +66,7 @@ static bool all_fit(const analysis *analyses, size_t count, const plan_options *
     return true;
 }
 
-/* Files appear when all of them were written and the answer is out. */
+/* Files are committed after all of them were written and the report was printed. */
 static int answer(const analysis *analyses, size_t count, const plan_options *options)
 {
     output outputs[2] = {{0}}, *plan = &outputs[0], *picture = &outputs[1];

@@ -15,9 +15,9 @@
 
 #define MOST_MODELS 256
 
-/* ---- folders --------------------------------------------------------------------------------------------------------------- */
+/* ---- folders ----------------------------------------------------------------------------------------------------- */
 
-/* "<folder of this program>/<name>". NULL when that is unknown or memory runs out. */
+/* "<folder of this program>/<name>". NULL: unknown, or out of memory. */
 static char *beside_program(const char *name)
 {
     char program[PATH_MAX], *path = NULL;
@@ -29,7 +29,7 @@ static char *beside_program(const char *name)
     return asprintf(&path, "%s%s", program, name) < 0 ? NULL : path;
 }
 
-/* The models of the source tree, for a program in its build folder: the build writes their path beside it. */
+/* Models of the source tree, for a program in a build folder: the build writes their path next to the program. */
 static char *source_models(void)
 {
     char *list = beside_program("models.path"), *line = NULL;
@@ -47,7 +47,8 @@ static char *source_models(void)
     return line;
 }
 
-/* Folders with colons between them, in the order of the search: BUCKETPOOL_MODELS, then those of the build or of the installation. */
+/* Folders with colons between them, in the order of the search: BUCKETPOOL_MODELS, then those of the build or of the
+ * installation. */
 static char *model_folders(void)
 {
     const char *named = secure_getenv("BUCKETPOOL_MODELS");
@@ -65,7 +66,7 @@ static char *model_folders(void)
     return folders;
 }
 
-/* ---- names ------------------------------------------------------------------------------------------------------------------ */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 static char *find_in(const char *folders, const char *name)
 {
@@ -107,9 +108,9 @@ static int refuse(const char *name, const char *folders)
 
     qsort(names, count, sizeof *names, by_name); /* deterministic among names at the same distance */
     const char *nearest = cli_nearest(name, (const char *const *)names, count);
-    int code = cli_fail(EXIT_BAD_INPUT,
-                        "%.200s: No such file or directory, and no bundled model%s (models are looked for in %.600s)",
-                        name, cli_suggestion("", nearest), folders);
+    int code =
+        cli_fail(EXIT_BAD_INPUT, "%.200s: No such file or directory, and not a bundled model%s (searched in %.600s)",
+                 name, cli_suggestion("", nearest), folders);
     for (size_t i = 0; i < count; i++)
         free(names[i]);
     return code;
@@ -132,7 +133,7 @@ int models_find(const char *given, char **path)
     return code;
 }
 
-/* ---- kinds of files ------------------------------------------------------------------------------------------------------------ */
+/* ---- kinds of files ---------------------------------------------------------------------------------------------- */
 
 static bool has_suffix(const char *text, const char *suffix)
 {

@@ -1,4 +1,4 @@
-/* The options of `plan` and `explain`, and of these the ones that every command takes that plans. */
+/* The options of `plan` and `explain`, and those of all commands that plan. */
 #include "plan/options.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ const choice options_streams[] = {{"separate", BP_STREAMS_SEPARATE}, {"unified",
 const choice options_outsides[] = {
     {"nothing", BP_OUTSIDE_PREFETCHES_NOTHING}, {"successor", BP_OUTSIDE_PREFETCHES_SUCCESSOR}, {0, 0}};
 
-/* One more element at the end of an array; false when memory runs out. */
+/* Grows the array behind the pointer `array` by one element; false: out of memory. */
 static bool grow(void *array, size_t count, size_t each)
 {
     void *memory;
@@ -30,7 +30,7 @@ static bool grow(void *array, size_t count, size_t each)
     return true;
 }
 
-/* "layers.3=2" or "layers.3=2:1". BP_PREFETCH_SAME is no number of units. */
+/* Parses "layers.3=2" or "layers.3=2:1". The value BP_PREFETCH_SAME is reserved. */
 static int add_unit_prefetch(const char *word, void *user)
 {
     schedule_options *o = &((plan_options *)user)->schedule;
@@ -87,39 +87,41 @@ static int parse_eval(const char *name, const char *text, void *options)
 
 #define FIELD(member) offsetof(plan_options, member)
 
-/* An evaluation may be asked of any schedule: it decides about roles and state, too. */
+/* --eval also selects roles and state, so it has an effect on recorded schedules too. */
 const option_row options_schedule[] = {
     {.kind = OPTION_HEADING, .text = "Schedule:", .group = 3},
-    {"prefetch", "N", "Prefetch depth: units gathered ahead of the one that computes (default 1)", OPTION_U32,
+    {"prefetch", "N", "Prefetch depth: units all-gathered before the one that computes (default 1)", OPTION_U32,
      FIELD(schedule.prefetch), .applies = OPTION_GENERATES},
-    {"prefetch-backward", "N", "The same in backward (default: as forward)", OPTION_U32,
+    {"prefetch-backward", "N", "Prefetch depth in backward (default: as forward)", OPTION_U32,
      FIELD(schedule.prefetch_backward), .most = BP_PREFETCH_SAME - 1, .applies = OPTION_GENERATES},
-    {"unit-prefetch", "UNIT=F[:B],...", "Prefetch depth of UNIT: F, B in backward (default: F); may be repeated",
-     OPTION_OWN, .parse = parse_unit_prefetches, .applies = OPTION_GENERATES},
-    {"grad-units", "N", "Units whose gradients are live while their reduction drains (default 2)", OPTION_U32,
-     FIELD(schedule.grad_units), .least = 1, .applies = OPTION_GENERATES},
-    {"passes", "P", "train, eval or both: a training step, then an evaluation (default train)", OPTION_CHOICE,
+    {"unit-prefetch", "UNIT=F[:B],...",
+     "Prefetch depth of UNIT: F in forward, B in backward (default: F); may be repeated", OPTION_OWN,
+     .parse = parse_unit_prefetches, .applies = OPTION_GENERATES},
+    {"grad-units", "N", "Units whose gradient buckets are live at once until reduce-scatter is done (default 2)",
+     OPTION_U32, FIELD(schedule.grad_units), .least = 1, .applies = OPTION_GENERATES},
+    {"passes", "P", "train, eval, or both (a training step, then an evaluation) (default train)", OPTION_CHOICE,
      FIELD(schedule.passes), options_passes, .applies = OPTION_GENERATES},
     {"eval", NULL, "Forward only: --passes eval", OPTION_OWN, .parse = parse_eval},
-    {"keep-after-forward", NULL, "Parameters stay gathered from forward until their backward is done", OPTION_FLAG,
+    {"keep-after-forward", NULL, "Keep parameters gathered from forward to backward", OPTION_FLAG,
      FIELD(schedule.keep_after_forward), .applies = OPTION_GENERATES},
-    {"recompute", NULL, "Backward runs forward again: fp8 models gather row-wise parameters there too", OPTION_FLAG,
-     FIELD(schedule.recompute), .applies = OPTION_GENERATES},
+    {"recompute", NULL, "Backward recomputes activations: fp8 models also gather row-wise parameters there",
+     OPTION_FLAG, FIELD(schedule.recompute), .applies = OPTION_GENERATES},
     {"streams", "S",
-     "separate: gathers and reductions run beside each other; unified: one stream for both (default separate)",
+     "separate: all-gathers and reduce-scatters on their own streams; unified: one stream for both (default separate)",
      OPTION_CHOICE, FIELD(schedule.streams), options_streams, .applies = OPTION_GENERATES},
-    {"outside", "O", "What parameters outside units gather ahead: nothing or successor (default nothing)",
-     OPTION_CHOICE, FIELD(schedule.outside), options_outsides, .applies = OPTION_GENERATES},
-    {"microbatches", "M", "Forward passes in flight in a 1F1B pipeline stage", OPTION_U32, FIELD(schedule.microbatches),
-     .least = 1, .most = BP_MAX_MICROBATCHES, .applies = OPTION_GENERATES},
-    {"combined", NULL, "The pipeline runs the forward of one microbatch and the backward of another side by side",
+    {"outside", "O", "Prefetch by parameters outside units: nothing or successor (default nothing)", OPTION_CHOICE,
+     FIELD(schedule.outside), options_outsides, .applies = OPTION_GENERATES},
+    {"microbatches", "M", "Microbatches in flight in a 1F1B pipeline stage (default: no pipeline)", OPTION_U32,
+     FIELD(schedule.microbatches), .least = 1, .most = BP_MAX_MICROBATCHES, .applies = OPTION_GENERATES},
+    {"combined", NULL, "Overlap the forward of one microbatch with the backward of another (combined 1F1B)",
      OPTION_FLAG, FIELD(schedule.combined), .applies = OPTION_GENERATES},
     {"overlap-window", "N",
-     "Recorded schedules: memory that one lane released is kept from the next N units of another (default 0)",
+     "Recorded schedules: do not reuse memory released on one lane for the next N units of another lane (default 0)",
      OPTION_U32, FIELD(schedule.overlap_window)},
-    {"schedules", "FILE,...", "Further units.json of the same units and buckets: what they recorded is planned too",
-     OPTION_OWN, .parse = parse_others},
-    {"share", NULL, "The MODELs share one pool, one after the other", OPTION_FLAG, FIELD(schedule.share)},
+    {"schedules", "FILE,...",
+     "More recorded schedules (units.json) of the same units and buckets; the plan is valid for them too", OPTION_OWN,
+     .parse = parse_others},
+    {"share", NULL, "The MODELs share one pool and run one after the other", OPTION_FLAG, FIELD(schedule.share)},
     OPTION_END,
 };
 
@@ -139,15 +141,15 @@ static void options_schedule_finish(schedule_options *options)
     *options = (schedule_options){0};
 }
 
-/* Whether the options go together, for this many models. EXIT_GO_ON or the exit code after a message. */
+/* Checks the combination of options for this number of models. Returns EXIT_GO_ON, or the exit code after a message. */
 static int options_schedule_check(const schedule_options *o, size_t models)
 {
     if (o->share && models < 2)
-        return cli_fail(EXIT_BAD_INPUT, "--share is about several models, %zu is given", models);
+        return cli_fail(EXIT_BAD_INPUT, "--share requires at least 2 models, got %zu", models);
     if (o->other_count > 0 && models > 1)
-        return cli_fail(EXIT_BAD_INPUT, "--schedules adds to the schedule of one model, %zu are given", models);
+        return cli_fail(EXIT_BAD_INPUT, "--schedules requires one model, got %zu", models);
     if (o->passes == BP_PASSES_EVAL && (o->microbatches > 0 || o->combined))
-        return cli_fail(EXIT_BAD_INPUT, "--%s is about training, and an evaluation is asked for; leave it out",
+        return cli_fail(EXIT_BAD_INPUT, "--%s requires --passes train or both",
                         o->combined ? "combined" : "microbatches");
     return EXIT_GO_ON;
 }
@@ -163,15 +165,14 @@ const char *options_schedule_generating(const plan_options *o)
     return NULL;
 }
 
-/* MiB as the vendors' tools (nvidia-smi, rocm-smi) report the total of an idle device; what a driver and a context take off is
- * not subtracted. */
+/* Total MiB of an idle device, as nvidia-smi and rocm-smi report it. The memory of driver and context is not subtracted. */
 static const struct {
     const char *name;
     uint64_t mib;
 } gpus[] = {{"a100-40", 40960}, {"a100-80", 81920}, {"h100", 81559},   {"h100-nvl", 95830}, {"h200", 143771},
             {"b200", 183359},   {"b300", 275040},   {"gb200", 189471}, {"mi300x", 196592}};
 
-/* Bytes that an empty device offers; 0 when the name is unknown. */
+/* Bytes of an idle device; 0: unknown name. */
 static uint64_t gpu_bytes(const char *name)
 {
     for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++) {
@@ -214,10 +215,10 @@ static int parse_align(const char *name, const char *text, void *options)
 {
     uint64_t *alignment = &((plan_options *)options)->alignment;
     if (!cli_parse_bytes(text, alignment) || *alignment > (uint64_t)1 << 40)
-        return cli_fail(EXIT_BAD_INPUT, "--%s: expected a size from 1 to 1TiB such as 256 or 4KiB, got \"%.40s\"", name,
+        return cli_fail(EXIT_BAD_INPUT, "--%s: expected a size in [1, 1TiB] such as 256 or 4KiB, got \"%.40s\"", name,
                         text);
     if ((*alignment & (*alignment - 1)) != 0)
-        return cli_fail(EXIT_BAD_INPUT, "--%s %.40s is no power of two", name, text);
+        return cli_fail(EXIT_BAD_INPUT, "--%s: expected a power of two, got \"%.40s\"", name, text);
     return EXIT_GO_ON;
 }
 
@@ -227,44 +228,44 @@ static int parse_align(const char *name, const char *text, void *options)
 
 const option_row options_planning[] = {
     {.kind = OPTION_HEADING, .text = "Parallelism:", .group = 1},
-    {"dp", "N", "Data-parallel ranks that a dense bucket is sharded over (default 64)", OPTION_U32, FIELD(dp),
+    {"dp", "N", "Data-parallel ranks: a dense bucket has a shard on each (default 64)", OPTION_U32, FIELD(dp),
      .least = 1},
-    {"ep", "N", "Expert-parallel ranks; must divide dp (default 1)", OPTION_U32, FIELD(ep), .least = 1},
+    {"ep", "N", "Expert-parallel ranks; must divide --dp (default 1)", OPTION_U32, FIELD(ep), .least = 1},
     {"tp", "N", "Tensor-parallel ranks (default 1)", OPTION_U32, FIELD(tp), .least = 1},
     {.kind = OPTION_HEADING, .text = "Buckets:", .group = 2},
-    {"bucketing", "RULE", "megatron, fsdp2 or given (default: given where the model gives buckets, else megatron)",
+    {"bucketing", "RULE",
+     "megatron, fsdp2, or given: the buckets of a units.json (default: given if the model has buckets, else megatron)",
      OPTION_CHOICE, FIELD(bucketing), options_bucketings},
-    {"padding", "RULE", "megatron-lcm, megatron-split, flat, given or fsdp2 (default: the bucketing's own)",
-     OPTION_CHOICE, FIELD(padding), options_paddings},
-    {"flat-alignment", "N", "Elements a shard is a multiple of with --padding flat (default 128)", OPTION_U64,
+    {"padding", "RULE", "megatron-lcm, megatron-split, flat, given or fsdp2 (default: by --bucketing)", OPTION_CHOICE,
+     FIELD(padding), options_paddings},
+    {"flat-alignment", "N", "--padding flat: shards are multiples of N elements (default 128)", OPTION_U64,
      FIELD(flat_alignment), .least = 1, .most = 1u << 30},
-    {"layout", "L", "Module layout: megatron or hf (default: megatron with megatron bucketing, else hf)", OPTION_CHOICE,
-     FIELD(layout), options_layouts},
-    {"units", "PATTERNS", "Unit names in safetensors, N for the number (default layers.N,h.N,blocks.N)", OPTION_TEXT,
-     FIELD(units)},
-    {"param-dtype", "T", "Dtype of parameters; fp8 for GEMM weights in units (default: the model's)", OPTION_DTYPE,
+    {"layout", "L", "Module layout: megatron or hf (default: megatron with --bucketing megatron, else hf)",
+     OPTION_CHOICE, FIELD(layout), options_layouts},
+    {"units", "PATTERNS", "Safetensors: patterns of unit names, N for the number (default layers.N,h.N,blocks.N)",
+     OPTION_TEXT, FIELD(units)},
+    {"param-dtype", "T", "Dtype of parameters; fp8: of GEMM weights in units (default: the model's)", OPTION_DTYPE,
      FIELD(param_dtype)},
     {"grad-dtype", "T", "Dtype of gradients (default: the parameter's)", OPTION_DTYPE, FIELD(grad_dtype)},
-    {"grad-comm-dtype", "T", "Dtype gradients are communicated in; overrides --grad-dtype", OPTION_DTYPE,
+    {"grad-comm-dtype", "T", "Dtype of gradients in reduce-scatter (default: --grad-dtype)", OPTION_DTYPE,
      FIELD(grad_comm_dtype)},
-    {"main-grad-dtype", "T", "Dtype of a rank's shard of the gradients (default fp32)", OPTION_DTYPE,
-     FIELD(main_grad_dtype)},
-    {"optimizer-dtype", "T", "Dtype of the optimizer's tensors (default fp32)", OPTION_DTYPE, FIELD(optimizer_dtype)},
-    {"optimizer-tensors", "N",
-     "Tensors of the optimizer, each of a shard's size (default 3: main weights and Adam's two moments)", OPTION_U32,
-     FIELD(optimizer_tensors)},
-    {"roles", "LIST", "Of param, param_transpose, grad, grad_comm, state, main_grad, optimizer (default param,grad)",
+    {"main-grad-dtype", "T", "Dtype of gradient shards (default fp32)", OPTION_DTYPE, FIELD(main_grad_dtype)},
+    {"optimizer-dtype", "T", "Dtype of optimizer tensors (default fp32)", OPTION_DTYPE, FIELD(optimizer_dtype)},
+    {"optimizer-tensors", "N", "Optimizer tensors for each shard (default 3: main weights and Adam's two moments)",
+     OPTION_U32, FIELD(optimizer_tensors)},
+    {"roles", "LIST",
+     "Roles to plan, of param, param_transpose, grad, grad_comm, state, main_grad, optimizer (default param,grad)",
      OPTION_OWN, .parse = parse_roles},
     {.kind = OPTION_HEADING, .text = "Policy:", .group = 4},
-    {"buffers", "N", "Buffer sets of fixed and max (default: as many as units are live at once)", OPTION_U32,
+    {"buffers", "N", "fixed, max: buffer sets (default: the largest number of units live at once)", OPTION_U32,
      FIELD(buffers), .least = 1, .applies = OPTION_MAKES_PLANS | FIXED | MAX},
-    {"fallback", "F", "Units that do not fit the fixed pool: persistent or dynamic (default persistent)", OPTION_CHOICE,
-     FIELD(fallback), options_fallbacks, .applies = OPTION_MAKES_PLANS | FIXED},
-    {"joint", NULL, "scheduled: all roles but state, main_grad and optimizer share one slab", OPTION_FLAG, FIELD(joint),
+    {"fallback", "F", "fixed: memory of units that do not fit the pool, persistent or dynamic (default persistent)",
+     OPTION_CHOICE, FIELD(fallback), options_fallbacks, .applies = OPTION_MAKES_PLANS | FIXED},
+    {"joint", NULL, "scheduled: one slab for all roles but state, main_grad and optimizer", OPTION_FLAG, FIELD(joint),
      .applies = OPTION_MAKES_PLANS | SCHEDULED},
-    {"work", "N", "scheduled: bound of the search in each slab (default: the library's)", OPTION_U64, FIELD(work),
-     .least = 1, .most = INT64_MAX, .applies = OPTION_MAKES_PLANS | SCHEDULED},
-    {"align", "SIZE", "Alignment of every buffer, a power of two: 256 (the default), 4KiB", OPTION_OWN,
+    {"work", "N", "scheduled: limit of the search in each slab, in units of work (default: the library's)", OPTION_U64,
+     FIELD(work), .least = 1, .most = INT64_MAX, .applies = OPTION_MAKES_PLANS | SCHEDULED},
+    {"align", "SIZE", "Alignment of every buffer, a power of two such as 4KiB (default 256)", OPTION_OWN,
      .parse = parse_align, .applies = OPTION_MAKES_PLANS},
     OPTION_END,
 };
@@ -272,20 +273,20 @@ const option_row options_planning[] = {
 int options_check(const plan_options *o, const char *command)
 {
     if (o->model_count == 0)
-        return cli_fail(EXIT_BAD_INPUT,
-                        "%s: no model; give a config.json, a directory, safetensors, a units.json or a bundled model's "
-                        "name",
-                        command);
+        return cli_fail(
+            EXIT_BAD_INPUT,
+            "%s: no model given; give a config.json, a directory, safetensors, a units.json or a bundled model's "
+            "name",
+            command);
     size_t inputs = 0;
     for (size_t i = 0; i < o->model_count; i++)
         inputs += strcmp(o->models[i], "-") == 0;
     if (inputs > 1)
-        return cli_fail(EXIT_BAD_INPUT, "%s: standard input (-) is read once, %zu models are -", command, inputs);
+        return cli_fail(EXIT_BAD_INPUT, "%s: only one model can be standard input (-), got %zu", command, inputs);
     if (o->dp % o->ep != 0)
         return cli_fail(EXIT_BAD_INPUT, "--dp %u is not a multiple of --ep %u", o->dp, o->ep);
     if (o->schedule.passes == BP_PASSES_EVAL && (o->roles & OPTIONS_EVALUATED_ROLES) == 0)
-        return cli_fail(EXIT_BAD_INPUT,
-                        "an evaluation has no gradients and nothing that is trained: --roles param or state");
+        return cli_fail(EXIT_BAD_INPUT, "--passes eval has only the roles param and state; add one of them to --roles");
     return options_schedule_check(&o->schedule, o->model_count);
 }
 
@@ -380,23 +381,23 @@ static int parse_gpu(const char *name, const char *text, void *options)
     o->budget = gpu_bytes(text);
     o->budget_name = text;
     if (o->budget == 0)
-        return cli_fail(EXIT_BAD_INPUT, "--%s: \"%.40s\" is unknown; known: %s (or give --budget)", name, text,
+        return cli_fail(EXIT_BAD_INPUT, "--%s: unknown GPU \"%.40s\"; use one of %s, or --budget SIZE", name, text,
                         GPU_NAMES);
     return EXIT_GO_ON;
 }
 
 static const option_row plan_table[] = {
-    {"policy", "LIST", "Of dynamic, fixed, max, scheduled (default: all)", OPTION_OWN, .parse = parse_policies,
-     .group = 4},
+    {"policy", "LIST", "Policies, of dynamic, fixed, max, scheduled (default: all)", OPTION_OWN,
+     .parse = parse_policies, .group = 4},
     {.kind = OPTION_HEADING, .text = "Budget:", .group = 5},
-    {"budget", "SIZE", "Memory of one GPU, e.g. 80GiB: says whether the model's state fits", OPTION_OWN,
+    {"budget", "SIZE", "Memory of one GPU such as 80GiB: report whether pool and model state fit", OPTION_OWN,
      .parse = parse_budget},
-    {"gpu", "NAME", "The same by name: " GPU_NAMES, OPTION_OWN, .parse = parse_gpu},
+    {"gpu", "NAME", "--budget by name: " GPU_NAMES, OPTION_OWN, .parse = parse_gpu},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 6},
-    {"json", NULL, "Print a document: bucketpool.report/1, of explain bucketpool.whatif/1", OPTION_FLAG, FIELD(json)},
+    {"json", NULL, "Print a bucketpool.report/1 document (explain: bucketpool.whatif/1)", OPTION_FLAG, FIELD(json)},
     {"plot", "FILE", "plan: draw the pool (.svg, .png or .pdf)", OPTION_TEXT, FIELD(plot)},
     {"output", "PLAN",
-     "plan: write it (of the one policy named, or of scheduled); -: on standard output, instead of the tables",
+     "plan: write the plan of the policy (default scheduled) to a file; -: to standard output instead of the tables",
      OPTION_TEXT, FIELD(output), .letter = 'o'},
     {"color", "WHEN", "auto, always or never (default auto)", OPTION_COLOR, FIELD(color)},
     OPTION_END,
@@ -414,7 +415,7 @@ static int check_own(const plan_options *o, const char *command)
 {
     size_t plans = o->schedule.share ? 1 : o->model_count; /* of a policy */
     if (o->output != NULL && (plans > 1 || (o->policies_named && o->policy_count > 1)))
-        return cli_fail(EXIT_BAD_INPUT, "-o writes one plan: give one model and one --policy");
+        return cli_fail(EXIT_BAD_INPUT, "-o writes one plan; give one model and one --policy");
     if (o->output != NULL && value_file("-o", o->output) != EXIT_GO_ON)
         return EXIT_BAD_INPUT;
     if (output_is_standard(o->output) && o->json)
@@ -425,18 +426,18 @@ static int check_own(const plan_options *o, const char *command)
         return cli_fail(EXIT_BAD_INPUT, "-o and --plot name the same file, %s", o->plot);
     if (o->output != NULL && o->policies_named && o->policies[0] == BP_POLICY_DYNAMIC)
         return cli_fail(EXIT_BAD_INPUT,
-                        "-o writes addresses, and policy dynamic has none; name fixed, max or scheduled");
+                        "-o: policy dynamic has no addresses to write; use --policy fixed, max or scheduled");
     bool explains = strcmp(command, "explain") == 0;
     if (explains && o->output != NULL)
-        return cli_fail(EXIT_BAD_INPUT, "explain writes no plan; -o belongs to plan");
+        return cli_fail(EXIT_BAD_INPUT, "-o is an option of plan, not of explain; run bucketpool plan -o");
     if (explains && o->plot != NULL)
-        return cli_fail(EXIT_BAD_INPUT, "explain draws nothing; --plot belongs to plan");
+        return cli_fail(EXIT_BAD_INPUT, "--plot is an option of plan, not of explain; run bucketpool plan --plot");
     if (explains && o->json && !makes_scheduled(o))
-        return cli_fail(EXIT_BAD_INPUT, "--json of explain is about policy scheduled, which --policy leaves out");
+        return cli_fail(EXIT_BAD_INPUT, "explain --json requires --policy scheduled");
     if (options_check_policies(o, o->policies, o->policy_count) != EXIT_GO_ON)
         return EXIT_BAD_INPUT;
     if (o->plot != NULL && plans > 1)
-        return cli_fail(EXIT_BAD_INPUT, "--plot draws one model, %zu are given", o->model_count);
+        return cli_fail(EXIT_BAD_INPUT, "--plot requires one model, got %zu", o->model_count);
     return EXIT_GO_ON;
 }
 
@@ -447,15 +448,14 @@ int options_parse(int argc, char **argv, const char *command, plan_options *opti
     const options_command reading = {
         .name = command,
         .arguments = "MODEL...",
-        .text =
-            plans ? "Prints the memory that gathering and reducing the units of MODEL takes, policy by policy, and how "
-                    "little it could take.\vMODEL is a config.json, a directory with one or with safetensors files, a "
-                    "safetensors file or index, a units.json, one of these on standard input (-), or the name of a "
-                    "bundled "
-                    "model such as Llama-3.1-8B. Exit: 0 answered, 1 infeasible, 2 bad input, 3 environment."
-                  : "Says which unit sets which buffer of MODEL, why the policies differ, what other schedules would "
-                    "take, "
-                    "and which units set the peak.\vMODEL is as for plan.",
+        .text = plans ? "Prints the memory of the communication buffers of MODEL under each policy, and a lower "
+                        "bound.\vMODEL is a config.json, a directory with one or with safetensors files, a "
+                        "safetensors file or index, a units.json, one of these on standard input (-), or the name of a "
+                        "bundled model such as Llama-3.1-8B. Exit: 0 answered, 1 infeasible or over the budget, 2 bad "
+                        "input, 3 environment."
+                      : "Explains which units set the size of each buffer of MODEL, why the policies differ, how much "
+                        "other schedules "
+                        "take, and which units set the peak.\vMODEL is as for plan.",
         .tables = {plan_table, options_planning, options_schedule},
         .options = options,
         .given = &options->given,

@@ -1,4 +1,4 @@
-/* The options of `plan` and `explain`, and of these what every command that plans takes. */
+/* The options of `plan` and `explain`, and those of all commands that plan. */
 #ifndef TOOLS_PLAN_OPTIONS_H
 #define TOOLS_PLAN_OPTIONS_H
 
@@ -26,8 +26,8 @@ typedef struct schedule_options {
     bp_outside outside;
     bool keep_after_forward, recompute, combined;
     uint32_t microbatches;
-    uint32_t overlap_window; /* of recorded schedules */
-    char **others;           /* files with further recorded schedules */
+    uint32_t overlap_window; /* recorded schedules only */
+    char **others;           /* files of more recorded schedules */
     size_t other_count;
     bool share; /* the models share one pool */
 } schedule_options;
@@ -44,9 +44,9 @@ typedef struct plan_options {
     bp_policy policies[MOST_POLICIES];
     size_t policy_count;
     bool policies_named;    /* --policy was given */
-    bp_bucketing bucketing; /* 0: by what the model brings along */
-    bp_padding padding;     /* 0: the bucketing's own */
-    bp_layout layout;       /* 0: the bucketing's own */
+    bp_bucketing bucketing; /* 0: given if the model has buckets, else megatron */
+    bp_padding padding;     /* 0: by bucketing */
+    bp_layout layout;       /* 0: by bucketing */
     schedule_options schedule;
     uint32_t dp, ep, tp, buffers;
     uint64_t flat_alignment, alignment;
@@ -65,22 +65,24 @@ typedef struct plan_options {
     const char *plot, *output, *color;
 } plan_options;
 
-/* For the tables of every command that plans, whose options begin with a plan_options. */
+/* Tables for commands that plan. Their options struct must begin with a plan_options. */
 extern const option_row options_planning[], options_schedule[];
-/* Names of the values; see choice_name. */
+/* Values of the options above; see choice_name. */
 extern const choice options_bucketings[], options_paddings[], options_layouts[], options_fallbacks[];
 extern const choice options_passes[], options_streams[], options_outsides[];
 void options_init(plan_options *options);
 void options_finish(plan_options *options);
 int options_check(const plan_options *options, const char *command);
-/* Checks that each option of a policy has an effect on one of these. EXIT_GO_ON or the exit code after a message. */
+/* Checks that each given option has an effect on one of the policies. Returns EXIT_GO_ON, or the exit code after a
+ * message. */
 int options_check_policies(const plan_options *options, const bp_policy *policies, size_t count);
-/* The first option on the command line with one of these bits of `applies`, without its dashes; NULL: none. */
+/* Name of the first option on the command line with one of these bits of `applies`, without dashes; NULL: none. */
 const char *options_given_of(const plan_options *options, unsigned applies);
-/* The first one that only generated schedules heed: an evaluation may be asked of any. */
+/* Name of the first option that has an effect only on generated schedules (not --passes eval); NULL: none. */
 const char *options_schedule_generating(const plan_options *options);
 
-/* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. Call options_finish either way. */
+/* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. Call
+ * options_finish either way. */
 int options_parse(int argc, char **argv, const char *command, plan_options *options);
 
 #endif

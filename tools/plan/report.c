@@ -1,4 +1,4 @@
-/* Plans as tables for people, and as the document bucketpool.report/1: docs/reference/formats.md describes every member. */
+/* Plans as tables, and as the document bucketpool.report/1 (docs/reference/formats.md). */
 #include "plan/analysis.h"
 
 #include <stdio.h>
@@ -9,11 +9,11 @@
 
 /* ---- totals ------------------------------------------------------------------------------------------------------ */
 
-/* The columns: one for each role, and one for the roles that share a slab, where a plan is joint. */
+/* Columns of the table: one for each role, and one for roles that share a slab in a joint plan. */
 typedef struct columns {
     uint32_t roles[BP_ROLE_COUNT];
     size_t role_count;
-    uint32_t joint; /* roles that share a slab, 0: none do */
+    uint32_t joint; /* roles that share a slab; 0: none */
 } columns;
 
 const char *table_ratio_text(uint64_t bytes, uint64_t bound)
@@ -26,7 +26,7 @@ static bool is_joint(const bp_plan_role *role)
     return (role->roles & (role->roles - 1)) != 0;
 }
 
-/* What the plan takes, or could take at least, for a column's roles; "" where it has no entry of its own for them. */
+/* The plan's bytes or lower bound for a column's roles; "" where the plan has no entry for exactly these roles. */
 static const char *bytes_text(const bp_plan_info *plan, uint32_t roles, bool bound)
 {
     for (size_t i = 0; i < plan->role_count; i++) {
@@ -67,7 +67,7 @@ static void add_policy(sheet *s, const columns *c, const analysis *a, const plan
     }
 }
 
-/* What no plan can beat: with a slab for each role, or jointly. */
+/* Adds the lower bound of plans with a slab for each role, or of joint ones. */
 static void add_bound(sheet *s, const columns *c, const bp_plan_info *plan, const char *name)
 {
     if (plan == NULL)
@@ -78,7 +78,7 @@ static void add_bound(sheet *s, const columns *c, const bp_plan_info *plan, cons
     sheet_add_cell(s, "1.00");
 }
 
-/* A line a policy, then the bound. Returns EXIT_GO_ON or an exit code. */
+/* Prints a line for each policy, then the lower bound. Returns EXIT_GO_ON or an exit code. */
 static int table_print_totals(const analysis *a, const plan_options *options, bool color)
 {
     sheet s = sheet_new(color);
@@ -129,7 +129,7 @@ void table_print_heading(const analysis *a, const plan_options *o)
     printf("%s%s%s: %s parameters", color ? "\033[1m" : "", a->name, color ? "\033[0m" : "", cli_count(a->parameters));
     if (a->prediction_parameters > 0)
         printf(" (and %s in prediction layers)", cli_count(a->prediction_parameters));
-    printf(" in %zu unit%s and %s outside\n", a->units, a->units == 1 ? "" : "s", cli_bytes(a->state.outside));
+    printf(" in %zu unit%s and %s outside units\n", a->units, a->units == 1 ? "" : "s", cli_bytes(a->state.outside));
     if (a->notes[0] != '\0')
         printf("%s\n", a->notes);
     char schedule[SCHEDULE_TEXT_CHARS];
@@ -162,13 +162,13 @@ static void add_role(sheet *s, const bp_plan_info *plan, const bp_plan_role *rol
     if (role->buffer_count == 0 && role->pool_bytes > 0)
         add_sum(s, policy, name, role->pool_bytes, "one offset for each bucket");
     char what[96];
-    snprintf(what, sizeof what, "%zu buckets that keep memory of their own", persistent);
+    snprintf(what, sizeof what, "%zu buckets with persistent memory", persistent);
     if (persistent > 0)
         add_sum(s, policy, name, role->persistent_bytes, what);
-    snprintf(what, sizeof what, "allocated on demand, at most, in step %u", role->lower_bound_step);
+    snprintf(what, sizeof what, "allocated on demand, peak in step %u", role->lower_bound_step);
     if (role->dynamic_bytes > 0)
         add_sum(s, policy, name, role->dynamic_bytes,
-                role->dynamic_bytes == role->lower_bound_bytes ? what : "allocated on demand, at most");
+                role->dynamic_bytes == role->lower_bound_bytes ? what : "allocated on demand, upper limit");
 }
 
 static int print_buffers(const analysis *a, bool color)
@@ -210,7 +210,7 @@ int table_print_model(const analysis *a, const plan_options *options)
         for (size_t p = 0; p < a->plan_count; p++) {
             uint64_t needed = analysis_needed(a, a->plans[p]);
             bool fits = needed <= options->budget;
-            printf("%s: %s %s of %s (%s), %s %s activations and everything else.\n",
+            printf("%s: %s %s of %s (%s), %s %s activations and other memory.\n",
                    bp_policy_name(bp_plan_get_info(a->plans[p])->policy),
                    fits ? "fits" : "does not fit:", cli_bytes(needed), cli_bytes(options->budget), options->budget_name,
                    fits ? cli_bytes(options->budget - needed) : cli_bytes(needed - options->budget),
@@ -221,7 +221,7 @@ int table_print_model(const analysis *a, const plan_options *options)
     return code;
 }
 
-/* ---- several models --------------------------------------------------------------------------------------------------- */
+/* ---- several models ---------------------------------------------------------------------------------------------- */
 
 int table_print_models(const analysis *analyses, size_t count, const plan_options *options)
 {

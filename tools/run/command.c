@@ -1,4 +1,4 @@
-/* `bucketpool run`: a plan made real, driven through whole training steps, and every byte checked. */
+/* `bucketpool run`: drives training steps through a pool of the plan and checks every byte. */
 #include "run/run.h"
 
 #include <bucketpool/formats.h>
@@ -13,9 +13,9 @@
 #include "shared/machine.h"
 #include "shared/outputs.h"
 
-#define MOST_MESSAGES 3 /* that are printed of a pool that warns */
+#define MOST_MESSAGES 3 /* of the pool's warnings to print */
 
-/* The exit code that a status of pool or device stands for. */
+/* The exit code of a status of pool or device. */
 static int run_exit_code(bp_status status)
 {
     switch (status) {
@@ -34,16 +34,16 @@ static int run_exit_code(bp_status status)
     }
 }
 
-/* Prints the detail, with what may help, and returns the exit code. */
+/* Prints the detail with advice. Returns the exit code. */
 static int run_fail(const run_options *options, bp_status status, const char *detail)
 {
     const char *advice = status == BP_ERR_NO_DEVICE_MEMORY && options->scale == 1 ? "; --scale auto takes less" : "";
     return cli_fail(run_exit_code(status), "%s%s", detail, advice);
 }
 
-/* ---- device and pool ------------------------------------------------------------------------------------------------------- */
+/* ---- device and pool --------------------------------------------------------------------------------------------- */
 
-/* The less of its peak fits, the fewer steps may the host be ahead of what frees it. */
+/* Steps that the host may run ahead: a dynamic plan holds the memory of each of them. */
 static uint32_t steps_ahead(const bp_plan_info *plan, uint64_t limit)
 {
     if (plan->stable || limit == 0)
@@ -52,14 +52,14 @@ static uint32_t steps_ahead(const bp_plan_info *plan, uint64_t limit)
     return steps < 1 ? 1 : steps < MOST_STEPS_AHEAD ? (uint32_t)steps : MOST_STEPS_AHEAD;
 }
 
-/* A plan without addresses is known to take too much before hours of running. */
+/* Checks the peak of a dynamic plan before the run rather than hours into it. */
 static bp_status check_room(const bp_plan_info *plan, uint64_t limit, const char *whose)
 {
     char text[160];
     if (plan->stable || limit == 0 || plan->bytes <= limit)
         return BP_OK;
-    snprintf(text, sizeof text, "the plan takes %s at most, and of the %s memory a run may have %s",
-             cli_bytes(plan->bytes), whose, cli_bytes(limit));
+    snprintf(text, sizeof text, "the plan takes up to %s, but a run may use only %s of the %s memory",
+             cli_bytes(plan->bytes), cli_bytes(limit), whose);
     return bp_error_record(BP_ERR_NO_DEVICE_MEMORY, text);
 }
 
@@ -112,7 +112,7 @@ static void show_message(void *user, const char *text)
     cli_fail(0, "%s", text);
 }
 
-/* Where --profile was given. BP_OK, or what bp_profile_create says. */
+/* Creates the profile of --profile, if given. Returns the status of bp_profile_create. */
 static bp_status run_profile_init(const run_options *options, bp_pool *pool, const bp_plan *plan, run_profile *profile)
 {
     bp_profile_config config;
@@ -128,9 +128,10 @@ static bp_status run_profile_init(const run_options *options, bp_pool *pool, con
     return bp_profile_create(&pool, 1, &config, &profile->profile);
 }
 
-/* Returns EXIT_GO_ON, or the exit code after a message. Call run_setup_finish either way. The driver calls `go_on`
+/* Returns EXIT_GO_ON, or the exit code after a message. Call run_setup_finish either way. The driver calls `keeps_running`
  * with the setup between steps. */
-static int run_setup_init(const run_options *options, const analysis *a, driver_progress *go_on, run_setup *setup)
+static int run_setup_init(const run_options *options, const analysis *a, driver_progress *keeps_running,
+                          run_setup *setup)
 {
     *setup = (run_setup){0};
     CLI_TRY(run_plan_init(options, a, &setup->plan));
@@ -161,7 +162,7 @@ static int run_setup_init(const run_options *options, const analysis *a, driver_
                                        .promises = options->promises,
                                        .graphs = options->graphs,
                                        .max_pause_us = options->device == RUN_CUDA ? options->delay_us : 0,
-                                       .progress = go_on,
+                                       .progress = keeps_running,
                                        .user = setup};
         status = driver_create(&driving, &setup->driver);
     }
@@ -174,7 +175,7 @@ static int run_setup_init(const run_options *options, const analysis *a, driver_
 
 static void run_setup_finish(run_setup *setup)
 {
-    /* Before the pool goes. */
+    /* must precede the pool */
     run_profile *profile = &setup->profile;
     bp_profile_destroy(&profile->profile);
     bp_pool_destroy(&setup->pool);
@@ -186,23 +187,23 @@ static void run_setup_finish(run_setup *setup)
 
 /* ---- snapshots of steps ------------------------------------------------------------------------------------------ */
 
-/* The first failure is told at the end. */
+/* Keeps the first failure for the end of the run. */
 static void note(run_profile *profile, bp_status status)
 {
     if (status != BP_OK && profile->failure[0] == '\0')
         snprintf(profile->failure, sizeof profile->failure, "%s", bp_error_detail());
 }
 
-static bool go_on(void *user, uint64_t steps_done)
+static bool show_progress(void *user, uint64_t steps_done)
 {
     run_setup *setup = user;
     progress_show(&setup->progress, steps_done);
     return !interrupt_came();
 }
 
-/* ---- driving ------------------------------------------------------------------------------------------------------------- */
+/* ---- driving ----------------------------------------------------------------------------------------------------- */
 
-/* The 1st, 4th, 7th, ... training step, and one that is traced: replays pass by the pool. */
+/* Training steps 1, 4, 7, ... run without graphs, and a traced one: replays do not call the pool. */
 static bool is_eager(const run_options *options, uint64_t step)
 {
     return options->graphs == DRIVER_GRAPHS_OFF || step % 3 == 0 ||
@@ -221,7 +222,7 @@ static int drive(const run_options *options, const analysis *a, run_setup *setup
             break;
         if (options->trace != NULL && i + 1 == options->steps)
             status = bp_pool_trace_start(setup->pool, driver_trace_entries(d), 0);
-        /* A training step begins; after the last one. The run goes on whatever happens. */
+        /* A failure of the profile does not end the run. */
         run_profile *profile = &setup->profile;
         if (profile->profile != NULL)
             note(profile, bp_profile_step(profile->profile, i));
@@ -251,9 +252,9 @@ static int drive(const run_options *options, const analysis *a, run_setup *setup
     return status == BP_OK ? EXIT_GO_ON : cli_fail_status(status);
 }
 
-/* ---- answering ------------------------------------------------------------------------------------------------------------ */
+/* ---- answering --------------------------------------------------------------------------------------------------- */
 
-/* The last step's events. */
+/* Writes the acquires and releases of the last training step. */
 static int write_trace(const run_options *options, const analysis *a, const run_setup *setup, const output *file)
 {
     uint64_t steps = bp_schedule_get_info(a->schedule)->step_count, first = (options->steps - 1) * steps;
@@ -279,8 +280,9 @@ static void print_holders(const bp_pool *pool)
     free(text);
 }
 
-/* The verdict, on standard error when it is not good. */
-static int judge(const run_options *options, const run_setup *setup, const analysis *a, const run_outcome *outcome)
+/* Prints a failed verdict to standard error. Returns EXIT_GO_ON or an exit code. */
+static int report_verdict(const run_options *options, const run_setup *setup, const analysis *a,
+                          const run_outcome *outcome)
 {
     char text[1024];
     if (*run_failure_text(setup, a, outcome, text) != '\0') {
@@ -295,12 +297,12 @@ static int judge(const run_options *options, const run_setup *setup, const analy
     return EXIT_GO_ON;
 }
 
-/* The trace appears when the run went well and the answer is out. */
+/* The trace is committed after a successful run whose report was printed. */
 static int answer(const run_options *options, const analysis *a, const run_setup *setup, const run_outcome *outcome)
 {
     output trace;
     bool finished = outcome->status == BP_OK && outcome->result.corrupted == 0 && !outcome->interrupted;
-    if (outcome->status != BP_OK && run_exit_code(outcome->status) != EXIT_NEGATIVE) /* says nothing about the plan */
+    if (outcome->status != BP_OK && run_exit_code(outcome->status) != EXIT_NEGATIVE) /* not a verdict on the plan */
         return run_fail(options, outcome->status, outcome->detail);
     int code = output_init("--trace", finished ? options->trace : NULL, &trace);
     if (code == EXIT_GO_ON && trace.path != NULL)
@@ -316,9 +318,8 @@ static int answer(const run_options *options, const analysis *a, const run_setup
         code = outputs_commit(&trace, 1);
     outputs_finish(&trace, 1);
     if (code == EXIT_GO_ON)
-        code = judge(options, setup, a, outcome);
+        code = report_verdict(options, setup, a, outcome);
 
-    /* EXIT_GO_ON, or the exit code after a message about what could not be written. */
     if (code != EXIT_GO_ON)
         return code;
     const run_profile *profile = &setup->profile;
@@ -331,7 +332,7 @@ static int run(const run_options *options, const analysis *a)
 {
     run_setup setup;
     run_outcome outcome = {0};
-    int code = run_setup_init(options, a, go_on, &setup);
+    int code = run_setup_init(options, a, show_progress, &setup);
     if (code == EXIT_GO_ON)
         code = drive(options, a, &setup, &outcome);
     if (code == EXIT_GO_ON)

@@ -1,4 +1,4 @@
-/* Drives a schedule through a pool, iteration after iteration, as a training loop would. */
+/* Drives the iterations of a schedule through a pool, as a training loop would. */
 #include "core/fail.h"
 #include "run/driver_state.h"
 
@@ -17,7 +17,7 @@ static bp_status fail_memory(void)
     return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the run's operations");
 }
 
-/* An array that is there even when it has no elements. */
+/* Never NULL for 0 elements. */
 static bool new_array(size_t count, size_t each, void *array)
 {
     void *memory = calloc(count + 1, each);
@@ -28,7 +28,7 @@ static bool new_array(size_t count, size_t each, void *array)
 static bp_status make_arrays(driver *d)
 {
     const program *p = &d->program;
-    /* an arena is used again when the step that ended it has left the window */
+    /* an arena is reused after its last step has left the window */
     d->arenas = 1 + ((uint64_t)d->config.steps_ahead + p->steps - 2) / p->steps;
     d->operations_each = d->config.has_memory ? (size_t)(p->fills + p->checks) : 0;
     size_t operations;
@@ -45,7 +45,7 @@ static bp_status make_arrays(driver *d)
     return BP_OK;
 }
 
-/* Tells the pool which requests are acquired on the stream. */
+/* Promises the pool the requests that are acquired on the stream. */
 static bp_status promise_stream(driver *d, int stream)
 {
     size_t count = 0;
@@ -72,7 +72,7 @@ static bp_status make_streams(driver *d)
     return BP_OK;
 }
 
-/* ---- staging ------------------------------------------------------------------------------------------------------------ */
+/* ---- staging ----------------------------------------------------------------------------------------------------- */
 
 #define PIECE_BYTES ((uint64_t)4 << 20)
 
@@ -81,7 +81,7 @@ static uint64_t round_up(uint64_t bytes, uint64_t step)
     return (bytes + step - 1) / step * step;
 }
 
-/* Pieces of whole pages, not larger than the largest bucket. */
+/* A piece has whole pages, at most those of the largest bucket. */
 static uint64_t piece_bytes(const driver *d, uint64_t page)
 {
     uint64_t largest = 1, most = d->config.piece_bytes > 0 ? d->config.piece_bytes : PIECE_BYTES;
@@ -120,7 +120,7 @@ static bp_status make_staging(driver *d)
     return status;
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------------------------------- */
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 static bp_status make_events(driver *d)
 {
@@ -201,7 +201,7 @@ uint64_t driver_now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* ---- calls ----------------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 static operation *next_operation(driver *d)
 {
@@ -211,7 +211,7 @@ static operation *next_operation(driver *d)
     return &d->operations[arena * d->operations_each + d->next_operation++];
 }
 
-/* `held`: where the operation is kept when it is not of the iteration. NULL: there is nothing to do. */
+/* `held`: storage for an operation that outlives the iteration, else NULL. Returns NULL if there is nothing to do. */
 static operation *make_operation(driver *d, uint8_t stream, uint32_t request, operation *held)
 {
     if (!d->config.has_memory || d->requests[request].bytes == 0)
@@ -231,7 +231,7 @@ static operation *make_operation(driver *d, uint8_t stream, uint32_t request, op
     return o;
 }
 
-/* The neighbours in `entries` that belong to one group, and are all in graphs of units or all not: served by one call. */
+/* Leading entries of one group that are all in graphs of units or all not: one call serves them. */
 size_t driver_batch(driver *d, const program_entry *entries, size_t count)
 {
     size_t n = 0;
@@ -256,7 +256,7 @@ static bp_status acquire(driver *d, const program_group *g, group_events *events
     driver_count_call(d, began);
     if (status != BP_OK || g->fill == g->acquire)
         return status;
-    /* `to` waits for what `from` has so far. */
+    /* orders `to` after the current work of `from` */
     BP_TRY(bp_event_record(events->acquired, d->streams[g->acquire]));
     BP_TRY(bp_stream_wait(d->streams[g->fill], events->acquired));
     began = driver_now_ns();
@@ -265,7 +265,7 @@ static bp_status acquire(driver *d, const program_group *g, group_events *events
     return status;
 }
 
-/* Acquires a batch and fills it. `held`: where the operations of requests that are held all the time are kept. */
+/* Acquires and fills a batch. `held`: storage for operations of requests that are live during the whole run. */
 bp_status driver_begin_batch(driver *d, const program_entry *entries, size_t count, operation *held)
 {
     uint32_t group = d->program.group_of[entries[0].request];
@@ -312,7 +312,7 @@ bp_status driver_release_batch(driver *d, const program_entry *entries, size_t c
     return status;
 }
 
-/* What graphs of units do is left out where they are replayed. */
+/* Skipped in replayed iterations if graphs of units contain it. */
 static bp_status act(driver *d, program_action action, uint32_t step)
 {
     const program *p = &d->program;
@@ -334,7 +334,7 @@ static bp_status act(driver *d, program_action action, uint32_t step)
     return status;
 }
 
-/* ---- the window ----------------------------------------------------------------------------------------------------------- */
+/* ---- the window -------------------------------------------------------------------------------------------------- */
 
 static bool report_progress(driver *d, uint64_t done)
 {
@@ -360,7 +360,7 @@ static bp_status open_slot(driver *d)
     return d->slots_issued < d->config.steps_ahead ? BP_OK : wait_for_slot(d, d->slots_issued - d->config.steps_ahead);
 }
 
-/* What was enqueued since the last one are `steps` more steps. */
+/* Closes a window slot: the work since the last slot is `steps` steps. */
 static bp_status close_slot(driver *d, uint32_t steps)
 {
     window_slot *slot = &d->window[d->slots_issued % d->config.steps_ahead];
@@ -375,7 +375,7 @@ static bp_status close_slot(driver *d, uint32_t steps)
     return BP_OK;
 }
 
-/* ---- a run ---------------------------------------------------------------------------------------------------------------- */
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
 
 bp_status driver_begin(driver *d)
 {
@@ -394,7 +394,7 @@ bp_status driver_act(driver *d, uint32_t step)
     bp_status status = BP_OK;
     d->issued = 0;
     for (int action = 0; status == BP_OK && action < ACTION_COUNT; action++) {
-        if (action == ACTION_RELEASE && d->replaying) /* while what the others release now is live */
+        if (action == ACTION_RELEASE && d->replaying) /* while the buckets released by other units are live */
             status = driver_graph_launch(d, step);
         if (status == BP_OK)
             status = act(d, (program_action)action, step);
@@ -402,7 +402,7 @@ bp_status driver_act(driver *d, uint32_t step)
     return status;
 }
 
-/* One step after the other. */
+/* Enqueues the steps of an iteration one by one. */
 static bp_status walk(driver *d)
 {
     driver_position *at = &d->result.position;
@@ -452,7 +452,7 @@ bp_status driver_iterate(driver *d, bool eager)
     return BP_OK;
 }
 
-/* Checks that did not run have found nothing wrong. */
+/* A check that did not run must not count as passed. */
 static bp_status count_checks(driver *d)
 {
     const program *p = &d->program;
@@ -472,7 +472,7 @@ static bp_status count_checks(driver *d)
 
 bp_status driver_end(driver *d)
 {
-    /* What is still in the window, one after the other, so that progress goes on. */
+    /* Waits slot by slot, so that progress is still reported. */
     bp_status status = BP_OK;
     uint64_t first = d->slots_issued > d->config.steps_ahead ? d->slots_issued - d->config.steps_ahead : 0;
     for (uint64_t number = first; status == BP_OK && number < d->slots_issued; number++)
@@ -481,7 +481,7 @@ bp_status driver_end(driver *d)
     driver_drain(d);
     if (status == BP_OK)
         status = count_checks(d);
-    bp_pool_set_step(d->config.pool, d->steps_issued); /* not a part of the last iteration */
+    bp_pool_set_step(d->config.pool, d->steps_issued); /* after the last iteration */
     for (size_t at = 0; status == BP_OK && at < d->program.held_count;) {
         size_t count = driver_batch(d, d->program.held + at, d->program.held_count - at);
         status = driver_release_batch(d, d->program.held + at, count);

@@ -1,5 +1,5 @@
-/* What the driver's streams do: they fill buckets with patterns and look whether these are still there. Where the host cannot reach the
- * device's memory, bytes go through page-locked memory, a piece at a time. */
+/* Fills and checks of the driver's streams. If the host cannot reach device memory, bytes are staged in page-locked
+ * memory, piece by piece. */
 #include "run/driver.h"
 
 #include <string.h>
@@ -10,10 +10,10 @@
 /* ---- patterns ---------------------------------------------------------------------------------------------------- */
 
 #define WORD sizeof(uint64_t)
-#define BLOCK 64 /* words; a fixed count, so that compilers turn its loops into vectors */
+#define BLOCK 64 /* words; a constant, so that compilers vectorise the loops */
 
-/* Neighbouring words differ by an odd number before they are mixed; shifts, additions and exclusive or have vector forms everywhere,
- * 64-bit products do not. */
+/* Neighbouring words differ by an odd number before they are mixed. Shifts, additions and exclusive or have vector
+ * forms on all targets, 64-bit products do not. */
 #define STRIDE 0x9e3779b97f4a7c15u
 
 static inline uint64_t mix(uint64_t x)
@@ -53,7 +53,7 @@ static uint8_t pattern_byte(uint64_t seed, uint64_t offset)
 {
     uint64_t value = word(seed, offset / WORD);
     uint8_t bytes[WORD];
-    memcpy(bytes, &value, WORD); /* as they lie in memory, whatever the machine's order */
+    memcpy(bytes, &value, WORD); /* in memory order, independent of endianness */
     return bytes[offset % WORD];
 }
 
@@ -71,7 +71,7 @@ void pattern_fill(void *memory, uint64_t bytes, uint64_t seed)
         at[offset] = pattern_byte(seed, offset);
 }
 
-/* The first byte of a range that is not as filled. */
+/* The first mismatch of a range. */
 static bool find_difference(const unsigned char *memory, uint64_t begin, uint64_t end, uint64_t seed,
                             pattern_difference *difference)
 {
@@ -92,7 +92,7 @@ bool pattern_check(const void *memory, uint64_t bytes, uint64_t seed, pattern_di
         memcpy(block, at + index * WORD, sizeof block);
         for (unsigned i = 0; i < BLOCK; i++)
             differs |= block[i] ^ mix(first + i * STRIDE);
-        if (differs != 0) { /* even when somebody writes and it is right by now */
+        if (differs != 0) { /* also if a concurrent write has fixed it meanwhile */
             find_difference(at, index * WORD, (index + BLOCK) * WORD, seed, difference);
             return false;
         }
@@ -100,7 +100,7 @@ bool pattern_check(const void *memory, uint64_t bytes, uint64_t seed, pattern_di
     return !find_difference(at, index * WORD, bytes, seed, difference);
 }
 
-/* Right bytes must not cancel what the seed adds: the word goes in multiplied. */
+/* The word is multiplied, so that matching bytes do not cancel the seed. */
 static inline uint64_t blend(uint64_t value, uint64_t position)
 {
     return mix((value << 7) + value + mix(position + STRIDE / 2));
@@ -154,14 +154,14 @@ static void pause_at_random(const operation *o)
     nanosleep(&(struct timespec){(time_t)(us / 1000000), (long)(us % 1000000) * 1000}, NULL);
 }
 
-/* How many bytes the next piece has; `o->done` is where it begins. */
+/* Bytes of the next piece, which begins at `o->done`. */
 static uint64_t next_piece(const operation *o)
 {
     uint64_t left = o->bytes - o->done;
     return left < o->piece ? left : o->piece;
 }
 
-/* true: that was the last piece, and the operation is ready to be run again. */
+/* true after the last piece; the operation is then reset for a replay. */
 static bool end_piece(operation *o, uint64_t bytes)
 {
     o->done += bytes;
@@ -184,7 +184,7 @@ static void fill(void *argument)
     end_piece(o, bytes);
 }
 
-/* Whether `o`, in `iteration`, comes before the first corruption so far. */
+/* true: `o` in `iteration` precedes the first corruption so far. */
 static bool is_first(const driver *d, const operation *o, uint64_t iteration)
 {
     const driver_position *first = &d->result.first.at;
@@ -198,7 +198,7 @@ static void note_corruption(operation *o, const pattern_difference *difference)
     driver *d = o->driver;
     uint64_t iteration = iteration_of(o);
     if (o->wrong)
-        return; /* a piece before this one */
+        return; /* an earlier piece is the first mismatch */
     o->wrong = true;
     pthread_mutex_lock(&d->lock);
     if (atomic_fetch_add(&d->corrupted, 1) == 0 || is_first(d, o, iteration)) {
@@ -212,7 +212,7 @@ static void check(void *argument)
 {
     operation *o = argument;
     pattern_difference difference;
-    if (is_stopped(o)) /* then the fill may have been passed over too */
+    if (is_stopped(o)) /* the fill may have been skipped too */
         return;
     pause_at_random(o);
     uint64_t bytes = next_piece(o), seed = pattern_seed_at(seed_of(o), o->done);

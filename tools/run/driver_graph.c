@@ -1,5 +1,5 @@
-/* Graphs of a driver: what is captured, and its replays. Everything between two fences of one stream: the other streams join it at the
- * beginning of a capture and come back at its end. */
+/* Capture and replay of the driver's graphs. A capture forks from one stream to all others at its beginning and
+ * joins them at its end. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,10 +7,10 @@
 #include "core/fail.h"
 #include "run/driver_state.h"
 
-/* ---- which requests graphs of units have ----------------------------------------------------------------------------------- */
+/* ---- selection of requests for graphs of units ------------------------------------------------------------------- */
 
-/* About half of the units', in no order that repeats: buffers go round among units, and graphs are to take turns in them with what is
- * served around them, whatever the number of copies. */
+/* Selects about half of the units by a hash: units rotate through buffers, and graphs must share each buffer with
+ * eager work for any number of copies. */
 static bool is_replayed(int32_t unit)
 {
     return unit >= 0 && __builtin_popcount((unsigned)unit) % 2 == 0;
@@ -60,10 +60,10 @@ bp_status driver_graphs_make(driver *d)
 {
     if (d->config.graphs == DRIVER_GRAPHS_OFF)
         return BP_OK;
-    atomic_store(&d->replay_time, UINT64_MAX); /* the first iteration counts to 0 */
+    atomic_store(&d->replay_time, UINT64_MAX); /* the first iteration wraps to 0 */
     bp_status status = make_arrays(d);
     if (status == BP_OK && d->config.graphs == DRIVER_GRAPHS_UNITS) {
-        /* What is held all the time belongs to no step. */
+        /* Requests of the whole run belong to no step. */
         const program *p = &d->program;
         for (uint32_t i = 0; i < p->requests; i++)
             d->replayed[i] = is_replayed(p->groups[p->group_of[i]].unit);
@@ -95,9 +95,9 @@ void driver_graphs_destroy(driver *d)
     free(d->owned);
 }
 
-/* ---- capturing --------------------------------------------------------------------------------------------------------------- */
+/* ---- capturing --------------------------------------------------------------------------------------------------- */
 
-/* One interval of each of a batch's requests in the step that ends them: gathered or produced, checked as often as ever, released. */
+/* Captures one interval of each request of a batch in its last step: acquire and fill, all checks, release. */
 static bp_status capture_batch(driver *d, const program_entry *entries, size_t count)
 {
     bp_status status = driver_begin_batch(d, entries, count, NULL);
@@ -144,7 +144,7 @@ static bp_status capture_iteration(driver *d)
         bp_pool_set_step(d->config.pool, d->steps_issued + at->step);
         status = driver_act(d, at->step);
         if (status != BP_OK)
-            break; /* the position says where */
+            break; /* the result has the position */
     }
     return status;
 }
@@ -164,7 +164,7 @@ static bp_status join_streams(driver *d)
 
 static bp_status capture_body(driver *d)
 {
-    /* The other streams join the capture. */
+    /* forks to the other streams */
     bp_status status = bp_event_record(d->forks, d->streams[LAUNCH_STREAM]);
     for (int s = 0; status == BP_OK && s < STREAM_COUNT; s++) {
         if (d->streams[s] != NULL && s != LAUNCH_STREAM)
@@ -177,7 +177,7 @@ static bp_status capture_body(driver *d)
     return status == BP_OK ? join_streams(d) : status;
 }
 
-/* Between a begin and an end that comes whatever happens. The first error counts, and its words. */
+/* Ends the capture also after a failure. Returns the first error, with its detail. */
 static bp_status capture_graph(driver *d, bp_graph **graph)
 {
     char detail[512];

@@ -1,5 +1,5 @@
-/* A driver from within: driver.c makes, drives and unmakes it, driver_bytes.c is what its streams do, driver_graph.c
- * captures and replays. */
+/* Internals of the driver: driver.c creates and drives it, driver_bytes.c has the work of its streams,
+ * driver_graph.c captures and replays. */
 #ifndef TOOLS_RUN_DRIVER_STATE_H
 #define TOOLS_RUN_DRIVER_STATE_H
 
@@ -8,17 +8,17 @@
 
 #include "run/driver.h"
 
-/* Page-locked memory that one stream's bytes go through, a piece at a time: the order of the stream keeps pieces apart. */
+/* Page-locked staging memory of one stream, used for one piece at a time in stream order. */
 typedef struct staging {
-    unsigned char *memory; /* NULL: the host reaches the device's memory */
+    unsigned char *memory; /* NULL: the host can reach device memory */
     uint64_t bytes;
 } staging;
 
-/* What is written on the eager path, and what graphs write: a graph's branches may run beside the streams that they were captured on,
- * but graphs run one after the other. */
+/* Eager work and graphs stage separately: branches of a graph may run beside the streams they were captured on.
+ * Graphs run one after the other, so they share their staging memory. */
 enum { STAGING_EAGER, STAGING_GRAPHS, STAGING_KINDS };
 
-/* Where a request is, and what it was filled with. */
+/* Address and content of an acquired request. */
 typedef struct hold {
     unsigned char *address;
     uint64_t iteration;
@@ -26,35 +26,35 @@ typedef struct hold {
     bool always; /* from driver_begin to driver_end */
 } hold;
 
-/* One bucket to fill or to check, read by a stream's thread some time after it was enqueued; in a graph again and again. */
+/* A fill or check of a bucket. A stream's thread reads it after it was enqueued, and at each replay of its graph. */
 typedef struct operation {
     driver *driver;
     hold hold;
     uint64_t bytes;
     unsigned char *staged; /* NULL: the bucket itself */
-    uint64_t piece;        /* bytes at once */
-    uint64_t number;       /* in the order of the host, in one step */
-    uint64_t iteration;    /* where it is enqueued */
+    uint64_t piece;        /* bytes of a piece */
+    uint64_t number;       /* order of the host within a step */
+    uint64_t iteration;    /* in which it was enqueued */
     uint32_t step, request;
-    bool replayed; /* of a graph: the iteration is that of the run */
-    bool wrong;    /* a piece was, belongs to the stream's thread like the next one */
+    bool replayed; /* in a graph: `iteration` is taken at replay */
+    bool wrong;    /* a piece did not match; `wrong` and `done` are used by the stream's thread only */
     uint64_t done; /* bytes of the bucket */
 } operation;
 
-/* Events of a group: its acquire is in order, its buckets are full. NULL where one stream does both sides. */
+/* Events of a group: acquired, filled. NULL where one stream does both. */
 typedef struct group_events {
     bp_event *acquired, *filled;
 } group_events;
 
-/* What the host may be ahead: a step, or an iteration that is one launch. */
+/* A unit of the host's window: a step, or an iteration launched as one graph. */
 typedef struct window_slot {
     bp_event *events[STREAM_COUNT];
-    uint64_t steps; /* of the schedule that are done with it */
+    uint64_t steps; /* steps of the schedule in it */
 } window_slot;
 
-/* A graph, and what the pool knows of it. */
+/* A graph and its capture by the pool. */
 typedef struct driver_graph {
-    bp_graph *graph; /* NULL: there was nothing to capture */
+    bp_graph *graph; /* NULL: nothing to capture */
     bp_capture *capture;
 } driver_graph;
 
@@ -69,27 +69,27 @@ struct driver {
     hold *holds;          /* by request */
     void **served;        /* addresses of one call */
     uint32_t *called;     /* ids of one call */
-    /* Operations live until their step is done. The window says when that is, so that a few iterations' worth is enough. */
+    /* Operations live until their step leaves the window, so arenas of a few iterations suffice. */
     operation *operations, *held_operations;
     size_t operations_each;
     uint64_t arenas, next_operation; /* of the arena in use */
     uint64_t issued;                 /* operations of this step */
     uint64_t eager_iterations;
     uint64_t slots_issued, steps_issued, started_ns;
-    /* Graphs: one, or by step. Their operations stay. */
+    /* Graphs: one, or by step. Their operations live as long as the driver. */
     driver_graph *graphs;
     size_t graph_count;
     operation *captured_operations;
     uint64_t next_captured;
-    bool *replayed;   /* by request: it is in graphs of units */
-    size_t *interval; /* by request: where its checks begin */
+    bool *replayed;   /* by request: in graphs of units */
+    size_t *interval; /* by request: first entry in `checks` */
     uint32_t *checks; /* of each interval of a request */
-    uint32_t *owned;  /* ids that graphs find live */
+    uint32_t *owned;  /* ids that are live when a graph begins */
     bp_event *forks, *joins[STREAM_COUNT];
     bool capturing, captured;
     bool replaying;                    /* this iteration */
-    atomic_uint_least64_t replay_time; /* the iteration that graphs are in, counted by the stream that launches them */
-    atomic_bool stopped;               /* streams pass over what is still queued */
+    atomic_uint_least64_t replay_time; /* iteration of the running graphs, counted by the launch stream */
+    atomic_bool stopped;               /* streams skip queued work */
     driver_result result;
     /* written by the streams' threads */
     atomic_uint_least64_t checked, checked_bytes, filled_bytes, corrupted, digest;
@@ -97,31 +97,31 @@ struct driver {
     uint64_t first_number;
 };
 
-/* Graphs begin on this stream and are launched on it: every schedule has it. */
+/* Stream on which graphs are captured and launched: every schedule uses it. */
 #define LAUNCH_STREAM BP_LANE_COMPUTE
 
 /* Both enqueue; the operation must live until the work is done. */
 bp_status driver_enqueue_fill(operation *o, bp_stream *stream);
 bp_status driver_enqueue_check(operation *o, bp_stream *stream);
-/* Work of a stream: the iteration that graphs launched from now on are in has begun. `argument` is the driver. */
+/* Stream callback: advances replay_time for graphs launched later. `argument` is the driver. */
 void driver_next_iteration(void *argument);
 
-/* All actions of a step. */
+/* Enqueues all actions of a step. */
 bp_status driver_act(driver *d, uint32_t step);
-/* How many of `entries` belong to one call; their ids are in d->called. */
+/* Returns the number of leading `entries` for one call; their ids are in d->called. */
 size_t driver_batch(driver *d, const program_entry *entries, size_t count);
 bp_status driver_begin_batch(driver *d, const program_entry *entries, size_t count, operation *held);
 bp_status driver_check_entry(driver *d, const program_entry *entry);
 bp_status driver_release_batch(driver *d, const program_entry *entries, size_t count);
-/* The check stream of a group waits until its buckets are full. */
+/* Orders the check stream of a group after its fills. */
 bp_status driver_order_checks(driver *d, uint32_t group);
 void driver_count_call(driver *d, uint64_t began);
 uint64_t driver_now_ns(void);
 
 bp_status driver_graphs_make(driver *d);
-/* Once, when nothing is live but what is held all the time. */
+/* Call once, when only requests of the whole run are live. */
 bp_status driver_graphs_capture(driver *d);
-/* Launches graph number `index`, when it has anything. */
+/* Launches graph `index` unless it is empty. */
 bp_status driver_graph_launch(driver *d, size_t index);
 void driver_graphs_destroy(driver *d);
 

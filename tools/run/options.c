@@ -53,14 +53,14 @@ static int parse_scale(const char *name, const char *text, void *options)
         return EXIT_GO_ON;
     int code = value_number(name, text, 1, MOST_SCALE, scale);
     if (code == EXIT_GO_ON && (*scale & (*scale - 1)) != 0)
-        return cli_fail(EXIT_BAD_INPUT, "--%s %s is no power of two", name, text);
+        return cli_fail(EXIT_BAD_INPUT, "--%s: expected a power of two, got \"%s\"", name, text);
     return code;
 }
 
 static int parse_profile(const char *name, const char *text, void *options)
 {
     ((run_options *)options)->profile = text;
-    return *text != '\0' ? EXIT_GO_ON : cli_fail(EXIT_BAD_INPUT, "--%s \"\" names no folder", name);
+    return *text != '\0' ? EXIT_GO_ON : cli_fail(EXIT_BAD_INPUT, "--%s: expected a folder, got \"\"", name);
 }
 
 static int add_profile_step(const char *word, void *user)
@@ -86,49 +86,48 @@ static int parse_profile_steps(const char *name, const char *text, void *options
 static const option_row run_table[] = {
     {"policy", "P", "dynamic, fixed, max or scheduled (default scheduled)", OPTION_OWN, .parse = parse_policy,
      .group = 4},
-    {"plan", "FILE", "A plan that `bucketpool plan -o` wrote, instead of planning here", OPTION_TEXT, FIELD(plan)},
-    {"unchecked", NULL, "Do not check the plan of --plan against the model first: let the pool find out", OPTION_FLAG,
+    {"plan", "FILE", "Use a plan written by `bucketpool plan -o` instead of planning", OPTION_TEXT, FIELD(plan)},
+    {"unchecked", NULL, "Do not check the plan of --plan against the model; the pool reports deviations", OPTION_FLAG,
      FIELD(unchecked)},
     {.kind = OPTION_HEADING, .text = "Run:", .group = 5},
     {"device", "D",
-     "host: real memory and threads as streams; null: bookkeeping without memory, nothing is verified; cuda or cuda:N: "
-     "a "
-     "GPU (default host)",
+     "host: host memory, threads as streams; null: addresses only, nothing is verified; cuda or cuda:N: a GPU (default "
+     "host)",
      OPTION_OWN, .parse = parse_device},
     {"graph", "WHAT",
-     "iteration: whole training steps are captured as one graph and replayed; units: half of the units are, layer by "
-     "layer; off (default). The 1st, 4th, 7th, ... training step runs without graphs",
+     "iteration: capture a whole training step as one CUDA graph and replay it; units: one graph for each step of half "
+     "of the units; "
+     "off (default). Training steps 1, 4, 7, ... run without graphs",
      OPTION_CHOICE, FIELD(graphs), graphs},
     {"steps", "N", "Training steps (default 3)", OPTION_U64, FIELD(steps), .least = 1, .most = 1000000000},
     {"scale", "S",
-     "Divides the finished plan's offsets and sizes by S, a power of two; auto: so that it fits this machine and runs "
-     "in "
-     "seconds (default 1)",
+     "Divide the plan's offsets and sizes by S, a power of two; auto: the smallest S that fits this machine and runs "
+     "in seconds (default 1)",
      OPTION_OWN, .parse = parse_scale},
-    {"delay", "US", "Streams pause at random, up to this many microseconds (default 0)", OPTION_U32, FIELD(delay_us),
+    {"delay", "US", "Streams pause at random for up to US microseconds (default 0)", OPTION_U32, FIELD(delay_us),
      .most = 1000000},
-    {"seed", "N", "Of the patterns and the pauses (default 1)", OPTION_U64, FIELD(seed), .most = INT64_MAX},
+    {"seed", "N", "Seed of patterns and pauses (default 1)", OPTION_U64, FIELD(seed), .most = INT64_MAX},
     {.kind = OPTION_HEADING, .text = "Pool:", .group = 6},
-    {"strict", "HOW",
-     "What happens when a bucket's buffer is held while another copy is free: off, warn or error (default error)",
+    {"strict", "HOW", "Report a bucket that would get another buffer than before: off, warn or error (default error)",
      OPTION_CHOICE, FIELD(strict), stricts},
-    {"guard", NULL, "Guard mode: touching released memory traps, writes past the end are found", OPTION_FLAG,
+    {"guard", NULL, "Guard mode: access to released memory faults, writes past the end are reported", OPTION_FLAG,
      FIELD(guard)},
-    {"no-promises", NULL, "Do not tell the pool which stream acquires which bucket", OPTION_UNFLAG, FIELD(promises)},
+    {"no-promises", NULL, "Do not promise the pool which stream acquires which bucket", OPTION_UNFLAG, FIELD(promises)},
     {"nvtx", NULL,
-     "NVTX ranges and memory regions, for profilers and compute-sanitizer (default: where one of them is attached)",
+     "Emit NVTX ranges and memory regions for profilers and compute-sanitizer (default: if one is attached)",
      OPTION_FLAG, FIELD(nvtx)},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 7},
     {"json", NULL, "Print a bucketpool.run/1 document", OPTION_FLAG, FIELD(json)},
-    {"trace", "FILE", "Write the last step's acquires and releases as a units.json that `plan` plans", OPTION_FILE,
-     FIELD(trace)},
+    {"trace", "FILE", "Write the last step's acquires and releases as a units.json, to be planned by `plan`",
+     OPTION_FILE, FIELD(trace)},
     {"profile", "DIR",
-     "Write snapshots (for `bucketpool view` and pytorch.org/memory_viz) and traces (for Perfetto) of some training "
-     "steps into DIR/step_N",
+     "Write a snapshot (for `bucketpool view` and pytorch.org/memory_viz) and a trace (for Perfetto) of each training "
+     "step in "
+     "--profile-steps to DIR/step_N",
      OPTION_OWN, .parse = parse_profile},
-    {"profile-steps", "LIST", "Which training steps --profile records, from 0 (default 0,1)", OPTION_OWN,
+    {"profile-steps", "LIST", "Training steps to profile, from 0 (default 0,1)", OPTION_OWN,
      .parse = parse_profile_steps},
-    {"dump", NULL, "When the run fails, print who holds memory", OPTION_FLAG, FIELD(dump)},
+    {"dump", NULL, "When the run fails, print the holders of memory", OPTION_FLAG, FIELD(dump)},
     OPTION_END,
 };
 
@@ -136,37 +135,37 @@ static int check(const run_options *o)
 {
     CLI_TRY(options_check(&o->planning, "run"));
     if (o->planning.model_count > 1 && !o->planning.schedule.share)
-        return cli_fail(EXIT_BAD_INPUT, "run drives one model, %zu are given; --share makes them share a pool",
+        return cli_fail(EXIT_BAD_INPUT, "run requires one model, got %zu; --share plans several in one pool",
                         o->planning.model_count);
     for (size_t i = 0; o->plan != NULL && strcmp(o->plan, "-") == 0 && i < o->planning.model_count; i++) {
         if (strcmp(o->planning.models[i], "-") == 0)
-            return cli_fail(EXIT_BAD_INPUT,
-                            "run: standard input (-) is read once, and both the model and --plan are -");
+            return cli_fail(EXIT_BAD_INPUT, "run: the model and --plan cannot both be standard input (-)");
     }
     const char *making = o->policy_named ? "policy" : options_given_of(&o->planning, OPTION_MAKES_PLANS);
     if (o->plan != NULL && making != NULL)
-        return cli_fail(EXIT_BAD_INPUT, "--%s cannot be used with --plan, which brings a finished plan; leave --%s out",
+        return cli_fail(EXIT_BAD_INPUT, "--%s cannot be used with --plan, whose plan is finished; leave --%s out",
                         making, making);
     if (options_check_policies(&o->planning, &o->policy, 1) != EXIT_GO_ON)
         return EXIT_BAD_INPUT;
     if (o->unchecked && o->plan == NULL)
-        return cli_fail(EXIT_BAD_INPUT, "--unchecked is about the plan of --plan, and there is none");
+        return cli_fail(EXIT_BAD_INPUT, "--unchecked requires --plan");
     if (o->profile_step_count > 0 && o->profile == NULL)
-        return cli_fail(EXIT_BAD_INPUT, "--profile-steps is about the snapshots of --profile, and there are none");
+        return cli_fail(EXIT_BAD_INPUT, "--profile-steps requires --profile");
     if (o->profile != NULL && o->trace != NULL)
-        return cli_fail(EXIT_BAD_INPUT, "--profile and --trace cannot record one run together; leave one out");
+        return cli_fail(EXIT_BAD_INPUT, "--profile cannot be used with --trace; leave one out");
 
     if (o->guard && o->device != RUN_HOST)
-        return cli_fail(EXIT_BAD_INPUT, "--guard needs memory that the host can reach: %s",
-                        o->device == RUN_NULL ? "the null device has none" : "run it on device host");
+        return cli_fail(EXIT_BAD_INPUT, "--guard requires --device host");
     if (o->graphs == DRIVER_GRAPHS_OFF)
         return EXIT_GO_ON;
     if (o->device != RUN_CUDA)
-        return cli_fail(EXIT_BAD_INPUT, "--graph needs a device with graphs: --device cuda");
+        return cli_fail(EXIT_BAD_INPUT, "--graph requires --device cuda");
     if (o->policy == BP_POLICY_DYNAMIC && o->plan == NULL)
-        return cli_fail(EXIT_BAD_INPUT, "--graph needs buckets with addresses that stay, and policy dynamic has none");
+        return cli_fail(EXIT_BAD_INPUT,
+                        "--graph requires stable addresses, and policy dynamic has none; use --policy scheduled");
     if (o->steps < 2)
-        return cli_fail(EXIT_BAD_INPUT, "--graph replays from the second training step on: use --steps 2 or more");
+        return cli_fail(EXIT_BAD_INPUT,
+                        "--graph requires --steps 2 or more: graphs are replayed from the second training step on");
     return EXIT_GO_ON;
 }
 
@@ -179,11 +178,11 @@ int run_options_parse(int argc, char **argv, run_options *options)
     const options_command reading = {
         .name = "run",
         .arguments = "MODEL",
-        .text =
-            "Plans MODEL and drives the plan through a real pool: whole training steps on several streams, in which "
-            "every bucket is filled with a pattern of its own and checked before it is released.\vMODEL is as for "
-            "plan. Exit: 0 every byte was right, 1 a byte was wrong, a call was refused or there is no plan, 2 bad "
-            "input, 3 environment.",
+        .text = "Plans MODEL and drives training steps through a real pool on several streams. Every bucket is filled "
+                "with a pattern "
+                "and checked before it is released.\vMODEL is as for "
+                "plan. Exit: 0 all bytes right, 1 a byte was wrong, a call failed or the plan is infeasible, 2 bad "
+                "input, 3 environment.",
         .tables = {run_table, options_planning, options_schedule},
         .options = options,
         .given = &options->planning.given,

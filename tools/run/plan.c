@@ -1,5 +1,5 @@
-/* The plan of a run: made here or read from a file, and divided by a power of two, so that the same buckets lie at the same places in slabs that
- * fit a machine at hand. */
+/* The plan of a run: made here or read from a file, then scaled down by a power of two. The layout stays the same,
+ * but the slabs fit this machine. */
 #include "run/run.h"
 
 #include <bucketpool/formats.h>
@@ -16,7 +16,7 @@
 
 /* ---- scaling ----------------------------------------------------------------------------------------------------- */
 
-/* What a size becomes: rounded up. Offsets are multiples of the scale, so nothing overlaps that did not before. */
+/* Rounds up. Offsets are multiples of the scale, so rounding creates no overlap. */
 static uint64_t scaled_bytes(uint64_t bytes, uint64_t scale)
 {
     return bytes / scale + (bytes % scale != 0);
@@ -79,7 +79,7 @@ static bp_status scale_plan(const bp_plan *plan, uint64_t scale, bp_plan **scale
     return status;
 }
 
-/* Bytes that one iteration writes into buckets (UINT64_MAX when that does not fit): what the time of a run goes by. */
+/* Bytes that one iteration writes into buckets, which determine the time of a run; UINT64_MAX on overflow. */
 static uint64_t iteration_bytes(const bp_buckets *buckets, const bp_schedule *schedule)
 {
     uint64_t sum = 0;
@@ -94,7 +94,7 @@ static uint64_t iteration_bytes(const bp_buckets *buckets, const bp_schedule *sc
 
 /* ---- the plan of a run ------------------------------------------------------------------------------------------- */
 
-/* What --scale auto aims at: a run in seconds, on a machine that has other things to do. */
+/* Targets of --scale auto: a run takes seconds and a quarter of the machine's memory. */
 #define AUTO_ITERATION_BYTES ((uint64_t)2 << 30)
 #define AUTO_MEMORY_SHARE 4
 
@@ -118,7 +118,7 @@ static uint64_t scale_for(uint64_t bytes, uint64_t most)
     return scale;
 }
 
-/* Where to begin looking: what the time of a step asks for. The null device's steps take none. */
+/* First candidate of --scale auto, from the time of a step. Steps of device null write no bytes. */
 static uint64_t first_scale(const run_options *options, const analysis *a)
 {
     if (options->scale != 0 || options->device == RUN_NULL)
@@ -126,13 +126,13 @@ static uint64_t first_scale(const run_options *options, const analysis *a)
     return scale_for(iteration_bytes(a->buckets, a->schedule), AUTO_ITERATION_BYTES);
 }
 
-/* Planned at an alignment that the scale divides. Larger scales align more, so the fit is looked at again. */
+/* Plans at an alignment that the scale divides. A larger scale aligns more coarsely, so each candidate is checked again. */
 static int plan_here(const run_options *options, const analysis *a, run_plan *plan)
 {
     for (plan->scale = first_scale(options, a);; plan->scale *= 2) {
         uint64_t alignment;
         if (__builtin_mul_overflow(options->planning.alignment, plan->scale, &alignment))
-            return cli_fail(EXIT_BAD_INPUT, "--align %llu times --scale %llu does not fit 64 bits",
+            return cli_fail(EXIT_BAD_INPUT, "--align %llu times --scale %llu exceeds 64 bits; use a smaller --scale",
                             (unsigned long long)options->planning.alignment, (unsigned long long)plan->scale);
         bp_plan_destroy(&plan->full);
         bp_status status = analysis_plan(a, &options->planning, options->policy, alignment, &plan->full);
@@ -145,9 +145,9 @@ static int plan_here(const run_options *options, const analysis *a, run_plan *pl
     }
 }
 
-/* ---- plans of files ------------------------------------------------------------------------------------------------------- */
+/* ---- plans of files ---------------------------------------------------------------------------------------------- */
 
-/* The value of an option that is noted in a plan; NULL: not noted, the default. */
+/* Value of an option recorded in a plan; NULL: not recorded, the default. */
 static const char *noted(const bp_plan *plan, const char *key)
 {
     const bp_plan_info *info = bp_plan_get_info(plan);
@@ -165,7 +165,7 @@ static bool is_one_of(const char *key, const char *const *names)
     return *names != NULL;
 }
 
-/* "with --prefetch 1", "without --recompute": a noted option as it is typed. */
+/* Formats a recorded option as typed: "with --prefetch 1", "without --recompute". */
 static void describe_option(const char *key, const char *value, char text[160])
 {
     static const char *const flags[] = {"eval", "keep_after_forward", "recompute", "combined", "share", NULL};
@@ -184,7 +184,7 @@ static void describe_option(const char *key, const char *value, char text[160])
         snprintf(text, 160, "with --%s %.40s%s%.40s", option, unit != NULL ? unit : "", unit != NULL ? "=" : "", value);
 }
 
-/* The first option of `one` that `other` has otherwise, as "with --dp 64"; those that say how a plan is found do not count. */
+/* Finds the first option that differs, and formats both values ("with --dp 64"). Options of the search are ignored. */
 static bool find_difference(const bp_plan *one, const bp_plan *other, char in_one[160], char in_other[160])
 {
     static const char *const making[] = {"buffers", "joint", "work", NULL};
@@ -201,12 +201,13 @@ static bool find_difference(const bp_plan *one, const bp_plan *other, char in_on
     return false;
 }
 
-/* A plan can hold for other options than its own, for example with a smaller prefetch depth, and then the checker accepts it. */
+/* The plan checker accepts a plan for other options if it is valid for them too, for example with a smaller prefetch
+ * depth. */
 static int compare_options(const run_options *options, const analysis *a, const bp_plan *plan)
 {
     bp_plan *here = NULL;
     char made[160], asked[160];
-    if (noted(plan, "dp") == NULL) /* written by another program, which may note nothing */
+    if (noted(plan, "dp") == NULL) /* written by another program, without options */
         return EXIT_GO_ON;
     bp_status status = analysis_plan(a, &options->planning, BP_POLICY_DYNAMIC, options->planning.alignment, &here);
     if (status != BP_OK)
@@ -215,8 +216,7 @@ static int compare_options(const run_options *options, const analysis *a, const 
     bp_plan_destroy(&here);
     return !differs ? EXIT_GO_ON
                     : cli_fail(EXIT_BAD_INPUT,
-                               "%s was planned %s, this run is %s; give both the same options, or leave it to the "
-                               "pool with --unchecked",
+                               "%s was planned %s, this run is %s; give both the same options, or use --unchecked",
                                options->plan, made, asked);
 }
 
@@ -229,12 +229,12 @@ static int check_plan(const run_options *options, const analysis *a, const bp_pl
         return code;
     bp_status status = bp_plan_check(plan, a->buckets, a->schedule);
     if (status != BP_OK)
-        return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_NEGATIVE, "%s is no plan for %s: %s",
+        return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_NEGATIVE, "%s does not fit %s: %s",
                         options->plan, a->name, bp_error_detail());
     return compare_options(options, a, plan);
 }
 
-/* Whatever it was planned with: the driver's requests must be the plan's. */
+/* --unchecked: the requests must still be those of the plan, in the same order. */
 static int match_requests(const run_options *options, const analysis *a, const bp_plan *plan)
 {
     const bp_buckets_info *buckets = bp_buckets_get_info(a->buckets);
@@ -246,10 +246,10 @@ static int match_requests(const run_options *options, const analysis *a, const b
             BP_OK)
             return cli_fail(EXIT_NEGATIVE, "%s does not fit %s: %s", options->plan, a->name, bp_error_detail());
         if (id != i)
-            return cli_fail(EXIT_NEGATIVE,
-                            "%s does not fit %s: its requests are numbered otherwise (%u for %zu); give the "
-                            "run the plan's --roles",
-                            options->plan, a->name, id, i);
+            return cli_fail(
+                EXIT_NEGATIVE,
+                "%s does not fit %s: request %zu has number %u in the plan; give the run the plan's --roles",
+                options->plan, a->name, i, id);
     }
     return EXIT_GO_ON;
 }
@@ -267,7 +267,7 @@ static int read_plan(const run_options *options, const analysis *a, run_plan *pl
     uint64_t enough = 256 * plan->scale, alignment = bp_plan_get_info(plan->full)->alignment;
     if (alignment % plan->scale != 0)
         return cli_fail(EXIT_BAD_INPUT,
-                        "%s has alignment %llu, which scale %llu does not divide: plan it with --align %llu, or run at "
+                        "%s: alignment %llu is not a multiple of --scale %llu; plan with --align %llu, or run with "
                         "--scale %llu or less",
                         options->plan, (unsigned long long)alignment, (unsigned long long)plan->scale,
                         (unsigned long long)enough, (unsigned long long)alignment);
@@ -279,8 +279,8 @@ int run_plan_init(const run_options *options, const analysis *a, run_plan *plan)
     *plan = (run_plan){.scale = 1};
     progress p;
     char what[160];
-    snprintf(what, sizeof what, "%s: plans policy %s", a->name, bp_policy_name(options->policy));
-    progress_watch(&p, options->plan != NULL ? "checks the plan" : what);
+    snprintf(what, sizeof what, "%s: planning policy %s", a->name, bp_policy_name(options->policy));
+    progress_watch(&p, options->plan != NULL ? "checking the plan" : what);
     int code = options->plan != NULL ? read_plan(options, a, plan) : plan_here(options, a, plan);
     progress_unwatch(&p);
     if (code != EXIT_GO_ON)
@@ -289,8 +289,8 @@ int run_plan_init(const run_options *options, const analysis *a, run_plan *plan)
     if (!info->feasible)
         return cli_fail(EXIT_NEGATIVE, "%s is infeasible: %s", bp_policy_name(info->policy), info->infeasible_because);
     if (!info->stable && options->graphs != DRIVER_GRAPHS_OFF)
-        return cli_fail(EXIT_BAD_INPUT,
-                        "--graph needs buckets with addresses that stay, and the plan leaves some dynamic");
+        return cli_fail(EXIT_BAD_INPUT, "--graph requires stable addresses, and some buckets of the plan are dynamic; "
+                                        "plan without --fallback dynamic");
     bp_status status = plan->scale > 1 ? scale_plan(plan->full, plan->scale, &plan->scaled) : BP_OK;
     return status == BP_OK ? EXIT_GO_ON : cli_fail_status(status);
 }

@@ -5,8 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Which streams a role's buckets go through. Gradients are made by compute and read by the reduction; what the reduction leaves for
- * the outer one is acquired on compute, so that the reduction's stream has nothing to wait for but its input. */
+/* Streams that acquire, fill and check the buckets of a role. Gradients are written by compute and read by
+ * reduce-scatter. Its output for the outer all-reduce is acquired on compute, so that the reduce stream waits only
+ * for its input. */
 static const struct {
     uint8_t acquire, fill, check;
 } streams_of[BP_ROLE_COUNT] = {
@@ -36,13 +37,12 @@ static bool same_streams(const program_group *g, uint32_t role)
 }
 
 typedef struct compute_steps {
-    size_t *begins;  /* by unit, and one more */
+    size_t *begins;  /* by unit, one more than units */
     uint32_t *steps; /* in increasing order */
     size_t units;
 } compute_steps;
 
-/* The units that compute in a step: none, one, or two different ones. Steps of a recorded schedule are events: nothing in it says
- * when a unit computes. */
+/* The units (0 to 2) that compute in a step; none in a recorded schedule, whose steps are events. Returns their number. */
 static size_t computing_units(const bp_schedule *schedule, uint32_t index, size_t units[2])
 {
     bp_step step = bp_schedule_get_info(schedule)->steps[index];
@@ -56,7 +56,7 @@ static size_t computing_units(const bp_schedule *schedule, uint32_t index, size_
     return count;
 }
 
-/* One pass counts the entries of each step (entries is NULL), the other fills them in. */
+/* Two passes: one counts the entries of each step, the second (`fills`) writes them. */
 typedef struct pass {
     program *p;
     const bp_schedule *schedule;
@@ -87,7 +87,7 @@ static void add_checks_while_computing(const pass *a, uint32_t request, uint32_t
     }
     for (; low < end && a->compute->steps[low] + 1 < live->end; low++)
         add(a, ACTION_COMPUTE, a->compute->steps[low], request, interval);
-    add(a, ACTION_COMPUTE, live->end - 1, request, interval); /* the last step, whoever computes in it */
+    add(a, ACTION_COMPUTE, live->end - 1, request, interval); /* the last step, even if another unit computes */
 }
 
 static void add_interval(const pass *a, uint32_t request, uint32_t interval, const bp_interval *live)
@@ -184,7 +184,7 @@ bp_status program_init(const bp_buckets *buckets, const bp_schedule *schedule, p
     *p = (program){0};
     size_t requests = bp_buckets_get_info(buckets)->request_count, steps = bp_schedule_get_info(schedule)->step_count;
     if (requests >= UINT32_MAX || steps >= UINT32_MAX - 2)
-        return bp_error_record(BP_ERR_OVERFLOW, "more requests or steps than can be driven");
+        return bp_error_record(BP_ERR_OVERFLOW, "more than 2^32 requests or steps; plan fewer units or buckets");
     p->requests = (uint32_t)requests;
     p->steps = (uint32_t)steps;
     p->groups = calloc(requests + 1, sizeof *p->groups);

@@ -1,4 +1,4 @@
-/* The answers of `run`: lines, or bucketpool.run/1. */
+/* The report of `run`: lines, or the document bucketpool.run/1. */
 #include "run/run.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@ static double seconds(uint64_t ns)
     return 1e-9 * (double)ns;
 }
 
-/* 0 when no time has passed. */
+/* 0 if no time has passed. */
 static double per_second(uint64_t count, uint64_t ns)
 {
     return ns > 0 ? (double)count / seconds(ns) : 0;
@@ -63,7 +63,7 @@ const char *run_failure_text(const run_setup *setup, const analysis *a, const ru
     return text;
 }
 
-/* ---- lines ------------------------------------------------------------------------------------------------------------------ */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 static void print_scale(const run_options *o, const run_setup *setup, const bp_plan_info *plan)
 {
@@ -89,7 +89,7 @@ static void print_memory(const run_setup *setup, const run_outcome *outcome)
 static void print_order(const run_outcome *outcome)
 {
     const bp_pool_statistics *s = &outcome->statistics;
-    cli_print_line("order", "%llu waits for %llu recorded release points, %llu elided; %llu deviations",
+    cli_print_line("order", "%llu waits for %llu release events, %llu elided; %llu deviations",
                    (unsigned long long)s->waits, (unsigned long long)s->records, (unsigned long long)s->elided,
                    (unsigned long long)s->deviations);
 }
@@ -107,7 +107,7 @@ static void print_verdict(const run_options *o, const run_outcome *outcome)
 {
     const driver_result *r = &outcome->result;
     if (o->device == RUN_NULL) {
-        puts("not verified: the null device has no memory");
+        puts("not verified: device null has no memory");
         return;
     }
     cli_print_line("digest", "%016llx of all checked bytes", (unsigned long long)r->digest);
@@ -135,7 +135,7 @@ int run_report_lines(const run_options *o, const run_setup *setup, const analysi
     cli_print_line("steps", "%llu of %llu training steps with %zu steps of the schedule, %.2f s",
                    (unsigned long long)r->iterations, (unsigned long long)o->steps,
                    bp_schedule_get_info(a->schedule)->step_count, seconds(r->wall_ns));
-    cli_print_line("acquires", "%llu, and %llu releases, in %.3f ms of calls: %.2f million a second",
+    cli_print_line("acquires", "%llu, with %llu releases, in %.3f ms of calls: %.2f million per second",
                    (unsigned long long)s->acquires, (unsigned long long)s->releases, 1e3 * seconds(r->call_ns),
                    1e-6 * per_second(s->acquires, r->call_ns));
     print_order(outcome);
@@ -144,7 +144,7 @@ int run_report_lines(const run_options *o, const run_setup *setup, const analysi
     return EXIT_GO_ON;
 }
 
-/* ---- JSON --------------------------------------------------------------------------------------------------------------------- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static void print_plan(bp_json_writer *d, const run_setup *setup)
 {

@@ -1,4 +1,4 @@
-/* `bucketpool run`: its options, its plan, what it sets up, and what it reports. */
+/* `bucketpool run`: options, plan, setup, report and trace. */
 #ifndef TOOLS_RUN_RUN_H
 #define TOOLS_RUN_RUN_H
 
@@ -9,19 +9,17 @@
 #include "run/driver.h"
 #include "shared/progress.h"
 
-/* The options of `run`: those of planning, and how the plan is driven. */
-
 typedef enum run_device { RUN_HOST, RUN_NULL, RUN_CUDA } run_device;
 
 typedef struct run_options {
-    plan_options planning; /* first: its tables set it; of one model, its policies are not used */
+    plan_options planning; /* first, as its tables require; one model, policies are unused */
     bp_policy policy;
     bool policy_named;
     run_device device;
     int32_t ordinal;  /* of a cuda device */
     uint64_t steps;   /* iterations */
-    uint64_t scale;   /* a power of two, 0: picked */
-    const char *plan; /* a plan file, NULL: planned here */
+    uint64_t scale;   /* a power of two; 0: auto */
+    const char *plan; /* a plan file; NULL: plan here */
     bool unchecked;
     bp_strict strict;
     bool guard, promises, nvtx;
@@ -29,7 +27,7 @@ typedef struct run_options {
     uint32_t delay_us;
     uint64_t seed;
     const char *trace;
-    const char *profile; /* folder of snapshots, NULL: none */
+    const char *profile; /* folder of snapshots; NULL: none */
     uint64_t *profile_steps;
     size_t profile_step_count;
     bool json, dump;
@@ -42,8 +40,6 @@ void run_options_finish(run_options *options);
 const char *run_graphs_name(const run_options *options);
 const char *run_strict_name(const run_options *options);
 
-/* The plan of a run: made here or read from a file, and divided by the scale. */
-
 #define MOST_SCALE (1u << 30)
 
 /* ---- the plan of a run ------------------------------------------------------------------------------------------- */
@@ -54,21 +50,21 @@ typedef struct run_plan {
     uint64_t scale;
 } run_plan;
 
-/* Returns EXIT_GO_ON, or the exit code after a message: also when there is no plan, or it does not hold for the model. Call
- * run_plan_finish either way. */
+/* Makes or reads the plan and checks that it is feasible and valid for the model. Returns EXIT_GO_ON, or the exit
+ * code after a message. Call run_plan_finish either way. */
 int run_plan_init(const run_options *options, const analysis *a, run_plan *plan);
 void run_plan_finish(run_plan *plan);
 
-/* The one that the pool is made of. */
+/* The plan of the pool: the scaled one if there is one. */
 const bp_plan *run_plan_driven(const run_plan *plan);
 
 /* ---- snapshots of steps ------------------------------------------------------------------------------------------ */
 
-/* All zero: there is no profile, and nothing happens. */
+/* All zero without --profile. */
 typedef struct run_profile {
     bp_profile *profile;
     const char *directory;
-    char failure[512]; /* what kept a file from being written; "" so far */
+    char failure[512]; /* first failure; "": none */
 } run_profile;
 
 /* ---- setting up -------------------------------------------------------------------------------------------------- */
@@ -85,29 +81,29 @@ typedef struct run_setup {
     uint64_t messages; /* of the pool */
 } run_setup;
 
-/* What a run found, as lines for people and as the document bucketpool.run/1: docs/reference/formats.md describes every member. */
+/* ---- the report: lines, or the document bucketpool.run/1 (docs/reference/formats.md) ---- */
 
 typedef struct run_outcome {
     driver_result result;
     bp_pool_statistics statistics;
     uint64_t sequence_hash, sequence_acquires;
-    bp_status status; /* of the call that ended the run, BP_OK: none did */
-    char detail[512]; /* of it */
+    bp_status status; /* of the call that ended the run; BP_OK: none */
+    char detail[512]; /* of `status` */
     bool interrupted;
 } run_outcome;
 
-/* What ended the run or was wrong, in a sentence; "" when all went well. */
+/* Describes the failed call or the first corrupted bucket; "": the run succeeded. Returns `text`. */
 const char *run_failure_text(const run_setup *setup, const analysis *a, const run_outcome *outcome, char text[1024]);
 
 /* Both print to standard output and return EXIT_GO_ON or the exit code after a message. */
 int run_report_lines(const run_options *options, const run_setup *setup, const analysis *a, const run_outcome *outcome);
 int run_report_json(const run_options *options, const run_setup *setup, const analysis *a, const run_outcome *outcome);
 
-/* What a pool recorded, as a model with an explicit schedule that `bucketpool plan` plans. */
+/* ---- traces ---- */
 
-/* A model called `name` with the buckets of the run as they are (the options that made them need not be given again) and the recorded
- * events of the pool's steps first_step to last_step; what is held all the time is live around them. The caller owns the model.
- * Errors: those of bp_pool_trace_to_model and of building models. */
+/* Makes a model with the buckets of the run and a recorded schedule: the pool's trace of steps first_step to
+ * last_step. Requests that are held during the whole run are acquired before these events and released after them.
+ * The caller owns the model. Errors: those of bp_pool_trace_to_model and of building models. */
 bp_status trace_model(const char *name, const bp_buckets *buckets, const bp_pool *pool, const program *p,
                       uint64_t first_step, uint64_t last_step, bp_model **model);
 

@@ -5,15 +5,15 @@
 #include <stdlib.h>
 
 #define GRADIENT_ROLES (BP_ROLE_BIT(BP_ROLE_GRAD) | BP_ROLE_BIT(BP_ROLE_GRAD_COMM))
-/* Of as many elements as are trained. */
+/* Roles whose buckets have only the trained elements. */
 #define TRAINED_ROLES (GRADIENT_ROLES | BP_ROLE_BIT(BP_ROLE_MAIN_GRAD) | BP_ROLE_BIT(BP_ROLE_OPTIMIZER))
 #define NOT_SPLIT UINT32_MAX
 
-/* What was asked of a bucket in the run. */
+/* Roles of a bucket in the run. */
 typedef struct used_bucket {
     uint32_t roles;
-    bp_dtype grad_dtype;   /* BP_DTYPE_NONE: it was not asked for gradients */
-    uint32_t grad_ordinal; /* of the bucket that stands for what is trained of it, NOT_SPLIT: itself */
+    bp_dtype grad_dtype;   /* BP_DTYPE_NONE: no gradients */
+    uint32_t grad_ordinal; /* bucket of its gradients; NOT_SPLIT: the bucket itself */
 } used_bucket;
 
 typedef struct tracing {
@@ -23,8 +23,8 @@ typedef struct tracing {
     bp_model *model;
 } tracing;
 
-/* A given bucket has one size and one dtype. Gradients of packed or partly frozen buckets, or in another dtype than a plan gives them
- * unasked, have others. */
+/* A given bucket has one size and dtype, so gradients that differ from their bucket (packed, partly frozen, another
+ * dtype) need another one. */
 static bool needs_split(const bp_bucket *b, const used_bucket *used)
 {
     bool is_float = bp_dtype_is_gradient(b->dtype) || bp_dtype_storage(b->dtype) != b->dtype;
@@ -46,12 +46,13 @@ static bp_status add_bucket(const tracing *t, const bp_bucket *b, const used_buc
                              .expert = b->expert,
                              .frozen = b->frozen,
                              .roles = split ? used->roles & ~TRAINED_ROLES : used->roles};
-    if (b->unit >= 0 && given.roles == 0) /* keeps its number, but there are no events to plan it by */
+    if (b->unit >= 0 && given.roles == 0) /* keeps its number, but has no events */
         given.numel = given.padded_numel = 0;
     return bp_model_add_bucket(t->model, &given);
 }
 
-/* The buckets of one unit from number `first` on, then those that stand for gradients. *next is behind them. */
+/* Adds the buckets of the unit that begins at `first`, then its gradient buckets. *next: the first bucket of the
+ * next unit. */
 static bp_status add_unit_buckets(tracing *t, size_t first, size_t *next)
 {
     const bp_bucket *buckets = t->buckets->buckets;
@@ -105,7 +106,7 @@ static bp_status add_units(const bp_buckets_info *buckets, bp_model *model)
     return status;
 }
 
-/* An event, with the number that the bucket has in the model. */
+/* Adds an event with the bucket's number in the model. */
 static bp_status add_event(const tracing *t, bp_model_event event)
 {
     if (event.bucket >= 0 && (BP_ROLE_BIT(event.role) & TRAINED_ROLES)) {
@@ -155,7 +156,7 @@ static bp_status build(tracing *t, const program *p, const bp_model *recorded)
 bp_status trace_model(const char *name, const bp_buckets *buckets, const bp_pool *pool, const program *p,
                       uint64_t first_step, uint64_t last_step, bp_model **model)
 {
-    bp_model *recorded = NULL; /* units and events only: buckets get their numbers later */
+    bp_model *recorded = NULL; /* units and events only; buckets are numbered below */
     const bp_buckets_info *info = bp_buckets_get_info(buckets);
     tracing t = {.buckets = info,
                  .used = calloc(info->bucket_count + 1, sizeof *t.used),

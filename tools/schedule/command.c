@@ -16,18 +16,18 @@
 
 /* ---- cells ------------------------------------------------------------------------------------------------------- */
 
-#define MOST_NAMES 3 /* of units that do the same */
+#define MOST_NAMES 3 /* units printed by name */
 
-/* A unit's events that stand together: the roles of the whole unit, or a part of one role. */
+/* Events of one unit in a step: all buckets of some roles, or some buckets of one role. */
 typedef struct unit_events {
     const bp_schedule_event *first;
     uint32_t roles;
     bool is_part;
     request_view request; /* the first */
-    size_t next;          /* where the next unit's events begin */
+    size_t next;          /* first event of the next unit */
 } unit_events;
 
-/* From event `at` on, before `end`. */
+/* Reads the events in [at, end). */
 static unit_events take_unit(const schedule_view *v, size_t at, size_t end)
 {
     unit_events u = {.first = &v->events[at], .next = at + 1};
@@ -56,7 +56,7 @@ static void append_name(const schedule_view *v, const unit_events *u, char text[
         cli_append(text, EVENTS_TEXT_CHARS, " and %u more", u->first->request_count - 1);
 }
 
-/* Units whose events are in the same roles: their names, or how many they are. */
+/* Names, or number, of units with events in the same roles. */
 static void append_group(const schedule_view *v, size_t at, size_t end, const unit_events *like,
                          char text[EVENTS_TEXT_CHARS])
 {
@@ -76,7 +76,7 @@ static void append_group(const schedule_view *v, size_t at, size_t end, const un
         cli_append(text, EVENTS_TEXT_CHARS, "%s%zu%s", *text != '\0' ? ", " : "", units,
                    like->is_part ? " parts of units" : " units");
 
-    /* " param+grad", nothing when there is only one role to speak of. */
+    /* " param+grad"; nothing if the schedule has one role */
     const char *separator = " ";
     for (uint32_t role = 0; role < BP_ROLE_COUNT && v->role_count > 1; role++) {
         if (like->roles & BP_ROLE_BIT(role)) {
@@ -86,8 +86,8 @@ static void append_group(const schedule_view *v, size_t at, size_t end, const un
     }
 }
 
-/* "layers.3 param, layers.4 grad": the acquires, or the releases, that stand at a step. Units without what all their names begin
- * with; "52 units state" where they are many. "" when there are none. */
+/* Formats the acquires or releases of a step: "layers.3 param, layers.4 grad", without the common prefix; "52 units
+ * state" for many units; "" for none. */
 static const char *schedule_events_text(const schedule_view *v, uint32_t step, bool acquires,
                                         char text[EVENTS_TEXT_CHARS])
 {
@@ -97,7 +97,7 @@ static const char *schedule_events_text(const schedule_view *v, uint32_t step, b
     while (end > at && (v->events[end - 1].acquire == 1) != acquires)
         end--;
     *text = '\0';
-    uint32_t done[32]; /* sets of roles: there are no more */
+    uint32_t done[32]; /* sets of roles, at most 32 */
     size_t count = 0;
     for (size_t i = at; i < end;) {
         unit_events u = take_unit(v, i, end);
@@ -148,8 +148,8 @@ static uint32_t count_rows(const schedule_view *v, const bool *shown)
     return rows;
 }
 
-/* Marks them in `shown`, a flag a step: all of a short schedule; of a long one the beginning, the end, the peaks and the first turns
- * from one direction to the other, each with its neighbours. */
+/* Sets a flag for each step to print: all steps of a short schedule; of a long one the beginning, the end, the peaks
+ * and the first changes of direction, with their neighbours. */
 static void schedule_rows_choose(const schedule_view *v, bool *shown)
 {
     for (uint32_t i = 0; i < v->steps; i++)
@@ -167,20 +167,20 @@ static void schedule_rows_choose(const schedule_view *v, bool *shown)
         show(v, i, shown);
         rows = count_rows(v, shown);
     }
-    for (uint32_t i = 1; i + 1 < v->steps; i++) /* a line that says that one is left out is no shorter */
+    for (uint32_t i = 1; i + 1 < v->steps; i++) /* a gap of one step: its own line takes no more room */
         shown[i] = shown[i] || (shown[i - 1] && shown[i + 1]);
 }
 
-#define MOST_PAIRS 8 /* that are printed; the document has all */
+#define MOST_PAIRS 8 /* printed in the table; the document has all */
 
-/* ---- the steps ----------------------------------------------------------------------------------------------------------- */
+/* ---- the steps --------------------------------------------------------------------------------------------------- */
 
 static const char *unit_name(const schedule_view *v, int32_t unit)
 {
     return unit >= 0 ? bp_buckets_get_info(v->analysed->buckets)->units[unit].name : "";
 }
 
-/* A step of a recording is the event itself, an acquire or a release. */
+/* A step of a recorded schedule is one event. */
 static bool is_recorded(const schedule_view *v)
 {
     return v->analysed->recorded == v->analysed->models;
@@ -198,7 +198,7 @@ static void add_step(sheet *s, const schedule_view *v, uint32_t index)
     for (size_t i = 0; i < v->role_count; i++)
         sheet_add_cell(s, cli_bytes(v->roles[i].by_step[index]));
 
-    /* "param, grad" where they are most. */
+    /* roles with their peak in this step: "param, grad" */
     char text[128] = "";
     for (size_t i = 0; i < v->role_count; i++) {
         if (v->roles[i].peak_step == index && v->roles[i].peak_bytes > 0)
@@ -230,7 +230,7 @@ static int print_steps(const schedule_view *v, const plan_options *options, cons
     return sheet_finish(&s);
 }
 
-/* ---- below --------------------------------------------------------------------------------------------------------------- */
+/* ---- below ------------------------------------------------------------------------------------------------------- */
 
 static void print_overlaps(const schedule_view *v)
 {
@@ -249,7 +249,7 @@ static void print_overlaps(const schedule_view *v)
         printf("  and %zu more; --json lists all\n", count - MOST_PAIRS);
 }
 
-/* What it is about, where most is live, the steps, and the pairs beyond them. Returns EXIT_GO_ON or an exit code. */
+/* Prints heading, peaks, steps, and the overlap pairs. Returns EXIT_GO_ON or an exit code. */
 static int schedule_table_print(const schedule_view *v, const plan_options *options, const step_range *range)
 {
     step_range all = {0, v->steps - 1, false};
@@ -371,7 +371,7 @@ static void print_list(bp_json_writer *d, const char *key, const schedule_view *
     bp_json_end(d);
 }
 
-/* Prints it to standard output. Returns EXIT_GO_ON or the exit code after a message. */
+/* Prints the document. Returns EXIT_GO_ON, or the exit code after a message. */
 static int schedule_report_print(const schedule_view *v, const plan_options *options)
 {
     const bp_schedule *schedule = v->analysed->schedule;
@@ -390,14 +390,14 @@ static int schedule_report_print(const schedule_view *v, const plan_options *opt
 }
 
 typedef struct command_options {
-    plan_options planning; /* first: its tables set it; its policies are not used */
+    plan_options planning; /* first, as its tables require; its policies are unused */
     step_range steps;
-    uint32_t roles; /* that are shown */
+    uint32_t roles; /* to print */
 } command_options;
 
-/* ---- options ------------------------------------------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
-/* "12-40", or one step. */
+/* Parses "12-40" or "12". */
 static int parse_steps(const char *name, const char *text, void *options)
 {
     step_range *range = &((command_options *)options)->steps;
@@ -432,9 +432,9 @@ static int parse_roles(const char *name, const char *text, void *options)
 
 static const option_row schedule_table[] = {
     {.kind = OPTION_HEADING, .text = "Output:", .group = 6},
-    {"steps", "A-B", "Print these steps (default: of a long schedule the interesting ones)", OPTION_OWN,
+    {"steps", "A-B", "Print these steps (default: all; of a long schedule the beginning, peaks and end)", OPTION_OWN,
      .parse = parse_steps},
-    {"role", "LIST", "Show only these of the roles (default: all)", OPTION_OWN, .parse = parse_roles},
+    {"role", "LIST", "Print only these roles (default: all of --roles)", OPTION_OWN, .parse = parse_roles},
     {"json", NULL, "Print a bucketpool.schedule/1 document", OPTION_FLAG, FIELD(planning.json)},
     {"plot", "FILE", "Draw the schedule (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(planning.plot)},
     {"color", "WHEN", "auto, always or never (default auto)", OPTION_COLOR, FIELD(planning.color)},
@@ -445,11 +445,11 @@ static int parse(int argc, char **argv, command_options *options)
 {
     *options = (command_options){0};
     options_init(&options->planning);
-    options->planning.policy_count = 0; /* nothing is placed */
+    options->planning.policy_count = 0; /* no plan is made */
     const options_command reading = {
         .name = "schedule",
         .arguments = "MODEL",
-        .text = "Prints when the memory of each unit of MODEL is acquired and released, and how much is live in each "
+        .text = "Prints the live ranges of the buckets of each unit of MODEL, and the live bytes of each "
                 "step.\vMODEL is as for plan. Exit: 0 answered, 2 bad input, 3 environment.",
         .tables = {schedule_table, options_planning, options_schedule},
         .options = options,
@@ -460,14 +460,14 @@ static int parse(int argc, char **argv, command_options *options)
 
     CLI_TRY(options_check(&options->planning, "schedule"));
     if (options->planning.model_count > 1 && !options->planning.schedule.share)
-        return cli_fail(EXIT_BAD_INPUT, "schedule prints one schedule, and %zu models are given; --share makes it one",
+        return cli_fail(EXIT_BAD_INPUT, "schedule requires one model, got %zu; --share plans several in one pool",
                         options->planning.model_count);
     if (options->planning.json && options->steps.given)
-        return cli_fail(EXIT_BAD_INPUT, "--steps is about the table; --json prints all steps");
+        return cli_fail(EXIT_BAD_INPUT, "--steps cannot be used with --json, which prints all steps; leave one out");
     return EXIT_GO_ON;
 }
 
-/* ---- answering ----------------------------------------------------------------------------------------------------------- */
+/* ---- answering --------------------------------------------------------------------------------------------------- */
 
 static int draw(const command_options *o, const schedule_view *v, const output *picture)
 {
@@ -480,13 +480,13 @@ static int draw(const command_options *o, const schedule_view *v, const output *
     return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--plot %s: %s", o->planning.plot, error);
 }
 
-/* The picture appears when the answer is out. */
+/* The picture is committed after the report was printed. */
 static int answer(const command_options *o, const schedule_view *v)
 {
     output picture;
     if (o->steps.given && o->steps.last >= v->steps)
-        return cli_fail(EXIT_BAD_INPUT, "--steps %u-%u: the schedule has the steps 0 to %u", o->steps.first,
-                        o->steps.last, v->steps - 1);
+        return cli_fail(EXIT_BAD_INPUT, "--steps: expected steps in [0, %u], got %u-%u", v->steps - 1, o->steps.first,
+                        o->steps.last);
     int code = output_init("--plot", o->planning.plot, &picture);
     if (code == EXIT_GO_ON)
         code = draw(o, v, &picture);

@@ -49,9 +49,9 @@ const char *schedule_view_phase_name(bp_phase phase)
     return names[phase];
 }
 
-/* ---- live bytes ---------------------------------------------------------------------------------------------------------- */
+/* ---- live bytes -------------------------------------------------------------------------------------------------- */
 
-/* Roles that have requests, as many as are asked for, and their sum when there are several. */
+/* Adds the roles that are shown and have requests, then their sum if there are several. */
 static void find_roles(schedule_view *v, uint32_t roles)
 {
     uint32_t used = 0;
@@ -70,14 +70,14 @@ static void find_roles(schedule_view *v, uint32_t roles)
 
 static bool add_bytes(live_bytes *live, uint64_t bytes, const bp_interval *intervals, size_t count, uint64_t *sum)
 {
-    for (size_t k = 0; k < count; k++) { /* changes; sums are made of them later */
+    for (size_t k = 0; k < count; k++) { /* changes, summed later */
         live->by_step[intervals[k].begin] += bytes;
         live->by_step[intervals[k].end] -= bytes;
     }
     return !__builtin_add_overflow(*sum, bytes, sum);
 }
 
-/* false when the sum of all requests does not fit 64 bits: then a step's may not either. */
+/* false: the sum of all requests overflows 64 bits, so the sum of a step may too. */
 static bool add_requests(schedule_view *v)
 {
     uint64_t sum = 0;
@@ -96,7 +96,7 @@ static bool add_requests(schedule_view *v)
     return true;
 }
 
-/* ---- events -------------------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 static bool is_shown(const schedule_view *v, const bp_schedule_event *event)
 {
@@ -129,7 +129,7 @@ static int make(schedule_view *v, uint32_t roles)
         uint64_t sum = 0;
         for (uint32_t step = 0; step < v->steps; step++) {
             sum += live->by_step[step];
-            if (all != NULL && live != all) /* the sum comes last: it gets changes too */
+            if (all != NULL && live != all) /* the sum, at the end, gets all changes */
                 all->by_step[step] += live->by_step[step];
             live->by_step[step] = sum;
             if (sum > live->peak_bytes) {

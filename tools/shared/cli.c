@@ -1,4 +1,4 @@
-/* The parts that all commands share: exit codes, messages, sizes and names as people read them, values of options, interrupts. */
+/* Shared by all commands: messages and exit codes, formatted sizes and names, option values, interrupts. */
 #include "shared/cli.h"
 
 #include <ctype.h>
@@ -15,14 +15,14 @@
 
 int cli_fail(int code, const char *format, ...)
 {
-    char text[2048]; /* paths and options are other people's text */
+    char text[2048]; /* paths and option values may be long */
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     for (char *c = text; *c != '\0'; c++)
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    fprintf(stderr, "%sbucketpool: %s\n", isatty(STDERR_FILENO) ? "\r\033[K" : "", text); /* over a progress line */
+    fprintf(stderr, "%sbucketpool: %s\n", isatty(STDERR_FILENO) ? "\r\033[K" : "", text); /* erases a progress line */
     return code;
 }
 
@@ -96,7 +96,7 @@ void cli_append(char *text, size_t room, const char *format, ...)
     va_end(args);
 }
 
-/* Edits (insert, delete, replace) that lead from one word to the other: Levenshtein's distance, O(length x length). */
+/* Levenshtein distance, O(length x length). */
 static size_t edits_between(const char *word, const char *name)
 {
     enum { LONGEST = 40 };
@@ -220,7 +220,7 @@ int value_choice(const char *option, const char *text, const choice *choices, in
         }
         cli_append(known, sizeof known, "%s%s", c > choices ? ", " : "", c->name);
     }
-    return cli_fail(EXIT_BAD_INPUT, "--%s: \"%.40s\" is unknown; known: %s", option, text, known);
+    return cli_fail(EXIT_BAD_INPUT, "--%s: expected one of %s, got \"%.40s\"", option, known, text);
 }
 
 int value_number(const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *value)
@@ -229,7 +229,7 @@ int value_number(const char *option, const char *text, uint64_t least, uint64_t 
     errno = 0;
     unsigned long long number = strtoull(text, &end, 10);
     if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || number < least || number > most)
-        return cli_fail(EXIT_BAD_INPUT, "--%s: expected an integer from %llu to %llu, got \"%.40s\"", option,
+        return cli_fail(EXIT_BAD_INPUT, "--%s: expected an integer in [%llu, %llu], got \"%.40s\"", option,
                         (unsigned long long)least, (unsigned long long)most, text);
     *value = number;
     return EXIT_GO_ON;
@@ -277,8 +277,9 @@ int value_list(const char *option, const char *text, int (*add)(const char *word
     char *copy = strdup(text), *rest = copy, *word;
     int code = copy != NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "out of memory");
     while (code == EXIT_GO_ON && (word = strsep(&rest, ",")) != NULL)
-        code =
-            *word != '\0' ? add(word, user) : cli_fail(EXIT_BAD_INPUT, "--%s: an empty name in \"%s\"", option, text);
+        code = *word != '\0' ? add(word, user)
+                             : cli_fail(EXIT_BAD_INPUT, "--%s: empty entry in \"%s\"; separate entries by one comma",
+                                        option, text);
     free(copy);
     return code;
 }
@@ -286,9 +287,9 @@ int value_list(const char *option, const char *text, int (*add)(const char *word
 int value_file(const char *option, const char *text)
 {
     if (*text == '\0' || text[strlen(text) - 1] == '/')
-        return cli_fail(EXIT_BAD_INPUT, "%s \"%s\" names no file", option, text);
+        return cli_fail(EXIT_BAD_INPUT, "%s \"%s\" is not a file name; give the file to write", option, text);
     if (strcmp(text, "-") == 0 && strcmp(option, "-o") != 0)
-        return cli_fail(EXIT_BAD_INPUT, "%s -: standard output has the answer already; give a file", option);
+        return cli_fail(EXIT_BAD_INPUT, "%s -: standard output is used for the report; give a file", option);
     return EXIT_GO_ON;
 }
 
@@ -299,7 +300,7 @@ int value_picture(const char *option, const char *text)
     if (code != EXIT_GO_ON || (ending != NULL && (strcasecmp(ending, ".svg") == 0 || strcasecmp(ending, ".png") == 0 ||
                                                   strcasecmp(ending, ".pdf") == 0)))
         return code;
-    return cli_fail(EXIT_BAD_INPUT, "%s %s: a picture's name ends in .svg, .png or .pdf", option, text);
+    return cli_fail(EXIT_BAD_INPUT, "%s %s: unsupported picture format; use .svg, .png or .pdf", option, text);
 }
 
 /* ---- interrupts -------------------------------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* What the commands share: exit codes, messages, sizes as people read them. */
+/* Shared by all commands: exit codes, messages, formatted sizes and names, option values, interrupts. */
 #ifndef TOOLS_SHARED_CLI_H
 #define TOOLS_SHARED_CLI_H
 
@@ -8,15 +8,14 @@
 
 #include "files/json_writer.h"
 
-/* Pinned: scripts depend on them. */
+/* Part of the interface: scripts depend on them. */
 enum {
-    EXIT_ANSWERED = 0,    /* the question was answered */
-    EXIT_NEGATIVE = 1,    /* verification failed, or what was asked for is infeasible */
-    EXIT_BAD_INPUT = 2,   /* an option or a file is wrong */
-    EXIT_ENVIRONMENT = 3, /* the machine lacks something: memory, a library, a place to write */
-    EXIT_READER_GONE =
-        141,        /* the reader of standard output has ended, as in `| head`: 128 + SIGPIPE, as shells report it */
-    EXIT_GO_ON = -1 /* not an exit code: nothing failed so far */
+    EXIT_ANSWERED = 0,      /* the question was answered */
+    EXIT_NEGATIVE = 1,      /* verification failed, or the request is infeasible */
+    EXIT_BAD_INPUT = 2,     /* an option or a file is wrong */
+    EXIT_ENVIRONMENT = 3,   /* the machine lacks something: memory, a library, a place to write */
+    EXIT_READER_GONE = 141, /* the reader of standard output has ended, as in `| head`: 128 + SIGPIPE */
+    EXIT_GO_ON = -1         /* not an exit code: nothing failed so far */
 };
 
 /* Propagates an exit code. */
@@ -35,22 +34,23 @@ cli_command cli_bench_logprob, cli_bench_offload; /* of bench */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
 /* Flushes standard output: EXIT_GO_ON, or the exit code after a message; without a message where its reader has ended. */
 int cli_flush(void);
-/* The exit code for standard output that failed with this errno, as cli_flush. */
+/* Reports that writing standard output failed with this errno. Returns the exit code, as cli_flush does. */
 int cli_fail_standard(int error);
-/* Closes a writer in memory, frees its text, and prints it as a whole or not at all: EXIT_GO_ON, or the exit code after a message. */
+/* Closes a writer in memory, frees its text, and prints it as a whole or not at all: EXIT_GO_ON, or the exit code
+ * after a message. */
 int cli_print_json(bp_json_writer *json);
 /* The most similar of `count` names; NULL where none is similar. */
 const char *cli_nearest(const char *word, const char *const *names, size_t count);
 /* "; did you mean "--x"?", or "" for NULL. Same lifetime as cli_text. */
 const char *cli_suggestion(const char *prefix, const char *nearest);
-/* The library's detail, with the exit code that belongs to the status. */
+/* Prints the library's error detail. Returns the exit code of the status. */
 int cli_fail_status(bp_status status);
 
-/* A short text: at most 47 characters. It lives until the sixteenth next call of this and the following. */
+/* Formats at most 47 characters. The text is valid until the 16th later call of this or of the functions below. */
 __attribute__((format(printf, 1, 2))) const char *cli_text(const char *format, ...);
-/* "label     text" and a line end, on standard output. */
+/* Prints "label     text\n". */
 __attribute__((format(printf, 2, 3))) void cli_print_line(const char *label, const char *format, ...);
-/* Adds to a text in `room` characters, as much as there is room for. */
+/* Appends to `text`, cut to `room` characters in all. */
 __attribute__((format(printf, 3, 4))) void cli_append(char *text, size_t room, const char *format, ...);
 /* "738361344" as "704.2 MiB". Same lifetime as cli_text. */
 const char *cli_bytes(uint64_t bytes);
@@ -59,19 +59,19 @@ const char *cli_count(uint64_t count);
 /* A bucket's name, "bucket.<ordinal>" where it has none. Same lifetime. */
 const char *cli_bucket(const char *name, uint32_t ordinal);
 
-/* Reads "80GiB", "80 GB", "1.5T", "1048576". false when it is no size or does not fit. */
+/* Parses "80GiB", "80 GB", "1.5T", "1048576". false for anything else and from 2^63 on. */
 bool cli_parse_bytes(const char *text, uint64_t *bytes);
 
-/* Whether standard output wants colour: a terminal, unless NO_COLOR is set or `when` says "always" or "never". */
+/* `when` "auto": standard output is a terminal and NO_COLOR is not set. */
 bool cli_wants_color(const char *when);
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-/* How many characters all names of units begin with that need not be repeated: "model." or "model.layers."; a bare number says too
- * little, so then the word before it stays. */
+/* Length of the prefix that all unit names share ("model." or "model.layers."), to be left out of tables. Where only
+ * a number would remain, the word before it is kept. */
 size_t names_common_chars(const bp_buckets *buckets);
 
-/* What a step computes, whether or not it is the half of a step in which gathers begin. */
+/* Phase of the step's compute; BP_PHASE_BACKWARD_GATHER counts as backward (or combined). */
 bp_phase names_direction(const bp_step *step);
 
 enum { ROLES_TEXT_CHARS = 80 };
@@ -80,35 +80,36 @@ const char *names_roles(uint32_t roles, char text[ROLES_TEXT_CHARS]);
 
 /* ---- values of options ------------------------------------------------------------------------------------------- */
 
-/* A value that one of a few words stands for; lists of them end with a NULL name. */
+/* A word of an option and its value. Lists end with a NULL name. */
 typedef struct choice {
     const char *name;
     int value;
 } choice;
 
-/* "" when no word stands for the value. */
+/* The word of a value; "" where there is none. */
 const char *choice_name(const choice *choices, int value);
 
 int value_choice(const char *option, const char *text, const choice *choices, int *value);
 int value_number(const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *value);
 int value_u32(const char *option, const char *text, uint32_t least, uint32_t *value);
-/* "host", "cuda", "cuda:1": of the choices, with the number behind cuda. */
+/* One of the choices, or "cuda:N": N in *ordinal. */
 int value_device(const char *text, const choice *choices, int *value, int32_t *ordinal);
 /* auto, always or never. */
 int value_color(const char *text, const char **color);
 int value_dtype(const char *option, const char *text, bp_dtype *dtype);
 /* Calls `add` for each of the comma-separated words. */
 int value_list(const char *option, const char *text, int (*add)(const char *word, void *user), void *user);
-/* The name of a file that is to be written. */
+/* Checks the name of an output file; value_picture also its suffix. */
 int value_file(const char *option, const char *text);
 int value_picture(const char *option, const char *text);
 
-/* Ctrl-C in commands that run for long: the first ends them in order, with what they have so far. */
+/* ---- interrupts -------------------------------------------------------------------------------------------------- */
 
-/* From here on SIGINT is counted. Some parents send it twice: the third ends the process at once. */
+/* Counts SIGINT from now on: after the first, commands end with partial results. Some parents send it twice, so the
+ * third one kills. */
 void interrupt_watch(void);
 bool interrupt_came(void);
-/* Ends the process by SIGINT if one came; shells report that as status 130. */
+/* Ends the process by SIGINT if one came, so that shells report status 130. */
 void interrupt_pass_on(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* Names and memory of the machine, and of the control groups that the process is in. */
+/* Available memory (also of control groups, versions 1 and 2), cache size and clock of the machine. */
 #include "shared/machine.h"
 
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #define PATH_CHARS 1024
 #define FILE_CHARS 16384
 
-/* The number of the line that begins with `word`; `otherwise`: there is none. */
+/* The number in the line that begins with `word`, else `otherwise`. */
 static uint64_t number_in(const char *path, const char *word, uint64_t otherwise)
 {
     char text[FILE_CHARS], *rest = text, *line;
@@ -25,7 +25,7 @@ static uint64_t number_in(const char *path, const char *word, uint64_t otherwise
     return otherwise;
 }
 
-/* ---- control groups ---------------------------------------------------------------------------------------------------------- */
+/* ---- control groups ---------------------------------------------------------------------------------------------- */
 
 typedef struct group_files {
     const char *root, *limit, *used, *cached;
@@ -42,14 +42,14 @@ static uint64_t number_of_group(const char *folder, const char *file, const char
     return number_in(path, word, otherwise);
 }
 
-/* Of a group and all that it lies in. In containers only the outermost may be there, as the root. */
+/* Least memory left in a group and its ancestors. A container may show only the outermost group, as the root. */
 static uint64_t groups_leave(const group_files *files, const char *path)
 {
     char folder[PATH_CHARS];
     uint64_t least = UINT64_MAX;
     snprintf(folder, sizeof folder, "%s%s", files->root, path);
     while (strlen(folder) >= strlen(files->root)) {
-        /* Pages of files that nobody has used lately count as used, but make room for others. */
+        /* Inactive file pages count as used, but can be reclaimed. */
         uint64_t limit = number_of_group(folder, files->limit, "", UINT64_MAX);
         uint64_t used = number_of_group(folder, files->used, "", 0);
         uint64_t cached = number_of_group(folder, "memory.stat", files->cached, 0);
@@ -62,7 +62,7 @@ static uint64_t groups_leave(const group_files *files, const char *path)
     return least;
 }
 
-/* A line of /proc/self/cgroup: number, controllers (none: version 2), path. */
+/* A line of /proc/self/cgroup is "number:controllers:path"; version 2 has no controllers. */
 static uint64_t line_leaves(char *line)
 {
     char *controllers = strchr(line, ':'), *path = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
@@ -109,7 +109,7 @@ bool machine_read(const char *path, char *text, size_t room)
     return file >= 0 && got >= 0;
 }
 
-/* The number that a file of one line begins with; -1 where there is none. */
+/* The number at the beginning of a one-line file; -1: none. */
 static long read_number(long cpu, const char *file)
 {
     char path[96], text[32];
@@ -126,7 +126,7 @@ uint64_t machine_cache_bytes(void)
     long cpus = sysconf(_SC_NPROCESSORS_CONF);
     for (long cpu = 0; cpu < cpus; cpu++) {
         long kib = read_number(cpu, "size");
-        if (kib > 0 && read_number(cpu, "shared_cpu_list") == cpu) /* the first of those that share it */
+        if (kib > 0 && read_number(cpu, "shared_cpu_list") == cpu) /* counts a shared cache once, at its first CPU */
             bytes += (uint64_t)kib << 10;
     }
     return bytes > 0 ? bytes : LIKELY_CACHE_BYTES;

@@ -1,4 +1,4 @@
-/* What the machine says of itself. */
+/* Facts about the machine: available memory, cache size, clock. */
 #ifndef TOOLS_SHARED_MACHINE_H
 #define TOOLS_SHARED_MACHINE_H
 
@@ -6,15 +6,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The beginning of a file of the system, at most `room` - 1 bytes, as text; false where it cannot be read. Takes no memory, as a stream would:
- * the answer must not depend on how much is left. */
+/* Reads at most `room` - 1 bytes of a system file; false on failure. Allocates nothing, so that it works when memory
+ * is short. */
 bool machine_read(const char *path, char *text, size_t room);
 
-/* Memory that can be had without swapping, and without going beyond a container's limit; 0 when the system does not say. */
+/* Memory available without swapping and within the limits of control groups; 0: unknown. */
 uint64_t machine_available_bytes(void);
-/* Of the third level, of all cores, or BUCKETPOOL_CACHE_BYTES; a guess when the system does not say. */
+/* Sum of all L3 caches, or BUCKETPOOL_CACHE_BYTES; 64 MiB where the system does not report them. */
 uint64_t machine_cache_bytes(void);
-/* Since some moment in the past. */
+/* Monotonic clock. */
 double machine_seconds(void);
 
 #endif

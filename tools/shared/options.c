@@ -1,4 +1,4 @@
-/* Options of commands: argp's tables made of rows, values parsed into fields. */
+/* Options of commands: builds argp tables from option rows and parses values into fields. */
 #include "shared/options.h"
 
 #include <argp.h>
@@ -11,7 +11,7 @@ enum { FIRST_KEY = 256, USAGE_KEY = 512, MOST_ENTRIES = OPTIONS_MOST };
 
 typedef struct reading {
     const options_command *command;
-    const option_row *rows[MOST_ENTRIES]; /* of the entries; NULL: a heading, --help, --usage */
+    const option_row *rows[MOST_ENTRIES]; /* one for each entry; NULL: a heading, --help, --usage */
     struct argp_option entries[MOST_ENTRIES + 1];
     const char *names[MOST_ENTRIES];
     size_t count, name_count;
@@ -38,7 +38,7 @@ static int set_choice(const option_row *row, const char *text, void *field)
     int value = 0;
     int code = value_choice(row->name, text, row->choices, &value);
     if (code == EXIT_GO_ON)
-        memcpy(field, &value, sizeof value); /* enumerations have an int's size here */
+        memcpy(field, &value, sizeof value); /* enumerations have the size of int */
     return code;
 }
 
@@ -73,7 +73,7 @@ static int set(const option_row *row, const char *text, void *options)
 
 /* ---- reading --------------------------------------------------------------------------------------------------------- */
 
-/* An unknown option, or a missing value: argp's own message is off. */
+/* Reports an unknown option, or a value that is missing or superfluous, and exits. argp's own messages are disabled. */
 static _Noreturn void refuse(const reading *r, const struct argp_state *state)
 {
     const char *near = state->next > 1 ? state->argv[state->next - 1] : "", *command = r->command->name;
@@ -84,15 +84,15 @@ static _Noreturn void refuse(const reading *r, const struct argp_state *state)
     word[strcspn(word, "=")] = '\0';
     for (size_t i = 0; is_long && i < r->name_count; i++) {
         if (strcmp(word, r->names[i]) == 0)
-            exit(cli_fail(EXIT_BAD_INPUT, "%s: option --%s %s; see bucketpool %s --help", command, word,
+            exit(cli_fail(EXIT_BAD_INPUT, "%s: option --%s %s (see bucketpool %s --help)", command, word,
                           has_value ? "takes no value" : "requires a value", command));
     }
     const char *nearest = is_long ? cli_nearest(word, r->names, r->name_count) : NULL;
-    exit(cli_fail(EXIT_BAD_INPUT, "%s: unknown option %s%s%s; see bucketpool %s --help", command, is_long ? "--" : "",
+    exit(cli_fail(EXIT_BAD_INPUT, "%s: unknown option %s%s%s (see bucketpool %s --help)", command, is_long ? "--" : "",
                   word, cli_suggestion("--", nearest), command));
 }
 
-/* Once, however often it is repeated: there is room for every row of the tables. */
+/* Records a row once, however often it is repeated: `rows` has room for every row of the tables. */
 static void note_given(options_given *given, const option_row *row)
 {
     for (size_t i = 0; i < given->count; i++) {
@@ -114,8 +114,8 @@ static error_t parse(int key, char *text, struct argp_state *state)
         return 0;
     }
     if (key == ARGP_KEY_ARG && command->files == NULL)
-        exit(cli_fail(EXIT_BAD_INPUT, "%s: \"%.60s\" is not an option, and there are no arguments", command->name,
-                      text));
+        exit(cli_fail(EXIT_BAD_INPUT, "%s: unexpected argument \"%.60s\" (see bucketpool %s --help)", command->name,
+                      text, command->name));
     const option_row *row = NULL;
     for (size_t i = 0; i < r->count && row == NULL; i++) {
         if (r->rows[i] != NULL && r->entries[i].key == key)
@@ -127,14 +127,14 @@ static error_t parse(int key, char *text, struct argp_state *state)
         note_given(command->given, row);
     int code = set(row, text, command->options);
     if (code != EXIT_GO_ON)
-        exit(code); /* the message is out */
+        exit(code); /* the message was printed */
     return 0;
 }
 
 static void add_entry(reading *r, const option_row *row, struct argp_option entry)
 {
     if (r->count == MOST_ENTRIES)
-        abort(); /* a table has more rows than there is room for */
+        abort(); /* raise OPTIONS_MOST */
     r->rows[r->count] = row;
     r->entries[r->count++] = entry;
     if (entry.name != NULL)
@@ -158,16 +158,15 @@ int options_read(int argc, char **argv, const options_command *command)
                                                .group = row->group});
         }
     }
-    add_entry(&r, NULL, (struct argp_option){.name = "help", .key = '?', .doc = "Print this list", .group = -1});
-    add_entry(
-        &r, NULL,
-        (struct argp_option){.name = "usage", .key = USAGE_KEY, .doc = "Print a short usage message", .group = -1});
+    add_entry(&r, NULL, (struct argp_option){.name = "help", .key = '?', .doc = "Print this help", .group = -1});
+    add_entry(&r, NULL,
+              (struct argp_option){.name = "usage", .key = USAGE_KEY, .doc = "Print the usage line", .group = -1});
     const struct argp argp = {
         .options = r.entries, .parser = parse, .args_doc = command->arguments, .doc = command->text};
     char name[64];
     snprintf(name, sizeof name, "bucketpool %s", command->name);
     argv[0] = name;
-    for (int i = 1; i < argc; i++) { /* with its errors off, argp would swallow its help too */
+    for (int i = 1; i < argc; i++) { /* ARGP_NO_ERRS silences argp's help too */
         bool is_usage = strcmp(argv[i], "--usage") == 0;
         if (is_usage || strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-?") == 0 || strcmp(argv[i], "-h") == 0) {
             argp_help(&argp, stdout, is_usage ? ARGP_HELP_USAGE : ARGP_HELP_STD_HELP, name);

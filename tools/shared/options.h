@@ -1,5 +1,6 @@
-/* Options of commands. A row declares one: its name, its text in --help, the field that it sets, the values that it takes, and where it applies.
- * The tables of a command share one struct, whose first member may be the struct of another command's table. */
+/* Options of commands. A row declares one option: name, help text, the field it sets, allowed values, and where it
+ * has an effect. The tables of a command set fields of one struct. Its first member may be the struct of a table
+ * that several commands share. */
 #ifndef TOOLS_SHARED_OPTIONS_H
 #define TOOLS_SHARED_OPTIONS_H
 
@@ -10,35 +11,35 @@
 #include "shared/cli.h"
 
 typedef enum option_kind {
-    OPTION_HEADING, /* of the rows that follow, in --help: `text` */
+    OPTION_HEADING, /* heading of the following rows in --help: `text` */
     OPTION_FLAG,    /* bool: true */
     OPTION_UNFLAG,  /* bool: false */
-    OPTION_U32,     /* uint32_t, from `least` to `most` (0: all) */
+    OPTION_U32,     /* uint32_t in [`least`, `most`]; `most` 0: no limit */
     OPTION_U64,     /* uint64_t, the same */
     OPTION_CHOICE,  /* an enumeration or uint32_t: one of `choices` */
     OPTION_DTYPE,   /* bp_dtype */
     OPTION_TEXT,    /* const char * */
-    OPTION_FILE,    /* const char *: a file that is to be written */
-    OPTION_PICTURE, /* const char *: the same, .svg, .png or .pdf */
+    OPTION_FILE,    /* const char *: an output file */
+    OPTION_PICTURE, /* const char *: an output file .svg, .png or .pdf */
     OPTION_COLOR,   /* const char *: auto, always or never */
-    OPTION_OWN,     /* `parse` does it */
+    OPTION_OWN,     /* read by `parse` */
 } option_kind;
 
 /* Bits of `applies`. */
 #define OPTION_MAKES_PLANS 1u                  /* has no effect on a finished plan */
 #define OPTION_GENERATES 2u                    /* has no effect on a recorded schedule */
-#define OPTION_POLICY(policy) (4u << (policy)) /* has an effect with this policy; without any such bit: with all */
+#define OPTION_POLICY(policy) (4u << (policy)) /* has an effect with this policy; no such bit: with all policies */
 
 typedef struct option_row {
-    const char *name, *value, *text; /* `value` NULL: it takes none */
+    const char *name, *value, *text; /* `value` NULL: a flag */
     option_kind kind;
     uint32_t field; /* offset in the command's struct */
     const choice *choices;
     uint64_t least, most;
     int (*parse)(const char *name, const char *text, void *options); /* EXIT_GO_ON or an exit code after a message */
     unsigned applies;
-    short group; /* of a heading: headings are in this order */
-    char letter; /* the short name of an option that has one; the others have none */
+    short group; /* of a heading: its place in --help */
+    char letter; /* short name; 0: none */
 } option_row;
 
 #define OPTION_END                                                                                                     \
@@ -46,7 +47,7 @@ typedef struct option_row {
         0                                                                                                              \
     }
 
-/* The rows that were given, each once, in the order of the command line. */
+/* The options that were given, each once, in the order of the command line. */
 #define OPTIONS_MOST 80 /* rows of a command's tables, with headings */
 typedef struct options_given {
     const option_row *rows[OPTIONS_MOST];
@@ -57,11 +58,11 @@ typedef struct options_given {
 typedef struct options_command {
     const char *name;      /* "bench logprob" */
     const char *arguments; /* "MODEL..."; "": none */
-    const char *text;      /* of --help: above the options, and after \v below them */
+    const char *text;      /* --help: printed above the options, after \v below them */
     const option_row *tables[4];
-    void *options;        /* that the rows' fields are in */
-    options_given *given; /* NULL: not wanted */
-    char ***files;        /* of the arguments; NULL: there are none */
+    void *options;        /* struct whose fields the rows set */
+    options_given *given; /* may be NULL */
+    char ***files;        /* arguments; NULL: the command takes none */
     size_t *file_count;
 } options_command;
 

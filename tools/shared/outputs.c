@@ -1,4 +1,4 @@
-/* Output files of a command, which appear together or not at all. */
+/* Output files of a command, committed together in two phases. */
 #include "shared/outputs.h"
 
 #include <errno.h>
@@ -49,7 +49,7 @@ static int fail(const output *o)
     return cli_fail(EXIT_ENVIRONMENT, "%s %s", o->option, bp_error_detail());
 }
 
-/* `is_copied`: of the outputs that are copied to a pipe or a device, else of those that are renamed. */
+/* Commits the outputs that are copied to a pipe or device (`is_copied`), or those that are renamed. */
 static int commit(output *outputs, size_t count, bool is_copied)
 {
     for (size_t i = 0; i < count; i++) {

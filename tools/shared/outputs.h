@@ -1,4 +1,4 @@
-/* Output files of a command: they appear together, after everything else has worked, or not at all. */
+/* Output files of a command, committed together in two phases: sync before the report is printed, rename after it. */
 #ifndef TOOLS_SHARED_OUTPUTS_H
 #define TOOLS_SHARED_OUTPUTS_H
 
@@ -10,25 +10,26 @@
 
 typedef struct output {
     const char *option, *path; /* of the command line; path is NULL where the option was not given */
-    char written[32];          /* to be written: a path of the descriptor, for functions that want a path */
+    char written[32];          /* /proc path of the descriptor, for functions that take a path */
     bp_output file;
 } output;
 
-/* "-": the output is copied to standard output. */
+/* true for "-". */
 bool output_is_standard(const char *path);
 
-/* NULL path: no output, and the other functions do nothing. EXIT_GO_ON, or an exit code when the message is out. */
+/* A NULL path makes the other functions do nothing. Returns EXIT_GO_ON, or the exit code after a message. */
 int output_init(const char *option, const char *path, output *o);
-/* To be closed by the caller. NULL when that fails; errno says why. */
+/* The caller closes it. NULL with errno on failure. */
 FILE *output_stream(const output *o);
-/* Says that the output cannot be written because of `reason`. */
+/* Prints that the output cannot be written because of `reason`. Returns the exit code. */
 int output_fail(const output *o, const char *reason);
-/* Before the answer: everything that may fail for want of room. Files are complete but for their names; what cannot be renamed
- * (standard output, pipes, devices) is written. EXIT_GO_ON, or an exit code when the message is out. */
+/* First phase, before the report: does everything that may fail. Files are complete but still unnamed; outputs that
+ * cannot be renamed (standard output, pipes, devices) are written. Returns EXIT_GO_ON, or the exit code after a
+ * message. */
 int outputs_sync(output *outputs, size_t count);
-/* After the answer: gives files their names. As outputs_sync. */
+/* Second phase, after the report: gives files their names. Returns as outputs_sync. */
 int outputs_commit(output *outputs, size_t count);
-/* Removes what was not committed. */
+/* Removes uncommitted outputs. */
 void outputs_finish(output *outputs, size_t count);
 
 #endif

@@ -35,7 +35,7 @@ static bool is_due(const progress *p, double now)
     return p->every > 0 && now - p->started >= first && now - p->shown >= p->every;
 }
 
-/* A line that wraps could not be erased. */
+/* A wrapped line could not be erased. */
 static void cut_to_terminal(char *text)
 {
     struct winsize size = {0};
@@ -130,7 +130,7 @@ void progress_watch(progress *p, const char *what)
     pthread_cond_init(&p->ends, &attributes);
     pthread_condattr_destroy(&attributes);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the main thread's */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals go to the main thread */
     p->watched = pthread_create(&p->watcher, NULL, watch, p) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }

@@ -1,5 +1,5 @@
-/* Progress on standard error: on a terminal one line, cut to its width and erased in the end, elsewhere a line every few seconds.
- * BUCKETPOOL_PROGRESS=SECONDS sets how often lines are printed where there is no terminal; 0: never. */
+/* Progress on standard error: on a terminal one line, cut to its width and erased at the end; elsewhere a line every
+ * 5 seconds. BUCKETPOOL_PROGRESS=SECONDS changes the interval of these lines; 0 turns them off. */
 #ifndef TOOLS_SHARED_PROGRESS_H
 #define TOOLS_SHARED_PROGRESS_H
 
@@ -8,9 +8,9 @@
 #include <stdint.h>
 
 typedef struct progress {
-    const char *what;             /* is counted: "step" */
-    uint64_t total;               /* 0: nothing is counted, see progress_watch */
-    double started, shown, every; /* seconds; shown 0: not yet; every 0: never */
+    const char *what;             /* noun of what is counted: "step" */
+    uint64_t total;               /* 0: unknown, see progress_watch */
+    double started, shown, every; /* seconds; `shown` 0: not yet; `every` 0: never shown */
     bool terminal;
     pthread_t watcher;
     pthread_mutex_t mutex;
@@ -19,12 +19,13 @@ typedef struct progress {
 } progress;
 
 void progress_init(progress *p, const char *what, uint64_t total);
-/* Cheap: shows only when it is time for it. */
+/* Prints only when the interval has passed, so callers may call it for each item. */
 void progress_show(progress *p, uint64_t done);
-/* Takes the line away, for a message or at the end. */
+/* Erases the line, before a message or at the end. */
 void progress_erase(progress *p);
 
-/* For a call that does not report back: a thread shows "<what>, 0:15 so far" until progress_unwatch. `what` stays alive till then. */
+/* For a call without progress reports: a thread shows "<what>, 0:15 so far" until progress_unwatch. `what` must stay
+ * valid until then. */
 void progress_watch(progress *p, const char *what);
 void progress_unwatch(progress *p);
 

@@ -1,4 +1,4 @@
-/* Tables of text cells by libsmartcols, with the first failure remembered. */
+/* Tables of text cells, printed by libsmartcols. */
 #include "shared/sheet.h"
 
 #include <stdarg.h>
@@ -65,7 +65,8 @@ void sheet_color_line(sheet *s, const char *color)
         s->failed = scols_line_set_color(s->line, color) != 0;
 }
 
-/* Behind what the cell shows; NULL where that is missing. Other than plain text the library encodes. */
+/* Position after the cell's text; NULL where the text is missing. Cells with characters that the library escapes are
+ * skipped. */
 static const char *find_cell(const char *text, const struct libscols_cell *cell)
 {
     const char *data = scols_cell_get_data(cell);
@@ -77,7 +78,7 @@ static const char *find_cell(const char *text, const struct libscols_cell *cell)
     return found != NULL && data != NULL ? found + strlen(data) : found;
 }
 
-/* The library leaves out a cell, and says nothing, where it lacks the memory to print it. */
+/* When memory runs out, the library silently omits cells. */
 static bool has_all_cells(const sheet *s, const char *text)
 {
     size_t columns = scols_table_get_ncols(s->table), lines = scols_table_get_nlines(s->table);

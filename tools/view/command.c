@@ -1,4 +1,4 @@
-/* `bucketpool view`: what snapshots say, as tables, JSON, a page and pictures. */
+/* `bucketpool view`: reports snapshots as tables, JSON, a page and pictures. */
 #include "view/view.h"
 
 #include <errno.h>
@@ -14,7 +14,8 @@
 #include "shared/outputs.h"
 #include "shared/progress.h"
 
-/* Takes a snapshot and plays the pools that are asked for. EXIT_GO_ON or an exit code after a message. Finish it either way. */
+/* Takes ownership of a snapshot and plays the selected pools. Returns EXIT_GO_ON, or the exit code after a message.
+ * Call view_file_finish either way. */
 static int view_file_init(const char *path, const view_options *options, bp_snapshot *snapshot, view_file *file)
 {
     *file = (view_file){.path = path, .snapshot = snapshot, .info = bp_snapshot_get_info(snapshot)};
@@ -31,10 +32,10 @@ static int view_file_init(const char *path, const view_options *options, bp_snap
             return cli_fail_status(status);
     }
     if (file->pool_count == 0 && options->pool != NULL)
-        return cli_fail(EXIT_BAD_INPUT, "%.300s: no pool \"%.60s\", of %zu", path, options->pool,
+        return cli_fail(EXIT_BAD_INPUT, "%.300s: unknown pool \"%.60s\", the file has %zu", path, options->pool,
                         file->info->pool_count);
     if (file->pool_count == 0)
-        return cli_fail(EXIT_BAD_INPUT, "%.300s: no pool; there is nothing to look at", path);
+        return cli_fail(EXIT_BAD_INPUT, "%.300s: the snapshot has no pools", path);
     return EXIT_GO_ON;
 }
 
@@ -66,7 +67,7 @@ void view_file_step(const view_file *file, char text[VIEW_LABEL_CHARS])
         snprintf(text, VIEW_LABEL_CHARS, "%.100s", file->info->label);
 }
 
-/* The pool with the highest peak; NULL: there is none. */
+/* The pool with the highest peak; NULL: no pools. */
 static const view_pool *view_file_highest(const view_file *file)
 {
     const view_pool *highest = file->pool_count > 0 ? &file->pools[0] : NULL;
@@ -96,12 +97,11 @@ const char *view_time(uint64_t time_ns)
 
 static const option_row view_table[] = {
     {.kind = OPTION_HEADING, .text = "Input:", .group = 1},
-    {"pool", "NAME", "Only the pool of this name", OPTION_TEXT, FIELD(pool)},
+    {"pool", "NAME", "Report only this pool", OPTION_TEXT, FIELD(pool)},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 2},
-    {"html", "PAGE", "Write a page to look around in: one file, needs no network", OPTION_FILE, FIELD(html)},
-    {"plot", "FILE", "Draw what is where and when (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(plot)},
-    {"flame", "FILE", "Draw who made the peak: roles, units and buckets (.svg, .png or .pdf)", OPTION_PICTURE,
-     FIELD(flame)},
+    {"html", "PAGE", "Write an interactive page: a single file that needs no network", OPTION_FILE, FIELD(html)},
+    {"plot", "FILE", "Draw addresses over time (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(plot)},
+    {"flame", "FILE", "Draw the peak by roles, units and buckets (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(flame)},
     {"json", NULL, "Print a bucketpool.view/1 document", OPTION_FLAG, FIELD(json)},
     {"color", "WHEN", "auto, always or never (default auto)", OPTION_COLOR, FIELD(color)},
     OPTION_END,
@@ -113,9 +113,9 @@ static int check(const view_options *o)
         const char *option, *path;
     } outputs[] = {{"--html", o->html}, {"--plot", o->plot}, {"--flame", o->flame}};
     if (o->file_count == 0)
-        return cli_fail(EXIT_BAD_INPUT, "view: no file; give snapshots, as memory_snapshots/step_0/*.pickle");
+        return cli_fail(EXIT_BAD_INPUT, "view: no file given; give snapshots such as DIR/step_0/*.pickle");
     if (o->file_count > 1 && (o->plot != NULL || o->flame != NULL))
-        return cli_fail(EXIT_BAD_INPUT, "%s is about one file, %zu are given", o->plot != NULL ? "--plot" : "--flame",
+        return cli_fail(EXIT_BAD_INPUT, "%s requires one file, got %zu", o->plot != NULL ? "--plot" : "--flame",
                         o->file_count);
     for (size_t i = 0; i < 3; i++) {
         for (size_t k = 0; k < i; k++) {
@@ -125,7 +125,7 @@ static int check(const view_options *o)
         }
     }
 
-    /* As `--html *.pickle` does, which would write the page over the first snapshot. */
+    /* `--html *.pickle` would overwrite the first snapshot with the page. */
     struct stat page, input;
     if (o->html == NULL)
         return EXIT_GO_ON;
@@ -135,7 +135,7 @@ static int check(const view_options *o)
     for (size_t i = 0; is_there && !is_input && i < o->file_count; i++)
         is_input = stat(o->files[i], &input) == 0 && input.st_dev == page.st_dev && input.st_ino == page.st_ino;
     if (is_input)
-        return cli_fail(EXIT_BAD_INPUT, "--html %.300s: names a snapshot, not a page to write; give one, as page.html",
+        return cli_fail(EXIT_BAD_INPUT, "--html: \"%.300s\" is a snapshot; give the page to write, such as page.html",
                         o->html);
     return EXIT_GO_ON;
 }
@@ -148,10 +148,11 @@ static int view_options_parse(int argc, char **argv, view_options *options)
         .name = "view",
         .arguments = "FILE...",
         .text =
-            "Looks at snapshots that a profile wrote, of one rank or of several side by side: what was live, when the "
-            "most was, who made that peak, and what lay free then.\vFILE is a pickle as docs/reference/snapshot_files.md has it, or "
-            "as PyTorch writes of its own allocator. It is read as data: nothing in it is run. Pictures are of the "
-            "pool with the highest peak, or of --pool. Exit: 0 answered, 2 bad input, 3 environment.",
+            "Reports snapshots of pools, of one rank or several: live bytes, the peak and the units that set it, and "
+            "the free memory "
+            "at the peak.\vFILE is a pickle written by a profile (docs/reference/snapshot_files.md) or by PyTorch's "
+            "allocator. It is parsed as data; no code in it runs. Pictures show the "
+            "pool with the highest peak, or --pool. Exit: 0 answered, 2 bad input, 3 environment.",
         .tables = {view_table},
         .options = options,
         .files = &options->files,
@@ -187,7 +188,7 @@ static int write_files(const view_file *files, size_t count, output *outputs)
     return code;
 }
 
-/* Files appear when all of them were written and the answer is out. */
+/* Files are committed after all of them were written and the report was printed. */
 static int answer(const view_file *files, const view_options *options)
 {
     const char *const paths[OUTPUT_COUNT] = {options->html, options->plot, options->flame};

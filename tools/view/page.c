@@ -7,16 +7,16 @@
 
 #include "files/json_writer.h"
 
-/* Where the data goes in page.html, as JSON in a script element that no browser runs. */
+/* Placeholder in page.html for the data: JSON in a script element that browsers do not run. */
 static const char place[] = "BUCKETPOOL_SNAPSHOTS";
 
-/* ---- a sample of a long recording --------------------------------------------------------------------------------------------- */
+/* ---- a sample of a long recording -------------------------------------------------------------------------------- */
 
-/* Of spans and slabs the page has at most these, the largest; of spans at most a share of MOST_SPANS for each pool. */
+/* Limits of the page: the largest spans and slabs are kept. Each pool has a share of MOST_SPANS. */
 enum { MOST_SPANS = 200000, LEAST_SPANS = 2000, MOST_SPANS_OF_POOL = 50000, MOST_SLABS = 1000, COLUMNS = 4096 };
 #define NOT_SHOWN UINT32_MAX
 
-/* What the page has of a pool, by the numbers there. */
+/* The sample of a pool in the page: index in the page to index in the pool. */
 typedef struct sample {
     const view_pool *pool;
     bool is_whole;
@@ -29,7 +29,7 @@ static int by_weight(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Numbers the `most` largest weights in their order; negative ones are not shown. false: out of memory. */
+/* Selects the `most` largest weights and keeps their order; negative weights are excluded. false: out of memory. */
 static bool number_largest(const double *weights, size_t count, size_t most, uint32_t *number_of)
 {
     double *sorted = calloc(count + 1, sizeof *sorted);
@@ -43,7 +43,7 @@ static bool number_largest(const double *weights, size_t count, size_t most, uin
     for (size_t i = 0; i < count; i++)
         above += sorted[i] > least;
     free(sorted);
-    size_t equals = most > above ? most - above : 0; /* places for those that weigh just as little */
+    size_t equals = most > above ? most - above : 0; /* places left for weights equal to the threshold */
     uint32_t number = 0;
     for (size_t i = 0; i < count; i++) {
         bool shown = weights[i] >= 0 && (weights[i] > least || (weights[i] == least && equals-- > 0));
@@ -60,7 +60,7 @@ static void number_used(uint32_t *number_of, size_t count)
         number_of[i] = number_of[i] != 0 ? number++ : NOT_SHOWN;
 }
 
-/* By bytes times duration; those that are live at the peak before all others. */
+/* Weight: bytes times duration; spans that are live at the peak come first. */
 static bool choose_spans(sample *s, double *weights, size_t most)
 {
     const view_pool *pool = s->pool;
@@ -92,7 +92,7 @@ static bool choose_slabs(sample *s, double *weights)
     return number_largest(weights, s->pool->info->slab_count, s->is_whole ? SIZE_MAX : MOST_SLABS, s->slab_at);
 }
 
-/* false: out of memory. Finish it either way. */
+/* false: out of memory. Call the finish function either way. */
 static bool make_sample(const view_pool *pool, size_t most, sample *s)
 {
     *s = (sample){.pool = pool,
@@ -116,11 +116,11 @@ static bool make_sample(const view_pool *pool, size_t most, sample *s)
     return good;
 }
 
-/* ---- live bytes of a long recording ---------------------------------------------------------------------------------------------- */
+/* ---- live bytes of a long recording ------------------------------------------------------------------------------ */
 
 enum { MOST_GROUPS = 2 * VIEW_MOST_ROLES };
 
-/* After a moment: of each role what the plan knows, then of each role the rest, as the page stacks them. */
+/* Live bytes after a moment, as the page stacks them: planned bytes of each role, then the rest of each role. */
 typedef struct moment {
     uint64_t time_ns, total, groups[MOST_GROUPS];
 } moment;
@@ -133,7 +133,7 @@ static void write_moment(bp_json_writer *json, const moment *m, size_t groups)
         bp_json_add_number(json, NULL, m->groups[i]);
 }
 
-/* Of each of COLUMNS parts of the time the highest moment and the last one. */
+/* Keeps the highest and the last moment of each of COLUMNS intervals. */
 static bool write_curve(bp_json_writer *json, const view_pool *pool)
 {
     view_changes changes;
@@ -173,7 +173,7 @@ static bool write_curve(bp_json_writer *json, const view_pool *pool)
     return good;
 }
 
-/* ---- a pool ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- a pool ------------------------------------------------------------------------------------------------------ */
 
 static void write_slab_event(bp_json_writer *json, uint32_t gained, uint32_t slab, uint64_t time_ns)
 {
@@ -182,13 +182,13 @@ static void write_slab_event(bp_json_writer *json, uint32_t gained, uint32_t sla
     bp_json_add_number(json, NULL, time_ns);
 }
 
-/* In a sample a slab that is without memory for less than a column stays as it is. false: out of memory. */
+/* In a sample, unmapped times shorter than a column are left out. false: out of memory. */
 static bool write_slab_events(bp_json_writer *json, const sample *s)
 {
     const view_pool *pool = s->pool;
     uint64_t least = s->is_whole ? 0 : pool->length_ns / COLUMNS;
     uint64_t *since =
-        calloc(pool->info->slab_count + 1, sizeof *since); /* UINT64_MAX: it has memory, or its loss is written */
+        calloc(pool->info->slab_count + 1, sizeof *since); /* UINT64_MAX: mapped, or its unmapping is written */
     if (since == NULL)
         return false;
     for (size_t i = 0; i < pool->info->slab_count; i++)
@@ -200,7 +200,7 @@ static bool write_slab_events(bp_json_writer *json, const sample *s)
         uint64_t time_ns = event.time_ns - pool->first_ns, lost_ns = since[event.slab];
         since[event.slab] = event.gained || least == 0 ? UINT64_MAX : lost_ns < time_ns ? lost_ns : time_ns;
         if (!event.gained && least > 0)
-            continue; /* until it is known for how long */
+            continue; /* written when its duration is known */
         bool is_short = lost_ns != UINT64_MAX && time_ns - lost_ns < least;
         if (lost_ns != UINT64_MAX && !is_short)
             write_slab_event(json, 0, s->slab_at[event.slab], lost_ns);
@@ -274,7 +274,7 @@ static void write_requests(bp_json_writer *json, const sample *s)
     bp_json_end(json);
 }
 
-/* Seven numbers each: request, slab (-1: none), offset, begin, end, stream, what is known of its ends (1: begun before, 2: not ended). */
+/* Seven numbers per span: request, slab (-1: none), offset, begin, end, stream, flags (1: began before, 2: not ended). */
 static void write_spans(bp_json_writer *json, const sample *s)
 {
     const view_pool *pool = s->pool;

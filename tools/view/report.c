@@ -1,4 +1,4 @@
-/* The answers of `view`: tables, the comparison of ranks, and the document bucketpool.view/1. */
+/* The report of `view`: tables, the comparison of ranks, and the document bucketpool.view/1. */
 #include "view/view.h"
 
 #include <stdio.h>
@@ -18,10 +18,10 @@ typedef struct view_metric {
 #define VIEW_METRICS 5
 extern const view_metric view_metrics[VIEW_METRICS];
 
-/* Over the files that have the pool. */
+/* A figure over the files that have the pool. */
 typedef struct view_spread {
     size_t files;
-    size_t least_file, most_file, odd_file; /* the first with it; SIZE_MAX: none is odd, all have the same */
+    size_t least_file, most_file, odd_file; /* first file with the value; odd_file SIZE_MAX: no outlier */
     uint64_t least, most, median;
 } view_spread;
 
@@ -58,7 +58,7 @@ const view_metric view_metrics[VIEW_METRICS] = {{"live peak", peak_of, true},
                                                 {"time", length_of, false},
                                                 {"events", events_of, false}};
 
-/* The pool of that name in a file; NULL: it has none. */
+/* The pool of this name in a file; NULL: none. */
 static const view_pool *view_find_pool(const view_file *file, const char *name)
 {
     for (size_t i = 0; i < file->pool_count; i++) {
@@ -68,7 +68,7 @@ static const view_pool *view_find_pool(const view_file *file, const char *name)
     return NULL;
 }
 
-/* Whether pool `pool` of file `file` is the first of its name. */
+/* true: no earlier file or pool has the name of pool `pool` of file `file`. */
 static bool view_is_first_of_name(const view_file *files, size_t file, size_t pool)
 {
     const char *name = files[file].pools[pool].info->name;
@@ -90,7 +90,7 @@ static uint64_t distance(uint64_t a, uint64_t b)
     return a > b ? a - b : b - a;
 }
 
-/* The odd one is the farthest from the median. false: out of memory. */
+/* The outlier is the value farthest from the median. false: out of memory. */
 static bool view_compare(const view_file *files, size_t count, const char *pool, const view_metric *metric,
                          view_spread *spread)
 {
@@ -116,7 +116,7 @@ static bool view_compare(const view_file *files, size_t count, const char *pool,
     qsort(values, spread->files, sizeof *values, by_value);
     spread->median = spread->files > 0 ? values[(spread->files - 1) / 2] : 0;
     free(values);
-    /* Of two that differ none is odd. */
+    /* of two values neither is an outlier */
     for (size_t i = 0; i < count && spread->files > 2; i++) {
         const view_pool *found = view_find_pool(&files[i], pool);
         uint64_t away = found != NULL ? distance(metric->value(found), spread->median) : 0;
@@ -154,11 +154,11 @@ static void add_pool(sheet *s, const view_pool *pool)
         sheet_add_cell(s, cells[i]);
 }
 
-/* ---- the peak: who made it ------------------------------------------------------------------------------------------------------ */
+/* ---- holders of the peak ----------------------------------------------------------------------------------------- */
 
 /* Bytes of one unit, or of one bucket in a role. */
 typedef struct holder {
-    const view_span *span; /* the first of it */
+    const view_span *span; /* first span */
     uint64_t bytes;
     size_t buckets;
 } holder;
@@ -171,7 +171,7 @@ static int from_large_to_small(const void *left, const void *right)
     return (a->span > b->span) - (a->span < b->span);
 }
 
-/* What is live at the peak is sorted by role, unit and bucket: each run of a role and a unit is a holder. NULL: out of memory. */
+/* Spans at the peak are sorted by role, unit and bucket; each run of a role and unit is a holder. NULL: out of memory. */
 static holder *find_holders(const view_pool *pool, size_t *count)
 {
     holder *holders = calloc(pool->at_peak_count + 1, sizeof *holders);
@@ -262,7 +262,7 @@ int view_report_file(const view_file *file, const view_options *options)
     return code;
 }
 
-/* ---- several files ---------------------------------------------------------------------------------------------------------------- */
+/* ---- several files ----------------------------------------------------------------------------------------------- */
 
 static const char *amount(const view_metric *metric, uint64_t value)
 {

@@ -8,13 +8,13 @@
 #define VIEW_NO_SPAN UINT32_MAX
 #define VIEW_NO_REQUEST UINT32_MAX
 
-/* Spans that may come of slabs that get their memory back: a short file can have many of them for many buckets. */
+/* Limit of spans from slabs that are mapped again: a small hostile file can cause many for many buckets. */
 static inline size_t view_most_returns(const view_pool *pool)
 {
     return ((size_t)1 << 16) + 4 * (pool->info->live_count + pool->info->event_count + pool->info->slab_event_count);
 }
 
-/* A request that is held: live while there is memory below it. */
+/* A held request: live while its slab is mapped. */
 typedef struct view_hold {
     uint64_t address, stream, step;
     uint32_t span;         /* VIEW_NO_SPAN: not live */
@@ -31,8 +31,8 @@ typedef struct view_player {
     size_t next_slab_event, number, span_capacity, returns;
     uint32_t *by_address; /* slabs */
     uint64_t live, role_live[VIEW_MOST_ROLES];
-    size_t peak_event, peak_slab_events; /* how many were before it */
-    uint32_t *free_tracks;               /* a heap, the lowest first */
+    size_t peak_event, peak_slab_events; /* number of events before the peak */
+    uint32_t *free_tracks;               /* a min-heap */
     size_t free_count;
 } view_player;
 
@@ -41,7 +41,7 @@ static uint64_t since_first(const view_pool *pool, uint64_t time_ns)
     return time_ns > pool->first_ns ? time_ns - pool->first_ns : 0;
 }
 
-/* ---- tracks ----------------------------------------------------------------------------------------------------------------- */
+/* ---- tracks ------------------------------------------------------------------------------------------------------ */
 
 static void sift_down(uint32_t *heap, size_t count)
 {
@@ -70,7 +70,7 @@ static uint32_t take_track(view_player *p, uint64_t bytes)
     return track;
 }
 
-/* ---- live bytes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- live bytes -------------------------------------------------------------------------------------------------- */
 
 static uint32_t find_slab(const view_player *p, uint64_t address)
 {
@@ -122,7 +122,8 @@ static void add_live(view_player *p, const view_span *span)
     }
 }
 
-/* What has no elements is nowhere, and what is held in a slab without memory waits for it. False: out of memory. */
+/* Begins the span of a held request. Empty requests have none; a request in an unmapped slab gets it when the slab
+ * is mapped. false: out of memory. */
 static bool begin_span(view_player *p, uint32_t request, uint64_t time_ns)
 {
     view_pool *pool = p->pool;
@@ -167,7 +168,7 @@ static void end_span(view_player *p, uint32_t request, uint64_t time_ns)
     }
 }
 
-/* ---- playing ------------------------------------------------------------------------------------------------------------------- */
+/* ---- playing ----------------------------------------------------------------------------------------------------- */
 
 static bool begin_hold(view_player *p, const bp_snapshot_event *event)
 {
@@ -205,7 +206,7 @@ static void end_live_range(view_player *p, const bp_snapshot_event *event)
         p->holds[h->next].before = h->before;
 }
 
-/* What is held in the slab is live while that has memory. */
+/* Requests held in a slab are live while it is mapped. */
 static bool change_slab(view_player *p, const bp_snapshot_slab_event *event)
 {
     bool gained = event->gained != 0;
@@ -222,7 +223,7 @@ static bool change_slab(view_player *p, const bp_snapshot_slab_event *event)
     return true;
 }
 
-/* Those up to a time. */
+/* Plays slab events up to a time. */
 static bool play_slabs(view_player *p, uint64_t until_ns)
 {
     const view_pool *pool = p->pool;
@@ -250,7 +251,7 @@ static bool play_live(view_player *p)
     return good;
 }
 
-/* timeline_play.c, of timeline.c: fills the spans and peaks. False: out of memory, or more than view_most_returns. */
+/* Fills the spans and peaks. false: out of memory, or more spans than the limit. */
 static bool view_play(view_player *p)
 {
     view_pool *pool = p->pool;
@@ -296,7 +297,7 @@ static int by_owner(const void *left, const void *right)
     return order != 0 ? order : (a->request > b->request) - (a->request < b->request);
 }
 
-/* Slabs that have memory after so many of their events; false: out of memory. */
+/* Finds the slabs that are mapped after this number of slab events. false: out of memory. */
 static bool find_residency(const view_pool *pool, size_t slab_events, bool **resident)
 {
     *resident = calloc(pool->info->slab_count + 1, sizeof **resident);
@@ -315,7 +316,8 @@ static void add_free(view_pool *pool, uint64_t bytes)
     pool->peak_largest_free = bytes > pool->peak_largest_free ? bytes : pool->peak_largest_free;
 }
 
-/* The free ranges of a slab; its spans begin at place `at` of those at the peak, sorted by place. Returns where the next slab's begin. */
+/* Adds the free ranges of a slab. Its spans begin at `at` in the spans at the peak, sorted by address. Returns the
+ * index of the next slab's first. */
 static size_t add_free_ranges(view_pool *pool, uint32_t slab, size_t at)
 {
     uint64_t end = 0, bytes = pool->slabs[slab].bytes;
@@ -332,7 +334,7 @@ static size_t add_free_ranges(view_pool *pool, uint32_t slab, size_t at)
     return at;
 }
 
-/* timeline_peak.c, of timeline.c: what was live at the event of the peak, and what lay free; so many slab events were before it. */
+/* Finds the live spans and free ranges at the peak, after `peak_slab_events` slab events. */
 static bool view_find_peak(view_pool *pool, size_t peak_event, size_t slab_events)
 {
     bool *resident = NULL;
@@ -369,7 +371,7 @@ double view_pool_free_share(const view_pool *pool)
     return pool->peak_slab_bytes > 0 ? (double)pool->peak_free_bytes / (double)pool->peak_slab_bytes : 0;
 }
 
-/* ---- slabs and roles ---------------------------------------------------------------------------------------------------------- */
+/* ---- slabs and roles --------------------------------------------------------------------------------------------- */
 
 static _Thread_local const bp_snapshot_slab *sorted_slabs;
 
@@ -392,7 +394,7 @@ static uint8_t find_role(view_pool *pool, const char *name)
     return (uint8_t)pool->role_count++;
 }
 
-/* ---- making it ------------------------------------------------------------------------------------------------------------------- */
+/* ---- making it --------------------------------------------------------------------------------------------------- */
 
 static bool allocate(view_player *p)
 {
@@ -483,7 +485,7 @@ void view_pool_finish(view_pool *pool)
     *pool = (view_pool){0};
 }
 
-/* ---- changes in the order of time ---------------------------------------------------------------------------------------------- */
+/* ---- changes in the order of time -------------------------------------------------------------------------------- */
 
 static _Thread_local const view_span *sorted_spans;
 

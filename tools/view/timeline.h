@@ -1,4 +1,4 @@
-/* What a pool of a snapshot held and when: its events, played. */
+/* Live ranges of a pool, reconstructed from the events of its snapshot. */
 #ifndef TOOLS_VIEW_TIMELINE_H
 #define TOOLS_VIEW_TIMELINE_H
 
@@ -6,19 +6,19 @@
 
 #include <stdbool.h>
 
-#define VIEW_OUTSIDE UINT32_MAX /* no slab: memory of its own */
+#define VIEW_OUTSIDE UINT32_MAX /* not in a slab */
 
-/* A request that has bytes, from its first hold to the end of its last; where its slab loses its memory meanwhile, until then, and another one
- * from when it is back. */
+/* A live range of a request with bytes: from its first reference to the end of its last. Unmapping its slab ends the
+ * span, mapping begins another one. */
 typedef struct view_span {
     uint32_t request, slab;
-    uint64_t offset;               /* in the slab; outside slabs the number of its track */
+    uint64_t offset;               /* in the slab; not in a slab: number of its track */
     uint64_t begin_ns, end_ns;     /* since the beginning of recording */
-    uint64_t stream, step;         /* of its first hold */
-    size_t begin_event, end_event; /* and slab events, counted from 1; 0: live before, SIZE_MAX: live at the end */
+    uint64_t stream, step;         /* of its first reference */
+    size_t begin_event, end_event; /* counted from 1, slab events included; 0: live before, SIZE_MAX: live at the end */
 } view_span;
 
-/* Requests whose role is beyond these are in the last one, "other". */
+/* Requests with a later role are in the last one, "other". */
 enum { VIEW_MOST_ROLES = 32 };
 
 typedef struct view_role {
@@ -35,39 +35,40 @@ typedef struct view_pool {
     const bp_snapshot_request *requests;
     uint8_t *role_of; /* by request */
     const bp_snapshot_slab *slabs;
-    view_span *spans; /* in the order of their beginnings */
+    view_span *spans; /* sorted by begin */
     size_t span_count;
-    uint64_t *tracks; /* outside slabs: the most bytes of each */
+    uint64_t *tracks; /* not in a slab: largest bytes of each track */
     size_t track_count;
     view_role roles[VIEW_MOST_ROLES];
     size_t role_count;
     uint64_t slab_bytes;
-    /* The most that was live at once, first. */
+    /* The first peak of live bytes. */
     uint64_t peak_bytes, peak_ns;
     uint32_t *at_peak; /* spans, by role, unit and bucket */
     size_t at_peak_count;
-    uint64_t peak_slab_bytes;   /* of slabs that have memory then */
+    uint64_t peak_slab_bytes;   /* of slabs mapped then */
     uint64_t peak_free_bytes;   /* of these, not live */
     uint64_t peak_largest_free; /* the largest range of these */
 } view_pool;
 
-/* Keeps pointers into the snapshot. Errors: BP_ERR_NO_HOST_MEMORY, BP_ERR_FORMAT (more spans than are sensible). Finish it either way. */
+/* Keeps pointers into the snapshot. Errors: BP_ERR_NO_HOST_MEMORY, BP_ERR_FORMAT (too many spans). Call the finish
+ * function either way. */
 bp_status view_pool_init(const bp_snapshot_info *snapshot, size_t index, view_pool *pool);
 void view_pool_finish(view_pool *pool);
 
-/* Free bytes at the peak of those that slabs had, 0 to 1. */
+/* Share of free bytes in the mapped slabs at the peak, 0 to 1. */
 double view_pool_free_share(const view_pool *pool);
 
-/* Beginnings and ends of spans in the order of time; at the same time ends first, except of spans that begin then. */
+/* Begins and ends of spans in time order; at equal times ends first, except of spans that begin then. */
 typedef struct view_changes {
     const view_pool *pool;
     uint32_t *ends; /* spans that end, by time */
     size_t end_count, next_end, next_begin;
 } view_changes;
 
-/* false: out of memory. Finish it either way. */
+/* false: out of memory. Call the finish function either way. */
 bool view_changes_init(const view_pool *pool, view_changes *changes);
-/* false: there are no more. */
+/* false: no more. */
 bool view_changes_next(view_changes *changes, const view_span **span, bool *begins);
 void view_changes_finish(view_changes *changes);
 
