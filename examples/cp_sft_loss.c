@@ -35,7 +35,7 @@ typedef struct micro_batch {
 typedef struct job {
     settings s;
     uint32_t rank, tp_rank, cp_rank, dp_rank;
-    bp_comm *world, *vocab, *replicas; /* all; those that share a vocabulary; those whose gradients are averaged */
+    bp_comm *all, *vocab, *replicas; /* all ranks; ranks of one vocabulary; ranks whose gradients are averaged */
     bp_device *device;
     bp_stream *stream;
     bp_loss *loss;
@@ -49,7 +49,7 @@ typedef struct job {
 
 static bp_status no_memory(void)
 {
-    return bp_error_record(BP_ERR_NO_HOST_MEMORY, "there is no memory for the batches and the model");
+    return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the batches and the model");
 }
 
 /* ---- before the step ------------------------------------------------------------------------------------------------ */
@@ -87,7 +87,7 @@ static bp_status make_loss(job *j)
     config.tp_rank = j->tp_rank;
     config.cp_rank = j->cp_rank;
     config.dp_rank = j->dp_rank;
-    config.comm = j->world;
+    config.comm = j->all;
     config.max_sequences = most_sequences(&j->s) * j->s.micro_batches;
     return bp_loss_create(j->device, &config, &j->loss);
 }
@@ -111,7 +111,8 @@ static bp_status make_logprobs(job *j)
 
 /* ---- a micro-batch and its split ------------------------------------------------------------------------------------ */
 
-/* Without a communicator: bp_loss_reduce compares what CP ranks added, and until then nobody waits for a rank that failed. */
+/* Without a communicator: bp_loss_reduce compares what CP ranks added, and until then nobody waits for a rank that
+ * failed. */
 static bp_status split_batch(const job *j, micro_batch *b)
 {
     bp_cp_split_config config;
@@ -139,7 +140,7 @@ static bp_status to_local(const job *j, const micro_batch *b, void *packed, void
     return bp_cp_rearrange(j->cp, b->split, &r, j->stream);
 }
 
-/* Which token it is, and where in its sequence, stays with a token. Labels and the loss mask speak of the next one. */
+/* Ids and positions belong to the token itself, labels and the loss mask to the next one. */
 static bp_status distribute(const job *j, const micro_batch *b)
 {
     const packed_batch *from = &b->packed;
@@ -246,7 +247,7 @@ static bp_status backward(const job *j, const micro_batch *b)
     return BP_OK;
 }
 
-/* What data-parallel runtimes do: the mean over DP x CP ranks, and the norm of all shards together. */
+/* As in data-parallel runtimes: the mean over DP x CP ranks, and the norm over all shards. */
 static bp_status average_gradients(const job *j, double *norm)
 {
     const model *m = &j->model;
@@ -319,7 +320,7 @@ static void clean_up(job *j)
     free_model(&j->model);
     bp_comm_destroy(&j->replicas);
     bp_comm_destroy(&j->vocab);
-    bp_comm_destroy(&j->world); /* the last one ends MPI, once all ranks have come to it */
+    bp_comm_destroy(&j->all); /* the last communicator ends MPI, when all ranks destroy it */
 }
 
 static int report(const job *j, bp_status status)
@@ -328,7 +329,7 @@ static int report(const job *j, bp_status status)
     return 1;
 }
 
-/* Where a rank fails alone: without ending MPI, so that mpirun ends the others, who may be waiting. */
+/* For a failure on one rank: exits without MPI_Finalize, so that mpirun ends the waiting ranks. */
 static void must(const job *j, bp_status status)
 {
     if (status != BP_OK)
@@ -343,8 +344,8 @@ int main(int argc, char **argv)
     int code = parse(argc, argv, &j.s);
     if (code != GO_ON)
         return code;
-    must(&j, bp_comm_create_mpi(NULL, 0, &j.world)); /* starts MPI */
-    j.rank = bp_comm_get_info(j.world)->rank;
+    must(&j, bp_comm_create_mpi(NULL, 0, &j.all)); /* starts MPI */
+    j.rank = bp_comm_get_info(j.all)->rank;
     must(&j, find_place(&j));
     bp_status status = make_loss(&j);
     if (status == BP_OK) {

@@ -1,4 +1,4 @@
-/* A loader and a model in as few lines as will do: plain loops over numbers that a hash of the seed makes. */
+/* A toy loader and model: plain loops over numbers from a hash of the seed. */
 #include "cp_sft_model.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ static const char usage[] = "Usage: mpirun -n RANKS cp_sft_loss [OPTION...]\n"
                             "arrangement of the ranks.\n\n"
                             "  --tp N             ranks that share the vocabulary (1)\n"
                             "  --cp N             ranks that share each sequence (1)\n"
-                            "  --dp N             ranks with sequences of their own (1); RANKS = tp x cp x dp\n"
+                            "  --dp N             ranks with different sequences (1); RANKS = tp x cp x dp\n"
                             "  --seed S           of sequences and weights (1)\n"
                             "  --sequences N      of the step, on all ranks together (32)\n"
                             "  --vocab N          size of the vocabulary; shards may be uneven (211)\n"
@@ -54,7 +54,7 @@ static int take(const option_row *row, const char *text, settings *s)
     errno = 0;
     const uint64_t value = strtoull(text, &end, 10);
     if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < row->least || value > row->most) {
-        fprintf(stderr, "cp_sft_loss: --%s is a whole number from %" PRIu64 " to %" PRIu64 ", not \"%s\"\n", row->name,
+        fprintf(stderr, "cp_sft_loss: --%s: expected an integer in [%" PRIu64 ", %" PRIu64 "], got \"%s\"\n", row->name,
                 row->least, row->most, text);
         return 2;
     }
@@ -74,13 +74,13 @@ int parse(int argc, char **argv, settings *s)
         if (found == ROWS)
             return fputs(usage, stdout) < 0;
         if (found == '?')
-            return complain(argv[at], "is no option, or lacks its number");
+            return complain(argv[at], "is an unknown option, or its value is missing");
         const int code = take(&rows[found], optarg, s);
         if (code != GO_ON)
             return code;
     }
     if (optind < argc)
-        return complain(argv[optind], "is no option");
+        return complain(argv[optind], "is an unexpected argument");
     if (s->vocab < s->tp) {
         fprintf(stderr, "cp_sft_loss: %" PRIu64 " TP ranks cannot share a vocabulary of %" PRIu64 "\n", s->tp,
                 s->vocab);
@@ -110,7 +110,7 @@ static float between_ones(uint64_t seed, uint64_t what, uint64_t i, uint64_t j)
     return (float)(noise(seed, what, i, j) >> 40) / (1 << 23) - 1;
 }
 
-/* Among them an empty sequence, one of a single token, which has nothing to predict, and one that is all prompt. */
+/* Includes an empty sequence, one of a single token, which has nothing to predict, and one without a response. */
 static uint64_t length_of(const settings *s, uint64_t sequence)
 {
     if (sequence == 1 || sequence == 2)
@@ -144,7 +144,7 @@ int load(const settings *s, uint64_t dp_rank, uint64_t micro_batch, packed_batch
     for (uint64_t i = first; i < s->sequences; i += step, b->sequences++)
         b->tokens += length_of(s, i);
     b->cu_seqlens = calloc(b->sequences + 1, sizeof *b->cu_seqlens);
-    b->ids = calloc(b->tokens + 1, sizeof *b->ids); /* one more: never of no bytes */
+    b->ids = calloc(b->tokens + 1, sizeof *b->ids); /* one more: never 0 bytes */
     b->offsets = calloc(b->tokens + 1, sizeof *b->offsets);
     b->mask = calloc(b->tokens + 1, sizeof *b->mask);
     if (b->cu_seqlens == NULL || b->ids == NULL || b->offsets == NULL || b->mask == NULL)

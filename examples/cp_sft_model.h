@@ -1,5 +1,5 @@
-/* What stands in for a loader and a model in cp_sft_loss.c. All of it comes from the seed and from nothing else, so that every arrangement of
- * ranks trains on the same. Functions return 0 where there is no memory. */
+/* A toy loader and model for cp_sft_loss.c. All data are a function of the seed, so that every arrangement of ranks
+ * trains on the same. Functions return 0 when out of memory. */
 #ifndef CP_SFT_MODEL_H
 #define CP_SFT_MODEL_H
 
@@ -62,8 +62,8 @@ void compute_logits(const model *m, local_batch *l);
 /* From logits_grad. */
 void add_weight_grad(const model *m, const local_batch *l);
 
-/* Bytes of logits that rank 0 would have if CP ranks gathered them, that it has, and so saves: of a step with so many local tokens, and of
- * a large one. */
+/* Bytes of logits that rank 0 would have if CP ranks gathered them, that it has, and so saves: of a step with so
+ * many local tokens, and of a large one. */
 void print_saved_bytes(const settings *s, uint64_t local_tokens);
 
 #endif

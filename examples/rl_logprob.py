@@ -20,7 +20,7 @@ VOCABULARY, HIDDEN, BATCH, SEQUENCE = 1000, 64, 4, 48
 
 
 def parts(ranks: int) -> list:
-    """Where each rank's ids begin, and the end: they need not be equally many."""
+    """First vocabulary id of each rank, and the end; shards may be uneven."""
     return [VOCABULARY * rank // ranks for rank in range(ranks + 1)]
 
 

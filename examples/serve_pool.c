@@ -1,5 +1,5 @@
-/* Serves a model's parameter buckets from a pool, the way a sharded runtime does: one stream gathers a unit ahead of the other,
- * which computes. docs/concepts/pools.md goes through it. */
+/* Serves a model's parameter buckets from a pool, the way a sharded runtime does: one stream gathers a unit ahead of
+ * the other, which computes. docs/concepts/pools.md goes through it. */
 #include <bucketpool/bucketpool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static void check(bp_status status)
     }
 }
 
-/* What stands for a layer: reads a gathered bucket, in the order of its stream. */
+/* Stands for a layer: reads a gathered bucket in stream order. */
 typedef struct layer {
     const uint8_t *parameters;
     uint64_t bytes;

@@ -20,7 +20,7 @@ import xml.etree.ElementTree
 ROOT = os.getcwd()
 BUILDS = os.path.join(ROOT, "build-check")
 FOLDER = os.path.join(BUILDS, "torch")
-RELEASE = os.environ.get("BUCKETPOOL_TORCH", "2.11.0")  # another one has an environment of its own
+RELEASE = os.environ.get("BUCKETPOOL_TORCH", "2.11.0")  # other releases have separate environments
 VENV = os.path.join(BUILDS, "torch-venv" + (f"-{RELEASE}" if RELEASE != "2.11.0" else ""))
 PYTHON = os.path.join(VENV, "bin", "python")
 LOG = os.path.join(BUILDS, "torch.log")
@@ -35,7 +35,7 @@ PACKAGES = ["typing-extensions", "sympy", "mpmath", "networkx", "jinja2", "marku
             # transformers, which model types are compared with, and what it imports: 21 MB
             "transformers==5.23.0", "tokenizers==0.23.3", "huggingface_hub==2.4.0", "safetensors", "regex", "pyyaml", "tqdm", "httpx2==2.16.2",
             "httpcore2==2.16.2", "idna", "truststore", "h11"]
-# What PyTorch is linked to, by what the loader asks for: the package that has it, and what that downloads in MB. The machine's own are
+# Libraries that PyTorch is linked to, by soname: the package that has it, and its download size in MB. The machine's libraries are
 # preferred; a package brings the release that PyTorch was built with (the requirements of torch 2.11.0 and of cuda-toolkit 13.0.2).
 LIBRARIES = {
     "libcudart.so.13": ("nvidia-cuda-runtime==13.0.96", 2),
@@ -52,7 +52,7 @@ LIBRARIES = {
     "libnccl.so.2": ("nvidia-nccl-cu13==2.28.9", 196),
     "libnvshmem_host.so.3": ("nvidia-nvshmem-cu13==3.4.5", 60),
 }
-# What a release calls that is not in the libraries above or in a toolkit of CUDA 13.0: from packages in any case.
+# Libraries that a release needs in newer versions than those above or CUDA 13.0: always from packages.
 NEWER = {
     "2.15.0": {
         "libnccl.so.2": ("nvidia-nccl-cu13==2.30.7", 216),
@@ -64,7 +64,7 @@ TORCH_MB, UNPACKED = 530, 2.6  # and how much more room than the download it tak
 
 
 class Impossible(Exception):
-    """Why there is no PyTorch here: the suite is skipped."""
+    """PyTorch cannot be installed; the suite is skipped with this reason."""
 
 
 def run(command, **more):
@@ -77,7 +77,7 @@ def run(command, **more):
 
 
 def reason_of(text):
-    """What ended pip: it names the packages that it could not find last, and the broken connection before."""
+    """Reason of pip's failure: a broken connection, which pip prints before the packages that it could not find, else its last line."""
     broken = re.search(r"connection broken by '(.+?)': /", text)
     if broken:
         return f"no connection to the package index: {broken[1][:300]}"
@@ -90,7 +90,7 @@ def reason_of(text):
 
 
 def loader_has():
-    """What the loader finds by name without being told where."""
+    """Sonames in the cache of the dynamic loader."""
     tool = shutil.which("ldconfig") or "/sbin/ldconfig"
     try:
         return set(re.findall(r"^\s+(\S+) ", subprocess.run([tool, "-p"], capture_output=True, text=True).stdout, re.MULTILINE))

@@ -20,7 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HEADERS = os.path.join(ROOT, "include", "bucketpool")
 OUTPUT = os.path.join(ROOT, "python", "bucketpool", "_abi.py")
 
-# Headers of libraries of their own; all others are the core's. MPI's communicators are for C programs: Python has its
+# Headers of separate libraries; all others belong to the core. MPI's communicators are for C programs: Python has its
 # own groups.
 LIBRARIES = {"formats": "formats", "logprob": "logprob", "lm_head": "logprob", "loss": "logprob",
              "cp": "logprob"}

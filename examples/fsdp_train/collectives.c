@@ -1,4 +1,4 @@
-/* Gathering what a unit needs and reducing what it leaves, on streams of their own. */
+/* All-gathers of parameters and reduce-scatters of gradients, on separate streams. */
 #include "trainer.h"
 #include "try.h"
 
@@ -61,7 +61,7 @@ bp_status release_params(trainer *t, uint32_t unit)
 
 /* ---- gradients ------------------------------------------------------------------------------------------------------ */
 
-/* What no tensor writes is added up, too. */
+/* Padding is reduced too, so it must be zero. */
 static bp_status clear_padding(trainer *t, const bucket *b)
 {
     uint64_t used = b->info.numel * b->element_bytes, bytes = b->bytes[BP_ROLE_GRAD];

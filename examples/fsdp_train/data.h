@@ -1,5 +1,5 @@
-/* What is learned: rows that count upwards in strides. The first token and the stride of a row come from the seed, the step and the row's
- * number in the global batch, so that ranks together see what one process would. */
+/* Training data: rows that count upwards in strides. The first token and the stride of a row come from the seed, the
+ * step and the row's number in the global batch, so that ranks together see what one process would. */
 #ifndef FSDP_TRAIN_DATA_H
 #define FSDP_TRAIN_DATA_H
 

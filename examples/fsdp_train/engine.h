@@ -34,7 +34,7 @@ void engine_destroy(engine *e);
 
 /* The stream sleeps before each piece of work from now on. */
 void engine_slow_down(engine *e, const bp_stream *stream, unsigned microseconds);
-/* Enqueues the sleep, where the stream is slow: before work that is no operation. */
+/* Enqueues the sleep of a slow stream, before work other than operations. */
 bp_status engine_dawdle(engine *e, bp_stream *stream);
 
 /* All work of the step before is done. */

@@ -1,4 +1,4 @@
-/* The gradients of the first step, as one process computes them that has the whole batch and all weights in memory of its own: no pool, no
+/* Reference gradients of the first step: one process with the whole batch and all weights in private memory, no pool, no
  * shards, no streams, no collectives. */
 #include "numbers.h"
 #include "trainer.h"

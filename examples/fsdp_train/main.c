@@ -88,8 +88,9 @@ static bp_status run(const options *o, const launched *l, bp_comm *control, trai
     return status;
 }
 
-/* All ranks have found the same error, and rank 0 reports it: a launcher ends the other ranks as soon as one has failed, so that a rank which
- * fails first would take rank 0's message with it. Bounded, for an error that only this rank has. */
+/* All ranks have found the same error, and rank 0 reports it: a launcher ends the other ranks as soon as one has
+ * failed, so that a rank which fails first would take rank 0's message with it. Bounded, for an error that only this
+ * rank has. */
 static int leave_report_to_first(const launched *l, int code)
 {
     const struct timespec pause = {.tv_sec = 2};
@@ -116,7 +117,7 @@ int main(int argc, char **argv)
     bp_status status = ranks_create(&l, &control);
     if (status == BP_OK)
         status = check_options(&o, control);
-    if (status == BP_ERR_MISMATCH) { /* which all ranks know: they end as ever */
+    if (status == BP_ERR_MISMATCH) { /* which all ranks know: they end normally */
         if (l.rank == 0)
             fprintf(stderr, "fsdp_train: %s\n", bp_error_detail());
         bp_comm_destroy(&control);

@@ -1,4 +1,4 @@
-/* The pool: planned requests as the plan has them, and memory of its own for what lies outside units and for activations. */
+/* The pool: planned requests as the plan has them, and separate memory for what lies outside units and for activations. */
 #include <stdlib.h>
 
 #include "trainer.h"

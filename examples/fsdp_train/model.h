@@ -1,5 +1,5 @@
-/* The model: a stack of residual units, each attention, an MLP or experts behind a norm, of different widths and dtypes; and outside units
- * an embedding, a last norm and an output layer. */
+/* The model: a stack of residual units, each attention, an MLP or experts behind a norm, of different widths and
+ * dtypes; and outside units an embedding, a last norm and an output layer. */
 #ifndef FSDP_TRAIN_MODEL_H
 #define FSDP_TRAIN_MODEL_H
 
@@ -49,7 +49,7 @@ uint64_t model_numel(const model *m);
 /* The first value of an element of a tensor: from the seed and its place in the model alone. */
 float model_value(const model *m, uint32_t index, uint64_t element);
 
-/* What the library plans for. The caller owns it. */
+/* Makes the model for the planner. The caller owns it. */
 bp_status model_describe(const model *m, bp_model **described);
 
 #endif

@@ -1,4 +1,4 @@
-/* What all units have, and what is outside them. */
+/* The parts common to all units, and the parameters outside units. */
 #include "net.h"
 
 #include "try.h"

@@ -1,12 +1,13 @@
-/* The model's forward and backward on some tokens: operations put on a stream, with weights and gradients wherever the caller has them. The
- * sharded trainer and the unsharded one that it is compared with both use this, with nothing else in common. */
+/* The model's forward and backward on some tokens: operations put on a stream, with weights and gradients wherever
+ * the caller has them. The sharded trainer and the unsharded one that it is compared with both use this, with
+ * nothing else in common. */
 #ifndef FSDP_TRAIN_NET_H
 #define FSDP_TRAIN_NET_H
 
 #include "engine.h"
 #include "model.h"
 
-/* What a unit's forward leaves for its backward. */
+/* Activations that a unit's forward saves for its backward. */
 typedef struct unit_memory {
     float *scale, *y;         /* of the norm */
     float *qkv, *p, *mixed;   /* attention */
@@ -15,7 +16,7 @@ typedef struct unit_memory {
     float *u, *a; /* before and behind the activation */
 } unit_memory;
 
-/* What backward needs while a unit runs, of the size that the largest needs. */
+/* Workspace of backward, of the size of the largest unit. */
 typedef struct scratch {
     float *dx; /* of what goes from unit to unit */
     float *dy, *da, *db, *dz;
@@ -35,7 +36,7 @@ typedef struct net {
     scratch scratch;
 } net;
 
-/* Where the weights of a unit (or of what is outside) are now, and where their gradients go. */
+/* Current addresses of a unit's weights and gradients (or of those outside units). */
 typedef struct weights {
     const void *at[UNIT_TENSORS];
     void *grad[UNIT_TENSORS];
@@ -65,7 +66,8 @@ bp_status mlp_backward(net *n, uint32_t unit, const weights *w, bp_stream *strea
 bp_status experts_forward(net *n, uint32_t unit, const weights *w, bp_stream *stream);
 bp_status experts_backward(net *n, uint32_t unit, const weights *w, bp_stream *stream);
 
-/* y, dy, and the weight's gradient: of one product x times weight. `given`: added to the result, NULL: nothing. `pick`: experts. */
+/* y, dy, and the weight's gradient: of one product x times weight. `given`: added to the result, NULL: nothing.
+ * `pick`: experts. */
 typedef struct product {
     const float *x, *dy, *given;
     float *out;

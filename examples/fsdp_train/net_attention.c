@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* What all its operations have: queries, keys and values, and what they are scaled by. */
+/* Common arguments of its operations: queries, keys, values and their scale. */
 static work attention_work(const net *n, uint32_t unit)
 {
     const options *o = n->model->options;

@@ -1,4 +1,4 @@
-/* Where activations are. */
+/* Allocation of activations. */
 #include "net.h"
 
 #include <string.h>

@@ -55,8 +55,8 @@ static const struct argp_option known[] = {
     {"nccl", NCCL, "FILE", 0, "The NCCL to load (default libnccl.so.2)", 0},
     {"slow", SLOW, "STREAM", 0, "gather, compute, reduce or all: these streams sleep before each piece of work", 0},
     {"slow-us", SLOW_US, "N", 0, "Microseconds that they sleep (default 200)", 0},
-    {"help", '?', 0, 0, "Print this list", -1},
-    {"usage", USAGE, 0, 0, "Print a short usage message", -1},
+    {"help", '?', 0, 0, "Print this help", -1},
+    {"usage", USAGE, 0, 0, "Print the usage line", -1},
     {0, 0, 0, 0, 0, 0}};
 
 typedef struct parser {
@@ -176,7 +176,7 @@ static int check(const parser *p)
     return GO_ON;
 }
 
-/* argp's own messages are off: every rank reads the options, and one of them prints. */
+/* argp's messages are disabled: every rank reads the options, and one of them prints. */
 static int refuse_option(const parser *p, const struct argp_state *state)
 {
     const char *near = state->next > 1 ? state->argv[state->next - 1] : "";
@@ -219,7 +219,7 @@ static const struct argp argp = {
     0,
     0};
 
-/* Whether the help was asked for, and printed. */
+/* Prints help if an option asks for it. Returns true then. */
 static bool print_help(int argc, char **argv, bool speaks)
 {
     for (int i = 1; i < argc; i++) {

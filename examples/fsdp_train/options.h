@@ -26,14 +26,14 @@ typedef struct options {
     const char *nccl;    /* file; NULL: as the loader finds it */
 } options;
 
-/* What to exit with when there is nothing to run. */
+/* Exit code when there is nothing to run. */
 enum { GO_ON = -1, EXIT_OPTIONS = 2 };
 
-/* `speaks`: one of the ranks prints what is wrong. */
+/* `speaks`: this rank prints errors. */
 int options_parse(int argc, char **argv, bool speaks, options *o);
 
 #define SHARED_OPTIONS_BYTES 256
-/* What has to be the same on all ranks, in words; zeros follow. */
+/* Formats the options that must be equal on all ranks, padded with zeros. */
 void options_shared(const options *o, char words[SHARED_OPTIONS_BYTES]);
 
 #endif

@@ -1,4 +1,4 @@
-/* Who else trains: processes that MPI started, or nobody. */
+/* The ranks of the training run: processes started by MPI, or a single one. */
 #ifndef FSDP_TRAIN_RANKS_H
 #define FSDP_TRAIN_RANKS_H
 
@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* What the launcher says, before MPI itself is started; 0 of 1 where there is none. */
+/* Rank from the launcher's environment, before MPI is initialised; 0 of 1 without a launcher. */
 typedef struct launched {
     uint32_t rank, ranks;
     uint32_t local_rank; /* on this machine: its GPU */
@@ -33,8 +33,8 @@ typedef struct nccl_ranks {
     bp_comm *wrapped; /* what collectives use */
 } nccl_ranks;
 
-/* Loads NCCL from `file` (NULL: libnccl.so.2) and makes a communicator of the ranks of `control`, on the GPU whose context is current, which is the
- * device's. */
+/* Loads NCCL from `file` (NULL: libnccl.so.2) and makes a communicator of the ranks of `control`, on the GPU whose
+ * context is current, which is the device's. */
 bp_status nccl_ranks_create(const char *file, bp_device *device, bp_comm *control, nccl_ranks *n);
 /* After everything that uses it. */
 void nccl_ranks_destroy(nccl_ranks *n);

@@ -1,4 +1,4 @@
-/* What is printed, but for the losses. */
+/* The printed report, without losses. */
 #ifndef FSDP_TRAIN_REPORT_H
 #define FSDP_TRAIN_REPORT_H
 

@@ -4,7 +4,7 @@
 
 #include "model.h"
 
-/* What one collective moves, with this rank's shard of it. Parameters and gradients have the same dtype. */
+/* The bucket of one collective, with this rank's shard. Parameters and gradients have the same dtype. */
 typedef struct bucket {
     bp_bucket info;
     uint64_t shard; /* elements of each rank's piece */

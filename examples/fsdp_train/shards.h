@@ -1,4 +1,5 @@
-/* What each rank does with its own shard: to and from what is communicated, and Adam. Source of Adam: Kingma and Ba, arXiv 1412.6980. */
+/* Operations on a rank's shard: conversion from and to the communicated dtype, and Adam. Source of Adam: Kingma and
+ * Ba, arXiv 1412.6980. */
 #ifndef FSDP_TRAIN_SHARDS_H
 #define FSDP_TRAIN_SHARDS_H
 
@@ -16,8 +17,8 @@ OPERATION void narrow(const work *w, uint64_t item)
     store(w->out, w->stored, item, w->x[item]);
 }
 
-/* state: main weights, then both moments, `items` each; dy: the gradient; a: 1 / (1 - beta^t) for both; out: the weights as gathered;
- * scale: the learning rate */
+/* state: main weights, then both moments, `items` each; dy: the gradient; a: 1 / (1 - beta^t) for both; out: the
+ * weights as gathered; scale: the learning rate */
 OPERATION void adam(const work *w, uint64_t item)
 {
     float *weights = w->state, *first = w->state + w->items, *second = w->state + 2 * w->items, g = w->dy[item];

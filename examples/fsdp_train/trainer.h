@@ -75,9 +75,9 @@ bp_status memory_create(trainer *t);
 weights memory_weights(const trainer *t, int32_t unit);
 void memory_count_held(trainer *t, const bucket *b, bp_role role);
 void memory_count_released(trainer *t, const bucket *b, bp_role role);
-/* What the pool takes for the plan's requests: its slabs, or without any what was held of each role at most. */
+/* Bytes of the pool for the plan's requests: its slabs, or without slabs the high-water mark of each role. */
 bp_status memory_peak(const trainer *t, uint64_t *bytes);
-/* Fails where that, or what was live at once, is not what plan and schedule say. */
+/* Fails if these bytes, or the peak live bytes, differ from plan and schedule. */
 bp_status memory_check(const trainer *t);
 
 /* ---- first_values.c ------------------------------------------------------------------------------------------------- */

@@ -15,5 +15,5 @@ bp_status fail(bp_status status, const char *format, ...)
 
 bp_status fail_memory(void)
 {
-    return bp_error_record(BP_ERR_NO_HOST_MEMORY, "there is no memory for the training loop's own lists");
+    return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the lists of the training loop");
 }

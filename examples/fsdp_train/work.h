@@ -1,6 +1,7 @@
-/* What an operation works on: one structure for all, by value, on the host and as the argument of a CUDA kernel. Each operation says in its
- * header what it reads and writes; n counts tokens. Operations write `items` things, each by itself and always in the same order of sums, so
- * that they have the same bits however they are divided among threads. */
+/* The arguments of an operation: one structure for all, passed by value on the host and to CUDA kernels. Each
+ * operation says in its header what it reads and writes; n counts tokens. Operations write `items` things, each by
+ * itself and always in the same order of sums, so that they have the same bits however they are divided among
+ * threads. */
 #ifndef FSDP_TRAIN_WORK_H
 #define FSDP_TRAIN_WORK_H
 

@@ -65,7 +65,7 @@ class Build:
         return json.loads(subprocess.run([*MESON, "introspect", what, self.folders[0]], capture_output=True, text=True).stdout or "[]")
 
     def _lacks_kernels(self):
-        """Whether there are no kernels though there is an nvcc, and nobody has asked for that."""
+        """True if nvcc is installed and kernels are not disabled, but the build has none."""
         refused = any(option["name"] == "kernels" and option["value"] == "disabled" for option in self._introspect("--buildoptions"))
         return self.nvcc is not None and not refused and not any(target["name"] == "kernels" for target in self._targets())
 

@@ -60,7 +60,7 @@ def example(context, python):
 
     def function(running):
         env = python.env(WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29631")
-        # Not by torchrun, whose processes are in sessions of their own: they would outlive the part where it is cut.
+        # Not by torchrun: its processes are in separate sessions and would outlive a part that is cut.
         both = 'RANK=1 LOCAL_RANK=1 "$@" & RANK=0 LOCAL_RANK=0 "$@" && wait $!'
         code, text = running.command(["sh", "-c", both, "sh", python.path, "examples/fsdp2_train.py", "--policy", "scheduled"], env)
         running.entry["report"] = text.splitlines()[-40:]

@@ -20,7 +20,7 @@ def output_of(*command):
 
 
 def query_driver(library="libcuda.so.1"):
-    """(facts, None), or (None, the reason why there is no GPU)."""
+    """Returns (facts, None), or (None, reason) without a usable GPU."""
     try:
         driver = ctypes.CDLL(library)
     except OSError as error:

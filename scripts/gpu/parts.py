@@ -41,7 +41,7 @@ class Running:
         return self.deadline - time.monotonic()
 
     def command(self, arguments, env=None, seconds=None, document=None):
-        """Runs a command in a process group of its own, within the part's time. Returns its exit status (124: cut, negative: a signal) and
+        """Runs a command in a separate process group, within the part's time. Returns its exit status (124: cut, negative: a signal) and
         output. `document`: the file in which the command keeps figures, checks and skips; they are copied whenever it changes."""
         path = os.path.join(self.run.folder, "output.txt")
         if document is not None and os.path.exists(document):
@@ -126,7 +126,7 @@ class Run:
         self.results.write()
 
     def _protected(self, parts):
-        """What the run consists of is found out between its parts: where that fails, the run ends with a part that says so."""
+        """The next parts are determined between parts: a failure there becomes a failed part that ends the run."""
         try:
             yield from parts
         except Exception:

@@ -97,7 +97,7 @@ def driver_rules(context):
             if code in (0, 1, 77):
                 failed = failed or code == 1
                 break
-            if code != 3 or done == before:  # 3: the rule before broke the context, and was judged
+            if code != 3 or done == before:  # 3: the rule before broke the context, and has its verdict
                 found["rules"][names[done]] = "fails"
                 found["differing"][names[done]] = f"the program ended there: {outcome_of(code, text)[1]}"
                 failed = True

@@ -46,7 +46,7 @@ SHOWN = ("ns_median", "ns_min", "ratio_median", "bandwidth_fraction", "group", "
 
 
 def rest(row):
-    """Members without a column of their own."""
+    """Members without a column."""
     words = []
     for key, value in row.items():
         if key in SHOWN or value is None or isinstance(value, (list, dict)) or key.startswith(("ratio_", "windows", "pairs", "us_per")):

@@ -1,4 +1,4 @@
-"""What tests of the command say of its answers: errors of one line, golden texts."""
+"""Assertions on the output of the command: errors of one line, golden texts."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ class Answers(unittest.TestCase):
 
 
 class InFolder(Answers):
-    """With a folder of its own for each test."""
+    """Each test gets a temporary folder."""
 
     def setUp(self):
         self.folder = tempfile.mkdtemp()

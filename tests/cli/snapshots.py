@@ -110,7 +110,7 @@ def ours(rank=0, ranks=1, units=12, steps=1, slow=1.0, lost=0, offload=True, scr
 
 
 def torch():
-    """What PyTorch's allocator writes, with frames that are shared as it shares them."""
+    """A snapshot of PyTorch's allocator, with shared frames as there."""
     def frames(name, line):
         return [{"name": "c10::alloc", "filename": "??", "line": 0}, {"name": name, "filename": "train.py", "line": line}]
     weights, forward, backward = frames("weights", 7), frames("forward", 20), frames("backward", 31)
@@ -140,8 +140,8 @@ def torch():
 
 
 def torch_training(events, depth=0, seed=1):
-    """A trace of PyTorch's allocator with so many entries, as training makes them: blocks of all sizes in segments, most of them freed soon,
-    some at the end of the step. With `depth`, every entry has a list of frames of its own, whose frames are shared (torch/csrc/cuda/Module.cpp)."""
+    """A trace of PyTorch's allocator with this number of entries, as in training: blocks of all sizes in segments, most of them freed soon,
+    some at the end of the step. With `depth`, every entry has a separate list of shared frames (torch/csrc/cuda/Module.cpp)."""
     chance = random.Random(seed)
     known = [{"name": f"forward_{i}" if i % 4 else "c10::alloc", "filename": f"/train/model_{i % 40}.py" if i % 4 else "??", "line": i}
              for i in range(4000)]

@@ -135,7 +135,7 @@ class Logits(Case):
         self.one_line(run("logprob", "--seq", "1099511627776", "--vocab", "300000"), 3, "no shape fits", "--scale auto")
 
     def test_limit_of_a_container(self):
-        """Control groups of either version, under a root of the test's own. Pages of files that can be given up are not counted."""
+        """Control groups of both versions, under a temporary root. Reclaimable file pages are not counted."""
         inside = "mount -t tmpfs none /sys/fs/cgroup && "
         if subprocess.run(["unshare", "-rm", "sh", "-c", inside + "true"], capture_output=True, check=False).returncode != 0:
             self.skipTest("nothing can be mounted here")
@@ -300,7 +300,7 @@ class Mistakes(Case):
         self.refused(run(), 2, "bench --help")
 
     def test_no_gpu(self):
-        """Where there is one, that number is too high."""
+        """On a machine with GPUs, the device number is too high."""
         self.refused(run("logprob", "--device", "cuda:1000"), 3, "")
 
     def test_closed_output(self):

@@ -92,7 +92,7 @@ class Host(Case):
                 self.assertGreaterEqual(document["backing"]["pinned_bytes"], 12 * MIB)
 
     def test_memory_goes_back(self):
-        """The pages of the slabs are no longer resident while they are away, and are again afterwards."""
+        """The pages of the slabs are not resident while they are offloaded, and resident again afterwards."""
         size = 96 * MIB
         for backing in ("pinned", "staged"):
             document = self.document("--bytes", "96MiB", "--turns", "1", "--groups", "2", "--backing", backing)
@@ -179,7 +179,7 @@ class Mistakes(Case):
         self.refused(run("optimizer"), 2, "bench offload", "optimizer")
 
     def test_no_gpu(self):
-        """Where there is one, that number is too high."""
+        """On a machine with GPUs, the device number is too high."""
         self.refused(run("--device", "cuda:1000"), 3, "")
 
     def test_closed_output(self):

@@ -39,7 +39,7 @@ CONFIG = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "n
 PACKING = "id,lower,upper,size\n" + "".join(f"item {i},{i % 5},{i % 5 + 2 + i % 3},{16 * (1 + i % 4)}\n" for i in range(12))
 # Without a font to look for nearly all allocations are the command's and cairo's.
 FONTS = "<?xml version='1.0'?><!DOCTYPE fontconfig SYSTEM 'fonts.dtd'><fontconfig></fontconfig>"
-# What differs between two runs without any fault: times, and what follows from them.
+# Members that differ between two runs without faults: times and figures derived from them.
 TIMED = {"time", "time_ms", "forward_ms", "backward_ms", "products_ms", "products_ratio", "bandwidth_fraction", "copy_bytes_per_s",
          "gib_per_s", "copy_gib_per_s", "plain_gib_per_s", "ratio", "whole_ratio", "ms", "without_copy_ms", "copy_ms", "plain_ms", "first_ms",
          "backing", "resident_bytes"}
@@ -97,7 +97,7 @@ def without_times(value):
 
 
 def comparable(name, output, timed):
-    """What two good runs have in common; None where the output is not whole."""
+    """The part of an output that is equal in all good runs; None if the output is incomplete."""
     if output is None:
         return None
     kind = os.path.splitext(name)[1]

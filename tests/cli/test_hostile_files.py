@@ -57,7 +57,7 @@ if not has_pictures():
 
 
 def as_nobody(umask=0o022):
-    """What root may do hides mistakes."""
+    """Drops root's privileges, which would hide errors."""
     def change():
         os.umask(umask)
         if os.geteuid() == 0:
@@ -103,7 +103,7 @@ class InSharedFolder(InFolder):
 
 
 class Targets(InSharedFolder):
-    """What is there already decides, for every writer alike."""
+    """An existing target decides how it is replaced, in the same way for all writers."""
 
     def test_links_are_followed(self):
         os.mkdir(self.path("elsewhere"))
@@ -438,7 +438,7 @@ class Python(InSharedFolder):
 
 
 class Inputs(InSharedFolder):
-    """What is no regular file is refused at once, and named."""
+    """Inputs other than regular files are refused at once, by name."""
 
     # Each way to name an input; {} is the file, or the folder that it is in.
     READERS = {

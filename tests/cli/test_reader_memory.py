@@ -16,7 +16,7 @@ import snapshots
 
 TOOL = os.path.abspath(sys.argv[2])
 MIB = 1 << 20
-# What readers may take (src/formats/models/reader.h), and what the file and the process take beside that.
+# Memory limits of readers (src/formats/models/reader.h), and memory of file and process on top.
 FACTOR, CONSTANT, PROCESS = 16, 256 * MIB, 24 * MIB
 FULL = int(os.environ.get("BUCKETPOOL_EXAMPLES", "0")) > 1000
 
@@ -141,7 +141,7 @@ class Pickles(Case):
                 self.refuses("view", self.put("x.pickle", b"\x80\x04", data))
 
     def test_names(self):
-        """Texts are copied once: short ones, each with a number of its own in the memo."""
+        """Texts are copied once: short ones, each with its number in the memo."""
         pool = {"name": "p", "slabs": [], "requests": [], "streams": [{"number": 0, "name": f"{i:x}"} for i in range(100_000)], "live": [],
                 "events": [], "slab_events": []}
         heading = {"format": "bucketpool.snapshot/1", "rank": 0, "ranks": 1, "first_time_ns": 0, "last_time_ns": 1, "pools": [pool]}

@@ -450,7 +450,7 @@ class Profiles(Case):
             pass
         result = run("run", NANO, "--device", "null", "--profile", self.path("file/p"))
         self.one_line(result, 3, "--profile", "file")
-        self.assertIn("3 of 3 training steps", result.stdout)  # the run goes on
+        self.assertIn("3 of 3 training steps", result.stdout)  # the run continues
         self.refused(run("run", NANO, "--profile", ""), 2, "--profile", "folder")
         self.refused(run("run", NANO, "--profile-steps", "1"), 2, "--profile-steps", "--profile")
         self.refused(run("run", NANO, "--profile", "p", "--profile-steps", "1,x"), 2, "profile-steps", "x")

@@ -40,7 +40,7 @@ class Case(InFolder):
         return json.loads(result.stdout)
 
     def verified(self, *arguments, **more):
-        """What was checked: the same for everybody who drives the same steps."""
+        """Returns the verification, which is equal for all runs of the same steps."""
         document = self.document(*arguments, **more)
         self.assertEqual(document["verification"]["corrupted_buckets"], 0)
         self.assertGreater(document["verification"]["checked_buckets"], 0)
@@ -132,7 +132,7 @@ class Bytes(Case):
 
 
 class Wrong(Case):
-    """What a pool or a driver that forgets to wait does to the bytes is seen, on every path."""
+    """Bytes corrupted by an omitted wait of pool or driver are detected on every path."""
     ARGUMENTS = (NANO, "--ep", "8", "--scale", SMALL, "--device", "cuda", "--steps", "3")
 
     def forgetful(self, graph, first, count):
@@ -158,7 +158,7 @@ class Wrong(Case):
 
 
     def test_work_that_is_lost(self):
-        """A check that does not run finds nothing wrong, and that is no success."""
+        """A check that did not run is a failure."""
         for graph, lost in (("iteration", "cuGraphLaunch:1"), ("units", "cuGraphLaunch:7"), ("off", "cuLaunchHostFunc:0")):
             result = run(*self.ARGUMENTS, "--graph", graph, fake=f"fail={lost}:-1", report=False)
             self.refused(result, 3, "the device ran ", " checks that it was given")

@@ -149,8 +149,8 @@ class Numbers(Case):
             self.assertEqual(pool["peak_slab_bytes"], 40 * snapshots.MIB)
             self.assertEqual((pool["peak_free_bytes"], pool["peak_largest_free_bytes"]), (10 * snapshots.MIB, 6 * snapshots.MIB))
 
-    def test_what_is_away_is_not_live(self):
-        """State stays held while its slab has no memory, and is live again with it: the optimizer's is away when most is live."""
+    def test_offloaded_state_is_not_live(self):
+        """State stays held while its slab is unmapped, and is live again when it is mapped: the optimizer's is offloaded at the peak."""
         snapshot = snapshots.ours(units=6, steps=2)
         half = snapshot["bucketpool"]
         pool = half["pools"][0]

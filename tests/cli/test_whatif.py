@@ -199,7 +199,7 @@ class Text(Case):
         self.assertEqual(run("explain", QWEN, LLAMA, *WORK).stdout.count("\n" + HEADINGS[1] + "\n"), 2)
 
     def test_documentation(self):
-        """What docs/concepts/what_if.md shows is what is printed: whole sections."""
+        """docs/concepts/what_if.md shows whole sections of real output."""
         path = os.path.join(ROOT, "docs", "concepts", "what_if.md")
         with open(path, encoding="utf-8") as file:
             text = file.read()

@@ -92,7 +92,7 @@ class FsdpTrain(unittest.TestCase):
 
     @unittest.skipUnless(MPI and not BRIEF, "without MPI, or in brief")
     def test_gradients_of_many_tokens(self):
-        """Rounding of long sums is no fault."""
+        """Rounding errors of long sums are tolerated."""
         result = start(4, "--check-gradients", "--steps", 1, "--stack", "m", "--rows", 128, "--length", 64, "--hidden", 16,
                        "--vocab", 64, "--precision", "fp32")
         self.losses(result)
@@ -175,7 +175,7 @@ class FsdpTrain(unittest.TestCase):
             self.assertEqual(len(self.losses(start(1, *options))), options[-1])
 
     def test_profile(self):
-        """What is named is there, and the last step's file has been written or the reason is told, however few steps there are."""
+        """The printed files exist, and the last step's file was written or the reason is printed, for any number of steps."""
         with tempfile.TemporaryDirectory() as folder:
             for steps in (0, 1, 2, 3):
                 place = os.path.join(folder, str(steps))
@@ -255,8 +255,8 @@ class Wrapper(unittest.TestCase):
             self.assertEqual(self.wrapper("1", PROGRAM, "--steps", "1", PATH=folder).returncode, 0)
 
     def test_wrong(self):
-        for arguments, words in (((), "usage: "), (("2",), "usage: "), (("0", PROGRAM), '"0" is no number of processes'),
-                                 (("two", PROGRAM), '"two" is no number'), (("2", "no_such"), "run ./quickstart")):
+        for arguments, words in (((), "usage: "), (("2",), "usage: "), (("0", PROGRAM), 'expected a number of processes, got "0"'),
+                                 (("two", PROGRAM), 'expected a number of processes, got "two"'), (("2", "no_such"), "run ./quickstart")):
             result = self.wrapper(*arguments)
             self.assertEqual((result.returncode, result.stdout), (2, ""), arguments)
             self.assertIn(words, result.stderr)

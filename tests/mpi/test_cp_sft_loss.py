@@ -177,11 +177,11 @@ class CpSftLoss(unittest.TestCase):
         def alone(*options):
             return subprocess.run([PROGRAM, *options], capture_output=True, text=True, timeout=600)
 
-        for options, words in ((("--cp", "0"), "--cp is a whole number from 1 to 4096, not \"0\""),
-                               (("--tp", "-1"), "--tp is a whole number"), (("--seed", "7x"), "--seed is a whole number"),
-                               (("--dp", ""), "--dp is a whole number"), (("--pp", "2"), "--pp is no option"),
-                               (("-pq",), "-pq is no option"),
-                               (("--dp",), "--dp is no option, or lacks its number"), (("2",), "2 is no option"),
+        for options, words in ((("--cp", "0"), "--cp: expected an integer in [1, 4096], got \"0\""),
+                               (("--tp", "-1"), "--tp: expected an integer"), (("--seed", "7x"), "--seed: expected an integer"),
+                               (("--dp", ""), "--dp: expected an integer"), (("--pp", "2"), "--pp is an unknown option"),
+                               (("-pq",), "-pq is an unknown option"),
+                               (("--dp",), "--dp is an unknown option, or its value is missing"), (("2",), "2 is an unexpected argument"),
                                (("--tp", "4", "--vocab", "3"), "4 TP ranks cannot share a vocabulary of 3")):
             result = alone(*options)
             self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (2, "", 1), options)
