@@ -7,12 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "completion.h"
 #include "shared/cli.h"
 
-static const struct {
-    const char *name, *summary;
-    cli_command *run;
-} commands[] = {
+static cli_command complete;
+
+static const command_row commands[] = {
     {"plan", "plan a model's communication buffers under each policy; print, draw, save", cli_plan},
     {"explain", "explain what sets each buffer and the peak, and what other schedules take", cli_explain},
     {"schedule", "print or draw the live ranges of each unit's buckets", cli_schedule},
@@ -20,9 +20,15 @@ static const struct {
     {"pack", "solve a packing instance from CSV, or check its offsets", cli_pack},
     {"view", "print, draw or browse snapshots of pools", cli_view},
     {"bench", "benchmark log-probabilities or offloading on this machine", cli_bench},
+    {"completion", "print a completion script for bash, zsh or fish", complete},
 };
 
 #define COMMANDS (sizeof commands / sizeof *commands)
+
+static int complete(int argc, char **argv)
+{
+    return completion_run(argc, argv, commands, COMMANDS);
+}
 
 static cli_command *find(const char *name)
 {

@@ -141,8 +141,19 @@ static void add_entry(reading *r, const option_row *row, struct argp_option entr
         r->names[r->name_count++] = entry.name;
 }
 
+static options_visitor *visiting;
+
+void options_visit(options_visitor *visitor)
+{
+    visiting = visitor;
+}
+
 int options_read(int argc, char **argv, const options_command *command)
 {
+    if (visiting != NULL) {
+        visiting(command);
+        return EXIT_ANSWERED;
+    }
     reading r = {.command = command};
     for (size_t t = 0; t < sizeof command->tables / sizeof *command->tables && command->tables[t] != NULL; t++) {
         const option_row *table = command->tables[t];

@@ -66,6 +66,11 @@ typedef struct options_command {
     size_t *file_count;
 } options_command;
 
+/* Called with the tables of a command. */
+typedef void options_visitor(const options_command *command);
+/* From now on options_read calls `visitor` and returns EXIT_ANSWERED, so that running a command only visits its tables. NULL: reads again. */
+void options_visit(options_visitor *visitor);
+
 /* Prints help, or reads the arguments after the command's name. EXIT_GO_ON or an exit code. */
 int options_read(int argc, char **argv, const options_command *command);
 
