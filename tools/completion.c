@@ -7,7 +7,7 @@
 
 #include "shared/options.h"
 
-/* The sub-commands of bench have tables of their own names, "bench logprob" and "bench offload". */
+/* Sub-commands of bench, whose tables are named "bench logprob" and "bench offload". */
 static char benchmarks[][8] = {"logprob", "offload"};
 
 typedef struct shell {
