@@ -1,5 +1,5 @@
-/* The hot path, first half: acquiring. A call claims all its requests, then orders the stream after the release points of their memory,
- * then commits. Nothing before the commit is visible, so that a call that fails gives its claims back and has changed nothing. */
+/* Acquire, the first half of the hot path. A call claims all its requests, orders the stream after the release points of their memory,
+ * then commits. Nothing before the commit is visible: a call that fails drops its claims and has changed nothing. */
 #include "allocators/engine.h"
 #include "allocators/observers.h"
 #include "allocators/report.h"
@@ -7,14 +7,14 @@
 typedef enum outcome {
     CLAIMED = 0,
     HELD,         /* by another request */
-    UNKNOWN,      /* no such id */
-    RACE,         /* a call is at work on the request: another one, or this one, as it has the request twice */
-    OTHER_STREAM, /* not the one that bp_pool_set_stream promised */
-    NO_MEMORY,    /* the plan's schedule never uses it */
+    UNKNOWN,      /* the id is not bound */
+    RACE,         /* a call works on the request: another one, or this one if the id occurs twice */
+    OTHER_STREAM, /* bp_pool_set_stream promised another stream */
+    NO_MEMORY,    /* the plan's schedule never uses the request */
     MOST_REFERENCES,
     MOST_STREAMS,
-    SEALED, /* dynamic, and the pool takes no such requests any more */
-    FAILED  /* the device said so; the detail is recorded */
+    SEALED, /* dynamic, and the pool is sealed */
+    FAILED  /* the device failed; bp_status_detail has the reason */
 } outcome;
 
 typedef struct acquiring {
@@ -22,12 +22,12 @@ typedef struct acquiring {
     const uint32_t *ids;
     size_t count;
     bp_stream *stream;
-    bool patient;     /* waits for dynamic memory that is on its way back */
-    uint32_t holder;  /* of what is HELD; BP_NONE: unknown */
-    bp_status status; /* of what FAILED */
+    bool patient;     /* if the device is out of memory, waits for pending frees */
+    uint32_t holder;  /* holder, for HELD; BP_NONE: unknown */
+    bp_status status; /* status, for FAILED */
 } acquiring;
 
-/* Memory for a request whose word was just claimed. */
+/* Claims memory for a request whose word is claimed. */
 BP_HOT outcome claim_place(acquiring *a, bp_entry *r, uint32_t id)
 {
     if (r->kind == BP_KIND_DIRECT)
@@ -44,7 +44,7 @@ BP_HOT outcome claim_place(acquiring *a, bp_entry *r, uint32_t id)
     return a->status == BP_OK ? CLAIMED : a->status == BP_ERR_NO_DEVICE_MEMORY ? HELD : FAILED;
 }
 
-/* Fills *request where it succeeds. */
+/* Sets *request on success. */
 BP_HOT outcome acquire_claim(acquiring *a, uint32_t id, bp_entry **request)
 {
     bp_pool *pool = a->pool;
@@ -79,7 +79,7 @@ BP_HOT outcome acquire_claim(acquiring *a, uint32_t id, bp_entry **request)
     return MOST_STREAMS;
 }
 
-/* Gives the claims of the first `count` ids back. */
+/* Drops the claims of the first `count` ids. */
 static void acquire_unclaim(acquiring *a, size_t count)
 {
     while (count-- > 0) {
@@ -103,18 +103,18 @@ BP_HOT bool is_fresh(const bp_entry *r)
     return BP_WORD_REFERENCES(atomic_load_explicit(r->word, memory_order_relaxed)) == 0;
 }
 
-/* Collects what one request's memory has to be waited for. */
+/* Collects the points that order the call's stream after a request's earlier users. */
 BP_HOT bp_status collect_request(const acquiring *a, bp_waits *w, const bp_entry *r)
 {
     const bp_pool *pool = a->pool;
     if (!is_fresh(r)) {
         uint32_t place = bp_live_find(r, a->stream);
         if (place < r->streams && r->live[place].acquired)
-            return BP_OK;                 /* ordered by its first acquire there */
-        BP_TRY(bp_waits_add_zeros(w, r)); /* they come before the work of a further stream */
+            return BP_OK;                 /* ordered by its first acquire on this stream */
+        BP_TRY(bp_waits_add_zeros(w, r)); /* zeros are written before the work of a further stream */
     }
     if (r->kind == BP_KIND_DYNAMIC && !is_fresh(r))
-        return bp_waits_add(w, &pool->fences[r->fence]); /* the allocation is in the order of its first stream */
+        return bp_waits_add(w, &pool->fences[r->fence]); /* the allocation is ordered on its first stream */
     uint32_t before = 0;
     for (uint32_t s = r->first; s < r->first + r->count; s++) {
         uint32_t fence = pool->segments[s].fence;
@@ -125,7 +125,7 @@ BP_HOT bp_status collect_request(const acquiring *a, bp_waits *w, const bp_entry
     return BP_OK;
 }
 
-/* Waits for what was collected. */
+/* Waits for the collected points. */
 BP_HOT bp_status acquire_order(const acquiring *a, bp_waits *w)
 {
     if (w->count == 0 && w->issued == 0)
@@ -136,13 +136,13 @@ BP_HOT bp_status acquire_order(const acquiring *a, bp_waits *w)
     return BP_OK;
 }
 
-/* Whether anything has to be done to a request's memory before it is handed out. */
+/* True if observers or zeroing must prepare the request's memory. */
 BP_HOT bool needs_preparing(const bp_pool *pool, const bp_entry *r)
 {
     return bp_observed(pool, BP_OBSERVERS_PREPARE) != 0 || r->kind == BP_KIND_DYNAMIC;
 }
 
-/* What has to happen before the caller's work, on the stream. */
+/* Prepares the memory on the stream, before the caller's work. */
 static bp_status acquire_prepare(acquiring *a)
 {
     bp_pool *pool = a->pool;
@@ -186,7 +186,7 @@ BP_HOT void acquire_commit(acquiring *a, uint32_t id, bp_entry *r, uint64_t numb
             bp_note_choice(a->pool, id);
         } else if (r->kind == BP_KIND_DYNAMIC) {
             bp_count(&r->dynamic, 1);
-            bp_count(&r->records, 1); /* the mark of the allocation */
+            bp_count(&r->records, 1); /* the point of the allocation */
         }
         r->streams = 1;
         r->used = 0;
@@ -208,7 +208,7 @@ BP_HOT uint64_t new_bytes(const bp_entry *r)
     return is_fresh(r) ? r->live_bytes : 0;
 }
 
-/* CLAIMED: done. */
+/* Returns CLAIMED on success. */
 static outcome acquire(acquiring *a, void **addresses, size_t *failed)
 {
     uint64_t bytes = 0;
@@ -244,8 +244,7 @@ static outcome acquire(acquiring *a, void **addresses, size_t *failed)
     return CLAIMED;
 }
 
-/* The same for one request, which is the common case: without loops over requests. One function for both, inlined with a count of 1, was measured
- * to cost 9 % of an acquire and release. */
+/* The common case of one request, without loops. A shared function, inlined with a count of 1, costs 9 % of an acquire and release. */
 static outcome acquire_one(acquiring *a, void **addresses, size_t *failed)
 {
     const uint32_t id = a->ids[0];
@@ -289,7 +288,7 @@ static bp_status explain(const acquiring *a, outcome o, size_t failed)
                  a->stream->name, pool->entries[id].only->name);
         return bp_fail_order(pool, id, what);
     case NO_MEMORY: return bp_fail_order(pool, id, "has no memory: the plan's schedule never uses it");
-    case MOST_REFERENCES: return bp_fail_order(pool, id, "has 65535 references already");
+    case MOST_REFERENCES: return bp_fail_order(pool, id, "has 65535 references already, the largest count");
     case MOST_STREAMS: return bp_fail_streams(pool, id);
     case SEALED:
         if (!bp_is_capturing(pool))
@@ -322,13 +321,13 @@ bp_status bp_pool_try_acquire(bp_pool *pool, const uint32_t *ids, size_t count, 
 {
     BP_TRY(check_call(pool, ids, count, stream, "bp_pool_try_acquire"));
     if (acquired == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_try_acquire: needs a place for its answer");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_try_acquire: the output is NULL");
     acquiring a = {.pool = pool, .ids = ids, .count = count, .stream = stream, .holder = BP_NONE};
     size_t failed = count;
     outcome o = count == 0   ? CLAIMED
                 : count == 1 ? acquire_one(&a, addresses, &failed)
                              : acquire(&a, addresses, &failed);
-    if (o == HELD || (o == RACE && bp_is_away(pool, ids[failed])))
+    if (o == HELD || (o == RACE && bp_home_is_closed(pool, ids[failed])))
         bp_count_shared(&pool->busy);
     else if (o != CLAIMED)
         return explain(&a, o, failed);

@@ -1,8 +1,8 @@
-/* Requests whose buffer is held by another one: strict assignment decides whether they may have another copy of their class, and passes that
- * the plan does not know may take overflow memory.
+/* Choice of memory for requests whose planned buffer is held. Without strict assignment they may get another copy of their class; passes
+ * that the plan does not contain may get overflow memory.
  *
- * Sources: Megatron-LM's FixedPoolAllocator and MaxPoolAllocator (PR 5462), whose requests take the first free copy, and its strict
- * assignment of buckets to buffers. */
+ * Sources: FixedPoolAllocator and MaxPoolAllocator of Megatron-LM (PR 5462),
+ * whose requests take the first free copy, and its strict assignment of buckets to buffers. */
 #include <stdio.h>
 
 #include "allocators/capture.h"
@@ -10,17 +10,17 @@
 #include "allocators/report.h"
 #include "core/fail.h"
 
-/* Whether a request of kind BP_KIND_CHOSEN may get another copy of its class than the plan's. */
+/* True if a request of kind BP_KIND_CHOSEN may get another copy of its class than the planned one. */
 static bool may_deviate(const bp_pool *pool, const bp_entry *r)
 {
     return r->class_index != BP_NONE && pool->strict != BP_STRICT_ERROR && !bp_is_fixed(pool);
 }
 
-/* Whether it may get overflow memory. What is offloaded is not merely held: its requests are refused. */
+/* True if the request may get overflow memory. Requests of offloaded slabs may not: they are refused. */
 static bool may_overflow(const bp_pool *pool, uint32_t id)
 {
     return atomic_load_explicit((atomic_uint *)&pool->overflow_allowed, memory_order_relaxed) && !bp_is_fixed(pool) &&
-           !bp_is_away(pool, id);
+           !bp_home_is_closed(pool, id);
 }
 
 static bool claim_range(bp_pool *pool, uint32_t id, uint32_t first, uint32_t count, uint32_t *holder)
@@ -72,9 +72,9 @@ void bp_note_choice(bp_pool *pool, uint32_t id)
 bp_status bp_pool_allow_overflow(bp_pool *pool, int allowed)
 {
     if (pool == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_allow_overflow: no pool");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_allow_overflow: the pool is NULL");
     if (allowed && pool->overflow_count == 0)
-        return bp_fail(BP_ERR_UNSUPPORTED, "pool %s was made without overflow memory (overflow_bytes)",
+        return bp_fail(BP_ERR_UNSUPPORTED, "pool %s has no overflow memory; set overflow_bytes when it is made",
                        pool->info.name);
     if (allowed && atomic_load_explicit(&pool->sealed, memory_order_relaxed))
         return bp_fail(BP_ERR_SCHEDULE, "pool %s is sealed: overflow memory would move requests", pool->info.name);
@@ -84,8 +84,7 @@ bp_status bp_pool_allow_overflow(bp_pool *pool, int allowed)
 
 /* ---- would it be served? ----------------------------------------------------------------------------------------- */
 
-/* Whether an acquire would be served, counting what is about to be released: the claims of acquire, played through without making
- * them. */
+/* Simulates an acquire after the releases of the call: makes the choices of acquire without the claims. */
 
 #define MOST_CHOICES 256
 
@@ -93,7 +92,7 @@ typedef struct question {
     const bp_pool *pool;
     const uint32_t *ids, *releasing;
     size_t count, releasing_count;
-    bp_range chosen[MOST_CHOICES]; /* segments that earlier ids of the call would take, of requests that may choose */
+    bp_range chosen[MOST_CHOICES]; /* segments that earlier ids of the call would take, for requests that may choose */
     uint32_t chosen_count;
 } question;
 
@@ -102,7 +101,7 @@ static uint64_t word_of(const bp_word *word)
     return atomic_load_explicit((bp_word *)word, memory_order_relaxed);
 }
 
-/* Whether a request will be live when all releases have happened. */
+/* True if the request is live after the releases. */
 static bool stays_live(const question *q, uint32_t id)
 {
     const uint64_t word = word_of(q->pool->entries[id].word);
@@ -112,7 +111,7 @@ static bool stays_live(const question *q, uint32_t id)
     return BP_WORD_ID(word) == id && ((word & BP_WORD_BUSY) != 0 || BP_WORD_REFERENCES(word) > released);
 }
 
-/* Whether a segment would be free for the request at `position` of the call. */
+/* True if the segment is free for the request at `position` of the call. */
 static bool would_be_free(const question *q, uint32_t segment, size_t position)
 {
     const uint32_t holder = bp_segment_holder(&q->pool->segments[segment]);
@@ -138,7 +137,7 @@ static bool would_take(question *q, uint32_t segment, size_t position)
     return true;
 }
 
-/* The choice of bp_claim_chosen. */
+/* Makes the choice of bp_claim_chosen. */
 static bool would_be_given(question *q, size_t position)
 {
     const bp_pool *pool = q->pool;
@@ -190,7 +189,7 @@ bp_status bp_pool_can_acquire(const bp_pool *pool, const uint32_t *ids, size_t c
                               size_t releasing_count, int *can)
 {
     if (pool == NULL || can == NULL || (ids == NULL && count > 0) || (releasing == NULL && releasing_count > 0))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_can_acquire: needs a pool, ids and a place for its answer");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_can_acquire: the pool, the ids or the output is NULL");
     BP_TRY(bp_device_check(pool->device, "bp_pool_can_acquire"));
     BP_TRY(bp_check_ids(pool, ids, count));
     for (size_t i = 1; i < count; i++) {
@@ -200,7 +199,7 @@ bp_status bp_pool_can_acquire(const bp_pool *pool, const uint32_t *ids, size_t c
         }
     }
     BP_TRY(bp_check_ids(pool, releasing, releasing_count));
-    question q; /* not initialised as a whole: the choices are many */
+    question q; /* not initialised as a whole: the array of choices is large */
     q.pool = pool;
     q.ids = ids;
     q.count = count;
@@ -211,7 +210,7 @@ bp_status bp_pool_can_acquire(const bp_pool *pool, const uint32_t *ids, size_t c
     for (size_t i = 0; all && i < count; i++) {
         if (q.chosen_count == MOST_CHOICES)
             return bp_fail(BP_ERR_UNSUPPORTED,
-                           "bp_pool_can_acquire: asked for more than %d requests that choose their buffer",
+                           "bp_pool_can_acquire: more than %d requests can get another copy; ask for fewer at once",
                            MOST_CHOICES);
         all = would_serve(&q, i);
     }

@@ -1,5 +1,5 @@
-/* Captures: their beginning, where everything comes to rest, their end, where release points of the capture are forgotten, and launches of the
- * captured graphs, which take the graph's memory like an acquire and give it back like a release. */
+/* CUDA graph captures of a pool: begin waits for all earlier work, end discards the release points of the capture. A launch takes the
+ * graph's memory like an acquire and frees it like a release. */
 #include "allocators/capture.h"
 
 #include <stdio.h>
@@ -12,14 +12,14 @@
 #include "core/fail.h"
 #include "core/structs.h"
 
-/* The word of a request that is live; 0: it is not. */
+/* The request's word; 0: not live. */
 static uint64_t live_word(const bp_pool *pool, uint32_t id)
 {
     uint64_t word = atomic_load_explicit(pool->entries[id].word, memory_order_acquire);
     return BP_WORD_ID(word) == id && BP_WORD_REFERENCES(word) > 0 ? word : 0;
 }
 
-/* NULL: it was not live when the capture began. */
+/* NULL: the request was not live when the capture began. */
 static bp_captured_request *find_captured(const bp_capture *capture, uint32_t id)
 {
     uint32_t low = 0, high = capture->held_count;
@@ -55,7 +55,7 @@ static bp_status capture_check_own(bp_pool *pool, uint32_t id, uint64_t word, bp
     const bp_captured_request *held = find_captured(pool->capturing, id);
     if (held == NULL || BP_WORD_REFERENCES(word) > BP_WORD_REFERENCES(held->word))
         return BP_OK;
-    return bp_fail_order(pool, id, "was live before the capture began, and must be as long as it lasts");
+    return bp_fail_order(pool, id, "was live before the capture began; release it after the capture ends");
 }
 
 const bp_observer bp_capture_observer = {.check = capture_check_own, .note = capture_note};
@@ -71,20 +71,21 @@ bp_status bp_capture_check_stream(const bp_pool *pool, bp_stream *stream, const 
         return BP_OK;
     if (capture != 0)
         return bp_fail(BP_ERR_CAPTURE,
-                       "%s: pool %.40s: stream %s is being captured, the pool is not: declare it with bp_capture_begin",
+                       "%s: pool %.40s: stream %s is being captured, but the pool is not; declare the capture with "
+                       "bp_capture_begin",
                        function, pool->info.name, bp_stream_name(stream));
     return bp_fail(
         BP_ERR_CAPTURE,
-        "%s: pool %.40s: stream %s takes no part in %s: let it wait for an event of the capture's first stream before",
-        function, pool->info.name, bp_stream_name(stream), pool->capturing->name);
+        "%s: pool %.40s: stream %s is not part of %s; let it wait for an event of the capture's first stream", function,
+        pool->info.name, bp_stream_name(stream), pool->capturing->name);
 }
 
 bp_status bp_capture_refuse(const bp_pool *pool, const char *function)
 {
     if (!bp_is_capturing(pool))
         return BP_OK;
-    return bp_fail(BP_ERR_CAPTURE, "%s: pool %.40s is being captured (%s): do it before or after", function,
-                   pool->info.name, pool->capturing->name);
+    return bp_fail(BP_ERR_CAPTURE, "%s: pool %.40s is being captured (%s); call this before or after the capture",
+                   function, pool->info.name, pool->capturing->name);
 }
 
 bp_status bp_capture_refuse_any(const bp_pool *pool, const char *function)
@@ -92,7 +93,8 @@ bp_status bp_capture_refuse_any(const bp_pool *pool, const char *function)
     BP_TRY(bp_capture_refuse(pool, function));
     if (atomic_load(&pool->device->captured_pools) == 0)
         return BP_OK;
-    return bp_fail(BP_ERR_CAPTURE, "%s: pool %.40s: another pool of device %s is being captured: do it before or after",
+    return bp_fail(BP_ERR_CAPTURE,
+                   "%s: pool %.40s: another pool of device %s is being captured; call this before or after the capture",
                    function, pool->info.name, bp_device_name(pool->device));
 }
 
@@ -113,7 +115,7 @@ int bp_pool_is_capturing(const bp_pool *pool)
 
 /* ---- beginning ------------------------------------------------------------------------------------------------------ */
 
-/* Whether something of the pool has to be waited for on the stream. */
+/* True if a fence of the pool needs a wait on the stream. */
 static bool has_points(const bp_pool *pool, const bp_stream *stream)
 {
     for (uint32_t s = 0; s < pool->segment_capacity; s++) {
@@ -133,7 +135,7 @@ static bool has_points(const bp_pool *pool, const bp_stream *stream)
     return false;
 }
 
-/* All of the pool's work is done: no fence is needed any more. */
+/* Waits for all of the pool's work, and empties the fences. */
 static bp_status quiesce(bp_pool *pool, const char *name)
 {
     for (bp_stream *s = atomic_load_explicit(&pool->device->streams, memory_order_acquire); s != NULL; s = s->next) {
@@ -143,9 +145,10 @@ static bp_status quiesce(bp_pool *pool, const char *name)
         if (bp_stream_is_usable(s, pool->device))
             BP_TRY(bp_stream_capture_of(s, &capture));
         if (capture != 0)
-            return bp_fail(BP_ERR_CAPTURE,
-                           "pool %.40s: %s: stream %s is being captured already: call bp_capture_begin before",
-                           pool->info.name, name, s->name);
+            return bp_fail(
+                BP_ERR_CAPTURE,
+                "pool %.40s: %s: stream %s is being captured already; call bp_capture_begin before the capture",
+                pool->info.name, name, s->name);
         BP_TRY(bp_stream_quiesce(s));
     }
     for (uint32_t s = 0; s < pool->segment_capacity; s++)
@@ -153,7 +156,7 @@ static bp_status quiesce(bp_pool *pool, const char *name)
     return BP_OK;
 }
 
-/* Notes what is live, and takes the streams of those live ranges away for the time of the capture: their work is done. */
+/* Saves the live requests, and clears their streams for the time of the capture: their work is complete. */
 static bp_status note_held(bp_pool *pool, const bp_capture_config *config, bp_capture *capture)
 {
     uint32_t live = 0;
@@ -227,15 +230,14 @@ static bp_status capture_make(bp_pool *pool, const bp_capture_config *config, bp
 static bp_status check_begin(const bp_pool *pool, const bp_capture_config *config)
 {
     if (config->owned == NULL && config->owned_count > 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_begin: %zu owned ids are missing (NULL)",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_begin: owned ids are NULL, %zu expected",
                        config->owned_count);
     if ((unsigned)config->collectives > BP_CAPTURE_COLLECTIVES_ALL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_begin: collectives %d is unknown",
-                       (int)config->collectives);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_begin: unknown collectives %d", (int)config->collectives);
     BP_TRY(bp_capture_refuse(pool, "bp_capture_begin"));
     if (pool->guarded)
-        return bp_fail(BP_ERR_UNSUPPORTED,
-                       "pool %.40s is in guard mode, which waits for streams: it cannot be captured", pool->info.name);
+        return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s cannot be captured: guard mode waits for streams; switch it off",
+                       pool->info.name);
     for (size_t i = 0; i < config->owned_count; i++) {
         uint32_t id = config->owned[i];
         char request[BP_REQUEST_BYTES];
@@ -255,7 +257,7 @@ bp_status bp_capture_begin(bp_pool *pool, const bp_capture_config *config, bp_ca
 {
     bp_capture_config own = capture_config_defaults;
     if (pool == NULL || capture == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_begin: needs a pool and an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_begin: the pool or the output is NULL");
     BP_TRY(bp_device_check(pool->device, "bp_capture_begin"));
     BP_TRY(bp_struct_read("bp_capture_begin", config, true, &own, sizeof own));
     BP_TRY(check_begin(pool, &own));
@@ -288,7 +290,7 @@ static bool is_touched(const bp_capture *capture, uint32_t segment)
     return (atomic_load_explicit(&capture->touched[segment / 64], memory_order_relaxed) >> segment % 64 & 1) != 0;
 }
 
-/* Leaves the pool as if nothing of the capture had been on a stream: nothing has. */
+/* Discards the streams and fences of the capture, whose work has not run on any stream. */
 static void capture_leave(bp_capture *capture)
 {
     bp_pool *pool = capture->pool;
@@ -301,7 +303,8 @@ static void capture_leave(bp_capture *capture)
         bp_entry *r = &pool->entries[held->id];
         r->streams = 0;
         r->used = held->used;
-        for (uint32_t k = 0; k < held->streams; k++) { /* points outside are done, their events may be recorded anew */
+        for (uint32_t k = 0; k < held->streams;
+             k++) { /* the work of these streams is complete, their events may be recorded anew */
             if (held->live[k].point == BP_NO_POINT)
                 r->live[r->streams++] = held->live[k];
         }
@@ -315,7 +318,7 @@ static void capture_leave(bp_capture *capture)
                           memory_order_release);
 }
 
-/* Lists the memory that launches take: all that was touched, but for what held requests have. Those are used by launches. */
+/* Lists the memory of a launch: the touched segments without those of held requests, which the launch uses. */
 static bp_status list_memory(bp_capture *capture)
 {
     bp_pool *pool = capture->pool;
@@ -326,7 +329,7 @@ static bp_status list_memory(bp_capture *capture)
     for (uint32_t s = 0; s < pool->segment_capacity; s++) {
         if (!is_touched(capture, s))
             continue;
-        const uint32_t slab = pool->places[s].slab; /* segments are in the order of slabs */
+        const uint32_t slab = pool->places[s].slab; /* segments are sorted by slab */
         if (capture->info.slab_count == 0 || capture->slabs[capture->info.slab_count - 1].slab != slab) {
             const bool has_collectives =
                 capture->collectives == BP_CAPTURE_COLLECTIVES_ALL ||
@@ -348,7 +351,7 @@ static bp_status list_memory(bp_capture *capture)
 bp_status bp_capture_end(bp_capture *capture)
 {
     if (capture == NULL || capture->pool == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_end: no capture, or its pool was destroyed");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_end: the capture is NULL, or its pool was destroyed");
     const bp_pool *pool = capture->pool;
     BP_TRY(bp_device_check(pool->device, "bp_capture_end"));
     if (capture->ended)
@@ -359,7 +362,8 @@ bp_status bp_capture_end(bp_capture *capture)
         char request[BP_REQUEST_BYTES];
         if (word != before)
             return bp_fail(BP_ERR_SCHEDULE,
-                           "pool %.40s: %s cannot end: %s is held %u times, and was %u times when it began",
+                           "pool %.40s: %s cannot end: the reference count of %s is %u, expected %u as at its begin; "
+                           "acquire and release in pairs",
                            pool->info.name, capture->name, bp_explain_request(pool, id, request),
                            (unsigned)BP_WORD_REFERENCES(word), (unsigned)BP_WORD_REFERENCES(before));
     }
@@ -388,7 +392,7 @@ static const uint64_t LAUNCH_WORD = (uint64_t)BP_HELD_BY_LAUNCH + 1;
 static bp_status launch_check(const bp_capture *capture, const char *function)
 {
     if (capture == NULL || capture->pool == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no capture, or its pool was destroyed", function);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the capture is NULL, or its pool was destroyed", function);
     BP_TRY(bp_device_check(capture->pool->device, function));
     if (!capture->ended)
         return bp_fail(BP_ERR_CAPTURE, "%s: %s has not ended yet (bp_capture_end)", function, capture->name);
@@ -406,7 +410,7 @@ static void free_segments(const bp_capture *capture, uint32_t count)
         bp_free_segment(capture->pool, capture->segments[i]);
 }
 
-/* Gives back what before_launch took. */
+/* Frees the segments that before_launch claimed. */
 static void disarm(bp_capture *capture)
 {
     if (capture->pool->annotations != NULL)
@@ -442,8 +446,8 @@ static bp_status claim_segments(const bp_capture *capture)
     return BP_OK;
 }
 
-/* What was live when the capture began is live, at the same place, and has room for the stream. Where the stream is new to it, it comes
- * after who had the memory before and after zeros, as with an acquire. */
+/* Checks that a request that was live when the capture began is live, at the same address, and has a free stream entry. A stream that is
+ * new to the request waits for the memory's earlier users and for zeroing, as in an acquire. */
 static bp_status order_used(const bp_capture *capture, uint32_t id, bp_waits *waits)
 {
     const bp_pool *pool = capture->pool;
@@ -460,7 +464,7 @@ static bp_status order_used(const bp_capture *capture, uint32_t id, bp_waits *wa
     const uint32_t at = bp_live_find(r, waits->waiter);
     if (r->first != find_captured(capture, id)->first) {
         status = bp_fail_order(
-            pool, id, "is used by a graph that is to be launched, but is in other memory than when it was captured");
+            pool, id, "is used by a graph that is to be launched, but its address has changed since the capture");
     } else if (at == BP_LIVE_STREAMS) {
         status = bp_fail_streams(pool, id);
     } else if (at == r->streams || r->live[at].stream != waits->waiter) {
@@ -499,12 +503,13 @@ bp_status bp_capture_before_launch(bp_capture *capture, bp_stream *stream)
     return status;
 }
 
-/* Nothing has changed where it fails: a point that is not used harms nobody. */
+/* A failure changes nothing: a recorded point without a user has no effect. */
 bp_status bp_capture_launched(bp_capture *capture, bp_stream *stream)
 {
     BP_TRY(launch_check(capture, "bp_capture_launched"));
     if (!capture->armed)
-        return bp_fail(BP_ERR_SCHEDULE, "bp_capture_launched: %s: bp_capture_before_launch comes before each launch",
+        return bp_fail(BP_ERR_SCHEDULE,
+                       "bp_capture_launched: %s was not prepared; call bp_capture_before_launch before each launch",
                        capture->name);
     if (stream != NULL) {
         bp_pool *pool = capture->pool;
@@ -527,7 +532,7 @@ bp_status bp_capture_launched(bp_capture *capture, bp_stream *stream)
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */
 
-/* Drops the references of what was acquired inside; puts those back that were there before. */
+/* Drops the references acquired inside; restores those from before the capture. */
 static void drop_references(const bp_capture *capture)
 {
     bp_pool *pool = capture->pool;

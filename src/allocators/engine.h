@@ -1,5 +1,5 @@
-/* The engine of a pool, which acquire.c and release.c are made of: claiming segments, the streams of a live request, waiting for release
- * points. Hot; every claim is a compare-and-swap on a word. */
+/* Engine of a pool, shared by acquire.c and release.c: claims of segments, streams of a live request, waits for release points. Hot path;
+ * each claim is one compare-and-swap. */
 #ifndef BP_ALLOCATORS_ENGINE_H
 #define BP_ALLOCATORS_ENGINE_H
 
@@ -9,14 +9,14 @@
 
 /* ---- segments ------------------------------------------------------------------------------------------------------- */
 
-/* Whose a segment is, BP_NONE: nobody's. */
+/* Id of the request that holds the segment; BP_NONE: free. */
 static inline uint32_t bp_segment_holder(const bp_segment *segment)
 {
     return BP_WORD_ID(atomic_load_explicit((bp_word *)&segment->word, memory_order_relaxed));
 }
 
-/* The fence that a live range with `count` segments from `first` ends with. A single segment has one of its own, which only its holders
- * write; a request with several has one, as its segments may be taken by different others next. */
+/* Fence of a live range with `count` segments from `first`. A single segment has a fence, written by its holder only. A request with
+ * several segments has one fence, because different requests may take its segments next. */
 static inline uint32_t bp_fence_of(const bp_pool *pool, uint32_t first, uint32_t count, uint32_t id)
 {
     return count == 1 ? 1 + first : 1 + pool->segment_capacity + id;
@@ -37,13 +37,13 @@ static inline void bp_free_segment(bp_pool *pool, uint32_t segment)
     atomic_store_explicit(&pool->segments[segment].word, 0, memory_order_release);
 }
 
-/* The call that has claimed a request's word lets it go, unchanged. */
+/* Ends the call's claim of a request; the word is otherwise unchanged. */
 static inline void bp_clear_busy(bp_word *word)
 {
     atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) & ~BP_WORD_BUSY, memory_order_release);
 }
 
-/* All segments from `first`, or none. */
+/* Claims all segments from `first`, or none. */
 static inline bool bp_claim_segments(bp_pool *pool, uint32_t first, uint32_t count, uint32_t id, uint32_t *holder)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -56,7 +56,7 @@ static inline bool bp_claim_segments(bp_pool *pool, uint32_t first, uint32_t cou
     return true;
 }
 
-/* Notes where a live request is. */
+/* Records the segments of a live request. */
 static inline void bp_take_place(bp_pool *pool, uint32_t id, uint32_t first, uint32_t count)
 {
     bp_entry *r = &pool->entries[id];
@@ -66,17 +66,17 @@ static inline void bp_take_place(bp_pool *pool, uint32_t id, uint32_t first, uin
     atomic_store_explicit(&r->address, pool->segments[first].address, memory_order_relaxed);
 }
 
-/* Claims memory for a request whose word is claimed: the plan's, else another copy of its class, else overflow memory. false: `*holder` has
- * the plan's. */
+/* Claims memory for a request whose word is claimed: the planned segments, else another copy of its class, else overflow memory. Returns
+ * false with the holder of the planned segments in `*holder`. */
 bool bp_claim_chosen(bp_pool *pool, uint32_t id, uint32_t *holder);
-/* Counts and reports where a request was given its memory; once nothing can fail any more. */
+/* Counts and reports a request's deviation from the plan. Called after everything that can fail. */
 void bp_note_choice(bp_pool *pool, uint32_t id);
 
 /* ---- live requests -------------------------------------------------------------------------------------------------- */
 
-/* The streams that touch a request's memory while it is live. They belong to the call that has claimed the request's word. */
+/* Streams that touch a request's memory while it is live. Only the call that has claimed the request's word may access them. */
 
-/* The stream's place among those: where it is, else a free one, else that of a stream that is over. BP_LIVE_STREAMS: there is none. */
+/* Index of the stream's entry; else of a free entry, else of one whose stream was destroyed. BP_LIVE_STREAMS: all are in use. */
 static inline uint32_t bp_live_find(const bp_entry *r, const bp_stream *stream)
 {
     uint32_t i = 0;
@@ -89,7 +89,7 @@ static inline uint32_t bp_live_find(const bp_entry *r, const bp_stream *stream)
     return i;
 }
 
-/* The stream's entry, made where there is none; there must be a place for it. */
+/* The stream's entry, created if absent; needs a free entry. */
 static inline bp_live_stream *bp_live_entry(bp_entry *r, bp_stream *stream)
 {
     uint32_t i = bp_live_find(r, stream);
@@ -100,7 +100,7 @@ static inline bp_live_stream *bp_live_entry(bp_entry *r, bp_stream *stream)
     return &r->live[i];
 }
 
-/* Notes that a stream acquires or uses; there must be a place for it. */
+/* Records an acquire or use by the stream; needs a free entry. */
 static inline void bp_live_touch(bp_entry *r, bp_stream *stream, bool acquires)
 {
     bp_live_stream *h = bp_live_entry(r, stream);
@@ -110,7 +110,7 @@ static inline void bp_live_touch(bp_entry *r, bp_stream *stream, bool acquires)
     r->used |= !acquires;
 }
 
-/* Frees the memory and the word of a request that nobody holds any more. */
+/* Frees the segments and the word of a request without references. */
 static inline void bp_live_free_place(bp_pool *pool, bp_entry *r)
 {
     const bool shares_word = r->kind == BP_KIND_DIRECT;
@@ -119,26 +119,26 @@ static inline void bp_live_free_place(bp_pool *pool, bp_entry *r)
     atomic_store_explicit(r->word, 0, memory_order_release);
 }
 
-/* What every call on ids checks first. */
+/* Checks the arguments that all calls on ids share. */
 BP_HOT bp_status bp_check_call(const bp_pool *pool, const uint32_t *ids, size_t count, const char *function)
 {
     if (pool == NULL || (ids == NULL && count > 0))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and ids", function);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the pool or the ids are NULL", function);
     return bp_device_check(pool->device, function);
 }
 
-/* Counters of calls that end early; shared, but not on the paths that succeed. */
+/* Counters of calls that end early; shared between threads, but not used on the paths that succeed. */
 static inline void bp_count_shared(_Atomic uint64_t *counter)
 {
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
 }
 
-/* And of the stream that a call names. */
+/* Checks the stream argument of a call. */
 BP_HOT bp_status bp_check_stream(bp_pool *pool, bp_stream *stream, const char *function)
 {
     bp_status status = BP_OK;
     if (stream == NULL)
-        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no stream", function);
+        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the stream is NULL", function);
     else if (!bp_stream_is_usable(stream, pool->device))
         status = bp_stream_check(stream, pool->device, function);
     else if (atomic_load_explicit(&pool->watch, memory_order_relaxed) != 0)
@@ -150,14 +150,14 @@ BP_HOT bp_status bp_check_stream(bp_pool *pool, bp_stream *stream, const char *f
 
 /* ---- waits ---------------------------------------------------------------------------------------------------------- */
 
-/* Release points are collected first, the latest of each stream, then waited for. */
+/* Release points to wait for: collected first, the latest of each stream, then waited for. */
 
 #define BP_WAITS_BATCH 32 /* streams whose points are collected before any is waited for */
 
-/* Not initialised as a whole: the room for points would take longer than the rest of the call. */
+/* Not initialised as a whole: clearing the points would take longer than the rest of the call. */
 typedef struct bp_waits {
     bp_stream *waiter;
-    bool captured; /* the points are of the capture that the pool is in */
+    bool captured; /* the points belong to the pool's present capture */
     uint32_t count, issued, recorded;
     bp_point points[BP_WAITS_BATCH];
 } bp_waits;
@@ -169,7 +169,7 @@ BP_HOT void bp_waits_init(bp_waits *w, const bp_pool *pool, bp_stream *waiter)
     w->count = w->issued = w->recorded = 0;
 }
 
-/* Waits for what was collected. */
+/* Waits for the collected points. */
 static inline bp_status bp_waits_issue(bp_waits *w)
 {
     for (uint32_t i = 0; i < w->count; i++) {
@@ -182,7 +182,7 @@ static inline bp_status bp_waits_issue(bp_waits *w)
     return BP_OK;
 }
 
-/* Marks the position of now on a stream, inside a capture or outside. */
+/* Records the stream's present position, inside or outside of a capture. */
 BP_HOT bp_status bp_take_point(bool captured, bp_stream *stream, uint64_t *point, bool *recorded)
 {
     return captured ? bp_stream_record_captured(stream, point, recorded)
@@ -195,8 +195,7 @@ BP_HOT bp_status bp_waits_add(bp_waits *w, const bp_fence *fence)
         bp_point p = fence->points[i];
         if (p.stream == w->waiter)
             continue;
-        if (p.point ==
-            BP_NO_POINT) { /* left out for a next user on that stream, who is another: the position of now stands in */
+        if (p.point == BP_NO_POINT) { /* BP_NO_POINT was promised to another stream: the present position covers it */
             bool recorded;
             BP_TRY(bp_take_point(w->captured, p.stream, &p.point, &recorded));
             if (!recorded)
@@ -218,7 +217,7 @@ BP_HOT bp_status bp_waits_add(bp_waits *w, const bp_fence *fence)
     return BP_OK;
 }
 
-/* The zeros that the first acquire of a live request may still be writing. */
+/* Adds zeroing by the first acquire of a live request, which may still be running. */
 static inline bp_status bp_waits_add_zeros(bp_waits *w, const bp_entry *r)
 {
     if (r->zero == BP_ZERO_NOTHING || r->streams == 0)

@@ -1,4 +1,4 @@
-/* Export of a pool's memory by DLPack: tensors that are counted, and that may outlive the pool. */
+/* DLPack export of a pool's memory. Tensors are counted and may outlive the pool. */
 
 #include <bucketpool/cuda.h>
 #include <bucketpool/dlpack.h>
@@ -48,12 +48,12 @@ typedef struct dl_managed_versioned {
 
 /* ---- who looks at the memory ------------------------------------------------------------------------------------------ */
 
-/* Outlives the pool while there are tensors; then the slabs are here. */
+/* Reference-counted; owns the slabs if tensors outlive the pool. */
 struct bp_exports {
     pthread_mutex_t mutex;
     uint64_t tensors;
     bool pool_is_gone;
-    bp_process process; /* a forked child may end tensors of its parent, which exported them */
+    bp_process process; /* a forked child may delete tensors that its parent exported */
     bp_device *device;
     bp_slabs slabs;
 };
@@ -83,7 +83,7 @@ static void export_give_back(exported *l)
     pthread_mutex_lock(&exports->mutex);
     bool last = --exports->tensors == 0 && exports->pool_is_gone;
     pthread_mutex_unlock(&exports->mutex);
-    if (last) { /* whoever had tensors used streams that nobody here knows, and unmapping waits for no work */
+    if (last) { /* tensors may have work on unknown streams, and unmapping does not wait for it */
         (void)bp_device_synchronize(exports->device);
         export_destroy(exports);
     }
@@ -138,12 +138,12 @@ static bp_status choose_type(bp_dtype dtype, dl_dtype *type)
     bool is_integer =
         dtype == BP_DTYPE_INT8 || dtype == BP_DTYPE_INT16 || dtype == BP_DTYPE_INT32 || dtype == BP_DTYPE_INT64;
     if (bits == 0 || (codes[dtype] == CODE_INT && !is_integer))
-        return bp_fail(BP_ERR_UNSUPPORTED, "DLPack 1.0 has no %s: export the memory as uint8", bp_dtype_name(dtype));
+        return bp_fail(BP_ERR_UNSUPPORTED, "DLPack 1.0 has no %s; export the memory as uint8", bp_dtype_name(dtype));
     *type = (dl_dtype){.code = codes[dtype], .bits = dtype == BP_DTYPE_BOOL ? 8 : (uint8_t)bits, .lanes = 1};
     return BP_OK;
 }
 
-/* The tensor, but for whom it keeps and what deletes it. */
+/* Fills the tensor, except for its context and deleter. */
 static bp_status export_describe(const bp_pool *pool, const bp_export_config *config, dl_tensor *tensor, int64_t *numel)
 {
     uint64_t bytes;
@@ -151,23 +151,22 @@ static bp_status export_describe(const bp_pool *pool, const bp_export_config *co
         return bp_fail_unknown(pool, config->id);
     const bp_plan_request *request = &pool->requests[config->id];
     if (request->placement == BP_PLACE_DYNAMIC)
-        return bp_fail(
-            BP_ERR_UNSUPPORTED,
-            "%s of %s, bucket %u is dynamic: its memory goes with its release, so that tensors over it would be left "
-            "without; plan it, or bind it as persistent",
-            bp_role_name((bp_role)request->role), request->unit, request->ordinal);
+        return bp_fail(BP_ERR_UNSUPPORTED,
+                       "%s of %s, bucket %u is dynamic, and a release frees its memory under exported tensors; "
+                       "plan it, or bind it as persistent",
+                       bp_role_name((bp_role)request->role), request->unit, request->ordinal);
     BP_TRY(bp_pool_address(pool, config->id, &tensor->data, &bytes));
-    for (uint32_t i = 0; i < pool->slabs.count; i++) { /* slabs keep their addresses while they have no memory */
+    for (uint32_t i = 0; i < pool->slabs.count; i++) { /* an offloaded slab keeps its address */
         const bp_slab *slab = &pool->slabs.slabs[i];
         if (bp_residency_is_closed(pool, i) && (uintptr_t)tensor->data - (uintptr_t)slab->address < slab->bytes)
-            return bp_fail_away(pool, config->id, i);
+            return bp_fail_offloaded(pool, config->id, i);
     }
     const bp_cuda_info *info = bp_cuda_get_info(pool->device);
     tensor->device = (dl_device){.type = DEVICE_CPU};
     if (!pool->device->traits.host_accessible) {
         if (info == NULL)
             return bp_fail(BP_ERR_UNSUPPORTED,
-                           "memory of device %s cannot be exported: it is neither the host's nor a GPU's",
+                           "memory of device %s cannot be exported: it belongs neither to the host nor to a GPU",
                            bp_device_name(pool->device));
         tensor->device = (dl_device){.type = DEVICE_CUDA, .id = info->ordinal};
     }
@@ -176,7 +175,7 @@ static bp_status export_describe(const bp_pool *pool, const bp_export_config *co
     uint64_t each = tensor->dtype.bits / 8;
     if (bytes % each != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s of %s, bucket %u has %llu bytes, no whole number of %s of %llu bytes",
+                       "%s of %s, bucket %u has %llu bytes, not a multiple of %s of %llu bytes",
                        bp_role_name((bp_role)request->role), request->unit, request->ordinal, (unsigned long long)bytes,
                        bp_dtype_name(dtype), (unsigned long long)each);
     *numel = (int64_t)(bytes / each);
@@ -188,7 +187,7 @@ bp_status bp_pool_export(bp_pool *pool, const bp_export_config *config, void **m
 {
     bp_export_config own = export_config_defaults;
     if (pool == NULL || managed == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_export: needs a pool and a place for the tensor");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_export: the pool or the output is NULL");
     BP_TRY(bp_device_check(pool->device, "bp_pool_export"));
     BP_TRY(bp_struct_read("bp_pool_export", config, false, &own, sizeof own));
     dl_tensor tensor = {0};
@@ -238,7 +237,7 @@ void bp_export_delete(void **managed)
 
 uint64_t bp_pool_export_count(bp_pool *pool)
 {
-    if (!bp_device_is_here(pool->device)) /* its locks may be held by threads that are not there */
+    if (!bp_device_is_here(pool->device)) /* threads of the parent may hold its locks */
         return 0;
     pthread_mutex_lock(&pool->binding);
     bp_exports *exports = pool->exports;

@@ -1,5 +1,5 @@
-/* The observers of a pool: guard mode and annotations, and the calls of all that are on. Zeroing is in requests.c, captures in capture.c, the
- * recorder in recorder.c. */
+/* Guard mode, annotations, and the dispatch to all enabled observers. Zeroing is in requests.c, captures in capture.c, the recorder in
+ * recorder.c. */
 #include "allocators/observers.h"
 
 #include <stdio.h>
@@ -11,18 +11,19 @@
 
 /* ---- guard mode -------------------------------------------------------------------------------------------------- */
 
-/* Makes uses after release and writes past the end visible. Debugging only: it touches every byte.
+/* Guard mode detects uses after release and writes past the end. Debugging only: it touches every byte.
  *
- * A range is `bytes` of a bucket in `room` bytes that belong to it alone (room >= bytes). Closed, nobody may touch it: whole
- * pages of it trap, and AddressSanitizer, where the program has it, knows the rest. Open, the bucket is accessible and what
- * follows it is a redzone. Streams are idle on the range meanwhile.
+ * A range is `bytes` of a bucket
+ * in `room` bytes that belong to it alone (room >= bytes). A closed range must not be touched: its whole pages are protected, and
+ * AddressSanitizer, if present, has the rest poisoned. In an open range the bucket is accessible, and the bytes after it are a redzone.
+ * Streams must be idle on the range.
  *
- * Source of the ideas: Electric Fence (pages), AddressSanitizer's manual poisoning. */
+ * Sources: Electric Fence (pages), AddressSanitizer's manual poisoning. */
 
-#define REDZONE_BYTES 4096u /* that are checked, at most */
+#define REDZONE_BYTES 4096u /* checked bytes, at most */
 #define REDZONE_BYTE 0xfd
 
-/* There when the program runs under AddressSanitizer, whether or not this library was built for it. */
+/* Present if the program runs under AddressSanitizer, even if this library was built without. */
 extern __attribute__((weak)) void __asan_poison_memory_region(const volatile void *address, size_t bytes);
 extern __attribute__((weak)) void __asan_unpoison_memory_region(const volatile void *address, size_t bytes);
 
@@ -38,7 +39,7 @@ static void unpoison(const uint8_t *address, uint64_t bytes)
         __asan_unpoison_memory_region(address, bytes);
 }
 
-/* Access to the pages that lie whole in a range. */
+/* Sets the access of the pages that lie entirely in a range. */
 static bp_status permit_range(const bp_device *device, uint8_t *address, uint64_t bytes, bp_access access)
 {
     uint64_t page = device->traits.page_bytes;
@@ -49,7 +50,7 @@ static bp_status permit_range(const bp_device *device, uint8_t *address, uint64_
     return whole > 0 ? device->ops->protect(device->self, address + skipped, whole, access) : BP_OK;
 }
 
-/* Pages are opened and closed segment by segment: one that two segments share could not be closed for one of them alone. */
+/* Opens and closes pages segment by segment: a page shared by two segments cannot be closed for one of them. */
 static bp_status permit(bp_pool *pool, uint32_t first, uint32_t count, bp_access access)
 {
     for (uint32_t s = first; s < first + count; s++)
@@ -57,14 +58,14 @@ static bp_status permit(bp_pool *pool, uint32_t first, uint32_t count, bp_access
     return BP_OK;
 }
 
-/* Bytes from the request's start to the end of what belongs to it alone. */
+/* Bytes from the request's start to the end of its exclusive memory. */
 static uint64_t room_of(const bp_pool *pool, const bp_entry *r)
 {
     uint32_t last = r->first + r->count - 1;
     return (uint64_t)(pool->segments[last].address - pool->segments[r->first].address) + pool->places[last].room;
 }
 
-/* Bytes of the redzone of an open request. */
+/* Redzone bytes of an open request. */
 static uint64_t redzone_bytes(const bp_entry *r, uint64_t room)
 {
     return room - r->bytes < REDZONE_BYTES ? room - r->bytes : REDZONE_BYTES;
@@ -108,17 +109,17 @@ static void close_request(bp_pool *pool, uint32_t id, bp_stream *stream)
     (void)stream;
     if (r->count == 0)
         return;
-    permit(pool, r->first, r->count, BP_ACCESS_NONE); /* what stays open is only not watched */
+    permit(pool, r->first, r->count, BP_ACCESS_NONE); /* if this fails, the memory stays open and is not checked */
     poison(pool->segments[r->first].address, room_of(pool, r));
 }
 
-/* Opens the memory of a request for work on `stream`: bytes 0xff are NaN in every floating-point type that has one. */
+/* Opens the request's memory for work on `stream`, filled with bytes 0xff: NaN in every floating-point type that has one. */
 static bp_status guarded_prepare(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
     const bp_entry *r = &pool->entries[id];
     if (r->kind == BP_KIND_EMPTY)
         return BP_OK;
-    if (r->kind == BP_KIND_DYNAMIC) /* the device's own memory: no page of it is ours to close */
+    if (r->kind == BP_KIND_DYNAMIC) /* memory of the device's allocator, whose pages are not private to the request */
         return bp_stream_fill(stream, bp_entry_address(r), 0xff, r->bytes);
     bp_status status = permit(pool, r->first, r->count, BP_ACCESS_READ_WRITE);
     if (status != BP_OK) {
@@ -134,7 +135,7 @@ static bp_status guarded_prepare(bp_pool *pool, uint32_t id, bp_stream *stream)
     return BP_OK;
 }
 
-/* Waits for the streams of a hold that is to end and checks its redzone: it is whole again after an error, and the hold goes on. */
+/* Waits for the request's streams and checks its redzone. After an error the redzone is restored and the request stays live. */
 static bp_status guarded_check(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream)
 {
     const bp_entry *r = &pool->entries[id];
@@ -180,9 +181,11 @@ void bp_guarded_finish(bp_pool *pool)
 bp_status bp_annotations_choose(bp_annotate wanted, bool *chosen)
 {
     if ((unsigned)wanted > BP_ANNOTATE_ON)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: annotate %d is unknown", (int)wanted);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: unknown annotate %d", (int)wanted);
     if (wanted == BP_ANNOTATE_ON && !bp_nvtx_is_built())
-        return bp_fail(BP_ERR_UNSUPPORTED, "annotations were asked for, and this library was built without NVTX");
+        return bp_fail(
+            BP_ERR_UNSUPPORTED,
+            "annotations were requested, but this library was built without NVTX; build with -Dnvtx=enabled");
     *chosen = bp_nvtx_is_built() &&
               (wanted == BP_ANNOTATE_ON || (wanted == BP_ANNOTATE_ENVIRONMENT && bp_nvtx_is_asked_for()));
     return BP_OK;
@@ -229,7 +232,7 @@ void bp_annotations_bind(bp_pool *pool, uint32_t id)
     pool->annotations->requests[id].name = bp_nvtx_register(text);
 }
 
-/* The region of a request. Memory of slabs only: what the device allocates for one acquire has no heap. */
+/* Opens the region of a request in a slab; dynamic memory has no heap, hence no region. */
 static bp_status open_region(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
     (void)stream;
@@ -326,7 +329,7 @@ void bp_annotations_launched(bp_pool *pool, const uint32_t *segments, uint32_t c
 static const bp_observer *const observers[BP_OBSERVERS] = {
     &bp_guard_observer, &bp_annotations_observer, &bp_zeros_observer, &bp_capture_observer, &bp_recorder_observer};
 
-/* The observers of `bits` below number `end`, last first. */
+/* Undoes the observers of `bits` below number `end`, in reverse order. */
 static void undo_below(bp_pool *pool, uint32_t id, bp_stream *stream, unsigned bits, unsigned end)
 {
     while (end-- > 0) {

@@ -1,4 +1,4 @@
-/* Pools: laid out from a plan, made, sealed, given back. */
+/* Pools: layout of segments from a plan, creation, sealing, destruction. */
 #include "allocators/pool.h"
 
 #include <stdlib.h>
@@ -29,7 +29,8 @@ typedef struct spans {
 
 static bp_status fail_many(void)
 {
-    return bp_fail(BP_ERR_UNSUPPORTED, "the plan has more than %u buffers", MOST_SEGMENTS);
+    return bp_fail(BP_ERR_UNSUPPORTED, "the plan has more than %u buffers, the largest number that a pool serves",
+                   MOST_SEGMENTS);
 }
 
 static bp_status add_span(spans *list, uint32_t slab, uint64_t offset, uint64_t bytes, uint32_t class_index)
@@ -41,7 +42,7 @@ static bp_status add_span(spans *list, uint32_t slab, uint64_t offset, uint64_t 
     return BP_OK;
 }
 
-/* By place; of equal places those of classes first. */
+/* Order by offset; at equal offsets classes come first. */
 static int by_place(const void *a, const void *b)
 {
     const span *x = a, *y = b;
@@ -52,14 +53,14 @@ static int by_place(const void *a, const void *b)
     return (x->class_index > y->class_index) - (x->class_index < y->class_index);
 }
 
-/* Where a request's memory ends: aligned, unless the slab ends before. */
+/* End of a request's memory: aligned, but not beyond the slab. */
 static uint64_t end_of(const bp_plan_info *plan, const bp_plan_request *r)
 {
     uint64_t end = r->offset + r->bytes, last = plan->slabs[r->slab].bytes;
     return bp_round_up_u64(end, plan->alignment, &end) && end < last ? end : last;
 }
 
-/* The first segment at or after a place. */
+/* The first segment at or after an offset. */
 static uint32_t find_segment(const bp_pool *pool, uint32_t slab, uint64_t offset)
 {
     uint32_t low = 0, high = pool->planned_segments;
@@ -74,13 +75,13 @@ static uint32_t find_segment(const bp_pool *pool, uint32_t slab, uint64_t offset
     return low;
 }
 
-/* Lists the copies of classes and the memory of requests; where slabs are cut, the ends of requests, as empty spans. */
+/* Lists the copies of classes and the memory of requests. If slabs are cut, also the ends of requests, as empty spans. */
 static bp_status list_spans(bp_pool *pool, const bp_plan_info *plan, bool cut, spans *list)
 {
     pool->class_count = cut ? 0 : (uint32_t)plan->class_count;
     for (uint32_t i = 0; i < pool->class_count; i++) {
         const bp_plan_class *c = &plan->classes[i];
-        if (c->copies > MOST_SEGMENTS - list->count) /* before memory is taken for them */
+        if (c->copies > MOST_SEGMENTS - list->count) /* checked before they are allocated */
             return fail_many();
         for (uint32_t copy = 0; copy < c->copies; copy++)
             BP_TRY(add_span(list, c->slab, c->offset + copy * c->stride, c->bytes, i));
@@ -96,7 +97,7 @@ static bp_status list_spans(bp_pool *pool, const bp_plan_info *plan, bool cut, s
     return BP_OK;
 }
 
-/* One span of those that begin at one place: the class's, or the longest. Then none may reach into the next. */
+/* Merges spans with the same offset into one: the class's, or the longest. Afterwards none may reach into the next. */
 static bp_status merge_equal(spans *list)
 {
     size_t kept = 0;
@@ -105,8 +106,10 @@ static bp_status merge_equal(spans *list)
         span *before = kept > 0 ? &list->items[kept - 1] : NULL;
         if (before != NULL && before->slab == s->slab && before->offset == s->offset) {
             if (before->class_index != BP_NONE && s->class_index != BP_NONE)
-                return bp_fail(BP_ERR_MISMATCH, "the plan contradicts itself: classes %u and %u begin at one place",
-                               before->class_index, s->class_index);
+                return bp_fail(
+                    BP_ERR_MISMATCH,
+                    "the plan contradicts itself: classes %u and %u begin at the same offset; make the plan anew",
+                    before->class_index, s->class_index);
             if (before->class_index == BP_NONE && s->bytes > before->bytes)
                 before->bytes = s->bytes;
             continue;
@@ -124,14 +127,14 @@ static bp_status merge_equal(spans *list)
     return BP_OK;
 }
 
-/* The ranges between the ends of requests. */
+/* Makes the ranges between consecutive ends of requests. */
 static void cut_at_ends(spans *list)
 {
     size_t kept = 0;
     for (size_t i = 0; i < list->count; i++) {
         const span *s = &list->items[i], *next = s + 1;
         if (i + 1 == list->count || next->slab != s->slab)
-            continue; /* the last end of a slab begins nothing */
+            continue; /* the last end of a slab */
         if (next->offset != s->offset)
             list->items[kept++] = (span){s->offset, next->offset - s->offset, s->slab, BP_NONE};
     }
@@ -162,9 +165,9 @@ static bp_status list_copies(bp_pool *pool)
     return BP_OK;
 }
 
-/* Fills places, homes, classes and copies. Policies fixed and max: every buffer is a segment, copies of the plan's classes and memory of
- * requests in no class. Policy scheduled: slabs are cut wherever a request begins or ends. Policy dynamic: there are none.
- * Errors: BP_ERR_MISMATCH where buffers overlap, or a request reaches beyond its buffer or is of another dtype than its class. */
+/* Fills places, homes, classes and copies. Policies fixed and max: each buffer is a segment (a copy of a class, or the memory of a
+ * request without a class). Policy scheduled: slabs are cut at each begin and end of a request. Policy dynamic: no segments. Errors:
+ * BP_ERR_MISMATCH if buffers overlap, or if a request exceeds its buffer or has another dtype than its class. */
 static bp_status lay_out(bp_pool *pool, const bp_plan_info *plan)
 {
     const bool cut = plan->policy == BP_POLICY_SCHEDULED;
@@ -219,14 +222,15 @@ static bp_status lay_out(bp_pool *pool, const bp_plan_info *plan)
     return BP_OK;
 }
 
-/* Lays segments out anew for guard mode, and finds how large the slabs have to be. Segments that are joined keep their distances; the others begin on a page, after a page that belongs to nobody. */
+/* Lays segments out anew for guard mode, and computes the slab sizes. Joined segments keep their distances; the others start on a page
+ * after a guard page. */
 static bp_status set_apart(bp_pool *pool, size_t slab_count, uint64_t *sizes)
 {
     const uint64_t page = pool->page_bytes, step = pool->info.alignment > page ? pool->info.alignment : page;
     static const char too_large[] = "the slabs with guard pages do not fit 64 bits";
     for (uint32_t s = 0; s < pool->planned_segments; s++) {
         bp_segment_place *place = &pool->places[s];
-        uint64_t *end = &sizes[place->slab]; /* of what is laid out so far */
+        uint64_t *end = &sizes[place->slab]; /* end of the present layout */
         if (!place->joined && (!bp_add_u64(*end, page, end) || !bp_round_up_u64(*end, step, end)))
             return bp_fail(BP_ERR_OVERFLOW, "%s", too_large);
         place->made_offset = *end;
@@ -282,7 +286,7 @@ static bp_status pool_add_slab(bp_pool *pool, uint64_t bytes, uint64_t planned, 
     return BP_OK;
 }
 
-/* Makes the plan's slabs, of these sizes, and those of persistent and overflow memory. */
+/* Makes the plan's slabs with these sizes, and those of persistent and overflow memory. */
 static bp_status make_slabs(bp_pool *pool, const bp_plan_info *plan, const uint64_t *sizes, uint64_t persistent_bytes,
                             uint64_t overflow_each)
 {
@@ -313,14 +317,14 @@ static bp_status make_slabs(bp_pool *pool, const bp_plan_info *plan, const uint6
     return BP_OK;
 }
 
-/* Everything that needs memory. */
+/* Allocates everything. */
 static bp_status pool_build(bp_pool *pool, const bp_plan_info *plan, const bp_pool_config *config)
 {
     BP_TRY(bp_strings_add(&pool->strings, config->name != NULL ? config->name : plan->model, &pool->info.name));
     BP_TRY(bp_requests_init(pool, plan, config->extra_requests));
     BP_TRY(lay_out(pool, plan));
 
-    /* the buffers for unplanned passes: as many of the largest request's size as fit, at least one */
+    /* buffers for unplanned passes: as many of the largest request's size as fit, at least one */
     uint64_t each = 0;
     for (uint32_t i = 0; i < pool->planned_count; i++)
         each = pool->requests[i].bytes > each ? pool->requests[i].bytes : each;
@@ -360,7 +364,7 @@ static bp_status pool_build(bp_pool *pool, const bp_plan_info *plan, const bp_po
     return bp_requests_start(pool);
 }
 
-/* Chooses the modes: what the caller asked for, else the environment. */
+/* Chooses the modes: those of the caller, else those of the environment. */
 static bp_status choose_modes(bp_pool *pool, const bp_pool_config *config)
 {
     const char *guard = secure_getenv("BUCKETPOOL_GUARD"), *check = secure_getenv("BUCKETPOOL_CHECK_CAPTURE");
@@ -368,7 +372,7 @@ static bp_status choose_modes(bp_pool *pool, const bp_pool_config *config)
     bool annotated;
     if (config->guard == BP_GUARD_ON && !possible)
         return bp_fail(BP_ERR_UNSUPPORTED,
-                       "guard mode needs memory that the host can reach and protect; device %s has none",
+                       "guard mode is unsupported on device %s: the host cannot reach and protect its memory",
                        bp_device_name(pool->device));
     pool->guarded = config->guard == BP_GUARD_ON ||
                     (config->guard == BP_GUARD_ENVIRONMENT && possible && guard != NULL && strcmp(guard, "1") == 0);
@@ -387,13 +391,13 @@ static bp_status choose_modes(bp_pool *pool, const bp_pool_config *config)
 bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_config *config, bp_pool **pool)
 {
     if (device == NULL || plan == NULL || pool == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: needs a device, a plan and a place for the pool");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: the device, the plan or the output is NULL");
     BP_TRY(bp_device_check(device, "bp_pool_create"));
     bp_pool_config full = defaults;
     BP_TRY(bp_struct_read("bp_pool_create", config, true, &full, sizeof full));
     if ((unsigned)full.guard > BP_GUARD_ON || full.strict < BP_STRICT_OFF || full.strict > BP_STRICT_ERROR ||
         (unsigned)full.capture_check > BP_CAPTURE_CHECK_ALWAYS)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: strict %d, guard %d or capture check %d is unknown",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: unknown strict %d, guard %d or capture check %d",
                        (int)full.strict, (int)full.guard, (int)full.capture_check);
     const bp_plan_info *info = bp_plan_get_info(plan);
     if (!info->feasible)
@@ -402,7 +406,7 @@ bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_c
     BP_TRY(bp_plan_fingerprint(plan, fingerprint));
     if (full.fingerprint != NULL && strcmp(fingerprint, full.fingerprint) != 0)
         return bp_fail(BP_ERR_MISMATCH,
-                       "the plan has fingerprint %s, expected %.64s: it is another model's, or of other options",
+                       "the plan has fingerprint %s, expected %.64s; plan with this model and these options",
                        fingerprint, full.fingerprint);
 
     size_t bytes = (sizeof **pool + 63) / 64 * 64;
@@ -447,8 +451,8 @@ void bp_pool_destroy(bp_pool **pool)
     if (!bp_device_is_here(p->device))
         return;
     bp_capture_pool_gone(p);
-    if (p->fences != NULL) { /* a pool that never served has nothing to wait for */
-        /* stream by stream: waiting for a device as a whole makes every capture on it invalid, whoever's it is */
+    if (p->fences != NULL) { /* a pool that never served has no work to wait for */
+        /* stream by stream: a device-wide wait would invalidate every capture on the device */
         bp_stream *stream = atomic_load_explicit(&p->device->streams, memory_order_acquire);
         for (; stream != NULL; stream = stream->next) {
             uint64_t capture = 0;
@@ -494,7 +498,7 @@ const bp_pool_info *bp_pool_get_info(const bp_pool *pool)
 static bp_status check_callbacks(const bp_pool *pool, const bp_slab_callbacks *callbacks, const char *function)
 {
     if (pool == NULL || callbacks == NULL || callbacks->attach == NULL || callbacks->detach == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and both callbacks", function);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the pool or a callback is NULL", function);
     return bp_device_check(pool->device, function);
 }
 
@@ -503,7 +507,7 @@ bp_status bp_pool_attach(bp_pool *pool, const bp_slab_callbacks *callbacks, void
     BP_TRY(check_callbacks(pool, callbacks, "bp_pool_attach"));
     BP_TRY(bp_capture_refuse(pool, "bp_pool_attach"));
     if (bp_pool_is_sealed(pool))
-        return bp_fail(BP_ERR_SCHEDULE, "pool %s is sealed: attach before that", pool->info.name);
+        return bp_fail(BP_ERR_SCHEDULE, "pool %s is sealed; attach before bp_pool_seal", pool->info.name);
     return bp_slabs_attach(&pool->slabs, callbacks, user);
 }
 
@@ -519,7 +523,7 @@ bp_status bp_pool_detach(bp_pool *pool, const bp_slab_callbacks *callbacks, void
 bp_status bp_pool_seal(bp_pool *pool)
 {
     if (pool == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_seal: no pool");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_seal: the pool is NULL");
     uint32_t count = bp_request_count(pool);
     for (uint32_t id = 0; id < count; id++) {
         const bp_entry *r = &pool->entries[id];

@@ -1,14 +1,14 @@
-/* The pool's own data, and what its chapters do for each other.
+/* Private data of a pool, and the functions that its modules share.
  *
  *   segment   a range of a slab that is held or free as one. In fixed and max pools a segment is a buffer (one copy of a size class, or
  *             memory of a single request); where plans let requests overlap partly, slabs are cut at every end of a
  *             request and a request has several segments.
- *   fence     the release points of one live range: what the next user of its memory waits for
- *   entry     a request, by id: the hot half. The other half is the plan's description of it, pool->requests.
+ *   fence     the release points of one live range: the next user of its memory waits for them
+ *   entry     the hot half of a request, by id. The cold half is the plan's description, pool->requests.
  *
- * Who may write what: a request's word is claimed with one compare-and-swap that sets BUSY; until it is stored back without BUSY
- * everything of that request belongs to the claiming call. A segment belongs to the request in its word. Fields that other threads
- * read for messages and sums are relaxed atomics, written by the owner only. */
+ * Ownership: a request's word is claimed with one compare-and-swap that sets BUSY; until it is stored back without BUSY,
+ * all fields of the request belong to the claiming call. A segment belongs to the request in its word. Fields that other threads
+ * read for messages and sums are relaxed atomics that only the owner writes. */
 #ifndef BP_ALLOCATORS_POOL_H
 #define BP_ALLOCATORS_POOL_H
 
@@ -25,17 +25,16 @@
 
 /* ---- counting ---------------------------------------------------------------------------------------------------- */
 
-/* Owner and others on lines of their own: NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) */
+/* Owner and others on separate cache lines: NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) */
 typedef struct bp_tally {
-    _Atomic(const void *) owner; /* identity of a thread; NULL: none yet */
-    _Atomic uint64_t acquires,
-        live; /* of the owner; live counts down below zero where others release what it acquired */
+    _Atomic(const void *) owner;     /* identity of the owning thread; NULL: none yet */
+    _Atomic uint64_t acquires, live; /* of the owner; live wraps below zero if other threads release what it acquired */
     _Alignas(64) _Atomic uint64_t shared_acquires, shared_live; /* of all other threads */
     _Atomic uint64_t peak;
 } bp_tally;
 
-/* Tells threads apart: the address of their control block. No variable of our own: an initial-exec one would put all thread-local data
- * of the library, 512 bytes of error text, into the small static block that a process shares among the libraries it loads late. */
+/* Identity of the thread: the address of its control block. A thread-local variable would cost more: an initial-exec one would put all
+ * thread-local data of the library (512 bytes of error text) into the small static TLS block that late-loaded libraries share. */
 static inline const void *bp_tally_thread(void)
 {
 #if __has_builtin(__builtin_thread_pointer)
@@ -57,7 +56,7 @@ static inline uint64_t bp_tally_read(const _Atomic uint64_t *counter)
     return atomic_load_explicit((_Atomic uint64_t *)counter, memory_order_acquire);
 }
 
-/* Only the owner writes these. */
+/* Only the owner writes the counter. */
 static inline void bp_tally_add(_Atomic uint64_t *counter, uint64_t more)
 {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + more, memory_order_release);
@@ -68,11 +67,11 @@ static inline uint64_t bp_tally_acquires(const bp_tally *t)
     return bp_tally_read(&t->acquires) + bp_tally_read(&t->shared_acquires);
 }
 
-/* Live bytes modulo 2^48; the shared word counts its changes above them, so that one that changes there and back is seen. */
+/* Live bytes modulo 2^48. The bits above count the changes of the shared word, so that a change and its reversal are detected. */
 #define BP_TALLY_BYTES ((1ull << 48) - 1)
-#define BP_TALLY_CHANGE (2ull << 48) /* two: a borrow from the bytes takes one away */
+#define BP_TALLY_CHANGE (2ull << 48) /* two: a borrow from the bytes subtracts one */
 
-/* Both parts as they were at one moment: what one thread released and another took since must not be counted twice. */
+/* Consistent sum of both parts: bytes that one thread released and another acquired in between must not be counted twice. */
 static inline uint64_t bp_tally_live(const bp_tally *t)
 {
     uint64_t own, shared;
@@ -83,7 +82,7 @@ static inline uint64_t bp_tally_live(const bp_tally *t)
     return (own + shared) & BP_TALLY_BYTES;
 }
 
-/* Counts acquires and the bytes that became live. Returns how many acquires there were before. */
+/* Counts acquires and the bytes that became live. Returns the number of earlier acquires. */
 static inline uint64_t bp_tally_acquire(bp_tally *t, uint64_t acquires, uint64_t bytes)
 {
     uint64_t before;
@@ -103,7 +102,7 @@ static inline uint64_t bp_tally_acquire(bp_tally *t, uint64_t acquires, uint64_t
     return before;
 }
 
-/* Before the memory can be had again. */
+/* Called before the memory can be acquired again. */
 static inline void bp_tally_release(bp_tally *t, uint64_t bytes)
 {
     if (bp_tally_is_owner(t))
@@ -116,10 +115,10 @@ static inline void bp_tally_release(bp_tally *t, uint64_t bytes)
 
 #define BP_NONE UINT32_MAX
 
-/* On the path of every acquire and release, where calls cost as much as what they do. */
+/* On the path of every acquire and release, where a function call costs as much as its body. */
 #define BP_HOT static inline __attribute__((always_inline))
 
-/* A word: who holds, how often, and whether a call is at work. */
+/* Request word: holder, reference count, and BUSY while a call works on the request. */
 #define BP_WORD_BUSY (1ull << 63)
 #define BP_WORD_REFERENCE (1ull << 32)
 #define BP_WORD_REFERENCES(word) ((uint32_t)((word) >> 32 & 0xffff))
@@ -130,7 +129,7 @@ typedef _Atomic uint64_t bp_word;
 
 typedef struct bp_point {
     bp_stream *stream;
-    uint64_t point; /* BP_NO_POINT: the next user is on this very stream, as bp_pool_set_stream promised */
+    uint64_t point; /* BP_NO_POINT: bp_pool_set_stream promised that the next user is on this stream */
 } bp_point;
 
 #define BP_NO_POINT UINT64_MAX
@@ -142,23 +141,23 @@ typedef struct bp_fence {
 
 typedef struct bp_segment {
     bp_word word;
-    uint32_t fence;                  /* of the live range that ended last; written by the owner as it ends its own */
-    _Atomic(const bp_stream *) only; /* on which all requests of this memory are acquired; NULL: on several, or any */
+    uint32_t fence; /* fence of the live range that ended last; written by the owner when its live range ends */
+    _Atomic(const bp_stream *) only; /* stream of all requests that use this memory; NULL: several, or any */
     uint8_t *address;
     uint64_t bytes;
 } bp_segment;
 
-/* The cold half of a segment. */
+/* Cold half of a segment. */
 typedef struct bp_segment_place {
     uint64_t offset;      /* in the plan's slab */
-    uint64_t made_offset; /* in the slab as made: guard mode sets buffers apart */
-    uint64_t room;        /* bytes that belong to the segment alone, with what guard mode adds */
+    uint64_t made_offset; /* offset in the slab as allocated: guard mode spaces buffers out */
+    uint64_t room;        /* bytes that belong to the segment alone, including what guard mode adds */
     uint32_t slab;
-    uint32_t class_index; /* BP_NONE: of no class */
-    bool joined;          /* some request reaches from the segment before into this one */
+    uint32_t class_index; /* BP_NONE: without a class */
+    bool joined;          /* a request spans the previous segment and this one */
 } bp_segment_place;
 
-/* A range: of pool->copies for the copies of a class, of segments for what a request takes. */
+/* Index range: of pool->copies for the copies of a class, of segments for the memory of a request. */
 typedef struct bp_range {
     uint32_t first, count;
 } bp_range;
@@ -166,28 +165,27 @@ typedef struct bp_range {
 /* A stream that acquired, used or released a live request. */
 typedef struct bp_live_stream {
     bp_stream *stream;
-    uint64_t point;   /* covers everything of this live range on the stream; BP_NO_POINT: none does yet */
-    uint16_t open;    /* acquires and uses on it that no release on it has ended */
-    uint8_t acquired; /* the stream acquired, not only used */
+    uint64_t point;   /* covers all work of this live range on the stream; BP_NO_POINT: none recorded yet */
+    uint16_t open;    /* acquires and uses on the stream that no release on it has ended */
+    uint8_t acquired; /* the stream acquired the request, not only used it */
 } bp_live_stream;
 
-/* How a request gets its memory.
- * BP_KIND_DIRECT: always the same segments; its word is that of the first. BP_KIND_CHOSEN: those of the plan, or others where they are held
- * (assignment.c). BP_KIND_DYNAMIC: the device allocates. BP_KIND_EMPTY: it has no bytes. BP_KIND_UNUSED: it has bytes, but the plan's
- * schedule never uses it. */
+/* Source of a request's memory. BP_KIND_DIRECT: fixed segments; its word is that of the first. BP_KIND_CHOSEN: the planned segments, or
+ * others if these are held (assignment.c). BP_KIND_DYNAMIC: allocated by the device. BP_KIND_EMPTY: 0 bytes. BP_KIND_UNUSED: it has
+ * bytes, but the plan's schedule never uses it. */
 typedef enum bp_kind { BP_KIND_DIRECT, BP_KIND_CHOSEN, BP_KIND_DYNAMIC, BP_KIND_EMPTY, BP_KIND_UNUSED } bp_kind;
 
-/* A request. What every acquire and release touches comes first. */
+/* A request. The fields that every acquire and release touches come first. */
 typedef struct bp_entry {
-    bp_word *word; /* its own, or that of its only possible first segment: then one claim takes both */
+    bp_word *word; /* its own word, or that of its only possible first segment: then one claim takes both */
     _Atomic(uint8_t *) address;
-    uint32_t first, count; /* segments of its live range, or of the last one */
-    uint32_t fence;        /* that the end of the live range is written to */
-    const bp_stream *only; /* that it is acquired on; NULL: any */
+    uint32_t first, count; /* segments of the present live range, or of the last one */
+    uint32_t fence;        /* fence that the end of the live range is written to */
+    const bp_stream *only; /* stream that it is acquired on; NULL: any */
     uint8_t kind, zero;
-    uint8_t streams;     /* in `live` */
-    uint8_t used;        /* it was used while live: it is no unused prefetch */
-    uint64_t live_bytes; /* aligned: what it adds to what is live */
+    uint8_t streams;     /* entries in `live` */
+    uint8_t used;        /* used while live, so that it is not an unused prefetch */
+    uint64_t live_bytes; /* aligned bytes that it adds to the pool's live bytes */
     uint64_t key;
     bp_word own_word;
 
@@ -199,18 +197,18 @@ typedef struct bp_entry {
 
     _Atomic uint64_t waits, repeated, cancelled, deviations, overflows, dynamic;
     bp_range home;        /* segments that the plan assigns; count 0: none */
-    uint32_t class_index; /* whose copies it may get; BP_NONE: of no class */
+    uint32_t class_index; /* class whose copies it may get; BP_NONE: none */
     uint64_t bytes;       /* with padding */
-    bool stopped;         /* BUSY until its offloaded memory is back; under the binding lock */
+    bool stopped;         /* BUSY until its memory is restored; under the binding lock */
 } bp_entry;
 
 struct bp_pool;
 
-/* Who offloads the pool's slabs. */
+/* The offload of the pool's slabs. */
 typedef struct bp_residents {
-    void *user; /* NULL: nobody */
+    void *user; /* NULL: none */
     void (*gone)(void *user);
-    atomic_bool *closed; /* by slab: its memory is away, or on its way */
+    atomic_bool *closed; /* by slab: offloaded, or in transition */
 } bp_residents;
 
 typedef struct bp_recorder bp_recorder;
@@ -218,27 +216,27 @@ typedef struct bp_annotations bp_annotations;
 typedef struct bp_exports bp_exports;
 
 #define BP_WATCH_CAPTURING 1u /* a capture has begun and not ended */
-#define BP_WATCH_ASK 2u       /* ask the driver about the call's stream */
+#define BP_WATCH_ASK 2u       /* query the driver about the call's stream */
 
-/* Dynamic memory that the device refused to take back; tried again when the pool goes. */
+/* Dynamic memory that the device failed to free; freed again when the pool is destroyed. */
 typedef struct bp_unfreed {
     void *address;
     uint64_t bytes;
 } bp_unfreed;
 #define BP_MOST_UNFREED 64
 
-/* Lines of the cache are kept apart on purpose: NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) */
+/* Cache lines are kept apart on purpose: NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) */
 struct bp_pool {
     bp_device *device;
     bp_entry *entries; /* by id */
     atomic_uint request_count;
     bp_segment *segments;
-    bp_fence *fences; /* fence 0 is empty and stays so */
+    bp_fence *fences; /* fence 0 is always empty */
     atomic_uint sealed, overflow_allowed;
-    atomic_uint watch;     /* BP_WATCH bits: 0 where acquire, use and release have nothing to do with captures */
-    atomic_uint observers; /* bits of those that are on (observers.h) */
-    _Atomic(bp_recorder *) recorder; /* NULL: nothing is recorded */
-    bp_annotations *annotations;     /* NULL: there are none */
+    atomic_uint watch;               /* BP_WATCH bits; 0: acquire, use and release skip the checks of captures */
+    atomic_uint observers;           /* bits of the enabled observers (observers.h) */
+    _Atomic(bp_recorder *) recorder; /* NULL: not recording */
+    bp_annotations *annotations;     /* NULL: not annotated */
     bool guarded;
     bp_strict strict;
 
@@ -246,34 +244,34 @@ struct bp_pool {
     _Atomic uint64_t step, busy, refused;
 
     /* cold from here on */
-    _Alignas(64) pthread_mutex_t binding; /* bind, and what bind changes */
+    _Alignas(64) pthread_mutex_t binding; /* protects binding, and the data that binding changes */
     bp_pool_info info;
     bp_strings strings;
     bp_slabs slabs;
     bp_pool_slab *slab_infos;
     bp_plan_request *requests; /* by id */
     uint32_t planned_count, request_capacity;
-    bp_exports *exports; /* NULL: nothing was lent; made under `binding` */
+    bp_exports *exports; /* NULL: nothing was exported; made under `binding` */
     uint64_t page_bytes;
     bp_segment_place *places;
     uint32_t planned_segments, segment_capacity;
     uint32_t *copies; /* segments of the classes, class by class */
     bp_range *classes;
     uint32_t class_count;
-    uint32_t overflow_first, overflow_count; /* segments */
-    uint32_t next_persistent;                /* segment */
+    uint32_t overflow_first, overflow_count; /* overflow segments */
+    uint32_t next_persistent;                /* next free persistent segment */
     uint32_t persistent_slab;
     uint64_t persistent_bytes, persistent_used;
     bp_stream *reaper; /* frees dynamic memory after its release points */
     bp_unfreed unfreed[BP_MOST_UNFREED];
     uint32_t unfreed_count;
-    bool guarding;          /* guard mode has begun: its traces must be removed */
-    bp_recorder *recording; /* the caller's last one, also when stopped */
-    bool profiled;          /* a profile has the pool */
+    bool guarding;          /* guard mode has begun: protections and poisoning must be removed */
+    bp_recorder *recording; /* the caller's last recorder, also if stopped */
+    bool profiled;          /* a profile records the pool */
     char fingerprint[BP_FINGERPRINT_CHARS];
     bp_capture_check capture_check;
     struct bp_capture *capturing; /* NULL: none */
-    struct bp_capture *captures;  /* all that were begun and not destroyed */
+    struct bp_capture *captures;  /* all captures that were begun and not destroyed */
     uint32_t capture_number;
     bp_residents residency;
     bp_message_function *on_message;
@@ -285,7 +283,7 @@ BP_HOT uint8_t *bp_entry_address(const bp_entry *r)
     return atomic_load_explicit((_Atomic(uint8_t *) *)&r->address, memory_order_relaxed);
 }
 
-/* Ids are below. */
+/* Valid ids are below this number. */
 BP_HOT uint32_t bp_request_count(const bp_pool *pool)
 {
     return atomic_load_explicit((atomic_uint *)&pool->request_count, memory_order_acquire);
@@ -296,13 +294,13 @@ BP_HOT bool bp_is_capturing(const bp_pool *pool)
     return (atomic_load_explicit((atomic_uint *)&pool->watch, memory_order_relaxed) & BP_WATCH_CAPTURING) != 0;
 }
 
-/* The copies of a request's class, which it may get. */
+/* Copies of the request's class that it may get. */
 static inline bp_range bp_copies_of(const bp_pool *pool, const bp_entry *r)
 {
     return r->class_index != BP_NONE ? pool->classes[r->class_index] : (bp_range){0};
 }
 
-/* Whether requests must get the copy that the plan assigns: sealed, or inside a capture, where addresses become part of a graph. */
+/* True if requests must get the planned copy: sealed pools, and captures, whose graphs contain the addresses. */
 static inline bool bp_is_fixed(const bp_pool *pool)
 {
     return atomic_load_explicit((atomic_uint *)&pool->sealed, memory_order_relaxed) != 0 || bp_is_capturing(pool);
@@ -320,58 +318,59 @@ static inline uint64_t bp_read(const _Atomic uint64_t *counter)
 
 /* ---- requests (requests.c) --------------------------------------------------------------------------------------- */
 
-/* Makes room for the plan's requests and `extra` more, and copies the descriptions of the plan's. */
+/* Allocates for the plan's requests and `extra` more, and copies the descriptions of the plan's. */
 bp_status bp_requests_init(bp_pool *pool, const bp_plan_info *plan, uint32_t extra);
 
-/* Makes the plan's requests servable, once segments have addresses. */
+/* Makes the plan's requests servable; needs the segments' addresses. */
 bp_status bp_requests_start(bp_pool *pool);
 
 /* Dynamic requests, whose memory the device allocates at each acquire. */
 
-/* Allocates for a request whose word is claimed, for work on `stream`. `patient`: where the device is out of memory, waits for what
- * is on its way back. */
+/* Allocates for a request whose word is claimed, for work on `stream`. `patient`: if the device is out of memory, waits for pending
+ * frees. */
 bp_status bp_dynamic_claim(bp_pool *pool, uint32_t id, bp_stream *stream, bool patient);
-/* Marks the allocation on its stream: for streams that acquire the live request too. */
+/* Records the allocation on its stream, for other streams that acquire the live request. */
 bp_status bp_dynamic_mark(bp_pool *pool, uint32_t id, bp_stream *stream);
-/* Frees, in the order of `stream`: that of an acquire whose work has not begun, or the reaper, which waits for release points. */
+/* Frees in the order of `stream`: the stream of a cancelled acquire, or the reaper, which waits for release points. */
 void bp_dynamic_free(bp_pool *pool, uint32_t id, bp_stream *stream);
 
-/* Frees what is live and what could not be freed before. The device is idle. */
+/* Frees live memory and the memory that could not be freed before. The device must be idle. */
 void bp_dynamic_finish(bp_pool *pool);
 
 /* ---- residency of slabs (residency.c) ---------------------------------------------------------------------------- */
 
-/* Slabs whose memory goes away and comes back, as far as requests and graphs are concerned. One caller at a time. */
+/* Offloading of slabs as seen by requests and graphs. One caller at a time. */
 
-/* The offloader of a pool: there is one at most. `gone` is called when the pool is being destroyed, while its slabs have what memory they
- * have. Errors: BP_ERR_SCHEDULE (there is one), BP_ERR_UNSUPPORTED (guard mode, a device without memory), BP_ERR_CAPTURE. */
+/* Attaches the offload of a pool, at most one. `gone` is called when the pool is destroyed, before its slabs are freed. Errors:
+ * BP_ERR_SCHEDULE (already attached), BP_ERR_UNSUPPORTED (guard mode, a device without memory), BP_ERR_CAPTURE. */
 bp_status bp_residency_join(bp_pool *pool, void *user, void (*gone)(void *user));
 void bp_residency_leave(bp_pool *pool);
 void bp_residency_pool_gone(bp_pool *pool);
 
-/* Whether requests cannot have the slab's memory now. */
+/* True if the slab is offloaded or in transition. */
 bool bp_residency_is_closed(const bp_pool *pool, uint32_t slab);
-/* Where a request's own memory is, also while it holds overflow memory; BP_NONE: nowhere. */
+/* Slab of a request's planned memory, also while it holds overflow memory; BP_NONE: without a slab. */
 uint32_t bp_home_slab(const bp_pool *pool, uint32_t id);
-/* Whether that is closed. */
-bool bp_is_away(const bp_pool *pool, uint32_t id);
+/* True if the request's home slab is closed. */
+bool bp_home_is_closed(const bp_pool *pool, uint32_t id);
 
-/* Takes the memory of the slabs marked in `chosen` (one entry for each slab) from all requests: what is free cannot be acquired any more,
- * and requests that are live for the pool's life (state roles, persistent) cannot be acquired, used or released. `group` is for messages.
- * Errors, with nothing taken: BP_ERR_SCHEDULE (another request is live, a launch has the memory, a call is at work on a request: by name). */
+/* Withdraws the slabs marked in `chosen` (one entry per slab) from all requests: free memory cannot be acquired, and requests that are
+ * always live (state roles, persistent) cannot be acquired, used or released. `group` names the release group in messages. Errors, with
+ * nothing withdrawn: BP_ERR_SCHEDULE, which names the live request, the launch that has the memory, or the request that another call
+ * works on. */
 bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *group);
 void bp_residency_open(bp_pool *pool, const bool *chosen);
 
-/* Graphs that have collectives in the slabs. check: BP_ERR_CAPTURE when there is one, by name. void: launching them is an error from now on. */
+/* Graphs with collectives in the slabs. check: BP_ERR_CAPTURE names one, if there is one. void: refuses their launches from now on. */
 bp_status bp_residency_check_graphs(const bp_pool *pool, const bool *chosen, const char *group);
 void bp_residency_void_graphs(bp_pool *pool, const bool *chosen);
 
 /* ---- export (export.c) ------------------------------------------------------------------------------------------- */
 
-/* How many tensors are exported now. */
+/* Number of exported tensors. */
 BP_API uint64_t bp_pool_export_count(bp_pool *pool);
 
-/* The pool is being destroyed and its slabs have no observers any more: gives their memory back, now or with the last tensor. */
+/* Called when the pool is destroyed, after its slabs lost their observers: frees the slabs, now or with the last exported tensor. */
 void bp_export_pool_gone(bp_pool *pool);
 
 #endif

@@ -1,4 +1,4 @@
-/* The event ring of a pool, the traces that callers read from it, and a trace as a recorded schedule. */
+/* Event recorder of a pool, traces for callers, and conversion of a trace into a recorded schedule. */
 #include "allocators/recorder.h"
 
 #include <stdlib.h>
@@ -40,14 +40,14 @@ void bp_recorder_destroy(bp_recorder **recorder)
     *recorder = NULL;
 }
 
-/* Whether the place of an event has a newer owner. Sequentially consistent, as are the steps around it: who finds no newer owner has stored its
- * record before that one begins to. */
+/* True if a newer event owns the record's slot. The atomics here and around it are sequentially consistent: a writer that finds no newer
+ * owner has stored its record before that owner starts. */
 static bool is_lapped(const bp_recorder *recorder, uint64_t number)
 {
     return atomic_load(&recorder->next) - number > recorder->mask + 1;
 }
 
-/* The clock comes before the place: who gets memory after an event has its place reads a later time than the event has. */
+/* The clock is read before the slot is taken: an event that follows from this one then has a later time. */
 static void recorder_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
 {
     bp_recorder *recorder = atomic_load_explicit(&pool->recorder, memory_order_relaxed);
@@ -62,7 +62,7 @@ static void recorder_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, c
     const void *address = bp_entry_address(&pool->entries[id]);
     uint64_t index = atomic_fetch_add(&recorder->next, 1);
     bp_record *record = &recorder->ring[index & recorder->mask];
-    if (is_lapped(recorder, index)) /* this thread slept meanwhile: the event is forgotten already */
+    if (is_lapped(recorder, index)) /* the thread was descheduled: the event is overwritten already */
         return;
     atomic_store_explicit(&record->step, bp_read(&pool->step), memory_order_relaxed);
     atomic_store_explicit(&record->time_ns, now, memory_order_relaxed);
@@ -70,7 +70,7 @@ static void recorder_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, c
     atomic_store(&record->what, (uint64_t)kind << 56 | (number & 0xffffff) << 32 | id);
     if (!is_lapped(recorder, index))
         return;
-    /* Two have written one place at the same time: which ones is not known, only that all who come from now on do not meet them. */
+    /* Two writers shared a slot, and which record survived is unknown. Later readers must skip both. */
     uint64_t next = atomic_load(&recorder->next), whole = bp_read(&recorder->whole);
     while (whole < next && !atomic_compare_exchange_weak(&recorder->whole, &whole, next)) {
     }
@@ -82,7 +82,7 @@ bp_status bp_recorder_start(bp_pool *pool, bp_recorder *recorder)
 {
     const bp_recorder *other = atomic_load_explicit(&pool->recorder, memory_order_relaxed);
     if (other != NULL && other != recorder)
-        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s is being recorded already: %s first", pool->info.name,
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s is being recorded already; %s first", pool->info.name,
                        other == pool->recording ? "end the trace (bp_pool_trace_stop)"
                                                 : "stop the profile (bp_profile_stop)");
     atomic_store_explicit(&recorder->next, 0, memory_order_relaxed);
@@ -119,7 +119,7 @@ bp_pool_event bp_recorder_read(const bp_recorder *recorder, uint64_t number)
 bp_status bp_pool_trace_start(bp_pool *pool, size_t entries, int timestamps)
 {
     if (pool == NULL || entries == 0 || entries > BP_MOST_ENTRIES)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_start: needs a pool and 1 to %zu entries, got %zu",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_start: expected a pool and 1 to %zu entries, got %zu",
                        BP_MOST_ENTRIES, entries);
     bp_recorder *recorder, *before = pool->recording;
     BP_TRY(bp_recorder_create(entries, timestamps != 0, &recorder));
@@ -158,8 +158,8 @@ bp_status bp_pool_trace_get(const bp_pool *pool, size_t index, bp_pool_event *ev
 typedef struct window {
     const bp_pool *pool;
     uint64_t first_step, last_step;
-    int32_t *units; /* of the model, by id; NO_UNIT: not looked up, BP_OUTSIDE: left out */
-    size_t *open;   /* by id: 1 + index of the acquire that has not ended */
+    int32_t *units; /* unit of the model, by id; NO_UNIT: not looked up, BP_OUTSIDE: left out */
+    size_t *open;   /* by id: 1 + index of the open acquire */
     bool *left_out; /* by event */
 } window;
 
@@ -172,10 +172,10 @@ static bp_status find_unit(window *w, const bp_model *model, uint32_t id)
             return BP_OK;
         }
     }
-    return bp_fail(BP_ERR_MISMATCH, "the trace has unit %s, which the model has not", name);
+    return bp_fail(BP_ERR_MISMATCH, "the trace has unit %s, which the model lacks", name);
 }
 
-/* Chooses the events of the window, and checks that every live range begins and ends in it. */
+/* Chooses the window's events, and checks that each live range begins and ends in it. */
 static bp_status check_window(window *w, const bp_model *model)
 {
     for (size_t i = 0; i < bp_pool_trace_count(w->pool); i++) {
@@ -191,12 +191,14 @@ static bp_status check_window(window *w, const bp_model *model)
             BP_TRY(find_unit(w, model, e.id));
         char name[BP_REQUEST_BYTES];
         if (begins && w->open[e.id] != 0)
-            return bp_fail(BP_ERR_SCHEDULE, "the trace of steps %llu to %llu lacks events: %s is acquired twice",
-                           (unsigned long long)w->first_step, (unsigned long long)w->last_step,
-                           bp_explain_request(w->pool, e.id, name));
+            return bp_fail(
+                BP_ERR_SCHEDULE,
+                "the trace of steps %llu to %llu lacks events: %s is acquired twice; trace with more entries",
+                (unsigned long long)w->first_step, (unsigned long long)w->last_step,
+                bp_explain_request(w->pool, e.id, name));
         if (ends && w->open[e.id] == 0)
             return bp_fail(BP_ERR_SCHEDULE,
-                           "steps %llu to %llu do not stand alone: %s is released, but was acquired before",
+                           "steps %llu to %llu are incomplete: %s is released, but was acquired before",
                            (unsigned long long)w->first_step, (unsigned long long)w->last_step,
                            bp_explain_request(w->pool, e.id, name));
         w->left_out[i] = e.kind == BP_EVENT_CANCEL;
@@ -207,7 +209,7 @@ static bp_status check_window(window *w, const bp_model *model)
     for (uint32_t id = 0, count = bp_request_count(w->pool); id < count; id++) {
         char name[BP_REQUEST_BYTES];
         if (w->open[id] != 0)
-            return bp_fail(BP_ERR_SCHEDULE, "steps %llu to %llu do not stand alone: %s is not released in them",
+            return bp_fail(BP_ERR_SCHEDULE, "steps %llu to %llu are incomplete: %s is not released in them",
                            (unsigned long long)w->first_step, (unsigned long long)w->last_step,
                            bp_explain_request(w->pool, id, name));
     }
@@ -242,7 +244,8 @@ static bp_status add_events(const window *w, bp_model *model)
 bp_status bp_pool_trace_to_model(const bp_pool *pool, uint64_t first_step, uint64_t last_step, bp_model *model)
 {
     if (pool == NULL || model == NULL || first_step > last_step)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_to_model: needs a pool, a model and steps in order");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_pool_trace_to_model: the pool or the model is NULL, or the last step precedes the first");
     const uint32_t count = bp_request_count(pool);
     void *units = NULL, *open = NULL, *left_out = NULL;
     window w = {.pool = pool, .first_step = first_step, .last_step = last_step};

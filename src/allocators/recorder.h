@@ -1,10 +1,10 @@
-/* The event ring: one fetch-and-add finds a record's place, so that many threads record at once. */
+/* Event ring of a pool. A record's index comes from one fetch-and-add, so that many threads record concurrently. */
 #ifndef BP_ALLOCATORS_RECORDER_H
 #define BP_ALLOCATORS_RECORDER_H
 
 #include "allocators/pool.h"
 
-/* One event: half a line of the cache. Atomics, as a ring that is too small may be lapped while it is written. */
+/* One event, half a cache line. Fields are atomic because a ring that is too small may be lapped during a write. */
 typedef struct bp_record {
     _Atomic uint64_t what; /* kind, stream, id */
     _Atomic uint64_t step, time_ns;
@@ -13,7 +13,7 @@ typedef struct bp_record {
 
 struct bp_recorder {
     _Atomic uint64_t next;  /* number of the next event, from 0 */
-    _Atomic uint64_t whole; /* events before this number may have been written over in part */
+    _Atomic uint64_t whole; /* events before this number may be partly overwritten */
     uint64_t mask;
     bool timestamps;
     bp_record *ring;
@@ -21,16 +21,16 @@ struct bp_recorder {
 
 #define BP_MOST_ENTRIES ((size_t)1 << 30)
 
-/* A ring of `entries` (1 to BP_MOST_ENTRIES), rounded up to a power of two. All its memory is there from now on: recording neither allocates nor
- * meets pages for the first time. */
+/* Makes a ring of `entries` (1 to BP_MOST_ENTRIES), rounded up to a power of two. Its pages are touched here: recording neither allocates
+ * nor faults. */
 bp_status bp_recorder_create(size_t entries, bool timestamps, bp_recorder **recorder);
 void bp_recorder_destroy(bp_recorder **recorder);
 
-/* Events go into the ring from now on; what it had is dropped. BP_ERR_SCHEDULE: another one records the pool. */
+/* Records events into the ring from now on; drops its old ones. BP_ERR_SCHEDULE: another ring records the pool. */
 bp_status bp_recorder_start(bp_pool *pool, bp_recorder *recorder);
 void bp_recorder_stop(bp_pool *pool, const bp_recorder *recorder);
 
-/* Numbers of events: those from oldest to before next are in the ring. */
+/* Events oldest to next - 1 are in the ring. */
 static inline uint64_t bp_recorder_next(const bp_recorder *recorder)
 {
     return bp_read(&recorder->next);

@@ -1,5 +1,5 @@
-/* The hot path, second half: use, release, cancel. A call claims all its requests, records the release points it needs (one per stream,
- * whatever the number of requests), then commits: a call that fails gives its claims back and has changed nothing. */
+/* Use, release and cancel, the second half of the hot path. A call claims all its requests, records its release points (one per stream
+ * for any number of requests), then commits. A call that fails drops its claims and has changed nothing. */
 #include "allocators/engine.h"
 #include "allocators/observers.h"
 #include "allocators/report.h"
@@ -8,14 +8,14 @@ typedef enum purpose { RELEASE, CANCEL, USE } purpose;
 
 #define MOST_STREAMS_PER_CALL 64
 
-/* A call, and the points it has recorded: those of one stream are shared by all its requests. */
+/* State of a call. All its requests share the point of a stream. */
 typedef struct releasing {
     bp_pool *pool;
     const uint32_t *ids;
     size_t count;
     bp_stream *stream; /* NULL: cancel, on the streams that acquired */
     purpose purpose;
-    bool dynamic; /* some request is */
+    bool dynamic; /* a request is dynamic */
     uint32_t taken_count;
     bp_point taken[MOST_STREAMS_PER_CALL];
 } releasing;
@@ -25,7 +25,7 @@ typedef struct releasing {
 static const char *const not_live[] = {
     [RELEASE] = "is released, but not live", [CANCEL] = "is cancelled, but not live", [USE] = "is used, but not live"};
 
-/* Fills *request where it succeeds. */
+/* Sets *request on success. */
 BP_HOT bp_status release_claim(releasing *c, size_t index, bp_entry **request)
 {
     bp_pool *pool = c->pool;
@@ -65,7 +65,7 @@ BP_HOT bool is_last(const bp_entry *r)
 
 /* ---- points --------------------------------------------------------------------------------------------------------- */
 
-/* The stream on which every next user of the request's memory will be, so that order on it comes for free. NULL: not known. */
+/* The stream of every next user of the request's memory, which needs no event for the order. NULL: unknown. */
 BP_HOT const bp_stream *next_stream(const bp_pool *pool, const bp_entry *r)
 {
     if (r->count == 0)
@@ -87,13 +87,14 @@ BP_HOT const bp_point *find_taken(const releasing *c, const bp_stream *stream)
     return NULL;
 }
 
-/* Records the call's point of a stream, once. A stream that is over has nothing left to wait for. */
+/* Records the call's point of a stream once. A destroyed stream has no pending work. */
 static bp_status take_point(releasing *c, bp_stream *stream)
 {
     if (find_taken(c, stream) != NULL)
         return BP_OK;
     if (c->taken_count == MOST_STREAMS_PER_CALL)
-        return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s: one call releases requests of more than %d streams",
+        return bp_fail(BP_ERR_UNSUPPORTED,
+                       "pool %.40s: one call releases requests of more than %d streams; release in several calls",
                        c->pool->info.name, MOST_STREAMS_PER_CALL);
     bool recorded;
     bp_point *p = &c->taken[c->taken_count];
@@ -103,13 +104,13 @@ static bp_status take_point(releasing *c, bp_stream *stream)
     return BP_OK;
 }
 
-/* Whether this release is the last one of all that acquired and used on the stream. */
+/* True if this release ends the last acquire or use on the stream. */
 BP_HOT bool closes(const bp_live_stream *h)
 {
     return h->open <= 1;
 }
 
-/* The points that dropping one reference to a request needs. */
+/* Records the points for the end of one reference. */
 BP_HOT bp_status release_take_points(releasing *c, const bp_entry *r)
 {
     const bp_stream *next = next_stream(c->pool, r);
@@ -130,7 +131,7 @@ BP_HOT bp_status release_take_points(releasing *c, const bp_entry *r)
 
 /* ---- committing ----------------------------------------------------------------------------------------------------- */
 
-/* What is known of a stream of the live request after this release: fills the point. */
+/* State of a stream of the live request after this release, with its point. */
 BP_HOT bp_live_stream after_release(const releasing *c, bool last, const bp_live_stream *before)
 {
     bp_live_stream h = *before;
@@ -147,7 +148,7 @@ BP_HOT void add_point(const bp_live_stream *h, bp_fence *fence, uint32_t *count)
         fence->points[(*count)++] = (bp_point){.stream = h->stream, .point = h->point};
 }
 
-/* The live range ends: its release points, of all its streams. Returns how many need no event. */
+/* Writes the release points of all streams of the live range to the fence. Returns how many need no event. */
 BP_HOT uint32_t write_fence(const releasing *c, const bp_entry *r, bp_fence *fence)
 {
     bool seen = c->stream == NULL;
@@ -177,7 +178,7 @@ BP_HOT void end_live_range(releasing *c, uint32_t id, bp_entry *r)
     }
     bp_note_event(pool, c->purpose == CANCEL ? BP_EVENT_CANCEL : BP_EVENT_RELEASE, id,
                   c->stream != NULL ? c->stream : r->live[0].stream);
-    if (r->kind == BP_KIND_DYNAMIC) /* now that its address is recorded: another may get it */
+    if (r->kind == BP_KIND_DYNAMIC) /* after its address is recorded: another request may get it */
         bp_dynamic_free(pool, id, pool->reaper);
     bp_live_free_place(pool, r);
 }
@@ -186,7 +187,8 @@ BP_HOT void release_commit(releasing *c, uint32_t id, bp_entry *r)
 {
     bp_count(c->purpose == CANCEL ? &r->cancelled : &r->releases, 1);
     if (is_last(r)) {
-        bp_tally_release(&c->pool->tally, r->live_bytes); /* before another can have the memory, and count it too */
+        bp_tally_release(&c->pool->tally,
+                         r->live_bytes); /* before another request can take the memory and count it too */
         end_live_range(c, id, r);
         return;
     }
@@ -204,7 +206,7 @@ BP_HOT void release_commit(releasing *c, uint32_t id, bp_entry *r)
     atomic_store_explicit(r->word, (word & ~BP_WORD_BUSY) - BP_WORD_REFERENCE, memory_order_release);
 }
 
-/* What observers and dynamic memory need when references are dropped. Everything that can fail comes first. */
+/* Runs observers and frees dynamic memory when references are dropped. Everything that can fail comes first. */
 static bp_status finish_memory(releasing *c)
 {
     bp_pool *pool = c->pool;
@@ -240,7 +242,7 @@ static bp_status claim_all(releasing *c)
     return BP_OK;
 }
 
-/* What follows the claims. */
+/* Second phase of a call, after the claims. */
 BP_HOT bp_status release_finish(releasing *c)
 {
     if (bp_observed(c->pool, BP_OBSERVERS_CHECK) != 0 || c->dynamic)
@@ -267,7 +269,7 @@ static bp_status release_all(releasing *c)
     return BP_OK;
 }
 
-/* The same for one request, which is the common case: without loops over requests. */
+/* The common case of one request, without loops. */
 static bp_status release_one(releasing *c)
 {
     const uint32_t id = c->ids[0];
@@ -293,7 +295,7 @@ static bp_status count_refused(bp_pool *pool, bp_status status)
     return status;
 }
 
-/* Not initialised as a whole: the room for points would take longer than the rest of the call. */
+/* Not initialised as a whole: clearing the points would take longer than the rest of the call. */
 BP_HOT void release_start(releasing *c, bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, purpose p)
 {
     c->pool = pool;

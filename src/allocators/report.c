@@ -1,5 +1,5 @@
-/* Reports of a pool: sentences about requests and buffers for errors, dumps and messages; sums, live requests, the sequence of acquires. Cold, and
- * beside the hot path: other threads' requests are read as relaxed atomics. */
+/* Descriptions of requests and buffers, statistics, live requests, the hash of acquires. Cold path: requests of other threads are read as
+ * relaxed atomics. */
 #include "allocators/report.h"
 
 #include <stdio.h>
@@ -59,14 +59,14 @@ void bp_explain_deviation(const bp_pool *pool, uint32_t id, uint32_t before, uin
              bp_explain_request(pool, id, request), first, second);
 }
 
-/* "acquire 324, step 5": when it happens. */
+/* The pool's present position: "acquire 324, step 5". */
 static void explain_moment(const bp_pool *pool, char text[64])
 {
     snprintf(text, 64, "acquire %llu, step %llu", (unsigned long long)(bp_tally_acquires(&pool->tally)),
              (unsigned long long)bp_read(&pool->step));
 }
 
-/* Of the memory that a request may have: what the holder has of it. */
+/* The segment of the request's possible memory that the holder has. */
 static uint32_t find_held(const bp_pool *pool, const bp_entry *r, uint32_t holder)
 {
     for (uint32_t s = r->home.first; s < r->home.first + r->home.count; s++) {
@@ -79,7 +79,7 @@ static uint32_t find_held(const bp_pool *pool, const bp_entry *r, uint32_t holde
         if (bp_segment_holder(&pool->segments[s]) == holder)
             return s;
     }
-    return r->home.first; /* it has been released meanwhile */
+    return r->home.first; /* released meanwhile */
 }
 
 bp_status bp_fail_held(const bp_pool *pool, uint32_t id, uint32_t holder)
@@ -140,22 +140,22 @@ bp_status bp_check_ids(const bp_pool *pool, const uint32_t *ids, size_t count)
 bp_status bp_fail_twice(const bp_pool *pool, uint32_t id)
 {
     char request[BP_REQUEST_BYTES];
-    return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: %s is twice in one call", pool->info.name,
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: %s occurs twice in one call", pool->info.name,
                    bp_explain_request(pool, id, request));
 }
 
-bp_status bp_fail_away(const bp_pool *pool, uint32_t id, uint32_t slab)
+bp_status bp_fail_offloaded(const bp_pool *pool, uint32_t id, uint32_t slab)
 {
     char what[96];
-    snprintf(what, sizeof what, "is away with group %.40s, which is offloaded: restore it before",
+    snprintf(what, sizeof what, "is offloaded with group %.40s; restore the group before",
              pool->slab_infos[slab].group);
     return bp_fail_order(pool, id, what);
 }
 
 bp_status bp_fail_race(const bp_pool *pool, uint32_t id)
 {
-    if (bp_is_away(pool, id))
-        return bp_fail_away(pool, id, bp_home_slab(pool, id));
+    if (bp_home_is_closed(pool, id))
+        return bp_fail_offloaded(pool, id, bp_home_slab(pool, id));
     return bp_fail_order(pool, id, "is being acquired or released by another call at the same time");
 }
 
@@ -171,7 +171,7 @@ bp_status bp_fail_busy(const bp_pool *pool, const uint32_t *ids, size_t index)
 bp_status bp_fail_streams(const bp_pool *pool, uint32_t id)
 {
     char what[64];
-    snprintf(what, sizeof what, "is held on %d streams already", BP_LIVE_STREAMS);
+    snprintf(what, sizeof what, "is held on %d streams already, the largest number", BP_LIVE_STREAMS);
     return bp_fail_order(pool, id, what);
 }
 
@@ -191,7 +191,7 @@ uint32_t bp_pool_references(const bp_pool *pool, uint32_t id)
 bp_status bp_pool_statistics_get(const bp_pool *pool, bp_pool_statistics *statistics)
 {
     if (pool == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_statistics_get: needs a pool");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_statistics_get: the pool is NULL");
     bp_pool_statistics s = {.size = sizeof s, .requests = bp_request_count(pool)};
     for (uint32_t id = 0; id < s.requests; id++) {
         const bp_entry *r = &pool->entries[id];
@@ -237,8 +237,8 @@ static void get_live(const bp_pool *pool, uint32_t id, uint32_t references, bp_l
 bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, size_t capacity, size_t *count)
 {
     if (pool == NULL || count == NULL || (entries == NULL && capacity > 0))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_live: needs a pool and a place for the count");
-    size_t found = 0, stride = capacity > 0 ? entries[0].size : 0; /* the caller's struct may be longer, or shorter */
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_live: the pool or the count is NULL");
+    size_t found = 0, stride = capacity > 0 ? entries[0].size : 0; /* the caller's struct may have another size */
     for (uint32_t id = 0, end = bp_request_count(pool); id < end; id++) {
         uint32_t references = references_of(pool, id);
         if (references == 0)
@@ -257,7 +257,7 @@ bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, size_t cap
 bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t *needed)
 {
     if (pool == NULL || (text == NULL && capacity > 0) || needed == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_dump: needs a pool and a place for the length");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_dump: the pool or the length is NULL");
     bp_lines l;
     bp_lines_init(&l, text, capacity);
     char line[BP_EXPLANATION_BYTES], request[BP_REQUEST_BYTES];
@@ -289,7 +289,7 @@ bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t 
 bp_status bp_pool_sequence(const bp_pool *pool, uint64_t *hash, uint64_t *acquires)
 {
     if (pool == NULL || hash == NULL || acquires == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_sequence: needs a pool and places for hash and count");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_sequence: the pool, the hash or the count is NULL");
     uint64_t sum = 0;
     for (uint32_t id = 0, end = bp_request_count(pool); id < end; id++)
         sum += bp_read(&pool->entries[id].hash);
@@ -301,7 +301,7 @@ bp_status bp_pool_sequence(const bp_pool *pool, uint64_t *hash, uint64_t *acquir
 bp_status bp_pool_address(const bp_pool *pool, uint32_t id, void **address, uint64_t *bytes)
 {
     if (pool == NULL || address == NULL || bytes == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_address: needs a pool and places for address and bytes");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_address: the pool, the address or the bytes are NULL");
     if (id >= bp_request_count(pool))
         return bp_fail_unknown(pool, id);
     const bp_entry *r = &pool->entries[id];

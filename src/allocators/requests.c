@@ -1,4 +1,4 @@
-/* Requests: the plan's get their entries when the pool is made, others are bound beside them. Streams and zeroing are set for either. */
+/* Requests of a pool: planned ones are made with the pool, others are bound later. Also their promised streams and zeroing. */
 #include "allocators/pool.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@ bp_status bp_dynamic_claim(bp_pool *pool, uint32_t id, bp_stream *stream, bool p
     bp_entry *r = &pool->entries[id];
     void *address;
     bp_status status = bp_device_allocate(pool->device, r->bytes, stream, &address);
-    if (status == BP_ERR_NO_DEVICE_MEMORY && patient) { /* memory may be on its way back */
+    if (status == BP_ERR_NO_DEVICE_MEMORY && patient) { /* pending frees may return memory */
         BP_TRY(bp_stream_synchronize(pool->reaper));
         status = bp_device_allocate(pool->device, r->bytes, stream, &address);
     }
@@ -51,12 +51,12 @@ void bp_dynamic_free(bp_pool *pool, uint32_t id, bp_stream *stream)
     atomic_store_explicit(&r->address, NULL, memory_order_relaxed);
     if (bp_device_free(pool->device, address, r->bytes, stream) == BP_OK)
         return;
-    pthread_mutex_lock(&pool->binding); /* the device does not take it back now: it is kept until the pool goes */
+    pthread_mutex_lock(&pool->binding); /* the device failed to free it: kept until the pool is destroyed */
     if (pool->unfreed_count < BP_MOST_UNFREED)
         pool->unfreed[pool->unfreed_count++] = (bp_unfreed){address, r->bytes};
     pthread_mutex_unlock(&pool->binding);
-    snprintf(text, sizeof text, "pool %.40s: the device did not take %llu bytes of dynamic memory back",
-             pool->info.name, (unsigned long long)r->bytes);
+    snprintf(text, sizeof text, "pool %.40s: the device could not free %llu bytes of dynamic memory", pool->info.name,
+             (unsigned long long)r->bytes);
     if (pool->on_message != NULL)
         pool->on_message(pool->user, text);
 }
@@ -79,7 +79,7 @@ void bp_dynamic_finish(bp_pool *pool)
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
-/* Fills the entry of a request whose description, home and class are there; under the binding lock, or before the pool serves. Errors:
+/* Fills the entry of a request from its description, home and class. Called under the binding lock, or before the pool serves. Errors:
  * BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
 static bp_status fill_entry(bp_pool *pool, uint32_t id)
 {
@@ -114,7 +114,7 @@ static bp_status fill_entry(bp_pool *pool, uint32_t id)
     return BP_OK;
 }
 
-/* Gives the description names of the pool's own. Requests of one unit are neighbours: they share one. */
+/* Replaces the description's names by copies. Neighbouring requests of one unit share a copy. */
 static bp_status requests_copy_names(bp_pool *pool, uint32_t id)
 {
     bp_plan_request *request = &pool->requests[id];
@@ -129,7 +129,8 @@ static bp_status requests_copy_names(bp_pool *pool, uint32_t id)
 bp_status bp_requests_init(bp_pool *pool, const bp_plan_info *plan, uint32_t extra)
 {
     if (plan->request_count > UINT32_MAX / 4 || extra > UINT32_MAX / 4)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%zu requests and %u extra ones are more than a pool serves",
+        return bp_fail(BP_ERR_UNSUPPORTED,
+                       "%zu requests and %u extra ones exceed the largest number that a pool serves",
                        plan->request_count, extra);
     pool->planned_count = (uint32_t)plan->request_count;
     pool->request_capacity = pool->planned_count + extra;
@@ -161,7 +162,7 @@ bp_status bp_bind_init(bp_bind *bind, size_t size)
     return bp_struct_init("bp_bind_init", bind, size, &bind_defaults, sizeof bind_defaults);
 }
 
-/* Finds memory for a persistent request in its slab. It is taken once nothing can fail any more. */
+/* Finds memory for a persistent request in its slab. It is claimed after everything that can fail. */
 static bp_status find_persistent(bp_pool *pool, const bp_plan_request *request)
 {
     uint64_t step = pool->info.alignment > 256 ? pool->info.alignment : 256, bytes, room = pool->persistent_bytes;
@@ -190,7 +191,7 @@ static bp_status find_persistent(bp_pool *pool, const bp_plan_request *request)
     return pool->guarded ? bp_guarded_add(pool, s) : BP_OK;
 }
 
-/* Under the binding lock. */
+/* Called under the binding lock. */
 static bp_status bind_locked(bp_pool *pool, const bp_bind *b, uint32_t *id)
 {
     uint32_t next = atomic_load_explicit(&pool->request_count, memory_order_relaxed);
@@ -228,14 +229,14 @@ bp_status bp_pool_bind(bp_pool *pool, const bp_bind *bind, uint32_t *id)
 {
     bp_bind full = bind_defaults;
     if (pool == NULL || id == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_bind: needs a pool and a place for the id");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_bind: the pool or the output is NULL");
     BP_TRY(bp_device_check(pool->device, "bp_pool_bind"));
     BP_TRY(bp_struct_read("bp_pool_bind", bind, false, &full, sizeof full));
     const bp_bind *b = &full;
     if (b->unit == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_bind: the request's unit is NULL");
     if (b->role >= BP_ROLE_COUNT || bp_dtype_bits(b->dtype) == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s, bucket %u: role %u or dtype %d is unknown", b->unit, b->ordinal,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s, bucket %u: unknown role %u or dtype %d", b->unit, b->ordinal,
                        b->role, (int)b->dtype);
     if (b->placement != BP_PLACE_PERSISTENT && b->placement != BP_PLACE_DYNAMIC)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
@@ -253,8 +254,8 @@ bp_status bp_pool_bind(bp_pool *pool, const bp_bind *bind, uint32_t *id)
 
 /* ---- streams -------------------------------------------------------------------------------------------------------- */
 
-/* Notes that a request on `stream` (NULL: any) may have a segment. NULL: no request yet; `several`, an address that is no stream's: no one
- * stream. */
+/* Merges a request on `stream` (NULL: any) into the common stream of a segment. *common is NULL before the first request, and `several`,
+ * a sentinel address, for more than one stream. */
 static void survey_segment(const bp_stream **common, const bp_stream *stream, const bp_stream *several)
 {
     if (stream == NULL || (*common != NULL && *common != stream))
@@ -263,8 +264,8 @@ static void survey_segment(const bp_stream **common, const bp_stream *stream, co
         *common = stream;
 }
 
-/* Release points on a segment's old stream were left out because the next user would be on it. Once its work is done, nobody has to wait for
- * them any more. */
+/* Release points on a segment's old stream were omitted because the next user was promised to be there. Waits for its work, so that no
+ * point is needed. */
 static bp_status end_promise(bp_pool *pool, const bp_stream *before)
 {
     if (bp_tally_live(&pool->tally) != 0)
@@ -285,7 +286,7 @@ static bp_status end_promise(bp_pool *pool, const bp_stream *before)
     return BP_OK;
 }
 
-/* Works out which segments have one stream for all their requests: only[], with room for every segment. */
+/* Computes the common stream of each segment's requests: only[], one entry per segment. */
 static bp_status survey_streams(bp_pool *pool, const bp_stream **only)
 {
     const bp_stream *several = (const bp_stream *)only, *ended = NULL;
@@ -330,7 +331,7 @@ bp_status bp_pool_set_stream(bp_pool *pool, const uint32_t *ids, size_t count, b
         pool->entries[ids[i]].only = stream;
     }
     bp_status status = survey_streams(pool, before + count);
-    for (size_t i = count; status != BP_OK && i-- > 0;) /* backwards: an id may be there twice */
+    for (size_t i = count; status != BP_OK && i-- > 0;) /* in reverse order, because an id may occur twice */
         pool->entries[ids[i]].only = before[i];
     free(memory);
     return status;
@@ -343,7 +344,7 @@ bp_status bp_pool_set_zero(bp_pool *pool, const uint32_t *ids, size_t count, bp_
     BP_TRY(bp_check_call(pool, ids, count, "bp_pool_set_zero"));
     BP_TRY(bp_check_ids(pool, ids, count));
     if ((unsigned)zero > BP_ZERO_ALL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_set_zero: zero %d is unknown", (int)zero);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_set_zero: unknown zero %d", (int)zero);
     for (size_t i = 0; i < count; i++)
         pool->entries[ids[i]].zero = (uint8_t)zero;
     if (zero != BP_ZERO_NOTHING)
@@ -360,7 +361,7 @@ static bp_status write_zeros(bp_pool *pool, uint32_t id, bp_stream *stream)
     return pool->device->ops->fill(pool->device->self, stream->raw, bp_entry_address(r) + from, 0, r->bytes - from);
 }
 
-/* Zeros that are on their way must not meet the next user. */
+/* Zeroing in flight must be complete before the next user. */
 static void wait_for_zeros(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
     if (pool->entries[id].zero != BP_ZERO_NOTHING)

@@ -1,4 +1,4 @@
-/* Residency of slabs, for requests and graphs: refusing, closing and reopening a release group's memory. */
+/* Residency of a pool's slabs for requests and graphs: refuses, closes and reopens the memory of a release group. */
 #include "allocators/pool.h"
 
 #include "allocators/capture.h"
@@ -6,7 +6,7 @@
 #include "allocators/report.h"
 #include "core/fail.h"
 
-static const uint64_t AWAY_WORD = (uint64_t)BP_HELD_BY_OFFLOAD + 1;
+static const uint64_t OFFLOADED_WORD = (uint64_t)BP_HELD_BY_OFFLOAD + 1;
 
 bp_status bp_residency_join(bp_pool *pool, void *user, void (*gone)(void *user))
 {
@@ -17,8 +17,8 @@ bp_status bp_residency_join(bp_pool *pool, void *user, void (*gone)(void *user))
         return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s is in guard mode: its memory cannot be offloaded",
                        pool->info.name);
     if (pool->device->traits.no_memory)
-        return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s: device %s has no memory that could be offloaded",
-                       pool->info.name, bp_device_name(pool->device));
+        return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s cannot be offloaded: device %s has no memory", pool->info.name,
+                       bp_device_name(pool->device));
     pool->residency.user = user;
     pool->residency.gone = gone;
     return BP_OK;
@@ -42,14 +42,14 @@ bool bp_residency_is_closed(const bp_pool *pool, uint32_t slab)
     return atomic_load_explicit(&pool->residency.closed[slab], memory_order_relaxed);
 }
 
-/* Of what does not change while another call is at work on the request. */
+/* Reads only fields that do not change while another call works on the request. */
 uint32_t bp_home_slab(const bp_pool *pool, uint32_t id)
 {
     const bp_range *home = &pool->entries[id].home;
     return home->count > 0 ? pool->places[home->first].slab : BP_NONE;
 }
 
-bool bp_is_away(const bp_pool *pool, uint32_t id)
+bool bp_home_is_closed(const bp_pool *pool, uint32_t id)
 {
     const uint32_t slab = bp_home_slab(pool, id);
     return slab != BP_NONE && bp_residency_is_closed(pool, slab);
@@ -57,8 +57,7 @@ bool bp_is_away(const bp_pool *pool, uint32_t id)
 
 /* ---- requests ------------------------------------------------------------------------------------------------------- */
 
-/* The first segment from `s` on that is in a chosen slab; segment_capacity: there is none. Persistent ones that were not bound yet are
- * nowhere. */
+/* The first segment from `s` on in a chosen slab; segment_capacity: none. Persistent segments that are not bound yet are skipped. */
 static uint32_t next_segment(const bp_pool *pool, const bool *chosen, uint32_t s)
 {
     while (s < pool->segment_capacity) {
@@ -72,7 +71,7 @@ static uint32_t next_segment(const bp_pool *pool, const bool *chosen, uint32_t s
     return s;
 }
 
-/* Not that it is away: it is only about to be. */
+/* The group is not offloaded yet, so that bp_fail_busy's sentence about offloading would be wrong. */
 static bp_status fail_busy(const bp_pool *pool, uint32_t id, const char *group)
 {
     char request[BP_REQUEST_BYTES];
@@ -91,8 +90,8 @@ static bp_status fail_launching(const bp_pool *pool, const char *group)
                    pool->info.name, group);
 }
 
-/* A segment that is not free: marks its request as one that a call is at work on, as long as the slab is closed, where its memory lasts as long
- * as the pool: then it is live without being in use. */
+/* Handles a segment that is held. A request that is always live (state roles, persistent) is marked as claimed while the slab is closed;
+ * any other holder is an error. */
 static bp_status stop_holder(bp_pool *pool, uint32_t holder, const char *group)
 {
     if (holder == BP_HELD_BY_LAUNCH)
@@ -144,11 +143,11 @@ static void note_closed(bp_pool *pool, const bool *chosen, bool closed)
     }
 }
 
-/* Slabs are noted as closed before the first segment is taken and until the last is free again: who finds one taken knows why. Under the
- * binding lock, as binding gives segments of persistent memory to requests. */
+/* A slab is marked closed before its first segment is claimed and until the last one is free, so that a call that finds a segment claimed
+ * knows why. Called under the binding lock, because binding assigns segments of persistent memory. */
 bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *group)
 {
-    if (bp_capture_is_launching(pool, chosen)) /* also of what lasting requests hold */
+    if (bp_capture_is_launching(pool, chosen)) /* also for memory of always-live requests */
         return fail_launching(pool, group);
     bp_status status = BP_OK;
     pthread_mutex_lock(&pool->binding);
@@ -156,8 +155,8 @@ bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *grou
     uint32_t s = next_segment(pool, chosen, 0);
     while (s < pool->segment_capacity && status == BP_OK) {
         uint64_t found = 0;
-        if (!atomic_compare_exchange_strong_explicit(&pool->segments[s].word, &found, AWAY_WORD, memory_order_acq_rel,
-                                                     memory_order_acquire))
+        if (!atomic_compare_exchange_strong_explicit(&pool->segments[s].word, &found, OFFLOADED_WORD,
+                                                     memory_order_acq_rel, memory_order_acquire))
             status = stop_holder(pool, BP_WORD_ID(found), group);
         if (status == BP_OK)
             s = next_segment(pool, chosen, s + 1);
@@ -192,10 +191,11 @@ bp_status bp_residency_check_graphs(const bp_pool *pool, const bool *chosen, con
 {
     for (const bp_capture *c = pool->captures; c != NULL; c = c->next) {
         if (!c->is_void && has_collectives(c, chosen))
-            return bp_fail(BP_ERR_CAPTURE,
-                           "pool %.40s: group %.40s cannot be offloaded: %s has collectives in it, whose windows end; "
-                           "destroy it, or say BP_OFFLOAD_RECAPTURE and capture it anew",
-                           pool->info.name, group, c->name);
+            return bp_fail(
+                BP_ERR_CAPTURE,
+                "pool %.40s: group %.40s cannot be offloaded: %s has collectives in it, and their windows would end; "
+                "destroy it, or pass BP_OFFLOAD_RECAPTURE and capture it again",
+                pool->info.name, group, c->name);
     }
     return BP_OK;
 }

@@ -1,4 +1,4 @@
-/* Checked arithmetic on sizes: hostile input overflows, it must not wrap. Each returns false on overflow. */
+/* Checked arithmetic on sizes: each function returns false on overflow. Sizes come from untrusted input. */
 #ifndef BP_CORE_ARITH_H
 #define BP_CORE_ARITH_H
 

@@ -1,4 +1,4 @@
-/* Element types: bits, names and their other spellings, storage types, bytes. */
+/* Element types: sizes in bits, names and aliases, storage types. */
 #include <bucketpool/dtype.h>
 
 #include <stdbool.h>
@@ -37,7 +37,7 @@ static const struct {
     [BP_DTYPE_COMPLEX64] = {"complex64", 64},
 };
 
-/* Other spellings: PyTorch's, numpy's, safetensors' (github.com/huggingface/safetensors, README "Format"). */
+/* Aliases: those of PyTorch, numpy and safetensors (github.com/huggingface/safetensors, README "Format"). */
 static const struct {
     const char *spelling;
     bp_dtype dtype;
@@ -94,7 +94,7 @@ const char *bp_dtype_name(bp_dtype dtype)
 bp_status bp_dtype_parse(const char *name, bp_dtype *dtype)
 {
     if (name == NULL || dtype == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_dtype_parse: name and dtype must not be NULL");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_dtype_parse: the name or the output is NULL");
     const char *plain = strncasecmp(name, "torch.", 6) == 0 ? name + 6 : name;
     for (int i = BP_DTYPE_NONE + 1; i < BP_DTYPE_COUNT; i++) {
         if (strcasecmp(plain, dtypes[i].name) == 0) {
@@ -129,12 +129,12 @@ int bp_dtype_is_gradient(bp_dtype dtype)
 bp_status bp_dtype_bytes(bp_dtype dtype, uint64_t numel, uint64_t *bytes)
 {
     if (!is_dtype(dtype) || bytes == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_dtype_bytes: %d is no dtype", (int)dtype);
-    /* eight elements are `bits` bytes: the bits themselves need not fit */
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_dtype_bytes: unknown dtype %d", (int)dtype);
+    /* eight elements are `bits` bytes; the number of bits may overflow */
     uint64_t bits = dtypes[dtype].bits, whole, rest = (numel % 8 * bits + 7) / 8;
     if (!bp_mul_u64(numel / 8, bits, &whole) || !bp_add_u64(whole, rest, &whole))
-        return bp_fail(BP_ERR_OVERFLOW, "%llu elements of %s do not fit 64 bits of size", (unsigned long long)numel,
-                       dtypes[dtype].name);
+        return bp_fail(BP_ERR_OVERFLOW, "bp_dtype_bytes: the size of %llu elements of %s exceeds 64 bits",
+                       (unsigned long long)numel, dtypes[dtype].name);
     *bytes = whole;
     return BP_OK;
 }

@@ -1,4 +1,4 @@
-/* Recording an error where it is first decided. Callers further up only propagate the status. */
+/* Error recording. The function that detects an error records its detail; callers propagate the status. */
 #ifndef BP_CORE_FAIL_H
 #define BP_CORE_FAIL_H
 
@@ -11,7 +11,7 @@
 #define BP_DETAIL_BYTES 512
 #define BP_STATUS_COUNT 17
 
-/* What comes from other ranks and from callbacks may be anything. */
+/* Statuses from other ranks and callbacks are untrusted. */
 static inline bool bp_is_status(int64_t number)
 {
     return number >= 0 && number < BP_STATUS_COUNT;
@@ -27,8 +27,8 @@ __attribute__((format(printf, 2, 3))) static inline void bp_record_formatted(bp_
     bp_error_record(status, detail);
 }
 
-/* Formats the detail and has the value of `status`: `return bp_fail(BP_ERR_FORMAT, "%s: ...", path);`. A macro, because static
- * analysis does not look into functions with variable arguments and would take a failure for a success. */
+/* Formats the detail and evaluates to `status`: `return bp_fail(BP_ERR_FORMAT, "%s: ...", path);`. A macro, because static analysis does
+ * not follow variadic functions and would take a failure for a success. */
 #define bp_fail(status, ...) (bp_record_formatted((status), __VA_ARGS__), (status))
 
 static inline bp_status bp_fail_memory(size_t bytes)

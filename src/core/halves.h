@@ -1,4 +1,4 @@
-/* fp16 and bf16 as fp32 and back, in portable C, to the nearest, ties to even. */
+/* Conversions between fp32 and fp16 or bf16 in portable C, rounded to nearest, ties to even. */
 #ifndef BP_CORE_HALVES_H
 #define BP_CORE_HALVES_H
 
@@ -36,7 +36,7 @@ static inline float bp_fp32_of_fp16(uint16_t value)
     return bp_fp32_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
-/* A NaN stays one: rounding its bits could give infinity. */
+/* Keeps NaN: rounding its bits could give infinity. */
 static inline uint16_t bp_bf16_of_fp32(float value)
 {
     uint32_t bits = bp_bits_of_fp32(value);
@@ -50,9 +50,9 @@ static inline uint16_t bp_fp16_of_fp32(float value)
     uint32_t bits = bp_bits_of_fp32(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000)
         return (uint16_t)(sign | 0x7e00);
-    if (magnitude >= 0x477ff000) /* 65520, half-way to what fp16 has no number for */
+    if (magnitude >= 0x477ff000) /* 65520, half-way between the largest fp16 number and the next one */
         return (uint16_t)(sign | 0x7c00);
-    if (magnitude < 0x38800000) /* subnormal: at 0.5 the unit of fp32 is that of fp16's subnormals */
+    if (magnitude < 0x38800000) /* subnormal: at 0.5 an fp32 ulp is the unit of fp16's subnormals */
         return (uint16_t)(sign | (bp_bits_of_fp32(bp_fp32_of_bits(magnitude) + 0.5f) - 0x3f000000));
     return (uint16_t)(sign | (magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000) >> 13);
 }

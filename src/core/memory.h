@@ -1,4 +1,4 @@
-/* Growing arrays and strings for the planning side. Nothing here is used on the paths that serve buckets. */
+/* Growing arrays and strings for the planning side. Not used on the paths that serve buckets. */
 #ifndef BP_CORE_MEMORY_H
 #define BP_CORE_MEMORY_H
 
@@ -9,13 +9,13 @@
 /* Zeroed memory for `count` elements; count 0 gives a valid pointer. free() it. */
 bp_status bp_new_array(size_t count, size_t element_bytes, void **array);
 
-/* Makes room for element number `count`: doubles `*capacity` until it is larger. */
+/* Makes room for index `count`: doubles `*capacity` until it is larger. */
 bp_status bp_grow_array(void **array, size_t *capacity, size_t count, size_t element_bytes);
 
 /* A copy of a string; free() it. */
 bp_status bp_copy_string(const char *text, char **copy);
 
-/* Strings that live and die together, at addresses that never move. */
+/* Strings that are freed together, at stable addresses. */
 typedef struct bp_strings {
     struct bp_string_block *blocks;
 } bp_strings;

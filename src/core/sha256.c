@@ -1,4 +1,4 @@
-/* SHA-256 as FIPS 180-4 has it. */
+/* SHA-256 as specified by FIPS 180-4. */
 #include "core/sha256.h"
 
 #include <string.h>

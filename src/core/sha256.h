@@ -1,4 +1,4 @@
-/* SHA-256 (FIPS 180-4), for plan fingerprints. Small and portable; the core library needs libc only. */
+/* SHA-256 (FIPS 180-4) for plan fingerprints, in portable C without further dependencies. */
 #ifndef BP_CORE_SHA256_H
 #define BP_CORE_SHA256_H
 

@@ -1,4 +1,4 @@
-/* Names of status codes, the version, the error detail of each thread, and the error of an object that is used in a forked child. */
+/* Names of status codes, the version, the error detail of each thread, and errors of objects in forked children. */
 #include <bucketpool/status.h>
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 #include "core/text.h"
 #include "version.h"
 
-/* Allocated with a thread's first use: shared libraries reach it by __tls_get_addr, which is no cost where a call has failed. */
+/* Allocated at a thread's first use: shared libraries reach it through __tls_get_addr, whose cost does not matter after a failure. */
 static _Thread_local char thread_detail[BP_DETAIL_BYTES];
 
 const char *bp_status_name(bp_status status)
@@ -46,7 +46,7 @@ bp_status bp_error_record(bp_status status, const char *detail)
 {
     size_t length = detail != NULL ? strnlen(detail, BP_DETAIL_BYTES - 1) : 0;
     if (length > 0)
-        memmove(thread_detail, detail, length); /* a caller may pass our own buffer back */
+        memmove(thread_detail, detail, length); /* a caller may pass this buffer back */
     thread_detail[length] = '\0';
     bp_make_printable(thread_detail);
     return status;
@@ -62,7 +62,7 @@ const char *bp_version(void)
 atomic_uint bp_process_forks;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static int reason; /* why there is no handler */
+static int reason; /* errno of the registration that failed */
 
 static void note_fork(void)
 {
@@ -78,7 +78,7 @@ bp_status bp_process_init(bp_process *process)
 {
     pthread_once(&once, watch_forks);
     if (reason != 0)
-        return bp_fail(BP_ERR_NO_HOST_MEMORY, "no handler of forks could be registered: %s", strerror(reason));
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "the fork handler could not be registered: %s", strerror(reason));
     process->forks = atomic_load_explicit(&bp_process_forks, memory_order_relaxed);
     process->id = (long)getpid();
     return BP_OK;
@@ -87,6 +87,6 @@ bp_status bp_process_init(bp_process *process)
 bp_status bp_process_fail(const bp_process *process, const char *function, const char *kind, const char *name)
 {
     return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                   "%s: %s %.80s was made by process %ld and is used in its forked child %ld: make one in the child",
+                   "%s: %s %.80s was made by process %ld and is used in its forked child %ld; make one in the child",
                    function, kind, name, process->id, (long)getpid());
 }

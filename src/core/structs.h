@@ -1,6 +1,6 @@
-/* Structs of the interface that may grow: each begins with its size in bytes, as the caller was compiled. A field is only ever added at the
- * end, and not into padding that an older struct had there (it may be anything), so that callers and library of different versions share what
- * the older one has. */
+/* Versioned structs of the interface. Each begins with its size in bytes as the caller compiled it. Fields are only added at the end,
+ * never into padding of an older struct (padding may hold anything), so that callers and libraries of different versions share the older
+ * one's fields. */
 #ifndef BP_CORE_STRUCTS_H
 #define BP_CORE_STRUCTS_H
 
@@ -12,16 +12,15 @@
 static inline bp_status bp_struct_check(const char *function, const void *theirs, size_t bytes)
 {
     if (theirs == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a struct is missing (NULL)", function);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the struct is NULL", function);
     if (bytes <= sizeof(size_t))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the size of a struct is %zu; set it to sizeof the struct",
                        function, bytes);
     return BP_OK;
 }
 
-/* Copies what the caller has over `ours`, which holds the defaults. NULL: nothing is copied, if `optional`.
- * Errors: BP_ERR_INVALID_ARGUMENT (NULL, a size that was not set); BP_ERR_UNSUPPORTED (the caller is newer than this library and sets
- * fields that it does not know). */
+/* Copies the caller's fields over `ours`, which holds the defaults. NULL copies nothing if `optional`. Errors: BP_ERR_INVALID_ARGUMENT
+ * (NULL, an invalid size); BP_ERR_UNSUPPORTED (a newer caller sets fields that this library does not know). */
 static inline bp_status bp_struct_read(const char *function, const void *theirs, bool optional, void *ours,
                                        size_t our_bytes)
 {
@@ -43,8 +42,8 @@ static inline bp_status bp_struct_read(const char *function, const void *theirs,
     return BP_OK;
 }
 
-/* Fills the caller's struct of `bytes` bytes, whatever is in it, and sets its size. Fields that this library does not know are zero.
- * Errors: BP_ERR_INVALID_ARGUMENT (NULL, a size that is none). */
+/* Fills the caller's uninitialised struct of `bytes` bytes and sets its size. Fields that this library does not know are zero. Errors:
+ * BP_ERR_INVALID_ARGUMENT (NULL, an invalid size). */
 static inline bp_status bp_struct_init(const char *function, void *theirs, size_t bytes, const void *ours,
                                        size_t our_bytes)
 {
@@ -56,7 +55,7 @@ static inline bp_status bp_struct_init(const char *function, void *theirs, size_
     return BP_OK;
 }
 
-/* The same for an output, whose size the caller has set. */
+/* bp_struct_init for an output whose size the caller has set. */
 static inline bp_status bp_struct_write(const char *function, const void *ours, size_t our_bytes, void *theirs)
 {
     size_t bytes = 0;

@@ -1,5 +1,5 @@
-/* Text from elsewhere: files, other ranks, callbacks. Control characters would drive a terminal, and half a UTF-8 sequence would break
- * callers that decode. */
+/* Untrusted text, from files, other ranks and callbacks. Control characters could drive a terminal, and a truncated UTF-8 sequence would
+ * break callers that decode. */
 #ifndef BP_CORE_TEXT_H
 #define BP_CORE_TEXT_H
 
@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Bytes of the well-formed UTF-8 sequence at `text` (RFC 3629), 0 for anything else. `text` ends with a NUL, which is a character. */
+/* Bytes of the well-formed UTF-8 sequence at `text` (RFC 3629), else 0. `text` is NUL-terminated; NUL counts as a character. */
 static inline size_t bp_character_bytes(const unsigned char *text)
 {
     unsigned char first = text[0], low = 0x80, high = 0xBF;
@@ -33,14 +33,14 @@ static inline size_t bp_character_bytes(const unsigned char *text)
     return bytes;
 }
 
-/* As bp_character_bytes; 0 for control characters, too. */
+/* As bp_character_bytes, but 0 also for control characters. */
 static inline size_t bp_printable_bytes(const unsigned char *text)
 {
     bool is_control = text[0] < 0x20 || text[0] == 0x7F || (text[0] == 0xC2 && text[1] < 0xA0);
     return is_control ? 0 : bp_character_bytes(text);
 }
 
-/* Turns control characters and bytes that are not UTF-8 into '?'. */
+/* Replaces control characters and invalid UTF-8 by '?'. */
 static inline void bp_make_printable(char *text)
 {
     for (unsigned char *at = (unsigned char *)text; *at != '\0';) {
@@ -51,7 +51,7 @@ static inline void bp_make_printable(char *text)
     }
 }
 
-/* Text into a place that may be too small: whole lines are kept, all are counted. */
+/* Output of text lines to a buffer that may be too small: keeps the whole lines that fit, counts all bytes. */
 
 typedef struct bp_lines {
     char *text;

@@ -1,5 +1,5 @@
-/* Time-outs of agreements between ranks: the configured value, a clock, and the error that names the missing ranks. Inline, as the MPI
- * library uses it too. */
+/* Time-outs of collective status agreements: the configured value, a clock, and the error that names the missing ranks. Inline, because
+ * the MPI library uses it too. */
 #ifndef BP_CORE_TIMEOUT_H
 #define BP_CORE_TIMEOUT_H
 
@@ -14,7 +14,7 @@
 
 #define BP_TIMEOUT_VARIABLE "BUCKETPOOL_COMM_TIMEOUT"
 
-/* Milliseconds; 0: none. `given` is a field of a configuration, as comm.h says. */
+/* Time-out in milliseconds; 0: none. `given` is the field of a configuration (comm.h). */
 static inline bp_status bp_timeout_choose(uint32_t given, uint64_t *timeout_ms)
 {
     const char *variable = secure_getenv(BP_TIMEOUT_VARIABLE);
@@ -40,7 +40,7 @@ static inline uint64_t bp_clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* A list of ranks in words: "2, 5, 6". The first few; the number of them says how many there are. */
+/* A list of ranks for a message: "2, 5, 6". Only the first few are named. */
 typedef struct bp_rank_list {
     char text[96];
     uint32_t count;
@@ -58,12 +58,11 @@ static inline void bp_rank_list_add(bp_rank_list *list, uint32_t rank)
 
 static inline bp_status bp_timeout_fail(const bp_rank_list *missing, uint32_t ranks, uint64_t timeout_ms)
 {
-    return bp_fail(
-        BP_ERR_TIMEOUT,
-        "rank%s %s of %u%s not answered within %g s; look there for a process that is stopped, stuck or dead, "
-        "then end all ranks",
-        missing->count == 1 ? "" : "s", missing->text, ranks, missing->count == 1 ? " has" : " have",
-        (double)timeout_ms / 1000);
+    return bp_fail(BP_ERR_TIMEOUT,
+                   "rank%s %s of %u%s not answered within %g s; look for a stopped, blocked or dead process there, "
+                   "then end all ranks",
+                   missing->count == 1 ? "" : "s", missing->text, ranks, missing->count == 1 ? " has" : " have",
+                   (double)timeout_ms / 1000);
 }
 
 #endif

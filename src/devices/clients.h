@@ -1,58 +1,58 @@
-/* Devices as the project's other libraries see them: checks, the current context, kernels. Their symbols are exported for these libraries
- * alone (BUCKETPOOL_PRIVATE in bucketpool.map) and change without notice. */
+/* Device functions for the project's other libraries: checks, the current context, kernels. Their symbols are exported for these
+ * libraries alone (BUCKETPOOL_PRIVATE in bucketpool.map) and change without notice. */
 #ifndef BP_DEVICES_CLIENTS_H
 #define BP_DEVICES_CLIENTS_H
 
 #include <bucketpool/cuda.h>
 
-/* 1: this process was forked from the one that made the device, which is of no use here: see device.h. */
+/* 1: the device was made by the parent of this forked child and cannot be used (device.h). */
 BP_API int bp_device_is_inherited(const bp_device *device);
 
-/* BP_OK where work for `device` may be put on the stream; else BP_ERR_INVALID_ARGUMENT: NULL, destroyed (by name), of another device
- * (names both). `function`: the caller's name, for the message. */
+/* BP_OK if work for `device` may be enqueued on the stream; else BP_ERR_INVALID_ARGUMENT: NULL, destroyed (named), of another device
+ * (both named). `function`: the caller's name, for the message. */
 BP_API bp_status bp_stream_check(const bp_stream *stream, const bp_device *device, const char *function);
 
 /* ---- for libraries that use the current context ------------------------------------------------------------------------ */
 
-/* Between the two the device's primary context is current on the calling thread; afterwards that is which was before, even where something
- * in between has made another one current. For calls into the CUDA runtime and what is built on it. Pairs nest; leave on the thread that
- * entered. With another device nothing happens, and BP_OK. */
+/* Makes the device's primary context current on the calling thread, for calls into the CUDA runtime and libraries on top of it. Leaving
+ * restores the earlier context, even if another one was made current in between. Pairs nest; leave on the thread that entered. No effect
+ * on devices other than cuda, with BP_OK. */
 typedef struct bp_cuda_scope {
-    const void *entered; /* the library's; NULL: there is nothing to leave */
+    const void *entered; /* internal; NULL: not entered */
 } bp_cuda_scope;
 
-/* Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_DEVICE: then there is nothing to leave, and *scope is not written. */
+/* Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_DEVICE: the scope was not entered, and *scope is not written. */
 BP_API bp_status bp_cuda_enter(const bp_device *device, bp_cuda_scope *scope);
 BP_API void bp_cuda_leave(bp_cuda_scope *scope);
 
 /* ---- kernels -------------------------------------------------------------------------------------------------------- */
 
-/* Code on the device: for clients of the library that bring kernels of their own. */
+/* Kernels on the device, for client libraries that bring their code. */
 typedef struct bp_cuda_module bp_cuda_module;
 typedef struct bp_cuda_kernel bp_cuda_kernel;
 
-/* Loads a fatbin, a cubin or PTX; `image` is read during the call. The caller owns the module, which keeps its device:
- * bp_cuda_module_destroy. Not while capturing. Errors: BP_ERR_INVALID_ARGUMENT (not a cuda device; an image that is none of these),
- * BP_ERR_UNSUPPORTED (no code for this GPU in the image; PTX that the driver cannot compile),
- * BP_ERR_NO_DEVICE_MEMORY, BP_ERR_CAPTURE, BP_ERR_DEVICE. */
+/* Loads a fatbin, a cubin or PTX; `image` is read during the call. The caller owns the module, which keeps its device alive:
+ * bp_cuda_module_destroy. Not while capturing. Errors: BP_ERR_INVALID_ARGUMENT (not a cuda device; an image of another format),
+ * BP_ERR_UNSUPPORTED (no code for this GPU in the image; PTX that the driver cannot compile), BP_ERR_NO_DEVICE_MEMORY, BP_ERR_CAPTURE,
+ * BP_ERR_DEVICE. */
 BP_API bp_status bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module);
-/* Work that was launched must be done, graphs that hold its kernels gone. Accepts NULL and pointers to NULL; sets *module to NULL. */
+/* Launched work must be complete, and graphs with its kernels destroyed. Accepts NULL and pointers to NULL; sets *module to NULL. */
 BP_API void bp_cuda_module_destroy(bp_cuda_module **module);
 
-/* A kernel by the name it has in the image, the same for each call with that name; lives as long as the module. It is loaded here, not by
- * its first launch, which may be captured therefore (drivers load kernels lazily: CUDA programming guide, lazy loading). Any thread.
- * Errors: BP_ERR_INVALID_ARGUMENT (there is none: names it), BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY, BP_ERR_CAPTURE, BP_ERR_DEVICE. */
+/* Finds a kernel by its name in the image; the same name gives the same kernel. It lives as long as the module. The code is loaded here,
+ * so that the first launch may be captured (drivers load kernels lazily: CUDA programming guide, lazy loading). Any thread. Errors:
+ * BP_ERR_INVALID_ARGUMENT (unknown name), BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY, BP_ERR_CAPTURE, BP_ERR_DEVICE. */
 BP_API bp_status bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel);
 
 typedef struct bp_cuda_grid {
     uint32_t blocks[3], threads[3];
-    uint32_t shared_bytes; /* dynamic shared memory of a block */
+    uint32_t shared_bytes; /* dynamic shared memory per block */
 } bp_cuda_grid;
 
-/* One launch in stream order; may be captured. `arguments` point to the values of the kernel's parameters, in order; they are copied. Takes
- * one driver call where the device's context is current or any other with which the driver launches; else the context is made current
- * around it. Allocates nothing. Any thread. Errors: BP_ERR_INVALID_ARGUMENT (another device's stream, an empty grid), BP_ERR_CAPTURE,
- * BP_ERR_DEVICE (a grid that the GPU does not run: names kernel and sizes). */
+/* Launches a kernel in stream order; may be captured. `arguments` point to the kernel's parameter values, in order; they are copied. One
+ * driver call if the thread has a current context from which the driver launches; else the device's context is made current around it.
+ * Allocates nothing. Any thread. Errors: BP_ERR_INVALID_ARGUMENT (another device's stream, an empty grid), BP_ERR_CAPTURE, BP_ERR_DEVICE
+ * (a grid that the GPU does not support; names kernel and sizes). */
 BP_API bp_status bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, void **arguments,
                                 bp_stream *stream);
 

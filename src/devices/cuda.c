@@ -1,4 +1,4 @@
-/* The cuda device: the driver's functions and the meaning of their results, the current context, making a device. */
+/* The cuda device: loading the driver, errors, the current context, creation. */
 #include "devices/cuda.h"
 
 #include <dlfcn.h>
@@ -9,22 +9,23 @@
 #include "core/memory.h"
 #include "core/structs.h"
 
-/* What to do about errors around captures, in the order of their numbers, from BP_CU_CAPTURE_FIRST; the driver only says that something was
+/* Advice for errors around captures, in the order of their numbers from BP_CU_CAPTURE_FIRST; the driver only says that an operation was
  * not permitted. */
 static const char *const capture_advice[] = {
-    "not possible while a graph is being captured: synchronise, allocate and free outside",
-    "the capture was made invalid by an earlier error: end it and begin again",
-    "would merge two captures: streams of different captures may not wait for one another",
+    "not possible while a graph is being captured; synchronise, allocate and free outside",
+    "an earlier error invalidated the capture; end it and begin again",
+    "would merge two captures; streams of different captures must not wait for one another",
     "the stream is not the one on which this capture began",
-    "a stream that joined the capture was not joined back: let the first stream wait for it before the end",
-    ("would wait across the border of a capture: declare it (bp_capture_begin) before it begins, and let every "
-     "stream that takes part wait for its first stream"),
-    "uses the legacy default stream, which waits for the captured one: capture with streams of your own",
-    "waits for an event that was recorded inside a capture: declare captures (bp_capture_begin, bp_capture_end)",
+    "a stream that joined the capture was not joined back; let the first stream wait for it before the end",
+    ("would wait across the border of a capture; declare the capture (bp_capture_begin) before it begins, and let "
+     "every "
+     "participating stream wait for its first stream"),
+    "uses the legacy default stream, which waits for the captured one; capture with created streams",
+    "waits for an event that was recorded inside a capture; declare captures (bp_capture_begin, bp_capture_end)",
     "the capture began on another thread, and not in relaxed mode",
 };
 _Static_assert(BP_CU_CAPTURE_FIRST + sizeof capture_advice / sizeof *capture_advice == BP_CU_CAPTURE_WRONG_THREAD + 1,
-               "each error has its advice");
+               "one advice per error");
 
 bp_status bp_cuda_fail(const bp_cuda_driver *driver, int error, const char *what)
 {
@@ -49,11 +50,11 @@ bp_status bp_cuda_fail(const bp_cuda_driver *driver, int error, const char *what
 
 /* ---- the driver ----------------------------------------------------------------------------------------------------- */
 
-/* The driver's functions, found at run time: versioned lookup, so that one table fits the drivers of CUDA 12 and 13. */
+/* Driver functions, found at run time by a versioned lookup, so that one table serves drivers of CUDA 12 and 13. */
 
-#define OLDEST 12000 /* CUDA 12.0: what the table's signatures are of */
+#define OLDEST 12000 /* CUDA 12.0, whose signatures the table has */
 
-/* A place in the table. `version`: of the signature that is wanted, where newer drivers have others by the same name. */
+/* A field of the table. `version`: the signature to look up; newer drivers may have another one under the same name. */
 typedef struct entry {
     const char *name;
     size_t offset;
@@ -123,11 +124,11 @@ static const entry entries[] = {
 
 static bp_status fail_stub(const char *library)
 {
-    return bp_fail(BP_ERR_NO_DEVICE, "%s is the toolkit's stub, not a driver: take its folder out of LD_LIBRARY_PATH",
+    return bp_fail(BP_ERR_NO_DEVICE, "%s is the toolkit's stub, not a driver; remove its folder from LD_LIBRARY_PATH",
                    library);
 }
 
-/* cuInit; how often does not matter. `library`: in messages. */
+/* Calls cuInit, which is idempotent. `library`: in messages. */
 static bp_status cuda_start(const bp_cuda_driver *driver, const char *library)
 {
     int error = driver->cuInit(0);
@@ -147,22 +148,22 @@ static bp_status cuda_start(const bp_cuda_driver *driver, const char *library)
 bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver)
 {
     if (driver == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_driver_load: needs a table");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_driver_load: the table is NULL");
     if (library == NULL)
         library = "libcuda.so.1";
-    void *handle = dlopen(library, RTLD_LAZY | RTLD_LOCAL); /* stays open: drivers do not survive being closed */
+    void *handle = dlopen(library, RTLD_LAZY | RTLD_LOCAL); /* never closed: drivers do not support dlclose */
     if (handle == NULL) {
         const char *reason = dlerror();
         return bp_fail(BP_ERR_NO_DEVICE, "no CUDA driver on this machine: %s", reason != NULL ? reason : library);
     }
 
-    /* any driver answers this, started or not, however old */
+    /* any driver, initialised or not, answers this */
     int (*get_version)(int *);
     void *symbol = dlsym(handle, "cuDriverGetVersion");
     memcpy(&get_version, &symbol, sizeof symbol);
     int version = 0;
     if (symbol == NULL)
-        return bp_fail(BP_ERR_NO_DEVICE, "%s is no CUDA driver: it has no function cuDriverGetVersion", library);
+        return bp_fail(BP_ERR_NO_DEVICE, "%s is not a CUDA driver: it lacks cuDriverGetVersion", library);
     int error = get_version(&version);
     if (error == BP_CU_STUB_LIBRARY)
         return fail_stub(library);
@@ -173,7 +174,8 @@ bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver)
     symbol = dlsym(handle, "cuGetProcAddress_v2");
     if (symbol == NULL)
         return bp_fail(BP_ERR_NO_DEVICE,
-                       "the driver %s has no function cuGetProcAddress_v2; those of CUDA 12.0 and later do", library);
+                       "the driver %s lacks cuGetProcAddress_v2, which drivers of CUDA 12.0 and later have; update it",
+                       library);
     int (*find)(const char *name, void **function, int version, uint64_t flags, int *status);
     memcpy(&find, &symbol, sizeof symbol);
     bp_cuda_driver found;
@@ -186,8 +188,9 @@ bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver)
         if (error != BP_CU_SUCCESS)
             function = NULL;
         if (function == NULL && !entries[i].optional)
-            return bp_fail(BP_ERR_NO_DEVICE, "the driver %s has no function %s; drivers of CUDA 12.0 and later do",
-                           library, entries[i].name);
+            return bp_fail(BP_ERR_NO_DEVICE,
+                           "the driver %s lacks %s, which drivers of CUDA 12.0 and later have; update it", library,
+                           entries[i].name);
         memcpy((char *)&found + entries[i].offset, &function, sizeof function);
     }
     BP_TRY(cuda_start(&found, library));
@@ -205,14 +208,14 @@ bp_status bp_cuda_push(const bp_cuda *cuda)
 
 void bp_cuda_pop(const bp_cuda *cuda)
 {
-    void *popped; /* whatever is on top: what lies below was current before */
+    void *popped; /* whatever is on top: the earlier context is below */
     (void)cuda->driver.cuCtxPopCurrent(&popped);
 }
 
 bp_status bp_cuda_enter(const bp_device *device, bp_cuda_scope *scope)
 {
     if (device == NULL || scope == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_enter: needs a device and a scope");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_enter: the device or the scope is NULL");
     BP_TRY(bp_device_check(device, "bp_cuda_enter"));
     const bp_cuda *cuda = bp_cuda_of(device);
     if (cuda != NULL)
@@ -232,7 +235,7 @@ void bp_cuda_leave(bp_cuda_scope *scope)
 
 #define READ_WRITE 3
 
-/* Of the driver's device attributes. */
+/* Driver device attributes. */
 #define COMPUTE_MAJOR 75
 #define COMPUTE_MINOR 76
 #define VIRTUAL_MEMORY 102
@@ -253,7 +256,7 @@ static int attribute(const bp_cuda *cuda, int which)
     return cuda->driver.cuDeviceGetAttribute(&value, which, cuda->device) == BP_CU_SUCCESS ? value : 0;
 }
 
-/* The device itself, then those that can reach its memory. */
+/* Finds the devices that can access its memory: itself, then its peers. */
 static bp_status find_peers(bp_cuda *cuda)
 {
     int count = 0, can;
@@ -275,7 +278,7 @@ static bp_status find_peers(bp_cuda *cuda)
     return BP_OK;
 }
 
-/* Everything that needs the device's context. */
+/* Initialises everything that needs the device's context. */
 static bp_status open_device(bp_cuda *cuda)
 {
     const bp_cuda_driver *driver = &cuda->driver;
@@ -288,8 +291,8 @@ static bp_status open_device(bp_cuda *cuda)
     if (count == 0)
         return bp_fail(BP_ERR_NO_DEVICE, "cuda: the driver finds no GPU");
     if (cuda->config.ordinal < 0 || cuda->config.ordinal >= count)
-        return bp_fail(BP_ERR_NO_DEVICE, "cuda: no device %d: this machine has %d, from 0", cuda->config.ordinal,
-                       count);
+        return bp_fail(BP_ERR_NO_DEVICE, "cuda: no device %d; this machine has %d, counted from 0",
+                       cuda->config.ordinal, count);
     error = driver->cuDeviceGet(&cuda->device, cuda->config.ordinal);
     BP_TRY(bp_cuda_check(cuda, error, "finding the device"));
     error = driver->cuDevicePrimaryCtxRetain(&cuda->context, cuda->device);
@@ -299,10 +302,10 @@ static bp_status open_device(bp_cuda *cuda)
     error = driver->cuDeviceGetName(info->name, sizeof info->name, cuda->device);
     if (error == BP_CU_SUCCESS)
         error = driver->cuDriverGetVersion(&info->driver_version);
-    BP_TRY(bp_cuda_check(cuda, error, "asking what the device is"));
+    BP_TRY(bp_cuda_check(cuda, error, "querying the device's attributes"));
     BP_TRY(bp_cuda_push(cuda));
     error = driver->cuMemGetInfo(&left, &total);
-    BP_TRY(bp_cuda_pop_check(cuda, error, "asking how much memory the device has"));
+    BP_TRY(bp_cuda_pop_check(cuda, error, "querying the device's memory"));
     info->total_bytes = total;
     info->compute_major = attribute(cuda, COMPUTE_MAJOR);
     info->compute_minor = attribute(cuda, COMPUTE_MINOR);
@@ -314,8 +317,8 @@ static bp_status open_device(bp_cuda *cuda)
     if (!attribute(cuda, VIRTUAL_MEMORY))
         return bp_fail(
             BP_ERR_UNSUPPORTED,
-            "cuda: device %d (%s) has no virtual memory management; BP_CUDA_PLAIN works without, but cannot be "
-            "registered as a window",
+            "cuda: device %d (%s) has no virtual memory management; use BP_CUDA_PLAIN, whose slabs cannot be "
+            "registered as windows",
             cuda->config.ordinal, info->name);
     BP_TRY(find_peers(cuda));
     BP_TRY(bp_cuda_push(cuda));
@@ -383,21 +386,22 @@ bp_status bp_device_create_cuda_from(const bp_cuda_config *config, const bp_cuda
 {
     bp_cuda_config completed = cuda_config_defaults;
     if (device == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_cuda: needs an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_cuda: the output is NULL");
     BP_TRY(bp_struct_read("bp_device_create_cuda", config, true, &completed, sizeof completed));
     if (completed.memory != BP_CUDA_VIRTUAL && completed.memory != BP_CUDA_PLAIN)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_cuda: memory of kind %d", (int)completed.memory);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_cuda: unknown kind of memory %d",
+                       (int)completed.memory);
     bp_cuda_driver loaded;
     if (driver == NULL)
         BP_TRY(bp_cuda_driver_load(completed.driver, &loaded));
     else
-        BP_TRY(cuda_start(driver, "of the caller's table"));
+        BP_TRY(cuda_start(driver, "from the caller's table"));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_cuda), &memory));
     bp_cuda *cuda = memory;
     cuda->driver = driver != NULL ? *driver : loaded;
     cuda->config = completed;
-    cuda->config.driver = NULL;            /* the caller's */
+    cuda->config.driver = NULL;            /* owned by the caller */
     pthread_mutex_init(&cuda->lock, NULL); /* cannot fail for a plain mutex */
     bp_status status = open_device(cuda);
     if (status != BP_OK) {

@@ -1,4 +1,4 @@
-/* The cuda device from within: a GPU through the driver's functions. */
+/* Private data and functions of the cuda device, which uses a GPU through the driver API. */
 #ifndef BP_DEVICES_CUDA_H
 #define BP_DEVICES_CUDA_H
 
@@ -11,7 +11,7 @@
 #include "devices/cuda_driver.h"
 #include "devices/device.h"
 
-/* Results of the driver (CUresult) that are told apart. */
+/* Driver results (CUresult) that the device handles. */
 enum {
     BP_CU_SUCCESS = 0,
     BP_CU_OUT_OF_MEMORY = 2,
@@ -42,7 +42,7 @@ enum {
     BP_CU_CAPTURE_WRONG_THREAD = 908
 };
 
-#define BP_CU_ON_DEVICE 1 /* where memory is, or who reaches it: a device by its handle */
+#define BP_CU_ON_DEVICE 1 /* location type of memory and of access: a device */
 
 #define BP_CU_HANDLE_FILE 1
 #define BP_CU_HANDLE_FABRIC 8
@@ -53,14 +53,14 @@ enum {
 typedef struct bp_cuda_stream {
     void *handle;
     bool owned;
-    bool legacy;                 /* the default stream: whose it is depends on the current context */
-    struct bp_cuda_stream *next; /* of idle or stuck ones */
+    bool legacy;                 /* the legacy default stream, which depends on the current context */
+    struct bp_cuda_stream *next; /* list of idle or stuck streams */
 } bp_cuda_stream;
 
-/* Physical memory that is committed, or a plain allocation. */
+/* Committed physical memory, or a plain allocation. */
 typedef struct bp_cuda_memory_block {
-    uint64_t handle;  /* plain: the address that cuMemAlloc gave */
-    uint64_t address; /* plain: aligned, as handed out */
+    uint64_t handle;  /* plain: the address that cuMemAlloc returned */
+    uint64_t address; /* plain: the aligned address */
     uint64_t bytes;
 } bp_cuda_memory_block;
 
@@ -69,26 +69,26 @@ typedef struct bp_cuda {
     bp_cuda_config config;
     bp_cuda_info info;
     bp_device_traits traits;
-    int device;           /* the driver's handle of it */
-    void *context;        /* its primary context */
-    bp_cu_access *access; /* who may reach slabs: the device, then its peers */
+    int device;           /* the driver's device handle */
+    void *context;        /* primary context */
+    bp_cu_access *access; /* devices that may access slabs: the device, then its peers */
     size_t access_count;
-    pthread_mutex_t lock;                         /* of all that follows; not on the path of events */
-    bp_cuda_stream *idle_streams, *stuck_streams; /* for the next one that is made; destroyed, but not waited for */
+    pthread_mutex_t lock; /* protects the fields below; not on the path of events */
+    bp_cuda_stream *idle_streams,
+        *stuck_streams; /* idle: for reuse; stuck: destroyed, but the driver refused to synchronise them */
     bp_cuda_memory_block *blocks;
     size_t block_count, block_capacity;
     uint64_t committed_bytes;
 } bp_cuda;
 
-/* As bp_device_create_cuda, with the functions of a table, which is copied, in place of `config->driver`. */
+/* bp_device_create_cuda with a table of driver functions, which is copied, instead of `config->driver`. */
 bp_status bp_device_create_cuda_from(const bp_cuda_config *config, const bp_cuda_driver *driver, bp_device **device);
 
-/* Between the two the device's context is current; afterwards that is which was before, even where something in between has made
- * another one current. */
+/* Makes the device's context current; bp_cuda_pop restores the earlier one, even if another one was made current in between. */
 bp_status bp_cuda_push(const bp_cuda *cuda);
 void bp_cuda_pop(const bp_cuda *cuda);
 
-/* The status and text of a driver's result, which is not success. `what`: the call, with names and numbers. */
+/* Records the error of a failed driver call. `what`: the call, with names and numbers. */
 bp_status bp_cuda_fail(const bp_cuda_driver *driver, int error, const char *what);
 
 static inline bp_status bp_cuda_check(const bp_cuda *cuda, int error, const char *what)
@@ -96,17 +96,17 @@ static inline bp_status bp_cuda_check(const bp_cuda *cuda, int error, const char
     return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, what);
 }
 
-/* The end of a call with the device current: as bp_cuda_pop, then the call's result. */
+/* bp_cuda_pop, then the status of the call's result. */
 static inline bp_status bp_cuda_pop_check(const bp_cuda *cuda, int error, const char *what)
 {
     bp_cuda_pop(cuda);
     return bp_cuda_check(cuda, error, what);
 }
 
-/* NULL: another device. Looks through decorators. */
+/* The cuda device below decorators; NULL: another device. */
 const bp_cuda *bp_cuda_of(const bp_device *device);
 
-/* The device's functions, in the file of their subject. */
+/* The device's functions; each file implements one subject. */
 bp_status bp_cuda_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address);
 bp_status bp_cuda_unreserve(void *self, void *address, uint64_t bytes);
 bp_status bp_cuda_commit(void *self, uint64_t bytes, uint64_t *handle);
@@ -123,8 +123,8 @@ bp_status bp_cuda_allocate(void *self, uint64_t bytes, void *stream, void **addr
 bp_status bp_cuda_free(void *self, void *address, uint64_t bytes, void *stream);
 bp_status bp_cuda_pin(void *self, void *address, uint64_t bytes);
 bp_status bp_cuda_unpin(void *self, void *address, uint64_t bytes);
-/* What slabs are made of; needs `device` and `info`, and the context to be current. Finds out which handles the driver permits, and
- * the granularity. */
+/* Chooses the properties of slabs: the handle types that the driver permits, and the granularity. Needs `device`, `info` and a current
+ * context. */
 bp_status bp_cuda_choose_memory(bp_cuda *cuda);
 
 bp_status bp_cuda_stream_create(void *self, void **stream);

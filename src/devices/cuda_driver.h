@@ -1,7 +1,7 @@
-/* Functions of the CUDA driver that the cuda device calls, as a table: so that tests can put an emulated driver in their place.
+/* Table of the CUDA driver functions that the cuda device calls; tests replace it by an emulated driver.
  *
- * The table has no CUDA types, so that nothing here needs CUDA's headers: handles are pointers, device addresses are
- * uint64_t, results are int (CUresult). Signatures are those of the driver's ABI as CUDA 12.0 has it, for drivers of CUDA 12 and 13.
+ * The table has no CUDA types, so that no CUDA headers are needed: handles are pointers, device addresses are uint64_t, results are int
+ * (CUresult). Signatures are those of the driver ABI of CUDA 12.0, for drivers of CUDA 12 and 13.
  *
  * Source: the CUDA driver API reference; cuGetProcAddress for versions. */
 #ifndef BP_DEVICES_CUDA_DRIVER_H
@@ -9,7 +9,7 @@
 
 #include <bucketpool/status.h>
 
-/* CUmemAllocationProp: what cuMemCreate makes. */
+/* CUmemAllocationProp, the properties of memory from cuMemCreate. */
 typedef struct bp_cu_allocation_prop {
     int type;         /* 1: pinned */
     int handle_types; /* CUmemAllocationHandleType bits that the memory can be exported as: 1 POSIX file descriptor, 8 fabric */
@@ -109,10 +109,10 @@ typedef struct bp_cuda_driver {
                           void **extra);
 } bp_cuda_driver;
 
-/* Fills the table from a driver's library and initialises the driver (cuInit). `library`: a path or a name for dlopen; NULL: "libcuda.so.1".
- * The library stays loaded. Does not touch the current context. Any thread. Errors: BP_ERR_INVALID_ARGUMENT; BP_ERR_NO_DEVICE, whose detail
- * tells the cases apart: no driver on this machine (the loader's words), a stub of the toolkit, a driver older than CUDA 12.0, a driver that
- * does not start (by name and number). */
+/* Fills the table from a driver library and initialises the driver (cuInit). `library`: a path or a name for dlopen; NULL:
+ * "libcuda.so.1". The library stays loaded. The current context is not changed. Any thread. Errors: BP_ERR_INVALID_ARGUMENT;
+ * BP_ERR_NO_DEVICE, whose detail has the reason: no driver on this machine (the loader's message), a stub of the toolkit, a driver older
+ * than CUDA 12.0, a driver that fails to start (by name and number). */
 BP_API bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver);
 
 #endif

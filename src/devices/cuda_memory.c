@@ -1,6 +1,6 @@
-/* Memory of the cuda device: slabs, memory in stream order, pinned host memory. Slabs of virtual memory are one physical allocation
- * each, made as NCCL makes its own so that it can be registered.
- * Source of what to ask for: NCCL's ncclMemAlloc (pinned device memory, exportable handles, RDMA, both granularities, peers). */
+/* Memory of the cuda device: slabs, stream-ordered allocations, pinned host memory. A slab of virtual memory is one physical allocation
+ * with the properties of NCCL's allocations, so that NCCL can register it. Source of the properties: ncclMemAlloc of NCCL (pinned device
+ * memory, exportable handles, RDMA, both granularities, peers). */
 #include "core/fail.h"
 
 #include "core/arith.h"
@@ -11,13 +11,13 @@
 #define RECOMMENDED 1
 #define MINIMUM 0
 
-/* Of the driver's device attributes. */
+/* Driver device attributes. */
 #define HANDLE_TYPE_FILE 103
 #define RDMA_WITH_VIRTUAL_MEMORY 110
 #define HANDLE_TYPE_FABRIC 128
 #define MULTICAST 132
 
-/* Where the recommended multicast granularity is larger, slabs would be rounded up by more than they are worth: the least one does. */
+/* If the recommended multicast granularity is larger, the minimum is used: slabs would be rounded up too far. */
 #define MOST_MULTICAST_BYTES (UINT64_C(64) << 20)
 
 static bp_status cuda_fail_memory(const bp_cuda *cuda, int error, uint64_t bytes, const char *what)
@@ -63,7 +63,7 @@ static uint64_t ask_multicast(const bp_cuda *cuda, int option)
 
 bp_status bp_cuda_choose_memory(bp_cuda *cuda)
 {
-    /* Fabric handles need a daemon and a permission that cannot be asked for: a first piece of memory tells. */
+    /* The permission for fabric handles (a daemon's) cannot be queried: a trial allocation finds out. */
     const bool fabric = !cuda->config.no_fabric && has(cuda, HANDLE_TYPE_FABRIC);
     const int least = has(cuda, HANDLE_TYPE_FILE) ? BP_CU_HANDLE_FILE : 0;
     bp_cuda_info *info = &cuda->info;
@@ -75,7 +75,7 @@ bp_status bp_cuda_choose_memory(bp_cuda *cuda)
         size_t bytes = 0;
         bp_cu_allocation_prop prop = prop_of(cuda);
         error = cuda->driver.cuMemGetAllocationGranularity(&bytes, &prop, RECOMMENDED);
-        BP_TRY(bp_cuda_check(cuda, error, "asking for the granularity of memory"));
+        BP_TRY(bp_cuda_check(cuda, error, "querying the allocation granularity"));
         info->recommended_granularity = bytes;
         error = cuda->driver.cuMemCreate(&handle, bytes, &prop, 0);
         if (error == BP_CU_SUCCESS || info->handle_types == 0 ||
@@ -86,7 +86,7 @@ bp_status bp_cuda_choose_memory(bp_cuda *cuda)
     if (error == BP_CU_SUCCESS)
         error = cuda->driver.cuMemRelease(handle);
     if (error != BP_CU_SUCCESS)
-        return cuda_fail_memory(cuda, error, info->recommended_granularity, "a first piece of memory");
+        return cuda_fail_memory(cuda, error, info->recommended_granularity, "a trial allocation");
 
     info->multicast_granularity = ask_multicast(cuda, RECOMMENDED);
     if (info->multicast_granularity > MOST_MULTICAST_BYTES)
@@ -128,12 +128,12 @@ static bool cuda_take_block(bp_cuda *cuda, uint64_t handle, bp_cuda_memory_block
 static bp_status cuda_memory_check_bytes(const bp_cuda *cuda, uint64_t bytes, const char *what)
 {
     if (bytes == 0 || bytes % cuda->traits.granularity != 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "cuda: %s of %llu bytes, which is no multiple of %llu", what,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "cuda: %s of %llu bytes, expected a multiple of %llu", what,
                        (unsigned long long)bytes, (unsigned long long)cuda->traits.granularity);
     return BP_OK;
 }
 
-/* Counts `bytes` more, where they are within what the configuration allows. */
+/* Counts `bytes` more if the configured limit allows it. */
 static bp_status cuda_take_budget(bp_cuda *cuda, uint64_t bytes)
 {
     pthread_mutex_lock(&cuda->lock);
@@ -142,7 +142,7 @@ static bp_status cuda_take_budget(bp_cuda *cuda, uint64_t bytes)
     cuda->committed_bytes += fits ? bytes : 0;
     pthread_mutex_unlock(&cuda->lock);
     if (!fits)
-        return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "cuda: commit of %llu bytes: %llu of %llu are left of what was allowed",
+        return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "cuda: commit of %llu bytes: %llu of %llu are left of memory_bytes",
                        (unsigned long long)bytes, (unsigned long long)(used > most ? 0 : most - used),
                        (unsigned long long)most);
     return BP_OK;
@@ -166,7 +166,7 @@ bp_status bp_cuda_reserve(void *self, uint64_t bytes, uint64_t alignment, void *
     int error = cuda->driver.cuMemAddressReserve(&reserved, (size_t)bytes, (size_t)alignment, 0, 0);
     bp_cuda_pop(cuda);
     if (error != BP_CU_SUCCESS)
-        return cuda_fail_memory(cuda, error, bytes, "reserving addresses");
+        return cuda_fail_memory(cuda, error, bytes, "reserving address space");
     *address = (void *)(uintptr_t)reserved; /* NOLINT(performance-no-int-to-ptr): it is one of the device */
     return BP_OK;
 }
@@ -176,7 +176,7 @@ bp_status bp_cuda_unreserve(void *self, void *address, uint64_t bytes)
     bp_cuda *cuda = self;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuMemAddressFree((uintptr_t)address, (size_t)bytes);
-    return bp_cuda_pop_check(cuda, error, "giving addresses back");
+    return bp_cuda_pop_check(cuda, error, "unreserving address space");
 }
 
 bp_status bp_cuda_commit(void *self, uint64_t bytes, uint64_t *handle)
@@ -219,8 +219,8 @@ bp_status bp_cuda_decommit(void *self, uint64_t handle)
         cuda_give_budget(cuda, block.bytes);
         return BP_OK;
     }
-    (void)cuda_note_block(cuda, &block); /* there was room for it a moment ago */
-    return bp_cuda_fail(&cuda->driver, error, "giving memory back");
+    (void)cuda_note_block(cuda, &block); /* cannot fail: the entry was just removed */
+    return bp_cuda_fail(&cuda->driver, error, "freeing physical memory");
 }
 
 bp_status bp_cuda_map(void *self, void *address, uint64_t bytes, uint64_t handle)
@@ -250,13 +250,13 @@ bp_status bp_cuda_unmap(void *self, void *address, uint64_t bytes)
 
 /* ---- slabs of plain allocations, for legacy IPC ------------------------------------------------------------------------ */
 
-/* The memory comes with the addresses; what follows has nothing left to do. */
+/* The allocation comes with the reservation; commit and map only do bookkeeping. */
 bp_status bp_cuda_plain_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
 {
     bp_cuda *cuda = self;
     uint64_t total, made = 0, aligned = 0;
     if (!bp_add_u64(bytes, alignment, &total))
-        return bp_fail(BP_ERR_OVERFLOW, "cuda: %llu bytes at a multiple of %llu do not fit 64 bits",
+        return bp_fail(BP_ERR_OVERFLOW, "cuda: the size of %llu bytes at a multiple of %llu exceeds 64 bits",
                        (unsigned long long)bytes, (unsigned long long)alignment);
     BP_TRY(cuda_take_budget(cuda, total));
     bp_status status = bp_cuda_push(cuda);
@@ -293,7 +293,7 @@ bp_status bp_cuda_plain_unreserve(void *self, void *address, uint64_t bytes)
         cuda_give_budget(cuda, block.bytes);
         return BP_OK;
     }
-    (void)cuda_note_block(cuda, &block); /* there was room for it a moment ago */
+    (void)cuda_note_block(cuda, &block); /* cannot fail: the entry was just removed */
     return bp_cuda_fail(&cuda->driver, error, "freeing memory");
 }
 
@@ -346,7 +346,7 @@ bp_status bp_cuda_allocate(void *self, uint64_t bytes, void *stream, void **addr
     return BP_OK;
 }
 
-/* Without the stream-ordered allocator the host waits for the stream, as freed memory may be handed out again at once. */
+/* Without the stream-ordered allocator the host waits for the stream, because freed memory may be reused at once. */
 bp_status bp_cuda_free(void *self, void *address, uint64_t bytes, void *stream)
 {
     bp_cuda *cuda = self;

@@ -1,4 +1,4 @@
-/* Streams of the cuda device, and work on them: functions, copies, events, graphs, kernels. */
+/* Streams of the cuda device and their work: functions, copies, events, graphs, kernels. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,18 +54,19 @@ bp_status bp_cuda_stream_import(void *self, uint64_t native, void **stream)
     const bool legacy = native <= BP_CU_STREAM_LEGACY;
     if (native == BP_CU_STREAM_PER_THREAD)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "cuda: the per-thread default stream is another one on every thread: pass a stream of your own");
+                       "cuda: the per-thread default stream differs between threads; pass a created stream");
     /* NOLINTNEXTLINE(performance-no-int-to-ptr): that is what it was */
     void *handle = (void *)(uintptr_t)(legacy ? BP_CU_STREAM_LEGACY : native), *context = NULL;
     if (!legacy) {
         BP_TRY(bp_cuda_push(cuda));
         int error = cuda->driver.cuStreamGetCtx(handle, &context);
-        BP_TRY(bp_cuda_pop_check(cuda, error, "asking for the context of a stream"));
+        BP_TRY(bp_cuda_pop_check(cuda, error, "querying the context of a stream"));
         if (context != cuda->context)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                           "cuda: stream 0x%llx is of another device or context than device %d (%s): make it while "
-                           "that is current",
-                           (unsigned long long)native, cuda->config.ordinal, cuda->info.name);
+            return bp_fail(
+                BP_ERR_INVALID_ARGUMENT,
+                "cuda: stream 0x%llx is of another device or context than device %d (%s); make it while this "
+                "context is current",
+                (unsigned long long)native, cuda->config.ordinal, cuda->info.name);
     }
     return cuda_stream_make(handle, false, legacy, stream);
 }
@@ -85,8 +86,8 @@ static void keep(bp_cuda *cuda, bp_cuda_stream **list, bp_cuda_stream *stream)
     pthread_mutex_unlock(&cuda->lock);
 }
 
-/* Kept for the next one that is made. Where the driver refuses to wait it may have work, and pools record points on it: it stays until
- * the device goes. */
+/* The stream is kept for reuse. If the driver refuses to synchronise, it may still have work and pools record points on it: then it lives
+ * as long as the device. */
 bp_status bp_cuda_stream_destroy(void *self, void *stream)
 {
     bp_cuda *cuda = self;
@@ -169,7 +170,7 @@ bp_status bp_cuda_copy(void *self, void *stream, void *to, const void *from, uin
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-/* The driver's own. On the path of acquire and release: one call each where nothing is wrong. */
+/* The driver's events. On the path of acquire and release: one driver call each, except on errors. */
 
 #define WITHOUT_TIMES 2u
 
@@ -192,8 +193,7 @@ bp_status bp_cuda_event_destroy(void *self, void *event)
     return bp_cuda_pop_check(cuda, error, "an event could not be destroyed");
 }
 
-/* Streams and events know their context, so that nothing has to be made current; but for the default stream, and where the thread has no
- * context at all. */
+/* Streams and events know their context, so that it need not be current. Exceptions: the default stream, and threads without any context. */
 bp_status bp_cuda_event_record(void *self, void *event, void *stream)
 {
     bp_cuda *cuda = self;
@@ -246,7 +246,7 @@ bp_status bp_cuda_capture_of(void *self, void *stream, uint64_t *capture)
     if (error == BP_CU_SUCCESS && status == INVALIDATED)
         error = BP_CU_CAPTURE_INVALIDATED;
     if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail(&cuda->driver, error, "asking whether a stream is captured");
+        return bp_cuda_fail(&cuda->driver, error, "querying the capture state of a stream");
     *capture = status != ACTIVE ? 0 : id != 0 ? id : UINT64_MAX;
     return BP_OK;
 }
@@ -256,14 +256,13 @@ bp_status bp_cuda_graph_begin(void *self, void *stream)
     bp_cuda *cuda = self;
     const bp_cuda_stream *s = stream;
     if (s->legacy)
-        return bp_fail(BP_ERR_CAPTURE,
-                       "cuda: the default stream cannot be captured: capture with a stream of your own");
+        return bp_fail(BP_ERR_CAPTURE, "cuda: the default stream cannot be captured; capture with a created stream");
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuStreamBeginCapture(s->handle, THREAD_LOCAL);
     return bp_cuda_pop_check(cuda, error, "beginning to capture a graph");
 }
 
-/* The executable form is kept, the captured one has no further use. */
+/* Keeps the executable graph; the captured graph is destroyed. */
 bp_status bp_cuda_graph_end(void *self, void *stream, void **graph)
 {
     bp_cuda *cuda = self;
@@ -315,11 +314,11 @@ struct bp_cuda_module {
     bp_device *device;
     const bp_cuda *cuda;
     void *handle;
-    pthread_mutex_t lock; /* of the list; not on the path of launches */
+    pthread_mutex_t lock; /* protects the list; not on the path of launches */
     bp_cuda_kernel *kernels;
 };
 
-/* Of images that cannot be loaded, why. */
+/* Error of an image that cannot be loaded, with the reason. */
 static bp_status fail_load(const bp_cuda *cuda, int error)
 {
     const bp_cuda_info *info = &cuda->info;
@@ -329,16 +328,16 @@ static bp_status fail_load(const bp_cuda *cuda, int error)
                        "bp_cuda_module_create: the image is neither a fatbin nor a cubin nor PTX (%d)", error);
     case BP_CU_NO_BINARY_FOR_GPU:
         return bp_fail(BP_ERR_UNSUPPORTED,
-                       "cuda: the kernels were not built for device %d (%s, compute capability %d.%d), nor as PTX that "
-                       "would do for it (%d): build them for it",
+                       "cuda: the image has no code for device %d (%s, compute capability %d.%d), nor PTX that can be "
+                       "compiled for it (%d); build the kernels for it",
                        info->ordinal, info->name, info->compute_major, info->compute_minor, error);
     case BP_CU_INVALID_PTX:
     case BP_CU_UNSUPPORTED_PTX_VERSION:
     case BP_CU_JIT_COMPILER_NOT_FOUND:
     case BP_CU_JIT_COMPILATION_DISABLED:
         return bp_fail(BP_ERR_UNSUPPORTED,
-                       "cuda: the kernels are there as PTX only for device %d (%s, compute capability %d.%d), and the "
-                       "driver, of CUDA %d.%d, does not compile it (%d): build them for this device, or use a newer "
+                       "cuda: the image has only PTX for device %d (%s, compute capability %d.%d), and the "
+                       "driver, of CUDA %d.%d, does not compile it (%d); build for this device, or use a newer "
                        "driver",
                        info->ordinal, info->name, info->compute_major, info->compute_minor, info->driver_version / 1000,
                        info->driver_version % 1000 / 10, error);
@@ -350,7 +349,8 @@ bp_status bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_mo
 {
     const bp_cuda *cuda = device != NULL ? bp_cuda_of(device) : NULL;
     if (cuda == NULL || image == NULL || module == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_module_create: needs a cuda device, an image and an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_cuda_module_create: the device is not cuda, or the image or the output is NULL");
     BP_TRY(bp_device_check(device, "bp_cuda_module_create"));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_cuda_module), &memory));
@@ -402,7 +402,7 @@ static bp_status cuda_kernel_add(bp_cuda_module *module, const char *name, bp_cu
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuModuleGetFunction(&function, module->handle, name);
     if (error == BP_CU_SUCCESS &&
-        cuda->driver.cuFuncLoad != NULL) /* from CUDA 12.4 on: else maybe loaded at the launch */
+        cuda->driver.cuFuncLoad != NULL) /* since CUDA 12.4; else the first launch may load it */
         error = cuda->driver.cuFuncLoad(function);
     bp_cuda_pop(cuda);
     if (error == BP_CU_NOT_FOUND)
@@ -423,7 +423,7 @@ static bp_status cuda_kernel_add(bp_cuda_module *module, const char *name, bp_cu
 bp_status bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel)
 {
     if (module == NULL || name == NULL || kernel == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_module_kernel: needs a module, a name and an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_module_kernel: the module, the name or the output is NULL");
     BP_TRY(bp_device_check(module->device, "bp_cuda_module_kernel"));
     bp_status status = BP_OK;
     pthread_mutex_lock(&module->lock);
@@ -446,12 +446,12 @@ static int launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, void *
                                                        NULL);
 }
 
-/* As events: stream and kernel know their context. Where the thread has none, or one that the driver does not launch them from, theirs
- * is made current. */
+/* Stream and kernel know their context, as events do. If the thread has no context, or one from which the driver does not launch them,
+ * theirs is made current. */
 bp_status bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, void **arguments, bp_stream *stream)
 {
     if (kernel == NULL || grid == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_launch: needs a kernel and a grid");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_launch: the kernel or the grid is NULL");
     BP_TRY(bp_stream_check(stream, stream != NULL ? stream->device : NULL, "bp_cuda_launch"));
     const bp_cuda *cuda = kernel->module->cuda;
     const uint32_t *blocks = grid->blocks, *threads = grid->threads;
@@ -461,12 +461,13 @@ bp_status bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid,
                        cuda->info.ordinal, stream->name, bp_device_name(stream->device));
     for (int i = 0; i < 3; i++) {
         if (blocks[i] == 0 || threads[i] == 0)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                           "bp_cuda_launch: kernel %s: %u x %u x %u blocks of %u x %u x %u threads are none",
-                           kernel->name, blocks[0], blocks[1], blocks[2], threads[0], threads[1], threads[2]);
+            return bp_fail(
+                BP_ERR_INVALID_ARGUMENT,
+                "bp_cuda_launch: kernel %s: the grid of %u x %u x %u blocks of %u x %u x %u threads is empty",
+                kernel->name, blocks[0], blocks[1], blocks[2], threads[0], threads[1], threads[2]);
     }
 
-    const bp_cuda_stream *s = stream->raw; /* of decorated devices too: they hand it through */
+    const bp_cuda_stream *s = stream->raw; /* also for decorated devices, which forward it */
     int error = s->legacy ? BP_CU_INVALID_CONTEXT : launch(kernel, grid, arguments, s->handle);
     if (error == BP_CU_INVALID_CONTEXT || error == BP_CU_INVALID_HANDLE) {
         BP_TRY(bp_cuda_push(cuda));

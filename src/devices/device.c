@@ -1,4 +1,4 @@
-/* What all devices share: creation from a table, references, usage, events, graphs, reserved address space. */
+/* The part that all devices share: creation from a table, references, usage, events, graphs, reserved address space. */
 #include "devices/device.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "core/memory.h"
 #include "core/structs.h"
 
-/* The first function that a table lacks, NULL: none. */
+/* The first required function that a table lacks; NULL: complete. */
 static const char *missing_function(const bp_device_ops *ops)
 {
     const struct {
@@ -51,33 +51,32 @@ bp_status bp_device_create(const bp_device_ops *ops, void *self, bp_device **dev
 {
     bp_device_ops own = {.size = sizeof own};
     if (device == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: needs an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: the output is NULL");
     BP_TRY(bp_struct_read("bp_device_create", ops, false, &own, sizeof own));
     ops = &own;
     if (ops->name == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: the table has no name");
     const char *missing = missing_function(ops);
     if (missing != NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: device %s has no function %s", ops->name, missing);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: device %s lacks function %s", ops->name, missing);
     const int graphs = (ops->capture_of != NULL) + (ops->graph_begin != NULL) + (ops->graph_end != NULL) +
                        (ops->graph_launch != NULL) + (ops->graph_destroy != NULL);
     const bool half_pinning = (ops->pin != NULL) != (ops->unpin != NULL);
     if (half_pinning || (graphs > 0 && graphs < 5))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: device %s has some of %s, not all", ops->name,
-                       half_pinning ? "pin and unpin" : "capture_of and graph_*");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: device %s has only some of %s; expected all or none",
+                       ops->name, half_pinning ? "pin and unpin" : "capture_of and graph_*");
 
     bp_device_traits traits = {.size = sizeof traits};
     bp_status status = ops->traits(self, &traits);
     if (status == BP_OK &&
         (!bp_is_power_of_two(traits.granularity) || (traits.page_bytes != 0 && !bp_is_power_of_two(traits.page_bytes))))
-        return bp_fail(
-            BP_ERR_INVALID_ARGUMENT,
-            "bp_device_create: device %s has granularity %llu and pages of %llu bytes, which should be powers "
-            "of two",
-            ops->name, (unsigned long long)traits.granularity, (unsigned long long)traits.page_bytes);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_device_create: device %s has granularity %llu and pages of %llu bytes, expected powers "
+                       "of two",
+                       ops->name, (unsigned long long)traits.granularity, (unsigned long long)traits.page_bytes);
     if (status == BP_OK && traits.page_bytes != 0 && ops->protect == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_device_create: device %s has no function protect, but pages of %llu bytes", ops->name,
+                       "bp_device_create: device %s lacks function protect, but has pages of %llu bytes", ops->name,
                        (unsigned long long)traits.page_bytes);
     void *memory;
     bp_process process;
@@ -154,7 +153,7 @@ int bp_device_is_host_accessible(const bp_device *device)
 bp_status bp_device_synchronize(bp_device *device)
 {
     if (device == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_synchronize: no device");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_synchronize: the device is NULL");
     BP_TRY(bp_device_check(device, "bp_device_synchronize"));
     return device->ops->synchronize(device->self);
 }
@@ -162,7 +161,7 @@ bp_status bp_device_synchronize(bp_device *device)
 static bp_status check_pages(const bp_device *device, const void *address, uint64_t bytes, const char *function)
 {
     if (device == NULL || address == NULL || bytes == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a device and memory", function);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the device or the memory is NULL", function);
     return bp_device_check(device, function);
 }
 
@@ -225,7 +224,7 @@ bp_status bp_device_free(bp_device *device, void *address, uint64_t bytes, bp_st
 bp_status bp_device_usage_get(const bp_device *device, bp_device_usage *usage)
 {
     if (device == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_usage_get: needs a device");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_usage_get: the device is NULL");
     const bp_device_usage now = {.size = sizeof now,
                                  .committed_bytes = atomic_load(&device->committed_bytes.now),
                                  .peak_committed_bytes = atomic_load(&device->committed_bytes.peak),
@@ -238,7 +237,7 @@ bp_status bp_device_usage_get(const bp_device *device, bp_device_usage *usage)
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-/* Of callers; those of timelines are the provider's own objects. */
+/* Events of callers; those of timelines are provider objects. */
 struct bp_event {
     bp_device *device;
     void *raw; /* the provider's event */
@@ -247,7 +246,7 @@ struct bp_event {
 bp_status bp_event_create(bp_device *device, bp_event **event)
 {
     if (device == NULL || event == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_event_create: needs a device and an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_event_create: the device or the output is NULL");
     BP_TRY(bp_device_check(device, "bp_event_create"));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_event), &memory));
@@ -301,14 +300,14 @@ bp_status bp_stream_wait(bp_stream *stream, bp_event *event)
 bp_status bp_event_synchronize(bp_event *event)
 {
     if (event == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_event_synchronize: no event");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_event_synchronize: the event is NULL");
     BP_TRY(bp_device_check(event->device, "bp_event_synchronize"));
     return event->device->ops->event_synchronize(event->device->self, event->raw);
 }
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
-/* Work that is captured instead of run. */
+/* Captured work. */
 struct bp_graph {
     bp_device *device;
     void *raw; /* the provider's graph */
@@ -318,7 +317,8 @@ static bp_status graph_check(const bp_stream *stream, const char *function)
 {
     BP_TRY(bp_stream_check(stream, stream != NULL ? stream->device : NULL, function));
     if (stream->device->ops->graph_begin == NULL)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%s: device %s has no graphs", function, bp_device_name(stream->device));
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: device %s does not support graphs", function,
+                       bp_device_name(stream->device));
     return BP_OK;
 }
 
@@ -332,11 +332,11 @@ bp_status bp_graph_end(bp_stream *stream, bp_graph **graph)
 {
     BP_TRY(graph_check(stream, "bp_graph_end"));
     if (graph == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_graph_end: needs an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_graph_end: the output is NULL");
     bp_device *device = stream->device;
     void *memory = NULL, *raw;
     bp_status room = bp_new_array(1, sizeof(bp_graph), &memory);
-    bp_status status = device->ops->graph_end(device->self, stream->raw, &raw); /* ends the capture whatever happens */
+    bp_status status = device->ops->graph_end(device->self, stream->raw, &raw); /* ends the capture also on failure */
     if (room != BP_OK && status == BP_OK)
         (void)device->ops->graph_destroy(device->self, raw);
     if (room != BP_OK || status != BP_OK) {
@@ -354,7 +354,7 @@ bp_status bp_graph_end(bp_stream *stream, bp_graph **graph)
 bp_status bp_graph_launch(bp_graph *graph, bp_stream *stream)
 {
     if (graph == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_graph_launch: no graph");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_graph_launch: the graph is NULL");
     BP_TRY(bp_stream_check(stream, graph->device, "bp_graph_launch"));
     return graph->device->ops->graph_launch(graph->device->self, graph->raw, stream->raw);
 }
@@ -377,7 +377,7 @@ bp_status bp_stream_capture_of(bp_stream *stream, uint64_t *capture)
 {
     BP_TRY(bp_stream_check(stream, stream != NULL ? stream->device : NULL, "bp_stream_capture_of"));
     if (capture == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_capture_of: needs an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_capture_of: the output is NULL");
     const bp_device *device = stream->device;
     if (device->ops->capture_of != NULL)
         return device->ops->capture_of(device->self, stream->raw, capture);
@@ -430,7 +430,7 @@ bp_status bp_address_space_check(bp_address_space *space, const void *address, u
     return BP_OK;
 }
 
-/* Address space that starts at a multiple of `alignment`: more is mapped, and both ends are cut off. */
+/* Maps address space that starts at a multiple of `alignment`: maps more and cuts off both ends. */
 static bp_status map_aligned(const bp_address_space *space, uint64_t bytes, uint64_t alignment, void **address)
 {
     uint64_t mapped;
@@ -461,7 +461,7 @@ bp_status bp_address_space_reserve(void *self, uint64_t bytes, uint64_t alignmen
     BP_TRY(bp_address_space_check_bytes(space, bytes, "reserve"));
     if (alignment < space->granularity || !bp_is_power_of_two(alignment))
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: reserve with alignment %llu, expected a power of two that is at least %llu", space->device,
+                       "%s: reserve with alignment %llu, expected a power of two of at least %llu", space->device,
                        (unsigned long long)alignment, (unsigned long long)space->granularity);
     bp_address_range range = {.bytes = bytes};
     pthread_mutex_lock(&space->lock);

@@ -1,5 +1,4 @@
-/* Devices and streams as the rest of the library sees them: a provider's table with the bookkeeping that all devices
- * share. */
+/* Devices and streams: a provider's table, and the bookkeeping that all devices share. */
 #ifndef BP_DEVICES_DEVICE_H
 #define BP_DEVICES_DEVICE_H
 
@@ -12,30 +11,30 @@
 #include "core/process.h"
 #include "devices/clients.h"
 
-/* Bytes or objects, now and at most. */
+/* Bytes or objects: the present value and the high-water mark. */
 typedef struct bp_device_counter {
     _Atomic uint64_t now;
     _Atomic uint64_t peak;
 } bp_device_counter;
 
 struct bp_device {
-    bp_device_ops table;      /* the provider's, copied */
+    bp_device_ops table;      /* copy of the provider's table */
     const bp_device_ops *ops; /* that table */
     void *self;
     bp_device_traits traits;
-    const bp_device *decorated; /* whose streams and memory this device hands through; NULL: none */
-    bp_process process;         /* that made it */
-    atomic_uint references;     /* the caller's, and one for each stream, event and pool */
+    const bp_device *decorated; /* device whose streams and memory this decorator forwards; NULL: none */
+    bp_process process;         /* process that made the device */
+    atomic_uint references;     /* the caller's, and one per stream, event and pool */
     bp_device_counter committed_bytes, allocated_bytes, live_streams, live_events;
-    atomic_uint captured_pools;   /* of which a capture has begun and not ended */
-    atomic_uint stream_numbers;   /* of streams ever made */
-    _Atomic(bp_stream *) streams; /* ever made, newest first: their memory stays until the device goes */
-    pthread_mutex_t rings_lock;   /* of unused_rings; not on any hot path */
+    atomic_uint captured_pools;   /* pools being captured */
+    atomic_uint stream_numbers;   /* number of streams ever made */
+    _Atomic(bp_stream *) streams; /* all streams ever made, newest first: their structs live as long as the device */
+    pthread_mutex_t rings_lock;   /* protects unused_rings; not on a hot path */
     struct bp_stream_points *unused_rings;
 };
 
-/* Devices, and what is made of them, serve the process that made them. In a forked child calls are refused, and what destroys leaves
- * everything as it is: threads and locks of the parent are not there, and pages that nobody writes to are shared with it. */
+/* Devices and their objects serve the process that made them. In a forked child, which lacks the parent's threads and may inherit held
+ * locks, calls are refused. Destroying there frees nothing: pages that are not written stay shared with the parent. */
 static inline bool bp_device_is_here(const bp_device *device)
 {
     return bp_process_is_here(&device->process);
@@ -47,14 +46,14 @@ static inline bp_status bp_device_check(const bp_device *device, const char *fun
     return bp_process_check(&device->process, function, "device", device->ops->name);
 }
 
-/* For pools and decorators, which keep their device alive. */
+/* Adds a reference; used by pools and decorators. */
 void bp_device_retain(bp_device *device);
 void bp_device_release(bp_device *device);
 
-/* The table and self of a device: for decorators. Valid while the device lives. */
+/* The table and self of a device, for decorators. Valid while the device lives. */
 BP_API const bp_device_ops *bp_device_table(const bp_device *device, void **self);
 
-/* The device under its decorators; itself, where there are none. */
+/* The device below all decorators. */
 static inline const bp_device *bp_device_undecorated(const bp_device *device)
 {
     while (device->decorated != NULL)
@@ -62,8 +61,7 @@ static inline const bp_device *bp_device_undecorated(const bp_device *device)
     return device;
 }
 
-/* Physical memory with the device's usage counted; otherwise the table's commit and decommit. Stream-ordered memory
- * likewise. */
+/* Commits or decommits physical memory and counts it in the device's usage; likewise for stream-ordered memory. */
 bp_status bp_device_commit(bp_device *device, uint64_t bytes, uint64_t *handle);
 bp_status bp_device_decommit(bp_device *device, uint64_t bytes, uint64_t handle);
 bp_status bp_device_allocate(bp_device *device, uint64_t bytes, bp_stream *stream, void **address);
@@ -72,76 +70,76 @@ bp_status bp_device_free(bp_device *device, void *address, uint64_t bytes, bp_st
 void bp_device_count(bp_device_counter *counter, uint64_t amount);
 void bp_device_discount(bp_device_counter *counter, uint64_t amount);
 
-#define BP_STREAM_POINTS 256u /* events of a stream's timeline; a power of two */
+#define BP_STREAM_POINTS 256u /* events per timeline; a power of two */
 
-/* Rings outlive their streams: a call that is still looking at the points of a stream whose work is done may wait for
- * nothing, or for a later stream that has taken the ring over; never for too little. */
+/* A ring outlives its stream. A call that still reads the points of a completed stream then waits for nothing, or for the later stream
+ * that reuses the ring, but never too briefly. */
 typedef struct bp_stream_points {
     void *events[BP_STREAM_POINTS];
-    /* Of each event: a point that it is known to mark, or to mark a younger one than. */
+    /* Per event: a point such that the event marks this point or a later one. */
     _Atomic uint64_t marked[BP_STREAM_POINTS];
-    struct bp_stream_points *next; /* of the device's unused rings */
+    struct bp_stream_points *next; /* list of the device's unused rings */
 } bp_stream_points;
 
-/* A stream and its timeline: a ring of events made with the stream. Recording a point uses the next event of the
- * ring, so that any number of release points need no further events. The memory of a destroyed stream stays until
- * its device goes, so that calls with it are errors and not crashes. */
+/* A stream and its timeline, a ring of events made with the stream. Recording a point takes the next event of the ring, so that any
+ * number of release points needs no further events. The struct of a destroyed stream lives as long as its device: calls with it return
+ * errors. */
 struct bp_stream {
     bp_device *device;
     void *raw; /* the provider's stream */
     atomic_bool alive;
-    atomic_bool closing;       /* the provider is ending it: `raw` must not be used any more */
-    atomic_bool over;          /* destroyed, and all its work is done: nothing of it is waited for any more */
-    uint32_t number;           /* in the order in which the device made its streams */
-    _Atomic uint64_t recorded; /* points taken so far; a point is the value before its record */
-    _Atomic uint64_t through;  /* calls that took one and no longer use `raw` */
+    atomic_bool closing;       /* the provider is destroying it: `raw` must not be used */
+    atomic_bool over;          /* destroyed and all its work complete: no wait is needed */
+    uint32_t number;           /* order of creation on the device */
+    _Atomic uint64_t recorded; /* points taken so far; a point is the value before it was recorded */
+    _Atomic uint64_t through;  /* calls that took a number and no longer use `raw` */
     bp_stream_points *points;
-    /* Of points inside captures, apart: an event that a capture has recorded cannot be waited for outside, so it must not stand in
-     * for one of another pool's. Made when a pool is first captured; NULL: not yet. */
+    /* Ring of points inside captures. Separate, because an event recorded in a capture cannot be waited for outside, and so must not
+     * replace an event of another pool's points. Made by bp_stream_prepare_captures; NULL: not yet. */
     _Atomic(bp_stream_points *) captured;
-    struct bp_stream *next; /* of the device's streams */
+    struct bp_stream *next; /* list of the device's streams */
     char name[48];
 };
 
-/* Whether work may be put on the stream: alive, and of this device. Hot. */
+/* True if work may be enqueued: the stream is alive and of this device. Hot path. */
 static inline bool bp_stream_is_usable(const bp_stream *stream, const bp_device *device)
 {
     return stream != NULL && stream->device == device && atomic_load_explicit(&stream->alive, memory_order_relaxed);
 }
 
-/* Frees the rings that no stream has; the device is going. */
+/* Frees the unused rings when the device is destroyed. */
 void bp_stream_free_rings(bp_device *device);
 void bp_stream_free(bp_stream *stream);
 
-/* Whether nothing of a stream has to be waited for any more. A stream that is being destroyed is not over yet. */
+/* True if the stream is destroyed and its work complete. False while it is being destroyed. */
 static inline bool bp_stream_is_over(const bp_stream *stream)
 {
     return atomic_load_explicit(&stream->over, memory_order_acquire);
 }
 
-/* Marks everything enqueued on the stream so far. *recorded is false, and *point not written, when its work is done and the stream is over. May run
- * beside destroying the stream: pools do that without the caller knowing. Hot: no allocation, no lock of its own. Any thread.
- * After a failure the point is lost, which harms no other. */
+/* Records a point that covers all work enqueued so far. If the stream is over, *recorded is false and *point is not written. May run
+ * concurrently with destroying the stream, which pools cannot prevent. Hot path: no allocation, no lock. Any thread. A failure loses only
+ * this point. */
 bp_status bp_stream_record_point(bp_stream *stream, uint64_t *point, bool *recorded);
 
-/* Work enqueued on `waiter` from now on starts after `point` of `stream`, whose record has returned. `stream` may
- * have been destroyed since, or be destroyed meanwhile: then nothing is left to wait for, as destroying waits. Where
- * the ring has gone round since, the oldest point it still has stands in: it is later, so it is safe. Hot. */
+/* Orders later work on `waiter` after `point` of `stream`, whose record has returned. `stream` may be destroyed before or concurrently:
+ * destroying waits for its work. If the ring has wrapped since, waits for the oldest point that it still has, which is later and so safe.
+ * Hot path. */
 bp_status bp_stream_wait_point(bp_stream *waiter, bp_stream *stream, uint64_t point);
 
-/* The same inside a capture that was declared: a younger point may stand in for one of this capture more than 255 points ago.
- * Errors: BP_ERR_CAPTURE: the stream was made after bp_stream_prepare_captures. */
+/* The same inside a declared capture. If `point` is more than 255 points old, a later one of the same capture replaces it. Errors:
+ * BP_ERR_CAPTURE: the stream was made after bp_stream_prepare_captures. */
 bp_status bp_stream_record_captured(bp_stream *stream, uint64_t *point, bool *recorded);
 bp_status bp_stream_wait_captured(bp_stream *waiter, bp_stream *stream, uint64_t point);
-/* Makes what the two need for every stream that lives now. Cold. */
+/* Makes the rings for captures of every living stream. Cold path. */
 bp_status bp_stream_prepare_captures(bp_device *device);
 
-/* The host waits for the stream's work. Like record_point beside destroying. */
+/* Blocks the host until the stream's work is complete. May run concurrently with destroying it, like record_point. */
 bp_status bp_stream_quiesce(bp_stream *stream);
 
 /* ---- reserved address space ---------------------------------------------------------------------------------------- */
 
-/* Of the process, for devices whose addresses are the process's own. What is mapped with MAP_FIXED is checked against it, so that a wrong
+/* Address space reserved by devices whose addresses are those of the process. MAP_FIXED mappings are checked against it, so that a wrong
  * address is an error and does not overwrite the program. Any thread. */
 typedef struct bp_address_range {
     void *address;
@@ -149,7 +147,7 @@ typedef struct bp_address_range {
 } bp_address_range;
 
 typedef struct bp_address_space {
-    const char *device; /* its name, for messages */
+    const char *device; /* device name, for messages */
     uint64_t granularity;
     pthread_mutex_t lock;
     bp_address_range *ranges;
@@ -157,16 +155,16 @@ typedef struct bp_address_space {
 } bp_address_space;
 
 void bp_address_space_init(bp_address_space *space, const char *device, uint64_t granularity);
-/* Gives back what is still reserved. */
+/* Unreserves what is still reserved. */
 void bp_address_space_finish(bp_address_space *space);
 
-/* The functions reserve and unreserve of a device whose struct begins with its address space. */
+/* reserve and unreserve of a device whose struct begins with its address space. */
 bp_status bp_address_space_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address);
 bp_status bp_address_space_unreserve(void *self, void *address, uint64_t bytes);
 
-/* Sizes that reserve, commit and map take: not 0, multiples of the granularity. */
+/* Checks the size of a reserve, commit or map: not 0, a multiple of the granularity. */
 bp_status bp_address_space_check_bytes(const bp_address_space *space, uint64_t bytes, const char *operation);
-/* BP_OK where [address, address + bytes) is reserved and both are multiples of `step`. */
+/* BP_OK if [address, address + bytes) is reserved and both are multiples of `step`. */
 bp_status bp_address_space_check(bp_address_space *space, const void *address, uint64_t bytes, uint64_t step,
                                  const char *operation);
 

@@ -1,5 +1,5 @@
-/* The host device: its memory, configuration and table. Physical memory is a shared anonymous mapping, which mremap maps a second time into
- * reserved address space: private memory cannot be mapped twice, and lose its first address while it keeps its bytes. */
+/* Memory, configuration and table of the host device. Physical memory is a shared anonymous mapping, which mremap duplicates into
+ * reserved address space. Private memory has no duplicate mappings, and cannot keep its bytes while its first address is unmapped. */
 #include "devices/host.h"
 
 #include <errno.h>
@@ -97,8 +97,7 @@ static bp_status host_decommit(void *self, uint64_t handle)
     bp_host *host = self;
     bp_host_memory memory;
     if (!host_memory_find_memory(host, handle, &memory))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: decommit of handle %llu, which there is not",
-                       (unsigned long long)handle);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: decommit of unknown handle %llu", (unsigned long long)handle);
     if (munmap(memory.pages, memory.bytes) != 0)
         return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: decommit of %llu bytes: %s", (unsigned long long)memory.bytes,
                        strerror(errno));
@@ -122,13 +121,12 @@ static bp_status host_map(void *self, void *address, uint64_t bytes, uint64_t ha
     bp_host *host = self;
     bp_host_memory memory;
     if (!host_memory_find_memory(host, handle, &memory))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: map of handle %llu, which there is not",
-                       (unsigned long long)handle);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: map of unknown handle %llu", (unsigned long long)handle);
     if (bytes != memory.bytes)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: map of %llu bytes of handle %llu, which has %llu",
                        (unsigned long long)bytes, (unsigned long long)handle, (unsigned long long)memory.bytes);
     BP_TRY(bp_address_space_check(&host->space, address, bytes, host->traits.granularity, "map"));
-    /* An old size of 0 leaves the first mapping as it is; the second has its flags, MADV_DONTFORK too. */
+    /* Old size 0 leaves the first mapping in place; the second one inherits its flags, including MADV_DONTFORK. */
     if (mremap(memory.pages, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
         int reason = errno;
         map_nothing(address, bytes); /* the kernel may have removed the reservation already */
@@ -152,7 +150,7 @@ static bp_status host_protect(void *self, void *address, uint64_t bytes, bp_acce
 {
     bp_host *host = self;
     if (access != BP_ACCESS_NONE && access != BP_ACCESS_READ_WRITE)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: protect with access %d", (int)access);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: protect with unknown access %d", (int)access);
     BP_TRY(bp_address_space_check(&host->space, address, bytes, host->traits.page_bytes, "protect"));
     if (mprotect(address, bytes, access == BP_ACCESS_NONE ? PROT_NONE : PROT_READ | PROT_WRITE) != 0)
         return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: protect of %llu bytes at %p: %s", (unsigned long long)bytes,
@@ -164,7 +162,7 @@ static bp_status host_protect(void *self, void *address, uint64_t bytes, bp_acce
 
 #define ALLOCATION_ALIGNMENT 256
 
-/* At once, as memory that no work uses yet may be there early. */
+/* Immediate: memory may be available before the stream's work uses it. */
 static bp_status host_allocate(void *self, uint64_t bytes, void *stream, void **address)
 {
     (void)stream;
@@ -203,7 +201,7 @@ static bp_status host_free(void *self, void *address, uint64_t bytes, void *stre
     return BP_OK;
 }
 
-/* Only now is there room for others: until the stream gets here its work may be using the memory. */
+/* Releases the memory when the stream reaches the free: until then its work may use it. */
 void bp_host_take_back(bp_host_allocation *allocation)
 {
     host_memory_give_back(allocation->host, allocation->bytes);
@@ -212,7 +210,7 @@ void bp_host_take_back(bp_host_allocation *allocation)
 
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
 
-/* A stream without a thread gets one: a stream that was used before, or a new one. */
+/* Takes a stream struct without a thread, used before or new, and starts its thread. */
 static bp_status host_create_stream(void *self, void **stream)
 {
     bp_host *host = self;
@@ -221,7 +219,7 @@ static bp_status host_create_stream(void *self, void **stream)
     bp_host_stream *found = host->idle_streams;
     const uint32_t index = atomic_load(&host->stream_count);
     if (found == NULL && index == BP_HOST_STREAMS)
-        status = bp_fail(BP_ERR_UNSUPPORTED, "host: %u streams live, more than that it does not have", index);
+        status = bp_fail(BP_ERR_UNSUPPORTED, "host: %u streams are live, the largest number; destroy some", index);
     else if (found == NULL)
         status = bp_host_stream_new(index, host->config.queue_length, host->config.max_delay_us, &found);
     if (status == BP_OK && host->idle_streams == NULL) {
@@ -305,7 +303,7 @@ static void host_destroy(void *self)
 {
     bp_host *host = self;
     uint32_t count = atomic_load(&host->stream_count);
-    /* All threads end before any stream goes: work may wait for other streams. */
+    /* All threads end before any stream is freed: work may wait for other streams. */
     for (uint32_t i = 0; i < count; i++) {
         bp_host_stream *stream = atomic_load(&host->streams[i]);
         if (stream->running)
@@ -368,7 +366,7 @@ bp_status bp_host_config_init(bp_host_config *config, size_t size)
 bp_status bp_device_create_host(const bp_host_config *config, bp_device **device)
 {
     if (device == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_host: needs an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_host: the output is NULL");
     uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
     bp_host_config completed = host_config_defaults;
     BP_TRY(bp_struct_read("bp_device_create_host", config, true, &completed, sizeof completed));

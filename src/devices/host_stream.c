@@ -1,9 +1,8 @@
-/* A stream of the host device: a bounded queue that any thread may add to, and a thread that runs what is in it.
+/* A stream of the host device: a bounded multi-producer queue, and a thread that runs its work.
  *
- * Places are claimed by one fetch-and-add, so that the order of claims is the order of the work; the place's `ready`
- * (after Vyukov's bounded queue) says when the work is written. Who sleeps first says so and then looks again, who
- * wakes changes first and then looks for sleepers: all four sequentially consistent, so that one of the two sees the
- * other. */
+ * A slot is claimed by one fetch-and-add, so that the order of claims is the order of execution; the slot's `ready` (after Vyukov's
+ * bounded queue) says when the work is written. A sleeper announces itself, then checks again; a waker changes the state, then checks for
+ * sleepers. All four accesses are sequentially consistent, so that one of the two sees the other. */
 #include "devices/host.h"
 
 #include <limits.h>
@@ -18,7 +17,7 @@
 #include "core/memory.h"
 #include "core/process.h"
 
-#define SPINS 64 /* looks before sleeping */
+#define SPINS 64 /* checks before sleeping */
 
 static void relax(void)
 {
@@ -94,7 +93,7 @@ static void *serve(void *argument)
         bp_host_place *place = &stream->places[number & stream->mask];
         const bp_host_work *work = &place->work;
         await_work(stream, place, number + 1);
-        if (stream->max_delay_us > 0) { /* a pause before one piece of work in four: splitmix64, by Sebastiano Vigna */
+        if (stream->max_delay_us > 0) { /* pauses before one piece of work in four: splitmix64, by Sebastiano Vigna */
             uint64_t random = stream->random += 0x9e3779b97f4a7c15u;
             random = (random ^ (random >> 30)) * 0xbf58476d1ce4e5b9u;
             random = (random ^ (random >> 27)) * 0x94d049bb133111ebu;
@@ -116,7 +115,7 @@ static void *serve(void *argument)
         atomic_store(&stream->completed, number + 1);
         if (atomic_load(&stream->wanted) > number + 1)
             continue;
-        /* Whoever wants more asks again: `changes` is not what it read before it asked. */
+        /* Sleepers with a larger target register again: `changes` differs from the value that they read first. */
         atomic_store(&stream->wanted, UINT64_MAX);
         atomic_fetch_add(&stream->changes, 1);
         futex_wake(&stream->changes, INT_MAX);
@@ -221,8 +220,7 @@ void bp_host_events_finish(bp_host *host)
     }
 }
 
-/* The mark is read, then the stream, and the exchange fails if another record came between: so marks of one stream
- * never go back, whoever records. */
+/* Reads the mark, then the stream; the exchange fails if another record came between. Marks of one stream therefore never decrease. */
 bp_status bp_host_event_record(void *self, void *event, void *stream)
 {
     (void)self;
@@ -235,7 +233,7 @@ bp_status bp_host_event_record(void *self, void *event, void *stream)
     return BP_OK;
 }
 
-/* Which stream and how much of its work an event marks. */
+/* The stream and the position that an event marks. */
 static bp_host_stream *marked(bp_host *host, const bp_host_event *event, uint64_t *count)
 {
     uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);

@@ -10,19 +10,19 @@
 
 #define GRANULARITY 4096u
 #define ALLOCATION_ALIGNMENT 256u
-/* What is allocated in stream order costs nothing either: addresses of the upper half, which no user process can have, each given once. */
+/* Stream-ordered allocations are addresses of the upper half, which no user process can have; each is used once. */
 #define ALLOCATED_FROM (UINT64_C(1) << 63)
-#define ALLOCATED_BYTES (ALLOCATED_FROM - ALLOCATION_ALIGNMENT) /* the end of the last one is an address, too */
-#define ADDRESS_BYTES (UINT64_C(1) << 56) /* of any process: more than that can be mapped nowhere */
+#define ALLOCATED_BYTES (ALLOCATED_FROM - ALLOCATION_ALIGNMENT) /* the end of the last allocation is an address, too */
+#define ADDRESS_BYTES (UINT64_C(1) << 56)                       /* address space of a process: more cannot be mapped */
 
 typedef struct null_device {
-    bp_address_space space;   /* first */
-    _Atomic uint64_t handles; /* of physical memory, given so far; streams and events are numbers too */
+    bp_address_space space;   /* must be the first field */
+    _Atomic uint64_t handles; /* physical handles so far; streams and events are numbers too */
     _Atomic uint64_t objects;
-    _Atomic uint64_t allocated_bytes; /* ever */
+    _Atomic uint64_t allocated_bytes; /* never decreases */
 } null_device;
 
-/* Never used to reach memory. */
+/* An identity; never dereferenced. */
 static void *as_pointer(uint64_t number)
 {
     void *pointer;
@@ -87,7 +87,7 @@ static bp_status null_allocate(void *self, uint64_t bytes, void *stream, void **
         uint64_t left = ALLOCATED_BYTES - offset;
         if (!bp_round_up_u64(bytes > 0 ? bytes : 1, ALLOCATION_ALIGNMENT, &step) || step > left)
             return bp_fail(BP_ERR_NO_DEVICE_MEMORY,
-                           "null: allocate of %llu bytes, %llu of %llu addresses are left: each is given once; make "
+                           "null: allocate of %llu bytes, %llu of %llu addresses are left, and each is used once; make "
                            "another device",
                            (unsigned long long)bytes, (unsigned long long)left, (unsigned long long)ALLOCATED_BYTES);
     } while (!atomic_compare_exchange_weak_explicit(&null->allocated_bytes, &offset, offset + step,
@@ -107,7 +107,7 @@ static bp_status free_memory(void *self, void *address, uint64_t bytes, void *st
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 
-/* They are nothing but different. */
+/* Streams and events are unique numbers. */
 static bp_status create_object(void *self, void **object)
 {
     null_device *null = self;
@@ -194,7 +194,7 @@ static const bp_device_ops null_ops = {
 bp_status bp_device_create_null(bp_device **device)
 {
     if (device == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_null: needs an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_null: the output is NULL");
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(null_device), &memory));
     null_device *null = memory;

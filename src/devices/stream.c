@@ -1,4 +1,4 @@
-/* Streams and their timelines of points. */
+/* Streams, and their timelines of release points. */
 #include "devices/device.h"
 
 #include <sched.h>
@@ -17,7 +17,7 @@ static void destroy_points(bp_device *device, bp_stream_points *points, uint32_t
     free(points);
 }
 
-/* A ring that a stream has left, or a new one. */
+/* Takes an unused ring, or makes one. */
 static bp_status stream_take_points(bp_device *device, bp_stream_points **points)
 {
     pthread_mutex_lock(&device->rings_lock);
@@ -37,7 +37,7 @@ static bp_status stream_take_points(bp_device *device, bp_stream_points **points
             }
         }
     }
-    for (uint32_t i = 0; i < BP_STREAM_POINTS; i++) /* before all points */
+    for (uint32_t i = 0; i < BP_STREAM_POINTS; i++) /* older than all points */
         atomic_store_explicit(&unused->marked[i], (uint64_t)i - BP_STREAM_POINTS, memory_order_relaxed);
     bp_device_count(&device->live_events, BP_STREAM_POINTS);
     *points = unused;
@@ -53,7 +53,7 @@ static void leave_points(bp_device *device, bp_stream_points *points)
     bp_device_discount(&device->live_events, BP_STREAM_POINTS);
 }
 
-/* The ring of a stream that is over; two may try. */
+/* Returns the ring of a stream that is over; two threads may try. */
 static void leave_captured(bp_stream *stream)
 {
     bp_stream_points *points = atomic_exchange(&stream->captured, NULL);
@@ -70,8 +70,8 @@ void bp_stream_free_rings(bp_device *device)
     }
 }
 
-/* Destroying waits until every call that took a number has said that it is through: a call that finds the stream open may use `raw`
- * until then. Taking a number is sequentially consistent, as is closing: one of the two sees the other. */
+/* Destroying waits until every call that took a number is through: a call that finds the stream open may use `raw` until then. Both
+ * taking a number and closing are sequentially consistent, so that one of the two sees the other. */
 static bool begin_use(bp_stream *stream, uint64_t *number)
 {
     *number = atomic_fetch_add(&stream->recorded, 1);
@@ -83,7 +83,7 @@ static void end_use(bp_stream *stream)
     atomic_fetch_add_explicit(&stream->through, 1, memory_order_release);
 }
 
-/* A younger point covers what an older one covers, whichever of the two is recorded first: who takes a number sees what was
+/* A later point covers the work of an earlier one, in whichever order they are recorded: a call that takes a number sees the work
  * enqueued before the numbers below it were taken. */
 static bp_status record_point(bp_stream *stream, bp_stream_points *points, uint64_t *point, bool *recorded)
 {
@@ -114,7 +114,7 @@ bp_status bp_stream_record_captured(bp_stream *stream, uint64_t *point, bool *re
         return BP_OK;
     if (points == NULL)
         return bp_fail(BP_ERR_CAPTURE,
-                       "stream %s was made after the capture began: make streams before bp_capture_begin",
+                       "stream %s was made after the capture began; make streams before bp_capture_begin",
                        stream->name);
     return record_point(stream, points, point, recorded);
 }
@@ -126,9 +126,9 @@ static bp_status wait_point(bp_stream *waiter, const bp_stream *stream, const bp
     if (waiter == stream || bp_stream_is_over(stream))
         return BP_OK;
 
-    /* The point's own event is always safe: it marks the point, or a younger one once it was recorded again. That younger one may be
-     * very young, so the oldest of the ring is preferred; unless another thread has taken that and not recorded it yet, or failed to,
-     * or it was taken for the other ring: then its event still marks a point that may be older than `point`. */
+    /* The point's own event is always safe: it marks the point, or a later one after it was recorded again. As that one may be very late,
+     * the oldest event of the ring is preferred. Exceptions: another thread has taken it and not recorded it yet, or failed to, or it
+     * belongs to the other ring. Then its mark may be older than `point`. */
     void *event = points->events[point % BP_STREAM_POINTS];
     uint64_t taken = atomic_load_explicit(&stream->recorded, memory_order_acquire);
     if (taken - point > BP_STREAM_POINTS) {
@@ -157,7 +157,7 @@ bp_status bp_stream_prepare_captures(bp_device *device)
             continue;
         bp_stream_points *points, *none = NULL;
         BP_TRY(stream_take_points(device, &points));
-        if (!atomic_compare_exchange_strong(&s->captured, &none, points)) /* another thread did too */
+        if (!atomic_compare_exchange_strong(&s->captured, &none, points)) /* another thread was first */
             leave_points(device, points);
         else if (bp_stream_is_over(s)) /* destroyed meanwhile */
             leave_captured(s);
@@ -167,7 +167,7 @@ bp_status bp_stream_prepare_captures(bp_device *device)
 
 bp_status bp_stream_quiesce(bp_stream *stream)
 {
-    uint64_t number; /* of a point that is never waited for */
+    uint64_t number; /* number of a point that is never waited for */
     bp_status status = BP_OK;
     if (begin_use(stream, &number))
         status = stream->device->ops->stream_synchronize(stream->device->self, stream->raw);
@@ -215,7 +215,7 @@ static bp_status stream_create_stream(bp_device *device, bool import, uint64_t n
 bp_status bp_stream_create(bp_device *device, const char *name, bp_stream **stream)
 {
     if (device == NULL || stream == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_create: needs a device and an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_create: the device or the output is NULL");
     BP_TRY(bp_device_check(device, "bp_stream_create"));
     return stream_create_stream(device, false, 0, name, stream);
 }
@@ -223,7 +223,7 @@ bp_status bp_stream_create(bp_device *device, const char *name, bp_stream **stre
 bp_status bp_stream_import(bp_device *device, uint64_t native, const char *name, bp_stream **stream)
 {
     if (device == NULL || stream == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_import: needs a device and an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_import: the device or the output is NULL");
     BP_TRY(bp_device_check(device, "bp_stream_import"));
     if (device->ops->stream_import == NULL)
         return bp_fail(BP_ERR_UNSUPPORTED, "bp_stream_import: device %s has no native streams", device->ops->name);
@@ -239,8 +239,8 @@ void bp_stream_destroy(bp_stream **stream)
     if (!bp_device_is_here(s->device) || !atomic_exchange(&s->alive, false))
         return;
     bp_device *device = s->device;
-    /* Until its work is done others wait for its points, and record some. Where the provider refuses to wait that stays so until
-     * the device goes. */
+    /* Until its work is complete, others wait for its points and record some. If the provider refuses to synchronise, that lasts until
+     * the device is destroyed. */
     bool done = device->ops->stream_synchronize(device->self, s->raw) == BP_OK;
     atomic_store(&s->closing, true);
     while (atomic_load(&s->through) != atomic_load(&s->recorded))
@@ -259,7 +259,7 @@ void bp_stream_destroy(bp_stream **stream)
 
 void bp_stream_free(bp_stream *stream)
 {
-    if (!bp_stream_is_over(stream)) /* its rings were never left */
+    if (!bp_stream_is_over(stream)) /* its rings were not returned */
         destroy_points(stream->device, stream->points, BP_STREAM_POINTS);
     if (atomic_load(&stream->captured) != NULL)
         destroy_points(stream->device, atomic_load(&stream->captured), BP_STREAM_POINTS);
@@ -269,14 +269,14 @@ void bp_stream_free(bp_stream *stream)
 bp_status bp_stream_check(const bp_stream *stream, const bp_device *device, const char *function)
 {
     if (stream == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no stream", function);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the stream is NULL", function);
     BP_TRY(bp_device_check(stream->device, function));
     if (!atomic_load_explicit(&stream->alive, memory_order_relaxed))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: stream %s (number %u) was destroyed", function, stream->name,
                        stream->number);
     if (stream->device != device)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: stream %s is of another device (%s) than the call (%s)", function,
-                       stream->name, bp_device_name(stream->device), bp_device_name(device));
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: stream %s is of device %s, expected %s", function, stream->name,
+                       bp_device_name(stream->device), bp_device_name(device));
     return BP_OK;
 }
 
@@ -296,7 +296,7 @@ bp_status bp_stream_native(const bp_stream *stream, uint64_t *native)
 {
     BP_TRY(check_own(stream, "bp_stream_native"));
     if (native == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_native: needs an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_native: the output is NULL");
     if (stream->device->ops->stream_native == NULL)
         return bp_fail(BP_ERR_UNSUPPORTED, "bp_stream_native: device %s has no native streams",
                        bp_device_name(stream->device));
@@ -313,7 +313,7 @@ bp_status bp_stream_call(bp_stream *stream, bp_host_function *function, void *ar
 {
     BP_TRY(check_own(stream, "bp_stream_call"));
     if (function == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_call: no function for stream %s", stream->name);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_call: the function for stream %s is NULL", stream->name);
     return stream->device->ops->call(stream->device->self, stream->raw, function, argument);
 }
 
@@ -323,7 +323,7 @@ bp_status bp_stream_fill(bp_stream *stream, void *address, uint8_t value, uint64
     if (bytes == 0)
         return BP_OK;
     if (address == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_fill: no address for %llu bytes on stream %s",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_fill: the address of %llu bytes on stream %s is NULL",
                        (unsigned long long)bytes, stream->name);
     return stream->device->ops->fill(stream->device->self, stream->raw, address, value, bytes);
 }

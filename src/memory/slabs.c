@@ -1,4 +1,4 @@
-/* Slabs: made with one physical handle each, mapped and unmapped, and the residency observers that are called then. */
+/* Slabs: creation with one physical handle each, mapping, unmapping, and the calls of their residency observers. */
 #include "memory/slabs.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 /* ---- memory of a slab ----------------------------------------------------------------------------------------------- */
 
-/* What the device did not take back before is used again. */
+/* Gives the slab physical memory: a handle that the device failed to free, or a new one. */
 static bp_status bring(bp_device *device, bp_slab *slab)
 {
     if (!slab->committed)
@@ -37,7 +37,7 @@ static bp_status slabs_give_back(bp_device *device, bp_slab *slab)
     return BP_OK;
 }
 
-/* A step that fails leaves something behind that only the device can free. */
+/* Frees the slab's memory and addresses; ignores errors, after which only the device can free the rest. */
 static void drop(bp_device *device, bp_slab *slab)
 {
     (void)slabs_unmap(device, slab);
@@ -51,7 +51,7 @@ bp_status bp_slabs_add(bp_slabs *slabs, uint64_t bytes, uint64_t alignment)
     bp_slab slab = {0};
     void *address;
     if (!bp_round_up_u64(bytes, granularity, &slab.bytes))
-        return bp_fail(BP_ERR_OVERFLOW, "a slab of %llu bytes does not fit 64 bits", (unsigned long long)bytes);
+        return bp_fail(BP_ERR_OVERFLOW, "the size of a slab of %llu bytes exceeds 64 bits", (unsigned long long)bytes);
     BP_TRY(bp_grow_array((void **)&slabs->slabs, &slabs->capacity, slabs->count, sizeof *slabs->slabs));
     BP_TRY(device->ops->reserve(device->self, slab.bytes, alignment > granularity ? alignment : granularity, &address));
     slab.address = address;
@@ -67,7 +67,7 @@ bp_status bp_slabs_add(bp_slabs *slabs, uint64_t bytes, uint64_t alignment)
 
 /* ---- observers ------------------------------------------------------------------------------------------------------ */
 
-/* Of the first `count` slabs those that have memory and are chosen (NULL: all), last first. */
+/* Detaches the chosen (NULL: all) mapped slabs among the first `count`, in reverse order. */
 static void detach_slabs(const bp_slabs *slabs, const bp_slab_observer *observer, const bool *chosen, size_t count)
 {
     for (size_t i = count; i-- > 0;) {
@@ -114,7 +114,7 @@ bp_status bp_slabs_detach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, v
         memmove(observer, observer + 1, (--slabs->observer_count - i) * sizeof *observer);
         return BP_OK;
     }
-    return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_detach: these callbacks were not attached with this argument");
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_detach: these callbacks were not attached with this user pointer");
 }
 
 bp_status bp_slabs_agree(const bp_slabs *slabs, bp_status so_far)
@@ -139,7 +139,7 @@ bool bp_slabs_are_captured(const bp_slabs *slabs, uint32_t slab)
 
 /* ---- memory that goes and comes ------------------------------------------------------------------------------------- */
 
-/* The first `observers` of them; then the slabs count as absent. */
+/* Calls detach of the first `observers` observers; marks the slabs absent. */
 static void hide(bp_slabs *slabs, const bool *chosen, size_t observers)
 {
     for (size_t i = observers; i-- > 0;)
@@ -179,15 +179,15 @@ bp_status bp_slabs_unload(bp_slabs *slabs, const bool *chosen)
     for (size_t i = slabs->count; i-- > 0 && status == BP_OK;)
         status = chosen[i] ? slabs_unmap(slabs->device, &slabs->slabs[i]) : BP_OK;
     status = bp_slabs_agree(slabs, status);
-    if (status == BP_OK) { /* all of them give back, whatever becomes of one; the first error */
+    if (status == BP_OK) { /* decommits all in spite of errors; returns the first one */
         for (size_t i = slabs->count; i-- > 0;) {
             bp_status given = chosen[i] ? slabs_give_back(slabs->device, &slabs->slabs[i]) : BP_OK;
             status = status == BP_OK ? given : status;
         }
         return status;
     }
-    /* Somebody could not unmap. What is mapped again has its bytes, as it was not given back. Where that fails too, there is nothing more
-     * to try: the slabs are without observers, and some without memory. */
+    /* A participant could not unmap. Memory that is mapped again keeps its bytes, because it was not decommitted. If mapping fails too,
+     * the slabs stay without observers, and some without memory. */
     snprintf(words, sizeof words, "%s", bp_error_detail());
     if (bp_slabs_agree(slabs, bring_chosen(slabs, chosen)) == BP_OK)
         (void)show(slabs, chosen);
@@ -203,7 +203,8 @@ bp_status bp_slabs_load(bp_slabs *slabs, const bool *chosen)
     if (status == BP_OK)
         return BP_OK;
     snprintf(words, sizeof words, "%s", bp_error_detail());
-    for (size_t i = slabs->count; i-- > 0;) { /* what stays mapped keeps its handle: it may have to be mapped again */
+    for (size_t i = slabs->count;
+         i-- > 0;) { /* a slab that stays mapped keeps its handle: it may have to be mapped again */
         if (chosen[i] && slabs_unmap(slabs->device, &slabs->slabs[i]) == BP_OK)
             (void)slabs_give_back(slabs->device, &slabs->slabs[i]);
     }
@@ -226,7 +227,7 @@ void bp_slabs_finish(bp_slabs *slabs)
 {
     bp_slabs_detach_all(slabs);
     bp_device *device = slabs->device;
-    for (size_t i = slabs->count; i-- > 0;) { /* a step that fails is not the end: go on with the rest */
+    for (size_t i = slabs->count; i-- > 0;) { /* continues after errors */
         drop(device, &slabs->slabs[i]);
         device->ops->unreserve(device->self, slabs->slabs[i].address, slabs->slabs[i].bytes);
     }

@@ -1,4 +1,4 @@
-/* Slabs: contiguous device allocations with one physical handle each, and those who want to know when they have memory. */
+/* Slabs: contiguous device allocations with one physical handle each, and their residency observers. */
 #ifndef BP_MEMORY_SLABS_H
 #define BP_MEMORY_SLABS_H
 
@@ -9,11 +9,11 @@
 
 typedef struct bp_slab {
     uint8_t *address;
-    uint64_t bytes; /* as made: a multiple of the device's granularity */
+    uint64_t bytes; /* as allocated: a multiple of the device's granularity */
     uint64_t handle;
-    bool committed; /* there is a handle */
-    bool mapped;    /* at the address: the slab has its memory */
-    bool absent;    /* observers were told that it has none */
+    bool committed; /* the handle is valid */
+    bool mapped;    /* mapped at the address */
+    bool absent;    /* observers were told that it is unmapped */
 } bp_slab;
 
 typedef struct bp_slab_observer {
@@ -21,12 +21,12 @@ typedef struct bp_slab_observer {
     void *user;
 } bp_slab_observer;
 
-/* The slabs of one pool, in order; begins as {.device = device}. */
+/* The slabs of one pool, in order; initialise with {.device = device}. */
 typedef struct bp_slabs {
     bp_device *device;
     bp_slab *slabs;
     size_t count, capacity;
-    bp_slab_observer *observers; /* in the order in which they attached */
+    bp_slab_observer *observers; /* in the order of attachment */
     size_t observer_count, observer_capacity;
 } bp_slabs;
 
@@ -36,24 +36,25 @@ bp_status bp_slabs_add(bp_slabs *slabs, uint64_t bytes, uint64_t alignment);
 bp_status bp_slabs_attach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, void *user);
 bp_status bp_slabs_detach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, void *user);
 
-/* What everybody who takes part says of how it went here so far. */
+/* Collective status agreement: returns the status of all participants, given the local one. */
 bp_status bp_slabs_agree(const bp_slabs *slabs, bp_status so_far);
 
-/* Whether graphs that are captured now keep something of the slab's observers. */
+/* True if graphs captured now contain objects of the slab's observers. */
 bool bp_slabs_are_captured(const bp_slabs *slabs, uint32_t slab);
 
-/* The slabs marked in `chosen` (one entry for each slab) lose their memory: observers are told (last first), all are unmapped, everybody agrees, and the memory is given back to the device.
- * Nothing may use it. Where somebody cannot unmap, slabs get their memory back with what it held, and observers are told again: an error that
- * leaves everything as it was. Where a device does not take memory back, slabs keep it unmapped (committed and not mapped) until they are
- * loaded, and its error is returned. `mapped` says which it was. */
+/* Unmaps and frees the slabs marked in `chosen` (one entry per slab), which must be idle: calls detach in reverse order, unmaps all,
+ * agrees on the status with all participants, and decommits. If a participant cannot unmap, the slabs are mapped again with their bytes
+ * and attached: an error without effect. If a device cannot decommit, its error is returned and the slabs keep the memory unmapped
+ * (committed, not mapped) until they are loaded. `mapped` tells the two apart. */
 bp_status bp_slabs_unload(bp_slabs *slabs, const bool *chosen);
 
-/* The slabs get memory at their addresses, everybody agrees, and observers are told. All or nothing. What the memory holds is not specified. */
+/* Maps memory at the slabs' addresses, agrees on the status with all participants, and calls attach. All or nothing. The contents are
+ * unspecified. */
 bp_status bp_slabs_load(bp_slabs *slabs, const bool *chosen);
 
-/* Detaches everybody in reverse order, then tells them that it is over. */
+/* Detaches all observers in reverse order, then calls their gone functions. */
 void bp_slabs_detach_all(bp_slabs *slabs);
-/* The same, and gives all memory back, last slab first. Nothing may use the memory any more. */
+/* bp_slabs_detach_all, then frees all memory in reverse order. The memory must be idle. */
 void bp_slabs_finish(bp_slabs *slabs);
 
 #endif

@@ -1,4 +1,4 @@
-/* Built without NVTX's headers. */
+/* No-op implementation, for builds without NVTX's headers. */
 #include <stddef.h>
 
 #include "nvtx/nvtx.h"

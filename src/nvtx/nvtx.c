@@ -14,14 +14,14 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static nvtxDomainHandle_t domain;
 
-/* NVTX loads the tool that the environment names, which a privileged process must not. */
+/* NVTX loads the tool that the environment names, which must not happen in a privileged process. */
 static void make_domain(void)
 {
     if (getauxval(AT_SECURE) == 0)
         domain = nvtxDomainCreateA("bucketpool");
 }
 
-/* NULL: no tool listens, and NVTX is not called. */
+/* NULL: no tool is attached, and NVTX is not called. */
 static nvtxDomainHandle_t our_domain(void)
 {
     pthread_once(&once, make_domain);

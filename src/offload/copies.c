@@ -1,5 +1,4 @@
-/* Copies of release groups: their host memory (pinned or staged, a piece for each slab), the jobs that copy to it or from it chunk by chunk, and
- * the streams that these go on. */
+/* Copies of release groups: host memory (pinned or staged, one piece per slab), jobs that copy in chunks, and their streams. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +25,7 @@ static bp_status try_stages(bp_host_source *source, uint64_t bytes)
     return BP_OK;
 }
 
-/* Gets the chunks between the device and ordinary memory. Where they were not asked for but are what is left, smaller ones do. */
+/* Allocates the staging chunks between the device and pageable memory. If staging is only the fallback, smaller chunks are tried. */
 static bp_status get_stages(bp_host_source *source)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -85,8 +84,8 @@ static bp_status get_pieces(bp_host_source *source, const char *group, bool pinn
             else
                 status = bp_fail(
                     BP_ERR_NO_HOST_MEMORY,
-                    "group %.40s: no room on the host for %llu of its %llu bytes: %s; discard them, or free memory",
-                    group, (unsigned long long)piece->bytes, (unsigned long long)memory->bytes, strerror(errno));
+                    "group %.40s: no host memory for %llu of its %llu bytes: %s; discard them, or free memory", group,
+                    (unsigned long long)piece->bytes, (unsigned long long)memory->bytes, strerror(errno));
         }
     }
     if (status != BP_OK)
@@ -98,7 +97,7 @@ bp_status bp_backing_memory_create(bp_offload *offload, const bp_group *group, b
 {
     bp_host_source *source = &offload->source;
     size_t size =
-        sizeof **memory + group->slab_count * sizeof(bp_kept); /* there is memory for more than that per slab */
+        sizeof **memory + group->slab_count * sizeof(bp_kept); /* cannot overflow: slabs take more memory than that */
     bp_backing_memory *made = calloc(1, size);
     if (made == NULL)
         return bp_fail_memory(size);
@@ -149,11 +148,11 @@ void bp_backing_memory_forget(bp_backing_memory *memory)
 
 typedef struct job_piece {
     uint8_t *device;
-    uint8_t *host; /* NULL: there is nothing to copy */
+    uint8_t *host; /* NULL: nothing to copy */
     uint64_t bytes;
 } job_piece;
 
-/* How far somebody has come with a job. */
+/* Progress through a job. */
 typedef struct walk {
     size_t piece;
     uint64_t offset;
@@ -164,37 +163,38 @@ typedef struct chunk {
     uint64_t bytes;
 } chunk;
 
-/* Functions on the helper run in order and walk for themselves, so that there need not be an argument for each chunk. */
+/* Host functions on the helper run in order and track the progress here, so that a chunk needs no argument. */
 struct bp_job {
     bp_offload *offload;
     bp_group *group;
     bp_stream *copies, *helper;
-    bool away, staged;
-    bool fill;    /* with zeros, what there is nothing to copy to */
-    bool started; /* something was enqueued that uses its memory */
+    bool out, staged;
+    bool fill;    /* fill the bytes that are not copied with zeros */
+    bool started; /* work that uses its memory was enqueued */
     uint64_t chunk_bytes, bytes;
     atomic_bool cancelled, over;
-    walk moved, arrived; /* of the helper's functions */
+    walk moved, arrived; /* progress of the helper's functions */
     uint64_t moved_chunks, copied_bytes;
-    uint64_t copied_before;    /* what the group said of the copies before these */
-    bp_backing_memory *orphan; /* of a job that was abandoned: goes with it */
+    uint64_t copied_before;    /* bytes of the group's earlier copies */
+    bp_backing_memory *orphan; /* of an abandoned job: freed with it */
     bp_job *next;
     size_t count;
     job_piece pieces[];
 };
 
-bp_status bp_job_create(bp_offload *offload, bp_group *group, bool away, const bp_backing_memory *memory, bp_job **job)
+bp_status bp_job_create(bp_offload *offload, bp_group *group, bool out, const bp_backing_memory *memory, bp_job **job)
 {
-    size_t bytes = sizeof **job + group->slab_count * sizeof(job_piece); /* fewer than the pool's own for slabs */
+    size_t bytes = sizeof **job +
+                   group->slab_count * sizeof(job_piece); /* cannot overflow: the pool allocated more for its slabs */
     bp_job *made = calloc(1, bytes);
     if (made == NULL)
         return bp_fail_memory(bytes);
     made->offload = offload;
     made->group = group;
-    made->copies = offload->movers[away ? BP_AWAY_COPIES : BP_BACK_COPIES];
-    made->helper = offload->movers[away ? BP_AWAY_HELPER : BP_BACK_HELPER];
-    made->away = away;
-    made->fill = !away && group->fill == BP_RESTORE_ZERO;
+    made->copies = offload->movers[out ? BP_OFFLOAD_COPIES : BP_RESTORE_COPIES];
+    made->helper = offload->movers[out ? BP_OFFLOAD_HELPER : BP_RESTORE_HELPER];
+    made->out = out;
+    made->fill = !out && group->fill == BP_RESTORE_ZERO;
     made->staged = memory != NULL && !memory->pinned;
     made->chunk_bytes = made->staged ? offload->source.stage_bytes : offload->source.chunk_bytes;
     pthread_mutex_lock(&offload->lock);
@@ -205,10 +205,10 @@ bp_status bp_job_create(bp_offload *offload, bp_group *group, bool away, const b
         const bp_slab *slab = &offload->pool->slabs.slabs[group->slabs[i]];
         made->pieces[i] = (job_piece){.device = slab->address, .bytes = slab->bytes};
         const bp_kept *kept = memory != NULL ? &memory->pieces[i] : NULL;
-        if (kept == NULL || (!away && kept->kept == 0))
+        if (kept == NULL || (!out && kept->kept == 0))
             continue;
         made->pieces[i].host = kept->memory;
-        made->pieces[i].bytes = away ? kept->bytes : kept->kept;
+        made->pieces[i].bytes = out ? kept->bytes : kept->kept;
         made->bytes += made->pieces[i].bytes;
     }
     *job = made;
@@ -251,11 +251,11 @@ static void chunk_arrived(void *argument)
     pthread_mutex_unlock(&offload->lock);
     if (wanted && offload->progress != NULL)
         offload->progress(offload->user, job->group->name, job->copied_bytes, job->bytes);
-    if (job->copied_bytes == job->bytes) /* the last that is done with the job */
+    if (job->copied_bytes == job->bytes) /* the last access to the job */
         atomic_store_explicit(&job->over, true, memory_order_release);
 }
 
-/* The chunk whose turn it is, and the stage that it goes through. */
+/* The next chunk and its stage. */
 static void *next_stage(bp_job *job, chunk *c)
 {
     if (!next_chunk(job, &job->moved, c) || is_cancelled(job))
@@ -282,7 +282,7 @@ static void fill_stage(void *argument)
 
 /* ---- enqueuing ------------------------------------------------------------------------------------------------------ */
 
-/* What `then` gets from now on starts after what `first` has. */
+/* Orders later work on `then` after the present work on `first`. */
 static bp_status order(bp_stream *first, bp_stream *then)
 {
     uint64_t point;
@@ -291,7 +291,7 @@ static bp_status order(bp_stream *first, bp_stream *then)
     return recorded ? bp_stream_wait_point(then, first, point) : BP_OK;
 }
 
-/* `then` starts after everything that the device's streams have, but for captured ones and the movers. Does not wait. */
+/* Orders `then` after the work of all streams of the device, except captured ones and the copy streams. Does not block. */
 static bp_status order_after_device(const bp_offload *offload, bp_stream *then)
 {
     for (bp_stream *s = atomic_load_explicit(&then->device->streams, memory_order_acquire); s != NULL; s = s->next) {
@@ -302,7 +302,7 @@ static bp_status order_after_device(const bp_offload *offload, bp_stream *then)
         if (skipped)
             continue;
         if (bp_stream_is_usable(s, then->device)) {
-            /* another thread may destroy the stream meanwhile; its work is waited for as long as there is some */
+            /* another thread may destroy the stream meanwhile; its pending work is waited for all the same */
             bp_status status = bp_stream_capture_of(s, &capture);
             if (status != BP_OK && bp_stream_is_usable(s, then->device))
                 return status;
@@ -318,15 +318,15 @@ static bp_status copy_directly(bp_job *job)
     walk w = {0};
     chunk c;
     while (next_chunk(job, &w, &c)) {
-        BP_TRY(bp_stream_copy(job->copies, job->away ? c.host : c.device, job->away ? c.device : c.host, c.bytes));
+        BP_TRY(bp_stream_copy(job->copies, job->out ? c.host : c.device, job->out ? c.device : c.host, c.bytes));
         BP_TRY(order(job->copies, job->helper));
         BP_TRY(bp_stream_call(job->helper, chunk_arrived, job));
     }
     return BP_OK;
 }
 
-/* The copy into a stage waits until the helper has emptied it of the chunk before the last. */
-static bp_status copy_away_staged(bp_job *job)
+/* The copy into a stage waits until the helper has emptied it of the chunk before the last one. */
+static bp_status copy_out_staged(bp_job *job)
 {
     void *const *stages = job->offload->source.stages;
     walk w = {0};
@@ -350,8 +350,8 @@ static bp_status tell_copied(bp_job *job, uint64_t copied)
     return bp_stream_call(job->helper, chunk_arrived, job);
 }
 
-/* The helper fills a stage when the chunk before the last has been copied out of it, and says so then. */
-static bp_status copy_back_staged(bp_job *job)
+/* The helper fills a stage once the chunk before the last one was copied out of it, then signals. */
+static bp_status copy_in_staged(bp_job *job)
 {
     void *const *stages = job->offload->source.stages;
     walk w = {0};
@@ -379,7 +379,7 @@ bp_status bp_copies_start(bp_job *job)
     pthread_mutex_unlock(&offload->lock);
     if (job->group->done == NULL)
         BP_TRY(bp_event_create(offload->device, &job->group->done));
-    if (job->away)
+    if (job->out)
         BP_TRY(order_after_device(offload, job->copies));
 
     job->started = job->bytes > 0 || job->fill;
@@ -387,13 +387,13 @@ bp_status bp_copies_start(bp_job *job)
         if (job->pieces[i].host == NULL)
             BP_TRY(bp_stream_fill(job->copies, job->pieces[i].device, 0, job->pieces[i].bytes));
     }
-    if (job->started && job->staged) { /* stages are for both directions: who had them before is done with them first */
-        bp_stream *then = job->away ? job->copies : job->helper;
+    if (job->started && job->staged) { /* both directions share the stages: earlier copies must be done with them */
+        bp_stream *then = job->out ? job->copies : job->helper;
         for (int i = 0; i < BP_MOVERS; i++) {
             if (offload->movers[i] != then)
                 BP_TRY(order(offload->movers[i], then));
         }
-        BP_TRY(job->away ? copy_away_staged(job) : copy_back_staged(job));
+        BP_TRY(job->out ? copy_out_staged(job) : copy_in_staged(job));
     } else if (job->started) {
         BP_TRY(copy_directly(job));
     }
@@ -455,10 +455,10 @@ bp_backing_memory *bp_copies_reclaim(bp_offload *offload, const bp_group *group)
 
 bool bp_copies_settle(bp_offload *offload)
 {
-    bool over = true; /* what the helper has seen to its end is over, whatever the device says */
+    bool over = true; /* jobs that the helper completed are over, whatever the device reports */
     for (const bp_job *job = offload->abandoned; job != NULL && over; job = job->next)
         over = job->bytes == 0 || atomic_load_explicit((atomic_bool *)&job->over, memory_order_acquire);
-    for (int tries = 0; tries < 2 && !over; tries++) { /* what a copy may still write to cannot be freed */
+    for (int tries = 0; tries < 2 && !over; tries++) { /* memory that a copy may still write to must not be freed */
         over = true;
         for (int i = 0; i < BP_MOVERS && over; i++)
             over = bp_stream_quiesce(offload->movers[i]) == BP_OK;

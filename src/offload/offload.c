@@ -1,4 +1,4 @@
-/* Offloads as objects: their release groups, and leases for readers of memory that must stay resident. */
+/* Offloads: their release groups, and leases for readers of memory that must stay resident. */
 #include "offload/offload.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "pinned/pinned.h"
 
 #define CHUNK_BYTES (UINT64_C(32) << 20)
-#define NAMES_BYTES 200 /* of lists in messages */
+#define NAMES_BYTES 200 /* length of lists in messages */
 
 /* ---- release groups ---------------------------------------------------------------------------------------------- */
 
@@ -38,7 +38,7 @@ static bp_group *find_group(const bp_offload *offload, const char *name)
 
 void bp_group_set(bp_offload *offload, bp_group *group, bp_residency residency)
 {
-    const bool away = residency == BP_OFFLOADED || residency == BP_RESTORING;
+    const bool offloaded = residency == BP_OFFLOADED || residency == BP_RESTORING;
     uint64_t resident = 0, unreturned = 0;
     for (uint32_t i = 0; offload->pool != NULL && i < group->slab_count; i++) {
         const bp_slab *slab = &offload->pool->slabs.slabs[group->slabs[i]];
@@ -51,7 +51,7 @@ void bp_group_set(bp_offload *offload, bp_group *group, bp_residency residency)
     group->residency = residency;
     group->resident_bytes = resident;
     group->unreturned_bytes = unreturned;
-    group->kept_bytes = away ? bp_backing_memory_kept(group->memory) : 0;
+    group->kept_bytes = offloaded ? bp_backing_memory_kept(group->memory) : 0;
     group->host_bytes = group->memory != NULL ? group->memory->bytes : 0;
     group->pinned = group->memory != NULL && group->memory->pinned;
     pthread_mutex_unlock(&offload->lock);
@@ -63,7 +63,7 @@ bp_status bp_group_fail_residency(const bp_offload *offload, const bp_group *gro
                    bp_residency_name(group->residency));
 }
 
-/* Finds the pool's groups. */
+/* Collects the pool's release groups. */
 static bp_status list_groups(bp_offload *offload)
 {
     const bp_pool *pool = offload->pool;
@@ -78,7 +78,7 @@ static bp_status list_groups(bp_offload *offload)
             BP_TRY(bp_new_array(slabs, sizeof *group->chosen, (void **)&group->chosen));
             BP_TRY(bp_new_array(slabs, sizeof *group->slabs, (void **)&group->slabs));
         }
-        uint32_t roles = 0; /* of planned requests whose bytes are anybody's as they come and go */
+        uint32_t roles = 0; /* roles of planned requests, whose bytes are undefined between live ranges */
         for (uint32_t i = 0; i < pool->planned_count; i++) {
             const bp_plan_request *r = &pool->requests[i];
             if (r->placement == BP_PLACE_PLANNED && r->slab == slab)
@@ -116,10 +116,10 @@ bp_status bp_group_find(bp_offload *offload, const char *name, const char *funct
 bp_status bp_offload_groups(const bp_offload *offload, bp_offload_group *groups, size_t capacity, size_t *count)
 {
     if (offload == NULL || (groups == NULL && capacity > 0) || count == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_groups: needs an offload, room for groups and a count");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_groups: the offload, the groups or the count is NULL");
     BP_TRY(bp_process_check(&offload->process, "bp_offload_groups", "the offload of pool", offload->pool_name));
     const size_t stride = groups != NULL ? groups->size : 0;
-    pthread_mutex_t *lock = (pthread_mutex_t *)&offload->lock; /* looking changes nothing else */
+    pthread_mutex_t *lock = (pthread_mutex_t *)&offload->lock; /* a getter: only the lock changes */
     bp_status status = BP_OK;
     pthread_mutex_lock(lock);
     for (size_t i = 0; i < offload->group_count && i < capacity && status == BP_OK; i++) {
@@ -148,7 +148,7 @@ bp_status bp_offload_groups(const bp_offload *offload, bp_offload_group *groups,
 
 /* ---- the end -------------------------------------------------------------------------------------------------------- */
 
-/* Where the device does not say that copies are over, what they write to and tell of their progress is left to them. */
+/* If the device does not confirm the end of copies, their memory and progress records are leaked on purpose. */
 static void offload_let_go(bp_offload *offload)
 {
     for (size_t i = 0; i < offload->group_count; i++) {
@@ -172,7 +172,7 @@ static void offload_let_go(bp_offload *offload)
     offload->device = NULL;
 }
 
-/* The pool goes; its slabs have what memory they have. */
+/* Called when the pool is destroyed; slabs keep the residency that they have. */
 static void offload_gone(void *user)
 {
     bp_offload *offload = user;
@@ -206,7 +206,7 @@ void bp_offload_destroy(bp_offload **offload)
     if (!bp_process_is_here(&o->process))
         return;
     if (o->pool != NULL) {
-        for (size_t i = 0; i < o->group_count; i++) { /* what has its memory, and its bytes, serves requests again */
+        for (size_t i = 0; i < o->group_count; i++) { /* resident slabs with their bytes serve requests again */
             bp_group *group = &o->groups[i];
             const bool begun = group->residency == BP_OFFLOADING || group->residency == BP_RESTORING;
             const bool arrived = group->job != NULL && bp_copies_wait(o, group) == BP_OK;
@@ -231,7 +231,7 @@ bp_status bp_offload_config_init(bp_offload_config *config, size_t size)
                           sizeof offload_config_defaults);
 }
 
-/* What needs memory, streams and pinned memory. */
+/* Allocates host memory, streams and pinned memory. */
 static bp_status offload_build(bp_offload *offload, bp_pinned *given)
 {
     static const char *const movers[BP_MOVERS] = {"offload.copies", "offload.helper", "restore.copies",
@@ -259,16 +259,16 @@ bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_o
     uint64_t chunk, largest = 0;
     void *memory;
     if (pool == NULL || offload == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: needs a pool and an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: the pool or the output is NULL");
     BP_TRY(bp_device_check(pool->device, "bp_offload_create"));
     BP_TRY(bp_struct_read("bp_offload_create", config, true, &own, sizeof own));
     if ((unsigned)own.backing > BP_BACKING_STAGED)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: backing %d is unknown", (int)own.backing);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: unknown backing %d", (int)own.backing);
     const uint64_t wanted = own.chunk_bytes > 0 ? own.chunk_bytes : CHUNK_BYTES;
     if (!bp_round_up_u64(wanted, (uint64_t)sysconf(_SC_PAGESIZE), &chunk))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: chunk_bytes is %llu, which no memory has",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: chunk_bytes %llu exceeds the address space",
                        (unsigned long long)wanted);
-    for (size_t i = 0; i < pool->slabs.count; i++) /* a chunk is never larger than what there is to copy at once */
+    for (size_t i = 0; i < pool->slabs.count; i++) /* a chunk never exceeds the largest slab */
         largest = pool->slabs.slabs[i].bytes > largest ? pool->slabs.slabs[i].bytes : largest;
 
     BP_TRY(bp_new_array(1, sizeof(bp_offload), &memory));
@@ -301,7 +301,7 @@ bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_o
 bp_status bp_offload_check(const bp_offload *offload, const char *function)
 {
     if (offload == NULL || offload->pool == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no offload, or its pool was destroyed", function);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the offload is NULL, or its pool was destroyed", function);
     return bp_device_check(offload->device, function);
 }
 
@@ -316,7 +316,8 @@ void bp_offload_trim(bp_offload *offload)
     bool staged = false;
     if (offload == NULL || offload->pool == NULL || !bp_device_is_here(offload->device) ||
         atomic_load(&offload->device->captured_pools) > 0 ||
-        !bp_copies_settle(offload)) /* drivers unpin nothing while they capture, and what is not unpinned stays lent */
+        !bp_copies_settle(
+            offload)) /* drivers do not unpin during captures, and pinned pieces that are in use stay allocated */
         return;
     for (size_t i = 0; i < offload->group_count; i++) {
         bp_group *group = &offload->groups[i];
@@ -332,9 +333,9 @@ void bp_offload_trim(bp_offload *offload)
 /* ---- leases ------------------------------------------------------------------------------------------------------ */
 
 struct bp_lease {
-    bp_offload *offload; /* kept alive */
+    bp_offload *offload; /* holds a reference */
     bp_group *group;
-    bp_lease *next, **at; /* of the group's */
+    bp_lease *next, **at; /* list of the group's leases */
     char reader[];
 };
 
@@ -343,7 +344,7 @@ bp_status bp_lease_take(bp_offload *offload, const char *group, const char *read
     bp_group *found = NULL;
     BP_TRY(bp_offload_check(offload, "bp_lease_take"));
     if (reader == NULL || lease == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lease_take: needs the reader's name and an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lease_take: the reader's name or the output is NULL");
     BP_TRY(bp_group_find(offload, group, "bp_lease_take", &found));
     const size_t length = strlen(reader);
     bp_lease *made = malloc(sizeof *made + length + 1);
@@ -404,6 +405,7 @@ bp_status bp_leases_check(const bp_offload *offload, const bp_group *group)
             snprintf(names + used, sizeof names - used, "%s%.80s", lease != group->leases ? ", " : "", lease->reader);
         used += written > 0 ? (size_t)written : 0;
     }
-    return bp_fail(BP_ERR_SCHEDULE, "group %.80s of pool %.40s cannot be offloaded: %u leases are out (%s)",
+    return bp_fail(BP_ERR_SCHEDULE,
+                   "group %.80s of pool %.40s cannot be offloaded: it has %u leases (%s); return them first",
                    group->name, offload->pool_name, group->lease_count, names);
 }

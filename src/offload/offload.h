@@ -1,4 +1,4 @@
-/* Offloads from within: release groups, and what becomes of them. */
+/* Private data of offloads: release groups, their host memory and copies. */
 #ifndef BP_OFFLOAD_OFFLOAD_H
 #define BP_OFFLOAD_OFFLOAD_H
 
@@ -11,103 +11,103 @@
 #include "core/fail.h"
 #include "devices/device.h"
 
-/* Streams of copies: for each direction one that carries what moves bytes and nothing else, and a helper that runs functions of the host, so that
- * no copy waits for one that it does not need. */
-enum { BP_AWAY_COPIES, BP_AWAY_HELPER, BP_BACK_COPIES, BP_BACK_HELPER, BP_MOVERS };
+/* Streams of copies: for each direction one for copies alone, and a helper for host functions, so that no copy waits for an unrelated
+ * one. */
+enum { BP_OFFLOAD_COPIES, BP_OFFLOAD_HELPER, BP_RESTORE_COPIES, BP_RESTORE_HELPER, BP_MOVERS };
 
 /* ---- host memory of a group -------------------------------------------------------------------------------------- */
 
-/* Where the bytes of a group are while it is away: a piece of host memory for each of its slabs. */
+/* Host memory of an offloaded group, one piece per slab. */
 
-/* Where host memory comes from. */
+/* Source of host memory. */
 typedef struct bp_host_source {
     bp_pinned *pinned;
     bp_backing backing;
-    uint64_t chunk_bytes; /* of copies */
-    /* Two pinned chunks that staged copies go through in turn, in both directions; NULL: not needed yet. */
+    uint64_t chunk_bytes; /* size of copies */
+    /* Two pinned chunks that staged copies of both directions alternate between; NULL: not needed yet. */
     void *stages[2];
-    uint64_t stage_bytes; /* of each */
+    uint64_t stage_bytes; /* of each stage */
 } bp_host_source;
 
 typedef struct bp_kept {
     void *memory;
     uint64_t bytes;
-    uint64_t kept; /* of them are the slab's, to be restored. What comes back depends on this alone */
+    uint64_t kept; /* bytes of the slab to restore. Restoring depends on this field alone */
 } bp_kept;
 
 typedef struct bp_backing_memory {
     bool pinned;
     uint64_t bytes; /* of all pieces */
     size_t count;
-    bp_kept pieces[]; /* of the group's slabs, in their order */
+    bp_kept pieces[]; /* by the group's slabs, in order */
 } bp_backing_memory;
 
 /* ---- offloads ---------------------------------------------------------------------------------------------------- */
 
-/* A group on its way in one direction. */
+/* A transition of a group in one direction. */
 typedef struct bp_job bp_job;
 
-/* A release group. What other threads look at (getters, leases, threads of the device) is under the offload's lock; the rest belongs to the
+/* A release group. Fields that other threads read (getters, leases, device threads) are under the offload's lock; the rest belongs to the
  * caller of begin and finish. */
 typedef struct bp_group {
     const char *name;
-    bool *chosen;    /* an entry for each slab of the pool */
-    uint32_t *slabs; /* the group's own, in order */
+    bool *chosen;    /* one entry per slab of the pool */
+    uint32_t *slabs; /* the group's slabs, in order */
     uint32_t slab_count;
     uint64_t bytes;
-    bool joint; /* a slab of it is for several roles that take turns */
-    bool lost;  /* an offload that was destroyed has left it away */
+    bool joint; /* several roles share one of its slabs */
+    bool lost;  /* left offloaded when its offload was destroyed */
 
     bool recapture;            /* graphs with collectives in it become void */
-    bp_restore fill;           /* of what was discarded */
-    bp_backing_memory *memory; /* NULL: none now */
-    bp_job *job;               /* the copies on their way; NULL: none, or they could not begin */
-    bp_event *done;            /* after the copies that began last; NULL: none ever did */
+    bp_restore fill;           /* fill of discarded memory */
+    bp_backing_memory *memory; /* NULL: none */
+    bp_job *job;               /* copies in flight; NULL: none, or they could not begin */
+    bp_event *done;            /* recorded after the latest copies; NULL: none yet */
 
     /* under the lock */
     bp_residency residency;
     uint64_t resident_bytes, kept_bytes, host_bytes, unreturned_bytes, copied_bytes, offloads, restores;
     bool pinned;
-    bp_lease *leases; /* out, the newest first */
+    bp_lease *leases; /* present leases, newest first */
     uint32_t lease_count;
 } bp_group;
 
 struct bp_offload {
-    atomic_uint references; /* the caller's, and one for each lease */
-    bp_pool *pool;          /* NULL: it was destroyed */
+    atomic_uint references; /* the caller's, and one per lease */
+    bp_pool *pool;          /* NULL: the pool was destroyed */
     bp_device *device;
-    bp_process process; /* that made it */
+    bp_process process; /* process that made the offload */
     char *pool_name;
     bp_host_source source;
     bp_offload_progress *progress;
     void *user;
     bp_stream *movers[BP_MOVERS];
-    bp_job *abandoned; /* copies that nobody wants any more and that may still be on their way */
+    bp_job *abandoned; /* abandoned jobs that may still be in flight */
     bp_group *groups;
     size_t group_count;
     bp_strings strings;
     pthread_mutex_t lock;
 };
 
-/* An offload whose pool is there: without one there is nobody to agree with. */
+/* Checks the offload and that its pool exists, which status agreement needs. */
 bp_status bp_offload_check(const bp_offload *offload, const char *function);
-/* What all ranks say, which is never better than what this one does. */
+/* Collective status agreement; never better than the local status. */
 bp_status bp_offload_agree(const bp_offload *offload, bp_status so_far);
 
 /* "resident", "offloading", "offloaded", "restoring"; "invalid" otherwise. Static. */
 const char *bp_residency_name(bp_residency residency);
 
 bp_status bp_group_find(bp_offload *offload, const char *name, const char *function, bp_group **group);
-/* Says how the group is now, and takes over the numbers that go with it. */
+/* Sets the group's residency, and updates the statistics. */
 void bp_group_set(bp_offload *offload, bp_group *group, bp_residency residency);
 bp_status bp_group_fail_residency(const bp_offload *offload, const bp_group *group, const char *function);
 
-/* Who has leases, for messages; under the lock. */
+/* Error that names the leases of a group; under the lock. */
 bp_status bp_leases_check(const bp_offload *offload, const bp_group *group);
 
-/* Host memory for the group's slabs. All or nothing. Errors: BP_ERR_NO_HOST_MEMORY (with the numbers), what the device reports. */
+/* Allocates host memory for the group's slabs. All or nothing. Errors: BP_ERR_NO_HOST_MEMORY (with the numbers), errors of the device. */
 bp_status bp_backing_memory_create(bp_offload *offload, const bp_group *group, bp_backing_memory **memory);
-/* No copy may use it any more. Accepts pointers to NULL. */
+/* No copy may use the memory any more. Accepts pointers to NULL. */
 void bp_backing_memory_destroy(bp_host_source *source, bp_backing_memory **memory);
 uint64_t bp_backing_memory_kept(const bp_backing_memory *memory);
 void bp_backing_memory_forget(bp_backing_memory *memory);
@@ -115,20 +115,20 @@ void bp_host_source_drop_stages(bp_host_source *source);
 
 /* ---- copies ------------------------------------------------------------------------------------------------------ */
 
-/* To or from `memory` (NULL: nothing is copied). The copies have not begun. */
-bp_status bp_job_create(bp_offload *offload, bp_group *group, bool away, const bp_backing_memory *memory, bp_job **job);
+/* Makes a job that copies to or from `memory` (NULL: copies nothing), without starting it. */
+bp_status bp_job_create(bp_offload *offload, bp_group *group, bool out, const bp_backing_memory *memory, bp_job **job);
 
-/* Enqueues everything, and marks its end with the group's event. After a failure the job can only be abandoned. Does not wait. */
+/* Enqueues all copies, and records the group's event after them. After a failure the job can only be abandoned. Does not block. */
 bp_status bp_copies_start(bp_job *job);
-/* The host waits for the group's job, which is over then. After a failure it was abandoned. */
+/* Blocks until the group's job is complete. A job that failed has been abandoned. */
 bp_status bp_copies_wait(bp_offload *offload, bp_group *group);
 
-/* Nobody wants the job any more: progress is silent. It is freed when nothing of it can be on its way, and `orphan` (may be NULL) with
- * it. Does not wait. */
+/* Abandons a job: it reports no more progress. The job, and `orphan` (may be NULL) with it, is freed once nothing of it is in flight.
+ * Does not block. */
 void bp_copies_abandon(bp_job *job, bp_backing_memory *orphan);
-/* Memory that a job of the group was abandoned with: what follows on the same streams may use it again. NULL: there is none. */
+/* Memory of an abandoned job of the group, for reuse by later work on the same streams. NULL: none. */
 bp_backing_memory *bp_copies_reclaim(bp_offload *offload, const bp_group *group);
-/* Waits for what was abandoned, if there is any, and frees it. false: the device refuses to wait. */
+/* Waits for abandoned jobs and frees them. false: the device refuses to synchronise. */
 bool bp_copies_settle(bp_offload *offload);
 
 #endif

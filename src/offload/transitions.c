@@ -1,5 +1,5 @@
-/* Offload and restore, each in two halves: copies begin, and when they are done memory is unmapped; memory is mapped at the same addresses, and gets
- * the bytes that were kept. */
+/* Offload and restore, in two phases each. Offload: begin copies, unmap when they are complete. Restore: map memory at the same
+ * addresses, copy back the bytes that were kept. */
 #include "allocators/capture.h"
 #include "allocators/pool.h"
 #include "offload/offload.h"
@@ -8,7 +8,7 @@
 
 /* ---- offload ----------------------------------------------------------------------------------------------------- */
 
-/* Finds a group that can be offloaded; from here on nobody gets a lease. */
+/* Claims a group for an offload; from here on new leases are refused. */
 static bp_status claim(bp_offload *offload, const char *name, uint32_t flags, bp_group **claimed)
 {
     const bool keep = (flags & BP_OFFLOAD_KEEP) != 0, discard = (flags & BP_OFFLOAD_DISCARD) != 0;
@@ -17,14 +17,15 @@ static bp_status claim(bp_offload *offload, const char *name, uint32_t flags, bp
     BP_TRY(bp_group_find(offload, name, "bp_offload_begin", &group));
     if ((flags & ~FLAGS) != 0 || keep == discard)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_offload_begin: flags 0x%x for group %.80s: either keep (%u) or discard (%u), and nothing "
-                       "but recapture (%u) with it",
+                       "bp_offload_begin: flags 0x%x for group %.80s; expected keep (%u) or discard (%u), "
+                       "alone or with recapture (%u)",
                        flags, group->name, BP_OFFLOAD_KEEP, BP_OFFLOAD_DISCARD, BP_OFFLOAD_RECAPTURE);
     if (keep && group->joint)
-        return bp_fail(BP_ERR_UNSUPPORTED,
-                       "group %.80s of pool %.40s cannot be kept: several roles take turns in a slab of it, whose %llu "
-                       "bytes are of no use later: discard them",
-                       group->name, offload->pool_name, (unsigned long long)group->bytes);
+        return bp_fail(
+            BP_ERR_UNSUPPORTED,
+            "group %.80s of pool %.40s cannot be kept: several roles share a slab of it in turn, and its %llu "
+            "bytes are undefined afterwards; discard them",
+            group->name, offload->pool_name, (unsigned long long)group->bytes);
     if ((flags & BP_OFFLOAD_RECAPTURE) == 0)
         BP_TRY(bp_residency_check_graphs(offload->pool, group->chosen, group->name));
     pthread_mutex_lock(&offload->lock);
@@ -38,10 +39,11 @@ static bp_status claim(bp_offload *offload, const char *name, uint32_t flags, bp
     return status;
 }
 
-/* All agree twice: no copy reads memory that another rank's failure gives back to the caller, and all hear of one that cannot begin. */
-static bp_status begin_away(bp_offload *offload, bp_group *group, uint32_t flags)
+/* Two status agreements: no copy may read memory that another rank's failure returns to the caller, and all ranks learn if one cannot
+ * begin copies. */
+static bp_status begin_offload(bp_offload *offload, bp_group *group, uint32_t flags)
 {
-    bp_backing_memory *memory = NULL; /* for all of the group's bytes: what it has already, or new; NULL: discard */
+    bp_backing_memory *memory = NULL; /* host memory for the group's bytes, reused or new; NULL: discard */
     bp_job *job = NULL;
     bp_status status = BP_OK;
     if ((flags & BP_OFFLOAD_KEEP) != 0) {
@@ -81,9 +83,9 @@ bp_status bp_offload_begin(bp_offload *offload, const char *group, uint32_t flag
     bp_group *found = NULL;
     BP_TRY(bp_offload_check(offload, "bp_offload_begin"));
     bp_status status = claim(offload, group, flags, &found);
-    if (status != BP_OK) /* the others wait to hear of it */
+    if (status != BP_OK) /* the other ranks wait for the agreement */
         return bp_offload_agree(offload, status);
-    status = begin_away(offload, found, flags);
+    status = begin_offload(offload, found, flags);
     bp_group_set(offload, found, status == BP_OK ? BP_OFFLOADING : BP_RESIDENT);
     return status;
 }
@@ -99,10 +101,10 @@ bp_status bp_offload_finish(bp_offload *offload, const char *group)
         status = bp_group_fail_residency(offload, found, "bp_offload_finish");
     if (status != BP_OK)
         return bp_offload_agree(offload, status);
-    BP_TRY(bp_offload_agree(offload, BP_OK)); /* where another rank cannot, it goes on being begun on all */
+    BP_TRY(bp_offload_agree(
+        offload, BP_OK)); /* if another rank cannot finish, the group stays in state offloading on all ranks */
     status = bp_offload_agree(offload, bp_copies_wait(offload, found));
-    if (status == BP_OK &&
-        found->recapture) /* windows end first, and are other ones even where the memory then stays */
+    if (status == BP_OK && found->recapture) /* windows end first, and are made anew even if the memory then stays */
         bp_residency_void_graphs(offload->pool, found->chosen);
     if (status == BP_OK)
         status = bp_slabs_unload(&offload->pool->slabs, found->chosen);
@@ -120,20 +122,21 @@ bp_status bp_offload_finish(bp_offload *offload, const char *group)
 
 /* ---- restore ----------------------------------------------------------------------------------------------------- */
 
-static bp_status find_away(bp_offload *offload, const char *name, bp_restore fill, bp_group **group)
+static bp_status find_offloaded(bp_offload *offload, const char *name, bp_restore fill, bp_group **group)
 {
     BP_TRY(bp_capture_refuse_any(offload->pool, "bp_restore_begin"));
     BP_TRY(bp_group_find(offload, name, "bp_restore_begin", group));
     if (fill != BP_RESTORE_ZERO && fill != BP_RESTORE_LEAVE)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_restore_begin: fill %d for group %.80s is unknown", (int)fill,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_restore_begin: unknown fill %d for group %.80s", (int)fill,
                        (*group)->name);
     if ((*group)->residency != BP_OFFLOADED)
         return bp_group_fail_residency(offload, *group, "bp_restore_begin");
     if ((*group)->lost)
-        return bp_fail(BP_ERR_SCHEDULE,
-                       "bp_restore_begin: group %.80s of pool %.40s was left away by an offload that was destroyed: it "
-                       "cannot come back",
-                       (*group)->name, offload->pool_name);
+        return bp_fail(
+            BP_ERR_SCHEDULE,
+            "bp_restore_begin: group %.80s of pool %.40s was left offloaded by an offload that was destroyed; it "
+            "cannot be restored",
+            (*group)->name, offload->pool_name);
     return BP_OK;
 }
 
@@ -151,14 +154,14 @@ bp_status bp_restore_begin(bp_offload *offload, const char *group, bp_restore fi
 {
     bp_group *found = NULL;
     BP_TRY(bp_offload_check(offload, "bp_restore_begin"));
-    bp_status status = find_away(offload, group, fill, &found);
+    bp_status status = find_offloaded(offload, group, fill, &found);
     if (status != BP_OK)
         return bp_offload_agree(offload, status);
     found->fill = fill;
     bp_job *job = NULL;
     status = bp_job_create(offload, found, false, found->memory, &job);
     status = status == BP_OK ? bp_slabs_load(&offload->pool->slabs, found->chosen) : bp_offload_agree(offload, status);
-    if (status == BP_OK) /* all ranks have their memory: what fails now is made anew by bp_restore_finish */
+    if (status == BP_OK) /* all ranks have their memory: bp_restore_finish repeats what fails from here on */
         (void)start_back(found, job);
     else if (job != NULL)
         bp_copies_abandon(job, NULL);
@@ -176,7 +179,7 @@ bp_status bp_restore_finish(bp_offload *offload, const char *group)
         return bp_group_fail_residency(offload, found, "bp_restore_finish");
     if (found->job == NULL) {
         bp_job *job =
-            NULL; /* copies that could not begin, or were not seen to end: their bytes are still on the host */
+            NULL; /* copies that could not begin, or whose end was not confirmed: the bytes are still on the host */
         BP_TRY(bp_job_create(offload, found, false, found->memory, &job));
         BP_TRY(start_back(found, job));
     }

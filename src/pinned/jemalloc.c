@@ -1,4 +1,5 @@
-/* The program's own copy comes first: a second one would take its share of address space and of threads' exits for nothing. */
+/* Finds or loads jemalloc, and serves small pinned pieces from an arena of it. The program's copy is preferred: a second one would cost
+ * address space and work at each thread's exit. */
 #include "pinned/jemalloc.h"
 
 #include <dlfcn.h>
@@ -15,7 +16,7 @@
     "start the program with LD_PRELOAD=" LIBRARY ", link it with -ljemalloc, or start it with "                        \
     "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096"
 
-/* False: it lacks one. Prefixed names are another library's own business. */
+/* Returns false if the library lacks a function. Prefixed names are private copies of other libraries. */
 static bool jemalloc_look_up(void *library, bp_jemalloc *jemalloc)
 {
     const struct {
@@ -46,12 +47,12 @@ bool bp_jemalloc_find(bp_jemalloc *jemalloc, char *because)
         const char *reason = library == NULL ? dlerror() : NULL;
         if (library == NULL && reason != NULL && strstr(reason, "static TLS") != NULL) {
             snprintf(because, BP_JEMALLOC_BECAUSE_BYTES,
-                     "jemalloc cannot be loaded into a process that was not started with it (%.150s): " WAYS, reason);
+                     "jemalloc cannot be loaded into a process that was not started with it (%.150s); " WAYS, reason);
             return false;
         }
         if (library == NULL) {
             snprintf(because, BP_JEMALLOC_BECAUSE_BYTES,
-                     "there is no jemalloc (%.150s): install it (on Debian and Ubuntu libjemalloc2), then " WAYS,
+                     "jemalloc was not found (%.150s); install it (on Debian and Ubuntu libjemalloc2), then " WAYS,
                      reason != NULL ? reason : LIBRARY " could not be loaded");
             return false;
         }
@@ -61,7 +62,7 @@ bool bp_jemalloc_find(bp_jemalloc *jemalloc, char *because)
         }
     }
 
-    /* Arenas with hooks are made as we make them since version 5. Who builds it without git gets version 0. */
+    /* Arenas with these hooks exist since version 5. Builds without git report version 0. */
     const char *version = NULL;
     size_t bytes = sizeof(const char *);
     if (found.mallctl("version", (void *)&version, &bytes, NULL, 0) != 0)
@@ -69,7 +70,7 @@ bool bp_jemalloc_find(bp_jemalloc *jemalloc, char *because)
     const int length = (int)strcspn(version, "-");
     const long major = strtol(version, NULL, 10);
     if (major < 5 && major != 0) {
-        snprintf(because, BP_JEMALLOC_BECAUSE_BYTES, "jemalloc %.*s (%s) is too old: version 5 is needed", length,
+        snprintf(because, BP_JEMALLOC_BECAUSE_BYTES, "jemalloc %.*s (%s) is too old; version 5 is needed", length,
                  version, where);
         return false;
     }
@@ -78,8 +79,8 @@ bool bp_jemalloc_find(bp_jemalloc *jemalloc, char *because)
     return true;
 }
 
-/* jemalloc on the slab: an arena whose hooks hand it the slab, once, and never take anything back. What it keeps of its own is memory
- * beside the slab: 2 MiB from the beginning, and more when there are very many pieces. */
+/* An arena whose hooks hand it the slab once, and never take memory back. jemalloc's metadata lies beside the slab: 2 MiB at first, more
+ * with very many pieces. */
 
 #define MOST_OWN_BLOCKS 32 /* each is larger than the one before */
 #define MOST_PRIMED 64
@@ -90,13 +91,13 @@ typedef struct block {
 } block;
 
 typedef struct arena {
-    bp_extent_hooks hooks; /* first: it is what hooks get */
+    bp_extent_hooks hooks; /* must be the first field: hooks get its address */
     bp_jemalloc jemalloc;
     unsigned index;
     uint8_t *slab;
     uint64_t slab_bytes, handed_bytes;
-    size_t own_alignment;   /* of what it asks for itself, as seen when it was made; 0: being made */
-    size_t asked_alignment; /* of the piece that is being allocated */
+    size_t own_alignment;   /* alignment of its metadata, observed when the arena was made; 0: being made */
+    size_t asked_alignment; /* alignment of the piece that is being allocated */
     block own[MOST_OWN_BLOCKS];
     size_t own_count;
 } arena;
@@ -119,8 +120,8 @@ static void *hook_alloc(bp_extent_hooks *hooks, void *new_address, size_t bytes,
         a->own_alignment = alignment;
     uint8_t *memory = NULL;
     if (a->slab == NULL || (alignment >= a->own_alignment && alignment > a->asked_alignment)) {
-        /* Nothing tells hooks what memory is for, but that its own is aligned more than pieces are. Nobody copies to or from this: it
-         * is neither touched nor pinned. */
+        /* Metadata is recognised by its alignment, which is larger than that of pieces; hooks are not told. It is neither touched nor
+         * pinned, as it is never copied. */
         size_t total;
         if (a->own_count == MOST_OWN_BLOCKS || __builtin_add_overflow(bytes, alignment, &total))
             return NULL;
@@ -153,7 +154,7 @@ static bool accept_range(bp_extent_hooks *hooks, void *address, size_t bytes, si
     return false;
 }
 
-/* Pinned pages must stay. */
+/* Refuses to give pages back: pinned pages must stay. */
 static bool refuse_range(bp_extent_hooks *hooks, void *address, size_t bytes, size_t offset, size_t length,
                          unsigned index)
 {
@@ -203,8 +204,8 @@ static void *try_allocate(arena *a, uint64_t bytes, uint64_t alignment)
     return address;
 }
 
-/* Unused memory is purged when there is no room without: until then it can lie in parts, or be too large for a small piece. Not by a decay
- * of 0, at once: a background thread of the program's jemalloc would purge, too, and for a moment nobody has what it is at. */
+/* Purges unused memory if the first try fails: free memory may be fragmented, or too large an extent for a small piece. A decay of 0 is no
+ * alternative: a background thread of the program's jemalloc would purge too, and memory that is being purged cannot be allocated. */
 static void *small_jemalloc_allocate(arena *a, uint64_t bytes, uint64_t alignment)
 {
     void *address = try_allocate(a, bytes, alignment);
@@ -218,8 +219,8 @@ static void small_jemalloc_release(const arena *a, void *address)
     a->jemalloc.dallocx(address, bp_jemalloc_arena_flags(a->index));
 }
 
-/* Extents that were handed out one by one never merge with each other: the arena gets the slab as large as it will take it, then all is
- * free. It asks for more than a piece has, so the first try that succeeds is usually for all there is. */
+/* Extents that were handed out one by one never merge: the arena takes the slab in pieces as large as it accepts, then all are freed. It
+ * asks for more than the size of a piece, so the first try that succeeds usually takes the whole slab. */
 static bp_status small_jemalloc_start(bp_small *small)
 {
     arena *a = small->self;
@@ -238,8 +239,9 @@ static bp_status small_jemalloc_start(bp_small *small)
     while (count > 0)
         small_jemalloc_release(a, primed[--count]);
     if (a->handed_bytes == 0)
-        return bp_fail(BP_ERR_NO_HOST_MEMORY, "pinned memory: %s can do nothing with a slab of %llu bytes",
-                       a->jemalloc.name, (unsigned long long)a->slab_bytes);
+        return bp_fail(BP_ERR_NO_HOST_MEMORY,
+                       "pinned memory: %s cannot use a slab of %llu bytes; set another slab_bytes", a->jemalloc.name,
+                       (unsigned long long)a->slab_bytes);
     return BP_OK;
 }
 
@@ -289,7 +291,7 @@ static void discard(arena *a)
     free(a);
 }
 
-/* An arena that does not go keeps what it has of its own; nobody ever allocates from it again. */
+/* An arena that cannot be destroyed keeps its metadata; nothing is allocated from it again. */
 static void small_jemalloc_finish(bp_small *small)
 {
     arena *a = small->self;

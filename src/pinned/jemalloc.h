@@ -1,4 +1,4 @@
-/* The copy of jemalloc that this process has, or can load. Declared here: its functions and hooks as of version 5. */
+/* The process's copy of jemalloc, or one that can be loaded: declarations of its functions and hooks, as of version 5. */
 #ifndef BP_PINNED_JEMALLOC_H
 #define BP_PINNED_JEMALLOC_H
 
@@ -16,14 +16,14 @@ typedef struct bp_jemalloc {
     char name[96]; /* "jemalloc 5.3.0 (the program's)" */
 } bp_jemalloc;
 
-/* Flags of its functions. */
+/* Flags of the allocation functions. */
 static inline int bp_jemalloc_arena_flags(unsigned arena)
 {
     const int no_cache = 1 << 8;
     return (int)((arena + 1) << 20) | no_cache;
 }
 
-/* extent_hooks_t. What returns bool returns true for no. */
+/* extent_hooks_t. Hooks of type bool return true on failure. */
 typedef struct bp_extent_hooks bp_extent_hooks;
 typedef bool bp_extent_range(bp_extent_hooks *hooks, void *address, size_t bytes, size_t offset, size_t length,
                              unsigned arena);
@@ -39,8 +39,8 @@ struct bp_extent_hooks {
                   unsigned arena);
 };
 
-/* False: there is none, `because` (of BP_JEMALLOC_BECAUSE_BYTES) says why and what would change that, and *jemalloc is not written. What is
- * loaded stays: it has seen threads. */
+/* Returns false if there is none: `because` (BP_JEMALLOC_BECAUSE_BYTES) has the reason and the remedy, and *jemalloc is not written. A
+ * loaded library is never unloaded, because threads have used it. */
 bool bp_jemalloc_find(bp_jemalloc *jemalloc, char *because);
 
 #endif

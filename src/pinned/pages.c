@@ -1,4 +1,4 @@
-/* Memory by the page: mapped, put on a NUMA node, touched and pinned, or all of it undone. */
+/* Memory in whole pages: mapped, bound to a NUMA node, touched and pinned, and the reverse. */
 #include "pinned/pages.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@
 #define MOST_NODES 1024u
 #define WORD_BITS (8 * (uint32_t)sizeof(unsigned long))
 
-/* Attributes of the driver. */
+/* Driver device attributes. */
 enum { PCI_BUS = 33, PCI_DEVICE = 34, PCI_DOMAIN = 50 };
 
 void bp_numa_path(unsigned domain, unsigned bus, unsigned slot, char path[BP_NUMA_PATH_BYTES])
@@ -57,7 +57,7 @@ int32_t bp_numa_node_of(const bp_device *device)
     return bp_numa_read_node(path);
 }
 
-/* Preferred, not bound: memory that is far away is better than none. */
+/* Preferred, not bound: memory of a remote node is better than none. */
 static bool numa_bind(void *address, uint64_t bytes, int32_t node)
 {
     unsigned long mask[MOST_NODES / WORD_BITS] = {0};
@@ -82,9 +82,9 @@ bool bp_numa_is_usable(int32_t node)
 
 /* ---- first touch ------------------------------------------------------------------------------------------------- */
 
-/* Threads that exist only for a first touch: nothing of them is left when training goes on. */
+/* Threads for the first touch; they end with it. */
 
-#define LEAST_PART (2 * BP_HUGE_PAGE_BYTES) /* less is done before a thread has started */
+#define LEAST_PART (2 * BP_HUGE_PAGE_BYTES) /* smaller parts are done before a thread has started */
 
 typedef struct part {
     uint8_t *address;
@@ -100,7 +100,7 @@ static void *touch(void *argument)
     return NULL;
 }
 
-/* The caller does the last part, and what no thread could be started for. */
+/* The caller touches the last part, and the parts whose threads could not be started. */
 void bp_touch(uint8_t *address, uint64_t bytes, uint64_t page, uint32_t threads)
 {
     part parts[BP_MOST_TOUCH_THREADS];
@@ -130,7 +130,7 @@ uint32_t bp_touch_default_threads(void)
     return count > 8 ? 8 : (uint32_t)count;
 }
 
-/* The list of mappings, in which each has its figures behind it. */
+/* Reads the list of mappings (smaps), where each is followed by its figures. */
 uint64_t bp_huge_bytes(const uint8_t *address, uint64_t bytes)
 {
     FILE *file = fopen("/proc/self/smaps", "re");
@@ -170,7 +170,7 @@ static bp_status pages_map(uint64_t bytes, uint64_t alignment, bp_pages *pages)
     const uint64_t page = bp_page_bytes();
     bp_pages made = {.bytes = bytes};
     if (!bp_add_u64(bytes, alignment + 2 * page, &made.mapping_bytes))
-        return bp_fail(BP_ERR_NO_HOST_MEMORY, "out of host memory: %llu bytes do not fit any address space",
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "out of host memory: %llu bytes exceed the address space",
                        (unsigned long long)bytes);
     void *mapping = mmap(NULL, made.mapping_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping == MAP_FAILED)
@@ -188,7 +188,7 @@ static bp_status pages_map(uint64_t bytes, uint64_t alignment, bp_pages *pages)
     return BP_OK;
 }
 
-/* A process may have too many mappings to lose part of one: then at least the memory goes. */
+/* Splitting a mapping may exceed the process's limit of mappings: then at least the memory is freed. */
 static void pages_unmap(const bp_pages *pages)
 {
     if (munmap(pages->mapping, pages->mapping_bytes) != 0)
@@ -202,13 +202,13 @@ bp_status bp_pages_get(bp_page_source *source, uint64_t bytes, uint64_t alignmen
     const uint64_t least = huge ? BP_HUGE_PAGE_BYTES : page;
     bp_pages made;
     if (!bp_round_up_u64(bytes, page, &bytes))
-        return bp_fail(BP_ERR_NO_HOST_MEMORY, "out of host memory: %llu bytes do not fit any address space",
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "out of host memory: %llu bytes exceed the address space",
                        (unsigned long long)bytes);
     BP_TRY(pages_map(bytes, alignment > least ? alignment : least, &made));
-    madvise(made.address, made.bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE); /* some systems have none of either */
+    madvise(made.address, made.bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE); /* some systems support neither */
     if (source->node >= 0)
-        (void)numa_bind(made.address, made.bytes, source->node); /* where that fails now, memory is elsewhere */
-    /* Touched before it is pinned: a driver that pins touches page after page on one thread, and ordinary ones. */
+        (void)numa_bind(made.address, made.bytes, source->node); /* if this fails, memory is on another node */
+    /* Touched before it is pinned: a pinning driver touches page after page on one thread, and pages of ordinary size. */
     const uint64_t begin = bp_clock_ns();
     bp_touch(made.address, made.bytes, page, source->threads);
     const uint64_t touched = bp_clock_ns();

@@ -1,4 +1,4 @@
-/* Memory by the page: mapped, touched and pinned, or all of it undone. */
+/* Memory in whole pages: mapped, touched and pinned, and the reverse. */
 #ifndef BP_PINNED_PAGES_H
 #define BP_PINNED_PAGES_H
 
@@ -12,12 +12,12 @@
 typedef struct bp_pages {
     uint8_t *address;
     uint64_t bytes;
-    /* With what cannot be touched on either side: it keeps the kernel from merging us with our neighbours. */
+    /* With inaccessible pages on both sides, which keep the kernel from merging it with neighbouring mappings. */
     uint8_t *mapping;
     uint64_t mapping_bytes;
 } bp_pages;
 
-/* Where pages come from, and what making them has taken. */
+/* Source of pages, with its statistics. */
 typedef struct bp_page_source {
     bp_device *device;
     uint32_t threads; /* that touch new memory */
@@ -28,38 +28,39 @@ typedef struct bp_page_source {
 
 uint64_t bp_page_bytes(void);
 
-/* Whole pages, pinned and full of zeros, at a multiple of `alignment` (a power of two). All or nothing. Errors: BP_ERR_NO_HOST_MEMORY, what
- * the device reports. */
+/* Allocates whole pages, pinned and zeroed, at a multiple of `alignment` (a power of two). All or nothing. Errors: BP_ERR_NO_HOST_MEMORY,
+ * errors of the device. */
 bp_status bp_pages_get(bp_page_source *source, uint64_t bytes, uint64_t alignment, bp_pages *pages);
-/* Errors: what the device reports; then they are as they were. */
+/* Errors: those of the device; then the pages stay as they are. */
 bp_status bp_pages_give_back(const bp_page_source *source, const bp_pages *pages);
 
-/* ---- the first touch of new memory, which is when the system finds it ------------------------------------------------------ */
+/* ---- first touch of fresh pages ----------------------------------------------------------------------------------------- */
 
 #define BP_MOST_TOUCH_THREADS 64u
 
-/* Of pages of `page` bytes each, by at most `threads` (at least 1) at once; with fewer where no more can be started or less is to do. */
+/* Touches pages of `page` bytes each with at most `threads` (at least 1) threads; fewer if threads cannot be started or there is little
+ * to do. */
 void bp_touch(uint8_t *address, uint64_t bytes, uint64_t page, uint32_t threads);
 
-/* The processors that this process may use, at most 8: more do not find memory any faster. */
+/* The number of processors available to this process, at most 8: more do not map memory faster. */
 uint32_t bp_touch_default_threads(void);
 
 /* ---- NUMA nodes -------------------------------------------------------------------------------------------------- */
 
-/* The node next to a cuda device; -1: another device, or the system does not know. */
+/* The NUMA node next to a cuda device; -1: another device, or unknown. */
 int32_t bp_numa_node_of(const bp_device *device);
 
-/* Where the system says it. */
+/* Path of the sysfs file with a PCI device's node. */
 #define BP_NUMA_PATH_BYTES 96u
 void bp_numa_path(unsigned domain, unsigned bus, unsigned slot, char path[BP_NUMA_PATH_BYTES]);
 
-/* What a file of the system's says ("numa_node" of a PCI device); -1: nothing. */
+/* Reads such a file ("numa_node" of a PCI device); -1: unknown. */
 int32_t bp_numa_read_node(const char *path);
 
-/* Whether that would work. */
+/* True if memory can be placed on the node. */
 bool bp_numa_is_usable(int32_t node);
 
-/* How much of some memory, which is a mapping of its own, the system has put into huge pages. 0 where the system does not say. */
+/* Bytes of a mapping that are in huge pages; 0 if the system does not say. */
 uint64_t bp_huge_bytes(const uint8_t *address, uint64_t bytes);
 
 #endif

@@ -1,4 +1,5 @@
-/* Pinned memory: pages within a limit, planned pieces of their own pages, small pieces of one slab, which jemalloc or whole pages divide. */
+/* Pinned memory: pages within a limit. Planned pieces have separate pages; small pieces share a slab, which jemalloc or whole pages
+ * divide. */
 #include "pinned/pinned.h"
 
 #include <errno.h>
@@ -50,7 +51,7 @@ static bp_status pinned_give_back_pages(bp_pinned *pinned, const bp_pages *pages
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
-/* The first piece at or behind `address`. */
+/* The first piece at or above `address`. */
 static size_t lower_bound(const bp_pieces *pieces, const void *address)
 {
     size_t first = 0, end = pieces->count;
@@ -135,11 +136,11 @@ static bp_status choose_allocator(bp_pinned *pinned)
         snprintf(pinned->name, sizeof pinned->name, "%s", jemalloc.name);
         if (bp_small_jemalloc_create(&pinned->small, &jemalloc))
             return BP_OK;
-        snprintf(pinned->because, sizeof pinned->because,
-                 "%s makes no arena: memory for it is lacking, or it has too many", jemalloc.name);
+        snprintf(pinned->because, sizeof pinned->because, "%s cannot make an arena: out of memory, or too many arenas",
+                 jemalloc.name);
     }
     if (wanted == BP_PINNED_JEMALLOC)
-        return bp_fail(BP_ERR_UNSUPPORTED, "bp_pinned_create: allocator asks for jemalloc: %s", pinned->because);
+        return bp_fail(BP_ERR_UNSUPPORTED, "bp_pinned_create: allocator requires jemalloc: %s", pinned->because);
     pinned->small.ops = &plain_ops;
     snprintf(pinned->name, sizeof pinned->name, "plain");
     return BP_OK;
@@ -150,13 +151,13 @@ bp_status bp_pinned_create(bp_device *device, const bp_pinned_config *config, bp
     bp_pinned_config own = pinned_config_defaults;
     void *memory;
     if (device == NULL || pinned == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: needs a device and an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: the device or the output is NULL");
     BP_TRY(bp_device_check(device, "bp_pinned_create"));
     BP_TRY(bp_struct_read("bp_pinned_create", config, true, &own, sizeof own));
     if (own.allocator != BP_PINNED_AUTO && own.allocator != BP_PINNED_JEMALLOC && own.allocator != BP_PINNED_PLAIN)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: allocator is %d", (int)own.allocator);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: unknown allocator %d", (int)own.allocator);
     if (own.touch_threads > BP_MOST_TOUCH_THREADS)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: touch_threads is %u, at most %u make sense",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: touch_threads is %u, expected at most %u",
                        own.touch_threads, BP_MOST_TOUCH_THREADS);
     if (own.numa_node < -1)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: numa_node is %d, expected -1 or a node",
@@ -203,7 +204,7 @@ void bp_pinned_retain(bp_pinned *pinned)
     atomic_fetch_add_explicit(&pinned->references, 1, memory_order_relaxed);
 }
 
-/* Memory that the device does not let go of stays mapped: it may still be written to. */
+/* Memory that the device fails to unpin stays mapped: the device may still write to it. */
 void bp_pinned_destroy(bp_pinned **given)
 {
     if (given == NULL || *given == NULL)
@@ -228,7 +229,7 @@ void bp_pinned_destroy(bp_pinned **given)
 
 /* ---- allocating --------------------------------------------------------------------------------------------------- */
 
-/* Under the lock. A small piece: the slab is made when the first one is asked for. */
+/* A small piece, under the lock. The first one makes the slab. */
 static bp_status small_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, void **address)
 {
     bp_small *small = &pinned->small;
@@ -246,7 +247,7 @@ static bp_status small_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alig
         return bp_fail(
             BP_ERR_NO_HOST_MEMORY,
             "pinned memory: no room for %llu bytes at a multiple of %llu in the slab of %llu bytes, of which %llu "
-            "are used by %zu pieces: free some, or ask for a larger slab_bytes",
+            "are used by %zu pieces; free some, or set a larger slab_bytes",
             (unsigned long long)bytes, (unsigned long long)alignment, (unsigned long long)small->slab.bytes,
             (unsigned long long)small->ops->used(small), small->pieces.count);
     *address = at;
@@ -256,12 +257,12 @@ static bp_status small_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alig
 bp_status bp_pinned_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, void **address)
 {
     if (pinned == NULL || address == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_allocate: needs pinned memory and an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_allocate: the pinned memory or the output is NULL");
     if (bytes == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_allocate: 0 bytes");
     if (alignment > BP_HUGE_PAGE_BYTES || (alignment & (alignment - 1)) != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_pinned_allocate: an alignment of %llu bytes, expected a power of two up to %llu",
+                       "bp_pinned_allocate: alignment %llu, expected a power of two up to %llu",
                        (unsigned long long)alignment, (unsigned long long)BP_HUGE_PAGE_BYTES);
     BP_TRY(bp_device_check(pinned->source.device, "bp_pinned_allocate"));
     if (alignment == 0)
@@ -271,7 +272,7 @@ bp_status bp_pinned_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignme
     bp_pieces *pieces = planned ? &pinned->planned : &pinned->small.pieces;
     bp_pinned_piece piece = {.bytes = bytes};
     void *memory = NULL;
-    /* room for one more, so that adding it cannot fail */
+    /* room for one more entry, so that adding it cannot fail */
     bp_status status =
         bp_grow_array((void **)&pieces->pieces, &pieces->capacity, pieces->count, sizeof *pieces->pieces);
     if (status == BP_OK)
@@ -289,7 +290,7 @@ bp_status bp_pinned_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignme
 bp_status bp_pinned_free(bp_pinned *pinned, void *address)
 {
     if (pinned == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_free: needs pinned memory");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_free: the pinned memory is NULL");
     if (address == NULL)
         return BP_OK;
     BP_TRY(bp_device_check(pinned->source.device, "bp_pinned_free"));
@@ -307,7 +308,7 @@ bp_status bp_pinned_free(bp_pinned *pinned, void *address)
         pieces_remove(&small->pieces, index);
     } else {
         status = bp_fail(BP_ERR_INVALID_ARGUMENT,
-                         "bp_pinned_free: nothing that is still lent was allocated at %p (%zu pieces are lent)",
+                         "bp_pinned_free: %p is not the address of an allocated piece (%zu pieces are allocated)",
                          address, pinned->planned.count + small->pieces.count);
     }
     pthread_mutex_unlock(&pinned->lock);
@@ -317,9 +318,9 @@ bp_status bp_pinned_free(bp_pinned *pinned, void *address)
 bp_status bp_pinned_statistics_get(const bp_pinned *pinned, bp_pinned_statistics *statistics)
 {
     if (pinned == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_statistics_get: needs pinned memory");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_statistics_get: the pinned memory is NULL");
     BP_TRY(bp_device_check(pinned->source.device, "bp_pinned_statistics_get"));
-    pthread_mutex_t *lock = (pthread_mutex_t *)&pinned->lock; /* looking changes nothing else */
+    pthread_mutex_t *lock = (pthread_mutex_t *)&pinned->lock; /* a getter: only the lock changes */
     pthread_mutex_lock(lock);
     const bp_small *small = &pinned->small;
     const bp_pinned_statistics now = {

@@ -1,4 +1,4 @@
-/* Pinned memory from within. */
+/* Private data of pinned memory. */
 #ifndef BP_PINNED_PINNED_H
 #define BP_PINNED_PINNED_H
 
@@ -13,56 +13,56 @@
 
 typedef struct bp_pinned_piece {
     uint8_t *address;
-    uint64_t bytes; /* as asked for */
-    bp_pages pages; /* planned pieces: their own */
+    uint64_t bytes; /* as requested */
+    bp_pages pages; /* planned pieces: their separate pages */
 } bp_pinned_piece;
 
-/* In the order of addresses. */
+/* Sorted by address. */
 typedef struct bp_pieces {
     bp_pinned_piece *pieces;
     size_t count, capacity;
-    uint64_t bytes; /* of all of them */
+    uint64_t bytes; /* of all pieces */
 } bp_pieces;
 
 typedef struct bp_small bp_small;
 
-/* A way to divide the slab of small pieces. `start`, `give` and `finish`: NULL where there is nothing to do. */
+/* Allocator of small pieces in a slab. `start`, `give` and `finish` may be NULL. */
 typedef struct bp_small_ops {
-    /* The slab is there. Fails: it cannot be used, and is given back. */
+    /* The slab exists. On failure it cannot be used and is freed. */
     bp_status (*start)(bp_small *small);
-    /* NULL: no room. */
+    /* NULL: out of room. */
     uint8_t *(*take)(bp_small *small, uint64_t bytes, uint64_t alignment);
     void (*give)(bp_small *small, uint8_t *address);
-    /* Bytes of the slab that pieces take, with all that is lost beside them. */
+    /* Bytes of the slab that pieces take, including fragmentation. */
     uint64_t (*used)(const bp_small *small);
-    /* Before the slab goes, also where there is none. */
+    /* Called before the slab is freed, also if there is none. */
     void (*finish)(bp_small *small);
 } bp_small_ops;
 
 struct bp_small {
     const bp_small_ops *ops;
     void *self;
-    bp_pages slab; /* of 0 bytes: not needed yet */
-    bool ready;    /* it was started */
+    bp_pages slab; /* 0 bytes: not needed yet */
+    bool ready;    /* start succeeded */
     bp_pieces pieces;
 };
 
 struct bp_pinned {
-    bp_pinned_config config; /* with what was found for 0 */
-    atomic_uint references;  /* the caller's, and one for each offload */
+    bp_pinned_config config; /* with the values that replace zeros */
+    atomic_uint references;  /* the caller's, and one per offload */
     char name[96];
     char because[BP_JEMALLOC_BECAUSE_BYTES];
-    pthread_mutex_t lock; /* of all that follows, also while pages are being pinned: nobody allocates on a hot path */
+    pthread_mutex_t lock; /* protects the fields below, also while pages are being pinned: no hot path allocates */
     bp_page_source source;
     uint64_t pinned_bytes, peak_pinned_bytes;
     bp_pieces planned;
     bp_small small;
 };
 
-/* For offloads, which keep their pinned memory alive. */
+/* Adds a reference; used by offloads. */
 void bp_pinned_retain(bp_pinned *pinned);
 
-/* An arena of its own; no slab yet. False: jemalloc makes none. */
+/* Makes an arena without a slab. Returns false if jemalloc cannot. */
 bool bp_small_jemalloc_create(bp_small *small, const bp_jemalloc *jemalloc);
 
 #endif

@@ -1,5 +1,5 @@
-/* PyTorch's pluggable allocator: an arena of memory for each device of the process, its pieces and the order of those who use them one after the
- * other, and the two functions that PyTorch calls. */
+/* PyTorch's pluggable allocator: one arena per device, its pieces with the order between successive users, and the two functions that
+ * PyTorch calls. */
 #include <bucketpool/cuda.h>
 #include <bucketpool/device.h>
 #include <bucketpool/torch_allocator.h>
@@ -18,18 +18,18 @@
 #include "memory/slabs.h"
 
 #define VARIABLE "BUCKETPOOL_TORCH_BYTES"
-#define STEP 512u /* of sizes and addresses: what PyTorch divides segments by */
+#define STEP 512u /* unit of sizes and addresses: PyTorch's own division of segments */
 #define ALIGNMENT (2u << 20)
 
-/* Of a free piece, what its next user has to wait for, from the least to the most.
- * CLEAN: nothing. MARKED: a point of a stream. UNKNOWN: everything on the device. */
+/* State of a free piece: the wait that its next user needs, in ascending order. CLEAN: none. MARKED: for a point of a stream. UNKNOWN:
+ * for all work of the device. */
 typedef enum piece_state { CLEAN, MARKED, UNKNOWN, LIVE } piece_state;
 
 typedef struct piece {
     uint64_t offset, bytes;
     piece_state state;
     bool captured;     /* live: handed out to a capture */
-    bp_stream *stream; /* marked */
+    bp_stream *stream; /* MARKED: stream of the point */
     uint64_t point;
 } piece;
 
@@ -41,21 +41,21 @@ typedef struct import {
 typedef struct arena {
     bp_device *device;
     int32_t ordinal;
-    bp_slabs slabs; /* one, or none where a pool serves */
+    bp_slabs slabs; /* one slab, or none if a pool serves */
     bp_pool *pool;
     uint32_t request;
-    bp_stream *holder; /* on which the pool's request is held */
+    bp_stream *holder; /* stream on which the pool's request is held */
     uint8_t *address;
-    piece *pieces; /* in order */
+    piece *pieces; /* sorted by address */
     size_t count, capacity;
-    import *imports; /* streams that PyTorch named */
+    import *imports; /* streams that PyTorch passed */
     size_t import_count, import_capacity;
     bp_torch_statistics statistics;
 } arena;
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
-/* Finds the smallest run of free pieces with room for `bytes`, the lowest of these; rather pieces for which the host need not wait. */
+/* Best fit: finds the smallest run of free pieces with room for `bytes`, the lowest among equals. Prefers pieces without a host wait. */
 static bp_status find_run(const arena *a, uint64_t bytes, bool captured, size_t *first)
 {
     uint64_t largest = 0;
@@ -83,12 +83,12 @@ static bp_status find_run(const arena *a, uint64_t bytes, bool captured, size_t 
     return bp_fail(
         BP_ERR_NO_DEVICE_MEMORY,
         "device %d: a segment of %llu bytes for PyTorch does not fit: %llu of %llu bytes are handed out, and the "
-        "largest %s range has %llu: serve more bytes",
+        "largest %s range has %llu; serve more bytes",
         (int)a->ordinal, (unsigned long long)bytes, (unsigned long long)s->live_bytes, (unsigned long long)s->bytes,
         captured ? "never used (a graph is being captured)" : "free", (unsigned long long)largest);
 }
 
-/* How many pieces from `first` on make up `bytes`. */
+/* Number of pieces from `first` on that make up `bytes`. */
 static size_t count_pieces(const arena *a, size_t first, uint64_t bytes)
 {
     size_t count = 0;
@@ -97,7 +97,7 @@ static size_t count_pieces(const arena *a, size_t first, uint64_t bytes)
     return count;
 }
 
-/* `count` pieces from `first` on become one. */
+/* Merges `count` pieces from `first` on. */
 static void join(arena *a, size_t first, size_t count)
 {
     for (size_t i = 1; i < count; i++)
@@ -106,7 +106,7 @@ static void join(arena *a, size_t first, size_t count)
     a->count -= count - 1;
 }
 
-/* Joins a free piece with the next one where both wait for the same; the later point of the two stands for both. */
+/* Merges a free piece with the next one if both wait for the same stream; the later point covers both. */
 static void join_equal(arena *a, size_t first)
 {
     piece *p = &a->pieces[first];
@@ -119,7 +119,7 @@ static void join_equal(arena *a, size_t first)
     join(a, first, 2);
 }
 
-/* Makes one live piece; what is left of the last stays as it was. All or nothing: BP_ERR_NO_HOST_MEMORY. */
+/* Makes one live piece; the remainder of the last one keeps its state. All or nothing: BP_ERR_NO_HOST_MEMORY. */
 static bp_status take_run(arena *a, size_t first, uint64_t bytes)
 {
     BP_TRY(bp_grow_array((void **)&a->pieces, &a->capacity, a->count, sizeof *a->pieces));
@@ -140,7 +140,7 @@ static bp_status take_run(arena *a, size_t first, uint64_t bytes)
 
 /* ---- segments --------------------------------------------------------------------------------------------------------- */
 
-/* PyTorch names a few streams, which live as long as the process. */
+/* PyTorch passes few distinct streams, which live as long as the process. */
 static bp_status stream_of(arena *a, uint64_t native, bp_stream **stream)
 {
     for (size_t i = 0; i < a->import_count; i++) {
@@ -170,7 +170,7 @@ static bp_status arena_allocate(arena *a, uint64_t bytes, uint64_t native, void 
     bool unknown = false;
     for (size_t i = first, end = first + count_pieces(a, first, bytes); i < end; i++)
         unknown |= a->pieces[i].state == UNKNOWN;
-    if (unknown) { /* once the device has done all its work, everything free is clean */
+    if (unknown) { /* after all work of the device, every free piece is clean */
         BP_TRY(bp_device_synchronize(a->device));
         for (size_t i = a->count; i-- > 0;) {
             piece *p = &a->pieces[i];
@@ -203,7 +203,8 @@ static bp_status arena_allocate(arena *a, uint64_t bytes, uint64_t native, void 
 static void arena_free(arena *a, const void *address, uint64_t native)
 {
     bp_torch_statistics *s = &a->statistics;
-    const uint64_t offset = (uint64_t)((uintptr_t)address - (uintptr_t)a->address); /* wraps below: no piece's */
+    const uint64_t offset =
+        (uint64_t)((uintptr_t)address - (uintptr_t)a->address); /* wraps below the arena: no piece */
     size_t low = 0, high = a->count;
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
@@ -235,7 +236,7 @@ static void arena_free(arena *a, const void *address, uint64_t native)
 
 /* ---- arenas ------------------------------------------------------------------------------------------------------ */
 
-/* Acquires the pool's request for the arena's life. */
+/* Acquires the pool's request for as long as the arena lives. */
 static bp_status acquire_memory(arena *a)
 {
     void *address;
@@ -253,7 +254,7 @@ static bp_status acquire_memory(arena *a)
     BP_TRY(bp_stream_create(a->device, "torch", &a->holder));
     bp_status status = bp_pool_acquire(a->pool, &a->request, 1, a->holder, &address);
     if (status == BP_OK)
-        status = bp_stream_synchronize(a->holder); /* zeros, where they were asked for */
+        status = bp_stream_synchronize(a->holder); /* zeroing, if requested */
     if (status != BP_OK) {
         bp_stream_destroy(&a->holder);
         return status;
@@ -272,7 +273,7 @@ static bp_status arena_build(arena *a, uint64_t bytes)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_torch_serve: device %s is not a cuda device",
                        bp_device_name(a->device));
     if (info->ordinal != a->ordinal)
-        return bp_fail(BP_ERR_MISMATCH, "bp_torch_serve: PyTorch's device %d was to be served from device %d (%s)",
+        return bp_fail(BP_ERR_MISMATCH, "bp_torch_serve: PyTorch's device %d cannot be served from device %d (%s)",
                        (int)a->ordinal, (int)info->ordinal, info->name);
     if (a->pool != NULL) {
         BP_TRY(acquire_memory(a));
@@ -335,15 +336,14 @@ static bp_status arena_create(const bp_torch_config *config, arena **created)
 
 /* ---- serving ----------------------------------------------------------------------------------------------------- */
 
-/* A lock for each device: who waits for one must not keep others from the work that it waits for (collectives in one process). */
+/* A lock per device: a thread that waits for one must not block threads whose work it waits for (collectives within one process). */
 static pthread_mutex_t locks[BP_TORCH_DEVICES];
 static arena *arenas[BP_TORCH_DEVICES];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bp_process
-    process; /* that the locks are of: a forked child, in which they may be held for good, is not served */
+static bp_process process; /* process of the locks: in a forked child they may be held for ever, so it is not served */
 static bp_status begun;
 static pthread_mutex_t refusal_lock = PTHREAD_MUTEX_INITIALIZER;   /* taken last */
-static char refusal[sizeof((bp_torch_statistics *)NULL)->because]; /* of a device that is not served */
+static char refusal[sizeof((bp_torch_statistics *)NULL)->because]; /* why a device is not served */
 
 static void make_locks(void)
 {
@@ -356,7 +356,7 @@ static bp_status lock(const char *function, int ordinal)
 {
     pthread_once(&once, make_locks);
     if (begun != BP_OK)
-        return bp_fail(begun, "%s: no handler of forks could be registered", function);
+        return bp_fail(begun, "%s: the fork handler could not be registered", function);
     BP_TRY(bp_process_check(&process, function, "the allocator of", "PyTorch"));
     pthread_mutex_lock(&locks[ordinal]);
     return BP_OK;
@@ -377,7 +377,7 @@ bp_status bp_torch_config_init(bp_torch_config *config, size_t size)
 static bp_status check_index(const char *function, int ordinal)
 {
     if (ordinal < 0 || ordinal >= BP_TORCH_DEVICES)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: device %d is not one of 0 to %d", function, ordinal,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: device %d, expected 0 to %d", function, ordinal,
                        BP_TORCH_DEVICES - 1);
     return BP_OK;
 }
@@ -422,10 +422,10 @@ bp_status bp_torch_stop(int32_t ordinal)
     else if (s->live_segments > 0)
         status = bp_fail(
             BP_ERR_SCHEDULE,
-            "bp_torch_stop: device %d: PyTorch has %llu segments of %llu bytes: drop the tensors and the pool first",
+            "bp_torch_stop: device %d: PyTorch has %llu segments of %llu bytes; drop the tensors and the pool first",
             (int)ordinal, (unsigned long long)s->live_segments, (unsigned long long)s->live_bytes);
     else
-        status = bp_device_synchronize(a->device); /* where that fails the arena stays */
+        status = bp_device_synchronize(a->device); /* on failure the arena stays */
     if (status == BP_OK) {
         arena_destroy(a);
         arenas[ordinal] = NULL;
@@ -448,7 +448,7 @@ bp_status bp_torch_statistics_get(int32_t ordinal, bp_torch_statistics *statisti
 
 /* ---- what PyTorch loads -------------------------------------------------------------------------------------------------- */
 
-/* "8g": digits, then nothing, k, m, g or t. */
+/* Parses a number of bytes such as "8g": digits, then nothing, k, m, g or t. */
 static bool read_bytes(const char *text, uint64_t *bytes)
 {
     static const char units[] = "kmgt";
@@ -492,7 +492,8 @@ void *bp_torch_malloc(size_t bytes, int device, void *stream)
         if (variable == NULL)
             status = bp_fail(BP_ERR_SCHEDULE, "neither bp_torch_serve was called for it nor " VARIABLE " is set");
         else if (!read_bytes(variable, &config.bytes))
-            status = bp_fail(BP_ERR_INVALID_ARGUMENT, VARIABLE "=%.40s is no number of bytes, as 8g is", variable);
+            status =
+                bp_fail(BP_ERR_INVALID_ARGUMENT, VARIABLE "=%.40s: expected a number of bytes, such as 8g", variable);
         else
             status = arena_create(&config, &arenas[device]);
     }

@@ -1,4 +1,4 @@
-/* The contract of pools, a case a function. Each is run on every allocator and every device. */
+/* Cases of the pool contract, one function each. Each runs on every allocator and every device. */
 #ifndef BP_TEST_CONTRACT_CASES_H
 #define BP_TEST_CONTRACT_CASES_H
 

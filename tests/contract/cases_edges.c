@@ -1,4 +1,4 @@
-/* Large and small numbers: of ids in a call, of bytes, of requests, of characters. */
+/* Limits: number of ids in a call, bytes, requests, length of names. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 
 #define MANY 700
 
-/* One unit of many buckets, in one call. */
+/* One unit with many buckets, in one call. */
 static void test_many_ids(const allocator_row *allocator, const device_row *device)
 {
     char units[3 * MANY + 1] = "";
@@ -29,11 +29,11 @@ static void test_many_ids(const allocator_row *allocator, const device_row *devi
     uint32_t *ids = calloc(MANY + 1, sizeof *ids);
     for (uint32_t i = 0; i < MANY; i++)
         ids[i] = id_of(&k, 0, BP_ROLE_PARAM, MANY - 1 - i);
-    static const size_t twins[][2] = {{0, MANY}, {MANY - 1, MANY}, {3, 64}, {511, 513}, {255, 600}};
-    for (size_t t = 0; t < 5; t++) { /* a repetition is found wherever it is */
-        size_t at = twins[t][1];
+    static const size_t duplicates[][2] = {{0, MANY}, {MANY - 1, MANY}, {3, 64}, {511, 513}, {255, 600}};
+    for (size_t t = 0; t < 5; t++) { /* a duplicate is found at any position */
+        size_t at = duplicates[t][1];
         uint32_t before = ids[at];
-        ids[at] = ids[twins[t][0]];
+        ids[at] = ids[duplicates[t][0]];
         size_t count = at == MANY ? MANY + 1 : MANY;
         assert_fails(bp_pool_acquire(k.pool, ids, count, k.streams[0], NULL), BP_ERR_INVALID_ARGUMENT, NULL);
         assert_int_equal(live_count(k.pool), 0);
@@ -49,14 +49,14 @@ static void test_many_ids(const allocator_row *allocator, const device_row *devi
     assert_int_equal(live_count(k.pool), MANY);
     assert_ok(bp_pool_release(k.pool, ids, MANY, k.streams[0]));
     assert_int_equal(live_count(k.pool), 0);
-    assert_ok(bp_pool_acquire(k.pool, ids, 0, k.streams[0], NULL)); /* nothing is no mistake */
+    assert_ok(bp_pool_acquire(k.pool, ids, 0, k.streams[0], NULL)); /* an empty call is valid */
     assert_ok(bp_pool_release(k.pool, ids, 0, k.streams[0]));
     free(addresses);
     free(ids);
     end_kit(&k);
 }
 
-/* Real addresses are as aligned as the plan's offsets, also beyond a page. */
+/* Real addresses have the alignment of the plan's offsets, also beyond a page. */
 static void test_alignment(const allocator_row *allocator, const device_row *device)
 {
     kit k = begin_kit(device->create(), NULL, TRAINING, allocator->policy, 0);
@@ -77,11 +77,11 @@ static void test_alignment(const allocator_row *allocator, const device_row *dev
     end_kit(&k);
 }
 
-/* Twice 256 GiB at once. */
+/* Two requests of 256 GiB at the same time. */
 static void test_full_size(const allocator_row *allocator, const device_row *device)
 {
     if (device->memory)
-        return; /* the null device is for this */
+        return; /* only the null device can serve this */
     kit k = begin_kit(device->create(), "137438953472 137438953472 137438953472", PARAM_ONLY, allocator->policy, 0);
     bp_pool_config config = config_of(allocator);
     open_pool(&k, &config);
@@ -152,7 +152,7 @@ static void take_long(void *argument)
     atomic_fetch_add((flag *)argument, 1);
 }
 
-/* Destroying ends what is held, but not before the streams have done their work in it. */
+/* Destroying a pool ends its live requests after their streams' work is complete. */
 static void test_destroy(const allocator_row *allocator, const device_row *device)
 {
     kit k = open_kit(allocator, device);
@@ -162,7 +162,7 @@ static void test_destroy(const allocator_row *allocator, const device_row *devic
         if (!device->memory)
             continue;
         assert_ok(bp_stream_call(k.streams[u], take_long, &done));
-        assert_ok(bp_stream_fill(k.streams[u], address, 1, 600)); /* faults if the memory has gone */
+        assert_ok(bp_stream_fill(k.streams[u], address, 1, 600)); /* faults if the memory was freed */
     }
     bp_pool_destroy(&k.pool);
     assert_int_equal(done, device->memory ? 2 : 0);

@@ -1,4 +1,4 @@
-/* Where memory comes from, and what is in it: persistent, dynamic and empty requests, zeros, slabs and their callbacks. */
+/* Sources and contents of memory: persistent, dynamic and empty requests, zeroing, slabs and their callbacks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,7 +36,7 @@ static void assert_apart_from_slabs(const kit *k, const void *address, uint64_t 
     assert_int_equal(within, *except != '\0');
 }
 
-/* open_kit has 4096 bytes of persistent memory, or what the device's granularity makes of them. */
+/* open_kit has 4096 bytes of persistent memory, rounded up to the device's granularity. */
 static uint64_t persistent_bytes(const kit *k)
 {
     for (size_t i = 0; i < bp_pool_get_info(k->pool)->slab_count; i++) {
@@ -64,7 +64,7 @@ static void test_persistent(const allocator_row *allocator, const device_row *de
     uint32_t id = 99;
     assert_fails(bp_pool_bind(k.pool, &bind, &id), BP_ERR_NO_DEVICE_MEMORY, number);
     assert_int_equal(id, 99);
-    uint32_t c = bind_outside(&k, 2, BP_PLACE_PERSISTENT, 500); /* what fits still fits */
+    uint32_t c = bind_outside(&k, 2, BP_PLACE_PERSISTENT, 500); /* a smaller request is still served */
     take(&k, param(&k, 0), k.streams[0]);
     take(&k, param(&k, 1), k.streams[0]);
     for (int round = 0; round < 3; round++) {
@@ -80,7 +80,7 @@ static void test_persistent(const allocator_row *allocator, const device_row *de
     }
     drop(&k, param(&k, 0), k.streams[0]);
     drop(&k, param(&k, 1), k.streams[0]);
-    take(&k, a, k.streams[0]); /* held throughout, it is in nobody's way */
+    take(&k, a, k.streams[0]); /* live throughout, without conflicts */
     walk(&k, 2, NULL, false);
     assert_int_equal(statistics_of(k.pool).dynamic > 0, !allocator->pooled);
     end_kit(&k);
@@ -98,7 +98,7 @@ static void test_dynamic(const allocator_row *allocator, const device_row *devic
         assert_non_null(got);
         assert_int_equal((uintptr_t)got % 256, 0);
         assert_apart_from_slabs(&k, got, 5000, "");
-        assert_ptr_equal(take(&k, id, k.streams[1]), got); /* live: the same */
+        assert_ptr_equal(take(&k, id, k.streams[1]), got); /* live: the same address */
         assert_ok(bp_pool_address(k.pool, id, &address, &bytes));
         assert_ptr_equal(address, got);
         assert_int_equal(bytes, 5000);
@@ -119,7 +119,7 @@ static void test_dynamic(const allocator_row *allocator, const device_row *devic
     end_kit(&k);
 }
 
-/* A bucket without elements, a frozen one, one of fp8 (which is stored as uint8). */
+/* A bucket without elements, a frozen one, one of fp8 (stored as uint8). */
 static void test_odd_buckets(const allocator_row *allocator, const device_row *device)
 {
     kit k = begin_kit(device->create(), "300,0 300f 300q 300,0", TRAINING, allocator->policy, 0);
@@ -188,11 +188,11 @@ static void test_zeros(const allocator_row *allocator, const device_row *device)
             if (allocator->pooled && i == 3 && round > 0)
                 assert_holds(&k, address, 0xd3, 500); /* no more than the padding */
             fill(&k, address, (uint8_t)(0xd0 + i), 600);
-            assert_ptr_equal(take(&k, ids[i], k.streams[0]), address); /* live: nothing is written again */
+            assert_ptr_equal(take(&k, ids[i], k.streams[0]), address); /* live: not zeroed again */
             assert_holds(&k, address, (uint8_t)(0xd0 + i), 600);
             drop(&k, ids[i], k.streams[0]);
             drop(&k, ids[i], k.streams[0]);
-            if (allocator->assigned && i == 0) { /* nothing is asked for: what was there is there */
+            if (allocator->assigned && i == 0) { /* no zeroing: the bytes stay as they were */
                 take(&k, ids[2], k.streams[0]);
                 assert_holds(&k, address, 0xd0, 600);
                 drop(&k, ids[2], k.streams[0]);
@@ -202,7 +202,7 @@ static void test_zeros(const allocator_row *allocator, const device_row *device)
     end_kit(&k);
 }
 
-/* Of the plan's requests and of others, from the next acquire on; all ids or none. */
+/* set_zero for planned and bound requests, from the next acquire on; all ids or none. */
 static void test_set_zero(const allocator_row *allocator, const device_row *device)
 {
     kit k = open_kit(allocator, device);
@@ -215,7 +215,7 @@ static void test_set_zero(const allocator_row *allocator, const device_row *devi
     if (device->memory) {
         uint8_t *address = take(&k, id, k.streams[0]);
         fill(&k, address, 0xd0, 600);
-        assert_ok(bp_pool_set_zero(k.pool, &id, 1, BP_ZERO_ALL)); /* live: from the next one on */
+        assert_ok(bp_pool_set_zero(k.pool, &id, 1, BP_ZERO_ALL)); /* live: from the next acquire on */
         take(&k, id, k.streams[0]);
         assert_holds(&k, address, 0xd0, 600);
         drop(&k, id, k.streams[0]);
@@ -301,7 +301,7 @@ static void test_slabs(const allocator_row *allocator, const device_row *device)
     attachment log = {0};
     attached one = {&log, 1}, two = {&log, 2};
     bp_slab_callbacks callbacks = {.attach = attach, .detach = detach};
-    log.refuse = count; /* the last: those before it are detached again, backwards */
+    log.refuse = count; /* the last one: the earlier slabs are detached again, in reverse */
     assert_fails(bp_pool_attach(k.pool, &callbacks, &one), BP_ERR_IO, "refused by the test");
     assert_int_equal(log.count, 2 * (count - 1));
     for (int i = 0; i < count - 1; i++)

@@ -1,4 +1,4 @@
-/* Random calls against a model that knows places and buffers only. */
+/* Random calls, compared with a reference model of places and buffers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@ typedef struct naive {
     const allocator_row *allocator;
     size_t requests;
     bp_plan_request places[SNAPSHOT_LIVE]; /* of the plan */
-    int64_t class_of[SNAPSHOT_LIVE];       /* -1: memory of its own */
+    int64_t class_of[SNAPSHOT_LIVE];       /* -1: separate memory */
     uint32_t copies[SNAPSHOT_LIVE];        /* of a class */
     uint32_t references[SNAPSHOT_LIVE];
     bool used[SNAPSHOT_LIVE];
@@ -43,7 +43,7 @@ static naive naive_of(const kit *k, const allocator_row *allocator)
     return n;
 }
 
-/* Whether all that are held in `holds` fit beside each other. */
+/* True if the requests in `holds` fit beside each other. */
 static bool fits(const naive *n, const uint32_t *references)
 {
     if (!n->allocator->pooled)
@@ -105,7 +105,7 @@ static void acquire(kit *k, naive *n, const uint32_t *ids, size_t count)
     bp_status status = tries ? bp_pool_try_acquire(k->pool, ids, count, stream, addresses, &got)
                              : bp_pool_acquire(k->pool, ids, count, stream, addresses);
     bp_status refusal = tries ? BP_OK : BP_ERR_SCHEDULE;
-    if (wrong) /* it may also be said no to before that is seen */
+    if (wrong) /* try_acquire may report busy before that is detected */
         assert_true(status == BP_ERR_INVALID_ARGUMENT || status == BP_ERR_SCHEDULE || (status == BP_OK && got == 0));
     else
         assert_int_equal(status, possible ? BP_OK : refusal);
@@ -117,11 +117,11 @@ static void acquire(kit *k, naive *n, const uint32_t *ids, size_t count)
         assert_ptr_equal(addresses[i], address_of(k, ids[i]));
         n->acquires++;
         n->repeated += n->references[ids[i]] > 0;
-        n->used[ids[i]] = n->references[ids[i]]++ > 0; /* a second holder is somebody who uses it */
+        n->used[ids[i]] = n->references[ids[i]]++ > 0; /* the second reference is taken by use */
     }
 }
 
-/* A release, a use or a give-up. */
+/* A release, a use or a cancel. */
 static void work(kit *k, naive *n, const uint32_t *ids, size_t count, uint32_t what)
 {
     bool wrong = is_wrong(n, ids, count), possible = !wrong;
@@ -208,7 +208,7 @@ static void test_random_calls(const allocator_row *allocator, const device_row *
                 ids[random_below((uint32_t)count)] = (uint32_t)n.requests + random_below(3);
             uint32_t what = random_below(8);
             for (uint32_t i = 0; what >= 4 && what < 7 && i < 20 && n.references[ids[0]] == 0; i++)
-                ids[0] = random_below((uint32_t)n.requests); /* most releases are of what is live */
+                ids[0] = random_below((uint32_t)n.requests); /* most releases are of live requests */
             if (what < 4)
                 acquire(&k, &n, ids, what == 0 ? count : 1);
             else if (what < 7)

@@ -1,4 +1,4 @@
-/* Acquire, try, use, release and give up. */
+/* Acquire, try_acquire, use, release and cancel. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -106,13 +106,13 @@ static void test_refused(const allocator_row *allocator, const device_row *devic
     drop(&k, param(&k, 0), k.streams[0]);
     take(&k, param(&k, 2), k.streams[0]);
     assert_refused(&k, param(&k, 0), k.streams[0], "u0", allocator->assigned ? "u2" : "u");
-    drop(&k, param(&k, 1), k.streams[0]); /* the pool goes on */
+    drop(&k, param(&k, 1), k.streams[0]); /* the pool still serves */
     drop(&k, param(&k, 2), k.streams[0]);
     walk(&k, 2, NULL, false);
     end_kit(&k);
 }
 
-/* The k-th of several cannot be had. */
+/* The k-th of several requests is held. */
 static void test_all_or_nothing(const allocator_row *allocator, const device_row *device)
 {
     kit k = open_kit(allocator, device);
@@ -147,7 +147,7 @@ static void test_all_or_nothing(const allocator_row *allocator, const device_row
     for (size_t i = 0; i < 4; i++)
         assert_ptr_equal(addresses[i], address_of(&k, good[i]));
     uint32_t ids[] = {good[0], good[1], good[2], good[3], 0};
-    for (size_t kind = 0; kind < 2; kind++) { /* of a release, a use and a give-up */
+    for (size_t kind = 0; kind < 2; kind++) { /* of a release, a use and a cancel */
         ids[4] = kind == 0 ? param(&k, 3) : bad[2];
         bp_status expected = kind == 0 ? BP_ERR_SCHEDULE : BP_ERR_INVALID_ARGUMENT;
         snapshot before = snapshot_of(k.pool);
@@ -175,7 +175,7 @@ static void test_try(const allocator_row *allocator, const device_row *device)
         drop(&k, param(&k, 0), k.streams[1]);
         assert_true(try_take(&k, param(&k, 2), k.streams[0]));
     }
-    assert_int_equal(statistics_of(k.pool).refused, was.refused); /* a no is no error */
+    assert_int_equal(statistics_of(k.pool).refused, was.refused); /* busy is not an error */
     end_kit(&k);
 }
 
@@ -200,19 +200,19 @@ static void test_can(const allocator_row *allocator, const device_row *device)
     take(&k, u[0], k.streams[0]);
     take(&k, u[1], k.streams[0]);
     before = snapshot_of(k.pool);
-    assert_true(can(&k, u, 2, NULL, 0)); /* they are live: one more hold */
+    assert_true(can(&k, u, 2, NULL, 0)); /* live: one more reference */
     assert_int_equal(can(&k, u + 2, 1, NULL, 0), !pooled);
     assert_true(can(&k, u + 2, 1, u, 1));
     assert_true(can(&k, u + 2, 1, u, 2));
     assert_int_equal(can(&k, u + 2, 2, u, 1), !pooled); /* two requests, one free buffer */
     assert_true(can(&k, u + 2, 2, u, 2));
-    assert_true(can(&k, u, 1, u, 1)); /* given back and taken again */
+    assert_true(can(&k, u, 1, u, 1)); /* released and acquired again */
     assert_int_equal(can(&k, (const uint32_t[]){u[2], u[0]}, 2, u, 1), !pooled);
     if (allocator->assigned)
-        assert_false(can(&k, u + 2, 1, u + 1, 1)); /* the wrong one */
+        assert_false(can(&k, u + 2, 1, u + 1, 1)); /* the wrong stream */
     assert_unchanged(k.pool, &before);
     take(&k, u[0], k.streams[0]);
-    assert_int_equal(can(&k, u + 2, 1, u, 1), !pooled); /* a hold is left */
+    assert_int_equal(can(&k, u + 2, 1, u, 1), !pooled); /* one reference remains */
     drop(&k, u[0], k.streams[0]);
     int answer = 5;
     uint32_t none = statistics_of(k.pool).requests;
@@ -220,7 +220,7 @@ static void test_can(const allocator_row *allocator, const device_row *device)
     assert_fails(bp_pool_can_acquire(k.pool, u, 1, &none, 1, &answer), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pool_can_acquire(k.pool, u, 1, NULL, 1, &answer), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_int_equal(answer, 5);
-    for (int round = 0; round < 2; round++) { /* what it says is what happens */
+    for (int round = 0; round < 2; round++) { /* can_acquire predicts acquire */
         bool yes = can(&k, u + 2 + round, 1, u + round, 1);
         drop(&k, u[round], k.streams[0]);
         assert_int_equal(try_take(&k, u[2 + round], k.streams[0]), yes);
@@ -237,7 +237,7 @@ static void test_cancel(const allocator_row *allocator, const device_row *device
     assert_int_equal(live_count(k.pool), 0);
     assert_int_equal(statistics_of(k.pool).cancelled, 2);
     assert_int_equal(statistics_of(k.pool).releases, 0);
-    assert_fails(bp_pool_cancel(k.pool, ids, 1), BP_ERR_SCHEDULE, "u0"); /* twice */
+    assert_fails(bp_pool_cancel(k.pool, ids, 1), BP_ERR_SCHEDULE, "u0"); /* two references */
     assert_fails(bp_pool_release(k.pool, ids, 1, k.streams[0]), BP_ERR_SCHEDULE, "u0");
     take(&k, param(&k, 2), k.streams[1]); /* the memory is free again */
     take(&k, param(&k, 3), k.streams[1]);
@@ -248,7 +248,7 @@ static void test_cancel(const allocator_row *allocator, const device_row *device
     assert_fails(bp_pool_cancel(k.pool, ids, 2), BP_ERR_SCHEDULE, "u3"); /* used */
     assert_unchanged(k.pool, &before);
     take(&k, ids[0], k.streams[1]);
-    assert_fails(bp_pool_cancel(k.pool, ids, 1), BP_ERR_SCHEDULE, "u2"); /* held twice */
+    assert_fails(bp_pool_cancel(k.pool, ids, 1), BP_ERR_SCHEDULE, "u2"); /* two references */
     assert_int_equal(live_count(k.pool), 2);
     end_kit(&k);
 }
@@ -282,7 +282,7 @@ static void test_streams(const allocator_row *allocator, const device_row *devic
     }
     bp_stream_destroy(&foreign);
     bp_device_destroy(&other);
-    /* A stream that goes between release and reuse, and one that goes while what it acquired is live. */
+    /* A stream destroyed between release and reuse, and one destroyed while its request is live. */
     bp_stream *passing = NULL;
     assert_ok(bp_stream_create(k.device, "passing", &passing));
     take(&k, id, passing);
@@ -298,7 +298,7 @@ static void test_streams(const allocator_row *allocator, const device_row *devic
     end_kit(&k);
 }
 
-/* Streams and holds of one request. */
+/* Streams and references of one request. */
 static void test_limits(const allocator_row *allocator, const device_row *device)
 {
     kit k = open_kit(allocator, device);
@@ -306,7 +306,7 @@ static void test_limits(const allocator_row *allocator, const device_row *device
     bp_stream *streams[BP_LIVE_STREAMS + 1];
     for (size_t i = 0; i <= BP_LIVE_STREAMS; i++)
         assert_ok(bp_stream_create(k.device, NULL, &streams[i]));
-    for (int round = 0; round < 2; round++) { /* each hold has its own */
+    for (int round = 0; round < 2; round++) { /* a point per reference */
         take(&k, id, streams[round]);
         for (size_t i = 0; i < BP_LIVE_STREAMS; i++) {
             assert_ok(bp_pool_use(k.pool, &id, 1, streams[i]));
@@ -370,7 +370,7 @@ const named_case HOLD_CASES[] = {{"walk", test_walk},
                                  {"all or nothing", test_all_or_nothing},
                                  {"try acquire", test_try},
                                  {"can acquire", test_can},
-                                 {"give up", test_cancel},
+                                 {"cancel", test_cancel},
                                  {"streams", test_streams},
                                  {"limits", test_limits},
                                  {"null arguments", test_null_arguments},

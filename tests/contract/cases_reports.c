@@ -1,4 +1,4 @@
-/* What a pool says of itself: statistics, live requests, dumps, the hash of the sequence. */
+/* Reports of a pool: statistics, live requests, dumps, the hash of the sequence. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -116,7 +116,7 @@ static void test_live(const allocator_row *allocator, const device_row *device)
     assert_true(live[2].acquire_number < live[0].acquire_number);
     assert_true(live[0].acquire_number < live[1].acquire_number);
     live[1].id = 555;
-    assert_ok(bp_pool_live(k.pool, live, 1, &count)); /* room for one: still counts all */
+    assert_ok(bp_pool_live(k.pool, live, 1, &count)); /* room for one entry: all are counted */
     assert_int_equal(count, 3);
     assert_int_equal(live[1].id, 555);
     assert_ok(bp_pool_live(k.pool, NULL, 0, &count));
@@ -172,7 +172,7 @@ static void test_dump(const allocator_row *allocator, const device_row *device)
             continue;
         size_t length = strlen(text);
         assert_true(length < capacity);
-        assert_memory_equal(text, whole, length); /* whole lines, as many as there is room for */
+        assert_memory_equal(text, whole, length); /* whole lines, as many as fit */
         assert_true(length == 0 || text[length - 1] == '\n');
         const char *next = strchr(whole + length, '\n');
         assert_true(next == NULL || (size_t)(next + 1 - whole) + 1 > capacity);
@@ -212,7 +212,7 @@ static bp_model *backwards(void)
 
 static void test_sequence(const allocator_row *allocator, const device_row *device)
 {
-    /* Ids do not matter, only what they stand for: the other plan has the units in another order. */
+    /* The hash depends on units, not on ids: the other plan has the units in another order. */
     kit k = open_kit(allocator, device), other = begin_kit(device->create(), NULL, TRAINING, allocator->policy, 0);
     other.w = make_world(backwards(), TRAINING);
     other.plan = make_plan(&other.w, allocator->policy, 0, BP_FALLBACK_PERSISTENT);
@@ -230,14 +230,14 @@ static void test_sequence(const allocator_row *allocator, const device_row *devi
         assert_true(sequence_of(&k).hash != none.hash);
         none = sequence_of(&k);
     }
-    /* Calls that end in an error, a no or a release are not in it. */
+    /* Failed calls, busy results and releases do not change the hash. */
     uint32_t none_such = 1000, twice[] = {param(&k, 0), param(&k, 0)};
     bp_pool_acquire(k.pool, &none_such, 1, k.streams[0], NULL);
     bp_pool_acquire(k.pool, twice, 2, k.streams[0], NULL);
     bp_pool_release(k.pool, twice, 1, k.streams[0]);
     assert_int_equal(sequence_of(&k).hash, none.hash);
     assert_int_equal(sequence_of(&k).acquires, none.acquires);
-    /* Then they differ: in order, role, ordinal. The number is the same. */
+    /* The hash depends on order, role and ordinal. The count is the same. */
     static const struct {
         uint32_t unit;
         bp_role role;
@@ -258,7 +258,7 @@ static void test_sequence(const allocator_row *allocator, const device_row *devi
     open_pool(&k, &config);
     pass(&k, 0, BP_ROLE_PARAM, 0, 0);
     pass(&k, 1, BP_ROLE_PARAM, 0, 0);
-    assert_true(sequence_of(&k).hash != seen[1].hash); /* the same two the other way round */
+    assert_true(sequence_of(&k).hash != seen[1].hash); /* the same two in reverse order */
     uint64_t number;
     assert_fails(bp_pool_sequence(k.pool, NULL, &number), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pool_sequence(NULL, &number, &number), BP_ERR_INVALID_ARGUMENT, NULL);
@@ -270,12 +270,12 @@ static void test_names(const allocator_row *allocator, const device_row *device)
 {
     kit k = begin_kit(device->create(), UNITS, TRAINING, allocator->policy, 0);
     bp_pool_config config = config_of(allocator);
-    char name[] = "a pool of its own";
+    char name[] = "a separate pool";
     config.name = name;
     open_pool(&k, &config);
     memset(name, 'x', sizeof name - 1); /* copied */
     uint32_t id = param(&k, 0);
-    assert_fails(bp_pool_release(k.pool, &id, 1, k.streams[0]), BP_ERR_SCHEDULE, "a pool of its own", "u0");
+    assert_fails(bp_pool_release(k.pool, &id, 1, k.streams[0]), BP_ERR_SCHEDULE, "a separate pool", "u0");
     assert_int_equal(bp_pool_get_info(k.pool)->policy, allocator->policy);
     end_kit(&k);
 }

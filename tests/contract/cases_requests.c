@@ -1,4 +1,4 @@
-/* Making pools; the plan's requests, and others beside them. */
+/* Creation of pools, planned requests and bound requests. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,7 +58,7 @@ static void test_find(const allocator_row *allocator, const device_row *device)
     end_kit(&k);
 }
 
-/* What a runtime has and the plan does not, each by its message. */
+/* Differences between the runtime and the plan, each with its message. */
 static void test_mismatches(const allocator_row *allocator, const device_row *device)
 {
     kit k = begin_kit(device->create(), "300f 300q 300,0", TRAINING, allocator->policy, 0);
@@ -97,7 +97,7 @@ static void test_mismatches(const allocator_row *allocator, const device_row *de
     end_kit(&k);
 }
 
-/* An evaluation has no gradients: the plan lists them, without memory, and a pool serves the others. */
+/* An evaluation has no gradients: its plan lists them without memory, and a pool serves the others. */
 static void test_never_used(const allocator_row *allocator, const device_row *device)
 {
     world_options options = TRAINING;
@@ -126,7 +126,8 @@ static void test_never_used(const allocator_row *allocator, const device_row *de
     assert_ptr_equal(address, &k);
     assert_unchanged(k.pool, &before);
     assert_int_equal(bp_pool_references(k.pool, id), 0);
-    assert_ok(bp_pool_set_stream(k.pool, &id, 1, k.streams[0])); /* setters take what can never be acquired */
+    assert_ok(
+        bp_pool_set_stream(k.pool, &id, 1, k.streams[0])); /* setters accept requests that can never be acquired */
     assert_ok(bp_pool_set_zero(k.pool, &id, 1, BP_ZERO_ALL));
     walk(&k, 2, NULL, false);
     end_kit(&k);
@@ -145,7 +146,7 @@ static bp_status try_bind(const kit *k, bp_bind bind)
     return status;
 }
 
-/* Ids follow those of the plan; a name that is there already is another request. */
+/* Bound ids follow those of the plan; a name that exists already makes another request. */
 static void test_bind(const allocator_row *allocator, const device_row *device)
 {
     kit k = open_kit(allocator, device);
@@ -154,7 +155,7 @@ static void test_bind(const allocator_row *allocator, const device_row *device)
     bp_bind bind = bind_of(name, 0, BP_ROLE_PARAM, BP_DTYPE_FP8_E4M3, 100);
     bind.used_bytes = 90;
     uint32_t ids[3] = {9, 9, 9}, planned = param(&k, 0);
-    assert_ok(bp_pool_bind(k.pool, &bind, &ids[0])); /* as a request of the plan is called */
+    assert_ok(bp_pool_bind(k.pool, &bind, &ids[0])); /* the name of a planned request */
     take(&k, planned, k.streams[0]);
     take(&k, ids[0], k.streams[0]);
     assert_ok(bp_pool_bind(k.pool, &bind, &ids[1])); /* also beside live ones */
@@ -176,7 +177,7 @@ static void test_bind(const allocator_row *allocator, const device_row *device)
         assert_int_equal(r->used_bytes, 90);
         assert_int_equal(bp_pool_references(k.pool, ids[i]), i == 0);
     }
-    assert_string_equal(info->requests[planned].unit, "u0"); /* the plan's are as they were */
+    assert_string_equal(info->requests[planned].unit, "u0"); /* planned requests are unchanged */
     assert_int_equal(info->requests[planned].bytes, 600);
     assert_ptr_not_equal(take(&k, ids[1], k.streams[0]), address_of(&k, ids[0]));
     take(&k, ids[1], k.streams[1]);
@@ -211,7 +212,7 @@ static void test_bind_errors(const allocator_row *allocator, const device_row *d
     assert_fails(bp_pool_bind(k.pool, &bind, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pool_bind(NULL, &bind, &id), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_int_equal(id, 77);
-    assert_ok(try_bind(&k, bind)); /* failures took no memory and no number */
+    assert_ok(try_bind(&k, bind)); /* failures used neither memory nor ids */
     walk(&k, 1, NULL, false);
     end_kit(&k);
 }
@@ -293,7 +294,7 @@ static void test_info(const allocator_row *allocator, const device_row *device)
     end_kit(&k);
 }
 
-/* Pools share nothing, and the plan need not outlive their making. */
+/* Pools share nothing, and the plan may be destroyed before them. */
 static void test_two_pools(const allocator_row *allocator, const device_row *device)
 {
     kit k = open_kit(allocator, device), other = k;
@@ -322,7 +323,7 @@ static void test_two_pools(const allocator_row *allocator, const device_row *dev
         take(&other, param(&other, 1), k.streams[0]);
         assert_refused(&other, param(&other, 2), k.streams[0], "u2");
     }
-    bp_pool_destroy(&other.pool); /* what is held there ends */
+    bp_pool_destroy(&other.pool); /* live requests end */
     free(other.ids);
     assert_int_equal(live_count(k.pool), 2);
     drop(&k, param(&k, 0), k.streams[0]);
@@ -331,7 +332,7 @@ static void test_two_pools(const allocator_row *allocator, const device_row *dev
     end_kit(&k);
 }
 
-/* The device goes when nothing needs it any more. */
+/* The device is destroyed after its last user. */
 static void test_device_goes_last(const allocator_row *allocator, const device_row *device)
 {
     kit k = open_kit(allocator, device);

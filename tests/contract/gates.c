@@ -1,4 +1,4 @@
-/* Streams held up by gates, and what their work says. */
+/* Gates that block streams, and probes of their work. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

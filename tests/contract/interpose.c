@@ -1,4 +1,4 @@
-/* The wrapped functions. Counting is by thread, so that streams' own threads may do what they like. */
+/* The wrapped functions. Counts are per thread: the device's threads are not counted. */
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdbool.h>
@@ -32,7 +32,7 @@ static void note(size_t *counter, const char *name)
     }
 }
 
-/* A function that counts and then does what it should. */
+/* Counts and calls the real function. */
 #define WRAP(counter, type, name, parameters, arguments)                                                               \
     type __real_##name parameters;                                                                                     \
     type __wrap_##name parameters;                                                                                     \

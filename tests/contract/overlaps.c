@@ -47,7 +47,7 @@ kit open_places(bp_device *device, const place *places, uint32_t count, const bp
     assert_ok(bp_pool_create(device, k.plan, config, &k.pool));
     const char *begin = bp_pool_get_info(k.pool)->slabs[0].address;
     for (uint32_t i = 0; i < count; i++) {
-        if (config == NULL || config->guard != BP_GUARD_ON) /* which sets buffers apart */
+        if (config == NULL || config->guard != BP_GUARD_ON) /* guard mode spaces buffers out */
             assert_ptr_equal(address_of(&k, i), begin + places[i].offset);
     }
     return k;

@@ -1,4 +1,4 @@
-/* Rows of allocators and devices, and pools of small worlds. */
+/* Rows of allocators and devices, and small pools. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -119,7 +119,7 @@ bp_device_usage usage_of(const bp_device *device)
     return usage;
 }
 
-/* ---- worlds -------------------------------------------------------------------------------------------------------- */
+/* ---- fixtures ------------------------------------------------------------------------------------------------------- */
 
 const world_options TRAINING = {.roles = PARAM | GRAD, .prefetch = 1, .grad_units = 2};
 
@@ -264,7 +264,7 @@ bp_bind bind_of(const char *unit, uint32_t ordinal, bp_role role, bp_dtype dtype
     return bind;
 }
 
-/* ---- holds --------------------------------------------------------------------------------------------------------- */
+/* ---- references ---------------------------------------------------------------------------------------------------- */
 
 void *take(const kit *k, uint32_t id, bp_stream *stream)
 {

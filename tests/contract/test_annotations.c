@@ -1,5 +1,4 @@
-/* What profilers and compute-sanitizer are told, seen by an injection library. Argument: its path, or "" where the library was built
- * without NVTX. */
+/* Annotations as an injection library receives them. Argument: its path, or "" if the library was built without NVTX. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +52,7 @@ static kit open_annotated(const allocator_row *row, const device_row *device, bp
     return k;
 }
 
-/* Regions are what is live, as large as it was bound; slabs are heaps. */
+/* Regions are the live requests, with their bound sizes; slabs are heaps. */
 static void test_holds(void **state)
 {
     (void)state;
@@ -74,7 +73,7 @@ static void test_holds(void **state)
         const bp_plan_request r = bp_pool_get_info(k.pool)->requests[u0];
         assert_int_equal(region_bytes(address), in_slabs ? r.bytes : 0);
         assert_int_equal(region_bytes(address + r.bytes), 0);
-        take(&k, u0, k.streams[1]); /* again: still one */
+        take(&k, u0, k.streams[1]); /* again: still one region */
         assert_ok(bp_pool_use(k.pool, &u0, 1, k.streams[2]));
         take(&k, u1, k.streams[0]);
         now = seen();
@@ -174,7 +173,7 @@ static void test_stages(void **state)
     assert_closed();
 }
 
-/* What is live when a pool goes, or when a capture is given up, ends too. */
+/* Annotations of live requests end with the pool, and with a cancelled capture. */
 static void test_early_ends(void **state)
 {
     (void)state;
@@ -236,7 +235,7 @@ static void test_environment(void **state)
     assert_closed();
 }
 
-/* On, the hot path still allocates and locks nothing of its own. */
+/* With annotations on, the hot path still allocates nothing and takes no locks. */
 static void test_nothing_of_ours(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* One contract for all: every case on every allocator and every device. A new allocator or device is a row in support.c. */
+/* The pool contract: every case on every allocator and every device. New allocators and devices are rows in support.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,6 +53,6 @@ int main(int argc, char **argv)
     add(RANDOM_CASES);
     add(EDGE_CASES);
     if (argc > 1)
-        cmocka_set_test_filter(argv[1]); /* "*give up*" */
+        cmocka_set_test_filter(argv[1]); /* "*cancel*" */
     return _cmocka_run_group_tests("contract", tests, count, NULL, NULL);
 }

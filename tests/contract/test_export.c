@@ -1,4 +1,4 @@
-/* Tensors over a pool's memory: they hold no buffer, and never point at nothing. */
+/* DLPack tensors over a pool's memory: they hold no request live, and their memory outlives the pool. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 #include "allocators/pool.h"
 #include "support.h"
 
-/* As the specification has them, written down once more. */
+/* The structs of the specification, declared independently. */
 typedef struct tensor {
     char *data;
     int32_t device_type, device_id, ndim;
@@ -47,7 +47,7 @@ static kit three_units(bp_device *device)
     return k;
 }
 
-static void *lend(const kit *k, uint32_t id, bp_dtype dtype, int32_t versioned)
+static void *export_tensor(const kit *k, uint32_t id, bp_dtype dtype, int32_t versioned)
 {
     bp_export_config what;
     void *made = NULL;
@@ -76,9 +76,9 @@ static void test_tensors(void **state)
     (void)state;
     kit k = three_units(new_device());
     char *address = take(&k, param(&k, 0), k.streams[0]);
-    managed *plain = lend(&k, param(&k, 0), BP_DTYPE_NONE, 0);
+    managed *plain = export_tensor(&k, param(&k, 0), BP_DTYPE_NONE, 0);
     assert_tensor(&plain->dl, address, 4, 16, 1000);
-    managed_versioned *versioned = lend(&k, param(&k, 0), BP_DTYPE_FP32, 1);
+    managed_versioned *versioned = export_tensor(&k, param(&k, 0), BP_DTYPE_FP32, 1);
     assert_tensor(&versioned->dl, address, 2, 32, 500);
     assert_int_equal(versioned->major, 1);
     assert_int_equal(versioned->minor, 0);
@@ -93,13 +93,13 @@ static void test_tensors(void **state)
     end_kit(&k);
 }
 
-/* The first and the last share a buffer: a tensor that is kept delays nobody. */
+/* The first and the last unit share a buffer: an exported tensor delays no acquire. */
 static void test_tensors_hold_nothing(void **state)
 {
     (void)state;
     kit k = three_units(new_device());
     char *address = take(&k, param(&k, 0), k.streams[0]);
-    void *saved = lend(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
+    void *saved = export_tensor(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
     drop(&k, param(&k, 0), k.streams[0]);
     assert_int_equal(live_count(k.pool), 0);
     assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), address);
@@ -111,15 +111,15 @@ static void test_tensors_hold_nothing(void **state)
     end_kit(&k);
 }
 
-/* The bytes are there until the last tensor is gone. */
+/* The bytes exist until the last tensor is deleted. */
 static void test_tensors_outlive_pools(void **state)
 {
     (void)state;
     kit k = three_units(new_host());
     take(&k, param(&k, 0), k.streams[0]);
     assert_ok(bp_stream_fill(k.streams[0], address_of(&k, param(&k, 0)), 7, 2000));
-    managed *first = lend(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
-    managed_versioned *second = lend(&k, param(&k, 2), BP_DTYPE_UINT8, 1);
+    managed *first = export_tensor(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
+    managed_versioned *second = export_tensor(&k, param(&k, 2), BP_DTYPE_UINT8, 1);
     bp_pool_destroy(&k.pool);
     assert_true(usage_of(k.device).committed_bytes > 0);
     assert_int_equal(first->dl.data[1999], 7);
@@ -132,48 +132,48 @@ static void test_tensors_outlive_pools(void **state)
     end_kit(&k);
 }
 
-/* Also when nobody else has the device any more. */
+/* Also if the tensor holds the last reference to the device. */
 static void test_tensors_outlive_devices(void **state)
 {
     (void)state;
     kit k = three_units(new_host());
-    managed *lent = lend(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
+    managed *exported = export_tensor(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
     bp_pool_destroy(&k.pool);
     for (int i = 0; i < KIT_STREAMS; i++)
         bp_stream_destroy(&k.streams[i]);
     bp_device_destroy(&k.device);
-    lent->dl.data[0] = 9;
-    lent->deleter(lent);
+    exported->dl.data[0] = 9;
+    exported->deleter(exported);
     k.device = new_device();
     end_kit(&k);
 }
 
-/* Who looks last may have work on its way that the pool knew nothing of. */
+/* A tensor's user may have work in flight on streams unknown to the pool. */
 static void test_the_last_waits_for_work(void **state)
 {
     (void)state;
     kit k = three_units(new_device());
-    managed *lent = lend(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
+    managed *exported = export_tensor(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
     gate g = {0};
     flag done = 0;
     pthread_t opener;
     bp_pool_destroy(&k.pool);
     block(k.streams[1], &g);
-    assert_ok(bp_stream_fill(k.streams[1], lent->dl.data, 3, 2000));
+    assert_ok(bp_stream_fill(k.streams[1], exported->dl.data, 3, 2000));
     raise_on(k.streams[1], &done);
     assert_int_equal(pthread_create(&opener, NULL, unblock_later, &g), 0);
-    lent->deleter(lent);
+    exported->deleter(exported);
     assert_int_equal(atomic_load(&done), 1);
     assert_int_equal(pthread_join(opener, NULL), 0);
     assert_int_equal(usage_of(k.device).committed_bytes, 0);
     end_kit(&k);
 }
 
-static void test_pools_that_have_lent_and_got_back(void **state)
+static void test_destroy_after_tensors(void **state)
 {
     (void)state;
     kit k = three_units(new_device());
-    void *made = lend(&k, param(&k, 0), BP_DTYPE_NONE, 1);
+    void *made = export_tensor(&k, param(&k, 0), BP_DTYPE_NONE, 1);
     bp_export_delete(&made);
     bp_pool_destroy(&k.pool);
     assert_int_equal(usage_of(k.device).committed_bytes, 0);
@@ -188,7 +188,7 @@ static void *give_back(void *tensors)
     return NULL;
 }
 
-/* The pool goes while threads give back. */
+/* The pool is destroyed while threads delete tensors. */
 static void test_threads(void **state)
 {
     (void)state;
@@ -197,7 +197,7 @@ static void test_threads(void **state)
     pthread_t threads[4];
     for (int t = 0; t < 4; t++)
         for (int i = 0; i < 64; i++)
-            made[t][i] = lend(&k, param(&k, 0), BP_DTYPE_UINT8, i % 2);
+            made[t][i] = export_tensor(&k, param(&k, 0), BP_DTYPE_UINT8, i % 2);
     assert_int_equal(bp_pool_export_count(k.pool), 256);
     for (int t = 0; t < 4; t++)
         assert_int_equal(pthread_create(&threads[t], NULL, give_back, made[t]), 0);
@@ -253,7 +253,7 @@ int main(void)
         cmocka_unit_test(test_tensors_outlive_pools),
         cmocka_unit_test(test_tensors_outlive_devices),
         cmocka_unit_test(test_the_last_waits_for_work),
-        cmocka_unit_test(test_pools_that_have_lent_and_got_back),
+        cmocka_unit_test(test_destroy_after_tensors),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_refusals),
     };

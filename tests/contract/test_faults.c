@@ -1,5 +1,5 @@
-/* Every operation of the device, and every allocation, fails once in turn: the error comes through, nothing has changed or leaks,
- * and a second try succeeds. Linked with -Wl,--wrap of the allocation functions. */
+/* Every device operation and every allocation fails once in turn: the error is returned, nothing has changed or leaks, and a second try
+ * succeeds. Linked with -Wl,--wrap of the allocation functions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@
 
 typedef struct faults {
     unsigned until; /* 0: none; 1: the next call fails */
-    bool keep;      /* and all after it */
+    bool keep;      /* and all later ones */
     uint32_t only;  /* OP_COUNT: any operation */
     bool met;
     device_operation where;
@@ -63,7 +63,7 @@ static bp_device *new_faulty(bp_device *inner, faults *f)
 
 #define CALLS 5
 
-/* Acquire, use, release, try and give up; the requests ask for zeros where that is a choice. */
+/* Acquire, use, release, try_acquire and cancel; the requests are zeroed if the row can. */
 static bp_status make_call(const kit *k, int which, const uint32_t *ids, int *answer)
 {
     switch (which) {
@@ -94,8 +94,8 @@ static void test_calls(void **state)
         faults f;
         uint32_t ids[4];
         kit k = faulty_kit(&ALLOCATORS[a], &f, ids);
-        for (int keep = 0; keep < (ALLOCATORS[a].pooled ? 2 : 1); keep++) {     /* then undoing fails too */
-            assert_ok(bp_pool_acquire(k.pool, ids + 2, 2, k.streams[0], NULL)); /* the tenants before */
+        for (int keep = 0; keep < (ALLOCATORS[a].pooled ? 2 : 1); keep++) {     /* undoing fails as well */
+            assert_ok(bp_pool_acquire(k.pool, ids + 2, 2, k.streams[0], NULL)); /* the earlier live ranges */
             assert_ok(bp_pool_release(k.pool, ids + 2, 2, k.streams[0]));
             for (int call = 0; call < CALLS; call++) {
                 bool done = false;
@@ -114,8 +114,7 @@ static void test_calls(void **state)
                     }
                     met++;
                     if (was.where == OP_FREE && status == BP_OK) {
-                        done =
-                            true; /* a release in which others were freed cannot be undone: what is left is freed later */
+                        done = true; /* a release that freed other requests cannot be undone: the rest is freed later */
                         continue;
                     }
                     assert_fails(status, BP_ERR_IO, "injected into", keep ? "" : device_operation_name(was.where));
@@ -129,17 +128,17 @@ static void test_calls(void **state)
         f = none();
         end_kit(&k);
     }
-    assert_true(met > 20); /* that there was something to fail */
+    assert_true(met > 20); /* at least one operation failed */
 }
 
-/* A device without memory left is an answer to try_acquire. */
+/* try_acquire reports busy if the device is out of memory. */
 static void test_dynamic_out_of_memory(void **state)
 {
     (void)state;
     faults f;
     uint32_t ids[4];
     kit k = faulty_kit(&ALLOCATORS[0], &f, ids);
-    for (unsigned nth = 1; nth <= 2; nth++) { /* and it stays so: a pool may wait for its streams and try again */
+    for (unsigned nth = 1; nth <= 2; nth++) { /* and again: a pool may wait for its streams and retry */
         const faults full = {.until = nth, .keep = true, .only = OP_ALLOCATE, .status = BP_ERR_NO_DEVICE_MEMORY};
         int answer = 9;
         f = full;
@@ -194,7 +193,7 @@ static void test_creation(void **state)
     }
 }
 
-/* What fails while failing, or while destroying, cannot be helped; it must not be fatal. */
+/* Failures during undoing or destroying cannot be repaired, but must not be fatal. */
 static void test_undoing(void **state)
 {
     (void)state;
@@ -237,7 +236,7 @@ static void test_too_little_device_memory(void **state)
     config.persistent_bytes = 8 << 20;
     assert_fails(bp_pool_create(k.device, k.plan, &config, &k.pool), BP_ERR_NO_DEVICE_MEMORY, "8388608");
     assert_null(k.pool);
-    assert_int_equal(usage_of(k.device).committed_bytes, 0); /* the slabs that did fit are given back */
+    assert_int_equal(usage_of(k.device).committed_bytes, 0); /* the slabs that fit are freed again */
     config.persistent_bytes = 1 << 18;
     open_pool(&k, &config);
     bp_pool *second = NULL;
@@ -251,7 +250,7 @@ static void test_too_little_device_memory(void **state)
     assert_false(try_take(&k, id, k.streams[0]));
     bp_pool_destroy(&k.pool);
     config.persistent_bytes = 1 << 19;
-    open_pool(&k, &config); /* what was given back can be had again */
+    open_pool(&k, &config); /* the freed memory can be acquired again */
     end_kit(&k);
 }
 
@@ -310,7 +309,7 @@ char *__wrap_strdup(const char *text)
 
 static unsigned host_failures;
 
-/* Calls until no allocation fails. */
+/* Repeats the calls until no allocation fails. */
 #define RETRY(call)                                                                                                    \
     do {                                                                                                               \
         has_failed = true;                                                                                             \
@@ -357,7 +356,7 @@ static void test_no_host_memory(void **state)
             bp_bind bind = bind_of(unit, 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 2);
             bind.placement = i % 10 == 0 ? BP_PLACE_PERSISTENT : BP_PLACE_DYNAMIC;
             RETRY(bp_pool_bind(k.pool, &bind, &id));
-            assert_int_equal(id, k.requests + i); /* failures took no number */
+            assert_int_equal(id, k.requests + i); /* failures used no ids */
         }
         RETRY(bp_pool_trace_start(k.pool, 100, 0));
         walk(&k, 1, NULL, false);

@@ -1,5 +1,5 @@
-/* A forked child of a process with devices: whatever it calls is refused, whatever it destroys stays, and nothing hangs, although threads of
- * the parent hold locks and have work on their way. Slabs are not there, and the parent goes on as if there were no child. */
+/* A forked child of a process with devices, whose threads hold locks and have work in flight. The child's calls are refused, destroying
+ * frees nothing, and nothing hangs. Slabs are unmapped in the child, and the parent is unaffected. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@
 
 #define NOT_SANITIZED __attribute__((no_sanitize("address"), noinline))
 
-/* Something of everything. */
+/* One object of each kind. */
 typedef struct family {
     store s;
     bp_event *event;
@@ -84,7 +84,7 @@ static void close_family(family *f)
     close_store(&f->s);
 }
 
-/* What threads may hold where one of them forks. */
+/* Locks that threads may hold while another one forks. */
 static void hold_locks(family *f, bool held)
 {
     pthread_mutex_t *locks[] = {&f->s.k.pool->binding, &f->s.k.device->rings_lock, &f->pinned->lock,
@@ -150,7 +150,7 @@ static void use_pools(void *argument)
     bp_bind bind = bind_of("new", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 100);
     bp_slab_callbacks callbacks = {.attach = nothing, .detach = nothing_more};
     bp_capture *capture;
-    bp_export_config lend;
+    bp_export_config export_tensor;
     void *address;
     uint32_t id;
     int answer;
@@ -168,9 +168,9 @@ static void use_pools(void *argument)
     must_refuse(bp_pool_attach(pool, &callbacks, NULL));
     must_refuse(bp_pool_detach(pool, &callbacks, NULL));
     must_refuse(bp_capture_begin(pool, NULL, &capture));
-    must(bp_export_config_init(&lend, sizeof lend) == BP_OK);
-    lend.id = f->id;
-    must_refuse(bp_pool_export(pool, &lend, &address));
+    must(bp_export_config_init(&export_tensor, sizeof export_tensor) == BP_OK);
+    export_tensor.id = f->id;
+    must_refuse(bp_pool_export(pool, &export_tensor, &address));
     must(bp_pool_export_count(pool) == 0);
     bp_pool_statistics statistics = {.size = sizeof statistics}; /* of the copy */
     must(bp_pool_statistics_get(pool, &statistics) == BP_OK);
@@ -217,7 +217,7 @@ static void use_others(void *argument)
     bp_offload_trim(f->s.offload);
 }
 
-/* As a scripting language does at its end, in any order. */
+/* In any order, like a scripting language at exit. */
 static void destroy_all(void *argument)
 {
     family *f = argument;
@@ -236,7 +236,7 @@ static void destroy_all(void *argument)
     must(f->s.k.device == NULL && f->stream == NULL && f->event == NULL && f->s.k.pool == NULL && f->pinned == NULL);
 }
 
-/* A whole life of a device. */
+/* The whole life of a device. */
 static void live_in_child(void *argument)
 {
     bp_device *device;
@@ -251,7 +251,7 @@ static void live_in_child(void *argument)
     bp_device_destroy(&device);
 }
 
-/* Children of children are refused what the child made. */
+/* Children of the child are refused its objects. */
 static void fork_again(void *argument)
 {
     family mine = *(family *)argument;
@@ -307,7 +307,7 @@ NOT_SANITIZED static void write_byte(void *address)
     *(volatile uint8_t *)address = 1;
 }
 
-/* Shared mappings of the process, of which a child could keep the memory. */
+/* Shared mappings, whose memory a child could keep alive. */
 static void count_shared(void *expected)
 {
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -320,7 +320,7 @@ static void count_shared(void *expected)
     must((found > 0) == *(bool *)expected);
 }
 
-/* Also memory that went and came again, as its mapping is another one then. */
+/* Also after a restore, which makes another mapping. */
 static void test_slabs(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Guard mode: uses after release trap, writes past the end are found, fresh memory is NaN. */
+/* Guard mode: uses after release trap, writes past the end are detected, fresh memory is NaN. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,7 +45,7 @@ static void leave_fault(int number)
     siglongjmp(after_fault, number);
 }
 
-/* Whether a touch faults; here, as a forked child has no slabs. */
+/* True if a touch faults; probed in this process, because a forked child has no slabs. */
 static bool traps(void *address, bool write)
 {
     struct sigaction catching = {.sa_handler = leave_fault}, segv, bus;
@@ -90,7 +90,7 @@ static void test_use_after_release(void **state)
     (void)state;
     static const uint64_t alignments[] = {256, 4096};
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
-        /* Scheduled buffers overlap others, and so are not set apart: only pages of their own plan's making trap. */
+        /* Scheduled buffers overlap others and are not spaced out: only pages that belong to one segment trap. */
         int first = ALLOCATORS[a].policy == BP_POLICY_SCHEDULED ? 1 : 0;
         for (int i = first; i < 2 && ALLOCATORS[a].pooled; i++) {
             kit k = guarded_kit(&ALLOCATORS[a], i == 0 ? new_host() : device_at(2)->create(), alignments[i]);
@@ -100,10 +100,10 @@ static void test_use_after_release(void **state)
                 assert_access(u0, 600, true);
                 drop(&k, param(&k, 0), k.streams[1]);
                 assert_access(u0, 600, false);
-                assert_access(u1, 600, true); /* others go on */
+                assert_access(u1, 600, true); /* others are unaffected */
                 u1[599] = 1;
                 assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), u0);
-                assert_access(u0, 600, true); /* the next tenant's now */
+                assert_access(u0, 600, true); /* now in the next live range */
                 drop(&k, param(&k, 2), k.streams[0]);
                 assert_ok(bp_pool_cancel(k.pool, (const uint32_t[]){param(&k, 1)}, 1));
                 assert_access(u1, 600, false);
@@ -159,11 +159,11 @@ static void test_fresh_memory_is_nan(void **state)
                 assert_bytes(address, 450, i == 2 ? 0 : 0xff);
                 assert_bytes(address + 450, 150, i == 0 ? 0xff : 0);
                 memset(address, 0x44, 600);
-                take(&k, id, k.streams[1]); /* live: left alone */
+                take(&k, id, k.streams[1]); /* live: not filled again */
                 assert_ok(bp_stream_synchronize(k.streams[1]));
                 assert_bytes(address, 600, 0x44);
                 drop(&k, id, k.streams[1]);
-                assert_bytes(address, 600, 0x44); /* a hold is left */
+                assert_bytes(address, 600, 0x44); /* one reference remains */
                 drop(&k, id, k.streams[0]);
             }
         }
@@ -178,7 +178,7 @@ NOT_SANITIZED static uint8_t swap_byte(volatile uint8_t *address, uint8_t value)
     return before;
 }
 
-/* 600 bytes in a buffer of 768 or more: there is room for a redzone. */
+/* 600 bytes in a buffer of at least 768: there is a redzone. */
 static void test_writes_past_the_end(void **state)
 {
     (void)state;
@@ -190,7 +190,7 @@ static void test_writes_past_the_end(void **state)
             uint32_t id = param(&k, 3);
             uint8_t *address = take(&k, id, k.streams[0]);
             assert_ok(bp_device_synchronize(k.device));
-            memset(address, 0x31, 600); /* all of its own is its own */
+            memset(address, 0x31, 600); /* all bytes of the request are accessible */
             uint8_t before = swap_byte(address + 600 + past[p], 0x99);
             assert_int_not_equal(before, 0x99);
             snapshot was = snapshot_of(k.pool);
@@ -199,7 +199,7 @@ static void test_writes_past_the_end(void **state)
             swap_byte(address + 600 + past[p], before);
             drop(&k, id, k.streams[0]);
         }
-        /* Also by work on a stream that is still to come when the release is called. */
+        /* Also writes of work that is still pending when release is called. */
         uint32_t id = param(&k, 3);
         uint8_t *address = take(&k, id, k.streams[0]);
         assert_ok(bp_stream_fill(k.streams[1], address, 0x31, 600));
@@ -262,7 +262,7 @@ static void test_switches(void **state)
     assert_true(is_on(new_host(), BP_GUARD_ENVIRONMENT, "1"));
     assert_true(is_on(new_host(), BP_GUARD_ON, NULL));
     assert_true(is_on(new_host(), BP_GUARD_ON, "0"));
-    assert_false(is_on(new_null(), BP_GUARD_ENVIRONMENT, "1")); /* it cannot, and nobody insists */
+    assert_false(is_on(new_null(), BP_GUARD_ENVIRONMENT, "1")); /* it cannot, and was not forced */
     kit k = begin_kit(new_null(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.guard = BP_GUARD_ON;
@@ -282,7 +282,7 @@ static void test_walk(void **state)
     }
 }
 
-/* Buffers that overlap partly share pages: what is live stays as it was. */
+/* Partially overlapping buffers share pages: live ones must stay accessible. */
 static void test_partial_overlaps(void **state)
 {
     (void)state;

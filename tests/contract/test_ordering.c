@@ -1,5 +1,5 @@
-/* Reuse in stream order, proven by bytes on the host device: what must wait waits, and nothing waits for more than it must.
- * Gates hold streams up, so that no order comes about by luck. */
+/* Reuse in stream order, proven by bytes on the host device: required waits happen, and there are no others. Gates block streams, so that
+ * no order arises by chance. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 #include "support.h"
 
-/* Four units of one size on two copies: u0 and u2 share, u1 and u3 do. */
+/* Four units of one size on two copies: u0 and u2 share one, u1 and u3 the other. */
 #define FOUR "1000 1000 1000 1000"
 #define BYTES 2000
 
@@ -29,7 +29,7 @@ static void fill(const kit *k, int stream, void *address, uint8_t value)
     assert_ok(bp_stream_fill(k->streams[stream], address, value, BYTES));
 }
 
-/* The old tenant's work is still queued when the memory is given to the next, on another stream. */
+/* The previous user's work is still queued when the memory is reused on another stream. */
 static void assert_reuse_is_ordered(bp_device *device)
 {
     kit k = four(device);
@@ -40,7 +40,7 @@ static void assert_reuse_is_ordered(bp_device *device)
         block(k.streams[0], &g);
         fill(&k, 0, address, 0x11);
         drop(&k, param(&k, 0), k.streams[0]);
-        uint32_t next = param(&k, round == 0 ? 2 : 0); /* another request, and the same again */
+        uint32_t next = param(&k, round == 0 ? 2 : 0); /* another request, then the same one */
         assert_ptr_equal(take(&k, next, k.streams[1]), address);
         fill(&k, 1, address, 0x22);
         raise_on(k.streams[1], &done);
@@ -64,16 +64,15 @@ static void test_reuse_is_ordered(void **state)
     assert_reuse_is_ordered(new_slow_device(300, 7));
 }
 
-/* One of: the stream that acquires, that uses, that releases, that holds a second time, that releases the second hold. */
+/* One of the streams: acquiring, using, releasing, acquiring the second reference, releasing the second reference. */
 enum { ACQUIRES, USES, RELEASES, HOLDS, WAYS };
 
-/* Whether a reuse waits for work of each of them. */
+/* Tests if a reuse waits for work on each of them. */
 static void test_union_of_streams(void **state)
 {
     (void)state;
     for (int blocked = 0; blocked < WAYS; blocked++) {
-        for (int late = 0; late < 2;
-             late++) { /* late: the work is enqueued after the last release, and not waited for */
+        for (int late = 0; late < 2; late++) { /* late: enqueued after the last release, and not waited for */
             kit k = four(new_device());
             bp_stream *fresh = NULL;
             assert_ok(bp_stream_create(k.device, "fresh", &fresh));
@@ -123,7 +122,7 @@ static void test_gives_up_in_order(void **state)
     end_kit(&k);
 }
 
-/* A release point stands for its own place in the stream, for 255 releases more; after that a later one may stand in. */
+/* A release point covers exactly its position for 255 further releases; then a later point may replace it. */
 static void test_exact_points(void **state)
 {
     (void)state;
@@ -155,7 +154,7 @@ static void test_exact_points(void **state)
     }
 }
 
-/* Whoever acquires what is live is ordered after the tenants before, too. */
+/* An acquire of a live request is ordered after the previous live ranges, too. */
 static void test_repeated_is_ordered(void **state)
 {
     (void)state;
@@ -179,7 +178,7 @@ static void test_repeated_is_ordered(void **state)
     end_kit(&k);
 }
 
-/* A no leaves no order behind that matters; zeros are written in stream order. */
+/* A busy try_acquire adds no waits that matter; zeros are written in stream order. */
 static void test_zeros_are_ordered(void **state)
 {
     (void)state;
@@ -203,7 +202,7 @@ static void test_zeros_are_ordered(void **state)
     end_kit(&k);
 }
 
-/* Stream-ordered memory is freed after all work of the hold: the address sanitizer sees an early free, the bytes a late write. */
+/* Stream-ordered memory is freed after all work of the live range: AddressSanitizer detects an early free, the bytes a late write. */
 static void test_dynamic_is_freed_in_order(void **state)
 {
     (void)state;
@@ -215,7 +214,8 @@ static void test_dynamic_is_freed_in_order(void **state)
         uint32_t id = param(&k, 0);
         void *address = take(&k, id, k.streams[ACQUIRES]);
         assert_ok(bp_pool_use(k.pool, &id, 1, k.streams[USES]));
-        assert_ok(bp_stream_synchronize(k.streams[ACQUIRES])); /* memory is there where that stream has come to it */
+        assert_ok(
+            bp_stream_synchronize(k.streams[ACQUIRES])); /* the memory is available once that stream reaches the free */
         block(k.streams[blocked], &g);
         fill(&k, blocked, address, 0x11);
         drop(&k, id, k.streams[RELEASES]);

@@ -1,4 +1,4 @@
-/* Plans whose buffers overlap partly, on the scheduled allocator: against a model that knows nothing but intervals of bytes. */
+/* Plans with partial overlaps on the scheduled allocator, compared with a reference model of byte intervals. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 #include "overlaps.h"
 #include "plan/plan.h"
 
-/* 0 and 2 are the halves of 4; 1 overlaps both; 3 lies apart. */
+/* 0 and 2 are the halves of 4; 1 overlaps both; 3 is disjoint. */
 static const place CHAIN[] = {{0, 1000}, {512, 1000}, {1024, 1000}, {2048, 500}, {0, 2000}};
 
 static void test_overlapping_requests(void **state)
@@ -32,7 +32,7 @@ static void test_overlapping_requests(void **state)
     for (uint32_t i = 0; i < 3; i++)
         assert_false(try_take(&k, i, k.streams[0]));
     drop(&k, 4, k.streams[0]);
-    /* Two of one call that stand in each other's way. */
+    /* Two conflicting requests in one call. */
     static const uint32_t both[] = {3, 0, 1};
     snapshot before = snapshot_of(k.pool);
     assert_fails(bp_pool_acquire(k.pool, both, 3, k.streams[0], NULL), BP_ERR_SCHEDULE, "r0.", "r1.");
@@ -47,7 +47,7 @@ static void test_overlapping_requests(void **state)
     end_kit(&k);
 }
 
-/* Held up on s0: who starts is told by `waits`, a '1' for each of `then` in turn, on s1. */
+/* Blocked on s0. `waits` has a '1' for each stream of `then` that must wait. */
 static void assert_chain(uint32_t first, const char *then, const char *waits)
 {
     kit k = open_places(new_device(), CHAIN, 5, NULL);
@@ -57,7 +57,7 @@ static void assert_chain(uint32_t first, const char *then, const char *waits)
     take(&k, first, k.streams[0]);
     block(k.streams[0], &g);
     drop(&k, first, k.streams[0]);
-    for (size_t i = 0; then[i] != '\0'; i++) { /* each on a stream of its own, so that nothing is ordered by accident */
+    for (size_t i = 0; then[i] != '\0'; i++) { /* separate streams, so that no order arises by chance */
         assert_ok(bp_stream_create(k.device, NULL, &streams[i]));
         take(&k, (uint32_t)(then[i] - '0'), streams[i]);
         raise_on(streams[i], &done[i]);
@@ -84,7 +84,7 @@ static void test_chains(void **state)
     assert_chain(0, "32", "00");
     assert_chain(0, "12", "11");     /* 2 after 1 after 0 */
     assert_chain(0, "21", "01");     /* 1 after both */
-    assert_chain(0, "14", "11");     /* 4 after 1, and after 0 where 1 is not */
+    assert_chain(0, "14", "11");     /* 4 after 1, and after 0 if 1 does not cover it */
     assert_chain(0, "2320", "0001"); /* the same again, when its neighbours have been */
     assert_chain(0, "24", "01");
     assert_chain(4, "0212", "1111");
@@ -93,8 +93,8 @@ static void test_chains(void **state)
     assert_chain(3, "01240", "00000");
 }
 
-/* A tenant of some of the bytes must not hide an older one of the others. */
-static void test_hidden_tenants(void **state)
+/* A recent user of some of the bytes must not hide an older user of the others. */
+static void test_hidden_users(void **state)
 {
     (void)state;
     static const place places[] = {{0, 1024}, {256, 256}, {0, 256}, {768, 256}, {512, 256}};
@@ -105,7 +105,7 @@ static void test_hidden_tenants(void **state)
         take(&k, 0, k.streams[0]);
         block(k.streams[0], &g);
         drop(&k, 0, k.streams[0]);
-        take(&k, 1, k.streams[1]); /* waits for 0, and its stream is not looked at again */
+        take(&k, 1, k.streams[1]); /* waits for 0; its stream is not checked again */
         drop(&k, 1, k.streams[1]);
         for (int again = 0; again < 2; again++) {
             take(&k, last, k.streams[2 + again]);
@@ -164,7 +164,7 @@ static void acquire_some(const kit *k, model *m, bool bytes)
         if (m->references[i]++ == 0 && bytes)
             assert_ok(bp_stream_fill(stream, address_of(k, i), ++m->tags[i], m->places[i].bytes));
         else if (bytes)
-            assert_ok(bp_device_synchronize(k->device)); /* a second writer's order is the caller's business */
+            assert_ok(bp_device_synchronize(k->device)); /* the caller orders a second writer */
         if (bytes) {
             check *c = &m->checks[m->used++];
             *c = (check){.address = address_of(k, i), .bytes = m->places[i].bytes, .value = m->tags[i]};
@@ -216,7 +216,7 @@ static void test_random_schedules(void **state)
         assert_like_the_model(new_slow_device(40, (uint64_t)round), 200, true);
 }
 
-/* Whether a plan of policy max can be had of these, and a pool of it. Three requests of 1000 bytes on two copies. */
+/* Checks if policy max can plan these requests, and makes a pool. Three requests of 1000 bytes on two copies. */
 static bp_status try_classes(const bp_plan_class *classes, size_t count, const bp_plan_request *odd)
 {
     static const uint64_t offsets[] = {0, 1024, 0};
@@ -254,7 +254,7 @@ static bp_status try_classes(const bp_plan_class *classes, size_t count, const b
     return status;
 }
 
-/* Plans that contradict themselves become no pools, in which one buffer would have two owners. */
+/* Contradictory plans are refused: one buffer would have two owners. */
 static void test_contradictions(void **state)
 {
     (void)state;
@@ -279,7 +279,7 @@ static void test_contradictions(void **state)
     bp_plan_request odd[4] = {fits, fits, fits, fits};
     odd[0].offset = 512;  /* across two copies */
     odd[1].bytes = 1500;  /* more than a copy */
-    odd[2].offset = 1280; /* within one, but not at its beginning */
+    odd[2].offset = 1280; /* within one copy, but not at its beginning */
     odd[2].bytes = 700;
     odd[3].dtype = BP_DTYPE_BF16; /* in a class of another dtype */
     assert_ok(try_classes(&good, 1, &fits));
@@ -287,7 +287,7 @@ static void test_contradictions(void **state)
         assert_int_equal(try_classes(&good, 1, &odd[i]), BP_ERR_MISMATCH);
 }
 
-/* A plan may list requests without bytes, and those that nothing ever uses: no range of a slab is theirs. */
+/* A plan may list requests without bytes, and requests that are never used: they have no segments. */
 static void test_without_memory(void **state)
 {
     (void)state;
@@ -328,7 +328,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_overlapping_requests), cmocka_unit_test(test_chains),
-        cmocka_unit_test(test_hidden_tenants),       cmocka_unit_test(test_random_schedules),
+        cmocka_unit_test(test_hidden_users),         cmocka_unit_test(test_random_schedules),
         cmocka_unit_test(test_contradictions),       cmocka_unit_test(test_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

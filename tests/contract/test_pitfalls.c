@@ -1,4 +1,4 @@
-/* What other pools got wrong (shared/facts/planner.md, "Pitfalls" and "Megatron-FSDP's behaviour"), a test each. */
+/* Known defects of other pools (shared/facts/planner.md, "Pitfalls" and "Megatron-FSDP's behaviour"), one test each. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,13 +41,13 @@ static void serve(const kit *k, unsigned rounds)
     }
 }
 
-/* Its ring is new when the first event comes. */
+/* Its ring exists before the first event. */
 static bp_profile *start_profile(const kit *k)
 {
     bp_profile *profile = NULL;
     bp_profile_config config;
     assert_ok(bp_profile_config_init(&config, sizeof config));
-    config.max_entries = 512; /* goes round */
+    config.max_entries = 512; /* wraps */
     config.directory = "/nowhere/at all";
     assert_ok(bp_profile_create(&k->pool, 1, &config, &profile));
     assert_ok(bp_profile_step(profile, 0));
@@ -79,7 +79,7 @@ static void test_hot_path(void **state)
     }
 }
 
-/* That watching works at all. */
+/* Checks that the counters work at all. */
 static void test_watching(void **state)
 {
     (void)state;
@@ -123,9 +123,9 @@ static void test_outside_parameters_prefetch(void **state)
     take(&k, embedding, k.streams[0]);
     assert_true(try_take(&k, param(&k, 0), k.streams[0]));
     assert_true(try_take(&k, param(&k, 1), k.streams[0]));
-    take(&k, output, k.streams[0]); /* takes no buffer of the pool */
+    take(&k, output, k.streams[0]); /* needs no buffer of the pool */
     for (int i = 0; i < 3; i++)
-        assert_false(try_take(&k, next, k.streams[0])); /* and what it prefetches is told no */
+        assert_false(try_take(&k, next, k.streams[0])); /* its prefetches are busy */
     assert_int_equal(statistics_of(k.pool).refused, 0);
     assert_int_equal(live_count(k.pool), 4);
     drop(&k, param(&k, 0), k.streams[1]);
@@ -136,7 +136,7 @@ static void test_outside_parameters_prefetch(void **state)
     end_kit(&k);
 }
 
-/* Megatron's MaxPool grows when a bigger bucket first arrives, and addresses change. */
+/* Megatron's MaxPool grows when a larger bucket first arrives, and addresses change. */
 static void test_big_unit_arrives_late(void **state)
 {
     (void)state;
@@ -179,7 +179,7 @@ static void test_one_forward_one_backward(void **state)
 {
     (void)state;
     static const char events[] = "+0+1-0+2-1+3-2"  /* warm-up */
-                                 "+0-3+2+1-0-2+1"; /* not balanced yet */
+                                 "+0-3+2+1-0-2+1"; /* acquires and releases do not balance yet */
     static const char steady[] = "+0+1-0+2-1+3-2+0-3+2+1-0-2-1+3-3+1+2+0-1-2-0";
     world_options options = PARAM_ONLY;
     options.recorded = 1;
@@ -237,7 +237,7 @@ static void test_odd_units(void **state)
     }
 }
 
-/* fp8 is stored as uint8 and shares with it, transposes have memory of their own. */
+/* fp8 is stored as uint8 and shares with it; transposes have separate memory. */
 static void test_fp8(void **state)
 {
     (void)state;
@@ -258,7 +258,7 @@ static void test_fp8(void **state)
     end_kit(&k);
 }
 
-/* Every role at once; state is live all the time and shares with nobody. */
+/* All roles at once; state is always live and never shares. */
 static void test_roles(void **state)
 {
     (void)state;
@@ -270,7 +270,7 @@ static void test_roles(void **state)
     end_kit(&k);
 }
 
-/* Units that do not fit the fixed pool are allocated on demand where that was asked for. */
+/* Units that do not fit the fixed pool are dynamic if that fallback was requested. */
 static void test_fixed_with_dynamic_rest(void **state)
 {
     (void)state;
@@ -291,13 +291,13 @@ static void test_fixed_with_dynamic_rest(void **state)
     end_kit(&k);
 }
 
-/* Strictness without anyone to tell, and where there is nothing to choose. */
+/* Strict assignment without a message callback, and without alternatives. */
 static void test_choices_that_do_not_apply(void **state)
 {
     (void)state;
     bp_pool_config config = pool_config();
     config.strict = BP_STRICT_WARN;
-    kit k = begin_kit(new_device(), UNITS, TRAINING, BP_POLICY_SCHEDULED, 0); /* its requests are in no class */
+    kit k = begin_kit(new_device(), UNITS, TRAINING, BP_POLICY_SCHEDULED, 0); /* its requests have no class */
     open_pool(&k, &config);
     void *addresses[SNAPSHOT_LIVE] = {NULL};
     walk(&k, 2, addresses, true);
@@ -309,7 +309,7 @@ static void test_choices_that_do_not_apply(void **state)
     k = begin_kit(new_device(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     open_pool(&k, &config);
     take(&k, param(&k, 2), k.streams[0]);
-    take(&k, param(&k, 0), k.streams[0]); /* a deviation, and no on_message */
+    take(&k, param(&k, 0), k.streams[0]); /* a deviation without on_message */
     assert_int_equal(statistics_of(k.pool).deviations, 1);
     end_kit(&k);
 }
@@ -322,14 +322,14 @@ static void *serve_alone(void *argument)
     uintptr_t wrong = 0;
     for (int i = 0; i < 2000; i++) {
         uint32_t ids[] = {k->ids[i % 3], k->ids[4]};
-        size_t count = i % 3 == 0 ? 1 : 2; /* u3/1 shares with nobody */
+        size_t count = i % 3 == 0 ? 1 : 2; /* u3/1 shares with none */
         wrong += bp_pool_acquire(k->pool, ids, count, k->streams[i % 2], NULL) != BP_OK;
         wrong += bp_pool_release(k->pool, ids, count, k->streams[2]) != BP_OK;
     }
     return (void *)wrong;
 }
 
-/* Pools are of their device and thread: the same requests at once, at the same offsets, in each. */
+/* Pools are independent per device and thread: the same requests at once, at the same offsets. */
 static void test_instances(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Streams that requests are promised to be acquired on: reuse there needs no event, and another stream is an error, not a race. */
+/* Streams promised with bp_pool_set_stream: reuse on them needs no event, and another stream is an error instead of a race. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,7 +62,7 @@ static void test_arguments(void **state)
     end_kit(&k);
 }
 
-/* An id may be there twice, also where the call fails and is undone. */
+/* An id may occur twice, also if the call fails and is undone. */
 static void test_ids_twice(void **state)
 {
     (void)state;
@@ -102,7 +102,7 @@ static void test_nothing_is_recorded(void **state)
     assert_int_equal(s.elided, 8);
     assert_int_equal(s.waits, 0);
     take(&k, param(&k, 0), k.streams[0]);
-    drop(&k, param(&k, 0), k.streams[2]); /* that stream's point takes an event, the promised one's still none */
+    drop(&k, param(&k, 0), k.streams[2]); /* that stream's point needs an event, the promised one's does not */
     s = statistics_of(k.pool);
     assert_int_equal(recorded(), before + 1);
     assert_int_equal(s.records, 1);
@@ -117,8 +117,8 @@ static void test_nothing_is_recorded(void **state)
     end_kit(&k);
 }
 
-/* Points are left out only where all requests of the memory have the stream: u0 and u2 share, u1 and u3 do. With strict assignment off,
- * where all four may have any copy, all four must. */
+/* Points are omitted only if all requests of the memory have the same stream: u0 and u2 share, u1 and u3 share. Without strict assignment
+ * all four requests must, as each may get either copy. */
 static void test_all_that_share(void **state)
 {
     (void)state;
@@ -145,7 +145,7 @@ static void test_all_that_share(void **state)
     }
 }
 
-/* Requests beside the plan have promises too. */
+/* Bound requests can have promises too. */
 static void test_bound_requests(void **state)
 {
     (void)state;
@@ -172,7 +172,7 @@ static void test_bound_requests(void **state)
     end_kit(&k);
 }
 
-/* The order that needs no event is there: other streams that took part are waited for. */
+/* The order without an event exists; other streams that took part are waited for. */
 static void test_order(void **state)
 {
     (void)state;
@@ -210,8 +210,8 @@ static void test_another_stream(void **state)
     assert_int_equal(acquired, 9);
     assert_unchanged(k.pool, &before);
     take(&k, ids[0], k.streams[0]);
-    assert_refused(&k, ids[0], k.streams[2], "u0", "s2"); /* a further hold is an acquire too */
-    assert_ok(bp_pool_use(k.pool, ids, 1, k.streams[2])); /* used and released it may be anywhere */
+    assert_refused(&k, ids[0], k.streams[2], "u0", "s2"); /* a further reference is an acquire too */
+    assert_ok(bp_pool_use(k.pool, ids, 1, k.streams[2])); /* use and release are allowed on any stream */
     drop(&k, ids[0], k.streams[3]);
     end_kit(&k);
 }
@@ -222,7 +222,7 @@ static void take_long(void *argument)
     atomic_store((flag *)argument, 1);
 }
 
-/* Points without events mean nothing on another stream: a change waits for the stream that was promised, and not while requests are live. */
+/* Omitted points order nothing on another stream: a change waits for the promised stream, and is refused while requests are live. */
 static void test_changes(void **state)
 {
     (void)state;
@@ -250,7 +250,7 @@ static void test_changes(void **state)
     }
 }
 
-/* A promised stream that has gone is of no use until another one is promised. */
+/* A destroyed promised stream must be replaced before the next acquire. */
 static void test_a_stream_that_goes(void **state)
 {
     (void)state;
@@ -272,7 +272,7 @@ static void test_a_stream_that_goes(void **state)
     end_kit(&k);
 }
 
-/* The schedule, on streams that pause: gathers on s0, releases on s1. */
+/* The schedule on streams that pause: all-gathers on s0, releases on s1. */
 static void test_walk(void **state)
 {
     (void)state;
@@ -287,8 +287,8 @@ static void test_walk(void **state)
     end_kit(&k);
 }
 
-/* A promise that ends because a neighbour has another one, or none, while work of the promised stream is on its way: the neighbour is
- * ordered after it, and the other way round. */
+/* A promise ends because a neighbour has another one, or none, while work of the promised stream is in flight: the neighbour is ordered
+ * after this work, and vice versa. */
 static void test_a_late_neighbour(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Strict assignment: the plan's copy or any free one; sealing and overflow. */
+/* Strict assignment: the planned copy or any free one; sealing and overflow. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,7 +45,7 @@ static uint64_t deviations(const kit *k)
 
 static const bp_strict LEVELS[] = {BP_STRICT_OFF, BP_STRICT_WARN, BP_STRICT_ERROR};
 
-/* Which copy the plan assigns. */
+/* The copy that the plan assigns. */
 static uint64_t copy_of(const kit *k, uint32_t unit)
 {
     const bp_plan_info *plan = bp_plan_get_info(k->plan);
@@ -53,7 +53,7 @@ static uint64_t copy_of(const kit *k, uint32_t unit)
     return (plan->requests[param(k, unit)].offset - plan->classes[0].offset) / plan->classes[0].stride;
 }
 
-/* A request gets the copy that the plan assigns, whatever the level, in whatever order requests come. */
+/* A request gets the planned copy at any level of strictness, in any order of requests. */
 static void test_planned_copies(void **state)
 {
     (void)state;
@@ -75,7 +75,7 @@ static void test_planned_copies(void **state)
                 for (size_t back = j - 2; back <= j; back++)
                     drop(&k, param(&k, order[back]), k.streams[0]);
         }
-        take(&k, param(&k, 5), k.streams[0]); /* though the first is free and lower */
+        take(&k, param(&k, 5), k.streams[0]); /* though the first copy is free and lower */
         assert_ptr_equal(address_of(&k, param(&k, 5)), copy[2]);
         assert_int_equal(deviations(&k), 0);
         assert_int_equal(m.count, 0);
@@ -83,7 +83,7 @@ static void test_planned_copies(void **state)
     }
 }
 
-/* Where it is held: the lowest free one; and its own again when that is free. */
+/* If the planned copy is held: the lowest free one. The planned one again once it is free. */
 static void test_lowest_free_copy(void **state)
 {
     (void)state;
@@ -93,7 +93,7 @@ static void test_lowest_free_copy(void **state)
         copy[u] = address_of(&k, param(&k, u));
     take(&k, param(&k, 2), k.streams[0]);
     assert_ptr_equal(take(&k, param(&k, 5), k.streams[0]), copy[0]);
-    assert_ptr_equal(take(&k, param(&k, 3), k.streams[0]), copy[1]); /* u3's own has gone to u5 */
+    assert_ptr_equal(take(&k, param(&k, 3), k.streams[0]), copy[1]); /* u5 has the copy of u3 */
     assert_int_equal(deviations(&k), 2);
     assert_false(try_take(&k, param(&k, 1), k.streams[0]));
     drop(&k, param(&k, 2), k.streams[0]);
@@ -108,7 +108,7 @@ static void test_lowest_free_copy(void **state)
     end_kit(&k);
 }
 
-/* Another holds the copy of u0, and one is free. */
+/* Another request holds the copy of u0, and another copy is free. */
 static void test_deviation(void **state)
 {
     (void)state;
@@ -119,7 +119,7 @@ static void test_deviation(void **state)
         bp_pool_set_step(k.pool, 31337);
         char *first = take(&k, param(&k, 0), k.streams[0]);
         drop(&k, param(&k, 0), k.streams[0]);
-        assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), first); /* as the plan says */
+        assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), first); /* as planned */
         assert_int_equal(m.count, 0);
         if (!allowed) {
             int acquired = 9, can = 9;
@@ -130,7 +130,7 @@ static void test_deviation(void **state)
             assert_int_equal(acquired, 0);
             assert_ok(bp_pool_can_acquire(k.pool, &id, 1, NULL, 0, &can));
             assert_int_equal(can, 0);
-            take(&k, param(&k, 1), k.streams[0]); /* the free copy is for those that the plan gives it to */
+            take(&k, param(&k, 1), k.streams[0]); /* the free copy is only for requests planned on it */
             drop(&k, param(&k, 1), k.streams[0]);
             drop(&k, param(&k, 2), k.streams[0]);
             assert_ptr_equal(take(&k, id, k.streams[0]), first);
@@ -154,12 +154,12 @@ static void test_deviation(void **state)
         drop(&k, param(&k, 0), k.streams[0]);
         drop(&k, param(&k, 0), k.streams[0]);
         drop(&k, param(&k, 2), k.streams[0]);
-        assert_ptr_equal(take(&k, param(&k, 0), k.streams[0]), first); /* it is still its own */
+        assert_ptr_equal(take(&k, param(&k, 0), k.streams[0]), first); /* the copy is still its planned one */
         end_kit(&k);
     }
 }
 
-/* A refusal names who holds the plan's copy, whoever that is of. */
+/* A refusal names the holder of the planned copy, also if that deviates. */
 static void test_names_who_holds_it(void **state)
 {
     (void)state;
@@ -179,7 +179,7 @@ static void test_names_who_holds_it(void **state)
     end_kit(&k);
 }
 
-/* What deviates is ordered like anything else. */
+/* Deviating requests are ordered like any other. */
 static void test_deviation_is_ordered(void **state)
 {
     (void)state;
@@ -227,7 +227,7 @@ static void test_seal(void **state)
     }
 }
 
-/* The sum of buffers is what counts, whichever are held. */
+/* The number of buffers matters, not which ones are held. */
 static void test_three_buffers(void **state)
 {
     (void)state;
@@ -307,14 +307,14 @@ static void test_overflow(void **state)
         assert_true(stays_down(&done));
         unblock(&g);
         assert_true(is_raised_soon(&done));
-        assert_ok(bp_pool_allow_overflow(k.pool, 0)); /* what is held stays */
+        assert_ok(bp_pool_allow_overflow(k.pool, 0)); /* live requests keep their memory */
         assert_ptr_equal(take(&k, param(&k, 4), k.streams[2]), places[1]);
         drop(&k, param(&k, 4), k.streams[2]);
         drop(&k, param(&k, 4), k.streams[2]);
         assert_refused(&k, param(&k, 4), k.streams[0], "u4");
         drop(&k, param(&k, 0), k.streams[0]);
         drop(&k, param(&k, 2), k.streams[0]);
-        own[2] = take(&k, param(&k, 2), k.streams[0]); /* the plan's again */
+        own[2] = take(&k, param(&k, 2), k.streams[0]); /* the planned copy again */
         assert_ptr_equal(own[2], own[0]);
         assert_ok(bp_pool_seal(k.pool));
         assert_fails(bp_pool_allow_overflow(k.pool, 1), BP_ERR_SCHEDULE, NULL);
@@ -325,7 +325,8 @@ static void test_overflow(void **state)
     }
 }
 
-/* Allowed, and then sealed: refused like any deviation. One request that fits is the least that overflow is for. */
+/* Overflow is allowed, then the pool sealed: overflow requests are refused like any deviation. The smallest overflow memory fits one
+ * request. */
 static void test_overflow_and_seal(void **state)
 {
     (void)state;
@@ -345,7 +346,7 @@ static void test_overflow_and_seal(void **state)
     end_kit(&k);
 }
 
-/* Overflow smaller than the largest request is for the small ones. */
+/* Overflow memory smaller than the largest request serves small ones. */
 static void test_small_overflow(void **state)
 {
     (void)state;

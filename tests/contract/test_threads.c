@@ -1,5 +1,5 @@
-/* Several threads on one pool: different requests at once are no race, the same request twice is reported. For the thread
- * sanitizer as much as for its own checks. */
+/* Several threads on one pool: concurrent calls on different requests are not a race, on the same request they are reported. Run under
+ * ThreadSanitizer as well. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@
 #define PER_THREAD 3 /* requests */
 #define CELL 256u    /* every buffer is of whole cells */
 
-/* Who holds which cell of the slab: 0, or the number of a thread. */
+/* Holder of each cell of the slab: 0, or a thread's number. */
 typedef struct cells {
     char *base;
     atomic_int owner[256];
@@ -47,7 +47,7 @@ static uint32_t worker_random(worker *w, uint32_t limit)
     return (uint32_t)(w->random >> 33) % limit;
 }
 
-/* Every cell of the buffers must have been `from`, and is `to` now. */
+/* Changes every cell of the buffers from `from` to `to`. */
 static void change_owner(worker *w, void **addresses, const uint64_t *bytes, size_t count, int from, int to)
 {
     for (size_t i = 0; i < count; i++) {
@@ -112,7 +112,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Threads take the requests in turn: request i is of thread i mod 4. What is live at once never takes more than `most_bytes`. */
+/* Request i belongs to thread i mod 4. Live bytes never exceed `most_bytes`. */
 static void contend(kit *k, const uint64_t *bytes, uint64_t most_bytes, unsigned rounds, bool memory)
 {
     cells *all = calloc(1, sizeof *all);
@@ -134,7 +134,7 @@ static void contend(kit *k, const uint64_t *bytes, uint64_t most_bytes, unsigned
     for (int t = 0; t < THREADS; t++)
         assert_int_equal(pthread_create(&threads[t], NULL, work, &workers[t]), 0);
     uint64_t seen = 0;
-    for (int i = 0; i < 50; i++) { /* looking on */
+    for (int i = 0; i < 50; i++) { /* observing thread */
         bp_pool_statistics s = statistics_of(k->pool);
         assert_true(s.acquires >= seen);
         seen = s.acquires;
@@ -168,7 +168,7 @@ static void contend(kit *k, const uint64_t *bytes, uint64_t most_bytes, unsigned
         assert_in_range(event.id, 0, THREADS * PER_THREAD - 1);
         assert_true(event.time_ns > 0);
     }
-    for (uint32_t i = 0; i < THREADS * PER_THREAD; i++) { /* every buffer can be had again */
+    for (uint32_t i = 0; i < THREADS * PER_THREAD; i++) { /* every buffer can be acquired again */
         take(k, i, k->streams[0]);
         drop(k, i, k->streams[0]);
     }
@@ -200,7 +200,7 @@ static void test_contention(void **state)
     share_buffers(new_device(), BP_STRICT_ERROR, 3, 1500, true);
 }
 
-/* Buffers that overlap partly: two that conflict are never both held, however the threads meet. */
+/* Partially overlapping buffers: two conflicting requests are never both held. */
 static void test_contention_for_overlaps(void **state)
 {
     (void)state;
@@ -246,7 +246,7 @@ static void *share(void *argument)
     return NULL;
 }
 
-/* Two calls at once on one request are a mistake, and may be refused; the books stay right. */
+/* Two concurrent calls on one request are a mistake and may be refused; the bookkeeping stays correct. */
 static void test_one_request(void **state)
 {
     (void)state;
@@ -272,7 +272,7 @@ static void test_one_request(void **state)
     }
 }
 
-/* A call that meets another one at its work says so, also where this thread's call before was about the same request. */
+/* A call that meets another call on its request says so, also if this thread's earlier call used the same request. */
 static void test_busy_request(void **state)
 {
     (void)state;
@@ -282,7 +282,7 @@ static void test_busy_request(void **state)
         bp_word *word = k.pool->entries[id].word;
         for (int round = 0; round < 2; round++) {
             bool busy = round == 1;
-            if (busy) /* as another thread leaves it between its first step and its second */
+            if (busy) /* the state between the first and second step of another thread's call */
                 atomic_store(word, (uint64_t)id + 1 + BP_WORD_BUSY);
             bp_status status = bp_pool_acquire(k.pool, &id, 1, k.streams[0], NULL);
             assert_int_equal(status, busy ? BP_ERR_SCHEDULE : BP_OK);

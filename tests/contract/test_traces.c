@@ -1,4 +1,4 @@
-/* What a pool records, and the schedule that comes of it. */
+/* Traces of a pool, and the recorded schedules made from them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ static void test_events(void **state)
             drop(&k, u0, k.streams[1]);
             drop(&k, u0, k.streams[3]);
             assert_ok(bp_pool_acquire(k.pool, both, 2, k.streams[0], NULL)); /* in their order */
-            bp_pool_release(k.pool, &none, 1, k.streams[0]);                 /* errors leave nothing */
+            bp_pool_release(k.pool, &none, 1, k.streams[0]);                 /* failed calls are not recorded */
             bp_pool_acquire(k.pool, &none, 1, k.streams[0], NULL);
             if (ALLOCATORS[a].pooled)
                 assert_false(try_take(&k, param(&k, 2), k.streams[0]));
@@ -65,7 +65,7 @@ static void test_events(void **state)
                 bp_pool_event event = event_at(&k, i);
                 assert_int_equal(event.kind, kinds[i]);
                 assert_int_equal(event.id, ids[i]);
-                if (event.kind != BP_EVENT_CANCEL) /* it names no stream */
+                if (event.kind != BP_EVENT_CANCEL) /* cancel has no stream */
                     assert_int_equal(event.stream - first, streams[i]);
                 assert_int_equal(event.step, i < 2 ? 70 : 71);
                 assert_true(timestamps ? event.time_ns >= last && event.time_ns <= end : event.time_ns == 0);
@@ -167,7 +167,7 @@ static void test_a_trace_is_a_schedule(void **state)
         take(&k, ahead, k.streams[0]);
         assert_ok(bp_pool_cancel(k.pool, &ahead, 1)); /* nor is this */
         walk(&k, 1, NULL, false);
-        take(&k, u0, k.streams[0]); /* one interval, whatever happens within */
+        take(&k, u0, k.streams[0]); /* one interval, whatever happens inside */
         take(&k, u0, k.streams[1]);
         assert_ok(bp_pool_use(k.pool, &u0, 1, k.streams[2]));
         drop(&k, u0, k.streams[0]);
@@ -268,7 +268,7 @@ static void test_windows(void **state)
     assert_fails(bp_pool_trace_to_model(k.pool, 10, 12, model), BP_ERR_MISMATCH, "u4");
     assert_int_equal(bp_model_get_info(model)->event_count, 0);
     bp_model_destroy(&model);
-    /* What the ring has forgotten is missing. */
+    /* Events that the ring has overwritten are missing. */
     assert_ok(bp_pool_trace_start(k.pool, 2, 0));
     bp_pool_set_step(k.pool, 20);
     take(&k, u0, k.streams[0]);

@@ -24,7 +24,7 @@ typedef struct walker {
     bool memory;
 } walker;
 
-/* Whether an interval of the request begins, or ends, at the step. */
+/* True if an interval of the request begins, or ends, at the step. */
 static bool has_edge(const kit *k, size_t request, uint32_t step, bool begin)
 {
     size_t count;

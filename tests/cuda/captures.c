@@ -54,7 +54,7 @@ void launch(bp_capture *capture, bp_graph *graph, bp_stream *stream)
     assert_ok(bp_capture_launched(capture, stream));
 }
 
-/* The pool serves as ever. */
+/* The pool still serves requests. */
 void assert_serves(kit *k)
 {
     assert_false(bp_pool_is_capturing(k->pool));

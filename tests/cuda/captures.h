@@ -1,4 +1,4 @@
-/* Pools to capture, and captures, of the tests that use them wrongly. */
+/* Pools and captures for tests of their misuse. */
 #ifndef BP_TEST_CAPTURES_H
 #define BP_TEST_CAPTURES_H
 
@@ -7,21 +7,21 @@
 #include "../contract/support.h"
 #include "allocators/pool.h"
 
-/* Of UNITS, with buffers of two units, persistent and overflow memory. */
+/* A pool of UNITS, with buffers for two units, persistent and overflow memory. */
 kit open_max(void);
 
-/* Asserted to begin. */
+/* Asserts that the capture begins. */
 bp_capture *begin(const kit *k);
 bp_capture *begin_owned(const kit *k, uint32_t owned);
 bp_graph *end_graph(bp_stream *stream);
 
-/* Enqueues the graph, with what comes before and after. */
+/* Launches the graph, between before_launch and launched. */
 void launch(bp_capture *capture, bp_graph *graph, bp_stream *stream);
 
-/* The pool is not captured, nothing is live, and it serves as ever. */
+/* Asserts that the pool is not captured, has no live request, and serves. */
 void assert_serves(kit *k);
 
-/* Count the slabs that are attached, in the int that `user` points to. */
+/* Callbacks that count the attached slabs in the int that `user` points to. */
 extern const bp_slab_callbacks COUNTING;
 
 /* NULL: the graph does not touch the slab. */

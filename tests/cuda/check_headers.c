@@ -1,4 +1,4 @@
-/* Compiled where the toolkit's headers are: what cuda_driver.h and the emulated driver say of the driver's ABI is what cuda.h says. */
+/* Compiled if the toolkit's headers are installed: compares the ABI in cuda_driver.h and in the emulated driver with cuda.h. */
 #include "devices/cuda_driver.h"
 #include <cuda.h>
 

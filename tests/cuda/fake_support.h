@@ -1,4 +1,4 @@
-/* What tests of the emulated driver share. */
+/* Helpers of the tests of the emulated driver. */
 #ifndef BP_TESTS_CUDA_FAKE_SUPPORT_H
 #define BP_TESTS_CUDA_FAKE_SUPPORT_H
 
@@ -19,7 +19,7 @@
 static const bp_cu_allocation_prop on_device = {.type = 1, .handle_types = 1, .location_type = 1};
 static const bp_cu_access for_device = {.location_type = 1, .flags = 3};
 
-/* A driver as `config` has it, with the context of device 0 current. */
+/* A driver configured by `config`, with the context of device 0 current. */
 static inline void *start_driver(const fake_cuda_config *config)
 {
     void *context = NULL;
@@ -37,7 +37,7 @@ static inline void *start_default_driver(void)
     return start_driver(&config);
 }
 
-/* Nothing broken, nothing left but the context. */
+/* Asserts that no rule was broken and only the context is left. */
 static inline void stop_driver(void)
 {
     okay(cuDevicePrimaryCtxRelease_v2(0));
@@ -63,7 +63,7 @@ static inline void unmap_memory(uint64_t address, uint64_t bytes, unsigned long 
     okay(cuMemAddressFree(address, bytes));
 }
 
-/* A host function that waits until the flag is up, for five seconds at most. */
+/* A host function that waits for the flag, for five seconds at most. */
 static inline void wait_at_gate(void *argument)
 {
     for (int i = 0; i < 5000 && atomic_load((atomic_int *)argument) == 0; i++)

@@ -117,7 +117,7 @@ class BenchGpu(unittest.TestCase):
             self.assertEqual(document["skipped"], [{"name": arguments[1], "reason": answer.stdout.splitlines()[-1]}])
 
     def test_host_memory_that_grows_late(self):
-        """What the machine has free is read from /proc/meminfo: in a mount namespace another file stands there."""
+        """The free host memory comes from /proc/meminfo, which a mount namespace replaces."""
         meminfo = self.json + ".meminfo"
         with open(meminfo, "w", encoding="ascii") as file:
             file.write("MemTotal: 100 kB\nMemAvailable: 100 kB\n")

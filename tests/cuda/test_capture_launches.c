@@ -1,4 +1,4 @@
-/* Launches: what they wait for, what waits for them, whose memory they take, and what was live when the capture began. */
+/* Launches: their waits, waits of later requests, their memory, and requests that were live when the capture began. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,11 +37,11 @@ static void test_launches(void **state)
     assert_ok(bp_capture_launched(capture, NULL)); /* it failed */
     take(&k, id, k.streams[1]);
     drop(&k, id, k.streams[1]);
-    /* another capture cannot begin while a launch is under way, nor the graph be launched while it runs */
+    /* no capture can begin between before_launch and launched, nor the graph be launched while it runs */
     second = begin(&k);
     assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_CAPTURE, "capture.1");
     bp_capture_destroy(&second);
-    /* waits for eager work, and is waited for by it */
+    /* ordered after eager work, and before later eager work */
     gate g = {0};
     flag ran = 0, after = 0;
     take(&k, id, k.streams[1]);
@@ -67,7 +67,7 @@ static void test_launches(void **state)
     end_kit(&k);
 }
 
-/* Between before_launch and launched: what is not the graph's goes on. */
+/* Between before_launch and launched other memory of the pool stays usable. */
 static void test_launching(void **state)
 {
     (void)state;
@@ -102,7 +102,7 @@ static void test_launching(void **state)
     end_kit(&k);
 }
 
-/* What a graph reads of a request that it owns is at a fixed place. */
+/* An owned request that a graph reads has a fixed address. */
 static void test_owned_moved(void **state)
 {
     (void)state;
@@ -120,7 +120,7 @@ static void test_owned_moved(void **state)
     drop(&k, owned, k.streams[0]);
     assert_ptr_equal(take(&k, other, k.streams[0]), address);
     assert_ptr_not_equal(take(&k, owned, k.streams[0]), address);
-    assert_fails(bp_capture_before_launch(capture, k.streams[1]), BP_ERR_SCHEDULE, "u0", "other memory");
+    assert_fails(bp_capture_before_launch(capture, k.streams[1]), BP_ERR_SCHEDULE, "u0", "its address has changed");
     drop(&k, owned, k.streams[0]);
     drop(&k, other, k.streams[0]);
     assert_ptr_equal(take(&k, owned, k.streams[0]), address);
@@ -132,7 +132,7 @@ static void test_owned_moved(void **state)
     end_kit(&k);
 }
 
-/* A request that is owned has come to be live again since the capture: what used its memory before is waited for, once. */
+/* An owned request became live again after the capture: the launch waits once for the earlier users of its memory. */
 static void test_owned_again(void **state)
 {
     (void)state;
@@ -155,7 +155,7 @@ static void test_owned_again(void **state)
     assert_true(stays_down(&ran));
     unblock(&g);
     assert_true(is_raised_soon(&ran));
-    block(k.streams[0], &h); /* what else its holders do is no business of the next launch */
+    block(k.streams[0], &h); /* later work of its holders does not concern the next launch */
     block(k.streams[2], &h);
     assert_ok(bp_capture_before_launch(capture, k.streams[1]));
     assert_ok(bp_capture_launched(capture, k.streams[1]));
@@ -169,7 +169,7 @@ static void test_owned_again(void **state)
     end_kit(&k);
 }
 
-/* Zeros that an acquire since the capture still writes come before the launch. */
+/* Zeros of an acquire after the capture are written before the launch. */
 static void test_owned_zeros(void **state)
 {
     (void)state;
@@ -202,7 +202,7 @@ static void test_owned_zeros(void **state)
     end_kit(&k);
 }
 
-/* A launch needs a place among the streams of what is owned: said before the graph runs, not after. */
+/* A launch needs a stream entry of each owned request; the error comes before the graph runs. */
 static void test_owned_on_most_streams(void **state)
 {
     (void)state;
@@ -233,7 +233,7 @@ static void test_owned_on_most_streams(void **state)
     end_kit(&k);
 }
 
-/* A graph that is forgotten between the two calls leaves its memory, also while another capture lasts. */
+/* A graph destroyed between the two calls frees its memory, also during another capture. */
 static void test_forgotten_while_launching(void **state)
 {
     (void)state;

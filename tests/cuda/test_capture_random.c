@@ -1,5 +1,5 @@
-/* Random programs: pools that are used eagerly, captured, given up half-way and launched again, by turns and on several streams. Every
- * read is looked at when it runs, eagerly or in a graph. */
+/* Random programs: pools used eagerly, captured, cancelled half-way and launched again, in turn and on several streams. Every read is
+ * checked when it runs, eagerly or in a graph. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,10 +18,10 @@
 
 #define POOLS 2
 #define GRAPHS 4
-#define MOST_LIVE 6   /* that the program holds at once, in each pool */
-#define FIXED_EVERY 4 /* of so many requests one always has the same bytes: graphs may own it */
+#define MOST_LIVE 6   /* live at once in the program, per pool */
+#define FIXED_EVERY 4 /* one in this many requests always has the same bytes: graphs may own it */
 
-/* A read, looked at on the stream. */
+/* A read, checked by a function on the stream. */
 typedef struct look {
     struct look *next;
     uint8_t *bytes;
@@ -52,13 +52,13 @@ static void give_looks(look *first)
     }
 }
 
-/* A request that the program holds. */
+/* A request that the program has acquired. */
 typedef struct life {
     uint32_t index; /* of the request */
     uint8_t *address;
     uint8_t value;
     uint16_t references;
-    bool used, foreign; /* foreign: it was live before the capture */
+    bool used, foreign; /* foreign: live before the capture */
     uint32_t filled_on; /* stream */
 } life;
 
@@ -104,7 +104,7 @@ static bp_request request_at(const program *p, uint32_t index)
     return request;
 }
 
-/* Of the stream that a request is acquired on. */
+/* Stream that a request is acquired on. */
 static uint32_t pick_stream(program *p, uint32_t index)
 {
     if (!p->promised)
@@ -204,7 +204,7 @@ static void step(program *p, uint32_t pool)
         use(p, pool, &live->all[pick(p, live->count)]);
 }
 
-/* Of what began inside. */
+/* Of requests acquired inside the capture. */
 static void release_all(program *p, uint32_t pool)
 {
     lives *live = &p->lives[pool];
@@ -225,7 +225,7 @@ static void forget(graph *g)
         bp_capture_destroy(&g->captures[pool]);
 }
 
-/* Only what always has the same bytes can be owned; the rest ends before. */
+/* Only requests with constant bytes can be owned; the others end before. */
 static void begin_pool(program *p, uint32_t pool, graph *g, lives *before)
 {
     lives *live = &p->lives[pool];
@@ -301,7 +301,7 @@ static bool is_owned(const graph *g, uint32_t pool, uint32_t index)
     return i < g->owned_count[pool];
 }
 
-/* Only what the graph owns is live. */
+/* Only the graph's owned requests are live. */
 static void make_room(program *p, const graph *g)
 {
     for (uint32_t pool = 0; pool < POOLS; pool++) {
@@ -326,7 +326,7 @@ static void launch(program *p, const graph *g)
         return;
     if (pick(p, 4) != 0)
         make_room(p, g);
-    for (uint32_t pool = 0; pool < POOLS; pool++) { /* what it reads is there */
+    for (uint32_t pool = 0; pool < POOLS; pool++) { /* the requests that it reads are live */
         for (uint32_t i = 0; i < g->owned_count[pool]; i++) {
             const life *l = find_life(p, pool, g->owned[pool][i]);
             if (l != NULL)
@@ -369,7 +369,7 @@ static void renew_stream(program *p)
     assert_ok(bp_stream_create(p->k->device, NULL, &p->k->streams[s]));
 }
 
-/* How many launches there were. */
+/* Number of launches. */
 static uint32_t run(const allocator_row *row, bool promised, uint64_t seed)
 {
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, row->policy, 0);
@@ -444,7 +444,7 @@ static void test_programs(void **state)
 
 static atomic_bool beside_is_over;
 
-/* Acquires whatever it gets beside launches. */
+/* Acquires whatever is free beside launches. */
 static void *run_beside(void *argument)
 {
     program *p = argument;

@@ -1,5 +1,5 @@
-/* What was captured and replayed leaves the same bytes as what runs eagerly: whole iterations and single layers, mixed with eager ones,
- * for every allocator. */
+/* Captured and replayed work leaves the same bytes as eager work: whole iterations and single layers, mixed with eager ones, on every
+ * allocator. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -103,8 +103,8 @@ static void test_iterations(void **state)
     }
 }
 
-/* Replays and eager iterations without the host's waiting in between: only the points that launches post keep them apart. Each
- * works on inputs of its own, so that order shows. */
+/* Replays and eager iterations without host waits in between: only the points recorded by launches separate them. Each has different
+ * inputs, so that a wrong order shows. */
 static void test_back_to_back(void **state)
 {
     (void)state;
@@ -182,7 +182,7 @@ static void test_layers(void **state)
 
 /* ---- what is live before ------------------------------------------------------------------------------------------- */
 
-/* A request that was prefetched eagerly, and one that is persistent, are read inside. */
+/* Reads a request that was prefetched eagerly, and a persistent one, inside the capture. */
 static void test_owned_and_persistent(void **state)
 {
     (void)state;
@@ -223,19 +223,19 @@ static void test_owned_and_persistent(void **state)
         assert_ok(bp_stream_synchronize(k.streams[1]));
         assert_memory_equal(in, out, 1024);
     }
-    /* reuse of the owned request's memory waits for the launch, which is held up */
+    /* reuse of the owned request's memory waits for the launch, which is blocked */
     gate g = {0};
     block(k.streams[1], &g);
     launch(&c, k.streams[1]);
     assert_ok(bp_pool_release(k.pool, &ids[1], 1, k.streams[0]));
     flag f = 0;
-    uint32_t next = param(&k, 2); /* in the same place */
+    uint32_t next = param(&k, 2); /* at the same address */
     assert_ptr_equal(take(&k, next, k.streams[2]), addresses[1]);
     raise_on(k.streams[2], &f);
     assert_true(stays_down(&f));
     unblock(&g);
     assert_true(is_raised_soon(&f));
-    /* an owned request that is gone is not the graph's any more */
+    /* an owned request that was released no longer belongs to the graph */
     assert_fails(bp_capture_before_launch(c.capture, k.streams[1]), BP_ERR_SCHEDULE, "u0", "not live");
     drop(&k, next, k.streams[2]);
     assert_ok(bp_pool_release(k.pool, ids, 1, k.streams[1]));
@@ -247,8 +247,8 @@ static void test_owned_and_persistent(void **state)
 
 /* ---- other pools on the same streams ------------------------------------------------------------------------------- */
 
-/* More points than a stream's ring has are taken inside a capture; those that another pool took before must not be
- * stood in for by events of the capture, which nothing outside can wait for. */
+/* More points than a ring has are recorded inside a capture. Points recorded earlier by another pool must not be replaced by events of
+ * the capture, which cannot be waited for outside. */
 static void test_points_of_another_pool(void **state)
 {
     (void)state;
@@ -271,7 +271,7 @@ static void test_points_of_another_pool(void **state)
     assert_ok(bp_capture_end(c.capture));
     bp_pool *second = k.pool;
     k.pool = first;
-    take(&k, param(&k, 0), k.streams[2]); /* waits for its point of long ago */
+    take(&k, param(&k, 0), k.streams[2]); /* waits for its old point */
     drop(&k, param(&k, 0), k.streams[2]);
     k.pool = second;
     launch(&c, k.streams[1]);

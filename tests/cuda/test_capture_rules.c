@@ -1,4 +1,4 @@
-/* What captures refuse, and how they leave the pool: cells of the matrix in docs/guides/cuda_graphs.md, and ways to use captures wrongly. */
+/* Refusals of captures, and the pool afterwards: cells of the matrix in docs/guides/cuda_graphs.md, and misuse of captures. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,9 +38,9 @@ static void test_arguments(void **state)
     assert_fails(bp_capture_begin(k.pool, &config, &capture), BP_ERR_INVALID_ARGUMENT, "u0", "twice");
     drop(&k, ids[1], k.streams[0]);
     assert_null(capture);
-    assert_fails(bp_capture_end(NULL), BP_ERR_INVALID_ARGUMENT, "no capture");
-    assert_fails(bp_capture_before_launch(NULL, k.streams[0]), BP_ERR_INVALID_ARGUMENT, "no capture");
-    assert_fails(bp_capture_launched(NULL, k.streams[0]), BP_ERR_INVALID_ARGUMENT, "no capture");
+    assert_fails(bp_capture_end(NULL), BP_ERR_INVALID_ARGUMENT, "the capture is NULL");
+    assert_fails(bp_capture_before_launch(NULL, k.streams[0]), BP_ERR_INVALID_ARGUMENT, "the capture is NULL");
+    assert_fails(bp_capture_launched(NULL, k.streams[0]), BP_ERR_INVALID_ARGUMENT, "the capture is NULL");
     bp_capture_destroy(NULL);
     bp_capture_destroy(&capture);
     assert_serves(&k);
@@ -66,7 +66,7 @@ static void test_live_before(void **state)
     end_kit(&k);
 }
 
-/* bp_capture_begin comes before the runtime's own. */
+/* bp_capture_begin precedes the runtime's begin. */
 static void test_begun_too_late(void **state)
 {
     (void)state;
@@ -89,7 +89,7 @@ static void test_balance(void **state)
     assert_ok(bp_graph_begin(k.streams[0]));
     take(&k, param(&k, 1), k.streams[0]);
     bp_graph *graph = end_graph(k.streams[0]);
-    assert_fails(bp_capture_end(capture), BP_ERR_SCHEDULE, "u1", "held 1 times", "0 times");
+    assert_fails(bp_capture_end(capture), BP_ERR_SCHEDULE, "u1", "count of", "is 1, expected 0");
     assert_true(bp_pool_is_capturing(k.pool));
     bp_capture_destroy(&capture);
     assert_null(capture);
@@ -98,7 +98,7 @@ static void test_balance(void **state)
     end_kit(&k);
 }
 
-/* What was live before is so afterwards, and cannot be released inside. */
+/* Requests live before the capture are live afterwards, and cannot be released inside. */
 static void test_abandon_puts_back(void **state)
 {
     (void)state;
@@ -130,7 +130,7 @@ static void test_abandon_puts_back(void **state)
         held += event.kind == BP_EVENT_REF || event.kind == BP_EVENT_ACQUIRE;
         let_go += event.kind == BP_EVENT_UNREF || event.kind == BP_EVENT_CANCEL;
     }
-    assert_int_equal(held, 3); /* a trace stays balanced */
+    assert_int_equal(held, 3); /* acquires and releases in a trace still balance */
     assert_int_equal(let_go, 3);
     bp_pool_trace_stop(k.pool);
     assert_int_equal(live_count(k.pool), 1);
@@ -144,7 +144,7 @@ static void test_abandon_puts_back(void **state)
 
 /* ---- inside -------------------------------------------------------------------------------------------------------- */
 
-/* capture x registration: refused inside; what was attached before stays; attaching after leaves the graph valid. */
+/* capture x registration: refused inside; attached observers stay; attaching afterwards leaves the graph valid. */
 static void test_matrix_registration(void **state)
 {
     (void)state;
@@ -184,7 +184,8 @@ static void test_dynamic_inside(void **state)
     assert_ok(bp_pool_bind(k.pool, &bind, &id));
     bp_capture *capture = begin(&k);
     void *address = NULL;
-    assert_fails(bp_pool_acquire(k.pool, &id, 1, k.streams[0], &address), BP_ERR_CAPTURE, "stream s0", "no part");
+    assert_fails(bp_pool_acquire(k.pool, &id, 1, k.streams[0], &address), BP_ERR_CAPTURE, "stream s0",
+                 "is not part of");
     assert_ok(bp_graph_begin(k.streams[0]));
     assert_fails(bp_pool_acquire(k.pool, &id, 1, k.streams[0], &address), BP_ERR_CAPTURE, "dynamic", "captured");
     assert_null(address);
@@ -196,7 +197,7 @@ static void test_dynamic_inside(void **state)
     end_kit(&k);
 }
 
-/* Addresses become part of the graph: whatever `strict` says, a request keeps its buffer, and overflow memory is not served. */
+/* Addresses become part of the graph: at any `strict` a request keeps its buffer, and overflow memory is not served. */
 static void test_no_deviation_inside(void **state)
 {
     (void)state;
@@ -217,7 +218,7 @@ static void test_no_deviation_inside(void **state)
     bp_graph *graph = end_graph(k.streams[0]);
     assert_ok(bp_capture_end(capture));
     assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), first);
-    assert_ptr_not_equal(take(&k, param(&k, 0), k.streams[0]), first); /* outside it may move again */
+    assert_ptr_not_equal(take(&k, param(&k, 0), k.streams[0]), first); /* may move again outside */
     drop(&k, param(&k, 0), k.streams[0]);
     drop(&k, param(&k, 2), k.streams[0]);
     bp_graph_destroy(&graph);
@@ -253,7 +254,7 @@ static bp_status destroy_on_event_create(void *user, const device_call *call)
     return BP_OK;
 }
 
-/* A stream may be destroyed while begin makes what it needs inside captures. */
+/* A stream may be destroyed while begin makes the rings for captures. */
 static void test_stream_destroyed_by_another(void **state)
 {
     (void)state;
@@ -299,7 +300,7 @@ static void test_undeclared(void **state)
     end_kit(&k);
 }
 
-/* A launch on a stream that is captured would become a part of another graph. */
+/* A launch on a captured stream would become part of another graph. */
 static void test_launch_on_captured_stream(void **state)
 {
     (void)state;
@@ -324,7 +325,7 @@ static void test_launch_on_captured_stream(void **state)
     end_kit(&k);
 }
 
-/* Without being asked, the driver says so at the wait; the words are ours. */
+/* Even without the check the driver refuses the wait; the message is ours. */
 static void test_undeclared_and_unchecked(void **state)
 {
     (void)state;
@@ -363,7 +364,7 @@ static void test_pool_goes_first(void **state)
 typedef struct capturer {
     bp_stream *stream;
     flag begun, over;
-    gate *gate; /* of work elsewhere, opened after a while */
+    gate *gate; /* blocked work on another stream, released after a while */
 } capturer;
 
 static void *capture_elsewhere(void *argument)
@@ -381,7 +382,7 @@ static void *capture_elsewhere(void *argument)
     return NULL;
 }
 
-/* Another thread captures something else, so that the device as a whole cannot be waited for: the pool's work is, all the same. */
+/* Another thread captures something else, so that a device-wide wait is not allowed: the pool waits for its own work all the same. */
 static void test_pool_goes_while_others_capture(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The cuda device on the emulated driver: finding it, what it asks for, whose context is current, and every call that fails. */
+/* The cuda device on the emulated driver: loading, requested memory properties, current contexts, and failures of each driver call. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +53,7 @@ static bp_cuda_info info_of(const bp_device *device)
     return info;
 }
 
-/* Nothing is left, and no rule was broken on the way. */
+/* Asserts that nothing is left and no rule was broken. */
 static void assert_clean(void)
 {
     assert_string_equal(fake_cuda_leaks(), "");
@@ -76,7 +76,7 @@ static void test_finding(void **state)
     assert_fails(bp_device_create_cuda_from(&cuda, &table, &device), BP_ERR_NO_DEVICE, "no device -1");
     cuda.ordinal = 0;
     cuda.memory = (bp_cuda_memory)7;
-    assert_fails(bp_device_create_cuda_from(&cuda, &table, &device), BP_ERR_INVALID_ARGUMENT, "kind 7");
+    assert_fails(bp_device_create_cuda_from(&cuda, &table, &device), BP_ERR_INVALID_ARGUMENT, "kind of memory 7");
     cuda.memory = BP_CUDA_VIRTUAL;
     cuda.size = 8;
     assert_fails(bp_device_create_cuda_from(&cuda, &table, &device), BP_ERR_INVALID_ARGUMENT,
@@ -96,7 +96,7 @@ static void test_loading(void **state)
     bp_cuda_driver driver;
     assert_fails(bp_cuda_driver_load(NULL, NULL), BP_ERR_INVALID_ARGUMENT, "table");
     assert_fails(bp_cuda_driver_load("/nowhere/libcuda.so.1", &driver), BP_ERR_NO_DEVICE, "no CUDA driver", "/nowhere");
-    assert_fails(bp_cuda_driver_load("libc.so.6", &driver), BP_ERR_NO_DEVICE, "libc.so.6", "no CUDA driver");
+    assert_fails(bp_cuda_driver_load("libc.so.6", &driver), BP_ERR_NO_DEVICE, "libc.so.6", "not a CUDA driver");
     fake_cuda_config config = defaults();
     const char *fake = getenv("FAKE_DRIVER");
     assert_non_null(fake);
@@ -169,7 +169,7 @@ static void test_handles_and_granularity(void **state)
     assert_clean();
 }
 
-/* A plain allocation serves too; so do devices without the stream-ordered allocator, or without virtual memory at all. */
+/* Plain allocations work; so do devices without the stream-ordered allocator, or without virtual memory. */
 static void test_plain_memory(void **state)
 {
     (void)state;
@@ -199,7 +199,7 @@ static void test_plain_memory(void **state)
             drop(&k, dynamic, (take(&k, dynamic, k.streams[i % 3]), k.streams[(i + 1) % 3]));
         bp_pool *second = NULL;
         pool.overflow_bytes = UINT64_C(32) << 20;
-        assert_fails(bp_pool_create(k.device, k.plan, &pool, &second), BP_ERR_NO_DEVICE_MEMORY, "allowed");
+        assert_fails(bp_pool_create(k.device, k.plan, &pool, &second), BP_ERR_NO_DEVICE_MEMORY, "left of memory_bytes");
         end_kit(&k);
         assert_clean();
     }
@@ -236,7 +236,7 @@ static void use_everything(bp_device *device)
     end_kit(&k);
 }
 
-/* Without a context, and with another device's, everything works and nothing else is current afterwards. */
+/* Without a context, and with another device's, every call works and leaves the current context unchanged. */
 static void test_current_context(void **state)
 {
     (void)state;
@@ -266,7 +266,7 @@ static void test_current_context(void **state)
 
 /* ---- streams of others ------------------------------------------------------------------------------------------------ */
 
-static bp_cuda_driver asked; /* what the wrappers call */
+static bp_cuda_driver asked; /* functions that the wrappers call */
 
 static int create_in_context(unsigned long long *handle, size_t bytes, const bp_cu_allocation_prop *prop,
                              unsigned long long flags)
@@ -282,7 +282,7 @@ static int release_in_context(unsigned long long handle)
     return asked.cuCtxGetCurrent(&context) == 0 && context != NULL ? asked.cuMemRelease(handle) : BP_CU_INVALID_CONTEXT;
 }
 
-/* Nothing says that memory can be made on a thread without a context. */
+/* No rule allows allocating on a thread without a context. */
 static void test_memory_in_context(void **state)
 {
     (void)state;
@@ -341,7 +341,7 @@ static void test_imported_streams(void **state)
         end_kit(&k);
         bp_stream_destroy(&stream);
     }
-    assert_ok(bp_stream_synchronize(own)); /* an import that ends leaves the stream alone */
+    assert_ok(bp_stream_synchronize(own)); /* destroying an import leaves the stream alone */
     bp_stream_destroy(&own);
     bp_stream_destroy(&foreign);
     bp_device_destroy(&device);
@@ -369,7 +369,7 @@ static void test_stream_pool(void **state)
     assert_clean();
 }
 
-/* Where the driver refuses to wait, a stream that is destroyed may still have work: pools go on recording points on it. */
+/* If the driver refuses to synchronise, a destroyed stream may have work: pools continue to record points on it. */
 static void test_stream_that_cannot_be_waited_for(void **state)
 {
     (void)state;
@@ -397,7 +397,7 @@ static void test_stream_that_cannot_be_waited_for(void **state)
         bp_pool_destroy(&k.pool);
         for (int i = 0; i < KIT_STREAMS; i++)
             bp_stream_destroy(&k.streams[i]);
-        assert_int_equal(usage_of(k.device).events, BP_STREAM_POINTS); /* somebody may wait for them yet */
+        assert_int_equal(usage_of(k.device).events, BP_STREAM_POINTS); /* other streams may wait for them yet */
         bp_device_destroy(&k.device);
         bp_plan_destroy(&k.plan);
         end_world(&k.w);
@@ -433,13 +433,14 @@ static void test_out_of_memory(void **state)
     cuda.memory_bytes = 2 * 65536;
     bp_device *device = make(&cuda);
     uint64_t handle, second, third;
-    for (int i = 0; i < 5; i++) { /* what failed does not count */
+    for (int i = 0; i < 5; i++) { /* failed calls do not count */
         assert_true(fake_cuda_fail("cuMemCreate", 1, 2));
         assert_fails(bp_device_commit(device, 65536, &handle), BP_ERR_NO_DEVICE_MEMORY, "65536");
     }
     assert_ok(bp_device_commit(device, 65536, &handle));
     assert_ok(bp_device_commit(device, 65536, &second));
-    assert_fails(bp_device_commit(device, 65536, &third), BP_ERR_NO_DEVICE_MEMORY, "0 of 131072", "allowed");
+    assert_fails(bp_device_commit(device, 65536, &third), BP_ERR_NO_DEVICE_MEMORY, "0 of 131072",
+                 "left of memory_bytes");
     assert_fails(bp_device_decommit(device, 65536, handle + 12345), BP_ERR_INVALID_ARGUMENT, "not committed");
     assert_ok(bp_device_decommit(device, 65536, handle));
     assert_ok(bp_device_commit(device, 65536, &handle));
@@ -451,7 +452,7 @@ static void test_out_of_memory(void **state)
 
 /* ---- every call fails -------------------------------------------------------------------------------------------------- */
 
-/* As much as goes; what was made is undone. True where nothing failed. */
+/* Runs as far as possible, then undoes everything. True if no call failed. */
 static bool try_everything(void)
 {
     bp_cuda_config cuda = on_table();
@@ -529,7 +530,7 @@ static bool try_everything(void)
     return status == BP_OK;
 }
 
-/* What gives something back and fails leaves it behind; there is nothing else to be done with it. */
+/* A failed free leaves the object behind; no recovery exists. */
 static bool gives_back(const char *function)
 {
     static const char *const undo[] = {"cuMemRelease",     "cuMemUnmap",
@@ -573,7 +574,7 @@ static void test_each_call_fails(void **state)
     fake_cuda_reset();
 }
 
-/* A capture of what is owned and what is not, and its launch; where a call fails, the way out that the headers give. */
+/* Captures with owned and other requests, and launches; after a failure recovers as the headers describe. */
 static bool capture_and_launch(kit *k, uint32_t owned)
 {
     bp_capture *capture = NULL;
@@ -599,12 +600,12 @@ static bool capture_and_launch(kit *k, uint32_t owned)
     }
     if (inside && bp_graph_end(k->streams[0], &graph) != BP_OK) {
         status = BP_ERR_DEVICE;
-        (void)bp_graph_end(k->streams[0], &graph); /* where that call was the one that failed */
+        (void)bp_graph_end(k->streams[0], &graph); /* if that call failed */
     }
     if (status == BP_OK && bp_capture_end(capture) == BP_OK &&
         bp_capture_before_launch(capture, k->streams[1]) == BP_OK) {
         fine = bp_graph_launch(graph, k->streams[1]) == BP_OK;
-        if (fine && bp_capture_launched(capture, k->streams[1]) != BP_OK) { /* the call can be made again */
+        if (fine && bp_capture_launched(capture, k->streams[1]) != BP_OK) { /* the call can be repeated */
             fine = false;
             assert_ok(bp_capture_launched(capture, k->streams[1]));
         } else if (!fine) {

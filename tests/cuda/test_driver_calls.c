@@ -1,5 +1,5 @@
-/* What acquire and release ask of the driver, counted by the emulated one: nothing where the next user is on the same stream, else a record
- * for each stream that leaves a point and a wait for each stream that left one; and never anything else. */
+/* Driver calls of acquire and release, counted by the emulated driver: none if the next user is on the same stream; else one record per
+ * stream that leaves a point, and one wait per such stream. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 #include "../contract/support.h"
 #include "../support/driver.h"
 
-/* Four units of two copies: u0 and u2 share, u1 and u3 do. */
+/* Four units on two copies: u0 and u2 share one, u1 and u3 the other. */
 #define FOUR "1000,10,20,30 1000,10,20,30 1000,10,20,30 1000,10,20,30"
 #define PAIRS 50
 #define MOST_FUNCTIONS 128
@@ -36,7 +36,7 @@ static void start_counting(void)
     assert_true(i > 30);
 }
 
-/* Since then: these, and no others. */
+/* Asserts exactly these calls since then. */
 static void assert_calls(uint64_t records, uint64_t waits)
 {
     for (size_t i = 0; function_at(i) != NULL; i++) {
@@ -80,7 +80,7 @@ static void test_same_stream(void **state)
     end_kit(&k);
 }
 
-/* Gathered on s0, done with on s1: the promised stream's own point needs no event. */
+/* All-gather on s0, release on s1: the promised stream's point needs no event. */
 static void test_two_streams(void **state)
 {
     (void)state;
@@ -100,7 +100,7 @@ static void test_two_streams(void **state)
     end_kit(&k);
 }
 
-/* A wait for each stream that left a point, whoever else is involved. */
+/* One wait per stream that left a point, whichever others took part. */
 static void test_distinct_streams(void **state)
 {
     (void)state;
@@ -121,7 +121,7 @@ static void test_distinct_streams(void **state)
     end_kit(&k);
 }
 
-/* Without promises the acquiring stream leaves a point too, which its own next acquire does not wait for. */
+/* Without promises the acquiring stream leaves a point too; its own next acquire does not wait for it. */
 static void test_any_stream(void **state)
 {
     (void)state;
@@ -140,7 +140,7 @@ static void test_any_stream(void **state)
     end_kit(&k);
 }
 
-/* A whole unit in one call is one point, and one wait. */
+/* A whole unit in one call needs one point and one wait. */
 static void test_arrays(void **state)
 {
     (void)state;
@@ -156,7 +156,7 @@ static void test_arrays(void **state)
     assert_calls(1, 1);
     assert_ok(bp_pool_acquire(k.pool, ids + 4, 4, k.streams[0], NULL));
     assert_ok(bp_pool_release(k.pool, ids, 4, k.streams[1]));     /* two calls, two points ... */
-    assert_ok(bp_pool_release(k.pool, ids + 4, 4, k.streams[1])); /* ... of one stream: the later is enough */
+    assert_ok(bp_pool_release(k.pool, ids + 4, 4, k.streams[1])); /* ... of one stream: the later one covers both */
     assert_calls(3, 1);
     assert_ok(bp_pool_acquire(k.pool, ids, 8, k.streams[0], NULL));
     assert_calls(3, 2);
@@ -165,7 +165,7 @@ static void test_arrays(void **state)
     end_kit(&k);
 }
 
-/* Refusals, questions and prefetches that are told no. */
+/* Refusals, can_acquire and busy prefetches make no driver calls. */
 static void test_what_fails_asks_nothing(void **state)
 {
     (void)state;
@@ -186,7 +186,7 @@ static void test_what_fails_asks_nothing(void **state)
     end_kit(&k);
 }
 
-/* A release is waited for at its own point: later work of its stream holds nobody up, earlier work does. */
+/* A reuse waits for the release's point: later work of that stream does not delay it, earlier work does. */
 static void test_exact_point(void **state)
 {
     (void)state;
@@ -196,10 +196,10 @@ static void test_exact_point(void **state)
         flag done = 0;
         take(&k, param(&k, 0), k.streams[0]);
         if (!later)
-            block(k.streams[1], &g); /* the layer's own compute */
+            block(k.streams[1], &g); /* the layer's compute */
         drop(&k, param(&k, 0), k.streams[1]);
         if (later)
-            block(k.streams[1], &g); /* the next layer's, enqueued before the next gather */
+            block(k.streams[1], &g); /* the next layer's compute, enqueued before the next all-gather */
         take(&k, param(&k, 2), k.streams[0]);
         raise_on(k.streams[0], &done);
         if (later)

@@ -1,4 +1,4 @@
-/* The emulated driver's own controls: setup, failures on demand, counts, leaks, lookup by version. */
+/* Controls of the emulated driver: setup, injected failures, counts, leaks, lookup by version. */
 #include "fake_support.h"
 
 #include "../gpu/add_words.h"
@@ -9,7 +9,7 @@
 
 /* ---- every function fails when it is told to --------------------------------------------------------------------- */
 
-/* Each function of the driver, called so that nothing comes of it. */
+/* A harmless call of each driver function. */
 static int use(const char *name)
 {
     int number;
@@ -231,7 +231,7 @@ static void allocate_and_free(void *stream, uint64_t bytes)
     okay(cuStreamSynchronize(stream));
 }
 
-/* The default pool keeps as many freed bytes as its threshold allows, until it is trimmed. */
+/* The default pool retains freed bytes up to its threshold, until it is trimmed. */
 static void test_pools_keep_freed_memory(void **state)
 {
     void *pool, *stream;
@@ -267,7 +267,7 @@ typedef struct meeting {
     atomic_int inside, met, patience_ms;
 } meeting;
 
-/* Stays until two are inside, or patience ends. */
+/* Blocks until two threads are inside, or times out. */
 static void meet(void *argument)
 {
     meeting *m = argument;
@@ -308,7 +308,7 @@ static void raise_word(void *word)
     __atomic_store_n((uint32_t *)word, 3, __ATOMIC_SEQ_CST);
 }
 
-/* A stream waits for a word without a host function, so that another stream's may write it. */
+/* A stream waits for a word without a host function, so that another stream can write it. */
 static void test_streams_wait_for_words(void **state)
 {
     static _Alignas(4096) uint32_t words[1024];
@@ -425,7 +425,7 @@ static void test_images(void **state)
     stop_driver();
 }
 
-/* Kernels reach memory that the host cannot, and what was mapped or allocated since the last one. */
+/* Kernels access memory that the host cannot, and memory mapped or allocated since the last launch. */
 static void test_kernels_reach_memory(void **state)
 {
     fake_cuda_config config;
@@ -514,7 +514,7 @@ static void test_captures_are_seen(void **state)
     stop_driver();
 }
 
-/* Nothing says whether virtual memory may be managed during captures: as strict as one wants. */
+/* No source says if virtual memory may be managed during captures: the strictness is configurable. */
 static void test_mapping_in_captures_is_a_setting(void **state)
 {
     void *stream, *graph;
@@ -538,7 +538,7 @@ static void test_mapping_in_captures_is_a_setting(void **state)
     }
 }
 
-/* A thread may step out of the restrictions, as libraries do around their own allocations. */
+/* A thread may leave the restricted mode, as libraries do around their allocations. */
 static void test_capture_mode_of_a_thread(void **state)
 {
     void *stream, *graph;
@@ -561,7 +561,7 @@ static void test_capture_mode_of_a_thread(void **state)
     stop_driver();
 }
 
-/* A graph that is launched in a capture becomes part of the other graph. */
+/* A graph launched in a capture becomes part of the other graph. */
 static void test_graphs_hold_graphs(void **state)
 {
     void *stream, *captured, *inner, *outer;

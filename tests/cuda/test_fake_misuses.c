@@ -1,4 +1,4 @@
-/* What programs do wrong without an error is seen: a test for each misuse of rules.h, by its name. And memory that is not there faults. */
+/* Detection of misuse that causes no error: one test for each misuse of rules.h, by name. Unmapped memory faults. */
 #include "fake_support.h"
 
 #include "../gpu/add_words.h"
@@ -208,7 +208,7 @@ static void test_misuses_are_seen(void **state)
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
-/* Whether a process that does this dies of it. */
+/* True if a process that runs this dies. */
 static bool is_deadly(void (*function)(void))
 {
     pid_t child = fork();
@@ -225,11 +225,11 @@ static bool is_deadly(void (*function)(void))
     return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
 }
 
-/* 0 where everything went as it should, and the process lives. */
+/* 0 if the run succeeded and the process lives. */
 static void demand(int result)
 {
     if (result != 0)
-        _exit(0); /* the test fails: it wanted another death */
+        _exit(0); /* the test fails: another death was expected */
 }
 
 static int host_faults;
@@ -283,7 +283,7 @@ static void touch_after_access(void)
     touch(address);
 }
 
-/* Work writes, and the host looks at the view only. */
+/* Work writes, and the host reads only the view. */
 static void look_at_the_view(void)
 {
     void *stream;
@@ -342,7 +342,7 @@ static void launch_over_unmapped(void)
     (void)cuStreamSynchronize(stream);
 }
 
-/* Another stream uses memory before the stream that allocates it has come there. */
+/* Another stream uses memory before its allocating stream has reached the allocation. */
 static void use_before_allocation(void)
 {
     static atomic_int open;

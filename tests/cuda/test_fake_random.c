@@ -1,6 +1,5 @@
-/* Random programs of streams, events and graphs, every conflict ordered by events: the bytes must be those of running the program in the
- * order in which it was written. What is known to come before what is kept in vector clocks. And the other way round: where a program
- * leaves an order open, the emulated driver takes different ones. */
+/* Random programs of streams, events and graphs with every conflict ordered by events: the bytes must equal those of a serial run. Vector
+ * clocks track the known order. Conversely, where a program leaves an order open, the emulated driver varies it. */
 #include "fake_support.h"
 
 #include <stdio.h>
@@ -15,7 +14,7 @@
 #define STEPS 60u
 
 typedef struct vclock {
-    unsigned at[QUEUES]; /* of each queue, how many pieces of work are known to come before */
+    unsigned at[QUEUES]; /* per queue: number of pieces of work that are known to come before */
 } vclock;
 
 typedef struct mark {
@@ -29,7 +28,7 @@ typedef struct cell_use {
     unsigned read[QUEUES];    /* number of the last read of each queue since */
 } cell_use;
 
-/* A program under way, eager or captured. */
+/* A program in progress, eager or captured. */
 typedef struct program {
     uint64_t random;
     uint64_t memory;
@@ -41,7 +40,7 @@ typedef struct program {
     cell_use cells[CELLS];
 } program;
 
-/* What a piece of work does to the bytes, for the serial order and for graphs that repeat it. */
+/* Effect of a piece of work on the bytes, for the serial run and for replays of graphs. */
 typedef struct effect {
     bool copy;
     unsigned to, from;
@@ -85,7 +84,7 @@ static void await(program *p, const mark *m, unsigned queue)
     learn(&p->known[queue], &m->reached);
 }
 
-/* By an old mark that covers it, where there is one, else by a new one. */
+/* Uses an old event that covers it, if there is one, else a new one. */
 static void order(program *p, unsigned queue, unsigned other, unsigned number)
 {
     if (number == 0 || is_known(p, queue, other, number))
@@ -178,7 +177,7 @@ static void forget_order(program *p)
         p->marks[i].recorded = false;
 }
 
-/* A program of its own, captured from its first queue on, into which others are drawn and from which they come back. */
+/* A separate program, captured from its first queue, which other queues join and leave. */
 static void capture(const program *eager, graph *made)
 {
     program *p = malloc(sizeof *p);
@@ -292,7 +291,7 @@ static void test_random_programs(void **state)
 
 static atomic_int last; /* who wrote last: 1 or 2 */
 
-/* Whether both orders of two writes were seen. */
+/* True if both orders of two writes occurred. */
 static bool takes_both_orders(void (*both)(void *a, void *b), void *a, void *b)
 {
     bool seen[3] = {false};
@@ -330,7 +329,7 @@ static void launch_racing(void *a, void *b)
     okay(cuGraphLaunch(racing, a));
 }
 
-/* Two writes of a fork that is joined, with nothing between them. */
+/* Two writes on a fork that is joined, without work between them. */
 static void capture_race(void *a, void *b, void *event)
 {
     void *captured;

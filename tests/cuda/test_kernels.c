@@ -1,5 +1,4 @@
-/* Kernels on the cuda device, on the emulated driver: whose context is current, what a launch costs, what is refused, every call that
- * fails. */
+/* Kernels of the cuda device on the emulated driver: current contexts, driver calls of a launch, refusals, failures of each call. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -134,7 +133,7 @@ static void *launch_in_thread(void *argument)
     return status == BP_OK ? argument : NULL;
 }
 
-/* One call where some context is current, which stays; around it the device's where none is. */
+/* One call if any context is current, which stays; without one, the device's is made current around it. */
 static void test_contexts_and_calls(void **state)
 {
     (void)state;
@@ -155,7 +154,7 @@ static void test_contexts_and_calls(void **state)
     bp_cuda_leave(&inner);
     assert_ptr_equal(current(), own);
     bp_cuda_leave(&scope);
-    bp_cuda_leave(&scope); /* there is nothing more to leave */
+    bp_cuda_leave(&scope); /* not entered */
     assert_null(current());
     pthread_t thread;
     void *answer = NULL;
@@ -166,7 +165,7 @@ static void test_contexts_and_calls(void **state)
     end(&b);
 }
 
-/* A driver that does not launch with another device's context current is asked again with the right one. */
+/* If the driver does not launch with another device's context current, the call is repeated with the right one. */
 static void test_another_current_context(void **state)
 {
     (void)state;
@@ -208,7 +207,7 @@ static bp_status let_through(void *user, const device_call *call)
     return BP_OK;
 }
 
-/* Modules of a decorated device take streams of the device itself, and the other way about. */
+/* Modules of a decorated device take streams of the inner device, and vice versa. */
 static void test_trace_device(void **state)
 {
     (void)state;
@@ -230,7 +229,7 @@ static void test_trace_device(void **state)
     end(&b);
 }
 
-/* Also a first launch, whether drivers load kernels lazily (from 12.4 on) or not. */
+/* Also the first launch, with and without lazy loading (drivers from 12.4 on). */
 static void test_captured_launches(void **state)
 {
     (void)state;
@@ -278,14 +277,14 @@ static void test_modules(void **state)
     bp_cuda_module *module = NULL;
     bp_device *host = NULL;
     assert_ok(bp_device_create_host(NULL, &host));
-    assert_fails(bp_cuda_module_create(host, add_words_ptx, &module), BP_ERR_INVALID_ARGUMENT, "cuda device");
+    assert_fails(bp_cuda_module_create(host, add_words_ptx, &module), BP_ERR_INVALID_ARGUMENT, "is not cuda");
     bp_cuda_scope scope;
     assert_ok(bp_cuda_enter(host, &scope));
     assert_null(current());
     bp_cuda_leave(&scope);
     assert_fails(bp_cuda_enter(NULL, &scope), BP_ERR_INVALID_ARGUMENT, "device");
     bp_device_destroy(&host);
-    assert_fails(bp_cuda_module_create(NULL, add_words_ptx, &module), BP_ERR_INVALID_ARGUMENT, "cuda device");
+    assert_fails(bp_cuda_module_create(NULL, add_words_ptx, &module), BP_ERR_INVALID_ARGUMENT, "is not cuda");
     assert_fails(bp_cuda_module_create(b.device, NULL, &module), BP_ERR_INVALID_ARGUMENT, "image");
     assert_fails(bp_cuda_module_create(b.device, add_words_ptx, NULL), BP_ERR_INVALID_ARGUMENT, "output");
     assert_fails(bp_cuda_module_create(b.device, "text", &module), BP_ERR_INVALID_ARGUMENT, "neither a fatbin");
@@ -295,7 +294,7 @@ static void test_modules(void **state)
     end(&b);
 }
 
-/* The module keeps its device. */
+/* The module keeps its device alive. */
 static void test_device_goes_first(void **state)
 {
     (void)state;
@@ -311,7 +310,7 @@ static void test_device_goes_first(void **state)
     assert_clean();
 }
 
-/* Drivers before CUDA 12.4 load a kernel when it is looked up, and lack the function for it. */
+/* Drivers before CUDA 12.4 load a kernel at its lookup, and lack the function to load it. */
 static void test_without_loading_functions(void **state)
 {
     (void)state;
@@ -335,7 +334,7 @@ static void test_refused_launches(void **state)
         bp_cuda_grid grid = grid_of(3, 5);
         (i < 3 ? grid.blocks : grid.threads)[i % 3] = 0;
         assert_fails(bp_cuda_launch(b.kernel, &grid, arguments, b.stream), BP_ERR_INVALID_ARGUMENT, "add_words",
-                     "are none");
+                     "is empty");
     }
     bp_cuda_grid grid = grid_of(1, 1025);
     assert_fails(bp_cuda_launch(b.kernel, &grid, arguments, b.stream), BP_ERR_DEVICE, "add_words",
@@ -345,7 +344,7 @@ static void test_refused_launches(void **state)
     assert_fails(bp_cuda_launch(b.kernel, &grid, arguments, b.stream), BP_ERR_DEVICE, "1048576 shared bytes");
     assert_fails(bp_cuda_launch(NULL, &grid, arguments, b.stream), BP_ERR_INVALID_ARGUMENT, "kernel");
     assert_fails(bp_cuda_launch(b.kernel, NULL, arguments, b.stream), BP_ERR_INVALID_ARGUMENT, "grid");
-    assert_fails(bp_cuda_launch(b.kernel, &grid, arguments, NULL), BP_ERR_INVALID_ARGUMENT, "no stream");
+    assert_fails(bp_cuda_launch(b.kernel, &grid, arguments, NULL), BP_ERR_INVALID_ARGUMENT, "the stream is NULL");
     bp_stream *gone, *copy;
     assert_ok(bp_stream_create(b.device, "gone", &gone));
     copy = gone;
@@ -363,7 +362,7 @@ static void test_each_call_fails(void **state)
         bp_status status;
         const char *words;
     } cases[] = {
-        {"cuModuleLoadData", 209, BP_ERR_UNSUPPORTED, "not built for device 0"},
+        {"cuModuleLoadData", 209, BP_ERR_UNSUPPORTED, "no code for device 0"},
         {"cuModuleLoadData", 218, BP_ERR_UNSUPPORTED, "PTX"},
         {"cuModuleLoadData", 221, BP_ERR_UNSUPPORTED, "PTX"},
         {"cuModuleLoadData", 222, BP_ERR_UNSUPPORTED, "driver, of CUDA 13.0"},

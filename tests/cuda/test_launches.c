@@ -1,4 +1,4 @@
-/* Kernels on whatever driver there is: launched, captured and launched again. */
+/* Kernels on the present driver: launched, captured and launched again. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

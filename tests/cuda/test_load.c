@@ -1,4 +1,5 @@
-/* bp_cuda_driver_load finds the emulated driver, and tells a stub, an old driver and none apart. Arguments: the three libraries. */
+/* bp_cuda_driver_load finds the emulated driver, and distinguishes a stub, an old driver and a missing one. Arguments: the three
+ * libraries. */
 #include "fake_support.h"
 
 #include <string.h>

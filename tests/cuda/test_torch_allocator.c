@@ -1,4 +1,4 @@
-/* Segments as PyTorch asks for them: where they lie, whom their users wait for, and what is refused. */
+/* Segments for PyTorch: addresses, waits of successive users, refusals. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -92,7 +92,7 @@ static void test_segments(void **state)
     assert_null(get(&b, 22 * MIB, 0));
     assert_says(numbers().because, "the largest free range has 20971520");
     assert_fails(bp_torch_stop(0), BP_ERR_SCHEDULE, "2 segments of 46137344 bytes");
-    assert_ptr_equal(get(&b, 20 * MIB, 0), large); /* on its own stream: nobody waits */
+    assert_ptr_equal(get(&b, 20 * MIB, 0), large); /* on the same stream: no wait */
     bp_torch_statistics s = numbers();
     assert_int_equal(s.bytes, 64 * MIB);
     assert_int_equal(s.live_bytes, 64 * MIB);
@@ -121,7 +121,7 @@ static void test_segments(void **state)
     stop(&b);
 }
 
-/* The smallest gap that has room, not the first; sizes in between are rounded. */
+/* Best fit, not first fit; sizes in between are rounded. */
 static void test_best_fit(void **state)
 {
     (void)state;
@@ -135,7 +135,7 @@ static void test_best_fit(void **state)
     assert_ptr_equal(get(&b, 5 * MIB, 0), six);
     put(&b, four, 3 * MIB, 0);
     put(&b, between, 513, 0);
-    assert_ptr_equal(get(&b, 4 * MIB + 1536, 0), six + 5 * MIB); /* what was between two gaps joins them */
+    assert_ptr_equal(get(&b, 4 * MIB + 1536, 0), six + 5 * MIB); /* the piece between two free ranges joins them */
     assert_int_equal(numbers().waits, 0);
     put(&b, six, 0, 0);
     put(&b, six + 5 * MIB, 0, 0);
@@ -181,10 +181,10 @@ static void test_other_streams_wait(void **state)
     void *first = get(&b, 2 * MIB, 0);
     block(b.streams[0], &g);
     put(&b, first, 2 * MIB, 0);
-    void *fresh = get(&b, 4 * MIB, 2); /* reaches over what stream 0 had */
+    void *fresh = get(&b, 4 * MIB, 2); /* includes memory freed on stream 0 */
     assert_ptr_equal(fresh, first);
     raise_on(b.streams[2], &after);
-    raise_on(b.streams[1], &beside); /* has nothing of it */
+    raise_on(b.streams[1], &beside); /* includes none of it */
     assert_true(is_raised_soon(&beside));
     assert_true(stays_down(&after));
     raise_on(b.streams[0], &same);
@@ -220,7 +220,7 @@ static void test_two_to_wait_for(void **state)
     stop(&b);
 }
 
-/* A free that could not be marked: the next user waits for everything. */
+/* A free whose point could not be recorded: the next user waits for the device. */
 static void test_unmarked(void **state)
 {
     (void)state;
@@ -259,11 +259,11 @@ static void test_captures(void **state)
     put(&b, used, 2 * MIB, 0);
     assert_ok(bp_graph_begin(b.streams[1]));
     uint8_t *captured = get(&b, 2 * MIB, 1);
-    assert_ptr_equal(captured, used + 2 * MIB); /* not what a stream outside had */
+    assert_ptr_equal(captured, used + 2 * MIB); /* not memory that an outside stream used */
     assert_null(get(&b, 6 * MIB, 1));
     assert_says(numbers().because, "never used (a graph is being captured) range has 4194304");
     uint8_t *within = get(&b, 2 * MIB, 1);
-    put(&b, within, 2 * MIB, 1); /* nobody knows when that is over: later */
+    put(&b, within, 2 * MIB, 1); /* its end is unknown, so it is reused later */
     uint8_t *more = get(&b, 2 * MIB, 1);
     assert_ptr_equal(more, within + 2 * MIB);
     assert_null(get(&b, 2 * MIB, 1));
@@ -276,7 +276,7 @@ static void test_captures(void **state)
     block(b.streams[2], &g);
     assert_ok(bp_graph_launch(graph, b.streams[2]));
     raise_on(b.streams[2], &replayed);
-    put(&b, captured, 2 * MIB, 1);               /* the graph runs on another stream than PyTorch names */
+    put(&b, captured, 2 * MIB, 1);               /* the graph runs on another stream than PyTorch passed */
     assert_ptr_equal(get(&b, 2 * MIB, 0), used); /* not that */
     put(&b, used, 2 * MIB, 0);
     assert_int_equal(pthread_create(&opener, NULL, unblock_later, &g), 0);
@@ -312,7 +312,7 @@ static void test_pool(void **state)
     assert_fails(bp_torch_serve(&torch), BP_ERR_SCHEDULE, "is held already");
     drop(&k, torch.request, k.streams[0]);
     torch.ordinal = 1;
-    assert_fails(bp_torch_serve(&torch), BP_ERR_MISMATCH, "device 1 was to be served from device 0");
+    assert_fails(bp_torch_serve(&torch), BP_ERR_MISMATCH, "device 1 cannot be served from device 0");
     torch.ordinal = 0;
     assert_ok(bp_torch_serve(&torch));
     assert_fails(bp_torch_serve(&torch), BP_ERR_SCHEDULE, "served already, from 6291456 bytes");
@@ -324,7 +324,7 @@ static void test_pool(void **state)
     end_kit(&k);
 }
 
-/* A request that begins between two of PyTorch's steps: what is before the next is left out. */
+/* A request that begins between two of PyTorch's steps: the bytes before the next step are left out. */
 static void test_pool_between_steps(void **state)
 {
     (void)state;
@@ -364,7 +364,7 @@ static void test_configuration(void **state)
     assert_fails(bp_torch_serve(&config), BP_ERR_INVALID_ARGUMENT, "either a pool or a number of bytes");
     config.bytes = MIB;
     config.ordinal = BP_TORCH_DEVICES;
-    assert_fails(bp_torch_serve(&config), BP_ERR_INVALID_ARGUMENT, "device 64 is not one of 0 to 63");
+    assert_fails(bp_torch_serve(&config), BP_ERR_INVALID_ARGUMENT, "device 64, expected 0 to 63");
     config.ordinal = 0;
     config.device = host;
     assert_fails(bp_torch_serve(&config), BP_ERR_INVALID_ARGUMENT, "cuda device");
@@ -383,14 +383,14 @@ static void test_environment(void **state)
     static const char *const wrong[] = {"", "0", "g", "8x", "8gb", "-1", "99999999999999999999", "99999999999t"};
     bp_torch_statistics s = {.size = sizeof s};
     (void)state;
-    (void)driver(); /* which is then the one that has its name */
+    (void)driver(); /* the device that has this index then */
     unsetenv("BUCKETPOOL_TORCH_BYTES");
     assert_null(bp_torch_malloc(MIB, 0, NULL));
     assert_fails(bp_torch_statistics_get(0, &s), BP_ERR_SCHEDULE, "nor BUCKETPOOL_TORCH_BYTES is set");
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         setenv("BUCKETPOOL_TORCH_BYTES", wrong[i], 1);
         assert_null(bp_torch_malloc(MIB, 0, NULL));
-        assert_fails(bp_torch_statistics_get(0, &s), BP_ERR_SCHEDULE, "is no number of bytes");
+        assert_fails(bp_torch_statistics_get(0, &s), BP_ERR_SCHEDULE, "expected a number of bytes");
     }
     setenv("BUCKETPOOL_TORCH_BYTES", "4M", 1);
     assert_null(bp_torch_malloc(MIB, -1, NULL));
@@ -415,7 +415,7 @@ typedef struct segment {
     check check;
 } segment;
 
-/* Each segment keeps what its user writes, whoever had the memory before. */
+/* Each segment keeps its user's bytes, whoever had the memory before. */
 static void test_random(void **state)
 {
     (void)state;
@@ -437,7 +437,7 @@ static void test_random(void **state)
             continue;
         }
         put(&b, s->address, s->bytes, s->stream);
-        assert_ok(bp_stream_synchronize(b.streams[s->stream])); /* the check is read; others go on */
+        assert_ok(bp_stream_synchronize(b.streams[s->stream])); /* reads the check while others continue */
         assert_int_equal(atomic_load(&s->check.wrong), 0);
         s->address = NULL;
     }
@@ -494,7 +494,7 @@ static void *take_all(void *user)
     return get(b, 4 * MIB, 0);
 }
 
-/* A thread that waits for its device must not keep another from the work that the device waits for, as collectives of one process do. */
+/* A thread that waits for its device must not block a thread whose work the device waits for, as in collectives of one process. */
 static void test_devices_do_not_wait_for_each_other(void **state)
 {
     (void)state;

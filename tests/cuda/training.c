@@ -1,4 +1,4 @@
-/* Iterations as a training loop makes them. */
+/* Iterations of a training loop. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -84,7 +84,7 @@ static void synchronize(const training *t)
         assert_ok(bp_stream_synchronize(t->k->streams[i]));
 }
 
-/* Of another value for each iteration, request and place. */
+/* A different value for each iteration, request and place. */
 static uint8_t byte_of(uint32_t iteration, size_t request, uint64_t at)
 {
     uint64_t x =

@@ -1,4 +1,4 @@
-/* A kernel for tests: adds a number to each word. Here as PTX, for real drivers; for the emulated one tests/fakes/cuda/kernels.c has it. */
+/* A test kernel that adds a number to each word. PTX for real drivers; tests/fakes/cuda/kernels.c implements it for the emulated one. */
 #ifndef BP_TESTS_ADD_WORDS_H
 #define BP_TESTS_ADD_WORDS_H
 
@@ -6,7 +6,7 @@
 
 #define ADD_WORDS "add_words"
 
-/* Its one parameter. A thread adds to one word. */
+/* The kernel's only parameter. A thread adds to one word. */
 typedef struct add_words_work {
     uint64_t words;
     uint32_t count, number;

@@ -13,7 +13,7 @@
 #include "../contract/support.h"
 #include "../support/driver.h"
 
-#define SAVED_MARGIN 64 /* of batches */
+#define SAVED_MARGIN 64 /* number of batches */
 #define VIEWS 8
 
 bool is_emulated(void)
@@ -81,7 +81,7 @@ void give_gpu_memory(void *memory)
 
 /* ---- places -------------------------------------------------------------------------------------------------------- */
 
-/* A gradient in place is no view of its own. */
+/* An in-place gradient has no separate view. */
 static size_t views_of(batch *b, view *views[VIEWS])
 {
     view *const all[VIEWS] = {&b->logits,  &b->target,       &b->mask,         &b->logprob,
@@ -102,9 +102,9 @@ static uint64_t rounded(uint64_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-twin new_twin(batch *b, bp_stream *stream)
+device_batch new_device_batch(batch *b, bp_stream *stream)
 {
-    twin t = {.host = b, .gpu = *b, .stream = stream};
+    device_batch t = {.host = b, .gpu = *b, .stream = stream};
     view *views[VIEWS];
     size_t count = views_of(&t.gpu, views);
     uint64_t bytes = rounded(saved_span(b));
@@ -128,13 +128,13 @@ twin new_twin(batch *b, bp_stream *stream)
     return t;
 }
 
-void free_twin(twin *t)
+void free_device_batch(device_batch *t)
 {
     assert_ok(bp_stream_synchronize(t->stream));
     give_gpu_memory(t->memory);
 }
 
-static void copy(const twin *t, bool to_gpu)
+static void copy(const device_batch *t, bool to_gpu)
 {
     batch *gpu = (batch *)&t->gpu;
     view *here[VIEWS], *there[VIEWS];
@@ -148,12 +148,12 @@ static void copy(const twin *t, bool to_gpu)
     assert_ok(bp_stream_synchronize(t->stream));
 }
 
-void copy_to_gpu(const twin *t)
+void copy_to_gpu(const device_batch *t)
 {
     copy(t, true);
 }
 
-void copy_to_host(const twin *t)
+void copy_to_host(const device_batch *t)
 {
     copy(t, false);
 }
@@ -185,7 +185,7 @@ static bp_logprob_batch part_of(const batch *b, uint64_t first, uint64_t count)
     return call;
 }
 
-void forward_part(bp_logprob *client, const twin *t, uint64_t first, uint64_t count)
+void forward_part(bp_logprob *client, const device_batch *t, uint64_t first, uint64_t count)
 {
     bp_logprob_batch call = part_of(&t->gpu, first, count);
     bp_logprob_outputs outputs = outputs_of(&t->gpu);
@@ -194,7 +194,7 @@ void forward_part(bp_logprob *client, const twin *t, uint64_t first, uint64_t co
     assert_ok(bp_logprob_forward(client, &call, &outputs, t->stream));
 }
 
-void backward_part(bp_logprob *client, const twin *t, uint64_t first, uint64_t count)
+void backward_part(bp_logprob *client, const device_batch *t, uint64_t first, uint64_t count)
 {
     bp_logprob_batch call = part_of(&t->gpu, first, count);
     bp_logprob_gradients gradients = gradients_of(&t->gpu, whole_shard(&t->gpu));

@@ -1,39 +1,39 @@
-/* Batches of tests/kernels in memory of a GPU: a twin of each, with the same bytes in the same places. */
+/* Batches of tests/kernels in GPU memory: a device copy of each host batch, with the same bytes at the same offsets. */
 #ifndef BP_TEST_GPU_DEVICE_BATCHES_H
 #define BP_TEST_GPU_DEVICE_BATCHES_H
 
 #include "../kernels/support/batches.h"
 
-typedef struct twin {
+typedef struct device_batch {
     batch *host;
-    batch gpu; /* views and `saved` are memory of the GPU; `x` and `original` are not there */
+    batch gpu; /* views and `saved` are in GPU memory; `x` and `original` are NULL */
     bp_stream *stream;
     void *memory;
-} twin;
+} device_batch;
 
-/* Also where the emulated driver stands in for the machine's. */
+/* Also if the emulated driver replaces the machine's. */
 bool is_emulated(void);
-/* `--small`: the shapes that the emulated driver has, for compute-sanitizer. Anything else is a pattern of the tests to run ("random_*"). */
+/* `--small`: the shapes of the emulated driver, for compute-sanitizer. Any other argument is a pattern of tests to run ("random_*"). */
 void take_arguments(int argc, char **argv);
-/* On the emulated driver, where a row takes a thousand times as long, or with --small. */
+/* True on the emulated driver, where a row takes a thousand times as long, or with --small. */
 bool has_small_shapes(void);
 unsigned rounds(unsigned on_gpu, unsigned small);
-/* False, and said so, in builds without. */
+/* Returns false with a message if built without kernels. */
 bool has_cuda_kernels(void);
 
-/* Memory of the driver's, outside all pools. NULL: there is not so much. */
+/* Driver memory, outside all pools. NULL: out of memory. */
 void *take_gpu_memory(uint64_t bytes);
 void give_gpu_memory(void *memory);
 
-/* With the bytes of the host's. */
-twin new_twin(batch *b, bp_stream *stream);
-void free_twin(twin *t);
-void copy_to_gpu(const twin *t);
+/* Copies the host's bytes. */
+device_batch new_device_batch(batch *b, bp_stream *stream);
+void free_device_batch(device_batch *t);
+void copy_to_gpu(const device_batch *t);
 /* Waits. */
-void copy_to_host(const twin *t);
+void copy_to_host(const device_batch *t);
 
-/* Tokens [first, first + count) of the sequences; statistics are kept from the beginning of `saved` on. Enqueued only. */
-void forward_part(bp_logprob *client, const twin *t, uint64_t first, uint64_t count);
-void backward_part(bp_logprob *client, const twin *t, uint64_t first, uint64_t count);
+/* Tokens [first, first + count) of the sequences; statistics are written from the beginning of `saved`. Only enqueues. */
+void forward_part(bp_logprob *client, const device_batch *t, uint64_t first, uint64_t count);
+void backward_part(bp_logprob *client, const device_batch *t, uint64_t first, uint64_t count);
 
 #endif

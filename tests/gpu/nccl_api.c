@@ -56,7 +56,7 @@ const char *find_libraries(void)
     if (library == NULL)
         return dlerror();
     find_functions();
-    return nccl.ncclGetVersion == NULL || nccl.ncclCommInitRank == NULL ? "libnccl.so.2 is no NCCL" : "";
+    return nccl.ncclGetVersion == NULL || nccl.ncclCommInitRank == NULL ? "libnccl.so.2 is not NCCL" : "";
 }
 
 bool is_emulated(void)

@@ -1,4 +1,4 @@
-/* NCCL and the driver as a program without their headers finds them, memory of ranks, and how a rule is tried. */
+/* NCCL and driver functions without their headers, memory of ranks, and execution of a rule. */
 #ifndef BP_TEST_NCCL_API_H
 #define BP_TEST_NCCL_API_H
 
@@ -48,7 +48,7 @@ extern bp_cuda_driver cuda;
 /* ncclResult_t */
 enum { SUCCESS = 0, CUDA_ERROR = 1, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
 
-/* Answers of a rule's function. */
+/* Results of a rule's function. */
 enum { HOLDS = 0, FAILS = 1, SKIPPED = 77 };
 
 #define CHECK(condition)                                                                                               \
@@ -65,7 +65,7 @@ enum { HOLDS = 0, FAILS = 1, SKIPPED = 77 };
         return SKIPPED;                                                                                                \
     } while (0)
 
-/* What a real NCCL answers is undefined: only the emulation can be asked. */
+/* A real NCCL's answer is undefined: only the emulation is tested. */
 #define ONLY_EMULATED(reason)                                                                                          \
     do {                                                                                                               \
         if (!is_emulated())                                                                                            \
@@ -73,7 +73,7 @@ enum { HOLDS = 0, FAILS = 1, SKIPPED = 77 };
     } while (0)
 
 bool is_emulated(void);
-/* The emulation has noticed (and forgets) that the rule was broken; true of a real NCCL, which notices nothing. */
+/* True if the emulation noticed the broken rule, which it then forgets; always true with a real NCCL, which does not check. */
 bool was_noticed(fake_nccl_rule rule);
 
 /* "": found. Else why there is nothing to test. */
@@ -87,7 +87,7 @@ void close_rank(rule_rank *r);
 
 #define MOST_PIECES 2
 
-/* Virtual memory of `pieces` physical allocations of one granule each, side by side, as NCCL makes its own. */
+/* Virtual memory of `pieces` adjacent physical allocations of one granule each, with NCCL's properties. */
 typedef struct granules {
     uint64_t address;
     size_t step; /* bytes of each */

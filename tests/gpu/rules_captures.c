@@ -7,7 +7,7 @@ BP_CUDA_RULES(BP_DECLARE_RULE)
 
 enum { GLOBAL = 0, THREAD_LOCAL = 1, RELAXED = 2 };
 
-/* `to` continues after what `from` has been given. */
+/* Orders later work on `to` after the present work on `from`. */
 static int follow(rules *r, void *to, void *from, void *event)
 {
     int error = r->driver.cuEventRecord(event, from);

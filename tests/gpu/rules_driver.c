@@ -1,14 +1,14 @@
-/* The rules that the emulated CUDA driver is built from, tried on a driver: a line for each, and the counts as the last line.
+/* Checks the rules of the emulated CUDA driver on a driver: prints a line per rule, and the counts as the last line.
  *
  *   ok ID
- *   differs ID: what was answered (the rule)    an inferred rule (rules.h) does not hold on a real driver; no failure
- *   failed ID: what was answered (the rule)
- *   skipped ID: why
- *   broken ID: why    the state for the rule behind ID cannot be prepared any more; --after ID tries the rest in a new process
+ *   differs ID: the answer (the rule)    an inferred rule (rules.h) does not hold on a real driver; no failure
+ *   failed ID: the answer (the rule)
+ *   skipped ID: the reason
+ *   broken ID: the reason    the state for the rule after ID cannot be prepared; --after ID runs the rest in a new process
  *
- * `--driver PATH`: of this library; otherwise of the machine's driver. `--rule ID`: one rule. `--after ID`: those behind it. `--list`: their
- * ids, in order. `--real`: judges the emulated driver as a real one. Exits 0, 1 where a rule fails, 2 on wrong arguments, 3 after "broken",
- * 77 where there is no driver or no GPU. */
+ * `--driver PATH`: the driver library, by default the machine's. `--rule ID`: one rule. `--after ID`: the later ones. `--list`: prints the
+ * ids, in order. `--real`: treats the emulated driver as a real one. Exit status: 0, 1 if a rule fails, 2 on wrong arguments, 3 after "broken",
+ * 77 without a driver or a GPU. */
 #include "rules_support.h"
 
 #include "../fakes/cuda/rules.h"
@@ -114,7 +114,7 @@ static void end_stream(rules *r, void **stream)
     *stream = NULL;
 }
 
-/* Whatever state a rule has left. */
+/* Resets any state that a rule has left. */
 static void clean_up(rules *r)
 {
     void *popped;
@@ -134,7 +134,7 @@ static void clean_up(rules *r)
 
 /* ---- the rules --------------------------------------------------------------------------------------------------- */
 
-/* Objects for the rule, or what could not be made. */
+/* Makes the objects for the rule; returns the failure, if any. */
 static bool is_prepared(rules *r)
 {
     return rules_check(r, __FILE__, __LINE__, "preparing", prepare(r), 0);
@@ -160,7 +160,7 @@ static outcome run(rules *r, size_t index, bool real)
     return r->skipped != NULL ? RULE_SKIPPED : RULE_HOLDS;
 }
 
-/* The rules [first, end). Returns the number of the rule before which it stopped: `end`, unless the one before broke the context. */
+/* Runs the rules [first, end). Returns the number of the rule before which it stopped: `end`, unless the previous rule broke the context. */
 static size_t run_all(rules *r, size_t first, size_t end, bool real, unsigned counts[OUTCOMES])
 {
     for (size_t i = first; i < end; i++) {
@@ -180,7 +180,7 @@ static void *open_library(const char *library)
     return dlopen(library != NULL ? library : "libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 }
 
-/* The emulated driver also knows what was done wrong without an error, and what is left. */
+/* The emulated driver also reports misuse without an error, and leaks. */
 static bool is_clean(void *handle)
 {
     bool clean = true;
@@ -227,7 +227,7 @@ static bool parse(options *o, int count, char **arguments)
     return true;
 }
 
-/* RULE_COUNT: there is no such rule. */
+/* RULE_COUNT: unknown rule. */
 static size_t find(const char *option, const char *id)
 {
     size_t i = 0;
@@ -270,7 +270,7 @@ int main(int count, char **arguments)
 {
     options o = {.library = NULL};
     size_t first = 0, end = RULE_COUNT;
-    (void)setvbuf(stdout, NULL, _IOLBF, 0); /* a crash shows behind which rule */
+    (void)setvbuf(stdout, NULL, _IOLBF, 0); /* after a crash the output shows the last rule */
     if (!parse(&o, count, arguments))
         return 2;
     if (o.only != NULL) {

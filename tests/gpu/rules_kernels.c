@@ -19,7 +19,7 @@ static int find_kernel(rules *r)
     return error == 0 && r->driver.cuFuncLoad != NULL ? r->driver.cuFuncLoad(kernel) : error;
 }
 
-/* Begins a test with the module loaded; skips where this GPU, or the emulation as it is set up, does not have the kernel. */
+/* Begins a test with the module loaded; skips if this GPU, or the configured emulation, lacks the kernel. */
 #define LOAD_OR_SKIP()                                                                                                 \
     do {                                                                                                               \
         int loaded = r->driver.cuModuleLoadData(&module, add_words_ptx);                                               \
@@ -34,7 +34,7 @@ static int launch_grid(rules *r, void *stream, unsigned blocks, unsigned threads
     return r->driver.cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, NULL);
 }
 
-/* Adds to the words of a part; the argument is gone when this returns. */
+/* Adds to the words of a part; the argument's memory is invalid when this returns. */
 static int add_to_part(rules *r, void *stream, unsigned index, uint32_t number)
 {
     add_words_work work = {part(r, index), WORDS, number};

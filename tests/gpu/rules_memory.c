@@ -141,7 +141,7 @@ void released_memory_lives_while_mapped(rules *r)
     OKAY(r->driver.cuMemAddressFree(memory.address, memory.bytes));
 }
 
-/* The handle at another address. */
+/* Maps the handle at another address. */
 static int move(rules *r, memory_part *memory)
 {
     memory_part moved = *memory;

@@ -1,5 +1,5 @@
-/* What NCCL allows and refuses, a function for each rule of tests/fakes/nccl/rules.h. Rules of two ranks run as threads on the
- * emulation, and as processes on one GPU. */
+/* Tests of NCCL's rules, one function for each rule of tests/fakes/nccl/rules.h. Rules of two ranks run as threads on the emulation, and
+ * as processes on one GPU. */
 #include "nccl_api.h"
 
 #include <stdlib.h>
@@ -62,7 +62,7 @@ int collectives_agree(rule_rank *r)
     return unmap_granules(&g);
 }
 
-/* The communicator is made here: the processes say nothing of different hosts. */
+/* The communicator is made here: these processes do not claim different hosts. */
 int one_rank_per_gpu(rule_rank *r)
 {
     if (!is_emulated() && r->version >= 23000 && getenv("NCCL_MULTI_RANK_GPU_ENABLE") != NULL)
@@ -177,7 +177,7 @@ int window_one_segment(rule_rank *r)
         CHECK(result == SUCCESS && window != NULL);
     else if (r->version >= 22900)
         CHECK(result == INVALID_ARGUMENT && was_noticed(rule_window_one_segment));
-    else /* taken, although only the first is reached */
+    else /* accepted, although only the first allocation is registered */
         CHECK(was_noticed(rule_window_one_segment));
     if (result == SUCCESS)
         CHECK(nccl.ncclCommWindowDeregister(r->comm, window) == SUCCESS);
@@ -248,7 +248,7 @@ int deregister_by_kind(rule_rank *r)
     CHECK(map_granules(2, &g) == HOLDS);
     CHECK(nccl.ncclCommWindowRegister(r->comm, at(&g, 0), g.step, &window, SYMMETRIC) == SUCCESS && window != NULL);
     CHECK(nccl.ncclCommRegister(r->comm, at(&g, g.step), g.step, &handle) == SUCCESS && handle != NULL);
-    /* a window is no handle of a buffer; the other way round a real NCCL may abort */
+    /* a window is not a buffer handle; vice versa a real NCCL may abort */
     CHECK(nccl.ncclCommDeregister(r->comm, window) == INVALID_USAGE);
     CHECK(!is_emulated() || nccl.ncclCommWindowDeregister(r->comm, handle) == INVALID_USAGE);
     CHECK(was_noticed(rule_deregister_by_kind));
@@ -259,7 +259,7 @@ int deregister_by_kind(rule_rank *r)
     return unmap_granules(&g);
 }
 
-/* Seen where the current context is none: after a nested deregistration it is the communicator's. */
+/* Observed when no context is current: after a nested deregistration it is the communicator's. */
 int deregister_moves_device(rule_rank *r)
 {
     NEEDS_BUFFERS();
@@ -357,7 +357,7 @@ int local_register_off(rule_rank *r)
     return unmap_granules(&g);
 }
 
-/* In an environment with NCCL_WIN_ENABLE=0: there is no symmetric support. Collectives work all the same. */
+/* In an environment with NCCL_WIN_ENABLE=0: symmetric memory is unsupported. Collectives work all the same. */
 int null_window(rule_rank *r)
 {
     NEEDS_WINDOWS();

@@ -1,12 +1,12 @@
-/* Runs the rules of NCCL, on the emulation and on a real NCCL with a GPU, so that a rule that was only inferred cannot fossilise.
- * Each rule runs in a process of its own, as NCCL reads its environment once. An inferred rule that does not hold on a real NCCL differs,
- * which is no failure. The last line has the counts.
+/* Runs the rules of NCCL, on the emulation and on a real NCCL with a GPU, which confirms or refutes inferred rules.
+ * Each rule runs in a separate process, as NCCL reads its environment once. An inferred rule that does not hold on a real NCCL is reported
+ * as "differs", not as a failure. The last line has the counts.
  *
  *   rules_nccl          all rules, a line each
  *   rules_nccl NAME     one
  *
- * BP_TEST_DRIVER and BP_TEST_NCCL may name other libraries than the machine's ("real": the machine's).
- * Exits 1 where a rule does not hold, 77 with the reason where there is nothing to test, else 0. */
+ * BP_TEST_DRIVER and BP_TEST_NCCL name the libraries; "real": the machine's.
+ * Exit status: 1 if a rule does not hold, 77 with the reason if nothing can be tested, else 0. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -32,7 +32,7 @@ static const rule RULES[] = {
 };
 #define RULE_COUNT (sizeof RULES / sizeof *RULES)
 
-/* How a rule is to be run, where not with one rank in the environment as it is. */
+/* Special needs of a rule; the default is one rank in the unchanged environment. */
 typedef struct setting {
     fake_nccl_rule id;
     int ranks;
@@ -86,7 +86,7 @@ static int worse(int a, int b)
     return a == FAILS || b == FAILS ? FAILS : a == SKIPPED || b == SKIPPED ? SKIPPED : HOLDS;
 }
 
-/* All ranks as threads of this process; what was broken besides is a failure. */
+/* Runs all ranks as threads of this process; other broken rules are failures. */
 static int run_here(const rule *what, setting how)
 {
     rank_job jobs[2] = {{.rule = what, .joins = how.joins, .answer = FAILS},
@@ -119,7 +119,7 @@ static int run_here(const rule *what, setting how)
 
 enum { RULE_S = 25, PATIENCE_S = 20 };
 
-/* Rank 0 writes the id, complete under its name; the others wait for it. */
+/* Rank 0 publishes the id by renaming a complete file; the others wait for it. */
 static int share_id(const char *path, int number, nccl_id *id)
 {
     char unfinished[512];
@@ -155,7 +155,7 @@ static int run_as_rank(const rule *what, setting how, int number, const char *pa
     return job.answer;
 }
 
-/* What lets two processes be ranks on one GPU: hosts of different names, and nothing but sockets between them. */
+/* Settings that let two processes be ranks on one GPU: hosts of different names, connected by sockets only. */
 static void pretend_hosts(int number, setting how)
 {
     char host[16];
@@ -179,7 +179,7 @@ static pid_t start(const char *program, const rule *what, setting how, int numbe
         setenv(how.variable, how.value, 1);
     if (path != NULL)
         pretend_hosts(number, how);
-    alarm(RULE_S); /* a rank whose peer has gone would wait for ever */
+    alarm(RULE_S); /* a rank whose peer has exited would wait for ever */
     execl(program, program, what->name, text, path, (char *)NULL);
     _exit(127);
 }
@@ -221,7 +221,7 @@ static const rule *rule_called(const char *name)
     for (size_t i = 0; i < RULE_COUNT; i++)
         if (strcmp(RULES[i].name, name) == 0)
             return &RULES[i];
-    fprintf(stderr, "rules_nccl: there is no rule %s\n", name);
+    fprintf(stderr, "rules_nccl: unknown rule \"%s\"\n", name);
     return NULL;
 }
 

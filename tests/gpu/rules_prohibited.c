@@ -1,4 +1,4 @@
-/* Rules of captures: what is prohibited while one goes on. */
+/* Rules of captures: operations that are prohibited while a capture lasts. */
 #include "rules_support.h"
 
 #include "../fakes/cuda/rules.h"

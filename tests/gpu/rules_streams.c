@@ -143,7 +143,7 @@ void legacy_ignores_non_blocking_streams(rules *r)
     open_gate(r);
 }
 
-/* What a host function saw of the first part. */
+/* The first part as a host function saw it. */
 static bool saw_three;
 
 static void look(void *argument)

@@ -1,4 +1,4 @@
-/* Split batches on a GPU: tokens come back as they went, and are where the index map says. */
+/* Split batches on a GPU: tokens return unchanged, and lie where the index map says. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,7 +33,7 @@ static int close_devices(void **state)
     return 0;
 }
 
-/* Packed to every rank's local order, these side by side, and from there to packed order again. */
+/* From packed order to every rank's local order, side by side, and back. */
 static void tokens_come_back(void **state)
 {
     (void)state;
@@ -69,7 +69,7 @@ static void tokens_come_back(void **state)
     bp_cp_destroy(&cp);
 }
 
-/* Labels of the next token, filled, in a tensor with gaps: as the index map says. */
+/* Labels of the next token, filled, in a tensor with gaps: compared with the index map. */
 static void maps_and_tensors_agree(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The client on a GPU: against fp64 and the host's kernels, its bits, sizes beyond 32 bits, graphs. */
+/* Log-probabilities on a GPU: compared with fp64 and the host's kernels; reproducible bits, sizes beyond 32 bits, graphs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,7 +35,7 @@ static int close_gpu(void **state)
     return 0;
 }
 
-static void run_whole(bp_logprob *client, const twin *t)
+static void run_whole(bp_logprob *client, const device_batch *t)
 {
     forward_part(client, t, 0, t->host->o.sequence);
     backward_part(client, t, 0, t->host->o.sequence);
@@ -74,7 +74,7 @@ static batch_options random_options(void)
 static void check_on_gpu(const batch_options *options)
 {
     batch b = new_batch(options);
-    twin t = new_twin(&b, stream);
+    device_batch t = new_device_batch(&b, stream);
     bp_logprob *client = new_client(gpu, &b, BP_KERNELS_PLAIN, 0);
     forward_part(client, &t, 0, b.o.sequence);
     copy_to_host(&t);
@@ -85,7 +85,7 @@ static void check_on_gpu(const batch_options *options)
     assert_true(gradient_is_true(&b, whole_shard(&b)));
     assert_true(b.o.in_place || inputs_are_whole(&b));
     bp_logprob_destroy(&client);
-    free_twin(&t);
+    free_device_batch(&t);
     free_batch(&b);
 }
 
@@ -136,7 +136,7 @@ static void host_and_gpu_agree(void **state)
     batch on_host = new_batch(&options);
     seed(21);
     batch on_gpu = new_batch(&options);
-    twin t = new_twin(&on_gpu, stream);
+    device_batch t = new_device_batch(&on_gpu, stream);
     bp_logprob *clients[] = {new_client(host, &on_host, UINT32_MAX, 0), new_client(gpu, &on_gpu, UINT32_MAX, 0)};
     run_forward(clients[0], &on_host);
     run_backward(clients[0], &on_host);
@@ -147,7 +147,7 @@ static void host_and_gpu_agree(void **state)
     assert_near(&on_gpu.grad, &on_host.grad, 4e-6);
     bp_logprob_destroy(&clients[0]);
     bp_logprob_destroy(&clients[1]);
-    free_twin(&t);
+    free_device_batch(&t);
     free_batch(&on_gpu);
     free_batch(&on_host);
     bp_device_destroy(&host);
@@ -162,7 +162,7 @@ static void assert_same_bits(const batch *a, const batch *b)
     assert_true(same_rows(&a->grad, &b->grad, "the gradient"));
 }
 
-static void run_in_chunks(bp_logprob *client, const twin *t, uint64_t chunk)
+static void run_in_chunks(bp_logprob *client, const device_batch *t, uint64_t chunk)
 {
     for (uint64_t first = 0; first < t->host->o.sequence; first += chunk) {
         uint64_t left = t->host->o.sequence - first, count = left < chunk ? left : chunk;
@@ -184,7 +184,7 @@ static void chunks_and_alignment_change_nothing(void **state)
                                  .with_entropy = true};
         seed(31);
         batch b = new_batch(&options);
-        twin t = new_twin(&b, stream);
+        device_batch t = new_device_batch(&b, stream);
         bp_logprob *client = new_client(gpu, &b, BP_KERNELS_PLAIN, 0);
         run_whole(client, &t);
         copy_to_host(&t);
@@ -193,15 +193,15 @@ static void chunks_and_alignment_change_nothing(void **state)
             options.grad = (layout){.shift = 5 * i, .row_gap = 2 * i};
             seed(31);
             batch again = new_batch(&options);
-            twin moved = new_twin(&again, stream);
+            device_batch moved = new_device_batch(&again, stream);
             run_in_chunks(client, &moved, chunks[i]);
             copy_to_host(&moved);
             assert_same_bits(&again, &b);
-            free_twin(&moved);
+            free_device_batch(&moved);
             free_batch(&again);
         }
         bp_logprob_destroy(&client);
-        free_twin(&t);
+        free_device_batch(&t);
         free_batch(&b);
     }
 }
@@ -223,7 +223,7 @@ static void launched_graphs_make_the_same_bits(void **state)
     batch eager = new_batch(&options);
     seed(41);
     batch b = new_batch(&options);
-    twin eager_twin = new_twin(&eager, stream), t = new_twin(&b, stream);
+    device_batch eager_batch = new_device_batch(&eager, stream), t = new_device_batch(&b, stream);
     bp_logprob *client = new_client(gpu, &b, BP_KERNELS_PLAIN, 0);
     bp_capture *capture = NULL;
     bp_graph *graph = NULL;
@@ -232,8 +232,8 @@ static void launched_graphs_make_the_same_bits(void **state)
     run_whole(client, &t);
     assert_ok(bp_graph_end(stream, &graph));
     assert_ok(bp_capture_end(capture));
-    run_whole(client, &eager_twin);
-    copy_to_host(&eager_twin);
+    run_whole(client, &eager_batch);
+    copy_to_host(&eager_batch);
     for (int i = 0; i < 3; i++) {
         poison_outputs(&b, POISON);
         poison_gradient(&b, POISON);
@@ -245,8 +245,8 @@ static void launched_graphs_make_the_same_bits(void **state)
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);
     bp_logprob_destroy(&client);
-    free_twin(&t);
-    free_twin(&eager_twin);
+    free_device_batch(&t);
+    free_device_batch(&eager_batch);
     free_batch(&b);
     free_batch(&eager);
 }
@@ -262,7 +262,7 @@ static void bad_targets_are_told(void **state)
     bp_logprob *client = NULL;
     put_whole(&b.target, 1, 7, INT64_MIN);
     put_whole(&b.target, 0, 11, 100);
-    twin t = new_twin(&b, stream);
+    device_batch t = new_device_batch(&b, stream);
     assert_ok(bp_logprob_config_init(&config, sizeof config));
     config.max_tokens = 60;
     config.vocab = 100;
@@ -272,7 +272,7 @@ static void bad_targets_are_told(void **state)
     assert_fails(bp_logprob_check(client), BP_ERR_INVALID_ARGUMENT, "11", "100");
     assert_ok(bp_logprob_check(client));
     bp_logprob_destroy(&client);
-    free_twin(&t);
+    free_device_batch(&t);
     free_batch(&b);
 }
 
@@ -295,7 +295,7 @@ static double bf16_at(const void *gpu_memory, uint64_t element)
     return element_at(&value, BP_DTYPE_BF16, 0);
 }
 
-/* bf16 zeros but for a 2 at the target of every row that is looked at: more than 2^31 elements, in place. */
+/* bf16 zeros except for a 2 at the target of every checked row: more than 2^31 elements, in place. */
 static void elements_beyond_2_to_the_31_are_found(void **state)
 {
     (void)state;
@@ -358,7 +358,7 @@ static void elements_beyond_2_to_the_31_are_found(void **state)
     give_gpu_memory(logits);
 }
 
-/* More rows than a grid's second dimension has. */
+/* More rows than the second dimension of a grid allows. */
 static void there_may_be_many_rows(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The loss and ranges of logits on a GPU: sums, seeds and extremes are those of plain loops, and the host's kernels make the same. */
+/* Loss and ranges of logits on a GPU: sums, seeds and extremes equal those of plain loops and of the host's kernels. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -88,7 +88,7 @@ static bp_loss *new_loss(bp_device *device, const step *s)
     return loss;
 }
 
-/* Where the values of a step are, for a call. */
+/* Views of a step's values for a call. */
 static bp_loss_values values_at(const step *s, uint8_t *mask, float *const planes[4])
 {
     bp_loss_values v;
@@ -120,7 +120,7 @@ static bool is_close(double a, double b)
     return fabs(a - b) <= 1e-12 * (1 + fabs(b)); /* orders of summation differ */
 }
 
-/* Of plain loops. */
+/* Computed by plain loops. */
 static void check_statistics(const step *s, const bp_loss_statistics *made)
 {
     double sums[2] = {0, 0}, perplexities = 0, least = INFINITY, largest = -INFINITY;
@@ -158,7 +158,7 @@ static void check_seeds(const step *s, uint64_t valid)
         assert_true(s->mask[i] != 0 ? fabs((double)s->seed[i] - expected) <= 1e-6 * -expected : s->seed[i] == 0);
 }
 
-/* Also as often as it is run: the same bits. */
+/* Repeated runs give the same bits. */
 static void steps_are_true(void **state)
 {
     (void)state;
@@ -192,7 +192,7 @@ static void steps_are_true(void **state)
     }
 }
 
-/* Captured with a rearrangement of what it makes: launched later, on another mask. */
+/* Captured with a rearrangement of its results: launched later, on another mask. */
 static void seeds_may_be_captured(void **state)
 {
     (void)state;
@@ -244,7 +244,7 @@ static batch_options random_options(void)
                            .with_entropy = true};
 }
 
-/* `least` goes where log-probabilities do, `largest` where entropies do. */
+/* `least` is in the place of log-probabilities, `largest` in that of entropies. */
 static void check_ranges(const batch *b)
 {
     for (uint64_t i = 0; i < b->o.batch; i++)
@@ -269,7 +269,7 @@ static void ranges_are_true(void **state)
         seed(470 + round);
         batch_options options = random_options();
         batch b = new_batch(&options);
-        twin t = new_twin(&b, stream);
+        device_batch t = new_device_batch(&b, stream);
         bp_logprob *client = new_client(gpu, &b, UINT32_MAX, 0);
         const bp_logprob_batch call = call_of(&t.gpu, whole_shard(&b));
         const bp_token_values least = values_of(&t.gpu.logprob), largest = values_of(&t.gpu.entropy);
@@ -278,7 +278,7 @@ static void ranges_are_true(void **state)
         check_ranges(&b);
         assert_true(inputs_are_whole(&b));
         bp_logprob_destroy(&client);
-        free_twin(&t);
+        free_device_batch(&t);
         free_batch(&b);
     }
 }

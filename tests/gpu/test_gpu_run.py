@@ -240,7 +240,7 @@ class PythonTest(unittest.TestCase):
     """Programs of PyTorch."""
 
     def test_they_are_given_the_original_library_path(self):
-        """PyTorch brings libraries of its own: those of a toolkit before them would be taken instead."""
+        """PyTorch ships its libraries: a toolkit's in front of the path would replace them."""
         made = type("Build", (), {"folders": ["b"], "find": lambda self, path: os.path.join("b", path), "libraries": lambda self: ["src/libx.so"]})()
         context = type("Context", (), {"build": made, "rehearse": True})()
         os.environ["LD_LIBRARY_PATH"] = "/usr/somewhere"

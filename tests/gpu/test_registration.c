@@ -1,8 +1,7 @@
 /* Registration of a pool with the NCCL of the machine: with one rank, and with two processes that share a GPU as if they were two hosts.
- * Argument: the number of ranks. Each is a process of its own. BP_TEST_NCCL names NCCL's library (libnccl.so.2).
+ * Argument: the number of ranks. Each is a separate process. BP_TEST_NCCL names NCCL's library (libnccl.so.2).
  *
- * What one GPU can show is that memory is taken, that collectives in it are right, and that everything is given back; whether copies are
- * saved it cannot. */
+ * One GPU can show that memory is accepted, that collectives in it are right, and that everything is freed, but not that copies are saved. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,7 +36,7 @@ typedef struct nccl {
     bool emulated;
 } nccl;
 
-/* What the ranks of a test share: rank 0 writes NCCL's id, the others read it. */
+/* Shared between the ranks of a test: rank 0 writes NCCL's id, the others read it. */
 typedef struct rank {
     int number, count;
     int id_pipe[2];
@@ -92,7 +91,7 @@ static void assert_gathers(kit *k, bp_comm *comm, const rank *r)
     drop(k, param(k, 1), k->streams[0]);
 }
 
-/* Integers whose bytes are all the same add up byte by byte. */
+/* Integers whose bytes are all equal can be summed bytewise. */
 static void assert_reduces(kit *k, bp_comm *comm, const rank *r)
 {
     uint32_t from_id = id_of(k, 0, BP_ROLE_GRAD, 0), to_id = id_of(k, 1, BP_ROLE_GRAD, 0);
@@ -133,7 +132,7 @@ static void assert_windows(const kit *k, const bp_registration *registration, bp
     }
 }
 
-/* As often as a run may: what is registered again must not use anything up. */
+/* As many times as a run may: repeated registration must not use anything up. */
 static void register_each_kind(kit *k, bp_comm *comm, const rank *r)
 {
     for (int kind = BP_REGISTER_BUFFER; kind <= BP_REGISTER_SYMMETRIC; kind++) {
@@ -163,7 +162,7 @@ static int run_rank(const rank *r)
     void *handle = NULL, *previous;
     bp_comm *comm = NULL;
     bp_nccl_config config;
-    (void)driver(); /* ends the program where there is no GPU */
+    (void)driver(); /* ends the program without a GPU */
     if (!find_nccl(&n))
         return SKIPPED;
     if (n.emulated && r->count > 1) {
@@ -196,7 +195,7 @@ static int run_rank(const rank *r)
 
 /* ---- processes ----------------------------------------------------------------------------------------------------- */
 
-/* Hosts of different names, and nothing but sockets between them. */
+/* Hosts of different names, connected by sockets only. */
 static void pretend_hosts(int number)
 {
     char host[16];
@@ -216,7 +215,7 @@ static pid_t start_rank(rank r)
         return child;
     if (r.count > 1)
         pretend_hosts(r.number);
-    alarm(40); /* a rank whose peer has gone would wait for ever */
+    alarm(40); /* a rank whose peer has exited would wait for ever */
     exit(run_rank(&r));
 }
 

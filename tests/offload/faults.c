@@ -20,7 +20,7 @@ static bp_status maybe_fail(void *user, const device_call *call)
     bool is_end =
         call->operation == OP_STREAM_DESTROY || call->operation == OP_EVENT_DESTROY || call->operation == OP_UNPIN;
     if (has_driver() && is_end)
-        return BP_OK; /* else they are there when the driver's context ends, which it minds */
+        return BP_OK; /* if not freed here, they outlive the driver's context, which reports them */
     if (!(f->met && f->keep) && (f->until == 0 || --f->until > 0))
         return BP_OK;
     if (!f->met)
@@ -102,7 +102,7 @@ void recover(store *s, const trip *t)
     advance_to(s, t, BEGIN_OFFLOAD);
     assert_int_equal(group_of(s->offload, t->group).unreturned_bytes, 0);
     assert_group_bytes(s, t->group);
-    if (!t->kept) /* for the next time */
+    if (!t->kept) /* for the next run */
         for (size_t i = 0; i < s->slab_count; i++)
             if (is_in_group(s, i, t->group))
                 write_slab(s, i, s->k.streams[0]);

@@ -1,4 +1,4 @@
-/* A device whose nth call fails, and the calls of one group in their order, made while something fails. */
+/* A device whose nth call fails, and the four calls of a group in order, made while something fails. */
 #ifndef BP_TEST_OFFLOAD_FAULTS_H
 #define BP_TEST_OFFLOAD_FAULTS_H
 
@@ -7,7 +7,7 @@
 
 typedef struct faults {
     unsigned until; /* 0: none; 1: the next call fails */
-    bool keep;      /* and all after it */
+    bool keep;      /* and all later ones */
     uint32_t only;  /* OP_COUNT: any operation */
     bp_status status;
     bool met;
@@ -15,7 +15,7 @@ typedef struct faults {
     unsigned reservations;  /* calls of reserve and unreserve so far */
 } faults;
 
-/* Takes `inner` over. */
+/* Takes ownership of `inner`. */
 bp_device *new_faulty(bp_device *inner, faults *f);
 void inject(faults *f, unsigned nth, uint32_t only, bool keep, bp_status status);
 void no_faults(faults *f);
@@ -24,20 +24,20 @@ void no_faults(faults *f);
 typedef enum stage { BEGIN_OFFLOAD, FINISH_OFFLOAD, BEGIN_RESTORE, FINISH_RESTORE } stage;
 #define STAGES 4
 
-/* How a group goes and comes. */
+/* An offload and restore with these options. */
 typedef struct trip {
     const char *group;
     bool kept;
     bp_restore fill;
 } trip;
 
-/* The call with its status; where it succeeds what is known of the bytes follows. */
+/* Makes the call; after a success the model of the bytes is updated. */
 bp_status make_stage(store *s, const trip *t, stage which);
 /* The group's residency before that call. */
 bp_residency residency_before(stage which);
-/* Asserted calls from where the group is now up to before the stage; what is known of its bytes follows. */
+/* Asserts the calls from the group's present residency up to before the stage; the model of the bytes is updated. */
 void advance_to(store *s, const trip *t, stage which);
-/* Whatever happened: the group comes back, with the bytes that it must have. */
+/* Asserts that the group can be restored with its bytes, whatever happened before. */
 void recover(store *s, const trip *t);
 
 #endif

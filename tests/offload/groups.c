@@ -1,4 +1,4 @@
-/* Release groups of stores, and their going and coming. */
+/* Release groups of stores, with their offload and restore. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@ bp_offload_group group_of(const bp_offload *offload, const char *name)
         if (strcmp(groups[i].name, name) == 0)
             return groups[i];
     }
-    fail_msg("there is no group %s", name);
+    fail_msg("unknown group %s", name);
     return groups[0];
 }
 

@@ -50,7 +50,7 @@ bp_offload_group group_in(const bp_offload *offload, const char *name)
         if (strcmp(groups[i].name, name) == 0)
             return groups[i];
     }
-    fail_msg("there is no group %s", name);
+    fail_msg("unknown group %s", name);
     return groups[0];
 }
 

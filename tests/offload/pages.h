@@ -1,4 +1,4 @@
-/* A pool of two groups, "param" and "grad", of many pages each, with bytes that are known; on the host device, so that they can be looked at. */
+/* A pool of two groups, "param" and "grad", of many pages each, with known bytes; on the host device, so that the host can read them. */
 #ifndef BP_TEST_OFFLOAD_PAGES_H
 #define BP_TEST_OFFLOAD_PAGES_H
 
@@ -16,13 +16,13 @@ typedef struct pages {
 
 /* Takes the device over. `config` NULL: the defaults. */
 pages open_pages(bp_device *device, const bp_offload_config *config);
-/* Everything is given back: asserted. */
+/* Asserts that everything was freed. */
 void close_pages(pages *p);
 
 bp_offload_config config_with(bp_backing backing, uint64_t chunk_bytes);
 bp_offload_group group_in(const bp_offload *offload, const char *name);
 
-/* The host writes, and looks; `seed` tells one content from another. */
+/* Written and checked by the host; `seed` distinguishes contents. */
 void write_pages(const bp_pool_slab *slab, uint32_t seed);
 void assert_pages(const bp_pool_slab *slab, uint32_t seed);
 

@@ -55,7 +55,7 @@ static void open_rank(scene *s, uint32_t i)
     s->watches[i] = (watch){.s = s, .rank = i, .faults = {.only = OP_COUNT}};
     assert_ok(trace_device_create(inner, look_on, &s->watches[i], &device));
     bp_device_destroy(&inner);
-    bp_pinned_config pinned; /* memory that is not used goes back to the system at once: a touch afterwards traps */
+    bp_pinned_config pinned; /* unused memory returns to the system at once: a later touch traps */
     assert_ok(bp_pinned_config_init(&pinned, sizeof pinned));
     pinned.planned_bytes = 4096;
     assert_ok(bp_pinned_create(device, &pinned, &config.pinned));

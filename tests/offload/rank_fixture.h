@@ -1,4 +1,4 @@
-/* Ranks that are threads, each with a pool whose memory is registered, and a device that says what it does. */
+/* Ranks that are threads, each with a pool of registered memory, on a device that records its calls. */
 #ifndef BP_TEST_OFFLOAD_RANK_FIXTURE_H
 #define BP_TEST_OFFLOAD_RANK_FIXTURE_H
 
@@ -9,12 +9,12 @@
 
 typedef struct scene scene;
 
-/* What a rank's device is asked for, and what fails there. */
+/* Counts of a rank's device calls, and the call that fails. */
 typedef struct watch {
     scene *s;
     uint32_t rank;
     faults faults;
-    unsigned wrong; /* memory that went or came while it was registered */
+    unsigned wrong; /* memory mapped or unmapped while it was registered */
 } watch;
 
 struct scene {
@@ -34,24 +34,24 @@ struct scene {
     char detail[MOST_RANKS][512];
 };
 
-/* All ranks in one communicator "dp"; every slab is registered, of state, main gradients and optimizer as a group "shards". */
+/* All ranks in one communicator "dp"; every slab is registered; those of state, main gradients and optimizer also as a group "shards". */
 scene *new_line(uint32_t ranks);
 /* Four ranks: rows of two ("dp") for all slabs, columns of two ("outer") for the shards. */
 scene *new_grid(void);
-void close_scene(scene *s); /* nothing is left, nothing was wrong: asserted */
+void close_scene(scene *s); /* asserts that nothing is left and nothing went wrong */
 
 void register_all(scene *s);
 void deregister_all(scene *s);
 size_t live_in(const scene *s); /* windows */
 
-/* On all ranks at once. */
+/* Makes a call on all ranks at once. */
 void call_all(scene *s, const trip *t, stage which);
 void assert_all_ok(const scene *s);
-/* The same error on all ranks. */
+/* Asserts the same error on all ranks. */
 void assert_common(const scene *s, bp_status status, const char *word, const char *more);
-/* The group is there on every rank. */
+/* Asserts that the group is resident on every rank. */
 void assert_all(const scene *s, const char *group, bp_residency residency);
-/* Asserted calls until all are before the stage. */
+/* Asserts the calls until all ranks are before the stage. */
 void advance_all(scene *s, const trip *t, stage which);
 void assert_bytes_everywhere(scene *s);
 

@@ -128,7 +128,7 @@ uint64_t granularity_of(const bp_device *device)
 
 /* ---- bytes --------------------------------------------------------------------------------------------------------- */
 
-/* No byte is zero: that is what discarded memory may be. */
+/* No byte is zero: discarded memory may be. */
 static uint64_t word_of(uint32_t number, uint64_t at)
 {
     uint64_t x = ((uint64_t)number + 1) * 0x9e3779b97f4a7c15u + at * 0x94d049bb133111ebu;
@@ -187,7 +187,7 @@ static bool has_memory(const store *s, size_t slab)
     return s->offload == NULL || group_of(s->offload, s->slabs[slab].group).residency == BP_RESIDENT;
 }
 
-/* The slab as it is when all streams have come to where they are now. */
+/* The slab after the present work of all streams. */
 static uint8_t *read_slab(store *s, size_t slab)
 {
     uint8_t *found = malloc(s->slabs[slab].bytes);
@@ -208,7 +208,7 @@ static void assert_block(const store *s, size_t slab, const uint8_t *found, uint
                      (unsigned long long)s->slabs[slab].planned_bytes, found[i], s->bytes[slab][i]);
 }
 
-/* Byte by byte only where a block is not as a whole what it must be: slabs are megabytes where the granularity is. */
+/* Compares bytes only in blocks that differ: slabs are megabytes if the granularity is. */
 static void assert_slab_bytes(store *s, size_t slab)
 {
     uint8_t *found = read_slab(s, slab);

@@ -1,4 +1,4 @@
-/* Pools with several release groups, and what must be in their memory: a copy on the host of all that was written. */
+/* Pools with several release groups, and a model of their memory: a copy on the host of all that was written. */
 #ifndef BP_TEST_OFFLOAD_STORES_H
 #define BP_TEST_OFFLOAD_STORES_H
 
@@ -28,18 +28,18 @@ typedef struct store {
     bp_offload *offload;
     size_t slab_count;
     bp_pool_slab slabs[MOST_SLABS];
-    uint8_t *bytes[MOST_SLABS];    /* what must be there */
-    uint8_t *known[MOST_SLABS];    /* 1: it must */
+    uint8_t *bytes[MOST_SLABS];    /* expected bytes */
+    uint8_t *known[MOST_SLABS];    /* 1: the byte is known */
     uint32_t persistent;           /* request; UINT32_MAX: none */
     uint32_t writes;               /* so far */
-    uint8_t discarded[MOST_SLABS]; /* 1: it was given up when it went */
+    uint8_t discarded[MOST_SLABS]; /* 1: discarded by the last offload */
 } store;
 
-/* Takes the device over. State and persistent requests are live on s0, every slab has bytes of its own. `config` NULL: the defaults. */
+/* Takes the device over. State and persistent requests are live on s0, every slab has different bytes. `config` NULL: the defaults. */
 store open_store(bp_device *device, const store_options *options, const bp_offload_config *config);
-/* Everything is given back: asserted. */
+/* Asserts that everything was freed. */
 void close_store(store *s);
-/* Pool and offload, without asserting what the device has left. */
+/* Destroys pool and offload, without assertions about the device. */
 void drop_store(store *s);
 
 uint64_t granularity_of(const bp_device *device);
@@ -47,17 +47,17 @@ bp_offload_config offload_config(uint64_t chunk_bytes, bp_backing backing);
 
 /* ---- bytes --------------------------------------------------------------------------------------------------------- */
 
-/* In stream order, bytes that are nowhere else. The whole slab. */
+/* Fills the whole slab in stream order with bytes that occur nowhere else. */
 void write_slab(store *s, size_t slab, bp_stream *stream);
-/* Memory of a live request. */
+/* Fills the memory of a live request. */
 void write_request(store *s, uint32_t id, bp_stream *stream);
-/* Acquired on one stream, written, released on another. */
+/* Acquires on one stream, writes, and releases on another. */
 void work_on(store *s, uint32_t id, bp_stream *first, bp_stream *last);
 
-/* What is known of slabs that have their memory is there. Waits. */
+/* Asserts the known bytes of resident slabs. Waits for streams. */
 void assert_bytes(store *s);
 void assert_group_bytes(store *s, const char *group);
-/* Every byte of the group; for those discarded and brought back as zeros. */
+/* Asserts every byte of the group; for groups discarded and restored as zeros. */
 bool group_is_zero(store *s, const char *group);
 
 /* ---- groups -------------------------------------------------------------------------------------------------------- */
@@ -70,22 +70,22 @@ uint64_t bytes_of_group(const store *s, const char *group);
 size_t slab_of_group(const store *s, const char *group); /* the first */
 #define assert_residency(s, group, expected) assert_int_equal(group_of((s)->offload, group).residency, expected)
 
-/* What is known of the bytes follows; the calls are asserted. */
+/* Calls that are asserted; the model of the bytes is updated. */
 void begin_keep(store *s, const char *group);
 void begin_discard(store *s, const char *group);
 void finish_offload(store *s, const char *group);
 void keep(store *s, const char *group);    /* both */
 void discard(store *s, const char *group); /* both */
 void begin_restore(store *s, const char *group, bp_restore fill);
-/* `fill` as it began. */
+/* `fill` as passed to begin. */
 void finish_restore(store *s, const char *group, bp_restore fill);
 void bring_back(store *s, const char *group, bp_restore fill); /* both */
 
-/* For calls that are not asserted, after they succeeded. */
+/* Update the model after calls that are not asserted. */
 void note_begun(store *s, const char *group, bool kept);
 void note_restored(store *s, const char *group, bp_restore fill);
 
-/* All that a call which fails must leave as it was: the pool's, and every group's. */
+/* Everything that a failed call must leave unchanged, of the pool and of every group. */
 typedef struct store_state {
     snapshot pool;
     bp_offload_group groups[MOST_GROUPS];
@@ -102,7 +102,7 @@ const bp_plan_request *request_at(const store *s, uint32_t id);
 bool is_state(const bp_plan_request *request);
 /* The first request of the role; of the unit. */
 uint32_t of_role(const store *s, bp_role role);
-/* Where the requests of a role are. */
+/* The slab of a role's requests. */
 const char *group_of_request(const store *s, uint32_t id);
 
 #endif

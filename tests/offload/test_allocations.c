@@ -1,5 +1,5 @@
 /* Every allocation of host memory fails once in turn: BP_ERR_NO_HOST_MEMORY, nothing has changed, and a second try succeeds. Linked with
- * -Wl,--wrap of the functions that allocate. */
+ * -Wl,--wrap of the allocation functions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,7 +36,7 @@ static void begin_failing(unsigned nth, bool maps)
     *(maps ? &failing_map : &shortage.fails) = nth;
 }
 
-/* Whether what was to fail was asked for. */
+/* True if the failing allocation was reached. */
 static bool end_failing(bool maps)
 {
     unsigned *left = maps ? &failing_map : &shortage.fails;
@@ -89,7 +89,7 @@ static void test_stages(void **state)
             close_store(&s);
         }
     }
-    assert_true(failures > 5); /* that the wraps are linked at all */
+    assert_true(failures > 5); /* checks that the functions are wrapped at all */
 }
 
 static void test_creation_and_leases(void **state)

@@ -1,5 +1,5 @@
-/* Random programs of a training loop that offloads: groups go and come in any order and beside each other, others are worked in meanwhile,
- * and every byte is held against what was written. */
+/* Random programs of a training loop with offload: groups are offloaded and restored in any order and concurrently while others are used,
+ * and every byte is compared. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@
 #define STEPS 40
 #define USUAL_GRANULARITY UINT64_C(65536)
 
-/* What a group should be like. */
+/* The expected state of a group. */
 typedef struct expected {
     char name[32];
     bp_residency residency;
@@ -88,7 +88,7 @@ static void assert_as_expected(const program *p)
     }
 }
 
-/* The group's next step, whatever that is. */
+/* The group's next call in the order of the four. */
 static void advance(program *p, expected *e)
 {
     store *s = &p->s;
@@ -124,7 +124,7 @@ static bp_stream *any_stream(const program *p)
     return p->s.k.streams[random_below(KIT_STREAMS - 1)];
 }
 
-/* Work in memory that is there; what is away is refused. */
+/* Work in resident memory; offloaded memory is refused. */
 static void work_somewhere(program *p)
 {
     store *s = &p->s;
@@ -152,7 +152,7 @@ static void work_in_persistent(program *p)
         write_request(s, s->persistent, s->k.streams[0]);
 }
 
-/* Each group that is on its way comes to an end; then all is there again. */
+/* Ends each transition; then restores all groups. */
 static void end_program(program *p)
 {
     for (size_t i = 0; i < p->count; i++)
@@ -202,7 +202,7 @@ static store_options random_options(void)
     return o;
 }
 
-/* Slabs are granules at least: as many chunks of them where granules are those of a GPU, whose copies take longer. */
+/* Slabs have at least one granule: larger chunks for the granules of a GPU, whose copies take longer. */
 static uint64_t chunk_of(const bp_device *device, uint64_t chunk_bytes)
 {
     const uint64_t granularity = granularity_of(device);
@@ -243,7 +243,7 @@ static void test_staged(void **state)
     run_programs(40, 3000, 0, BP_BACKING_STAGED, 0);
 }
 
-/* Two chunks in turn, many turns. */
+/* Two chunks alternate, many times. */
 static void test_staged_pages(void **state)
 {
     (void)state;
@@ -256,7 +256,7 @@ static void test_odd_chunks(void **state)
     run_programs(40, 5000, 3 * 4096 + 1, BP_BACKING_AUTO, 0);
 }
 
-/* Streams that are late, so that copies which do not wait find old bytes. */
+/* Delayed streams, so that copies without the required waits read stale bytes. */
 static void test_late_streams(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Every call of the device fails once in turn while a group goes and comes: either nothing has changed, or what the header says; and a
- * second try succeeds, with the right bytes. */
+/* Every device call fails once in turn during offload and restore: either nothing has changed, or the header's exception applies; a
+ * second try succeeds with the right bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 
 #define MOST_CALLS 400
 
-/* Three slabs that go together: what was done to the first must be undone when the third fails. */
+/* Three slabs of one group: steps of the first must be undone when the third fails. */
 static const store_options SHARDS = {.groups = {[2] = "shards", [3] = "shards", [4] = "shards"}};
 
 static const trip TRIPS[] = {{"shards", true, BP_RESTORE_LEAVE},
@@ -32,7 +32,7 @@ static void assert_bytes_of_others(store *s, const trip *t)
     }
 }
 
-/* What the header promises of a call that failed once; undoing went well. */
+/* Asserts the header's guarantees after one failed call that could be undone. */
 static void assert_failed_well(store *s, const trip *t, stage which, const faults *f, const store_state *before,
                                uint64_t all)
 {
@@ -52,14 +52,14 @@ static void assert_failed_well(store *s, const trip *t, stage which, const fault
         assert_int_equal(now.kept_bytes, t->kept ? now.bytes : 0);
         return;
     }
-    assert_int_equal(now.residency, BP_RESIDENT); /* as if nothing had begun: also what was to be given up is there */
+    assert_int_equal(now.residency, BP_RESIDENT); /* unchanged, including groups that were to be discarded */
     assert_int_equal(now.unreturned_bytes, 0);
     assert_int_equal(now.kept_bytes, 0);
     assert_int_equal(usage_of(s->k.device).committed_bytes, all);
     assert_group_bytes(s, t->group);
 }
 
-/* What failed of the copies that a call began may be told by the next: then that can be made again. */
+/* A failure of copies may be reported by the next call, which can then be repeated. */
 static void hear_late(store *s, const trip *t, stage which, bool undoing_too)
 {
     bp_status status = make_stage(s, t, which + 1);
@@ -70,7 +70,7 @@ static void hear_late(store *s, const trip *t, stage which, bool undoing_too)
         assert_residency(s, t->group, which == BEGIN_OFFLOAD ? BP_RESIDENT : BP_RESTORING);
 }
 
-/* One stage of one trip with each of its calls failing. Returns how many there were. */
+/* Runs one stage with each of its calls failing in turn. Returns the number of calls. */
 static unsigned fail_each_call(store *s, faults *f, const trip *t, stage which, bool undoing_too)
 {
     uint64_t all = usage_of(s->k.device).committed_bytes;
@@ -85,7 +85,7 @@ static unsigned fail_each_call(store *s, faults *f, const trip *t, stage which, 
         bp_status status = make_stage(s, t, which);
         faults was = *f;
         no_faults(f);
-        assert_int_equal(was.reservations, reservations); /* the addresses are never given up */
+        assert_int_equal(was.reservations, reservations); /* the addresses are never unreserved */
         if (status != BP_OK) {
             assert_true(was.met);
             assert_fails(status, BP_ERR_IO, "injected into");
@@ -133,7 +133,7 @@ static void test_staged(void **state)
     fail_everywhere(BP_BACKING_STAGED, false);
 }
 
-/* Where undoing fails as well nobody can promise much: but no bytes that were kept are lost, and the group can be brought back. */
+/* If undoing fails too, the guarantees are weak: kept bytes are not lost, and the group can be restored. */
 static void test_undoing_fails_too(void **state)
 {
     (void)state;
@@ -148,7 +148,7 @@ static void test_undoing_fails_too(void **state)
     }
 }
 
-/* Of what was begun in vain nothing is left: no other group gets its host memory, and what is discarded next is not restored from it. */
+/* A failed begin leaves nothing: no other group gets its host memory, and a later discard is not restored from it. */
 static void test_in_vain(void **state)
 {
     (void)state;
@@ -198,7 +198,7 @@ static void test_creation(void **state)
     close_store(&s);
 }
 
-/* Ends in the middle, with everything failing: it must not be fatal. */
+/* Ends in mid-transition with everything failing: must not be fatal. */
 static void test_ends(void **state)
 {
     (void)state;

@@ -52,7 +52,7 @@ static void check_inside(bool second_is)
     assert_null(late);
     assert_ok(bp_lease_take(s.offload, "param", "checkpoint", &lease));
     bp_lease_return(&lease);
-    bp_offload_trim(s.offload); /* a driver does not unpin now */
+    bp_offload_trim(s.offload); /* a driver does not unpin during captures */
     assert_int_equal(group_of(s.offload, "state").host_bytes, bytes_of_group(&s, "state"));
     bp_capture_destroy(&capture);
     bp_offload_trim(s.offload);
@@ -66,7 +66,7 @@ static void check_inside(bool second_is)
     close_store(&s);
 }
 
-/* Nothing while a pool of the device is captured, this one or another; leases are no device's business. */
+/* Every call is refused while a pool of the device is captured, this one or another; leases do not involve the device. */
 static void test_offload_inside(void **state)
 {
     (void)state;
@@ -79,7 +79,7 @@ static void test_offload_inside_another(void **state)
     check_inside(true);
 }
 
-/* A capture can be made while a group is away; what is away cannot be acquired inside either. */
+/* A capture is possible while a group is offloaded; its requests cannot be acquired inside either. */
 static void test_offload_before(void **state)
 {
     (void)state;
@@ -105,7 +105,7 @@ static void test_offload_before(void **state)
 
 /* ---- a graph exists ------------------------------------------------------------------------------------------------ */
 
-/* A graph that only computes is as good as before, at the same addresses; while its memory is away it cannot be launched. */
+/* A graph without collectives is valid after a restore, at the same addresses; while its memory is offloaded it cannot be launched. */
 static void test_offload_of_a_graph(void **state)
 {
     (void)state;
@@ -126,7 +126,7 @@ static void test_offload_of_a_graph(void **state)
             finish_restore(&s, group, BP_RESTORE_LEAVE);
             assert_replays(&s, &r);
         }
-        keep(&s, "optimizer"); /* what the graph does not touch may be away */
+        keep(&s, "optimizer"); /* groups that the graph does not touch may be offloaded */
         discard(&s, "main_grad");
         assert_replays(&s, &r);
         bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
@@ -137,7 +137,7 @@ static void test_offload_of_a_graph(void **state)
     close_store(&s);
 }
 
-/* Between before_launch and launched its memory is the launch's. What a launch has enqueued is waited for. */
+/* Between before_launch and launched the launch holds its memory. An offload waits for work of the launch. */
 static void test_offload_launching(void **state)
 {
     (void)state;
@@ -156,7 +156,7 @@ static void test_offload_launching(void **state)
     uint32_t from = of_role(&s, BP_ROLE_STATE);
     write_request(&s, from, s.k.streams[0]);
     replay(&r, s.k.streams[0]);
-    begin_keep(&s, "grad"); /* the replay is still held up */
+    begin_keep(&s, "grad"); /* the replay is still blocked */
     begin_keep(&s, "param");
     assert_int_equal(pthread_create(&opener, NULL, unblock_later, &g), 0);
     finish_offload(&s, "grad");
@@ -173,7 +173,7 @@ static void test_offload_launching(void **state)
         assert_ok(bp_stream_copy(s.k.streams[1], found[i], address_of(&s.k, of_role(&s, roles[i])), bytes));
         assert_ok(bp_stream_synchronize(s.k.streams[1]));
     }
-    assert_memory_equal(found[1], found[0], bytes); /* it came before the copies */
+    assert_memory_equal(found[1], found[0], bytes); /* it ran before the copies */
     assert_memory_equal(found[2], found[0], bytes);
     for (size_t i = 0; i < 3; i++)
         free(found[i]);
@@ -182,7 +182,7 @@ static void test_offload_launching(void **state)
     close_store(&s);
 }
 
-/* Requests that the graph uses while they are live, owned or persistent, are in the memory of the launch as well. */
+/* Live requests that the graph uses, owned or persistent, are memory of the launch as well. */
 static void test_offload_launching_owned(void **state)
 {
     (void)state;
@@ -196,7 +196,7 @@ static void test_offload_launching_owned(void **state)
     close_store(&s);
 }
 
-/* Persistent memory stays live, and is used in a graph without being taken by its launches. */
+/* Persistent memory stays live: a graph uses it, and its launches do not claim it. */
 static void test_offload_of_persistent(void **state)
 {
     (void)state;
@@ -253,7 +253,7 @@ static void *capture_elsewhere(void *argument)
     return NULL;
 }
 
-/* A stream that is being captured, without this library, on another thread: it is not waited for, and its capture goes on. */
+/* A stream captured on another thread without this library: the offload does not wait for it, and its capture stays valid. */
 static void test_offload_while_others_capture(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Graphs with collectives in memory that goes: which slabs they have windows in, and what becomes of them. */
+/* Graphs with collectives in memory that is offloaded: the slabs of their windows, and their validity afterwards. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +53,7 @@ static int is_captured(void *user, uint32_t slab)
 
 static const bp_slab_callbacks WINDOWS = {.attach = attach, .detach = detach, .is_captured = is_captured};
 
-/* The slabs of these groups are pinned, and no others. */
+/* Asserts that the slabs of exactly these groups are pinned. */
 static void assert_pins(const store *s, const recorded *r, const char *const *groups, size_t count)
 {
     for (uint32_t slab = 0; slab < s->slab_count; slab++) {
@@ -91,7 +91,7 @@ static void test_which_slabs_are_pinned(void **state)
     r = record_graph(&s, "r", BP_CAPTURE_COLLECTIVES_ALL);
     assert_pins(&s, &r, TOUCHED, 3);
     forget_graph(&r);
-    none.captured = true; /* of slabs that it does not touch a graph has no windows */
+    none.captured = true; /* a graph has no windows of slabs that it does not touch */
     r = record_graph(&s, "r", BP_CAPTURE_COLLECTIVES_AUTO);
     assert_pins(&s, &r, TOUCHED, 3);
     forget_graph(&r);
@@ -100,7 +100,8 @@ static void test_which_slabs_are_pinned(void **state)
     close_store(&s);
 }
 
-/* A graph with collectives refuses the offload by name; where the caller will capture anew it is void instead, once the memory has gone. */
+/* A graph with collectives refuses the offload and is named. If the caller will recapture, the graph becomes void once the memory is
+ * unmapped. */
 static void test_offload_with_collectives(void **state)
 {
     (void)state;
@@ -132,7 +133,7 @@ static void test_offload_with_collectives(void **state)
             assert_fails(bp_capture_before_launch(r.capture, s.k.streams[0]), BP_ERR_CAPTURE, "iteration");
             assert_refuses(&s, bp_offload_begin(s.offload, "grad", flags[f]), BP_ERR_CAPTURE, "anew");
             forget_graph(&anew);
-            discard(&s, "grad"); /* what is void, or gone, refuses nothing */
+            discard(&s, "grad"); /* void and destroyed graphs refuse nothing */
             bring_back(&s, "grad", BP_RESTORE_ZERO);
             assert_replays(&s, &pure);
             forget_graph(&r);
@@ -144,7 +145,7 @@ static void test_offload_with_collectives(void **state)
     }
 }
 
-/* Memory that could not be unmapped stays, but its windows are other ones: the graph is void all the same. */
+/* If memory could not be unmapped, its windows were made anew all the same: the graph is void. */
 static void test_stays_with_other_windows(void **state)
 {
     (void)state;
@@ -178,7 +179,7 @@ static void test_stays_with_other_windows(void **state)
 
 /* ---- registered for good ------------------------------------------------------------------------------------------- */
 
-/* As the communicators grant: what is not granted is not in the graph. */
+/* Depends on the communicators' grants: a window that was not granted is not in the graph. */
 static void test_registered(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Leases: a group that is read is not offloaded, whoever returns the lease; what the reader enqueued is waited for. */
+/* Leases: a group with a lease is not offloaded, whichever lease is returned first; offloads wait for the reader's work. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -50,7 +50,7 @@ static void test_blocks(void **state)
     close_store(&s);
 }
 
-static void test_not_of_what_is_away(void **state)
+static void test_refused_while_offloaded(void **state)
 {
     (void)state;
     store s = open_store(new_device(), NULL, NULL);
@@ -68,7 +68,7 @@ static void test_not_of_what_is_away(void **state)
     close_store(&s);
 }
 
-/* The pool may go while a lease is out; the offload may not. */
+/* The pool may be destroyed while a lease exists; the offload may not. */
 static void test_pool_goes_first(void **state)
 {
     (void)state;
@@ -80,7 +80,7 @@ static void test_pool_goes_first(void **state)
     close_store(&s);
 }
 
-/* A reader that is late with its copies, on a thread and a stream of its own. */
+/* A reader with delayed copies, on a separate thread and stream. */
 typedef struct reader {
     store *s;
     bp_stream *stream;
@@ -99,7 +99,7 @@ static void *read_and_return(void *argument)
     return NULL;
 }
 
-/* Returned before its copies ran: they find the bytes all the same, discarded or not. */
+/* Returned before its copies ran: they still read the right bytes, discarded or not. */
 static void test_readers_are_waited_for(void **state)
 {
     (void)state;
@@ -142,10 +142,10 @@ static void test_begin_does_not_wait(void **state)
     assert_int_equal(atomic_load(&before), 0);
     assert_residency(&s, "optimizer", BP_OFFLOADING);
     bp_stream *late = s.k.streams[2];
-    work_on(&s, of_role(&s, BP_ROLE_PARAM), late, late); /* what comes after begin is not held up by the copies */
+    work_on(&s, of_role(&s, BP_ROLE_PARAM), late, late); /* later work is not delayed by the copies */
     raise_on(late, &after);
     assert_true(is_raised_soon(&after));
-    assert_int_equal(group_of(s.offload, "optimizer").copied_bytes, 0); /* they are behind s1 */
+    assert_int_equal(group_of(s.offload, "optimizer").copied_bytes, 0); /* they are ordered after s1 */
     pthread_t opener;
     assert_int_equal(pthread_create(&opener, NULL, unblock_later, &g), 0);
     finish_offload(&s, "optimizer");
@@ -162,7 +162,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_not_of_what_is_away),
+        cmocka_unit_test(test_refused_while_offloaded),
         cmocka_unit_test(test_pool_goes_first),
         cmocka_unit_test(test_readers_are_waited_for),
         cmocka_unit_test(test_begin_does_not_wait),

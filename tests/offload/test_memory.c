@@ -1,5 +1,4 @@
-/* That memory really goes back: what the device says it has, what the process has, what the emulated driver counts; and what the host
- * keeps for the next time. */
+/* Memory is really freed: counts of the device, of the process and of the emulated driver; and the host memory that is retained. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +19,7 @@
 #define LARGE "6291456,6291456"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define IS_WATCHED 1 /* a sanitizer keeps memory of its own for ours */
+#define IS_WATCHED 1 /* a sanitizer allocates memory, too */
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
 #define IS_WATCHED 1
@@ -32,7 +31,7 @@
 
 static const store_options STATE_ALONE = {.units = LARGE, .roles = BP_ROLES_STATE & ~OPTIMIZER};
 
-/* Of the process: all, and those that are of files or shared, which is where the host device has its memory. */
+/* Of the process: all pages, and those of files or shared memory, which the host device uses. */
 static uint64_t resident(bool shared)
 {
     unsigned long all = 0, of_files = 0;
@@ -86,7 +85,7 @@ static void test_usage(void **state)
     close_store(&s);
 }
 
-/* Pages of the host device go back to the system. */
+/* Pages of the host device return to the system. */
 static void test_pages_of_discarded_memory(void **state)
 {
     (void)state;
@@ -114,8 +113,8 @@ static void test_pages_of_kept_memory(void **state)
         store s = open_store(new_host(), &STATE_ALONE, &config);
         uint64_t bytes = bytes_of_group(&s, "main_grad"), before = resident(false), files = resident(true);
         keep(&s, "main_grad");
-        assert_near(resident(true), files - bytes, 4 * MIB);           /* the device's */
-        assert_near(resident(false), before, (staged ? 12 : 4) * MIB); /* which the host has now */
+        assert_near(resident(true), files - bytes, 4 * MIB);           /* the device's memory */
+        assert_near(resident(false), before, (staged ? 12 : 4) * MIB); /* now in host memory */
         bring_back(&s, "main_grad", BP_RESTORE_LEAVE);
         assert_near(resident(true), files, 4 * MIB);
         bp_offload_trim(s.offload);
@@ -125,7 +124,7 @@ static void test_pages_of_kept_memory(void **state)
     }
 }
 
-/* Host memory stays for the next time, until it is trimmed; a group that is away keeps what it has. */
+/* Host memory is retained until trimmed; an offloaded group keeps its own. */
 static void test_host_memory_is_retained(void **state)
 {
     (void)state;
@@ -167,7 +166,7 @@ static bp_pinned_statistics statistics_of_pinned(const bp_pinned *pinned)
     return statistics;
 }
 
-/* Memory of the caller's choice: it is lent, shared and given back; staging pins little. */
+/* The caller's pinned memory: shared between offloads and freed; staging pins little. */
 static void test_pinned_memory_of_the_caller(void **state)
 {
     (void)state;
@@ -192,7 +191,7 @@ static void test_pinned_memory_of_the_caller(void **state)
         if (!staged)
             assert_int_equal(now.planned_bytes + now.small_bytes, 0);
         bp_pinned *mine = pinned;
-        bp_pinned_destroy(&mine); /* the offload has its own reference */
+        bp_pinned_destroy(&mine); /* the offload has a reference */
         keep(&s, "main_grad");
         bring_back(&s, "main_grad", BP_RESTORE_LEAVE);
         assert_bytes(&s);
@@ -200,7 +199,7 @@ static void test_pinned_memory_of_the_caller(void **state)
     }
 }
 
-/* As much as may be pinned decides between pinned and staged; what was asked for exactly is an error, with the numbers. */
+/* The limit of pinned memory chooses between pinned and staged; an explicit choice that does not fit is an error, with the numbers. */
 static void test_little_may_be_pinned(void **state)
 {
     (void)state;
@@ -228,7 +227,7 @@ static void test_little_may_be_pinned(void **state)
             store_state before = state_of(&s);
             assert_fails(bp_offload_begin(s.offload, "main_grad", BP_OFFLOAD_KEEP), BP_ERR_NO_HOST_MEMORY, number);
             assert_same_state(&s, &before);
-            discard(&s, "main_grad"); /* takes none */
+            discard(&s, "main_grad"); /* uses none */
             bring_back(&s, "main_grad", BP_RESTORE_ZERO);
         }
         assert_bytes(&s);

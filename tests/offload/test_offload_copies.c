@@ -1,4 +1,4 @@
-/* How bytes get there and back: chunk by chunk, directly or through stages, behind what streams have, without waiting. */
+/* Copies of bytes: in chunks, direct or staged, ordered after the streams' work, without blocking. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,12 +48,12 @@ static void assert_round(bp_backing backing, uint32_t max_delay_us)
     config.progress = watch;
     config.user = &s;
     pages p = open_pages(new_slow_host(max_delay_us, 7), &config);
-    for (uint32_t round = 0; round < 2; round++) { /* both groups on their way at once, there and back */
+    for (uint32_t round = 0; round < 2; round++) { /* both groups in transition at once, in both directions */
         assert_ok(bp_offload_begin(p.offload, "param", BP_OFFLOAD_KEEP));
         assert_ok(bp_offload_begin(p.offload, "grad", BP_OFFLOAD_KEEP));
         assert_ok(bp_offload_finish(p.offload, "grad"));
         assert_seen(&s, &p, 1);
-        assert_ok(bp_restore_begin(p.offload, "grad", BP_RESTORE_LEAVE)); /* while param may still be leaving */
+        assert_ok(bp_restore_begin(p.offload, "grad", BP_RESTORE_LEAVE)); /* while param may still be copied out */
         assert_ok(bp_offload_finish(p.offload, "param"));
         assert_seen(&s, &p, 0);
         assert_ok(bp_restore_begin(p.offload, "param", BP_RESTORE_LEAVE));
@@ -101,7 +101,7 @@ static void go_and_come(const pages *p, const char *group)
     assert_ok(bp_restore_finish(p->offload, group));
 }
 
-/* Two chunks, whatever there is to copy; where not even they can be had, smaller ones, unless just these were asked for. */
+/* Two chunks, whatever the size; smaller ones if they cannot be allocated, unless their size was explicit. */
 static void test_stages_pin_little(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static void test_stages_pin_little(void **state)
     }
 }
 
-/* What a call that fails had to say of earlier copies stays as it was. */
+/* A failed call does not change the report about earlier copies. */
 static void test_failures_leave_numbers(void **state)
 {
     (void)state;
@@ -154,7 +154,7 @@ static void test_failures_leave_numbers(void **state)
     close_pages(&p);
 }
 
-/* One event for a group, however many chunks it has. */
+/* One event per group, for any number of chunks. */
 static void test_events_do_not_grow(void **state)
 {
     (void)state;
@@ -174,7 +174,7 @@ static void test_events_do_not_grow(void **state)
     }
 }
 
-/* Pages of this process that are backed by files in memory, as slabs of the host device are. */
+/* Pages of this process that are backed by files in memory, like slabs of the host device. */
 static uint64_t shared_bytes(void)
 {
     unsigned long size, resident, shared;
@@ -220,8 +220,8 @@ static bp_status maybe_fail(void *user, const device_call *call)
     return f->until > 0 && call->operation == f->operation && --f->until == 0 ? BP_ERR_IO : BP_OK;
 }
 
-/* Calls that begin do not wait, not even where they fail when some copies are behind a stream that is held up; what was begun then comes to
- * nothing, and the next call is right. */
+/* Begin calls do not block, even if they fail after some copies were enqueued behind a blocked stream. Those copies have no effect, and
+ * the next call succeeds. */
 static void test_failures_do_not_wait(void **state)
 {
     (void)state;

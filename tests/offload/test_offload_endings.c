@@ -1,4 +1,4 @@
-/* Offloads, pools, leases and devices that end in any order, and in the middle of things. */
+/* Destroying offloads, pools, leases and devices in any order and in any state. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 #include "../support/trace_device.h"
 #include "pages.h"
 
-/* From resident to each of the four states, with copies on their way where there are some. */
+/* From resident to each of the four states, with copies in flight where the state has them. */
 static void advance(const pages *p, const char *group, bp_residency residency)
 {
     if (residency >= BP_OFFLOADING)
@@ -27,7 +27,7 @@ static pages open_slowly(bp_backing backing)
     return open_pages(new_slow_host(100, 3), &config);
 }
 
-/* What has its memory serves requests again, with its bytes; what has none stays away, for good. */
+/* Resident groups serve requests again, with their bytes; offloaded ones stay offloaded for good. */
 static void test_offload_goes(void **state)
 {
     (void)state;
@@ -51,7 +51,7 @@ static void test_offload_goes(void **state)
             take(&p.k, param(&p.k, 0), p.k.streams[0]);
             drop(&p.k, param(&p.k, 0), p.k.streams[0]);
         }
-        advance(&p, "grad", BP_RESTORING); /* the other group is as ever */
+        advance(&p, "grad", BP_RESTORING); /* the other group is unaffected */
         assert_ok(bp_restore_finish(p.offload, "grad"));
         assert_pages(&p.slabs[1], 1);
         close_pages(&p);
@@ -90,7 +90,7 @@ static void test_pool_goes(void **state)
     }
 }
 
-/* A lease outlives what it was taken from; that is an error of the caller, but none that kills. */
+/* A lease that outlives its offload is an error of the caller, but does not crash. */
 static void test_lease_comes_late(void **state)
 {
     (void)state;
@@ -112,7 +112,7 @@ static void test_lease_comes_late(void **state)
     }
 }
 
-/* Copies that were begun for nothing are waited for before their memory goes. */
+/* Abandoned copies are waited for before their memory is freed. */
 static bp_status fail_copy(void *user, const device_call *call)
 {
     unsigned *until = user;

@@ -1,4 +1,4 @@
-/* Offload of registered memory: windows go before the memory and come after it, on all ranks or on none. */
+/* Offload of registered memory: windows end before the memory is unmapped and are made after it is mapped, on all ranks or on none. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +48,7 @@ static void test_windows(void **state)
             assert_int_equal(window.handle == NULL, away);
             assert_int_equal(window.granted, away ? BP_REGISTER_NONE : BP_REGISTER_SYMMETRIC);
         }
-        for (int i = 0; i < 3; i++) /* in the reverse order */
+        for (int i = 0; i < 3; i++) /* in reverse order */
             assert_ptr_equal(s->ends[0][1].log[s->ends[0][1].ended[ended + i]].address, addresses[4 - i]);
         call_all(s, &KEPT, BEGIN_RESTORE);
         assert_all_ok(s);
@@ -69,7 +69,7 @@ static void test_windows(void **state)
     close_scene(s);
 }
 
-/* The last call is each rank's own. */
+/* The last call of each rank is local. */
 static void test_finishing_is_not_collective(void **state)
 {
     (void)state;
@@ -85,7 +85,7 @@ static void test_finishing_is_not_collective(void **state)
     close_scene(s);
 }
 
-/* Without registration a rank offloads what it likes. */
+/* Without registration a rank offloads independently. */
 static void test_not_registered(void **state)
 {
     (void)state;
@@ -122,7 +122,7 @@ static void test_busy(void **state)
         call_all(s, &of_param, BEGIN_OFFLOAD);
         assert_common(s, BP_ERR_SCHEDULE, named, "checkpoint");
         assert_all(s, "param", BP_RESIDENT);
-        for (uint32_t i = 0; i < RANKS; i++) /* and serves */
+        for (uint32_t i = 0; i < RANKS; i++) /* and serves requests */
             work_on(&s->stores[i], of_role(&s->stores[i], BP_ROLE_PARAM), s->stores[i].k.streams[1],
                     s->stores[i].k.streams[2]);
         bp_lease_return(&lease);
@@ -134,7 +134,7 @@ static void test_busy(void **state)
     }
 }
 
-/* What the others had begun is over when they hear that it cannot be: no copy reads or writes what is given back then. */
+/* When one rank refuses, the copies of the others are complete at the agreement: none touches memory that was returned. */
 static void test_nothing_is_left_over(void **state)
 {
     (void)state;
@@ -146,7 +146,7 @@ static void test_nothing_is_left_over(void **state)
         gate g = {0};
         pthread_t opener;
         assert_ok(bp_lease_take(s->stores[who].offload, "shards", "checkpoint", &lease));
-        block(other->k.streams[1], &g); /* copies come after it */
+        block(other->k.streams[1], &g); /* copies come afterwards */
         assert_int_equal(pthread_create(&opener, NULL, unblock_later, &g), 0);
         call_all(s, &KEPT, BEGIN_OFFLOAD);
         assert_common(s, BP_ERR_SCHEDULE, "checkpoint", "");
@@ -156,7 +156,7 @@ static void test_nothing_is_left_over(void **state)
             write_slab(other, i, other->k.streams[2]);
         assert_int_equal(pthread_join(opener, NULL), 0);
         assert_bytes_everywhere(s);
-        for (int round = 0; round < 40; round++) { /* whatever of it was under way */
+        for (int round = 0; round < 40; round++) { /* all of it that was in flight */
             call_all(s, &KEPT, BEGIN_OFFLOAD);
             assert_common(s, BP_ERR_SCHEDULE, "checkpoint", "");
             for (size_t i = 2; i <= 4; i++)
@@ -172,7 +172,7 @@ static void test_nothing_is_left_over(void **state)
     }
 }
 
-/* A pool is being captured on one rank: each of the collective calls is refused on all, and can be made afterwards. */
+/* A pool is being captured on one rank: each of the collective calls is refused on all ranks, and succeeds afterwards. */
 static void test_captured(void **state)
 {
     (void)state;
@@ -231,7 +231,7 @@ static void test_out_of_memory(void **state)
     }
 }
 
-/* A window is not granted again to one rank: an error there, or a lesser kind for all. */
+/* One rank's window is not granted again: an error there, or a weaker kind on all ranks. */
 static void test_registration_fails(void **state)
 {
     (void)state;
@@ -262,7 +262,7 @@ static void test_registration_fails(void **state)
     }
 }
 
-/* What failed of the copies may be told by the next call: on all ranks where that is collective. */
+/* A failure of copies may be reported by the next call: on all ranks if that call is collective. */
 static void hear_late(scene *s, uint32_t who, stage which, const char *named)
 {
     assert_all_ok(s);
@@ -278,7 +278,7 @@ static void hear_late(scene *s, uint32_t who, stage which, const char *named)
         assert_ok(make_stage(&s->stores[who], &KEPT, FINISH_RESTORE)); /* again, alone */
 }
 
-/* Each call of one rank's device fails in turn. Nobody hangs, all hear of it, and all are in the same place. */
+/* Each call of one rank's device fails in turn. No rank hangs, all report it, and all are in the same state. */
 static unsigned fail_each_call(scene *s, uint32_t who, stage which)
 {
     faults *f = &s->watches[who].faults;
@@ -324,7 +324,7 @@ static void test_device_calls(void **state)
     close_scene(s);
 }
 
-/* What goes wrong in one line of a grid reaches all of it. */
+/* A failure in one line of a grid reaches the whole grid. */
 static void test_grid(void **state)
 {
     (void)state;
@@ -342,8 +342,8 @@ static void test_grid(void **state)
 
 /* ---- ends ---------------------------------------------------------------------------------------------------------- */
 
-/* Windows of memory that is away are gone once, whoever ends first. */
-static void test_ends_while_away(void **state)
+/* Windows of offloaded memory end once, whichever object is destroyed first. */
+static void test_ends_while_offloaded(void **state)
 {
     (void)state;
     for (int pool_first = 0; pool_first < 2; pool_first++) {
@@ -355,7 +355,7 @@ static void test_ends_while_away(void **state)
                 bp_pool_destroy(&s->stores[i].k.pool);
         deregister_all(s);
         if (!pool_first) {
-            advance_all(s, &KEPT, BEGIN_OFFLOAD); /* the memory comes back, without windows */
+            advance_all(s, &KEPT, BEGIN_OFFLOAD); /* the memory is restored without windows */
             assert_int_equal(live_in(s), 0);
             assert_bytes_everywhere(s);
             register_all(s);
@@ -366,7 +366,7 @@ static void test_ends_while_away(void **state)
     }
 }
 
-/* A communicator that was aborted takes its windows with it: the pool goes on without. */
+/* An aborted communicator ends its windows: the pool continues without them. */
 static void test_aborted(void **state)
 {
     (void)state;
@@ -385,7 +385,7 @@ static void test_aborted(void **state)
     }
 }
 
-/* A communicator that timed out is still there: a rank that offloaded without the others would be at another step than they are. */
+/* A communicator that timed out still exists: a rank that offloaded alone would be in another state than its peers. */
 static void test_timed_out(void **state)
 {
     (void)state;
@@ -425,7 +425,7 @@ int main(void)
         cmocka_unit_test(test_registration_fails),
         cmocka_unit_test(test_device_calls),
         cmocka_unit_test(test_grid),
-        cmocka_unit_test(test_ends_while_away),
+        cmocka_unit_test(test_ends_while_offloaded),
         cmocka_unit_test(test_aborted),
         cmocka_unit_test(test_timed_out),
     };

@@ -1,4 +1,4 @@
-/* What offload refuses, in which words, and that nothing has changed afterwards. */
+/* Refused calls of offload: messages, and no effect. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 
 static const store_options WITH_PERSISTENT = {.persistent_bytes = 20000};
 
-/* The call fails so, and leaves everything as it was. */
+/* Asserts that the call fails with these words and changes nothing. */
 #define assert_refuses(s, call, expected, ...)                                                                         \
     do {                                                                                                               \
         store_state before_ = state_of(s);                                                                             \
@@ -81,11 +81,11 @@ static void test_configurations(void **state)
     assert_fails(bp_offload_create(s.k.pool, NULL, &second), BP_ERR_SCHEDULE, bp_pool_get_info(s.k.pool)->name);
     assert_null(second);
     bp_offload_destroy(&s.offload);
-    assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload)); /* one after the other is fine */
+    assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload)); /* in sequence both are fine */
     close_store(&s);
 }
 
-/* What it costs a pool that offloads nothing: streams. */
+/* Cost for a pool that offloads nothing: streams. */
 static void test_idle(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static void test_groups(void **state)
     bp_offload_group group = {.size = 4};
     size_t count = 99;
     assert_fails(bp_offload_groups(s.offload, &group, 1, &count), BP_ERR_INVALID_ARGUMENT, "size of a struct is 4");
-    assert_fails(bp_offload_groups(s.offload, NULL, 1, &count), BP_ERR_INVALID_ARGUMENT, "room");
+    assert_fails(bp_offload_groups(s.offload, NULL, 1, &count), BP_ERR_INVALID_ARGUMENT, "groups");
     assert_fails(bp_offload_groups(s.offload, &group, 1, NULL), BP_ERR_INVALID_ARGUMENT, "count");
     assert_fails(bp_offload_groups(NULL, &group, 1, &count), BP_ERR_INVALID_ARGUMENT, "offload");
     assert_int_equal(count, 99);
@@ -160,7 +160,7 @@ static void test_groups(void **state)
     close_store(&s);
 }
 
-/* Every call that is not the next one of its group. */
+/* Every call out of a group's order. */
 static void test_order(void **state)
 {
     (void)state;
@@ -200,7 +200,7 @@ static void test_live(void **state)
     take(&s.k, id, s.k.streams[1]);
     assert_refuses(&s, bp_offload_begin(s.offload, "param", BP_OFFLOAD_KEEP), BP_ERR_SCHEDULE, "param", "u0", "s1");
     assert_refuses(&s, bp_offload_begin(s.offload, "param", BP_OFFLOAD_DISCARD), BP_ERR_SCHEDULE, "param", "u0");
-    keep(&s, "grad"); /* another group's holds do not matter */
+    keep(&s, "grad"); /* live requests of other groups do not matter */
     drop(&s.k, id, s.k.streams[1]);
     keep(&s, "param");
     bring_back(&s, "param", BP_RESTORE_ZERO);
@@ -249,7 +249,7 @@ static void test_pool_goes_first(void **state)
     }
 }
 
-/* What is away when the offload goes stays away; everything else goes on, and the device has all of it back in the end. */
+/* Groups that are offloaded when the offload is destroyed stay so; everything else works, and in the end the device has all memory back. */
 static void test_offload_goes_first(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Groups go and come alone: what others have lost that way. Weight syncing wants the model alone on the GPU; gradients went along with it,
- * their size was not kept, and the condition to bring them back could not hold (SkyRL, PR 563). */
+/* Independence of groups. SkyRL, PR 563: weight syncing needs the model alone on the GPU, but gradients were restored with it, their size
+ * was not saved, and the condition to restore them could never hold. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,14 +17,14 @@ static const char *const ALL[] = {"param", "grad", "state", "main_grad", "optimi
 
 static const store_options WITH_PERSISTENT = {.persistent_bytes = 20000};
 
-/* Nobody is away but these: bits by ALL. */
-static void assert_away(const store *s, unsigned away)
+/* Asserts that exactly these groups are offloaded: bits by ALL. */
+static void assert_offloaded(const store *s, unsigned away)
 {
     for (unsigned i = 0; i < ALL_COUNT; i++)
         assert_residency(s, ALL[i], (away & 1u << i) != 0 ? BP_OFFLOADED : BP_RESIDENT);
 }
 
-/* Each group goes alone, kept or given up, and the bytes of all others stay readable and right meanwhile. */
+/* Each group is offloaded alone, kept or discarded; the bytes of all others stay readable and right. */
 static void test_nothing_goes_along(void **state)
 {
     (void)state;
@@ -36,11 +36,11 @@ static void test_nothing_goes_along(void **state)
                 keep(&s, ALL[i]);
             else
                 discard(&s, ALL[i]);
-            assert_away(&s, 1u << i);
+            assert_offloaded(&s, 1u << i);
             assert_int_equal(usage_of(s.k.device).committed_bytes, all - bytes_of_group(&s, ALL[i]));
             assert_bytes(&s);
             bring_back(&s, ALL[i], BP_RESTORE_ZERO);
-            assert_away(&s, 0);
+            assert_offloaded(&s, 0);
             assert_bytes(&s);
             write_slab(&s, i, s.k.streams[0]);
         }
@@ -48,7 +48,7 @@ static void test_nothing_goes_along(void **state)
     close_store(&s);
 }
 
-/* Optimizer and gradients go; parameters are worked with and sent; gradients and optimizer are as they were. */
+/* Optimizer and gradients are offloaded while parameters are used and sent; afterwards gradients and optimizer are as they were. */
 static void test_weight_sync(void **state)
 {
     (void)state;
@@ -66,13 +66,13 @@ static void test_weight_sync(void **state)
         finish_offload(&s, "main_grad");
         finish_offload(&s, "optimizer");
         finish_offload(&s, "grad");
-        assert_bytes(&s); /* the weights are there to be sent */
+        assert_bytes(&s); /* the weights are resident for sending */
         work_on(&s, of_role(&s, BP_ROLE_PARAM), s.k.streams[1], s.k.streams[2]);
-        keep(&s, "param"); /* generation: nothing but what generates */
+        keep(&s, "param"); /* generation: only what it needs is resident */
         keep(&s, "state");
         bring_back(&s, "param", BP_RESTORE_LEAVE);
         bring_back(&s, "state", BP_RESTORE_LEAVE);
-        begin_restore(&s, "grad", BP_RESTORE_ZERO); /* kept bytes come back as they were, whatever is asked for */
+        begin_restore(&s, "grad", BP_RESTORE_ZERO); /* kept bytes are restored, whatever fill is passed */
         begin_restore(&s, "optimizer", BP_RESTORE_ZERO);
         begin_restore(&s, "main_grad", BP_RESTORE_LEAVE);
         finish_restore(&s, "main_grad", BP_RESTORE_LEAVE);
@@ -83,7 +83,7 @@ static void test_weight_sync(void **state)
     close_store(&s);
 }
 
-/* Zeros in all of the memory, also where the same pages had gone and come with something in them. */
+/* Zeros in all of the memory, also if its pages held other bytes before. */
 static void test_discarded_gradients_are_zeros(void **state)
 {
     (void)state;
@@ -110,7 +110,7 @@ static void test_discarded_gradients_are_zeros(void **state)
     close_store(&s);
 }
 
-/* What is left is whatever there is: but it can be used, and nobody has to wait for it. */
+/* Unspecified contents: but the memory can be used, without a wait. */
 static void test_left_as_it_is(void **state)
 {
     (void)state;
@@ -122,7 +122,7 @@ static void test_left_as_it_is(void **state)
     close_store(&s);
 }
 
-/* How much is kept, and that it is to be restored, survives what others do, trimming, and time. */
+/* The number of kept bytes survives calls on other groups, trimming, and time. */
 static void test_kept_is_not_forgotten(void **state)
 {
     (void)state;
@@ -154,7 +154,7 @@ static void test_kept_is_not_forgotten(void **state)
     close_store(&s);
 }
 
-/* Each time it is decided anew: a group that was given up once is kept the next time, and the other way round. */
+/* Each offload decides anew: a group may be discarded once and kept the next time, and vice versa. */
 static void test_each_time_anew(void **state)
 {
     (void)state;
@@ -176,7 +176,7 @@ static void test_each_time_anew(void **state)
     close_store(&s);
 }
 
-/* All groups together, in every order of coming back that a rotation gives. */
+/* All groups together, restored in every rotation of their order. */
 static void test_all_at_once(void **state)
 {
     (void)state;
@@ -198,7 +198,7 @@ static void test_all_at_once(void **state)
     close_store(&s);
 }
 
-/* Slabs that the caller gave one name go together. */
+/* Slabs with the same name from the caller are one group. */
 static void test_named_groups(void **state)
 {
     (void)state;
@@ -219,7 +219,7 @@ static void test_named_groups(void **state)
     close_store(&s);
 }
 
-/* Sealing is about who gets which buffer: memory still goes and comes. */
+/* Sealing fixes the assignment of buffers: groups can still be offloaded and restored. */
 static void test_sealed(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Memory is short when a group comes back, because somebody took it meanwhile: everything is undone, the bytes are on the host, and it can
- * be tried again. */
+/* The device is out of memory at a restore, because of other allocations: everything is undone, the bytes stay on the host, and a retry
+ * is possible. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,7 +35,7 @@ static bp_device *new_limited(void)
     return device;
 }
 
-/* Somebody else's memory on the device: leaves `left` bytes, rounded up to what can be allocated. */
+/* Allocates the device's memory except `left` bytes, rounded up to the granularity. */
 typedef struct squatter {
     const bp_device_ops *ops;
     void *self;
@@ -63,7 +63,7 @@ static void come_back_late(bool kept, bp_restore fill)
     const trip t = {"shards", kept, fill};
     store s = open_store(new_limited(), &SHARDS, NULL);
     uint64_t needs[3] = {0, s.slabs[2].bytes, s.slabs[2].bytes + s.slabs[3].bytes};
-    for (int fits = 0; fits < 3; fits++) { /* how many of the slabs there is room for */
+    for (int fits = 0; fits < 3; fits++) { /* slabs that fit */
         char wanted[32];
         advance_to(&s, &t, BEGIN_RESTORE);
         squatter other = squat(s.k.device, needs[fits]);
@@ -74,7 +74,7 @@ static void come_back_late(bool kept, bp_restore fill)
             assert_same_state(&s, &before);
         }
         work_on(&s, of_role(&s, BP_ROLE_PARAM), s.k.streams[0], s.k.streams[1]);
-        keep(&s, "grad"); /* others go and come meanwhile */
+        keep(&s, "grad"); /* other groups are offloaded and restored meanwhile */
         bring_back(&s, "grad", BP_RESTORE_LEAVE);
         assert_bytes(&s);
         leave(&other);
@@ -113,7 +113,7 @@ static void test_room_is_made(void **state)
     close_store(&s);
 }
 
-/* A pool that is destroyed with groups away that could not come back. */
+/* A pool destroyed with groups that could not be restored. */
 static void test_given_up(void **state)
 {
     (void)state;

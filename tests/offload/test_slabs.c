@@ -1,4 +1,4 @@
-/* Slabs that lose their memory and get it back: what observers hear and in which order, and where each device call may fail. */
+/* Unloading and loading of slabs: calls of observers and their order, and a failure of each device call. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,24 +16,24 @@
 #define SLABS 3
 #define PAGE 4096u
 
-/* ---- a world -------------------------------------------------------------------------------------------------------- */
+/* ---- fixture -------------------------------------------------------------------------------------------------------- */
 
-typedef struct world {
+typedef struct fixture {
     bp_device *device;
     bp_slabs slabs;
     char heard[256];        /* "a0" observer a attached slab 0, "-a0" detached it, "a?" was asked */
-    device_operation fails; /* OP_COUNT: nothing does */
+    device_operation fails; /* OP_COUNT: none */
     unsigned fails_in;      /* the first call is 1 */
-    bp_status others;       /* what the others say when asked next */
-} world;
+    bp_status others;       /* answer of the other participants to the next agreement */
+} fixture;
 
 typedef struct listener {
-    world *w;
+    fixture *w;
     char name;
     int refuses; /* this slab; -1: none */
 } listener;
 
-static void hear(world *w, const char *before, char name, char what)
+static void hear(fixture *w, const char *before, char name, char what)
 {
     size_t at = strlen(w->heard);
     snprintf(w->heard + at, sizeof w->heard - at, "%s%c%c ", before, name, what);
@@ -45,7 +45,7 @@ static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes
     if ((int)slab == l->refuses)
         return bp_error_record(BP_ERR_COMM, "refused");
     hear(l->w, "", l->name, (char)('0' + slab));
-    memset(address, l->name, bytes); /* it has memory */
+    memset(address, l->name, bytes); /* it is mapped */
     return BP_OK;
 }
 
@@ -53,7 +53,7 @@ static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
     const listener *l = user;
     hear(l->w, "-", l->name, (char)('0' + slab));
-    assert_int_equal(((uint8_t *)address)[bytes - 1] != 0, 1); /* it still has */
+    assert_int_equal(((uint8_t *)address)[bytes - 1] != 0, 1); /* it is still mapped */
 }
 
 static bp_status agree(void *user, bp_status so_far)
@@ -70,15 +70,15 @@ static const bp_slab_callbacks asking = {.attach = attach, .detach = detach, .ag
 
 static bp_status maybe_fail(void *user, const device_call *call)
 {
-    world *w = user;
+    fixture *w = user;
     if (call->operation != w->fails || w->fails_in == 0 || --w->fails_in > 0)
         return BP_OK;
     return bp_error_record(BP_ERR_DEVICE, "injected");
 }
 
-static void start(world *w)
+static void start(fixture *w)
 {
-    *w = (world){.fails = (device_operation)OP_COUNT};
+    *w = (fixture){.fails = (device_operation)OP_COUNT};
     bp_device *host = NULL;
     assert_int_equal(bp_device_create_host(NULL, &host), BP_OK);
     assert_int_equal(trace_device_create(host, maybe_fail, w, &w->device), BP_OK);
@@ -88,13 +88,13 @@ static void start(world *w)
         assert_int_equal(bp_slabs_add(&w->slabs, (uint64_t)(i + 1) * PAGE, PAGE), BP_OK);
 }
 
-static void listen(world *w, listener *l, char name, const bp_slab_callbacks *callbacks)
+static void listen(fixture *w, listener *l, char name, const bp_slab_callbacks *callbacks)
 {
     *l = (listener){w, name, -1};
     assert_int_equal(bp_slabs_attach(&w->slabs, callbacks, l), BP_OK);
 }
 
-static void finish(world *w)
+static void finish(fixture *w)
 {
     bp_slabs_finish(&w->slabs);
     bp_device_usage usage = {.size = sizeof usage};
@@ -103,19 +103,19 @@ static void finish(world *w)
     bp_device_destroy(&w->device);
 }
 
-static void fail_next(world *w, device_operation operation, unsigned nth)
+static void fail_next(fixture *w, device_operation operation, unsigned nth)
 {
     w->fails = operation;
     w->fails_in = nth;
 }
 
-static void expect_heard(world *w, const char *heard)
+static void expect_heard(fixture *w, const char *heard)
 {
     assert_string_equal(w->heard, heard);
     w->heard[0] = '\0';
 }
 
-static uint64_t committed(const world *w)
+static uint64_t committed(const fixture *w)
 {
     bp_device_usage usage = {.size = sizeof usage};
     assert_int_equal(bp_device_usage_get(w->device, &usage), BP_OK);
@@ -129,7 +129,7 @@ static const bool FIRST_AND_LAST[SLABS] = {true, false, true};
 static void order(void **state)
 {
     (void)state;
-    world w;
+    fixture w;
     listener a, b;
     start(&w);
     void *address = w.slabs.slabs[2].address;
@@ -147,11 +147,11 @@ static void order(void **state)
     expect_heard(&w, "-b2 -b1 -b0 -a2 -a1 -a0 ");
 }
 
-/* Whoever attaches meanwhile hears of what there is. */
-static void attached_while_away(void **state)
+/* An observer that attaches meanwhile is called for the mapped slabs. */
+static void attached_while_offloaded(void **state)
 {
     (void)state;
-    world w;
+    fixture w;
     listener a;
     start(&w);
     assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
@@ -165,12 +165,12 @@ static void attached_while_away(void **state)
     expect_heard(&w, "-a1 ");
 }
 
-/* Nothing is given back before all are unmapped: the bytes are still there. */
+/* No slab is decommitted before all are unmapped: the bytes still exist. */
 static void unmapping_fails(void **state)
 {
     (void)state;
     for (unsigned nth = 1; nth <= 2; nth++) {
-        world w;
+        fixture w;
         listener a;
         start(&w);
         listen(&w, &a, 'a', &plain);
@@ -189,7 +189,7 @@ static void unmapping_fails(void **state)
 static void others_cannot_unmap(void **state)
 {
     (void)state;
-    world w;
+    fixture w;
     listener a;
     start(&w);
     listen(&w, &a, 'a', &asking);
@@ -205,7 +205,7 @@ static void others_cannot_unmap(void **state)
 static void memory_is_not_taken_back(void **state)
 {
     (void)state;
-    world w;
+    fixture w;
     listener a;
     start(&w);
     listen(&w, &a, 'a', &plain);
@@ -223,13 +223,13 @@ static void memory_is_not_taken_back(void **state)
     finish(&w);
 }
 
-/* Every call of loading fails in turn: the slabs are away as before, and a second try succeeds. */
+/* Every call of loading fails in turn: the slabs stay unloaded, and a second try succeeds. */
 static void loading_fails(void **state)
 {
     (void)state;
     static const device_operation operations[] = {OP_COMMIT, OP_MAP};
     for (unsigned i = 0; i < 4; i++) {
-        world w;
+        fixture w;
         listener a;
         start(&w);
         listen(&w, &a, 'a', &plain);
@@ -249,7 +249,7 @@ static void loading_fails(void **state)
 static void an_observer_refuses(void **state)
 {
     (void)state;
-    world w;
+    fixture w;
     listener a, b;
     start(&w);
     listen(&w, &a, 'a', &plain);
@@ -266,12 +266,12 @@ static void an_observer_refuses(void **state)
     finish(&w);
 }
 
-/* What cannot be unmapped when loading is undone keeps its memory, which later is as good as any: its bytes survive an unloading that is
- * undone. */
+/* A slab that cannot be unmapped when loading is undone keeps its memory, which is used from then on: its bytes survive an unloading that
+ * is undone. */
 static void undoing_fails(void **state)
 {
     (void)state;
-    world w;
+    fixture w;
     listener a;
     start(&w);
     listen(&w, &a, 'a', &plain);
@@ -296,7 +296,7 @@ static void undoing_fails(void **state)
 static void others_have_no_memory(void **state)
 {
     (void)state;
-    world w;
+    fixture w;
     listener a;
     start(&w);
     listen(&w, &a, 'a', &asking);
@@ -314,7 +314,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(order),
-        cmocka_unit_test(attached_while_away),
+        cmocka_unit_test(attached_while_offloaded),
         cmocka_unit_test(unmapping_fails),
         cmocka_unit_test(others_cannot_unmap),
         cmocka_unit_test(memory_is_not_taken_back),

@@ -1,4 +1,4 @@
-/* Leases come and go on several threads, and others work in other groups, while groups are offloaded and restored. */
+/* Leases on several threads, and work in other groups, while groups are offloaded and restored. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ typedef struct reader {
     char name[16];
 } reader;
 
-/* group_of, for threads: cmocka's assertions are of the main one. */
+/* group_of for threads: cmocka's assertions only work on the main one. */
 static bool look_at(const bp_offload *offload, const char *name, bp_offload_group *group)
 {
     bp_offload_group groups[MOST_GROUPS] = {{.size = sizeof groups[0]}};
@@ -42,7 +42,7 @@ static bool look_at(const bp_offload *offload, const char *name, bp_offload_grou
     return false;
 }
 
-/* Whoever has a lease finds the group's bytes. */
+/* A group with a lease has its bytes. */
 static void *read_often(void *argument)
 {
     reader *r = argument;
@@ -121,12 +121,12 @@ typedef struct worker {
     store *s;
     atomic_int *over;
     bp_stream *stream;
-    uint32_t ids[2]; /* of its own role */
+    uint32_t ids[2]; /* of its role */
     atomic_uint served;
     unsigned wrong;
 } worker;
 
-/* On a busy machine a thread may not have had a turn yet. Bounded: a thread that is refused for ever fails the test. */
+/* A thread may not have run yet on a busy machine. Bounded: a thread that is refused for ever fails the test. */
 static void wait_until_served(atomic_uint *served)
 {
     for (int i = 0; i < 20000 && atomic_load(served) == 0; i++)
@@ -166,7 +166,7 @@ static worker worker_of(store *s, atomic_int *over, int stream, bp_role role)
     return w;
 }
 
-/* Parameters and gradients are worked with all the time, and never refused, whatever the other groups do. */
+/* Parameters and gradients are used all the time and never refused, whatever happens to other groups. */
 static void test_work_beside(void **state)
 {
     (void)state;
@@ -197,14 +197,14 @@ static void test_work_beside(void **state)
         assert_int_equal(workers[i].wrong, 0);
         assert_true(workers[i].served > 0);
     }
-    for (size_t i = 0; i < s.slab_count; i++) /* what the workers wrote is not known */
+    for (size_t i = 0; i < s.slab_count; i++) /* the model does not know what the workers wrote */
         if (is_in_group(&s, i, "param") || is_in_group(&s, i, "grad"))
             memset(s.known[i], 0, s.slabs[i].bytes);
     assert_bytes(&s);
     close_store(&s);
 }
 
-/* Asks again and again for what goes and comes. */
+/* Polls with try_acquire for a group in transition. */
 typedef struct asker {
     store *s;
     atomic_int *over;
@@ -231,13 +231,13 @@ static void *ask_often(void *argument)
         const uintptr_t offset = (uintptr_t)address - (uintptr_t)overflow->address;
         a->wrong += offset < overflow->bytes; /* nobody holds its own memory */
         while (bp_pool_release(a->s->k.pool, &a->id, 1, a->stream) != BP_OK)
-            ;         /* it is away */
-        pause_us(20); /* or it never goes */
+            ;         /* it is offloaded */
+        pause_us(20); /* or the offload would wait for ever */
     }
     return NULL;
 }
 
-/* Who asks while a group goes or comes is told no, as when it is away: no error, and no overflow memory. */
+/* try_acquire during a transition is busy, as for an offloaded group: no error, and no overflow memory. */
 static void test_asked_meanwhile(void **state)
 {
     (void)state;
@@ -275,7 +275,7 @@ static void test_asked_meanwhile(void **state)
     close_store(&s);
 }
 
-/* A graph of parameters is launched all the time: its own business alone. */
+/* A graph of parameters is launched all the time, independent of other groups. */
 typedef struct launcher {
     bp_capture *capture;
     bp_stream *stream;
@@ -323,7 +323,7 @@ static void test_launches_beside(void **state)
     close_store(&s);
 }
 
-/* A lease is returned by another thread than took it. */
+/* A lease is returned by another thread than the one that took it. */
 static void *give_back(void *lease)
 {
     bp_lease_return((bp_lease **)lease);
@@ -382,7 +382,7 @@ static bp_status let_through(void *user, const device_call *call)
     return BP_OK;
 }
 
-/* Two pools with an offload each, which share pinned memory, each in the hands of its own thread. */
+/* Two pools with an offload each, which share pinned memory, each used by one thread. */
 static void test_pools_share_pinned_memory(void **state)
 {
     (void)state;
@@ -394,7 +394,7 @@ static void test_pools_share_pinned_memory(void **state)
     trainer trainers[2];
     pthread_t threads[2];
     for (int i = 0; i < 2; i++) {
-        bp_device *own = NULL; /* counts for itself; the memory is of the one device */
+        bp_device *own = NULL; /* counted separately; the memory is of one device */
         assert_ok(trace_device_create(device, let_through, NULL, &own));
         trainers[i] = (trainer){.s = open_store(own, NULL, &config)};
         config.backing = BP_BACKING_STAGED;

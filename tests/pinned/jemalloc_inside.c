@@ -1,4 +1,4 @@
-/* In a process that has jemalloc, in one way or another: slabs, and the program's own malloc beside them. */
+/* Tests in a process with jemalloc: slabs, and the program's malloc beside them. */
 #include "jemalloc_ways.h"
 #include "support.h"
 
@@ -19,7 +19,7 @@ static bp_pinned *new_jemalloc(bp_device *device, uint64_t slab_bytes)
     return new_pinned(device, &config);
 }
 
-/* What the C library allocates is freed by the same malloc's free, and the other way round, also while pieces come and go. */
+/* Memory of the C library is freed by the same malloc, and vice versa, while pieces are allocated and freed. */
 static void test_malloc_is_coherent(void **state)
 {
     (void)state;
@@ -52,7 +52,7 @@ static void test_malloc_is_coherent(void **state)
     end_device(&device);
 }
 
-/* Everything is inside the slab, also when it is full; and then all of it can be had again as a whole. */
+/* All pieces are inside the slab, also when it is full; afterwards it can be allocated as a whole again. */
 static void test_slab_recovers(void **state)
 {
     (void)state;
@@ -79,7 +79,7 @@ static void test_slab_recovers(void **state)
     end_device(&device);
 }
 
-/* What jemalloc keeps of its own (2 MiB for each arena) is not taken from the slab. */
+/* jemalloc's metadata (2 MiB per arena) is not taken from the slab. */
 static void test_slab_is_usable(void **state)
 {
     (void)state;
@@ -98,7 +98,7 @@ static void test_slab_is_usable(void **state)
     end_device(&device);
 }
 
-/* An empty slab serves small requests at once, whatever was there before. */
+/* An empty slab serves small requests at once, whatever it held before. */
 static void test_empty_slab_serves_small(void **state)
 {
     (void)state;
@@ -116,7 +116,7 @@ static void test_empty_slab_serves_small(void **state)
     end_device(&device);
 }
 
-/* Freed memory stays as it is: pages that went back to the system would be other ones than those that are pinned. */
+/* Freed memory stays mapped: pages that returned to the system would not be the pinned ones. */
 static void test_freed_pages_stay(void **state)
 {
     (void)state;
@@ -155,7 +155,7 @@ static unsigned arenas(const bp_jemalloc *jemalloc)
     return count;
 }
 
-/* There are few arenas, and each has memory of its own: those that went are used again. */
+/* The number of arenas is limited, and each has metadata: destroyed ones are reused. */
 static void test_arenas_go(void **state)
 {
     (void)state;
@@ -194,7 +194,7 @@ static size_t dirty_pages(const bp_jemalloc *jemalloc, unsigned index)
     return pages;
 }
 
-/* Of the first arena that is not jemalloc's own. */
+/* Of the first arena that is not a default one of jemalloc. */
 static bp_extent_hooks *hooks_of_slab(const bp_jemalloc *jemalloc, unsigned *index)
 {
     bp_extent_hooks *own = NULL, *hooks = NULL;
@@ -210,7 +210,7 @@ static bp_extent_hooks *hooks_of_slab(const bp_jemalloc *jemalloc, unsigned *ind
     return NULL;
 }
 
-/* What jemalloc may ask at any time: memory at an address of its choice, which there is not, and giving pages back, which are pinned. */
+/* Calls that jemalloc may make at any time: memory at a given address, which is refused, and returning pages, which are pinned. */
 static void test_hooks(void **state)
 {
     (void)state;
@@ -235,8 +235,7 @@ static void test_hooks(void **state)
     assert_false(h->split(h, piece, 8192, 4096, 4096, true, index));
     assert_false(h->merge(h, piece, 4096, piece + 4096, 4096, true, index));
     assert_ok(bp_pinned_free(pinned, piece));
-    usleep(
-        20000); /* a background thread, where there is one, does not purge: what it holds meanwhile would be lacking */
+    usleep(20000); /* a background thread, if any, does not purge: memory that it is purging would be missing */
     assert_true(dirty_pages(&jemalloc, index) >= 2 * MIB / 4096);
     bp_pinned_destroy(&pinned);
     assert_null(hooks_of_slab(&jemalloc, &index)); /* none is left behind */
@@ -262,7 +261,7 @@ static void test_two_at_once(void **state)
     end_device(&device);
 }
 
-/* More pieces than 2 MiB of jemalloc's own can keep track of. */
+/* More pieces than 2 MiB of metadata can describe. */
 static void test_very_many(void **state)
 {
     (void)state;

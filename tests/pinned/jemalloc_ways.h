@@ -1,4 +1,4 @@
-/* What the test of jemalloc asks of each way to have it. */
+/* Checks of the jemalloc test for each way to get jemalloc. */
 #ifndef TESTS_PINNED_JEMALLOC_WAYS_H
 #define TESTS_PINNED_JEMALLOC_WAYS_H
 
@@ -7,7 +7,7 @@
 /* The program was linked with it. */
 bool is_linked(void);
 
-/* All of it, in this process, where jemalloc has `name` in its own. The exit status. */
+/* Runs all checks in this process; jemalloc's name must contain `name`. Returns the exit status. */
 int run_inside(const char *name);
 
 #endif

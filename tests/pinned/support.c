@@ -34,27 +34,27 @@ static struct {
     device_operation operation;
     unsigned nth;
     bool keep, failed;
-} world = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} tracker = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void misuse(const char *what, const void *address, uint64_t bytes)
 {
     fprintf(stderr, "%s: %p, %llu bytes\n", what, address, (unsigned long long)bytes);
-    world.misused = true;
+    tracker.misused = true;
 }
 
 static bp_status pin(void *self, void *address, uint64_t bytes)
 {
     (void)self;
     const uintptr_t from = (uintptr_t)address, to = from + bytes, page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    pthread_mutex_lock(&world.lock);
+    pthread_mutex_lock(&tracker.lock);
     if (from % page != 0 || bytes % page != 0 || bytes == 0)
         misuse("pinned, but not whole pages", address, bytes);
-    for (size_t i = 0; i < world.count; i++)
-        if (from < world.ranges[i].to && world.ranges[i].from < to)
+    for (size_t i = 0; i < tracker.count; i++)
+        if (from < tracker.ranges[i].to && tracker.ranges[i].from < to)
             misuse("pinned twice", address, bytes);
-    if (world.count < MOST_RANGES)
-        world.ranges[world.count++] = (range){from, to};
-    pthread_mutex_unlock(&world.lock);
+    if (tracker.count < MOST_RANGES)
+        tracker.ranges[tracker.count++] = (range){from, to};
+    pthread_mutex_unlock(&tracker.lock);
     return BP_OK;
 }
 
@@ -63,14 +63,14 @@ static bp_status unpin(void *self, void *address, uint64_t bytes)
     (void)self;
     const uintptr_t from = (uintptr_t)address, to = from + bytes;
     size_t i = 0;
-    pthread_mutex_lock(&world.lock);
-    while (i < world.count && (world.ranges[i].from != from || world.ranges[i].to != to))
+    pthread_mutex_lock(&tracker.lock);
+    while (i < tracker.count && (tracker.ranges[i].from != from || tracker.ranges[i].to != to))
         i++;
-    if (i == world.count)
+    if (i == tracker.count)
         misuse("unpinned, but never pinned as one", address, bytes);
     else
-        world.ranges[i] = world.ranges[--world.count];
-    pthread_mutex_unlock(&world.lock);
+        tracker.ranges[i] = tracker.ranges[--tracker.count];
+    pthread_mutex_unlock(&tracker.lock);
     return BP_OK;
 }
 
@@ -82,11 +82,12 @@ static void keep_host(void *self)
 static bp_status maybe_fail(void *user, const device_call *call)
 {
     (void)user;
-    pthread_mutex_lock(&world.lock);
+    pthread_mutex_lock(&tracker.lock);
     const bool fails =
-        call->operation == world.operation && ((world.failed && world.keep) || (world.nth > 0 && --world.nth == 0));
-    world.failed = world.failed || fails;
-    pthread_mutex_unlock(&world.lock);
+        call->operation == tracker.operation &&
+        ((tracker.failed && tracker.keep) || (tracker.nth > 0 && --tracker.nth == 0));
+    tracker.failed = tracker.failed || fails;
+    pthread_mutex_unlock(&tracker.lock);
     return fails ? bp_error_record(BP_ERR_DEVICE, "injected") : BP_OK;
 }
 
@@ -94,14 +95,14 @@ bp_device *new_device(void)
 {
     bp_device *device;
     void *self;
-    assert_int_equal(world.count, 0);
-    assert_ok(bp_device_create_host(NULL, &world.host));
-    world.ops = *bp_device_table(world.host, &self);
-    world.ops.pin = pin;
-    world.ops.unpin = unpin;
-    world.ops.destroy = keep_host;
-    assert_ok(bp_device_create(&world.ops, self, &world.pinning));
-    assert_ok(trace_device_create(world.pinning, maybe_fail, NULL, &device));
+    assert_int_equal(tracker.count, 0);
+    assert_ok(bp_device_create_host(NULL, &tracker.host));
+    tracker.ops = *bp_device_table(tracker.host, &self);
+    tracker.ops.pin = pin;
+    tracker.ops.unpin = unpin;
+    tracker.ops.destroy = keep_host;
+    assert_ok(bp_device_create(&tracker.ops, self, &tracker.pinning));
+    assert_ok(trace_device_create(tracker.pinning, maybe_fail, NULL, &device));
     fail_device(OP_PIN, 0, false);
     return device;
 }
@@ -109,47 +110,47 @@ bp_device *new_device(void)
 void end_device(bp_device **device)
 {
     bp_device_destroy(device);
-    bp_device_destroy(&world.pinning);
-    bp_device_destroy(&world.host);
-    assert_int_equal(world.count, 0);
-    assert_false(world.misused);
+    bp_device_destroy(&tracker.pinning);
+    bp_device_destroy(&tracker.host);
+    assert_int_equal(tracker.count, 0);
+    assert_false(tracker.misused);
 }
 
 void fail_device(device_operation operation, unsigned nth, bool keep)
 {
-    world.operation = operation;
-    world.nth = nth;
-    world.keep = keep;
-    world.failed = false;
+    tracker.operation = operation;
+    tracker.nth = nth;
+    tracker.keep = keep;
+    tracker.failed = false;
 }
 
 bool has_failed(void)
 {
-    return world.failed;
+    return tracker.failed;
 }
 
 bool is_pinned(const void *address, uint64_t bytes)
 {
     bool inside = false;
-    pthread_mutex_lock(&world.lock);
-    for (size_t i = 0; i < world.count; i++)
-        inside =
-            inside || ((uintptr_t)address >= world.ranges[i].from && (uintptr_t)address + bytes <= world.ranges[i].to);
-    pthread_mutex_unlock(&world.lock);
+    pthread_mutex_lock(&tracker.lock);
+    for (size_t i = 0; i < tracker.count; i++)
+        inside = inside || ((uintptr_t)address >= tracker.ranges[i].from &&
+                            (uintptr_t)address + bytes <= tracker.ranges[i].to);
+    pthread_mutex_unlock(&tracker.lock);
     return inside;
 }
 
 uint64_t pinned_bytes(void)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < world.count; i++)
-        bytes += world.ranges[i].to - world.ranges[i].from;
+    for (size_t i = 0; i < tracker.count; i++)
+        bytes += tracker.ranges[i].to - tracker.ranges[i].from;
     return bytes;
 }
 
 size_t pinned_ranges(void)
 {
-    return world.count;
+    return tracker.count;
 }
 
 /* ---- pinned memory ------------------------------------------------------------------------------------------------- */

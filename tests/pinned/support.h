@@ -1,4 +1,4 @@
-/* A device that keeps count of what is pinned, and a random walk over pinned memory against a plain model of it. */
+/* A device that tracks pinned memory, and a random walk over pinned memory against a reference model. */
 #ifndef TESTS_PINNED_SUPPORT_H
 #define TESTS_PINNED_SUPPORT_H
 
@@ -25,12 +25,12 @@
 void assert_status(bp_status status, bp_status expected, const char *word, const char *call, const char *file,
                    int line);
 
-/* A trace device over a host device that pins: misuse (not whole pages, pinned already, never pinned) is a failure of the test. One at a time. */
+/* A trace device over a host device that pins. Misuse (not whole pages, pinned twice, never pinned) fails the test. One at a time. */
 bp_device *new_device(void);
 /* Asserts that nothing is pinned any more. */
 void end_device(bp_device **device);
 
-/* Its next call `nth` of `operation` (pin, unpin) fails, and with `keep` all after it. 0: none. */
+/* The `nth` call of `operation` (pin, unpin) fails, and with `keep` all later ones. 0: none. */
 void fail_device(device_operation operation, unsigned nth, bool keep);
 bool has_failed(void);
 
@@ -44,7 +44,7 @@ bp_pinned *new_pinned(bp_device *device, const bp_pinned_config *config);
 bp_pinned_config small_config(bp_pinned_allocator allocator, uint64_t slab_bytes);
 bp_pinned_statistics statistics_of(const bp_pinned *pinned);
 
-/* Allocates and frees at random; afterwards all is free. What is full is no failure; *refused counts it where it is not NULL. */
+/* Allocates and frees at random; in the end all is free. Running out of room is allowed; *refused counts it unless NULL. */
 void walk(bp_pinned *pinned, uint64_t seed, unsigned steps, uint64_t most_bytes, unsigned *refused);
 
 #endif

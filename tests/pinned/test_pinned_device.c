@@ -1,4 +1,4 @@
-/* Pinned memory of a cuda device: the driver knows its pages, copies reach it, and captures refuse to make more. */
+/* Pinned memory of a cuda device: the driver reports its pages as pinned, copies use it, and captures refuse new pins. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@ static bp_pinned_statistics statistics_of(const bp_pinned *pinned)
     return s;
 }
 
-/* To the device and back through other memory of either kind. */
+/* To the device and back through either kind of memory. */
 static void test_copies(void **state)
 {
     (void)state;
@@ -66,7 +66,7 @@ static void test_copies(void **state)
     bp_device_destroy(&device);
 }
 
-/* The driver refuses; what there is already serves on. */
+/* The driver refuses; existing memory still serves. */
 static void test_capture(void **state)
 {
     (void)state;
@@ -79,7 +79,7 @@ static void test_capture(void **state)
     assert_ok(bp_pinned_create(device, NULL, &pinned));
     assert_ok(bp_graph_begin(stream));
     bp_status status = bp_pinned_allocate(pinned, 2 * MIB, 0, &planned);
-    if (status == BP_OK) { /* some drivers pin none the less */
+    if (status == BP_OK) { /* some drivers pin all the same */
         assert_ok(bp_pinned_free(pinned, planned));
     } else {
         assert_int_equal(status, BP_ERR_CAPTURE);

@@ -1,5 +1,5 @@
-/* What pinned memory needs fails in turn: the call says so, nothing has changed or leaks, and a second try succeeds.
- * Linked with -Wl,--wrap of what is wrapped below. */
+/* Each operation that pinned memory needs fails in turn: the call reports it, nothing has changed or leaks, and a second try succeeds.
+ * Linked with -Wl,--wrap of the functions below. */
 #include "support.h"
 
 #include <errno.h>
@@ -120,7 +120,7 @@ static void test_create(void **state)
     end_device(&device);
 }
 
-/* An arena that cannot be made is no reason to have no pinned memory, but where it was asked for. Without jemalloc there is less to fail. */
+/* If no arena can be made, pinned memory works without, unless jemalloc was required. Without jemalloc fewer operations can fail. */
 static void test_create_arena(void **state)
 {
     (void)state;
@@ -143,7 +143,7 @@ static void test_create_arena(void **state)
             if (met) {
                 assert_false(asked);
                 assert_string_equal(statistics_of(pinned).allocator, "plain");
-                assert_non_null(strstr(statistics_of(pinned).because, "makes no arena"));
+                assert_non_null(strstr(statistics_of(pinned).because, "cannot make an arena"));
                 without++;
             }
             walk(pinned, nth, 200, MIB, NULL);
@@ -156,7 +156,7 @@ static void test_create_arena(void **state)
     end_device(&device);
 }
 
-/* The first small piece makes the slab; planned ones are pages of their own. */
+/* The first small piece makes the slab; planned ones have separate pages. */
 static void test_allocate(void **state)
 {
     (void)state;
@@ -180,7 +180,7 @@ static void test_allocate(void **state)
                     memset(address, 3, sizes[i]);
                     continue;
                 }
-                if (status == BP_OK) { /* how many huge pages there are is nobody's business */
+                if (status == BP_OK) { /* the number of huge pages is up to the system */
                     assert_ok(bp_pinned_free(pinned, address));
                     continue;
                 }
@@ -233,7 +233,7 @@ static void test_device_fails(void **state)
     end_device(&device);
 }
 
-/* What the device does not let go of stays mapped: it may still write there. */
+/* Memory that the device fails to unpin stays mapped: the device may still write there. */
 static void test_device_keeps(void **state)
 {
     (void)state;
@@ -251,7 +251,7 @@ static void test_device_keeps(void **state)
     memset(small, 1, 100);
     memset(planned, 2, MIB);
     assert_int_equal(pinned_ranges(), 2);
-    for (size_t i = 0; i < 2; i++) { /* as the device's driver would in the end */
+    for (size_t i = 0; i < 2; i++) { /* as the device's driver would at exit */
         assert_ok(bp_device_unpin(device, kept[i], MIB));
         assert_int_equal(munmap(kept[i], MIB), 0);
     }

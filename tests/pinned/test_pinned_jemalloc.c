@@ -1,5 +1,5 @@
-/* Ways to have jemalloc: each is a process of its own, as it depends on how that was started.
- * Arguments: the program that is linked with it, or nothing. */
+/* Ways to get jemalloc, each in a separate process, because they depend on its start. Arguments: the program linked with jemalloc, or
+ * none. */
 #include "jemalloc_ways.h"
 #include "support.h"
 
@@ -23,7 +23,7 @@
 
 static const char *self, *linked; /* programs */
 
-/* Of this program again, with more in its environment; NULL ends the list. */
+/* Runs this program again with additional environment variables; NULL ends the list. */
 static int start(const char *program, const char *name, const char *const *settings)
 {
     fflush(NULL);
@@ -42,7 +42,7 @@ static int start(const char *program, const char *name, const char *const *setti
 
 #define START(program, name, ...) start((program), (name), (const char *const[]){__VA_ARGS__, NULL})
 
-/* This process: one that knows nothing of jemalloc. Debian's cannot be loaded here; one that was built for that can. */
+/* This process, without jemalloc at first. Debian's build cannot be loaded here; one built for dlopen can. */
 static void test_plain_process(void **state)
 {
     (void)state;
@@ -89,7 +89,7 @@ static void test_room_for_tls(void **state)
     assert_int_equal(START(self, "(libjemalloc.so.2)", TUNABLES), 0);
 }
 
-/* Settings for the program's own arenas do not reach ours. */
+/* Settings for the program's arenas do not affect ours. */
 static void test_settings(void **state)
 {
     (void)state;
@@ -98,7 +98,7 @@ static void test_settings(void **state)
     assert_int_equal(START(self, "(the program's)", PRELOAD, "MALLOC_CONF=narenas:1,tcache:false,thp:always"), 0);
 }
 
-/* What a loader says where there is no file. */
+/* The loader's message for a missing file. */
 static bool is_installed(void)
 {
     void *library = dlopen("libjemalloc.so.2", RTLD_LAZY);
@@ -120,7 +120,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(test_plain_process), cmocka_unit_test(test_preloaded), cmocka_unit_test(test_linked),
         cmocka_unit_test(test_room_for_tls),  cmocka_unit_test(test_settings),
     };
-    if (fork() == 0) /* what is looked for must not be loaded here */
+    if (fork() == 0) /* the library must not be loaded here */
         _exit(is_installed() ? 0 : 1);
     int status;
     if (wait(&status) < 0 || status != 0) {

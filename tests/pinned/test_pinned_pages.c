@@ -1,4 +1,4 @@
-/* Pages as the system sees them: huge, on a node, touched, and gone when they were given back. */
+/* Pages as the system reports them: huge, on a node, touched, and unmapped after they are freed. */
 #include "support.h"
 
 #include <linux/mempolicy.h>
@@ -32,7 +32,7 @@ static uint64_t resident_bytes(void)
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Whether the system has found memory for all pages already. */
+/* True if all pages have physical memory. */
 static bool is_touched(void *address, uint64_t bytes)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -89,7 +89,7 @@ static void test_memory_goes_back(void **state)
     end_device(&device);
 }
 
-/* Nothing of a neighbour can be reached by running over an end. */
+/* An overrun at either end does not reach neighbouring memory. */
 static void test_ends(void **state)
 {
     (void)state;
@@ -167,7 +167,7 @@ static void test_node(void **state)
     assert_false(bp_numa_is_usable(100000));
     if (!bp_numa_is_usable(0)) {
         end_device(&device);
-        skip(); /* a system without nodes, or a sandbox that does not let us choose */
+        skip(); /* a system without nodes, or a sandbox that forbids the choice */
     }
     bp_pinned_config config = small_config(BP_PINNED_PLAIN, 0);
     for (int32_t node = -1; node < 1; node++) {

@@ -1,4 +1,4 @@
-/* Pieces: where they are, what they hold, what there may be of them, and what freeing takes and refuses. */
+/* Pieces: addresses, contents, limits, and the checks of free. */
 #include "support.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ static void test_random(void **state)
     assert_true(refused > 50); /* limits were met */
 }
 
-/* The slab is full to the last page, and after any use it can be had as one piece again. */
+/* The slab is full to the last page, and after any use it can be allocated as one piece again. */
 static void test_slab_recovers(void **state)
 {
     (void)state;
@@ -57,7 +57,7 @@ static void test_slab_recovers(void **state)
     end_device(&device);
 }
 
-/* No size class rounds a planned piece up, and what is given back is gone. */
+/* No size class rounds a planned piece up, and freed memory is unmapped. */
 static void test_planned_to_the_page(void **state)
 {
     (void)state;
@@ -81,7 +81,7 @@ static void test_planned_to_the_page(void **state)
     s = statistics_of(pinned);
     assert_int_equal(s.pinned_bytes, MIB);
     assert_int_equal(s.peak_pinned_bytes, 6 * MIB + 4096);
-    bp_pinned_destroy(&pinned); /* and with it what is lent */
+    bp_pinned_destroy(&pinned); /* frees the allocated pieces, too */
     end_device(&device);
 }
 
@@ -127,15 +127,15 @@ static void test_freeing(void **state)
     assert_ok(bp_pinned_allocate(pinned, 5000, 0, &small));
     assert_ok(bp_pinned_allocate(pinned, 3 * MIB, 0, &planned));
     assert_ok(bp_pinned_free(pinned, NULL));
-    assert_fails(bp_pinned_free(pinned, (char *)small + 4096), BP_ERR_INVALID_ARGUMENT, "2 pieces are lent");
+    assert_fails(bp_pinned_free(pinned, (char *)small + 4096), BP_ERR_INVALID_ARGUMENT, "2 pieces are allocated");
     assert_fails(bp_pinned_free(pinned, (char *)planned + 4096), BP_ERR_INVALID_ARGUMENT, "nothing");
     assert_fails(bp_pinned_free(pinned, &config), BP_ERR_INVALID_ARGUMENT, "nothing");
     assert_fails(bp_pinned_free(NULL, small), BP_ERR_INVALID_ARGUMENT, "needs");
     assert_ok(bp_pinned_free(pinned, small));
-    assert_fails(bp_pinned_free(pinned, small), BP_ERR_INVALID_ARGUMENT, "1 pieces are lent");
+    assert_fails(bp_pinned_free(pinned, small), BP_ERR_INVALID_ARGUMENT, "1 pieces are allocated");
     assert_ok(bp_pinned_free(pinned, planned));
-    assert_fails(bp_pinned_free(pinned, planned), BP_ERR_INVALID_ARGUMENT, "0 pieces are lent");
-    assert_ok(bp_pinned_allocate(pinned, 5000, 0, &other)); /* the place is still good */
+    assert_fails(bp_pinned_free(pinned, planned), BP_ERR_INVALID_ARGUMENT, "0 pieces are allocated");
+    assert_ok(bp_pinned_allocate(pinned, 5000, 0, &other)); /* the address is still valid */
     assert_ptr_equal(other, small);
     bp_pinned_destroy(&pinned);
     bp_pinned_destroy(&pinned);
@@ -161,7 +161,7 @@ static void test_arguments(void **state)
     REFUSES(allocator, (bp_pinned_allocator)3, "allocator is 3");
     REFUSES(touch_threads, 65, "touch_threads is 65");
     REFUSES(numa_node, -2, "numa_node is -2");
-    REFUSES(numa_node, 1023, "numa_node is 1023"); /* no machine of ours */
+    REFUSES(numa_node, 1023, "numa_node is 1023"); /* more nodes than any test machine has */
     REFUSES(numa_node, 5000, "numa_node is 5000");
     REFUSES(no_huge_pages, 2, "no_huge_pages is 2");
     assert_null(pinned);
@@ -184,7 +184,7 @@ static void test_arguments(void **state)
     end_device(&device);
 }
 
-/* The defaults: a slab of 64 MiB, planned from 1 MiB on; the device lives on. */
+/* The defaults: a slab of 64 MiB, planned from 1 MiB on; the device outlives it. */
 static void test_defaults(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Several threads at once, each with pieces of its own and pieces that another one frees. */
+/* Several threads at once, with private pieces and pieces that another thread frees. */
 #include "support.h"
 
 #include <pthread.h>
@@ -20,7 +20,7 @@ static uint64_t bytes_of(uint64_t random)
     return random % 10 == 0 ? MIB + random % MIB : 1 + random % (60 * KIB);
 }
 
-/* What is found at the place is freed, what was made put there. */
+/* Exchanges the piece in the slot for a new one, and frees the old one. */
 static void *work(void *argument)
 {
     worker *w = argument;
@@ -31,7 +31,7 @@ static void *work(void *argument)
             memset(made, (int)w->number, 64);
         uint8_t *found = atomic_exchange(&w->exchange[next_random(&state) % THREADS], made);
         bp_pinned_statistics s = {.size = sizeof s};
-        if (found != NULL && memcmp(found, found + 1, 63) != 0) /* somebody else has written into it */
+        if (found != NULL && memcmp(found, found + 1, 63) != 0) /* another thread has written into it */
             w->failures++;
         if (bp_pinned_free(w->pinned, found) != BP_OK || bp_pinned_statistics_get(w->pinned, &s) != BP_OK)
             w->failures++;

@@ -76,7 +76,7 @@ static uint32_t slab_of(const run *r, uint32_t i)
     return UINT32_MAX;
 }
 
-static bool any_slab_is_away(const run *r)
+static bool any_slab_is_offloaded(const run *r)
 {
     for (size_t s = 0; s < r->k.pool->slabs.count; s++)
         if (r->away[s])
@@ -89,7 +89,7 @@ static void acquire(run *r)
     uint32_t i = below(r, r->count);
     int acquired = 0;
     void *address;
-    if (any_slab_is_away(r) && !r->references[i]) /* pools with offload refuse this; here nobody does */
+    if (any_slab_is_offloaded(r) && !r->references[i]) /* pools with offload refuse this; here nobody does */
         return;
     if (bp_pool_try_acquire(r->k.pool, &r->ids[i], 1, any_stream(r), &address, &acquired) == BP_OK && acquired)
         r->references[i]++;

@@ -352,7 +352,7 @@ static void test_arguments(void **state)
     assert_fails(bp_stream_create(device, "x", NULL), BP_ERR_INVALID_ARGUMENT, "output");
     assert_fails(bp_stream_import(device, 1, "x", &copy), BP_ERR_UNSUPPORTED, "host");
     assert_fails(bp_event_create(NULL, &event), BP_ERR_INVALID_ARGUMENT, "device");
-    assert_fails(bp_stream_synchronize(NULL), BP_ERR_INVALID_ARGUMENT, "no stream");
+    assert_fails(bp_stream_synchronize(NULL), BP_ERR_INVALID_ARGUMENT, "the stream is NULL");
     assert_fails(bp_stream_call(stream, NULL, NULL), BP_ERR_INVALID_ARGUMENT, "function", "compute");
     assert_fails(bp_stream_fill(stream, NULL, 0, 8), BP_ERR_INVALID_ARGUMENT, "8 bytes", "compute");
     assert_fails(bp_stream_copy(stream, NULL, &byte, 8), BP_ERR_INVALID_ARGUMENT, "destination");

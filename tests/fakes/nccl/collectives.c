@@ -160,7 +160,7 @@ static int launch(void *argument)
     fake_lock();
     if (!o->captured)
         o->comm->running--;
-    stay_away(o->comm, MEET_COLLECTIVE, o->number, 1);
+    stay_offloaded(o->comm, MEET_COLLECTIVE, o->number, 1);
     fail(o->comm, result, "the driver does not take a collective");
     fake_unlock();
     return result;
@@ -192,7 +192,7 @@ static int enqueue(const char *function, void *handle, operation wanted, void *s
         fail(comm, result, "%s: asked to fail", function);
     operation *o = result == NCCL_SUCCESS ? malloc(sizeof *o) : NULL;
     if (o == NULL) {
-        stay_away(comm, MEET_COLLECTIVE, wanted.number, 1);
+        stay_offloaded(comm, MEET_COLLECTIVE, wanted.number, 1);
         fake_unlock();
         return result == NCCL_SUCCESS ? NCCL_SYSTEM_ERROR : result;
     }

@@ -99,7 +99,7 @@ void part(communicator *comm, meeting *met)
         end_meeting(comm->clique, met);
 }
 
-void stay_away(communicator *comm, meeting_kind kind, uint64_t number, uint64_t run)
+void stay_offloaded(communicator *comm, meeting_kind kind, uint64_t number, uint64_t run)
 {
     meeting *m = meeting_of(comm->clique, kind, number, run);
     unsigned ranks = (unsigned)comm->clique->ranks;

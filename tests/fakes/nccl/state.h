@@ -142,7 +142,7 @@ int meet(communicator *comm, meeting_kind kind, uint64_t number, uint64_t run, c
 /* Waits until all ranks are done with what was brought. */
 void part(communicator *comm, meeting *met);
 /* Tells the others that this rank will not come. */
-void stay_away(communicator *comm, meeting_kind kind, uint64_t number, uint64_t run);
+void stay_offloaded(communicator *comm, meeting_kind kind, uint64_t number, uint64_t run);
 void end_meetings(clique *of);
 
 /* ---- registration -------------------------------------------------------------------------------------------------- */

@@ -120,7 +120,7 @@ static int make_window(const window_job *job, window *w)
     if (result == NCCL_SUCCESS)
         result = take_space(comm, w);
     if (result != NCCL_SUCCESS) {
-        stay_away(comm, MEET_WINDOW, job->number, 0);
+        stay_offloaded(comm, MEET_WINDOW, job->number, 0);
         return result;
     }
     meeting *met = NULL;
@@ -141,7 +141,7 @@ static int register_window(const window_job *job)
     if (fake.set.version < 22800 && fake_cuda_segments(job->address, job->bytes, &first, 1) > 0 &&
         !is_recommended(first.address, first.bytes, comm->device)) {
         *job->out = NULL;
-        stay_away(comm, MEET_WINDOW, job->number, 0);
+        stay_offloaded(comm, MEET_WINDOW, job->number, 0);
         return NCCL_SUCCESS;
     }
     window *w = calloc(1, sizeof *w);
@@ -175,7 +175,7 @@ static int do_register_window(void *argument)
     if (refused)
         *job->out = NULL;
     if (refused || result != NCCL_SUCCESS || is_answered_without(job))
-        stay_away(job->comm, MEET_WINDOW, job->number, 0);
+        stay_offloaded(job->comm, MEET_WINDOW, job->number, 0);
     else
         result = register_window(job);
     fake_unlock();
@@ -195,7 +195,7 @@ int ncclCommWindowRegister(void *handle, void *address, size_t bytes, void **out
     if (result == NCCL_SUCCESS && (address == NULL || bytes == 0 || out == NULL))
         result = NCCL_INVALID_ARGUMENT;
     if (result != NCCL_SUCCESS) {
-        stay_away(comm, MEET_WINDOW, job.number, 0);
+        stay_offloaded(comm, MEET_WINDOW, job.number, 0);
         fail(comm, result, "ncclCommWindowRegister: not done");
     }
     fake_unlock();

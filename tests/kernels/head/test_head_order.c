@@ -38,7 +38,7 @@ static void spoil(const tensor *t, bp_stream *stream)
 }
 
 /* Takes what is there away, and spoils it. */
-static void take_away(const tensor *t, bp_stream *stream)
+static void take_offloaded(const tensor *t, bp_stream *stream)
 {
     assert_ok(bp_stream_copy(stream, t->kept, t->memory, t->bytes));
     spoil(t, stream);
@@ -68,7 +68,7 @@ static void run_between(bp_lm_head *head, head_tensors *t, bp_stream *stream)
         for (int i = 0; i < INPUTS; i++)
             spoil(&inputs[i], stream);
         for (int i = 0; i < OUTPUTS; i++)
-            take_away(&outputs[i], stream);
+            take_offloaded(&outputs[i], stream);
     }
     for (int i = 0; i < INPUTS; i++)
         bring(&inputs[i], stream);

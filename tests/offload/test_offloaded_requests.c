@@ -1,4 +1,4 @@
-/* Requests and observers of a group that is away, at every stage of it. */
+/* Requests and observers of an offloaded group, in each of its states. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 #include "allocators/pool.h"
 #include "stores.h"
 
-/* The call fails so, and leaves everything as it was. */
+/* Asserts that the call fails and changes nothing. */
 #define assert_refuses(s, call, expected, ...)                                                                         \
     do {                                                                                                               \
         store_state before_ = state_of(s);                                                                             \
@@ -23,7 +23,7 @@
 
 static const store_options WITH_PERSISTENT = {.persistent_bytes = 20000};
 
-/* `live`: of a request that is live all the time; `other`: of one in memory that is there. */
+/* `live`: a request that is always live; `other`: one in resident memory. */
 static void check_requests(store *s, const char *group, uint32_t id, uint32_t other, bool live)
 {
     bp_stream *stream = s->k.streams[1];
@@ -46,10 +46,10 @@ static void check_requests(store *s, const char *group, uint32_t id, uint32_t ot
     assert_fails(bp_pool_release(s->k.pool, &id, 1, stream), BP_ERR_SCHEDULE, live ? group : "");
     assert_fails(bp_pool_cancel(s->k.pool, &id, 1), BP_ERR_SCHEDULE, live ? group : "");
     assert_same_state(s, &before);
-    work_on(s, other, stream, stream); /* the others go on */
+    work_on(s, other, stream, stream); /* the others are unaffected */
 }
 
-static void check_away(store *s, const char *group, uint32_t id, bool live)
+static void check_offloaded(store *s, const char *group, uint32_t id, bool live)
 {
     uint32_t other = of_role(s, strcmp(group, "grad") == 0 ? BP_ROLE_PARAM : BP_ROLE_GRAD);
     void *address = address_of(&s->k, id);
@@ -66,16 +66,16 @@ static void check_away(store *s, const char *group, uint32_t id, bool live)
         work_on(s, id, s->k.streams[2], s->k.streams[1]);
 }
 
-static void test_requests_of_what_is_away(void **state)
+static void test_requests_while_offloaded(void **state)
 {
     (void)state;
     store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
-    check_away(&s, "param", of_role(&s, BP_ROLE_PARAM), false);
-    check_away(&s, "grad", of_role(&s, BP_ROLE_GRAD), false);
-    check_away(&s, "state", of_role(&s, BP_ROLE_STATE), true);
-    check_away(&s, "main_grad", of_role(&s, BP_ROLE_MAIN_GRAD), true);
-    check_away(&s, "optimizer", of_role(&s, BP_ROLE_OPTIMIZER), true);
-    check_away(&s, "persistent", s.persistent, true);
+    check_offloaded(&s, "param", of_role(&s, BP_ROLE_PARAM), false);
+    check_offloaded(&s, "grad", of_role(&s, BP_ROLE_GRAD), false);
+    check_offloaded(&s, "state", of_role(&s, BP_ROLE_STATE), true);
+    check_offloaded(&s, "main_grad", of_role(&s, BP_ROLE_MAIN_GRAD), true);
+    check_offloaded(&s, "optimizer", of_role(&s, BP_ROLE_OPTIMIZER), true);
+    check_offloaded(&s, "persistent", s.persistent, true);
     assert_bytes(&s);
     close_store(&s);
 }
@@ -103,7 +103,7 @@ static void test_binding(void **state)
     close_store(&s);
 }
 
-/* Also of a request that is live and stays so: no, as for any other whose memory cannot be had now. */
+/* try_acquire is busy for every request of the group, including those that are always live. */
 static void test_tries(void **state)
 {
     (void)state;
@@ -116,8 +116,8 @@ static void test_tries(void **state)
     close_store(&s);
 }
 
-/* A request counts where its memory is: one that had to take overflow memory holds that, and not its group's. Overflow memory is no way
- * around a group that is away. */
+/* A request belongs to the slab that it is in: one in overflow memory does not hold its group. Overflow memory does not serve requests of
+ * an offloaded group. */
 static void test_overflow(void **state)
 {
     (void)state;
@@ -154,7 +154,7 @@ static void test_overflow(void **state)
     close_store(&s);
 }
 
-/* Names that the pool gives its own slabs may be the caller's, too: then they go together. */
+/* A caller's slab may have the name of a pool's group: then both are offloaded together. */
 static void test_shared_name(void **state)
 {
     (void)state;
@@ -203,7 +203,7 @@ static void assert_attached(const store *s, const observer *o, const char *away)
         assert_int_equal(o->attached[i], !is_in_group(s, i, away));
 }
 
-/* Whoever attaches hears of slabs that have memory, once; of the others when they have it again. */
+/* attach is called once for resident slabs; for the others when they are mapped again. */
 static void test_observers(void **state)
 {
     (void)state;
@@ -222,7 +222,7 @@ static void test_observers(void **state)
     finish_restore(&s, "main_grad", BP_RESTORE_LEAVE);
     discard(&s, "grad");
     assert_attached(&s, &between, "grad");
-    assert_ok(bp_pool_detach(s.k.pool, &WATCHING, &between)); /* while something is away */
+    assert_ok(bp_pool_detach(s.k.pool, &WATCHING, &between)); /* while a group is offloaded */
     for (size_t i = 0; i < s.slab_count; i++)
         assert_int_equal(between.attached[i], 0);
     bring_back(&s, "grad", BP_RESTORE_ZERO);
@@ -230,13 +230,13 @@ static void test_observers(void **state)
     assert_int_equal(between.wrong, 0);
     discard(&s, "grad");
     assert_bytes(&s);
-    close_store(&s); /* with something away */
+    close_store(&s); /* with an offloaded group */
     assert_int_equal(before.wrong, 0);
     for (size_t i = 0; i < MOST_SLABS; i++)
         assert_int_equal(before.attached[i], 0);
 }
 
-/* A tensor over addresses without memory would be there to crash with. */
+/* A tensor over unmapped addresses would crash its reader. */
 static void test_lending(void **state)
 {
     (void)state;
@@ -264,7 +264,7 @@ static void test_lending(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_requests_of_what_is_away),
+        cmocka_unit_test(test_requests_while_offloaded),
         cmocka_unit_test(test_binding),
         cmocka_unit_test(test_tries),
         cmocka_unit_test(test_overflow),
