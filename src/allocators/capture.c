@@ -530,7 +530,7 @@ bp_status bp_capture_launched(bp_capture *capture, bp_stream *stream)
     return BP_OK;
 }
 
-/* ---- the end ----------------------------------------------------------------------------------------------------- */
+/* ---- destruction ------------------------------------------------------------------------------------------------- */
 
 /* Drops the references acquired inside; restores those from before the capture. */
 static void drop_references(const bp_capture *capture)

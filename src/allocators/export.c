@@ -46,7 +46,7 @@ typedef struct dl_managed_versioned {
     dl_tensor tensor;
 } dl_managed_versioned;
 
-/* ---- who looks at the memory ------------------------------------------------------------------------------------------ */
+/* ---- exported memory -------------------------------------------------------------------------------------------------- */
 
 /* Reference-counted; owns the slabs if tensors outlive the pool. */
 struct bp_exports {

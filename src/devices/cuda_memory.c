@@ -31,7 +31,7 @@ static bp_status cuda_fail_memory(const bp_cuda *cuda, int error, uint64_t bytes
                    (unsigned long long)bytes, cuda->config.ordinal, cuda->info.name, left, total);
 }
 
-/* ---- what slabs are made of ----------------------------------------------------------------------------------------- */
+/* ---- properties of slabs -------------------------------------------------------------------------------------------- */
 
 static bp_cu_allocation_prop prop_of(const bp_cuda *cuda)
 {

@@ -8,7 +8,7 @@
 
 #define NON_BLOCKING 1u /* does not wait for the default stream */
 
-/* ---- life ----------------------------------------------------------------------------------------------------------- */
+/* ---- creation and destruction --------------------------------------------------------------------------------------- */
 
 static bp_status cuda_stream_make(void *handle, bool owned, bool legacy, void **stream)
 {

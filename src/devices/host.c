@@ -13,7 +13,7 @@
 #include "core/memory.h"
 #include "core/structs.h"
 
-/* ---- how much there is ------------------------------------------------------------------------------------------- */
+/* ---- memory limit ------------------------------------------------------------------------------------------------ */
 
 static bp_status host_memory_take(bp_host *host, uint64_t bytes, const char *operation)
 {

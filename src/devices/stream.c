@@ -175,7 +175,7 @@ bp_status bp_stream_quiesce(bp_stream *stream)
     return status;
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* ---- creation and destruction ------------------------------------------------------------------------------------ */
 
 static bp_status stream_create_stream(bp_device *device, bool import, uint64_t native, const char *name,
                                       bp_stream **stream)
@@ -275,7 +275,7 @@ bp_status bp_stream_check(const bp_stream *stream, const bp_device *device, cons
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: stream %s (number %u) was destroyed", function, stream->name,
                        stream->number);
     if (stream->device != device)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: stream %s is of device %s, expected %s", function, stream->name,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: stream %s is of another device (%s) than the call (%s)", function, stream->name,
                        bp_device_name(stream->device), bp_device_name(device));
     return BP_OK;
 }

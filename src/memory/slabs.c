@@ -137,7 +137,7 @@ bool bp_slabs_are_captured(const bp_slabs *slabs, uint32_t slab)
     return captured;
 }
 
-/* ---- memory that goes and comes ------------------------------------------------------------------------------------- */
+/* ---- unloading and loading ------------------------------------------------------------------------------------------ */
 
 /* Calls detach of the first `observers` observers; marks the slabs absent. */
 static void hide(bp_slabs *slabs, const bool *chosen, size_t observers)
@@ -211,7 +211,7 @@ bp_status bp_slabs_load(bp_slabs *slabs, const bool *chosen)
     return bp_error_record(status, words);
 }
 
-/* ---- the end -------------------------------------------------------------------------------------------------------- */
+/* ---- destruction ---------------------------------------------------------------------------------------------------- */
 
 void bp_slabs_detach_all(bp_slabs *slabs)
 {

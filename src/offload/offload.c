@@ -146,7 +146,7 @@ bp_status bp_offload_groups(const bp_offload *offload, bp_offload_group *groups,
     return status;
 }
 
-/* ---- the end -------------------------------------------------------------------------------------------------------- */
+/* ---- destruction ---------------------------------------------------------------------------------------------------- */
 
 /* If the device does not confirm the end of copies, their memory and progress records are leaked on purpose. */
 static void offload_let_go(bp_offload *offload)

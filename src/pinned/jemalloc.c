@@ -204,8 +204,8 @@ static void *try_allocate(arena *a, uint64_t bytes, uint64_t alignment)
     return address;
 }
 
-/* Purges unused memory if the first try fails: free memory may be fragmented, or too large an extent for a small piece. A decay of 0 is no
- * alternative: a background thread of the program's jemalloc would purge too, and memory that is being purged cannot be allocated. */
+/* Purges unused memory if the first try fails: free memory may be fragmented, or too large an extent for a small piece. A decay of 0 would not do:
+ * a background thread of the program's jemalloc would purge too, and memory that is being purged cannot be allocated. */
 static void *small_jemalloc_allocate(arena *a, uint64_t bytes, uint64_t alignment)
 {
     void *address = try_allocate(a, bytes, alignment);

@@ -446,7 +446,7 @@ bp_status bp_torch_statistics_get(int32_t ordinal, bp_torch_statistics *statisti
     return status;
 }
 
-/* ---- what PyTorch loads -------------------------------------------------------------------------------------------------- */
+/* ---- entry points for PyTorch -------------------------------------------------------------------------------------------- */
 
 /* Parses a number of bytes such as "8g": digits, then nothing, k, m, g or t. */
 static bool read_bytes(const char *text, uint64_t *bytes)

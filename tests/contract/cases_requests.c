@@ -333,7 +333,7 @@ static void test_two_pools(const allocator_row *allocator, const device_row *dev
 }
 
 /* The device is destroyed after its last user. */
-static void test_device_goes_last(const allocator_row *allocator, const device_row *device)
+static void test_device_destroyed_last(const allocator_row *allocator, const device_row *device)
 {
     kit k = open_kit(allocator, device);
     bp_device *alias = k.device;
@@ -385,6 +385,6 @@ const named_case REQUEST_CASES[] = {{"find", test_find},
                                     {"creation errors", test_creation_errors},
                                     {"info", test_info},
                                     {"two pools", test_two_pools},
-                                    {"device goes last", test_device_goes_last},
+                                    {"device destroyed last", test_device_destroyed_last},
                                     {"seal", test_seal},
                                     {NULL, NULL}};

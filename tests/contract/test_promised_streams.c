@@ -251,7 +251,7 @@ static void test_changes(void **state)
 }
 
 /* A destroyed promised stream must be replaced before the next acquire. */
-static void test_a_stream_that_goes(void **state)
+static void test_destroyed_promised_stream(void **state)
 {
     (void)state;
     kit k = four(PARAM_ONLY);
@@ -334,7 +334,7 @@ int main(void)
         cmocka_unit_test(test_another_stream),
         cmocka_unit_test(test_changes),
         cmocka_unit_test(test_a_late_neighbour),
-        cmocka_unit_test(test_a_stream_that_goes),
+        cmocka_unit_test(test_destroyed_promised_stream),
         cmocka_unit_test(test_walk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -160,7 +160,7 @@ static void test_deviation(void **state)
 }
 
 /* A refusal names the holder of the planned copy, also if that deviates. */
-static void test_names_who_holds_it(void **state)
+static void test_refusal_names_holder(void **state)
 {
     (void)state;
     kit k = six_units(BP_STRICT_ERROR, 2, NULL);
@@ -368,11 +368,16 @@ static void test_small_overflow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_planned_copies),     cmocka_unit_test(test_lowest_free_copy),
-        cmocka_unit_test(test_deviation),          cmocka_unit_test(test_deviation_is_ordered),
-        cmocka_unit_test(test_names_who_holds_it), cmocka_unit_test(test_seal),
-        cmocka_unit_test(test_three_buffers),      cmocka_unit_test(test_overflow),
-        cmocka_unit_test(test_overflow_and_seal),  cmocka_unit_test(test_small_overflow),
+        cmocka_unit_test(test_planned_copies),
+        cmocka_unit_test(test_lowest_free_copy),
+        cmocka_unit_test(test_deviation),
+        cmocka_unit_test(test_deviation_is_ordered),
+        cmocka_unit_test(test_refusal_names_holder),
+        cmocka_unit_test(test_seal),
+        cmocka_unit_test(test_three_buffers),
+        cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_overflow_and_seal),
+        cmocka_unit_test(test_small_overflow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -180,7 +180,7 @@ static void test_layers(void **state)
     }
 }
 
-/* ---- what is live before ------------------------------------------------------------------------------------------- */
+/* ---- requests live before the capture ------------------------------------------------------------------------------ */
 
 /* Reads a request that was prefetched eagerly, and a persistent one, inside the capture. */
 static void test_owned_and_persistent(void **state)

@@ -344,7 +344,7 @@ static void test_undeclared_and_unchecked(void **state)
     end_kit(&k);
 }
 
-static void test_pool_goes_first(void **state)
+static void test_pool_destroyed_first(void **state)
 {
     (void)state;
     kit k = open_max();
@@ -383,7 +383,7 @@ static void *capture_elsewhere(void *argument)
 }
 
 /* Another thread captures something else, so that a device-wide wait is not allowed: the pool waits for its own work all the same. */
-static void test_pool_goes_while_others_capture(void **state)
+static void test_pool_destroyed_while_others_capture(void **state)
 {
     (void)state;
     kit k = open_max();
@@ -441,8 +441,8 @@ int main(void)
         cmocka_unit_test(test_undeclared),
         cmocka_unit_test(test_launch_on_captured_stream),
         cmocka_unit_test(test_undeclared_and_unchecked),
-        cmocka_unit_test(test_pool_goes_first),
-        cmocka_unit_test(test_pool_goes_while_others_capture),
+        cmocka_unit_test(test_pool_destroyed_first),
+        cmocka_unit_test(test_pool_destroyed_while_others_capture),
         cmocka_unit_test(test_touched_slabs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

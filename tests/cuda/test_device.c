@@ -121,7 +121,7 @@ static void test_loading(void **state)
     assert_fails(bp_cuda_driver_load(fake, &driver), BP_ERR_NO_DEVICE, "does not start", "999");
 }
 
-/* ---- what memory is asked for ---------------------------------------------------------------------------------------- */
+/* ---- memory properties ----------------------------------------------------------------------------------------------- */
 
 static void test_handles_and_granularity(void **state)
 {

@@ -166,7 +166,7 @@ static void test_arrays(void **state)
 }
 
 /* Refusals, can_acquire and busy prefetches make no driver calls. */
-static void test_what_fails_asks_nothing(void **state)
+static void test_refusals_make_no_calls(void **state)
 {
     (void)state;
     kit k = four(true);
@@ -218,7 +218,7 @@ int main(void)
     const struct CMUnitTest counted[] = {
         cmocka_unit_test(test_same_stream),      cmocka_unit_test(test_two_streams),
         cmocka_unit_test(test_distinct_streams), cmocka_unit_test(test_any_stream),
-        cmocka_unit_test(test_arrays),           cmocka_unit_test(test_what_fails_asks_nothing),
+        cmocka_unit_test(test_arrays),           cmocka_unit_test(test_refusals_make_no_calls),
     };
     const struct CMUnitTest anywhere[] = {cmocka_unit_test(test_exact_point)};
     *(void **)&calls_of = driver_symbol("fake_cuda_calls");

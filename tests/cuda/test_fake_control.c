@@ -335,7 +335,7 @@ static void test_streams_wait_for_words(void **state)
     stop_driver();
 }
 
-static void test_leaks_are_told(void **state)
+static void test_leaks_are_reported(void **state)
 {
     void *stream, *event;
     uint64_t address;
@@ -464,7 +464,7 @@ static void test_kernels_reach_memory(void **state)
     }
 }
 
-/* ---- what an emulated NCCL asks ---------------------------------------------------------------------------------- */
+/* ---- queries of the emulated NCCL -------------------------------------------------------------------------------- */
 
 static void test_segments(void **state)
 {
@@ -627,7 +627,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(test_pools_keep_freed_memory),
         cmocka_unit_test(test_host_functions_may_be_serial),
         cmocka_unit_test(test_streams_wait_for_words),
-        cmocka_unit_test(test_leaks_are_told),
+        cmocka_unit_test(test_leaks_are_reported),
         cmocka_unit_test(test_lookup_by_version),
         cmocka_unit_test(test_images),
         cmocka_unit_test(test_kernels_reach_memory),

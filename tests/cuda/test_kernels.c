@@ -295,7 +295,7 @@ static void test_modules(void **state)
 }
 
 /* The module keeps its device alive. */
-static void test_device_goes_first(void **state)
+static void test_device_destroyed_first(void **state)
 {
     (void)state;
     configure(1, 13000);
@@ -321,7 +321,7 @@ static void test_without_loading_functions(void **state)
     assert_clean();
 }
 
-/* ---- what goes wrong ------------------------------------------------------------------------------------------------ */
+/* ---- errors --------------------------------------------------------------------------------------------------------- */
 
 static void test_refused_launches(void **state)
 {
@@ -403,11 +403,11 @@ static void test_each_call_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_contexts_and_calls), cmocka_unit_test(test_another_current_context),
-        cmocka_unit_test(test_default_stream),     cmocka_unit_test(test_trace_device),
-        cmocka_unit_test(test_captured_launches),  cmocka_unit_test(test_modules),
-        cmocka_unit_test(test_device_goes_first),  cmocka_unit_test(test_without_loading_functions),
-        cmocka_unit_test(test_refused_launches),   cmocka_unit_test(test_each_call_fails),
+        cmocka_unit_test(test_contexts_and_calls),     cmocka_unit_test(test_another_current_context),
+        cmocka_unit_test(test_default_stream),         cmocka_unit_test(test_trace_device),
+        cmocka_unit_test(test_captured_launches),      cmocka_unit_test(test_modules),
+        cmocka_unit_test(test_device_destroyed_first), cmocka_unit_test(test_without_loading_functions),
+        cmocka_unit_test(test_refused_launches),       cmocka_unit_test(test_each_call_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

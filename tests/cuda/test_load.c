@@ -38,7 +38,7 @@ static void is_no_device(const char *library, const char *words)
         fail_msg("\"%s\" does not say \"%s\"", bp_error_detail(), words);
 }
 
-static void test_what_is_no_driver(void **state)
+static void test_not_a_driver(void **state)
 {
     (void)state;
     is_no_device(stub, "stub");
@@ -60,7 +60,7 @@ int main(int count, char **arguments)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_emulated_driver_is_found),
         cmocka_unit_test(test_without_multicast),
-        cmocka_unit_test(test_what_is_no_driver),
+        cmocka_unit_test(test_not_a_driver),
     };
     if (count != 4)
         return 2;

@@ -45,7 +45,7 @@ class Rules(unittest.TestCase):
         self.assertIn("skipped kernels_run_in_order: the driver has no code", answer.stdout)
         self.assertEqual(answer.returncode, 0)
 
-    def test_a_broken_rule_is_told(self):
+    def test_a_broken_rule_is_reported(self):
         answer = run(["--driver", LIBRARY, "--rule", "streams_run_in_order"], FAKE_CUDA="fail=cuMemcpyAsync:2:719")
         self.assertIn("failed streams_run_in_order", answer.stdout)
         self.assertIn("CUDA_ERROR_LAUNCH_FAILED", answer.stdout)

@@ -183,7 +183,7 @@ sys.exit(1)
         found = telemetry.end()
         self.assertEqual((found["during"]["sm_mhz"], found["before"]["sm_mhz"], found["throttle_reasons"]), ([1700, 1975, 1980], 345, 4))
 
-    def test_what_a_sanitizer_says(self):
+    def test_sanitizer_reports(self):
         ran = "[       OK ] x\n"
         for code, text, outcome, word in ((0, ran + "========= ERROR SUMMARY: 0 errors", "passed", ""), (9, ran + "========= ERROR SUMMARY: 2 errors", "failed", "2 errors"),
                                           (0, "========= ERROR SUMMARY: 0 errors", "failed", "ran no test"), (0, ran, "failed", "no summary"),
@@ -258,7 +258,7 @@ class PythonTest(unittest.TestCase):
 class BuildTest(unittest.TestCase):
     """A project of two programs, one of which needs kernels that do not compile."""
 
-    def test_what_does_not_compile_costs_only_what_needs_it(self):
+    def test_compile_errors_affect_only_dependents(self):
         with tempfile.TemporaryDirectory() as folder:
             files = {"meson.build": "project('p', 'c')\nexecutable('plain', 'plain.c')\nexecutable('client', get_option('kernels').disabled() ? 'none.c' : 'kernels.c')\n"
                                     "executable('broken', 'broken.c')\n",
@@ -283,7 +283,7 @@ class BuildTest(unittest.TestCase):
             self.assertEqual([made.find(name) and os.path.basename(os.path.dirname(made.find(name))) for name in ("plain", "client", "broken")],
                              ["build", "build-without-kernels", None])
 
-    def test_what_a_failed_configuration_has_left_is_removed(self):
+    def test_failed_configuration_is_removed(self):
         with tempfile.TemporaryDirectory() as folder:
             for name in ("gpu-run", "meson-private"):
                 os.mkdir(os.path.join(folder, name))

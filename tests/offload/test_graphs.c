@@ -22,7 +22,7 @@ static const char *const TOUCHED[] = {"param", "grad", "state"};
         assert_same_state(s, &before_);                                                                                \
     } while (0)
 
-/* ---- before and inside --------------------------------------------------------------------------------------------- */
+/* ---- before and inside captures ------------------------------------------------------------------------------------ */
 
 /* `second`: another pool of the device is captured. */
 static void check_inside(bool second_is)
@@ -103,7 +103,7 @@ static void test_offload_before(void **state)
     close_store(&s);
 }
 
-/* ---- a graph exists ------------------------------------------------------------------------------------------------ */
+/* ---- captured graphs ----------------------------------------------------------------------------------------------- */
 
 /* A graph without collectives is valid after a restore, at the same addresses; while its memory is offloaded it cannot be launched. */
 static void test_offload_of_a_graph(void **state)

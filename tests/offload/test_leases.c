@@ -69,7 +69,7 @@ static void test_refused_while_offloaded(void **state)
 }
 
 /* The pool may be destroyed while a lease exists; the offload may not. */
-static void test_pool_goes_first(void **state)
+static void test_pool_destroyed_first(void **state)
 {
     (void)state;
     store s = open_store(new_device(), NULL, NULL);
@@ -163,7 +163,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_refused_while_offloaded),
-        cmocka_unit_test(test_pool_goes_first),
+        cmocka_unit_test(test_pool_destroyed_first),
         cmocka_unit_test(test_readers_are_waited_for),
         cmocka_unit_test(test_begin_does_not_wait),
     };

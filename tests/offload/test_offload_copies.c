@@ -84,7 +84,7 @@ static void test_staged(void **state)
     assert_round(BP_BACKING_STAGED, 200);
 }
 
-/* ---- what it takes -------------------------------------------------------------------------------------------------- */
+/* ---- resources ------------------------------------------------------------------------------------------------------ */
 
 static uint64_t pinned_bytes(const bp_pinned *pinned)
 {
@@ -185,7 +185,7 @@ static uint64_t shared_bytes(void)
     return (uint64_t)shared * PAGE;
 }
 
-static void test_memory_goes(void **state)
+static void test_memory_freed(void **state)
 {
     (void)state;
     bp_offload_config config = config_with(BP_BACKING_PINNED, 0);
@@ -267,7 +267,7 @@ int main(void)
         cmocka_unit_test(test_staged),
         cmocka_unit_test(test_stages_pin_little),
         cmocka_unit_test(test_events_do_not_grow),
-        cmocka_unit_test(test_memory_goes),
+        cmocka_unit_test(test_memory_freed),
         cmocka_unit_test(test_failures_do_not_wait),
         cmocka_unit_test(test_failures_leave_numbers),
     };

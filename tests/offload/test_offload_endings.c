@@ -28,7 +28,7 @@ static pages open_slowly(bp_backing backing)
 }
 
 /* Resident groups serve requests again, with their bytes; offloaded ones stay offloaded for good. */
-static void test_offload_goes(void **state)
+static void test_offload_destroyed(void **state)
 {
     (void)state;
     for (int r = BP_RESIDENT; r <= BP_RESTORING; r++) {
@@ -76,7 +76,7 @@ static void assert_over(bp_offload *offload)
     assert_int_equal(group.resident_bytes, 0);
 }
 
-static void test_pool_goes(void **state)
+static void test_pool_destroyed(void **state)
 {
     (void)state;
     for (int r = BP_RESIDENT; r <= BP_RESTORING; r++) {
@@ -91,7 +91,7 @@ static void test_pool_goes(void **state)
 }
 
 /* A lease that outlives its offload is an error of the caller, but does not crash. */
-static void test_lease_comes_late(void **state)
+static void test_lease_outlives_offload(void **state)
 {
     (void)state;
     for (int pool_first = 0; pool_first < 2; pool_first++) {
@@ -142,9 +142,9 @@ static void test_abandoned_copies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_offload_goes),
-        cmocka_unit_test(test_pool_goes),
-        cmocka_unit_test(test_lease_comes_late),
+        cmocka_unit_test(test_offload_destroyed),
+        cmocka_unit_test(test_pool_destroyed),
+        cmocka_unit_test(test_lease_outlives_offload),
         cmocka_unit_test(test_abandoned_copies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -99,7 +99,7 @@ static void test_not_registered(void **state)
     close_scene(s);
 }
 
-/* ---- one rank cannot ----------------------------------------------------------------------------------------------- */
+/* ---- failure of one rank ------------------------------------------------------------------------------------------- */
 
 static void test_busy(void **state)
 {
@@ -340,7 +340,7 @@ static void test_grid(void **state)
     close_scene(s);
 }
 
-/* ---- ends ---------------------------------------------------------------------------------------------------------- */
+/* ---- destruction --------------------------------------------------------------------------------------------------- */
 
 /* Windows of offloaded memory end once, whichever object is destroyed first. */
 static void test_ends_while_offloaded(void **state)

@@ -223,9 +223,9 @@ static void test_joint(void **state)
     close_store(&s);
 }
 
-/* ---- ends ---------------------------------------------------------------------------------------------------------- */
+/* ---- destruction --------------------------------------------------------------------------------------------------- */
 
-static void test_pool_goes_first(void **state)
+static void test_pool_destroyed_first(void **state)
 {
     (void)state;
     for (int how = 0; how < 5; how++) {
@@ -250,7 +250,7 @@ static void test_pool_goes_first(void **state)
 }
 
 /* Groups that are offloaded when the offload is destroyed stay so; everything else works, and in the end the device has all memory back. */
-static void test_offload_goes_first(void **state)
+static void test_offload_destroyed_first(void **state)
 {
     (void)state;
     for (int how = 0; how < 4; how++) {
@@ -283,8 +283,8 @@ int main(void)
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_live),
         cmocka_unit_test(test_joint),
-        cmocka_unit_test(test_pool_goes_first),
-        cmocka_unit_test(test_offload_goes_first),
+        cmocka_unit_test(test_pool_destroyed_first),
+        cmocka_unit_test(test_offload_destroyed_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ static void assert_offloaded(const store *s, unsigned away)
 }
 
 /* Each group is offloaded alone, kept or discarded; the bytes of all others stay readable and right. */
-static void test_nothing_goes_along(void **state)
+static void test_groups_are_independent(void **state)
 {
     (void)state;
     store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
@@ -243,7 +243,7 @@ static void test_sealed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_goes_along),
+        cmocka_unit_test(test_groups_are_independent),
         cmocka_unit_test(test_weight_sync),
         cmocka_unit_test(test_discarded_gradients_are_zeros),
         cmocka_unit_test(test_left_as_it_is),

@@ -250,12 +250,12 @@ static void test_two_at_once(void **state)
     void *in_a, *in_b;
     assert_ok(bp_pinned_allocate(a, 4 * MIB, 0, &in_a));
     assert_ok(bp_pinned_allocate(b, 4 * MIB, 0, &in_b));
-    assert_fails(bp_pinned_free(a, in_b), BP_ERR_INVALID_ARGUMENT, "nothing");
+    assert_fails(bp_pinned_free(a, in_b), BP_ERR_INVALID_ARGUMENT, "not the address");
     memset(in_a, 1, 4 * MIB);
     bp_pinned_destroy(&a);
     memset(in_b, 2, 4 * MIB);
     assert_ok(bp_pinned_free(b, in_b));
-    assert_fails(bp_pinned_free(b, in_b), BP_ERR_INVALID_ARGUMENT, "nothing");
+    assert_fails(bp_pinned_free(b, in_b), BP_ERR_INVALID_ARGUMENT, "not the address");
     walk(b, 5, 300, MIB, NULL);
     bp_pinned_destroy(&b);
     end_device(&device);

@@ -73,7 +73,7 @@ static void test_huge_pages(void **state)
     end_device(&device);
 }
 
-static void test_memory_goes_back(void **state)
+static void test_memory_returns_to_system(void **state)
 {
     (void)state;
     bp_device *device = new_device();
@@ -189,8 +189,8 @@ static void test_node(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_huge_pages), cmocka_unit_test(test_memory_goes_back), cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_touch),      cmocka_unit_test(test_node_of_a_file),   cmocka_unit_test(test_node),
+        cmocka_unit_test(test_huge_pages), cmocka_unit_test(test_memory_returns_to_system), cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_touch),      cmocka_unit_test(test_node_of_a_file),           cmocka_unit_test(test_node),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

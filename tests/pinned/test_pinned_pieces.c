@@ -128,9 +128,9 @@ static void test_freeing(void **state)
     assert_ok(bp_pinned_allocate(pinned, 3 * MIB, 0, &planned));
     assert_ok(bp_pinned_free(pinned, NULL));
     assert_fails(bp_pinned_free(pinned, (char *)small + 4096), BP_ERR_INVALID_ARGUMENT, "2 pieces are allocated");
-    assert_fails(bp_pinned_free(pinned, (char *)planned + 4096), BP_ERR_INVALID_ARGUMENT, "nothing");
-    assert_fails(bp_pinned_free(pinned, &config), BP_ERR_INVALID_ARGUMENT, "nothing");
-    assert_fails(bp_pinned_free(NULL, small), BP_ERR_INVALID_ARGUMENT, "needs");
+    assert_fails(bp_pinned_free(pinned, (char *)planned + 4096), BP_ERR_INVALID_ARGUMENT, "not the address");
+    assert_fails(bp_pinned_free(pinned, &config), BP_ERR_INVALID_ARGUMENT, "not the address");
+    assert_fails(bp_pinned_free(NULL, small), BP_ERR_INVALID_ARGUMENT, "is NULL");
     assert_ok(bp_pinned_free(pinned, small));
     assert_fails(bp_pinned_free(pinned, small), BP_ERR_INVALID_ARGUMENT, "1 pieces are allocated");
     assert_ok(bp_pinned_free(pinned, planned));
@@ -149,7 +149,7 @@ static void test_arguments(void **state)
     bp_device *device = new_device();
     bp_pinned *pinned = NULL;
     bp_pinned_config good = small_config(BP_PINNED_PLAIN, 0), bad;
-    assert_fails(bp_pinned_config_init(NULL, sizeof good), BP_ERR_INVALID_ARGUMENT, "missing");
+    assert_fails(bp_pinned_config_init(NULL, sizeof good), BP_ERR_INVALID_ARGUMENT, "is NULL");
     assert_fails(bp_pinned_config_init(&good, 8), BP_ERR_INVALID_ARGUMENT, "size of a struct is 8");
     assert_fails(bp_pinned_create(NULL, &good, &pinned), BP_ERR_INVALID_ARGUMENT, "device");
     assert_fails(bp_pinned_create(device, &good, NULL), BP_ERR_INVALID_ARGUMENT, "output");
@@ -158,7 +158,7 @@ static void test_arguments(void **state)
     bad.field = (value);                                                                                               \
     assert_fails(bp_pinned_create(device, &bad, &pinned), BP_ERR_INVALID_ARGUMENT, word)
     REFUSES(size, 8, "size of a struct is 8");
-    REFUSES(allocator, (bp_pinned_allocator)3, "allocator is 3");
+    REFUSES(allocator, (bp_pinned_allocator)3, "unknown allocator 3");
     REFUSES(touch_threads, 65, "touch_threads is 65");
     REFUSES(numa_node, -2, "numa_node is -2");
     REFUSES(numa_node, 1023, "numa_node is 1023"); /* more nodes than any test machine has */
@@ -167,7 +167,7 @@ static void test_arguments(void **state)
     assert_null(pinned);
     pinned = new_pinned(device, &good);
     void *address = NULL;
-    assert_fails(bp_pinned_allocate(NULL, 1, 0, &address), BP_ERR_INVALID_ARGUMENT, "needs");
+    assert_fails(bp_pinned_allocate(NULL, 1, 0, &address), BP_ERR_INVALID_ARGUMENT, "is NULL");
     assert_fails(bp_pinned_allocate(pinned, 1, 0, NULL), BP_ERR_INVALID_ARGUMENT, "output");
     assert_fails(bp_pinned_allocate(pinned, 0, 0, &address), BP_ERR_INVALID_ARGUMENT, "0 bytes");
     assert_fails(bp_pinned_allocate(pinned, 1, 3, &address), BP_ERR_INVALID_ARGUMENT, "3 bytes");

@@ -197,7 +197,7 @@ static void test_creation(void **state)
     bp_profile_config config, good = settings();
     bp_pool *const twice[] = {k.pool, k.pool}, *const none[] = {NULL};
     static const uint32_t beyond[] = {1};
-    assert_fails(bp_profile_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, "missing");
+    assert_fails(bp_profile_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, "is NULL");
     assert_fails(bp_profile_config_init(&config, 8), BP_ERR_INVALID_ARGUMENT, "size of a struct is 8");
     assert_fails(bp_profile_create(NULL, 1, NULL, &profile), BP_ERR_INVALID_ARGUMENT, "pool");
     assert_fails(bp_profile_create(&k.pool, 0, NULL, &profile), BP_ERR_INVALID_ARGUMENT, "pool");

@@ -379,7 +379,7 @@ static bp_status call_nccl(void *config)
 static bp_status call_torch(void *config)
 {
     ((bp_torch_config *)config)->ordinal = BP_TORCH_DEVICES;
-    return refused_for(bp_torch_serve(config), "is not one of 0 to 63");
+    return refused_for(bp_torch_serve(config), "expected 0 to 63");
 }
 
 static bp_status fake_exchange(void *user, const void *mine, uint64_t bytes, void *all)

@@ -294,7 +294,7 @@ static void test_tables_are_checked(void **state)
     ops.destroy = count_destroy;
     ops.traits = answer_traits;
     answer = (bp_device_traits){.size = sizeof answer, .granularity = 4096};
-    assert_fails(bp_device_create(NULL, self, &device), BP_ERR_INVALID_ARGUMENT, "missing");
+    assert_fails(bp_device_create(NULL, self, &device), BP_ERR_INVALID_ARGUMENT, "is NULL");
     assert_fails(bp_device_create(&ops, self, NULL), BP_ERR_INVALID_ARGUMENT, "output");
     ops.size = 8;
     assert_fails(bp_device_create(&ops, self, &device), BP_ERR_INVALID_ARGUMENT, "size of a struct is 8");
@@ -359,12 +359,12 @@ static void test_arguments(void **state)
     assert_fails(bp_stream_copy(stream, &byte, NULL, 8), BP_ERR_INVALID_ARGUMENT, "source");
     assert_ok(bp_stream_fill(stream, NULL, 0, 0));
     assert_ok(bp_stream_copy(stream, NULL, NULL, 0));
-    assert_fails(bp_event_record(NULL, stream), BP_ERR_INVALID_ARGUMENT, "no event");
+    assert_fails(bp_event_record(NULL, stream), BP_ERR_INVALID_ARGUMENT, "the event is NULL");
     assert_fails(bp_event_record(event, foreign), BP_ERR_INVALID_ARGUMENT, "stream.0", "another device");
     assert_fails(bp_stream_wait(foreign, event), BP_ERR_INVALID_ARGUMENT, "stream.0", "another device");
-    assert_fails(bp_stream_wait(stream, NULL), BP_ERR_INVALID_ARGUMENT, "no event");
-    assert_fails(bp_event_synchronize(NULL), BP_ERR_INVALID_ARGUMENT, "no event");
-    assert_fails(bp_device_synchronize(NULL), BP_ERR_INVALID_ARGUMENT, "no device");
+    assert_fails(bp_stream_wait(stream, NULL), BP_ERR_INVALID_ARGUMENT, "the event is NULL");
+    assert_fails(bp_event_synchronize(NULL), BP_ERR_INVALID_ARGUMENT, "the event is NULL");
+    assert_fails(bp_device_synchronize(NULL), BP_ERR_INVALID_ARGUMENT, "the device is NULL");
     bp_device_usage usage = {0};
     assert_fails(bp_device_usage_get(device, &usage), BP_ERR_INVALID_ARGUMENT, "usage");
     usage = usage_of(device);
@@ -665,7 +665,7 @@ static void test_trace_leaves_the_detail_alone(void **state)
     assert_ok(bp_stream_synchronize(stream));
     assert_string_equal(bp_error_detail(), "before");
     assert_int_equal(t.counts[OP_STREAM_SYNCHRONIZE], 2);
-    assert_fails(bp_device_synchronize(outer), BP_ERR_NO_DEVICE, "synchronize", "trace(trace(null))", "no device");
+    assert_fails(bp_device_synchronize(outer), BP_ERR_NO_DEVICE, "synchronize", "trace(trace(null))", "the device is NULL");
     bp_stream_destroy(&stream);
     bp_device_destroy(&outer);
 }
