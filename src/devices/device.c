@@ -281,7 +281,7 @@ void bp_event_destroy(bp_event **event)
 static bp_status event_check(const bp_event *event, const bp_stream *stream, const char *function)
 {
     if (event == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no event", function);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the event is NULL", function);
     return bp_stream_check(stream, event->device, function);
 }
 

@@ -170,7 +170,7 @@ static void test_arguments(void **state)
     assert_fails(bp_pinned_allocate(NULL, 1, 0, &address), BP_ERR_INVALID_ARGUMENT, "is NULL");
     assert_fails(bp_pinned_allocate(pinned, 1, 0, NULL), BP_ERR_INVALID_ARGUMENT, "output");
     assert_fails(bp_pinned_allocate(pinned, 0, 0, &address), BP_ERR_INVALID_ARGUMENT, "0 bytes");
-    assert_fails(bp_pinned_allocate(pinned, 1, 3, &address), BP_ERR_INVALID_ARGUMENT, "3 bytes");
+    assert_fails(bp_pinned_allocate(pinned, 1, 3, &address), BP_ERR_INVALID_ARGUMENT, "alignment 3");
     assert_fails(bp_pinned_allocate(pinned, 1, 4 * MIB, &address), BP_ERR_INVALID_ARGUMENT, "4194304");
     bp_pinned_statistics small = {.size = 8};
     assert_fails(bp_pinned_statistics_get(pinned, &small), BP_ERR_INVALID_ARGUMENT, "statistics");

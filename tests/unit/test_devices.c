@@ -665,7 +665,7 @@ static void test_trace_leaves_the_detail_alone(void **state)
     assert_ok(bp_stream_synchronize(stream));
     assert_string_equal(bp_error_detail(), "before");
     assert_int_equal(t.counts[OP_STREAM_SYNCHRONIZE], 2);
-    assert_fails(bp_device_synchronize(outer), BP_ERR_NO_DEVICE, "synchronize", "trace(trace(null))", "the device is NULL");
+    assert_fails(bp_device_synchronize(outer), BP_ERR_NO_DEVICE, "synchronize", "trace(trace(null))", "no device");
     bp_stream_destroy(&stream);
     bp_device_destroy(&outer);
 }
