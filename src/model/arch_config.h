@@ -1,5 +1,5 @@
-/* Models of published configurations: the interface between the tables of families (families/families.h) and the reader of config.json. Other
- * libraries of ours use it (version node BUCKETPOOL_PRIVATE); it is not installed. */
+/* Models from published configurations: the interface between the architecture tables (families/families.h) and the reader of
+ * config.json. Not installed; the formats library links to it (version node BUCKETPOOL_PRIVATE). */
 #ifndef BP_MODEL_ARCH_CONFIG_H
 #define BP_MODEL_ARCH_CONFIG_H
 
@@ -12,19 +12,20 @@
 /* The value of a key. Texts end with NUL; booleans are the integers 0 and 1. */
 typedef struct bp_arch_entry {
     bp_value value;    /* texts and lists live until the model is made */
-    bool is_null;      /* an explicit null, which some families tell from a key that is not there */
-    char unusable[80]; /* not "": a kind that no table reads, described; an error only if a table needs it */
+    bool is_null;      /* an explicit null, which some families treat differently from a missing key */
+    char unusable[80]; /* not "": the name of a kind that no table reads; an error only if a table needs the key */
 } bp_arch_entry;
 
-/* A published configuration. `find` looks a key up; no terminator is expected behind its `length` bytes. "a.b" is member b of the object a,
- * "a.#" the number of members of a. *found is false where the configuration does not have the key. Errors: BP_ERR_NO_HOST_MEMORY. */
+/* A published configuration. `find` looks a key up; the key has `length` bytes and need not be terminated. "a.b" is member b of the
+ * object a, "a.#" the number of members of a. *found is false where the configuration does not have the key. Errors:
+ * BP_ERR_NO_HOST_MEMORY. */
 typedef struct bp_arch_config {
     bp_status (*find)(void *context, const char *key, size_t length, bp_arch_entry *entry, bool *found);
     void *context;
 } bp_arch_config;
 
 /* Builds the parameters of a model from the table of its family ("model_type" in the configuration). Names and shapes are
- * those of the published modelling code; tied embeddings appear once; multi-token prediction layers are units of their own. The caller owns
+ * those of the published modelling code; tied embeddings appear once; each multi-token prediction layer is a unit. The caller owns
  * the model.
  * Errors: BP_ERR_UNSUPPORTED (unknown model_type), BP_ERR_INVALID_ARGUMENT (a missing, zero, negative or unusable field, by name),
  * BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */

@@ -10,7 +10,7 @@
 #include "model/families/families.h"
 #include "model/model.h"
 
-/* More is a hostile file, not a model: it would take minutes and gigabytes to refuse it later. */
+/* A larger number means a hostile file: refusing it later would take minutes and gigabytes. */
 #define MOST_LAYERS 100000
 #define MOST_FIELDS 64
 #define MOST_NAME 256
@@ -76,7 +76,7 @@ static bp_status compile_table(builder *b, const bp_arch_tensor *rows, compiled_
         compiled_tensor *tensor = &table->tensors[table->count++];
         *tensor = (compiled_tensor){.row = row, .split = *row->split != '\0' ? row->split[0] - '0' : -1};
 
-        /* "heads*head_dim; hidden" is cut in pieces. The cut text joins the model's strings, so that it lives long enough. */
+        /* Splits "heads*head_dim; hidden" at the semicolons. The pieces are stored with the model's strings, which live long enough. */
         const char *copy;
         BP_TRY(bp_strings_add(&b->model->strings, row->shape, &copy));
         char *rest = (char *)copy, *piece;
@@ -134,7 +134,7 @@ static bp_status read_present(const bp_arch_field *field, const char *key, const
     return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\": expected %s, got %s", key, expected[field->kind], got);
 }
 
-/* The value of `source` in the fields read so far; "-" is no value. */
+/* The value of `source` in the fields read so far; "-" means no value. */
 static bp_status compute_field(builder *b, const char *source, bp_value *value)
 {
     if (strcmp(source, "-") == 0) {
@@ -269,7 +269,7 @@ static bp_status architecture_add_tensor(builder *b, const compiled_tensor *tens
     snprintf(name, sizeof name, "%s%s.bias", before, own_name);
     p.dims = 1;
     p.flags &= ~(uint32_t)BP_PARAMETER_GEMM;
-    if (p.tp_dim != 0) { /* of a row-parallel weight the bias is not split */
+    if (p.tp_dim != 0) { /* a row-parallel weight has a replicated bias */
         p.tp_dim = -1;
         p.tp_parts = 0;
     }
@@ -291,8 +291,8 @@ static bp_status count_layers(builder *b, const char *source, int64_t *count)
     bp_value value;
     BP_TRY(compute_field(b, source, &value));
     if (value.number > MOST_LAYERS)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%lld layers are more than the %d that are supported",
-                       (long long)value.number, MOST_LAYERS);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%lld layers; at most %d are supported", (long long)value.number,
+                       MOST_LAYERS);
     *count = value.number;
     return BP_OK;
 }
@@ -359,7 +359,7 @@ static bp_status architecture_build(builder *b)
         BP_TRY(add_layer(b, layers + i, i));
     BP_TRY(add_table(b, &b->last, "", BP_OUTSIDE, 0));
 
-    /* A family without prediction layers in its table says so where the configuration has some. */
+    /* A note says which prediction layers of the configuration the family's table does not count. */
     for (size_t i = 0; family->predictions == NULL && i < sizeof prediction_keys / sizeof *prediction_keys; i++) {
         bp_arch_entry entry;
         bool found;

@@ -1,4 +1,4 @@
-/* Buckets and the requests for memory that follow from them and their roles; and those of several models that share a pool. */
+/* Creates buckets and their memory requests by role, and merges the buckets of several models that share a pool. */
 #include "model/buckets.h"
 
 #include <stdio.h>
@@ -9,16 +9,16 @@
 #include "core/fail.h"
 #include "core/structs.h"
 
-/* ---- given buckets, and the order of all ------------------------------------------------------------------------- */
+/* ---- given buckets, order of buckets ----------------------------------------------------------------------------- */
 
-/* Appends the buckets that the model brings along, then puts all in order of units. */
+/* Appends the buckets that the model gives, then sorts all by unit. */
 static bp_status buckets_take_given(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets)
 {
     void *memory;
     BP_TRY(bp_new_array(model->unit_count + 1, sizeof(uint32_t), &memory));
     uint32_t *ordinals = memory;
     bp_status status = BP_OK;
-    for (size_t i = 0; i < buckets->bucket_count; i++) /* made of parameters before */
+    for (size_t i = 0; i < buckets->bucket_count; i++) /* made from parameters */
         ordinals[buckets->buckets[i].unit >= 0 ? (size_t)buckets->buckets[i].unit : model->unit_count]++;
     for (size_t i = 0; status == BP_OK && i < model->bucket_count; i++) {
         const bp_given_bucket *given = &model->buckets[i];
@@ -26,14 +26,14 @@ static bp_status buckets_take_given(const bp_model *model, const bp_buckets_conf
         uint64_t padded = given->padded_numel != 0 ? given->padded_numel : given->numel, step;
         char text[24];
         uint32_t *ordinal = &ordinals[given->unit >= 0 ? (size_t)given->unit : model->unit_count];
-        /* without rows to go by, the other rules make shards equal */
+        /* rows are unknown, so the other rules make equal shards */
         uint64_t each = config->padding == BP_PADDING_FLAT ? config->flat_alignment : 1;
         if (given->padded_numel == 0 && config->padding != BP_PADDING_GIVEN &&
             (!bp_mul_u64(each, shards, &step) || !bp_round_up_u64(given->numel, step, &padded)))
             status = bp_fail(BP_ERR_OVERFLOW, "the padded size of bucket %s does not fit 64 bits",
                              bp_bucket_label(given->name, *ordinal, text));
         if (status == BP_OK && (given->roles & ~(BP_ROLE_BIT(BP_ROLE_COUNT) - 1)) != 0)
-            status = bp_fail(BP_ERR_UNSUPPORTED, "bucket %s: roles 0x%x: roles of a runtime's own are not planned",
+            status = bp_fail(BP_ERR_UNSUPPORTED, "bucket %s: roles 0x%x: buckets with runtime roles cannot be planned",
                              bp_bucket_label(given->name, *ordinal, text), given->roles);
         bp_bucket bucket = {.unit = given->unit,
                             .ordinal = (*ordinal)++,
@@ -56,7 +56,7 @@ static bp_status buckets_take_given(const bp_model *model, const bp_buckets_conf
     return status;
 }
 
-/* Given buckets may come in any order: the rest of the library has them by unit, those of persistent parameters last. Stable. */
+/* Stable sort by unit, buckets of persistent parameters last: the order that the rest of the library expects. */
 static bp_status buckets_order_by_unit(bp_buckets *buckets)
 {
     void *memory;
@@ -113,8 +113,8 @@ static uint64_t ceil_divide(uint64_t value, uint64_t by)
     return value / by + (value % by != 0);
 }
 
-/* The shard of the trained parameters in the roles main_grad and optimizer: its elements are those of the gradients, also where
- * parameters are packed as bytes. 0 bytes where nothing is trained. */
+/* Request for the shard of the trained parameters in role main_grad or optimizer. It has as many elements as the gradients, also where
+ * parameters are packed as bytes; 0 bytes if every parameter is frozen. */
 static bp_status trained_shard(const bp_bucket *b, const bp_buckets_config *config, uint32_t role, bp_request *request)
 {
     bool optimizer = role == BP_ROLE_OPTIMIZER;
@@ -134,7 +134,7 @@ static bp_status trained_shard(const bp_bucket *b, const bp_buckets_config *conf
     return BP_OK;
 }
 
-/* The request of a bucket in a role; false when it takes no part. */
+/* The request of a bucket in a role; false if the bucket does not have the role. */
 static bool request_of(const bp_bucket *b, const bp_buckets_config *config, uint32_t role, bp_request *request)
 {
     uint64_t padded;
@@ -152,7 +152,7 @@ static bool request_of(const bp_bucket *b, const bp_buckets_config *config, uint
         break;
     case BP_ROLE_MAIN_GRAD:
     case BP_ROLE_OPTIMIZER: return trained_shard(b, config, role, request) == BP_OK && request->bytes > 0;
-    default: /* gradients, and the reduced shard of them that the outer reduction copies */
+    default: /* gradients, and their reduced shard, which the collective of the outer group copies */
         if (b->frozen || b->grad_numel == 0)
             return false;
         request->numel = b->grad_numel;
@@ -245,7 +245,7 @@ bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket *bucket)
     return BP_OK;
 }
 
-/* Sizes in bytes were not looked at while grouping: every bucket must have one, and persistent parameters a sum. */
+/* Grouping does not check sizes in bytes: each bucket's, and the sum of the persistent parameters, must fit 64 bits. */
 static bp_status buckets_check_bytes(bp_buckets *buckets, const bp_buckets_config *config)
 {
     bp_request trained;
@@ -270,13 +270,13 @@ static bp_status buckets_check_bytes(bp_buckets *buckets, const bp_buckets_confi
 static bp_status buckets_check_config(const bp_model *model, const bp_buckets_config *c)
 {
     if (c->dp == 0 || c->ep == 0 || c->dp % c->ep != 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "dp %u must be a positive multiple of ep %u", c->dp, c->ep);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "dp %u: expected a positive multiple of ep, which is %u", c->dp, c->ep);
     if (c->bucketing < BP_BUCKETING_MEGATRON || c->bucketing > BP_BUCKETING_GIVEN)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%d is no bucketing rule", (int)c->bucketing);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "unknown bucketing rule %d", (int)c->bucketing);
     if (c->padding < BP_PADDING_MEGATRON_LCM || c->padding > BP_PADDING_FSDP2)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%d is no padding rule", (int)c->padding);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "unknown padding rule %d", (int)c->padding);
     if (c->padding == BP_PADDING_FLAT && c->flat_alignment == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "flat_alignment must be at least 1 element");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "flat_alignment: expected at least 1 element, got 0");
     const bp_dtype grads[] = {c->grad_dtype, c->grad_comm_dtype, c->main_grad_dtype};
     for (size_t i = 0; i < sizeof grads / sizeof *grads; i++) {
         if (grads[i] != BP_DTYPE_NONE && !bp_dtype_is_gradient(grads[i]))
@@ -284,9 +284,10 @@ static bp_status buckets_check_config(const bp_model *model, const bp_buckets_co
                            bp_dtype_name(grads[i]));
     }
     if (c->param_dtype != BP_DTYPE_NONE && !bp_dtype_is_float(c->param_dtype))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameters cannot be turned into %s", bp_dtype_name(c->param_dtype));
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "param_dtype: parameters cannot be converted to %s",
+                       bp_dtype_name(c->param_dtype));
     if (c->optimizer_dtype != BP_DTYPE_NONE && bp_dtype_bits(c->optimizer_dtype) == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%d, of the optimizer, is no dtype", (int)c->optimizer_dtype);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "optimizer_dtype: unknown dtype %d", (int)c->optimizer_dtype);
     if ((c->roles & ~(BP_ROLE_BIT(BP_ROLE_COUNT) - 1)) != 0 || c->roles == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "roles 0x%x: expected a mask of known roles", c->roles);
     if (model->parameter_count == 0 && model->bucket_count == 0)
@@ -314,7 +315,7 @@ static bp_status copy_units(const bp_model *model, bp_buckets *buckets)
     return BP_OK;
 }
 
-/* Lets the view show the arrays: the last step. */
+/* Points the public info at the arrays; called last. */
 static void buckets_publish(bp_buckets *buckets)
 {
     buckets->info = (bp_buckets_info){.unit_count = buckets->unit_count,
@@ -378,14 +379,14 @@ const bp_buckets_info *bp_buckets_get_info(const bp_buckets *buckets)
     return buckets != NULL ? &buckets->info : NULL;
 }
 
-/* ---- of several models ---------------------------------------------------------------------------------------------- */
+/* ---- merged buckets ------------------------------------------------------------------------------------------------- */
 
 static int merged_buckets_compare_names(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Without a '/' in parts' names, units of different parts have different names. */
+/* Units are named "<part>/<unit>": part names without '/' keep them distinct. */
 static bp_status check_names(const char *const *names, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -402,13 +403,14 @@ static bp_status check_names(const char *const *names, size_t count)
     bp_status status = BP_OK;
     for (size_t i = 1; status == BP_OK && i < count; i++) {
         if (strcmp(sorted[i - 1], sorted[i]) == 0)
-            status = bp_fail(BP_ERR_INVALID_ARGUMENT, "two parts are called \"%s\"", sorted[i]);
+            status =
+                bp_fail(BP_ERR_INVALID_ARGUMENT, "two parts have the name \"%s\"; give each part its name", sorted[i]);
     }
     free(sorted);
     return status;
 }
 
-/* Sets the arrays' sizes and where each part lies in them, then makes room. */
+/* Computes each part's range in the arrays, then allocates them. */
 static bp_status merged_buckets_allocate(bp_buckets *m, const bp_buckets *const *parts, size_t count)
 {
     m->part_count = count;
@@ -434,7 +436,8 @@ static bp_status merged_buckets_allocate(bp_buckets *m, const bp_buckets *const 
     return bp_new_array(m->group_count, sizeof *m->groups, (void **)&m->groups);
 }
 
-/* Copies a part's buckets in units, or those of persistent parameters, which come last; `filled` counts the buckets so far. */
+/* Copies a part's buckets that belong to units, or those of persistent parameters, which come last. `filled` is the number of buckets so
+ * far. */
 static bp_status add_buckets(bp_buckets *m, const bp_buckets *part, uint32_t first_unit, bool persistent,
                              size_t *filled)
 {
@@ -488,7 +491,7 @@ static bp_status merged_buckets_fill(bp_buckets *m, const bp_buckets *const *par
         for (size_t k = 0; k < part->request_count; k++) {
             bp_request *request = &m->requests[at->first_request + k];
             *request = part->requests[k];
-            request->bucket += (uint32_t)first_bucket; /* of buckets in units, which come first */
+            request->bucket += (uint32_t)first_bucket; /* buckets of units come first */
         }
         for (size_t k = 0; k < part->group_count; k++) {
             bp_request_group *group = &m->groups[groups++];

@@ -1,4 +1,4 @@
-/* Buckets' own data, for the schedule and the planner. */
+/* The data behind bp_buckets, for the schedule and the planner. */
 #ifndef BP_MODEL_BUCKETS_H
 #define BP_MODEL_BUCKETS_H
 
@@ -9,7 +9,7 @@
 #include "core/memory.h"
 #include "model/model.h"
 
-/* The requests of one unit in one role: they are acquired and released together by the generated schedules. */
+/* The requests of one unit in one role; generated schedules acquire and release them together. */
 typedef struct bp_request_group {
     uint32_t unit, role;
     uint32_t first, count; /* requests */
@@ -23,7 +23,7 @@ typedef struct bp_buckets_part {
 
 struct bp_buckets {
     bp_strings strings;
-    bp_buckets_info info; /* the arrays below, once they are complete */
+    bp_buckets_info info; /* points to the arrays below once they are complete */
     const char *model;
     bp_unit *units;
     size_t unit_count;
@@ -51,7 +51,7 @@ static inline bool bp_dtype_is_fp8(bp_dtype dtype)
     return dtype == BP_DTYPE_FP8_E4M3 || dtype == BP_DTYPE_FP8_E5M2;
 }
 
-/* The stages of bp_buckets_create. grouping.c: buckets of all parameters, unit by unit, those of persistent ones last. */
+/* grouping.c: makes buckets of all parameters, unit by unit, those of persistent parameters last. */
 bp_status bp_buckets_derive(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets);
 
 /* A frozen bucket has no gradients, whatever `bucket` says. */
@@ -59,7 +59,7 @@ bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket *bucket);
 /* The dtype that gradients of parameters of `dtype` are communicated in. */
 bp_dtype bp_gradient_dtype(const bp_buckets_config *config, bp_dtype dtype);
 
-/* The bucket's name; `text` is used where it has none of its own. */
+/* The bucket's name; a bucket without one gets a name from its ordinal, written to `text`. */
 const char *bp_bucket_label(const char *name, uint32_t ordinal, char text[24]);
 
 #endif

@@ -91,7 +91,7 @@ static bool accept(parser *p, const char *token)
     if (strncmp(p->at, token, length) != 0)
         return false;
     if (isalpha((unsigned char)*token) && (isalnum((unsigned char)p->at[length]) || p->at[length] == '_'))
-        return false; /* the beginning of a longer name */
+        return false; /* a prefix of a longer name */
     p->at += length;
     return true;
 }
@@ -282,13 +282,13 @@ static bp_status evaluate_element(const evaluation *e, const node *n, bp_value *
     const char *field = label(e, e->expression->nodes[n->operand[0]].operand[0]);
     if (list.kind == BP_VALUE_MISSING)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\" is missing", field);
-    if (list.kind == BP_VALUE_INT) { /* one for all */
+    if (list.kind == BP_VALUE_INT) { /* one number for all layers */
         *value = list;
         return BP_OK;
     }
     if (i < 0 || (uint64_t)i >= list.length)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\" has %zu entries, one is needed for layer %lld", field,
-                       list.length, (long long)i);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\" has %zu entries, none for layer %lld", field, list.length,
+                       (long long)i);
     if (list.kind == BP_VALUE_INTS)
         *value = (bp_value){.kind = BP_VALUE_INT, .number = list.numbers[i]};
     else if (list.kind == BP_VALUE_TEXTS)
@@ -322,7 +322,7 @@ static bp_status evaluate_arithmetic(const evaluation *e, const node *n, int64_t
                 return bp_fail(BP_ERR_INVALID_ARGUMENT,
                                "field \"%s\" is %lld, expected a multiple of field \"%s\", which is %lld",
                                label(e, left->operand[0]), (long long)a, label(e, right->operand[0]), (long long)b);
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "\"%s\": %lld is no multiple of %lld", e->expression->source,
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "\"%s\": %lld is not a multiple of %lld", e->expression->source,
                            (long long)a, (long long)b);
         }
         *result = n->op == OP_REMAINDER ? a % b : a / b + (n->op == OP_CEIL && a % b != 0);

@@ -4,7 +4,7 @@
  *   has(kinds) ? kinds[layer] == 'attention' : layer % 4 == 3      count(pattern)      ceil(hidden, 16)
  *
  * Operators, loosest first: ?:  ||  &&  == != < <= > >= in  + -  * / %  ! and unary -. Truth is 1 or 0. Arithmetic is checked, and / must
- * leave no rest: models round by ceil(a, b) and floor(a, b), which the table then says. */
+ * leave no remainder: tables round explicitly with ceil(a, b) and floor(a, b). */
 #ifndef BP_MODEL_EXPRESSION_H
 #define BP_MODEL_EXPRESSION_H
 
@@ -35,19 +35,19 @@ typedef struct bp_scope {
     const char *const *names;
     bp_value *values;
     size_t count;
-    const char *const *labels; /* what errors call them; NULL, or an entry NULL: by name */
+    const char *const *labels; /* names in error messages; NULL, or a NULL entry: the name itself */
 } bp_scope;
 
 typedef struct bp_expression bp_expression;
 
-/* `names` are resolved to indices here; evaluation takes a scope with the same names. Source text is kept by reference.
- * Errors: BP_ERR_INTERNAL with the text and position, as expressions are ours. */
+/* Compiles `source`; names are resolved to indices, so evaluation needs a scope with the same names. `source` is kept by reference.
+ * Errors: BP_ERR_INTERNAL with text and column: expressions are part of the library. */
 bp_status bp_expression_create(const char *source, const bp_scope *names, bp_expression **expression);
 void bp_expression_destroy(bp_expression **expression);
 
-/* Errors: BP_ERR_INVALID_ARGUMENT (a missing field is used, an index is outside its list, a division by zero or with a rest), BP_ERR_OVERFLOW. */
+/* Errors: BP_ERR_INVALID_ARGUMENT (missing field, index outside its list, division by zero or with a remainder), BP_ERR_OVERFLOW. */
 bp_status bp_expression_value(const bp_expression *expression, const bp_scope *scope, bp_value *value);
-/* The same where a number is needed. */
+/* The same; the result must be a number. */
 bp_status bp_expression_number(const bp_expression *expression, const bp_scope *scope, int64_t *number);
 
 #endif

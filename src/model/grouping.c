@@ -1,4 +1,4 @@
-/* Groups a model's parameters into buckets by a runtime's rule, lays them out and pads them for sharding. */
+/* Groups a model's parameters into buckets by the bucketing rule of a runtime, and computes their layout and padding for sharding. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,16 +9,17 @@
 
 /* ---- first fit --------------------------------------------------------------------------------------------------- */
 
-/* A tournament of the smallest sizes: leaf i of `leaves` is at smallest[leaves + i], its parents above. */
+/* Tournament tree of the smallest sizes: leaf i is at smallest[leaves + i], its parent at half the index. Finding and setting are O(log
+ * leaves). */
 typedef struct first_fit {
     uint64_t *smallest;
     size_t leaves;
 } first_fit;
 
-#define FITS_NOWHERE UINT64_MAX /* the size of an entry that is never found */
+#define FITS_NOWHERE UINT64_MAX /* size of an empty entry */
 #define NO_FIT SIZE_MAX
 
-/* `count` entries that are never found until they are set. */
+/* Starts with `count` empty entries. */
 static bp_status first_fit_init(first_fit *fit, size_t count)
 {
     size_t leaves = 1;
@@ -47,7 +48,7 @@ static size_t first_fit_find(const first_fit *fit, size_t from, uint64_t limit)
     if (from >= fit->leaves)
         return NO_FIT;
     size_t at = fit->leaves + from;
-    /* up and to the right, until a subtree has one that fits */
+    /* up and to the right until a subtree contains a fit */
     while (fit->smallest[at] > limit) {
         while (at % 2 == 1) /* a right child, or the root: its subtree is done */
             at /= 2;
@@ -62,7 +63,7 @@ static size_t first_fit_find(const first_fit *fit, size_t from, uint64_t limit)
 
 /* ---- padding ----------------------------------------------------------------------------------------------------- */
 
-/* Elements of one row: what sharding along the first dimension must not cut. */
+/* Elements of one row, which sharding along the first dimension must not cut. */
 static uint64_t row_numel(const bp_parameter *p)
 {
     return p->dims > 0 ? bp_parameter_numel(p) / p->shape[0] : 1;
@@ -73,8 +74,8 @@ static bp_status fail_size(const bp_parameter *p)
     return bp_fail(BP_ERR_OVERFLOW, "the padded size of the bucket of parameter %s does not fit 64 bits", p->name);
 }
 
-/* Rows of the parameter fit chunks of this size: the chunk is one row, or holds whole rows and the parameter whole chunks, or
- * the parameter is smaller than a chunk and fills a gap. Source: Megatron-LM d98e8a64, _get_parameter_groups, step 3. */
+/* True if chunks of this size do not cut rows: a chunk is one row, or whole rows with the parameter in whole chunks, or the parameter is
+ * smaller than a chunk and fills a gap. Source: Megatron-LM d98e8a64, _get_parameter_groups, step 3. */
 static bool fits_chunk(const bp_parameter *p, uint64_t chunk)
 {
     uint64_t numel = bp_parameter_numel(p), row = row_numel(p);
@@ -87,12 +88,12 @@ static int by_rows(const void *a, const void *b)
     uint64_t x_row = row_numel(x), y_row = row_numel(y);
     if (x_row != y_row)
         return x_row > y_row ? -1 : 1;
-    return x < y ? -1 : x > y; /* both lie in the model's array, in its order */
+    return x < y ? -1 : x > y; /* both point into the model's array: model order */
 }
 
 /* ---- Megatron: a grid of chunks ------------------------------------------------------------------------------------- */
 
-/* Identical parameters that still have to be placed. */
+/* Identical parameters that are not placed yet. */
 typedef struct remaining {
     const bp_parameter *parameter;
     uint64_t numel;
@@ -101,13 +102,13 @@ typedef struct remaining {
 
 typedef struct grid {
     uint64_t chunk, end;
-    remaining *items, *fragments; /* of a chunk and more; smaller */
+    remaining *items, *fragments; /* at least a chunk each; smaller ones */
     size_t item_count, fragment_count;
     first_fit rests;          /* by item: its partial chunk */
     first_fit fragments_left; /* by fragment: its size */
 } grid;
 
-/* Whole chunks from here on, for `elements`. */
+/* Reserves whole chunks for `elements`. */
 static bp_status advance(grid *g, uint64_t elements, const bp_parameter *p)
 {
     return bp_add_u64(g->end, elements, &g->end) ? BP_OK : fail_size(p);
@@ -120,7 +121,7 @@ static void take_one(remaining *entry, first_fit *fit, size_t index)
         first_fit_set(fit, index, FITS_NOWHERE);
 }
 
-/* Places an item that does not end on a chunk, with a partner whose partial chunk fits beside its own. */
+/* Places an item with a partial chunk, together with a partner whose partial chunk fits beside it. */
 static bp_status place_remnant(grid *g, size_t index)
 {
     remaining *item = &g->items[index];
@@ -152,8 +153,8 @@ static bp_status place_remnant(grid *g, size_t index)
     return BP_OK;
 }
 
-/* Elements that the parameters take when each begins on a chunk, partial chunks are shared by two parameters where they fit,
- * and small parameters fill the gaps. Source: Megatron-LM d98e8a64, build_data_parallel_buffer_index. */
+/* Lays out parameters from chunk boundaries: two partial chunks share a chunk where they fit, and small parameters fill the gaps.
+ * Source: Megatron-LM d98e8a64, build_data_parallel_buffer_index. */
 static bp_status fill_grid(grid *g)
 {
     for (size_t i = 0; i < g->item_count; i++) {
@@ -174,11 +175,11 @@ static bp_status fill_grid(grid *g)
     return BP_OK;
 }
 
-/* `sorted` by rows; `items` has room for all parameters twice: those of a chunk and more in front, smaller ones behind. */
+/* `sorted`: by rows. `items`: scratch for 2 * count entries, larger parameters first, then those smaller than a chunk. */
 static bp_status place_on_grid(const bp_parameter *const *sorted, size_t count, uint32_t shards, remaining *items,
                                uint64_t *padded)
 {
-    /* a chunk that all of the parameters fit */
+    /* a chunk size that fits every parameter */
     grid g = {.chunk = row_numel(sorted[0]), .items = items, .fragments = items + count};
     for (size_t i = 0; i < count; i++) {
         if (!fits_chunk(sorted[i], g.chunk) && !bp_lcm_u64(g.chunk, row_numel(sorted[i]), &g.chunk))
@@ -221,9 +222,9 @@ typedef struct grouping {
     const bp_buckets_config *config;
     group *groups;
     size_t count, capacity;
-    bp_parameter *local;   /* the parameters with the dtypes asked for */
-    int32_t *outermost;    /* of each unit: itself where it is not nested */
-    int32_t *first, *last; /* groups of each unit, and of persistent parameters at the end; -1: none */
+    bp_parameter *local;   /* the parameters, with the configured dtypes */
+    int32_t *outermost;    /* by unit: its outermost parent, or itself */
+    int32_t *first, *last; /* by unit, then one entry for persistent parameters; -1: no group */
 } grouping;
 
 static bp_status add_to_group(grouping *g, const bp_parameter *p, const group *key)
@@ -274,7 +275,7 @@ static bp_status group_parameters(grouping *g)
         bool converts = asked != BP_DTYPE_NONE && bp_dtype_is_float(p->dtype);
         if (converts && (!bp_dtype_is_fp8(asked) || p->flags & BP_PARAMETER_GEMM))
             p->dtype = asked;
-        /* expert parameters are told by name, as Megatron does; packed buckets part only where experts are on other ranks */
+        /* experts are recognized by name, as in Megatron; packed buckets separate them only with expert parallelism */
         bool expert = strstr(p->name, ".experts.") != NULL && (!packs || g->config->ep > 1);
         group key = {.unit = packs         ? p->unit
                              : p->unit < 0 ? BP_OUTSIDE
@@ -289,14 +290,14 @@ static bp_status group_parameters(grouping *g)
 
 /* ---- sizes of a bucket ---------------------------------------------------------------------------------------------- */
 
-/* The elements that the parameters take in one bucket over `shards` ranks, under a rule that keeps them together (all but
- * BP_PADDING_MEGATRON_SPLIT). Errors: BP_ERR_OVERFLOW naming the first parameter. */
+/* Padded elements of one bucket over `shards` ranks, under any rule but BP_PADDING_MEGATRON_SPLIT, which splits buckets.
+ * Errors: BP_ERR_OVERFLOW naming the first parameter. */
 static bp_status padded_numel(const bp_buckets_config *config, const bp_parameter *const *parameters, size_t count,
                               uint32_t shards, uint64_t *padded)
 {
     uint64_t sum = 0;
     if (count > 0 && config->padding == BP_PADDING_FSDP2) {
-        /* every parameter's first dimension to a multiple of the shards. Source: PyTorch FSDP2, _fsdp_param.py. */
+        /* pads each parameter's first dimension to a multiple of the shards. Source: PyTorch FSDP2, _fsdp_param.py. */
         for (size_t i = 0; i < count; i++) {
             const bp_parameter *p = parameters[i];
             uint64_t rows;
@@ -310,7 +311,8 @@ static bp_status padded_numel(const bp_buckets_config *config, const bp_paramete
     }
     if (count == 0 || config->padding == BP_PADDING_GIVEN || config->padding == BP_PADDING_FLAT) {
         for (size_t i = 0; i < count; i++)
-            sum += bp_parameter_numel(parameters[i]) * parameters[i]->copies; /* part of the model's checked total */
+            /* cannot wrap: the model checked its total */
+            sum += bp_parameter_numel(parameters[i]) * parameters[i]->copies;
         uint64_t step = 1;
         if (count > 0 && config->padding == BP_PADDING_FLAT && !bp_mul_u64(config->flat_alignment, shards, &step))
             return fail_size(parameters[0]);
@@ -329,7 +331,7 @@ static bp_status padded_numel(const bp_buckets_config *config, const bp_paramete
     return status;
 }
 
-/* Sizes of a bucket that holds parameters of several dtypes as bytes. */
+/* Sizes of a packed bucket: parameters of several dtypes as bytes. */
 static bp_status size_packed(const grouping *g, const group *from, size_t count, uint32_t shards, bp_bucket *bucket)
 {
     bucket->dtype = BP_DTYPE_UINT8;
@@ -378,8 +380,7 @@ static bp_status size_uniform(const grouping *g, const group *from, size_t count
 
 /* ---- making buckets ------------------------------------------------------------------------------------------------- */
 
-/* Puts the parameters, sorted by rows, that share the first bucket under BP_PADDING_MEGATRON_SPLIT in front, `together` of them. Both
- * parts stay sorted. */
+/* Stable partition of parameters sorted by rows: the first `together` share a bucket under BP_PADDING_MEGATRON_SPLIT. */
 static bp_status split_by_rows(const bp_parameter **parameters, size_t count, size_t *together)
 {
     uint64_t chunk = count > 0 ? row_numel(parameters[0]) : 1;
@@ -400,11 +401,11 @@ static bp_status split_by_rows(const bp_parameter **parameters, size_t count, si
     return BP_OK;
 }
 
-/* More buckets of one group than this have no use, and splitting a hostile model into them would take hours. */
+/* A hostile model could split a group into so many buckets that it would take hours. */
 #define MOST_SPLITS 10000
 
-/* Makes the buckets of one group; `before` counts the unit's buckets so far. Their names are "experts", "experts.frozen", "dense.fp32", the
- * dtype where an earlier group of the unit differs in it only; further buckets of a group are "dense.1", "dense.2". */
+/* Makes the buckets of one group; `before` counts the unit's buckets so far. Names: "experts", "experts.frozen"; "dense.fp32" if an earlier
+ * group of the unit differs only in dtype; "dense.1", "dense.2" for the further buckets of a group. */
 static bp_status make_buckets(const grouping *g, group *from, bool dtype_in_name, bp_buckets *buckets, uint32_t *before)
 {
     bool splits = g->config->padding == BP_PADDING_MEGATRON_SPLIT && from->dtype != BP_DTYPE_NONE;
@@ -461,7 +462,7 @@ static bp_status make_all_buckets(const grouping *g, bp_buckets *buckets)
     return BP_OK;
 }
 
-/* Buckets of all groups, unit by unit, those of persistent parameters last; within a unit in the order in which the groups appeared. */
+/* Order: by unit, those of persistent parameters last; within a unit, the order in which the groups appeared. */
 bp_status bp_buckets_derive(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets)
 {
     grouping g = {.model = model, .config = config};

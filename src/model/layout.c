@@ -1,5 +1,5 @@
-/* Models made of models. Megatron-Core's module layout, from the published one by fusing, unstacking, dropping and moving parameters; and the part
- * of one rank under tensor and expert parallelism.
+/* Derives models from models: Megatron-Core's module layout (parameters are fused, unstacked, dropped or moved), and one rank's shard under
+ * tensor and expert parallelism.
  * Source: Megatron-LM d98e8a64, core/transformer/{attention,mlp,moe/experts,moe/router,multi_token_prediction}.py. */
 #include "model/model.h"
 
@@ -10,9 +10,9 @@
 
 #define MOST_SOURCES 3
 #define MOST_NAME 512
-#define MOST_LEAF 64 /* more than any leaf that a rule puts into a name; longer names are left alone */
+#define MOST_LEAF 64 /* longer than any leaf that a rule writes; parameters with longer names are not changed */
 
-/* Parameters of one module that become one, stacked along their first dimension. */
+/* Parameters of one module that are fused: concatenated along the first dimension. */
 static const struct {
     const char *sources[MOST_SOURCES];
     const char *fused;
@@ -23,12 +23,12 @@ static const struct {
     {{"in_proj_qkvz", "in_proj_ba"}, "in_proj"},
 };
 
-/* Stacks of experts that become one matrix an expert, the way nn.Linear has it: [out, in]. Families have both orders under one name, told
- * apart by the dimension that tensor parallelism splits. */
+/* Stacks of experts that become one matrix per expert, [out, in] as in nn.Linear. Families use both orders under one name; the dimension
+ * that tensor parallelism splits tells which. */
 static const struct {
     const char *stack, *module;
     const char *matrix;
-    int32_t in_out_split; /* what tensor parallelism splits where the stack has [expert, in, out]; -1: it never has */
+    int32_t in_out_split; /* dimension that tensor parallelism splits if the stack is [expert, in, out]; -1: never */
 } unstackings[] = {
     {".experts.gate_up_proj", ".experts.*.", "linear_fc1.weight", 2},
     {".experts.gate_up_proj_bias", ".experts.*.", "linear_fc1.bias", -1},
@@ -38,7 +38,7 @@ static const struct {
     {".output_linear.weight", ".experts.*.", "linear_fc2.weight", -1},
 };
 
-/* Buffers there, parameters in some published code. */
+/* Parameters in some published code that are buffers in Megatron-Core. */
 static const char *const buffers[] = {".e_score_correction_bias"};
 
 static bool ends_with(const char *name, const char *end)
@@ -54,7 +54,7 @@ typedef struct name_parts {
     const char *kind; /* ".weight" or ".bias" */
 } name_parts;
 
-/* How far apart the parameters of one module may have been added. A bound keeps the pass linear on hostile models. */
+/* Largest distance between parameters of one module in the model's order. Keeps the pass linear on hostile models. */
 #define MODULE_REACH 256
 
 /* The parameter "<module><leaf><kind>" of the same unit, near `from`. */
@@ -79,8 +79,8 @@ static bool can_stack(const bp_parameter *a, const bp_parameter *b)
            a->flags == b->flags && memcmp(a->shape + 1, b->shape + 1, (a->dims - 1) * sizeof *a->shape) == 0;
 }
 
-/* Adds `source` to `fused` along the first dimension. Heads of the first are what tensor parallelism splits: Megatron splits the
- * rows of the whole, also where key-value heads are fewer than ranks. */
+/* Appends `source` to `fused` along the first dimension. tp_parts stays that of the first source: Megatron splits the fused rows, also
+ * where there are fewer key-value heads than ranks. */
 static void stack(bp_parameter *fused, const bp_parameter *source)
 {
     if (fused->tp_dim != source->tp_dim)
@@ -90,7 +90,7 @@ static void stack(bp_parameter *fused, const bp_parameter *source)
 
 typedef enum fusion_result { FUSION_NONE, FUSION_FIRST, FUSION_ABSORBED } fusion_result;
 
-/* Tells if `p` begins a fused parameter (which is then *fused, named in `name`), was absorbed by one, or stays alone. */
+/* Decides if `p` is the first source of a fused parameter (written to *fused and `name`), a later source, or not fused. */
 static fusion_result fuse(const bp_model *model, const bp_parameter *p, bp_parameter *fused, char name[MOST_NAME])
 {
     const char *kind = strrchr(p->name, '.'), *leaf = kind;
@@ -115,7 +115,7 @@ static fusion_result fuse(const bp_model *model, const bp_parameter *p, bp_param
         bp_parameter whole = *first;
         bool is_source = own == 0;
         for (int i = 1; i < MOST_SOURCES && fusions[f].sources[i] != NULL; i++) {
-            /* looked for from the first, so that all sources come to the same answer */
+            /* searched from the first source, so that all sources get the same answer */
             const bp_parameter *other = find_sibling(model, first, &parts, fusions[f].sources[i]);
             if (other == NULL || !can_stack(first, other))
                 return FUSION_NONE;
@@ -134,7 +134,7 @@ static fusion_result fuse(const bp_model *model, const bp_parameter *p, bp_param
     return FUSION_NONE;
 }
 
-/* A stack of experts as one parameter an expert, named in `name`. */
+/* Turns a stack of experts into one parameter per expert, named in `name`. */
 static bool unstack(bp_parameter *p, char name[MOST_NAME])
 {
     bool is_stack = p->expert_dim == 0 && p->dims >= 2 && p->copies == 1 && strlen(p->name) < MOST_NAME - MOST_LEAF;
@@ -202,7 +202,7 @@ bp_status bp_model_with_layout(const bp_model *model, bp_layout layout, bp_model
     return BP_OK;
 }
 
-/* ---- the part of one rank under tensor and expert parallelism ----------------------------------------------------- */
+/* ---- sharding by tensor and expert parallelism -------------------------------------------------------------------- */
 
 static bp_status shard_parameter(bp_parameter *p, uint32_t tp, uint32_t ep)
 {

@@ -1,4 +1,4 @@
-/* Models as objects: adding units, parameters, buckets and events, validation, contents. */
+/* bp_model: adds units, parameters, buckets and events, with validation; shows the contents. */
 #include "model/model.h"
 
 #include <bucketpool/schedule.h>
@@ -24,7 +24,7 @@ bp_status bp_parameter_init(bp_parameter *parameter, size_t size)
     return bp_struct_init("bp_parameter_init", parameter, size, &default_parameter, sizeof default_parameter);
 }
 
-/* Shows the model as it is now. */
+/* Updates the public info; called after every change. */
 static void model_publish(bp_model *model)
 {
     model->info = (bp_model_info){.name = model->name,
@@ -44,7 +44,7 @@ static void model_publish(bp_model *model)
                                   .prediction_numel = model->prediction_numel};
 }
 
-/* Arrays may move: also where the call that asked for room fails later, the view shows them where they are. */
+/* Publishes the arrays because growing may move them, and the caller may fail before it publishes. */
 static bp_status model_make_room(bp_model *model, void **array, size_t *capacity, size_t count, size_t element_bytes)
 {
     bp_status status = bp_grow_array(array, capacity, count, element_bytes);
@@ -122,7 +122,7 @@ static bp_status check_unit(const bp_model *model, const char *what, const char 
                    model->unit_count);
 }
 
-/* Adds `numel` elements of `bits` bits to the model's totals, or says what does not fit. */
+/* Adds `numel` elements of `bits` bits to the model's totals. Errors: BP_ERR_OVERFLOW. */
 static bp_status add_to_totals(bp_model *model, const char *what, const char *name, uint64_t numel, uint32_t bits,
                                int prediction)
 {
@@ -153,7 +153,7 @@ bp_status bp_model_add_parameter(bp_model *model, const bp_parameter *parameter)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_add_parameter: a parameter needs a model and a name");
     BP_TRY(check_unit(model, "parameter", p.name, p.unit));
     if (bp_dtype_bits(p.dtype) == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": %d is no dtype", p.name, (int)p.dtype);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": unknown dtype %d", p.name, (int)p.dtype);
     if (p.dims > BP_MAX_DIMS)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": %u dimensions, at most %d are supported", p.name,
                        p.dims, BP_MAX_DIMS);
@@ -193,7 +193,7 @@ bp_status bp_model_add_bucket(bp_model *model, const bp_given_bucket *bucket)
     const char *name = b.name != NULL ? b.name : "(unnamed)";
     BP_TRY(check_unit(model, "bucket", name, b.unit));
     if (bp_dtype_bits(b.dtype) == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bucket \"%s\": %d is no dtype", name, (int)b.dtype);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bucket \"%s\": unknown dtype %d", name, (int)b.dtype);
     if (b.padded_numel != 0 && b.padded_numel < b.numel)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bucket \"%s\": padded_numel %llu is smaller than numel %llu", name,
                        (unsigned long long)b.padded_numel, (unsigned long long)b.numel);

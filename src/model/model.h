@@ -1,4 +1,4 @@
-/* The data of a model, for the passes of this folder. */
+/* The data behind bp_model, for the passes of this folder. */
 #ifndef BP_MODEL_MODEL_H
 #define BP_MODEL_MODEL_H
 
@@ -7,7 +7,7 @@
 #include "core/memory.h"
 
 struct bp_model {
-    bp_model_info info; /* the arrays below, after each change */
+    bp_model_info info; /* points to the arrays below */
     bp_strings strings; /* every name of the model */
     const char *name;
     bp_unit *units;
@@ -23,10 +23,10 @@ struct bp_model {
     int order_is_set;
     const char **notes;
     size_t note_count, note_capacity;
-    uint64_t numel, prediction_numel; /* running totals, so that overflow is found where it happens */
+    uint64_t numel, prediction_numel; /* running totals: overflow is reported by the call that causes it */
 };
 
-/* Elements of one copy; the model has checked that the product fits. */
+/* Elements of one copy; cannot overflow in a model, which checks it. */
 uint64_t bp_parameter_numel(const bp_parameter *parameter);
 
 /* A new model with the units, order, given buckets and events of `model`, and no parameters. */

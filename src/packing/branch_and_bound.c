@@ -1,15 +1,15 @@
-/* Branch and bound: exact search for a placement within a capacity, for arbitrary conflicts. Items are placed from the
- * bottom up, and what follows from that for the others is propagated and taken back. */
+/* Branch and bound: exact search for a placement within a capacity, for arbitrary conflicts. Items are placed from the bottom up; lower
+ * bounds of the other items are propagated, and undone through a trail on backtracking. */
 #include <stdlib.h>
 
 #include "core/fail.h"
 #include "core/memory.h"
 #include "packing/solve.h"
 
-/* How the next section is chosen. BP_PICK_ITEM: not at all; the preferred item begins there or does not. */
+/* Rule that picks the next section to branch on. BP_PICK_ITEM branches on one item instead: the preferred one begins here or does not. */
 typedef enum bp_pick { BP_PICK_FEWEST, BP_PICK_TIGHTEST, BP_PICK_ITEM, BP_PICK_COUNT } bp_pick;
 
-/* One thing to undo: a value that was `old`, or, without a place, the placing of item `old`. */
+/* An entry of the trail: *where was `old`; NULL: item `old` was placed. */
 typedef struct change {
     uint64_t *where, old;
 } change;
@@ -26,20 +26,20 @@ typedef struct searcher {
     uint64_t *offsets;
     bool *placed;
     uint64_t *supported;       /* by item: the highest end of a placed neighbour */
-    uint64_t *lowest;          /* by item: it does not begin lower; at least `supported`, unless fixed */
-    uint64_t *floor_of, *rest; /* by section: where what is left may begin, and its sizes' sum */
+    uint64_t *lowest;          /* by item: lower bound of its offset; at least `supported`, unless fixed */
+    uint64_t *floor_of, *rest; /* by section: lowest offset and total size of its unplaced items */
     uint32_t *stamp;           /* by section: the latest pass that saw it */
     uint32_t stamps;
-    uint32_t *raised; /* items that a placing raised, and their `lowest` before */
+    uint32_t *raised; /* items that a placement raised, and their `lowest` before it */
     uint64_t *before;
     change *trail;
     size_t trail_count, trail_capacity;
     bp_work work;
-    bool stopped; /* the work ended, or memory */
+    bool stopped; /* out of work or memory */
     bp_status status;
-    uint32_t *rank;       /* by item: in the order of preference */
-    uint32_t *candidates; /* by section that the latest count saw: items that may begin now */
-    uint32_t *arena;      /* lists of items, last in first out */
+    uint32_t *rank;       /* by item: position in the order of preference */
+    uint32_t *candidates; /* by section, valid for the latest stamp: items that may begin now */
+    uint32_t *arena;      /* stack of item lists */
     size_t arena_used, arena_capacity;
     /* the next attempt */
     preference *list;
@@ -49,12 +49,12 @@ typedef struct searcher {
     bool ranked;
 } searcher;
 
-/* Items of a part, in the arena; those that were placed since are passed over. */
+/* A list of items in the arena; entries that have been placed since are skipped. */
 typedef struct bp_part {
     size_t first, count;
 } bp_part;
 
-/* ---- placing, and what follows ----------------------------------------------------------------------------------------- */
+/* ---- placement and propagation ----------------------------------------------------------------------------------------- */
 
 static bool is_fixed(const searcher *s, uint32_t item)
 {
@@ -72,7 +72,7 @@ static void note_change(searcher *s, uint64_t *where, uint64_t old)
 {
     bp_status status = bp_grow_array((void **)&s->trail, &s->trail_capacity, s->trail_count, sizeof *s->trail);
     if (status != BP_OK)
-        search_stop(s, status); /* the search ends; what is not undone does not matter */
+        search_stop(s, status); /* out of memory: the search ends, so nothing needs to be undone */
     else
         s->trail[s->trail_count++] = (change){where, old};
 }
@@ -83,8 +83,8 @@ static void set_value(searcher *s, uint64_t *where, uint64_t value)
     *where = value;
 }
 
-/* Takes back all changes since there were `mark` of them in the trail. */
-static void take_back_places(searcher *s, size_t mark)
+/* Undoes all changes after the first `mark` entries of the trail. */
+static void undo_to(searcher *s, size_t mark)
 {
     while (s->trail_count > mark) {
         const change *c = &s->trail[--s->trail_count];
@@ -113,7 +113,7 @@ static bool check_section(searcher *s, uint32_t section)
     return s->floor_of[section] <= s->capacity && s->rest[section] <= s->capacity - s->floor_of[section];
 }
 
-/* The sections whose floor the item held at `before`, each once a stamp. False: one has no room left. */
+/* Checks the sections whose lowest offset was the item's `before`, once per stamp. False: one exceeds the capacity. */
 static bool check_sections_of(searcher *s, uint32_t item, uint64_t before)
 {
     const bp_problem *p = s->p;
@@ -129,7 +129,7 @@ static bool check_sections_of(searcher *s, uint32_t item, uint64_t before)
     return true;
 }
 
-/* The item begins at `lowest` at least. False: no room is left. */
+/* Raises the lower bound of the item's offset. False: the item or a section exceeds the capacity. */
 static bool raise_item(searcher *s, uint32_t item, uint64_t lowest)
 {
     if (lowest > s->capacity - s->p->sizes[item])
@@ -142,7 +142,7 @@ static bool raise_item(searcher *s, uint32_t item, uint64_t lowest)
     return true;
 }
 
-/* False: no room is left, and what was changed until then is for take_back_places. */
+/* False: infeasible; the caller undoes the changes (undo_to). */
 static bool place_item(searcher *s, uint32_t item, uint64_t at)
 {
     const bp_problem *p = s->p;
@@ -183,7 +183,7 @@ static bool place_item(searcher *s, uint32_t item, uint64_t at)
     return true;
 }
 
-/* The lowest end that a neighbour can have that is not placed yet: what does not rest on the placed ones rests on that or higher. */
+/* The lowest possible end of an unplaced neighbour: an item that does not rest on a placed neighbour begins there or higher. */
 static uint64_t next_support(searcher *s, uint32_t item)
 {
     const bp_problem *p = s->p;
@@ -197,7 +197,7 @@ static uint64_t next_support(searcher *s, uint32_t item)
     return low;
 }
 
-/* Back to where nothing is placed, with new work. False: what is fixed cannot be. */
+/* Resets the search and gives it new work. False: the fixed items do not fit. */
 static bool search_begin(searcher *s, bp_work work)
 {
     const bp_problem *p = s->p;
@@ -222,8 +222,8 @@ static bool search_begin(searcher *s, bp_work work)
 
 /* ---- one attempt ------------------------------------------------------------------------------------------------- */
 
-/* Puts an item into the arena. False, and the search is stopped: no memory. */
-static bool search_remember(searcher *s, uint32_t item)
+/* False: out of memory, and the search is stopped. */
+static bool push_item(searcher *s, uint32_t item)
 {
     bp_status status = bp_grow_array((void **)&s->arena, &s->arena_capacity, s->arena_used, sizeof *s->arena);
     if (status != BP_OK)
@@ -233,7 +233,7 @@ static bool search_remember(searcher *s, uint32_t item)
     return status == BP_OK;
 }
 
-/* Raises what may begin at `height` but has no support there. False: that leaves no room. */
+/* Raises items that may begin at `height` without a support there. False: infeasible. */
 static bool raise_unsupported(searcher *s, bp_part of, uint64_t height, bool *raised)
 {
     *raised = false;
@@ -260,7 +260,7 @@ static uint32_t pick_section(searcher *s, bp_part of, uint64_t height)
     uint32_t best = 0, fewest = UINT32_MAX;
     uint64_t tightest = UINT64_MAX;
 
-    /* how many candidates every section has that has any */
+    /* candidates per section */
     s->stamps++;
     for (size_t i = 0; i < of.count; i++) {
         uint32_t item = s->arena[of.first + i];
@@ -293,12 +293,12 @@ static uint32_t pick_section(searcher *s, bp_part of, uint64_t height)
     return best;
 }
 
-/* Puts the candidates of one choice into the arena, preferred ones first. */
+/* Pushes the candidates of one branching into the arena, preferred ones first. */
 static bp_part branching_collect_candidates(searcher *s, bp_part of, uint64_t height)
 {
     const bp_problem *p = s->p;
     bp_part candidates = {s->arena_used, 0};
-    uint32_t only = BP_NO_ITEM; /* an item that begins here and nowhere else, or the preferred one */
+    uint32_t only = BP_NO_ITEM; /* an item that can begin nowhere else, or the preferred one */
     bool looks = s->fixed != NULL || s->pick == BP_PICK_ITEM;
     for (size_t i = 0; looks && i < of.count; i++) {
         uint32_t item = s->arena[of.first + i];
@@ -311,13 +311,13 @@ static bp_part branching_collect_candidates(searcher *s, bp_part of, uint64_t he
             break;
     }
     if (only != BP_NO_ITEM) {
-        candidates.count = search_remember(s, only);
+        candidates.count = push_item(s, only);
         return candidates;
     }
     uint32_t section = pick_section(s, of, height);
     for (uint32_t e = p->sections.first[section]; e < p->sections.first[section + 1]; e++) {
         uint32_t item = p->sections.entries[e];
-        if (!is_candidate(s, item, height) || !search_remember(s, item))
+        if (!is_candidate(s, item, height) || !push_item(s, item))
             continue;
         uint32_t *list = s->arena + candidates.first;
         size_t at = candidates.count++;
@@ -328,7 +328,7 @@ static bp_part branching_collect_candidates(searcher *s, bp_part of, uint64_t he
     return candidates;
 }
 
-/* None of the candidates begins at `height`. */
+/* The branch in which no candidate begins at `height`. False: infeasible. */
 static bool pass_over(searcher *s, bp_part candidates, uint64_t height)
 {
     for (size_t i = 0; i < candidates.count; i++) {
@@ -350,7 +350,7 @@ static bool pass_over(searcher *s, bp_part candidates, uint64_t height)
 
 static bool search_parts(searcher *s, bp_part of);
 
-/* Places all items of the part. On failure everything is as before, unless the search has stopped. */
+/* Places all items of the part. False: impossible, and all changes are undone, unless the search has stopped. */
 static bool place_part(searcher *s, bp_part of)
 {
     size_t mark = s->trail_count;
@@ -359,7 +359,7 @@ static bool place_part(searcher *s, bp_part of)
             search_stop(s, BP_OK);
             break;
         }
-        uint64_t lowest = UINT64_MAX, lowest_end = UINT64_MAX; /* of items that are left, and of one placed now */
+        uint64_t lowest = UINT64_MAX, lowest_end = UINT64_MAX; /* of unplaced items; of an item placed now */
         s->work.spent += of.count;
         for (size_t i = 0; i < of.count; i++) {
             uint32_t item = s->arena[of.first + i];
@@ -373,7 +373,7 @@ static bool place_part(searcher *s, bp_part of)
         if (lowest == UINT64_MAX)
             return true;
         if (lowest_end <= lowest)
-            break; /* an item would fit into the gap that was left below */
+            break; /* not canonical: an unplaced item fits into the gap below */
         bool raised;
         fits = raise_unsupported(s, of, lowest, &raised);
         if (!fits || raised)
@@ -383,17 +383,17 @@ static bool place_part(searcher *s, bp_part of)
             size_t before = s->trail_count;
             if (place_item(s, s->arena[candidates.first + i], lowest) && search_parts(s, of))
                 return true;
-            take_back_places(s, before);
+            undo_to(s, before);
         }
         fits = pass_over(s, candidates, lowest);
         s->arena_used = candidates.first;
     }
-    take_back_places(s, mark);
+    undo_to(s, mark);
     return false;
 }
 
-/* Places the items of the part, which are in the order of their first sections: solves what is left of it in parts that do not meet in
- * time. False: it cannot be, or the search has stopped. */
+/* Splits the unplaced items, which are sorted by first section, into parts that share no section, and places each. False: impossible, or
+ * the search has stopped. */
 static bool search_parts(searcher *s, bp_part of)
 {
     const bp_lists *m = &s->p->memberships;
@@ -401,7 +401,7 @@ static bool search_parts(searcher *s, bp_part of)
     s->work.spent += of.count;
     for (size_t i = 0; i < of.count; i++) {
         uint32_t item = s->arena[of.first + i];
-        if (!s->placed[item] && !search_remember(s, item))
+        if (!s->placed[item] && !push_item(s, item))
             return false;
     }
     size_t end = s->arena_used;
@@ -425,7 +425,7 @@ static bool search_parts(searcher *s, bp_part of)
 
 typedef enum measure { BY_WIDTH, BY_AREA, BY_TOTAL, BY_SIZE, MEASURE_COUNT } measure;
 
-/* Larger first: the sections an item is in, its size times that, the largest section it is in, its size. */
+/* Sort keys, largest first: the item's section count, size times section count, largest section, size. */
 static const measure preferences[][3] = {
     {BY_WIDTH, BY_AREA, BY_TOTAL}, {BY_TOTAL, BY_AREA, BY_WIDTH}, {BY_TOTAL, BY_WIDTH, BY_AREA},
     {BY_AREA, BY_WIDTH, BY_TOTAL}, {BY_SIZE, BY_WIDTH, BY_TOTAL}, {BY_TOTAL, BY_SIZE, BY_WIDTH},
@@ -443,7 +443,7 @@ static int by_preference(const void *left, const void *right)
     return (a->item > b->item) - (a->item < b->item);
 }
 
-#define MEASURE_BITS 20 /* of sizes and sums, so that products and shaken values fit 64 bits */
+#define MEASURE_BITS 20 /* sizes and sums are scaled to this, so that products and perturbed values fit 64 bits */
 
 static void rank_items(searcher *s, const measure *measures, uint32_t shaken)
 {
@@ -477,11 +477,11 @@ static void rank_items(searcher *s, const measure *measures, uint32_t shaken)
 
 /* ---- attempts --------------------------------------------------------------------------------------------------------- */
 
-#define FIRST_SHARE (UINT64_C(1) << 19) /* work of the first attempts, */
-#define SHARE_OF_A_CONFLICT 64          /* more where one way down takes more */
-#define ROUNDS_OF_A_SHARE 4             /* then it doubles: in the end one attempt gets through everything */
+#define FIRST_SHARE (UINT64_C(1) << 19) /* work of the first attempts */
+#define SHARE_OF_A_CONFLICT 64          /* added for each conflict: long descents need more */
+#define ROUNDS_OF_A_SHARE 4             /* then the share doubles, so that an attempt is exhaustive in the end */
 
-/* How far at most the values of two items are shaken apart, round by round. */
+/* Largest random perturbation of a key, by round. */
 static const uint32_t shaken_percent[] = {80, 10, 40, 20};
 
 static bp_status searcher_init(searcher *s)
@@ -499,29 +499,27 @@ static bp_status searcher_init(searcher *s)
     BP_TRY(bp_new_array(items, sizeof *s->list, (void **)&s->list));
     BP_TRY(bp_new_array(items, sizeof *s->rank, (void **)&s->rank));
     BP_TRY(bp_new_array(sections->count, sizeof *s->candidates, (void **)&s->candidates));
-    /* all items in the order of their first sections: where conflicts were added, that is not the order of their
-     * numbers */
+    /* by first section; added conflicts make this differ from the order of the numbers */
     for (uint32_t c = 0; c < sections->count; c++) {
         for (uint32_t e = sections->first[c]; e < sections->first[c + 1]; e++) {
             uint32_t item = sections->entries[e];
-            if (memberships->entries[memberships->first[item]] == c && !search_remember(s, item))
+            if (memberships->entries[memberships->first[item]] == c && !push_item(s, item))
                 return s->status;
         }
     }
     return BP_OK;
 }
 
-/* Attempts from the beginning, each for a share of the work: every preference, as it is and then shaken, with every way
- * to pick. */
+/* Restarts, each with a share of the work: every preference, unchanged and then perturbed, with every pick rule. */
 static void run_attempts(searcher *s, bp_work *work, bp_verdict *verdict)
 {
     while (!bp_work_is_over(work) && s->status == BP_OK) {
         if (!s->ranked) {
-            search_begin(s, *work); /* some preferences go by the sections' sums */
+            search_begin(s, *work); /* some preferences use the sections' sums */
             rank_items(s, preferences[s->preferred], s->round == 0 ? 0 : shaken_percent[s->round % 4]);
             s->ranked = true;
         }
-        bool whole = s->share <= bp_work_left(work); /* what is cut short is done again */
+        bool whole = s->share <= bp_work_left(work); /* an attempt that is cut short is repeated */
         if (search_begin(s, bp_work_part(work, s->share))) {
             s->arena_used = s->p->count; /* all items, in order */
             verdict->found = search_parts(s, (bp_part){0, s->p->count});

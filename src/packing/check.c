@@ -7,7 +7,7 @@
 #include "core/structs.h"
 #include "packing/problem.h"
 
-/* An item's life begins or ends. Ends come before beginnings at the same time. */
+/* Begin or end of a live range. At equal times ends come first: intervals are half open. */
 typedef struct moment {
     uint64_t time;
     uint32_t item, begins;
@@ -25,19 +25,19 @@ static int compare_moments(const void *left, const void *right)
 
 /* ---- live items ------------------------------------------------------------------------------------------------------ */
 
-/* Ranks of live items are a bit set of LEVELS levels, one array, the members first. A bit of a level says that a word
- * of the level below has bits: neighbours are found in a step for each level. */
+/* The ranks of live items form a hierarchical bit set of LEVELS levels: a bit is set if the word below it is not 0. A neighbour is found in
+ * O(LEVELS). */
 #define LEVELS 6 /* 64^6 members */
 
 typedef struct check {
     const bp_packing *packing;
     const uint64_t *offsets;
     uint32_t *by_offset;     /* items in the order of offsets */
-    uint32_t *ranks;         /* by item: where in by_offset */
+    uint32_t *ranks;         /* by item: its index in by_offset */
     uint32_t *times_live;    /* by item: its intervals may overlap each other */
     uint64_t *level[LEVELS]; /* ranks of live items */
     moment *moments;
-    uint32_t low, high; /* the items at fault */
+    uint32_t low, high; /* the items that overlap */
 } check;
 
 /* The nearest live item below rank `rank` or above it. */
@@ -75,12 +75,12 @@ static bp_status fail_overlap(check *c, uint32_t one, uint32_t other)
     uint32_t low = one < other ? one : other, high = one < other ? other : one;
     c->low = low;
     c->high = high;
-    return bp_fail(BP_ERR_MISMATCH, "items %u and %u conflict and share bytes: %llu at %llu, %llu at %llu", low, high,
-                   (unsigned long long)c->packing->sizes[low], (unsigned long long)c->offsets[low],
+    return bp_fail(BP_ERR_MISMATCH, "items %u and %u conflict and overlap: %llu bytes at %llu, %llu bytes at %llu", low,
+                   high, (unsigned long long)c->packing->sizes[low], (unsigned long long)c->offsets[low],
                    (unsigned long long)c->packing->sizes[high], (unsigned long long)c->offsets[high]);
 }
 
-/* Live items share no bytes, so that only the neighbours can reach into the item. */
+/* Live items are disjoint so far, so only the nearest ones can overlap the new item. */
 static bp_status check_enter(check *c, uint32_t item)
 {
     uint32_t above, below;
@@ -113,7 +113,7 @@ static bp_status check_end(check *c, uint32_t item, uint64_t bytes)
     if (c->offsets[item] <= bytes && c->packing->sizes[item] <= bytes - c->offsets[item])
         return BP_OK;
     c->low = c->high = item;
-    return bp_fail(BP_ERR_MISMATCH, "item %u: %llu at %llu ends after %llu", item,
+    return bp_fail(BP_ERR_MISMATCH, "item %u: %llu bytes at offset %llu end beyond the capacity of %llu", item,
                    (unsigned long long)c->packing->sizes[item], (unsigned long long)c->offsets[item],
                    (unsigned long long)bytes);
 }

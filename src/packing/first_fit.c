@@ -1,4 +1,4 @@
-/* First fit: items one after the other, each as low as it fits. */
+/* First fit in an order of weights, with squeaky-wheel improvement. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,8 +14,8 @@ typedef struct range {
 typedef struct fitting {
     const bp_problem *p;
     bp_work *work;
-    bp_keyed *order;   /* items, the heaviest first: by the complement of their weights */
-    uint64_t *offsets; /* of the order being tried; NOT_PLACED */
+    bp_keyed *order;   /* items, heaviest first: the key is the complement of the weight */
+    uint64_t *offsets; /* in the current order; NOT_PLACED */
     range *taken;      /* by the item's neighbours, sorted by begin */
     uint64_t *weights; /* by item */
 } fitting;
@@ -28,7 +28,7 @@ static int first_fit_by_begin(const void *left, const void *right)
     return (a->begin > b->begin) - (a->begin < b->begin);
 }
 
-/* The lowest gap between the item's placed neighbours that it fits into. */
+/* The lowest offset where the item fits between its placed neighbours. */
 static uint64_t lowest_fit(fitting *f, uint32_t item)
 {
     const bp_problem *p = f->p;
@@ -50,7 +50,7 @@ static uint64_t lowest_fit(fitting *f, uint32_t item)
     return at;
 }
 
-/* Places the items in the order of their weights. */
+/* Returns the height. */
 static uint64_t place_by_weight(fitting *f)
 {
     for (uint32_t i = 0; i < f->p->count; i++) {
@@ -87,7 +87,7 @@ static void try_orders(fitting *f, uint64_t target, uint64_t *offsets, uint64_t 
                 memcpy(offsets, f->offsets, count * sizeof *offsets);
                 round = 0;
             }
-            /* what ends above, or little below, the best height gets more weight and comes earlier */
+            /* items that end above the best height, or close below it, get more weight and move forward */
             for (uint32_t i = 0; i < count; i++) {
                 uint64_t end = f->offsets[i] + f->p->sizes[i], more = f->weights[i] / 8 + 1;
                 if (end > *best - *best / 16 && f->weights[i] < UINT64_MAX - more)

@@ -1,5 +1,5 @@
-/* The order sweep: exact for narrow conflict graphs, however long. Items come in one after the other. What matters of those that came before is
- * only how the items that still wait for neighbours (the frontier) lie to each other, to the floor and to the ceiling. */
+/* Order sweep: dynamic programming over the frontier, exact for conflict graphs of small width and any length. Items are inserted one by
+ * one. A state keeps only the distances between frontier items (those with neighbours to come), and from them to the bottom and the top. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "core/memory.h"
 #include "packing/solve.h"
 
-/* How a state came about: the state of the step before, and which of its items the new one was put above, as bits. */
+/* Predecessor of a state: its index in the previous step, and a bit mask of the items that the new one was put above. */
 typedef struct bp_origin {
     uint32_t parent, below;
 } bp_origin;
@@ -15,14 +15,14 @@ typedef struct bp_origin {
 typedef struct bp_state {
     bp_origin origin;
     uint32_t next_of_hash;
-    uint64_t rank; /* smaller is better: which states are kept when there are too many */
+    uint64_t rank; /* smaller is better; decides which states are kept */
 } bp_state;
 
-/* The states after a step. The matrix of a state of w items has w + 1 rows and columns: [0][1 + i] is how far item i
- * begins above the floor at least, [1 + i][0] how far its beginning is below the ceiling at least, [1 + i][1 + j] how
- * far item j begins above item i; 0 where nothing is said. */
+/* The states after a step. The matrix of a state of w items has w + 1 rows and columns: [0][1 + i] is the least distance from the bottom
+ * to the begin of item i, [1 + i][0] the least from its begin to the top, [1 + i][1 + j] the least from the begin of item i to that of
+ * item j; 0: no constraint. */
 typedef struct bp_layer {
-    uint64_t *cells; /* the matrices, one after the other */
+    uint64_t *cells; /* the matrices, consecutive */
     bp_state *states;
     size_t count;
     uint32_t side; /* rows of a matrix */
@@ -34,7 +34,8 @@ typedef struct bp_layer {
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
 
 #define NONE UINT32_MAX
-#define MOST_COMPARED 64 /* states that one is compared with: dropping states saves work, and must not take more */
+/* Comparisons for one new state: dominance checks must not cost more than they save. */
+#define MOST_COMPARED 64
 
 /* Empties the layer for matrices of `side` rows. */
 static void layer_clear(bp_layer *layer, uint32_t side)
@@ -55,7 +56,7 @@ static uint64_t *matrix_of(const bp_layer *layer, size_t state)
     return layer->cells + matrix_cells(layer) * state;
 }
 
-/* Which items lie above which, hashed: only states that agree in that can replace each other. */
+/* Hash of the relative order of the items: only states of equal order are compared for dominance. */
 static uint64_t hash_order(const uint64_t *matrix, uint32_t side)
 {
     uint64_t hash = side;
@@ -76,7 +77,7 @@ static void link_state(bp_layer *layer, uint32_t state)
     layer->table[at] = state;
 }
 
-/* Room for the matrix of one more state, which layer_add then adds or forgets. */
+/* Makes room for the matrix of one more state; layer_add then keeps or discards it. */
 static bp_status layer_room(bp_layer *layer, uint64_t **matrix)
 {
     size_t last_cell = matrix_cells(layer) * (layer->count + 1) - 1;
@@ -97,7 +98,7 @@ static bp_status layer_room(bp_layer *layer, uint64_t **matrix)
     return BP_OK;
 }
 
-/* Whether every distance of `a` is at most that of `b`: whatever can follow b can follow a. */
+/* True if every distance of `a` is at most that of `b`: `a` dominates, any completion of `b` is one of `a`. */
 static bool is_nowhere_tighter(const uint64_t *a, const uint64_t *b, size_t cells)
 {
     for (size_t i = 0; i < cells; i++) {
@@ -107,7 +108,7 @@ static bool is_nowhere_tighter(const uint64_t *a, const uint64_t *b, size_t cell
     return true;
 }
 
-/* Adds the state in the room, unless another of the same order is nowhere tighter. It replaces one that is nowhere looser. */
+/* Adds the pending state unless a state of the same order dominates it; it replaces a state that it dominates. */
 static void layer_add(bp_layer *layer, uint64_t rank, bp_origin origin, bp_work *work)
 {
     size_t cells = matrix_cells(layer);
@@ -122,7 +123,7 @@ static void layer_add(bp_layer *layer, uint64_t rank, bp_origin origin, bp_work 
         if (is_nowhere_tighter(other, mine, cells))
             return;
         if (is_nowhere_tighter(mine, other, cells)) {
-            /* of the same hash, if not the same order: it may be found less often */
+            /* in the old state's hash chain: equal hashes, perhaps another order */
             memcpy(other, mine, cells * sizeof *mine);
             layer->states[i].origin = origin;
             layer->states[i].rank = rank;
@@ -134,7 +135,7 @@ static void layer_add(bp_layer *layer, uint64_t rank, bp_origin origin, bp_work 
     link_state(layer, (uint32_t)layer->count++);
 }
 
-/* Keeps the `most` states of the best ranks; what is equally good in the order in which it came. */
+/* Keeps the `most` states of best rank; of equal ranks the earliest. */
 static bp_status layer_truncate(bp_layer *layer, size_t most)
 {
     if (layer->count <= most)
@@ -146,7 +147,7 @@ static bp_status layer_truncate(bp_layer *layer, size_t most)
     qsort(list, layer->count, sizeof *list, bp_compare_keyed);
     for (size_t i = 0; i < most; i++)
         list[i].key = 0;
-    qsort(list, most, sizeof *list, bp_compare_keyed); /* so that they can be moved down one by one */
+    qsort(list, most, sizeof *list, bp_compare_keyed); /* moving down in place needs increasing order */
     for (uint32_t i = 0; i < most; i++) {
         memmove(matrix_of(layer, i), matrix_of(layer, list[i].number), matrix_cells(layer) * sizeof *layer->cells);
         layer->states[i] = layer->states[list[i].number];
@@ -161,23 +162,22 @@ static bp_status layer_truncate(bp_layer *layer, size_t most)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* A state is a matrix of the least distances that are enforced. An item that comes in is put below or above each of its
- * neighbours in the frontier, in every way that is possible; states that are nowhere looser than another one are
- * dropped. Unless there are more states than may be kept, a sweep that ends without any has proven that there is no
- * placement, and the least height that it met says how little is impossible.
+/* A state is a matrix of the least distances that are enforced. A new item is put below or above each of its neighbours in the frontier,
+ * in every consistent way; dominated states are dropped. If no state was dropped for lack of room, a sweep that ends without states
+ * proves that no placement exists, and the least rejected height is a lower bound.
  *
- * This decides orders, not offsets, so sizes may be anything: a placement is a way to orient the conflicts without a
- * cycle, and its height the longest path. With prefetch d deep, the frontier is what d units hold, however many units
- * there are. */
+ *
+ * The sweep decides orders, not offsets, so its cost does not depend on sizes: a placement is an acyclic orientation of the conflict
+ * graph, its height the longest path. With prefetch depth d the frontier is the requests of d units, for any number of units. */
 
-#define CROWD 4 /* times as many states as may be kept are collected before the best are kept */
+#define CROWD 4 /* multiple of the kept states that is collected before truncation */
 
 typedef struct step {
-    uint32_t frontier[BP_SWEEP_WIDTH]; /* items that wait when this one comes in: row 1 + i of the states before */
+    uint32_t frontier[BP_SWEEP_WIDTH]; /* before the insertion: item i is row 1 + i of the states */
     uint32_t width;
     uint32_t item;
-    uint32_t twin;      /* an earlier item that is the same in all respects: it may as well lie below. NONE */
-    bp_origin *origins; /* of the states after */
+    uint32_t identical; /* an earlier item of equal size and neighbours, put below (symmetry breaking); NONE */
+    bp_origin *origins; /* of the states after the step */
 } step;
 
 typedef struct sweep {
@@ -199,13 +199,13 @@ static void prepare_steps(sweep *s)
         now->item = s->order->items[at];
         now->width = width;
         memcpy(now->frontier, frontier, width * sizeof *frontier);
-        now->twin = NONE;
-        for (uint32_t i = width; i-- > 0 && now->twin == NONE;) {
+        now->identical = NONE;
+        for (uint32_t i = width; i-- > 0 && now->identical == NONE;) {
             uint32_t other = frontier[i];
             if (s->p->sizes[other] == s->p->sizes[now->item] && bp_lists_equal(&s->p->memberships, other, now->item))
-                now->twin = other;
+                now->identical = other;
         }
-        s->oriented = s->oriented || now->twin != NONE;
+        s->oriented = s->oriented || now->identical != NONE;
         uint32_t kept = 0;
         frontier[width] = now->item;
         for (uint32_t i = 0; i <= width; i++) {
@@ -216,28 +216,28 @@ static void prepare_steps(sweep *s)
     }
 }
 
-/* ---- one item comes in ---------------------------------------------------------------------------------------------- */
+/* ---- insertion of an item ------------------------------------------------------------------------------------------- */
 
-typedef struct entrance {
+typedef struct insertion {
     const uint64_t *before; /* the state that is extended */
     uint32_t side, state;
-    uint32_t neighbours[BP_SWEEP_WIDTH]; /* rows of the item's neighbours, the lowest first */
+    uint32_t neighbours[BP_SWEEP_WIDTH]; /* rows of the item's neighbours, lowest first */
     uint32_t neighbour_count;
-    uint32_t forced_below; /* bits: these neighbours lie below */
+    uint32_t forced_below; /* bit mask of neighbours that must lie below */
     uint64_t size;
     uint64_t sizes[BP_SWEEP_WIDTH + 1]; /* by row */
-    uint32_t kept[BP_SWEEP_WIDTH + 1];  /* rows that go on waiting; `side` stands for the new item */
+    uint32_t kept[BP_SWEEP_WIDTH + 1];  /* rows that stay in the frontier; `side` is the new item */
     uint32_t kept_count;
     uint64_t to[BP_SWEEP_WIDTH + 1], from[BP_SWEEP_WIDTH + 1]; /* least distances to and from the new item, by row */
-} entrance;
+} insertion;
 
 static uint64_t larger(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
 
-/* Distances through the neighbours below and above. False: an item would lie below and above the new one. */
-static bool find_distances(entrance *e, uint32_t below)
+/* Distances through the neighbours below and above. False: a cycle, an item would lie below and above the new one. */
+static bool find_distances(insertion *e, uint32_t below)
 {
     const uint64_t *d = e->before;
     uint32_t side = e->side;
@@ -269,7 +269,7 @@ static bool find_distances(entrance *e, uint32_t below)
 }
 
 /* The least distance from row x to row y with the new item in place. */
-static uint64_t distance(const entrance *e, uint32_t x, uint32_t y)
+static uint64_t distance(const insertion *e, uint32_t x, uint32_t y)
 {
     if (x == e->side)
         return e->from[y];
@@ -280,8 +280,8 @@ static uint64_t distance(const entrance *e, uint32_t x, uint32_t y)
     return through ? larger(old, e->to[x] + e->from[y]) : old;
 }
 
-/* The state with the new item above the rows of `below`, and below its other neighbours. */
-static bp_status sweep_enter(sweep *s, entrance *e, uint32_t below)
+/* Adds the state with the new item above the rows of `below`, and below its other neighbours. */
+static bp_status insert_above(sweep *s, insertion *e, uint32_t below)
 {
     s->work->spent += (uint64_t)e->side * (e->neighbour_count + 1);
     if (!find_distances(e, below))
@@ -310,27 +310,27 @@ static bp_status sweep_enter(sweep *s, entrance *e, uint32_t below)
     return layer_truncate(&s->next, s->most_states);
 }
 
-/* Every way to put the new item below or above its neighbours; those from `decided` on are open. */
-static bp_status enter_everywhere(sweep *s, entrance *e, uint32_t decided, uint32_t below)
+/* Enumerates the ways to put the new item below or above its neighbours; those from `decided` on are open. */
+static bp_status insert_everywhere(sweep *s, insertion *e, uint32_t decided, uint32_t below)
 {
     if (decided == e->neighbour_count)
-        return sweep_enter(s, e, below);
+        return insert_above(s, e, below);
     uint32_t a = e->neighbours[decided], bit = UINT32_C(1) << (a - 1);
-    bool must_be_above = false; /* as one that was put above must itself lie below row `a` */
+    bool must_be_above = false; /* a neighbour that was put above lies below row `a` */
     for (uint32_t k = 0; k < decided && !must_be_above; k++) {
         uint32_t b = e->neighbours[k];
         must_be_above = !(below >> (b - 1) & 1) && e->before[b * e->side + a] != 0;
     }
     if (!must_be_above)
-        BP_TRY(enter_everywhere(s, e, decided + 1, below | bit));
+        BP_TRY(insert_everywhere(s, e, decided + 1, below | bit));
     if (!(e->forced_below & bit))
-        BP_TRY(enter_everywhere(s, e, decided + 1, below));
+        BP_TRY(insert_everywhere(s, e, decided + 1, below));
     return BP_OK;
 }
 
 /* ---- the sweep ------------------------------------------------------------------------------------------------------ */
 
-static void collect_neighbours(const sweep *s, const step *now, entrance *e)
+static void collect_neighbours(const sweep *s, const step *now, insertion *e)
 {
     const bp_lists *neighbours = &s->p->neighbours;
     e->neighbour_count = 0;
@@ -347,19 +347,19 @@ static void collect_neighbours(const sweep *s, const step *now, entrance *e)
 static bp_status take_step(sweep *s, uint32_t at)
 {
     step *now = &s->steps[at];
-    entrance e = {.side = now->width + 1, .size = s->p->sizes[now->item]};
+    insertion e = {.side = now->width + 1, .size = s->p->sizes[now->item]};
     for (uint32_t row = 1; row <= now->width; row++) {
         e.sizes[row] = s->p->sizes[now->frontier[row - 1]];
         if (s->order->last[now->frontier[row - 1]] > at)
             e.kept[e.kept_count++] = row;
-        if (now->frontier[row - 1] == now->twin)
+        if (now->frontier[row - 1] == now->identical)
             e.forced_below |= UINT32_C(1) << (row - 1);
     }
     if (s->order->last[now->item] > at)
         e.kept[e.kept_count++] = e.side;
     collect_neighbours(s, now, &e);
-    /* Upside down is as good, so the first conflict of all is oriented at will. Not where there are twins: these are put in order by
-     * what they are called, and turned over they would have to change places. */
+    /* Symmetry breaking: a placement turned upside down is one, too, so the first conflict is oriented arbitrarily. Identical items are
+     * ordered by number already, which a flip would contradict. */
     if (!s->oriented && e.neighbour_count > 0) {
         e.forced_below |= UINT32_C(1) << (e.neighbours[0] - 1);
         s->oriented = true;
@@ -368,14 +368,14 @@ static bp_status take_step(sweep *s, uint32_t at)
     for (uint32_t i = 0; i < s->now.count && !bp_work_is_over(s->work); i++) {
         e.before = s->now.cells + (size_t)e.side * e.side * i;
         e.state = i;
-        /* by how far they lie above the floor in this state: what must lie above another comes after it */
+        /* sorted by distance from the bottom in this state, a topological order */
         for (uint32_t k = 1; k < e.neighbour_count; k++) {
             uint32_t row = e.neighbours[k], place = k;
             for (; place > 0 && e.before[e.neighbours[place - 1]] > e.before[row]; place--)
                 e.neighbours[place] = e.neighbours[place - 1];
             e.neighbours[place] = row;
         }
-        BP_TRY(enter_everywhere(s, &e, 0, 0));
+        BP_TRY(insert_everywhere(s, &e, 0, 0));
     }
     s->truncated = s->truncated || s->next.count > s->most_states;
     BP_TRY(layer_truncate(&s->next, s->most_states));
@@ -391,17 +391,17 @@ static bp_status take_step(sweep *s, uint32_t at)
 /* ---- from orders to offsets ------------------------------------------------------------------------------------------ */
 
 typedef struct orientation {
-    bp_pair *arcs; /* oriented conflicts: the other item lies above the first */
+    bp_pair *arcs; /* oriented conflicts: the second item lies above the first */
     size_t count, capacity;
-    uint32_t *waits_for; /* by item: how many below it have no offset yet */
-    uint32_t *first;     /* by item: its first arc as the low one, after sorting */
-    uint32_t *ready;     /* items whose offsets are final, in the order in which they became so */
+    uint32_t *waits_for; /* by item: number of items below it without an offset */
+    uint32_t *first;     /* by item: its first arc as the lower item, after sorting */
+    uint32_t *ready;     /* queue of items whose offsets are final */
 } orientation;
 
-/* Goes back from the state that is left at the end. */
+/* Follows the predecessors back from the final state. */
 static bp_status orient(const sweep *s, orientation *o)
 {
-    entrance e;
+    insertion e;
     uint32_t state = 0;
     for (uint32_t at = s->p->count; at-- > 0;) {
         const step *now = &s->steps[at];
@@ -418,7 +418,7 @@ static bp_status orient(const sweep *s, orientation *o)
     return BP_OK;
 }
 
-/* Every item as low as those below it allow. */
+/* Longest path: each item as low as those below it allow. */
 static void stack_up(const bp_problem *p, orientation *o, uint64_t *offsets)
 {
     if (o->count > 0)
@@ -459,7 +459,7 @@ static bp_status sweep_lay_out(const sweep *s, uint64_t *offsets)
     return status;
 }
 
-/* Bounds of a sweep's memory. */
+/* Limits of a sweep's memory. */
 #define MOST_CELLS ((size_t)1 << 21)   /* of the states of one step */
 #define MOST_ORIGINS ((size_t)1 << 24) /* of the states of all steps */
 

@@ -1,4 +1,5 @@
-/* The calls of pack.h: an instance is built, split into parts that do not touch, and each part is solved; the highest decides. */
+/* The functions of pack.h. An instance is split into the connected components of its conflict graph, which are solved one by one; the
+ * total is the height of the highest. */
 #include <stdlib.h>
 
 #include "core/fail.h"
@@ -11,7 +12,7 @@
 bp_status bp_packing_create(bp_packing **packing)
 {
     if (packing == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_create: no place for the packing");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_create: needs an output");
     BP_TRY(bp_new_array(1, sizeof **packing, (void **)packing));
     return BP_OK;
 }
@@ -30,7 +31,7 @@ void bp_packing_destroy(bp_packing **packing)
 bp_status bp_packing_add_item(bp_packing *packing, uint64_t size, size_t *item)
 {
     if (packing == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_add_item: no packing");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_add_item: needs a packing");
     if (packing->count >= INT32_MAX)
         return bp_fail(BP_ERR_OVERFLOW, "a packing has at most %d items", INT32_MAX);
     BP_TRY(bp_grow_array((void **)&packing->sizes, &packing->capacity, packing->count, sizeof *packing->sizes));
@@ -77,7 +78,7 @@ const bp_packing_info *bp_packing_get_info(const bp_packing *packing)
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
-#define DEFAULT_WORK (UINT64_C(1) << 30) /* a second or three */
+#define DEFAULT_WORK (UINT64_C(1) << 30) /* one to three seconds */
 
 static const bp_pack_config pack_config_defaults = {.size = sizeof pack_config_defaults};
 
@@ -89,7 +90,7 @@ bp_status bp_pack_config_init(bp_pack_config *config, size_t size)
 bp_status bp_packing_bound(const bp_packing *packing, uint32_t *witness, size_t *count, uint64_t *bound)
 {
     if (packing == NULL || count == NULL || bound == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_bound: needs a packing and places for the answer");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_bound: needs a packing and outputs");
     bp_problem problem;
     BP_TRY(bp_problem_init(packing, &problem));
     *count = 0;
@@ -109,7 +110,7 @@ bp_status bp_packing_bound(const bp_packing *packing, uint32_t *witness, size_t 
 typedef struct packer {
     const bp_packing *packing;
     const bp_pack_config *config;
-    uint64_t *offsets; /* by item of the packing: the answer */
+    uint64_t *offsets; /* by item of the packing: the result */
     bp_problem whole, *parts;
     uint32_t part_count;
     bp_work work;
@@ -117,7 +118,7 @@ typedef struct packer {
     const char *method;
 } packer;
 
-/* The highest bound first; of equal ones the part with the earliest item. */
+/* Highest bound first; of equal bounds the part with the earliest item. */
 static int by_bound(const void *left, const void *right)
 {
     const bp_problem *a = left, *b = right;
@@ -126,7 +127,7 @@ static int by_bound(const void *left, const void *right)
     return (a->origin[0] > b->origin[0]) - (a->origin[0] < b->origin[0]);
 }
 
-/* A part need not be lower than those before it, nor than what was asked for. */
+/* The target is the height of the parts so far or the requested capacity: a lower part would not reduce the total. */
 static bp_status solve_part(packer *p, const bp_problem *part)
 {
     uint64_t capacity = p->config->capacity;
@@ -158,13 +159,14 @@ static bp_status pack_parts(packer *p)
     uint64_t capacity = p->config->capacity;
     for (uint32_t i = 0; capacity != 0 && i < p->whole.count; i++) {
         if (p->whole.sizes[i] > capacity)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "the capacity is %llu, and item %u alone takes %llu",
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "capacity %llu is less than the size of item %u, %llu",
                            (unsigned long long)capacity, p->whole.origin[i], (unsigned long long)p->whole.sizes[i]);
     }
     if (p->config->known != NULL) {
         bp_status status = bp_packing_check(p->packing, p->config->known, UINT64_MAX);
         if (status == BP_ERR_MISMATCH)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "the known placement is none: %s", bp_error_detail());
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "the known offsets are not a valid placement: %s",
+                           bp_error_detail());
         BP_TRY(status);
     }
     BP_TRY(bp_new_array(p->packing->count, sizeof *p->offsets, (void **)&p->offsets));

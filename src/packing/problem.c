@@ -1,4 +1,4 @@
-/* Problems of packing: lists, the conflict graph that sections make, problems made from others, orders of items. */
+/* bp_problem: lists, the conflict graph of the sections, problems derived from others, orders of items. */
 #include "packing/problem.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
-/* Entries of sections and of neighbour lists: beyond, memory and not the search is what an instance takes. */
+/* Limit of the entries of sections and neighbour lists: beyond it memory, not the search, is the cost of an instance. */
 #define MOST_ENTRIES (UINT32_C(1) << 26)
 
 void bp_lists_finish(bp_lists *lists)
@@ -100,7 +100,7 @@ bp_status bp_list_add(bp_list_writer *w, uint32_t entry)
 
 bp_status bp_list_writer_take(bp_list_writer *w, bp_lists *lists)
 {
-    BP_TRY(end_list(w)); /* also when there is none */
+    BP_TRY(end_list(w)); /* first[] has one more entry than there are lists */
     if (w->lists.entries == NULL)
         BP_TRY(bp_grow_array((void **)&w->lists.entries, &w->entry_capacity, 0, sizeof *w->lists.entries));
     *lists = w->lists;
@@ -110,7 +110,7 @@ bp_status bp_list_writer_take(bp_list_writer *w, bp_lists *lists)
 
 /* ---- neighbours ------------------------------------------------------------------------------------------------------- */
 
-/* An item's neighbours, looked for entry by entry. seen_by[other]: the latest item, from 1, whose list has it. */
+/* Lists an item's neighbours entry by entry. seen_by[other]: the latest item, from 1, whose list has it. */
 static bp_status list_neighbours(const bp_lists *sections, const bp_lists *memberships, uint32_t item,
                                  uint32_t *seen_by, bp_list_writer *w)
 {
@@ -131,7 +131,7 @@ static bp_status list_neighbours(const bp_lists *sections, const bp_lists *membe
     return BP_OK;
 }
 
-/* An item's neighbours, a word of items at a time. maps: a row of `words` for each section, and one to write into. */
+/* Lists an item's neighbours with bitmaps, a word at a time. maps: a row of `words` for each section, and a scratch row. */
 static bp_status join_neighbours(const bp_lists *memberships, uint32_t item, uint64_t *maps, size_t words,
                                  uint64_t *joined, bp_list_writer *w)
 {
@@ -180,7 +180,7 @@ bp_status bp_find_neighbours(const bp_lists *sections, const bp_lists *membershi
 
 /* ---- problems ---------------------------------------------------------------------------------------------------- */
 
-/* Adds all that follows from items and sections. */
+/* Computes everything that follows from items and sections. */
 static bp_status problem_complete(bp_problem *p)
 {
     BP_TRY(bp_lists_invert(&p->sections, p->count, &p->memberships));
@@ -188,7 +188,7 @@ static bp_status problem_complete(bp_problem *p)
     for (uint32_t s = 0; s < p->sections.count; s++) {
         uint64_t sum = 0;
         for (uint32_t e = p->sections.first[s]; e < p->sections.first[s + 1]; e++)
-            sum += p->sizes[p->sections.entries[e]]; /* fits: the sum of all does */
+            sum += p->sizes[p->sections.entries[e]]; /* cannot wrap: the sum of all sizes fits */
         if (sum > p->bound) {
             p->bound = sum;
             p->bound_section = s;
@@ -228,7 +228,7 @@ uint64_t bp_problem_height(const bp_problem *problem, const uint64_t *offsets)
     return height;
 }
 
-/* ---- problems made from others --------------------------------------------------------------------------------------- */
+/* ---- derived problems ------------------------------------------------------------------------------------------------ */
 
 static bp_status new_items(uint32_t most, bp_problem *problem)
 {
@@ -237,7 +237,7 @@ static bp_status new_items(uint32_t most, bp_problem *problem)
     return bp_new_array(most, sizeof *problem->origin, (void **)&problem->origin);
 }
 
-/* A section of `whole` with its items renumbered; BP_NO_ITEM: left out. Several may become one. */
+/* Appends a section of `whole` with its items renumbered; items with BP_NO_ITEM are left out, equal numbers become one entry. */
 static bp_status renumber_section(const bp_problem *whole, uint32_t section, const uint32_t *number_of,
                                   uint32_t *seen_by, bp_list_writer *w)
 {
@@ -255,8 +255,8 @@ static bp_status renumber_section(const bp_problem *whole, uint32_t section, con
     return BP_OK;
 }
 
-/* Fills in all but the items of `made`, which come in the order of what they were in `whole`. `sections`: those that have any of them,
- * in order; NULL: the first `section_count`. */
+/* Completes `made`, whose items are set, in the order of `whole`. `sections`: those that contain any of the items, in order; NULL: the
+ * first `section_count`. */
 static bp_status complete_from(const bp_problem *whole, const uint32_t *sections, uint32_t section_count,
                                const uint32_t *number_of, bp_problem *made)
 {
@@ -275,7 +275,7 @@ static bp_status complete_from(const bp_problem *whole, const uint32_t *sections
     return status;
 }
 
-/* The subset's `sections` are known. */
+/* bp_problem_subset, given the `sections` that contain any of the items. */
 static bp_status subset_of_sections(const bp_problem *whole, const uint32_t *items, uint32_t count,
                                     const uint32_t *sections, uint32_t section_count, uint32_t *number_of,
                                     bp_problem *subset)
@@ -326,7 +326,7 @@ static bp_status find_blocks(const bp_problem *p, uint32_t *block_of, uint64_t *
     size_t size = 64;
     while (size < 2 * (size_t)p->count)
         size *= 2;
-    uint32_t *table; /* open addressing: the first items of blocks by their memberships, from 1 */
+    uint32_t *table; /* hash table (open addressing) by memberships: the first item of each block, from 1 */
     BP_TRY(bp_new_array(size, sizeof *table, (void **)&table));
     for (uint32_t i = 0; i < p->count; i++) {
         uint32_t first = p->memberships.first[i], count = p->memberships.first[i + 1] - first;
@@ -371,7 +371,7 @@ typedef struct splitting {
     uint32_t count, made;
 } splitting;
 
-/* Breadth first over the neighbours of each item that has no part yet. `reached` has room for all items. */
+/* Connected components by breadth-first search. `reached`: scratch for all items. */
 static void find_parts(splitting *s, uint32_t *reached)
 {
     const bp_lists *n = &s->whole->neighbours;
@@ -405,7 +405,7 @@ static bp_status problem_split(splitting *s)
     BP_TRY(bp_new_array(count, sizeof *s->number_of, (void **)&s->number_of));
     find_parts(s, s->number_of);
     uint32_t *part_of_section = s->part_of + count;
-    for (uint32_t i = 0; i < sections->count; i++) /* none is empty */
+    for (uint32_t i = 0; i < sections->count; i++) /* sections are not empty */
         part_of_section[i] = s->part_of[sections->entries[sections->first[i]]];
     for (uint32_t i = 0; i <= most; i++)
         s->one_by_one[i] = i;
@@ -445,7 +445,7 @@ bp_status bp_problem_split(const bp_problem *problem, bp_problem **parts, uint32
 
 /* ---- orders ---------------------------------------------------------------------------------------------------------- */
 
-/* Works out places, last neighbours and width of an order whose items are there. `leaving` has room for all. */
+/* Computes place, last and width of an order whose items are set. `leaving`: scratch for all items. */
 static void measure(const bp_problem *p, bp_order *order, uint32_t *leaving)
 {
     for (uint32_t at = 0; at < p->count; at++) {
@@ -473,7 +473,7 @@ static uint32_t degree(const bp_problem *p, uint32_t item)
     return p->neighbours.first[item + 1] - p->neighbours.first[item];
 }
 
-/* Appends the neighbours that are not there yet, those with few neighbours first. */
+/* Appends the neighbours that are not listed yet, those of low degree first. */
 static void append_neighbours(const bp_problem *p, uint32_t item, uint32_t *items, uint32_t *used, bool *there)
 {
     uint32_t from = *used;

@@ -1,5 +1,6 @@
-/* A packing instance as the solvers see it: items that take space, their neighbours in the conflict graph, and cliques ("sections") that cover
- * every conflict. Work bounds a search instead of time, so that it ends at the same place on every machine: about a nanosecond a unit. */
+/* A packing instance as the solvers see it: items with sizes, their neighbours in the conflict graph, and cliques ("sections") that
+ * cover every conflict. Searches are limited by work, not time, so that every machine gets the same result; a unit takes about a
+ * nanosecond. */
 #ifndef BP_PACKING_PROBLEM_H
 #define BP_PACKING_PROBLEM_H
 
@@ -9,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- instances as their owners build them --------------------------------------------------------------------------- */
+/* ---- bp_packing ----------------------------------------------------------------------------------------------------- */
 
 typedef struct bp_pair {
     uint32_t item, other;
@@ -22,7 +23,7 @@ struct bp_packing {
     size_t life_count, life_capacity;
     bp_pair *pairs; /* added conflicts */
     size_t pair_count, pair_capacity;
-    bp_packing_info info; /* shows these arrays */
+    bp_packing_info info; /* points to these arrays */
 };
 
 /* ---- work -------------------------------------------------------------------------------------------------------- */
@@ -41,7 +42,7 @@ static inline uint64_t bp_work_left(const bp_work *work)
     return work->spent < work->limit ? work->limit - work->spent : 0;
 }
 
-/* The same work with an earlier end. */
+/* The same work with a limit of `share` from now on. */
 static inline bp_work bp_work_part(const bp_work *work, uint64_t share)
 {
     uint64_t left = bp_work_left(work);
@@ -50,7 +51,7 @@ static inline bp_work bp_work_part(const bp_work *work, uint64_t share)
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
-/* Lists of small numbers in one array: list i is entries[first[i]] .. entries[first[i + 1] - 1]. */
+/* Lists of numbers in one array (compressed rows): list i is entries[first[i]] .. entries[first[i + 1] - 1]. */
 typedef struct bp_lists {
     uint32_t *first, *entries;
     uint32_t count;
@@ -58,16 +59,15 @@ typedef struct bp_lists {
 
 void bp_lists_finish(bp_lists *lists);
 
-/* The lists the other way round: for each entry below `entry_limit`, which lists have it, in increasing order. */
+/* Transpose: for each entry below `entry_limit`, the lists that contain it, in increasing order. */
 bp_status bp_lists_invert(const bp_lists *lists, uint32_t entry_limit, bp_lists *inverse);
 
-/* Whether two lists have the same entries in the same order. */
+/* True if two lists have the same entries in the same order. */
 bool bp_lists_equal(const bp_lists *lists, uint32_t one, uint32_t other);
 
 uint64_t bp_hash_list(const uint32_t *entries, uint32_t count);
 
-/* For qsort and bsearch over numbers, over numbers that go by a key, and over pairs (inline, as many are looked for),
- * smaller first. */
+/* Comparison functions for qsort and bsearch, smaller first: numbers, keyed numbers, pairs (inline: a hot path of bsearch). */
 int bp_compare_numbers(const void *left, const void *right);
 
 typedef struct bp_keyed {
@@ -85,16 +85,16 @@ static inline int bp_compare_pairs(const void *left, const void *right)
     return (a->other > b->other) - (a->other < b->other);
 }
 
-/* Lists that are being written, the newest last. All zeros: none. */
+/* Lists under construction, newest last. Zero-initialized: empty. */
 typedef struct bp_list_writer {
     bp_lists lists;
     size_t first_capacity, entry_count, entry_capacity;
 } bp_list_writer;
 
-/* Begins a list. Errors of both: BP_ERR_UNSUPPORTED (more entries than are worth searching), BP_ERR_NO_HOST_MEMORY. */
+/* Begins a list. Errors of both functions: BP_ERR_UNSUPPORTED (too many entries to search), BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_list_begin(bp_list_writer *writer);
 bp_status bp_list_add(bp_list_writer *writer, uint32_t entry);
-/* Hands the lists over, and leaves none. The writer's own are freed with bp_lists_finish where this is not reached. */
+/* Moves the lists to `lists` and leaves the writer empty. On other paths bp_lists_finish frees the writer's lists. */
 bp_status bp_list_writer_take(bp_list_writer *writer, bp_lists *lists);
 
 /* ---- problems ---------------------------------------------------------------------------------------------------- */
@@ -102,55 +102,55 @@ bp_status bp_list_writer_take(bp_list_writer *writer, bp_lists *lists);
 #define BP_NO_ITEM UINT32_MAX
 
 typedef struct bp_problem {
-    uint32_t count; /* items, in the order in which they are first live */
+    uint32_t count; /* items, in the order of their first live times */
     uint64_t *sizes;
-    uint32_t *origin; /* number of the item in what this was made from */
+    uint32_t *origin; /* number of the item in the packing or problem this was derived from */
     bp_lists
-        sections; /* items of each, sorted; in the order of time (what is live at once), then what added conflicts need */
+        sections; /* sorted items of each: the maximal live sets in the order of time, then cliques for added conflicts */
     bp_lists memberships; /* sections of each item, sorted */
     bp_lists neighbours;  /* of each item, sorted */
-    uint64_t bound;       /* the largest section */
+    uint64_t bound;       /* largest sum of sizes of a section */
     uint32_t bound_section;
 } bp_problem;
 
-/* Errors: BP_ERR_OVERFLOW (the sum of all sizes does not fit 64 bits), BP_ERR_UNSUPPORTED (more conflicts than are worth
- * searching), BP_ERR_NO_HOST_MEMORY. */
+/* Errors: BP_ERR_OVERFLOW (the sum of all sizes does not fit 64 bits), BP_ERR_UNSUPPORTED (too many conflicts to
+ * search), BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_problem_init(const bp_packing *packing, bp_problem *problem);
 void bp_problem_finish(bp_problem *problem);
 
 /* Fills count, sizes, origin and sections of an empty problem. */
 bp_status bp_sections_find(const bp_packing *packing, bp_problem *problem);
 
-/* Every item's neighbours, sorted: those it shares a section with. */
+/* Each item's neighbours, sorted: the items that share a section with it. */
 bp_status bp_find_neighbours(const bp_lists *sections, const bp_lists *memberships, uint32_t count,
                              bp_lists *neighbours);
 
-/* The problem of some of the items, which are in increasing order. A placement of all has one of these in it, so what is proven of the
- * smaller problem holds for the larger. `number_of`, by item of the whole, is BP_NO_ITEM everywhere before and after: many small subsets
- * of a large problem share it, as each would take longer to clear it than to be made. */
+/* The subproblem of `items`, in increasing order. A lower bound of the subproblem is one of the whole. `number_of`: scratch by item of
+ * the whole, BP_NO_ITEM everywhere before and after the call; callers reuse it, as clearing it would take longer than making a small
+ * subset. */
 bp_status bp_problem_subset(const bp_problem *problem, const uint32_t *items, uint32_t count, uint32_t *number_of,
                             bp_problem *subset);
 
-/* The parts of the problem that no conflict joins, in the order of their first items. The caller finishes each and frees the array. */
+/* The connected components of the conflict graph, in the order of their first items. The caller finishes each and frees the array. */
 bp_status bp_problem_split(const bp_problem *problem, bp_problem **parts, uint32_t *count);
 
-/* Items with the same conflicts that conflict with each other become one block: `blocks` has the blocks, block_of[i] says which one
- * item i is in, inner[i] where in it. A placement of the blocks is one of the items. */
+/* Merges items that conflict with each other and have equal neighbours into blocks. block_of[i]: the block of item i; inner[i]: its
+ * offset in the block. A placement of the blocks gives one of the items. */
 bp_status bp_problem_merge(const bp_problem *problem, bp_problem *blocks, uint32_t *block_of, uint64_t *inner);
 
 /* The largest end of an item. */
 uint64_t bp_problem_height(const bp_problem *problem, const uint64_t *offsets);
 
-/* An order of the items in which few of them wait for neighbours at a time: what sweeps and windows go along. */
+/* An order of the items with a small frontier (items with neighbours still to come), for sweeps and windows. */
 typedef struct bp_order {
     uint32_t *items;
     uint32_t *place; /* by item: its position */
     uint32_t *last;  /* by item: the position of its last neighbour, at least its own */
-    uint32_t width;  /* the most items that wait for neighbours at a time */
+    uint32_t width;  /* largest frontier */
 } bp_order;
 
-/* The better of two orders: as the items are first live, which is that of the units; and breadth first from neighbour to neighbour
- * (Cuthill and McKee 1969), which needs no time. */
+/* The narrower of two orders: by first live time, which follows the units; and breadth first (Cuthill and McKee 1969), for conflicts
+ * without times. */
 bp_status bp_order_init(const bp_problem *problem, bp_order *order);
 void bp_order_finish(bp_order *order);
 

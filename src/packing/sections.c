@@ -13,7 +13,7 @@ typedef struct moment {
     uint32_t item, begins;
 } moment;
 
-/* Ends before beginnings, so that intervals that touch do not meet. */
+/* At equal times ends come first: intervals are half open. */
 static int by_time(const void *left, const void *right)
 {
     const moment *a = left, *b = right;
@@ -27,13 +27,13 @@ static int by_time(const void *left, const void *right)
 typedef struct builder {
     const bp_packing *packing;
     bp_problem *problem;
-    uint32_t *number_of; /* by item of the packing: its number in the problem, BP_NO_ITEM: takes no space */
+    uint32_t *number_of; /* by item of the packing: its number in the problem; BP_NO_ITEM: size 0 */
     moment *moments;
     size_t moment_count;
     uint32_t *live, *place_in_live, *times_live; /* by number */
     uint32_t live_count;
     bp_list_writer sections;
-    uint32_t *table; /* open addressing: sections by hash, from 1, so that each is there once */
+    uint32_t *table; /* hash table (open addressing) of sections, from 1, against duplicates */
     size_t table_size;
 } builder;
 
@@ -47,7 +47,7 @@ static void number_item(builder *b, uint32_t item)
     p->origin[p->count++] = item;
 }
 
-/* Numbers items as they are first live, then those that have conflicts only. */
+/* Numbers items by first live time, then those that only have added conflicts. */
 static bp_status number_items(builder *b)
 {
     const bp_packing *packing = b->packing;
@@ -76,12 +76,12 @@ static bp_status number_items(builder *b)
     uint64_t sum = 0;
     for (uint32_t i = 0; i < b->problem->count; i++) {
         if (!bp_add_u64(sum, b->problem->sizes[i], &sum))
-            return bp_fail(BP_ERR_OVERFLOW, "the sizes of all items together do not fit 64 bits");
+            return bp_fail(BP_ERR_OVERFLOW, "the sum of all sizes does not fit 64 bits");
     }
     return BP_OK;
 }
 
-/* Adds a section unless it is there already. `entries` are sorted. */
+/* Adds a section unless an equal one exists. `entries` are sorted. */
 static bp_status add_section(builder *b, const uint32_t *entries, uint32_t count)
 {
     const bp_lists *lists = &b->sections.lists;
@@ -112,7 +112,7 @@ static bp_status add_section(builder *b, const uint32_t *entries, uint32_t count
     return BP_OK;
 }
 
-/* What is live between a beginning and the next end: sets that are contained in no other of their neighbourhood in time. */
+/* Adds the live set before each end that follows a begin: these sets are maximal among their neighbours in time. */
 static bp_status sweep_time(builder *b, uint32_t *sorted)
 {
     bool grew = false;
@@ -151,7 +151,7 @@ static bool are_neighbours(const bp_lists *neighbours, uint32_t one, uint32_t ot
 }
 
 typedef struct pair_set {
-    bp_pair *pairs; /* both ways round, sorted, each once */
+    bp_pair *pairs; /* in both directions, sorted, without duplicates */
     size_t count;
 } pair_set;
 
@@ -161,7 +161,7 @@ static const bp_pair *find_pair(const pair_set *set, uint32_t one, uint32_t othe
     return bsearch(&wanted, set->pairs, set->count, sizeof wanted, bp_compare_pairs);
 }
 
-/* The added conflicts that no section has yet. */
+/* Collects the added conflicts that no section covers. */
 static bp_status collect_pairs(const builder *b, const bp_lists *neighbours, pair_set *set)
 {
     BP_TRY(bp_new_array(2 * b->packing->pair_count, sizeof *set->pairs, (void **)&set->pairs));
@@ -182,7 +182,7 @@ static bp_status collect_pairs(const builder *b, const bp_lists *neighbours, pai
     return BP_OK;
 }
 
-#define MOST_LOOKS (UINT64_C(1) << 26) /* for pairs that extend cliques; then pairs stay pairs */
+#define MOST_LOOKS (UINT64_C(1) << 26) /* limit of look-ups while cliques are extended; after it pairs stay pairs */
 
 typedef struct extending {
     builder *b;
@@ -204,7 +204,7 @@ static bool joins(extending *x, uint32_t item)
     return true;
 }
 
-/* Puts what the item conflicts with into `candidates`, the largest first. */
+/* Writes the item's neighbours into `candidates`, largest first. */
 static uint32_t sections_collect_candidates(const extending *x, uint32_t item, const bp_pair *pairs, size_t pair_count)
 {
     const uint64_t *sizes = x->b->problem->sizes;
@@ -233,7 +233,7 @@ static void mark_covered(extending *x)
     }
 }
 
-/* Every pair that no section has yet becomes a clique with what conflicts with all in it, the largest first. */
+/* Greedy clique cover: extends each uncovered pair by items that conflict with all of its members, largest first. */
 static bp_status extend_pairs(extending *x)
 {
     const pair_set *set = &x->set;
@@ -263,7 +263,7 @@ static bp_status extend_pairs(extending *x)
 
 static bp_status add_conflicts(builder *b, uint32_t *sorted)
 {
-    /* the sections so far, as lists, to ask for neighbours while sections are added */
+    /* neighbours by the sections so far; further sections are added meanwhile */
     bp_lists sections = b->sections.lists, memberships = {0}, neighbours = {0};
     extending x = {.b = b, .neighbours = &neighbours, .clique = sorted};
     uint32_t count = b->problem->count, nothing = 0;

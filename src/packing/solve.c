@@ -1,4 +1,4 @@
-/* The layers of packing for one problem: structure, exact methods, improvement. */
+/* Solves one problem: structural shortcuts, exact methods and improvement, in rounds of growing work. */
 #include "packing/solve.h"
 
 #include <stdlib.h>
@@ -9,21 +9,21 @@
 #include "core/memory.h"
 
 typedef struct solving {
-    const bp_problem *p; /* what is solved */
+    const bp_problem *p; /* the problem */
     uint64_t target, ceiling;
     bp_work *work;
     bp_solution *best;
-    uint64_t unit;     /* divides all sizes, so heights too */
-    uint64_t *offsets; /* a method's answer */
-    /* blocks, and where items are in them; none when every item would be a block of its own */
+    uint64_t unit;     /* divides all sizes, and so all heights */
+    uint64_t *offsets; /* result of a method */
+    /* blocks and the items' positions in them; empty if no two items can be merged */
     bp_problem blocks;
     uint32_t *block_of;
     uint64_t *inner;
     bp_order order, block_order;
-    uint64_t block_low; /* no placement of the blocks is lower */
-    uint64_t round;     /* work of the current one */
-    uint32_t series;    /* of searches: the number of the round */
-    uint32_t passes;    /* of windows, so far */
+    uint64_t block_low; /* lower bound of the blocks' height */
+    uint64_t round;     /* work of the current round */
+    uint32_t series;    /* seed of searches: the number of the round */
+    uint32_t passes;    /* passes of windows so far */
 } solving;
 
 static bool is_done(const solving *s)
@@ -37,7 +37,7 @@ static bool goes_on(const solving *s)
     return !is_done(s) && !bp_work_is_over(s->work);
 }
 
-/* Keeps the method's answer where it is lower than the best so far. */
+/* Keeps the method's result if it is the lowest so far. */
 static void take_answer(solving *s, const char *method)
 {
     uint64_t height = bp_problem_height(s->p, s->offsets);
@@ -49,7 +49,7 @@ static void take_answer(solving *s, const char *method)
     s->best->method = method;
 }
 
-/* The offsets of items in blocks whose offsets are the answer. */
+/* Turns offsets of blocks into offsets of items, in place. */
 static void spread_blocks(solving *s)
 {
     for (uint32_t i = s->p->count; i-- > 0;) /* block_of[i] is at most i: not overwritten yet */
@@ -63,16 +63,16 @@ static void prove(solving *s, uint64_t proven)
     s->best->proven = proven > s->best->proven ? proven : s->best->proven;
 }
 
-/* ---- looking for a height with a method that decides one --------------------------------------------------------------- */
+/* ---- bisection of the height with a decision method -------------------------------------------------------------------- */
 
-/* Writes s->offsets where it finds a placement. */
+/* Decides if a placement within `capacity` exists; writes s->offsets if it finds one. */
 typedef bp_status decide_function(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer);
 
-#define AT_THE_BOUND 8 /* probes at what is proven so far, which is often the answer, before the middle is probed */
-#define LEAST_PROBE 32 /* the part of a share that is too little for another probe */
+#define AT_THE_BOUND 8 /* probes at the proven bound, which is often optimal, before the bisection */
+#define LEAST_PROBE 32 /* a probe gets at least this fraction of a share */
 
-/* Probes capacities between what is proven and the best height with a share of the work, each with half of what is left of it. A method
- * that cannot tell is not asked for less again. `known_low`, unless NULL, is what the method itself is known not to reach less than. */
+/* Bisects between the proven bound and the best height with a share of the work; each probe gets half of the rest. After an undecided
+ * probe no lower capacity is tried. `known_low`, unless NULL: lower bound of what this method can reach. */
 static bp_status narrow(solving *s, decide_function *decide, const char *method, const uint64_t *known_low,
                         uint64_t share)
 {
@@ -81,7 +81,7 @@ static bp_status narrow(solving *s, decide_function *decide, const char *method,
     low = known_low != NULL && *known_low > low ? *known_low : low;
     for (uint32_t probe = 0; !is_done(s) && !bp_work_is_over(&all) && low < s->best->height; probe++) {
         uint64_t capacity = probe < AT_THE_BOUND ? low : low + (s->best->height - 1 - low) / 2;
-        bool is_only = capacity == s->target; /* lower is of no use, higher no answer */
+        bool is_only = capacity == s->target; /* nothing else helps: lower is not needed, higher is not accepted */
         bool decides = probe > 0 && probe < AT_THE_BOUND;
         bp_work part = bp_work_part(&all, is_only || decides ? left : left / 2);
         bp_verdict answer = {0};
@@ -106,7 +106,7 @@ static bp_status decide_by_blocks(solving *s, uint64_t capacity, bp_work *work, 
 {
     BP_TRY(bp_sweep(&s->blocks, &s->block_order, capacity, work, s->offsets, answer));
     s->block_low = answer->proven > s->block_low ? answer->proven : s->block_low;
-    answer->proven = 0; /* what is impossible with blocks may be possible without */
+    answer->proven = 0; /* impossible for blocks does not mean impossible for items */
     if (answer->found)
         spread_blocks(s);
     return BP_OK;
@@ -122,13 +122,14 @@ static bp_status decide_by_search(solving *s, uint64_t capacity, bp_work *work, 
     return bp_search(s->p, capacity, NULL, s->series, work, s->offsets, answer);
 }
 
-#define SHARES_OF_A_ROUND 32 /* work of a window, of which there are many */
+#define SHARES_OF_A_ROUND 32 /* work of one window: this fraction of a round */
 
-/* Passes from the best placement and from none, in turns, as what is in the way of something better may be all over the one, and nowhere
- * in the other; with windows of all sizes, as none is good for all instances. */
+/* Passes start from the best placement and from an empty one in turns, as the best may be a local optimum. Window sizes vary, as none is
+ * good for all instances. */
 static bp_status decide_by_windows(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer)
 {
-    static const uint32_t quarters[] = {4, 2, 8, 1, 6, 3, 12}; /* of the order's width; an odd number of them */
+    static const uint32_t quarters[] = {
+        4, 2, 8, 1, 6, 3, 12}; /* of the order's width; an odd count, so that each size gets both starts */
     while (!answer->found && !answer->impossible && !bp_work_is_over(work)) {
         uint32_t pass = s->passes++, width = s->order.width * quarters[pass % (sizeof quarters / sizeof *quarters)] / 4;
         bp_windows_config config = {capacity, 2 + width, s->round / SHARES_OF_A_ROUND, pass};
@@ -143,7 +144,7 @@ static bp_status decide_by_windows(solving *s, uint64_t capacity, bp_work *work,
 
 enum { UNKNOWN, BOTTOM, TOP };
 
-/* Two colours, each item another than its neighbours. False: an odd cycle of conflicts is in the way. */
+/* Two-colouring of the conflict graph. False: it has an odd cycle. */
 static bool colour(const bp_problem *p, uint8_t *colours, uint32_t *reached)
 {
     uint32_t count = 0, next = 0;
@@ -167,8 +168,8 @@ static bool colour(const bp_problem *p, uint8_t *colours, uint32_t *reached)
     return true;
 }
 
-/* When no odd cycle of conflicts is in the way, one colour goes to the bottom and the other hangs from the bound, which is optimal.
- * With one unit of prefetch, units in conflict are neighbours, so even ones lie at the bottom and odd ones at the top. */
+/* A bipartite conflict graph: one colour starts at the bottom, the other ends at the bound, which is optimal. With prefetch depth 1 only
+ * consecutive units conflict, so even units lie at the bottom and odd ones at the top. */
 static bp_status try_parity(solving *s)
 {
     const bp_problem *p = &s->blocks;
@@ -203,7 +204,7 @@ static int by_size(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Raises what is proven with the items of at least `least` alone, which a sweep can exhaust where it cannot all of them. */
+/* Raises the proven bound with the items of size at least `least`: a sweep of few items may be exhaustive where one of all is not. */
 static bp_status prove_with_large(solving *s, uint64_t least, uint32_t *items, uint32_t *number_of, uint64_t share)
 {
     uint32_t count = 0;
@@ -232,10 +233,10 @@ static bp_status prove_with_large(solving *s, uint64_t least, uint32_t *items, u
 
 #define MOST_THRESHOLDS 12
 
-/* From few large items to more and more: every distinct size, or as many as are worth it, is a threshold once. */
+/* Thresholds from large to small: each distinct size, up to a limit. */
 static bp_status try_proofs(solving *s, uint64_t share)
 {
-    uint32_t count = s->p->count, *items = NULL, *number_of; /* of a subset; by item of the whole */
+    uint32_t count = s->p->count, *items = NULL, *number_of; /* of the subset; scratch by item of the whole */
     uint64_t *sizes;
     BP_TRY(bp_new_array(count, sizeof *sizes, (void **)&sizes));
     memcpy(sizes, s->p->sizes, count * sizeof *sizes);
@@ -277,7 +278,7 @@ static bp_status run_layers(solving *s)
     if (!s->best->placed)
         BP_TRY(try_first_fit(s, 0));
 
-    /* shares do not depend on the limit, so that more work only goes on from where less would have ended */
+    /* shares do not depend on the limit, so that a larger limit extends the same search and never gives a worse result */
     bool merged = s->blocks.count < p->count;
     for (s->round = FIRST_ROUND; goes_on(s); s->round *= ROUND_GROWTH, s->series++) {
         BP_TRY(try_first_fit(s, s->round / 16));

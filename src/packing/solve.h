@@ -1,41 +1,40 @@
-/* The methods of packing one problem, and their rounds. */
+/* The packing methods for one problem, and the rounds that combine them. */
 #ifndef BP_PACKING_SOLVE_H
 #define BP_PACKING_SOLVE_H
 
 #include "packing/problem.h"
 
-/* An answer of methods that decide one capacity; neither: the work ended. */
+/* Result of a decision method; neither found nor impossible: out of work. */
 typedef struct bp_verdict {
     bool found;      /* `offsets` are a placement within the capacity */
     bool impossible; /* proven that there is none */
-    uint64_t proven; /* nothing takes less; 0 unless impossible */
+    uint64_t proven; /* proven lower bound; 0 unless impossible */
 } bp_verdict;
 
-/* First fit in a few good orders, then again and again with what ended highest moved forward in the order ("squeaky wheel": Joslin
- * and Clements 1999), until `target` is reached or the work ends. At least one order is tried. *height is the best height found. */
+/* First fit in a few orders, then squeaky-wheel optimization (Joslin and Clements 1999): items that end highest move forward in the
+ * order, until `target` is reached or the work ends. At least one order is tried. *height is the best height found. */
 bp_status bp_first_fit(const bp_problem *problem, uint64_t target, bp_work *work, uint64_t *offsets, uint64_t *height);
 
 /* ---- branch and bound -------------------------------------------------------------------------------------------------- */
 
-/* Exact search for a placement within a capacity, for arbitrary conflicts. Which items are tried first decides how long it takes, by
- * orders of magnitude, and no order is good for all instances: the search begins again and again, with other orders and then with
- * orders shaken at random, with growing shares of the work. */
+/* Exact search for a placement within a capacity, for arbitrary conflicts. The order in which items are tried changes the run
+ * time by orders of magnitude, and no order is good for all instances: the search restarts with other orders, then with randomly perturbed
+ * ones, and with growing shares of the work. */
 
-#define BP_SEARCH_ITEMS 4096 /* larger problems are not searched: paths are as deep as there are items */
+#define BP_SEARCH_ITEMS 4096 /* larger problems are not searched: the recursion is as deep as there are items */
 #define BP_NOT_FIXED UINT64_MAX
 
-/* Looks for offsets with which everything ends at or below `capacity`, until it has an answer or the work ends.
- * `fixed`: by item, the only offset that it can have, or BP_NOT_FIXED; NULL: all may lie anywhere. A search is made of
- * attempts; another `series` has others, so that asking again is not in vain. */
+/* Searches for a placement within `capacity` until it is decided or the work ends. `fixed`: by item, its offset, or BP_NOT_FIXED; NULL:
+ * none is fixed. `series` seeds the perturbations, so that a repeated search tries other orders. */
 bp_status bp_search(const bp_problem *problem, uint64_t capacity, const uint64_t *fixed, uint32_t series, bp_work *work,
                     uint64_t *offsets, bp_verdict *verdict);
 
 /* ---- order sweep ------------------------------------------------------------------------------------------------------- */
 
-#define BP_SWEEP_WIDTH 16u /* wider graphs are not swept */
+#define BP_SWEEP_WIDTH 16u /* wider conflict graphs are not swept */
 
-/* Looks for a placement within `capacity`. Exact for narrow conflict graphs, however long; where there are more states
- * than may be kept, it may miss a placement, and then proves nothing. */
+/* Searches for a placement within `capacity`. Exact unless there are more states than can be kept; then it may miss a placement, and proves
+ * nothing. */
 bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t capacity, bp_work *work,
                    uint64_t *offsets, bp_verdict *verdict);
 
@@ -43,15 +42,14 @@ bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t ca
 
 typedef struct bp_windows_config {
     uint64_t capacity;
-    uint32_t ahead;  /* items that a window has at least */
+    uint32_t ahead;  /* least number of items in a window */
     uint64_t share;  /* work of one window */
     uint32_t series; /* as in bp_search */
 } bp_windows_config;
 
-/* Goes along the order. An item stays where it is in `offsets`, unless that is above the capacity or in the way of what
- * was placed before it (BP_NOT_FIXED is above). Else it is searched for a place together with the next few, while what
- * was placed before stays; failing that, together with more and more of it. For long problems, which are hard in a few
- * places. */
+/* Large neighbourhood search along the order. An item keeps its offset from `offsets` if it is within the capacity and conflicts with no
+ * earlier item (BP_NOT_FIXED is never within). Otherwise the item and the next few are placed by bp_search with the earlier items fixed;
+ * if that fails, more and more of the earlier items are freed. For long problems that are hard in a few places. */
 bp_status bp_windows(const bp_problem *problem, const bp_order *order, const bp_windows_config *config, bp_work *work,
                      uint64_t *offsets, bp_verdict *verdict);
 
@@ -59,14 +57,14 @@ bp_status bp_windows(const bp_problem *problem, const bp_order *order, const bp_
 
 typedef struct bp_solution {
     uint64_t *offsets;
-    bool placed;        /* there are offsets */
+    bool placed;        /* offsets are valid */
     uint64_t height;    /* UINT64_MAX without */
     uint64_t proven;    /* no placement is lower */
-    const char *method; /* what found the offsets; a static string */
+    const char *method; /* name of the method that found the offsets; a static string */
 } bp_solution;
 
-/* Improves the solution until its height is at most `target` (lower is of no use), or proven to be the least, or the work ends. Stops
- * early when more than `ceiling` is proven. `solution` may come with a placement. */
+/* Improves the solution until its height is at most `target` or proven minimal, or the work ends. Stops early if the proven bound exceeds
+ * `ceiling`. `solution` may start with a placement. */
 bp_status bp_solve(const bp_problem *problem, uint64_t target, uint64_t ceiling, bp_work *work, bp_solution *solution);
 
 #endif

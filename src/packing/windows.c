@@ -1,11 +1,11 @@
-/* Search in windows: for long problems, which are hard in a few places. */
+/* Search in windows (large neighbourhood search), for long problems that are hard in a few places. */
 #include <stdlib.h>
 
 #include "core/fail.h"
 #include "core/memory.h"
 #include "packing/solve.h"
 
-#define MOST_BEHIND 512u /* items that a window takes back at most */
+#define MOST_BEHIND 512u /* largest number of earlier items that a window frees */
 
 typedef struct windowing {
     const bp_problem *p;
@@ -13,10 +13,10 @@ typedef struct windowing {
     const bp_windows_config *config;
     bp_work *work;
     uint64_t *offsets;
-    uint32_t *items; /* of a window, and what is placed and conflicts with them; increasing */
+    uint32_t *items; /* of the window, and the placed items that conflict with them; increasing */
     uint32_t count;
     uint64_t *fixed, *found; /* by number in the window */
-    uint32_t *seen;          /* by item: the latest window that has it */
+    uint32_t *seen;          /* by item: the latest window that contains it */
     uint32_t *number_of;     /* by item: for bp_problem_subset */
     uint32_t windows;
 } windowing;
@@ -45,7 +45,8 @@ static void windows_add_item(windowing *w, uint32_t item)
     w->items[w->count++] = item;
 }
 
-/* The items from `from` until before `end` in the order, and those before them that they conflict with, which stay. */
+/* Collects the items [from, end) of the order, and the earlier items that conflict with them, which stay fixed. Returns the number of the
+ * latter. */
 static uint32_t windows_collect(windowing *w, uint32_t from, uint32_t end)
 {
     const bp_lists *neighbours = &w->p->neighbours;
@@ -69,15 +70,15 @@ static uint32_t windows_collect(windowing *w, uint32_t from, uint32_t end)
     return staying;
 }
 
-/* What is at `at` in the order is to be placed, and all until before `until`. */
+/* Positions [at, until) of the order have to be placed. */
 typedef struct place {
     uint32_t at, until;
-    uint32_t behind;   /* items taken back, at least: with fewer it is impossible */
-    bool found, fails; /* fails: there is nothing more to take back */
+    uint32_t behind;   /* least number of earlier items to free: fewer are proven impossible */
+    bool found, fails; /* fails: impossible, and no earlier items are left to free */
 } place;
 
-/* Takes back more and more, each time with as much work. */
-static bp_status take_back(windowing *w, place *p, uint64_t share, bp_verdict *verdict)
+/* Frees more and more earlier items, each time with the same work. */
+static bp_status free_earlier_items(windowing *w, place *p, uint64_t share, bp_verdict *verdict)
 {
     for (uint32_t behind = p->behind; !p->found && behind <= MOST_BEHIND && !bp_work_is_over(w->work);
          behind = behind == 0 ? w->config->ahead : 2 * behind) {
@@ -117,7 +118,7 @@ static bp_status place_all(windowing *w, bp_verdict *verdict)
         uint32_t left = w->p->count - at;
         place p = {.at = at, .until = at + (left < w->config->ahead ? left : w->config->ahead)};
         for (uint64_t share = w->config->share / 16; share <= w->config->share && !p.found && !p.fails; share *= 4) {
-            BP_TRY(take_back(w, &p, share, verdict));
+            BP_TRY(free_earlier_items(w, &p, share, verdict));
             if (verdict->impossible || bp_work_is_over(w->work))
                 break;
         }

@@ -1,5 +1,5 @@
-/* Checks a plan against its buckets and schedule. Shares the data structures with the planner but none of its arithmetic: addresses are
- * compared by the checker of packings, which shares none with the packer either, so that a mistake there shows here. */
+/* Independent check of a plan against its buckets and schedule. Shares data structures but no arithmetic with the planner;
+ * bp_packing_check, which compares the addresses, shares none with the packer. */
 #include <bucketpool/pack.h>
 
 #include <stdlib.h>
@@ -15,12 +15,12 @@ typedef struct check {
     const bp_buckets *buckets;
     const bp_schedule *schedule;
     bp_packing *packing; /* an item for each request */
-    uint64_t *offsets;   /* by request, slabs one after the other */
+    uint64_t *offsets;   /* by request, with the slabs concatenated */
 } check;
 
 /* ---- requests ------------------------------------------------------------------------------------------------------- */
 
-/* The plan's request must be the buckets' request of the same number. */
+/* Request `index` of the plan must equal that of the buckets. */
 static bp_status check_identity(const check *c, size_t index)
 {
     const bp_plan_request *planned = &c->plan->requests[index];
@@ -65,12 +65,12 @@ static bp_status check_address(const check *c, size_t index)
         return intervals == 0 || r->bytes == 0 ? BP_OK
                                                : bp_plan_fail_request(c->plan, index, "is live but has no address");
     if (r->slab >= c->plan->slab_count) {
-        snprintf(what, sizeof what, "is in slab %u; there are %zu", r->slab, c->plan->slab_count);
+        snprintf(what, sizeof what, "is in slab %u; the plan has %zu", r->slab, c->plan->slab_count);
         return bp_plan_fail_request(c->plan, index, what);
     }
     if (r->offset % c->plan->alignment != 0) {
-        snprintf(what, sizeof what, "is at offset %llu, which is no multiple of %llu", (unsigned long long)r->offset,
-                 (unsigned long long)c->plan->alignment);
+        snprintf(what, sizeof what, "is at offset %llu, which is not a multiple of the alignment %llu",
+                 (unsigned long long)r->offset, (unsigned long long)c->plan->alignment);
         return bp_plan_fail_request(c->plan, index, what);
     }
     uint64_t room = c->plan->slabs[r->slab].bytes;
@@ -84,7 +84,7 @@ static bp_status check_address(const check *c, size_t index)
 
 /* ---- conflicts ------------------------------------------------------------------------------------------------------ */
 
-/* An item of the packing for each request, live as in the schedule where it has an address. */
+/* Adds a packing item for each request, with the schedule's live range if the request has an address. */
 static bp_status plan_check_add_items(check *c)
 {
     for (size_t i = 0; i < c->plan->request_count; i++) {
@@ -104,7 +104,7 @@ static bp_status plan_check_add_items(check *c)
     return BP_OK;
 }
 
-/* Slabs one after the other, so that one packing has them all. */
+/* Concatenates the slabs, so that one packing checks all. */
 static bp_status add_offsets(check *c, uint64_t *bytes)
 {
     uint64_t *first;
@@ -147,8 +147,8 @@ static bp_status fail_conflict(const check *c, uint32_t one, uint32_t other)
             k++;
     }
     return bp_fail(BP_ERR_MISMATCH,
-                   "requests %u (%s) and %u (%s) share byte %llu of slab %u: one would wait for the other where the "
-                   "schedule wants them to overlap",
+                   "requests %u (%s) and %u (%s) share byte %llu of slab %u: one would wait for the other, but the "
+                   "schedule overlaps them",
                    one, first, other, second, offset, a->slab);
 }
 
@@ -176,7 +176,8 @@ bp_status bp_plan_check(const bp_plan *plan, const bp_buckets *buckets, const bp
     if (plan == NULL || buckets == NULL || schedule == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_check: needs a plan, buckets and a schedule");
     if (schedule->request_count != buckets->request_count)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_check: the schedule is of %zu requests, the buckets have %zu",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_plan_check: the schedule was made for %zu requests, the buckets have %zu",
                        schedule->request_count, buckets->request_count);
     if (!plan->info.feasible)
         return bp_fail(BP_ERR_UNSUPPORTED, "bp_plan_check: the plan is infeasible and has no addresses: %s",

@@ -29,7 +29,7 @@ bp_status bp_plan_config_init(bp_plan_config *config, size_t size)
 
 static const struct {
     const char *name;
-    bp_policy_function *decide; /* NULL: the roles but those of state are packed, not given classes */
+    bp_policy_function *decide; /* NULL: roles other than state are packed instead of getting classes */
     bp_policy policy;
     bool stable; /* every request has one address, unless something falls back to dynamic */
 } policies[] = {
@@ -66,8 +66,8 @@ static bp_status fail_role(uint32_t role)
     return bp_fail(BP_ERR_OVERFLOW, "the buffers of role %s do not fit 64 bits", bp_role_name((bp_role)role));
 }
 
-/* Copies of the shared classes one set after the other, then the persistent ones. Fills the classes' offsets and the
- * role's sums, and adds the classes as the report shows them. */
+/* Lays out the copies of the shared classes set by set, then the persistent classes. Sets the classes' offsets and the role's sums, and
+ * adds the buffers to the plan's report. */
 static bp_status plan_create_lay_out(bp_plan *plan, bp_role_layout *layout, bp_plan_role *role)
 {
     uint64_t stride = 0, at = 0;
@@ -99,7 +99,7 @@ static bp_status plan_create_lay_out(bp_plan *plan, bp_role_layout *layout, bp_p
     return BP_OK;
 }
 
-/* A slab of `bytes` whose release group is `group`. */
+/* Adds a slab with release group `group`. */
 static bp_status add_slab(bp_plan *plan, const char *group, uint64_t bytes)
 {
     BP_TRY(bp_grow_array((void **)&plan->slabs, &plan->slab_capacity, plan->slab_count, sizeof *plan->slabs));
@@ -110,7 +110,7 @@ static bp_status add_slab(bp_plan *plan, const char *group, uint64_t bytes)
     return BP_OK;
 }
 
-/* The request's address: in the slab that is added next. */
+/* Places the request in the slab that is added next. */
 static void place_request(bp_plan *plan, uint32_t request, uint64_t offset)
 {
     bp_plan_request *r = &plan->requests[request];
@@ -119,7 +119,7 @@ static void place_request(bp_plan *plan, uint32_t request, uint64_t offset)
     r->offset = offset;
 }
 
-/* The addresses of the role's requests, the classes that a runtime may choose copies from, and their slab. */
+/* Adds the role's slab, its requests' addresses, and the classes from which a runtime may choose copies. */
 static bp_status assign(bp_assembly *a, const bp_role_layout *layout, const bp_plan_role *role)
 {
     bp_plan *plan = a->plan;
@@ -146,7 +146,7 @@ static bp_status assign(bp_assembly *a, const bp_role_layout *layout, const bp_p
     return add_slab(plan, bp_role_name((bp_role)role->role), role->pool_bytes + role->persistent_bytes);
 }
 
-/* Appends to the witnesses of the role that is added next. */
+/* Appends a witness of the role that is added next. */
 static bp_status add_witness(bp_plan *plan, uint32_t request)
 {
     BP_TRY(bp_grow_array((void **)&plan->witnesses, &plan->witness_capacity, plan->witness_count,
@@ -155,7 +155,7 @@ static bp_status add_witness(bp_plan *plan, uint32_t request)
     return BP_OK;
 }
 
-/* Those that are live in the step that sets the role's lower bound. */
+/* Adds the requests that are live in the step that sets the role's lower bound. */
 static bp_status bp_add_witnesses(bp_assembly *a, const bp_plan_role *role)
 {
     for (size_t i = 0; i < a->schedule->span_count; i++) {
@@ -169,7 +169,7 @@ static bp_status bp_add_witnesses(bp_assembly *a, const bp_plan_role *role)
     return BP_OK;
 }
 
-/* Adds a role whose buffers and witnesses are those of the plan from `begin` on: the plan's totals grow. */
+/* Adds a role with the plan's buffers and witnesses from `begin` on, and adds its sums to the plan's totals. */
 static bp_status bp_add_role(bp_plan *plan, bp_plan_role *role, bp_role_ranges begin)
 {
     if (!bp_add_u64(plan->info.bytes, role->bytes, &plan->info.bytes) ||
@@ -215,7 +215,7 @@ static bp_status plan_role(bp_assembly *a, uint32_t role_id, bp_policy_function 
         BP_TRY(assign(a, layout, &role));
     BP_TRY(bp_add_witnesses(a, &role));
     plan->info.copies = layout->copies > plan->info.copies ? layout->copies : plan->info.copies;
-    if (!layout->feasible && plan->info.feasible) { /* the plan says of the first role that does not fit why */
+    if (!layout->feasible && plan->info.feasible) { /* the reason for the first role that does not fit */
         char text[256];
         const char *why = layout->live_units > layout->copies ? ""
                           : layout->proven                    ? ", and no assignment keeps every unit at one address"
@@ -230,7 +230,7 @@ static bp_status plan_role(bp_assembly *a, uint32_t role_id, bp_policy_function 
     return bp_add_role(plan, &role, begin);
 }
 
-/* A copy of a name that points into the buckets. Equal neighbours share one. */
+/* Replaces a name of the buckets by a copy in the plan; consecutive equal names share a copy. */
 static bp_status keep_name(bp_plan *plan, const char **name, const char **newest, const char **newest_copy)
 {
     if (*name == NULL)
@@ -243,7 +243,7 @@ static bp_status keep_name(bp_plan *plan, const char **name, const char **newest
     return BP_OK;
 }
 
-/* All requests, without memory until a policy gives it. */
+/* Adds all requests, without memory. */
 static bp_status plan_create_add_requests(bp_assembly *a)
 {
     bp_plan *plan = a->plan;
@@ -275,8 +275,8 @@ static bp_status plan_create_add_requests(bp_assembly *a)
 
 #define JOINT_GROUP "joint"
 
-/* An entry and a slab for the pool of some roles. The bound is what is live in one step, or, where overlap windows add
- * conflicts, a larger set of requests in conflict. */
+/* Adds a role entry and a slab for the pool of `roles`. The lower bound is the peak live bytes or, with overlap windows, a larger clique of
+ * conflicts. */
 static bp_status add_pool(bp_assembly *a, uint32_t roles, const bp_scheduled_pool *pool)
 {
     bool joint = (roles & (roles - 1)) != 0;
@@ -304,7 +304,7 @@ static bp_status add_pool(bp_assembly *a, uint32_t roles, const bp_scheduled_poo
     bool of_step = live.bytes == pool->result.bound;
     role.lower_bound_step = of_step ? live.step : 0;
     for (size_t i = 0; i < pool->witness_count && !of_step; i++) {
-        size_t count; /* the step in which the last of the witnesses comes in first */
+        size_t count; /* the step in which the last witness becomes live */
         const bp_interval *intervals = bp_schedule_intervals(a->schedule, pool->witness[i], &count);
         if (count > 0 && intervals[0].begin > role.lower_bound_step)
             role.lower_bound_step = intervals[0].begin;
@@ -356,7 +356,7 @@ static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
         free(layout.classes);
         BP_TRY(status);
     }
-    if (!plan->info.feasible) { /* nothing has memory */
+    if (!plan->info.feasible) { /* no request has memory */
         plan->info.stable = 0;
         plan->slab_count = 0;
         plan->class_count = 0;
@@ -367,7 +367,7 @@ static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
         r->slab = 0;
         r->offset = 0;
     }
-    /* what is live and got no address is dynamic */
+    /* live requests without an address are dynamic */
     for (size_t s = 0; s < a->schedule->span_count && plan->info.feasible; s++) {
         const bp_span *span = &a->schedule->spans[s];
         for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++) {
@@ -387,25 +387,25 @@ bp_status bp_plan_create(const bp_buckets *buckets, const bp_schedule *schedule,
                          bp_plan **plan)
 {
     if (buckets == NULL || schedule == NULL || plan == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_create: needs buckets, a schedule and a place for the plan");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_create: needs buckets, a schedule and an output");
     bp_plan_config full = defaults;
     BP_TRY(bp_struct_read("bp_plan_create", config, true, &full, sizeof full));
     if (schedule->request_count != buckets->request_count)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "the schedule was made for %zu requests, these buckets have %zu",
                        schedule->request_count, buckets->request_count);
     if (buckets->request_count == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" has no requests in the roles asked for: nothing to place",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" has no requests in the selected roles; select others",
                        buckets->model);
     if (full.alignment == 0 || (full.alignment & (full.alignment - 1)) != 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "alignment %llu is no power of two",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "alignment %llu: expected a power of two",
                        (unsigned long long)full.alignment);
     if (full.fallback != BP_FALLBACK_PERSISTENT && full.fallback != BP_FALLBACK_DYNAMIC)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "fallback %d is unknown", (int)full.fallback);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "unknown fallback %d", (int)full.fallback);
     size_t p = 0;
     while (p < POLICY_COUNT && policies[p].policy != full.policy)
         p++;
     if (p == POLICY_COUNT)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "policy %d is unknown", (int)full.policy);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "unknown policy %d", (int)full.policy);
     bp_assembly a = {.buckets = buckets, .schedule = schedule, .config = &full};
     BP_TRY(bp_plan_new(&a.plan));
     a.plan->info.policy = full.policy;

@@ -1,5 +1,4 @@
-/* Bytes and units that are live at once: the lower bound of roles, the live ranges of a role's units, and copies for
- * them by greedy coloring, then a bounded exact search. */
+/* Peak live bytes (the lower bound) and live units of a role; assigns units to copies by greedy colouring, then a bounded exact search. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +22,7 @@ bp_status bp_span_bytes(const bp_buckets *buckets, const bp_span *span, uint64_t
     return BP_OK;
 }
 
-/* Bytes that come into being and go at the beginning of a step. */
+/* Bytes that become live and that end at the begin of a step. */
 typedef struct change {
     uint64_t begins, ends;
 } change;
@@ -59,7 +58,7 @@ bp_status bp_bound_of(const bp_buckets *buckets, const bp_schedule *schedule, ui
     for (size_t step = 0; status == BP_OK && step < schedule->step_count; step++) {
         live -= changes[step].ends;
         if (!bp_add_u64(live, changes[step].begins, &live))
-            status = bp_fail(BP_ERR_OVERFLOW, "what is live in step %zu of model \"%s\" does not fit 64 bits", step,
+            status = bp_fail(BP_ERR_OVERFLOW, "the live bytes of step %zu of model \"%s\" do not fit 64 bits", step,
                              buckets->model);
         else if (live > bound->bytes)
             *bound = (bp_bound){live, (uint32_t)step};
@@ -86,7 +85,7 @@ static int live_units_by_begin(const void *a, const void *b)
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* With the tails of overlap windows: copies are not shared where an acquire would wait. */
+/* Live ranges include the tails of overlap windows: units do not share a copy where an acquire would wait. */
 static void live_units_collect(const bp_buckets *buckets, const bp_schedule *schedule, const bp_tail *tails,
                                size_t tail_count, bp_live_units *t)
 {
@@ -180,10 +179,10 @@ void bp_live_units_finish(bp_live_units *units)
 
 /* ---- copies: colouring the units that are live at once ------------------------------------------------------------ */
 
-/* Places that the exact search may try: work, not seconds, so that every rank finds the same. */
+/* Limit of placements in the exact search: counted work, not time, so that every rank gets the same result. */
 #define SEARCH_TRIALS (1u << 24)
 
-/* Which steps of each copy are taken: a bitmap of the schedule's steps for every copy in use. */
+/* The taken steps of each copy in use, as a bitmap over the schedule's steps. */
 typedef struct occupancy {
     const bp_live_units *units;
     uint64_t **taken; /* by copy */
@@ -191,7 +190,7 @@ typedef struct occupancy {
     size_t capacity;
     size_t words;
     uint32_t *copy_of_unit;
-    uint32_t *in_use; /* of the search, by depth: copies that the units before it use */
+    uint32_t *in_use; /* by search depth: copies used by the units before it */
     uint64_t trials_left;
 } occupancy;
 
@@ -203,7 +202,7 @@ static uint64_t word_mask(uint32_t begin, uint32_t end, size_t w)
     return (high == 64 ? ~0ull : (1ull << high) - 1) & (~0ull << low);
 }
 
-/* Takes the unit's steps in a copy, or gives them back. */
+/* Takes or frees the unit's steps in a copy. */
 static void toggle_steps(occupancy *o, const bp_live_unit *unit, uint32_t copy)
 {
     const bp_interval *intervals = o->units->intervals + unit->first_interval;
@@ -213,7 +212,7 @@ static void toggle_steps(occupancy *o, const bp_live_unit *unit, uint32_t copy)
     }
 }
 
-/* False, and nothing taken, when another unit has one of the steps. */
+/* False, and no step taken, if another unit has one of the steps. */
 static bool live_units_take(occupancy *o, const bp_live_unit *unit, uint32_t copy)
 {
     const bp_interval *intervals = o->units->intervals + unit->first_interval;
@@ -244,8 +243,8 @@ static bp_status assign_greedily(occupancy *o)
     return BP_OK;
 }
 
-/* Depth-first over the units in order, with at most one copy that is new at each. The units assigned so far are the
- * stack. Returns whether all found a place; trials_left 0 says that the search gave up. */
+/* Depth-first search over the units in order; each may open at most one new copy (symmetry breaking). The assigned units are the stack.
+ * True if all have a copy; trials_left 0: the search ended undecided. */
 static bool assign_exactly(occupancy *o, uint32_t copies)
 {
     const bp_live_unit *units = o->units->units;
@@ -279,7 +278,7 @@ static bool assign_exactly(occupancy *o, uint32_t copies)
     return depth == count;
 }
 
-/* An interval of a unit. */
+/* Begin of an interval of a unit. */
 typedef struct begin {
     uint32_t step, end, unit;
 } begin;
@@ -290,8 +289,8 @@ static int by_step(const void *a, const void *b)
     return x->step < y->step ? -1 : x->step > y->step;
 }
 
-/* Tenants that come and go in the order in which they stand take turns: the first of `copies` again after the last. Finds out
- * whether that works, which it does for units that run once each, at any depth of prefetch. */
+/* Round robin: assigns copies in the order in which units become live. *works: no two live units share a copy, which holds for units
+ * that run once each, at any prefetch depth. */
 static bp_status take_turns(const bp_live_units *units, uint32_t copies, uint32_t *copy_of_unit, bool *works)
 {
     size_t count = 0;
@@ -339,7 +338,7 @@ static bp_status search(occupancy *o, uint32_t *copies, bool *proven)
         *copies = asked != 0 ? asked : fewest;
         return BP_OK;
     }
-    if ((uint64_t)count * fewest > (1u << 26)) { /* a search would take too long: one copy each */
+    if ((uint64_t)count * fewest > (1u << 26)) { /* a search would take too long: every unit gets a copy */
         for (uint32_t t = 0; t < count; t++)
             o->copy_of_unit[t] = t;
         *proven = false;

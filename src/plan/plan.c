@@ -1,4 +1,4 @@
-/* Plans as objects: their contents, finding a request, names and options, fingerprints, plans from elsewhere. */
+/* bp_plan: contents, look-up of requests, names and options, fingerprint, creation from contents. */
 #include "plan/plan.h"
 
 #include <stdlib.h>
@@ -88,7 +88,7 @@ uint64_t bp_plan_key(const char *unit, uint32_t ordinal, uint32_t role)
     return hash ^ hash >> 32;
 }
 
-/* The request's place in the table, or the empty one where it would be. */
+/* The request's slot in the table, or the free slot where it belongs. */
 static size_t find_place(const bp_plan *plan, const char *unit, uint32_t ordinal, uint32_t role)
 {
     size_t at = bp_plan_key(unit, ordinal, role) & (plan->table_size - 1);
@@ -128,13 +128,14 @@ bp_status bp_plan_find(const bp_plan *plan, const char *unit, uint32_t ordinal, 
                        uint64_t bytes, uint32_t *id)
 {
     if (plan == NULL || unit == NULL || id == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_find: needs a plan, a unit and a place for the id");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_find: needs a plan, a unit and an output");
     const bp_plan_request wanted = {.unit = unit, .ordinal = ordinal, .role = (uint32_t)role};
     size_t at = find_place(plan, unit, ordinal, (uint32_t)role);
     if (plan->table[at] == 0)
-        return fail_find(plan, &wanted,
-                         "is not in the plan: another model, other bucketing, or no such role (frozen buckets have no "
-                         "gradients)");
+        return fail_find(
+            plan, &wanted,
+            "is not in the plan; it has another model or bucketing, or lacks the role (frozen buckets have no "
+            "gradients)");
     const bp_plan_request *found = &plan->requests[plan->table[at] - 1];
     char what[160];
     if (dtype != BP_DTYPE_NONE && bp_dtype_storage(dtype) != found->dtype) {
@@ -202,9 +203,9 @@ bp_status bp_plan_set_option(bp_plan *plan, const char *key, const char *value)
 
 /* ---- fingerprints ------------------------------------------------------------------------------------------------ */
 
-/* SHA-256 over a plan's slabs, requests and classes. The bytes that are hashed are described in docs/reference/formats.md. */
+/* SHA-256 over a plan's slabs, requests and classes; docs/reference/formats.md specifies the bytes. */
 
-/* All integers are little-endian, so that plans agree between machines. */
+/* Little-endian, so that fingerprints agree between machines. */
 static void hash_number(bp_sha256 *sha, uint64_t value)
 {
     uint8_t bytes[8];
@@ -213,7 +214,7 @@ static void hash_number(bp_sha256 *sha, uint64_t value)
     bp_sha256_update(sha, bytes, sizeof bytes);
 }
 
-/* Texts with their terminator, so that neighbouring texts cannot be shifted against each other. */
+/* Includes the terminator, so that consecutive texts stay separate. */
 static void hash_text(bp_sha256 *sha, const char *text)
 {
     bp_sha256_update(sha, text, strlen(text) + 1);
@@ -222,7 +223,7 @@ static void hash_text(bp_sha256 *sha, const char *text)
 bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRINT_CHARS])
 {
     if (plan == NULL || fingerprint == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_fingerprint: needs a plan and a place for 65 characters");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_fingerprint: needs a plan and a buffer of 65 characters");
     bp_sha256 sha;
     bp_sha256_init(&sha);
     hash_text(&sha, "bucketpool.plan/1");
@@ -257,14 +258,14 @@ bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRI
     return BP_OK;
 }
 
-/* ---- plans from elsewhere ------------------------------------------------------------------------------------------- */
+/* ---- plans from contents -------------------------------------------------------------------------------------------- */
 
 static bp_status check_request(const bp_plan_info *info, size_t index)
 {
     const bp_plan_request *r = &info->requests[index];
     if (r->unit == NULL || bp_dtype_bits(r->dtype) == 0 || r->role >= BP_ROLE_COUNT ||
         (r->placement != BP_PLACE_NONE && r->placement != BP_PLACE_PLANNED && r->placement != BP_PLACE_DYNAMIC))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "request %zu: no unit, or dtype %d, role %u or placement %d is unknown",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "request %zu: no unit, or unknown dtype %d, role %u or placement %d",
                        index, (int)r->dtype, r->role, (int)r->placement);
     if (r->used_bytes > r->bytes)
         return bp_plan_fail_request(info, index, "uses more bytes than it has");
@@ -304,10 +305,9 @@ static bp_status check_class(const bp_plan_info *info, size_t index)
 static bp_status check_info(const bp_plan_info *info)
 {
     if (info->policy < BP_POLICY_DYNAMIC || info->policy > BP_POLICY_SCHEDULED)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "the plan's policy %d is unknown", (int)info->policy);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "unknown policy %d", (int)info->policy);
     if (info->alignment == 0 || (info->alignment & (info->alignment - 1)) != 0)
-        return bp_fail(BP_ERR_MISMATCH, "the plan's alignment %llu is no power of two",
-                       (unsigned long long)info->alignment);
+        return bp_fail(BP_ERR_MISMATCH, "alignment %llu: expected a power of two", (unsigned long long)info->alignment);
     if (info->slab_count > UINT16_MAX || info->request_count >= UINT32_MAX)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%zu slabs and %zu requests; a plan has at most %d and %u",
                        info->slab_count, info->request_count, UINT16_MAX, UINT32_MAX - 1);
@@ -348,7 +348,7 @@ static bp_status plan_fill(bp_plan *plan, const bp_plan_info *info)
     for (size_t i = 0; i < plan->request_count; i++) {
         bp_plan_request *r = &plan->requests[i];
         if (before == NULL ||
-            strcmp(before, r->unit) != 0) /* requests of one unit are neighbours: they share its name */
+            strcmp(before, r->unit) != 0) /* consecutive requests of a unit share the copy of its name */
             BP_TRY(bp_strings_add(&plan->strings, r->unit, &copy));
         before = r->unit = copy;
         if (r->bucket != NULL)
@@ -365,7 +365,7 @@ static bp_status plan_fill(bp_plan *plan, const bp_plan_info *info)
 bp_status bp_plan_from_info(const bp_plan_info *info, bp_plan **plan)
 {
     if (info == NULL || plan == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_from_info: needs contents and a place for the plan");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_from_info: needs contents and an output");
     BP_TRY(check_info(info));
     bp_plan *made;
     BP_TRY(bp_plan_new(&made));

@@ -1,4 +1,4 @@
-/* The policies with size classes: which classes a role has, and which class and copy each request uses. */
+/* The policies with size classes: they choose a role's classes, and each request's class and copy. */
 #include "plan/policy.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "core/arith.h"
 #include "core/fail.h"
 
-/* ---- dynamic, and what all share --------------------------------------------------------------------------------- */
+/* ---- dynamic; shared functions ----------------------------------------------------------------------------------- */
 
 static bp_status layout_add_class(bp_role_layout *layout, const bp_class *added)
 {
@@ -26,7 +26,7 @@ static bp_status aligned_bytes(const bp_policy_input *input, uint32_t request, u
                    (unsigned long long)input->config->alignment);
 }
 
-/* Gives one unit's requests classes of their own. */
+/* Adds a persistent class for each of the unit's requests. */
 static bp_status layout_add_persistent(const bp_policy_input *input, const bp_live_unit *unit, bp_role_layout *layout)
 {
     for (uint32_t i = 0; i < unit->request_count; i++) {
@@ -50,17 +50,17 @@ bp_status bp_policy_persistent(const bp_policy_input *input, bp_role_layout *lay
 
 bp_status bp_policy_dynamic(const bp_policy_input *input, bp_role_layout *layout)
 {
-    (void)input; /* what is live is allocated, whatever it is: the assembly sums it up */
+    (void)input; /* no classes: the assembly sums the live bytes */
     layout->feasible = true;
     return BP_OK;
 }
 
 /* ---- fixed pool -------------------------------------------------------------------------------------------------- */
 
-/* Fixed pool: the most frequent set of units with equal buckets shares buffer sets; the rest is persistent or dynamic.
+/* Fixed pool: the most frequent set of units with equal buckets shares buffer sets; the others are persistent or dynamic.
  * Source: Megatron-LM d98e8a64, FixedPoolAllocator. */
 
-/* The buckets of a unit, in order: what must be equal for units to share buffers. */
+/* A unit's buckets in order: units of equal shape share buffers. */
 typedef struct shape {
     const bp_request *requests;
     uint32_t count;
@@ -73,7 +73,7 @@ static shape shape_of(const bp_policy_input *input, size_t unit)
     return (shape){input->buckets->requests + t->first_request, t->request_count, (uint32_t)unit};
 }
 
-/* Same number of buckets with, in order, the same dtypes and unpadded sizes: 0. Otherwise any total order. */
+/* 0 if count, dtypes and unpadded sizes are equal in order; otherwise some total order. */
 static int compare_shapes(const shape *a, const shape *b)
 {
     if (a->count != b->count)
@@ -88,7 +88,7 @@ static int compare_shapes(const shape *a, const shape *b)
     return 0;
 }
 
-/* Equal shapes in the order in which they were seen. */
+/* Equal shapes stay in the order of the units. */
 static int by_shape(const void *a, const void *b)
 {
     const shape *x = a, *y = b;
@@ -96,7 +96,7 @@ static int by_shape(const void *a, const void *b)
     return order != 0 ? order : x->unit < y->unit ? -1 : x->unit > y->unit;
 }
 
-/* The most frequent shape, as its first-seen unit has it. */
+/* The most frequent shape; of equally frequent ones that of the first unit. */
 static bp_status find_mode(const bp_policy_input *input, shape *mode)
 {
     size_t count = input->units->count, best = 0;
@@ -154,7 +154,7 @@ static bp_status place_units(const bp_policy_input *input, const shape *mode, co
     BP_TRY(bp_live_units_assign_copies(pooled, &used, copies, &layout->proven));
     layout->feasible = used > 0;
     layout->copies = used > 0 ? used : input->config->copies;
-    /* as Megatron does, as many buffer sets as units of any kind are live at once, even where fewer would do */
+    /* as in Megatron, as many buffer sets as units of any shape are live at once, even if fewer would do */
     if (input->config->copies == 0 && layout->copies < all->most_live)
         layout->copies = all->most_live;
     BP_TRY(add_shared_classes(input, pooled, copies, layout));
@@ -173,8 +173,7 @@ bp_status bp_policy_fixed(const bp_policy_input *input, bp_role_layout *layout)
         return BP_OK;
     shape mode = {0};
     BP_TRY(find_mode(input, &mode));
-    bp_live_units pooled =
-        *all; /* the units of the mode's shape, as a set of their own; the intervals are those of all units */
+    bp_live_units pooled = *all; /* the units of the mode's shape; they share the intervals of all units */
     uint32_t *copies = NULL;
     BP_TRY(bp_new_array(all->count, sizeof *pooled.units, (void **)&pooled.units));
     pooled.count = 0;
@@ -216,8 +215,8 @@ static inline bool comes_before(const ranked *a, const ranked *b)
     return (a->numel > b->numel) | ((a->numel == b->numel) & (a->request > b->request));
 }
 
-/* Runs of this length are sorted by counting, longer ones by merging. Both without branches that depend on the sizes: on ten
- * thousand units of many buckets mispredicted ones would take most of the time. */
+/* Runs of this length are sorted by rank counting, longer ones by merging; both are branch-free, because on ten thousand units of many
+ * buckets mispredicted branches would dominate. */
 #define RUN 8
 
 /* Each item's place is the number of items that come before it. */
@@ -250,7 +249,7 @@ static void merge_runs(const ranked *left, size_t left_count, const ranked *righ
     memcpy(to + k + left_count - i, right + j, (right_count - j) * sizeof *to);
 }
 
-/* `spare` has room for as many. */
+/* `spare`: scratch for `count` items. */
 static void sort_ranked(ranked *items, ranked *spare, size_t count)
 {
     for (size_t begin = 0; begin < count; begin += RUN)
@@ -301,7 +300,7 @@ static bp_status rank_units(const bp_policy_input *input, const uint32_t *copies
     const bp_request *requests = input->buckets->requests;
     for (size_t t = 0; t < input->units->count; t++) {
         const bp_live_unit *unit = &input->units->units[t];
-        uint64_t seen = 0; /* dtypes of this unit that are done */
+        uint64_t seen = 0; /* dtypes of this unit that are handled */
         for (uint32_t i = 0; i < unit->request_count; i++) {
             uint8_t dtype = requests[unit->first_request + i].dtype;
             if (seen & 1ull << dtype)
@@ -334,14 +333,14 @@ bp_status bp_policy_max(const bp_policy_input *input, bp_role_layout *layout)
     ranked *scratch = NULL;
     bp_status status = bp_new_array(units->count, sizeof *copies, (void **)&copies);
     if (status == BP_OK)
-        status = bp_new_array(2 * most, sizeof *scratch, (void **)&scratch); /* and room to merge into */
+        status = bp_new_array(2 * most, sizeof *scratch, (void **)&scratch); /* the second half is merge scratch */
     uint32_t used = input->config->copies;
     if (status == BP_OK)
         status = bp_live_units_assign_copies(units, &used, copies, &layout->proven);
     layout->live_units = units->most_live;
     layout->live_step = units->most_live_step;
     layout->feasible = used > 0;
-    layout->copies = used > 0 ? used : input->config->copies; /* too few: say what so many would take */
+    layout->copies = used > 0 ? used : input->config->copies; /* infeasible: report the bytes of the requested copies */
     rank_table ranks = {0};
     if (status == BP_OK)
         status = rank_units(input, copies, scratch, &ranks, layout);

@@ -1,6 +1,5 @@
-/* Bytes and units that are live at once, and the seam between plan assembly and the policies: a policy decides, for one
- * role, which size classes there are and which class and copy each request uses, or packs several roles. Offsets and
- * sums of classes are the assembly's business. */
+/* Interface between plan assembly and the policies, and live bytes and units. A policy chooses, for one role, the size classes and each
+ * request's class and copy, or packs several roles. The assembly computes offsets and sums of classes. */
 #ifndef BP_PLAN_POLICY_H
 #define BP_PLAN_POLICY_H
 
@@ -11,29 +10,29 @@
 
 #define BP_NO_CLASS UINT32_MAX /* dynamic: no address */
 
-/* Where a request goes. */
+/* A request's class and copy. */
 typedef struct bp_place {
     uint32_t class_index, copy;
 } bp_place;
 
 /* ---- bytes that are live at once --------------------------------------------------------------------------------------- */
 
-/* The lower bound of a pool: the largest sum of sizes that are live at once. No assignment can take less. */
+/* The peak live bytes of a pool: a lower bound of every assignment. */
 typedef struct bp_bound {
     uint64_t bytes;
-    uint32_t step; /* the first that reaches it */
+    uint32_t step; /* the first that reaches the peak */
 } bp_bound;
 
-/* The sizes of a span's requests, each rounded up to `alignment`. `places`, unless NULL: only those that have no class
- * there. Errors: BP_ERR_OVERFLOW. */
+/* The sum of the sizes of a span's requests, each rounded up to `alignment`. `places`, unless NULL: counts only requests without a class.
+ * Errors: BP_ERR_OVERFLOW. */
 bp_status bp_span_bytes(const bp_buckets *buckets, const bp_span *span, uint64_t alignment, const bp_place *places,
                         uint64_t *bytes);
 
-/* Of the roles in a BP_ROLE_BIT mask together. Errors: BP_ERR_OVERFLOW. */
+/* Peak of the roles in a BP_ROLE_BIT mask together. Errors: BP_ERR_OVERFLOW. */
 bp_status bp_bound_of(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t roles, uint64_t alignment,
                       const bp_place *places, bp_bound *bound);
 
-/* Whether a span has a live request at `step`. */
+/* True if a span has a live request at `step`. */
 bool bp_span_is_live(const bp_schedule *schedule, const bp_span *span, uint32_t step);
 
 /* ---- units that are live at once --------------------------------------------------------------------------------------- */
@@ -47,24 +46,24 @@ typedef struct bp_live_unit {
 
 typedef struct bp_live_units {
     uint32_t role;
-    bp_live_unit *units; /* that are ever live, in the order of the units */
+    bp_live_unit *units; /* units that are ever live, in model order */
     size_t count;
     bp_interval *intervals;
     uint32_t step_count;
-    uint32_t most_live;      /* units live at once, at most */
-    uint32_t most_live_step; /* the first step where so many are */
+    uint32_t most_live;      /* largest number of units live at once */
+    uint32_t most_live_step; /* the first step with most_live units */
 } bp_live_units;
 
 bp_status bp_live_units_init(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t role,
                              bp_live_units *units);
 void bp_live_units_finish(bp_live_units *units);
 
-/* Works out most_live and most_live_step of a set of units that was put together otherwise. */
+/* Computes most_live and most_live_step of a set that bp_live_units_init did not make. */
 bp_status bp_live_units_count_live(bp_live_units *units);
 
-/* Gives each unit one of `copies` copies, so that no two that are live at once share one.
- * `copies` 0: as few as a greedy search and then a bounded exact search find. On return *copies is the number used, or 0 when
- * the units do not fit into the number asked for; *proven then says whether that is certain or the search gave up. */
+/* Assigns units to copies so that no two live units share one (interval colouring). *copies in: the limit; 0: as few as greedy
+ * colouring, then a bounded exact search, find. Out: the number used; 0: the units do not fit, which is certain if *proven, else the
+ * search ended undecided. */
 bp_status bp_live_units_assign_copies(const bp_live_units *units, uint32_t *copies, uint32_t *copy_of_unit,
                                       bool *proven);
 
@@ -75,7 +74,7 @@ typedef struct bp_class {
     uint64_t bytes;  /* of one copy, aligned */
     uint64_t offset; /* of copy 0 in the role's slab; written by the assembly */
     uint32_t copies, rank, users;
-    uint32_t set_by; /* the request that needs the most */
+    uint32_t set_by; /* the largest request */
     uint8_t kind;    /* bp_buffer_kind */
     uint8_t dtype;
 } bp_class;
@@ -83,11 +82,11 @@ typedef struct bp_class {
 typedef struct bp_role_layout {
     bp_class *classes;
     size_t class_count, class_capacity;
-    bp_place *places; /* by request, of all roles; a policy writes those of its own */
+    bp_place *places; /* by request, of all roles; a policy writes those of its role */
     uint64_t stride;  /* from a copy of a shared class to the next; written by the assembly */
     uint32_t copies;
-    bool feasible, proven;          /* proven: that it is not feasible */
-    uint32_t live_units, live_step; /* of the units that share buffers: how many at once, and in which step first */
+    bool feasible, proven;          /* proven: infeasibility is certain */
+    uint32_t live_units, live_step; /* largest number of live units that share buffers, and its first step */
 } bp_role_layout;
 
 typedef struct bp_policy_input {
@@ -100,14 +99,14 @@ typedef struct bp_policy_input {
 typedef bp_status bp_policy_function(const bp_policy_input *input, bp_role_layout *layout);
 
 bp_policy_function bp_policy_dynamic, bp_policy_fixed, bp_policy_max;
-/* Every request has memory of its own; also what the state role gets under every policy. */
+/* Every request gets a persistent class; the state roles use it under every policy. */
 bp_policy_function bp_policy_persistent;
 
 /* ---- policy scheduled -------------------------------------------------------------------------------------------------- */
 
-/* Offsets for the requests of a pool, by packing what the schedule says is live together. */
+/* Offsets for the requests of a pool, from packing the schedule's live ranges. */
 typedef struct bp_scheduled_pool {
-    uint32_t *requests; /* that are ever live and take space, in order */
+    uint32_t *requests; /* requests that are ever live and not empty, in order */
     uint64_t *offsets;  /* of each */
     size_t count;
     bp_pack_result result;
@@ -115,8 +114,8 @@ typedef struct bp_scheduled_pool {
     size_t witness_count;
 } bp_scheduled_pool;
 
-/* `roles`: a BP_ROLE_BIT mask. One role begins with max-pool's layout, several with pools of their own, so that nothing larger comes
- * out. Errors: BP_ERR_OVERFLOW, BP_ERR_UNSUPPORTED, BP_ERR_NO_HOST_MEMORY. */
+/* `roles`: a BP_ROLE_BIT mask. The search starts from max-pool's layout (one role) or from separate pools (several), so the result is
+ * never larger. Errors: BP_ERR_OVERFLOW, BP_ERR_UNSUPPORTED, BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_scheduled_pool_init(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *config,
                                  uint32_t roles, bp_scheduled_pool *pool);
 void bp_scheduled_pool_finish(bp_scheduled_pool *pool);

@@ -16,7 +16,7 @@ typedef struct placing {
     bp_scheduled_pool *pool;
     bp_packing *packing; /* item i is pool->requests[i] */
     uint32_t *item_of;   /* by request */
-    uint64_t *known;     /* by item: max-pool's offsets */
+    uint64_t *known;     /* by item: offsets that the search starts from */
 } placing;
 
 static bp_status scheduled_pool_add_items(placing *p)
@@ -51,7 +51,7 @@ static bp_status scheduled_pool_add_items(placing *p)
     return BP_OK;
 }
 
-static bp_status know_layout(placing *p, const bp_role_layout *layout, bool *fits)
+static bp_status offsets_of_layout(placing *p, const bp_role_layout *layout, bool *fits)
 {
     uint64_t *offsets, stride = 0, whole;
     BP_TRY(bp_new_array(layout->class_count, sizeof *offsets, (void **)&offsets));
@@ -69,8 +69,8 @@ static bp_status know_layout(placing *p, const bp_role_layout *layout, bool *fit
     return BP_OK;
 }
 
-/* The layout of policy max of one role. False in `found`: it has none, or it overflows, or it is no placement here. */
-static bp_status know_max_pool(placing *p, bool *found)
+/* Starts from the layout of policy max for one role. *found is false if there is none, it overflows, or overlap windows make it invalid. */
+static bp_status start_from_max_pool(placing *p, bool *found)
 {
     bp_plan_config config = *p->config;
     config.copies = 0;
@@ -82,7 +82,7 @@ static bp_status know_max_pool(placing *p, bool *found)
     if (status == BP_OK)
         status = bp_policy_max(&input, &layout);
     if (status == BP_OK)
-        status = know_layout(p, &layout, found);
+        status = offsets_of_layout(p, &layout, found);
     *found = *found && layout.feasible;
     bp_live_units_finish(&units);
     free(layout.classes);
@@ -95,8 +95,8 @@ static bp_status know_max_pool(placing *p, bool *found)
     return status == BP_ERR_MISMATCH ? BP_OK : status;
 }
 
-/* The offsets that the roles' requests have in pools of their own, one above the other: a joint pool takes no more. */
-static bp_status know_own_pools(placing *p, bool *found)
+/* Starts from the roles' separate pools, stacked: a joint pool never takes more. */
+static bp_status start_from_separate_pools(placing *p, bool *found)
 {
     uint64_t base = 0;
     *found = true;
@@ -113,8 +113,8 @@ static bp_status know_own_pools(placing *p, bool *found)
     return BP_OK;
 }
 
-/* More conflicts than can be searched: the plan is what is known, or all requests side by side, and the bound what is live at once. */
-static bp_status keep_known(placing *p)
+/* More conflicts than can be searched: the plan is the start or all requests side by side; the lower bound is the peak live bytes. */
+static bp_status keep_start(placing *p)
 {
     bp_bound live;
     const uint64_t *sizes = bp_packing_get_info(p->packing)->sizes;
@@ -151,14 +151,14 @@ static bp_status pack(placing *p)
     BP_TRY(bp_new_array(p->pool->count, sizeof *p->known, (void **)&p->known));
     bool known = false;
     bool joint = (p->roles & (p->roles - 1)) != 0;
-    BP_TRY(joint ? know_own_pools(p, &known) : know_max_pool(p, &known));
+    BP_TRY(joint ? start_from_separate_pools(p, &known) : start_from_max_pool(p, &known));
     bp_pack_config config;
     BP_TRY(bp_pack_config_init(&config, sizeof config));
     config.work = p->config->work != 0 ? p->config->work : DEFAULT_WORK;
     config.known = known ? p->known : NULL;
     bp_status status = bp_pack(p->packing, &config, p->pool->offsets, &p->pool->result);
     if (status == BP_ERR_UNSUPPORTED && known)
-        return keep_known(p);
+        return keep_start(p);
     BP_TRY(status);
     uint64_t bound;
     uint32_t **witness = &p->pool->witness;

@@ -1,4 +1,5 @@
-/* Schedules made of others: several of the same buckets one after the other, and a model's among several that share a pool. */
+/* Derived schedules: schedules of the same buckets merged in sequence, and a model's schedule embedded in the merged buckets of several
+ * models. */
 #include <stdlib.h>
 
 #include "core/fail.h"
@@ -39,9 +40,9 @@ static bp_status append_windows(bp_schedule *s, const bp_schedule *from, uint32_
     return BP_OK;
 }
 
-/* ---- one after the other --------------------------------------------------------------------------------------------- */
+/* ---- merged schedules ----------------------------------------------------------------------------------------------- */
 
-/* One of the schedules, and how many of its spans have been merged. */
+/* A source schedule and the number of its spans that are merged. */
 typedef struct merged_part {
     const bp_schedule *schedule;
     uint32_t first_step;
@@ -53,13 +54,13 @@ static const bp_span *span_of(const merged_part *p)
     return &p->schedule->spans[p->span];
 }
 
-/* A unit and role begins here in this schedule. */
+/* True if the request is the first of its unit and role in this schedule. */
 static bool starts_group(const merged_part *p, uint32_t request)
 {
     return span_of(p)->first_request == request && span_of(p)->starts_group;
 }
 
-/* Spans end wherever one of any schedule does. */
+/* A merged span ends wherever a span of any source ends. */
 static bp_status merge_spans(bp_schedule *merged, merged_part *parts, size_t count)
 {
     for (uint32_t first = 0; first < merged->request_count;) {
@@ -69,7 +70,8 @@ static bp_status merge_spans(bp_schedule *merged, merged_part *parts, size_t cou
             end = span_end < end ? span_end : end;
             if (starts_group(&parts[i], first) != starts_group(&parts[0], first))
                 return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                               "schedule %zu is of other buckets than schedule 0: its units have other requests", i);
+                               "schedule %zu was made for other buckets than schedule 0: its units have other requests",
+                               i);
         }
         BP_TRY(bp_schedule_add_span(merged, first, end - first, starts_group(&parts[0], first)));
         for (size_t i = 0; i < count; i++) {
@@ -103,9 +105,10 @@ bp_status bp_schedule_create_merged(const bp_schedule *const *schedules, size_t 
         if (schedules[i] == NULL)
             return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_schedule_create_merged: schedule %zu is missing", i);
         if (schedules[i]->request_count != schedules[0]->request_count)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                           "schedule %zu is of other buckets: it has %zu requests, schedule 0 has %zu", i,
-                           schedules[i]->request_count, schedules[0]->request_count);
+            return bp_fail(
+                BP_ERR_INVALID_ARGUMENT,
+                "schedule %zu was made for other buckets than schedule 0: it has %zu requests, schedule 0 has %zu", i,
+                schedules[i]->request_count, schedules[0]->request_count);
     }
     merged_part *parts;
     BP_TRY(bp_new_array(count, sizeof *parts, (void **)&parts));
@@ -124,9 +127,9 @@ bp_status bp_schedule_create_merged(const bp_schedule *const *schedules, size_t 
     return BP_OK;
 }
 
-/* ---- one among several ------------------------------------------------------------------------------------------------ */
+/* ---- embedded schedules ----------------------------------------------------------------------------------------------- */
 
-/* Of the other parts only the state is live: it is still there when they run. */
+/* Of the other parts only the state is live: it is kept while this part runs. */
 static bp_status embed_other(bp_schedule *s, const bp_request_group *group)
 {
     BP_TRY(bp_schedule_add_span(s, group->first, group->count, true));
@@ -166,11 +169,12 @@ bp_status bp_schedule_create_embedded(const bp_schedule *schedule, const bp_buck
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_schedule_create_embedded: needs a schedule and the buckets of several models");
     if (index >= buckets->part_count)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "part %zu does not exist: the buckets have %zu parts", index,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "part %zu does not exist; the buckets have %zu parts", index,
                        buckets->part_count);
     const bp_buckets_part *part = &buckets->parts[index];
     if (schedule->request_count != part->request_count)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "the schedule is of %zu requests, part %zu of the buckets has %u",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "the schedule was made for %zu requests, part %zu of the buckets has %u",
                        schedule->request_count, index, part->request_count);
     for (size_t i = 0; i < schedule->step_count; i++) {
         if (schedule->steps[i].unit >= (int32_t)part->unit_count)

@@ -1,12 +1,11 @@
-/* Recorded schedules: one step for each event that a model brings along, and the windows in which requests are kept
- * apart. */
+/* Recorded schedules: one step for each event of the model's recording, and overlap windows. */
 #include <stdlib.h>
 
 #include "core/fail.h"
 #include "core/structs.h"
 #include "schedule/schedule.h"
 
-/* The requests of (unit, role), NULL when there are none. Groups are sorted by unit, then role. */
+/* Binary search: groups are sorted by unit, then role. NULL: the unit has no requests in the role. */
 static const bp_request_group *recorded_schedule_find_group(const bp_buckets *buckets, uint32_t unit, uint32_t role)
 {
     size_t low = 0, high = buckets->group_count;
@@ -22,7 +21,7 @@ static const bp_request_group *recorded_schedule_find_group(const bp_buckets *bu
     return low < buckets->group_count && g->unit == unit && g->role == role ? g : NULL;
 }
 
-/* Uses as they are found, in order of their ends; sorted by request afterwards. */
+/* A use, found when it ends; sorted by request afterwards. */
 typedef struct found_use {
     uint32_t request;
     bp_use use;
@@ -31,8 +30,8 @@ typedef struct found_use {
 typedef struct recording {
     const bp_model *model;
     const bp_buckets *buckets;
-    uint32_t roles;       /* that are planned */
-    uint32_t *live_since; /* by request: event that acquired it + 1, 0: not live */
+    uint32_t roles;       /* the planned roles */
+    uint32_t *live_since; /* by request: index of the acquiring event + 1; 0: not live */
     found_use *found;
     size_t count, capacity;
     bool partial; /* requests may have no events */
@@ -59,12 +58,12 @@ static bp_status apply(recording *r, size_t at, const bp_model_event *event, uin
 {
     if (event->acquire) {
         if (r->live_since[request] != 0)
-            return fail_event(r, at, event, request, "which is live already");
+            return fail_event(r, at, event, request, "is live already");
         r->live_since[request] = (uint32_t)at + 1;
         return BP_OK;
     }
     if (r->live_since[request] == 0)
-        return fail_event(r, at, event, request, "which is not live");
+        return fail_event(r, at, event, request, "is not live");
     BP_TRY(bp_grow_array((void **)&r->found, &r->capacity, r->count, sizeof *r->found));
     uint32_t since = r->live_since[request] - 1;
     const bp_model_event *acquire = &r->model->events[since];
@@ -83,7 +82,7 @@ static bp_status apply_event(recording *r, size_t at, const bp_model_event *even
     const bp_buckets *buckets = r->buckets;
     const char *unit = buckets->units[event->unit].name;
     if (event->role >= BP_ROLE_COUNT || !(r->roles & BP_ROLE_BIT(event->role)))
-        return BP_OK; /* of a role that is not planned */
+        return BP_OK; /* the role is not planned */
     const bp_request_group *group = recorded_schedule_find_group(buckets, (uint32_t)event->unit, event->role);
     if (group == NULL)
         return bp_fail(BP_ERR_SCHEDULE, "event %zu: unit %s has no bucket in role %s", at, unit,
@@ -126,7 +125,7 @@ static bp_status record(recording *r, const bp_model *model, bp_schedule *schedu
     for (size_t i = 0; i < buckets->request_count; i++) {
         if (r->live_since[i] != 0)
             return fail_event(r, r->live_since[i] - 1, &model->events[r->live_since[i] - 1], (uint32_t)i,
-                              "is never followed by a release");
+                              "has no release after it");
     }
     if (r->count > 0)
         qsort(r->found, r->count, sizeof *r->found, recorded_schedule_by_request);
@@ -140,8 +139,9 @@ static bp_status record(recording *r, const bp_model *model, bp_schedule *schedu
             const bp_request *request = &buckets->requests[i];
             const bp_bucket *b = &buckets->buckets[request->bucket];
             char text[24];
-            return bp_fail(BP_ERR_SCHEDULE, "%s/%s (%s) has no events in the schedule", buckets->units[b->unit].name,
-                           bp_bucket_label(b->name, b->ordinal, text), bp_role_name((bp_role)request->role));
+            return bp_fail(BP_ERR_SCHEDULE, "%s/%s (%s) has no events in the recording; record a whole step",
+                           buckets->units[b->unit].name, bp_bucket_label(b->name, b->ordinal, text),
+                           bp_role_name((bp_role)request->role));
         }
         for (; at < r->count && r->found[at].request == i; at++)
             BP_TRY(bp_schedule_add_use(schedule, &r->found[at].use));
@@ -158,7 +158,7 @@ typedef struct acquire {
     uint8_t lane;
 } acquire;
 
-/* Consecutive acquires of one unit and role on one lane. */
+/* Consecutive acquires of one unit and role on one lane: one unit of a window. */
 typedef struct acquire_run {
     uint32_t first, end; /* acquires */
 } acquire_run;
@@ -170,7 +170,7 @@ typedef struct window_maker {
     acquire *acquires; /* in order of steps */
     acquire_run *runs;
     uint32_t acquire_count, run_count;
-    uint32_t *others[BP_LANE_COUNT]; /* by lane that releases: the runs on another one; made for the first release */
+    uint32_t *others[BP_LANE_COUNT]; /* by releasing lane: the runs on other lanes; built at the first release */
     uint32_t other_count[BP_LANE_COUNT];
 } window_maker;
 
@@ -189,7 +189,7 @@ static bool is_same_run(const window_maker *m, const acquire *a, const acquire *
            m->buckets->buckets[x->bucket].unit == m->buckets->buckets[y->bucket].unit;
 }
 
-/* The acquires of a run between two steps. */
+/* Adds windows for a run's acquires between two steps. */
 static bp_status add_windows_of_run(window_maker *m, uint32_t earlier, uint32_t run, uint32_t after, uint32_t before,
                                     uint32_t distance)
 {
@@ -202,7 +202,7 @@ static bp_status add_windows_of_run(window_maker *m, uint32_t earlier, uint32_t 
     return BP_OK;
 }
 
-/* Goes round the recording once at most. A run that the release falls into is met as a first and as a last unit. */
+/* Walks around the recording at most once. A run that contains the release counts twice: as the first and as the last unit. */
 static bp_status add_release(window_maker *m, uint32_t request, uint32_t step, uint32_t lane)
 {
     if (m->others[lane] == NULL) {
@@ -213,7 +213,7 @@ static bp_status add_release(window_maker *m, uint32_t request, uint32_t step, u
         }
     }
     const uint32_t *others = m->others[lane];
-    uint32_t first = 0, count = m->other_count[lane]; /* the first that has an acquire after the step */
+    uint32_t first = 0, count = m->other_count[lane]; /* binary search: the first run with an acquire after the step */
     for (uint32_t high = count; first < high;) {
         uint32_t middle = first + (high - first) / 2;
         if (m->acquires[m->runs[others[middle]].end - 1].step < step)
@@ -253,8 +253,8 @@ static bp_status make_windows(window_maker *m)
     return BP_OK;
 }
 
-/* Windows of the recording: what is released on one lane is kept from the next `width` units that acquire on another,
- * also round the end of the recording. The spans are there. */
+/* Adds windows: memory released on one lane is kept from the next `width` units that acquire on another, also across the end of the
+ * recording. Needs the spans. */
 static bp_status add_overlap_windows(bp_schedule *schedule, const bp_buckets *buckets, uint32_t width)
 {
     window_maker m = {.s = schedule, .buckets = buckets, .width = width};

@@ -1,5 +1,4 @@
-/* Schedules: building one from steps, spans and windows, finishing it, and the tails that windows add to live
- * ranges. */
+/* bp_schedule: construction from steps, spans and windows, overlaps, events, and the tails that windows add to live ranges. */
 #include "schedule/schedule.h"
 
 #include <stdlib.h>
@@ -92,7 +91,7 @@ bp_status bp_schedule_close_span(bp_schedule *s)
             s->lanes[count] = (bp_interval_lanes){use->acquire_lane, use->release_lane};
             s->intervals[s->interval_count++] = (bp_interval){use->begin, use->end};
             span->interval_count++;
-        } else if (use->end >= last->end) { /* uses that touch or overlap share an interval */
+        } else if (use->end >= last->end) { /* adjacent and overlapping uses are merged */
             last->end = use->end;
             s->lanes[s->interval_count - 1].release = use->release_lane;
         }
@@ -107,15 +106,14 @@ bp_use bp_schedule_use(const bp_schedule *schedule, size_t interval)
     return (bp_use){i->begin, i->end, lanes->acquire, lanes->release};
 }
 
-/* Recordings of hostile length with windows of hostile width. */
+/* Limit against hostile recordings and window widths. */
 #define MOST_WINDOWS (1u << 22)
 
 bp_status bp_schedule_add_window(bp_schedule *s, const bp_window *window)
 {
     if (s->window_count == MOST_WINDOWS)
         return bp_fail(BP_ERR_UNSUPPORTED,
-                       "the overlap window keeps requests apart more than %u times: choose a smaller one",
-                       MOST_WINDOWS);
+                       "the overlap window makes more than %u pairs of requests; use a smaller window", MOST_WINDOWS);
     BP_TRY(bp_grow_array((void **)&s->windows, &s->window_capacity, s->window_count, sizeof *s->windows));
     s->windows[s->window_count++] = *window;
     return BP_OK;
@@ -150,7 +148,7 @@ static bool are_live_together(const bp_schedule *s, uint32_t a, uint32_t b)
     return false;
 }
 
-/* Drops the windows of requests that are live together, and makes the overlaps from the others. */
+/* Drops windows of requests that are live together; the others become overlaps. */
 static bp_status derive_overlaps(bp_schedule *s)
 {
     size_t kept = 0, pairs = 0, capacity = 0;
@@ -165,7 +163,8 @@ static bp_status derive_overlaps(bp_schedule *s)
         }
         for (size_t first = i;
              i < s->window_count && s->windows[i].earlier == pair.earlier && s->windows[i].later == pair.later; i++) {
-            bool repeated = i > first && s->windows[i].step == s->windows[i - 1].step; /* the nearer came first */
+            /* sorted by distance: the nearest is kept */
+            bool repeated = i > first && s->windows[i].step == s->windows[i - 1].step;
             if (apart && !repeated)
                 s->windows[kept++] = s->windows[i];
         }
@@ -177,14 +176,14 @@ static bp_status derive_overlaps(bp_schedule *s)
 
 /* ---- events -------------------------------------------------------------------------------------------------------- */
 
-/* Events in order: by step, releases first. */
+/* Sort key of events: step, then releases before acquires. */
 static size_t rank_of(uint32_t step, uint32_t acquire)
 {
     return 2 * (size_t)step + acquire;
 }
 
-/* A counting sort: O(intervals + steps). Spans come in the order of the requests, so events of the same rank do. `starts`: where the
- * events of each rank begin, for twice as many ranks as steps and two more. */
+/* Counting sort, O(intervals + steps), stable in the order of requests. `starts`: scratch of 2 * steps + 2 entries, the first event of each
+ * rank. */
 static void sort_events(bp_schedule *s, uint32_t *starts, uint32_t *spans)
 {
     for (size_t i = 0; i < s->interval_count; i++) {
@@ -207,8 +206,7 @@ static void sort_events(bp_schedule *s, uint32_t *starts, uint32_t *spans)
     }
 }
 
-/* Requests of a unit and role that are acquired or released together become one event: recorded schedules have a span for each
- * request. */
+/* Merges the events of a unit and role that coincide: recorded schedules have a span for each request. */
 static bp_status list_events(bp_schedule *s)
 {
     size_t count = 2 * s->interval_count, merged = 0;
@@ -275,12 +273,12 @@ static int overlaps_by_request(const void *a, const void *b)
     return (x->interval.end > y->interval.end) - (x->interval.end < y->interval.end);
 }
 
-/* From the latest release of `earlier` to the acquire that it keeps off, around the end of the recording if need be. */
+/* The tail from the latest release of `earlier` to the acquire of `later`, across the end of the recording if necessary. */
 static size_t add_tail(const bp_schedule *s, const bp_window *window, bp_tail *tails)
 {
     size_t count;
     const bp_interval *intervals = bp_schedule_intervals(s, window->earlier, &count);
-    uint32_t before = window->first_step, last = before; /* latest releases: before the acquire, and of all */
+    uint32_t before = window->first_step, last = before; /* latest release before the acquire; latest of all */
     for (size_t i = 0; i < count; i++) {
         bool within = intervals[i].begin >= window->first_step && intervals[i].end <= window->end_step;
         if (within && intervals[i].end <= window->step)

@@ -20,8 +20,7 @@ bp_status bp_schedule_config_init(bp_schedule_config *config, size_t size)
 static bp_status training_schedule_check_config(const bp_schedule_config *c)
 {
     if (c->grad_units == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "grad_units is 0: the unit that runs backward has gradients, so at least 1");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "grad_units: expected at least 1, the unit that runs backward, got 0");
     if ((unsigned)c->passes > BP_PASSES_BOTH)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "passes %d: expected train (%d), eval (%d) or both (%d)",
                        (int)c->passes, BP_PASSES_TRAIN, BP_PASSES_EVAL, BP_PASSES_BOTH);
@@ -32,40 +31,40 @@ static bp_status training_schedule_check_config(const bp_schedule_config *c)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "outside %d: expected nothing (%d) or successor (%d)", (int)c->outside,
                        BP_OUTSIDE_PREFETCHES_NOTHING, BP_OUTSIDE_PREFETCHES_SUCCESSOR);
     if (c->microbatches > BP_MAX_MICROBATCHES)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%u microbatches in flight, at most %u are planned", c->microbatches,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%u microbatches in flight; at most %u are supported", c->microbatches,
                        BP_MAX_MICROBATCHES);
     if (c->override_count > 0 && c->overrides == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "override_count is %u, but there are no overrides", c->override_count);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "override_count is %u, but overrides is NULL", c->override_count);
     return BP_OK;
 }
 
-/* ---- run order: in which order units run in one pass over the model ---------------------------------------------- */
+/* ---- run order: the order of units in one pass over the model --------------------------------------------------- */
 
-/* One run of a unit: its place in the forward order, and that of the last unit nested in it (itself when there is none). */
+/* One run of a unit: its place in the forward order, and the place of the last unit nested in it, or its own. */
 typedef struct unit_run {
     uint32_t place, last;
     uint32_t unit;
 } unit_run;
 
 typedef struct run_order {
-    unit_run *runs; /* of the units that hold memory, sorted by place */
+    unit_run *runs; /* of units with memory, sorted by place */
     size_t count, capacity;
     bool *holds_memory; /* units with at least one bucket that is not empty */
     uint32_t *of_units; /* the lists by unit, one array */
     uint32_t *first_of_unit, *last_of_unit;
     uint32_t *child, *sibling; /* nested units: first child, next sibling */
     uint32_t *newest_run;
-    uint32_t *holder;          /* the innermost unit around it that holds memory */
+    uint32_t *holder;          /* the innermost enclosing unit with memory */
     uint32_t *of_runs;         /* the lists by run, one array */
     uint32_t *next, *previous; /* runs of a unit, first to last and back */
 } run_order;
 
 #define NO_RUN UINT32_MAX
 
-/* Hostile models repeat units that nest thousands of others. */
+/* Limit against hostile models that repeat units with thousands of nested ones. */
 #define MOST_RUNS (1u << 24)
 
-/* A unit and everything nested in it, depth first without recursion: hostile models nest deeply. */
+/* Adds a unit and its descendants depth first, without recursion: hostile models nest deeply. */
 static bp_status add_nested_runs(const bp_buckets *buckets, run_order *order, uint32_t top)
 {
     uint32_t unit = top;
@@ -75,7 +74,8 @@ static bp_status add_nested_runs(const bp_buckets *buckets, run_order *order, ui
             uint32_t place = (uint32_t)order->count;
             BP_TRY(bp_grow_array((void **)&order->runs, &order->capacity, order->count, sizeof *order->runs));
             if (order->count == MOST_RUNS)
-                return bp_fail(BP_ERR_UNSUPPORTED, "a step of more than %u runs of units is not planned", MOST_RUNS);
+                return bp_fail(BP_ERR_UNSUPPORTED, "a step has more than %u runs of units, which is not supported",
+                               MOST_RUNS);
             order->newest_run[unit] = place;
             order->runs[order->count++] = (unit_run){place, place, unit};
         }
@@ -89,11 +89,11 @@ static bp_status add_nested_runs(const bp_buckets *buckets, run_order *order, ui
             break;
         unit = order->sibling[unit];
     }
-    /* a unit spans the runs of its descendants, which follow it; in one expansion every unit runs at most once */
+    /* a unit spans the runs of its descendants, which follow it; each unit runs at most once in one expansion */
     for (size_t i = order->count; i-- > first;) {
         uint32_t outer_unit = order->runs[i].unit == top ? NO_RUN : order->holder[order->runs[i].unit];
         if (outer_unit == NO_RUN || order->newest_run[outer_unit] == NO_RUN || order->newest_run[outer_unit] < first)
-            continue; /* nothing around it runs in this expansion */
+            continue; /* no enclosing unit runs in this expansion */
         unit_run *outer = &order->runs[order->newest_run[outer_unit]];
         outer->last = outer->last > order->runs[i].last ? outer->last : order->runs[i].last;
     }
@@ -132,7 +132,7 @@ static bp_status init_run_order(const bp_buckets *buckets, run_order *order)
     for (size_t i = 0; i < buckets->order_count; i++)
         BP_TRY(add_nested_runs(buckets, order, buckets->order[i]));
     if (order->count == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" has no units that hold memory, so there is no schedule",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" has no units with memory; a schedule needs at least one",
                        buckets->model);
     BP_TRY(bp_new_array(order->count, 2 * sizeof *order->of_runs, (void **)&order->of_runs));
     memset(order->of_runs, 0xff, 2 * order->count * sizeof *order->of_runs);
@@ -150,27 +150,27 @@ static bp_status init_run_order(const bp_buckets *buckets, run_order *order)
     return BP_OK;
 }
 
-/* ---- time axis: passes one after the other, and where in them a unit is live ------------------------------------- */
+/* ---- time axis: the sequence of passes, and a unit's steps in them ---------------------------------------------- */
 
-/* A pass runs every place of the run order once: forward, backward (from the last place to the first) or both at the same
- * time. A unit takes one step. Where reduce-scatters and all-gathers share a stream it takes two: reduce-scatters end with
- * the first half, all-gathers begin with the second. No unit is prefetched across the border of two passes. */
+/* A pass runs every place of the run order once: forward, backward (last place first) or both at the same time. A unit takes one step.
+ * On unified streams it takes two: reduce-scatters end with the first, all-gathers begin with the second. Prefetch does not cross
+ * passes. */
 typedef struct axis_pass {
-    uint32_t begin, first, end; /* steps: where it begins, of its first unit, after its last unit */
-    uint32_t width;             /* steps a unit takes */
+    uint32_t begin, first, end; /* steps: begin of the pass, its first unit, after its last unit */
+    uint32_t width;             /* steps per unit */
     bool forward, backward, evaluation;
 } axis_pass;
 
-/* A training step of a pipeline and an evaluation. */
+/* A training step of a pipeline with an evaluation after it. */
 #define MOST_PASSES 9
 
 typedef struct time_axis {
     axis_pass passes[MOST_PASSES];
     uint32_t count;
-    uint32_t places; /* of a pass */
+    uint32_t places; /* per pass */
 } time_axis;
 
-/* Steps of hostile models that are still planned: 2^24 runs there and back. */
+/* Limit against hostile models: 2^24 runs forward and backward. */
 #define MOST_STEPS (1u << 25)
 
 static void training_schedule_append(time_axis *axis, bool forward, bool backward, bool evaluation)
@@ -178,10 +178,9 @@ static void training_schedule_append(time_axis *axis, bool forward, bool backwar
     axis->passes[axis->count++] = (axis_pass){.forward = forward, .backward = backward, .evaluation = evaluation};
 }
 
-/* 1F1B with m microbatches in flight: m forward passes, m of the steady state, m backward passes. Two of each kind stand for
- * any number. They have all conflicts: only requests that are always live reach across the border of two passes. They have
- * all successions in memory: the passes before any pass of a longer sequence are, by kind, those before one of these, also
- * across the end of the iteration. */
+/* 1F1B with m microbatches in flight: m forward passes, m of the steady state, m backward passes. Two passes of each kind
+ * represent any number: they have all conflicts, because only requests that are always live cross passes, and all successions, because each
+ * pass of a longer sequence has a predecessor of the same kind as one of these, also across the end of the iteration. */
 static void append_training(time_axis *axis, const bp_schedule_config *config)
 {
     uint32_t in_flight = config->microbatches > 1 ? 2 : 1;
@@ -220,8 +219,8 @@ static bp_status init_time_axis(const run_order *order, const bp_schedule_config
         pass->end = (uint32_t)steps;
         if (steps > MOST_STEPS)
             return bp_fail(BP_ERR_UNSUPPORTED,
-                           "%u runs of units make a schedule of more than %u steps, which is not planned", axis->places,
-                           MOST_STEPS);
+                           "%u runs of units make a schedule of more than %u steps, which is not supported",
+                           axis->places, MOST_STEPS);
     }
     for (uint32_t p = 0; p < axis->count; p++) {
         const axis_pass *pass = &axis->passes[p];
@@ -243,13 +242,13 @@ static bp_status init_time_axis(const run_order *order, const bp_schedule_config
     return BP_OK;
 }
 
-/* The step at which the turn of a pass begins: of its first unit, its second, ... */
+/* The first step of a pass's `turn`-th unit. */
 static uint32_t step_of(const axis_pass *pass, uint32_t turn)
 {
     return pass->first + turn * pass->width;
 }
 
-/* Gathers wait for the second half of the step that they are to run under, but not those that compute itself waits for. */
+/* On unified streams a prefetch begins with the second step of the unit that it runs under; the all-gather of the unit itself does not. */
 static bp_use use_of_turns(const axis_pass *pass, uint32_t first, uint32_t last, uint32_t ahead)
 {
     bp_use use = {.begin = step_of(pass, first), .end = step_of(pass, last + 1)};
@@ -313,7 +312,7 @@ static bp_status set_depths(generator *g)
     return BP_OK;
 }
 
-/* Row-wise parameters are those that have a transpose for backward. */
+/* Row-wise: fp8 parameters with a transpose for backward. */
 typedef enum liveness { LIVE_PARAM, LIVE_ROW_WISE, LIVE_TRANSPOSE, LIVE_GRADIENT, LIVE_ALWAYS } liveness;
 
 static liveness liveness_of(const generator *g, uint32_t request)
@@ -329,7 +328,7 @@ static liveness liveness_of(const generator *g, uint32_t request)
     }
 }
 
-/* The uses of a group's requests are all on the same lanes. */
+/* Adds a use on the group's default lanes. */
 static bp_status add_use(generator *g, const bp_request_group *group, bp_use use)
 {
     bp_interval_lanes lanes = bp_role_lanes(group->role);
@@ -338,10 +337,10 @@ static bp_status add_use(generator *g, const bp_request_group *group, bp_use use
     return bp_schedule_add_use(g->schedule, &use);
 }
 
-/* Parameters that are not resharded: from their first gather until nobody needs them any more. */
+/* Parameters that are not resharded: live from their first all-gather to their last use. */
 static bp_status add_kept(generator *g, const bp_request_group *group, const axis_pass *first, const axis_pass *last)
 {
-    const unit_run *run = &g->order.runs[g->order.first_of_unit[group->unit]]; /* whose backward comes last */
+    const unit_run *run = &g->order.runs[g->order.first_of_unit[group->unit]]; /* its backward comes last */
     bp_use use = use_forward(first, run, g->depths[group->unit].forward);
     if (last->evaluation)
         use.end = last->end;
@@ -350,7 +349,7 @@ static bp_status add_kept(generator *g, const bp_request_group *group, const axi
     return add_use(g, group, use);
 }
 
-/* Row-wise parameters that are not resharded are kept: in training and in evaluation, which comes last. */
+/* Row-wise parameters with keep_after_forward: kept in the training step, and in the evaluation after it. */
 static bp_status add_all_kept(generator *g, const bp_request_group *group)
 {
     const axis_pass *passes = g->axis.passes, *newest = &passes[g->axis.count - 1];
@@ -361,7 +360,7 @@ static bp_status add_all_kept(generator *g, const bp_request_group *group)
     return add_kept(g, group, &passes[0], newest->evaluation ? newest - 1 : newest);
 }
 
-/* Runs go forward from the first to the last, and backward from the last to the first. */
+/* Adds the uses of a group in all passes, in the order of the runs. */
 static bp_status training_schedule_add_live(generator *g, const bp_request_group *group, liveness live)
 {
     const run_order *order = &g->order;
@@ -382,7 +381,7 @@ static bp_status training_schedule_add_live(generator *g, const bp_request_group
         for (; i != NO_RUN; i = order->previous[i]) {
             const unit_run *run = &order->runs[i];
             bp_use use = use_backward(&g->axis, pass, run, live == LIVE_ROW_WISE ? 0 : ahead->backward);
-            if (live == LIVE_GRADIENT) { /* until `drain` more units have run */
+            if (live == LIVE_GRADIENT) { /* the reduce-scatter ends after `drain` more units */
                 uint32_t turn = g->axis.places - 1 - run->place;
                 use = use_of_turns(pass, turn, turn, 0);
                 if (drain > run->place)

@@ -1,5 +1,4 @@
-/* What-if: how many bytes plans of other schedules need, what is live where a plan reaches its lower bound, and the
- * peak without it. */
+/* What-if: bytes of plans for other schedules; the requests that set a plan's lower bound, and the peak without them. */
 #include <bucketpool/whatif.h>
 
 #include <stdlib.h>
@@ -29,7 +28,7 @@ typedef struct survey {
     const bp_schedule_config *schedule;
     const bp_plan_config *plan;
     const bp_alternatives_config *config;
-    bp_alternative present; /* what tells the choices apart, no sums */
+    bp_alternative present; /* the options of the current choice, without sums */
     bp_alternatives *made;
 } survey;
 
@@ -42,7 +41,7 @@ bp_status bp_alternatives_config_init(bp_alternatives_config *config, size_t siz
                           sizeof alternatives_defaults);
 }
 
-/* What a plan needs. */
+/* Sums of a plan. */
 typedef struct plan_bytes {
     uint64_t bytes, lower_bound_bytes, proven_bytes;
     bool optimal, feasible;
@@ -63,8 +62,8 @@ static bp_status read_sums(const bp_plan *plan, plan_bytes *sums)
     return BP_OK;
 }
 
-static bp_status plan_sums(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *config,
-                           bp_policy policy, uint64_t work, plan_bytes *sums)
+static bp_status plan_bytes_of(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *config,
+                               bp_policy policy, uint64_t work, plan_bytes *sums)
 {
     bp_plan_config changed = *config;
     bp_plan *plan;
@@ -84,9 +83,9 @@ static bp_status add_sums(const survey *s, const bp_schedule *schedule, const bp
     if (choice->is_present && s->config->present != NULL)
         BP_TRY(read_sums(s->config->present, &scheduled));
     else
-        BP_TRY(plan_sums(s->buckets, schedule, plan, BP_POLICY_SCHEDULED,
-                         choice->is_present ? plan->work : s->config->work, &scheduled));
-    BP_TRY(plan_sums(s->buckets, schedule, plan, BP_POLICY_MAX, 0, &max));
+        BP_TRY(plan_bytes_of(s->buckets, schedule, plan, BP_POLICY_SCHEDULED,
+                             choice->is_present ? plan->work : s->config->work, &scheduled));
+    BP_TRY(plan_bytes_of(s->buckets, schedule, plan, BP_POLICY_MAX, 0, &max));
     BP_TRY(bp_bound_of(s->buckets, schedule, ALL_ROLES, plan->alignment, NULL, &live));
     choice->optimal = scheduled.optimal;
     choice->bytes = scheduled.bytes;
@@ -163,7 +162,7 @@ bp_status bp_alternatives_create(const bp_buckets *buckets, const bp_schedule_co
     BP_TRY(bp_struct_read(function, plan, false, &plan_config, sizeof plan_config));
     BP_TRY(bp_struct_read(function, config, false, &own_config, sizeof own_config));
     if (own_config.max_prefetch > BP_MAX_WHATIF_PREFETCH)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "max_prefetch is %u, at most %u are compared", own_config.max_prefetch,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "max_prefetch is %u; at most %u is supported", own_config.max_prefetch,
                        BP_MAX_WHATIF_PREFETCH);
     survey s = {buckets, &schedule_config, &plan_config, &own_config, {.joint = plan_config.joint != 0}, NULL};
     BP_TRY(bp_new_array(1, sizeof *s.made, (void **)&s.made));
@@ -200,16 +199,16 @@ const bp_alternatives_info *bp_alternatives_get_info(const bp_alternatives *alte
 struct bp_peaks {
     bp_peak *peaks;
     size_t count;
-    bp_peak_holder *holders; /* of the peaks, one after the other */
+    bp_peak_holder *holders; /* of all peaks, consecutive */
     size_t holder_count, holder_capacity;
     bp_peaks_info info;
 };
 
-/* What a step has, from what changes as it begins. */
+/* Sums of a step; before the prefix sum, the changes at its begin. */
 typedef struct step_sums {
     uint64_t live;
-    uint64_t set;     /* stands for the spans that are live */
-    uint32_t holding; /* how many spans are live of those that hold the peak */
+    uint64_t set;     /* hash of the set of live spans */
+    uint32_t holding; /* number of live spans that hold the peak */
 } step_sums;
 
 typedef struct finder {
@@ -217,8 +216,8 @@ typedef struct finder {
     const bp_schedule *schedule;
     const bp_plan *plan;
     bp_peaks *made;
-    step_sums *steps; /* one more than there are: where things end */
-    uint64_t *sets;   /* of steps that reach the peak */
+    step_sums *steps; /* one more than the schedule has: intervals end there */
+    uint64_t *sets;   /* set hashes of the steps that reach the peak */
 } finder;
 
 static int by_unit(const void *a, const void *b)
@@ -237,8 +236,8 @@ static int by_bytes(const void *a, const void *b)
     return by_unit(a, b);
 }
 
-/* Numbers of which different sets have different sums: those of the splitmix64 generator. */
-static uint64_t whatif_peaks_number_of(uint64_t index)
+/* A span's contribution to the set hash (Zobrist hashing with splitmix64). */
+static uint64_t span_hash(uint64_t index)
 {
     uint64_t z = (index + 1) * UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -246,7 +245,7 @@ static uint64_t whatif_peaks_number_of(uint64_t index)
     return z ^ z >> 31;
 }
 
-/* Fills the steps; the holders are those that are live in the peak's step. Counts the spans that they are. */
+/* Computes the steps' sums. *holding: the number of spans that are live in the peak's step. */
 static bp_status sum_steps(finder *f, const bp_peak *peak, uint32_t *holding)
 {
     *holding = 0;
@@ -259,14 +258,14 @@ static bp_status sum_steps(finder *f, const bp_peak *peak, uint32_t *holding)
             continue;
         bool holds = bp_span_is_live(f->schedule, span, peak->step);
         *holding += holds;
-        /* sums wrap, but no bound does that was found: those of a plan of this schedule are right */
+        /* sums may wrap, but not if the plan belongs to this schedule: its bound fits 64 bits */
         for (uint32_t k = 0; k < span->interval_count; k++) {
             const bp_interval *live = &f->schedule->intervals[span->first_interval + k];
             step_sums *begin = &f->steps[live->begin], *end = &f->steps[live->end];
             begin->live += bytes;
             end->live -= bytes;
-            begin->set += whatif_peaks_number_of(i);
-            end->set -= whatif_peaks_number_of(i);
+            begin->set += span_hash(i);
+            end->set -= span_hash(i);
             begin->holding += holds;
             end->holding -= holds;
         }
@@ -285,8 +284,8 @@ static int by_value(const void *a, const void *b)
     return *x < *y ? -1 : *x > *y;
 }
 
-/* What else reaches the peak, and what comes after it. */
-static void look_elsewhere(finder *f, uint32_t holding, bp_peak *peak)
+/* Finds the other steps that reach the peak, the peak without its holders, and the next lower sum. */
+static void find_other_steps(finder *f, uint32_t holding, bp_peak *peak)
 {
     for (uint32_t step = 0; step < f->schedule->step_count; step++) {
         const step_sums *s = &f->steps[step];
@@ -317,8 +316,8 @@ static bp_status add_holder(finder *f, const bp_request *request, uint64_t bytes
     return BP_OK;
 }
 
-/* One entry for each unit in a role that is live in the peak's step, the largest first. Where overlap windows keep more
- * from a request than any step has, the plan's witnesses hold the peak. */
+/* Lists the peak's holders, one entry for each unit and role, largest first: those live in the peak's step or, where overlap windows
+ * make the bound larger than any step, the plan's witnesses. */
 static bp_status list_holders(finder *f, const bp_plan_role *role, bool of_step, bp_peak *peak)
 {
     size_t first = f->made->holder_count, kept = 0;
@@ -333,7 +332,7 @@ static bp_status list_holders(finder *f, const bp_plan_role *role, bool of_step,
     }
     for (size_t i = 0; !of_step && i < role->witness_count; i++) {
         const bp_request *request = &f->buckets->requests[role->witnesses[i]];
-        bp_round_up_u64(request->bytes, alignment, &bytes); /* the plan's bound checked it */
+        bp_round_up_u64(request->bytes, alignment, &bytes); /* cannot overflow: the plan's bound checked it */
         BP_TRY(add_holder(f, request, bytes));
     }
     bp_peak_holder *holders = f->made->holders + first;
@@ -343,7 +342,7 @@ static bp_status list_holders(finder *f, const bp_plan_role *role, bool of_step,
     qsort(holders, count, sizeof *holders, by_unit);
     for (size_t i = 1; i < count; i++) {
         if (by_unit(&holders[kept], &holders[i]) == 0)
-            holders[kept].bytes += holders[i].bytes; /* all together they are the bound */
+            holders[kept].bytes += holders[i].bytes; /* cannot wrap: their sum is the bound */
         else
             holders[++kept] = holders[i];
     }
@@ -363,10 +362,11 @@ static bp_status find_peak(finder *f, const bp_plan_role *role, bp_peak *peak)
     bool of_step = peak->step < f->schedule->step_count && f->steps[peak->step].live == peak->bytes;
     if (!of_step && f->schedule->overlap_count == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_peaks_create: the plan's bound of %llu bytes is not reached in step %u of this schedule",
+                       "bp_peaks_create: no step reaches the plan's bound of %llu bytes, expected in step %u; give the "
+                       "plan's schedule",
                        (unsigned long long)peak->bytes, peak->step);
     if (of_step)
-        look_elsewhere(f, holding, peak);
+        find_other_steps(f, holding, peak);
     return list_holders(f, role, of_step, peak);
 }
 
@@ -379,7 +379,7 @@ static bp_status find_all(finder *f)
         BP_TRY(find_peak(f, &f->plan->roles[i], &f->made->peaks[i]));
         f->made->count++;
     }
-    const bp_peak_holder *holders = f->made->holders; /* they do not move any more */
+    const bp_peak_holder *holders = f->made->holders; /* the array does not grow any more */
     for (size_t i = 0; i < f->made->count; i++) {
         f->made->peaks[i].holders = holders;
         holders += f->made->peaks[i].holder_count;

@@ -1,5 +1,5 @@
 /* DeepSeek-V2 and V3, Kimi K2, GLM-4.5 and later, Mistral 4: a few dense layers, then experts beside shared experts, and prediction
- * layers that go on counting. V2, V3.2, glm_moe_dsa, glm4_moe_lite and mistral4: transformers 5.23.0.
+ * layers, numbered after the others. V2, V3.2, glm_moe_dsa, glm4_moe_lite and mistral4: transformers 5.23.0.
  * Sources: transformers 4.57.6 models/{deepseek_v3,glm4_moe}; DeepSeek-V3's own modeling_deepseek.py for the prediction layer
  * and the router's correction bias, which is a parameter there and a buffer in GLM's code. */
 #include "model/families/families.h"
@@ -7,7 +7,7 @@
 #define FIELD_PREDICTIONS FIELD_COUNT("predictions", "num_nextn_predict_layers", "0")
 #define FIELD_MOE_AFTER_DENSE FIELD_LAYER("moe", "layer >= first_dense")
 
-/* The embedding and the output layer that checkpoints store again for a prediction layer are the model's own. */
+/* Without the copies of the model's embedding and output layer that checkpoints store for a prediction layer. */
 static const bp_arch_tensor prediction_first[] = {
     {"enorm", "hidden", "", NULL, NULL, NULL, LINEAR},
     {"hnorm", "hidden", "", NULL, NULL, NULL, LINEAR},
@@ -20,7 +20,7 @@ static const bp_arch_tensor prediction_last[] = {
     TENSORS_END,
 };
 
-/* Latent attention, experts beside shared experts, prediction layers; `n_experts` has the keys of their number. */
+/* Latent attention, experts beside shared experts, prediction layers; `n_experts`: the keys that hold the number of experts. */
 #define LATENT_FIELDS(n_experts)                                                                                       \
     BASIC_FIELDS, FIELD_SIZE("expert_inner", "moe_intermediate_size", REQUIRED),                                       \
         FIELD_COUNT("shared", "n_shared_experts", "1"), FIELD_SIZE("n_experts", n_experts, REQUIRED),                  \
@@ -62,7 +62,7 @@ static const bp_arch_tensor glm4_moe_qk_norm[] = {
     TENSORS_END,
 };
 
-/* ---- latent attention of other publishers, and with an indexer -------------------------------------------------------- */
+/* ---- latent attention of other publishers, with an indexer too -------------------------------------------------------- */
 
 #define EXPERT_KEYS "n_routed_experts|num_experts|num_local_experts"
 

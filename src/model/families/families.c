@@ -1,4 +1,4 @@
-/* The list of tables of families, and the tensors that several of them share. */
+/* The list of architecture tables, and tensors that several families share. */
 #include "model/families/families.h"
 
 const bp_arch_tensor bp_arch_embedding[] = {
@@ -109,7 +109,7 @@ const bp_arch_tensor bp_arch_fused_mlp[] = {
     TENSORS_END,
 };
 
-/* The expert that every token passes, behind a gate. */
+/* The shared expert and its gate. */
 const bp_arch_tensor bp_arch_shared_expert[] = {
     GATED_MLP("mlp.shared_expert", "shared_inner", "moe", NULL, NULL),
     {"mlp.shared_expert_gate", "1; hidden", "", "moe", NULL, NULL, LINEAR},

@@ -1,6 +1,6 @@
-/* Architecture tables: their form, and the rows, fields and tables that many families share. A family of models is one bp_arch_family: fields
- * read from the published configuration, and the tensors of the layers, the prediction layers and outside units. A new family is a new
- * entry. */
+/* Architecture tables: their structs, and the rows, fields and tables that many families share. A family of models is one
+ * bp_arch_family: fields read from the published configuration, and the tensors of the layers, the prediction layers and outside units.
+ * A new family is a new entry. */
 #ifndef BP_MODEL_FAMILIES_FAMILIES_H
 #define BP_MODEL_FAMILIES_FAMILIES_H
 
@@ -14,29 +14,28 @@ typedef enum bp_arch_field_kind {
     BP_FIELD_EACH,    /* a list with an integer for each layer, or one integer for all: name[layer] */
     BP_FIELD_INTEGER, /* any integer */
     BP_FIELD_LAYER,   /* not read: computed anew for every layer, from `missing` */
-    BP_FIELD_CHECK /* `missing` must hold for every layer; `keys` says what is wrong with a layer where it does not */
+    BP_FIELD_CHECK    /* `missing` must hold for every layer; `keys` is the error message */
 } bp_arch_field_kind;
 
 typedef struct bp_arch_field {
     const char *name; /* in the expressions of the table */
     const char *
-        keys; /* in the configuration: alternatives separated by '|', the first that is there counts. "a.b" is member b of
+        keys; /* in the configuration: alternatives separated by '|': the first that is present counts. "a.b" is member b of
                        * object a, "a.#" the number of its members */
     bp_arch_field_kind kind;
-    const char
-        *missing;     /* value when no key is there: an expression over earlier fields, "-" for none, NULL: required */
-    const char *null; /* value of an explicit null, NULL: as when missing */
+    const char *missing; /* default: an expression over earlier fields, "-" for no value, NULL: required */
+    const char *null;    /* value of an explicit null, NULL: as when missing */
 } bp_arch_field;
 
 enum {
     BP_ARCH_LINEAR = 1u << 0,       /* name.weight, and name.bias of the first dimension when `bias` holds */
-    BP_ARCH_GEMM = 1u << 1,         /* kept in fp8 when that is asked for */
+    BP_ARCH_GEMM = 1u << 1,         /* stored in fp8 if configured */
     BP_ARCH_EXPERT_STACK = 1u << 2, /* dimension 0 is experts */
-    BP_ARCH_PLAIN_COPIES = 1u << 3  /* `copies` are no experts */
+    BP_ARCH_PLAIN_COPIES = 1u << 3  /* `copies` are not experts */
 };
 
 typedef struct bp_arch_tensor {
-    const char *name; /* after the layer's; with '^' as its first character the whole name. '*' stands for the expert */
+    const char *name; /* follows the layer's name; with a leading '^' it is the whole name. '*' stands for the expert */
     const char *shape;  /* expressions separated by ';' */
     const char *split;  /* tensor parallelism: "0:heads" splits dimension 0, in multiples of one head; "" replicated */
     const char *when;   /* NULL: always */
@@ -56,13 +55,13 @@ typedef struct bp_arch_family {
     const bp_arch_tensor *last;  /* outside units, after the layers: the final norm and the output layer */
     const char
         *layer_name; /* of the first stack, as many as the field `layers` says; without the number that ends it */
-    const char *decoder_layers; /* how many follow in a second stack, NULL: none; `layer` counts on from `layers` */
-    const char *decoder_name;   /* of the second stack, whose numbers begin again at 0 */
+    const char *decoder_layers; /* layers of a second stack, NULL: none; `layer` continues from `layers` */
+    const char *decoder_name;   /* of the second stack, numbered from 0 */
     const bp_arch_tensor *layer[BP_ARCH_BLOCKS]; /* tables of one layer, in order */
     /* Multi-token prediction: `predictions` units. Each has the tensors of prediction_first, of a layer, and of
-     * prediction_last; `layer` counts on from `layers`, `prediction` counts from 0. */
+     * prediction_last; `layer` continues from `layers`, `prediction` counts from 0. */
     const char *predictions;
-    const char *prediction_name; /* NULL: the layers' names go on */
+    const char *prediction_name; /* NULL: numbered after the layers */
     const bp_arch_tensor *prediction_first;
     const bp_arch_tensor *prediction_last;
 } bp_arch_family;
@@ -70,10 +69,10 @@ typedef struct bp_arch_family {
 /* Tables of families, each ended by one without a source, ended by NULL. */
 extern const bp_arch_family *const bp_arch_families[];
 
-/* ---- what families share ---------------------------------------------------------------------------------------- */
+/* ---- shared by families ----------------------------------------------------------------------------------------- */
 
-/* Field names that the tables use: vocab, hidden, inner, heads, kv_heads, head_dim, attention_bias, mlp_bias, out_bias, tied, and for experts
- * n_experts, expert_inner, shared, moe. */
+/* Field names that the tables use: vocab, hidden, inner, heads, kv_heads, head_dim, attention_bias, mlp_bias, out_bias, tied, and for
+ * experts n_experts, expert_inner, shared, moe. */
 
 extern const bp_arch_family bp_arch_dense[], bp_arch_sparse[], bp_arch_deepseek[], bp_arch_hybrid[], bp_arch_encoder[];
 
@@ -103,8 +102,8 @@ extern const bp_arch_tensor bp_arch_feedforward_norms[]; /* {pre,post}_feedforwa
 extern const bp_arch_tensor bp_arch_post_norms[];        /* post_{attention,feedforward}_layernorm alone */
 extern const bp_arch_tensor bp_arch_fused_mlp[];         /* mlp.gate_up_proj, mlp.down_proj */
 
-/* Fields that hardly vary. A field is required when its size decides the model's and publishers state it; a default stands for
- * what publishers leave out. OPTIONAL is of no value: an error where a tensor needs it. */
+/* Common fields. A field is REQUIRED if it decides the model's size and publishers always state it; fields that publishers omit have a
+ * default. An OPTIONAL field may have no value: an error if a tensor needs it. */
 #define REQUIRED NULL
 #define OPTIONAL "-"
 
@@ -132,7 +131,7 @@ extern const bp_arch_tensor bp_arch_fused_mlp[];         /* mlp.gate_up_proj, ml
 #define FIELD_ATTENTION_BIAS FIELD_FLAG("attention_bias", "attention_bias", "0")
 #define FIELD_MLP_BIAS FIELD_FLAG("mlp_bias", "mlp_bias", "0")
 
-/* A list of fields in the table of a family that has few of its own. */
+/* The field list of a family with few specific fields. */
 #define FIELDS(...)                                                                                                    \
     (const bp_arch_field[])                                                                                            \
     {                                                                                                                  \
@@ -140,7 +139,7 @@ extern const bp_arch_tensor bp_arch_fused_mlp[];         /* mlp.gate_up_proj, ml
     }
 
 #define BASIC_FIELDS FIELD_VOCAB, FIELD_HIDDEN, FIELD_INNER, FIELD_LAYERS, FIELD_HEADS
-/* With the values of the last three where publishers leave them out. */
+/* Arguments: the defaults of these three fields. */
 #define DECODER_FIELDS(kv_heads, head_dim, tied)                                                                       \
     BASIC_FIELDS, FIELD_KV_HEADS(kv_heads), FIELD_HEAD_DIM(head_dim), FIELD_TIED(tied)
 #define NO_BIASES FIELD_FIXED("attention_bias", "0"), FIELD_FIXED("mlp_bias", "0")
@@ -167,7 +166,7 @@ extern const bp_arch_tensor bp_arch_fused_mlp[];         /* mlp.gate_up_proj, ml
         ROW(module ".down_proj", "hidden; " inner, "1", when, copies, bias, GEMM)
 #define TENSORS_END ROW(NULL, NULL, NULL, NULL, NULL, NULL, 0)
 
-/* The members of a family that has the usual names around and before its layers. */
+/* For families with the usual embedding, final norm, output layer and layer prefix. */
 #define USUAL_DECODER .first = bp_arch_embedding, .last = bp_arch_norm_and_head, .layer_name = "model.layers."
 
 #endif

@@ -64,7 +64,7 @@ static const bp_arch_tensor final_layernorm_and_head[] = {
     MAMBA2_FIELDS, FIELD_FIXED("mixed", "expand*hidden"), FIELD_FIXED("channels", "mixed + 2*groups*state"),           \
         FIELD_FIXED("mamba_norm", "1"), FIELD_FIXED("out_bias", "proj_bias")
 
-/* Where `attention` or `mamba` holds, or both; `mamba_norm` adds the gated norm. */
+/* Attention, Mamba or both, by the fields `attention` and `mamba`; `mamba_norm` adds the gated norm. */
 static const bp_arch_tensor mamba_and_attention[] = {
     ATTENTION("self_attn", "attention", "attention_bias"),
     {"mamba.dt_bias", "mamba_heads", "0:mamba_heads", "mamba", NULL, NULL, 0},
@@ -138,7 +138,8 @@ static const bp_arch_tensor granite_experts[] = {
 
 /* ---- Nemotron-H: one mixer a layer ---------------------------------------------------------------------------------- */
 
-/* In a pattern M is Mamba-2, * attention, - MLP, E experts; lists name the kinds. Prediction layers have kinds of their own. */
+/* Kinds of layers: a pattern (M Mamba-2, * attention, - MLP, E experts) or a list of names. Prediction layers have a separate pattern or
+ * list. */
 static const bp_arch_field nemotron_h_fields[] = {
     FIELD_VOCAB,
     FIELD_HIDDEN,
@@ -174,7 +175,7 @@ static const bp_arch_field nemotron_h_fields[] = {
     FIELD_LAYER("attention", "kind == '*' || kind == 'attention' || kind == 'full_attention'"),
     FIELD_LAYER("dense", "kind == '-' || kind == 'mlp'"),
     FIELD_LAYER("moe", "kind == 'E' || kind == 'moe'"),
-    FIELD_CHECK("mamba || attention || dense || moe", "is of no known kind: M * - E, or mamba attention mlp moe"),
+    FIELD_CHECK("mamba || attention || dense || moe", "has an unknown kind; known: M * - E, mamba attention mlp moe"),
     FIELDS_END,
 };
 
@@ -215,7 +216,7 @@ static const bp_arch_tensor nemotron_h_prediction_last[] = {
         FIELD_FIXED("values", "value_heads*value_dim"), FIELD_LIST("kinds", "layer_types"),                            \
         FIELD_SIZE("attention_interval", "full_attention_interval", "4")
 
-/* The query projection also makes the output gate. `fused`: one projection for what Qwen3.5 has apart. */
+/* The query projection also makes the output gate. `fused`: one projection (Qwen3-Next) instead of separate ones (Qwen3.5). */
 static const bp_arch_tensor gated_delta_net[] = {
     {"self_attn.q_proj", "2*heads*head_dim; hidden", "0:heads", "attention", NULL, "attention_bias", GEMM},
     {"self_attn.k_proj", "kv_heads*head_dim; hidden", "0:kv_heads", "attention", NULL, "attention_bias", GEMM},
@@ -455,7 +456,7 @@ static const bp_arch_tensor kimi_linear_layer[] = {
     TENSORS_END,
 };
 
-/* In published checkpoints dense layers have the experts' module name, too. */
+/* Published checkpoints use the experts' module name for dense layers, too. */
 static const bp_arch_tensor kimi_linear_mlp[] = {
     GATED_MLP("block_sparse_moe", "inner", "!moe", NULL, NULL),
     {"block_sparse_moe.gate", "n_experts; hidden", "", "moe", NULL, NULL, LINEAR},

@@ -111,7 +111,7 @@ static const bp_arch_tensor dbrx_first[] = {
     TENSORS_END,
 };
 
-/* Experts lie one below the other in matrices. The output layer is never tied. */
+/* Experts are stacked along the rows of one matrix. The output layer is never tied. */
 static const bp_arch_tensor dbrx_layer[] = {
     {"norm_attn_norm.norm_1", "hidden", "", NULL, NULL, NULL, LINEAR},
     {"norm_attn_norm.attn.Wqkv", "(heads + 2*kv_heads)*head_dim; hidden", "0:kv_heads", NULL, NULL, NULL, GEMM},
