@@ -7,9 +7,9 @@
 /* Parameters and gradients: two slabs, of groups "param" and "grad". */
 static inline bp_plan *plan_of(const char *units)
 {
-    world w = make_world(model_of(units), TRAINING);
+    scenario w = make_scenario(model_of(units), TRAINING);
     bp_plan *plan = make_plan(&w, BP_POLICY_FIXED, 0, BP_FALLBACK_PERSISTENT);
-    end_world(&w);
+    free_scenario(&w);
     return plan;
 }
 

@@ -60,7 +60,7 @@ static void test_many_ids(const allocator_row *allocator, const device_row *devi
 static void test_alignment(const allocator_row *allocator, const device_row *device)
 {
     kit k = begin_kit(device->create(), NULL, TRAINING, allocator->policy, 0);
-    k.w = make_world(model_of(UNITS), TRAINING);
+    k.w = make_scenario(model_of(UNITS), TRAINING);
     bp_plan_config planning = plan_config(allocator->policy, 0, BP_FALLBACK_PERSISTENT);
     planning.alignment = 1 << 16;
     assert_ok(bp_plan_create(k.w.buckets, k.w.schedule, &planning, &k.plan));

@@ -195,7 +195,7 @@ static void test_random_calls(const allocator_row *allocator, const device_row *
     seed(4242);
     for (int round = 0; round < 4; round++) {
         kit k = begin_kit(device->create(), NULL, TRAINING, allocator->policy, 0);
-        k.w = make_world(random_model(8), TRAINING);
+        k.w = make_scenario(random_model(8), TRAINING);
         k.plan = make_plan(&k.w, allocator->policy, 0, BP_FALLBACK_PERSISTENT);
         bp_pool_config config = config_of(allocator);
         open_pool(&k, &config);

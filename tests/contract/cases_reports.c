@@ -214,7 +214,7 @@ static void test_sequence(const allocator_row *allocator, const device_row *devi
 {
     /* The hash depends on units, not on ids: the other plan has the units in another order. */
     kit k = open_kit(allocator, device), other = begin_kit(device->create(), NULL, TRAINING, allocator->policy, 0);
-    other.w = make_world(backwards(), TRAINING);
+    other.w = make_scenario(backwards(), TRAINING);
     other.plan = make_plan(&other.w, allocator->policy, 0, BP_FALLBACK_PERSISTENT);
     bp_pool_config config = config_of(allocator);
     open_pool(&other, &config);

@@ -100,7 +100,7 @@ static void test_mismatches(const allocator_row *allocator, const device_row *de
 /* An evaluation has no gradients: its plan lists them without memory, and a pool serves the others. */
 static void test_never_used(const allocator_row *allocator, const device_row *device)
 {
-    world_options options = TRAINING;
+    scenario_options options = TRAINING;
     options.eval = 1;
     kit k = begin_kit(device->create(), UNITS, options, allocator->policy, 0);
     bp_pool_config config = config_of(allocator);
@@ -346,7 +346,7 @@ static void test_device_destroyed_last(const allocator_row *allocator, const dev
     assert_int_equal(live_count(k.pool), 0);
     bp_pool_destroy(&k.pool);
     bp_plan_destroy(&k.plan);
-    end_world(&k.w);
+    free_scenario(&k.w);
     free(k.ids);
 }
 

@@ -121,7 +121,7 @@ bp_device_usage usage_of(const bp_device *device)
 
 /* ---- fixtures ------------------------------------------------------------------------------------------------------- */
 
-const world_options TRAINING = {.roles = PARAM | GRAD, .prefetch = 1, .grad_units = 2};
+const scenario_options TRAINING = {.roles = PARAM | GRAD, .prefetch = 1, .grad_units = 2};
 
 bp_model *model_of(const char *units)
 {
@@ -151,11 +151,11 @@ bp_model *model_of(const char *units)
     return model;
 }
 
-kit begin_kit(bp_device *device, const char *units, world_options options, bp_policy policy, uint32_t copies)
+kit begin_kit(bp_device *device, const char *units, scenario_options options, bp_policy policy, uint32_t copies)
 {
     kit k = {.device = device};
     if (units != NULL) {
-        k.w = make_world(model_of(units), options);
+        k.w = make_scenario(model_of(units), options);
         k.plan = make_plan(&k.w, policy, copies, BP_FALLBACK_PERSISTENT);
     }
     for (int i = 0; i < KIT_STREAMS; i++) {
@@ -178,7 +178,7 @@ void end_kit(kit *k)
     assert_int_equal(usage.events, 0);
     bp_device_destroy(&k->device);
     bp_plan_destroy(&k->plan);
-    end_world(&k->w);
+    free_scenario(&k->w);
     free(k->ids);
     k->ids = NULL;
 }

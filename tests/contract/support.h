@@ -80,10 +80,10 @@ typedef struct kit {
     size_t requests;
 } kit;
 
-extern const world_options TRAINING; /* params and gradients, prefetch 1 */
+extern const scenario_options TRAINING; /* params and gradients, prefetch 1 */
 
 /* Takes the device over. `units` may be NULL if the caller sets fixture and plan. */
-kit begin_kit(bp_device *device, const char *units, world_options options, bp_policy policy, uint32_t copies);
+kit begin_kit(bp_device *device, const char *units, scenario_options options, bp_policy policy, uint32_t copies);
 void end_kit(kit *k); /* asserts that everything was freed */
 
 bp_pool_config pool_config(void);

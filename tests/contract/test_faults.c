@@ -216,7 +216,7 @@ static void test_undoing(void **state)
             bp_stream_destroy(&k.streams[i]);
         bp_device_destroy(&k.device);
         bp_plan_destroy(&k.plan);
-        end_world(&k.w);
+        free_scenario(&k.w);
         free(k.ids);
     }
 }

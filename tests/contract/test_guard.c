@@ -74,7 +74,7 @@ static void assert_access(void *address, uint64_t bytes, bool allowed)
 static kit guarded_kit(const allocator_row *row, bp_device *device, uint64_t alignment)
 {
     kit k = begin_kit(device, NULL, TRAINING, row->policy, 0);
-    k.w = make_world(model_of(UNITS), TRAINING);
+    k.w = make_scenario(model_of(UNITS), TRAINING);
     bp_plan_config planning = plan_config(row->policy, 0, BP_FALLBACK_PERSISTENT);
     planning.alignment = alignment;
     assert_ok(bp_plan_create(k.w.buckets, k.w.schedule, &planning, &k.plan));

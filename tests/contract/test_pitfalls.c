@@ -97,10 +97,10 @@ static void test_watching(void **state)
 
 /* ---- schedules ----------------------------------------------------------------------------------------------------- */
 
-static kit kit_with(bp_model *model, world_options options, uint32_t copies, bp_strict strict)
+static kit kit_with(bp_model *model, scenario_options options, uint32_t copies, bp_strict strict)
 {
     kit k = begin_kit(new_device(), NULL, options, BP_POLICY_MAX, 0);
-    k.w = make_world(model, options);
+    k.w = make_scenario(model, options);
     k.plan = make_max(&k.w, copies);
     bp_pool_config config = pool_config();
     config.strict = strict;
@@ -181,7 +181,7 @@ static void test_one_forward_one_backward(void **state)
     static const char events[] = "+0+1-0+2-1+3-2"  /* warm-up */
                                  "+0-3+2+1-0-2+1"; /* acquires and releases do not balance yet */
     static const char steady[] = "+0+1-0+2-1+3-2+0-3+2+1-0-2-1+3-3+1+2+0-1-2-0";
-    world_options options = PARAM_ONLY;
+    scenario_options options = PARAM_ONLY;
     options.recorded = 1;
     bp_model *unbalanced = recorded_model("500 500 500 500", events);
     bp_buckets_config config;
@@ -227,7 +227,7 @@ static void test_odd_units(void **state)
                                          "300q 500q,40 300 100,300q 300f,10", "300/512 100/1024 300/300,5/512"};
     for (size_t m = 0; m < 4; m++) {
         for (int any = 0; any < 2; any++) {
-            world_options options = TRAINING;
+            scenario_options options = TRAINING;
             options.roles |= m == 2 ? TRANSPOSE : 0;
             kit k = kit_with(model_of(models[m]), options, 0, any ? BP_STRICT_OFF : BP_STRICT_ERROR);
             void *addresses[SNAPSHOT_LIVE] = {NULL};
@@ -241,7 +241,7 @@ static void test_odd_units(void **state)
 static void test_fp8(void **state)
 {
     (void)state;
-    world_options options = {.roles = PARAM | TRANSPOSE, .prefetch = 1, .grad_units = 2};
+    scenario_options options = {.roles = PARAM | TRANSPOSE, .prefetch = 1, .grad_units = 2};
     kit k = begin_kit(new_device(), "300q 300q 300q", options, BP_POLICY_MAX, 0);
     open_pool(&k, NULL);
     uint32_t ids[6], wrong;
@@ -262,7 +262,7 @@ static void test_fp8(void **state)
 static void test_roles(void **state)
 {
     (void)state;
-    world_options options = {.prefetch = 2, .grad_units = 3, .grad_comm_dtype = BP_DTYPE_FP32};
+    scenario_options options = {.prefetch = 2, .grad_units = 3, .grad_comm_dtype = BP_DTYPE_FP32};
     options.roles = PARAM | TRANSPOSE | GRAD | GRAD_COMM | STATE;
     kit k = kit_with(model_of("300q,40 200 300q,40 100f,70 20"), options, 0, BP_STRICT_ERROR);
     void *addresses[SNAPSHOT_LIVE] = {NULL};
@@ -275,7 +275,7 @@ static void test_fixed_with_dynamic_rest(void **state)
 {
     (void)state;
     kit k = begin_kit(new_device(), NULL, TRAINING, BP_POLICY_FIXED, 0);
-    k.w = make_world(model_of(UNITS), TRAINING);
+    k.w = make_scenario(model_of(UNITS), TRAINING);
     k.plan = make_plan(&k.w, BP_POLICY_FIXED, 0, BP_FALLBACK_DYNAMIC);
     open_pool(&k, NULL);
     assert_int_equal(bp_pool_get_info(k.pool)->policy, BP_POLICY_FIXED);

@@ -27,7 +27,7 @@ static void on_message(void *user, const char *text)
 
 static kit six_units(bp_strict strict, uint32_t copies, messages *m)
 {
-    world_options options = PARAM_ONLY;
+    scenario_options options = PARAM_ONLY;
     options.prefetch = copies - 1;
     kit k = begin_kit(new_device(), SIX, options, BP_POLICY_MAX, copies);
     bp_pool_config config = pool_config();

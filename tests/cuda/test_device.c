@@ -324,7 +324,7 @@ static void test_imported_streams(void **state)
         assert_ok(bp_stream_native(stream, &again));
         assert_int_equal(again, handle < 2 ? 1 : native);
         kit k = begin_kit(make(&(bp_cuda_config){.size = sizeof cuda}), NULL, TRAINING, BP_POLICY_MAX, 0);
-        k.w = make_world(model_of(UNITS), TRAINING);
+        k.w = make_scenario(model_of(UNITS), TRAINING);
         k.plan = make_plan(&k.w, BP_POLICY_MAX, 0, BP_FALLBACK_PERSISTENT);
         bp_pool *pool;
         bp_pool_config pools = pool_config();
@@ -400,7 +400,7 @@ static void test_stream_that_cannot_be_waited_for(void **state)
         assert_int_equal(usage_of(k.device).events, BP_STREAM_POINTS); /* other streams may wait for them yet */
         bp_device_destroy(&k.device);
         bp_plan_destroy(&k.plan);
-        end_world(&k.w);
+        free_scenario(&k.w);
         free(k.ids);
         assert_clean();
     }
@@ -462,7 +462,7 @@ static bool try_everything(void)
     bp_pool *pool = NULL;
     bp_capture *capture = NULL;
     bp_graph *graph = NULL;
-    world w = make_world(model_of("300 300 300"), TRAINING);
+    scenario w = make_scenario(model_of("300 300 300"), TRAINING);
     bp_plan *plan = make_plan(&w, BP_POLICY_MAX, 0, BP_FALLBACK_PERSISTENT);
     static uint8_t page[8192] __attribute__((aligned(4096)));
     const uint32_t ids[] = {0, 1, 2, 3, 4, 5};
@@ -526,7 +526,7 @@ static bool try_everything(void)
         bp_stream_destroy(&streams[i]);
     bp_device_destroy(&device);
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&w);
     return status == BP_OK;
 }
 

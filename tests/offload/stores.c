@@ -28,7 +28,7 @@ bp_offload_config offload_config(uint64_t chunk_bytes, bp_backing backing)
     return config;
 }
 
-static bp_plan *plan_store(const world *w, const store_options *options)
+static bp_plan *plan_store(const scenario *w, const store_options *options)
 {
     bp_plan_config config =
         plan_config(options->policy != 0 ? options->policy : BP_POLICY_MAX, 0, BP_FALLBACK_PERSISTENT);
@@ -79,9 +79,9 @@ store open_store(bp_device *device, const store_options *options, const bp_offlo
     static const store_options USUAL = {0};
     const store_options *o = options != NULL ? options : &USUAL;
     store s = {.k = begin_kit(device, NULL, TRAINING, BP_POLICY_MAX, 0)};
-    world_options training = TRAINING;
+    scenario_options training = TRAINING;
     training.roles = o->roles != 0 ? o->roles : ALL_ROLES;
-    s.k.w = make_world(model_of(o->units != NULL ? o->units : STORE_UNITS), training);
+    s.k.w = make_scenario(model_of(o->units != NULL ? o->units : STORE_UNITS), training);
     s.k.plan = plan_store(&s.k.w, o);
     bp_pool_config pool = pool_config();
     pool.guard = BP_GUARD_OFF;

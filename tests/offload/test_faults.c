@@ -220,7 +220,7 @@ static void test_ends(void **state)
                     bp_stream_destroy(&s.k.streams[i]);
                 bp_device_destroy(&s.k.device);
                 bp_plan_destroy(&s.k.plan);
-                end_world(&s.k.w);
+                free_scenario(&s.k.w);
                 free(s.k.ids);
             }
         }

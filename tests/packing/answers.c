@@ -1,4 +1,4 @@
-/* Answers of bp_pack and bp_packing_bound, checked. */
+/* Runs bp_pack and bp_packing_bound and checks their results. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Instances for the tests of packing. */
+/* Instances and assertions of the packing tests. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Room for one more. */
+/* Makes room for one more element. */
 static void *grown(void *array, uint32_t count, uint32_t *room, size_t element_bytes)
 {
     if (count < *room)
@@ -30,10 +30,10 @@ uint32_t add_item(instance *in, uint64_t size)
     return in->count++;
 }
 
-void add_life(instance *in, uint32_t item, uint64_t begin, uint64_t end)
+void add_interval(instance *in, uint32_t item, uint64_t begin, uint64_t end)
 {
-    in->lives = grown(in->lives, in->life_count, &in->life_room, sizeof *in->lives);
-    in->lives[in->life_count++] = (life){item, begin, end};
+    in->intervals = grown(in->intervals, in->interval_count, &in->interval_room, sizeof *in->intervals);
+    in->intervals[in->interval_count++] = (interval){item, begin, end};
 }
 
 void add_pair(instance *in, uint32_t item, uint32_t other)
@@ -45,8 +45,8 @@ void add_pair(instance *in, uint32_t item, uint32_t other)
 void drop_item(instance *in)
 {
     in->count--;
-    while (in->life_count > 0 && in->lives[in->life_count - 1].item == in->count)
-        in->life_count--;
+    while (in->interval_count > 0 && in->intervals[in->interval_count - 1].item == in->count)
+        in->interval_count--;
     while (in->pair_count > 0 &&
            (in->pairs[in->pair_count - 1].item == in->count || in->pairs[in->pair_count - 1].other == in->count))
         in->pair_count--;
@@ -57,8 +57,8 @@ instance copy_instance(const instance *in)
     instance copy = {0};
     for (uint32_t i = 0; i < in->count; i++)
         add_item(&copy, in->sizes[i]);
-    for (uint32_t i = 0; i < in->life_count; i++)
-        add_life(&copy, in->lives[i].item, in->lives[i].begin, in->lives[i].end);
+    for (uint32_t i = 0; i < in->interval_count; i++)
+        add_interval(&copy, in->intervals[i].item, in->intervals[i].begin, in->intervals[i].end);
     for (uint32_t i = 0; i < in->pair_count; i++)
         add_pair(&copy, in->pairs[i].item, in->pairs[i].other);
     return copy;
@@ -67,7 +67,7 @@ instance copy_instance(const instance *in)
 void end_instance(instance *in)
 {
     free(in->sizes);
-    free(in->lives);
+    free(in->intervals);
     free(in->pairs);
     *in = (instance){0};
 }
@@ -80,7 +80,7 @@ uint32_t add_masked_item(instance *in, uint64_t size, uint32_t steps)
         while (end < 32 && (steps >> end & 1))
             end++;
         if (end > begin)
-            add_life(in, item, begin, end);
+            add_interval(in, item, begin, end);
         begin = end;
     }
     return item;
@@ -95,8 +95,9 @@ bp_packing *make_packing(const instance *in)
         assert_ok(bp_packing_add_item(packing, in->sizes[i], &item));
         assert_int_equal(item, i);
     }
-    for (uint32_t i = 0; i < in->life_count; i++)
-        assert_ok(bp_packing_add_interval(packing, in->lives[i].item, in->lives[i].begin, in->lives[i].end));
+    for (uint32_t i = 0; i < in->interval_count; i++)
+        assert_ok(
+            bp_packing_add_interval(packing, in->intervals[i].item, in->intervals[i].begin, in->intervals[i].end));
     for (uint32_t i = 0; i < in->pair_count; i++)
         assert_ok(bp_packing_add_conflict(packing, in->pairs[i].item, in->pairs[i].other));
     return packing;
@@ -106,9 +107,9 @@ void print_instance(const instance *in)
 {
     for (uint32_t i = 0; i < in->count && i < 60; i++) {
         print_error("item %u: size %" PRIu64 ", live", i, in->sizes[i]);
-        for (uint32_t k = 0; k < in->life_count; k++)
-            if (in->lives[k].item == i)
-                print_error(" [%" PRIu64 ", %" PRIu64 ")", in->lives[k].begin, in->lives[k].end);
+        for (uint32_t k = 0; k < in->interval_count; k++)
+            if (in->intervals[k].item == i)
+                print_error(" [%" PRIu64 ", %" PRIu64 ")", in->intervals[k].begin, in->intervals[k].end);
         for (uint32_t k = 0; k < in->pair_count; k++)
             if (in->pairs[k].item == i || in->pairs[k].other == i)
                 print_error(", conflicts with %u", in->pairs[k].item + in->pairs[k].other - i);
@@ -143,7 +144,7 @@ void check_for(const instance *in, bool holds, const char *condition, const char
 {
     if (holds)
         return;
-    print_error("not so: %s\n", condition);
+    print_error("assertion failed: %s\n", condition);
     print_instance(in);
     _fail(file, line);
 }
@@ -178,8 +179,8 @@ bool one_in(uint64_t chances)
 
 static bool is_live(const instance *in, uint32_t item)
 {
-    for (uint32_t i = 0; i < in->life_count; i++)
-        if (in->lives[i].item == item)
+    for (uint32_t i = 0; i < in->interval_count; i++)
+        if (in->intervals[i].item == item)
             return true;
     return false;
 }
@@ -188,12 +189,12 @@ instance random_instance(random_options options)
 {
     instance in = {0};
     for (uint32_t i = 0; i < options.items; i++) {
-        bool empty = options.empty && one_in(8), unlived = options.unlived && one_in(8);
+        bool empty = options.empty && one_in(8), never_live = options.never_live && one_in(8);
         add_item(&in, empty ? 0 : random_between(options.least_size, options.most_size));
-        for (uint64_t lives = unlived ? 0 : random_between(1, options.lives); lives > 0; lives--) {
+        for (uint64_t intervals = never_live ? 0 : random_between(1, options.intervals); intervals > 0; intervals--) {
             uint64_t begin = random_below(options.steps);
             uint64_t left = options.steps - begin, longest = options.longest;
-            add_life(&in, i, begin, begin + random_between(1, longest > 0 && longest < left ? longest : left));
+            add_interval(&in, i, begin, begin + random_between(1, longest > 0 && longest < left ? longest : left));
         }
     }
     for (uint64_t pairs = random_below(options.pairs + 1); pairs > 0 && in.count > 1; pairs--) {

@@ -1,4 +1,4 @@
-/* The naive references. */
+/* Reference model of packing; see naive.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,8 +13,8 @@
 
 bool naive_live(const instance *in, uint32_t item)
 {
-    for (uint32_t i = 0; i < in->life_count; i++)
-        if (in->lives[i].item == item)
+    for (uint32_t i = 0; i < in->interval_count; i++)
+        if (in->intervals[i].item == item)
             return in->sizes[item] > 0;
     return false;
 }
@@ -24,9 +24,9 @@ bool *naive_conflicts(const instance *in)
     size_t n = in->count;
     bool *with = calloc(n * n + 1, sizeof *with);
     assert_non_null(with);
-    for (uint32_t i = 0; i < in->life_count; i++) {
+    for (uint32_t i = 0; i < in->interval_count; i++) {
         for (uint32_t k = 0; k < i; k++) {
-            const life *a = &in->lives[i], *b = &in->lives[k];
+            const interval *a = &in->intervals[i], *b = &in->intervals[k];
             if (a->item != b->item && a->begin < b->end && b->begin < a->end)
                 with[a->item * n + b->item] = with[b->item * n + a->item] = true;
         }
@@ -47,7 +47,7 @@ bool naive_check(const instance *in, const bool *conflicts, const uint64_t *offs
             continue;
         if (offsets[i] > bytes || bytes - offsets[i] < in->sizes[i])
             return false;
-        /* All ends fit 64 bits now, if those before were looked at. */
+        /* no end overflows: the previous items were checked */
         for (uint32_t k = 0; k < i; k++)
             if (conflicts[(size_t)i * in->count + k] && offsets[i] < offsets[k] + in->sizes[k] &&
                 offsets[k] < offsets[i] + in->sizes[i])
@@ -65,18 +65,19 @@ uint64_t naive_height(const instance *in, const uint64_t *offsets)
     return height;
 }
 
-/* What is live when a life begins: the sum only grows there. */
+/* Checks the begin of each interval: the live sum grows only there. */
 uint64_t naive_live_sum(const instance *in)
 {
     uint64_t largest = 0;
     uint32_t *seen =
-        calloc(in->count + 1, sizeof *seen); /* by item: 1 + the life at whose beginning it was counted last */
+        calloc(in->count + 1, sizeof *seen); /* by item: 1 + the interval at whose begin it was counted last */
     assert_non_null(seen);
-    for (uint32_t i = 0; i < in->life_count; i++) {
+    for (uint32_t i = 0; i < in->interval_count; i++) {
         uint64_t sum = 0;
-        for (uint32_t k = 0; k < in->life_count; k++) {
-            const life *other = &in->lives[k];
-            if (other->begin > in->lives[i].begin || in->lives[i].begin >= other->end || seen[other->item] == i + 1)
+        for (uint32_t k = 0; k < in->interval_count; k++) {
+            const interval *other = &in->intervals[k];
+            if (other->begin > in->intervals[i].begin || in->intervals[i].begin >= other->end ||
+                seen[other->item] == i + 1)
                 continue;
             seen[other->item] = i + 1;
             sum += in->sizes[other->item];
@@ -115,7 +116,7 @@ uint64_t naive_clique(const instance *in)
 typedef struct search {
     const instance *in;
     const bool *with;
-    uint32_t items[MOST_TRIED], count; /* those that take space */
+    uint32_t items[MOST_TRIED], count; /* items with a size that are live */
     bool placed[MOST_TRIED];
     uint64_t offsets[MOST_TRIED], least, limit;
     uint64_t best[MOST_TRIED];
@@ -126,7 +127,7 @@ static uint64_t size_of(const search *s, uint32_t i)
     return s->in->sizes[s->items[i]];
 }
 
-/* Whether the item may lie at the offset beside those that are placed; else `above` is the end of one in the way. */
+/* True if the item conflicts with no placed item at the offset; otherwise *above is the end of one that overlaps. */
 static bool fits(const search *s, uint32_t i, uint64_t offset, uint64_t *above)
 {
     for (uint32_t k = 0; k < s->count; k++) {
@@ -147,10 +148,9 @@ static uint64_t lowest(const search *s, uint32_t i)
     return offset;
 }
 
-/* All orders of the items, each item at the lowest offset that those before it leave. This reaches the optimum, whatever the
- * conflicts are: take the items of an optimal placement by increasing offset there. Then each comes to lie where it lies there or
- * lower, by induction: of those before it, the ones in conflict with it end at or below its offset there, here no higher, so that
- * this offset is free for it here too. */
+/* First fit over all permutations, which is exact for any conflicts. Proof: take the items by increasing offset of an optimal placement. By
+ * induction each lies no higher than there: the earlier items that conflict with it end at or below its optimal offset, and here no
+ * higher, so this offset is free. */
 static void try_orders(search *s, uint32_t placed, uint64_t height)
 {
     if (height >= s->least)
@@ -171,7 +171,7 @@ static void try_orders(search *s, uint32_t placed, uint64_t height)
     }
 }
 
-/* Whether the items from `placed` on fit below the limit, each at any whole offset. */
+/* True if the items from `placed` on fit below the limit, each at any whole offset. */
 static bool try_offsets(search *s, uint32_t placed)
 {
     if (placed == s->count)

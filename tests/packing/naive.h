@@ -1,28 +1,28 @@
-/* The naive references: conflicts, the check, the largest live sum, the optimum. Everything quadratic or worse. */
+/* Reference model of packing: conflicts, check, peak live sum, optimum; simple code in quadratic time or worse. */
 #ifndef BP_TEST_PACKING_NAIVE_H
 #define BP_TEST_PACKING_NAIVE_H
 
 #include "instances.h"
 
-#define MOST_TRIED 8 /* items of an instance that the optimum is searched for */
+#define MOST_TRIED 8 /* largest number of items for the exhaustive search */
 
-/* Takes space: it has a size and is live. */
+/* True if the item has a size and is ever live. */
 bool naive_live(const instance *in, uint32_t item);
-/* Which items conflict, row by row; free() it. */
+/* The conflict matrix, row by row; the caller frees it. */
 bool *naive_conflicts(const instance *in);
-/* Whether a placement is right. */
+/* True if the placement is valid and ends at or below `bytes`. */
 bool naive_check(const instance *in, const bool *conflicts, const uint64_t *offsets, uint64_t bytes);
 /* The largest end of a live item. */
 uint64_t naive_height(const instance *in, const uint64_t *offsets);
 uint64_t naive_live_sum(const instance *in);
-/* The largest sum of sizes of items that all conflict, over all sets of items: for few of them. */
+/* The heaviest clique, over all subsets: for few items. */
 uint64_t naive_clique(const instance *in);
 
-/* The least bytes of a placement, by trying orders of the items. */
+/* The optimal height, by trying all orders of the items. */
 uint64_t naive_optimum(const instance *in);
-/* The same, by trying all whole offsets: for few items and small sizes. */
+/* The optimal height, by trying all whole offsets: for few items and small sizes. */
 uint64_t naive_grid_optimum(const instance *in);
-/* As naive_optimum, and a placement of that many bytes. */
+/* As naive_optimum, with an optimal placement. */
 uint64_t naive_placement(const instance *in, uint64_t offsets[MOST_TRIED]);
 
 #endif

@@ -1,4 +1,4 @@
-/* A rectangle cut into boxes. An item is a box, or two of the same bytes with a gap between. */
+/* Cuts a rectangle into boxes. An item is a box, or two boxes of equal bytes with a gap in time. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 typedef struct box {
     uint64_t begin, end, low, high; /* steps, bytes */
     uint32_t item;
-    bool whole; /* it may be cut: it is all of its item */
+    bool whole; /* it is its item's only box, so it may be cut */
 } box;
 
 typedef struct cutting {
@@ -23,14 +23,14 @@ typedef struct cutting {
     uint32_t count, items;
 } cutting;
 
-/* A new box, and item. */
+/* Adds a box and its item. */
 static void add_box(cutting *c, uint64_t begin, uint64_t end, uint64_t low, uint64_t high)
 {
     assert_true(c->count < MOST_BOXES && begin < end && low < high);
     c->boxes[c->count++] = (box){begin, end, low, high, c->items++, true};
 }
 
-/* Two different numbers between the ends, in order. */
+/* Two different random numbers strictly between the ends, in order. */
 static void two_between(uint64_t low, uint64_t high, uint64_t *first, uint64_t *second)
 {
     *first = random_between(low + 1, high - 2);
@@ -93,7 +93,7 @@ static void cut(cutting *c, planted_options options)
     for (uint32_t tries = 0; c->items < options.items && tries < 100 * options.items; tries++) {
         box *b = &c->boxes[random_below(c->count)];
         box *other = &c->boxes[random_below(c->count)];
-        /* The larger of two: boxes stay of like sizes. */
+        /* picks the larger of two, so that sizes stay similar */
         if ((b->end - b->begin) * (b->high - b->low) < (other->end - other->begin) * (other->high - other->low))
             b = other;
         if (!b->whole)
@@ -130,7 +130,7 @@ planted plant(planted_options options)
         add_item(&p.in, 0);
     for (uint32_t i = 0; i < c.count; i++) {
         const box *b = &c.boxes[order[i]];
-        add_life(&p.in, numbers[b->item], b->begin, b->end);
+        add_interval(&p.in, numbers[b->item], b->begin, b->end);
         p.in.sizes[numbers[b->item]] = b->high - b->low;
         p.offsets[numbers[b->item]] = b->low;
     }

@@ -1,4 +1,4 @@
-/* Instances whose optimum is known because they were made from a placement without holes: a rectangle of bytes and steps, cut up. */
+/* Generates instances of known optimum: a rectangle of bytes and steps, cut into boxes without holes. */
 #ifndef BP_TEST_PACKING_PLANTED_H
 #define BP_TEST_PACKING_PLANTED_H
 
@@ -6,16 +6,16 @@
 
 typedef struct planted {
     instance in;
-    uint64_t *offsets; /* of the placement, one per item */
-    uint64_t bytes;    /* of it: the sum live in every step */
+    uint64_t *offsets; /* the planted placement, one per item */
+    uint64_t bytes;    /* its height: the live sum of every step */
 } planted;
 
 typedef struct planted_options {
-    uint32_t items; /* so many, or fewer where nothing is left to cut */
+    uint32_t items; /* wanted; fewer if nothing is left to cut */
     uint64_t bytes, steps;
-    bool wheels; /* also cuts that no line goes through: four boxes around a fifth */
-    bool gaps;   /* also items with a gap, which others fill */
-    bool pairs;  /* conflicts are added between items that share no bytes in the placement */
+    bool wheels; /* also non-guillotine cuts: four boxes around a fifth */
+    bool gaps;   /* also items with a gap in time, filled by others */
+    bool pairs;  /* also added conflicts between items that share no bytes */
 } planted_options;
 
 planted plant(planted_options options);

@@ -1,5 +1,5 @@
-/* Each allocation of building, bounding, packing and checking fails in turn, alone and with all that follow: the call says so,
- * writes nothing, leaks nothing (run it under the address sanitizer), and succeeds when it is made again.
+/* Fails each allocation of building, bounding, packing and checking in turn, alone and with all later ones. The call must return the
+ * error, write nothing, leak nothing (address sanitizer), and succeed when repeated.
  *
  * Linked with -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc against the static library. */
 #include <setjmp.h>
@@ -23,9 +23,9 @@ void *__wrap_malloc(size_t bytes);
 void *__wrap_calloc(size_t count, size_t bytes);
 void *__wrap_realloc(void *memory, size_t bytes);
 
-static size_t until_failure; /* 0: none is asked for; 1: the next allocation fails */
+static size_t until_failure; /* 0: no failure; 1: the next allocation fails */
 static bool keeps_failing, has_failed;
-static size_t failures; /* that were asked for and met, in all */
+static size_t failures; /* injected so far */
 
 static bool fails(void)
 {
@@ -59,7 +59,7 @@ static void start_failing(size_t nth, bool keep)
     until_failure = nth;
 }
 
-/* Whether an allocation failed since. */
+/* Stops injecting; true if an allocation failed since the start. */
 static bool stop_failing(void)
 {
     bool failed = has_failed;
@@ -69,7 +69,7 @@ static bool stop_failing(void)
     return failed;
 }
 
-/* Calls until no allocation fails. */
+/* Repeats the call, each time with a later failure, until no allocation fails. */
 #define RETRY(call)                                                                                                    \
     do {                                                                                                               \
         bool one_failed = true;                                                                                        \
@@ -91,10 +91,10 @@ static bp_packing *build(const instance *in)
     for (uint32_t i = 0; i < in->count; i++) {
         size_t item = SIZE_MAX;
         RETRY(bp_packing_add_item(packing, in->sizes[i], &item));
-        assert_int_equal(item, i); /* those that failed added nothing */
+        assert_int_equal(item, i); /* failed calls added nothing */
     }
-    for (uint32_t i = 0; i < in->life_count; i++)
-        RETRY(bp_packing_add_interval(packing, in->lives[i].item, in->lives[i].begin, in->lives[i].end));
+    for (uint32_t i = 0; i < in->interval_count; i++)
+        RETRY(bp_packing_add_interval(packing, in->intervals[i].item, in->intervals[i].begin, in->intervals[i].end));
     for (uint32_t i = 0; i < in->pair_count; i++)
         RETRY(bp_packing_add_conflict(packing, in->pairs[i].item, in->pairs[i].other));
     assert_int_equal(bp_packing_get_info(packing)->item_count, in->count);
@@ -124,7 +124,7 @@ static void try_bound(const instance *in, const bp_packing *packing)
     free(witness);
 }
 
-/* What is answered after all failures is what is answered without any. */
+/* After all failures the result equals that of a run without failures. */
 static void try_pack(const instance *in, bp_pack_config config)
 {
     answer plain = solve(in, config);
@@ -178,14 +178,14 @@ static void try_configs(const instance *in)
     free(pile);
 }
 
-/* Units in a row, forward and backward, each in the way of the next `ahead`. */
+/* A chain of units, forward and backward; each conflicts with the next `ahead`. */
 static instance make_chain(uint32_t units, uint32_t ahead)
 {
     instance in = {0};
     for (uint32_t u = 0; u < units; u++) {
         uint32_t item = add_item(&in, random_between(1, 1000));
-        add_life(&in, item, u, u + ahead + 1);
-        add_life(&in, item, 3 * units - u, 3 * units - u + ahead + 1);
+        add_interval(&in, item, u, u + ahead + 1);
+        add_interval(&in, item, 3 * units - u, 3 * units - u + ahead + 1);
     }
     return in;
 }
@@ -208,12 +208,12 @@ static void test_random(void **state)
     for (int i = 0, times = share_of(12); i < times; i++) {
         instance in = random_instance((random_options){.items = (uint32_t)random_between(1, 25),
                                                        .steps = 30,
-                                                       .lives = 3,
+                                                       .intervals = 3,
                                                        .least_size = 1,
                                                        .most_size = 1000,
                                                        .pairs = i % 2 * 20,
                                                        .empty = true,
-                                                       .unlived = true});
+                                                       .never_live = true});
         try_configs(&in);
         end_instance(&in);
     }
@@ -231,7 +231,7 @@ static void test_planted(void **state)
     }
 }
 
-/* Parts that have nothing to do with each other in time. */
+/* Connected components that are disjoint in time. */
 static void test_parts(void **state)
 {
     (void)state;
@@ -240,13 +240,13 @@ static void test_parts(void **state)
     for (uint32_t part = 0; part < 4; part++)
         for (uint32_t i = 0; i < 6; i++) {
             uint64_t begin = 100 * part + random_below(10);
-            add_life(&in, add_item(&in, random_between(1, 99)), begin, begin + random_between(1, 9));
+            add_interval(&in, add_item(&in, random_between(1, 99)), begin, begin + random_between(1, 9));
         }
     try_configs(&in);
     end_instance(&in);
 }
 
-/* That the wraps are linked at all. */
+/* Guards against a build in which the wraps are not linked. */
 static void test_failures_happened(void **state)
 {
     (void)state;

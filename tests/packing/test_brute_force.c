@@ -1,4 +1,4 @@
-/* Small instances, all of a family and many at random: the optimum is what trying everything finds, and it is proven. */
+/* Small instances, whole families and random ones: bp_pack finds and proves the optimum of the exhaustive search. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 #include "../support/brief.h"
 #include "naive.h"
 
-/* The optimum, and what follows from it for capacities at it and just below. */
+/* Asserts the optimum and, if `capacities`, the results for capacities at it and just below. */
 static void assert_solved(const instance *in, bool capacities)
 {
     uint64_t optimum = naive_optimum(in), largest = 0;
@@ -37,7 +37,7 @@ static void assert_solved(const instance *in, bool capacities)
     end_answer(&a);
 }
 
-/* ---- the references ------------------------------------------------------------------------------------------------ */
+/* ---- reference model ------------------------------------------------------------------------------------------------ */
 
 static void test_references_agree(void **state)
 {
@@ -46,12 +46,12 @@ static void test_references_agree(void **state)
     for (int i = 0, times = share_of(4000); i < times; i++) {
         random_options options = {.items = (uint32_t)random_between(1, 5),
                                   .steps = (uint32_t)random_between(1, 6),
-                                  .lives = 2,
+                                  .intervals = 2,
                                   .least_size = 1,
                                   .most_size = 4,
                                   .pairs = (uint32_t)random_below(4),
                                   .empty = true,
-                                  .unlived = true};
+                                  .never_live = true};
         instance in = random_instance(options);
         uint64_t offsets[MOST_TRIED], optimum = naive_placement(&in, offsets);
         bool *with = naive_conflicts(&in);
@@ -66,7 +66,7 @@ static void test_references_agree(void **state)
 
 /* ---- families ------------------------------------------------------------------------------------------------------ */
 
-/* All sets of up to `most` items with sizes 1 to 3 and any steps of an axis, from `kind` on. */
+/* Enumerates all multisets of up to `most` items with sizes 1 to 3 and any sets of steps, from `kind` on. */
 static size_t try_sets(instance *in, uint32_t kind, uint32_t steps, uint32_t most)
 {
     size_t tried = 0;
@@ -90,13 +90,13 @@ static void test_all_sets(void **state)
     end_instance(&in);
 }
 
-/* Items of which two conflict when their bit of `edges` is set: by a step that both are live in, by an added conflict, or some by
- * this and some by that. */
+/* An instance with the conflict graph `edges`, a bit per pair; each conflict is a common step or, by the bits of `added`, an added
+ * conflict. */
 static instance graph_instance(const uint64_t *sizes, uint32_t count, uint32_t edges, uint32_t added)
 {
     instance in = {0};
     for (uint32_t i = 0; i < count; i++)
-        add_life(&in, add_item(&in, sizes[i]), 100 + i, 101 + i);
+        add_interval(&in, add_item(&in, sizes[i]), 100 + i, 101 + i);
     uint32_t edge = 0;
     for (uint32_t i = 0; i < count; i++) {
         for (uint32_t k = 0; k < i; k++, edge++) {
@@ -105,24 +105,24 @@ static instance graph_instance(const uint64_t *sizes, uint32_t count, uint32_t e
             if (added >> edge & 1) {
                 add_pair(&in, i, k);
             } else {
-                add_life(&in, i, edge, edge + 1);
-                add_life(&in, k, edge, edge + 1);
+                add_interval(&in, i, edge, edge + 1);
+                add_interval(&in, k, edge, edge + 1);
             }
         }
     }
     return in;
 }
 
-/* Of the first five items, the smallest graph that takes more than two that conflict: each has two neighbours. */
+/* The five-cycle, the smallest graph whose optimum exceeds its heaviest clique. */
 #define FIVE_CYCLE 0x265U
 
-/* Every conflict graph of five items with sizes 1 to 3, largest first: graphs of intervals on an axis are only some of them. */
+/* Every conflict graph of five items with sizes 1 to 3, largest first; interval graphs are only some of them. */
 static void test_all_graphs(void **state)
 {
     (void)state;
     static const uint32_t added[] = {0, 0x3FF, 0x155};
     size_t tried = 0, above_bound = 0;
-    const uint32_t every = in_brief() ? 5 : 1; /* graph, of each set of sizes others */
+    const uint32_t every = in_brief() ? 5 : 1; /* stride over the graphs, with another start for each set of sizes */
     for (uint32_t digits = 0; digits < 243; digits++) {
         uint64_t sizes[5];
         bool sorted = true;
@@ -161,22 +161,23 @@ static void test_random(void **state)
 {
     (void)state;
     seed(2);
-    try_random((random_options){.items = 7, .steps = 12, .lives = 1, .least_size = 1, .most_size = 5}, 1500);
-    try_random((random_options){.items = 7, .steps = 20, .lives = 4, .least_size = 1, .most_size = 9}, 1500);
-    try_random((random_options){.items = 7, .steps = 30, .lives = 3, .least_size = 900, .most_size = 1100, .pairs = 6},
-               1500);
+    try_random((random_options){.items = 7, .steps = 12, .intervals = 1, .least_size = 1, .most_size = 5}, 1500);
+    try_random((random_options){.items = 7, .steps = 20, .intervals = 4, .least_size = 1, .most_size = 9}, 1500);
+    try_random(
+        (random_options){.items = 7, .steps = 30, .intervals = 3, .least_size = 900, .most_size = 1100, .pairs = 6},
+        1500);
     random_options odd = {.items = 7,
                           .steps = 9,
-                          .lives = 2,
+                          .intervals = 2,
                           .least_size = 1,
                           .most_size = 6,
                           .pairs = 8,
                           .empty = true,
-                          .unlived = true};
+                          .never_live = true};
     try_random(odd, 1500);
 }
 
-/* Instances as above rarely take more than the bound; these often do. */
+/* Random conflict graphs: their optimum often exceeds the bound, unlike that of random intervals. */
 static void test_random_graphs(void **state)
 {
     (void)state;

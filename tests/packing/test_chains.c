@@ -1,4 +1,4 @@
-/* The instances that schedules make: units in a row, each in the way of the next few, forward and then backward. */
+/* Instances as schedules make them: chains of units in which each conflicts with the next few, forward and backward. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,15 +11,15 @@
 #include <stdlib.h>
 
 typedef struct chain_options {
-    uint32_t units, buckets; /* at most so many buckets of a unit */
-    uint32_t ahead;          /* each unit conflicts with so many after it */
-    uint32_t kinds;          /* units that differ; 0: all do */
-    uint32_t passes;         /* 1: forward, 2: and backward, 3: and forward again */
-    bool turned;             /* the last units stay from forward to backward */
+    uint32_t units, buckets; /* buckets: largest number per unit */
+    uint32_t ahead;          /* each unit conflicts with this many after it */
+    uint32_t kinds;          /* number of different units; 0: all differ */
+    uint32_t passes;         /* 1: forward; 2: forward, backward; 3: forward, backward, forward */
+    bool turned;             /* the last units stay live from forward to backward */
     uint64_t unit_bytes;     /* sizes are multiples of it */
 } chain_options;
 
-/* Sizes as hybrids have them: some kinds of units are many times larger than others. */
+/* Sizes of hybrid models: some kinds of units are many times larger than others. */
 static void add_unit(instance *in, chain_options options, uint32_t kind)
 {
     uint64_t kept = random_below(UINT64_MAX);
@@ -30,7 +30,7 @@ static void add_unit(instance *in, chain_options options, uint32_t kind)
     seed(kept);
 }
 
-/* Fills first[u] to first[u + 1]: the items of unit u. */
+/* The items of unit u are first[u] .. first[u + 1] - 1. */
 static instance make_chain(chain_options options, uint32_t *first)
 {
     instance in = {0};
@@ -43,7 +43,7 @@ static instance make_chain(chain_options options, uint32_t *first)
                 uint64_t begin = pass * length + (pass % 2 == 0 ? u : options.units - 1 - u);
                 uint64_t end = begin + options.ahead + 1;
                 bool last = options.turned && pass + 1 < options.passes;
-                add_life(&in, item, begin, last && end > (pass + 1) * length ? (pass + 1) * length : end);
+                add_interval(&in, item, begin, last && end > (pass + 1) * length ? (pass + 1) * length : end);
             }
         }
     }
@@ -57,7 +57,7 @@ static int by_size(const void *left, const void *right)
     return (a < b) - (a > b);
 }
 
-/* What as many buffers take as units are live at once, each buffer as large as some unit. */
+/* Sum of the `count` largest units: the bytes of that many buffers. */
 static uint64_t sum_of_largest(const instance *in, const uint32_t *first, uint32_t units, uint32_t count)
 {
     uint64_t *sizes = calloc(units, sizeof *sizes), sum = 0;

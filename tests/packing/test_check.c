@@ -1,4 +1,4 @@
-/* The checker against a naive one, on placements right and wrong; the bound and its witness. */
+/* bp_packing_check against the reference model, on valid and invalid placements; bp_packing_bound and its witness. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,14 +12,20 @@
 
 #include "naive.h"
 
-static const random_options SMALL = {
-    .items = 7, .steps = 12, .lives = 3, .least_size = 1, .most_size = 5, .pairs = 5, .empty = true, .unlived = true};
+static const random_options SMALL = {.items = 7,
+                                     .steps = 12,
+                                     .intervals = 3,
+                                     .least_size = 1,
+                                     .most_size = 5,
+                                     .pairs = 5,
+                                     .empty = true,
+                                     .never_live = true};
 
 typedef struct tally {
     size_t right, wrong;
 } tally;
 
-/* Whether there is one; what is named must be one. */
+/* True if the checker finds a fault; asserts that the fault it names exists. */
 static bool finds_fault(const instance *in, const bp_packing *packing, const bool *with, const uint64_t *offsets,
                         uint64_t bytes)
 {
@@ -54,7 +60,7 @@ static void compare(const instance *in, const bp_packing *packing, const bool *w
     t->wrong += !right;
 }
 
-/* Offsets anywhere, also where ends do not fit 64 bits. */
+/* Any offsets, including ends that overflow 64 bits. */
 static void test_random_placements(void **state)
 {
     (void)state;
@@ -81,7 +87,7 @@ static void test_random_placements(void **state)
     assert_true(t.right > 10000 && t.wrong > 10000);
 }
 
-/* Tight placements, and what becomes of them when an item moves by a byte or goes where another is. */
+/* Tight placements, and the same with one item moved by a byte or onto another. */
 static void test_moved_items(void **state)
 {
     (void)state;
@@ -99,7 +105,7 @@ static void test_moved_items(void **state)
         for (uint32_t item = 0; item < in.count; item++) {
             uint64_t kept = offsets[item], moved[] = {kept + 1, kept - 1, offsets[random_below(in.count)], UINT64_MAX};
             for (size_t k = 0; k < sizeof moved / sizeof *moved; k++) {
-                offsets[item] = moved[k]; /* below 0 is far above */
+                offsets[item] = moved[k]; /* wraps below 0 */
                 compare(&in, packing, with, offsets, bytes, &t);
                 compare(&in, packing, with, offsets, UINT64_MAX, &t);
             }
@@ -112,20 +118,20 @@ static void test_moved_items(void **state)
     assert_true(t.right > 10000 && t.wrong > 10000);
 }
 
-/* Many items with long lists of lives, of which at most one is in the way. */
+/* Many items with many intervals each, at most one of which overlaps. */
 static void test_one_wrong_of_many(void **state)
 {
     (void)state;
     seed(3);
     for (int i = 0; i < 60; i++) {
         random_options options = {
-            .items = 150, .steps = 400, .lives = 4, .least_size = 10, .most_size = 300, .pairs = 200};
+            .items = 150, .steps = 400, .intervals = 4, .least_size = 10, .most_size = 300, .pairs = 200};
         instance in = random_instance(options);
         bp_packing *packing = make_packing(&in);
         bool *with = naive_conflicts(&in);
         uint64_t *offsets = calloc(in.count, sizeof *offsets), bytes = 0;
         assert_non_null(offsets);
-        for (uint32_t item = 0; item < in.count; item++) { /* in a pile */
+        for (uint32_t item = 0; item < in.count; item++) { /* stacked */
             offsets[item] = bytes;
             bytes += in.sizes[item];
         }
@@ -152,7 +158,7 @@ static void test_names_the_items(void **state)
     (void)state;
     instance in = {0};
     for (uint32_t i = 0; i < 40; i++)
-        add_life(&in, add_item(&in, 1000), i, i + 2);
+        add_interval(&in, add_item(&in, 1000), i, i + 2);
     bp_packing *packing = make_packing(&in);
     uint64_t offsets[40];
     for (uint32_t i = 0; i < 40; i++)
@@ -186,22 +192,22 @@ static void test_bound(void **state)
     assert_true(extended > 100);
     for (int i = 0; i < 20; i++) {
         random_options options = {
-            .items = 120, .steps = 300, .lives = 3, .least_size = 1, .most_size = 1000000, .pairs = i % 2 * 300};
+            .items = 120, .steps = 300, .intervals = 3, .least_size = 1, .most_size = 1000000, .pairs = i % 2 * 300};
         instance in = random_instance(options);
         bound_of(&in);
         end_instance(&in);
     }
 }
 
-/* A step that is live in full, and an item that conflicts with all of it by what was added. */
+/* A live set, and an item with added conflicts to all of its members: the clique includes both. */
 static void test_bound_extends(void **state)
 {
     (void)state;
     instance in = {0};
     for (uint32_t i = 0; i < 4; i++)
-        add_life(&in, add_item(&in, 10 + i), 5, 6);
+        add_interval(&in, add_item(&in, 10 + i), 5, 6);
     uint32_t other = add_item(&in, 7);
-    add_life(&in, other, 8, 9);
+    add_interval(&in, other, 8, 9);
     assert_int_equal(bound_of(&in), 46);
     for (uint32_t i = 0; i < 4; i++)
         add_pair(&in, i % 2 == 0 ? i : other, i % 2 == 0 ? other : i);
@@ -210,7 +216,7 @@ static void test_bound_extends(void **state)
     end_instance(&in);
 }
 
-/* As dense as conflicts can be added: work on them is bounded all the same. */
+/* A dense graph of added conflicts: the work stays limited. */
 static void test_bound_of_dense_conflicts(void **state)
 {
     (void)state;
@@ -219,7 +225,7 @@ static void test_bound_of_dense_conflicts(void **state)
         instance in = {0};
         uint64_t sum = 0;
         for (uint32_t i = 0; i < 90; i++) {
-            add_life(&in, add_item(&in, random_between(1, 100)), i, i + 1);
+            add_interval(&in, add_item(&in, random_between(1, 100)), i, i + 1);
             sum += in.sizes[i];
             for (uint32_t k = 0; k < i; k++)
                 if (random_below(100) < percent)

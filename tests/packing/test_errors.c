@@ -1,4 +1,4 @@
-/* What is refused, and that nothing is written then; the smallest and the largest instances there are. */
+/* Errors, which write no output; the smallest and largest instances. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -55,7 +55,7 @@ static void test_items_and_intervals(void **state)
     assert_fails(bp_packing_add_conflict(packing, 5, 0), BP_ERR_INVALID_ARGUMENT, "5");
     assert_fails(bp_packing_add_conflict(packing, 3, 3), BP_ERR_INVALID_ARGUMENT, "3");
     assert_fails(bp_packing_add_conflict(packing, 0, SIZE_MAX), BP_ERR_INVALID_ARGUMENT, NULL);
-    /* Nothing of all that is in it. */
+    /* The failed calls added nothing. */
     size_t count = 77;
     uint64_t bound = 77;
     assert_ok(bp_packing_bound(packing, NULL, &count, &bound));
@@ -68,13 +68,13 @@ static void test_intervals_are_given_back(void **state)
 {
     (void)state;
     seed(1);
-    instance in = random_instance((random_options){.items = 20, .steps = 30, .lives = 4, .most_size = 9});
+    instance in = random_instance((random_options){.items = 20, .steps = 30, .intervals = 4, .most_size = 9});
     bp_packing *packing = make_packing(&in);
-    assert_int_equal(bp_packing_get_info(packing)->interval_count, in.life_count);
-    for (uint32_t i = 0; i < in.life_count; i++) {
-        const bp_packing_interval interval = bp_packing_get_info(packing)->intervals[i];
-        assert_true(interval.item == in.lives[i].item && interval.begin == in.lives[i].begin &&
-                    interval.end == in.lives[i].end);
+    assert_int_equal(bp_packing_get_info(packing)->interval_count, in.interval_count);
+    for (uint32_t i = 0; i < in.interval_count; i++) {
+        const bp_packing_interval stored = bp_packing_get_info(packing)->intervals[i];
+        assert_true(stored.item == in.intervals[i].item && stored.begin == in.intervals[i].begin &&
+                    stored.end == in.intervals[i].end);
     }
     bp_packing_destroy(&packing);
     end_instance(&in);
@@ -86,7 +86,7 @@ static instance make_three(void)
 {
     instance in = {0};
     for (uint32_t i = 0; i < 3; i++)
-        add_life(&in, add_item(&in, 10), i, i + 2);
+        add_interval(&in, add_item(&in, 10), i, i + 2);
     return in;
 }
 
@@ -160,7 +160,7 @@ static void test_nothing_to_place(void **state)
     assert_optimum(&in, 0);
     add_item(&in, 10);
     assert_optimum(&in, 0);
-    add_life(&in, add_item(&in, 0), 3, 4);
+    add_interval(&in, add_item(&in, 0), 3, 4);
     assert_optimum(&in, 0);
     add_pair(&in, 0, 1);
     assert_optimum(&in, 0);
@@ -173,7 +173,7 @@ static void test_one_item(void **state)
     static const uint64_t sizes[] = {1, 2, 255, UINT32_MAX, (uint64_t)UINT32_MAX + 1, INT64_MAX, UINT64_MAX};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         instance in = {0};
-        add_life(&in, add_item(&in, sizes[i]), 0, 1);
+        add_interval(&in, add_item(&in, sizes[i]), 0, 1);
         assert_optimum(&in, sizes[i]);
         bp_pack_config config = new_config();
         config.capacity = sizes[i];
@@ -185,15 +185,15 @@ static void test_one_item(void **state)
     }
 }
 
-/* At the ends of what time can say. */
+/* Intervals at both ends of the 64-bit range. */
 static void test_far_times(void **state)
 {
     (void)state;
     instance in = {0};
-    add_life(&in, add_item(&in, 5), 0, UINT64_MAX);
-    add_life(&in, add_item(&in, 7), UINT64_MAX - 1, UINT64_MAX);
-    add_life(&in, add_item(&in, 11), 0, 1);
-    add_life(&in, add_item(&in, 13), 1, UINT64_MAX - 1);
+    add_interval(&in, add_item(&in, 5), 0, UINT64_MAX);
+    add_interval(&in, add_item(&in, 7), UINT64_MAX - 1, UINT64_MAX);
+    add_interval(&in, add_item(&in, 11), 0, 1);
+    add_interval(&in, add_item(&in, 13), 1, UINT64_MAX - 1);
     assert_optimum(&in, 18);
     end_instance(&in);
 }
@@ -203,9 +203,9 @@ static void test_sums_that_fit(void **state)
     (void)state;
     instance in = {0};
     for (uint32_t i = 0; i < 3; i++)
-        add_life(&in, add_item(&in, UINT64_MAX / 3), i, i + 2);
+        add_interval(&in, add_item(&in, UINT64_MAX / 3), i, i + 2);
     assert_optimum(&in, UINT64_MAX / 3 * 2);
-    add_life(&in, 0, 2, 3);
+    add_interval(&in, 0, 2, 3);
     assert_optimum(&in, UINT64_MAX);
     end_instance(&in);
 }
@@ -221,7 +221,7 @@ static void test_sums_that_do_not_fit(void **state)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         instance in = {0};
         for (uint32_t k = 0; k < 3; k++)
-            add_life(&in, add_item(&in, sizes[i][k]), k, 4);
+            add_interval(&in, add_item(&in, sizes[i][k]), k, 4);
         assert_refused(&in, new_config(), BP_ERR_OVERFLOW);
         bp_pack_config config = new_config();
         config.capacity = UINT64_MAX;
@@ -237,13 +237,13 @@ static void test_sums_that_do_not_fit(void **state)
     }
 }
 
-/* The contract says the sizes' sum, so that two that could share their bytes are refused too. */
+/* The contract limits the sum of all sizes, also of items that could share bytes. */
 static void test_sums_of_items_apart(void **state)
 {
     (void)state;
     instance in = {0};
-    add_life(&in, add_item(&in, UINT64_MAX), 0, 1);
-    add_life(&in, add_item(&in, 1), 1, 2);
+    add_interval(&in, add_item(&in, UINT64_MAX), 0, 1);
+    add_interval(&in, add_item(&in, 1), 1, 2);
     assert_refused(&in, new_config(), BP_ERR_OVERFLOW);
     end_instance(&in);
 }

@@ -1,4 +1,4 @@
-/* What a configuration asks for: capacities, placements that are known, little work. */
+/* Options of bp_pack: capacity, known placements, limited work. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,21 +18,21 @@ static instance random_small(void)
 {
     return random_instance((random_options){.items = (uint32_t)random_between(1, 7),
                                             .steps = (uint32_t)random_between(1, 14),
-                                            .lives = 2,
+                                            .intervals = 2,
                                             .longest = (uint32_t)random_below(5),
                                             .least_size = 1,
                                             .most_size = 9,
                                             .pairs = (uint32_t)random_below(2) * 5,
                                             .empty = true,
-                                            .unlived = true});
+                                            .never_live = true});
 }
 
-/* Large enough that the search for the optimum does not end soon. */
+/* Large enough that the search does not finish quickly. */
 static instance random_hard(void)
 {
     return random_instance((random_options){.items = (uint32_t)random_between(30, 90),
                                             .steps = (uint32_t)random_between(40, 120),
-                                            .lives = (uint32_t)random_between(1, 3),
+                                            .intervals = (uint32_t)random_between(1, 3),
                                             .longest = (uint32_t)random_below(3) * 10,
                                             .least_size = 1,
                                             .most_size = 1000,
@@ -82,7 +82,7 @@ static void test_capacity_below_an_item(void **state)
         end_instance(&in);
     }
     instance in = {0};
-    add_life(&in, add_item(&in, 10), 0, 1);
+    add_interval(&in, add_item(&in, 10), 0, 1);
     add_item(&in, 1000); /* never live */
     bp_pack_config config = new_config();
     config.capacity = 10;
@@ -96,7 +96,7 @@ static void test_capacity_below_an_item(void **state)
 
 /* ---- known placements ---------------------------------------------------------------------------------------------- */
 
-/* Items one on the other, in any order, with bytes between. */
+/* Stacks the items in random order with gaps of up to `gap`. */
 static uint64_t pile(const instance *in, uint64_t gap, uint64_t *offsets)
 {
     uint64_t bytes = 0;
@@ -124,7 +124,7 @@ static void test_known_small(void **state)
             height = pile(&in, 3, known);
         for (uint32_t item = 0; item < in.count; item++)
             if (!naive_live(&in, item))
-                known[item] = one_in(2) ? UINT64_MAX : random_below(99); /* means nothing */
+                known[item] = one_in(2) ? UINT64_MAX : random_below(99); /* ignored */
         bp_pack_config config = new_config();
         config.known = known;
         config.work = i % 3 == 0 ? 1 : 0;
@@ -181,7 +181,7 @@ static void test_known_is_checked(void **state)
         bool *with = naive_conflicts(&in);
         bp_pack_config config = new_config();
         config.known = known;
-        /* An end at 2^64 - 1 at most is right, if absurd. */
+        /* valid as long as no end exceeds 2^64 - 1 */
         if (naive_check(&in, with, known, UINT64_MAX)) {
             answer a = solve(&in, config);
             end_answer(&a);
@@ -206,7 +206,7 @@ static void assert_same(const instance *in, const answer *a, const answer *b)
     assert_string_equal(a->result.method, b->result.method);
 }
 
-/* The same every time; with more work never more bytes. */
+/* Results are deterministic, and more work never gives more bytes. */
 static void try_works(const instance *in, uint64_t capacity, uint64_t most_work, uint64_t factor)
 {
     uint64_t least = UINT64_MAX;
@@ -251,7 +251,7 @@ static void test_more_work_small(void **state)
     for (int i = 0, times = share_of(300); i < times; i++) {
         instance in = random_instance((random_options){.items = (uint32_t)random_between(6, 14),
                                                        .steps = (uint32_t)random_between(5, 30),
-                                                       .lives = (uint32_t)random_between(1, 3),
+                                                       .intervals = (uint32_t)random_between(1, 3),
                                                        .longest = (uint32_t)random_below(4) * 2,
                                                        .least_size = 1,
                                                        .most_size = random_between(1, 12),

@@ -1,4 +1,4 @@
-/* Changes to an instance that cannot change what it takes, or change it by a known factor or in one direction only. */
+/* Metamorphic tests: changes of an instance that keep its optimum, scale it by a known factor, or move it in one direction. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,14 +13,14 @@
 #include "../support/brief.h"
 #include "naive.h"
 
-/* A copy with something done to it; the bytes become `scale` times as many. */
+/* Returns a changed copy, whose optimum is `scale` times that of the original. */
 typedef instance change(const instance *in, uint64_t *scale);
 
 static uint64_t last_step(const instance *in)
 {
     uint64_t last = 0;
-    for (uint32_t i = 0; i < in->life_count; i++)
-        last = in->lives[i].end > last ? in->lives[i].end : last;
+    for (uint32_t i = 0; i < in->interval_count; i++)
+        last = in->intervals[i].end > last ? in->intervals[i].end : last;
     return last;
 }
 
@@ -29,9 +29,9 @@ static instance reverse_time(const instance *in, uint64_t *scale)
     (void)scale;
     instance out = copy_instance(in);
     uint64_t last = last_step(in);
-    for (uint32_t i = 0; i < out.life_count; i++) {
-        out.lives[i].begin = last - in->lives[i].end;
-        out.lives[i].end = last - in->lives[i].begin;
+    for (uint32_t i = 0; i < out.interval_count; i++) {
+        out.intervals[i].begin = last - in->intervals[i].end;
+        out.intervals[i].end = last - in->intervals[i].begin;
     }
     return out;
 }
@@ -40,20 +40,20 @@ static instance renumber(const instance *in, uint64_t *scale)
 {
     (void)scale;
     instance out = copy_instance(in);
-    uint32_t *numbers = calloc(in->count, sizeof *numbers), *order = calloc(in->life_count, sizeof *order);
+    uint32_t *numbers = calloc(in->count, sizeof *numbers), *order = calloc(in->interval_count, sizeof *order);
     assert_non_null(numbers);
     assert_non_null(order);
     for (uint32_t i = 0; i < in->count; i++)
         numbers[i] = i;
-    for (uint32_t i = 0; i < in->life_count; i++)
+    for (uint32_t i = 0; i < in->interval_count; i++)
         order[i] = i;
     shuffle(numbers, in->count);
-    shuffle(order, in->life_count);
+    shuffle(order, in->interval_count);
     for (uint32_t i = 0; i < in->count; i++)
         out.sizes[numbers[i]] = in->sizes[i];
-    for (uint32_t i = 0; i < in->life_count; i++) {
-        out.lives[order[i]] = in->lives[i];
-        out.lives[order[i]].item = numbers[in->lives[i].item];
+    for (uint32_t i = 0; i < in->interval_count; i++) {
+        out.intervals[order[i]] = in->intervals[i];
+        out.intervals[order[i]].item = numbers[in->intervals[i].item];
     }
     for (uint32_t i = 0; i < in->pair_count; i++)
         out.pairs[i] = (pair){numbers[in->pairs[i].other], numbers[in->pairs[i].item]};
@@ -72,38 +72,38 @@ static instance scale_sizes(const instance *in, uint64_t *scale)
     return out;
 }
 
-/* Each life may become several, that touch. */
-static instance split_lives(const instance *in, uint64_t *scale)
+/* Splits intervals into adjacent ones. */
+static instance split_intervals(const instance *in, uint64_t *scale)
 {
     (void)scale;
     instance out = copy_instance(in);
-    for (uint32_t i = 0; i < out.life_count; i++) {
-        life *l = &out.lives[i];
+    for (uint32_t i = 0; i < out.interval_count; i++) {
+        interval *l = &out.intervals[i];
         if (l->end - l->begin < 2 || one_in(3))
             continue;
         uint64_t at = random_between(l->begin + 1, l->end - 1), end = l->end;
         l->end = at;
-        add_life(&out, l->item, at, end);
+        add_interval(&out, l->item, at, end);
     }
     return out;
 }
 
-/* Lives that are said again, in whole or in part. */
-static instance repeat_lives(const instance *in, uint64_t *scale)
+/* Adds intervals that repeat others, in whole or in part. */
+static instance repeat_intervals(const instance *in, uint64_t *scale)
 {
     (void)scale;
     instance out = copy_instance(in);
-    for (uint32_t i = 0; i < in->life_count; i++) {
-        const life *l = &in->lives[i];
+    for (uint32_t i = 0; i < in->interval_count; i++) {
+        const interval *l = &in->intervals[i];
         for (uint64_t times = random_below(3); times > 0; times--) {
             uint64_t begin = random_between(l->begin, l->end - 1);
-            add_life(&out, l->item, begin, random_between(begin + 1, l->end));
+            add_interval(&out, l->item, begin, random_between(begin + 1, l->end));
         }
     }
     return out;
 }
 
-/* Steps become longer, each by another amount: up to the largest times there are. */
+/* Stretches each step by a different amount, up to the end of the 64-bit range. */
 static instance stretch_time(const instance *in, uint64_t *scale)
 {
     (void)scale;
@@ -113,42 +113,42 @@ static instance stretch_time(const instance *in, uint64_t *scale)
     for (uint64_t i = 1; i <= last; i++)
         at[i] = at[i - 1] + random_between(1, UINT64_MAX / (last + 2));
     instance out = copy_instance(in);
-    for (uint32_t i = 0; i < out.life_count; i++) {
-        out.lives[i].begin = at[in->lives[i].begin];
-        out.lives[i].end = i % 2 == 0 && in->lives[i].end == last ? UINT64_MAX : at[in->lives[i].end];
+    for (uint32_t i = 0; i < out.interval_count; i++) {
+        out.intervals[i].begin = at[in->intervals[i].begin];
+        out.intervals[i].end = i % 2 == 0 && in->intervals[i].end == last ? UINT64_MAX : at[in->intervals[i].end];
     }
     free(at);
     return out;
 }
 
-/* A step is doubled: who is live in it is live in both. */
+/* Doubles a step. */
 static instance double_step(const instance *in, uint64_t *scale)
 {
     (void)scale;
     uint64_t step = random_below(last_step(in) + 1);
     instance out = copy_instance(in);
-    for (uint32_t i = 0; i < out.life_count; i++) {
-        out.lives[i].begin += out.lives[i].begin > step;
-        out.lives[i].end += out.lives[i].end > step;
+    for (uint32_t i = 0; i < out.interval_count; i++) {
+        out.intervals[i].begin += out.intervals[i].begin > step;
+        out.intervals[i].end += out.intervals[i].end > step;
     }
     return out;
 }
 
-/* Items that take nothing. */
+/* Adds items without size or intervals. */
 static instance add_nothing(const instance *in, uint64_t *scale)
 {
     (void)scale;
     instance out = copy_instance(in);
     add_item(&out, 1000);
     uint32_t empty = add_item(&out, 0);
-    add_life(&out, empty, 0, last_step(in) + 5);
+    add_interval(&out, empty, 0, last_step(in) + 5);
     for (uint32_t i = 0; i < in->count; i++)
         if (one_in(2))
             add_pair(&out, empty, i);
     return out;
 }
 
-/* Conflicts that there are already. */
+/* Adds conflicts that exist already. */
 static instance repeat_conflicts(const instance *in, uint64_t *scale)
 {
     (void)scale;
@@ -162,17 +162,17 @@ static instance repeat_conflicts(const instance *in, uint64_t *scale)
     return out;
 }
 
-/* Conflicts by time alone become conflicts by word, of items that are live one after the other. */
+/* Replaces all conflicts in time by added conflicts between items that are live one after the other. */
 static instance say_conflicts(const instance *in, uint64_t *scale)
 {
     (void)scale;
     instance out = copy_instance(in);
     bool *with = naive_conflicts(in);
-    out.life_count = 0;
+    out.interval_count = 0;
     out.pair_count = 0;
     for (uint32_t i = 0; i < in->count; i++) {
         if (naive_live(in, i))
-            add_life(&out, i, i, i + 1);
+            add_interval(&out, i, i, i + 1);
         for (uint32_t k = 0; k < i; k++)
             if (with[(size_t)i * in->count + k])
                 add_pair(&out, i, k);
@@ -181,11 +181,11 @@ static instance say_conflicts(const instance *in, uint64_t *scale)
     return out;
 }
 
-static change *const CHANGES[] = {reverse_time, renumber,    scale_sizes, split_lives,      repeat_lives,
+static change *const CHANGES[] = {reverse_time, renumber,    scale_sizes, split_intervals,  repeat_intervals,
                                   stretch_time, double_step, add_nothing, repeat_conflicts, say_conflicts};
 #define CHANGE_COUNT (sizeof CHANGES / sizeof *CHANGES)
 
-/* What is proven of the one holds for the other; both proven, they are equal. */
+/* The proven bound of one holds for the other; if both are optimal, they are equal. */
 static bool agree(const bp_pack_result *before, const bp_pack_result *after, uint64_t scale)
 {
     if (before->optimal && after->optimal)
@@ -208,13 +208,13 @@ static void try_changes(const instance *in, bp_pack_config config, bool optimal)
             print_instance(in);
         }
         assert_for(&changed, agree(&before.result, &after.result, scale));
-        /* Cliques of added conflicts are looked for and may be missed; live sums are not. */
+        /* the clique search for added conflicts is heuristic; live sums are exact */
         if (in->pair_count + changed.pair_count == 0)
             assert_for(&changed, after.result.bound == scale * before.result.bound);
         end_answer(&after);
         if (last_step(&changed) < 1000) {
             instance twice = CHANGES[random_below(CHANGE_COUNT)](&changed, &other_scale);
-            if (scale == 1 || other_scale == 1) { /* else sizes become too large */
+            if (scale == 1 || other_scale == 1) { /* both factors would overflow the sizes */
                 after = solve(&twice, config);
                 assert_for(&twice, agree(&before.result, &after.result, scale * other_scale));
                 end_answer(&after);
@@ -233,13 +233,13 @@ static void test_small(void **state)
     for (int i = 0, times = share_of(250); i < times; i++) {
         random_options options = {.items = (uint32_t)random_between(1, 8),
                                   .steps = (uint32_t)random_between(2, 16),
-                                  .lives = (uint32_t)random_between(1, 3),
+                                  .intervals = (uint32_t)random_between(1, 3),
                                   .longest = (uint32_t)random_below(5),
                                   .least_size = 1,
                                   .most_size = random_between(1, 50),
                                   .pairs = (uint32_t)random_below(2) * 6,
                                   .empty = true,
-                                  .unlived = true};
+                                  .never_live = true};
         instance in = random_instance(options);
         try_changes(&in, new_config(), true);
         end_instance(&in);
@@ -253,7 +253,7 @@ static void test_larger(void **state)
     for (int i = 0, times = share_of(60); i < times; i++) {
         random_options options = {.items = (uint32_t)random_between(9, 40),
                                   .steps = (uint32_t)random_between(10, 60),
-                                  .lives = (uint32_t)random_between(1, 3),
+                                  .intervals = (uint32_t)random_between(1, 3),
                                   .longest = (uint32_t)random_below(3) * 8,
                                   .least_size = 1,
                                   .most_size = random_between(1, 1000),
@@ -275,7 +275,7 @@ static void test_more_takes_no_less(void **state)
     for (int i = 0, times = share_of(1500); i < times; i++) {
         random_options options = {.items = (uint32_t)random_between(2, 8),
                                   .steps = 12,
-                                  .lives = 2,
+                                  .intervals = 2,
                                   .least_size = 1,
                                   .most_size = 20,
                                   .pairs = 3};
@@ -286,8 +286,8 @@ static void test_more_takes_no_less(void **state)
         switch (i % 4) {
         case 0: more.sizes[item] += added; break;
         case 1: add_pair(&more, item, other); break;
-        case 2: add_life(&more, item, random_below(6), 6 + random_below(7) + 1); break;
-        default: add_life(&more, add_item(&more, added), random_below(6), 6 + random_below(7) + 1); break;
+        case 2: add_interval(&more, item, random_below(6), 6 + random_below(7) + 1); break;
+        default: add_interval(&more, add_item(&more, added), random_below(6), 6 + random_below(7) + 1); break;
         }
         uint64_t after = solved_optimum(&more);
         assert_for(&more, before <= after);

@@ -1,4 +1,4 @@
-/* Instances made from a placement without holes: nothing takes less, and up to some size that much must be found. */
+/* Planted instances: their optimum is known, and up to a certain size it must be found. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,7 +39,7 @@ static void test_planted_placements_hold(void **state)
         assert_for(&p.in, naive_live_sum(&p.in) == p.bytes);
         assert_for(&p.in, p.in.count >= 10 && p.in.count <= options.items);
         wheels += options.wheels;
-        gaps += p.in.life_count > p.in.count;
+        gaps += p.in.interval_count > p.in.count;
         pairs += p.in.pair_count > 0;
         free(with);
         end_planted(&p);
@@ -82,7 +82,7 @@ static bool fits_alone(const planted *p, uint64_t capacity)
     return true;
 }
 
-/* Where finding it is too much to ask, the answer is still no wrong one. */
+/* Instances too large to demand the optimum: the result must still be valid. */
 static void test_large(void **state)
 {
     (void)state;
@@ -108,10 +108,10 @@ static void test_large(void **state)
         }
         end_planted(&p);
     }
-    print_message("%zu of %zu larger ones at the optimum\n", found, count);
+    print_message("optimal: %zu of %zu large instances\n", found, count);
 }
 
-/* Known, it is kept: it is at the bound. */
+/* A known optimal placement is kept. */
 static void test_known(void **state)
 {
     (void)state;
@@ -153,27 +153,27 @@ static void add_boxes(instance *in, uint32_t cuts, box whole)
         }
     }
     for (uint32_t i = 0; i < count; i++)
-        add_life(in, add_item(in, boxes[i].high - boxes[i].low), boxes[i].begin, boxes[i].end);
+        add_interval(in, add_item(in, boxes[i].high - boxes[i].low), boxes[i].begin, boxes[i].end);
 }
 
-/* Equal items that must lie below and above another, in a stack that is as good upside down: whoever takes both for granted at once
- * (the order of the equal ones, and which way up the other lies) proves that this cannot be. */
-static void test_twins_around_another(void **state)
+/* Identical items that must lie below and above a third. A search that breaks both symmetries at once (the order of identical items, and
+ * the flip upside down) would prove this impossible. */
+static void test_identical_items_around_another(void **state)
 {
     (void)state;
     seed(6);
     for (int i = 0, times = share_of(1000); i < times; i++) {
         uint64_t v = random_between(200, 399), u = random_between(50, 349), steps = random_between(6, 15);
         instance in = {0};
-        add_life(&in, add_item(&in, u), 0, 2);
-        add_life(&in, add_item(&in, v), 0, 1);
-        add_life(&in, add_item(&in, v), 0, 1);
-        add_life(&in, add_item(&in, v), 1, 3);
+        add_interval(&in, add_item(&in, u), 0, 2);
+        add_interval(&in, add_item(&in, v), 0, 1);
+        add_interval(&in, add_item(&in, v), 0, 1);
+        add_interval(&in, add_item(&in, v), 1, 3);
         uint32_t last = add_item(&in, v);
-        add_life(&in, last, 1, 2);
-        add_life(&in, last, 3, 4);
-        add_life(&in, add_item(&in, u + v), 2, 3);
-        add_life(&in, add_item(&in, u + v), 3, 4 + steps);
+        add_interval(&in, last, 1, 2);
+        add_interval(&in, last, 3, 4);
+        add_interval(&in, add_item(&in, u + v), 2, 3);
+        add_interval(&in, add_item(&in, u + v), 3, 4 + steps);
         add_boxes(&in, (uint32_t)random_between(6, 20), (box){4, 4 + steps, u + v, u + 2 * v});
         bp_pack_config config = new_config();
         config.work = 1 << 22;
@@ -185,15 +185,15 @@ static void test_twins_around_another(void **state)
     }
 }
 
-/* The same instance with every conflict said and each item live in a step of its own: sections have no order of time then. */
+/* The same instance with added conflicts only, each item live in a separate step: the sections have no order in time. */
 static instance without_time(const instance *in)
 {
     instance told = {0};
     bool *with = naive_conflicts(in);
     uint32_t shift = (uint32_t)random_below(in->count);
     for (uint32_t i = 0; i < in->count; i++) {
-        uint32_t step = (7 * i + shift) % 997; /* a prime larger than the items are many */
-        add_life(&told, add_item(&told, in->sizes[i]), step, step + 1);
+        uint32_t step = (7 * i + shift) % 997; /* a prime larger than the number of items */
+        add_interval(&told, add_item(&told, in->sizes[i]), step, step + 1);
     }
     for (uint32_t item = 0; item < in->count; item++) {
         for (uint32_t other = 0; other < item; other++) {
@@ -227,7 +227,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_conflicts_without_time),
-        cmocka_unit_test(test_twins_around_another),
+        cmocka_unit_test(test_identical_items_around_another),
         cmocka_unit_test(test_planted_placements_hold),
         cmocka_unit_test(test_found),
         cmocka_unit_test(test_found_at_capacity),

@@ -1,4 +1,4 @@
-/* Plans against the naive references: bounds, sums, checks and round trips of any plan, and the policies' rules. */
+/* Invariants of plans against the reference model: bounds, sums, checks, round trips, and the rules of each policy. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 #include "naive.h"
 #include "scenarios.h"
 
-static void assert_bounds(const bp_plan *plan, const world *w, const naive_requests *all)
+static void assert_bounds(const bp_plan *plan, const scenario *w, const naive_requests *all)
 {
     const bp_plan_info *info = bp_plan_get_info(plan);
     uint64_t total = 0;
@@ -53,7 +53,7 @@ static void assert_bounds(const bp_plan *plan, const world *w, const naive_reque
     assert_int_equal(info->lower_bound_bytes, total);
     assert_true(!info->feasible || info->bytes >= total);
     bool reached = info->feasible && info->bytes == total;
-    if (info->policy == BP_POLICY_SCHEDULED) /* a search may prove more than the bound */
+    if (info->policy == BP_POLICY_SCHEDULED) /* a search may raise the proven bound */
         assert_true(info->optimal || !reached);
     else
         assert_int_equal(info->optimal, reached);
@@ -97,8 +97,8 @@ static void assert_sums(const bp_plan_info *info)
     assert_int_equal(slab_bytes, bytes - dynamic_bytes);
 }
 
-/* The plan has every request of the buckets, found by its name, and those that are ever live have memory. */
-static void assert_requests(const bp_plan *plan, const world *w, const naive_requests *all)
+/* The plan has every request of the buckets under its name; requests that are ever live have memory. */
+static void assert_requests(const bp_plan *plan, const scenario *w, const naive_requests *all)
 {
     const bp_plan_info *info = bp_plan_get_info(plan);
     size_t live = 0;
@@ -121,7 +121,7 @@ static void assert_requests(const bp_plan *plan, const world *w, const naive_req
     }
 }
 
-/* Whoever may choose among the copies of a class gets memory that no request outside the class has. */
+/* No request outside a class uses memory of its copies. */
 static void assert_classes(const bp_plan_info *info)
 {
     for (size_t i = 0; i < info->class_count; i++) {
@@ -150,7 +150,7 @@ void assert_same_fingerprint(const bp_plan *a, const bp_plan *b, bool same)
     assert_int_equal(strcmp(first, second) == 0, same);
 }
 
-static void assert_roundtrip(const bp_plan *plan, const world *w)
+static void assert_roundtrip(const bp_plan *plan, const scenario *w)
 {
     bp_plan *again = NULL;
     char naive[BP_FINGERPRINT_CHARS], fingerprint[BP_FINGERPRINT_CHARS];
@@ -177,7 +177,7 @@ static void assert_roundtrip(const bp_plan *plan, const world *w)
     bp_plan_destroy(&again);
 }
 
-void assert_plan_holds(const bp_plan *plan, const world *w)
+void assert_plan_holds(const bp_plan *plan, const scenario *w)
 {
     static naive_requests all;
     const bp_plan_info *info = bp_plan_get_info(plan);
@@ -195,7 +195,7 @@ void assert_plan_holds(const bp_plan *plan, const world *w)
     assert_roundtrip(plan, w);
 }
 
-/* What is live all the time has memory of its own under every policy. */
+/* State is live all the time: its memory is never shared. */
 static void assert_state_persists(const bp_plan_role *role)
 {
     assert_int_equal(role->copies, 0);
@@ -203,7 +203,7 @@ static void assert_state_persists(const bp_plan_role *role)
     assert_int_equal(role->bytes, role->lower_bound_bytes);
 }
 
-void assert_max_holds(const world *w, uint32_t copies)
+void assert_max_holds(const scenario *w, uint32_t copies)
 {
     static naive_requests all;
     naive_collect(w, &all);
@@ -247,7 +247,7 @@ void assert_max_holds(const world *w, uint32_t copies)
     bp_plan_destroy(&plan);
 }
 
-static void assert_fixed_holds(const world *w, uint32_t copies, bp_fallback fallback)
+static void assert_fixed_holds(const scenario *w, uint32_t copies, bp_fallback fallback)
 {
     static naive_requests all, rest;
     naive_collect(w, &all);
@@ -290,7 +290,7 @@ static void assert_fixed_holds(const world *w, uint32_t copies, bp_fallback fall
             }
         }
         any_rest = any_rest || rest.count > 0;
-        /* The pool has a set for each unit that is live at once, pooled or not. */
+        /* As many buffer sets as units, pooled or not, are live at once. */
         uint32_t by_default = needed > role.live_units ? needed : role.live_units;
         assert_int_equal(role.copies, copies == 0 ? by_default : copies);
         assert_int_equal(role.pool_bytes, role.copies * set);
@@ -304,7 +304,7 @@ static void assert_fixed_holds(const world *w, uint32_t copies, bp_fallback fall
     bp_plan_destroy(&plan);
 }
 
-static void assert_dynamic_holds(const world *w)
+static void assert_dynamic_holds(const scenario *w)
 {
     bp_plan *plan = make_plan(w, BP_POLICY_DYNAMIC, 0, BP_FALLBACK_PERSISTENT);
     const bp_plan_info *info = bp_plan_get_info(plan);
@@ -317,12 +317,12 @@ static void assert_dynamic_holds(const world *w)
     bp_plan_destroy(&plan);
 }
 
-/* One address each, checked; never more than max takes, never less than the bound; the smallest worlds are searched to the end. */
-static void assert_scheduled_holds(const world *w, uint32_t joint)
+/* One checked address per request; bytes between the bound and those of max; small scenarios are solved to optimality. */
+static void assert_scheduled_holds(const scenario *w, uint32_t joint)
 {
     bp_plan_config config = plan_config(BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
     config.joint = joint;
-    config.work = 1 << 20; /* a millisecond or two: enough for these worlds, nearly always */
+    config.work = 1 << 20; /* one to two milliseconds, nearly always enough here */
     bp_plan *plan = NULL, *again = NULL, *max = make_max(w, 0);
     static naive_requests all;
     naive_collect(w, &all);
@@ -335,7 +335,7 @@ static void assert_scheduled_holds(const world *w, uint32_t joint)
     const bp_plan_info *info = bp_plan_get_info(plan);
     assert_int_equal(info->feasible, 1);
     assert_int_equal(info->stable, 1);
-    if (bp_buckets_get_info(w->buckets)->request_count <= 6) /* more may take more than the work allows */
+    if (bp_buckets_get_info(w->buckets)->request_count <= 6) /* larger ones may exceed the work limit */
         assert_int_equal(info->optimal, 1);
     assert_true(info->bytes <= bp_plan_get_info(max)->bytes);
     assert_true(info->bytes >= info->lower_bound_bytes);
@@ -358,7 +358,7 @@ static void assert_scheduled_holds(const world *w, uint32_t joint)
     bp_plan_destroy(&max);
 }
 
-void assert_all_policies_hold(const world *w)
+void assert_all_policies_hold(const scenario *w)
 {
     assert_scheduled_holds(w, 0);
     assert_scheduled_holds(w, 1);

@@ -1,4 +1,4 @@
-/* Plans against the naive references: what holds for any plan, and for those of each policy. */
+/* Asserts the invariants of plans, and of each policy's plans, against the reference model. */
 #ifndef BP_TEST_PLANNER_INVARIANTS_H
 #define BP_TEST_PLANNER_INVARIANTS_H
 
@@ -10,13 +10,13 @@
 
 void assert_same_fingerprint(const bp_plan *a, const bp_plan *b, bool same);
 
-/* Everything that holds for any plan. */
-void assert_plan_holds(const bp_plan *plan, const world *w);
+/* Asserts the invariants of any plan. */
+void assert_plan_holds(const bp_plan *plan, const scenario *s);
 
-/* The policy's own rules as well; copies 0: its default. */
-void assert_max_holds(const world *w, uint32_t copies);
+/* Also asserts the rules of max; copies 0: the default. */
+void assert_max_holds(const scenario *s, uint32_t copies);
 
-/* Every policy, with its default copies and with 1 to 5. */
-void assert_all_policies_hold(const world *w);
+/* Asserts the invariants of all policies, with default copies and with 1 to 5. */
+void assert_all_policies_hold(const scenario *s);
 
 #endif

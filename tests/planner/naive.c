@@ -1,4 +1,4 @@
-/* The naive references: the checker, the lower bound, the policies' rules and the fingerprint. */
+/* Reference model of the planner: checker, lower bound, rules of the policies, fingerprint. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,18 +19,18 @@
 
 #define MOST_UNITS 64
 
-void naive_collect(const world *w, naive_requests *all)
+void naive_collect(const scenario *s, naive_requests *all)
 {
     all->count = 0;
-    for (size_t i = 0; i < bp_buckets_get_info(w->buckets)->request_count; i++) {
-        bp_request request = bp_buckets_get_info(w->buckets)->requests[i];
-        bp_bucket bucket = bp_buckets_get_info(w->buckets)->buckets[request.bucket];
-        naive_request naive = {(uint32_t)i,    bp_buckets_get_info(w->buckets)->units[bucket.unit].name,
+    for (size_t i = 0; i < bp_buckets_get_info(s->buckets)->request_count; i++) {
+        bp_request request = bp_buckets_get_info(s->buckets)->requests[i];
+        bp_bucket bucket = bp_buckets_get_info(s->buckets)->buckets[request.bucket];
+        naive_request naive = {(uint32_t)i,    bp_buckets_get_info(s->buckets)->units[bucket.unit].name,
                                bucket.unit,    request.role,
                                bucket.ordinal, request.dtype,
                                request.numel,  request.bytes,
                                NULL,           0};
-        naive.intervals = intervals_of(w->schedule, i, &naive.interval_count);
+        naive.intervals = intervals_of(s->schedule, i, &naive.interval_count);
         if (naive.interval_count == 0 || naive.bytes == 0)
             continue;
         assert_true(all->count < MOST_REQUESTS);
@@ -54,18 +54,18 @@ static uint64_t naive_used_bytes(const bp_request *request)
     return bytes < request->bytes ? bytes : request->bytes;
 }
 
-/* Whether the plan's request is the buckets' of the same number, and lies where it may where it has an address. */
-static bool naive_place(const bp_plan_info *plan, const world *w, uint32_t id)
+/* True if the plan's request equals that of the buckets and its address, if any, lies in its slab. */
+static bool naive_place(const bp_plan_info *plan, const scenario *s, uint32_t id)
 {
     const bp_plan_request *planned = &plan->requests[id];
     char label[32], planned_label[32];
     size_t intervals;
-    bp_request request = bp_buckets_get_info(w->buckets)->requests[id];
-    bp_bucket bucket = bp_buckets_get_info(w->buckets)->buckets[request.bucket];
-    intervals_of(w->schedule, id, &intervals);
+    bp_request request = bp_buckets_get_info(s->buckets)->requests[id];
+    bp_bucket bucket = bp_buckets_get_info(s->buckets)->buckets[request.bucket];
+    intervals_of(s->schedule, id, &intervals);
     snprintf(label, sizeof label, "bucket.%u", bucket.ordinal);
     snprintf(planned_label, sizeof planned_label, "bucket.%u", planned->ordinal);
-    if (strcmp(planned->unit, bp_buckets_get_info(w->buckets)->units[bucket.unit].name) != 0 ||
+    if (strcmp(planned->unit, bp_buckets_get_info(s->buckets)->units[bucket.unit].name) != 0 ||
         strcmp(planned->bucket != NULL ? planned->bucket : planned_label, bucket.name != NULL ? bucket.name : label) !=
             0 ||
         planned->ordinal != bucket.ordinal || planned->role != request.role || planned->dtype != request.dtype ||
@@ -86,24 +86,24 @@ static bool naive_share_block(const bp_plan_request *a, const bp_plan_request *b
     return false;
 }
 
-bool naive_check(const bp_plan *plan, const world *w)
+bool naive_check(const bp_plan *plan, const scenario *s)
 {
     static naive_requests all;
     const bp_plan_info *info = bp_plan_get_info(plan);
-    naive_collect(w, &all);
-    if (info->request_count != bp_buckets_get_info(w->buckets)->request_count)
+    naive_collect(s, &all);
+    if (info->request_count != bp_buckets_get_info(s->buckets)->request_count)
         return false;
     for (uint32_t i = 0; i < info->request_count; i++)
-        if (!naive_place(info, w, i))
+        if (!naive_place(info, s, i))
             return false;
     for (size_t i = 0; i < all.count; i++) {
         for (size_t k = 0; k < i; k++) {
             const naive_request *a = &all.items[i], *b = &all.items[k];
             bool conflict = false;
-            for (uint32_t step = 0; step < bp_schedule_get_info(w->schedule)->step_count; step++)
+            for (uint32_t step = 0; step < bp_schedule_get_info(s->schedule)->step_count; step++)
                 conflict = conflict || (live_at(a, step) && live_at(b, step));
-            for (size_t o = 0; o < bp_schedule_get_info(w->schedule)->overlap_count; o++) {
-                const bp_overlap *overlap = &bp_schedule_get_info(w->schedule)->overlaps[o];
+            for (size_t o = 0; o < bp_schedule_get_info(s->schedule)->overlap_count; o++) {
+                const bp_overlap *overlap = &bp_schedule_get_info(s->schedule)->overlaps[o];
                 conflict = conflict || (overlap->earlier == a->id && overlap->later == b->id) ||
                            (overlap->earlier == b->id && overlap->later == a->id);
             }
@@ -133,7 +133,7 @@ uint64_t naive_bound(const naive_requests *all, uint32_t steps, uint32_t role, u
     return largest;
 }
 
-/* Which units are live together in a role; only those in `chosen`. */
+/* Conflict graph of a role's units, restricted to `chosen`. */
 typedef struct conflicts {
     bool exists[MOST_UNITS], with[MOST_UNITS][MOST_UNITS];
 } conflicts;
@@ -157,7 +157,7 @@ static void naive_conflicts(const naive_requests *all, uint32_t role, uint64_t c
     }
 }
 
-/* Whether the units from `unit` on can be given copies; tries all. */
+/* True if the units from `unit` on can be assigned copies; exhaustive. */
 static bool naive_assign(const conflicts *graph, uint32_t *copy_of, uint32_t unit, uint32_t copies)
 {
     while (unit < MOST_UNITS && !graph->exists[unit])
@@ -228,7 +228,7 @@ uint64_t naive_set_bytes(const naive_requests *all, uint32_t role)
     return bytes;
 }
 
-/* Whether two units have equal buckets in a role: unpadded elements and dtypes in order. */
+/* True if two units have equal buckets in a role: unpadded elements and dtypes in order. */
 static bool naive_equal_units(const naive_requests *all, uint32_t role, int32_t a, int32_t b)
 {
     const naive_request *items[2][MOST_REQUESTS];

@@ -1,4 +1,4 @@
-/* Naive references of what the planner computes, told again as plainly as can be. */
+/* Reference model of the planner, in the simplest code. */
 #ifndef BP_TEST_NAIVE_H
 #define BP_TEST_NAIVE_H
 
@@ -13,7 +13,7 @@ typedef struct naive_request {
     const char *unit_name;
     int32_t unit;
     uint32_t role, ordinal;
-    bp_dtype dtype; /* of its memory */
+    bp_dtype dtype; /* storage dtype */
     uint64_t numel, bytes;
     const bp_interval *intervals;
     size_t interval_count;
@@ -25,13 +25,13 @@ typedef struct naive_requests {
     naive_request items[MOST_REQUESTS];
 } naive_requests;
 
-void naive_collect(const world *w, naive_requests *all);
+void naive_collect(const scenario *s, naive_requests *all);
 
 bool live_at(const naive_request *request, uint32_t step);
 
-/* What bp_plan_check promises, told for each step and each block of ALIGNMENT bytes. As offsets are aligned, two requests share bytes
- * exactly when they share a block. */
-bool naive_check(const bp_plan *plan, const world *w);
+/* Reference model of bp_plan_check: every step and every block of ALIGNMENT bytes. Offsets are aligned, so requests share bytes iff they
+ * share a block. */
+bool naive_check(const bp_plan *plan, const scenario *s);
 
 uint64_t naive_bound(const naive_requests *all, uint32_t steps, uint32_t role, uint32_t *first_step);
 
@@ -41,16 +41,16 @@ uint32_t naive_copies(const naive_requests *all, uint32_t role, uint64_t chosen,
 /* The rank of a request among those of its unit, role and storage dtype: unpadded elements, then larger ordinal first. */
 uint32_t naive_rank(const naive_requests *all, const naive_request *request);
 
-/* Max's class for `like`: its bytes and how many use it. */
+/* Bytes of max's class for `like`, and the number of its users. */
 uint64_t naive_class(const naive_requests *all, const naive_request *like, uint32_t *users);
 
 /* One buffer of each of max's classes. */
 uint64_t naive_set_bytes(const naive_requests *all, uint32_t role);
 
-/* Fixed's pooled units as a bit mask: the most frequent kind, of equally frequent ones the first. */
+/* Bit mask of fixed's pooled units: the most frequent kind, of equally frequent kinds the first. */
 uint64_t naive_pooled_units(const naive_requests *all, uint32_t role);
 
-/* docs/reference/formats.md, told again. */
+/* Reference implementation of docs/reference/formats.md. */
 void naive_fingerprint(const bp_plan *plan, char text[BP_FINGERPRINT_CHARS]);
 
 #endif

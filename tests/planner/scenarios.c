@@ -1,4 +1,4 @@
-/* Models, buckets, schedules and plans for the tests of plans. */
+/* Models, buckets, schedules and plans of the planner tests. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,8 +16,8 @@
 #include "plan/plan.h"
 #include "scenarios.h"
 
-const world_options DEFAULTS = {.roles = PARAM | GRAD, .prefetch = 1, .grad_units = 2};
-const world_options PARAM_ONLY = {.roles = PARAM, .prefetch = 1, .grad_units = 2};
+const scenario_options DEFAULTS = {.roles = PARAM | GRAD, .prefetch = 1, .grad_units = 2};
+const scenario_options PARAM_ONLY = {.roles = PARAM, .prefetch = 1, .grad_units = 2};
 
 void check_ok(bp_status status, const char *call, const char *file, int line)
 {
@@ -173,36 +173,36 @@ bp_model *make_fp8(void)
     return model;
 }
 
-world make_world(bp_model *model, world_options options)
+scenario make_scenario(bp_model *model, scenario_options options)
 {
-    world w = {.model = model};
+    scenario s = {.model = model};
     bp_buckets_config config;
     assert_ok(bp_buckets_config_init(&config, sizeof config));
     config.bucketing = BP_BUCKETING_GIVEN;
     config.padding = BP_PADDING_GIVEN;
-    config.dp = 1; /* a shard of a bucket is all of it */
+    config.dp = 1; /* a shard is the whole bucket */
     config.roles = options.roles;
     config.grad_dtype = options.grad_dtype;
     config.grad_comm_dtype = options.grad_comm_dtype;
-    assert_ok(bp_buckets_create(model, &config, &w.buckets));
+    assert_ok(bp_buckets_create(model, &config, &s.buckets));
     if (options.recorded) {
-        assert_ok(bp_schedule_create_recorded(model, w.buckets, NULL, &w.schedule));
-        return w;
+        assert_ok(bp_schedule_create_recorded(model, s.buckets, NULL, &s.schedule));
+        return s;
     }
     bp_schedule_config timing;
     assert_ok(bp_schedule_config_init(&timing, sizeof timing));
     timing.prefetch = options.prefetch;
     timing.grad_units = options.grad_units;
     timing.passes = options.eval ? BP_PASSES_EVAL : BP_PASSES_TRAIN;
-    assert_ok(bp_schedule_create_training(w.buckets, &timing, &w.schedule));
-    return w;
+    assert_ok(bp_schedule_create_training(s.buckets, &timing, &s.schedule));
+    return s;
 }
 
-void end_world(world *w)
+void free_scenario(scenario *s)
 {
-    bp_schedule_destroy(&w->schedule);
-    bp_buckets_destroy(&w->buckets);
-    bp_model_destroy(&w->model);
+    bp_schedule_destroy(&s->schedule);
+    bp_buckets_destroy(&s->buckets);
+    bp_model_destroy(&s->model);
 }
 
 const bp_interval *intervals_of(const bp_schedule *schedule, size_t request, size_t *count)
@@ -213,12 +213,12 @@ const bp_interval *intervals_of(const bp_schedule *schedule, size_t request, siz
     return info->requests[request].intervals;
 }
 
-world world_of_kinds(const char *kinds)
+scenario scenario_of_kinds(const char *kinds)
 {
     bp_model *model = new_model();
     for (uint32_t u = 0; kinds[u] != '\0'; u++)
         add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_FP32, 100 * (uint64_t)(kinds[u] - 'x' + 1), 0);
-    return make_world(model, PARAM_ONLY);
+    return make_scenario(model, PARAM_ONLY);
 }
 
 bp_plan_config plan_config(bp_policy policy, uint32_t copies, bp_fallback fallback)
@@ -232,17 +232,17 @@ bp_plan_config plan_config(bp_policy policy, uint32_t copies, bp_fallback fallba
     return config;
 }
 
-bp_plan *make_plan(const world *w, bp_policy policy, uint32_t copies, bp_fallback fallback)
+bp_plan *make_plan(const scenario *s, bp_policy policy, uint32_t copies, bp_fallback fallback)
 {
     bp_plan_config config = plan_config(policy, copies, fallback);
     bp_plan *plan = NULL;
-    assert_ok(bp_plan_create(w->buckets, w->schedule, &config, &plan));
+    assert_ok(bp_plan_create(s->buckets, s->schedule, &config, &plan));
     return plan;
 }
 
-bp_plan *make_max(const world *w, uint32_t copies)
+bp_plan *make_max(const scenario *s, uint32_t copies)
 {
-    return make_plan(w, BP_POLICY_MAX, copies, BP_FALLBACK_PERSISTENT);
+    return make_plan(s, BP_POLICY_MAX, copies, BP_FALLBACK_PERSISTENT);
 }
 
 uint64_t aligned(uint64_t bytes)

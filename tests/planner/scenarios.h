@@ -1,4 +1,4 @@
-/* What the tests of plans are made of: models, buckets and schedules, by hand or at random, and plans of them. */
+/* Scenarios of the planner tests: models, buckets and schedules, hand-made or random, and plans of them. */
 #ifndef BP_TEST_PLANNER_SCENARIOS_H
 #define BP_TEST_PLANNER_SCENARIOS_H
 
@@ -10,10 +10,10 @@
 #define TRANSPOSE BP_ROLE_BIT(BP_ROLE_PARAM_TRANSPOSE)
 #define GRAD BP_ROLE_BIT(BP_ROLE_GRAD)
 #define GRAD_COMM BP_ROLE_BIT(BP_ROLE_GRAD_COMM)
-#define STATE BP_ROLES_STATE /* all of it: shards of parameters, gradients and the optimizer */
+#define STATE BP_ROLES_STATE /* shards of parameters, gradients and optimizer */
 #define ALIGNMENT 256
 
-#define MOST_REQUESTS 256 /* of a world that the naive references are given */
+#define MOST_REQUESTS 256 /* of a scenario for the reference model */
 
 /* ---- statuses ------------------------------------------------------------------------------------------------------ */
 
@@ -23,12 +23,12 @@
 
 void check_ok(bp_status status, const char *call, const char *file, int line);
 
-/* The status, and what the detail must mention. */
+/* Asserts the status and that the detail contains `words`. */
 void check_failure(bp_status status, bp_status expected, const char *const *words, const char *file, int line);
 
 /* ---- random numbers ------------------------------------------------------------------------------------------------ */
 
-/* The same cases on every machine. */
+/* Equal seeds give equal numbers on every machine. */
 uint32_t random_below(uint32_t limit);
 void seed(uint64_t value);
 
@@ -36,13 +36,13 @@ void seed(uint64_t value);
 
 bp_model *new_model(void);
 int32_t add_unit(bp_model *model, const char *name, int32_t parent);
-/* A unit called "u<number>". */
+/* A unit with the name "u<number>". */
 int32_t add_numbered_unit(bp_model *model, uint32_t number);
 void add_bucket(bp_model *model, int32_t unit, bp_dtype dtype, uint64_t numel, uint64_t padded_numel);
 bp_status try_event(bp_model *model, uint32_t acquire, int32_t unit, int32_t bucket);
 void add_event(bp_model *model, uint32_t acquire, int32_t unit, int32_t bucket);
 
-/* Units of 1 to 3 buckets, each of one of two sizes and two dtypes, sometimes padded further than its twin. */
+/* Units of 1 to 3 buckets, each of one of two sizes and two dtypes, sometimes padded further. */
 bp_model *random_model(uint32_t units);
 
 /* A valid recording: units are acquired and released at random, whole or bucket by bucket, each at least once. */
@@ -51,43 +51,42 @@ void record_randomly(bp_model *model, bool by_bucket);
 bp_model *make_mixed(void);
 bp_model *make_fp8(void);
 
-/* ---- worlds -------------------------------------------------------------------------------------------------------- */
+/* ---- scenarios -------------------------------------------------------------------------------------------------------- */
 
-typedef struct world_options {
+typedef struct scenario_options {
     uint32_t roles, prefetch, grad_units, eval, recorded;
     bp_dtype grad_dtype, grad_comm_dtype;
-} world_options;
+} scenario_options;
 
-extern const world_options DEFAULTS;
-extern const world_options PARAM_ONLY;
+extern const scenario_options DEFAULTS;
+extern const scenario_options PARAM_ONLY;
 
-/* What a plan is made of. */
-typedef struct world {
+/* The inputs of a plan. */
+typedef struct scenario {
     bp_model *model;
     bp_buckets *buckets;
     bp_schedule *schedule;
-} world;
+} scenario;
 
-/* Takes the model over. */
-world make_world(bp_model *model, world_options options);
-void end_world(world *w);
+/* Takes ownership of the model. */
+scenario make_scenario(bp_model *model, scenario_options options);
+void free_scenario(scenario *s);
 
 /* The intervals of a request. */
 const bp_interval *intervals_of(const bp_schedule *schedule, size_t request, size_t *count);
 
-/* Kinds of units, a letter each, in order; 'x' 100 elements, 'y' 200, 'z' 300. */
-world world_of_kinds(const char *kinds);
+/* A unit of one bucket for each letter: 'x' 100 elements, 'y' 200, 'z' 300. */
+scenario scenario_of_kinds(const char *kinds);
 
 /* ---- plans --------------------------------------------------------------------------------------------------------- */
 
 bp_plan_config plan_config(bp_policy policy, uint32_t copies, bp_fallback fallback);
-bp_plan *make_plan(const world *w, bp_policy policy, uint32_t copies, bp_fallback fallback);
-bp_plan *make_max(const world *w, uint32_t copies);
+bp_plan *make_plan(const scenario *s, bp_policy policy, uint32_t copies, bp_fallback fallback);
+bp_plan *make_max(const scenario *s, uint32_t copies);
 
 uint64_t aligned(uint64_t bytes);
 
-/* What a plan contains, to be changed before another plan is made of it (bp_plan_from_info). `info` has the arrays; its counts may be
- * lowered. */
+/* A mutable copy of a plan's contents, for bp_plan_from_info. `info` points to the arrays; its counts may be lowered. */
 typedef struct contents {
     bp_plan_info info;
     bp_plan_request *requests;
@@ -98,7 +97,7 @@ typedef struct contents {
 contents copy_contents(const bp_plan *plan);
 void free_contents(contents *c);
 
-/* The same plan, as one that was saved and read. */
+/* A plan with equal contents, as read from a file. */
 bp_plan *copy_plan(const bp_plan *plan);
 
 #endif

@@ -1,5 +1,5 @@
-/* Each allocation on the way from a configuration to a plan fails in turn: the call says so, writes no output, leaks nothing
- * (run it under the address sanitizer), and what it was given can be used as if it had not been called.
+/* Fails each allocation between configuration and plan in turn. The call must return the error, write no output, leak nothing (address
+ * sanitizer) and leave its inputs usable.
  *
  * Linked with -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup against the static library. */
 #include <setjmp.h>
@@ -28,10 +28,10 @@ void *__wrap_calloc(size_t count, size_t bytes);
 void *__wrap_realloc(void *memory, size_t bytes);
 char *__wrap_strdup(const char *text);
 
-static size_t until_failure; /* 0: none is asked for; 1: the next allocation fails */
-static bool keeps_failing;   /* all that follow fail too */
+static size_t until_failure; /* 0: no failure; 1: the next allocation fails */
+static bool keeps_failing;   /* all later allocations fail, too */
 static bool has_failed;
-static size_t failures; /* that were asked for and met, in all */
+static size_t failures; /* injected so far */
 
 static bool fails(void)
 {
@@ -70,7 +70,7 @@ static void start_failing(size_t nth, bool keep)
     until_failure = nth;
 }
 
-/* Whether an allocation failed since. */
+/* Stops injecting; true if an allocation failed since the start. */
 static bool stop_failing(void)
 {
     bool failed = has_failed;
@@ -89,7 +89,7 @@ static void assert_status(bp_status status, bool failed, const char *call, int l
     _fail(__FILE__, line);
 }
 
-/* Calls until no allocation fails: first alone, then with all that follow it. */
+/* Repeats the call, each time with a later failure, until no allocation fails: first single failures, then with all later ones. */
 #define RETRY(call)                                                                                                    \
     do {                                                                                                               \
         bool failed = true;                                                                                            \
@@ -101,7 +101,7 @@ static void assert_status(bp_status status, bool failed, const char *call, int l
         }                                                                                                              \
     } while (0)
 
-/* The same for a call that makes `out`, which must stay as it was on failure. */
+/* The same for a call that creates `out`, which must not change on failure. */
 #define RETRY_OUT(out, call)                                                                                           \
     do {                                                                                                               \
         bool failed = true;                                                                                            \
@@ -152,7 +152,7 @@ static void plan_all(const bp_buckets *buckets, const bp_schedule *schedule)
             bp_plan_config config;
             assert_int_equal(bp_plan_config_init(&config, sizeof config), BP_OK);
             config.policy = (bp_policy)policy;
-            config.copies = copies; /* with 1 the plans have a reason why not */
+            config.copies = copies; /* with 1 the plans are infeasible and have a reason */
             config.fallback = copies == 0 ? BP_FALLBACK_PERSISTENT : BP_FALLBACK_DYNAMIC;
             config.joint = copies; /* of scheduled plans */
             config.work = 1 << 16;
@@ -173,13 +173,13 @@ static void plan_all(const bp_buckets *buckets, const bp_schedule *schedule)
     }
 }
 
-/* What is made of a schedule. */
+/* Merged schedules and other copies of a schedule. */
 static void remake_all(const bp_buckets *buckets, const bp_schedule *schedule)
 {
     const bp_schedule *schedules[] = {schedule, schedule};
-    bp_schedule *united;
-    RETRY_OUT(united, bp_schedule_create_merged(schedules, 2, &united));
-    bp_schedule_destroy(&united);
+    bp_schedule *merged;
+    RETRY_OUT(merged, bp_schedule_create_merged(schedules, 2, &merged));
+    bp_schedule_destroy(&merged);
     const bp_buckets *parts[] = {buckets, buckets};
     static const char *const names[] = {"policy", "reference"};
     bp_buckets *both;
@@ -190,7 +190,7 @@ static void remake_all(const bp_buckets *buckets, const bp_schedule *schedule)
     bp_buckets_destroy(&both);
 }
 
-/* What other schedules take, and what sets the peak. */
+/* Alternatives and peaks. */
 static void compare_all(const bp_buckets *buckets, const bp_schedule *schedule, const bp_schedule_config *timing)
 {
     bp_plan_config config;
@@ -219,7 +219,7 @@ static void schedule_all(const bp_buckets *buckets)
     RETRY_OUT(schedule, bp_schedule_create_training(buckets, &config, &schedule));
     plan_all(buckets, schedule);
     remake_all(buckets, schedule);
-    if (bp_buckets_get_info(buckets)->unit_count <= 2) /* else it takes long */
+    if (bp_buckets_get_info(buckets)->unit_count <= 2) /* more would take long */
         compare_all(buckets, schedule, &config);
     bp_schedule_destroy(&schedule);
     const bp_unit_prefetch override = {0, 3, 2};
@@ -245,8 +245,7 @@ static void record_with_window(const bp_model *model, const bp_buckets *buckets)
     bp_schedule_destroy(&schedule);
 }
 
-/* Every bucketing and padding, planned for one of them; a combination that the library refuses is refused before it
- * allocates or after, but never crashes. */
+/* Every bucketing and padding, with plans for one of them. Unsupported combinations may fail before or after allocating. */
 static void bucket_all(const bp_model *model, bp_bucketing only)
 {
     size_t made = 0;
@@ -288,7 +287,7 @@ static void test_architecture(void **state)
     bp_model_destroy(&model);
 }
 
-/* Nested and repeated units, given buckets and events: the parts of a model that architectures do not have. */
+/* Nested and repeated units, given buckets and events: features that architecture tables do not use. */
 static void test_hand_made(void **state)
 {
     (void)state;
@@ -321,7 +320,7 @@ static void test_hand_made(void **state)
     parameter.dims = 1;
     parameter.shape[0] = 10;
     RETRY(bp_model_add_parameter(model, &parameter));
-    /* Each unit is acquired beside its neighbour. */
+    /* Each unit is acquired while the previous one is live. */
     for (int32_t i = 0; i < 12; i++) {
         bp_model_event event = {.size = sizeof event,
                                 .acquire = 1,
@@ -364,7 +363,7 @@ static void test_hand_made(void **state)
     bp_model_destroy(&model);
 }
 
-/* Units of which no two are alike and which need the exact search for copies: live in pairs that form odd cycles. */
+/* Different units, live in pairs that form odd cycles: copies need the exact search. */
 static void test_odd_cycle(void **state)
 {
     (void)state;
@@ -404,7 +403,7 @@ static void test_odd_cycle(void **state)
     bp_model_destroy(&model);
 }
 
-/* That the wraps are linked at all. */
+/* Guards against a build in which the wraps are not linked. */
 static void test_failures_happened(void **state)
 {
     (void)state;

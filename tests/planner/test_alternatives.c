@@ -1,4 +1,4 @@
-/* What other schedules take: each is a plan. */
+/* bp_alternatives: each alternative equals a plan made separately. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 
 #include "scenarios.h"
 
-#define WORK (1u << 18) /* of a search: the same for all, so that they can be compared */
+#define WORK (1u << 18) /* of each search: equal, so that results can be compared */
 
 static bp_plan_config scheduled_config(uint32_t joint)
 {
@@ -45,19 +45,20 @@ static bp_alternative alternative_at(const bp_alternatives *alternatives, size_t
 }
 
 /* Plans the alternative by itself. */
-static void check_alternative(const world *w, bp_schedule_config timing, bp_plan_config config, const bp_alternative *a)
+static void check_alternative(const scenario *s, bp_schedule_config timing, bp_plan_config config,
+                              const bp_alternative *a)
 {
     timing.prefetch = a->prefetch;
     timing.prefetch_backward = a->prefetch_backward;
     timing.streams = a->streams;
     config.joint = a->joint;
     bp_schedule *schedule = NULL;
-    assert_ok(bp_schedule_create_training(w->buckets, &timing, &schedule));
+    assert_ok(bp_schedule_create_training(s->buckets, &timing, &schedule));
     bp_plan *plan = NULL, *max = NULL;
     config.policy = BP_POLICY_SCHEDULED;
-    assert_ok(bp_plan_create(w->buckets, schedule, &config, &plan));
+    assert_ok(bp_plan_create(s->buckets, schedule, &config, &plan));
     config.policy = BP_POLICY_MAX;
-    assert_ok(bp_plan_create(w->buckets, schedule, &config, &max));
+    assert_ok(bp_plan_create(s->buckets, schedule, &config, &max));
     uint64_t proven = 0;
     for (size_t i = 0; i < bp_plan_get_info(plan)->role_count; i++)
         proven += bp_plan_get_info(plan)->roles[i].proven_bytes;
@@ -71,38 +72,38 @@ static void check_alternative(const world *w, bp_schedule_config timing, bp_plan
     bp_schedule_destroy(&schedule);
 }
 
-/* A plan that is there is not made again: told by one of something else. */
+/* A present plan is used, not made again: shown with a plan of another configuration. */
 static void test_present_plan(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xyz"), other = world_of_kinds("z");
+    scenario s = scenario_of_kinds("xyz"), other = scenario_of_kinds("z");
     bp_schedule_config timing = training_config();
     bp_plan_config plan = scheduled_config(0);
     bp_alternatives_config config = survey_config();
     bp_plan *of_other = make_plan(&other, BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
     bp_alternatives *made = NULL;
     config.present = of_other;
-    assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
+    assert_ok(bp_alternatives_create(s.buckets, &timing, &plan, &config, &made));
     assert_int_equal(alternative_at(made, 1).is_present, 1);
     assert_int_equal(alternative_at(made, 1).bytes, 1280);
     assert_int_equal(alternative_at(made, 1).live_bytes, 1280 + 1024);
     bp_alternatives_destroy(&made);
     bp_plan_destroy(&of_other);
-    end_world(&w);
-    end_world(&other);
+    free_scenario(&s);
+    free_scenario(&other);
 }
 
 static void test_alternatives_are_plans(void **state)
 {
     (void)state;
-    world w = make_world(make_mixed(), DEFAULTS);
+    scenario s = make_scenario(make_mixed(), DEFAULTS);
     bp_schedule_config timing = training_config();
     bp_plan_config plan = scheduled_config(1);
     bp_alternatives_config config = survey_config();
     timing.streams = BP_STREAMS_UNIFIED;
     timing.prefetch = 2;
     bp_alternatives *made = NULL;
-    assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
+    assert_ok(bp_alternatives_create(s.buckets, &timing, &plan, &config, &made));
     assert_int_equal(bp_alternatives_get_info(made)->alternative_count, 5 * 2 * 2);
     for (size_t i = 0; i < bp_alternatives_get_info(made)->alternative_count; i++) {
         bp_alternative a = alternative_at(made, i);
@@ -113,18 +114,18 @@ static void test_alternatives_are_plans(void **state)
         assert_int_equal(a.is_present, i == 2 * 4 + 3);
         assert_true(a.live_bytes <= a.lower_bound_bytes);
         assert_true(!a.joint || a.live_bytes == a.lower_bound_bytes);
-        check_alternative(&w, timing, plan, &a);
+        check_alternative(&s, timing, plan, &a);
     }
     bp_alternatives_destroy(&made);
     assert_null(made);
-    end_world(&w);
+    free_scenario(&s);
 }
 
-/* A present choice that no row has comes first; copies that are too few for deep prefetch make max infeasible. */
+/* A present choice outside the table is its first row; too few copies for a prefetch depth make max infeasible. */
 static void test_present_choice(void **state)
 {
     (void)state;
-    world w = make_world(make_mixed(), DEFAULTS);
+    scenario s = make_scenario(make_mixed(), DEFAULTS);
     const bp_unit_prefetch override = {2, 3, 0};
     bp_schedule_config timing = training_config();
     bp_plan_config plan = scheduled_config(0);
@@ -135,7 +136,7 @@ static void test_present_choice(void **state)
     plan.copies = 3;
     config.max_prefetch = 3;
     bp_alternatives *made = NULL;
-    assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
+    assert_ok(bp_alternatives_create(s.buckets, &timing, &plan, &config, &made));
     assert_int_equal(bp_alternatives_get_info(made)->alternative_count, 1 + 4 * 4);
     size_t infeasible = 0;
     for (size_t i = 0; i < bp_alternatives_get_info(made)->alternative_count; i++) {
@@ -143,23 +144,23 @@ static void test_present_choice(void **state)
         assert_int_equal(a.is_present, i == 0);
         assert_int_equal(a.prefetch_backward, i == 0 ? 0 : (i - 1) / 4);
         infeasible += a.max_bytes == 0;
-        check_alternative(&w, timing, plan, &a);
+        check_alternative(&s, timing, plan, &a);
     }
     assert_true(infeasible > 0 && infeasible < 1 + 4 * 4);
     bp_alternatives_destroy(&made);
-    end_world(&w);
+    free_scenario(&s);
 }
 
-/* Parameters alone know no reductions, and one role no joint slab. */
-static void test_what_makes_no_difference(void **state)
+/* Options for gradients have no effect on parameters alone, nor joint slabs on one role. */
+static void test_options_without_effect(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xyzzy");
+    scenario s = scenario_of_kinds("xyzzy");
     bp_schedule_config timing = training_config();
     bp_plan_config plan = scheduled_config(0);
     bp_alternatives_config config = survey_config();
     bp_alternatives *made = NULL;
-    assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
+    assert_ok(bp_alternatives_create(s.buckets, &timing, &plan, &config, &made));
     assert_int_equal(bp_alternatives_get_info(made)->alternative_count, 5);
     /* live at once: a unit of 300 elements; both of 300; and one of 200 with them; 1200, 1280 and 1024 bytes are 1280, 1280, 1024 */
     static const uint64_t takes[] = {1280, 2 * 1280, 2 * 1280 + 1024, 2 * 1280 + 2 * 1024, 2 * 1280 + 2 * 1024 + 512};
@@ -170,23 +171,23 @@ static void test_what_makes_no_difference(void **state)
         assert_int_equal(alternative_at(made, i).is_present, i == 1);
     }
     bp_alternatives_destroy(&made);
-    end_world(&w);
-    world_options options = DEFAULTS;
+    free_scenario(&s);
+    scenario_options options = DEFAULTS;
     options.roles = PARAM | GRAD;
-    w = make_world(make_mixed(), options);
-    timing.passes = BP_PASSES_EVAL; /* gradients are there but never live */
-    assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
+    s = make_scenario(make_mixed(), options);
+    timing.passes = BP_PASSES_EVAL; /* gradients exist but are never live */
+    assert_ok(bp_alternatives_create(s.buckets, &timing, &plan, &config, &made));
     assert_int_equal(bp_alternatives_get_info(made)->alternative_count, 5 * 2);
     bp_alternatives_destroy(&made);
-    end_world(&w);
+    free_scenario(&s);
 }
 
-/* ---- what is refused -------------------------------------------------------------------------------------------------- */
+/* ---- errors ----------------------------------------------------------------------------------------------------------- */
 
 static void test_errors(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xyz");
+    scenario s = scenario_of_kinds("xyz");
     bp_schedule_config timing = training_config();
     bp_plan_config plan = scheduled_config(0);
     bp_alternatives_config config = survey_config();
@@ -194,34 +195,34 @@ static void test_errors(void **state)
     assert_fails(bp_alternatives_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_alternatives_config_init(&config, 3), BP_ERR_INVALID_ARGUMENT, "is 3;");
     assert_fails(bp_alternatives_create(NULL, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_alternatives_create(w.buckets, NULL, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_alternatives_create(w.buckets, &timing, NULL, &config, &made), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_alternatives_create(w.buckets, &timing, &plan, NULL, &made), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_alternatives_create(w.buckets, &timing, &plan, &config, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_alternatives_create(s.buckets, NULL, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_alternatives_create(s.buckets, &timing, NULL, &config, &made), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_alternatives_create(s.buckets, &timing, &plan, NULL, &made), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_alternatives_create(s.buckets, &timing, &plan, &config, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     config.max_prefetch = BP_MAX_WHATIF_PREFETCH + 1;
-    assert_fails(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, "65");
+    assert_fails(bp_alternatives_create(s.buckets, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, "65");
     config = survey_config();
     timing.grad_units = 0;
-    assert_fails(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT,
+    assert_fails(bp_alternatives_create(s.buckets, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT,
                  "grad_units");
     timing = training_config();
     plan.alignment = 96;
-    assert_fails(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, "96");
+    assert_fails(bp_alternatives_create(s.buckets, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, "96");
     plan = scheduled_config(0);
     assert_null(made);
-    assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
+    assert_ok(bp_alternatives_create(s.buckets, &timing, &plan, &config, &made));
     assert_null(bp_alternatives_get_info(NULL));
     bp_alternatives_destroy(&made);
     bp_alternatives_destroy(&made);
     bp_alternatives_destroy(NULL);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_present_plan),   cmocka_unit_test(test_alternatives_are_plans),
-        cmocka_unit_test(test_present_choice), cmocka_unit_test(test_what_makes_no_difference),
+        cmocka_unit_test(test_present_choice), cmocka_unit_test(test_options_without_effect),
         cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* The architecture tables against the published modelling code: names and shapes of every parameter, for small
- * configurations that reach every branch and for all bundled models. tests/data/architectures/README.md says how the
- * digests were made. Arguments: the source directory. */
+ * configurations that reach every branch and for all bundled models. tests/data/architectures/README.md describes the
+ * digests. Arguments: the source directory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -75,7 +75,7 @@ static void digest_lines(lines *l, char text[65])
         snprintf(text + 2 * i, 3, "%02x", digest[i]);
 }
 
-/* When a digest differs, the list that was made is left beside the test for comparison with dump.py's. */
+/* Saves the list when a digest differs, for comparison with that of dump.py. */
 static void save_lines(const char *path, const lines *l)
 {
     char name[256];

@@ -1,4 +1,4 @@
-/* Plans of tiny models, random and hand-made, against the naive references. */
+/* Plans of tiny models, random and hand-made, against the reference model. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,13 +21,13 @@ static void test_brute_force_training(void **state)
     (void)state;
     seed(1);
     for (int i = 0, times = share_of(600); i < times; i++) {
-        world_options options = DEFAULTS;
+        scenario_options options = DEFAULTS;
         options.prefetch = random_below(4);
         options.grad_units = 1 + random_below(3);
         options.eval = random_below(8) == 0;
-        world w = make_world(random_model(1 + random_below(4)), options);
-        assert_all_policies_hold(&w);
-        end_world(&w);
+        scenario s = make_scenario(random_model(1 + random_below(4)), options);
+        assert_all_policies_hold(&s);
+        free_scenario(&s);
     }
 }
 
@@ -38,14 +38,14 @@ static void test_brute_force_recorded(void **state)
     for (int i = 0, times = share_of(600); i < times; i++) {
         bp_model *model = random_model(1 + random_below(6));
         record_randomly(model, false);
-        world_options options = {.roles = PARAM, .recorded = 1};
-        world w = make_world(model, options);
-        assert_all_policies_hold(&w);
-        end_world(&w);
+        scenario_options options = {.roles = PARAM, .recorded = 1};
+        scenario s = make_scenario(model, options);
+        assert_all_policies_hold(&s);
+        free_scenario(&s);
     }
 }
 
-/* Buckets of a unit that live apart: whatever the planner makes of it, the plan must be right. */
+/* Recordings that acquire the buckets of a unit separately. */
 static void test_recorded_buckets(void **state)
 {
     (void)state;
@@ -53,31 +53,31 @@ static void test_recorded_buckets(void **state)
     for (int i = 0, times = share_of(600); i < times; i++) {
         bp_model *model = random_model(1 + random_below(5));
         record_randomly(model, true);
-        world_options options = {.roles = PARAM, .recorded = 1};
-        world w = make_world(model, options);
+        scenario_options options = {.roles = PARAM, .recorded = 1};
+        scenario s = make_scenario(model, options);
         for (int fallback = BP_FALLBACK_PERSISTENT; fallback <= BP_FALLBACK_DYNAMIC; fallback++) {
             for (int policy = BP_POLICY_DYNAMIC; policy <= BP_POLICY_SCHEDULED; policy++) {
                 bp_plan_config config = plan_config((bp_policy)policy, 0, (bp_fallback)fallback);
-                config.work = 1 << 20; /* by default some of these worlds are searched for seconds */
+                config.work = 1 << 20; /* the default would search some scenarios for seconds */
                 bp_plan *plan = NULL;
-                assert_ok(bp_plan_create(w.buckets, w.schedule, &config, &plan));
+                assert_ok(bp_plan_create(s.buckets, s.schedule, &config, &plan));
                 assert_int_equal(bp_plan_get_info(plan)->feasible, 1);
-                assert_plan_holds(plan, &w);
+                assert_plan_holds(plan, &s);
                 bp_plan_destroy(&plan);
             }
         }
-        end_world(&w);
+        free_scenario(&s);
     }
 }
 
 /* ---- hand-made models ---------------------------------------------------------------------------------------------- */
 
-static void for_all_prefetches(bp_model *(*make)(void), world_options options)
+static void for_all_prefetches(bp_model *(*make)(void), scenario_options options)
 {
     for (options.prefetch = 0; options.prefetch <= 3; options.prefetch++) {
-        world w = make_world(make(), options);
-        assert_all_policies_hold(&w);
-        end_world(&w);
+        scenario s = make_scenario(make(), options);
+        assert_all_policies_hold(&s);
+        free_scenario(&s);
     }
 }
 
@@ -144,7 +144,7 @@ static bp_model *make_repeated(void)
 static void test_hand_made(void **state)
 {
     (void)state;
-    world_options options = DEFAULTS;
+    scenario_options options = DEFAULTS;
     for_all_prefetches(make_mixed, options);
     for_all_prefetches(make_frozen, options);
     for_all_prefetches(make_all_frozen_unit, options);

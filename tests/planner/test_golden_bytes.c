@@ -1,5 +1,5 @@
-/* Exact bytes of pools and lower bounds, and parameter totals, of the bundled models. The figures are NVIDIA's rules applied
- * to the published architectures, worked out apart from this library; all at dp 64, bf16. Arguments: the source directory. */
+/* Exact bytes of pools and lower bounds, and parameter totals, of the bundled models. The figures apply NVIDIA's rules to the
+ * published architectures and were computed without this library; all at dp 64, bf16. Arguments: the source directory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,7 +58,7 @@ static void plan_params(const request *r, uint64_t *bytes, uint64_t *bound)
     const bp_plan_role param = bp_plan_get_info(plan)->roles[0], grad = bp_plan_get_info(plan)->roles[1];
     *bytes = param.bytes;
     *bound = param.lower_bound_bytes;
-    /* gradients of the same dtype conflict exactly as parameters do with one unit of prefetch */
+    /* with prefetch depth 1 gradients of the same dtype have the conflicts of parameters */
     if (r->prefetch == 1) {
         assert_int_equal(grad.bytes, param.bytes);
         assert_int_equal(grad.lower_bound_bytes, param.lower_bound_bytes);

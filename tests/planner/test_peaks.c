@@ -1,4 +1,4 @@
-/* What sets the peak, by hand and against sums told plainly. */
+/* bp_peaks: hand-made cases, and against a reference model. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 
 #include "scenarios.h"
 
-#define WORK (1u << 18) /* of a search: bounds do not depend on it */
+#define WORK (1u << 18) /* of each search; bounds do not depend on it */
 
 static bp_plan_config scheduled_config(uint32_t joint)
 {
@@ -36,23 +36,23 @@ static bp_peak_holder holder_at(const bp_peaks *peaks, size_t peak, size_t index
     return found.holders[index];
 }
 
-static bp_peaks *find_peaks(const world *w, uint32_t joint)
+static bp_peaks *find_peaks(const scenario *s, uint32_t joint)
 {
     bp_plan_config config = scheduled_config(joint);
     bp_plan *plan = NULL;
     bp_peaks *peaks = NULL;
-    assert_ok(bp_plan_create(w->buckets, w->schedule, &config, &plan));
-    assert_ok(bp_peaks_create(w->buckets, w->schedule, plan, &peaks));
+    assert_ok(bp_plan_create(s->buckets, s->schedule, &config, &plan));
+    assert_ok(bp_peaks_create(s->buckets, s->schedule, plan, &peaks));
     bp_plan_destroy(&plan);
     return peaks;
 }
 
-/* Units of 100, 300, 200, 100: the middle pair holds most, in steps 1 (forward) and 5 (backward); the first pair comes next. */
+/* Units of 100, 300, 200, 100: the middle pair has the peak, in steps 1 (forward) and 5 (backward); the first pair comes next. */
 static void test_one_pair_sets_the_peak(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xzyx");
-    bp_peaks *peaks = find_peaks(&w, 0);
+    scenario s = scenario_of_kinds("xzyx");
+    bp_peaks *peaks = find_peaks(&s, 0);
     assert_int_equal(bp_peaks_get_info(peaks)->peak_count, 1);
     bp_peak peak = peak_at(peaks, 0);
     assert_int_equal(peak.roles, PARAM);
@@ -71,15 +71,15 @@ static void test_one_pair_sets_the_peak(void **state)
     assert_int_equal(holder_at(peaks, 0, 1).bytes, 1024);
     bp_peaks_destroy(&peaks);
     assert_null(peaks);
-    end_world(&w);
+    free_scenario(&s);
 }
 
-/* Two pairs reach it: without one of them the peak stays, without both it falls. */
+/* Two pairs reach the peak: without one of them it stays, without both it falls. */
 static void test_two_pairs_set_the_peak(void **state)
 {
     (void)state;
-    world w = world_of_kinds("zzxzz");
-    bp_peaks *peaks = find_peaks(&w, 0);
+    scenario s = scenario_of_kinds("zzxzz");
+    bp_peaks *peaks = find_peaks(&s, 0);
     bp_peak peak = peak_at(peaks, 0);
     assert_int_equal(peak.bytes, 2 * 1280);
     assert_int_equal(peak.step_count, 4);
@@ -89,18 +89,18 @@ static void test_two_pairs_set_the_peak(void **state)
     assert_int_equal(peak.below_bytes, 1280 + 512);
     assert_int_equal(peak.below_step, 1);
     bp_peaks_destroy(&peaks);
-    end_world(&w);
+    free_scenario(&s);
 }
 
-/* What a unit in a role has live in a step. */
-static uint64_t held_in(const world *w, uint32_t unit, uint32_t role, uint32_t step)
+/* Live bytes of a unit's requests in a role, in a step. */
+static uint64_t live_bytes_in(const scenario *s, uint32_t unit, uint32_t role, uint32_t step)
 {
     uint64_t sum = 0;
-    for (size_t r = 0; r < bp_buckets_get_info(w->buckets)->request_count; r++) {
+    for (size_t r = 0; r < bp_buckets_get_info(s->buckets)->request_count; r++) {
         size_t count;
-        const bp_request request = bp_buckets_get_info(w->buckets)->requests[r];
-        const bp_bucket bucket = bp_buckets_get_info(w->buckets)->buckets[request.bucket];
-        const bp_interval *live = intervals_of(w->schedule, r, &count);
+        const bp_request request = bp_buckets_get_info(s->buckets)->requests[r];
+        const bp_bucket bucket = bp_buckets_get_info(s->buckets)->buckets[request.bucket];
+        const bp_interval *live = intervals_of(s->schedule, r, &count);
         for (size_t k = 0; k < count; k++) {
             if (bucket.unit == (int32_t)unit && request.role == role && live[k].begin <= step && step < live[k].end)
                 sum += aligned(request.bytes);
@@ -111,19 +111,19 @@ static uint64_t held_in(const world *w, uint32_t unit, uint32_t role, uint32_t s
 
 #define MOST_UNITS 8
 
-/* A step's holders as a string: the same holders, the same string. */
+/* A step's holders as a string, for comparison. */
 typedef struct step_set {
     uint64_t sum;
     uint64_t bytes[MOST_UNITS][BP_ROLE_COUNT];
 } step_set;
 
-static step_set set_of(const world *w, uint32_t roles, uint32_t step)
+static step_set set_of(const scenario *s, uint32_t roles, uint32_t step)
 {
     step_set set;
     memset(&set, 0, sizeof set);
-    for (uint32_t unit = 0; unit < bp_buckets_get_info(w->buckets)->unit_count; unit++) {
+    for (uint32_t unit = 0; unit < bp_buckets_get_info(s->buckets)->unit_count; unit++) {
         for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
-            set.bytes[unit][role] = roles & BP_ROLE_BIT(role) ? held_in(w, unit, role, step) : 0;
+            set.bytes[unit][role] = roles & BP_ROLE_BIT(role) ? live_bytes_in(s, unit, role, step) : 0;
             set.sum += set.bytes[unit][role];
         }
     }
@@ -139,15 +139,15 @@ static bool holds_all(const step_set *set, const step_set *all)
     return holds;
 }
 
-static void check_peak(const world *w, const bp_peaks *peaks, size_t index)
+static void check_peak(const scenario *s, const bp_peaks *peaks, size_t index)
 {
     static step_set sets[128];
     bp_peak peak = peak_at(peaks, index);
-    uint32_t steps = (uint32_t)bp_schedule_get_info(w->schedule)->step_count, reach = 0, different = 0;
+    uint32_t steps = (uint32_t)bp_schedule_get_info(s->schedule)->step_count, reach = 0, different = 0;
     uint64_t next = 0, below = 0, sum = 0;
     assert_true(steps <= 128);
     for (uint32_t step = 0; step < steps; step++)
-        sets[step] = set_of(w, peak.roles, step);
+        sets[step] = set_of(s, peak.roles, step);
     for (uint32_t step = 0; step < steps; step++) {
         const step_set *set = &sets[step];
         bool first = true;
@@ -181,21 +181,21 @@ static void test_peaks_of_any_schedule(void **state)
     for (uint32_t round = 0; round < 120; round++) {
         seed(round);
         bp_model *model = round % 10 == 0 ? make_fp8() : random_model(1 + random_below(MOST_UNITS));
-        world_options options = DEFAULTS;
+        scenario_options options = DEFAULTS;
         options.roles = PARAM | GRAD | (random_below(3) == 0 ? STATE : 0) | (round % 10 == 0 ? TRANSPOSE : 0);
         options.prefetch = random_below(4);
         options.grad_units = 1 + random_below(3);
         options.eval = random_below(4) == 0;
-        world w = make_world(model, options);
-        bp_peaks *peaks = find_peaks(&w, random_below(2));
+        scenario s = make_scenario(model, options);
+        bp_peaks *peaks = find_peaks(&s, random_below(2));
         for (size_t i = 0; i < bp_peaks_get_info(peaks)->peak_count; i++) {
             if (peak_at(peaks, i).bytes > 0)
-                check_peak(&w, peaks, i);
+                check_peak(&s, peaks, i);
             else
                 assert_int_equal(peak_at(peaks, i).holder_count, 0);
         }
         bp_peaks_destroy(&peaks);
-        end_world(&w);
+        free_scenario(&s);
     }
 }
 
@@ -218,13 +218,13 @@ static void test_windows_set_the_peak(void **state)
             assert_ok(bp_model_add_event(model, &event));
         }
     }
-    world_options options = PARAM_ONLY;
+    scenario_options options = PARAM_ONLY;
     options.recorded = 1;
-    world w = make_world(model, options);
+    scenario s = make_scenario(model, options);
     const bp_recorded_config config = {.size = sizeof config, .overlap_window = 1};
-    bp_schedule_destroy(&w.schedule);
-    assert_ok(bp_schedule_create_recorded(model, w.buckets, &config, &w.schedule));
-    bp_peaks *peaks = find_peaks(&w, 0);
+    bp_schedule_destroy(&s.schedule);
+    assert_ok(bp_schedule_create_recorded(model, s.buckets, &config, &s.schedule));
+    bp_peaks *peaks = find_peaks(&s, 0);
     bp_peak peak = peak_at(peaks, 0);
     assert_int_equal(peak.bytes, 768 + 512);
     assert_int_equal(peak.step_count, 0);
@@ -236,37 +236,37 @@ static void test_windows_set_the_peak(void **state)
     assert_int_equal(holder_at(peaks, 0, 0).role, BP_ROLE_PARAM);
     assert_int_equal(holder_at(peaks, 0, 1).unit, 2);
     bp_peaks_destroy(&peaks);
-    end_world(&w);
+    free_scenario(&s);
 }
 
-/* ---- what is refused -------------------------------------------------------------------------------------------------- */
+/* ---- errors ----------------------------------------------------------------------------------------------------------- */
 
 static void test_errors(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xyz"), other = world_of_kinds("xy"), same_size = world_of_kinds("xzz");
-    bp_plan *plan = make_max(&w, 0), *again = NULL;
+    scenario s = scenario_of_kinds("xyz"), other = scenario_of_kinds("xy"), same_size = scenario_of_kinds("xzz");
+    bp_plan *plan = make_max(&s, 0), *again = NULL;
     bp_peaks *peaks = NULL;
-    assert_fails(bp_peaks_create(NULL, w.schedule, plan, &peaks), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_peaks_create(w.buckets, NULL, plan, &peaks), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_peaks_create(w.buckets, w.schedule, NULL, &peaks), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_peaks_create(w.buckets, w.schedule, plan, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_peaks_create(w.buckets, other.schedule, plan, &peaks), BP_ERR_INVALID_ARGUMENT, "2 requests");
+    assert_fails(bp_peaks_create(NULL, s.schedule, plan, &peaks), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_peaks_create(s.buckets, NULL, plan, &peaks), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_peaks_create(s.buckets, s.schedule, NULL, &peaks), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_peaks_create(s.buckets, s.schedule, plan, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_peaks_create(s.buckets, other.schedule, plan, &peaks), BP_ERR_INVALID_ARGUMENT, "2 requests");
     assert_fails(bp_peaks_create(same_size.buckets, same_size.schedule, plan, &peaks), BP_ERR_INVALID_ARGUMENT,
-                 "not reached in step 1");
+                 "expected in step 1");
     again = copy_plan(plan);
-    assert_fails(bp_peaks_create(w.buckets, w.schedule, again, &peaks), BP_ERR_INVALID_ARGUMENT, "file");
+    assert_fails(bp_peaks_create(s.buckets, s.schedule, again, &peaks), BP_ERR_INVALID_ARGUMENT, "file");
     assert_null(peaks);
-    assert_ok(bp_peaks_create(w.buckets, w.schedule, plan, &peaks)); /* of any policy */
+    assert_ok(bp_peaks_create(s.buckets, s.schedule, plan, &peaks)); /* of any policy */
     assert_null(bp_peaks_get_info(NULL));
     bp_peaks_destroy(&peaks);
     bp_peaks_destroy(&peaks);
     bp_peaks_destroy(NULL);
     bp_plan_destroy(&plan);
     bp_plan_destroy(&again);
-    end_world(&w);
-    end_world(&other);
-    end_world(&same_size);
+    free_scenario(&s);
+    free_scenario(&other);
+    free_scenario(&same_size);
 }
 
 int main(void)

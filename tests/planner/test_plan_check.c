@@ -1,4 +1,4 @@
-/* The checker finds what is broken in a plan; plans from contents, finding requests, fingerprints and options. */
+/* bp_plan_check on invalid plans; plans from contents, look-up of requests, fingerprints, options. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,13 +18,13 @@
 
 /* ---- the checker --------------------------------------------------------------------------------------------------- */
 
-/* A plan of changed contents is refused: as a plan, or by the check. */
-static void assert_refused(const contents *c, const world *w, const char *word, const char *other)
+/* Changed contents are refused by bp_plan_from_info or by bp_plan_check. */
+static void assert_refused(const contents *c, const scenario *s, const char *word, const char *other)
 {
     bp_plan *broken = NULL;
     bp_status status = bp_plan_from_info(&c->info, &broken);
     if (status == BP_OK)
-        status = bp_plan_check(broken, w->buckets, w->schedule);
+        status = bp_plan_check(broken, s->buckets, s->schedule);
     assert_fails(status, BP_ERR_MISMATCH, word, other);
     bp_plan_destroy(&broken);
 }
@@ -32,103 +32,103 @@ static void assert_refused(const contents *c, const world *w, const char *word, 
 static void test_check_refuses_contents(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xyz");
-    bp_plan *plan = make_max(&w, 0);
+    scenario s = scenario_of_kinds("xyz");
+    bp_plan *plan = make_max(&s, 0);
     contents c = copy_contents(plan);
     bp_plan_request *r = &c.requests[1];
     const bp_plan_request original = *r;
     assert_int_equal(c.info.request_count, 3);
     c.info.request_count = 2;
-    assert_refused(&c, &w, "has 2 requests", "have 3");
+    assert_refused(&c, &s, "has 2 requests", "have 3");
     c.info.request_count = 3;
     r->offset = c.requests[0].offset;
-    assert_refused(&c, &w, "requests 0 (param of u0", "and 1 (param of u1");
+    assert_refused(&c, &s, "requests 0 (param of u0", "and 1 (param of u1");
     *r = original;
     r->bytes -= 4;
     r->used_bytes = r->bytes;
-    assert_refused(&c, &w, "u1", "has 796 bytes; the buckets have 800");
+    assert_refused(&c, &s, "u1", "has 796 bytes; the buckets have 800");
     r->bytes += 8;
-    assert_refused(&c, &w, "u1", "has 804 bytes; the buckets have 800");
+    assert_refused(&c, &s, "u1", "has 804 bytes; the buckets have 800");
     *r = original;
     r->used_bytes = 799;
-    assert_refused(&c, &w, "u1", "uses 799 bytes; the buckets use 800");
+    assert_refused(&c, &s, "u1", "uses 799 bytes; the buckets use 800");
     r->used_bytes = 801;
-    assert_refused(&c, &w, "u1", "more bytes than it has");
+    assert_refused(&c, &s, "u1", "more bytes than it has");
     *r = original;
     r->offset += 4;
-    assert_refused(&c, &w, "u1", "aligned");
+    assert_refused(&c, &s, "u1", "aligned");
     r->offset = c.slabs[0].bytes - ALIGNMENT;
-    assert_refused(&c, &w, "u1", "beyond its slab");
+    assert_refused(&c, &s, "u1", "beyond its slab");
     *r = original;
     r->dtype = BP_DTYPE_INT32;
-    assert_refused(&c, &w, "u1", "has dtype int32; the buckets have fp32");
+    assert_refused(&c, &s, "u1", "has dtype int32; the buckets have fp32");
     *r = original;
     r->role = BP_ROLE_GRAD;
-    assert_refused(&c, &w, "grad of u1", "is param of u1");
+    assert_refused(&c, &s, "grad of u1", "is param of u1");
     *r = original;
     r->unit = "nobody";
-    assert_refused(&c, &w, "param of nobody", "is param of u1");
+    assert_refused(&c, &s, "param of nobody", "is param of u1");
     r->unit = "u0";
-    assert_refused(&c, &w, "u0", "occurs twice");
+    assert_refused(&c, &s, "u0", "occurs twice");
     *r = original;
     r->ordinal = 7;
-    assert_refused(&c, &w, "bucket.7", "bucket.0 in the buckets");
+    assert_refused(&c, &s, "bucket.7", "bucket.0 in the buckets");
     *r = original;
     r->bucket = "wrong";
-    assert_refused(&c, &w, "wrong", "bucket.0 in the buckets");
-    r->bucket = "bucket.0"; /* as an unnamed bucket is called */
+    assert_refused(&c, &s, "wrong", "bucket.0 in the buckets");
+    r->bucket = "bucket.0"; /* the name of an unnamed bucket */
     bp_plan *same = NULL;
     assert_ok(bp_plan_from_info(&c.info, &same));
-    assert_ok(bp_plan_check(same, w.buckets, w.schedule));
+    assert_ok(bp_plan_check(same, s.buckets, s.schedule));
     bp_plan_destroy(&same);
     *r = original;
     r->slab = 1;
-    assert_refused(&c, &w, "u1", "slab that does not exist");
+    assert_refused(&c, &s, "u1", "slab that does not exist");
     *r = original;
     r->placement = BP_PLACE_NONE;
-    assert_refused(&c, &w, "u1", "is live but has no address");
+    assert_refused(&c, &s, "u1", "is live but has no address");
     r->placement = BP_PLACE_DYNAMIC;
-    assert_refused(&c, &w, "u1", "is live but has no address");
+    assert_refused(&c, &s, "u1", "is live but has no address");
     *r = c.requests[2]; /* ids are indices: another order is another plan */
     c.requests[2] = original;
-    assert_refused(&c, &w, "request 1 (param of u2", "is param of u1");
+    assert_refused(&c, &s, "request 1 (param of u2", "is param of u1");
     free_contents(&c);
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
-/* What plans are not made of reaches the checker only in a plan that is changed in place. */
+/* bp_plan_from_info would refuse these faults, so the plan is changed in place. */
 static void test_check_refuses_changed(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xyz");
-    bp_plan *plan = make_max(&w, 0);
+    scenario s = scenario_of_kinds("xyz");
+    bp_plan *plan = make_max(&s, 0);
     bp_plan_request *r = &plan->requests[1];
     const bp_plan_request original = *r;
     r->offset += 1;
-    assert_fails(bp_plan_check(plan, w.buckets, w.schedule), BP_ERR_MISMATCH, "u1", "multiple");
+    assert_fails(bp_plan_check(plan, s.buckets, s.schedule), BP_ERR_MISMATCH, "u1", "multiple");
     r->offset = plan->slabs[0].bytes;
-    assert_fails(bp_plan_check(plan, w.buckets, w.schedule), BP_ERR_MISMATCH, "u1", "beyond slab 0");
+    assert_fails(bp_plan_check(plan, s.buckets, s.schedule), BP_ERR_MISMATCH, "u1", "beyond slab 0");
     r->offset = UINT64_MAX - ALIGNMENT + 1;
-    assert_fails(bp_plan_check(plan, w.buckets, w.schedule), BP_ERR_MISMATCH, "u1", "beyond slab 0");
+    assert_fails(bp_plan_check(plan, s.buckets, s.schedule), BP_ERR_MISMATCH, "u1", "beyond slab 0");
     *r = original;
     r->slab = 9;
-    assert_fails(bp_plan_check(plan, w.buckets, w.schedule), BP_ERR_MISMATCH, "u1", "slab 9");
+    assert_fails(bp_plan_check(plan, s.buckets, s.schedule), BP_ERR_MISMATCH, "u1", "slab 9");
     *r = original;
     r->unit = plan->requests[0].unit;
-    assert_fails(bp_plan_check(plan, w.buckets, w.schedule), BP_ERR_MISMATCH, "request 1", "u0", "u1");
+    assert_fails(bp_plan_check(plan, s.buckets, s.schedule), BP_ERR_MISMATCH, "request 1", "u0", "u1");
     *r = original;
-    assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
+    assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
-/* Requests of different slabs may have the same offsets, and those of one slab not, wherever the slab is among the slabs. */
+/* Requests of different slabs may have equal offsets; those of one slab may not, for every slab. */
 static void test_check_slabs(void **state)
 {
     (void)state;
-    world w = make_world(make_mixed(), DEFAULTS);
-    bp_plan *plan = make_plan(&w, BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
+    scenario s = make_scenario(make_mixed(), DEFAULTS);
+    bp_plan *plan = make_plan(&s, BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
     const bp_plan_info *info = bp_plan_get_info(plan);
     assert_int_equal(info->slab_count, 2);
     size_t refused = 0;
@@ -140,15 +140,15 @@ static void test_check_slabs(void **state)
                 other->offset + r->bytes > info->slabs[r->slab].bytes)
                 continue;
             r->offset = other->offset;
-            bp_status status = bp_plan_check(plan, w.buckets, w.schedule);
-            assert_int_equal(status, naive_check(plan, &w) ? BP_OK : BP_ERR_MISMATCH);
+            bp_status status = bp_plan_check(plan, s.buckets, s.schedule);
+            assert_int_equal(status, naive_check(plan, &s) ? BP_OK : BP_ERR_MISMATCH);
             refused += status != BP_OK;
             *r = original;
         }
     }
     assert_true(refused > 20);
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 /* Two units that are never live together, but within a window of each other. */
@@ -162,29 +162,29 @@ static void test_check_refuses_windows(void **state)
         add_event(model, 1, u, -1);
         add_event(model, 0, u, -1);
     }
-    world w = make_world(model, (world_options){.roles = PARAM, .recorded = 1});
-    bp_plan *plan = make_max(&w, 0);
+    scenario s = make_scenario(model, (scenario_options){.roles = PARAM, .recorded = 1});
+    bp_plan *plan = make_max(&s, 0);
     assert_int_equal(bp_plan_get_info(plan)->bytes, ALIGNMENT); /* both at offset 0 */
-    assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
+    assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
     bp_recorded_config config;
     assert_ok(bp_recorded_config_init(&config, sizeof config));
     config.overlap_window = 2;
-    bp_schedule_destroy(&w.schedule);
-    assert_ok(bp_schedule_create_recorded(w.model, w.buckets, &config, &w.schedule));
-    assert_true(bp_schedule_get_info(w.schedule)->overlap_count > 0);
-    assert_false(naive_check(plan, &w));
-    assert_fails(bp_plan_check(plan, w.buckets, w.schedule), BP_ERR_MISMATCH, "u0", "u1", "byte 0 of slab 0",
+    bp_schedule_destroy(&s.schedule);
+    assert_ok(bp_schedule_create_recorded(s.model, s.buckets, &config, &s.schedule));
+    assert_true(bp_schedule_get_info(s.schedule)->overlap_count > 0);
+    assert_false(naive_check(plan, &s));
+    assert_fails(bp_plan_check(plan, s.buckets, s.schedule), BP_ERR_MISMATCH, "u0", "u1", "byte 0 of slab 0",
                  "overlap");
     bp_plan_destroy(&plan);
-    plan = make_plan(&w, BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
+    plan = make_plan(&s, BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
     assert_int_equal(bp_plan_get_info(plan)->bytes, 2 * ALIGNMENT);
-    assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
-    assert_true(naive_check(plan, &w));
+    assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
+    assert_true(naive_check(plan, &s));
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
-/* The conflict that is named: both requests, the first step in which both are live, and a byte that both have. */
+/* The error names both requests, the first step in which both are live, and a common byte. */
 static void test_check_names_the_conflict(void **state)
 {
     (void)state;
@@ -193,44 +193,44 @@ static void test_check_names_the_conflict(void **state)
         add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_UINT8, 2 * ALIGNMENT, 0);
     for (const char *event = "abABbcBC"; *event != '\0'; event++) /* lower case: acquired */
         add_event(model, *event >= 'a', (*event | 0x20) - 'a', -1);
-    world w = make_world(model, (world_options){.roles = PARAM, .recorded = 1});
-    bp_plan *plan = make_plan(&w, BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
+    scenario s = make_scenario(model, (scenario_options){.roles = PARAM, .recorded = 1});
+    bp_plan *plan = make_plan(&s, BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
     assert_int_equal(bp_plan_get_info(plan)->bytes, 4 * ALIGNMENT);
     plan->requests[1].offset = 0;
     plan->requests[0].offset = plan->requests[2].offset = 2 * ALIGNMENT;
-    assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
+    assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
     plan->requests[1].offset = ALIGNMENT;
-    assert_false(naive_check(plan, &w));
-    assert_fails(bp_plan_check(plan, w.buckets, w.schedule), BP_ERR_MISMATCH, "requests 0 (param of u0",
+    assert_false(naive_check(plan, &s));
+    assert_fails(bp_plan_check(plan, s.buckets, s.schedule), BP_ERR_MISMATCH, "requests 0 (param of u0",
                  "1 (param of u1", "both live at step 1 and share byte 512 of slab 0");
     plan->requests[0].offset = 0;
     plan->requests[1].offset = 2 * ALIGNMENT;
-    assert_fails(bp_plan_check(plan, w.buckets, w.schedule), BP_ERR_MISMATCH, "requests 1 (param of u1",
+    assert_fails(bp_plan_check(plan, s.buckets, s.schedule), BP_ERR_MISMATCH, "requests 1 (param of u1",
                  "2 (param of u2", "both live at step 5 and share byte 512 of slab 0");
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
-/* Gradients, which evaluation never uses, take no part, though they have more bytes than all slabs. */
+/* Unused gradients of an evaluation are not checked, though they have more bytes than all slabs. */
 static void test_check_unused_requests(void **state)
 {
     (void)state;
     bp_model *model = new_model();
     add_bucket(model, add_numbered_unit(model, 0), BP_DTYPE_BF16, ALIGNMENT / 2, 0);
-    world w = make_world(
-        model, (world_options){.roles = PARAM | GRAD, .grad_dtype = BP_DTYPE_FP32, .grad_units = 2, .eval = 1});
+    scenario s = make_scenario(
+        model, (scenario_options){.roles = PARAM | GRAD, .grad_dtype = BP_DTYPE_FP32, .grad_units = 2, .eval = 1});
     for (int policy = BP_POLICY_FIXED; policy <= BP_POLICY_SCHEDULED; policy++) {
-        bp_plan *plan = make_plan(&w, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
+        bp_plan *plan = make_plan(&s, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
         assert_int_equal(bp_plan_get_info(plan)->bytes, ALIGNMENT);
         assert_int_equal(bp_plan_get_info(plan)->requests[1].bytes, 2 * ALIGNMENT);
         assert_int_equal(bp_plan_get_info(plan)->requests[1].placement, BP_PLACE_NONE);
-        assert_plan_holds(plan, &w);
+        assert_plan_holds(plan, &s);
         bp_plan_destroy(&plan);
     }
-    end_world(&w);
+    free_scenario(&s);
 }
 
-/* Requests moved at random, in plans with and without overlap windows: the checker says what the naive one says. */
+/* Randomly moved requests, in plans with and without overlap windows: bp_plan_check agrees with the reference model. */
 static void test_check_agrees_with_naive(void **state)
 {
     (void)state;
@@ -239,24 +239,24 @@ static void test_check_agrees_with_naive(void **state)
     for (int i = 0; i < 3000; i++) {
         bp_model *model = random_model(2 + random_below(4));
         bool recorded = random_below(2) == 0;
-        world_options options = DEFAULTS;
+        scenario_options options = DEFAULTS;
         options.prefetch = random_below(3);
         if (recorded) {
-            options = (world_options){.roles = PARAM, .recorded = 1};
+            options = (scenario_options){.roles = PARAM, .recorded = 1};
             record_randomly(model, random_below(2) == 0);
         }
-        world w = make_world(model, options);
+        scenario s = make_scenario(model, options);
         if (recorded && random_below(2) == 0) {
             bp_recorded_config config;
             assert_ok(bp_recorded_config_init(&config, sizeof config));
             config.overlap_window = 1 + random_below(3);
-            bp_schedule_destroy(&w.schedule);
-            assert_ok(bp_schedule_create_recorded(w.model, w.buckets, &config, &w.schedule));
+            bp_schedule_destroy(&s.schedule);
+            assert_ok(bp_schedule_create_recorded(s.model, s.buckets, &config, &s.schedule));
         }
-        bp_plan *plan = make_max(&w, random_below(2) == 0 ? 0 : 6);
+        bp_plan *plan = make_max(&s, random_below(2) == 0 ? 0 : 6);
         if (!bp_plan_get_info(plan)->feasible) {
             bp_plan_destroy(&plan);
-            end_world(&w);
+            free_scenario(&s);
             continue;
         }
         for (uint32_t changes = random_below(4); changes > 0; changes--) {
@@ -271,15 +271,15 @@ static void test_check_agrees_with_naive(void **state)
             default: r->offset = random_below((uint32_t)(room / ALIGNMENT) + 1) * (uint64_t)ALIGNMENT; break;
             }
         }
-        bool good = naive_check(plan, &w);
-        bp_status status = bp_plan_check(plan, w.buckets, w.schedule);
+        bool good = naive_check(plan, &s);
+        bp_status status = bp_plan_check(plan, s.buckets, s.schedule);
         if (status != (good ? BP_OK : BP_ERR_MISMATCH))
             fail_msg("case %d: naive says %d, bp_plan_check %s: %s", i, good, bp_status_name(status),
                      bp_error_detail());
         refused += !good;
         accepted += good;
         bp_plan_destroy(&plan);
-        end_world(&w);
+        free_scenario(&s);
     }
     assert_true(refused > 500 && accepted > 500);
 }
@@ -287,21 +287,21 @@ static void test_check_agrees_with_naive(void **state)
 static void test_check_other_buckets(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xyz"), longer = world_of_kinds("xyzx"), other = world_of_kinds("xyy");
-    bp_plan *plan = make_max(&w, 0);
-    assert_fails(bp_plan_check(plan, w.buckets, longer.schedule), BP_ERR_INVALID_ARGUMENT, "3", "4");
+    scenario s = scenario_of_kinds("xyz"), longer = scenario_of_kinds("xyzx"), other = scenario_of_kinds("xyy");
+    bp_plan *plan = make_max(&s, 0);
+    assert_fails(bp_plan_check(plan, s.buckets, longer.schedule), BP_ERR_INVALID_ARGUMENT, "3", "4");
     assert_fails(bp_plan_check(plan, longer.buckets, longer.schedule), BP_ERR_MISMATCH, "has 3", "have 4");
     assert_fails(bp_plan_check(plan, other.buckets, other.schedule), BP_ERR_MISMATCH, "u2", "1200", "800");
-    assert_fails(bp_plan_check(NULL, w.buckets, w.schedule), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_plan_check(plan, NULL, w.schedule), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_plan_check(plan, w.buckets, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_plan_check(NULL, s.buckets, s.schedule), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_plan_check(plan, NULL, s.schedule), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_plan_check(plan, s.buckets, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     bp_plan_destroy(&plan);
-    end_world(&w);
-    end_world(&longer);
-    end_world(&other);
+    free_scenario(&s);
+    free_scenario(&longer);
+    free_scenario(&other);
 }
 
-/* A plan of real size, by the checker alone: the naive references are too slow. */
+/* A plan of realistic size, without the reference model, which is too slow. */
 static void test_check_large(void **state)
 {
     (void)state;
@@ -312,16 +312,16 @@ static void test_check_large(void **state)
         for (uint32_t b = 0; b <= u % 4; b++)
             add_bucket(model, unit, b == 3 ? BP_DTYPE_FP32 : BP_DTYPE_BF16, 1 + random_below(5000000), 0);
     }
-    world w = make_world(model, DEFAULTS);
+    scenario s = make_scenario(model, DEFAULTS);
     for (int policy = BP_POLICY_FIXED; policy <= BP_POLICY_SCHEDULED; policy++) {
-        bp_plan *plan = make_plan(&w, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
-        assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
+        bp_plan *plan = make_plan(&s, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
+        assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
         bp_plan_destroy(&plan);
     }
-    end_world(&w);
+    free_scenario(&s);
 }
 
-/* ---- plans from contents, and finding requests in them --------------------------------------------------------------- */
+/* ---- plans from contents, look-up of requests ------------------------------------------------------------------------ */
 
 static void assert_no_plan(const bp_plan_info *info, bp_status expected, const char *word)
 {
@@ -334,18 +334,18 @@ static void assert_no_plan(const bp_plan_info *info, bp_status expected, const c
 static void test_contents(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xyz");
-    bp_plan *plan = make_max(&w, 0);
+    scenario s = scenario_of_kinds("xyz");
+    bp_plan *plan = make_max(&s, 0);
     contents c = copy_contents(plan);
     assert_no_plan(NULL, BP_ERR_INVALID_ARGUMENT, "contents");
-    assert_fails(bp_plan_from_info(&c.info, NULL), BP_ERR_INVALID_ARGUMENT, "place");
+    assert_fails(bp_plan_from_info(&c.info, NULL), BP_ERR_INVALID_ARGUMENT, "output");
     static const uint64_t alignments[] = {0, 3, ALIGNMENT + 1};
     for (size_t i = 0; i < sizeof alignments / sizeof *alignments; i++) {
         c.info.alignment = alignments[i];
         assert_no_plan(&c.info, BP_ERR_MISMATCH, "power of two");
     }
     c.info.alignment = ALIGNMENT;
-    c.info.slab_count = UINT16_MAX + 1u; /* told before any is looked at */
+    c.info.slab_count = UINT16_MAX + 1u; /* checked before the slabs are read */
     assert_no_plan(&c.info, BP_ERR_INVALID_ARGUMENT, "65536 slabs");
     c.info.slab_count = 0;
     assert_no_plan(&c.info, BP_ERR_MISMATCH, "u0");
@@ -361,7 +361,7 @@ static void test_contents(void **state)
     broken[0].unit = NULL;
     broken[1].dtype = BP_DTYPE_COUNT;
     broken[2].role = BP_ROLE_COUNT;
-    broken[3].placement = BP_PLACE_PERSISTENT; /* beside plans, not in them */
+    broken[3].placement = BP_PLACE_PERSISTENT; /* a placement of pools, not of plans */
     broken[4].placement = (bp_placement)9;
     broken[5].dtype = BP_DTYPE_NONE;
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
@@ -377,19 +377,19 @@ static void test_contents(void **state)
     c.requests[1] = original;
     bp_plan *made = NULL;
     assert_ok(bp_plan_from_info(&c.info, &made));
-    memset(c.requests, 0, 3 * sizeof *c.requests); /* they were copied */
-    assert_ok(bp_plan_check(made, w.buckets, w.schedule));
+    memset(c.requests, 0, 3 * sizeof *c.requests); /* the plan has copies */
+    assert_ok(bp_plan_check(made, s.buckets, s.schedule));
     bp_plan_destroy(&made);
     free_contents(&c);
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 static void test_contents_of_classes(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xyz");
-    bp_plan *plan = make_max(&w, 3);
+    scenario s = scenario_of_kinds("xyz");
+    bp_plan *plan = make_max(&s, 3);
     contents c = copy_contents(plan);
     assert_int_equal(c.info.class_count, 1);
     const bp_plan_class original = c.classes[0];
@@ -416,7 +416,7 @@ static void test_contents_of_classes(void **state)
     }
     free_contents(&c);
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 static void test_find(void **state)
@@ -427,8 +427,8 @@ static void test_find(void **state)
     add_bucket(model, unit, BP_DTYPE_FP8_E4M3, 1000, 1024);
     add_bucket(model, unit, BP_DTYPE_BF16, 10, 0);
     add_bucket(model, unit, BP_DTYPE_BF16, 0, 0);
-    world w = make_world(model, DEFAULTS);
-    bp_plan *plan = make_max(&w, 0);
+    scenario s = make_scenario(model, DEFAULTS);
+    bp_plan *plan = make_max(&s, 0);
     uint32_t id = 99;
     assert_fails(bp_plan_find(NULL, "a", 0, BP_ROLE_PARAM, BP_DTYPE_NONE, BP_BYTES_ANY, &id), BP_ERR_INVALID_ARGUMENT,
                  NULL);
@@ -447,16 +447,16 @@ static void test_find(void **state)
     assert_fails(bp_plan_find(plan, "a", 1, BP_ROLE_PARAM, BP_DTYPE_BF16, 22, &id), BP_ERR_MISMATCH, "hand-made",
                  "20 bytes in the plan, not 22");
     assert_int_equal(id, 99);
-    /* fp8 is stored as bytes; what is not said is not compared */
+    /* fp8 is stored as bytes; NONE is not compared */
     static const bp_dtype dtypes[] = {BP_DTYPE_FP8_E4M3, BP_DTYPE_FP8_E5M2, BP_DTYPE_UINT8, BP_DTYPE_NONE};
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         assert_ok(bp_plan_find(plan, "a", 0, BP_ROLE_PARAM, dtypes[i], i % 2 == 0 ? 1024 : BP_BYTES_ANY, &id));
         assert_int_equal(bp_plan_get_info(plan)->requests[id].bytes, 1024);
     }
     assert_fails(bp_plan_find(plan, "a", 2, BP_ROLE_PARAM, BP_DTYPE_BF16, 0, &id), BP_ERR_MISMATCH,
-                 "bucket.2"); /* has no elements, and so no requests */
+                 "bucket.2"); /* empty, so it has no request */
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 /* ---- fingerprints and options -------------------------------------------------------------------------------------- */
@@ -465,16 +465,16 @@ static void test_determinism(void **state)
 {
     (void)state;
     for (int policy = BP_POLICY_FIXED; policy <= BP_POLICY_SCHEDULED; policy++) {
-        world w = make_world(make_mixed(), DEFAULTS), again = make_world(make_mixed(), DEFAULTS);
-        bp_plan *a = make_plan(&w, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
+        scenario s = make_scenario(make_mixed(), DEFAULTS), again = make_scenario(make_mixed(), DEFAULTS);
+        bp_plan *a = make_plan(&s, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
         bp_plan *b = make_plan(&again, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
         assert_same_fingerprint(a, b, true);
         assert_ok(bp_plan_set_model(b, "another name"));
         assert_ok(bp_plan_set_option(b, "dp", "8"));
         assert_same_fingerprint(a, b, true);
-        end_world(&w);
-        end_world(&again);
-        /* The plan keeps nothing of its inputs. */
+        free_scenario(&s);
+        free_scenario(&again);
+        /* The plan does not refer to its inputs. */
         bp_plan *copy = copy_plan(a);
         assert_same_fingerprint(copy, b, true);
         bp_plan_destroy(&copy);
@@ -486,8 +486,8 @@ static void test_determinism(void **state)
 static void test_fingerprint_differs(void **state)
 {
     (void)state;
-    world w = make_world(make_fp8(), DEFAULTS);
-    bp_plan *plan = make_max(&w, 3);
+    scenario s = make_scenario(make_fp8(), DEFAULTS);
+    bp_plan *plan = make_max(&s, 3);
     for (int kind = 0; kind < 10; kind++) {
         contents c = copy_contents(plan);
         bp_plan_request *r = &c.requests[1];
@@ -510,14 +510,14 @@ static void test_fingerprint_differs(void **state)
         free_contents(&c);
     }
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 static void test_options(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xy");
-    bp_plan *plan = make_max(&w, 0);
+    scenario s = scenario_of_kinds("xy");
+    bp_plan *plan = make_max(&s, 0);
     const bp_plan_info *info = bp_plan_get_info(plan);
     assert_int_equal(info->option_count, 0);
     assert_ok(bp_plan_set_option(plan, "dp", "8"));
@@ -537,7 +537,7 @@ static void test_options(void **state)
     assert_string_equal(info->model, "m");
     assert_null(bp_plan_get_info(NULL));
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* Arguments that plans and buckets refuse, plans of nothing, and sizes that overflow. */
+/* Invalid arguments of plans and buckets, empty plans, sizes that overflow. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,31 +13,31 @@
 static void test_plan_errors(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xyz"), other = world_of_kinds("xy");
-    bp_plan *const untouched = (bp_plan *)&w;
+    scenario s = scenario_of_kinds("xyz"), other = scenario_of_kinds("xy");
+    bp_plan *const untouched = (bp_plan *)&s;
     bp_plan *plan = untouched;
     bp_plan_config config = plan_config(BP_POLICY_MAX, 0, BP_FALLBACK_PERSISTENT);
-    assert_fails(bp_plan_create(NULL, w.schedule, &config, &plan), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_plan_create(w.buckets, NULL, &config, &plan), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_plan_create(w.buckets, w.schedule, &config, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_plan_create(w.buckets, other.schedule, &config, &plan), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_plan_create(NULL, s.schedule, &config, &plan), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_plan_create(s.buckets, NULL, &config, &plan), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_plan_create(s.buckets, s.schedule, &config, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_plan_create(s.buckets, other.schedule, &config, &plan), BP_ERR_INVALID_ARGUMENT, NULL);
     config.alignment = 3;
-    assert_fails(bp_plan_create(w.buckets, w.schedule, &config, &plan), BP_ERR_INVALID_ARGUMENT, "3");
+    assert_fails(bp_plan_create(s.buckets, s.schedule, &config, &plan), BP_ERR_INVALID_ARGUMENT, "3");
     config.alignment = 0;
-    assert_fails(bp_plan_create(w.buckets, w.schedule, &config, &plan), BP_ERR_INVALID_ARGUMENT, "0");
+    assert_fails(bp_plan_create(s.buckets, s.schedule, &config, &plan), BP_ERR_INVALID_ARGUMENT, "0");
     config.alignment = UINT64_C(1) << 63;
-    assert_fails(bp_plan_create(w.buckets, w.schedule, &config, &plan), BP_ERR_OVERFLOW, NULL);
+    assert_fails(bp_plan_create(s.buckets, s.schedule, &config, &plan), BP_ERR_OVERFLOW, NULL);
     config.alignment = ALIGNMENT;
     config.policy = (bp_policy)9;
-    assert_fails(bp_plan_create(w.buckets, w.schedule, &config, &plan), BP_ERR_INVALID_ARGUMENT, "9");
+    assert_fails(bp_plan_create(s.buckets, s.schedule, &config, &plan), BP_ERR_INVALID_ARGUMENT, "9");
     config.policy = BP_POLICY_FIXED;
     config.fallback = (bp_fallback)9;
-    assert_fails(bp_plan_create(w.buckets, w.schedule, &config, &plan), BP_ERR_INVALID_ARGUMENT, "9");
+    assert_fails(bp_plan_create(s.buckets, s.schedule, &config, &plan), BP_ERR_INVALID_ARGUMENT, "9");
     config = plan_config(BP_POLICY_MAX, 0, BP_FALLBACK_PERSISTENT);
     config.size = 8;
-    assert_fails(bp_plan_create(w.buckets, w.schedule, &config, &plan), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_plan_create(s.buckets, s.schedule, &config, &plan), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_ptr_equal(plan, untouched);
-    assert_ok(bp_plan_create(w.buckets, w.schedule, NULL, &plan)); /* the defaults */
+    assert_ok(bp_plan_create(s.buckets, s.schedule, NULL, &plan)); /* the defaults */
     assert_int_equal(bp_plan_get_info(plan)->policy, BP_POLICY_MAX);
     assert_fails(bp_plan_fingerprint(NULL, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_plan_fingerprint(plan, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
@@ -47,8 +47,8 @@ static void test_plan_errors(void **state)
     assert_null(plan);
     bp_plan_destroy(&plan);
     bp_plan_destroy(NULL);
-    end_world(&w);
-    end_world(&other);
+    free_scenario(&s);
+    free_scenario(&other);
 }
 
 static void test_policy_names(void **state)
@@ -76,7 +76,7 @@ static void test_bucket_errors(void **state)
     assert_ok(bp_buckets_config_init(&config, sizeof config));
     assert_fails(bp_buckets_create(model, &config, &buckets), BP_ERR_INVALID_ARGUMENT, "empty");
     add_bucket(model, add_unit(model, "a", BP_OUTSIDE), BP_DTYPE_BF16, 10, 0);
-    assert_int_equal(config.dp, 64); /* in C, Python and on the command line */
+    assert_int_equal(config.dp, 64); /* also the default of Python and the command */
     config.dp = 0;
     assert_fails(bp_buckets_create(model, &config, &buckets), BP_ERR_INVALID_ARGUMENT, "dp");
     config.dp = 6;
@@ -135,7 +135,7 @@ static void test_nothing_to_place(void **state)
 static void test_overflow(void **state)
 {
     (void)state;
-    /* Two buckets of 2^60 elements, whatever they are of. */
+    /* Two buckets of 2^60 elements, of every dtype. */
     for (int dtype = BP_DTYPE_FP64; dtype < BP_DTYPE_COUNT; dtype++) {
         bp_model *model = new_model();
         int32_t unit = add_unit(model, "a", BP_OUTSIDE);
@@ -147,47 +147,47 @@ static void test_overflow(void **state)
         assert_fails(status, BP_ERR_OVERFLOW, NULL);
         bp_model_destroy(&model);
     }
-    /* Padding that no single bucket makes too large, and copies of it that are. */
+    /* Padding that fits in one bucket and overflows in its copies. */
     bp_model *model = new_model();
     for (uint32_t u = 0; u < 20; u++)
         add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_FP64, 1 + u, UINT64_C(1) << 56);
-    world w = make_world(model, PARAM_ONLY);
-    bp_plan *plan = make_plan(&w, BP_POLICY_MAX, 31, BP_FALLBACK_PERSISTENT);
+    scenario s = make_scenario(model, PARAM_ONLY);
+    bp_plan *plan = make_plan(&s, BP_POLICY_MAX, 31, BP_FALLBACK_PERSISTENT);
     assert_int_equal(bp_plan_get_info(plan)->bytes, UINT64_C(31) << 59);
-    assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
+    assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
     bp_plan_destroy(&plan);
     static const uint32_t too_many[] = {32, 33, 1u << 20, UINT32_MAX};
     for (size_t i = 0; i < sizeof too_many / sizeof *too_many; i++) {
         bp_plan_config config = plan_config(BP_POLICY_MAX, too_many[i], BP_FALLBACK_PERSISTENT);
-        assert_fails(bp_plan_create(w.buckets, w.schedule, &config, &plan), BP_ERR_OVERFLOW, NULL);
+        assert_fails(bp_plan_create(s.buckets, s.schedule, &config, &plan), BP_ERR_OVERFLOW, NULL);
     }
-    end_world(&w);
-    /* Persistent units, live sums and roles that are too large together only. */
+    free_scenario(&s);
+    /* Persistent units, live sums and roles that overflow only in their sum. */
     model = new_model();
     for (uint32_t u = 0; u < 40; u++)
         add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_FP64, 1 + u, UINT64_C(1) << 56);
-    w = make_world(model, PARAM_ONLY);
+    s = make_scenario(model, PARAM_ONLY);
     bp_plan_config config = plan_config(BP_POLICY_FIXED, 0, BP_FALLBACK_PERSISTENT);
-    assert_fails(bp_plan_create(w.buckets, w.schedule, &config, &plan), BP_ERR_OVERFLOW, NULL);
-    end_world(&w);
-    world_options options = {.roles = STATE, .prefetch = 1, .grad_units = 2};
+    assert_fails(bp_plan_create(s.buckets, s.schedule, &config, &plan), BP_ERR_OVERFLOW, NULL);
+    free_scenario(&s);
+    scenario_options options = {.roles = STATE, .prefetch = 1, .grad_units = 2};
     model = new_model();
     for (uint32_t u = 0; u < 40; u++)
         add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_FP64, 1 + u, UINT64_C(1) << 56);
-    w = make_world(model, options);
+    s = make_scenario(model, options);
     for (int policy = BP_POLICY_DYNAMIC; policy <= BP_POLICY_MAX; policy++) {
         config = plan_config((bp_policy)policy, 0, BP_FALLBACK_DYNAMIC);
-        assert_fails(bp_plan_create(w.buckets, w.schedule, &config, &plan), BP_ERR_OVERFLOW, NULL);
+        assert_fails(bp_plan_create(s.buckets, s.schedule, &config, &plan), BP_ERR_OVERFLOW, NULL);
     }
     assert_null(plan);
-    end_world(&w);
+    free_scenario(&s);
     model = new_model();
     add_bucket(model, add_unit(model, "a", BP_OUTSIDE), BP_DTYPE_FP64, 1, UINT64_C(1) << 57);
     options.roles = PARAM | GRAD;
-    w = make_world(model, options);
+    s = make_scenario(model, options);
     config = plan_config(BP_POLICY_MAX, 8, BP_FALLBACK_PERSISTENT);
-    assert_fails(bp_plan_create(w.buckets, w.schedule, &config, &plan), BP_ERR_OVERFLOW, NULL);
-    end_world(&w);
+    assert_fails(bp_plan_create(s.buckets, s.schedule, &config, &plan), BP_ERR_OVERFLOW, NULL);
+    free_scenario(&s);
 }
 
 int main(void)

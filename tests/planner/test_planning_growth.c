@@ -1,7 +1,7 @@
-/* Planning time and memory grow about as fast as the number of units, for every stage and policy.
+/* Planning time and memory grow about linearly with the number of units, for every stage and policy.
  *
- * Four times the units may take ten times the processor time: n log n and caches keep below, n squared takes sixteen. It is the best of
- * several tries: other processes disturb single ones. Bytes that are asked for do not depend on the machine. Linked with
+ * Four times the units may take ten times the processor time: n log n with cache effects stays below, n^2 would take sixteen. The best
+ * of several runs counts, because other processes disturb single ones. Allocated bytes do not depend on the machine. Linked with
  * -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc against the static library. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,10 +22,9 @@
 #define GROWTH 4u
 #define MOST_TIMES 10
 #define MOST_BYTES 6
-#define NOISE 0.02 /* seconds: below that, a stage of the larger plan is of page faults */
+#define NOISE 0.02 /* seconds: page faults dominate shorter stages */
 #define TRIES 8
-#define LITTLE_WORK                                                                                                    \
-    (UINT64_C(1) << 20) /* of the packer, which may spend it all in the larger plan and not in the smaller */
+#define LITTLE_WORK (UINT64_C(1) << 20) /* of the packer, which may use all of it in the larger plan only */
 
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
@@ -105,7 +104,7 @@ static bp_model *make_model(uint32_t units)
     return model;
 }
 
-static void plan_and_check(const world *w, bp_policy policy, uint32_t joint, const char *name, uint64_t work,
+static void plan_and_check(const scenario *w, bp_policy policy, uint32_t joint, const char *name, uint64_t work,
                            figures *f)
 {
     bp_plan_config config = plan_config(policy, 0, BP_FALLBACK_PERSISTENT);
@@ -140,7 +139,7 @@ typedef struct subject {
 
 static void run_stages(const subject *s, uint32_t units, figures *f)
 {
-    world w = {.model = make_model(units)};
+    scenario w = {.model = make_model(units)};
     bp_buckets_config config;
     bp_schedule_config timing;
     assert_ok(bp_buckets_config_init(&config, sizeof config));
@@ -163,7 +162,7 @@ static void run_stages(const subject *s, uint32_t units, figures *f)
     plan_and_check(&w, BP_POLICY_MAX, 0, "max", s->work, f);
     plan_and_check(&w, BP_POLICY_SCHEDULED, 0, "scheduled", s->work, f);
     plan_and_check(&w, BP_POLICY_SCHEDULED, 1, "joint", s->work, f);
-    end_world(&w);
+    free_scenario(&w);
 }
 
 static bool is_slow(const figure *small, const figure *large)
@@ -171,8 +170,8 @@ static bool is_slow(const figure *small, const figure *large)
     return large->seconds > MOST_TIMES * small->seconds + NOISE;
 }
 
-/* The least processor time of each stage in several tries, until all of them grow little enough. */
-static void hold_growth(const subject *s)
+/* Repeats the stages until the least processor times grow little enough. */
+static void assert_growth(const subject *s)
 {
     figures least[2];
     size_t grows = 1;
@@ -206,18 +205,19 @@ static void hold_growth(const subject *s)
 static void test_stages_grow_linearly(void **state)
 {
     (void)state;
-    hold_growth(&(subject){.prefetch = 1, .work = LITTLE_WORK});
+    assert_growth(&(subject){.prefetch = 1, .work = LITTLE_WORK});
 }
 
 static void test_stages_grow_linearly_where_all_units_are_live(void **state)
 {
     (void)state;
-    hold_growth(&(subject){.kept = 1, .prefetch = 1, .work = LITTLE_WORK});
+    assert_growth(&(subject){.kept = 1, .prefetch = 1, .work = LITTLE_WORK});
 }
 
 static uint64_t bytes_of_packing(uint32_t units)
 {
-    world w = make_world(make_model(units), (world_options){.roles = PARAM | GRAD, .prefetch = 2, .grad_units = 2});
+    scenario w =
+        make_scenario(make_model(units), (scenario_options){.roles = PARAM | GRAD, .prefetch = 2, .grad_units = 2});
     bp_plan_config config = plan_config(BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
     config.joint = 1;
     bytes_asked = 0;
@@ -225,12 +225,12 @@ static uint64_t bytes_of_packing(uint32_t units)
     assert_ok(bp_plan_create(w.buckets, w.schedule, &config, &plan));
     uint64_t bytes = bytes_asked;
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&w);
     return bytes;
 }
 
-/* Windows are small problems of a few hundred items each, and their number grows with that of the units. */
-static void test_windows_of_the_packer_take_no_memory_of_the_whole(void **state)
+/* Windows are problems of a few hundred items each; their number grows with that of the units. */
+static void test_memory_of_packing_windows_is_linear(void **state)
 {
     (void)state;
     uint64_t small = bytes_of_packing(2 * UNITS), large = bytes_of_packing(2 * GROWTH * UNITS);
@@ -240,8 +240,8 @@ static void test_windows_of_the_packer_take_no_memory_of_the_whole(void **state)
     assert_true(large <= MOST_BYTES * small);
 }
 
-/* Classes times copies is 4.9e9 here, and only 2 x 70,000 pairs of them are used. */
-static void test_copies_that_no_request_uses_take_no_memory(void **state)
+/* Classes times copies is 4.9e9 here; requests use 2 x 70,000 pairs of them. */
+static void test_unused_copies_take_no_memory(void **state)
 {
     (void)state;
     const uint32_t units = 70000;
@@ -250,7 +250,7 @@ static void test_copies_that_no_request_uses_take_no_memory(void **state)
         add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_BF16, 128, 0);
     for (uint32_t b = 1; b < units; b++)
         add_bucket(model, (int32_t)units - 1, BP_DTYPE_BF16, 128, 0);
-    world w = make_world(model, (world_options){.roles = PARAM, .prefetch = units, .grad_units = 2});
+    scenario w = make_scenario(model, (scenario_options){.roles = PARAM, .prefetch = units, .grad_units = 2});
     bytes_asked = 0;
     bp_plan *plan = make_max(&w, 0);
     assert_true(bytes_asked < (uint64_t)4000 * units);
@@ -258,7 +258,7 @@ static void test_copies_that_no_request_uses_take_no_memory(void **state)
     assert_int_equal(bp_plan_get_info(plan)->roles[0].buffer_count, units);
     assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&w);
 }
 
 int main(void)
@@ -266,8 +266,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stages_grow_linearly),
         cmocka_unit_test(test_stages_grow_linearly_where_all_units_are_live),
-        cmocka_unit_test(test_windows_of_the_packer_take_no_memory_of_the_whole),
-        cmocka_unit_test(test_copies_that_no_request_uses_take_no_memory),
+        cmocka_unit_test(test_memory_of_packing_windows_is_linear),
+        cmocka_unit_test(test_unused_copies_take_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The policies' own rules, by the numbers of hand-made models, and the properties of max. */
+/* Rules of each policy on hand-made models, and properties of max. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@ static bp_plan_buffer find_buffer(const bp_plan *plan, size_t role, bp_buffer_ki
     return (bp_plan_buffer){0};
 }
 
-/* The request that the size class is as large as. */
+/* The request that sets the class's size. */
 static void assert_set_by(const bp_plan *plan, const bp_plan_buffer *buffer, const char *unit, uint32_t ordinal)
 {
     const bp_plan_request *request = &bp_plan_get_info(plan)->requests[buffer->set_by];
@@ -44,8 +44,8 @@ static void test_max_ranks_by_unpadded(void **state)
     add_bucket(model, a, BP_DTYPE_BF16, 1000, 1024);
     add_bucket(model, a, BP_DTYPE_BF16, 900, 2048);
     add_bucket(model, b, BP_DTYPE_BF16, 1000, 1024);
-    world w = make_world(model, PARAM_ONLY);
-    bp_plan *plan = make_max(&w, 0);
+    scenario s = make_scenario(model, PARAM_ONLY);
+    bp_plan *plan = make_max(&s, 0);
     bp_plan_buffer first = find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_BF16, 0);
     bp_plan_buffer second = find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_BF16, 1);
     assert_int_equal(first.bytes, 2048);
@@ -55,7 +55,7 @@ static void test_max_ranks_by_unpadded(void **state)
     assert_set_by(plan, &second, "a", 1);
     assert_int_equal(bp_plan_get_info(plan)->bytes, 2 * (2048 + 4096));
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 static void test_max_ties_by_larger_index(void **state)
@@ -67,15 +67,15 @@ static void test_max_ties_by_larger_index(void **state)
     add_bucket(model, a, BP_DTYPE_BF16, 1000, 1024);
     add_bucket(model, a, BP_DTYPE_BF16, 1000, 2048);
     add_bucket(model, b, BP_DTYPE_BF16, 1000, 2048);
-    world w = make_world(model, PARAM_ONLY);
-    bp_plan *plan = make_max(&w, 0);
+    scenario s = make_scenario(model, PARAM_ONLY);
+    bp_plan *plan = make_max(&s, 0);
     bp_plan_buffer second = find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_BF16, 1);
     assert_int_equal(find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_BF16, 0).bytes, 4096);
     assert_int_equal(second.bytes, 2048);
     assert_set_by(plan, &second, "a", 0);
     assert_int_equal(bp_plan_get_info(plan)->bytes, 2 * (4096 + 2048));
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 static void test_max_fp8_is_uint8(void **state)
@@ -86,8 +86,8 @@ static void test_max_fp8_is_uint8(void **state)
     add_bucket(model, a, BP_DTYPE_FP8_E4M3, 1000, 1024);
     add_bucket(model, b, BP_DTYPE_UINT8, 1000, 2048);
     add_bucket(model, b, BP_DTYPE_INT8, 10, 0);
-    world w = make_world(model, PARAM_ONLY);
-    bp_plan *plan = make_max(&w, 0);
+    scenario s = make_scenario(model, PARAM_ONLY);
+    bp_plan *plan = make_max(&s, 0);
     bp_plan_buffer shared = find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_UINT8, 0);
     assert_int_equal(shared.bytes, 2048);
     assert_int_equal(shared.users, 2);
@@ -95,10 +95,10 @@ static void test_max_fp8_is_uint8(void **state)
     assert_int_equal(find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_INT8, 0).users, 1);
     assert_int_equal(bp_plan_get_info(plan)->requests[0].dtype, BP_DTYPE_UINT8);
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
-/* Units of many buckets with many ties, sorted by more than the few that are compared one by one. */
+/* Units of many buckets with many ties: more than one sorted run. */
 static void test_max_many_buckets(void **state)
 {
     (void)state;
@@ -114,14 +114,14 @@ static void test_max_many_buckets(void **state)
             }
             add_bucket(model, unit, BP_DTYPE_BF16, 100, 0);
         }
-        world w = make_world(model, PARAM_ONLY);
-        assert_max_holds(&w, 0);
-        assert_max_holds(&w, 2);
-        end_world(&w);
+        scenario s = make_scenario(model, PARAM_ONLY);
+        assert_max_holds(&s, 0);
+        assert_max_holds(&s, 2);
+        free_scenario(&s);
     }
 }
 
-/* More copies than are used cost bytes, and nothing else: no memory, and no order. */
+/* Unused copies cost bytes of the slab, but neither memory of the plan nor time. */
 static void test_many_copies(void **state)
 {
     (void)state;
@@ -131,15 +131,15 @@ static void test_many_copies(void **state)
         for (uint64_t b = 0; b < 5; b++)
             add_bucket(model, unit, BP_DTYPE_BF16, 100 + 7 * u + b, 0);
     }
-    world w = make_world(model, PARAM_ONLY);
+    scenario s = make_scenario(model, PARAM_ONLY);
     static const uint32_t copies[] = {1u << 10, (1u << 30) - 1, 1u << 30, 1u << 31, UINT32_MAX};
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
-        bp_plan *plan = make_max(&w, copies[i]);
+        bp_plan *plan = make_max(&s, copies[i]);
         assert_int_equal(bp_plan_get_info(plan)->bytes, UINT64_C(5) * 256 * copies[i]);
-        assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
+        assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
         bp_plan_destroy(&plan);
     }
-    end_world(&w);
+    free_scenario(&s);
 }
 
 typedef struct tiny_unit {
@@ -168,11 +168,11 @@ static uint64_t max_bytes_of(const tiny_unit *units, uint32_t count, uint64_t sc
         for (uint32_t b = 0; b < units[u].buckets; b++)
             add_bucket(model, unit, units[u].dtype[b], units[u].numel[b] * scale, 0);
     }
-    world w = make_world(model, DEFAULTS);
-    bp_plan *plan = make_max(&w, copies);
+    scenario s = make_scenario(model, DEFAULTS);
+    bp_plan *plan = make_max(&s, copies);
     uint64_t bytes = bp_plan_get_info(plan)->bytes;
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
     return bytes;
 }
 
@@ -200,23 +200,23 @@ static void test_max_properties(void **state)
 
 /* ---- fixed --------------------------------------------------------------------------------------------------------- */
 
-/* What fixed takes of x (512 aligned bytes), y (1024) and z (1280) with two copies. */
+/* Asserts the bytes of policy fixed with two copies, for units x (512 aligned bytes), y (1024) and z (1280). */
 static void assert_fixed_bytes(const char *kinds, uint64_t pool, uint64_t persistent, uint64_t dynamic)
 {
-    world w = world_of_kinds(kinds);
-    bp_plan *plan = make_plan(&w, BP_POLICY_FIXED, 2, BP_FALLBACK_PERSISTENT);
+    scenario s = scenario_of_kinds(kinds);
+    bp_plan *plan = make_plan(&s, BP_POLICY_FIXED, 2, BP_FALLBACK_PERSISTENT);
     assert_int_equal(bp_plan_get_info(plan)->roles[0].pool_bytes, pool);
     assert_int_equal(bp_plan_get_info(plan)->roles[0].persistent_bytes, persistent);
     assert_int_equal(bp_plan_get_info(plan)->bytes, pool + persistent);
     assert_int_equal(bp_plan_get_info(plan)->stable, 1);
     bp_plan_destroy(&plan);
-    plan = make_plan(&w, BP_POLICY_FIXED, 2, BP_FALLBACK_DYNAMIC);
+    plan = make_plan(&s, BP_POLICY_FIXED, 2, BP_FALLBACK_DYNAMIC);
     assert_int_equal(bp_plan_get_info(plan)->roles[0].pool_bytes, pool);
     assert_int_equal(bp_plan_get_info(plan)->roles[0].dynamic_bytes, dynamic);
     assert_int_equal(bp_plan_get_info(plan)->bytes, pool + dynamic);
     assert_int_equal(bp_plan_get_info(plan)->stable, persistent == 0);
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 static void test_fixed_mode(void **state)
@@ -231,7 +231,7 @@ static void test_fixed_mode(void **state)
     assert_fixed_bytes("zxy", 2 * 1280, 512 + 1024, 512 + 1024);
 }
 
-/* Padding does not tell units apart, and the pool's buffer is as large as the most padded one. */
+/* Units that differ in padding only share buffers, which have the largest padded size. */
 static void test_fixed_ignores_padding(void **state)
 {
     (void)state;
@@ -240,16 +240,16 @@ static void test_fixed_ignores_padding(void **state)
     add_bucket(model, add_unit(model, "b", BP_OUTSIDE), BP_DTYPE_BF16, 1001, 1024);
     add_bucket(model, add_unit(model, "c", BP_OUTSIDE), BP_DTYPE_BF16, 1000, 4096);
     add_bucket(model, add_unit(model, "d", BP_OUTSIDE), BP_DTYPE_FP16, 1000, 1024);
-    world w = make_world(model, PARAM_ONLY);
-    bp_plan *plan = make_plan(&w, BP_POLICY_FIXED, 2, BP_FALLBACK_PERSISTENT);
+    scenario s = make_scenario(model, PARAM_ONLY);
+    bp_plan *plan = make_plan(&s, BP_POLICY_FIXED, 2, BP_FALLBACK_PERSISTENT);
     assert_int_equal(bp_plan_get_info(plan)->roles[0].pool_bytes, 2 * 8192);
     assert_int_equal(bp_plan_get_info(plan)->roles[0].persistent_bytes, 2 * 2048);
     bp_plan_buffer pooled = find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_BF16, 0);
     assert_set_by(plan, &pooled, "c", 0);
     assert_int_equal(pooled.users, 2);
-    assert_plan_holds(plan, &w);
+    assert_plan_holds(plan, &s);
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 /* ---- feasibility and alignment ------------------------------------------------------------------------------------- */
@@ -257,38 +257,38 @@ static void test_fixed_ignores_padding(void **state)
 static void test_infeasible(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xxx");
-    bp_plan *plan = make_max(&w, 1);
+    scenario s = scenario_of_kinds("xxx");
+    bp_plan *plan = make_max(&s, 1);
     const bp_plan_info *info = bp_plan_get_info(plan);
     assert_int_equal(info->feasible, 0);
     assert_int_equal(info->requests[0].placement, BP_PLACE_NONE);
     assert_non_null(strstr(info->infeasible_because, "1"));
     assert_non_null(strstr(info->infeasible_because, "2"));
-    assert_fails(bp_plan_check(plan, w.buckets, w.schedule), BP_ERR_UNSUPPORTED, info->infeasible_because);
+    assert_fails(bp_plan_check(plan, s.buckets, s.schedule), BP_ERR_UNSUPPORTED, info->infeasible_because);
     bp_plan_destroy(&plan);
-    plan = make_plan(&w, BP_POLICY_FIXED, 1, BP_FALLBACK_DYNAMIC);
+    plan = make_plan(&s, BP_POLICY_FIXED, 1, BP_FALLBACK_DYNAMIC);
     assert_int_equal(bp_plan_get_info(plan)->feasible, 0);
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 static void test_alignment(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xyz");
+    scenario s = scenario_of_kinds("xyz");
     for (uint64_t alignment = 1; alignment <= 1 << 20; alignment *= 2) {
         bp_plan_config config = plan_config(BP_POLICY_MAX, 0, BP_FALLBACK_PERSISTENT);
         config.alignment = alignment;
         bp_plan *plan = NULL;
-        assert_ok(bp_plan_create(w.buckets, w.schedule, &config, &plan));
+        assert_ok(bp_plan_create(s.buckets, s.schedule, &config, &plan));
         uint64_t z = (1200 + alignment - 1) / alignment * alignment, y = (800 + alignment - 1) / alignment * alignment;
         assert_int_equal(bp_plan_get_info(plan)->bytes, 2 * z);
         assert_int_equal(bp_plan_get_info(plan)->lower_bound_bytes, y + z);
         assert_int_equal(bp_plan_get_info(plan)->alignment, alignment);
-        assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
+        assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
         bp_plan_destroy(&plan);
     }
-    end_world(&w);
+    free_scenario(&s);
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* Overlap windows of recorded schedules: against the rules told plainly, and by hand. */
+/* Overlap windows of recorded schedules: against a reference model, and by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -94,9 +94,9 @@ static void end_recording(recording *r)
     bp_model_destroy(&r->model);
 }
 
-/* ---- the window, told plainly ----------------------------------------------------------------------------------------- */
+/* ---- reference model ------------------------------------------------------------------------------------------------------ */
 
-typedef struct told {
+typedef struct reference {
     uint32_t requests, steps;
     int32_t unit_of[MOST_HELD], bucket_of[MOST_HELD];
     uint64_t bytes[MOST_HELD];
@@ -104,19 +104,19 @@ typedef struct told {
     uint32_t run_of[MOST_EVENTS]; /* of acquires: consecutive ones of one unit on one lane */
     bool live[MOST_EVENTS][MOST_HELD];
     uint32_t window[MOST_EVENTS][MOST_HELD][MOST_HELD]; /* step, earlier, later: the distance, 0: none */
-} told;
+} reference;
 
 static uint32_t lane_of(const bp_model_event *event)
 {
     return event->lane != BP_MODEL_EVENT_NO_LANE ? event->lane : event->acquire ? BP_LANE_GATHER : BP_LANE_COMPUTE;
 }
 
-static bool is_of(const told *t, const bp_model_event *event, uint32_t request)
+static bool is_of(const reference *t, const bp_model_event *event, uint32_t request)
 {
     return event->unit == t->unit_of[request] && (event->bucket < 0 || event->bucket == t->bucket_of[request]);
 }
 
-static void read_recording(const recording *r, told *t)
+static void read_recording(const recording *r, reference *t)
 {
     memset(t, 0, sizeof *t);
     t->requests = (uint32_t)bp_buckets_get_info(r->buckets)->request_count;
@@ -147,7 +147,7 @@ static void read_recording(const recording *r, told *t)
     }
 }
 
-static bool meet(const told *t, uint32_t a, uint32_t b)
+static bool conflict(const reference *t, uint32_t a, uint32_t b)
 {
     for (uint32_t step = 0; step < t->steps; step++)
         if (t->live[step][a] && t->live[step][b])
@@ -155,8 +155,8 @@ static bool meet(const told *t, uint32_t a, uint32_t b)
     return false;
 }
 
-/* From the release on, round the recording: which acquires the next `width` units on other lanes make. */
-static void tell_window(told *t, uint32_t release, uint32_t earlier, uint32_t width)
+/* Walks around the recording from the release and marks the acquires of the next `width` units on other lanes. */
+static void find_reference_window(reference *t, uint32_t release, uint32_t earlier, uint32_t width)
 {
     uint32_t units = 0, run = 0;
     bool wrapped = false;
@@ -165,7 +165,7 @@ static void tell_window(told *t, uint32_t release, uint32_t earlier, uint32_t wi
         const bp_model_event *event = &t->events[step];
         bool wraps = !wrapped && step < release;
         wrapped |= wraps;
-        run = wraps ? 0 : run; /* a unit that goes on from the end to the beginning is two */
+        run = wraps ? 0 : run; /* a unit that continues across the end counts twice */
         if (!event->acquire || lane_of(event) == lane_of(&t->events[release]))
             continue;
         if (t->run_of[step] != run && ++units > width)
@@ -173,22 +173,22 @@ static void tell_window(told *t, uint32_t release, uint32_t earlier, uint32_t wi
         run = t->run_of[step];
         for (uint32_t later = 0; later < t->requests; later++) {
             uint32_t *distance = &t->window[step][earlier][later];
-            if (is_of(t, event, later) && later != earlier && !meet(t, earlier, later) &&
+            if (is_of(t, event, later) && later != earlier && !conflict(t, earlier, later) &&
                 (*distance == 0 || units < *distance))
                 *distance = units;
         }
     }
 }
 
-static void tell_windows(told *t, uint32_t width)
+static void find_reference_windows(reference *t, uint32_t width)
 {
     for (uint32_t step = 0; step < t->steps; step++)
         for (uint32_t i = 0; i < t->requests; i++)
             if (!t->events[step].acquire && is_of(t, &t->events[step], i))
-                tell_window(t, step, i, width);
+                find_reference_window(t, step, i, width);
 }
 
-static bool is_told(const told *t, uint32_t earlier, uint32_t later)
+static bool has_reference_window(const reference *t, uint32_t earlier, uint32_t later)
 {
     for (uint32_t step = 0; step < t->steps; step++)
         if (t->window[step][earlier][later] > 0)
@@ -196,13 +196,13 @@ static bool is_told(const told *t, uint32_t earlier, uint32_t later)
     return false;
 }
 
-static size_t assert_overlaps(const told *t, const bp_schedule *schedule)
+static size_t assert_overlaps(const reference *t, const bp_schedule *schedule)
 {
     const bp_overlap *overlaps = bp_schedule_get_info(schedule)->overlaps;
     size_t count = 0;
     for (uint32_t later = 0; later < t->requests; later++) {
         for (uint32_t earlier = 0; earlier < t->requests; earlier++) {
-            if (!is_told(t, earlier, later))
+            if (!has_reference_window(t, earlier, later))
                 continue;
             assert_true(count < bp_schedule_get_info(schedule)->overlap_count);
             assert_int_equal(overlaps[count].earlier, earlier);
@@ -213,8 +213,8 @@ static size_t assert_overlaps(const told *t, const bp_schedule *schedule)
     return count;
 }
 
-/* Every acquire that a window keeps apart, and how far away. */
-static void assert_windows(told *t, const bp_schedule *schedule)
+/* Asserts the windows and their distances. */
+static void assert_windows(reference *t, const bp_schedule *schedule)
 {
     size_t count = 0;
     for (size_t i = 0; i < schedule->window_count; i++) {
@@ -228,17 +228,17 @@ static void assert_windows(told *t, const bp_schedule *schedule)
     assert_int_equal(count, schedule->window_count);
 }
 
-static void test_windows_as_told(void **state)
+static void test_windows_against_reference(void **state)
 {
     (void)state;
-    static told t;
+    static reference t;
     size_t overlaps = 0;
     for (uint32_t round = 0; round < 3000; round++) {
         seed(round);
         uint32_t width = random_below(8) == 0 ? UINT32_MAX : random_below(5);
         recording r = record(record_at_random(1 + random_below(MOST_UNITS)), width);
         read_recording(&r, &t);
-        tell_windows(&t, width);
+        find_reference_windows(&t, width);
         overlaps += assert_overlaps(&t, r.schedule);
         assert_windows(&t, r.schedule);
         end_recording(&r);
@@ -248,7 +248,7 @@ static void test_windows_as_told(void **state)
 
 /* ---- by hand --------------------------------------------------------------------------------------------------------- */
 
-/* As FSDP2's host runs forward: gather 0, compute and release it, gather 1, ...; the gather of 1 is to run under 0. */
+/* Order of FSDP2's host in forward: gather 0, compute, release 0, gather 1, ...; the all-gather of 1 runs under the compute of 0. */
 static bp_model *record_in_host_order(const uint64_t *numel, uint32_t units)
 {
     bp_model *model = new_model();
@@ -274,15 +274,15 @@ static void test_host_order(void **state)
     assert_int_equal(bp_schedule_get_info(r.schedule)->overlap_count, 4);
     assert_memory_equal(bp_schedule_get_info(r.schedule)->overlaps, expected, sizeof expected);
     const bp_schedule *parts[] = {r.schedule, r.schedule};
-    bp_schedule *united;
-    assert_ok(bp_schedule_create_merged(parts, 2, &united));
-    assert_int_equal(bp_schedule_get_info(united)->overlap_count, 4);
-    assert_memory_equal(bp_schedule_get_info(united)->overlaps, expected, sizeof expected);
-    bp_schedule_destroy(&united);
+    bp_schedule *merged;
+    assert_ok(bp_schedule_create_merged(parts, 2, &merged));
+    assert_int_equal(bp_schedule_get_info(merged)->overlap_count, 4);
+    assert_memory_equal(bp_schedule_get_info(merged)->overlaps, expected, sizeof expected);
+    bp_schedule_destroy(&merged);
     end_recording(&r);
 }
 
-/* Released and acquired on the same stream, memory is free when it is asked for. */
+/* Stream order makes a window unnecessary between requests of one lane. */
 static void test_same_lane(void **state)
 {
     (void)state;
@@ -301,22 +301,22 @@ static void test_same_lane(void **state)
     end_recording(&r);
 }
 
-/* A union in which requests meet that a recording kept apart has no overlap of them. */
-static void test_windows_of_a_union(void **state)
+/* Requests that one recording keeps apart, and that are live together in another schedule, have no overlap in the merged one. */
+static void test_windows_of_merged_schedules(void **state)
 {
     (void)state;
     static const uint64_t numel[] = {64, 128, 192};
     recording r = record(record_in_host_order(numel, 3), 1);
     bp_schedule_config config;
     assert_ok(bp_schedule_config_init(&config, sizeof config));
-    bp_schedule *training, *united;
+    bp_schedule *training, *merged;
     assert_ok(bp_schedule_create_training(r.buckets, &config, &training));
     const bp_schedule *parts[] = {training, r.schedule};
-    assert_ok(bp_schedule_create_merged(parts, 2, &united));
-    static const bp_overlap left[] = {{2, 0}}; /* neighbours meet in training */
-    assert_int_equal(bp_schedule_get_info(united)->overlap_count, 1);
-    assert_memory_equal(bp_schedule_get_info(united)->overlaps, left, sizeof left);
-    bp_schedule_destroy(&united);
+    assert_ok(bp_schedule_create_merged(parts, 2, &merged));
+    static const bp_overlap left[] = {{2, 0}}; /* consecutive units are live together in training */
+    assert_int_equal(bp_schedule_get_info(merged)->overlap_count, 1);
+    assert_memory_equal(bp_schedule_get_info(merged)->overlaps, left, sizeof left);
+    bp_schedule_destroy(&merged);
     bp_schedule_destroy(&training);
     end_recording(&r);
 }
@@ -361,8 +361,11 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_windows_as_told),    cmocka_unit_test(test_host_order), cmocka_unit_test(test_same_lane),
-        cmocka_unit_test(test_windows_of_a_union), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_windows_against_reference),
+        cmocka_unit_test(test_host_order),
+        cmocka_unit_test(test_same_lane),
+        cmocka_unit_test(test_windows_of_merged_schedules),
+        cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

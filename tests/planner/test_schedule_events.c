@@ -1,4 +1,4 @@
-/* Schedules as events: that they say what the intervals say, in order, and as few of them as that takes. */
+/* The events of schedules: equivalent to the intervals, in order, and as few as possible. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,31 +26,31 @@ static events events_of(const bp_schedule *schedule)
     return (events){info->events, info->event_count};
 }
 
-static bp_request request_at(const world *w, uint32_t index)
+static bp_request request_at(const scenario *s, uint32_t index)
 {
-    bp_request request = bp_buckets_get_info(w->buckets)->requests[index];
+    bp_request request = bp_buckets_get_info(s->buckets)->requests[index];
     return request;
 }
 
-static int32_t unit_at(const world *w, uint32_t request)
+static int32_t unit_at(const scenario *s, uint32_t request)
 {
-    bp_bucket bucket = bp_buckets_get_info(w->buckets)->buckets[request_at(w, request).bucket];
+    bp_bucket bucket = bp_buckets_get_info(s->buckets)->buckets[request_at(s, request).bucket];
     return bucket.unit;
 }
 
 /* ---- against the intervals -------------------------------------------------------------------------------------------- */
 
-static void assert_one_group(const world *w, const bp_schedule_event *event)
+static void assert_one_group(const scenario *s, const bp_schedule_event *event)
 {
     uint32_t first = event->first_request;
     assert_true(event->request_count > 0);
     for (uint32_t i = 1; i < event->request_count; i++) {
-        assert_int_equal(request_at(w, first + i).role, request_at(w, first).role);
-        assert_int_equal(unit_at(w, first + i), unit_at(w, first));
+        assert_int_equal(request_at(s, first + i).role, request_at(s, first).role);
+        assert_int_equal(unit_at(s, first + i), unit_at(s, first));
     }
 }
 
-static void assert_order(const world *w, const events *e)
+static void assert_order(const scenario *s, const events *e)
 {
     for (size_t i = 1; i < e->count; i++) {
         const bp_schedule_event *a = &e->list[i - 1], *b = &e->list[i];
@@ -61,18 +61,18 @@ static void assert_order(const world *w, const events *e)
         if (a->acquire != b->acquire)
             continue;
         assert_true(a->first_request + a->request_count <= b->first_request);
-        bool touch = a->first_request + a->request_count == b->first_request; /* then they are not of one group */
-        assert_false(touch && unit_at(w, a->first_request) == unit_at(w, b->first_request) &&
-                     request_at(w, a->first_request).role == request_at(w, b->first_request).role);
+        bool touch = a->first_request + a->request_count == b->first_request; /* then they belong to different groups */
+        assert_false(touch && unit_at(s, a->first_request) == unit_at(s, b->first_request) &&
+                     request_at(s, a->first_request).role == request_at(s, b->first_request).role);
     }
 }
 
 /* Acquires and releases of each request, in the order of the events, are the ends of its intervals. */
-static void assert_intervals(const world *w, const events *e)
+static void assert_intervals(const scenario *s, const events *e)
 {
-    for (uint32_t request = 0; request < bp_buckets_get_info(w->buckets)->request_count; request++) {
+    for (uint32_t request = 0; request < bp_buckets_get_info(s->buckets)->request_count; request++) {
         size_t count, ends = 0;
-        const bp_interval *intervals = intervals_of(w->schedule, request, &count);
+        const bp_interval *intervals = intervals_of(s->schedule, request, &count);
         for (size_t i = 0; i < e->count; i++) {
             const bp_schedule_event *event = &e->list[i];
             if (request < event->first_request || request - event->first_request >= event->request_count)
@@ -86,7 +86,7 @@ static void assert_intervals(const world *w, const events *e)
     }
 }
 
-static void assert_lanes(const world *w, const events *e)
+static void assert_lanes(const scenario *s, const events *e)
 {
     static const uint32_t acquires[BP_ROLE_COUNT] = {BP_LANE_GATHER,  BP_LANE_GATHER,  BP_LANE_COMPUTE, BP_LANE_COMPUTE,
                                                      BP_LANE_COMPUTE, BP_LANE_COMPUTE, BP_LANE_COMPUTE};
@@ -94,34 +94,34 @@ static void assert_lanes(const world *w, const events *e)
                                                      BP_LANE_OUTER_REDUCE, BP_LANE_COMPUTE, BP_LANE_COMPUTE,
                                                      BP_LANE_COMPUTE};
     for (size_t i = 0; i < e->count; i++) {
-        uint32_t role = request_at(w, e->list[i].first_request).role;
+        uint32_t role = request_at(s, e->list[i].first_request).role;
         assert_int_equal(e->list[i].lane, e->list[i].acquire ? acquires[role] : releases[role]);
     }
 }
 
-static void assert_events(world *w)
+static void assert_events(scenario *s)
 {
-    events e = events_of(w->schedule);
+    events e = events_of(s->schedule);
     for (size_t i = 0; i < e.count; i++)
-        assert_one_group(w, &e.list[i]);
-    assert_order(w, &e);
-    assert_intervals(w, &e);
-    assert_lanes(w, &e);
-    end_world(w);
+        assert_one_group(s, &e.list[i]);
+    assert_order(s, &e);
+    assert_intervals(s, &e);
+    assert_lanes(s, &e);
+    free_scenario(s);
 }
 
 static void test_training(void **state)
 {
     (void)state;
     for (uint32_t prefetch = 0; prefetch <= 3; prefetch++) {
-        world_options options = {ALL_ROLES, prefetch, 1 + prefetch % 3, 0, 0, 0, BP_DTYPE_BF16};
-        world w = make_world(make_fp8(), options);
-        assert_events(&w);
+        scenario_options options = {ALL_ROLES, prefetch, 1 + prefetch % 3, 0, 0, 0, BP_DTYPE_BF16};
+        scenario s = make_scenario(make_fp8(), options);
+        assert_events(&s);
         options.eval = 1;
-        w = make_world(make_fp8(), options);
-        assert_events(&w);
-        w = make_world(make_mixed(), options);
-        assert_events(&w);
+        s = make_scenario(make_fp8(), options);
+        assert_events(&s);
+        s = make_scenario(make_mixed(), options);
+        assert_events(&s);
     }
 }
 
@@ -132,20 +132,20 @@ static void test_recorded(void **state)
         seed(number);
         bp_model *model = random_model(1 + random_below(6));
         record_randomly(model, number % 2 == 0);
-        world_options options = {.roles = PARAM, .recorded = 1};
-        world w = make_world(model, options);
-        assert_events(&w);
+        scenario_options options = {.roles = PARAM, .recorded = 1};
+        scenario s = make_scenario(model, options);
+        assert_events(&s);
     }
 }
 
 /* ---- by hand ----------------------------------------------------------------------------------------------------------- */
 
 /* "+0.1@2" for an acquire of requests 0 and 1 in step 2, "-" for a release. */
-static void assert_text(const world *w, const char *expected)
+static void assert_text(const scenario *s, const char *expected)
 {
     char text[512] = "";
     size_t length = 0;
-    events e = events_of(w->schedule);
+    events e = events_of(s->schedule);
     for (size_t i = 0; i < e.count; i++) {
         const bp_schedule_event *event = &e.list[i];
         length += (size_t)snprintf(text + length, sizeof text - length, "%s%c%u", i > 0 ? " " : "",
@@ -166,12 +166,12 @@ static void test_two_units(void **state)
     add_bucket(model, first, BP_DTYPE_BF16, 10, 0);
     add_bucket(model, first, BP_DTYPE_FP32, 20, 0);
     add_bucket(model, add_numbered_unit(model, 1), BP_DTYPE_BF16, 30, 0);
-    world w = make_world(model, DEFAULTS);
-    assert_text(&w, "+0.1@0 +4@0 -0.1@1 +0.1@2 +5@2 -4@3 +2.3@3 -0.1@4 -2.3@4 -5@4");
-    end_world(&w);
+    scenario s = make_scenario(model, DEFAULTS);
+    assert_text(&s, "+0.1@0 +4@0 -0.1@1 +0.1@2 +5@2 -4@3 +2.3@3 -0.1@4 -2.3@4 -5@4");
+    free_scenario(&s);
 }
 
-/* A recording that acquires buckets together and releases them one by one, in the order that it chose. */
+/* A recording that acquires buckets together and releases them one by one. */
 static void test_recorded_order(void **state)
 {
     (void)state;
@@ -185,13 +185,13 @@ static void test_recorded_order(void **state)
     add_event(model, 1, b, -1);
     add_event(model, 0, a, 0);
     add_event(model, 0, b, -1);
-    world_options options = {.roles = PARAM, .recorded = 1};
-    world w = make_world(model, options);
-    assert_text(&w, "+0.1@0 -1@1 +2@2 -0@3 -2@4");
-    end_world(&w);
+    scenario_options options = {.roles = PARAM, .recorded = 1};
+    scenario s = make_scenario(model, options);
+    assert_text(&s, "+0.1@0 -1@1 +2@2 -0@3 -2@4");
+    free_scenario(&s);
 }
 
-/* Lanes that the recording names, and those of the role where it names none. */
+/* The recording's lanes, or the role's default lanes. */
 static void test_recorded_lanes(void **state)
 {
     (void)state;
@@ -207,17 +207,17 @@ static void test_recorded_lanes(void **state)
                                       .lane = i < 2 ? 5 + i : BP_MODEL_EVENT_NO_LANE};
         assert_ok(bp_model_add_event(model, &event));
     }
-    world_options options = {.roles = PARAM, .recorded = 1};
-    world w = make_world(model, options);
+    scenario_options options = {.roles = PARAM, .recorded = 1};
+    scenario s = make_scenario(model, options);
     static const uint32_t lanes[] = {5, 6, BP_LANE_GATHER, BP_LANE_COMPUTE};
-    events e = events_of(w.schedule);
+    events e = events_of(s.schedule);
     assert_int_equal(e.count, 4);
     for (size_t i = 0; i < e.count; i++)
         assert_int_equal(e.list[i].lane, lanes[i]);
-    end_world(&w);
+    free_scenario(&s);
 }
 
-/* Two runs of a schedule have its events twice, but for what is live over the border. */
+/* A schedule merged with itself has its events twice, except for requests that are live across the border. */
 static void test_merged(void **state)
 {
     (void)state;
@@ -225,16 +225,16 @@ static void test_merged(void **state)
         seed(number);
         bp_model *model = random_model(1 + random_below(6));
         record_randomly(model, number % 2 == 0);
-        world_options options = {.roles = PARAM, .recorded = 1};
-        world w = make_world(model, options);
-        const bp_schedule *twice[] = {w.schedule, w.schedule};
+        scenario_options options = {.roles = PARAM, .recorded = 1};
+        scenario s = make_scenario(model, options);
+        const bp_schedule *twice[] = {s.schedule, s.schedule};
         bp_schedule *merged = NULL;
         assert_ok(bp_schedule_create_merged(twice, 2, &merged));
-        events once = events_of(w.schedule), both = events_of(merged);
+        events once = events_of(s.schedule), both = events_of(merged);
         assert_int_equal(both.count, 2 * once.count);
-        bp_schedule_destroy(&w.schedule);
-        w.schedule = merged;
-        assert_events(&w);
+        bp_schedule_destroy(&s.schedule);
+        s.schedule = merged;
+        assert_events(&s);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Generated schedules under every option, against a runtime that is played step by step, and by hand. */
+/* Generated schedules under every option, against a simulated runtime, and by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@ static bp_schedule_config default_config(void)
     return config;
 }
 
-/* ---- a runtime, step by step ---------------------------------------------------------------------------------------- */
+/* ---- simulated runtime ---------------------------------------------------------------------------------------------- */
 
 enum { ROW_WISE, COLUMN_WISE, GRADIENT, SHARD, MAIN_GRADIENT, OPTIMIZER, KINDS };
 
@@ -65,7 +65,7 @@ static void gather(player *p, int unit, bool backward)
     }
 }
 
-/* What comes up to its depth after `turn`; -1 is what lies outside units, before the first. */
+/* Gathers the units up to the prefetch depth after `turn`; -1: the outside step before the first unit. */
 static void gather_ahead(player *p, int turn, bool forward, bool backward)
 {
     for (int later = turn + 1; later < p->n; later++) {
@@ -162,7 +162,7 @@ static bool is_live(const bp_schedule *schedule, size_t request, uint32_t step)
     return false;
 }
 
-/* Which requests of the player's units there are, in the library's order. */
+/* Lists the player's requests in the library's order. */
 static size_t list_requests(const player *p, int *unit_of, int *kind_of)
 {
     size_t count = 0;
@@ -192,7 +192,7 @@ static void assert_same_steps(const player *p, const bp_schedule *schedule)
     }
 }
 
-/* Of pipelines that the library shortens: who meets whom. */
+/* The library shortens pipelines, so only their conflicts are compared. */
 static void assert_same_conflicts(const player *p, const bp_schedule *schedule)
 {
     int unit_of[MOST_PLAYED_UNITS * KINDS], kind_of[MOST_PLAYED_UNITS * KINDS];
@@ -230,7 +230,7 @@ static void draw_config(bp_schedule_config *config, bp_unit_prefetch *overrides,
     }
 }
 
-static void test_every_option_as_played(void **state)
+static void test_options_against_simulated_runtime(void **state)
 {
     (void)state;
     for (uint32_t round = 0; round < 4000; round++) {
@@ -256,38 +256,38 @@ static void test_every_option_as_played(void **state)
             p.backward_depth[o->unit] = (int)(o->backward == BP_PREFETCH_SAME ? o->forward : o->backward);
         }
         play(&p);
-        world_options options = DEFAULTS;
+        scenario_options options = DEFAULTS;
         options.roles = PARAM | GRAD | STATE | (p.transposes ? TRANSPOSE : 0);
-        world w = make_world(model_of_units((int)n), options);
+        scenario s = make_scenario(model_of_units((int)n), options);
         bp_schedule *schedule;
-        assert_ok(bp_schedule_create_training(w.buckets, &config, &schedule));
+        assert_ok(bp_schedule_create_training(s.buckets, &config, &schedule));
         if (config.microbatches <= 2 || config.passes == BP_PASSES_EVAL)
             assert_same_steps(&p, schedule);
         else
             assert_same_conflicts(&p, schedule);
         bp_schedule_destroy(&schedule);
-        end_world(&w);
+        free_scenario(&s);
     }
 }
 
 /* ---- by hand -------------------------------------------------------------------------------------------------------- */
 
-/* Requests of three units, params and gradients, and for each the steps in which it is live, a letter each. */
+/* Expected live steps of three units' parameters and gradients: a string per request, a letter per step. */
 static void assert_live(const bp_schedule_config *config, uint32_t roles, const char *const *expected)
 {
-    world_options options = DEFAULTS;
+    scenario_options options = DEFAULTS;
     options.roles = roles;
-    world w = make_world(model_of_units(3), options);
+    scenario s = make_scenario(model_of_units(3), options);
     bp_schedule *schedule;
-    assert_ok(bp_schedule_create_training(w.buckets, config, &schedule));
-    for (size_t r = 0; r < bp_buckets_get_info(w.buckets)->request_count; r++) {
+    assert_ok(bp_schedule_create_training(s.buckets, config, &schedule));
+    for (size_t r = 0; r < bp_buckets_get_info(s.buckets)->request_count; r++) {
         assert_int_equal(bp_schedule_get_info(schedule)->step_count, strlen(expected[r]));
         for (uint32_t t = 0; expected[r][t] != '\0'; t++)
             if (is_live(schedule, r, t) != (expected[r][t] == 'X'))
                 fail_msg("request %zu, step %u: expected %c of %s", r, t, expected[r][t], expected[r]);
     }
     bp_schedule_destroy(&schedule);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 /* The live sets of unit u's backward are {P(u), G(u), G(u+1)}, then {P(u), G(u), P(u-1)}. */
@@ -328,7 +328,7 @@ static void test_kept_parameters(void **state)
     assert_live(&config, PARAM, both);
 }
 
-/* Row-wise parameters of a unit live with its transpose and the one that comes next. */
+/* A unit's row-wise parameters are live with its transpose and the next one. */
 static void test_recompute_of_fp8(void **state)
 {
     (void)state;
@@ -360,22 +360,22 @@ static void test_lanes_of_roles(void **state)
         {BP_LANE_GATHER, BP_LANE_COMPUTE},       {BP_LANE_GATHER, BP_LANE_COMPUTE},  {BP_LANE_COMPUTE, BP_LANE_REDUCE},
         {BP_LANE_COMPUTE, BP_LANE_OUTER_REDUCE}, {BP_LANE_COMPUTE, BP_LANE_COMPUTE}, {BP_LANE_COMPUTE, BP_LANE_COMPUTE},
         {BP_LANE_COMPUTE, BP_LANE_COMPUTE}};
-    world_options options = DEFAULTS;
+    scenario_options options = DEFAULTS;
     options.roles = PARAM | TRANSPOSE | GRAD | GRAD_COMM | STATE;
-    world w = make_world(model_of_units(4), options);
+    scenario s = make_scenario(model_of_units(4), options);
     size_t intervals = 0;
-    for (size_t r = 0; r < bp_buckets_get_info(w.buckets)->request_count; r++) {
-        bp_request request = bp_buckets_get_info(w.buckets)->requests[r];
+    for (size_t r = 0; r < bp_buckets_get_info(s.buckets)->request_count; r++) {
+        bp_request request = bp_buckets_get_info(s.buckets)->requests[r];
         size_t count;
-        const bp_interval *first = intervals_of(w.schedule, r, &count);
+        const bp_interval *first = intervals_of(s.schedule, r, &count);
         for (size_t i = 0; i < count; i++, intervals++) {
-            bp_use use = bp_schedule_use(w.schedule, (size_t)(first + i - w.schedule->intervals));
+            bp_use use = bp_schedule_use(s.schedule, (size_t)(first + i - s.schedule->intervals));
             assert_int_equal(use.acquire_lane, lanes[request.role][0]);
             assert_int_equal(use.release_lane, lanes[request.role][1]);
         }
     }
     assert_int_equal(intervals, 4 * BP_ROLE_COUNT);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 /* ---- errors --------------------------------------------------------------------------------------------------------- */
@@ -383,42 +383,46 @@ static void test_lanes_of_roles(void **state)
 static void test_config_errors(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xyz");
+    scenario s = scenario_of_kinds("xyz");
     bp_schedule *schedule = NULL;
     bp_schedule_config config = default_config();
     config.passes = (bp_passes)3;
-    assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "passes 3");
+    assert_fails(bp_schedule_create_training(s.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "passes 3");
     config = default_config();
     config.streams = (bp_streams)2;
-    assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "streams 2");
+    assert_fails(bp_schedule_create_training(s.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "streams 2");
     config = default_config();
     config.outside = (bp_outside)9;
-    assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "outside 9");
+    assert_fails(bp_schedule_create_training(s.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "outside 9");
     config = default_config();
     config.microbatches = BP_MAX_MICROBATCHES + 1;
-    assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "1025", "1024");
+    assert_fails(bp_schedule_create_training(s.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "1025", "1024");
     config = default_config();
     config.override_count = 1;
-    assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "overrides");
+    assert_fails(bp_schedule_create_training(s.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "overrides");
     bp_unit_prefetch overrides[] = {{2, 1, 1}, {3, 1, 1}};
     config.overrides = overrides;
     config.override_count = 2;
-    assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "overrides[1]",
+    assert_fails(bp_schedule_create_training(s.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "overrides[1]",
                  "unit 3");
     overrides[1].unit = 2;
-    assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "overrides[1]",
+    assert_fails(bp_schedule_create_training(s.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "overrides[1]",
                  "\"u2\"");
     assert_null(schedule);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_option_as_played), cmocka_unit_test(test_unified_streams),
-        cmocka_unit_test(test_outside_steps),          cmocka_unit_test(test_kept_parameters),
-        cmocka_unit_test(test_recompute_of_fp8),       cmocka_unit_test(test_combined_pass),
-        cmocka_unit_test(test_lanes_of_roles),         cmocka_unit_test(test_config_errors),
+        cmocka_unit_test(test_options_against_simulated_runtime),
+        cmocka_unit_test(test_unified_streams),
+        cmocka_unit_test(test_outside_steps),
+        cmocka_unit_test(test_kept_parameters),
+        cmocka_unit_test(test_recompute_of_fp8),
+        cmocka_unit_test(test_combined_pass),
+        cmocka_unit_test(test_lanes_of_roles),
+        cmocka_unit_test(test_config_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

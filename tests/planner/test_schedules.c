@@ -1,4 +1,4 @@
-/* Training and recorded schedules: their intervals and their errors. */
+/* Intervals and errors of training schedules and recorded ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,8 +14,8 @@
 
 /* ---- intervals ----------------------------------------------------------------------------------------------------- */
 
-/* Up to two intervals; touching ones are one, and those that end where they begin are none. */
-static void assert_intervals(const world *w, size_t request, uint32_t begin, uint32_t end, uint32_t begin_again,
+/* Expects up to two intervals; adjacent ones are merged, empty ones are dropped. */
+static void assert_intervals(const scenario *s, size_t request, uint32_t begin, uint32_t end, uint32_t begin_again,
                              uint32_t end_again)
 {
     bp_interval expected[2];
@@ -26,7 +26,7 @@ static void assert_intervals(const world *w, size_t request, uint32_t begin, uin
         expected[0].end = end_again;
     else if (begin_again < end_again)
         expected[expected_count++] = (bp_interval){begin_again, end_again};
-    const bp_interval *intervals = intervals_of(w->schedule, request, &count);
+    const bp_interval *intervals = intervals_of(s->schedule, request, &count);
     assert_int_equal(count, expected_count);
     for (size_t i = 0; i < count; i++) {
         assert_int_equal(intervals[i].begin, expected[i].begin);
@@ -35,34 +35,34 @@ static void assert_intervals(const world *w, size_t request, uint32_t begin, uin
 }
 
 /* The table of docs/concepts/schedules.md. Requests are ordered by unit, then role. */
-static void assert_training_step(uint32_t n, world_options options)
+static void assert_training_step(uint32_t n, scenario_options options)
 {
     bp_model *model = new_model();
     for (uint32_t u = 0; u < n; u++)
         add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_FP8_E4M3, 10, 0);
-    world w = make_world(model, options);
+    scenario s = make_scenario(model, options);
     uint32_t p = options.prefetch, g = options.grad_units, steps = options.eval ? n : 2 * n;
     bool transposes = options.roles & TRANSPOSE && !options.eval;
-    assert_int_equal(bp_schedule_get_info(w.schedule)->step_count, steps);
+    assert_int_equal(bp_schedule_get_info(s.schedule)->step_count, steps);
     size_t request = 0;
     for (uint32_t k = 0; k < n; k++) {
         uint32_t own = 2 * n - 1 - k; /* the backward step */
         uint32_t forward = k > p ? k - p : 0, backward = own > n + p ? own - p : n;
         uint32_t again = options.eval ? 0 : own + 1, drained = own + g < 2 * n ? own + g : 2 * n;
-        assert_intervals(&w, request++, forward, k + 1, backward, transposes ? 0 : again);
+        assert_intervals(&s, request++, forward, k + 1, backward, transposes ? 0 : again);
         if (options.roles & TRANSPOSE)
-            assert_intervals(&w, request++, 0, 0, backward, again);
-        assert_intervals(&w, request++, 0, 0, own, options.eval ? 0 : drained);
+            assert_intervals(&s, request++, 0, 0, backward, again);
+        assert_intervals(&s, request++, 0, 0, own, options.eval ? 0 : drained);
         for (int role = BP_ROLE_STATE; role <= BP_ROLE_OPTIMIZER; role++)
-            assert_intervals(&w, request++, 0, steps, 0, 0);
+            assert_intervals(&s, request++, 0, steps, 0, 0);
     }
-    assert_int_equal(bp_buckets_get_info(w.buckets)->request_count, request);
+    assert_int_equal(bp_buckets_get_info(s.buckets)->request_count, request);
     for (uint32_t i = 0; i < steps; i++) {
-        bp_step step = bp_schedule_get_info(w.schedule)->steps[i];
+        bp_step step = bp_schedule_get_info(s.schedule)->steps[i];
         assert_int_equal(step.phase, i < n ? BP_PHASE_FORWARD : BP_PHASE_BACKWARD);
         assert_int_equal(step.unit, i < n ? i : 2 * n - 1 - i);
     }
-    end_world(&w);
+    free_scenario(&s);
 }
 
 static void test_training_intervals(void **state)
@@ -71,7 +71,7 @@ static void test_training_intervals(void **state)
     for (uint32_t n = 1; n <= 6; n++) {
         for (uint32_t prefetch = 0; prefetch <= 7; prefetch++) {
             for (uint32_t grad_units = 1; grad_units <= 7; grad_units++) {
-                world_options options = {PARAM | GRAD | STATE, prefetch, grad_units, prefetch % 2, 0, 0, 0};
+                scenario_options options = {PARAM | GRAD | STATE, prefetch, grad_units, prefetch % 2, 0, 0, 0};
                 assert_training_step(n, options);
                 options.eval = 0;
                 assert_training_step(n, options);
@@ -92,14 +92,14 @@ static void test_nested_intervals(void **state)
     add_bucket(model, outer, BP_DTYPE_BF16, 1, 0);
     add_bucket(model, inner, BP_DTYPE_BF16, 1, 0);
     add_bucket(model, last, BP_DTYPE_BF16, 1, 0);
-    world_options options = PARAM_ONLY;
+    scenario_options options = PARAM_ONLY;
     options.prefetch = 0;
-    world w = make_world(model, options);
-    assert_int_equal(bp_schedule_get_info(w.schedule)->step_count, 6);
-    assert_intervals(&w, 0, 0, 2, 4, 6);
-    assert_intervals(&w, 1, 1, 2, 4, 5);
-    assert_intervals(&w, 2, 2, 3, 3, 4);
-    end_world(&w);
+    scenario s = make_scenario(model, options);
+    assert_int_equal(bp_schedule_get_info(s.schedule)->step_count, 6);
+    assert_intervals(&s, 0, 0, 2, 4, 6);
+    assert_intervals(&s, 1, 1, 2, 4, 5);
+    assert_intervals(&s, 2, 2, 3, 3, 4);
+    free_scenario(&s);
 }
 
 static void test_recorded_intervals(void **state)
@@ -117,13 +117,13 @@ static void test_recorded_intervals(void **state)
     add_event(model, 0, a, 1);
     add_event(model, 1, a, 0);
     add_event(model, 0, a, 0);
-    world_options options = {.roles = PARAM, .recorded = 1};
-    world w = make_world(model, options);
-    assert_int_equal(bp_schedule_get_info(w.schedule)->step_count, 7);
-    assert_intervals(&w, 0, 0, 2, 5, 6);
-    assert_intervals(&w, 1, 0, 4, 0, 0);
-    assert_intervals(&w, 2, 1, 3, 0, 0);
-    end_world(&w);
+    scenario_options options = {.roles = PARAM, .recorded = 1};
+    scenario s = make_scenario(model, options);
+    assert_int_equal(bp_schedule_get_info(s.schedule)->step_count, 7);
+    assert_intervals(&s, 0, 0, 2, 5, 6);
+    assert_intervals(&s, 1, 0, 4, 0, 0);
+    assert_intervals(&s, 2, 1, 3, 0, 0);
+    free_scenario(&s);
 }
 
 /* ---- errors -------------------------------------------------------------------------------------------------------- */
@@ -131,27 +131,27 @@ static void test_recorded_intervals(void **state)
 static void test_training_schedule_errors(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xy");
+    scenario s = scenario_of_kinds("xy");
     bp_schedule_config config;
     bp_schedule *schedule = NULL;
     assert_ok(bp_schedule_config_init(&config, sizeof config));
     config.grad_units = 0;
-    assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "grad_units");
+    assert_fails(bp_schedule_create_training(s.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "grad_units");
     config.grad_units = 1;
     assert_fails(bp_schedule_create_training(NULL, &config, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_schedule_create_training(w.buckets, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_schedule_create_training(w.buckets, &config, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_schedule_create_training(s.buckets, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_schedule_create_training(s.buckets, &config, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_null(schedule);
     config.prefetch = UINT32_MAX;
     config.grad_units = UINT32_MAX;
-    assert_ok(bp_schedule_create_training(w.buckets, &config, &schedule));
+    assert_ok(bp_schedule_create_training(s.buckets, &config, &schedule));
     size_t count;
     const bp_interval *intervals = intervals_of(schedule, 0, &count);
     assert_int_equal(count, 2); /* the step has a forward and a backward, and memory is released between them */
     assert_int_equal(intervals[0].begin, 0);
     assert_null(bp_schedule_get_info(NULL));
     bp_schedule_destroy(&schedule);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 /* Events of two units "alpha" (two buckets) and "beta": "A" acquires alpha, "a" releases it, "B" and "b" likewise beta,
@@ -209,13 +209,13 @@ static void test_recorded_schedule_errors(void **state)
     add_bucket(model, add_unit(model, "a", BP_OUTSIDE), BP_DTYPE_BF16, 10, 0);
     assert_fails(try_event(model, 1, 1, -1), BP_ERR_INVALID_ARGUMENT, "1");
     assert_fails(try_event(model, 1, -1, -1), BP_ERR_INVALID_ARGUMENT, "-1");
-    world w = make_world(model, PARAM_ONLY);
+    scenario s = make_scenario(model, PARAM_ONLY);
     bp_schedule *schedule = NULL;
-    assert_fails(bp_schedule_create_recorded(w.model, w.buckets, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, "event");
-    assert_fails(bp_schedule_create_recorded(NULL, w.buckets, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_schedule_create_recorded(w.model, NULL, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_schedule_create_recorded(s.model, s.buckets, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, "event");
+    assert_fails(bp_schedule_create_recorded(NULL, s.buckets, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_schedule_create_recorded(s.model, NULL, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_null(schedule);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* What a rank keeps between steps: shards of the parameters, of the reduced gradients and of the optimizer. */
+/* State that a rank keeps between steps: shards of parameters, reduced gradients and optimizer tensors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,7 +47,7 @@ static void add_parameter(bp_model *model, int32_t unit, const char *name, uint6
     assert_ok(bp_model_add_parameter(model, &parameter));
 }
 
-/* Bytes of the only request of a bucket in a role; 0: it has none. */
+/* Bytes of a bucket's request in a role; 0: none. */
 static uint64_t bytes_of(const bp_buckets *buckets, uint32_t bucket, uint32_t role, bp_dtype dtype)
 {
     uint64_t bytes = 0;
@@ -65,7 +65,7 @@ static uint64_t bytes_of(const bp_buckets *buckets, uint32_t bucket, uint32_t ro
 
 /* ---- sizes ----------------------------------------------------------------------------------------------------------- */
 
-/* 10 elements on 4 ranks: a shard of 3, which is that of all three roles. */
+/* 10 elements on 4 ranks: a shard of 3 in all three roles. */
 static void test_shards(void **state)
 {
     (void)state;
@@ -85,7 +85,7 @@ static void test_shards(void **state)
     assert_int_equal(bytes_of(buckets, 0, BP_ROLE_MAIN_GRAD, BP_DTYPE_BF16), 3 * 2);
     assert_int_equal(bytes_of(buckets, 0, BP_ROLE_OPTIMIZER, BP_DTYPE_FP64), 2 * 3 * 8);
     bp_buckets_destroy(&buckets);
-    /* each tensor begins at a byte of its own, and fp8 is stored as bytes */
+    /* each tensor begins at a whole byte, and fp8 is stored as bytes */
     config.optimizer_dtype = BP_DTYPE_FP4_E2M1;
     buckets = make_buckets(model, &config);
     assert_int_equal(bytes_of(buckets, 0, BP_ROLE_OPTIMIZER, BP_DTYPE_FP4_E2M1), 2 * 2);
@@ -102,7 +102,7 @@ static void test_shards(void **state)
     bp_model_destroy(&model);
 }
 
-/* A bucket of bytes: 5 bf16 and 3 fp32 parameters that are trained, 7 that are not, on 2 ranks. */
+/* A packed bucket on 2 ranks: 5 bf16 and 3 fp32 trained parameters, 7 frozen ones. */
 static void test_packed_buckets(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static bp_model *model_with_frozen(void)
     return model;
 }
 
-static void test_what_is_frozen_has_none(void **state)
+static void test_frozen_buckets_have_no_state(void **state)
 {
     (void)state;
     bp_model *model = model_with_frozen();
@@ -178,7 +178,7 @@ static void test_errors(void **state)
 
 /* ---- plans ----------------------------------------------------------------------------------------------------------- */
 
-/* The slab of a request's role, which is that role's alone. */
+/* The role's slab; asserts that no other role uses it. */
 static bp_plan_slab slab_of_role(const bp_plan_info *plan, uint32_t role)
 {
     size_t found = SIZE_MAX;
@@ -208,50 +208,50 @@ static uint64_t aligned_sum(const bp_buckets *buckets, uint32_t role)
     return sum;
 }
 
-static void test_slabs_of_their_own(void **state)
+static void test_separate_slabs(void **state)
 {
     (void)state;
     static const uint32_t roles[] = {BP_ROLE_STATE, BP_ROLE_MAIN_GRAD, BP_ROLE_OPTIMIZER};
-    world_options options = DEFAULTS;
+    scenario_options options = DEFAULTS;
     options.roles = PARAM | GRAD | STATE;
     for (uint32_t joint = 0; joint <= 1; joint++) {
         for (int policy = BP_POLICY_FIXED; policy <= BP_POLICY_SCHEDULED; policy++) {
-            world w = make_world(model_with_frozen(), options);
+            scenario s = make_scenario(model_with_frozen(), options);
             bp_plan_config config = plan_config((bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
             config.joint = joint;
             bp_plan *plan = NULL;
-            assert_ok(bp_plan_create(w.buckets, w.schedule, &config, &plan));
-            assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
+            assert_ok(bp_plan_create(s.buckets, s.schedule, &config, &plan));
+            assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
             for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
                 bp_plan_slab slab = slab_of_role(bp_plan_get_info(plan), roles[i]);
                 assert_string_equal(slab.group, bp_role_name((bp_role)roles[i]));
-                assert_int_equal(slab.bytes, aligned_sum(w.buckets, roles[i]));
+                assert_int_equal(slab.bytes, aligned_sum(s.buckets, roles[i]));
             }
             bp_plan_destroy(&plan);
-            end_world(&w);
+            free_scenario(&s);
         }
     }
 }
 
-/* Training and evaluation of the same buckets in one plan: what is kept is live in both. */
+/* Training and evaluation of the same buckets in one plan: state is live in both. */
 static void test_live_in_evaluation(void **state)
 {
     (void)state;
-    world_options options = DEFAULTS;
+    scenario_options options = DEFAULTS;
     options.roles = PARAM | GRAD | STATE;
     options.eval = 1;
-    world w = make_world(model_with_frozen(), options);
-    for (size_t i = 0; i < bp_buckets_get_info(w.buckets)->request_count; i++) {
+    scenario s = make_scenario(model_with_frozen(), options);
+    for (size_t i = 0; i < bp_buckets_get_info(s.buckets)->request_count; i++) {
         size_t count;
-        const bp_request r = bp_buckets_get_info(w.buckets)->requests[i];
-        const bp_interval *live = intervals_of(w.schedule, i, &count);
+        const bp_request r = bp_buckets_get_info(s.buckets)->requests[i];
+        const bp_interval *live = intervals_of(s.schedule, i, &count);
         if (!(STATE & BP_ROLE_BIT(r.role)))
             continue;
         assert_int_equal(count, 1);
         assert_int_equal(live[0].begin, 0);
-        assert_int_equal(live[0].end, bp_schedule_get_info(w.schedule)->step_count);
+        assert_int_equal(live[0].end, bp_schedule_get_info(s.schedule)->step_count);
     }
-    end_world(&w);
+    free_scenario(&s);
 }
 
 /* ---- release groups --------------------------------------------------------------------------------------------------- */
@@ -264,24 +264,24 @@ static void fingerprint_of(const bp_plan *plan, char fingerprint[BP_FINGERPRINT_
 static void test_groups(void **state)
 {
     (void)state;
-    world_options options = DEFAULTS;
+    scenario_options options = DEFAULTS;
     options.roles = PARAM | MAIN_GRAD | OPTIMIZER;
-    world w = make_world(model_with_frozen(), options);
-    bp_plan *plan = make_max(&w, 0);
+    scenario s = make_scenario(model_with_frozen(), options);
+    bp_plan *plan = make_max(&s, 0);
     char before[BP_FINGERPRINT_CHARS], after[BP_FINGERPRINT_CHARS], name[] = "trained";
     const bp_plan_info *info = bp_plan_get_info(plan);
     assert_int_equal(info->slab_count, 3);
     fingerprint_of(plan, before);
     assert_ok(bp_plan_set_group(plan, 1, name));
     assert_ok(bp_plan_set_group(plan, 2, name));
-    memset(name, 'x', sizeof name - 1); /* it was copied */
+    memset(name, 'x', sizeof name - 1); /* the plan has a copy */
     assert_string_equal(info->slabs[0].group, "param");
     assert_string_equal(info->slabs[1].group, "trained");
     assert_string_equal(info->slabs[2].group, "trained");
     fingerprint_of(plan, after);
     assert_true(strcmp(before, after) != 0);
-    assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
-    /* a plan made of its contents has them too */
+    assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
+    /* a plan from contents has the groups, too */
     bp_plan *again = NULL;
     again = copy_plan(plan);
     fingerprint_of(again, before);
@@ -297,12 +297,12 @@ static void test_groups(void **state)
     assert_ok(bp_plan_set_group(plan, 1, "main_grad"));
     assert_ok(bp_plan_set_group(plan, 2, "optimizer"));
     fingerprint_of(plan, after);
-    bp_plan *fresh = make_max(&w, 0);
+    bp_plan *fresh = make_max(&s, 0);
     fingerprint_of(fresh, before);
     assert_string_equal(before, after);
     bp_plan_destroy(&fresh);
     bp_plan_destroy(&plan);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 int main(void)
@@ -310,9 +310,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_packed_buckets),
-        cmocka_unit_test(test_what_is_frozen_has_none),
+        cmocka_unit_test(test_frozen_buckets_have_no_state),
         cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_slabs_of_their_own),
+        cmocka_unit_test(test_separate_slabs),
         cmocka_unit_test(test_live_in_evaluation),
         cmocka_unit_test(test_groups),
     };

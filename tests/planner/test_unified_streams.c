@@ -1,5 +1,5 @@
-/* Unified streams: who conflicts with whom, against instances that were made apart from this library. Their rows are the requests of
- * a model, parameters first, and every step of forward and backward is two. Arguments: the source directory. */
+/* Unified streams: conflicts against instances that were made without this library. Their rows are the requests of a model, parameters
+ * first; each step of forward and backward is two steps there. Arguments: the source directory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

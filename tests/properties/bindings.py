@@ -1,4 +1,4 @@
-"""The library through ctypes, as the Python package declares it (bucketpool._abi, written from the headers), under shorter names.
+"""The library through ctypes, as the Python package declares it (bucketpool._abi, written from the headers), with shorter names.
 
 Tests call the C functions by their own names (`lib.bp_pool_acquire`), so that a failing example reads like the header.
 Functions return the status; `check` turns one that must be BP_OK into an exception with the library's own sentence."""
@@ -38,9 +38,9 @@ PACK_PLACED, PACK_INFEASIBLE, PACK_NOT_FOUND = constants("PACK_", "PLACED INFEAS
 EVENT_ACQUIRE, EVENT_REF, EVENT_USE, EVENT_UNREF, EVENT_RELEASE, EVENT_CANCEL = constants(
     "EVENT_", "ACQUIRE REF USE UNREF RELEASE CANCEL")
 
-# What the headers say in words.
+# Constants that the headers state in comments only.
 MOST_REFERENCES = 65535
-EXACT_POINTS = 255  # release points up to this many releases of their stream old are exact
+EXACT_POINTS = 255  # release points are exact for this many releases of their stream
 
 Bind, Bucket, BucketsConfig, GivenBucket, HostConfig, Interval, LiveRequest, PackConfig, PackResult = (
     _abi.bp_bind, _abi.bp_bucket, _abi.bp_buckets_config, _abi.bp_given_bucket, _abi.bp_host_config, _abi.bp_interval,
@@ -71,7 +71,7 @@ def sized_array(kind, count):
 
 
 class Refused(AssertionError):
-    """A call that had to succeed did not."""
+    """A call failed that had to succeed."""
 
     def __init__(self, name: str, status: int, detail: str):
         super().__init__(f"{name}: {detail} (status {status})")
@@ -79,13 +79,13 @@ class Refused(AssertionError):
 
 
 def load(path: str, libraries=("core",)) -> ctypes.CDLL:
-    """The library with all functions declared. A missing symbol fails here and not in the middle of a run."""
+    """The library with all functions declared. A missing symbol fails here, not in the middle of a run."""
     lib = ctypes.CDLL(path)
     for library in libraries:
         for name, (result, arguments) in _abi.FUNCTIONS[library].items():
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
-    # src/plan/plan.h: not of the interface
+    # src/plan/plan.h: private
     lib.bp_plan_from_info.restype = ctypes.c_int
     lib.bp_plan_from_info.argtypes = [ctypes.POINTER(PlanInfo), ctypes.POINTER(c_void_p)]
     if "core" in libraries:  # exported for our own libraries and tests
@@ -104,7 +104,7 @@ def check(lib, status: int, name: str) -> None:
 
 
 def made(lib, name: str, *arguments) -> c_void_p:
-    """Calls a function whose last argument is the object it makes."""
+    """Calls a function whose last argument receives a new object."""
     handle = c_void_p()
     check(lib, getattr(lib, name)(*arguments, ctypes.byref(handle)), name)
     return handle

@@ -1,6 +1,6 @@
-"""bucketpool-logprob under shorter names, and communicators for it.
+"""bucketpool-logprob with shorter names, and communicators for it.
 
-The library brings the core along: one object has the functions of both."""
+The library links the core: one object has the functions of both."""
 
 import ctypes
 import threading
@@ -39,7 +39,7 @@ def load(path):
 
 
 def config_of(lib, kind, init, **values):
-    """A struct as its init function fills it, and then some fields."""
+    """A struct with the defaults of its init function and the given fields."""
     config = kind()
     check(lib, getattr(lib, init)(ctypes.byref(config), ctypes.sizeof(config)), init)
     for name, value in values.items():
@@ -48,7 +48,7 @@ def config_of(lib, kind, init, **values):
 
 
 class Room:
-    """Where `ranks` threads exchange bytes: a callback communicator for each, kept for the life of the process."""
+    """Exchanges bytes between `ranks` threads: a callback communicator for each, kept until the process ends."""
 
     PATIENCE_S = 120
 
@@ -85,7 +85,7 @@ class Room:
 
 
 class Team:
-    """Threads that are ranks, with a device and streams that live as long as the process."""
+    """Threads as ranks, with a device and streams that are kept until the process ends."""
 
     MOST = 8
 
@@ -102,7 +102,7 @@ class Team:
         return self.rooms[ranks]
 
     def run(self, ranks, function):
-        """function(rank, communicator, stream) on each rank at once: what they return. Nobody waits for who raises."""
+        """Runs function(rank, communicator, stream) on all ranks at once and returns the results. An exception does not block the others."""
         room = self.room(ranks)
 
         def guarded(rank):

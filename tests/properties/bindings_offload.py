@@ -1,4 +1,4 @@
-"""Offload, under shorter names."""
+"""Offload, with shorter names."""
 
 from bindings import ROLE_MAIN_GRAD, ROLE_OPTIMIZER, _abi, constants, load  # noqa: F401
 

@@ -1,5 +1,5 @@
-"""Which examples property tests run: BUCKETPOOL_EXAMPLES of them (default 200), the same every time. Without Hypothesis they skip: to
-be imported before it."""
+"""Settings of the property tests: BUCKETPOOL_EXAMPLES examples (default 200), deterministic. Skips the tests without Hypothesis, so it is
+imported before it."""
 
 import os
 import sys

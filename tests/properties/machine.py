@@ -1,8 +1,8 @@
-"""The state machine of test_pool.py: random calls on a pool of a random plan, beside the model of what they may answer.
+"""The state machine of test_pool.py: random calls on a pool of a random plan, checked against the reference model (model.py).
 
-What a stream does to memory is checked three ways: by the bytes (every acquire fills its buckets, releasing streams
-copy them away), by gates (a stream is held back so that a missing wait loses its race), and by the clocks of
-observed.py, which also see a wait too many."""
+Stream ordering is checked in three ways: by bytes (every acquire fills its buckets, releasing streams copy them away),
+by gates (a stream is delayed so that a missing wait loses its race), and by the vector clocks of observed.py, which also
+detect superfluous waits."""
 
 import ctypes
 import sys
@@ -19,14 +19,14 @@ from bindings import OK, SCHEDULE, check, detail, filled, ids_array, made
 from model import Description, Home, Model, Setting, SizeClass
 from observed import Device, Gates, Stream, Tape
 
-# Functions that may have the device do nothing but this; dynamic requests allocate by definition.
+# Device operations that the hot path may use; dynamic requests allocate by definition.
 HOT = {"event_record", "stream_wait"}
-NOT_LIVE = 1 << 30  # an id that nobody has
+NOT_LIVE = 1 << 30  # an unknown id
 
 
 @dataclass(frozen=True)
-class World:
-    """What a pool is made from."""
+class PoolCase:
+    """Parameters of a generated pool."""
 
     units: tuple
     roles: int
@@ -36,14 +36,14 @@ class World:
     copies: int
     fallback: int
     alignment: int
-    scatter: tuple  # offsets of a scattered plan, with some requests that have none; order of a first-fit one
+    scatter: tuple  # scattered: offsets, some missing; first_fit: the order
     strict: int
     overflow_bytes: int
     persistent_bytes: int
     extra_requests: int
-    used: tuple  # percents of the bytes of requests, in plans of the test's own
-    zeros: tuple  # of each request, repeated as needed
-    promises: tuple  # number of the stream of each request, -1: none; repeated as needed
+    used: tuple  # used bytes in percent, for first_fit and scattered
+    zeros: tuple  # by request, repeated
+    promises: tuple  # by request, number of its stream, -1: none; repeated
     streams: int
     trace: bool
 
@@ -57,7 +57,7 @@ def pools(draw):
     streams = draw(st.integers(1, 4))
     promise = st.integers(-1, streams - 1)
     promises = st.just((-1,)) | promise.map(lambda one: (one,)) | st.lists(promise, min_size=2, max_size=4).map(tuple)
-    return World(
+    return PoolCase(
         units=units, roles=draw(st.sampled_from((both, both, 1 << b.ROLE_PARAM, 1 << b.ROLE_GRAD))),
         prefetch=draw(st.integers(0, 3)), grad_units=draw(st.integers(1, 3)),
         policy=draw(st.sampled_from(("fixed", "max", "max", "first_fit", "scattered", "scattered", "dynamic"))),
@@ -75,7 +75,7 @@ def pools(draw):
 
 @dataclass
 class Stripe:
-    """Bytes that one stream wrote into a held bucket."""
+    """Bytes that one stream wrote into a live bucket."""
 
     begin: int
     count: int
@@ -85,7 +85,7 @@ class Stripe:
 
 
 class Fleet:
-    """What examples share, as streams and events are dear to make: a device, streams, events, a tape."""
+    """Resources that examples share, because they are expensive to create: a device, streams, events, a tape."""
 
     def __init__(self, lib, sabotage=""):
         self.lib = lib
@@ -107,14 +107,14 @@ class Fleet:
         return self.streams[:count]
 
     def pattern(self) -> int:
-        """The next value to fill with: never 0, and neighbours in time differ."""
+        """The next fill value: not 0, and different from the last ones."""
         self.patterns = self.patterns % 251 + 1
         return self.patterns
 
 
-SEQUENCES: dict = {}  # sequence of acquires -> the library's hash, over all pools
-HASHES: dict = {}  # and back
-SEEN: dict = {}  # how often something happened, to show that the machine reaches it
+SEQUENCES: dict = {}  # sequence of acquires -> the library's hash, for all pools
+HASHES: dict = {}  # the inverse
+SEEN: dict = {}  # counts of events, as evidence of coverage
 
 
 def seen(what) -> None:
@@ -122,8 +122,8 @@ def seen(what) -> None:
 
 
 class Pool(RuleBasedStateMachine):
-    fleet: Fleet  # set before a machine runs
-    clocks = True  # whether the clocks judge; without them only bytes do
+    fleet: Fleet  # set before the machine runs
+    clocks = True  # checks the order with clocks; False: by bytes only
 
     def __init__(self):
         super().__init__()
@@ -136,65 +136,65 @@ class Pool(RuleBasedStateMachine):
         self.waits = self.records = 0
         self.numbers = None  # acquire numbers count from 0 or from 1
 
-    # ---- making ------------------------------------------------------------------------------------------------------
+    # ---- setup -------------------------------------------------------------------------------------------------------
 
-    @initialize(world=pools())
-    def make(self, world):
-        self.world = world
+    @initialize(case=pools())
+    def make(self, case):
+        self.case = case
         self.device = self.fleet.device
-        self.streams = list(self.fleet.take_streams(world.streams))
-        self.dead = [self.fleet.foreign, self.fleet.nothing]  # streams that calls are refused with
-        buckets = scenarios.make_buckets(self.lib, world.units, world.roles)
+        self.streams = list(self.fleet.take_streams(case.streams))
+        self.dead = [self.fleet.foreign, self.fleet.nothing]  # invalid streams
+        buckets = scenarios.make_buckets(self.lib, case.units, case.roles)
         try:
             self.wanted = scenarios.read_requests(self.lib, buckets)
             schedule = scenarios.make_schedule(
-                self.lib, buckets, scenarios.Options(prefetch=world.prefetch, grad_units=world.grad_units))
-            plan = self._plan(world, buckets, schedule)
+                self.lib, buckets, scenarios.Options(prefetch=case.prefetch, grad_units=case.grad_units))
+            plan = self._plan(case, buckets, schedule)
             self.lib.bp_schedule_destroy(byref(schedule))
             try:
-                self._pool(world, plan)
+                self._pool(case, plan)
             finally:
                 self.lib.bp_plan_destroy(byref(plan))
         finally:
             self.lib.bp_buckets_destroy(byref(buckets))
         for i in range(len(self.wanted)):
-            self.zero([i], world.zeros[i % len(world.zeros)])
+            self.zero([i], case.zeros[i % len(case.zeros)])
         for number, stream in enumerate(self.streams):
-            self.promise([i for i in range(len(self.wanted)) if world.promises[i % len(world.promises)] == number],
+            self.promise([i for i in range(len(self.wanted)) if case.promises[i % len(case.promises)] == number],
                          stream)
-        if world.trace:
+        if case.trace:
             check(self.lib, self.lib.bp_pool_trace_start(self.pool, 5000, 0), "bp_pool_trace_start")
             self.tracing = True
 
-    def _plan(self, world, buckets, schedule):
-        if world.policy in ("first_fit", "scattered"):
-            if world.policy == "scattered":
-                offsets = [world.scatter[i % len(world.scatter)] * world.alignment * (1 if world.alignment > 16 else 16)
-                           + (i // len(world.scatter)) * world.alignment for i in range(len(self.wanted))]
-                offsets[1:] = [None if world.scatter[i % len(world.scatter)] > 36 else offset
+    def _plan(self, case, buckets, schedule):
+        if case.policy in ("first_fit", "scattered"):
+            if case.policy == "scattered":
+                offsets = [case.scatter[i % len(case.scatter)] * case.alignment * (1 if case.alignment > 16 else 16)
+                           + (i // len(case.scatter)) * case.alignment for i in range(len(self.wanted))]
+                offsets[1:] = [None if case.scatter[i % len(case.scatter)] > 36 else offset
                                for i, offset in enumerate(offsets[1:], 1)]
             else:
                 intervals = scenarios.read_intervals(self.lib, schedule, self.wanted)
-                order = sorted(range(len(self.wanted)), key=lambda i: (world.scatter[i % len(world.scatter)], i))
-                offsets = scenarios.first_fit(self.wanted, intervals, world.alignment, order)
-            return scenarios.build_plan(self.lib, self.wanted, offsets, world.alignment, world.used)
-        policy = {"fixed": b.POLICY_FIXED, "max": b.POLICY_MAX, "dynamic": b.POLICY_DYNAMIC}[world.policy]
-        plan = scenarios.make_plan(self.lib, buckets, schedule, policy, world.copies, world.fallback, world.alignment)
+                order = sorted(range(len(self.wanted)), key=lambda i: (case.scatter[i % len(case.scatter)], i))
+                offsets = scenarios.first_fit(self.wanted, intervals, case.alignment, order)
+            return scenarios.build_plan(self.lib, self.wanted, offsets, case.alignment, case.used)
+        policy = {"fixed": b.POLICY_FIXED, "max": b.POLICY_MAX, "dynamic": b.POLICY_DYNAMIC}[case.policy]
+        plan = scenarios.make_plan(self.lib, buckets, schedule, policy, case.copies, case.fallback, case.alignment)
         if not scenarios.plan_info(self.lib, plan).feasible:
             pool = c_void_p()
             status = self.lib.bp_pool_create(self.device.handle, plan, None, byref(pool))
             assert status == b.INFEASIBLE and not pool.value, f"an infeasible plan: {status} {detail(self.lib)}"
             seen("infeasible")
             self.lib.bp_plan_destroy(byref(plan))
-            plan = scenarios.make_plan(self.lib, buckets, schedule, policy, 0, world.fallback, world.alignment)
+            plan = scenarios.make_plan(self.lib, buckets, schedule, policy, 0, case.fallback, case.alignment)
         return plan
 
-    def _pool(self, world, plan):
+    def _pool(self, case, plan):
         info = scenarios.plan_info(self.lib, plan)
         self.on_message = b.MessageFunction(lambda user, text: self.messages.append(text.decode()))
         config = scenarios.pool_config(
-            self.lib, strict=world.strict, overflow_bytes=world.overflow_bytes, persistent_bytes=world.persistent_bytes,
-            on_message=self.on_message, extra_requests=world.extra_requests)
+            self.lib, strict=case.strict, overflow_bytes=case.overflow_bytes, persistent_bytes=case.persistent_bytes,
+            on_message=self.on_message, extra_requests=case.extra_requests)
         fingerprint = ctypes.create_string_buffer(65)
         check(self.lib, self.lib.bp_plan_fingerprint(plan, fingerprint), "bp_plan_fingerprint")
         config.fingerprint = fingerprint.value
@@ -213,8 +213,8 @@ class Pool(RuleBasedStateMachine):
         overflow = next(((s.address, s.address + s.bytes) for s in slabs if s.group == b"overflow"), (0, 0))
         placed = [r for r in info.requests[:info.request_count] if r.placement == b.PLANNED]
         room = next((s.bytes for s in slabs if s.group == b"persistent"), 0)
-        self.model = Model(Setting(info.alignment, world.strict, size_classes, world.overflow_bytes, overflow,
-                                   world.persistent_bytes, room, world.extra_requests,
+        self.model = Model(Setting(info.alignment, case.strict, size_classes, case.overflow_bytes, overflow,
+                                   case.persistent_bytes, room, case.extra_requests,
                                    max((r.bytes for r in placed), default=0)))
         self.model.clocks = self.clocks
         for number, wanted in enumerate(self.wanted):
@@ -228,7 +228,7 @@ class Pool(RuleBasedStateMachine):
         self.inside = [(s.address, s.address + s.bytes) for s in slabs]
 
     def _find(self, plan, r, number):
-        """The id of a request of the plan by its name, where it has memory."""
+        """Looks up a request of the plan by name, if it has memory."""
         found = c_uint32(NOT_LIVE)
         status = self.lib.bp_plan_find(plan, r.unit, r.ordinal, r.role, r.dtype, r.bytes, byref(found))
         expected = (b.MISMATCH, NOT_LIVE) if r.placement == b.UNPLACED else (OK, number)
@@ -243,7 +243,7 @@ class Pool(RuleBasedStateMachine):
         struct.placement = new.placement
         given = c_uint32(NOT_LIVE)
         expected = self.model.forecast_bind(new)
-        self.fleet.gates.open()  # binding is no hot path
+        self.fleet.gates.open()  # binding may wait for streams
         status = self.lib.bp_pool_bind(self.pool, byref(struct), byref(given))
         seen(f"bind {status}")
         assert status in expected, f"{new}: {status} {detail(self.lib)}, expected {sorted(expected)}"
@@ -255,7 +255,7 @@ class Pool(RuleBasedStateMachine):
             self.says_something()
 
     def zero(self, ids, zero):
-        """Sets what acquires clear, and compares with what is right."""
+        """Sets the zeroing of requests, and compares with the forecast."""
         wrong = zero > b.ZERO_ALL or any(i >= len(self.model.requests) for i in ids)
         status = self.lib.bp_pool_set_zero(self.pool, ids_array(ids), len(ids), zero)
         assert status == (b.INVALID_ARGUMENT if wrong else OK), f"set_zero {ids} {zero}: {status} {detail(self.lib)}"
@@ -284,7 +284,7 @@ class Pool(RuleBasedStateMachine):
         return self.streams[number % len(self.streams)]
 
     def some(self, picks, among):
-        """Different ids out of `among`, as picked."""
+        """Distinct ids out of `among`, chosen by `picks`."""
         left, chosen = list(among), []
         for pick in picks:
             if left:
@@ -297,7 +297,7 @@ class Pool(RuleBasedStateMachine):
         return stream if stream.alive else otherwise
 
     def acquirable(self, picks, number):
-        """Ids that can all be served on a stream, as far as the model is sure, and the stream."""
+        """Ids that the model expects to be served together, and the stream."""
         model, stream = self.model, self.stream(number)
 
         def sure(ids, on):
@@ -314,7 +314,7 @@ class Pool(RuleBasedStateMachine):
         return chosen, stream
 
     def anything(self, picks, odd):
-        """Ids as they come, and now and then what is wrong."""
+        """Any ids, sometimes invalid or duplicate."""
         ids = self.some(picks, [r.id for r in self.model.requests])
         if odd == "unknown":
             ids.append(len(self.model.requests) + len(picks))
@@ -328,7 +328,7 @@ class Pool(RuleBasedStateMachine):
         assert detail(self.lib), "an error without a sentence"
 
     def names_one_of(self, ids):
-        """The sentence of an error of order names a request by its unit."""
+        """Detail of an order error: must name the unit of a request."""
         text = detail(self.lib)
         units = {r.bound.unit for r in self.model.known(ids)}
         assert any(unit and unit in text or unit == "" for unit in units), f"names none of {units}: {text}"
@@ -373,7 +373,7 @@ class Pool(RuleBasedStateMachine):
         self.records += done.count("event_record")
         beyond = set(done) - HOT - ({"allocate"} if "acquire" in name else set())
         assert not beyond, f"{name} has the device {beyond}"
-        if "acquire" not in name:  # streams of the pool's own may wait: dynamic memory is freed when everyone is done
+        if "acquire" not in name:  # internal streams may wait: dynamic memory is freed after all users
             assert before == {s: self.device.clock(s) for s in self.streams}, f"{name} makes a stream wait"
         return status
 
@@ -394,7 +394,7 @@ class Pool(RuleBasedStateMachine):
         self.stripes[request.id].append(Stripe(begin, count, value, stream, event))
 
     def begin(self, request, stream, half):
-        """A request came to life: see the zeros it was promised, then write over them."""
+        """A request became live: checks its zeroed bytes, then fills it."""
         count, zero = request.bound.bytes, request.zeroed
         self.stripes[request.id] = []
         if not count:
@@ -406,7 +406,7 @@ class Pool(RuleBasedStateMachine):
         self.fill(request, stream, 0, count if zero != b.ZERO_NOTHING or not half else max(1, count // 2))
 
     def again(self, request, stream):
-        """Held once more: this stream may write too, without waiting for the first."""
+        """Another reference: this stream may write, too, without waiting for the first."""
         written = sum(stripe.count for stripe in self.stripes[request.id])
         if written < request.bound.bytes:
             self.fill(request, stream, written, request.bound.bytes - written)
@@ -420,7 +420,7 @@ class Pool(RuleBasedStateMachine):
         self.device.tick(stream)
 
     def read(self, ids, stream, what):
-        """The stream reads live requests, after the fills as a runtime would see to."""
+        """The stream reads live requests after the fills, ordered as a runtime would."""
         for i in dict.fromkeys(ids):
             if i >= len(self.model.requests) or not self.model.requests[i].references:
                 continue
@@ -430,7 +430,7 @@ class Pool(RuleBasedStateMachine):
                 self.copy(stream, self.model.requests[i], stripe.begin, stripe.count, stripe.value, what)
 
     def settle(self):
-        """Everything has run; now the bytes are looked at."""
+        """Synchronizes everything, then compares the bytes."""
         self.fleet.gates.open()
         self.device.synchronize()
         self.fleet.gates.forget()
@@ -491,13 +491,13 @@ class Pool(RuleBasedStateMachine):
             seen("warned")
         return True
 
-    # Rules are drawn evenly: what a run mostly does is a rule under several names.
+    # Hypothesis draws rules evenly: frequent operations are rules with several names.
     def acquire_sensibly(self, picks, number, half):
         ids, stream = self.acquirable(picks, number)
         if ids:
             note(f"acquire {ids} on {stream}")
             assert self.acquire(ids, stream, half)
-        else:  # everything is taken
+        else:  # no free memory
             self.release_sensibly(picks, number)
 
     acquires = rule(picks=PICKS, number=NUMBER, half=st.booleans())
@@ -609,17 +609,17 @@ class Pool(RuleBasedStateMachine):
                else self.anything(picks, odd))
         if not ids:
             return
-        forecast = model.forecast_give_up(ids)
+        forecast = model.forecast_cancel(ids)
         if not forecast.fails:
             for i in ids:
                 for stream in model.requests[i].acquired_on:
                     if stream.alive:
-                        self.read([i], stream, "read before giving up")
+                        self.read([i], stream, "read before cancel")
         before = self.snapshot()
         status = self.hot("bp_pool_cancel", self.pool, ids_array(ids), len(ids))
-        note(f"give up {ids}: {status}")
-        seen(f"give up {status}")
-        assert status in forecast.statuses(), f"give_up {ids}: {status} {detail(self.lib)}, {forecast}"
+        note(f"cancel {ids}: {status}")
+        seen(f"cancel {status}")
+        assert status in forecast.statuses(), f"cancel {ids}: {status} {detail(self.lib)}, {forecast}"
         if status == OK:
             model.released(ids, None, self.device.clock)
         else:
@@ -654,8 +654,8 @@ class Pool(RuleBasedStateMachine):
     def allow_overflow(self, allowed):
         model = self.model
         errors = ({SCHEDULE} if model.sealed else set()) | (set() if model.setting.overflow_bytes else {b.UNSUPPORTED})
-        expected = (errors or {OK}) if allowed else errors | {OK}  # whether forbidding can fail is not said
-        if not model.setting.largest:  # nothing planned that could overflow: whether such memory is made is not said
+        expected = (errors or {OK}) if allowed else errors | {OK}  # unspecified: forbidding may fail
+        if not model.setting.largest:  # unspecified: overflow memory without planned requests
             expected |= {b.UNSUPPORTED}
         status = self.lib.bp_pool_allow_overflow(self.pool, allowed)
         note(f"allow overflow: {status}")
@@ -668,7 +668,7 @@ class Pool(RuleBasedStateMachine):
     @rule(ordinal=st.integers(0, 2), placement=st.sampled_from((b.PERSISTENT, b.DYNAMIC, b.PLANNED, b.UNPLACED)),
           size=st.integers(0, 900), overlong=st.sampled_from((0, 0, 0, 0, 1)), unit=st.sampled_from(("", "", "u0")))
     def bind_extra(self, ordinal, placement, size, overlong, unit):
-        """Beside the plan, also under the name of a request that the plan has, or that was bound before."""
+        """Binds a request beside the plan, also with the name of a planned or bound one."""
         self.bind_one(Description(unit, ordinal, b.ROLE_PARAM, b.BF16, size, size + overlong, placement))
 
     @rule(picks=PICKS, odd=ODD, zero=st.sampled_from((b.ZERO_NOTHING, b.ZERO_PADDING, b.ZERO_ALL, b.ZERO_ALL + 1)))
@@ -678,13 +678,13 @@ class Pool(RuleBasedStateMachine):
     @rule(picks=PICKS, odd=ODD, number=st.integers(-1, 3), wrong=WRONG_STREAM, everything=st.booleans(),
           empty=st.booleans())
     def set_stream(self, picks, odd, number, wrong, everything, empty):
-        if empty:  # promises change only where nothing is live
+        if empty:  # promises can change only while no request is live
             for request in self.model.live():
                 for _ in range(request.references):
                     self.release([request.id], self.promised(request, self.stream(number)))
         stream = self.dead[number % len(self.dead)] if wrong == 1 else self.stream(number) if number >= 0 else None
         if stream is self.fleet.nothing:
-            stream = None  # any stream is no mistake here
+            stream = None  # NULL is valid here: any stream
         self.promise(range(len(self.model.requests)) if everything else self.anything(picks, odd), stream)
 
     @rule()
@@ -706,7 +706,7 @@ class Pool(RuleBasedStateMachine):
 
     @rule(number=NUMBER)
     def hold_back(self, number):
-        """The stream runs nothing until the gate opens: whoever should wait for it and does not is now caught."""
+        """Blocks the stream until the gate opens, so that missing waits lose their race."""
         note(f"hold back {self.stream(number)}")
         self.fleet.gates.close(self.stream(number))
         self.device.tick(self.stream(number))
@@ -721,7 +721,7 @@ class Pool(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 40), number=NUMBER, really=st.integers(0, 6))
     def churn(self, pick, number, really):
-        """So many releases on one stream that older points are no longer exact; they must still hold."""
+        """So many releases on one stream that older points are no longer exact; waits must still be sufficient."""
         if really:
             return
         ids, stream = self.acquirable([pick], number)
@@ -739,7 +739,7 @@ class Pool(RuleBasedStateMachine):
             model.acquired(ids, stream, [self.address_of(request.id)[1]], self.device.clock(stream), self.device.clock)
             check(self.lib, self.hot("bp_pool_release", self.pool, array, 1, stream.handle), "bp_pool_release")
             model.released(ids, stream, self.device.clock)
-            del model.past[-1]  # as the one before: keeps the model quick
+            del model.past[-1]  # equal to the previous one; keeps the model fast
         model.past[-1].releases = {stream: stream.releases}
         if self.tracing:
             self.lib.bp_pool_trace_stop(self.pool)
@@ -768,7 +768,7 @@ class Pool(RuleBasedStateMachine):
             assert len(cut) < capacity and full.startswith(cut), cut
             assert cut == "" or cut.endswith("\n") or cut == full, f"a line was cut: {cut!r}"
 
-    # ---- what always holds -------------------------------------------------------------------------------------------
+    # ---- invariants --------------------------------------------------------------------------------------------------
 
     @invariant()
     def agrees(self):
@@ -805,9 +805,9 @@ class Pool(RuleBasedStateMachine):
             assert least <= number <= most, f"{name} {number}, expected {least}..{most}"
         live = {"live_requests": len(model.live()), "live_bytes": model.live_bytes(), "peak_live_bytes": model.peak,
                 "requests": len(model.requests)}
-        if all(r.bound.placement != b.DYNAMIC for r in model.requests):  # it may be ordered by means of its own
+        if all(r.bound.placement != b.DYNAMIC for r in model.requests):  # dynamic memory may be ordered otherwise
             live.update(records=self.records)
-            if len(self.dead) == 2:  # a wait for a destroyed stream needs nothing of the device and may count
+            if len(self.dead) == 2:  # unspecified: a wait for a destroyed stream may count
                 live.update(waits=self.waits)
         for name, number in live.items():
             assert getattr(statistics, name) == number, f"{name} {getattr(statistics, name)}, expected {number}"
@@ -834,7 +834,7 @@ class Pool(RuleBasedStateMachine):
     def teardown(self):
         gates = self.fleet.gates
         try:
-            if self.pool is not None and sys.exc_info()[0] is None:  # else the first objection is the one to show
+            if self.pool is not None and sys.exc_info()[0] is None:  # otherwise the first failure is reported
                 self.settle()
                 if self.tracing:
                     self._trace_agrees()

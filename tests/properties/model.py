@@ -1,8 +1,7 @@
-"""What pool.h promises, as a small model in plain Python: who is live, where, until when its bytes may not be touched.
+"""Reference model of pool.h: live requests, their addresses, and the release events that order the reuse of their bytes.
 
-The model never looks at the library. It forecasts what a call may answer, is told what it did answer, and objects (an
-AssertionError) when the header does not allow that. Where the header leaves a choice the forecast allows every
-choice."""
+The model does not use the library. It forecasts the permitted results of a call, receives the actual one, and raises
+AssertionError if the header does not permit it. Where the header leaves a choice the forecast permits all of them."""
 
 from dataclasses import dataclass, field
 from typing import Optional
@@ -17,10 +16,10 @@ FREE, HELD, UNSURE = "free", "held", "unsure"
 
 @dataclass(frozen=True)
 class Home:
-    """Where the plan puts a request: an absolute address, and the class it is a copy of."""
+    """A request's planned place: its absolute address and its class."""
 
     address: int
-    kind: Optional[int] = None  # index of its class; None: in none
+    kind: Optional[int] = None  # index of its class, or None
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class SizeClass:
 
 @dataclass
 class Setting:
-    """What a pool is made with."""
+    """Configuration of a pool."""
 
     alignment: int
     strict: int
@@ -39,14 +38,14 @@ class Setting:
     overflow_bytes: int = 0
     overflow_range: tuple = (0, 0)
     persistent_bytes: int = 0
-    persistent_room: int = 0  # with the slab's rounding, of which the header does not say whose it is
+    persistent_room: int = 0  # with the slab's rounding, whose use is unspecified
     extra_requests: int = 0
     largest: int = 0  # bytes of the largest request of the plan
 
 
 @dataclass(frozen=True)
 class Description:
-    """A request as the plan or its binding says it is."""
+    """A request as planned or bound."""
 
     unit: str
     ordinal: int
@@ -66,55 +65,55 @@ class Request:
     id: int
     bound: Description
     home: Optional[Home] = None
-    promised: Optional[Stream] = None  # on which it is always acquired
+    promised: Optional[Stream] = None  # the stream of all its acquires
     zero: int = ZERO_NOTHING
-    first: Optional[int] = None  # persistent: where its first acquire put it
-    # of the hold it has now
+    first: Optional[int] = None  # persistent: address of its first acquire
+    # of its current use
     references: int = 0
     address: Optional[int] = None
     zeroed: int = ZERO_NOTHING
     where: str = ""  # "plan", "overflow", "dynamic", "persistent", "nothing"
     acquired_on: list = field(default_factory=list)
-    streams: list = field(default_factory=list)  # that acquired, used or released
+    streams: list = field(default_factory=list)  # those that acquired, used or released it
     used: bool = False
-    shared: bool = False  # was held more than once
+    shared: bool = False  # had several references
     number: int = 0
     step: int = 0
-    needed: Clock = field(default_factory=dict)  # what had to be done before its first work
-    allowed: Clock = field(default_factory=dict)  # what that work may have waited for
-    waits: dict = field(default_factory=dict)  # streams whose points it waits for, and how many releases they had then
-    left: dict = field(default_factory=dict)  # stream -> its clock at a release that left holds
+    needed: Clock = field(default_factory=dict)  # work that must precede its first work
+    allowed: Clock = field(default_factory=dict)  # work that it may have waited for
+    waits: dict = field(default_factory=dict)  # stream waited for -> number of its releases then
+    left: dict = field(default_factory=dict)  # stream -> its clock at a release that left references
 
 
 @dataclass
-class Tenancy:
-    """A hold that ended: who takes these bytes next comes after `needed`, and waits for no more than `allowed`."""
+class PastUse:
+    """A finished use: the next user of these bytes must wait for `needed`, and for no more than `allowed`."""
 
     begin: int
     end: int
-    reach: int  # with alignment
+    reach: int  # end with alignment
     needed: Clock
     allowed: Clock
-    releases: dict  # stream -> how many release points it had then
+    releases: dict  # stream -> number of its release points then
 
 
 @dataclass
 class Forecast:
-    """What a call may answer. `errors`: statuses of its mistakes; `fails`: it certainly has one."""
+    """Permitted results of a call. `errors`: possible error statuses; `fails`: an error is certain."""
 
     errors: set
     fails: bool
     memory: str = FREE
-    inner: bool = False  # two requests of this very call exclude each other
+    inner: bool = False  # two requests of this call conflict
 
     def statuses(self) -> set:
-        """Of an acquire."""
+        """Permitted statuses of an acquire."""
         if self.fails:
             return self.errors | (set() if self.memory == FREE else {SCHEDULE})
         return self.errors | {FREE: {OK}, HELD: {SCHEDULE}, UNSURE: {OK, SCHEDULE}}[self.memory]
 
     def tried(self) -> set:
-        """Of a try: pairs of status and answer."""
+        """Permitted results of a try_acquire: pairs of status and answer."""
         answers = {(status, None) for status in self.errors}
         if self.memory != FREE:
             answers.add((OK, 0))
@@ -126,7 +125,7 @@ class Forecast:
 
 
 class Model:
-    clocks = True  # whether clocks judge what streams wait for
+    clocks = True  # checks waits with vector clocks
 
     def __init__(self, setting: Setting):
         self.setting = setting
@@ -136,16 +135,16 @@ class Model:
         self.step = 0
         self.sequence = 0  # a hash of the keys acquired so far, in order
         self.events: list = []  # (kind, id, step, stream or None)
-        self.past: list[Tenancy] = []
-        self.extras = 0  # requests beyond the plan's
+        self.past: list[PastUse] = []
+        self.extras = 0  # requests beside the plan
         self.persistent_taken = [0, 0]  # at least, at most
         self.counts = dict.fromkeys(("acquires", "repeated", "releases", "cancelled", "busy", "overflows"), 0)
-        self.refused = [0, 0]  # at least, at most: the header does not say which calls count
+        self.refused = [0, 0]  # at least, at most: the header does not specify which calls count
         self.deviations = [0, 0]
         self.dynamic = [0, 0]
         self.peak = 0
 
-    # ---- what is where -----------------------------------------------------------------------------------------------
+    # ---- addresses ---------------------------------------------------------------------------------------------------
 
     def aligned(self, count: int) -> int:
         alignment = self.setting.alignment
@@ -158,7 +157,7 @@ class Model:
         return sum(self.aligned(r.bound.bytes) for r in self.live())
 
     def stable(self, request: Request) -> bool:
-        """Whether its address is promised for good."""
+        """True if its address never changes."""
         if request.bound.placement == PERSISTENT:
             return True
         return (request.bound.placement == PLANNED and self.setting.strict == STRICT_ERROR
@@ -170,7 +169,7 @@ class Model:
         self.requests.append(Request(len(self.requests), description, home))
 
     def forecast_bind(self, new: Description) -> set:
-        """Statuses that binding may answer."""
+        """Permitted statuses of binding."""
         if new.used > new.bytes or new.placement not in (PERSISTENT, DYNAMIC):
             return {INVALID_ARGUMENT}
         errors, may = set(), set()
@@ -195,15 +194,15 @@ class Model:
             self.persistent_taken[1] += self.aligned(new.bytes)
 
     def stream_statuses(self, ids, stream: Optional[Stream], foreign: bool) -> set:
-        """Of bp_pool_set_stream."""
+        """Permitted statuses of bp_pool_set_stream."""
         wrong = any(i >= len(self.requests) for i in ids)
         if wrong or foreign or (stream is not None and not stream.alive):
             return {INVALID_ARGUMENT}
         ended = {r.promised for r in self.known(ids) if r.promised not in (None, stream)}
         if not ended or not self.live():
             return {OK}
-        # Certain where all memory is promised to one stream. Else whether memory is shared with requests of other
-        # streams, so that nothing depends on the promise, is not modelled.
+        # Certain if all memory is promised to one stream. Otherwise the result depends on memory shared between streams, which
+        # is not modelled.
         everyone = len({r.promised for r in self.requests}) == 1
         holding = any(r.bound.bytes for r in self.live())
         placed = any(r.bound.placement in (PLANNED, PERSISTENT) and r.bound.bytes for r in self.known(ids))
@@ -212,7 +211,7 @@ class Model:
     # ---- forecasts ---------------------------------------------------------------------------------------------------
 
     def mistakes(self, ids, stream: Optional[Stream], foreign=False) -> set:
-        """Arguments that can never be right."""
+        """Errors of arguments that are invalid in any state."""
         wrong = any(i >= len(self.requests) for i in ids) or len(set(ids)) != len(ids)
         if wrong or foreign or (stream is not None and not stream.alive):
             return {INVALID_ARGUMENT}
@@ -222,7 +221,7 @@ class Model:
         return [self.requests[i] for i in dict.fromkeys(ids) if i < len(self.requests)]
 
     def too_many_streams(self, request: Request, stream: Stream) -> Optional[bool]:
-        """None: it depends on whether destroyed streams count."""
+        """None: unspecified, as destroyed streams may count."""
         if request.references and stream not in request.streams:
             if len(request.streams) >= LIVE_STREAMS:
                 return True if sum(s.alive for s in request.streams) >= LIVE_STREAMS else None
@@ -249,8 +248,7 @@ class Model:
         return Forecast(errors, fails, memory, inner)
 
     def memory(self, ids, released=()) -> tuple:
-        """Whether there is memory for `ids` once one hold of each of `released` has ended, and whether two of them
-        exclude each other."""
+        """State of the memory for `ids` after one release of each of `released`; and True if two of `ids` conflict."""
         gone = {i for i in released if i < len(self.requests) and self.requests[i].references == 1}
         live = [r for r in self.live() if r.id not in gone]
         wanted = [r for r in self.known(ids) if not (r.references and r.id not in gone) and r.bound.bytes]
@@ -279,7 +277,7 @@ class Model:
             if place is not None:
                 mine.append((place, place + taken))
                 continue
-            # Held. Would it be free without the others of this call? Then another order may have served it.
+            # Held. If it would be free without the others of this call, another order may serve it.
             alone = is_free(home, taken, ranges)
             inner = inner or alone
             sure, maybe = self.overflow_room(len(overflow), count)
@@ -293,11 +291,11 @@ class Model:
         return answer, inner
 
     def overflow_room(self, taken: int, count: int) -> tuple:
-        """Certainly room, possibly room."""
+        """(room is certain, room is possible)"""
         total, largest = self.setting.overflow_bytes, self.setting.largest
         if not self.overflow_allowed or self.sealed or not total:
             return False, False
-        slot = (max(largest, 1) + 255) // 256 * 256  # how slots are aligned is not said: at worst as dynamic memory is
+        slot = (max(largest, 1) + 255) // 256 * 256  # unspecified alignment of slots: at most that of dynamic memory
         least = total // max(slot, self.aligned(largest))
         most = max(1, total // max(1, largest))
         if least:
@@ -306,7 +304,7 @@ class Model:
         return sure, taken < most and count <= max(256, self.aligned(total))
 
     def forecast_can(self, ids, releasing) -> tuple:
-        """Statuses, and answers where it is BP_OK."""
+        """Permitted statuses, and permitted answers with BP_OK."""
         if len(set(ids)) != len(ids) or any(i >= len(self.requests) for i in [*ids, *releasing]):
             return {INVALID_ARGUMENT}, set()
         memory, _ = self.memory(ids, releasing)
@@ -320,7 +318,7 @@ class Model:
         return {OK}, {FREE: {1}, HELD: {0}, UNSURE: {0, 1}}[memory]
 
     def forecast_use(self, ids, stream: Stream, foreign=False) -> Forecast:
-        """Of use and release."""
+        """Forecast of use and release."""
         errors = self.mistakes(ids, stream, foreign)
         fails = bool(errors)
         for request in self.known(ids):
@@ -330,26 +328,25 @@ class Model:
                 fails = fails or not request.references or bool(many)
         return Forecast(errors, fails)
 
-    def forecast_give_up(self, ids) -> Forecast:
+    def forecast_cancel(self, ids) -> Forecast:
         errors = self.mistakes(ids, None)
         fails = bool(errors)
         for request in self.known(ids):
-            if request.references != 1 or request.used or request.shared:  # shared: held once now, so it was released once
+            if request.references != 1 or request.used or request.shared:  # shared with one reference: it was released once
                 errors.add(SCHEDULE)
                 fails = True
             if any(not s.alive for s in request.acquired_on):
-                errors |= {INVALID_ARGUMENT, SCHEDULE}  # its stream is gone: not clear
+                errors |= {INVALID_ARGUMENT, SCHEDULE}  # unspecified: its stream is destroyed
         return Forecast(errors, fails)
 
-    # ---- what happened -----------------------------------------------------------------------------------------------
+    # ---- results -----------------------------------------------------------------------------------------------------
 
     def refuse(self, certain=True) -> None:
         self.refused[0] += certain
         self.refused[1] += 1
 
     def acquired(self, ids, stream: Stream, addresses, before: Clock, clock_of) -> list:
-        """An acquire was served. Checks where, and what the stream waits for. Returns the requests that were not
-        live."""
+        """Records a served acquire. Checks the addresses and the waits. Returns the requests that became live."""
         new = []
         after = clock_of(stream)
         allowed = dict(before)
@@ -363,12 +360,12 @@ class Model:
                 request.references += 1
                 request.shared = True
                 request.left.pop(stream, None)
-                if request.zeroed:  # the first stream writes zeros; how exactly others wait for them is not said
+                if request.zeroed:  # the first stream writes zeros; unspecified how other streams wait for them
                     allowed = merge(allowed, clock_of(request.acquired_on[0]))
                 self.events.append((EVENT_REF, i, self.step, stream))
             else:
                 self._place(request, address, stream, standing)
-                if request.where == "dynamic":  # allocated in this stream's order: others come after that
+                if request.where == "dynamic":  # allocated in stream order: other streams wait for it
                     request.allowed = merge(request.allowed, after)
                 new.append(request)
                 standing.append((address, address + request.bound.bytes, request))
@@ -433,11 +430,11 @@ class Model:
 
     @staticmethod
     def _exact(request: Request) -> bool:
-        """Whether `allowed` can be told: younger points may stand in for those that are many releases old by now."""
+        """True if `allowed` is exact: younger points may replace those that are many releases old."""
         return all(s.releases - then <= EXACT_POINTS - 55 for s, then in request.waits.items())
 
     def _where(self, request: Request, address: int, what: str, standing) -> str:
-        """Which memory it was given, and whether it may have been."""
+        """The kind of memory at the address; asserts that it is permitted."""
         setting, count = self.setting, request.bound.bytes
         if request.bound.placement == DYNAMIC:
             return "dynamic"
@@ -452,10 +449,10 @@ class Model:
             assert self.overflow_allowed and not self.sealed, f"{what}: overflow, which is not allowed"
             assert address + count <= end, f"{what} ends behind the overflow memory"
             width = count if request.home.kind is None else setting.classes[request.home.kind].bytes
-            assert any(b < home + width and home < e for b, e in held), f"{what}: overflow although its own is free"
+            assert any(b < home + width and home < e for b, e in held), f"{what}: overflow although its planned place is free"
             return "overflow"
         if request.home.kind is None:
-            assert address == home, f"{what}: its one place is {home:#x}"
+            assert address == home, f"{what}: its planned address is {home:#x}"
             return "plan"
         size_class = setting.classes[request.home.kind]
         free = [a for a in size_class.copies if all(a + size_class.bytes <= b or e <= a for b, e in held)]
@@ -463,7 +460,7 @@ class Model:
         if address != home:
             may = setting.strict != STRICT_ERROR and not self.sealed
             assert may, f"{what}: assigned {home:#x}, and strict"
-            assert home not in free, f"{what}: its own {home:#x} is free"
+            assert home not in free, f"{what}: its planned {home:#x} is free"
             assert address == free[0], f"{what}: not the lowest free copy {free[0]:#x}"
         return "plan"
 
@@ -477,7 +474,7 @@ class Model:
             self.events.append((EVENT_USE, i, self.step, stream))
 
     def released(self, ids, stream: Optional[Stream], clock_of) -> None:
-        """`clock_of` gives a stream's clock. `stream` None: given up."""
+        """Records a release; `stream` None: a cancel. `clock_of` returns a stream's clock."""
         for i in ids:
             request = self.requests[i]
             if stream is not None and stream not in request.streams:
@@ -500,7 +497,7 @@ class Model:
             reach = begin + self.aligned(count)
             if request.where == "plan" and request.home.kind is not None:
                 reach = max(reach, begin + self.setting.classes[request.home.kind].bytes)
-            self.past.append(Tenancy(begin, begin + count, reach, merge(*needed), merge(*last.values()),
+            self.past.append(PastUse(begin, begin + count, reach, merge(*needed), merge(*last.values()),
                                      {s: s.releases for s in alive}))
 
     def seal_statuses(self) -> set:

@@ -1,8 +1,8 @@
-"""A device that watches what is ordered after what, streams that can be held back, and copies that are checked later.
+"""A device that tracks the order of work with vector clocks, gates that delay streams, and deferred checks of copies.
 
-The watching device is a decorator made with bp_device_create: it forwards every function of the host device and keeps,
-for each stream, a vector clock: how much of every other stream is certainly done before what the stream runs next.
-Bytes only show a missing wait when the race is lost; clocks show it every time, and show a wait too many as well."""
+The device is a decorator made with bp_device_create: it forwards every function of the host device and keeps a vector
+clock for each stream: the work of every other stream that is ordered before its next work. Bytes show a missing wait
+only if the race is lost; clocks always show it, and superfluous waits, too."""
 
 import ctypes
 import threading
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import bindings
 from bindings import OK, check, made
 
-Clock = dict  # serial number of a stream -> position up to which its work is done
+Clock = dict  # serial number of a stream -> its work that is ordered before, as a position
 
 LIBC = ctypes.CDLL(None)
 CALL_STREAM = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
@@ -41,33 +41,33 @@ class Stream:
     name: str
     serial: int
     alive: bool = True
-    releases: int = 0  # release points recorded on it: points much older are not exact
+    releases: int = 0  # release points recorded on it; much older points are not exact
 
     def __repr__(self) -> str:
         return self.name
 
 
 class Device:
-    """The host device behind a table that watches. `sabotage` makes it a bad one, to see that the tests notice: "drop"
-    forgets the waits of pools, "late" lets them wait for what was enqueued after the release too."""
+    """The host device behind an observing table. `sabotage` injects faults, which the tests must detect: "drop" omits the
+    waits of pools, "late" makes them wait for work that was enqueued after the release, too."""
 
     def __init__(self, lib, max_delay_us=20, sabotage=""):
         self.lib = lib
         self.sabotage = sabotage
-        self.clocks: dict[int, Clock] = {}  # of each stream, by serial number
-        self.host: Clock = {}  # what the host has waited for: whatever is enqueued from now on comes later
+        self.clocks: dict[int, Clock] = {}  # by serial number of the stream
+        self.host: Clock = {}  # work that the host has waited for: it precedes everything enqueued from now on
         self.marks: dict[int, tuple] = {}  # event -> clock, stream
         self.serials: dict[int, int] = {}  # the device's own streams -> serial number
-        self.callers: set[int] = set()  # streams that pools are called with; they may have more of their own
-        self.inside = ""  # the pool's function that runs
-        self.operations: list[str] = []  # what it has the device do
+        self.callers: set[int] = set()  # streams of the caller; pools also have internal ones
+        self.inside = ""  # the pool function that runs
+        self.operations: list[str] = []  # device operations of that function
         self.created = 0
         config = bindings.HostConfig(max_delay_us=max_delay_us, delay_seed=7)
         self.inner = made(lib, "bp_device_create_host", config)
         self.own = c_void_p()
         table = lib.bp_device_table(self.inner, self.own)
         self.ops = bindings.DeviceOps.from_buffer_copy(table.contents)
-        self.keep = []  # callbacks live as long as the device
+        self.keep = []  # keeps callbacks alive
         self._hook()
         table = ctypes.cast(ctypes.pointer(self.ops), POINTER(bindings._abi.bp_device_ops))
         self.handle = made(lib, "bp_device_create", table, self.own)
@@ -161,10 +161,10 @@ class Device:
         self._replace("commit", CALL_COMMIT, noting("commit"))
         self._replace("reserve", CALL_RESERVE, noting("reserve"))
         self._replace("allocate", CALL_ALLOCATE, noting("allocate"))
-        self._replace("destroy", NOTHING, lambda original, own: None)  # the inner device has an owner
+        self._replace("destroy", NOTHING, lambda original, own: None)  # the inner device is owned elsewhere
 
     def call(self, name, *arguments) -> int:
-        """Calls a function of the pool and notes what it has the device do."""
+        """Calls a pool function and records its device operations."""
         self.operations = []
         self.inside = name
         try:
@@ -173,11 +173,11 @@ class Device:
             self.inside = ""
 
     def clock(self, stream: Stream) -> Clock:
-        """What is done before the stream's next work, as far as the device was told."""
+        """The work that is ordered before the stream's next work."""
         return merge(self.host, self.clocks.get(stream.serial, {}))
 
     def tick(self, stream: Stream) -> None:
-        """Work was enqueued on the stream."""
+        """Records work on the stream."""
         clock = self.clocks[stream.serial]
         clock[stream.serial] = clock.get(stream.serial, 0) + 1
 
@@ -188,7 +188,7 @@ class Device:
         return Stream(handle, name, self.created)
 
     def destroy_stream(self, stream: Stream) -> None:
-        """The pointer is kept: calls with it must be refused and must not crash."""
+        """Keeps the pointer: calls with it must fail without a crash."""
         self.lib.bp_stream_destroy(ctypes.byref(c_void_p(stream.handle.value)))
         stream.alive = False
 
@@ -196,7 +196,7 @@ class Device:
         check(self.lib, self.lib.bp_device_synchronize(self.handle), "bp_device_synchronize")
 
     def forget(self) -> None:
-        """When all streams are done and all pools gone: whatever comes next comes after everything so far."""
+        """Resets the order. Call when all streams are idle and all pools destroyed."""
         self.host = {}
         self.marks.clear()
         for clock in self.clocks.values():
@@ -208,9 +208,9 @@ class Device:
 
 
 class Gates:
-    """Work that waits until the host lets it go, so that a race is lost on purpose instead of by luck.
+    """Work that blocks a stream until the host opens the gate, so that a missing wait always loses its race.
 
-    A watchdog opens the gates when the host itself is stuck behind one: the test then fails with a sentence."""
+    A watchdog opens the gates if the host itself waits for one, and the test fails with a message."""
 
     PATIENCE = 120.0
 
@@ -218,7 +218,7 @@ class Gates:
         self.lib = lib
         self.wait = ctypes.cast(LIBC.sem_wait, bindings.HostFunction)
         self.closed: list = []
-        self.old: list = []  # semaphores that a stream may still look at
+        self.old: list = []  # semaphores that a stream may still use
         self.since = 0.0
         self.stuck = False
         threading.Thread(target=self._watch, daemon=True).start()
@@ -234,7 +234,7 @@ class Gates:
     def open(self) -> None:
         if not self.closed:
             return
-        time.sleep(0.001)  # what must not run before it has time to do so
+        time.sleep(0.001)  # time for wrongly ordered work to run
         closed, self.closed = self.closed, []
         for semaphore in closed:
             LIBC.sem_post(semaphore)
@@ -242,7 +242,7 @@ class Gates:
         assert not self.stuck, "a call waited for a stream although it may not"
 
     def forget(self) -> None:
-        """After everything has run."""
+        """Call after everything has run."""
         self.old.clear()
 
     def _watch(self):
@@ -256,7 +256,7 @@ class Gates:
 
 @dataclass
 class Tape:
-    """Where streams copy bytes to, and what they should have been: looked at when everything has run."""
+    """Memory that streams copy bytes to, and their expected values; compared when everything has run."""
 
     size: int = 8 << 20
     used: int = 0
@@ -270,13 +270,13 @@ class Tape:
         return self.used + count <= self.size
 
     def expect(self, lib, stream: Stream, address: int, count: int, value: int, what: str) -> None:
-        """Enqueues a copy of `count` bytes at `address`, each of which must be `value` then."""
+        """Enqueues a copy of `count` bytes at `address`, each of which must equal `value`."""
         check(lib, lib.bp_stream_copy(stream.handle, self.address + self.used, address, count), "bp_stream_copy")
         self.checks.append((self.used, count, value, what))
         self.used += count
 
     def verify(self) -> int:
-        """Call when all streams are done. Returns how many bytes were compared."""
+        """Call when all streams are idle. Returns the number of compared bytes."""
         view = memoryview(self.memory).cast("B")
         compared = 0
         checks, self.checks, self.used = self.checks, [], 0

@@ -1,4 +1,4 @@
-"""Packed batches as plain lists of tokens, split by the library and by the formula of cp.h."""
+"""Packed batches as lists of tokens, split by the library and by the formula of cp.h."""
 
 import ctypes
 import functools
@@ -18,7 +18,7 @@ ORDERS = (PACKED, PADDED, LOCAL, GATHERED)
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences as (length, padded length); a dummy at the end, if any, included."""
+    """Sequences as (length, padded length); including a dummy at the end, if any."""
 
     sequences: tuple
     cp: int
@@ -73,7 +73,7 @@ class Batch:
 
     @functools.lru_cache(maxsize=32)
     def wanted(self, to, shift, rank):
-        """Which token each place gets; None: none."""
+        """The token of each place, or None."""
         lengths, places = [length for length, _ in self.all()], self.places(to, rank)
         if shift == KEEP:
             return places
@@ -118,7 +118,7 @@ class Split:
 def batches(draw, lengths=None, cp=None):
     cp = draw(st.sampled_from((1, 2, 3, 4, 8))) if cp is None else cp
     least = 1 if cp == 1 else 2 * cp
-    if lengths is None and cp < 4 and draw(st.integers(0, 9)) == 9:  # more sequences than kernels are given at once
+    if lengths is None and cp < 4 and draw(st.integers(0, 9)) == 9:  # more sequences than one kernel launch takes
         rng = random.Random(draw(st.integers(0, 99)))
         lengths = [rng.choice((0, 0, 1, 3)) for _ in range(rng.randint(119, 250))]
     elif lengths is None:

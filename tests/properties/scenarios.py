@@ -1,4 +1,4 @@
-"""Random models, schedules and plans for the property tests: strategies that draw them, functions that make them."""
+"""Random models, schedules and plans of the property tests: strategies that draw them, functions that create them."""
 
 import ctypes
 from dataclasses import dataclass
@@ -45,12 +45,12 @@ def shapes():
 
 @st.composite
 def units(draw, most=6):
-    """Units as lists of buckets. A few kinds of unit, as in real models: equal ones are what fixed pools look for."""
+    """Units as lists of buckets, of a few kinds as in real models: policy fixed pools equal units."""
     kinds = draw(st.lists(st.lists(shapes(), min_size=1, max_size=3), min_size=1, max_size=3))
     order = draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=most))
     made_of = [tuple(kinds[kind]) for kind in order]
     if not any(shape.numel and shape.dtype in (b.FP32, b.BF16) for unit in made_of for shape in unit):
-        made_of[0] = (Shape(8, 0, b.BF16),)  # something has to be placed, in every role
+        made_of[0] = (Shape(8, 0, b.BF16),)  # at least one request in every role
     return tuple(made_of)
 
 
@@ -84,7 +84,7 @@ def read_requests(lib, buckets) -> list:
 
 @dataclass(frozen=True)
 class Options:
-    """How a training schedule runs; the names are those of bp_schedule_config."""
+    """Options of a training schedule, named as in bp_schedule_config."""
 
     prefetch: int = 1
     prefetch_backward: int = 0xFFFFFFFF
@@ -100,7 +100,7 @@ class Options:
 
 @st.composite
 def options(draw, units_count):
-    """Mostly the plain ones: every option that is drawn makes the others rarer."""
+    """Mostly defaults: each drawn option makes the others rarer."""
     rarely = st.sampled_from((0, 0, 0, 1))
     depth = st.integers(0, 4)
     overridden = draw(st.lists(st.integers(0, units_count - 1), unique=True, max_size=2))
@@ -140,7 +140,7 @@ def align(count, alignment):
 
 
 def first_fit(requests, intervals, alignment, order=None) -> list:
-    """Offsets in one slab, lowest first: requests whose intervals meet get different bytes. Buffers overlap partly."""
+    """First fit in one slab: requests with overlapping live ranges get disjoint bytes. Other buffers overlap partially."""
     offsets: list[Optional[int]] = [None] * len(requests)
     for i in order or range(len(requests)):
         size = align(requests[i].bytes, alignment)
@@ -159,7 +159,7 @@ def first_fit(requests, intervals, alignment, order=None) -> list:
 
 
 def build_plan(lib, requests, offsets, alignment, used=(100,)):
-    """A plan of one slab. Requests without an offset have no memory. `used`: percents of the requests' bytes, repeated."""
+    """A plan of one slab. Requests without an offset have no memory. `used`: used bytes in percent, repeated."""
     total = max(offset + align(request.bytes, alignment) for request, offset in zip(requests, offsets)
                 if offset is not None)
     planned = (b.PlanRequest * len(requests))(*(
@@ -178,7 +178,7 @@ def plan_info(lib, plan):
 
 
 def class_of(placed, info) -> Optional[int]:
-    """The class that a request of a plan is a copy of."""
+    """The class of a request of a plan."""
     for index in range(info.class_count):
         c = info.classes[index]
         copies = [c.offset + copy * c.stride for copy in range(c.copies)]
@@ -190,7 +190,7 @@ def class_of(placed, info) -> Optional[int]:
 def pool_config(lib, **values):
     config = b.PoolConfig()
     check(lib, lib.bp_pool_config_init(ctypes.byref(config), ctypes.sizeof(config)), "bp_pool_config_init")
-    config.guard = b.GUARD_OFF  # release waits for streams there, and the layout is another
+    config.guard = b.GUARD_OFF  # with guards release waits for streams, and the layout differs
     for name, value in values.items():
         setattr(config, name, value)
     return config

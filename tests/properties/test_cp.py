@@ -1,4 +1,4 @@
-"""Random packed batches on context-parallel ranks: index maps and rearranged tensors, beside lists of tokens in Python.
+"""Random packed batches on context-parallel ranks: index maps and rearranged tensors against lists of tokens.
 
 Arguments: the library bucketpool-logprob. BUCKETPOOL_EXAMPLES: how many batches (default 200). The same examples
 every time."""
@@ -25,7 +25,7 @@ mover = made(lib, "bp_cp_create", device, byref(lp.config_of(lib, lp.CpConfig, "
 
 
 def rearranged(split, source, to, data, token_bytes, gap=0, shift=KEEP, fill=0):
-    """Tokens in another order, without what is between them, which must have stayed as it was."""
+    """The tokens in an order; asserts that the bytes between them did not change."""
     stride = token_bytes + gap
     given, count = ctypes.create_string_buffer(data, len(data) + 1), split.tokens(to)
     result = ctypes.create_string_buffer(b"\xa5" * (count * stride + 1), count * stride + 1)

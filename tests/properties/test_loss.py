@@ -1,9 +1,9 @@
-"""Random packed batches on random arrangements of ranks: the loss, seeds and statistics, beside formulas in Python.
+"""Random packed batches on random arrangements of ranks: the loss, seeds and statistics against formulas in Python.
 
 Arguments: the library bucketpool-logprob. BUCKETPOOL_EXAMPLES: how many batches (default 200). The same examples
 every time.
 
-Ranks are threads. Sums of the model are rounded once (math.fsum)."""
+Ranks are threads. The reference model rounds sums once (math.fsum)."""
 
 import ctypes
 import math
@@ -29,7 +29,7 @@ NAN = float("nan")
 lib = lp.load(sys.argv[1])
 team = lp.Team(lib)
 
-SHARDS = 24  # logits of a token, in equal parts on TP ranks
+SHARDS = 24  # logits of a token, in equal shards on TP ranks
 
 
 def single(value):
@@ -53,7 +53,7 @@ class Corpus:
     special: tuple  # logits that some tokens have: infinities, NaN
 
     def tokens(self):
-        """Of each sequence its tokens; all of some are masked. What does not count is NaN."""
+        """The tokens of each sequence; some sequences are masked completely. Values that do not count are NaN."""
         rng, made_up = random.Random(self.seed), []
         for length in self.lengths:
             density = self.density * rng.choice((0, 1, 1, 1))
@@ -73,12 +73,12 @@ class Corpus:
         return Token(rng.choice((1, 2, 255)), logprob, entropy, tuple(logits))
 
 
-PADDING = Token(1, NAN, NAN, (NAN,) * SHARDS)  # with a mask that is wrong
+PADDING = Token(1, NAN, NAN, (NAN,) * SHARDS)  # its mask must be ignored
 
 
 @st.composite
 def corpora(draw):
-    """Lengths come from the seed, too: lists that Hypothesis draws are short as a rule."""
+    """Lengths come from the seed, too, because Hypothesis mostly draws short lists."""
     count, seed = draw(st.integers(0, 12)), draw(st.integers(0, 2**32))
     rng = random.Random(seed)
     lengths = [rng.choice((0, rng.randint(1, 3), rng.randint(4, 40), rng.randint(4, 40))) for _ in range(count)]
@@ -180,7 +180,7 @@ class Slice:
 
 
 class Rank:
-    """One rank's client through one step, or two: counts may come first."""
+    """One rank's client in one step, or in two with counts first."""
 
     def __init__(self, layout, packs, epsilon, rank, comm, stream):
         self.tp_rank, self.cp_rank, self.dp_rank = layout.place(rank)
@@ -212,7 +212,7 @@ class Rank:
         self.call("bp_loss_reduce", b.OK, self.stream)
 
     def seeds(self, factor):
-        """Of each pack, by place of the packed batch; None: on another rank."""
+        """By pack and place of the packed batch; None: on another rank."""
         found = []
         for split, piece in zip(self.splits, self.slices):
             self.call("bp_loss_seed", split.handle, piece.count, byref(piece.view(piece.planes[0])), factor,
@@ -246,7 +246,7 @@ class Rank:
 
 
 def run(layout, packs, epsilon, counts_first):
-    """On each rank: statistics and seeds."""
+    """Runs all ranks and returns their statistics and seeds."""
     def one(rank, comm, stream):
         seat = Rank(layout, packs, epsilon, rank, comm, stream)
         try:
@@ -262,8 +262,8 @@ def run(layout, packs, epsilon, counts_first):
     return team.run(layout.tp * layout.cp * layout.dp, one)
 
 
-def deal(draw, tokens, layout):
-    """Of each DP rank, its micro-batches and their sequences."""
+def split_tokens(draw, tokens, layout):
+    """Splits the sequences into micro-batches of each DP rank."""
     packs = []
     for d in range(layout.dp):
         packs.append([])
@@ -283,7 +283,7 @@ def check_statistics(statistics, expected, exact):
 
 
 def check_seeds(layout, packs, seeds, expected):
-    """Each valid token's seed is on one CP rank of each TP rank, and the right one."""
+    """The seed of each valid token is on one CP rank of each TP rank, with the expected value."""
     scale = layout.cp * layout.dp if layout.gradients == lp.AVERAGED else 1
     value = -scale / (expected["epsilon"] + expected["valid"]) if expected["valid"] else 0
     for d in range(layout.dp):
@@ -300,7 +300,7 @@ def check_seeds(layout, packs, seeds, expected):
 
 
 def mistakes(layout, packs, expected):
-    """What others made of such batches: (a statistic, the wrong number)."""
+    """Known mistakes of other implementations: (statistic, wrong number)."""
     epsilon, every, means, slices = expected["epsilon"], [], [], []
     for d in range(layout.dp):
         for cp in range(layout.cp):
@@ -320,7 +320,7 @@ def mistakes(layout, packs, expected):
 
 
 class Losses(unittest.TestCase):
-    shown = {}  # how often a mistake would have been seen
+    shown = {}  # how often a batch would reveal the mistake
 
     def test_any_layout(self):
         self.any_layout()
@@ -334,7 +334,7 @@ class Losses(unittest.TestCase):
         tokens = corpus.tokens()
         expected = truth(tokens, epsilon)
         event(f"{layout.tp * layout.cp * layout.dp} ranks" if expected["valid"] else "no valid token")
-        packs = deal(data.draw, tokens, layout)
+        packs = split_tokens(data.draw, tokens, layout)
         for mistake, name, wrong in mistakes(layout, packs, expected):
             if abs(wrong - expected[name]) > 1e-6 * abs(expected[name]):
                 self.shown[mistake] = self.shown.get(mistake, 0) + 1
@@ -342,9 +342,9 @@ class Losses(unittest.TestCase):
         for statistics, _ in results:
             check_statistics(statistics, expected, corpus.whole)
         check_seeds(layout, packs, [seeds for _, seeds in results], expected)
-        # and what one rank says
+        # one rank alone must agree
         alone = Layout(1, 1, 1, (0,), 1, layout.streams, layout.gradients)
-        packs = deal(data.draw, tokens, alone)
+        packs = split_tokens(data.draw, tokens, alone)
         (one, seeds), = run(alone, packs, epsilon, counts_first)
         check_statistics(one, expected, corpus.whole)
         check_seeds(alone, packs, [seeds], expected)

@@ -1,4 +1,4 @@
-"""Random calls of offload on pools of random plans, in any order, right or wrong, beside a model of what is where.
+"""Random offload calls on pools of random plans, valid and invalid, in any order, against a reference model.
 
 Arguments: the core library. BUCKETPOOL_EXAMPLES: how many pools (default 200). The same examples every time."""
 
@@ -22,7 +22,7 @@ from bindings import OK, SCHEDULE, UNSUPPORTED, check, detail, ids_array, made
 
 ROLES = (b.ROLE_PARAM, b.ROLE_GRAD, b.ROLE_STATE, o.ROLE_MAIN_GRAD, o.ROLE_OPTIMIZER)
 NAMES = (b"weights", b"training", b"x")
-SEEN: dict = {}  # how often something happened, to show that the machine reaches it
+SEEN: dict = {}  # counts of events, as evidence of coverage
 
 
 def seen(what) -> None:
@@ -73,7 +73,7 @@ class Offload(RuleBasedStateMachine):
         super().__init__()
         self.pool = self.offload = None
 
-    # ---- making ------------------------------------------------------------------------------------------------------
+    # ---- setup -------------------------------------------------------------------------------------------------------
 
     @initialize(units=scenarios.units(most=4), roles=st.sets(st.sampled_from(ROLES), min_size=2),
                 policy=st.sampled_from((b.POLICY_MAX, b.POLICY_SCHEDULED, b.POLICY_FIXED)), joint=st.booleans(),
@@ -145,7 +145,7 @@ class Offload(RuleBasedStateMachine):
     # ---- groups ------------------------------------------------------------------------------------------------------
 
     def _expect(self, status, possible, what):
-        """`possible`: errors that are right; none: it must succeed. True where it did."""
+        """`possible`: the permitted errors; empty: the call must succeed. Returns True if it succeeded."""
         if possible:
             assert status in possible, f"{what}: status {status}, expected one of {possible}: {detail(self.lib)}"
             seen(f"refused {what}")
@@ -200,7 +200,7 @@ class Offload(RuleBasedStateMachine):
     @rule(number=st.integers(0, 9), steps=st.integers(1, 4), flags=st.sampled_from((o.KEEP, o.DISCARD)),
           fill=st.sampled_from((o.ZERO, o.LEAVE)))
     def advance(self, number, steps, flags, fill):
-        """So many right calls of one group: pools that are called wrongly do not get far."""
+        """A sequence of valid calls on one group: random calls alone rarely get this far."""
         group = self.groups[number % len(self.groups)]
         index = self.groups.index(group)
         for _ in range(steps):
@@ -244,7 +244,7 @@ class Offload(RuleBasedStateMachine):
         ids, answer = ids_array([request.id]), ctypes.c_int(7)
         if not resident:
             status = self.lib.bp_pool_acquire(self.pool, ids, 1, self.streams[stream], None)
-            self._expect(status, {SCHEDULE}, "acquire of what is away")
+            self._expect(status, {SCHEDULE}, "acquire of an offloaded request")
         status = self.lib.bp_pool_try_acquire(self.pool, ids, 1, self.streams[stream], None, byref(answer))
         check(self.lib, status, "bp_pool_try_acquire")
         assert resident or answer.value == 0
@@ -270,12 +270,12 @@ class Offload(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 99))
     def work(self, number):
-        """Without waiting: what offload copies must come after it."""
+        """Writes without waiting: the copies of offload must be ordered after it."""
         live = [r for r in self.requests if r.lasting and self.group_of(r).residency == o.RESIDENT]
         if live:
             self._write(live[number % len(live)], self.streams[0])
 
-    # ---- looking -----------------------------------------------------------------------------------------------------
+    # ---- checks ------------------------------------------------------------------------------------------------------
 
     @rule()
     def compare(self):

@@ -1,4 +1,4 @@
-"""Random packing instances through the C ABI: small ones against all orders of their items, larger ones for validity.
+"""Random packing instances through the C ABI: small ones against all orders of their items, larger ones for validity only.
 
 Arguments: the core library. BUCKETPOOL_EXAMPLES: how many instances (default 200). The same examples every time."""
 
@@ -24,24 +24,24 @@ lib = b.load(sys.argv[1])
 @dataclass(frozen=True)
 class Instance:
     sizes: tuple
-    lives: tuple  # of each item: (begin, end), ...
+    intervals: tuple  # by item: (begin, end), ...
     pairs: tuple  # added conflicts
 
     def live(self, item):
-        return bool(self.sizes[item] and self.lives[item])
+        return bool(self.sizes[item] and self.intervals[item])
 
     def conflict(self, a, c):
         if a == c or not self.live(a) or not self.live(c):
             return False
         return ((a, c) in self.pairs or (c, a) in self.pairs
-                or any(x < v and u < y for x, y in self.lives[a] for u, v in self.lives[c]))
+                or any(x < v and u < y for x, y in self.intervals[a] for u, v in self.intervals[c]))
 
     def items(self):
         return [item for item in range(len(self.sizes)) if self.live(item)]
 
     def live_sum(self):
-        times = {begin for item in self.items() for begin, _ in self.lives[item]}
-        return max((sum(self.sizes[i] for i in self.items() if any(x <= time < y for x, y in self.lives[i]))
+        times = {begin for item in self.items() for begin, _ in self.intervals[item]}
+        return max((sum(self.sizes[i] for i in self.items() if any(x <= time < y for x, y in self.intervals[i]))
                     for time in times), default=0)
 
     def height(self, offsets):
@@ -54,8 +54,8 @@ class Instance:
             for a in items for c in items if a < c)
 
     def optimum(self):
-        """The height of the tallest path through conflicts that all point one way, the least over all ways: in an optimal
-        placement every conflict points up, and each item may sink onto those that point to it."""
+        """The optimal height: the least longest path over all acyclic orientations of the conflict graph. In a placement every
+        conflict is oriented upwards, and each item can sink onto its predecessors."""
         items, best = self.items(), sum(self.sizes)
         beside = {i: [k for k in items if self.conflict(i, k)] for i in items}
 
@@ -74,7 +74,7 @@ class Instance:
         return best if items else 0
 
 
-def lives(steps):
+def intervals(steps):
     span = st.tuples(st.integers(0, steps - 1), st.integers(1, 6)).map(lambda s: (s[0], s[0] + s[1]))
     return st.lists(span, min_size=0, max_size=3).map(tuple)
 
@@ -84,18 +84,18 @@ def instances(draw, most, most_size):
     count = draw(st.integers(0, most))
     steps = draw(st.integers(1, 3 * most))
     sizes = draw(st.lists(st.integers(0, draw(st.sampled_from((2, most_size)))), min_size=count, max_size=count))
-    lived = draw(st.lists(lives(steps), min_size=count, max_size=count))
+    drawn = draw(st.lists(intervals(steps), min_size=count, max_size=count))
     pairs = draw(st.lists(st.tuples(st.integers(0, max(0, count - 1)), st.integers(0, max(0, count - 1))),
                           max_size=draw(st.sampled_from((0, count)))))
     unit = draw(st.sampled_from((1, 1, 256, 3 << 30)))
-    return Instance(tuple(unit * size for size in sizes), tuple(lived),
-                    tuple(pair for pair in pairs if pair[0] != pair[1] and lived[pair[0]] and lived[pair[1]]))
+    return Instance(tuple(unit * size for size in sizes), tuple(drawn),
+                    tuple(pair for pair in pairs if pair[0] != pair[1] and drawn[pair[0]] and drawn[pair[1]]))
 
 
 @st.composite
 def cycles(draw):
-    """Five to seven items of like sizes around a cycle, most not in the way of others: these often take more than the bound.
-    Each conflict is a step that both are live in, or added."""
+    """Five to seven items of similar sizes around a cycle with few conflicts: the optimum often exceeds the bound. Each
+    conflict is a common step or an added conflict."""
     count = draw(st.sampled_from((5, 6, 7)))
     chords = draw(st.sets(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=3))
     conflicts = {(i, (i + 1) % count) for i in range(count)} | {pair for pair in chords if pair[0] != pair[1]}
@@ -103,13 +103,13 @@ def cycles(draw):
     least = draw(st.sampled_from((1, 5, 100)))
     sizes = draw(st.lists(st.integers(least, least + 3), min_size=count, max_size=count))
     steps = {pair: 2 * step for step, pair in enumerate(draw(st.permutations(sorted(conflicts - added))))}
-    lived = tuple(tuple((step, step + 1) for pair, step in steps.items() if item in pair) + ((99 + item, 100 + item),)
+    drawn = tuple(tuple((step, step + 1) for pair, step in steps.items() if item in pair) + ((99 + item, 100 + item),)
                   for item in range(count))
-    return Instance(tuple(sizes), lived, tuple(sorted(added)))
+    return Instance(tuple(sizes), drawn, tuple(sorted(added)))
 
 
 class Packing:
-    """The instance in the library."""
+    """The bp_packing of an instance."""
 
     def __init__(self, instance):
         self.instance, self.handle = instance, made(lib, "bp_packing_create")
@@ -120,7 +120,7 @@ class Packing:
             item = c_size_t()
             check(lib, lib.bp_packing_add_item(self.handle, size, byref(item)), "bp_packing_add_item")
             assert item.value == number
-            for begin, end in instance.lives[number]:
+            for begin, end in instance.intervals[number]:
                 check(lib, lib.bp_packing_add_interval(self.handle, number, begin, end), "bp_packing_add_interval")
         for pair in instance.pairs:
             check(lib, lib.bp_packing_add_conflict(self.handle, *pair), "bp_packing_add_conflict")
@@ -135,7 +135,7 @@ class Packing:
         return (c_uint64 * (len(offsets) + 1))(*offsets)
 
     def check(self, offsets, limit):
-        """What the library's checker says, which must be what this test's says."""
+        """The verdict of bp_packing_check, which must equal that of the reference model."""
         status = lib.bp_packing_check(self.handle, self.array(offsets), limit)
         right = self.instance.valid(offsets, limit)
         assert status == (b.OK if right else b.MISMATCH), f"valid: {right}, the checker: {status} {detail(lib)}"
@@ -153,7 +153,7 @@ class Packing:
         return bound.value
 
     def pack(self, known=None, **values):
-        """Result and offsets, after everything that holds of any answer was looked at."""
+        """Packs, asserts the contract, and returns result and offsets."""
         config, result = b.PackConfig(), b.PackResult()
         check(lib, lib.bp_pack_config_init(byref(config), ctypes.sizeof(config)), "bp_pack_config_init")
         if known is not None:

@@ -1,9 +1,9 @@
-"""Random calls on pools of random plans, beside a model that says what each call may answer.
+"""Random calls on pools of random plans, against a reference model.
 
 Arguments: the core library. BUCKETPOOL_EXAMPLES: how many pools (default 200). The same examples every time.
 
-machine.py makes the calls, model.py is the contract. The last class breaks the device on purpose and wants to see it
-noticed."""
+machine.py makes the calls, model.py is the reference model. The last class injects faults into the device, which the tests
+must detect."""
 
 import sys
 import unittest
@@ -20,14 +20,14 @@ from bindings import SCHEDULE, check, ids_array, made
 from machine import SEEN, Fleet, Pool
 from observed import Device
 
-BATCH = 500  # Hypothesis keeps what it ran: 200 KiB for each example
+BATCH = 500  # limits memory: Hypothesis keeps 200 KiB per example
 RUNS = settings(SETTINGS, stateful_step_count=40)
 lib = b.load(sys.argv[1])
 Pool.fleet = Fleet(lib)
 
 
 class PoolOfBytes(Pool):
-    """The same, but only bytes judge the order of streams. Objections are kept: a race lost once may be won again."""
+    """The same machine, checking the order by bytes only. Failures are kept, because a lost race may not repeat."""
 
     clocks = False
     objections: list = []
@@ -50,7 +50,7 @@ class Properties(unittest.TestCase):
         self.assertGreater(Pool.fleet.compared, 0)
 
     def single(self, streams):
-        """A pool of one request, and streams. Taken down after the test."""
+        """A pool of one request, and streams, destroyed after the test."""
         device = Device(lib)
         made_streams = [device.make_stream() for _ in range(streams)]
         buckets = scenarios.make_buckets(lib, [[scenarios.Shape(64, 0, b.BF16)]], 1 << b.ROLE_PARAM)
@@ -66,7 +66,7 @@ class Properties(unittest.TestCase):
         return pool, ids_array([0]), [stream.handle for stream in made_streams]
 
     def test_most_holds_of_a_request(self):
-        """A request is held 65535 times and not once more, and goes when all are released."""
+        """A request takes 65535 references and no more, and ends with the last release."""
         pool, ids, (stream,) = self.single(1)
         for _ in range(b.MOST_REFERENCES):
             check(lib, lib.bp_pool_acquire(pool, ids, 1, stream, None), "bp_pool_acquire")
@@ -76,7 +76,7 @@ class Properties(unittest.TestCase):
         self.assertEqual(lib.bp_pool_release(pool, ids, 1, stream), SCHEDULE)
 
     def test_most_streams_of_a_hold(self):
-        """Eight streams may touch a hold; the ninth is refused in every way and the eight go on."""
+        """Eight streams may use a request; every call with a ninth fails, and the eight still work."""
         pool, ids, streams = self.single(b.LIVE_STREAMS + 1)
         for _ in range(2):
             check(lib, lib.bp_pool_acquire(pool, ids, 1, streams[0], None), "bp_pool_acquire")
@@ -92,7 +92,7 @@ class Properties(unittest.TestCase):
 
 
 class SelfTest(unittest.TestCase):
-    """The machine must fail on a device that is broken on purpose: else its silence means nothing."""
+    """The machine must fail on a device with injected faults: evidence that it can detect them."""
 
     def fails_on(self, machine, sabotage, words):
         whole, Pool.fleet = Pool.fleet, Fleet(lib, sabotage)

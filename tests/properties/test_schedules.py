@@ -1,9 +1,9 @@
-"""Random models and random training schedules, driven through pools of every policy as a runtime would drive them.
+"""Random models and random training schedules, run through pools of every policy as a runtime would.
 
 Arguments: the core library. BUCKETPOOL_EXAMPLES: how many runs (default 200). The same examples every time.
 
 Three streams: gather fills parameters, compute reads them and fills gradients, reduce reads gradients. Every acquire is
-filled and every reading stream's copy is compared, while streams pause at random and are held back for some steps."""
+filled and every reading stream's copy is compared, while streams are delayed at random and blocked for some steps."""
 
 import sys
 import unittest
@@ -32,10 +32,10 @@ class Case:
     fallback: int
     alignment: int
     strict: int
-    promised: bool  # the pool knows on which streams requests are acquired
-    early: tuple  # after which steps the next step's parameters are tried: 0 no, 1 keep them, 2 give them up again
-    held: tuple  # which stream is held back from which step on: 0 none, 1 gather, 2 compute, 3 reduce
-    opened: int  # every how many steps the gates open
+    promised: bool  # streams are declared with bp_pool_set_stream
+    early: tuple  # by step: try_acquire of the next step's parameters: 0 no, 1 keep, 2 cancel
+    held: tuple  # by step: the stream that is blocked from it on: 0 none, 1 gather, 2 compute, 3 reduce
+    opened: int  # the gates open every `opened` steps
 
 
 @st.composite
@@ -81,7 +81,7 @@ class Machine:
         self.gates.open()
         check(lib, lib.bp_device_synchronize(self.device), "bp_device_synchronize")
         self.gates.forget()
-        self.used = self.used if keep_events else 0  # those of live requests are still waited for
+        self.used = self.used if keep_events else 0  # events of live requests are still needed
         self.compared += self.tape.verify()
 
 
@@ -131,7 +131,7 @@ class Run:
         for destroy, thing in reversed(self.undo):
             destroy(byref(thing))
 
-    # ---- what a runtime does -----------------------------------------------------------------------------------------
+    # ---- runtime -----------------------------------------------------------------------------------------------------
 
     def is_parameter(self, r):
         return self.requests[r].role == b.ROLE_PARAM
@@ -161,7 +161,7 @@ class Run:
         return True
 
     def read(self, r, stream, what):
-        """The stream waits for the data and copies it away."""
+        """The stream waits for the data and copies it out."""
         pattern, address, mark, filler = self.live[r]
         count = self.requests[r].bytes
         if not count:
@@ -216,7 +216,7 @@ class Run:
                 if early == 2:
                     ids = ids_array(chosen)
                     for r in chosen:
-                        self.read(r, m.gather, "given up")
+                        self.read(r, m.gather, "cancelled")
                         del self.live[r]
                     check(lib, lib.bp_pool_cancel(self.pool, ids, len(chosen)), "bp_pool_cancel")
                     self.cancelled += len(chosen)
@@ -236,10 +236,10 @@ class Run:
             assert not self.live, "the schedule ended with live requests"
             self.m.settle()
 
-    # ---- what must have come of it -----------------------------------------------------------------------------------
+    # ---- checks ------------------------------------------------------------------------------------------------------
 
     def largest_sum(self, among):
-        """The most aligned bytes live at once, from the intervals alone."""
+        """Peak live bytes, aligned, computed from the intervals."""
         size = [scenarios.align(request.bytes, self.case.alignment) for request in self.requests]
         return max(sum(size[r] for r in among for begin, end in self.intervals[r] if begin <= step < end)
                    for step in range(len(self.steps)))
@@ -260,7 +260,7 @@ class Run:
         assert statistics.acquires == self.acquires
         assert (statistics.cancelled, statistics.busy) == (self.cancelled, self.busy)
         assert statistics.releases == self.acquires - self.cancelled
-        if not self.tried_early:  # early ones may go where it is free
+        if not self.tried_early:  # early requests may use free copies
             assert statistics.deviations == 0, f"{statistics.deviations} deviations although the schedule was followed"
         event(f"{self.case.policy}, strict {self.case.strict}")
 

@@ -1,4 +1,4 @@
-/* A call for each struct that grows. */
+/* The calls behind grown_calls.h, and the tables of structs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ void ok(bp_status status)
 
 /* ---- schedules and what-ifs -------------------------------------------------------------------------------------- */
 
-/* Two units, acquired and released one after the other. */
+/* A recording of two units, acquired and released in sequence. */
 bp_model *two_units(void)
 {
     bp_model *model;
@@ -84,7 +84,7 @@ static bp_status call_recorded(void *config)
     return status;
 }
 
-/* With one of the two configs as given, and defaults for the other. */
+/* NULL: the defaults of that config. */
 static bp_status call_alternatives(const bp_schedule_config *timing, const bp_alternatives_config *config)
 {
     bp_schedule_config default_timing;
@@ -114,7 +114,7 @@ static bp_status call_alternatives_own(void *config)
     return call_alternatives(NULL, config);
 }
 
-/* ---- what a model is made of ------------------------------------------------------------------------------------- */
+/* ---- parts of a model --------------------------------------------------------------------------------------------- */
 
 static bp_status call_parameter(void *parameter)
 {
@@ -194,7 +194,7 @@ static bp_status call_host(void *config)
     return status;
 }
 
-/* A driver that is not there: the config has been read when that is found. */
+/* A missing driver: the call reads the config before it fails. */
 static bp_status call_cuda(void *config)
 {
     bp_device *device = NULL;
@@ -315,7 +315,7 @@ static bp_status call_loss(void *config)
     return status;
 }
 
-/* A batch of no tokens, with outputs, gradients or neither as given. */
+/* A forward pass over an empty batch; outputs and gradients may be NULL. */
 static bp_status forward_with(const void *batch, const void *outputs, const void *gradients)
 {
     bp_logprob_config config;
@@ -361,9 +361,9 @@ static bp_status call_merge(void *statistics)
     return bp_loss_statistics_merge(statistics, &total);
 }
 
-/* ---- calls that need a driver or a library of the machine: that the struct has been read is told by what they refuse  */
+/* ---- calls that need a driver or a library: the error shows that the struct was read ----------------------------- */
 
-/* BP_OK where the call was refused with these words. */
+/* BP_OK if the call failed with these words. */
 static bp_status refused_for(bp_status status, const char *words)
 {
     return status != BP_OK && strstr(bp_error_detail(), words) != NULL ? BP_OK : status;
@@ -399,7 +399,7 @@ static bp_status call_callbacks(void *callbacks)
     return status;
 }
 
-/* ---- the fused head: in a build without BLAS it is refused ------------------------------------------------------- */
+/* ---- the fused head: unsupported in builds without BLAS ---------------------------------------------------------- */
 
 static float numbers[8 * 4];
 
@@ -415,7 +415,7 @@ static bp_status call_head(void *config)
     return status;
 }
 
-/* Of no tokens. One of the two is as given, the other has its defaults. */
+/* An empty batch. NULL: the defaults of that struct. */
 static bp_status head_with(const void *batch, const void *gradients)
 {
     bp_lm_head_config config;
@@ -524,7 +524,7 @@ static bp_status fill_pinned(void *statistics)
     ok(bp_pinned_create(grown.device, &config, &pinned));
     bp_status status = bp_pinned_statistics_get(pinned, statistics);
     if (status == BP_OK && ((bp_pinned_statistics *)statistics)->size == sizeof(bp_pinned_statistics))
-        ((bp_pinned_statistics *)statistics)->because = NULL; /* of this object alone */
+        ((bp_pinned_statistics *)statistics)->because = NULL; /* a pointer into this object */
     bp_pinned_destroy(&pinned);
     return status;
 }
@@ -627,12 +627,12 @@ INIT(loss_values)
 
 #define THROUGH(type, field) (offsetof(bp_##type, field) + sizeof(((bp_##type *)NULL)->field))
 
-/* Every layout began with `size` and the fields through `first`. */
+/* The oldest layout had `size` and the fields through `first`. */
 #define ROW(type, first, call)                                                                                         \
     {                                                                                                                  \
 #call, sizeof(bp_##type), THROUGH(type, first), init_##type, call                                              \
     }
-/* One without an init function: zeros are its defaults. */
+/* A struct without an init function: zeros are the defaults. */
 #define PLAIN(type, first, call)                                                                                       \
     {                                                                                                                  \
 #call, sizeof(bp_##type), THROUGH(type, first), NULL, call                                                     \

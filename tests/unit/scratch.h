@@ -1,4 +1,4 @@
-/* A directory for one test, and what the tests of the formats ask again and again. */
+/* A scratch directory for one test, and assertions that the tests of formats share. */
 #ifndef BP_TEST_SCRATCH_H
 #define BP_TEST_SCRATCH_H
 
@@ -20,7 +20,7 @@
 
 static char scratch[64];
 
-/* Removes a directory and what is in it. */
+/* Removes a directory and its contents. */
 static inline void remove_tree(const char *path)
 {
     DIR *entries = opendir(path);
@@ -52,7 +52,7 @@ static inline int scratch_teardown(void **state)
     return 0;
 }
 
-/* The path of `name` in the scratch directory; valid until the fourth call from here. */
+/* The path of `name` in the scratch directory; valid for the next three calls. */
 static inline const char *in_scratch(const char *name)
 {
     static char paths[4][256];
@@ -91,7 +91,7 @@ static inline size_t count_entries(const char *path)
     return count - 2;
 }
 
-/* The call failed as it should, and the detail has all the words (ends with NULL). */
+/* Asserts the status and that the detail contains all words (NULL-terminated). */
 #define assert_fails(status, expected, ...)                                                                            \
     check_failure(status, expected, (const char *const[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
 
@@ -129,7 +129,7 @@ static inline bp_parameter parameter_at(const bp_model *model, size_t index)
     return parameter;
 }
 
-/* The parameter is number `index` and lies in `unit` (NULL: outside). */
+/* Asserts that parameter `index` has this name and unit (NULL: persistent). */
 static inline bp_parameter assert_parameter(const bp_model *model, size_t index, const char *name, const char *unit)
 {
     bp_parameter parameter = parameter_at(model, index);

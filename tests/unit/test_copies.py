@@ -1,4 +1,4 @@
-"""Many copies of the library in one process, as plugins bring along: each loads, and each has error texts of its own.
+"""Many copies of the library in one process, as from plugins: each loads, and each has a separate error detail.
 
 Argument: the core library."""
 

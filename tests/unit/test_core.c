@@ -21,7 +21,7 @@
 
 /* ---- dtypes -------------------------------------------------------------------------------------------------------- */
 
-/* The table of dtype.h again: values are pinned. */
+/* Pins the values of dtype.h. */
 static const struct {
     int value;
     const char *name;
@@ -130,7 +130,7 @@ static void test_dtype_bytes(void **state)
     }
     assert_bytes(BP_DTYPE_FP4_E2M1, 1, 1);
     assert_bytes(BP_DTYPE_FP6_E3M2, 5, 4);
-    /* The largest numbers whose bytes fit, and one more. */
+    /* the largest counts whose bytes fit, and one more */
     assert_bytes(BP_DTYPE_UINT8, UINT64_MAX, UINT64_MAX);
     assert_bytes(BP_DTYPE_BF16, UINT64_MAX / 2, UINT64_MAX - 1);
     assert_no_bytes(BP_DTYPE_BF16, UINT64_MAX / 2 + 1, BP_ERR_OVERFLOW);
@@ -175,7 +175,7 @@ static void test_error_record(void **state)
     assert_string_equal(bp_error_detail(), "first");
     uint64_t bytes;
     assert_int_equal(bp_dtype_bytes(BP_DTYPE_BF16, 1, &bytes), BP_OK);
-    assert_string_equal(bp_error_detail(), "first"); /* success leaves it alone */
+    assert_string_equal(bp_error_detail(), "first"); /* success does not change the detail */
     char text[1200];
     for (size_t length = 500; length < 530; length++) {
         for (size_t i = 0; i < length; i++)
@@ -186,7 +186,7 @@ static void test_error_record(void **state)
         assert_int_equal(strlen(bp_error_detail()), kept);
         assert_memory_equal(bp_error_detail(), text, kept);
     }
-    /* Our own text, or its end, may be recorded again. */
+    /* the detail itself, or its tail, may be recorded again */
     assert_int_equal(bp_error_record(BP_ERR_IO, "path: reason"), BP_ERR_IO);
     assert_int_equal(bp_error_record(BP_ERR_IO, bp_error_detail()), BP_ERR_IO);
     assert_string_equal(bp_error_detail(), "path: reason");
@@ -202,7 +202,7 @@ static void test_error_record(void **state)
     assert_string_equal(bp_error_detail(), "number 5");
 }
 
-/* Whoever's words they are, they can be printed and decoded. */
+/* Details with foreign text are printable UTF-8. */
 static void test_hostile_details(void **state)
 {
     static const struct {
@@ -232,7 +232,7 @@ static void test_hostile_details(void **state)
     assert_string_equal(bp_status_name((bp_status)BP_STATUS_COUNT), "unknown status");
 }
 
-/* The two threads take turns, so that a shared detail would be seen. */
+/* Two threads alternate, so that a shared detail would show. */
 static pthread_barrier_t turn;
 
 static void *other_thread(void *result)
@@ -241,7 +241,7 @@ static void *other_thread(void *result)
     *good = strcmp(bp_error_detail(), "") == 0;
     bp_error_record(BP_ERR_IO, "theirs");
     pthread_barrier_wait(&turn);
-    pthread_barrier_wait(&turn); /* the first thread has recorded its own */
+    pthread_barrier_wait(&turn); /* the first thread has recorded its detail */
     *good = *good && strcmp(bp_error_detail(), "theirs") == 0;
     return NULL;
 }

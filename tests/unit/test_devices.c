@@ -1,4 +1,4 @@
-/* Devices: memory, limits, arguments, usage, the null device, the trace device. Streams: test_devices_streams.c. */
+/* Devices: memory, limits, arguments, usage, the null device, the trace device. test_devices_streams.c has the streams. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,7 +33,7 @@ static void assert_status(bp_status status, bp_status expected, const char *call
     _fail(__FILE__, line);
 }
 
-/* With a detail that has these texts in it. */
+/* Asserts the status and that the detail contains the texts. */
 static void assert_failure(bp_status status, bp_status expected, const char *call, int line, ...)
 {
     assert_status(status, expected, call, line);
@@ -75,7 +75,7 @@ static size_t open_files(void)
     return count;
 }
 
-/* Asks the kernel, which answers EFAULT where a load would trap. */
+/* Lets the kernel read: EFAULT instead of a segmentation fault. */
 static bool readable(const void *address)
 {
     int ends[2];
@@ -155,7 +155,7 @@ static void test_protection(void **state)
     assert_int_equal(bytes[0], 'a');
     assert_fails(ops->protect(self, bytes + 1, page, BP_ACCESS_NONE), BP_ERR_INVALID_ARGUMENT, "protect");
     assert_fails(ops->protect(self, bytes, page, (bp_access)7), BP_ERR_INVALID_ARGUMENT, "access 7");
-    bp_device_destroy(&device); /* takes what is left with it */
+    bp_device_destroy(&device); /* frees the remaining memory */
 }
 
 static void test_reservations(void **state)
@@ -224,7 +224,7 @@ static void test_limits(void **state)
     assert_ok(bp_device_free(device, memory, 6 * PAGE - 1, stream));
     assert_fails(bp_device_allocate(device, 6 * PAGE, stream, &memory), BP_ERR_NO_DEVICE_MEMORY, "24576", "1 of 65536");
     atomic_store(&open, 1);
-    assert_ok(bp_stream_synchronize(stream)); /* now the stream has reached the free */
+    assert_ok(bp_stream_synchronize(stream)); /* the stream has executed the free */
     assert_ok(bp_device_allocate(device, 6 * PAGE, stream, &memory));
     assert_ok(bp_device_decommit(device, 10 * PAGE, a));
     assert_fails(bp_device_decommit(device, 10 * PAGE, a), BP_ERR_INVALID_ARGUMENT, "handle");
@@ -235,7 +235,7 @@ static void test_limits(void **state)
     assert_int_equal(usage.peak_allocated_bytes, 6 * PAGE);
     assert_int_equal(open_files(), files);
     bp_stream_destroy(&stream);
-    bp_device_destroy(&device); /* with memory that was never freed */
+    bp_device_destroy(&device); /* frees leaked memory, too */
 }
 
 static void test_host_config(void **state)
@@ -298,8 +298,7 @@ static void test_tables_are_checked(void **state)
     assert_fails(bp_device_create(&ops, self, NULL), BP_ERR_INVALID_ARGUMENT, "output");
     ops.size = 8;
     assert_fails(bp_device_create(&ops, self, &device), BP_ERR_INVALID_ARGUMENT, "size of a struct is 8");
-    ops.size =
-        offsetof(bp_device_ops, event_synchronize); /* an older table, which ends before a function that is needed */
+    ops.size = offsetof(bp_device_ops, event_synchronize); /* an older table, without a required function */
     assert_fails(bp_device_create(&ops, self, &device), BP_ERR_INVALID_ARGUMENT, "event_synchronize");
     ops.size = sizeof ops;
     struct {
@@ -321,7 +320,7 @@ static void test_tables_are_checked(void **state)
     answer.page_bytes = 0;
     answer.granularity = 4097;
     assert_fails(bp_device_create(&ops, self, &device), BP_ERR_INVALID_ARGUMENT, "4097");
-    assert_int_equal(destroyed, 0); /* nothing was taken over so far */
+    assert_int_equal(destroyed, 0); /* no call has taken ownership yet */
     answer_status = bp_error_record(BP_ERR_NO_DEVICE, "no such thing");
     assert_fails(bp_device_create(&ops, self, &device), BP_ERR_NO_DEVICE, "no such thing");
     assert_int_equal(destroyed, 1);
@@ -334,7 +333,7 @@ static void test_tables_are_checked(void **state)
     bp_device_destroy(&null);
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* ---- lifetime----------------------------------------------------------------------------------------------------- */
 
 static void test_arguments(void **state)
 {
@@ -372,7 +371,7 @@ static void test_arguments(void **state)
     assert_int_equal(usage.events, 1 + BP_STREAM_POINTS);
     bp_stream_destroy(&foreign);
     bp_device_destroy(&other);
-    bp_device_destroy(&device); /* goes with its last stream or event */
+    bp_device_destroy(&device); /* freed with its last stream or event */
     bp_stream_destroy(&stream);
     bp_event_destroy(&event);
     bp_event_destroy(&event);
@@ -394,21 +393,21 @@ static void test_destroyed_streams(void **state)
     assert_ok(bp_event_create(device, &event));
     copy = stream;
     bp_stream_destroy(&stream);
-    assert_ok(bp_stream_create(device, "next", &next)); /* of the same thread's struct */
+    assert_ok(bp_stream_create(device, "next", &next)); /* reuses the struct of the thread */
     assert_string_equal(bp_stream_name(copy), "gather");
     uint64_t point = 77;
     bool recorded = true;
     assert_fails(bp_stream_synchronize(copy), BP_ERR_INVALID_ARGUMENT, "gather", "destroyed");
     assert_fails(bp_event_record(event, copy), BP_ERR_INVALID_ARGUMENT, "gather", "destroyed");
     assert_fails(bp_stream_wait(copy, event), BP_ERR_INVALID_ARGUMENT, "gather", "destroyed");
-    assert_ok(bp_stream_record_point(copy, &point, &recorded)); /* nothing is left to mark */
+    assert_ok(bp_stream_record_point(copy, &point, &recorded)); /* no work since the last point */
     assert_false(recorded);
     assert_int_equal(point, 77);
     assert_ok(bp_stream_quiesce(copy));
     assert_fails(bp_stream_wait_point(copy, next, 0), BP_ERR_INVALID_ARGUMENT, "gather", "destroyed");
     assert_ok(bp_stream_wait_point(next, copy, 0));
     bp_stream *again = copy;
-    bp_stream_destroy(&again); /* nothing */
+    bp_stream_destroy(&again); /* NULL: no effect */
     assert_int_equal(usage_of(device).streams, 1);
     bp_event_destroy(&event);
     assert_int_equal(usage_of(device).events, BP_STREAM_POINTS);
@@ -420,7 +419,7 @@ static void test_destroyed_streams(void **state)
 
 /* ---- null -------------------------------------------------------------------------------------------------------- */
 
-/* Sizes that wrap, and more than there are addresses: no two live allocations share a byte. */
+/* Sizes that wrap and exhaust the address space: live allocations never overlap. */
 static void test_null_addresses(void **state)
 {
     (void)state;
@@ -463,7 +462,7 @@ static void test_null_device(void **state)
     const bp_device_ops *ops = bp_device_table(device, &self);
     assert_null(ops->protect);
     uint64_t bytes = UINT64_C(1) << 38, handle, second;
-    assert_ok(ops->reserve(self, bytes, 1 << 21, &a)); /* far more than there is */
+    assert_ok(ops->reserve(self, bytes, 1 << 21, &a)); /* far more than the budget */
     assert_ok(ops->reserve(self, bytes, 1 << 21, &b));
     assert_true((uintptr_t)a % (1 << 21) == 0 && ((char *)a + bytes <= (char *)b || (char *)b + bytes <= (char *)a));
     assert_false(readable(a));
@@ -493,7 +492,7 @@ static void test_null_device(void **state)
     assert_ok(bp_device_free(device, b, 1000, two));
     int calls = 0;
     assert_ok(bp_stream_call(one, add_one, &calls));
-    assert_int_equal(calls, 1); /* at once */
+    assert_int_equal(calls, 1); /* immediately */
     assert_ok(bp_stream_fill(one, c, 1, 1000));
     assert_ok(bp_stream_copy(one, b, c, 1000));
     assert_ok(bp_event_record(event, one));
@@ -517,8 +516,8 @@ static void test_null_device(void **state)
 /* ---- trace ------------------------------------------------------------------------------------------------------- */
 
 typedef struct tracing {
-    int refused;   /* operation that is refused, -1: none */
-    bool detailed; /* the refusal has a detail of its own */
+    int refused;   /* operation that fails, -1: none */
+    bool detailed; /* the failing operation records a detail */
     device_call last[OP_COUNT];
     int counts[OP_COUNT];
 } tracing;
@@ -592,8 +591,7 @@ static void use_stream(tracing *t, bp_device *device, bp_stream *stream, bp_even
     refuses(t, OP_EVENT_RECORD, bp_stream_record_point(stream, &point, &recorded));
 }
 
-/* Everything that can be done is tried while one operation is refused; the address sanitizer finds what is left
- * behind. */
+/* Uses the whole interface while one operation fails; the address sanitizer finds leaks. */
 static void use_all(tracing *t, bool of_host)
 {
     bp_device *inner, *device;
@@ -637,7 +635,7 @@ static void test_trace_refuses_each(void **state)
             tracing t = {.refused = refused, .detailed = detailed != 0};
             use_all(&t, true);
             for (int i = 0; i < OP_COUNT && refused < 0; i++)
-                assert_true(t.counts[i] > 0 || i == OP_STREAM_IMPORT || i >= OP_PIN); /* of devices that can */
+                assert_true(t.counts[i] > 0 || i == OP_STREAM_IMPORT || i >= OP_PIN); /* optional operations */
             t = (tracing){.refused = refused, .detailed = detailed != 0};
             use_all(&t, false);
         }

@@ -1,5 +1,5 @@
-/* Each allocation and each system call of the devices fails in turn: the call says so, writes no output and leaves
- * nothing behind (run it under the address sanitizer), and works when it is made again.
+/* Fails each allocation and each system call of the devices in turn. The call must return the error, write no output, leak nothing (address
+ * sanitizer), and succeed when repeated.
  *
  * Linked with -Wl,--wrap=... of the functions below against the static library. */
 #include <setjmp.h>
@@ -22,10 +22,10 @@
 #include "../support/trace_device.h"
 #include "devices/device.h"
 
-static size_t until_failure; /* 0: none is asked for; 1: the next one fails */
+static size_t until_failure; /* 0: no failure; 1: the next call fails */
 static bool has_failed;
-static bp_status expected; /* of the call in which it did */
-static size_t failures;    /* in all */
+static bp_status expected; /* status of the call with the injected failure */
+static size_t failures;    /* injected so far */
 
 static bool fails(bp_status status)
 {
@@ -38,7 +38,7 @@ static bool fails(bp_status status)
     return true;
 }
 
-/* Declares the real function and defines the one that stands in for it. */
+/* Declares the real function and defines its wrapper. */
 #define WRAP(type, name, parameters, arguments, status, failure)                                                       \
     type __real_##name parameters;                                                                                     \
     type __wrap_##name parameters;                                                                                     \
@@ -47,7 +47,7 @@ static bool fails(bp_status status)
         return fails(status) ? (failure) : __real_##name arguments;                                                    \
     }
 
-/* What the device has too little of, and what keeping track of it takes. */
+/* Expected statuses: device memory, and host memory for bookkeeping. */
 #define DEVICE BP_ERR_NO_DEVICE_MEMORY
 #define HOST BP_ERR_NO_HOST_MEMORY
 #define OF_MMAP (flags & MAP_FIXED ? HOST : DEVICE)
@@ -64,7 +64,7 @@ WRAP(void *, mmap, (void *at, size_t n, int prot, int flags, int fd, off_t o), (
 WRAP(void *, mmap64, (void *at, size_t n, int prot, int flags, int fd, off_t o), (at, n, prot, flags, fd, o), OF_MMAP,
      MAP_FAILED)
 WRAP(int, munmap, (void *address, size_t bytes), (address, bytes), HOST, -1)
-/* Variable arguments, of which the library hands over one. */
+/* variadic; the library passes one optional argument */
 void *__real_mremap(void *old, size_t old_bytes, size_t bytes, int flags, ...);
 void *__wrap_mremap(void *old, size_t old_bytes, size_t bytes, int flags, void *address);
 void *__wrap_mremap(void *old, size_t old_bytes, size_t bytes, int flags, void *address)
@@ -73,7 +73,7 @@ void *__wrap_mremap(void *old, size_t old_bytes, size_t bytes, int flags, void *
 }
 WRAP(int, mprotect, (void *address, size_t bytes, int prot), (address, bytes, prot), HOST, -1)
 
-/* Calls with the first failure point, the second, ... until none is reached. */
+/* Repeats the call, each time with a later failure, until none is reached. */
 #define RETRY(call)                                                                                                    \
     do {                                                                                                               \
         size_t nth = 0;                                                                                                \
@@ -90,7 +90,7 @@ WRAP(int, mprotect, (void *address, size_t bytes, int prot), (address, bytes, pr
         assert_true(nth > 1);                                                                                          \
     } while (0)
 
-/* The same for a call that makes `out`, which must stay as it was on failure. */
+/* The same for a call that creates `out`, which must not change on failure. */
 #define RETRY_OUT(out, call)                                                                                           \
     do {                                                                                                               \
         (out) = NULL;                                                                                                  \
@@ -120,14 +120,14 @@ static void test_host(void **state)
     RETRY(ops->protect(self, space, page, BP_ACCESS_READ_WRITE));
     RETRY(ops->unmap(self, space, 2 * page));
     RETRY_OUT(memory, bp_device_allocate(device, 1000, stream, &memory));
-    /* What failed took nothing. */
+    /* failed calls hold no memory */
     bp_device_usage usage = {.size = sizeof usage};
     assert_int_equal(bp_device_usage_get(device, &usage), BP_OK);
     assert_int_equal(usage.committed_bytes, 2 * page);
     assert_int_equal(usage.allocated_bytes, 1000);
     assert_int_equal(usage.streams, 2);
     assert_int_equal(usage.events, 2 * BP_STREAM_POINTS + 1);
-    /* Work and waiting allocate nothing. */
+    /* enqueueing and waiting do not allocate */
     until_failure = 1;
     uint64_t point;
     bool recorded;

@@ -1,5 +1,5 @@
 /* Order of work on the host device: streams, events, points, full queues, many producers. Run it under the thread
- * sanitizer: data that streams hand to each other is plain memory here. */
+ * sanitizer: streams pass plain, non-atomic data to each other here. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@
 #define THREADS 4
 #define assert_ok(call) assert_status((call), #call, __LINE__)
 
-/* Threads other than the test's own must not fail in cmocka: they abort. */
+/* Aborts, because cmocka assertions work on the test's thread only. */
 static void assert_status(bp_status status, const char *call, int line)
 {
     if (status == BP_OK)
@@ -34,7 +34,7 @@ static void assert_status(bp_status status, const char *call, int line)
 #define insist(condition)                                                                                              \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
-            print_error("%d: not so: %s\n", __LINE__, #condition);                                                     \
+            print_error("%d: assertion failed: %s\n", __LINE__, #condition);                                           \
             abort();                                                                                                   \
         }                                                                                                              \
     } while (0)
@@ -63,7 +63,7 @@ static void sleep_ms(long ms)
     nanosleep(&(struct timespec){0, ms * 1000000}, NULL);
 }
 
-/* Work that lasts until somebody opens the gate. */
+/* Work that blocks its stream until the gate opens. */
 static void pass_gate(void *argument)
 {
     atomic_bool *open = argument;
@@ -76,7 +76,7 @@ static void set_flag(void *argument)
     atomic_store((atomic_bool *)argument, true);
 }
 
-/* Whether work enqueued on the stream now starts within some time although the gate is closed. */
+/* True if work enqueued now starts within `ms`, while the gate is closed. */
 static bool starts_within(bp_stream *stream, int ms)
 {
     static atomic_bool started;
@@ -87,8 +87,8 @@ static bool starts_within(bp_stream *stream, int ms)
     return atomic_load(&started);
 }
 
-/* That a stream waits is only seen after a while: a stream that should wait and does not is caught mostly, one that should not and
- * does is caught always. On a busy machine neither fails by mistake. */
+/* Waiting can only be observed for a limited time: a missing wait is caught most times, a superfluous one always. A slow machine does
+ * not cause failures. */
 static bool is_blocked(bp_stream *stream)
 {
     return !starts_within(stream, 30);
@@ -130,7 +130,7 @@ static void test_order_of_a_stream(void **state)
 {
     (void)state;
     static step steps[5000];
-    for (uint32_t length = 1; length <= 16384; length *= 8) { /* most of them full most of the time */
+    for (uint32_t length = 1; length <= 16384; length *= 8) { /* the short ones are full most of the time */
         bp_device *device = make_device(length, 0);
         bp_stream *stream = make_stream(device);
         sequence s = {0};
@@ -161,7 +161,7 @@ static void test_bytes(void **state)
     assert_ok(bp_stream_copy(stream, memory, b, 999));
     assert_ok(bp_stream_copy(stream, a, memory, 999));
     assert_ok(bp_device_free(device, memory, 999, stream));
-    bp_stream_destroy(&stream); /* waits */
+    bp_stream_destroy(&stream); /* waits for its work */
     assert_true(b[0] == 0x5a && b[1] == 0x11 && b[2] == 0x11 && b[3] == 0x5a && b[999] == 0x5a);
     assert_memory_equal(a, b, 999);
     assert_int_equal(a[999], 0);
@@ -188,11 +188,11 @@ static void test_full_queue(void **state)
     assert_ok(bp_stream_call(stream, pass_gate, &open));
     for (int i = 0; i < 3; i++)
         assert_ok(bp_stream_call(stream, set_flag, &flags[i]));
-    assert_ok(bp_event_record(event, stream)); /* takes no place */
+    assert_ok(bp_event_record(event, stream)); /* needs no queue entry */
     assert_int_equal(pthread_create(&thread, NULL, open_later, &open), 0);
     for (int i = 3; i < 20; i++)
         assert_ok(bp_stream_call(stream, set_flag, &flags[i]));
-    assert_true(atomic_load(&open)); /* enqueueing has waited for a place */
+    assert_true(atomic_load(&open)); /* enqueueing has waited for a free entry */
     assert_ok(bp_event_synchronize(event));
     assert_true(atomic_load(&flags[2]));
     assert_ok(bp_stream_synchronize(stream));
@@ -219,14 +219,14 @@ static void test_events_order_streams(void **state)
     assert_ok(bp_stream_wait(b, never));
     assert_ok(bp_event_synchronize(never));
     assert_true(is_running(b));
-    assert_ok(bp_event_record(event, a)); /* before the work: marks nothing of it */
+    assert_ok(bp_event_record(event, a)); /* before the work, so it does not include it */
     assert_ok(bp_stream_call(a, pass_gate, &open));
     assert_ok(bp_stream_wait(b, event));
     assert_ok(bp_event_synchronize(event));
     assert_true(is_running(b));
     assert_ok(bp_event_record(event, a));
     assert_ok(bp_stream_wait(b, event));
-    assert_ok(bp_event_record(event, c)); /* the wait keeps the old mark */
+    assert_ok(bp_event_record(event, c)); /* the wait refers to the first record */
     assert_ok(bp_stream_wait(c, event));
     assert_true(is_running(c));
     assert_true(is_blocked(b));
@@ -241,7 +241,7 @@ static void test_events_order_streams(void **state)
     bp_device_destroy(&device);
 }
 
-/* A value goes round all streams; each passes it on to the next by an event. */
+/* A value passes through all streams, ordered by an event from each to the next. */
 static void test_chain_with_delays(void **state)
 {
     (void)state;
@@ -319,8 +319,7 @@ static void run_producers(bp_device *device, bp_stream **streams, void *(*functi
         pthread_join(threads[i], NULL);
 }
 
-/* Chains of several threads cross on the same streams, whose queues are short: a cycle of waits would stop
- * everything. */
+/* Chains of several threads share streams with short queues: a cycle of waits would deadlock. */
 static void test_producers_at_once(void **state)
 {
     (void)state;
@@ -340,8 +339,7 @@ static void test_producers_at_once(void **state)
 
 #define MARKS 4096
 
-/* What recorders have done, and what they have said. Work counts up `done`; a recorder then records and publishes
- * its own count. */
+/* done: work completed per recorder; said: the count that the recorder published after recording. */
 static _Atomic uint64_t done[THREADS], said[THREADS];
 static bp_event *shared_event;
 static _Atomic uint64_t points[THREADS][MARKS]; /* count << 32 | point */
@@ -408,7 +406,7 @@ static void test_event_recorded_and_waited_for_at_once(void **state)
     bp_device_destroy(&device);
 }
 
-/* The same with the timeline of stream 0: waits for old points and new ones, while the ring goes round. */
+/* The same with the timeline of stream 0: waits for old points and new ones while the ring wraps. */
 static void *share_timeline(void *argument)
 {
     producer *p = argument;
@@ -449,7 +447,7 @@ static void test_timeline_at_once(void **state)
     bp_device_destroy(&device);
 }
 
-/* Marks of one stream never go back, whoever records at the same time. */
+/* Marks of a stream are monotonic under concurrent recording. */
 static bp_host_event *marked_event;
 
 static void *record_and_look(void *argument)
@@ -497,7 +495,7 @@ static void test_points_mark_positions(void **state)
     uint64_t after = take_point(a);
     assert_int_equal(after, before + 1);
     assert_ok(bp_stream_wait_point(b, a, before));
-    assert_ok(bp_stream_wait_point(a, a, after)); /* its own order */
+    assert_ok(bp_stream_wait_point(a, a, after)); /* stream order: no wait */
     assert_true(is_running(b));
     assert_ok(bp_stream_wait_point(b, a, after));
     assert_true(is_blocked(b));
@@ -508,8 +506,7 @@ static void test_points_mark_positions(void **state)
     bp_device_destroy(&device);
 }
 
-/* Gone round: the oldest point of the ring stands in, not the youngest, which is where the event of the wanted one
- * is now. */
+/* After the ring wrapped, the oldest point left replaces the wanted one, not the youngest, which has its event now. */
 static void test_points_gone_round(void **state)
 {
     (void)state;
@@ -526,11 +523,11 @@ static void test_points_gone_round(void **state)
         uint64_t first_after = take_point(a);
         while (take_point(a) != last_before + BP_STREAM_POINTS - 1) {
         }
-        assert_ok(bp_stream_wait_point(b, a, first)); /* gone, but the last before the gate is not */
+        assert_ok(bp_stream_wait_point(b, a, first)); /* overwritten; the last point before the gate is not */
         assert_ok(bp_stream_wait_point(b, a, last_before));
         assert_true(is_running(b));
         take_point(a);
-        assert_ok(bp_stream_wait_point(b, a, last_before)); /* now gone too, so for a later one */
+        assert_ok(bp_stream_wait_point(b, a, last_before)); /* overwritten, too: a later point replaces it */
         assert_true(is_blocked(b));
         atomic_store(&open, true);
         assert_ok(bp_stream_wait_point(b, a, first_after));
@@ -541,7 +538,7 @@ static void test_points_gone_round(void **state)
     }
 }
 
-/* Holds one call up, or refuses it: the first of an operation, with this event if it is not NULL. */
+/* Delays or fails the first call of an operation, on this event unless NULL. */
 typedef struct hold_up {
     device_operation operation;
     const void *event;
@@ -571,7 +568,7 @@ static void *take_held_point(void *argument)
     return NULL;
 }
 
-/* A point was taken, but its event still marks what it marked a round ago: waits for older points must not use it. */
+/* A point is reserved, but its event still has the mark of the previous round: waits for older points must not use it. */
 static void test_point_that_is_not_recorded(void **state)
 {
     (void)state;
@@ -620,7 +617,7 @@ static void test_waits_on_a_destroyed_stream(void **state)
     atomic_store(&open, false);
     int value = 0;
     assert_ok(bp_event_create(device, &event));
-    assert_ok(bp_stream_call(b, pass_gate, &open)); /* so that the wait is still to come when its stream has gone */
+    assert_ok(bp_stream_call(b, pass_gate, &open)); /* so that the wait runs after its stream is destroyed */
     assert_ok(bp_stream_fill(a, &value, 1, 1));
     assert_ok(bp_event_record(event, a));
     uint64_t point = take_point(a);
@@ -631,7 +628,7 @@ static void test_waits_on_a_destroyed_stream(void **state)
     assert_ok(bp_stream_call(next, pass_gate, &open));
     assert_ok(bp_stream_wait_point(b, copy, point));
     bp_stream *c = make_stream(device);
-    assert_ok(bp_stream_wait(c, event)); /* nothing of `next`, which may have the old one's thread */
+    assert_ok(bp_stream_wait(c, event)); /* does not wait for `next`, which may reuse the thread */
     assert_ok(bp_stream_wait_point(c, copy, point));
     assert_true(is_running(c));
     atomic_store(&open, true);
@@ -680,7 +677,7 @@ static void *take_over(void *argument)
     return NULL;
 }
 
-/* A stream is destroyed while another thread waits for a point of it, as pools do without the caller's knowing. */
+/* A stream is destroyed while another thread waits for one of its points, as pools do internally. */
 static void test_wait_while_destroyed(void **state)
 {
     (void)state;
@@ -721,7 +718,7 @@ static void *destroy_stream(void *argument)
     return NULL;
 }
 
-/* The events of a destroyed stream stay, as somebody may be about to wait for one; a later stream takes them over. */
+/* A destroyed stream's events stay valid, because a thread may be about to wait for one; a later stream reuses them. */
 static void test_destroy_while_waited_for(void **state)
 {
     (void)state;
@@ -752,7 +749,7 @@ static void test_destroy_while_waited_for(void **state)
     assert_int_equal(atomic_load(&h.events_destroyed), 2 * BP_STREAM_POINTS);
 }
 
-/* A release that records on a stream which another thread destroys: the stream lives until that is done. */
+/* A release records on a stream while another thread destroys it: the stream lives until the record returns. */
 static void test_destroy_while_recorded(void **state)
 {
     (void)state;

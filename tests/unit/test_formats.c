@@ -1,4 +1,4 @@
-/* bp_model_read's choice of reader, files that cannot be read, and bp_config_parse. */
+/* bp_model_read: choice of the reader, unreadable files; bp_config_parse. */
 #include "scratch.h"
 
 #define LLAMA_FIELDS                                                                                                   \
@@ -37,7 +37,7 @@ static void assert_note(const char *text, const char *note)
     bp_model_destroy(&model);
 }
 
-/* Options of an older caller, and of a newer one, as unit/test_grown_structs.c has it for all other structs. */
+/* Options of older and newer callers; test_grown_structs.c has all other structs. */
 static void test_options_grow(void **state)
 {
     (void)state;
@@ -67,7 +67,7 @@ static void test_options_grow(void **state)
     assert_int_equal(bp_reader_options_init(&newer.known, sizeof(size_t)), BP_ERR_INVALID_ARGUMENT);
 }
 
-/* Notes name parts of a file that are not counted. */
+/* Notes name the parts of a file that are not counted. */
 static void test_notes(void **state)
 {
     (void)state;
@@ -89,7 +89,7 @@ static uint64_t numel_of(const char *text)
     return numel;
 }
 
-/* A wrapper's own tie_word_embeddings counts, stated or by its type. */
+/* tie_word_embeddings of the wrapper counts, explicit or by model type. */
 static void test_wrapper_ties(void **state)
 {
     (void)state;
@@ -133,7 +133,7 @@ static void test_config_errors(void **state)
                  "d/config.json:1:", "too big integer");
 }
 
-/* A field that the table needs, and that is not what it should be. */
+/* Fields that the table needs, with unusable values. */
 static void test_config_fields(void **state)
 {
     (void)state;
@@ -144,7 +144,7 @@ static void test_config_fields(void **state)
     assert_ok(FIELD("64"));
     assert_fails(FIELD("66"), BP_ERR_FORMAT, "d/config.json", "\"hidden_size\" is 66", "\"num_attention_heads\"",
                  "is 4");
-    assert_ok(FIELD("66, \"head_dim\": 16")); /* which need not follow from the two */
+    assert_ok(FIELD("66, \"head_dim\": 16")); /* head_dim need not be hidden_size / heads */
     assert_fails(FIELD("64.5"), BP_ERR_FORMAT, "d/config.json", "hidden_size", "a fraction (64.5)");
     assert_fails(FIELD("-64"), BP_ERR_FORMAT, "d/config.json", "hidden_size", "-64");
     assert_fails(FIELD("0"), BP_ERR_FORMAT, "d/config.json", "hidden_size");
@@ -154,7 +154,7 @@ static void test_config_fields(void **state)
 #undef FIELD
 }
 
-/* As its modelling code does: patches that an image does not fill are not made. */
+/* As in the modelling code, incomplete patches at the border do not count. */
 static void test_config_rounding(void **state)
 {
     (void)state;
@@ -226,7 +226,7 @@ static void test_read_chooses(void **state)
                                 "\"outside\": {\"buckets\": [{\"dtype\": \"bf16\", \"numel\": 3}]}}";
     make_directory("M-1.5");
     write_text("M-1.5/config.json", "{" LLAMA "}");
-    write_text("M-1.5/model.safetensors", "not looked at");
+    write_text("M-1.5/model.safetensors", "not read");
     assert_reads_as(in_scratch("M-1.5"), "M-1.5");
     assert_reads_as(in_scratch("M-1.5/"), "M-1.5");
     assert_reads_as(in_scratch("M-1.5/."), "M-1.5");
@@ -272,7 +272,7 @@ static void test_read_of_other_documents(void **state)
     assert_fails(read_text("config.json", "{}"), BP_ERR_FORMAT, "config.json: $.model_type", "missing");
 }
 
-/* A configuration that is there and cannot be read: no other file of the directory is taken for it. */
+/* An unreadable configuration is an error: no other file of the directory replaces it. */
 static void test_unreadable_configuration(void **state)
 {
     (void)state;
@@ -281,7 +281,7 @@ static void test_unreadable_configuration(void **state)
     static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
     const uint64_t header_bytes = sizeof header - 1;
     char file[8 + sizeof header - 1 + 4] = {0};
-    memcpy(file, &header_bytes, sizeof header_bytes); /* of a little-endian machine */
+    memcpy(file, &header_bytes, sizeof header_bytes); /* assumes little-endian */
     memcpy(file + 8, header, sizeof header - 1);
     write_bytes("u/model.safetensors", file, sizeof file);
     assert_ok(bp_model_read(in_scratch("u"), NULL, &model));

@@ -1,8 +1,8 @@
 /* Structs that grow: callers that were compiled with an older, shorter layout or with a newer, longer one.
  *
- * A row of a table is one struct of the interface: its size, and a call that reads or fills it. Every row is called with the struct cut off
- * after each field, as older callers have it, and with bytes after its end, as newer ones do. Each struct lies at the end of an allocation
- * of its own size, so that sanitizers see what is read or written beyond it. */
+ * A table row has a struct's size and a call that reads or fills it. Each call gets the struct truncated after each field, as from older
+ * callers, and with extra bytes, as from newer ones. Each struct is an allocation of exactly its size, so that sanitizers detect
+ * accesses beyond it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@
 
 #include "grown_calls.h"
 
-#define MORE 24 /* bytes that a newer layout has after the end of ours */
+#define MORE 24 /* extra bytes of a newer layout */
 
 /* ---- configs ----------------------------------------------------------------------------------------------------------- */
 
@@ -47,13 +47,13 @@ static size_t size_in(const void *config)
 static void expect(const char *name, size_t bytes, bp_status status, bp_status expected)
 {
     if (status == BP_ERR_UNSUPPORTED && strstr(bp_error_detail(), "was built without BLAS") != NULL)
-        return; /* there is no head whose structs could be read */
+        return; /* without BLAS the fused head is unsupported */
     if (status != expected)
         fail_msg("%s with a struct of %zu bytes: %s (%s), expected %s", name, bytes, bp_status_name(status),
                  bp_error_detail(), bp_status_name(expected));
 }
 
-/* An older caller has the first fields only: the others have their defaults. */
+/* Older callers have the first fields only: the others get their defaults. */
 static void test_shorter(void **state)
 {
     (void)state;
@@ -70,7 +70,7 @@ static void test_shorter(void **state)
     }
 }
 
-/* A newer caller has fields that we do not know: 0 means that they are not used. */
+/* Newer callers have unknown fields, which must be 0. */
 static void test_longer(void **state)
 {
     (void)state;
@@ -90,7 +90,7 @@ static void test_longer(void **state)
     }
 }
 
-/* A size that was never set. */
+/* size is not set. */
 static void test_no_size(void **state)
 {
     (void)state;
@@ -108,7 +108,7 @@ static void test_no_size(void **state)
     }
 }
 
-/* What an older caller does set counts. */
+/* Fields that older callers set have an effect. */
 static void test_fields_count(void **state)
 {
     (void)state;
@@ -130,7 +130,7 @@ static void test_fields_count(void **state)
     bp_model_destroy(&model);
 }
 
-/* Entries of an array follow each other by the caller's size. */
+/* The stride of an array is the caller's struct size. */
 static void test_arrays(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The JSON parser: against jansson's, errors, and text that is nested deeply on a small stack. */
+/* The JSON parser: against jansson, errors, deeply nested text on a small stack. */
 #include "scratch.h"
 
 #include <jansson.h>
@@ -24,7 +24,7 @@ static const char *const documents[] = {"{}",
                                         "{\"key with \\u0061n escape\": 1, \"key with an escap\\u0065d end\": "
                                         "{\"x\\n\": [\"y\"]}, \"z\": \"1234567890123456\"}"};
 
-/* A parser that is written anew agrees with the one in use on what is a document, and on what is in it. */
+/* Our parser and jansson accept the same documents, with equal contents. */
 static void compare(const char *text, size_t bytes)
 {
     json_t *ours = NULL, *theirs = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
@@ -54,7 +54,7 @@ static void test_like_jansson(void **state)
         json_decref(document);
         compare(documents[i], strlen(documents[i]));
         for (size_t cut = 1; cut < strlen(documents[i]); cut++) {
-            char *exact = malloc(cut); /* so that sanitizers see what reads behind it */
+            char *exact = malloc(cut); /* exact size, so that sanitizers detect reads beyond the end */
             assert_non_null(exact);
             compare(memcpy(exact, documents[i], cut), cut);
             free(exact);
@@ -131,7 +131,7 @@ static void test_python(void **state)
 
 enum { LEVELS = 1000000 };
 
-/* `levels` of `open` behind `before`; closed where `close` is not 0. */
+/* `before`, then `levels` times `open`, then as many `close` unless 0, then `after`. */
 static char *nested(const char *before, const char *open, size_t levels, char close, const char *after)
 {
     size_t length = strlen(open), used = strlen(before);
@@ -221,7 +221,7 @@ static void test_nesting(void **state)
             assert_non_null(strstr(r.detail, "nested deeper than 64 levels"));
             free(texts[k]);
         }
-        /* What is allowed is read, refused for what it is, and freed. */
+        /* The deepest supported nesting is parsed, refused for its type, and freed. */
         char *allowed = nested("{\"vocab_size\": ", "[", DEEPEST - 1, ']', "}");
         reading r = {.read = readers[i], .text = allowed};
         on_small_stack(&r);

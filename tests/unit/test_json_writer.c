@@ -1,4 +1,4 @@
-/* The JSON writer: exact documents, random ones against jansson's parser and printer, escapes, misuse, failing allocations and outputs. */
+/* The JSON writer: exact documents, random documents against jansson, escapes, misuse, failing allocations and outputs. */
 #include "scratch.h"
 
 #include <jansson.h>
@@ -79,7 +79,7 @@ static uint32_t next_random(uint32_t *seed)
     return *seed >> 8;
 }
 
-/* Text that jansson escapes as the writer does. */
+/* Random text that jansson and the writer escape alike. */
 static const char *random_text(uint32_t *seed)
 {
     static const char *const parts[] = {"a",        "layers.",          "/", "\"", "\\", "\n", "\t",
@@ -142,7 +142,7 @@ static void write_value(bp_json_writer *w, const char *key, json_t *value)
     }
 }
 
-/* The fitted layout from the outside to the inside: `column` is where the value begins. */
+/* Reference implementation of the fitted layout; `column`: where the value begins. */
 static void print_expected(FILE *file, json_t *value, size_t indent, size_t column)
 {
     char *flat = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
@@ -255,7 +255,7 @@ static void test_escapes(void **state)
     assert_ok(bp_json_close(&plain));
     assert_text(&plain, "\"?\xc3\xa9? ??\"\n");
     free(plain.text);
-    /* Whatever the bytes are, the document is one. */
+    /* any bytes give a valid document */
     for (int times = 0; times < share_of(20000); times++) {
         static const char bytes[] = "\xc3\xa9\xe2\x80\xa8\xed\xff\xf0\x9f\x98\x80\xf4\x90\"\\\x01 a<";
         size_t count = next_random(&seed) % 15;
@@ -283,10 +283,10 @@ static void test_misuse(void **state)
         if (kind > 1)
             bp_json_add_object(&w, NULL);
         switch (kind) {
-        case 0: break; /* nothing at all */
+        case 0: break; /* no value */
         case 1: bp_json_add_null(&w, "key"); break;
         case 2: bp_json_add_null(&w, NULL); break;
-        case 3: break; /* left open */
+        case 3: break; /* not closed */
         case 4:
             bp_json_end(&w);
             bp_json_add_null(&w, NULL);
@@ -308,7 +308,7 @@ static void test_misuse(void **state)
         assert_int_equal(bp_json_close(&w), levels < BP_JSON_MOST_LEVELS ? BP_OK : BP_ERR_INTERNAL);
         free(w.text);
     }
-    bp_json_writer w = {0}; /* the first failure stays */
+    bp_json_writer w = {0}; /* keeps the first failure */
     assert_true(bp_json_check(&w, BP_OK));
     assert_false(bp_json_check(&w, BP_ERR_MISMATCH));
     assert_false(bp_json_check(&w, BP_ERR_NO_HOST_MEMORY));

@@ -1,4 +1,4 @@
-/* Models and buckets as views, and their structs in the sizes of older and newer callers. */
+/* Views of models and buckets; their structs from older and newer callers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,7 +39,7 @@ static void test_model_info(void **state)
     assert_string_equal(info->name, "m");
     assert_true(info->unit_count == 0 && info->parameter_count == 0 && info->given_bucket_count == 0 &&
                 info->event_count == 0 && info->order_count == 0 && info->note_count == 0 && info->numel == 0);
-    for (uint32_t u = 0; u < 40; u++) { /* more than any first capacity */
+    for (uint32_t u = 0; u < 40; u++) { /* more than the initial capacity */
         char name[16];
         uint32_t unit = UINT32_MAX;
         snprintf(name, sizeof name, "u%u", u);
@@ -65,7 +65,7 @@ static void test_model_info(void **state)
     assert_int_equal(info->order_count, 21);
     assert_memory_equal(info->order, order, sizeof order);
     assert_int_equal(info->numel, 40 * 41 / 2);
-    /* A refused change leaves the view as it is. */
+    /* a failed change does not alter the view */
     bp_given_bucket bad = {.size = sizeof bad, .unit = 99, .dtype = BP_DTYPE_BF16};
     assert_int_equal(bp_model_add_bucket(model, &bad), BP_ERR_INVALID_ARGUMENT);
     assert_int_equal(bp_model_get_info(model)->given_bucket_count, 40);
@@ -109,7 +109,7 @@ static void test_buckets_info(void **state)
 
 /* ---- structs of other sizes --------------------------------------------------------------------------------------------- */
 
-/* Inputs of `bytes` bytes: what an older caller does not have is as the defaults are; a newer one's fields must be zero. */
+/* Input structs of other sizes: missing fields get their defaults, unknown ones must be 0. */
 static void test_inputs_of_other_sizes(void **state)
 {
     (void)state;
@@ -123,7 +123,7 @@ static void test_inputs_of_other_sizes(void **state)
     theirs.parameter.shape[0] = theirs.parameter.shape[1] = 3;
     theirs.parameter.dtype = BP_DTYPE_BF16;
     memset(theirs.bytes + offsetof(bp_parameter, copies), 0x55,
-           sizeof theirs.bytes - offsetof(bp_parameter, copies)); /* not theirs */
+           sizeof theirs.bytes - offsetof(bp_parameter, copies)); /* the older caller lacks these fields */
     assert_ok(bp_model_add_parameter(model, &theirs.parameter));
     const bp_parameter *added = &bp_model_get_info(model)->parameters[1];
     assert_true(added->size == sizeof *added && added->copies == 1 && added->tp_dim == -1 && added->tp_parts == 0 &&

@@ -1,10 +1,10 @@
-/* Packing instances as CSV: what is read, every refusal with its place, and what is written. */
+/* Packing instances as CSV: reading, every error with its location, writing. */
 #include "formats/packing_file.h"
 #include "scratch.h"
 
 static bp_status parse_bytes(const char *text, size_t bytes, bp_packing_file **file)
 {
-    char *exact = malloc(bytes > 0 ? bytes : 1); /* so that a sanitizer sees reads behind the end */
+    char *exact = malloc(bytes > 0 ? bytes : 1); /* exact size, so that sanitizers detect reads beyond the end */
     assert_non_null(exact);
     memcpy(exact, text, bytes);
     bp_packing_file *read = NULL;
@@ -31,7 +31,7 @@ static bp_status parse(const char *text)
 }
 
 /* "0:[0,1) 0:[4,9) 1:[2,5)": the items and intervals of a file. */
-static const char *lives_of(const bp_packing_file *file)
+static const char *intervals_of(const bp_packing_file *file)
 {
     static char text[512];
     const bp_packing *packing = bp_packing_file_packing(file);
@@ -56,7 +56,7 @@ static void test_rows(void **state)
     assert_string_equal(bp_packing_file_id(file, 1), "b");
     assert_null(bp_packing_file_id(file, 2));
     assert_null(bp_packing_file_offsets(file));
-    assert_string_equal(lives_of(file), "0:[0,1) 0:[4,9) 1:[2,5)");
+    assert_string_equal(intervals_of(file), "0:[0,1) 0:[4,9) 1:[2,5)");
     bp_packing_file_destroy(&file);
     assert_null(file);
     bp_packing_file_destroy(&file);
@@ -74,7 +74,7 @@ static void test_columns_in_any_order(void **state)
     assert_int_equal(offsets[0], 50);
     assert_int_equal(offsets[1], 0);
     assert_string_equal(bp_packing_file_id(file, 1), "y");
-    assert_string_equal(lives_of(file), "0:[3,7) 1:[3,4) 1:[5,6)");
+    assert_string_equal(intervals_of(file), "0:[3,7) 1:[3,4) 1:[5,6)");
     bp_packing_file_destroy(&file);
 }
 
@@ -82,7 +82,7 @@ static void assert_reads_like_plain(const char *text)
 {
     bp_packing_file *file = parse_good(text);
     assert_string_equal(bp_packing_file_id(file, 0), "a");
-    assert_string_equal(lives_of(file), "0:[0,2) 1:[2,5)");
+    assert_string_equal(intervals_of(file), "0:[0,2) 1:[2,5)");
     assert_int_equal(bp_packing_get_info(bp_packing_file_packing(file))->sizes[1], 7);
     bp_packing_file_destroy(&file);
 }
@@ -103,12 +103,12 @@ static void test_line_ends_and_quotes(void **state)
     bp_packing_file_destroy(&file);
 }
 
-static const char *lives_with_gaps(const char *gaps)
+static const char *intervals_with_gaps(const char *gaps)
 {
     char text[256];
     snprintf(text, sizeof text, "id,lower,upper,size,gaps\na,10,20,1,%s\n", gaps);
     bp_packing_file *file = parse_good(text);
-    const char *lives = lives_of(file);
+    const char *lives = intervals_of(file);
     bp_packing_file_destroy(&file);
     return lives;
 }
@@ -116,15 +116,15 @@ static const char *lives_with_gaps(const char *gaps)
 static void test_gaps(void **state)
 {
     (void)state;
-    assert_string_equal(lives_with_gaps(""), "0:[10,20)");
-    assert_string_equal(lives_with_gaps("  "), "0:[10,20)");
-    assert_string_equal(lives_with_gaps("12-13"), "0:[10,12) 0:[13,20)");
-    assert_string_equal(lives_with_gaps("\"12-13 15-16\""), "0:[10,12) 0:[13,15) 0:[16,20)");
-    assert_string_equal(lives_with_gaps("15-16 12-13"), "0:[10,12) 0:[13,15) 0:[16,20)");
-    assert_string_equal(lives_with_gaps(" 12-13  13-15 "), "0:[10,12) 0:[15,20)");
-    assert_string_equal(lives_with_gaps("13-15 12-13 15-16"), "0:[10,12) 0:[16,20)");
-    assert_string_equal(lives_with_gaps("10-12 19-20"), "0:[12,19)");
-    assert_string_equal(lives_with_gaps("10-19"), "0:[19,20)");
+    assert_string_equal(intervals_with_gaps(""), "0:[10,20)");
+    assert_string_equal(intervals_with_gaps("  "), "0:[10,20)");
+    assert_string_equal(intervals_with_gaps("12-13"), "0:[10,12) 0:[13,20)");
+    assert_string_equal(intervals_with_gaps("\"12-13 15-16\""), "0:[10,12) 0:[13,15) 0:[16,20)");
+    assert_string_equal(intervals_with_gaps("15-16 12-13"), "0:[10,12) 0:[13,15) 0:[16,20)");
+    assert_string_equal(intervals_with_gaps(" 12-13  13-15 "), "0:[10,12) 0:[15,20)");
+    assert_string_equal(intervals_with_gaps("13-15 12-13 15-16"), "0:[10,12) 0:[16,20)");
+    assert_string_equal(intervals_with_gaps("10-12 19-20"), "0:[12,19)");
+    assert_string_equal(intervals_with_gaps("10-19"), "0:[19,20)");
 }
 
 static void test_largest_numbers(void **state)
@@ -135,7 +135,7 @@ static void test_largest_numbers(void **state)
                                        "b,007,8,0,,18446744073709551615\n");
     assert_true(bp_packing_get_info(bp_packing_file_packing(file))->sizes[0] == UINT64_MAX);
     assert_true(bp_packing_file_offsets(file)[1] == UINT64_MAX);
-    assert_string_equal(lives_of(file), "0:[0,1) 0:[18446744073709551614,18446744073709551615) 1:[7,8)");
+    assert_string_equal(intervals_of(file), "0:[0,1) 0:[18446744073709551614,18446744073709551615) 1:[7,8)");
     bp_packing_file_destroy(&file);
 }
 
@@ -271,7 +271,7 @@ static void test_read(void **state)
     assert_null(file);
 }
 
-/* What is written for `text` with these offsets. */
+/* Reads `text` and returns the file that is written with these offsets. */
 static const char *written(const char *text, const uint64_t *offsets)
 {
     static char read[1024];
@@ -321,7 +321,7 @@ static void test_write_errors(void **state)
     bp_packing_file_destroy(&file);
 }
 
-/* Many rows, many gaps: what was read is what was said. */
+/* Many rows with many gaps. */
 static void test_large(void **state)
 {
     (void)state;

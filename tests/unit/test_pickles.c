@@ -1,4 +1,4 @@
-/* Pickles as data: every opcode that is read, every one that is refused, and what is at the limits. */
+/* Pickles as data: every supported opcode, every refused one, limits. */
 #include "scratch.h"
 
 #include "formats/snapshots/pickle.h"
@@ -6,7 +6,7 @@
 #define P2 "\x80\x02"
 #define P4 "\x80\x04"
 
-/* In memory of its exact size, so that a sanitizer sees reads behind the end; the pickle points into it. */
+/* The data, in memory of exact size, so that sanitizers detect reads beyond the end; the pickle points into it. */
 static char *held;
 static bp_pickle p;
 static size_t budget = 1 << 20;
@@ -158,7 +158,7 @@ static void test_long_lists(void **state)
     bp_pickle_finish(&p);
 }
 
-/* Lists that grow in turn, a batch at a time: what each has so far moves, or stays where it has room. */
+/* Lists that grow alternately, batch by batch: their items move, or stay if there is room. */
 static void test_lists_that_grow_in_turn(void **state)
 {
     (void)state;
@@ -184,7 +184,7 @@ static void test_lists_that_grow_in_turn(void **state)
                 data[bytes++] = (char)(expected[i]++ % 128);
             }
             data[bytes++] = 'e';
-            data[bytes++] = 'e'; /* into the outer list, once more */
+            data[bytes++] = 'e'; /* appends to the outer list again */
         }
     }
     data[bytes++] = '.';
@@ -198,7 +198,7 @@ static void test_lists_that_grow_in_turn(void **state)
     bp_pickle_finish(&p);
 }
 
-/* The most that each opcode costs, against the size of the data: an array has at most half more than it needs. */
+/* Memory per opcode relative to the data: arrays have at most half more than they need. */
 static void test_budget(void **state)
 {
     (void)state;
@@ -232,7 +232,7 @@ static void test_budget(void **state)
     }
 }
 
-/* Pairs of the pair before, 200 times over: 2^200 items for a reader that copies. */
+/* 200 levels of pairs that share their members: 2^200 items for a reader that copies. */
 static void test_shared_pairs(void **state)
 {
     (void)state;

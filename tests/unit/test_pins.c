@@ -1,5 +1,5 @@
-/* Numbers that are part of the ABI, of saved plans' fingerprints, or of scripts: changing one breaks somebody. The file
- * compiling is the test; running it prints nothing. */
+/* Numbers that are part of the ABI, of saved plans' fingerprints, or of scripts: changing one breaks users. The test is
+ * that the file compiles. */
 #include <bucketpool/bucketpool.h>
 #include <bucketpool/comm_ops.h>
 #include <bucketpool/device_ops.h>

@@ -1,4 +1,4 @@
-/* bucketpool.plan/1: what is written is read back as the same plan, and nothing else is read at all. */
+/* bucketpool.plan/1: round trips, and refusal of every changed file. */
 #include "scratch.h"
 
 #include <jansson.h>
@@ -78,7 +78,7 @@ static void test_round_trip(void **state)
     bp_plan_destroy(&plan);
 }
 
-/* The plan's file as a document to be broken. */
+/* The plan's file as a mutable document. */
 static json_t *plan_document(void)
 {
     bp_plan *plan = make_plan();
@@ -118,7 +118,7 @@ static void test_edited_requests(void **state)
         const char *word;
     } edits[] = {{"offset", 256, "fingerprint"},
                  {"bytes", 2002, "fingerprint"},
-                 {"bytes", 1998, "used_bytes"}, /* fewer than are used */
+                 {"bytes", 1998, "used_bytes"}, /* less than used_bytes */
                  {"used_bytes", 1998, "fingerprint"},
                  {"used_bytes", 2001, "used_bytes"},
                  {"ordinal", 7, "fingerprint"},
@@ -145,14 +145,14 @@ static void test_edited_requests(void **state)
     document = plan_document();
     json_array_append_new(json_object_get(document, "requests"), json_deep_copy(request(document, 1)));
     assert_refused(document, "occurs twice");
-    static const char *const parts[] = {"slab", "offset"}; /* half an address */
+    static const char *const parts[] = {"slab", "offset"}; /* half of an address */
     for (size_t i = 0; i < 2; i++) {
         document = plan_document();
         json_object_del(request(document, 0), parts[i]);
         assert_refused(document, parts[i]);
     }
     document = plan_document();
-    json_object_del(request(document, 0), "slab"); /* no memory: as if the schedule never used it */
+    json_object_del(request(document, 0), "slab"); /* no memory, like an unused request */
     json_object_del(request(document, 0), "offset");
     assert_refused(document, "fingerprint");
     document = plan_document();
@@ -182,7 +182,7 @@ static void test_broken_documents(void **state)
     document = plan_document();
     json_object_set_new(document, "surprise", json_true());
     assert_refused(document, "surprise");
-    document = plan_document(); /* never written: it has no addresses */
+    document = plan_document(); /* such plans are not written: they have no addresses */
     json_object_set_new(document, "policy", json_string("dynamic"));
     assert_refused(document, "$.policy");
     document = plan_document();
@@ -193,7 +193,7 @@ static void test_broken_documents(void **state)
     assert_refused(document, "$.requests");
 }
 
-/* A text that a reader would refuse, or read as another one, is not written. */
+/* Texts that would not survive a round trip are refused. */
 static void test_texts_that_are_not_utf8(void **state)
 {
     (void)state;
@@ -204,7 +204,7 @@ static void test_texts_that_are_not_utf8(void **state)
     bp_plan_destroy(&plan);
 }
 
-/* Gradients that evaluation never uses have no address, in the file as in the plan. */
+/* Unused gradients of an evaluation have no address in plan and file. */
 static void test_unused_requests(void **state)
 {
     (void)state;
@@ -253,7 +253,7 @@ static void test_unsaveable_plans(void **state)
     bp_plan_destroy(&plan);
     info.feasible = 1;
     assert_int_equal(bp_plan_from_info(&info, &plan), BP_OK);
-    assert_int_equal(bp_plan_write(plan, in_scratch("plan.json")), BP_ERR_UNSUPPORTED); /* nothing is ever live */
+    assert_int_equal(bp_plan_write(plan, in_scratch("plan.json")), BP_ERR_UNSUPPORTED); /* no request is ever live */
     bp_plan_destroy(&plan);
 }
 

@@ -1,5 +1,5 @@
-/* The command's driver of pools: it must find what a pool gets wrong, which a right pool never shows. Patterns, programs of steps, and
- * runs on devices that forget to wait or fail. */
+/* The pool driver of `run`. It must detect faults that correct pools never have, so it runs on devices that omit waits or fail; also
+ * patterns and programs of steps. */
 #include <bucketpool/bucketpool.h>
 #include <bucketpool/device_ops.h>
 
@@ -43,7 +43,7 @@ static void test_patterns(void **state)
     }
 }
 
-/* Of two buckets that get mixed up, about one byte in 256 is right by chance: every word differs. */
+/* One byte in 256 of another bucket's pattern matches by chance, but every word differs. */
 static void test_patterns_differ(void **state)
 {
     (void)state;
@@ -63,7 +63,7 @@ static void test_patterns_differ(void **state)
     }
 }
 
-/* What is filled in pieces is what is filled at once, and digests of pieces add up. Every byte counts, and where it is. */
+/* Filling in pieces equals filling at once, and digests of pieces add up; digests depend on every byte and its position. */
 static void test_pieces(void **state)
 {
     (void)state;
@@ -95,12 +95,12 @@ static void test_pieces(void **state)
     (BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_PARAM_TRANSPOSE) | BP_ROLE_BIT(BP_ROLE_GRAD) |                   \
      BP_ROLE_BIT(BP_ROLE_GRAD_COMM) | BP_ROLES_STATE)
 
-typedef struct world {
+typedef struct scenario {
     bp_model *model;
     bp_buckets *buckets;
     bp_schedule *schedule;
     bp_plan *plan;
-} world;
+} scenario;
 
 static bp_schedule_config default_schedule(void)
 {
@@ -109,7 +109,7 @@ static bp_schedule_config default_schedule(void)
     return config;
 }
 
-/* Schedules of every kind of step. */
+/* Schedules that cover every kind of step. */
 enum { SCHEDULES = 6 };
 static bp_schedule_config numbered_schedule(int number)
 {
@@ -127,43 +127,43 @@ static bp_schedule_config numbered_schedule(int number)
 }
 
 /* Eight units of two buckets, one of them fp8; the third encloses the fourth, and the fifth runs twice. */
-static world make_world(bp_schedule_config schedule_config)
+static scenario make_scenario(bp_schedule_config schedule_config)
 {
-    world w = {0};
-    OK(bp_model_create("world", &w.model));
+    scenario s = {0};
+    OK(bp_model_create("scenario", &s.model));
     for (uint32_t u = 0; u < 8; u++) {
         char name[8] = {'u', (char)('0' + u), '\0'};
         uint32_t unit;
-        OK(bp_model_add_unit(w.model, name, u == 3 ? 2 : BP_OUTSIDE, &unit));
+        OK(bp_model_add_unit(s.model, name, u == 3 ? 2 : BP_OUTSIDE, &unit));
         for (int i = 0; i < 2; i++) {
             const bp_given_bucket bucket = {.size = sizeof bucket,
                                             .unit = (int32_t)unit,
                                             .dtype = i == 0 ? BP_DTYPE_BF16 : BP_DTYPE_FP8_E4M3,
                                             .numel = 20000 + 100 * u + (uint32_t)i};
-            OK(bp_model_add_bucket(w.model, &bucket));
+            OK(bp_model_add_bucket(s.model, &bucket));
         }
     }
     static const uint32_t order[] = {0, 1, 2, 4, 5, 4, 6, 7};
-    OK(bp_model_set_order(w.model, order, sizeof order / sizeof *order));
+    OK(bp_model_set_order(s.model, order, sizeof order / sizeof *order));
     bp_buckets_config buckets_config;
     OK(bp_buckets_config_init(&buckets_config, sizeof buckets_config));
     buckets_config.bucketing = BP_BUCKETING_GIVEN;
     buckets_config.padding = BP_PADDING_GIVEN;
     buckets_config.roles = ALL_ROLES;
-    OK(bp_buckets_create(w.model, &buckets_config, &w.buckets));
-    OK(bp_schedule_create_training(w.buckets, &schedule_config, &w.schedule));
+    OK(bp_buckets_create(s.model, &buckets_config, &s.buckets));
+    OK(bp_schedule_create_training(s.buckets, &schedule_config, &s.schedule));
     bp_plan_config plan_config;
     OK(bp_plan_config_init(&plan_config, sizeof plan_config));
-    OK(bp_plan_create(w.buckets, w.schedule, &plan_config, &w.plan));
-    return w;
+    OK(bp_plan_create(s.buckets, s.schedule, &plan_config, &s.plan));
+    return s;
 }
 
-static void end_world(world *w)
+static void free_scenario(scenario *s)
 {
-    bp_plan_destroy(&w->plan);
-    bp_schedule_destroy(&w->schedule);
-    bp_buckets_destroy(&w->buckets);
-    bp_model_destroy(&w->model);
+    bp_plan_destroy(&s->plan);
+    bp_schedule_destroy(&s->schedule);
+    bp_buckets_destroy(&s->buckets);
+    bp_model_destroy(&s->model);
 }
 
 /* ---- programs ------------------------------------------------------------------------------------------------------------------ */
@@ -176,20 +176,20 @@ static size_t count_entries(const program *p, program_action action, uint32_t st
     return found;
 }
 
-static bool computes_in(const world *w, uint32_t request, uint32_t index)
+static bool computes_in(const scenario *s, uint32_t request, uint32_t index)
 {
-    bp_step step = bp_schedule_get_info(w->schedule)->steps[index];
-    bp_request r = bp_buckets_get_info(w->buckets)->requests[request];
-    bp_bucket b = bp_buckets_get_info(w->buckets)->buckets[r.bucket];
+    bp_step step = bp_schedule_get_info(s->schedule)->steps[index];
+    bp_request r = bp_buckets_get_info(s->buckets)->requests[request];
+    bp_bucket b = bp_buckets_get_info(s->buckets)->buckets[r.bucket];
     return step.unit == b.unit || step.forward_unit == b.unit;
 }
 
-/* Begins and ends where the schedule says, once, and is checked in its last step; what is gathered is checked in each step in which its
- * unit computes, too. Returns how many checks there are. */
-static size_t assert_interval(const world *w, const program *p, const bp_interval *live, uint32_t request,
+/* The program acquires and releases the interval once, at the schedule's steps, and checks it in its last step; gathered buckets also in
+ * each step in which their unit computes. Returns the number of checks. */
+static size_t assert_interval(const scenario *s, const program *p, const bp_interval *live, uint32_t request,
                               uint32_t number)
 {
-    bp_request r = bp_buckets_get_info(w->buckets)->requests[request];
+    bp_request r = bp_buckets_get_info(s->buckets)->requests[request];
     bool gathered = r.role == BP_ROLE_PARAM || r.role == BP_ROLE_PARAM_TRANSPOSE;
     program_action begin = gathered ? ACTION_GATHER : ACTION_PRODUCE;
     program_action check = gathered ? ACTION_COMPUTE : ACTION_DRAIN;
@@ -197,33 +197,33 @@ static size_t assert_interval(const world *w, const program *p, const bp_interva
     assert_int_equal(count_entries(p, ACTION_RELEASE, live->end - 1, request, number), 1);
     size_t checks = 0;
     for (uint32_t t = live->begin; t < live->end; t++) {
-        size_t wanted = t + 1 == live->end || (gathered && computes_in(w, request, t));
+        size_t wanted = t + 1 == live->end || (gathered && computes_in(s, request, t));
         assert_int_equal(count_entries(p, check, t, request, number), wanted);
         checks += wanted;
     }
     return checks;
 }
 
-static void assert_program(const world *w)
+static void assert_program(const scenario *s)
 {
     program p;
-    OK(program_init(w->buckets, w->schedule, &p));
-    assert_int_equal(p.steps, bp_schedule_get_info(w->schedule)->step_count);
+    OK(program_init(s->buckets, s->schedule, &p));
+    assert_int_equal(p.steps, bp_schedule_get_info(s->schedule)->step_count);
     size_t intervals = 0, held = 0, checks = 0;
     for (uint32_t i = 0; i < p.requests; i++) {
-        size_t count = bp_schedule_get_info(w->schedule)->requests[i].interval_count;
-        const bp_interval *live = bp_schedule_get_info(w->schedule)->requests[i].intervals;
-        bp_request r = bp_buckets_get_info(w->buckets)->requests[i];
+        size_t count = bp_schedule_get_info(s->schedule)->requests[i].interval_count;
+        const bp_interval *live = bp_schedule_get_info(s->schedule)->requests[i].intervals;
+        bp_request r = bp_buckets_get_info(s->buckets)->requests[i];
         if (BP_ROLES_STATE & BP_ROLE_BIT(r.role)) {
             assert_int_equal(p.held[held++].request, i);
             assert_int_equal(count_entries(&p, ACTION_DRAIN, p.steps - 1, i, 0), 1);
             continue;
         }
         for (uint32_t k = 0; k < count; k++, intervals++)
-            checks += assert_interval(w, &p, &live[k], i, k);
+            checks += assert_interval(s, &p, &live[k], i, k);
     }
     assert_int_equal(held, p.held_count);
-    assert_true(checks > intervals); /* a unit around another, and the last unit's two steps in one interval */
+    assert_true(checks > intervals); /* nested units, and the last unit's two steps in one interval */
     assert_int_equal(p.fills, intervals);
     assert_int_equal(p.begins[ACTION_RELEASE][p.steps], intervals);
     assert_int_equal(p.checks, checks + held);
@@ -234,9 +234,9 @@ static void test_programs(void **state)
 {
     (void)state;
     for (int number = 0; number < SCHEDULES; number++) {
-        world w = make_world(numbered_schedule(number));
-        assert_program(&w);
-        end_world(&w);
+        scenario s = make_scenario(numbered_schedule(number));
+        assert_program(&s);
+        free_scenario(&s);
     }
 }
 
@@ -247,15 +247,15 @@ typedef struct outcome {
     driver_result result;
 } outcome;
 
-static outcome drive_in_pieces(world *w, bp_device *device, bool has_memory, int iterations, uint64_t piece_bytes)
+static outcome drive_in_pieces(scenario *s, bp_device *device, bool has_memory, int iterations, uint64_t piece_bytes)
 {
     bp_pool *pool = NULL;
     driver *d = NULL;
-    outcome o = {.status = bp_pool_create(device, w->plan, NULL, &pool)};
+    outcome o = {.status = bp_pool_create(device, s->plan, NULL, &pool)};
     const driver_config config = {.device = device,
                                   .pool = pool,
-                                  .buckets = w->buckets,
-                                  .schedule = w->schedule,
+                                  .buckets = s->buckets,
+                                  .schedule = s->schedule,
                                   .seed = 1,
                                   .has_memory = has_memory,
                                   .steps_ahead = MOST_STEPS_AHEAD,
@@ -278,18 +278,18 @@ static outcome drive_in_pieces(world *w, bp_device *device, bool has_memory, int
     return o;
 }
 
-static outcome drive(world *w, bp_device *device, bool has_memory, int iterations)
+static outcome drive(scenario *s, bp_device *device, bool has_memory, int iterations)
 {
-    return drive_in_pieces(w, device, has_memory, iterations, 0);
+    return drive_in_pieces(s, device, has_memory, iterations, 0);
 }
 
-static void assert_right(world *w)
+static void assert_right(scenario *s)
 {
     bp_device *devices[2];
     OK(bp_device_create_host(NULL, &devices[0]));
     OK(bp_device_create_null(&devices[1]));
     for (int i = 0; i < 2; i++) {
-        outcome o = drive(w, devices[i], i == 0, 7);
+        outcome o = drive(s, devices[i], i == 0, 7);
         OK(o.status);
         assert_int_equal(o.result.iterations, 7);
         assert_int_equal(o.result.corrupted, 0);
@@ -302,13 +302,13 @@ static void test_right_pool(void **state)
 {
     (void)state;
     for (int number = 0; number < SCHEDULES; number++) {
-        world w = make_world(numbered_schedule(number));
-        assert_right(&w);
-        end_world(&w);
+        scenario s = make_scenario(numbered_schedule(number));
+        assert_right(&s);
+        free_scenario(&s);
     }
 }
 
-/* A host device that says that the host cannot reach its memory, and counts what goes to and fro. */
+/* A host device that declares its memory unreachable for the host, and counts the copies. */
 static const bp_device_ops *reachable;
 static atomic_int pins, unpins, copies;
 
@@ -348,16 +348,16 @@ static void keep(void *self)
     (void)self;
 }
 
-/* The same buckets and bytes are checked, whatever goes through the host, in pieces of any size. */
+/* Staging through the host, in pieces of any size, checks the same buckets and bytes. */
 static void test_staging(void **state)
 {
     (void)state;
     for (int number = 0; number < SCHEDULES; number++) {
-        world w = make_world(numbered_schedule(number));
+        scenario s = make_scenario(numbered_schedule(number));
         bp_device *host, *hidden;
         void *self;
         OK(bp_device_create_host(NULL, &host));
-        outcome direct = drive(&w, host, true, 4);
+        outcome direct = drive(&s, host, true, 4);
         OK(direct.status);
         reachable = bp_device_table(host, &self);
         bp_device_ops ops = *reachable;
@@ -370,7 +370,7 @@ static void test_staging(void **state)
             pins = unpins = copies = 0;
             OK(bp_device_create(&ops, self, &hidden));
             assert_int_equal(bp_device_is_host_accessible(hidden), 0);
-            outcome o = drive_in_pieces(&w, hidden, true, 4, piece);
+            outcome o = drive_in_pieces(&s, hidden, true, 4, piece);
             OK(o.status);
             assert_int_equal(o.result.corrupted, 0);
             assert_int_equal(o.result.checked, direct.result.checked);
@@ -383,11 +383,11 @@ static void test_staging(void **state)
             bp_device_destroy(&hidden);
         }
         bp_device_destroy(&host);
-        end_world(&w);
+        free_scenario(&s);
     }
 }
 
-/* Stands between the driver and the pool: waits that the pool makes for an acquire are its own, all others the driver's. */
+/* Distinguishes the pool's waits in an acquire from those of the driver. */
 static bool in_acquire;
 bp_status __real_bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses);
 bp_status __wrap_bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses);
@@ -400,7 +400,7 @@ bp_status __wrap_bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t coun
     return status;
 }
 
-/* A host device on which acquires wait for nothing, and one stream's work is slow. */
+/* A host device that omits the waits of acquires and delays one stream. */
 static const bp_device_ops *right;
 static void *made_second;
 static int streams_made;
@@ -430,7 +430,7 @@ static bp_status call_slowly(void *self, void *stream, bp_host_function *functio
     return status == BP_OK ? right->call(self, stream, function, argument) : status;
 }
 
-/* ThreadSanitizer would report what the test brings about. */
+/* ThreadSanitizer would report the intended races. */
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define RACES_ARE_REPORTED 1
@@ -448,7 +448,7 @@ static void test_forgotten_waits_are_found(void **state)
     (void)state;
     if (RACES_ARE_REPORTED)
         return;
-    world w = make_world(default_schedule());
+    scenario s = make_scenario(default_schedule());
     bp_device *host, *broken;
     void *self;
     OK(bp_device_create_host(NULL, &host));
@@ -465,7 +465,7 @@ static void test_forgotten_waits_are_found(void **state)
         streams_made = 0;
         ops.stream_wait = forgets ? forget_acquires : right->stream_wait;
         OK(bp_device_create(&ops, self, &broken));
-        outcome o = drive(&w, broken, true, 1);
+        outcome o = drive(&s, broken, true, 1);
         OK(o.status);
         bp_device_destroy(&broken);
         if (!forgets) {
@@ -474,13 +474,13 @@ static void test_forgotten_waits_are_found(void **state)
         }
         assert_true(o.result.corrupted > 0);
         assert_int_equal(o.result.first.at.iteration, 0);
-        assert_in_range(o.result.first.at.step, 0, bp_schedule_get_info(w.schedule)->step_count - 1);
-        assert_in_range(o.result.first.request, 0, bp_buckets_get_info(w.buckets)->request_count - 1);
+        assert_in_range(o.result.first.at.step, 0, bp_schedule_get_info(s.schedule)->step_count - 1);
+        assert_in_range(o.result.first.request, 0, bp_buckets_get_info(s.buckets)->request_count - 1);
         assert_in_range(o.result.first.difference.offset, 0,
-                        bp_plan_get_info(w.plan)->requests[o.result.first.request].bytes - 1);
+                        bp_plan_get_info(s.plan)->requests[o.result.first.request].bytes - 1);
     }
     bp_device_destroy(&host);
-    end_world(&w);
+    free_scenario(&s);
 }
 
 /* ---- devices that fail ------------------------------------------------------------------------------------------------------------ */
@@ -490,7 +490,7 @@ static int calls_left;
 static bp_status fail_once(void *user, const device_call *call)
 {
     (void)user;
-    switch (call->operation) { /* what undoes must not fail here: nobody could go on */
+    switch (call->operation) { /* cleanup operations must not fail: the test could not continue */
     case OP_UNRESERVE:
     case OP_DECOMMIT:
     case OP_UNMAP:
@@ -506,7 +506,7 @@ static bp_status fail_once(void *user, const device_call *call)
 static void test_failing_devices(void **state)
 {
     (void)state;
-    world w = make_world(default_schedule());
+    scenario s = make_scenario(default_schedule());
     bool failed = true;
     for (int at = 1; failed; at += at < 200 ? 7 : 61) {
         bp_device *host, *device;
@@ -514,13 +514,13 @@ static void test_failing_devices(void **state)
         OK(trace_device_create(host, fail_once, NULL, &device));
         bp_device_destroy(&host);
         calls_left = at;
-        outcome o = drive(&w, device, true, 2);
+        outcome o = drive(&s, device, true, 2);
         failed = calls_left <= 0;
         assert_int_equal(o.status, failed ? BP_ERR_NO_DEVICE_MEMORY : BP_OK);
         assert_int_equal(o.result.corrupted, 0);
         bp_device_destroy(&device);
     }
-    end_world(&w);
+    free_scenario(&s);
 }
 
 int main(void)

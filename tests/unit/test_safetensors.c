@@ -27,7 +27,7 @@ static void add(tensor_file *file, const char *name, const char *dtype, const ch
     file->data_bytes += bytes;
 }
 
-/* Puts length, header and data one behind the other. */
+/* Concatenates length, header and data. */
 static void compose(tensor_file *file, const char *header, uint64_t data_bytes)
 {
     size_t length = strlen(header);
@@ -51,7 +51,7 @@ static bp_status parse(const tensor_file *file, const char *units, bp_model **mo
     return bp_safetensors_parse(file->bytes, file->size, file->size, "a/x.safetensors", &options, model);
 }
 
-/* The status of a file of this header and `data_bytes` of data. */
+/* Parses a file with this header and `data_bytes` of data. */
 static bp_status parse_header(const char *header, uint64_t data_bytes)
 {
     static tensor_file file;
@@ -188,7 +188,7 @@ static void test_units_by_number(void **state)
     assert_parameter(model, 3, "decoder.layers.0.w", "decoder.layers.0");
     assert_int_equal(assert_parameter(model, 5, "lm_head.weight", NULL).flags, 0);
     assert_parameter(model, 6, "layers.x.w", NULL);
-    assert_parameter(model, 7, "h.3", NULL); /* the tensor itself is no unit */
+    assert_parameter(model, 7, "h.3", NULL); /* the pattern matches the tensor itself: not a unit */
     bp_model_destroy(&model);
 }
 
@@ -230,9 +230,9 @@ static void test_experts(void **state)
     add(&file, "layers.0.experts.0.w1.weight", "U8", "[2, 3]", 6);
     add(&file, "layers.0.norm.weight", "U8", "[3]", 3);
     add(&file, "layers.0.experts.1.w1.weight", "U8", "[2, 3]", 6);
-    add(&file, "layers.0.experts.0.w2", "U8", "[2]", 2); /* another shape than number 1 */
+    add(&file, "layers.0.experts.0.w2", "U8", "[2]", 2); /* differs in shape from expert 1 */
     add(&file, "layers.0.experts.1.w2", "U8", "[3]", 3);
-    add(&file, "layers.0.experts.1.w3", "U8", "[3]", 3); /* number 0 lacks */
+    add(&file, "layers.0.experts.1.w3", "U8", "[3]", 3); /* missing in expert 0 */
     add(&file, "layers.0.experts.2.w3", "U8", "[3]", 3);
     add(&file, "layers.1.experts.gate_up_proj", "U8", "[3, 2, 2]", 12);
     add(&file, "layers.1.experts.gate_up_proj_bias", "U8", "[3, 2]", 6);
@@ -358,7 +358,7 @@ static void test_index_errors(void **state)
                  "No such file");
 }
 
-/* A shard that has more than the index says. */
+/* A shard with more tensors than the index lists. */
 static void test_index_too_short(void **state)
 {
     (void)state;
@@ -386,7 +386,7 @@ static void test_file_errors(void **state)
     assert_null(model);
 }
 
-/* Quadratic behaviour shows long before this; the limit is far above what it takes, also under sanitizers. */
+/* Detects quadratic run time; the limit is far above the normal time, also under sanitizers. */
 static void test_many_tensors(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Snapshots from pickles: what is answered of ours and of PyTorch's, and what is refused with its place. */
+/* Snapshots from pickles, ours and PyTorch's: contents, and errors with their location. */
 #include "scratch.h"
 
 #include <jansson.h>
@@ -19,7 +19,7 @@ static void put_text(const char *text)
 {
     uint32_t bytes = (uint32_t)strlen(text);
     put("X", 1);
-    put(&bytes, 4); /* on little-endian machines, as others are not built for */
+    put(&bytes, 4); /* assumes little-endian, the only supported order */
     put(text, bytes);
 }
 
@@ -96,19 +96,20 @@ static void test_ours(void **state)
               &snapshot));
     bp_snapshot_info about = *bp_snapshot_get_info(snapshot);
     assert_true(about.is_ours && about.has_step && about.step == 5 && about.rank == 3 && about.ranks == 8);
-    assert_true(about.first_time_ns == 100 && about.last_time_ns == 950); /* an event is later than it says */
+    assert_true(about.first_time_ns == 100 &&
+                about.last_time_ns == 950); /* an event is later than the recorded last time */
     assert_true(about.realtime_offset_ns == -7 && about.pool_count == 1);
     assert_string_equal(about.coordinates, "p0");
     bp_snapshot_pool pool = bp_snapshot_get_info(snapshot)->pools[0];
     assert_true(pool.has_plan && pool.optimal && pool.plan_bytes == 96 && pool.lower_bound_bytes == 90);
     assert_true(pool.request_count == 2 && pool.event_count == 3 && pool.statistic_count == 1 &&
                 pool.lost_events == 11);
-    assert_string_equal(pool.allocator, ""); /* not there */
+    assert_string_equal(pool.allocator, ""); /* missing */
     bp_snapshot_request request = pool.requests[1];
-    assert_string_equal(request.role, "grad"); /* by its number */
+    assert_string_equal(request.role, "grad"); /* from the role's number */
     assert_int_equal(request.bytes, 32);
     bp_snapshot_event event = pool.events[1];
-    assert_true(event.kind == BP_EVENT_RELEASE && event.id == 1 && event.time_ns == 300); /* times do not go back */
+    assert_true(event.kind == BP_EVENT_RELEASE && event.id == 1 && event.time_ns == 300); /* times are made monotonic */
     bp_snapshot_slab slab = pool.slabs[0];
     assert_true(!slab.resident && !slab.resident_at_start && slab.planned_bytes == 96);
     bp_snapshot_live live = pool.live[0];
@@ -156,7 +157,7 @@ static void test_refused(void **state)
     assert_null(snapshot);
 }
 
-/* A list in many places must not become many lists. */
+/* A shared list must not be copied. */
 static void test_shared_lists(void **state)
 {
     (void)state;
@@ -208,7 +209,7 @@ static void test_torch(void **state)
     bp_snapshot_slab slab = pool.slabs[1];
     assert_true(slab.address == 5000 && slab.bytes == 10 && !slab.resident && !slab.resident_at_start);
     bp_snapshot_request request = pool.requests[0];
-    assert_string_equal(request.bucket, "f"); /* Python's frame */
+    assert_string_equal(request.bucket, "f"); /* the Python frame */
     assert_string_equal(request.unit, "m.py");
     assert_true(request.ordinal == 12 && request.references == 1 && request.bytes == 40);
     bp_snapshot_destroy(&snapshot);

@@ -1,4 +1,4 @@
-"""The architecture as the design has it: who includes whom, what the libraries need and what they export.
+"""The architecture: permitted includes between folders, needed libraries, exported symbols.
 
 Arguments: source directory, core library, those of the formats, MPI and log-probability libraries that are built, and what the last one
 was built with (needs=openmp,blas)."""
@@ -37,24 +37,24 @@ MAY_INCLUDE = {
     "logprob": {"core", "logprob"},
     "mpi": {"core", "mpi"},
 }
-# Libraries of their own, which see the core as users do, and what is compiled into several.
+# Separate libraries, which use the core's public headers, and sources that are compiled into several libraries.
 OUTSIDE = ("files", "formats", "logprob", "mpi")
-# The emulation of a GPU, where kernels are compiled for that.
+# The GPU emulation, for kernels that are compiled for it.
 EMULATION = {os.path.join("src", "logprob", "cuda", "device.cuh"): "simt.h"}
-# What libc is: the loader has thread-local storage.
+# libc, and the loader, which implements thread-local storage.
 LIBC = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
-# Of the core's headers, those that only define inline functions: other libraries may use them.
+# Core headers with inline functions only: other libraries may include them.
 INLINE_HEADERS = {"core/fail.h", "core/arith.h", "core/halves.h", "core/structs.h", "core/text.h", "core/timeout.h"}
-# Functions of one library for the others and the command: exported as BUCKETPOOL_PRIVATE, in headers that are not installed.
+# Headers, not installed, of functions for other libraries and the command: exported as BUCKETPOOL_PRIVATE.
 PRIVATE_HEADERS = {"devices/clients.h", "devices/cuda_driver.h", "formats/packing_file.h", "formats/snapshots/snapshot.h", "memory/slab_callbacks.h", "model/arch_config.h", "plan/from_info.h"}
-# Files in a folder: "about 25"; larger ones shrink, or get a reason here.
+# Files in a folder: about 25; larger folders need a reason here.
 LARGEST_ROOM = 25
 LARGEST_ROOMS = {
     "tests/contract": 28, "tests/offload": 28, "tests/gpu": 26, "tests/unit": 27,
     "tests/fakes/cuda": 37,  # the emulated driver: a file for each part of its interface
 }
 NOT_ROOMS = ("tests/data", "tests/fuzz/corpus")
-# Others that declare such functions, for tests of Python.
+# Other headers that declare such functions, for Python tests.
 TEST_HEADERS = {"allocators/pool.h", "devices/device.h"}
 
 
@@ -121,7 +121,7 @@ class Structure(unittest.TestCase):
                 self.assertTrue(any(os.path.exists(os.path.join(ROOT, base, path)) for base in ("", "src", "include")), f"{document}: {path}")
 
     def test_rooms_are_small(self):
-        """So that the file of a feature can be guessed from the tree."""
+        """Small folders keep the tree readable."""
         for root in ("src", "tools", "bench", "tests"):
             for directory, _, names in os.walk(os.path.join(ROOT, root)):
                 folder = os.path.relpath(directory, ROOT)
@@ -148,7 +148,7 @@ class Structure(unittest.TestCase):
 
     @unittest.skipUnless(LOGPROB, "not built")
     def test_needed_libraries_of_logprob(self):
-        """Threads and matrix products are options; CUDA, like everywhere, is no library that anything links."""
+        """OpenMP and BLAS are optional; no library links CUDA."""
         kinds = {"libgomp": "openmp", "libomp": "openmp", "libopenblas": "blas"}
         others = self.needed_beyond_libc(LOGPROB) - {self.soname(CORE)}
         self.assertEqual({kinds.get(name.split(".so")[0], name) for name in others}, LOGPROB_NEEDS)
@@ -158,7 +158,7 @@ class Structure(unittest.TestCase):
         return re.search(r"\(SONAME\).*\[(.+)\]", text).group(1)
 
     def test_static_tls(self):
-        """Libraries that a process loads late share a small static TLS block: dlopen fails where it is full."""
+        """Libraries loaded by dlopen share a small static TLS block: dlopen fails when it is full."""
         for library in filter(None, (CORE, FORMATS, MPI, LOGPROB)):
             text = subprocess.run(["readelf", "-dlW", library], check=True, capture_output=True, text=True).stdout
             segments = re.findall(r"^ +TLS +(?:0x\w+ +){4}(0x\w+)", text, re.MULTILINE)
@@ -175,7 +175,7 @@ class Structure(unittest.TestCase):
         return names
 
     def test_public_functions_have_comments(self):
-        """One comment may be for several functions in a row."""
+        """A comment may cover several consecutive functions."""
         for path in sources("include"):
             with open(path, encoding="utf-8") as file:
                 text = file.read()
@@ -183,7 +183,7 @@ class Structure(unittest.TestCase):
                 self.assertTrue(block.startswith("/**"), f"{path}: no comment before: {block.splitlines()[0]}")
 
     def test_static_functions_have_names_of_their_own(self):
-        """So that a name leads to one place, in a debugger, a profile and a search."""
+        """Unique names lead to one place in a debugger, a profile and a search."""
         files = {}
         for path in sources("src"):
             with open(path, encoding="utf-8") as file:

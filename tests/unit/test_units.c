@@ -179,7 +179,7 @@ static void add_event(bp_model *model, uint32_t acquire, int32_t unit, int32_t b
     assert_ok(bp_model_add_event(model, &event));
 }
 
-/* Everything the format can say, in an order that the file's own cannot. */
+/* A model with every feature of the format, with an execution order that differs from the order of the units. */
 static bp_model *make_model(void)
 {
     bp_model *model = NULL;
@@ -256,7 +256,7 @@ static void test_roundtrip(void **state)
     assert_ok(bp_units_write(model, in_scratch("u.json")));
     assert_ok(bp_model_read(in_scratch("u.json"), NULL, &read));
     assert_same_models(model, read);
-    assert_ok(bp_units_write(read, in_scratch("v.json"))); /* byte for byte the second time */
+    assert_ok(bp_units_write(read, in_scratch("v.json"))); /* the second round trip is byte-identical */
     FILE *first = fopen(in_scratch("u.json"), "r"), *second = fopen(in_scratch("v.json"), "r");
     int a, b;
     do {

@@ -1,4 +1,4 @@
-/* A program with all static libraries as a whole (meson.build). Two functions of one name in two of them would not link. */
+/* Links all static libraries with --whole-archive (meson.build): duplicate symbols fail the link. */
 #include <bucketpool/bucketpool.h>
 
 #include <string.h>
