@@ -1,4 +1,4 @@
-/* Profiles: recording, steps and their files, making and unmaking. */
+/* Profiles: recording, steps and their files, creation and destruction. */
 #include "profile/profile.h"
 
 #include <errno.h>
@@ -12,9 +12,9 @@
 #include "core/structs.h"
 #include "core/timeout.h"
 
-/* ---- recording: rings that start and stop, and what else has to be known of the pools at these moments ---------------- */
+/* ---- recording: the rings, and the state of the pools when they start and stop ---------------------------------------- */
 
-/* Recording begins now, as far as times go. */
+/* Sets the times of a recording that begins now. */
 static void note_clocks(bp_profile *profile)
 {
     struct timespec time;
@@ -50,7 +50,7 @@ static void note_slab(bp_profiled *p, uint32_t slab, bool gained)
     if (!p->profile->info.recording)
         return;
     if (p->slab_event_count == BP_SLAB_EVENTS) {
-        /* forgets the older half, and with it the events that came before the youngest of these */
+        /* drops the older half, and all events before the last dropped one */
         uint32_t dropped = p->slab_event_count / 2;
         for (uint32_t i = 0; i < dropped; i++)
             p->resident_first[p->slab_events[i].slab] = p->slab_events[i].gained;
@@ -77,7 +77,7 @@ static void recording_lose(void *user, uint32_t slab, void *address, uint64_t by
     note_slab(user, slab, false);
 }
 
-/* The pool went before the profile: what was recorded of it cannot be told any more. */
+/* The pool was destroyed before the profile: its recording cannot be shown any more. */
 static void pool_gone(void *user)
 {
     bp_profiled *p = user;
@@ -86,7 +86,7 @@ static void pool_gone(void *user)
 
 static const bp_slab_callbacks callbacks = {.attach = gain, .detach = recording_lose, .gone = pool_gone};
 
-/* Makes what recording one pool needs, and attaches to its slabs. */
+/* Allocates the recording state of a pool and attaches to its slabs. */
 static bp_status profiled_init(bp_profiled *profiled, uint64_t entries)
 {
     bp_pool *pool = profiled->pool;
@@ -117,7 +117,7 @@ static void stop_rings(bp_profile *profile, size_t count)
     }
 }
 
-/* All pools, or none. Errors: BP_ERR_SCHEDULE. */
+/* Starts recording all pools, or none. Errors: BP_ERR_SCHEDULE. */
 static bp_status begin_recording(bp_profile *profile)
 {
     for (size_t i = 0; i < profile->count; i++) {
@@ -152,32 +152,33 @@ static const struct {
 
 #define FORMATS (sizeof files / sizeof *files)
 
-/* Letters, digits, '_' and '-', 1 to 63 of them. */
+/* True for 1 to 63 letters, digits, '_' and '-'. */
 static bool profile_is_name(const char *text)
 {
     size_t bytes = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-");
     return bytes > 0 && bytes < BP_NAME_BYTES && text[bytes] == '\0';
 }
 
-static bp_status write_scene(const bp_scene *scene, uint32_t format, const char *path)
+static bp_status write_recording(const bp_recording *recording, uint32_t format, const char *path)
 {
     bp_output output;
     BP_TRY(bp_output_open(&output, path));
-    bp_status status = format == BP_PROFILE_PICKLE ? bp_snapshot_write(scene, &output) : bp_trace_write(scene, &output);
+    bp_status status =
+        format == BP_PROFILE_PICKLE ? bp_snapshot_write(recording, &output) : bp_trace_write(recording, &output);
     if (status == BP_OK)
         status = bp_output_commit(&output);
     bp_output_finish(&output);
     return status;
 }
 
-/* The folders of `path`; other processes may make them at the same time. */
+/* Creates the folders of `path`; other processes may create them at the same time. */
 static bp_status make_folders(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         int made = mkdir(path, 0777), error = errno;
         struct stat about;
-        /* some filesystems refuse to make a folder that exists with other errors than EEXIST */
+        /* some filesystems report an existing folder by another error than EEXIST */
         if (made != 0 && (stat(path, &about) != 0 || !S_ISDIR(about.st_mode)))
             return bp_fail(BP_ERR_IO, "%.300s: the folder cannot be made: %s", path,
                            strerror(error == EEXIST ? ENOTDIR : error));
@@ -186,10 +187,10 @@ static bp_status make_folders(char *path)
     return BP_OK;
 }
 
-static bp_status write_file(bp_profile *p, const bp_scene *scene, size_t file)
+static bp_status write_file(bp_profile *p, const bp_recording *recording, size_t file)
 {
     char folder[BP_NAME_BYTES + 8];
-    int digits = 2; /* that the numbers of all ranks have, so that names sort; at least two */
+    int digits = 2; /* the same for all ranks, so that names sort; at least two */
     for (uint32_t rest = (p->ranks - 1) / 100; rest > 0; rest /= 10)
         digits++;
     if (p->by_hand)
@@ -204,7 +205,7 @@ static bp_status write_file(bp_profile *p, const bp_scene *scene, size_t file)
              p->coordinates[0] != '\0' ? "_" : "", p->coordinates, files[file].ending);
     bp_status status = make_folders(path);
     if (status == BP_OK)
-        status = write_scene(scene, files[file].format, path);
+        status = write_recording(recording, files[file].format, path);
     if (status != BP_OK) {
         free(path);
         return status;
@@ -217,11 +218,11 @@ static bp_status write_file(bp_profile *p, const bp_scene *scene, size_t file)
 
 /* ---- steps ---------------------------------------------------------------------------------------------------------- */
 
-/* Ends what is open, and writes it. One format may be written where another is not: the answer is the last failure, whose detail is there. Of
- * pools that are all gone there is nothing to write. */
+/* Ends the open recording and writes its files. A failure of one format does not prevent the other; returns the last
+ * failure, with its detail. Writes nothing if all pools are destroyed. */
 static bp_status steps_finish(bp_profile *p)
 {
-    bp_scene scene;
+    bp_recording recording;
     p->open = BP_OPEN_NOTHING;
     if (!p->info.recording)
         return BP_OK;
@@ -235,12 +236,12 @@ static bp_status steps_finish(bp_profile *p)
     }
 
     p->ending = true;
-    bp_status answer = bp_scene_init(p, &scene);
-    for (size_t i = 0; scene.count > 0 && answer != BP_ERR_NO_HOST_MEMORY && i < FORMATS; i++) {
-        bp_status status = p->formats & files[i].format ? write_file(p, &scene, i) : BP_OK;
+    bp_status answer = bp_recording_init(p, &recording);
+    for (size_t i = 0; recording.count > 0 && answer != BP_ERR_NO_HOST_MEMORY && i < FORMATS; i++) {
+        bp_status status = p->formats & files[i].format ? write_file(p, &recording, i) : BP_OK;
         answer = status != BP_OK ? status : answer;
     }
-    bp_scene_finish(&scene);
+    bp_recording_finish(&recording);
     p->ending = false;
     return answer;
 }
@@ -254,7 +255,7 @@ static bp_status steps_begin(bp_profile *p, bp_open open)
     return BP_OK;
 }
 
-/* A forked child would write over its parent's files. */
+/* A forked child would overwrite its parent's files. */
 static bp_status check_process(const bp_profile *profile, const char *function)
 {
     return bp_process_check(&profile->process, function, "the profile in", profile->directory);
@@ -313,19 +314,19 @@ const bp_profile_info *bp_profile_get_info(const bp_profile *profile)
 
 bp_status bp_profile_write(bp_profile *profile, uint32_t format, const char *path)
 {
-    bp_scene scene;
+    bp_recording recording;
     if (profile == NULL || path == NULL || path[0] == '\0' ||
         (format != BP_PROFILE_PICKLE && format != BP_PROFILE_TRACE))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_write: needs a profile, one format and a path");
     BP_TRY(check_process(profile, "bp_profile_write"));
-    bp_status status = bp_scene_init(profile, &scene);
+    bp_status status = bp_recording_init(profile, &recording);
     if (status == BP_OK)
-        status = write_scene(&scene, format, path);
-    bp_scene_finish(&scene);
+        status = write_recording(&recording, format, path);
+    bp_recording_finish(&recording);
     return status;
 }
 
-/* ---- making and unmaking ----------------------------------------------------------------------------------------- */
+/* ---- creation and destruction ------------------------------------------------------------------------------------ */
 
 #define DEFAULT_ENTRIES 100000u
 #define DEFAULT_DIRECTORY "memory_snapshots"
@@ -393,7 +394,7 @@ static bp_status add_pools(bp_pool *const *pools, size_t count, const bp_profile
     for (size_t i = 0; i < count; i++) {
         bp_profiled *p = &profile->pools[profile->count++];
         *p = (bp_profiled){.profile = profile, .pool = pools[i]};
-        uint32_t devices = 0; /* are numbered in the order in which pools name them */
+        uint32_t devices = 0; /* devices are numbered in the order of the pools */
         size_t same = 0;
         for (; profile->pools[same].pool->device != p->pool->device; same++)
             devices = profile->pools[same].device >= devices ? profile->pools[same].device + 1 : devices;
@@ -417,7 +418,7 @@ static void profile_destroy(bp_profile *profile)
     for (size_t i = profile->count; i-- > 0;) {
         bp_profiled *p = &profile->pools[i];
         if (p->pool != NULL && p->attached) {
-            /* cannot refuse: what a capture or the seal of the pool forbids others is only a list of the pool's here */
+            /* cannot fail here: captures and seals restrict only other kinds of observers */
             (void)bp_slabs_detach(&p->pool->slabs, &callbacks, p);
             p->pool->profiled = false;
         }

@@ -1,5 +1,5 @@
-/* A profile's own data: what was configured, and of each pool a ring of events, what was live when recording began and ended, and which slabs
- * had memory. */
+/* A profile: its configuration and, for each pool, a ring of events, the live requests at the beginning and end of
+ * the recording, and the residency of the slabs. */
 #ifndef BP_PROFILE_PROFILE_H
 #define BP_PROFILE_PROFILE_H
 
@@ -8,20 +8,20 @@
 #include "allocators/recorder.h"
 #include "files/files.h"
 
-#define BP_NAME_BYTES 64     /* of coordinates and labels */
-#define BP_SLAB_EVENTS 1024u /* that are kept of a pool */
+#define BP_NAME_BYTES 64     /* coordinates and labels, with the NUL */
+#define BP_SLAB_EVENTS 1024u /* slab events kept for each pool */
 
-/* A request at some moment. */
+/* The state of a request at one moment. */
 typedef struct bp_live_note {
     const uint8_t *address;
     uint64_t step; /* of its acquire */
     uint32_t stream;
     bool live;
-    bool unsure; /* the acquire is lost: stream and step are those of a later event of the hold */
+    bool unsure; /* the acquire was overwritten: stream and step are those of a later event of the same live range */
 } bp_live_note;
 
 typedef struct bp_slab_event {
-    uint64_t before; /* number of the event in the ring that it comes before */
+    uint64_t before; /* it precedes this event of the ring */
     uint64_t time_ns;
     uint32_t slab;
     bool gained;
@@ -32,7 +32,7 @@ typedef struct bp_role_note {
     uint64_t bytes, lower_bound_bytes;
 } bp_role_note;
 
-/* What the plan said; roles NULL: there was none. */
+/* Facts of the plan; roles NULL: the pool has no plan. */
 typedef struct bp_plan_note {
     uint64_t bytes, lower_bound_bytes;
     bool optimal;
@@ -40,15 +40,15 @@ typedef struct bp_plan_note {
     size_t role_count;
 } bp_plan_note;
 
-/* One of the pools. */
+/* The recording state of one pool. */
 typedef struct bp_profiled {
     struct bp_profile *profile;
     bp_pool *pool;   /* NULL: destroyed */
-    bool attached;   /* to its slabs */
-    uint32_t device; /* place of its device among the devices of all pools */
+    bool attached;   /* to the pool's slabs */
+    uint32_t device; /* index of its device among the devices of all pools */
     bp_recorder *recorder;
-    uint64_t first; /* events before this number are not told: slab events of their time were dropped */
-    bool *resident, *resident_first; /* by slab: now; when the first of slab_events had not been */
+    uint64_t first;                  /* first event that is shown: slab events before it were dropped */
+    bool *resident, *resident_first; /* by slab: now; before the first of slab_events */
     bp_slab_event *slab_events;
     uint32_t slab_event_count;
     bp_live_note *begin, *end; /* of the recording, by id */
@@ -56,7 +56,7 @@ typedef struct bp_profiled {
     bp_plan_note plan;
 } bp_profiled;
 
-/* What is open: a step's recording, or one by hand; also on ranks that do not record. */
+/* The open recording: of a step, or with a label; also set on ranks that do not record. */
 typedef enum bp_open { BP_OPEN_NOTHING, BP_OPEN_STEP, BP_OPEN_LABEL } bp_open;
 
 struct bp_profile {
@@ -66,52 +66,52 @@ struct bp_profile {
     uint64_t *steps;
     size_t step_count;
     uint32_t rank, ranks, formats;
-    bool records; /* this rank does */
+    bool records; /* this rank records */
     bp_profile_info info;
     char coordinates[BP_NAME_BYTES];
     bp_open open;
-    bool recorded; /* something was, ever */
-    bool ending;   /* the recording has ended in this call: nothing has happened since */
-    bool by_hand;  /* the last recording is */
+    bool recorded; /* at least once */
+    bool ending;   /* the recording ends in this call, so no event can have been missed */
+    bool by_hand;  /* the last recording has a label instead of a step */
     uint64_t step; /* of the last recording */
     char label[BP_NAME_BYTES];
     uint64_t first_ns, last_ns; /* of the last recording */
     int64_t realtime_offset_ns;
-    bp_process process; /* that made it */
-    char *paths[2];     /* pickle, trace: written last; NULL: none */
+    bp_process process; /* the process that made it */
+    char *paths[2];     /* pickle, trace: the files written last; NULL: none */
 };
 
-/* The requests of a pool as they are. `notes` has room for all that can be bound. */
+/* Reads the live requests of a pool. `notes` has room for every id that can be bound. */
 uint32_t bp_profile_note_live(const bp_pool *pool, bp_live_note *notes);
 
-/* ---- scenes ------------------------------------------------------------------------------------------------------ */
+/* ---- recordings ----------------------------------------------------------------------------------------------------- */
 
-typedef struct bp_scene_pool {
+typedef struct bp_recorded_pool {
     const bp_profiled *of;
     const bp_pool *pool;
     uint64_t first, next;      /* numbers of events */
-    uint32_t first_slab_event; /* that comes after the first event's predecessor */
+    uint32_t first_slab_event; /* the first slab event at or after event `first` */
     uint64_t begin_ns;
     bp_live_note *begin, *end, *now; /* by id; end: after the last event */
     bool *resident;                  /* by slab, at the beginning */
-    uint32_t count;                  /* of ids */
-} bp_scene_pool;
+    uint32_t count;                  /* number of ids */
+} bp_recorded_pool;
 
-typedef struct bp_scene {
+typedef struct bp_recording {
     const bp_profile *profile;
-    bp_scene_pool *pools; /* without those that are gone */
+    bp_recorded_pool *pools; /* without destroyed pools */
     size_t count;
     uint32_t devices;
     uint64_t now_ns, last_ns;
     int64_t realtime_offset_ns;
-    bool has_gap; /* the pools went on after the last event, unrecorded */
-} bp_scene;
+    bool has_gap; /* the pools were used after the last event, unrecorded */
+} bp_recording;
 
-/* Call bp_scene_finish either way. Errors: BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_scene_init(const bp_profile *profile, bp_scene *scene);
-void bp_scene_finish(bp_scene *scene);
+/* Call bp_recording_finish also after an error. Errors: BP_ERR_NO_HOST_MEMORY. */
+bp_status bp_recording_init(const bp_profile *profile, bp_recording *recording);
+void bp_recording_finish(bp_recording *recording);
 
-/* How a request is called: "layers.0/dense", with its unit and bucket as pieces of a text. */
+/* The name of a request, "layers.0/dense", as pieces of a text. */
 #define BP_NAME_PIECES 5
 typedef struct bp_request_name {
     const char *pieces[BP_NAME_PIECES]; /* "param", " ", unit, "/", bucket */
@@ -119,42 +119,43 @@ typedef struct bp_request_name {
     char number[24];
 } bp_request_name;
 
-void bp_scene_name(const bp_pool *pool, uint32_t id, bp_request_name *name);
+void bp_request_name_of(const bp_pool *pool, uint32_t id, bp_request_name *name);
 
-/* ---- stories ----------------------------------------------------------------------------------------------------- */
+/* ---- replaying --------------------------------------------------------------------------------------------------- */
 
-/* Events as a story: slabs that get and lose memory, blocks that come and go in them, from nothing to what there is now. However much the
- * ring has forgotten, no block comes in memory that is not there, and none twice. */
+/* A replay turns recorded events into calls of an observer: slabs are mapped and unmapped, blocks begin and end in
+ * them, from an empty device to the current state. However many events the ring has overwritten, a block is only
+ * shown in a mapped slab, and never twice. */
 
-/* The memory of one hold. */
+/* The memory of one live range. */
 typedef struct bp_block {
     const bp_pool *pool;
     uint32_t id;
     uint32_t stream; /* of its acquire */
     uint64_t step;
     const uint8_t *address;
-    uint64_t bytes; /* more than 0 */
+    uint64_t bytes; /* not 0 */
     bool is_dynamic;
-    bool from_before; /* it was there at the beginning */
+    bool from_before; /* live at the beginning of the recording */
 } bp_block;
 
-/* Times never go back. */
-typedef struct bp_audience {
+/* Times never decrease. */
+typedef struct bp_replay_observer {
     void *user;
     void (*slab)(void *user, const bp_pool *pool, uint32_t slab, bool gained, bool from_before, uint64_t time_ns);
     void (*block)(void *user, const bp_block *block, bool begins, uint64_t time_ns);
-} bp_audience;
+} bp_replay_observer;
 
 #define BP_ALL_DEVICES UINT32_MAX
 
-/* For the pools of one device, or of all. Errors: BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_play(const bp_scene *scene, uint32_t device, const bp_audience *audience);
+/* Replays the pools of one device, or of all. Errors: BP_ERR_NO_HOST_MEMORY. */
+bp_status bp_replay(const bp_recording *recording, uint32_t device, const bp_replay_observer *observer);
 
-/* ---- files, as docs/reference/snapshot_files.md describes them ------------------------------------------------------------------------ */
+/* ---- files: docs/reference/snapshot_files.md ------------------------------------------------------------------------------------------ */
 
 /* The pickle. Errors: BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_snapshot_write(const bp_scene *scene, bp_output *output);
+bp_status bp_snapshot_write(const bp_recording *recording, bp_output *output);
 /* Chrome's trace format, which Perfetto reads. Errors: BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_trace_write(const bp_scene *scene, bp_output *output);
+bp_status bp_trace_write(const bp_recording *recording, bp_output *output);
 
 #endif

@@ -1,4 +1,5 @@
-/* The pickle that docs/reference/snapshot_files.md describes: pools as this library shows them, and the half that PyTorch's memory viewer reads. */
+/* Writes the pickle of docs/reference/snapshot_files.md: the "bucketpool" half, and the half that PyTorch's memory
+ * viewer reads. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +10,13 @@
 
 /* ---- pickles ------------------------------------------------------------------------------------------------------- */
 
-/* Python's pickle format, protocol 2, as little of it as PyTorch's memory viewer knows: no memo, no tuples, no classes. Lists are appended
- * to in batches of at most 1000, as the viewer passes a batch as arguments of one call. */
+/* Python's pickle format, protocol 2, restricted to the opcodes of PyTorch's memory viewer: no memo, tuples or
+ * classes. Lists are appended in batches of at most 1000, because the viewer passes a batch as arguments of one
+ * call. */
 
 #define MOST_PER_BATCH 1000u
 
-/* Opcodes (PEP 307 and the module pickletools have all). */
+/* Opcodes (all are listed in PEP 307 and the module pickletools). */
 enum {
     MARK = '(',
     STOP = '.',
@@ -33,7 +35,7 @@ enum {
     PROTO = 0x80
 };
 
-/* An opcode, and the lowest bytes of a number, least first. */
+/* An opcode, followed by the lowest bytes of a number, little-endian. */
 static void code(bp_output *o, uint8_t opcode, uint64_t number, size_t bytes)
 {
     uint8_t text[9] = {opcode};
@@ -42,7 +44,7 @@ static void code(bp_output *o, uint8_t opcode, uint64_t number, size_t bytes)
     bp_output_add(o, text, 1 + bytes);
 }
 
-/* A dictionary's members come between these: a key, then what it has. */
+/* The members of a dictionary are between begin and end: a key, then its value. */
 static void pickle_begin_dict(bp_output *output)
 {
     code(output, EMPTY_DICT, MARK, 1);
@@ -53,7 +55,8 @@ static void pickle_end_dict(bp_output *output)
     code(output, SETITEMS, 0, 0);
 }
 
-/* Adds the text to `output` unless that is NULL, with U+FFFD for each byte that is not UTF-8. Returns its bytes. */
+/* Adds the text to `output` unless that is NULL, with U+FFFD for each byte that is not UTF-8. Returns its size in
+ * bytes. */
 static size_t add_text(bp_output *output, const char *const *pieces, size_t count)
 {
     static const char replacement[] = "\xef\xbf\xbd";
@@ -85,12 +88,12 @@ static void pickle_number(bp_output *output, uint64_t number)
     } else if (number < 0x80000000u) {
         code(output, BININT, number, 4);
     } else if (number >> 63 == 0) {
-        code(output, LONG1, 8 | number << 8, 8); /* the length, then all but the highest byte */
+        code(output, LONG1, 8 | number << 8, 8); /* the length, then all bytes but the highest */
         bp_output_byte(output, (uint8_t)(number >> 56));
     } else {
         code(output, LONG1, 9 | number << 8, 8);
         bp_output_byte(output, (uint8_t)(number >> 56));
-        bp_output_byte(output, 0); /* it has no sign */
+        bp_output_byte(output, 0); /* a zero byte: the number is positive */
     }
 }
 
@@ -138,7 +141,7 @@ typedef struct pickle_list {
     uint32_t batch;
 } pickle_list;
 
-/* `key`: of a member; NULL: an element. pickle_item comes before each element. */
+/* `key`: of a member; NULL: an element. pickle_item precedes each element. */
 static void pickle_begin_list(bp_output *output, const char *key, pickle_list *list)
 {
     if (key != NULL)
@@ -156,7 +159,7 @@ static void pickle_item(bp_output *output, pickle_list *list)
     list->batch++;
 }
 
-/* An element that is a dictionary. */
+/* Begins an element that is a dictionary. */
 static void pickle_begin_item(bp_output *output, pickle_list *list)
 {
     pickle_item(output, list);
@@ -241,7 +244,7 @@ static bp_status write_statistics(bp_output *o, const bp_pool *pool)
     return BP_OK;
 }
 
-static void write_slabs(bp_output *o, const bp_scene_pool *s)
+static void write_slabs(bp_output *o, const bp_recorded_pool *s)
 {
     pickle_list list;
     pickle_begin_list(o, "slabs", &list);
@@ -258,7 +261,7 @@ static void write_slabs(bp_output *o, const bp_scene_pool *s)
     pickle_end_list(o);
 }
 
-static void write_requests(bp_output *o, const bp_scene_pool *s)
+static void write_requests(bp_output *o, const bp_recorded_pool *s)
 {
     static const char *const placements[] = {[BP_PLACE_NONE] = "none",
                                              [BP_PLACE_PLANNED] = "planned",
@@ -269,7 +272,7 @@ static void write_requests(bp_output *o, const bp_scene_pool *s)
     for (uint32_t id = 0; id < s->count; id++) {
         const bp_plan_request *r = &s->pool->requests[id];
         bp_request_name name;
-        bp_scene_name(s->pool, id, &name);
+        bp_request_name_of(s->pool, id, &name);
         pickle_begin_item(o, &list);
         pickle_member_string(o, "unit", r->unit);
         pickle_member_string(o, "bucket", name.bucket);
@@ -284,9 +287,9 @@ static void write_requests(bp_output *o, const bp_scene_pool *s)
     pickle_end_list(o);
 }
 
-/* ---- what happened -------------------------------------------------------------------------------------------------- */
+/* ---- events --------------------------------------------------------------------------------------------------------- */
 
-static bp_status write_streams(bp_output *o, const bp_scene_pool *s)
+static bp_status write_streams(bp_output *o, const bp_recorded_pool *s)
 {
     void *memory;
     pickle_list list;
@@ -318,7 +321,7 @@ static bp_status write_streams(bp_output *o, const bp_scene_pool *s)
     return BP_OK;
 }
 
-static void write_live(bp_output *o, const bp_scene_pool *s)
+static void write_live(bp_output *o, const bp_recorded_pool *s)
 {
     pickle_list list;
     pickle_begin_list(o, "live", &list);
@@ -346,7 +349,7 @@ static void write_numbers(bp_output *o, const uint64_t *numbers, size_t count)
     pickle_end_list(o);
 }
 
-static void write_events(bp_output *o, const bp_scene_pool *s)
+static void write_events(bp_output *o, const bp_recorded_pool *s)
 {
     pickle_list list;
     pickle_begin_list(o, "events", &list);
@@ -368,10 +371,10 @@ static void write_events(bp_output *o, const bp_scene_pool *s)
     pickle_member_number(o, "lost_events", s->first);
 }
 
-/* What "bucketpool" has. */
-static bp_status write_pools(const bp_scene *scene, bp_output *o)
+/* The value of "bucketpool". */
+static bp_status write_pools(const bp_recording *recording, bp_output *o)
 {
-    const bp_profile *p = scene->profile;
+    const bp_profile *p = recording->profile;
     pickle_list list;
     pickle_begin_dict(o);
     pickle_member_string(o, "format", "bucketpool.snapshot/1");
@@ -386,13 +389,13 @@ static bp_status write_pools(const bp_scene *scene, bp_output *o)
         pickle_none(o);
     pickle_member_string(o, "label", p->by_hand ? p->label : "");
     pickle_member_number(o, "first_time_ns", p->first_ns);
-    pickle_member_number(o, "last_time_ns", scene->last_ns);
+    pickle_member_number(o, "last_time_ns", recording->last_ns);
     pickle_key(o, "realtime_offset_ns");
     pickle_signed(o, p->realtime_offset_ns);
-    pickle_member_bool(o, "gap", scene->has_gap);
+    pickle_member_bool(o, "gap", recording->has_gap);
     pickle_begin_list(o, "pools", &list);
-    for (size_t i = 0; i < scene->count; i++) {
-        const bp_scene_pool *s = &scene->pools[i];
+    for (size_t i = 0; i < recording->count; i++) {
+        const bp_recorded_pool *s = &recording->pools[i];
         pickle_begin_item(o, &list);
         pickle_member_string(o, "name", s->pool->info.name);
         pickle_member_string(o, "allocator", bp_policy_name(s->pool->info.policy));
@@ -412,7 +415,7 @@ static bp_status write_pools(const bp_scene *scene, bp_output *o)
     return BP_OK;
 }
 
-/* What is the pool's, not a request's, is of no stream: 0. */
+/* The stream number in the viewer; 0 for slabs, which have no stream. */
 static uint64_t viewer_stream(uint32_t number)
 {
     return (uint64_t)number + 1;
@@ -436,7 +439,7 @@ static void write_frame(bp_output *o, const char *const *name, size_t pieces, co
 static void write_request_frame(bp_output *o, const bp_pool *pool, uint32_t id)
 {
     bp_request_name name;
-    bp_scene_name(pool, id, &name);
+    bp_request_name_of(pool, id, &name);
     write_frame(o, name.pieces, BP_NAME_PIECES, name.unit, pool->requests[id].ordinal);
 }
 
@@ -450,11 +453,11 @@ static void write_slab_frame(bp_output *o, const bp_pool *pool, uint32_t slab)
 
 /* ---- segments ------------------------------------------------------------------------------------------------------- */
 
-/* A range of memory as it is now, and the live blocks in it. */
+/* A range of memory in its current state, with the live blocks in it. */
 typedef struct range {
-    const bp_scene_pool *scene;
+    const bp_recorded_pool *recording;
     uint64_t address, bytes, stream;
-    uint32_t slab; /* BP_NONE: of a dynamic request */
+    uint32_t slab; /* BP_NONE: memory of a dynamic request */
 } range;
 
 typedef struct held {
@@ -485,7 +488,7 @@ static void write_block(bp_output *o, uint64_t address, uint64_t bytes, const bp
     pickle_end_dict(o);
 }
 
-/* Blocks and what is free between them. */
+/* Live blocks, and the free ranges between them. */
 static void write_blocks(bp_output *o, const range *r, const held *blocks, size_t count)
 {
     pickle_list list;
@@ -495,11 +498,11 @@ static void write_blocks(bp_output *o, const range *r, const held *blocks, size_
         uint64_t next = i < count ? blocks[i].address : end;
         if (next > at) {
             pickle_item(o, &list);
-            write_block(o, at, next - at, r->scene->pool, NULL);
+            write_block(o, at, next - at, r->recording->pool, NULL);
         }
         if (i < count) {
             pickle_item(o, &list);
-            write_block(o, next, blocks[i].bytes, r->scene->pool, &blocks[i]);
+            write_block(o, next, blocks[i].bytes, r->recording->pool, &blocks[i]);
             at = next + blocks[i].bytes;
         }
     }
@@ -513,7 +516,7 @@ static void write_segment(bp_output *o, const range *r, const held *blocks, size
     for (size_t i = 0; i < count; i++)
         live += blocks[i].bytes;
     pickle_begin_dict(o);
-    pickle_member_number(o, "device", r->scene->of->device);
+    pickle_member_number(o, "device", r->recording->of->device);
     pickle_member_number(o, "address", r->address);
     pickle_member_number(o, "total_size", r->bytes);
     pickle_member_number(o, "allocated_size", live);
@@ -522,30 +525,30 @@ static void write_segment(bp_output *o, const range *r, const held *blocks, size
     pickle_member_number(o, "stream", r->stream);
     pickle_member_string(o, "segment_type", "large");
     pickle_begin_list(o, "segment_pool_id", &list);
-    for (int i = 0; i < 2; i++) { /* none of PyTorch's private pools */
+    for (int i = 0; i < 2; i++) { /* (0, 0): not one of PyTorch's private pools */
         pickle_item(o, &list);
         pickle_number(o, 0);
     }
     pickle_end_list(o);
     pickle_member_bool(o, "is_expandable", false);
     if (r->slab != BP_NONE)
-        write_slab_frame(o, r->scene->pool, r->slab);
+        write_slab_frame(o, r->recording->pool, r->slab);
     else
-        write_request_frame(o, r->scene->pool, blocks[0].id);
+        write_request_frame(o, r->recording->pool, blocks[0].id);
     write_blocks(o, r, blocks, count);
     pickle_end_dict(o);
 }
 
-static bp_status write_segments(const bp_scene *scene, bp_output *o)
+static bp_status write_segments(const bp_recording *recording, bp_output *o)
 {
     pickle_list list;
     pickle_begin_list(o, "segments", &list);
-    for (size_t i = 0; i < scene->count; i++) {
+    for (size_t i = 0; i < recording->count; i++) {
         void *memory;
-        const bp_scene_pool *s = &scene->pools[i];
+        const bp_recorded_pool *s = &recording->pools[i];
         size_t count = 0, first = 0, end;
         BP_TRY(bp_new_array(s->count, sizeof(held), &memory));
-        held *blocks = memory; /* what is live in slabs, sorted */
+        held *blocks = memory; /* live requests in slabs, sorted by address */
         for (uint32_t id = 0; id < s->count; id++) {
             const bp_entry *r = &s->pool->entries[id];
             if (s->now[id].live && r->bytes > 0 && r->kind != BP_KIND_DYNAMIC)
@@ -555,7 +558,7 @@ static bp_status write_segments(const bp_scene *scene, bp_output *o)
 
         for (uint32_t slab = 0; slab < s->pool->slabs.count; slab++) {
             const bp_slab *of = &s->pool->slabs.slabs[slab];
-            const range r = {.scene = s, .address = number_of(of->address), .bytes = of->bytes, .slab = slab};
+            const range r = {.recording = s, .address = number_of(of->address), .bytes = of->bytes, .slab = slab};
             for (first = 0; first < count && blocks[first].address < r.address;)
                 first++;
             for (end = first; end < count && blocks[end].address - r.address < r.bytes;)
@@ -572,7 +575,7 @@ static bp_status write_segments(const bp_scene *scene, bp_output *o)
             if (!s->now[id].live || bound->kind != BP_KIND_DYNAMIC || bound->bytes == 0)
                 continue;
             const held block = {number_of(s->now[id].address), bound->bytes, id};
-            const range r = {.scene = s,
+            const range r = {.recording = s,
                              .address = block.address,
                              .bytes = block.bytes,
                              .stream = viewer_stream(s->now[id].stream),
@@ -588,12 +591,12 @@ static bp_status write_segments(const bp_scene *scene, bp_output *o)
 /* ---- traces --------------------------------------------------------------------------------------------------------- */
 
 typedef struct tracing {
-    const bp_scene *scene;
+    const bp_recording *recording;
     bp_output *output;
     pickle_list list;
 } tracing;
 
-/* Up to the frames. */
+/* Begins an entry, up to its frames. */
 static void begin_entry(tracing *t, const char *action, const void *address, uint64_t bytes, uint64_t stream,
                         uint64_t time_ns)
 {
@@ -604,7 +607,7 @@ static void begin_entry(tracing *t, const char *action, const void *address, uin
     pickle_member_number(o, "size", bytes);
     pickle_member_number(o, "stream", stream);
     pickle_key(o, "time_us");
-    pickle_signed(o, ((int64_t)time_ns + t->scene->realtime_offset_ns) / 1000);
+    pickle_signed(o, ((int64_t)time_ns + t->recording->realtime_offset_ns) / 1000);
 }
 
 static void trace_slab(void *user, const bp_pool *pool, uint32_t slab, bool gained, bool from_before, uint64_t time_ns)
@@ -630,19 +633,19 @@ static void trace_block(void *user, const bp_block *block, bool begins, uint64_t
     }
 }
 
-bp_status bp_snapshot_write(const bp_scene *scene, bp_output *output)
+bp_status bp_snapshot_write(const bp_recording *recording, bp_output *output)
 {
     pickle_list devices;
     code(output, PROTO, 2, 1);
     pickle_begin_dict(output);
-    BP_TRY(write_segments(scene, output));
+    BP_TRY(write_segments(recording, output));
     pickle_begin_list(output, "device_traces", &devices);
-    for (uint32_t device = 0; device < scene->devices; device++) {
-        tracing t = {.scene = scene, .output = output};
-        const bp_audience audience = {.user = &t, .slab = trace_slab, .block = trace_block};
+    for (uint32_t device = 0; device < recording->devices; device++) {
+        tracing t = {.recording = recording, .output = output};
+        const bp_replay_observer observer = {.user = &t, .slab = trace_slab, .block = trace_block};
         pickle_item(output, &devices);
         pickle_begin_list(output, NULL, &t.list);
-        BP_TRY(bp_play(scene, device, &audience));
+        BP_TRY(bp_replay(recording, device, &observer));
         pickle_end_list(output);
     }
     pickle_end_list(output);
@@ -650,7 +653,7 @@ bp_status bp_snapshot_write(const bp_scene *scene, bp_output *output)
     pickle_begin_dict(output);
     pickle_end_dict(output);
     pickle_key(output, "bucketpool");
-    BP_TRY(write_pools(scene, output));
+    BP_TRY(write_pools(recording, output));
     pickle_end_dict(output);
     code(output, STOP, 0, 0);
     return BP_OK;

@@ -1,4 +1,4 @@
-/* Chrome's trace format, which Perfetto reads: docs/reference/snapshot_files.md describes it. */
+/* Writes Chrome's trace format, which Perfetto reads: docs/reference/snapshot_files.md. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -10,8 +10,8 @@
 typedef struct bp_stream_tracks {
     uint32_t device, stream;
     bool has_from_before;
-    uint32_t count; /* of the others, from 1 */
-    bool *taken;    /* by track, from 0 */
+    uint32_t count; /* number of the other tracks, which start at 1 */
+    bool *taken;    /* by track - 1 */
     size_t capacity;
 } bp_stream_tracks;
 
@@ -20,18 +20,18 @@ typedef struct bp_tracks {
     size_t count, capacity;
 } bp_tracks;
 
-/* A place for a slice: stream by index, track 0 for those from before. */
+/* The track of a slice: index of the stream, and a track; track 0 is for blocks from before the recording. */
 typedef struct bp_track {
     uint32_t stream, track;
 } bp_track;
 
-/* The same for a track in all the file. */
+/* The number of a track in the file. */
 static uint32_t track_number(bp_track track)
 {
     return (track.stream + 1) << 20 | track.track;
 }
 
-/* The lowest free one of the stream, which is taken until its slice ends. Errors: BP_ERR_NO_HOST_MEMORY. */
+/* Takes the lowest free track of the stream until its slice ends. Errors: BP_ERR_NO_HOST_MEMORY. */
 static bp_status tracks_take(bp_tracks *tracks, uint32_t device, uint32_t stream, bool from_before, bp_track *track)
 {
     uint32_t index = 0, free_track = 0;
@@ -57,11 +57,11 @@ static bp_status tracks_take(bp_tracks *tracks, uint32_t device, uint32_t stream
     return BP_OK;
 }
 
-/* Times are told from a moment that is the same for everybody for 52 days (2^52 ns): readers take them for doubles, which have room for that, but not
- * for the nanoseconds of all times since 1970. */
+/* Times are relative to a multiple of 2^52 ns (52 days), which files of the same days share: readers parse them as
+ * doubles, which cannot hold the nanoseconds since 1970. */
 #define BASE_NS (UINT64_C(1) << 52)
 
-/* The hold that a request has, or had before. */
+/* The current or last live range of a request. */
 typedef struct slice {
     bp_block block;
     bp_track track;
@@ -70,10 +70,10 @@ typedef struct slice {
 } slice;
 
 typedef struct writer {
-    const bp_scene *scene;
+    const bp_recording *recording;
     bp_json_writer json;
     bp_tracks tracks;
-    slice **slices; /* by pool, by id */
+    slice **slices; /* by pool, then by id */
     slice *from_before;
     size_t from_before_count;
     uint64_t base_ns, live[BP_ROLE_COUNT], slab_bytes;
@@ -84,7 +84,7 @@ typedef struct writer {
 
 static uint64_t realtime(const writer *w, uint64_t time_ns)
 {
-    return (uint64_t)((int64_t)time_ns + w->scene->realtime_offset_ns);
+    return (uint64_t)((int64_t)time_ns + w->recording->realtime_offset_ns);
 }
 
 /* Begins the event, up to its name. */
@@ -94,11 +94,11 @@ static bp_json_writer *begin_event(writer *w, const char *phase)
     bp_json_add_line(json);
     bp_json_add_object(json, NULL);
     bp_json_add_text(json, "ph", phase);
-    bp_json_add_number(json, "pid", w->scene->profile->rank);
+    bp_json_add_number(json, "pid", w->recording->profile->rank);
     return json;
 }
 
-/* Ends an object or a list, and the object around it. */
+/* Ends an object or a list, and the enclosing object. */
 static void end_both(bp_json_writer *json)
 {
     bp_json_end(json);
@@ -110,7 +110,7 @@ static void write_time(writer *w, uint64_t time_ns)
     bp_json_add_thousandths(&w->json, "ts", realtime(w, time_ns) - w->base_ns);
 }
 
-/* Begins an event that names or sorts something, up to its arguments. `track`: its number; 0: it is of the process. */
+/* Begins a metadata event, up to its arguments. `track`: number of a track; 0: the event is about the process. */
 static bp_json_writer *begin_metadata(writer *w, const char *name, uint32_t track)
 {
     bp_json_writer *json = begin_event(w, "M");
@@ -138,7 +138,7 @@ static void write_slice(writer *w, const slice *s)
     char address[24];
     const bp_block *b = &s->block;
     const bp_plan_request *request = &b->pool->requests[b->id];
-    bp_scene_name(b->pool, b->id, &name);
+    bp_request_name_of(b->pool, b->id, &name);
     snprintf(address, sizeof address, "0x%" PRIxPTR, (uintptr_t)b->address);
     bp_json_writer *json = begin_event(w, "X");
     bp_json_add_pieces(json, "name", name.pieces, BP_NAME_PIECES);
@@ -157,9 +157,10 @@ static void write_slice(writer *w, const slice *s)
     end_both(json);
 }
 
-/* ---- the story ------------------------------------------------------------------------------------------------------ */
+/* ---- replay observer ------------------------------------------------------------------------------------------------ */
 
-static void tell_slab(void *user, const bp_pool *pool, uint32_t slab, bool gained, bool from_before, uint64_t time_ns)
+static void observe_slab(void *user, const bp_pool *pool, uint32_t slab, bool gained, bool from_before,
+                         uint64_t time_ns)
 {
     writer *w = user;
     char number[32];
@@ -180,7 +181,7 @@ static void tell_slab(void *user, const bp_pool *pool, uint32_t slab, bool gaine
     end_both(json);
 }
 
-/* Of slices that lie within each other the longest comes first: those from before wait until the end. */
+/* Nested slices must be written longest first, so those from before the recording wait until the end. */
 static void end_slice(writer *w, slice *s, uint64_t time_ns)
 {
     if (!s->open)
@@ -195,11 +196,11 @@ static void end_slice(writer *w, slice *s, uint64_t time_ns)
         write_slice(w, s);
 }
 
-static void tell_block(void *user, const bp_block *block, bool begins, uint64_t time_ns)
+static void observe_block(void *user, const bp_block *block, bool begins, uint64_t time_ns)
 {
     writer *w = user;
     size_t pool = 0;
-    while (w->scene->pools[pool].pool != block->pool)
+    while (w->recording->pools[pool].pool != block->pool)
         pool++;
     slice *s = &w->slices[pool][block->id];
     uint32_t role = block->pool->requests[block->id].role;
@@ -211,7 +212,7 @@ static void tell_block(void *user, const bp_block *block, bool begins, uint64_t 
     }
     *s = (slice){.block = *block, .begin_ns = time_ns};
     bp_status status =
-        tracks_take(&w->tracks, w->scene->pools[pool].of->device, block->stream, block->from_before, &s->track);
+        tracks_take(&w->tracks, w->recording->pools[pool].of->device, block->stream, block->from_before, &s->track);
     w->status = status != BP_OK ? status : w->status;
     s->open = status == BP_OK;
 }
@@ -220,9 +221,9 @@ static void write_track(writer *w, bp_track track)
 {
     const bp_stream_tracks *tracks = &w->tracks.streams[track.stream];
     size_t pool = 0;
-    while (w->scene->pools[pool].of->device != tracks->device)
+    while (w->recording->pools[pool].of->device != tracks->device)
         pool++;
-    const bp_device *device = w->scene->pools[pool].pool->device;
+    const bp_device *device = w->recording->pools[pool].pool->device;
     const bp_stream *s = atomic_load_explicit((_Atomic(bp_stream *) *)&device->streams, memory_order_acquire);
     while (s != NULL && (s->number & 0xffffff) != tracks->stream)
         s = s->next;
@@ -239,14 +240,14 @@ static void write_track(writer *w, bp_track track)
     end_both(json);
 }
 
-/* ---- the file ------------------------------------------------------------------------------------------------------- */
+/* ---- file ----------------------------------------------------------------------------------------------------------- */
 
 static void begin_file(writer *w)
 {
-    const bp_profile *p = w->scene->profile;
+    const bp_profile *p = w->recording->profile;
     uint64_t lost = 0;
-    for (size_t i = 0; i < w->scene->count; i++)
-        lost += w->scene->pools[i].first;
+    for (size_t i = 0; i < w->recording->count; i++)
+        lost += w->recording->pools[i].first;
     bp_json_writer *json = &w->json;
     bp_json_add_object(json, NULL);
     bp_json_add_text(json, "displayTimeUnit", "ns");
@@ -275,34 +276,35 @@ static void begin_file(writer *w)
     end_both(json);
 }
 
-bp_status bp_trace_write(const bp_scene *scene, bp_output *output)
+bp_status bp_trace_write(const bp_recording *recording, bp_output *output)
 {
-    writer w = {.scene = scene, .json = {.output = output, .layout = BP_JSON_COMPACT, .replacement = "\\ufffd"}};
-    const bp_audience audience = {.user = &w, .slab = tell_slab, .block = tell_block};
-    w.base_ns = realtime(&w, scene->profile->first_ns) / BASE_NS * BASE_NS;
+    writer w = {.recording = recording,
+                .json = {.output = output, .layout = BP_JSON_COMPACT, .replacement = "\\ufffd"}};
+    const bp_replay_observer observer = {.user = &w, .slab = observe_slab, .block = observe_block};
+    w.base_ns = realtime(&w, recording->profile->first_ns) / BASE_NS * BASE_NS;
     void *memory = NULL;
     size_t requests = 0;
-    bp_status status = bp_new_array(scene->count, sizeof *w.slices, &memory);
+    bp_status status = bp_new_array(recording->count, sizeof *w.slices, &memory);
     w.slices = memory;
-    for (size_t i = 0; status == BP_OK && i < scene->count; i++) {
-        status = bp_new_array(scene->pools[i].count, sizeof **w.slices, &memory);
+    for (size_t i = 0; status == BP_OK && i < recording->count; i++) {
+        status = bp_new_array(recording->pools[i].count, sizeof **w.slices, &memory);
         w.slices[i] = status == BP_OK ? memory : NULL;
-        requests += scene->pools[i].count;
+        requests += recording->pools[i].count;
     }
     if (status == BP_OK)
         status = bp_new_array(requests, sizeof *w.from_before, &memory);
     w.from_before = status == BP_OK ? memory : NULL;
     if (status == BP_OK) {
         begin_file(&w);
-        status = bp_play(scene, BP_ALL_DEVICES, &audience);
+        status = bp_replay(recording, BP_ALL_DEVICES, &observer);
     }
     if (status == BP_OK)
         status = w.status;
     if (status == BP_OK) {
-        for (size_t i = 0; i < scene->count; i++)
-            for (uint32_t id = 0; id < scene->pools[i].count; id++)
-                end_slice(&w, &w.slices[i][id], scene->now_ns);
-        for (size_t i = w.from_before_count; i-- > 0;) /* they have ended in order */
+        for (size_t i = 0; i < recording->count; i++)
+            for (uint32_t id = 0; id < recording->pools[i].count; id++)
+                end_slice(&w, &w.slices[i][id], recording->now_ns);
+        for (size_t i = w.from_before_count; i-- > 0;) /* in reverse order of their ends: the longest first */
             write_slice(&w, &w.from_before[i]);
         for (uint32_t i = 0; i < w.tracks.count; i++)
             for (uint32_t track = w.tracks.streams[i].has_from_before ? 0 : 1; track <= w.tracks.streams[i].count;
@@ -313,7 +315,7 @@ bp_status bp_trace_write(const bp_scene *scene, bp_output *output)
         status = bp_json_close(&w.json);
     }
 
-    for (size_t i = 0; w.slices != NULL && i < scene->count; i++)
+    for (size_t i = 0; w.slices != NULL && i < recording->count; i++)
         free(w.slices[i]);
     free(w.slices);
     free(w.from_before);

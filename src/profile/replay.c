@@ -1,4 +1,4 @@
-/* Recorded events as a story: what can be told from a ring that has forgotten its oldest events. */
+/* Replays recorded events from rings that may have overwritten their oldest ones. */
 #include "profile/profile.h"
 
 #include <stdio.h>
@@ -9,8 +9,8 @@
 #include "core/fail.h"
 #include "core/timeout.h"
 
-/* The slab that has the address; BP_NONE: none, or it is dynamic. */
-static uint32_t scene_slab(const bp_pool *pool, uint32_t id, const uint8_t *address)
+/* The slab that contains the address; BP_NONE: none, or the request is dynamic. */
+static uint32_t slab_at(const bp_pool *pool, uint32_t id, const uint8_t *address)
 {
     for (size_t i = 0; pool->entries[id].kind != BP_KIND_DYNAMIC && i < pool->slabs.count; i++) {
         const bp_slab *slab = &pool->slabs.slabs[i];
@@ -20,7 +20,7 @@ static uint32_t scene_slab(const bp_pool *pool, uint32_t id, const uint8_t *addr
     return BP_NONE;
 }
 
-void bp_scene_name(const bp_pool *pool, uint32_t id, bp_request_name *name)
+void bp_request_name_of(const bp_pool *pool, uint32_t id, bp_request_name *name)
 {
     const bp_plan_request *request = &pool->requests[id];
     snprintf(name->number, sizeof name->number, "bucket.%u", request->ordinal);
@@ -30,9 +30,9 @@ void bp_scene_name(const bp_pool *pool, uint32_t id, bp_request_name *name)
     memcpy(name->pieces, pieces, sizeof pieces);
 }
 
-/* ---- the beginning -------------------------------------------------------------------------------------------------- */
+/* ---- initial state -------------------------------------------------------------------------------------------------- */
 
-static void fill_recorded(const bp_profile *profile, bp_scene_pool *s)
+static void fill_recorded(const bp_profile *profile, bp_recorded_pool *s)
 {
     const bp_profiled *p = s->of;
     if (profile->info.recording)
@@ -49,7 +49,8 @@ static void fill_recorded(const bp_profile *profile, bp_scene_pool *s)
         return;
     }
 
-    /* Events are missing: backwards from the end to what was live before the oldest, and which slabs had memory. */
+    /* Events were overwritten: replays backwards from the end to find the live requests before the oldest event, and
+     * then the resident slabs. */
     memcpy(s->begin, s->end, s->count * sizeof *s->begin);
     for (uint64_t number = s->next; number-- > s->first;) {
         const bp_pool_event e = bp_recorder_read(p->recorder, number);
@@ -70,11 +71,11 @@ static void fill_recorded(const bp_profile *profile, bp_scene_pool *s)
         s->begin_ns = bp_recorder_read(p->recorder, s->first).time_ns;
 }
 
-static bp_status init_pool(const bp_profile *profile, const bp_profiled *of, bp_scene_pool *s)
+static bp_status init_pool(const bp_profile *profile, const bp_profiled *of, bp_recorded_pool *s)
 {
     void *memory;
     uint32_t count = bp_request_count(of->pool);
-    *s = (bp_scene_pool){.of = of, .pool = of->pool, .count = count};
+    *s = (bp_recorded_pool){.of = of, .pool = of->pool, .count = count};
     bp_live_note **arrays[] = {&s->begin, &s->end, &s->now};
     for (size_t i = 0; i < 3; i++) {
         BP_TRY(bp_new_array(count, sizeof **arrays[i], &memory));
@@ -87,7 +88,7 @@ static bp_status init_pool(const bp_profile *profile, const bp_profiled *of, bp_
         fill_recorded(profile, s);
         return BP_OK;
     }
-    /* nothing has been recorded yet: all there is is now */
+    /* nothing has been recorded yet: shows the current state only */
     memcpy(s->begin, s->now, s->count * sizeof *s->begin);
     memcpy(s->end, s->now, s->count * sizeof *s->end);
     memcpy(s->resident, of->resident, s->pool->slabs.count * sizeof *s->resident);
@@ -95,151 +96,152 @@ static bp_status init_pool(const bp_profile *profile, const bp_profiled *of, bp_
     return BP_OK;
 }
 
-bp_status bp_scene_init(const bp_profile *profile, bp_scene *scene)
+bp_status bp_recording_init(const bp_profile *profile, bp_recording *recording)
 {
     void *memory;
-    *scene = (bp_scene){.profile = profile, .realtime_offset_ns = profile->realtime_offset_ns};
-    BP_TRY(bp_new_array(profile->count, sizeof *scene->pools, &memory));
-    scene->pools = memory;
+    *recording = (bp_recording){.profile = profile, .realtime_offset_ns = profile->realtime_offset_ns};
+    BP_TRY(bp_new_array(profile->count, sizeof *recording->pools, &memory));
+    recording->pools = memory;
     for (size_t i = 0; i < profile->count; i++) {
         const bp_profiled *of = &profile->pools[i];
-        scene->devices = of->device >= scene->devices ? of->device + 1 : scene->devices;
+        recording->devices = of->device >= recording->devices ? of->device + 1 : recording->devices;
         if (of->pool != NULL)
-            BP_TRY(init_pool(profile, of, &scene->pools[scene->count++]));
+            BP_TRY(init_pool(profile, of, &recording->pools[recording->count++]));
     }
-    scene->now_ns = bp_clock_ns();
-    scene->last_ns = profile->recorded && !profile->info.recording ? profile->last_ns : scene->now_ns;
-    scene->has_gap = profile->recorded && !profile->info.recording && !profile->ending;
+    recording->now_ns = bp_clock_ns();
+    recording->last_ns = profile->recorded && !profile->info.recording ? profile->last_ns : recording->now_ns;
+    recording->has_gap = profile->recorded && !profile->info.recording && !profile->ending;
     return BP_OK;
 }
 
-void bp_scene_finish(bp_scene *scene)
+void bp_recording_finish(bp_recording *recording)
 {
-    for (size_t i = 0; i < scene->count; i++) {
-        free(scene->pools[i].begin);
-        free(scene->pools[i].end);
-        free(scene->pools[i].now);
-        free(scene->pools[i].resident);
+    for (size_t i = 0; i < recording->count; i++) {
+        free(recording->pools[i].begin);
+        free(recording->pools[i].end);
+        free(recording->pools[i].now);
+        free(recording->pools[i].resident);
     }
-    free(scene->pools);
+    free(recording->pools);
 }
 
-/* A pool's part of the story so far. */
-typedef struct part {
-    const bp_scene_pool *scene;
-    uint64_t next;       /* event */
-    bool begun;          /* what was there before is told */
-    uint64_t time_ns;    /* of what was told last: threads read the clock before they take their places in the ring */
-    uint32_t slab_event; /* next */
+/* The progress of one pool. */
+typedef struct pool_replay {
+    const bp_recorded_pool *recording;
+    uint64_t next; /* index of the next event */
+    bool begun;    /* the initial state was shown */
+    uint64_t
+        time_ns; /* of the last call; threads read the clock before they get their index in the ring, so events may be out of order */
+    uint32_t slab_event;      /* index of the next slab event */
     bp_live_note *references; /* by id */
-    bool *shown;              /* by id: its block is there */
-    bool *from_before;        /* by id: and was at the beginning */
+    bool *shown;              /* by id: its block is shown */
+    bool *from_before;        /* by id: and was live at the beginning */
     bool *resident;           /* by slab */
-} part;
+} pool_replay;
 
-typedef struct play {
-    const bp_audience *audience;
-    part *parts;
+typedef struct replay {
+    const bp_replay_observer *observer;
+    pool_replay *parts;
     size_t count;
     uint64_t begin_ns, time_ns;
-    bool beginning; /* what is told was there before */
-} play;
+    bool beginning; /* the initial state is being shown */
+} replay;
 
 /* ---- blocks and slabs ----------------------------------------------------------------------------------------------- */
 
-static void play_tell_block(const play *p, const part *t, uint32_t id, bool begins)
+static void show_block(const replay *p, const pool_replay *t, uint32_t id, bool begins)
 {
-    const bp_entry *r = &t->scene->pool->entries[id];
-    const bp_live_note *hold = &t->references[id];
-    const bp_block block = {.pool = t->scene->pool,
+    const bp_entry *r = &t->recording->pool->entries[id];
+    const bp_live_note *reference = &t->references[id];
+    const bp_block block = {.pool = t->recording->pool,
                             .id = id,
-                            .stream = hold->stream,
-                            .step = hold->step,
-                            .address = hold->address,
+                            .stream = reference->stream,
+                            .step = reference->step,
+                            .address = reference->address,
                             .bytes = r->bytes,
                             .is_dynamic = r->kind == BP_KIND_DYNAMIC,
                             .from_before = t->from_before[id]};
     t->shown[id] = begins;
-    p->audience->block(p->audience->user, &block, begins, p->time_ns);
+    p->observer->block(p->observer->user, &block, begins, p->time_ns);
 }
 
-/* Whether there is memory below a hold. */
-static bool has_memory(const part *t, uint32_t id)
+/* True if a live request has mapped memory. */
+static bool has_memory(const pool_replay *t, uint32_t id)
 {
-    const bp_entry *r = &t->scene->pool->entries[id];
+    const bp_entry *r = &t->recording->pool->entries[id];
     if (!t->references[id].live || r->bytes == 0)
         return false;
     if (r->kind == BP_KIND_DYNAMIC)
         return true;
-    uint32_t slab = scene_slab(t->scene->pool, id, t->references[id].address);
+    uint32_t slab = slab_at(t->recording->pool, id, t->references[id].address);
     return slab != BP_NONE && t->resident[slab];
 }
 
-static void end_block(const play *p, const part *t, uint32_t id)
+static void end_block(const replay *p, const pool_replay *t, uint32_t id)
 {
     if (t->shown[id])
-        play_tell_block(p, t, id, false);
+        show_block(p, t, id, false);
     t->from_before[id] = false;
 }
 
-static void begin_block(const play *p, const part *t, uint32_t id)
+static void begin_block(const replay *p, const pool_replay *t, uint32_t id)
 {
     if (!t->shown[id] && has_memory(t, id))
-        play_tell_block(p, t, id, true);
+        show_block(p, t, id, true);
 }
 
-/* Blocks that stay held lose their memory with the slab, and get it back with it. */
-static void change_slab(const play *p, const part *t, uint32_t slab, bool gained)
+/* Live blocks end when their slab is unmapped, and begin again when it is mapped. */
+static void change_slab(const replay *p, const pool_replay *t, uint32_t slab, bool gained)
 {
-    const bp_pool *pool = t->scene->pool;
+    const bp_pool *pool = t->recording->pool;
     if (t->resident[slab] == gained)
         return;
-    for (uint32_t id = 0; !gained && id < t->scene->count; id++) {
-        if (t->shown[id] && scene_slab(pool, id, t->references[id].address) == slab)
+    for (uint32_t id = 0; !gained && id < t->recording->count; id++) {
+        if (t->shown[id] && slab_at(pool, id, t->references[id].address) == slab)
             end_block(p, t, id);
     }
     t->resident[slab] = gained;
-    p->audience->slab(p->audience->user, pool, slab, gained, p->beginning, p->time_ns);
-    for (uint32_t id = 0; gained && id < t->scene->count; id++) {
-        if (t->references[id].live && scene_slab(pool, id, t->references[id].address) == slab)
+    p->observer->slab(p->observer->user, pool, slab, gained, p->beginning, p->time_ns);
+    for (uint32_t id = 0; gained && id < t->recording->count; id++) {
+        if (t->references[id].live && slab_at(pool, id, t->references[id].address) == slab)
             begin_block(p, t, id);
     }
 }
 
-static void take_hold(const play *p, const part *t, uint32_t id, const bp_live_note *hold)
+static void set_reference(const replay *p, const pool_replay *t, uint32_t id, const bp_live_note *reference)
 {
     end_block(p, t, id);
-    t->references[id] = *hold;
+    t->references[id] = *reference;
     begin_block(p, t, id);
 }
 
-/* ---- beginning, events, end ----------------------------------------------------------------------------------------- */
+/* ---- initial state, events, end ------------------------------------------------------------------------------------- */
 
-static bool slab_is_next(const part *t)
+static bool slab_is_next(const pool_replay *t)
 {
-    const bp_profiled *of = t->scene->of;
+    const bp_profiled *of = t->recording->of;
     return t->slab_event < of->slab_event_count && of->slab_events[t->slab_event].before <= t->next;
 }
 
-/* UINT64_MAX: there is nothing left. */
-static uint64_t next_time(const part *t)
+/* UINT64_MAX: nothing is left. */
+static uint64_t next_time(const pool_replay *t)
 {
     uint64_t time_ns;
     if (!t->begun)
-        time_ns = t->scene->begin_ns;
+        time_ns = t->recording->begin_ns;
     else if (slab_is_next(t))
-        time_ns = t->scene->of->slab_events[t->slab_event].time_ns;
-    else if (t->next == t->scene->next)
+        time_ns = t->recording->of->slab_events[t->slab_event].time_ns;
+    else if (t->next == t->recording->next)
         return UINT64_MAX;
     else
-        time_ns = bp_recorder_read(t->scene->of->recorder, t->next).time_ns;
+        time_ns = bp_recorder_read(t->recording->of->recorder, t->next).time_ns;
     return time_ns > t->time_ns ? time_ns : t->time_ns;
 }
 
-static void play_event(play *p, part *t)
+static void replay_event(replay *p, pool_replay *t)
 {
-    const bp_scene_pool *s = t->scene;
-    if (!t->begun) { /* with the first event that is known of the pool: before, others may have had its dynamic memory */
+    const bp_recorded_pool *s = t->recording;
+    if (!t->begun) { /* at the pool's first known event: before it, another pool may have had its dynamic memory */
         p->beginning = true;
         for (uint32_t slab = 0; slab < s->pool->slabs.count; slab++)
             change_slab(p, t, slab, s->resident[slab]);
@@ -261,31 +263,32 @@ static void play_event(play *p, part *t)
     if (e.id >= s->count)
         return;
     if (e.kind == BP_EVENT_ACQUIRE)
-        take_hold(p, t, e.id, &(bp_live_note){.address = e.address, .step = e.step, .stream = e.stream, .live = true});
+        set_reference(p, t, e.id,
+                      &(bp_live_note){.address = e.address, .step = e.step, .stream = e.stream, .live = true});
     else if (e.kind == BP_EVENT_RELEASE || e.kind == BP_EVENT_CANCEL)
-        take_hold(p, t, e.id, &(bp_live_note){0});
+        set_reference(p, t, e.id, &(bp_live_note){0});
 }
 
-/* Where pools went on unrecorded: to what there is now. */
-static void tell_gap(const play *p, const part *t)
+/* Skips to the current state after an unrecorded interval. */
+static void show_current(const replay *p, const pool_replay *t)
 {
-    const bp_scene_pool *s = t->scene;
+    const bp_recorded_pool *s = t->recording;
     for (uint32_t id = 0; id < s->count; id++) {
         if (t->references[id].live && (!s->now[id].live || s->now[id].address != t->references[id].address))
-            take_hold(p, t, id, &(bp_live_note){0});
+            set_reference(p, t, id, &(bp_live_note){0});
     }
     for (uint32_t slab = 0; slab < s->pool->slabs.count; slab++)
         change_slab(p, t, slab, s->of->resident[slab]);
     for (uint32_t id = 0; id < s->count; id++) {
         if (s->now[id].live && !t->references[id].live)
-            take_hold(p, t, id, &s->now[id]);
+            set_reference(p, t, id, &s->now[id]);
     }
 }
 
-/* The pool with the oldest event; NULL: there is none. */
-static part *find_next(const play *p)
+/* The pool with the earliest event; NULL: none. */
+static pool_replay *find_next(const replay *p)
 {
-    part *found = NULL;
+    pool_replay *found = NULL;
     uint64_t least = UINT64_MAX;
     for (size_t i = 0; i < p->count; i++) {
         uint64_t time = next_time(&p->parts[i]);
@@ -297,19 +300,19 @@ static part *find_next(const play *p)
     return found;
 }
 
-static bp_status play_init(const bp_scene *scene, uint32_t device, play *p)
+static bp_status replay_init(const bp_recording *recording, uint32_t device, replay *p)
 {
     void *memory;
-    BP_TRY(bp_new_array(scene->count, sizeof *p->parts, &memory));
+    BP_TRY(bp_new_array(recording->count, sizeof *p->parts, &memory));
     p->parts = memory;
-    p->begin_ns = scene->now_ns;
-    for (size_t i = 0; i < scene->count; i++) {
-        const bp_scene_pool *s = &scene->pools[i];
+    p->begin_ns = recording->now_ns;
+    for (size_t i = 0; i < recording->count; i++) {
+        const bp_recorded_pool *s = &recording->pools[i];
         p->begin_ns = bp_least_u64(p->begin_ns, s->begin_ns);
         if (device != BP_ALL_DEVICES && s->of->device != device)
             continue;
-        part *t = &p->parts[p->count++];
-        *t = (part){.scene = s, .next = s->first, .slab_event = s->first_slab_event};
+        pool_replay *t = &p->parts[p->count++];
+        *t = (pool_replay){.recording = s, .next = s->first, .slab_event = s->first_slab_event};
         BP_TRY(bp_new_array(s->count, sizeof *t->references, &memory));
         t->references = memory;
         BP_TRY(bp_new_array(s->count, sizeof *t->shown, &memory));
@@ -324,17 +327,17 @@ static bp_status play_init(const bp_scene *scene, uint32_t device, play *p)
     return BP_OK;
 }
 
-bp_status bp_play(const bp_scene *scene, uint32_t device, const bp_audience *audience)
+bp_status bp_replay(const bp_recording *recording, uint32_t device, const bp_replay_observer *observer)
 {
-    play p = {.audience = audience};
-    bp_status status = play_init(scene, device, &p);
-    for (part *t = status == BP_OK ? find_next(&p) : NULL; t != NULL; t = find_next(&p)) {
+    replay p = {.observer = observer};
+    bp_status status = replay_init(recording, device, &p);
+    for (pool_replay *t = status == BP_OK ? find_next(&p) : NULL; t != NULL; t = find_next(&p)) {
         p.time_ns = t->time_ns = next_time(t);
-        play_event(&p, t);
+        replay_event(&p, t);
     }
-    p.time_ns = p.time_ns > scene->now_ns ? p.time_ns : scene->now_ns;
+    p.time_ns = p.time_ns > recording->now_ns ? p.time_ns : recording->now_ns;
     for (size_t i = 0; status == BP_OK && i < p.count; i++)
-        tell_gap(&p, &p.parts[i]);
+        show_current(&p, &p.parts[i]);
     for (size_t i = 0; i < p.count; i++) {
         free(p.parts[i].references);
         free(p.parts[i].shown);
