@@ -1,5 +1,6 @@
-/* What the ranks of a communicator agree on: how steps ended, and what they are about to register. The records of all ranks lie in the
- * communicator's own room, so that nothing here can run out of memory on one rank and leave the others waiting. */
+/* Collective agreement between the ranks of a communicator: the outcome of each step, and the registrations that
+ * they are about to make. The records of all ranks lie in memory that the communicator allocated at creation, so
+ * that no rank can run out of memory here and leave the others waiting. */
 #include "comms/registration.h"
 
 #include <stdio.h>
@@ -11,19 +12,19 @@
 #include "core/fail.h"
 #include "core/text.h"
 
-/* What a rank is about to register with a communicator. Ranks of other versions of this library are told apart by it: it travels as
- * BP_COMM_RECORD_BYTES, and the places of the verdict and of `library` stay as they are. */
+/* The registration that a rank is about to make with a communicator. It also detects ranks of other versions of this
+ * library: it travels as BP_COMM_RECORD_BYTES, and the offsets of `verdict` and `library` never change. */
 typedef struct bp_proposal {
-    bp_verdict verdict; /* of its own preparations */
-    char library[16];   /* what follows is laid out as this version of the library has it */
+    bp_verdict verdict; /* of this rank's preparations */
+    char library[16];   /* version of the library; the layout of the fields below depends on it */
     char fingerprint[BP_FINGERPRINT_CHARS];
     char provider[32]; /* "NCCL 2.28.9" */
     uint64_t provider_version;
-    uint64_t slabs, entries, windows; /* of the pool; of this communicator */
-    uint64_t host, process;           /* where it runs */
+    uint64_t slabs, entries, windows; /* counts: slabs of the pool, its entries, windows of this communicator */
+    uint64_t host, process;           /* identify the rank's host and process */
 } bp_proposal;
 
-/* The same of one slab with one entry. */
+/* The proposal for one slab with one entry. */
 typedef struct bp_window_proposal {
     uint64_t slab, bytes;
     uint64_t kind, exact;
@@ -53,7 +54,7 @@ bp_status bp_verdict_status(const bp_verdict *verdict)
     return verdict->status == BP_OK ? BP_OK : bp_error_record((bp_status)verdict->status, verdict->words);
 }
 
-/* `first` says it for all; a communicator of one rank has nobody to name. */
+/* Makes a verdict that quotes the record of rank `first` and counts `more` others. One rank alone is not named. */
 static void quote(const bp_comm *comm, const bp_verdict *said, uint32_t first, uint32_t more, bp_verdict *verdict)
 {
     char others[32] = "";
@@ -67,7 +68,7 @@ static void quote(const bp_comm *comm, const bp_verdict *said, uint32_t first, u
     *verdict = quoted;
 }
 
-/* Of verdicts that begin each record of `bytes` bytes. */
+/* Decides from the verdicts that begin each record of `bytes` bytes. */
 static void decide(const bp_comm *comm, size_t bytes, bp_verdict *verdict)
 {
     uint32_t failed = 0, first_failed = 0, refused = 0, first_refused = 0;
@@ -94,7 +95,7 @@ static void decide(const bp_comm *comm, size_t bytes, bp_verdict *verdict)
         quote(comm, said, first_refused, refused - 1, verdict);
 }
 
-/* What comes from elsewhere may be anything: words end and can be printed, a status is one that callers know. */
+/* Sanitizes received records: texts are terminated and printable, and a status is one that callers know. */
 static void check_received(const bp_comm *comm, size_t bytes)
 {
     for (uint32_t rank = 0; rank < comm->traits.ranks; rank++) {
@@ -142,7 +143,7 @@ static bool same(const bp_comm *comm, size_t bytes, const field *f, uint32_t a, 
                   (const char *)record_of(comm, b, bytes) + f->offset, f->bytes) == 0;
 }
 
-/* The first rank with the value that more than half of them have; rank 0 where there is none. */
+/* The first rank with the value of the majority; rank 0 if there is no majority. */
 static uint32_t find_majority(const bp_comm *comm, size_t bytes, const field *f)
 {
     uint32_t candidate = 0, lead = 0, votes = 0;
@@ -174,7 +175,8 @@ static void print_value(const bp_comm *comm, size_t bytes, const field *f, uint3
     snprintf(text, room, "%llu", (unsigned long long)number);
 }
 
-/* Whether all ranks have the same in the field; else the verdict says who has not. `about` begins the sentence. */
+/* True if the field is equal on all ranks; else the verdict names the ranks that differ. `about` begins the
+ * sentence. */
 static bool agreement_compare(const bp_comm *comm, size_t bytes, const field *f, const char *about, bp_verdict *verdict)
 {
     uint32_t most = find_majority(comm, bytes, f), first = UINT32_MAX, differing = 0;
@@ -198,8 +200,8 @@ static bool agreement_compare(const bp_comm *comm, size_t bytes, const field *f,
 
 /* ---- proposals ------------------------------------------------------------------------------------------------------ */
 
-/* Collective. Every rank compares; proposal->verdict becomes the common one: a failure of a rank, or BP_ERR_MISMATCH naming one that
- * differs from the majority. Errors: as bp_verdict_agree. */
+/* Collective. Every rank compares all proposals; proposal->verdict becomes the common one: a failure of a rank, or
+ * BP_ERR_MISMATCH naming one that differs from the majority. Errors: as bp_verdict_agree. */
 static bp_status proposal_agree(bp_comm *comm, bp_proposal *proposal, bp_neighbours *neighbours)
 {
     static const field fields[] = {
@@ -211,7 +213,7 @@ static bp_status proposal_agree(bp_comm *comm, bp_proposal *proposal, bp_neighbo
         NUMBER(bp_proposal, entries, "entries for it:"),
         NUMBER(bp_proposal, windows, "slabs to register with it:"),
     };
-    uint8_t record[BP_COMM_RECORD_BYTES] = {0}; /* of one size in all versions of this library */
+    uint8_t record[BP_COMM_RECORD_BYTES] = {0}; /* the same size in all versions of this library */
     memcpy(record, proposal, sizeof *proposal);
     BP_TRY(bp_comm_agree(comm, "agreement on the plan to register", record, sizeof record, comm->records));
     check_received(comm, sizeof record);
@@ -231,7 +233,7 @@ static bp_status proposal_agree(bp_comm *comm, bp_proposal *proposal, bp_neighbo
     return BP_OK;
 }
 
-/* The same of one slab with one entry. */
+/* proposal_agree for one slab with one entry. */
 static bp_status window_proposal_agree(bp_comm *comm, const bp_window_proposal *proposal, bp_verdict *verdict)
 {
     static const field fields[] = {
@@ -251,7 +253,7 @@ static bp_status window_proposal_agree(bp_comm *comm, const bp_window_proposal *
 
 /* ---- registrations ------------------------------------------------------------------------------------------------- */
 
-/* An exchange that fails leaves the others at another step than this rank: with them nothing more is agreed. */
+/* After a failed exchange this rank and the others are at different steps: this call agrees nothing more with them. */
 static void lose_party(bp_party *party, bp_status status, bp_verdict *verdict)
 {
     party->lost = true;
@@ -301,11 +303,11 @@ static bp_status compare(const bp_registration *r, bp_party *party, bp_verdict *
     for (size_t i = 0; i < r->window_count; i++)
         proposal.windows += bp_comm_of(r, &r->windows[i]) == comm;
 
-    /* Where this rank runs: numbers that are equal for ranks of one host, and of one process. */
+    /* Identifies this rank's host and process: equal numbers mean the same host, and the same process. */
     char host[256] = "", process[64];
     struct stat space = {0};
     (void)gethostname(host, sizeof host - 1);
-    /* containers of one host may give the same number to different processes */
+    /* containers of one host may give the same process id to different processes */
     (void)stat("/proc/self/ns/pid", &space);
     snprintf(process, sizeof process, "%ld of %llu", (long)getpid(), (unsigned long long)space.st_ino);
     proposal.host = hash(host);
@@ -338,12 +340,12 @@ bp_status bp_registration_decline(const bp_registration_entry *entries, size_t c
     for (int round = 0; round < 2; round++)
         for (size_t i = 0; i < count; i++) {
             bp_comm *comm = bp_registration_entry_at(entries, i).comm;
-            size_t first = 0; /* entry that names it */
+            size_t first = 0; /* the first entry that uses the communicator */
             while (bp_registration_entry_at(entries, first).comm != comm)
                 first++;
             if (first < i || !bp_comm_is_alive(comm) || (status == BP_ERR_CAPTURE && bp_nccl_exchanges_on_device(comm)))
                 continue;
-            if (round == 0) /* what an exchange makes of it changes nothing: it is an error already */
+            if (round == 0) /* the status is an error already: the result of the exchange cannot change it */
                 (void)proposal_agree(comm, &proposal, &neighbours);
             else
                 (void)bp_verdict_agree(comm, &proposal.verdict);
@@ -351,8 +353,8 @@ bp_status bp_registration_decline(const bp_registration_entry *entries, size_t c
     return bp_verdict_status(&proposal.verdict);
 }
 
-/* A rank that has failed goes on to the other communicators, so that their ranks hear of it; the second round tells those that came
- * before. */
+/* A rank that has failed still exchanges with its remaining communicators, so that their ranks learn of the failure;
+ * the second round tells the ranks of the earlier ones. */
 bp_status bp_registration_compare(bp_registration *r, bp_status prepared)
 {
     bp_verdict verdict;

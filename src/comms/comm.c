@@ -1,5 +1,5 @@
-/* What all communicators share: creation from a table, references, checks, collectives, the end of those that cannot go on. Then those
- * without a transport: one rank, and functions of the caller. */
+/* The provider-independent part of communicators: creation from a table, references, checks, collectives, aborting.
+ * Then the providers without a transport: one rank, and functions of the caller. */
 #include "comms/comm.h"
 
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
-/* A provider's or a caller's function must say why it fails; where it does not, its status has to do. `before` keeps the detail
- * that the thread had, which calls that succeed leave alone. */
+/* Reports errors of provider functions that recorded no detail: the message then has the status only. `before` keeps
+ * the thread's detail from before the call, because calls that succeed leave it alone. */
 typedef struct bp_comm_call {
     char before[BP_COMM_DETAIL_BYTES];
 } bp_comm_call;
@@ -140,7 +140,7 @@ const bp_comm_info *bp_comm_get_info(const bp_comm *comm)
     return comm != NULL ? &comm->info : NULL;
 }
 
-/* ---- the end of those that cannot go on ----------------------------------------------------------------------------- */
+/* ---- aborting and forgetting ---------------------------------------------------------------------------------------- */
 
 bp_status bp_comm_check(const bp_comm *comm, const char *function)
 {
@@ -203,7 +203,7 @@ bp_status bp_comm_deregister(bp_comm *comm, bp_register_kind kind, void *handle)
 
 /* ---- exchanges and collectives ----------------------------------------------------------------------------------- */
 
-/* A time-out, whose words are this thread's detail, breaks the communicator: every later call is refused with these words. */
+/* A time-out breaks the communicator: it keeps this thread's detail, and every later call fails with it. */
 
 static bp_status end_call(bp_comm *comm, const char *what, const bp_comm_call *call, const char *function,
                           bp_status status)
@@ -211,7 +211,7 @@ static bp_status end_call(bp_comm *comm, const char *what, const bp_comm_call *c
     status = comm_call_end(call, comm->name, function, status);
     if (status != BP_ERR_TIMEOUT)
         return status;
-    int alive = BP_COMM_ALIVE; /* another thread may abort it meanwhile */
+    int alive = BP_COMM_ALIVE; /* fails if another thread has aborted it meanwhile */
     snprintf(comm->first_error, sizeof comm->first_error, "%s over communicator %s: %s", what, comm->name,
              bp_error_detail());
     (void)atomic_compare_exchange_strong(&comm->state, &alive, BP_COMM_BROKEN);
@@ -237,7 +237,7 @@ bp_status bp_comm_exchange(bp_comm *comm, const void *mine, uint64_t bytes, void
     return bp_comm_agree(comm, "bp_comm_exchange", mine, bytes, all);
 }
 
-/* Of `bytes` from every rank. */
+/* Checks a collective of `bytes` bytes from every rank. */
 static bp_status collectives_check(const bp_comm *comm, const char *function, bool present, const void *from,
                                    const void *to, uint64_t bytes, bp_stream *stream)
 {
@@ -394,7 +394,7 @@ bp_status bp_comm_create_callback(const bp_comm_callbacks *callbacks, void *user
     bp_comm *created;
     BP_TRY(comm_create(&table, &own, name, &created));
 
-    /* `user` is destroyed with a communicator that was made: until here it stays the caller's. */
+    /* on failure `user` stays the caller's: only a created communicator destroys it */
     created->self = user;
     if (own.destroy != NULL)
         created->table.destroy = own.destroy;

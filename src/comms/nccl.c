@@ -1,4 +1,5 @@
-/* NCCL communicators: the copy of NCCL, what its version can do, collectives, errors, making and ending. */
+/* The NCCL provider: finding the loaded copy of NCCL, its versions, collectives, exchanges, errors, creation and
+ * destruction. */
 #include "comms/nccl.h"
 
 #include <dlfcn.h>
@@ -14,7 +15,7 @@
 
 /* ---- results -------------------------------------------------------------------------------------------------------- */
 
-/* What ncclCommGetAsyncError says. False: it was aborted, and is not asked any more. */
+/* ncclCommGetAsyncError. False: the communicator was aborted, and must not be asked any more. */
 static bool nccl_state(bp_nccl *nccl, int *state)
 {
     pthread_mutex_lock(&nccl->asking);
@@ -57,7 +58,7 @@ static bp_status nccl_fail_timeout(bp_nccl *nccl, const char *call)
         call, nccl->rank, nccl->ranks, (double)nccl->timeout_ms / 1000);
 }
 
-/* Communicators that do not block answer "in progress"; their calls are over when the communicator says so, or it is late. */
+/* Calls of nonblocking communicators return "in progress"; this waits until they are done, or until the time-out. */
 bp_status bp_nccl_check(bp_nccl *nccl, int result, const char *call)
 {
     const struct timespec pause = {.tv_nsec = 50000};
@@ -86,11 +87,11 @@ static int nccl_dtype(bp_dtype dtype)
     case BP_DTYPE_BF16: return NCCL_BFLOAT16;
     case BP_DTYPE_INT32: return NCCL_INT32;
     case BP_DTYPE_INT64: return NCCL_INT64;
-    default: return NCCL_UINT8; /* refused before */
+    default: return NCCL_UINT8; /* other dtypes were refused before */
     }
 }
 
-/* The stream as NCCL takes it, with the communicator's device current. */
+/* Makes the communicator's device current, and gets the stream's native handle for NCCL. */
 static bp_status nccl_collectives_enter(const bp_nccl *nccl, bp_stream *stream, void **native, bp_cuda_scope *scope)
 {
     uint64_t handle;
@@ -145,8 +146,8 @@ static bp_status nccl_reduce_scatter(void *self, const void *from, void *to, uin
 
 /* ---- exchanges -------------------------------------------------------------------------------------------------------- */
 
-/* Of host memory over NCCL itself, through a piece of device memory and a stream of their own. They happen a few times in the life of a
- * pool: pieces are small, and the host waits for each. */
+/* Exchanges of host memory over NCCL itself, staged through device memory on a separate stream. They happen a few
+ * times in the life of a pool: pieces are small, and the host waits for each. */
 
 #define PIECE 2048u
 
@@ -179,7 +180,8 @@ static void count_arrival(void *arrived)
     atomic_fetch_add_explicit((atomic_uint *)arrived, 1, memory_order_release);
 }
 
-/* The driver would wait for ever: with a time-out the stream counts, and the host looks. An error of NCCL ends the wait early. */
+/* Polls a counter that the stream increments, as a synchronize of the driver cannot time out. An asynchronous error
+ * of NCCL ends the wait early. */
 bp_status bp_nccl_exchange_settle(bp_nccl *nccl)
 {
     if (!nccl->unsettled)
@@ -187,7 +189,7 @@ bp_status bp_nccl_exchange_settle(bp_nccl *nccl)
     const uint64_t deadline_ns = bp_clock_ns() + nccl->timeout_ms * 1000000;
     int state = BP_NCCL_SUCCESS;
     while (nccl->timeout_ms > 0 && atomic_load_explicit(&nccl->arrived, memory_order_acquire) != nccl->started) {
-        if (!nccl_state(nccl, &state)) /* aborted: the work ends by itself */
+        if (!nccl_state(nccl, &state)) /* aborted: NCCL ends the work */
             break;
         if (state != BP_NCCL_SUCCESS && state != BP_NCCL_IN_PROGRESS) {
             nccl->stuck = true;
@@ -219,14 +221,15 @@ static bp_status exchange_pieces(bp_nccl *nccl, const uint8_t *mine, uint64_t by
         nccl->unsettled = true;
         nccl->started++;
         bp_status status = enqueue(nccl, now);
-        if (nccl->timeout_ms > 0 && status != BP_ERR_TIMEOUT) { /* then NCCL may enqueue more behind this */
+        if (nccl->timeout_ms > 0 &&
+            status != BP_ERR_TIMEOUT) { /* after a time-out NCCL could enqueue more work behind this */
             bp_status counted = bp_stream_call(nccl->stream, count_arrival, &nccl->arrived);
             status = status == BP_OK ? counted : status;
         }
         BP_TRY(status);
         BP_TRY(bp_nccl_exchange_settle(nccl));
 
-        /* what went wrong on the way, here or on another rank, is told by the communicator afterwards */
+        /* asynchronous errors, here or on another rank, are reported by the communicator afterwards */
         int state = BP_NCCL_SUCCESS;
         if (!nccl_state(nccl, &state))
             return bp_fail(BP_ERR_COMM, "communicator %s was aborted during an exchange", nccl->name);
@@ -263,7 +266,7 @@ bool bp_nccl_exchanges_on_device(const bp_comm *comm)
 
 /* ---- functions ------------------------------------------------------------------------------------------------------ */
 
-/* Those that must be there come first. */
+/* Required functions come first. */
 enum { NEEDED_FUNCTIONS = 11 };
 static const struct {
     const char *name;
@@ -286,7 +289,7 @@ static const struct {
     {"ncclCommWindowDeregister", offsetof(bp_nccl_functions, ncclCommWindowDeregister)},
 };
 
-/* The first function that is missing of those that must be there; NULL: none. */
+/* The first required function that is missing; NULL if none is. */
 static const char *find_missing(const bp_nccl_functions *functions)
 {
     for (size_t i = 0; i < NEEDED_FUNCTIONS; i++) {
@@ -305,7 +308,7 @@ static bp_status nccl_version(const bp_nccl_functions *functions, int *version, 
     int result = functions->ncclGetVersion(&found);
     if (result != BP_NCCL_SUCCESS)
         return bp_fail(BP_ERR_UNSUPPORTED, "NCCL does not tell its version: ncclGetVersion answers %d", result);
-    const int factor = found < 10000 ? 10 : 100; /* versions before 2.9 counted otherwise */
+    const int factor = found < 10000 ? 10 : 100; /* versions before 2.9 are encoded differently */
     snprintf(name, name_bytes, "NCCL %d.%d.%d", found / 100 / factor, found / 100 % factor, found % 100);
     if (found < BP_NCCL_BUFFERS)
         return bp_fail(BP_ERR_UNSUPPORTED, "%s is too old: registration needs 2.19 or newer", name);
@@ -315,17 +318,17 @@ static bp_status nccl_version(const bp_nccl_functions *functions, int *version, 
 
 /* ---- the copy of NCCL that this process has loaded ------------------------------------------------------------------ */
 
-/* Nothing is ever loaded here: a second copy would not know the communicators of the first. RTLD_DEFAULT alone would not do: it does
- * not see what was loaded with RTLD_LOCAL, as Python loads everything. */
+/* Nothing is ever loaded here: a second copy of NCCL would not know the communicators of the first. RTLD_DEFAULT is
+ * not enough: it does not search objects that were loaded with RTLD_LOCAL, as Python's extensions are. */
 
-/* The names of all objects that are loaded, "" for the program. */
+/* The names of all loaded objects, "" for the program. */
 typedef struct objects {
     char **names;
     size_t count, capacity;
     bp_status status;
 } objects;
 
-/* Under the loader's lock: only notes names. */
+/* Runs under the loader's lock, so it only copies names. */
 static int note_object(struct dl_phdr_info *info, size_t size, void *user)
 {
     (void)size;
@@ -339,7 +342,7 @@ static int note_object(struct dl_phdr_info *info, size_t size, void *user)
     return 0;
 }
 
-/* A handle of an object that defines ncclGetVersion itself, not only one of those it needs; NULL: it does not. */
+/* A handle of an object that defines ncclGetVersion itself, not by a dependency; NULL if it does not. */
 static void *open_copy(const char *name)
 {
     void *handle = dlopen(name[0] != '\0' ? name : NULL, RTLD_LAZY | RTLD_NOLOAD);
@@ -408,7 +411,7 @@ bp_status bp_nccl_find(bp_nccl_functions *functions)
     const char *missing = find_missing(&found);
     if (found.ncclGetVersion != NULL)
         status = nccl_version(&found, &version, name, sizeof name);
-    dlclose(copy); /* who holds a communicator keeps its copy loaded: no reference is kept here */
+    dlclose(copy); /* keeps no reference: the owner of a communicator keeps its copy of NCCL loaded */
     BP_TRY(status);
     if (missing != NULL)
         return bp_fail(BP_ERR_UNSUPPORTED, "the copy of NCCL that is loaded has no function %s", missing);
@@ -425,7 +428,8 @@ bp_status bp_nccl_config_init(bp_nccl_config *config, size_t size)
     return bp_struct_init("bp_nccl_config_init", config, size, &nccl_config_defaults, sizeof nccl_config_defaults);
 }
 
-/* The communicator's own answers, with the device current. One that is broken, or not finished, has no rank that could be asked for. */
+/* Asks the communicator for its rank, size and device, and makes the device current. A communicator that is broken
+ * or not finished cannot be asked. */
 static bp_status nccl_ask(bp_nccl *nccl)
 {
     int state = BP_NCCL_SUCCESS;
@@ -502,13 +506,13 @@ static bp_status nccl_build(const bp_nccl_config *config, bp_nccl *nccl)
     return status;
 }
 
-/* Kept for ever, where tools that look for leaks find them. */
+/* Never freed, because their work may still run; listed so that leak checkers find them reachable. */
 static _Atomic(bp_nccl *) stuck_ones;
 
 static void nccl_destroy(void *self)
 {
     bp_nccl *nccl = self;
-    if (nccl->stuck && !is_aborted(nccl)) { /* the work may still touch the stream, memory, this struct */
+    if (nccl->stuck && !is_aborted(nccl)) { /* its work may still use the stream, its memory and this struct */
         nccl->next_stuck = atomic_exchange(&stuck_ones, nccl);
         return;
     }
@@ -534,8 +538,8 @@ static bp_status nccl_traits(void *self, bp_comm_traits *traits)
     return BP_OK;
 }
 
-/* NCCL frees it: from now on it is asked neither for its state nor for its words. Others may be waiting for this: it is aborted even where
- * the device cannot be made current, as NCCL does so itself. */
+/* ncclCommAbort frees the communicator: it is not asked for its state or its error text any more. Other threads may
+ * wait for the abort, so it is done even if the device cannot be made current; NCCL sets the device itself. */
 static bp_status nccl_abort_comm(void *self)
 {
     bp_nccl *nccl = self;

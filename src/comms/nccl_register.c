@@ -1,4 +1,4 @@
-/* Registration of memory with NCCL: buffers, windows, symmetric windows, and why they were not granted. */
+/* Registration of memory with NCCL: buffers, windows, symmetric windows, and the reasons for refusals. */
 #include "comms/nccl.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 enum { WINDOW_DEFAULT = 0, WINDOW_SYMMETRIC = 1 }; /* NCCL_WIN_DEFAULT, NCCL_WIN_COLL_SYMMETRIC */
 
-/* Whether an environment variable that NCCL reads is set to 0. */
+/* True if an environment variable that NCCL reads is set to 0. */
 static bool nccl_is_off(const char *variable)
 {
     const char *value = secure_getenv(variable);
@@ -19,7 +19,8 @@ static bool nccl_is_off(const char *variable)
     return end != value && number == 0;
 }
 
-/* NCCL succeeds without a handle where it does not grant one; its reasons can only be guessed from outside. */
+/* NCCL refuses a window by success without a handle and gives no reason; this guesses one from the version, topology
+ * and sizes. */
 static const char *why_refused(const bp_nccl *nccl, bp_register_kind kind)
 {
     if (kind < BP_REGISTER_WINDOW)
@@ -46,7 +47,8 @@ static bp_status register_current(bp_nccl *nccl, void *address, uint64_t bytes, 
     int result = nccl->f.ncclCommWindowRegister(nccl->comm, address, bytes, &nccl->granted, flags);
     BP_TRY(bp_nccl_check(nccl, result, "ncclCommWindowRegister"));
 
-    /* 2.28 answers with a buffer's handle where it grants no window; the same buffer once more has the same handle. */
+    /* 2.28 returns a buffer's handle when it grants no window; registering the same buffer again returns the same
+     * handle. */
     bool unclear = nccl->version >= BP_NCCL_BUFFER_WINDOWS && nccl->version < BP_NCCL_NULL_WINDOWS;
     if (!unclear || nccl->granted == NULL || (nccl->lacks & 1u << BP_REGISTER_BUFFER) != 0)
         return BP_OK;
@@ -117,7 +119,8 @@ bp_status bp_nccl_register(void *self, void *address, uint64_t bytes, bp_registe
     return BP_OK;
 }
 
-/* Each kind has its own: the wrong one ends the process. An exchange that failed half-way may still be on its way. */
+/* Each kind has its own deregistration; calling the wrong one ends the process. Waits for a failed exchange first,
+ * whose work may still run. */
 bp_status bp_nccl_deregister(void *self, bp_register_kind kind, void *handle)
 {
     bp_nccl *nccl = self;
@@ -134,7 +137,7 @@ bp_status bp_nccl_deregister(void *self, bp_register_kind kind, void *handle)
 
 /* ---- warnings ---------------------------------------------------------------------------------------------------- */
 
-/* Whether "LL,LL128", "^Simple" and the like leave the simple protocol out. */
+/* True if a value of NCCL_PROTO such as "LL,LL128" or "^Simple" excludes the simple protocol. */
 static bool leaves_simple_out(const char *protocols)
 {
     bool except = protocols[0] == '^';
@@ -144,7 +147,7 @@ static bool leaves_simple_out(const char *protocols)
     return !except;
 }
 
-/* NULL: there is nothing to say. */
+/* NULL: no limit is known. */
 static const char *limit_of(const bp_nccl *nccl, bp_register_kind kind)
 {
     if (kind >= BP_REGISTER_WINDOW)
@@ -163,7 +166,7 @@ static const char *limit_of(const bp_nccl *nccl, bp_register_kind kind)
     return NULL;
 }
 
-/* What makes registered memory useless to NCCL without a word from it: the environment, the traffic, the device, the version. */
+/* Warns of conditions in which NCCL silently ignores registered memory: environment, traffic, device, version. */
 void bp_nccl_warnings(void *self, bp_register_kind kind, uint32_t traffic,
                       void (*tell)(void *user, const char *sentence), void *user)
 {

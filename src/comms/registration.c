@@ -1,4 +1,5 @@
-/* Registrations: made, their windows granted kind by kind as far as all ranks get them, kept with the slabs of their pool, ended. */
+/* Registrations: creation, granting the best window kind that all ranks get, following the slabs of the pool,
+ * destruction. */
 #include "comms/registration.h"
 
 #include <bucketpool/capture.h>
@@ -39,12 +40,12 @@ static const bp_registration_entry *caller_entry(const bp_registration_entry *en
 
 bp_registration_entry bp_registration_entry_at(const bp_registration_entry *entries, size_t index)
 {
-    bp_registration_entry entry = registration_entry_defaults; /* which was checked: it is read */
+    bp_registration_entry entry = registration_entry_defaults; /* of checked entries, so it can be read */
     (void)bp_struct_read("bp_registration_create", caller_entry(entries, index), false, &entry, sizeof entry);
     return entry;
 }
 
-/* ---- before anything is collective: communicators, slabs of groups, what is registered already -------------------------- */
+/* ---- local checks: communicators, slabs of groups, ranges that are registered already ----------------------------------- */
 
 static uint32_t find_party(const bp_registration *r, const bp_comm *comm)
 {
@@ -59,7 +60,7 @@ static bp_status take_entries(bp_registration *r, const bp_registration_entry *e
     void *memory;
     BP_TRY(bp_new_array(count, sizeof *r->parties, &memory));
     r->parties = memory;
-    for (size_t i = 0; i < count; i++) { /* first of all: they are needed to tell the others of any failure */
+    for (size_t i = 0; i < count; i++) { /* first, because any later failure is reported over them */
         bp_comm *comm = bp_registration_entry_at(entries, i).comm;
         if (find_party(r, comm) < r->party_count)
             continue;
@@ -82,7 +83,7 @@ static bp_status take_entries(bp_registration *r, const bp_registration_entry *e
     return BP_OK;
 }
 
-/* Persistent and overflow memory has to be asked for by name. */
+/* Entries without a group exclude persistent and overflow memory. */
 static bool is_of(const bp_registered_entry *entry, const bp_pool_slab *slab)
 {
     return entry->group != NULL ? strcmp(entry->group, slab->group) == 0 : slab->planned_bytes > 0;
@@ -129,7 +130,7 @@ static bp_status take_slabs(bp_registration *r, const bp_pool *pool)
     return BP_OK;
 }
 
-/* Twice the same memory with one communicator is never what is meant: NCCL forbids windows that overlap. */
+/* Refuses ranges that overlap another registration with the same communicator: NCCL forbids overlapping windows. */
 static bp_status note_ranges(bp_registration *r)
 {
     for (size_t i = 0; i < r->window_count; i++) {
@@ -150,7 +151,7 @@ static bp_status note_ranges(bp_registration *r)
     return BP_OK;
 }
 
-/* The memory is nobody's any more, as far as the communicators are concerned. */
+/* Removes the ranges from the communicators' lists. */
 static void registration_drop_ranges(bp_registration *r)
 {
     for (size_t i = 0; i < r->window_count; i++) {
@@ -162,7 +163,7 @@ static void registration_drop_ranges(bp_registration *r)
     }
 }
 
-/* Everything that is decided without the other ranks. What was made stays in `*r` on failure too. */
+/* The local part of creation. On failure `*r` still owns what was made. */
 static bp_status registration_prepare(bp_registration *r, bp_pool *pool, const bp_registration_entry *entries,
                                       size_t count)
 {
@@ -193,7 +194,7 @@ static void registration_free(bp_registration *r)
 
 /* ---- windows -------------------------------------------------------------------------------------------------------- */
 
-/* Kinds that are refused with the same words share them: "symmetric window, window: ...". */
+/* Kinds that are refused with the same text share it: "symmetric window, window: ...". */
 static void note_refusal(bp_registered *window, bp_register_kind kind, const char *words)
 {
     size_t at = strlen(window->because), shared = strlen(words) + 2;
@@ -206,7 +207,7 @@ static void note_refusal(bp_registered *window, bp_register_kind kind, const cha
              words);
 }
 
-/* What fails now cannot be mended, and there is nobody to return it to: the window keeps the words. */
+/* Undoes a registration. There is no caller for an error, so the window's report keeps it. */
 static void windows_give_back(bp_comm *comm, bp_register_kind kind, void *handle, bp_registered *window)
 {
     char before[BP_DETAIL_BYTES];
@@ -218,7 +219,7 @@ static void windows_give_back(bp_comm *comm, bp_register_kind kind, void *handle
     bp_error_record(BP_OK, before);
 }
 
-/* What fails here fails for this call: with the others nothing more can be agreed. */
+/* After a failure here this call agrees nothing more with the other ranks. */
 static void windows_agree(bp_party *party, bp_verdict *verdict)
 {
     bp_status status = bp_verdict_agree(party->comm, verdict);
@@ -228,14 +229,14 @@ static void windows_agree(bp_party *party, bp_verdict *verdict)
     bp_verdict_take(verdict, status);
 }
 
-/* One kind. Providers may register together with the other ranks, and wait for them: so nobody asks unless all can. False: a lesser
- * kind is to be tried. */
+/* Tries one kind. A provider may register collectively, so no rank registers unless all can. False: try a lesser
+ * kind. */
 static bool settle_kind(bp_registration *r, bp_registered *window, bp_register_kind kind, bp_verdict *verdict)
 {
     bp_party *party = &r->parties[r->entries[window->shown->entry].party];
     bp_comm *comm = party->comm;
     bp_verdict mine = *verdict;
-    if (mine.status == BP_OK) { /* else this rank has failed, and tells the others */
+    if (mine.status == BP_OK) { /* else this rank reports its failure to the others */
         const char *version = comm->traits.version_name;
         bool able =
             comm->ops->register_memory != NULL && kind <= comm->traits.best && (comm->traits.lacks & 1u << kind) == 0;
@@ -279,7 +280,7 @@ static bool settle_kind(bp_registration *r, bp_registered *window, bp_register_k
     return false;
 }
 
-/* In reverse order, without those of communicators that are gone. */
+/* In reverse order; skips communicators that were ended. */
 static void windows_deregister(bp_registration *r, uint32_t slab, const char *because)
 {
     for (size_t i = r->window_count; i-- > 0;) {
@@ -293,8 +294,8 @@ static void windows_deregister(bp_registration *r, uint32_t slab, const char *be
     }
 }
 
-/* Collective, for the windows of a slab, also where it has none here: all are registered on all ranks, or none. `so_far`: a failure of
- * this rank that the others are to hear of. */
+/* Collective, for the windows of a slab, even if this rank has none in it: all ranks register all, or none.
+ * `so_far`: an earlier failure of this rank, which is reported to the others. */
 static bp_status windows_register(bp_registration *r, uint32_t slab, bp_status so_far)
 {
     bp_verdict verdict;
@@ -323,15 +324,15 @@ static bp_status windows_register(bp_registration *r, uint32_t slab, bp_status s
     return bp_verdict_status(&verdict);
 }
 
-/* ---- what the pool calls -------------------------------------------------------------------------------------------- */
+/* ---- callbacks of the pool ------------------------------------------------------------------------------------------ */
 
 static bp_status registration_attach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
     bp_registration *r = user;
-    (void)address; /* known: a slab stays where it is */
+    (void)address; /* known already: the address of a slab is constant */
     (void)bytes;
     r->reached = true;
-    for (size_t i = 0; i < r->party_count; i++) /* who tries again begins anew */
+    for (size_t i = 0; i < r->party_count; i++) /* a retry agrees anew */
         r->parties[i].lost = false;
     return windows_register(r, slab, BP_OK);
 }
@@ -343,7 +344,7 @@ static void registration_detach(void *user, uint32_t slab, void *address, uint64
     windows_deregister(user, slab, "the slab has no memory now");
 }
 
-/* Other pools may get the same addresses now. */
+/* Other pools may get the same addresses from now on. */
 static void registration_gone(void *user)
 {
     bp_registration *r = user;
@@ -355,17 +356,18 @@ static void registration_gone(void *user)
         registration_drop_ranges(r);
 }
 
-/* Slabs are about to lose their memory on all ranks, or none. */
+/* Agrees with all ranks before slabs are unmapped: all unmap, or none. */
 static bp_status registration_agree(void *user, bp_status so_far)
 {
     bp_registration *r = user;
     bp_verdict verdict;
     bp_verdict_take(&verdict, so_far);
-    /* an exchange that could end up in a capture is not made */
+    /* an exchange on the device could become part of the capture, so none is made */
     const bool captured = atomic_load(&bp_pool_get_info(r->pool)->device->captured_pools) > 0;
     for (size_t i = 0; i < r->party_count; i++)
         r->parties[i].lost = captured && bp_nccl_exchanges_on_device(r->parties[i].comm);
-    for (int round = 0; round < 2; round++) /* what one communicator told this rank, those of the others hear */
+    for (int round = 0; round < 2;
+         round++) /* the second round carries a failure from one communicator to the ranks of the others */
         bp_parties_agree(r, &verdict);
     return bp_verdict_status(&verdict);
 }
@@ -405,7 +407,7 @@ static void add_warning(void *user, const char *sentence)
         r->warnings[r->warning_count++].entry = c->entry;
 }
 
-/* Asks the providers; what can be told from here is added. Errors: BP_ERR_NO_HOST_MEMORY. */
+/* Collects the providers' warnings, and those that need no provider. Errors: BP_ERR_NO_HOST_MEMORY. */
 static bp_status collect_warnings(bp_registration *r)
 {
     for (size_t i = 0; i < r->entry_count; i++) {
@@ -438,7 +440,7 @@ static bp_status collect_warnings(bp_registration *r)
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
-/* A pool that is being captured does not let go: then the registration ends with the pool. */
+/* A pool that is being captured cannot detach: then the registration ends with the pool. */
 static void registration_let_go(bp_registration *r)
 {
     if (r->attached && bp_pool_detach(r->pool, &callbacks, r) != BP_OK)
@@ -481,11 +483,11 @@ static bp_status registration_create(bp_pool *pool, const bp_registration_entry 
     status = r->party_count > 0 ? bp_registration_compare(r, status) : bp_registration_decline(entries, count, status);
     if (status == BP_OK && r->slab_count > 0) {
         status = bp_pool_attach(pool, &callbacks, r);
-        if (status != BP_OK && !r->reached) /* the pool itself refused: the others wait at the first slab */
+        if (status != BP_OK && !r->reached) /* the pool refused before the first slab, where the other ranks wait */
             status = windows_register(r, 0, status);
         r->attached = status == BP_OK;
     }
-    if (status == BP_OK) { /* what is left to fail on one rank alone, told to all */
+    if (status == BP_OK) { /* agrees on the last steps that can fail on one rank only */
         bp_verdict verdict;
         bp_verdict_take(&verdict, collect_warnings(r));
         bp_parties_agree(r, &verdict);

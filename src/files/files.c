@@ -1,4 +1,4 @@
-/* Output files: staged without a name or under one of their own, renamed when whole. Inputs: regular files only. */
+/* Output files: staged in an unnamed or temporary file, renamed when complete. Input files: regular files only. */
 #include "files/files.h"
 
 #include <ctype.h>
@@ -22,7 +22,7 @@
 #define MOST_LINKS 40
 #define MOST_TRIES 100
 #define MOST_ENTRIES                                                                                                   \
-    4096 /* that are searched for staging files of dead writers: folders of recordings have one file a rank */
+    4096 /* entries of a folder that are searched for staging files of dead writers; a folder of recordings has one file per rank */
 #define STAGED_PREFIX ".bucketpool-"
 #define STAGED_DIGITS 16
 
@@ -43,7 +43,8 @@ static const char *name_of(const char *path)
     return slash != NULL ? slash + 1 : path;
 }
 
-/* An entry of /proc/<process>/fd: a link by its looks, but it leads to an open file, which may have another name by now or none. */
+/* True for a path such as /proc/<process>/fd/3: it looks like a symbolic link, but leads to an open file, which may
+ * have another name by now or none. */
 static bool is_descriptor(const char *path)
 {
     const char *name = name_of(path);
@@ -55,7 +56,7 @@ static bool is_descriptor(const char *path)
     return strcmp(name_of(folder), "fd") == 0 && statfs(folder, &about) == 0 && about.f_type == PROC_SUPER_MAGIC;
 }
 
-/* Follows symbolic links to the file itself, which need not be there, or to a descriptor. Errno, or 0. */
+/* Follows symbolic links to the file itself, which may be absent, or to a descriptor. Returns an errno, or 0. */
 static int follow(const char *path, char at[PATH_MAX], bool *is_link)
 {
     char target[PATH_MAX];
@@ -77,7 +78,8 @@ static int follow(const char *path, char at[PATH_MAX], bool *is_link)
     return ELOOP;
 }
 
-/* The descriptor of this process that `at` names, -1 if none: another process's may be an entirely different file. */
+/* The descriptor of this process that `at` names; -1 if none, because the same number in another process is another
+ * file. */
 static int own_descriptor(const char *at, const struct stat *about)
 {
     struct stat own;
@@ -120,7 +122,8 @@ bp_status bp_input_open(const char *path, int *file, struct stat *about)
 {
     char at[PATH_MAX];
     bool is_link;
-    /* Looked at before it is opened: opening a device may do something, opening a socket fails without saying why. */
+    /* Checked before opening: opening a device may have an effect, and opening a socket fails with an unhelpful
+     * error. */
     if (stat(path, about) != 0)
         return fail_input(path, "cannot be opened", errno);
     int own = S_ISREG(about->st_mode) || follow(path, at, &is_link) != 0 ? -1 : own_descriptor(at, about);
@@ -133,7 +136,7 @@ bp_status bp_input_open(const char *path, int *file, struct stat *about)
     if (fstat(opened, about) != 0)
         status = fail_input(path, "cannot be read", errno);
     else if (own < 0 && !S_ISREG(about->st_mode))
-        status = fail_kind(path, about->st_mode); /* became something else meanwhile */
+        status = fail_kind(path, about->st_mode); /* replaced by something else since the check */
     if (status == BP_OK)
         *file = opened;
     else
@@ -168,7 +171,8 @@ static bool is_staged_name(const char *name)
            strspn(name + prefix, "0123456789abcdef") == STAGED_DIGITS;
 }
 
-/* A lock that can be taken has lost its writer. Removes a name only, so that links planted under it lead nowhere. */
+/* Removes a staging file whose lock is free: its writer has died. Unlinks the name only, so symbolic links are not
+ * followed. */
 static void remove_dead(int folder, const char *name)
 {
     struct stat about;
@@ -197,8 +201,8 @@ static void remove_all_dead(int folder)
         closedir(entries);
 }
 
-/* True for a file that is ours for good. Another writer may have taken it for a dead one's before it was locked. Filesystems without
- * locks (which fail otherwise) never remove any. */
+/* True if the staging file is still linked: before it was locked, another writer may have taken it for a dead one's
+ * and removed it. On filesystems without locks it is always kept. */
 static bool is_kept(int file)
 {
     struct stat about;
@@ -207,7 +211,7 @@ static bool is_kept(int file)
     return fstat(file, &about) == 0 && about.st_nlink > 0;
 }
 
-/* Nobody can plant anything under a name that nobody knows, and O_EXCL follows no links. Errno, or 0. */
+/* An unpredictable name prevents planted files, and O_EXCL does not follow links. Returns an errno, or 0. */
 static int stage(bp_output *o)
 {
     remove_all_dead(o->folder);
@@ -233,12 +237,12 @@ static int stage(bp_output *o)
 static bp_status fail_opening(bp_output *o, int error)
 {
     bp_status status = fail_output(o, error);
-    *o->staged = '\0'; /* it was not made */
+    *o->staged = '\0'; /* it was not created */
     bp_output_finish(o);
     return status;
 }
 
-/* `file` becomes the output's. */
+/* `file` is owned by the output from now on. */
 static bp_status open_in_place(bp_output *o, int file)
 {
     o->in_place = file;
@@ -304,7 +308,7 @@ bp_status bp_output_open_descriptor(bp_output *output, int file, const char *pat
 
 /* ---- writing -------------------------------------------------------------------------------------------------------- */
 
-/* Errno, or 0. */
+/* Returns an errno, or 0. */
 static int write_all(int file, const uint8_t *data, size_t bytes)
 {
     while (bytes > 0) {
@@ -340,8 +344,9 @@ void bp_output_add(bp_output *output, const void *data, size_t bytes)
     o->used += bytes;
 }
 
-/* The staging file becomes like the one that it replaces. Where the group cannot be kept, another group must not get its rights; the
- * owner, who comes last, may be the only one who may change the mode. Errno, or 0. */
+/* Copies mode, owner and group of the file that is replaced. If the group cannot be kept, another group must not get
+ * its rights; the owner is set last, because only the owner may be allowed to change the mode. Returns an errno, or
+ * 0. */
 static int take_over(const bp_output *o)
 {
     const struct stat *old = &o->replaced;
@@ -358,7 +363,7 @@ static int take_over(const bp_output *o)
     return 0;
 }
 
-/* Filesystems that cannot sync have nothing to lose. */
+/* Ignores the errors of filesystems that do not support fsync. */
 static int sync_file(int file)
 {
     return fsync(file) == 0 || errno == EINVAL || errno == EROFS || errno == EOPNOTSUPP ? 0 : errno;
@@ -376,7 +381,7 @@ bp_status bp_output_sync(bp_output *output)
     return o->error == 0 ? BP_OK : fail_output(o, o->error);
 }
 
-/* Errno, or 0. */
+/* Returns an errno, or 0. */
 static int copy_in_place(const bp_output *o)
 {
     ssize_t got;
@@ -389,7 +394,8 @@ static int copy_in_place(const bp_output *o)
     return error;
 }
 
-/* A rename is on the disk when its folder is. The file is there in any case, so that a folder that cannot be synced is no failure. */
+/* Syncs the folder to make the rename durable. The file is in place in any case, so a folder that cannot be synced
+ * is not an error. */
 static int rename_over(bp_output *o)
 {
     if (renameat(o->folder, o->staged, o->folder, o->name) != 0)

@@ -1,4 +1,4 @@
-/* Output files that are whole or absent, and inputs that cannot hang: one implementation for the libraries and the command. */
+/* Output files that are complete or absent, and input files that cannot block; for the libraries and the command. */
 #ifndef BP_FILES_FILES_H
 #define BP_FILES_FILES_H
 
@@ -12,11 +12,12 @@
 
 /* ---- inputs --------------------------------------------------------------------------------------------------------- */
 
-/* Opens a regular file for reading. Refuses folders, pipes, sockets and devices, which could block or never end, unless `path`
- * names a descriptor of this process (/dev/stdin, /dev/fd/3): these are read as they are. Errors: BP_ERR_IO. */
+/* Opens a regular file for reading. Refuses folders, pipes, sockets and devices, which could block or never end,
+ * unless `path` names a descriptor of this process (/dev/stdin, /dev/fd/3): these are read directly. Errors:
+ * BP_ERR_IO. */
 bp_status bp_input_open(const char *path, int *file, struct stat *about);
 
-/* As read(2), but waits where a descriptor of this process does not block, and continues after signals. */
+/* read(2) that waits on nonblocking descriptors and retries after signals. */
 ssize_t bp_input_read(int file, void *data, size_t bytes);
 
 /* ---- outputs -------------------------------------------------------------------------------------------------------- */
@@ -31,32 +32,32 @@ ssize_t bp_input_read(int file, void *data, size_t bytes);
  * Staging files are called .bucketpool-<16 hexadecimal digits> and are locked (flock) while their writer lives. Those of dead
  * writers are removed by the next writer to the same folder. */
 typedef struct bp_output {
-    const char *path; /* the caller's; messages name it */
-    int file;         /* the staging file: anyone may write to it up to bp_output_sync */
+    const char *path; /* the caller's; used in messages */
+    int file;         /* the staging file; callers may write to it directly until bp_output_sync */
     int error;        /* errno of the first failure, 0 for none */
 
-    int in_place;    /* opened target that the commit copies to, or -1 */
-    int folder;      /* of the target, or -1 */
-    char *name;      /* of the target in the folder */
-    char staged[32]; /* the name of the staging file in the folder; "": none any more */
+    int in_place;    /* the opened target that the commit copies to; -1: the commit renames */
+    int folder;      /* the target's folder, or -1 */
+    char *name;      /* the target's name in the folder */
+    char staged[32]; /* the staging file's name in the folder; "": none */
     bool replaces, synced;
     struct stat replaced;
     uint8_t *buffer;
     size_t used;
 } bp_output;
 
-/* Errors of all: BP_ERR_IO with the path and the reason, which errno and `error` give, too; BP_ERR_NO_HOST_MEMORY. Where opening
- * fails there is nothing to finish. */
+/* Errors of all functions: BP_ERR_IO with path and reason, also in errno and `error`; BP_ERR_NO_HOST_MEMORY. After a
+ * failed open there is nothing to finish. */
 bp_status bp_output_open(bp_output *output, const char *path);
-/* The commit appends to `file`, which stays the caller's. */
+/* The commit appends to `file`, which the caller still owns. */
 bp_status bp_output_open_descriptor(bp_output *output, int file, const char *path);
 
-/* Through a buffer. Failures are reported by bp_output_sync. */
+/* Buffered. bp_output_sync reports failures. */
 void bp_output_add(bp_output *output, const void *data, size_t bytes);
 
-/* Writes everything to the disk except the name, so that a commit of several outputs hardly fails half-way. */
+/* Writes everything to disk except the name, so that committing several outputs rarely fails half-way. */
 bp_status bp_output_sync(bp_output *output);
-/* Replaces the target. Syncs first unless that was done. */
+/* Replaces the target. Syncs first if the caller has not. */
 bp_status bp_output_commit(bp_output *output);
 /* Frees everything and removes what was not committed. Keeps errno. */
 void bp_output_finish(bp_output *output);

@@ -52,7 +52,7 @@ __attribute__((format(printf, 2, 3))) static void add_formatted(bp_json_writer *
     add_string(w, text);
 }
 
-/* Prints the escape of the character at `at`, which has `bytes` bytes (0: not UTF-8). False: it stands for itself. */
+/* Prints the escape of the character at `at`, of `bytes` bytes (0: not UTF-8). False: it needs none. */
 static bool escape_of(const bp_json_writer *w, const char *at, size_t bytes, char escape[8])
 {
     static const char escaped[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
@@ -113,7 +113,7 @@ static void fail_use(bp_json_writer *w, const char *what)
         w->status = bp_fail(BP_ERR_INTERNAL, "JSON: %s", what);
 }
 
-/* Adds the text before a value: the comma behind the value before, white space, the key. */
+/* Adds everything before a value: comma, white space, key. */
 static void begin(bp_json_writer *w, const char *key)
 {
     bool is_row = w->levels[w->depth].is_row, wants_key = w->depth > 0 && !w->levels[w->depth].is_list;
@@ -149,8 +149,8 @@ static void begin_level(bp_json_writer *w, const char *key, bool is_list, bool i
     add(w, is_list ? "[" : "{", 1);
 }
 
-/* Brings the value that has just ended onto one line where that has room. Its only line ends are those of the layout, as texts have
- * theirs escaped. */
+/* Joins the lines of the value that has just ended into one if it fits. All its line ends are layout, because texts
+ * are escaped. */
 static void fit(bp_json_writer *w, size_t first)
 {
     char line[COLUMNS];
@@ -158,7 +158,7 @@ static void fit(bp_json_writer *w, size_t first)
     while (column < COLUMNS && column < first && w->text[first - column - 1] != '\n')
         column++;
     for (size_t i = first; i < w->bytes; i++) {
-        if (column + count + 1 >= COLUMNS) /* with a comma behind it */
+        if (column + count + 1 >= COLUMNS) /* with a trailing comma */
             return;
         if (w->text[i] != '\n') {
             line[count++] = w->text[i];

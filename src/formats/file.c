@@ -1,4 +1,4 @@
-/* Files, their names, and error details that quote them. */
+/* Reading files, names of files and models, and error details with a place. */
 #include "formats/file.h"
 
 #include <errno.h>
@@ -72,7 +72,7 @@ bp_status bp_file_directory(const char *path, char **directory)
     return copy_bytes(path, slash == path ? 1 : (size_t)(slash - path), directory);
 }
 
-/* The last component of a path, without slashes behind it. */
+/* The last component of a path, without trailing slashes. */
 static void last_component(const char *path, const char **start, size_t *bytes)
 {
     size_t end = strlen(path);
@@ -104,7 +104,7 @@ static bp_status find_model_name(const char *path, char **name)
     for (size_t i = 0; i < sizeof common / sizeof *common; i++) {
         if (strlen(common[i]) != bytes || memcmp(start, common[i], bytes) != 0)
             continue;
-        /* Not resolved to where a symbolic link leads: download caches keep files under their hashes. */
+        /* symbolic links are not resolved: download caches store files under their hashes */
         char *directory = NULL;
         BP_TRY(bp_file_directory(path, &directory));
         bp_status status = find_model_name(directory, name);
@@ -122,7 +122,7 @@ static bp_status find_model_name(const char *path, char **name)
 bp_status bp_file_model_name(const char *path, char **name)
 {
     BP_TRY(find_model_name(path, name));
-    bp_make_printable(*name); /* file names may have any bytes, names of models go into JSON */
+    bp_make_printable(*name); /* file names may have any bytes, but a model's name is written to JSON */
     return BP_OK;
 }
 
@@ -139,7 +139,7 @@ static bp_status fail_too_large(const char *path, size_t largest)
     return bp_fail(BP_ERR_IO, "%.300s: larger than %zu bytes, the most that is read of such a file", path, largest);
 }
 
-/* Reads to the end. One byte more than expected is asked for, so that a growing file or a pipe is noticed. */
+/* Reads to the end of the file. Asks for one byte more than expected, to detect pipes and growing files. */
 static bp_status read_all(const char *path, int file, size_t expected, size_t largest, char **text, size_t *bytes)
 {
     size_t capacity = expected + 2, used = 0;

@@ -1,5 +1,6 @@
-/* A JSON parser (RFC 8259) that makes values of jansson. jansson's own parser loses bytes of a token, and writes behind its buffer, where an
- * allocation fails while the token grows (load.c, lex_save), and recurses 2048 levels deep. */
+/* A JSON parser (RFC 8259) that builds jansson values. Replaces jansson's own parser, which loses bytes of a token
+ * and writes past its buffer when an allocation fails while the token grows (load.c, lex_save), and recurses 2048
+ * levels deep. */
 #include "formats/json.h"
 
 #include <errno.h>
@@ -19,8 +20,8 @@
 #define DEEPEST 64
 #define LONGEST_NUMBER 500
 
-/* Bytes that values take on a 64-bit machine, with the overhead of malloc: jansson 2.14, hashtable.c and value.c. An empty object has a table
- * of eight buckets; texts also take their length. */
+/* Bytes of a value on a 64-bit machine, with malloc's overhead: jansson 2.14, hashtable.c and value.c. An empty
+ * object has a table of eight buckets; strings add their length. */
 enum {
     OBJECT_BYTES = 224,
     LIST_BYTES = 128,
@@ -34,11 +35,11 @@ typedef struct parser {
     const char *text, *at, *end;
     const char *origin;
     unsigned depth;
-    size_t taken, budget; /* bytes of the values */
-    bool *not_numbers;    /* whether there are NaN, Infinity or -Infinity; NULL: refused */
+    size_t taken, budget; /* of the values */
+    bool *not_numbers;    /* set if NaN, Infinity or -Infinity occur; NULL: they are refused */
 } parser;
 
-/* "<origin>:<line>:<column>: ...", of the character at `where`. */
+/* "<origin>:<line>:<column>: ...", with the position of `where`. */
 __attribute__((format(printf, 3, 4))) static bp_status fail_at(const parser *p, const char *where, const char *format,
                                                                ...)
 {
@@ -66,7 +67,7 @@ static bp_status fail_expected(const parser *p, const char *expected)
     return fail_at(p, p->at, "expected %s, got '%.*s'", expected, (int)length, p->at);
 }
 
-/* Counts bytes before they are allocated. */
+/* Counts the bytes of an allocation before it is made. */
 static bp_status charge(parser *p, size_t bytes)
 {
     p->taken += bytes;
@@ -79,7 +80,7 @@ static bp_status charge(parser *p, size_t bytes)
         p->budget, (size_t)(p->end - p->text));
 }
 
-/* jansson's constructors refuse what is not UTF-8, and fail without memory; only malloc sets errno. */
+/* A constructor of jansson returned NULL: out of memory (malloc sets errno), or the string is not UTF-8. */
 static bp_status fail_made(const parser *p, const char *where, size_t bytes)
 {
     return errno == ENOMEM ? bp_fail_memory(bytes) : fail_at(p, where, "a string that is not UTF-8");
@@ -87,7 +88,7 @@ static bp_status fail_made(const parser *p, const char *where, size_t bytes)
 
 /* ---- strings ------------------------------------------------------------------------------------------------------------------ */
 
-/* The four digits of "\u1234"; -1 where they are not there. */
+/* The four digits of "\u1234"; -1 if they are missing. */
 static int32_t read_hex(const char *at, const char *end)
 {
     int32_t value = 0;
@@ -104,7 +105,8 @@ static int32_t read_hex(const char *at, const char *end)
     return value;
 }
 
-/* The escape behind the backslash at `*at`, which moves behind it; NULL where it is none. What it stands for is never longer. */
+/* Decodes the escape at the backslash `*at` and moves behind it; NULL if it is invalid. The result is never longer
+ * than the escape. */
 static char *decode_escape(const char **at, const char *end, char *to)
 {
     static const char letters[] = "\"\\/bfnrt", bytes[] = "\"\\/\b\f\n\r\t";
@@ -117,14 +119,14 @@ static char *decode_escape(const char **at, const char *end, char *to)
     }
     int32_t value = letter == 'u' ? read_hex(*at + 2, end) : -1;
     *at += 6;
-    if (value >= 0xD800 && value < 0xDC00) { /* the first half of a pair */
+    if (value >= 0xD800 && value < 0xDC00) { /* the first of a surrogate pair */
         int32_t low = end - *at > 1 && (*at)[0] == '\\' && (*at)[1] == 'u' ? read_hex(*at + 2, end) : -1;
         *at += 6;
         value = low >= 0xDC00 && low < 0xE000 ? 0x10000 + ((value - 0xD800) << 10) + (low - 0xDC00) : -1;
     } else if (value >= 0xDC00 && value < 0xE000) {
         value = -1;
     }
-    if (value <= 0) /* a name with NUL in it would be cut by its readers */
+    if (value <= 0) /* a NUL would cut the name */
         return NULL;
     static const unsigned char first[] = {0, 0xC0, 0xE0, 0xF0};
     unsigned more = value < 0x80 ? 0 : value < 0x800 ? 1 : value < 0x10000 ? 2 : 3;
@@ -224,7 +226,7 @@ static bp_status parse_number(parser *p, json_t **value)
         memcpy(digits, begin, length);
         digits[length] = '\0';
         char *point = strchr(digits, '.');
-        if (point != NULL) /* strtod takes the one of the process's locale */
+        if (point != NULL) /* strtod expects the decimal point of the process's locale */
             *point = *localeconv()->decimal_point;
         double number = strtod(digits, NULL);
         if (!isfinite(number))
@@ -255,7 +257,7 @@ static void skip_space(parser *p)
         p->at++;
 }
 
-/* Goes to the next token and, if it is `byte`, behind it. */
+/* Skips white space and, if the next byte is `byte`, that byte. */
 static bool json_parse_take(parser *p, char byte)
 {
     skip_space(p);
@@ -299,7 +301,7 @@ static bp_status parse_member(parser *p, json_t *object)
     return status;
 }
 
-/* An object, or a list: values in brackets with commas between them. */
+/* An object, or a list. */
 static bp_status parse_values(parser *p, bool object, json_t **made)
 {
     const char close = object ? '}' : ']', *where = p->at++;
@@ -411,7 +413,7 @@ bp_json_at bp_json_element(const bp_json_at *list, size_t index)
     return (bp_json_at){json_array_get(list->value, index), list, NULL, index, list->origin};
 }
 
-/* Appends the path to `at` behind the `used` bytes that are there; returns the bytes then used. */
+/* Appends the path of `at` to the first `used` bytes of `path`; returns the bytes used. */
 static size_t append_path(const bp_json_at *at, char *path, size_t used)
 {
     if (at->outer == NULL)
@@ -466,7 +468,7 @@ void bp_json_describe(const json_t *value, char description[BP_JSON_DESCRIPTION_
     case JSON_INTEGER: snprintf(description, space, "%" JSON_INTEGER_FORMAT, json_integer_value(value)); break;
     case JSON_REAL:
         snprintf(description, space, "a fraction (%.6g)", json_real_value(value));
-        if (strpbrk(description + strlen("a fraction ("), ".,en") == NULL) /* as JSON has it: 4.0, not 4 */
+        if (strpbrk(description + strlen("a fraction ("), ".,en") == NULL) /* written as in JSON: 4.0, not 4 */
             snprintf(description, space, "a fraction (%.1f)", json_real_value(value));
         break;
     case JSON_TRUE: snprintf(description, space, "true"); break;

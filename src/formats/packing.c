@@ -17,16 +17,16 @@ typedef struct csv_place {
 } csv_place;
 
 typedef struct csv_field {
-    const char *text; /* without its quotes, terminated by a NUL */
+    const char *text; /* without its quotes, NUL-terminated */
     csv_place place;
-    bool is_last; /* of its row */
+    bool is_last; /* in its row */
 } csv_field;
 
 typedef struct csv_text {
     const char *origin;
     const char *at, *end;
-    csv_place place; /* of `at` */
-    char *room;      /* where the next field's text goes */
+    csv_place place; /* position of `at` */
+    char *room;      /* buffer for the next field's text */
 } csv_text;
 
 typedef enum bp_packing_column {
@@ -42,19 +42,19 @@ typedef enum bp_packing_column {
 static const char *const column_names[BP_COLUMN_COUNT] = {"id", "lower", "upper", "size", "gaps", "offset"};
 
 typedef struct bp_packing_row {
-    const char *cells[BP_COLUMN_COUNT]; /* as given; NULL: no such column */
-    size_t id_at;                       /* where in its line the id stands */
+    const char *cells[BP_COLUMN_COUNT]; /* the fields of the row, unparsed; NULL: no such column */
+    size_t id_at;                       /* offset of the id in its line */
 } bp_packing_row;
 
 struct bp_packing_file {
     bp_packing *packing;
-    bp_packing_column columns[BP_COLUMN_COUNT]; /* in the order of the file */
+    bp_packing_column columns[BP_COLUMN_COUNT]; /* in the file's order */
     size_t column_count;
     bool has_column[BP_COLUMN_COUNT];
-    bp_packing_row *rows; /* row i is line i + 2 */
-    uint64_t *offsets;    /* of the rows */
+    bp_packing_row *rows; /* row i is at line i + 2 */
+    uint64_t *offsets;    /* by row */
     size_t row_count, row_capacity;
-    char *text; /* of the cells */
+    char *text; /* storage of the cells */
 };
 
 /* ---- CSV --------------------------------------------------------------------------------------------------------- */
@@ -70,16 +70,17 @@ __attribute__((format(printf, 3, 4))) static void csv_record(const csv_text *csv
     (void)bp_fail(BP_ERR_FORMAT, "%.300s:%zu:%zu: %s", csv->origin, place.line, place.column, what);
 }
 
-/* BP_ERR_FORMAT with "<origin>:<line>:<column>: <what>". A macro for the reason that bp_fail is one. */
+/* BP_ERR_FORMAT with "<origin>:<line>:<column>: <what>". A macro, as bp_fail is, so that static analysis sees the
+ * constant status. */
 #define csv_fail(csv, place, ...) (csv_record((csv), (place), __VA_ARGS__), BP_ERR_FORMAT)
 
-/* Between rows: there is no further one. */
+/* True at the end of the text. Valid between rows only. */
 static bool csv_is_at_end(const csv_text *csv)
 {
     return csv->at == csv->end;
 }
 
-/* Of the line end at this place, 0: there is none. */
+/* Bytes of the line end at this place; 0: there is none. */
 static size_t line_end_bytes(const csv_text *csv)
 {
     size_t left = (size_t)(csv->end - csv->at);
@@ -93,7 +94,7 @@ static bool is_field_end(const csv_text *csv)
     return csv->at == csv->end || *csv->at == ',' || line_end_bytes(csv) > 0;
 }
 
-/* The byte at this place becomes one of the field. */
+/* Appends the byte at this place to the field. */
 static bp_status take_byte(csv_text *csv)
 {
     unsigned char byte = (unsigned char)*csv->at;
@@ -152,10 +153,10 @@ static bp_status csv_next(csv_text *csv, csv_field *field)
 /* "4-6" is [4, 6). */
 typedef struct gap {
     uint64_t begin, end;
-    size_t at; /* in the field */
+    size_t at; /* offset in the field */
 } gap;
 
-/* Takes the digits at `*text` and moves behind them. false: there are none, or the number does not fit 64 bits. */
+/* Parses the digits at `*text` and moves behind them. False: no digits, or more than 64 bits. */
 static bool take_number(const char **text, uint64_t *number)
 {
     const char *at = *text;
@@ -181,10 +182,10 @@ static int packing_gaps_by_begin(const void *left, const void *right)
 
 static csv_place place_in(const csv_field *field, size_t at)
 {
-    return (csv_place){field->place.line, field->place.column + at}; /* one byte characters so far */
+    return (csv_place){field->place.line, field->place.column + at}; /* only ASCII precedes it, so bytes are columns */
 }
 
-/* Reads the gaps of the field in order of time, into room for all of them. */
+/* Reads the gaps of the field, sorted by time, into an array with room for all of them. */
 static bp_status read_gaps(const csv_text *csv, const csv_field *field, uint64_t begin, uint64_t end, gap *gaps,
                            size_t *count)
 {
@@ -222,13 +223,13 @@ static bp_status read_gaps(const csv_text *csv, const csv_field *field, uint64_t
     return BP_OK;
 }
 
-/* Adds the intervals that item `item` is live in: [begin, end) without the gaps of `field`, NULL for none. */
+/* Adds the live ranges of item `item`: [begin, end) without the gaps in `field` (NULL: none). */
 static bp_status packing_add_life(bp_packing *packing, size_t item, uint64_t begin, uint64_t end, const csv_text *csv,
                                   const csv_field *field)
 {
     if (field == NULL)
         return bp_packing_add_interval(packing, item, begin, end);
-    size_t most = strlen(field->text) / 4 + 1, count; /* "1-2 3-4" */
+    size_t most = strlen(field->text) / 4 + 1, count; /* the shortest gap takes 4 bytes: "1-2 3-4" */
     gap *gaps = calloc(most, sizeof *gaps);
     if (gaps == NULL)
         return bp_fail_memory(most * sizeof *gaps);
@@ -286,7 +287,7 @@ static bp_status read_header(table_reader *r)
     return BP_OK;
 }
 
-/* Reads the fields of a row, by column. */
+/* Reads the fields of a row into an array by column. */
 static bp_status packing_read_fields(table_reader *r, csv_field fields[BP_COLUMN_COUNT])
 {
     const bp_packing_file *file = r->file;
@@ -384,7 +385,7 @@ static int by_id(const void *left, const void *right)
     return order != 0 ? order : (a > b) - (a < b);
 }
 
-/* Refuses the first row with the id of an earlier one. */
+/* Refuses the first row that repeats an id. */
 static bp_status check_ids_differ(const table_reader *r)
 {
     const bp_packing_file *file = r->file;
@@ -424,7 +425,7 @@ bp_status bp_packing_file_parse(const char *text, size_t bytes, const char *orig
 {
     if (text == NULL || origin == NULL || file == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_file_parse: text, origin and file must not be NULL");
-    static const char mark[] = "\xEF\xBB\xBF"; /* of UTF-8, passed */
+    static const char mark[] = "\xEF\xBB\xBF"; /* byte order mark of UTF-8, skipped */
     size_t passed = bytes >= sizeof mark - 1 && memcmp(text, mark, sizeof mark - 1) == 0 ? sizeof mark - 1 : 0;
     table_reader reader = {.file = calloc(1, sizeof *reader.file)};
     if (reader.file == NULL)
@@ -480,7 +481,7 @@ const uint64_t *bp_packing_file_offsets(const bp_packing_file *file)
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* The columns of a row, of the header where `row` is NULL; the offset comes last where the file had none. */
+/* Writes a row, or the header if `row` is NULL; a new offset column comes last. */
 static void print_row(bp_output *out, const bp_packing_file *file, const bp_packing_row *row, uint64_t offset)
 {
     char number[24];
@@ -497,7 +498,7 @@ static void print_row(bp_output *out, const bp_packing_file *file, const bp_pack
             bp_output_add(out, cell, strlen(cell));
             continue;
         }
-        /* in quotes where it must be, quotes in it doubled */
+        /* quoted if necessary, with quotes doubled */
         bp_output_byte(out, '"');
         for (; *cell != '\0'; cell++) {
             if (*cell == '"')

@@ -1,4 +1,4 @@
-/* Plans as bucketpool.plan/1: written, and read back into a plan that has been validated and whose fingerprint is the one in the file.
+/* Plans as bucketpool.plan/1: written, and read into a validated plan whose fingerprint equals the file's.
  * docs/reference/formats.md describes every member. */
 #include <bucketpool/formats.h>
 
@@ -126,7 +126,7 @@ static bp_status plan_read_name(const bp_json_at *object, const char *key, const
     return bp_json_name(&member, name);
 }
 
-/* What the document has, before it is a plan. Strings are those of the document. */
+/* The parsed document, before validation. Strings are those of the document. */
 typedef struct contents {
     bp_plan_info info;
     bp_plan_slab *slabs;
@@ -210,7 +210,7 @@ static bp_status read_request(const bp_json_at *at, void *element)
     BP_TRY(read_whole(at, "used_bytes", 0, r->bytes, &r->used_bytes));
     r->ordinal = (uint32_t)ordinal;
     r->role = role;
-    /* A request without slab and offset has no memory: the schedule never uses it, or it has no bytes. */
+    /* A request without slab and offset has no memory: the schedule never uses it, or it has 0 bytes. */
     if (bp_json_member(at, "slab").value == NULL && bp_json_member(at, "offset").value == NULL)
         return BP_OK;
     r->placement = BP_PLACE_PLANNED;
@@ -219,7 +219,7 @@ static bp_status read_request(const bp_json_at *at, void *element)
     return read_whole(at, "offset", 0, MOST_BYTES, &r->offset);
 }
 
-/* A member of the document that is a list, as an array. */
+/* Reads a member that is a list into an array. */
 static bp_status plan_read_list(const bp_json_at *root, const char *key, size_t element_bytes,
                                 bp_status (*read)(const bp_json_at *at, void *element), void *array, size_t *count)
 {
@@ -274,8 +274,8 @@ static bp_status read_contents(const bp_json_at *root, contents *c)
     return BP_OK;
 }
 
-/* Refuses a plan that was edited, cut or mixed up: the slabs are all that it allocates, and its fingerprint is the one that it was written
- * with. */
+/* Refuses a plan that was edited or truncated: its slabs must be exactly those that the plan allocates, and its
+ * fingerprint must match. */
 static bp_status check_unchanged(const bp_json_at *root, const bp_plan_info *info, const bp_plan *plan)
 {
     uint64_t sum = 0;
@@ -305,7 +305,7 @@ static bp_status plan_read_make_plan(const bp_json_at *root, contents *c, bp_pla
     bp_plan *read = NULL;
     bp_status status = bp_plan_from_info(&c->info, &read);
     if (status == BP_ERR_MISMATCH)
-        status = bp_fail_at(root->origin, BP_ERR_INVALID_ARGUMENT); /* the file contradicts itself: malformed */
+        status = bp_fail_at(root->origin, BP_ERR_INVALID_ARGUMENT); /* the file contradicts itself: BP_ERR_FORMAT */
     if (status == BP_OK)
         status = check_unchanged(root, &c->info, read);
     if (status != BP_OK) {

@@ -1,4 +1,4 @@
-/* Reductions of fp16 and bf16, which MPI does not know: each step is computed in fp32 and rounded to nearest even. */
+/* Reductions of fp16 and bf16, which MPI lacks: each step is computed in fp32 and rounded to nearest even. */
 #ifndef BP_MPI_HALVES_H
 #define BP_MPI_HALVES_H
 
@@ -13,7 +13,8 @@ static inline float bp_halves_combine(bp_reduction reduction, float a, float b)
     return (reduction == BP_REDUCE_MAX) == (a > b) ? a : b;
 }
 
-/* into[i] = reduction(from[i], into[i]); dtype is BP_DTYPE_FP16 or BP_DTYPE_BF16. Maxima and minima of NaN are not specified. */
+/* into[i] = reduction(from[i], into[i]); dtype is BP_DTYPE_FP16 or BP_DTYPE_BF16. The maximum or minimum of a NaN is
+ * unspecified. */
 static inline void bp_halves_reduce(bp_dtype dtype, bp_reduction reduction, const uint16_t *from, uint16_t *into,
                                     int count)
 {

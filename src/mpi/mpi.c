@@ -1,5 +1,5 @@
-/* Communicators of MPI: processes on CPUs. Everything blocks, and is of host memory. With a time-out, exchanges are point-to-point messages
- * that are polled until a deadline, so that the ranks that have not come are known. */
+/* The MPI provider, for CPU processes. All calls block and use host memory. With a time-out, exchanges are
+ * point-to-point messages polled until a deadline, so that errors can name the missing ranks. */
 #include <bucketpool/comm_mpi.h>
 #include <bucketpool/comm_ops.h>
 
@@ -22,15 +22,15 @@
 #define REDUCTIONS 3
 
 typedef struct bp_mpi {
-    MPI_Comm comm; /* a duplicate */
+    MPI_Comm comm; /* duplicate of the caller's */
     MPI_Datatype half;
     MPI_Op fp16[REDUCTIONS], bf16[REDUCTIONS];
     int rank, ranks;
     atomic_bool aborted;
-    uint64_t timeout_ms; /* 0: exchanges wait for ever */
+    uint64_t timeout_ms; /* 0: unlimited */
     uint64_t offered, shortest;
     MPI_Request creating;
-    /* Of exchanges with a time-out. After one that failed, MPI may still read and write all of it: it is never freed then. */
+    /* For exchanges with a time-out. Not freed after a failed exchange, because MPI may still read and write it. */
     uint8_t *room; /* a piece of each rank */
     uint64_t room_bytes;
     MPI_Request *requests; /* receives by rank, sends by rank */
@@ -58,9 +58,9 @@ static bp_status mpi_fail(int error, const char *call)
 /* ---- MPI itself ----------------------------------------------------------------------------------------------------- */
 
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned users;        /* communicators of this library */
-static bool started_here;     /* so it is ended here, with the last of them */
-static atomic_bool timed_out; /* some communicator did: MPI_Finalize would wait for the missing rank */
+static unsigned users;        /* live communicators of this library */
+static bool started_here;     /* MPI was initialized here, and is finalized with the last communicator */
+static atomic_bool timed_out; /* an exchange timed out: MPI_Finalize would wait for the missing rank */
 
 static bp_status mpi_start(void)
 {
@@ -99,7 +99,7 @@ static void leave_mpi(void)
     pthread_mutex_unlock(&users_lock);
 }
 
-/* MPI hands its operations no argument: a function for each. */
+/* MPI operations take no argument, so there is a function for each dtype and reduction. */
 #define HALVES(name, dtype, reduction)                                                                                 \
     static void name(void *from, void *into, int *count, MPI_Datatype *type)                                           \
     {                                                                                                                  \
@@ -115,7 +115,7 @@ HALVES(bf16_min, BP_DTYPE_BF16, BP_REDUCE_MIN)
 
 /* ---- gathering ------------------------------------------------------------------------------------------------------ */
 
-/* Pieces of at most INT_MAX bytes; each rank's pieces lie `bytes` apart. */
+/* In pieces of at most INT_MAX bytes; the pieces of consecutive ranks are `bytes` apart. */
 static bp_status mpi_gather(const bp_mpi *comm, const uint8_t *mine, uint8_t *all, uint64_t bytes)
 {
     bool in_place = mine == all + (uint64_t)comm->rank * bytes;
@@ -147,7 +147,7 @@ static bp_status mpi_all_gather(void *self, const void *mine, void *all, uint64_
 
 enum { LEAST_PIECE = 4096, MOST_PIECE = 65536, ROOM_BYTES = 16 << 20, SPINS = 200 };
 
-/* The same on all ranks. */
+/* All ranks compute the same size. */
 static uint64_t piece_bytes(const bp_mpi *comm, uint64_t bytes)
 {
     uint64_t piece = ROOM_BYTES / (uint64_t)comm->ranks;
@@ -155,7 +155,7 @@ static uint64_t piece_bytes(const bp_mpi *comm, uint64_t bytes)
     return bytes < piece ? bytes : piece;
 }
 
-/* A rank that gets no memory lets the others time out. */
+/* If a rank gets no memory, the others time out. */
 static bp_status mpi_make_room(bp_mpi *comm, uint64_t piece)
 {
     const size_t ranks = (size_t)comm->ranks;
@@ -177,7 +177,7 @@ static bp_status mpi_make_room(bp_mpi *comm, uint64_t piece)
     return BP_OK;
 }
 
-/* Polls without a pause at first: the other ranks are on their way, as a rule. */
+/* Spins at first: the other ranks usually arrive soon. */
 static void pause_polling(unsigned polls)
 {
     if (polls < SPINS)
@@ -212,7 +212,7 @@ static bp_status await_all(const bp_mpi *comm, uint64_t deadline_ns)
     return BP_OK;
 }
 
-/* Messages of one sender arrive in order, so that one tag serves all exchanges. */
+/* Messages from one sender arrive in order, so one tag serves all exchanges. */
 static bp_status mpi_exchange_piece(bp_mpi *comm, const uint8_t *mine, uint64_t bytes, uint64_t deadline_ns)
 {
     uint8_t *own = comm->room + (uint64_t)comm->rank * bytes;
@@ -259,11 +259,11 @@ static bp_status mpi_exchange(void *self, const void *mine, uint64_t bytes, void
 
 /* ---- reducing ------------------------------------------------------------------------------------------------------- */
 
-/* How MPI calls it. */
+/* MPI's type and operation of a dtype and reduction. */
 typedef struct elements {
     MPI_Datatype type;
     MPI_Op op;
-    uint64_t bytes; /* of one */
+    uint64_t bytes; /* of one element */
 } elements;
 
 static elements elements_of(const bp_mpi *comm, bp_dtype dtype, bp_reduction reduction)
@@ -274,7 +274,7 @@ static elements elements_of(const bp_mpi *comm, bp_dtype dtype, bp_reduction red
     case BP_DTYPE_BF16: return (elements){comm->half, comm->bf16[reduction], 2};
     case BP_DTYPE_INT32: return (elements){MPI_INT32_T, ops[reduction], 4};
     case BP_DTYPE_INT64: return (elements){MPI_INT64_T, ops[reduction], 8};
-    default: return (elements){MPI_FLOAT, ops[reduction], 4}; /* others were refused before */
+    default: return (elements){MPI_FLOAT, ops[reduction], 4}; /* other dtypes were refused before */
     }
 }
 
@@ -293,7 +293,8 @@ static bp_status mpi_all_reduce(void *self, const void *from, void *to, uint64_t
     return BP_OK;
 }
 
-/* Block by block: MPI's own reduce-scatter takes no block where it is to end up in place. */
+/* One MPI_Reduce for each block: MPI_Reduce_scatter_block in place writes to the start of the buffer, not to this
+ * rank's block. */
 static bp_status mpi_reduce_scatter(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
                                     bp_reduction reduction, bp_stream *stream)
 {
@@ -314,9 +315,10 @@ static bp_status mpi_reduce_scatter(void *self, const void *from, void *to, uint
     return BP_OK;
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------------------- */
+/* ---- creation and destruction --------------------------------------------------------------------------------------- */
 
-/* Waits for a call that all ranks make together. The ranks that are missing are unknown: there is no communicator to tell yet. */
+/* Waits for a collective call of the creation. A time-out cannot name the missing ranks: there is no communicator to
+ * ask over yet. */
 static bp_status await_creation(bp_mpi *comm, const char *call)
 {
     const uint64_t deadline_ns = comm->timeout_ms > 0 ? bp_clock_ns() + comm->timeout_ms * 1000000 : UINT64_MAX;
@@ -358,8 +360,8 @@ static bp_status mpi_build(const void *mpi_comm, bp_mpi *comm)
     MPI_TRY(MPI_Comm_rank(comm->comm, &comm->rank), "MPI_Comm_rank");
     MPI_TRY(MPI_Comm_size(comm->comm, &comm->ranks), "MPI_Comm_size");
 
-    /* A variable that is set on one host only would let ranks exchange in two ways, which do not meet: the shortest time-out holds for
-     * all. */
+    /* The shortest time-out of all ranks is used: a variable that is set on one host only would let ranks exchange
+     * in two incompatible ways. */
     comm->offered = comm->timeout_ms == 0 ? UINT64_MAX : comm->timeout_ms;
     MPI_TRY(MPI_Iallreduce(&comm->offered, &comm->shortest, 1, MPI_UINT64_T, MPI_MIN, comm->comm, &comm->creating),
             "MPI_Iallreduce");
@@ -377,10 +379,11 @@ static bp_status mpi_build(const void *mpi_comm, bp_mpi *comm)
     return BP_OK;
 }
 
-/* Kept for ever, where tools that look for leaks find them. */
+/* Never freed, because MPI may still use them; listed so that leak checkers find them reachable. */
 static _Atomic(bp_mpi *) stuck_ones;
 
-/* Freeing may wait for the other ranks, who may be gone when a communicator was aborted or timed out; and MPI may be over already. */
+/* Does not free a communicator that was aborted or timed out: MPI_Comm_free may wait for ranks that have ended. MPI
+ * may be finalized already. */
 static void mpi_destroy(void *self)
 {
     bp_mpi *comm = self;
@@ -418,7 +421,7 @@ static bp_status mpi_traits(void *self, bp_comm_traits *traits)
     return BP_OK;
 }
 
-/* Only this rank's end: MPI_Abort would end all processes. */
+/* Ends this rank's communicator only: MPI_Abort would end all processes. */
 static bp_status mpi_abort_comm(void *self)
 {
     ((bp_mpi *)self)->aborted = true;

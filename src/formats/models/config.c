@@ -10,10 +10,11 @@
 #include "formats/models/reader.h"
 #include "model/arch_config.h"
 
-/* Of a nested object that tables read (attn_config); larger ones are lists of labels, of which only the number is taken. */
+/* The largest nested object that is read member by member (attn_config). Larger ones are lists of labels, of which
+ * only the number is used. */
 #define MOST_INNER 100
 
-/* Integers and booleans are the same to the tables, and so is a factor that is written 1.0. */
+/* Tables read integers and booleans alike, and a factor that is written 1.0 as 1. */
 static bool is_whole(const json_t *value)
 {
     return json_is_integer(value) || json_is_boolean(value) || (json_is_real(value) && json_real_value(value) == 1.0);
@@ -24,7 +25,7 @@ static int64_t whole_value(const json_t *value)
     return json_is_integer(value) ? json_integer_value(value) : json_is_true(value) || json_is_real(value);
 }
 
-/* A list as tables read it: kept until the model is made. */
+/* A list in the form that tables read; freed when the model is made. */
 typedef struct kept_list {
     struct kept_list *next;
     union {
@@ -37,7 +38,7 @@ typedef struct kept_list {
 typedef struct published {
     const json_t *text, *whole;
     const char *model_type;
-    int tie; /* tie_word_embeddings of a wrapper, -1: as in the file */
+    int tie; /* tie_word_embeddings of a wrapper; -1: as the file says */
     kept_list *lists;
 } published;
 
@@ -52,7 +53,8 @@ static bp_status config_read_list(published *from, const json_t *list, bp_arch_e
         snprintf(entry->unusable, sizeof entry->unusable, "a list of other than integers or strings");
         return BP_OK;
     }
-    size_t bytes = sizeof(kept_list) + (count + 1) * sizeof(int64_t); /* pointers are not larger */
+    size_t bytes = sizeof(kept_list) +
+                   (count + 1) * sizeof(int64_t); /* so the product with a pointer's size cannot overflow either */
     kept_list *kept = calloc(1, bytes);
     if (kept == NULL)
         return bp_fail_memory(bytes);
@@ -81,7 +83,7 @@ static bp_value int_value(int64_t number)
     return (bp_value){.kind = BP_VALUE_INT, .number = number};
 }
 
-/* Members of an object go by "object.member", and their number by "object.#". */
+/* Keys of nested members are "object.member", and of their number "object.#". */
 static bp_status find_in(published *from, const json_t *object, const char *key, size_t length, bp_arch_entry *entry,
                          bool *found)
 {
@@ -123,7 +125,7 @@ static bool is_key(const char *key, size_t length, const char *name)
     return strlen(name) == length && memcmp(key, name, length) == 0;
 }
 
-/* The text part's value, also where it is null, else the whole's. */
+/* The member of the text part, also if it is null; without it, that of the whole. */
 static bp_status find_value(void *context, const char *key, size_t length, bp_arch_entry *entry, bool *found)
 {
     published *from = context;
@@ -137,7 +139,7 @@ static bp_status find_value(void *context, const char *key, size_t length, bp_ar
     return *found || from->text == from->whole ? BP_OK : find_in(from, from->whole, key, length, entry, found);
 }
 
-/* The member of the text part, else of the whole; null is absent. */
+/* The member of the text part, else of the whole; null counts as absent. */
 static bp_json_at find_member(const bp_json_at *text, const bp_json_at *whole, const char *key)
 {
     bp_json_at found = bp_json_member(text, key);
@@ -150,8 +152,8 @@ static bp_json_at find_member(const bp_json_at *text, const bp_json_at *whole, c
 
 /* ---- multimodal configurations ---------------------------------------------------------------------------------- */
 
-/* Types of wrappers whose own tie_word_embeddings counts and not the text part's, with the value where they do not state it, and types
- * that heed the text part's alone. All others heed both. Source: transformers 5.23.0, models of these types on the meta device. */
+/* Treatment of tie_word_embeddings by types of wrappers: some use only their own value (listed with its default), some
+ * only the text part's; all others use both. Source: transformers 5.23.0, models of these types on the meta device. */
 typedef enum tie { UNTIED, TIED, AS_TEXT } tie;
 
 static const struct {
@@ -181,7 +183,7 @@ static const struct {
     {"vipllava", UNTIED},
 };
 
-/* 1 or 0, -1: as the members say. */
+/* 1, 0, or -1: as the members say. */
 static int wrapper_tie(const json_t *whole, const json_t *text)
 {
     const json_t *own = json_object_get(whole, "tie_word_embeddings");
@@ -196,7 +198,8 @@ static int wrapper_tie(const json_t *whole, const json_t *text)
     return json_is_true(own) ? 1 : -1;
 }
 
-/* "vision_config", "audio_config": of a wrapper every other part, of a text model's own file the towers. */
+/* True for "vision_config", "audio_config" and the like: every part of a wrapper except the text, and the towers in
+ * a text model's own file. */
 static bool is_other_part(const char *key, const json_t *value, bool wrapped)
 {
     static const char *const towers[] = {"vision_config", "audio_config", "speech_config", "image_config",
@@ -279,7 +282,7 @@ bp_status bp_config_parse(const char *text, size_t bytes, const char *origin, co
     bp_reader_options taken;
     BP_TRY(bp_reader_options_take(options, &taken));
     json_t *document = NULL;
-    bool not_numbers; /* as in "time_step_limit": [0.0, Infinity], which no table reads */
+    bool not_numbers; /* accepted, as in "time_step_limit": [0.0, Infinity]: no table reads these members */
     BP_TRY(bp_json_parse(text, bytes, origin, &not_numbers, &document));
     bp_status status = bp_config_from_json(document, origin, &taken, model);
     json_decref(document);

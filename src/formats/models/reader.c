@@ -1,4 +1,4 @@
-/* Reads a model by the kind of its path; options, names and last steps of all readers. */
+/* Selects a reader by the kind of the path; options, names and final checks of all readers. */
 #include "formats/models/reader.h"
 
 #include <bucketpool/formats.h>
@@ -69,7 +69,7 @@ static bool is_units(const json_t *document)
     return format != NULL && strncmp(format, "bucketpool.units", strlen("bucketpool.units")) == 0;
 }
 
-/* The first members of a document say which kind it is. */
+/* Selects the reader by the members of the document. */
 static bp_status read_document(const char *path, json_t *document, const bp_reader_options *options, bp_model **model)
 {
     const char *format = json_string_value(json_object_get(document, "format"));
@@ -97,7 +97,7 @@ static bp_status read_json(const char *path, const bp_reader_options *options, b
     if (status == BP_OK && not_numbers && is_units(document)) {
         json_decref(document);
         document = NULL;
-        status = bp_json_parse(text, bytes, path, NULL, &document); /* fails, and says where it is */
+        status = bp_json_parse(text, bytes, path, NULL, &document); /* fails again, with the place */
     }
     if (status == BP_OK)
         status = read_document(path, document, options, model);
@@ -114,7 +114,7 @@ bp_status bp_model_read(const char *path, const bp_reader_options *options, bp_m
     BP_TRY(bp_reader_options_take(options, &taken));
     bool is_directory = false;
     BP_TRY(bp_file_is_directory(path, &is_directory));
-    if (is_directory) { /* by its configuration. One that cannot be read is an error: safetensors say less. */
+    if (is_directory) { /* A directory is read by its configuration. If that fails, safetensors are not tried: they contain less. */
         char *config = NULL;
         bool exists = false;
         BP_TRY(bp_file_join(path, "config.json", &config));

@@ -1,4 +1,4 @@
-/* What the readers of models share: options, names, last steps, and the tensors of a checkpoint. */
+/* Shared by the readers of models: options, names, final checks, and the tensors of a checkpoint. */
 #ifndef BP_FORMATS_MODELS_READER_H
 #define BP_FORMATS_MODELS_READER_H
 
@@ -7,23 +7,23 @@
 #include <jansson.h>
 #include <stddef.h>
 
-/* Bytes of memory that a reader may allocate for an input of so many bytes: 16 times as many and 256 MiB, at most 2 GiB. An input that needs
- * more is refused, BP_ERR_FORMAT. */
+/* Most bytes of memory that a reader allocates for an input of `bytes` bytes: 16 times as many plus 256 MiB, at most
+ * 2 GiB. An input that needs more is refused with BP_ERR_FORMAT. */
 size_t bp_reader_budget(size_t bytes);
 
-/* The options a caller gave, defaults where there are none. Errors: BP_ERR_INVALID_ARGUMENT. */
+/* The caller's options with defaults filled in. Errors: BP_ERR_INVALID_ARGUMENT. */
 bp_status bp_reader_options_take(const bp_reader_options *options, bp_reader_options *taken);
 
-/* A model's name: that of the options, else `given` unless NULL, else one made from `path`; free() it. */
+/* A model's name: from the options, else `given` unless NULL, else from `path`; free() it. */
 bp_status bp_reader_choose_name(const bp_reader_options *options, const char *given, const char *path, char **name);
 
-/* Validates what was read. On success the model is the caller's, else it is destroyed: pass the status so far. */
+/* Validates a model if `status` is BP_OK. On success the caller owns it, else it is destroyed. */
 bp_status bp_reader_hand_over(bp_status status, const char *origin, bp_model *read, bp_model **model);
 
-/* The readers below take checked options. */
+/* These readers expect checked options. */
 bp_status bp_units_from_json(json_t *document, const char *origin, const bp_reader_options *options, bp_model **model);
 bp_status bp_config_from_json(json_t *document, const char *origin, const bp_reader_options *options, bp_model **model);
-/* The shards are beside `path`. */
+/* The shards are in the directory of `path`. */
 bp_status bp_safetensors_from_index(json_t *document, const char *path, const bp_reader_options *options,
                                     bp_model **model);
 
@@ -35,17 +35,17 @@ typedef struct bp_tensor {
 } bp_tensor;
 
 typedef struct bp_tensors {
-    bp_tensor *tensors; /* in order of appearance; those without elements are left out */
+    bp_tensor *tensors; /* in order of appearance; tensors without elements are left out */
     size_t count, capacity;
-    json_t *files; /* name of every tensor -> number of the file it was seen in; owns the names */
+    json_t *files; /* name of each tensor -> number of its file; owns the names */
 } bp_tensors;
 
-/* Groups tensors into units and experts' tensors into copies (see bp_safetensors_read).
- * Errors: BP_ERR_INVALID_ARGUMENT for options->units that cannot be read. */
+/* Groups tensors into units, and tensors of experts into copies (see bp_safetensors_read). Errors:
+ * BP_ERR_INVALID_ARGUMENT for options->units that cannot be parsed. */
 bp_status bp_tensors_to_model(const bp_tensors *tensors, const char *origin, const bp_reader_options *options,
                               bp_model **model);
 
-/* As strcmp, but runs of digits compare as numbers: layers.9 is before layers.10. Equal numbers compare as text. */
+/* strcmp that compares runs of digits as numbers: layers.9 is before layers.10. Equal numbers compare as text. */
 int bp_compare_natural(const char *left, const char *right);
 
 #endif

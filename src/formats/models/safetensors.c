@@ -1,5 +1,5 @@
-/* Reads safetensors: the files of a checkpoint, their headers and tensors. Source of the format: github.com/huggingface/safetensors,
- * README, "Format". */
+/* Reads safetensors: the files of a checkpoint, their headers and tensors. Source of the format:
+ * github.com/huggingface/safetensors, README, "Format". */
 #include <bucketpool/formats.h>
 
 #include <dirent.h>
@@ -38,7 +38,7 @@ static int shards_compare_names(const void *a, const void *b)
     return bp_compare_natural(*(char *const *)a, *(char *const *)b);
 }
 
-/* Takes the keys of an object as the shards' names. */
+/* Moves the keys of an object to the shards' names. */
 static bp_status take_names(bp_shards *shards, json_t *names)
 {
     size_t count = json_object_size(names);
@@ -68,7 +68,7 @@ static bp_status collect_shards(const bp_json_at *weight_map, json_t *names)
         bp_json_at entry = {value, weight_map, key, 0, weight_map->origin};
         const char *name = NULL;
         BP_TRY(bp_json_name(&entry, &name));
-        /* shards are beside their index; a name that leads elsewhere would read other people's files */
+        /* an index may name only files in its directory: other paths could read files of other users */
         if (strchr(name, '/') != NULL || strstr(name, "..") != NULL || name[0] == '.')
             return bp_json_fail_kind(&entry, "the name of a file beside the index");
         if (json_object_set_nocheck(names, name, value) != 0)
@@ -79,7 +79,7 @@ static bp_status collect_shards(const bp_json_at *weight_map, json_t *names)
     return BP_OK;
 }
 
-/* The files that an index's weight_map names. Errors: BP_ERR_FORMAT, also for names that lead out of the directory. */
+/* The files in the weight_map of an index. Errors: BP_ERR_FORMAT, also for names that lead out of the directory. */
 static bp_status shards_from_index(bp_shards *shards, const bp_json_at *weight_map)
 {
     *shards = (bp_shards){0};
@@ -118,7 +118,7 @@ static bp_status list_files(const char *directory, json_t *indices, json_t *file
     return status;
 }
 
-/* "model-00002-of-00007.safetensors": the number behind "-of-", 0 for other names. */
+/* "model-00002-of-00007.safetensors": the number after "-of-"; 0 for other names. */
 static unsigned long total_of(const char *name)
 {
     const char *of = strstr(name, "-of-");
@@ -131,7 +131,7 @@ static unsigned long total_of(const char *name)
     return strcmp(end, ".safetensors") == 0 ? total : 0;
 }
 
-/* Chooses between what list_files found. */
+/* Chooses between the index files and the safetensors files of a directory. */
 static bp_status choose_files(bp_shards *shards, json_t *indices, json_t *files, char **index)
 {
     const char *only = "model" INDEX_SUFFIX;
@@ -153,7 +153,7 @@ static bp_status choose_files(bp_shards *shards, json_t *indices, json_t *files,
     unsigned long total = total_of(shards->names[0]);
     for (size_t i = 0; i < shards->count; i++) {
         if (total_of(shards->names[i]) != total)
-            return BP_OK; /* not one numbered set; tensors that occur twice are found later */
+            return BP_OK; /* not one numbered set; duplicate tensors are detected later */
     }
     if (total == 0 || total == shards->count)
         return BP_OK;
@@ -161,9 +161,9 @@ static bp_status choose_files(bp_shards *shards, json_t *indices, json_t *files,
                    shards->names[0], total);
 }
 
-/* The files in a directory: *index is the path of the one index file (free() it; there are no shards then), or NULL and
- * the shards are model.safetensors by itself, else all *.safetensors, which must be complete if they are numbered.
- * Errors: BP_ERR_FORMAT (several index files, missing shards, nothing there), BP_ERR_IO. */
+/* The files of a directory. *index is the path of its only index file (free() it; then there are no shards), or
+ * NULL: the shards are model.safetensors alone, else all *.safetensors, complete if they are numbered. Errors:
+ * BP_ERR_FORMAT (several index files, missing shards, no files), BP_ERR_IO. */
 static bp_status shards_from_directory(bp_shards *shards, const char *directory, char **index)
 {
     *shards = (bp_shards){.directory = strdup(directory)};
@@ -185,7 +185,7 @@ static bp_status shards_from_directory(bp_shards *shards, const char *directory,
     return status;
 }
 
-/* The tensors found (name -> index of shard) are exactly those of the weight map, each in its file. */
+/* Fails unless the tensors found (name -> index of shard) are exactly those of the weight map, each in its file. */
 static bp_status shards_check(const bp_shards *shards, const bp_json_at *weight_map, json_t *found)
 {
     const char *key;
@@ -246,7 +246,7 @@ static const struct {
     {"U64", BP_DTYPE_UINT64},
 };
 
-/* The place of a tensor's data, to find overlaps and holes. */
+/* The range of a tensor's data, to find overlaps and gaps. */
 typedef struct extent {
     uint64_t begin, end;
     const char *name;
@@ -282,7 +282,7 @@ static bp_status read_dtype(const bp_json_at *entry, bp_dtype *dtype)
     return bp_json_fail(&at, "unknown dtype \"%.40s\"; known: %s", name, known);
 }
 
-/* The shape, and the bytes that it takes. */
+/* Reads the shape and computes its bytes. */
 static bp_status tensors_read_shape(const bp_json_at *entry, bp_tensor *tensor, uint64_t *bytes)
 {
     bp_json_at at = bp_json_member(entry, "shape");
@@ -359,7 +359,7 @@ static int compare_extents(const void *a, const void *b)
     return left->end < right->end ? -1 : left->end > right->end;
 }
 
-/* The data of a file is its tensors', each byte of it once. */
+/* Fails unless the tensors cover every byte of the data exactly once. */
 static bp_status check_extents(extent *places, size_t count, uint64_t data_bytes, const char *origin)
 {
     qsort(places, count, sizeof *places, compare_extents);
@@ -406,8 +406,8 @@ static bp_status add_entries(bp_tensors *tensors, const bp_json_at *root, uint64
     return check_extents(places, count, data_bytes, root->origin);
 }
 
-/* Adds the tensors of one header. `data_bytes` follow it in the file, `file` is the file's number.
- * Errors: BP_ERR_FORMAT naming the tensor, BP_ERR_UNSUPPORTED for more than BP_MAX_DIMS dimensions. */
+/* Adds the tensors of one header. `data_bytes`: size of the data that follows it; `file`: the file's number. Errors:
+ * BP_ERR_FORMAT naming the tensor, BP_ERR_UNSUPPORTED for more than BP_MAX_DIMS dimensions. */
 static bp_status tensors_add_header(bp_tensors *tensors, const char *header, size_t bytes, uint64_t data_bytes,
                                     const char *origin, size_t file)
 {
@@ -483,7 +483,7 @@ static bp_status add_file(bp_tensors *tensors, const char *path, size_t file)
     return status;
 }
 
-/* Reads the shards, compares them with the weight map unless it is NULL, and makes the model. */
+/* Reads the shards, compares them with the weight map (NULL: none), and makes the model. */
 static bp_status read_shards(const bp_shards *shards, const bp_json_at *weight_map, const char *path,
                              const bp_reader_options *options, bp_model **model)
 {

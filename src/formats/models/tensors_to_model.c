@@ -1,4 +1,4 @@
-/* A model made of a checkpoint's tensors: the units that their names say they belong to, and copies of experts. */
+/* Makes a model of a checkpoint's tensors: units from the tensors' names, and copies of experts. */
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -10,15 +10,15 @@
 
 /* ---- names of units ---------------------------------------------------------------------------------------------- */
 
-/* Which unit a parameter belongs to, by its name: patterns such as "layers.N,layers.N.experts.N". */
+/* Units are found by patterns of parameter names, such as "layers.N,layers.N.experts.N". */
 
 #define DEFAULT_UNITS "layers.N,h.N,blocks.N"
-#define MOST_PATTERNS 16 /* also the deepest nesting */
+#define MOST_PATTERNS 16 /* also the deepest nesting of units */
 
 typedef struct bp_unit_pattern {
     const char *text;
-    const char *rest; /* what is behind the pattern that this one lies inside; all of it without such */
-    int outer;        /* index of the longest pattern that this one starts with, -1: none */
+    const char *rest; /* the part after the enclosing pattern; without one, all of it */
+    int outer;        /* index of the longest pattern that is a prefix of this one; -1: none */
 } bp_unit_pattern;
 
 typedef struct bp_unit_patterns {
@@ -27,7 +27,7 @@ typedef struct bp_unit_patterns {
     bp_unit_pattern patterns[MOST_PATTERNS];
 } bp_unit_patterns;
 
-/* One unit that a name lies in. */
+/* A unit that contains a name. */
 typedef struct bp_unit_match {
     size_t begin, end; /* the match is name[begin, end), the unit's name is name[0, end) */
     int pattern;
@@ -39,7 +39,7 @@ static size_t component_bytes(const char *text)
     return strcspn(text, ".");
 }
 
-/* Errors: BP_ERR_INVALID_ARGUMENT (an empty pattern or component, too many). */
+/* Errors: BP_ERR_INVALID_ARGUMENT (an empty pattern or component, too many patterns). */
 static bp_status unit_patterns_init(bp_unit_patterns *patterns, const char *given)
 {
     const char *list = given != NULL ? given : DEFAULT_UNITS;
@@ -82,15 +82,15 @@ static bp_status unit_patterns_init(bp_unit_patterns *patterns, const char *give
     return BP_OK;
 }
 
-/* Bytes that `pattern` matches at the beginning of `name`, 0 for no match. A component must follow: the unit is a
- * module, not the tensor itself. */
+/* Bytes of `name` that `pattern` matches at its beginning; 0: no match. Another component must follow: a unit is a
+ * module, not a tensor. */
 static size_t match_here(const char *pattern, const char *name)
 {
     const char *at = name;
     for (;;) {
         size_t wanted = component_bytes(pattern), found = component_bytes(at);
         bool is_match = wanted == found && memcmp(pattern, at, found) == 0;
-        if (wanted == 1 && *pattern == 'N') /* a module number: digits, few enough to be one */
+        if (wanted == 1 && *pattern == 'N') /* digits of a module number, few enough for an integer */
             is_match = found > 0 && found <= 9 && strspn(at, "0123456789") == found;
         if (!is_match || at[found] == '\0')
             return 0;
@@ -103,7 +103,7 @@ static size_t match_here(const char *pattern, const char *name)
     }
 }
 
-/* The match inside pattern `outer` that ends first, searched from `from`. */
+/* The earliest match of a pattern nested in `outer`, searched from `from`. */
 static bool find_match(const bp_unit_patterns *patterns, int outer, const char *name, size_t from, bp_unit_match *match)
 {
     bool found = false;
@@ -123,7 +123,7 @@ static bool find_match(const bp_unit_patterns *patterns, int outer, const char *
     }
 }
 
-/* The units `name` lies in, outermost first; returns their number. */
+/* The units that contain `name`, outermost first; returns their number. */
 static size_t match_units(const bp_unit_patterns *patterns, const char *name, bp_unit_match matches[MOST_PATTERNS])
 {
     size_t count = 0, from = 0;
@@ -167,21 +167,21 @@ typedef struct bp_tensor_unit {
     const char *name; /* owned by `names` below */
     size_t bytes;     /* of the name */
     size_t outer;     /* index in `units`, NO_UNIT: outermost */
-    size_t stack;     /* units numbered by one pattern behind one prefix form a stack; stacks in order of appearance */
+    size_t stack;     /* units with the same pattern and prefix form a stack; stacks are in order of appearance */
     const struct bp_tensor_unit *outer_unit;
 } bp_tensor_unit;
 
 typedef struct bp_tensor_units {
     bp_tensor_unit *units; /* in order of appearance */
     size_t count, capacity;
-    size_t *order;          /* indices of `units`: outer before inner, stack after stack, by number within one */
+    size_t *order;          /* indices of `units`: outer before inner, by stack, then by number */
     size_t *of_tensor;      /* for each tensor the index of its innermost unit, or NO_UNIT */
-    json_t *names, *stacks; /* name -> index: jansson's objects are hash tables */
+    json_t *names, *stacks; /* name -> index, as jansson's objects are hash tables */
 } bp_tensor_units;
 
 /* ---- units ------------------------------------------------------------------------------------------------------- */
 
-/* The index of `key` in `map`; a new key gets `count`. *name (not NULL) is the map's own copy of the key. */
+/* The index of `key` in `map`; a new key gets `count`. *name (may be NULL) is the map's copy of the key. */
 static bp_status map_find_or_add(json_t *map, const char *key, size_t count, size_t *index, const char **name)
 {
     json_t *found = json_object_get(map, key);
@@ -206,7 +206,7 @@ static bp_status tensor_units_add_unit(bp_tensor_units *units, const char *name,
     bp_tensor_unit added = {.bytes = match->end, .outer = outer};
     const char *unused = NULL;
     size_t index = 0;
-    char *stack, *key; /* a stack is known by what is before the match and the pattern */
+    char *stack, *key; /* prefix and pattern identify a stack */
     if (asprintf(&stack, "%.*s%s", (int)match->begin, name, pattern) < 0)
         // NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): a match has a pattern
         return bp_fail_memory(match->begin + strlen(pattern) + 1);
@@ -238,7 +238,7 @@ static bp_status find_units_of(bp_tensor_units *units, const bp_unit_patterns *p
     return BP_OK;
 }
 
-/* The enclosing units of `unit` and itself, outermost first; returns their number. */
+/* `unit` and its enclosing units, outermost first; returns their number. */
 static size_t lineage(const bp_tensor_unit *unit, const bp_tensor_unit *line[MOST_PATTERNS])
 {
     size_t depth = 0;
@@ -312,24 +312,24 @@ static bp_status tensor_units_init(bp_tensor_units *units, const bp_tensors *ten
 
 #define NO_RUN SIZE_MAX
 
-/* Tensors whose names differ in the expert's number only. */
+/* Tensors whose names differ only in the expert's number. */
 typedef struct expert_run {
     const char *name; /* with '*' for the number; owned by `names` of the runs */
-    size_t first;     /* tensor */
+    size_t first;     /* index of its first tensor */
     size_t count;
-    size_t largest; /* number */
+    size_t largest; /* largest expert number */
     bool is_uniform;
 } expert_run;
 
 typedef struct expert_runs {
     expert_run *runs;
     size_t count;
-    size_t *of_tensor; /* NO_RUN: not one of an expert */
+    size_t *of_tensor; /* NO_RUN: not a tensor of an expert */
     json_t *names;
 } expert_runs;
 
-/* The number behind the "experts" component of `name`, which is searched for from `from` (the unit's name). Numbers
- * written with leading zeros are none: two spellings of one number would make a run with a hole look whole. */
+/* The number after the "experts" component of `name`, searched from `from` (after the unit's name). Numbers with
+ * leading zeros do not count: two spellings of one number would hide a missing expert. */
 static bool find_expert(const char *name, size_t from, size_t *begin, size_t *end, size_t *number)
 {
     const char *digits = strstr(name + from, ".experts.");
@@ -400,7 +400,8 @@ static bp_status find_runs(expert_runs *runs, const bp_tensors *tensors, const b
     return status;
 }
 
-/* Matrix-multiplication weights, by the names of published modelling code; `name` begins behind the unit's. */
+/* True for weights of matrix multiplications, by the names in published modelling code; `name` starts after the
+ * unit's. */
 static bool is_gemm(const char *name, uint32_t dims)
 {
     static const char *const others[] = {"norm", "router", "gate.weight", "conv", "embed"};
@@ -431,13 +432,13 @@ static bp_status tensors_to_model_add_parameter(bp_model *model, const bp_tensor
         parameter.flags |= BP_PARAMETER_EXPERT_COPIES;
     } else if (tensor->dims >= 2 && strstr(in_unit, ".experts.") != NULL &&
                !find_expert(tensor->name, unit_bytes, &begin, &end, &number)) {
-        parameter.expert_dim = 0; /* one tensor for all experts, stacked along its first dimension */
+        parameter.expert_dim = 0; /* one tensor of all experts, stacked along its first dimension */
     }
     return bp_model_add_parameter(model, &parameter);
 }
 
-/* Sorts tensors by unit, keeping their order within one; persistent ones come last. `starts` has an entry for each unit
- * of the model and two more. */
+/* Sorts tensors by unit, in stable order; persistent ones come last. `starts` has an entry for each unit of the
+ * model and two more. */
 static void sort_by_unit(const bp_tensors *tensors, const bp_tensor_units *units, const uint32_t *in_model,
                          size_t *starts, size_t *sorted)
 {
@@ -460,10 +461,10 @@ static bp_status add_parameters(bp_model *model, const bp_tensors *tensors, cons
     for (size_t i = 0; i < tensors->count; i++) {
         size_t index = sorted[i], unit = units->of_tensor[index];
         const bp_tensor *tensor = &tensors->tensors[index];
-        /* Old checkpoints carry this table; the modelling code computes it. */
+        /* Old checkpoints contain this table, but the modelling code computes it. */
         if (bp_has_suffix(tensor->name, "rotary_emb.inv_freq"))
             continue;
-        /* Names are unique, so that as many tensors as numbers up to the largest are all of a run. */
+        /* Names are unique, so a run is complete if it has as many tensors as its largest number says. */
         const expert_run *run = runs->of_tensor[index] != NO_RUN ? &runs->runs[runs->of_tensor[index]] : NULL;
         if (run != NULL && (!run->is_uniform || run->count == 1 || run->count != run->largest + 1))
             run = NULL;

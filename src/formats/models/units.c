@@ -12,31 +12,32 @@
 #include "formats/models/reader.h"
 
 #define UNITS_FORMAT "bucketpool.units/1"
-#define ROLE_BITS 32 /* a bucket's roles are bits of an uint32_t */
+#define ROLE_BITS 32 /* a bucket's roles are bits of a uint32_t */
 
-/* NULL for a lane that goes by its number. */
+/* NULL: the lane has a number only. */
 static const char *lane_name(uint32_t lane)
 {
     static const char *const names[] = {"gather", "compute", "reduce", "outer_reduce"};
     return lane <= BP_LANE_OUTER_REDUCE ? names[lane] : NULL;
 }
 
-/* A document that is being read. */
+/* State of reading a document. */
 typedef struct units_reader {
     bp_model *model;
     json_t *units;   /* name -> index */
-    json_t *buckets; /* for each unit, then for persistent ones: name -> ordinal */
+    json_t *buckets; /* for each unit, then for persistent parameters: name -> ordinal */
 } units_reader;
 
 /* ---- parameters and buckets -------------------------------------------------------------------------------------- */
 
-/* The item at a place of the model: an element of a unit's list. The list after those of all units is that of persistent parameters. */
+/* The index of an item in the model, with its place in the file: an element of a unit's list. The list after the
+ * last unit holds the persistent parameters. */
 typedef struct item_place {
     size_t list, element;
     bool is_taken;
 } item_place;
 
-/* A role: its name, or a number for a runtime's own. */
+/* A role by its name, or by the number of a runtime's own role. */
 static bp_status units_read_role(const bp_json_at *at, uint64_t most, uint32_t *role)
 {
     uint64_t number = 0;
@@ -53,7 +54,7 @@ static bp_status units_read_role(const bp_json_at *at, uint64_t most, uint32_t *
     return BP_OK;
 }
 
-/* The optional member `key`; absent leaves *value alone. */
+/* The optional member `key`; leaves *value unchanged if it is absent. */
 static bp_status read_optional(const bp_json_at *object, const char *key, uint64_t least, uint64_t most,
                                uint64_t *value)
 {
@@ -67,7 +68,7 @@ static bp_status read_dimension(const bp_json_at *object, const char *key, uint3
     if (bp_json_member(object, key).value == NULL)
         return BP_OK;
     BP_TRY(read_optional(object, key, 0, dims > 0 ? dims - 1 : 0, &value));
-    *dimension = (int32_t)value; /* the model refuses a dimension of a scalar */
+    *dimension = (int32_t)value; /* the model refuses the dimension of a scalar */
     return BP_OK;
 }
 
@@ -143,7 +144,7 @@ static bp_status units_add_bucket(units_reader *reader, const bp_json_at *item, 
         b.roles |= BP_ROLE_BIT(role);
     }
 
-    /* its name for the schedule; an unnamed bucket is called as the model calls it */
+    /* the bucket's name in the schedule; the model's default if it has none */
     size_t outside = json_array_size(reader->buckets) - 1;
     json_t *names = json_array_get(reader->buckets, unit == BP_OUTSIDE ? outside : (size_t)unit);
     size_t ordinal = json_object_size(names);
@@ -162,8 +163,8 @@ static bp_json_at owner_of(const bp_json_at *units, const bp_json_at *outside, s
     return list < json_array_size(units->value) ? bp_json_element(units, list) : *outside;
 }
 
-/* Adds the items of all lists called `key` to the model. The place of an item is that of "position", without it the one behind the item
- * before it in the file. */
+/* Adds the items of all lists named `key` to the model. An item's index is its "position", or one after the previous
+ * item of the file. */
 static bp_status add_in_order(units_reader *reader, const bp_json_at *units, const bp_json_at *outside, const char *key,
                               bp_status (*add)(units_reader *reader, const bp_json_at *item, int32_t unit))
 {
@@ -215,7 +216,7 @@ static bp_status units_find(const units_reader *reader, const bp_json_at *at, ui
     return BP_OK;
 }
 
-/* A unit by itself; its parameters and buckets are added when all units are known. */
+/* Adds a unit without its parameters and buckets, which are added when all units are known. */
 static bp_status units_add_unit(units_reader *reader, const bp_json_at *unit)
 {
     static const char *const known[] = {"name", "parent", "parameters", "buckets", NULL};
@@ -273,7 +274,7 @@ static bp_status add_event(units_reader *reader, const bp_json_at *event)
     e.unit = (int32_t)unit;
     BP_TRY(units_read_role(&role, UINT32_MAX, &e.role));
 
-    /* the bucket by its ordinal, or by the name that it has in the unit */
+    /* a bucket by its ordinal, or by its name in the unit */
     uint64_t number = 0;
     const char *name = json_string_value(bucket.value);
     if (name != NULL) {
@@ -288,7 +289,7 @@ static bp_status add_event(units_reader *reader, const bp_json_at *event)
         e.bucket = (int32_t)number;
     }
 
-    /* the lane by its name, or by the number of a runtime's own */
+    /* a lane by its name, or by the number of a runtime's own lane */
     name = json_string_value(lane.value);
     if (name != NULL) {
         e.lane = 0;
@@ -382,11 +383,11 @@ bp_status bp_units_parse(const char *text, size_t bytes, const char *origin, con
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* Parameters, or given buckets, by unit. */
+/* Parameters, or explicit buckets, by unit. */
 typedef struct unit_items {
-    size_t *first;   /* of each unit, then of those outside units; SIZE_MAX: none */
-    size_t *next;    /* the next item of the same unit, SIZE_MAX: none */
-    size_t expected; /* an item with this index follows the one before it in the file, so that it needs no position */
+    size_t *first;   /* of each unit, then of the persistent ones; SIZE_MAX: none */
+    size_t *next;    /* the next item of the same unit; SIZE_MAX: none */
+    size_t expected; /* an item with this index directly follows the previous one of the file and needs no "position" */
 } unit_items;
 
 typedef struct units_writer {
@@ -424,7 +425,6 @@ static void add_role(units_writer *w, const char *key, uint32_t role)
         bp_json_add_number(&w->json, key, role);
 }
 
-/* Ends an item. */
 static void end_item(units_writer *w, unit_items *items, size_t index)
 {
     if (index != items->expected)
@@ -487,7 +487,7 @@ static bp_status write_bucket(units_writer *w, size_t index)
     return BP_OK;
 }
 
-/* Writes the items of a unit, or of "outside" with the index behind the last unit. */
+/* Writes the items of a unit, or of "outside" for the index after the last unit. */
 static bp_status write_items(units_writer *w, size_t unit)
 {
     size_t parameter = w->parameters.first[unit], bucket = w->buckets.first[unit];
@@ -532,7 +532,7 @@ static bp_status write_units(units_writer *w)
     return BP_OK;
 }
 
-/* The order is written when it is not the one that a model has by itself. */
+/* The order is written only if it differs from the model's default. */
 static void write_order(units_writer *w)
 {
     size_t count = w->model->order_count, expected = 0, units = w->model->unit_count;
@@ -585,7 +585,7 @@ static bp_status init_items(unit_items *items, size_t units, size_t count)
     return BP_OK;
 }
 
-/* Called from the last item to the first. */
+/* Must be called from the last item to the first. */
 static void prepend(unit_items *items, size_t index, size_t list)
 {
     items->next[index] = items->first[list];

@@ -1,4 +1,4 @@
-/* Python's pickles, as far as they are data. */
+/* A parser for Python pickles that hold plain data only. */
 #include "formats/snapshots/pickle.h"
 
 #include <stdarg.h>
@@ -10,11 +10,11 @@
 #include "formats/file.h"
 
 #define BP_PICKLE_IS_CONTAINER 0x80000000u
-#define BP_PICKLE_MOST_COUNT 0x3fffffffu /* of bp_pickle_container; a pickle has fewer bytes */
+#define BP_PICKLE_MOST_COUNT 0x3fffffffu /* limit of bp_pickle_container; a pickle has fewer bytes */
 
 enum { BP_PICKLE_MOST_MARKS = 1000, BP_PICKLE_LEAST_PROTOCOL = 2, BP_PICKLE_MOST_PROTOCOL = 5 };
 
-/* The place in the data that is read, for arguments of opcodes and for errors. */
+/* The reading position, for arguments of opcodes and for errors. */
 typedef struct bp_pickle_cursor {
     const char *origin;
     const unsigned char *begin, *at, *end;
@@ -28,10 +28,10 @@ typedef struct bp_pickle_array {
 
 typedef struct bp_pickle_machine {
     bp_pickle_cursor c;
-    bp_pickle_array stack, memo, items; /* of bp_pickle_ref; the memo's count is the next number of MEMOIZE */
+    bp_pickle_array stack, memo, items; /* arrays of bp_pickle_ref; the memo's count is the next index of MEMOIZE */
     bp_pickle_array containers;
-    size_t budget, granted;             /* bytes that all arrays may have, and have */
-    size_t marks[BP_PICKLE_MOST_MARKS]; /* heights of the stack */
+    size_t budget, granted;             /* bytes that all arrays may have in total, and have */
+    size_t marks[BP_PICKLE_MOST_MARKS]; /* stack heights */
     size_t mark_count;
 } bp_pickle_machine;
 
@@ -45,7 +45,8 @@ __attribute__((format(printf, 2, 3))) static void pickle_record(const bp_pickle_
     (void)bp_fail(BP_ERR_FORMAT, "%.240s: byte %zu: %s", c->origin, c->opcode_at, what);
 }
 
-/* BP_ERR_FORMAT with the origin and the place of the opcode. A macro for the reason that bp_fail is one. */
+/* BP_ERR_FORMAT with the origin and the opcode's offset. A macro, as bp_fail is, so that static analysis sees the
+ * constant status. */
 #define bp_pickle_fail(c, ...) (pickle_record((c), __VA_ARGS__), BP_ERR_FORMAT)
 
 /* ---- scalars, decoded from the data -------------------------------------------------------------------------------- */
@@ -78,12 +79,13 @@ static bp_status decode_unsigned(bp_pickle_cursor *c, size_t bytes, bp_pickle_va
     return pickle_take_number(c, bytes, &value->magnitude);
 }
 
-/* Two's complement, little-endian; an integer of more than 64 bits and a sign is no size, address or time. */
+/* Two's complement, little-endian. Integers that need more than 64 bits and a sign are refused: no size, address or
+ * time is that large. */
 static bp_status decode_signed(bp_pickle_cursor *c, uint64_t bytes, bp_pickle_value *value)
 {
     const unsigned char *digits = NULL;
     BP_TRY(pickle_take(c, bytes, &digits));
-    if (bytes > 9) /* which Python writes of no smaller one; each look at the value decodes it */
+    if (bytes > 9) /* Python uses the long form for larger integers only, and a value is decoded at each access */
         return bp_pickle_fail(c, "an integer of %llu bytes; at most 64 bits are read", (unsigned long long)bytes);
     bool is_negative = bytes > 0 && (digits[bytes - 1] & 0x80) != 0;
     unsigned char filler = is_negative ? 0xff : 0;
@@ -116,11 +118,12 @@ static bp_status decode_text(bp_pickle_cursor *c, bp_pickle_kind kind, size_t le
     BP_TRY(pickle_take(c, bytes, &text));
     value->kind = (uint8_t)kind;
     value->text = (const char *)text;
-    value->count = (uint32_t)bytes; /* no longer than the data, which is shorter than 2^32 */
+    value->count = (uint32_t)bytes; /* fits: no longer than the data, which is shorter than 2^32 */
     return BP_OK;
 }
 
-/* Decodes a scalar, whose arguments follow the cursor. *is_scalar is false of another opcode, which leaves the rest alone. */
+/* Decodes a scalar whose arguments follow the cursor. *is_scalar is false for any other opcode, which changes
+ * nothing else. */
 static bp_status pickle_decode(bp_pickle_cursor *c, unsigned char opcode, bool *is_scalar, bp_pickle_value *value)
 {
     const unsigned char *digits = NULL;
@@ -146,7 +149,7 @@ static bp_status pickle_decode(bp_pickle_cursor *c, unsigned char opcode, bool *
     case 0x8c: return decode_text(c, BP_PICKLE_STRING, 1, value);
     case 'X': return decode_text(c, BP_PICKLE_STRING, 4, value);
     case 0x8d: return decode_text(c, BP_PICKLE_STRING, 8, value);
-    case 'U': return decode_text(c, BP_PICKLE_STRING, 1, value); /* of Python 2 */
+    case 'U': return decode_text(c, BP_PICKLE_STRING, 1, value); /* from Python 2 */
     case 'T': return decode_text(c, BP_PICKLE_STRING, 4, value);
     case 'C': return decode_text(c, BP_PICKLE_BYTES, 1, value);
     case 'B': return decode_text(c, BP_PICKLE_BYTES, 4, value);
@@ -172,7 +175,7 @@ bp_pickle_value bp_pickle_get(const bp_pickle *pickle, bp_pickle_ref ref)
     bool is_scalar = false;
     bp_pickle_cursor c = {.begin = pickle->data, .at = pickle->data + ref + 1, .end = pickle->data + pickle->bytes};
     (void)pickle_decode(&c, pickle->data[ref], &is_scalar,
-                        &value); /* which the parser has done once without an error */
+                        &value); /* cannot fail: the parser has decoded it once without an error */
     return value;
 }
 
@@ -208,7 +211,7 @@ static bp_pickle_container *container_of(const bp_pickle_machine *m, bp_pickle_r
     return (bp_pickle_container *)m->containers.memory + (ref & ~BP_PICKLE_IS_CONTAINER);
 }
 
-/* Room for `count` elements. Memory that the budget does not allow is the file's fault, not the machine's. */
+/* Makes room for `count` elements. Exceeding the budget is an error of the file, not of the machine's memory. */
 static bp_status grow(bp_pickle_machine *m, bp_pickle_array *array, size_t count, size_t element_bytes)
 {
     if (count <= array->capacity)
@@ -237,13 +240,13 @@ static bp_status push(bp_pickle_machine *m, bp_pickle_ref ref)
     return BP_OK;
 }
 
-/* Values of the stack above the last mark. */
+/* Number of values above the last mark. */
 static size_t count_above_mark(const bp_pickle_machine *m)
 {
     return m->stack.count - (m->mark_count > 0 ? m->marks[m->mark_count - 1] : 0);
 }
 
-/* Fails unless so many values are above the last mark. */
+/* Fails unless at least `count` values are above the last mark. */
 static bp_status pickle_need(const bp_pickle_machine *m, size_t count)
 {
     if (count_above_mark(m) < count)
@@ -252,7 +255,7 @@ static bp_status pickle_need(const bp_pickle_machine *m, size_t count)
     return BP_OK;
 }
 
-/* Takes the mark away; the values above it leave the stack, too, but stay readable at its end until the next push. */
+/* Removes the mark and pops the values above it, which stay readable past the end of the stack until the next push. */
 static bp_status pop_mark(bp_pickle_machine *m, size_t *count)
 {
     if (m->mark_count == 0)
@@ -264,7 +267,8 @@ static bp_status pop_mark(bp_pickle_machine *m, size_t *count)
 
 /* ---- containers -------------------------------------------------------------------------------------------------------------- */
 
-/* Containers of up to 64 items take steps of an eighth to a quarter, larger ones powers of two: the capacity follows from the count. */
+/* Capacity of a container, a function of its count: steps of an eighth to a quarter up to 64 items, powers of two
+ * above. */
 static size_t capacity_for(size_t count)
 {
     size_t power = 8;
@@ -276,7 +280,7 @@ static size_t capacity_for(size_t count)
     return power > 64 ? power : (count + step - 1) / step * step;
 }
 
-/* Appends what has just been popped from the stack. */
+/* Appends the values that have just been popped. */
 static bp_status pickle_append(bp_pickle_machine *m, bp_pickle_container *container, size_t count)
 {
     size_t total = container->count + count, capacity = capacity_for(total);
@@ -320,7 +324,7 @@ static bp_status push_marked(bp_pickle_machine *m, bp_pickle_kind kind)
     return push_container(m, kind, count);
 }
 
-/* The items that have just been popped go into the container below them. */
+/* Adds the values that have just been popped to the container below them. */
 static bp_status extend(bp_pickle_machine *m, bp_pickle_kind kind, size_t count)
 {
     bp_pickle_ref into = count_above_mark(m) > 0 ? refs(&m->stack)[m->stack.count - 1] : 0;
@@ -352,7 +356,7 @@ static bp_status put(bp_pickle_machine *m, uint64_t index)
 {
     size_t bytes = (size_t)(m->c.end - m->c.begin), before = m->memo.capacity;
     BP_TRY(pickle_need(m, 1));
-    if (index >= bytes) /* a writer that counts its values from 0 stays below */
+    if (index >= bytes) /* writers count from 0, so an index below the number of bytes is always enough */
         return bp_pickle_fail(&m->c, "number %llu of the memo; a pickle of %zu bytes does not have so many",
                               (unsigned long long)index, bytes);
     BP_TRY(grow(m, &m->memo, index + 1, sizeof(bp_pickle_ref)));
@@ -369,7 +373,7 @@ static bp_status pickle_get(bp_pickle_machine *m, uint64_t index)
     return push(m, refs(&m->memo)[index]);
 }
 
-/* A line of digits, as PUT and GET of old protocols have it. */
+/* A line of digits: the argument of PUT and GET. */
 static bp_status take_line(bp_pickle_machine *m, uint64_t *number)
 {
     size_t digits = 0;
@@ -384,7 +388,7 @@ static bp_status take_line(bp_pickle_machine *m, uint64_t *number)
 
 /* ---- the machine ------------------------------------------------------------------------------------------------------------ */
 
-/* A global that GLOBAL, INST or STACK_GLOBAL names. */
+/* Refuses a global of GLOBAL, INST or STACK_GLOBAL. */
 static bp_status refuse_global(const bp_pickle_machine *m, const char *module, size_t module_bytes, const char *name,
                                size_t name_bytes)
 {
@@ -393,7 +397,7 @@ static bp_status refuse_global(const bp_pickle_machine *m, const char *module, s
                           (int)(name_bytes < 60 ? name_bytes : 60), name);
 }
 
-/* An opcode that is not of plain data, by its effect. */
+/* Refuses an opcode that is not plain data, by its effect. */
 static bp_status pickle_refuse(const bp_pickle_machine *m, unsigned char opcode)
 {
     static const struct {
@@ -415,7 +419,7 @@ static bp_status pickle_refuse(const bp_pickle_machine *m, unsigned char opcode)
                    {0x96, "BYTEARRAY8", "makes an array of bytes"},
                    {0x97, "NEXT_BUFFER", "takes a buffer from elsewhere"},
                    {0x98, "READONLY_BUFFER", "takes a buffer from elsewhere"}};
-    if (opcode == 'c' || opcode == 'i') { /* the lines behind it: module and name, as far as they go */
+    if (opcode == 'c' || opcode == 'i') { /* followed by two lines, module and name, possibly truncated */
         const char *module = (const char *)m->c.at, *name = "";
         size_t left = (size_t)(m->c.end - m->c.at), module_bytes = 0, name_bytes = 0;
         while (module_bytes < left && module_bytes < 60 && module[module_bytes] != '\n')
@@ -427,9 +431,9 @@ static bp_status pickle_refuse(const bp_pickle_machine *m, unsigned char opcode)
         }
         return refuse_global(m, module, module_bytes, name, name_bytes);
     }
-    if (opcode == 0x93) { /* the two strings on top */
+    if (opcode == 0x93) { /* the top two strings are module and name */
         BP_TRY(pickle_need(m, 2));
-        if (m->stack.memory == NULL) /* not with two values on it */
+        if (m->stack.memory == NULL)
             return bp_fail(BP_ERR_INTERNAL, "a pickle's stack has values but no memory");
         const bp_pickle pickle = {.data = m->c.begin,
                                   .bytes = (size_t)(m->c.end - m->c.begin),
@@ -454,7 +458,7 @@ static bp_status step(bp_pickle_machine *m, unsigned char opcode)
 {
     bool is_scalar = false;
     uint64_t number = 0;
-    bp_pickle_value decoded; /* for its errors: it is decoded again when it is asked for */
+    bp_pickle_value decoded; /* decoded here to find errors, and again at each access */
     BP_TRY(pickle_decode(&m->c, opcode, &is_scalar, &decoded));
     if (is_scalar)
         return push(m, (bp_pickle_ref)m->c.opcode_at);

@@ -1,4 +1,4 @@
-/* The half of a snapshot that is for us: docs/reference/snapshot_files.md. */
+/* Reads the "bucketpool" half of a snapshot: docs/reference/snapshot_files.md. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 #define FORMAT "bucketpool.snapshot/1"
 
-/* A name, or the number of one of a role. */
+/* A role's name, or the number of a runtime's own role. */
 static bp_status snapshot_pool_read_role(const bp_snapshot_at *at, const char **name)
 {
     if (at->value.kind != BP_PICKLE_INTEGER)
@@ -141,7 +141,7 @@ static bp_status read_streams(const bp_snapshot_at *at, bp_snapshot_pool *pool)
     return BP_OK;
 }
 
-/* ---- what happened --------------------------------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------------------------------------------- */
 
 static bp_status read_id(const bp_snapshot_at *at, size_t count, const char *what, uint32_t *id)
 {
@@ -196,7 +196,7 @@ static bp_status read_events(const bp_snapshot_at *at, bp_snapshot_pool *pool)
         event->kind = (bp_pool_event_kind)numbers[EVENT_KIND];
         event->stream = numbers[EVENT_STREAM];
         event->step = numbers[EVENT_STEP];
-        /* Threads read the clock before they take their places in the ring. */
+        /* Threads read the clock before they get their index in the ring, so times may be out of order. */
         earliest = numbers[EVENT_TIME] < earliest ? earliest : numbers[EVENT_TIME];
         event->time_ns = earliest;
         event->address = numbers[EVENT_ADDRESS];
@@ -221,13 +221,12 @@ static bp_status read_slab_events(const bp_snapshot_at *at, bp_snapshot_pool *po
         event->time_ns = event->time_ns < earliest ? earliest : event->time_ns;
         earliest = event->time_ns;
     }
-    for (size_t i = pool->slab_event_count;
-         i-- > 0;) /* slabs are resident at the start as their first event finds them */
+    for (size_t i = pool->slab_event_count; i-- > 0;) /* a slab's residency at the start follows from its first event */
         pool->slabs[pool->slab_events[i].slab].resident_at_start = !pool->slab_events[i].gained;
     return BP_OK;
 }
 
-/* ---- the file ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- file -------------------------------------------------------------------------------------------------------------------------- */
 
 static bp_status read_pool(const bp_snapshot_at *at, bp_snapshot_pool *pool)
 {

@@ -1,4 +1,4 @@
-/* Reads a snapshot: the object, and which of its two halves counts. */
+/* Reads a snapshot: its object, and the choice between its two halves. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,7 +93,7 @@ typedef struct bp_snapshot_block {
     _Alignas(ALIGNMENT) char memory[];
 } bp_snapshot_block;
 
-/* Takes the bytes from the budget. */
+/* Counts the bytes of an allocation in the budget. */
 static bp_status snapshot_take_budget(bp_snapshot_reader *reader, size_t count, size_t element_bytes)
 {
     if (count > reader->left / element_bytes)
@@ -147,7 +147,7 @@ bp_status bp_snapshot_list(const bp_snapshot_at *at, size_t element_bytes, void 
     return BP_OK;
 }
 
-/* ---- texts that are copied once ------------------------------------------------------------------------------------------------ */
+/* ---- interned texts ------------------------------------------------------------------------------------------------------------ */
 
 bp_status bp_snapshot_copy(bp_snapshot_reader *reader, const char *bytes, size_t count, const char **text)
 {
@@ -165,12 +165,12 @@ bp_status bp_snapshot_copy(bp_snapshot_reader *reader, const char *bytes, size_t
 }
 
 typedef struct bp_snapshot_copied {
-    const char *bytes; /* in the pickle; NULL: an empty place */
+    const char *bytes; /* in the pickle; NULL: empty entry */
     uint32_t count, hash;
     const char *text;
 } bp_snapshot_copied;
 
-/* The entry of a text in the table, or the empty place for it: linear probing. */
+/* The entry of a text in the table, or the empty entry for it. Linear probing. */
 static bp_snapshot_copied *find_copied(bp_snapshot_copied *table, size_t capacity, const bp_snapshot_copied *wanted)
 {
     size_t at = (wanted->hash * 0x9e3779b97f4a7c15u >> 20) & (capacity - 1);
@@ -180,7 +180,7 @@ static bp_snapshot_copied *find_copied(bp_snapshot_copied *table, size_t capacit
     return &table[at];
 }
 
-/* Copies a text where it was not copied before. */
+/* Interns a text. */
 static bp_status copy_once(bp_snapshot_reader *reader, const bp_pickle_value *value, const char **text)
 {
     size_t count = value->count < MOST_TEXT ? value->count : MOST_TEXT;
@@ -245,7 +245,7 @@ static bp_status read_root(bp_snapshot_reader *reader)
     return bp_snapshot_read_torch(&root);
 }
 
-/* Times of recording, as far as they are not said: those of the events. */
+/* Extends the recording's times, which a file may lack, to those of the events. */
 static void widen_times(bp_snapshot_info *info)
 {
     bool any = info->is_ours;
@@ -262,7 +262,7 @@ static void widen_times(bp_snapshot_info *info)
         info->last_time_ns = info->first_time_ns;
 }
 
-/* Whoever adds live bytes up need not check. */
+/* Checks that sums of live bytes cannot overflow. */
 static bp_status check_sums(const bp_snapshot *snapshot, const char *origin)
 {
     for (size_t p = 0; p < snapshot->info.pool_count; p++) {
@@ -286,7 +286,8 @@ bp_status bp_snapshot_parse(const void *data, size_t bytes, const char *origin, 
 {
     if (data == NULL || origin == NULL || snapshot == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_snapshot_parse: data, origin and snapshot must not be NULL");
-    const size_t budget = bp_reader_budget(bytes) / 2; /* half for values, half for tables: these outlive the values */
+    const size_t budget =
+        bp_reader_budget(bytes) / 2; /* half for the values, which are freed first, half for the tables */
     bp_pickle pickle = {0};
     BP_TRY(bp_pickle_parse(data, bytes, budget, origin, &pickle));
     bp_snapshot *read = calloc(1, sizeof *read);

@@ -1,12 +1,13 @@
-/* Snapshots that profiles wrote (profile.h, docs/reference/snapshot_files.md), read back by bucketpool-formats. For the command (version node
- * BUCKETPOOL_PRIVATE); not installed.
+/* Snapshots of profiles (profile.h, docs/reference/snapshot_files.md), read by bucketpool-formats. For the command
+ * (version node BUCKETPOOL_PRIVATE); not installed.
  *
- * Also those that PyTorch writes of its own allocator (torch.cuda.memory._dump_snapshot): a pool for each device, in which every allocation is
- * a request of its own, called after its innermost Python frame. What they do not say is "" or 0.
+ * Also snapshots of PyTorch's own allocator (torch.cuda.memory._dump_snapshot): one pool per device, in which every
+ * allocation is a separate request, named after its innermost Python frame. Members that they lack are "" or 0.
  *
- * Files are pickles, of which only plain data is read: nothing in them is ever run. Numbers are as the file has them; what refers to something
- * (ids, slabs) has been checked. Errors are those of formats.h: BP_ERR_IO, BP_ERR_FORMAT with the file and the place in it. Texts are UTF-8
- * without control characters and live as long as the snapshot. Host-side only; separate calls may run in separate threads. */
+ * Files are pickles of plain data: nothing in them is executed. Numbers are as in the file; references (ids, slabs)
+ * have been checked. Errors are those of formats.h: BP_ERR_IO, BP_ERR_FORMAT with the file and the place in it.
+ * Texts are UTF-8 without control characters and live as long as the snapshot. Host-side only; separate calls may
+ * run in separate threads. */
 #ifndef BP_FORMATS_SNAPSHOTS_SNAPSHOT_H
 #define BP_FORMATS_SNAPSHOTS_SNAPSHOT_H
 
@@ -14,9 +15,9 @@
 
 typedef struct bp_snapshot bp_snapshot;
 
-/* The caller owns the snapshot: bp_snapshot_destroy, which accepts NULL and pointers to NULL and sets *snapshot to NULL. */
+/* The caller owns the snapshot. bp_snapshot_destroy accepts NULL and pointers to NULL, and sets *snapshot to NULL. */
 BP_API bp_status bp_snapshot_read(const char *path, bp_snapshot **snapshot);
-/* `origin` names the data in errors. */
+/* `origin`: name of the data in errors. */
 BP_API bp_status bp_snapshot_parse(const void *data, size_t bytes, const char *origin, bp_snapshot **snapshot);
 BP_API void bp_snapshot_destroy(bp_snapshot **snapshot);
 
@@ -30,7 +31,7 @@ typedef struct bp_snapshot_slab {
     uint64_t address, bytes, planned_bytes;
     const char *group;
     int resident;          /* at the end of recording */
-    int resident_at_start; /* as its events have it */
+    int resident_at_start; /* before its first event */
 } bp_snapshot_slab;
 
 typedef struct bp_snapshot_request {
@@ -57,12 +58,12 @@ typedef struct bp_snapshot_event {
 } bp_snapshot_event;
 
 typedef struct bp_snapshot_slab_event {
-    int gained; /* 1: the slab has memory from then on, 0: not */
+    int gained; /* 1: the slab is mapped from then on, 0: unmapped */
     uint32_t slab;
     uint64_t time_ns;
 } bp_snapshot_slab_event;
 
-/* A number of bp_pool_statistics, by its name there. */
+/* A member of bp_pool_statistics, by its name. */
 typedef struct bp_snapshot_statistic {
     const char *name;
     uint64_t value;
@@ -86,19 +87,19 @@ typedef struct bp_snapshot_pool {
     size_t live_count;
     bp_snapshot_live *live;
     size_t event_count;
-    bp_snapshot_event *events; /* in the order of the file, whose times do not go back */
+    bp_snapshot_event *events; /* in the file's order; times never decrease */
     size_t slab_event_count;
     bp_snapshot_slab_event *slab_events;
 } bp_snapshot_pool;
 
 typedef struct bp_snapshot_info {
-    int is_ours; /* 0: of PyTorch's allocator, without the members of bucketpool */
+    int is_ours; /* 0: from PyTorch's allocator, without the members of bucketpool */
     const char *version, *label, *coordinates;
     uint32_t rank, ranks;
     int has_step;
     uint64_t step;
-    uint64_t first_time_ns, last_time_ns; /* of recording, and no later or earlier than any event */
-    int64_t realtime_offset_ns;           /* added to a time: the system's clock */
+    uint64_t first_time_ns, last_time_ns; /* of the recording; all events are between them */
+    int64_t realtime_offset_ns;           /* added to a time, gives the system's clock */
     size_t pool_count;
     bp_snapshot_pool *pools;
 } bp_snapshot_info;

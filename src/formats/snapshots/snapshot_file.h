@@ -1,4 +1,4 @@
-/* A snapshot that was read, and what its two readers share. */
+/* A snapshot in memory, and functions shared by its two readers. */
 #ifndef BP_FORMATS_SNAPSHOTS_SNAPSHOT_FILE_H
 #define BP_FORMATS_SNAPSHOTS_SNAPSHOT_FILE_H
 
@@ -7,49 +7,49 @@
 
 struct bp_snapshot {
     bp_snapshot_info info;
-    struct bp_snapshot_block *blocks; /* memory of everything here */
+    struct bp_snapshot_block *blocks; /* all memory of the snapshot */
 };
 
 typedef struct bp_snapshot_reader {
     const char *origin;
     const bp_pickle *pickle;
     bp_snapshot *snapshot;
-    struct bp_snapshot_copied *copied; /* a hash table: equal texts are copied once */
+    struct bp_snapshot_copied *copied; /* a hash table that interns texts */
     size_t copied_count, copied_capacity;
     size_t budget,
-        left; /* bytes for tables: a list may be in many places, so that the file's size does not bound its entries */
+        left; /* budget for tables: a list may be referenced from many places, so the file's size does not limit the entries */
 } bp_snapshot_reader;
 
 /* A value with its path: "bucketpool.pools[0].events[17]". */
 typedef struct bp_snapshot_at {
     bp_snapshot_reader *reader;
-    bp_pickle_value value; /* BP_PICKLE_ABSENT: not there */
+    bp_pickle_value value; /* BP_PICKLE_ABSENT: missing */
     const struct bp_snapshot_at *parent;
-    const char *member; /* NULL: an item */
+    const char *member; /* NULL: an item of a list */
     size_t index;
 } bp_snapshot_at;
 
 __attribute__((format(printf, 2, 3))) bp_status bp_snapshot_fail(const bp_snapshot_at *at, const char *format, ...);
 
 bp_snapshot_at bp_snapshot_member(const bp_snapshot_at *at, const char *name);
-/* Of a list. */
+/* An item of a list. */
 bp_snapshot_at bp_snapshot_item(const bp_snapshot_at *at, size_t index);
 
-/* Values that must be there. Texts are copied, cleaned; "" for None. */
+/* Required values. Texts are copied and made printable; None is "". */
 bp_status bp_snapshot_number(const bp_snapshot_at *at, uint64_t most, uint64_t *number);
 bp_status bp_snapshot_text(const bp_snapshot_at *at, const char **text);
 bp_status bp_snapshot_truth(const bp_snapshot_at *at, int *truth);
-/* 0 or "" where there is none. */
+/* 0 or "" if absent. */
 bp_status bp_snapshot_number_or_0(const bp_snapshot_at *at, uint64_t *number);
 bp_status bp_snapshot_text_or_none(const bp_snapshot_at *at, const char **text);
-/* Zeroed room for the items of a list, or for `more` more; a list that is not there has none. */
+/* Zeroed memory for the items of a list, or for `more` more; nothing for an absent list. */
 bp_status bp_snapshot_list(const bp_snapshot_at *at, size_t element_bytes, void **entries, size_t *count);
 bp_status bp_snapshot_room(bp_snapshot_reader *reader, size_t count, size_t element_bytes, void **entries);
-/* The same for the time of reading: free() it. */
+/* The same, only for the time of reading: free() it. */
 bp_status bp_snapshot_scratch(bp_snapshot_reader *reader, size_t count, size_t element_bytes, void **entries);
 bp_status bp_snapshot_copy(bp_snapshot_reader *reader, const char *bytes, size_t count, const char **text);
 
-/* pools.c: the half of ours. torch.c: segments and device_traces. */
+/* bp_snapshot_read_ours: pools.c. bp_snapshot_read_torch: torch.c, from segments and device_traces. */
 bp_status bp_snapshot_read_ours(const bp_snapshot_at *ours);
 bp_status bp_snapshot_read_torch(const bp_snapshot_at *root);
 

@@ -1,5 +1,6 @@
-/* Snapshots of PyTorch's allocator: segments at the end, and a trace for each device. Played from the end to the beginning they also say what
- * was live and which segments had memory before. Source of the format: docs.pytorch.org, "Understanding CUDA Memory Usage". */
+/* Reads snapshots of PyTorch's allocator: the segments at the end, and a trace for each device. Replaying the traces
+ * backwards gives the allocations and segments of the start. Source of the format: docs.pytorch.org, "Understanding
+ * CUDA Memory Usage". */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,19 +20,19 @@ typedef enum bp_torch_action {
 typedef struct bp_torch_event {
     uint64_t address, bytes, stream, time_ns;
     bp_pickle_ref frames;
-    uint32_t request; /* of allocations and their ends */
+    uint32_t request; /* of an allocation or its end */
     bp_torch_action action;
 } bp_torch_event;
 
-/* Something that happens at an address: an event of the trace or, without one, a block of the end. */
+/* An action at an address: an event of the trace, or a block that is live at the end. */
 typedef struct bp_torch_moment {
     uint64_t address, bytes;
-    uint32_t event : 31, allocates : 1; /* BP_TORCH_END: a block of the end */
+    uint32_t event : 31, allocates : 1; /* BP_TORCH_END: a block that is live at the end */
     bp_pickle_ref frames;
 } bp_torch_moment;
 #define BP_TORCH_END 0x7fffffffu
 
-/* Its arrays are freed when the device has been read; the pool stays. */
+/* State of reading a device; its arrays are freed afterwards, the pool remains. */
 typedef struct bp_torch_device {
     bp_snapshot_reader *reader;
     bp_snapshot_pool *pool;
@@ -40,7 +41,7 @@ typedef struct bp_torch_device {
     size_t event_count, mapping_count;
     bp_torch_moment *moments;
     size_t moment_count;
-    uint64_t *mapped; /* bytes of each slab, now */
+    uint64_t *mapped; /* by slab: mapped bytes at the moment of the replay */
 } bp_torch_device;
 
 static bool torch_is_mapping(const bp_torch_event *event)
@@ -56,7 +57,7 @@ static int by_address(const void *left, const void *right)
     return (a->address > b->address) - (a->address < b->address);
 }
 
-/* Plays an event that maps or unmaps, `forward` or back. True where the slab got or lost its memory. */
+/* Replays an event that maps or unmaps, forward or backward. True if the slab's residency changed. */
 static bool play_mapping(bp_torch_device *d, const bp_torch_event *event, bool forward, size_t *slab)
 {
     size_t low = 0, high = d->pool->slab_count;
@@ -71,7 +72,7 @@ static bool play_mapping(bp_torch_device *d, const bp_torch_event *event, bool f
     return (before > 0) != (*mapped > 0);
 }
 
-/* Makes slabs of the segments that are there at the end, and of all that the trace has. */
+/* Makes slabs of the segments at the end and in the trace. */
 static bp_status torch_find_slabs(bp_torch_device *d)
 {
     bp_snapshot_pool *pool = d->pool;
@@ -81,7 +82,7 @@ static bp_status torch_find_slabs(bp_torch_device *d)
                 (bp_snapshot_slab){.address = d->events[i].address, .bytes = d->events[i].bytes};
     }
 
-    /* Segments that overlap, at different times, become one slab; planned_bytes adds up what it has at the end. */
+    /* Segments that overlap, at different times, are merged into one slab; planned_bytes is what it has at the end. */
     size_t kept = 0;
     bp_snapshot_slab *slabs = pool->slabs;
     qsort(slabs, pool->slab_count, sizeof *slabs, by_address);
@@ -146,7 +147,7 @@ static bp_status read_range(const bp_snapshot_at *at, const char *address_name, 
     return BP_OK;
 }
 
-/* Old versions of PyTorch have no times: then the order is the time. */
+/* Old versions of PyTorch write no times: then the index of an event is its time. */
 static bp_status read_trace(bp_torch_device *d, const bp_snapshot_at *trace)
 {
     static const struct {
@@ -225,7 +226,7 @@ static bool torch_is_of_device(const bp_torch_device *d, const bp_snapshot_at *s
                                        : v->kind == BP_PICKLE_INTEGER && !v->is_negative && v->magnitude == d->number;
 }
 
-/* Room for all that can happen at addresses and all slabs, then the blocks and segments of the end. */
+/* Allocates for all actions and slabs, then reads the blocks and segments of the end. */
 static bp_status read_segments(bp_torch_device *d, const bp_snapshot_at *segments)
 {
     size_t count = bp_pickle_is_list(segments->value) ? segments->value.count : 0, blocks = 0, own = 0;
@@ -247,13 +248,13 @@ static bp_status read_segments(bp_torch_device *d, const bp_snapshot_at *segment
             continue;
         bp_snapshot_slab *slab = &d->pool->slabs[d->pool->slab_count++];
         BP_TRY(read_range(&segment, "address", "total_size", &slab->address, &slab->bytes));
-        slab->planned_bytes = slab->bytes; /* at the end, until slabs are made of segments */
+        slab->planned_bytes = slab->bytes; /* mapped bytes at the end, until segments are merged into slabs */
         BP_TRY(read_blocks(d, &segment, slab->address));
     }
     return BP_OK;
 }
 
-/* ---- requests: every allocation ---------------------------------------------------------------------------------------------------- */
+/* ---- requests: one for every allocation -------------------------------------------------------------------------------------------- */
 
 static int by_address_and_time(const void *left, const void *right)
 {
@@ -263,7 +264,7 @@ static int by_address_and_time(const void *left, const void *right)
     return (a->event > b->event) - (a->event < b->event);
 }
 
-/* The innermost frame of Python, else the innermost. */
+/* Names a request after the innermost Python frame, else the innermost frame. */
 static bp_status name_request(bp_torch_device *d, bp_pickle_ref frames, bp_snapshot_request *request)
 {
     bp_snapshot_at list = {.reader = d->reader, .value = bp_pickle_get(d->reader->pickle, frames)}, chosen = list;
@@ -290,14 +291,14 @@ static bp_status name_request(bp_torch_device *d, bp_pickle_ref frames, bp_snaps
     return BP_OK;
 }
 
-/* Of the moments of one address, in their order, the one that begins a request: an allocation, or an end and a block of the end that never
- * began, which were live at the start. */
+/* True if the action begins a request: an allocation, or the end of one that was live at the start. The actions of
+ * an address are visited in order. */
 static bool begins_request(const bp_torch_moment *moment, bool open)
 {
     return !open || moment->allocates;
 }
 
-/* An address has a request after an allocation and a block of the end, and none after an end. */
+/* True if a request is live at the address after the action. */
 static bool is_open_after(const bp_torch_moment *moment)
 {
     return moment->allocates || moment->event == BP_TORCH_END;
@@ -321,7 +322,7 @@ static bp_status find_requests(bp_torch_device *d)
     }
     qsort(d->moments, d->moment_count, sizeof *d->moments, by_address_and_time);
 
-    /* room for just the requests that there are */
+    /* exactly as many as there are requests */
     size_t requests = 0, live = 0;
     bool open = false;
     for (size_t i = 0; i < d->moment_count; i++) {
@@ -346,7 +347,7 @@ static bp_status find_requests(bp_torch_device *d)
         open = open && is_same_address(d, i);
         if (begins_request(&moment, open)) {
             if (event != NULL && !moment.allocates)
-                moment.frames = BP_PICKLE_NO_REF; /* they are those of its end */
+                moment.frames = BP_PICKLE_NO_REF; /* the frames of its end, not of its allocation */
             id = (uint32_t)d->pool->request_count++;
             bp_snapshot_request *request = &d->pool->requests[id];
             request->role = request->dtype = "";
@@ -383,7 +384,7 @@ static bp_status torch_add_events(bp_torch_device *d)
     return BP_OK;
 }
 
-/* ---- the file ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- file ---------------------------------------------------------------------------------------------------------------------------- */
 
 static bp_status read_device(bp_torch_device *d, const bp_snapshot_at *root, const bp_snapshot_at *trace)
 {
