@@ -105,7 +105,7 @@ static void check_received(const bp_comm *comm, size_t bytes)
         if (bp_is_status(v->status))
             continue;
         char words[sizeof v->words];
-        snprintf(words, sizeof words, "sent status %u, which is unknown: %s", v->status, v->words);
+        snprintf(words, sizeof words, "sent unknown status %u: %s", v->status, v->words);
         memcpy(v->words, words, sizeof words);
         v->status = BP_ERR_COMM;
     }
@@ -143,7 +143,7 @@ static bool same(const bp_comm *comm, size_t bytes, const field *f, uint32_t a, 
                   (const char *)record_of(comm, b, bytes) + f->offset, f->bytes) == 0;
 }
 
-/* The first rank with the value of the majority; rank 0 if there is no majority. */
+/* The first rank with the value of the majority; else rank 0. */
 static uint32_t find_majority(const bp_comm *comm, size_t bytes, const field *f)
 {
     uint32_t candidate = 0, lead = 0, votes = 0;

@@ -30,8 +30,8 @@ static bp_status comm_call_end(const bp_comm_call *call, const char *comm, const
     if (status == BP_OK)
         return bp_error_record(BP_OK, call->before);
     if (!bp_is_status(status))
-        return bp_fail(BP_ERR_COMM, "%s of communicator %s returned %d, which is no status%s%s", what, comm,
-                       (int)status, bp_error_detail()[0] != '\0' ? ": " : "", bp_error_detail());
+        return bp_fail(BP_ERR_COMM, "%s of communicator %s returned %d, not a bp_status%s%s", what, comm, (int)status,
+                       bp_error_detail()[0] != '\0' ? ": " : "", bp_error_detail());
     if (bp_error_detail()[0] == '\0')
         return bp_fail(status, "%s of communicator %s failed: %s", what, comm, bp_status_name(status));
     return status;
@@ -50,8 +50,8 @@ static bp_status comm_build(const bp_comm_ops *ops, void *self, const char *name
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: communicator %s has rank %u of %u ranks", ops->name,
                        comm->traits.rank, comm->traits.ranks);
     if ((unsigned)comm->traits.best > BP_REGISTER_SYMMETRIC)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: communicator %s registers kind %d, which is unknown",
-                       ops->name, (int)comm->traits.best);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: communicator %s registers unknown kind %d", ops->name,
+                       (int)comm->traits.best);
     if (comm->traits.version_name == NULL)
         comm->traits.version_name = "";
     BP_TRY(bp_copy_string(name != NULL ? name : ops->name, &comm->name));
@@ -83,7 +83,7 @@ static bp_status comm_create(const bp_comm_ops *ops, void *self, const char *nam
                           : ops->exchange == NULL ? "exchange"
                                                   : NULL;
     if (missing != NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: communicator %s has no function %s", ops->name,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: communicator %s lacks function %s", ops->name,
                        missing);
     if ((ops->register_memory == NULL) != (ops->deregister_memory == NULL))
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
@@ -108,7 +108,7 @@ bp_status bp_comm_create(const bp_comm_ops *ops, void *self, const char *name, b
 {
     bp_comm_ops own = {.size = sizeof own};
     if (comm == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: needs an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: comm must not be NULL");
     BP_TRY(bp_struct_read("bp_comm_create", ops, false, &own, sizeof own));
     return comm_create(&own, self, name, comm);
 }
@@ -145,7 +145,7 @@ const bp_comm_info *bp_comm_get_info(const bp_comm *comm)
 bp_status bp_comm_check(const bp_comm *comm, const char *function)
 {
     if (comm == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no communicator", function);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the communicator is NULL", function);
     BP_TRY(bp_process_check(&comm->process, function, "communicator", comm->name));
     if (bp_comm_is_alive(comm))
         return BP_OK;
@@ -254,7 +254,8 @@ static bp_status collectives_check(const bp_comm *comm, const char *function, bo
         return BP_OK;
     BP_TRY(bp_stream_capture_of(stream, &capture));
     if (capture != 0)
-        return bp_fail(BP_ERR_CAPTURE, "%s: communicator %s cannot be captured, and stream %s is (capture %llu)",
+        return bp_fail(BP_ERR_CAPTURE,
+                       "%s: communicator %s cannot be captured, but stream %s is being captured (capture %llu)",
                        function, comm->name, stream->name, (unsigned long long)capture);
     return BP_OK;
 }
@@ -284,7 +285,7 @@ static bp_status comm_reduce(bp_comm *comm, bool scatter, const void *from, void
                        "%s: communicator %s reduces fp32, fp16, bf16, int32 and int64, not %s (dtype %d)", function,
                        comm->name, bp_dtype_name(dtype), (int)dtype);
     if ((unsigned)reduction > BP_REDUCE_MIN)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: reduction %d is unknown", function, (int)reduction);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: unknown reduction %d", function, (int)reduction);
     BP_TRY(bp_dtype_bytes(dtype, count, &bytes));
     bp_status (*const run)(void *, const void *, void *, uint64_t, bp_dtype, bp_reduction, bp_stream *) =
         scatter ? comm->ops->reduce_scatter : comm->ops->all_reduce;
@@ -358,7 +359,7 @@ static const bp_comm_ops self_ops = {.size = sizeof self_ops,
 bp_status bp_comm_create_self(bp_comm **comm)
 {
     if (comm == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_self: needs an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_self: comm must not be NULL");
     return comm_create(&self_ops, NULL, NULL, comm);
 }
 
@@ -377,9 +378,9 @@ bp_status bp_comm_create_callback(const bp_comm_callbacks *callbacks, void *user
     bp_comm_callbacks own = {.size = sizeof own};
     BP_TRY(bp_struct_read("bp_comm_create_callback", callbacks, false, &own, sizeof own));
     if (comm == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_callback: needs an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_callback: comm must not be NULL");
     if (own.exchange == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_callback: needs a function exchange");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_callback: the function `exchange` must not be NULL");
     if (own.rank >= own.ranks)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_callback: rank %u of %u ranks", own.rank, own.ranks);
     const bp_comm_ops table = {.size = sizeof table,

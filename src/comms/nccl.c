@@ -51,11 +51,10 @@ static bp_status nccl_fail(bp_nccl *nccl, bp_status status, int result, const ch
 static bp_status nccl_fail_timeout(bp_nccl *nccl, const char *call)
 {
     nccl->stuck = true;
-    return bp_fail(
-        BP_ERR_TIMEOUT,
-        "%s (rank %d of %d) has not ended within %g s; NCCL does not tell which ranks are missing: look for a "
-        "process that is stopped, stuck or dead, then end all ranks",
-        call, nccl->rank, nccl->ranks, (double)nccl->timeout_ms / 1000);
+    return bp_fail(BP_ERR_TIMEOUT,
+                   "%s (rank %d of %d) did not finish within %g s; NCCL does not report the missing ranks: look for a "
+                   "process that is stopped, stuck or dead, then end all ranks",
+                   call, nccl->rank, nccl->ranks, (double)nccl->timeout_ms / 1000);
 }
 
 /* Calls of nonblocking communicators return "in progress"; this waits until they are done, or until the time-out. */
@@ -96,7 +95,7 @@ static bp_status nccl_collectives_enter(const bp_nccl *nccl, bp_stream *stream, 
 {
     uint64_t handle;
     if (bp_device_undecorated(stream->device) != bp_device_undecorated(nccl->device))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "communicator %s is of GPU %d, stream %s of another device (%s)",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "communicator %s is on GPU %d, stream %s is on another device (%s)",
                        nccl->name, bp_cuda_of(nccl->device)->info.ordinal, stream->name,
                        bp_device_name(stream->device));
     BP_TRY(bp_stream_native(stream, &handle));
@@ -307,11 +306,11 @@ static bp_status nccl_version(const bp_nccl_functions *functions, int *version, 
     int found = 0;
     int result = functions->ncclGetVersion(&found);
     if (result != BP_NCCL_SUCCESS)
-        return bp_fail(BP_ERR_UNSUPPORTED, "NCCL does not tell its version: ncclGetVersion answers %d", result);
+        return bp_fail(BP_ERR_UNSUPPORTED, "unknown version of NCCL: ncclGetVersion returned %d", result);
     const int factor = found < 10000 ? 10 : 100; /* versions before 2.9 are encoded differently */
     snprintf(name, name_bytes, "NCCL %d.%d.%d", found / 100 / factor, found / 100 % factor, found % 100);
     if (found < BP_NCCL_BUFFERS)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%s is too old: registration needs 2.19 or newer", name);
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s is too old; registration needs 2.19 or newer", name);
     *version = found;
     return BP_OK;
 }
@@ -382,9 +381,9 @@ static bp_status find_copy(const objects *o, void **copy)
         dlclose(*copy);
     if (found == 0)
         return bp_fail(BP_ERR_UNSUPPORTED,
-                       "NCCL is not loaded: load the copy that makes the communicators first, or give its functions");
+                       "NCCL is not loaded; load the copy that makes the communicators first, or pass its functions");
     return bp_fail(BP_ERR_UNSUPPORTED,
-                   "%zu copies of NCCL are loaded (%s): give the functions of the one that made the communicator",
+                   "%zu copies of NCCL are loaded (%s); pass the functions of the one that made the communicator",
                    found, names);
 }
 
@@ -414,7 +413,7 @@ bp_status bp_nccl_find(bp_nccl_functions *functions)
     dlclose(copy); /* keeps no reference: the owner of a communicator keeps its copy of NCCL loaded */
     BP_TRY(status);
     if (missing != NULL)
-        return bp_fail(BP_ERR_UNSUPPORTED, "the copy of NCCL that is loaded has no function %s", missing);
+        return bp_fail(BP_ERR_UNSUPPORTED, "the loaded copy of NCCL lacks function %s", missing);
     *functions = found;
     return BP_OK;
 }
@@ -437,10 +436,11 @@ static bp_status nccl_ask(bp_nccl *nccl)
     if (result != BP_NCCL_SUCCESS)
         return nccl_fail(nccl, BP_ERR_INVALID_ARGUMENT, result, "ncclCommGetAsyncError");
     if (state == BP_NCCL_IN_PROGRESS)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "communicator %s is still being made (ncclInProgress): wait until ncclCommGetAsyncError answers "
-                       "ncclSuccess",
-                       nccl->name);
+        return bp_fail(
+            BP_ERR_INVALID_ARGUMENT,
+            "communicator %s is still being created (ncclInProgress); wait until ncclCommGetAsyncError returns "
+            "ncclSuccess",
+            nccl->name);
     if (state != BP_NCCL_SUCCESS)
         return nccl_fail(nccl, BP_ERR_INVALID_ARGUMENT, state, "the last operation");
 
@@ -459,12 +459,12 @@ static bp_status nccl_ask(bp_nccl *nccl)
     nccl->ranks = ranks;
     const bp_cuda *cuda = bp_cuda_of(nccl->device);
     if (ordinal != cuda->info.ordinal)
-        return bp_fail(BP_ERR_MISMATCH, "communicator %s (rank %d of %d) is of GPU %d, the device is GPU %d (%s)",
+        return bp_fail(BP_ERR_MISMATCH, "communicator %s (rank %d of %d) is on GPU %d, the device is GPU %d (%s)",
                        nccl->name, rank, ranks, ordinal, cuda->info.ordinal, cuda->info.name);
     const bp_comm *control = nccl->control;
     if (control != NULL && (control->traits.ranks != (uint32_t)ranks || control->traits.rank != (uint32_t)rank))
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "communicator %s has rank %d of %d, its control communicator %s rank %u of %u: they must be the "
+                       "communicator %s has rank %d of %d, its control communicator %s rank %u of %u; both need the "
                        "same ranks in the same order",
                        nccl->name, rank, ranks, control->name, control->traits.rank, control->traits.ranks);
     return control != NULL ? BP_OK : exchange_init(nccl);
@@ -490,7 +490,7 @@ static bp_status nccl_build(const bp_nccl_config *config, bp_nccl *nccl)
         BP_TRY(bp_struct_read("bp_comm_create_nccl", config->functions, false, f, sizeof *f));
         const char *missing = find_missing(f);
         if (missing != NULL)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: the table has no function %s", missing);
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: the table lacks function %s", missing);
     }
     BP_TRY(nccl_version(f, &nccl->version, nccl->version_name, sizeof nccl->version_name));
     bool buffers = f->ncclCommRegister != NULL && f->ncclCommDeregister != NULL;
@@ -578,12 +578,12 @@ bp_status bp_comm_create_nccl(const bp_nccl_config *config, bp_comm **comm)
     BP_TRY(bp_struct_read("bp_comm_create_nccl", config, false, &own, sizeof own));
     config = &own;
     if (comm == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: needs an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: comm must not be NULL");
     if (config->comm == NULL || config->device == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: needs %s",
                        config->comm == NULL ? "a communicator of NCCL" : "the device of the communicator's GPU");
     if (bp_cuda_of(config->device) == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: device %s is no cuda device",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: device %s is not a cuda device",
                        bp_device_name(config->device));
     if (config->control != NULL)
         BP_TRY(bp_comm_check(config->control, "bp_comm_create_nccl"));

@@ -30,11 +30,11 @@ static const char *why_refused(const bp_nccl *nccl, bp_register_kind kind)
     if (nccl_is_off("NCCL_WIN_ENABLE"))
         return "NCCL_WIN_ENABLE=0 is set";
     if (nccl->version >= BP_NCCL_NULL_WINDOWS)
-        return "NCCL returned no window: its ranks are not of one NVLink domain, and the network does not take "
+        return "NCCL granted no window: the ranks span NVLink domains, and the network does not support "
                "device-initiated transfers";
     if (nccl_is_off("NCCL_LOCAL_REGISTER"))
         return "NCCL_LOCAL_REGISTER=0 is set";
-    return "NCCL returned no window: its GPUs do not all reach each other, or the slab is no multiple of 2 MiB";
+    return "NCCL granted no window: not all GPUs have peer access, or the slab is not a multiple of 2 MiB";
 }
 
 static bp_status register_current(bp_nccl *nccl, void *address, uint64_t bytes, bp_register_kind kind)
@@ -92,11 +92,10 @@ bp_status bp_nccl_check_pool(const bp_comm *comm, const bp_pool *pool)
     const bp_device *device = bp_pool_get_info(pool)->device;
     const bp_cuda *cuda = bp_cuda_of(device);
     if (cuda == NULL)
-        return bp_fail(BP_ERR_MISMATCH,
-                       "communicator %s is of GPU %d, pool %s is on device %s, which is no cuda device", comm->name,
-                       gpu, bp_pool_get_info(pool)->name, bp_device_name(device));
+        return bp_fail(BP_ERR_MISMATCH, "communicator %s is on GPU %d, pool %s is on device %s, not a cuda device",
+                       comm->name, gpu, bp_pool_get_info(pool)->name, bp_device_name(device));
     if (cuda->info.ordinal != gpu)
-        return bp_fail(BP_ERR_MISMATCH, "communicator %s is of GPU %d, pool %s is on GPU %d", comm->name, gpu,
+        return bp_fail(BP_ERR_MISMATCH, "communicator %s is on GPU %d, pool %s is on GPU %d", comm->name, gpu,
                        bp_pool_get_info(pool)->name, cuda->info.ordinal);
     return BP_OK;
 }
@@ -178,7 +177,7 @@ void bp_nccl_warnings(void *self, bp_register_kind kind, uint32_t traffic,
         tell(user, kind == BP_REGISTER_SYMMETRIC
                        ? "NCCL_LOCAL_REGISTER=0 is set: only NCCL's symmetric kernels use the windows, other "
                          "algorithms copy"
-                       : "NCCL_LOCAL_REGISTER=0 is set: NCCL ignores what is registered");
+                       : "NCCL_LOCAL_REGISTER=0 is set: NCCL ignores registered buffers");
     if (nccl_is_off("NCCL_CUMEM_ENABLE"))
         tell(user, "NCCL_CUMEM_ENABLE=0 is set: NCCL cannot share these slabs between GPUs (some launchers set it)");
     if (kind >= BP_REGISTER_WINDOW && nccl_is_off("NCCL_WIN_ENABLE"))

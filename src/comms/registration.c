@@ -170,7 +170,7 @@ static bp_status registration_prepare(bp_registration *r, bp_pool *pool, const b
     BP_TRY(take_entries(r, entries, count));
     BP_TRY(bp_strings_add(&r->strings, bp_pool_get_info(pool)->name, &r->pool_name));
     if (bp_pool_is_sealed(pool))
-        return bp_fail(BP_ERR_SCHEDULE, "pool %s is sealed: register before that", r->pool_name);
+        return bp_fail(BP_ERR_SCHEDULE, "pool %s is sealed; register before sealing", r->pool_name);
     for (size_t i = 0; i < r->party_count; i++)
         BP_TRY(bp_nccl_check_pool(r->parties[i].comm, pool));
     BP_TRY(take_slabs(r, pool));
@@ -207,7 +207,7 @@ static void note_refusal(bp_registered *window, bp_register_kind kind, const cha
              words);
 }
 
-/* Undoes a registration. There is no caller for an error, so the window's report keeps it. */
+/* Undoes a registration. An error cannot be returned any more, so the window's report keeps it. */
 static void windows_give_back(bp_comm *comm, bp_register_kind kind, void *handle, bp_registered *window)
 {
     char before[BP_DETAIL_BYTES];
@@ -424,10 +424,10 @@ static bp_status collect_warnings(bp_registration *r)
             party->comm->ops->warnings(party->comm->self, best, entry->traffic, add_warning, &c);
         if (party->neighbours.in_process != UINT32_MAX) {
             char sentence[256];
-            snprintf(
-                sentence, sizeof sentence,
-                "ranks %u and %u of communicator %s live in one process: memory is not shared between them by handle",
-                party->comm->traits.rank, party->neighbours.in_process, party->comm->name);
+            snprintf(sentence, sizeof sentence,
+                     "ranks %u and %u of communicator %s are in one process: NCCL does not share memory between them "
+                     "by handle",
+                     party->comm->traits.rank, party->neighbours.in_process, party->comm->name);
             add_warning(&c, sentence);
         }
         if (party->neighbours.several_hosts && (entry->traffic & BP_TRAFFIC_GATHER) != 0)
@@ -453,27 +453,29 @@ static bp_status registration_create(bp_pool *pool, const bp_registration_entry 
                                      bp_registration **registration)
 {
     if (pool == NULL || entries == NULL || count == 0 || registration == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: needs a pool, entries and an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_registration_create: pool, entries and registration must not be NULL");
     for (size_t i = 0; i < count; i++) {
         bp_registration_entry own = registration_entry_defaults;
         const bp_registration_entry *entry = caller_entry(entries, i);
         BP_TRY(bp_struct_read("bp_registration_create", entry, false, &own, sizeof own));
         if (entry->size != entries->size)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                           "bp_registration_create: entry %zu has %zu bytes, entry 0 has %zu: entries are of one size",
-                           i, entry->size, entries->size);
+            return bp_fail(
+                BP_ERR_INVALID_ARGUMENT,
+                "bp_registration_create: entry %zu has size %zu, entry 0 has %zu; all entries must have the same size",
+                i, entry->size, entries->size);
         if (own.comm == NULL)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: entry %zu has no communicator", i);
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: the communicator of entry %zu is NULL", i);
         if ((unsigned)own.kind > BP_REGISTER_SYMMETRIC)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                           "bp_registration_create: entry %zu asks for kind %d, which is unknown", i, (int)own.kind);
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: entry %zu has unknown kind %d", i,
+                           (int)own.kind);
     }
 
     void *memory = NULL;
-    bp_status status =
-        bp_pool_is_capturing(pool)
-            ? bp_fail(BP_ERR_CAPTURE, "pool %s is being captured: register before that", bp_pool_get_info(pool)->name)
-            : bp_new_array(1, sizeof(bp_registration), &memory);
+    bp_status status = bp_pool_is_capturing(pool)
+                           ? bp_fail(BP_ERR_CAPTURE, "pool %s is being captured; register before the capture",
+                                     bp_pool_get_info(pool)->name)
+                           : bp_new_array(1, sizeof(bp_registration), &memory);
     if (status != BP_OK)
         return bp_registration_decline(entries, count, status);
     bp_registration *r = memory;
@@ -539,8 +541,7 @@ const bp_registration_info *bp_registration_get_info(const bp_registration *regi
 bp_status bp_registration_report(const bp_registration *registration, char *text, size_t capacity, size_t *needed)
 {
     if (registration == NULL || (text == NULL && capacity > 0) || needed == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_registration_report: needs a registration and a place for the length");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_report: registration and length must not be NULL");
     const bp_registration *r = registration;
     char line[1024];
     bp_lines l;
@@ -549,11 +550,12 @@ bp_status bp_registration_report(const bp_registration *registration, char *text
         const bp_registration_window *window = &r->shown[i];
         const bp_comm *comm = bp_comm_of(r, &r->windows[i]);
         const char *version = comm->traits.version_name;
-        snprintf(line, sizeof line,
-                 "slab %u (%.64s), %llu bytes, with communicator %.64s (%.64s%s%u ranks): %s asked, %s granted%s%s\n",
-                 window->slab, r->groups[window->slab], (unsigned long long)window->bytes, comm->name, version,
-                 version[0] != '\0' ? ", " : "", comm->traits.ranks, bp_register_kind_name(window->asked),
-                 bp_register_kind_name(window->granted), window->because[0] != '\0' ? "; " : "", window->because);
+        snprintf(
+            line, sizeof line,
+            "slab %u (%.64s), %llu bytes, with communicator %.64s (%.64s%s%u ranks): %s requested, %s granted%s%s\n",
+            window->slab, r->groups[window->slab], (unsigned long long)window->bytes, comm->name, version,
+            version[0] != '\0' ? ", " : "", comm->traits.ranks, bp_register_kind_name(window->asked),
+            bp_register_kind_name(window->granted), window->because[0] != '\0' ? "; " : "", window->because);
         bp_lines_add(&l, line);
     }
     for (size_t i = 0; i < r->warning_count; i++) {

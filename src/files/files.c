@@ -115,7 +115,7 @@ static bp_status fail_kind(const char *path, mode_t mode)
                        : S_ISCHR(mode)  ? "character device"
                        : S_ISBLK(mode)  ? "block device"
                                         : "special file";
-    return bp_fail(BP_ERR_IO, "%.300s: is a %s; give a regular file", path, kind);
+    return bp_fail(BP_ERR_IO, "%.300s: is a %s, expected a regular file", path, kind);
 }
 
 bp_status bp_input_open(const char *path, int *file, struct stat *about)

@@ -110,7 +110,7 @@ static void add_line_end(bp_json_writer *w)
 static void fail_use(bp_json_writer *w, const char *what)
 {
     if (w->status == BP_OK)
-        w->status = bp_fail(BP_ERR_INTERNAL, "JSON: %s", what);
+        w->status = bp_fail(BP_ERR_INTERNAL, "JSON writer: %s", what);
 }
 
 /* Adds everything before a value: comma, white space, key. */
@@ -178,7 +178,7 @@ void bp_json_end(bp_json_writer *writer)
 {
     bp_json_writer *w = writer;
     if (w->depth == 0)
-        fail_use(w, "an end where nothing is open");
+        fail_use(w, "an end without an open object or list");
     if (w->status != BP_OK)
         return;
     bool is_list = w->levels[w->depth].is_list, is_row = w->levels[w->depth].is_row;

@@ -136,7 +136,7 @@ static bp_status fail_io(const char *path, const char *what, int reason)
 
 static bp_status fail_too_large(const char *path, size_t largest)
 {
-    return bp_fail(BP_ERR_IO, "%.300s: larger than %zu bytes, the most that is read of such a file", path, largest);
+    return bp_fail(BP_ERR_IO, "%.300s: larger than %zu bytes, the limit for such a file", path, largest);
 }
 
 /* Reads to the end of the file. Asks for one byte more than expected, to detect pipes and growing files. */

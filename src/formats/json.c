@@ -155,7 +155,7 @@ static bp_status parse_text(parser *p, string *read)
         }
     }
     if (close >= p->end)
-        return fail_at(p, p->at, "a string without an end");
+        return fail_at(p, p->at, "unterminated string");
     *read = (string){begin, (size_t)(close - begin), NULL};
     p->at = close + 1;
     if (!escapes)
@@ -169,8 +169,7 @@ static bp_status parse_text(parser *p, string *read)
             *to++ = *from++;
         else if ((to = decode_escape(&from, close, to)) == NULL) {
             free(decoded);
-            return fail_at(p, escape, "'%.*s' is no escape of a character",
-                           close - escape < 6 ? (int)(close - escape) : 6, escape);
+            return fail_at(p, escape, "invalid escape '%.*s'", close - escape < 6 ? (int)(close - escape) : 6, escape);
         }
     }
     *read = (string){decoded, (size_t)(to - decoded), decoded};
@@ -203,12 +202,12 @@ static bp_status parse_number(parser *p, json_t **value)
     else if (!skip_digits(p))
         return fail_expected(p, "a digit");
     if (zero && is_digit(p))
-        return fail_at(p, begin, "a number that begins with 0");
+        return fail_at(p, begin, "a number with a leading 0");
     if (p->at < p->end && *p->at == '.') {
         real = true;
         p->at++;
         if (!skip_digits(p))
-            return fail_expected(p, "a digit behind the point");
+            return fail_expected(p, "a digit after the point");
     }
     if (p->at < p->end && (*p->at == 'e' || *p->at == 'E')) {
         real = true;
@@ -218,7 +217,7 @@ static bp_status parse_number(parser *p, json_t **value)
             return fail_expected(p, "a digit of an exponent");
     }
     if (p->at - begin > LONGEST_NUMBER)
-        return fail_at(p, begin, "a number of %zu characters, at most %d are read", (size_t)(p->at - begin),
+        return fail_at(p, begin, "a number of %zu characters, expected at most %d", (size_t)(p->at - begin),
                        LONGEST_NUMBER);
     if (real) {
         char digits[LONGEST_NUMBER + 8];
@@ -230,7 +229,7 @@ static bp_status parse_number(parser *p, json_t **value)
             *point = *localeconv()->decimal_point;
         double number = strtod(digits, NULL);
         if (!isfinite(number))
-            return fail_at(p, begin, "too big number '%.40s'", digits);
+            return fail_at(p, begin, "number '%.40s' is too large", digits);
         *value = json_real(number);
         return *value != NULL ? BP_OK : bp_fail_memory(sizeof number);
     }
@@ -241,8 +240,8 @@ static bp_status parse_number(parser *p, json_t **value)
         fits = fits && !__builtin_mul_overflow(number, 10, &number) && !__builtin_add_overflow(number, digit, &number);
     }
     if (!fits)
-        return fail_at(p, begin, "too big integer '%.*s', more than 64 bits",
-                       (int)(p->at - begin < 40 ? p->at - begin : 40), begin);
+        return fail_at(p, begin, "integer '%.*s' exceeds 64 bits", (int)(p->at - begin < 40 ? p->at - begin : 40),
+                       begin);
     *value = json_integer(number);
     return *value != NULL ? BP_OK : bp_fail_memory(sizeof number);
 }

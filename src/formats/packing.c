@@ -121,7 +121,7 @@ static bp_status csv_next(csv_text *csv, csv_field *field)
     csv_field read = {.text = csv->room, .place = csv->place};
     while (is_open || !is_field_end(csv)) {
         if (csv_is_at_end(csv) || line_end_bytes(csv) > 0)
-            return csv_fail(csv, begin, "a quote that is not closed on its line");
+            return csv_fail(csv, begin, "a quote is not closed on its line");
         if (*csv->at == '"' && !is_quoted)
             return csv_fail(csv, csv->place,
                             "a quote inside a field without quotes; put the field in quotes and double those in it");
@@ -134,7 +134,7 @@ static bp_status csv_next(csv_text *csv, csv_field *field)
         BP_TRY(take_byte(csv));
     }
     if (!is_field_end(csv))
-        return csv_fail(csv, csv->place, "expected a comma or the end of the line behind the closing quote");
+        return csv_fail(csv, csv->place, "expected a comma or the end of the line after the closing quote");
     *csv->room++ = '\0';
     size_t line_end = line_end_bytes(csv);
     read.is_last = csv_is_at_end(csv) || line_end > 0;
@@ -198,11 +198,11 @@ static bp_status read_gaps(const csv_text *csv, const csv_field *field, uint64_t
         csv_place place = place_in(field, g->at = (size_t)(text - field->text));
         bool is_range = take_number(&at, &g->begin) && *at++ == '-' && take_number(&at, &g->end);
         if (!is_range || at != text + length)
-            return csv_fail(csv, place, "gap \"%.*s\"; expected ranges as in \"4-6 9-12\" of whole numbers of 64 bits",
+            return csv_fail(csv, place, "gap \"%.*s\"; expected ranges of 64-bit integers, as in \"4-6 9-12\"",
                             (int)(length < 40 ? length : 40), text);
         unsigned long long first = g->begin, last = g->end;
         if (last <= first)
-            return csv_fail(csv, place, "gap %llu-%llu %s; expected an end behind its beginning", first, last,
+            return csv_fail(csv, place, "gap %llu-%llu %s; expected an end after its beginning", first, last,
                             last < first ? "ends before it begins" : "is empty");
         if (first < begin || last > end)
             return csv_fail(csv, place, "gap %llu-%llu is not inside the interval %llu-%llu", first, last,
@@ -276,7 +276,7 @@ static bp_status read_header(table_reader *r)
         if (column == BP_COLUMN_COUNT)
             return csv_fail(&r->csv, field.place, "unknown column \"%.40s\"; expected " EXPECTED_COLUMNS, field.text);
         if (file->has_column[column])
-            return csv_fail(&r->csv, field.place, "column \"%s\" a second time", field.text);
+            return csv_fail(&r->csv, field.place, "duplicate column \"%s\"", field.text);
         file->has_column[column] = true;
         file->columns[file->column_count++] = (bp_packing_column)column;
     }
@@ -298,10 +298,10 @@ static bp_status packing_read_fields(table_reader *r, csv_field fields[BP_COLUMN
             return csv_fail(&r->csv, field.place, "an empty line; expected an item with %zu fields",
                             file->column_count);
         if (i == file->column_count)
-            return csv_fail(&r->csv, field.place, "a field more than the %zu columns", file->column_count);
+            return csv_fail(&r->csv, field.place, "more fields than the %zu columns", file->column_count);
         if (field.is_last && i + 1 < file->column_count)
-            return csv_fail(&r->csv, field.place, "the row ends with field %zu of %zu, \"%s\"", i + 1,
-                            file->column_count, column_names[file->columns[i]]);
+            return csv_fail(&r->csv, field.place, "the row ends at field %zu of %zu, \"%s\"", i + 1, file->column_count,
+                            column_names[file->columns[i]]);
         fields[file->columns[i]] = field;
     }
     return BP_OK;
@@ -324,7 +324,7 @@ static bp_status packing_read_add_item(table_reader *r, const csv_field *fields)
     const csv_field *gaps = file->has_column[BP_COLUMN_GAPS] ? &fields[BP_COLUMN_GAPS] : NULL;
     uint64_t lower = 0, upper = 0, size = 0, end;
     if (*id->text == '\0')
-        return csv_fail(&r->csv, id->place, "an empty id; expected a name that no other item has");
+        return csv_fail(&r->csv, id->place, "an empty id; expected a unique name");
     if (!bp_is_name(id->text))
         return csv_fail(&r->csv, id->place, "id \"%.*s\" is not UTF-8 without control characters", BP_QUOTED, id->text);
     BP_TRY(packing_read_number(r, fields, BP_COLUMN_LOWER, &lower));
@@ -332,11 +332,10 @@ static bp_status packing_read_add_item(table_reader *r, const csv_field *fields)
     BP_TRY(packing_read_number(r, fields, BP_COLUMN_SIZE, &size));
     if (upper <= lower)
         return csv_fail(&r->csv, fields[BP_COLUMN_UPPER].place,
-                        "upper %llu is not above lower %llu; an item is live from lower until before upper",
+                        "upper %llu is not above lower %llu; an item is live in [lower, upper)",
                         (unsigned long long)upper, (unsigned long long)lower);
     if (!bp_add_u64(r->size_sum, size, &r->size_sum))
-        return csv_fail(&r->csv, fields[BP_COLUMN_SIZE].place,
-                        "size %llu: the sizes so far add up to more than %llu, the most of 64 bits",
+        return csv_fail(&r->csv, fields[BP_COLUMN_SIZE].place, "size %llu: the sum of the sizes exceeds %llu (64 bits)",
                         (unsigned long long)size, (unsigned long long)UINT64_MAX);
     if (file->has_column[BP_COLUMN_OFFSET]) {
         uint64_t *number = &file->offsets[file->row_count];
@@ -346,7 +345,7 @@ static bp_status packing_read_add_item(table_reader *r, const csv_field *fields)
                             id->text);
         BP_TRY(packing_read_number(r, fields, BP_COLUMN_OFFSET, number));
         if (!bp_add_u64(*number, size, &end))
-            return csv_fail(&r->csv, offset->place, "offset %llu: an item of size %llu ends there behind %llu",
+            return csv_fail(&r->csv, offset->place, "offset %llu: an item of size %llu would end after %llu",
                             (unsigned long long)*number, (unsigned long long)size, (unsigned long long)UINT64_MAX);
     }
     BP_TRY(bp_fail_at(r->csv.origin, bp_packing_add_item(file->packing, size, NULL)));
@@ -406,8 +405,8 @@ static bp_status check_ids_differ(const table_reader *r)
     if (repeated == NULL)
         return BP_OK;
     csv_place place = {(size_t)(repeated - file->rows) + 2, repeated->id_at};
-    return csv_fail(&r->csv, place, "id \"%.*s\" a second time, line %zu has it", BP_QUOTED,
-                    repeated->cells[BP_COLUMN_ID], (size_t)(earlier - file->rows) + 2);
+    return csv_fail(&r->csv, place, "duplicate id \"%.*s\", used on line %zu", BP_QUOTED, repeated->cells[BP_COLUMN_ID],
+                    (size_t)(earlier - file->rows) + 2);
 }
 
 static bp_status packing_read_file(table_reader *r)
@@ -415,7 +414,7 @@ static bp_status packing_read_file(table_reader *r)
     BP_TRY(bp_packing_create(&r->file->packing));
     BP_TRY(read_header(r));
     if (csv_is_at_end(&r->csv))
-        return csv_fail(&r->csv, r->csv.place, "no rows; expected an item behind the header");
+        return csv_fail(&r->csv, r->csv.place, "no rows; expected an item after the header");
     while (!csv_is_at_end(&r->csv))
         BP_TRY(read_row(r));
     return check_ids_differ(r);
@@ -443,7 +442,7 @@ bp_status bp_packing_file_parse(const char *text, size_t bytes, const char *orig
 bp_status bp_packing_file_read(const char *path, bp_packing_file **file)
 {
     if (path == NULL || file == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_file_read: needs a path and a place for the file");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_file_read: path and file must not be NULL");
     char *text;
     size_t bytes;
     BP_TRY(bp_file_read(path, BP_LARGEST_CSV_BYTES, &text, &bytes));
@@ -513,7 +512,7 @@ static void print_row(bp_output *out, const bp_packing_file *file, const bp_pack
 bp_status bp_packing_file_write(const bp_packing_file *file, const uint64_t *offsets, const char *path)
 {
     if (file == NULL || offsets == NULL || path == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_file_write: needs a file, offsets and a path");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_file_write: file, offsets and path must not be NULL");
     bp_output out;
     BP_TRY(bp_output_open(&out, path));
     print_row(&out, file, NULL, 0);

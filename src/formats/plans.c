@@ -46,7 +46,7 @@ static bp_status check_saveable(const bp_plan_info *plan)
         if (plan->requests[i].placement == BP_PLACE_PLANNED)
             return BP_OK;
     }
-    return bp_fail(BP_ERR_UNSUPPORTED, "a plan without requests that are ever live has nothing to save");
+    return bp_fail(BP_ERR_UNSUPPORTED, "a plan whose requests are never live cannot be saved");
 }
 
 static void write_plan_document(bp_json_writer *w, const bp_plan_info *plan, const char *fingerprint)
@@ -98,7 +98,7 @@ static void write_plan_document(bp_json_writer *w, const bp_plan_info *plan, con
 bp_status bp_plan_write(const bp_plan *plan, const char *path)
 {
     if (plan == NULL || path == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_write: needs a plan and a path");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_write: plan and path must not be NULL");
     bp_json_writer writer = {.layout = BP_JSON_FITTED};
     char fingerprint[BP_FINGERPRINT_CHARS];
     BP_TRY(check_saveable(bp_plan_get_info(plan)));
@@ -106,7 +106,7 @@ bp_status bp_plan_write(const bp_plan *plan, const char *path)
     write_plan_document(&writer, bp_plan_get_info(plan), fingerprint);
     if (writer.has_replaced)
         bp_json_check(&writer,
-                      bp_fail(BP_ERR_INVALID_ARGUMENT, "a plan with names that are not UTF-8 cannot be written"));
+                      bp_fail(BP_ERR_INVALID_ARGUMENT, "a plan with names that are not UTF-8 cannot be saved"));
     return bp_json_save(&writer, path);
 }
 
@@ -145,9 +145,8 @@ static bp_status read_head(const bp_json_at *root, bp_plan_info *info)
     bp_json_at policy = bp_json_member(root, "policy");
     BP_TRY(bp_json_fail_at(&policy, bp_policy_parse(text, &info->policy)));
     if (info->policy == BP_POLICY_DYNAMIC)
-        return bp_json_fail(&policy,
-                            "is \"dynamic\", whose requests have no addresses and which is never saved; make such "
-                            "a plan from the model");
+        return bp_json_fail(&policy, "is \"dynamic\": such plans have no addresses and are never saved; make one "
+                                     "from the model");
     BP_TRY(read_whole(root, "copies", 0, UINT32_MAX, &number));
     info->copies = (uint32_t)number;
     BP_TRY(read_whole(root, "alignment", 1, MOST_BYTES, &info->alignment));
@@ -338,7 +337,7 @@ bp_status bp_plan_parse(const char *text, size_t bytes, const char *origin, bp_p
 bp_status bp_plan_read(const char *path, bp_plan **plan)
 {
     if (path == NULL || plan == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_read: needs a path and a place for the plan");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_read: path and plan must not be NULL");
     char *text;
     size_t bytes;
     BP_TRY(bp_file_read(path, BP_LARGEST_JSON_BYTES, &text, &bytes));

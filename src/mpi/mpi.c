@@ -68,13 +68,13 @@ static bp_status mpi_start(void)
     MPI_Finalized(&ended);
     if (ended)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_comm_create_mpi: MPI was finalised in this process, and cannot be started again");
+                       "bp_comm_create_mpi: MPI was finalized in this process and cannot be initialized again");
     MPI_Initialized(&started);
     if (started)
         return BP_OK;
     int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
     if (error != MPI_SUCCESS)
-        return bp_fail(BP_ERR_UNSUPPORTED, "bp_comm_create_mpi: MPI does not start: error %d", error);
+        return bp_fail(BP_ERR_UNSUPPORTED, "bp_comm_create_mpi: MPI_Init_thread failed with error %d", error);
     started_here = true;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     return BP_OK;
@@ -239,7 +239,7 @@ static bp_status mpi_exchange(void *self, const void *mine, uint64_t bytes, void
     if (comm->timeout_ms == 0)
         return mpi_gather(comm, mine, all, bytes);
     if (comm->stuck)
-        return bp_fail(BP_ERR_COMM, "an earlier exchange of this communicator failed; end this job and start it again");
+        return bp_fail(BP_ERR_COMM, "an earlier exchange of this communicator failed; restart the job");
     const uint64_t piece = piece_bytes(comm, bytes);
     BP_TRY(mpi_make_room(comm, piece));
     const uint64_t deadline_ns = bp_clock_ns() + comm->timeout_ms * 1000000;
@@ -317,7 +317,7 @@ static bp_status mpi_reduce_scatter(void *self, const void *from, void *to, uint
 
 /* ---- creation and destruction --------------------------------------------------------------------------------------- */
 
-/* Waits for a collective call of the creation. A time-out cannot name the missing ranks: there is no communicator to
+/* Waits for a collective call of the creation. A time-out cannot name the missing ranks: no communicator exists yet to
  * ask over yet. */
 static bp_status await_creation(bp_mpi *comm, const char *call)
 {
@@ -330,8 +330,8 @@ static bp_status await_creation(bp_mpi *comm, const char *call)
             timed_out = true;
             return bp_fail(
                 BP_ERR_TIMEOUT,
-                "bp_comm_create_mpi: not all ranks have made the communicator within %g s (%s); it is unknown "
-                "which; look for a process that is stopped, stuck or dead, then end all ranks",
+                "bp_comm_create_mpi: not all ranks created the communicator within %g s (%s); the missing ranks "
+                "are unknown; look for a process that is stopped, stuck or dead, then end all ranks",
                 (double)comm->timeout_ms / 1000, call);
         }
         if (!done)
@@ -442,7 +442,7 @@ bp_status bp_comm_create_mpi(const void *mpi_comm, uint32_t timeout_ms, bp_comm 
 {
     uint64_t chosen_ms;
     if (comm == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_mpi: needs an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_mpi: comm must not be NULL");
     BP_TRY(bp_timeout_choose(timeout_ms, &chosen_ms));
     BP_TRY(take_mpi());
     bp_mpi *created = calloc(1, sizeof *created);

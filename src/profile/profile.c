@@ -91,7 +91,7 @@ static bp_status profiled_init(bp_profiled *profiled, uint64_t entries)
 {
     bp_pool *pool = profiled->pool;
     if (pool->profiled)
-        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s has a profile already: destroy that first", pool->info.name);
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s has a profile already; destroy that one first", pool->info.name);
     void *memory;
     BP_TRY(bp_new_array(pool->slabs.count, sizeof *profiled->resident, &memory));
     profiled->resident = memory;
@@ -264,7 +264,7 @@ static bp_status check_process(const bp_profile *profile, const char *function)
 bp_status bp_profile_step(bp_profile *profile, uint64_t step)
 {
     if (profile == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_step: no profile");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_step: profile must not be NULL");
     BP_TRY(check_process(profile, "bp_profile_step"));
     bp_status written = profile->open == BP_OPEN_STEP ? steps_finish(profile) : BP_OK, begun = BP_OK;
     for (size_t i = 0; i < profile->count; i++) {
@@ -288,10 +288,11 @@ bp_status bp_profile_start(bp_profile *profile, const char *label)
                        "bp_profile_start: needs a profile and a label of letters, digits, '_' and '-', at most 63");
     BP_TRY(check_process(profile, "bp_profile_start"));
     if (profile->open == BP_OPEN_STEP)
-        return bp_fail(BP_ERR_SCHEDULE, "bp_profile_start: step %llu is being recorded already",
+        return bp_fail(BP_ERR_SCHEDULE, "bp_profile_start: step %llu is being recorded already; stop it first",
                        (unsigned long long)profile->step);
     if (profile->open == BP_OPEN_LABEL)
-        return bp_fail(BP_ERR_SCHEDULE, "bp_profile_start: %s is being recorded already", profile->label);
+        return bp_fail(BP_ERR_SCHEDULE, "bp_profile_start: %s is being recorded already; stop it first",
+                       profile->label);
     BP_TRY(steps_begin(profile, BP_OPEN_LABEL));
     memcpy(profile->label, label, strlen(label) + 1);
     return BP_OK;
@@ -300,10 +301,10 @@ bp_status bp_profile_start(bp_profile *profile, const char *label)
 bp_status bp_profile_stop(bp_profile *profile)
 {
     if (profile == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_stop: no profile");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_stop: profile must not be NULL");
     BP_TRY(check_process(profile, "bp_profile_stop"));
     if (profile->open == BP_OPEN_NOTHING)
-        return bp_fail(BP_ERR_SCHEDULE, "bp_profile_stop: nothing is being recorded");
+        return bp_fail(BP_ERR_SCHEDULE, "bp_profile_stop: no recording is open");
     return steps_finish(profile);
 }
 
@@ -317,7 +318,7 @@ bp_status bp_profile_write(bp_profile *profile, uint32_t format, const char *pat
     bp_recording recording;
     if (profile == NULL || path == NULL || path[0] == '\0' ||
         (format != BP_PROFILE_PICKLE && format != BP_PROFILE_TRACE))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_write: needs a profile, one format and a path");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_write: expected a profile, one format and a path");
     BP_TRY(check_process(profile, "bp_profile_write"));
     bp_status status = bp_recording_init(profile, &recording);
     if (status == BP_OK)
@@ -344,7 +345,7 @@ static bp_status profile_check_config(const bp_profile_config *c)
     if (c->directory != NULL && c->directory[0] == '\0')
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: directory is empty; \".\" is the current one");
     if (c->max_entries > BP_MOST_ENTRIES)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: max_entries %llu, at most %zu",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: max_entries %llu, expected at most %zu",
                        (unsigned long long)c->max_entries, BP_MOST_ENTRIES);
     if (c->formats & ~(BP_PROFILE_PICKLE | BP_PROFILE_TRACE))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: formats 0x%x has unknown bits", c->formats);
@@ -353,7 +354,7 @@ static bp_status profile_check_config(const bp_profile_config *c)
                        c->ranks > 0 ? c->ranks : 1);
     for (size_t i = 0; c->record_ranks != NULL && i < c->record_rank_count; i++) {
         if (c->record_ranks[i] >= (c->ranks > 0 ? c->ranks : 1))
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: record_ranks has rank %u of %u ranks",
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: record_ranks contains rank %u of %u ranks",
                            c->record_ranks[i], c->ranks > 0 ? c->ranks : 1);
     }
     if (c->coordinates != NULL && !profile_is_name(c->coordinates))
@@ -443,8 +444,7 @@ bp_status bp_profile_create(bp_pool *const *pools, size_t count, const bp_profil
     bp_profile_config own = profile_config_defaults;
     void *memory;
     if (pools == NULL || count == 0 || profile == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_profile_create: needs at least one pool and a place for the profile");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: expected at least one pool and a non-NULL profile");
     BP_TRY(bp_struct_read("bp_profile_create", config, true, &own, sizeof own));
     config = &own;
     BP_TRY(profile_check_config(config));

@@ -460,26 +460,26 @@ class Inputs(InSharedFolder):
     def test_pipes(self):
         for path, words in self.each():
             os.mkfifo(path)
-            self.refused(run(*words), 2, f"{path}: is a named pipe; give a regular file")
+            self.refused(run(*words), 2, f"{path}: is a named pipe, expected a regular file")
 
     def test_sockets(self):
         for path, words in self.each():
             with socket.socket(socket.AF_UNIX) as named:
                 named.bind(path)
-                self.refused(run(*words), 2, f"{path}: is a socket; give a regular file")
+                self.refused(run(*words), 2, f"{path}: is a socket, expected a regular file")
 
     def test_devices(self):
         for path, words in self.each():
             for device in ("/dev/zero", "/dev/tty", "/dev/null"):
                 os.symlink(device, path)
-                self.refused(run(*words), 2, f"{path}: is a character device; give a regular file")
+                self.refused(run(*words), 2, f"{path}: is a character device, expected a regular file")
                 os.unlink(path)
 
     def test_folders(self):
         for path, words in self.each():
             os.mkdir(path)
             if os.path.basename(path) in ("plan.json", "packing.csv", "placed.csv", "snapshot.pickle"):
-                self.refused(run(*words), 2, f"{path}: is a directory; give a regular file")
+                self.refused(run(*words), 2, f"{path}: is a directory, expected a regular file")
             else:
                 self.refused(run(*words), 2, path)
 

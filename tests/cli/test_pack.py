@@ -363,7 +363,7 @@ class Mistakes(Case):
             (self.HEAD + "a,-5,4,1,\n", ":2:3:", "-5"), (self.HEAD + "a,0,1.5,1,\n", ":2:5:", "1.5"),
             (self.HEAD + "a,0,1,99999999999999999999,\n", ":2:7:", "18446744073709551615"),
             (self.HEAD + "a,0,1,18446744073709551615,\nb,2,3,1,\n", ":3:7:", "add up"),
-            (self.HEAD + "a,0,1,1,\na,0,1,1,\n", ":3:1:", '"a" a second time', "line 2"), (self.HEAD + ",0,1,1,\n", ":2:1:", "empty id"),
+            (self.HEAD + "a,0,1,1,\na,0,1,1,\n", ":3:1:", 'duplicate id "a"', "line 2"), (self.HEAD + ",0,1,1,\n", ":2:1:", "empty id"),
             (self.HEAD + "a,2,9,1,1-3\n", ":2:9:", "1-3", "2-9"), (self.HEAD + "a,2,9,1,4-4\n", ":2:9:", "empty"),
             (self.HEAD + "a,2,9,1,6-4\n", ":2:9:", "before"), (self.HEAD + "a,2,9,1,3-5 4-6\n", ":2:13:", "overlaps gap 3-5"),
             (self.HEAD + "a,2,9,1,2-9\n", ":2:9:", "nothing"), (self.HEAD + "a,2,9,1,x\n", ":2:9:", '"x"'),

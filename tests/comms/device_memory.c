@@ -1,4 +1,4 @@
-/* Memory of the emulated driver, in the context of the rank's device. */
+/* Device memory of the emulated driver, allocated in the context of a rank's device. */
 #include "device_memory.h"
 
 #include "../fakes/cuda/fake_cuda.h"

@@ -1,4 +1,4 @@
-/* Exchanges of threads. */
+/* Exchanges between threads. */
 #include "exchange.h"
 
 #include <errno.h>
@@ -63,7 +63,7 @@ static void leave(exchange_room *room)
         pthread_cond_wait(&room->changed, &room->lock);
 }
 
-/* A rank that had come is not missing, even if it has given up meanwhile. */
+/* A rank that arrived is not missing, even if it has left the wait since. */
 static bp_status fail(const exchange_room *room)
 {
     char words[128] = "missing:";

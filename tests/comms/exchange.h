@@ -1,4 +1,4 @@
-/* Ranks that are threads exchange host memory: the functions of a callback communicator. */
+/* Functions of a callback communicator whose ranks are threads that exchange host memory. */
 #ifndef BP_TEST_EXCHANGE_H
 #define BP_TEST_EXCHANGE_H
 
@@ -9,7 +9,8 @@
 
 #define EXCHANGE_RANKS 8
 
-/* The meeting place of the ranks of one communicator. A rank that waits for 20 seconds, or `timeout_ms`, gives up, and all with it. */
+/* The rendezvous of a communicator's ranks. A rank that waits longer than 20 seconds, or `timeout_ms`, fails the
+ * exchange for all. */
 typedef struct exchange_room {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -18,22 +19,21 @@ typedef struct exchange_room {
     const void *given[EXCHANGE_RANKS];
     uint64_t bytes[EXCHANGE_RANKS];
     bool given_up;
-    unsigned timeout_ms; /* 0: none: giving up is no time-out */
-    uint64_t exchanges;  /* that all took part in */
+    unsigned timeout_ms; /* 0: none; the 20 seconds are a failure, not a time-out */
+    uint64_t exchanges;  /* completed by all ranks */
 } exchange_room;
 
 /* The user of a rank's callbacks. */
 typedef struct exchange_seat {
     exchange_room *room;
     uint32_t rank;
-    unsigned
-        fails_nth; /* this rank's nth exchange from now on fails, and with it all that the others wait in or begin; 0: none */
+    unsigned fails_nth; /* this rank's nth exchange from now on fails, for all ranks that take part; 0: none */
     unsigned aborts, destroys;
 } exchange_seat;
 
 void exchange_begin(exchange_room *room, uint32_t ranks);
 void exchange_end(exchange_room *room);
-/* No collectives. */
+/* Without collectives. */
 bp_comm_callbacks exchange_callbacks(const exchange_seat *seat);
 
 #endif

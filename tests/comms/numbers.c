@@ -1,4 +1,4 @@
-/* Small whole numbers in every type, by their encodings. */
+/* Small integers encoded in every dtype. */
 #include "numbers.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ size_t element_bytes(bp_dtype dtype)
     return bp_dtype_bits(dtype) / 8;
 }
 
-/* fp32's upper half is bf16, exactly for whole numbers below 257; fp16 has another width of exponent. */
+/* bf16 is fp32's upper half, exact for integers below 257; fp16 has fewer exponent bits. */
 static uint16_t half_of(int value)
 {
     uint32_t magnitude = (uint32_t)(value < 0 ? -value : value), exponent = 0;
@@ -56,7 +56,7 @@ int has_number(const void *memory, size_t i, bp_dtype dtype, int value)
     char expected[8];
     size_t bytes = encode(expected, dtype, value);
     const char *element = (const char *)memory + i * bytes;
-    /* zero has two signs */
+    /* zero may have either sign */
     char negative[8] = {0};
     if (value == 0 && (dtype == BP_DTYPE_FP32 || dtype == BP_DTYPE_FP16 || dtype == BP_DTYPE_BF16)) {
         negative[bytes - 1] = (char)0x80;

@@ -13,7 +13,7 @@ void meeting_init(meeting *m, uint32_t ranks)
     m->ranks = ranks;
 }
 
-/* Twice: when all have brought theirs, and when all have read. */
+/* Waits twice: until all ranks have written, and until all have read. */
 static bool meet(meeting *m)
 {
     struct timespec end;

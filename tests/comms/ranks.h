@@ -1,4 +1,4 @@
-/* Ranks as threads of the test: an exchange that cannot hang for ever, and a provider whose registrations can be scripted. */
+/* Ranks as threads of the test: an exchange with a deadline, and a provider with scripted registrations. */
 #ifndef BP_TEST_COMMS_RANKS_H
 #define BP_TEST_COMMS_RANKS_H
 
@@ -10,13 +10,13 @@
 #define MOST_RANKS 4
 #define MOST_LOGGED 2048
 
-/* Where ranks meet. */
+/* A barrier through which ranks exchange data. */
 typedef struct meeting {
     pthread_mutex_t lock;
     pthread_cond_t turned;
     uint32_t ranks, arrived;
     uint64_t turn, bytes, met;
-    bool uneven; /* the ranks came with different sizes */
+    bool uneven; /* the ranks passed different sizes */
     uint8_t slots[MOST_RANKS][4096];
 } meeting;
 
@@ -29,22 +29,22 @@ typedef struct registered {
     bool live;
 } registered;
 
-/* A rank's end of a communicator. */
+/* A rank's communicator. */
 typedef struct rank {
     meeting *at;
-    meeting *joint; /* windows are registered together, as NCCL does: who comes alone waits */
+    meeting *joint; /* NULL, or the barrier at which ranks register windows collectively, as in NCCL */
     uint32_t number;
     bp_register_kind best;
     uint32_t lacks;
     uint64_t version;
-    uint32_t refused; /* bits 1 << kind: BP_OK without a handle */
-    int fail_at;      /* the how-manieth registration fails; 0: none */
+    uint32_t refused; /* bits 1 << kind: registered with BP_OK, but without a handle */
+    int fail_at;      /* this registration (from 1) fails; 0: none */
     int exchange_fails_at;
-    bp_status exchange_fails_with; /* BP_OK: BP_ERR_COMM */
+    bp_status exchange_fails_with; /* BP_OK means BP_ERR_COMM */
     int registrations, exchanges, deregistrations, wrong;
     registered log[MOST_LOGGED];
     size_t logged;
-    int ended[MOST_LOGGED]; /* log entries, in the order in which they were deregistered */
+    int ended[MOST_LOGGED]; /* log entries in order of deregistration */
     bool destroyed, aborted;
     char because[64];
 } rank;
@@ -53,7 +53,7 @@ extern const bp_comm_ops RANK_OPS;
 
 size_t live_windows(const rank *r);
 
-/* Runs `work` for each of `count` ranks, a thread each. */
+/* Runs `work` on a thread for each of `count` ranks. */
 void run_ranks(uint32_t count, void (*work)(void *user, uint32_t rank), void *user);
 
 #endif

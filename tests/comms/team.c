@@ -1,4 +1,4 @@
-/* Threads that are ranks. */
+/* Ranks as threads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -106,7 +106,7 @@ static bool open_device(rank *r)
            expect_ok(r, bp_stream_create(r->device, "work", &r->stream));
 }
 
-/* The context is current for that one call only, as in a program that sets its device. */
+/* Makes the context current for this call only, as a program does that sets its device for it. */
 static bool open_nccl(rank *r, const unique_id *id)
 {
     void *context = NULL;

@@ -1,4 +1,4 @@
-/* Ranks agree: on what they are about to do, on what was granted, and on what went wrong. Nobody hangs. */
+/* Agreement between ranks before, during and after a registration, without deadlocks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,7 +49,7 @@ static bp_status note_bytes(void *user, const void *mine, uint64_t bytes, void *
     return BP_OK;
 }
 
-/* A rank of another version that gives more or less would leave the others waiting, or end beyond their memory. */
+/* A rank of another version that sends another size would leave the others waiting, or overflow their buffers. */
 static void what_is_compared_first_has_one_size(void **state)
 {
     (void)state;
@@ -82,7 +82,7 @@ static void a_rank_with_another_plan_is_named(void **state)
     for (int over_nccl = 0; over_nccl <= 1; over_nccl++)
         for (uint32_t odd = 0; odd < RANKS; odd++) {
             team t;
-            /* what rank 0 has counts: the first rank that differs from it is named */
+            /* without a majority rank 0 decides: the first rank that differs from it is named */
             char word[16];
             snprintf(word, sizeof word, "rank %u", odd == 0 ? 1 : odd);
             team_begin(
@@ -127,7 +127,7 @@ static void a_rank_that_asks_for_something_else_is_named(void **state)
     }
 }
 
-/* One rank's call is wrong by itself: it must not leave the others waiting. */
+/* A call that is invalid on one rank must not leave the others waiting. */
 static void one_has_no_such_group(rank *r, void *user)
 {
     bool odd = r->number == *(uint32_t *)user;
@@ -149,7 +149,7 @@ static void a_wrong_call_of_one_rank_fails_all(void **state)
     team_end(&t);
 }
 
-/* The last rank's pool is on a GPU that is not its communicator's, or on none. */
+/* The last rank's pool is on another GPU than its communicator, or on the host. */
 static void register_elsewhere(rank *r, void *user)
 {
     bp_device *device = user;
@@ -160,7 +160,7 @@ static void register_elsewhere(rank *r, void *user)
     r->pool = odd ? pool : own;
     for (int kind = BP_REGISTER_BUFFER; kind <= BP_REGISTER_SYMMETRIC; kind++)
         expect_fails(r, register_all(r, (bp_register_kind)kind), BP_ERR_MISMATCH, "rank 2 of communicator nccl: ");
-    expect_words(r, bp_error_detail(), "is of GPU 2");
+    expect_words(r, bp_error_detail(), "is on GPU 2");
     r->pool = own;
     bp_pool_destroy(&pool);
 }
@@ -218,7 +218,7 @@ static void register_and_note(rank *r, void *user)
     }
 }
 
-/* All ranks have the same, and the words too; what is granted is what NCCL still has registered. */
+/* All ranks have the same kinds and reasons, and NCCL has exactly the granted ones registered. */
 static void assert_agreed(const outcome *o, const bp_register_kind expected[2])
 {
     fake_nccl_counts counts;
@@ -264,7 +264,8 @@ static void a_null_window_on_one_rank_is_none_on_all(void **state)
 static void a_null_window_of_one_slab(void **state)
 {
     (void)state;
-    /* the first try of the first slab on rank 2 says no: that slab goes without the symmetric kind, the other one has it */
+    /* the first try for the first slab on rank 2 is refused: that slab gets a lesser kind, the other slab the
+     * symmetric one */
     team t;
     outcome o;
     memset(&o, 0, sizeof o);
@@ -321,7 +322,7 @@ static void an_error_on_one_rank_fails_all(void **state)
                 for (int other = 0; other < RANKS; other++)
                     assert_int_equal(f.statuses[other], f.statuses[0]);
                 assert_nothing_registered();
-                /* and it can be done again */
+                /* a second try succeeds */
                 team_run(&t, register_afterwards, NULL);
                 team_end(&t);
             }

@@ -69,7 +69,7 @@ static void exchanges_bring_the_bytes_of_all(void **state)
 
 typedef struct buffers {
     bp_dtype dtype;
-    size_t bytes; /* of ranks * COUNT elements */
+    size_t bytes; /* for ranks * COUNT elements */
     char *host;
     char *from, *to;
 } buffers;
@@ -168,7 +168,7 @@ static void scatter_all(rank *r, void *user)
             expect_ok(r, bp_comm_reduce_scatter(r->comm, b.from, b.to, COUNT, b.dtype, (bp_reduction)op, r->stream));
             fetch(r, &b, b.to);
             expect(r, wrong_numbers(r, &b, COUNT * r->number, COUNT, (bp_reduction)op) == 0);
-            /* and not an element more */
+            /* nothing is written past the end */
             size_t end = COUNT * element_bytes(b.dtype);
             for (size_t i = end; i < b.bytes && i < end + 64; i++)
                 expect(r, b.host[i] == 0x5A);
@@ -182,7 +182,7 @@ static void reduce_scatter(void **state)
     on_teams(scatter_all, NULL);
 }
 
-/* Nothing is waited for: the collective comes after what its stream was given before. */
+/* A collective runs after the earlier work of its stream, without synchronization by the caller. */
 static void order_work(rank *r, void *user)
 {
     (void)user;
@@ -201,7 +201,7 @@ static void in_stream_order(void **state)
     on_teams(order_work, NULL);
 }
 
-/* A graph's collectives take what the memory has at each launch. */
+/* A captured collective reads memory at each launch. */
 static void replay_captured(rank *r, void *user)
 {
     (void)user;
@@ -238,7 +238,7 @@ static void captured(void **state)
     on_teams(replay_captured, NULL);
 }
 
-/* A communicator whose collectives block the host, as MPI's do. */
+/* A communicator whose collectives block the host, as those of MPI do. */
 static void forget(void *self)
 {
     (void)self;
@@ -322,7 +322,7 @@ static void bad_input(void **state)
     team_end(&t);
 }
 
-/* A stream of another device than the communicator's. */
+/* A stream of another device than the communicator's is refused. */
 static void another_devices_stream(void **state)
 {
     (void)state;
@@ -349,7 +349,7 @@ static void gather_into_slab(rank *r, void *user)
     device_free(r, from);
 }
 
-/* Emulated only: the emulation follows NCCL's conditions, and shows that the windows are those of the pool's memory. */
+/* On the emulation only: it applies NCCL's conditions, and shows that the windows cover the pool's memory. */
 static void gathers_are_served_from_windows(void **state)
 {
     (void)state;

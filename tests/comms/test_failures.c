@@ -1,5 +1,5 @@
-/* Every call that registration makes of NCCL and of the driver fails in turn: all ranks come out alike, what was done is undone, and
- * nothing is left behind. */
+/* Each call of NCCL and of the driver fails in turn during a registration: all ranks return the same, and everything
+ * is undone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ static unsigned registered_now(void)
     return counts.windows + counts.buffers;
 }
 
-/* All ranks succeed or none; in the end nothing is registered. */
+/* All ranks succeed, or none; at the end nothing is registered. */
 static bool assert_alike(team *t, const attempt *a)
 {
     for (uint32_t i = 1; i < t->options.ranks; i++)
@@ -55,7 +55,7 @@ static bool assert_alike(team *t, const attempt *a)
 
 /* ---- NCCL ---------------------------------------------------------------------------------------------------------- */
 
-/* `function` NULL: any. */
+/* `function` NULL: any function. */
 static void fail_each_nccl_call(const char *function, bp_register_kind kind, uint32_t ranks, int over_nccl)
 {
     unsigned failures = 0;
@@ -75,7 +75,7 @@ static void fail_each_nccl_call(const char *function, bp_register_kind kind, uin
         }
         assert_true(nth < 200);
     }
-    assert_true(failures >= 2); /* there are two slabs */
+    assert_true(failures >= 2); /* one for each slab */
 }
 
 static void each_nccl_call_fails(void **state)
@@ -87,7 +87,7 @@ static void each_nccl_call_fails(void **state)
     }
 }
 
-/* Where exchanges go over NCCL too, a collective that fails on one rank fails on all. */
+/* Without a control communicator, a collective that fails on one rank fails the exchange on all. */
 static void each_nccl_call_fails_without_control(void **state)
 {
     (void)state;
@@ -98,7 +98,7 @@ static void each_nccl_call_fails_without_control(void **state)
     }
 }
 
-/* At the end nothing can be reported; the rest is deregistered all the same. */
+/* A failed deregistration cannot be reported; the other windows are still deregistered. */
 static void each_deregistration_fails(void **state)
 {
     (void)state;
@@ -121,7 +121,7 @@ static void each_deregistration_fails(void **state)
 
 /* ---- the driver ---------------------------------------------------------------------------------------------------- */
 
-/* Their failure leaves something behind whoever calls them. */
+/* True for functions that release something: their failure leaks in any program. */
 static bool is_undoing(const char *function)
 {
     return strcmp(function, "cuCtxPopCurrent") == 0 || strcmp(function, "cuCtxSetCurrent") == 0 ||
@@ -199,7 +199,7 @@ static void register_with_broken_exchange(rank *r, void *user)
     try_to_register(r, &b->a);
 }
 
-/* Without exchanges nothing can be agreed: every rank has an error and takes back what is its own. */
+/* Without exchanges ranks cannot agree: each returns an error and undoes its own registrations. */
 static void each_exchange_fails(void **state)
 {
     (void)state;

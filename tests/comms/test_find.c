@@ -1,4 +1,4 @@
-/* Finding the copy of NCCL that a process has loaded. Not linked with one; each case runs in a process of its own.
+/* Finding the loaded copy of NCCL. Each case runs in a separate process, as this program is not linked with NCCL.
  * Arguments: the folders of the emulation's copies: the newest, 2.19, 2.18. */
 #include <setjmp.h>
 #include <stdarg.h>

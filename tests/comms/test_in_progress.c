@@ -1,4 +1,4 @@
-/* Communicators of NCCL that do not block: their calls answer "in progress" and go on, also while somebody aborts them. */
+/* Nonblocking communicators of NCCL: their calls return "in progress" and finish later, even during an abort. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,11 +16,11 @@
 #define IN_PROGRESS 7
 #define ENDLESS 1000000
 
-/* The emulated functions, in front of which those below stand. */
+/* The emulated functions, which those below wrap. */
 static bp_nccl_functions real;
 static atomic_int polls, polls_of_a_call, polled;
 
-/* What is done when the communicator has been asked often enough. */
+/* An action after the communicator was asked for its state a given number of times. */
 static struct {
     void *comm, *address, **out;
     size_t bytes;
@@ -61,7 +61,7 @@ static int ask(void *comm, int *result)
     return real.ncclCommGetAsyncError(comm, result);
 }
 
-/* NCCL ends what is on its way first, which may still write. */
+/* NCCL first ends the calls in flight, which may still write their results. */
 static int abort_late(void *comm)
 {
     nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
@@ -120,7 +120,7 @@ static void calls_go_on_until_they_are_over(void **state)
 
 /* ---- aborted meanwhile --------------------------------------------------------------------------------------------- */
 
-/* After the communicator was asked at least once for the call that is on its way. */
+/* Aborts once the communicator was asked for the state of the call in flight. */
 static void *abort_it(void *argument)
 {
     while (polled < 3)
@@ -149,7 +149,7 @@ static void nobody_asks_one_that_is_gone(void **state)
     }
 }
 
-/* What NCCL still writes has a place. */
+/* NCCL writes a late window handle to memory that still exists. */
 static void a_window_that_comes_too_late(void **state)
 {
     (void)state;

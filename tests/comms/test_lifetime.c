@@ -1,4 +1,4 @@
-/* How registrations end: with pools, communicators and devices in any order; and when they may not begin. */
+/* Destruction of registrations, pools, communicators and devices in any order, and registrations that are refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +38,7 @@ static void begin_registered(team *t, bp_register_kind kind, uint32_t ranks)
 static const bp_register_kind KINDS[] = {BP_REGISTER_BUFFER, BP_REGISTER_WINDOW, BP_REGISTER_SYMMETRIC};
 #define EACH_KIND(k) (size_t k = 0; k < sizeof KINDS / sizeof *KINDS; k++)
 
-/* ---- who goes first ------------------------------------------------------------------------------------------------ */
+/* ---- orders of destruction ----------------------------------------------------------------------------------------- */
 
 static void end_pool(rank *r, void *user)
 {
@@ -57,7 +57,7 @@ static void the_pool_goes_first(void **state)
             team_run(&t, end_pool, NULL);
             assert_int_equal(counts_now().windows + counts_now().buffers, 0);
             assert_nothing_broken();
-            /* what is left knows its windows, and that they are gone */
+            /* the registration still lists its windows, as no longer registered */
             for (uint32_t i = 0; i < 2; i++) {
                 bp_registration_window w = window_at(t.ranks[i].registration, 0);
                 assert_null(w.handle);
@@ -89,7 +89,7 @@ static void the_registration_goes_first(void **state)
         }
 }
 
-/* The caller's reference may go before; the registration keeps its own. */
+/* The registration holds a reference, so the caller may drop theirs first. */
 static void end_references(rank *r, void *user)
 {
     (void)user;
@@ -114,7 +114,7 @@ static void registrations_keep_communicators(void **state)
         }
 }
 
-/* ---- communicators that cannot go on ------------------------------------------------------------------------------- */
+/* ---- communicators that were aborted or forgotten ------------------------------------------------------------------ */
 
 static void abort_comm(rank *r, void *user)
 {
@@ -180,7 +180,7 @@ static void nothing_is_registered_with_an_aborted_one(void **state)
     team_end(&t);
 }
 
-/* ---- what may not be registered now -------------------------------------------------------------------------------- */
+/* ---- registrations that are refused -------------------------------------------------------------------------------- */
 
 static void register_twice(rank *r, void *user)
 {
@@ -190,7 +190,7 @@ static void register_twice(rank *r, void *user)
     expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
     expect_fails(r, bp_registration_create(r->pool, &entry, 1, &second), BP_ERR_SCHEDULE, "slab");
     expect(r, second == NULL);
-    /* in one call too, also where the groups only overlap */
+    /* also within one call, and if the groups only overlap */
     bp_registration_destroy(&r->registration);
     bp_registration_entry both[2] = {entry, entry};
     both[1].group = "grad";
@@ -250,7 +250,7 @@ static void a_capture_is_refused(void **state)
     team_end(&t);
 }
 
-/* One rank captures, the others do not: all are refused. */
+/* If one rank captures, the registration is refused on all. */
 static void register_beside_capture(rank *r, void *user)
 {
     bp_capture *capture = NULL;
@@ -298,12 +298,12 @@ static void a_sealed_pool_of_one_rank_stops_all(void **state)
 
 /* ---- the current device -------------------------------------------------------------------------------------------- */
 
-/* Another device is current for the caller, and stays so, whatever NCCL leaves behind. */
+/* The caller's current device stays current, whatever NCCL leaves behind. */
 static void with_another_device(rank *r, void *user)
 {
     bp_cuda_driver driver;
     void *other = NULL, *now = NULL;
-    int device = (int)r->team->options.ranks; /* the spare one */
+    int device = (int)r->team->options.ranks; /* the spare device */
     fake_cuda_table(&driver);
     expect(r, driver.cuDevicePrimaryCtxRetain(&other, device) == 0);
     expect(r, driver.cuCtxPushCurrent(other) == 0);
@@ -358,7 +358,7 @@ static void two_pools_with_one_communicator(void **state)
     team_end(&t);
 }
 
-/* A second communicator of the same ranks in the other order, as tensor parallel groups have beside data parallel ones. */
+/* A second communicator of the same ranks in reverse order, as tensor parallel groups are beside data parallel ones. */
 typedef struct second_clique {
     unique_id id;
     exchange_room room;
@@ -392,7 +392,7 @@ static void register_with_second(rank *r, void *user)
     entries[1].comm = comm;
     expect_ok(r, bp_registration_create(r->pool, entries, 2, &r->registration));
     expect(r, bp_registration_get_info(r->registration)->window_count == 4);
-    for (size_t i = 0; i < 4; i++) /* slab by slab */
+    for (size_t i = 0; i < 4; i++) /* by slab */
         expect(r, window_at(r->registration, i).slab == i / 2 && window_at(r->registration, i).entry == i % 2);
     bp_registration_destroy(&r->registration);
     bp_comm_destroy(&comm);
@@ -415,7 +415,7 @@ static void two_communicators_with_one_pool(void **state)
     team_end(&t);
 }
 
-/* All on one GPU, as 2.30 allows. */
+/* All ranks on one GPU, which NCCL 2.30 allows. */
 static void ranks_that_share_a_device(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* What is granted by which version of NCCL, and what the windows and the report say of it. */
+/* Kinds granted by each version of NCCL, and their windows and reports. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -90,7 +90,7 @@ static void exactly_or_not_at_all(void **state)
     assert_granted("version=22907,symmetric=0", BP_REGISTER_SYMMETRIC, 1, BP_REGISTER_NONE);
 }
 
-/* From 2.29 NCCL answers with NULL windows where GPUs do not reach each other; a buffer is still to be had. */
+/* From 2.29 NCCL returns NULL windows for GPUs without peer access; buffers still work. */
 static void null_windows_fall_back_to_buffers(void **state)
 {
     (void)state;
@@ -111,7 +111,7 @@ static void register_symmetric(rank *r, void *user)
     expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
 }
 
-/* ---- what is asked of NCCL ----------------------------------------------------------------------------------------- */
+/* ---- calls of NCCL ------------------------------------------------------------------------------------------------- */
 
 static void one_window_for_each_slab(void **state)
 {
@@ -158,7 +158,7 @@ static void deregistered_in_reverse(void **state)
         assert_ptr_equal(fake_nccl_ended(0), second);
         assert_ptr_equal(fake_nccl_ended(1), first);
         assert_null(fake_nccl_ended(2));
-        /* and it can be done again */
+        /* a second try succeeds */
         assert_ok(register_all(r, kind));
         team_end(&t);
     }
@@ -211,7 +211,7 @@ static void a_group_that_there_is_not(void **state)
     team_end(&t);
 }
 
-/* Parameters with one communicator, gradients with that and with another of the same ranks. */
+/* Parameters with one communicator, gradients with that one and another of the same ranks. */
 static void register_with_two(rank *r, void *user)
 {
     (void)user;

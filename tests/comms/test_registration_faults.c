@@ -1,5 +1,5 @@
-/* Registration goes wrong on one rank at each point in turn: all ranks come out with the same error, which names it, nothing stays
- * registered, and a second try succeeds. Linked with -Wl,--wrap of the allocation functions. */
+/* A registration fails on one rank at each point in turn: all ranks return the same error, which names the rank,
+ * nothing stays registered, and a second try succeeds. Linked with -Wl,--wrap of the allocation functions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@
 
 #define RANKS 3u
 
-/* ---- allocations of one thread fail -------------------------------------------------------------------------------- */
+/* ---- failing allocations of one thread ----------------------------------------------------------------------------- */
 
 static _Thread_local int allocations_left = -1; /* -1: none fails */
 
@@ -61,12 +61,12 @@ char *__wrap_strdup(const char *text)
     return fails() ? NULL : __real_strdup(text);
 }
 
-/* ---- worlds --------------------------------------------------------------------------------------------------------- */
+/* ---- fixtures ------------------------------------------------------------------------------------------------------- */
 
 #define MOST_COMMS 2
 
-/* Ranks with a pool each, and the ends of up to two communicators. */
-typedef struct scene {
+/* Ranks with a pool each and up to two communicators. */
+typedef struct fixture {
     uint32_t ranks, comms;
     kit kits[MOST_RANKS];
     meeting meetings[MOST_COMMS][MOST_RANKS], joints[MOST_COMMS][MOST_RANKS];
@@ -78,9 +78,9 @@ typedef struct scene {
     bp_status status[MOST_RANKS];
     char detail[MOST_RANKS][512];
     int fail_allocation; /* of rank 1; -1: none */
-} scene;
+} fixture;
 
-static void open_rank(scene *s, uint32_t i, const char *units)
+static void open_rank(fixture *s, uint32_t i, const char *units)
 {
     s->kits[i] = begin_kit(new_host(), units, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
@@ -88,7 +88,7 @@ static void open_rank(scene *s, uint32_t i, const char *units)
     open_pool(&s->kits[i], &config);
 }
 
-static void add_entry(scene *s, uint32_t i, uint32_t comm, const char *group)
+static void add_entry(fixture *s, uint32_t i, uint32_t comm, const char *group)
 {
     bp_registration_entry *entry = &s->entries[i][s->count[i]++];
     assert_ok(bp_registration_entry_init(entry, sizeof *entry));
@@ -96,7 +96,7 @@ static void add_entry(scene *s, uint32_t i, uint32_t comm, const char *group)
     entry->group = group;
 }
 
-static void open_end(scene *s, uint32_t comm, uint32_t i, meeting *at, uint32_t number)
+static void open_end(fixture *s, uint32_t comm, uint32_t i, meeting *at, uint32_t number)
 {
     meeting *joint = &s->joints[comm][at - s->meetings[comm]];
     s->ends[comm][i] = (rank){.at = at, .joint = joint, .number = number, .best = BP_REGISTER_SYMMETRIC, .version = 7};
@@ -104,9 +104,9 @@ static void open_end(scene *s, uint32_t comm, uint32_t i, meeting *at, uint32_t 
 }
 
 /* All ranks in one communicator. */
-static scene *new_line(uint32_t ranks)
+static fixture *new_line(uint32_t ranks)
 {
-    scene *s = calloc(1, sizeof *s);
+    fixture *s = calloc(1, sizeof *s);
     assert_non_null(s);
     s->ranks = ranks;
     s->comms = 1;
@@ -123,9 +123,9 @@ static scene *new_line(uint32_t ranks)
 }
 
 /* Four ranks: rows 0,1 and 2,3 for parameters, columns 0,2 and 1,3 for gradients. */
-static scene *new_grid(void)
+static fixture *new_grid(void)
 {
-    scene *s = calloc(1, sizeof *s);
+    fixture *s = calloc(1, sizeof *s);
     assert_non_null(s);
     s->ranks = 4;
     s->comms = 2;
@@ -146,7 +146,7 @@ static scene *new_grid(void)
     return s;
 }
 
-static void close_scene(scene *s)
+static void close_fixture(fixture *s)
 {
     for (uint32_t i = 0; i < s->ranks; i++) {
         for (uint32_t c = 0; c < s->comms; c++)
@@ -164,7 +164,7 @@ static void close_scene(scene *s)
 
 static void create_work(void *user, uint32_t i)
 {
-    scene *s = user;
+    fixture *s = user;
     if (i == 1)
         allocations_left = s->fail_allocation;
     bp_error_record(BP_OK, "");
@@ -175,21 +175,21 @@ static void create_work(void *user, uint32_t i)
 
 static void destroy_work(void *user, uint32_t i)
 {
-    scene *s = user;
+    fixture *s = user;
     bp_registration_destroy(&s->made[i]);
 }
 
-static void create(scene *s)
+static void create(fixture *s)
 {
     run_ranks(s->ranks, create_work, s);
 }
 
-static void destroy(scene *s)
+static void destroy(fixture *s)
 {
     run_ranks(s->ranks, destroy_work, s);
 }
 
-static size_t live_in(const scene *s)
+static size_t live_in(const fixture *s)
 {
     size_t live = 0;
     for (uint32_t i = 0; i < s->ranks; i++)
@@ -198,8 +198,8 @@ static size_t live_in(const scene *s)
     return live;
 }
 
-/* The same on all ranks, and nothing stays behind. */
-static void assert_common(const scene *s, bp_status status, const char *word, const char *more)
+/* All ranks returned the same error, and nothing is left registered. */
+static void assert_common(const fixture *s, bp_status status, const char *word, const char *more)
 {
     for (uint32_t i = 0; i < s->ranks; i++) {
         if (s->status[i] != status || strcmp(s->detail[i], s->detail[0]) != 0)
@@ -212,7 +212,7 @@ static void assert_common(const scene *s, bp_status status, const char *word, co
     assert_int_equal(live_in(s), 0);
 }
 
-static void assert_refused_registration(const scene *s, bp_status status, const char *words)
+static void assert_refused_registration(const fixture *s, bp_status status, const char *words)
 {
     assert_int_equal(s->status[0], status);
     assert_null(s->made[0]);
@@ -220,7 +220,7 @@ static void assert_refused_registration(const scene *s, bp_status status, const 
         fail_msg("\"%s\" should say \"%s\"", s->detail[0], words);
 }
 
-static void assert_created(const scene *s)
+static void assert_created(const fixture *s)
 {
     for (uint32_t i = 0; i < s->ranks; i++) {
         if (s->status[i] != BP_OK)
@@ -240,7 +240,7 @@ static bp_registration_window window_of(const bp_registration *r, size_t index)
 static void test_order(void **state)
 {
     (void)state;
-    scene *s = new_line(RANKS);
+    fixture *s = new_line(RANKS);
     s->entries[0][0].traffic = s->entries[1][0].traffic = s->entries[2][0].traffic = BP_TRAFFIC_FLOAT_AVG;
     create(s);
     assert_created(s);
@@ -256,7 +256,8 @@ static void test_order(void **state)
             assert_ptr_equal(window.address, s->ends[0][i].log[w].address);
         }
         const bp_registration_info *info = bp_registration_get_info(s->made[i]);
-        assert_int_equal(info->warning_count, 3); /* of entry 0 averages and one process, of entry 1 the latter */
+        assert_int_equal(info->warning_count,
+                         3); /* entry 0 averages and has ranks in one process, entry 1 has the latter */
         assert_string_equal(info->warnings[0].text, "averages are slow");
         for (size_t w = 0; w < 3; w++)
             assert_int_equal(info->warnings[w].entry, w == 2);
@@ -267,13 +268,13 @@ static void test_order(void **state)
         for (int w = 0; w < 3; w++)
             assert_int_equal(s->ends[0][i].ended[w], 2 - w);
     assert_int_equal(live_in(s), 0);
-    close_scene(s);
+    close_fixture(s);
 }
 
 static void test_report(void **state)
 {
     (void)state;
-    scene *s = new_line(2);
+    fixture *s = new_line(2);
     s->ends[0][1].refused = 1u << BP_REGISTER_SYMMETRIC;
     create(s);
     assert_created(s);
@@ -282,16 +283,17 @@ static void test_report(void **state)
     assert_ok(bp_registration_report(s->made[0], text, sizeof text, &needed));
     assert_int_equal(needed, strlen(text) + 1);
     assert_non_null(strstr(text, "slab 0 (param), "));
-    assert_non_null(strstr(text, "with communicator dp (scripted 1, 2 ranks): symmetric window asked, window granted; "
-                                 "symmetric window: rank 1 of communicator dp: no room for a symmetric window\n"));
-    assert_non_null(strstr(text, "warning, entry 1 (communicator dp): ranks 0 and 1 of communicator dp live in one"));
+    assert_non_null(strstr(text,
+                           "with communicator dp (scripted 1, 2 ranks): symmetric window requested, window granted; "
+                           "symmetric window: rank 1 of communicator dp: no room for a symmetric window\n"));
+    assert_non_null(strstr(text, "warning, entry 1 (communicator dp): ranks 0 and 1 of communicator dp are in one"));
     assert_ok(bp_registration_report(s->made[0], little, sizeof little, &again));
     assert_int_equal(again, needed);
     assert_memory_equal(little, text, strlen(little));
     assert_ok(bp_registration_report(s->made[0], NULL, 0, &again));
     assert_int_equal(again, needed);
     destroy(s);
-    close_scene(s);
+    close_fixture(s);
 }
 
 static void test_refusals(void **state)
@@ -308,7 +310,7 @@ static void test_refusals(void **state)
                  {1u << BP_REGISTER_SYMMETRIC, 1, BP_REGISTER_NONE, 0}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (int all = 0; all < 2; all++) {
-            scene *s = new_line(RANKS);
+            fixture *s = new_line(RANKS);
             for (uint32_t i = 0; i < RANKS; i++) {
                 s->ends[0][i].refused = all || i == 1 ? cases[c].refused : 0;
                 s->entries[i][0].exact = s->entries[i][1].exact = cases[c].exact;
@@ -326,15 +328,15 @@ static void test_refusals(void **state)
             }
             destroy(s);
             assert_int_equal(live_in(s), 0);
-            close_scene(s);
+            close_fixture(s);
         }
 }
 
-/* Communicators that cannot register are no failure either. */
+/* Providers without registration are not an error. */
 static void test_lacking(void **state)
 {
     (void)state;
-    scene *s = new_line(2);
+    fixture *s = new_line(2);
     for (uint32_t i = 0; i < 2; i++) {
         bp_comm_destroy(&s->handles[0][i]);
         s->ends[0][i].destroyed = false;
@@ -349,7 +351,7 @@ static void test_lacking(void **state)
     assert_int_equal(window_of(s->made[1], 0).granted, BP_REGISTER_BUFFER);
     assert_non_null(strstr(window_of(s->made[0], 0).because, "cannot register one"));
     destroy(s);
-    close_scene(s);
+    close_fixture(s);
 }
 
 static void test_failures(void **state)
@@ -357,30 +359,30 @@ static void test_failures(void **state)
     (void)state;
     for (uint32_t where = 0; where < RANKS; where++)
         for (int nth = 1; nth <= 3; nth++) {
-            scene *s = new_line(RANKS);
+            fixture *s = new_line(RANKS);
             char word[32];
             snprintf(word, sizeof word, "rank %u of", where);
             s->ends[0][where].fail_at = nth;
             create(s);
             assert_common(s, BP_ERR_COMM, word, "out of window slots");
-            for (uint32_t i = 0; i < RANKS; i++) /* in reverse */
+            for (uint32_t i = 0; i < RANKS; i++) /* in reverse order */
                 for (int w = 1; w < s->ends[0][i].deregistrations; w++)
                     assert_true(s->ends[0][i].ended[w] < s->ends[0][i].ended[w - 1]);
             create(s);
             assert_created(s);
             destroy(s);
-            close_scene(s);
+            close_fixture(s);
         }
 }
 
-/* A failure in one line of a grid reaches all of it. */
+/* A failure in one row of a grid reaches all rows and columns. */
 static void test_grid(void **state)
 {
     (void)state;
     for (uint32_t comm = 0; comm < 2; comm++)
         for (uint32_t where = 0; where < 4; where++)
             for (int nth = 1; nth <= 2 - (int)comm; nth++) {
-                scene *s = new_grid();
+                fixture *s = new_grid();
                 s->ends[comm][where].fail_at = nth;
                 create(s);
                 assert_common(s, BP_ERR_COMM, comm == 0 ? "of communicator dp" : "of communicator outer",
@@ -389,7 +391,7 @@ static void test_grid(void **state)
                 assert_created(s);
                 assert_int_equal(bp_registration_get_info(s->made[0])->window_count, 3);
                 destroy(s);
-                close_scene(s);
+                close_fixture(s);
             }
 }
 
@@ -398,7 +400,7 @@ static void test_allocations(void **state)
     (void)state;
     int failed = 0;
     for (int nth = 0;; nth++) {
-        scene *s = new_line(RANKS);
+        fixture *s = new_line(RANKS);
         s->fail_allocation = nth;
         create(s);
         bool good = s->status[0] == BP_OK;
@@ -409,7 +411,7 @@ static void test_allocations(void **state)
             assert_common(s, BP_ERR_NO_HOST_MEMORY, "rank 1 of communicator dp", "out of host memory");
             failed++;
         }
-        close_scene(s);
+        close_fixture(s);
         if (good)
             break;
     }
@@ -420,7 +422,7 @@ static void test_mismatches(void **state)
 {
     (void)state;
     for (int what = 0; what < 6; what++) {
-        scene *s = new_line(RANKS);
+        fixture *s = new_line(RANKS);
         const char *word = "";
         uint32_t odd = (uint32_t)what % RANKS;
         switch (what) {
@@ -460,16 +462,16 @@ static void test_mismatches(void **state)
         assert_common(s, BP_ERR_MISMATCH, named, word);
         for (uint32_t i = 0; i < RANKS; i++)
             assert_int_equal(s->ends[0][i].registrations, 0);
-        close_scene(s);
+        close_fixture(s);
     }
 }
 
-/* What a rank finds by itself is told to all before anything is registered. */
+/* Local errors are reported to all ranks before anything is registered. */
 static void test_local_errors(void **state)
 {
     (void)state;
     for (int what = 0; what < 3; what++) {
-        scene *s = new_line(RANKS);
+        fixture *s = new_line(RANKS);
         const char *word = "no slab of group \"nothing\"";
         bp_status status = BP_ERR_INVALID_ARGUMENT;
         if (what == 0)
@@ -488,14 +490,14 @@ static void test_local_errors(void **state)
         assert_common(s, status, word, "rank 2 of communicator dp: ");
         for (uint32_t i = 0; i < RANKS; i++)
             assert_int_equal(s->ends[0][i].registrations, 0);
-        close_scene(s);
+        close_fixture(s);
     }
 }
 
 static void test_twice(void **state)
 {
     (void)state;
-    scene *s = new_line(2);
+    fixture *s = new_line(2);
     bp_registration *first[2];
     create(s);
     assert_created(s);
@@ -514,15 +516,15 @@ static void test_twice(void **state)
     create(s);
     assert_created(s);
     destroy(s);
-    close_scene(s);
+    close_fixture(s);
 }
 
-/* Where the exchange itself breaks the others cannot be told: nothing hangs for ever, crashes or stays registered. */
+/* When the exchange itself fails, the others cannot be informed; but nothing hangs, crashes or stays registered. */
 static void test_broken_exchange(void **state)
 {
     (void)state;
     for (int nth = 1; nth <= 12; nth++) {
-        scene *s = new_line(1);
+        fixture *s = new_line(1);
         s->ends[0][0].exchange_fails_at = nth;
         create(s);
         if (s->status[0] == BP_OK)
@@ -531,16 +533,16 @@ static void test_broken_exchange(void **state)
             assert_common(s, BP_ERR_COMM, "the exchange was cut", "");
         destroy(s);
         assert_int_equal(live_in(s), 0);
-        close_scene(s);
+        close_fixture(s);
     }
 }
 
-/* ---- ends ----------------------------------------------------------------------------------------------------------- */
+/* ---- destruction ---------------------------------------------------------------------------------------------------- */
 
 static void test_pool_first(void **state)
 {
     (void)state;
-    scene *s = new_line(2);
+    fixture *s = new_line(2);
     create(s);
     assert_created(s);
     for (uint32_t i = 0; i < 2; i++) {
@@ -550,7 +552,7 @@ static void test_pool_first(void **state)
         assert_null(window_of(s->made[i], 0).handle);
     }
     bp_registration *old[2] = {s->made[0], s->made[1]};
-    for (uint32_t i = 0; i < 2; i++) { /* another pool may lie where the first one was */
+    for (uint32_t i = 0; i < 2; i++) { /* another pool may get the addresses of the first one */
         bp_pool_config config = pool_config();
         config.persistent_bytes = 4096;
         open_pool(&s->kits[i], &config);
@@ -562,14 +564,14 @@ static void test_pool_first(void **state)
     s->made[0] = old[0];
     s->made[1] = old[1];
     destroy(s);
-    close_scene(s);
+    close_fixture(s);
 }
 
-/* A pool that is being captured does not let go: what was registered ends with it. */
+/* A pool that is being captured cannot detach the registration, which then ends with the pool. */
 static void test_destroyed_in_a_capture(void **state)
 {
     (void)state;
-    scene *s = new_line(1);
+    fixture *s = new_line(1);
     bp_capture *capture = NULL;
     create(s);
     assert_created(s);
@@ -584,14 +586,14 @@ static void test_destroyed_in_a_capture(void **state)
     assert_refused_registration(s, BP_ERR_SCHEDULE, "is registered with communicator dp already, by pool");
     bp_pool_destroy(&s->kits[0].pool);
     assert_int_equal(live_in(s), 0);
-    close_scene(s);
+    close_fixture(s);
 }
 
 static void test_aborted(void **state)
 {
     (void)state;
     for (int forgotten = 0; forgotten < 2; forgotten++) {
-        scene *s = new_line(2);
+        fixture *s = new_line(2);
         create(s);
         assert_created(s);
         for (uint32_t i = 0; i < 2; i++) {
@@ -612,14 +614,14 @@ static void test_aborted(void **state)
         create(s);
         assert_int_equal(s->status[0], BP_ERR_INVALID_ARGUMENT);
         assert_non_null(strstr(s->detail[0], "was aborted"));
-        close_scene(s);
+        close_fixture(s);
     }
 }
 
-/* As offload does it: each slab loses its memory and gets it back. */
+/* Unmaps and maps each slab, as offload does. */
 static void reattach_work(void *user, uint32_t i)
 {
-    scene *s = user;
+    fixture *s = user;
     bp_slabs *slabs = &s->kits[i].pool->slabs;
     const bp_slab_observer *observer = &slabs->observers[0];
     s->status[i] = BP_OK;
@@ -634,7 +636,7 @@ static void reattach_work(void *user, uint32_t i)
 static void test_memory_comes_back(void **state)
 {
     (void)state;
-    scene *s = new_line(RANKS);
+    fixture *s = new_line(RANKS);
     create(s);
     assert_created(s);
     run_ranks(RANKS, reattach_work, s);
@@ -645,18 +647,19 @@ static void test_memory_comes_back(void **state)
     for (uint32_t i = 0; i < RANKS; i++) {
         assert_int_equal(s->status[i], BP_ERR_COMM);
         assert_non_null(strstr(s->detail[i], "rank 2 of communicator dp: out of window slots"));
-        assert_int_equal(live_windows(&s->ends[0][i]), 1); /* the slab before, which the pool's owner takes back */
+        assert_int_equal(live_windows(&s->ends[0][i]),
+                         1); /* of the earlier slab, which the pool's owner unmaps again */
     }
     run_ranks(RANKS, reattach_work, s);
     assert_created(s);
     assert_int_equal(live_in(s), 3 * RANKS);
     for (uint32_t i = 0; i < RANKS; i++)
         assert_ok(bp_comm_abort(s->handles[0][i]));
-    run_ranks(RANKS, reattach_work, s); /* the pool goes on without */
+    run_ranks(RANKS, reattach_work, s); /* the pool works without the registration */
     assert_created(s);
     assert_non_null(strstr(window_of(s->made[1], 0).because, "was aborted"));
     destroy(s);
-    close_scene(s);
+    close_fixture(s);
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* Communicators of one rank and of the caller's functions: what they give, what they pass on, and bad input. */
+/* Communicators of one rank and of callbacks: results, forwarded arguments, and invalid input. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -122,7 +122,7 @@ static void wait_for_flag(void *flag)
     *(int *)flag = 7;
 }
 
-/* What runs before a collective in its stream is done before it. */
+/* A collective runs after the earlier work of its stream. */
 static void self_collectives_keep_stream_order(void **state)
 {
     (void)state;
@@ -173,7 +173,7 @@ static void other_dtypes_are_unsupported(void **state)
     bp_comm_destroy(&comm);
 }
 
-/* Bytes of all ranks together that do not fit 64 bits never reach a provider. */
+/* Sizes whose sum over all ranks exceeds 64 bits never reach a provider. */
 static void sizes_that_overflow_are_refused(void **state)
 {
     (void)state;
@@ -214,7 +214,7 @@ static void a_callback_needs_a_rank_and_an_exchange(void **state)
 
 /* ---- callbacks ----------------------------------------------------------------------------------------------------- */
 
-/* Remembers what it was called with, and answers what it is told. */
+/* Records its arguments, and returns what the test asks for. */
 typedef struct recorder {
     bp_status answer;
     unsigned calls, aborts, destroys;
@@ -232,7 +232,7 @@ static bp_status record(recorder *r, const void *from, void *to, uint64_t count)
     r->from = from;
     r->to = to;
     r->count = count;
-    return r->answer == BP_OK ? BP_OK : bp_error_record(r->answer, "the group said no");
+    return r->answer == BP_OK ? BP_OK : bp_error_record(r->answer, "refused by the group");
 }
 
 static bp_status record_exchange(void *user, const void *mine, uint64_t bytes, void *all)
@@ -316,26 +316,27 @@ static void callbacks_have_a_name_by_default(void **state)
     bp_comm_destroy(&comm);
 }
 
-static void what_callbacks_answer_is_passed_on(void **state)
+static void results_of_callbacks_are_passed_on(void **state)
 {
     (void)state;
     recorder r;
     char memory[64] = "";
     bp_comm *comm = new_recorded(&r, NULL);
     r.answer = BP_ERR_IO;
-    assert_fails(bp_comm_exchange(comm, memory, 5, memory), BP_ERR_IO, "the group said no");
-    assert_fails(bp_comm_all_gather(comm, memory, memory, 5, stream), BP_ERR_IO, "the group said no");
+    assert_fails(bp_comm_exchange(comm, memory, 5, memory), BP_ERR_IO, "refused by the group");
+    assert_fails(bp_comm_all_gather(comm, memory, memory, 5, stream), BP_ERR_IO, "refused by the group");
     r.answer = BP_ERR_NO_DEVICE_MEMORY;
     assert_fails(bp_comm_all_reduce(comm, memory, memory, 5, BP_DTYPE_FP32, BP_REDUCE_SUM, stream),
-                 BP_ERR_NO_DEVICE_MEMORY, "the group said no");
+                 BP_ERR_NO_DEVICE_MEMORY, "refused by the group");
     r.answer = (bp_status)77;
-    assert_fails(bp_comm_exchange(comm, memory, 5, memory), BP_ERR_COMM, "77", "no status", "the group said no");
+    assert_fails(bp_comm_exchange(comm, memory, 5, memory), BP_ERR_COMM, "77", "not a bp_status",
+                 "refused by the group");
     r.answer = BP_OK;
     assert_ok(bp_comm_exchange(comm, memory, 5, memory));
     bp_comm_destroy(&comm);
 }
 
-/* The other of two ranks sends what it wants: a status, and a byte for all else. */
+/* The second of two ranks sends arbitrary data: a status, and one byte repeated for everything else. */
 typedef struct hostile_rank {
     uint32_t status;
     uint8_t byte;
@@ -393,7 +394,7 @@ static void missing_collectives_are_unsupported(void **state)
     exchange_end(&room);
 }
 
-/* ---- the end of communicators -------------------------------------------------------------------------------------- */
+/* ---- aborting and forgetting --------------------------------------------------------------------------------------- */
 
 static void assert_dead(bp_comm *comm, const recorder *r)
 {
@@ -469,7 +470,7 @@ static void tables_of_providers_are_checked(void **state)
     bp_comm *comm = NULL;
     provider_ends = 0;
     bp_comm_ops bad = good;
-    bad.size = offsetof(bp_comm_ops, exchange); /* an older table, which ends before a function that is needed */
+    bad.size = offsetof(bp_comm_ops, exchange); /* an older table that ends before a required function */
     assert_fails(bp_comm_create(&bad, &traits, NULL, &comm), BP_ERR_INVALID_ARGUMENT, "exchange");
     struct {
         bp_comm_ops known;
@@ -536,7 +537,7 @@ int main(void)
                                        cmocka_unit_test(a_callback_needs_a_rank_and_an_exchange),
                                        cmocka_unit_test(callbacks_get_what_was_asked_for),
                                        cmocka_unit_test(callbacks_have_a_name_by_default),
-                                       cmocka_unit_test(what_callbacks_answer_is_passed_on),
+                                       cmocka_unit_test(results_of_callbacks_are_passed_on),
                                        cmocka_unit_test(what_other_ranks_send_is_checked),
                                        cmocka_unit_test(missing_collectives_are_unsupported),
                                        cmocka_unit_test(an_aborted_communicator_does_nothing_more),

@@ -1,4 +1,4 @@
-/* A rank that does not come to an agreement: the others report it within the time-out, and end without it. */
+/* A rank that misses an agreement: the others report it within the time-out and can be destroyed without it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -90,7 +90,7 @@ static void a_registration_over_a_control_communicator(void **state)
     team_end(&t);
 }
 
-/* Windows are deregistered by all ranks together: with a rank missing that would wait. */
+/* Windows are deregistered collectively, which would wait for a missing rank. */
 static void end_registered_without_one(rank *r, void *user)
 {
     uint32_t mine = 0, all[RANKS];
@@ -133,9 +133,9 @@ static void register_over_nccl_without_one(rank *r, void *user)
     const double begin = now();
     expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_TIMEOUT,
                  "agreement on the plan to register over communicator nccl: ncclAllGather (rank ");
-    expect_words(r, bp_error_detail(), "has not ended within 0.3 s; NCCL does not tell which ranks are missing");
+    expect_words(r, bp_error_detail(), "did not finish within 0.3 s; NCCL does not report the missing ranks");
     expect(r, now() - begin >= TIMEOUT_MS * 1e-3);
-    expect_broken(r, "NCCL does not tell which ranks are missing");
+    expect_broken(r, "NCCL does not report the missing ranks");
 }
 
 static void an_exchange_over_nccl(void **state)
@@ -148,7 +148,7 @@ static void an_exchange_over_nccl(void **state)
     team_end(&t);
 }
 
-/* The collective may still write when the communicator goes. */
+/* The collective may still write after the communicator is destroyed. */
 static void end_without_abort(rank *r, void *user)
 {
     (void)user;
@@ -218,7 +218,7 @@ static void the_environment_is_checked(void **state)
         setenv("BUCKETPOOL_COMM_TIMEOUT", wrong[i], 1);
         assert_fails(wrap(&t, 0), BP_ERR_INVALID_ARGUMENT,
                      "BUCKETPOOL_COMM_TIMEOUT: expected seconds in [0, 1000000] (0: no time-out), got");
-        assert_ok(wrap(&t, 1000)); /* not looked at */
+        assert_ok(wrap(&t, 1000)); /* not read */
         assert_ok(wrap(&t, BP_COMM_NO_TIMEOUT));
     }
     setenv("BUCKETPOOL_COMM_TIMEOUT", "30", 1);

@@ -1,4 +1,4 @@
-/* What would make registered memory useless is said, in the warnings and in the report. */
+/* Warnings and reports of conditions in which NCCL does not use registered memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,8 +29,8 @@ static int forget_environment(void **state)
 typedef struct wanted {
     bp_register_kind kind;
     uint32_t traffic;
-    const char *word; /* of one of the warnings; NULL: there are none */
-    bool absent;      /* no warning has it */
+    const char *word; /* must occur in a warning; NULL: no warning */
+    bool absent;      /* `word` must not occur instead */
 } wanted;
 
 static const char *warning_with(const rank *r, const char *word)
@@ -157,7 +157,7 @@ static void limits_of_versions(void **state)
     const struct {
         const char *version;
         bp_register_kind kind;
-        const char *word; /* NULL: nothing is said */
+        const char *word; /* NULL: no reason is given */
     } rows[] = {{"version=21903", BP_REGISTER_BUFFER, "NVLink SHARP only"},
                 {"version=22105", BP_REGISTER_BUFFER, "InfiniBand SHARP only; from 2.23"},
                 {"version=22304", BP_REGISTER_BUFFER, "from 2.24"},
@@ -172,7 +172,7 @@ static void limits_of_versions(void **state)
     }
 }
 
-/* ---- why less was granted ------------------------------------------------------------------------------------------ */
+/* ---- reasons for lesser kinds -------------------------------------------------------------------------------------- */
 
 typedef struct reason {
     bp_register_kind asked, granted;
@@ -209,7 +209,7 @@ static void reasons_are_given(void **state)
     (void)state;
     check_reason("version=21903", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "2.19.3"});
     check_reason("version=22907,symmetric=0", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "no window"});
-    check_reason("version=22809,symmetric=0", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "reach each other"});
+    check_reason("version=22809,symmetric=0", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "peer access"});
     setenv("NCCL_CUMEM_ENABLE", "0", 1);
     check_reason("version=22809", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "NCCL_CUMEM_ENABLE"});
     check_reason("version=23007", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "NCCL_CUMEM_ENABLE"});
@@ -218,7 +218,7 @@ static void reasons_are_given(void **state)
     check_reason("version=21903", (reason){BP_REGISTER_BUFFER, BP_REGISTER_NONE, "NCCL_LOCAL_REGISTER"});
 }
 
-/* 2.28 without symmetric support and without local registration says success and writes no window at all. */
+/* 2.28 without symmetric support and without local registration returns success and writes no window. */
 static void a_window_that_is_not_written(void **state)
 {
     (void)state;

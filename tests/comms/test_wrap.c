@@ -1,4 +1,4 @@
-/* Wrapping NCCL communicators: which are taken, and what is said of those that are not. */
+/* Wrapping NCCL communicators: accepted ones, and the errors of the others. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ static void end(fixture *f)
 
 #define assert_refuses(f, status, word) assert_fails(bp_comm_create_nccl(&(f)->config, &(f)->comm), status, word)
 
-/* ---- what is taken ------------------------------------------------------------------------------------------------- */
+/* ---- accepted communicators ---------------------------------------------------------------------------------------- */
 
 static void a_communicator_is_wrapped_and_stays(void **state)
 {
@@ -64,7 +64,7 @@ static void a_communicator_is_wrapped_and_stays(void **state)
     end(&f);
 }
 
-/* The table is copied: the caller's may go. */
+/* The table is copied: the caller's may be freed. */
 static void the_table_is_copied(void **state)
 {
     (void)state;
@@ -95,7 +95,7 @@ static void older_than_2_19_is_refused(void **state)
     }
 }
 
-/* What can be asked for is what the table has both functions of, whatever the version says. */
+/* A kind is available if the table has both of its functions, whatever the version. */
 static void missing_optional_functions(void **state)
 {
     (void)state;
@@ -149,12 +149,12 @@ static void an_incomplete_table_is_refused(void **state)
     f.functions = whole;
     f.functions.size = 8;
     assert_refuses(&f, BP_ERR_INVALID_ARGUMENT, "size of a struct is 8");
-    f.functions.size = 16; /* an older table, which ends before functions that are needed */
+    f.functions.size = 16; /* an older table that ends before required functions */
     assert_refuses(&f, BP_ERR_INVALID_ARGUMENT, "ncclGetErrorString");
     end(&f);
 }
 
-/* ---- what does not fit --------------------------------------------------------------------------------------------- */
+/* ---- mismatches ---------------------------------------------------------------------------------------------------- */
 
 static void another_gpu_is_named(void **state)
 {
@@ -214,17 +214,17 @@ static void a_control_of_other_ranks_is_refused(void **state)
     f.config.control = self;
     assert_refuses(&f, BP_ERR_INVALID_ARGUMENT, "");
     bp_comm_destroy(&self);
-    /* as many ranks, in another order */
+    /* the same number of ranks in another order */
     f.config.control = f.t.ranks[1].control;
     assert_refuses(&f, BP_ERR_INVALID_ARGUMENT, "");
-    /* that was aborted */
+    /* aborted */
     f.config.control = f.t.ranks[0].control;
     bp_comm_forget(f.t.ranks[0].control);
     assert_refuses(&f, BP_ERR_INVALID_ARGUMENT, "aborted");
     end(&f);
 }
 
-/* ---- NCCL's own failures ------------------------------------------------------------------------------------------- */
+/* ---- failures of NCCL ---------------------------------------------------------------------------------------------- */
 
 static void each_call_fails_in_turn(void **state)
 {
@@ -249,7 +249,7 @@ static void each_call_fails_in_turn(void **state)
     end(&f);
 }
 
-/* ---- the end ------------------------------------------------------------------------------------------------------- */
+/* ---- destruction --------------------------------------------------------------------------------------------------- */
 
 static void abort_aborts_what_is_wrapped(void **state)
 {

@@ -1,4 +1,4 @@
-/* Fuzzes bp_packing_file_parse; what can be read can be written, and small instances can be packed. */
+/* Fuzzes bp_packing_file_parse: accepted files can be written, and small instances can be packed. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@ static void stop(const char *what)
     abort();
 }
 
-/* The two ways of checking say the same of any offsets. */
+/* Both checkers of offsets return the same. */
 static void check_offsets(const bp_packing *packing, const uint64_t *offsets, uint64_t bytes)
 {
     bp_packing_fault fault = {.size = sizeof fault};

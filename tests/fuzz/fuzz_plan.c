@@ -1,4 +1,4 @@
-/* Fuzzes bp_plan_parse; a plan that can be read can be written and served. */
+/* Fuzzes bp_plan_parse: an accepted plan can be written and served. */
 #include <bucketpool/formats.h>
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Fuzzes the contents of plans, and the pools that are made of them: whatever is accepted is served without two live
- * requests on the same bytes. The input is numbers; files and their fingerprints are not in the way here. */
+/* Fuzzes the contents of plans and their pools: an accepted plan is served without overlapping live requests. The
+ * input is a list of numbers, so that formats and fingerprints do not stop the fuzzer. */
 #include <bucketpool/bucketpool.h>
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static uint8_t next_byte(input *in)
     return *in->data++;
 }
 
-/* Mostly small, sometimes anything. */
+/* Mostly small, sometimes any value. */
 static uint64_t next_number(input *in)
 {
     uint8_t first = next_byte(in);
@@ -68,7 +68,7 @@ static void fill(input *in, parts *p, bp_plan_info *info)
         r->unit = p->units[i];
         r->dtype = BP_DTYPE_BF16;
         r->ordinal = next_byte(in) % 4;
-        uint8_t kind = next_byte(in); /* mostly planned */
+        uint8_t kind = next_byte(in); /* mostly planned requests */
         r->role = kind % BP_ROLE_COUNT;
         r->placement = kind < 224 ? BP_PLACE_PLANNED : (bp_placement)(kind % 4);
         r->slab = next_byte(in) % 3;

@@ -1,4 +1,4 @@
-/* Fuzzes bp_safetensors_parse with whole files, under patterns that nest. */
+/* Fuzzes bp_safetensors_parse with whole files and nested patterns. */
 #include <bucketpool/formats.h>
 
 #include <stdlib.h>

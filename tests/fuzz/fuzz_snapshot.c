@@ -1,4 +1,4 @@
-/* Fuzzes bp_snapshot_parse; what is answered of a snapshot is consistent: ids, slabs, orders of times. */
+/* Fuzzes bp_snapshot_parse: ids, slabs and times of an accepted snapshot are consistent. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Fuzzes bp_units_parse; what can be read can be written. */
+/* Fuzzes bp_units_parse: accepted models can be written. */
 #include <bucketpool/formats.h>
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* What a reader lets through must also be planned without trouble: every rule and policy on a model that was read. */
+/* Plans every model that a reader accepts, under every rule and policy. */
 #ifndef BP_FUZZ_PIPELINE_H
 #define BP_FUZZ_PIPELINE_H
 
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Larger models only take longer. */
+/* Larger models take longer and find nothing new. */
 #define FUZZ_MOST_UNITS 64
 
 static inline void fuzz_stop(const char *what)
@@ -16,7 +16,7 @@ static inline void fuzz_stop(const char *what)
     abort();
 }
 
-/* A call may refuse, but then it says why. */
+/* A call may fail, but with a detail. */
 static inline int fuzz_good(bp_status status)
 {
     if (status != BP_OK && *bp_error_detail() == '\0')
@@ -26,7 +26,7 @@ static inline int fuzz_good(bp_status status)
     return status == BP_OK;
 }
 
-/* A plan has every request of the buckets at the same index, under its name. */
+/* Requests of the plan have the indices and names of the buckets. */
 static inline void fuzz_ids(const bp_buckets *buckets, const bp_plan *plan)
 {
     const bp_plan_info *info = bp_plan_get_info(plan);
@@ -50,7 +50,7 @@ static inline void fuzz_policies(const bp_buckets *buckets, const bp_schedule *s
         config.policy = (bp_policy)policy;
         config.copies = copies;
         config.joint = copies % 2;
-        config.work = 1 << 16; /* the search is fuzz_packing's business */
+        config.work = 1 << 16; /* fuzz_packing covers the search */
         if (!fuzz_good(bp_plan_create(buckets, schedule, &config, &plan)))
             continue;
         const bp_plan_info *info = bp_plan_get_info(plan);
@@ -63,7 +63,7 @@ static inline void fuzz_policies(const bp_buckets *buckets, const bp_schedule *s
     }
 }
 
-/* One after the other, a schedule has the same conflicts as once. */
+/* Repeated iterations have the conflicts of one. */
 static inline void fuzz_repeat(const bp_buckets *buckets, const bp_schedule *schedule)
 {
     const bp_schedule *twice[] = {schedule, schedule};
@@ -76,7 +76,7 @@ static inline void fuzz_repeat(const bp_buckets *buckets, const bp_schedule *sch
     bp_schedule_destroy(&united);
 }
 
-/* Options that differ from one number to the next. */
+/* Options derived from a number. */
 static inline void fuzz_options(uint32_t number, bp_schedule_config *config)
 {
     bp_schedule_config_init(config, sizeof *config);

@@ -1,5 +1,5 @@
-/* Runs a fuzz target over every file of the directories given, where there is no libFuzzer: `fuzz_units corpus/units`.
- * Exits 1 when there is nothing to run. */
+/* Runs a fuzz target over every file of the given directories, for builds without libFuzzer: `fuzz_units
+ * corpus/units`. Exits with 1 if there are no files. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "target.h"
 
-/* Copied to memory of its exact size, so that a sanitizer sees reads behind the end. */
+/* Copies the file to memory of its exact size, so that sanitizers detect reads past the end. */
 static int replay_file(const char *path)
 {
     FILE *file = fopen(path, "rb");

@@ -1,4 +1,4 @@
-/* A plan that was read must also be served without trouble: at every level of strict assignment, on the device without memory. */
+/* Serves every plan that a reader accepts, at every level of strict assignment, on the device without memory. */
 #ifndef BP_FUZZ_SERVING_H
 #define BP_FUZZ_SERVING_H
 
@@ -6,14 +6,14 @@
 
 #include "pipeline.h"
 
-/* Larger plans only take longer. */
+/* Larger plans take longer and find nothing new. */
 #define FUZZ_MOST_REQUESTS 64
 
 typedef struct fuzz_range {
     uintptr_t begin, end;
 } fuzz_range;
 
-/* Takes what the pool gives, request by request, and gives everything back. */
+/* Acquires what the pool can serve, one request at a time, and releases everything. */
 static inline void fuzz_walk(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
 {
     fuzz_range held[FUZZ_MOST_REQUESTS];
@@ -57,7 +57,7 @@ static inline void fuzz_serve_with(bp_device *device, const bp_plan *plan, const
     if (bp_stream_create(device, NULL, &stream) != BP_OK)
         fuzz_stop("no stream");
     if (config->overflow_bytes > 0)
-        fuzz_good(bp_pool_allow_overflow(pool, 1)); /* there is none where no request has bytes */
+        fuzz_good(bp_pool_allow_overflow(pool, 1)); /* fails if all requests have 0 bytes */
     for (uint32_t i = 0; i < info->request_count; i++) {
         const bp_plan_request *r = &info->requests[i];
         uint32_t id;

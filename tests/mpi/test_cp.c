@@ -1,4 +1,4 @@
-/* Splits and gathers of packed sequences between so many processes. */
+/* Splits and gathers of packed sequences between the processes of the job. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,7 +80,7 @@ static void gathers_bring_back_what_was_split(void **state)
     bp_cp_destroy(&cp);
 }
 
-/* The gradient that a process has for a token; small whole numbers, so that bf16 holds their sums. */
+/* The gradient of a token on a process: small integers, whose sums are exact in bf16. */
 static float upstream(uint32_t of_rank, uint64_t token)
 {
     return (float)(number(4, of_rank, token) % 16);

@@ -1,4 +1,4 @@
-"""The example of a loss on packed sequences: the same numbers for every arrangement of 1, 2, 4 and 8 processes, and the right ones.
+"""The example cp_sft_loss: every arrangement of 1, 2, 4 and 8 processes gives the numbers of a reference implementation.
 
 Arguments: mpirun.sh, the program. BUCKETPOOL_EXAMPLES=5000 compares five seeds instead of one."""
 
@@ -19,7 +19,7 @@ LARGE = " on each rank with 131072 tokens, vocabulary 151936 and bf16"
 
 
 def start(ranks, *options, other=None, seconds=300):
-    """`other`: the options of one rank more."""
+    """`other`: the options of an additional rank."""
     command = [MPIRUN, str(ranks), PROGRAM, *map(str, options)]
     if other is not None:
         command += [":", "-n", "1", PROGRAM, *map(str, other)]
@@ -41,7 +41,7 @@ def factorisations(ranks):
                 yield tp, cp, ranks // (tp * cp)
 
 
-# ---- the same in the plainest way: fp64, one sequence after the other, no ranks ---------------------------------------------
+# ---- reference implementation: fp64, sequence by sequence, one process -------------------------------------------------------
 
 
 def noise(seed, what, i, j):
@@ -68,7 +68,7 @@ def prompt_of(seed, i):
     return length_of(seed, i) if i == 3 else noise(seed, 2, i, 0) % (length_of(seed, i) // 2 + 1)
 
 
-def truth(seed, sequences, vocab, hidden=16):
+def reference(seed, sequences, vocab, hidden=16):
     weight = [[between_ones(seed, 5, v, d) for d in range(hidden)] for v in range(vocab)]
     gradient = [[0.0] * hidden for _ in range(vocab)]
     total, entropy, valid, tokens, perplexities, logits_seen = 0.0, 0.0, 0, 0, [], []
@@ -101,7 +101,7 @@ def truth(seed, sequences, vocab, hidden=16):
 class CpSftLoss(unittest.TestCase):
     def answers(self, ranks, *options):
         result = start(ranks, *options)
-        own = [line for line in result.stderr.splitlines() if "cp_sft_loss" in line]  # MPI may have words about the machine
+        own = [line for line in result.stderr.splitlines() if "cp_sft_loss" in line]  # MPI may print warnings about the machine
         self.assertEqual((result.returncode, own), (0, []), (ranks, options))
         lines = [line.rsplit(" ", 1) for line in result.stdout.splitlines()]
         return {name: int(value) if name in COUNTS or "bytes" in name else float(value) for name, value in lines}
@@ -117,7 +117,7 @@ class CpSftLoss(unittest.TestCase):
             one = self.answers(1, "--seed", seed)
             everywhere = [where for ranks in (2, 4, 8) for where in factorisations(ranks)]
             self.assertEqual(len(everywhere), 3 + 6 + 10)
-            with concurrent.futures.ThreadPoolExecutor(3) as pool:  # starting processes is mostly waiting
+            with concurrent.futures.ThreadPoolExecutor(3) as pool:  # processes mostly wait while they start
                 others = pool.map(lambda where: self.answers(math.prod(where), *arrangement(*where), "--seed", seed), everywhere)
                 for where, other in zip(everywhere, others):
                     self.alike(one, other, (seed, where))
@@ -129,9 +129,9 @@ class CpSftLoss(unittest.TestCase):
             self.assertEqual((gathered, answers["bytes saved" + where]), (cp * kept, gathered - kept))
         self.assertEqual(answers["bytes of logits gathered" + LARGE], 131072 * (151936 // tp) * 2)
 
-    def test_the_truth(self):
+    def test_reference(self):
         for seed in SEEDS:
-            expected = truth(seed, 12, 23)
+            expected = reference(seed, 12, 23)
             shape = ("--seed", seed, "--sequences", 12, "--vocab", 23)
             self.alike(expected, self.answers(1, *shape), seed)
             self.alike(expected, self.answers(4, *arrangement(2, 2, 1), *shape), seed)
@@ -152,7 +152,7 @@ class CpSftLoss(unittest.TestCase):
             self.assertEqual((answers["least logit"], answers["largest logit"]), (math.inf, -math.inf))
 
     def all_fail(self, ranks, where, other, words):
-        """`other`: what the last rank is given, if not the same."""
+        """`other`: the arguments of the last rank, if they differ."""
         other = other or where
         result = start(ranks - 1, *arrangement(*where), other=arrangement(*other[:3]) + other[3:], seconds=200) if ranks > 1 \
             else start(1, *arrangement(*where), seconds=200)
@@ -161,7 +161,7 @@ class CpSftLoss(unittest.TestCase):
             self.assertRegex(result.stderr, f"cp_sft_loss: rank {rank}: .*{re.escape(words)}")
 
     def test_ranks_that_fail(self):
-        """Found out in the exchange of the step, when clients are made, or by one pair of TP ranks, of which the other must hear."""
+        """Failures in the exchange of the step, in the creation of clients, and on one pair of TP ranks; all ranks report them."""
         cases = ((1, (1, 1, 8), None, "mismatch: bp_loss_create: tp 1 x cp 1 x dp 8 ranks, the communicator has 1\n"),
                  (4, (1, 1, 2), None, "mismatch: bp_loss_create: tp 1 x cp 1 x dp 2 ranks, the communicator has 4\n"),
                  (2, (1, 2, 1), (1, 2, 1, "--seed", 2), "belong to one DP rank, but added other batches"),
@@ -169,7 +169,7 @@ class CpSftLoss(unittest.TestCase):
                  (2, (1, 2, 1), (2, 1, 1), "mismatch: bp_loss_create: rank 1 has tp 2, rank 0 has 1"),
                  (2, (1, 2, 1), (1, 3, 1), "bp_loss_create: tp 1 x cp 3 x dp 1 ranks, the communicator has 2"),
                  (4, (2, 1, 2), (2, 1, 2, "--vocab", 100), "(tp 0, cp 0, dp 1) failed: bp_logprob_create: "))
-        with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:  # mpirun takes its time to end what failed
+        with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:  # mpirun ends failed jobs slowly
             for done in [pool.submit(self.all_fail, *case) for case in cases]:
                 done.result()
 

@@ -1,4 +1,5 @@
-/* Conversions of fp16 and bf16, held against plain arithmetic: every value of 16 bits, and the middle between every two. */
+/* Conversions of fp16 and bf16 against plain arithmetic: every 16-bit value, and the midpoint of every two
+ * neighbours. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +12,7 @@
 
 #include "mpi/halves.h"
 
-/* By definition, from the fields. */
+/* From the fields, by definition. */
 static double value_by_fields(uint16_t bits, int exponent_bits)
 {
     int fraction_bits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
@@ -46,11 +47,11 @@ static void check_type(const type *t)
         uint16_t magnitude = bits & 0x7fff;
         if (magnitude >= infinite - 1)
             continue;
-        /* halfway to the next: to the even one; a little beside it: to the nearer */
+        /* the midpoint rounds to even, points beside it to the nearer value */
         double next = value_by_fields((uint16_t)(bits + 1), t->exponent_bits);
         float middle = (float)((expected + next) / 2);
         if ((double)middle != (expected + next) / 2)
-            continue; /* of bf16's smallest, which fp32 cannot halve */
+            continue; /* the midpoint of bf16's two smallest values is below fp32's range */
         assert_int_equal(t->bits(middle), bits % 2 == 0 ? bits : bits + 1);
         assert_int_equal(t->bits(nextafterf(middle, (float)expected)), bits);
         assert_int_equal(t->bits(nextafterf(middle, (float)next)), bits + 1);

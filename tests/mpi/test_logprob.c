@@ -1,4 +1,4 @@
-/* The client and the fused head with a vocabulary that so many processes share. */
+/* The client and the fused head with a vocabulary sharded over the processes of the job. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -96,7 +96,7 @@ int main(void)
                                        cmocka_unit_test(heads_are_like_the_truth)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     if (failed != 0)
-        MPI_Abort(MPI_COMM_WORLD, 1); /* the others may be waiting */
+        MPI_Abort(MPI_COMM_WORLD, 1); /* other processes may be waiting */
     bp_stream_destroy(&stream);
     bp_device_destroy(&device);
     bp_comm_destroy(&everybody);

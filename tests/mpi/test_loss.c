@@ -1,4 +1,4 @@
-/* Losses of packed sequences between so many processes, however they are arranged, and processes that fail. */
+/* Losses of packed sequences for every arrangement of the processes, and failures of one process. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,14 +14,14 @@
 #include "../kernels/support/hosts.h"
 #include "sequences.h"
 
-#define COLUMNS 4 /* of logits, for the least and the largest */
+#define COLUMNS 4 /* of the logits, between the smallest and the largest */
 
 static uint8_t mask_of(uint64_t sequence, uint64_t offset)
 {
     return sequence != 7 && number(2, sequence, offset) % 3 != 0;
 }
 
-/* Parts of 128: every sum of them is exact. */
+/* Multiples of 1/128, whose sums are exact. */
 static float value_of(uint64_t what, uint64_t sequence, uint64_t offset)
 {
     return (float)(number(what, sequence, offset) % 1024) / 128;
@@ -53,7 +53,7 @@ static bp_loss_config loss_config(const place *p)
     return config;
 }
 
-/* A rank's tokens and what is known of them. */
+/* A rank's tokens with their reference values. */
 typedef struct slice {
     sequences s;
     bp_cp_split *split;
@@ -74,7 +74,7 @@ static float logit_of(uint64_t sequence, uint64_t offset, uint32_t column)
     return value_of(LOGIT + column, sequence, offset) - 4;
 }
 
-/* Of the columns that a TP rank has. */
+/* The range of a TP rank's columns. */
 static void range_of(const place *p, uint64_t sequence, uint64_t offset, float *least, float *largest)
 {
     *least = INFINITY;
@@ -85,7 +85,7 @@ static void range_of(const place *p, uint64_t sequence, uint64_t offset, float *
     }
 }
 
-/* There is one at a time. */
+/* Only one can be open. */
 static slice *open_slice(const place *p)
 {
     static slice whole, local;
@@ -129,7 +129,7 @@ static bp_loss_values values_of(slice *mine)
     return values;
 }
 
-/* Of all sequences, as one process has them. */
+/* The loss over all sequences, as one process computes it. */
 static bp_loss_sequence truth_of(uint64_t sequence)
 {
     bp_loss_sequence truth = {0};
@@ -232,7 +232,7 @@ static void losses_are_those_of_one_process(void **state)
 
 /* ---- ranks that fail ------------------------------------------------------------------------------------------------ */
 
-/* How the last rank goes wrong, and what all of them hear. */
+/* Kinds of failures of the last rank. */
 enum { LOADER, OTHER_LENGTHS, SHORT_MASK, OTHER_MASK, WAYS };
 
 static bp_status go_wrong(bp_loss *loss, slice *mine, int way)
@@ -256,7 +256,7 @@ static bp_status step_of(bp_loss *loss, slice *mine, int way)
                           NULL);
 }
 
-/* For the last rank the end of the last sequence but one is that of the last. */
+/* On the last rank the second last sequence ends where the last one does. */
 static slice *open_slice_of(const place *p, int way)
 {
     slice *mine = open_slice(p);
@@ -282,7 +282,7 @@ static void all_hear_of_one_that_failed(void **state)
         bp_loss_statistics statistics = {.size = sizeof statistics};
         assert_ok(bp_loss_create(device, &config, &loss));
         for (int way = 0; way < WAYS; way++) {
-            /* batches are compared between CP and TP ranks, masks between TP ranks, which have the same tokens */
+            /* batches are compared between CP and TP ranks, masks only between TP ranks, which have the same tokens */
             if ((way == OTHER_LENGTHS && p.tp * p.cp == 1) || (way == OTHER_MASK && p.tp == 1))
                 continue;
             slice *mine = open_slice_of(&p, way);
@@ -296,7 +296,7 @@ static void all_hear_of_one_that_failed(void **state)
             assert_fails(bp_loss_statistics_get(loss, &statistics), BP_ERR_SCHEDULE, "reduce");
             close_slice(mine);
         }
-        slice *mine = open_slice(&p); /* the next step is as if nothing had been */
+        slice *mine = open_slice(&p); /* the next step succeeds */
         const bp_loss_values values = values_of(mine);
         assert_ok(bp_loss_begin(loss));
         assert_ok(bp_loss_add(loss, mine->split, &values, NULL));

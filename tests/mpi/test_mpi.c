@@ -1,4 +1,5 @@
-/* The MPI communicator, run by so many processes. Argument: who starts MPI, "library" or "caller". */
+/* The MPI communicator between the processes of the job. Argument: the side that initializes MPI, "library" or
+ * "caller". */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +41,7 @@ static void test_start(void **state)
 {
     (void)state;
     assert_int_equal(is_started(), by_caller);
-    assert_fails(bp_comm_create_mpi(NULL, 0, NULL), BP_ERR_INVALID_ARGUMENT, "output");
+    assert_fails(bp_comm_create_mpi(NULL, 0, NULL), BP_ERR_INVALID_ARGUMENT, "NULL");
     assert_ok(bp_comm_create_mpi(NULL, 0, &everybody));
     assert_true(is_started());
     int expected_rank, expected_ranks;
@@ -68,7 +69,7 @@ static void test_exchange(void **state)
     free(all);
 }
 
-/* The ranks in reverse order, and half of them. */
+/* Communicators of the ranks in reverse order, and of half of them. */
 static void test_other_communicators(void **state)
 {
     (void)state;
@@ -76,7 +77,7 @@ static void test_other_communicators(void **state)
     bp_comm *comm = NULL;
     MPI_Comm_split(MPI_COMM_WORLD, 0, (int)(ranks - rank), &reversed);
     assert_ok(bp_comm_create_mpi(&reversed, 0, &comm));
-    MPI_Comm_free(&reversed); /* the library has its own */
+    MPI_Comm_free(&reversed); /* the library has a duplicate */
     assert_int_equal(bp_comm_get_info(comm)->rank, ranks - 1 - rank);
     uint32_t all[64];
     assert_ok(bp_comm_exchange(comm, &rank, sizeof rank, all));
@@ -97,7 +98,7 @@ static void test_other_communicators(void **state)
 
 #define COUNT 37
 
-/* Whole numbers that every dtype holds, also their sums. */
+/* Integers that every dtype represents exactly, and their sums too. */
 static int64_t element(uint32_t of_rank, uint32_t index)
 {
     return (int64_t)((of_rank * 5 + index * 3) % 23) - 11;
@@ -178,7 +179,7 @@ static void test_reductions(void **state)
                  BP_ERR_INVALID_ARGUMENT, "reduction 9");
 }
 
-/* bf16 holds 8 bits: 256 + 1 is rounded, and so is each step. */
+/* bf16 has 8 significant bits: 256 + 1 rounds, at each step. */
 static void test_halves_round(void **state)
 {
     (void)state;
@@ -207,7 +208,7 @@ static void test_gathers(void **state)
     free(all);
 }
 
-/* What the stream still has to do comes first. */
+/* Collectives wait for the earlier work of the stream. */
 static void test_stream_order(void **state)
 {
     (void)state;
@@ -247,7 +248,7 @@ static void test_registration(void **state)
     end_kit(&k);
 }
 
-/* The last rank has another plan: all name it, or rank 0 where two cannot tell. */
+/* The last rank has another plan: all name it; with two ranks they name rank 0. */
 static void test_plans_differ(void **state)
 {
     (void)state;
@@ -285,9 +286,9 @@ static void test_end(void **state)
     if (by_caller) {
         assert_ok(bp_comm_create_mpi(NULL, 0, &second));
         MPI_Finalize();
-        bp_comm_destroy(&second); /* the caller was early: nothing is left to free */
+        bp_comm_destroy(&second); /* a caller may destroy it before MPI_Finalize: nothing is left to free */
     }
-    assert_fails(bp_comm_create_mpi(NULL, 0, &second), BP_ERR_INVALID_ARGUMENT, "finalised");
+    assert_fails(bp_comm_create_mpi(NULL, 0, &second), BP_ERR_INVALID_ARGUMENT, "finalized");
     assert_null(second);
 }
 
@@ -313,6 +314,6 @@ int main(int argc, char **argv)
     bp_stream_destroy(&stream);
     bp_device_destroy(&device);
     if (failed != 0 && is_started() && !is_over())
-        MPI_Abort(MPI_COMM_WORLD, 1); /* the others may be waiting */
+        MPI_Abort(MPI_COMM_WORLD, 1); /* other processes may be waiting */
     return failed != 0;
 }

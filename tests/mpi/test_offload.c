@@ -1,4 +1,4 @@
-/* Offload of registered memory by several processes: all or none, whichever of them cannot. */
+/* Offload of registered memory by several processes: all of them or none, whichever fails. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -78,7 +78,7 @@ static void test_rounds(void **state)
     close_registered(&s, &registration);
 }
 
-/* Each rank in turn cannot begin. */
+/* Each rank in turn has live requests and cannot offload. */
 static void test_busy(void **state)
 {
     (void)state;
@@ -102,7 +102,7 @@ static void test_busy(void **state)
     close_registered(&s, &registration);
 }
 
-/* Each rank in turn is out of memory, at each slab. */
+/* Each rank in turn runs out of memory, at each slab. */
 static void test_short(void **state)
 {
     (void)state;

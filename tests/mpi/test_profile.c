@@ -1,5 +1,5 @@
-/* As many ranks as there are write their snapshots and traces at once, into folders that none of them finds: test_mpi_profile FOLDER. What is in them
- * is judged by test_profile_files.py. */
+/* All ranks write snapshots and traces at once into folders that do not exist yet: test_mpi_profile FOLDER.
+ * test_profile_files.py checks the files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-"""Eight ranks write at once: every file is there, whole and by its rules. Arguments: mpirun.sh, the program, the folder of check_snapshot.py."""
+"""Eight ranks write at once: every file exists, is complete and keeps the rules. Arguments: mpirun.sh, the program, the folder of check_snapshot.py."""
 
 import os
 import subprocess

@@ -1,6 +1,7 @@
-/* Four ranks of MPI with a time-out, some of which stop. The others print each error with the seconds that it took, and end together.
+/* Four MPI ranks with a time-out, some of which stop. The others print each error with the seconds it took, and end
+ * together.
  *
- *   test_timeout stopped|two|large|registration|creation|shortest|environment FOLDER RANKS_THAT_END */
+ * test_timeout stopped|two|large|registration|creation|shortest|environment FOLDER RANKS_THAT_END */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,7 +34,7 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* One write each, so that ranks do not share a line. */
+/* With one write, so that lines of ranks do not mix. */
 static void report(const char *step, bp_status status, double begin)
 {
     char line[768];
@@ -51,7 +52,8 @@ static void must(bp_status status, const char *step)
     }
 }
 
-/* mpirun ends all ranks as soon as one has ended without MPI_Finalize: the ranks wait for each other's files, a minute at most. */
+/* mpirun ends all ranks once one has ended without MPI_Finalize, so ranks wait for the others' files, a minute at
+ * most. */
 static int end(char **argv)
 {
     char path[512];
@@ -72,7 +74,7 @@ static int end(char **argv)
     return 0; /* without MPI_Finalize */
 }
 
-/* mpirun continues a stopped process before it ends it. */
+/* mpirun sends SIGCONT to a stopped process before it ends it. */
 static void stop(void)
 {
     raise(SIGSTOP);
@@ -144,7 +146,7 @@ int main(int argc, char **argv)
     if (argc != 4)
         return 2;
     const int here = strcmp(what, "creation") == 0;
-    if (here) { /* the caller starts MPI */
+    if (here) { /* the caller initializes MPI */
         MPI_Init(NULL, NULL);
         MPI_Comm_rank(MPI_COMM_WORLD, &rank);
         if (rank == 2)

@@ -1,4 +1,4 @@
-"""Ranks of MPI that stop: the others report within the time-out, name them, and end. Arguments: mpirun.sh, the program."""
+"""MPI ranks that stop: the others report them by number within the time-out, and end. Arguments: mpirun.sh, the program."""
 
 import os
 import re
@@ -16,8 +16,8 @@ LINE = re.compile(r"rank (\d): (\w+): (.*?) after ([0-9.]+) s: (.*)")
 
 class Timeouts(unittest.TestCase):
     def run_case(self, what, survivors=3, environment=None):
-        """The lines of each rank, by rank and step: status, seconds, words. Processes end without MPI_Finalize, which
-        mpirun takes for a failure: it kills the stopped ones then."""
+        """The lines of each rank, by rank and step: status, seconds, words. Processes end without MPI_Finalize, so
+        mpirun treats the job as failed and kills the stopped ranks."""
         with tempfile.TemporaryDirectory() as folder:
             run = subprocess.run([MPIRUN, str(RANKS), PROGRAM, what, folder, str(survivors)], capture_output=True, text=True,
                                  check=False, timeout=600, env={**os.environ, **(environment or {})})
@@ -56,7 +56,7 @@ class Timeouts(unittest.TestCase):
     def test_a_registration(self):
         self.check("registration", [2], "agreement on the plan to register")
 
-    def test_a_time_out_that_one_rank_has_set(self):
+    def test_time_out_set_on_one_rank(self):
         self.check("shortest", [2], "bp_comm_exchange")
 
     def test_the_creation_of_a_communicator(self):
@@ -65,10 +65,10 @@ class Timeouts(unittest.TestCase):
         for status, seconds, words in steps.values():
             self.assertEqual(status, "timed out", words)
             self.assertTrue(TIMEOUT <= seconds < TIMEOUT + AFTER, seconds)
-            self.assertIn("not all ranks have made the communicator within 2 s", words)
+            self.assertIn("not all ranks created the communicator within 2 s", words)
 
     def test_the_environment_variable(self):
-        """It serves where the program says nothing, and is refused where it is no number."""
+        """The default time-out of programs that set none; other values than numbers are refused."""
         steps = self.run_case("environment", environment={"BUCKETPOOL_COMM_TIMEOUT": "2"})
         self.assertEqual(sorted(rank for rank, step in steps if step == "first"), [0, 1, 3])
         for rank in (0, 1, 3):

@@ -1,6 +1,6 @@
-"""Judges snapshots and traces by docs/reference/snapshot_files.md and by what PyTorch's memory viewer takes: check_snapshot.py FILE...
+"""Checks snapshots and traces against docs/reference/snapshot_files.md and the limits of PyTorch's memory viewer: check_snapshot.py FILE...
 
-Written from the documents alone, and shares nothing with the writer. A file that breaks a rule raises Broken, which has the rule's name."""
+Implemented from the documents, independently of the writer. Broken names the rule that a file breaks."""
 
 import collections
 import io
@@ -48,7 +48,7 @@ def need(condition, rule, what=""):
 
 
 def check_members(value, members, where):
-    need(type(value) is dict, "members", f"{where} is no dictionary")
+    need(type(value) is dict, "members", f"{where} is not a dictionary")
     need(set(value) == set(members), "members", f"{where} has {sorted(set(value) ^ set(members))} too many or too few")
     for name, types in members.items():
         types = types if isinstance(types, tuple) else (types,)
@@ -133,7 +133,7 @@ def check_segments(segments, devices):
 
 
 class Memory:
-    """What there is while a list of entries is played."""
+    """Segments and blocks during a replay of entries."""
 
     def __init__(self):
         self.segments, self.blocks, self.requested = {}, {}, set()
@@ -180,7 +180,7 @@ def check_traces(snapshot):
         need(memory.blocks == blocks and not memory.requested, "end state", "blocks")
 
 
-# ---- our half -------------------------------------------------------------------------------------------------------------
+# ---- the "bucketpool" half -------------------------------------------------------------------------------------------------------------
 
 
 def check_pool(pool, ours):
@@ -232,15 +232,15 @@ def check_events(pool, ours, streams):
 
 
 def resident_at_first(pool, had):
-    """By slab: undone from the end; with a gap only the viewer's half knows of slabs without events."""
+    """Residency of each slab before the first event, by undoing the events. With a gap, only the viewer's half tells it for slabs without events."""
     resident = [s["address"] in had for s in pool["slabs"]] if had is not None else [s["resident"] for s in pool["slabs"]]
     for gained, slab, _ in reversed(pool["slab_events"]):
         resident[slab] = not gained
     return resident
 
 
-class Retelling:
-    """The viewer's list, told again from ours: (action, address, bytes, name)."""
+class Reconstruction:
+    """Reconstructs the viewer's entries from the "bucketpool" half: (action, address, bytes, name)."""
 
     def __init__(self, pool, had):
         self.pool, self.out = pool, []
@@ -312,7 +312,7 @@ class Retelling:
 
 
 def initial_slabs(pool, entries):
-    """The first entries, in the order of slabs; after a gap without events those that came back since follow at once."""
+    """Slabs mapped by the first entries, in order of slabs. After a gap without events, entries of slabs mapped since then follow directly, out of order."""
     order, had = [s["address"] for s in pool["slabs"]], []
     for e in entries:
         if e["action"] != "segment_map" or had and order.index(e["addr"]) < order.index(had[-1]):
@@ -322,13 +322,13 @@ def initial_slabs(pool, entries):
 
 
 def check_agreement(snapshot):
-    """With one pool: the two halves tell the same."""
+    """Compares the two halves of a snapshot of one pool."""
     ours = snapshot["bucketpool"]
     if len(ours["pools"]) != 1:
         return
     pool, entries = ours["pools"][0], snapshot["device_traces"][0]
-    told = Retelling(pool, initial_slabs(pool, entries) if ours["gap"] else None)
-    times = itertools.accumulate((e[4] for e in pool["events"]), max)  # threads read the clock after they took their place
+    told = Reconstruction(pool, initial_slabs(pool, entries) if ours["gap"] else None)
+    times = itertools.accumulate((e[4] for e in pool["events"]), max)  # threads read the clock before they get their index
     marks = [(t, 1, e) for t, e in zip(times, pool["events"])] + [(e[2], 0, e) for e in pool["slab_events"]]
     for _, is_request, e in sorted(marks, key=lambda m: m[:2]):
         if is_request:
@@ -337,7 +337,7 @@ def check_agreement(snapshot):
             told.move(e[0], e[1])
     found = [(e["action"], e["addr"], e["size"], e["frames"][0]["name"]) for e in entries]
     need(found[:len(told.out)] == told.out, "halves", next((i, a, b) for i, (a, b) in enumerate(zip(told.out, found + [None] * len(told.out))) if a != b) if found[:len(told.out)] != told.out else "")
-    need(ours["gap"] or len(found) == len(told.out), "halves", "the viewer's list goes on")
+    need(ours["gap"] or len(found) == len(told.out), "halves", "the viewer's list has more entries")
     offset = ours["realtime_offset_ns"]
     for e in entries:
         need(ours["first_time_ns"] + offset - 1000 < e["time_us"] * 1000, "times", e)
@@ -379,7 +379,7 @@ def check_nesting(slices):
 
 
 def thousandths(number):
-    """Nanoseconds of a number of microseconds with three digits behind the point, exactly."""
+    """Nanoseconds of a number of microseconds with three decimals, exactly."""
     need(type(number) is str and number.count(".") == 1 and len(number.split(".")[1]) == 3, "times", number)
     return int(number.replace(".", ""))
 
@@ -422,7 +422,7 @@ def no_duplicates(pairs):
 
 
 def check_live_bytes(slices, counters):
-    """Each role's counter, in the end, is the sum of the slices that end with the file; its largest sum is reached."""
+    """Compares the counter of each role with the sums of its slices."""
     for name, values in counters.items():
         if not name.startswith("live bytes: "):
             continue
@@ -441,7 +441,7 @@ def check_live_bytes(slices, counters):
 
 
 def check_same(trace, slices, counters, instants, snapshot):
-    """The pickle of the same moment tells the same."""
+    """Compares a trace with the pickle of the same recording."""
     base, began, told, live = trace["baseTimeNanoseconds"], {}, [], collections.Counter()
     expected = collections.defaultdict(list)
     for device, e in ((d, e) for d, entries in enumerate(snapshot["device_traces"]) for e in entries):
@@ -455,7 +455,7 @@ def check_same(trace, slices, counters, instants, snapshot):
             live[role] += e["size"] if e["action"] == "alloc" else -e["size"]
             expected["live bytes: " + role].append(live[role])
     found = [((base + b) // 1000, (base + e) // 1000, n, s, a) for b, e, n, s, a in slices]
-    if not snapshot["bucketpool"]["gap"]:  # after which the two are of different moments
+    if not snapshot["bucketpool"]["gap"]:  # after a gap the two files show different moments
         need(not collections.Counter(told) - collections.Counter(found), "same", "slices")
     need(len(found) == len(told) + len(began), "same", "slices")
     for name, values in expected.items() if len(snapshot["device_traces"]) == 1 else ():

@@ -1,4 +1,4 @@
-/* A folder of a test's own, removed with what is in it. */
+/* A temporary folder of a test, removed with its contents. */
 #ifndef BP_TEST_PROFILE_FOLDER_H
 #define BP_TEST_PROFILE_FOLDER_H
 
@@ -27,7 +27,7 @@ static inline void remove_folder(const char *path)
     rmdir(path);
 }
 
-/* All names in the folder; -1: there is none. */
+/* Number of entries in the folder; -1: it does not exist. */
 static inline int count_names(const char *path)
 {
     DIR *entries = opendir(path);

@@ -1,4 +1,5 @@
-/* What a profile's calls do and refuse: steps, recordings by hand, ranks, names of files; and that others who record are told apart. */
+/* Calls of a profile and their errors: steps, labelled recordings, ranks, file names, and other recorders of the
+ * same pool. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,7 +77,7 @@ static void test_steps(void **state)
     bp_profile *profile = profile_of(&k, &config);
     static const bool recorded[] = {true, true, false, false, true};
     static const uint64_t steps[] = {0, 1, 2, 100, 1};
-    assert_int_equal(count_names(config.directory), -1); /* nothing yet to write */
+    assert_int_equal(count_names(config.directory), -1); /* nothing has been written yet */
     assert_string_equal(bp_profile_get_info(profile)->pickle_path, "");
     for (size_t i = 0; i < 5; i++) {
         assert_ok(bp_profile_step(profile, steps[i]));
@@ -86,7 +87,7 @@ static void test_steps(void **state)
     assert_int_equal(count_names(config.directory), 2);
     assert_string_equal(bp_profile_get_info(profile)->pickle_path, inside("deep/er/step_1/snapshot_rank00.pickle"));
     assert_int_equal(remove(bp_profile_get_info(profile)->pickle_path), 0);
-    bp_profile_destroy(&profile); /* writes step 1 again */
+    bp_profile_destroy(&profile); /* overwrites step 1 */
     assert_null(profile);
     assert_true(is_file(inside("deep/er/step_0/snapshot_rank00.pickle")));
     assert_true(is_file(inside("deep/er/step_1/snapshot_rank00.pickle")));
@@ -110,10 +111,10 @@ static void test_by_hand(void **state)
         "", "a b", "../up", "a/b", "dots.", "0123456789012345678901234567890123456789012345678901234567890123"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_fails(bp_profile_start(profile, wrong[i]), BP_ERR_INVALID_ARGUMENT, "label");
-    assert_fails(bp_profile_stop(profile), BP_ERR_SCHEDULE, "nothing");
+    assert_fails(bp_profile_stop(profile), BP_ERR_SCHEDULE, "no recording");
     assert_ok(bp_profile_start(profile, "evaluation-1"));
     assert_fails(bp_profile_start(profile, "other"), BP_ERR_SCHEDULE, "evaluation-1");
-    assert_ok(bp_profile_step(profile, 0)); /* goes by */
+    assert_ok(bp_profile_step(profile, 0)); /* a step that is not recorded */
     assert_ok(bp_profile_step(profile, 7));
     assert_int_equal(step_of(&k), 7);
     assert_ok(bp_profile_stop(profile));
@@ -124,7 +125,7 @@ static void test_by_hand(void **state)
                         inside("deep/er/evaluation-1/trace_rank0123_p0d1c0t1.json"));
     assert_ok(bp_profile_step(profile, 0));
     assert_fails(bp_profile_start(profile, "other"), BP_ERR_SCHEDULE, "step 0");
-    assert_ok(bp_profile_stop(profile)); /* of the step */
+    assert_ok(bp_profile_stop(profile)); /* ends the step's recording */
     assert_true(is_file(inside("deep/er/step_0/trace_rank0123_p0d1c0t1.json")));
     bp_profile_destroy(&profile);
     end_kit(&k);
@@ -144,8 +145,8 @@ static void test_ranks_that_do_not_record(void **state)
     assert_ok(bp_profile_step(profile, 0));
     assert_int_equal(bp_profile_get_info(profile)->recording, 0);
     assert_int_equal(step_of(&k), 0);
-    assert_ok(bp_profile_stop(profile)); /* what other ranks may, this may */
-    assert_fails(bp_profile_stop(profile), BP_ERR_SCHEDULE, "nothing");
+    assert_ok(bp_profile_stop(profile)); /* valid on any rank that records */
+    assert_fails(bp_profile_stop(profile), BP_ERR_SCHEDULE, "no recording");
     assert_ok(bp_profile_start(profile, "a"));
     assert_ok(bp_profile_stop(profile));
     bp_profile_destroy(&profile);
@@ -201,7 +202,7 @@ static void test_creation(void **state)
     assert_fails(bp_profile_config_init(&config, 8), BP_ERR_INVALID_ARGUMENT, "size of a struct is 8");
     assert_fails(bp_profile_create(NULL, 1, NULL, &profile), BP_ERR_INVALID_ARGUMENT, "pool");
     assert_fails(bp_profile_create(&k.pool, 0, NULL, &profile), BP_ERR_INVALID_ARGUMENT, "pool");
-    assert_fails(bp_profile_create(&k.pool, 1, NULL, NULL), BP_ERR_INVALID_ARGUMENT, "place");
+    assert_fails(bp_profile_create(&k.pool, 1, NULL, NULL), BP_ERR_INVALID_ARGUMENT, "non-NULL");
     assert_fails(bp_profile_create(twice, 2, NULL, &profile), BP_ERR_INVALID_ARGUMENT, "pools[0] and pools[1]");
     assert_fails(bp_profile_create(none, 1, NULL, &profile), BP_ERR_INVALID_ARGUMENT, "pools[0]");
     refuse(&k, (config = good, config.size = 8, &config), "size of a struct is 8");
@@ -216,7 +217,7 @@ static void test_creation(void **state)
     assert_fails(bp_profile_create(&k.pool, 1, &good, &second), BP_ERR_SCHEDULE, "has a profile already");
     assert_null(second);
     bp_profile_destroy(&profile);
-    profile = profile_of(&k, &good); /* now it may */
+    profile = profile_of(&k, &good); /* now accepted */
     bp_profile_destroy(&profile);
     assert_ok(bp_pool_seal(k.pool));
     assert_fails(bp_profile_create(&k.pool, 1, &good, &profile), BP_ERR_SCHEDULE, "sealed");
@@ -235,7 +236,7 @@ static void test_sealed_later(void **state)
     drop(&k, param(&k, 0), k.streams[0]);
     assert_ok(bp_profile_step(profile, 5));
     assert_true(is_file(bp_profile_get_info(profile)->pickle_path));
-    bp_profile_destroy(&profile); /* leaves a sealed pool */
+    bp_profile_destroy(&profile); /* destroying is allowed on a sealed pool */
     end_kit(&k);
 }
 
@@ -249,13 +250,13 @@ static void test_pool_goes_first(void **state)
     take(&k, param(&k, 0), k.streams[0]);
     drop(&k, param(&k, 0), k.streams[0]);
     end_kit(&k);
-    assert_ok(bp_profile_step(profile, 1)); /* there is nothing to tell, and nothing is touched */
+    assert_ok(bp_profile_step(profile, 1)); /* nothing can be recorded, and nothing is written */
     assert_int_equal(count_names(config.directory), -1);
     assert_ok(bp_profile_write(profile, BP_PROFILE_TRACE, inside("rest.json")));
     bp_profile_destroy(&profile);
 }
 
-/* ---- others who record ---------------------------------------------------------------------------------------------- */
+/* ---- other recorders ------------------------------------------------------------------------------------------------ */
 
 static void test_traces_of_the_caller(void **state)
 {
@@ -263,7 +264,7 @@ static void test_traces_of_the_caller(void **state)
     kit k = open_one();
     bp_profile_config config = settings();
     bp_profile *profile = profile_of(&k, &config);
-    assert_ok(bp_pool_trace_start(k.pool, 100, 0)); /* between recordings anybody may */
+    assert_ok(bp_pool_trace_start(k.pool, 100, 0)); /* between recordings other recorders are allowed */
     take(&k, param(&k, 0), k.streams[0]);
     assert_fails(bp_profile_step(profile, 0), BP_ERR_SCHEDULE, "bp_pool_trace_stop");
     assert_int_equal(bp_profile_get_info(profile)->recording, 0);
@@ -274,10 +275,10 @@ static void test_traces_of_the_caller(void **state)
     assert_ok(bp_profile_step(profile, 1));
     assert_fails(bp_pool_trace_start(k.pool, 100, 0), BP_ERR_SCHEDULE, "bp_profile_stop");
     take(&k, param(&k, 0), k.streams[0]);
-    bp_pool_trace_stop(k.pool); /* of nothing: the profile goes on */
+    bp_pool_trace_stop(k.pool); /* no trace is running: the profile keeps recording */
     assert_int_equal(bp_profile_get_info(profile)->recording, 1);
     drop(&k, param(&k, 0), k.streams[0]);
-    assert_int_equal(bp_pool_trace_count(k.pool), 2); /* the caller's stays what it was */
+    assert_int_equal(bp_pool_trace_count(k.pool), 2); /* the caller's trace is unchanged */
     assert_ok(bp_profile_stop(profile));
     assert_ok(bp_pool_trace_start(k.pool, 100, 0));
     bp_profile_destroy(&profile);

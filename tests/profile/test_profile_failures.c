@@ -1,7 +1,7 @@
-/* Disks that are full or broken, folders that cannot be made, memory that runs out: the call says so, no half a file and no other name is left, the
- * pools go on, and the next step is written.
+/* Full or broken disks, folders that cannot be created, allocation failures: the call reports them, no partial or
+ * temporary file is left, the pools keep working, and the next step is written.
  *
- * Linked with -Wl,--wrap= of what is below, against the static library. */
+ * Linked with -Wl,--wrap= of the functions below, against the static library. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ ssize_t __wrap_write(int file, const void *data, size_t bytes);
 int __wrap_fsync(int file);
 int __wrap_renameat(int from_folder, const char *from, int to_folder, const char *to);
 
-static bool write_is_odd; /* a byte at a time, interrupted in between */
+static bool write_is_odd; /* one byte at a time, with interrupts */
 static int write_error, fsync_error, rename_error;
 static unsigned writes;
 
@@ -106,7 +106,7 @@ static int files_of(unsigned step)
     return count_names(path);
 }
 
-/* The step before the one that begins cannot be written, the one that begins is recorded. */
+/* Writing the previous step fails, but the new one is recorded. */
 static void fail_step(uint64_t step, const char *why)
 {
     train();
@@ -132,7 +132,7 @@ static void test_disks(void **state)
     assert_int_equal(files_of(3), 2);
 }
 
-/* A file that may not grow: the same, from the kernel. */
+/* A file size limit (RLIMIT_FSIZE) has the same effect. */
 static void test_limit_of_size(void **state)
 {
     (void)state;
@@ -176,7 +176,7 @@ static void test_paths(void **state)
     (void)state;
     char path[256];
     snprintf(path, sizeof path, "%s/step_0", folder);
-    FILE *file = fopen(path, "w"); /* where a folder should be */
+    FILE *file = fopen(path, "w"); /* a file at the folder's path */
     assert_non_null(file);
     fclose(file);
     assert_ok(bp_profile_step(profile, 0));
@@ -188,7 +188,7 @@ static void test_paths(void **state)
     assert_fails(bp_profile_write(profile, BP_PROFILE_PICKLE, path), BP_ERR_IO, path, strerror(ENOENT));
     assert_fails(bp_profile_write(profile, BP_PROFILE_PICKLE, folder), BP_ERR_IO, folder, strerror(EISDIR));
     assert_fails(bp_profile_write(profile, BP_PROFILE_TRACE, "/dev/full"), BP_ERR_IO, "/dev/full", strerror(ENOSPC));
-    assert_ok(bp_profile_write(profile, BP_PROFILE_TRACE, "/dev/null")); /* written to, not replaced */
+    assert_ok(bp_profile_write(profile, BP_PROFILE_TRACE, "/dev/null")); /* devices are written to, not replaced */
     struct stat about;
     assert_int_equal(stat("/dev/null", &about), 0);
     assert_true(S_ISCHR(about.st_mode));
@@ -197,7 +197,7 @@ static void test_paths(void **state)
     assert_fails(bp_profile_write(NULL, BP_PROFILE_PICKLE, path), BP_ERR_INVALID_ARGUMENT, "profile");
 }
 
-/* As another user than root, who may write anywhere. */
+/* Runs as another user: root may write anywhere. */
 static void test_folder_of_others(void **state)
 {
     (void)state;
@@ -219,7 +219,7 @@ static void test_folder_of_others(void **state)
     assert_int_equal(files_of(1), 2);
 }
 
-/* Whether the allocation that was to fail was asked for. */
+/* True if the failing allocation was reached. */
 static bool stop_failing(void)
 {
     const bool failed = shortage.fails == 0;
@@ -227,7 +227,7 @@ static bool stop_failing(void)
     return failed;
 }
 
-/* Every allocation of a call fails in turn. */
+/* Fails every allocation of a call in turn. */
 #define RETRY(call)                                                                                                    \
     do {                                                                                                               \
         bool failed = true;                                                                                            \
@@ -258,8 +258,8 @@ static void test_no_memory(void **state)
     train();
     RETRY(bp_profile_write(profile, BP_PROFILE_PICKLE, path));
     RETRY(bp_profile_write(profile, BP_PROFILE_TRACE, path));
-    assert_int_equal(count_names(folder), 1); /* nothing else is left */
-    for (unsigned nth = 1; nth < 30; nth++) { /* a step that cannot be written is over all the same */
+    assert_int_equal(count_names(folder), 1); /* no other file is left */
+    for (unsigned nth = 1; nth < 30; nth++) { /* a step that cannot be written ends nevertheless */
         shortage.fails = nth;
         bp_status status = bp_profile_step(profile, 1);
         assert_int_equal(status, stop_failing() ? BP_ERR_NO_HOST_MEMORY : BP_OK);

@@ -1,5 +1,5 @@
-/* A ring that goes round while a thread is at work on an event. The clock is read in the middle of that (-Wl,--wrap=clock_gettime), so that the
- * ring can go round there without luck; signals do it anywhere. */
+/* A ring that wraps while a thread writes an event. The test reads the clock in the middle of the write
+ * (-Wl,--wrap=clock_gettime), so the wrap needs no luck; signals interrupt any other place. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 #define EIGHT "300 300 300 300 300 300 300 300"
 #define RING 16u
 
-static const kit *sleeper; /* whose pool goes on in the next reading of the clock */
+static const kit *sleeper; /* its pool is used during the next reading of the clock */
 static unsigned pairs_meanwhile;
 
 int __real_clock_gettime(clockid_t clock, struct timespec *time);
@@ -52,7 +52,7 @@ static bp_pool_event event_at(const kit *k, size_t index)
     return event;
 }
 
-/* Who sleeps with the time in hand comes after all that happened meanwhile, with a time before theirs. */
+/* A thread that is delayed after reading the clock gets a place after later events, with an earlier time. */
 static void test_slept_through_a_lap(void **state)
 {
     (void)state;
@@ -80,7 +80,7 @@ static void test_slept_through_a_lap(void **state)
 static const kit *interrupted;
 static volatile sig_atomic_t signals;
 
-/* Laps the ring. Recording is only atomics and a read of the clock. */
+/* Wraps the ring. Recording is async-signal-safe: atomics and a read of the clock. */
 static void lap(int signal)
 {
     const kit *k = interrupted;
@@ -90,7 +90,7 @@ static void lap(int signal)
         bp_recorder_observer.note(k->pool, BP_EVENT_USE, param(k, 1), k->streams[1]);
 }
 
-/* What is there is of one piece. */
+/* Every event is consistent: its fields belong together. */
 static void assert_whole(const kit *k, const uint8_t *const *addresses)
 {
     assert_true(bp_pool_trace_count(k->pool) <= TINY);
@@ -128,7 +128,7 @@ static void test_interrupted_anywhere(void **state)
     assert_true(signals > 0);
     drop(&k, param(&k, 0), k.streams[0]);
     drop(&k, param(&k, 1), k.streams[1]);
-    assert_int_equal(bp_pool_trace_count(k.pool), TINY); /* it goes on */
+    assert_int_equal(bp_pool_trace_count(k.pool), TINY); /* recording continues */
     assert_int_equal(event_at(&k, 0).kind, BP_EVENT_RELEASE);
     end_kit(&k);
 }

@@ -1,4 +1,4 @@
-"""Files of random programs keep every rule, and a file that breaks a rule is found. Arguments: the programs that write them."""
+"""Files of random programs keep every rule, and the checker detects files that break one. Arguments: the programs that write them."""
 
 import copy
 import json
@@ -16,7 +16,7 @@ SEEDS = 30
 
 
 def write(value, batch=check.MOST_PER_BATCH):
-    """A pickle of a few opcodes, so that objects can be changed and written again."""
+    """Writes a pickle with the opcodes of the library, to test modified objects."""
     if value is None:
         return b"N"
     if value is True or value is False:
@@ -80,15 +80,15 @@ class Programs(unittest.TestCase):
                 if path.endswith(".pickle"):
                     self.snapshot(path)
                 else:
-                    twin = path.replace("/trace_", "/snapshot_").replace(".json", ".pickle")
-                    check.check_trace(data, self.snapshot(twin))
+                    pickle = path.replace("/trace_", "/snapshot_").replace(".json", ".pickle")
+                    check.check_trace(data, self.snapshot(pickle))
 
     def test_names_of_files(self):
         names = {os.path.basename(p) for p in self.paths if not os.path.basename(p).startswith(("now", "first"))}
         self.assertEqual(names, {"snapshot_rank03_p0d1c0t1.pickle", "trace_rank03_p0d1c0t1.json"})
 
     def test_programs_reach_everything(self):
-        """What the rules are about happens in some file."""
+        """Every kind of event and state occurs in some file."""
         reached = set()
         for snapshot, pool in self.pools():
             reached.update(e["action"] for e in snapshot["device_traces"][0])
@@ -109,7 +109,7 @@ class Programs(unittest.TestCase):
             "another address", "fixed", "max", "scheduled"})
 
     def test_names_are_text(self):
-        """Bytes that are no UTF-8 are replaced one by one, the rest stays."""
+        """Bytes that are not UTF-8 are replaced one by one."""
         units = {r["unit"] for _, pool in self.pools() for r in pool["requests"]}
         self.assertIn('shard "of" \\ \t\x01 \u00e9 \ufffd\ufffd\ufffd \ufffd\ufffd\ufffd \U0001f600', units)
         self.assertIn("dynamic \ufffd\ufffd", units)
@@ -117,7 +117,7 @@ class Programs(unittest.TestCase):
     # ---- files that break a rule ----------------------------------------------------------------------------------------------
 
     def largest(self, condition=lambda snapshot, pool: True):
-        """The snapshot with the most entries of those that are so."""
+        """The snapshot with the most entries that meets the condition."""
         return copy.deepcopy(max((s for s, p in self.pools() if condition(s, p) and not s["bucketpool"]["gap"]),
                                  key=lambda s: len(s["device_traces"][0])))
 
@@ -133,7 +133,7 @@ class Programs(unittest.TestCase):
         with self.subTest(rule=rule, change=change.__name__ if hasattr(change, "__name__") else ""):
             self.assert_broken(rule, dump(snapshot))
 
-    def test_format_is_held(self):
+    def test_broken_formats(self):
         data = dump(self.largest())
         self.assert_broken("protocol", b"\x80\x03" + data[2:])
         self.assert_broken("opcodes", data[:-1] + b"q\x00.")
@@ -143,7 +143,7 @@ class Programs(unittest.TestCase):
         big["bucketpool"]["pools"][0]["slabs"] = [big["bucketpool"]["pools"][0]["slabs"][0]] * 1001
         self.assert_broken("batches", dump(big, batch=1001))
 
-    def test_segments_are_held(self):
+    def test_broken_segments(self):
         def of_segment(change):
             return lambda s: change(next(x for x in s["segments"] if len(x["blocks"]) > 1))
 
@@ -162,12 +162,12 @@ class Programs(unittest.TestCase):
         self.broken_by("segments overlap", lambda s: s["segments"].append(copy.deepcopy(s["segments"][0])))
         self.broken_by("end state", lambda s: s["segments"].pop(0))
 
-    def test_traces_are_held(self):
+    def test_broken_traces(self):
         def at(action, change, last=False):
             return lambda s: change(s["device_traces"][0], entry_at(s, action, last))
 
         def is_freed(s, p):
-            """The block that the first entry of that kind allocates."""
+            """True if the block of the first "alloc" is freed."""
             entries = s["device_traces"][0]
             allocated = next((e["addr"] for e in entries if e["action"] == "alloc"), None)
             return any(e["action"] == "free_requested" and e["addr"] == allocated for e in entries)
@@ -192,7 +192,7 @@ class Programs(unittest.TestCase):
                        and entry_at(s, "alloc") == entry_at(s, "segment_alloc") + 1)
         self.broken_by("sizes", at("alloc", lambda t, i: t[i].update(size=0)))
 
-    def test_our_half_is_held(self):
+    def test_broken_bucketpool_half(self):
         def of_pool(change):
             return lambda s: change(s["bucketpool"]["pools"][0])
 
@@ -217,7 +217,7 @@ class Programs(unittest.TestCase):
     # ---- traces -----------------------------------------------------------------------------------------------------------------
 
     def crossing(self, lines):
-        """A slice ends in the middle of the next of its track."""
+        """Extends a slice into the middle of the next one of its track."""
         found = [(i, json.loads(line.rstrip(","), parse_float=str)) for i, line in enumerate(lines) if '"ph":"X"' in line]
         slices = sorted((e["tid"], check.thousandths(e["ts"]), check.thousandths(e["dur"]), i) for i, e in found)
         (_, begin, took, line), after = next((a, b) for a, b in zip(slices, slices[1:])
@@ -226,12 +226,12 @@ class Programs(unittest.TestCase):
         changed = lines[line].replace(f'"dur":{took // 1000}.{took % 1000:03}', f'"dur":{dur // 1000}.{dur % 1000:03}')
         return "\n".join(lines[:line] + [changed] + lines[line + 1:])
 
-    def test_traces_of_perfetto_are_held(self):
+    def test_broken_perfetto_traces(self):
         path = max((p for p in self.paths if p.endswith(".json") and "/now_" not in p), key=os.path.getsize)
-        twin = self.snapshot(path.replace("/trace_", "/snapshot_").replace(".json", ".pickle"))
+        snapshot = self.snapshot(path.replace("/trace_", "/snapshot_").replace(".json", ".pickle"))
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        check.check_trace(text.encode(), twin)
+        check.check_trace(text.encode(), snapshot)
         lines = text.split("\n")
         first = next(i for i, line in enumerate(lines) if '"ph":"X"' in line)
         slice_of = json.loads(lines[first].rstrip(","), parse_float=str)
@@ -245,7 +245,7 @@ class Programs(unittest.TestCase):
                               ("nesting", self.crossing(lines)),
                               ("times", text.replace(f'"ts":{slice_of["ts"]}', '"ts":1', 1))):
             with self.subTest(rule=rule), self.assertRaises(check.Broken) as caught:
-                check.check_trace(changed.encode(), twin)
+                check.check_trace(changed.encode(), snapshot)
             self.assertEqual(caught.exception.rule, rule)
 
 

@@ -1,5 +1,5 @@
-/* Several threads, pools and devices under one profile, for test_snapshots.py: write_threads FOLDER. Buffers are any free copy, so that addresses
- * change and who gets one is decided between threads; so is dynamic memory. */
+/* Several threads, pools and devices under one profile, for test_snapshots.py: write_threads FOLDER. Threads compete
+ * for any free copy and for dynamic memory, so addresses change. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -135,8 +135,8 @@ static void test_threads(void **state)
     }
 }
 
-/* One pool lets go of dynamic memory that another one then has; of the latter the ring has only the end. (A checked malloc gives it
- * other memory: then there is nothing to see.) */
+/* Dynamic memory passes from one pool to another, whose ring has only the last events. (With a checked malloc the
+ * memory differs, and there is nothing to see.) */
 static void test_handed_over(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* Forked children of a test: they run a function and end, without cmocka, whose failures would go on with the parent's tests. */
+/* Forked children of a test. They run a function and exit without cmocka, whose failure would run the parent's
+ * remaining tests. */
 #ifndef BP_TEST_CHILDREN_H
 #define BP_TEST_CHILDREN_H
 
@@ -10,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* In a child: the condition holds, or it ends with failure. */
+/* In a child: exits with failure unless the condition holds. */
 #define must(condition)                                                                                                \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
@@ -20,7 +21,7 @@
         }                                                                                                              \
     } while (0)
 
-/* How a child that runs the function has ended: what waitpid says. A call that hangs is ended by SIGALRM. */
+/* The wait status of a child that runs the function. SIGALRM ends a child that hangs. */
 static inline int status_of_child(void (*function)(void *), void *argument)
 {
     fflush(NULL);
@@ -34,7 +35,7 @@ static inline int status_of_child(void (*function)(void *), void *argument)
     return child > 0 && waitpid(child, &status, 0) == child ? status : -1;
 }
 
-/* In a child: the call is refused, and says so with both processes. */
+/* In a child: the call must be refused with a detail that names both processes. */
 #define must_refuse(call)                                                                                              \
     do {                                                                                                               \
         char words_[64];                                                                                               \

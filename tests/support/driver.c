@@ -1,4 +1,4 @@
-/* The driver that tests of GPUs run on. */
+/* The CUDA driver for tests: a real or an emulated one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +48,7 @@ void expect_leaks(void)
     leaks_expected = true;
 }
 
-/* Memory that the emulated driver registers for streams to wait in; NULL: none. */
+/* Memory registered with the emulated driver for streams to wait on; NULL: none. */
 static void *registered_words;
 
 static void unregister_words(void)
@@ -61,7 +61,7 @@ static void unregister_words(void)
     table.cuCtxPopCurrent(&previous);
 }
 
-/* The emulated driver knows what was done wrong and what is left. */
+/* Fails the program if the emulated driver found broken rules or leaks. */
 static void look_back(void)
 {
     static const char *const questions[] = {"fake_cuda_broken", "fake_cuda_leaks"};
@@ -86,7 +86,8 @@ static void look_back(void)
 
 static void load(void)
 {
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* a stream that is held up must not hold up its neighbours */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32",
+           0); /* a stream that is held up must not block the others through a shared hardware queue */
     const char *name = has_real_driver() ? NULL : wanted();
     bp_status status = bp_cuda_driver_load(name, &table);
     int devices = 0, device;
@@ -146,7 +147,7 @@ static void make_pinned(void)
     const size_t bytes = (PINNED_COUNT + 1) * (size_t)PINNED_BYTES;
     if (allocate != NULL) {
         table.cuCtxPushCurrent(context);
-        if (allocate(&memory, bytes, 3) != 0) /* for all contexts, and mapped */
+        if (allocate(&memory, bytes, 3) != 0) /* for all contexts, mapped */
             memory = NULL;
         table.cuCtxPopCurrent(&previous);
     } else
@@ -175,7 +176,7 @@ static void *try_pinned(void)
 void *take_pinned(void)
 {
     void *memory = try_pinned();
-    for (int i = 0; memory == NULL && i < 20000; i++) { /* streams give theirs back as they go on */
+    for (int i = 0; memory == NULL && i < 20000; i++) { /* a stream returns its piece when its copy is done */
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         memory = try_pinned();
     }
@@ -211,7 +212,7 @@ static time_t seconds(void)
     return now.tv_sec;
 }
 
-/* A test that failed leaves its gates closed: they open by themselves. */
+/* Opens the gates that a failed test left closed, after a time. */
 static void *watch_words(void *unused)
 {
     for (;;) {
@@ -226,7 +227,7 @@ static void *watch_words(void *unused)
     return unused;
 }
 
-/* The emulated driver has no page-locked memory but what is registered. */
+/* Registers memory for the gates: the emulated driver has no other page-locked memory. */
 static void register_words(void)
 {
     void *previous;
@@ -264,9 +265,9 @@ bool hold_stream(bp_stream *stream, uint32_t **word)
         return false;
     if (*word == NULL)
         *word = take_word();
-    void *handle = (void *)(uintptr_t)native; /* NOLINT(performance-no-int-to-ptr): that is what it was */
+    void *handle = (void *)(uintptr_t)native; /* NOLINT(performance-no-int-to-ptr): an integer made of the handle */
     table.cuCtxPushCurrent(context);
-    int result = wait_value(handle, (uint64_t)(uintptr_t)*word, 1, 0); /* until it is 1 or more */
+    int result = wait_value(handle, (uint64_t)(uintptr_t)*word, 1, 0); /* waits until *word >= 1 */
     table.cuCtxPopCurrent(&previous);
     return result == 0;
 }

@@ -1,5 +1,5 @@
-/* Allocations of the calling thread, counted, or one of them failing. The program is linked with shortage.c and -Wl,--wrap for each function
- * there. */
+/* Counts allocations of the calling thread, or fails one of them. Programs are linked with shortage.c and -Wl,--wrap
+ * for each function there. */
 #ifndef BP_TEST_SUPPORT_SHORTAGE_H
 #define BP_TEST_SUPPORT_SHORTAGE_H
 
@@ -7,8 +7,8 @@
 
 typedef struct allocation_shortage {
     bool counts;
-    unsigned long allocations; /* while it counts */
-    unsigned fails;            /* 0: none, or it has failed; 1: the next one */
+    unsigned long allocations; /* number since counting began */
+    unsigned fails;            /* 0: none fails; n: the nth from now on fails */
 } allocation_shortage;
 
 extern _Thread_local allocation_shortage shortage;

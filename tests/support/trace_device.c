@@ -8,7 +8,7 @@
 #include "devices/device.h"
 
 typedef struct trace_device {
-    bp_device_ops ops; /* lacks what the inner device lacks */
+    bp_device_ops ops; /* without the functions that the inner device lacks */
     char name[64];
     bp_device *inner;
     const bp_device_ops *inner_ops;
@@ -53,7 +53,7 @@ const char *device_operation_name(device_operation operation)
     return "invalid";
 }
 
-/* Shows the call. The detail is emptied meanwhile, to see whether the function records one. */
+/* Passes the call to the test's function. Clears the detail first, to see if that function records one. */
 static bp_status show(trace_device *trace, const device_call *call)
 {
     char before[BP_DETAIL_BYTES];
@@ -338,7 +338,7 @@ static const bp_device_ops trace_ops = {
     .graph_destroy = destroy_graph,
 };
 
-/* A function that the inner device lacks is lacking here too. */
+/* Removes the functions that the inner device lacks. */
 static void leave_out(bp_device_ops *ops, const bp_device_ops *inner)
 {
     if (inner->protect == NULL)

@@ -4,7 +4,7 @@
 
 #include <bucketpool/device.h>
 
-/* What a trace device is about to do. Fields that an operation does not have are 0. */
+/* A call of a device. Fields that an operation does not use are 0. */
 typedef enum device_operation {
     OP_RESERVE = 0,
     OP_UNRESERVE = 1,
@@ -38,7 +38,7 @@ typedef enum device_operation {
 } device_operation;
 #define OP_COUNT 29
 
-/* "reserve", "stream_wait", ...; "invalid" otherwise. Static. */
+/* "reserve", "stream_wait", ...; "invalid" for other values. Static. */
 const char *device_operation_name(device_operation operation);
 
 typedef struct device_call {
@@ -47,17 +47,17 @@ typedef struct device_call {
     const void *address; /* memory operations, fill, copy (destination) */
     uint64_t bytes;
     uint64_t handle;    /* physical memory: decommit, map */
-    const void *stream; /* the device's own objects: the same pointer names the same stream or event while it lives */
+    const void *stream; /* the inner device's object: equal pointers are the same stream or event while it lives */
     const void *event;
     const void *graph;
 } device_call;
 
-/* Called before each call, on the calling thread. Anything but BP_OK is returned instead of making the call (functions
- * that record a detail of their own should do so; else one is made). Undoing calls (unreserve, decommit, unmap, free, destroys)
- * can be made to fail like any other. */
+/* Called before each call, on the calling thread. A status other than BP_OK is returned instead of making the call;
+ * functions that return one may record a detail, else one is recorded for them. Releasing calls (unreserve,
+ * decommit, unmap, free, destroys) can fail like any other. */
 typedef bp_status device_trace(void *user, const device_call *call);
 
-/* Decorates `inner`, which it keeps alive: the caller may destroy its own reference at once. Errors: those of bp_device_create. */
+/* Wraps `inner` and keeps a reference: the caller may destroy its own at once. Errors: those of bp_device_create. */
 bp_status trace_device_create(bp_device *inner, device_trace *trace, void *user, bp_device **device);
 
 #endif

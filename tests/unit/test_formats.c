@@ -130,7 +130,7 @@ static void test_config_errors(void **state)
     assert_fails(parse("{" LLAMA ", \"torch_dtype\": \"bf15\"}"), BP_ERR_FORMAT, "$.torch_dtype", "bf15");
     assert_fails(parse("{" LLAMA ", \"dtype\": 16}"), BP_ERR_FORMAT, "$.dtype", "got 16");
     assert_fails(parse("{" LLAMA ", \"x\": 9223372036854775808}"), BP_ERR_FORMAT,
-                 "d/config.json:1:", "too big integer");
+                 "d/config.json:1:", "exceeds 64 bits");
 }
 
 /* Fields that the table needs, with unusable values. */

@@ -79,7 +79,7 @@ static void test_integers(void **state)
     REFUSES(P2 "\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01.", "byte 2", "9 bytes", "64 bits");
     REFUSES(P2 "\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\xff.", "byte 2", "64 bits");
     REFUSES(P2 "\x8a\x0a\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00.", "byte 2", "10 bytes", "64 bits");
-    REFUSES(P2 "\x8a\x09\xff", "9 bytes belong here, 1 are left");
+    REFUSES(P2 "\x8a\x09\xff", "expected 9 bytes, 1 are left");
 }
 
 static void test_texts(void **state)
@@ -106,9 +106,9 @@ static void test_texts(void **state)
     bp_pickle_finish(&p);
     REFUSES(P2 "X\xff\xff\xff\xff"
                "ab",
-            "byte 2", "4294967295 bytes belong here, 2 are left");
+            "byte 2", "expected 4294967295 bytes, 2 are left");
     REFUSES(P4 "\x8d\xff\xff\xff\xff\xff\xff\xff\xff", "18446744073709551615 bytes");
-    REFUSES(P4 "\x8c", "1 bytes belong here, 0 are left");
+    REFUSES(P4 "\x8c", "expected 1 bytes, 0 are left");
     REFUSES(P2 "G\x00\x00", "8 bytes");
 }
 
@@ -267,13 +267,13 @@ static void test_memo(void **state)
                        "a.")); /* a list in itself */
     assert_int_equal(root().items[0], p.root);
     bp_pickle_finish(&p);
-    REFUSES(P2 "]h\x05.", "byte 3", "number 5 of the memo is not there");
-    REFUSES(P2 "]j\xff\xff\xff\xff.", "number 4294967295");
-    REFUSES(P2 "]r\xff\xff\xff\xff.", "byte 3", "number 4294967295 of the memo", "9 bytes");
+    REFUSES(P2 "]h\x05.", "byte 3", "memo index 5 is not set");
+    REFUSES(P2 "]j\xff\xff\xff\xff.", "memo index 4294967295");
+    REFUSES(P2 "]r\xff\xff\xff\xff.", "byte 3", "memo index 4294967295", "9 bytes");
     REFUSES(P2 "]p\n.", "digits");
     REFUSES(P2 "]g99999999999999\n.", "digits");
     REFUSES(P2 "q\x00.", "takes 1 values, the stack has 0");
-    REFUSES(P4 "\x95\xff\x00\x00\x00\x00\x00\x00\x00N.", "a frame of 255 bytes, 2 are left");
+    REFUSES(P4 "\x95\xff\x00\x00\x00\x00\x00\x00\x00N.", "a frame of 255 bytes, but 2 are left");
 }
 
 static void test_what_is_no_data(void **state)
@@ -305,9 +305,9 @@ static void test_what_is_no_data(void **state)
                    {'\x96', "BYTEARRAY8"},
                    {'\x97', "NEXT_BUFFER"},
                    {'\x98', "READONLY_BUFFER"},
-                   {'\0', "0x00 is no opcode"},
-                   {'\xff', "0xff is no opcode"},
-                   {'I', "0x49 is no opcode"}};
+                   {'\0', "unknown opcode 0x00"},
+                   {'\xff', "unknown opcode 0xff"},
+                   {'I', "unknown opcode 0x49"}};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const char data[] = {'\x80', 4, 'N', refused[i].opcode, '.'};
         assert_fails(parse_bytes(data, sizeof data), BP_ERR_FORMAT, "d/x.pickle: byte 3", refused[i].name);
@@ -317,16 +317,16 @@ static void test_what_is_no_data(void **state)
 static void test_what_does_not_end(void **state)
 {
     (void)state;
-    REFUSES("", "byte 0", "no pickle of protocol 2 to 5");
-    REFUSES("{\"a\": 1}", "no pickle");
-    REFUSES("\x80\x01N.", "a pickle of protocol 1; 2 to 5 are read");
+    REFUSES("", "byte 0", "expected a pickle of protocol 2 to 5");
+    REFUSES("{\"a\": 1}", "expected a pickle");
+    REFUSES("\x80\x01N.", "pickle protocol 1, expected 2 to 5");
     REFUSES("\x80\x06N.", "protocol 6");
-    REFUSES(P2, "byte 2", "the file ends here");
-    REFUSES(P2 "N", "byte 3", "the file ends here");
+    REFUSES(P2, "byte 2", "the file ends before the pickle does");
+    REFUSES(P2 "N", "byte 3", "the file ends before the pickle does");
     REFUSES(P2 ".", "0 values and 0 marks");
     REFUSES(P2 "NN.", "2 values");
     REFUSES(P2 "N(.", "1 marks");
-    REFUSES(P2 "N.N", "1 bytes behind the end");
+    REFUSES(P2 "N.N", "1 bytes after the end");
     REFUSES(P2 "t.", "without a mark");
     REFUSES(P2 "](a.", "takes 2 values, the stack has 0");
     REFUSES(P2 "]K\x01K\x02s.", "without a dictionary");

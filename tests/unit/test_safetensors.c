@@ -101,7 +101,7 @@ static void test_malformed_headers(void **state)
                  "a fraction (3.0)");
     assert_fails(parse_header(ONE("\"F32\"", "[-3]", "[0, 12]"), 12), BP_ERR_FORMAT, "$.w.shape[0]", "got -3");
     assert_fails(parse_header(ONE("\"F32\"", "[9223372036854775808]", "[0, 12]"), 12), BP_ERR_FORMAT,
-                 "too big integer");
+                 "exceeds 64 bits");
     assert_fails(parse_header(ONE("\"F32\"", "[4294967296, 4294967296]", "[0, 12]"), 12), BP_ERR_FORMAT, "64 bits");
     assert_fails(parse_header(ONE("\"F32\"", "[1,1,1,1,1,1,1,1,3]", "[0, 12]"), 12), BP_ERR_UNSUPPORTED, "$.w.shape",
                  "9");
@@ -215,8 +215,8 @@ static void test_nested_units(void **state)
     assert_parameter(model, 2, "layers.1.mlp.experts.9.w", "layers.1.mlp.experts.9");
     bp_model_destroy(&model);
     assert_fails(parse(&file, "layers..N", &model), BP_ERR_INVALID_ARGUMENT, "layers..N");
-    assert_fails(parse(&file, "layers.N,", &model), BP_ERR_INVALID_ARGUMENT, "no pattern");
-    assert_fails(parse(&file, "", &model), BP_ERR_INVALID_ARGUMENT, "no pattern");
+    assert_fails(parse(&file, "layers.N,", &model), BP_ERR_INVALID_ARGUMENT, "not a pattern");
+    assert_fails(parse(&file, "", &model), BP_ERR_INVALID_ARGUMENT, "not a pattern");
     assert_fails(parse(&file, "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q", &model), BP_ERR_INVALID_ARGUMENT, "16");
     assert_null(model);
 }
@@ -347,9 +347,10 @@ static void test_index_errors(void **state)
     assert_fails(read_index("{\"weight_map\": {\"x\": \"twice.safetensors\", \"y\": \"a.safetensors\"}}"),
                  BP_ERR_FORMAT, "twice.safetensors: $.x", "earlier file");
     assert_fails(read_index("{\"weight_map\": {\"x\": \"../a.safetensors\"}}"), BP_ERR_FORMAT, "$.weight_map.x",
-                 "beside the index", "../a");
-    assert_fails(read_index("{\"weight_map\": {\"x\": \"d/a.safetensors\"}}"), BP_ERR_FORMAT, "beside the index");
-    assert_fails(read_index("{\"weight_map\": {\"x\": \"..\"}}"), BP_ERR_FORMAT, "beside the index");
+                 "in the directory of the index", "../a");
+    assert_fails(read_index("{\"weight_map\": {\"x\": \"d/a.safetensors\"}}"), BP_ERR_FORMAT,
+                 "in the directory of the index");
+    assert_fails(read_index("{\"weight_map\": {\"x\": \"..\"}}"), BP_ERR_FORMAT, "in the directory of the index");
     assert_fails(read_index("{\"weight_map\": {\"x\": 3}}"), BP_ERR_FORMAT, "$.weight_map.x", "got 3");
     assert_fails(read_index("{\"weight_map\": []}"), BP_ERR_FORMAT, "$.weight_map", "an object");
     assert_fails(read_index("{\"weight_map\": {}}"), BP_ERR_FORMAT, "no tensors");

@@ -133,12 +133,12 @@ static void test_refused(void **state)
         {"{\"a\": 1}", "not a snapshot", "device_traces"},
         {"{\"bucketpool\": {\"format\": \"bucketpool.snapshot/2\"}}", "bucketpool.format", "bucketpool.snapshot/2"},
         {"{\"bucketpool\": {\"format\": \"bucketpool.snapshot/1\"}}", "bucketpool.rank", "missing"},
-        {"{\"bucketpool\": {\"format\": \"bucketpool.snapshot/1\", \"rank\": -1}}", "bucketpool.rank", "not negative"},
+        {"{\"bucketpool\": {\"format\": \"bucketpool.snapshot/1\", \"rank\": -1}}", "bucketpool.rank", "non-negative"},
         {"{\"bucketpool\": {\"format\": \"bucketpool.snapshot/1\", \"rank\": 4294967296}}", "bucketpool.rank",
          "at most"},
         {"{\"bucketpool\": {" HEADING "\"pools\": 7}}", "bucketpool.pools", "list"},
         {"{\"bucketpool\": {" HEADING "\"pools\": [7]}}", "bucketpool.pools[0]", "dictionary"},
-        {POOL("\"slabs\": [{\"address\": -1}], "), "pools[0].slabs[0].address", "not negative"},
+        {POOL("\"slabs\": [{\"address\": -1}], "), "pools[0].slabs[0].address", "non-negative"},
         {POOL("\"requests\": [{}], "), "pools[0].requests[0].ordinal", "missing"},
         {POOL(REQUESTS "\"events\": [[1, 2, 0, 0, 0, 0]], "), "pools[0].events[0][1]", "request 2, there are 2"},
         {POOL(REQUESTS "\"events\": [[7, 0, 0, 0, 0, 0]], "), "pools[0].events[0]", "kind 7"},
@@ -180,7 +180,7 @@ static void test_shared_lists(void **state)
     put("euu.", 4);
     bp_snapshot *snapshot = NULL;
     assert_fails(bp_snapshot_parse(made, made_bytes, "x", &snapshot), BP_ERR_FORMAT, "x: its lists need more than ",
-                 "in many places");
+                 "shared list");
 }
 
 static void test_torch(void **state)

@@ -87,7 +87,7 @@ static void test_parameter_errors(void **state)
     assert_fails(RAW("{\"name\": \"w\", \"shape\": [4611686018427387904, 4], \"dtype\": \"bf16\"}"), BP_ERR_FORMAT, at,
                  "\"w\"");
     assert_fails(RAW("{\"name\": \"w\", \"shape\": [9223372036854775808], \"dtype\": \"bf16\"}"), BP_ERR_FORMAT,
-                 "too big");
+                 "exceeds 64 bits");
     assert_fails(P(", \"gem\": true"), BP_ERR_FORMAT, at, "unknown member \"gem\"", "gemm");
     assert_fails(P(", \"gemm\": 1"), BP_ERR_FORMAT, at, ".gemm: expected true or false, got 1");
     assert_fails(P(", \"gemm\": null"), BP_ERR_FORMAT, at, ".gemm: expected true or false, got null");

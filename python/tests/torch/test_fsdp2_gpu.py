@@ -203,5 +203,5 @@ def test_registration_with_the_communicators_of_process_groups():
                           env={**os.environ, "LD_LIBRARY_PATH": FAKES + ":" + FAKE_NCCL})
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert "symmetric window asked, symmetric window granted" in lines[0] and "communicator nccl.7" in lines[0]
+    assert "symmetric window requested, symmetric window granted" in lines[0] and "communicator nccl.7" in lines[0]
     assert any("ncclAvg" in line for line in lines) and lines[-1] == "closed"

@@ -33,7 +33,7 @@ bp_status bp_reader_options_take(const bp_reader_options *options, bp_reader_opt
     if (read.name != NULL && !bp_is_name(read.name))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "reader options: \"%.60s\" cannot be a model's name", read.name);
     if (read.dtype != BP_DTYPE_NONE && bp_dtype_bits(read.dtype) == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "reader options: %d is no dtype", (int)read.dtype);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "reader options: unknown dtype %d", (int)read.dtype);
     *taken = read;
     return BP_OK;
 }

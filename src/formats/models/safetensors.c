@@ -70,7 +70,7 @@ static bp_status collect_shards(const bp_json_at *weight_map, json_t *names)
         BP_TRY(bp_json_name(&entry, &name));
         /* an index may name only files in its directory: other paths could read files of other users */
         if (strchr(name, '/') != NULL || strstr(name, "..") != NULL || name[0] == '.')
-            return bp_json_fail_kind(&entry, "the name of a file beside the index");
+            return bp_json_fail_kind(&entry, "the name of a file in the directory of the index");
         if (json_object_set_nocheck(names, name, value) != 0)
             return bp_fail_memory(strlen(name));
     }
@@ -303,7 +303,7 @@ static bp_status tensors_read_shape(const bp_json_at *entry, bp_tensor *tensor, 
     if (!fits && !empty)
         return bp_json_fail(&at, "the tensor's size does not fit 64 bits");
     if (!empty && bits % 8 != 0)
-        return bp_json_fail(&at, "%llu bits are no whole number of bytes", (unsigned long long)bits);
+        return bp_json_fail(&at, "%llu bits are not a whole number of bytes", (unsigned long long)bits);
     tensor->dims = (uint32_t)dims;
     *bytes = empty ? 0 : bits / 8;
     return BP_OK;

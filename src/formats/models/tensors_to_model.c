@@ -56,7 +56,7 @@ static bp_status unit_patterns_init(bp_unit_patterns *patterns, const char *give
         if (bytes == 0 || text[0] == '.' || text[bytes - 1] == '.' || strstr(text, "..") != NULL || !bp_is_name(text))
             status = bp_fail(
                 BP_ERR_INVALID_ARGUMENT,
-                "units: \"%.60s\" is no pattern; expected names with dots and N for a number, as in " DEFAULT_UNITS,
+                "units: \"%.60s\" is not a pattern; expected names with dots and N for a number, as in " DEFAULT_UNITS,
                 text);
         else if (patterns->count == MOST_PATTERNS)
             status = bp_fail(BP_ERR_INVALID_ARGUMENT, "units: more than %d patterns", MOST_PATTERNS);

@@ -297,8 +297,8 @@ static bp_status add_event(units_reader *reader, const bp_json_at *event)
             e.lane++;
         if (lane_name(e.lane) == NULL)
             return bp_json_fail(
-                &lane, "\"%.40s\" is no lane; known: gather, compute, reduce, outer_reduce, or a number below %u", name,
-                BP_LANE_COUNT);
+                &lane, "unknown lane \"%.40s\"; known: gather, compute, reduce, outer_reduce, or a number below %u",
+                name, BP_LANE_COUNT);
     } else if (lane.value != NULL) {
         BP_TRY(bp_json_whole(&lane, 0, BP_LANE_COUNT - 1, &number));
         e.lane = (uint32_t)number;
@@ -620,7 +620,7 @@ static bp_status write_document(units_writer *w)
 bp_status bp_units_write(const bp_model *model, const char *path)
 {
     if (path == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_units_write: no path");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_units_write: path must not be NULL");
     BP_TRY(bp_model_validate(model));
     units_writer writer = {.model = bp_model_get_info(model), .json = {.layout = BP_JSON_FITTED}};
     bp_status status = write_document(&writer);

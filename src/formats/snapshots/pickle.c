@@ -56,7 +56,7 @@ static bp_status pickle_take(bp_pickle_cursor *c, uint64_t bytes, const unsigned
 {
     size_t left = (size_t)(c->end - c->at);
     if (bytes > left)
-        return bp_pickle_fail(c, "%llu bytes belong here, %zu are left", (unsigned long long)bytes, left);
+        return bp_pickle_fail(c, "expected %llu bytes, %zu are left", (unsigned long long)bytes, left);
     *argument = c->at;
     c->at += bytes;
     return BP_OK;
@@ -86,17 +86,17 @@ static bp_status decode_signed(bp_pickle_cursor *c, uint64_t bytes, bp_pickle_va
     const unsigned char *digits = NULL;
     BP_TRY(pickle_take(c, bytes, &digits));
     if (bytes > 9) /* Python uses the long form for larger integers only, and a value is decoded at each access */
-        return bp_pickle_fail(c, "an integer of %llu bytes; at most 64 bits are read", (unsigned long long)bytes);
+        return bp_pickle_fail(c, "an integer of %llu bytes, expected at most 64 bits", (unsigned long long)bytes);
     bool is_negative = bytes > 0 && (digits[bytes - 1] & 0x80) != 0;
     unsigned char filler = is_negative ? 0xff : 0;
     uint64_t number = is_negative ? UINT64_MAX : 0;
     for (size_t i = bytes; i-- > 0;) {
         if (i == 8 && digits[i] != filler)
-            return bp_pickle_fail(c, "an integer of %llu bytes; at most 64 bits are read", (unsigned long long)bytes);
+            return bp_pickle_fail(c, "an integer of %llu bytes, expected at most 64 bits", (unsigned long long)bytes);
         number = number << 8 | digits[i];
     }
     if (is_negative && number == 0)
-        return bp_pickle_fail(c, "an integer below -2^64; at most 64 bits are read");
+        return bp_pickle_fail(c, "an integer below -2^64, expected at most 64 bits");
     value->kind = BP_PICKLE_INTEGER;
     value->is_negative = is_negative;
     value->magnitude = is_negative ? 0 - number : number;
@@ -221,7 +221,7 @@ static bp_status grow(bp_pickle_machine *m, bp_pickle_array *array, size_t count
     size_t more = (larger - array->capacity) * element_bytes;
     if (more > m->budget - m->granted)
         return bp_pickle_fail(&m->c,
-                              "the values so far need more than %zu bytes of memory, the most for a pickle of %zu "
+                              "the values need more than %zu bytes of memory, the limit for a pickle of %zu "
                               "bytes; record fewer events",
                               m->budget, (size_t)(m->c.end - m->c.begin));
     void *moved = realloc(array->memory, larger * element_bytes);
@@ -357,7 +357,7 @@ static bp_status put(bp_pickle_machine *m, uint64_t index)
     size_t bytes = (size_t)(m->c.end - m->c.begin), before = m->memo.capacity;
     BP_TRY(pickle_need(m, 1));
     if (index >= bytes) /* writers count from 0, so an index below the number of bytes is always enough */
-        return bp_pickle_fail(&m->c, "number %llu of the memo; a pickle of %zu bytes does not have so many",
+        return bp_pickle_fail(&m->c, "memo index %llu is too large for a pickle of %zu bytes",
                               (unsigned long long)index, bytes);
     BP_TRY(grow(m, &m->memo, index + 1, sizeof(bp_pickle_ref)));
     memset(refs(&m->memo) + before, 0xff, (m->memo.capacity - before) * sizeof(bp_pickle_ref)); /* BP_PICKLE_NO_REF */
@@ -369,7 +369,7 @@ static bp_status put(bp_pickle_machine *m, uint64_t index)
 static bp_status pickle_get(bp_pickle_machine *m, uint64_t index)
 {
     if (index >= m->memo.capacity || refs(&m->memo)[index] == BP_PICKLE_NO_REF)
-        return bp_pickle_fail(&m->c, "number %llu of the memo is not there", (unsigned long long)index);
+        return bp_pickle_fail(&m->c, "memo index %llu is not set", (unsigned long long)index);
     return push(m, refs(&m->memo)[index]);
 }
 
@@ -381,7 +381,7 @@ static bp_status take_line(bp_pickle_machine *m, uint64_t *number)
     for (; m->c.at < m->c.end && *m->c.at >= '0' && *m->c.at <= '9' && digits < 12; digits++)
         *number = *number * 10 + (uint64_t)(*m->c.at++ - '0');
     if (digits == 0 || m->c.at == m->c.end || *m->c.at != '\n')
-        return bp_pickle_fail(&m->c, "a number of the memo of up to 12 digits and a line end belong here");
+        return bp_pickle_fail(&m->c, "expected a memo index of up to 12 digits and a line end");
     m->c.at++;
     return BP_OK;
 }
@@ -392,7 +392,7 @@ static bp_status take_line(bp_pickle_machine *m, uint64_t *number)
 static bp_status refuse_global(const bp_pickle_machine *m, const char *module, size_t module_bytes, const char *name,
                                size_t name_bytes)
 {
-    return bp_pickle_fail(&m->c, "names the global %.*s.%.*s; a snapshot is plain data, nothing else is read",
+    return bp_pickle_fail(&m->c, "names the global %.*s.%.*s; a snapshot may contain plain data only",
                           (int)(module_bytes < 60 ? module_bytes : 60), module,
                           (int)(name_bytes < 60 ? name_bytes : 60), name);
 }
@@ -447,11 +447,11 @@ static bp_status pickle_refuse(const bp_pickle_machine *m, unsigned char opcode)
     }
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].opcode == opcode)
-            return bp_pickle_fail(&m->c, "%s %s; a snapshot is plain data, nothing else is read", refused[i].name,
+            return bp_pickle_fail(&m->c, "%s %s; a snapshot may contain plain data only", refused[i].name,
                                   refused[i].what);
     }
-    return bp_pickle_fail(&m->c, "0x%02x is no opcode of plain data in protocols %d to %d", opcode,
-                          BP_PICKLE_LEAST_PROTOCOL, BP_PICKLE_MOST_PROTOCOL);
+    return bp_pickle_fail(&m->c, "unknown opcode 0x%02x in protocols %d to %d", opcode, BP_PICKLE_LEAST_PROTOCOL,
+                          BP_PICKLE_MOST_PROTOCOL);
 }
 
 static bp_status step(bp_pickle_machine *m, unsigned char opcode)
@@ -466,12 +466,12 @@ static bp_status step(bp_pickle_machine *m, unsigned char opcode)
     case 0x95:
         BP_TRY(pickle_take_number(&m->c, 8, &number));
         if (number > (uint64_t)(m->c.end - m->c.at))
-            return bp_pickle_fail(&m->c, "a frame of %llu bytes, %zu are left", (unsigned long long)number,
+            return bp_pickle_fail(&m->c, "a frame of %llu bytes, but %zu are left", (unsigned long long)number,
                                   (size_t)(m->c.end - m->c.at));
         return BP_OK;
     case '(':
         if (m->mark_count == BP_PICKLE_MOST_MARKS)
-            return bp_pickle_fail(&m->c, "more than %d lists and dictionaries inside each other", BP_PICKLE_MOST_MARKS);
+            return bp_pickle_fail(&m->c, "more than %d nested lists and dictionaries", BP_PICKLE_MOST_MARKS);
         m->marks[m->mark_count++] = m->stack.count;
         return BP_OK;
     case ']': return push_container(m, BP_PICKLE_LIST, 0);
@@ -501,11 +501,11 @@ static bp_status step(bp_pickle_machine *m, unsigned char opcode)
 static bp_status pickle_run(bp_pickle_machine *m)
 {
     if (m->c.end - m->c.begin < 2 || m->c.begin[0] != 0x80)
-        return bp_pickle_fail(&m->c, "no pickle of protocol %d to %d begins here", BP_PICKLE_LEAST_PROTOCOL,
+        return bp_pickle_fail(&m->c, "expected a pickle of protocol %d to %d", BP_PICKLE_LEAST_PROTOCOL,
                               BP_PICKLE_MOST_PROTOCOL);
     unsigned protocol = m->c.begin[1];
     if (protocol < BP_PICKLE_LEAST_PROTOCOL || protocol > BP_PICKLE_MOST_PROTOCOL)
-        return bp_pickle_fail(&m->c, "a pickle of protocol %u; %d to %d are read", protocol, BP_PICKLE_LEAST_PROTOCOL,
+        return bp_pickle_fail(&m->c, "pickle protocol %u, expected %d to %d", protocol, BP_PICKLE_LEAST_PROTOCOL,
                               BP_PICKLE_MOST_PROTOCOL);
     m->c.at += 2;
     while (m->c.at < m->c.end) {
@@ -516,21 +516,20 @@ static bp_status pickle_run(bp_pickle_machine *m)
             continue;
         }
         if (m->stack.count != 1 || m->mark_count != 0)
-            return bp_pickle_fail(&m->c, "the pickle ends with %zu values and %zu marks; one value belongs there",
+            return bp_pickle_fail(&m->c, "the pickle ends with %zu values and %zu marks, expected one value",
                                   m->stack.count, m->mark_count);
         if (m->c.at != m->c.end)
-            return bp_pickle_fail(&m->c, "%zu bytes behind the end of the pickle", (size_t)(m->c.end - m->c.at));
+            return bp_pickle_fail(&m->c, "%zu bytes after the end of the pickle", (size_t)(m->c.end - m->c.at));
         return BP_OK;
     }
     m->c.opcode_at = (size_t)(m->c.end - m->c.begin);
-    return bp_pickle_fail(&m->c, "the file ends here, the pickle does not");
+    return bp_pickle_fail(&m->c, "the file ends before the pickle does");
 }
 
 bp_status bp_pickle_parse(const void *data, size_t bytes, size_t budget, const char *origin, bp_pickle *pickle)
 {
     if (bytes > BP_PICKLE_MOST_BYTES)
-        return bp_fail(BP_ERR_FORMAT, "%.300s: %zu bytes, more than the %zu that are read", origin, bytes,
-                       BP_PICKLE_MOST_BYTES);
+        return bp_fail(BP_ERR_FORMAT, "%.300s: %zu bytes, the limit is %zu", origin, bytes, BP_PICKLE_MOST_BYTES);
     bp_pickle_machine m = {.c = {.origin = origin, .begin = data, .at = data}, .budget = budget};
     m.c.end = m.c.begin + bytes;
     bp_status status = pickle_run(&m);

@@ -92,7 +92,7 @@ static bp_status read_slabs(const bp_snapshot_at *at, bp_snapshot_pool *pool)
         BP_TRY(read_member(&item, "address", &slab->address));
         BP_TRY(read_member(&item, "bytes", &slab->bytes));
         if (slab->bytes > UINT64_MAX - slab->address)
-            return bp_snapshot_fail(&item, "%llu bytes at 0x%llx go past the end of 64-bit addresses",
+            return bp_snapshot_fail(&item, "%llu bytes at 0x%llx exceed 64-bit addresses",
                                     (unsigned long long)slab->bytes, (unsigned long long)slab->address);
         BP_TRY(read_member(&item, "planned_bytes", &slab->planned_bytes));
         BP_TRY(read_member_text(&item, "group", &slab->group));

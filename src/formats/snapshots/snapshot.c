@@ -61,7 +61,7 @@ bp_status bp_snapshot_number(const bp_snapshot_at *at, uint64_t most, uint64_t *
 {
     const bp_pickle_value *v = &at->value;
     if (v->kind != BP_PICKLE_INTEGER || v->is_negative)
-        return bp_snapshot_fail(at, "%s, expected an integer that is not negative",
+        return bp_snapshot_fail(at, "%s, expected a non-negative integer",
                                 v->kind == BP_PICKLE_ABSENT ? "missing" : "not that");
     if (v->magnitude > most)
         return bp_snapshot_fail(at, "%llu, expected at most %llu", (unsigned long long)v->magnitude,
@@ -98,8 +98,8 @@ static bp_status snapshot_take_budget(bp_snapshot_reader *reader, size_t count, 
 {
     if (count > reader->left / element_bytes)
         return bp_fail(BP_ERR_FORMAT,
-                       "%.300s: its lists need more than %zu bytes of memory, the most for a file of %zu bytes, "
-                       "with a list in many places counted in each; record fewer events",
+                       "%.300s: its lists need more than %zu bytes of memory, the limit for a file of %zu bytes, "
+                       "counting a shared list at each use; record fewer events",
                        reader->origin, reader->budget, reader->pickle->bytes);
     reader->left -= count * element_bytes;
     return BP_OK;
@@ -275,8 +275,8 @@ static bp_status check_sums(const bp_snapshot *snapshot, const char *origin)
             fits = fits && bp_add_u64(slabs, pool->slabs[i].bytes, &slabs);
         if (!fits)
             return bp_fail(BP_ERR_FORMAT,
-                           "%.300s: pool %zu: the bytes of its requests or slabs add up to more "
-                           "than 64 bits",
+                           "%.300s: pool %zu: the sum of the bytes of its requests or slabs exceeds "
+                           "64 bits",
                            origin, p);
     }
     return BP_OK;

@@ -142,8 +142,8 @@ static bp_status read_range(const bp_snapshot_at *at, const char *address_name, 
     BP_TRY(torch_read_number(at, address_name, address));
     BP_TRY(torch_read_number(at, size_name, bytes));
     if (*bytes > UINT64_MAX - *address)
-        return bp_snapshot_fail(at, "%llu bytes at 0x%llx go past the end of 64-bit addresses",
-                                (unsigned long long)*bytes, (unsigned long long)*address);
+        return bp_snapshot_fail(at, "%llu bytes at 0x%llx exceed 64-bit addresses", (unsigned long long)*bytes,
+                                (unsigned long long)*address);
     return BP_OK;
 }
 
@@ -180,7 +180,7 @@ static bp_status read_trace(bp_torch_device *d, const bp_snapshot_at *trace)
         uint64_t time_us = 0;
         BP_TRY(bp_snapshot_number_or_0(&time, &time_us));
         if (time_us > UINT64_MAX / 1000)
-            return bp_snapshot_fail(&time, "%llu, which no clock says", (unsigned long long)time_us);
+            return bp_snapshot_fail(&time, "time %llu exceeds 64 bits in nanoseconds", (unsigned long long)time_us);
         earliest = time_us * 1000 > earliest ? time_us * 1000 : earliest;
         event->time_ns = earliest;
         event->frames = bp_pickle_find(item.reader->pickle, item.value, "frames");
@@ -204,7 +204,7 @@ static bp_status read_blocks(bp_torch_device *d, const bp_snapshot_at *segment, 
             BP_TRY(bp_snapshot_number(&own, UINT64_MAX, &address));
         BP_TRY(torch_read_number(&block, "size", &bytes));
         if (bytes > UINT64_MAX - address)
-            return bp_snapshot_fail(&block, "ends past the end of 64-bit addresses");
+            return bp_snapshot_fail(&block, "exceeds 64-bit addresses");
         bp_snapshot_at state = bp_snapshot_member(&block, "state");
         const bp_pickle_value *v = &state.value;
         if (v->kind == BP_PICKLE_STRING && v->count >= 7 && memcmp(v->text, "active_", 7) == 0)
@@ -410,7 +410,7 @@ bp_status bp_snapshot_read_torch(const bp_snapshot_at *root)
     BP_TRY(bp_snapshot_list(&traces, sizeof *reader->snapshot->info.pools, &pools, &count));
     reader->snapshot->info.pools = pools;
     if (count > MOST_DEVICES)
-        return bp_snapshot_fail(&traces, "%zu devices, at most %d are read", count, MOST_DEVICES);
+        return bp_snapshot_fail(&traces, "%zu devices, expected at most %d", count, MOST_DEVICES);
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_at trace = bp_snapshot_item(&traces, i);
         bp_torch_device device = {

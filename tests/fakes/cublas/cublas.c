@@ -1,4 +1,4 @@
-/* Handles, and what is refused. */
+/* Handles, argument checks and failures on demand. */
 #include "internal.h"
 
 #include "../cuda/fake_cuda.h"
@@ -10,7 +10,7 @@
 #define API __attribute__((visibility("default")))
 
 typedef struct handle {
-    void *context; /* current when it was made */
+    void *context; /* current at creation */
     void *stream;
     void *workspace;
     size_t workspace_bytes;
@@ -41,7 +41,7 @@ enum { CREATE, DESTROY, SET_STREAM, SET_WORKSPACE, SET_MATH_MODE, GEMM, FUNCTION
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t uses[FUNCTIONS], handles;
-static handle *all; /* destroyed ones too, so that their use is seen */
+static handle *all; /* destroyed ones too, to detect their use */
 static struct {
     int function, status;
     uint64_t use;
@@ -121,7 +121,7 @@ int cublasCreate_v2(void **created)
         return status;
     if (created == NULL)
         return INVALID_VALUE;
-    if (current_context() == NULL) { /* the runtime would take device 0, whichever was meant */
+    if (current_context() == NULL) { /* the runtime would use device 0, which the caller may not have meant */
         fake_cuda_record_broken("cublas_has_its_context", "cublasCreate without one");
         return NOT_INITIALIZED;
     }
@@ -179,7 +179,7 @@ int cublasSetWorkspace_v2(void *used, void *workspace, size_t bytes)
 int cublasSetMathMode(void *used, int mode)
 {
     int status = use(SET_MATH_MODE, used);
-    const int base = mode & ~16; /* that flag goes with any mode */
+    const int base = mode & ~16; /* the flag is valid with any mode */
     return status != OK ? status : base < 0 || base > 3 ? INVALID_VALUE : OK;
 }
 
@@ -196,7 +196,7 @@ const char *cublasGetStatusString(int status)
     }
 }
 
-/* ---- products ---------------------------------------------------------------------------------------------------- */
+/* ---- matrix products --------------------------------------------------------------------------------------------- */
 
 static int64_t at_least_1(int64_t value)
 {
@@ -211,7 +211,7 @@ static int check_sizes(const product *p)
     return OK;
 }
 
-/* The rows of cublasGemmEx's table that have sums in fp32. */
+/* The rows of cublasGemmEx's table with sums in fp32. */
 static int check_types(const product *p, int compute_type)
 {
     const int a = p->a.type, c = p->c.type;

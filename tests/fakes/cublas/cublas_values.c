@@ -1,4 +1,5 @@
-/* Compiled where the toolkit's header is: the numbers of the emulation, and those that the library asks for, are those of cublas_api.h. */
+/* Compiled if the toolkit's header is installed: the numbers of the emulation and of the library equal those of
+ * cublas_api.h. */
 #include "internal.h"
 
 #include "logprob/cuda/cuda.h"

@@ -27,7 +27,7 @@ typedef struct product {
     size_t workspace_bytes;
 } product;
 
-/* In stream order; a status. */
+/* In stream order. Returns a status. */
 int enqueue_product(const product *p, void *stream);
 
 #endif

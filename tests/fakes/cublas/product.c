@@ -1,4 +1,4 @@
-/* The product itself: columns next to each other, sums in fp32. */
+/* Matrix products: column-major, with sums in fp32. */
 #include "internal.h"
 
 #include "../cuda/fake_cuda.h"
@@ -25,7 +25,7 @@ static float fp32_of_fp16(uint16_t bits)
     return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-/* Of the two neighbours of `value` among the magnitudes 0 to `infinity`, the nearer one, and the even one half-way. */
+/* Rounds to the nearest of the magnitudes 0 to `infinity`, half-way to even. */
 static uint16_t nearest(float value, uint16_t infinity, float (*widen)(uint16_t))
 {
     const float magnitude = fabsf(value);
@@ -40,7 +40,7 @@ static uint16_t nearest(float value, uint16_t infinity, float (*widen)(uint16_t)
         else
             high = middle;
     }
-    /* infinity counts as what would follow the largest number */
+    /* for rounding, infinity is the number after the largest finite one */
     const double below = widen(low);
     const double above = high < infinity
                              ? widen(high)
@@ -72,7 +72,7 @@ static void set(const matrix *m, int64_t row, int64_t column, float value)
 
 /* ---- workspaces -------------------------------------------------------------------------------------------------- */
 
-/* Both ends hold who uses it. */
+/* Writes the user's mark to both ends of the workspace. */
 static void mark(const product *p)
 {
     if (p->workspace_bytes < 2 * sizeof p)
@@ -103,7 +103,7 @@ static void run(const unsigned grid[3], const unsigned block[3], unsigned shared
             for (int64_t i = 0; i < p->k; i++)
                 sum += get(&p->a, p->transpose_a, row, i) * get(&p->b, p->transpose_b, i, column);
             sum *= p->alpha;
-            if (p->beta != 0) /* else what is there is not read */
+            if (p->beta != 0) /* else c is not read */
                 sum += p->beta * get(&p->c, false, row, column);
             set(&p->c, row, column, sum);
         }

@@ -1,10 +1,10 @@
-/* Memory that is allocated as a whole: at once, or in the order of a stream. */
+/* Plain allocations and stream-ordered ones. */
 #include "driver.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define STEP UINT64_C(4096) /* an allocation has pages of its own: what is beyond them faults */
+#define STEP UINT64_C(4096) /* allocations do not share pages, so an access past the end faults */
 
 static int take(const fake_context *context, bool pooled, uint64_t bytes)
 {
@@ -90,7 +90,7 @@ static int find(uint64_t address, fake_range **range)
     return OK;
 }
 
-/* Waits for the work of the context: the memory is gone when this returns. */
+/* Waits for the work of the context before freeing. */
 static int free_now(uint64_t address)
 {
     fake_context *context;
@@ -111,14 +111,14 @@ int cuMemFree_v2(uint64_t address)
     return fake_leave(free_now(address));
 }
 
-/* ---- in the order of a stream ------------------------------------------------------------------------------------ */
+/* ---- stream-ordered allocations ---------------------------------------------------------------------------------- */
 
 static int find_stream(void *handle, fake_stream **stream)
 {
     FAKE_TRY(fake_stream_for_work(handle, stream));
     FAKE_TRY(fake_capture_check_legacy(*stream, true));
     if ((*stream)->capture != NULL || !fake_attribute(115, (*stream)->context->device))
-        return NOT_SUPPORTED; /* graphs with memory of their own are not emulated */
+        return NOT_SUPPORTED; /* memory nodes of graphs are not emulated */
     return OK;
 }
 

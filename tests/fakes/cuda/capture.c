@@ -1,4 +1,4 @@
-/* Captures: which streams are in one, and what ends it early. */
+/* Captures: streams join them, and mistakes invalidate them. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -174,7 +174,7 @@ static void mark_before(const fake_node *node, bool *seen)
         mark_before(node->dependencies[i], seen);
 }
 
-/* Whether every node comes before the origin's next one. */
+/* True if every node precedes the origin's next one. */
 static bool is_joined(const fake_capture *capture)
 {
     const fake_nodes *last = &capture->origin->dependencies, *nodes = &capture->graph->nodes;

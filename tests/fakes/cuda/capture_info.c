@@ -1,4 +1,4 @@
-/* What a stream says of its capture, in the ABI of each version. */
+/* cuStreamGetCaptureInfo in the ABI of each version. */
 #include "driver.h"
 
 /* CUstreamCaptureStatus. */

@@ -1,4 +1,4 @@
-/* Primary contexts, and which one is current on which thread. */
+/* Primary contexts, and the current context of each thread. */
 #include "driver.h"
 
 static fake_context *find(void *handle)
@@ -160,7 +160,7 @@ int cuCtxGetCurrent(void **context)
     return fake_leave(OK);
 }
 
-/* Replaces the top of the stack; NULL takes it away. */
+/* Replaces the top of the stack; NULL pops it. */
 static int set(void *handle)
 {
     fake_thread *thread = fake_this_thread();

@@ -1,4 +1,4 @@
-/* The driver as a whole: how it is set up, and forgotten. */
+/* Configuration and reset of the emulated driver. */
 #include "fake.h"
 
 #include <stdlib.h>

@@ -1,9 +1,9 @@
-/* Devices and what they can do. */
+/* Devices and their attributes. */
 #include "driver.h"
 
 #include <stdio.h>
 
-/* CUdevice_attribute, of those that are not 0 by default. */
+/* Values of CUdevice_attribute that are not 0 by default. */
 static int default_attribute(int attribute, int device)
 {
     switch (attribute) {

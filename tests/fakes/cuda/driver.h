@@ -1,4 +1,4 @@
-/* The functions that the library exports, as the CUDA driver API reference has them, with the types of devices/cuda_driver.h. */
+/* The exported functions, as in the CUDA driver API reference, with the types of devices/cuda_driver.h. */
 #ifndef FAKE_CUDA_DRIVER_H
 #define FAKE_CUDA_DRIVER_H
 

@@ -1,10 +1,10 @@
-/* Into the driver and out of it: the lock, counts of uses, failures on demand, and what any function may be refused for. */
+/* Entry and exit of driver functions: the lock, call counts, failures on demand, and checks common to all functions. */
 #include "fake.h"
 
 #include <string.h>
 
 typedef struct failure {
-    uint64_t use; /* number of the use that fails; 0: each */
+    uint64_t use; /* number of the call that fails; 0: every call */
     int error;
     fake_function function;
 } failure;

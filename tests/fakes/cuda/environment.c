@@ -1,4 +1,4 @@
-/* FAKE_CUDA: the driver's setup for programs that do not link it. */
+/* FAKE_CUDA: configures the driver for programs that are not linked with it. */
 #include "fake.h"
 
 #include <stdio.h>

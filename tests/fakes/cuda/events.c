@@ -1,4 +1,4 @@
-/* Events: marks of what a stream had been given when they were recorded, in its order or in a capture. */
+/* Events: positions in a stream or in a capture. */
 #include "driver.h"
 
 /* CUevent_flags. */
@@ -88,14 +88,14 @@ int cuEventRecord(void *event, void *stream)
     return fake_leave(record(event, stream));
 }
 
-/* The stream's next node comes after what the event marks; a stream outside joins. */
+/* Makes the stream's next node depend on the event's; a stream outside the capture joins it. */
 static int wait_captured(fake_stream *stream, const fake_event *event)
 {
     fake_capture *capture = fake_capture_find(event->capture);
     fake_capture *own = stream->capture;
     if (own != NULL && own->invalidated)
         return CAPTURE_INVALIDATED;
-    if (event->capture == 0 || capture == NULL) { /* eager, or of a capture that has ended */
+    if (event->capture == 0 || capture == NULL) { /* eager, or of a finished capture */
         fake_capture_invalidate(own);
         return CAPTURE_ISOLATION;
     }

@@ -1,4 +1,4 @@
-/* What the parts of the emulated driver share. One lock holds all state; work runs without it. */
+/* Shared by the parts of the emulated driver. One lock protects all state; work runs without it. */
 #ifndef FAKE_CUDA_INTERNAL_H
 #define FAKE_CUDA_INTERNAL_H
 
@@ -53,11 +53,12 @@ typedef enum fake_function {
 
 typedef enum fake_kind { FAKE_STREAM, FAKE_EVENT, FAKE_GRAPH, FAKE_EXEC, FAKE_MODULE, FAKE_ENTRY } fake_kind;
 
-/* Handles are addresses of objects, which stay until the reset: what is destroyed is known as such. */
+/* Handles are addresses of objects. Objects stay allocated until the reset, so that the use of a destroyed one is
+ * detected. */
 typedef struct fake_object {
     fake_kind kind;
     bool alive;
-    struct fake_object *next; /* of the same bucket of the table */
+    struct fake_object *next; /* in the same bucket of the hash table */
 } fake_object;
 
 typedef struct fake_context {
@@ -70,11 +71,11 @@ typedef struct fake_module {
     fake_object object;
     fake_context *context;
     const fake_kernel *kernels;
-    size_t launches; /* of its kernels, on their way or in graphs */
+    size_t launches; /* launches of its kernels, in flight or in graphs */
     struct fake_entry *entries;
 } fake_module;
 
-/* A kernel of a module that the program has asked for. */
+/* A kernel of a module that the program has looked up. */
 typedef struct fake_entry {
     fake_object object;
     fake_module *module;
@@ -83,16 +84,16 @@ typedef struct fake_entry {
     struct fake_entry *next;
 } fake_entry;
 
-/* A launch, with its argument as it was then. */
+/* A launch with a copy of its argument. */
 typedef struct fake_launch {
-    fake_module *module; /* NULL: of no image */
+    fake_module *module; /* NULL: the kernel is not from an image */
     const fake_kernel *kernel;
-    size_t references; /* pieces of work */
+    size_t references; /* number of works that refer to it */
     unsigned grid[3], block[3], shared_bytes;
     _Alignas(16) unsigned char argument[];
 } fake_launch;
 
-/* A place in a stream's order: reached when so many pieces of its work are done. stream NULL: always. */
+/* A position in a stream, reached when `count` pieces of its work are done. stream NULL: always reached. */
 typedef struct fake_mark {
     struct fake_stream *stream;
     uint64_t count;
@@ -103,9 +104,9 @@ typedef enum fake_work_kind {
     FAKE_FILL,
     FAKE_COPY,
     FAKE_CALL,
-    FAKE_WAIT,   /* for a word of memory to be `least` or more */
+    FAKE_WAIT,   /* waits until a word of memory is >= `least` */
     FAKE_OPEN,   /* stream-ordered memory becomes accessible */
-    FAKE_CLOSE,  /* and goes */
+    FAKE_CLOSE,  /* and is freed */
     FAKE_LAUNCH, /* of a graph */
     FAKE_KERNEL
 } fake_work_kind;
@@ -124,7 +125,7 @@ typedef struct fake_work {
 
 typedef struct fake_node {
     fake_work work;
-    size_t index; /* in its graph */
+    size_t index; /* index in its graph */
     size_t dependency_count;
     struct fake_node **dependencies;
 } fake_node;
@@ -141,7 +142,7 @@ typedef struct fake_graph {
 
 typedef struct fake_exec {
     fake_object object;
-    int references; /* the program's, launches and graphs that contain it */
+    int references; /* held by the program, by launches and by graphs that contain it */
     fake_nodes nodes;
     fake_mark last;
 } fake_exec;
@@ -173,7 +174,7 @@ typedef struct fake_stream {
     fake_op *head, *tail;
     pthread_cond_t arrived;
     fake_capture *capture;
-    fake_nodes dependencies; /* of the next node that is captured */
+    fake_nodes dependencies; /* of the next captured node */
     struct fake_stream *next;
 } fake_stream;
 
@@ -181,14 +182,14 @@ typedef struct fake_event {
     fake_object object;
     fake_context *context;
     fake_mark mark;
-    uint64_t capture; /* in which it was recorded last; 0: none */
+    uint64_t capture; /* the capture of the last record; 0: none */
     fake_nodes nodes;
 } fake_event;
 
 typedef struct fake_physical {
     uint64_t handle, bytes;
     int device, handle_types, file;
-    int handles, mappings; /* references of the program and of the address space */
+    int handles, mappings; /* references by the program and by mappings */
     bool rdma;
     struct fake_physical *next;
 } fake_physical;
@@ -197,15 +198,15 @@ typedef struct fake_mapping {
     uint64_t address, bytes;
     fake_physical *physical;
     int access[FAKE_DEVICES]; /* flags: 1 read, 3 read and write */
-    void *view;               /* where work finds the bytes: the address, or elsewhere when the host must not */
+    void *view; /* the address for work: the same, or another one if the host must not access the memory */
     struct fake_mapping *next;
 } fake_mapping;
 
 typedef struct fake_range {
     uint64_t address, bytes;
-    fake_context *context; /* of allocations and registered host memory */
+    fake_context *context; /* for allocations and registered host memory */
     bool freed;
-    void *view;  /* of allocations, as of mappings */
+    void *view;  /* for allocations, as for mappings */
     bool open;   /* accessible to work */
     bool pooled; /* allocated in the order of a stream */
     struct fake_range *next;
@@ -213,17 +214,17 @@ typedef struct fake_range {
 
 /* The default memory pool of a device. */
 typedef struct fake_pool {
-    uint64_t threshold, kept; /* bytes that it may keep, and does */
+    uint64_t threshold, kept; /* bytes that it may keep, and that it keeps */
 } fake_pool;
 
 typedef struct fake_driver {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* work was done, or a thread of a stream ended */
+    pthread_cond_t changed; /* signalled when work is done or a stream's thread has ended */
     fake_cuda_config config;
     int attributes[256];
     bool ready; /* configured */
     bool started;
-    uint64_t epoch; /* resets; what threads remember of another one is void */
+    uint64_t epoch; /* number of resets; state that threads keep from an earlier epoch is invalid */
     uint64_t threads, served_streams;
     fake_context contexts[FAKE_DEVICES];
     uint64_t used[FAKE_DEVICES];
@@ -240,18 +241,18 @@ typedef struct fake_driver {
 
 extern fake_driver fake;
 
-/* What a thread knows. */
+/* State of a thread. */
 typedef struct fake_thread {
     uint64_t epoch, number;
     size_t depth;
     fake_context *stack[64];
-    int mode; /* of captures */
+    int mode; /* capture mode */
     bool in_host_function;
 } fake_thread;
 
 fake_thread *fake_this_thread(void);
 
-/* Addresses of the device are addresses of the process. */
+/* Device addresses are addresses of the process. */
 static inline void *fake_at(uint64_t address)
 {
     void *memory;
@@ -281,7 +282,7 @@ void fake_forget_counts(void);
 /* ---- control.c, environment.c ---- */
 void fake_get_ready(void);
 void fake_read_environment(fake_cuda_config *config);
-void *fake_new(size_t bytes); /* zeroed; ends the program when there is none */
+void *fake_new(size_t bytes); /* zeroed; ends the program if out of memory */
 uint64_t fake_random(uint64_t *state);
 
 /* ---- broken.c: with the lock ---- */
@@ -289,7 +290,7 @@ __attribute__((format(printf, 2, 3))) void fake_break(const char *rule, const ch
 
 /* ---- objects.c ---- */
 void fake_object_add(fake_object *object, fake_kind kind);
-/* NULL: there is no such thing, or no more; `*gone` tells. */
+/* NULL: unknown or destroyed; `*gone` is true if it was destroyed. */
 void *fake_object_find(const void *handle, fake_kind kind, bool *gone);
 void fake_objects_each(void (*visit)(fake_object *object, void *argument), void *argument);
 void fake_objects_forget(void);
@@ -300,7 +301,7 @@ int fake_current(fake_context **context);
 /* ---- queue.c ---- */
 bool fake_is_reached(const fake_mark *mark);
 void fake_await(fake_mark mark);
-/* Puts work at the end of the stream's queue, whatever is captured. `waits` may be NULL. */
+/* Appends work to the stream's queue without checking for captures. `waits` may be NULL. */
 int fake_enqueue(fake_stream *stream, const fake_work *work, const fake_mark *waits, size_t wait_count);
 void fake_run(const fake_work *work);
 
@@ -309,9 +310,9 @@ void fake_call_host(void (*function)(void *), void *argument);
 
 /* ---- streams.c ---- */
 fake_stream *fake_stream_new(fake_context *context, unsigned flags, bool legacy);
-/* Of a handle; NULL and 1 are the legacy stream of the current context. */
+/* Finds a stream; NULL and 1 are the legacy stream of the current context. */
 int fake_stream_find(void *handle, fake_stream **stream);
-/* The same, for work that needs a current context. */
+/* fake_stream_find for work that needs a current context. */
 int fake_stream_for_work(void *handle, fake_stream **stream);
 void fake_await_stream(fake_stream *stream);
 void fake_await_context(const fake_context *context);
@@ -319,22 +320,22 @@ void fake_await_context(const fake_context *context);
 /* ---- capture.c ---- */
 void fake_capture_invalidate(fake_capture *capture);
 fake_capture *fake_capture_find(uint64_t id);
-/* 906 for the legacy stream while a blocking stream of its context is captured; that ends such captures. */
+/* 906 for the legacy stream while a blocking stream of its context is captured; invalidates such captures. */
 int fake_capture_check_legacy(const fake_stream *stream, bool invalidate);
-/* 900 where a thread must not do what may be unsafe; that ends the captures that forbid it. */
+/* 900 if captures forbid potentially unsafe calls on this thread; invalidates these captures. */
 int fake_capture_check_unsafe(fake_thread *thread);
-/* Work into the stream's capture or into its queue. */
+/* Adds work to the stream's capture or its queue. */
 int fake_submit(fake_stream *stream, const fake_work *work);
 int fake_capture_node(fake_stream *stream, const fake_work *work);
-/* Whether the stream, or any of the context, is captured: 900 and the end of the capture. */
+/* 900 if the stream, or a stream of the context, is captured; invalidates the capture. */
 int fake_capture_check_wait(fake_stream *stream);
 int fake_capture_check_context(const fake_context *context);
-/* The stream's part in captures ends with it. */
+/* Removes a destroyed stream from its captures. */
 void fake_capture_stream_gone(fake_stream *stream);
 void fake_captures_forget(void);
 
 /* ---- nodes.c ---- */
-void fake_nodes_add(fake_nodes *nodes, fake_node *node); /* unless it is there */
+void fake_nodes_add(fake_nodes *nodes, fake_node *node); /* unless it is in the set */
 void fake_nodes_set(fake_nodes *nodes, const fake_nodes *from);
 void fake_nodes_clear(fake_nodes *nodes);
 fake_node *fake_graph_add(fake_graph *graph, const fake_work *work, const fake_nodes *dependencies);
@@ -345,12 +346,12 @@ void fake_graph_free(fake_graph *graph);
 void fake_exec_release(fake_exec *exec);
 void fake_exec_run(fake_exec *exec, uint64_t *random);
 
-/* A piece of work more that refers to the same as another; one that is gone. */
+/* Counts another reference to the work's objects; released after it has run. */
 void fake_work_retain(const fake_work *work);
 void fake_work_release(const fake_work *work);
 
 /* ---- modules.c ---- */
-/* A copy that stays. */
+/* A permanent copy. */
 const char *fake_kernels_keep_path(const char *path);
 void fake_module_end(fake_module *module);
 void fake_launch_run(const fake_launch *launch);
@@ -361,7 +362,7 @@ int fake_attribute(int attribute, int device);
 
 /* ---- ranges.c ---- */
 fake_range *fake_range_add(fake_range **list, uint64_t address, uint64_t bytes);
-/* The range that starts there; that touches it; that holds all of it. */
+/* The range that starts at the address; that overlaps it; that contains all of it. */
 fake_range *fake_range_at(fake_range *list, uint64_t address);
 fake_range *fake_range_touching(fake_range *list, uint64_t address, uint64_t bytes);
 fake_range *fake_range_holding(fake_range *list, uint64_t address, uint64_t bytes);
@@ -371,19 +372,19 @@ void fake_ranges_forget(fake_range **list);
 /* ---- memory.c ---- */
 int fake_memory_take(int device, uint64_t bytes);
 void fake_memory_give(int device, uint64_t bytes);
-/* Whether work of the device may read or write the range: OK or INVALID_VALUE. `host`: memory that nobody has registered is taken as
- * well. */
+/* OK if work of the device may access the range, else INVALID_VALUE. `host`: accepts unregistered host memory. */
 int fake_memory_check(int device, uint64_t address, uint64_t bytes, bool write, bool host);
-/* Where work finds bytes at an address, and how many of *bytes lie there. Without the lock. */
+/* The address at which work accesses `address`, and how many of *bytes are contiguous there. Without the lock. */
 void *fake_memory_view(uint64_t address, size_t *bytes);
-/* Between the two, memory that work may use is accessible at its own address, with `host_faults` too. Without the lock. */
+/* Between open and close, memory that work may use is accessible at its own address, also with `host_faults`.
+ * Without the lock. */
 void fake_memory_open(void);
 void fake_memory_shut(void);
-/* What ends with a context; returns how much there was. */
+/* Frees the memory of a context; returns the number of ranges. */
 int fake_memory_end_with(const fake_context *context);
 void fake_memory_forget(void);
 
-/* ---- pools.c: memory of the device by way of its default pool ---- */
+/* ---- pools.c: memory of the default pools ------------------------ */
 int fake_pool_take(int device, uint64_t bytes);
 void fake_pool_give(int device, uint64_t bytes);
 void fake_pool_trim(int device, uint64_t keep);
@@ -392,18 +393,18 @@ void fake_pool_trim(int device, uint64_t keep);
 int fake_mapping_protection(const fake_mapping *mapping);
 fake_mapping *fake_mapping_holding(uint64_t address);
 void fake_mappings_forget(void);
-/* A file of so many bytes, not cleared. */
+/* An unlinked file of `bytes` bytes, not cleared. */
 int fake_physical_open(uint64_t bytes, int *file);
 fake_physical *fake_physical_find(unsigned long long handle);
 void fake_physical_release(fake_physical *physical);
-extern const unsigned char fake_poison; /* what new memory holds */
+extern const unsigned char fake_poison; /* contents of new memory */
 
-/* ---- allocations.c: by streams, without the lock ---- */
+/* ---- allocations.c: called by streams, without the lock ---- */
 void fake_allocation_open(uint64_t address);
 void fake_allocation_close(uint64_t address);
 /* With the lock. */
 void fake_allocation_release(fake_range *range);
-/* Maps a file at an address, inaccessible, and a view of it; NULL: no room. */
+/* Maps a file at an address, inaccessible, and again as a view; NULL: out of address space. */
 void *fake_view_map(uint64_t address, uint64_t bytes, int file);
 void fake_view_unmap(uint64_t address, uint64_t bytes, void *view);
 

@@ -2,10 +2,10 @@
 #ifndef FAKE_CUDA_FUNCTIONS_H
 #define FAKE_CUDA_FUNCTIONS_H
 
-/* Before cuInit; may be unsafe while a stream is captured; the same, but no source says so (vmm_unsafe). */
+/* Allowed before cuInit; refused during unsafe captures; refused only with vmm_unsafe, because no source tells. */
 enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4 };
 
-/* Name as programs know it, and when it may be used. */
+/* Public name, and flags. */
 #define FAKE_FUNCTIONS(F)                                                                                              \
     F(cuInit, FAKE_EARLY)                                                                                              \
     F(cuDriverGetVersion, FAKE_EARLY)                                                                                  \
@@ -80,8 +80,9 @@ enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4 };
     F(cuFuncLoad, FAKE_PERHAPS_UNSAFE)                                                                                 \
     F(cuLaunchKernel, 0)
 
-/* Name, the symbol that has the ABI, and the version of CUDA from which on cuGetProcAddress answers it (cudaTypedefs.h). Of one name, the
- * newest last. Left out on purpose: cuGraphInstantiate, which by this name is the function of CUDA 11 with five arguments. */
+/* Name, symbol with the ABI, and the first CUDA version for which cuGetProcAddress returns it (cudaTypedefs.h).
+ * Several symbols of one name are in ascending order. cuGraphInstantiate is left out on purpose: the symbol of this
+ * name is CUDA 11's function with five arguments. */
 #define FAKE_SYMBOLS(S)                                                                                                \
     S(cuInit, cuInit, 2000)                                                                                            \
     S(cuDriverGetVersion, cuDriverGetVersion, 2020)                                                                    \

@@ -1,4 +1,4 @@
-/* Graphs and what they become: nodes run one after another, in a random order that only the edges restrict. */
+/* Graphs and executable graphs: nodes run one after another, in a random topological order. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static bool is_ready(const fake_node *node, const bool *done)
     return true;
 }
 
-/* One of those that are ready, each as likely as the others. */
+/* A random ready node, uniformly distributed. */
 static const fake_node *choose(const fake_nodes *nodes, const bool *done, uint64_t *random)
 {
     const fake_node *chosen = NULL;

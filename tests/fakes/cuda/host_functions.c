@@ -1,4 +1,4 @@
-/* Host functions: each on the thread of its stream, or all on one thread (serial_host), as a real driver may run them. */
+/* Host functions: each on the thread of its stream, or all on one thread (serial_host); real drivers do either. */
 #include "fake.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ typedef struct host_call {
     struct host_call *next;
 } host_call;
 
-/* Calls that are ready, in the order in which they became so. */
+/* Ready calls, first in, first out. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER, finished = PTHREAD_COND_INITIALIZER;
 static host_call *first, **last = &first;
@@ -19,7 +19,7 @@ static bool served;
 static void call(void (*function)(void *), void *argument)
 {
     pthread_mutex_lock(&fake.lock);
-    fake_thread *thread = fake_this_thread(); /* which may be new, and then takes a number */
+    fake_thread *thread = fake_this_thread(); /* a new thread gets its number here */
     pthread_mutex_unlock(&fake.lock);
     bool before = thread->in_host_function;
     thread->in_host_function = true;
@@ -27,7 +27,7 @@ static void call(void (*function)(void *), void *argument)
     thread->in_host_function = before;
 }
 
-/* Never ends: the library stays loaded. */
+/* Never returns: the library stays loaded. */
 static void *serve(void *unused)
 {
     (void)unused;

@@ -1,4 +1,4 @@
-/* Host memory that the program has registered. */
+/* Registered host memory. */
 #include "driver.h"
 
 static int register_memory(void *address, size_t bytes, unsigned flags)

@@ -1,4 +1,4 @@
-/* Address space: reserved, and physical memory mapped into it. What is not mapped, or nobody has access to, faults. */
+/* Reserved address space and the mappings in it. Access to unmapped or inaccessible memory faults. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static bool is_power_of_two(uint64_t value)
     return value != 0 && (value & (value - 1)) == 0;
 }
 
-/* Maps more than is needed and gives back what is not aligned. */
+/* Maps more than needed, and unmaps the unaligned ends. */
 static void *map_aligned(uint64_t bytes, uint64_t alignment, uint64_t wanted)
 {
     if (bytes + alignment < bytes)
@@ -99,7 +99,7 @@ int cuMemMap(uint64_t address, size_t bytes, size_t offset, unsigned long long h
     return fake_leave(map(address, bytes, offset, handle, flags));
 }
 
-/* Whether the range consists of whole mappings. */
+/* True if the range consists of whole mappings. */
 static bool is_whole(uint64_t address, uint64_t bytes)
 {
     while (bytes > 0) {

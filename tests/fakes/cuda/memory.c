@@ -1,4 +1,4 @@
-/* What each device has, and what an address is. */
+/* Memory limits of devices, and checks of addresses. */
 #include "driver.h"
 
 #include <sys/mman.h>
@@ -45,7 +45,8 @@ FAKE_API uint64_t fake_cuda_used(int device)
     return bytes;
 }
 
-/* How many bytes from `address` on are of one kind that the device may use; 0: not accessible; UINT64_MAX: host memory. */
+/* Bytes from `address` on that the device may use and that are of one kind; 0: not accessible; UINT64_MAX: host
+ * memory. */
 static uint64_t usable(int device, uint64_t address, bool write, bool host)
 {
     const fake_mapping *mapping = fake_mapping_holding(address);
@@ -114,7 +115,7 @@ static void *view(uint64_t address, size_t *bytes)
 
 void *fake_memory_view(uint64_t address, size_t *bytes)
 {
-    if (!fake.config.host_faults) /* without the lock, which would order work that nothing else orders */
+    if (!fake.config.host_faults) /* without the lock, which would order otherwise unordered work */
         return fake_at(address);
     pthread_mutex_lock(&fake.lock);
     void *memory = view(address, bytes);
@@ -128,7 +129,7 @@ FAKE_API void *fake_cuda_view(uint64_t address)
     return fake_memory_view(address, &bytes);
 }
 
-/* Kernels name addresses that only they know: all memory is there for them while one runs. */
+/* Makes all memory accessible while a kernel runs, because its arguments are opaque. */
 static void open_all(bool open)
 {
     for (const fake_mapping *mapping = fake.mappings; mapping != NULL; mapping = mapping->next)
@@ -139,11 +140,11 @@ static void open_all(bool open)
 
 void fake_memory_open(void)
 {
-    if (!fake.config.host_faults) /* without the lock, as above */
+    if (!fake.config.host_faults) /* without the lock, for the same reason */
         return;
     pthread_mutex_lock(&fake.lock);
     fake.kernels_running++;
-    open_all(true); /* again for each: there may be more of it now */
+    open_all(true); /* again for each kernel: memory may have been added */
     pthread_mutex_unlock(&fake.lock);
 }
 
@@ -157,7 +158,7 @@ void fake_memory_shut(void)
     pthread_mutex_unlock(&fake.lock);
 }
 
-/* Base and size of what lies at an address. */
+/* Base and size of the allocation or mapping at an address. */
 static int get_range(uint64_t *base, size_t *bytes, uint64_t address)
 {
     fake_context *context;

@@ -1,4 +1,4 @@
-/* What the program did wrong, and what it left. */
+/* Broken rules and leaks of the program. */
 #include "fake.h"
 
 #include <stdarg.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char broken[16384]; /* more is not needed to fail */
+static char broken[16384]; /* longer reports are cut */
 
 static void append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

@@ -1,4 +1,4 @@
-/* Modules: images that are loaded, and the kernels found in them. */
+/* Modules: loading images, finding kernels, and launches. */
 #include "driver.h"
 
 #include <dlfcn.h>
@@ -7,7 +7,8 @@
 #include <string.h>
 
 #define KERNELS_PATH_BYTES 4096
-#define LAZY 12040 /* from this version on finding a kernel does not load it: cuFuncLoad does, or the first launch */
+#define LAZY                                                                                                           \
+    12040 /* from this version on kernels are loaded by cuFuncLoad or the first launch, not when they are looked up */
 
 static char kernels_path[KERNELS_PATH_BYTES], loaded_path[KERNELS_PATH_BYTES];
 static const fake_kernel *kernels;
@@ -20,7 +21,7 @@ const char *fake_kernels_keep_path(const char *path)
     return kernels_path;
 }
 
-/* The library stays loaded: it is the GPU's, not the program's. */
+/* Loads the library for the rest of the process, as it stands for the GPU. */
 static const fake_kernel *load_kernels(const char *path)
 {
     if (path == NULL || (kernels != NULL && strcmp(path, loaded_path) == 0))
@@ -58,7 +59,7 @@ static bool is_image(const void *image)
 {
     static const unsigned char fatbin[] = {0x50, 0xed, 0x55, 0xba}, elf[] = {0x7f, 'E', 'L', 'F'};
     const unsigned char *bytes = image;
-    size_t fatbin_length = 0, elf_length = 0; /* no further than what is the same: a text may be shorter */
+    size_t fatbin_length = 0, elf_length = 0; /* compares no further than the first difference: a text may be shorter */
     while (fatbin_length < sizeof fatbin && bytes[fatbin_length] == fatbin[fatbin_length])
         fatbin_length++;
     while (elf_length < sizeof elf && bytes[elf_length] == elf[elf_length])
@@ -198,7 +199,7 @@ int cuFuncLoad(void *function)
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-/* What every GPU takes. */
+/* True for a grid that every GPU accepts. */
 static bool is_grid(const fake_launch *launch)
 {
     const unsigned *grid = launch->grid, *block = launch->block;
@@ -209,7 +210,8 @@ static bool is_grid(const fake_launch *launch)
            block[2] <= 64 && (uint64_t)block[0] * block[1] * block[2] <= 1024 && launch->shared_bytes <= 49152;
 }
 
-/* Kernel, stream and the current context belong together; that the driver refuses another device's current context is the emulation's. */
+/* Checks that kernel, stream and current context match. Refusing a current context of another device is stricter
+ * than the real driver. */
 static int check(void *function, const fake_launch *launch, void *handle, fake_entry **entry, fake_stream **stream)
 {
     fake_context *context;
@@ -221,7 +223,7 @@ static int check(void *function, const fake_launch *launch, void *handle, fake_e
     return is_grid(launch) ? OK : INVALID_VALUE;
 }
 
-/* Into the stream, with the argument copied. */
+/* Adds the launch with a copy of its argument to the stream. */
 static int submit(fake_stream *stream, const fake_launch *wanted, const void *argument)
 {
     const size_t bytes = wanted->kernel->argument_bytes;

@@ -1,4 +1,4 @@
-/* Which handles exist: a table of the addresses of all objects. */
+/* A hash table of all objects by address, to recognize handles. */
 #include "fake.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* A driver of CUDA 11.8, as far as a program gets that needs 12.0: it starts, and has no lookup by the name of CUDA 12. */
+/* The part of a CUDA 11.8 driver that a program reaches if it needs 12.0: it initializes, but lacks CUDA 12's lookup
+ * function. */
 #include <stdint.h>
 
 #define OLD_API __attribute__((visibility("default")))

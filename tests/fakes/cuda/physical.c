@@ -51,7 +51,7 @@ int cuMulticastGetGranularity(size_t *bytes, const bp_cu_multicast_prop *prop, i
     return fake_leave(OK);
 }
 
-/* Memory that nobody has cleared. */
+/* New memory is not cleared: fills it with a pattern. */
 static bool fill(int file, uint64_t bytes)
 {
     static unsigned char dirt[65536];
@@ -141,7 +141,7 @@ int cuMemRelease(unsigned long long handle)
     FAKE_ENTER(cuMemRelease);
     fake_physical *physical = fake_physical_find(handle);
     if (physical == NULL || physical->handles == 0) {
-        fake_break("physical_handles_are_released_once", "cuMemRelease of %llu, which is no handle", handle);
+        fake_break("physical_handles_are_released_once", "cuMemRelease of %llu, an unknown handle", handle);
         return fake_leave(INVALID_VALUE);
     }
     physical->handles--;

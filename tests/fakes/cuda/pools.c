@@ -1,5 +1,5 @@
-/* The default memory pool of each device: bytes that were freed in the order of a stream and stay with the device's used memory, up to the
- * release threshold. Lowering the threshold gives nothing back; cuMemPoolTrimTo does, and so does a shortage. */
+/* The default memory pool of each device: bytes freed in stream order count as used by the device, up to the release
+ * threshold. Lowering the threshold frees nothing; cuMemPoolTrimTo does, and so does running out of memory. */
 #include "driver.h"
 
 /* CUmemPool_attribute. */

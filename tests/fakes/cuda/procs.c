@@ -1,4 +1,4 @@
-/* cuGetProcAddress, and the table for programs that link this library. */
+/* cuGetProcAddress, and the table for programs that are linked with this library. */
 #include "driver.h"
 
 #include <string.h>

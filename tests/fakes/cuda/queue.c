@@ -1,4 +1,4 @@
-/* Streams' queues and the threads that run them. */
+/* Queues of streams and the threads that run them. */
 #include "fake.h"
 
 #include <signal.h>
@@ -18,7 +18,7 @@ void fake_await(fake_mark mark)
         pthread_cond_wait(&fake.changed, &fake.lock);
 }
 
-/* Piece by piece: a range may lie in several mappings. */
+/* In pieces: a range may span several mappings. */
 static void fill(const fake_work *work)
 {
     for (size_t done = 0, piece; done < work->bytes; done += piece) {
@@ -96,9 +96,9 @@ static void perform(fake_stream *stream, fake_op *op)
 static void *serve(void *argument)
 {
     fake_stream *stream = argument;
-    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL); /* else all pauses are 50 us longer, in ns */
+    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL); /* otherwise every pause is 50 us longer; in ns */
     pthread_mutex_lock(&fake.lock);
-    (void)fake_this_thread(); /* takes its number */
+    (void)fake_this_thread(); /* gets its number */
     for (;;) {
         if (stream->head != NULL)
             perform(stream, stream->head);
@@ -114,7 +114,8 @@ static void *serve(void *argument)
     return NULL;
 }
 
-/* The program's signals are its own threads' business; faults stay with the thread that makes them. */
+/* Starts the stream's thread with signals blocked, so that they go to the program's threads; faults stay
+ * synchronous. */
 static int start(fake_stream *stream)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
@@ -134,7 +135,7 @@ static int start(fake_stream *stream)
     return OK;
 }
 
-/* What the legacy stream and blocking streams of a context wait for without being told to. */
+/* Implicit synchronization: marks for which the legacy stream and blocking streams of a context wait. */
 static size_t implied(const fake_stream *stream, fake_mark *marks)
 {
     size_t count = 0;

@@ -1,4 +1,4 @@
-/* What an emulated communicator asks about memory, and says about it. */
+/* Functions for the emulated NCCL: properties and marks of memory. */
 #include "fake.h"
 
 static fake_cuda_segment describe(const fake_mapping *mapping)

@@ -1,6 +1,6 @@
-/* What a CUDA driver does, a rule a line: id, what holds, where it is written. The emulated driver keeps to each; tests/gpu/rules_driver.c
- * has a function of the same name for each, which runs on the emulated driver and on a real one, so that what somebody only inferred
- * ("inferred") does not fossilise. */
+/* Rules of the CUDA driver, one on each line: id, statement, source. The emulated driver implements each;
+ * tests/gpu/rules_driver.c tests each, under the same name, on the emulated driver and on a real one, so that
+ * inferred rules ("inferred") are verified. */
 #ifndef BP_TESTS_CUDA_RULES_H
 #define BP_TESTS_CUDA_RULES_H
 
@@ -17,13 +17,13 @@
       "Streams, events and memory are made in the current context: 201 without one", \
       "driver API, cuStreamCreate, cuEventCreate, cuMemAlloc") \
     X(work_needs_a_context, \
-      "Work, event records and stream waits need a current context, also with a stream that knows its own: 201", \
+      "Work, event records and stream waits need a current context, even with an explicit stream: 201", \
       "driver API, cuEventRecord; inferred for the explicit stream") \
     X(another_device_may_be_current, \
       "Work, records and waits with an explicit stream work with another device's context current", \
       "programming guide, multi-device: stream and event behaviour") \
     X(streams_know_their_context, \
-      "A stream tells the context that it was made in", \
+      "cuStreamGetCtx returns the context in which the stream was made", \
       "driver API, cuStreamGetCtx") \
     /* ---- streams and events ---- */ \
     X(streams_run_in_order, \
@@ -33,16 +33,16 @@
       "Work of a non-blocking stream does not wait for another stream's", \
       "programming guide, streams") \
     X(records_mark_what_was_given, \
-      "An event marks what its stream had been given when it was recorded, not what came later", \
+      "An event covers the work enqueued before its record, not later work", \
       "driver API, cuEventRecord") \
     X(waits_keep_their_mark, \
-      "A wait that was enqueued waits for the record of its time; recording the event again does not change it", \
+      "An enqueued wait is for the latest record at that time; recording the event again does not change it", \
       "driver API, cuEventRecord") \
     X(unrecorded_events_are_complete, \
       "An event that was never recorded is complete", \
       "driver API, cuEventRecord") \
     X(events_stay_in_their_context, \
-      "An event is recorded on streams of its own context only: 400", \
+      "An event is recorded on streams of the same context only: 400", \
       "driver API, cuEventRecord") \
     X(waits_may_cross_devices, \
       "A stream may wait for an event of another device", \
@@ -51,13 +51,13 @@
       "An event may be destroyed while a stream waits for it; the wait holds", \
       "driver API, cuEventDestroy") \
     X(busy_streams_may_be_destroyed, \
-      "A stream may be destroyed with work in it, which is done all the same", \
+      "A stream may be destroyed with pending work, which still completes", \
       "driver API, cuStreamDestroy") \
     X(legacy_waits_for_blocking_streams, \
       "The legacy stream waits for blocking streams, and they for it", \
       "programming guide, default stream") \
     X(waiting_for_legacy_waits_for_blocking_streams, \
-      "Who waits for the legacy stream waits for blocking streams too", \
+      "Synchronizing with the legacy stream includes the blocking streams", \
       "programming guide, default stream; inferred") \
     X(legacy_ignores_non_blocking_streams, \
       "The legacy stream and non-blocking streams do not wait for each other", \
@@ -91,13 +91,13 @@
       "Memory is mapped into reservations only, else 1", \
       "driver API, cuMemMap") \
     X(maps_do_not_overlap, \
-      "What is mapped is not mapped over: refused", \
+      "Mapping over an existing mapping is refused", \
       "driver API, cuMemMap; number inferred") \
     X(access_needs_a_whole_mapping, \
       "Access is granted to ranges that are mapped from end to end, else 1", \
       "driver API, cuMemSetAccess") \
     X(unmap_takes_whole_mappings, \
-      "A part of a mapping is not unmapped: 1", \
+      "Unmapping a part of a mapping is refused: 1", \
       "driver API, cuMemUnmap") \
     X(released_memory_lives_while_mapped, \
       "A handle may be released while it is mapped; the memory goes with the mapping", \
@@ -106,10 +106,10 @@
       "A handle that is unmapped and mapped again has its bytes", \
       "driver API, cuMemUnmap") \
     X(remapped_addresses_have_new_memory, \
-      "Another handle at the same address has bytes of its own", \
+      "Another handle at the same address has separate bytes", \
       "driver API, cuMemMap") \
     X(reservations_hold_mappings, \
-      "A reservation with memory mapped in it is not freed: refused", \
+      "Freeing a reservation that contains mappings is refused", \
       "driver API, cuMemAddressFree; inferred") \
     /* ---- allocations ---- */ \
     X(allocations_are_aligned, \
@@ -119,20 +119,20 @@
       "0 bytes: 1", \
       "driver API, cuMemAlloc") \
     X(free_waits_for_work, \
-      "cuMemFree returns after the work that was given before", \
+      "cuMemFree returns after earlier work has completed", \
       "runtime API, cudaFree; inferred for memory that is part of a larger allocation") \
     X(async_memory_follows_its_stream, \
       "Memory may be allocated, used and freed in the order of a stream", \
       "programming guide, stream ordered memory allocator") \
     X(host_memory_is_registered_once, \
-      "Registering again what is registered: 712; unregistering what is not: 713", \
+      "Registering registered memory: 712; unregistering other memory: 713", \
       "driver API, cuMemHostRegister") \
     /* ---- captures ---- */ \
     X(captured_work_does_not_run, \
-      "Captured work runs when the graph is launched, as often as it is", \
+      "Captured work runs at each launch of the graph, not before", \
       "driver API, cuStreamBeginCapture") \
     X(captures_have_ids, \
-      "A capture has an id that no other has, the same on all its streams", \
+      "A capture has a unique id, the same on all its streams", \
       "driver API, cuStreamGetCaptureInfo") \
     X(waits_join_captures, \
       "A stream that waits for an event of a capture joins it", \
@@ -153,43 +153,43 @@
       "A relaxed capture may end in another thread", \
       "driver API, cuStreamBeginCapture") \
     X(eager_events_stay_outside, \
-      "A captured stream does not wait for an event from outside: 905, and the capture is over", \
+      "A captured stream cannot wait for an event from outside: 905, and the capture is invalidated", \
       "programming guide, prohibited and unhandled operations") \
     X(captured_events_stay_inside, \
-      "After a capture its events are not waited for outside: refused", \
+      "Waiting outside for an event of a finished capture is refused", \
       "programming guide, prohibited and unhandled operations; number inferred") \
     X(captured_events_have_no_time, \
-      "The host does not wait for an event that was recorded in a capture: 907", \
+      "The host cannot wait for an event that was recorded in a capture: 907", \
       "programming guide, prohibited and unhandled operations") \
     X(captured_events_may_be_recorded_again, \
       "An event of a capture is an ordinary one after its next record outside", \
       "driver API, cuEventRecord") \
     X(captured_streams_are_not_waited_for, \
-      "The host does not wait for a stream that is captured: 900", \
+      "The host cannot wait for a stream that is captured: 900", \
       "programming guide, prohibited and unhandled operations") \
     X(captured_contexts_are_not_waited_for, \
-      "The host does not wait for a context with a stream that is captured: 900", \
+      "The host cannot wait for a context with a stream that is captured: 900", \
       "programming guide, prohibited and unhandled operations") \
     X(errors_invalidate_captures, \
       "After an error a capture is invalid: work 901, its end 901 and no graph", \
       "programming guide, invalidation") \
     X(legacy_is_unusable_in_captures, \
-      "While a blocking stream is captured, the legacy stream answers 906", \
+      "While a blocking stream is captured, calls with the legacy stream return 906", \
       "programming guide, prohibited and unhandled operations") \
     X(legacy_is_usable_beside_non_blocking_captures, \
       "While a non-blocking stream is captured, the legacy stream works", \
       "programming guide, prohibited and unhandled operations") \
     X(asking_does_not_invalidate, \
-      "Asking the legacy stream for its capture answers 906 and ends nothing", \
+      "Asking the legacy stream for its capture returns 906 and invalidates nothing", \
       "driver API, cuStreamIsCapturing") \
     X(the_legacy_stream_is_not_captured, \
-      "A capture does not begin on the legacy stream: refused", \
+      "Beginning a capture on the legacy stream is refused", \
       "driver API, cuStreamBeginCapture") \
     X(captures_do_not_nest, \
-      "A capture does not begin on a stream that is captured: refused", \
+      "Beginning a capture on a captured stream is refused", \
       "driver API, cuStreamBeginCapture") \
     X(captures_do_not_merge, \
-      "A captured stream does not wait for an event of another capture: 902", \
+      "A captured stream cannot wait for an event of another capture: 902", \
       "programming guide, prohibited and unhandled operations") \
     X(global_captures_forbid_unsafe_calls, \
       "cuMemAlloc during a capture of this thread that is not relaxed: 900", \
@@ -208,7 +208,7 @@
       "inferred") \
     /* ---- graphs ---- */ \
     X(launches_are_in_order, \
-      "Launches of one executable graph run one after another, on whatever streams", \
+      "Launches of one executable graph run one after another, on any streams", \
       "driver API, cuGraphLaunch") \
     X(launches_follow_their_stream, \
       "A launch waits for earlier work of its stream, and later work for it", \
@@ -221,7 +221,7 @@
       "driver API, cuGraphExecDestroy") \
     /* ---- kernels ---- */ \
     X(images_are_recognised, \
-      "What is no fatbin, cubin or PTX is not loaded: refused", \
+      "Loading anything but a fatbin, cubin or PTX is refused", \
       "driver API, cuModuleLoadData; number inferred") \
     X(modules_need_a_context, \
       "An image is loaded into the current context: 201 without one", \
@@ -236,10 +236,10 @@
       "A kernel may be launched on the legacy stream", \
       "driver API, cuLaunchKernel") \
     X(arguments_are_copied_at_the_launch, \
-      "A kernel has the arguments that there were at its launch, whatever they are changed to while it waits", \
+      "A kernel runs with the argument values of its launch, even if they change while it waits", \
       "driver API, cuLaunchKernel") \
     X(arguments_are_captured, \
-      "A kernel of a graph has the arguments that there were when it was captured, at each launch of the graph", \
+      "A kernel of a graph runs with the argument values of its capture, at each launch", \
       "programming guide, stream capture") \
     X(empty_grids_are_refused, \
       "No blocks, or no threads: 1", \
@@ -248,10 +248,10 @@
       "More threads in a block than 1024: 1", \
       "programming guide, compute capabilities") \
     X(launches_need_a_context, \
-      "A launch needs a current context, also on a stream that knows its own: 201", \
+      "A launch needs a current context, even on an explicit stream: 201", \
       "driver API, cuLaunchKernel; inferred for the explicit stream") \
     X(kernels_stay_on_their_device, \
-      "A kernel is not launched on a stream of another device: refused", \
+      "Launching a kernel on a stream of another device is refused", \
       "programming guide, multi-device: stream and event behaviour") \
     X(launches_beside_another_context, \
       "With another device's context current a launch on a stream of the kernel's device runs, or is refused: 400", \
@@ -261,21 +261,21 @@
       "programming guide, lazy loading")
 /* clang-format on */
 
-/* What no driver answers with an error, and is wrong: the emulated driver records it (fake_cuda_broken). Nothing can be tested on a
- * real driver, as it may crash; tests/cuda/test_fake_misuses.c tests that each is seen. */
+/* Mistakes that no driver reports: the emulated driver records them (fake_cuda_broken). They may crash a real
+ * driver; tests/cuda/test_fake_misuses.c tests that each is detected. */
 /* clang-format off */
 #define BP_CUDA_MISUSES(X) \
     X(host_functions_call_no_driver, \
       "host functions of streams must not call the driver", \
       "driver API, cuLaunchHostFunc") \
     X(handles_end_with_their_objects, \
-      "what was destroyed, or went with its context, must not be used any more", \
+      "a handle must not be used after it, or its context, was destroyed", \
       "driver API, any destroy") \
     X(contexts_outlive_their_use, \
       "a context must not be current, and used, after its last release", \
       "driver API, cuDevicePrimaryCtxRelease") \
     X(contexts_end_empty, \
-      "what was made in a context must be destroyed before its last release", \
+      "objects of a context must be destroyed before its last release", \
       "driver API, cuDevicePrimaryCtxRelease") \
     X(captured_streams_stay, \
       "a stream must not be destroyed while it is captured", \
@@ -287,13 +287,13 @@
       "only memory that is allocated is freed", \
       "driver API, cuMemFree") \
     X(freed_memory_is_not_used, \
-      "memory must not be used by work that is given after cuMemFreeAsync", \
+      "memory must not be used by work that is enqueued after cuMemFreeAsync", \
       "driver API, cuMemFreeAsync") \
     X(work_has_access, \
       "work must name memory that is mapped, with access for its device", \
       "driver API, cuMemMap, cuMemSetAccess") \
     X(modules_outlive_their_launches, \
-      "a module must not be unloaded while launches of its kernels are on their way or in graphs", \
+      "a module must not be unloaded while launches of its kernels are pending or in graphs", \
       "driver API, cuModuleUnload; inferred") \
     X(kernels_are_loaded_before_captures, \
       "the first launch of a kernel may load it, which must not happen in a capture: cuFuncLoad before", \

@@ -1,4 +1,4 @@
-/* Streams: made, found, waited for, destroyed. */
+/* Streams: creation, lookup, synchronization, destruction. */
 #include "driver.h"
 
 fake_stream *fake_stream_new(fake_context *context, unsigned flags, bool legacy)
@@ -89,7 +89,7 @@ int cuStreamDestroy_v2(void *stream)
     return fake_leave(destroy(stream));
 }
 
-/* The legacy stream is done when the blocking streams are. */
+/* The legacy stream is done when all blocking streams are. */
 static bool is_done(const fake_stream *stream, bool wait)
 {
     bool done = true;

@@ -1,4 +1,4 @@
-/* The toolkit's stub library, as a program meets it that was started with the stub's folder in LD_LIBRARY_PATH: every function answers
+/* The toolkit's stub library, which a program loads if LD_LIBRARY_PATH has the stub's folder: every function returns
  * CUDA_ERROR_STUB_LIBRARY. */
 #include <stdint.h>
 

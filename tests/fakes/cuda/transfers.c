@@ -1,4 +1,4 @@
-/* Work that streams do: bytes set and copied, functions of the program called. */
+/* Work of streams: fills, copies, waits on memory, host functions. */
 #include "driver.h"
 
 int cuLaunchHostFunc(void *handle, void (*function)(void *), void *argument)

@@ -1,4 +1,4 @@
-/* The functions as NCCL exports them, without its types: enumerations are int, handles are pointers. */
+/* NCCL's exported functions, without its types: enumerations are int, handles are pointers. */
 #ifndef FAKE_NCCL_ABI_H
 #define FAKE_NCCL_ABI_H
 
@@ -32,7 +32,7 @@ FAKE_NCCL_API int ncclAllGather(const void *from, void *to, size_t count, int dt
 FAKE_NCCL_API int ncclAllReduce(const void *from, void *to, size_t count, int dtype, int op, void *comm, void *stream);
 FAKE_NCCL_API int ncclReduceScatter(const void *from, void *to, size_t count, int dtype, int op, void *comm,
                                     void *stream);
-/* Always there under another visibility, so that a copy without them is made of the same sources. */
+/* Hidden instead of left out, so that an older copy is built from the same sources. */
 #if FAKE_NCCL_SYMBOLS >= 21900
 #define FAKE_NCCL_2_19 FAKE_NCCL_API
 #else

@@ -1,4 +1,4 @@
-/* Buffers: ncclCommRegister takes whole pages, and looks at nothing. */
+/* Buffers: ncclCommRegister takes whole pages of any memory. */
 #include <stdlib.h>
 
 #include "../cuda/fake_cuda.h"
@@ -6,7 +6,7 @@
 
 enum { HOST_PAGE = 4096 };
 
-/* ---- when it is allowed -------------------------------------------------------------------------------------------- */
+/* ---- calls that are allowed ---------------------------------------------------------------------------------------- */
 
 int check_moment(communicator *comm, const char *function)
 {

@@ -1,4 +1,5 @@
-/* Collectives in stream order: each rank's stream gets a host function, and these meet. A captured one meets those of the same replay. */
+/* Collectives in stream order: each rank's stream gets a host function, in which the ranks meet. A captured one
+ * meets those of the same replay. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +30,8 @@ static bp_register_kind lesser(bp_register_kind a, bp_register_kind b)
     return a < b ? a : b;
 }
 
-/* What this rank's memory allows. A gather is received into registered memory, a reduce-scatter sent from it. */
+/* The registration kind of this rank's memory. An all-gather needs its receive buffer registered, a reduce-scatter
+ * its send buffer. */
 static bp_register_kind memory_of(const operation *o)
 {
     bp_register_kind sent = registered_as(o->comm, o->from, bytes_sent(o));
@@ -92,7 +94,7 @@ static void *result_of(const operation *o, const operation *const *of, int ranks
     return result;
 }
 
-/* Under the lock, which is given up while there is work. */
+/* Runs under the lock, but releases it while work is done. */
 static int run_with_others(operation *o)
 {
     int ranks = o->comm->clique->ranks;
@@ -160,7 +162,7 @@ static int launch(void *argument)
     fake_lock();
     if (!o->captured)
         o->comm->running--;
-    stay_offloaded(o->comm, MEET_COLLECTIVE, o->number, 1);
+    stay_away(o->comm, MEET_COLLECTIVE, o->number, 1);
     fail(o->comm, result, "the driver does not take a collective");
     fake_unlock();
     return result;
@@ -192,7 +194,7 @@ static int enqueue(const char *function, void *handle, operation wanted, void *s
         fail(comm, result, "%s: asked to fail", function);
     operation *o = result == NCCL_SUCCESS ? malloc(sizeof *o) : NULL;
     if (o == NULL) {
-        stay_offloaded(comm, MEET_COLLECTIVE, wanted.number, 1);
+        stay_away(comm, MEET_COLLECTIVE, wanted.number, 1);
         fake_unlock();
         return result == NCCL_SUCCESS ? NCCL_SYSTEM_ERROR : result;
     }

@@ -1,4 +1,4 @@
-/* Communicators: made together by the threads that are their ranks. */
+/* Communicators, whose ranks are threads. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

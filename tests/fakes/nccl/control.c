@@ -17,7 +17,7 @@ static const settings DEFAULTS = {FAKE_NCCL_VERSION, 0, 0, 1, UINT64_C(64) << 30
 fake_state fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static struct {
-    pthread_mutex_t lock; /* taken last; nothing is called under it */
+    pthread_mutex_t lock; /* innermost lock; no function is called under it */
     struct {
         const char *name;
         unsigned calls;

@@ -1,4 +1,4 @@
-/* What NCCL asks of the driver: the emulated one, which this library is linked with. */
+/* NCCL's calls of the driver, which is the emulated one. */
 #include <stdlib.h>
 
 #include "state.h"
@@ -23,7 +23,7 @@ void driver_set_context(void *context)
     cuCtxSetCurrent(context);
 }
 
-/* As cudaGetDevice: 0 where no context is current. */
+/* Like cudaGetDevice: 0 if no context is current. */
 int driver_current_device(int *device)
 {
     if (cuInit(0) != 0)

@@ -26,26 +26,28 @@
  * 0; -1 for a setting that there is not (those before it hold). */
 FAKE_NCCL_API int fake_nccl_set(const char *settings);
 
-/* Forgets settings, failures, counts and broken rules, and frees communicators that were destroyed. Returns how many are not (they
- * stay). No call of NCCL beside it. */
+/* Forgets settings, failures, counts and broken rules, and frees destroyed communicators. Returns the number of
+ * others, which stay. No other call of NCCL may run meanwhile. */
 FAKE_NCCL_API unsigned fake_nccl_reset(void);
 
-/* The functions that the version has; the others NULL. table->size and version are set. */
+/* The version's functions; the others are NULL. table->size and version are set. */
 FAKE_NCCL_API void fake_nccl_table(bp_nccl_functions *table);
 
 /* ---- faults -------------------------------------------------------------------------------------------------------- */
 
-/* The nth call (from 1, counted from now) that rank `rank` makes of `function` returns `result` and does nothing. `rank` -1: calls of all
- * ranks, and those without a communicator; `function` NULL: any that can fail. Other ranks go on: windows are granted to them, collectives
- * end with an asynchronous error. A deregistration that fails forgets the registration all the same. One fault at a time. */
+/* The nth call (from 1, counted from now) of `function` by rank `rank` returns `result` and does nothing. `rank` -1:
+ * calls of all ranks, and those without a communicator; `function` NULL: any that can fail. Other ranks are not
+ * blocked: windows are granted to them, collectives end with an asynchronous error. A deregistration that fails
+ * still forgets the registration. One fault at a time. */
 FAKE_NCCL_API void fake_nccl_fail(const char *function, unsigned nth, int rank, int result);
-/* 1 when the fault has happened. No further one will. */
+/* 1 if the fault has occurred; it occurs once. */
 FAKE_NCCL_API int fake_nccl_failed(void);
 
-/* The nth window registration of the rank from now on (1: the next; 0: each; -1: none) succeeds with a NULL window. `rank` -1: each counts. */
+/* The nth window registration of the rank from now on (1: the next; 0: each; -1: none) succeeds with a NULL window.
+ * `rank` -1: any rank. */
 FAKE_NCCL_API void fake_nccl_refuse_window(int rank, int nth);
 
-/* What ncclCommGetAsyncError says of a communicator from now on. */
+/* Sets the result of ncclCommGetAsyncError for a communicator. */
 FAKE_NCCL_API void fake_nccl_break(void *comm, int result);
 
 /* ---- findings ------------------------------------------------------------------------------------------------------ */
@@ -54,28 +56,28 @@ FAKE_NCCL_API const char *fake_nccl_rule_name(fake_nccl_rule rule);
 FAKE_NCCL_API const char *fake_nccl_rule_sentence(fake_nccl_rule rule);
 FAKE_NCCL_API const char *fake_nccl_rule_source(fake_nccl_rule rule);
 
-/* How many times rules were broken since the reset; `text` (may be NULL) gets a line for each, as far as there is room. */
+/* Number of broken rules since the reset; `text` (may be NULL) gets a line for each until it is full. */
 FAKE_NCCL_API unsigned fake_nccl_broken(char *text, size_t capacity);
-/* How often this one was; forgotten with the call, for tests that break it on purpose. */
+/* Number of times this rule was broken; resets it, for tests that break the rule on purpose. */
 FAKE_NCCL_API unsigned fake_nccl_take_broken(fake_nccl_rule rule);
 
-/* Of all communicators, since the reset. Collectives count once for each rank that ran one. */
+/* Totals of all communicators since the reset. A collective counts once for each rank. */
 typedef struct fake_nccl_counts {
-    unsigned communicators; /* that live */
-    unsigned buffers;       /* registered now; each handle */
+    unsigned communicators; /* not destroyed */
+    unsigned buffers;       /* registered now; one for each handle */
     unsigned windows;       /* registered now */
     unsigned buffer_calls, window_calls, buffer_ends, window_ends;
     unsigned collectives;
-    unsigned symmetric;  /* of them, served from symmetric windows; emulated only */
+    unsigned symmetric;  /* from symmetric windows; emulated only */
     unsigned registered; /* from other registered memory; emulated only */
     unsigned copied;     /* through NCCL's own buffers */
 } fake_nccl_counts;
 
 FAKE_NCCL_API void fake_nccl_count(fake_nccl_counts *counts);
-/* Calls of a function since the reset, failed ones too; NULL: of all that can fail. */
+/* Calls of a function since the reset, including failed ones; NULL: of all functions that can fail. */
 FAKE_NCCL_API unsigned fake_nccl_calls(const char *function);
 
-/* A window as registered; `index` in the order of registration, of those that still are. 0: there is no such. */
+/* A registered window; `index` in the order of registration. Returns 0 if there is none. */
 typedef struct fake_nccl_window {
     void *comm;
     int rank;
@@ -84,7 +86,7 @@ typedef struct fake_nccl_window {
     void *handle;
 } fake_nccl_window;
 FAKE_NCCL_API int fake_nccl_window_get(unsigned index, fake_nccl_window *window);
-/* The last window ends are remembered: handles in the order in which they were taken back. */
+/* The handles of the last deregistered windows, in that order. */
 FAKE_NCCL_API void *fake_nccl_ended(unsigned index);
 
 #endif

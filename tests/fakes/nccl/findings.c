@@ -1,4 +1,4 @@
-/* Rules that were broken, and what there is to be seen of registrations. */
+/* Broken rules, and queries of registrations. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #define MOST_ENDED 256
 
 static struct {
-    pthread_mutex_t lock; /* taken last; nothing is called under it */
+    pthread_mutex_t lock; /* innermost lock; no function is called under it */
     struct {
         fake_nccl_rule rule;
         char text[200];
@@ -122,7 +122,7 @@ void fake_nccl_count(fake_nccl_counts *counts)
     fake_unlock();
 }
 
-/* Lists have the newest first. */
+/* Lists are newest first. */
 static window *window_number(const communicator *comm, unsigned index, unsigned *count)
 {
     *count = 0;

@@ -1,4 +1,4 @@
-/* Groups: calls between start and end are made at the end. */
+/* Groups: calls between start and end run at the end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@ typedef struct deferred {
     struct deferred *next;
     int (*work)(void *argument);
     bool waits;
-    void *context; /* current when the call was made */
+    void *context; /* current at the call */
     pthread_t thread;
     int result;
     unsigned char argument[];

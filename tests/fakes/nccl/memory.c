@@ -1,4 +1,4 @@
-/* ncclMemAlloc: memory as NCCL makes its own. */
+/* ncclMemAlloc. */
 #include <stdlib.h>
 
 #include "state.h"

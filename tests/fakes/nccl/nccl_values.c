@@ -1,4 +1,4 @@
-/* Where NCCL's header is installed: the emulation's numbers and signatures are those of the header. Compiled, never run. */
+/* Compiled if NCCL's header is installed, never run: the emulation's numbers and signatures equal the header's. */
 #include <nccl.h>
 
 #include <bucketpool/nccl.h>

@@ -1,4 +1,4 @@
-/* Reductions of the types that are served: in rank order, 16-bit floats in fp32 and rounded once. */
+/* Reductions in rank order; 16-bit floats are summed in fp32 and rounded once. */
 #include <string.h>
 
 #include "state.h"
@@ -37,7 +37,7 @@ static float from_half(uint16_t half)
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, magnitude = half & 0x7fff;
     if (magnitude >= 0x7c00) /* infinity and NaN */
         return float_of(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
-    /* the exponent is moved by a product, which serves denormals too */
+    /* multiplies to adjust the exponent, which also works for denormals */
     return float_of(bits_of(float_of(magnitude << 13) * 0x1p112f) | sign);
 }
 
@@ -46,9 +46,9 @@ static uint16_t to_half(float value)
     uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000)
         return (uint16_t)(sign | 0x7e00);
-    if (magnitude >= 0x477ff000) /* rounds to more than the largest */
+    if (magnitude >= 0x477ff000) /* rounds to infinity */
         return (uint16_t)(sign | 0x7c00);
-    if (magnitude < 0x38800000) /* denormal: the sum's last bit is worth 2^-24 */
+    if (magnitude < 0x38800000) /* denormal: the last bit is worth 2^-24 */
         return (uint16_t)(sign | (bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f)));
     return (uint16_t)(sign | (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13);
 }
@@ -78,7 +78,7 @@ static double same_double(double value)
 
 /* ---- reductions ---------------------------------------------------------------------------------------------------- */
 
-/* `stored`: as it lies in memory; `sum`: what is calculated in. */
+/* `stored`: type in memory; `sum`: type of the sum. */
 #define REDUCTION(name, stored, sum, load, store)                                                                      \
     static void name(const void *const *inputs, int ranks, size_t first, size_t count, int op, stored *result)         \
     {                                                                                                                  \
@@ -104,7 +104,7 @@ REDUCTION(reduce_bf16, uint16_t, float, from_bf16, to_bf16)
 REDUCTION(reduce_float, float, float, same, same)
 REDUCTION(reduce_double, double, double, same_double, same_double)
 
-/* Signed sums wrap, as the device's do. */
+/* Signed sums wrap, as on the device. */
 #define SIGNED_REDUCTION(name, stored, wrapping)                                                                       \
     static void name(const void *const *inputs, int ranks, size_t first, size_t count, int op, stored *result)         \
     {                                                                                                                  \

@@ -1,4 +1,4 @@
-/* The end of registrations, and what collectives find of them. */
+/* Deregistration, and the registration kind of a collective's memory. */
 #include <stdlib.h>
 
 #include "../cuda/fake_cuda.h"
@@ -34,7 +34,7 @@ static int end_buffer(communicator *comm, void *handle)
     buffer *b = buffer_called(comm, handle);
     if (b == NULL) {
         broke(rule_deregister_by_kind, "ncclCommDeregister of %s",
-              window_called(comm, handle) != NULL ? "a window" : "what is no handle");
+              window_called(comm, handle) != NULL ? "a window" : "an unknown handle");
         return fail(comm, NCCL_INVALID_USAGE, "Deregister: Could not find handle");
     }
     fake.counts.buffer_ends++;
@@ -49,7 +49,7 @@ static int end_window(communicator *comm, void *handle)
     buffer *b = buffer_called(comm, handle);
     bool is_buffer = b != NULL && fake.set.version >= 22800 && fake.set.version < 22900 && !is_symmetric(comm);
     if (w == NULL && !is_buffer) {
-        broke(rule_deregister_by_kind, "ncclCommWindowDeregister of %s", b != NULL ? "a buffer" : "what is no window");
+        broke(rule_deregister_by_kind, "ncclCommWindowDeregister of %s", b != NULL ? "a buffer" : "an unknown handle");
         return fail(comm, NCCL_INVALID_USAGE, "not a window");
     }
     fake.counts.window_ends++;
@@ -61,7 +61,7 @@ static int end_window(communicator *comm, void *handle)
     return NCCL_SUCCESS;
 }
 
-/* What was asked to fail is forgotten all the same: nobody could take it back. */
+/* A deregistration that fails on demand still forgets the registration: the caller has no second try. */
 static int end_registration(const char *function, void *handle, void *registered,
                             int (*end)(communicator *comm, void *handle))
 {
@@ -99,7 +99,7 @@ bool end_registrations(communicator *comm)
     return any;
 }
 
-/* ---- what collectives find ----------------------------------------------------------------------------------------- */
+/* ---- memory of collectives ----------------------------------------------------------------------------------------- */
 
 static bool is_servable(uint64_t address, uint64_t bytes, bool one_segment)
 {

@@ -1,4 +1,4 @@
-/* What buffers and windows share. All under the lock. */
+/* Shared by buffers and windows. All under the lock. */
 #ifndef FAKE_NCCL_REGISTRATION_H
 #define FAKE_NCCL_REGISTRATION_H
 
@@ -6,14 +6,14 @@
 
 #define MOST_SEGMENTS 16
 
-/* Whether something may be registered or deregistered now. */
+/* 0 if registering or deregistering is allowed now. */
 int check_moment(communicator *comm, const char *function);
-/* The communicator serves symmetric memory. */
+/* True if the communicator supports symmetric memory. */
 bool is_symmetric(const communicator *comm);
 
 buffer *buffer_with(const communicator *comm, uint64_t begin, uint64_t end);
 buffer *buffer_called(const communicator *comm, const void *handle);
-/* Whole pages; counts where they are registered already. NULL: no memory. */
+/* Registers whole pages; pages that are registered already are counted. NULL: out of memory. */
 buffer *add_buffer(communicator *comm, uint64_t address, uint64_t bytes);
 void drop_buffer(communicator *comm, buffer *b);
 

@@ -1,4 +1,4 @@
-/* Where ranks meet. A rank that does not come is reported after a while, by number, instead of everyone waiting for ever. */
+/* The rendezvous of ranks. A missing rank is reported after a time-out instead of a deadlock. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +64,7 @@ static void report_missing(const communicator *comm, const meeting *m)
           comm->rank, ranks);
 }
 
-/* Waits until `count` is all ranks. False: it failed, or this rank was aborted. */
+/* Waits until `count` is the number of ranks. False: the rendezvous failed, or this rank was aborted. */
 static bool await(communicator *comm, meeting *m, const unsigned *count)
 {
     struct timespec until = in_ms(fake.set.watchdog_ms);
@@ -99,7 +99,7 @@ void part(communicator *comm, meeting *met)
         end_meeting(comm->clique, met);
 }
 
-void stay_offloaded(communicator *comm, meeting_kind kind, uint64_t number, uint64_t run)
+void stay_away(communicator *comm, meeting_kind kind, uint64_t number, uint64_t run)
 {
     meeting *m = meeting_of(comm->clique, kind, number, run);
     unsigned ranks = (unsigned)comm->clique->ranks;
@@ -108,6 +108,6 @@ void stay_offloaded(communicator *comm, meeting_kind kind, uint64_t number, uint
     m->gone++;
     m->seen++;
     pthread_cond_broadcast(&fake.changed);
-    if (m->gone == ranks) /* nobody came at all */
+    if (m->gone == ranks) /* every rank has left */
         end_meeting(comm->clique, m);
 }

@@ -1,5 +1,5 @@
-/* What the emulated NCCL keeps, all of it under one lock. Communicators stay in memory until the reset, so that late calls and graphs
- * that still name them are told apart instead of crashing. */
+/* State of the emulated NCCL, all under one lock. Communicators stay allocated until the reset, so that late calls,
+ * and graphs that still refer to them, are detected instead of crashing. */
 #ifndef FAKE_NCCL_STATE_H
 #define FAKE_NCCL_STATE_H
 
@@ -32,17 +32,17 @@ typedef struct settings {
     int watchdog_ms;
 } settings;
 
-/* Ranks that have come to one point of one call. */
+/* Ranks that meet in one call. */
 typedef enum meeting_kind { MEET_INIT = 1, MEET_WINDOW = 2, MEET_COLLECTIVE = 3 } meeting_kind;
 
 typedef struct meeting {
     struct meeting *next;
     meeting_kind kind;
     uint64_t number, run;
-    unsigned here, gone, seen; /* ranks that have come, are done, and have seen that all are */
+    unsigned here, gone, seen; /* ranks that have arrived, have left, have seen that all left */
     bool failed;
     bool came[FAKE_NCCL_RANKS];
-    const void *brought[FAKE_NCCL_RANKS]; /* NULL: the rank came to say that it will not take part */
+    const void *brought[FAKE_NCCL_RANKS]; /* NULL: the rank declared that it will not take part */
 } meeting;
 
 typedef struct communicator communicator;
@@ -55,7 +55,7 @@ typedef struct clique {
     meeting *meetings;
 } clique;
 
-/* What ncclCommRegister gave; also under windows that are no more than that. */
+/* The result of ncclCommRegister; also of windows that are granted as buffers only. */
 typedef struct buffer {
     struct buffer *next;
     uint64_t begin, end; /* whole pages */
@@ -68,8 +68,8 @@ typedef struct registered_window {
     uint64_t address, bytes;
     uint64_t space; /* bytes of symmetric address space */
     int flags;
-    bool symmetric;    /* served from symmetric memory; else as a buffer */
-    uint64_t physical; /* memory of its start when it was registered */
+    bool symmetric;    /* else granted as a buffer */
+    uint64_t physical; /* physical memory of its first page at registration */
 } window;
 
 typedef struct operation {
@@ -82,7 +82,7 @@ typedef struct operation {
     int dtype, reduction;
     uint64_t number, run;
     bool captured;
-    bp_register_kind memory; /* how its own rank's memory is registered, for this run */
+    bp_register_kind memory; /* registration kind of the rank's memory in this run */
 } operation;
 
 struct communicator {
@@ -91,10 +91,10 @@ struct communicator {
     int rank, device;
     void *context;
     bool dead, aborted;
-    bool local_register, cumem, win_enable; /* of the environment, when it was made */
+    bool local_register, cumem, win_enable; /* read from the environment at creation */
     int async_error;
     char last_error[256];
-    unsigned running; /* collectives that are enqueued or run */
+    unsigned running; /* collectives that are queued or running */
     uint64_t collective_number, window_number;
     uint64_t space_used;
     buffer *buffers;
@@ -118,53 +118,53 @@ void fake_unlock(void);
 
 /* ---- control ------------------------------------------------------------------------------------------------------- */
 
-/* Counts a call, and says what it must return instead of doing anything; 0: go on. */
+/* Counts a call, and returns the result of a failure on demand; 0: the call continues. */
 int enter(const char *function, const communicator *comm);
-/* Whether this window registration is to be answered with NULL. Under the lock. */
+/* True if this window registration must return NULL. Under the lock. */
 bool is_window_refused(int rank);
 void note_ended(void *handle);
 void forget_findings(void);
-/* Records a broken rule with the facts of the case. Any thread, under the lock or not. */
+/* Records a broken rule and its details. Any thread, with or without the lock. */
 __attribute__((format(printf, 2, 3))) void broke(fake_nccl_rule rule, const char *format, ...);
-/* The result, after its words were kept for ncclGetLastError. Under the lock. */
+/* Returns the result and keeps its text for ncclGetLastError. Under the lock. */
 __attribute__((format(printf, 3, 4))) int fail(communicator *comm, int result, const char *format, ...);
 
 /* ---- communicators ------------------------------------------------------------------------------------------------- */
 
-/* The living communicator, or NULL after a broken rule. */
+/* A communicator that is not destroyed; else records a broken rule and returns NULL. */
 communicator *find_comm(void *handle, const char *function);
 
-/* The communicator of a call, under the lock; else an error, without it. */
+/* Finds the communicator of a call and takes the lock; on an error it does not. */
 int begin_call(const char *function, void *handle, communicator **comm);
 
-/* Comes to a meeting and waits until all ranks have; then *met is it and has what they brought. Under the lock, given up while waiting. */
+/* Waits for all ranks; then *met has what each brought. Under the lock, which is released while waiting. */
 int meet(communicator *comm, meeting_kind kind, uint64_t number, uint64_t run, const void *brought, meeting **met);
-/* Waits until all ranks are done with what was brought. */
+/* Waits until no rank needs what was brought. */
 void part(communicator *comm, meeting *met);
-/* Tells the others that this rank will not come. */
-void stay_offloaded(communicator *comm, meeting_kind kind, uint64_t number, uint64_t run);
+/* Declares that this rank will not take part. */
+void stay_away(communicator *comm, meeting_kind kind, uint64_t number, uint64_t run);
 void end_meetings(clique *of);
 
 /* ---- registration -------------------------------------------------------------------------------------------------- */
 
-/* How memory of a collective is registered with a communicator: a bp_register_kind, of all of the range. */
+/* The registration kind of a whole range: a bp_register_kind. */
 bp_register_kind registered_as(const communicator *comm, const void *memory, uint64_t bytes);
-/* What is left of the communicator's registrations; true when there was something. */
+/* Ends the communicator's remaining registrations; true if there were any. */
 bool end_registrations(communicator *comm);
 
 /* ---- groups -------------------------------------------------------------------------------------------------------- */
 
-/* Between group start and end work is kept and done at the end: what waits for other ranks on threads of its own, the rest after it. The
- * argument is copied. Outside it is done at once. */
+/* Inside a group, work is deferred to its end: collective work runs on separate threads, the rest after it. Copies
+ * the argument. Outside a group it runs at once. */
 int do_or_defer(int (*work)(void *argument), const void *argument, size_t bytes, bool waits);
 
 /* ---- numbers ------------------------------------------------------------------------------------------------------- */
 
 typedef enum reduction_op { OP_SUM = 0, OP_PROD = 1, OP_MAX = 2, OP_MIN = 3, OP_AVG = 4 } reduction_op;
 
-size_t type_bytes(int dtype); /* 0: not served */
+size_t type_bytes(int dtype); /* 0: unsupported */
 bool is_float(int dtype);
-/* Elements `first` to `first + count` of the inputs of all ranks, in rank order, into `result`. */
+/* Reduces elements `first` to `first + count` of all ranks' inputs, in rank order, into `result`. */
 void reduce(const void *const *inputs, int ranks, size_t first, size_t count, int dtype, int op, void *result);
 
 /* ---- the driver ---------------------------------------------------------------------------------------------------- */
@@ -173,9 +173,9 @@ void *driver_current_context(void);
 void driver_set_context(void *context);
 int driver_current_device(int *device);
 int driver_device_count(void);
-int driver_retain(int device, void **context); /* the primary one */
+int driver_retain(int device, void **context); /* the primary context */
 void driver_release(int device);
-/* The recommended one, of memory like this. */
+/* The recommended granularity for such memory. */
 int driver_granularity(const bp_cu_allocation_prop *prop, size_t *bytes);
 int driver_launch(void *stream, void (*function)(void *), void *argument);
 

@@ -1,4 +1,4 @@
-/* Windows: what NCCL would take, by version, and whose rules were broken. */
+/* Windows: the kind granted by each version, and checks of rules. */
 #include <stdlib.h>
 
 #include "../cuda/fake_cuda.h"
@@ -24,7 +24,8 @@ static bool is_recommended(uint64_t base, uint64_t bytes, int device)
     return driver_granularity(&prop, &step) == NCCL_SUCCESS && base % step == 0 && bytes % step == 0;
 }
 
-/* Without the symmetric kind NCCL answers by version: nothing, a window that is only a buffer, or the buffer's own handle. */
+/* Without symmetric support the result depends on the version: none, a window that is only a buffer, or the buffer's
+ * handle. */
 static bool is_answered_without(const window_job *job)
 {
     communicator *comm = job->comm;
@@ -91,7 +92,7 @@ static int take_space(communicator *comm, window *w)
     return NCCL_SUCCESS;
 }
 
-/* With what the other ranks have brought; those that stayed away do not count. */
+/* Compares with the windows of the other ranks; ranks that do not take part are skipped. */
 static int compare_windows(communicator *comm, const meeting *met, const brought_window *mine)
 {
     for (int i = 0; i < comm->clique->ranks; i++) {
@@ -120,7 +121,7 @@ static int make_window(const window_job *job, window *w)
     if (result == NCCL_SUCCESS)
         result = take_space(comm, w);
     if (result != NCCL_SUCCESS) {
-        stay_offloaded(comm, MEET_WINDOW, job->number, 0);
+        stay_away(comm, MEET_WINDOW, job->number, 0);
         return result;
     }
     meeting *met = NULL;
@@ -141,7 +142,7 @@ static int register_window(const window_job *job)
     if (fake.set.version < 22800 && fake_cuda_segments(job->address, job->bytes, &first, 1) > 0 &&
         !is_recommended(first.address, first.bytes, comm->device)) {
         *job->out = NULL;
-        stay_offloaded(comm, MEET_WINDOW, job->number, 0);
+        stay_away(comm, MEET_WINDOW, job->number, 0);
         return NCCL_SUCCESS;
     }
     window *w = calloc(1, sizeof *w);
@@ -175,7 +176,7 @@ static int do_register_window(void *argument)
     if (refused)
         *job->out = NULL;
     if (refused || result != NCCL_SUCCESS || is_answered_without(job))
-        stay_offloaded(job->comm, MEET_WINDOW, job->number, 0);
+        stay_away(job->comm, MEET_WINDOW, job->number, 0);
     else
         result = register_window(job);
     fake_unlock();
@@ -195,7 +196,7 @@ int ncclCommWindowRegister(void *handle, void *address, size_t bytes, void **out
     if (result == NCCL_SUCCESS && (address == NULL || bytes == 0 || out == NULL))
         result = NCCL_INVALID_ARGUMENT;
     if (result != NCCL_SUCCESS) {
-        stay_offloaded(comm, MEET_WINDOW, job.number, 0);
+        stay_away(comm, MEET_WINDOW, job.number, 0);
         fail(comm, result, "ncclCommWindowRegister: not done");
     }
     fake_unlock();

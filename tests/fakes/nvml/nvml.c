@@ -1,4 +1,5 @@
-/* NVML for rehearsals of GPU runs: the functions of nvml.h that scripts/gpu/machine.py calls, with readings that move from call to call. */
+/* NVML for rehearsals of GPU runs: the functions of nvml.h that scripts/gpu/machine.py calls, with readings that
+ * change from call to call. */
 #include <stddef.h>
 
 #define API __attribute__((visibility("default")))

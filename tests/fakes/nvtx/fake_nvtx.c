@@ -1,7 +1,7 @@
-/* An NVTX injection library that holds its callers to the rules: what begins ends once, regions lie in a heap that is there and do not
- * overlap. With FAKE_NVTX_REPORT=FILE the counts are written there when the process ends; with FAKE_NVTX_STRICT=1 it ends with 1 when
- * something was wrong or is left open.
- * Source of the protocol: NVTX's own headers (nvtxDetail/nvtxInit.h, nvtxExtInit.h). */
+/* An NVTX injection library that checks its callers: ranges end exactly once; regions are inside an existing heap
+ * and do not overlap. FAKE_NVTX_REPORT=FILE writes the counts there when the process ends; FAKE_NVTX_STRICT=1 makes
+ * the process exit with 1 after a mistake or with open ranges. Source of the protocol: NVTX's own headers
+ * (nvtxDetail/nvtxInit.h, nvtxExtInit.h). */
 #define NVTX_NO_IMPL
 #include <nvtx3/nvToolsExt.h>
 #include <nvtx3/nvToolsExtMem.h>
@@ -32,7 +32,7 @@ static fake_nvtx_counts counts;
 static span heaps[MOST_HEAPS], regions[MOST_REGIONS];
 static bool ranges[MOST_RANGES]; /* by id % MOST_RANGES */
 static nvtxRangeId_t last_range;
-static char *names[MOST_TEXTS], *texts[MOST_TEXTS]; /* registered, and of ranges */
+static char *names[MOST_TEXTS], *texts[MOST_TEXTS]; /* registered names, and texts of ranges */
 static size_t name_count, text_count;
 static _Thread_local size_t depth;
 
@@ -53,7 +53,7 @@ static nvtxDomainHandle_t domain_create(const char *name)
     return (nvtxDomainHandle_t)counts.domain;
 }
 
-/* One copy of each text, which stays. NULL: there are too many. */
+/* Interns a text permanently. NULL: too many texts. */
 static char *keep(char **kept, size_t *count, const char *text)
 {
     size_t i = 0;

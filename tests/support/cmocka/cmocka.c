@@ -1,4 +1,4 @@
-/* The runner and the assertions of the stand-in. */
+/* The runner and assertions of the stand-in for cmocka. */
 #include "cmocka.h"
 
 #include <fnmatch.h>
@@ -11,7 +11,7 @@
 
 typedef enum outcome { PASSED = 1, FAILED, SKIPPED } outcome;
 
-/* Where a failed assertion goes; of the thread that runs tests. */
+/* Target of a failed assertion's jump; set on the thread that runs tests. */
 static _Thread_local jmp_buf *back;
 static const char *filter;
 
@@ -120,7 +120,7 @@ void cm_memory(const void *a, const void *b, size_t bytes, int equal, const char
 
 /* ---- the runner ---------------------------------------------------------------------------------------------------- */
 
-/* A test or, where that is NULL, a fixture. */
+/* Runs a test or, if that is NULL, a fixture. */
 static outcome run(CMUnitTestFunction test, CMFixtureFunction fixture, void **state)
 {
     jmp_buf here;

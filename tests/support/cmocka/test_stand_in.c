@@ -1,4 +1,4 @@
-/* That the stand-in for cmocka tells failed tests from passed ones: each of these fails once if it does what it should. */
+/* Tests of the stand-in for cmocka: each of these must fail exactly once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
