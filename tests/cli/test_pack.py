@@ -357,12 +357,12 @@ class Mistakes(Case):
     def test_bad_files(self):
         for text, *words in (
             ("", ":1:1:", "id, lower, upper, size"), (self.HEAD, ":2:1:", "no rows"), ("id,lower,upper\na,0,1\n", ":1:1:", '"size"'),
-            ("id,lower,upper,size,x\na,0,1,1,1\n", ":1:21:", '"x"', "gaps and offset"), ("id,id\n", ":1:4:", "second time"),
+            ("id,lower,upper,size,x\na,0,1,1,1\n", ":1:21:", '"x"', "gaps and offset"), ("id,id\n", ":1:4:", "duplicate column"),
             (self.HEAD + "a,0,1,1\n", ":2:7:", "field 4 of 5"), (self.HEAD + "a,0,1,1,,\n", ":2:10:", "5 columns"),
             (self.HEAD + "a,5,4,1,\n", ":2:5:", "upper 4", "lower 5"), (self.HEAD + "a,5,5,1,\n", ":2:5:", "upper 5"),
             (self.HEAD + "a,-5,4,1,\n", ":2:3:", "-5"), (self.HEAD + "a,0,1.5,1,\n", ":2:5:", "1.5"),
             (self.HEAD + "a,0,1,99999999999999999999,\n", ":2:7:", "18446744073709551615"),
-            (self.HEAD + "a,0,1,18446744073709551615,\nb,2,3,1,\n", ":3:7:", "add up"),
+            (self.HEAD + "a,0,1,18446744073709551615,\nb,2,3,1,\n", ":3:7:", "exceeds"),
             (self.HEAD + "a,0,1,1,\na,0,1,1,\n", ":3:1:", 'duplicate id "a"', "line 2"), (self.HEAD + ",0,1,1,\n", ":2:1:", "empty id"),
             (self.HEAD + "a,2,9,1,1-3\n", ":2:9:", "1-3", "2-9"), (self.HEAD + "a,2,9,1,4-4\n", ":2:9:", "empty"),
             (self.HEAD + "a,2,9,1,6-4\n", ":2:9:", "before"), (self.HEAD + "a,2,9,1,3-5 4-6\n", ":2:13:", "overlaps gap 3-5"),

@@ -218,8 +218,8 @@ class Mistakes(Case):
     def test_bad_files(self):
         good = pickle.dumps(snapshots.ours(units=1), 2)
         for data, *words in (
-            (b"", "byte 0", "no pickle"), (b"{}", "byte 0", "no pickle"), (b"\x80\x09.", "protocol 9"), (good[:-1], f"byte {len(good) - 1}", "ends here"),
-            (good[:200], "byte "), (good + b"x", "1 bytes behind"), (pickle.dumps(os.system, 2), "byte 2", "names the global posix.system"),
+            (b"", "byte 0", "expected a pickle"), (b"{}", "byte 0", "no pickle"), (b"\x80\x09.", "protocol 9"), (good[:-1], f"byte {len(good) - 1}", "ends before the pickle"),
+            (good[:200], "byte "), (good + b"x", "1 bytes after"), (pickle.dumps(os.system, 2), "byte 2", "names the global posix.system"),
             (pickle.dumps(os.system, 4), "names the global posix.system"), (pickle.dumps({"a": {1}}, 4), "set"),
             (pickle.dumps([2**70], 2), "64 bits"), (pickle.dumps([]), "not a snapshot"), (pickle.dumps({"bucketpool": {"format": "x"}}), "bucketpool.format"),
             (pickle.dumps({"segments": []}), "device_traces"), (pickle.dumps({"segments": [], "device_traces": [[], []]}), "the snapshot has no pools"),

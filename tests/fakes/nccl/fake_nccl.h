@@ -1,5 +1,5 @@
 /* The emulated NCCL: a shared object with the names and the ABI of libnccl.so.2. The ranks of a communicator are threads of one
- * process, each with a communicator of its own; memory and streams are the emulated driver's. It serves collectives, keeps books of
+ * process, each with a separate communicator; memory and streams are the emulated driver's. It serves collectives, records
  * what is registered, and remembers which rules (rules.h) its callers broke.
  *
  * Copies without some symbols are in folders beside it: v2_18 (nothing to register with), v2_19 (no windows).
