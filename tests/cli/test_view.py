@@ -218,7 +218,7 @@ class Mistakes(Case):
     def test_bad_files(self):
         good = pickle.dumps(snapshots.ours(units=1), 2)
         for data, *words in (
-            (b"", "byte 0", "expected a pickle"), (b"{}", "byte 0", "no pickle"), (b"\x80\x09.", "protocol 9"), (good[:-1], f"byte {len(good) - 1}", "ends before the pickle"),
+            (b"", "byte 0", "expected a pickle"), (b"{}", "byte 0", "expected a pickle"), (b"\x80\x09.", "protocol 9"), (good[:-1], f"byte {len(good) - 1}", "ends before the pickle"),
             (good[:200], "byte "), (good + b"x", "1 bytes after"), (pickle.dumps(os.system, 2), "byte 2", "names the global posix.system"),
             (pickle.dumps(os.system, 4), "names the global posix.system"), (pickle.dumps({"a": {1}}, 4), "set"),
             (pickle.dumps([2**70], 2), "64 bits"), (pickle.dumps([]), "not a snapshot"), (pickle.dumps({"bucketpool": {"format": "x"}}), "bucketpool.format"),
