@@ -1,4 +1,4 @@
-/* General allocators, and Megatron's lists. */
+/* Baselines of the pool benchmarks: general allocators, and Megatron's buffer lists. */
 #include "baselines.h"
 
 #include <dlfcn.h>
@@ -8,7 +8,7 @@
 
 /* ---- malloc and free ---------------------------------------------------------------------------------------------- */
 
-/* Of this library; 0: it has none. */
+/* Takes malloc and free from the library; 0: it lacks one. */
 static int take_functions(baseline_malloc *baseline, void *library, size_t bytes)
 {
     void *allocate = dlsym(library, "malloc"), *release = dlsym(library, "free");
@@ -45,7 +45,7 @@ void baseline_malloc_loop(void *user, size_t pairs)
 /* ---- Megatron's lists --------------------------------------------------------------------------------------------- */
 
 typedef struct buffer {
-    uint32_t copy, rank; /* which set, which bucket of it */
+    uint32_t copy, rank; /* buffer set, and bucket in it */
 } buffer;
 
 typedef struct using
@@ -61,9 +61,9 @@ struct list_pool {
     uint32_t idle_count, using_count;
     buffer *idle;
     using *in_use;
-    uint32_t *unit_of;      /* of a bucket */
+    uint32_t *unit_of;      /* of each bucket */
     uint32_t *pooled_units; /* of the fixed pool */
-    uint32_t *copy_of;      /* a bucket had before; UINT32_MAX: none yet */
+    uint32_t *copy_of;      /* last copy of each bucket; UINT32_MAX: none yet */
     uint64_t bytes;
 };
 
@@ -135,7 +135,7 @@ static uint32_t find_using(const list_pool *p, uint32_t bucket)
     return i;
 }
 
-/* Those behind it move up, as in a list. */
+/* Removes from the array as a Python list does: later entries move up. */
 static buffer take_idle(list_pool *p, uint32_t at, uint32_t bucket)
 {
     buffer taken = p->idle[at];
@@ -164,7 +164,7 @@ void *list_pool_allocate(list_pool *p, uint32_t bucket)
         if (p->copy_of[bucket] == UINT32_MAX)
             p->copy_of[bucket] = got.copy;
     }
-    /* an address that nobody follows */
+    /* never dereferenced */
     return (void *)(uintptr_t)(0x100000 + ((uint64_t)got.copy * p->buckets_each + got.rank) * p->bytes);
 }
 

@@ -1,9 +1,9 @@
-/* What context-parallel splits and the loss take on the host: rearrangements against copies of as many bytes and against loops over chunks
- * of sequences, as runtimes write them; a step of the loss. Run:
- * meson test -C build --benchmark --verbose
+/* Times of context-parallel splits and the loss on the host: rearrangements against memcpy and against loops over sequence chunks, as
+ * runtimes write them, and a step of the loss.
+ * Run: meson test -C build --benchmark --verbose
  *
- * A figure is nanoseconds per token; "ratio" is to the first line of a table. One thread. Calls go to a stream's thread and are waited for:
- * what that takes by itself is a line of its own. */
+ * Figures are nanoseconds per token; "ratio" is to the first line of a table. One thread. Calls run on a stream's thread and are waited
+ * for; a line for an empty job shows that overhead. */
 #include "measure.h"
 
 #include <bucketpool/loss.h>
@@ -26,7 +26,7 @@ static void *take(size_t bytes)
     return memory;
 }
 
-/* Nanoseconds for each token. */
+/* Nanoseconds per token. */
 static void add_figure(const char *name, bench_once *once, void *user, size_t tokens)
 {
     bench_per(bench_add_once(name, once, user, NULL, 0), (unsigned)tokens);
@@ -43,7 +43,7 @@ typedef struct batch {
     char *packed, *local;
 } batch;
 
-/* Ragged sequences of `tokens` in all; this is rank 1. */
+/* Ragged sequences of `tokens` in total, split for rank 1. */
 static void open_batch(size_t tokens, size_t token_bytes, batch *b)
 {
     bp_cp_config config;
@@ -102,7 +102,7 @@ static void run_rearrange(void *user)
     must(bp_cp_rearrange(b->cp, b->split, &r, NULL));
 }
 
-/* A chunk at `at` of a sequence: what it has, then zeros. */
+/* A chunk at `at` of a sequence: its data, then zeros. */
 static char *copy_chunk(const batch *b, size_t begin, size_t length, size_t at, size_t chunk, char *to)
 {
     const size_t there = at >= length ? 0 : length - at < chunk ? length - at : chunk;
@@ -132,10 +132,10 @@ static void measure_rearrange(size_t tokens, size_t token_bytes)
         return;
     open_batch(tokens, token_bytes, &b);
     const size_t local = b.info.local_tokens;
-    add_figure("a copy of as much", run_copy, &b, local);
+    add_figure("memcpy of the same bytes", run_copy, &b, local);
     add_figure("bp_cp_rearrange", run_rearrange, &b, local);
-    add_figure("copies of chunks, a loop over sequences", run_chunks, &b, local);
-    add_figure("a stream's thread, for nothing", run_nothing, &b, local);
+    add_figure("memcpy per chunk, a loop over sequences", run_chunks, &b, local);
+    add_figure("empty job on the stream's thread", run_nothing, &b, local);
     bench_end();
     close_batch(&b);
 }
@@ -175,7 +175,7 @@ static void run_sum(void *user)
     (void)sink;
 }
 
-/* All tokens of one rank, as a communicator of one has them. */
+/* All tokens on one rank. */
 static void measure_loss(size_t tokens)
 {
     stepping s;
@@ -201,10 +201,10 @@ static void measure_loss(size_t tokens)
     s.values.tokens = tokens;
     s.values.mask = (bp_token_values){.data = s.b.local, .stride = 1};
     s.values.logprob = (bp_token_values){.data = s.logprob, .stride = 1};
-    add_figure("one sum of all tokens, a plain loop", run_sum, &s, tokens);
+    add_figure("plain loop, one sum of all tokens", run_sum, &s, tokens);
     add_figure("bp_loss_add and bp_loss_reduce", run_step, &s, tokens);
     add_figure("bp_loss_seed", run_seed, &s, tokens);
-    add_figure("a stream's thread, for nothing", run_nothing, &s.b, tokens);
+    add_figure("empty job on the stream's thread", run_nothing, &s.b, tokens);
     bench_end();
     bp_loss_destroy(&s.loss);
     free(s.logprob);

@@ -1,9 +1,8 @@
-/* What the host kernels of log-probabilities take, against scalar loops with libm and against moving as much memory. Run:
- * meson test -C build --benchmark --verbose
+/* Times of the host log-probability kernels, against scalar loops with libm and against loops that only move memory.
+ * Run: meson test -C build --benchmark --verbose
  *
- * A figure is nanoseconds per logit. "ratio" is to the first line of a table, the kernels: of scalar loops it says how many times faster
- * the kernels are, and of loops that only move memory which part of its bandwidth they reach. Windows go on through far more rows than
- * caches hold. */
+ * Figures are nanoseconds per logit. "ratio" is to the first line of a table, the kernels: for scalar loops it is the speedup of the
+ * kernels, for loops that only move memory the fraction of bandwidth that they reach. Windows walk through far more rows than caches hold. */
 #include "measure.h"
 
 #include <bucketpool/logprob.h>
@@ -22,14 +21,14 @@
 
 #define COLUMNS 131072u
 #define LOGITS_BYTES ((uint64_t)512 << 20)
-#define WINDOW_ROWS 72u /* also gradients of bf16 are larger than what is kept in caches */
+#define WINDOW_ROWS 72u /* makes gradients of bf16 exceed the caches, too */
 #define SCALAR_ROWS 2u
 
 /* ---- rows ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct table {
     int is_bf16;
-    size_t rows, next; /* next: where the coming window begins */
+    size_t rows, next; /* next: first row of the next window */
     char *logits, *gradient;
     int64_t *targets;
     float *logprobs, *upstream;
@@ -53,7 +52,7 @@ static size_t row_bytes(const table *t)
     return (size_t)COLUMNS * (t->is_bf16 ? 2 : 4);
 }
 
-/* Roughly normal logits, of deviation 2. */
+/* Approximately normal logits with standard deviation 2. */
 static void fill(table *t)
 {
     uint64_t state = BENCH_SEED;
@@ -173,7 +172,7 @@ static void run_backward(void *user, size_t rows)
     must(bp_stream_synchronize(k->stream));
 }
 
-/* ---- loops of scalars with libm -------------------------------------------------------------------------------------- */
+/* ---- scalar loops with libm -------------------------------------------------------------------------------------- */
 
 static inline float element(const table *t, size_t row, size_t i)
 {
@@ -186,7 +185,7 @@ static inline float element(const table *t, size_t row, size_t i)
     return value;
 }
 
-/* The largest, the sum of expf, the output. */
+/* Maximum, sum of expf, output. */
 static void run_scalar_forward(void *user, size_t rows)
 {
     const kernels *k = user;
@@ -231,7 +230,7 @@ static double exact_forward(const table *t, size_t row)
 /* Reads every byte, a multiple of 64. */
 static void read_bytes(const void *from, size_t bytes)
 {
-    static volatile uint64_t seen; /* so that the loop is not left out */
+    static volatile uint64_t seen; /* keeps the loop from being optimized out */
     const uint64_t *words = from;
     uint64_t a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, g = 0, h = 0;
     for (size_t i = 0; i < bytes / sizeof *words; i += 8) {
@@ -242,7 +241,7 @@ static void read_bytes(const void *from, size_t bytes)
     (void)seen;
 }
 
-/* Reads `from`, and writes two or four bytes past the caches for every two read; `to` is aligned to 16. */
+/* Reads `from`, and for every two bytes read writes two or four with non-temporal stores; `to` is aligned to 16. */
 #if defined(__x86_64__)
 static void spread_bytes(const void *from, size_t bytes, int doubles, void *to)
 {
@@ -271,11 +270,11 @@ static void spread_bytes(const void *from, size_t bytes, int doubles, void *to)
 }
 #endif
 
-/* They run where the kernels do, with the same threads. */
+/* Memory loops on the kernels' stream, with the same number of threads. */
 typedef struct moving {
     const kernels *k;
     size_t first, rows;
-    int writes; /* as much as a gradient has; else rows are read only */
+    int writes; /* as many bytes as the gradient; 0: reads only */
 } moving;
 
 static void move_rows(void *argument)
@@ -343,7 +342,7 @@ static void measure_backward(kernels *k, bp_dtype out)
     add_rows(k->engine->kernels, run_backward, k, WINDOW_ROWS);
     if (k->threads == 1 && out == BP_DTYPE_FP32)
         add_rows("scalar loops with libm", run_scalar_backward, k, SCALAR_ROWS);
-    add_rows("reading and writing as much", run_moving, k, WINDOW_ROWS);
+    add_rows("reading and writing the same bytes", run_moving, k, WINDOW_ROWS);
     bench_end();
 }
 
@@ -353,7 +352,7 @@ static void print_error(const kernels *k)
     forward(k, 0, WINDOW_ROWS);
     for (size_t r = 0; r < WINDOW_ROWS; r++)
         most = fmax(most, fabs(k->t->logprobs[r] - exact_forward(k->t, r)));
-    printf("%s, %s: log-probabilities of %u rows are at most %.2g off\n\n", k->engine->kernels,
+    printf("%s, %s: log-probabilities of %u rows have errors of at most %.2g\n\n", k->engine->kernels,
            k->t->is_bf16 ? "bf16" : "fp32", WINDOW_ROWS, most);
 }
 
@@ -368,7 +367,7 @@ static void measure(uint32_t allowed, int is_bf16)
         must(bp_engine_create_host(threads, allowed, COLUMNS, &k.engine));
         if (threads == 1)
             print_error(&k);
-        forward(&k, 0, t.rows); /* what backward reads */
+        forward(&k, 0, t.rows); /* statistics for backward */
         measure_forward(&k);
         measure_backward(&k, BP_DTYPE_FP32);
         if (is_bf16)

@@ -1,8 +1,8 @@
-/* What packing takes, instance by instance: time, bytes, bound, and nanoseconds for a step of work, by which searches are bounded.
+/* Packing times per instance: time, bytes, bound, and nanoseconds per unit of work, which limits searches.
  * Run: bench_packing [--capacity N] [--work N] [--turns N] [--json FILE] [--date TEXT] FILE|FOLDER...
  *
- * The instances run in turns, and a figure is the median of its turns. Time is the processor's, so that what else runs counts less;
- * "wall" is the clock's. Reading a file is not counted. */
+ * Instances run in turns; figures are medians over turns. Times are processor times, to exclude other load; "wall" is elapsed time. File
+ * reading is excluded. */
 #include "formats/packing_file.h"
 #include "measure.h"
 

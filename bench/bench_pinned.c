@@ -1,8 +1,8 @@
-/* What pinned memory takes on the host device, where pinning itself takes nothing: a planned GiB by the threads that touch it first and
- * by the size of its pages; small pieces of each allocator against memory of their own. Run: bench_pinned [--turns N] [--json FILE]
- * [--date TEXT]
+/* Times of pinned memory on the host device, where pinning costs nothing: a planned GiB by threads of the first touch and by page size;
+ * small pieces of each allocator against separate allocations.
+ * Run: bench_pinned [--turns N] [--json FILE] [--date TEXT]
  *
- * A figure is nanoseconds for making the GiB, or for allocating and freeing a small piece; "ratio" is to the first line of a table. */
+ * Figures are nanoseconds per GiB, or per allocation and free of a small piece; "ratio" is to the first line of a table. */
 #include "measure.h"
 
 #include <bucketpool/pinned.h>
@@ -73,7 +73,7 @@ static void allocate_and_free(void *user, size_t times)
     }
 }
 
-/* A slab that somebody uses: every second one of these has gone again. */
+/* Fragments a slab: allocates pieces and frees every second one. */
 static void fill(bp_pinned *pinned)
 {
     void *held[64];
@@ -103,7 +103,7 @@ static void measure_small(bp_device *device, uint64_t bytes)
         if (i < 2)
             fill(p[i].pinned);
         if (i != 1 || strcmp(name, "plain") != 0)
-            bench_add(i == 2 ? "as memory of its own" : name, allocate_and_free, &p[i], 0);
+            bench_add(i == 2 ? "separate allocation" : name, allocate_and_free, &p[i], 0);
     }
     bench_end();
     for (unsigned i = 0; i < 3; i++)

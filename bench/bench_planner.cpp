@@ -1,4 +1,4 @@
-// The planner's speed, by itself and on real models from file to plan. Run: meson test -C build --benchmark --verbose
+// Speed of the planner: alone, and on real models from file to plan. Run: meson test -C build --benchmark --verbose
 #include <bucketpool/bucketpool.h>
 #include <bucketpool/formats.h>
 
@@ -28,7 +28,7 @@ void must(bp_status status)
     }
 }
 
-// All but the copies of fp8 parameters.
+// All roles except the copies of fp8 parameters.
 constexpr uint32_t SIX_ROLES = (BP_ROLE_BIT(BP_ROLE_COUNT) - 1) & ~BP_ROLE_BIT(BP_ROLE_PARAM_TRANSPOSE);
 
 bp_buckets *make_buckets(const bp_model *model, bp_bucketing bucketing, bp_padding padding, uint32_t dp,
@@ -66,18 +66,18 @@ bp_plan *make_plan(const bp_buckets *buckets, const bp_schedule *schedule, bp_po
     return plan;
 }
 
-// ---- hybrid models of any length --------------------------------------------------------------------------------------
+// ---- hybrid models of arbitrary length -------------------------------------------------------------------------------------
 
-// Mamba, experts, attention and MLP layers, as in the configurations under examples/models.
+// Mamba, experts, attention and MLP layers, from the configurations under examples/models.
 const char *const sequences[] = {
     "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",     // Nemotron-3-Nano-30B-A3B
     "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",     // Nemotron-H-8B
-    "M-MEM-ME*-MEM-MEM-MEM-ME*-MEM-ME",                         // Jamba: a mixer and its MLP are a unit each
+    "M-MEM-ME*-MEM-MEM-MEM-ME*-MEM-ME",                         // Jamba: a mixer and its MLP are separate units
     "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-", // Nemotron-Nano-9B-v2
 };
 
 struct widths {
-    uint64_t hidden, inner, heads, experts, of_expert; // elements, but for `experts`
+    uint64_t hidden, inner, heads, experts, of_expert; // elements, except `experts`
 };
 
 // xorshift64*. Source: Marsaglia 2003, Vigna 2016.
@@ -128,8 +128,8 @@ void add_unit(bp_model *model, unsigned number, unsigned buckets,
     }
 }
 
-// Sequences of layers that published models have, one after the other, with random widths: of each repetition of a sequence, as in a model,
-// or of each unit, so that no two are alike. The same on every machine.
+// Layer sequences of published models, concatenated, with random widths: per repetition of a sequence, as in a model,
+// or per unit, so that no two are alike. Deterministic on every machine.
 bp_model *hybrid_model(unsigned units, bool units_differ)
 {
     uint64_t state = UINT64_C(88172645463325252);
@@ -197,13 +197,13 @@ void max_of_large_model(benchmark::State &state)
     }
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    state.counters["peak_MiB"] = (double)usage.ru_maxrss / 1024; // of the whole process, the model included
+    state.counters["peak_MiB"] = (double)usage.ru_maxrss / 1024; // of the process, including the model
     bp_schedule_destroy(&schedule);
     bp_buckets_destroy(&buckets);
     bp_model_destroy(&model);
 }
 
-// How the time of a plan grows with the layers of a model: layers of thirteen sizes, of two buckets each.
+// Planning time as a function of the number of layers: layers of thirteen sizes, two buckets each.
 void grow(benchmark::State &state, bp_policy policy, uint32_t roles)
 {
     bp_model *model;
@@ -244,7 +244,7 @@ void register_growth()
         }
 }
 
-// From given buckets to a schedule-aware plan; how far its bytes are from what no plan can be below.
+// From given buckets to a scheduled plan; reports its bytes over the lower bound.
 void schedule_hybrids(benchmark::State &state, bool units_differ, uint32_t prefetch)
 {
     bp_model *model = hybrid_model((unsigned)state.range(0), units_differ);
@@ -285,7 +285,7 @@ void write_file(const std::string &path, const std::string &text)
     }
 }
 
-// An index and shards of tensors of 2 x 2 bf16: only headers matter, so the files are sparse behind them.
+// An index and shards of 2 x 2 bf16 tensors; only headers are read, so the data is a hole in the file.
 std::string write_checkpoint(unsigned tensors, unsigned shards)
 {
     char folder[] = "/tmp/bucketpool-bench-XXXXXX";
@@ -332,7 +332,7 @@ void read_checkpoint(benchmark::State &state)
 
 } // namespace
 
-// Arguments: the folder with the bundled models, then google-benchmark's own.
+// Arguments: the folder of the bundled models, then google-benchmark's.
 int main(int argc, char **argv)
 {
     if (argc < 2)
@@ -346,7 +346,7 @@ int main(int argc, char **argv)
         closedir(folder);
     }
     std::sort(models.begin(), models.end());
-    // the largest first, while the process is small: its peak memory is the one reported
+    // largest first, because peak memory is that of the process
     benchmark::RegisterBenchmark("max/large", max_of_large_model)->Args({10000, 64})->Unit(benchmark::kMillisecond);
     for (uint32_t prefetch : {1u, 2u})
         register_hybrids(prefetch);

@@ -1,8 +1,8 @@
-/* What acquire and release take, against general allocators and against the bookkeeping they replace, by themselves and beside what the
- * device takes for events. Run: meson test -C build --benchmark --verbose
+/* Times of acquire and release, against general allocators and list bookkeeping, alone and net of the device's events.
+ * Run: meson test -C build --benchmark --verbose
  *
- * A figure is nanoseconds per acquire and release (a pair). Pairs go over eight requests in turn. "ratio" is to the first line of a table;
- * "beside" is what is left without the device's share, measured as the same number of records and waits alone. */
+ * Figures are nanoseconds per acquire and release (a pair). Pairs cycle through eight requests. "ratio" is to the first line of a table;
+ * "beside" is the time net of the device, measured as the same number of records and waits alone. */
 #include "baselines.h"
 #include "measure.h"
 #include "pools.h"
@@ -19,7 +19,7 @@
 
 /* ---- work ----------------------------------------------------------------------------------------------------------- */
 
-/* The same ids, each in a call of its own. */
+/* The same ids in separate calls. */
 static void run_singly(void *user, size_t pairs)
 {
     const work k = *(const work *)user;
@@ -33,7 +33,7 @@ static void run_singly(void *user, size_t pairs)
     }
 }
 
-/* Counts only those that are served. */
+/* Counts only served requests. */
 static void run_until_served(void *user, size_t pairs)
 {
     const work k = *(const work *)user;
@@ -48,17 +48,17 @@ static void run_until_served(void *user, size_t pairs)
     }
 }
 
-/* ---- a device's share --------------------------------------------------------------------------------------------- */
+/* ---- device time alone ------------------------------------------------------------------------------------------------ */
 
 #define DEVICE_EVENTS 8u
 
 typedef struct share {
     bp_stream *streams[2];
-    bp_event *events[2][DEVICE_EVENTS]; /* of each stream */
+    bp_event *events[2][DEVICE_EVENTS]; /* per stream */
     unsigned records, waits;
 } share;
 
-static share share_create(const world *w, unsigned records, unsigned waits)
+static share share_create(const pool_fixture *w, unsigned records, unsigned waits)
 {
     share s = {.streams = {w->streams[2], w->streams[3]}, .records = records, .waits = waits};
     for (unsigned i = 0; i < 2 * DEVICE_EVENTS; i++)
@@ -72,7 +72,7 @@ static void share_destroy(share *s)
         bp_event_destroy(&s->events[i / DEVICE_EVENTS][i % DEVICE_EVENTS]);
 }
 
-/* What a pair asks of the device: the first stream waits for the second's record of eight pairs ago; one or both record. */
+/* The device calls of a pair: the first stream waits for the second's record of eight pairs ago; one or both record. */
 static void run_share(void *user, size_t pairs)
 {
     const share s = *(const share *)user;
@@ -96,13 +96,13 @@ static uint32_t random_below(uint64_t *state, uint32_t limit)
 
 typedef struct lists {
     list_pool *pool;
-    uint32_t buckets[LISTED]; /* that are taken in turn */
+    uint32_t buckets[LISTED]; /* cycled through */
 } lists;
 
 static void run_lists(void *user, size_t pairs)
 {
     const lists *l = user;
-    static void *volatile address; /* asked for and never followed */
+    static void *volatile address; /* stored, never dereferenced */
     for (size_t i = 0; i < pairs; i++) {
         const uint32_t bucket = l->buckets[i % LISTED];
         address = list_pool_allocate(l->pool, bucket);
@@ -111,7 +111,7 @@ static void run_lists(void *user, size_t pairs)
     (void)address;
 }
 
-/* The first eight buckets, as the pool's requests, or any. */
+/* The first eight buckets, matching the pool's requests, or random ones. */
 static void lists_init(lists *l, int fixed, uint32_t units, uint32_t buckets, uint64_t bytes, int random)
 {
     uint64_t state = BENCH_SEED;
@@ -147,8 +147,10 @@ static void one_request(const char *group, uint64_t bytes)
 {
     if (!bench_begin(group))
         return;
-    world null = world_create(&(world_options){.units = 50, .buckets = 4, .bytes = bytes, .promised = 1});
-    world host = world_create(&(world_options){.host = 1, .units = 50, .buckets = 1, .bytes = bytes, .promised = 1});
+    pool_fixture null =
+        pool_fixture_create(&(pool_fixture_options){.units = 50, .buckets = 4, .bytes = bytes, .promised = 1});
+    pool_fixture host = pool_fixture_create(
+        &(pool_fixture_options){.host = 1, .units = 50, .buckets = 1, .bytes = bytes, .promised = 1});
     work on_null = work_on(&null, 0), on_host = work_on(&host, 0);
     baselines r;
     expect(&null, &on_null, 0, 0);
@@ -158,15 +160,15 @@ static void one_request(const char *group, uint64_t bytes)
     add_baselines(&r, 50, 4, bytes);
     bench_end();
     remove_baselines(&r);
-    world_destroy(&null);
-    world_destroy(&host);
+    pool_fixture_destroy(&null);
+    pool_fixture_destroy(&host);
 }
 
-/* The ways in which a pair takes events, each with buffers of its own, so that points of one work are not waited for by another. */
+/* Combinations of event calls in a pair. Each has separate buffers, so that release events of one work are not waited for by another. */
 enum { WAY_NONE, WAY_RECORD, WAY_RECORD_WAIT, WAY_RECORDS_WAIT, WAYS };
 
 static const struct {
-    const char *name, *device; /* device: as many events alone */
+    const char *name, *device; /* device: the same events alone */
     int promised, two_streams;
     unsigned records, waits;
 } ways[WAYS] = {
@@ -177,7 +179,7 @@ static const struct {
 };
 
 typedef struct events {
-    world worlds[2]; /* without a promised stream, with one */
+    pool_fixture fixtures[2]; /* without a promised stream, with one */
     work works[WAYS];
     share shares[WAYS];
 } events;
@@ -185,13 +187,13 @@ typedef struct events {
 static void events_create(events *e, int host)
 {
     for (int promised = 0; promised <= 1; promised++)
-        e->worlds[promised] = world_create(
-            &(world_options){.host = host, .units = 50, .buckets = 4, .bytes = 4 * KIB, .promised = promised});
+        e->fixtures[promised] = pool_fixture_create(
+            &(pool_fixture_options){.host = host, .units = 50, .buckets = 4, .bytes = 4 * KIB, .promised = promised});
     for (int i = 0; i < WAYS; i++) {
-        const world *w = &e->worlds[ways[i].promised];
+        const pool_fixture *w = &e->fixtures[ways[i].promised];
         e->works[i] = work_on(w, ways[i].two_streams);
         e->works[i].ids += 8 * ways[i].two_streams;
-        e->shares[i] = share_create(&e->worlds[0], ways[i].records, ways[i].waits);
+        e->shares[i] = share_create(&e->fixtures[0], ways[i].records, ways[i].waits);
     }
 }
 
@@ -200,7 +202,7 @@ static void events_destroy(events *e)
     for (int i = 0; i < WAYS; i++)
         share_destroy(&e->shares[i]);
     for (int promised = 0; promised <= 1; promised++)
-        world_destroy(&e->worlds[promised]);
+        pool_fixture_destroy(&e->fixtures[promised]);
 }
 
 static void with_events(const char *group, int host)
@@ -212,7 +214,7 @@ static void with_events(const char *group, int host)
     size_t entries[WAYS];
     events_create(&e, host);
     for (int i = 0; i < WAYS; i++) {
-        expect(&e.worlds[ways[i].promised], &e.works[i], ways[i].records, ways[i].waits);
+        expect(&e.fixtures[ways[i].promised], &e.works[i], ways[i].records, ways[i].waits);
         entries[i] = bench_add(ways[i].name, run_pairs, &e.works[i], 0);
     }
     for (int i = WAY_RECORD; i < WAYS; i++)
@@ -223,7 +225,7 @@ static void with_events(const char *group, int host)
     events_destroy(&e);
 }
 
-/* Streams that are not idle: the second one is held up while a window lasts, so that every wait has to be enqueued. */
+/* Busy streams: the second one is blocked during a window, so that every wait is enqueued. */
 typedef struct busy {
     bench_loop *loop;
     void *user;
@@ -241,7 +243,7 @@ static double run_busy(void *user, size_t pairs)
 {
     busy *b = user;
     must(bp_stream_call(b->held, wait_at_gate, &b->gate));
-    b->loop(b->user, 16); /* the worker of the waiting stream is at its first wait now */
+    b->loop(b->user, 16); /* the waiting stream's worker has reached its first wait */
     double begin = bench_now_ns();
     b->loop(b->user, pairs);
     double took = bench_now_ns() - begin;
@@ -284,10 +286,10 @@ typedef struct spread {
     uint32_t *ids; /* all of them, shuffled further in each window */
     uint32_t count;
     uint64_t random;
-    uint8_t *evicting; /* NULL: caches stay as they are */
+    uint8_t *evicting; /* NULL: caches are not evicted */
 } spread;
 
-static spread spread_create(const world *w, uint8_t *evicting)
+static spread spread_create(const pool_fixture *w, uint8_t *evicting)
 {
     spread s = {w->pool, w->streams[0], malloc(w->count * sizeof *s.ids), w->count, BENCH_SEED, evicting};
     if (s.ids == NULL)
@@ -305,7 +307,7 @@ static void take_each(const spread *s, const uint32_t *ids, size_t count)
     }
 }
 
-/* Before the time counts, either all requests were taken a moment ago, or no data is in any cache. */
+/* Before timing, either touches all requests, or evicts all caches. */
 static double run_spread(void *user, size_t pairs)
 {
     spread *s = user;
@@ -327,7 +329,8 @@ static void pool_size(const char *group, uint32_t requests)
 {
     if (!bench_begin(group))
         return;
-    world w = world_create(&(world_options){.units = requests / 2, .buckets = 2, .bytes = 4 * KIB, .promised = 1});
+    pool_fixture w = pool_fixture_create(
+        &(pool_fixture_options){.units = requests / 2, .buckets = 2, .bytes = 4 * KIB, .promised = 1});
     work k = work_on(&w, 0);
     uint8_t *evicting = malloc(EVICTING_BYTES);
     if (evicting == NULL)
@@ -351,10 +354,10 @@ static void pool_size(const char *group, uint32_t requests)
     free(random.ids);
     free(cold.ids);
     free(evicting);
-    world_destroy(&w);
+    pool_fixture_destroy(&w);
 }
 
-/* A request of n segments: how the work grows with partly overlapping plans. */
+/* Requests of n segments: cost in partly overlapping plans. */
 static void overlapping(const char *group)
 {
     enum { DEEP = 128 };
@@ -362,7 +365,7 @@ static void overlapping(const char *group)
     enum { FIGURES = sizeof segments / sizeof *segments };
     if (!bench_begin(group))
         return;
-    world w = world_create_overlapping(1000, DEEP);
+    pool_fixture w = pool_fixture_create_overlapping(1000, DEEP);
     work k[FIGURES];
     uint32_t ids[FIGURES][4];
     for (int i = 0; i < FIGURES; i++) {
@@ -377,7 +380,7 @@ static void overlapping(const char *group)
         bench_add(name, run_pairs, &k[i], 0);
     }
     bench_end();
-    world_destroy(&w);
+    pool_fixture_destroy(&w);
 }
 
 /* ---- arrays --------------------------------------------------------------------------------------------------------- */
@@ -386,7 +389,8 @@ static void arrays(const char *group, int host, int two_streams)
 {
     if (!bench_begin(group))
         return;
-    world w = world_create(&(world_options){.host = host, .units = 50, .buckets = 4, .bytes = 4 * KIB, .promised = 1});
+    pool_fixture w = pool_fixture_create(
+        &(pool_fixture_options){.host = host, .units = 50, .buckets = 4, .bytes = 4 * KIB, .promised = 1});
     share once = share_create(&w, 1, 1);
     work k = work_on(&w, two_streams);
     k.each = 4;
@@ -404,14 +408,14 @@ static void arrays(const char *group, int host, int two_streams)
     }
     bench_end();
     share_destroy(&once);
-    world_destroy(&w);
+    pool_fixture_destroy(&w);
 }
 
 /* ---- threads -------------------------------------------------------------------------------------------------------- */
 
-/* Each team has a world of its own, which no other thread has used. */
+/* A separate pool fixture per team, which no other thread has used. */
 typedef struct crew {
-    world world;
+    pool_fixture fixture;
     work works[TEAM_MOST];
     uint32_t ids[TEAM_MOST][8];
     team *team;
@@ -426,34 +430,34 @@ static void crew_start(crew *c, unsigned threads, bench_loop *loop)
 static void crew_end(crew *c)
 {
     team_destroy(c->team);
-    world_destroy(&c->world);
+    pool_fixture_destroy(&c->fixture);
 }
 
 static void crew_apart(crew *c, unsigned threads, int interleaved)
 {
-    c->world = world_create_apart(4 * 8, interleaved);
+    c->fixture = pool_fixture_create_apart(4 * 8, interleaved);
     for (uint32_t t = 0; t < TEAM_MOST; t++) {
         for (uint32_t i = 0; i < 8; i++)
-            c->ids[t][i] = c->world.ids[interleaved ? 4 * i + t : 8 * t + i];
-        bp_stream *stream = c->world.streams[t];
-        c->works[t] = (work){c->world.pool, c->ids[t], 8, 1, stream, stream};
+            c->ids[t][i] = c->fixture.ids[interleaved ? 4 * i + t : 8 * t + i];
+        bp_stream *stream = c->fixture.streams[t];
+        c->works[t] = (work){c->fixture.pool, c->ids[t], 8, 1, stream, stream};
     }
     crew_start(c, threads, run_pairs);
 }
 
 static void crew_one_class(crew *c, unsigned threads, int own_streams)
 {
-    c->world = world_create(&(world_options){
+    c->fixture = pool_fixture_create(&(pool_fixture_options){
         .units = TEAM_MOST, .buckets = 1, .bytes = 4 * KIB, .promised = !own_streams, .strict = BP_STRICT_OFF});
     for (uint32_t t = 0; t < TEAM_MOST; t++) {
-        bp_stream *stream = c->world.streams[own_streams ? t : 0];
-        c->works[t] = (work){c->world.pool, &c->world.ids[t], 1, 1, stream, stream};
+        bp_stream *stream = c->fixture.streams[own_streams ? t : 0];
+        c->works[t] = (work){c->fixture.pool, &c->fixture.ids[t], 1, 1, stream, stream};
     }
     crew_start(c, threads, run_until_served);
 }
 
 #define TEAM_TURNS 25
-#define TEAM_PAIRS 60000 /* some milliseconds: more than a turn of the scheduler where threads outnumber processors */
+#define TEAM_PAIRS 60000 /* several milliseconds: longer than a scheduler time slice if threads outnumber processors */
 
 static void measure_crews(const char *group, void (*create)(crew *, unsigned, int), int how)
 {
@@ -472,7 +476,7 @@ static void measure_crews(const char *group, void (*create)(crew *, unsigned, in
         crew_end(&crews[i]);
 }
 
-/* Another thread than the first that acquired from the pool. */
+/* A thread other than the first that acquired from the pool. */
 static void second_thread(const char *group)
 {
     if (!bench_begin(group))
@@ -491,12 +495,12 @@ static void second_thread(const char *group)
 
 /* ---- modes ---------------------------------------------------------------------------------------------------------- */
 
-/* How a pool is used, which takes no event in any of them. */
+/* Pool modes, all without events. */
 typedef struct mode {
     const char *name;
     uint32_t buckets;
     bp_strict strict; /* 0: the default */
-    int held;         /* the buffer that the plan assigns */
+    int held;         /* the planned buffer, held to force another copy */
     int traced;       /* 2: with timestamps */
 } mode;
 
@@ -504,10 +508,10 @@ static void measure_modes(const char *group, const mode modes[3])
 {
     if (!bench_begin(group))
         return;
-    world w[3];
+    pool_fixture w[3];
     work k[3];
     for (int i = 0; i < 3; i++) {
-        w[i] = world_create(&(world_options){
+        w[i] = pool_fixture_create(&(pool_fixture_options){
             .units = 50, .buckets = modes[i].buckets, .bytes = 4 * KIB, .promised = 1, .strict = modes[i].strict});
         k[i] = work_on(&w[i], 0);
         expect(&w[i], &k[i], 0, 0);
@@ -519,7 +523,7 @@ static void measure_modes(const char *group, const mode modes[3])
     }
     bench_end();
     for (int i = 0; i < 3; i++)
-        world_destroy(&w[i]);
+        pool_fixture_destroy(&w[i]);
 }
 
 static const mode tracing[] = {{"not traced", .buckets = 4},
@@ -529,7 +533,7 @@ static const mode choices[] = {{"strict error", 1, BP_STRICT_ERROR, 0, 0},
                                {"strict off", 1, BP_STRICT_OFF, 0, 0},
                                {"strict off, another copy", 1, BP_STRICT_OFF, 1, 0}};
 
-/* ---- recording -------------------------------------------------------------------------------------------------------- */
+/* ---- profile recording ----------------------------------------------------------------------------------------------------- */
 
 static uint64_t read_clock(void)
 {
@@ -547,7 +551,7 @@ static void run_clock(void *user, size_t pairs)
     (void)seen;
 }
 
-/* Reads where recording reads. */
+/* Pairs with a clock read wherever recording reads the clock. */
 static void run_pairs_and_clock(void *user, size_t pairs)
 {
     static volatile uint64_t seen;
@@ -563,18 +567,17 @@ static void run_pairs_and_clock(void *user, size_t pairs)
     (void)seen;
 }
 
-/* What recording an event takes above a read of the clock, for a ring that stays in the cache and for one that does not. A figure is
- * nanoseconds per acquire or release: a pair is two events. "beside" is what recording adds to the same calls with as many reads of the
- * clock. */
+/* Cost of recording an event beyond reading the clock, for a ring that fits the caches and one that does not. Figures are nanoseconds per
+ * acquire or release: a pair is two events. "beside" is what recording adds to the same calls with the same clock reads. */
 static void recording(const char *group, uint64_t entries)
 {
     if (!bench_begin(group))
         return;
-    world w[3]; /* without a profile, with one between recorded steps, recorded */
+    pool_fixture w[3]; /* without a profile; with one, between recorded steps; recording */
     work k[3];
     bp_profile *profiles[3] = {NULL, NULL, NULL};
     for (int i = 0; i < 3; i++) {
-        w[i] = world_create(&(world_options){.units = 50, .buckets = 4, .bytes = 4 * KIB, .promised = 1});
+        w[i] = pool_fixture_create(&(pool_fixture_options){.units = 50, .buckets = 4, .bytes = 4 * KIB, .promised = 1});
         k[i] = work_on(&w[i], 0);
         if (i == 0)
             continue;
@@ -594,8 +597,8 @@ static void recording(const char *group, uint64_t entries)
         bench_per(numbers[i], 2);
     bench_less(numbers[4], numbers[3]);
     bench_end();
-    for (int i = 0; i < 3; i++) { /* nothing is written: the pool goes first */
-        world_destroy(&w[i]);
+    for (int i = 0; i < 3; i++) { /* destroys the pools before the profiles, so that nothing is written */
+        pool_fixture_destroy(&w[i]);
         bp_profile_destroy(&profiles[i]);
     }
 }

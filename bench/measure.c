@@ -1,4 +1,4 @@
-/* Programs that measure: windows in turns, medians, the table and the JSON. */
+/* Measurement harness: windows in turns, medians, tables and JSON. */
 #include "measure.h"
 
 #include <bucketpool/status.h>
@@ -18,7 +18,7 @@
 
 typedef struct entry {
     char name[72];
-    bench_run *run; /* one of three */
+    bench_run *run; /* one of the three */
     bench_loop *loop;
     bench_once *once;
     bp_stream *stream;
@@ -31,10 +31,10 @@ typedef struct entry {
 
 typedef struct figure {
     char group[72], name[72], to[72], less[72];
-    double min, median, ratio, own; /* of the medians; own: less the device */
-    double low, high;               /* of the ratio */
+    double min, median, ratio, own; /* of the medians; own: net of the device */
+    double low, high;               /* interval of the ratio */
     uint64_t bytes;
-    double of_logit, of_second, fraction; /* bytes; of the bandwidth of entry 0 */
+    double of_logit, of_second, fraction; /* bytes; fraction of the bandwidth of entry 0 */
     size_t pairs;
     int turns;
 } figure;
@@ -57,7 +57,7 @@ static int turns; /* of the current group */
 static int usual_turns;
 static uint64_t bytes_each; /* of the current group */
 static enum { MEASURING, PRINTING_NAMES, LOOKING_FOR_A_NAME } mode;
-static int found; /* a group whose name is that of --only: others are not asked for */
+static int found; /* --only named this group; others are not measured */
 
 static _Noreturn void refuse(const char *what, const char *name)
 {
@@ -269,8 +269,7 @@ void bench_begin_names(int print)
 void bench_end_names(void)
 {
     if (mode == LOOKING_FOR_A_NAME && only != NULL && !found) {
-        fprintf(stderr, "%s: --only: unknown group \"%s\"; --list prints the groups\n", program_invocation_short_name,
-                only);
+        fprintf(stderr, "%s: unknown group \"%s\"; --list prints the groups\n", program_invocation_short_name, only);
         exit(2);
     }
     mode = MEASURING;
@@ -378,7 +377,7 @@ static double run_window(const entry *e, size_t pairs)
     return bench_now_ns() - begin;
 }
 
-/* Pairs that fill a window: by the least of three times, as the first time is slow, and so is one that was disturbed. */
+/* Pairs that fill a window, by the minimum of three runs, to ignore cold and disturbed ones. */
 static size_t calibrate(const entry *e)
 {
     for (size_t pairs = 16;; pairs *= 2) {
@@ -404,8 +403,8 @@ double bench_median(double *values, size_t count)
     return values[count / 2];
 }
 
-/* How many of the least, and of the greatest, values may be left out: of `turns` tosses of a coin so few, or fewer, show heads at most once
- * in forty runs. With five values or fewer the interval is all of them, and holds the median less often. */
+/* Number of values dropped at either end: the largest k such that at most k heads in `turns` coin tosses have a probability of at
+ * most 1/40. With five values or fewer the interval spans all of them, with less confidence. */
 static int left_out(void)
 {
     double tosses = 1, sum = 0;
@@ -419,7 +418,7 @@ static int left_out(void)
     }
 }
 
-/* Of the values of all turns. */
+/* Over the values of all turns. */
 static figure figure_of(const entry *e)
 {
     const size_t count = (size_t)turns;
@@ -454,7 +453,7 @@ static figure figure_of(const entry *e)
     return f;
 }
 
-/* Of nanoseconds: what takes less than ten of them is an element of something. */
+/* For nanoseconds: figures below ten are per element. */
 static int decimals(double ns)
 {
     return ns < 10 ? 3 : 1;
@@ -486,7 +485,7 @@ void bench_end(void)
             entries[i].pairs = calibrate(&entries[i]);
     }
     for (int t = 0; t < turns; t++) {
-        /* another order in each turn, so that no entry always follows the same one; the same on every run */
+        /* random order per turn, so that no entry always follows the same one; deterministic seed */
         for (size_t i = 0; i < entry_count; i++)
             order[i] = i;
         for (size_t i = entry_count; i > 1; i--) {

@@ -1,6 +1,6 @@
-/* Figures that hold on a noisy machine: the entries of a group run in turns, in short windows, so that what disturbs one disturbs its
- * neighbours too. A ratio is taken between windows of the same turn; of the ratios of all turns the median is reported, with the interval
- * that holds the true median in 95 of 100 runs (from their order alone: the sign test turned round). */
+/* Figures that are robust on a noisy machine: the entries of a group run in turns, in short windows, so that a disturbance hits
+ * neighbouring windows alike. Ratios are between windows of the same turn; reported is their median with a 95 % confidence interval by
+ * order statistics (inverted sign test). */
 #ifndef BP_BENCH_MEASURE_H
 #define BP_BENCH_MEASURE_H
 
@@ -12,7 +12,7 @@
 
 /* ---- windows ----------------------------------------------------------------------------------------------------- */
 
-/* Does the work `pairs` times and returns what that took, in nanoseconds. */
+/* Does the work `pairs` times and returns the nanoseconds it took. */
 typedef double bench_run(void *user, size_t pairs);
 /* Does the work `pairs` times. */
 typedef void bench_loop(void *user, size_t pairs);
@@ -23,31 +23,31 @@ typedef void bench_once(void *user);
 #define BENCH_NO_ENTRY SIZE_MAX
 #define BENCH_MOST_TURNS 401
 
-/* Groups are measured when they end, and not at all when they were not asked for: bench_begin then returns 0. */
+/* Groups are measured when they end. bench_begin returns 0 for a group that was not requested. */
 int bench_begin(const char *group);
-/* Fewer turns for the group that has begun: its windows are long. */
+/* Limits the turns of the current group, for long windows. */
 void bench_turns(int most);
-/* pairs 0: as many as fill a window. `stream`, where there is one, is waited for at the end of a window. Returns the entry's number in the
- * group; entry 0 is what the others' ratios are to. */
+/* pairs 0: as many as fill a window. `stream`, if given, is synchronized at the end of a window. Returns the entry's index in the group;
+ * ratios are to entry 0. */
 size_t bench_add_run(const char *name, bench_run *run, void *user, size_t pairs);
 size_t bench_add(const char *name, bench_loop *loop, void *user, size_t pairs);
 size_t bench_add_once(const char *name, bench_once *once, void *user, bp_stream *stream, size_t pairs);
-/* Divides an entry's time: pairs of several requests. */
+/* Divides an entry's time by the number of requests per pair. */
 void bench_per(size_t number, unsigned requests);
-/* How much memory a pair of this group is about, for figures per GiB. */
+/* Bytes per pair of this group, for figures per GiB. */
 void bench_bytes(uint64_t bytes);
-/* What a pair of an entry reads and writes, and of how many logits, where it is of logits: its part of the bandwidth of entry 0 is reported,
- * of the ratios of the turns the median. */
+/* Bytes that a pair of an entry moves, and its number of logits (0: none). Reports the fraction of entry 0's bandwidth, as the median of
+ * the turns' ratios. */
 void bench_moves(size_t number, uint64_t bytes, uint64_t logits);
-/* Reports an entry also less another of its group, or less a part of it, turn by turn: what a call takes beside the device. */
+/* Reports an entry also net of another entry of its group, or of part of it, per turn: the time net of the device. */
 void bench_less(size_t number, size_t device);
 void bench_end(void);
-/* The group that has begun cannot be measured. Prints the reason, which the JSON has too. */
+/* Skips the current group with a reason, which is printed and stored in the JSON. */
 __attribute__((format(printf, 1, 2))) void bench_skip(const char *format, ...);
 
 double bench_now_ns(void);
 
-/* Marsaglia's xorshift64; the state begins as BENCH_SEED. */
+/* Marsaglia's xorshift64; initial state BENCH_SEED. */
 #define BENCH_SEED UINT64_C(88172645463325252)
 static inline uint64_t bench_random(uint64_t *state)
 {
@@ -57,50 +57,50 @@ static inline uint64_t bench_random(uint64_t *state)
     return *state;
 }
 
-/* Of values that are put in order, the one in the middle. */
+/* Sorts the values and returns the middle one. */
 double bench_median(double *values, size_t count);
 
 /* ---- programs ---------------------------------------------------------------------------------------------------- */
 
-/* Ends the program where the library reports an error. */
+/* Ends the program on a library error. */
 void must(bp_status status);
 
-/* An option that takes a value, a text or a number, or a flag. */
+/* An option with a text or number, or a flag. */
 typedef struct bench_option {
     const char *name;
     const char **text;
     int *number, *flag;
 } bench_option;
 
-/* Reads those of every program (--json FILE, --date TEXT, --only GROUP: groups whose name begins so, --turns N: `turns` without it) and
- * `more`. Returns where further arguments begin (`takes_files`: there is one; else none); a mistake ends the program with the usage and 2. The file of --json is rewritten after each
- * group, so that a crash keeps the groups before it. */
+/* Parses the common options (--json FILE, --date TEXT, --only GROUP: a name prefix, --turns N: default `turns`) and `more`. Returns the
+ * index of the first further argument (`takes_files`: at least one; else none); a usage error ends the program with 2. The JSON file is
+ * rewritten after each group, so that a crash loses no earlier group. */
 int bench_start(int argc, char **argv, int turns, const char *more_usage, const bench_option *more, size_t count,
                 int takes_files);
-/* Of --turns. */
+/* The value of --turns. */
 int bench_asked_turns(void);
 
-/* From now on bench_begin measures no group: it prints the names, or looks for that of --only. */
+/* From now on bench_begin measures nothing: it prints the names, or looks for that of --only. */
 void bench_begin_names(int print);
-/* Groups are measured again, of --only the one with exactly this name. Ends the program with a message and 2 where there is none. */
+/* Ends listing: groups are measured again, with --only the one of exactly this name. Ends the program with a message and 2 if there is
+ * none. */
 void bench_end_names(void);
 
-/* Writes the file of --json. Returns the program's exit status: 1 where the file cannot be written, and says so; 77 where groups were
- * skipped and none was measured, after a line with the last reason; else 0. */
+/* Writes the JSON file. Returns the exit status: 1 if it cannot be written, after a message; 77 if groups were skipped and none was
+ * measured, after a line with the last reason; else 0. */
 int bench_finish_groups(void);
 
-/* The device of the figures, for the head of the JSON. Writes the file of --json: what an earlier run has left there is no result of this
- * one. */
+/* The measured device, for the JSON header. Writes the JSON file at once, to replace results of an earlier run. */
 void bench_measured_on(const char *name, uint64_t bytes, uint64_t free_bytes);
 
 /* ---- documents --------------------------------------------------------------------------------------------------- */
 
-/* In quotes; control characters are left out. */
+/* In quotes; omits control characters. */
 void bench_print_string(FILE *file, const char *text);
-/* Begins the file of --json, a bucketpool.bench/1 document: members from "format" to "machine", without the comma after them. NULL where
- * there is none. */
+/* Opens the JSON file as a bucketpool.bench/1 document: members from "format" to "machine", without a comma after them. NULL without
+ * --json. */
 FILE *bench_open_json(void);
-/* Ends it, and gives it its name. Returns an exit status. */
+/* Closes it and renames it into place. Returns an exit status. */
 int bench_close_json(FILE *file);
 
 #endif

@@ -1,4 +1,4 @@
-/* Plans and pools to measure. */
+/* Plans and pools for benchmarks. */
 #include "pools.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
-/* Where request i of a slab lies, and the stream that it is promised to. */
+/* Offset of a request in the slab, and its promised stream. */
 typedef struct place {
     uint64_t offset, bytes;
     uint32_t stream;
@@ -65,8 +65,8 @@ static void nothing(void *argument)
     (void)argument;
 }
 
-/* Streams that have done some work: the marks of their events are not zero. */
-static void create_device(world *w, const world_options *options)
+/* Enqueues some work first, so that the streams' event counts are not zero. */
+static void create_device(pool_fixture *w, const pool_fixture_options *options)
 {
     w->device = options->device;
     if (w->device == NULL)
@@ -78,7 +78,7 @@ static void create_device(world *w, const world_options *options)
     }
 }
 
-static void create_ids(world *w, uint32_t count)
+static void create_ids(pool_fixture *w, uint32_t count)
 {
     w->count = count;
     w->ids = array(count, sizeof *w->ids);
@@ -112,9 +112,9 @@ static bp_buckets *create_buckets(uint32_t units, uint32_t buckets, uint64_t byt
     return made;
 }
 
-world world_create(const world_options *options)
+pool_fixture pool_fixture_create(const pool_fixture_options *options)
 {
-    world w = {0};
+    pool_fixture w = {0};
     create_device(&w, options);
     create_ids(&w, options->units * options->buckets);
     bp_buckets *buckets = create_buckets(options->units, options->buckets, options->bytes);
@@ -141,10 +141,10 @@ world world_create(const world_options *options)
     return w;
 }
 
-static world create_placed(const place *places, uint32_t requests, uint64_t slab_bytes)
+static pool_fixture create_placed(const place *places, uint32_t requests, uint64_t slab_bytes)
 {
-    world w = {0};
-    create_device(&w, &(world_options){.host = 0});
+    pool_fixture w = {0};
+    create_device(&w, &(pool_fixture_options){.host = 0});
     create_ids(&w, requests);
     bp_plan *plan = create_placed_plan(places, requests, slab_bytes);
     must(bp_pool_create(w.device, plan, NULL, &w.pool));
@@ -162,18 +162,18 @@ static world create_placed(const place *places, uint32_t requests, uint64_t slab
     return w;
 }
 
-world world_create_apart(uint32_t requests, int interleaved)
+pool_fixture pool_fixture_create_apart(uint32_t requests, int interleaved)
 {
     place *places = array(requests, sizeof *places);
     for (uint32_t i = 0; i < requests; i++)
         places[i] = (place){(uint64_t)i * PIECE, PIECE,
                             interleaved ? i % WORLD_STREAMS : (uint32_t)((uint64_t)i * WORLD_STREAMS / requests)};
-    world w = create_placed(places, requests, (uint64_t)requests * PIECE);
+    pool_fixture w = create_placed(places, requests, (uint64_t)requests * PIECE);
     free(places);
     return w;
 }
 
-world world_create_overlapping(uint32_t requests, uint32_t deep)
+pool_fixture pool_fixture_create_overlapping(uint32_t requests, uint32_t deep)
 {
     place *places = array(requests, sizeof *places);
     const uint64_t slab_bytes = (uint64_t)2 * deep * PIECE;
@@ -181,12 +181,12 @@ world world_create_overlapping(uint32_t requests, uint32_t deep)
         const uint64_t bytes = (uint64_t)(i / 2 % deep + 1) * PIECE;
         places[i] = (place){i % 2 == 0 ? 0 : slab_bytes - bytes, bytes, 0};
     }
-    world w = create_placed(places, requests, slab_bytes);
+    pool_fixture w = create_placed(places, requests, slab_bytes);
     free(places);
     return w;
 }
 
-void world_destroy(world *w)
+void pool_fixture_destroy(pool_fixture *w)
 {
     bp_pool_destroy(&w->pool);
     for (uint32_t i = 0; i < WORLD_STREAMS; i++)
@@ -197,7 +197,7 @@ void world_destroy(world *w)
 
 /* ---- work on them ------------------------------------------------------------------------------------------------ */
 
-work work_on(const world *w, int two_streams)
+work work_on(const pool_fixture *w, int two_streams)
 {
     return (work){w->pool, w->ids, 8, 1, w->streams[0], w->streams[two_streams ? 1 : 0]};
 }
@@ -213,7 +213,7 @@ void run_pairs(void *user, size_t pairs)
     }
 }
 
-void expect(const world *w, const work *k, uint64_t records, uint64_t waits)
+void expect(const pool_fixture *w, const work *k, uint64_t records, uint64_t waits)
 {
     work once = *k;
     bp_pool_statistics before = {.size = sizeof before}, after = {.size = sizeof after};

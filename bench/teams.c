@@ -1,4 +1,4 @@
-/* Threads that do the same at once. */
+/* Threads that run the same loop concurrently. */
 #include "teams.h"
 
 #include <pthread.h>
@@ -19,7 +19,7 @@ typedef struct member {
 
 struct team {
     unsigned count;
-    int beside; /* each has a processor of its own */
+    int beside; /* each has a separate processor */
     bench_loop *loop;
     size_t pairs; /* 0: the end */
     atomic_uint ready;
@@ -42,7 +42,7 @@ static void *work(void *argument)
         pthread_barrier_wait(&t->begin);
         if (t->pairs == 0)
             return NULL;
-        atomic_fetch_add(&t->ready, 1); /* sleepers wake one after the other: who is awake waits for the rest */
+        atomic_fetch_add(&t->ready, 1); /* threads wake up one by one: spins until all are awake */
         while (atomic_load(&t->ready) < t->count) {
             if (!t->beside)
                 sched_yield();
@@ -71,10 +71,10 @@ team *team_create(unsigned threads, bench_loop *loop, void *const users[])
         cpu_set_t one;
         t->members[i] = (member){.team = t, .user = users[i]};
         if (pthread_create(&t->members[i].thread, NULL, work, &t->members[i]) != 0) {
-            fprintf(stderr, "bench: no thread\n");
+            fprintf(stderr, "bench: a thread could not be started\n");
             exit(1);
         }
-        do /* the next processor that this process may use, from the first one on again */
+        do /* next processor of this process's affinity mask, cyclically */
             cpu = (cpu + 1) % CPU_SETSIZE;
         while (!CPU_ISSET(cpu, &allowed));
         CPU_ZERO(&one);
@@ -95,7 +95,7 @@ void team_destroy(team *t)
     free(t);
 }
 
-/* From the first pair of any thread to the last of all. */
+/* From the first thread's first pair to the last thread's end. */
 static double span_of(const team *t)
 {
     double first = t->members[0].begin, last = t->members[0].end;
@@ -106,7 +106,7 @@ static double span_of(const team *t)
     return last - first;
 }
 
-/* Until every thread was at work for nine tenths of the time, where each has a processor. */
+/* Retries until all threads ran concurrently for nine tenths of the time, if each has a processor. */
 static void run(team *t, size_t pairs)
 {
     int beside = 0;

@@ -1,4 +1,4 @@
-/* Threads that do the same at once: one window of a team is one of each of its threads. */
+/* Threads that run the same loop concurrently; a window of a team is one window of each thread. */
 #ifndef BENCH_TEAMS_H
 #define BENCH_TEAMS_H
 
@@ -8,13 +8,13 @@
 
 typedef struct team team;
 
-/* Of threads that run `loop`, each with its own `users` entry. */
+/* A team of threads that run `loop`, each with its `users` entry. */
 team *team_create(unsigned threads, bench_loop *loop, void *const users[]);
 void team_destroy(team *t);
 
-/* bench_runs; user is a team. The time from the first pair of any thread to the last of all, or the mean processor time of a thread.
- * Threads have processors of their own as far as there are enough; then a window in which they did not run beside each other is
- * measured again, some times. Where others use the machine the least figure may still be of threads that ran in turn: see the median. */
+/* bench_run functions over a team: the time from the first thread's first pair to the last thread's end, or the mean processor time of a
+ * thread. Threads are pinned to separate processors if there are enough; a window in which they did not run concurrently is repeated a few
+ * times. On a shared machine the minimum may still come from threads that ran in sequence: use the median. */
 double team_run(void *user, size_t pairs);
 double team_run_processor(void *user, size_t pairs);
 

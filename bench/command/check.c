@@ -1,4 +1,4 @@
-/* The measured results against plain computations in double precision, for some tokens of each row. */
+/* Checks measured results against plain computations in double precision, for some tokens of each row. */
 #include "bench/command/setup.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 /* ---- a token's row of logits ------------------------------------------------------------------------------------- */
 
 typedef struct reference {
-    double max, log_sum, energy; /* the names of logprob.h: M, log S, E */
+    double max, log_sum, energy; /* M, log S and E of logprob.h */
     int64_t target;
     double logprob_grad, entropy_grad; /* upstream */
 } reference;
@@ -33,7 +33,7 @@ static reference reference_of(const bench *b, const double *x, uint64_t columns,
     return r;
 }
 
-/* A logit's gradient, and how large the terms are that it is the sum of. */
+/* A logit's gradient, and the magnitude of its terms. */
 static double reference_gradient(const reference *r, const double *x, uint64_t column, double *size)
 {
     double above = x[column] - r->max, p = exp(above - r->log_sum);
@@ -42,9 +42,10 @@ static double reference_gradient(const reference *r, const double *x, uint64_t c
     return r->logprob_grad * (one - p) + r->entropy_grad * p * (r->energy - above);
 }
 
-/* Notes in the row the first value that is further from what is expected than `tolerance`: "log-probability 7 is -3.1 instead of -3.2".
- * `number`: of the token, or of the row of the weight. */
-static void judge(bench_row *row, const char *what, uint64_t number, double value, double expected, double tolerance)
+/* Records the first value of the row with an error above `tolerance`: "log-probability 7 is -3.1 instead of -3.2". `number`: of the token,
+ * or of the weight row. */
+static void compare_value(bench_row *row, const char *what, uint64_t number, double value, double expected,
+                          double tolerance)
 {
     if (row->wrong || fabs(value - expected) <= tolerance) /* false for NaN */
         return;
@@ -54,27 +55,27 @@ static void judge(bench_row *row, const char *what, uint64_t number, double valu
     row->wrong = true;
 }
 
-static void judge_outputs(bench_row *row, uint64_t token, const reference *r, const double *x, const float *logprob,
-                          const float *entropy, double tolerance)
+static void compare_outputs(bench_row *row, uint64_t token, const reference *r, const double *x, const float *logprob,
+                            const float *entropy, double tolerance)
 {
-    judge(row, "the log-probability of token", token, *logprob, x[r->target] - r->max - r->log_sum, tolerance);
+    compare_value(row, "the log-probability of token", token, *logprob, x[r->target] - r->max - r->log_sum, tolerance);
     if (entropy != NULL)
-        judge(row, "the entropy of token", token, *entropy, r->log_sum - r->energy, tolerance);
+        compare_value(row, "the entropy of token", token, *entropy, r->log_sum - r->energy, tolerance);
 }
 
-/* What rounding a value to a dtype may change it by. */
+/* Rounding error bound of a value in a dtype. */
 static double rounding(bp_dtype dtype, double value)
 {
     switch (dtype) {
     case BP_DTYPE_BF16: return fabs(value) * 0x1p-8;
-    case BP_DTYPE_FP16: return fabs(value) * 0x1p-11 + 0x1p-24; /* subnormal numbers, too */
+    case BP_DTYPE_FP16: return fabs(value) * 0x1p-11 + 0x1p-24; /* the second term covers subnormal numbers */
     default: return 0;
     }
 }
 
-/* ---- logits that are there --------------------------------------------------------------------------------------- */
+/* ---- stored logits --------------------------------------------------------------------------------------------------- */
 
-#define TOLERANCE 2e-5 /* of the size of the terms that a result is the sum of */
+#define TOLERANCE 2e-5 /* relative to the magnitude of a result's terms */
 
 static bp_status check_logits_token(bench *b, bench_row *row, uint64_t token, double *x, void *gradient)
 {
@@ -87,15 +88,15 @@ static bp_status check_logits_token(bench *b, bench_row *row, uint64_t token, do
     BP_TRY(bench_download(&b->staging, (const float *)shape->at[TENSOR_LOGPROB] + token, sizeof logprob, &logprob));
     if (has_entropy)
         BP_TRY(bench_download(&b->staging, (const float *)shape->at[TENSOR_ENTROPY] + token, sizeof entropy, &entropy));
-    judge_outputs(row, token, &r, x, &logprob, has_entropy ? &entropy : NULL, TOLERANCE * (1 + r.log_sum));
+    compare_outputs(row, token, &r, x, &logprob, has_entropy ? &entropy : NULL, TOLERANCE * (1 + r.log_sum));
     uint64_t bytes = shape->vocab * bp_dtype_bits(b->gradient_dtype) / 8;
     const uint8_t *gradients =
-        shape->at[TENSOR_LOGITS_GRAD] != NULL ? shape->at[TENSOR_LOGITS_GRAD] : shape->at[TENSOR_LOGITS]; /* in place */
+        shape->at[TENSOR_LOGITS_GRAD] != NULL ? shape->at[TENSOR_LOGITS_GRAD] : shape->at[TENSOR_LOGITS]; /* in_place */
     BP_TRY(bench_download(&b->staging, gradients + token * bytes, bytes, gradient));
     for (uint64_t v = 0; v < shape->vocab; v++) {
         double size, expected = reference_gradient(&r, x, v, &size);
-        judge(row, "a gradient of token", token, bench_read(gradient, b->gradient_dtype, v), expected,
-              TOLERANCE * size + rounding(b->gradient_dtype, expected));
+        compare_value(row, "a gradient of token", token, bench_read(gradient, b->gradient_dtype, v), expected,
+                      TOLERANCE * size + rounding(b->gradient_dtype, expected));
     }
     return BP_OK;
 }
@@ -105,7 +106,7 @@ bp_status bench_check_logits(bench *b, bench_row *row)
     uint64_t seq = row->shape->seq;
     const uint64_t tokens[] = {0, seq / 3, seq / 2, seq - 1};
     double *x = calloc(row->shape->vocab, sizeof *x);
-    float *gradient = calloc(row->shape->vocab, sizeof *gradient); /* or of a narrower dtype */
+    float *gradient = calloc(row->shape->vocab, sizeof *gradient); /* or narrower */
     bp_status status = BP_OK;
     if (x == NULL || gradient == NULL)
         status = bp_fail(BP_ERR_NO_HOST_MEMORY, "out of memory for a row of logits");
@@ -118,12 +119,11 @@ bp_status bench_check_logits(bench *b, bench_row *row)
 
 /* ---- the fused head ---------------------------------------------------------------------------------------------- */
 
-/* Beside sums over all of its weight, or all of its hidden states: whole numbers times a power of two, so that logits have no rounding
- * at all. */
+/* Compares with sums over the whole weight or all hidden states: their elements are integers times a power of two, so logits are exact. */
 
-#define HEAD_TOLERANCE 3e-5 /* of the sum of the sizes of terms */
+#define HEAD_TOLERANCE 3e-5 /* relative to the sum of the terms' magnitudes */
 
-/* One period of a pattern, as whole numbers. */
+/* One period of a pattern, as integers. */
 typedef struct whole_numbers {
     int8_t *elements;
     double unit;
@@ -134,18 +134,18 @@ typedef struct head_check {
     bench_row *row;
     whole_numbers hidden, weight;
     double *x;                       /* logits of a token */
-    double *sums, *sizes, *squares;  /* a row of a gradient: of its terms, of their sizes, of their roundings */
-    float *read, *logprob, *entropy; /* a row of hidden size; of each token */
+    double *sums, *sizes, *squares;  /* for a gradient row: sums of terms, of magnitudes, of squared rounding errors */
+    float *read, *logprob, *entropy; /* read: [hidden]; others: [tokens] */
 } head_check;
 
-/* The logit of rows of both: in runs that do not pass the end of a period. */
+/* Dot product of a hidden row and a weight row, in runs that end at period boundaries. */
 static double dot(const head_check *c, uint64_t token, uint64_t column)
 {
     uint64_t hidden = c->bench->options->head, a = token * hidden % BENCH_PERIOD, b = column * hidden % BENCH_PERIOD;
     int64_t sum = 0;
     for (uint64_t left = hidden, run; left > 0; left -= run) {
         int32_t part = 0;
-        run = left < 65536 ? left : 65536; /* 127 * 127 of them fit 32 bits */
+        run = left < 65536 ? left : 65536; /* 127 * 127 summed this often fits 32 bits */
         run = run < BENCH_PERIOD - a ? run : BENCH_PERIOD - a;
         run = run < BENCH_PERIOD - b ? run : BENCH_PERIOD - b;
         for (uint64_t i = 0; i < run; i++)
@@ -163,7 +163,7 @@ static void begin_sums(head_check *c)
         c->sums[i] = c->sizes[i] = c->squares[i] = 0;
 }
 
-/* Adds d times a row. `size`: of the terms of d; on cuda d is rounded before it is multiplied. */
+/* Adds d times a row. `size`: magnitude of the terms of d; on cuda d is rounded before the multiplication. */
 static void add_row(head_check *c, double d, double size, const whole_numbers *pattern, uint64_t row)
 {
     const bench_options *o = c->bench->options;
@@ -176,15 +176,15 @@ static void add_row(head_check *c, double d, double size, const whole_numbers *p
     }
 }
 
-/* The sums beside a row of a gradient. Roundings of many terms add up as their squares do. */
-static bp_status judge_sums(head_check *c, const char *what, int tensor, uint64_t row, bp_dtype dtype)
+/* Compares a gradient row with the sums. Rounding errors of many terms add in squares. */
+static bp_status compare_sums(head_check *c, const char *what, int tensor, uint64_t row, bp_dtype dtype)
 {
     uint64_t hidden = c->bench->options->head, bytes = hidden * bp_dtype_bits(dtype) / 8;
     const uint8_t *gradient = c->row->shape->at[tensor];
     BP_TRY(bench_download(&c->bench->staging, gradient + row * bytes, bytes, c->read));
     for (uint64_t i = 0; i < hidden; i++) {
         double tolerance = HEAD_TOLERANCE * c->sizes[i] + 8 * sqrt(c->squares[i]) + rounding(dtype, c->sums[i]);
-        judge(c->row, what, row, bench_read(c->read, dtype, i), c->sums[i], tolerance);
+        compare_value(c->row, what, row, bench_read(c->read, dtype, i), c->sums[i], tolerance);
     }
     return BP_OK;
 }
@@ -195,17 +195,17 @@ static bp_status check_token(head_check *c, uint64_t token)
     for (uint64_t v = 0; v < vocab; v++)
         c->x[v] = dot(c, token, v);
     reference r = reference_of(c->bench, c->x, vocab, token);
-    judge_outputs(c->row, token, &r, c->x, &c->logprob[token], c->entropy != NULL ? &c->entropy[token] : NULL,
-                  HEAD_TOLERANCE * (1 + r.log_sum + fabs(r.max)));
+    compare_outputs(c->row, token, &r, c->x, &c->logprob[token], c->entropy != NULL ? &c->entropy[token] : NULL,
+                    HEAD_TOLERANCE * (1 + r.log_sum + fabs(r.max)));
     begin_sums(c);
     for (uint64_t v = 0; v < vocab; v++) {
         double size, d = reference_gradient(&r, c->x, v, &size);
         add_row(c, d, size, &c->weight, v);
     }
-    return judge_sums(c, "the gradient of hidden state", TENSOR_HIDDEN_GRAD, token, c->bench->gradient_dtype);
+    return compare_sums(c, "the gradient of hidden state", TENSOR_HIDDEN_GRAD, token, c->bench->gradient_dtype);
 }
 
-/* Log-probability and entropy say what the sum over the vocabulary was: log S + M = x[t] - lp, and M, E fall out of the gradient. */
+/* Log-probability and entropy determine the sum over the vocabulary: log S + M = x[t] - lp, and M and E cancel in the gradient. */
 static bp_status check_weight_grad(head_check *c, uint64_t column)
 {
     const bench_shape *shape = c->row->shape;
@@ -219,7 +219,7 @@ static bp_status check_weight_grad(head_check *c, uint64_t column)
         add_row(c, g * (one - p) + h * p * (below - entropy),
                 fabs(g) * (one + p) + fabs(h) * p * (fabs(below) + entropy), &c->hidden, t);
     }
-    return judge_sums(c, "the gradient of weight row", TENSOR_WEIGHT_GRAD, column, BP_DTYPE_FP32);
+    return compare_sums(c, "the gradient of weight row", TENSOR_WEIGHT_GRAD, column, BP_DTYPE_FP32);
 }
 
 static void write_pattern(bench_pattern pattern, whole_numbers *out)

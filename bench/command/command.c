@@ -1,4 +1,4 @@
-/* `bucketpool bench`: finds what is to be measured; the options of `bench logprob`, and its exit code. */
+/* `bucketpool bench`: selects a benchmark; the options of `bench logprob`, and its exit code. */
 #include <bucketpool/logprob.h>
 
 #include <stddef.h>
@@ -11,8 +11,7 @@
 
 /* ---- options of log-probabilities -------------------------------------------------------------------------------- */
 
-#define MOST_SIZE                                                                                                      \
-    (UINT64_C(1) << 40) /* of a list's values: products of two fit 64 bits often enough to be told when not */
+#define MOST_SIZE (UINT64_C(1) << 40) /* of a list's values; larger products are checked for overflow */
 
 static const choice dtypes[] = {{"bf16", BP_DTYPE_BF16}, {"fp16", BP_DTYPE_FP16}, {"fp32", BP_DTYPE_FP32}, {0, 0}};
 static const choice gradients[] = {
@@ -30,9 +29,9 @@ const char *bench_kernels_name(uint32_t kernels)
     return choice_name(kernel_kinds, (int)kernels);
 }
 
-/* `scale_given`: what no other field says. */
+/* `scale_given` is not in `options`. */
 typedef struct bench_parsed {
-    bench_options options; /* first: the table sets it */
+    bench_options options; /* first member: the option table refers to it */
     bool scale_given;
 } bench_parsed;
 
@@ -41,7 +40,7 @@ typedef struct list_target {
     bench_list *list;
 } list_target;
 
-/* Chunks may be "none". */
+/* Accepts "none" for chunks. */
 static int add_value(const char *word, void *user)
 {
     const list_target *target = user;
@@ -79,30 +78,29 @@ static const option_row logprob_table[] = {
     {.kind = OPTION_HEADING, .text = "Shapes:", .group = 1},
     {"seq", "LIST", "Sequence lengths (default 32768,65536,131072)", OPTION_OWN, .parse = parse_list},
     {"vocab", "LIST", "Vocabulary sizes (default 32000,64000,128000)", OPTION_OWN, .parse = parse_list},
-    {"chunk", "LIST", "Tokens in one piece, or none (default none,32,1024,4096,8192,16384; with --head 1024)",
-     OPTION_OWN, .parse = parse_list},
+    {"chunk", "LIST", "Tokens per piece, or none (default none,32,1024,4096,8192,16384; with --head 1024)", OPTION_OWN,
+     .parse = parse_list},
     {"scale", "N",
-     "Divides the sequence lengths; auto: by the smallest power of two with which the largest logits and their "
+     "Divisor of the sequence lengths; auto: the smallest power of two with which the largest logits and their "
      "gradient "
      "fit half of the device's free memory (default: 1 with --seq, else auto)",
      OPTION_OWN, .parse = parse_scale},
     {"dtype", "T", "Of the logits: bf16, fp16 or fp32 (default bf16)", OPTION_CHOICE, FIELD(dtype), dtypes},
     {"grad-dtype", "G", "Of their gradient: fp32, logits, or in-place (default fp32)", OPTION_CHOICE, FIELD(gradient),
      gradients},
-    {"entropy", NULL, "Entropies and their gradient, too", OPTION_FLAG, FIELD(entropy)},
+    {"entropy", NULL, "Also measure entropies and their gradient", OPTION_FLAG, FIELD(entropy)},
     {"head", "H",
-     "The fused head instead, with hidden size H: logits are never stored. Its time is compared with that of its "
+     "Measure the fused head with hidden size H, which never stores logits, against its "
      "matrix "
      "products alone",
      OPTION_U64, FIELD(head), .least = 1, .most = MOST_SIZE},
-    {"threads", "N", "Of the host (default: as many as OpenMP would take)", OPTION_U32, FIELD(threads), .least = 1,
-     .group = 2},
-    {"kernels", "K", "Of the host: plain, avx2, avx512 or auto (default auto)", OPTION_CHOICE, FIELD(kernels),
+    {"threads", "N", "Host threads (default: OpenMP's)", OPTION_U32, FIELD(threads), .least = 1, .group = 2},
+    {"kernels", "K", "Host kernels: plain, avx2, avx512 or auto (default auto)", OPTION_CHOICE, FIELD(kernels),
      kernel_kinds},
     OPTION_END,
 };
 
-/* Defaults of lists that were not given. */
+/* Fills in a list that was not given. */
 static void default_to(bench_list *list, size_t count, const uint64_t *values)
 {
     if (list->count > 0)
@@ -114,20 +112,20 @@ static void default_to(bench_list *list, size_t count, const uint64_t *values)
 static int check_options(const bench_options *o)
 {
     if (o->common.cuda && o->threads > 0)
-        return cli_fail(EXIT_BAD_INPUT, "--threads is about the host; leave it out with --device cuda");
+        return cli_fail(EXIT_BAD_INPUT, "--threads requires --device host");
     if (o->common.cuda && o->kernels != 0)
-        return cli_fail(EXIT_BAD_INPUT, "--kernels is about the host; leave it out with --device cuda");
+        return cli_fail(EXIT_BAD_INPUT, "--kernels requires --device host");
     if (o->head > 0 && o->gradient == BENCH_GRADIENT_IN_PLACE)
         return cli_fail(EXIT_BAD_INPUT,
-                        "--head stores no logits that a gradient could take the place of; use --grad-dtype fp32 or "
+                        "--grad-dtype in-place cannot be used with --head, which stores no logits; use fp32 or "
                         "logits");
     uint64_t seq = bench_largest(&o->seq), vocab = bench_largest(&o->vocab), bytes;
     if (__builtin_mul_overflow(seq, vocab, &bytes) || bytes > (uint64_t)INT64_MAX / 16)
-        return cli_fail(EXIT_BAD_INPUT, "--seq %llu and --vocab %llu make more logits than 64 bits count bytes",
+        return cli_fail(EXIT_BAD_INPUT, "--seq %llu with --vocab %llu: the size of the logits exceeds 64 bits",
                         (unsigned long long)seq, (unsigned long long)vocab);
     uint64_t most = seq > vocab ? seq : vocab;
     if (o->head > 0 && (__builtin_mul_overflow(o->head, most, &bytes) || bytes > (uint64_t)INT64_MAX / 16))
-        return cli_fail(EXIT_BAD_INPUT, "--head %llu times %llu rows is more than 64 bits count bytes",
+        return cli_fail(EXIT_BAD_INPUT, "--head %llu with %llu rows: the size exceeds 64 bits",
                         (unsigned long long)o->head, (unsigned long long)most);
     return EXIT_GO_ON;
 }
@@ -141,9 +139,9 @@ static int parse_options(int argc, char **argv, bench_options *options)
         .name = "bench logprob",
         .arguments = "",
         .text =
-            "Measures log-probabilities of tokens and the gradient of their logits, forward and backward, beside the "
-            "device's own speed of copying.\vEvery result is checked against a computation in double precision, for "
-            "some tokens. Exit: 0 measured, 1 a result was wrong, 2 bad input, 3 environment.",
+            "Measures log-probabilities of tokens and the gradient of their logits, forward and backward, against the "
+            "device's copy bandwidth.\vSome tokens of every result are checked against a computation in "
+            "double precision. Exit: 0 measured, 1 a result was wrong, 2 bad input, 3 environment.",
         .tables = {logprob_table, bench_common_table},
         .options = &parsed};
     int code = options_read(argc, argv, &reading);
@@ -162,8 +160,8 @@ static int parse_options(int argc, char **argv, bench_options *options)
 
 /* ---- log-probabilities ------------------------------------------------------------------------------------------- */
 
-/* One line on standard error for what is wrong. Rows that do not fit are an answer, unless all of them do not. */
-static int judge(const bench *b, uint64_t wanted)
+/* Prints errors as one line on standard error. Rows that do not fit memory are an error only if all rows are. */
+static int report_errors(const bench *b, uint64_t wanted)
 {
     size_t measured = 0;
     if (interrupt_came())
@@ -178,13 +176,13 @@ static int judge(const bench *b, uint64_t wanted)
                             (unsigned long long)row->chunk, row->error);
     }
     if (measured == 0 && !interrupt_came())
-        return cli_fail(EXIT_ENVIRONMENT, "no shape fits the device's memory; --scale auto takes less");
+        return cli_fail(EXIT_ENVIRONMENT, "no shape fits the device's memory; use --scale auto");
     return EXIT_ANSWERED;
 }
 
 static int measure_logprob(bench *b)
 {
-    /* a warm-up of every row, and its turns; of the head its products too */
+    /* per row a warm-up and the turns; for the head its products, too */
     uint64_t wanted = 0;
     for (size_t i = 0; i < b->row_count; i++)
         wanted += b->rows[i].shape->fits;
@@ -199,7 +197,7 @@ static int measure_logprob(bench *b)
     }
     if (code != EXIT_GO_ON)
         return code;
-    /* one figure of copies for the whole run */
+    /* all turns of the run share one copy bandwidth */
     double *copies = calloc(b->row_count + 1, sizeof *copies);
     size_t count = 0;
     for (size_t i = 0; copies != NULL && i < b->row_count; i++) {
@@ -211,7 +209,7 @@ static int measure_logprob(bench *b)
     code = b->options->common.json ? bench_report_json(b) : bench_report_table(b);
     if (code == EXIT_GO_ON)
         code = cli_flush();
-    return code == EXIT_GO_ON ? judge(b, wanted) : code;
+    return code == EXIT_GO_ON ? report_errors(b, wanted) : code;
 }
 
 int cli_bench_logprob(int argc, char **argv)
@@ -236,13 +234,13 @@ static const struct {
     cli_command *run;
 } benches[] = {
     {"logprob", "log-probabilities of tokens, and the gradient of their logits", cli_bench_logprob},
-    {"offload", "release groups that are offloaded and restored, beside plain copies", cli_bench_offload},
+    {"offload", "release groups, offloaded and restored, against plain copies", cli_bench_offload},
 };
 
 int cli_bench(int argc, char **argv)
 {
     if (argc < 2)
-        return cli_fail(EXIT_BAD_INPUT, "bench: which benchmark? `bucketpool bench --help` lists them");
+        return cli_fail(EXIT_BAD_INPUT, "bench: missing benchmark; `bucketpool bench --help` lists them");
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-?") == 0 || strcmp(argv[1], "-h") == 0) {
         puts("Usage: bucketpool bench WHAT [OPTION...]\n\nMeasures on this machine.\n\nWHAT is one of:");
         for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)

@@ -1,4 +1,4 @@
-/* Copies on a device: what everything else is compared with. */
+/* Copy bandwidth of a device, the baseline of the other figures. */
 #include "bench/command/setup.h"
 
 #include <pthread.h>
@@ -15,7 +15,7 @@
 #define CUDA_BYTES (UINT64_C(1) << 30)
 #define LEAST_HOST_BYTES (UINT64_C(64) << 20)
 #define MOST_HOST_BYTES (UINT64_C(2) << 30)
-#define CUDA_COPIES 4 /* at once: so that starting them takes no part in it */
+#define CUDA_COPIES 4 /* per measurement, to hide the launch overhead */
 #define PAGE 4096u
 
 enum { FROM, TO };
@@ -40,7 +40,7 @@ bp_status bench_copy_init(const bench_device *device, bench_copy *c)
     BP_TRY(bench_memory_init(device->device, "copies", &tensors, 1, &c->memory));
     BP_TRY(bench_memory_take(&c->memory, 0, FROM, device->stream, &c->from));
     BP_TRY(bench_memory_take(&c->memory, 0, TO, device->stream, &c->to));
-    /* pages that nobody has written are all one */
+    /* untouched pages would all map the zero page */
     BP_TRY(bp_stream_fill(device->stream, c->from, 1, c->bytes));
     BP_TRY(bp_stream_fill(device->stream, c->to, 2, c->bytes));
     return bp_stream_synchronize(device->stream);
@@ -55,7 +55,7 @@ void bench_copy_finish(bench_copy *c)
 
 typedef struct host_team {
     const bench_copy *copy;
-    pthread_mutex_t gate; /* held until it is known whether all threads are there */
+    pthread_mutex_t gate; /* held until all threads have started */
     pthread_barrier_t barrier;
     bool complete;
 } host_team;
@@ -66,7 +66,7 @@ typedef struct host_member {
     uint32_t number;
 } host_member;
 
-/* Whole pages for each member; past the caches, as results are written that are larger than they are. */
+/* Whole pages per member, with non-temporal stores, as the kernels write large results. */
 static void copy_part(const bench_copy *c, uint32_t number)
 {
     uint64_t pages = c->bytes / PAGE, begin = pages * number / c->threads, end = pages * (number + 1) / c->threads;
@@ -103,7 +103,7 @@ static void *run_member(void *argument)
     return NULL;
 }
 
-/* Starts the others; those that were started are waited for either way. */
+/* Starts the other threads and joins those that were started. */
 static bp_status copy_on_host(const bench_copy *c, double *seconds)
 {
     host_team team = {.copy = c, .gate = PTHREAD_MUTEX_INITIALIZER};

@@ -1,4 +1,4 @@
-/* The numbers that are measured with: the same in every run, known for each element without looking, exact in every dtype. */
+/* Input data of the measurements: deterministic, a function of the element's index, exact in every dtype. */
 #include "bench/command/setup.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "core/fail.h"
 
 #define STAGING_BYTES (UINT64_C(4) << 20) /* a period of the widest dtype fits */
-#define MOST_PERIODS 16                   /* in one copy: more fall out of the caches of a host */
+#define MOST_PERIODS 16                   /* per copy; more would fall out of a host's caches */
 
 /* ---- numbers --------------------------------------------------------------------------------------------------------------- */
 
@@ -27,12 +27,12 @@ bench_pattern bench_pattern_of(bench_kind kind, uint64_t hidden)
     int shift = kind == BENCH_LOGITS ? -4 : -7;
     if (kind == BENCH_WEIGHT) {
         shift = (int)lround(log2(6 / sqrt((double)hidden)));
-        shift = (shift < -7 ? -7 : shift) - 7; /* below, fp16 has no such small numbers */
+        shift = (shift < -7 ? -7 : shift) - 7; /* smaller ones are not representable in fp16 */
     }
     return (bench_pattern){kind, shift};
 }
 
-/* At most 127 in size, so that 8 bits of significand hold it. */
+/* At most 127 in magnitude, for 8 bits of significand. */
 static int integer_of(bench_kind kind, uint64_t index)
 {
     uint64_t bits = mix((index % BENCH_PERIOD) * 4 + (uint64_t)kind);
@@ -66,7 +66,7 @@ float bench_entropy_grad(uint64_t token)
 
 /* ---- elements in memory ------------------------------------------------------------------------------------------------------ */
 
-/* A number that the dtype has, and not a subnormal one. */
+/* Writes a normal number that the dtype represents exactly. */
 static void write_element(void *data, bp_dtype dtype, uint64_t index, float value)
 {
     uint32_t bits, sign;
@@ -137,7 +137,7 @@ static bp_status copy(const bench_staging *s, void *to, const void *from, uint64
     return bp_stream_synchronize(s->device->stream);
 }
 
-/* The first period; what is there is copied behind itself then, whole periods at a time. */
+/* Writes the first period, then copies whole periods behind it. */
 bp_status bench_fill(bench_staging *s, bench_pattern pattern, bp_dtype dtype, uint64_t elements, void *to)
 {
     uint64_t width = bp_dtype_bits(dtype) / 8, first = elements < BENCH_PERIOD ? elements : BENCH_PERIOD;

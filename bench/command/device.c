@@ -1,4 +1,4 @@
-/* What the benches of the command share: options, medians, the device and what is known of its memory. */
+/* Shared by the benchmarks of the command: options, medians, and the device with its free memory. */
 #include "bench/command/device.h"
 
 #include <stddef.h>
@@ -25,7 +25,7 @@ static int parse_device(const char *name, const char *text, void *options)
 const option_row bench_common_table[] = {
     {.kind = OPTION_HEADING, .text = "Machine:", .group = 2},
     {"device", "D", "host, cuda or cuda:N (default host)", OPTION_OWN, .parse = parse_device},
-    {"turns", "N", "Measures everything N times, taking turns, and prints medians (default 5)", OPTION_U64,
+    {"turns", "N", "Measure everything N times in turns and print medians (default 5)", OPTION_U64,
      offsetof(bench_common, turns), .least = 1, .most = 10000},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 3},
     {"json", NULL, "Print a bucketpool.bench/1 document", OPTION_FLAG, offsetof(bench_common, json)},
@@ -58,7 +58,7 @@ void bench_milliseconds(char text[BENCH_TIME_CHARS], double seconds)
 
 /* ---- the device -------------------------------------------------------------------------------------------------- */
 
-/* What the driver says. The context is current for the question only. */
+/* Asks the driver. Makes the context current during the call. */
 static bp_status ask_memory(int32_t ordinal, uint64_t *free_bytes, uint64_t *all_bytes)
 {
     bp_cuda_driver driver;
@@ -78,7 +78,7 @@ static bp_status ask_memory(int32_t ordinal, uint64_t *free_bytes, uint64_t *all
         (void)driver.cuDevicePrimaryCtxRelease(number);
     }
     if (error != 0)
-        return bp_fail(BP_ERR_DEVICE, "the driver does not say how much memory is free");
+        return bp_fail(BP_ERR_DEVICE, "the driver did not report its free memory");
     *free_bytes = left;
     *all_bytes = total;
     return BP_OK;
@@ -88,11 +88,11 @@ static bp_status make_host(bench_device *d)
 {
     bp_host_config config;
     BP_TRY(bp_host_config_init(&config, sizeof config));
-    d->free_bytes = machine_available_bytes() / 8 * 7; /* not the last page */
+    d->free_bytes = machine_available_bytes() / 8 * 7; /* leaves a reserve */
     config.memory_bytes = d->free_bytes;
     d->granularity = (uint64_t)sysconf(_SC_PAGESIZE);
     if (d->free_bytes == 0)
-        return bp_fail(BP_ERR_UNSUPPORTED, "this system does not say how much memory is free");
+        return bp_fail(BP_ERR_UNSUPPORTED, "this system does not report its free memory");
     return bp_device_create_host(&config, &d->device);
 }
 
@@ -142,7 +142,7 @@ bp_status bench_device_seen(const bench_device *d, uint64_t *bytes)
     unsigned long long pages = 0;
     char text[128];
     if (!machine_read("/proc/self/statm", text, sizeof text) || sscanf(text, "%*u %llu", &pages) != 1)
-        return bp_fail(BP_ERR_UNSUPPORTED, "this system does not say how much memory is resident");
+        return bp_fail(BP_ERR_UNSUPPORTED, "this system does not report resident memory");
     *bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
     return BP_OK;
 }

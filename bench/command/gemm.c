@@ -1,4 +1,4 @@
-/* Matrix products by the CBLAS that the library was built with, or by the cuBLAS of this process. */
+/* Matrix products by the process's CBLAS or cuBLAS. */
 #include "bench/command/gemm.h"
 
 #include <dlfcn.h>
@@ -39,8 +39,8 @@ typedef struct cublas_functions {
 } cublas_functions;
 
 struct bench_gemm {
-    sgemm_function *sgemm;   /* NULL: by cuBLAS */
-    cublas_functions cublas; /* called while the device's context is current */
+    sgemm_function *sgemm;   /* NULL: cuBLAS */
+    cublas_functions cublas; /* require the device's context to be current */
     bp_cuda_driver driver;
     int device;
     void *context, *handle, *library;
@@ -59,10 +59,10 @@ static bp_status enter(const bench_gemm *g)
 {
     return g->driver.cuCtxPushCurrent(g->context) == 0
                ? BP_OK
-               : bp_fail(BP_ERR_DEVICE, "the device's context does not become current");
+               : bp_fail(BP_ERR_DEVICE, "the device's context could not be made current");
 }
 
-/* Leaves the context, and tells what the call in it answered. */
+/* Pops the context and converts the result of the call in it. */
 static bp_status leave(const bench_gemm *g, const char *call, int code)
 {
     void *context;
@@ -84,7 +84,7 @@ static bp_status multiply(const bench_gemm *g, const product *w)
         return BP_OK;
     }
     BP_TRY(enter(g));
-    /* column-major is row-major with the operands changed over */
+    /* row-major product: operands swapped */
     int code = g->cublas.gemm(g->handle, w->b_across ? ACROSS : AS_IS, w->a_across ? ACROSS : AS_IS, w->n, w->m, w->k,
                               &alpha, w->b.data, type_of(w->b.dtype), w->b.stride, w->a.data, type_of(w->a.dtype),
                               w->a.stride, &beta, w->c.data, type_of(w->c.dtype), w->c.stride,
@@ -92,7 +92,7 @@ static bp_status multiply(const bench_gemm *g, const product *w)
     return leave(g, "cublasGemmEx", code);
 }
 
-/* ---- those of a head --------------------------------------------------------------------------------------------- */
+/* ---- products of a head ------------------------------------------------------------------------------------------ */
 
 static bench_matrix rows_from(const bench_products *p, bench_matrix all, uint64_t first)
 {
@@ -151,15 +151,15 @@ static bp_status create(bench_gemm **gemm)
 
 bp_status bench_gemm_create_cblas(bench_gemm **gemm)
 {
-    void *found = dlsym(RTLD_DEFAULT, "cblas_sgemm"); /* the copy that bucketpool-logprob needs */
+    void *found = dlsym(RTLD_DEFAULT, "cblas_sgemm"); /* as bucketpool-logprob resolves it */
     if (found == NULL)
-        return bp_fail(BP_ERR_UNSUPPORTED, "this process has no cblas_sgemm to compare the head with");
+        return bp_fail(BP_ERR_UNSUPPORTED, "this process has no cblas_sgemm as a baseline of the head");
     BP_TRY(create(gemm));
     *(void **)&(*gemm)->sgemm = found;
     return BP_OK;
 }
 
-/* The copy that the head has loaded, whichever it is. */
+/* The copy of cuBLAS that the head loaded. */
 static bp_status find_cublas(bench_gemm *g)
 {
     static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11", "libcublas.so"};
@@ -178,20 +178,20 @@ static bp_status find_cublas(bench_gemm *g)
         *functions[i].place = dlsym(g->library, functions[i].name);
         complete = *functions[i].place != NULL;
     }
-    return complete ? BP_OK : bp_fail(BP_ERR_UNSUPPORTED, "this process has no cuBLAS to compare the head with");
+    return complete ? BP_OK : bp_fail(BP_ERR_UNSUPPORTED, "this process has no cuBLAS as a baseline of the head");
 }
 
 static bp_status open_cublas(bench_gemm *g, const bench_device *device, void *workspace, uint64_t workspace_bytes)
 {
     uint64_t native = 0;
-    void *stream; /* the same bits */
+    void *stream; /* pointer representation */
     BP_TRY(find_cublas(g));
     BP_TRY(bp_cuda_driver_load(NULL, &g->driver));
     BP_TRY(bp_stream_native(device->stream, &native));
     memcpy(&stream, &native, sizeof stream);
     if (g->driver.cuDeviceGet(&g->device, device->ordinal) != 0 ||
         g->driver.cuDevicePrimaryCtxRetain(&g->context, g->device) != 0)
-        return bp_fail(BP_ERR_DEVICE, "the device's context is not to be had");
+        return bp_fail(BP_ERR_DEVICE, "the device's context could not be retained");
     BP_TRY(enter(g));
     const char *call = "cublasCreate";
     int code = g->cublas.create(&g->handle);
@@ -199,7 +199,7 @@ static bp_status open_cublas(bench_gemm *g, const bench_device *device, void *wo
         call = "cublasSetStream";
         code = g->cublas.set_stream(g->handle, stream);
     }
-    if (code == 0) { /* after the stream: setting that takes the workspace away */
+    if (code == 0) { /* after setting the stream, which resets the workspace */
         call = "cublasSetWorkspace";
         code = g->cublas.set_workspace(g->handle, workspace, workspace_bytes);
     }

@@ -1,4 +1,4 @@
-/* Matrix products by CBLAS or cuBLAS, and those of a fused head alone. */
+/* Matrix products by CBLAS or cuBLAS, and the products of a fused head. */
 #ifndef BP_BENCH_COMMAND_GEMM_H
 #define BP_BENCH_COMMAND_GEMM_H
 
@@ -6,9 +6,9 @@
 
 typedef struct bench_gemm bench_gemm;
 
-/* Of what the process has loaded for the head. Errors: BP_ERR_UNSUPPORTED. */
+/* Uses the library that the head loaded. BP_ERR_UNSUPPORTED: none is loaded. */
 bp_status bench_gemm_create_cblas(bench_gemm **gemm);
-/* `workspace`: of the device, for the library alone. */
+/* `workspace`: device memory, exclusive to the library. */
 bp_status bench_gemm_create_cublas(const bench_device *device, void *workspace, uint64_t workspace_bytes,
                                    bench_gemm **gemm);
 void bench_gemm_destroy(bench_gemm **gemm);
@@ -20,7 +20,7 @@ typedef struct bench_matrix {
     int stride; /* between rows, in elements */
 } bench_matrix;
 
-/* The products of a head whose tokens go through it in pieces. */
+/* The products of a head that processes tokens in pieces. */
 typedef struct bench_products {
     bench_gemm *gemm;
     uint64_t tokens, hidden_size, vocab, piece;
@@ -30,9 +30,9 @@ typedef struct bench_products {
     bool widened;
 } bench_products;
 
-/* A product for each piece. */
+/* One product per piece. */
 bp_status bench_products_forward(const bench_products *p);
-/* Three: logits again, and two gradients. */
+/* Three products per piece: logits again, and two gradients. */
 bp_status bench_products_backward(const bench_products *p);
 
 #endif

@@ -1,4 +1,4 @@
-/* `bucketpool bench offload`: options, runs, figures. */
+/* `bucketpool bench offload`: options, turns, figures. */
 #include "bench/command/offload.h"
 
 #include <stdarg.h>
@@ -38,14 +38,14 @@ static int parse_size(const char *name, const char *text, void *options)
 
 static const option_row offload_table[] = {
     {.kind = OPTION_HEADING, .text = "Memory:", .group = 1},
-    {"bytes", "SIZE", "That are offloaded, of all groups (default 1GiB)", OPTION_OWN, .parse = parse_size},
-    {"groups", "N", "Release groups that are on their way at once, of equal size (default 1)", OPTION_U32,
-     FIELD(groups), .least = 1, .most = BENCH_OFFLOAD_MOST_GROUPS},
-    {"chunk", "SIZE", "Of one copy (default 32MiB)", OPTION_OWN, .parse = parse_size},
+    {"bytes", "SIZE", "Total size of the groups (default 1GiB)", OPTION_OWN, .parse = parse_size},
+    {"groups", "N", "Release groups of equal size, moved concurrently (default 1)", OPTION_U32, FIELD(groups),
+     .least = 1, .most = BENCH_OFFLOAD_MOST_GROUPS},
+    {"chunk", "SIZE", "Size of one copy (default 32MiB)", OPTION_OWN, .parse = parse_size},
     {"backing", "B",
-     "Where the bytes are kept: pinned, staged (ordinary memory through two pinned chunks) or auto: pinned where so "
-     "much "
-     "can be (default auto)",
+     "Host memory: pinned, staged (ordinary memory through two pinned chunks) or auto: pinned if "
+     "enough "
+     "can be pinned (default auto)",
      OPTION_CHOICE, FIELD(backing), backings},
     OPTION_END,
 };
@@ -61,12 +61,12 @@ static int parse_options(int argc, char **argv, bench_offload_options *options)
     const options_command reading = {
         .name = "bench offload",
         .arguments = "",
-        .text =
-            "Measures release groups that are offloaded, kept on the host and restored, beside plain copies of as "
-            "much to and from pinned memory, and the same without copies.\vRATIO is the time of a plain copy beside "
-            "that of the copies alone, RATIO OF TIME beside all of it. The bytes that come back are compared with "
-            "those that went, and the device must have its memory back in between. Exit: 0 measured, 1 bytes or "
-            "memory were wrong, 2 bad input, 3 environment.",
+        .text = "Measures offloading release groups to the host and restoring them, against plain copies of as "
+                "many bytes to and from pinned memory, and the same without copies.\vRATIO is the time of a plain copy "
+                "over "
+                "that of the copies alone, RATIO OF TIME over the whole call. Restored bytes are compared with "
+                "the original ones, and the device must have its memory back in between. Exit: 0 measured, 1 bytes or "
+                "memory were wrong, 2 bad input, 3 environment.",
         .tables = {offload_table, bench_common_table},
         .options = options};
     int code = options_read(argc, argv, &reading);
@@ -98,36 +98,36 @@ __attribute__((format(printf, 2, 3))) static void note_wrong(bench_offload *b, c
     va_end(arguments);
 }
 
-/* The bytes go and come back; a plain copy takes the way that they took. */
+/* Offloads with contents and restores; plain copies in the same directions follow. */
 static bp_status keep(bench_offload *b, uint64_t turn, double times[LEG_COUNT])
 {
     bench_groups *g = &b->groups;
     const uint64_t each = g->bytes / g->count;
-    BP_TRY(bench_groups_away(g, BP_OFFLOAD_KEEP, &times[LEG_KEPT_OUT], &times[LEG_COPIES_OUT]));
+    BP_TRY(bench_groups_offload(g, BP_OFFLOAD_KEEP, &times[LEG_KEPT_OUT], &times[LEG_COPIES_OUT]));
     BP_TRY(look(b, MOMENT_KEPT));
-    BP_TRY(bench_groups_back(g, &times[LEG_KEPT_BACK], &times[LEG_COPIES_BACK]));
+    BP_TRY(bench_groups_restore(g, &times[LEG_KEPT_BACK], &times[LEG_COPIES_BACK]));
     memset(g->buffer, POISON, g->bytes);
     BP_TRY(bench_groups_copy(g, true, &times[LEG_PLAIN_OUT]));
     uint64_t at = bench_groups_compare(g, turn);
     if (at < g->bytes)
-        note_wrong(b, "turn %llu: group %s did not come back as it went, from byte %llu on", (unsigned long long)turn,
+        note_wrong(b, "turn %llu: group %s was restored with wrong bytes, from byte %llu on", (unsigned long long)turn,
                    g->names[at / each], (unsigned long long)(at % each));
     return BP_OK;
 }
 
-/* Memory without bytes, and a plain copy of other bytes into it. */
+/* Offloads without contents; a plain copy writes the freshly mapped memory. */
 static bp_status discard(bench_offload *b, uint64_t turn, double times[LEG_COUNT])
 {
     bench_groups *g = &b->groups;
     double none;
     bench_groups_write(g, turn + 1);
-    BP_TRY(bench_groups_away(g, BP_OFFLOAD_DISCARD, &times[LEG_DISCARDED_OUT], &none));
+    BP_TRY(bench_groups_offload(g, BP_OFFLOAD_DISCARD, &times[LEG_DISCARDED_OUT], &none));
     BP_TRY(look(b, MOMENT_DISCARDED));
-    BP_TRY(bench_groups_back(g, &times[LEG_DISCARDED_BACK], &none));
+    BP_TRY(bench_groups_restore(g, &times[LEG_DISCARDED_BACK], &none));
     return bench_groups_copy(g, false, &times[LEG_PLAIN_BACK]);
 }
 
-/* The first is not counted: in it host memory is pinned. */
+/* The first turn is not counted: it pins host memory. */
 static bp_status take_turns(bench_offload *b, progress *p)
 {
     bench_groups *g = &b->groups;
@@ -137,7 +137,7 @@ static bp_status take_turns(bench_offload *b, progress *p)
     for (uint64_t turn = 0; turn <= b->options->common.turns && !interrupt_came(); turn++) {
         double *times = turn == 0 ? b->first : b->turns[turn - 1];
         progress_show(p, turn);
-        if (turn <= 1) /* host memory is there from the first turn on */
+        if (turn <= 1) /* from the first turn on, host memory is allocated */
             BP_TRY(look(b, MOMENT_BEFORE));
         BP_TRY(keep(b, turn, times));
         BP_TRY(discard(b, turn, times));
@@ -148,7 +148,7 @@ static bp_status take_turns(bench_offload *b, progress *p)
 
 /* ---- figures ----------------------------------------------------------------------------------------------------- */
 
-/* Of a leg's times, or of how they compare with those of plain copies (LEG_COUNT: they are not compared). */
+/* Spread of a leg's times, or of their ratio to those of the plain leg (LEG_COUNT: no ratio). */
 static bench_spread spread_of(const bench_offload *b, bench_leg leg, bench_leg plain, double *values)
 {
     for (uint64_t i = 0; i < b->done; i++) {
@@ -179,30 +179,30 @@ static bp_status note_backing(bench_offload *b)
     b->pinned = true;
     BP_TRY(bp_pinned_statistics_get(g->kept, &b->kept));
     BP_TRY(bp_offload_groups(g->offload, groups, BENCH_OFFLOAD_MOST_GROUPS, &count));
-    for (size_t i = 0; i < count && i < BENCH_OFFLOAD_MOST_GROUPS; i++) { /* all of them are the bench's */
+    for (size_t i = 0; i < count && i < BENCH_OFFLOAD_MOST_GROUPS; i++) { /* the bench's own groups only */
         b->host_bytes += groups[i].host_bytes;
         b->pinned = b->pinned && groups[i].pinned != 0;
     }
     return BP_OK;
 }
 
-/* By the device's own account: other programs use a GPU too, and resident pages are those of the whole process. */
+/* Checks the device's allocation count, because other programs use a GPU, and resident pages are those of the whole process. */
 static void check_memory(bench_offload *b)
 {
     static const char *const names[] = {[MOMENT_KEPT] = "kept", [MOMENT_DISCARDED] = "discarded"};
     uint64_t before = b->used[MOMENT_BEFORE];
     for (int moment = MOMENT_KEPT; moment <= MOMENT_DISCARDED; moment++) {
         if (b->used[moment] > before || before - b->used[moment] < b->groups.bytes)
-            note_wrong(b, "the device has %llu of %llu bytes handed out while %llu are %s: they did not go back",
+            note_wrong(b, "the device has %llu of %llu bytes allocated while %llu are %s: they were not unmapped",
                        (unsigned long long)b->used[moment], (unsigned long long)before,
                        (unsigned long long)b->groups.bytes, names[moment]);
     }
     if (b->used[MOMENT_AFTER] != before)
-        note_wrong(b, "the device has %llu bytes handed out in the end, %llu before",
+        note_wrong(b, "the device has %llu bytes allocated at the end, %llu at the start",
                    (unsigned long long)b->used[MOMENT_AFTER], (unsigned long long)before);
 }
 
-/* What is wrong with bytes and memory is only noted. */
+/* Wrong bytes and memory are recorded, not returned. */
 static bp_status run(bench_offload *b, double *values)
 {
     progress p;
@@ -235,7 +235,7 @@ static int run_and_answer(bench_offload *b)
     if (status != BP_OK)
         return cli_fail_status(status);
     if (b->done == 0)
-        return cli_fail(EXIT_NEGATIVE, "interrupted before a turn was measured");
+        return cli_fail(EXIT_NEGATIVE, "interrupted before the first measured turn");
     int code = common->json ? bench_offload_json(b) : bench_offload_table(b);
     if (code == EXIT_GO_ON)
         code = cli_flush();
@@ -260,7 +260,7 @@ int cli_bench_offload(int argc, char **argv)
     if (status == BP_OK)
         code = run_and_answer(&b);
     else if (status == BP_ERR_NO_HOST_MEMORY)
-        code = cli_fail(EXIT_ENVIRONMENT, "%s; --bytes takes less", bp_error_detail());
+        code = cli_fail(EXIT_ENVIRONMENT, "%s; use a smaller --bytes", bp_error_detail());
     else
         code = cli_fail_status(status);
     bench_groups_finish(&b.groups);

@@ -1,4 +1,4 @@
-/* The pool of release groups that `bench offload` moves, through the library and by plain copies. */
+/* The pool of release groups of `bench offload`, moved through the library and by plain copies. */
 #include "bench/command/offload.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #define PART_BYTES (UINT64_C(256) << 20)
 #define UNIT "bench"
 
-/* Slabs of whole pages, a group each, in parts of at most PART_BYTES. */
+/* One slab of whole pages per group, in parts of at most PART_BYTES. */
 static bp_status make_plan(bench_groups *g, uint64_t each, bp_plan_request *requests, bp_plan **plan)
 {
     bp_plan_slab slabs[BENCH_OFFLOAD_MOST_GROUPS];
@@ -62,7 +62,7 @@ static void note_unmapped(void *user, uint32_t slab, void *address, uint64_t byt
     (void)user, (void)slab, (void)address, (void)bytes;
 }
 
-/* On a thread of the device. */
+/* Called on a thread of the device. */
 static void note_copied(void *user, const char *group, uint64_t copied_bytes, uint64_t bytes)
 {
     bench_groups *g = user;
@@ -102,10 +102,10 @@ bp_status bench_groups_init(const bench_device *device, const bench_offload_opti
     *g = (bench_groups){.device = device, .count = options->groups};
     const uint64_t each = (options->bytes / options->groups + PAGE - 1) / PAGE * PAGE;
     g->bytes = each * options->groups;
-    /* the buffer and what is kept, and on the host the groups too */
+    /* the buffer and the kept contents; on the host also the groups */
     uint64_t most = machine_available_bytes(), needed = (device->cuda ? 2 : 3) * g->bytes;
     if (most != 0 && needed > most)
-        return bp_fail(BP_ERR_NO_HOST_MEMORY, "%llu bytes of host memory are needed, %llu are free",
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "%llu bytes of host memory are needed, but %llu are free",
                        (unsigned long long)needed, (unsigned long long)most);
     BP_TRY(make_pool(g, each));
     bp_offload_config config;
@@ -133,9 +133,9 @@ void bench_groups_finish(bench_groups *g)
     free(g->parts);
 }
 
-/* ---- away and back ----------------------------------------------------------------------------------------------- */
+/* ---- offload and restore ----------------------------------------------------------------------------------------- */
 
-/* All groups begin before any is finished. */
+/* Begins all groups before finishing any. */
 static bp_status move(bench_groups *g, bool back, uint32_t flags, double *seconds, double *copies)
 {
     double begin = machine_seconds();
@@ -149,12 +149,12 @@ static bp_status move(bench_groups *g, bool back, uint32_t flags, double *second
     return BP_OK;
 }
 
-bp_status bench_groups_away(bench_groups *g, uint32_t flags, double *seconds, double *copies)
+bp_status bench_groups_offload(bench_groups *g, uint32_t flags, double *seconds, double *copies)
 {
     return move(g, false, flags, seconds, copies);
 }
 
-bp_status bench_groups_back(bench_groups *g, double *seconds, double *copies)
+bp_status bench_groups_restore(bench_groups *g, double *seconds, double *copies)
 {
     g->mapped = 0;
     return move(g, true, BP_RESTORE_LEAVE, seconds, copies);
@@ -175,7 +175,7 @@ bp_status bench_groups_copy(bench_groups *g, bool out, double *seconds)
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
-/* Every word another one: multiplication by an odd number is a permutation. */
+/* Distinct words: multiplication by an odd number is a permutation. */
 static uint64_t word_at(uint64_t index, uint64_t turn)
 {
     return (index + (turn << 48)) * UINT64_C(0x9e3779b97f4a7c15);

@@ -1,4 +1,4 @@
-/* The answers of the benches: a table or a document. */
+/* Output of the benchmarks: a table or a JSON document. */
 #include <math.h>
 #include <stdio.h>
 
@@ -10,20 +10,20 @@
 
 /* ---- log-probabilities: figures ---------------------------------------------------------------------------------- */
 
-/* Bytes that a logit is counted with: read forward, read backward, and its gradient written. */
+/* Bytes per logit: read forward, read backward, and its gradient written. */
 static uint64_t bytes_per_logit(const bench *b)
 {
     return (2 * (uint64_t)bp_dtype_bits(b->options->dtype) + bp_dtype_bits(b->gradient_dtype)) / 8;
 }
 
-/* Counted bytes a second, beside those of copies. */
+/* Counted bytes per second, over those of copies. */
 static double bandwidth_fraction(const bench *b, const bench_row *row)
 {
     double counted = (double)bytes_per_logit(b) * (double)row->shape->seq * (double)row->shape->vocab;
     return row->measured && row->copy_bytes_per_s > 0 ? counted / row->seconds / row->copy_bytes_per_s : 0;
 }
 
-/* Of the head: its time beside that of its matrix products alone. */
+/* Head: its time over that of its matrix products alone. */
 static double products_ratio(const bench_row *row)
 {
     return row->products_seconds > 0 ? row->seconds / row->products_seconds : 0;
@@ -123,7 +123,7 @@ static void print_heading(const bench *b)
                bp_dtype_name(o->dtype), bp_dtype_name(b->gradient_dtype));
     else
         printf("%s logits, %s gradient%s", bp_dtype_name(o->dtype), bp_dtype_name(b->gradient_dtype),
-               o->gradient == BENCH_GRADIENT_IN_PLACE ? " in their place" : "");
+               o->gradient == BENCH_GRADIENT_IN_PLACE ? " in place" : "");
     printf("%s; ", o->entropy ? ", entropies too" : "");
     if (b->scale > 1)
         printf("sequences divided by %llu%s; ", (unsigned long long)b->scale, o->scale == 0 ? ", picked" : "");
@@ -133,7 +133,7 @@ static void print_heading(const bench *b)
 
 #define CELL_CHARS 64
 #define LOGPROB_COLUMNS 10
-#define SHAPE_COLUMNS 3 /* of them, also of rows that were not measured */
+#define SHAPE_COLUMNS 3 /* columns of a shape, also in unmeasured rows */
 
 static void add_row(sheet *s, const bench *b, const bench_row *row)
 {
@@ -206,7 +206,7 @@ static void print_spread(bp_json_writer *d, const char *key, const bench_spread 
     print_three(d, key, factor * s->median, factor * s->least, factor * s->most);
 }
 
-/* The fastest turn is the one that took the least time. */
+/* The highest rate is that of the shortest turn. */
 static void print_rate(bp_json_writer *d, const char *key, const bench_offload *b, const bench_spread *s)
 {
     double gib = (double)b->groups.bytes / (double)(UINT64_C(1) << 30);
@@ -311,9 +311,8 @@ static void print_moments(const char *what, const uint64_t bytes[MOMENT_COUNT])
 
 int bench_offload_table(const bench_offload *b)
 {
-    static const char *const titles[] = {"",      "TIME",          "WITHOUT COPIES",
-                                         "GiB/s", "COPIES GiB/s",  "PLAIN GiB/s",
-                                         "RATIO", "LEAST TO MOST", "RATIO OF TIME"};
+    static const char *const titles[] = {"",      "TIME",  "WITHOUT COPIES", "GiB/s", "COPIES GiB/s", "PLAIN GiB/s",
+                                         "RATIO", "RANGE", "RATIO OF TIME"};
     const bench_offload_options *o = b->options;
     const bench_groups *g = &b->groups;
     const bp_pinned_statistics *kept = &b->kept;
@@ -333,11 +332,11 @@ int bench_offload_table(const bench_offload *b)
         return code;
     putchar('\n');
     print_moments("Memory of the device", b->used);
-    print_moments(b->device.cuda ? "Used on the GPU, by whomever" : "Resident pages of this process", b->seen);
-    printf("Kept bytes take %s of host memory; %s are pinned, which took %.1f ms after %.1f ms of touching.\n",
+    print_moments(b->device.cuda ? "Used on the GPU, by all processes" : "Resident pages of this process", b->seen);
+    printf("Kept bytes take %s of host memory; %s are pinned, in %.1f ms after touching them in %.1f ms.\n",
            cli_bytes(b->host_bytes), cli_bytes(kept->pinned_bytes), 1e-6 * (double)kept->pin_ns,
            1e-6 * (double)kept->touch_ns);
-    printf("The first time out took %.1f ms, the first time back %.1f ms.\n", 1e3 * b->first[LEG_KEPT_OUT],
+    printf("The first offload took %.1f ms, the first restore %.1f ms.\n", 1e3 * b->first[LEG_KEPT_OUT],
            1e3 * b->first[LEG_KEPT_BACK]);
     return EXIT_GO_ON;
 }

@@ -1,4 +1,4 @@
-/* Measuring: a client for rows of one shape, their calls in turns beside copies or beside the head's matrix products, medians. */
+/* Measurements: a client for rows of one shape, its calls in turns with copies or with the head's matrix products, medians. */
 #include "bench/command/setup.h"
 
 #include <bucketpool/lm_head.h>
@@ -18,25 +18,25 @@ typedef struct sample {
     double forward, backward; /* seconds */
 } sample;
 
-/* Rows that one client measures: of logits all chunk sizes of a shape, of the head a single one. */
+/* Rows measured by one client: all chunk sizes of a shape, or a single one of the head. */
 typedef struct run {
     bench *bench;
     bench_shape *shape;
     bench_row *rows;
     size_t row_count, turns;
-    bp_logprob *logprob; /* of logits that are there, or: */
+    bp_logprob *logprob; /* stored logits; or else the head */
     bp_lm_head *head;
     bp_logprob_batch batch;
     bp_logprob_gradients gradients;
     bp_lm_head_batch head_batch;
     bp_lm_head_gradients head_gradients;
     bp_logprob_outputs outputs;
-    bench_products products; /* the head is compared with */
+    bench_products products; /* baseline of the head */
     uint64_t repeats, product_repeats;
-    sample *samples;         /* by row and turn */
-    sample *product_samples; /* by turn */
-    double *copies;          /* of logits, by turn */
-    size_t *done;            /* turns by row, fewer than asked for when an interrupt came */
+    sample *samples;         /* [row][turn] */
+    sample *product_samples; /* [turn] */
+    double *copies;          /* stored logits: [turn] */
+    size_t *done;            /* [row], turns; fewer than requested after an interrupt */
     size_t copies_done;
 } run;
 
@@ -57,7 +57,7 @@ static bp_status call(const run *r, bool products, bool backward)
                     : bp_logprob_forward(r->logprob, &r->batch, &r->outputs, stream);
 }
 
-/* Forward and backward, each `repeats` times in a row, the mean of it; fewer times when an interrupt comes. */
+/* Mean of forward and backward over `repeats` consecutive calls; fewer after an interrupt. */
 static bp_status measure(const run *r, bool products, uint64_t repeats, sample *taken)
 {
     bench *b = r->bench;
@@ -76,7 +76,7 @@ static bp_status measure(const run *r, bool products, uint64_t repeats, sample *
     return BP_OK;
 }
 
-/* How often something that takes so long is repeated, so that starting it takes no part in it. */
+/* Repeats per sample, to hide the launch overhead of short calls. */
 static uint64_t repeats_of(const sample *taken)
 {
     double seconds = taken->forward + taken->backward;
@@ -85,7 +85,7 @@ static uint64_t repeats_of(const sample *taken)
     return seconds >= LEAST_SECONDS ? 1 : (uint64_t)(LEAST_SECONDS / seconds) + 1;
 }
 
-/* Medians of samples, into a row; "interrupted" where there is none. */
+/* Reduces the samples to medians in the row; "interrupted" without samples. */
 static bp_status settle(const sample *samples, size_t count, bench_row *row)
 {
     if (count == 0) {
@@ -112,7 +112,7 @@ static bp_status settle(const sample *samples, size_t count, bench_row *row)
 
 #define TOKENS_AT_ONCE 4096
 
-/* Targets and upstream gradients. */
+/* Writes targets and upstream gradients. */
 static bp_status write_tokens(bench *b, const bench_shape *shape)
 {
     int64_t target[TOKENS_AT_ONCE];
@@ -132,7 +132,7 @@ static bp_status write_tokens(bench *b, const bench_shape *shape)
     return BP_OK;
 }
 
-/* Logits, or hidden states and weight. */
+/* Writes the logits, or hidden states and weight. */
 static bp_status write_inputs(const run *r)
 {
     bench *b = r->bench;
@@ -194,7 +194,7 @@ static bp_status make_calls(run *r)
 
 /* ---- matrix products of the head --------------------------------------------------------------------------------- */
 
-/* Pages are touched, code is loaded. Errors: BP_ERR_UNSUPPORTED (the head's library is not in this process). */
+/* Creates and warms up the products. BP_ERR_UNSUPPORTED: the head's library is not in this process. */
 static bp_status make_products(run *r)
 {
     bench *b = r->bench;
@@ -203,7 +203,7 @@ static bp_status make_products(run *r)
     const uint64_t vocab = shape->vocab, size = b->options->head, piece = bench_chunk_tokens(shape, r->rows->chunk);
     const bp_dtype dtype = b->options->dtype, grad_dtype = b->gradient_dtype;
     if (piece > INT_MAX || vocab > INT_MAX / 2 || size > INT_MAX)
-        return bp_fail(BP_ERR_UNSUPPORTED, "matrix products of more than 2^30 rows or columns are not compared");
+        return bp_fail(BP_ERR_UNSUPPORTED, "matrix products of more than 2^30 rows or columns have no baseline");
     BP_TRY(bench_take_tensors(b, shape, TENSOR_PRODUCT, TENSOR_COUNT));
     r->products = (bench_products){.tokens = shape->seq, .hidden_size = size, .vocab = vocab, .piece = piece};
     bench_products *p = &r->products;
@@ -212,7 +212,7 @@ static bp_status make_products(run *r)
     p->weight = (bench_matrix){at[TENSOR_WEIGHT], dtype, (int)size};
     p->weight_grad = (bench_matrix){at[TENSOR_WEIGHT_GRAD], BP_DTYPE_FP32, (int)size};
     p->logits = p->logits_grad = (bench_matrix){at[TENSOR_PRODUCT], BP_DTYPE_FP32, (int)vocab};
-    if (b->device.cuda && dtype != BP_DTYPE_FP32) /* narrowed in place: rows stay where they are */
+    if (b->device.cuda && dtype != BP_DTYPE_FP32) /* narrowed in place: rows keep their stride */
         p->logits_grad = (bench_matrix){at[TENSOR_PRODUCT], dtype, 2 * (int)vocab};
     p->widened = at[TENSOR_WIDE_HIDDEN] != NULL;
     if (b->device.cuda)
@@ -235,7 +235,7 @@ static bp_status make_products(run *r)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* In place every measurement begins with logits anew. */
+/* In place, every measurement starts with fresh logits. */
 static bp_status measure_row(run *r, const bench_row *row, uint64_t repeats, sample *taken)
 {
     const bool in_place = r->gradients.in_place != 0;
@@ -245,7 +245,7 @@ static bp_status measure_row(run *r, const bench_row *row, uint64_t repeats, sam
     return measure(r, false, in_place ? 1 : repeats, taken);
 }
 
-/* Pages are touched, code is loaded, results are checked, and it is seen what memory that took. Outputs and gradients begin as NaN. */
+/* Warms up a row, checks its results, and records its memory. Outputs and gradients start as NaN. */
 static bp_status warm_up(run *r, bench_row *row)
 {
     static const int outputs[] = {TENSOR_LOGITS_GRAD, TENSOR_HIDDEN_GRAD, TENSOR_WEIGHT_GRAD,
@@ -263,7 +263,7 @@ static bp_status warm_up(run *r, bench_row *row)
     return r->head != NULL ? bench_check_head(b, row) : bench_check_logits(b, row);
 }
 
-/* Another row begins in each turn. */
+/* Rotates the starting row from turn to turn. */
 static bp_status take_turns(run *r)
 {
     for (size_t t = 0; t < r->turns && !interrupt_came(); t++) {
@@ -290,7 +290,7 @@ static bp_status with_tensors(run *r)
     BP_TRY(write_inputs(r));
     for (size_t i = 0; i < r->row_count && !interrupt_came(); i++)
         BP_TRY(warm_up(r, &r->rows[i]));
-    if (r->head != NULL) /* memory was looked at before products bring their own */
+    if (r->head != NULL) /* memory was recorded before the products allocate theirs */
         BP_TRY(make_products(r));
     BP_TRY(take_turns(r));
     if (r->head != NULL) {
@@ -308,7 +308,7 @@ static bp_status with_tensors(run *r)
 
 /* ---- clients ----------------------------------------------------------------------------------------------------- */
 
-/* Notes what the client took, and what it works in. */
+/* Creates the client and records its memory, kernels and threads. */
 static bp_status make_client(run *r, const char **kernels, uint32_t *threads)
 {
     bench *b = r->bench;
@@ -371,8 +371,8 @@ static int with_client(run *r)
     b->threads = b->copy.threads = threads;
     if (b->options->kernels != 0 && strcmp(kernels, asked) != 0) {
         progress_erase(&b->progress);
-        return cli_fail(EXIT_ENVIRONMENT, "--kernels %s: this machine, or this build, has none; auto takes %s", asked,
-                        kernels);
+        return cli_fail(EXIT_ENVIRONMENT, "--kernels %s: not supported by this machine or build; auto selects %s",
+                        asked, kernels);
     }
     status = with_tensors(r);
     bench_gemm_destroy(&r->products.gemm);

@@ -1,4 +1,4 @@
-/* A bench of log-probabilities: the shapes that fit the device, and their memory. */
+/* Setup of `bench logprob`: the shapes that fit the device, and their memory. */
 #include "bench/command/setup.h"
 
 #include <bucketpool/logprob.h>
@@ -14,7 +14,7 @@
 #define ALIGNMENT 256u
 #define NO_ID UINT32_MAX
 
-/* A unit for each shape, a bucket of bytes for each tensor. */
+/* One unit per shape, one bucket of bytes per tensor. */
 static bp_status add_shapes(bp_model *model, const bench_tensors *tensors, size_t shapes)
 {
     for (size_t s = 0; s < shapes; s++) {
@@ -51,7 +51,7 @@ static bp_status make_buckets(const char *name, const bench_tensors *tensors, si
     return status;
 }
 
-/* Units run one after the other, and none is gathered ahead. */
+/* Units run in sequence with prefetch 0. */
 static bp_status make_plan(const bp_buckets *buckets, bp_plan **plan)
 {
     bp_schedule_config schedule_config;
@@ -90,7 +90,7 @@ bp_status bench_memory_init(bp_device *device, const char *name, const bench_ten
     memory->ids = calloc(shapes * BENCH_MOST_TENSORS, sizeof *memory->ids);
     if (memory->ids == NULL)
         return bp_fail(BP_ERR_NO_HOST_MEMORY, "out of memory for the tensors");
-    for (size_t s = 0; s < shapes; s++) { /* in order; tensors without bytes have a place, too */
+    for (size_t s = 0; s < shapes; s++) { /* plan order; tensors without bytes have an entry, too */
         for (size_t i = 0; i < BENCH_MOST_TENSORS; i++)
             memory->ids[s * BENCH_MOST_TENSORS + i] = tensors[s].bytes[i] > 0 ? next++ : NO_ID;
     }
@@ -113,14 +113,14 @@ bp_status bench_memory_take(bench_memory *memory, size_t shape, size_t tensor, b
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
-#define WIDENED_ROWS UINT64_C(4096) /* at a time, on the host */
+#define WIDENED_ROWS UINT64_C(4096) /* per chunk, on the host */
 
 uint64_t bench_chunk_tokens(const bench_shape *shape, uint64_t chunk)
 {
     return chunk == 0 || chunk > shape->seq ? shape->seq : chunk;
 }
 
-/* Options were checked: none of these products overflows. */
+/* The options are validated: no product overflows. */
 static bp_status size_tensors(const bench *b, bench_shape *shape)
 {
     const bench_options *o = b->options;
@@ -164,7 +164,7 @@ static uint64_t scaled(uint64_t seq, uint64_t scale)
     return seq / scale > 0 ? seq / scale : 1;
 }
 
-/* The scale with which logits and gradient of the largest shape take half of what is free. */
+/* The smallest scale with which logits and gradient of the largest shape take at most half of the free memory. */
 static uint64_t pick_scale(const bench *b)
 {
     const bench_options *o = b->options;
@@ -201,12 +201,12 @@ static bp_status make_shapes(bench *b)
 
 /* ---- shapes that fit --------------------------------------------------------------------------------------------- */
 
-/* As the device hands it out, with about what the client works in; UINT64_MAX when it does not fit 64 bits. */
+/* Bytes as the device allocates them, plus an estimate of the client's workspaces; UINT64_MAX if more than 64 bits. */
 static uint64_t wanted_bytes(const bench *b, const bench_shape *shape)
 {
     const bench_options *o = b->options;
     uint64_t tensors = 0, client = 16 * shape->seq, step = b->device.granularity;
-    for (size_t i = 0; i < BENCH_MOST_TENSORS; i++) { /* as the pool counts them: each rounded up */
+    for (size_t i = 0; i < BENCH_MOST_TENSORS; i++) { /* as the pool allocates them, each rounded up */
         uint64_t bytes = shape->tensors.bytes[i];
         if (bytes > UINT64_MAX - ALIGNMENT ||
             __builtin_add_overflow(tensors, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, &tensors))
@@ -230,9 +230,9 @@ static void refuse_shape(bench *b, bench_shape *shape, uint64_t there)
     char text[BENCH_ERROR_CHARS];
     uint64_t wanted = wanted_bytes(b, shape);
     if (wanted == UINT64_MAX)
-        snprintf(text, sizeof text, "needs more bytes than 64 bits count, %s are free", cli_bytes(there));
+        snprintf(text, sizeof text, "needs more than 64 bits of bytes, but %s are free", cli_bytes(there));
     else
-        snprintf(text, sizeof text, "needs %s (%llu bytes), %s (%llu bytes) are free", cli_bytes(wanted),
+        snprintf(text, sizeof text, "needs %s (%llu bytes), but %s (%llu bytes) are free", cli_bytes(wanted),
                  (unsigned long long)wanted, cli_bytes(there), (unsigned long long)there);
     shape->fits = false;
     for (size_t i = 0; i < b->row_count; i++) {
@@ -258,7 +258,7 @@ static bp_status make_memory(bench *b)
     return status;
 }
 
-/* One slab for the largest shape that fits. A device may have less than it says, or not in one piece. */
+/* Allocates one slab for the largest shape that fits, retrying with smaller ones, as a device may have less than it reports, or fragmented. */
 static bp_status fit_shapes(bench *b)
 {
     uint64_t there = b->device.free_bytes - bench_copy_bytes(&b->device);
@@ -290,7 +290,7 @@ static bp_status fit_shapes(bench *b)
 int bench_fail(bench *b, bp_status status)
 {
     progress_erase(&b->progress);
-    if (status == BP_ERR_UNSUPPORTED) /* by this build or this machine */
+    if (status == BP_ERR_UNSUPPORTED) /* in this build or on this machine */
         return cli_fail(EXIT_ENVIRONMENT, "%s", bp_error_detail());
     return cli_fail_status(status);
 }

@@ -1,5 +1,5 @@
-/* Figures of kernels and pools on a GPU, against copies and the driver's own calls. Exits 77 where nothing could be measured, with the reason
- * as the last line. bench/torch/allocator.py takes those of PyTorch's caching allocator in the same sizes and the same order. */
+/* Figures of kernels and pools on a GPU, against copies and driver calls. Exits 77 if nothing could be measured, with the reason as the
+ * last line. bench/torch/allocator.py measures PyTorch's caching allocator in the same sizes and order. */
 #include "bench/gpu/gpu.h"
 
 #include <dlfcn.h>
@@ -7,12 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char usage[] =
-    " [--list] [--driver LIBRARY] [--nccl LIBRARY] [--divide N]\n"
-    "--list: the names of the groups, one a line, in order of value\n"
-    "--only: this group alone; the name as --list with the same --divide prints it\n"
-    "--json: rewritten after each group\n"
-    "--divide: the shapes of logits and of the head, all ways, numbers of tokens, and what is offloaded";
+static const char usage[] = " [--list] [--driver LIBRARY] [--nccl LIBRARY] [--divide N]\n"
+                            "--list: print the names of the groups, one per line, the most important first\n"
+                            "--only: run the group with this name, as --list with the same --divide prints it\n"
+                            "--json: rewritten after each group\n"
+                            "--divide: divide logit and head shapes, numbers of tokens, and offloaded bytes by N";
 
 /* ---- the GPU ----------------------------------------------------------------------------------------------------- */
 
@@ -39,7 +38,7 @@ int gpu_has_room(const gpu *g, uint64_t bytes)
 {
     if (bytes <= g->free_bytes)
         return 1;
-    bench_skip("it needs %.1f GiB of device memory, %.1f GiB are free", (double)bytes / (1u << 30),
+    bench_skip("needs %.1f GiB of device memory, but %.1f GiB are free", (double)bytes / (1u << 30),
                (double)g->free_bytes / (1u << 30));
     return 0;
 }
@@ -64,7 +63,7 @@ bp_device *gpu_device(const gpu *g)
     return device;
 }
 
-/* 0: there is no GPU, and bp_error_detail says why. The context stays current on this thread. */
+/* 0: no GPU, bp_error_detail has the reason. The context stays current on this thread. */
 static int open_gpu(gpu *g)
 {
     bp_device *device;
@@ -105,7 +104,7 @@ uint64_t gpu_place(const gpu *g, const gpu_part *parts, size_t count)
 {
     uint64_t memory;
     gpu_must(g, g->driver.cuMemAlloc(&memory, gpu_parts_bytes(parts, count)), "memory for a group");
-    char *next = (char *)(uintptr_t)memory; /* NOLINT(performance-no-int-to-ptr): it is one of the GPU */
+    char *next = (char *)(uintptr_t)memory; /* NOLINT(performance-no-int-to-ptr): a device address */
     for (size_t i = 0; i < count; i++) {
         *parts[i].at = next;
         next += rounded(parts[i].bytes);
@@ -133,7 +132,7 @@ void gpu_fill(bp_stream *stream, char *to, uint64_t bytes, uint16_t least)
     for (size_t i = 0; i < done / 2; i++)
         pattern[i] = (uint16_t)((bench_random(&state) & 0x80ffu) | least);
     must(bp_stream_copy(stream, to, pattern, done));
-    for (uint64_t more; done < bytes; done += more) { /* what is there again and again */
+    for (uint64_t more; done < bytes; done += more) { /* doubling copies of the pattern */
         more = bytes - done < done ? bytes - done : done;
         must(bp_stream_copy(stream, to + done, to, more));
     }
@@ -158,7 +157,7 @@ void gpu_fill_tokens(bp_stream *stream, uint64_t tokens, uint64_t vocab, float u
 
 /* ---- the program ------------------------------------------------------------------------------------------------- */
 
-/* In order of value: a run that ends early has measured what is worth most. */
+/* Most important first, because a run may end early. */
 static void groups(const gpu *g)
 {
     gpu_logprob(g);

@@ -1,5 +1,5 @@
-/* The range of logits, the sums and seeds of the loss, and tokens of split batches brought from one order to another on a GPU. All of them
- * only move or read memory: a copy of as many bytes says how fast that can be. */
+/* On a GPU: the range of logits, sums and seeds of the loss, and rearranging tokens of split batches. All are memory-bound, so their
+ * baseline is a copy of the same bytes. */
 #include "bench/gpu/gpu.h"
 
 #include <bucketpool/loss.h>
@@ -9,7 +9,7 @@
 
 #define RANKS 8u
 #define TOKENS 131072u
-#define SMALL_TOKENS 268435456u /* of 4 bytes: an eighth of them is more than a cache holds */
+#define SMALL_TOKENS 268435456u /* of 4 bytes; an eighth of them exceeds the caches */
 #define LOSS_TOKENS 33554432u
 #define RANGE_TOKENS 65536u
 #define RANGE_COLUMNS 128000u
@@ -19,17 +19,17 @@
 typedef struct cp_bench {
     bp_stream *stream;
     char *from, *to;
-    uint64_t half; /* what a copy moves from one to the other */
+    uint64_t half; /* bytes from source to destination of a copy */
     bp_cp *cp;
     bp_loss *loss;
     bp_logprob *logprob;
-    bp_cp_split *splits[3]; /* of RANKS ranks, of one, of one sequence and one rank */
+    bp_cp_split *splits[3]; /* for RANKS ranks, for one rank, for one sequence on one rank */
     uint64_t tokens, token_bytes, columns, sequences;
 } cp_bench;
 
 /* ---- batches ------------------------------------------------------------------------------------------------------- */
 
-/* Lengths between 16 and 4080 for each TOKENS tokens, as they come; the padding is at the end. */
+/* Random lengths in [16, 4080] per TOKENS tokens; padding at the end. */
 static uint64_t make_lengths(uint64_t tokens, uint64_t *cu)
 {
     const uint64_t scale = tokens > TOKENS ? tokens / TOKENS : 1;
@@ -155,10 +155,10 @@ static void range(void *user)
 typedef struct line {
     const char *name;
     bench_once *work;
-    uint64_t bytes, logits; /* that one moves; 0: no logits */
+    uint64_t bytes, logits; /* bytes moved; 0: no logits */
 } line;
 
-/* Windows of some milliseconds; of one run where shapes are small, on an emulated GPU, by --divide. */
+/* Windows of several milliseconds; a single run for the small shapes of --divide or an emulated GPU. */
 static void measure(cp_bench *b, const line *lines, size_t count)
 {
     const int small = b->half < SMALL_BYTES;
@@ -186,7 +186,7 @@ static void measure_loss(cp_bench *b)
 {
     char sums[40];
     snprintf(sums, sizeof sums, "sums, %llu sequences", (unsigned long long)b->sequences);
-    const line lines[] = {{"copy, 17 bytes a token", copy, 2 * b->half, 0},
+    const line lines[] = {{"copy, 17 bytes per token", copy, 2 * b->half, 0},
                           {sums, add_sequences, 17 * b->tokens, 0},
                           {"sums, one sequence", add_one_sequence, 17 * b->tokens, 0},
                           {"seeds", seed, 5 * b->tokens, 0}};
@@ -197,8 +197,8 @@ static void measure_loss(cp_bench *b)
 static void measure_range(cp_bench *b)
 {
     const uint64_t logits = b->tokens * b->columns;
-    const line lines[] = {{"copy, 2 bytes a logit", copy, 2 * b->half, logits},
-                          {"least and largest logit", range, 2 * logits, logits}};
+    const line lines[] = {{"copy, 2 bytes per logit", copy, 2 * b->half, logits},
+                          {"smallest and largest logit", range, 2 * logits, logits}};
     measure(b, lines, sizeof lines / sizeof *lines);
 }
 
@@ -219,7 +219,7 @@ static bp_status make_clients(cp_bench *b, bp_device *device)
     return status == BP_OK ? bp_loss_create(device, &loss, &b->loss) : status;
 }
 
-/* Of so many bytes to read and to write, which make small numbers in every dtype. */
+/* Allocates bytes to read and to write, filled with small numbers of every dtype. */
 static void group(const gpu *g, cp_bench *b, const char *name, uint64_t from_bytes, uint64_t to_bytes,
                   void (*run)(cp_bench *))
 {

@@ -1,7 +1,6 @@
-/* Log-probabilities and their gradient on a GPU: the shapes of SkyRL's table and of other vocabularies, for each dtype of logits and
- * gradient. The bytes of a logit are known: it is read forward, read again for its gradient, and the gradient is written. A copy that moves
- * as many bytes as both passes says what the GPU's memory can do, in the same turns. The fused head beside its matrix products alone: the
- * same products, by the same library, in pieces of the same size. */
+/* Log-probabilities and their gradient on a GPU, for shapes of SkyRL's table and other vocabularies, and each dtype of logits and gradient.
+ * The traffic per logit is known: two reads, and a write of the gradient. The baseline is a copy of the same bytes in the same turns. The
+ * fused head is compared with its matrix products alone: same products, library and piece size. */
 #include "bench/gpu/gpu.h"
 
 #include "bench/command/gemm.h"
@@ -11,13 +10,13 @@
 
 #include <stdio.h>
 
-#define PIECE 1024u         /* tokens, of callers that chunk, and of the head */
+#define PIECE 1024u         /* tokens per call or piece */
 #define LEAST_LOGIT 0x3f00u /* 1/2 */
 #define LEAST_STATE 0x3d00u /* 1/32 */
 
-/* ---- logits that are there --------------------------------------------------------------------------------------- */
+/* ---- stored logits ----------------------------------------------------------------------------------------------- */
 
-/* Dtypes of logits and gradient, and where the gradient lies. */
+/* Dtypes of logits and gradient, and the gradient's memory. */
 typedef struct variant {
     const char *name; /* of the gradient */
     bp_dtype logits, grad;
@@ -32,8 +31,8 @@ static const variant variants[] = {{"gradient fp32", BP_DTYPE_BF16, BP_DTYPE_FP3
 
 typedef struct logits {
     const variant *variant;
-    uint64_t sequence, vocab, count;  /* count: of logits */
-    uint64_t logit_bytes, grad_bytes; /* of one */
+    uint64_t sequence, vocab, count;  /* count: number of logits */
+    uint64_t logit_bytes, grad_bytes; /* per element */
     bp_stream *stream;
     bp_logprob *client;
     char *x, *grad, *target, *logprob, *entropy, *upstream, *saved;
@@ -85,14 +84,14 @@ static void backward(const logits *l, uint64_t first, uint64_t count)
     must(bp_logprob_backward(l->client, &batch, &gradients, l->stream));
 }
 
-/* What both passes move: the logits twice and the gradient. */
+/* Bytes of both passes: the logits twice and the gradient. */
 static uint64_t bytes_of_both(const logits *l)
 {
     return 2 * l->logit_bytes + l->grad_bytes;
 }
 
-/* As many bytes, from one half of the gradient's memory to the other and back: a logit's gradient takes 2 or 4 bytes, so that a copy of a
- * half moves that many for each logit. The last copy is the remainder. Logits in place stay logits. */
+/* Copies the same bytes between the halves of the gradient's memory: a gradient element has 2 or 4 bytes, so copying a half moves that many
+ * per logit. The last copy is the remainder. In place, logits remain logits. */
 static void copy(const logits *l)
 {
     uint64_t half = l->grad_bytes * l->count / 2, left = bytes_of_both(l) * l->count / 2;
@@ -108,9 +107,9 @@ static void copy(const logits *l)
 
 typedef struct line {
     const char *name;
-    int forward, backward; /* neither: a copy */
-    uint64_t bytes;        /* of a logit */
-    uint64_t piece;        /* tokens in a call */
+    int forward, backward; /* both 0: a copy */
+    uint64_t bytes;        /* per logit */
+    uint64_t piece;        /* tokens per call */
     int with_entropy;
     logits *logits;
 } line;
@@ -121,7 +120,8 @@ static double run_line(void *user, size_t pairs)
     logits *l = n->logits;
     l->with_entropy = n->with_entropy;
     if (l->variant->in_place)
-        gpu_fill(l->stream, l->x, l->logit_bytes * l->count, LEAST_LOGIT); /* the window before left gradients there */
+        gpu_fill(l->stream, l->x, l->logit_bytes * l->count,
+                 LEAST_LOGIT); /* the previous window left gradients there */
     double begin = bench_now_ns();
     for (size_t i = 0; i < pairs; i++) {
         if (!n->forward && !n->backward)
@@ -138,13 +138,13 @@ static double run_line(void *user, size_t pairs)
     return bench_now_ns() - begin;
 }
 
-/* Backward needs the statistics of a forward pass: the first entry that makes them comes first in no turn but by chance. In place a window
- * of several pairs reads gradients as logits, and backward alone has statistics of other logits: finite numbers, moved alike. */
+/* Backward needs the statistics of a forward pass; turns are in random order, so a forward pass runs once before. In place, further pairs
+ * of a window read gradients as logits, and backward alone has statistics of other logits: finite numbers, the same traffic. */
 static void measure(logits *l)
 {
     const uint64_t moved = bytes_of_both(l), all = l->sequence;
-    const int small = l->count < 1u << 20;                                  /* because of --divide */
-    const size_t pairs = small ? 1 : 1 + (size_t)((4ull << 30) / l->count); /* some tens of milliseconds */
+    const int small = l->count < 1u << 20;                                  /* with --divide */
+    const size_t pairs = small ? 1 : 1 + (size_t)((4ull << 30) / l->count); /* tens of milliseconds */
     char names[6][72];
     line lines[6] = {{"copy", 0, 0, moved, all, 0, l},
                      {"forward", 1, 0, l->logit_bytes, all, 0, l},
@@ -157,7 +157,7 @@ static void measure(logits *l)
     for (size_t i = 0; i < 6; i++) {
         snprintf(names[i], sizeof names[i], "%s, %s", lines[i].name, l->variant->name);
         if (i == 0)
-            snprintf(names[i], sizeof names[i], "copy, %u bytes a logit", (unsigned)moved);
+            snprintf(names[i], sizeof names[i], "copy, %u bytes per logit", (unsigned)moved);
         bench_moves(bench_add_run(i == 1 ? lines[i].name : names[i], run_line, &lines[i], pairs),
                     lines[i].bytes * l->count, l->count);
     }
@@ -204,7 +204,7 @@ static void shape(const gpu *g, const variant *v, uint64_t sequence, uint64_t vo
     bp_device_destroy(&device);
 }
 
-/* Shapes that say most come first, in all variants. */
+/* Most important shapes first, in all variants. */
 void gpu_logprob(const gpu *g)
 {
     static const struct {
@@ -232,7 +232,7 @@ typedef struct head_bench {
     char *hidden, *weight, *hidden_grad, *weight_grad, *target, *logprob, *upstream, *saved, *logits, *scratch;
 } head_bench;
 
-/* Gradients of logits lie in bf16 where the logits were: rows are twice as far apart. */
+/* bf16 gradients of logits are in place of the logits, so their stride is doubled. */
 static void make_calls(head_bench *h, uint64_t tokens, uint64_t size, uint64_t vocab, uint64_t piece)
 {
     must(bp_lm_head_batch_init(&h->batch, sizeof h->batch));

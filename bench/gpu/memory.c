@@ -1,5 +1,5 @@
-/* Memory of a GPU: a pool's slab, made and destroyed, against the driver's allocators; a layer's buffers in turn, from a pool and from the
- * allocators that keep what was freed; a release group's bytes on their way to the host and back; registration with NCCL. */
+/* Memory of a GPU: creating and destroying a pool's slab against the driver's allocators; a sequence of layer buffers from a pool and from
+ * caching allocators; offload and restore of a release group; registration with NCCL. */
 #include "bench/gpu/gpu.h"
 
 #include <bucketpool/nccl.h>
@@ -19,10 +19,10 @@ typedef struct memory {
     bp_plan *plan;
     uint64_t bytes;
     void *stream;
-    const world *world;
+    const pool_fixture *fixture;
 } memory;
 
-/* ---- once and for all ----------------------------------------------------------------------------------------------- */
+/* ---- single allocations ---------------------------------------------------------------------------------------------- */
 
 static void make_pool(void *user)
 {
@@ -32,7 +32,7 @@ static void make_pool(void *user)
     bp_pool_destroy(&pool);
 }
 
-/* Without the time that giving it back takes. */
+/* Times creation only. */
 static double run_create(void *user, size_t pairs)
 {
     const memory *m = user;
@@ -55,7 +55,7 @@ static void allocate_plain(void *user)
     gpu_must(m->gpu, m->gpu->driver.cuMemFree(address), "cuMemFree");
 }
 
-/* With a synchronisation after each: then the driver's pool gives the memory back, as it does by default. */
+/* Synchronizes after each, so that the driver's pool unmaps the memory, as by default. */
 static void allocate_stream_ordered(void *user)
 {
     const memory *m = user;
@@ -77,22 +77,22 @@ static void creation(const gpu *g, uint64_t bytes, const char *group)
     bench_add_once("cuMemAlloc, cuMemFree", allocate_plain, &m, NULL, 1);
     bench_add_once("pool: create, destroy", make_pool, &m, NULL, 1);
     bench_add_run("pool: create", run_create, &m, 1);
-    bench_add_once("cuMemAllocAsync, cuMemFreeAsync, synchronised", allocate_stream_ordered, &m, NULL, 1);
+    bench_add_once("cuMemAllocAsync, cuMemFreeAsync, synchronized", allocate_stream_ordered, &m, NULL, 1);
     bench_end();
     gpu_must(g, g->driver.cuStreamDestroy(m.stream), "destroying a stream");
     bp_plan_destroy(&m.plan);
     bp_device_destroy(&m.device);
 }
 
-/* ---- in turn -------------------------------------------------------------------------------------------------------- */
+/* ---- sequences of layers --------------------------------------------------------------------------------------------- */
 
 #define TURNS 64u
 
-/* Layer after layer, each stays while the next is there: allocate, and free the one before. */
+/* Two layers are live at a time: allocates the next one, then frees the previous one. */
 static double run_layers_of_pool(void *user, size_t pairs)
 {
     const memory *m = user;
-    const world *w = m->world;
+    const pool_fixture *w = m->fixture;
     double begin = bench_now_ns();
     for (size_t i = 0; i <= pairs; i++) {
         void *address;
@@ -113,7 +113,8 @@ static double run_layers_stream_ordered(void *user, size_t pairs)
     uint64_t now = 0, before = 0;
     double begin = bench_now_ns();
     for (size_t i = 0; i <= pairs; i++, before = now) {
-        if (i < pairs && driver->cuMemAllocAsync(&now, m->bytes, m->stream) != 0) { /* freed memory is late */
+        if (i < pairs &&
+            driver->cuMemAllocAsync(&now, m->bytes, m->stream) != 0) { /* retries until freed memory is available */
             gpu_must(m->gpu, driver->cuStreamSynchronize(m->stream), "cuStreamSynchronize");
             gpu_must(m->gpu, driver->cuMemAllocAsync(&now, m->bytes, m->stream), "cuMemAllocAsync");
         }
@@ -139,17 +140,17 @@ static double run_layers_plain(void *user, size_t pairs)
     return bench_now_ns() - begin;
 }
 
-/* The driver's default pool, which gives freed memory back at the next synchronisation unless a threshold tells it to keep some. */
+/* The driver's default pool, which unmaps freed memory at the next synchronization, unless a release threshold is set. */
 typedef struct default_pool {
     void *pool;
-    uint64_t threshold; /* before */
+    uint64_t threshold; /* original value */
     int (*set)(void *pool, int attribute, void *value);
     int (*trim)(void *pool, size_t keep);
 } default_pool;
 
 enum { RELEASE_THRESHOLD = 4 };
 
-/* Lets the pool keep what is freed: what frameworks set. 0: this driver cannot. */
+/* Raises the release threshold, as frameworks do. 0: not supported by this driver. */
 static int keep_freed(const gpu *g, default_pool *p)
 {
     int (*find)(void **, int), (*get)(void *, int, void *), number;
@@ -166,9 +167,9 @@ static void layers(const gpu *g, uint64_t bytes, const char *group)
 {
     if (!bench_begin(group) || !gpu_has_room(g, 8 * bytes))
         return;
-    world w = world_create(
-        &(world_options){.device = gpu_device(g), .units = 8, .buckets = 1, .bytes = bytes, .promised = 1});
-    memory m = {.gpu = g, .bytes = bytes, .world = &w};
+    pool_fixture w = pool_fixture_create(
+        &(pool_fixture_options){.device = gpu_device(g), .units = 8, .buckets = 1, .bytes = bytes, .promised = 1});
+    memory m = {.gpu = g, .bytes = bytes, .fixture = &w};
     default_pool pool;
     const int kept = keep_freed(g, &pool);
     gpu_must(g, g->driver.cuStreamCreate(&m.stream, 1), "making a stream");
@@ -179,12 +180,12 @@ static void layers(const gpu *g, uint64_t bytes, const char *group)
                   run_layers_stream_ordered, &m, TURNS);
     bench_add_run("cuMemAlloc, cuMemFree", run_layers_plain, &m, 4);
     bench_end();
-    if (kept) { /* groups that follow measure memory that is given back */
+    if (kept) { /* later groups measure unmapped memory */
         gpu_must(g, pool.set(pool.pool, RELEASE_THRESHOLD, &pool.threshold), "restoring the release threshold");
         gpu_must(g, pool.trim(pool.pool, 0), "cuMemPoolTrimTo");
     }
     gpu_must(g, g->driver.cuStreamDestroy(m.stream), "destroying a stream");
-    world_destroy(&w);
+    pool_fixture_destroy(&w);
 }
 
 void gpu_memory(const gpu *g)
@@ -198,11 +199,12 @@ void gpu_memory(const gpu *g)
 
 /* ---- release groups ---------------------------------------------------------------------------------------------- */
 
-/* Against plain copies of as much to and from pinned memory: as `bucketpool bench offload` measures it, where the command cannot be built. */
+/* Against plain copies of the same bytes to and from pinned memory: the figures of `bucketpool bench offload` where the command is not
+ * built. */
 
 #define CHUNK ((uint64_t)32 << 20)
 
-/* What a window times of a way out and back. */
+/* Part of an offload and restore that a window times. */
 typedef struct trip {
     bench_groups *groups;
     uint32_t flags;
@@ -215,8 +217,8 @@ static double run_trip(void *user, size_t pairs)
     double took = 0;
     for (size_t i = 0; i < pairs; i++) {
         double seconds[2], copies[2];
-        must(bench_groups_away(t->groups, t->flags, &seconds[0], &copies[0]));
-        must(bench_groups_back(t->groups, &seconds[1], &copies[1]));
+        must(bench_groups_offload(t->groups, t->flags, &seconds[0], &copies[0]));
+        must(bench_groups_restore(t->groups, &seconds[1], &copies[1]));
         took += 1e9 * (t->copies ? copies[t->back] : seconds[t->back]);
     }
     return took;
@@ -234,18 +236,18 @@ static double run_plain_copies(void *user, size_t pairs)
     return took;
 }
 
-/* Bytes come back as they went. */
+/* Restored bytes are the original ones. */
 static void check(bench_groups *groups)
 {
     double seconds, copies;
     bench_groups_write(groups, 1);
     must(bench_groups_copy(groups, false, &seconds));
-    must(bench_groups_away(groups, BP_OFFLOAD_KEEP, &seconds, &copies));
-    must(bench_groups_back(groups, &seconds, &copies));
+    must(bench_groups_offload(groups, BP_OFFLOAD_KEEP, &seconds, &copies));
+    must(bench_groups_restore(groups, &seconds, &copies));
     bench_groups_write(groups, 2);
     must(bench_groups_copy(groups, true, &seconds));
     if (bench_groups_compare(groups, 1) != groups->bytes)
-        must(bp_error_record(BP_ERR_INTERNAL, "bytes did not come back as they went"));
+        must(bp_error_record(BP_ERR_INTERNAL, "restored bytes differ from the original ones"));
 }
 
 static void way(const gpu *g, int back, const char *group)
@@ -280,7 +282,7 @@ static void way(const gpu *g, int back, const char *group)
     bp_device_destroy(&device.device);
 }
 
-/* Groups that the machine's memory does not hold are skipped. */
+/* Skips groups that exceed the machine's memory. */
 void gpu_offload(const gpu *g)
 {
     way(g, 0, "gpu: offload of a group");
@@ -289,7 +291,7 @@ void gpu_offload(const gpu *g)
 
 /* ---- registration with NCCL -------------------------------------------------------------------------------------- */
 
-/* One rank: the figures are of the calls, and say nothing about copies saved. They include what ranks compare before (an exchange over NCCL). */
+/* One rank: the figures are of the calls only, including the comparison between ranks before (an exchange over NCCL). */
 
 typedef struct nccl_id {
     char internal[128];
@@ -318,7 +320,7 @@ static void register_and_deregister(void *user)
     bp_registration_destroy(&registration);
 }
 
-/* Without taking it back. */
+/* Times registration only. */
 static double run_register(void *user, size_t pairs)
 {
     double took = 0;
@@ -339,7 +341,7 @@ typedef struct one_rank {
     bp_comm *comm;
 } one_rank;
 
-/* 0: there is none, and the group that has begun is skipped. */
+/* 0: no communicator, and the current group is skipped. */
 static int open_rank(const gpu *g, one_rank *r)
 {
     const char *name = g->nccl;
@@ -353,11 +355,11 @@ static int open_rank(const gpu *g, one_rank *r)
     if (!gpu_symbol(library, "ncclGetUniqueId", &r->make_id, sizeof r->make_id) ||
         !gpu_symbol(library, "ncclCommInitRank", &r->join, sizeof r->join) ||
         !gpu_symbol(library, "ncclCommDestroy", &r->leave, sizeof r->leave)) {
-        bench_skip("%s lacks functions of NCCL", name);
+        bench_skip("%s lacks NCCL functions", name);
         return 0;
     }
     if (r->make_id(&id) != 0 || r->join(&r->handle, 1, id, 0) != 0) {
-        bench_skip("%s makes no communicator of one rank", name);
+        bench_skip("%s could not create a communicator of one rank", name);
         return 0;
     }
     r->device = gpu_device(g);

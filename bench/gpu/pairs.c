@@ -1,5 +1,5 @@
-/* Acquire and release on a GPU against the calls of the driver that they cannot do without. Windows of an entry start with empty streams
- * and are short, so that no queue of the driver fills up. */
+/* Acquire and release on a GPU, against the driver calls they need. Windows start with empty streams and are short, so that no driver queue
+ * fills up. */
 #include "bench/gpu/gpu.h"
 #include "bench/pools.h"
 
@@ -7,7 +7,7 @@
 #define EVENTS 8u
 #define BYTES 4096u
 
-/* The calls of the driver, on the same streams as the pool's. */
+/* Driver calls alone, on the pool's streams. */
 typedef struct bare {
     const gpu *gpu;
     void *streams[2];
@@ -15,20 +15,20 @@ typedef struct bare {
     unsigned records, waits;
 } bare;
 
-static bare bare_on(const gpu *g, const world *w, unsigned records, unsigned waits)
+static bare bare_on(const gpu *g, const pool_fixture *w, unsigned records, unsigned waits)
 {
     bare b = {.gpu = g, .records = records, .waits = waits};
     for (int s = 0; s < 2; s++) {
         uint64_t native;
         must(bp_stream_native(w->streams[s], &native));
-        b.streams[s] = (void *)(uintptr_t)native; /* NOLINT(performance-no-int-to-ptr): that is what it was */
+        b.streams[s] = (void *)(uintptr_t)native; /* NOLINT(performance-no-int-to-ptr): a native handle */
         for (unsigned i = 0; i < EVENTS; i++)
             gpu_must(g, g->driver.cuEventCreate(&b.events[s][i], 2), "making an event");
     }
     return b;
 }
 
-/* As the pool does: the acquiring stream waits for the releasing one's record of eight pairs ago. */
+/* Like the pool: the acquiring stream waits for the releasing one's record of eight pairs ago. */
 static void run_bare(void *user, size_t pairs)
 {
     const bare b = *(const bare *)user;
@@ -45,12 +45,12 @@ static void run_bare(void *user, size_t pairs)
 }
 
 typedef struct timed {
-    const world *world;
+    const pool_fixture *fixture;
     bench_loop *loop;
     void *user;
 } timed;
 
-/* A few pairs first, whose time does not count: the window before was another's. */
+/* Runs a few untimed pairs first, because the previous window was of another entry. */
 static double run_timed(void *user, size_t pairs)
 {
     const timed *t = user;
@@ -59,21 +59,21 @@ static double run_timed(void *user, size_t pairs)
         begin = bench_now_ns();
         t->loop(t->user, counts ? pairs : 16);
         took = bench_now_ns() - begin;
-        must(bp_stream_synchronize(t->world->streams[0]));
-        must(bp_stream_synchronize(t->world->streams[1]));
+        must(bp_stream_synchronize(t->fixture->streams[0]));
+        must(bp_stream_synchronize(t->fixture->streams[1]));
     }
     return took;
 }
 
-/* Units of a model, whose requests are promised to stream 0 or to none. `records` and `waits`: of the driver alone; with `waits` the pool
- * takes as many, without neither. */
+/* Units of a model whose requests are promised to stream 0, or to none. `records` and `waits`: per pair of the driver alone; the pool takes
+ * as many if `waits` is set, else none. */
 static void group(const gpu *g, const char *name, int promised, unsigned records, unsigned waits, const char *bare_name,
                   const char *pool_name)
 {
     if (!bench_begin(name))
         return;
-    world w = world_create(
-        &(world_options){.units = 50, .buckets = 4, .bytes = BYTES, .device = gpu_device(g), .promised = promised});
+    pool_fixture w = pool_fixture_create(&(pool_fixture_options){
+        .units = 50, .buckets = 4, .bytes = BYTES, .device = gpu_device(g), .promised = promised});
     bare alone = bare_on(g, &w, records, waits);
     work pool = work_on(&w, waits > 0), unit = pool;
     unit.arrays = 2;
@@ -84,7 +84,7 @@ static void group(const gpu *g, const char *name, int promised, unsigned records
     expect(&w, &pool, waits > 0 ? records : 0, waits);
     bench_add_run(bare_name, run_timed, &timed_alone, PAIRS);
     if (with_more)
-        bench_add_run("driver alone, once more: what the noise is", run_timed, &timed_alone, PAIRS);
+        bench_add_run("driver alone, repeated (noise)", run_timed, &timed_alone, PAIRS);
     bench_add_run(pool_name, run_timed, &timed_pool, PAIRS);
     if (with_more) {
         expect(&w, &unit, records, waits);
@@ -93,7 +93,7 @@ static void group(const gpu *g, const char *name, int promised, unsigned records
     bench_end();
     for (unsigned i = 0; i < 2 * EVENTS; i++)
         gpu_must(g, g->driver.cuEventDestroy(alone.events[i / EVENTS][i % EVENTS]), "destroying an event");
-    world_destroy(&w);
+    pool_fixture_destroy(&w);
 }
 
 void gpu_pairs(const gpu *g)
@@ -102,5 +102,5 @@ void gpu_pairs(const gpu *g)
           "pool, promised stream, two streams");
     group(g, "gpu: two records and a wait", 0, 2, 1, "driver alone: 2 cuEventRecord, cuStreamWaitEvent",
           "pool, any stream, two streams");
-    group(g, "gpu: no call of the driver", 1, 1, 0, "driver alone: cuEventRecord", "pool, promised stream");
+    group(g, "gpu: no driver call", 1, 1, 0, "driver alone: cuEventRecord", "pool, promised stream");
 }

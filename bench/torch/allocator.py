@@ -1,11 +1,10 @@
-"""Figures of PyTorch's caching allocator, in the sizes and the order of bench/gpu/memory.c: layer after layer, each stays while the next is
-there.
+"""Figures of PyTorch's caching allocator, in the sizes and order of bench/gpu/memory.c: a sequence of layers, two live at a time.
 
     python3 bench/torch/allocator.py --device cuda --json FILE
     python3 bench/torch/allocator.py --device cpu --rehearse
 
-On a CPU tensors come from the C library's allocator, and what only the caching allocator has is skipped by name. Exits 77 where there is no
-PyTorch or no GPU for it."""
+On a CPU, tensors come from the C library's allocator, and cases of the caching allocator are skipped. Exits 77 without
+PyTorch or without a GPU for it."""
 
 import argparse
 import sys
@@ -21,22 +20,22 @@ except ImportError as error:
 from machine import machine
 
 MIB, GIB = 1 << 20, 1 << 30
-LAYERS = 64  # of a window
+LAYERS = 64  # per window
 
 
 def layers_in_turn(on, size):
-    """Nanoseconds for each layer. Through torch.empty: what a runtime written in Python pays."""
+    """Nanoseconds per layer through torch.empty, the cost to a Python runtime."""
     before = None
     begin = time.perf_counter_ns()
     for _ in range(LAYERS):
         now = torch.empty(size, dtype=torch.uint8, device=on.device)
-        before = now  # the layer before goes
+        before = now  # frees the previous layer
     before = now = None  # noqa: F841
     return (time.perf_counter_ns() - begin) / LAYERS
 
 
 def raw_in_turn(on, size):
-    """The caching allocator by itself, without tensors."""
+    """The caching allocator alone, without tensors."""
     before = 0
     begin = time.perf_counter_ns()
     for _ in range(LAYERS):
@@ -49,7 +48,7 @@ def raw_in_turn(on, size):
 
 
 def across_streams(on, size):
-    """Each layer is used on another stream, and says so: record_stream."""
+    """Each layer is used on another stream and announced by record_stream."""
     other = torch.cuda.Stream()
     before = None
     begin = time.perf_counter_ns()
@@ -62,7 +61,7 @@ def across_streams(on, size):
 
 
 def fresh(on, size):
-    """Memory that the allocator does not have yet, and gives back."""
+    """Memory that is not cached, and is returned to the driver."""
     on.trim()
     begin = time.perf_counter_ns()
     tensor = torch.empty(size, dtype=torch.uint8, device=on.device)
@@ -110,7 +109,7 @@ def main():
         for name, run, cached in CASES:
             where = f"torch: {size // MIB} MiB: {name}"
             if cached and on.name != "cuda":
-                report.skip(where, "there is no caching allocator on a CPU")
+                report.skip(where, "CPUs have no caching allocator")
             elif 4 * size > free / 2:
                 report.skip(where, f"{free} bytes are free")
             else:

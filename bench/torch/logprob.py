@@ -1,14 +1,14 @@
-"""Log-probabilities in PyTorch: time and peak memory of forward and backward, ours beside PyTorch's own and other packages'.
+"""Log-probabilities in PyTorch: time and peak memory of forward and backward, for bucketpool, PyTorch and other packages.
 
     python3 bench/torch/logprob.py --device cuda --wheels DIR --json FILE                  # from logits
-    python3 bench/torch/logprob.py --device cuda --wheels DIR --json FILE --hidden 4096    # with the head's product
+    python3 bench/torch/logprob.py --device cuda --wheels DIR --json FILE --hidden 4096    # including the head's product
     python3 bench/torch/logprob.py --device cuda --eager --json FILE                       # without ways that compile kernels first
     python3 bench/torch/logprob.py --device cpu --rehearse                                 # the same code, small
 
-All ways run in one process. In a turn each runs once, in an order drawn anew, with the same logits; a plain copy (with --hidden: the three
-products of a head) is one of them, and ratios are to that of the same turn. Before, the values of every way are compared with fp64: ours fail
-the program, a baseline that differs is left out. A way that runs out of memory has a row without times. After a way that leaves the device
-unusable (an illegal access) the program starts again without it. Exit 0, 1 where a check failed, 77 where nothing could run."""
+All ways run in one process. In a turn each runs once, in random order, with the same logits. One of them is a plain copy (with --hidden: the three
+products of a head), and ratios are to that of the same turn. Before, every way is compared with fp64: a failure of bucketpool fails
+the program, a baseline that differs is skipped. A way that runs out of memory has a row without times. After a way that leaves the device
+unusable (an illegal access), the program restarts without it. Exit 0, 1 if a check failed, 77 if nothing could run."""
 
 import argparse
 import gc
@@ -33,13 +33,13 @@ SHAPES = [(8192, 128000), (32768, 32000), (8192, 151936)]  # tokens, vocabulary
 HEAD_SHAPES = [(8192, 128256)]
 SMALL, SMALL_HEAD = [(48, 1000), (33, 129)], [(40, 500)]
 SECONDS_OF_A_COMPILATION = 25
-COPY, PRODUCTS = "torch: a copy of the logits", "torch: the three products of a head"  # what ratios are to
-ROWS_AT_A_TIME = 1024  # when tensors are filled
+COPY, PRODUCTS = "torch: a copy of the logits", "torch: the three products of a head"  # baselines of the ratios
+ROWS_AT_A_TIME = 1024  # per fill of a tensor
 BEGIN = time.monotonic()
 
 
 class Given(torch.autograd.Function):
-    """Tensors as a model makes them: no leaves, and their gradients are used up where they arrive."""
+    """Non-leaf tensors, as a model makes them; their gradients are consumed at once."""
 
     @staticmethod
     def forward(ctx, parameter, *tensors):
@@ -55,7 +55,7 @@ Given.keep, Given.seen = False, None
 
 
 def passes(on, function, way, tensors, target, upstream):
-    """Marks before forward, between forward and backward, and after backward; the result of forward."""
+    """Events before forward, between forward and backward, and after backward; the result of forward."""
     parameter = torch.zeros((), device=on.device, requires_grad=True)
     given = Given.apply(parameter, *tensors)
     begin = on.mark()
@@ -66,7 +66,7 @@ def passes(on, function, way, tensors, target, upstream):
 
 
 def exact(tensors, target, upstream):
-    """Log-probabilities and gradients in fp64."""
+    """Reference log-probabilities and gradients in fp64."""
     leaves = [tensor.double().requires_grad_() for tensor in tensors]
     logits = leaves[0] if len(leaves) == 1 else leaves[0] @ leaves[1].T
     lp = logits.log_softmax(-1).gather(-1, target[:, None])[:, 0]
@@ -74,12 +74,12 @@ def exact(tensors, target, upstream):
 
 
 def distance(got, wanted):
-    """The largest difference in units of the largest value."""
+    """The largest difference, relative to the largest value."""
     return float((got.double() - wanted).abs().max() / wanted.abs().max())
 
 
 def differs(on, function, way, hidden):
-    """Largest relative differences of the values and the gradients from fp64, on a small case; the dtypes of both."""
+    """Largest relative errors of values and gradients against fp64, on a small case; the dtypes of both."""
     torch.manual_seed(0)
     target = torch.randint(0, 1000, (64,)).to(on.device)
     shapes = [(64, hidden), (1000, hidden)] if hidden else [(64, 1000)]
@@ -99,7 +99,7 @@ def differs(on, function, way, hidden):
 
 
 def start_again_without(way, on, until):
-    """Where an error has left the device unusable: CUDA then fails every later call. Returns where the device works."""
+    """After an illegal access every later CUDA call fails. Returns if the device still works."""
     try:
         on.synchronize()
     except Exception:
@@ -109,15 +109,15 @@ def start_again_without(way, on, until):
 
 
 def ready(report, on, ways, hidden, end, without=()):
-    """The ways that run here and give the right values: (way, function, its dtypes)."""
+    """The ways that run here and pass the check: (way, function, its dtypes)."""
     found = []
     for way in ways:
         if way.name in without:
-            (report.check(f"{way.name}: the device works after it", False) if way.ours else
+            (report.check(f"{way.name}: the device still works", False) if way.ours else
              report.skip(way.name, "the device was unusable after it"))
             continue
         if (time.monotonic() - BEGIN) / (end - BEGIN) > 0.5:
-            report.skip(way.name, "no time is left to check it")
+            report.skip(way.name, "no time is left for its check")
             continue
         try:
             function = way.make(on.name)
@@ -145,7 +145,7 @@ def ready(report, on, ways, hidden, end, without=()):
 
 
 def settle(on):
-    """Workspaces of ours are memory too: each peak begins without them."""
+    """Releases our workspaces: they count as memory, and each peak starts without them."""
     from bucketpool.torch.logprob import free_clients
     free_clients()
     on.free()
@@ -161,7 +161,7 @@ def group_of(tokens, vocab, hidden):
 
 
 class Case:
-    """One shape: the tensors, and what each way took in each turn."""
+    """One shape: its tensors, and the times of each way in each turn."""
 
     def __init__(self, report, on, tokens, vocab, hidden, end):
         self.report, self.on, self.hidden, self.end = report, on, hidden, end
@@ -181,7 +181,7 @@ class Case:
         return tensor
 
     def restore(self):
-        """Ways that work in place leave the gradient where the logits were."""
+        """In-place ways overwrite the logits with the gradient."""
         if not self.hidden:
             self.tensors[0].copy_(self.sources[0])
 
@@ -189,7 +189,7 @@ class Case:
         return passes(self.on, function, way, self.tensors, self.target, self.upstream)
 
     def baseline(self):
-        """The baseline of ratios: marks around a copy of the logits, or around the three products of a head."""
+        """The baseline of ratios: events around a copy of the logits, or around the three products of a head."""
         if not self.hidden:
             begin = self.on.mark()
             self.tensors[0].copy_(self.sources[0])
@@ -208,11 +208,11 @@ class Case:
         start_again_without(way, self.on, self.end)
 
     def warm(self, found, until):
-        """The first run of each way compiles and makes workspaces, the second one is measured for memory. The ways that are left."""
+        """Runs each way twice: the first run compiles and creates workspaces, the second measures memory. Returns the remaining ways."""
         left = []
         for way, function, dtypes in found:
             if left and time.monotonic() > until:
-                self.report.skip(f"{way.name}: {self.group}", "no time is left to compile and warm it")
+                self.report.skip(f"{way.name}: {self.group}", "no time is left for its compilation and warm-up")
                 continue
             try:
                 self.restore()
@@ -228,14 +228,14 @@ class Case:
         return left
 
     def turns(self, left, turns, until):
-        """Fills in times, after a turn that does not count; the baseline's. A way that fails has a row that says so, and leaves."""
+        """Fills in times, after an uncounted turn, and the baseline's. A failing way gets a row with the error and is removed."""
         order, shuffle, baseline = [*left, None], random.Random(0), []
         for number in range(-1, turns):
             if number >= 3 and time.monotonic() > until:
                 break
             shuffle.shuffle(order)
             for entry in list(order):
-                self.restore()  # on a GPU the host enqueues what is measured meanwhile
+                self.restore()  # on a GPU this covers the enqueue time of the measured calls
                 if entry is None:
                     begin, end = self.baseline()
                     baseline.append(self.on.nanoseconds(begin, end))
@@ -247,7 +247,7 @@ class Case:
                 except Exception as error:
                     took = None
                     self.failed(way, error)
-                if took is None:  # here the exception's frames have let their tensors go
+                if took is None:  # outside the except block, whose frames keep tensors alive
                     order.remove(entry)
                     left.remove(entry)
                     self.on.free()
@@ -268,10 +268,10 @@ class Case:
             if self.hidden:
                 self.report.figure(self.group, way.name, self.total[way.name], baseline, PRODUCTS, **more)
                 continue
-            moved = 4 + getattr(torch, dtypes["grad_dtype"]).itemsize  # the least for a logit: two reads and the gradient
-            copies = [value * moved / 4 for value in baseline]  # of a copy that moves as many bytes
+            moved = 4 + getattr(torch, dtypes["grad_dtype"]).itemsize  # minimum traffic per logit: two reads and the gradient
+            copies = [value * moved / 4 for value in baseline]  # scaled to a copy of the same bytes
             fraction = statistics.median(base / value for base, value in zip(copies, self.total[way.name]))
-            self.report.figure(self.group, way.name, self.total[way.name], copies, f"{COPY}, its time scaled to as many bytes", bytes_per_logit=moved,
+            self.report.figure(self.group, way.name, self.total[way.name], copies, f"{COPY}, its time scaled to the same bytes", bytes_per_logit=moved,
                                logits_bytes=logits_bytes, bandwidth_fraction=round(fraction, 4), **more)
 
 
@@ -279,13 +279,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--rehearse", action="store_true", help="small sizes")
-    parser.add_argument("--hidden", type=int, default=0, help="of hidden states: the head and its gradients as well")
-    parser.add_argument("--shape", action="append", metavar="TOKENSxVOCABULARY", help="instead of the usual ones")
-    parser.add_argument("--wheels", metavar="DIR", help="wheels of baselines")
-    parser.add_argument("--seconds", type=float, default=55, help="no case begins, and no turn beyond the third, after so many")
-    parser.add_argument("--turns", type=int, help="at most; 30, with --rehearse 3")
-    parser.add_argument("--eager", action="store_true", help="without ways that compile kernels, which may take long")
-    parser.add_argument("--without", action="append", default=[], metavar="WAY", help="leaves a way out")
+    parser.add_argument("--hidden", type=int, default=0, help="hidden size: includes the head and its gradients")
+    parser.add_argument("--shape", action="append", metavar="TOKENSxVOCABULARY", help="instead of the default shapes")
+    parser.add_argument("--wheels", metavar="DIR", help="folder with wheels of baselines")
+    parser.add_argument("--seconds", type=float, default=55, help="after so many seconds no case starts, and no turn after the third")
+    parser.add_argument("--turns", type=int, help="maximum; default 30, with --rehearse 3")
+    parser.add_argument("--eager", action="store_true", help="skip ways that compile kernels, which may take long")
+    parser.add_argument("--without", action="append", default=[], metavar="WAY", help="skip a way")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     end = BEGIN + options.seconds
@@ -298,7 +298,7 @@ def main():
         shapes = [tuple(map(int, shape.split("x"))) for shape in options.shape]
     head = {"program": "logprob", **on.head(), "wheels": unpack(options.wheels)}
     report = Report.continued(options.json, **head) if options.without else Report(options.json, **head)
-    measured = {row["group"] for row in report.document["figures"] if row["name"] in (COPY, PRODUCTS)}  # shapes before a way was left out
+    measured = {row["group"] for row in report.document["figures"] if row["name"] in (COPY, PRODUCTS)}  # shapes measured before a way was removed
     ways = [way for way in (HEAD_WAYS if hidden else WAYS) if not (options.eager and way.compiles)]
     found = ready(report, on, ways, hidden, end, options.without)
     if not found:
@@ -306,7 +306,7 @@ def main():
     for number, (tokens, vocab) in enumerate(shapes):
         now = time.monotonic() - BEGIN
         if now > options.seconds * 0.8:
-            report.skip(f"{tokens} x {vocab}", f"{now:.0f} s of {options.seconds:.0f} s are over")
+            report.skip(f"{tokens} x {vocab}", f"{now:.0f} s of {options.seconds:.0f} s have passed")
             continue
         if group_of(tokens, vocab, hidden) in measured:
             continue

@@ -1,12 +1,11 @@
-"""Log-probabilities in PyTorch: time and peak memory of forward and backward, ours beside plain PyTorch, on CPUs.
+"""Log-probabilities in PyTorch on CPUs: time and peak memory of forward and backward, for bucketpool and plain PyTorch.
 
     python3 bench/torch/logprob_cpu.py                       # 2048 tokens, vocabulary 32000, bf16
     python3 bench/torch/logprob_cpu.py --tokens 4096 --vocab 128000 --entropy
-    python3 bench/torch/logprob_cpu.py --hidden 512          # the fused head beside a linear layer
+    python3 bench/torch/logprob_cpu.py --hidden 512          # the fused head and a linear layer
 
-Each turn of each way is a process of its own, they take turns, and the medians are printed. PEAK is the most memory
-that the process had at once (VmHWM), less what it had with the logits and targets made: the gradient, and what it takes
-to make it."""
+Each turn of each way runs in a separate process, in turns, and the medians are printed. PEAK is the process's high-water
+mark (VmHWM) less its memory with logits and targets: the gradient and temporaries."""
 
 import argparse
 import statistics
@@ -20,7 +19,7 @@ LOGITS, HEAD = (plain, chunked, bucketpool, in_place), (linear, fused)
 
 
 def turn(arguments):
-    """In a process of its own: seconds forward, backward, peak bytes."""
+    """Runs in a separate process: seconds forward, backward, peak bytes."""
     import torch
     from machine import process_bytes
     torch.set_num_threads(arguments.threads)
@@ -28,7 +27,7 @@ def turn(arguments):
     dtype = getattr(torch, arguments.dtype)
 
     class Logits(torch.autograd.Function):
-        """As a model makes them: no leaf, and their gradient is used up where it arrives."""
+        """A non-leaf, as a model makes it; its gradient is consumed at once."""
         @staticmethod
         def forward(ctx, parameter, tokens, vocab):
             return torch.randn(1, tokens, vocab, dtype=dtype)
@@ -52,7 +51,7 @@ def turn(arguments):
         sum(output.sum() for output in outputs).backward()
         return between - begin, time.perf_counter() - between, process_bytes("VmHWM") - before
 
-    step(8, 512)  # what is only done once
+    step(8, 512)  # warm-up
     print(*step(arguments.tokens, arguments.vocab))
 
 
@@ -61,12 +60,12 @@ def main():
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--vocab", type=int, default=32000)
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="bfloat16")
-    parser.add_argument("--hidden", type=int, default=0, help="of hidden states: the head and its gradients as well")
+    parser.add_argument("--hidden", type=int, default=0, help="hidden size: includes the head and its gradients")
     parser.add_argument("--entropy", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--way", choices=[way.__name__ for way in LOGITS + HEAD],
-                        help="one turn of this one; prints forward and backward seconds and peak bytes")
+                        help="run one turn of this way; prints forward and backward seconds and peak bytes")
     arguments = parser.parse_args()
     if arguments.way:
         turn(arguments)

@@ -1,5 +1,5 @@
-"""Time and memory on the device that a benchmark runs on: events and the driver's free memory on a GPU, the clock and the process's memory
-on a CPU. Both have the same methods, so that programs for GPUs run on a CPU first."""
+"""Time and memory of the device of a benchmark: events and the driver's free memory on a GPU, the clock and the process's memory
+on a CPU. Both have the same methods, so that GPU programs can be rehearsed on a CPU."""
 
 import gc
 import time
@@ -21,7 +21,7 @@ class Cpu:
         pass
 
     def free(self):
-        """Collects garbage and gives cached memory back."""
+        """Collects garbage and frees cached memory."""
         gc.collect()
 
     def trim(self):
@@ -31,7 +31,7 @@ class Cpu:
         return process_bytes("VmRSS")
 
     def peak(self, function):
-        """Bytes beyond those in use before, of a call."""
+        """Peak bytes of a call, beyond those in use before."""
         self.free()
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
             file.write("5")
@@ -68,17 +68,17 @@ class Cuda:
         torch.cuda.empty_cache()
 
     def trim(self):
-        """Gives cached memory back."""
+        """Frees cached memory."""
         torch.cuda.empty_cache()
 
     def used_bytes(self):
-        """The driver's word: of all processes and libraries."""
+        """By the driver: of all processes and libraries."""
         free, total = torch.cuda.mem_get_info()
         return total - free
 
     def peak(self, function):
-        """Bytes beyond those in use before, of a call: of PyTorch's tensors, and of the driver. PyTorch gives nothing back during a call
-        that has room, so what the driver says afterwards is the most there was."""
+        """Peak bytes of a call, beyond those in use before: of PyTorch's tensors, and of the driver. PyTorch returns no memory to the driver
+        during a call that does not run out, so the driver's figure afterwards is the peak."""
         self.free()
         torch.cuda.reset_peak_memory_stats()
         allocated, used = torch.cuda.memory_allocated(), self.used_bytes()
@@ -102,7 +102,7 @@ def process_bytes(name):
 
 
 def machine(name):
-    """The machine of `--device`; None where PyTorch has no such device."""
+    """The machine of `--device`; None if PyTorch does not support it."""
     if name == "cpu":
         return Cpu()
     if not torch.cuda.is_available():

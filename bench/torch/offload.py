@@ -1,11 +1,11 @@
-"""Offloading a tensor's bytes from a GPU and bringing them back: ours, torch_memory_saver, and plain copies to pinned memory.
+"""Offloading a tensor from a GPU and restoring it: bucketpool, torch_memory_saver, and plain copies to pinned memory.
 
     python3 bench/torch/offload.py --device cuda --wheels DIR --json FILE
     python3 bench/torch/offload.py --device cpu --rehearse
 
-Each way has a tensor of as many bytes; torch_memory_saver's two come after the others. In a turn each goes out and comes back once, in an order
-drawn anew, and its bytes are checked. The first turn pins host memory and has rows of its own. `freed_bytes`: what the driver has more of while the
-bytes are out (on a CPU: the process's memory, which says little). Exit 0, 1 where bytes differ, 77 where nothing could run."""
+Each way has a tensor of the same size; torch_memory_saver's two run after the others. In a turn each is offloaded and restored once, in random
+order, and its bytes are checked. The first turn pins host memory and has separate rows. `freed_bytes`: increase of the driver's free memory while
+the bytes are offloaded (on a CPU: of the process's memory, which is imprecise). Exit 0, 1 if bytes differ, 77 if nothing could run."""
 
 import argparse
 import ctypes
@@ -28,9 +28,9 @@ GIB, MIB = 1 << 30, 1 << 20
 
 
 class PlainCopy:
-    """A copy to pinned memory and back: the tensor stays."""
+    """A copy to pinned memory and back; the tensor stays allocated."""
 
-    name, judged = "torch: a copy to pinned memory", True
+    name, fails_program = "torch: a copy to pinned memory", True
 
     def __init__(self, on, count):
         self.on, self.count = on, count
@@ -52,7 +52,7 @@ class PlainCopy:
 
 
 class FreedCopy(PlainCopy):
-    """The same, and the tensor is freed: it comes back at another address."""
+    """The same with the tensor freed: it is restored at another address."""
 
     name = "torch: a copy to pinned memory, freed"
 
@@ -67,9 +67,9 @@ class FreedCopy(PlainCopy):
 
 
 class Bucketpool:
-    """A release group of a pool: here the memory beside the plan, with one persistent request in it."""
+    """A release group of a pool: the persistent memory, with one request in it."""
 
-    name, judged = "bucketpool: a release group", True
+    name, fails_program = "bucketpool: a release group", True
 
     def __init__(self, on, count):
         import bucketpool as bp
@@ -104,14 +104,14 @@ class Bucketpool:
 
 
 class MemorySaver:
-    """torch_memory_saver with its allocator in a MemPool, so that nothing has to be preloaded."""
+    """torch_memory_saver with its allocator in a MemPool, which avoids preloading."""
 
-    name, tag, judged = "torch_memory_saver", "bench", False
+    name, tag, fails_program = "torch_memory_saver", "bench", False
     retains = False
 
     def __init__(self, on, count):
         if on.name != "cuda":
-            raise Unavailable("it needs a GPU")
+            raise Unavailable("needs a GPU")
         self.saver = attribute("torch_memory_saver", "torch_memory_saver")
         if self.saver._impl is None:
             self.saver.hook_mode = "torch"
@@ -128,23 +128,23 @@ class MemorySaver:
 
     def close(self):
         self.tensor = None
-        pools = self.saver._impl._mem_pools  # they must go before the CUDA runtime does
+        pools = self.saver._impl._mem_pools  # destroyed before the CUDA runtime
         for key in [key for key in pools if key[0] == self.tag]:
             del pools[key]
 
 
 class RetainingSaver(MemorySaver):
-    """Its pinned memory is kept for the next time, as ours is."""
+    """Keeps its pinned memory for the next offload, as bucketpool does."""
 
     name, tag, retains = "torch_memory_saver, host memory retained", "retained", True
 
 
 WAYS = [Bucketpool, PlainCopy, FreedCopy]
-SAVERS = [MemorySaver, RetainingSaver]  # later: they change allocators of the process
+SAVERS = [MemorySaver, RetainingSaver]  # last, because they replace allocators of the process
 
 
 def pattern(tensor, value):
-    """Rows of a MiB each, and the byte that fills each."""
+    """Rows of 1 MiB, and the byte that fills each."""
     rows = tensor.view(-1, MIB)
     return rows, ((value + 7 * torch.arange(len(rows), device=tensor.device)) % 251).to(torch.uint8)[:, None]
 
@@ -159,7 +159,7 @@ def holds(tensor, value):
 
 
 def turn(on, way, number):
-    """Nanoseconds out and back, the bytes that the device has back meanwhile, and whether the bytes came back."""
+    """Nanoseconds of offload and restore, the bytes freed in between, and True if the bytes were restored."""
     write(way.tensor, number)
     on.synchronize()
     before, begin = on.used_bytes(), time.perf_counter_ns()
@@ -181,16 +181,16 @@ def row(report, way, count, turns, suffix=""):
                       gib_per_s=round(count / GIB / (median / 1e9), 3), **({"freed_bytes": statistics.median(freed)} if direction == "out" else {}))
 
 
-def judge(report, way, name, passed, reason=""):
-    """Failures of torch_memory_saver leave its rows doubtful, and are no failures of ours."""
-    if passed or way.judged:
+def check(report, way, name, passed, reason=""):
+    """Failures of torch_memory_saver invalidate its rows, but do not fail the program."""
+    if passed or way.fails_program:
         report.check(f"{way.name}: {name}", passed, reason)
     else:
         report.skip(f"{way.name}: {name}", reason or "bytes differ")
 
 
 def measured(report, on, count, kinds, turns, until):
-    """All turns of some ways, which are there at the same time, and their rows."""
+    """All turns of ways that exist at the same time, and their rows."""
     ways, figures, shuffle = [], {}, random.Random(0)
     for kind in kinds:
         try:
@@ -198,10 +198,10 @@ def measured(report, on, count, kinds, turns, until):
             first = turn(on, way, 1)
         except Exception as error:
             report.skip(kind.name, str(error) if isinstance(error, Unavailable) else f"{type(error).__name__}: {error}")
-            if kind.judged:
+            if kind.fails_program:
                 report.check(f"{kind.name}: the first turn", False, str(error))
             continue
-        judge(report, way, "its bytes come back", first[3])
+        check(report, way, "its bytes are restored", first[3])
         row(report, way, count, [first], ", first time")
         ways.append(way)
         figures[way] = []
@@ -215,11 +215,11 @@ def measured(report, on, count, kinds, turns, until):
                 figures[way].append(turn(on, way, number + 2))
             except Exception as error:
                 order.remove(way)
-                judge(report, way, f"turn {number + 2}", False, f"{type(error).__name__}: {error}")
+                check(report, way, f"turn {number + 2}", False, f"{type(error).__name__}: {error}")
     for way in ways:
         if figures[way]:
             row(report, way, count, figures[way])
-            judge(report, way, "its bytes come back each time", all(one[3] for one in figures[way]))
+            check(report, way, "its bytes are restored each time", all(one[3] for one in figures[way]))
         way.close()
     on.free()
 
@@ -229,9 +229,9 @@ def main():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--rehearse", action="store_true", help="64 MiB, 2 turns")
     parser.add_argument("--gib", type=float, default=8)
-    parser.add_argument("--turns", type=int, default=5, help="at most, after the first")
-    parser.add_argument("--seconds", type=float, default=60, help="no turn beyond the first begins after so many")
-    parser.add_argument("--wheels", metavar="DIR", help="torch_memory_saver's is looked for there")
+    parser.add_argument("--turns", type=int, default=5, help="maximum number of turns after the first")
+    parser.add_argument("--seconds", type=float, default=60, help="after so many seconds no further turn starts")
+    parser.add_argument("--wheels", metavar="DIR", help="folder with the wheel of torch_memory_saver")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     on = machine(options.device)

@@ -1,5 +1,5 @@
-"""Results of a benchmark program that uses PyTorch: one JSON document, replaced at each result, so that a program that is killed leaves
-everything it had measured. A reader never sees half a document: each is a temporary file first, then renamed."""
+"""Results of a PyTorch benchmark program: one JSON document, replaced at each result, so that a killed program leaves
+all completed measurements. Replacement is atomic: a temporary file is renamed."""
 
 import json
 import os
@@ -19,7 +19,7 @@ class Report:
 
     @classmethod
     def continued(cls, path, **head):
-        """With what the document at `path` holds, where a program starts again."""
+        """Continues the document at `path` after a restart of the program."""
         try:
             with open(path, encoding="utf-8") as file:
                 before = json.load(file)
@@ -40,7 +40,7 @@ class Report:
         os.replace(temporary, self.path)
 
     def figure(self, group, name, values_ns=(), baseline_ns=(), to=None, **more):
-        """One row. `values_ns`: nanoseconds of each turn; `baseline_ns`: those of the entry called `to`, turn by turn, for the ratio."""
+        """One row. `values_ns`: nanoseconds of each turn; `baseline_ns`: those of the entry called `to` in the same turns, for the ratio."""
         row = {"group": group, "name": name}
         if values_ns:
             row |= {"ns_min": min(values_ns), "ns_median": statistics.median(values_ns), "windows": len(values_ns)}
@@ -54,7 +54,7 @@ class Report:
         self.write()
 
     def check(self, name, passed, reason="", **more):
-        """One comparison: passed, or failed with the numbers."""
+        """One check: passed, or failed with the numbers."""
         self.document["checks"].append({"name": name, "outcome": "passed" if passed else "failed", "reason": reason, **more})
         print(f"{'passed' if passed else 'FAILED':8} {name}{': ' + reason if reason else ''}", flush=True)
         self.write()
@@ -66,13 +66,13 @@ class Report:
         self.write()
 
     def status(self):
-        """The exit status: 1 where a check failed, 77 where nothing could run, else 0."""
+        """The exit status: 1 if a check failed, 77 if nothing could run, else 0."""
         if any(check["outcome"] == "failed" for check in self.document["checks"]):
             return 1
         return 0 if self.document["checks"] or self.document["figures"] else SKIPPED
 
 
 def skip_all(reason):
-    """Ends the program: nothing of it can run here."""
+    """Ends the program because nothing can run here."""
     print(reason)
     sys.exit(SKIPPED)

@@ -1,6 +1,6 @@
-"""Ways to log-probabilities of targets in PyTorch: ours, PyTorch's own, and those of other packages.
+"""Implementations ("ways") of target log-probabilities in PyTorch: bucketpool, PyTorch, and other packages.
 
-A way is a function of (logits, target) or (hidden, weight, target); tensors are [..., tokens, columns]. With `entropy` it gives two
+A way is a function of (logits, target) or (hidden, weight, target); tensors are [..., tokens, columns]. With `entropy` it returns two
 outputs. WAYS and HEAD_WAYS are tables of them."""
 
 import os
@@ -27,15 +27,15 @@ def narrow(logits, target):
 
 
 def chunked(logits, target, entropy=False):
-    """As plain, in pieces of 1024 tokens, made again in backward."""
+    """Like plain, in pieces of 1024 tokens that are recomputed in backward."""
     from torch.utils.checkpoint import checkpoint
     pieces = [checkpoint(plain, *piece, entropy, use_reentrant=False) for piece in zip(logits.split(1024, -2), target.split(1024, -1))]
     return tuple(torch.cat(parts, -1) for parts in zip(*pieces))
 
 
 class Recomputed(torch.autograd.Function):
-    """The algorithm of SkyRL's chunked function: softmax of 1024 tokens in fp32 at a time, made again in backward, which fills one gradient
-    in fp32; autograd casts that to the logits' dtype."""
+    """The algorithm of SkyRL's chunked function: fp32 softmax of 1024 tokens at a time, recomputed in backward, which fills one fp32
+    gradient; autograd casts it to the logits' dtype."""
 
     @staticmethod
     def forward(ctx, logits, target):
@@ -73,7 +73,7 @@ def difference(logits, target):
 
 
 def linear(hidden, weight, target, entropy=False):
-    """The head's logits, then as plain."""
+    """The head's logits, then like plain."""
     return plain(functional.linear(hidden, weight), target, entropy)
 
 
@@ -89,9 +89,9 @@ def fused(hidden, weight, target, entropy=False, chunk_size=256):
 
 
 class Way(NamedTuple):
-    """`make(device)` gives the function of tensors of two dimensions, or raises Unavailable. The function gives log-probabilities, or
-    `loss`: their negatives, or `summed`: the sum of these, where the gradient is known in forward. `grad`: the dtype in which the gradient
-    is made before it is cast, None: the one that is handed on. `in_place`: the logits are overwritten with it."""
+    """`make(device)` returns the function of two-dimensional tensors, or raises Unavailable. The function returns log-probabilities, or
+    with `loss` their negatives, or with `summed` the sum of these, whose gradient is known in forward. `grad`: the dtype in which the gradient
+    is computed before it is cast, None: that of the result. `in_place`: it overwrites the logits."""
 
     name: str
     make: Callable[[str], Callable[..., Any]]
@@ -100,7 +100,7 @@ class Way(NamedTuple):
     grad: Any = None
     in_place: bool = False
     ours: bool = False
-    compiles: bool = False  # its kernels, where it is first called: how long that takes is not known
+    compiles: bool = False  # compiles kernels on the first call, for an unknown time
 
 
 def _of(function):
@@ -108,12 +108,12 @@ def _of(function):
 
 
 def _compiled(device):
-    # On a CPU without the code generator, which takes longer than all others together.
+    # On a CPU without the code generator, which would take longer than all other ways together.
     return torch.compile(difference, dynamic=False, backend="inductor" if device == "cuda" else "eager")
 
 
 def _needs_triton(device):
-    """Triton's kernels run on a GPU, or interpreted."""
+    """Triton's kernels run on a GPU or interpreted."""
     attribute("triton", "__version__")
     if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise Unavailable("its Triton kernels need a GPU")

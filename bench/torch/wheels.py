@@ -1,4 +1,4 @@
-"""Packages that are baselines, unpacked from wheels without network: a wheel is a zip file whose content is the package."""
+"""Baseline packages from wheels, without network: a wheel is a zip file of the package."""
 
 import atexit
 import glob
@@ -11,11 +11,11 @@ import zipfile
 
 
 class Unavailable(Exception):
-    """Why a baseline cannot run here."""
+    """The reason why a baseline cannot run here."""
 
 
 def unpack(folder):
-    """Puts the wheels of a folder on Python's path until exit. The names of their files; none where `folder` is None."""
+    """Adds the wheels of a folder to Python's path until exit. Returns their file names; none if `folder` is None."""
     files = sorted(glob.glob(os.path.join(folder, "*.whl"))) if folder else []
     if not files:
         return []
@@ -24,13 +24,13 @@ def unpack(folder):
     for file in files:
         with zipfile.ZipFile(file) as wheel:
             wheel.extractall(target)
-    sys.path.append(target)  # behind what is installed
+    sys.path.append(target)  # after installed packages
     return [os.path.basename(file) for file in files]
 
 
 def attribute(module, name):
-    """`name` of a module. Raises Unavailable with what the import says."""
+    """`name` of a module. Raises Unavailable with the import error."""
     try:
         return getattr(importlib.import_module(module), name)
-    except Exception as error:  # packages look for a GPU when they are imported
+    except Exception as error:  # packages look for a GPU at import
         raise Unavailable(f"{module}: {type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-/* Checks what callers hand to the clients, and turns it into the work of kernels. */
+/* Argument checks of the clients, and their conversion into kernel arguments. */
 #include "logprob/base.h"
 
 #include <math.h>
@@ -19,13 +19,13 @@ bp_status bp_check_tokens(const char *call, uint64_t batch, uint64_t sequence, u
         return bp_fail(BP_ERR_OVERFLOW, "%s: %llu x %llu tokens do not fit 64 bits", call, (unsigned long long)batch,
                        (unsigned long long)sequence);
     if (count > most)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %llu x %llu tokens, made for at most %llu (max_tokens)", call,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %llu x %llu tokens exceed max_tokens %llu of the client", call,
                        (unsigned long long)batch, (unsigned long long)sequence, (unsigned long long)most);
     *tokens = count;
     return BP_OK;
 }
 
-/* ---- where tensors lie --------------------------------------------------------------------------------------------- */
+/* ---- strided tensors ------------------------------------------------------------------------------------------------- */
 
 /* A tensor [batch, sequence, columns] in elements of `bytes`. */
 typedef struct shape {
@@ -34,7 +34,7 @@ typedef struct shape {
     int64_t batch_stride, stride;
 } shape;
 
-/* Elements from the lowest first one of a row to `data`, and from `data` to the highest last one. */
+/* Extent of the tensor in elements: below `data` (negative strides) and above it, up to the last element. */
 static bool reach(const shape *s, uint64_t *below, uint64_t *above)
 {
     uint64_t batches, rows, sum = 0;
@@ -49,8 +49,8 @@ static bool reach(const shape *s, uint64_t *below, uint64_t *above)
     return bp_add_u64(*below, *above, &sum) && bp_mul_u64(sum, s->bytes, &sum) && sum <= INT64_MAX;
 }
 
-/* Rows side by side within rows: the larger stride steps over all that the smaller one covers. */
-static bool is_apart(const shape *s)
+/* Tokens do not overlap if the larger stride exceeds the extent of everything under the smaller one. */
+static bool has_disjoint_rows(const shape *s)
 {
     const uint64_t outer = bp_magnitude(s->batch_stride), inner = bp_magnitude(s->stride);
     if (s->batch == 1)
@@ -66,17 +66,16 @@ static bp_status check_shape(const char *call, const char *name, const shape *s,
 {
     uint64_t below, above;
     if (!reach(s, &below, &above))
-        return bp_fail(BP_ERR_OVERFLOW,
-                       "%s: %s reach over more than 2^63 bytes: strides %lld and %lld of %llu x %llu tokens", call,
-                       name, (long long)s->batch_stride, (long long)s->stride, (unsigned long long)s->batch,
+        return bp_fail(BP_ERR_OVERFLOW, "%s: %s span more than 2^63 bytes: strides %lld and %lld of %llu x %llu tokens",
+                       call, name, (long long)s->batch_stride, (long long)s->stride, (unsigned long long)s->batch,
                        (unsigned long long)s->sequence);
     if ((uintptr_t)s->data % s->bytes != 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s at %p are not aligned to their %llu bytes", call, name, s->data,
-                       (unsigned long long)s->bytes);
-    if (written && !is_apart(s))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s at %p are not aligned to their element size of %llu bytes",
+                       call, name, s->data, (unsigned long long)s->bytes);
+    if (written && !has_disjoint_rows(s))
         return bp_fail(
             BP_ERR_INVALID_ARGUMENT,
-            "%s: %s are written, but overlap each other: %llu x %llu tokens of %llu elements with strides %lld and "
+            "%s: %s are an output, but their rows overlap: %llu x %llu tokens of %llu elements with strides %lld and "
             "%lld",
             call, name, (unsigned long long)s->batch, (unsigned long long)s->sequence, (unsigned long long)s->columns,
             (long long)s->batch_stride, (long long)s->stride);
@@ -103,7 +102,7 @@ bp_status bp_check_rows(const char *call, const char *name, const bp_token_rows 
     if (rows->batch == 0 || rows->sequence == 0)
         return BP_OK;
     if (!bp_is_row_dtype(rows->dtype))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s are %s: fp32, bf16 and fp16 are possible", call, name,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s are %s; use fp32, bf16 or fp16", call, name,
                        bp_dtype_name(rows->dtype));
     if (rows->columns != columns)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s have %llu columns instead of %llu", call, name,
@@ -122,7 +121,7 @@ bp_status bp_check_rows(const char *call, const char *name, const bp_token_rows 
     return check_shape(call, name, &s, written);
 }
 
-bool bp_rows_meet(const bp_token_rows *a, const bp_token_rows *b)
+bool bp_rows_overlap(const bp_token_rows *a, const bp_token_rows *b)
 {
     const shape one = rows_shape(a), two = rows_shape(b);
     uint64_t one_below, one_above, two_below, two_above;
@@ -167,8 +166,7 @@ bp_status bp_check_targets(const char *call, const bp_token_values *target, bp_d
                            uint64_t batch, uint64_t sequence, bp_tokens_work *tokens)
 {
     if (dtype != BP_DTYPE_INT64 && dtype != BP_DTYPE_INT32)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets are %s: int64 and int32 are possible", call,
-                       bp_dtype_name(dtype));
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets are %s; use int64 or int32", call, bp_dtype_name(dtype));
     if (target->data == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets are missing (data is NULL)", call);
     const shape targets = values_shape(target, batch, sequence, bp_dtype_bits(dtype) / 8);
@@ -187,11 +185,11 @@ bp_status bp_check_targets(const char *call, const bp_token_values *target, bp_d
     return BP_OK;
 }
 
-/* The scale must be a normal number, too: else its few digits would be those of the results. */
+/* The scale must be normal as well: a subnormal one would cost the results their precision. */
 bp_status bp_check_temperature(const char *call, float temperature)
 {
     if (!isnormal(temperature) || temperature < 0 || !isnormal(1 / temperature))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: temperature %g: 1.2e-38 to 8.5e37 are possible", call,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: temperature %g is outside [1.2e-38, 8.5e37]", call,
                        (double)temperature);
     return BP_OK;
 }
@@ -202,13 +200,13 @@ static bp_status check_saved(const char *call, const void *saved, uint64_t saved
     uint64_t needed;
     BP_TRY(bp_logprob_saved_bytes(tokens, with_entropy, &needed));
     if (saved_bytes < needed)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: saved_bytes %llu, %llu tokens %s need %llu", call,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: saved_bytes is %llu, but %llu tokens %s need %llu", call,
                        (unsigned long long)saved_bytes, (unsigned long long)tokens,
                        with_entropy ? "with entropy" : "without entropy", (unsigned long long)needed);
     if ((uintptr_t)saved % sizeof(float) != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: saved at %p is not aligned to 4 bytes", call, saved);
     float *planes;
-    memcpy(&planes, &saved, sizeof saved); /* backward only reads them */
+    memcpy(&planes, &saved, sizeof saved); /* backward reads them only */
     *work =
         (bp_saved_work){.max = planes, .log_sum = planes + tokens, .energy = with_entropy ? planes + 2 * tokens : NULL};
     return BP_OK;
@@ -233,7 +231,7 @@ bp_status bp_check_upstream(const char *call, const bp_token_values *logprob_gra
     BP_TRY(bp_check_values(call, "upstream gradients of log-probabilities", logprob_grad, batch, sequence, false));
     BP_TRY(bp_check_values(call, "upstream gradients of entropies", entropy_grad, batch, sequence, false));
     if (saved == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: saved is missing: forward writes it when it is given", call);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: saved is missing; pass the buffer that forward filled", call);
     BP_TRY(check_saved(call, saved, saved_bytes, batch * sequence, entropy_grad->data != NULL, &work->saved));
     work->logprob_grad = logprob_grad->data;
     work->logprob_grad_batch_stride = logprob_grad->batch_stride;

@@ -1,4 +1,4 @@
-/* The parts that all clients share: what ranks agree on, the engine, and the way from partial sums to outputs. */
+/* Shared parts of the clients: status agreement of ranks, vocabulary shards, bad-target checks, and the exchange of partial sums. */
 #include "logprob/base.h"
 
 #include <bucketpool/cuda.h>
@@ -15,7 +15,8 @@ bool bp_is_alone(const bp_comm *comm)
     return comm == NULL || bp_comm_get_info(comm)->ranks == 1;
 }
 
-bp_status bp_ranks_tell(const char *call, bp_comm *comm, const bp_told *mine, const char *const *names, bp_told *told)
+bp_status bp_ranks_exchange(const char *call, bp_comm *comm, const bp_rank_words *mine, const char *const *names,
+                            bp_rank_words *told)
 {
     bp_status status = (bp_status)mine->status;
     if (bp_is_alone(comm)) {
@@ -23,7 +24,7 @@ bp_status bp_ranks_tell(const char *call, bp_comm *comm, const bp_told *mine, co
         return status;
     }
     const uint32_t ranks = bp_comm_get_info(comm)->ranks;
-    bp_told own = *mine;
+    bp_rank_words own = *mine;
     if (status != BP_OK)
         snprintf(own.words, sizeof own.words, "%s", bp_error_detail());
     bp_status exchanged = bp_comm_exchange(comm, &own, sizeof own, told);
@@ -35,11 +36,11 @@ bp_status bp_ranks_tell(const char *call, bp_comm *comm, const bp_told *mine, co
 
     for (uint32_t r = 0; r < ranks; r++) {
         if (!bp_is_status(told[r].status))
-            return bp_fail(BP_ERR_COMM, "%s: rank %u of %u sent status %lld, which is unknown: %.*s", call, r, ranks,
-                           (long long)told[r].status, BP_TOLD_WORDS - 1, told[r].words);
+            return bp_fail(BP_ERR_COMM, "%s: rank %u of %u sent the unknown status %lld: %.*s", call, r, ranks,
+                           (long long)told[r].status, BP_RANK_WORDS_CHARS - 1, told[r].words);
         if (told[r].status != BP_OK)
             return bp_fail((bp_status)told[r].status, "%s: rank %u of %u failed: %s: %.*s", call, r, ranks,
-                           bp_status_name((bp_status)told[r].status), BP_TOLD_WORDS - 1, told[r].words);
+                           bp_status_name((bp_status)told[r].status), BP_RANK_WORDS_CHARS - 1, told[r].words);
     }
     for (uint32_t r = 1; r < ranks; r++)
         for (size_t i = 0; i < BP_TOLD_VALUES && names[i] != NULL; i++)
@@ -49,19 +50,19 @@ bp_status bp_ranks_tell(const char *call, bp_comm *comm, const bp_told *mine, co
     return BP_OK;
 }
 
-bp_status bp_ranks_compare(const char *call, bp_comm *comm, const bp_told *mine, const char *const *names)
+bp_status bp_ranks_compare(const char *call, bp_comm *comm, const bp_rank_words *mine, const char *const *names)
 {
-    bp_told told[BP_MOST_RANKS];
+    bp_rank_words told[BP_MOST_RANKS];
     if (!bp_is_alone(comm) && bp_comm_get_info(comm)->ranks > BP_MOST_RANKS)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks, at most %d can compare", call, bp_comm_get_info(comm)->ranks,
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks exceed the limit of %d", call, bp_comm_get_info(comm)->ranks,
                        BP_MOST_RANKS);
-    return bp_ranks_tell(call, comm, mine, names, told);
+    return bp_ranks_exchange(call, comm, mine, names, told);
 }
 
 bp_status bp_ranks_agree(const char *call, bp_comm *comm, bp_status status)
 {
     static const char *const nothing[] = {NULL};
-    const bp_told mine = {.status = status};
+    const bp_rank_words mine = {.status = status};
     return bp_ranks_compare(call, comm, &mine, nothing);
 }
 
@@ -69,12 +70,12 @@ static bp_status check_shard(const char *call, const bp_shard *mine)
 {
     uint64_t end;
     if (mine->columns == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a vocabulary of 0 columns", call);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the vocabulary has 0 columns", call);
     if (!bp_add_u64(mine->start, mine->columns, &end) || end > INT64_MAX)
-        return bp_fail(BP_ERR_OVERFLOW, "%s: ids from %llu on for %llu columns do not fit 63 bits", call,
+        return bp_fail(BP_ERR_OVERFLOW, "%s: ids of %llu.. with %llu columns do not fit 63 bits", call,
                        (unsigned long long)mine->start, (unsigned long long)mine->columns);
     if (mine->columns > INT32_MAX)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %llu columns in one shard, at most %d are possible", call,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a shard of %llu columns exceeds the limit of %d", call,
                        (unsigned long long)mine->columns, INT32_MAX);
     return BP_OK;
 }
@@ -82,7 +83,7 @@ static bp_status check_shard(const char *call, const bp_shard *mine)
 bp_status bp_vocab_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, const char *const *names,
                                bp_status status, bp_vocab_shards *shards)
 {
-    /* what ranks tell each other: what must be the same, then where a shard starts and what it has */
+    /* words of a rank: values that must be equal, then first column and column count of its shard */
     enum { START = BP_SHARD_SAME, COLUMNS = BP_SHARD_SAME + 1 };
     if (status == BP_OK)
         status = check_shard(call, mine);
@@ -93,14 +94,14 @@ bp_status bp_vocab_shards_init(const char *call, bp_comm *comm, const bp_shard *
     }
     const uint32_t ranks = bp_comm_get_info(comm)->ranks;
     if (ranks > BP_MOST_RANKS)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks share a vocabulary, at most %d can", call, ranks,
-                       BP_MOST_RANKS);
-    bp_told own = {.status = status, .values = {[START] = mine->start, [COLUMNS] = mine->columns}};
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks share a vocabulary, which exceeds the limit of %d", call,
+                       ranks, BP_MOST_RANKS);
+    bp_rank_words own = {.status = status, .values = {[START] = mine->start, [COLUMNS] = mine->columns}};
     memcpy(own.values, mine->same, sizeof mine->same);
-    bp_told told[BP_MOST_RANKS];
-    BP_TRY(bp_ranks_tell(call, comm, &own, names, told));
+    bp_rank_words told[BP_MOST_RANKS];
+    BP_TRY(bp_ranks_exchange(call, comm, &own, names, told));
 
-    /* ranks may hold any part, but rank r's ids come before those of rank r + 1 */
+    /* shard sizes are free, but shards are in rank order */
     for (uint32_t r = 1; r < ranks; r++) {
         const uint64_t end = told[r - 1].values[START] + told[r - 1].values[COLUMNS];
         const uint64_t start = told[r].values[START];
@@ -118,7 +119,7 @@ bp_status bp_vocab_shards_init(const char *call, bp_comm *comm, const bp_shard *
     return BP_OK;
 }
 
-/* ---- what clients without a base use, too ------------------------------------------------------------------------ */
+/* ---- shared by all clients, with or without a base ------------------------------------------------------------------- */
 
 bp_status bp_engine_create(bp_device *device, uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine)
 {
@@ -126,7 +127,7 @@ bp_status bp_engine_create(bp_device *device, uint32_t threads, uint32_t kernels
         return bp_engine_create_host(threads, kernels, columns, engine);
     if (bp_cuda_get_info(device) != NULL)
         return bp_engine_create_cuda(device, engine);
-    return bp_fail(BP_ERR_UNSUPPORTED, "there are no log-probability kernels for device %s: host and cuda have some",
+    return bp_fail(BP_ERR_UNSUPPORTED, "device %s has no log-probability kernels; use a host or cuda device",
                    bp_device_name(device));
 }
 
@@ -162,9 +163,9 @@ bp_status bp_check_not_captured(const char *call, bp_stream *stream)
     return BP_OK;
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------------------- */
+/* ---- creation and destruction ---------------------------------------------------------------------------------------- */
 
-/* Targets outside the vocabulary are noted in memory of the device: nothing noted is all ones. */
+/* Bad targets are recorded in device memory; all ones means none. */
 static bp_status clear_bad(bp_base *base)
 {
     return bp_stream_fill(base->own, base->bad, 0xff, sizeof *base->bad);
@@ -212,7 +213,7 @@ bp_status bp_base_init(bp_device *device, const bp_base_config *config, bp_statu
     if (status == BP_OK && config->max_tokens == 0)
         status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_tokens is 0", config->call);
     else if (status == BP_OK && config->targets != BP_TARGETS_ANY && config->targets != BP_TARGETS_CHECKED)
-        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets %d is neither any nor checked", config->call,
+        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets is %d, neither any nor checked", config->call,
                          (int)config->targets);
     BP_TRY(bp_vocab_shards_init(config->call, config->comm, &config->shard, config->same, status, &made.shards));
     status = bp_ranks_agree(config->call, made.shards.comm, base_make(device, config, &made));
@@ -241,14 +242,14 @@ bp_stream *bp_base_stream(const bp_base *base, bp_stream *stream)
     return stream != NULL ? stream : base->own;
 }
 
-/* On the host the memory is held all the time: guard mode would spoil it in between. On cuda, where captures want nothing held before they
- * begin, it is held around each use; nothing else is ever there. */
+/* On the host the request stays acquired, as guard mode would poison it between uses. On cuda it is acquired around each use, because a
+ * capture must begin without acquired requests; nothing else uses its memory. */
 static bp_status take_bad(bp_base *base, bp_stream *stream)
 {
     void *address;
     if (base->bad == NULL || base->keeps_bad)
         return BP_OK;
-    BP_TRY(bp_workspace_drop(&base->workspace, 1u << BP_WORK_BAD_TARGET, stream)); /* of a call that failed */
+    BP_TRY(bp_workspace_drop(&base->workspace, 1u << BP_WORK_BAD_TARGET, stream)); /* left by a failed call */
     return bp_workspace_take(&base->workspace, BP_WORK_BAD_TARGET, stream, &address);
 }
 
@@ -260,7 +261,7 @@ static bp_status give_bad(bp_base *base, bp_stream *stream, bp_status status)
     return status == BP_OK ? given : status;
 }
 
-/* What was noted, and forgets it. */
+/* Returns the recorded target and clears the record. */
 static bp_status read_bad(bp_base *base, bp_bad_target *bad)
 {
     BP_TRY(bp_stream_copy(base->own, bad, base->bad, sizeof *bad));
@@ -271,20 +272,20 @@ static bp_status read_bad(bp_base *base, bp_bad_target *bad)
     return bp_stream_synchronize(base->own);
 }
 
-/* What was noted by calls that the own stream waits for. */
-static bp_status tell_bad(bp_base *base)
+/* Reports the bad target recorded by the calls that the own stream waits for. */
+static bp_status report_bad(bp_base *base)
 {
     bp_bad_target bad = {.token = UINT64_MAX};
     BP_TRY(take_bad(base, base->own));
     BP_TRY(give_bad(base, base->own, read_bad(base, &bad)));
     if (bad.token == UINT64_MAX)
         return BP_OK;
-    return bp_fail(BP_ERR_INVALID_ARGUMENT, "token %llu has the target %lld: the vocabulary's ids are %lld to %lld",
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "token %llu has target %lld, outside the vocabulary's ids [%lld, %lld]",
                    (unsigned long long)bad.token, (long long)bad.value, (long long)base->shards.first,
                    (long long)(base->shards.first + (int64_t)(base->shards.vocab - 1)));
 }
 
-/* The own stream waits for every call that may note a bad target; where the memory is taken for each, the pool sees to that. */
+/* The own stream waits for every call that may record a bad target. Where the request is acquired per call, the pool orders them. */
 static bp_status base_follow(bp_base *base, bp_stream *stream)
 {
     if (base->bad == NULL || !base->keeps_bad)
@@ -298,11 +299,11 @@ bp_status bp_base_end(bp_base *base, bp_stream *given, bp_status status)
     if (status == BP_OK && given != NULL)
         return base_follow(base, given);
     if (status == BP_OK)
-        status = base->bad != NULL ? tell_bad(base) : bp_stream_synchronize(base->own);
+        status = base->bad != NULL ? report_bad(base) : bp_stream_synchronize(base->own);
     if (status == BP_OK)
         return BP_OK;
 
-    /* a call that failed may have enqueued work before; what waiting for it says then is of no interest */
+    /* a failed call may have enqueued work; the status of waiting for it is ignored */
     if (given == NULL)
         return bp_call_end(base->own, NULL, status);
     char detail[BP_DETAIL_BYTES];
@@ -316,7 +317,7 @@ bp_status bp_base_check(bp_base *base)
     const bool own_waits = base->bad != NULL && base->keeps_bad;
     if (!own_waits)
         BP_TRY(bp_device_synchronize(base->device));
-    return base->bad != NULL ? tell_bad(base) : BP_OK;
+    return base->bad != NULL ? report_bad(base) : BP_OK;
 }
 
 bp_status bp_base_finish_partials(bp_base *base, const bp_tokens_work *tokens, const bp_partial *partials, float scale,
@@ -325,7 +326,7 @@ bp_status bp_base_finish_partials(bp_base *base, const bp_tokens_work *tokens, c
     bp_comm *comm = base->shards.comm;
     bp_workspace *workspace = &base->workspace;
     const bp_logprob_outputs *outputs = out->outputs;
-    void *all = NULL; /* of all ranks, in rank order */
+    void *all = NULL; /* [rank], in rank order */
     bp_status status = BP_OK;
     if (comm != NULL)
         status = bp_workspace_take(workspace, BP_WORK_GATHERED, stream, &all);

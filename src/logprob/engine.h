@@ -1,4 +1,4 @@
-/* What a kind of device does for the clients, in stream order: kernels, and matrix products for the fused head. Arguments were checked before. */
+/* Device engine of the clients, in stream order: kernels, and matrix products for the fused head. Arguments are already checked. */
 #ifndef BP_LOGPROB_ENGINE_H
 #define BP_LOGPROB_ENGINE_H
 
@@ -13,7 +13,7 @@
 typedef struct bp_engine bp_engine;
 
 typedef struct bp_engine_ops {
-    void (*destroy)(bp_engine *engine); /* all its work is done */
+    void (*destroy)(bp_engine *engine); /* after all its work is done */
     bp_status (*partials)(bp_engine *engine, const bp_partials_work *work, bp_stream *stream);
     bp_status (*finish)(bp_engine *engine, const bp_finish_work *work, bp_stream *stream);
     bp_status (*gradient)(bp_engine *engine, const bp_gradient_work *work, bp_stream *stream);
@@ -29,14 +29,14 @@ struct bp_engine {
     uint32_t threads;
 };
 
-/* `columns`: the most a row will have. `threads`, `kernels`: as in bp_logprob_config. */
+/* `columns`: maximum of a row. `threads`, `kernels`: as in bp_logprob_config. */
 bp_status bp_engine_create_host(uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine);
-/* BP_ERR_UNSUPPORTED in builds without CUDA kernels, and on devices of another architecture. */
+/* BP_ERR_UNSUPPORTED: a build without CUDA kernels, or an unsupported GPU architecture. */
 bp_status bp_engine_create_cuda(bp_device *device, bp_engine **engine);
 
 /* ---- matrix products --------------------------------------------------------------------------------------------- */
 
-/* Row-major, sums in fp32. `rows` are the tokens of a piece, next to each other or with a stride. */
+/* Row-major, with sums in fp32. `rows` are the tokens of a piece, contiguous or with a stride. */
 
 /* A matrix whose rows are `stride` elements apart. */
 typedef struct bp_matrix {
@@ -50,12 +50,12 @@ static inline void *bp_matrix_row(const bp_matrix *of, uint64_t row)
     return (uint8_t *)of->data + (int64_t)row * of->stride * (int64_t)(bp_dtype_bits(of->dtype) / 8);
 }
 
-/* Which rows of a piece count: where the mask is 0 they do not, and may hold anything. */
+/* Mask of a piece's rows: rows where it is 0 are excluded and may hold anything. */
 typedef struct bp_row_mask {
-    const uint8_t *data; /* NULL: all rows count */
+    const uint8_t *data; /* NULL: no mask */
     int64_t batch_stride, stride;
-    uint64_t count; /* rows of one batch */
-    uint64_t first; /* number of row 0 in the mask */
+    uint64_t count; /* rows per batch entry */
+    uint64_t first; /* index of row 0 in the mask */
 } bp_row_mask;
 
 /* One product of a piece. Hidden states are [rows, hidden], the weight [columns, hidden], logits and their gradient [rows, columns]. */
@@ -66,32 +66,31 @@ typedef struct bp_product_work {
                                logits = a b^T: a hidden, b weight, c logits (fp32)
                                hidden_grad = d b: a the gradient of logits, b weight, c hidden_grad
                                weight_grad = d^T b: a the gradient of logits, b hidden, c weight_grad (fp32) */
-    bool adds;         /* c is added to; only where it is fp32 */
-    void *scratch;     /* as many bytes as scratch_bytes said, aligned to 256; of this work alone until it is done */
-    bp_row_mask mask;  /* weight_grad: of the rows of b, as NaN times 0 is NaN */
+    bool adds;         /* accumulates into c; c must be fp32 */
+    void *scratch;     /* scratch_bytes, aligned to 256; exclusive to this work until it is done */
+    bp_row_mask mask;  /* weight_grad: of the rows of b, because NaN times 0 is NaN */
 } bp_product_work;
 
 typedef struct bp_products bp_products;
 
 typedef struct bp_products_ops {
-    void (*destroy)(bp_products *products); /* all its work is done */
+    void (*destroy)(bp_products *products); /* after all its work is done */
     bp_status (*logits)(bp_products *products, const bp_product_work *work, bp_stream *stream);
     bp_status (*hidden_grad)(bp_products *products, const bp_product_work *work, bp_stream *stream);
     bp_status (*weight_grad)(bp_products *products, const bp_product_work *work, bp_stream *stream);
-    /* c = a, rounded once where it is narrower: a fp32, [rows, hidden]. NULL: there is no such function */
+    /* c = a, rounded once if narrower: a fp32, [rows, hidden]. NULL: unsupported */
     bp_status (*place)(bp_products *products, const bp_product_work *work, bp_stream *stream);
 } bp_products_ops;
 
 struct bp_products {
     const bp_products_ops *ops;
-    const char *name; /* "cblas", "cublas" */
-    bp_dtype
-        gradient; /* of what `a` of the gradients' products holds: fp32, or the weight's dtype, narrowed in place */
-    uint64_t scratch_bytes; /* that each product needs */
+    const char *name;       /* "cblas", "cublas" */
+    bp_dtype gradient;      /* dtype of `a` in the gradient products: fp32, or the weight's dtype, narrowed in place */
+    uint64_t scratch_bytes; /* per product */
 };
 
-/* For pieces of at most `rows`; all three fit 31 bits. BP_ERR_UNSUPPORTED: a build without BLAS; no cuBLAS found, where it was looked
- * for. */
+/* Products for pieces of at most `rows`; all three sizes fit 31 bits. BP_ERR_UNSUPPORTED: a build without BLAS, or cuBLAS not found, with
+ * the places searched. */
 bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
                                   bp_products **products);
 bp_status bp_products_create_cublas(bp_device *device, uint64_t rows, uint64_t hidden, bp_dtype dtype,

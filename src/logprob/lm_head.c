@@ -1,4 +1,4 @@
-/* The fused head: its life. */
+/* Creation and destruction of the fused head. */
 #include "logprob/lm_head.h"
 
 #include <bucketpool/cuda.h>
@@ -48,15 +48,14 @@ bp_status bp_lm_head_gradients_init(bp_lm_head_gradients *gradients, size_t size
 static bp_status lm_head_check_config(const char *call, const bp_lm_head_config *config)
 {
     if (config->max_tokens == 0 || config->hidden == 0 || config->vocab == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_tokens %llu, hidden %llu, vocab %llu: none may be 0", call,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_tokens %llu, hidden %llu and vocab %llu must not be 0", call,
                        (unsigned long long)config->max_tokens, (unsigned long long)config->hidden,
                        (unsigned long long)config->vocab);
     if (config->chunk < 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: chunk %lld is negative: 0 is a whole sequence", call,
-                       (long long)config->chunk);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: chunk is %lld; use 0 for whole sequences or a positive number",
+                       call, (long long)config->chunk);
     if (!bp_is_row_dtype(config->dtype))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: dtype %s of hidden states and weight: fp32, bf16 and fp16 are possible", call,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: hidden states and weight are %s; use fp32, bf16 or fp16", call,
                        bp_dtype_name(config->dtype));
     return BP_OK;
 }
@@ -74,7 +73,7 @@ static bp_status make_own(bp_device *device, const bp_lm_head_config *config, bp
     const uint32_t ranks = config->comm != NULL ? bp_comm_get_info(config->comm)->ranks : 1;
     head->sums = ranks > 1 && config->partial_hidden_grad == 0;
 
-    /* products count in 31 bits, and narrowed gradients are twice as far from each other */
+    /* products count in 31 bits, and narrowing in place doubles the stride */
     const uint64_t most = INT32_MAX / 2;
     const bool is_host = bp_device_is_host_accessible(device);
     if (head->chunk > most || config->hidden > most || config->vocab > most)
@@ -87,8 +86,8 @@ static bp_status make_own(bp_device *device, const bp_lm_head_config *config, bp
     else if (bp_cuda_get_info(device) != NULL)
         BP_TRY(bp_products_create_cublas(device, head->chunk, config->hidden, config->dtype, &head->products));
     else
-        return bp_fail(BP_ERR_UNSUPPORTED, "%s: there are no matrix products for device %s: host and cuda have some",
-                       call, bp_device_name(device));
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: device %s has no matrix products; use a host or cuda device", call,
+                       bp_device_name(device));
     if (head->sums && !head->forward_only && is_host) {
         const size_t count = (size_t)ranks * BP_EXCHANGED_NUMEL;
         head->exchanged = calloc(count, sizeof *head->exchanged);
@@ -103,7 +102,7 @@ static bp_status make_own(bp_device *device, const bp_lm_head_config *config, bp
 
 static uint64_t chunk_bytes(const bp_lm_head *head, uint64_t vocab)
 {
-    return head->chunk * vocab * sizeof(float); /* 31 bits each */
+    return head->chunk * vocab * sizeof(float); /* both factors fit 31 bits */
 }
 
 static bp_status make_base(bp_device *device, const bp_lm_head_config *config, bp_status status, bp_lm_head *head)
@@ -135,10 +134,10 @@ static bp_status make_base(bp_device *device, const bp_lm_head_config *config, b
     return bp_base_init(device, &base, status, &head->base);
 }
 
-/* Products need the device, which the base's stream keeps. */
+/* Products are destroyed before the base, whose stream keeps the device. */
 static void lm_head_finish(bp_lm_head *head)
 {
-    bp_stream_destroy(&head->multiplies); /* waits for it */
+    bp_stream_destroy(&head->multiplies); /* waits for its work */
     if (head->products != NULL)
         head->products->ops->destroy(head->products);
     bp_event_destroy(&head->moved);
@@ -152,16 +151,16 @@ bp_status bp_lm_head_create(bp_device *device, const bp_lm_head_config *config, 
 {
     bp_lm_head_config own = lm_head_config_defaults;
     BP_TRY(bp_struct_read("bp_lm_head_create", config, false, &own, sizeof own));
-    bp_status status = BP_OK; /* from here on the other ranks learn of failures */
+    bp_status status = BP_OK; /* from here on the other ranks must learn of failures */
     if (device == NULL || head == NULL)
         status = bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lm_head_create: needs a device and an output");
     config = &own;
-    bp_lm_head unmade = {0}; /* where there is no memory, the other ranks must still learn of it */
+    bp_lm_head unmade = {0}; /* without memory, the other ranks must still learn of the failure */
     bp_lm_head *made = calloc(1, sizeof *made);
     if (status == BP_OK)
         status = made != NULL ? make_own(device, config, made) : bp_fail_memory(sizeof *made);
     status = make_base(device, config, status, made != NULL ? made : &unmade);
-    if (status != BP_OK || made == NULL || head == NULL) { /* without either BP_OK was never to be had */
+    if (status != BP_OK || made == NULL || head == NULL) { /* without `made` and `head` the status cannot be BP_OK */
         lm_head_finish(made != NULL ? made : &unmade);
         free(made);
         return status;
@@ -187,7 +186,7 @@ void bp_lm_head_destroy(bp_lm_head **head)
         return;
     bp_lm_head *gone = *head;
     *head = NULL;
-    if (bp_device_is_inherited(gone->base.device)) /* work of the parent would be waited for */
+    if (bp_device_is_inherited(gone->base.device)) /* waiting would be for the parent's work */
         return;
     lm_head_finish(gone);
     free(gone);

@@ -9,7 +9,7 @@
 
 /* ---- arguments --------------------------------------------------------------------------------------------------- */
 
-/* Hidden states and weight of a call, checked. `token_count` 0: nothing else is set. */
+/* Checked hidden states and weight of a call. `token_count` 0: the rest is unset. */
 typedef struct head_batch {
     uint64_t token_count;
     bp_token_rows hidden; /* with strides */
@@ -18,26 +18,27 @@ typedef struct head_batch {
     float alpha; /* 1 / temperature */
 } head_batch;
 
-/* Where the gradients of a call go, checked. */
+/* Checked outputs of a backward call. */
 typedef struct head_gradients {
     bp_token_rows hidden; /* data NULL: not wanted */
     bp_matrix weight;     /* data NULL: not wanted */
     bool adds;
-    bp_gradient_work upstream; /* of all tokens; without logits and `out` */
+    bp_gradient_work upstream; /* of all tokens, without logits and `out` */
 } head_gradients;
 
-/* Rows of the weight, or of its gradient, as rows of one sequence; products need them apart and in order. */
+/* Checks the weight, or its gradient, as rows of one sequence; products need rows that ascend without overlap. */
 static bp_status check_weight(const char *call, const char *name, const bp_lm_head *head, const void *data,
                               bp_dtype dtype, int64_t stride, bp_token_rows *rows)
 {
     bp_token_rows given = {
         .dtype = dtype, .batch = 1, .sequence = head->base.columns, .columns = head->hidden, .stride = stride};
-    memcpy(&given.data, &data, sizeof data); /* views may be written; the weight is not */
+    memcpy(&given.data, &data, sizeof data); /* views are of mutable data; the weight is not written */
     BP_TRY(bp_check_rows(call, name, &given, head->hidden, false, rows));
     if (rows->stride < (int64_t)head->hidden || rows->stride > INT32_MAX)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s have rows of %llu elements at a stride of %lld: %llu to %d",
-                       call, name, (unsigned long long)head->hidden, (long long)rows->stride,
-                       (unsigned long long)head->hidden, INT32_MAX);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: %s have rows of %llu elements at a stride of %lld; use a stride of %llu to %d", call, name,
+                       (unsigned long long)head->hidden, (long long)rows->stride, (unsigned long long)head->hidden,
+                       INT32_MAX);
     return BP_OK;
 }
 
@@ -50,7 +51,7 @@ static bp_status check_head_batch(const char *call, const bp_lm_head *head, cons
     BP_TRY(bp_check_temperature(call, batch->temperature));
     BP_TRY(bp_check_tokens(call, hidden->batch, hidden->sequence, head->base.max_tokens, &c.token_count));
     if (hidden->dtype != head->dtype)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: hidden states are %s, the head is made for %s", call,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: hidden states are %s, but the head was created for %s", call,
                        bp_dtype_name(hidden->dtype), bp_dtype_name(head->dtype));
     if (c.token_count != 0) {
         BP_TRY(bp_check_rows(call, "hidden states", hidden, head->hidden, false, &c.hidden));
@@ -66,8 +67,8 @@ static bp_status check_head_batch(const char *call, const bp_lm_head *head, cons
 static bp_status check_apart(const char *call, const char *name, const bp_token_rows *written, const char *other,
                              const bp_token_rows *read)
 {
-    if (bp_rows_meet(written, read))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the gradient of %s at %p lies among the %s at %p", call, name,
+    if (bp_rows_overlap(written, read))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the gradient of %s at %p overlaps the %s at %p", call, name,
                        written->data, other, read->data);
     return BP_OK;
 }
@@ -82,7 +83,7 @@ static bp_token_rows weight_rows(const bp_lm_head *head, const bp_matrix *weight
                            .stride = weight->stride};
 }
 
-/* `weight_grad`: checked; data NULL: not wanted. */
+/* `weight_grad`: already checked; data NULL: not wanted. */
 static bp_status check_hidden_grad(const char *call, const bp_lm_head *head, const head_batch *batch,
                                    const bp_token_rows *given, const bp_matrix *weight_grad, bp_token_rows *checked)
 {
@@ -92,8 +93,8 @@ static bp_status check_hidden_grad(const char *call, const bp_lm_head *head, con
                        call, (unsigned long long)given->batch, (unsigned long long)given->sequence,
                        (unsigned long long)hidden->batch, (unsigned long long)hidden->sequence);
     if (given->dtype != BP_DTYPE_FP32 && given->dtype != head->dtype)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a gradient in %s of hidden states in %s: fp32 and %s are possible",
-                       call, bp_dtype_name(given->dtype), bp_dtype_name(head->dtype), bp_dtype_name(head->dtype));
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the gradient is %s for hidden states in %s; use fp32 or %s", call,
+                       bp_dtype_name(given->dtype), bp_dtype_name(head->dtype), bp_dtype_name(head->dtype));
     BP_TRY(bp_check_rows(call, "gradients of hidden states", given, head->hidden, true, checked));
     const bp_token_rows weight = weight_rows(head, &batch->weight), beside = weight_rows(head, weight_grad);
     BP_TRY(check_apart(call, "hidden states", checked, "hidden states", hidden));
@@ -108,7 +109,7 @@ static bp_status check_head_gradients(const char *call, const bp_lm_head *head, 
 {
     head_gradients c = {.adds = gradients->accumulate != 0};
     if (head->forward_only)
-        return bp_fail(BP_ERR_SCHEDULE, "%s: the head was made for forward only (forward_only)", call);
+        return bp_fail(BP_ERR_SCHEDULE, "%s: the head was created with forward_only", call);
     if (gradients->weight_grad != NULL) {
         bp_token_rows grad;
         BP_TRY(check_weight(call, "gradients of weights", head, gradients->weight_grad, BP_DTYPE_FP32,
@@ -132,10 +133,10 @@ static bp_status check_head_gradients(const char *call, const bp_lm_head *head, 
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
-/* Tokens [batch, batch + batches) x [first, first + count): a part of one sequence, or several whole ones. */
+/* Tokens [batch, batch + batches) x [first, first + count): part of one sequence, or several whole ones. */
 typedef struct piece {
     uint64_t batch, batches, first, count;
-    uint64_t token; /* number of its first one; the others follow */
+    uint64_t token; /* index of the first one; the others follow */
     uint64_t rows;
 } piece;
 
@@ -144,10 +145,11 @@ static uint64_t pieces_of(uint64_t whole, uint64_t part)
     return whole / part + (whole % part != 0);
 }
 
-/* How many pieces of at most `chunk` tokens (not 0). */
+/* Number of pieces of at most `chunk` tokens (not 0). */
 static uint64_t piece_count(const bp_tokens_work *all, uint64_t chunk)
 {
-    const uint64_t sequences = chunk / all->sequence; /* whole ones in one piece; 0: a sequence takes several pieces */
+    const uint64_t sequences =
+        chunk / all->sequence; /* whole sequences per piece; 0: a sequence takes several pieces */
     return sequences > 0 ? pieces_of(all->batch, sequences) : all->batch * pieces_of(all->sequence, chunk);
 }
 
@@ -192,7 +194,7 @@ static bool can_step(int64_t stride, uint64_t columns)
     return stride >= 0 && (uint64_t)stride >= columns && stride <= INT32_MAX;
 }
 
-/* Rows of a piece from number `row` on, as many as one matrix can hold (at least one): that have one distance, which BLAS can take. */
+/* Rows of a piece from `row` on that form one matrix: a constant stride that BLAS accepts; at least one. */
 static uint64_t piece_matrix(const bp_token_rows *rows, const piece *p, uint64_t row, bp_matrix *matrix)
 {
     const int64_t bytes = bp_dtype_bits(rows->dtype) / 8;
@@ -218,14 +220,14 @@ static uint64_t piece_matrix(const bp_token_rows *rows, const piece *p, uint64_t
 #define CALL_WORKSPACES                                                                                                \
     (1u << BP_WORK_PARTIALS | 1u << BP_WORK_GATHERED | ((1u << BP_HEAD_WORKSPACES) - 1) << BP_WORK_OWN)
 
-/* `to` goes on when `from` has come to this point. */
+/* Orders `to` after the work enqueued on `from` so far. */
 static bp_status head_order(bp_event *event, bp_stream *from, bp_stream *to)
 {
     BP_TRY(bp_event_record(event, from));
     return bp_stream_wait(to, event);
 }
 
-/* Begins a call on `stream`: the head's own stream goes on from there, with the scratch memory. */
+/* Begins a call: orders the head's stream after `stream` and acquires the scratch memory. */
 static bp_status head_fork(bp_lm_head *head, bp_stream *stream, void **scratch)
 {
     BP_TRY(bp_workspace_drop(&head->base.workspace, CALL_WORKSPACES, stream));
@@ -233,8 +235,7 @@ static bp_status head_fork(bp_lm_head *head, bp_stream *stream, void **scratch)
     return bp_workspace_take(&head->base.workspace, BP_WORK_SCRATCH, head->multiplies, scratch);
 }
 
-/* The caller's stream waits for the head's. After a failure all workspaces are given back, and work that nobody would wait for is waited
- * for here. */
+/* Orders the caller's stream after the head's. After a failure it releases all workspaces and synchronizes the remaining work. */
 static bp_status head_join(bp_lm_head *head, bp_stream *stream, bp_status status)
 {
     bp_workspace *workspace = &head->base.workspace;
@@ -253,7 +254,7 @@ static bp_status head_join(bp_lm_head *head, bp_stream *stream, bp_status status
     return status;
 }
 
-/* Logits of piece number `index` into a chunk workspace, taken here; `stream` waits for them. */
+/* Computes the logits of piece `index` into a chunk workspace, which it acquires; `stream` waits for them. */
 static bp_status head_logits(bp_lm_head *head, const head_batch *batch, const piece *p, uint64_t index, void *scratch,
                              bp_stream *stream, bp_logits_work *logits, void **chunk)
 {
@@ -273,7 +274,7 @@ static bp_status head_logits(bp_lm_head *head, const head_batch *batch, const pi
                                .columns = columns,
                                .first = head->base.start,
                                .dtype = BP_DTYPE_FP32,
-                               .scale = 1}; /* the temperature is in them */
+                               .scale = 1}; /* the logits include the temperature */
     *chunk = memory;
     return head_order(head->moved, head->multiplies, stream);
 }
@@ -332,13 +333,13 @@ bp_status bp_lm_head_forward(bp_lm_head *head, const bp_lm_head_batch *batch, co
 
 /* ---- backward: hidden_grad, summed over ranks -------------------------------------------------------------------- */
 
-/* What is summed: fp32 where it can be rounded afterwards. */
+/* Type of the sums: fp32 if the result can be rounded afterwards. */
 static bp_dtype sum_dtype(const bp_lm_head *head, const bp_token_rows *out)
 {
     return head->products->ops->place != NULL ? BP_DTYPE_FP32 : out->dtype;
 }
 
-/* hidden_grad of a piece: multiplied here, on the head's stream, into the caller's memory or, to be summed, into a workspace. */
+/* Multiplies hidden_grad of a piece on the head's stream, into the caller's memory or, if it is to be summed, into a workspace. */
 static bp_status head_hidden_grad(bp_lm_head *head, const piece *p, const bp_product_work *product,
                                   const bp_token_rows *out, bp_stream *stream)
 {
@@ -360,7 +361,7 @@ static bp_status head_hidden_grad(bp_lm_head *head, const piece *p, const bp_pro
     return head_order(head->moved, head->multiplies, stream);
 }
 
-/* Communicators of callbacks may have no collectives, but every one exchanges host memory: there sums are made in rank order on every rank. */
+/* Callback communicators may lack collectives, but every communicator exchanges host memory: each rank sums in rank order. */
 static bp_status sum_over_ranks(const bp_lm_head *head, const bp_matrix *from, float *to, uint64_t count,
                                 bp_stream *stream)
 {
@@ -404,7 +405,7 @@ static bp_status place_sums(bp_lm_head *head, const piece *p, const bp_matrix *s
     return BP_OK;
 }
 
-/* The rest of it, on the stream of the call: the sum over ranks. To be called when more products are on their way. */
+/* Sums hidden_grad over ranks on the call's stream. Call after enqueuing the next products, to overlap with them. */
 static bp_status head_sum(bp_lm_head *head, const piece *p, const bp_token_rows *out, bp_stream *stream)
 {
     bp_workspace *workspace = &head->base.workspace;
@@ -423,8 +424,8 @@ static bp_status head_sum(bp_lm_head *head, const piece *p, const bp_token_rows 
 
 /* ---- backward: pieces -------------------------------------------------------------------------------------------- */
 
-/* The logits again, their gradient in the same memory, and the products of that. The logits of the next piece are multiplied before this
- * piece's gradient is waited for, so that kernels run beside products. */
+/* Recomputes the logits of a piece, their gradient in place, and the products with it. The next piece's logits are multiplied before
+ * waiting for this piece's gradient, so that kernels overlap products. */
 typedef struct backward {
     bp_lm_head *head;
     const head_batch *batch;
@@ -434,7 +435,7 @@ typedef struct backward {
     bp_matrix grads[2]; /* of the logits in each chunk workspace */
 } backward;
 
-/* Where the products want the weight's dtype, a row's gradient begins where its logits did and takes half of their memory. */
+/* If the products take the weight's dtype, the gradient of a row starts where its logits did, in half of their memory. */
 static bp_status begin_piece(backward *b, uint64_t index)
 {
     bp_lm_head *head = b->head;
@@ -515,7 +516,7 @@ static bp_status backward_enqueue(backward *b)
     return head_join(b->head, b->stream, status);
 }
 
-/* The gradient of no tokens. */
+/* The weight gradient of no tokens is zero. */
 static bp_status clear_weight_grad(const bp_lm_head *head, const bp_matrix *grad, bp_stream *stream)
 {
     const uint64_t row_bytes = head->hidden * sizeof(float);
@@ -544,7 +545,7 @@ bp_status bp_lm_head_backward(bp_lm_head *head, const bp_lm_head_batch *batch, c
     BP_TRY(check_head_gradients(call, head, &work, &wanted, &out));
     bp_base *base = &head->base;
     bp_stream *used = bp_base_stream(base, stream);
-    BP_TRY(bp_stream_check(used, base->device, call)); /* where the pool does not look */
+    BP_TRY(bp_stream_check(used, base->device, call)); /* no workspace is acquired that would check the stream */
     if (work.token_count != 0 && (out.hidden.data != NULL || out.weight.data != NULL))
         return bp_base_end(base, stream,
                            backward_enqueue(&(backward){.head = head, .batch = &work, .out = &out, .stream = used}));

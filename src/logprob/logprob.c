@@ -1,4 +1,4 @@
-/* Log-probabilities of targets over logits that may be split by vocabulary: the client, and its calls. */
+/* Client for log-probabilities of targets over logits that may be sharded by vocabulary. */
 #include <stdlib.h>
 
 #include "core/arith.h"
@@ -29,7 +29,7 @@ bp_status bp_logprob_create(bp_device *device, const bp_logprob_config *config, 
 {
     bp_logprob_config own = logprob_config_defaults;
     BP_TRY(bp_struct_read("bp_logprob_create", config, false, &own, sizeof own));
-    bp_status status = BP_OK; /* from here on the other ranks learn of failures */
+    bp_status status = BP_OK; /* from here on the other ranks must learn of failures */
     if (device == NULL || client == NULL)
         status = bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_logprob_create: needs a device and an output");
     config = &own;
@@ -48,7 +48,8 @@ bp_status bp_logprob_create(bp_device *device, const bp_logprob_config *config, 
     if (status == BP_OK && made == NULL)
         status = bp_fail_memory(sizeof *made);
     status = bp_base_init(device, &base, status, made != NULL ? &made->base : &(bp_base){0});
-    if (status != BP_OK || made == NULL || client == NULL) { /* without either BP_OK was never to be had */
+    if (status != BP_OK || made == NULL ||
+        client == NULL) { /* without `made` and `client` the status cannot be BP_OK */
         free(made);
         return status;
     }
@@ -68,7 +69,7 @@ void bp_logprob_destroy(bp_logprob **client)
         return;
     bp_logprob *gone = *client;
     *client = NULL;
-    if (bp_device_is_inherited(gone->base.device)) /* work of the parent would be waited for */
+    if (bp_device_is_inherited(gone->base.device)) /* waiting would be for the parent's work */
         return;
     bp_base_finish(&gone->base);
     free(gone);
@@ -92,7 +93,7 @@ bp_status bp_logprob_saved_bytes(uint64_t tokens, int with_entropy, uint64_t *by
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_logprob_saved_bytes: needs an output");
     uint64_t needed;
     if (!bp_mul_u64(tokens, (with_entropy ? 3 : 2) * sizeof(float), &needed))
-        return bp_fail(BP_ERR_OVERFLOW, "what is saved of %llu tokens does not fit 64 bits",
+        return bp_fail(BP_ERR_OVERFLOW, "the saved statistics of %llu tokens do not fit 64 bits",
                        (unsigned long long)tokens);
     *bytes = needed;
     return BP_OK;
@@ -125,7 +126,7 @@ bp_status bp_logprob_gradients_init(bp_logprob_gradients *gradients, size_t size
                           sizeof logprob_gradients_defaults);
 }
 
-/* What forward and backward share: the batch as checked values and work. `tokens` 0: nothing to do, nothing else is set. */
+/* The checked batch of forward or backward. `tokens` 0: nothing to do, the rest is unset. */
 typedef struct batch_work {
     uint64_t token_count;
     bp_token_rows logits; /* with strides */
@@ -138,7 +139,7 @@ static bp_status check_batch(const char *call, const bp_logprob *client, const b
 {
     const bp_base *base = &client->base;
     if (batch->chunk < 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: chunk %lld is negative: 0 is one piece", call,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: chunk is %lld; use 0 for one piece or a positive number", call,
                        (long long)batch->chunk);
     BP_TRY(bp_check_temperature(call, batch->temperature));
     const uint64_t rows = batch->logits.batch, sequence = batch->logits.sequence;
@@ -196,7 +197,7 @@ bp_status bp_logprob_forward(bp_logprob *client, const bp_logprob_batch *batch, 
 
 /* ---- backward: reads the logits again and writes their gradient --------------------------------------------------- */
 
-/* The gradient's rows are [batch, sequence, columns] as the logits' are; its dtype is fp32 or theirs. */
+/* The gradient has the logits' shape, and is fp32 or of their dtype. */
 static bp_status check_gradient(const char *call, const batch_work *batch, const bp_logprob_gradients *gradients,
                                 bp_token_rows *grad)
 {
@@ -207,21 +208,22 @@ static bp_status check_gradient(const char *call, const batch_work *batch, const
                        (unsigned long long)logits->batch, (unsigned long long)logits->sequence);
     if (given->dtype != BP_DTYPE_FP32 && given->dtype != logits->dtype)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: a gradient in %s of logits in %s: it may be fp32 or the logits' dtype", call,
+                       "%s: the gradient is %s for logits in %s; use fp32 or the logits' dtype", call,
                        bp_dtype_name(given->dtype), bp_dtype_name(logits->dtype));
     BP_TRY(bp_check_rows(call, "gradients", given, logits->columns, true, grad));
     const bool is_logits = grad->data == logits->data && grad->dtype == logits->dtype &&
                            grad->batch_stride == logits->batch_stride && grad->stride == logits->stride;
     if (gradients->in_place && !is_logits)
-        return bp_fail(
-            BP_ERR_INVALID_ARGUMENT,
-            "%s: in place, but the gradient (%s at %p, strides %lld and %lld) is not where the logits are (%s at %p, "
-            "strides %lld and %lld)",
-            call, bp_dtype_name(grad->dtype), grad->data, (long long)grad->batch_stride, (long long)grad->stride,
-            bp_dtype_name(logits->dtype), logits->data, (long long)logits->batch_stride, (long long)logits->stride);
-    if (!gradients->in_place && bp_rows_meet(logits, grad))
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: the gradient at %p lies among the logits at %p: in_place allows to overwrite them", call,
+                       "%s: in_place is set, but the gradient (%s at %p, strides %lld and %lld) is not where the "
+                       "logits are (%s at %p, "
+                       "strides %lld and %lld)",
+                       call, bp_dtype_name(grad->dtype), grad->data, (long long)grad->batch_stride,
+                       (long long)grad->stride, bp_dtype_name(logits->dtype), logits->data,
+                       (long long)logits->batch_stride, (long long)logits->stride);
+    if (!gradients->in_place && bp_rows_overlap(logits, grad))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: the gradient at %p overlaps the logits at %p; set in_place to overwrite them", call,
                        grad->data, logits->data);
     return BP_OK;
 }
@@ -252,11 +254,11 @@ bp_status bp_logprob_backward(bp_logprob *client, const bp_logprob_batch *batch,
     bp_base *base = &client->base;
     bp_engine *engine = base->engine;
     bp_stream *used = bp_base_stream(base, stream);
-    BP_TRY(bp_stream_check(used, base->device, call)); /* forward's pool looks */
+    BP_TRY(bp_stream_check(used, base->device, call)); /* forward's pool checks its stream */
     return bp_base_end(base, stream, engine->ops->gradient(engine, &work, used));
 }
 
-/* ---- range: the least and the largest logit of each token -------------------------------------------------------- */
+/* ---- range: the smallest and largest logit of each token ----------------------------------------------------------------- */
 
 bp_status bp_logprob_range(bp_logprob *client, const bp_logprob_batch *batch, const bp_token_values *least,
                            const bp_token_values *largest, bp_stream *stream)

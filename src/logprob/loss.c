@@ -1,4 +1,4 @@
-/* The loss client: the grid of ranks, steps (sums of micro-batches, the exchange, seeds of gradients), and statistics from the sums of all
+/* The loss client: the rank grid, steps (sums of micro-batches, their exchange, seeds of gradients), and statistics from the sums of all
  * ranks. */
 #include <bucketpool/loss.h>
 
@@ -13,36 +13,36 @@
 #include "logprob/base.h"
 #include "logprob/cp/cp.h"
 
-/* Which values were added; ADDED: tokens were. */
+/* Bits of the values that were added; ADDED: any tokens. */
 enum { HAS_LOGPROB = 1u, HAS_ENTROPY = 2u, HAS_LOGIT_MIN = 4u, HAS_LOGIT_MAX = 8u, ADDED = 16u };
 
-/* What a rank tells the others at the end of a step. */
+/* Words that a rank sends at the end of a step. */
 typedef struct loss_word {
-    int64_t status;       /* how it fared */
-    uint64_t fingerprint; /* of all batches that were added */
+    int64_t status;       /* of the rank so far */
+    uint64_t fingerprint; /* of all added batches */
     uint64_t sequences, tokens;
     uint64_t values; /* HAS_LOGPROB, ... */
     char detail[BP_DETAIL_BYTES];
-    bp_loss_record records[]; /* max_sequences; of data */
+    bp_loss_record records[]; /* [max_sequences], without dummies */
 } loss_word;
 
 typedef enum count_state { COUNT_UNKNOWN, COUNT_KNOWN, COUNT_FAILED } count_state;
 
 struct bp_loss {
-    bp_device *device; /* kept by the stream */
+    bp_device *device; /* kept alive by `own` */
     bp_engine *engine;
     bp_stream *own; /* for calls without a stream */
-    bp_event *done; /* the last sums */
+    bp_event *done; /* after the last sums */
     bp_comm *comm;  /* NULL: one rank */
     bp_workspace workspace;
-    bp_loss_record *records; /* on the device */
-    uint32_t tp, cp, dp; /* the grid of ranks: tensor-parallel ones next to each other, then context-parallel ones */
+    bp_loss_record *records; /* in device memory */
+    uint32_t tp, cp, dp;     /* rank grid: tensor-parallel ranks vary fastest, then context-parallel ones */
     uint32_t cp_rank, dp_rank;
-    uint32_t *ranks; /* of the communicator, by place */
+    uint32_t *ranks; /* grid place to communicator rank */
     uint64_t max_sequences, word_bytes;
     double epsilon;
     bp_loss_gradients gradients;
-    loss_word *mine, *all; /* all ranks' words, in the communicator's order */
+    loss_word *mine, *all; /* words of all ranks, in communicator order */
     count_state count;
     uint64_t valid;
     bool has_statistics;
@@ -54,7 +54,7 @@ struct bp_loss {
 /* ---- the grid of ranks ------------------------------------------------------------------------------------------- */
 
 #define NOBODY UINT32_MAX
-#define MOST_RANKS 65536 /* of whom a byte each is kept on the stack */
+#define MOST_RANKS 65536 /* one byte of each is on the stack */
 
 static const char *const call_create = "bp_loss_create";
 
@@ -62,31 +62,32 @@ static bp_status check_grid(const bp_loss_config *config, uint32_t ranks)
 {
     uint64_t places;
     if (config->tp == 0 || config->cp == 0 || config->dp == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: tp %u, cp %u, dp %u: none may be 0", call_create, config->tp,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: tp %u, cp %u and dp %u must not be 0", call_create, config->tp,
                        config->cp, config->dp);
     if (!bp_mul_u64((uint64_t)config->tp * config->cp, config->dp, &places) || places != ranks)
-        return bp_fail(BP_ERR_MISMATCH, "%s: tp %u x cp %u x dp %u ranks, the communicator has %llu", call_create,
-                       config->tp, config->cp, config->dp, (unsigned long long)ranks);
+        return bp_fail(BP_ERR_MISMATCH, "%s: tp %u x cp %u x dp %u does not match the communicator's %llu ranks",
+                       call_create, config->tp, config->cp, config->dp, (unsigned long long)ranks);
     if (config->tp_rank >= config->tp || config->cp_rank >= config->cp || config->dp_rank >= config->dp)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: rank %u of tp %u, %u of cp %u, %u of dp %u: each is below its size", call_create,
-                       config->tp_rank, config->tp, config->cp_rank, config->cp, config->dp_rank, config->dp);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: rank %u of tp %u, %u of cp %u, %u of dp %u is outside the grid",
+                       call_create, config->tp_rank, config->tp, config->cp_rank, config->cp, config->dp_rank,
+                       config->dp);
     return BP_OK;
 }
 
-/* Memory for what more ranks tell than fit the stack. A rank that has none says so in a byte, or the others would wait for it. */
-static bp_status make_room_for_told(bp_comm *comm, uint32_t ranks, bp_told **told)
+/* Allocates the words of more ranks than fit the stack. A rank whose allocation failed reports it in a byte, because the others would wait
+ * for it. */
+static bp_status allocate_words(bp_comm *comm, uint32_t ranks, bp_rank_words **told)
 {
     uint8_t lacking[MOST_RANKS];
     if (ranks > MOST_RANKS)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks, at most %d are possible", call_create, ranks, MOST_RANKS);
-    bp_told *made = calloc(ranks, sizeof *made);
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks exceed the limit of %d", call_create, ranks, MOST_RANKS);
+    bp_rank_words *made = calloc(ranks, sizeof *made);
     const uint8_t lacks = made == NULL;
     bp_status status = bp_comm_exchange(comm, &lacks, sizeof lacks, lacking);
     for (uint32_t r = 0; r < ranks && status == BP_OK; r++)
         if (lacking[r])
-            status = bp_fail(BP_ERR_NO_HOST_MEMORY, "%s: rank %u of %u has no memory for the words of all", call_create,
-                             r, ranks);
+            status = bp_fail(BP_ERR_NO_HOST_MEMORY, "%s: rank %u of %u could not allocate the words of all ranks",
+                             call_create, r, ranks);
     if (status == BP_OK)
         *told = made;
     else
@@ -94,27 +95,29 @@ static bp_status make_room_for_told(bp_comm *comm, uint32_t ranks, bp_told **tol
     return status;
 }
 
-/* Collective: where everybody is. `status`: how this rank fared until here. `places`: room for all ranks; NULL only after a failure. */
+/* Collective: exchanges the grid places. `status`: of this rank so far. `places`: [ranks]; NULL only after a failure. */
 static bp_status place_ranks(const bp_loss_config *config, bp_status status, uint32_t *places)
 {
-    /* what must be the same, then the rank's place */
+    /* values that must be equal, then the rank's place */
     enum { EPSILON = 5, PLACE = 6 };
     static const char *const same[] = {"tp", "cp", "dp", "max_sequences", "gradients", "an epsilon with the bits",
                                        NULL};
     const uint32_t ranks = config->comm != NULL ? bp_comm_get_info(config->comm)->ranks : 1;
-    bp_told few[BP_MOST_RANKS], *told = few;
+    bp_rank_words few[BP_MOST_RANKS], *told = few;
     if (ranks > BP_MOST_RANKS)
-        BP_TRY(make_room_for_told(config->comm, ranks, &told));
+        BP_TRY(allocate_words(config->comm, ranks, &told));
     if (status == BP_OK)
         status = check_grid(config, ranks);
-    bp_told mine = {.status = status,
-                    .values = {config->tp, config->cp, config->dp, config->max_sequences, (uint64_t)config->gradients}};
+    bp_rank_words mine = {
+        .status = status,
+        .values = {config->tp, config->cp, config->dp, config->max_sequences, (uint64_t)config->gradients}};
     memcpy(&mine.values[EPSILON], &config->epsilon, sizeof config->epsilon);
     mine.values[PLACE] = ((uint64_t)config->dp_rank * config->cp + config->cp_rank) * config->tp + config->tp_rank;
-    status = bp_ranks_tell(call_create, config->comm, &mine, same, told);
+    status = bp_ranks_exchange(call_create, config->comm, &mine, same, told);
 
-    if (status == BP_OK && places == NULL) /* without memory this rank has told so, and no rank comes here */
-        status = bp_fail(BP_ERR_INTERNAL, "%s: the grid of ranks has no memory, and nobody said so", call_create);
+    if (status == BP_OK && places == NULL) /* without memory this rank has reported it, and every rank failed above */
+        status =
+            bp_fail(BP_ERR_INTERNAL, "%s: the rank grid could not be allocated, but no rank reported it", call_create);
     for (uint32_t r = 0; status == BP_OK && r < ranks; r++)
         places[r] = NOBODY;
     for (uint32_t r = 0; status == BP_OK && r < ranks; r++) {
@@ -151,9 +154,9 @@ static bp_status loss_check_config(const bp_loss_config *config)
     if (config->max_sequences == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_sequences is 0", call_create);
     if (!(config->epsilon >= 0) || isinf(config->epsilon))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: epsilon %g: it is 0 or more", call_create, config->epsilon);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: epsilon is %g; use 0 or more", call_create, config->epsilon);
     if (config->gradients != BP_LOSS_AVERAGED && config->gradients != BP_LOSS_SUMMED)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: gradients %d are neither averaged nor summed", call_create,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: gradients is %d, neither averaged nor summed", call_create,
                        (int)config->gradients);
     return BP_OK;
 }
@@ -188,7 +191,7 @@ static bp_status loss_make(bp_device *device, const bp_loss_config *config, bp_l
     BP_TRY(bp_stream_create(device, "loss", &loss->own));
     BP_TRY(bp_event_create(device, &loss->done));
 
-    /* the records are held as long as the client lives */
+    /* acquired until destruction */
     const bp_workspace_need need = {"records", records, BP_STAGE_OWN};
     void *address;
     BP_TRY(bp_workspace_init(device, "loss", &need, 1, &loss->workspace));
@@ -217,13 +220,13 @@ bp_status bp_loss_create(bp_device *device, const bp_loss_config *config, bp_los
     BP_TRY(bp_struct_read(call_create, config, false, &own, sizeof own));
     config = &own;
     bp_status status = BP_OK;
-    bp_loss *made = calloc(1, sizeof *made); /* where there is no memory, the other ranks must still learn of it */
+    bp_loss *made = calloc(1, sizeof *made); /* without memory, the other ranks must still learn of the failure */
     if (device == NULL || loss == NULL)
         status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a device and an output", call_create);
     else
         status = made != NULL ? loss_make(device, config, made) : bp_fail_memory(sizeof *made);
     status = place_ranks(config, status, made != NULL ? made->ranks : NULL);
-    if (status != BP_OK || made == NULL || loss == NULL) { /* without either BP_OK was never to be had */
+    if (status != BP_OK || made == NULL || loss == NULL) { /* without `made` and `loss` the status cannot be BP_OK */
         if (made != NULL)
             loss_finish(made);
         return status;
@@ -239,7 +242,7 @@ void bp_loss_destroy(bp_loss **loss)
         return;
     bp_loss *gone = *loss;
     *loss = NULL;
-    if (!bp_device_is_inherited(gone->device)) /* work of the parent would be waited for */
+    if (!bp_device_is_inherited(gone->device)) /* waiting would be for the parent's work */
         loss_finish(gone);
 }
 
@@ -270,17 +273,19 @@ bp_status bp_loss_values_init(bp_loss_values *values, size_t size)
     return bp_struct_init("bp_loss_values_init", values, size, &loss_values_defaults, sizeof loss_values_defaults);
 }
 
-/* A split of this rank, and as many local tokens as it has, each with a mask. */
+/* Checks a split of this rank and its local tokens with their mask. */
 static bp_status check_tokens(const char *call, const bp_loss *loss, const bp_cp_split *split, uint64_t tokens,
                               const bp_token_values *mask)
 {
     const bp_cp_split_info *info = &split->info;
     if (info->ranks != loss->cp || info->rank != loss->cp_rank)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a split for rank %u of %u CP ranks, this is rank %u of %u", call,
-                       info->rank, info->ranks, loss->cp_rank, loss->cp);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: the split is for rank %u of %u CP ranks, but this is rank %u of %u", call, info->rank,
+                       info->ranks, loss->cp_rank, loss->cp);
     if (tokens != info->local_tokens)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: mask and values of %llu tokens, the split has %llu local ones",
-                       call, (unsigned long long)tokens, (unsigned long long)info->local_tokens);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: mask and values have %llu tokens, but the split has %llu local ones", call,
+                       (unsigned long long)tokens, (unsigned long long)info->local_tokens);
     if (tokens == 0)
         return BP_OK;
     if (mask->data == NULL)
@@ -300,13 +305,15 @@ static bp_status check_loss_values(const char *call, const bp_loss *loss, const 
     const uint64_t tokens = values->tokens, added = loss->mine->sequences;
     BP_TRY(check_tokens(call, loss, split, tokens, &values->mask));
     if (split->info.sequences > loss->max_sequences - added)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %llu sequences after %llu, made for at most %llu (max_sequences)",
-                       call, (unsigned long long)split->info.sequences, (unsigned long long)added,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %llu sequences after %llu exceed max_sequences %llu", call,
+                       (unsigned long long)split->info.sequences, (unsigned long long)added,
                        (unsigned long long)loss->max_sequences);
     if (tokens == 0)
         return BP_OK;
     if (loss->mine->values != 0 && loss->mine->values != (loss_values_of(values) | ADDED))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: other values are there than in the micro-batch before", call);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: logprob, entropy and logit ranges must be the same set in every micro-batch of a step",
+                       call);
     BP_TRY(bp_check_values(call, "log-probabilities", &values->logprob, 1, tokens, false));
     BP_TRY(bp_check_values(call, "entropies", &values->entropy, 1, tokens, false));
     BP_TRY(bp_check_values(call, "logit_min", &values->logit_min, 1, tokens, false));
@@ -326,14 +333,14 @@ static bp_status enqueue_sums(bp_loss *loss, const bp_cp_split *split, const bp_
                          .logit_max = values->logit_max.data,
                          .logit_max_stride = values->logit_max.stride,
                          .records = loss->records + loss->mine->sequences};
-    BP_TRY(bp_stream_wait(stream, loss->done)); /* records of dummies are written over by the next micro-batch */
+    BP_TRY(bp_stream_wait(stream, loss->done)); /* the next micro-batch overwrites the records of dummies */
     bp_status status = BP_OK;
     for (uint64_t g = 0; status == BP_OK && g < bp_split_group_count(split); g++) {
         bp_split_group(split, g, &work.group);
         status = loss->engine->ops->sums(loss->engine, &work, stream);
         work.records += work.group.count;
     }
-    bp_status recorded = bp_event_record(loss->done, stream); /* what failed half-way is on its way, too */
+    bp_status recorded = bp_event_record(loss->done, stream); /* a failed call may have enqueued work */
     return status == BP_OK ? recorded : status;
 }
 
@@ -358,7 +365,7 @@ static bp_status loss_add(const char *call, bp_loss *loss, const bp_cp_split *sp
     return BP_OK;
 }
 
-/* Kept until the ranks meet. The first is told. */
+/* Keeps the first failure until the exchange reports it. */
 static void keep_failure(loss_word *word, bp_status status)
 {
     if (status == BP_OK || word->status != BP_OK)
@@ -379,7 +386,7 @@ bp_status bp_loss_add(bp_loss *loss, const bp_cp_split *split, const bp_loss_val
 
 /* ---- statistics -------------------------------------------------------------------------------------------------- */
 
-#define SAME 1e-4 /* relative; different tokens are far beyond it */
+#define SAME 1e-4 /* relative tolerance; different tokens differ by far more */
 
 static double least(double a, double b)
 {
@@ -404,28 +411,28 @@ static const loss_word *loss_word_of(const bp_loss *loss, uint32_t rank)
     return (const loss_word *)(const void *)((const char *)loss->all + rank * loss->word_bytes);
 }
 
-/* Equal, but for the last digits of log-probabilities that a runtime may have summed in another order on each rank. */
+/* Equal up to the summation order of log-probabilities, which may differ between ranks. */
 static bool is_close(double a, double b)
 {
     const double larger = fmax(fabs(a), fabs(b));
     return a == b || (isnan(a) && isnan(b)) || (isfinite(larger) && fabs(a - b) <= SAME * fmax(larger, 1));
 }
 
-/* The batches of two ranks that belong to one DP rank. */
+/* Checks that two ranks of one DP rank added the same batches. */
 static bp_status check_batches(const bp_loss *loss, uint32_t one, uint32_t other)
 {
     const loss_word *a = loss_word_of(loss, one), *b = loss_word_of(loss, other);
     if (a->fingerprint != b->fingerprint || a->sequences != b->sequences)
         return bp_fail(
             BP_ERR_MISMATCH,
-            "bp_loss_reduce: ranks %u and %u belong to one DP rank, but added other batches (by number, lengths "
-            "or padding): %llu sequences of %llu tokens in all, and %llu of %llu",
+            "bp_loss_reduce: ranks %u and %u belong to one DP rank, but added different batches (number, lengths "
+            "or padding): %llu sequences of %llu tokens, and %llu of %llu",
             one, other, (unsigned long long)a->sequences, (unsigned long long)a->tokens,
             (unsigned long long)b->sequences, (unsigned long long)b->tokens);
     return BP_OK;
 }
 
-/* Tensor-parallel ranks have the same tokens. */
+/* Checks that tensor-parallel ranks have the same tokens. */
 static bp_status check_copies(const bp_loss *loss, uint32_t one, uint32_t other)
 {
     const loss_word *a = loss_word_of(loss, one), *b = loss_word_of(loss, other);
@@ -433,13 +440,13 @@ static bp_status check_copies(const bp_loss *loss, uint32_t one, uint32_t other)
         const bp_loss_record *x = a->records + s, *y = b->records + s;
         if (x->valid != y->valid)
             return bp_fail(BP_ERR_MISMATCH,
-                           "bp_loss_reduce: ranks %u and %u are TP ranks with the same tokens, but of sequence %llu "
+                           "bp_loss_reduce: TP ranks %u and %u must have the same tokens, but of sequence %llu "
                            "%llu count on one and %llu on the other",
                            one, other, (unsigned long long)s, (unsigned long long)x->valid,
                            (unsigned long long)y->valid);
         if (!is_close(x->logprob, y->logprob) || !is_close(x->entropy, y->entropy))
             return bp_fail(BP_ERR_MISMATCH,
-                           "bp_loss_reduce: ranks %u and %u are TP ranks with the same tokens, but those of sequence "
+                           "bp_loss_reduce: TP ranks %u and %u must have the same tokens, but those of sequence "
                            "%llu sum up to log-probability %g and entropy %g on one, %g and %g on the other",
                            one, other, (unsigned long long)s, x->logprob, x->entropy, y->logprob, y->entropy);
     }
@@ -448,7 +455,7 @@ static bp_status check_copies(const bp_loss *loss, uint32_t one, uint32_t other)
 
 static bp_status check_ranks_belong_together(const bp_loss *loss)
 {
-    uint32_t one = UINT32_MAX; /* the first that has tokens */
+    uint32_t one = UINT32_MAX; /* first rank with tokens */
     for (uint32_t d = 0; d < loss->dp; d++)
         for (uint32_t c = 0; c < loss->cp; c++)
             for (uint32_t t = 0; t < loss->tp; t++) {
@@ -457,16 +464,17 @@ static bp_status check_ranks_belong_together(const bp_loss *loss)
                 BP_TRY(check_batches(loss, loss_rank_at(loss, d, 0, 0), rank));
                 one = one == UINT32_MAX && values != 0 ? rank : one;
                 if (values != 0 && loss_word_of(loss, one)->values != values)
-                    return bp_fail(BP_ERR_MISMATCH,
-                                   "bp_loss_reduce: ranks %u and %u added other values: log-probabilities, entropies "
-                                   "and logits must be there on all ranks or on none",
-                                   one, rank);
+                    return bp_fail(
+                        BP_ERR_MISMATCH,
+                        "bp_loss_reduce: ranks %u and %u added different values; add log-probabilities, entropies "
+                        "and logits on all ranks or on none",
+                        one, rank);
                 BP_TRY(check_copies(loss, loss_rank_at(loss, d, c, 0), rank));
             }
     return BP_OK;
 }
 
-/* A sequence, all its CP ranks together; of TP ranks one, but for logits, which are another on every rank. */
+/* Sums a sequence over its CP ranks. Of TP ranks it takes one, except for logit ranges, which differ between TP ranks. */
 static bp_loss_sequence sum_ranks(const bp_loss *loss, uint32_t dp, uint64_t index, bool has_logprob,
                                   bp_loss_statistics *s)
 {
@@ -490,7 +498,7 @@ static bp_loss_sequence sum_ranks(const bp_loss *loss, uint32_t dp, uint64_t ind
 static const bp_loss_statistics loss_statistics_defaults = {
     .size = sizeof loss_statistics_defaults, .logit_min = INFINITY, .logit_max = -INFINITY};
 
-/* From the words of all ranks to statistics: numerators and denominators are added up first, and divided last. Errors: BP_ERR_MISMATCH. */
+/* Words of all ranks to statistics: sums numerators and denominators first, then divides. BP_ERR_MISMATCH: ranks differ. */
 static bp_status combine_ranks(bp_loss *loss)
 {
     bp_loss_statistics made = loss_statistics_defaults;
@@ -530,7 +538,7 @@ bp_status bp_loss_statistics_get(const bp_loss *loss, bp_loss_statistics *statis
     if (loss == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_statistics_get: needs a client");
     if (!loss->has_statistics)
-        return bp_fail(BP_ERR_SCHEDULE, "bp_loss_statistics_get: there was no bp_loss_reduce yet, or the last failed");
+        return bp_fail(BP_ERR_SCHEDULE, "bp_loss_statistics_get: no successful bp_loss_reduce yet");
     return bp_struct_write("bp_loss_statistics_get", &loss->statistics, sizeof loss->statistics, statistics);
 }
 
@@ -567,7 +575,7 @@ static bp_status fetch_records(bp_loss *loss, bp_stream *stream)
     return bp_stream_synchronize(stream);
 }
 
-/* The first `bytes` of everybody's word. Errors: that of the first rank, by its place, that failed. */
+/* Exchanges the first `bytes` of the words. Errors: that of the failed rank with the lowest place. */
 static bp_status exchange_words(bp_loss *loss, uint64_t bytes)
 {
     const uint32_t ranks = loss->tp * loss->cp * loss->dp;
@@ -630,9 +638,10 @@ bp_status bp_loss_seed(bp_loss *loss, const bp_cp_split *split, uint64_t tokens,
     if (loss == NULL || split == NULL || mask == NULL || seed == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client, a split, a mask and an output", call);
     if (loss->count == COUNT_UNKNOWN)
-        return bp_fail(BP_ERR_SCHEDULE,
-                       "%s: nobody knows yet how many tokens count: bp_loss_reduce or bp_loss_count_set comes before",
-                       call);
+        return bp_fail(
+            BP_ERR_SCHEDULE,
+            "%s: the number of tokens that count is not known yet; call bp_loss_reduce or bp_loss_count_set first",
+            call);
     bp_stream *used = loss_stream(loss, stream);
     BP_TRY(check_tokens(call, loss, split, tokens, mask));
     BP_TRY(bp_stream_check(used, loss->device, call));

@@ -1,4 +1,4 @@
-/* The work of kernels, as plain values: the same structures for host kernels and, passed by value, for CUDA kernels. */
+/* Kernel arguments as plain values: the same structures for host kernels and, passed by value, for CUDA kernels. */
 #ifndef BP_LOGPROB_WORK_H
 #define BP_LOGPROB_WORK_H
 
@@ -6,12 +6,12 @@
 
 #include "logprob/cp/sequences.h"
 
-/* Columns of a row are reduced in tiles of this many, each in a fixed order, and tiles are merged in a fixed order: so bits depend on
- * data and column only. */
+/* Rows are reduced in tiles of this many columns, each in a fixed order, and tiles are merged in a fixed order: result bits depend on data
+ * and column only. */
 #define BP_TILE_COLUMNS 2048u
 
-/* What a shard of a row comes to: the largest x, and relative to it the sums of e = exp((x - max) * scale) and of e * (x - max) * scale.
- * A shard of nothing but -inf: max -inf, sums 0. `target`: x of the target where it is in the shard, else 0. */
+/* Partial result of a shard's row: the largest x, and relative to it the sums of e = exp((x - max) * scale) and of e * (x - max) * scale. A
+ * shard of only -inf: max -inf, sums 0. `target`: x of the target if it is in the shard, else 0. */
 typedef struct bp_partial {
     float max, sum, weighted, target;
 } bp_partial;
@@ -21,7 +21,7 @@ typedef struct bp_tokens_work {
     uint64_t batch, sequence;
     const void *target;
     int64_t target_batch_stride, target_stride;
-    int32_t target_is_64; /* int64, else int32 */
+    int32_t target_is_64; /* 1: int64, 0: int32 */
     int32_t has_mask;
     const uint8_t *mask;
     int64_t mask_batch_stride, mask_stride;
@@ -36,21 +36,21 @@ typedef struct bp_logits_work {
     float scale;   /* 1 / temperature */
 } bp_logits_work;
 
-/* Logits to partials, [batch * sequence] without gaps. Of masked rows nothing is read; their partials are not used. */
+/* Logits to partials, [batch * sequence] contiguous. Masked rows are not read; their partials are unused. */
 typedef struct bp_partials_work {
     bp_tokens_work tokens;
     bp_logits_work logits;
     bp_partial *partials;
-    int32_t with_entropy; /* 0: `weighted` is not wanted, and is 0 */
+    int32_t with_entropy; /* 0: `weighted` is not computed, and is 0 */
 } bp_partials_work;
 
-/* Where the statistics of a row are kept: planes of [batch * sequence]. */
+/* Saved statistics of the rows, as planes of [batch * sequence]. */
 typedef struct bp_saved_work {
-    float *max, *log_sum; /* NULL: nothing is kept */
+    float *max, *log_sum; /* NULL: not saved */
     float *energy;        /* E of logprob.h; NULL: without entropy */
 } bp_saved_work;
 
-/* The first target outside the vocabulary: the lowest token, and the value there. `token` is UINT64_MAX while there is none. */
+/* The first target outside the vocabulary: the lowest token and its value. `token` is UINT64_MAX while there is none. */
 typedef struct bp_bad_target {
     uint64_t token;
     int64_t value;
@@ -69,12 +69,12 @@ typedef struct bp_finish_work {
     float *entropy; /* NULL: not wanted */
     int64_t entropy_batch_stride, entropy_stride;
     bp_saved_work saved;
-    bp_bad_target *bad; /* NULL: any target will do */
+    bp_bad_target *bad; /* NULL: targets are not checked */
 } bp_finish_work;
 
 /* Statistics and upstream gradients to the gradient of the logits: scale * (g ([v = t] - p) + h p (energy - (x - max) scale)). `out` may be
- * the logits themselves (same dtype and strides). fp16 or bf16 `out` of fp32 logits may begin where their row begins (stride twice as
- * many elements): it is written behind what is read. */
+ * the logits (same dtype and strides). fp16 or bf16 `out` of fp32 logits may start where their row starts (twice the stride in elements):
+ * writes stay behind reads. */
 typedef struct bp_gradient_work {
     bp_tokens_work tokens;
     bp_logits_work logits;
@@ -89,24 +89,24 @@ typedef struct bp_gradient_work {
     int32_t narrows_in_place;
 } bp_gradient_work;
 
-/* The least and the largest logit of each row; NaN where there is one. Of masked rows nothing is read, and both are 0. */
+/* The smallest and largest logit of each row; NaN if any is NaN. Masked rows are not read, and both are 0. */
 typedef struct bp_range_work {
     bp_tokens_work tokens;
-    bp_logits_work logits; /* the scale is not looked at */
+    bp_logits_work logits; /* the scale is ignored */
     float *least;          /* NULL: not wanted */
     int64_t least_batch_stride, least_stride;
     float *largest; /* NULL: not wanted */
     int64_t largest_batch_stride, largest_stride;
 } bp_range_work;
 
-/* Rows of `from` to `to`: where the mask is 0, zeros instead, and nothing is read. Of dtypes: by the kernel. */
+/* Copies rows of `from` to `to`; rows with mask 0 become zeros and are not read. The kernel determines the dtypes. */
 typedef struct bp_rows_work {
     const void *from;
     int64_t from_stride;
     void *to;
     int64_t to_stride;
     uint64_t rows, columns;
-    const uint8_t *mask; /* NULL: all rows count. [batch, count]; row 0 is number `first` */
+    const uint8_t *mask; /* NULL: no mask. [batch, count]; row 0 has index `first` */
     int64_t mask_batch_stride, mask_stride;
     uint64_t mask_count, mask_first;
 } bp_rows_work;
@@ -115,7 +115,7 @@ typedef struct bp_rows_work {
 
 #define BP_FILL_BYTES 16
 
-/* Every place of the group in `to_order` gets its token, or the fill; bytes between tokens are not touched. */
+/* Writes the token, or the fill, to every place of the group in `to_order`. Bytes between tokens are not touched. */
 typedef struct bp_rearrange_work {
     bp_sequence_group group;
     const void *from;
@@ -124,10 +124,10 @@ typedef struct bp_rearrange_work {
     uint64_t token_bytes;
     int32_t from_order, to_order, shift; /* a bp_cp_order, a bp_cp_shift */
     uint32_t word_bytes;                 /* 1, 2, 4, 8, 16: divides addresses, strides and token_bytes */
-    uint8_t fill[BP_FILL_BYTES];         /* a token without source is this again and again */
+    uint8_t fill[BP_FILL_BYTES];         /* repeated in tokens without a source */
 } bp_rearrange_work;
 
-/* How many lanes of a warp of a CUDA kernel move a token of so many words: a power of two. */
+/* Lanes of a CUDA warp that move a token of `words` words: a power of two. */
 BP_DEVICE uint32_t bp_lanes_of_token(uint64_t words)
 {
     uint32_t lanes = 1;
@@ -138,22 +138,22 @@ BP_DEVICE uint32_t bp_lanes_of_token(uint64_t words)
 
 /* ---- losses ------------------------------------------------------------------------------------------------------ */
 
-#define BP_SUMS_THREADS 512u /* of a block of the CUDA kernel: one makes all of a sequence */
+#define BP_SUMS_THREADS 512u /* per block of the CUDA kernel; a block takes a sequence */
 
-/* What the local tokens of a sequence come to. Without valid tokens: zeros, +inf and -inf. */
+/* Sums over the local tokens of a sequence. Without valid tokens: zeros, +inf and -inf. */
 typedef struct bp_loss_record {
     double logprob, entropy;
     uint64_t valid;
-    float logit_min, logit_max; /* NaN where one is */
+    float logit_min, logit_max; /* NaN if any is NaN */
 } bp_loss_record;
 
-/* Local tokens to records, one for each sequence of the group, empty ones and dummies included. A token is valid where its mask is not 0
- * and it is data; values of others are not read. Planes are in local order of the whole batch, strides in elements. Sums are fp64, in an order
- * that depends on the sequence's local length only. */
+/* Local tokens to records, one for each sequence of the group, including empty ones and dummies. A token is valid if its mask is not 0 and
+ * it is data; values of other tokens are not read. Planes are in local order of the whole batch, strides in elements. Sums are fp64, in an
+ * order that depends on the sequence's local length only. */
 typedef struct bp_sums_work {
     bp_sequence_group group;
     const uint8_t *mask;
-    const float *logprob, *entropy, *logit_min, *logit_max; /* NULL: not there; 0, +inf, -inf */
+    const float *logprob, *entropy, *logit_min, *logit_max; /* NULL: absent, the record has 0, +inf or -inf */
     int64_t mask_stride, logprob_stride, entropy_stride, logit_min_stride, logit_max_stride;
     bp_loss_record *records; /* [group.count] */
 } bp_sums_work;

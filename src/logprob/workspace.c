@@ -1,4 +1,4 @@
-/* Workspaces of a client: planned as requests, served by a pool of the client's own. */
+/* Workspaces of a client: planned as requests and served by a private pool. */
 #include "logprob/base.h"
 
 #include <bucketpool/cuda.h>
@@ -12,7 +12,7 @@
 #define STAGES 32u
 #define NO_ID UINT32_MAX
 
-/* What a plan is made of; only the pool is kept. */
+/* Temporary objects of the planning; only the pool is kept. */
 typedef struct planning {
     bp_model *model;
     bp_buckets *buckets;
@@ -38,8 +38,7 @@ static bp_status workspace_add_events(bp_model *model, const bp_workspace_need *
     return BP_OK;
 }
 
-/* A unit with one bucket for each need that has bytes, and a pool of the plan. Units are in the order of those needs, and so are the plan's
- * requests. */
+/* Plans one unit with one bucket per non-empty need, in their order, and creates the pool. Requests of the plan have the same order. */
 static bp_status workspace_make(planning *p, bp_device *device, const char *name, const bp_workspace_need *needs,
                                 size_t count, bp_workspace *w)
 {
@@ -55,7 +54,7 @@ static bp_status workspace_make(planning *p, bp_device *device, const char *name
     plan.policy = BP_POLICY_SCHEDULED;
     pool.name = name;
     pool.extra_requests = 0;
-    /* what the device rounds slabs up to, as far as it tells: then the plan says what is made, to the byte */
+    /* the device's granularity, if known, so that the plan's sizes are exact */
     const bp_cuda_info *info = bp_cuda_get_info(device);
     const long page = sysconf(_SC_PAGESIZE);
     plan.alignment = page > 0 ? (uint64_t)page : 4096;
@@ -95,7 +94,8 @@ bp_status bp_workspace_init(bp_device *device, const char *name, const bp_worksp
     planning p = {NULL};
     bp_workspace w = {NULL};
     if (count > BP_WORKSPACES)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %zu workspaces, there is room for %d", name, count, BP_WORKSPACES);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %zu workspaces exceed the limit of %d", name, count,
+                       BP_WORKSPACES);
     bp_status status = workspace_make(&p, device, name, needs, count, &w);
     bp_plan_destroy(&p.plan);
     bp_schedule_destroy(&p.schedule);

@@ -124,7 +124,7 @@ class Logits(Case):
         pages = os.sysconf("SC_PAGESIZE")
         needed += tokens_bytes(refused["seq"], False)
         needed = (needed + pages - 1) // pages * pages + 16 * refused["seq"]  # and what the client works in
-        self.assertRegex(refused["error"], rf"^needs [\d.]+ EiB \({needed} bytes\), [\d.]+ [KMGT]iB \(\d+ bytes\) are free$")
+        self.assertRegex(refused["error"], rf"^needs [\d.]+ EiB \({needed} bytes\), but [\d.]+ [KMGT]iB \(\d+ bytes\) are free$")
         for member in ROW - {"seq", "vocab", "chunk", "unscaled_seq", "bytes_per_logit", "error"}:
             self.assertIsNone(refused[member], member)
         table = run("logprob", *arguments)
@@ -251,7 +251,7 @@ class Emulated(Case):
         document = self.rows("--seq", "100000,500,400", "--vocab", "300", "--chunk", "none,256", fake="memory=1m")
         errors = [row["error"] for row in document["rows"]]
         self.assertIn("are free", errors[0])
-        self.assertIn("needs 960.0 KiB (983040 bytes), 896.0 KiB (917504 bytes) are free", errors[2])  # the client has no room
+        self.assertIn("needs 960.0 KiB (983040 bytes), but 896.0 KiB (917504 bytes) are free", errors[2])  # the client has no room
         self.assertEqual((errors[0], errors[2], errors[4:]), (errors[1], errors[3], [None, None]))
 
     @unittest.skipIf(KERNELS, "built with CUDA kernels")

@@ -106,7 +106,7 @@ class Host(Case):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         lines = result.stdout.splitlines()
         self.assertEqual(lines[:2], ["host; 1.000 MiB in 2 groups, chunks of 64.00 KiB, kept in pinned memory", "median of 2 turns"])
-        self.assertEqual(lines[3].split(), "TIME WITHOUT COPIES GiB/s COPIES GiB/s PLAIN GiB/s RATIO LEAST TO MOST RATIO OF TIME".split())
+        self.assertEqual(lines[3].split(), "TIME WITHOUT COPIES GiB/s COPIES GiB/s PLAIN GiB/s RATIO RANGE RATIO OF TIME".split())
         self.assertEqual([line.split()[0] for line in lines[4:6]], ["out", "back"])
         self.assertEqual(lines[7], "Memory of the device: 1.000 MiB before, 0 B while kept on the host, 0 B while discarded, 1.000 MiB after.")
         self.assertTrue(lines[8].startswith("Resident pages of this process: "))
@@ -116,7 +116,7 @@ class Host(Case):
         self.assertIn("kept in ordinary memory", run(*SMALL, "--backing", "staged").stdout)
 
     def test_more_than_there_is(self):
-        self.refused(run("--bytes", "16TiB"), 3, "bytes of host memory are needed", "--bytes takes less")
+        self.refused(run("--bytes", "16TiB"), 3, "bytes of host memory are needed", "use a smaller --bytes")
 
 
 class Emulated(Case):
@@ -140,7 +140,7 @@ class Emulated(Case):
         result = self.emulated(*SMALL)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertTrue(result.stdout.startswith("cuda, Emulated GPU; 1.000 MiB in 1 group"), result.stdout)
-        self.assertIn("\nUsed on the GPU, by whomever: ", result.stdout)
+        self.assertIn("\nUsed on the GPU, by all processes: ", result.stdout)
 
     def test_little_memory(self):
         self.refused(self.emulated("--bytes", "8MiB", fake="memory=4m"), 3, "8388608 bytes", "4194304 left")
@@ -154,12 +154,12 @@ class Wrong(Case):
     def test_bytes(self):
         for backing in ("pinned", "staged"):
             result = self.wrong("bytes", "--backing", backing)
-            self.one_line(result, 1, "turn 0: group state.1 did not come back as it went, from byte ")
+            self.one_line(result, 1, "turn 0: group state.1 was restored with wrong bytes, from byte ")
         result = self.wrong("bytes", "--json")
         self.one_line(result, 1, json.loads(result.stdout)["error"])
 
     def test_memory(self):
-        self.one_line(self.wrong("memory"), 1, f"while {MIB} are kept: they did not go back")
+        self.one_line(self.wrong("memory"), 1, f"while {MIB} are kept: they were not unmapped")
 
     def test_right(self):
         result = self.wrong("")

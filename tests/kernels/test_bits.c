@@ -1,4 +1,4 @@
-/* The bits of a row depend on its data alone: not on chunks, threads, runs, alignment, gaps, or the rows beside it. */
+/* The bits of a row depend on its data only: not on chunks, threads, runs, alignment, gaps, or neighbouring rows. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 
 #include "../planner/scenarios.h"
 
-/* Long enough for several tiles, and for a last one that is not whole. */
+/* Several tiles, and a partial last one. */
 #define COLUMNS 5003
 #define SEQUENCE 17
 
@@ -107,7 +107,7 @@ static void threads_and_runs_change_nothing(void **state)
     }
 }
 
-/* One long row is divided among threads, too. */
+/* Threads also share one long row. */
 static void threads_within_a_row_change_nothing(void **state)
 {
     (void)state;
@@ -130,7 +130,7 @@ static void threads_within_a_row_change_nothing(void **state)
     }
 }
 
-/* Tokens [first, first + count) of one sequence, by a call of their own. */
+/* Tokens [first, first + count) of one sequence in a separate call. */
 static void run_slice(bp_logprob *client, batch *b, uint64_t i, uint64_t first, uint64_t count)
 {
     bp_logprob_batch call = call_of(b, whole_shard(b));
@@ -150,7 +150,7 @@ static void run_slice(bp_logprob *client, batch *b, uint64_t i, uint64_t first, 
     assert_ok(bp_logprob_backward(client, &call, &gradients, NULL));
 }
 
-static void rows_and_slices_are_like_the_whole(void **state)
+static void rows_and_slices_match_the_whole(void **state)
 {
     (void)state;
     static const uint64_t sizes[] = {1, 3, 5, 16};
@@ -199,7 +199,7 @@ static void places_change_nothing(void **state)
     }
 }
 
-/* In place: the gradient is what it is elsewhere in that dtype. */
+/* In place, the gradient has the same bits as elsewhere in that dtype. */
 static void in_place_is_like_elsewhere(void **state)
 {
     (void)state;
@@ -226,7 +226,7 @@ static void in_place_is_like_elsewhere(void **state)
     }
 }
 
-/* A gradient of so many bytes may be written past the caches, a row alone of it is not. */
+/* The whole gradient is large enough for streaming stores, a single row is not. */
 static void check_large(const kernels_row *kernels)
 {
     batch_options options = {
@@ -250,7 +250,7 @@ static void large_gradients_are_like_small_ones(void **state)
     check_large(kernels);
 }
 
-/* A wider call before, with other data, leaves nothing behind in the workspaces. */
+/* An earlier, wider call with other data leaves nothing in the workspaces. */
 static void earlier_calls_change_nothing(void **state)
 {
     (void)state;
@@ -278,7 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(chunks_change_nothing),
                                        cmocka_unit_test(threads_and_runs_change_nothing),
                                        cmocka_unit_test(threads_within_a_row_change_nothing),
-                                       cmocka_unit_test(rows_and_slices_are_like_the_whole),
+                                       cmocka_unit_test(rows_and_slices_match_the_whole),
                                        cmocka_unit_test(places_change_nothing),
                                        cmocka_unit_test(in_place_is_like_elsewhere),
                                        cmocka_unit_test(large_gradients_are_like_small_ones),

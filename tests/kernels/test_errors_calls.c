@@ -1,4 +1,4 @@
-/* Calls that cannot be served: refused by name, with the numbers, with or without a stream, and nothing is written. */
+/* Calls that are refused, with and without a stream: the error has the argument and its numbers, and nothing is written. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,16 +14,16 @@
 
 #include "../planner/scenarios.h"
 
-typedef struct scene {
+typedef struct scenario {
     batch b;
     bp_logprob *client;
     bp_stream *stream;
     bp_logprob_batch call;
     bp_logprob_outputs outputs;
     bp_logprob_gradients gradients;
-} scene;
+} scenario;
 
-static scene s;
+static scenario s;
 
 static int begin(void **state)
 {
@@ -59,8 +59,8 @@ static void assert_nothing_written(void)
         assert_int_equal(s.b.saved[64 + byte], POISON);
 }
 
-/* The scene as it was, for the next case. */
-static void put_right(void)
+/* Restores the scenario for the next case. */
+static void restore_scenario(void)
 {
     s.call = call_of(&s.b, whole_shard(&s.b));
     s.outputs = outputs_of(&s.b);
@@ -81,7 +81,7 @@ static void put_right(void)
         assert_nothing_written();                                                                                      \
     } while (0)
 
-/* What both look at. */
+/* For arguments that forward and backward both check. */
 #define assert_both_fail(status, ...)                                                                                  \
     do {                                                                                                               \
         s.gradients.logits_grad.columns = s.call.logits.columns;                                                       \
@@ -89,7 +89,7 @@ static void put_right(void)
         s.gradients.logits_grad.sequence = s.call.logits.sequence;                                                     \
         assert_forward_fails(status, __VA_ARGS__);                                                                     \
         assert_backward_fails(status, __VA_ARGS__);                                                                    \
-        put_right();                                                                                                   \
+        restore_scenario();                                                                                            \
     } while (0)
 
 #define BAD BP_ERR_INVALID_ARGUMENT
@@ -120,7 +120,7 @@ static void pointers_are_needed(void **state)
     assert_both_fail(BAD, "target");
     s.gradients.logits_grad.data = NULL;
     assert_backward_fails(BAD, "gradient");
-    put_right();
+    restore_scenario();
     s.gradients.saved = NULL;
     assert_backward_fails(BAD, "saved");
 }
@@ -134,22 +134,22 @@ static void pointers_are_aligned_to_their_elements(void **state)
     assert_both_fail(BAD, "target", "align");
     s.outputs.logprob.data = (char *)s.outputs.logprob.data + 1;
     assert_forward_fails(BAD, "prob", "align");
-    put_right();
+    restore_scenario();
     s.outputs.entropy.data = (char *)s.outputs.entropy.data + 2;
     assert_forward_fails(BAD, "entrop", "align");
-    put_right();
+    restore_scenario();
     s.outputs.saved = (char *)s.outputs.saved + 2;
     assert_forward_fails(BAD, "saved", "align");
-    put_right();
+    restore_scenario();
     s.gradients.saved = (const char *)s.gradients.saved + 2;
     assert_backward_fails(BAD, "saved", "align");
-    put_right();
+    restore_scenario();
     s.gradients.logits_grad.data = (char *)s.gradients.logits_grad.data + 2;
     assert_backward_fails(BAD, "gradient", "align");
-    put_right();
+    restore_scenario();
     s.gradients.logprob_grad.data = (char *)s.gradients.logprob_grad.data + 2;
     assert_backward_fails(BAD, "grad", "align");
-    put_right();
+    restore_scenario();
     s.gradients.entropy_grad.data = (char *)s.gradients.entropy_grad.data + 2;
     assert_backward_fails(BAD, "grad", "align");
 }
@@ -163,7 +163,7 @@ static void dtypes_are_those_served(void **state)
         assert_both_fail(BAD, "logits", bp_dtype_name(others[i]));
         s.gradients.logits_grad.dtype = others[i];
         assert_backward_fails(BAD, "gradient", bp_dtype_name(others[i]));
-        put_right();
+        restore_scenario();
     }
     static const bp_dtype no_targets[] = {BP_DTYPE_FP32,  BP_DTYPE_FP64,   BP_DTYPE_BF16,
                                           BP_DTYPE_INT16, BP_DTYPE_UINT64, BP_DTYPE_NONE};
@@ -175,7 +175,7 @@ static void dtypes_are_those_served(void **state)
     assert_both_fail(BAD, "logits");
 }
 
-/* A gradient is fp32 or like the logits. */
+/* A gradient is fp32 or of the logits' dtype. */
 static void gradients_are_not_of_a_third_dtype(void **state)
 {
     (void)state;
@@ -218,18 +218,18 @@ static void shapes_are_the_configs(void **state)
     s.call.logits.batch_stride = 1000;
     s.call.logits.stride = 100;
     assert_fails(bp_logprob_forward(s.client, &s.call, &s.outputs, NULL), BP_ERR_OVERFLOW, "");
-    put_right();
+    restore_scenario();
     s.gradients.logits_grad.columns = 101;
     assert_backward_fails(BAD, "gradient", "101", "100");
-    put_right();
+    restore_scenario();
     s.gradients.logits_grad.sequence = 4;
     assert_backward_fails(BAD, "gradient");
-    put_right();
+    restore_scenario();
     s.gradients.logits_grad.batch = 1;
     assert_backward_fails(BAD, "gradient");
 }
 
-/* Two rows of a gradient that share elements, of an output that share a place. */
+/* Overlapping rows of a gradient, and overlapping elements of an output. */
 static void rows_that_are_written_do_not_overlap(void **state)
 {
     (void)state;
@@ -251,10 +251,10 @@ static void rows_that_are_written_do_not_overlap(void **state)
     s.gradients.logits_grad.stride = INT64_MIN;
     s.gradients.logits_grad.batch_stride = INT64_MIN;
     assert_int_not_equal(bp_logprob_backward(s.client, &s.call, &s.gradients, NULL), BP_OK);
-    put_right();
+    restore_scenario();
     s.outputs.logprob.stride = 0;
     assert_forward_fails(BAD, "prob");
-    put_right();
+    restore_scenario();
     s.outputs.entropy.batch_stride = 4;
     assert_forward_fails(BAD, "entrop");
     assert_nothing_written();
@@ -271,7 +271,7 @@ static void strides_must_not_leave_64_bits(void **state)
         assert_both_fail(BP_ERR_OVERFLOW, "target");
         s.outputs.logprob.stride = far[i];
         assert_forward_fails(BP_ERR_OVERFLOW, "prob");
-        put_right();
+        restore_scenario();
     }
 }
 
@@ -284,19 +284,19 @@ static void the_gradient_is_beside_the_logits_or_in_place(void **state)
     assert_backward_fails(BAD, "logits");
     s.gradients.logits_grad.data = (float *)s.call.logits.data - 999;
     assert_backward_fails(BAD, "logits");
-    put_right();
+    restore_scenario();
     s.gradients.in_place = 1;
-    assert_backward_fails(BAD, "in place");
+    assert_backward_fails(BAD, "in_place");
     s.gradients.logits_grad = s.call.logits;
     s.gradients.logits_grad.stride = 101;
     s.gradients.logits_grad.batch_stride = 505;
-    assert_backward_fails(BAD, "in place");
+    assert_backward_fails(BAD, "in_place");
     s.gradients.logits_grad = s.call.logits;
     s.gradients.logits_grad.dtype = BP_DTYPE_BF16;
     assert_backward_fails(BAD, "");
     s.gradients.logits_grad = s.call.logits;
     s.gradients.logits_grad.data = (float *)s.call.logits.data + 1;
-    assert_backward_fails(BAD, "in place");
+    assert_backward_fails(BAD, "in_place");
 }
 
 static void saved_memory_is_large_enough(void **state)
@@ -339,8 +339,8 @@ static void streams_are_of_the_same_device(void **state)
     bp_device_destroy(&other);
 }
 
-/* Nothing to do is no error, and needs no memory. */
-static void batches_of_no_tokens_are_answered(void **state)
+/* A call without tokens succeeds, and needs no memory. */
+static void batches_without_tokens_succeed(void **state)
 {
     (void)state;
     for (int which = 0; which < 3; which++) {
@@ -378,7 +378,7 @@ int main(void)
                                        CASE(saved_memory_is_large_enough),
                                        CASE(structs_say_their_size),
                                        CASE(streams_are_of_the_same_device),
-                                       CASE(batches_of_no_tokens_are_answered),
+                                       CASE(batches_without_tokens_succeed),
                                        CASE(errors_leave_a_client_that_works)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

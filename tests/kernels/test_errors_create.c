@@ -1,4 +1,4 @@
-/* What cannot be a client: refused by name, with the numbers, and nothing is made. */
+/* Creation of clients that is refused: the error has the argument and its numbers, and nothing is created. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ static bp_logprob_config good_config(void)
     return config;
 }
 
-/* Refused, naming the words; the output keeps what it was. */
+/* Refused with these words in the error; the output is unchanged. */
 #define assert_no_client(on, config, status, ...)                                                                      \
     do {                                                                                                               \
         bp_logprob *no_client = (bp_logprob *)&no_client;                                                              \
@@ -30,7 +30,7 @@ static bp_logprob_config good_config(void)
         assert_ptr_equal(no_client, &no_client);                                                                       \
     } while (0)
 
-static void the_defaults_are_as_written(void **state)
+static void defaults_match_the_header(void **state)
 {
     (void)state;
     bp_logprob_config config;
@@ -50,7 +50,7 @@ static void the_defaults_are_as_written(void **state)
     assert_true(gradients.logits_grad.dtype == BP_DTYPE_FP32 && gradients.in_place == 0);
 }
 
-/* A caller of an older header: bytes behind its struct stay as they are. */
+/* Bytes after the struct of an older header stay unchanged. */
 static void structs_of_other_sizes_are_refused_or_kept_within(void **state)
 {
     (void)state;
@@ -77,7 +77,7 @@ static void a_client_needs_a_device_and_a_config(void **state)
     bp_logprob_destroy(&none);
 }
 
-static void there_must_be_tokens_and_a_vocabulary(void **state)
+static void tokens_and_vocabulary_must_not_be_empty(void **state)
 {
     (void)state;
     bp_logprob_config config = good_config();
@@ -121,8 +121,8 @@ static void sizes_must_fit(void **state)
     assert_int_equal(bytes, 77);
 }
 
-/* More than the device has is said, not tried. */
-static void memory_that_is_not_there_is_named(void **state)
+/* More memory than the device has is reported, not allocated. */
+static void insufficient_memory_is_reported(void **state)
 {
     (void)state;
     bp_host_config small;
@@ -161,8 +161,8 @@ static void saved_bytes_are_8_or_12_a_token(void **state)
     assert_int_equal(bytes, 0);
 }
 
-/* 16 bytes a token, rounded up to what slabs are made of; the plan says what was made. */
-static void workspaces_are_what_their_plan_says(void **state)
+/* 16 bytes per token, rounded up to the slab granularity; the plan matches the allocation. */
+static void workspaces_match_their_plan(void **state)
 {
     (void)state;
     static const uint64_t tokens[] = {1, 1000, 65536, 1000001};
@@ -188,7 +188,7 @@ static void workspaces_are_what_their_plan_says(void **state)
     }
 }
 
-/* A mask of kernels that this machine lacks leaves plain ones; unknown bits are no kernels. */
+/* A mask of kernels that this machine lacks falls back to plain ones; unknown bits are ignored. */
 static void plain_kernels_are_always_there(void **state)
 {
     (void)state;
@@ -218,16 +218,16 @@ static void the_device_outlives_its_callers_reference(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_defaults_are_as_written),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(defaults_match_the_header),
                                        cmocka_unit_test(structs_of_other_sizes_are_refused_or_kept_within),
                                        cmocka_unit_test(a_client_needs_a_device_and_a_config),
-                                       cmocka_unit_test(there_must_be_tokens_and_a_vocabulary),
+                                       cmocka_unit_test(tokens_and_vocabulary_must_not_be_empty),
                                        cmocka_unit_test(choices_must_be_known),
                                        cmocka_unit_test(sizes_must_fit),
-                                       cmocka_unit_test(memory_that_is_not_there_is_named),
+                                       cmocka_unit_test(insufficient_memory_is_reported),
                                        cmocka_unit_test(devices_without_kernels_are_refused),
                                        cmocka_unit_test(saved_bytes_are_8_or_12_a_token),
-                                       cmocka_unit_test(workspaces_are_what_their_plan_says),
+                                       cmocka_unit_test(workspaces_match_their_plan),
                                        cmocka_unit_test(plain_kernels_are_always_there),
                                        cmocka_unit_test(the_device_outlives_its_callers_reference)};
     return cmocka_run_group_tests(tests, open_host, close_host);

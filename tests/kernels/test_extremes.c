@@ -1,4 +1,4 @@
-/* The least and the largest logit of each row against a plain loop, over dtypes, strides, masks and numbers that are none. */
+/* The smallest and largest logit of each row against a plain loop, over dtypes, strides, masks and non-finite numbers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -71,7 +71,7 @@ static bp_status enqueue_range(bp_logprob *client, const batch *b, const view *l
 {
     bp_logprob_batch call = call_of(b, whole_shard(b));
     const bp_token_values none = {0};
-    if (largest == NULL) /* nobody needs them */
+    if (largest == NULL) /* not requested */
         call.target = none;
     const bp_token_values low = least == NULL ? none : values_of(least);
     const bp_token_values high = largest == NULL ? none : values_of(largest);
@@ -121,7 +121,7 @@ static void any_dtype_layout_and_mask(void **state)
     }
 }
 
-/* Every number of columns around the vectors' and tiles' sizes, at every alignment. */
+/* Every number of columns around the sizes of vectors and tiles, at every alignment. */
 static void any_columns_at_any_address(void **state)
 {
     (void)state;
@@ -133,7 +133,7 @@ static void any_columns_at_any_address(void **state)
             options.logits.shift = columns % 37;
             options.logits.row_gap = columns % 5;
             batch b = new_batch(&options);
-            /* at the very ends, where a loop may begin or stop too late */
+            /* at both ends, for off-by-one errors of loops */
             put_logit(&b, 0, 0, 0, -90);
             put_logit(&b, 0, 0, columns - 1, 90);
             put_logit(&b, 0, 1, 0, 90);
@@ -146,7 +146,7 @@ static void any_columns_at_any_address(void **state)
     }
 }
 
-/* Rows that have one extreme value at a place where nothing else is near. */
+/* Rows with one extreme value at varying positions. */
 static void extremes_may_be_anywhere(void **state)
 {
     (void)state;
@@ -197,7 +197,7 @@ static void nan_and_infinities(void **state)
                 }
                 put_logit(&b, 0, 10, at, largest);
                 put_logit(&b, 0, 10, (at + 3) % COLUMNS, -largest);
-                put_logit(&b, 0, 11, at, -NAN); /* its sign is no order */
+                put_logit(&b, 0, 11, at, -NAN); /* the sign of NaN does not order it */
                 bp_logprob *client = new_client(device, &b, kernels->bit, 1);
                 check_range(client, &b, (layout){0}, BOTH);
                 bp_logprob_destroy(&client);
@@ -234,7 +234,7 @@ static void one_column_is_both(void **state)
 
 static const batch_options SMALL = {.batch = 2, .sequence = 9, .columns = 700, .masked = true};
 
-/* A range between forward and backward disturbs neither, whatever becomes of the structs. */
+/* A range call between forward and backward disturbs neither; its structs may be reused at once. */
 static void ranges_are_in_the_order_of_streams(void **state)
 {
     (void)state;
@@ -263,7 +263,7 @@ static void ranges_are_in_the_order_of_streams(void **state)
     free_batch(&b);
 }
 
-static void batches_of_no_tokens_are_answered(void **state)
+static void batches_without_tokens_succeed(void **state)
 {
     (void)state;
     batch b = new_batch(&SMALL);
@@ -271,7 +271,7 @@ static void batches_of_no_tokens_are_answered(void **state)
     bp_logprob *client = new_client(device, &b, BP_KERNELS_PLAIN, 1);
     bp_logprob_batch call = call_of(&b, whole_shard(&b));
     const bp_token_values low = values_of(&least), none = {0};
-    assert_ok(bp_logprob_range(client, &call, &none, &none, NULL)); /* nothing wanted */
+    assert_ok(bp_logprob_range(client, &call, &none, &none, NULL)); /* nothing requested */
     call.logits.batch = 0;
     assert_ok(bp_logprob_range(client, &call, &low, &low, NULL));
     bp_logprob_destroy(&client);
@@ -281,7 +281,7 @@ static void batches_of_no_tokens_are_answered(void **state)
 
 #define BAD BP_ERR_INVALID_ARGUMENT
 
-static void what_does_not_fit_is_refused(void **state)
+static void overflows_are_refused(void **state)
 {
     (void)state;
     batch b = new_batch(&SMALL);
@@ -304,7 +304,7 @@ static void what_does_not_fit_is_refused(void **state)
     call.logits.sequence = 10;
     assert_fails(bp_logprob_range(client, &call, &low, &high, NULL), BAD, "18");
     call = good;
-    low.stride = low.batch_stride = 0; /* all tokens in one place */
+    low.stride = low.batch_stride = 0; /* stride 0 */
     assert_fails(bp_logprob_range(client, &call, &low, &high, NULL), BAD, "least", "overlap");
     low = values_of(&least);
     high.data = (char *)high.data + 2;
@@ -326,7 +326,7 @@ int main(void)
                                        cmocka_unit_test(nan_and_infinities),
                                        cmocka_unit_test(one_column_is_both),
                                        cmocka_unit_test(ranges_are_in_the_order_of_streams),
-                                       cmocka_unit_test(batches_of_no_tokens_are_answered),
-                                       cmocka_unit_test(what_does_not_fit_is_refused)};
+                                       cmocka_unit_test(batches_without_tokens_succeed),
+                                       cmocka_unit_test(overflows_are_refused)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

@@ -1,4 +1,4 @@
-/* Values that were worked out by hand in fp64 (shared/facts/logprob.md), on every kind of kernels and in every dtype that holds them. */
+/* Golden values, derived by hand in fp64, for all kernels and every dtype that represents the inputs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -73,7 +73,7 @@ static void check_goldens(const kernels_row *kernels, bp_dtype dtype)
     free_batch(&b);
 }
 
-static void the_goldens_come_out(void **state)
+static void golden_values(void **state)
 {
     (void)state;
     FOR_KERNELS(kernels)
@@ -81,7 +81,7 @@ static void the_goldens_come_out(void **state)
         check_goldens(kernels, DTYPES[d]);
 }
 
-/* lp = -log V, H = log V, and nothing flows through the entropy of equal logits. */
+/* lp = -log V, H = log V, and the entropy of equal logits has a zero gradient. */
 static void check_uniform(const kernels_row *kernels, uint64_t columns, double level)
 {
     batch_options options = {.batch = 1, .sequence = 2, .columns = columns, .with_entropy = true};
@@ -114,8 +114,8 @@ static void uniform_logits_have_minus_log_v(void **state)
             check_uniform(kernels, columns[c], levels[l]);
 }
 
-/* The reference that other tests trust comes to the same. */
-static void the_reference_has_the_goldens(void **state)
+/* The reference of other tests matches the golden values. */
+static void reference_matches_golden_values(void **state)
 {
     (void)state;
     const double x[] = {1, 2, 3, 4};
@@ -129,8 +129,8 @@ static void the_reference_has_the_goldens(void **state)
     assert_close(row_of(x, 4, 0, 1).logprob, -3.440189699, 1e-9);
 }
 
-/* Against differences of the reference's own forward, with temperatures. */
-static void the_references_gradients_are_differences(void **state)
+/* Against finite differences of the reference's forward, with temperatures. */
+static void reference_gradients_match_differences(void **state)
 {
     (void)state;
     seed(3);
@@ -155,7 +155,7 @@ static void the_references_gradients_are_differences(void **state)
     }
 }
 
-static void the_references_numbers_round(void **state)
+static void reference_rounding(void **state)
 {
     (void)state;
     uint16_t bits = 0;
@@ -183,9 +183,9 @@ static void the_references_numbers_round(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_reference_has_the_goldens), cmocka_unit_test(the_references_gradients_are_differences),
-        cmocka_unit_test(the_references_numbers_round), cmocka_unit_test(the_goldens_come_out),
-        cmocka_unit_test(uniform_logits_have_minus_log_v)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(reference_matches_golden_values),
+                                       cmocka_unit_test(reference_gradients_match_differences),
+                                       cmocka_unit_test(reference_rounding), cmocka_unit_test(golden_values),
+                                       cmocka_unit_test(uniform_logits_have_minus_log_v)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

@@ -1,4 +1,4 @@
-/* Places beyond 2^31 elements and 2^32 bytes, in a sparse mapping of which few pages are touched. */
+/* Offsets beyond 2^31 elements and 2^32 bytes, in a sparse mapping with few touched pages. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,14 +20,14 @@ static void *reserve(uint64_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
-        print_message("%llu bytes of address space are not to be had\n", (unsigned long long)bytes);
+        print_message("%llu bytes of address space could not be mapped\n", (unsigned long long)bytes);
         skip();
     }
     madvise(memory, bytes, MADV_NOHUGEPAGE);
     return memory;
 }
 
-/* The batch's rows, far apart: strides in elements for batch and sequence. */
+/* Rows of the batch with large strides, in elements. */
 typedef struct far_apart {
     uint8_t *logits, *grad;
     int64_t batch_stride, stride;
@@ -93,7 +93,7 @@ static void rows_may_be_far_apart(void **state)
     }
 }
 
-/* Gradients in half the bytes that are written past the caches, against rows alone, which are not. */
+/* 16-bit gradients that use streaming stores, against single rows, which do not. */
 static void check_halves(const kernels_row *kernels, bp_dtype dtype)
 {
     const uint64_t columns = 500009, tokens = 18, bytes = columns * tokens * 2;
@@ -140,7 +140,7 @@ static void large_gradients_in_halves_are_like_small_ones(void **state)
     }
 }
 
-/* batch x sequence x columns is more than 2^31, but all rows except a few are masked: their pages are never touched. */
+/* batch x sequence x columns exceeds 2^31, but almost all rows are masked: their pages are never touched. */
 static void products_of_sizes_may_pass_2_to_the_31(void **state)
 {
     (void)state;
@@ -182,13 +182,13 @@ static void products_of_sizes_may_pass_2_to_the_31(void **state)
     munmap(logits, bytes);
 }
 
-/* A single row of the most columns that there may be, and more bytes than 32 bits count: zeros, of which one is -1. Reading it takes a
- * second and the zero page. */
+/* A single row with the maximum number of columns, and more bytes than 32 bits: zeros except for one -1. Reads the zero page for about a
+ * second. */
 static void a_row_may_have_many_columns(void **state)
 {
     (void)state;
     if (!has_kernels(device, &KERNELS[1]))
-        skip(); /* too long for plain ones */
+        skip(); /* plain kernels would take too long */
     const uint64_t columns = INT32_MAX, bytes = columns * 2;
     uint16_t *logits = reserve(bytes);
     int64_t target = (int64_t)columns - 3;

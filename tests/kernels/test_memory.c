@@ -1,4 +1,4 @@
-/* What is read and what is written: every element that is asked for, and nothing else. */
+/* Reads and writes of calls: every requested element, and nothing else. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 
 #include "../planner/scenarios.h"
 
-/* Whatever was there before: two poisons leave the same. */
+/* Two poisons give equal results, so everything is written. */
 static void check_all_is_written(const batch_options *options, uint32_t kernels)
 {
     seed(5);
@@ -66,7 +66,7 @@ static void everything_is_written_over_poison(void **state)
     }
 }
 
-/* Gradients that are large enough to be written past the caches, at any alignment. */
+/* Gradients large enough for streaming stores, at any alignment. */
 static void large_rows_leave_their_gaps(void **state)
 {
     (void)state;
@@ -82,7 +82,7 @@ static void large_rows_leave_their_gaps(void **state)
     }
 }
 
-static void what_is_not_wanted_is_not_written(void **state)
+static void unrequested_outputs_are_not_written(void **state)
 {
     (void)state;
     FOR_KERNELS(kernels)
@@ -95,7 +95,7 @@ static void what_is_not_wanted_is_not_written(void **state)
     }
 }
 
-/* Inference only: nothing is saved; and saved statistics without any output. */
+/* Inference only, without saved statistics; and saved statistics without outputs. */
 static void outputs_are_each_optional(void **state)
 {
     (void)state;
@@ -122,7 +122,7 @@ static void outputs_are_each_optional(void **state)
     gradients.saved_bytes = 8 * token_count(&b);
     assert_ok(bp_logprob_backward(client, &call, &gradients, NULL));
     assert_true(gradient_is_true(&b, whole_shard(&b)));
-    /* no upstream gradient at all: zeros */
+    /* no upstream gradients: zeros */
     gradients.logprob_grad.data = NULL;
     poison_gradient(&b, POISON);
     b.o.without_logprob = true;
@@ -132,7 +132,7 @@ static void outputs_are_each_optional(void **state)
     free_batch(&b);
 }
 
-/* Pages that nobody may touch, right before and after the row, and in the place of a masked row. */
+/* Inaccessible pages directly before and after the row, and in place of a masked row. */
 static void check_between_forbidden_pages(const kernels_row *kernels, bp_dtype dtype, uint64_t columns, bool at_end)
 {
     const size_t page = 4096, room = 16 * page;
@@ -179,7 +179,7 @@ static void nothing_is_read_outside_of_rows(void **state)
                 check_between_forbidden_pages(kernels, (bp_dtype)dtype, widths[i], at_end != 0);
 }
 
-/* Rows with strides 0, 0 have no gaps; in place the two spellings of that mean the same, and so do strides that no second row uses. */
+/* Strides 0, 0 mean contiguous rows; in place, both spellings are equal, and strides of a single row do not matter. */
 static void strides_of_0_are_rows_without_gaps(void **state)
 {
     (void)state;
@@ -205,7 +205,7 @@ static void strides_of_0_are_rows_without_gaps(void **state)
     }
 }
 
-/* Upstream gradients and targets of stride 0: one value for all. */
+/* Upstream gradients and targets with stride 0: one value for all. */
 static void one_value_may_stand_for_all(void **state)
 {
     (void)state;
@@ -228,9 +228,9 @@ static void one_value_may_stand_for_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everything_is_written_over_poison), cmocka_unit_test(large_rows_leave_their_gaps),
-        cmocka_unit_test(what_is_not_wanted_is_not_written), cmocka_unit_test(outputs_are_each_optional),
-        cmocka_unit_test(nothing_is_read_outside_of_rows),   cmocka_unit_test(strides_of_0_are_rows_without_gaps),
+        cmocka_unit_test(everything_is_written_over_poison),   cmocka_unit_test(large_rows_leave_their_gaps),
+        cmocka_unit_test(unrequested_outputs_are_not_written), cmocka_unit_test(outputs_are_each_optional),
+        cmocka_unit_test(nothing_is_read_outside_of_rows),     cmocka_unit_test(strides_of_0_are_rows_without_gaps),
         cmocka_unit_test(one_value_may_stand_for_all)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

@@ -1,4 +1,4 @@
-/* Random shapes, strides, alignments, dtypes, masks and temperatures against fp64, for each kind of kernels. */
+/* Random shapes, strides, alignments, dtypes, masks and temperatures against fp64, for all kernels. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -83,7 +83,7 @@ static void random_batches_are_true(void **state)
         check_random(kernels, round);
 }
 
-/* Sequences and batches that run backwards in memory. */
+/* Negative strides of sequences and batches. */
 static void strides_may_be_negative(void **state)
 {
     (void)state;
@@ -112,7 +112,7 @@ static void strides_may_be_negative(void **state)
     }
 }
 
-/* The largest error of the forward pass over rows as long as vocabularies are: what the header's users are promised. */
+/* The largest forward error over rows as long as vocabularies, as promised in the header. */
 static void long_rows_stay_within_2e_6(void **state)
 {
     (void)state;
@@ -145,8 +145,8 @@ static void long_rows_stay_within_2e_6(void **state)
     }
 }
 
-/* Each logit moved up and down a little, the reference's forward in fp64, against the gradient that comes out. */
-static void gradients_are_the_slopes_of_the_forward(void **state)
+/* Gradients against central differences of the reference's forward in fp64. */
+static void gradients_match_finite_differences(void **state)
 {
     (void)state;
     FOR_KERNELS(kernels)
@@ -179,6 +179,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_batches_are_true), cmocka_unit_test(strides_may_be_negative),
-        cmocka_unit_test(long_rows_stay_within_2e_6), cmocka_unit_test(gradients_are_the_slopes_of_the_forward)};
+        cmocka_unit_test(long_rows_stay_within_2e_6), cmocka_unit_test(gradients_match_finite_differences)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

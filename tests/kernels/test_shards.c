@@ -1,4 +1,4 @@
-/* Ranks that are threads share a vocabulary, with collectives that wait or are enqueued. */
+/* A vocabulary sharded over ranks that are threads, with blocking and enqueued collectives. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,23 +13,23 @@
 #include "head/heads.h"
 #include "support/hosts.h"
 
-typedef struct scene {
+typedef struct scenario {
     batch b[SHARD_RANKS];
     split where;
     uint32_t kernels;
-    bool own_stream; /* the client's */
-} scene;
+    bool own_stream; /* the call has no stream */
+} scenario;
 
 static bool run_scene(host_rank *r)
 {
-    scene *s = r->user;
+    scenario *s = r->user;
     return sharded_is_true(r->device, s->own_stream ? NULL : r->stream, r->comm, &s->b[r->number], s->where,
                            s->kernels);
 }
 
 static void check_split(const batch_options *options, uint32_t ranks, split where, uint32_t kernels, unsigned variant)
 {
-    scene s = {.where = where, .kernels = kernels, .own_stream = (variant & 1) != 0};
+    scenario s = {.where = where, .kernels = kernels, .own_stream = (variant & 1) != 0};
     for (uint32_t r = 0; r < ranks; r++) {
         seed(51);
         s.b[r] = new_batch(options);
@@ -39,7 +39,7 @@ static void check_split(const batch_options *options, uint32_t ranks, split wher
         free_batch(&s.b[r]);
 }
 
-static void shards_are_like_the_whole(void **state)
+static void shards_match_a_single_rank(void **state)
 {
     (void)state;
     FOR_KERNELS(kernels)
@@ -64,7 +64,7 @@ static void shards_are_like_the_whole(void **state)
     }
 }
 
-/* The first and the last id of each shard, and those just outside of the vocabulary. */
+/* The first and last id of each shard, and those just outside the vocabulary. */
 static void targets_may_be_at_edges(void **state)
 {
     (void)state;
@@ -75,7 +75,7 @@ static void targets_may_be_at_edges(void **state)
                              .target_dtype = BP_DTYPE_INT32,
                              .vocab_start = 500};
     for (uint32_t ranks = 2; ranks <= 4; ranks++) {
-        scene s = {.where = uneven_split(40, ranks), .kernels = 7, .own_stream = ranks == 3};
+        scenario s = {.where = uneven_split(40, ranks), .kernels = 7, .own_stream = ranks == 3};
         for (uint32_t r = 0; r < ranks; r++) {
             seed(7);
             s.b[r] = new_batch(&options);
@@ -97,12 +97,12 @@ static void in_place_works_in_shards(void **state)
         check_split(&options, ranks, uneven_split(900, ranks), 7, 1);
 }
 
-/* All of a shard is -inf, or far below the others. */
-static void a_shard_may_have_nothing_to_say(void **state)
+/* A shard of only -inf, or far below the others. */
+static void shards_may_be_only_minus_infinity(void **state)
 {
     (void)state;
     batch_options options = {.batch = 1, .sequence = 3, .columns = 400, .with_entropy = true};
-    scene s = {.where = even_split(400, 4), .kernels = 7, .own_stream = true};
+    scenario s = {.where = even_split(400, 4), .kernels = 7, .own_stream = true};
     for (uint32_t r = 0; r < 4; r++) {
         seed(3);
         s.b[r] = new_batch(&options);
@@ -111,7 +111,7 @@ static void a_shard_may_have_nothing_to_say(void **state)
                 put_logit(&s.b[r], 0, 0, v, -1.0 / 0.0);
             if (v >= 100)
                 put_logit(&s.b[r], 0, 1, v, -500);
-            put_logit(&s.b[r], 0, 2, v, -1.0 / 0.0); /* no distribution at all */
+            put_logit(&s.b[r], 0, 2, v, -1.0 / 0.0); /* no distribution */
         }
         put_whole(&s.b[r].target, 0, 0, 250);
         put_whole(&s.b[r].target, 0, 1, 350);
@@ -133,7 +133,7 @@ static void shards_that_do_not_tile_are_refused_on_all_ranks(void **state)
         run_host_ranks(ranks, false, 0, run_errors, NULL);
 }
 
-/* A rank whose device has no kernels, or no memory, takes all with it. */
+/* Creation fails on all ranks if one rank's device has no kernels or no memory. */
 static bool run_poor_rank(host_rank *r)
 {
     bp_device *poor = NULL;
@@ -160,7 +160,7 @@ static bool run_poor_rank(host_rank *r)
     return good;
 }
 
-static void a_rank_that_cannot_takes_all_with_it(void **state)
+static void creation_failure_on_one_rank_fails_on_all(void **state)
 {
     (void)state;
     int anything = 0;
@@ -168,7 +168,7 @@ static void a_rank_that_cannot_takes_all_with_it(void **state)
     run_host_ranks(3, false, 0, run_poor_rank, &anything);
 }
 
-/* A rank that calls with less than it must does not leave the others waiting. */
+/* A rank that calls with invalid arguments does not leave the others waiting. */
 static bool run_careless_rank(host_rank *r)
 {
     const bool is_careless = r->number == 1;
@@ -188,7 +188,7 @@ static bool run_careless_rank(host_rank *r)
     good = is_status(bp_logprob_create(r->device, &config, is_careless ? NULL : &client), BP_ERR_INVALID_ARGUMENT,
                      words, "no output") &&
            good;
-    if (r->user == NULL) /* no matrix products here: not for this reason */
+    if (r->user == NULL) /* fails here because matrix products are missing */
         return good && client == NULL;
     good = is_status(bp_lm_head_create(is_careless ? NULL : r->device, &head_config, &head), BP_ERR_INVALID_ARGUMENT,
                      words, "no device") &&
@@ -196,13 +196,13 @@ static bool run_careless_rank(host_rank *r)
     return good && client == NULL && head == NULL;
 }
 
-static void a_careless_rank_takes_all_with_it(void **state)
+static void invalid_arguments_on_one_rank_fail_on_all(void **state)
 {
     (void)state;
     run_host_ranks(2, false, 0, run_careless_rank, has_products(device) ? device : NULL);
 }
 
-/* Targets are checked on every rank, with what the whole vocabulary has. */
+/* Targets are checked on every rank against the whole vocabulary. */
 static bool run_targets(host_rank *r)
 {
     const batch *b = &((const batch *)r->user)[r->number];
@@ -225,7 +225,7 @@ static bool run_targets(host_rank *r)
     return good;
 }
 
-static void targets_outside_are_told_on_every_rank(void **state)
+static void targets_outside_are_reported_on_every_rank(void **state)
 {
     (void)state;
     batch_options options = {.batch = 1, .sequence = 6, .columns = 60};
@@ -242,13 +242,13 @@ static void targets_outside_are_told_on_every_rank(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shards_are_like_the_whole),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shards_match_a_single_rank),
                                        cmocka_unit_test(targets_may_be_at_edges),
                                        cmocka_unit_test(in_place_works_in_shards),
-                                       cmocka_unit_test(a_shard_may_have_nothing_to_say),
+                                       cmocka_unit_test(shards_may_be_only_minus_infinity),
                                        cmocka_unit_test(shards_that_do_not_tile_are_refused_on_all_ranks),
-                                       cmocka_unit_test(a_rank_that_cannot_takes_all_with_it),
-                                       cmocka_unit_test(a_careless_rank_takes_all_with_it),
-                                       cmocka_unit_test(targets_outside_are_told_on_every_rank)};
+                                       cmocka_unit_test(creation_failure_on_one_rank_fails_on_all),
+                                       cmocka_unit_test(invalid_arguments_on_one_rank_fail_on_all),
+                                       cmocka_unit_test(targets_outside_are_reported_on_every_rank)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

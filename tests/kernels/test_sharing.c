@@ -1,4 +1,4 @@
-/* Log-probability and entropy share their logits: together they are what they are apart, and their gradients add up. */
+/* Log-probability and entropy together have the same values as apart, and their gradients add up. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +32,7 @@ static batch batch_for(bool logprob, bool entropy, bp_dtype dtype)
     return new_batch(&options);
 }
 
-/* A row's shorter statistics are the longer one's first planes. */
+/* Statistics without entropy are the first planes of those with it. */
 static void together_or_apart(const kernels_row *kernels, bp_dtype dtype)
 {
     batch both = batch_for(true, true, dtype), one = batch_for(true, false, dtype),
@@ -62,7 +62,7 @@ static void together_or_apart(const kernels_row *kernels, bp_dtype dtype)
     free_batch(&other);
 }
 
-static void both_at_once_are_each_alone(void **state)
+static void together_equals_each_alone(void **state)
 {
     (void)state;
     FOR_KERNELS(kernels)
@@ -70,7 +70,7 @@ static void both_at_once_are_each_alone(void **state)
         together_or_apart(kernels, (bp_dtype)dtype);
 }
 
-/* Statistics that have entropies serve a backward that wants none, and one after the other with one saved memory. */
+/* Statistics with entropies also serve a backward without them, repeatedly. */
 static void one_forward_serves_several_backwards(void **state)
 {
     (void)state;
@@ -95,7 +95,7 @@ static void one_forward_serves_several_backwards(void **state)
     }
 }
 
-/* In place with both upstreams, where the logits are overwritten while they are needed for two terms. */
+/* In place with both upstream gradients: the logits are overwritten while two terms need them. */
 static void in_place_has_both_terms(void **state)
 {
     (void)state;
@@ -114,7 +114,7 @@ static void in_place_has_both_terms(void **state)
     }
 }
 
-/* A client's saved statistics are the caller's: another client of the same kernels can use them. */
+/* Saved statistics belong to the caller: another client with the same kernels can use them. */
 static void saved_statistics_belong_to_the_caller(void **state)
 {
     (void)state;
@@ -134,7 +134,7 @@ static void saved_statistics_belong_to_the_caller(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_at_once_are_each_alone), cmocka_unit_test(one_forward_serves_several_backwards),
+        cmocka_unit_test(together_equals_each_alone), cmocka_unit_test(one_forward_serves_several_backwards),
         cmocka_unit_test(in_place_has_both_terms), cmocka_unit_test(saved_statistics_belong_to_the_caller)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

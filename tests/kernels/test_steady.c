@@ -1,4 +1,4 @@
-/* No memory is allocated or freed once a client or a head is made: not by the caller's thread, not by those of streams. */
+/* A client or head does not allocate after its creation, on the caller's and the streams' threads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,14 +31,14 @@ static void serve(bp_logprob *client, const batch *b, bp_stream *stream, int tim
         assert_ok(bp_logprob_backward(client, &call, &gradients, stream));
         assert_ok(bp_stream_synchronize(stream)); /* the next call writes the same */
         assert_ok(bp_logprob_forward(client, &call, &outputs, NULL));
-        call.chunk = -1; /* errors, too */
+        call.chunk = -1; /* including errors */
         assert_int_equal(bp_logprob_forward(client, &call, &outputs, stream), BP_ERR_INVALID_ARGUMENT);
         call.chunk = 0;
         assert_ok(bp_logprob_check(client));
     }
 }
 
-/* From the first call on. */
+/* From the first call. */
 static void clients_do_not_allocate(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Calls in stream order: work waits for its turn, streams share workspaces, and ends wait for what is on its way. */
+/* Stream order of calls: work runs in its turn, streams share workspaces, and destruction waits for enqueued work. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@ static void enqueue_forward(bp_logprob *client, const batch *b, bp_stream *strea
     bp_logprob_batch call = call_of(b, whole_shard(b));
     bp_logprob_outputs outputs = outputs_of(b);
     assert_ok(bp_logprob_forward(client, &call, &outputs, stream));
-    memset(&call, 0xee, sizeof call); /* the structs are the caller's again */
+    memset(&call, 0xee, sizeof call); /* the structs may be reused after the call */
     memset(&outputs, 0xee, sizeof outputs);
 }
 
@@ -71,7 +71,7 @@ static void work_waits_for_its_turn(void **state)
     free_batch(&b);
 }
 
-/* Logits come by a copy, the gradient leaves by one; nobody waits in between. */
+/* A copy writes the logits before, and one reads the gradient after; the host does not wait in between. */
 static void copies_before_and_after_are_in_order(void **state)
 {
     (void)state;
@@ -102,7 +102,7 @@ static void copies_before_and_after_are_in_order(void **state)
 
 #define STREAMS 3
 
-/* One client, calls on streams in turn: they share its workspaces, and must not disturb each other. */
+/* Calls of one client on alternating streams share its workspaces without interference. */
 static void streams_take_turns(void **state)
 {
     (void)state;
@@ -140,7 +140,7 @@ static void streams_take_turns(void **state)
     }
 }
 
-/* NULL: done when the call returns. */
+/* NULL: synchronous. */
 static void without_a_stream_calls_wait(void **state)
 {
     (void)state;
@@ -154,7 +154,7 @@ static void without_a_stream_calls_wait(void **state)
     free_batch(&b);
 }
 
-/* Another stream that waits for an event sees the results. */
+/* A stream that waits for an event sees the results. */
 static void events_mark_the_work(void **state)
 {
     (void)state;
@@ -180,7 +180,7 @@ static void events_mark_the_work(void **state)
     free_batch(&b);
 }
 
-/* Far more calls than may be on their way: they wait, none is lost. */
+/* More calls than the ring holds: they wait, and none is lost. */
 static void many_calls_wait_for_room(void **state)
 {
     (void)state;
@@ -235,7 +235,7 @@ static void destroying_waits_for_work_on_its_way(void **state)
     }
 }
 
-/* False: no nth call of the device. The caller may free everything when the call has failed: nothing changes any more. */
+/* False: there were fewer than n device calls. After a failed call the caller may free its tensors: nothing is written later. */
 static bool fails_when_done(bp_logprob *client, batch *b, faults *f, unsigned nth, bool backward)
 {
     bp_logprob_batch call = call_of(b, whole_shard(b));
@@ -255,7 +255,7 @@ static bool fails_when_done(bp_logprob *client, batch *b, faults *f, unsigned nt
     return met;
 }
 
-static void calls_that_failed_have_ended(void **state)
+static void failed_calls_leave_no_running_work(void **state)
 {
     (void)state;
     faults f = {0};
@@ -284,7 +284,7 @@ static void calls_that_failed_have_ended(void **state)
     free_batch(&b);
 }
 
-/* A check waits for the client's work, on whatever streams. */
+/* A check waits for the client's work on all streams. */
 static void a_check_waits(void **state)
 {
     (void)state;
@@ -311,7 +311,7 @@ static void a_check_waits(void **state)
     bp_device_destroy(&slow);
 }
 
-/* A stream that had work of the client goes before the client does. */
+/* Streams may be destroyed before a client that has used them. */
 static void streams_may_go_first(void **state)
 {
     (void)state;
@@ -335,7 +335,7 @@ static void streams_may_go_first(void **state)
     free_batch(&b);
 }
 
-/* Two clients of one device, a thread each. */
+/* Two clients of one device, on separate threads. */
 typedef struct user_of_a_client {
     bp_logprob *client;
     batch b;
@@ -356,7 +356,7 @@ static void *use_alone(void *argument)
     return NULL;
 }
 
-static void clients_do_not_know_each_other(void **state)
+static void clients_are_independent(void **state)
 {
     (void)state;
     user_of_a_client users[3];
@@ -394,7 +394,7 @@ static void use_and_destroy(void *argument)
     must(i->client == NULL);
 }
 
-/* A forked child does not wait for work that its parent has on its way. */
+/* A forked child does not wait for its parent's enqueued work. */
 static void a_child_is_refused(void **state)
 {
     (void)state;
@@ -423,10 +423,10 @@ int main(void)
                                        cmocka_unit_test(events_mark_the_work),
                                        cmocka_unit_test(many_calls_wait_for_room),
                                        cmocka_unit_test(destroying_waits_for_work_on_its_way),
-                                       cmocka_unit_test(calls_that_failed_have_ended),
+                                       cmocka_unit_test(failed_calls_leave_no_running_work),
                                        cmocka_unit_test(a_check_waits),
                                        cmocka_unit_test(streams_may_go_first),
                                        cmocka_unit_test(a_child_is_refused),
-                                       cmocka_unit_test(clients_do_not_know_each_other)};
+                                       cmocka_unit_test(clients_are_independent)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

@@ -1,4 +1,4 @@
-/* Targets outside the vocabulary where that is an error: told by token and value, at the call or by a check. */
+/* Bad targets where they are errors: reported with token and value, by the call or by a check. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +48,7 @@ static bp_status forward_on(bp_logprob *client, const batch *b, bp_stream *strea
     return bp_logprob_forward(client, &call, &outputs, stream);
 }
 
-/* Once at the call, once by a check, and never twice. */
+/* Reported once, by the call or by a check. */
 static void assert_named(bp_logprob *client, const batch *b, bp_stream *stream, const char *token, const char *value)
 {
     assert_fails(forward_on(client, b, NULL), BP_ERR_INVALID_ARGUMENT, "target", token, value);
@@ -97,8 +97,8 @@ static void good_targets_at_the_edges_pass(void **state)
     free_batch(&b);
 }
 
-/* Of several the lowest token, whatever threads do and however often. */
-static void the_first_bad_target_is_told(void **state)
+/* The lowest bad token is reported, for any scheduling of threads. */
+static void the_lowest_bad_target_is_reported(void **state)
 {
     (void)state;
     bp_stream *stream = NULL;
@@ -131,8 +131,8 @@ static void masked_rows_are_not_checked(void **state)
     free_batch(&b);
 }
 
-/* Several calls on a stream before the check: the first by token of all. */
-static void checks_tell_of_all_calls_since_the_last(void **state)
+/* Several calls on a stream before the check: the lowest token of all is reported. */
+static void checks_report_all_calls_since_the_last(void **state)
 {
     (void)state;
     bp_stream *stream = NULL;
@@ -155,8 +155,8 @@ static void checks_tell_of_all_calls_since_the_last(void **state)
     bp_stream_destroy(&stream);
 }
 
-/* The other rows of such a batch are as they should be. */
-static void bad_targets_do_not_hurt_the_others(void **state)
+/* Other rows of the batch are unaffected. */
+static void bad_targets_leave_other_rows_unaffected(void **state)
 {
     (void)state;
     bp_stream *stream = NULL;
@@ -176,9 +176,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(targets_outside_are_named),
                                        cmocka_unit_test(good_targets_at_the_edges_pass),
-                                       cmocka_unit_test(the_first_bad_target_is_told),
+                                       cmocka_unit_test(the_lowest_bad_target_is_reported),
                                        cmocka_unit_test(masked_rows_are_not_checked),
-                                       cmocka_unit_test(checks_tell_of_all_calls_since_the_last),
-                                       cmocka_unit_test(bad_targets_do_not_hurt_the_others)};
+                                       cmocka_unit_test(checks_report_all_calls_since_the_last),
+                                       cmocka_unit_test(bad_targets_leave_other_rows_unaffected)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

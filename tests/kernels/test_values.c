@@ -1,4 +1,4 @@
-/* Logits that broke other kernels: infinities, NaN, far from zero, shapes that fill no vector, targets nowhere. */
+/* Logits that have broken other kernels: infinities, NaN, large offsets, partial vectors, targets outside. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 
 #include "../planner/scenarios.h"
 
-/* Every kind of kernels, dtype of logits and gradient; `change` has its way with the batch first. */
+/* All kernels and dtypes of logits and gradient; `change` edits the batch first. */
 static void check_everywhere(batch_options options, void (*change)(batch *b))
 {
     static const bp_dtype dtypes[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
@@ -76,7 +76,7 @@ static void minus_infinity_is_a_logit(void **state)
                      many_are_minus_infinity);
 }
 
-/* All but one: a certain token. */
+/* All except one are -inf: probability 1. */
 static void all_but_one(batch *b)
 {
     for (uint64_t s = 0; s < b->o.sequence; s++)
@@ -117,7 +117,7 @@ static void rows_without_a_distribution_are_nan(void **state)
                 some_rows_have_none);
 }
 
-/* x - max is -inf then: no NaN comes of it. */
+/* x - max is -inf, and must not give NaN. */
 static void logits_too_far_apart_have_probability_0(void **state)
 {
     (void)state;
@@ -143,7 +143,7 @@ static void logits_too_far_apart_have_probability_0(void **state)
     }
 }
 
-/* As large as the dtype has them, and as far from each other as fp32 can say. */
+/* The largest magnitudes of the dtype, and differences up to the range of fp32. */
 static void largest_logits(batch *b)
 {
     const double most = b->o.dtype == BP_DTYPE_FP16 ? 65504 : 0x1.fep127;
@@ -153,7 +153,7 @@ static void largest_logits(batch *b)
             put_logit(b, 0, s, v, s % 2 == 0 ? x[(v + s) % 6] : -x[(v + s) % 6]);
 }
 
-static void logits_may_be_as_large_as_they_get(void **state)
+static void logits_may_be_the_largest_numbers(void **state)
 {
     (void)state;
     static const double temperatures[] = {1, 1e-4, 1e30, 8e37};
@@ -182,7 +182,7 @@ static void a_maximum_below_zero_is_found(void **state)
                      all_at_minus_200);
 }
 
-static void offsets_cancel(void **state)
+static void constant_offsets_cancel(void **state)
 {
     (void)state;
     static const double offsets[] = {1e4, -1e4, 3e4};
@@ -193,7 +193,7 @@ static void offsets_cancel(void **state)
             NULL);
 }
 
-/* Far apart: most probabilities are 0 in fp32. */
+/* Large spread: most probabilities underflow to 0 in fp32. */
 static void wide_logits_underflow_to_zero(void **state)
 {
     (void)state;
@@ -265,7 +265,7 @@ static void far_targets(batch *b)
         put_whole(&b->target, 0, s, far[s]);
 }
 
-/* 2^32 must not become 0 where targets are narrowed. */
+/* 2^32 must not become 0 when targets are narrowed. */
 static void far_targets_are_outside(void **state)
 {
     (void)state;
@@ -294,9 +294,9 @@ int main(void)
                                        cmocka_unit_test(a_single_finite_logit_is_certain),
                                        cmocka_unit_test(rows_without_a_distribution_are_nan),
                                        cmocka_unit_test(logits_too_far_apart_have_probability_0),
-                                       cmocka_unit_test(logits_may_be_as_large_as_they_get),
+                                       cmocka_unit_test(logits_may_be_the_largest_numbers),
                                        cmocka_unit_test(a_maximum_below_zero_is_found),
-                                       cmocka_unit_test(offsets_cancel),
+                                       cmocka_unit_test(constant_offsets_cancel),
                                        cmocka_unit_test(wide_logits_underflow_to_zero),
                                        cmocka_unit_test(the_maximum_may_be_anywhere),
                                        cmocka_unit_test(targets_may_all_be_outside),

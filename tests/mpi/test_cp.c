@@ -38,7 +38,7 @@ static void splits_are_compared(void **state)
     if (rank == odd)
         s.cu[3] = -1;
     assert_fails(bp_cp_split_create(&config, &split), BP_ERR_INVALID_ARGUMENT,
-                 rank == odd ? "fall at sequence 2" : who);
+                 rank == odd ? "decrease at sequence 2" : who);
     s = sequences_of(1, 0);
     config.ranks = ranks + 1;
     assert_fails(bp_cp_split_create(&config, &split), BP_ERR_MISMATCH, "rank");

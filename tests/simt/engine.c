@@ -1,5 +1,5 @@
-/* Stands in for the engine of host devices (-Wl,--wrap): the one of cuda devices, its kernels run by the emulation on the stream's thread.
- * With it tests of the host's kernels are tests of CUDA's, which take the place of the plain ones. */
+/* Replaces the engine of host devices (-Wl,--wrap) by the one of cuda devices, whose kernels the emulation runs on the stream's thread. It
+ * turns tests of the host kernels into tests of the CUDA kernels, which replace the plain ones. */
 #include "logprob/engine.h"
 
 #include <stdlib.h>
@@ -56,7 +56,7 @@ bp_status __wrap_bp_cuda_module_kernel(bp_cuda_module *module, const char *name,
             *kernel = (bp_cuda_kernel *)k;
             return BP_OK;
         }
-    return bp_fail(BP_ERR_INVALID_ARGUMENT, "there is no kernel %s", name);
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "unknown kernel %s", name);
 }
 
 typedef struct launch {

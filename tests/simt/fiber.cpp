@@ -77,7 +77,7 @@ void fiber::pause()
     go(false);
 }
 
-/* Only the first way in is by its context: that of another changes the signal mask, two system calls each time. */
+/* Only the first entry uses a context: switching contexts changes the signal mask, which takes two system calls. */
 void fiber::leave(bool in)
 {
     if (in && !has_begun) {
@@ -87,7 +87,7 @@ void fiber::leave(bool in)
     __builtin_longjmp(in ? inner : outer, 1);
 }
 
-/* In, or out again. Returns when the other side comes back. */
+/* Switches in or out. Returns when the other side switches back. */
 void fiber::go(bool in)
 {
 #if defined(__SANITIZE_ADDRESS__)

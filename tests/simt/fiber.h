@@ -1,4 +1,4 @@
-/* A function with a stack of its own, which may stop in the middle and go on later. */
+/* A function on a separate stack, which may be suspended and resumed. */
 #ifndef SIMT_FIBER_H
 #define SIMT_FIBER_H
 
@@ -18,11 +18,11 @@ class fiber
     fiber(const fiber &) = delete;
     fiber &operator=(const fiber &) = delete;
 
-    /* The next `resume` begins it. What it was in the middle of is forgotten. */
+    /* The next `resume` starts it. A suspended function is abandoned. */
     void begin(void (*function)(void *), void *argument);
-    /* Until it pauses or is over. */
+    /* Runs it until it pauses or returns. */
     void resume();
-    /* From within, back to whoever resumed it. */
+    /* From inside: returns to the caller of resume. */
     void pause();
     bool is_over() const
     {
@@ -37,12 +37,12 @@ class fiber
 
     std::unique_ptr<char[]> stack;
     ucontext_t inside;
-    void *inner[5], *outer[5]; /* where it was left, and whence it was entered: the compiler's own jumps */
+    void *inner[5], *outer[5]; /* __builtin_setjmp buffers: of the suspended function, and of the resume call */
     bool has_begun = false;
     void (*function)(void *) = nullptr;
     void *argument = nullptr;
     bool over = true;
-    /* what sanitizers want to know */
+    /* for sanitizers' stack switching */
     void *fake_stack = nullptr, *outside_fake_stack = nullptr;
     const void *outside_stack = nullptr;
     std::size_t outside_bytes = 0;

@@ -1,4 +1,4 @@
-/* The library's CUDA kernels, compiled for the emulation: those that fake_kernels.h lists. */
+/* The library's CUDA kernels, compiled for the emulation, in the list of fake_kernels.h. */
 #ifndef SIMT_KERNELS_H
 #define SIMT_KERNELS_H
 
@@ -12,7 +12,7 @@ extern "C" {
 
 __attribute__((visibility("default"))) extern const fake_kernel fake_kernels[];
 
-/* Decides in which order threads and blocks run; each launch takes another. */
+/* Seeds the order of threads and blocks; each launch uses another one. */
 void simt_seed(uint64_t seed);
 
 #ifdef __cplusplus

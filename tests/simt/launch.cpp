@@ -20,19 +20,19 @@ struct lane {
     fiber context;
     index place;
     bool waits = false;
-    meeting kind = meeting::BLOCK;
+    barrier_kind kind = barrier_kind::BLOCK;
     unsigned detail = 0;
     unsigned exchanges = 0;
-    uint32_t handed[2] = {}; /* in turns: the slowest reads the one, while the fastest already writes the other */
+    uint32_t handed[2] = {}; /* double buffer: the slowest lane reads one while the fastest writes the other */
 };
 
-/* A block while it runs. */
+/* A running block. */
 struct running {
     std::vector<std::unique_ptr<lane>> lanes;
     std::map<unsigned, std::unique_ptr<char[]>> memory;
     std::vector<unsigned> ready;
     std::mt19937_64 random;
-    std::vector<unsigned> favour; /* of each warp; empty: all alike */
+    std::vector<unsigned> priorities; /* priority of each warp; empty: equal */
     unsigned current = 0;
     void (*kernel)(const void *) = nullptr;
     const void *argument = nullptr;
@@ -55,10 +55,10 @@ void report_misaligned(unsigned bytes)
 {
     if (now->wrong.empty())
         now->wrong = "thread " + std::to_string(now->current) + " accesses " + std::to_string(bytes) +
-                     " bytes at an address that is no multiple of them";
+                     " bytes at a misaligned address";
 }
 
-/* ---- meetings ------------------------------------------------------------------------------------------------------ */
+/* ---- barriers ------------------------------------------------------------------------------------------------------ */
 
 static std::string describe(const lane &l)
 {
@@ -68,21 +68,21 @@ static std::string describe(const lane &l)
     return std::string("is at ") + names[static_cast<int>(l.kind)] + " (" + std::to_string(l.detail) + ")";
 }
 
-/* The threads that meet with this one. */
-static std::pair<unsigned, unsigned> those_who_meet(unsigned thread, meeting kind)
+/* Range of threads that take part in the thread's barrier. */
+static std::pair<unsigned, unsigned> barrier_threads(unsigned thread, barrier_kind kind)
 {
     const unsigned all = static_cast<unsigned>(now->lanes.size()), first = thread / LANES * LANES;
-    return kind == meeting::BLOCK ? std::make_pair(0u, all) : std::make_pair(first, std::min(first + LANES, all));
+    return kind == barrier_kind::BLOCK ? std::make_pair(0u, all) : std::make_pair(first, std::min(first + LANES, all));
 }
 
-/* All are there: they may go on. */
-static void look_at_meeting(unsigned thread)
+/* Releases the barrier if all threads have arrived. */
+static void release_complete_barrier(unsigned thread)
 {
     const lane &one = *now->lanes[thread];
-    const auto [first, end] = those_who_meet(thread, one.kind);
+    const auto [first, end] = barrier_threads(thread, one.kind);
     for (unsigned i = first; i < end; i++) {
         const lane &other = *now->lanes[i];
-        const bool is_on_its_way = !other.waits || (other.kind != meeting::BLOCK && i / LANES != thread / LANES);
+        const bool is_on_its_way = !other.waits || (other.kind != barrier_kind::BLOCK && i / LANES != thread / LANES);
         if (!other.context.is_over() && is_on_its_way)
             return;
         if (other.context.is_over() || other.kind != one.kind || other.detail != one.detail) {
@@ -98,7 +98,7 @@ static void look_at_meeting(unsigned thread)
     }
 }
 
-void meet(meeting kind, unsigned detail)
+void wait_at(barrier_kind kind, unsigned detail)
 {
     lane &mine = *now->lanes[now->current];
     mine.waits = true;
@@ -113,7 +113,7 @@ uint32_t exchange(uint32_t value, unsigned distance)
     lane &mine = *now->lanes[thread];
     const unsigned turn = mine.exchanges++ % 2;
     mine.handed[turn] = value;
-    meet(meeting::SHUFFLE, distance);
+    wait_at(barrier_kind::SHUFFLE, distance);
     return now->lanes[thread ^ distance]->handed[turn];
 }
 
@@ -125,29 +125,29 @@ static void run_thread(void *block_of_it)
     r->kernel(r->argument);
 }
 
-/* Every other block: one warp goes as far as it can before the next goes on, in some order. Races over long distances show only so. */
-static void choose_favours(running &r)
+/* In every other block, warps run as far as they can in a random order of priority: the only way to show races over long distances. */
+static void choose_priorities(running &r)
 {
-    r.favour.clear();
+    r.priorities.clear();
     if (r.random() % 2 == 0)
         return;
     for (unsigned i = 0; i < (r.lanes.size() + LANES - 1) / LANES; i++)
-        r.favour.push_back(i);
-    std::shuffle(r.favour.begin(), r.favour.end(), r.random);
+        r.priorities.push_back(i);
+    std::shuffle(r.priorities.begin(), r.priorities.end(), r.random);
 }
 
 static size_t next_of(running &r)
 {
     size_t next = r.random() % r.ready.size();
-    for (size_t i = 0; i < r.ready.size() && !r.favour.empty(); i++)
-        if (r.favour[r.ready[i] / LANES] > r.favour[r.ready[next] / LANES])
+    for (size_t i = 0; i < r.ready.size() && !r.priorities.empty(); i++)
+        if (r.priorities[r.ready[i] / LANES] > r.priorities[r.ready[next] / LANES])
             next = i;
     return next;
 }
 
 static void begin_block(running &r)
 {
-    choose_favours(r);
+    choose_priorities(r);
     r.memory.clear();
     r.ready.clear();
     for (unsigned i = 0; i < r.lanes.size(); i++) {
@@ -170,7 +170,7 @@ static void run_block(running &r, const index &place)
         here = {l.place, place};
         l.context.resume();
         if (l.waits)
-            look_at_meeting(r.current);
+            release_complete_barrier(r.current);
     }
     for (unsigned i = 0; i < r.lanes.size() && r.wrong.empty(); i++) {
         if (!r.lanes[i]->context.is_over())

@@ -10,8 +10,8 @@
 namespace simt
 {
 
-/* Blocks one after the other, blocks and threads in an order that the seed decides. Returns what is wrong with the kernel: meetings at
- * which not all threads are, or not the same, and misaligned accesses; empty if nothing is. */
+/* Runs blocks one after the other; the seed determines the order of blocks and threads. Returns the kernel's error: barriers that not all
+ * threads reach, or at which they differ, and misaligned accesses; empty if there is none. */
 std::string launch(index grid, index block, uint64_t seed, void (*kernel)(const void *), const void *argument);
 
 } // namespace simt

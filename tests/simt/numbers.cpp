@@ -1,4 +1,4 @@
-/* Arithmetic of a GPU. What PTX leaves open is chosen badly on purpose: what passes here passes on a GPU. */
+/* Arithmetic of a GPU. Where PTX leaves a choice, it takes the worst one, so that code that passes here passes on a GPU. */
 #include "simt.h"
 
 namespace device
@@ -6,7 +6,7 @@ namespace device
 
 static const uint32_t NAN_BITS = 0x7fffffff;
 
-/* A zero without a sign is larger than one with. */
+/* Positive zero is larger than negative zero. */
 float max_nan(float a, float b)
 {
     if (std::isnan(a) || std::isnan(b))
@@ -60,8 +60,8 @@ uint32_t min_nan_fp16x2(uint32_t a, uint32_t b)
     return by_halves(a, b, min_nan, widen_fp16, 0x7fff);
 }
 
-/* ex2.approx.ftz.f32: right for 0 and infinities, elsewhere off by up to 2^-22, two units in the last place (CUDA programming guide,
- * exp2f). By how much, an argument's bits tell. */
+/* ex2.approx.ftz.f32: exact for 0 and infinities, otherwise with an error of up to 2^-22, two units in the last place (CUDA programming
+ * guide, exp2f), that is derived from the argument's bits. */
 float exp2_fast(float x)
 {
     if (std::isnan(x))

@@ -1,5 +1,5 @@
-/* CUDA's side of src/logprob/cuda/device.cuh on a CPU: threads of a block are fibers, which run one at a time from one meeting to the next,
- * in an order that a seed decides. Shared memory begins as NaN. Device memory is plain memory, so that ASan sees what is outside. */
+/* CUDA's side of src/logprob/cuda/device.cuh on a CPU: threads of a block are fibers that run one at a time from barrier to barrier, in a
+ * seeded order. Shared memory starts as NaN. Device memory is plain memory, so that ASan detects overruns. */
 #ifndef SIMT_H
 #define SIMT_H
 
@@ -14,7 +14,7 @@ struct index {
     unsigned x = 1, y = 1, z = 1;
 };
 
-/* Of the thread that runs. */
+/* Of the running thread. */
 struct position {
     index thread, block;
 };
@@ -22,18 +22,18 @@ struct position {
 extern thread_local position here;
 extern thread_local index grid, block;
 
-enum class meeting { BLOCK, WARP, SHUFFLE };
+enum class barrier_kind { BLOCK, WARP, SHUFFLE };
 
-/* Returns when all threads of the block, or of the warp, are at the same meeting. `detail`: what they must agree on. */
-void meet(meeting kind, unsigned detail);
-/* What the lane `distance` (exclusive or) from here hands over. */
+/* Barrier of the block's or the warp's threads. `detail`: must be equal on all of them. */
+void wait_at(barrier_kind kind, unsigned detail);
+/* Value of the lane with index `lane ^ distance`. */
 uint32_t exchange(uint32_t value, unsigned distance);
-/* The block's memory of this number, the same for all its threads. */
+/* The block's shared memory of this number, the same for all its threads. */
 void *shared(unsigned number, std::size_t bytes);
 void report_misaligned(unsigned bytes);
 
-/* A GPU ends a program that reads or writes so many bytes elsewhere than at a multiple of them. */
-inline void look_at_alignment(const void *address, unsigned bytes)
+/* A misaligned access ends the program on a GPU. */
+inline void check_alignment(const void *address, unsigned bytes)
 {
     if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
         report_misaligned(bytes);
@@ -59,13 +59,13 @@ namespace device
 
 template <int WORDS> void load_words(const char *from, uint32_t (&words)[WORDS])
 {
-    simt::look_at_alignment(from, 4 * WORDS);
+    simt::check_alignment(from, 4 * WORDS);
     std::memcpy(words, from, sizeof words);
 }
 
 template <int WORDS> void store_words(char *to, const uint32_t (&words)[WORDS])
 {
-    simt::look_at_alignment(to, 4 * WORDS);
+    simt::check_alignment(to, 4 * WORDS);
     std::memcpy(to, words, sizeof words);
 }
 
@@ -77,7 +77,7 @@ BP_DEVICE uint32_t load_1(const char *from)
 BP_DEVICE uint32_t load_2(const char *from)
 {
     uint16_t value;
-    simt::look_at_alignment(from, sizeof value);
+    simt::check_alignment(from, sizeof value);
     std::memcpy(&value, from, sizeof value);
     return value;
 }
@@ -85,7 +85,7 @@ BP_DEVICE uint32_t load_2(const char *from)
 BP_DEVICE uint32_t load_4(const char *from)
 {
     uint32_t value;
-    simt::look_at_alignment(from, sizeof value);
+    simt::check_alignment(from, sizeof value);
     std::memcpy(&value, from, sizeof value);
     return value;
 }
@@ -98,13 +98,13 @@ BP_DEVICE void store_1(char *to, uint32_t value)
 BP_DEVICE void store_2(char *to, uint32_t value)
 {
     const uint16_t half = static_cast<uint16_t>(value);
-    simt::look_at_alignment(to, sizeof half);
+    simt::check_alignment(to, sizeof half);
     std::memcpy(to, &half, sizeof half);
 }
 
 BP_DEVICE void store_4(char *to, uint32_t value)
 {
-    simt::look_at_alignment(to, sizeof value);
+    simt::check_alignment(to, sizeof value);
     std::memcpy(to, &value, sizeof value);
 }
 
@@ -145,17 +145,17 @@ BP_DEVICE float shuffle_xor(float x, uint32_t distance)
 
 BP_DEVICE void wait_for_warp()
 {
-    simt::meet(simt::meeting::WARP, 0);
+    simt::wait_at(simt::barrier_kind::WARP, 0);
 }
 
 BP_DEVICE void wait_for_block()
 {
-    simt::meet(simt::meeting::BLOCK, 0);
+    simt::wait_at(simt::barrier_kind::BLOCK, 0);
 }
 
 BP_DEVICE void lower(uint64_t *least, uint64_t value)
 {
-    simt::look_at_alignment(least, sizeof value);
+    simt::check_alignment(least, sizeof value);
     *least = value < *least ? value : *least;
 }
 

@@ -1,4 +1,4 @@
-/* The emulation itself: it must find what is wrong with a kernel, and compute as a GPU may. */
+/* Tests of the emulation: it must detect errors of kernels, and compute within a GPU's error bounds. */
 #include "launch.h"
 
 #include <cstdio>
@@ -19,7 +19,7 @@ static bool contains(const std::string &text, const char *part)
     return text.find(part) != std::string::npos;
 }
 
-/* ---- orders -------------------------------------------------------------------------------------------------------- */
+/* ---- scheduling ---------------------------------------------------------------------------------------------------- */
 
 static std::vector<unsigned> met;
 
@@ -48,7 +48,7 @@ struct relay {
     unsigned *out;
 };
 
-/* Each thread reads what its neighbour wrote. */
+/* Each thread reads its neighbour's value. */
 static void pass_on(const void *argument)
 {
     const relay &r = *static_cast<const relay *>(argument);
@@ -71,7 +71,7 @@ static void a_missing_barrier_shows()
         r.waits = false;
         CHECK(simt::launch({1, 1, 1}, {64, 1, 1}, seed, pass_on, &r).empty());
         for (unsigned i = 0; i < 64; i++)
-            wrong += out[i] == 0xffffffffu; /* what memory begins as */
+            wrong += out[i] == 0xffffffffu; /* initial contents of the memory */
     }
     CHECK(wrong > 100);
 }
@@ -95,8 +95,8 @@ static void distances_differ(const void *)
     device::shuffle_xor(1, threadIdx.x == 9 ? 2 : 1);
 }
 
-/* Warps that are at different meetings of their own are no mistake. */
-static void warps_go_their_own_ways(const void *)
+/* Warps may be at different warp barriers. */
+static void warps_may_be_at_different_barriers(const void *)
 {
     for (unsigned i = 0; i < threadIdx.x / 32; i++)
         device::wait_for_warp();
@@ -109,7 +109,7 @@ static void threads_that_do_not_meet_are_reported()
         CHECK(contains(simt::launch({1, 1, 1}, {64, 1, 1}, seed, half_waits, nullptr), "the block's barrier"));
         CHECK(contains(simt::launch({1, 1, 1}, {64, 1, 1}, seed, one_lane_lags, nullptr), "the warp's barrier"));
         CHECK(contains(simt::launch({1, 1, 1}, {32, 1, 1}, seed, distances_differ, nullptr), "a shuffle (2)"));
-        CHECK(simt::launch({2, 1, 1}, {128, 1, 1}, seed, warps_go_their_own_ways, nullptr).empty());
+        CHECK(simt::launch({2, 1, 1}, {128, 1, 1}, seed, warps_may_be_at_different_barriers, nullptr).empty());
     }
 }
 
@@ -147,7 +147,7 @@ static void halves_are_widened_and_narrowed()
     }
     CHECK(device::widen_fp16(0x3c01) == 1 + 1.0f / 1024);
     CHECK(device::widen_fp16(0x8001) == -std::ldexp(1.0f, -24));
-    /* ties go to even numbers; what is too large is infinite */
+    /* ties go to even; overflow gives infinity */
     CHECK(device::narrow_fp16x2(1 + 1.0f / 2048, 1 + 3.0f / 2048) == 0x3c023c00u);
     CHECK(device::narrow_fp16x2(65519, 65520) == 0x7c007bffu);
     CHECK(device::narrow_bf16x2(1 + 1.0f / 256, 1 + 3.0f / 256) == 0x3f823f80u);
@@ -188,8 +188,8 @@ static void misaligned_accesses_are_found()
     CHECK(contains(simt::launch({}, {2, 1, 1}, 0, store_apart, memory), "thread 1 accesses 2 bytes"));
 }
 
-/* Never better than PTX promises, never worse. */
-static void powers_are_as_wrong_as_they_may_be()
+/* Errors reach PTX's bound, and do not exceed it. */
+static void exp2_error_reaches_the_bound_of_ptx()
 {
     double worst = 0;
     for (int i = 1; i < 2000000; i++) {
@@ -211,6 +211,6 @@ int main()
     halves_are_widened_and_narrowed();
     maxima_keep_nan();
     misaligned_accesses_are_found();
-    powers_are_as_wrong_as_they_may_be();
+    exp2_error_reaches_the_bound_of_ptx();
     return 0;
 }

@@ -1,5 +1,5 @@
-"""A function in a forked process with a time limit. The parent imports PyTorch once, and never initialises CUDA. A context that hangs, or FSDP2
-in an undefined state after running out of memory, ends with its process."""
+"""Runs a function in a forked process with a time limit. The parent imports PyTorch once and never initializes CUDA. A context that hangs, or
+FSDP2's undefined state after running out of memory, ends with its process."""
 
 import ctypes
 import multiprocessing
@@ -13,7 +13,7 @@ _FORK = multiprocessing.get_context("fork")
 
 
 def end_with_parent():
-    """A parent that is killed takes this process with it, and the GPU's memory is free again (prctl, PR_SET_PDEATHSIG)."""
+    """If the parent is killed, this process ends, too, and frees the GPU's memory (prctl, PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
@@ -21,14 +21,14 @@ def _child(function, arguments, pipe):
     end_with_parent()
     try:
         pipe.send((None, function(*arguments)))
-    except BaseException as error:  # noqa: B902: the parent reports it, whatever it is
+    except BaseException as error:  # noqa: B902: the parent reports every error
         pipe.send((f"{type(error).__name__}: {error}", traceback.format_exc()))
     pipe.close()
-    os._exit(0)  # no destructors of a state that nobody needs
+    os._exit(0)  # skips destructors: the state may be undefined
 
 
 def attempt(function, *arguments, seconds):
-    """Returns the error or None, the result or the traceback, and the seconds that it took."""
+    """Returns the error or None, the result or the traceback, and the seconds it took."""
     begin = time.monotonic()
     mine, theirs = _FORK.Pipe(duplex=False)
     process = _FORK.Process(target=_child, args=(function, arguments, theirs), daemon=True)
@@ -51,7 +51,7 @@ def attempt(function, *arguments, seconds):
 
 
 def gpu_is_there():
-    """Asked by a process that ends: a process in which CUDA is initialised cannot be forked."""
+    """Checked in a process that ends, because a process with CUDA initialized cannot be forked."""
     import torch
 
     error, found, _ = attempt(torch.cuda.is_available, seconds=60)

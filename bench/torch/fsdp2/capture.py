@@ -14,11 +14,11 @@ import time
 
 import options as settings
 
-SIZES = (("repeats", 3, 1), ("sequence", 2048, 64), ("batch", 1, 2), ("steps", 10, 4))  # small, so that launches cost
+SIZES = (("repeats", 3, 1), ("sequence", 2048, 64), ("batch", 1, 2), ("steps", 10, 4))  # small, so that launch overhead is visible
 
 
 def digest(tensors):
-    """Of the bytes of all tensors in their order."""
+    """A digest of the bytes of all tensors, in order."""
     import torch
 
     made = hashlib.sha256()
@@ -28,7 +28,7 @@ def digest(tensors):
 
 
 def trained(options, mode):
-    """Losses, digests and times of a training, eager (mode None) or with a captured step behind its warm-up."""
+    """Losses, digests and times of a training, eager (mode None) or with a captured step after its warm-up."""
     import device as devices
     from training import Training
 
@@ -38,7 +38,7 @@ def trained(options, mode):
         static = training.tokens(0).clone()
 
         def step():
-            training.optimizer.zero_grad()  # gradients are made inside the graph, in its memory
+            training.optimizer.zero_grad()  # gradients are allocated in the graph's memory pool
             latest["loss"] = training.backward(static)
 
         run = step
@@ -78,7 +78,7 @@ def compare(report, eager, graph, options):
         report.check(f"{what} of replays are those of eager steps, bit for bit", eager[what] == graph[what],
                      "" if eager[what] == graph[what] else f"{eager[what]} and {graph[what]}")
     if options.device == "cuda":
-        report.check("what the capture acquires it releases", graph["acquires_inside"] == graph["releases_inside"] > 0,
+        report.check("the capture releases all that it acquires", graph["acquires_inside"] == graph["releases_inside"] > 0,
                      f"{graph['acquires_inside']} and {graph['releases_inside']}")
         report.check("the pool counts every replay", graph["launches"] == options.steps - options.warmup, str(graph["launches"]))
 
@@ -124,7 +124,7 @@ def main():
                 break
             report.skip(f"a capture with capture_error_mode={mode}", error[:300])
         report.check("a step is captured", error is None, error or "")
-        if error is not None:  # is it FSDP2 itself?
+        if error is not None:  # control: FSDP2 without a pool
             options.variant = "plain"
             error, _ = run(options.modes.split(",")[-1])
             report.figure("fsdp2: control", "plain FSDP2 captured, without a pool", captured=error is None, said=error)

@@ -1,8 +1,8 @@
-"""Losses of all variants, bit for bit, from the files that variant.py wrote.
+"""Compares losses of all variants, bit for bit, from the files of variant.py.
 
 usage: python3 bench/torch/fsdp2/compare.py [--json FILE] RESULT.json...
 
-Each file is compared with the first one of the same settings, as far as both go: a program that was killed leaves the steps it had done.
+Each file is compared with the first one of the same settings, up to the shorter length, as a killed program leaves the completed steps.
 Exits 0, 1 (losses differ, or a file has none) or 77 (fewer than two files with losses)."""
 
 import argparse
@@ -16,7 +16,7 @@ from report import Report, skip_all  # noqa: E402
 
 
 def losses_of(path):
-    """Settings that decide the losses, the variant, and the losses as they were written: hexadecimal."""
+    """The settings that determine the losses, the variant, and the losses as hexadecimal text."""
     with open(path, encoding="utf-8") as file:
         document = json.load(file)
     decide = {name: value for name, value in document["settings"].items() if name not in ("steps", "warmup")}
@@ -28,7 +28,7 @@ def first_difference(one, other):
 
 
 def compare(report, results):
-    """One check for each file that is not the first of its settings."""
+    """One check per file, except for the first of its settings."""
     firsts = []
     for decide, variant, losses in results:
         base = next((first for first in firsts if first[0] == decide), None)
@@ -52,7 +52,7 @@ def main():
         try:
             decide, variant, losses = losses_of(path)
         except (OSError, ValueError, KeyError) as error:
-            report.skip(os.path.basename(path), f"no losses in it: {error!r}")
+            report.skip(os.path.basename(path), f"file without losses: {error!r}")
             continue
         results.append((decide, variant, losses))
     compare(report, results)

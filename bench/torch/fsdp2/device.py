@@ -1,4 +1,4 @@
-"""Memory, streams and graphs of the GPU, and their counterparts on a CPU. Nothing else differs between a measurement and its rehearsal."""
+"""Memory, streams and graphs of the GPU, and their counterparts on a CPU: the only difference between a measurement and its rehearsal."""
 
 import contextlib
 import ctypes
@@ -24,40 +24,40 @@ class Gpu:
         torch.cuda.synchronize()
 
     def used_bytes(self):
-        """Bytes in use on the whole device, as the driver counts them."""
+        """Bytes in use on the device, by the driver's count."""
         free, total = torch.cuda.mem_get_info(0)
         return total - free
 
     def counters(self):
-        """PyTorch's own, without what leave() allocated; None: cudaMallocAsync has fewer of them."""
+        """PyTorch's counters, without the ballast of leave(); None: cudaMallocAsync does not support them."""
         known = torch.cuda.memory_stats(0)
         found = {f"torch_peak_{name}_bytes": known.get(f"{name}_bytes.all.peak") for name in ("allocated", "reserved")}
         found = {name: value and value - self.ballast_bytes for name, value in found.items()}
         return found | {name: known.get(name) for name in ("num_alloc_retries", "num_ooms")}
 
     def forget(self):
-        """Frees cached blocks and begins the counters anew."""
+        """Frees cached blocks and resets the counters."""
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(0)
 
     def leave(self, limit_bytes):
-        """Allocates all but this much of the free memory."""
+        """Allocates all free memory except this much."""
         free, _ = torch.cuda.mem_get_info(0)
-        self.ballast_bytes = max(0, free - limit_bytes) >> 21 << 21  # whole pages: what is reserved is what is allocated
+        self.ballast_bytes = max(0, free - limit_bytes) >> 21 << 21  # whole pages, so that reserved and allocated bytes are equal
         self.ballast = torch.empty(self.ballast_bytes, dtype=torch.uint8, device=self.torch_device)
 
     def check_limit(self, high):
-        """The driver refuses by itself."""
+        """The driver enforces the limit."""
 
     def is_out_of_memory(self, error):
-        """PyTorch's own error, and those of cuBLAS and of loading kernels when no memory is left."""
+        """Includes errors of cuBLAS and of kernel loading that are caused by exhausted memory."""
         said = str(error)
         return isinstance(error, torch.cuda.OutOfMemoryError) or any(each in said for each in (
             "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED"))
 
     def side_stream(self):
-        """For a capture and for all that is eager before and between its replays."""
+        """Stream of a capture, and of the eager work before and between its replays."""
         return torch.cuda.stream(torch.cuda.Stream())
 
     def capture(self, training, step, mode):
@@ -70,7 +70,7 @@ class Gpu:
         return capture, graph.replay if capture is None else lambda: capture.replay(graph)
 
     def join(self, stream, module):
-        """Orders the stream behind every stream of FSDP2 that takes part in the capture."""
+        """Orders the stream after every stream of FSDP2 that takes part in the capture."""
         for other in vars(module._get_fsdp_state()._comm_ctx).values():
             if isinstance(other, torch.cuda.Stream):
                 with torch.cuda.stream(other):
@@ -97,12 +97,12 @@ class Cpu:
         ctypes.CDLL(None).malloc_trim(0)
 
     def leave(self, limit_bytes):
-        """From now on check_limit() fails when the process has taken more than this."""
+        """From now on check_limit() fails if the process has taken more than this."""
         self.limit = self.used_bytes() + limit_bytes
 
     def check_limit(self, high):
         if high.now() > self.limit:
-            raise MemoryError(f"{high.bytes} bytes at most, {self.limit} allowed")
+            raise MemoryError(f"high-water mark of {high.bytes} bytes exceeds the limit of {self.limit}")
 
     def is_out_of_memory(self, error):
         return isinstance(error, MemoryError)
@@ -111,17 +111,17 @@ class Cpu:
         return contextlib.nullcontext()
 
     def capture(self, training, step, mode):
-        """No graph: a replay is the step again."""
+        """Without graphs, a replay runs the step again."""
         return None, step
 
 
 def of(name):
-    """The device that was asked for; raises RuntimeError with the reason where there is no GPU."""
+    """The requested device; raises RuntimeError with the reason without a GPU."""
     return Gpu() if name == "cuda" else Cpu()
 
 
 class HighWater:
-    """The largest used_bytes(): of a thread that samples while it runs, and of calls of now()."""
+    """High-water mark of used_bytes(), sampled by a thread and by calls of now()."""
 
     def __init__(self, device):
         self.device, self.bytes, self._ended, self._thread = device, 0, threading.Event(), None

@@ -1,7 +1,7 @@
-"""Eight ranks of FSDP2 in one process on one GPU: the fake process group, and communication objects that copy instead of communicating.
+"""Eight ranks of FSDP2 in one process on one GPU: the fake process group, and communication objects that copy locally.
 
-FSDP2 with one rank gathers and reduces nothing. Here buffers, their order and their lifetimes are those of rank 0 of eight. The other ranks'
-shards are copies of its own, so throughput shows what the adapter costs and nothing of a network."""
+FSDP2 on a single rank skips its collectives. Here buffers, their order and their live ranges are those of rank 0 of eight. The other ranks'
+shards are copies of the local one, so throughput shows the cost of the adapter and excludes the network."""
 
 import torch
 import torch.distributed as dist
@@ -12,27 +12,27 @@ RANKS = 8
 
 
 def start(device_type):
-    """The mesh of eight; the group is made once in a process."""
+    """The mesh of eight ranks; the group is created once per process."""
     if not dist.is_initialized():
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     return init_device_mesh(device_type, (RANKS,))
 
 
 class Gather:
-    """Copies the own shard into every place, on the current stream."""
+    """Copies the local shard into every slot, on the current stream."""
 
     def allocate(self, size, *, dtype, device):
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(self, output_tensor, input_tensor, group, async_op=False):
         for place in output_tensor.view(group.size(), -1):
-            if place.data_ptr() != input_tensor.data_ptr():  # FSDP2 casts the own shard into its place beforehand
+            if place.data_ptr() != input_tensor.data_ptr():  # FSDP2 casts the local shard into its slot beforehand
                 place.copy_(input_tensor)
 
 
 class ReduceScatter:
-    """The sum or average of the slices, in the order of the ranks, on the current stream. Additions of whole slices: no kernel whose order
-    depends on the alignment of its memory."""
+    """The sum or average of the slices, in rank order, on the current stream. Adds whole slices: the order of additions does not
+    depend on the alignment of memory."""
 
     def allocate(self, size, *, dtype, device):
         return torch.empty(*size, dtype=dtype, device=device)

@@ -1,23 +1,23 @@
-"""The largest batch that trains in a given amount of memory, by doubling and bisection. Every try is a process: FSDP2's state is undefined after
-running out of memory.
+"""The largest batch that trains in a given amount of memory, by doubling and bisection. Every try is a process, because FSDP2's state is undefined
+after running out of memory.
 
 usage: python3 bench/torch/fsdp2/largest_batch.py --variant NAME [--seconds N] [--limit-mib N] [--start N] [--resolution N] [--sequence N]
        [--lengths] [--json FILE] [--device cpu --rehearse]
 
---limit-mib is the memory of a try, besides its CUDA context. A try allocates the rest of the GPU beforehand, so that batches are small and steps
-short. On a CPU a try fails when its sampled memory grows by more. Exits 0, 1 (a check failed) or 77 (nothing can run here)."""
+--limit-mib is the memory of a try, without its CUDA context. A try allocates the rest of the GPU beforehand, which keeps batches small and steps
+short. On a CPU, a try fails if its sampled memory grows by more. Exits 0, 1 (a check failed) or 77 (nothing can run here)."""
 
 import sys
 import time
 
 import options as settings
 
-LEAST_SECONDS = 2  # of a try
+LEAST_SECONDS = 2  # per try
 SIZES = (("sequence", 2048, 256), ("steps", 3, 2), ("limit_mib", 16384, 64), ("start", 16, 8), ("resolution", 1, 4))
 
 
 def tried(options, batch):
-    """Trains a few steps. Returns the memory that they took, or that they ran out of it; raises other failures."""
+    """Trains a few steps. Returns the memory they took, or that it ran out; raises other failures."""
     import device as devices
     from bucketpool.errors import NoDeviceMemory, NoHostMemory
     from training import Training
@@ -44,7 +44,7 @@ def tried(options, batch):
 
 
 def search(try_batch, start, resolution):
-    """Largest batch that fits and smallest that does not, None where there is none. try_batch: True, False, or None: no more tries."""
+    """The largest batch that fits and the smallest that does not, or None. try_batch returns True, False, or None to stop."""
     fits, fails = 0, None
     while fails is None or fails - fits > resolution:
         batch = start if not fits and fails is None else 2 * fits if fails is None else (fits + fails) // 2
@@ -88,7 +88,7 @@ def main():
         report.document["tries"].append(entry)
         report.write()
         print(f"batch {batch}: {entry['outcome']} after {took:.1f} s  {entry.get('said', '')}", flush=True)
-        # Without memory a process may end by a signal.
+        # Without memory, a process may end by a signal.
         died = error is not None and error.startswith("the process ended with")
         return {"fits": True, "out of memory": False}.get(entry["outcome"], False if died else None)
 
@@ -100,7 +100,7 @@ def main():
                   complete=fails is not None and fails - fits <= options.resolution, tries=len(tries), limit_bytes=options.limit_mib << 20,
                   sequence=options.sequence, **{name: best.get(name) for name in kept})
     failed = [f"batch {each['batch']}: {each['said']}" for each in tries if each["outcome"] == "failed"]
-    report.check("no try failed for another reason than memory", not failed, "; ".join(failed))
+    report.check("all failures are out of memory", not failed, "; ".join(failed))
     report.check("a batch fits", fits > 0, f"{fits}")
     return report.status()
 

@@ -1,8 +1,8 @@
-"""A hybrid language model whose FSDP units differ in size: attention, MLP, attention, experts, in turn. Deterministic, bit for bit.
+"""A hybrid language model with FSDP units of different sizes: attention, MLP, attention, experts, repeated. Deterministic, bit for bit.
 
 With a width of 2048 and 10 repeats: 20 units of attention (17 M parameters), 10 MLPs (34 M), 10 of eight experts (134 M), 134 M in the root:
-2.15 G parameters, 0.9 G of them for a token. Experts are chosen by position (hash routing: Roller et al., 2021), so that there is neither an
-index nor an atomic addition. Layers are recomputed in backward; logits are made for one sequence at a time, and recomputed."""
+2.15 G parameters, 0.9 G of them active per token. Experts are chosen by position (hash routing: Roller et al., 2021), which avoids indexing
+and atomic additions. Layers are recomputed in backward; logits are computed for one sequence at a time, and recomputed."""
 
 import torch
 from torch import nn
@@ -14,12 +14,12 @@ from torch.utils.checkpoint import checkpoint
 import fake_group
 
 EXPERTS = 8
-CAUSAL_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]  # both deterministic in backward
+CAUSAL_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]  # both are deterministic in backward
 
 
 def deterministic():
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # it would write every new buffer of plain memory, and none of a pool
+    torch.utils.deterministic.fill_uninitialized_memory = False  # it would write every new PyTorch buffer, but no pool buffer
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
@@ -47,7 +47,7 @@ class Mlp(nn.Module):
 
 
 class Experts(nn.Module):
-    """Position p goes to expert p modulo EXPERTS, weighted by what the router says of that one."""
+    """Position p goes to expert p modulo EXPERTS, weighted by the router's output for it."""
 
     def __init__(self, width):
         super().__init__()
@@ -76,7 +76,7 @@ class Layer(nn.Module):
 
 
 class Hybrid(nn.Module):
-    """Tokens [batch, sequence + 1] to the mean loss. Embedding, head and the last norm belong to the root's unit."""
+    """Maps tokens [batch, sequence + 1] to the mean loss. Embedding, head and the last norm belong to the root unit."""
 
     def __init__(self, width, heads, repeats, vocabulary):
         super().__init__()
@@ -98,7 +98,7 @@ class Hybrid(nn.Module):
 
 
 def sharded(options, device):
-    """On the device, in the fake group, the same in every process."""
+    """Creates the model on the device, in the fake group, with the same weights in every process."""
     deterministic()
     mesh = fake_group.start(device.type)
     with torch.device("meta"):
@@ -124,7 +124,7 @@ def parameters_of(model):
 
 
 def length_of(options, step):
-    """With --lengths a quarter to all of the sequence, in multiples of a sixteenth."""
+    """With --lengths, a quarter to all of the sequence, in multiples of a sixteenth."""
     if not options.lengths:
         return options.sequence
     sixteenths = torch.randint(4, 17, (), generator=torch.Generator().manual_seed(77 + step)).item()

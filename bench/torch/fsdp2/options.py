@@ -1,4 +1,4 @@
-"""Variants of memory, the options that the programs share, and the environment, which is set before PyTorch is imported."""
+"""Memory variants, the options that the programs share, and the environment, which is set before PyTorch is imported."""
 
 import argparse
 import os
@@ -7,7 +7,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.dirname(HERE), os.path.join(HERE, "..", "..", "..", "python")]
 
-# variant: allocator settings of PyTorch, policy of the pool
+# variant: PyTorch's allocator settings, policy of the pool
 VARIANTS = {
     "plain": ("", None),
     "expandable_segments": ("expandable_segments:True", None),
@@ -17,15 +17,15 @@ VARIANTS = {
     "scheduled_expandable_segments": ("expandable_segments:True", "scheduled"),
 }
 
-# Of the model and the step: name, on a GPU, with --rehearse.
+# Of the model and the step: name, default on a GPU, default with --rehearse.
 SIZES = (("width", 2048, 64), ("heads", 16, 2), ("repeats", 10, 1), ("vocabulary", 32768, 512), ("sequence", 4096, 64), ("batch", 4, 2),
          ("steps", 20, 4), ("warmup", 3, 1))
 
 
 def parser(description):
-    """The options that all programs have."""
+    """The options of all programs."""
     made = argparse.ArgumentParser(description=description)
-    made.add_argument("--json", help="file for the results, replaced at each")
+    made.add_argument("--json", help="file of the results, rewritten after each")
     made.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     made.add_argument("--rehearse", action="store_true", help="small sizes")
     made.add_argument("--variant", choices=list(VARIANTS), default="plain")
@@ -36,7 +36,7 @@ def parser(description):
 
 
 def complete(options, sizes=()):
-    """Fills in sizes that were not given, and sets the environment of the variant. sizes: of a program that has others, or more of them."""
+    """Fills in missing sizes and sets the environment of the variant. sizes: of a program with other or additional ones."""
     for name, usual, small in (*sizes, *SIZES):
         if getattr(options, name) is None:
             setattr(options, name, small if options.rehearse else usual)
@@ -46,7 +46,7 @@ def complete(options, sizes=()):
         if allocator and options.device == "cuda":
             os.environ[name] = allocator
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # processes are forked before CUDA is initialised
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # processes are forked before CUDA is initialized
     if options.device == "cpu":
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     return options
@@ -54,10 +54,10 @@ def complete(options, sizes=()):
 
 def needs_timed_steps(options):
     if options.steps <= options.warmup:
-        sys.exit(f"--steps {options.steps} has no timed step: expected more than --warmup, {options.warmup}")
+        sys.exit(f"--steps {options.steps}: expected more than --warmup {options.warmup}")
 
 
 def described(options):
-    """The head of a report."""
+    """The header of a report."""
     return {"variant": options.variant, "settings": {name: getattr(options, name) for name, _, _ in SIZES} |
             {"device": options.device, "rehearsed": options.rehearse, "lengths": options.lengths}}

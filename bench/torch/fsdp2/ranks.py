@@ -1,10 +1,10 @@
-"""Two processes that share one GPU and communicate with NCCL through sockets: the training of examples/fsdp2_train.py, plain, with a pool, and
-with the pool registered with NCCL. Losses bit for bit.
+"""Two processes that share one GPU and communicate with NCCL through sockets run the training of examples/fsdp2_train.py: plain, with a pool, and
+with the pool registered with NCCL. Losses are compared bit for bit.
 
 usage: python3 bench/torch/fsdp2/ranks.py [--policy NAME] [--seconds N] [--json FILE] [--device cpu --rehearse]
 
-On a CPU the processes use gloo, and registration is skipped with the reason it gives. One GPU does not show whether registration saves
-copies. Exits 0, 1 (a check failed, or a rank gave no answer) or 77 (nothing can run here)."""
+On a CPU the processes use gloo, and registration is skipped with gloo's reason. One GPU does not show whether registration saves
+copies. Exits 0, 1 (a check failed, or a rank did not end) or 77 (nothing can run here)."""
 
 import argparse
 import datetime
@@ -34,7 +34,7 @@ def options_of():
     for name, text in (("steps", "5"), ("layers", "6; 3 with --rehearse"), ("width", "1024; 16 with --rehearse"),
                        ("words", "4096; 64 with --rehearse")):
         parser.add_argument(f"--{name}", type=int, help=text)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)  # of a process that this program starts
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)  # set for the processes that this program starts
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()
     small = options.rehearse
@@ -44,7 +44,7 @@ def options_of():
 
 
 def rank_main(options):
-    """One rank. It writes each phase into its file, so that the parent can name the phase of a hang."""
+    """One rank. Writes each phase into its file, so that the parent can name the phase of a hang."""
     end_with_parent()
     report = Report(os.path.join(options.folder, f"rank{options.rank}.json"), phases=[], losses={})
 
@@ -71,7 +71,7 @@ def rank_main(options):
     def train(trainer, steps, name):
         phase(name)
         begin = time.perf_counter()
-        trainer.steps(steps)  # reads every loss, and so waits for every step
+        trainer.steps(steps)  # reads every loss, which waits for every step
         report.document["losses"].setdefault(name.split()[0].rstrip(":"), []).extend(loss.hex() for loss in trainer.losses[-steps:])
         report.document.setdefault("seconds", {})[name] = round(time.perf_counter() - begin, 3)
 
@@ -87,7 +87,7 @@ def rank_main(options):
         report.document["registration"] = attached.register().report()
     except Error as error:
         report.document["no_registration"] = f"{type(error).__name__}: {error}"
-    train(pooled, options.steps - 2, "pool: steps behind the registration")
+    train(pooled, options.steps - 2, "pool: steps after the registration")
     report.document |= {"attached": attached.report().splitlines(), "served": attached.served, "plain_peak_bytes": recording.joint_peak_bytes,
                         "plan_bytes": attached.plan.bytes}
     phase("detaching")
@@ -98,7 +98,7 @@ def rank_main(options):
 
 
 def read(folder, rank):
-    """The file of a rank, complete or not; `log`: the end of its output."""
+    """The file of a rank, complete or not; `log`: the tail of its output."""
     found = {"phases": ["starting"], "losses": {}}
     try:
         with open(os.path.join(folder, f"rank{rank}.json"), encoding="utf-8") as file:
@@ -111,7 +111,7 @@ def read(folder, rank):
 
 
 def run_ranks(folder, seconds, report):
-    """Exit status of each rank; None: it was ended after `seconds`. The report follows what the ranks write."""
+    """Exit status of each rank; None: killed after `seconds`. The report follows the ranks' files."""
     processes = []
     for rank in range(RANKS):
         command = [sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--rank", str(rank), "--folder", folder]
@@ -119,7 +119,7 @@ def run_ranks(folder, seconds, report):
             processes.append(subprocess.Popen(command, stdout=log, stderr=log, env={"NCCL_DEBUG": "WARN", **os.environ}))
     until = time.monotonic() + seconds
     while time.monotonic() < until and any(process.poll() is None for process in processes):
-        if any(process.poll() for process in processes):  # the other one waits for it in vain
+        if any(process.poll() for process in processes):  # the other rank would wait forever
             until = min(until, time.monotonic() + 10)
         time.sleep(0.5)
         report.document["ranks"] = [read(folder, rank) for rank in range(RANKS)]
@@ -131,11 +131,11 @@ def run_ranks(folder, seconds, report):
     return statuses
 
 
-def judge(report, options, statuses, ranks):
+def check_ranks(report, options, statuses, ranks):
     for rank, (status, found) in enumerate(zip(statuses, ranks)):
         log = found["log"].strip().splitlines()
         where = f"in phase {found['phases'][-1]!r}" + (f": {log[-1]}" if log and status != 0 else "")
-        said = f"ended after {options.seconds:.0f} s {where}" if status is None else f"exit status {status} {where}"
+        said = f"killed after {options.seconds:.0f} s {where}" if status is None else f"exit status {status} {where}"
         report.check(f"rank {rank} ends", status == 0, said)
         losses = found["losses"]
         plain, pooled = losses.get("plain", []), losses.get("pool", [])
@@ -166,7 +166,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         statuses = run_ranks(folder, options.seconds, report)
         report.document["ranks"] = [read(folder, rank) for rank in range(RANKS)]
-    judge(report, options, statuses, report.document["ranks"])
+    check_ranks(report, options, statuses, report.document["ranks"])
     return report.status()
 
 

@@ -1,4 +1,4 @@
-"""The training that the programs here run: the model, its optimizer and the pool of a variant."""
+"""The training of these programs: the model, its optimizer and the pool of a variant."""
 
 import torch
 
@@ -8,13 +8,13 @@ from options import VARIANTS
 
 
 class Training:
-    """attached: the pool, planned from the module's settings; None in variants without one. A buffer that the plan did not foresee is plain
-    memory, and a failure in check(): the training continues, so that its figures are kept."""
+    """attached: the pool, planned from the module's settings; None in variants without one. A buffer that is missing in the plan comes from
+    PyTorch, and fails check(): the training continues, so that its figures are kept."""
 
     def __init__(self, options, device):
         self.options, self.device = options, device
         self.model = hybrid.sharded(options, device.torch_device)
-        # fused: one kernel, and no temporaries of the size of all parameters, which foreach has
+        # fused: one kernel, without foreach's temporaries of the size of all parameters
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4, fused=True)
         policy = VARIANTS[options.variant][1]
         self.attached = None if policy is None else fsdp2.attach(self.model, policy=policy, strict=False)
@@ -32,7 +32,7 @@ class Training:
         self.optimizer.zero_grad()
 
     def described(self):
-        """Parameters, units, and the pool in numbers."""
+        """Parameters, units, and figures of the pool."""
         known = {"parameter_count": hybrid.parameters_of(self.model), "ranks": hybrid.fake_group.RANKS,
                  "fsdp_units": len(self.model.layers) + 1}
         if self.attached is None:
@@ -48,10 +48,10 @@ class Training:
         if self.attached is None:
             return
         served, units = self.attached.served, len(self.model.layers) + 1
-        # Every unit is gathered in forward, and all but the root again in backward.
+        # Every unit is all-gathered in forward, and all but the root again in backward.
         report.check("the pool served every all-gather and reduce-scatter",
                      (served["param"], served["grad"]) == (steps * (2 * units - 1), steps * units), f"{served}, {steps} steps of {units} units")
-        report.check("no buffer was plain memory instead", not self.attached.fallbacks, str(self.attached.fallbacks or ""))
+        report.check("no buffer came from PyTorch instead", not self.attached.fallbacks, str(self.attached.fallbacks or ""))
 
     def close(self):
         if self.attached is not None:

@@ -1,9 +1,9 @@
-"""One variant of memory: a number of training steps, their losses bit for bit, their times, and the memory that they take.
+"""One memory variant: training steps, their losses bit for bit, times, and memory.
 
 usage: python3 bench/torch/fsdp2/variant.py --variant plain|expandable_segments|cuda_malloc_async|scheduled|max [--lengths] [--json FILE]
        [--device cpu --rehearse]
 
-The memory of a pool is not the caching allocator's: PyTorch's counters do not have it, the driver's figure does. Exits 0, 1 (a check failed) or
+A pool's memory is not in PyTorch's counters; the driver's figure includes it. Exits 0, 1 (a check failed) or
 77 (nothing can run here)."""
 
 import math
@@ -17,7 +17,7 @@ NOT_COUNTED = "PyTorch's counters do not include the pool's slab; the driver's f
 
 
 def measure(options, device, report):
-    """The training: a step in the document as each ends, then the figure and the checks."""
+    """The training: writes each step to the document, then the figure and the checks."""
     from device import HighWater
     from training import Training
 
@@ -29,7 +29,7 @@ def measure(options, device, report):
     times = []
     for step in range(options.steps):
         if step == 0:
-            high.start()  # in the steps that are not timed
+            high.start()  # during the warm-up steps
         elif step == options.warmup:
             high.stop()
         tokens = training.tokens(step)
@@ -78,7 +78,7 @@ def main():
         report.check("the allocator is the variant's", device.backend == wanted, device.backend)
     try:
         measure(options, device, report)
-    except Exception as error:  # the steps before it stay in the document
+    except Exception as error:  # the document keeps the previous steps
         traceback.print_exc()
         report.check(f"{options.variant} trains", False, f"{type(error).__name__}: {error}"[:500])
     return report.status()

@@ -1,4 +1,4 @@
-/* The client that moves tensors of packed batches: from one order of tokens to another, and between context-parallel ranks. */
+/* Client that rearranges tensors of packed batches between token orders, and gathers them over context-parallel ranks. */
 #include "logprob/cp/cp.h"
 
 #include <stdlib.h>
@@ -10,11 +10,11 @@
 
 /* ---- the client -------------------------------------------------------------------------------------------------- */
 
-/* Workspaces of gathers: everybody's tokens, and this rank's without gaps. */
+/* Workspaces of gathers: the tokens of all ranks, and a contiguous copy of this rank's. */
 enum { WORK_GATHERED = 0, WORK_SLICE = 1, WORKSPACES = 2 };
 
 struct bp_cp {
-    bp_device *device; /* kept by the stream */
+    bp_device *device; /* kept alive by `own` */
     bp_engine *engine;
     bp_stream *own; /* for calls without a stream */
     bp_comm *comm;  /* NULL: one rank */
@@ -49,7 +49,7 @@ static bp_status cp_make(bp_device *device, const bp_cp_config *config, bp_cp *c
 static void cp_finish(bp_cp *cp)
 {
     if (cp->own != NULL)
-        (void)bp_device_synchronize(cp->device); /* kernels that are on their way */
+        (void)bp_device_synchronize(cp->device); /* wait for running kernels */
     bp_workspace_finish(&cp->workspace);
     bp_stream_destroy(&cp->own);
     if (cp->engine != NULL)
@@ -70,9 +70,9 @@ bp_status bp_cp_create(bp_device *device, const bp_cp_config *config, bp_cp **cp
         status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a device and an output", call);
     else
         status = made != NULL ? cp_make(device, config, made) : bp_fail_memory(sizeof *made);
-    const bp_told mine = {.status = status, .values = {config->max_gathered_bytes, config->trusting != 0}};
+    const bp_rank_words mine = {.status = status, .values = {config->max_gathered_bytes, config->trusting != 0}};
     status = bp_ranks_compare(call, config->comm, &mine, same);
-    if (status != BP_OK || cp == NULL) { /* without it BP_OK was never to be had */
+    if (status != BP_OK || cp == NULL) { /* without `cp` the status cannot be BP_OK */
         if (made != NULL)
             cp_finish(made);
         return status;
@@ -87,7 +87,7 @@ void bp_cp_destroy(bp_cp **cp)
         return;
     bp_cp *gone = *cp;
     *cp = NULL;
-    if (!bp_device_is_inherited(gone->device)) /* work of the parent would be waited for */
+    if (!bp_device_is_inherited(gone->device)) /* waiting would be for the parent's work */
         cp_finish(gone);
 }
 
@@ -107,7 +107,7 @@ bp_status bp_cp_rearrangement_init(bp_cp_rearrangement *rearrangement, size_t si
                           sizeof cp_rearrangement_defaults);
 }
 
-/* A tensor as the split has it in `order`, with its stride filled in. `written`: tokens must not overlap each other. */
+/* Checks a tensor of `split` in `order` and fills in its stride. `written`: tokens must not overlap. */
 static bp_status check_cp_tensor(const char *call, const char *name, const bp_cp_split *split, bp_cp_order order,
                                  const bp_cp_tensor *tensor, bool written, bp_cp_tensor *checked)
 {
@@ -122,17 +122,17 @@ static bp_status check_cp_tensor(const char *call, const char *name, const bp_cp
     if (tensor->data == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s is missing (data is NULL)", call, name);
     if (tensor->token_bytes > INT64_MAX)
-        return bp_fail(BP_ERR_OVERFLOW, "%s: %s has %llu bytes a token", call, name,
+        return bp_fail(BP_ERR_OVERFLOW, "%s: %s has %llu bytes per token", call, name,
                        (unsigned long long)tensor->token_bytes);
     if (tensor->stride == 0)
         checked->stride = (int64_t)tensor->token_bytes;
     if (!bp_mul_u64(tokens - 1, bp_magnitude(checked->stride), &reach) ||
         !bp_add_u64(reach, tensor->token_bytes, &reach) || reach > INT64_MAX)
-        return bp_fail(BP_ERR_OVERFLOW, "%s: %s reaches over more than 2^63 bytes: %llu tokens, %lld bytes apart", call,
-                       name, (unsigned long long)tokens, (long long)checked->stride);
+        return bp_fail(BP_ERR_OVERFLOW, "%s: %s spans more than 2^63 bytes: %llu tokens at a stride of %lld bytes",
+                       call, name, (unsigned long long)tokens, (long long)checked->stride);
     if (written && tokens > 1 && bp_magnitude(checked->stride) < tensor->token_bytes)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: %s is written, but its tokens overlap: %llu bytes each, %lld bytes apart", call, name,
+                       "%s: %s is an output, but its tokens overlap: %llu bytes each at a stride of %lld", call, name,
                        (unsigned long long)tensor->token_bytes, (long long)checked->stride);
     return BP_OK;
 }
@@ -147,13 +147,13 @@ static bp_token_rows cp_rearrange_rows_of(const bp_cp_tensor *tensor)
                            .stride = tensor->stride};
 }
 
-/* Errors: two checked tensors that share memory, gaps between their tokens included. */
+/* Error: the two checked tensors share memory, gaps between tokens included. */
 static bp_status check_cp_apart(const char *call, const bp_cp_tensor *from, const bp_cp_tensor *to)
 {
     const bp_token_rows from_rows = cp_rearrange_rows_of(from), to_rows = cp_rearrange_rows_of(to);
     if (from->tokens == 0 || to->tokens == 0 || from->token_bytes == 0 || to->token_bytes == 0)
         return BP_OK;
-    if (bp_rows_meet(&from_rows, &to_rows))
+    if (bp_rows_overlap(&from_rows, &to_rows))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: from at %p and to at %p share memory", call, from->data, to->data);
     return BP_OK;
 }
@@ -168,17 +168,18 @@ static bp_status cp_rearrange_check(const char *call, const bp_cp_split *split, 
     BP_TRY(check_cp_tensor(call, "from", split, r->from_order, &r->from, false, &checked->from));
     BP_TRY(check_cp_tensor(call, "to", split, r->to_order, &r->to, true, &checked->to));
     if (r->from.token_bytes != r->to.token_bytes)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: from tokens of %llu bytes to tokens of %llu", call,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: from has tokens of %llu bytes, to of %llu", call,
                        (unsigned long long)r->from.token_bytes, (unsigned long long)r->to.token_bytes);
     const uint32_t fill = r->fill_bytes;
     if (fill != 0 && (fill > sizeof r->fill || (fill & (fill - 1)) != 0 || r->to.token_bytes % fill != 0))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: a fill of %u bytes for tokens of %llu: 1, 2, 4, 8 or 16 that divide them are possible",
-                       call, fill, (unsigned long long)r->to.token_bytes);
+        return bp_fail(
+            BP_ERR_INVALID_ARGUMENT,
+            "%s: a fill of %u bytes for tokens of %llu bytes; use 1, 2, 4, 8 or 16 bytes that divide a token", call,
+            fill, (unsigned long long)r->to.token_bytes);
     return check_cp_apart(call, &checked->from, &checked->to);
 }
 
-/* Enqueues the kernels of a rearrangement whose tensors are checked. */
+/* Enqueues the rearrangement of checked tensors. */
 static bp_status cp_enqueue(bp_cp *cp, const bp_cp_split *split, const bp_cp_rearrangement *r, bp_stream *stream)
 {
     bp_rearrange_work work = {.from = r->from.data,
@@ -194,7 +195,7 @@ static bp_status cp_enqueue(bp_cp *cp, const bp_cp_split *split, const bp_cp_rea
         return BP_OK;
     const uint64_t all = (uint64_t)(uintptr_t)work.from | (uint64_t)(uintptr_t)work.to | (uint64_t)work.from_stride |
                          (uint64_t)work.to_stride | work.token_bytes;
-    while (all % work.word_bytes != 0) /* the most that everything is a multiple of */
+    while (all % work.word_bytes != 0) /* the largest word size that divides addresses, strides and tokens */
         work.word_bytes /= 2;
     for (uint32_t i = 0; i < BP_FILL_BYTES && r->fill_bytes != 0; i++)
         work.fill[i] = r->fill[i % r->fill_bytes];
@@ -220,18 +221,18 @@ bp_status bp_cp_rearrange(bp_cp *cp, const bp_cp_split *split, const bp_cp_rearr
     return bp_call_end(cp->own, stream, cp_enqueue(cp, split, &checked, used));
 }
 
-/* ---- gathering: everybody's local tokens to everybody, and its backward ------------------------------------------ */
+/* ---- all-gather of local tokens, and its backward --------------------------------------------------------------------- */
 
-/* A gather or its backward, checked: `local` and `whole` with their strides. */
+/* A checked gather or its backward; `local` and `whole` have strides. */
 typedef struct gathering {
     const char *call;
     const bp_cp_split *split;
     bp_cp_tensor local, whole;
-    bp_cp_order order; /* of the whole */
+    bp_cp_order order; /* of `whole` */
     bool backward;
-    bp_dtype dtype;         /* backward: of elements */
-    uint64_t bytes;         /* of everybody's tokens */
-    bp_cp_tensor all, mine; /* what the communicator sees */
+    bp_dtype dtype;         /* backward: element type */
+    uint64_t bytes;         /* of the tokens of all ranks */
+    bp_cp_tensor all, mine; /* contiguous tensors for the communicator */
 } gathering;
 
 static bp_status cp_gather_check_ranks(const bp_cp *cp, const gathering *g)
@@ -239,13 +240,14 @@ static bp_status cp_gather_check_ranks(const bp_cp *cp, const gathering *g)
     const bp_cp_split_info *info = &g->split->info;
     if (cp->comm == NULL && info->ranks > 1)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: a split for %u CP ranks, but this client was made without their communicator", g->call,
-                       info->ranks);
+                       "%s: the split is for %u CP ranks, but the client has no communicator; create it with theirs",
+                       g->call, info->ranks);
     if (cp->comm != NULL &&
         (info->ranks != bp_comm_get_info(cp->comm)->ranks || info->rank != bp_comm_get_info(cp->comm)->rank))
-        return bp_fail(BP_ERR_MISMATCH,
-                       "%s: a split for rank %u of %u CP ranks, the communicator has %u and this is rank %u", g->call,
-                       info->rank, info->ranks, bp_comm_get_info(cp->comm)->ranks, bp_comm_get_info(cp->comm)->rank);
+        return bp_fail(
+            BP_ERR_MISMATCH,
+            "%s: the split is for rank %u of %u CP ranks, but the communicator has %u ranks and this is rank %u",
+            g->call, info->rank, info->ranks, bp_comm_get_info(cp->comm)->ranks, bp_comm_get_info(cp->comm)->rank);
     return BP_OK;
 }
 
@@ -255,26 +257,26 @@ static bp_status cp_gather_check(const bp_cp *cp, const bp_cp_tensor *local, con
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a split and two tensors", g->call);
     BP_TRY(bp_check_order(g->call, g->order));
     if (g->order != BP_CP_PACKED && g->order != BP_CP_PADDED)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: packed and padded order are possible, not %s", g->call,
-                       bp_cp_order_name(g->order));
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the whole tensor is in packed or padded order, not in %s order",
+                       g->call, bp_cp_order_name(g->order));
     BP_TRY(cp_gather_check_ranks(cp, g));
     BP_TRY(check_cp_tensor(g->call, "local", g->split, BP_CP_LOCAL, local, g->backward, &g->local));
     BP_TRY(check_cp_tensor(g->call, "whole", g->split, g->order, whole, !g->backward, &g->whole));
     if (local->token_bytes != whole->token_bytes)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: local tokens of %llu bytes, whole ones of %llu", g->call,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: local tokens have %llu bytes, whole tokens %llu", g->call,
                        (unsigned long long)local->token_bytes, (unsigned long long)whole->token_bytes);
     BP_TRY(check_cp_apart(g->call, &g->local, &g->whole));
     if (g->backward && !bp_is_row_dtype(g->dtype))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: gradients in %s: fp32, fp16 and bf16 are possible", g->call,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: gradients are %s; use fp32, fp16 or bf16", g->call,
                        bp_dtype_name(g->dtype));
     if (g->backward && local->token_bytes % (bp_dtype_bits(g->dtype) / 8) != 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: tokens of %llu bytes are no whole number of %s", g->call,
-                       (unsigned long long)local->token_bytes, bp_dtype_name(g->dtype));
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: tokens of %llu bytes are not a multiple of the size of %s",
+                       g->call, (unsigned long long)local->token_bytes, bp_dtype_name(g->dtype));
     if (!bp_mul_u64(g->split->info.padded_tokens, local->token_bytes, &g->bytes) ||
         (cp->comm != NULL && g->bytes > cp->max_gathered_bytes))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %llu tokens of %llu bytes, made for at most %llu bytes", g->call,
-                       (unsigned long long)g->split->info.padded_tokens, (unsigned long long)local->token_bytes,
-                       (unsigned long long)cp->max_gathered_bytes);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %llu tokens of %llu bytes exceed the client's limit of %llu bytes",
+                       g->call, (unsigned long long)g->split->info.padded_tokens,
+                       (unsigned long long)local->token_bytes, (unsigned long long)cp->max_gathered_bytes);
     return BP_OK;
 }
 
@@ -292,13 +294,13 @@ static bp_cp_tensor without_gaps(void *data, const bp_cp_tensor *like, uint64_t 
         .data = data, .tokens = tokens, .token_bytes = like->token_bytes, .stride = (int64_t)like->token_bytes};
 }
 
-/* Workspaces, and everything before the collective. */
+/* Acquires the workspaces and enqueues everything before the collective. */
 static bp_status cp_gather_prepare(bp_cp *cp, gathering *g, bp_stream *stream)
 {
     void *gathered, *slice;
     BP_TRY(bp_workspace_take(&cp->workspace, WORK_GATHERED, stream, &gathered));
     BP_TRY(bp_workspace_take(&cp->workspace, WORK_SLICE, stream, &slice));
-    /* communicators take memory without gaps, and elements at their natural alignment */
+    /* communicators take contiguous memory with naturally aligned elements */
     const uint64_t alignment = g->backward ? bp_dtype_bits(g->dtype) / 8 : 1;
     const bool sendable = (g->local.tokens < 2 || g->local.stride == (int64_t)g->local.token_bytes) &&
                           (uintptr_t)g->local.data % alignment == 0;
@@ -329,10 +331,10 @@ static bp_status run_with_others(bp_cp *cp, gathering *g, bp_status status, bp_s
     const bool sends = status == BP_OK && g->bytes != 0;
     if (sends)
         status = cp_gather_prepare(cp, g, stream);
-    const bp_told mine = {.status = status,
-                          .values = {status == BP_OK ? g->split->info.fingerprint : 0, g->local.token_bytes,
-                                     (uint64_t)g->order, (uint64_t)g->dtype}};
-    if (!cp->trusting) /* all ranks are about to do the same */
+    const bp_rank_words mine = {.status = status,
+                                .values = {status == BP_OK ? g->split->info.fingerprint : 0, g->local.token_bytes,
+                                           (uint64_t)g->order, (uint64_t)g->dtype}};
+    if (!cp->trusting) /* compares the call between ranks */
         status = bp_ranks_compare(g->call, cp->comm, &mine, names);
     if (!sends)
         return status;

@@ -1,4 +1,4 @@
-/* Where a token is in each order of a split batch. The same source for the host and, in C++, for CUDA kernels. */
+/* Position of each token in every order of a split batch. Compiled as C for the host and as C++ for CUDA kernels. */
 #ifndef BP_LOGPROB_CP_SEQUENCES_H
 #define BP_LOGPROB_CP_SEQUENCES_H
 
@@ -8,27 +8,27 @@
 #define BP_DEVICE static inline
 #endif
 
-/* Kernels get so many sequences at once, by value: nothing has to be on the device before. */
+/* Sequences per kernel launch: they are passed by value, so nothing has to be copied to the device first. */
 #define BP_GROUP_SEQUENCES 120
 #define BP_NOWHERE UINT64_MAX
 
-/* Sequences that follow each other in a batch. */
+/* Consecutive sequences of a batch. */
 typedef struct bp_sequence_group {
-    uint64_t packed[BP_GROUP_SEQUENCES + 1]; /* where each begins in the batch, and where the last ends */
+    uint64_t packed[BP_GROUP_SEQUENCES + 1]; /* start offsets in the batch, and the end of the last */
     uint64_t padded[BP_GROUP_SEQUENCES + 1];
     uint64_t padded_tokens; /* of the whole batch */
-    uint32_t count, data;   /* sequences; the first `data` of them are no dummies */
+    uint32_t count, data;   /* sequences; those from `data` on are dummies */
     uint32_t ranks, rank;
 } bp_sequence_group;
 
-/* A place in some order: its number in the whole batch, and the token that belongs there. */
+/* A position in some order, and the token at it. */
 typedef struct bp_token_place {
     uint64_t position;
-    uint64_t offset; /* in the sequence; from its length on it is padding */
+    uint64_t offset; /* in the sequence; padding from its length on */
     uint32_t sequence;
 } bp_token_place;
 
-/* How many places of an order belong to the group. */
+/* Number of the group's places in an order. */
 BP_DEVICE uint64_t bp_group_places(const bp_sequence_group *group, bp_cp_order order)
 {
     const uint64_t padded = group->padded[group->count] - group->padded[0];
@@ -42,7 +42,7 @@ BP_DEVICE uint64_t bp_sequence_length(const bp_sequence_group *group, uint32_t s
     return group->packed[sequence + 1] - group->packed[sequence];
 }
 
-/* The sequence that `position` is in: the last that begins there or before, as empty ones before it begin there, too. */
+/* Binary search for the sequence at `position`: the last one that starts there or before, as empty sequences share their start. */
 BP_DEVICE uint32_t bp_sequence_at(const uint64_t *starts, uint32_t count, uint64_t position)
 {
     uint32_t first = 0, end = count;
@@ -56,7 +56,7 @@ BP_DEVICE uint32_t bp_sequence_at(const uint64_t *starts, uint32_t count, uint64
     return first;
 }
 
-/* Place `index` of those of the group in a rank's local order. */
+/* The group's place `index` in a rank's local order. */
 BP_DEVICE bp_token_place bp_place_on_rank(const bp_sequence_group *group, uint32_t rank, uint64_t index)
 {
     const uint64_t ranks = group->ranks;
@@ -75,7 +75,7 @@ BP_DEVICE bp_token_place bp_place_on_rank(const bp_sequence_group *group, uint32
     return place;
 }
 
-/* Place `index` of those of the group in an order. */
+/* The group's place `index` in an order. */
 BP_DEVICE bp_token_place bp_place_at(const bp_sequence_group *group, bp_cp_order order, uint64_t index)
 {
     if (order == BP_CP_LOCAL)
@@ -95,7 +95,7 @@ BP_DEVICE bp_token_place bp_place_at(const bp_sequence_group *group, bp_cp_order
     return place;
 }
 
-/* Where a token of the padded batch is in the slices: the rank and the position there. */
+/* Rank that has a token of the padded batch; sets its local position. */
 BP_DEVICE uint64_t bp_rank_of(const bp_sequence_group *group, uint32_t sequence, uint64_t offset, uint64_t *local)
 {
     const uint64_t ranks = group->ranks;
@@ -111,7 +111,7 @@ BP_DEVICE uint64_t bp_rank_of(const bp_sequence_group *group, uint32_t sequence,
     return number < ranks ? number : 2 * ranks - 1 - number;
 }
 
-/* The position of a token of the padded batch in an order; BP_NOWHERE: it is not in it. */
+/* Position of a padded batch's token in an order, or BP_NOWHERE. */
 BP_DEVICE uint64_t bp_position_in(const bp_sequence_group *group, bp_cp_order order, uint32_t sequence, uint64_t offset)
 {
     uint64_t local;
@@ -125,7 +125,7 @@ BP_DEVICE uint64_t bp_position_in(const bp_sequence_group *group, bp_cp_order or
     return rank * (group->padded_tokens / group->ranks) + local;
 }
 
-/* Where in order `from` a place finds its token. */
+/* Position in order `from` of the token at a place. */
 BP_DEVICE uint64_t bp_source_of(const bp_sequence_group *group, bp_cp_order from, bp_cp_shift shift,
                                 const bp_token_place *place)
 {
@@ -139,7 +139,7 @@ BP_DEVICE uint64_t bp_source_of(const bp_sequence_group *group, bp_cp_order from
     return bp_position_in(group, from, place->sequence, offset);
 }
 
-/* Whether a place holds a token of the data: no padding, no dummy. */
+/* 1 if the place holds a token of the data, neither padding nor a dummy. */
 BP_DEVICE int bp_is_data(const bp_sequence_group *group, const bp_token_place *place)
 {
     return place->sequence < group->data && place->offset < bp_sequence_length(group, place->sequence);

@@ -1,4 +1,4 @@
-/* How a packed batch is padded and split: made once a batch, from its cu_seqlens. */
+/* Padding and splitting of a packed batch, once per batch, from its cu_seqlens. */
 #include "logprob/cp/cp.h"
 
 #include <stdlib.h>
@@ -19,17 +19,17 @@ const char *bp_cp_order_name(bp_cp_order order)
 bp_status bp_check_order(const char *call, bp_cp_order order)
 {
     if ((uint32_t)order > BP_CP_GATHERED)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %d is no order of tokens", call, (int)order);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: unknown token order %d", call, (int)order);
     return BP_OK;
 }
 
 bp_status bp_check_shift(const char *call, const bp_cp_split *split, bp_cp_order from, bp_cp_shift shift)
 {
     if ((uint32_t)shift > BP_CP_NEXT_WRAPPED)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %d is no shift", call, (int)shift);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: unknown shift %d", call, (int)shift);
     if (shift != BP_CP_KEEP && from == BP_CP_LOCAL && split->info.ranks > 1)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: the next token of a local one may be on another of %u CP ranks: shift before the split",
+                       "%s: in local order the next token may be on another of %u CP ranks; shift before the split",
                        call, split->info.ranks);
     return BP_OK;
 }
@@ -49,15 +49,15 @@ bp_status bp_cp_multiple(uint32_t ranks, uint32_t tp, int fp8, uint64_t *multipl
 {
     if (ranks == 0 || tp == 0 || multiple == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_cp_multiple: %u CP ranks and %u TP ranks: both are at least 1; and an output", ranks, tp);
+                       "bp_cp_multiple: needs an output and at least 1 CP and 1 TP rank, got %u and %u", ranks, tp);
     const uint64_t fp8_tokens = UINT64_C(16) * ranks;
     uint64_t found = 0;
     bool fits = bp_mul_u64(tp, ranks == 1 ? 1 : UINT64_C(2) * ranks, &found);
     if (fits && fp8)
         fits = bp_lcm_u64(found, fp8_tokens, &found);
     if (!fits)
-        return bp_fail(BP_ERR_OVERFLOW, "bp_cp_multiple: that of %u CP ranks and %u TP ranks does not fit 64 bits",
-                       ranks, tp);
+        return bp_fail(BP_ERR_OVERFLOW,
+                       "bp_cp_multiple: the multiple of %u CP ranks and %u TP ranks does not fit 64 bits", ranks, tp);
     *multiple = found;
     return BP_OK;
 }
@@ -81,11 +81,11 @@ static bp_status check_multiples(const bp_cp_split_config *config)
     const uint64_t least = least_multiple(config), multiple = config->multiple != 0 ? config->multiple : least;
     if (config->cu_padded != NULL && config->multiple != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: cu_padded says how sequences are padded: no multiple (%llu) besides", call_split,
-                       (unsigned long long)config->multiple);
+                       "%s: both cu_padded and multiple %llu are set; cu_padded alone says how sequences are padded",
+                       call_split, (unsigned long long)config->multiple);
     if (multiple % least != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: lengths padded to multiples of %llu cannot be cut into 2 x %u chunks: it must be a "
+                       "%s: lengths padded to multiples of %llu cannot be cut into 2 x %u chunks; use a "
                        "multiple of %llu",
                        call_split, (unsigned long long)multiple, config->ranks, (unsigned long long)least);
     if (config->total_multiple % multiple != 0)
@@ -101,15 +101,15 @@ static bp_status cp_split_check_config(const bp_cp_split_config *config)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: rank %u of %u CP ranks", call_split, config->rank, config->ranks);
     if (comm != NULL && (comm->ranks != config->ranks || comm->rank != config->rank))
         return bp_fail(BP_ERR_MISMATCH,
-                       "%s: rank %u of %u CP ranks, but the communicator has %u ranks, and this is rank %u of them",
-                       call_split, config->rank, config->ranks, comm->ranks, comm->rank);
+                       "%s: rank %u of %u CP ranks, but the communicator has %u ranks and this is rank %u", call_split,
+                       config->rank, config->ranks, comm->ranks, comm->rank);
     if (config->cu_dtype != BP_DTYPE_INT32 && config->cu_dtype != BP_DTYPE_INT64)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: cu_seqlens are %s: int32 and int64 are possible", call_split,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: cu_seqlens are %s; use int32 or int64", call_split,
                        bp_dtype_name(config->cu_dtype));
     if (config->cu_seqlens == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: cu_seqlens are missing", call_split);
     if (config->last_is_dummy && config->sequences == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the last of 0 sequences is no dummy", call_split);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: last_is_dummy is set, but there are 0 sequences", call_split);
     return check_multiples(config);
 }
 
@@ -129,14 +129,14 @@ static bp_status read_cu(const char *name, const void *cu, const bp_cp_split_con
 {
     int64_t before = cp_split_value_at(cu, config->cu_dtype, 0);
     if (before != 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s begin with %lld, not with 0", call_split, name,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s begin with %lld instead of 0", call_split, name,
                        (long long)before);
     starts[0] = 0;
     for (uint64_t i = 0; i < config->sequences; i++) {
         const int64_t end = cp_split_value_at(cu, config->cu_dtype, i + 1);
         if (end < before)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s fall at sequence %llu: it begins at %lld and ends at %lld",
-                           call_split, name, (unsigned long long)i, (long long)before, (long long)end);
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s decrease at sequence %llu, from %lld to %lld", call_split,
+                           name, (unsigned long long)i, (long long)before, (long long)end);
         starts[i + 1] = (uint64_t)end;
         before = end;
     }
@@ -150,8 +150,8 @@ static bp_status check_padded(const bp_cp_split_config *config, const bp_cp_spli
         const uint64_t length = split->packed[i + 1] - split->packed[i];
         const uint64_t padded = split->padded[i + 1] - split->padded[i];
         if (padded < length)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: sequence %llu has %llu tokens, padded to %llu", call_split,
-                           (unsigned long long)i, (unsigned long long)length, (unsigned long long)padded);
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: sequence %llu has %llu tokens but is padded to %llu",
+                           call_split, (unsigned long long)i, (unsigned long long)length, (unsigned long long)padded);
         if (padded % multiple != 0)
             return bp_fail(BP_ERR_INVALID_ARGUMENT,
                            "%s: sequence %llu is padded to %llu tokens, which is not a multiple of %llu (2 x %u CP "
@@ -162,7 +162,7 @@ static bp_status check_padded(const bp_cp_split_config *config, const bp_cp_spli
     return BP_OK;
 }
 
-/* The ends of padded sequences, and a dummy sequence without tokens of its own behind them, where the total is short of its multiple. */
+/* Sets the ends of the padded sequences, and appends a dummy sequence without data where the total is below its multiple. */
 static bp_status place_sequences(const bp_cp_split_config *config, bp_cp_split *split)
 {
     const uint64_t sequences = config->sequences, total = config->total_multiple;
@@ -195,7 +195,7 @@ static bp_status place_sequences(const bp_cp_split_config *config, bp_cp_split *
     return BP_OK;
 }
 
-/* FNV-1a over whole words, with what is lost at the top folded back. */
+/* FNV-1a over 64-bit words, with the high half folded into the low one. */
 static uint64_t cp_split_mix(uint64_t hash, uint64_t value)
 {
     hash = (hash ^ value) * UINT64_C(0x100000001b3);
@@ -223,7 +223,7 @@ static void cp_split_describe(const bp_cp_split_config *config, bp_cp_split *spl
     info->fingerprint = hash;
 }
 
-/* One allocation: the split, and both lists, each with room for a dummy that is added. */
+/* One allocation for the split and both offset lists, with room for an appended dummy. */
 static bp_status cp_split_make(const bp_cp_split_config *config, bp_cp_split **split)
 {
     uint64_t places, bytes;
@@ -255,9 +255,9 @@ bp_status bp_cp_split_create(const bp_cp_split_config *config, bp_cp_split **spl
     bp_cp_split *made = NULL;
     bp_status status = split != NULL ? cp_split_make(config, &made)
                                      : bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs an output", call_split);
-    const bp_told mine = {.status = status, .values = {status == BP_OK ? made->info.fingerprint : 0}};
+    const bp_rank_words mine = {.status = status, .values = {status == BP_OK ? made->info.fingerprint : 0}};
     status = bp_ranks_compare(call_split, config->comm, &mine, same);
-    if (status != BP_OK || split == NULL) { /* without it BP_OK was never to be had */
+    if (status != BP_OK || split == NULL) { /* without `split` the status cannot be BP_OK */
         bp_cp_split_destroy(&made);
         return status;
     }
@@ -278,7 +278,7 @@ const bp_cp_split_info *bp_cp_split_get_info(const bp_cp_split *split)
     return split != NULL ? &split->info : NULL;
 }
 
-/* ---- the split for callers and kernels --------------------------------------------------------------------------- */
+/* ---- queries and kernel arguments -------------------------------------------------------------------------------------- */
 
 uint64_t bp_split_group_count(const bp_cp_split *split)
 {
@@ -307,11 +307,12 @@ bp_status bp_cp_split_cu_seqlens(const bp_cp_split *split, bp_cp_order order, bp
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a split and an output", call);
     BP_TRY(bp_check_order(call, order));
     if (order == BP_CP_GATHERED)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: sequences do not lie together in gathered order", call);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: sequences are not contiguous in gathered order", call);
     if (dtype != BP_DTYPE_INT32 && dtype != BP_DTYPE_INT64)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s: int32 and int64 are possible", call, bp_dtype_name(dtype));
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s is not possible; use int32 or int64", call,
+                       bp_dtype_name(dtype));
     if (count != split->info.sequences + 1)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: room for %llu values, %llu sequences have %llu", call,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: room for %llu values, but %llu sequences have %llu", call,
                        (unsigned long long)count, (unsigned long long)split->info.sequences,
                        (unsigned long long)(split->info.sequences + 1));
     if (dtype == BP_DTYPE_INT32 && bp_split_tokens(split, order) > INT32_MAX)
@@ -321,7 +322,7 @@ bp_status bp_cp_split_cu_seqlens(const bp_cp_split *split, bp_cp_order order, bp
         const uint64_t start = order == BP_CP_PACKED ? split->packed[i] : split->padded[i];
         const int64_t wide = (int64_t)(order == BP_CP_LOCAL ? start / split->info.ranks : start);
         const int32_t narrow = (int32_t)wide;
-        if (dtype == BP_DTYPE_INT32) /* at any address, as cu_seqlens are read */
+        if (dtype == BP_DTYPE_INT32) /* unaligned addresses are allowed, as for cu_seqlens */
             memcpy((char *)cu + i * sizeof narrow, &narrow, sizeof narrow);
         else
             memcpy((char *)cu + i * sizeof wide, &wide, sizeof wide);

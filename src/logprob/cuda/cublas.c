@@ -1,6 +1,5 @@
-/* Products on cuda devices, by cuBLAS. It has columns next to each other where these matrices have rows, so that each matrix is its own
- * transpose there, and products are made the other way round: c^T = b^T a^T. Hidden states of which a mask takes some out are copied first,
- * block by block. */
+/* Matrix products on cuda devices by cuBLAS. cuBLAS is column-major and these matrices are row-major, so each is passed as its transpose
+ * and the products are swapped: c^T = b^T a^T. Masked hidden states are first copied, block by block. */
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -13,7 +12,7 @@
 
 /* ---- the library ------------------------------------------------------------------------------------------------- */
 
-/* The copy of cuBLAS that this process has, or that the machine has. */
+/* The loaded or installed copy of cuBLAS. */
 typedef struct library {
     void *handle;
     const char *name; /* "libcublas.so.13" */
@@ -28,13 +27,13 @@ typedef struct library {
     const char *(*cublasGetStatusString)(int status);
 } library;
 
-/* Opens a copy that is loaded already, else one that the loader finds: of CUDA 13, where the driver is, or of CUDA 12. It stays in memory
- * once it is loaded: it has threads and handlers of its own. BP_ERR_UNSUPPORTED: there is none. */
+/* Opens the loaded copy, else the one that the dynamic loader finds: of CUDA 13 if the driver allows, or of CUDA 12. Never unloaded,
+ * because it starts threads and registers handlers. BP_ERR_UNSUPPORTED: none found. */
 static bp_status open_cublas(int driver_version, library *opened)
 {
     static const struct {
         const char *name;
-        int driver_version; /* of the oldest driver that it works with */
+        int driver_version; /* lowest that works with it */
     } releases[] = {{"libcublas.so.13", 13000}, {"libcublas.so.12", 12000}};
     static const int flags[] = {RTLD_NOLOAD, 0};
     static const struct {
@@ -57,7 +56,7 @@ static bp_status open_cublas(int driver_version, library *opened)
     if (opened->handle == NULL) {
         const char *reason = dlerror();
         return bp_fail(BP_ERR_UNSUPPORTED,
-                       "cuBLAS was not found: %slibcublas.so.12 is neither loaded nor where the loader looks (%s)",
+                       "cuBLAS was not found: %slibcublas.so.12 is neither loaded nor in the loader's search path (%s)",
                        driver_version >= releases[0].driver_version ? "libcublas.so.13 or " : "",
                        reason != NULL ? reason : "no reason was given");
     }
@@ -83,7 +82,7 @@ static bp_status cublas_fail(const library *used, int error, const char *what)
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-/* What NVIDIA advises for Hopper; with less cuBLAS chooses other kernels. Blocks of copied rows are behind it. */
+/* NVIDIA's recommended workspace for Hopper; with less, cuBLAS chooses other kernels. Copied rows follow it in the scratch memory. */
 #define CUBLAS_BYTES (UINT64_C(32) << 20)
 #define BLOCK_ROWS 1024u
 
@@ -92,11 +91,11 @@ typedef struct cublas {
     bp_device *device;
     library library;
     void *handle;
-    bp_cuda_rows *rows; /* NULL: a build, or a GPU, without kernels */
+    bp_cuda_rows *rows; /* NULL: no kernels in this build or for this GPU */
     uint64_t block_rows;
 } cublas;
 
-/* C = A B, in cuBLAS's terms: A is m x k, B is k x n. Sizes and strides fit 31 bits (engine.h). */
+/* C = A B in cuBLAS's terms: A is m x k, B is k x n. Sizes and strides fit 31 bits (engine.h). */
 typedef struct gemm {
     int transpose_a, transpose_b;
     uint64_t m, n, k;
@@ -112,13 +111,13 @@ static int cublas_type_of(bp_dtype dtype)
     }
 }
 
-/* The stream first: setting it takes the workspace away. With one of its own, work on other streams does not share cuBLAS's, whose use
- * would change bits from run to run, and nothing is allocated. */
+/* Sets the stream first, because that resets the workspace. A private workspace keeps streams from sharing cuBLAS's own, which would make
+ * results vary between runs, and avoids allocations. */
 static bp_status cublas_run(const cublas *c, const gemm *g, const bp_product_work *work, void *stream)
 {
     const library *used = &c->library;
     const int a = cublas_type_of(g->a->dtype), b = cublas_type_of(g->b->dtype), result = cublas_type_of(g->c->dtype);
-    /* fp32 without rounding to TF32 first */
+    /* pedantic: fp32 is not rounded to TF32 */
     const int sums = a == BP_CUBLAS_FP32 ? BP_CUBLAS_SUMS_FP32_PEDANTIC : BP_CUBLAS_SUMS_FP32;
     const float alpha = work->alpha, beta = work->adds ? 1 : 0;
     int error = used->cublasSetStream(c->handle, stream);
@@ -169,16 +168,15 @@ static bp_status cublas_add_weight_grad(const cublas *c, const bp_product_work *
     return cublas_enqueue(c, &g, w, stream);
 }
 
-/* NaN times 0 is NaN: rows that do not count must be zeros for cuBLAS. */
+/* NaN times 0 is NaN, so masked rows must be zeros for cuBLAS. */
 static bp_status cublas_weight_grad(bp_products *products, const bp_product_work *w, bp_stream *stream)
 {
     const cublas *c = (cublas *)products;
     if (w->mask.data == NULL)
         return cublas_add_weight_grad(c, w, stream);
     if (c->rows == NULL)
-        return bp_fail(BP_ERR_UNSUPPORTED,
-                       "the gradient of a weight with a mask of tokens needs CUDA kernels, which this "
-                       "build or this GPU is without");
+        return bp_fail(BP_ERR_UNSUPPORTED, "a weight gradient with a token mask needs CUDA kernels, which this "
+                                           "build does not have for this GPU");
     bp_product_work block = *w;
     for (uint64_t row = 0; row < w->rows; row += block.rows) {
         const bp_matrix states = {bp_matrix_row(&w->b, row), w->b.dtype, w->b.stride};
@@ -198,7 +196,7 @@ static bp_status cublas_place(bp_products *products, const bp_product_work *w, b
     return bp_cuda_rows_copy(((cublas *)products)->rows, &w->a, &w->c, w->rows, w->hidden, NULL, stream);
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------------------- */
+/* ---- creation and destruction ---------------------------------------------------------------------------------------- */
 
 static void cublas_destroy(bp_products *products)
 {
@@ -231,7 +229,7 @@ static bp_status cublas_start_handle(cublas *c)
 
 static bp_status cublas_start(cublas *c, uint64_t rows, uint64_t hidden, bp_dtype dtype)
 {
-    static const bp_products_ops ops[] = {/* without and with kernels */
+    static const bp_products_ops ops[] = {/* [has_kernels] */
                                           {.destroy = cublas_destroy,
                                            .logits = cublas_logits,
                                            .hidden_grad = cublas_hidden_grad,
@@ -263,7 +261,7 @@ bp_status bp_products_create_cublas(bp_device *device, uint64_t rows, uint64_t h
                                     bp_products **products)
 {
     if (dtype != BP_DTYPE_FP32 && dtype != BP_DTYPE_FP16 && dtype != BP_DTYPE_BF16)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "products of dtype %s, which should be fp32, bf16 or fp16",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "products of dtype %s are not possible; use fp32, bf16 or fp16",
                        bp_dtype_name(dtype));
     cublas *c = calloc(1, sizeof *c);
     if (c == NULL)

@@ -1,11 +1,11 @@
-/* What kernels need of CUDA; without a CUDA compiler, of the emulation in tests/simt. Loads and stores pass the caches by: nothing here is
- * read twice. They are not moved across each other, since kernels write where they have read. */
+/* CUDA primitives of the kernels; without a CUDA compiler, those of the emulation in tests/simt. Loads and stores bypass the caches, as
+ * nothing is read twice, and are volatile, as kernels write where they have read. */
 #ifndef BP_LOGPROB_CUDA_DEVICE_CUH
 #define BP_LOGPROB_CUDA_DEVICE_CUH
 
 #include <stdint.h>
 
-#define BP_MOST_THREADS 128 /* of a block, but of kernels that say otherwise */
+#define BP_MOST_THREADS 128 /* threads of a block, unless the kernel says otherwise */
 #define BP_LANES 32u
 #define BP_ALL_LANES 0xffffffffu
 
@@ -90,7 +90,7 @@ BP_DEVICE void store_4(char *to, uint32_t value)
     asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
-/* 32 bits of 64, from bit `shift` on. */
+/* Bits [shift, shift + 32) of a 64-bit value. */
 BP_DEVICE uint32_t funnel(uint32_t low, uint32_t high, uint32_t shift)
 {
     return __funnelshift_r(low, high, shift);
@@ -106,7 +106,7 @@ BP_DEVICE uint32_t as_bits(float x)
     return __float_as_uint(x);
 }
 
-/* NaN when either is. */
+/* NaN if either is NaN. */
 BP_DEVICE float max_nan(float a, float b)
 {
     float larger;
@@ -149,7 +149,7 @@ BP_DEVICE uint32_t min_nan_fp16x2(uint32_t a, uint32_t b)
     return smaller;
 }
 
-/* 2^x; 0 where that is no normal number. */
+/* 2^x; 0 for subnormal results. */
 BP_DEVICE float exp2_fast(float x)
 {
     float power;
@@ -164,7 +164,7 @@ BP_DEVICE float widen_fp16(uint32_t half)
     return x;
 }
 
-/* To nearest, ties to even; `low` in the lower half. */
+/* Rounds to nearest, ties to even; `low` in the lower half. */
 BP_DEVICE uint32_t narrow_bf16x2(float low, float high)
 {
     uint32_t pair;

@@ -1,4 +1,4 @@
-"""A fatbin as a C source: an array of 64-bit words. Arguments: the fatbin, the source to write, the header that declares the
+"""Writes a fatbin as a C array of 64-bit words. Arguments: the fatbin, the source to write, the header that declares the
 array, its name."""
 
 import struct

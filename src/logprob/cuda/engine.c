@@ -1,5 +1,5 @@
-/* The engine of cuda devices, and copies of rows for products: kernels of an image that is part of the library, found by name and launched
- * through the driver with one structure by value. */
+/* The engine of cuda devices, and copies of rows for products. Kernels are found by name in the embedded image and launched through the
+ * driver, with one structure by value. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,19 +8,19 @@
 #include "devices/clients.h"
 #include "logprob/cuda/cuda.h"
 
-#define LEAST_MAJOR 8                   /* compute capability: bf16, and maxima that keep NaN */
-#define THREADS 128u                    /* of a block: what kernels are compiled for, but where work.h says otherwise */
-#define MOST_BLOCKS INT32_MAX           /* in a grid's first dimension */
-#define MOST_ROW_BLOCKS UINT64_C(65535) /* of copies: the kernels loop over more rows */
-#define ENOUGH_BLOCKS 2048u             /* a GPU is busy: rows need not be divided among blocks */
-#define PART_COLUMNS 8192u              /* of a row, at least, for each of several blocks */
+#define LEAST_MAJOR 8                   /* compute capability with bf16 and NaN-preserving maxima */
+#define THREADS 128u                    /* per block, as the kernels are compiled, unless work.h says otherwise */
+#define MOST_BLOCKS INT32_MAX           /* of a grid's first dimension */
+#define MOST_ROW_BLOCKS UINT64_C(65535) /* of copies; kernels loop over further rows */
+#define ENOUGH_BLOCKS 2048u             /* enough to fill a GPU without splitting rows */
+#define PART_COLUMNS 8192u              /* minimum columns per block when rows are split */
 #define NAME_BYTES 64
 #define WORD_SIZES 5 /* 1, 2, 4, 8 and 16 bytes */
 
 static const bp_dtype dtypes[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
 #define DTYPES (sizeof dtypes / sizeof *dtypes)
 
-/* By places in `dtypes`, and whether with entropy. */
+/* [index in `dtypes`], [with entropy]. */
 typedef struct cuda_engine {
     bp_engine base;
     bp_cuda_module *module;
@@ -50,7 +50,8 @@ static bp_status find_kernel(bp_cuda_module *module, const char *name, const bp_
 
 /* ---- launches ------------------------------------------------------------------------------------------------------ */
 
-/* As many of `blocks` as a grid has room for: kernels loop over the rest. `parts`: its second dimension. Nothing without blocks. */
+/* Launches up to a grid's limit of `blocks`; kernels loop over the rest. `parts`: the grid's second dimension. Launches nothing for 0
+ * blocks. */
 static bp_status launch_kernel(const bp_cuda_kernel *kernel, uint64_t blocks, uint64_t parts, uint32_t threads,
                                const void *work, bp_stream *stream)
 {
@@ -60,7 +61,7 @@ static bp_status launch_kernel(const bp_cuda_kernel *kernel, uint64_t blocks, ui
     return blocks == 0 ? BP_OK : bp_cuda_launch(kernel, &grid, arguments, stream);
 }
 
-/* How many blocks give each of `count` things a thread. */
+/* Blocks that give each of `count` items a thread. */
 static uint64_t blocks_for(uint64_t count, uint64_t of_a_block)
 {
     return count / of_a_block + (count % of_a_block != 0);
@@ -88,7 +89,7 @@ static bp_status launch_finish(bp_engine *base, const bp_finish_work *work, bp_s
     return launch_kernel(engine->finish_bad, 1, 1, 1, work, stream);
 }
 
-/* Few rows are divided among blocks, but for those that are narrowed where they lie: of them one block must have read what it writes. */
+/* Few rows are split between blocks, except when narrowing in place: there one block must read a row before it writes. */
 static bp_status launch_gradient(bp_engine *base, const bp_gradient_work *work, bp_stream *stream)
 {
     const cuda_engine *engine = (const cuda_engine *)base;
@@ -136,7 +137,7 @@ static bp_status launch_seed(bp_engine *base, const bp_seed_work *work, bp_strea
     return launch_kernel(((const cuda_engine *)base)->seed, blocks, 1, THREADS, work, stream);
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------------- */
+/* ---- creation and destruction ---------------------------------------------------------------------------------------- */
 
 static void cuda_engine_destroy(bp_engine *base)
 {
@@ -148,7 +149,7 @@ static void cuda_engine_destroy(bp_engine *base)
 static const bp_engine_ops ops = {cuda_engine_destroy, launch_partials,  launch_finish, launch_gradient,
                                   launch_range,        launch_rearrange, launch_sums,   launch_seed};
 
-/* A kernel's name says the dtypes of logits and gradient. */
+/* Kernel names contain the dtypes of logits and gradient. */
 static bp_status cuda_engine_find_kernels_of(cuda_engine *engine, size_t in)
 {
     static const char *const with_entropy[] = {"", "_entropy"};
@@ -191,7 +192,7 @@ bp_status bp_engine_create_cuda(bp_device *device, bp_engine **engine)
     const bp_cuda_info *info = bp_cuda_get_info(device);
     if (info->compute_major < LEAST_MAJOR)
         return bp_fail(BP_ERR_UNSUPPORTED,
-                       "%s has compute capability %d.%d: log-probability kernels need %d.0 or later", info->name,
+                       "%s has compute capability %d.%d; log-probability kernels need %d.0 or later", info->name,
                        info->compute_major, info->compute_minor, LEAST_MAJOR);
     cuda_engine *made = calloc(1, sizeof *made);
     if (made == NULL)

@@ -1,5 +1,5 @@
-/* The gradient of logits: element by element, so that any thread may make any column; a warp makes a piece of a row at a time. Vectors
- * begin where the output is aligned, and each element is written by the thread that read it. */
+/* The gradient of logits, element-wise: any thread can compute any column, and a warp takes a piece of a row at a time. Vectors start where
+ * the output is aligned; the thread that read an element writes it. */
 #ifndef BP_LOGPROB_CUDA_GRADIENT_CUH
 #define BP_LOGPROB_CUDA_GRADIENT_CUH
 
@@ -8,11 +8,11 @@
 namespace device
 {
 
-/* What a row's elements have in common. */
+/* Constants of a row. */
 struct row_state {
     float max, log_sum, energy, scale;
-    float g, h;      /* upstream, times scale */
-    uint32_t target; /* a column; UINT32_MAX: none here */
+    float g, h;      /* upstream gradients, times scale */
+    uint32_t target; /* column; UINT32_MAX: not in this shard */
 };
 
 BP_DEVICE float upstream(const float *values, const place &at, int64_t batch_stride, int64_t stride)
@@ -42,7 +42,7 @@ template <bool ENTROPY> BP_DEVICE float gradient_of(const row_state &row, float 
     return p * (ENTROPY ? fmaf(row.h, row.energy - no_lower(d * row.scale), -row.g) : -row.g);
 }
 
-/* 1 - p without cancellation where p is almost 1. */
+/* 1 - p without cancellation for p near 1. */
 template <bool ENTROPY> BP_DEVICE float gradient_at_target(const row_state &row, float x)
 {
     const float d = x - row.max, exponent = fmaf(d, row.scale, -row.log_sum);
@@ -55,17 +55,17 @@ template <bool ENTROPY> BP_DEVICE float gradient_at_target(const row_state &row,
 
 #define BP_PIECE_COLUMNS 1024u
 
-/* How lanes share a piece: 16 bytes of the wider of both dtypes at a time. */
+/* Layout of a piece over lanes: vectors of 16 bytes of the wider dtype. */
 template <class X, class Y> struct piece {
     static constexpr uint32_t columns = 16 / (X::bytes > Y::bytes ? X::bytes : Y::bytes); /* of a vector */
     static constexpr int in_words = static_cast<int>(columns / X::in_word);
     static constexpr int out_words = static_cast<int>(columns / Y::in_word);
-    static constexpr uint32_t apart = BP_LANES * columns; /* a lane's vectors */
+    static constexpr uint32_t apart = BP_LANES * columns; /* between a lane's vectors */
     static constexpr int vectors = static_cast<int>(BP_PIECE_COLUMNS / apart);
     uint32_t words[vectors][in_words];
 };
 
-/* A row from its first aligned vector on. */
+/* A row from its first aligned vector. */
 struct rows {
     const char *in;
     char *out;
@@ -75,7 +75,8 @@ struct rows {
 template <class X, class Y> BP_DEVICE bool is_whole(const rows &row, uint32_t first)
 {
     typedef piece<X, Y> shape;
-    constexpr uint32_t reach = (shape::vectors - 1) * shape::apart + shape::columns; /* of a lane */
+    constexpr uint32_t reach =
+        (shape::vectors - 1) * shape::apart + shape::columns; /* from a lane's first column to its end */
     return row.shift == 0 && first < row.columns && row.columns - first >= reach;
 }
 
@@ -163,7 +164,7 @@ BP_DEVICE void store_piece(const rows &row, const row_state &state, uint32_t fir
     }
 }
 
-/* The end of a row, and rows that are not aligned as their output is: vector by vector. */
+/* Vector by vector, for the end of a row and for rows whose input is not aligned like their output. */
 template <class X, class Y, bool ENTROPY>
 BP_DEVICE void make_piece(const rows &row, const row_state &state, uint32_t first)
 {
@@ -197,10 +198,10 @@ template <class X, class Y, bool ENTROPY> struct gradient_row {
     bool masked;
     const char *in;
     char *out;
-    uint32_t head;   /* columns before the first vector that is aligned */
+    uint32_t head;   /* columns before the first aligned vector */
     row_state state; /* of the head */
     rows body;
-    row_state body_state; /* its columns begin behind the head */
+    row_state body_state; /* with the target relative to the end of the head */
 };
 
 template <class X, class Y, bool ENTROPY>
@@ -248,7 +249,7 @@ BP_DEVICE uint32_t piece_count(const rows &body)
     return (body.columns + BP_PIECE_COLUMNS - 1) / BP_PIECE_COLUMNS;
 }
 
-/* A block makes a part of a row: the grid's second dimension says how many there are. */
+/* Grid: [rows, parts of a row]. */
 template <class X, class Y, bool ENTROPY> BP_DEVICE void make_gradient(const bp_gradient_work &work)
 {
     const uint32_t lane = threadIdx.x % BP_LANES, warp = threadIdx.x / BP_LANES, warps = blockDim.x / BP_LANES;
@@ -274,8 +275,7 @@ template <class X, class Y, bool ENTROPY> BP_DEVICE void make_gradient(const bp_
     }
 }
 
-/* Narrower output that may begin where its row of fp32 begins, behind what has been read: a block makes a row, and all its warps have read
- * their pieces before one of them writes. */
+/* Narrower output in place over its fp32 row: a block takes a row, and all warps read their pieces before any warp writes. */
 template <class Y, bool ENTROPY> BP_DEVICE void make_narrower_gradient(const bp_gradient_work &work)
 {
     const uint32_t lane = threadIdx.x % BP_LANES, warp = threadIdx.x / BP_LANES, warps = blockDim.x / BP_LANES;

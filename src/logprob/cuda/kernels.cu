@@ -1,10 +1,10 @@
-/* The kernels: of each a name for its dtypes, as engine.c puts it together. An argument is one structure of work.h, by value. */
+/* The kernels, one entry point per dtype combination, with the names that engine.c builds. Each takes one structure of work.h by value. */
 #include "logprob/cuda/gradient.cuh"
 #include "logprob/cuda/partials.cuh"
 #include "logprob/cuda/range.cuh"
 #include "logprob/cuda/sequences.cuh"
 
-/* What every GPU takes as an argument. */
+/* Limit of kernel arguments on every GPU. */
 static_assert(sizeof(bp_rearrange_work) <= 4096, "a group of sequences is too large for a kernel's argument");
 static_assert(sizeof(bp_sums_work) <= 4096, "a group of sequences is too large for a kernel's argument");
 static_assert(sizeof(bp_seed_work) <= 4096, "a group of sequences is too large for a kernel's argument");
@@ -56,7 +56,7 @@ BP_KERNEL(2) bp_finish(BP_ARGUMENT bp_finish_work work)
     device::make_outputs(work);
 }
 
-/* One thread, after bp_finish. */
+/* A single thread, after bp_finish. */
 BP_KERNEL(2) bp_finish_bad(BP_ARGUMENT bp_finish_work work)
 {
     device::note_bad_value(work);

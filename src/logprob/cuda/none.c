@@ -1,15 +1,14 @@
-/* Builds without CUDA kernels: there is no engine, and no rows are copied. */
+/* Stubs for builds without CUDA kernels. */
 #include "core/fail.h"
 #include "logprob/cuda/cuda.h"
 
 bp_status bp_engine_create_cuda(bp_device *device, bp_engine **engine)
 {
     (void)engine;
-    return bp_fail(
-        BP_ERR_UNSUPPORTED,
-        "this build of bucketpool-logprob has no CUDA kernels, so device %s is of no use to it: build it where "
-        "nvcc is (meson setup -Dkernels=enabled)",
-        bp_device_name(device));
+    return bp_fail(BP_ERR_UNSUPPORTED,
+                   "this build of bucketpool-logprob has no CUDA kernels for device %s; build it where "
+                   "nvcc is installed (meson setup -Dkernels=enabled)",
+                   bp_device_name(device));
 }
 
 bp_status bp_cuda_rows_create(bp_device *device, bp_cuda_rows **rows)
@@ -21,7 +20,7 @@ bp_status bp_cuda_rows_create(bp_device *device, bp_cuda_rows **rows)
 
 void bp_cuda_rows_destroy(bp_cuda_rows **rows)
 {
-    (void)rows; /* none was made */
+    (void)rows; /* unreachable: creation fails */
 }
 
 bp_status bp_cuda_rows_copy(const bp_cuda_rows *rows, const bp_matrix *from, const bp_matrix *to, uint64_t count,

@@ -1,6 +1,6 @@
-/* Logits to partials, a block a row and a warp a tile of it, and the partials of all ranks to outputs and statistics, a thread a token.
- * Which lane adds which columns, and in which order, depends on the column alone. Nothing is contracted to fused operations but where the code
- * says so (-fmad=false): sums are the same with and without entropy. */
+/* Logits to partials, a block per row and a warp per tile; the partials of all ranks to outputs and statistics, a thread per token. The
+ * lane and the order in which columns are added depend on the column only. Fused operations are explicit (-fmad=false), so sums have the
+ * same bits with and without entropy. */
 #ifndef BP_LOGPROB_CUDA_PARTIALS_CUH
 #define BP_LOGPROB_CUDA_PARTIALS_CUH
 
@@ -9,9 +9,9 @@
 namespace device
 {
 
-/* ---- sums relative to a maximum: merged in the same order, whoever does it --------------------------------------- */
+/* ---- sums relative to a maximum: merged in a fixed order -------------------------------------------------------------- */
 
-/* As bp_partial, without the target. */
+/* bp_partial without the target. */
 struct sums {
     float max, sum, weighted;
 };
@@ -21,13 +21,13 @@ BP_DEVICE sums no_sums()
     return {-INFINITY, 0, 0};
 }
 
-/* What differences are taken to: a maximum of -inf would make them NaN. */
+/* Reference of the differences: 0 for a maximum of -inf, which would make them NaN. */
 BP_DEVICE float reference(float max)
 {
     return max == -INFINITY ? 0 : max;
 }
 
-/* exp(d) for d from -256 to 0, with what rounding took from the exponent. */
+/* exp(d) for d in [-256, 0], corrected for the rounding of the exponent. */
 BP_DEVICE float exp_exact(float d)
 {
     const float exponent = d * LOG2_E;
@@ -36,7 +36,7 @@ BP_DEVICE float exp_exact(float d)
     return fmaf(e * LN_2, rest, e);
 }
 
-/* What `part` is relative to `max`. */
+/* `part` relative to `max`. */
 BP_DEVICE sums rebased(const sums &part, float max, float scale)
 {
     const float d = no_lower((part.max - reference(max)) * scale), e = exp_exact(d);
@@ -50,7 +50,7 @@ BP_DEVICE sums merged(const sums &a, const sums &b, float scale)
     return {max, c.sum + d.sum, c.weighted + d.weighted};
 }
 
-/* ---- over the lanes of a warp; every lane has the result ------------------------------------------------------------- */
+/* ---- warp reductions; every lane gets the result ----------------------------------------------------------------------- */
 
 BP_DEVICE float largest_of_warp(float x)
 {
@@ -73,7 +73,7 @@ BP_DEVICE float sum_of_8(const float (&x)[8])
     return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
 }
 
-/* A list of tiles' sums: relative to the largest of all first, then added up. */
+/* Merges the sums of tiles: rebases them to the largest maximum, then adds. */
 BP_DEVICE sums merged_by_warp(const sums *list, uint32_t count, uint32_t lane, float scale)
 {
     sums all = no_sums();
@@ -90,7 +90,7 @@ BP_DEVICE sums merged_by_warp(const sums *list, uint32_t count, uint32_t lane, f
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
-/* A tile in the registers of a warp: vector i of lane l holds the columns from (32 i + l) * width on, wherever in memory the row begins. */
+/* A tile in the registers of a warp: vector i of lane l holds columns [(32 i + l) * width, + width), whatever the alignment of the row. */
 template <class X> struct tile_words {
     static constexpr uint32_t width = 4 * X::in_word; /* columns of a vector */
     static constexpr uint32_t apart = BP_LANES * width;
@@ -98,12 +98,12 @@ template <class X> struct tile_words {
     uint32_t words[vectors][4];
 };
 
-/* Where lanes of a warp hand words to each other: their vectors side by side, and one more. */
+/* Shared memory in which the lanes of a warp pass words: their vectors in order, and one more. */
 struct stage {
     uint32_t words[4 * (BP_LANES + 1)];
 };
 
-/* All loads are on their way before the first is needed. */
+/* Issues all loads before the first use. */
 template <class X> BP_DEVICE void load_aligned(const char *first, tile_words<X> &tile)
 {
     BP_UNROLL
@@ -111,8 +111,8 @@ template <class X> BP_DEVICE void load_aligned(const char *first, tile_words<X> 
         load_words<4>(first + static_cast<uint32_t>(i) * tile.apart * X::bytes, tile.words[i]);
 }
 
-/* Vectors that were loaded from `shift` bytes too far to the left. `behind`: the vector after the last. Vector by vector, so that few
- * registers are in use. */
+/* Realigns vectors that were loaded `shift` bytes too far left. `behind`: the vector after the last. One vector at a time, to save
+ * registers. */
 template <class X>
 BP_DEVICE void shift_tile(tile_words<X> &tile, const char *behind, uint32_t shift, uint32_t lane, stage &stage)
 {
@@ -137,7 +137,7 @@ BP_DEVICE void shift_tile(tile_words<X> &tile, const char *behind, uint32_t shif
     }
 }
 
-/* The last tile of an aligned row: -inf behind the last column. */
+/* Last tile of an aligned row, padded with -inf. */
 template <class X>
 BP_DEVICE void load_end(const char *row, uint32_t columns, uint32_t begin, uint32_t lane, tile_words<X> &tile)
 {
@@ -155,7 +155,7 @@ BP_DEVICE void load_end(const char *row, uint32_t columns, uint32_t begin, uint3
     }
 }
 
-/* Word by word, for the first and the last tile of other rows. */
+/* Word by word, for the first and last tile of unaligned rows. */
 template <class X>
 BP_DEVICE void gather_tile(const char *row, uint32_t columns, uint32_t begin, uint32_t lane, stage &stage,
                            tile_words<X> &tile)
@@ -197,7 +197,7 @@ BP_DEVICE void load_tile(const char *row, uint32_t columns, uint32_t begin, uint
 
 /* ---- partials ---------------------------------------------------------------------------------------------------- */
 
-/* NaN when there is one. */
+/* NaN if any element is NaN. */
 template <class X> BP_DEVICE float largest(const tile_words<X> &tile)
 {
     uint32_t word[4] = {X::lowest, X::lowest, X::lowest, X::lowest};
@@ -212,7 +212,7 @@ template <class X> BP_DEVICE float largest(const tile_words<X> &tile)
     return largest_of_warp(max_nan(x[0], x[X::in_word - 1]));
 }
 
-/* A tile's sums, in all lanes. Eight running sums a lane, so that each is short. */
+/* A tile's sums, in all lanes. Eight running sums per lane keep each one short. */
 template <class X, bool ENTROPY> BP_DEVICE sums sums_of(const tile_words<X> &tile, float scale)
 {
     const float max = largest(tile), from = reference(max);
@@ -236,7 +236,7 @@ template <class X, bool ENTROPY> BP_DEVICE sums sums_of(const tile_words<X> &til
     return {max, sum_of_warp(sum_of_8(sum)), ENTROPY ? sum_of_warp(sum_of_8(weighted)) : 0.0f};
 }
 
-/* Tiles that are kept at once; rows of more are made in rounds. */
+/* Tiles kept in shared memory; longer rows take several rounds. */
 #define BP_TILES_KEPT 256u
 
 template <class X, bool ENTROPY> BP_DEVICE void make_partials(const bp_partials_work &work)
@@ -274,14 +274,14 @@ template <class X, bool ENTROPY> BP_DEVICE void make_partials(const bp_partials_
             partial.sum = all.sum;
             partial.weighted = ENTROPY ? all.weighted : 0;
         }
-        if (threadIdx.x == blockDim.x - 1) /* another warp than the one that merges */
+        if (threadIdx.x == blockDim.x - 1) /* not in the warp that merges */
             partial.target = target < columns ? value_at<X>(row + target * X::bytes) : 0;
     }
 }
 
 /* ---- outputs ----------------------------------------------------------------------------------------------------- */
 
-/* In double precision: there are few tokens, and what is lost here would be lost in every element of the gradient. */
+/* In double precision: tokens are few, and an error here would reach every element of the gradient. */
 struct outputs {
     float logprob, entropy, max, log_sum, energy;
 };
@@ -302,7 +302,7 @@ BP_DEVICE outputs outputs_of(const bp_finish_work &work, uint64_t token, bool ha
         sum += e * part.sum;
         weighted += e != 0 ? e * (part.weighted + part.sum * d) : 0;
     }
-    /* 0: a row of nothing but -inf has no distribution */
+    /* 0: a row of only -inf has no distribution */
     const double log_sum = sum != 0 ? log(sum) : static_cast<double>(NAN), energy = weighted / sum;
     const double logprob = (static_cast<double>(target) - max) * work.scale - log_sum;
     return {has_target ? static_cast<float>(logprob) : 0.0f, static_cast<float>(log_sum - energy), max,
@@ -340,8 +340,7 @@ BP_DEVICE void make_outputs(const bp_finish_work &work)
     }
 }
 
-/* The value at the lowest token. Where an earlier call found that one, and this call's token of that number is bad too, it is this
- * call's. */
+/* Records the value of the lowest bad token. If an earlier call recorded the same token, this call's value replaces it. */
 BP_DEVICE void note_bad_value(const bp_finish_work &work)
 {
     const uint64_t token = work.bad->token;

@@ -1,4 +1,4 @@
-/* Compiled when the build is configured: whether nvcc, and the compiler it needs, work. */
+/* Compile check at configuration: nvcc and its host compiler work. */
 #include "logprob/cuda/rows.cuh"
 
 BP_KERNEL(1) probe(BP_ARGUMENT uint64_t address)

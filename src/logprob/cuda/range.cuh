@@ -1,4 +1,4 @@
-/* Other passes over rows, a block a row: the least and the largest logit, and copies. */
+/* Row passes of one block per row: the smallest and largest logit, and copies. */
 #ifndef BP_LOGPROB_CUDA_RANGE_CUH
 #define BP_LOGPROB_CUDA_RANGE_CUH
 
@@ -9,7 +9,7 @@ namespace device
 
 /* ---- ranges ------------------------------------------------------------------------------------------------------ */
 
-/* Does not depend on the order of the elements: so vectors are read where they are aligned, and the ends of a row element by element. */
+/* Independent of element order: reads aligned vectors, and the ends of a row element by element. */
 struct range {
     float least, largest;
 };
@@ -24,7 +24,7 @@ BP_DEVICE range united(const range &a, const range &b)
     return {min_nan(a.least, b.least), max_nan(a.largest, b.largest)};
 }
 
-/* Of four words at a time, and of all of a word's elements. */
+/* Range of four words in parallel, and of the elements of a word. */
 template <class X> struct word_range {
     uint32_t least[4], largest[4];
 
@@ -53,7 +53,7 @@ template <class X> struct word_range {
     }
 };
 
-#define BP_RANGE_VECTORS 8 /* on their way at once */
+#define BP_RANGE_VECTORS 8 /* loads in flight */
 
 /* Vectors `first`, `first` + `step`, ... of `count` aligned ones. */
 template <class X> BP_DEVICE range range_of_vectors(const char *vectors, uint32_t count, uint32_t first, uint32_t step)
@@ -83,7 +83,7 @@ template <class X> BP_DEVICE range range_of_vectors(const char *vectors, uint32_
     return word_range<X>::of(all);
 }
 
-/* What the thread sees of a row: of the elements before the first aligned vector and of those behind the last at most one each. */
+/* A thread's part of a row, with at most one element before the first and one after the last aligned vector. */
 template <class X> BP_DEVICE range range_of_thread(const char *row, uint32_t columns)
 {
     const uint32_t width = 4 * X::in_word, thread = threadIdx.x;
@@ -151,7 +151,7 @@ BP_DEVICE bool row_counts(const bp_rows_work &work, uint64_t row)
     return work.mask[batch * work.mask_batch_stride + position * work.mask_stride] != 0;
 }
 
-/* A block a row. What is not converted keeps its bits; rows that the mask takes out become zeros. */
+/* A block per row. Copies without conversion keep all bits; masked rows become zeros. */
 template <class X, class Y, bool SAME> BP_DEVICE void copy_rows(const bp_rows_work &work)
 {
     for (uint64_t row = blockIdx.x; row < work.rows; row += gridDim.x) {

@@ -1,5 +1,5 @@
-/* The rows of a call and what belongs to each token, and the dtypes of their elements: how vectors of them are loaded and stored, whatever
- * the alignment of a row. Nothing outside a row is touched. */
+/* Rows and per-token values of a call, and element types: loading and storing vectors at any alignment, without touching memory outside the
+ * row. */
 #ifndef BP_LOGPROB_CUDA_ROWS_CUH
 #define BP_LOGPROB_CUDA_ROWS_CUH
 
@@ -46,7 +46,7 @@ BP_DEVICE int64_t target_of(const bp_tokens_work &tokens, const place &at)
                                     : static_cast<const int32_t *>(tokens.target)[offset];
 }
 
-/* How far an id is behind the first: at least the number of ids where it is none of them, however far away. */
+/* Distance of an id from the first; at least the number of ids for any id outside them, without overflow. */
 BP_DEVICE uint64_t behind(int64_t id, int64_t first)
 {
     return static_cast<uint64_t>(id) - static_cast<uint64_t>(first);
@@ -65,11 +65,11 @@ template <class X> BP_DEVICE const char *row_of(const bp_logits_work &logits, co
 
 /* ---- exponentials -------------------------------------------------------------------------------------------------- */
 
-constexpr float LOG2_E = 1.44269504088896340736f; /* the nearest float, and what it lacks */
+constexpr float LOG2_E = 1.44269504088896340736f; /* nearest float, and its error */
 constexpr float LOG2_E_REST = 1.92596299112661746887e-8f;
 constexpr float LN_2 = 0.69314718055994530942f;
 
-/* For differences whose exponential is a factor, 0 from here down: -inf would make 0 NaN. */
+/* Clamps differences to where exp is 0: -inf times 0 would be NaN. */
 BP_DEVICE float no_lower(float difference)
 {
     return max_nan(difference, -256);
@@ -79,7 +79,7 @@ BP_DEVICE float no_lower(float difference)
 
 struct fp32 {
     static constexpr uint32_t bytes = 4, in_word = 1;
-    static constexpr uint32_t lowest = 0xff800000u, highest = 0x7f800000u; /* words of -inf and of inf */
+    static constexpr uint32_t lowest = 0xff800000u, highest = 0x7f800000u; /* bits of -inf and inf */
 
     BP_DEVICE void widen(uint32_t word, float (&x)[1])
     {
@@ -107,7 +107,7 @@ struct fp32 {
     }
 };
 
-/* Halves of a word are 16-bit elements, the lower one first. */
+/* Two 16-bit elements per word, the lower one first. */
 struct halves {
     static constexpr uint32_t bytes = 2, in_word = 2;
 
@@ -165,7 +165,7 @@ struct fp16 : halves {
     }
 };
 
-/* One element, widened. */
+/* One element as fp32. */
 template <class X> BP_DEVICE float value_at(const char *from)
 {
     float x[X::in_word];
@@ -173,20 +173,20 @@ template <class X> BP_DEVICE float value_at(const char *from)
     return x[0];
 }
 
-/* ---- vectors: as many columns as a thread reads or writes at once ------------------------------------------------ */
+/* ---- vectors: the columns that a thread loads or stores at once ------------------------------------------------------ */
 
 BP_DEVICE uint32_t least(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
 }
 
-/* How far an address is from the multiple of `bytes` (a power of two) below it. */
+/* Distance of an address from the multiple of `bytes` (a power of two) below it. */
 BP_DEVICE uint32_t misalignment(const char *address, uint32_t bytes)
 {
     return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address)) & (bytes - 1);
 }
 
-/* Of two aligned vectors the words that begin `shift` bytes behind the first. */
+/* The words that start `shift` bytes into two adjacent aligned vectors. */
 template <int WORDS>
 BP_DEVICE void shifted(const uint32_t (&low)[WORDS], const uint32_t (&high)[WORDS], uint32_t shift,
                        uint32_t (&words)[WORDS])
@@ -216,7 +216,7 @@ template <int WORDS> BP_DEVICE void load_shifted(const char *from, uint32_t shif
     shifted<WORDS>(low, high, shift, words);
 }
 
-/* Element by element, for the ends of a row; -inf behind it. */
+/* Element by element at the ends of a row, padded with -inf. */
 template <class X, int WORDS>
 BP_DEVICE void load_elements(const char *row, uint32_t columns, uint32_t column, uint32_t (&words)[WORDS])
 {
@@ -248,7 +248,7 @@ BP_DEVICE void load_vector(const char *row, uint32_t columns, uint32_t column, u
         load_elements<X, WORDS>(row, columns, column, words);
 }
 
-/* To an aligned address; at the end of the row only what is in it. */
+/* Stores to an aligned address, at the end of a row only the elements in it. */
 template <class Y, int WORDS>
 BP_DEVICE void store_vector(char *row, uint32_t columns, uint32_t column, const uint32_t (&words)[WORDS])
 {

@@ -1,4 +1,4 @@
-/* Packed sequences: tokens brought from one order to another, sums of the loss, a block a sequence, and seeds, a thread a token. */
+/* Packed sequences: rearranging tokens between orders, loss sums (a block per sequence), and seeds (a thread per token). */
 #ifndef BP_LOGPROB_CUDA_SEQUENCES_CUH
 #define BP_LOGPROB_CUDA_SEQUENCES_CUH
 
@@ -13,7 +13,7 @@ namespace device
 
 /* ---- rearranging ------------------------------------------------------------------------------------------------- */
 
-/* What a lane moves at once. */
+/* Unit of a lane's copies. */
 template <uint32_t BYTES> struct word {
     static constexpr uint32_t bytes = BYTES;
     uint32_t parts[BYTES / 4];
@@ -47,7 +47,7 @@ BP_SMALL_WORD(1)
 BP_SMALL_WORD(2)
 BP_SMALL_WORD(4)
 
-/* Word `number` of a token that is filled. */
+/* Word `number` of a filled token. */
 template <class W> BP_DEVICE W fill_word(const uint8_t *fill, uint64_t number)
 {
     const uint32_t first = static_cast<uint32_t>(number % (BP_FILL_BYTES / W::bytes)) * W::bytes;
@@ -58,7 +58,7 @@ template <class W> BP_DEVICE W fill_word(const uint8_t *fill, uint64_t number)
     return w;
 }
 
-#define BP_WORDS_AT_ONCE 4 /* on their way, of a lane */
+#define BP_WORDS_AT_ONCE 4 /* loads in flight per lane */
 
 /* Words `lane`, `lane` + `lanes`, ... */
 template <class W> BP_DEVICE void copy_token(char *to, const char *from, uint64_t words, uint32_t lane, uint32_t lanes)
@@ -89,13 +89,13 @@ BP_DEVICE void fill_token(char *to, const uint8_t *fill, uint64_t words, uint32_
         W::store(to + i * W::bytes, fill_word<W>(fill, i));
 }
 
-/* As many lanes a token as it has words, at most a warp's. */
+/* One lane per word of a token, up to a warp. */
 template <class W> BP_DEVICE void rearrange_tokens(const bp_rearrange_work &work)
 {
     const bp_cp_order from = static_cast<bp_cp_order>(work.from_order), to = static_cast<bp_cp_order>(work.to_order);
     const uint64_t places = bp_group_places(&work.group, to), words = work.token_bytes / W::bytes;
     const uint32_t lanes = bp_lanes_of_token(words), lane = threadIdx.x % lanes;
-    const uint64_t tokens = blockDim.x / lanes, step = gridDim.x * tokens; /* of a block, of the grid */
+    const uint64_t tokens = blockDim.x / lanes, step = gridDim.x * tokens; /* per block, per grid */
     for (uint64_t index = blockIdx.x * tokens + threadIdx.x / lanes; index < places; index += step) {
         const bp_token_place place = bp_place_at(&work.group, to, index);
         const uint64_t source = bp_source_of(&work.group, from, static_cast<bp_cp_shift>(work.shift), &place);
@@ -110,12 +110,12 @@ template <class W> BP_DEVICE void rearrange_tokens(const bp_rearrange_work &work
 
 /* ---- sums ---------------------------------------------------------------------------------------------------------- */
 
-/* The local tokens of a sequence: data are the first `head` of them, and `tail` from `chunk` on. */
+/* Local tokens of a sequence: the data are the first `head` tokens, and `tail` tokens from `chunk` on. */
 struct slice {
     uint64_t begin, count, chunk, head, tail;
 };
 
-/* How many of a chunk's tokens the sequence reaches. */
+/* Number of a chunk's tokens within the sequence's length. */
 BP_DEVICE uint64_t reached(uint64_t length, uint64_t begin, uint64_t chunk)
 {
     const uint64_t left = length > begin ? length - begin : 0;
@@ -148,7 +148,7 @@ BP_DEVICE float value_or(const float *plane, int64_t stride, uint64_t position, 
     return is_valid && plane != nullptr ? plane[static_cast<int64_t>(position) * stride] : otherwise;
 }
 
-#define BP_TOKENS_AT_ONCE 4 /* a thread's, so that their loads are on their way together */
+#define BP_TOKENS_AT_ONCE 4 /* per thread, so that their loads overlap */
 
 /* Tokens `thread`, `thread` + BP_SUMS_THREADS, ... */
 BP_DEVICE bp_loss_record record_of_thread(const bp_sums_work &work, const slice &s, uint32_t thread)
@@ -177,7 +177,7 @@ BP_DEVICE bp_loss_record record_of_thread(const bp_sums_work &work, const slice 
     return all;
 }
 
-/* Of all threads, in lane 0: always the same tree. */
+/* Merges all lanes into lane 0, in a fixed tree. */
 BP_DEVICE bp_loss_record merged_by_warp(bp_loss_record *kept, uint32_t lane)
 {
     bp_loss_record all = kept[lane];

@@ -26,7 +26,7 @@ INLINE vec v_fms(vec a, vec b, vec c)
     return _mm256_fmsub_ps(a, b, c);
 }
 
-/* The larger; `b` where one is NaN. */
+/* The larger; `b` if one is NaN. */
 INLINE vec v_max(vec a, vec b)
 {
     return _mm256_max_ps(a, b);
@@ -37,7 +37,7 @@ INLINE vec v_round(vec a)
     return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* a 2^n, n whole; 0 where `t` is below `least`, which a NaN is not. By the exponent: the result must be a normal number. */
+/* a 2^n for integer n, through the exponent, so the result must be normal; 0 where `t` is below `least` (NaN is not). */
 INLINE vec v_scale(vec a, vec n, vec t, vec least)
 {
     __m256i power = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
@@ -76,7 +76,7 @@ INLINE vec v_load(int dtype, const void *x)
     return dtype == BP_ROW_FP32 ? _mm256_loadu_ps(x) : v_of_16(dtype, _mm_loadu_si128(x));
 }
 
-/* Two vectors' elements, in an order of their own. */
+/* The elements of two vectors, in a permuted order. */
 INLINE void v_load_two(int dtype, const void *x, vec *a, vec *b)
 {
     if (dtype == BP_ROW_BF16) {
@@ -89,7 +89,7 @@ INLINE void v_load_two(int dtype, const void *x, vec *a, vec *b)
     }
 }
 
-/* `count` elements, at most a vector's, and -inf behind them: nothing is read there. */
+/* `count` elements, at most a vector, padded with -inf; reads nothing beyond them. */
 INLINE vec v_load_part(int dtype, const void *x, unsigned count)
 {
     if (dtype == BP_ROW_FP32) {
@@ -129,7 +129,7 @@ INLINE void v_store(int dtype, void *out, vec a)
         _mm_storeu_si128(out, v_to_16(dtype, a));
 }
 
-/* Past the caches, to a multiple of the vector's bytes. */
+/* Non-temporal store to an address aligned to the vector size. */
 INLINE void v_stream(int dtype, void *out, vec a)
 {
     if (dtype == BP_ROW_FP32)
@@ -151,7 +151,7 @@ INLINE void v_store_part(int dtype, void *out, vec a, unsigned count)
     }
 }
 
-/* ---- halves: sixteen numbers of 16 bits, by their bits as signed integers -------------------------------------------- */
+/* ---- halves: sixteen 16-bit numbers, their bits as signed integers --------------------------------------------------- */
 
 typedef __m256i halves;
 
@@ -165,7 +165,7 @@ INLINE halves h_load(const void *x)
     return _mm256_loadu_si256(x);
 }
 
-/* `count` of them, and `rest` behind them: nothing is read there. */
+/* `count` numbers, padded with `rest`; reads nothing beyond them. */
 INLINE halves h_load_part(const void *x, unsigned count, int16_t rest)
 {
     int16_t values[2 * WIDTH];
@@ -190,6 +190,6 @@ INLINE __m128i h_quarter(halves a, bool largest)
     return largest ? _mm_max_epi16(b, c) : _mm_min_epi16(b, c);
 }
 
-#include "logprob/host/vector_kernels.h" /* after the vectors */
+#include "logprob/host/vector_kernels.h" /* needs the vector functions above */
 
 const bp_host_kernels bp_kernels_avx2 = KERNELS("avx2", BP_KERNELS_AVX2);

@@ -25,7 +25,7 @@ INLINE vec v_fms(vec a, vec b, vec c)
     return _mm512_fmsub_ps(a, b, c);
 }
 
-/* The larger; `b` where one is NaN. */
+/* The larger; `b` if one is NaN. */
 INLINE vec v_max(vec a, vec b)
 {
     return _mm512_max_ps(a, b);
@@ -36,7 +36,7 @@ INLINE vec v_round(vec a)
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* a 2^n, n whole; 0 where `t` is below `least`, which a NaN is not. */
+/* a 2^n for integer n; 0 where `t` is below `least` (NaN is not). */
 INLINE vec v_scale(vec a, vec n, vec t, vec least)
 {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(t, least, _CMP_NLT_UQ), a, n);
@@ -69,7 +69,7 @@ INLINE vec v_load(int dtype, const void *x)
     return dtype == BP_ROW_FP32 ? _mm512_loadu_ps(x) : v_of_16(dtype, _mm256_loadu_si256(x));
 }
 
-/* Two vectors' elements, in an order of their own. */
+/* The elements of two vectors, in a permuted order. */
 INLINE void v_load_two(int dtype, const void *x, vec *a, vec *b)
 {
     if (dtype == BP_ROW_BF16) {
@@ -82,7 +82,7 @@ INLINE void v_load_two(int dtype, const void *x, vec *a, vec *b)
     }
 }
 
-/* `count` elements, at most a vector's, and -inf behind them: nothing is read there. */
+/* `count` elements, at most a vector, padded with -inf; reads nothing beyond them. */
 INLINE vec v_load_part(int dtype, const void *x, unsigned count)
 {
     __mmask16 part = (__mmask16)((1u << count) - 1);
@@ -116,7 +116,7 @@ INLINE void v_store(int dtype, void *out, vec a)
         _mm256_storeu_si256(out, v_to_16(dtype, a));
 }
 
-/* Past the caches, to a multiple of the vector's bytes. */
+/* Non-temporal store to an address aligned to the vector size. */
 INLINE void v_stream(int dtype, void *out, vec a)
 {
     if (dtype == BP_ROW_FP32)
@@ -134,7 +134,7 @@ INLINE void v_store_part(int dtype, void *out, vec a, unsigned count)
         _mm256_mask_storeu_epi16(out, part, v_to_16(dtype, a));
 }
 
-/* ---- halves: thirty-two numbers of 16 bits, by their bits as signed integers ------------------------------------------ */
+/* ---- halves: thirty-two 16-bit numbers, their bits as signed integers ------------------------------------------------- */
 
 typedef __m512i halves;
 
@@ -148,7 +148,7 @@ INLINE halves h_load(const void *x)
     return _mm512_loadu_si512(x);
 }
 
-/* `count` of them, and `rest` behind them: nothing is read there. */
+/* `count` numbers, padded with `rest`; reads nothing beyond them. */
 INLINE halves h_load_part(const void *x, unsigned count, int16_t rest)
 {
     __mmask32 part = count < 2 * WIDTH ? (1u << count) - 1 : UINT32_MAX;
@@ -173,6 +173,6 @@ INLINE __m128i h_quarter(halves a, bool largest)
     return largest ? _mm_max_epi16(c, d) : _mm_min_epi16(c, d);
 }
 
-#include "logprob/host/vector_kernels.h" /* after the vectors */
+#include "logprob/host/vector_kernels.h" /* needs the vector functions above */
 
 const bp_host_kernels bp_kernels_avx512 = KERNELS("avx512", BP_KERNELS_AVX512);

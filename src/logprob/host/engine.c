@@ -1,4 +1,4 @@
-/* The engine of host devices: work goes through a ring to its stream's thread. */
+/* The engine of host devices: a ring passes work to the threads of the streams. */
 #include <stdalign.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "logprob/engine.h"
 #include "logprob/host/jobs.h"
 
-/* ---- a ring of jobs ---------------------------------------------------------------------------------------------- */
+/* ---- job ring --------------------------------------------------------------------------------------------------------- */
 
 typedef struct job {
     bp_ring *ring;
@@ -21,7 +21,7 @@ typedef struct job {
 struct bp_ring {
     pthread_mutex_t lock;
     pthread_cond_t freed;
-    size_t job_bytes; /* with its work */
+    size_t job_bytes; /* with its copy of the work */
     uint32_t busy;
     uint8_t *slots;
 };
@@ -91,7 +91,7 @@ bp_status bp_ring_enqueue(bp_ring *ring, bp_stream *stream, bp_job_function *fun
                           size_t work_bytes)
 {
     if (work_bytes > ring->job_bytes - sizeof(job))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "a job of %zu bytes in a slot of %zu", work_bytes,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "a job of %zu bytes exceeds its slot of %zu bytes", work_bytes,
                        ring->job_bytes - sizeof(job));
     pthread_mutex_lock(&ring->lock);
     while (ring->busy == BP_RING_JOBS)
@@ -121,7 +121,7 @@ typedef struct host_engine {
     bp_ring *ring;
 } host_engine;
 
-/* What a slot of the ring must hold. */
+/* Largest work of a ring slot. */
 typedef union host_work {
     bp_partials_work partials;
     bp_finish_work finish;
@@ -132,7 +132,7 @@ typedef union host_work {
     bp_seed_work seed;
 } host_work;
 
-/* What runs on the stream's thread, and what puts it there. */
+/* Defines the function that runs on the stream's thread, and the one that enqueues it. */
 #define OPERATION(name)                                                                                                \
     static void run_##name(void *team, void *work)                                                                     \
     {                                                                                                                  \

@@ -1,5 +1,5 @@
-/* What the threads of a host engine do: rows, or pieces of rows where there are few, are dealt out to them. What is done once for a row is
- * the same with all kernels. */
+/* Jobs of a host engine: rows, or pieces of rows where there are few, are distributed to threads. Work done once per row is shared by all
+ * kernels. */
 #include "logprob/host/jobs.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 #define MOST_THREADS 1024u
 
 #ifdef _OPENMP
-int omp_get_max_threads(void); /* of omp.h, which is not everywhere where OpenMP is */
+int omp_get_max_threads(void); /* declared here, because omp.h is not installed everywhere with OpenMP */
 
 static uint32_t threads_of(uint32_t wanted)
 {
@@ -30,7 +30,8 @@ static uint32_t threads_of(uint32_t wanted)
 bp_status bp_host_team_init(uint32_t threads, uint32_t kernels, uint64_t columns, bp_host_team *team)
 {
     if (threads > MOST_THREADS)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%u threads for host kernels: at most %u", threads, MOST_THREADS);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%u threads for host kernels exceed the limit of %u", threads,
+                       MOST_THREADS);
     uint64_t tiles = columns / BP_TILE_COLUMNS + 1;
     bp_partial *memory = calloc(tiles, sizeof *memory);
     if (memory == NULL)
@@ -48,7 +49,7 @@ void bp_host_team_finish(bp_host_team *team)
     free(team->tiles);
 }
 
-void bp_host_deal(const bp_host_team *team, uint64_t count, uint64_t piece, bp_host_piece *run, const void *job)
+void bp_host_distribute(const bp_host_team *team, uint64_t count, uint64_t piece, bp_host_piece *run, const void *job)
 {
     const uint64_t pieces = count / piece + (count % piece != 0);
     if (team->threads == 1 || pieces < 2) {
@@ -66,22 +67,22 @@ void bp_host_deal(const bp_host_team *team, uint64_t count, uint64_t piece, bp_h
 
 #define PIECE_TOKENS 256u
 #define PIECE_COLUMNS (8 * BP_TILE_COLUMNS)
-/* Output larger than this is written past the caches. A constant: what systems say of theirs may be a whole socket's. */
+/* Larger outputs are written with non-temporal stores. A constant, because reported cache sizes may be those of a whole socket. */
 #define CACHED_BYTES (16u << 20)
 
-/* Whether the threads have to share rows. */
+/* True if there are fewer rows than threads need, so that threads share rows. */
 static bool has_few_rows(const bp_host_team *team, uint64_t rows)
 {
     return team->threads > 1 && rows < 2 * (uint64_t)team->threads;
 }
 
-/* How many rows a thread takes at once. */
+/* Rows that a thread takes at once. */
 static uint64_t rows_of_piece(uint64_t columns)
 {
     return columns < PIECE_COLUMNS ? PIECE_COLUMNS / columns : 1;
 }
 
-/* An element's place in a view of [batch, sequence]. */
+/* Offset of a token in a strided [batch, sequence] tensor. */
 static int64_t token_offset(const bp_tokens_work *tokens, uint64_t token, int64_t batch_stride, int64_t stride)
 {
     return (int64_t)(token / tokens->sequence) * batch_stride + (int64_t)(token % tokens->sequence) * stride;
@@ -99,13 +100,13 @@ static int64_t token_target(const bp_tokens_work *tokens, uint64_t token)
     return tokens->target_is_64 ? ((const int64_t *)tokens->target)[offset] : ((const int32_t *)tokens->target)[offset];
 }
 
-/* Whether `target` is one of `count` ids from `first` on: no target is too small or too large to ask. */
+/* True if `target` is one of the `count` ids from `first`; any int64 is allowed. */
 static bool target_is_within(int64_t target, int64_t first, uint64_t count)
 {
     return (uint64_t)target - (uint64_t)first < count;
 }
 
-/* Places in the tables of kernels. */
+/* Index of the dtype in the kernel tables. */
 static int row_dtype(int32_t dtype)
 {
     return dtype == BP_DTYPE_FP32 ? BP_ROW_FP32 : dtype == BP_DTYPE_BF16 ? BP_ROW_BF16 : BP_ROW_FP16;
@@ -125,10 +126,10 @@ static const char *logits_row(const bp_tokens_work *tokens, const bp_logits_work
 
 /* ---- partials ------------------------------------------------------------------------------------------------------ */
 
-/* Adds what is relative to `from` to what is relative to a->max, which is at least that. */
+/* Adds sums relative to `from` to those of `a`, relative to a->max >= from. */
 static void add_below(bp_partial *a, float from, float sum, float weighted, float scale)
 {
-    if (from == -INFINITY) { /* no term but -inf, or NaN */
+    if (from == -INFINITY) { /* only -inf terms, or NaN */
         a->sum += sum;
         a->weighted += weighted;
         return;
@@ -139,7 +140,7 @@ static void add_below(bp_partial *a, float from, float sum, float weighted, floa
         a->weighted += e * (weighted + sum * d);
 }
 
-/* The running result of a row's tiles, in column order: `b` follows `a`. */
+/* Merges `b`, the next tile in column order, into `a`. */
 static void merge_partials(bp_partial *a, const bp_partial *b, float scale)
 {
     if (b->max > a->max) {
@@ -157,8 +158,8 @@ typedef struct partials_job {
     const bp_host_team *team;
     const bp_partials_work *work;
     int dtype;
-    uint64_t tiles;  /* of a row */
-    const char *row; /* for pieces of a row */
+    uint64_t tiles;  /* per row */
+    const char *row; /* current row, when threads share it */
 } partials_job;
 
 static void reduce_tile(const partials_job *job, const char *row, uint64_t tile, bp_partial *partial)
@@ -206,7 +207,7 @@ static void reduce_tiles(const void *context, uint64_t begin, uint64_t end)
         reduce_tile(job, job->row, tile, job->team->tiles + tile);
 }
 
-/* All threads on one row after the other. */
+/* All threads share each row. */
 static void reduce_together(partials_job *job, uint64_t rows)
 {
     const bp_partials_work *work = job->work;
@@ -215,7 +216,7 @@ static void reduce_together(partials_job *job, uint64_t rows)
         bp_partial partial = {0};
         if (!token_is_masked(&work->tokens, token)) {
             job->row = logits_row(&work->tokens, &work->logits, token);
-            bp_host_deal(job->team, job->tiles, PIECE_COLUMNS / BP_TILE_COLUMNS, reduce_tiles, job);
+            bp_host_distribute(job->team, job->tiles, PIECE_COLUMNS / BP_TILE_COLUMNS, reduce_tiles, job);
             partial = partials[0];
             for (uint64_t tile = 1; tile < job->tiles; tile++)
                 merge_partials(&partial, partials + tile, work->logits.scale);
@@ -237,7 +238,7 @@ void bp_host_partials(bp_host_team *team, const bp_partials_work *work)
         reduce_together(&job, rows);
         pthread_mutex_unlock(&team->tiles_lock);
     } else {
-        bp_host_deal(team, rows, rows_of_piece(columns), reduce_rows, &job);
+        bp_host_distribute(team, rows, rows_of_piece(columns), reduce_rows, &job);
     }
 }
 
@@ -247,7 +248,7 @@ typedef struct row_outputs {
     float logprob, entropy, max, log_sum, energy;
 } row_outputs;
 
-/* Of a token that is not masked. */
+/* For an unmasked token. */
 static row_outputs finish_row(const bp_finish_work *work, uint64_t token)
 {
     const uint64_t tokens = work->tokens.batch * work->tokens.sequence;
@@ -265,7 +266,7 @@ static row_outputs finish_row(const bp_finish_work *work, uint64_t token)
         if (e != 0)
             weighted += e * (partial->weighted + partial->sum * d);
     }
-    /* 0: a row of nothing but -inf has no distribution */
+    /* 0: a row of only -inf has no distribution */
     double log_sum = sum != 0 ? log(sum) : NAN, energy = weighted / sum;
     return (row_outputs){
         .logprob = has_target ? (float)((target - max) * work->scale - log_sum) : 0,
@@ -304,7 +305,7 @@ void bp_host_finish(bp_host_team *team, const bp_finish_work *work)
 {
     const bp_tokens_work *tokens = &work->tokens;
     const uint64_t rows = tokens->batch * tokens->sequence;
-    bp_host_deal(team, rows, PIECE_TOKENS, finish_rows, work);
+    bp_host_distribute(team, rows, PIECE_TOKENS, finish_rows, work);
     for (uint64_t token = 0; work->bad != NULL && token < bp_least_u64(rows, work->bad->token); token++) {
         if (token_is_masked(tokens, token))
             continue;
@@ -321,7 +322,7 @@ typedef struct gradient_job {
     const bp_gradient_work *work;
     int dtype, out_dtype;
     bool streams;
-    const char *row; /* for pieces of a row */
+    const char *row; /* current row, when threads share it */
     char *out;
     bp_row_gradient values;
 } gradient_job;
@@ -332,7 +333,7 @@ static float upstream(const bp_tokens_work *tokens, uint64_t token, const float 
     return values != NULL ? values[token_offset(tokens, token, batch_stride, stride)] : 0;
 }
 
-/* Finds a token's rows and values. A masked one is done here: false. */
+/* Sets the token's rows and values. Finishes a masked token and returns false. */
 static bool begin_gradient(gradient_job *job, uint64_t token)
 {
     const bp_gradient_work *work = job->work;
@@ -381,27 +382,27 @@ void bp_host_gradient(bp_host_team *team, const bp_gradient_work *work)
     const uint64_t rows = work->tokens.batch * work->tokens.sequence, columns = work->logits.columns;
     gradient_job job = {
         .team = team, .work = work, .dtype = row_dtype(work->logits.dtype), .out_dtype = row_dtype(work->out_dtype)};
-    /* what is in place was read into the caches just now */
+    /* in place, the row is already in the caches */
     job.streams = work->out != work->logits.data && !work->narrows_in_place &&
                   rows > CACHED_BYTES / (columns * row_element_bytes(job.out_dtype));
-    /* what a thread writes in place may be what another has not read */
+    /* narrowing in place, a thread could overwrite columns that another has not read */
     if (!has_few_rows(team, rows) || work->narrows_in_place) {
-        bp_host_deal(team, rows, rows_of_piece(columns), differentiate_rows, &job);
+        bp_host_distribute(team, rows, rows_of_piece(columns), differentiate_rows, &job);
         return;
     }
-    for (uint64_t token = 0; token < rows; token++) /* all threads on one row after the other */
+    for (uint64_t token = 0; token < rows; token++) /* all threads share each row */
         if (begin_gradient(&job, token))
-            bp_host_deal(team, columns, PIECE_COLUMNS, differentiate_columns, &job);
+            bp_host_distribute(team, columns, PIECE_COLUMNS, differentiate_columns, &job);
 }
 
-/* ---- ranges: numbers are compared by their bits -------------------------------------------------------------------- */
+/* ---- ranges: numbers compared by their bits ---------------------------------------------------------------------------- */
 
 #define BF16_INFINITY 0x7f80
 #define FP16_INFINITY 0x7c00
 #define FP32_INFINITY 0x7f800000
 
-/* Bits to keys in the order of signed integers and, the same way, keys to bits: where the sign is set, the others are turned round. NaN is
- * then beyond the infinities, and plain loops become vector code. */
+/* Maps bits to keys that compare as signed integers, and back: negative numbers have their other bits inverted. NaN sorts beyond the
+ * infinities, and plain loops vectorize. */
 #define TURNED(bits, type, most) ((type)((bits) ^ (((bits) >> (sizeof(type) * 8 - 1)) & (most))))
 
 #define FIND(name, type, most)                                                                                         \
@@ -465,6 +466,6 @@ static void range_rows(const void *context, uint64_t begin, uint64_t end)
 
 void bp_host_range(bp_host_team *team, const bp_range_work *work)
 {
-    bp_host_deal(team, work->tokens.batch * work->tokens.sequence, rows_of_piece(work->logits.columns), range_rows,
-                 work);
+    bp_host_distribute(team, work->tokens.batch * work->tokens.sequence, rows_of_piece(work->logits.columns),
+                       range_rows, work);
 }

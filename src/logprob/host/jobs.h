@@ -1,4 +1,4 @@
-/* The jobs of a host engine: work on all rows, dealt out to threads, and the ring in which copies of it go to the thread of their stream. */
+/* Jobs of a host engine, distributed to its threads, and the ring that passes copies of work to the threads of streams. */
 #ifndef BP_LOGPROB_HOST_JOBS_H
 #define BP_LOGPROB_HOST_JOBS_H
 
@@ -9,23 +9,23 @@
 #include "logprob/host/kernels.h"
 #include "logprob/work.h"
 
-/* ---- jobs: they run where they are called, on the thread of a stream --------------------------------------------- */
+/* ---- jobs: synchronous, on the thread of a stream ----------------------------------------------------------------------- */
 
-/* Who does them, and with what. Jobs of several streams may run at once. */
+/* Threads and kernels of the jobs. Jobs of several streams may run at once. */
 typedef struct bp_host_team {
     const bp_host_kernels *kernels;
     uint32_t threads;
-    bp_partial *tiles; /* of one row, where there are too few rows for the threads */
+    bp_partial *tiles; /* of one row, when threads share it */
     pthread_mutex_t tiles_lock;
 } bp_host_team;
 
-/* `columns`: the most a row will have. */
+/* `columns`: maximum of a row. */
 bp_status bp_host_team_init(uint32_t threads, uint32_t kernels, uint64_t columns, bp_host_team *team);
 void bp_host_team_finish(bp_host_team *team);
 
-/* Items [0, count) to threads, `piece` of them at a time. */
+/* Runs items [begin, end). bp_host_distribute gives [0, count) to the threads in pieces. */
 typedef void bp_host_piece(const void *job, uint64_t begin, uint64_t end);
-void bp_host_deal(const bp_host_team *team, uint64_t count, uint64_t piece, bp_host_piece *run, const void *job);
+void bp_host_distribute(const bp_host_team *team, uint64_t count, uint64_t piece, bp_host_piece *run, const void *job);
 
 void bp_host_partials(bp_host_team *team, const bp_partials_work *work);
 void bp_host_finish(bp_host_team *team, const bp_finish_work *work);
@@ -35,21 +35,21 @@ void bp_host_rearrange(bp_host_team *team, const bp_rearrange_work *work);
 void bp_host_sums(bp_host_team *team, const bp_sums_work *work);
 void bp_host_seed(bp_host_team *team, const bp_seed_work *work);
 
-/* ---- work that is on its way, in slots made beforehand ----------------------------------------------------------- */
+/* ---- enqueued work, in preallocated slots -------------------------------------------------------------------------------- */
 
-#define BP_RING_JOBS 64 /* that are on their way at once; more wait */
+#define BP_RING_JOBS 64 /* in flight; further ones wait */
 
 typedef struct bp_ring bp_ring;
 
-/* Runs on the stream's thread. `owner` is whoever enqueued, `work` the copy. */
+/* Runs on the stream's thread, with the enqueuing `owner` and its copy of the work. */
 typedef void bp_job_function(void *owner, void *work);
 
-/* `work_bytes`: the most that a copy takes. Freed with bp_ring_destroy. */
+/* `work_bytes`: maximum size of a copy. Free with bp_ring_destroy. */
 bp_status bp_ring_create(size_t work_bytes, bp_ring **ring);
-/* Waits until all have run. Accepts NULL and pointers to NULL; sets *ring to NULL. */
+/* Waits until all jobs have run. Accepts NULL and pointers to NULL; sets *ring to NULL. */
 void bp_ring_destroy(bp_ring **ring);
 
-/* In stream order; any thread. Waits while all slots are on their way. */
+/* Stream order; any thread. Waits while all slots are in flight. */
 bp_status bp_ring_enqueue(bp_ring *ring, bp_stream *stream, bp_job_function *function, void *owner, const void *work,
                           size_t work_bytes);
 

@@ -1,4 +1,4 @@
-/* Host kernels of one instruction set: a table of them, chosen once. They work on one row; jobs.c deals rows out to threads. */
+/* Table of the host kernels of one instruction set, chosen once. Kernels work on one row; jobs.c distributes rows to threads. */
 #ifndef BP_LOGPROB_HOST_KERNELS_H
 #define BP_LOGPROB_HOST_KERNELS_H
 
@@ -7,13 +7,13 @@
 #include "core/halves.h"
 #include "logprob/work.h"
 
-/* A row's statistics and upstream gradients. */
+/* Statistics and upstream gradients of a row. */
 typedef struct bp_row_gradient {
     float max, log_sum, energy;
     float scale;
     float logprob_grad, entropy_grad; /* g, h */
-    int64_t target;                   /* its column; outside [0, columns): none here */
-    bool streams;                     /* `out` is written past the caches: it is larger than they are */
+    int64_t target;                   /* column; outside [0, columns): not in this shard */
+    bool streams;                     /* non-temporal stores, for outputs larger than the caches */
 } bp_row_gradient;
 
 typedef struct bp_host_kernels {
@@ -22,8 +22,7 @@ typedef struct bp_host_kernels {
     /* One tile of a row: [columns] elements at `x`, at most BP_TILE_COLUMNS. Writes max, sum and weighted, not target. Indexed by
      * bp_row_dtype. */
     void (*tile[3])(const void *x, uint32_t columns, float scale, bool with_entropy, bp_partial *partial);
-    /* Columns [begin, end) of a row. Indexed by the dtypes of x and of out. out == x where both
-     * have one dtype, or out narrower at the same address. */
+    /* Columns [begin, end) of a row. Indexed by the dtypes of x and out. In place (out == x) with equal dtypes or a narrower out. */
     void (*gradient[3][3])(const void *x, uint64_t begin, uint64_t end, const bp_row_gradient *row, void *out);
 } bp_host_kernels;
 
@@ -33,10 +32,10 @@ enum { BP_ROW_FP32 = 0, BP_ROW_BF16 = 1, BP_ROW_FP16 = 2 };
 extern const bp_host_kernels bp_kernels_plain;
 extern const bp_host_kernels bp_kernels_avx2, bp_kernels_avx512; /* x86-64 only */
 
-/* The best of `allowed` (BP_KERNELS bits) that this machine has and this build too; plain where there is none. */
+/* The fastest of `allowed` (BP_KERNELS bits) that build and machine support; plain if none. */
 const bp_host_kernels *bp_kernels_choose(uint32_t allowed);
 
-/* Element `target` of a row's gradient, from x there. */
+/* Element `target` of a row's gradient, from its logit x. */
 float bp_gradient_at_target(const bp_row_gradient *row, float x);
 
 /* ---- elements of rows as fp32 and back, in portable C ------------------------------------------------------------ */

@@ -1,4 +1,4 @@
-/* Kernels in portable C with libm: what the others are checked against, and what machines without them use; the choice among all. */
+/* Kernels in portable C with libm, the reference of the others and the fallback; and the choice of kernels. */
 #include <bucketpool/logprob.h>
 
 #include <math.h>
@@ -12,7 +12,7 @@
 static void tile(int dtype, const void *x, uint32_t columns, float scale, bool with_entropy, bp_partial *partial)
 {
     float max = -INFINITY;
-    for (uint32_t i = 0; i < columns; i++) { /* NaN is left to the sums */
+    for (uint32_t i = 0; i < columns; i++) { /* NaN propagates through the sums */
         float value = bp_row_value(dtype, x, i);
         max = value > max ? value : max;
     }
@@ -89,7 +89,7 @@ const bp_host_kernels *bp_kernels_choose(uint32_t allowed)
 {
     unsigned a, b, c, d;
     __builtin_cpu_init();
-    /* not every compiler's __builtin_cpu_supports knows F16C */
+    /* __builtin_cpu_supports of some compilers does not know F16C */
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                           __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
     const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

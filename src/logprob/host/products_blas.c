@@ -1,6 +1,5 @@
-/* Products on the host. bf16 and fp16 are widened block by block into the scratch memory of the work: each element of a block is
- * multiplied a thousand times, so that widening it, on one thread, hardly counts beside them; and it is of fixed size. Hidden states
- * in fp32 go through it where a mask takes some out. */
+/* Matrix products on the host by BLAS. bf16 and fp16 are widened in blocks of fixed size into scratch memory; each element is then
+ * multiplied about a thousand times, so one thread is enough. fp32 hidden states are copied only if a mask excludes some. */
 #include <cblas.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -13,9 +12,9 @@
 
 /* ---- rows of bf16 and fp16 as fp32 ------------------------------------------------------------------------------- */
 
-#define BLOCK 32 /* elements; loops of known length become vector code at every level of optimisation */
+#define BLOCK 32 /* elements; loops of constant length vectorize at every optimization level */
 
-/* Without branches: exponent and fraction in place are the value times 2^-112, subnormals included. */
+/* Branch-free: exponent and fraction in place are the value times 2^-112, subnormals included. */
 static float widen_fp16(uint16_t bits)
 {
     const uint32_t magnitude = bits & 0x7fffu;
@@ -50,24 +49,24 @@ static void widen(bp_dtype dtype, const void *from, size_t count, float *to)
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-#define WEIGHT_ROWS 2048u /* in one block */
+#define WEIGHT_ROWS 2048u /* per block */
 #define TOKEN_ROWS 1024u
-#define WARM 256 /* rows and columns of a product that all threads share */
+#define WARM 256 /* rows and columns, enough to use all threads */
 
 typedef struct blas {
     bp_products products;
     bp_ring *ring;
-    uint64_t weight_rows, token_rows; /* in one block */
-    uint64_t weight_numel;            /* of the first block in the scratch memory: 0 where weights are not widened */
+    uint64_t weight_rows, token_rows; /* per block */
+    uint64_t weight_numel;            /* of the first block in the scratch memory; 0: weights are fp32 */
 } blas;
 
-/* Rows of fp32, as the products take them. */
+/* fp32 rows, operand of a product. */
 typedef struct block {
     float *data;
     int stride;
 } block;
 
-/* Rows as they are where they are fp32, and all count; else widened, with zeros in rows that `mask` takes out. NULL: all count. */
+/* Uses fp32 rows without a mask in place; otherwise widens them, with zeros for rows that `mask` excludes. NULL: no mask. */
 static block rows_block(const bp_matrix *matrix, const bp_row_mask *mask, uint64_t first, uint64_t count,
                         uint64_t columns, float *scratch)
 {
@@ -114,7 +113,7 @@ static void run_logits(void *owner, void *job)
     }
 }
 
-/* Rounded to nearest, ties to even; NaN stays NaN. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 static void narrow_rows(const block *from, uint64_t rows, uint64_t columns, const bp_matrix *to, uint64_t first)
 {
     for (uint64_t r = 0; r < rows; r++) {
@@ -211,7 +210,7 @@ static void blas_destroy(bp_products *products)
 
 /* ---- creation --------------------------------------------------------------------------------------------------------- */
 
-/* Chooses blocks, and makes a first product: BLAS makes its buffers and wakes its threads there. */
+/* Chooses block sizes and runs a warm-up product, in which BLAS allocates its buffers and starts its threads. */
 static bp_status blas_start(blas *b, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype)
 {
     uint64_t both, bytes;

@@ -1,4 +1,4 @@
-/* Stands in for products_blas.c in builds without BLAS. */
+/* Stub of products_blas.c for builds without BLAS. */
 #include "logprob/engine.h"
 
 #include "core/fail.h"
@@ -12,6 +12,6 @@ bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidd
     (void)dtype;
     (void)products;
     return bp_fail(BP_ERR_UNSUPPORTED,
-                   "the library was built without BLAS: the fused head has no matrix products on the host; install "
-                   "libopenblas-dev and build anew (-Dblas=enabled)");
+                   "the library was built without BLAS, which the fused head needs on the host; install "
+                   "libopenblas-dev and rebuild with -Dblas=enabled");
 }

@@ -10,7 +10,7 @@ static bool is_in_chunks(const bp_sequence_group *group, bp_cp_order order)
     return group->ranks > 1 && (order == BP_CP_LOCAL || order == BP_CP_GATHERED);
 }
 
-/* How many places from `place` on, in order `to`, take their tokens one after the other from order `from`, or have none all. */
+/* Length of the run from `place` on in order `to` whose tokens are consecutive in order `from`, or all absent from it. */
 static uint64_t run_at(const bp_sequence_group *group, bp_cp_order from, bp_cp_order to, bp_cp_shift shift,
                        const bp_token_place *place)
 {
@@ -22,12 +22,12 @@ static uint64_t run_at(const bp_sequence_group *group, bp_cp_order from, bp_cp_o
         end = bp_least_u64(end, (offset / chunk + 1) * chunk);
     if (is_in_chunks(group, from))
         end = bp_least_u64(end, ((offset + ahead) / chunk + 1) * chunk - ahead);
-    if (offset < length) /* the last token has nothing next, or the first */
+    if (offset < length) /* shifted: the last token has no next, or the first no previous one */
         end = bp_least_u64(end, offset + ahead == length ? length : length - ahead);
     return end - offset;
 }
 
-/* Of those, the first that hold tokens of the data. */
+/* Length of the run's prefix of data tokens. */
 static uint64_t data_of_run(const bp_sequence_group *group, const bp_token_place *place, uint64_t run)
 {
     const uint64_t length = bp_sequence_length(group, place->sequence);
@@ -36,7 +36,7 @@ static uint64_t data_of_run(const bp_sequence_group *group, const bp_token_place
 
 /* ---- rearranging ------------------------------------------------------------------------------------------------- */
 
-#define PIECE_BYTES (UINT64_C(1) << 16) /* of what a thread takes at once */
+#define PIECE_BYTES (UINT64_C(1) << 16) /* per thread and piece */
 
 static void fill_run(const bp_rearrange_work *work, char *to, uint64_t run)
 {
@@ -71,7 +71,7 @@ static void copy_places(const void *context, uint64_t begin, uint64_t end)
         run = bp_least_u64(run_at(&work->group, from, to, shift, &place), end - i);
         const uint64_t source = bp_source_of(&work->group, from, shift, &place);
         char *to_run = (char *)work->to + (int64_t)place.position * work->to_stride;
-        if (source == BP_NOWHERE) /* there may be no memory to take from */
+        if (source == BP_NOWHERE) /* there may be no source memory */
             fill_run(work, to_run, run);
         else
             copy_run(work, (const char *)work->from + (int64_t)source * work->from_stride, to_run, run);
@@ -81,12 +81,12 @@ static void copy_places(const void *context, uint64_t begin, uint64_t end)
 void bp_host_rearrange(bp_host_team *team, const bp_rearrange_work *work)
 {
     const uint64_t piece = work->token_bytes < PIECE_BYTES ? PIECE_BYTES / work->token_bytes : 1;
-    bp_host_deal(team, bp_group_places(&work->group, (bp_cp_order)work->to_order), piece, copy_places, work);
+    bp_host_distribute(team, bp_group_places(&work->group, (bp_cp_order)work->to_order), piece, copy_places, work);
 }
 
 /* ---- sums over the local tokens of each sequence ------------------------------------------------------------------ */
 
-/* A NaN stays. */
+/* NaN propagates. */
 static float lesser(float a, float b)
 {
     return isnan(a) || a < b ? a : b;
@@ -128,12 +128,12 @@ static void sum_sequences(const void *context, uint64_t begin, uint64_t end)
 
 void bp_host_sums(bp_host_team *team, const bp_sums_work *work)
 {
-    bp_host_deal(team, work->group.count, 1, sum_sequences, work);
+    bp_host_distribute(team, work->group.count, 1, sum_sequences, work);
 }
 
 /* ---- seeds of gradients ------------------------------------------------------------------------------------------- */
 
-#define SEED_TOKENS 4096u /* of what a thread takes at once */
+#define SEED_TOKENS 4096u /* per thread and piece */
 
 static void seed_places(const void *context, uint64_t begin, uint64_t end)
 {
@@ -154,5 +154,5 @@ static void seed_places(const void *context, uint64_t begin, uint64_t end)
 
 void bp_host_seed(bp_host_team *team, const bp_seed_work *work)
 {
-    bp_host_deal(team, bp_group_places(&work->group, BP_CP_LOCAL), SEED_TOKENS, seed_places, work);
+    bp_host_distribute(team, bp_group_places(&work->group, BP_CP_LOCAL), SEED_TOKENS, seed_places, work);
 }

@@ -1,7 +1,5 @@
-/* The vector kernels, for one kind of vectors: included once, after the functions of those, by avx2.c and avx512.c.
- *
- * A tile's largest element comes first, then, while the tile is still in the first cache and the one after the next is sent for, the sum.
- * Columns go to lanes by their number alone. */
+/* Vector kernels over the vector functions of avx2.c or avx512.c, which include this file after defining them. A tile's maximum is found
+ * first; the sum follows while the tile is in L1 and the one after next is prefetched. Columns map to lanes by their index alone. */
 #include <float.h>
 #include <math.h>
 
@@ -10,10 +8,10 @@
 #include <bucketpool/logprob.h>
 
 #define LINE 64u
-#define AHEAD (2 * BP_TILE_COLUMNS) /* columns of what is reduced; one tile is too late for fp32 */
-#define PREFETCH_BYTES 4096u        /* ahead of what is differentiated */
+#define AHEAD (2 * BP_TILE_COLUMNS) /* columns to prefetch in reductions; one tile ahead is too late for fp32 */
+#define PREFETCH_BYTES 4096u        /* in the gradient */
 
-#define BLOCK (4u * WIDTH) /* columns of a round */
+#define BLOCK (4u * WIDTH) /* columns per round */
 
 INLINE uint64_t size_of(int dtype)
 {
@@ -27,7 +25,7 @@ INLINE const char *at(int dtype, const void *x, uint64_t column)
 
 /* ---- four vectors -------------------------------------------------------------------------------------------------- */
 
-/* What depends on one another is four instructions apart: processors do not look far enough ahead to find that by themselves. */
+/* Four independent dependency chains: out-of-order windows are too short to overlap successive vectors. */
 typedef struct quad {
     vec a, b, c, d;
 } quad;
@@ -67,7 +65,7 @@ INLINE quad q_round(quad x)
     return (quad){v_round(x.a), v_round(x.b), v_round(x.c), v_round(x.d)};
 }
 
-/* x y + z and x y - z: those that are vectors are the same four times. */
+/* x y + z and x y - z; vec operands are broadcast to all four. */
 INLINE quad q_fma_vv(quad x, vec y, vec z)
 {
     return (quad){v_fma(x.a, y, z), v_fma(x.b, y, z), v_fma(x.c, y, z), v_fma(x.d, y, z)};
@@ -104,7 +102,7 @@ INLINE float q_sum_of(quad x)
     return v_sum_of((x.a + x.b) + (x.c + x.d));
 }
 
-/* In an order of their own. */
+/* Loads in a permuted order. */
 INLINE quad q_load(int dtype, const void *x, uint64_t column)
 {
     quad block;
@@ -120,13 +118,13 @@ INLINE quad q_load_ordered(int dtype, const void *x, uint64_t column)
                   v_load(dtype, at(dtype, from, 3 * WIDTH))};
 }
 
-/* Of a vector that begins `before` columns into the last `count`. */
+/* Valid columns of a vector that starts `before` columns into the last `count`. */
 INLINE unsigned share_of(uint64_t count, uint64_t before)
 {
     return count <= before ? 0 : count - before < WIDTH ? (unsigned)(count - before) : WIDTH;
 }
 
-/* The last `count` columns, less than a block, in their order, and -inf behind them. */
+/* The last `count` columns, less than a block, in order and padded with -inf. */
 INLINE quad q_load_part(int dtype, const void *x, uint64_t column, uint64_t count)
 {
     const char *from = at(dtype, x, column);
@@ -150,8 +148,8 @@ INLINE exp_scale exp_scale_of(float scale)
     return (exp_scale){v_set(high), v_set((float)(scale * log2_e - high))};
 }
 
-/* 2^f for f in [-1/2, 1/2]: Remez's polynomial of least relative error with 1 and an fp32 for its first two coefficients, the others
- * rounded to fp32: 6.4e-9 off. */
+/* 2^f for f in [-1/2, 1/2]: Remez polynomial of minimal relative error, its first two coefficients fixed to 1 and an fp32, the others
+ * rounded to fp32; error 6.4e-9. */
 INLINE quad power_of(quad f)
 {
     quad p = q_fma_vv(f, v_set(0x1.4862e8p-13f), v_set(0x1.5fe1a6p-10f));
@@ -162,7 +160,7 @@ INLINE quad power_of(quad f)
     return q_fma_qv(p, f, v_set(1));
 }
 
-/* The same for terms of a sum: a degree less, and 1 for the first coefficient. 1.5e-7 off, 7e-8 less than it should be on average. */
+/* The same for terms of a sum, one degree lower, first coefficient 1: error 1.5e-7, mean error -7e-8. */
 INLINE quad power_of_term(quad f)
 {
     quad p = q_fma_vv(f, v_set(0x1.5c08e6p-10f), v_set(0x1.3d0c52p-7f));
@@ -172,7 +170,7 @@ INLINE quad power_of_term(quad f)
     return q_fma_qv(p, f, v_set(1));
 }
 
-/* 2^n a. 0 where t, of which n is the whole part, is that of less than the least normal number; NaN stays NaN. */
+/* 2^n a; 0 where t, whose integer part is n, is below the smallest normal exponent; NaN stays NaN. */
 INLINE quad q_scale(quad a, quad n, quad t)
 {
     vec least = v_set(-126);
@@ -180,7 +178,7 @@ INLINE quad q_scale(quad a, quad n, quad t)
                   v_scale(a.d, n.d, t.d, least)};
 }
 
-/* exp(x scale): 2^n 2^f with n whole. */
+/* exp(x scale) as 2^n 2^f with integer n. */
 INLINE quad exp_of(quad x, const exp_scale *scale)
 {
     quad t = q_times(x, scale->high), n = q_round(t);
@@ -188,7 +186,7 @@ INLINE quad exp_of(quad x, const exp_scale *scale)
     return q_scale(power_of(f), n, t);
 }
 
-/* For sums of many, of which the large ones count: theirs is a small |x|, and the low part of the scale, 2e-8 |x|, is left out. */
+/* For terms of long sums, dominated by those with small |x|: omits the low part of the scale, 2e-8 |x|. */
 INLINE quad exp_of_term(quad x, const exp_scale *scale)
 {
     quad t = q_times(x, scale->high), n = q_round(t);
@@ -203,7 +201,7 @@ INLINE void prefetch(const char *from, uint64_t bytes)
         _mm_prefetch(from + i, _MM_HINT_T0);
 }
 
-/* NaN is left to the sums. */
+/* NaN propagates through the sums. */
 INLINE float max_of_vectors(int dtype, const void *x, uint32_t columns)
 {
     quad max = q_set(-INFINITY);
@@ -215,7 +213,7 @@ INLINE float max_of_vectors(int dtype, const void *x, uint32_t columns)
     return v_max_of(v_max(v_max(max.a, max.b), v_max(max.c, max.d)));
 }
 
-/* Of the eight that are left. */
+/* Horizontal reduction of eight. */
 INLINE int16_t extreme_of(__m128i a, bool largest)
 {
     int16_t values[8], extreme;
@@ -231,11 +229,10 @@ INLINE halves h_pick(halves a, halves b, bool largest)
     return largest ? h_max(a, b) : h_min(a, b);
 }
 
-/* The largest, or the smallest, of a tile's bits as signed integers. */
+/* The largest or smallest of a tile's bits as signed integers. */
 INLINE int16_t extreme_bits(int dtype, const void *x, uint32_t columns, bool largest)
 {
-    const int16_t lowest =
-        (int16_t)(dtype == BP_ROW_BF16 ? 0xff80 : 0xfc00); /* -inf: a neutral one among negative ones */
+    const int16_t lowest = (int16_t)(dtype == BP_ROW_BF16 ? 0xff80 : 0xfc00); /* -inf, neutral among negative numbers */
     halves a = h_set(largest ? INT16_MIN : INT16_MAX), b = a;
     uint32_t i = 0;
     for (; i + BLOCK <= columns; i += BLOCK) {
@@ -250,8 +247,8 @@ INLINE int16_t extreme_bits(int dtype, const void *x, uint32_t columns, bool lar
     return extreme_of(h_quarter(h_pick(a, b, largest), largest), largest);
 }
 
-/* Numbers of 16 bits are in the order of their bits where one has no sign, and in the reverse where all have: half the work of vectors of
- * fp32. NaN is found where it would be the largest; then they look again. */
+/* 16-bit numbers order like their bits if one is non-negative, in reverse if all are negative; half the work of fp32 vectors. NaN would
+ * appear as the largest; then the tile is read again. */
 INLINE float max_of_tile(int dtype, const void *x, uint32_t columns)
 {
     if (dtype == BP_ROW_FP32)
@@ -266,7 +263,7 @@ typedef struct tile_sums {
     quad sum, weighted;
 } tile_sums;
 
-/* What is -inf is made finite for the product: its e is 0. */
+/* Replaces -inf by a finite number for the product; its e is 0. */
 INLINE void add_terms(quad x, vec from, const exp_scale *scale, bool with_entropy, tile_sums *sums)
 {
     quad d = q_less(x, from), e = exp_of_term(d, scale);
@@ -293,7 +290,7 @@ INLINE void reduce_tile(int dtype, bool with_entropy, const void *x, uint32_t co
     partial->sum = q_sum_of(sums.sum);
     const float weighted = q_sum_of(sums.weighted);
     partial->weighted = weighted * scale_of_row;
-    if (isinf(weighted)) /* of logits above 1e34 and a temperature like that: the scale must come before the sum */
+    if (isinf(weighted)) /* logits above 1e34 and such a temperature: scale before summing */
         bp_kernels_plain.tile[dtype](x, columns, scale_of_row, true, partial);
 }
 
@@ -311,7 +308,7 @@ TILE(FP16)
 
 /* ---- the gradient -------------------------------------------------------------------------------------------------- */
 
-/* e (factor + inner (energy - d scale)): scale and the whole vocabulary's sum are in `factor` and `inner`. */
+/* e (factor + inner (energy - d scale)); `factor` and `inner` include scale and the vocabulary's sum. */
 typedef struct row_factors {
     vec max, scale, energy, factor, inner;
     exp_scale exp;
@@ -335,7 +332,7 @@ INLINE quad gradient_of(quad x, const row_factors *row, bool with_entropy)
     quad d = q_less(x, row->max), e = exp_of(d, &row->exp);
     if (!with_entropy)
         return q_times(e, row->factor);
-    /* where d is less, e is 0, and must meet nothing infinite */
+    /* below this e is 0, and must not be multiplied by infinity */
     quad bounded = q_max(q_times(d, row->scale), q_set(-200));
     return q_mul(e, q_fma_vv(q_from(row->energy, bounded), row->inner, row->factor));
 }
@@ -366,7 +363,7 @@ INLINE void q_store_part(int dtype, void *out, uint64_t column, uint64_t count, 
     v_store_part(dtype, to + 3 * WIDTH * size_of(dtype), values.d, share_of(count, 3 * WIDTH));
 }
 
-/* Columns from `begin` to the first whose place a vector may be streamed to. */
+/* Columns from `begin` to the first address that is aligned for streaming. */
 INLINE uint64_t head_of(int out_dtype, const void *out, uint64_t begin, uint64_t end)
 {
     uint64_t bytes = WIDTH * size_of(out_dtype), past = (uintptr_t)at(out_dtype, out, begin) % bytes;
@@ -393,7 +390,7 @@ INLINE void differentiate(int dtype, int out_dtype, bool with_entropy, const voi
         _mm_sfence();
 }
 
-/* In place, x of the target is gone once its vector was written. */
+/* In place, the target's logit is overwritten with its vector, so it is read before. */
 #define GRADIENT(dtype, out_dtype)                                                                                     \
     static void gradient_##dtype##_##out_dtype(const void *x, uint64_t begin, uint64_t end,                            \
                                                const bp_row_gradient *row, void *out)                                  \

@@ -1,4 +1,5 @@
-/* Ranks that are threads compare their batches: equal ones are split, and where one rank is different or fails all are told who it is. */
+/* Splits with a communicator, on ranks that are threads: equal batches are split; if one rank differs or fails, the error on every rank
+ * names it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,17 +17,18 @@
 
 #include "../../planner/scenarios.h"
 
-enum { ODD = 1 }; /* the rank that is different */
+enum { ODD = 1 }; /* the rank that differs */
 
 static const uint64_t LENGTHS[] = {5, 0, 24, 1, 33, 7};
 
-static deal_options options_of(const host_rank *r)
+static split_options options_of(const host_rank *r)
 {
-    return (deal_options){.lengths = LENGTHS, .sequences = 6, .ranks = r->ranks, .rank = r->number, .comm = r->comm};
+    return (split_options){.lengths = LENGTHS, .sequences = 6, .ranks = r->ranks, .rank = r->number, .comm = r->comm};
 }
 
-/* On every rank: an error that names the odd one, of the odd one its own words. */
-static bool all_are_told(const host_rank *r, bp_status status, bp_status expected, const char *own, const char *where)
+/* Every rank has the error with the odd rank's number; the odd rank has its own message. */
+static bool every_rank_has_the_error(const host_rank *r, bp_status status, bp_status expected, const char *own,
+                                     const char *where)
 {
     char name[16];
     snprintf(name, sizeof name, "rank %d", ODD);
@@ -39,7 +41,7 @@ static bool all_are_told(const host_rank *r, bp_status status, bp_status expecte
 static bool split_equally(host_rank *r)
 {
     const uint64_t before = r->seat.room->exchanges;
-    deal_options options = options_of(r);
+    split_options options = options_of(r);
     bp_cp_split *split = NULL;
     options.total_multiple = 2 * (uint64_t)r->ranks * 20;
     if (!is_status(split_of(&options, &split), BP_OK, NULL, "an equal batch"))
@@ -67,7 +69,7 @@ static void equal_batches_are_split(void **state)
         run_host_ranks(ranks[i], false, 0, split_equally, NULL);
 }
 
-/* ---- other batches ------------------------------------------------------------------------------------------------- */
+/* ---- different batches --------------------------------------------------------------------------------------------- */
 
 static const uint64_t OTHER[] = {5, 0, 24, 1, 33, 8}, SWAPPED[] = {0, 5, 24, 1, 33, 7};
 static const uint64_t PADDED[] = {48, 48, 48, 48, 48, 48}, FURTHER[] = {48, 48, 48, 48, 48, 96};
@@ -79,7 +81,7 @@ typedef struct variant {
     bool last_is_dummy;
 } variant;
 
-/* What the odd rank has instead. */
+/* The odd rank's batch. */
 static const variant VARIANTS[] = {
     {.name = "a longer sequence", .lengths = OTHER, .sequences = 6},
     {.name = "another order", .lengths = SWAPPED, .sequences = 6},
@@ -93,7 +95,7 @@ static const variant VARIANTS[] = {
 static bool split_differently(host_rank *r)
 {
     const variant *v = r->user;
-    deal_options options = options_of(r);
+    split_options options = options_of(r);
     bp_cp_split *split = NULL;
     options.padded = v->padded;
     if (r->number == ODD) {
@@ -104,14 +106,15 @@ static bool split_differently(host_rank *r)
         options.last_is_dummy = v->last_is_dummy;
         options.padded = v->odd_padded;
     }
-    bool good = all_are_told(r, split_of(&options, &split), BP_ERR_MISMATCH, NULL, v->name) && split == NULL;
-    options = options_of(r); /* the communicator is as good as before */
+    bool good =
+        every_rank_has_the_error(r, split_of(&options, &split), BP_ERR_MISMATCH, NULL, v->name) && split == NULL;
+    options = options_of(r); /* the communicator still works */
     good = is_status(split_of(&options, &split), BP_OK, NULL, "afterwards") && good;
     bp_cp_split_destroy(&split);
     return good;
 }
 
-static void other_batches_are_told_everywhere(void **state)
+static void different_batches_are_reported_on_all_ranks(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof VARIANTS / sizeof *VARIANTS; i++)
@@ -154,12 +157,13 @@ static bool split_badly(host_rank *r)
     for (int f = 0; f < FAULTS; f++) {
         bp_cp_split *split = NULL;
         const bp_status status = create_with(r, (fault)f, &split);
-        good = all_are_told(r, status, expected_of((fault)f), "", "a rank that fails") && good && split == NULL;
+        good = every_rank_has_the_error(r, status, expected_of((fault)f), "", "a rank that fails") && good &&
+               split == NULL;
     }
     return good;
 }
 
-static void a_rank_that_fails_takes_all_with_it(void **state)
+static void failure_on_one_rank_fails_on_all(void **state)
 {
     (void)state;
     for (uint32_t ranks = 2; ranks <= 4; ranks++)
@@ -168,24 +172,25 @@ static void a_rank_that_fails_takes_all_with_it(void **state)
 
 /* ---- communicators ------------------------------------------------------------------------------------------------- */
 
-/* One rank believes in other numbers than its communicator. */
+/* One rank's split names another rank or count than its communicator. */
 static bool split_elsewhere(host_rank *r)
 {
     const bool counts = r->user != NULL;
-    deal_options options = options_of(r);
+    split_options options = options_of(r);
     bp_cp_split *split = NULL;
     if (r->number == ODD && counts)
         options.ranks = 7;
     if (r->number == ODD && !counts)
         options.rank = 0;
-    return all_are_told(r, split_of(&options, &split), BP_ERR_MISMATCH, counts ? "7" : "0", "another rank or count") &&
+    return every_rank_has_the_error(r, split_of(&options, &split), BP_ERR_MISMATCH, counts ? "7" : "0",
+                                    "another rank or count") &&
            split == NULL;
 }
 
 static bool split_for_more(host_rank *r)
 {
     static const char *const words[] = {"3", "5", NULL};
-    deal_options options = options_of(r);
+    split_options options = options_of(r);
     bp_cp_split *split = NULL;
     options.ranks = 5;
     return is_status(split_of(&options, &split), BP_ERR_MISMATCH, words, "5 of 3 ranks") && split == NULL;
@@ -206,14 +211,14 @@ static bp_status broken(void *user, const void *mine, uint64_t bytes, void *all)
     return bp_error_record(BP_ERR_COMM, "the line is broken");
 }
 
-static void broken_communicators_are_told(void **state)
+static void broken_communicators_are_reported(void **state)
 {
     (void)state;
     const bp_comm_callbacks callbacks = {.size = sizeof callbacks, .rank = 1, .ranks = 2, .exchange = broken};
     bp_comm *comm = NULL;
     bp_cp_split *split = NULL;
     assert_ok(bp_comm_create_callback(&callbacks, NULL, "line", &comm));
-    const deal_options options = {.lengths = LENGTHS, .sequences = 6, .ranks = 2, .rank = 1, .comm = comm};
+    const split_options options = {.lengths = LENGTHS, .sequences = 6, .ranks = 2, .rank = 1, .comm = comm};
     assert_fails(split_of(&options, &split), BP_ERR_COMM, "the line is broken");
     assert_null(split);
     bp_comm_destroy(&comm);
@@ -225,8 +230,8 @@ static bp_status time_out(void *user, const void *mine, uint64_t bytes, void *al
     return bp_error_record(BP_ERR_TIMEOUT, "rank 0 of 2 has not answered");
 }
 
-/* The error names the call and the communicator; a rank that fails by itself keeps its own words. */
-static void time_outs_are_told(void **state)
+/* The error names the call and the communicator; a rank that fails by itself keeps its own message. */
+static void timeouts_are_reported(void **state)
 {
     (void)state;
     const bp_comm_callbacks callbacks = {.size = sizeof callbacks, .rank = 1, .ranks = 2, .exchange = time_out};
@@ -234,7 +239,7 @@ static void time_outs_are_told(void **state)
         bp_comm *comm = NULL;
         bp_cp_split *split = NULL;
         assert_ok(bp_comm_create_callback(&callbacks, NULL, "line", &comm));
-        deal_options options = {.lengths = LENGTHS, .sequences = 6, .ranks = fails ? 5 : 2, .rank = 1, .comm = comm};
+        split_options options = {.lengths = LENGTHS, .sequences = 6, .ranks = fails ? 5 : 2, .rank = 1, .comm = comm};
         assert_fails(split_of(&options, &split), fails ? BP_ERR_MISMATCH : BP_ERR_TIMEOUT,
                      fails ? "5" : "bp_comm_exchange over communicator line: rank 0 of 2 has not answered");
         assert_int_equal(strncmp(bp_error_detail(), "bp_cp_split_create: ", 20), 0);
@@ -244,7 +249,7 @@ static void time_outs_are_told(void **state)
     }
 }
 
-/* What the other of two ranks sends is nothing that this library sends. */
+/* The other of two ranks sends an unknown status. */
 static bp_status receive_noise(void *user, const void *mine, uint64_t bytes, void *all)
 {
     (void)user;
@@ -253,15 +258,15 @@ static bp_status receive_noise(void *user, const void *mine, uint64_t bytes, voi
     return BP_OK;
 }
 
-static void a_rank_that_sends_noise_is_named(void **state)
+static void unknown_status_names_the_rank(void **state)
 {
     (void)state;
     bp_comm_callbacks callbacks = {.size = sizeof callbacks, .rank = 0, .ranks = 2, .exchange = receive_noise};
-    deal_options options = {.lengths = LENGTHS, .sequences = 6, .ranks = 2};
+    split_options options = {.lengths = LENGTHS, .sequences = 6, .ranks = 2};
     bp_cp_split *split = NULL;
     assert_ok(bp_comm_create_callback(&callbacks, NULL, "pair", &options.comm));
     assert_int_equal(split_of(&options, &split), BP_ERR_COMM);
-    assert_non_null(strstr(bp_error_detail(), "rank 1 of 2 sent status -1, which is unknown: ???"));
+    assert_non_null(strstr(bp_error_detail(), "rank 1 of 2 sent the unknown status -1: ???"));
     assert_null(split);
     bp_comm_destroy(&options.comm);
 }
@@ -269,11 +274,11 @@ static void a_rank_that_sends_noise_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(equal_batches_are_split),
-                                       cmocka_unit_test(other_batches_are_told_everywhere),
-                                       cmocka_unit_test(a_rank_that_fails_takes_all_with_it),
+                                       cmocka_unit_test(different_batches_are_reported_on_all_ranks),
+                                       cmocka_unit_test(failure_on_one_rank_fails_on_all),
                                        cmocka_unit_test(communicators_have_the_ranks_of_the_split),
-                                       cmocka_unit_test(broken_communicators_are_told),
-                                       cmocka_unit_test(time_outs_are_told),
-                                       cmocka_unit_test(a_rank_that_sends_noise_is_named)};
+                                       cmocka_unit_test(broken_communicators_are_reported),
+                                       cmocka_unit_test(timeouts_are_reported),
+                                       cmocka_unit_test(unknown_status_names_the_rank)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Rearrangements that are refused: by name, with the numbers, with or without a stream, and nothing is written. */
+/* Rearrangements that are refused, with and without a stream: the error has the argument and its numbers, and nothing is written. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ static int end(void **state)
     return 0;
 }
 
-/* With and without a stream; the rearrangement is put right for the next case. */
+/* With and without a stream; restores the rearrangement for the next case. */
 #define assert_refused_move(status, ...)                                                                               \
     do {                                                                                                               \
         assert_fails(bp_cp_rearrange(client, s.h.split, &r, NULL), status, __VA_ARGS__);                               \
@@ -135,7 +135,7 @@ static void tensors_share_no_memory(void **state)
     assert_refused_move(BAD, "share memory");
     r.to = (bp_cp_tensor){.data = first - 94 * 12 + 1, .tokens = 94, .token_bytes = 12};
     assert_refused_move(BAD, "share memory");
-    r.from.data = first + 179 * stride; /* backwards */
+    r.from.data = first + 179 * stride; /* negative stride */
     r.from.stride = -stride;
     r.to = (bp_cp_tensor){.data = first, .tokens = 94, .token_bytes = 12};
     assert_refused_move(BAD, "share memory");
@@ -156,13 +156,13 @@ static void neighbours_are_no_overlap(void **state)
     free(memory);
 }
 
-/* Tokens that are written side by side. */
+/* Written tokens may be adjacent, but must not overlap. */
 static void written_tokens_are_apart(void **state)
 {
     (void)state;
     for (int64_t stride = -11; stride < 12; stride += 22) {
         r.to.stride = stride;
-        assert_refused_move(BAD, "apart", "12", stride < 0 ? "-11" : "11");
+        assert_refused_move(BAD, "overlap", "12", stride < 0 ? "-11" : "11");
     }
 }
 
@@ -193,7 +193,7 @@ static void streams_are_the_devices_own(void **state)
     bp_device_destroy(&other);
 }
 
-/* Bytes of a token are any number. */
+/* Any number of bytes per token is allowed. */
 static void tokens_may_have_no_bytes(void **state)
 {
     (void)state;
@@ -204,7 +204,7 @@ static void tokens_may_have_no_bytes(void **state)
     assert_true(tokens_are_poison(&s.to));
 }
 
-/* From the last to the first, as views of reversed tensors are. */
+/* Last to first, like a reversed view. */
 static void strides_may_be_negative(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Captures of context-parallel calls: rearrangements and seeds are part of a graph; what waits or meets other ranks says that it cannot be,
- * to the other ranks, too, and leaves the client and the graph as they were. */
+/* Captures of context-parallel calls: rearrangements and seeds are recorded into a graph. Calls that wait or communicate are refused, on
+ * all ranks, and leave the client and the graph unchanged. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,8 +21,8 @@ enum { SEQUENCES = 130, TOKENS = 4 * SEQUENCES, LOCAL = TOKENS / 2, BYTES = 4 * 
 typedef struct bench {
     bp_device *device;
     bp_stream *stream;
-    bp_cp_split *halves, *whole; /* of two ranks, of one */
-    float *from, *to;            /* on the device, TOKENS each */
+    bp_cp_split *halves, *whole; /* for two ranks, for one */
+    float *from, *to;            /* in device memory, [TOKENS] each */
     uint8_t *mask;
 } bench;
 
@@ -98,9 +98,9 @@ static bp_loss *new_loss(const bench *b)
     return loss;
 }
 
-/* ---- what may be captured ------------------------------------------------------------------------------------------ */
+/* ---- calls that may be captured ------------------------------------------------------------------------------------ */
 
-/* Each launch takes what is there then. */
+/* Each launch reads the current contents. */
 static void rearrangements_are_captured(void **state)
 {
     (void)state;
@@ -117,13 +117,13 @@ static void rearrangements_are_captured(void **state)
     assert_ok(bp_graph_begin(b.stream));
     assert_ok(bp_cp_rearrange(cp, b.halves, &r, b.stream));
     assert_ok(bp_graph_end(b.stream, &graph));
-    bp_cp_split_destroy(&b.halves); /* the graph has its own of it */
+    bp_cp_split_destroy(&b.halves); /* the graph has its own copy */
     for (int times = 1; times <= 3; times++) {
         float values[TOKENS];
         write_from(&b, (float)(1000 * times));
         assert_ok(bp_graph_launch(graph, b.stream));
         read_to(&b, values);
-        for (int i = 0; i < LOCAL; i++) { /* of each four tokens the first and the last */
+        for (int i = 0; i < LOCAL; i++) { /* the first and last of each four tokens */
             const int token = 4 * (i / 2) + 3 * (i % 2);
             assert_true(values[i] == (float)(1000 * times + token));
         }
@@ -139,7 +139,7 @@ static bp_status seed_to(const bench *b, bp_loss *loss)
     return bp_loss_seed(loss, b->whole, TOKENS, &mask, -1, &seed, b->stream);
 }
 
-/* With the number of tokens that was known then. */
+/* A captured seed keeps the number of tokens known at its capture. */
 static void seeds_are_captured(void **state)
 {
     (void)state;
@@ -165,7 +165,7 @@ static void seeds_are_captured(void **state)
     free_bench(&b);
 }
 
-/* ---- what may not -------------------------------------------------------------------------------------------------- */
+/* ---- calls that may not -------------------------------------------------------------------------------------------- */
 
 static bp_status add_to(const bench *b, bp_loss *loss)
 {
@@ -194,7 +194,7 @@ static void sums_are_not_captured(void **state)
     bp_loss *loss = new_loss(&b);
     bp_graph *graph;
     for (int reduces = 0; reduces < 2; reduces++) {
-        for (int before = 0; before < 2; before++) { /* without and with sums that a capture would have to wait for */
+        for (int before = 0; before < 2; before++) { /* without and with earlier sums, for which a capture would wait */
             assert_ok(bp_loss_begin(loss));
             if (before)
                 assert_ok(add_to(&b, loss));
@@ -210,17 +210,17 @@ static void sums_are_not_captured(void **state)
     free_bench(&b);
 }
 
-/* A second rank that says what the first does. */
+/* A second rank that repeats the first rank's words. */
 typedef struct echo {
-    int64_t told; /* the last status that the first told */
+    int64_t told; /* last status that the first rank sent */
 } echo;
 
 static bp_status exchange(void *user, const void *mine, uint64_t bytes, void *all)
 {
     memcpy(all, mine, bytes);
     memcpy((char *)all + bytes, mine, bytes);
-    if (bytes == sizeof(bp_told))
-        ((echo *)user)->told = ((const bp_told *)mine)->status;
+    if (bytes == sizeof(bp_rank_words))
+        ((echo *)user)->told = ((const bp_rank_words *)mine)->status;
     return BP_OK;
 }
 

@@ -1,4 +1,4 @@
-/* What cannot be a client: refused by name; and where one rank of several has none, all are told who it is. */
+/* Creation of clients that is refused. If it fails on one of several ranks, the error on every rank names it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 #include "../support/hosts.h"
 #include "../support/ranks.h"
 
-enum { ODD = 1 }; /* the rank that is different */
+enum { ODD = 1 }; /* the rank that differs */
 #define BAD BP_ERR_INVALID_ARGUMENT
 #define OK(call) is_status(call, BP_OK, NULL, #call)
 
@@ -26,7 +26,7 @@ enum { ODD = 1 }; /* the rank that is different */
         assert_ptr_equal(no_client, &no_client);                                                                       \
     } while (0)
 
-static void what_cannot_be_a_client(void **state)
+static void invalid_clients_are_refused(void **state)
 {
     (void)state;
     bp_cp_config config;
@@ -95,7 +95,7 @@ static bool run_creations(host_rank *r)
     return good;
 }
 
-static void a_rank_without_a_client_takes_all_with_it(void **state)
+static void missing_client_on_one_rank_fails_on_all(void **state)
 {
     (void)state;
     run_host_ranks(3, false, 0, run_creations, NULL);
@@ -104,7 +104,7 @@ static void a_rank_without_a_client_takes_all_with_it(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_cannot_be_a_client),
-                                       cmocka_unit_test(a_rank_without_a_client_takes_all_with_it)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(invalid_clients_are_refused),
+                                       cmocka_unit_test(missing_client_on_one_rank_fails_on_all)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

@@ -1,5 +1,5 @@
-/* Every allocation, and every call of the device, fails once in turn: an error on all ranks, nothing lost, and the next call is good. No call
- * allocates once the client is made. Linked with shortage.c. */
+/* Fault injection: every allocation and every device call fails once in turn. All ranks get an error, nothing leaks, and the next call
+ * succeeds. Calls do not allocate. Linked with shortage.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ static bp_status create_client(const host_rank *r, bp_cp **cp)
     return bp_cp_create(r->device, &config, cp);
 }
 
-/* False: the nth allocation was not met. */
+/* False: there were fewer than n allocations. */
 static bool try_poorly(const host_rank *r, unsigned nth, bool client, bp_status *status)
 {
     bp_cp *cp = NULL;
@@ -62,7 +62,8 @@ static bool try_poorly(const host_rank *r, unsigned nth, bool client, bp_status 
     return met;
 }
 
-/* The last rank has no memory for its nth allocation; all ranks are told, and stop where it has no nth. What can be done without is. */
+/* The last rank's nth allocation fails, for n from 1 until it has no nth; all ranks get the error. Optional allocations may fail without
+ * one. */
 static bool run_poor(host_rank *r)
 {
     const bool client = r->user != NULL, is_poor = r->number == r->ranks - 1;
@@ -87,7 +88,7 @@ static bool run_poor(host_rank *r)
     return good;
 }
 
-static void ranks_without_memory_take_all_with_them(void **state)
+static void allocation_failure_on_one_rank_fails_on_all(void **state)
 {
     (void)state;
     int anything = 0;
@@ -97,7 +98,7 @@ static void ranks_without_memory_take_all_with_them(void **state)
     }
 }
 
-/* On the thread of the calls; the test's own collectives allocate nothing here. */
+/* Counted on the calling thread; the test's own collectives do not allocate here. */
 static bool run_often(host_rank *r)
 {
     bp_cp *cp = NULL;
@@ -139,7 +140,7 @@ static void calls_allocate_nothing(void **state)
 
 /* ---- devices ------------------------------------------------------------------------------------------------------- */
 
-/* False: no nth call of the device. The caller may free everything when the call has failed: nothing changes any more. */
+/* False: there were fewer than n device calls. After a failed call the caller may free its tensors: nothing is written later. */
 static bool fails_when_done(bp_cp *cp, sample *s, faults *f, unsigned nth)
 {
     const bp_cp_rearrangement r = rearrangement_of(&SAMPLE_MOVE, &s->from, &s->to);
@@ -154,7 +155,7 @@ static bool fails_when_done(bp_cp *cp, sample *s, faults *f, unsigned nth)
     return met;
 }
 
-static void calls_that_failed_have_ended(void **state)
+static void failed_calls_leave_no_running_work(void **state)
 {
     (void)state;
     faults f = {0};
@@ -173,8 +174,8 @@ static void calls_that_failed_have_ended(void **state)
     bp_device_destroy(&faulty);
 }
 
-/* Creation on a device of which each call fails once. */
-static void clients_are_made_whole_or_not_at_all(void **state)
+/* Creation with every device call failing once in turn. */
+static void failed_creation_leaks_nothing(void **state)
 {
     (void)state;
     faults f = {0};
@@ -204,7 +205,7 @@ static void clients_are_made_whole_or_not_at_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_without_memory_take_all_with_them), cmocka_unit_test(calls_allocate_nothing),
-        cmocka_unit_test(calls_that_failed_have_ended), cmocka_unit_test(clients_are_made_whole_or_not_at_all)};
+        cmocka_unit_test(allocation_failure_on_one_rank_fails_on_all), cmocka_unit_test(calls_allocate_nothing),
+        cmocka_unit_test(failed_calls_leave_no_running_work), cmocka_unit_test(failed_creation_leaks_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Ranks that are threads gather their local tokens, and get the gradients of them back. */
+/* All-gathers of local tokens and their backward, on ranks that are threads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,32 +22,32 @@ static const uint32_t RANKS[] = {1, 2, 3, 4, 8};
 #define RANKS_COUNT (sizeof RANKS / sizeof *RANKS)
 static const placing CLOSE = {0};
 
-typedef struct scene {
+typedef struct scenario {
     const uint64_t *lengths;
     uint64_t sequences, total_multiple, token_bytes;
     bp_dtype dtype; /* of gradients */
     bool own_stream, trusting, bare, gaps;
-} scene;
+} scenario;
 
-/* What a rank has. */
+/* Client, split and streams of a rank. */
 typedef struct party {
     host_rank *r;
-    const scene *s;
-    deal d;
+    const scenario *s;
+    reference_split d;
     bp_cp_split *split;
     bp_comm *bare; /* without collectives */
     bp_cp *cp;
 } party;
 
-static bool begin_party(host_rank *r, const scene *s, party *p)
+static bool begin_party(host_rank *r, const scenario *s, party *p)
 {
-    const deal_options options = {.lengths = s->lengths,
-                                  .sequences = s->sequences,
-                                  .ranks = r->ranks,
-                                  .rank = r->number,
-                                  .total_multiple = s->total_multiple,
-                                  .comm = r->comm};
-    *p = (party){.r = r, .s = s, .d = new_deal(&options)};
+    const split_options options = {.lengths = s->lengths,
+                                   .sequences = s->sequences,
+                                   .ranks = r->ranks,
+                                   .rank = r->number,
+                                   .total_multiple = s->total_multiple,
+                                   .comm = r->comm};
+    *p = (party){.r = r, .s = s, .d = new_reference_split(&options)};
     bp_cp_config config;
     const bp_comm_callbacks callbacks = exchange_callbacks(&r->seat);
     if (!OK(bp_cp_config_init(&config, sizeof config)) || !OK(split_of(&options, &p->split)) ||
@@ -65,7 +65,7 @@ static void end_party(party *p)
     bp_cp_destroy(&p->cp);
     bp_comm_destroy(&p->bare);
     bp_cp_split_destroy(&p->split);
-    free_deal(&p->d);
+    free_reference_split(&p->d);
 }
 
 static bp_stream *stream_of(const party *p)
@@ -85,7 +85,7 @@ static placing gaps_of(const party *p, uint32_t shift)
 
 /* ---- forward ------------------------------------------------------------------------------------------------------- */
 
-/* A gather that is on its way: local tokens as the deal has them, of bytes that are the same on all ranks. */
+/* An enqueued gather: local tokens of the reference split, with bytes that are the same on all ranks. */
 typedef struct gathering {
     bp_cp_order order;
     tokens original, local, whole;
@@ -101,7 +101,7 @@ static gathering new_gathering(const party *p, bp_cp_order order, uint64_t seed_
                    .local = new_tokens(p->d.count[BP_CP_LOCAL], bytes, gaps_of(p, 4), 0xa5),
                    .whole = new_tokens(p->d.count[order], bytes, behind, 0x5a)};
     fill_tokens(&g.original, seed_of_bytes);
-    int64_t *map = dealt_map(&p->d, BP_CP_PADDED, BP_CP_LOCAL, BP_CP_KEEP);
+    int64_t *map = reference_map(&p->d, BP_CP_PADDED, BP_CP_LOCAL, BP_CP_KEEP);
     for (uint64_t i = 0; i < g.local.count; i++)
         memcpy(token_at(&g.local, i), token_at(&g.original, (uint64_t)map[i]), bytes);
     free(map);
@@ -112,15 +112,15 @@ static bool enqueue_gathering(const party *p, const gathering *g, bp_stream *str
 {
     bp_cp_tensor of = tensor_of(&g->local), to = tensor_of(&g->whole);
     const bool good = OK(bp_cp_gather(p->cp, p->split, &of, g->order, &to, stream));
-    memset(&of, 0xee, sizeof of); /* the caller's again */
+    memset(&of, 0xee, sizeof of); /* the struct may be reused after the call */
     memset(&to, 0xee, sizeof to);
     return good;
 }
 
-/* Frees it, too. */
+/* Also frees the gather. */
 static bool is_gathered(const party *p, gathering *g)
 {
-    int64_t *map = dealt_map(&p->d, BP_CP_PADDED, g->order, BP_CP_KEEP);
+    int64_t *map = reference_map(&p->d, BP_CP_PADDED, g->order, BP_CP_KEEP);
     const bool good = tokens_are(&g->whole, &g->original, map, NULL, 0, bp_cp_order_name(g->order));
     free(map);
     free_tokens(&g->original);
@@ -147,15 +147,15 @@ static bool gather_all(host_rank *r)
     return good;
 }
 
-static scene random_scene(uint64_t token_bytes, unsigned variant)
+static scenario random_scene(uint64_t token_bytes, unsigned variant)
 {
-    return (scene){.lengths = random_lengths(7, 40),
-                   .sequences = 7,
-                   .total_multiple = (variant & 1) * 48 * 4,
-                   .token_bytes = token_bytes,
-                   .own_stream = (variant & 2) != 0,
-                   .trusting = variant % 3 == 2,
-                   .gaps = variant % 4 == 1};
+    return (scenario){.lengths = random_lengths(7, 40),
+                      .sequences = 7,
+                      .total_multiple = (variant & 1) * 48 * 4,
+                      .token_bytes = token_bytes,
+                      .own_stream = (variant & 2) != 0,
+                      .trusting = variant % 3 == 2,
+                      .gaps = variant % 4 == 1};
 }
 
 static void gathers_give_what_was_split(void **state)
@@ -166,20 +166,20 @@ static void gathers_give_what_was_split(void **state)
     seed(61);
     for (size_t i = 0; i < RANKS_COUNT; i++) {
         for (int each = 0; each < 4; each++, variant++) {
-            scene s = random_scene(bytes[variant % 6], variant);
+            scenario s = random_scene(bytes[variant % 6], variant);
             run_host_ranks(RANKS[i], variant % 2 == 0, variant % 8 == 3 ? 200 : 0, gather_all, &s);
             free((void *)s.lengths);
         }
     }
 }
 
-static void without_collectives_exchanges_do(void **state)
+static void exchanges_replace_missing_collectives(void **state)
 {
     (void)state;
     seed(62);
     for (size_t i = 0; i < RANKS_COUNT; i++) {
         for (unsigned variant = 0; variant < 4; variant++) {
-            scene s = random_scene(4, variant);
+            scenario s = random_scene(4, variant);
             s.bare = true;
             run_host_ranks(RANKS[i], false, variant == 1 ? 200 : 0, gather_all, &s);
             free((void *)s.lengths);
@@ -189,7 +189,7 @@ static void without_collectives_exchanges_do(void **state)
 
 enum { CALLS = 7 };
 
-/* Calls on two streams share one workspace. They do not compare: on threads of streams only is anything exchanged. */
+/* Calls on two streams share one workspace. They skip the comparison between ranks: only the streams' threads communicate. */
 static bool gather_in_turn(host_rank *r)
 {
     party p;
@@ -214,7 +214,7 @@ static void streams_take_turns(void **state)
     (void)state;
     seed(64);
     for (uint32_t ranks = 2; ranks <= 4; ranks++) {
-        scene s = random_scene(8, 0);
+        scenario s = random_scene(8, 0);
         s.trusting = true;
         run_host_ranks(ranks, true, 300, gather_in_turn, &s);
         run_host_ranks(ranks, false, 300, gather_in_turn, &s);
@@ -222,20 +222,20 @@ static void streams_take_turns(void **state)
     }
 }
 
-/* A token in all, and none. */
-static void there_may_be_little_to_gather(void **state)
+/* One token in total, and none. */
+static void gathers_of_few_tokens(void **state)
 {
     (void)state;
     static const uint64_t lengths[] = {1, 0, 0};
     for (unsigned variant = 0; variant < 4; variant++) {
-        const scene s = {.lengths = lengths + variant % 2, .sequences = 2, .token_bytes = 4, .bare = variant > 1};
+        const scenario s = {.lengths = lengths + variant % 2, .sequences = 2, .token_bytes = 4, .bare = variant > 1};
         run_host_ranks(3, false, 0, gather_all, (void *)&s);
     }
 }
 
 /* ---- backward ------------------------------------------------------------------------------------------------------ */
 
-/* A small whole number: the same wherever it is asked for. */
+/* A small integer, a function of its arguments. */
 static double small_of(uint32_t rank, uint64_t token, uint64_t element)
 {
     return (double)((rank * 7 + token * 5 + element * 3) % 23) - 11;
@@ -246,7 +246,7 @@ static uint64_t elements_of(const party *p)
     return p->s->token_bytes / (bp_dtype_bits(p->s->dtype) / 8);
 }
 
-/* What rank `of` gives for each token of `order`. */
+/* Gradients of rank `of` for each token of `order`. */
 static void fill_gradients(const party *p, tokens *t, uint32_t of)
 {
     for (uint64_t i = 0; i < t->count; i++)
@@ -254,11 +254,11 @@ static void fill_gradients(const party *p, tokens *t, uint32_t of)
             put_element(token_at(t, i), p->s->dtype, (int64_t)e, small_of(of, i, e));
 }
 
-/* Of all ranks' gradients the sum, at the places that the deal says. */
+/* Sums of all ranks' gradients, at the places of the reference split. */
 static bool gradients_are_sums(const party *p, bp_cp_order order, const tokens *local)
 {
     bool good = true;
-    int64_t *map = dealt_map(&p->d, order, BP_CP_LOCAL, BP_CP_KEEP);
+    int64_t *map = reference_map(&p->d, order, BP_CP_LOCAL, BP_CP_KEEP);
     for (uint64_t i = 0; i < local->count && good; i++) {
         for (uint64_t e = 0; e < elements_of(p) && good; e++) {
             double sum = 0, is = element_at(token_at(local, i), p->s->dtype, (int64_t)e);
@@ -274,7 +274,7 @@ static bool gradients_are_sums(const party *p, bp_cp_order order, const tokens *
     return good;
 }
 
-/* <gather(x), y> of all ranks is <x, backward(y)> of all ranks. */
+/* Adjointness over all ranks: <gather(x), y> = <x, backward(y)>. */
 static bool is_adjoint(const party *p, bp_cp_order order, const tokens *whole_gradients, const tokens *local_gradients)
 {
     tokens x = new_tokens(local_gradients->count, p->s->token_bytes, CLOSE, 0);
@@ -358,7 +358,7 @@ static void backward_is_the_adjoint(void **state)
     seed(63);
     for (size_t i = 0; i < RANKS_COUNT; i++) {
         for (int each = 0; each < 6; each++, variant++) {
-            scene s = random_scene(0, variant);
+            scenario s = random_scene(0, variant);
             s.dtype = dtypes[each % 3];
             s.token_bytes = bp_dtype_bits(s.dtype) / 8 * (1 + variant % 4);
             run_host_ranks(RANKS[i], variant % 2 == 0, variant % 8 == 3 ? 200 : 0, backward_all, &s);
@@ -371,7 +371,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gathers_give_what_was_split), cmocka_unit_test(streams_take_turns),
-        cmocka_unit_test(without_collectives_exchanges_do), cmocka_unit_test(there_may_be_little_to_gather),
+        cmocka_unit_test(exchanges_replace_missing_collectives), cmocka_unit_test(gathers_of_few_tokens),
         cmocka_unit_test(backward_is_the_adjoint)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Gathers where ranks that are threads disagree, or one of them fails: all are told who it is, none waits, and the next gather is good. */
+/* Gathers in which ranks (threads) disagree or one fails: the error on every rank names it, no rank hangs, and the next gather succeeds. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,14 +12,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ODD = 1 };                             /* the rank that is different */
-enum { BYTES = 8, MOST = 64, MOST_ALL = 48 }; /* of a token; tokens of tensors; of what a client may gather */
+enum { ODD = 1 };                             /* the rank that differs */
+enum { BYTES = 8, MOST = 64, MOST_ALL = 48 }; /* of a token; of tensors; limit of the client */
 #define BAD BP_ERR_INVALID_ARGUMENT
 #define OK(call) is_status(call, BP_OK, NULL, #call)
 
 static const uint64_t LENGTHS[] = {5, 3, 9}, OTHERS[] = {5, 3, 10};
 
-/* What a rank calls with. */
+/* Arguments of a rank's call. */
 typedef struct call {
     bp_cp *cp;
     bp_cp_split *split;
@@ -38,9 +38,9 @@ typedef struct party {
     float local[MOST * 4], whole[MOST * 4];
 } party;
 
-static deal_options options_of(const host_rank *r, const uint64_t *lengths)
+static split_options options_of(const host_rank *r, const uint64_t *lengths)
 {
-    return (deal_options){.lengths = lengths, .sequences = 3, .ranks = r->ranks, .rank = r->number};
+    return (split_options){.lengths = lengths, .sequences = 3, .ranks = r->ranks, .rank = r->number};
 }
 
 static bp_status create(bp_device *on, bp_comm *comm, uint64_t most, bp_cp **cp)
@@ -55,7 +55,7 @@ static bp_status create(bp_device *on, bp_comm *comm, uint64_t most, bp_cp **cp)
 
 static bool begin_party(host_rank *r, party *p)
 {
-    const deal_options options = options_of(r, LENGTHS), others = options_of(r, OTHERS);
+    const split_options options = options_of(r, LENGTHS), others = options_of(r, OTHERS);
     const bp_comm_callbacks callbacks = exchange_callbacks(&r->seat);
     *p = (party){.r = r};
     return OK(split_of(&options, &p->split)) && OK(split_of(&others, &p->other)) &&
@@ -102,8 +102,8 @@ static bool is_untouched(const party *p, bool backward)
     return true;
 }
 
-/* The next one is good. */
-static bool goes_on(party *p)
+/* The next gather succeeds. */
+static bool next_gather_succeeds(party *p)
 {
     call c = good_call(p);
     bool good = OK(make(&c));
@@ -111,12 +111,12 @@ static bool goes_on(party *p)
     return OK(make(&c)) && good;
 }
 
-/* ---- one rank is different ----------------------------------------------------------------------------------------- */
+/* ---- one rank differs --------------------------------------------------------------------------------------------- */
 
 typedef struct oddity {
     const char *name;
     void (*change)(call *c, party *p);
-    const char *word; /* of the odd one; NULL: as the others */
+    const char *word; /* in the odd rank's error; NULL: as on the others */
     bp_status expected;
     bool only_backward;
 } oddity;
@@ -248,7 +248,7 @@ static bool is_odd(party *p, const oddity *o, bool backward, bool everywhere)
     snprintf(name, sizeof name, "rank %d", ODD);
     const char *const words[] = {own ? o->word : name, NULL};
     const bool good = is_status(make(&c), o->expected, words, where) && is_untouched(p, c.backward);
-    return goes_on(p) && good;
+    return next_gather_succeeds(p) && good;
 }
 
 static bool run_odd(host_rank *r)
@@ -262,14 +262,14 @@ static bool run_odd(host_rank *r)
     return good;
 }
 
-static void one_rank_takes_all_with_it(void **state)
+static void failure_on_one_rank_fails_on_all(void **state)
 {
     (void)state;
     for (uint32_t ranks = 3; ranks <= 4; ranks++)
         run_host_ranks(ranks, ranks == 3, 0, run_odd, NULL);
 }
 
-/* What is wrong everywhere is told everywhere. One rank gathers nothing, however much that is. */
+/* An error on all ranks is reported on all ranks. One rank has no tokens, whatever the total. */
 static bool run_even(host_rank *r)
 {
     party p;
@@ -284,7 +284,7 @@ static bool run_even(host_rank *r)
     return good;
 }
 
-static void all_may_be_wrong(void **state)
+static void all_ranks_may_be_wrong(void **state)
 {
     (void)state;
     run_host_ranks(1, false, 0, run_even, NULL);
@@ -302,7 +302,7 @@ static bool refused(party *p, bp_cp *cp, bool backward, bp_status expected, cons
     return is_status(make(&c), expected, words, "a client that cannot") && is_untouched(p, backward);
 }
 
-/* One that nothing was made for, one without a communicator, and one whose communicator reduces nothing. */
+/* Clients created without a gather limit, without a communicator, and with one that lacks reductions. */
 static bool run_poor_clients(host_rank *r)
 {
     party p;
@@ -311,31 +311,31 @@ static bool run_poor_clients(host_rank *r)
                 OK(create(r->device, NULL, MOST_ALL * BYTES, &alone)) &&
                 OK(create(r->device, p.bare, MOST_ALL * BYTES, &bare));
     for (int backward = 0; backward < 2 && good; backward++) {
-        good = refused(&p, nothing, backward, BAD, "made for at most 0 bytes");
+        good = refused(&p, nothing, backward, BAD, "client's limit of 0 bytes");
         good = refused(&p, alone, backward, BAD, "comm") && good;
     }
     good = good && refused(&p, bare, true, BP_ERR_UNSUPPORTED, "reduce_scatter");
     bp_cp_destroy(&nothing);
     bp_cp_destroy(&alone);
     bp_cp_destroy(&bare);
-    good = goes_on(&p) && good;
+    good = next_gather_succeeds(&p) && good;
     end_party(&p);
     return good;
 }
 
-static void clients_gather_what_they_were_made_for(void **state)
+static void gathers_are_limited_by_the_client(void **state)
 {
     (void)state;
     run_host_ranks(2, false, 0, run_poor_clients, NULL);
 }
 
-/* A split for other ranks than the communicator has. */
+/* A split for other ranks than the communicator's. */
 static bool run_foreign_split(host_rank *r)
 {
     static const char *const words[] = {"4", "2", NULL};
     party p;
     bool good = begin_party(r, &p);
-    deal_options options = options_of(r, LENGTHS);
+    split_options options = options_of(r, LENGTHS);
     bp_cp_split *foreign = NULL;
     options.ranks = 4;
     good = good && OK(split_of(&options, &foreign));
@@ -345,10 +345,10 @@ static bool run_foreign_split(host_rank *r)
         c.split = foreign;
         c.backward = backward;
         c.local.tokens = info.local_tokens;
-        good = is_status(make(&c), BP_ERR_MISMATCH, words, "a split for 4 ranks");
+        good = is_status(make(&c), BP_ERR_MISMATCH, words, "the split is for 4 CP ranks");
     }
     bp_cp_split_destroy(&foreign);
-    good = goes_on(&p) && good;
+    good = next_gather_succeeds(&p) && good;
     end_party(&p);
     return good;
 }
@@ -359,7 +359,7 @@ static void splits_are_those_of_the_communicator(void **state)
     run_host_ranks(2, false, 0, run_foreign_split, NULL);
 }
 
-/* Only who trusts does not compare first. */
+/* Only a trusting client skips the comparison. */
 static bool run_trusting(host_rank *r)
 {
     party p;
@@ -384,7 +384,7 @@ static bool run_trusting(host_rank *r)
     return good;
 }
 
-static void who_trusts_does_not_compare(void **state)
+static void trusting_clients_do_not_compare(void **state)
 {
     (void)state;
     run_host_ranks(3, false, 0, run_trusting, NULL);
@@ -392,9 +392,9 @@ static void who_trusts_does_not_compare(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_rank_takes_all_with_it), cmocka_unit_test(all_may_be_wrong),
-                                       cmocka_unit_test(clients_gather_what_they_were_made_for),
-                                       cmocka_unit_test(splits_are_those_of_the_communicator),
-                                       cmocka_unit_test(who_trusts_does_not_compare)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(failure_on_one_rank_fails_on_all), cmocka_unit_test(all_ranks_may_be_wrong),
+        cmocka_unit_test(gathers_are_limited_by_the_client), cmocka_unit_test(splits_are_those_of_the_communicator),
+        cmocka_unit_test(trusting_clients_do_not_compare)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* How a batch is split: lengths, orders and maps against sequences that are dealt out like cards, and by values known before. */
+/* Splits of batches: lengths, orders and maps against the reference split, and against golden values. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@
 static const uint32_t RANKS[] = {1, 2, 3, 4, 8};
 #define RANKS_COUNT (sizeof RANKS / sizeof *RANKS)
 
-static bp_cp_split *new_split(const deal_options *options)
+static bp_cp_split *new_split(const split_options *options)
 {
     bp_cp_split *split = NULL;
     assert_ok(split_of(options, &split));
@@ -74,16 +74,16 @@ static void multiples_may_be_huge(void **state)
     assert_int_equal(multiple, 77);
 }
 
-/* ---- values known before ------------------------------------------------------------------------------------------- */
+/* ---- golden values --------------------------------------------------------------------------------------------------- */
 
 static const uint64_t GOLDEN[] = {8, 4};
 static const int64_t GOLDEN_HANDS[2][6] = {{0, 1, 6, 7, 8, 11}, {2, 3, 4, 5, 9, 10}};
 
-static void the_golden_batch_is_split_as_known(void **state)
+static void golden_split(void **state)
 {
     (void)state;
     for (uint32_t rank = 0; rank < 2; rank++) {
-        const deal_options options = {.lengths = GOLDEN, .sequences = 2, .ranks = 2, .rank = rank};
+        const split_options options = {.lengths = GOLDEN, .sequences = 2, .ranks = 2, .rank = rank};
         bp_cp_split *split = new_split(&options);
         int64_t map[6], gathered[12], cu[3];
         assert_ok(bp_cp_split_map(split, BP_CP_PACKED, BP_CP_LOCAL, BP_CP_KEEP, 6, map));
@@ -104,11 +104,11 @@ static void the_golden_batch_is_split_as_known(void **state)
     }
 }
 
-/* A roll of the whole batch is another thing at the last token of each sequence only. */
+/* Differs from rolling the whole batch at the last token of each sequence only. */
 static void shifts_stay_inside_each_sequence(void **state)
 {
     (void)state;
-    const deal_options options = {.lengths = GOLDEN, .sequences = 2, .ranks = 2, .rank = 0};
+    const split_options options = {.lengths = GOLDEN, .sequences = 2, .ranks = 2, .rank = 0};
     bp_cp_split *split = new_split(&options);
     int64_t next[12], wrapped[12];
     assert_ok(bp_cp_split_map(split, BP_CP_PACKED, BP_CP_PACKED, BP_CP_NEXT, 12, next));
@@ -133,9 +133,9 @@ static void orders_have_names(void **state)
     assert_string_equal(bp_cp_order_name((bp_cp_order)-1), "invalid");
 }
 
-/* ---- against the deal ---------------------------------------------------------------------------------------------- */
+/* ---- against the reference split ------------------------------------------------------------------------------------- */
 
-static void check_info(const bp_cp_split *split, const deal *d, const deal_options *options)
+static void check_info(const bp_cp_split *split, const reference_split *d, const split_options *options)
 {
     const bp_cp_split_info info = info_of(split);
     const uint64_t data = options->sequences - (options->last_is_dummy ? 1 : 0);
@@ -155,7 +155,7 @@ static void check_info(const bp_cp_split *split, const deal *d, const deal_optio
     assert_int_equal(info.longest, longest);
 }
 
-static void check_cu(const bp_cp_split *split, const deal *d, bp_cp_order order)
+static void check_cu(const bp_cp_split *split, const reference_split *d, bp_cp_order order)
 {
     const uint64_t count = d->sequences + 1;
     int64_t *wide = malloc(count * sizeof *wide), ends = 0;
@@ -175,10 +175,11 @@ static void check_cu(const bp_cp_split *split, const deal *d, bp_cp_order order)
     free(narrow);
 }
 
-static void check_map(const bp_cp_split *split, const deal *d, bp_cp_order from, bp_cp_order to, bp_cp_shift shift)
+static void check_map(const bp_cp_split *split, const reference_split *d, bp_cp_order from, bp_cp_order to,
+                      bp_cp_shift shift)
 {
     const uint64_t count = d->count[to];
-    int64_t *expected = dealt_map(d, from, to, shift), *map = malloc((count + 1) * sizeof *map);
+    int64_t *expected = reference_map(d, from, to, shift), *map = malloc((count + 1) * sizeof *map);
     assert_non_null(map);
     map[count] = 77;
     if (can_shift(d, from, shift)) {
@@ -192,9 +193,9 @@ static void check_map(const bp_cp_split *split, const deal *d, bp_cp_order from,
     free(map);
 }
 
-static void check_split(const deal_options *options)
+static void check_split(const split_options *options)
 {
-    deal d = new_deal(options);
+    reference_split d = new_reference_split(options);
     bp_cp_split *split = new_split(options);
     check_info(split, &d, options);
     check_cu(split, &d, BP_CP_PACKED);
@@ -205,10 +206,10 @@ static void check_split(const deal_options *options)
             for (int shift = 0; shift < SHIFTS; shift++)
                 check_map(split, &d, (bp_cp_order)from, (bp_cp_order)to, (bp_cp_shift)shift);
     bp_cp_split_destroy(&split);
-    free_deal(&d);
+    free_reference_split(&d);
 }
 
-static void check_ranks(deal_options options)
+static void check_ranks(split_options options)
 {
     const uint64_t multiple = options.multiple;
     for (size_t i = 0; i < RANKS_COUNT; i++) {
@@ -219,19 +220,19 @@ static void check_ranks(deal_options options)
     }
 }
 
-static void every_order_is_as_dealt(void **state)
+static void every_order_matches_the_reference(void **state)
 {
     (void)state;
     static const uint64_t lengths[] = {5, 0, 16, 1, 33, 0, 0, 48, 2};
     for (uint64_t sequences = 0; sequences <= 9; sequences++) {
-        check_ranks((deal_options){.lengths = lengths, .sequences = sequences});
-        check_ranks((deal_options){.lengths = lengths, .sequences = sequences, .cu_dtype = BP_DTYPE_INT32});
+        check_ranks((split_options){.lengths = lengths, .sequences = sequences});
+        check_ranks((split_options){.lengths = lengths, .sequences = sequences, .cu_dtype = BP_DTYPE_INT32});
     }
     seed(17);
     for (int round = 0; round < 12; round++) {
         const uint64_t sequences = 1 + random_below(20);
         uint64_t *ragged = random_lengths(sequences, 70);
-        check_ranks((deal_options){.lengths = ragged, .sequences = sequences, .multiple = random_below(4)});
+        check_ranks((split_options){.lengths = ragged, .sequences = sequences, .multiple = random_below(4)});
         free(ragged);
     }
 }
@@ -242,8 +243,8 @@ static void one_rank_needs_no_multiple(void **state)
     static const uint64_t lengths[] = {5, 1, 0, 7};
     static const uint64_t padded[] = {5, 3, 1, 9};
     for (uint64_t multiple = 0; multiple <= 7; multiple++)
-        check_split(&(deal_options){.lengths = lengths, .sequences = 4, .ranks = 1, .multiple = multiple});
-    check_split(&(deal_options){.lengths = lengths, .padded = padded, .sequences = 4, .ranks = 1});
+        check_split(&(split_options){.lengths = lengths, .sequences = 4, .ranks = 1, .multiple = multiple});
+    check_split(&(split_options){.lengths = lengths, .padded = padded, .sequences = 4, .ranks = 1});
 }
 
 static void callers_may_have_padded(void **state)
@@ -252,38 +253,38 @@ static void callers_may_have_padded(void **state)
     static const uint64_t lengths[] = {5, 0, 16, 1, 48};
     static const uint64_t padded[] = {48, 48, 96, 48, 48};
     for (uint64_t sequences = 0; sequences <= 5; sequences++)
-        check_ranks((deal_options){.lengths = lengths, .padded = padded, .sequences = sequences});
-    check_ranks((deal_options){.lengths = padded, .padded = padded, .sequences = 5, .cu_dtype = BP_DTYPE_INT32});
+        check_ranks((split_options){.lengths = lengths, .padded = padded, .sequences = sequences});
+    check_ranks((split_options){.lengths = padded, .padded = padded, .sequences = 5, .cu_dtype = BP_DTYPE_INT32});
 }
 
-/* Those that are added, and the caller's own. */
+/* Appended dummies, and the caller's. */
 static void dummies_are_split_and_not_counted(void **state)
 {
     (void)state;
     static const uint64_t lengths[] = {5, 0, 16, 1, 33};
     for (uint64_t sequences = 0; sequences <= 5; sequences++) {
         for (uint64_t total = 48; total <= 480; total += 48)
-            check_ranks((deal_options){.lengths = lengths, .sequences = sequences, .total_multiple = total});
+            check_ranks((split_options){.lengths = lengths, .sequences = sequences, .total_multiple = total});
         if (sequences > 0)
-            check_ranks((deal_options){
+            check_ranks((split_options){
                 .lengths = lengths, .sequences = sequences, .last_is_dummy = true, .total_multiple = 240});
     }
 }
 
-/* A batch may be short of its total however its sequences were padded. */
+/* The total may be padded for every padding of sequences. */
 static void padded_batches_get_dummies_too(void **state)
 {
     (void)state;
     static const uint64_t lengths[] = {5, 0, 16, 1, 33}, padded[] = {48, 48, 96, 48, 48};
     for (uint64_t total = 48; total <= 480; total += 48)
-        check_ranks((deal_options){.lengths = lengths, .padded = padded, .sequences = 5, .total_multiple = total});
+        check_ranks((split_options){.lengths = lengths, .padded = padded, .sequences = 5, .total_multiple = total});
 }
 
 static void a_batch_may_be_full_already(void **state)
 {
     (void)state;
     static const uint64_t lengths[] = {8, 12, 4};
-    const deal_options options = {.lengths = lengths, .sequences = 3, .ranks = 2, .rank = 1, .total_multiple = 24};
+    const split_options options = {.lengths = lengths, .sequences = 3, .ranks = 2, .rank = 1, .total_multiple = 24};
     bp_cp_split *split = new_split(&options);
     assert_int_equal(info_of(split).sequences, 3);
     assert_int_equal(info_of(split).padded_tokens, 24);
@@ -292,14 +293,14 @@ static void a_batch_may_be_full_already(void **state)
 
 /* ---- bijections ---------------------------------------------------------------------------------------------------- */
 
-/* All ranks' local tokens are every padded token exactly once. */
-static void ranks_share_out_everything_once(void **state)
+/* The local tokens of all ranks are a permutation of the padded tokens. */
+static void local_tokens_are_a_permutation(void **state)
 {
     (void)state;
     seed(5);
     for (size_t i = 0; i < RANKS_COUNT; i++) {
         uint64_t *ragged = random_lengths(30, 100);
-        deal_options options = {.lengths = ragged, .sequences = 30, .ranks = RANKS[i], .total_multiple = 192};
+        split_options options = {.lengths = ragged, .sequences = 30, .ranks = RANKS[i], .total_multiple = 192};
         uint8_t *taken = NULL;
         uint64_t padded = 0;
         for (options.rank = 0; options.rank < options.ranks; options.rank++) {
@@ -324,13 +325,13 @@ static void ranks_share_out_everything_once(void **state)
     }
 }
 
-static void maps_there_and_back_undo_each_other(void **state)
+static void maps_are_inverse(void **state)
 {
     (void)state;
     seed(6);
     for (size_t i = 0; i < RANKS_COUNT; i++) {
         uint64_t *ragged = random_lengths(25, 90);
-        const deal_options options = {.lengths = ragged, .sequences = 25, .ranks = RANKS[i], .multiple = 48};
+        const split_options options = {.lengths = ragged, .sequences = 25, .ranks = RANKS[i], .multiple = 48};
         bp_cp_split *split = new_split(&options);
         const bp_cp_split_info info = info_of(split);
         int64_t *there = malloc(info.padded_tokens * sizeof *there), *back = malloc(info.padded_tokens * sizeof *back);
@@ -356,19 +357,19 @@ static void maps_there_and_back_undo_each_other(void **state)
 static uint64_t print_of(const uint64_t *lengths, uint64_t sequences, uint32_t ranks, uint32_t rank, uint64_t multiple,
                          uint64_t total_multiple)
 {
-    const deal_options options = {.lengths = lengths,
-                                  .sequences = sequences,
-                                  .ranks = ranks,
-                                  .rank = rank,
-                                  .multiple = multiple,
-                                  .total_multiple = total_multiple};
+    const split_options options = {.lengths = lengths,
+                                   .sequences = sequences,
+                                   .ranks = ranks,
+                                   .rank = rank,
+                                   .multiple = multiple,
+                                   .total_multiple = total_multiple};
     bp_cp_split *split = new_split(&options);
     const uint64_t fingerprint = info_of(split).fingerprint;
     bp_cp_split_destroy(&split);
     return fingerprint;
 }
 
-static void fingerprints_tell_batches_apart(void **state)
+static void fingerprints_differ_between_batches(void **state)
 {
     (void)state;
     static const uint64_t lengths[] = {5, 9, 3, 0}, swapped[] = {9, 5, 3, 0}, longer[] = {5, 9, 4, 0};
@@ -381,24 +382,24 @@ static void fingerprints_tell_batches_apart(void **state)
             assert_true(prints[i] != prints[j]);
     for (uint32_t rank = 0; rank < 3; rank++)
         assert_true(print_of(lengths, 4, 3, rank, 0, 0) == prints[4]);
-    assert_true(print_of(lengths, 4, 2, 0, 4, 0) == prints[0]); /* the least, by its number */
+    assert_true(print_of(lengths, 4, 2, 0, 4, 0) == prints[0]); /* the smallest multiple, given explicitly */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(multiples_are_the_least),
                                        cmocka_unit_test(multiples_may_be_huge),
-                                       cmocka_unit_test(the_golden_batch_is_split_as_known),
+                                       cmocka_unit_test(golden_split),
                                        cmocka_unit_test(shifts_stay_inside_each_sequence),
                                        cmocka_unit_test(orders_have_names),
-                                       cmocka_unit_test(every_order_is_as_dealt),
+                                       cmocka_unit_test(every_order_matches_the_reference),
                                        cmocka_unit_test(one_rank_needs_no_multiple),
                                        cmocka_unit_test(callers_may_have_padded),
                                        cmocka_unit_test(dummies_are_split_and_not_counted),
                                        cmocka_unit_test(padded_batches_get_dummies_too),
                                        cmocka_unit_test(a_batch_may_be_full_already),
-                                       cmocka_unit_test(ranks_share_out_everything_once),
-                                       cmocka_unit_test(maps_there_and_back_undo_each_other),
-                                       cmocka_unit_test(fingerprints_tell_batches_apart)};
+                                       cmocka_unit_test(local_tokens_are_a_permutation),
+                                       cmocka_unit_test(maps_are_inverse),
+                                       cmocka_unit_test(fingerprints_differ_between_batches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

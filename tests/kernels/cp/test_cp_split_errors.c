@@ -1,4 +1,4 @@
-/* Batches that cannot be split, and questions that a split cannot answer: refused by name, with the sequence and the numbers. */
+/* Batches that cannot be split, and queries that do not fit a split: the error has the sequence and the numbers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ static bp_cp_split_config config_of(const int64_t *cu, uint64_t sequences, uint3
     return config;
 }
 
-/* Refused, naming the words; the output keeps what it was. */
+/* Refused with these words in the error; the output is unchanged. */
 #define assert_no_split(config, status, ...)                                                                           \
     do {                                                                                                               \
         bp_cp_split *no_split = (bp_cp_split *)&no_split;                                                              \
@@ -38,7 +38,7 @@ static bp_cp_split_config config_of(const int64_t *cu, uint64_t sequences, uint3
 
 static const int64_t GOOD[] = {0, 8, 12};
 
-static void the_defaults_are_as_written(void **state)
+static void defaults_match_the_header(void **state)
 {
     (void)state;
     bp_cp_split_config config;
@@ -123,7 +123,7 @@ static void lengths_begin_with_0(void **state)
     assert_no_split(&config, BAD, "431", "0");
     config = config_of(negative, 2, 2);
     assert_no_split(&config, BAD, "-17", "0");
-    config = config_of(late, 0, 2); /* of no sequences there is a beginning, too */
+    config = config_of(late, 0, 2); /* 0 sequences still have a start */
     assert_no_split(&config, BAD, "431", "0");
     static const int32_t narrow[] = {431, 800};
     config = config_of(NULL, 1, 2);
@@ -132,7 +132,7 @@ static void lengths_begin_with_0(void **state)
     assert_no_split(&config, BAD, "431", "0");
 }
 
-static void lengths_never_fall(void **state)
+static void lengths_do_not_decrease(void **state)
 {
     (void)state;
     int64_t cu[MANY + 1] = {0};
@@ -142,14 +142,14 @@ static void lengths_never_fall(void **state)
     for (size_t i = 0; i < 5; i++) {
         char text[32];
         fill_lengths(cu);
-        cu[38] = bad[i]; /* sequence 37 is from 3700 to this */
+        cu[38] = bad[i]; /* sequence 37 goes from 3700 to this */
         snprintf(text, sizeof text, "%lld", (long long)bad[i]);
         assert_no_split(&config, BAD, "sequence 37", "3700", text);
     }
     fill_lengths(cu);
     for (int i = 0; i <= MANY; i++)
         narrow[i] = (int32_t)cu[i];
-    narrow[MANY] = INT32_MIN; /* the last one */
+    narrow[MANY] = INT32_MIN; /* of the last one */
     config.cu_seqlens = narrow;
     config.cu_dtype = BP_DTYPE_INT32;
     assert_no_split(&config, BAD, "sequence 59", "5900", "-2147483648");
@@ -171,7 +171,7 @@ static void padded_lengths_hold_the_sequences(void **state)
         padded[i] += 2;
     assert_no_split(&config, BAD, "sequence 41", "102", "4");
     fill_lengths(padded);
-    padded[20] = 1799; /* sequence 19 begins at 1900 */
+    padded[20] = 1799; /* sequence 19 starts at 1900 */
     assert_no_split(&config, BAD, "sequence 19", "1900", "1799");
     fill_lengths(padded);
     padded[0] = 44;
@@ -180,7 +180,7 @@ static void padded_lengths_hold_the_sequences(void **state)
     assert_no_split(&config, BAD, "-4", "0");
 }
 
-static void one_rank_takes_padded_lengths_of_any_kind(void **state)
+static void one_rank_accepts_any_padded_lengths(void **state)
 {
     (void)state;
     static const int64_t cu[] = {0, 3, 8}, padded[] = {0, 5, 10};
@@ -195,7 +195,7 @@ static void one_rank_takes_padded_lengths_of_any_kind(void **state)
 
 /* ---- multiples ----------------------------------------------------------------------------------------------------- */
 
-static void multiples_must_do(void **state)
+static void multiples_are_checked(void **state)
 {
     (void)state;
     bp_cp_split_config config = config_of(GOOD, 2, 3);
@@ -211,11 +211,11 @@ static void multiples_must_do(void **state)
     config.total_multiple = 36;
     assert_no_split(&config, BAD, "36", "24");
     config.multiple = 0;
-    config.total_multiple = 1002; /* of 4, the least */
+    config.total_multiple = 1002; /* must be a multiple of 4 */
     assert_no_split(&config, BAD, "1002", "4");
 }
 
-static void what_is_padded_already_has_no_multiple(void **state)
+static void cu_padded_excludes_multiple(void **state)
 {
     (void)state;
     bp_cp_split_config config = config_of(GOOD, 2, 2);
@@ -232,7 +232,7 @@ static void a_last_dummy_needs_a_sequence(void **state)
     assert_no_split(&config, BAD, "dummy");
 }
 
-/* ---- huge ---------------------------------------------------------------------------------------------------------- */
+/* ---- limits ---------------------------------------------------------------------------------------------------------- */
 
 static void lengths_may_be_near_the_limits(void **state)
 {
@@ -275,7 +275,7 @@ static void padding_may_not_fit(void **state)
     assert_no_split(&config, BP_ERR_OVERFLOW, "18446744073709551615");
 }
 
-static void int32_lengths_are_counted_wider(void **state)
+static void int32_lengths_are_widened(void **state)
 {
     (void)state;
     static const int32_t cu[] = {0, INT32_MAX};
@@ -296,7 +296,7 @@ static void int32_lengths_are_counted_wider(void **state)
     bp_cp_split_destroy(&split);
 }
 
-/* As many ranks as there can be; the work is that of the sequences. */
+/* The maximum number of ranks: cost depends on the sequences only. */
 static void ranks_may_be_huge(void **state)
 {
     (void)state;
@@ -328,9 +328,9 @@ static void counts_of_sequences_may_be_huge(void **state)
     assert_no_split(&config, BP_ERR_OVERFLOW, "2305843009213693952");
 }
 
-/* ---- questions ----------------------------------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------------------------------- */
 
-static void questions_must_fit_the_split(void **state)
+static void queries_are_checked(void **state)
 {
     (void)state;
     bp_cp_split_config config = config_of(GOOD, 2, 2);
@@ -363,23 +363,23 @@ static void questions_must_fit_the_split(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_defaults_are_as_written),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(defaults_match_the_header),
                                        cmocka_unit_test(structs_that_are_too_small_are_refused),
                                        cmocka_unit_test(everything_may_be_missing),
                                        cmocka_unit_test(ranks_must_be_there),
                                        cmocka_unit_test(lengths_are_int32_or_int64),
                                        cmocka_unit_test(lengths_begin_with_0),
-                                       cmocka_unit_test(lengths_never_fall),
+                                       cmocka_unit_test(lengths_do_not_decrease),
                                        cmocka_unit_test(padded_lengths_hold_the_sequences),
-                                       cmocka_unit_test(one_rank_takes_padded_lengths_of_any_kind),
-                                       cmocka_unit_test(multiples_must_do),
-                                       cmocka_unit_test(what_is_padded_already_has_no_multiple),
+                                       cmocka_unit_test(one_rank_accepts_any_padded_lengths),
+                                       cmocka_unit_test(multiples_are_checked),
+                                       cmocka_unit_test(cu_padded_excludes_multiple),
                                        cmocka_unit_test(a_last_dummy_needs_a_sequence),
                                        cmocka_unit_test(lengths_may_be_near_the_limits),
                                        cmocka_unit_test(padding_may_not_fit),
-                                       cmocka_unit_test(int32_lengths_are_counted_wider),
+                                       cmocka_unit_test(int32_lengths_are_widened),
                                        cmocka_unit_test(ranks_may_be_huge),
                                        cmocka_unit_test(counts_of_sequences_may_be_huge),
-                                       cmocka_unit_test(questions_must_fit_the_split)};
+                                       cmocka_unit_test(queries_are_checked)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

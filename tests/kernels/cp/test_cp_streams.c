@@ -1,4 +1,4 @@
-/* Rearrangements are work of streams: in their order, or done at once without one. */
+/* Stream order of rearrangements; without a stream they are synchronous. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@ static void enqueue(bp_cp *cp, const sample *s, bp_stream *stream)
     memset(&r, 0xee, sizeof r);
 }
 
-/* The split may go before its turn comes, too. */
+/* The split may be destroyed before the work runs. */
 static void work_waits_for_its_turn(void **state)
 {
     (void)state;
@@ -58,7 +58,7 @@ static void without_a_stream_calls_wait(void **state)
     bp_device_destroy(&slow);
 }
 
-/* Bytes come by a copy, and leave by one. */
+/* A copy writes the source before, and one reads the target after. */
 static void copies_before_and_after_are_in_order(void **state)
 {
     (void)state;
@@ -88,7 +88,7 @@ static void copies_before_and_after_are_in_order(void **state)
     }
 }
 
-/* Far more calls than may be on their way, of two splits in turn; destroying waits for the last. */
+/* More calls than the ring holds, alternating between two splits; destruction waits for the last. */
 static void many_calls_wait_for_room(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Memory for kernels, and launches. */
+/* Tensors for kernels, and their launches on the emulation. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,8 @@
 
 static void *new_memory(size_t bytes)
 {
-    void *memory = aligned_alloc(16, (bytes + 15) / 16 * 16); /* ASan's smallest unit is finer than a vector */
+    void *memory =
+        aligned_alloc(16, (bytes + 15) / 16 * 16); /* ASan detects overruns at a finer granularity than a vector */
     assert_non_null(memory);
     memset(memory, 0xff, bytes);
     return memory;
@@ -31,7 +32,7 @@ static size_t element_bytes(bp_dtype dtype)
     return bp_dtype_bits(dtype) / 8;
 }
 
-/* The last row ends where the memory does. */
+/* The last row ends at the end of its allocation. */
 rows empty_rows(bp_dtype dtype, uint32_t count, uint32_t columns, uint32_t shift, uint32_t gap)
 {
     rows r = {.dtype = dtype, .count = count, .columns = columns, .shift = shift, .stride = (int64_t)columns + gap};
@@ -110,7 +111,7 @@ void run(const char *kernel, grid g, const void *work)
             k->run((const unsigned[]){g.blocks, g.parts, 1}, (const unsigned[]){g.threads, 1, 1}, 0, work);
             return;
         }
-    fail_msg("there is no kernel %s", kernel);
+    fail_msg("unknown kernel %s", kernel);
 }
 
 static bp_tokens_work tokens_work(const rows *logits)

@@ -1,4 +1,4 @@
-/* Launches of CUDA's kernels on the emulation, and memory for them. */
+/* Launches of the CUDA kernels on the emulation, and tensors for them. */
 #ifndef BP_TESTS_KERNELS_CUDA_LAUNCHES_H
 #define BP_TESTS_KERNELS_CUDA_LAUNCHES_H
 
@@ -6,20 +6,20 @@
 
 #include "logprob/work.h"
 
-/* Rows in memory of exactly their size, so that ASan sees what is read beside them. Gaps between rows are 0xff bytes. */
+/* Rows in an allocation of exactly their size, so that ASan sees overruns. Gaps between rows are 0xff bytes. */
 typedef struct rows {
     bp_dtype dtype;
-    uint32_t count, columns, shift; /* elements behind an address aligned to 16 */
+    uint32_t count, columns, shift; /* shift: elements after a 16-byte boundary */
     int64_t stride;
     char *memory, *data;
-    int64_t *targets; /* of logits */
+    int64_t *targets; /* of the logits */
 } rows;
 
-/* Filled from random_below. The last row has its target in no column. */
+/* Filled from random_below. The target of the last row is in no column. */
 rows new_rows(bp_dtype dtype, uint32_t count, uint32_t columns, uint32_t shift, uint32_t gap);
-/* The same numbers, elsewhere. */
+/* The same values in a new allocation. */
 rows moved_rows(const rows *r, uint32_t shift, uint32_t gap);
-/* For output: NaN everywhere. */
+/* For outputs: filled with NaN. */
 rows empty_rows(bp_dtype dtype, uint32_t count, uint32_t columns, uint32_t shift, uint32_t gap);
 void free_rows(rows *r);
 bool rows_are_equal(const rows *a, const rows *b);
@@ -29,7 +29,7 @@ typedef struct grid {
     uint32_t blocks, parts, threads;
 } grid;
 
-/* Each launch in another order of threads and blocks. */
+/* Each launch uses another order of threads and blocks. */
 void run(const char *kernel, grid g, const void *work);
 
 bp_partials_work partials_work(const rows *logits, int entropy, bp_partial *partials);
@@ -45,7 +45,7 @@ void free_finished(finished *f);
 bp_finish_work finish_work(const finished *f, const bp_tokens_work *tokens, const bp_partial *partials, uint32_t ranks,
                            uint64_t vocab);
 
-/* What a gradient is made from, beside the logits: of the kernels' own forward pass. */
+/* Statistics of the kernels' forward pass, and upstream gradients. */
 typedef struct statistics {
     finished f;
     float *g, *h;

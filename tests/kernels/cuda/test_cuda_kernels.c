@@ -1,5 +1,5 @@
-/* CUDA's kernels one launch at a time, on the emulation: which threads, blocks, alignments and orders there are changes no bit, and nothing
- * is touched that is not theirs. */
+/* CUDA kernels, one launch at a time on the emulation: bits do not depend on threads, blocks, alignment and scheduling, and nothing outside
+ * the tensors is touched. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@
 #define ROWS 3u
 
 static const bp_dtype DTYPES[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
-/* Within a tile, on its edge, several, and more than are kept at once. */
+/* Within a tile, on its edge, several tiles, and more than are kept at once. */
 static const uint32_t WIDTHS[] = {1, 7, 37, 2048, 2049, 3 * 2048 + 5, 5 * 2048 - 8};
 
 #define FOR_DTYPES(dtype) for (size_t at_##dtype = 0; at_##dtype < 3; at_##dtype++)
@@ -69,7 +69,7 @@ static void entropy_changes_no_sum(void **state)
     }
 }
 
-/* More tiles than a block keeps; the last round is a short one. */
+/* More tiles than a block keeps, so several rounds; the last one is partial. */
 static void rows_of_any_length_are_summed(void **state)
 {
     (void)state;
@@ -121,7 +121,7 @@ static void partials_of_masked_rows_stay_as_they_are(void **state)
 
 /* ---- finish -------------------------------------------------------------------------------------------------------- */
 
-/* Shards of one vocabulary, on three ranks. */
+/* Three ranks that share a vocabulary. */
 static void ranks_are_merged(void **state)
 {
     (void)state;
@@ -152,8 +152,8 @@ static void ranks_are_merged(void **state)
     free_rows(&logits);
 }
 
-/* The lowest token wins, in whatever order they are found, however far away the ids are, and stays over calls. */
-static void the_first_bad_target_is_noted(void **state)
+/* The lowest token is recorded, in any scheduling and for any distance of its id, and kept over calls. */
+static void the_lowest_bad_target_is_recorded(void **state)
 {
     (void)state;
     enum { TOKENS = 600 };
@@ -182,7 +182,7 @@ static void the_first_bad_target_is_noted(void **state)
         run("bp_finish_bad", (grid){1, 1, 1}, &finish);
         assert_int_equal(bad.token, first);
         assert_int_equal(bad.value, values[round % 6]);
-        target[first] = 100; /* a call without that one */
+        target[first] = 100; /* valid in the second call */
         run("bp_finish", (grid){5, 1, 128}, &finish);
         run("bp_finish_bad", (grid){1, 1, 1}, &finish);
         assert_int_equal(bad.token, first);
@@ -205,7 +205,7 @@ static bool narrows(const bp_dtype *pair)
     return pair[0] == BP_DTYPE_FP32 && pair[1] != BP_DTYPE_FP32;
 }
 
-/* Also whatever the alignment of what is read, and apart from it of what is written. */
+/* For any alignment of input and output. */
 static void any_grid_makes_the_same_gradient(void **state)
 {
     (void)state;
@@ -235,7 +235,7 @@ static void any_grid_makes_the_same_gradient(void **state)
         }
 }
 
-/* In place, and narrowed in place. */
+/* In place, with equal dtypes and narrowing. */
 static void gradients_may_overwrite_their_logits(void **state)
 {
     (void)state;
@@ -261,7 +261,7 @@ static void gradients_may_overwrite_their_logits(void **state)
     }
 }
 
-/* One block a row for those that are narrowed where they lie, however many rows there are. */
+/* Narrowing in place takes one block per row for any number of rows. */
 static void masked_rows_have_gradients_of_zero(void **state)
 {
     (void)state;
@@ -273,7 +273,7 @@ static void masked_rows_have_gradients_of_zero(void **state)
         const uint8_t mask = 0;
         work.tokens.has_mask = 1;
         work.tokens.mask = &mask;
-        work.logits.data = NULL; /* nothing is read */
+        work.logits.data = NULL; /* must not be read */
         work.logprob_grad = work.entropy_grad = NULL;
         work.saved = (bp_saved_work){0};
         run_gradient(&work, (grid){ROWS, 1, 128});
@@ -295,7 +295,7 @@ int main(void)
         cmocka_unit_test(rows_of_any_length_are_summed),
         cmocka_unit_test(partials_of_masked_rows_stay_as_they_are),
         cmocka_unit_test(ranks_are_merged),
-        cmocka_unit_test(the_first_bad_target_is_noted),
+        cmocka_unit_test(the_lowest_bad_target_is_recorded),
         cmocka_unit_test(any_grid_makes_the_same_gradient),
         cmocka_unit_test(gradients_may_overwrite_their_logits),
         cmocka_unit_test(masked_rows_have_gradients_of_zero),

@@ -1,4 +1,4 @@
-/* CUDA's kernels of the loss, one launch at a time on the emulation: against plain loops, and bit by bit. */
+/* CUDA kernels of the loss, one launch at a time on the emulation, against plain loops and bit by bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,10 +16,10 @@
 #include "../../planner/scenarios.h"
 #include "logprob/work.h"
 
-#define SUMS_THREADS 512u /* what the kernel is compiled for */
+#define SUMS_THREADS 512u /* as the kernel is compiled */
 #define PLANES 4
 
-/* Local tokens of a batch. Where they are not valid, planes are NaN: whoever reads there gets it. */
+/* Local tokens of a batch. Planes of invalid tokens are NaN, which would show in any result that reads them. */
 typedef struct slices {
     split_batch batch;
     uint32_t count;
@@ -91,7 +91,7 @@ static bp_sums_work sums_work(const slices *s, uint32_t first, uint32_t count, b
                           .records = records};
 }
 
-/* In `groups` launches. */
+/* Split into `groups` launches. */
 static void make_records(const slices *s, uint32_t groups, uint32_t blocks, bp_loss_record *records)
 {
     memset(records, 0xff, s->batch.count * sizeof *records);
@@ -151,7 +151,7 @@ static void sums_are_those_of_a_plain_loop(void **state)
     }
 }
 
-/* Wherever a sequence is in the batch, and whoever its neighbours are; more tokens than the threads take at once. */
+/* Independent of the sequence's position and neighbours; with more tokens than the threads take at once. */
 static void bits_depend_on_the_sequence_alone(void **state)
 {
     (void)state;
@@ -206,7 +206,7 @@ static void planes_may_be_missing(void **state)
     free_slices(s);
 }
 
-/* In the sequence that has it, and in no other. -inf is a number like others. */
+/* NaN stays in its sequence; -inf is an ordinary value. */
 static void nan_and_infinities_are_kept(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* CUDA's kernels that find the least and the largest logit, one launch at a time on the emulation: against a plain loop. */
+/* CUDA kernels for the smallest and largest logit, one launch at a time on the emulation, against a plain loop. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@
 #define FAR_APART 5 /* elements between outputs */
 
 static const bp_dtype DTYPES[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
-/* Less than a vector, a few, some for each thread, and more than each has on its way at once. */
+/* Less than a vector, a few, some per thread, and more than a thread has in flight. */
 static const uint32_t WIDTHS[] = {1, 2, 7, 8, 37, 1029, 4096 + 3, 8192 + 64, 2 * 8192 + 1029};
 static const grid GRIDS[] = {{ROWS, 1, 128}, {1, 1, 128}, {2, 1, 32}, {7, 1, 96}, {ROWS, 1, 64}};
 
@@ -88,7 +88,7 @@ static void any_grid_and_alignment_finds_the_same(void **state)
             }
 }
 
-/* The extremes, infinities and NaN at any place of a row: at its ends, and within. */
+/* Extremes, infinities and NaN at any position of a row. */
 static void every_element_counts(void **state)
 {
     (void)state;
@@ -108,8 +108,8 @@ static void every_element_counts(void **state)
             }
 }
 
-/* Nothing but -inf, which is both then; all above 0 and all below. */
-static void rows_of_one_kind(void **state)
+/* Rows of only -inf (both results), of positive and of negative numbers. */
+static void rows_of_equal_signs(void **state)
 {
     (void)state;
     const double kinds[] = {-INFINITY, INFINITY, -200, 200};
@@ -146,7 +146,7 @@ static void masked_rows_are_not_read(void **state)
     free_rows(&logits);
 }
 
-static void one_of_them_may_be_wanted(void **state)
+static void outputs_are_independent(void **state)
 {
     (void)state;
     seed(8);
@@ -172,9 +172,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_grid_and_alignment_finds_the_same),
         cmocka_unit_test(every_element_counts),
-        cmocka_unit_test(rows_of_one_kind),
+        cmocka_unit_test(rows_of_equal_signs),
         cmocka_unit_test(masked_rows_are_not_read),
-        cmocka_unit_test(one_of_them_may_be_wanted),
+        cmocka_unit_test(outputs_are_independent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* CUDA's kernels that bring tokens from one order to another, one launch at a time on the emulation: against plain lists. */
+/* CUDA kernels for rearrangements, one launch at a time on the emulation, against plain lists. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 
 #define UNTOUCHED 0xa7
 
-/* Tokens in memory that ends with the last one. */
+/* Tokens in an allocation that ends with the last one. */
 typedef struct tokens {
     uint32_t count;
     uint64_t bytes;
@@ -54,9 +54,9 @@ typedef struct rearrangement {
     bp_cp_order from, to;
     bp_cp_shift shift;
     uint32_t word_bytes;
-    uint64_t bytes;   /* of a token */
+    uint64_t bytes;   /* per token */
     uint64_t gaps[2]; /* bytes between tokens */
-    uint32_t groups;  /* that the sequences are handed over in */
+    uint32_t groups;  /* number of launches */
     grid g;
 } rearrangement;
 
@@ -131,7 +131,7 @@ static void every_order_becomes_every_other(void **state)
             }
 }
 
-/* Fewer words than lanes, as many, a few more, and so many that several are on their way at once. */
+/* Fewer words than lanes, as many, a few more, and enough for several loads in flight. */
 static void words_of_any_size_are_moved(void **state)
 {
     (void)state;
@@ -152,8 +152,8 @@ static void words_of_any_size_are_moved(void **state)
         }
 }
 
-/* Of tensors whose tokens lie backwards, or all in one place. */
-static void strides_may_have_any_sign(void **state)
+/* Negative strides, and stride 0. */
+static void strides_may_be_negative(void **state)
 {
     (void)state;
     seed(5);
@@ -177,8 +177,8 @@ static void strides_may_have_any_sign(void **state)
     free(from.memory);
 }
 
-/* Groups of nothing but empty sequences have no places, whatever the grid. */
-static void nothing_becomes_nothing(void **state)
+/* Groups of only empty sequences have no places, on any grid. */
+static void empty_sequences_have_no_places(void **state)
 {
     (void)state;
     for (unsigned pair = 0; pair < 16; pair++) {
@@ -198,8 +198,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_order_becomes_every_other),
         cmocka_unit_test(words_of_any_size_are_moved),
-        cmocka_unit_test(strides_may_have_any_sign),
-        cmocka_unit_test(nothing_becomes_nothing),
+        cmocka_unit_test(strides_may_be_negative),
+        cmocka_unit_test(empty_sequences_have_no_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

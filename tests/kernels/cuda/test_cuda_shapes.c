@@ -1,4 +1,4 @@
-/* Which kernels of split batches are launched, and on how many threads: results would be right with any, but slow. */
+/* Kernel and grid selection for split batches: any choice gives right results, but a wrong one is slow. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -89,12 +89,12 @@ static void check_launch(const char *name, uint32_t blocks, uint32_t threads)
     assert_true(grid.threads[0] == threads && grid.threads[1] == 1 && grid.threads[2] == 1);
 }
 
-static void words_have_a_lane_each(void **state)
+static void launch_shapes_of_rearrangements(void **state)
 {
     (void)state;
     static const struct {
         uint64_t token_bytes;
-        uint32_t word_bytes, blocks; /* of 128 threads, for 1000 tokens */
+        uint32_t word_bytes, blocks; /* blocks of 128 threads for 1000 tokens */
         const char *name;
     } cases[] = {{1, 1, 8, "bp_rearrange_1"},       {3, 1, 32, "bp_rearrange_1"},      {6, 2, 32, "bp_rearrange_2"},
                  {4, 4, 8, "bp_rearrange_4"},       {8, 8, 8, "bp_rearrange_8"},       {64, 16, 32, "bp_rearrange_16"},
@@ -107,7 +107,7 @@ static void words_have_a_lane_each(void **state)
     }
 }
 
-static void tokens_have_a_thread_and_sequences_a_block(void **state)
+static void launch_shapes_of_the_loss(void **state)
 {
     (void)state;
     const bp_seed_work seeds = {.group = one_of(1000)};
@@ -119,8 +119,8 @@ static void tokens_have_a_thread_and_sequences_a_block(void **state)
     check_launch("bp_sums", 7, 512);
 }
 
-/* The driver refuses grids without blocks. */
-static void nothing_is_not_launched(void **state)
+/* The driver refuses empty grids. */
+static void empty_grids_are_not_launched(void **state)
 {
     (void)state;
     const bp_rearrange_work moved = {.group = one_of(0), .token_bytes = 4, .word_bytes = 4};
@@ -135,8 +135,8 @@ static void nothing_is_not_launched(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(words_have_a_lane_each),
-                                       cmocka_unit_test(tokens_have_a_thread_and_sequences_a_block),
-                                       cmocka_unit_test(nothing_is_not_launched)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(launch_shapes_of_rearrangements),
+                                       cmocka_unit_test(launch_shapes_of_the_loss),
+                                       cmocka_unit_test(empty_grids_are_not_launched)};
     return cmocka_run_group_tests(tests, make_engine, end_engine);
 }

@@ -10,7 +10,7 @@
 
 #define ALIGNMENT 256
 
-static uint64_t lay_out(twins *w)
+static uint64_t lay_out(device_tensors *w)
 {
     head_memory memories[HEAD_MEMORIES];
     uint64_t bytes = 0;
@@ -22,10 +22,10 @@ static uint64_t lay_out(twins *w)
     return bytes;
 }
 
-void begin_twins(twins *w, bp_device *device, const head_case *c, uint64_t first, uint64_t columns)
+void begin_device_tensors(device_tensors *w, bp_device *device, const head_case *c, uint64_t first, uint64_t columns)
 {
     void *address;
-    *w = (twins){.v = values_of(c)};
+    *w = (device_tensors){.v = values_of(c)};
     w->here = tensors_of(&w->v, first, columns);
     if (c->dtype != BP_DTYPE_FP32) /* gradients of logits are rounded */
         w->here.allowed = c->dtype == BP_DTYPE_BF16 ? 0.02 : 0.004;
@@ -39,7 +39,7 @@ void begin_twins(twins *w, bp_device *device, const head_case *c, uint64_t first
     describe(&w->there);
 }
 
-void copy_twins(twins *w, bool back)
+void copy_device_tensors(device_tensors *w, bool back)
 {
     head_memory here[HEAD_MEMORIES], there[HEAD_MEMORIES];
     memories_of(&w->here, here);
@@ -50,7 +50,7 @@ void copy_twins(twins *w, bool back)
     assert_ok(bp_stream_synchronize(w->stream));
 }
 
-void end_twins(twins *w)
+void end_device_tensors(device_tensors *w)
 {
     w->there = (head_tensors){0};
     bp_workspace_finish(&w->memory);
@@ -59,15 +59,15 @@ void end_twins(twins *w)
     free_values(&w->v);
 }
 
-void begin_anew(twins *w)
+void reset_device_tensors(device_tensors *w)
 {
     poison(&w->here);
-    copy_twins(w, false);
+    copy_device_tensors(w, false);
 }
 
-bool are_right(twins *w)
+bool matches_reference(device_tensors *w)
 {
-    copy_twins(w, true);
+    copy_device_tensors(w, true);
     const double outputs = wrong_outputs(&w->here), gradients = wrong_gradients(&w->here);
     if (!(outputs <= 1 && gradients <= 1))
         print_error("seed %llu, %s, chunk %lld: wrong by %g and %g\n", (unsigned long long)w->v.c.seed,

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- chance -------------------------------------------------------------------------------------------------------- */
+/* ---- random numbers ------------------------------------------------------------------------------------------------ */
 
 static uint64_t next(uint64_t *state)
 {
@@ -68,7 +68,7 @@ static double logit(const head_values *v, uint64_t token, uint64_t column)
     return sum / (double)v->c.temperature;
 }
 
-/* Logits of a token, the log of the sum of their exponentials, and the entropy. */
+/* Logits of a token, their log-sum-exp, and the entropy. */
 static double *row_of(const head_values *v, uint64_t token, double *log_sum, double *entropy)
 {
     double *row = new_array(v->c.vocab, sizeof *row), largest = -INFINITY, sum = 0;
@@ -90,7 +90,7 @@ static bool is_known(const head_values *v, uint64_t token)
     return v->target[token] >= 0 && (uint64_t)v->target[token] < v->c.vocab;
 }
 
-static void judge_token(head_values *v, uint64_t token)
+static void check_token_row(head_values *v, uint64_t token)
 {
     double log_sum, entropy;
     double *row = row_of(v, token, &log_sum, &entropy);
@@ -150,7 +150,7 @@ head_values values_of(const head_case *c)
     }
     for (uint64_t t = 0; t < v.tokens; t++)
         if (v.mask[t] != 0)
-            judge_token(&v, t);
+            check_token_row(&v, t);
     return v;
 }
 

@@ -1,4 +1,4 @@
-/* Cases of the fused head: random tensors of every layout, what fp64 makes of them, and the judgement of what the head did. */
+/* Cases of the fused head: random tensors of every layout, their fp64 reference, and the comparison with it. */
 #ifndef BP_TESTS_KERNELS_HEAD_HEAD_CASES_H
 #define BP_TESTS_KERNELS_HEAD_HEAD_CASES_H
 
@@ -11,43 +11,43 @@ typedef struct head_case {
     bp_dtype dtype;      /* of hidden states and weight */
     bp_dtype grad_dtype; /* of hidden_grad */
     int64_t chunk;
-    uint64_t spare_tokens; /* max_tokens beyond those of the batch */
+    uint64_t spare_tokens; /* max_tokens in addition to the batch */
     float temperature;
     bool has_mask, has_entropy, accumulate;
-    bool by_token;     /* tensors lie as [sequence, batch, ...] */
+    bool by_token;     /* [sequence, batch, ...] layout */
     uint64_t gap;      /* elements between rows */
     uint64_t seed;     /* of the values */
     bool broadcasts;   /* upstream gradients have stride 0 */
-    bool masks_finite; /* hidden states of masked tokens are numbers */
+    bool masks_finite; /* hidden states of masked tokens are finite */
 } head_case;
 
-/* What a case is about. Numbers fit bf16, so that all dtypes hold the same. */
+/* Inputs and fp64 results of a case. Inputs fit bf16, so they are the same in all dtypes. */
 typedef struct head_values {
     head_case c;
     uint64_t tokens;
     double *hidden, *weight;  /* [tokens, hidden], [vocab, hidden] */
     double *upstream, *other; /* of log-probabilities and entropies */
-    double *before;           /* in weight_grad */
+    double *before;           /* initial contents of weight_grad */
     int64_t *target;
     uint8_t *mask;
-    double *logprob, *entropy, *hidden_grad, *weight_grad; /* as they should be */
+    double *logprob, *entropy, *hidden_grad, *weight_grad; /* expected results */
 } head_values;
 
-/* A shape, layout and options at random. */
+/* A random shape, layout and set of options. */
 head_case random_case(uint64_t seed);
 head_values values_of(const head_case *c);
 void free_values(head_values *v);
-/* The loss whose gradient is asked for, in fp64. */
+/* The loss that the gradients belong to, in fp64. */
 double loss_of(const head_values *v);
 
-/* Tensors of a rank, [first, first + columns) of the vocabulary being its own, poisoned where the head is to write. */
+/* Tensors of a rank with columns [first, first + columns) of the vocabulary; outputs are poisoned. */
 typedef struct head_tensors {
     const head_values *v;
     uint64_t first, columns;
     uint8_t *hidden, *weight, *target, *mask, *upstream, *other;
     uint8_t *logprob, *entropy, *saved, *hidden_grad, *weight_grad;
     uint64_t saved_bytes;
-    double allowed; /* error of gradients, relative to the largest */
+    double allowed; /* tolerance of gradients, relative to the largest */
     bp_lm_head_batch batch;
     bp_logprob_outputs outputs;
     bp_lm_head_gradients gradients;
@@ -55,24 +55,24 @@ typedef struct head_tensors {
 
 head_tensors tensors_of(const head_values *v, uint64_t first, uint64_t columns);
 void free_tensors(head_tensors *t);
-/* The memories, and their sizes. */
+/* The allocations and their sizes. */
 #define HEAD_MEMORIES 11
 typedef struct head_memory {
     uint8_t **at;
     uint64_t bytes;
 } head_memory;
 void memories_of(head_tensors *t, head_memory memories[HEAD_MEMORIES]);
-/* Has the batch, the outputs and the gradients point to the memories. */
+/* Points the batch, outputs and gradients to the allocations. */
 void describe(head_tensors *t);
-/* As they were before anything ran. */
+/* Restores the initial contents. */
 void poison(head_tensors *t);
-/* FNV-1a over all that the head writes. */
+/* FNV-1a over all outputs. */
 uint64_t bits_of(const head_tensors *t);
 
 bp_lm_head_config head_config_of(const head_case *c);
 
-/* The largest error, relative to what the dtype and the size of the numbers allow: at most 1 is right. Elements between rows that were
- * written, and outputs that were not, are infinitely wrong. */
+/* The largest error, relative to the tolerance of the dtype and magnitudes: up to 1 is correct. Written gaps and unwritten outputs count as
+ * infinite. */
 double wrong_outputs(const head_tensors *t);
 double wrong_gradients(const head_tensors *t);
 

@@ -1,4 +1,4 @@
-/* Whether the head's results are true: logits are sums in fp32, whose rounding is allowed for by the sizes of what they are made of. */
+/* Comparison of the head's results with fp64: logits are fp32 sums, so tolerances grow with the magnitude of their terms. */
 #include "heads.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ static bool complain(const head_batch *h, const char *what, uint64_t row, uint64
     return false;
 }
 
-/* Of a logit, divided by the temperature. */
+/* Tolerance of a logit, divided by the temperature. */
 static double logit_slack(const head_batch *h, uint64_t t)
 {
     return 1e-6 * h->product[t] / h->o.temperature;
@@ -43,7 +43,7 @@ bool head_outputs_are_true(const head_batch *h)
            (!h->o.with_entropy || gaps_are_whole(&b->entropy, "entropies"));
 }
 
-/* The gradient of a logit, and how far from it the kernels may be. */
+/* The gradient of a logit, and its tolerance. */
 typedef struct true_gradient {
     double value, slack;
 } true_gradient;

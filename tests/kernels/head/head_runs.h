@@ -1,4 +1,4 @@
-/* A device for the tests of a program, and calls that are asserted. */
+/* The device of a test program, and asserted calls of the head. */
 #ifndef BP_TESTS_KERNELS_HEAD_HEAD_RUNS_H
 #define BP_TESTS_KERNELS_HEAD_HEAD_RUNS_H
 
@@ -6,12 +6,12 @@
 
 extern bp_device *device;
 
-/* Of a group of tests: a host device; nothing of it may be left at the end. */
+/* Group setup and teardown of a host device; teardown checks for leaks. */
 int begin(void **state);
 int end(void **state);
 
 bp_lm_head *new_head(const bp_lm_head_config *config);
-/* Forward and backward on `stream`, waited for. */
+/* Forward and backward on `stream`, then synchronizes. */
 void run(bp_lm_head *head, head_tensors *t, bp_stream *stream);
 
 #endif

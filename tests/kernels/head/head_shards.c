@@ -25,14 +25,15 @@ static bool is_true(const head_batch *h, shard part)
            weight_grad_is_true(h, part);
 }
 
-/* Rows of weight_grad that other ranks have. */
+/* The rows of weight_grad of other ranks are untouched. */
 static bool others_are_left_alone(const head_batch *h, shard part)
 {
     for (uint64_t v = 0; v < h->o.columns && !h->o.accumulate; v++) {
         const uint8_t *row = row_at(&h->weight_grad, 0, v);
         for (uint64_t i = 0; i < h->o.hidden * 4 && (v < part.first || v >= part.end); i++) {
             if (row[i] != POISON) {
-                fprintf(stderr, "row %llu of weight_grad is another rank's and was written\n", (unsigned long long)v);
+                fprintf(stderr, "row %llu of weight_grad belongs to another rank and was written\n",
+                        (unsigned long long)v);
                 return false;
             }
         }
@@ -47,7 +48,7 @@ static bool same_everywhere(bp_comm *comm, const view *v, const char *name)
     for (uint32_t r = 0; r < bp_comm_get_info(comm)->ranks && same; r++)
         same = memcmp(all + r * v->bytes, v->memory, v->bytes) == 0;
     if (!same)
-        fprintf(stderr, "ranks have other %s\n", name);
+        fprintf(stderr, "ranks have different %s\n", name);
     free(all);
     return same;
 }
@@ -70,7 +71,7 @@ static bool repeats(bp_lm_head *head, head_batch *h, shard part, bp_stream *stre
     for (size_t i = 0; i < 4; i++) {
         bool same = memcmp(before[i], views[i]->memory, views[i]->bytes) == 0;
         if (good && !same)
-            fprintf(stderr, "output %zu has other bits in the second run\n", i);
+            fprintf(stderr, "output %zu has different bits in the second run\n", i);
         good = good && same;
         free(before[i]);
     }

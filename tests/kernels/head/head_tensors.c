@@ -1,4 +1,4 @@
-/* Tensors in memory, as their layouts have them. */
+/* Tensors in memory, in the layouts of a case. */
 #include "head_cases.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ static void set(void *at, bp_dtype dtype, double value)
     const float single = (float)value;
     if (dtype == BP_DTYPE_FP32) {
         memcpy(at, &single, sizeof single);
-    } else if (dtype == BP_DTYPE_BF16) { /* values fit */
+    } else if (dtype == BP_DTYPE_BF16) { /* the values are exact in bf16 */
         memcpy(at, (const uint8_t *)&single + 2, 2);
     } else {
         const int exponent = value == 0 ? 0 : ilogb(value);
@@ -54,7 +54,7 @@ static double get(const void *at, bp_dtype dtype)
 
 /* ---- layouts ------------------------------------------------------------------------------------------------------- */
 
-/* Rows of `columns` for each token, as the case lays them out. */
+/* Rows of `columns` per token, in the layout of the case. */
 static void strides_of(const head_case *c, uint64_t columns, int64_t *batch_stride, int64_t *stride)
 {
     const int64_t row = (int64_t)(columns + c->gap);
@@ -95,7 +95,7 @@ static void fill_tokens(head_tensors *t)
     int64_t batch_stride, stride;
     for (uint64_t token = 0; token < v->tokens; token++) {
         strides_of(c, c->hidden, &batch_stride, &stride);
-        for (uint64_t k = 0; k < c->hidden && (v->mask[token] != 0 || c->masks_finite); k++) /* else poison */
+        for (uint64_t k = 0; k < c->hidden && (v->mask[token] != 0 || c->masks_finite); k++) /* otherwise poison */
             set(t->hidden + (place_of(c, token, batch_stride, stride) + k) * bytes_of(c->dtype), c->dtype,
                 v->hidden[token * c->hidden + k]);
         strides_of(c, 1, &batch_stride, &stride);
@@ -224,7 +224,7 @@ uint64_t bits_of(const head_tensors *t)
     return hash;
 }
 
-/* ---- judgement ----------------------------------------------------------------------------------------------------- */
+/* ---- comparison ---------------------------------------------------------------------------------------------------- */
 
 static bool is_poison(const uint8_t *memory, uint64_t bytes)
 {
@@ -234,7 +234,7 @@ static bool is_poison(const uint8_t *memory, uint64_t bytes)
     return true;
 }
 
-/* Rows of `columns`, each followed by the gap; relative to `allowed` of the largest value. */
+/* Error of rows of `columns`, each followed by the gap; relative to `allowed` times the largest value. */
 static double wrong_rows(const uint8_t *memory, bp_dtype dtype, uint64_t columns, uint64_t gap, const uint64_t *places,
                          const double *expected, uint64_t rows, double allowed)
 {

@@ -1,4 +1,4 @@
-/* Making batches of the head, and calls on them. */
+/* Random batches of the head, and calls on them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,7 +41,7 @@ static void fill_weight(head_batch *h)
         }
 }
 
-/* Logits of a token, and the largest sum of sizes that one of them is made of. */
+/* Logits of a token, and the largest sum of magnitudes of a logit's terms. */
 static void make_logits(head_batch *h, uint64_t i, uint64_t s)
 {
     uint64_t t = i * h->o.sequence + s;

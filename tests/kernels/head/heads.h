@@ -1,4 +1,4 @@
-/* Random batches of the fused head, and what a plain computation in fp64, which stores all logits, makes of them. */
+/* Random batches of the fused head, and their fp64 reference, which stores all logits. */
 #ifndef BP_TESTS_KERNELS_HEAD_HEADS_H
 #define BP_TESTS_KERNELS_HEAD_HEADS_H
 
@@ -7,27 +7,27 @@
 #include "../support/batches.h"
 
 typedef struct head_options {
-    uint64_t batch, sequence, hidden, columns; /* columns: the whole vocabulary */
+    uint64_t batch, sequence, hidden, columns; /* columns: of the whole vocabulary */
     bp_dtype dtype;                            /* 0: fp32 */
     bp_dtype grad_dtype;                       /* of hidden_grad; 0: fp32 */
     layout hidden_at, weight_at, target, mask, upstream, outputs, hidden_grad_at, weight_grad_at;
     bool masked, with_entropy, without_logprob;
     bool accumulate;
-    bool masked_is_nan; /* hidden states of masked tokens; else they are large */
+    bool masked_is_nan; /* hidden states of masked tokens; otherwise large numbers */
     double temperature; /* 0: 1 */
     int64_t vocab_start;
     uint32_t outside_in_16;
     int64_t chunk;
     uint32_t threads;
-    bool partial; /* hidden_grad stays this rank's part */
+    bool partial; /* hidden_grad is not summed over ranks */
 } head_options;
 
 typedef struct head_batch {
     head_options o;
-    batch tokens; /* targets, masks, upstream gradients, outputs; its logits are the true ones, in fp64 in tokens.x */
+    batch tokens; /* targets, masks, upstream gradients, outputs; tokens.x has the reference logits in fp64 */
     view hidden, weight, hidden_grad, weight_grad;
-    double *before;  /* what weight_grad held, [columns, hidden] */
-    double *product; /* the most that the sum of |h w| of a token comes to */
+    double *before;  /* initial contents of weight_grad, [columns, hidden] */
+    double *product; /* per token, the largest sum of |h w| */
 } head_batch;
 
 head_batch new_head_batch(const head_options *options);
@@ -38,15 +38,15 @@ bp_lm_head_config head_config_of(const head_batch *h, shard part);
 bp_lm_head_batch head_call_of(const head_batch *h, shard part);
 bp_lm_head_gradients head_gradients_of(const head_batch *h, shard part);
 
-/* False where this build or machine has no matrix products; said once. */
+/* False if this build or machine has no matrix products; prints that once. */
 bool has_products(bp_device *device);
 bp_lm_head *new_head(bp_device *device, const head_batch *h);
-/* Both passes; asserted. */
+/* Both passes; asserts. */
 void run_head(bp_lm_head *head, const head_batch *h);
-/* Poisons, runs and compares; asserted. */
+/* Poisons, runs and compares; asserts. */
 void check_head(bp_lm_head *head, head_batch *h);
 
-/* Judgement: prints what is wrong. `summed`: the part of hidden_grad that this rank has; weight_grad is looked at in `part`. */
+/* Comparison; prints errors. `summed`: this rank's part of hidden_grad; weight_grad is compared in `part`. */
 bool head_outputs_are_true(const head_batch *h);
 bool hidden_grad_is_true(const head_batch *h, shard summed);
 bool weight_grad_is_true(const head_batch *h, shard part);

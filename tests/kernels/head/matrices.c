@@ -16,7 +16,7 @@
 #include "../../support/driver.h"
 #include "devices/device.h"
 
-#define POISON 0x7b /* 3e36 in bf16, 61,000 in fp16: numbers, if they are read */
+#define POISON 0x7b /* 3e36 in bf16, 61,000 in fp16: visible in results if read */
 
 static uint64_t randomness = 1;
 
@@ -40,7 +40,7 @@ double value_at(bp_dtype dtype, const uint8_t *data, uint64_t at)
         return value;
     }
     memcpy(&bits, data + 2 * at, sizeof bits);
-    const int wide = dtype == BP_DTYPE_BF16 ? 7 : 10; /* bits of the fraction */
+    const int wide = dtype == BP_DTYPE_BF16 ? 7 : 10; /* fraction bits */
     const int exponent = (bits & 0x7fff) >> wide, fraction = bits & ((1 << wide) - 1);
     const int bias = dtype == BP_DTYPE_BF16 ? 127 : 15;
     const double magnitude =
@@ -48,7 +48,7 @@ double value_at(bp_dtype dtype, const uint8_t *data, uint64_t at)
     return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-/* A number of magnitude 1/64 to 1 with a random fraction, all bits of it. */
+/* A number with a magnitude in [1/64, 1] and a random fraction. */
 static void put_random(bp_dtype dtype, uint8_t *data, uint64_t at)
 {
     const uint32_t bits = random_bits(), scale = random_bits() % 6;

@@ -1,5 +1,5 @@
-/* The fused head on cuda: the emulated driver with the kernels' source run by an emulation and an emulated cuBLAS, or a GPU. Against fp64,
- * captured and replayed, and with the device given up before the head. */
+/* The fused head on cuda: on the emulated driver with emulated kernels and an emulated cuBLAS, or on a GPU. Results against fp64, capture
+ * and replay, and a device that is destroyed before the head. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +23,7 @@ static bp_lm_head *new_head(bp_device *device, const head_case *c, bp_targets ta
     config.targets = targets;
     bp_lm_head *head = NULL;
     bp_status status = bp_lm_head_create(device, &config, &head);
-    if (status == BP_ERR_UNSUPPORTED && has_real_driver()) { /* a build without kernels, a machine without cuBLAS */
+    if (status == BP_ERR_UNSUPPORTED && has_real_driver()) { /* a build without kernels, or a machine without cuBLAS */
         printf("%s\n", bp_error_detail());
         fflush(stdout);
         _Exit(77);
@@ -32,7 +32,7 @@ static bp_lm_head *new_head(bp_device *device, const head_case *c, bp_targets ta
     return head;
 }
 
-static void call(bp_lm_head *head, twins *w, bp_stream *stream)
+static void call(bp_lm_head *head, device_tensors *w, bp_stream *stream)
 {
     assert_ok(bp_lm_head_forward(head, &w->there.batch, &w->there.outputs, stream));
     assert_ok(bp_lm_head_backward(head, &w->there.batch, &w->there.gradients, stream));
@@ -45,16 +45,16 @@ static void test_random(void **state)
     for (uint64_t seed = 0; seed < 8; seed++) {
         head_case c = random_case(seed);
         c.masks_finite = true;
-        twins w;
-        begin_twins(&w, device, &c, 0, c.vocab);
+        device_tensors w;
+        begin_device_tensors(&w, device, &c, 0, c.vocab);
         bp_lm_head *head = new_head(device, &c, BP_TARGETS_ANY);
         for (int again = 0; again < 2; again++) {
-            begin_anew(&w);
+            reset_device_tensors(&w);
             call(head, &w, again == 0 ? w.stream : NULL);
-            assert_true(are_right(&w));
+            assert_true(matches_reference(&w));
         }
         bp_lm_head_destroy(&head);
-        end_twins(&w);
+        end_device_tensors(&w);
     }
     bp_device_destroy(&device);
 }
@@ -92,41 +92,41 @@ static void launch(bp_capture *capture, bp_graph *graph, bp_stream *stream)
     assert_ok(bp_capture_launched(capture, stream));
 }
 
-/* Both passes in one graph, mixed with eager ones: the bits are the same. */
+/* Both passes in one graph, alternating with eager ones: equal bits. */
 static void replay(bp_device *device, bp_targets targets)
 {
-    twins w;
-    begin_twins(&w, device, &some, 0, some.vocab);
+    device_tensors w;
+    begin_device_tensors(&w, device, &some, 0, some.vocab);
     bp_lm_head *head = new_head(device, &some, targets);
     bp_capture *capture = NULL;
     bp_graph *graph = NULL;
-    begin_anew(&w);
+    reset_device_tensors(&w);
     call(head, &w, w.stream);
-    assert_true(are_right(&w));
+    assert_true(matches_reference(&w));
     const uint64_t bits = bits_of(&w.here);
-    if (targets == BP_TARGETS_CHECKED) /* one of them is bad */
+    if (targets == BP_TARGETS_CHECKED) /* one target is bad */
         assert_fails(bp_lm_head_check(head), BP_ERR_INVALID_ARGUMENT, "-100");
     assert_ok(bp_capture_begin(bp_lm_head_get_info(head)->pool, NULL, &capture));
     assert_ok(bp_graph_begin(w.stream));
     call(head, &w, w.stream);
     assert_ok(bp_graph_end(w.stream, &graph));
     assert_ok(bp_capture_end(capture));
-    assert_ok(bp_lm_head_check(head)); /* nothing has run */
+    assert_ok(bp_lm_head_check(head)); /* not launched yet */
     for (int i = 0; i < 6; i++) {
-        begin_anew(&w);
+        reset_device_tensors(&w);
         if (i % 3 == 2)
             call(head, &w, w.stream);
         else
             launch(capture, graph, w.stream);
         if (targets == BP_TARGETS_CHECKED)
             assert_fails(bp_lm_head_check(head), BP_ERR_INVALID_ARGUMENT, "-100");
-        copy_twins(&w, true);
+        copy_device_tensors(&w, true);
         assert_true(bits_of(&w.here) == bits);
     }
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);
     bp_lm_head_destroy(&head);
-    end_twins(&w);
+    end_device_tensors(&w);
 }
 
 static void test_captured(void **state)
@@ -138,28 +138,28 @@ static void test_captured(void **state)
     bp_device_destroy(&device);
 }
 
-/* A check waits for the backward pass, too: what that wrote is there, for whatever stream. */
+/* A check waits for the backward pass as well, so its outputs are complete for any stream. */
 static void test_check_waits(void **state)
 {
     (void)state;
     bp_device *device = new_cuda();
-    twins w;
-    begin_twins(&w, device, &some, 0, some.vocab);
+    device_tensors w;
+    begin_device_tensors(&w, device, &some, 0, some.vocab);
     bp_lm_head *head = new_head(device, &some, BP_TARGETS_CHECKED);
     bp_stream *caller = w.stream, *other = NULL;
     assert_ok(bp_stream_create(device, "other", &other));
     for (int i = 0; i < 3; i++) {
-        begin_anew(&w);
+        reset_device_tensors(&w);
         call(head, &w, caller);
         assert_fails(bp_lm_head_check(head), BP_ERR_INVALID_ARGUMENT, "-100");
         w.stream = other;
-        assert_true(are_right(&w));
+        assert_true(matches_reference(&w));
         w.stream = caller;
         assert_ok(bp_stream_synchronize(caller));
     }
     bp_stream_destroy(&other);
     bp_lm_head_destroy(&head);
-    end_twins(&w);
+    end_device_tensors(&w);
     bp_device_destroy(&device);
 }
 

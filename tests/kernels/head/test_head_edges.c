@@ -1,4 +1,4 @@
-/* The fused head: its workspaces, batches of no tokens, odd strides, bad targets, and what is refused. */
+/* The fused head: workspaces, batches of no tokens, unusual strides, bad targets, and refused arguments. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,14 +45,14 @@ static void test_info(void **state)
         bytes[i] = info.other_bytes;
         bp_lm_head_destroy(&head);
     }
-    /* 16 bytes a token; blocks of 128 tokens and 1000 rows, or of 1024 tokens */
+    /* 16 bytes per token; blocks of 128 tokens and 1000 rows, or of 1024 tokens */
     assert_in_range(bytes[0], 80000 + 1128 * 64 * 4, 80000 + 1128 * 64 * 4 + 5 * 4096);
     assert_in_range(bytes[1], 80000 + 2024 * 64 * 4, 80000 + 2024 * 64 * 4 + 5 * 4096);
     assert_int_equal(bytes[1], bytes[2]);
 }
 
-/* Memory does not grow with the number of tokens but by their partial sums. */
-static void test_tokens_cost_little(void **state)
+/* Memory grows with the number of tokens by their partial sums only. */
+static void test_memory_per_token(void **state)
 {
     (void)state;
     bp_lm_head_config config;
@@ -112,7 +112,7 @@ static void test_no_tokens(void **state)
     free_values(&v);
 }
 
-/* Rows that BLAS cannot step over: all tokens share one, or they go backwards. */
+/* Strides that BLAS does not support: 0 and negative. */
 static void test_odd_strides(void **state)
 {
     (void)state;
@@ -132,7 +132,7 @@ static void test_odd_strides(void **state)
                          v.hidden_grad[token * c.hidden + i % c.hidden]) < 1e-5);
     }
     t.batch.hidden.stride = 0;
-    t.batch.hidden.batch_stride = (int64_t)c.hidden; /* a row for each sequence */
+    t.batch.hidden.batch_stride = (int64_t)c.hidden; /* one row per sequence */
     t.batch.target.stride = 0;
     assert_ok(bp_lm_head_forward(head, &t.batch, &t.outputs, NULL));
     const float *logprob = (const float *)(const void *)t.logprob;
@@ -175,7 +175,7 @@ static void test_refused_configs(void **state)
     assert_fails(bp_lm_head_create(device, &bad, &head), BP_ERR_INVALID_ARGUMENT, "hidden 0");
     bad = good;
     bad.chunk = -1;
-    assert_fails(bp_lm_head_create(device, &bad, &head), BP_ERR_INVALID_ARGUMENT, "chunk -1");
+    assert_fails(bp_lm_head_create(device, &bad, &head), BP_ERR_INVALID_ARGUMENT, "chunk is -1");
     bad = good;
     bad.dtype = BP_DTYPE_INT32;
     assert_fails(bp_lm_head_create(device, &bad, &head), BP_ERR_INVALID_ARGUMENT, "int32");
@@ -216,20 +216,20 @@ static void test_refused_calls(void **state)
     t.gradients = gradients
     BACKWARD_FAILS(hidden_grad.dtype, BP_DTYPE_FP16, BP_ERR_INVALID_ARGUMENT, "fp16");
     BACKWARD_FAILS(hidden_grad.batch, 1, BP_ERR_INVALID_ARGUMENT, "1 x 6 tokens");
-    BACKWARD_FAILS(hidden_grad.data, t.hidden, BP_ERR_INVALID_ARGUMENT, "lies among");
-    BACKWARD_FAILS(hidden_grad.data, t.weight, BP_ERR_INVALID_ARGUMENT, "lies among the weights");
-    BACKWARD_FAILS(hidden_grad.data, t.weight_grad, BP_ERR_INVALID_ARGUMENT, "lies among the gradients of weights");
+    BACKWARD_FAILS(hidden_grad.data, t.hidden, BP_ERR_INVALID_ARGUMENT, "overlaps");
+    BACKWARD_FAILS(hidden_grad.data, t.weight, BP_ERR_INVALID_ARGUMENT, "overlaps the weights");
+    BACKWARD_FAILS(hidden_grad.data, t.weight_grad, BP_ERR_INVALID_ARGUMENT, "overlaps the gradients of weights");
     BACKWARD_FAILS(hidden_grad.stride, 1, BP_ERR_INVALID_ARGUMENT, "overlap");
-    BACKWARD_FAILS(weight_grad, t.weight, BP_ERR_INVALID_ARGUMENT, "lies among");
+    BACKWARD_FAILS(weight_grad, t.weight, BP_ERR_INVALID_ARGUMENT, "overlaps");
     BACKWARD_FAILS(weight_grad_stride, 2, BP_ERR_INVALID_ARGUMENT, "stride of 2");
     BACKWARD_FAILS(saved, NULL, BP_ERR_INVALID_ARGUMENT, "saved");
-    BACKWARD_FAILS(saved_bytes, 95, BP_ERR_INVALID_ARGUMENT, "saved_bytes 95");
+    BACKWARD_FAILS(saved_bytes, 95, BP_ERR_INVALID_ARGUMENT, "saved_bytes is 95");
     assert_true(bits_of(&t) == before);
     bp_lm_head_destroy(&head);
     config.forward_only = 1;
     head = new_head(&config);
     assert_ok(bp_lm_head_forward(head, &t.batch, &t.outputs, NULL));
-    assert_fails(bp_lm_head_backward(head, &t.batch, &t.gradients, NULL), BP_ERR_SCHEDULE, "forward only");
+    assert_fails(bp_lm_head_backward(head, &t.batch, &t.gradients, NULL), BP_ERR_SCHEDULE, "forward_only");
     bp_lm_head_destroy(&head);
     free_tensors(&t);
     free_values(&v);
@@ -237,7 +237,7 @@ static void test_refused_calls(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_info),         cmocka_unit_test(test_tokens_cost_little),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_info),         cmocka_unit_test(test_memory_per_token),
                                        cmocka_unit_test(test_no_tokens),    cmocka_unit_test(test_odd_strides),
                                        cmocka_unit_test(test_bad_targets),  cmocka_unit_test(test_refused_configs),
                                        cmocka_unit_test(test_refused_calls)};

@@ -1,5 +1,5 @@
-/* Every call of the device, and every allocation, fails once in turn: an error, nothing lost, and the next call is as it was before. No
- * call allocates once the head is made. Linked with shortage.c. */
+/* Fault injection: every device call and every allocation fails once in turn. Each gives an error, nothing leaks, and the next call works.
+ * Calls of an existing head do not allocate. Linked with shortage.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -71,7 +71,7 @@ static void test_creation_without_memory(void **state)
             break;
         }
         met++;
-        if (status == BP_OK) { /* what was refused can be done without */
+        if (status == BP_OK) { /* the refused allocation was optional */
             bp_lm_head_destroy(&head);
             continue;
         }
@@ -82,7 +82,7 @@ static void test_creation_without_memory(void **state)
     assert_true(met > 20);
 }
 
-/* A rank of two, whose nth allocation is refused; 0: none is. */
+/* One of two ranks, whose nth allocation fails; 0: none. */
 typedef struct poor_rank {
     exchange_seat seat;
     bp_comm *comm;
@@ -106,7 +106,7 @@ static void *create_poor(void *argument)
     return NULL;
 }
 
-/* False: rank 1 has no nth allocation. Neither rank waits for one that has given up. */
+/* False: rank 1 has fewer than n allocations. Neither rank waits for one that has failed. */
 static bool both_fail(unsigned nth)
 {
     exchange_room room;
@@ -180,7 +180,7 @@ static void test_creation_on_a_failing_device(void **state)
     bp_device_destroy(&faulty);
 }
 
-/* A call with `stream`, of which the nth call of the device fails; the next runs are as without. */
+/* A call with `stream` whose nth device call fails; the following runs match those without a fault. */
 static bool fail_once(bp_device *faulty, bp_lm_head *head, head_tensors *t, bp_stream *stream, faults *f, unsigned nth,
                       bool backward, uint64_t bits)
 {
@@ -192,9 +192,9 @@ static bool fail_once(bp_device *faulty, bp_lm_head *head, head_tensors *t, bp_s
                                 : bp_lm_head_forward(head, &t->batch, &t->outputs, stream);
     const faults was = *f;
     *f = (faults){0};
-    assert_ok(bp_device_synchronize(faulty)); /* waiting itself may have failed */
+    assert_ok(bp_device_synchronize(faulty)); /* waiting may have been the call that failed */
     if (was.met && status == BP_OK)
-        fail_msg("call %u of the device, %s, failed, and nobody heard of it", nth, device_operation_name(was.where));
+        fail_msg("call %u of the device, %s, failed without an error", nth, device_operation_name(was.where));
     size_t live;
     assert_ok(bp_pool_live(bp_lm_head_get_info(head)->pool, NULL, 0, &live));
     assert_int_equal(live, 0);

@@ -1,4 +1,4 @@
-/* The fused head against fp64: shapes, layouts, dtypes and pieces at random; bits. */
+/* The fused head against fp64 for random shapes, layouts, dtypes and pieces; equal bits of repeated runs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ static void try_case(const head_case *c, bp_stream *stream)
     run(head, &t, stream);
     const double outputs = wrong_outputs(&t), gradients = wrong_gradients(&t);
     if (!(outputs <= 1 && gradients <= 1))
-        fail_msg("[%llu, %llu, %llu] x %llu, dtypes %s and %s, chunk %lld, gap %llu, by token %d: wrong by %g and %g",
+        fail_msg("[%llu, %llu, %llu] x %llu, dtypes %s and %s, chunk %lld, gap %llu, by token %d: errors %g and %g",
                  (unsigned long long)c->batch, (unsigned long long)c->sequence, (unsigned long long)c->hidden,
                  (unsigned long long)c->vocab, bp_dtype_name(c->dtype), bp_dtype_name(c->grad_dtype),
                  (long long)c->chunk, (unsigned long long)c->gap, c->by_token, outputs, gradients);
@@ -43,7 +43,7 @@ static void test_random(void **state)
     bp_stream_destroy(&stream);
 }
 
-/* More rows than a widened block has, of the weight and of hidden states. */
+/* More rows than a widened block, of the weight and of hidden states. */
 static void test_blocks(void **state)
 {
     (void)state;
@@ -62,7 +62,7 @@ static void test_blocks(void **state)
     try_case(&c, NULL);
 }
 
-/* What fp64 says of gradients is what the loss says of them. */
+/* The fp64 reference gradients against finite differences of the loss. */
 static void test_finite_differences(void **state)
 {
     (void)state;
@@ -122,7 +122,7 @@ static void test_same_bits(void **state)
     }
 }
 
-/* One gradient alone is the same as both together, and one kind of call does not disturb the other. */
+/* Each gradient alone has the same bits as both together, and kinds of calls do not disturb each other. */
 static void test_one_gradient(void **state)
 {
     (void)state;

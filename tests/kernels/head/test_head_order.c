@@ -1,5 +1,4 @@
-/* The order of a call: after what its stream did before, and before what it does next, on streams that dawdle. The stream's own work
- * writes the inputs just before, and takes the outputs away just after. */
+/* Stream order of a head's call, on delayed streams: the stream writes the inputs just before it and moves the outputs away just after. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +12,7 @@
 #include "../../contract/support.h"
 #include "head_runs.h"
 
-/* A tensor that is where the head looks only while its turn lasts. */
+/* A tensor that is in place only during the call's turn in the stream. */
 typedef struct tensor {
     uint8_t *memory, *kept;
     uint64_t bytes;
@@ -118,8 +117,8 @@ static void test_order(void **state)
     free_values(&v);
 }
 
-/* Calls on two streams at once, nobody waits in between: of one head, whose workspaces they share, and of two. */
-static void run_beside_each_other(uint64_t seed, int heads)
+/* Concurrent calls on two streams, without host waits: of one head, whose workspaces they share, and of two. */
+static void run_concurrently(uint64_t seed, int heads)
 {
     bp_device *slow = new_slow_host(200, seed);
     bp_stream *streams[2] = {NULL};
@@ -167,7 +166,7 @@ static void test_two_streams(void **state)
     (void)state;
     for (uint64_t seed = 1; seed < 9; seed++)
         for (int heads = 1; heads <= 2; heads++)
-            run_beside_each_other(seed, heads);
+            run_concurrently(seed, heads);
 }
 
 int main(void)

@@ -1,5 +1,5 @@
-/* The fused head on ranks that share a vocabulary, on the device of the tests: host, or cuda where hidden_grad cannot be rounded after its
- * sum. Layouts of gradients differ from rank to rank, their collectives must not. */
+/* The fused head on ranks that share a vocabulary, on the device under test: host, or cuda where hidden_grad cannot be rounded after its
+ * sum. Gradient layouts differ between ranks, but their collectives must match. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,16 +19,16 @@
 #define RANKS 2
 
 typedef struct rank {
-    exchange_seat seat; /* first: callbacks get both */
+    exchange_seat seat; /* first member: callbacks get both */
     bp_device *device;
     bp_comm *comm;
-    twins w;
+    device_tensors w;
     bool partial;
     bp_status status;
     char detail[200];
 } rank;
 
-/* ---- collectives, through host memory -------------------------------------------------------------------------------- */
+/* ---- collectives through host memory ---------------------------------------------------------------------------------- */
 
 static bp_status gather_on_host(rank *r, const void *mine, uint64_t bytes, bp_stream *stream, uint8_t **all)
 {
@@ -60,7 +60,7 @@ static bp_status all_gather(void *user, const void *mine, void *all, uint64_t by
     return put(parts, all, bytes * RANKS, stream, status);
 }
 
-/* bf16 is cut, not rounded: the tolerance has room for it. */
+/* bf16 is truncated, which the tolerance allows. */
 static void add(bp_dtype dtype, uint8_t *to, const uint8_t *from, uint64_t count)
 {
     const uint64_t bytes = bp_dtype_bits(dtype) / 8;
@@ -129,13 +129,13 @@ static void begin_rank(rank *r, exchange_room *room, uint32_t number, const head
         callbacks.all_reduce = all_reduce;
     }
     assert_ok(bp_comm_create_callback(&callbacks, r, "threads", &r->comm));
-    begin_twins(&r->w, r->device, &own, first, end - first);
-    begin_anew(&r->w);
+    begin_device_tensors(&r->w, r->device, &own, first, end - first);
+    reset_device_tensors(&r->w);
 }
 
 static void end_rank(rank *r)
 {
-    end_twins(&r->w);
+    end_device_tensors(&r->w);
     bp_comm_destroy(&r->comm);
     bp_device_destroy(&r->device);
 }
@@ -187,25 +187,25 @@ static void test_sums(void **state)
             rank ranks[RANKS];
             run_ranks(ranks, &c, collectives != 0, false);
             for (uint32_t r = 0; r < RANKS; r++) {
-                assert_true(are_right(&ranks[r].w));
+                assert_true(matches_reference(&ranks[r].w));
                 end_rank(&ranks[r]);
             }
         }
     }
 }
 
-/* Each rank's part is its own, and they come to the whole. */
+/* With partial hidden_grad, the parts sum up to the whole. */
 static void test_parts(void **state)
 {
     (void)state;
     const head_case c = case_of(BP_DTYPE_FP32, BP_DTYPE_FP32, 9);
     rank ranks[RANKS];
     run_ranks(ranks, &c, true, true);
-    assert_false(are_right(&ranks[0].w));
-    copy_twins(&ranks[1].w, true);
+    assert_false(matches_reference(&ranks[0].w));
+    copy_device_tensors(&ranks[1].w, true);
     float *sums = (float *)(void *)ranks[0].w.here.hidden_grad;
     for (uint64_t token = 0; token < c.batch * c.sequence; token++)
-        for (uint64_t k = 0; k < c.hidden; k++) { /* rank 1 has [sequence, batch] and a gap of one element */
+        for (uint64_t k = 0; k < c.hidden; k++) { /* rank 1 has a [sequence, batch] layout and a gap of one element */
             const uint64_t there = token % c.sequence * c.batch + token / c.sequence;
             sums[token * c.hidden + k] +=
                 ((const float *)(const void *)ranks[1].w.here.hidden_grad)[there * (c.hidden + 1) + k];

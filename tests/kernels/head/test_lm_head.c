@@ -1,4 +1,4 @@
-/* The fused head against a plain computation in fp64 that stores all logits. */
+/* The fused head against a plain fp64 computation that stores all logits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +48,7 @@ static void chunks_dtypes_and_entropies(void **state)
                                               .vocab_start = variant == 1 ? 700 : 0});
 }
 
-/* More columns than a tile of the kernels, and hidden sizes that fill no vector. */
+/* More columns than a kernel tile, and hidden sizes that are not a multiple of a vector. */
 static void shapes_may_be_odd(void **state)
 {
     (void)state;
@@ -94,7 +94,7 @@ static void random_heads_are_true(void **state)
         head_batch h = new_head_batch(&o);
         bp_lm_head *head = new_head(device, &h);
         check_head(head, &h);
-        check_head(head, &h); /* once more, over what the first left in the workspaces */
+        check_head(head, &h); /* again, over leftovers in the workspaces */
         bp_lm_head_destroy(&head);
         free_head_batch(&h);
     }
@@ -223,7 +223,7 @@ static void runs_have_the_same_bits(void **state)
     }
 }
 
-/* On slow streams, with a copy in front and one behind; the chunks' two workspaces take turns. */
+/* On delayed streams, with a copy before and after; both chunk workspaces alternate. */
 static void heads_keep_stream_order(void **state)
 {
     (void)state;
@@ -270,7 +270,7 @@ static void heads_keep_stream_order(void **state)
     }
 }
 
-/* Two chunks of logits in fp32 and what is counted; the plan says what was made, whatever the tokens. */
+/* Two chunks of fp32 logits and fixed parts; the plan matches the allocation for any number of tokens. */
 static void memory_is_two_chunks(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Heads and calls on them that cannot be: refused by name, with the numbers, and nothing is written. */
+/* Heads and calls that are refused: the error has the argument and its numbers, and nothing is written. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,18 +16,18 @@
 
 #define BAD BP_ERR_INVALID_ARGUMENT
 
-typedef struct scene {
+typedef struct scenario {
     head_batch h;
     bp_lm_head *head;
     bp_stream *stream;
     bp_lm_head_batch call;
     bp_logprob_outputs outputs;
     bp_lm_head_gradients gradients;
-} scene;
+} scenario;
 
-static scene s;
+static scenario s;
 
-static void put_right(void)
+static void restore_scenario(void)
 {
     s.call = head_call_of(&s.h, whole_shard(&s.h.tokens));
     s.outputs = outputs_of(&s.h.tokens);
@@ -41,7 +41,7 @@ static int begin(void **state)
     s.h = new_head_batch(&o);
     s.head = new_head(device, &s.h);
     assert_ok(bp_stream_create(device, "s", &s.stream));
-    put_right();
+    restore_scenario();
     return 0;
 }
 
@@ -81,12 +81,12 @@ static void assert_nothing_written(void)
     do {                                                                                                               \
         assert_forward_fails(status, __VA_ARGS__);                                                                     \
         assert_backward_fails(status, __VA_ARGS__);                                                                    \
-        put_right();                                                                                                   \
+        restore_scenario();                                                                                            \
     } while (0)
 
 /* ---- heads --------------------------------------------------------------------------------------------------------- */
 
-/* `config` is what the change is about. */
+/* `config` is the variable in `change`. */
 #define assert_no_head(on, change, status, ...)                                                                        \
     do {                                                                                                               \
         config = head_config_of(&s.h, whole_shard(&s.h.tokens));                                                       \
@@ -96,7 +96,7 @@ static void assert_nothing_written(void)
         assert_ptr_equal(no_head, &no_head);                                                                           \
     } while (0)
 
-static void heads_that_cannot_be(void **state)
+static void invalid_heads_are_refused(void **state)
 {
     (void)state;
     bp_lm_head_config config;
@@ -177,13 +177,13 @@ static void shapes_and_dtypes_are_the_configs(void **state)
     assert_both_fail(BAD, "target", "fp32");
     s.gradients.hidden_grad.columns = 11;
     assert_backward_fails(BAD, "11", "12");
-    put_right();
+    restore_scenario();
     s.gradients.hidden_grad.sequence = 4;
     assert_backward_fails(BAD, "4", "5");
-    put_right();
+    restore_scenario();
     s.gradients.hidden_grad.dtype = BP_DTYPE_FP16;
     assert_backward_fails(BAD, "fp16");
-    put_right();
+    restore_scenario();
     s.call.weight_stride = 11;
     assert_both_fail(BAD, "weight", "11", "12");
     s.gradients.weight_grad_stride = 11;
@@ -201,7 +201,7 @@ static void pointers_are_aligned(void **state)
     assert_both_fail(BAD, "target", "align");
     s.gradients.hidden_grad.data = (char *)s.gradients.hidden_grad.data + 1;
     assert_backward_fails(BAD, "hidden", "align");
-    put_right();
+    restore_scenario();
     s.gradients.weight_grad = (char *)s.gradients.weight_grad + 2;
     assert_backward_fails(BAD, "weight", "align");
 }
@@ -218,14 +218,14 @@ static void values_are_within_their_limits(void **state)
     assert_forward_fails(BAD, "saved", "119", "120");
     s.gradients.saved_bytes = 119;
     assert_backward_fails(BAD, "saved", "119", "120");
-    put_right();
+    restore_scenario();
     s.gradients.hidden_grad.stride = 11;
     s.gradients.hidden_grad.batch_stride = 60;
     assert_backward_fails(BAD, "hidden", "11");
-    put_right();
+    restore_scenario();
     s.outputs.logprob.stride = 0;
     assert_forward_fails(BAD, "prob");
-    put_right();
+    restore_scenario();
     s.call.size = s.outputs.size = s.gradients.size = 2;
     assert_both_fail(BAD, "");
 }
@@ -264,7 +264,7 @@ static void targets_outside_are_named(void **state)
     bp_lm_head_destroy(&checked);
 }
 
-static void nothing_to_do_is_done(void **state)
+static void empty_calls_succeed(void **state)
 {
     (void)state;
     s.call.hidden.batch = s.gradients.hidden_grad.batch = 0;
@@ -291,16 +291,11 @@ static void errors_leave_a_head_that_works(void **state)
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = {CASE(heads_that_cannot_be),
-                                       CASE(defaults_are_as_written),
-                                       CASE(everything_may_be_missing),
-                                       CASE(shapes_and_dtypes_are_the_configs),
-                                       CASE(pointers_are_aligned),
-                                       CASE(values_are_within_their_limits),
-                                       CASE(a_head_for_forward_has_no_backward),
-                                       CASE(targets_outside_are_named),
-                                       CASE(nothing_to_do_is_done),
-                                       CASE(errors_leave_a_head_that_works)};
+    const struct CMUnitTest tests[] = {
+        CASE(invalid_heads_are_refused),          CASE(defaults_are_as_written),   CASE(everything_may_be_missing),
+        CASE(shapes_and_dtypes_are_the_configs),  CASE(pointers_are_aligned),      CASE(values_are_within_their_limits),
+        CASE(a_head_for_forward_has_no_backward), CASE(targets_outside_are_named), CASE(empty_calls_succeed),
+        CASE(errors_leave_a_head_that_works)};
     void *none = NULL;
     if (open_host(&none) != 0)
         return 1;

@@ -12,21 +12,21 @@
 #include "../../planner/scenarios.h"
 #include "../support/hosts.h"
 
-typedef struct scene {
+typedef struct scenario {
     head_batch h[SHARD_RANKS];
     split where;
     bool own_stream;
-} scene;
+} scenario;
 
 static bool run_scene(host_rank *r)
 {
-    scene *s = r->user;
+    scenario *s = r->user;
     return sharded_head_is_true(r->device, s->own_stream ? NULL : r->stream, r->comm, &s->h[r->number], s->where);
 }
 
 static void check_split(const head_options *options, uint32_t ranks, split where, unsigned variant)
 {
-    scene s = {.where = where, .own_stream = (variant & 1) != 0};
+    scenario s = {.where = where, .own_stream = (variant & 1) != 0};
     for (uint32_t r = 0; r < ranks; r++) {
         seed(71);
         s.h[r] = new_head_batch(options);
@@ -89,7 +89,7 @@ static void heads_refuse_shards_that_do_not_tile(void **state)
         run_host_ranks(ranks, false, 0, run_bad_shards, NULL);
 }
 
-/* Ranks whose chunks, hidden sizes or dtypes differ cannot work together. */
+/* Ranks with different chunks, hidden sizes or dtypes are refused. */
 static bool run_mismatch(host_rank *r)
 {
     bool good = true;
@@ -107,8 +107,8 @@ static bool run_mismatch(host_rank *r)
         config.dtype = which == 2 && odd ? BP_DTYPE_FP16 : BP_DTYPE_BF16;
         config.partial_hidden_grad = which == 3 && odd;
         const char *const words[] = {"rank 1", NULL};
-        static const char *const names[] = {"other hidden", "other max_tokens", "other dtype",
-                                            "other partial_hidden_grad"};
+        static const char *const names[] = {"other hidden", "different max_tokens", "other dtype",
+                                            "different partial_hidden_grad"};
         good = is_status(bp_lm_head_create(r->device, &config, &head), BP_ERR_MISMATCH, words, names[which]) && good;
         bp_lm_head_destroy(&head);
     }

@@ -1,5 +1,5 @@
-/* The matrix products of the fused head against plain loops in fp64: cblas on the host, cuBLAS on a GPU or on the emulated driver.
- * "without" as an argument: on a machine without cuBLAS. */
+/* Matrix products of the fused head against plain fp64 loops: cblas on the host, cuBLAS on a GPU or on the emulated driver. Argument
+ * "without": a machine without cuBLAS. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ static bool is_emulated(void)
     return driver_symbol("fake_cuda_broken") != NULL;
 }
 
-/* One that this build, or this machine, may be without. */
+/* Skips an implementation that this build or machine may lack. */
 static void __attribute__((noreturn)) skip_all(const char *reason)
 {
     printf("%s\n", reason);
@@ -80,7 +80,7 @@ static bp_status run_product(bp_products *products, product which, const bp_prod
     }
 }
 
-/* Rows, columns and terms of the sums of c. */
+/* Rows and columns of c, and terms per sum. */
 static void shape_of(const task *t, uint64_t shape[3])
 {
     shape[0] = t->which == WEIGHT_GRAD ? t->columns : t->rows;
@@ -118,7 +118,7 @@ static void check_result(const task *t, const sheet *a, const sheet *b, const sh
             const double before = t->adds ? element(c, row, column) : 0;
             const double wanted = t->alpha * sum + before;
             const double got = value_at(c->matrix.dtype, after, row * stride + column);
-            /* fp32 sums in any order, cut off or rounded; then one rounding to the dtype */
+            /* fp32 sums in any order, truncated or rounded; then one rounding to the dtype */
             const double allowed = ((double)shape[2] + 4) * 0x1p-23 * (t->alpha * magnitude + fabs(before)) +
                                    1.01 * rounding_of(c->matrix.dtype) * fabs(wanted) + 0x1p-24;
             if (!(fabs(got - wanted) <= allowed))
@@ -127,12 +127,12 @@ static void check_result(const task *t, const sheet *a, const sheet *b, const sh
                          (unsigned long long)t->hidden, bp_dtype_name(t->dtype), bp_dtype_name(t->result),
                          (unsigned long long)row, (unsigned long long)column, got, wanted);
         }
-    for (uint64_t row = 0; row + 1 < shape[0]; row++) /* what lies between rows */
+    for (uint64_t row = 0; row + 1 < shape[0]; row++) /* gaps between rows */
         assert_memory_equal(after + (row * stride + shape[1]) * size, c->host + (row * stride + shape[1]) * size,
                             (stride - shape[1]) * size);
 }
 
-/* What a task works on. */
+/* Operands and result of a task. */
 typedef struct setting {
     sheet a, b, c;
     void *scratch;
@@ -140,7 +140,7 @@ typedef struct setting {
     bp_product_work work;
 } setting;
 
-/* Gradients of logits lie in the memory of fp32 logits: rows are as far apart as those were. */
+/* Gradients of logits are in the memory of fp32 logits, with their row distance. */
 static setting set_up(const desk *d, const bp_products *products, const task *t)
 {
     uint64_t shape[3];
@@ -176,7 +176,7 @@ static void tear_down(const desk *d, setting *s)
     end_sheet(d, &s->c);
 }
 
-/* Right, and the same bits when it is done again. */
+/* Correct, with equal bits in a second run. */
 static void try_task(const desk *d, const task *t)
 {
     bp_products *products = new_products(d->device, t->rows, t->columns, t->hidden, t->dtype);
@@ -223,7 +223,7 @@ static void test_products(void **state)
     end_desk(&d);
 }
 
-/* What is there is overwritten, whatever it is, unless it is added to. */
+/* The result's previous contents matter only when accumulating. */
 static void test_result_is_not_read(void **state)
 {
     (void)state;
@@ -244,7 +244,7 @@ static void test_result_is_not_read(void **state)
     end_desk(&d);
 }
 
-/* A mask over batches of COUNT rows, which begins in the midst of one. */
+/* A mask over batches of COUNT rows, starting in the middle of one. */
 #define COUNT 100u
 #define MASK_STRIDE 2
 #define MASK_BATCH (COUNT * MASK_STRIDE + 7)
@@ -257,12 +257,12 @@ static bool counts(uint64_t row)
 
 static void fill_mask(uint8_t *mask, uint64_t bytes, uint64_t rows)
 {
-    memset(mask, 0x55, bytes); /* between what is read */
+    memset(mask, 0x55, bytes); /* between the mask's bytes */
     for (uint64_t row = 0; row < rows; row++)
         mask[(row + FIRST) / COUNT * MASK_BATCH + (row + FIRST) % COUNT * MASK_STRIDE] = counts(row);
 }
 
-/* Hidden states that a mask takes out are NaN, and their gradients zeros. */
+/* Masked hidden states are NaN, and their gradients zero. */
 static void take_out(const desk *d, setting *s)
 {
     for (uint64_t row = 0; row < s->b.rows; row++) {
@@ -277,7 +277,7 @@ static void take_out(const desk *d, setting *s)
     upload(d, &s->b);
 }
 
-/* What the reference computes with: zeros in their place. */
+/* Operands of the reference: zeros in masked rows. */
 static void zero_out(const setting *s)
 {
     for (uint64_t row = 0; row < s->b.rows; row++)
@@ -330,7 +330,7 @@ static void test_masked_rows(void **state)
     end_desk(&d);
 }
 
-/* fp32 as it is, or rounded once to a narrower dtype. */
+/* fp32 unchanged, or rounded once to a narrower dtype. */
 static void test_place(void **state)
 {
     (void)state;
@@ -361,8 +361,8 @@ static void test_place(void **state)
 
 #define STREAMS 3
 
-/* Products of several streams at once, each with scratch memory of its own. */
-static void test_streams_beside_each_other(void **state)
+/* Concurrent products on several streams, each with its own scratch memory. */
+static void test_concurrent_streams(void **state)
 {
     (void)state;
     desk d[STREAMS] = {new_desk()};
@@ -403,7 +403,7 @@ static uint64_t allocations(void)
     return sum;
 }
 
-/* Captured once, launched three times: each adds. */
+/* Captured once, launched three times: each launch accumulates. */
 static void test_captured(void **state)
 {
     (void)state;
@@ -413,7 +413,7 @@ static void test_captured(void **state)
     task t = {WEIGHT_GRAD, 20, 31, 17, BP_DTYPE_FP16, BP_DTYPE_FP32, 2, true};
     bp_products *products = new_products(d.device, t.rows, t.columns, t.hidden, t.dtype);
     setting s = set_up(&d, products, &t);
-    assert_ok(run_product(products, t.which, &s.work, d.stream)); /* whatever cuBLAS puts off to the first time */
+    assert_ok(run_product(products, t.which, &s.work, d.stream)); /* cuBLAS initializes lazily */
     upload(&d, &s.c);
     bp_graph *graph = NULL;
     const uint64_t before = allocations();
@@ -435,7 +435,7 @@ static void test_captured(void **state)
     end_desk(&d);
 }
 
-/* ---- what goes wrong ------------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------------ */
 
 static void test_refused(void **state)
 {
@@ -484,7 +484,7 @@ static void test_each_call_fails(void **state)
             status = run_product(second, t.which, &s.work, d.stream);
         assert_int_equal(status, cases[i].status);
         if (strstr(bp_error_detail(), cases[i].words) == NULL)
-            fail_msg("\"%s\" does not say \"%s\"", bp_error_detail(), cases[i].words);
+            fail_msg("\"%s\" does not contain \"%s\"", bp_error_detail(), cases[i].words);
         if (second != NULL) {
             assert_ok(run_product(second, t.which, &s.work, d.stream));
             assert_ok(bp_stream_synchronize(d.stream));
@@ -497,7 +497,7 @@ static void test_each_call_fails(void **state)
     end_desk(&d);
 }
 
-/* A driver of CUDA 12 takes no cuBLAS of CUDA 13. */
+/* A driver of CUDA 12 must not get a cuBLAS of CUDA 13. */
 static void test_without_cublas(void **state)
 {
     (void)state;
@@ -515,14 +515,9 @@ static void test_without_cublas(void **state)
 int main(int count, char **arguments)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),
-        cmocka_unit_test(test_result_is_not_read),
-        cmocka_unit_test(test_masked_rows),
-        cmocka_unit_test(test_place),
-        cmocka_unit_test(test_streams_beside_each_other),
-        cmocka_unit_test(test_captured),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_each_call_fails),
+        cmocka_unit_test(test_products), cmocka_unit_test(test_result_is_not_read), cmocka_unit_test(test_masked_rows),
+        cmocka_unit_test(test_place),    cmocka_unit_test(test_concurrent_streams), cmocka_unit_test(test_captured),
+        cmocka_unit_test(test_refused),  cmocka_unit_test(test_each_call_fails),
     };
     const struct CMUnitTest without[] = {cmocka_unit_test(test_without_cublas)};
     if (count > 1 && strcmp(arguments[1], "without") == 0)

@@ -94,7 +94,7 @@ static void fill_token(call *c, uint64_t token, uint64_t *state)
     fill_row(kind, c->o.dtype, row, c->o.columns, c->o.seed + token);
     int64_t target = token % 5 == 4 ? elsewhere[random_of(state) % 6] : (int64_t)(random_of(state) % c->o.columns);
     if (token % 7 == 6)
-        target = (int64_t)c->o.columns; /* the first that is too large */
+        target = (int64_t)c->o.columns; /* first id outside */
     if (c->o.narrow_targets)
         ((int32_t *)c->targets)[offset] = (int32_t)target;
     else
@@ -216,14 +216,14 @@ void run_call(const kit *k, const call *c)
     assert_ok(bp_stream_synchronize(k->streams[0]));
 }
 
-/* ---- what is right ------------------------------------------------------------------------------------------------- */
+/* ---- comparison ---------------------------------------------------------------------------------------------------- */
 
 static void compare(const char *name, const char *what, const call *c, uint64_t token, double is, double exact,
                     double tolerance)
 {
     if (isnan(exact) ? isnan(is) : is == exact || fabs(is - exact) <= tolerance)
         return;
-    fail_msg("%s: %s of token %llu of %llu x %llu, %llu columns, dtype %d, kind %d: %.9g, not %.9g", name, what,
+    fail_msg("%s: %s of token %llu of %llu x %llu, %llu columns, dtype %d, kind %d: %.9g, expected %.9g", name, what,
              (unsigned long long)token, (unsigned long long)c->o.batch, (unsigned long long)c->o.sequence,
              (unsigned long long)c->o.columns, c->o.dtype, (int)c->o.kind, is, exact);
 }
@@ -284,7 +284,7 @@ static void check_outputs(const char *name, const call *c, const call *original,
     check_row(name, c, original, token, is_regular);
 }
 
-/* Poison between what belongs to tokens. */
+/* Gaps between tokens are still poison. */
 static void check_gaps(const call *c)
 {
     for (uint64_t b = 0; b < c->o.batch; b++) {

@@ -1,4 +1,4 @@
-/* Calls of host engines: tensors with gaps and strides, what a forward and a backward make of them, and whether that is right. */
+/* Calls of host engines: tensors with gaps and strides, forward and backward, and their comparison with fp64. */
 #ifndef BP_TESTS_KERNELS_HOST_CALLS_H
 #define BP_TESTS_KERNELS_HOST_CALLS_H
 
@@ -23,20 +23,20 @@ typedef struct call_options {
     uint64_t batch, sequence, columns;
     int dtype, out_dtype;
     float scale;
-    row_kind kind; /* of the even tokens; the others are normal */
+    row_kind kind; /* of even tokens; odd ones are normal */
     int with_mask, with_entropy, in_place, narrow_targets, same_upstream;
     uint64_t seed;
 } call_options;
 
-/* Memory of a call; everything that is written is poisoned. */
+/* Tensors of a call; outputs are poisoned. */
 typedef struct call {
     call_options o;
-    char *logits, *out; /* out: the logits, in place */
+    char *logits, *out; /* out: equals logits in place */
     size_t logits_bytes, out_bytes;
     void *targets;
     uint8_t *mask;
     float *logprob, *entropy, *saved, *logprob_grad, *entropy_grad;
-    size_t values; /* of each of those */
+    size_t values; /* per tensor */
     bp_partial *partials;
     bp_bad_target bad;
     bp_partials_work forward;
@@ -50,16 +50,16 @@ void end_call(call *c);
 /* Forward, and backward. */
 void enqueue_forward(const kit *k, unsigned stream, const call *c);
 void enqueue_backward(const kit *k, unsigned stream, const call *c);
-/* Both, and waits. */
+/* Both, and synchronizes. */
 void run_call(const kit *k, const call *c);
 
-/* Of a token. */
+/* Target of a token. */
 int64_t target_of(const call *c, uint64_t token);
 int is_masked(const call *c, uint64_t token);
 
-/* All outputs against fp64, and that nothing else was written. `original`: a call of the same options that was not run. */
+/* Compares all outputs with fp64 and checks that nothing else was written. `original`: a call of the same options that was not run. */
 void check_call(const char *name, const call *c, const call *original);
-/* Whether two calls of the same options have the same bits everywhere. */
+/* True if all tensors of two calls with the same options have equal bits. */
 int calls_are_equal(const call *a, const call *b);
 
 #endif

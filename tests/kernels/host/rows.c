@@ -13,7 +13,7 @@ size_t element_bytes(int dtype)
     return dtype == BP_ROW_FP32 ? 4 : 2;
 }
 
-/* A number of a sign, `exponent_bits` and `fraction_bits`. */
+/* Decodes a number of one sign bit, `exponent_bits` and `fraction_bits`. */
 static double number_of(uint32_t bits, int exponent_bits, int fraction_bits)
 {
     int bias = (1 << (exponent_bits - 1)) - 1, exponent = (int)(bits >> fraction_bits) & ((1 << exponent_bits) - 1);
@@ -41,7 +41,7 @@ static uint16_t bits_of(double value, int exponent_bits, int fraction_bits)
     uint32_t top = ((1u << exponent_bits) - 1) << fraction_bits;
     int bias = (1 << (exponent_bits - 1)) - 1, exponent;
     if (isnan(value))
-        return (uint16_t)(top | 1); /* the least of NaN's fractions, which rounding could lose */
+        return (uint16_t)(top | 1); /* the smallest NaN payload, which rounding could lose */
     if (isinf(value))
         return (uint16_t)(sign | top);
     if (value == 0)
@@ -113,7 +113,7 @@ void fill_row(row_kind kind, int dtype, void *row, uint64_t columns, uint64_t se
         set_value(dtype, row, special, INFINITY);
 }
 
-/* ---- what comes out ------------------------------------------------------------------------------------------------ */
+/* ---- fp64 results -------------------------------------------------------------------------------------------------- */
 
 exact_sums sums_of(int dtype, const void *row, uint64_t columns, double scale)
 {
@@ -138,7 +138,7 @@ double gradient_of_row(const bp_row_gradient *row, double x, uint64_t column, do
     double own = (int64_t)column == row->target ? 1 : 0, part = g * (own - p);
     double rest = h != 0 && p != 0 ? h * p * (row->energy - d) : 0;
     double magnitude = fabs(g) * p + fabs(part) + fabs(h != 0 && p != 0 ? h * p * (fabs(row->energy) + fabs(d)) : 0);
-    /* differences are rounded to fp32, and what is less than its least normal number may be 0 */
+    /* differences are rounded to fp32, and subnormal results may be 0 */
     *tolerance = row->scale * (magnitude * (1e-6 + (p != 0 ? 1.5e-7 * fabs(d) : 0)) +
                                2.4e-38 * (fabs(g) + fabs(h) * (fabs(row->energy) + 200)));
     return row->scale * (part + rest);

@@ -1,4 +1,4 @@
-/* Rows of logits for tests of kernels, and what comes out of them, in fp64 and by other means than the kernels'. */
+/* Rows of logits for kernel tests, and their fp64 results, computed independently of the kernels. */
 #ifndef BP_TESTS_KERNELS_HOST_ROWS_H
 #define BP_TESTS_KERNELS_HOST_ROWS_H
 
@@ -11,21 +11,21 @@
 
 size_t element_bytes(int dtype); /* BP_ROW_FP32, ... */
 double value_at(int dtype, const void *row, uint64_t column);
-/* `value` must be one that the dtype has. */
+/* `value` must be representable. */
 void set_value(int dtype, void *row, uint64_t column, double value);
 
 /* ---- rows ---------------------------------------------------------------------------------------------------------- */
 
 typedef enum row_kind {
-    ROW_NORMAL,    /* deviation 2 */
-    ROW_WIDE,      /* up to 100 apart: some terms are less than fp32 has numbers for */
+    ROW_NORMAL,    /* standard deviation 2 */
+    ROW_WIDE,      /* range of 100: some terms underflow fp32 */
     ROW_LOW,       /* all -200 */
-    ROW_OFFSET,    /* normal ones 10,000 up */
-    ROW_SPARSE,    /* a third is -inf */
-    ROW_ONE,       /* all -inf but one */
+    ROW_OFFSET,    /* normal plus 10,000 */
+    ROW_SPARSE,    /* one third -inf */
+    ROW_ONE,       /* all -inf except one */
     ROW_NOTHING,   /* all -inf */
     ROW_NAN,       /* one is NaN, the others normal */
-    ROW_NAN_ALONE, /* one is NaN, the others -inf */
+    ROW_NAN_ALONE, /* one NaN, the others -inf */
     ROW_INFINITE,  /* one is +inf */
     ROW_KINDS
 } row_kind;
@@ -36,19 +36,19 @@ void fill_row(row_kind kind, int dtype, void *row, uint64_t columns, uint64_t se
 uint64_t random_of(uint64_t *state);
 double random_normal(uint64_t *state);
 
-/* ---- what comes out ------------------------------------------------------------------------------------------------ */
+/* ---- fp64 results -------------------------------------------------------------------------------------------------- */
 
 typedef struct exact_sums {
-    double max, sum, weighted, weight; /* weight: the sum of the weighted ones' magnitudes */
+    double max, sum, weighted, weight; /* weight: sum of the weighted terms' magnitudes */
 } exact_sums;
 
 exact_sums sums_of(int dtype, const void *row, uint64_t columns, double scale);
-/* Element `column`, and how far off fp32 may be. */
+/* Element `column`, and the tolerance of fp32. */
 double gradient_of_row(const bp_row_gradient *row, double x, uint64_t column, double *tolerance);
 
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
 
-/* Memory that ends where a page begins that traps. */
+/* An allocation that ends at a page that traps. */
 void *take_guarded(size_t bytes);
 void give_guarded(void *memory, size_t bytes);
 

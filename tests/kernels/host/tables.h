@@ -9,12 +9,12 @@
 
 extern const char *const dtype_names[DTYPES];
 
-/* Plain ones first, the best last. Returns how many there are. */
+/* Plain kernels first, the fastest last. Returns their number. */
 size_t tables(const bp_host_kernels *found[3]);
 
 typedef void per_table(const bp_host_kernels *kernels, int dtype);
 
-/* Calls `check` for each of them and each dtype. */
+/* Calls `check` for each table and dtype. */
 void each(per_table *check);
 
 #endif

@@ -1,4 +1,4 @@
-/* What host engines make of whole calls, against fp64. */
+/* Whole calls of host engines, against fp64. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +29,7 @@ static void run_and_check(const kit *k, const call_options *options)
     end_call(&original);
 }
 
-/* Shapes, dtypes, kinds of rows and everything optional, mixed. */
+/* Combinations of shapes, dtypes, kinds of rows and optional tensors. */
 static void test_calls(void **state)
 {
     (void)state;
@@ -55,7 +55,7 @@ static void test_calls(void **state)
     }
 }
 
-/* Every pair of dtypes, apart and in place. */
+/* Every pair of dtypes, separate and in place. */
 static void test_dtypes(void **state)
 {
     (void)state;
@@ -99,7 +99,7 @@ static void test_accuracy(void **state)
 
 /* ---- shards -------------------------------------------------------------------------------------------------------- */
 
-/* Three ranks' partials, finished together, and their parts of the gradient, are what one rank has. */
+/* Three shards' partials, finished together, and their gradient parts, match those of a single rank. */
 static void test_shards(void **state)
 {
     (void)state;
@@ -164,13 +164,13 @@ static void test_bad_targets(void **state)
     for (uint64_t token = 0; token < 600; token++) {
         size_t offset = token / 300 * 601 + token % 300 * 2;
         ((int64_t *)c.targets)[offset] = token == 40 || token == 431 ? INT64_MIN : token == 500 ? 10 : 9;
-        c.mask[offset] = token != 40; /* is not looked at */
+        c.mask[offset] = token != 40; /* masked: not checked */
     }
     c.finish.bad = &c.bad;
     run_call(&k, &c);
     assert_int_equal(c.bad.token, 431);
     assert_true(c.bad.value == INT64_MIN);
-    ((int64_t *)c.targets)[601 + 2 * 131] = 3; /* token 431; the first one found stays */
+    ((int64_t *)c.targets)[601 + 2 * 131] = 3; /* token 431; the first recorded one stays */
     run_call(&k, &c);
     assert_int_equal(c.bad.token, 431);
     c.bad.token = UINT64_MAX;
@@ -181,7 +181,7 @@ static void test_bad_targets(void **state)
     close_kit(&k);
 }
 
-/* Logits of masked rows may be where nothing is. */
+/* Masked rows may point to unmapped memory. */
 static void test_masked_rows_are_not_read(void **state)
 {
     (void)state;

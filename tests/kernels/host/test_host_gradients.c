@@ -1,5 +1,5 @@
-/* Gradients of every host kernel that this machine has, against fp64: all dtypes, odd sizes, alignments, special values, in place; rows end
- * where a page that traps begins, and output is between canaries. */
+/* Gradients of every host kernel of this machine, against fp64: all dtypes, odd sizes, alignments, special values, in place. Rows end at a
+ * page that traps, and outputs are between canaries. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,7 +44,7 @@ static const uint64_t row_columns[] = {1,
                                        3 * TILE - 1};
 static const float scales[] = {1, 0.37f, 4};
 
-/* With a factor of 1 and nothing to subtract, the gradient is exp(x). Units of the last place; libm's own are at most 1. */
+/* With factor 1 and nothing subtracted, the gradient is exp(x). In units in the last place; libm has at most 1. */
 static void test_exp(void **state)
 {
     (void)state;
@@ -75,7 +75,7 @@ static void test_exp(void **state)
 
 /* ---- the gradient -------------------------------------------------------------------------------------------------- */
 
-/* Of a row as it would be saved; kinds of upstream gradients in turn. */
+/* Saved statistics of a row; cycles through kinds of upstream gradients. */
 static bp_row_gradient gradient_for(int dtype, const void *x, uint64_t columns, float scale, unsigned turn)
 {
     static const float g[] = {0.5f, -1.25f, 0, 3, 0}, h[] = {0, 0.75f, -2, 1e-3f, 0};
@@ -91,7 +91,7 @@ static bp_row_gradient gradient_for(int dtype, const void *x, uint64_t columns, 
                              .streams = turn % 2 == 1};
 }
 
-/* Half a unit of the last place that `dtype` has at `value`. */
+/* Half a unit in the last place of `dtype` at `value`. */
 static double rounding_of(int dtype, double value)
 {
     static const int digits[DTYPES] = {24, 8, 11}, least[DTYPES] = {-149, -133, -24};
@@ -107,15 +107,15 @@ static void compare_gradient(const bp_host_kernels *kernels, int dtype, int out_
         double tolerance, exact = gradient_of_row(row, value_at(dtype, x, i), i, &tolerance);
         double is = value_at(out_dtype, out, i);
         if (!(fabs(is - exact) <= tolerance + 2 * rounding_of(out_dtype, exact)))
-            fail_msg(
-                "%s %s to %s, %llu columns, scale %g, g %g, h %g: element %llu (x %.9g, target %lld) is %.9g, not %.9g",
-                kernels->name, dtype_names[dtype], dtype_names[out_dtype], (unsigned long long)columns,
-                (double)row->scale, (double)row->logprob_grad, (double)row->entropy_grad, (unsigned long long)i,
-                value_at(dtype, x, i), (long long)row->target, is, exact);
+            fail_msg("%s %s to %s, %llu columns, scale %g, g %g, h %g: element %llu (x %.9g, target %lld) is %.9g, "
+                     "expected %.9g",
+                     kernels->name, dtype_names[dtype], dtype_names[out_dtype], (unsigned long long)columns,
+                     (double)row->scale, (double)row->logprob_grad, (double)row->entropy_grad, (unsigned long long)i,
+                     value_at(dtype, x, i), (long long)row->target, is, exact);
     }
 }
 
-/* Output with canaries before it, and behind it where the guard is not. */
+/* Output with canaries before it, and after it unless a guard page follows. */
 static char *new_out(uint64_t columns, int out_dtype, size_t behind)
 {
     size_t bytes = columns * element_bytes(out_dtype);
@@ -162,7 +162,7 @@ static void test_gradients(void **state)
     each(check_gradients);
 }
 
-/* A row with a NaN or +inf, or of nothing but -inf, is saved with a log_sum of NaN. */
+/* A row with NaN or +inf, or of only -inf, has a log_sum of NaN. */
 static void check_special_gradients(const bp_host_kernels *kernels, int dtype)
 {
     uint16_t x[2 * 100];
@@ -187,7 +187,7 @@ static void test_special_gradients(void **state)
     each(check_special_gradients);
 }
 
-/* Bits depend neither on alignment, nor on writing past the caches, nor on pieces; and what is narrow is the rounded fp32. */
+/* Bits do not depend on alignment, streaming stores, or pieces; narrow results are the rounded fp32 ones. */
 static void check_gradient_bits(const bp_host_kernels *kernels, int dtype)
 {
     const uint64_t columns = TILE + 333;
@@ -224,7 +224,7 @@ static void test_gradient_bits(void **state)
     each(check_gradient_bits);
 }
 
-/* In place with one dtype, and narrowed from fp32 to the row's own beginning, where nothing behind the output changes. */
+/* In place with one dtype, and narrowed from fp32 at the row's start, where nothing after the output changes. */
 static void check_in_place(const bp_host_kernels *kernels, int dtype)
 {
     for (int out_dtype = 0; out_dtype < DTYPES; out_dtype++) {

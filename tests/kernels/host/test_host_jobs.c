@@ -1,4 +1,4 @@
-/* Jobs of host engines: the same bits for every number of threads, order, the ring, two streams at once, and no allocation. */
+/* Jobs of host engines: equal bits for any number of threads, stream order, the ring, concurrent streams, and no allocations. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,7 +45,7 @@ static void compare_threads(uint32_t kernels, const call_options *options)
     end_call(&first);
 }
 
-/* Rows are shared by the threads, or dealt out to them, as there are few or many; narrowing in place, rows are never shared. */
+/* Threads share each row if rows are few, or get whole rows; when narrowing in place, rows are never shared. */
 static void test_threads(void **state)
 {
     (void)state;
@@ -100,7 +100,7 @@ static void *open_later(void *argument)
     return NULL;
 }
 
-/* 64 jobs may wait; the next call returns only when the first of them has run. */
+/* 64 jobs may wait; the next call returns only after the first of them has run. */
 static void test_full_ring(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static void test_full_ring(void **state)
     close_kit(&k);
 }
 
-/* A stream that refuses the job leaves its place free. */
+/* A stream that refuses a job leaves its slot free. */
 static void test_refused_jobs(void **state)
 {
     (void)state;
@@ -155,7 +155,7 @@ static void test_refused_jobs(void **state)
     close_kit(&k);
 }
 
-/* Few rows and many, on both streams at once: each call's own order holds, and what few rows share is not mixed up. */
+/* Few and many rows concurrently on two streams: each keeps its order, and the buffer of shared rows is not mixed up. */
 static void test_two_streams(void **state)
 {
     (void)state;
@@ -189,7 +189,7 @@ static void test_two_streams(void **state)
 
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
 
-/* Neither enqueueing, nor what the streams' threads run: here on this one, where it is counted. */
+/* Neither enqueuing nor the streams' jobs, which run here on the counting thread. */
 static void test_no_allocation(void **state)
 {
     (void)state;
@@ -208,7 +208,7 @@ static void test_no_allocation(void **state)
         bp_host_team team;
         watch();
         assert_ok(bp_host_team_init(2, ALL_KERNELS, 40000, &team));
-        assert_true(unwatch().allocations > 0); /* watching works */
+        assert_true(unwatch().allocations > 0); /* counting works */
         watch();
         bp_host_partials(&team, &c.forward);
         bp_host_finish(&team, &c.finish);

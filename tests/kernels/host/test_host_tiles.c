@@ -1,5 +1,5 @@
-/* Tiles of every host kernel that this machine has, against fp64: all dtypes, odd sizes, alignments, special values; rows end where a page
- * that traps begins. */
+/* Tiles of every host kernel of this machine, against fp64: all dtypes, odd sizes, alignments, special values. Rows end at a page that
+ * traps. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,7 +54,7 @@ static void compare_sums(const bp_host_kernels *kernels, int dtype, row_kind kin
     bool is_close = partial->max == exact->max && fabs(partial->sum - exact->sum) <= 1e-6 * exact->sum &&
                     fabs(partial->weighted - exact->weighted) <= 2e-6 * (exact->weight + exact->sum);
     if (!is_close)
-        fail_msg("%s %s, kind %d, %u columns, scale %g: max %.9g sum %.9g weighted %.9g, not %.9g %.9g %.9g",
+        fail_msg("%s %s, kind %d, %u columns, scale %g: max %.9g sum %.9g weighted %.9g, expected %.9g %.9g %.9g",
                  kernels->name, dtype_names[dtype], (int)kind, columns, (double)scale, (double)partial->max,
                  (double)partial->sum, (double)partial->weighted, exact->max, exact->sum, exact->weighted);
 }
@@ -85,7 +85,7 @@ static void test_tiles(void **state)
     each(check_tiles);
 }
 
-/* What has no distribution: nothing but -inf has sums of 0, NaN and +inf give NaN, wherever they are. */
+/* Rows without a distribution: only -inf gives sums of 0; NaN and +inf give NaN at any position. */
 static void check_special_tiles(const bp_host_kernels *kernels, int dtype)
 {
     uint16_t memory[2 * TILE] = {0};
@@ -122,7 +122,7 @@ static void check_tile_alignments(const bp_host_kernels *kernels, int dtype)
     for (size_t c = 0; c < COUNT(sizes); c++) {
         bp_partial first = {0};
         for (size_t offset = 0; offset < 128; offset += bytes) {
-            char *x = memory + 128 - offset; /* offset 0: the guard is right behind a whole tile */
+            char *x = memory + 128 - offset; /* offset 0: the guard page follows a whole tile */
             fill_row(ROW_WIDE, dtype, x, sizes[c], 77);
             bp_partial partial = reduce(kernels, dtype, x, sizes[c], 0.7f, true);
             first = offset == 0 ? partial : first;

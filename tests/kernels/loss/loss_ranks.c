@@ -1,4 +1,4 @@
-/* Seats: a rank's splits, tensors and client, and what they must come to. */
+/* Ranks of the loss tests: their splits, tensors and clients, and the expected results. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 bool expected_here(bool condition, const char *text, const char *file, int line)
 {
     if (!condition)
-        fprintf(stderr, "%s:%d: not so: %s (last error: %s)\n", file, line, text, bp_error_detail());
+        fprintf(stderr, "%s:%d: expected %s (last error: %s)\n", file, line, text, bp_error_detail());
     return condition;
 }
 
@@ -75,23 +75,23 @@ void for_topologies(topology_function *function)
                 }
 }
 
-/* ---- scenes -------------------------------------------------------------------------------------------------------- */
+/* ---- scenarios ----------------------------------------------------------------------------------------------------- */
 
-scene new_scene(const corpus *c, const topology *t, uint32_t most_micros)
+scenario new_scenario(const corpus *c, const topology *t, uint32_t most_micros)
 {
-    scene s = {.c = c,
-               .t = *t,
-               .epsilon = 1e-5,
-               .gradients = BP_LOSS_AVERAGED,
-               .planes = WITH_ALL,
-               .max_sequences = CORPUS_SEQUENCES + 2 * MOST_MICROS};
-    const uint64_t counted = most_micros > 1 ? random_below(2) : 0; /* the last DP rank has none */
+    scenario s = {.c = c,
+                  .t = *t,
+                  .epsilon = 1e-5,
+                  .gradients = BP_LOSS_AVERAGED,
+                  .planes = WITH_ALL,
+                  .max_sequences = CORPUS_SEQUENCES + 2 * MOST_MICROS};
+    const uint64_t counted = most_micros > 1 ? random_below(2) : 0; /* the last DP rank has no micro-batch */
     for (uint32_t d = 0; d < t->dp; d++)
         s.micros[d] = t->dp > 1 && d + 1 == t->dp && counted == 1 ? 0 : most_micros;
-    const uint32_t dealt = t->dp - (s.micros[t->dp - 1] == 0);
-    for (uint32_t d = 0; d < dealt; d++)
+    const uint32_t active = t->dp - (s.micros[t->dp - 1] == 0);
+    for (uint32_t d = 0; d < active; d++)
         for (uint32_t m = 0; m < most_micros; m++)
-            s.packs[d][m] = new_pack(c, t->cp, m * dealt + d, (uint64_t)dealt * most_micros);
+            s.packs[d][m] = new_pack(c, t->cp, m * active + d, (uint64_t)active * most_micros);
     s.seeds = malloc((t->tp * c->tokens + 1) * sizeof *s.seeds);
     for (uint64_t i = 0; i < t->tp * c->tokens; i++)
         s.seeds[i] = NAN;
@@ -99,20 +99,20 @@ scene new_scene(const corpus *c, const topology *t, uint32_t most_micros)
     return s;
 }
 
-void free_scene(scene *s)
+void free_scenario(scenario *s)
 {
     free(s->seeds);
     free(s->gradient);
 }
 
-void run_scene_ranks(scene *s, rank_function *function)
+void run_scene_ranks(scenario *s, rank_function *function)
 {
     run_host_ranks(rank_count(&s->t), s->enqueues, s->max_delay_us, function, s);
 }
 
 /* ---- seats --------------------------------------------------------------------------------------------------------- */
 
-bp_loss_config loss_config_of(const host_rank *r, const scene *s)
+bp_loss_config loss_config_of(const host_rank *r, const scenario *s)
 {
     const uint32_t place = s->t.place[r->number];
     bp_loss_config config;
@@ -134,7 +134,7 @@ bp_loss_config loss_config_of(const host_rank *r, const scene *s)
 bool take_seat(host_rank *r, seat *at)
 {
     static const int64_t strides[] = {1, 2, -1, -3};
-    scene *s = r->user;
+    scenario *s = r->user;
     const bp_loss_config config = loss_config_of(r, s);
     *at = (seat){.r = r,
                  .s = s,
@@ -186,7 +186,7 @@ bool step(seat *at, bool counts)
 
 bool statistics_are_true(const seat *at)
 {
-    scene *s = at->s;
+    scenario *s = at->s;
     bp_loss_statistics statistics = {.size = sizeof statistics};
     const bp_loss_statistics expected = true_statistics(s->c, s->epsilon, s->planes);
     EXPECT(bp_loss_statistics_get(at->loss, &statistics) == BP_OK);
@@ -203,9 +203,9 @@ bool statistics_are_true(const seat *at)
     return true;
 }
 
-bool all_were_told_the_same(const scene *s)
+bool statistics_are_equal_on_ranks(const scenario *s)
 {
-    const void *const first = &s->told[0]; /* without gaps, and all of it is filled */
+    const void *const first = &s->told[0]; /* memcmp below: the struct has no padding, and all fields are set */
     bool same = true;
     for (uint32_t place = 1; place < rank_count(&s->t); place++) {
         const void *const one = &s->told[place];
@@ -216,8 +216,8 @@ bool all_were_told_the_same(const scene *s)
 
 /* ---- seeds --------------------------------------------------------------------------------------------------------- */
 
-/* The token of the corpus at a place of the packed batch, or UINT64_MAX. */
-static uint64_t token_at(const scene *s, const pack *p, int64_t packed)
+/* The corpus token at a place of the packed batch, or UINT64_MAX. */
+static uint64_t token_at(const scenario *s, const pack *p, int64_t packed)
 {
     for (uint64_t i = 0; i < p->sequences - (p->has_dummy ? 1 : 0); i++)
         if (packed >= p->cu[i] && packed < p->cu[i + 1])
@@ -225,10 +225,10 @@ static uint64_t token_at(const scene *s, const pack *p, int64_t packed)
     return UINT64_MAX;
 }
 
-/* By the map from where each packed token is among the local ones, and by the map the other way round. */
-static bool put_back(seat *at, uint32_t m, bp_cp_split_info info)
+/* By the map from local to packed tokens, and by its inverse. */
+static bool scatter_seeds(seat *at, uint32_t m, bp_cp_split_info info)
 {
-    scene *s = at->s;
+    scenario *s = at->s;
     int64_t *local_of = malloc((info.packed_tokens + 1) * sizeof *local_of);
     int64_t *packed_of = malloc((info.local_tokens + 1) * sizeof *packed_of);
     bool good =
@@ -251,7 +251,7 @@ static bool put_back(seat *at, uint32_t m, bp_cp_split_info info)
     return good;
 }
 
-/* Those between tokens included. */
+/* Including gaps between tokens. */
 static void poison_seeds(const slice *v)
 {
     for (uint64_t i = 0; i < v->elements; i++)
@@ -277,12 +277,12 @@ bool make_seeds(seat *at, float factor)
                BP_OK);
         EXPECT(at->stream == NULL || bp_stream_synchronize(at->stream) == BP_OK);
         EXPECT(written_seeds(v) == v->tokens);
-        EXPECT(put_back(at, m, info));
+        EXPECT(scatter_seeds(at, m, info));
     }
     return true;
 }
 
-bool seeds_are_true(const scene *s, float factor, double scale)
+bool seeds_are_true(const scenario *s, float factor, double scale)
 {
     const bp_loss_statistics truth = true_statistics(s->c, s->epsilon, s->planes);
     for (uint32_t tp = 0; tp < s->t.tp; tp++)
@@ -299,7 +299,7 @@ bool seeds_are_true(const scene *s, float factor, double scale)
     return true;
 }
 
-bool gradients_are_true(const scene *s)
+bool gradients_are_true(const scenario *s)
 {
     const uint32_t averaged = s->gradients == BP_LOSS_AVERAGED ? s->t.cp * s->t.dp : 1;
     for (uint32_t tp = 0; tp < s->t.tp; tp++)

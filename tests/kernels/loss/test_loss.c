@@ -1,4 +1,4 @@
-/* The loss: however ranks are arranged, statistics, seeds and gradients are those of the whole batch on one rank. */
+/* The loss: for every arrangement of ranks, statistics, seeds and gradients match those of the whole batch on one rank. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ static const corpus_options CORPORA[] = {
 };
 #define CORPORA_COUNT (sizeof CORPORA / sizeof *CORPORA)
 
-/* Everything twice: begin forgets. */
+/* Twice, because begin resets. */
 static bool run_whole_steps(host_rank *r)
 {
     seat at;
@@ -41,7 +41,7 @@ static bool run_whole_steps(host_rank *r)
 static void check_whole(const corpus *c, const topology *t, unsigned variant)
 {
     static const double epsilons[] = {1e-5, 0, 0.5};
-    scene s = new_scene(c, t, 1 + variant % MOST_MICROS);
+    scenario s = new_scenario(c, t, 1 + variant % MOST_MICROS);
     s.epsilon = epsilons[variant % 3];
     s.gradients = variant % 4 == 3 ? BP_LOSS_SUMMED : BP_LOSS_AVERAGED;
     s.own_streams = variant % 3 == 1;
@@ -49,10 +49,10 @@ static void check_whole(const corpus *c, const topology *t, unsigned variant)
     s.max_delay_us = variant % 5 == 2 ? 100 : 0;
     const double scale = s.gradients == BP_LOSS_AVERAGED ? (double)t->cp * t->dp : 1;
     run_scene_ranks(&s, run_whole_steps);
-    assert_true(all_were_told_the_same(&s));
+    assert_true(statistics_are_equal_on_ranks(&s));
     assert_true(seeds_are_true(&s, -1, scale));
     assert_true(gradients_are_true(&s));
-    free_scene(&s);
+    free_scenario(&s);
 }
 
 static void check_corpora(const topology *t)
@@ -67,13 +67,13 @@ static void check_corpora(const topology *t)
     }
 }
 
-static void ranks_are_like_the_whole(void **state)
+static void ranks_match_a_single_rank(void **state)
 {
     (void)state;
     for_topologies(check_corpora);
 }
 
-/* More sequences than kernels are given at once, and sequences that threads share. */
+/* More sequences than a kernel launch takes, and sequences shared by threads. */
 static void large_batches_are_like_small_ones(void **state)
 {
     (void)state;
@@ -103,13 +103,13 @@ static bool counts_are_true(const seat *at)
     return true;
 }
 
-/* Masks alone and a reduce; seeds of all micro-batches, also after the next begin; then the values. */
+/* Masks only and a reduce; seeds of all micro-batches, also after the next begin; then the values. */
 static bool run_counts_first(host_rank *r)
 {
     seat at;
     bool good = take_seat(r, &at) && step(&at, true) && counts_are_true(&at) && make_seeds(&at, 0.25f);
     good = good && bp_loss_begin(at.loss) == BP_OK && make_seeds(&at, 0.25f);
-    good = good && counts_are_true(&at); /* of the last reduce until the next */
+    good = good && counts_are_true(&at); /* the previous reduce's until the next */
     good = good && add_all(&at, false) && make_seeds(&at, 0.25f);
     good = good && expected_here(bp_loss_reduce(at.loss, BP_OK, at.stream) == BP_OK, "reduce", __FILE__, __LINE__);
     good = good && statistics_are_true(&at);
@@ -117,7 +117,7 @@ static bool run_counts_first(host_rank *r)
     return good;
 }
 
-/* The caller knows n. A reduce knows better than what was set before it, and what is set afterwards holds again. */
+/* The caller knows the count. A reduce overrides a count set before it, and a count set afterwards overrides the reduce. */
 static bool run_known_count(host_rank *r)
 {
     seat at;
@@ -140,11 +140,11 @@ static void check_counts(const topology *t)
     o.seed += 1000 + variant;
     corpus c = new_corpus(&o);
     for (int known = 0; known < 2; known++) {
-        scene s = new_scene(&c, t, MOST_MICROS);
+        scenario s = new_scenario(&c, t, MOST_MICROS);
         s.own_streams = variant % 2 == 1;
         run_scene_ranks(&s, known == 0 ? run_counts_first : run_known_count);
         assert_true(seeds_are_true(&s, 0.25f, (double)t->cp * t->dp));
-        free_scene(&s);
+        free_scenario(&s);
     }
     free_corpus(&c);
     variant++;
@@ -156,7 +156,7 @@ static void counts_may_come_first(void **state)
     for_topologies(check_counts);
 }
 
-/* ---- what values there are ----------------------------------------------------------------------------------------- */
+/* ---- optional values ------------------------------------------------------------------------------------------------ */
 
 static bool run_planes(host_rank *r)
 {
@@ -174,15 +174,15 @@ static void values_may_be_missing(void **state)
     const unsigned planes[] = {WITH_LOGPROB, WITH_LOGPROB | WITH_ENTROPY, WITH_LOGPROB | WITH_LEAST,
                                WITH_LOGPROB | WITH_LARGEST, WITH_ENTROPY | WITH_LARGEST};
     for (size_t i = 0; i < sizeof planes / sizeof *planes; i++) {
-        scene s = new_scene(&c, &t, 2);
+        scenario s = new_scenario(&c, &t, 2);
         s.planes = planes[i];
         run_scene_ranks(&s, run_planes);
-        free_scene(&s);
+        free_scenario(&s);
     }
     free_corpus(&c);
 }
 
-/* A mask without a stride says the same of every token; padding still does not count. */
+/* A mask with stride 0 applies to every token; padding still does not count. */
 static bool run_one_mask(host_rank *r)
 {
     uint8_t all = 1;
@@ -207,14 +207,14 @@ static void one_mask_may_be_for_all(void **state)
             c.logits[token * CORPUS_LOGITS + i] = (float)(token * i % 31);
     }
     const topology t = topology_of(2, 2, 2);
-    scene s = new_scene(&c, &t, 1);
+    scenario s = new_scenario(&c, &t, 1);
     run_scene_ranks(&s, run_one_mask);
     assert_true(seeds_are_true(&s, -1, 4));
-    free_scene(&s);
+    free_scenario(&s);
     free_corpus(&c);
 }
 
-/* A log-probability that is NaN, or -inf, is not hidden: it is in the numbers of every rank. */
+/* A log-probability of NaN or -inf shows in the statistics of every rank. */
 static void broken_log_probabilities_show(void **state)
 {
     (void)state;
@@ -226,30 +226,30 @@ static void broken_log_probabilities_show(void **state)
             token++;
         c.logprob[token] = values[i];
         const topology t = topology_of(2, 2, 2);
-        scene s = new_scene(&c, &t, 1);
+        scenario s = new_scenario(&c, &t, 1);
         run_scene_ranks(&s, run_planes);
-        free_scene(&s);
+        free_scenario(&s);
         free_corpus(&c);
     }
 }
 
 /* ---- other denominators -------------------------------------------------------------------------------------------- */
 
-/* Rooms of the CP x TP ranks of each DP rank. */
+/* Communicators over the CP x TP ranks of each DP rank. */
 typedef struct groups {
     exchange_room rooms[2];
     corpus parts[2];
-    scene scenes[2];
+    scenario scenarios[2];
     topology whole;
 } groups;
 
-/* The ranks of one DP rank are a loss of their own: dp is 1, and so is the averaging over DP ranks. */
+/* The ranks of one DP rank form a separate loss: dp is 1, so nothing is averaged over DP ranks. */
 static bool run_group(host_rank *r)
 {
     groups *g = r->user;
     const uint32_t place = g->whole.place[r->number], each = g->whole.tp * g->whole.cp;
     const uint32_t d = place / each;
-    scene *s = &g->scenes[d];
+    scenario *s = &g->scenarios[d];
     host_rank inner = *r;
     inner.seat = (exchange_seat){.room = &g->rooms[d], .rank = place % each};
     inner.number = place % each;
@@ -273,16 +273,16 @@ static void each_dp_rank_may_have_its_denominator(void **state)
         corpus_options o = CORPORA[0];
         o.seed = 50 + d;
         g.parts[d] = new_corpus(&o);
-        g.scenes[d] = new_scene(&g.parts[d], &inner, 2);
+        g.scenarios[d] = new_scenario(&g.parts[d], &inner, 2);
         exchange_begin(&g.rooms[d], 4);
     }
     run_host_ranks(8, false, 0, run_group, &g);
     for (uint32_t d = 0; d < 2; d++) {
-        assert_true(seeds_are_true(&g.scenes[d], -1, 2)); /* CP ranks only */
-        assert_true(gradients_are_true(&g.scenes[d]));
+        assert_true(seeds_are_true(&g.scenarios[d], -1, 2)); /* averaged over CP ranks only */
+        assert_true(gradients_are_true(&g.scenarios[d]));
         assert_false(g.rooms[d].given_up);
         exchange_end(&g.rooms[d]);
-        free_scene(&g.scenes[d]);
+        free_scenario(&g.scenarios[d]);
         free_corpus(&g.parts[d]);
     }
 }
@@ -316,10 +316,10 @@ static void a_step_has_one_exchange(void **state)
     const topology t = topology_of(2, 2, 1);
     counted_steps counted[] = {{.steps = 1}, {.steps = 6}};
     for (int i = 0; i < 2; i++) {
-        scene s = new_scene(&c, &t, MOST_MICROS);
+        scenario s = new_scenario(&c, &t, MOST_MICROS);
         s.user = &counted[i];
         run_scene_ranks(&s, run_counted_steps);
-        free_scene(&s);
+        free_scenario(&s);
     }
     assert_int_equal(counted[1].exchanges - counted[0].exchanges, 5);
     free_corpus(&c);
@@ -327,7 +327,7 @@ static void a_step_has_one_exchange(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_are_like_the_whole),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_match_a_single_rank),
                                        cmocka_unit_test(large_batches_are_like_small_ones),
                                        cmocka_unit_test(counts_may_come_first),
                                        cmocka_unit_test(values_may_be_missing),

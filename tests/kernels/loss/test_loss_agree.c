@@ -1,4 +1,4 @@
-/* Ranks that make a client of the loss: one that differs, or fails, is named on all of them, and nobody waits for it. */
+/* Creation of loss clients on ranks: one that differs or fails is named in the error on every rank, and no rank hangs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,13 +38,13 @@ typedef struct creation_case {
     creation_fault fault;
     bp_status status;
     const char *name;
-    const char *words[3]; /* that all ranks are told, besides the number of the odd one */
+    const char *words[3]; /* in every rank's error, besides the odd rank's number */
 } creation_case;
 
 static const creation_case CREATIONS[] = {
-    {OTHER_CP, BP_ERR_MISMATCH, "one rank counts 6 ranks", {NULL}},
-    {ALL_OTHER_CP, BP_ERR_MISMATCH, "all count 6 ranks", {"3", "4", NULL}},
-    {TAKEN_PLACE, BP_ERR_MISMATCH, "two ranks in one place", {NULL}},
+    {OTHER_CP, BP_ERR_MISMATCH, "6 ranks on one", {NULL}},
+    {ALL_OTHER_CP, BP_ERR_MISMATCH, "6 ranks on all", {"3", "4", NULL}},
+    {TAKEN_PLACE, BP_ERR_MISMATCH, "two ranks at one place", {NULL}},
     {OTHER_LIMIT, BP_ERR_MISMATCH, "another limit", {"777", "20", NULL}},
     {OTHER_EPSILON, BP_ERR_MISMATCH, "another epsilon", {"epsilon", NULL}},
     {OTHER_GRADIENTS, BP_ERR_MISMATCH, "other gradients", {"gradients", NULL}},
@@ -54,12 +54,12 @@ static const creation_case CREATIONS[] = {
     {NULL_DEVICE, BP_ERR_UNSUPPORTED, "a device without kernels", {NULL}},
     {POOR_DEVICE, BP_ERR_NO_DEVICE_MEMORY, "a device without memory", {NULL}},
     {NEGATIVE_EPSILON, BP_ERR_INVALID_ARGUMENT, "a negative epsilon", {NULL}},
-    {RANK_OUTSIDE, BP_ERR_INVALID_ARGUMENT, "a CP rank that there is not", {NULL}},
+    {RANK_OUTSIDE, BP_ERR_INVALID_ARGUMENT, "a CP rank outside the grid", {NULL}},
     {TOO_MANY_SEQUENCES, BP_ERR_OVERFLOW, "sequences that overflow", {NULL}},
 };
 
 typedef struct creation_scene {
-    scene s;
+    scenario s;
     const creation_case *now;
     uint32_t odd, other; /* ranks of the communicator */
 } creation_scene;
@@ -146,9 +146,9 @@ static void creation_fails_on_all_ranks(void **state)
     for (uint32_t odd = 0; odd < 4; odd += 3)
         for (size_t i = 0; i < sizeof CREATIONS / sizeof *CREATIONS; i++) {
             const topology t = shuffled_topology(2, 2, 1);
-            creation_scene x = {.s = new_scene(&c, &t, 1), .now = &CREATIONS[i], .odd = odd, .other = 3 - odd};
+            creation_scene x = {.s = new_scenario(&c, &t, 1), .now = &CREATIONS[i], .odd = odd, .other = 3 - odd};
             run_host_ranks(4, false, 0, run_creation, &x);
-            free_scene(&x.s);
+            free_scenario(&x.s);
         }
     free_corpus(&c);
 }

@@ -1,4 +1,4 @@
-/* What the loss refuses, with which words, on one rank and on several; nobody waits for a rank that has given up. */
+/* Arguments that the loss refuses, with their messages, on one rank and on several; no rank waits for one that has failed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -113,7 +113,7 @@ static void places_are_checked(void **state)
     c.tp = c.cp = c.dp = UINT32_MAX; /* a product of 96 bits */
     assert_int_not_equal(bp_loss_create(device, &c, &loss), BP_OK);
     c = good_config();
-    c.cp = 2; /* and nobody to exchange with */
+    c.cp = 2; /* without a communicator */
     bp_status status = bp_loss_create(device, &c, &loss);
     assert_true(status == BP_ERR_MISMATCH || status == BP_ERR_INVALID_ARGUMENT);
     assert_non_null(strstr(bp_error_detail(), "2"));
@@ -180,7 +180,7 @@ static void end_stage(stage *g)
     free_corpus(&g->c);
 }
 
-/* After an add that failed: reduce says so, there are no statistics, and seeds are 0; the next step is whole. */
+/* After a failed add, reduce fails, there are no statistics, and seeds are 0; the next step succeeds. */
 static void check_failed_step(stage *g)
 {
     bp_loss_statistics s = {.size = sizeof s, .valid = 99};
@@ -209,7 +209,7 @@ static void adds_are_checked(void **state)
         bp_loss_values v = g.v.values;
         assert_ok(bp_loss_begin(g.loss));
         switch (which) {
-        case 0: /* one token too many, one too few: masks of the wrong length */
+        case 0: /* one token too many, one too few: the mask's length is wrong */
         case 1:
             v.tokens += which == 0 ? 1 : -1ull;
             snprintf(length, sizeof length, "%llu", (unsigned long long)v.tokens);
@@ -281,7 +281,7 @@ static void sequences_have_a_limit(void **state)
     end_stage(&g);
 }
 
-/* They are not counted, but their sums are made. */
+/* Not counted, but they get records. */
 static void dummies_need_room(void **state)
 {
     (void)state;
@@ -303,12 +303,12 @@ static void dummies_need_room(void **state)
     values.tokens = 5;
     values.mask = (bp_token_values){.data = mask, .stride = 1};
     assert_ok(bp_loss_begin(loss));
-    assert_fails(bp_loss_add(loss, split, &values, NULL), BP_ERR_INVALID_ARGUMENT, "2 sequences", "at most 1");
+    assert_fails(bp_loss_add(loss, split, &values, NULL), BP_ERR_INVALID_ARGUMENT, "2 sequences", "max_sequences 1");
     bp_cp_split_destroy(&split);
     bp_loss_destroy(&loss);
 }
 
-static void the_first_failure_is_told(void **state)
+static void the_first_failure_is_reported(void **state)
 {
     (void)state;
     stage g;
@@ -323,7 +323,7 @@ static void the_first_failure_is_told(void **state)
     end_stage(&g);
 }
 
-/* A micro-batch without entropies, after one with them. */
+/* A micro-batch without entropies after one with them. */
 static void micro_batches_have_the_same_values(void **state)
 {
     (void)state;
@@ -333,7 +333,7 @@ static void micro_batches_have_the_same_values(void **state)
     values.entropy.data = NULL;
     assert_ok(bp_loss_begin(g.loss));
     assert_ok(bp_loss_add(g.loss, g.split, &g.v.values, g.stream));
-    assert_fails(bp_loss_add(g.loss, g.split, &values, g.stream), BP_ERR_INVALID_ARGUMENT, "values");
+    assert_fails(bp_loss_add(g.loss, g.split, &values, g.stream), BP_ERR_INVALID_ARGUMENT, "micro-batch");
     check_failed_step(&g);
     end_stage(&g);
 }
@@ -378,7 +378,7 @@ static void seeds_are_checked(void **state)
     assert_fails(bp_loss_seed(g.loss, g.split, tokens, mask, -1, NULL, g.stream), BP_ERR_INVALID_ARGUMENT, "seed");
     assert_fails(bp_loss_seed(g.loss, NULL, tokens, mask, -1, seeds, g.stream), BP_ERR_INVALID_ARGUMENT, "split");
     bp_token_values repeated = *seeds;
-    repeated.stride = 0; /* all in one place */
+    repeated.stride = 0; /* stride 0 */
     assert_fails(bp_loss_seed(g.loss, g.split, tokens, mask, -1, &repeated, g.stream), BP_ERR_INVALID_ARGUMENT, "seed");
     for (uint64_t i = 0; i < tokens; i++)
         assert_true(isnan(seed_at(&g.v, i)));
@@ -386,7 +386,7 @@ static void seeds_are_checked(void **state)
     end_stage(&g);
 }
 
-/* Streams of other devices, and streams that are no more. */
+/* Streams of other devices, and destroyed streams. */
 static void streams_are_checked(void **state)
 {
     (void)state;
@@ -416,7 +416,7 @@ static void streams_are_checked(void **state)
 
 /* ---- statistics ---------------------------------------------------------------------------------------------------- */
 
-static void there_may_be_no_statistics(void **state)
+static void missing_statistics_are_an_error(void **state)
 {
     (void)state;
     stage g;
@@ -426,7 +426,7 @@ static void there_may_be_no_statistics(void **state)
     assert_int_equal(bp_loss_get_info(g.loss)->sequence_count, 0);
     assert_null(bp_loss_get_info(NULL));
     assert_ok(bp_loss_begin(g.loss));
-    assert_ok(bp_loss_count_set(g.loss, 4)); /* a count is no statistics */
+    assert_ok(bp_loss_count_set(g.loss, 4)); /* a count gives no statistics */
     assert_fails(bp_loss_statistics_get(g.loss, &s), BP_ERR_SCHEDULE, "bp_loss_statistics_get");
     assert_ok(bp_loss_add(g.loss, g.split, &g.v.values, g.stream));
     assert_fails(bp_loss_statistics_get(g.loss, &s), BP_ERR_SCHEDULE, "bp_loss_statistics_get");
@@ -450,12 +450,12 @@ int main(void)
                                        cmocka_unit_test(views_are_checked),
                                        cmocka_unit_test(sequences_have_a_limit),
                                        cmocka_unit_test(dummies_need_room),
-                                       cmocka_unit_test(the_first_failure_is_told),
+                                       cmocka_unit_test(the_first_failure_is_reported),
                                        cmocka_unit_test(micro_batches_have_the_same_values),
                                        cmocka_unit_test(splits_of_other_ranks_are_refused),
                                        cmocka_unit_test(seeds_are_checked),
                                        cmocka_unit_test(streams_are_checked),
-                                       cmocka_unit_test(there_may_be_no_statistics)};
+                                       cmocka_unit_test(missing_statistics_are_an_error)};
     alarm(100);
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

@@ -1,4 +1,4 @@
-/* A step in which one rank does something else than the others, or fails: all are told by whom, and nobody waits for it. */
+/* A step in which one rank differs or fails: the error on every rank names it, and no rank hangs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,42 +41,42 @@ typedef struct step_case {
     step_fault fault;
     const char *name;
     bp_status status;
-    bool counts; /* masks alone are added */
+    bool counts; /* adds masks only */
 } step_case;
 
 static const step_case STEPS[] = {
-    {TOLD, "a rank that says it failed", BP_ERR_IO, false},
+    {TOLD, "a rank that reports a failure", BP_ERR_IO, false},
     {WRONG_LENGTH, "a mask of the wrong length", BP_ERR_INVALID_ARGUMENT, false},
     {WRONG_LENGTH, "a mask of the wrong length, alone", BP_ERR_INVALID_ARGUMENT, true},
     {NO_MASK, "no mask", BP_ERR_INVALID_ARGUMENT, false},
     {TOO_MANY, "more than max_sequences", BP_ERR_INVALID_ARGUMENT, false},
     {OTHER_BATCH, "CP ranks with different batches", BP_ERR_MISMATCH, false},
-    {OTHER_BATCH, "CP ranks with different batches, masks alone", BP_ERR_MISMATCH, true},
-    {OTHER_LENGTHS, "as many sequences and tokens, of other lengths", BP_ERR_MISMATCH, false},
+    {OTHER_BATCH, "CP ranks with different batches, masks only", BP_ERR_MISMATCH, true},
+    {OTHER_LENGTHS, "equal numbers of sequences and tokens, different lengths", BP_ERR_MISMATCH, false},
     {NO_ENTROPY, "one rank without entropies", BP_ERR_MISMATCH, false},
     {NO_LARGEST, "one rank without largest logits", BP_ERR_MISMATCH, false},
-    {MISSING_ADD, "one rank with a micro-batch less", BP_ERR_MISMATCH, false},
+    {MISSING_ADD, "one rank with fewer micro-batches", BP_ERR_MISMATCH, false},
 };
 
-/* TP ranks have the same tokens, and each of them has all numbers of the others. */
+/* TP ranks have the same tokens, and each exchanges all sums. */
 static const step_case OTHER_MASKS[] = {
     {OTHER_MASK, "TP ranks with different masks", BP_ERR_MISMATCH, false},
-    {OTHER_MASK, "TP ranks with different masks alone", BP_ERR_MISMATCH, true},
+    {OTHER_MASK, "TP ranks with different masks only", BP_ERR_MISMATCH, true},
 };
 static const step_case OTHER_VALUES[] = {
-    {MOVED_MASK, "TP ranks with masks of the same count, and other sums", BP_ERR_MISMATCH, false},
+    {MOVED_MASK, "TP ranks with masks of equal count and different sums", BP_ERR_MISMATCH, false},
     {OTHER_VALUE, "TP ranks with different log-probabilities", BP_ERR_MISMATCH, false},
     {INFINITE_VALUE, "TP ranks, one with a log-probability of -inf", BP_ERR_MISMATCH, false},
     {OTHER_ENTROPY, "TP ranks with different entropies", BP_ERR_MISMATCH, false},
 };
 
 typedef struct step_scene {
-    scene s;
+    scenario s;
     const step_case *now;
     uint32_t odd;
 } step_scene;
 
-/* A token of the corpus among the local ones that has a valid one behind it or before it in its sequence's part; its local place. */
+/* Local place of a valid corpus token that has an invalid neighbour in its sequence's part. */
 static uint64_t valid_place(const seat *at, uint64_t *invalid)
 {
     const pack *p = &at->packs[0];
@@ -121,7 +121,7 @@ static bool change_values(seat *at, step_fault fault)
     return true;
 }
 
-/* The same padding, but a sequence more, or a token that is in the sequence before. */
+/* The same padding with another sequence, or a token moved to the previous sequence. */
 static bool change_batch(seat *at, step_fault fault)
 {
     pack other = at->packs[0];
@@ -175,8 +175,8 @@ static bool add_with_fault(seat *at, const step_case *now, bool is_odd)
     return !is_odd || now->fault != TOO_MANY || status == BP_ERR_INVALID_ARGUMENT;
 }
 
-/* No statistics, and seeds that are written and 0. */
-static bool nothing_came_of_it(seat *at)
+/* No statistics, and seeds of 0. */
+static bool step_has_no_results(seat *at)
 {
     bp_loss_statistics s = {.size = sizeof s};
     EXPECT(bp_loss_statistics_get(at->loss, &s) == BP_ERR_SCHEDULE);
@@ -200,7 +200,7 @@ static bool run_step_with_fault(host_rank *r)
     host_rank inner = *r;
     inner.user = &x->s;
     seat at;
-    bool good = take_seat(&inner, &at) && step(&at, false); /* seeds of this one are gone afterwards, too */
+    bool good = take_seat(&inner, &at) && step(&at, false); /* this client's seeds are destroyed below */
     if (good && is_odd && (now->fault == OTHER_BATCH || now->fault == OTHER_LENGTHS))
         good = change_batch(&at, now->fault);
     if (good && is_odd && now->fault >= OTHER_MASK && now->fault <= OTHER_ENTROPY)
@@ -209,7 +209,7 @@ static bool run_step_with_fault(host_rank *r)
     const bp_status mine = is_odd && now->fault == TOLD ? BP_ERR_IO : BP_OK;
     const bp_status status = bp_loss_reduce(at.loss, mine, at.stream);
     good = is_status(status, now->status, NULL, now->name) && good;
-    good = good && names_rank(x->odd, now->name) && nothing_came_of_it(&at);
+    good = good && names_rank(x->odd, now->name) && step_has_no_results(&at);
     leave_seat(&at);
     good = take_seat(&inner, &at) && step(&at, false) && statistics_are_true(&at) && good;
     leave_seat(&at);
@@ -220,13 +220,13 @@ static void check_step_case(const corpus *c, const step_case *now, const uint32_
 {
     seed(200 + number);
     const topology t = shuffled_topology(counts[0], counts[1], counts[2]);
-    step_scene x = {.s = new_scene(c, &t, 2), .now = now};
+    step_scene x = {.s = new_scenario(c, &t, 2), .now = now};
     x.s.own_streams = number % 2 == 1;
-    do /* whoever is odd has something to do wrong: the first DP rank always has */
+    do /* the odd rank must have a micro-batch: the first DP rank always has one */
         x.odd = random_below(rank_count(&t));
     while (t.place[x.odd] / (t.tp * t.cp) != 0);
     run_host_ranks(rank_count(&t), false, 0, run_step_with_fault, &x);
-    free_scene(&x.s);
+    free_scenario(&x.s);
 }
 
 static void check_step_cases(const step_case *cases, size_t count, bool needs_tp)
@@ -257,7 +257,7 @@ static void tp_ranks_must_have_equal_values(void **state)
     check_step_cases(OTHER_VALUES, sizeof OTHER_VALUES / sizeof *OTHER_VALUES, true);
 }
 
-/* Entropies of one DP rank only would be divided by all valid tokens. */
+/* Entropies of only one DP rank would be divided by all valid tokens. */
 static bool run_without_entropy_on_a_dp_rank(host_rank *r)
 {
     seat at;
@@ -267,7 +267,7 @@ static bool run_without_entropy_on_a_dp_rank(host_rank *r)
         values.entropy.data = NULL;
     good = good && bp_loss_add(at.loss, at.splits[0], &values, at.stream) == BP_OK;
     good = is_status(bp_loss_reduce(at.loss, BP_OK, at.stream), BP_ERR_MISMATCH, NULL, "no entropy") && good;
-    good = good && (names_rank(2, "no entropy") || names_rank(3, "no entropy")) && nothing_came_of_it(&at);
+    good = good && (names_rank(2, "no entropy") || names_rank(3, "no entropy")) && step_has_no_results(&at);
     leave_seat(&at);
     return good;
 }
@@ -277,13 +277,13 @@ static void dp_ranks_must_have_the_same_values(void **state)
     (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 2, 2);
-    scene s = new_scene(&c, &t, 1);
+    scenario s = new_scenario(&c, &t, 1);
     run_scene_ranks(&s, run_without_entropy_on_a_dp_rank);
-    free_scene(&s);
+    free_scenario(&s);
     free_corpus(&c);
 }
 
-/* Its place, which is another number than its rank. */
+/* The error names its place, which differs from its rank. */
 static bool names_place(const topology *t, uint32_t rank)
 {
     const uint32_t place = t->place[rank];
@@ -292,7 +292,7 @@ static bool names_place(const topology *t, uint32_t rank)
     return expected_here(strstr(bp_error_detail(), words) != NULL, words, __FILE__, __LINE__);
 }
 
-/* Before the reduce, which says the same again. */
+/* Before the reduce, which reports the same. */
 static bool agree_that_one_failed(seat *at, uint32_t odd, bp_status told)
 {
     EXPECT(bp_loss_agree(at->loss, BP_OK) == BP_OK);
@@ -301,7 +301,7 @@ static bool agree_that_one_failed(seat *at, uint32_t odd, bp_status told)
     return is_status(bp_loss_agree(at->loss, BP_OK), told, NULL, "agreed again") && good;
 }
 
-/* The sequences of all CP ranks are the same, but not in the same order. */
+/* All CP ranks have the same sequences in different orders. */
 static bool run_swapped_micro_batches(host_rank *r)
 {
     seat at;
@@ -321,15 +321,15 @@ static void micro_batches_come_in_one_order(void **state)
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 2, 1);
     seed(6);
-    scene s = new_scene(&c, &t, 3);
-    for (; s.micros[0] < 2; s = new_scene(&c, &t, 3))
-        free_scene(&s);
+    scenario s = new_scenario(&c, &t, 3);
+    for (; s.micros[0] < 2; s = new_scenario(&c, &t, 3))
+        free_scenario(&s);
     run_scene_ranks(&s, run_swapped_micro_batches);
-    free_scene(&s);
+    free_scenario(&s);
     free_corpus(&c);
 }
 
-/* The client goes on after a step that failed: begin forgets it. */
+/* The client works after a failed step: begin resets it. */
 static bool run_recovery(host_rank *r)
 {
     seat at;
@@ -340,61 +340,61 @@ static bool run_recovery(host_rank *r)
         good = bp_loss_begin(at.loss) == BP_OK && add_all(&at, false);
         good = good && (!agrees || agree_that_one_failed(&at, odd, told));
         good = good && is_status(bp_loss_reduce(at.loss, agrees ? BP_OK : mine, at.stream), told, NULL, "told");
-        good = good && names_rank(odd, "told") && names_place(&at.s->t, odd) && nothing_came_of_it(&at);
+        good = good && names_rank(odd, "told") && names_place(&at.s->t, odd) && step_has_no_results(&at);
         good = good && step(&at, false) && statistics_are_true(&at) && make_seeds(&at, -1);
     }
     leave_seat(&at);
     return good;
 }
 
-static void the_next_step_is_whole(void **state)
+static void the_next_step_succeeds(void **state)
 {
     (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = shuffled_topology(2, 2, 2);
-    scene s = new_scene(&c, &t, 2);
+    scenario s = new_scenario(&c, &t, 2);
     run_scene_ranks(&s, run_recovery);
     assert_true(seeds_are_true(&s, -1, 4));
-    free_scene(&s);
+    free_scenario(&s);
     free_corpus(&c);
 }
 
-/* Several ranks fail, each with something else: all are told the same. */
+/* Several ranks fail differently: all get the same error. */
 static bool run_many_failures(host_rank *r)
 {
     seat at;
     bool good = take_seat(r, &at) && bp_loss_begin(at.loss) == BP_OK && add_all(&at, false);
     const bp_status mine = r->number == 0 ? BP_OK : (bp_status)(BP_ERR_UNSUPPORTED + r->number);
     ((bp_status *)at.s->user)[r->number] = bp_loss_reduce(at.loss, mine, at.stream);
-    good = good && nothing_came_of_it(&at);
+    good = good && step_has_no_results(&at);
     leave_seat(&at);
     return good;
 }
 
-static void all_are_told_the_same(void **state)
+static void all_ranks_get_the_same_error(void **state)
 {
     (void)state;
     corpus c = new_corpus(&SMALL);
     bp_status told[4];
     const topology t = shuffled_topology(2, 2, 1);
-    scene s = new_scene(&c, &t, 1);
+    scenario s = new_scenario(&c, &t, 1);
     s.user = told;
     run_scene_ranks(&s, run_many_failures);
     assert_true(told[0] > BP_ERR_UNSUPPORTED && told[0] <= BP_ERR_UNSUPPORTED + 3);
     for (int i = 1; i < 4; i++)
         assert_int_equal(told[i], told[0]);
-    free_scene(&s);
+    free_scenario(&s);
     free_corpus(&c);
 }
 
 /* ---- the communicator ---------------------------------------------------------------------------------------------- */
 
 typedef struct broken_room {
-    scene s;
+    scenario s;
     exchange_room room;
 } broken_room;
 
-/* The exchange of the reduce fails on rank 2, and so nobody's comes to an end. */
+/* The reduce's exchange fails on rank 2, so it completes on no rank. */
 static bool run_broken_exchange(host_rank *r)
 {
     broken_room *x = r->user;
@@ -406,10 +406,10 @@ static bool run_broken_exchange(host_rank *r)
     seat at;
     uint8_t mine = 0, all[EXCHANGE_RANKS];
     bool good = take_seat(&inner, &at) && bp_loss_begin(at.loss) == BP_OK && add_all(&at, false);
-    EXPECT(bp_comm_exchange(r->comm, &mine, 1, all) == BP_OK); /* all have left the exchange before */
+    EXPECT(bp_comm_exchange(r->comm, &mine, 1, all) == BP_OK); /* all ranks have left the previous exchange */
     inner.seat.fails_nth = r->number == 2;
     good = good && expected_here(bp_loss_reduce(at.loss, BP_OK, at.stream) != BP_OK, "an error", __FILE__, __LINE__);
-    good = good && nothing_came_of_it(&at);
+    good = good && step_has_no_results(&at);
     leave_seat(&at);
     bp_comm_destroy(&inner.comm);
     return good;
@@ -420,12 +420,12 @@ static void a_broken_communicator_is_an_error(void **state)
     (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(2, 2, 1);
-    broken_room x = {.s = new_scene(&c, &t, 1)};
+    broken_room x = {.s = new_scenario(&c, &t, 1)};
     exchange_begin(&x.room, 4);
     run_host_ranks(4, false, 0, run_broken_exchange, &x);
     assert_true(x.room.given_up);
     exchange_end(&x.room);
-    free_scene(&x.s);
+    free_scenario(&x.s);
     free_corpus(&c);
 }
 
@@ -434,8 +434,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_fails_on_all_ranks),       cmocka_unit_test(tp_ranks_must_have_equal_masks),
         cmocka_unit_test(tp_ranks_must_have_equal_values), cmocka_unit_test(dp_ranks_must_have_the_same_values),
-        cmocka_unit_test(micro_batches_come_in_one_order), cmocka_unit_test(the_next_step_is_whole),
-        cmocka_unit_test(all_are_told_the_same),           cmocka_unit_test(a_broken_communicator_is_an_error)};
+        cmocka_unit_test(micro_batches_come_in_one_order), cmocka_unit_test(the_next_step_succeeds),
+        cmocka_unit_test(all_ranks_get_the_same_error),    cmocka_unit_test(a_broken_communicator_is_an_error)};
     alarm(250);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* What calls that failed half-way had enqueued before: the next step comes after it, and without a stream nothing is left when they return.
- * Batches of more sequences than kernels are given at once, on a device of which a call fails. */
+/* Work enqueued by failed calls: the next step is ordered after it, and calls without a stream return only when it is done. Batches need
+ * several kernel launches, on a device of which one call fails. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 enum { SEQUENCES = 130 }; /* of one token each */
 
 typedef struct late {
-    unsigned calls_until; /* pieces of work until one fails; 0: none does */
+    unsigned calls_until; /* calls until one fails; 0: none does */
     bp_device *device;
     bp_loss *loss;
     bp_cp_split *split;
@@ -81,8 +81,8 @@ static void free_late(late *l)
     free(l);
 }
 
-/* Sums of the step that failed are still waiting when the next step's are enqueued on another stream. */
-static void the_next_step_comes_after_what_failed(void **state)
+/* Sums of the failed step are still queued when the next step is enqueued on another stream. */
+static void the_next_step_waits_for_the_failed_one(void **state)
 {
     (void)state;
     late *l = new_late(0);
@@ -99,7 +99,7 @@ static void the_next_step_comes_after_what_failed(void **state)
     assert_ok(bp_loss_begin(l->loss));
     l->values.logprob.data = others;
     assert_ok(bp_loss_add(l->loss, l->split, &l->values, other));
-    usleep(50000); /* long enough for sums that wait for nothing */
+    usleep(50000); /* long enough for sums that do not wait */
     unblock(&g);
     assert_ok(bp_stream_synchronize(slow));
     assert_ok(bp_loss_reduce(l->loss, BP_OK, other));
@@ -111,8 +111,8 @@ static void the_next_step_comes_after_what_failed(void **state)
     free_late(l);
 }
 
-/* The caller may free its tensors then. */
-static void calls_that_fail_have_ended(void **state)
+/* The caller may free its tensors after the error. */
+static void failed_calls_leave_no_running_work(void **state)
 {
     (void)state;
     late *l = new_late(40000);
@@ -127,7 +127,7 @@ static void calls_that_fail_have_ended(void **state)
         memcpy(expected, l->seed, sizeof expected);
         assert_ok(bp_device_synchronize(l->device));
         assert_memory_equal(l->seed, expected, sizeof expected);
-        uint8_t *mask = malloc(SEQUENCES); /* sanitizers see who reads it afterwards */
+        uint8_t *mask = malloc(SEQUENCES); /* sanitizers detect later reads */
         assert_non_null(mask);
         memset(mask, 1, SEQUENCES);
         bp_loss_values values = l->values;
@@ -142,8 +142,8 @@ static void calls_that_fail_have_ended(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_next_step_comes_after_what_failed),
-                                       cmocka_unit_test(calls_that_fail_have_ended)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_next_step_waits_for_the_failed_one),
+                                       cmocka_unit_test(failed_calls_leave_no_running_work)};
     alarm(100);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@
 
 #include "../../planner/scenarios.h"
 
-/* Every token with the same weight, the epsilon once; what is merged is as if it had been one step. */
+/* Every token has the same weight, and epsilon counts once, as in a single step. */
 static void merging_is_as_one_step(void **state)
 {
     (void)state;
@@ -31,19 +31,19 @@ static void merging_is_as_one_step(void **state)
     free_corpus(&c);
 }
 
-static void merging_keeps_what_is_no_number(void **state)
+static void merging_keeps_nan(void **state)
 {
     (void)state;
     bp_loss_statistics step, total;
     assert_ok(bp_loss_statistics_init(&step, sizeof step));
     assert_ok(bp_loss_statistics_init(&total, sizeof total));
-    assert_ok(bp_loss_statistics_merge(&step, &total)); /* nothing to nothing */
+    assert_ok(bp_loss_statistics_merge(&step, &total)); /* both empty */
     assert_true(total.valid == 0 && total.loss == 0 && total.entropy == 0 && total.perplexity == 0);
     step.valid = step.tokens = step.sequences = 1;
     step.logit_min = NAN;
     step.logit_max = 4;
     assert_ok(bp_loss_statistics_merge(&step, &total));
-    assert_true(total.loss == 0 && !signbit(total.loss)); /* no "-0" in anybody's log */
+    assert_true(total.loss == 0 && !signbit(total.loss)); /* never "-0" in logs */
     step.logit_min = -3;
     assert_ok(bp_loss_statistics_merge(&step, &total));
     assert_true(isnan(total.logit_min) && total.logit_max == 4);
@@ -78,8 +78,7 @@ static void merging_is_checked(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(merging_is_as_one_step),
-                                       cmocka_unit_test(merging_keeps_what_is_no_number),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(merging_is_as_one_step), cmocka_unit_test(merging_keeps_nan),
                                        cmocka_unit_test(merging_is_checked)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

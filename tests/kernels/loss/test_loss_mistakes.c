@@ -1,5 +1,5 @@
-/* What others got wrong in statistics of context-parallel losses. Each test computes what the mistake comes to, sees that this is another
- * number here, and wants the right one on every rank. */
+/* Known mistakes in statistics of context-parallel losses. Each test computes the wrong value, checks that it differs in this case, and
+ * expects the right one on every rank. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,9 +17,9 @@
 #include "../../contract/support.h"
 #include "../../planner/scenarios.h"
 
-#define EPSILON 0.5 /* large, so that it shows how often it was added */
+#define EPSILON 0.5 /* large, to show how often it was added */
 
-/* Sums of the valid tokens that a CP rank of a pack has, sequence by sequence. */
+/* Per sequence, sums of the valid tokens on one CP rank of a pack. */
 typedef struct slice_sums {
     double logprob[CORPUS_SEQUENCES];
     uint64_t valid[CORPUS_SEQUENCES];
@@ -27,7 +27,7 @@ typedef struct slice_sums {
     uint64_t all_valid, all_tokens;
 } slice_sums;
 
-static slice_sums sums_of(const scene *s, uint32_t dp_rank, uint32_t cp_rank)
+static slice_sums sums_of(const scenario *s, uint32_t dp_rank, uint32_t cp_rank)
 {
     slice_sums sums = {0};
     const pack *p = &s->packs[dp_rank][0];
@@ -63,13 +63,13 @@ static bool run_step(host_rank *r)
     return good;
 }
 
-/* What the library says about a corpus on ranks; the scene stays for what a mistake would make of it. */
-static bp_loss_statistics statistics_on(const corpus *c, uint32_t tp, uint32_t cp, uint32_t dp, scene *s)
+/* The library's statistics of a corpus on ranks; the scenario is kept to compute the mistake. */
+static bp_loss_statistics statistics_on(const corpus *c, uint32_t tp, uint32_t cp, uint32_t dp, scenario *s)
 {
     bp_loss_statistics statistics = {0};
     seed(5);
     const topology t = shuffled_topology(tp, cp, dp);
-    *s = new_scene(c, &t, 1);
+    *s = new_scenario(c, &t, 1);
     s->epsilon = EPSILON;
     s->user = &statistics;
     run_scene_ranks(s, run_step);
@@ -79,16 +79,16 @@ static bp_loss_statistics statistics_on(const corpus *c, uint32_t tp, uint32_t c
 static void assert_differs(double right, double wrong)
 {
     if (!(fabs(right - wrong) > 1e-3 * fabs(right)))
-        fail_msg("the mistake would not show: %.17g and %.17g", right, wrong);
+        fail_msg("the mistake does not show: %.17g and %.17g", right, wrong);
 }
 
-/* Mistake: the ratio exp(- sum lp / n) of a sequence from the tokens that one CP rank has of it, then averaged. */
+/* Mistake: a sequence's ratio exp(- sum lp / n) from one CP rank's tokens, then averaged. */
 static void perplexity_from_one_slice(void **state)
 {
     (void)state;
     corpus c = new_corpus(&MIXED);
     for (uint32_t cp = 2; cp <= 4; cp += 2) {
-        scene s;
+        scenario s;
         const bp_loss_statistics right = statistics_on(&c, 1, cp, 1, &s);
         double of_slices = 0;
         for (uint32_t rank = 0; rank < cp; rank++) {
@@ -105,17 +105,17 @@ static void perplexity_from_one_slice(void **state)
         }
         assert_differs(right.perplexity, of_slices);
         assert_true(is_close(right.perplexity, true_statistics(&c, EPSILON, WITH_ALL).perplexity));
-        free_scene(&s);
+        free_scenario(&s);
     }
     free_corpus(&c);
 }
 
-/* Mistake: counts of one CP rank's slice, summed over DP ranks only: too small by cp. */
+/* Mistake: counts of one CP rank's slice, summed over DP ranks only: too small by a factor of cp. */
 static void counts_too_small_by_cp(void **state)
 {
     (void)state;
     corpus c = new_corpus(&MIXED);
-    scene s;
+    scenario s;
     const bp_loss_statistics right = statistics_on(&c, 1, 4, 2, &s);
     uint64_t all_valid = 0, all_tokens = 0;
     for (uint32_t rank = 0; rank < 4; rank++) {
@@ -126,7 +126,7 @@ static void counts_too_small_by_cp(void **state)
             tokens += sums.all_tokens;
         }
         assert_true(valid < right.valid && tokens < right.tokens);
-        assert_true(2 * valid < right.valid && 2 * tokens < right.tokens); /* by about 4 */
+        assert_true(2 * valid < right.valid && 2 * tokens < right.tokens); /* a factor of about 4 */
         all_valid += valid;
         all_tokens += tokens;
     }
@@ -134,16 +134,16 @@ static void counts_too_small_by_cp(void **state)
     assert_int_equal(right.tokens, all_tokens);
     /* a seed with the slice's count would be about 4 times too large */
     assert_true(seeds_are_true(&s, -1, 8));
-    free_scene(&s);
+    free_scenario(&s);
     free_corpus(&c);
 }
 
-/* Mistake: adding up what each TP rank has, although all have the same tokens. */
+/* Mistake: summing over TP ranks, which have the same tokens. */
 static void summing_what_tp_ranks_duplicate(void **state)
 {
     (void)state;
     corpus c = new_corpus(&MIXED);
-    scene s;
+    scenario s;
     const bp_loss_statistics right = statistics_on(&c, 4, 2, 1, &s);
     slice_sums sums[2];
     for (uint32_t rank = 0; rank < 2; rank++)
@@ -153,18 +153,18 @@ static void summing_what_tp_ranks_duplicate(void **state)
     assert_int_equal(right.valid, valid);
     assert_int_not_equal(right.valid, 4 * valid);
     assert_differs(right.logprob_sum, 4 * logprob);
-    assert_differs(right.loss, -4 * logprob / (EPSILON + 4 * (double)valid)); /* the epsilon then weighs less */
+    assert_differs(right.loss, -4 * logprob / (EPSILON + 4 * (double)valid)); /* epsilon then has less weight */
     assert_true(is_close(right.loss, -logprob / (EPSILON + (double)valid)));
-    free_scene(&s);
+    free_scenario(&s);
     free_corpus(&c);
 }
 
-/* Mistakes: the mean of the ranks' losses instead of all numerators over all denominators; the epsilon added on each rank. */
+/* Mistakes: averaging the ranks' losses instead of dividing the sums; adding epsilon on each rank. */
 static void averaging_losses_of_ranks(void **state)
 {
     (void)state;
     corpus c = new_corpus(&MIXED);
-    scene s;
+    scenario s;
     const bp_loss_statistics right = statistics_on(&c, 1, 2, 4, &s);
     double mean = 0, logprob = 0, valid = 0;
     for (uint32_t place = 0; place < 8; place++) {
@@ -176,11 +176,11 @@ static void averaging_losses_of_ranks(void **state)
     assert_differs(right.loss, mean);
     assert_differs(right.loss, -logprob / (8 * EPSILON + valid));
     assert_true(is_close(right.loss, -logprob / (EPSILON + valid)));
-    free_scene(&s);
+    free_scenario(&s);
     free_corpus(&c);
 }
 
-/* Mistake: an evaluation's loss as the mean of its steps' losses, or with the epsilon of each step. */
+/* Mistake: an evaluation's loss as the mean of its steps' losses, or with epsilon in each step. */
 static void averaging_losses_of_steps(void **state)
 {
     (void)state;
@@ -192,13 +192,13 @@ static void averaging_losses_of_steps(void **state)
         o.seed = 60 + i;
         o.longest = 4 + 30 * i;
         corpus c = new_corpus(&o);
-        scene s;
+        scenario s;
         const bp_loss_statistics one = statistics_on(&c, 1, 2, 1, &s);
         assert_ok(bp_loss_statistics_merge(&one, &total));
         mean += one.loss / 3;
         logprob += one.logprob_sum;
         valid += (double)one.valid;
-        free_scene(&s);
+        free_scenario(&s);
         free_corpus(&c);
     }
     assert_differs(total.loss, mean);
@@ -211,9 +211,9 @@ static void averaging_losses_of_steps(void **state)
 /* The batch of the golden example: sequences of 8 and 4 tokens. */
 #define TOKENS 12
 static const int64_t CU[] = {0, 8, 12};
-static const uint8_t MASK[TOKENS] = {0, 0, 1, 1, 0, 1, 1, 1, 1, 1, 0, 1}; /* of labels, not rolled */
+static const uint8_t MASK[TOKENS] = {0, 0, 1, 1, 0, 1, 1, 1, 1, 1, 0, 1}; /* of the labels before the roll */
 
-/* A log-probability of a label that is told apart from others. */
+/* A distinct log-probability per label. */
 static float logprob_of(uint64_t token, uint64_t label)
 {
     return -(float)(1 + (token * 13 + label * 7) % 23) / 8;
@@ -226,7 +226,7 @@ typedef struct rolled {
     uint64_t valid;
 } rolled;
 
-/* As a global roll, or sequence by sequence with the last token left out. */
+/* A roll of the whole batch, or per sequence without its last token. */
 static rolled roll(bool globally)
 {
     rolled all = {0};
@@ -252,7 +252,7 @@ static bp_status golden_split(uint32_t cp, uint32_t rank, bp_cp_split **split)
     return bp_cp_split_create(&config, split);
 }
 
-/* Mask and labels are brought to this rank by the map of the next token; the caller looks up log-probabilities by label. */
+/* Mask and labels are rearranged to this rank with the next-token shift; log-probabilities are looked up by label. */
 static bool run_rolled(host_rank *r)
 {
     bp_cp_split *split = NULL;
@@ -296,7 +296,7 @@ static bool run_rolled(host_rank *r)
     return true;
 }
 
-/* Mistake: labels and mask rolled over the whole packed batch: the last token of a sequence is asked for the first of the next. */
+/* Mistake: rolling labels and mask over the whole packed batch gives the last token of a sequence the first label of the next. */
 static void a_global_roll_across_sequences(void **state)
 {
     (void)state;
@@ -307,7 +307,7 @@ static void a_global_roll_across_sequences(void **state)
         run_host_ranks(cp, false, 0, run_rolled, NULL);
 }
 
-/* The golden example: rolls inside sequences and over the batch differ at tokens 7 and 11 only, and who has which token. */
+/* The golden example: the two rolls differ at tokens 7 and 11 only; also the token placement on ranks. */
 static void rolls_differ_at_ends_of_sequences(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* On one rank every allocation, and every call of the device, fails once in turn: all ranks hear of it, none waits, nothing is lost, and
- * the next step is whole. Linked with shortage.c. */
+/* Fault injection on one rank: every allocation and every device call fails once in turn. All ranks get the error, none hangs, nothing
+ * leaks, and the next step succeeds. Linked with shortage.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,19 +19,19 @@
 #include "../../contract/support.h"
 #include "logprob/base.h"
 
-#define ODD 1 /* the rank that lacks something */
+#define ODD 1 /* the rank with the faults */
 
 static const corpus_options SMALL = {.seed = 39, .sequences = 9, .longest = 20};
 
 /* ---- allocations --------------------------------------------------------------------------------------------------- */
 
-/* What every rank tells the others after a try. */
+/* Words that ranks exchange after a try. */
 typedef struct word {
     bp_status status;
     bool met;
 } word;
 
-/* All ranks' statuses are the same; `met`: whether the odd rank met what was to fail. */
+/* All ranks have the same status; `met`: the odd rank reached the failing call. */
 static bool agree(host_rank *r, bp_status status, bool met, bool *odd_met)
 {
     word mine = {0}, all[EXCHANGE_RANKS];
@@ -70,25 +70,25 @@ static void creation_without_host_memory(void **state)
     (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 2, 1);
-    scene s = new_scene(&c, &t, 1);
+    scenario s = new_scenario(&c, &t, 1);
     run_scene_ranks(&s, run_creations);
-    free_scene(&s);
+    free_scenario(&s);
     free_corpus(&c);
 }
 
-/* More ranks than the words of all have room for on a stack; all but the first are made up. */
+/* More ranks than fit the stack's array; all except the first are simulated. */
 enum { MANY = 600 };
 
 typedef struct crowd {
-    bool heard_of_it; /* the first has told of a failure */
+    bool heard_of_it; /* the first rank has reported a failure */
 } crowd;
 
 static bp_status exchange_with_crowd(void *user, const void *mine, uint64_t bytes, void *all)
 {
     crowd *c = user;
-    bp_told told = {0};
+    bp_rank_words told = {0};
     memcpy(&told, mine, bytes < sizeof told ? bytes : sizeof told);
-    c->heard_of_it = c->heard_of_it || told.status != BP_OK; /* whatever is told, it begins so */
+    c->heard_of_it = c->heard_of_it || told.status != BP_OK; /* the status comes first in every message */
     for (uint64_t rank = 0; rank < MANY; rank++) {
         if (bytes == sizeof told)
             told.values[6] = rank; /* its place */
@@ -97,7 +97,7 @@ static bp_status exchange_with_crowd(void *user, const void *mine, uint64_t byte
     return BP_OK;
 }
 
-/* False: there is no nth allocation. */
+/* False: there were fewer than n allocations. */
 static bool creation_fails(bp_device *device, const bp_loss_config *config, crowd *c, unsigned nth)
 {
     bp_loss *loss = NULL;
@@ -129,7 +129,8 @@ static void creation_among_many_ranks(void **state)
     while (creation_fails(device, &config, &c, nth))
         nth++;
     assert_true(nth > 10);
-    for (unsigned last = 0; last < 5; last++) /* the device needs one less at times: then the last was not reached */
+    for (unsigned last = 0; last < 5;
+         last++) /* the device sometimes needs one less: only several misses in a row mean the end */
         (void)creation_fails(device, &config, &c, nth - last);
     bp_comm_destroy(&comm);
     bp_device_destroy(&device);
@@ -137,7 +138,7 @@ static void creation_among_many_ranks(void **state)
 
 /* ---- the device ---------------------------------------------------------------------------------------------------- */
 
-/* The rank on a device of which calls can be made to fail; the others' fail never. */
+/* The rank with a device whose calls can fail; other ranks' calls never fail. */
 typedef struct faulty_rank {
     host_rank inner;
     faults f;
@@ -186,21 +187,20 @@ static void creation_on_a_failing_device(void **state)
     (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 2, 1);
-    scene s = new_scene(&c, &t, 1);
+    scenario s = new_scenario(&c, &t, 1);
     run_scene_ranks(&s, run_creations_on_a_device);
-    free_scene(&s);
+    free_scenario(&s);
     free_corpus(&c);
 }
 
-/* Adds and a reduce, whichever of them fails. */
+/* Adds and a reduce, either of which may fail. */
 static bp_status step_that_may_fail(seat *at)
 {
     bp_status added = bp_loss_begin(at->loss);
     for (uint32_t m = 0; m < at->micros && added == BP_OK; m++)
         added = bp_loss_add(at->loss, at->splits[m], &at->slices[m].values, at->stream);
     const bp_status reduced = bp_loss_reduce(at->loss, BP_OK, at->stream);
-    return reduced == BP_OK && added != BP_OK ? BP_ERR_INTERNAL
-                                              : reduced; /* an add that failed is told by the reduce */
+    return reduced == BP_OK && added != BP_OK ? BP_ERR_INTERNAL : reduced; /* the reduce reports a failed add */
 }
 
 static bool run_steps_on_a_device(host_rank *r)
@@ -216,7 +216,7 @@ static bool run_steps_on_a_device(host_rank *r)
         const faults was = x.f;
         x.f = (faults){0};
         if (was.met && status == BP_OK)
-            fprintf(stderr, "call %u of the device, %s, failed, and nobody heard of it\n", nth + 1,
+            fprintf(stderr, "call %u of the device, %s, failed without an error\n", nth + 1,
                     device_operation_name(was.where));
         EXPECT(!was.met || status != BP_OK);
         EXPECT(bp_device_synchronize(x.inner.device) == BP_OK);
@@ -238,16 +238,16 @@ static void steps_on_a_failing_device(void **state)
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 2, 1);
     for (int own_streams = 0; own_streams < 2; own_streams++) {
-        scene s = new_scene(&c, &t, 2);
+        scenario s = new_scenario(&c, &t, 2);
         s.own_streams = own_streams;
         run_scene_ranks(&s, run_steps_on_a_device);
         assert_true(seeds_are_true(&s, -1, 2));
-        free_scene(&s);
+        free_scenario(&s);
     }
     free_corpus(&c);
 }
 
-/* Alone: seeds, of which the nth call of the device fails, and then whole ones. */
+/* On this rank alone: seeds whose nth device call fails, then a successful call. */
 static bool run_seeds_on_a_device(host_rank *r)
 {
     faulty_rank x;
@@ -281,11 +281,11 @@ static void seeds_on_a_failing_device(void **state)
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 1, 1);
     for (int own_streams = 0; own_streams < 2; own_streams++) {
-        scene s = new_scene(&c, &t, 1);
+        scenario s = new_scenario(&c, &t, 1);
         s.own_streams = own_streams;
         run_scene_ranks(&s, run_seeds_on_a_device);
         assert_true(seeds_are_true(&s, -1, 1));
-        free_scene(&s);
+        free_scenario(&s);
     }
     free_corpus(&c);
 }

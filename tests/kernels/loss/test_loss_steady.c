@@ -1,4 +1,4 @@
-/* Nothing is allocated or freed once a client of the loss is made, on any thread: steps, errors, seeds and statistics. */
+/* A loss client does not allocate after its creation, on any thread: steps, errors, seeds and statistics. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,7 +45,7 @@ static bool serve(seat *at, int times)
     return true;
 }
 
-/* Rank 0 counts, from when all have had their first step: the threads of OpenMP start with a stream's first work. */
+/* Rank 0 counts, after every rank's first step, because OpenMP starts its threads with a stream's first work. */
 static bool run_counted(host_rank *r)
 {
     seat at;
@@ -72,11 +72,11 @@ static void steps_do_not_allocate(void **state)
     for (size_t i = 0; i < 3; i++) {
         unsigned long seen = 1;
         const topology t = topology_of(shapes[i][0], shapes[i][1], shapes[i][2]);
-        scene s = new_scene(&c, &t, 1);
+        scenario s = new_scenario(&c, &t, 1);
         s.user = &seen;
         run_scene_ranks(&s, run_counted);
         assert_int_equal(seen, 0);
-        free_scene(&s);
+        free_scenario(&s);
     }
     free_corpus(&c);
 }
@@ -90,7 +90,7 @@ static void device_memory_stays_as_it_was_made(void **state)
     const bp_device_usage before = usage_of(own);
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 1, 1);
-    scene s = new_scene(&c, &t, 1);
+    scenario s = new_scenario(&c, &t, 1);
     s.own_streams = true;
     host_rank r = {.ranks = 1, .device = own, .stream = stream, .user = &s};
     seat at;
@@ -107,7 +107,7 @@ static void device_memory_stays_as_it_was_made(void **state)
     assert_true(end.committed_bytes == 0 && end.streams == before.streams && end.events == before.events);
     bp_stream_destroy(&stream);
     bp_device_destroy(&own);
-    free_scene(&s);
+    free_scenario(&s);
     free_corpus(&c);
 }
 

@@ -1,4 +1,4 @@
-/* Sums on several streams: the client sees to their order. */
+/* Sums on several streams: the client orders them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 
 enum { TOKENS = 5 };
 
-/* Two sequences, of which the second is a dummy where there is one. */
+/* Two sequences, the second one optionally a dummy. */
 typedef struct stage {
     bp_cp_split *split;
     bp_loss *loss;
@@ -61,7 +61,7 @@ static void end_stage(stage *s)
     bp_stream_destroy(&s->other);
 }
 
-/* Reduces on the stream that is free, while the gate is opened. */
+/* Reduces on the idle stream while the gate opens. */
 static void check_sum(stage *s, double expected)
 {
     bp_loss_statistics statistics = {.size = sizeof statistics};
@@ -82,7 +82,7 @@ static void a_reduce_waits_for_sums_of_other_streams(void **state)
     end_stage(&s);
 }
 
-/* The next micro-batch's sums go where the dummy's were. */
+/* The next micro-batch's records replace the dummy's. */
 static void sums_wait_for_those_before(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Corpora, and their parts. */
+/* Random corpora, their fp64 statistics, and their distribution to ranks. */
 #include "token_batches.h"
 
 #include <math.h>
@@ -34,7 +34,7 @@ static void break_a_logit(corpus *c)
 {
     uint64_t valid = 0, last = 0;
     for (uint64_t token = 0; token < c->tokens; token++)
-        if (c->mask[token] != 0 && random_below((uint32_t)++valid) == 0) /* each with the same chance */
+        if (c->mask[token] != 0 && random_below((uint32_t)++valid) == 0) /* reservoir sampling */
             last = token;
     if (valid > 0)
         c->logits[last * CORPUS_LOGITS + random_below(CORPUS_LOGITS)] = NAN;
@@ -84,9 +84,9 @@ float logit_of(const corpus *c, uint64_t token, uint32_t part, uint32_t parts, b
     return found;
 }
 
-/* ---- the truth ----------------------------------------------------------------------------------------------------- */
+/* ---- fp64 reference ------------------------------------------------------------------------------------------------ */
 
-/* Without log-probabilities there is no perplexity. */
+/* NaN without log-probabilities. */
 bp_loss_sequence true_sequence(const corpus *c, uint64_t sequence, unsigned planes)
 {
     long double logprob = 0, entropy = 0;
@@ -280,7 +280,7 @@ uint32_t rank_of_token(const pack *p, uint64_t sequence, uint64_t offset, uint64
 
 /* ---- slices -------------------------------------------------------------------------------------------------------- */
 
-/* Element 0 of so many with a stride, all of them set to what padding is given. */
+/* Element 0 of a strided plane that is filled with the padding's value. */
 static void *new_plane(slice *s, size_t which, size_t element, bp_token_values *values)
 {
     const uint64_t step = (uint64_t)llabs((long long)s->stride), count = s->tokens * step + 1;
@@ -297,7 +297,7 @@ static void *new_plane(slice *s, size_t which, size_t element, bp_token_values *
     const bool is_backward = s->stride < 0 && s->tokens > 0;
     values->data = memory + (is_backward ? (s->tokens - 1) * step * element : 0);
     values->stride = s->stride;
-    values->batch_stride = INT64_MIN; /* not looked at */
+    values->batch_stride = INT64_MIN; /* ignored */
     return values->data;
 }
 

@@ -26,10 +26,10 @@ static void note(void)
         atomic_fetch_add(&seen, 1);
 }
 
-/* Some linkers see references of shared libraries, too, and want the symbols to be visible to them. */
+/* Some linkers also resolve references of shared libraries, which needs visible symbols. */
 #pragma GCC visibility push(default)
 
-/* A function that counts and then does what it should. */
+/* Wraps an allocation function to count its calls. */
 #define WRAP(type, name, parameters, arguments)                                                                        \
     type __real_##name parameters;                                                                                     \
     type __wrap_##name parameters;                                                                                     \

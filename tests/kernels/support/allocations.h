@@ -1,10 +1,10 @@
-/* Counts what the program allocates and frees, on all threads: it is linked with -Wl,--wrap for each function in allocations.c. What shared
- * libraries do for themselves is not seen. */
+/* Counts allocations and frees of the program on all threads: link with -Wl,--wrap for each function in allocations.c. Allocations inside
+ * shared libraries are not counted. */
 #ifndef BP_TESTS_KERNELS_SUPPORT_ALLOCATIONS_H
 #define BP_TESTS_KERNELS_SUPPORT_ALLOCATIONS_H
 
 void count_allocations(void);
-/* How many there were since. */
+/* Number of calls since the start of counting. */
 unsigned long counted_allocations(void);
 
 #endif

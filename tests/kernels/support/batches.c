@@ -1,4 +1,4 @@
-/* Making batches, and calls on them. */
+/* Random batches, and calls on them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -60,7 +60,7 @@ static void fill_row(batch *b, uint64_t i, uint64_t s)
     }
     put_whole(&b->target, i, s, random_target(o));
     if (is_masked(b, i, s) && !o->upstream.repeated)
-        return; /* NaN must not matter there */
+        return; /* must be ignored */
     *(float *)row_at(&b->logprob_grad, i, s) = (float)(2 * random_fraction());
     *(float *)row_at(&b->entropy_grad, i, s) = (float)random_fraction();
 }
@@ -101,7 +101,7 @@ batch new_batch(const batch_options *options)
     b.original = malloc(b.logits.bytes);
     if (b.saved == NULL || b.x == NULL || b.original == NULL)
         abort();
-    fill_mask(&b); /* whole, as tokens may share a place in it */
+    fill_mask(&b); /* separate pass, because tokens may share an element */
     for (uint64_t i = 0; i < o->batch; i++)
         for (uint64_t s = 0; s < o->sequence; s++)
             fill_row(&b, i, s);
@@ -141,7 +141,7 @@ bool is_masked(const batch *b, uint64_t i, uint64_t s)
 true_row truth_of(const batch *b, uint64_t i, uint64_t s)
 {
     const double *x = b->x + (i * b->o.sequence + s) * b->o.columns;
-    /* wraps round for the least targets, far from any column */
+    /* wraps around for the smallest targets, far from any column */
     int64_t column = (int64_t)((uint64_t)whole_at(&b->target, i, s) - (uint64_t)b->o.vocab_start);
     return row_of(x, b->o.columns, column, b->o.temperature);
 }

@@ -1,4 +1,4 @@
-/* Random batches: logits, targets, masks and upstream gradients in memory of their own, their true results, and calls on them. */
+/* Random batches: logits, targets, masks and upstream gradients in separate allocations, their fp64 results, and calls on them. */
 #ifndef BP_TESTS_KERNELS_SUPPORT_BATCHES_H
 #define BP_TESTS_KERNELS_SUPPORT_BATCHES_H
 
@@ -16,68 +16,68 @@ typedef struct batch_options {
     bool masked, in_place;
     bool without_logprob, with_entropy; /* of forward and of the gradients */
     double temperature;                 /* 0: 1 */
-    double spread, offset;              /* of logits; 0: spread 4 */
+    double spread, offset;              /* of logits; 0: a spread of 4 */
     int64_t vocab_start;
-    uint32_t outside_in_16; /* so many of 16 targets are outside the vocabulary */
+    uint32_t outside_in_16; /* of 16 targets, how many are outside the vocabulary */
 } batch_options;
 
 typedef struct batch {
     batch_options o;
     view logits, target, mask, logprob, entropy, logprob_grad, entropy_grad, grad;
-    double *x;      /* logits, [batch, sequence, columns], as numbers */
+    double *x;      /* logits as doubles, [batch, sequence, columns] */
     uint8_t *saved; /* with margins of 64 bytes */
     uint64_t saved_bytes;
-    uint8_t *original; /* the memory of the logits */
+    uint8_t *original; /* copy of the logits' memory */
 } batch;
 
-/* Made and filled from random_below; gaps, and logits of masked rows, are poison. */
+/* Created and filled from random_below; gaps, and logits of masked rows, are poison. */
 batch new_batch(const batch_options *options);
 void free_batch(batch *b);
-/* A new logit, also for the truth. */
+/* Replaces a logit, including that of the reference. */
 void put_logit(batch *b, uint64_t i, uint64_t s, uint64_t column, double value);
-/* The logits again as they were before they were overwritten. */
+/* Restores overwritten logits. */
 void restore_logits(batch *b);
 uint64_t token_count(const batch *b);
 bool is_masked(const batch *b, uint64_t i, uint64_t s);
 true_row truth_of(const batch *b, uint64_t i, uint64_t s);
-/* Upstream gradients of a token; 0 where there are none. */
+/* Upstream gradient of a token; 0 if absent. */
 double upstream_at(const view *v, uint64_t i, uint64_t s);
 /* In (-1, 1). */
 double random_fraction(void);
 
 /* ---- calls --------------------------------------------------------------------------------------------------------- */
 
-/* Columns [first, end) of the vocabulary, by their place in it. */
+/* Columns [first, end) of the vocabulary, by index. */
 typedef struct shard {
     uint64_t first, end;
 } shard;
 
-/* For a shard of the batch: all of it for whole_shard. */
+/* For a shard of the batch; whole_shard for all of it. */
 shard whole_shard(const batch *b);
 bp_logprob_batch call_of(const batch *b, shard part);
 bp_logprob_outputs outputs_of(const batch *b);
 bp_logprob_gradients gradients_of(const batch *b, shard part);
 
-/* One rank, the whole vocabulary. `kernels` and `threads` as in the config. */
+/* A client of one rank with the whole vocabulary. `kernels` and `threads` as in the config. */
 bp_logprob *new_client(bp_device *device, const batch *b, uint32_t kernels, uint32_t threads);
 void run_forward(bp_logprob *client, const batch *b);
 void run_backward(bp_logprob *client, const batch *b);
-/* Poisons the outputs, runs both, and compares everything with the truth: asserted. */
+/* Poisons the outputs, runs both passes, and compares everything with fp64; asserts. */
 void check_both(bp_logprob *client, batch *b);
 
-/* Kernels that this machine has: bits of the config, and how many. */
+/* Kernels of this machine: bit of the config, and name. */
 typedef struct kernels_row {
     const char *name;
     uint32_t bit;
 } kernels_row;
 extern const kernels_row KERNELS[];
 #define KERNELS_COUNT 3
-/* False, and said so once, where the machine lacks them. */
+/* False if the machine lacks them; prints that once. */
 bool has_kernels(bp_device *device, const kernels_row *row);
 
-/* ---- judgement ----------------------------------------------------------------------------------------------------- */
+/* ---- comparison ---------------------------------------------------------------------------------------------------- */
 
-/* Outputs: those of masked rows 0, nothing else was written, logits as they were. Each prints what is wrong. */
+/* Outputs match fp64, those of masked rows are 0, nothing else was written, and logits are unchanged. Each prints errors. */
 bool outputs_are_true(const batch *b);
 bool gradient_is_true(const batch *b, shard part);
 bool inputs_are_whole(const batch *b);

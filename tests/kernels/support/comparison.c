@@ -1,4 +1,4 @@
-/* Whether results are true, with words where they are not. */
+/* Comparison of results with fp64, with messages for differences. */
 #include "batches.h"
 
 #include <math.h>
@@ -44,16 +44,16 @@ static bool saved_margins_are_whole(const batch *b)
     bool whole = is_poison(b->saved, SAVED_MARGIN, poison) &&
                  is_poison(b->saved + SAVED_MARGIN + b->saved_bytes, SAVED_MARGIN, poison);
     if (!whole)
-        fprintf(stderr, "memory beside the saved statistics was written\n");
+        fprintf(stderr, "memory outside the saved statistics was written\n");
     return whole;
 }
 
-/* What was not asked for is not written. */
+/* Outputs that were not requested are not written. */
 static bool is_untouched(const view *v, const char *name)
 {
     bool untouched = is_poison(v->memory, v->bytes, v->poison);
     if (!untouched)
-        fprintf(stderr, "%s was written without being wanted\n", name);
+        fprintf(stderr, "%s was not requested, but written\n", name);
     return untouched;
 }
 
@@ -70,7 +70,7 @@ bool outputs_are_true(const batch *b)
     return good && saved_margins_are_whole(b);
 }
 
-/* Too large for its dtype, and infinite therefore. */
+/* Beyond the range of its dtype, and therefore infinite. */
 static bool has_overflowed(bp_dtype dtype, double value, double expected, double slack)
 {
     return isinf(value) && rounded_to(dtype, expected + copysign(slack, expected)) == value;

@@ -1,4 +1,4 @@
-/* Devices of which one call fails: for tests that try each in turn. */
+/* Fault injection: devices whose nth call fails. */
 #ifndef BP_TESTS_KERNELS_SUPPORT_FAULTS_H
 #define BP_TESTS_KERNELS_SUPPORT_FAULTS_H
 
@@ -11,18 +11,18 @@
 
 typedef struct faults {
     unsigned until;    /* 0: none; 1: the next call */
-    bool spares_waits; /* for streams: they neither fail nor count */
+    bool spares_waits; /* stream waits neither fail nor count */
     bool met;
     device_operation where;
 } faults;
 
-/* A device_trace; `user` is the faults. What fails is BP_ERR_IO. */
+/* A device_trace; `user` is the faults. The failing call returns BP_ERR_IO. */
 bp_status fail_at(void *user, const device_call *call);
 
-/* Undoing is best effort: what fails there may leave something behind, but must not crash. */
+/* Operations that undo are best effort: a failure may leak, but must not crash. */
 bool undoes(device_operation operation);
 
-/* Nobody writes there any more: the caller of a call that failed may free it. */
+/* No more writes: the caller of a failed call may free the memory. */
 void assert_quiet(const void *memory, size_t bytes);
 
 #endif

@@ -9,7 +9,7 @@ extern bp_device *device;
 int open_host(void **state);
 int close_host(void **state);
 
-/* For each kind of kernels that the machine has. */
+/* Iterates over the kernels of this machine. */
 #define FOR_KERNELS(k)                                                                                                 \
     for (const kernels_row *k = KERNELS; k < KERNELS + KERNELS_COUNT; k++)                                             \
         if (has_kernels(device, k))

@@ -1,4 +1,4 @@
-/* Threads, and collectives of host memory made of their exchanges. */
+/* Ranks that are threads, and host collectives built on their exchanges. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,8 +21,8 @@ typedef struct job {
     host_rank *r;
     const void *mine;
     void *all;
-    uint64_t bytes, count; /* count 0: a gather */
-    uint64_t first;        /* element, of those that are given */
+    uint64_t bytes, count; /* count 0: all-gather */
+    uint64_t first;        /* index of this rank's first element */
     bp_dtype dtype;
     bp_reduction reduction;
     bp_status status;

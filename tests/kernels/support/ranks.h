@@ -5,8 +5,8 @@
 #include "../../comms/exchange.h"
 
 typedef struct host_rank {
-    exchange_seat seat; /* first: the user of the callbacks is both */
-    bool enqueues;      /* collectives are work of the stream; else they wait for it, then block */
+    exchange_seat seat; /* first member: callbacks get both */
+    bool enqueues;      /* collectives are enqueued; otherwise they wait for the stream, then block */
     uint32_t number, ranks;
     bp_device *device;
     bp_stream *stream;
@@ -15,12 +15,12 @@ typedef struct host_rank {
     bool good;
 } host_rank;
 
-/* Runs the function on each rank at once; all must say true: asserted. Pauses of streams as in bp_host_config. Where a rank stays away
- * the others get an error after 20 seconds. */
+/* Runs the function on all ranks concurrently and asserts that all return true. Delays of streams as in bp_host_config. If a rank stays
+ * away, the others get an error after 20 seconds. */
 typedef bool rank_function(host_rank *r);
 void run_host_ranks(uint32_t ranks, bool enqueues, uint32_t max_delay_us, rank_function *function, void *user);
 
-/* On a rank's thread, where assertions of cmocka do not work: prints, and is false. The words must be in the detail. */
+/* For rank threads, where cmocka's assertions do not work: prints and returns false. The words must be in the error detail. */
 bool is_status(bp_status status, bp_status expected, const char *const *words, const char *where);
 
 #endif

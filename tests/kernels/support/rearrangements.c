@@ -1,4 +1,4 @@
-/* Making moves. */
+/* Random rearrangements, and their comparison with the reference split. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,17 +14,17 @@
 
 #include "../../planner/scenarios.h"
 
-hand new_hand(const deal_options *options)
+split_batch new_split_batch(const split_options *options)
 {
-    hand h = {.d = new_deal(options)};
+    split_batch h = {.d = new_reference_split(options)};
     assert_ok(split_of(options, &h.split));
     return h;
 }
 
-void free_hand(hand *h)
+void free_split_batch(split_batch *h)
 {
     bp_cp_split_destroy(&h->split);
-    free_deal(&h->d);
+    free_reference_split(&h->d);
 }
 
 bp_cp *new_cp(bp_device *device, uint32_t threads)
@@ -74,19 +74,19 @@ bp_cp_rearrangement rearrangement_of(const move *m, const tokens *from, const to
     return r;
 }
 
-bool is_moved(const hand *h, const move *m, const tokens *from, const tokens *to)
+bool is_moved(const split_batch *h, const move *m, const tokens *from, const tokens *to)
 {
     char name[160];
     snprintf(name, sizeof name, "%s to %s, shift %d, rank %u of %u, %llu sequences, tokens of %llu bytes, fill of %u",
              bp_cp_order_name(m->from), bp_cp_order_name(m->to), (int)m->shift, h->d.rank, h->d.ranks,
              (unsigned long long)h->d.sequences, (unsigned long long)m->token_bytes, m->fill_bytes);
-    int64_t *map = dealt_map(&h->d, m->from, m->to, m->shift);
+    int64_t *map = reference_map(&h->d, m->from, m->to, m->shift);
     const bool moved = tokens_are(to, from, map, m->fill, m->fill_bytes, name);
     free(map);
     return moved;
 }
 
-void check_move(bp_cp *cp, const hand *h, const move *m, bp_stream *stream)
+void check_move(bp_cp *cp, const split_batch *h, const move *m, bp_stream *stream)
 {
     tokens from = new_tokens(h->d.count[m->from], m->token_bytes, m->source, 0xa5);
     tokens to = new_tokens(h->d.count[m->to], m->token_bytes, m->target, 0x5a);
@@ -97,7 +97,7 @@ void check_move(bp_cp *cp, const hand *h, const move *m, bp_stream *stream)
     bp_cp_rearrangement r = rearrangement_of(m, &from, &to);
     if (can_shift(&h->d, m->from, m->shift)) {
         assert_ok(bp_cp_rearrange(cp, h->split, &r, stream));
-        memset(&r, 0xee, sizeof r); /* the caller's again */
+        memset(&r, 0xee, sizeof r); /* the struct may be reused after the call */
         if (stream != NULL)
             assert_ok(bp_stream_synchronize(stream));
         assert_true(is_moved(h, m, &from, &to));
@@ -111,7 +111,8 @@ void check_move(bp_cp *cp, const hand *h, const move *m, bp_stream *stream)
     free_tokens(&to);
 }
 
-void just_move(bp_cp *cp, const hand *h, bp_cp_order from_order, const tokens *from, bp_cp_order to_order, tokens *to)
+void just_move(bp_cp *cp, const split_batch *h, bp_cp_order from_order, const tokens *from, bp_cp_order to_order,
+               tokens *to)
 {
     const move m = {.from = from_order, .to = to_order, .token_bytes = from->token_bytes};
     const bp_cp_rearrangement r = rearrangement_of(&m, from, to);
@@ -121,7 +122,7 @@ void just_move(bp_cp *cp, const hand *h, bp_cp_order from_order, const tokens *f
 /* ---- the sample ----------------------------------------------------------------------------------------------------- */
 
 static const uint64_t LENGTHS[] = {50, 0, 7, 122, 1};
-static const deal_options BATCH = {.lengths = LENGTHS, .sequences = 5, .ranks = 2, .rank = 1};
+static const split_options BATCH = {.lengths = LENGTHS, .sequences = 5, .ranks = 2, .rank = 1};
 const move SAMPLE_MOVE = {.from = BP_CP_PACKED,
                           .to = BP_CP_LOCAL,
                           .shift = BP_CP_NEXT,
@@ -133,7 +134,7 @@ const move SAMPLE_MOVE = {.from = BP_CP_PACKED,
 
 sample new_sample(uint64_t seed_of_bytes)
 {
-    sample s = {.h = new_hand(&BATCH)};
+    sample s = {.h = new_split_batch(&BATCH)};
     s.from = new_tokens(s.h.d.count[BP_CP_PACKED], SAMPLE_MOVE.token_bytes, SAMPLE_MOVE.source, 0xa5);
     s.to = new_tokens(s.h.d.count[BP_CP_LOCAL], SAMPLE_MOVE.token_bytes, SAMPLE_MOVE.target, 0x5a);
     fill_tokens(&s.from, seed_of_bytes);
@@ -142,7 +143,7 @@ sample new_sample(uint64_t seed_of_bytes)
 
 void free_sample(sample *s)
 {
-    free_hand(&s->h);
+    free_split_batch(&s->h);
     free_tokens(&s->from);
     free_tokens(&s->to);
 }

@@ -1,18 +1,18 @@
-/* Tensors of a batch brought from one order to another, and whether each byte is where it belongs. */
+/* Rearrangements of batches between orders, checked byte by byte. */
 #ifndef BP_TEST_KERNELS_SUPPORT_REARRANGEMENTS_H
 #define BP_TEST_KERNELS_SUPPORT_REARRANGEMENTS_H
 
 #include "reference_splits.h"
 #include "tokens.h"
 
-/* A batch, the library's split of it and what is known of it otherwise. */
-typedef struct hand {
-    deal d;
+/* A batch, its split by the library, and its reference split. */
+typedef struct split_batch {
+    reference_split d;
     bp_cp_split *split;
-} hand;
+} split_batch;
 
-hand new_hand(const deal_options *options);
-void free_hand(hand *h);
+split_batch new_split_batch(const split_options *options);
+void free_split_batch(split_batch *h);
 
 bp_cp *new_cp(bp_device *device, uint32_t threads);
 
@@ -25,28 +25,29 @@ typedef struct move {
     uint32_t fill_bytes;
 } move;
 
-/* Random gaps and shifts, any fill that goes with the bytes of a token. */
+/* Random gaps and shifts, and a fill that divides the token's bytes. */
 move random_move(bp_cp_order from, bp_cp_order to, bp_cp_shift shift, uint64_t token_bytes);
 
 bp_cp_rearrangement rearrangement_of(const move *m, const tokens *from, const tokens *to);
-/* Makes memory, moves it (on the stream, which it waits for) and compares: asserted. What cannot be shifted is refused. */
-void check_move(bp_cp *cp, const hand *h, const move *m, bp_stream *stream);
-/* The target of a move that was made. Prints what is wrong. */
-bool is_moved(const hand *h, const move *m, const tokens *from, const tokens *to);
+/* Allocates tensors, rearranges (waits for the stream) and compares; asserts. Impossible shifts must be refused. */
+void check_move(bp_cp *cp, const split_batch *h, const move *m, bp_stream *stream);
+/* Compares the target of a finished move. Prints errors. */
+bool is_moved(const split_batch *h, const move *m, const tokens *from, const tokens *to);
 
-/* One move without gaps; asserted. */
-void just_move(bp_cp *cp, const hand *h, bp_cp_order from_order, const tokens *from, bp_cp_order to_order, tokens *to);
+/* One move without gaps; asserts. */
+void just_move(bp_cp *cp, const split_batch *h, bp_cp_order from_order, const tokens *from, bp_cp_order to_order,
+               tokens *to);
 
 /* A small batch, split for rank 1 of 2, and one move of it: 180 tokens in packed order, 94 in local order. */
 typedef struct sample {
-    hand h;
+    split_batch h;
     tokens from, to;
 } sample;
 extern const move SAMPLE_MOVE;
 
 sample new_sample(uint64_t seed_of_bytes);
 void free_sample(sample *s);
-/* The move was made. Prints what is wrong. */
+/* The move is complete. Prints errors. */
 bool sample_is_done(const sample *s);
 
 #endif

@@ -1,4 +1,4 @@
-/* Nothing here is shared with the library. */
+/* Independent of the library. */
 #include "reference.h"
 
 #include <math.h>
@@ -32,7 +32,7 @@ double element_at(const void *data, bp_dtype dtype, int64_t index)
     }
 }
 
-/* To a number of so many bits, whose least exponent is given. */
+/* Rounds to a number of so many fraction bits and the given minimum exponent. */
 static double round_bits(double value, int bits, int least)
 {
     if (value == 0 || !isfinite(value))
@@ -116,7 +116,7 @@ double gradient_at(const true_row *row, double x, int64_t column, double g, doub
     return (g * of_logprob + h * of_entropy) / row->temperature;
 }
 
-/* ---- nearness ------------------------------------------------------------------------------------------------------ */
+/* ---- tolerances ---------------------------------------------------------------------------------------------------- */
 
 bool is_within(double value, double expected, double slack)
 {
@@ -136,7 +136,7 @@ double gradient_slack(const true_row *row, double x, int64_t column, double g, d
     double summed = fabs(g) + fabs(h) * (1 + fabs(row->energy) + (p == 0 ? 0 : fabs(a)));
     double slack = p == 0 ? 0 : p * summed * (3e-6 + 4e-7 * fabs(a));
     slack += 1e-36 * summed + (column == row->target ? 3e-7 * fabs(g) : 0);
-    slack = slack / row->temperature + ldexp(1, -148); /* two units of the smallest numbers */
+    slack = slack / row->temperature + ldexp(1, -148); /* two units of the smallest subnormal */
     if (dtype == BP_DTYPE_BF16)
         slack += (fabs(gradient_at(row, x, column, g, h)) + slack) * ldexp(1, -8) + 1e-38;
     else if (dtype == BP_DTYPE_FP16)

@@ -1,4 +1,4 @@
-/* Cutting and dealing. */
+/* Reference model of context-parallel splits. */
 #include "reference_splits.h"
 
 #include <stdlib.h>
@@ -15,12 +15,12 @@ static void *new_array(uint64_t count, size_t bytes)
 
 /* ---- lengths ------------------------------------------------------------------------------------------------------- */
 
-static uint64_t multiple_of(const deal_options *o)
+static uint64_t multiple_of(const split_options *o)
 {
     return o->multiple != 0 ? o->multiple : o->ranks == 1 ? 1 : 2 * (uint64_t)o->ranks;
 }
 
-static void pad_sequences(deal *d, const deal_options *o)
+static void pad_sequences(reference_split *d, const split_options *o)
 {
     uint64_t total = 0, missing = 0;
     for (uint64_t i = 0; i < o->sequences; i++) {
@@ -40,13 +40,13 @@ static void pad_sequences(deal *d, const deal_options *o)
 
 /* ---- orders -------------------------------------------------------------------------------------------------------- */
 
-static void append(deal *d, bp_cp_order order, uint64_t sequence, uint64_t offset)
+static void append(reference_split *d, bp_cp_order order, uint64_t sequence, uint64_t offset)
 {
     d->places[order][d->count[order]++] = (place){sequence, offset};
 }
 
-/* What a rank gets of a sequence: chunk after chunk goes to the next player, and at the end of the table back again. */
-static void deal_sequence(deal *d, bp_cp_order order, uint64_t sequence, uint32_t rank)
+/* The chunks of a sequence go to ranks 0 to R - 1 and then R - 1 to 0; appends those of one rank. */
+static void split_sequence(reference_split *d, bp_cp_order order, uint64_t sequence, uint32_t rank)
 {
     uint64_t offset = 0, chunk = d->padded[sequence] / (2 * (uint64_t)d->ranks);
     for (uint32_t round = 0; round < 2 && d->ranks > 1; round++) {
@@ -57,13 +57,13 @@ static void deal_sequence(deal *d, bp_cp_order order, uint64_t sequence, uint32_
                     append(d, order, sequence, offset);
         }
     }
-    for (; d->ranks == 1 && offset < d->padded[sequence]; offset++) /* of odd lengths, too */
+    for (; d->ranks == 1 && offset < d->padded[sequence]; offset++) /* one rank takes odd lengths, too */
         append(d, order, sequence, offset);
 }
 
-deal new_deal(const deal_options *options)
+reference_split new_reference_split(const split_options *options)
 {
-    deal d = {.ranks = options->ranks, .rank = options->rank};
+    reference_split d = {.ranks = options->ranks, .rank = options->rank};
     uint64_t total = 0;
     d.lengths = new_array(options->sequences + 1, sizeof *d.lengths);
     d.padded = new_array(options->sequences + 1, sizeof *d.padded);
@@ -77,32 +77,32 @@ deal new_deal(const deal_options *options)
             append(&d, BP_CP_PACKED, i, offset);
         for (uint64_t offset = 0; offset < d.padded[i]; offset++)
             append(&d, BP_CP_PADDED, i, offset);
-        deal_sequence(&d, BP_CP_LOCAL, i, d.rank);
+        split_sequence(&d, BP_CP_LOCAL, i, d.rank);
     }
     for (uint32_t rank = 0; rank < d.ranks; rank++)
         for (uint64_t i = 0; i < d.sequences; i++)
-            deal_sequence(&d, BP_CP_GATHERED, i, rank);
+            split_sequence(&d, BP_CP_GATHERED, i, rank);
     return d;
 }
 
-void free_deal(deal *d)
+void free_reference_split(reference_split *d)
 {
     free(d->lengths);
     free(d->padded);
     for (int order = 0; order < ORDERS; order++)
         free(d->places[order]);
-    *d = (deal){0};
+    *d = (reference_split){0};
 }
 
 /* ---- maps ---------------------------------------------------------------------------------------------------------- */
 
-bool can_shift(const deal *d, bp_cp_order from, bp_cp_shift shift)
+bool can_shift(const reference_split *d, bp_cp_order from, bp_cp_shift shift)
 {
     return shift == BP_CP_KEEP || from != BP_CP_LOCAL || d->ranks == 1;
 }
 
-/* False: it has none. */
-static bool wanted(const deal *d, place here, bp_cp_shift shift, place *there)
+/* False: the token does not exist. */
+static bool wanted(const reference_split *d, place here, bp_cp_shift shift, place *there)
 {
     const uint64_t length = d->lengths[here.sequence];
     *there = here;
@@ -116,12 +116,12 @@ static bool wanted(const deal *d, place here, bp_cp_shift shift, place *there)
     return there->offset < length;
 }
 
-int64_t *dealt_map(const deal *d, bp_cp_order from, bp_cp_order to, bp_cp_shift shift)
+int64_t *reference_map(const reference_split *d, bp_cp_order from, bp_cp_order to, bp_cp_shift shift)
 {
     uint64_t *begins = new_array(d->sequences + 1, sizeof *begins);
     for (uint64_t i = 0; i < d->sequences; i++)
         begins[i + 1] = begins[i] + d->padded[i];
-    int64_t *where = new_array(begins[d->sequences], sizeof *where); /* in `from`, by sequence and offset */
+    int64_t *where = new_array(begins[d->sequences], sizeof *where); /* position in `from`, [sequence, offset] */
     for (uint64_t i = 0; i < begins[d->sequences]; i++)
         where[i] = -1;
     for (uint64_t i = 0; i < d->count[from]; i++)
@@ -138,9 +138,9 @@ int64_t *dealt_map(const deal *d, bp_cp_order from, bp_cp_order to, bp_cp_shift 
     return map;
 }
 
-/* ---- the library's ------------------------------------------------------------------------------------------------- */
+/* ---- the library's split ----------------------------------------------------------------------------------------------- */
 
-/* The ends of sequences, as int32 or int64. */
+/* Cumulative lengths as int32 or int64. */
 static void *cumulative(const uint64_t *lengths, uint64_t sequences, bp_dtype dtype)
 {
     int64_t *wide = new_array(sequences + 1, sizeof *wide);
@@ -153,7 +153,7 @@ static void *cumulative(const uint64_t *lengths, uint64_t sequences, bp_dtype dt
     return dtype == BP_DTYPE_INT32 ? (void *)narrow : wide;
 }
 
-bp_status split_of(const deal_options *options, bp_cp_split **split)
+bp_status split_of(const split_options *options, bp_cp_split **split)
 {
     bp_cp_split_config config;
     bp_status status = bp_cp_split_config_init(&config, sizeof config);

@@ -1,5 +1,5 @@
-/* Batches split as cards are dealt out: each sequence is cut into 2 R chunks, which go to ranks 0 to R - 1 and then back, and nothing is
- * computed that can be counted. Nothing here is shared with the library. */
+/* Reference model of context-parallel splits: each sequence is cut into 2 R chunks, which are distributed in order to ranks 0 to R - 1 and
+ * then R - 1 to 0. It enumerates tokens instead of computing places, and is independent of the library. */
 #ifndef BP_TEST_KERNELS_SUPPORT_REFERENCE_SPLITS_H
 #define BP_TEST_KERNELS_SUPPORT_REFERENCE_SPLITS_H
 
@@ -10,41 +10,41 @@
 #define ORDERS 4
 #define SHIFTS 3
 
-typedef struct deal_options {
-    const uint64_t *lengths, *padded; /* padded NULL: to `multiple` */
+typedef struct split_options {
+    const uint64_t *lengths, *padded; /* padded NULL: padded to `multiple` */
     uint64_t sequences;
     uint32_t ranks, rank;
     uint64_t multiple, total_multiple; /* 0: as in bp_cp_split_config */
     bool last_is_dummy;
     bp_dtype cu_dtype; /* 0: int64 */
     bp_comm *comm;
-} deal_options;
+} split_options;
 
 /* A token of a sequence, or its padding. */
 typedef struct place {
     uint64_t sequence, offset;
 } place;
 
-typedef struct deal {
+typedef struct reference_split {
     uint32_t ranks, rank;
-    uint64_t sequences;         /* with a dummy that was added */
-    uint64_t *lengths, *padded; /* of those */
-    place *places[ORDERS];      /* by bp_cp_order: who is where */
+    uint64_t sequences;         /* including an appended dummy */
+    uint64_t *lengths, *padded; /* per sequence */
+    place *places[ORDERS];      /* by bp_cp_order: the token at each place */
     uint64_t count[ORDERS];
-} deal;
+} reference_split;
 
-deal new_deal(const deal_options *options);
-void free_deal(deal *d);
+reference_split new_reference_split(const split_options *options);
+void free_reference_split(reference_split *d);
 
-/* For each place in `to`, where it is in `from`; -1: nowhere. In memory of the caller. */
-int64_t *dealt_map(const deal *d, bp_cp_order from, bp_cp_order to, bp_cp_shift shift);
-/* From local tokens of several ranks nothing can be shifted. */
-bool can_shift(const deal *d, bp_cp_order from, bp_cp_shift shift);
+/* For each place in `to`, its place in `from`, or -1. The caller frees it. */
+int64_t *reference_map(const reference_split *d, bp_cp_order from, bp_cp_order to, bp_cp_shift shift);
+/* False for shifts of local tokens with several ranks. */
+bool can_shift(const reference_split *d, bp_cp_order from, bp_cp_shift shift);
 
 /* The library's split of the same batch. */
-bp_status split_of(const deal_options *options, bp_cp_split **split);
+bp_status split_of(const split_options *options, bp_cp_split **split);
 
-/* `count` lengths up to `most`, many of them 0 or 1; in memory of the caller. */
+/* `count` lengths up to `most`, many of them 0 or 1. The caller frees them. */
 uint64_t *random_lengths(uint64_t count, uint32_t most);
 
 #endif

@@ -1,4 +1,4 @@
-/* What several ranks must agree on. */
+/* Tests of sharded vocabularies on any kind of ranks. */
 #include "shards.h"
 
 #include <math.h>
@@ -58,7 +58,7 @@ static bool run_shard(bp_logprob *client, batch *b, shard part, bp_stream *strea
            (stream == NULL || OK(bp_stream_synchronize(stream)));
 }
 
-/* The columns of others were left alone. */
+/* The columns of other ranks are untouched. */
 static bool others_are_poison(const batch *b, shard part)
 {
     for (uint64_t i = 0; i < b->o.batch && !b->o.in_place; i++) {
@@ -83,7 +83,7 @@ static bool same_on_all_ranks(bp_comm *comm, const view *v, const char *name)
     for (uint32_t r = 0; r < bp_comm_get_info(comm)->ranks && same; r++)
         same = memcmp(all + r * v->bytes, v->memory, v->bytes) == 0;
     if (!same)
-        fprintf(stderr, "ranks have other %s\n", name);
+        fprintf(stderr, "ranks have different %s\n", name);
     free(all);
     return same;
 }
@@ -107,7 +107,7 @@ static bool like_one_rank(bp_device *device, const batch *b, const view *logprob
         }
     }
     if (!good)
-        fprintf(stderr, "several ranks are not like one\n");
+        fprintf(stderr, "several ranks differ from one\n");
     return good;
 }
 
@@ -122,7 +122,7 @@ static view copy_of(const view *v)
     return copy;
 }
 
-/* After the first run: again, with the same bits; and the gradient without the others. */
+/* A second run has the same bits; and rank 0 computes the gradient without the other ranks. */
 static bool repeats(bp_logprob *client, bp_stream *stream, bool alone, batch *b, shard part)
 {
     view logprob = copy_of(&b->logprob), entropy = copy_of(&b->entropy), grad = copy_of(&b->grad);
@@ -168,9 +168,9 @@ const bad_shards BAD_SHARDS[] = {
     {"a gap", {0, 60, 160, 260}, {50, 100, 100, 100}, INVALID, {"rank 0", "rank 1", "gap", NULL}},
     {"an overlap", {0, 40, 140, 240}, {50, 100, 100, 100}, INVALID, {"rank 0", "rank 1", "overlap", NULL}},
     {"swapped", {100, 0, 200, 300}, {100, 100, 100, 100}, INVALID, {"rank 0", "rank 1", NULL}},
-    {"twice the same", {0, 0, 100, 200}, {100, 100, 100, 100}, INVALID, {"rank 0", "rank 1", "overlap", NULL}},
-    {"nothing on one", {0, 100, 100, 200}, {100, 0, 100, 100}, INVALID, {"rank 1", NULL}},
-    {"nothing on the first", {0, 0, 100, 200}, {0, 100, 100, 100}, INVALID, {"rank 0", NULL}},
+    {"the same shard twice", {0, 0, 100, 200}, {100, 100, 100, 100}, INVALID, {"rank 0", "rank 1", "overlap", NULL}},
+    {"an empty shard", {0, 100, 100, 200}, {100, 0, 100, 100}, INVALID, {"rank 1", NULL}},
+    {"an empty first shard", {0, 0, 100, 200}, {0, 100, 100, 100}, INVALID, {"rank 0", NULL}},
 };
 const size_t BAD_SHARDS_COUNT = sizeof BAD_SHARDS / sizeof *BAD_SHARDS;
 
@@ -203,7 +203,7 @@ bool bad_shards_are_refused(bp_device *device, bp_comm *comm)
         bp_logprob_config config = good_config(comm);
         config.vocab = bad->vocab[rank];
         config.vocab_start = bad->first[rank];
-        const char *const own[] = {"0 columns", NULL}; /* on the rank itself */
+        const char *const own[] = {"0 columns", NULL}; /* in the rank's own error */
         good = is_refused(device, &config, bad->status, config.vocab == 0 ? own : bad->words, bad->name) && good;
     }
     char named[32];
@@ -211,13 +211,13 @@ bool bad_shards_are_refused(bp_device *device, bp_comm *comm)
     const char *const words[] = {named, NULL};
     bp_logprob_config config = good_config(comm);
     config.max_tokens = rank == last ? 11 : 10;
-    good = is_refused(device, &config, BP_ERR_MISMATCH, words, "other max_tokens") && good;
+    good = is_refused(device, &config, BP_ERR_MISMATCH, words, "different max_tokens") && good;
     config = good_config(comm);
     config.targets = rank == last ? BP_TARGETS_CHECKED : BP_TARGETS_ANY;
     good = is_refused(device, &config, BP_ERR_MISMATCH, words, "other targets") && good;
     config = good_config(comm);
     config.max_tokens = rank == last ? 0 : 10;
-    good = is_refused(device, &config, INVALID, NULL, "no tokens on one") && good;
+    good = is_refused(device, &config, INVALID, NULL, "max_tokens 0 on one") && good;
     config = good_config(comm);
     bp_logprob *client = NULL;
     good = OK(bp_logprob_create(device, &config, &client)) && good;

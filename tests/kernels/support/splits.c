@@ -52,7 +52,7 @@ static uint32_t list_whole(const split_batch *b, const uint64_t *starts, token *
     return count;
 }
 
-/* Of 2 R chunks those of number `rank` and 2 R - 1 - `rank`. */
+/* Chunks `rank` and 2 R - 1 - `rank` of the 2 R chunks. */
 static uint32_t list_rank(const split_batch *b, uint32_t rank, token *tokens)
 {
     uint32_t count = 0;
@@ -79,7 +79,7 @@ uint32_t list_order(const split_batch *b, bp_cp_order order, token *tokens)
     return count;
 }
 
-/* The token that a place is given; 0: none. */
+/* Applies the shift to a token; 0: there is none. */
 static int shifted(const split_batch *b, bp_cp_shift shift, token *t)
 {
     const uint64_t length = b->packed[t->sequence + 1] - b->packed[t->sequence];
@@ -94,7 +94,7 @@ static int shifted(const split_batch *b, bp_cp_shift shift, token *t)
 uint32_t list_sources(const split_batch *b, bp_cp_order from, bp_cp_order to, bp_cp_shift shift, int64_t *sources)
 {
     token there[MOST_TOKENS], places[MOST_TOKENS];
-    int64_t found[MOST_TOKENS]; /* by the number in padded order */
+    int64_t found[MOST_TOKENS]; /* by place in padded order */
     const uint32_t tokens = list_order(b, from, there), count = list_order(b, to, places);
     memset(found, 0xff, sizeof found);
     for (uint32_t i = 0; i < tokens; i++)

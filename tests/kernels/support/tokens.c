@@ -1,4 +1,4 @@
-/* Filling and comparing. */
+/* Token tensors with poisoned gaps and margins, and their comparison. */
 #include "tokens.h"
 
 #include <stdio.h>
@@ -73,7 +73,8 @@ bool tokens_are(const tokens *is, const tokens *of, const int64_t *map, const ui
     while (at < is->bytes && expected[at] == is->memory[at])
         at++;
     if (at < is->bytes)
-        fprintf(stderr, "%s: byte %td behind the first of %llu tokens of %llu bytes, %lld apart: 0x%02x, not 0x%02x\n",
+        fprintf(stderr,
+                "%s: byte %td after the first of %llu tokens of %llu bytes, %lld apart: 0x%02x, expected 0x%02x\n",
                 name, is->memory + at - is->data, (unsigned long long)is->count, (unsigned long long)is->token_bytes,
                 (long long)is->stride, is->memory[at], expected[at]);
     free(expected);
@@ -86,7 +87,7 @@ bool tokens_are_poison(const tokens *t)
     while (at < t->bytes && t->memory[at] == t->poison)
         at++;
     if (at < t->bytes)
-        fprintf(stderr, "byte %td behind the first token was written\n", t->memory + at - t->data);
+        fprintf(stderr, "byte %td after the first token was written\n", t->memory + at - t->data);
     return at == t->bytes;
 }
 
@@ -96,7 +97,7 @@ bool same_tokens(const tokens *a, const tokens *b, const char *name)
     for (uint64_t i = 0; i < a->count && same; i++) {
         same = memcmp(token_at(a, i), token_at(b, i), a->token_bytes) == 0;
         if (!same)
-            fprintf(stderr, "%s: token %llu has other bits\n", name, (unsigned long long)i);
+            fprintf(stderr, "%s: token %llu has different bits\n", name, (unsigned long long)i);
     }
     return same;
 }

@@ -1,4 +1,4 @@
-/* Memory, margins and gaps. */
+/* Strided tensors with poisoned margins and gaps. */
 #include "views.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #include "../../planner/scenarios.h"
 
-#define MARGIN 1024 /* bytes in front and behind */
+#define MARGIN 1024 /* bytes before and after */
 
 static int64_t sized(int64_t stride, bool backwards)
 {
@@ -86,7 +86,7 @@ bool gaps_are_whole(const view *v, const char *name)
     for (size_t i = 0; i < v->bytes && whole; i++) {
         whole = owned[i] != 0 || v->memory[i] == v->poison;
         if (!whole)
-            fprintf(stderr, "%s: byte %td from element 0 belongs to no row and was written\n", name,
+            fprintf(stderr, "%s: byte %td from element 0 is outside all rows and was written\n", name,
                     v->memory + i - v->data);
     }
     free(owned);
@@ -98,7 +98,7 @@ bool same_rows(const view *a, const view *b, const char *name)
     for (uint64_t i = 0; i < a->batch; i++) {
         for (uint64_t s = 0; s < a->sequence; s++) {
             if (memcmp(row_at(a, i, s), row_at(b, i, s), a->columns * a->element) != 0) {
-                fprintf(stderr, "%s: row %llu, %llu has other bits\n", name, (unsigned long long)i,
+                fprintf(stderr, "%s: row %llu, %llu has different bits\n", name, (unsigned long long)i,
                         (unsigned long long)s);
                 return false;
             }

@@ -1,4 +1,4 @@
-/* Tensors of tests: views with strides into memory of their own, with margins, of which every byte that no row has is watched. */
+/* Strided test tensors in separate allocations with margins; writes outside rows are detected. */
 #ifndef BP_TESTS_KERNELS_SUPPORT_VIEWS_H
 #define BP_TESTS_KERNELS_SUPPORT_VIEWS_H
 
@@ -6,13 +6,13 @@
 
 #include <stdbool.h>
 
-/* Where rows lie. All zero: next to each other, aligned to 64 bytes. */
+/* Layout of rows. All zero: contiguous, aligned to 64 bytes. */
 typedef struct layout {
-    uint32_t shift; /* elements behind an address aligned to 64 */
+    uint32_t shift; /* elements after a 64-byte boundary */
     uint32_t row_gap, batch_gap;
-    bool sequence_outside; /* rows of one position in all sequences are neighbours */
+    bool sequence_outside; /* [sequence, batch] layout */
     bool batch_backwards, sequence_backwards;
-    bool repeated; /* one row for all: strides 0 */
+    bool repeated; /* one row for all tokens: strides 0 */
 } layout;
 
 typedef struct view {
@@ -22,7 +22,7 @@ typedef struct view {
     int64_t batch_stride, stride;
     uint8_t *memory;
     size_t bytes;
-    uint8_t *data; /* element 0 of row 0, 0 */
+    uint8_t *data; /* element 0 of row [0, 0] */
     uint8_t poison;
 } view;
 
@@ -33,15 +33,15 @@ void poison_view(view *v, uint8_t poison);
 layout random_layout(void);
 
 void *row_at(const view *v, uint64_t batch, uint64_t token);
-/* All bytes that belong to no row are still poison. Prints where not. */
+/* All bytes outside rows are still poison. Prints errors. */
 bool gaps_are_whole(const view *v, const char *name);
-/* Rows of the two have the same bits. Prints where not. */
+/* The rows of both have equal bits. Prints errors. */
 bool same_rows(const view *a, const view *b, const char *name);
 
 bp_token_rows rows_of(const view *v);
 bp_token_values values_of(const view *v);
 
-/* [batch, sequence] of int64 or int32. */
+/* An element of [batch, sequence] int64 or int32. */
 int64_t whole_at(const view *v, uint64_t batch, uint64_t token);
 void put_whole(const view *v, uint64_t batch, uint64_t token, int64_t value);
 
