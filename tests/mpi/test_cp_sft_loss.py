@@ -167,7 +167,7 @@ class CpSftLoss(unittest.TestCase):
                  (2, (1, 2, 1), (1, 2, 1, "--seed", 2), "belong to one DP rank, but added other batches"),
                  (2, (1, 2, 1), (1, 2, 1, "--micro-batches", 4), "belong to one DP rank, but added other batches"),
                  (2, (1, 2, 1), (2, 1, 1), "mismatch: bp_loss_create: rank 1 has tp 2, rank 0 has 1"),
-                 (2, (1, 2, 1), (1, 3, 1), "bp_loss_create: tp 1 x cp 3 x dp 1 ranks, the communicator has 2"),
+                 (2, (1, 2, 1), (1, 3, 1), "bp_loss_create: tp 1 x cp 3 x dp 1 does not match the communicator's 2 ranks"),
                  (4, (2, 1, 2), (2, 1, 2, "--vocab", 100), "(tp 0, cp 0, dp 1) failed: bp_logprob_create: "))
         with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:  # mpirun ends failed jobs slowly
             for done in [pool.submit(self.all_fail, *case) for case in cases]:
