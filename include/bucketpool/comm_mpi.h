@@ -1,5 +1,5 @@
 /** @file
- * MPI communicators: several processes on CPUs. In the library bucketpool-mpi. */
+ * MPI communicators, for several processes on CPUs. In the library bucketpool-mpi. */
 #ifndef BUCKETPOOL_COMM_MPI_H
 #define BUCKETPOOL_COMM_MPI_H
 
@@ -9,18 +9,23 @@
 extern "C" {
 #endif
 
-/** A duplicate of an MPI communicator, which the library frees in the end. `mpi_comm` points to an MPI_Comm; NULL: MPI_COMM_WORLD.
- * MPI is initialised here if nobody has yet, and finalised when the last such communicator goes only if it was initialised here; a
- * program that has finalised MPI itself gets BP_ERR_INVALID_ARGUMENT. Collective over the communicator.
+/** Creates a communicator from a duplicate of an MPI communicator. `mpi_comm` points to an MPI_Comm; NULL:
+ * MPI_COMM_WORLD. Collective over it. The caller owns the communicator: bp_comm_destroy, which frees the duplicate.
  *
- * `timeout_ms`: of exchanges and of this call, as comm.h says; the shortest that a rank gives holds for all. Exchanges with a time-out are
- * messages from each rank to each other one (ranks - 1 per rank and 64 KiB) instead of MPI_Allgather, and the error names the ranks that
- * are missing. The error of this call cannot name them. After a time-out MPI is not finalised here and the duplicate is not freed, as
- * both would wait for the missing ranks: end the process without MPI_Finalize, or with MPI_Abort.
+ * MPI is initialized here if it is not yet. It is then finalized with the last such communicator. After MPI_Finalize
+ * by the program this call is BP_ERR_INVALID_ARGUMENT.
  *
- * Collectives are of host memory: they wait for the stream, then block. fp16 and bf16 are reduced two values at a time, in fp32, and
- * rounded to the type after each. Nothing can be registered. Errors:
- * BP_ERR_INVALID_ARGUMENT, BP_ERR_UNSUPPORTED (with MPI's own words), BP_ERR_NO_HOST_MEMORY, BP_ERR_TIMEOUT. */
+ * `timeout_ms` applies to exchanges and to this call, as comm.h says; the shortest value of any rank applies to all.
+ * Exchanges with a time-out are point-to-point messages (ranks - 1 for each rank and 64 KiB) instead of
+ * MPI_Allgather, and the error names the missing ranks. The error of this call cannot name them. After a time-out MPI
+ * is not finalized and the duplicate is not freed, because both would wait for the missing ranks: end the process
+ * without MPI_Finalize, or with MPI_Abort.
+ *
+ * Collectives use host memory: they wait for the stream, then block. fp16 and bf16 are reduced two values at a time,
+ * in fp32, and rounded after each step. Registration is not supported.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_UNSUPPORTED (the message quotes MPI), BP_ERR_NO_HOST_MEMORY,
+ * BP_ERR_TIMEOUT. */
 BP_API bp_status bp_comm_create_mpi(const void *mpi_comm, uint32_t timeout_ms, bp_comm **comm);
 
 #ifdef __cplusplus

@@ -1,10 +1,10 @@
 /** @file
- * For providers: the table of functions that makes a communicator. Users of communicators read comm.h.
+ * The interface that a communicator implements: a table of functions. Users of communicators read comm.h.
  *
- * Every function gets the provider's `self` first. Functions that return bp_status record a detail (bp_error_record) where they
- * decide to fail. Calls of one communicator come one at a time.
+ * The first argument of every function is `self`. A function that returns an error calls bp_error_record first. There
+ * is one call at a time for a communicator.
  *
- * A provider's table may be shorter than the library's, of an older header: functions after its end are missing ones. */
+ * A table of an older header may be shorter than that of the library: functions after its end count as missing. */
 #ifndef BUCKETPOOL_COMM_OPS_H
 #define BUCKETPOOL_COMM_OPS_H
 
@@ -14,21 +14,23 @@
 extern "C" {
 #endif
 
-/** Constant for the life of a communicator. */
+/** Properties of a communicator, which never change. */
 typedef struct bp_comm_traits {
-    size_t size; /**< set by the library: `traits` fills at most so many bytes, and leaves it alone */
+    /** set by the library: `traits` writes at most this many bytes and does not change `size` */
+    size_t size;
     uint32_t rank, ranks;
-    bp_register_kind best;    /**< kind that can be asked for; each lesser one can too, but for those in `lacks` */
+    /** highest supported kind; lower kinds are supported too, except those in `lacks` */
+    bp_register_kind best;
     uint32_t lacks;           /**< bits 1 << kind */
-    uint64_t version;         /**< of what is underneath, compared between ranks; NCCL: 22809. 0: none */
+    uint64_t version;         /**< version of the wrapped library, which ranks compare; NCCL 2.28.9: 22809. 0: none */
     const char *version_name; /**< "NCCL 2.28.9"; "" . Lives as long as the communicator */
-    int32_t captures;         /**< 1: collectives are only enqueued, so that a capture may take them up */
+    int32_t captures;         /**< 1: collectives only enqueue work and can be captured */
 } bp_comm_traits;
 
 typedef struct bp_comm_ops {
     size_t size;                 /**< sizeof(bp_comm_ops) */
     const char *name;            /**< "nccl"; static */
-    void (*destroy)(void *self); /**< not what is wrapped */
+    void (*destroy)(void *self); /**< does not destroy the wrapped communicator */
     bp_status (*traits)(void *self, bp_comm_traits *traits);
     /** BP_ERR_TIMEOUT breaks the communicator; nothing may write to `all` afterwards. */
     bp_status (*exchange)(void *self, const void *mine, uint64_t bytes, void *all);
@@ -40,21 +42,25 @@ typedef struct bp_comm_ops {
     bp_status (*reduce_scatter)(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
                                 bp_reduction reduction, bp_stream *stream);
 
-    /** Both or neither. BP_OK with *handle NULL: not granted, and *because (static, or living as long as self) says why. Windows are
-     * registered by all ranks in the same order. The current device stays as it was. */
+    /** Both functions or neither. BP_OK with *handle NULL: not granted; *because has the reason (static, or living as
+     * long as self). All ranks register windows in the same order. The current device is unchanged. */
     bp_status (*register_memory)(void *self, void *address, uint64_t bytes, bp_register_kind kind, void **handle,
                                  const char **because);
     bp_status (*deregister_memory)(void *self, bp_register_kind kind, void *handle);
 
-    /** Calls `tell` with each sentence that holds for memory of this kind and traffic; NULL: there are none. */
+    /** Calls `tell` with each warning for memory of this kind and traffic. NULL: no warnings. */
     void (*warnings)(void *self, bp_register_kind kind, uint32_t traffic,
                      void (*tell)(void *user, const char *sentence), void *user);
     bp_status (*abort)(void *self); /**< may be NULL */
 } bp_comm_ops;
 
-/** A communicator from a table, which is copied; its name stays the provider's. `self` is handed to `ops->destroy` in the end, also when this call fails after its arguments were
- * accepted. Errors: BP_ERR_INVALID_ARGUMENT (a missing function; nothing was taken over), BP_ERR_UNSUPPORTED (a newer table with
- * functions that this library does not know; nothing was taken over), BP_ERR_NO_HOST_MEMORY, what `traits` returns. */
+/** Creates a communicator from a table of functions. The table is copied, its name is not. `self` is passed to
+ * `ops->destroy` at the end, also if this call fails after it accepted its arguments. The caller owns the
+ * communicator: bp_comm_destroy.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (a missing function), BP_ERR_UNSUPPORTED (a newer table with functions that this
+ * library does not know); after both `self` is still the caller's. BP_ERR_NO_HOST_MEMORY and errors of `traits`,
+ * after which `self` was destroyed. */
 BP_API bp_status bp_comm_create(const bp_comm_ops *ops, void *self, const char *name, bp_comm **comm);
 
 #ifdef __cplusplus

@@ -1,22 +1,35 @@
 /** @file
- * Devices, streams and events as pools and runtimes use them.
+ * Devices, streams, events and graphs, as pools and runtimes use them.
+ * - host: the built-in device. Real memory, streams (worker threads with ordered queues) and events. No work runs
+ *   before the work that it is ordered after, so a missing dependency shows up as wrong bytes.
+ * - null: addresses without memory, streams that run nothing. For plans at full size and for measuring the cost of
+ *   bookkeeping.
+ * - cuda: an NVIDIA GPU, see cuda.h.
  *
- *   host   the embedded default: real memory, real streams (each a worker thread with an ordered queue), real events.
- *          Nothing runs earlier than its order allows, so a missing dependency shows up as wrong bytes.
- *   null   addresses without memory, streams that run nothing: for planning at full size and for measuring bookkeeping.
- *   cuda   a GPU: cuda.h.
+ * @code
+ * bp_device_create_host(NULL, &device);
+ * bp_stream_create(device, "gather", &gather);
+ * bp_stream_create(device, "compute", &compute);
+ * bp_event_create(device, &gathered);
+ * bp_stream_copy(gather, bucket, shard, bytes);
+ * bp_event_record(gathered, gather);
+ * bp_stream_wait(compute, gathered); // work enqueued on `compute` from here on sees the copy
+ * @endcode
  *
- * Errors of every call: BP_ERR_INVALID_ARGUMENT (NULL, a stream that was destroyed, by name, or one of another device), BP_ERR_CAPTURE (what
- * a driver refuses while a stream is being captured), BP_ERR_DEVICE (the driver's own words). Comments name further ones.
+ * Errors of all calls: BP_ERR_INVALID_ARGUMENT (NULL, a stream that was destroyed or is of another device),
+ * BP_ERR_CAPTURE (an operation that the driver refuses during a capture), BP_ERR_DEVICE (the message quotes the
+ * driver). Comments name further errors.
  *
- * Thread safety: everything may be called from any thread at once, except that nothing may use an object while it is being
- * destroyed. Capture: work, records and waits on streams may be captured; creating, destroying and synchronizing are refused by drivers
- * meanwhile. Host and null devices have no graphs.
+ * Thread safety: any call, any thread, at the same time; except that no call may use an object that is being
+ * destroyed. Capture: work, records and waits on streams can be captured. Drivers refuse creation, destruction and
+ * synchronization meanwhile. Host and null devices have no graphs.
  *
- * fork(): a device, a communicator and all that is made of them (streams, events, pools, captures, offloads, leases, profiles, pinned memory,
- * registrations, clients) serve the process that made them. In a forked child each call with one is BP_ERR_INVALID_ARGUMENT and names both
- * processes; destroying one sets the pointer to NULL and leaves the object as it is, as its threads and locks are not there; getters read
- * the copy. Slabs of the host device are not in the child: touching one is SIGSEGV. The child may make devices of its own. */
+ * fork(): devices, communicators and the objects made from them (streams, events, pools, captures, offloads, leases,
+ * profiles, pinned memory, registrations, log-prob clients) belong to the process that created them. In a forked
+ * child each call with one is BP_ERR_INVALID_ARGUMENT, which names both processes. Getters read the child's copy.
+ * Destroying an object sets the pointer to NULL and frees nothing, because its threads and locks do not exist in the
+ * child. Slabs of the host device are not mapped in the child: an access is SIGSEGV. The child may create new
+ * devices. */
 #ifndef BUCKETPOOL_DEVICE_H
 #define BUCKETPOOL_DEVICE_H
 
@@ -36,128 +49,148 @@ typedef void bp_host_function(void *argument);
 
 typedef struct bp_host_config {
     size_t size;
-    uint64_t memory_bytes; /**< what the device has; commits beyond it are BP_ERR_NO_DEVICE_MEMORY. 0: the machine's */
-    uint64_t granularity;  /**< of slabs: a power of two, a multiple of the page size. 0: the page size */
-    uint32_t queue_length; /**< work that a stream holds before enqueueing waits; a power of two. 0: 16384 */
-    uint32_t max_delay_us; /**< streams pause up to this long before pieces of work, to bring missing waits to light */
-    uint64_t delay_seed;   /**< of those pauses */
+    /** memory of the device; commits beyond it are BP_ERR_NO_DEVICE_MEMORY. 0: the memory of the machine */
+    uint64_t memory_bytes;
+    /** granularity of slabs: a power of two, a multiple of the page size. 0: the page size */
+    uint64_t granularity;
+    /** pieces of work in a stream's queue before an enqueue waits; a power of two. 0: 16384 */
+    uint32_t queue_length;
+    /** largest random pause before a piece of work, which exposes missing waits. 0: none */
+    uint32_t max_delay_us;
+    uint64_t delay_seed; /**< seed of the random pauses */
 } bp_host_config;
 
-/** Fills the struct with the defaults, whatever is in it. Errors: BP_ERR_INVALID_ARGUMENT (a size that is none). */
+/** Sets the defaults. Errors: BP_ERR_INVALID_ARGUMENT (NULL, an unknown size). */
 BP_API bp_status bp_host_config_init(bp_host_config *config, size_t size);
 
-/** Physical memory is shared anonymous mappings, so that unmapped memory really goes back and mapping again shows the same bytes. No child
- * inherits them.
- * `config` NULL: the defaults. The caller owns the device: bp_device_destroy.
+/** Creates a host device. `config` NULL: the defaults. The caller owns the device: bp_device_destroy.
+ *
+ * Physical memory is shared anonymous mappings, so unmapping returns memory to the system, and memory that is mapped
+ * again has the same bytes. Forked children do not inherit it.
+ *
  * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_device_create_host(const bp_host_config *config, bp_device **device);
 
-/** The caller owns the device: bp_device_destroy. Each address of memory in stream order is given once, 2^63 bytes in all: then
- * BP_ERR_NO_DEVICE_MEMORY. Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY. */
+/** Creates a null device. The caller owns it: bp_device_destroy. An address of stream-ordered memory is never used
+ * twice; after 2^63 bytes allocations are BP_ERR_NO_DEVICE_MEMORY.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_device_create_null(bp_device **device);
 
-/** Gives up the caller's reference; the device goes when its streams, events and pools are gone too. Accepts NULL and
- * pointers to NULL; sets *device to NULL. */
+/** Drops the caller's reference. The device is destroyed with its last stream, event and pool. Accepts NULL and a
+ * pointer to NULL; sets *device to NULL. */
 BP_API void bp_device_destroy(bp_device **device);
 
-/** "host", "null", "cuda", or as the provider says. Lives as long as the device. */
+/** The name of the device: "host", "null", "cuda", or that of the provider. Lives as long as the device. */
 BP_API const char *bp_device_name(const bp_device *device);
 
-/** 1: host functions, and the host, may read and write the device's memory; 0: bp_stream_copy does. */
+/** 1: the host and host functions may read and write device memory. 0: only bp_stream_copy can. */
 BP_API int bp_device_is_host_accessible(const bp_device *device);
 
-/** The host waits until all work of all streams is done. Not while capturing. */
+/** Waits on the host for all work of all streams. Not during a capture. */
 BP_API bp_status bp_device_synchronize(bp_device *device);
 
-/** Memory of a device now and at most since it was made; without address space that has no memory. */
+/** Memory of a device: current values and high-water marks. Reserved addresses without memory are not counted. */
 typedef struct bp_device_usage {
     size_t size;
     uint64_t committed_bytes; /**< physical memory of slabs */
     uint64_t peak_committed_bytes;
-    uint64_t allocated_bytes; /**< in stream order, outside slabs */
+    uint64_t allocated_bytes; /**< stream-ordered memory, outside slabs */
     uint64_t peak_allocated_bytes;
-    uint64_t streams; /**< that live */
+    uint64_t streams; /**< existing streams */
     uint64_t events;
 } bp_device_usage;
 
-/** Counters change while others use the device: each is right for a moment of the call. Any thread, also while capturing. Errors:
+/** Reads the counters. Each counter is correct for some moment of the call. Any thread, also during a capture. Errors:
  * BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_device_usage_get(const bp_device *device, bp_device_usage *usage);
 
 /* ---- streams ------------------------------------------------------------------------------------------------------ */
 
-/** A new stream. `name` is copied (NULL: "stream.<n>") and appears in messages. The caller owns it: bp_stream_destroy.
- * A stream prepares its release events here, so that none are made later. Errors: BP_ERR_NO_HOST_MEMORY, what the device reports. */
+/** Creates a stream. `name` appears in messages and is copied; NULL: "stream.<n>". The caller owns the stream:
+ * bp_stream_destroy. The events for releases are created here, so that releases create none.
+ *
+ * Errors: BP_ERR_NO_HOST_MEMORY, errors of the device. */
 BP_API bp_status bp_stream_create(bp_device *device, const char *name, bp_stream **stream);
 
-/** A stream that the caller's runtime made, by its native handle. Handles are reused by drivers, so streams are never told apart
- * by them: import once, and destroy the import before the native stream.
- * Errors: BP_ERR_UNSUPPORTED where the device has no native streams. */
+/** Imports a native stream of the caller's runtime (CUstream). Drivers reuse handles, so this library does not compare
+ * streams by handle: import a stream once, and destroy the import before the native stream. The caller owns the
+ * import: bp_stream_destroy, which leaves the native stream alone.
+ *
+ * Errors: BP_ERR_UNSUPPORTED (a device without native streams). */
 BP_API bp_status bp_stream_import(bp_device *device, uint64_t native, const char *name, bp_stream **stream);
 
-/** Waits for the stream's work, then ends it. Other copies of the pointer stay safe to pass: a call with one is
- * BP_ERR_INVALID_ARGUMENT that says which stream was destroyed, until the device goes (a few dozen bytes per stream are kept for
- * that). Accepts NULL and pointers to NULL; sets *stream to NULL. */
+/** Waits for the work of the stream and destroys it. A later call with a copy of the pointer is safe: it is
+ * BP_ERR_INVALID_ARGUMENT and names the stream. (The device keeps a few dozen bytes for each destroyed stream.)
+ * Accepts NULL and a pointer to NULL; sets *stream to NULL. */
 BP_API void bp_stream_destroy(bp_stream **stream);
 
-/** Lives as long as the device. */
+/** The name of the stream. Lives as long as the device. */
 BP_API const char *bp_stream_name(const bp_stream *stream);
-/** The handle that a runtime knows the stream by (CUstream). Errors: BP_ERR_UNSUPPORTED where the device has none. */
+/** The native handle of a stream (CUstream). Errors: BP_ERR_UNSUPPORTED (a device without native streams). */
 BP_API bp_status bp_stream_native(const bp_stream *stream, uint64_t *native);
-/** The host waits for all work of the stream. Not while it is captured. */
+/** Waits on the host for all work of the stream. Not while the stream is captured. */
 BP_API bp_status bp_stream_synchronize(bp_stream *stream);
 
-/** Work in stream order. The function runs on a thread of the device (null device: at once, on the caller's), must not call
- * back into the device, and its argument must stay valid until then. */
+/** Enqueues a call of `function`. It runs on a thread of the device (null device: at once, on the calling thread) and
+ * must not call the device. `argument` must stay valid until then. */
 BP_API bp_status bp_stream_call(bp_stream *stream, bp_host_function *function, void *argument);
-/** Each of `bytes` bytes at `address` gets the value, in stream order; any size and alignment. Memory of the device. */
+/** Enqueues a fill of device memory: each of `bytes` bytes at `address` gets `value`. Any size and alignment. */
 BP_API bp_status bp_stream_fill(bp_stream *stream, void *address, uint8_t value, uint64_t bytes);
-/** Copies `bytes` bytes in stream order; any size and alignment. Memory of the device, or of the host, which must stay valid until then: where it
- * is not pinned the call may wait for the copy. The two ranges must not overlap. */
+/** Enqueues a copy between device or host memory. Any size and alignment; the ranges must not overlap. Host memory
+ * must stay valid until the copy has run; if it is not pinned, the call may wait for the copy. */
 BP_API bp_status bp_stream_copy(bp_stream *stream, void *to, const void *from, uint64_t bytes);
 
 /* ---- events ------------------------------------------------------------------------------------------------------- */
 
-/** The caller owns the event: bp_event_destroy. Errors: BP_ERR_NO_HOST_MEMORY, what the device reports. */
+/** Creates an event. The caller owns it: bp_event_destroy. Errors: BP_ERR_NO_HOST_MEMORY, errors of the device. */
 BP_API bp_status bp_event_create(bp_device *device, bp_event **event);
-/** Waits that were made on it hold. Accepts NULL and pointers to NULL; sets *event to NULL. */
+/** Destroys an event. Streams that wait for it still wait. Accepts NULL and a pointer to NULL; sets *event to NULL. */
 BP_API void bp_event_destroy(bp_event **event);
-/** Marks everything enqueued on `stream` so far; a later record moves the mark, waits made before keep the old one. */
+/** Records the event: it marks all work enqueued on `stream` so far. A later record moves the mark; waits enqueued
+ * before keep the old one. */
 BP_API bp_status bp_event_record(bp_event *event, bp_stream *stream);
-/** Work enqueued on `stream` from now on starts after what the event marks; nothing when it was never recorded. */
+/** Orders `stream` after an event: work enqueued from now on starts after the marked work. No effect if the event was
+ * never recorded. */
 BP_API bp_status bp_stream_wait(bp_stream *stream, bp_event *event);
-/** The host waits for what the event marks; not at all when it was never recorded. Not for an event that was recorded in a capture. */
+/** Waits on the host for the marked work. Returns at once if the event was never recorded. Not for an event that was
+ * recorded in a capture. */
 BP_API bp_status bp_event_synchronize(bp_event *event);
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------- */
 
-/** Work that was captured instead of run, and can be launched again and again. Runtimes that capture through CUDA itself do not need
- * these; pools take part in either kind of capture through capture.h. */
+/** Captured work, which can be launched many times. Runtimes that capture through CUDA do not need these functions;
+ * pools take part in both kinds of capture through capture.h. */
 typedef struct bp_graph bp_graph;
 
-/** From now on, what is enqueued on `stream`, and on streams that wait for an event recorded on it since, becomes part of a graph.
- * Waiting for streams or events by the host, making and freeing memory are refused until the end (BP_ERR_CAPTURE).
- * Errors: BP_ERR_UNSUPPORTED (a device without graphs), BP_ERR_CAPTURE (captured already). */
+/** Begins a capture: work that is enqueued on `stream`, and on streams that wait for an event recorded on it since,
+ * becomes part of a graph. Until the end, synchronization with the host and allocation are BP_ERR_CAPTURE.
+ *
+ * Errors: BP_ERR_UNSUPPORTED (a device without graphs), BP_ERR_CAPTURE (the stream is captured already). */
 BP_API bp_status bp_graph_begin(bp_stream *stream);
-/** Ends the capture that began on `stream`; streams that joined it must have been waited for by it. The caller owns the graph:
- * bp_graph_destroy. Errors: BP_ERR_CAPTURE (nothing is captured; or something was wrong with what was: then the capture is over and
- * there is no graph), BP_ERR_NO_HOST_MEMORY, what the device reports (of a device that fails nobody knows whether the capture is over). */
+/** Ends the capture that began on `stream`, which must have waited for all streams that joined. The caller owns the
+ * graph: bp_graph_destroy.
+ *
+ * Errors: BP_ERR_CAPTURE (nothing is captured; or the captured work is invalid: then the capture is over without a
+ * graph), BP_ERR_NO_HOST_MEMORY, errors of the device, after which the state of the capture is undefined. */
 BP_API bp_status bp_graph_end(bp_stream *stream, bp_graph **graph);
-/** Enqueues all work of the graph. What host functions and copies point to must still be valid. Launches of one graph run one
- * after the other. */
+/** Enqueues the work of the graph on `stream`. Memory and arguments of captured work must still be valid. Launches of
+ * one graph run one after the other. */
 BP_API bp_status bp_graph_launch(bp_graph *graph, bp_stream *stream);
-/** Launches that are on their way finish. Accepts NULL and pointers to NULL; sets *graph to NULL. */
+/** Destroys a graph. Enqueued launches still run. Accepts NULL and a pointer to NULL; sets *graph to NULL. */
 BP_API void bp_graph_destroy(bp_graph **graph);
-/** Which capture the stream's work goes into: a number, the same for all its streams; 0: none, work is run. Asks the driver. Devices
- * without graphs answer 0. */
+/** The number of the capture that records the stream, the same for all streams of one capture; 0: the stream runs its
+ * work. Asks the driver. Always 0 on devices without graphs. */
 BP_API bp_status bp_stream_capture_of(bp_stream *stream, uint64_t *capture);
 
 /* ---- host memory -------------------------------------------------------------------------------------------------- */
 
-/** Makes host memory fit for fast copies to and from the device (page-locked); whole pages that the caller owns, and unpins before it
- * frees them. Where a device reads host memory as it is, nothing happens. Not while capturing. */
+/** Pins (page-locks) host memory for fast copies to and from the device. `address` and `bytes` are whole pages of the
+ * caller, who unpins them before they are freed. No effect on devices that access host memory directly. Not during a
+ * capture. */
 BP_API bp_status bp_device_pin(bp_device *device, void *address, uint64_t bytes);
-/** Ends that, for an address and bytes that were pinned. No copy may be on its way. Not while capturing. */
+/** Unpins memory; `address` and `bytes` are those of bp_device_pin. No copy of it may be in flight. Not during a
+ * capture. */
 BP_API bp_status bp_device_unpin(bp_device *device, void *address, uint64_t bytes);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /** @file
- * Element types of parameters, gradients and state. Sizes are in bits, because packed 4-bit types exist.
+ * Element types of parameters, gradients and state. Sizes are in bits because packed 4-bit types exist.
  *
- * All functions are pure and may be called from any thread, also inside a graph capture. */
+ * All functions are pure. They may be called from any thread and during a capture. */
 #ifndef BUCKETPOOL_DTYPE_H
 #define BUCKETPOOL_DTYPE_H
 
@@ -39,26 +39,29 @@ typedef enum bp_dtype {
 } bp_dtype;
 #define BP_DTYPE_COUNT 23
 
-/** Bits of one element; 0 for BP_DTYPE_NONE and values that are no dtype. */
+/** Bits of one element; 0 for BP_DTYPE_NONE and unknown values. */
 BP_API uint32_t bp_dtype_bits(bp_dtype dtype);
 
-/** Canonical lower-case name ("bf16", "fp8_e4m3"); "none" for BP_DTYPE_NONE, "invalid" for values that are no dtype. */
+/** The canonical lower-case name ("bf16", "fp8_e4m3"); "none" for BP_DTYPE_NONE, "invalid" for unknown values. Static. */
 BP_API const char *bp_dtype_name(bp_dtype dtype);
 
-/** Reads canonical names and the common other spellings (bfloat16, torch.bfloat16, float32, F32, BF16, F8_E4M3, fp8 for
- * fp8_e4m3, ...). Case is ignored.
- * Errors: BP_ERR_INVALID_ARGUMENT, naming the spelling and listing the canonical names. */
+/** Parses the name of a dtype: the canonical name or another common spelling (bfloat16, torch.bfloat16, float32, F32,
+ * F8_E4M3, fp8 for fp8_e4m3). Case is ignored.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (an unknown name; the message lists the canonical names). */
 BP_API bp_status bp_dtype_parse(const char *name, bp_dtype *dtype);
 
-/** The type a buffer is made with: the fp8 types are stored, gathered and pooled as uint8, everything else as itself.
- * Source: Megatron-FSDP's MaxPoolAllocator maps "float8" to torch.uint8. */
+/** The dtype of the buffer that holds elements of `dtype`: uint8 for the fp8 types, else `dtype` itself.
+ *
+ * Source: MaxPoolAllocator of Megatron-FSDP, which maps "float8" to torch.uint8. */
 BP_API bp_dtype bp_dtype_storage(bp_dtype dtype);
 
-/** 1 for the floating-point types wide enough to hold a gradient (fp64, fp32, fp16, bf16), else 0. */
+/** 1 if gradients can have this dtype (fp64, fp32, fp16, bf16), else 0. */
 BP_API int bp_dtype_is_gradient(bp_dtype dtype);
 
-/** Bytes of `numel` elements, rounded up to whole bytes.
- * Errors: BP_ERR_INVALID_ARGUMENT for no dtype, BP_ERR_OVERFLOW when the bytes do not fit 64 bits. */
+/** Bytes of `numel` elements, rounded up to a whole byte.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (an unknown dtype), BP_ERR_OVERFLOW (the result does not fit 64 bits). */
 BP_API bp_status bp_dtype_bytes(bp_dtype dtype, uint64_t numel, uint64_t *bytes);
 
 #ifdef __cplusplus

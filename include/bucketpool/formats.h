@@ -1,14 +1,24 @@
 /** @file
- * Readers and writers of files (library bucketpool-formats).
+ * Readers and writers of files. In the library bucketpool-formats.
+ * @code
+ * bp_model *model;
+ * if (bp_model_read("examples/models/Qwen3-8B", NULL, &model) != BP_OK)
+ *     fprintf(stderr, "%s\n", bp_error_detail());
+ * @endcode
  *
- * Errors of every reader: BP_ERR_IO (the file is missing, cannot be read, or is larger than is sensible), BP_ERR_FORMAT (malformed input,
- * overflowing sizes), BP_ERR_UNSUPPORTED (well-formed input that the library cannot model: an unknown model_type, a tensor of more than
- * BP_MAX_DIMS dimensions), BP_ERR_INVALID_ARGUMENT (NULL, options), BP_ERR_NO_HOST_MEMORY. JSON whose values need more memory than 16
- * times the input and 256 MiB, or more than 2 GiB, is BP_ERR_FORMAT. The detail is one line of UTF-8 without control characters, whatever
- * the file contains: the file, the line or JSON path, the fault, and the expected value.
+ * Errors of all readers:
+ * - BP_ERR_IO: the file is missing, unreadable or unreasonably large.
+ * - BP_ERR_FORMAT: malformed input, sizes that overflow, or JSON whose values need more than 2 GiB or more than 256
+ *   MiB and 16 times the input.
+ * - BP_ERR_UNSUPPORTED: valid input that the library cannot model: an unknown model_type, a tensor with more than
+ *   BP_MAX_DIMS dimensions.
+ * - BP_ERR_INVALID_ARGUMENT (NULL, options), BP_ERR_NO_HOST_MEMORY.
  *
- * The caller owns each object that a reader makes; on error there is none. Paths and texts are only read during the call. Host-side only: no
- * stream is used, calls during stream capture are allowed. Separate calls may run in separate threads. */
+ * The message is one line of UTF-8 without control characters, whatever the file contains: the file, the line or JSON
+ * path, the fault and the expected value.
+ *
+ * The caller owns every object that a reader returns. Paths and texts are only read during the call. Thread safety:
+ * different calls may run at the same time. Capture: allowed, no function here uses a device. */
 #ifndef BUCKETPOOL_FORMATS_H
 #define BUCKETPOOL_FORMATS_H
 
@@ -21,67 +31,77 @@ extern "C" {
 
 typedef struct bp_reader_options {
     size_t size;
-    const char *name; /**< model name; NULL: the directory's or file's */
-    const char
-        *units;     /**< safetensors: comma-separated unit names with N for the number, NULL: "layers.N,h.N,blocks.N" */
-    bp_dtype dtype; /**< config.json: parameter dtype; BP_DTYPE_NONE: the configuration's, bf16 if it has none */
+    const char *name; /**< name of the model; NULL: that of the directory or file */
+    /** safetensors: comma-separated patterns of unit names, N for the number. NULL: "layers.N,h.N,blocks.N" */
+    const char *units;
+    /** config.json: dtype of parameters. BP_DTYPE_NONE: that of the configuration, else bf16 */
+    bp_dtype dtype;
 } bp_reader_options;
 
-/** No name, the common units, the file's dtype. `size` is sizeof *options. Errors: BP_ERR_INVALID_ARGUMENT (NULL, no size). */
+/** Sets the defaults: no name, the common units, the dtype of the file. Errors: BP_ERR_INVALID_ARGUMENT (NULL, an
+ * unknown size). */
 BP_API bp_status bp_reader_options_init(bp_reader_options *options, size_t size);
 
-/** Reads a model by the kind of `path`: a directory with config.json, else with safetensors files; a file named
- * *.safetensors or *.safetensors.index.json; or JSON that is a `bucketpool.units/1` document, a published
- * configuration or an index. `options` may be NULL. A config.json that is there but cannot be read is BP_ERR_IO. */
+/** Reads a model. The format follows from `path`:
+ * - a directory: config.json, else safetensors files
+ * - a file *.safetensors or *.safetensors.index.json
+ * - other JSON: a `bucketpool.units/1` document, a Hugging Face configuration or a safetensors index
+ *
+ * `options` NULL: the defaults. A config.json that exists but cannot be read is BP_ERR_IO. The caller owns the model:
+ * bp_model_destroy. */
 BP_API bp_status bp_model_read(const char *path, const bp_reader_options *options, bp_model **model);
 
-/** Parses a Hugging Face config.json. Multimodal configurations: the text part ("text_config"), with the whole's members where
- * it has none of that name; quantization_config is ignored. NaN and Infinity are accepted, as Python writes them.
- * `origin` names the text in errors and, without a name in the options, the model: "a/Qwen3-8B/config.json" is
- * Qwen3-8B. */
+/** Parses a Hugging Face config.json. Of a multimodal configuration it takes the text part ("text_config"), with
+ * members of the whole where the part lacks them. Ignores quantization_config. Accepts NaN and Infinity, which Python
+ * writes. `origin` names the text in errors; without options->name it also names the model: "a/Qwen3-8B/config.json"
+ * is Qwen3-8B. */
 BP_API bp_status bp_config_parse(const char *text, size_t bytes, const char *origin, const bp_reader_options *options,
                                  bp_model **model);
 
-/** Reads safetensors: names, shapes and dtypes from the headers of files; tensor data is never read. `path` is a file, an
- * index file (its shards are beside it), or a directory: with an index file, else with model.safetensors, else all
- * *.safetensors in it. Files must be consistent: no holes or overlaps in the data, no tensor twice, the index neither
- * too long nor too short.
+/** Reads the headers of safetensors files: names, shapes and dtypes. Tensor data is never read. `path` is a file, an
+ * index file with its shards beside it, or a directory: its index file, else model.safetensors, else all
+ * *.safetensors. Files must be consistent: no gaps or overlaps in the data, no duplicate tensors, an index that
+ * matches the shards.
  *
- * Units: a tensor belongs to the shortest prefix of its name that ends with a match of one of options->units, N
- * standing for a number ("model.layers.12" for "layers.N"). A pattern that begins with another one and further
- * components, as in "layers.N,layers.N.experts.N", makes units nested in the other's: its rest is searched for behind
- * the outer match, with anything in between ("model.layers.12.mlp.experts.3"). Units with the same words before the
- * number form a stack; stacks run in order of appearance, units of a stack by number. Within a unit parameters keep the
- * order of the files (sorted by name) and their headers. Tensors of no unit are persistent parameters and come last.
+ * Units: a tensor belongs to the shortest prefix of its name that ends with a match of one of options->units; N
+ * matches a number ("model.layers.12" for "layers.N"). A pattern that extends another one, as in
+ * "layers.N,layers.N.experts.N", makes nested units; its rest may match anywhere after the outer match
+ * ("model.layers.12.mlp.experts.3"). Units with the same words before the number are a stack. Stacks run in order of
+ * appearance, units of a stack by number. Parameters of a unit keep the order of the files (by name) and of their
+ * headers. Tensors without a unit are persistent parameters and come last.
  *
  * Parameters: `prefix.experts.0.suffix` to `prefix.experts.(E-1).suffix` of one dtype and shape become one parameter
- * `prefix.experts.*.suffix` of E copies (BP_PARAMETER_EXPERT_COPIES); a tensor of two or more dimensions under
- * `experts.` without a number is taken as stacked experts (expert_dim 0). In units, matrices named *weight or *_proj
- * count as BP_PARAMETER_GEMM unless the name has norm, router, gate.weight, conv or embed in it. How tensor parallelism splits them is
- * unknown. Left out: tensors without elements, and rotary_emb.inv_freq, which is computed.
+ * `prefix.experts.*.suffix` with E copies (BP_PARAMETER_EXPERT_COPIES). A tensor with two or more dimensions under
+ * `experts.` without a number counts as stacked experts (expert_dim 0). Matrices in units named *weight or *_proj are
+ * BP_PARAMETER_GEMM, unless the name contains norm, router, gate.weight, conv or embed. Their split by tensor
+ * parallelism is unknown. Empty tensors and rotary_emb.inv_freq, which is computed, are left out.
  *
  * Source of the format: github.com/huggingface/safetensors, README, "Format". */
 BP_API bp_status bp_safetensors_read(const char *path, const bp_reader_options *options, bp_model **model);
 
-/** Parses the beginning of one safetensors file: `bytes` bytes (at least the header) of a file of `file_bytes`. `origin` names it in errors and,
- * without a name in the options, the model. */
+/** Parses the beginning of one safetensors file: `data` has `bytes` bytes, at least the header, of a file of
+ * `file_bytes`. `origin` as in bp_config_parse. */
 BP_API bp_status bp_safetensors_parse(const void *data, size_t bytes, uint64_t file_bytes, const char *origin,
                                       const bp_reader_options *options, bp_model **model);
 
-/** Parses our own format, bucketpool.units/1: docs/reference/formats.md. The model's name is options->name, else that of the document. `origin` names
- * the text in errors. */
+/** Parses a document bucketpool.units/1, the format of this library: docs/reference/formats.md. The name of the model
+ * is options->name, else that of the document. `origin` names the text in errors. */
 BP_API bp_status bp_units_parse(const char *text, size_t bytes, const char *origin, const bp_reader_options *options,
                                 bp_model **model);
-/** Writes a model as bucketpool.units/1, atomically: a file is there whole or not at all. Reading it gives the same
- * model. Errors: BP_ERR_INVALID_ARGUMENT (the model is not valid, a unit has parameters and given buckets, a name is
- * not UTF-8 or has control characters), BP_ERR_IO. */
+/** Writes a model as bucketpool.units/1, atomically: the file is complete or unchanged. Reading it gives the same
+ * model.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (an invalid model, a unit with parameters and given buckets, a name that is not
+ * UTF-8 or has control characters), BP_ERR_IO. */
 BP_API bp_status bp_units_write(const bp_model *model, const char *path);
 
-/** Writes a plan as bucketpool.plan/1 (docs/formats.md), atomically. Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_IO. */
+/** Writes a plan as bucketpool.plan/1 (docs/reference/formats.md), atomically. Errors: BP_ERR_INVALID_ARGUMENT,
+ * BP_ERR_IO. */
 BP_API bp_status bp_plan_write(const bp_plan *plan, const char *path);
-/** Reads such a plan, which the caller owns: bp_plan_destroy. The plan is validated and its fingerprint compared. */
+/** Reads a file bucketpool.plan/1, validates the plan and compares its fingerprint. The caller owns the plan:
+ * bp_plan_destroy. */
 BP_API bp_status bp_plan_read(const char *path, bp_plan **plan);
-/** The same from `bytes` bytes of text. `origin` names the text in errors. */
+/** As bp_plan_read, from `bytes` bytes of text. `origin` names the text in errors. */
 BP_API bp_status bp_plan_parse(const char *text, size_t bytes, const char *origin, bp_plan **plan);
 
 #ifdef __cplusplus

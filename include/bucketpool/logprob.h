@@ -1,36 +1,48 @@
 /** @file
- * Per-token log-probabilities and entropies of logits, forward and backward: the library bucketpool-logprob.
+ * Per-token log-probabilities and entropies of logits, forward and backward. In the library bucketpool-logprob.
  *
- * With logits x of a token, t its target, T the temperature, M the largest x and S the sum of exp((x - M) / T) over the whole
- * vocabulary, all ranks' shards together:
+ * With the logits x of a token, its target t, the temperature T, the largest logit M, and S = sum of exp((x - M) / T)
+ * over the whole vocabulary (the shards of all ranks):
+ * @verbatim
+ * log-probability   lp = (x[t] - M) / T - log S               0 if t is not in the vocabulary
+ * entropy           H = log S - E,  E = sum p (x - M) / T     p = exp((x - M) / T) / S; terms with p = 0 are 0
+ * gradient          d lp / dx[v] = ([v = t] - p[v]) / T;      d H / dx[v] = p[v] (E - (x[v] - M) / T) / T
+ * @endverbatim
  *
- *   log-probability   lp = (x[t] - M) / T - log S               0 where t is not in the vocabulary
- *   entropy           H = log S - E,  E = sum p (x - M) / T     p = exp((x - M) / T) / S; terms with p = 0 count 0
- *   gradient          d lp / dx[v] = ([v = t] - p[v]) / T;      d H / dx[v] = p[v] (E - (x[v] - M) / T) / T
+ * @code
+ * bp_logprob_create(device, &config, &client);           // once
+ * bp_logprob_forward(client, &batch, &outputs, stream);  // lp, H, and 8 or 12 bytes a token for backward
+ * bp_logprob_backward(client, &batch, &gradients, stream);
+ * @endcode
  *
- * A target outside the vocabulary still has the gradient -p / T. All arithmetic is fp32 or wider. One pass over the logits makes both
- * outputs, a second one the gradient; nothing of the logits' size is allocated. Logits of which one is NaN or +inf, and rows where all
- * are -inf, have no distribution: their outputs and gradients are NaN, but for the log-probability of a target outside the vocabulary,
- * which is 0 as always. Where x - M is beyond fp32 (logits of 2e38 and -2e38) p is 0; results beyond their dtype are infinite.
+ * One pass over the logits computes both outputs, a second one the gradient. Nothing of the size of the logits is
+ * allocated. Arithmetic is fp32 or wider.
  *
- * Tensors: per-token ones are views with strides, in elements, negative ones too; a stride of 0 reads one value again and again, and is
- * refused where it would be written. Logits need the natural alignment of their dtype only. Input is never written but for the gradient
- * in place, which is asked for.
+ * Special values:
+ * - A target outside the vocabulary has the gradient -p / T.
+ * - A row with NaN or +inf, or with only -inf, has NaN as outputs and gradients, except for the log-probability of a
+ *   target outside the vocabulary, which is 0.
+ * - If x - M exceeds fp32 (logits of 2e38 and -2e38), p is 0. Results beyond their dtype are infinite.
  *
- * Bits: on one kind of kernels (plain, AVX2, AVX-512, CUDA) the result of a row depends on its logits, its target, its upstream
- * gradients and the temperature only: not on chunks, threads, grid, alignment, or the rows beside it. With several ranks it is the same
- * on all ranks, and from run to run.
+ * Tensors: per-token tensors are views with strides in elements, which may be negative. A stride of 0 repeats one
+ * value; it is refused for outputs. Logits need the natural alignment of their dtype. Inputs are never written,
+ * except for the gradient in place on request.
  *
- * Streams: calls enqueue on `stream` of the client's device and return; what they read and write must stay until then. NULL: a
- * stream of the client's own, and the call returns when all is done. Thread safety: one call at a time per client; its calls may be on
- * different streams. No memory is allocated after creation, but for the threads that OpenMP starts when a stream's first work
- * runs. On host devices at most 64 pieces of work are on their way: more wait.
+ * Determinism: for one kind of kernels (plain, AVX2, AVX-512, CUDA) the result of a row depends only on its logits,
+ * target, upstream gradients and the temperature, not on chunks, threads, grid, alignment or other rows. With several
+ * ranks the result is the same on all ranks and in every run.
  *
- * Capture: calls may be captured (cuda; one rank: collectives are not captured). The workspaces come from a pool: declare it, with
+ * Streams: calls enqueue on `stream`, a stream of the client's device, and return; inputs and outputs must stay valid
+ * until the work has run. NULL: a stream of the client, and the call returns after the work has run. No memory is
+ * allocated after creation, except for the threads that OpenMP starts with the first work of a stream. Host devices
+ * queue at most 64 calls; further calls wait.
+ *
+ * Thread safety: one call at a time for a client; its calls may be on different streams. Capture: cuda with one rank
+ * (the exchange between ranks cannot be captured). The workspaces come from a pool: declare the capture to
  * bp_logprob_info.pool, as capture.h says.
  *
- * Sources: Megatron-LM's vocabulary-parallel cross entropy and SkyRL's ChunkedDistributedLogprob for the contract; Milakov and
- * Gimelshein, "Online normalizer calculation for softmax" (2018) for merging partial sums. */
+ * Sources: vocabulary-parallel cross entropy of Megatron-LM and ChunkedDistributedLogprob of SkyRL for the contract;
+ * Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018) for merging partial sums. */
 #ifndef BUCKETPOOL_LOGPROB_H
 #define BUCKETPOOL_LOGPROB_H
 
@@ -44,27 +56,28 @@ extern "C" {
 
 /* ---- views --------------------------------------------------------------------------------------------------------- */
 
-/** A value for each token: [batch, sequence] of the call. */
+/** One value for each token: a view [batch, sequence]. */
 typedef struct bp_token_values {
-    void *data; /**< NULL: there is none */
+    void *data; /**< NULL: no tensor */
     int64_t batch_stride, stride;
 } bp_token_values;
 
-/** A row for each token: [batch, sequence, columns]. Elements of a row are next to each other. */
+/** One row for each token: a view [batch, sequence, columns]. The elements of a row are contiguous. */
 typedef struct bp_token_rows {
     void *data;
     bp_dtype dtype;
     uint64_t batch, sequence, columns;
-    int64_t batch_stride, stride; /**< between rows; 0, 0: rows without gaps */
+    int64_t batch_stride, stride; /**< elements between rows; 0, 0: contiguous */
 } bp_token_rows;
 
 /* ---- clients ------------------------------------------------------------------------------------------------------- */
 
 typedef struct bp_logprob bp_logprob;
 
-/** BP_TARGETS_ANY: a target outside the vocabulary has log-probability 0. BP_TARGETS_CHECKED: it is an error (BP_ERR_INVALID_ARGUMENT, with
- * the token and the value): of the call where `stream` is NULL, which tells of calls before it, too, else of bp_logprob_check. Masked
- * rows are not checked. */
+/** Targets outside the vocabulary.
+ * - BP_TARGETS_ANY: their log-probability is 0.
+ * - BP_TARGETS_CHECKED: they are BP_ERR_INVALID_ARGUMENT, with the token and the value, except in masked rows.
+ *   bp_logprob_check returns the error, and so does a call with `stream` NULL, also for calls before it. */
 typedef enum bp_targets { BP_TARGETS_ANY = 1, BP_TARGETS_CHECKED = 2 } bp_targets;
 
 /** Kernels of host devices. */
@@ -72,63 +85,69 @@ enum { BP_KERNELS_PLAIN = 1u, BP_KERNELS_AVX2 = 2u, BP_KERNELS_AVX512 = 4u };
 
 typedef struct bp_logprob_config {
     size_t size;
-    uint64_t max_tokens;  /**< of one call: batch x sequence */
-    uint64_t vocab;       /**< columns of this rank's shard; at most 2^31 - 1 */
-    uint64_t vocab_start; /**< the id of its first column */
-    bp_comm *comm;        /**< of the ranks that share the vocabulary; must outlive the client. NULL: one rank */
+    uint64_t max_tokens;  /**< tokens (batch x sequence) of a call, at most */
+    uint64_t vocab;       /**< columns of the shard of this rank; at most 2^31 - 1 */
+    uint64_t vocab_start; /**< token id of the first column */
+    /** communicator of the ranks that share the vocabulary; must outlive the client. NULL: one rank */
+    bp_comm *comm;
     bp_targets targets;
-    uint32_t threads; /**< host: 0: as many as OpenMP would take; at most 1024 */
-    uint32_t
-        kernels; /**< host: BP_KERNELS bits; the best of them that the machine has is taken. Plain is always there */
+    uint32_t threads; /**< host: threads, at most 1024. 0: as OpenMP chooses */
+    /** host: BP_KERNELS bits of permitted kernels; the best that the machine supports is used. Plain is always
+     * permitted */
+    uint32_t kernels;
 } bp_logprob_config;
 
-/** Whole vocabulary, one rank, any targets, all kernels. */
+/** Sets the defaults: one rank, the whole vocabulary, any targets, all kernels. Errors: BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_logprob_config_init(bp_logprob_config *config, size_t size);
 
-/** Plans and makes the workspaces: 16 bytes a token, and as many for each rank where there are several. With a communicator: collective;
- * the ranks compare their shards, which must tile the vocabulary exactly once, in the order of their ids, and may be uneven.
- * Errors: BP_ERR_INVALID_ARGUMENT (no tokens, no vocabulary, shards with a gap or an overlap: names the ranks),
- * BP_ERR_MISMATCH (ranks with other configurations), BP_ERR_UNSUPPORTED (a device without kernels; a build without CUDA kernels;
- * more than 512 ranks), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY, BP_ERR_COMM and what the device reports: on all
- * ranks.
- * The caller owns the client: bp_logprob_destroy. The device is kept. */
+/** Creates a client with its workspaces: 16 bytes a token, with several ranks 16 more for each rank. With a
+ * communicator it is collective: the ranks compare their shards, which must cover the vocabulary exactly once and may
+ * be uneven. Adds a reference to the device. The caller owns the client: bp_logprob_destroy.
+ *
+ * Errors, on all ranks:
+ * - BP_ERR_INVALID_ARGUMENT: no tokens, no vocabulary, shards with a gap or an overlap (the message names the ranks).
+ * - BP_ERR_MISMATCH: the configurations of ranks differ.
+ * - BP_ERR_UNSUPPORTED: a device without kernels, a build without CUDA kernels, more than 512 ranks.
+ * - BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY, BP_ERR_COMM, errors of the device. */
 BP_API bp_status bp_logprob_create(bp_device *device, const bp_logprob_config *config, bp_logprob **client);
 
-/** Waits for its work. Accepts NULL and pointers to NULL; sets *client to NULL. */
+/** Waits for the work of the client and destroys it. Accepts NULL and a pointer to NULL; sets *client to NULL. */
 BP_API void bp_logprob_destroy(bp_logprob **client);
 
 typedef struct bp_logprob_info {
     const char *kernels; /**< "plain", "avx2", "avx512", "cuda" */
     uint32_t threads;    /**< 1 on cuda */
     uint64_t workspace_bytes;
-    uint64_t planned_bytes; /**< of workspaces, as their plan says */
+    uint64_t planned_bytes; /**< planned bytes of the workspaces */
     uint64_t vocab;         /**< of all ranks together */
-    bp_pool *pool;          /**< serves the workspaces: for statistics, registration and captures. Not a reference */
+    bp_pool *pool;          /**< pool of the workspaces, for statistics, registration and captures; borrowed */
 } bp_logprob_info;
 
-/** Lives as long as the client and never changes. NULL for NULL. Any thread. */
+/** Properties of a client. Lives as long as the client and never changes. NULL for NULL. Any thread. */
 BP_API const bp_logprob_info *bp_logprob_get_info(const bp_logprob *client);
 
 /* ---- calls --------------------------------------------------------------------------------------------------------- */
 
-/** What forward and backward are about; the same for both. */
+/** The inputs of forward and backward, the same for both. */
 typedef struct bp_logprob_batch {
     size_t size;
     bp_token_rows logits;   /**< fp32, bf16 or fp16; columns: the config's vocab */
-    bp_token_values target; /**< ids in the whole vocabulary */
+    bp_token_values target; /**< token ids in the whole vocabulary */
     bp_dtype target_dtype;  /**< int64 or int32 */
-    bp_token_values
-        mask; /**< uint8, 0: the row's logits are not read, its outputs and its gradient are 0. NULL: no mask */
-    int64_t
-        chunk; /**< tokens along the sequence in one piece, 0: all. Logits are there already, and no memory depends on it: accepted for
-                      callers that chunk, and without any effect on bits, time or memory. Negative sizes are refused */
-    float temperature; /**< above 0, a normal number, and so is its inverse: 1.2e-38 to 8.5e37 */
+    /** uint8; 0: the logits of the row are not read, its outputs and gradient are 0. NULL: no mask */
+    bp_token_values mask;
+    /** tokens along the sequence for each chunk, 0: all. Has no effect on results, time or memory, because the logits
+     * exist already; accepted for callers that chunk. Negative values are refused */
+    int64_t chunk;
+    float temperature; /**< 1.2e-38 to 8.5e37: it and its inverse are normal numbers */
 } bp_logprob_batch;
 
-/** int64 targets, no mask, no chunks, temperature 1. */
+/** Sets the defaults: int64 targets, no mask, no chunks, temperature 1. Errors: BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_logprob_batch_init(bp_logprob_batch *batch, size_t size);
 
-/** Bytes that forward leaves for backward: 8 a token, 12 with entropy. Contiguous, aligned to 4, memory of the device.
+/** Bytes of `saved`, which forward writes for backward: 8 a token, 12 with entropy. Contiguous device memory, aligned
+ * to 4.
+ *
  * Errors: BP_ERR_INVALID_ARGUMENT (NULL), BP_ERR_OVERFLOW. */
 BP_API bp_status bp_logprob_saved_bytes(uint64_t tokens, int with_entropy, uint64_t *bytes);
 
@@ -137,50 +156,53 @@ typedef struct bp_logprob_outputs {
     bp_token_values logprob; /**< fp32; NULL: not wanted */
     bp_token_values entropy; /**< fp32; NULL: not wanted */
     void *saved;             /**< NULL: inference only */
-    uint64_t saved_bytes;    /**< at least bp_logprob_saved_bytes, with entropy when that is wanted */
+    uint64_t saved_bytes;    /**< at least bp_logprob_saved_bytes, with entropy if `entropy` is wanted */
 } bp_logprob_outputs;
 
-/** The defaults. size: sizeof of the struct. */
+/** Sets the defaults: no outputs. Errors: BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_logprob_outputs_init(bp_logprob_outputs *outputs, size_t size);
 
-/** Enqueues the pass over the logits and, with several ranks, one exchange of 16 bytes a token (collective: all ranks, equal batch
- * shapes). Batches of no tokens are answered. Errors: BP_ERR_INVALID_ARGUMENT (a dtype, negative chunk, columns other than the
- * config's, a missing or misaligned pointer, rows that overlap: by name with the numbers; more than max_tokens),
- * BP_ERR_OVERFLOW, BP_ERR_CAPTURE and what device and communicator report. Nothing was enqueued then, unless a device failed or a target
- * is bad; without a stream a call that failed has ended, too. */
+/** Enqueues the pass over the logits. With several ranks it is collective, with one exchange of 16 bytes a token and
+ * equal batch shapes on all ranks. A batch without tokens succeeds.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (a dtype, a negative chunk, columns other than in the config, a missing or
+ * misaligned pointer, overlapping rows, more than max_tokens: the message has the name and the numbers),
+ * BP_ERR_OVERFLOW, BP_ERR_CAPTURE, errors of the device and the communicator. After an error nothing was enqueued,
+ * unless a device failed or a target is invalid. Without a stream, all work has ended after an error too. */
 BP_API bp_status bp_logprob_forward(bp_logprob *client, const bp_logprob_batch *batch,
                                     const bp_logprob_outputs *outputs, bp_stream *stream);
 
 typedef struct bp_logprob_gradients {
     size_t size;
     bp_token_values logprob_grad; /**< fp32, upstream; NULL: zeros */
-    bp_token_values entropy_grad; /**< fp32, upstream; NULL: zeros. Else `saved` has entropies */
-    const void *saved;            /**< of the forward of the same batch */
+    bp_token_values entropy_grad; /**< fp32, upstream; NULL: zeros. Needs entropies in `saved` */
+    const void *saved;            /**< written by the forward of the same batch */
     uint64_t saved_bytes;
-    bp_token_rows logits_grad; /**< shape of the logits, strides of its own; fp32, or the logits' dtype */
-    int32_t
-        in_place; /**< 1: logits_grad is the logits' memory, with its dtype and strides, and overwrites it. Nobody else may still need the
-                         logits, another backward of them included. Without it, memory that has a byte, be it in a gap, between the
-                         logits' first and last is refused */
+    bp_token_rows logits_grad; /**< shape of the logits, any strides; fp32, or the dtype of the logits */
+    /** 1: logits_grad overwrites the logits, with their memory, dtype and strides. Nobody may need the logits
+     * afterwards, not even another backward. 0: memory with a byte between the first and the last of the logits, gaps
+     * included, is refused */
+    int32_t in_place;
 } bp_logprob_gradients;
 
-/** fp32 gradient, not in place. */
+/** Sets the defaults: fp32 gradient, not in place. Errors: BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_logprob_gradients_init(bp_logprob_gradients *gradients, size_t size);
 
-/** Enqueues the gradient of this rank's shard; no exchange. Every element of logits_grad is written (masked rows: zeros), nothing between
- * rows. Errors as bp_logprob_forward. */
+/** Enqueues the gradient of the shard of this rank, without communication. Writes every element of logits_grad (masked
+ * rows: zeros) and nothing between rows. Errors: as bp_logprob_forward. */
 BP_API bp_status bp_logprob_backward(bp_logprob *client, const bp_logprob_batch *batch,
                                      const bp_logprob_gradients *gradients, bp_stream *stream);
 
-/** Enqueues the least and the largest logit of each row of this rank's shard, without the temperature: a read of the logits of its own, for
- * statistics. No exchange. `least`, `largest`: fp32; NULL: not wanted. NaN where one of the row is; masked rows are not read and get 0. Targets are
- * not read and may be missing.
- * Errors as bp_logprob_forward. */
+/** Enqueues the smallest and the largest logit of each row of the shard of this rank, without the temperature, for
+ * statistics. A separate pass over the logits, without communication. `least` and `largest` are fp32; NULL: not
+ * wanted. NaN if a logit of the row is NaN. Masked rows are not read and get 0. Targets are not read and may be
+ * missing. Errors: as bp_logprob_forward. */
 BP_API bp_status bp_logprob_range(bp_logprob *client, const bp_logprob_batch *batch, const bp_token_values *least,
                                   const bp_token_values *largest, bp_stream *stream);
 
-/** Waits for the client's work (on cuda, and where no targets are checked: for all streams of the device) and tells of bad targets since
- * the last call (the first by token): BP_ERR_INVALID_ARGUMENT. Not while capturing. Other errors: what the device reports. */
+/** Waits for the work of the client (for all streams of the device on cuda and without checked targets) and reports
+ * the first invalid target since the last call: BP_ERR_INVALID_ARGUMENT. Not during a capture. Other errors: those of
+ * the device. */
 BP_API bp_status bp_logprob_check(bp_logprob *client);
 
 #ifdef __cplusplus

@@ -1,15 +1,28 @@
 /** @file
- * Models, units, parameters, buckets and requests: what has to be held in memory.
+ * Models, units, parameters, buckets and requests.
+ * - bp_model: parameters (names, shapes, dtypes), grouped into units in execution order
+ * - bp_buckets: the parameters flattened into buckets by the rule of a runtime and padded for sharding, and the
+ *   requests (bucket, role), to which a schedule gives live ranges and a plan gives addresses
  *
- *   bp_model    parameters (names, shapes, dtypes), grouped into units in execution order
- *   bp_buckets  the model's parameters flattened into buckets by a runtime's rule, padded for sharding, and the requests
- *               (bucket, role) that a schedule times and a plan places
+ * @code
+ * uint32_t unit;
+ * bp_model_create("two layers", &model);
+ * bp_model_add_unit(model, "layers.0", BP_OUTSIDE, &unit);
+ * bp_parameter weight;
+ * bp_parameter_init(&weight, sizeof weight);
+ * weight.name = "layers.0.weight";
+ * weight.unit = (int32_t)unit;
+ * weight.dims = 2;
+ * weight.shape[0] = 4096;
+ * weight.shape[1] = 1024;
+ * weight.dtype = BP_DTYPE_BF16;
+ * bp_model_add_parameter(model, &weight);
+ * @endcode
  *
- * Everything here is host-side data: no device, no clock, no files (readers are in formats.h). No function here uses a stream, and all
- * may be called during stream capture. Objects are not synchronised: build in one thread; a finished object may be read from many.
+ * Everything here is host data without devices, clocks or files; formats.h reads models from files.
  *
- * An object shows its contents as one const struct with arrays (bp_model_info, bp_buckets_info). Newer versions only add fields at its
- * end. The structs that are elements of its arrays never grow: what is added comes as another array. */
+ * Thread safety: objects are not synchronized. One thread builds an object; any number of threads may read the
+ * finished one. Capture: allowed, no function here uses a stream. */
 #ifndef BUCKETPOOL_MODEL_H
 #define BUCKETPOOL_MODEL_H
 
@@ -26,100 +39,116 @@ typedef struct bp_model bp_model;
 
 #define BP_MAX_DIMS 8
 #define BP_MAX_COPIES (1 << 20)
-#define BP_OUTSIDE (-1) /**< unit of persistent parameters: outside units, gathered once and kept */
+/** Unit of persistent parameters, which are outside FSDP units, gathered once and kept. */
+#define BP_OUTSIDE (-1)
 
 enum {
-    BP_PARAMETER_FROZEN = 1u << 0, /**< requires_grad is false: it gets no gradient */
-    BP_PARAMETER_GEMM = 1u << 1,   /**< a matrix-multiplication weight: the ones stored in fp8 when that is asked for */
-    BP_PARAMETER_PREDICTION = 1u << 2,    /**< belongs to a multi-token prediction layer: counted apart */
-    BP_PARAMETER_EXPERT_COPIES = 1u << 3, /**< the copies are experts: expert parallelism splits them */
-    BP_PARAMETER_JOINT =
-        1u << 4 /**< joins a prediction layer to the model (projection, norms): outside units in Megatron */
+    BP_PARAMETER_FROZEN = 1u << 0, /**< requires_grad is false: no gradient */
+    /** a weight of a matrix multiplication: stored in fp8 with an fp8 param_dtype */
+    BP_PARAMETER_GEMM = 1u << 1,
+    BP_PARAMETER_PREDICTION = 1u << 2,    /**< part of a multi-token prediction layer: counted separately */
+    BP_PARAMETER_EXPERT_COPIES = 1u << 3, /**< the copies are experts, which expert parallelism distributes */
+    /** connects a prediction layer to the model (projection, norms): outside units in the Megatron layout */
+    BP_PARAMETER_JOINT = 1u << 4
 };
 
 typedef struct bp_parameter {
-    size_t size;      /**< sizeof(bp_parameter) */
-    const char *name; /**< unique in the model. With copies > 1 it contains one '*' that stands for 0 .. copies-1 */
-    int32_t unit;     /**< unit index or BP_OUTSIDE */
-    uint32_t dims;    /**< 0 (a scalar) to BP_MAX_DIMS */
+    size_t size; /**< sizeof(bp_parameter) */
+    /** unique in the model. With copies > 1 it contains one '*' for the numbers 0 to copies - 1 */
+    const char *name;
+    int32_t unit;  /**< unit index or BP_OUTSIDE */
+    uint32_t dims; /**< 0 (a scalar) to BP_MAX_DIMS */
     uint64_t shape[BP_MAX_DIMS];
     bp_dtype dtype;
-    uint32_t flags;     /**< BP_PARAMETER_* */
-    uint32_t copies;    /**< how many parameters of this very shape the entry stands for (experts); 0 is read as 1 */
-    int32_t tp_dim;     /**< dimension that tensor parallelism splits, -1: replicated */
-    uint32_t tp_parts;  /**< what is split (heads, experts' columns): must be a multiple of tp; 0: shape[tp_dim] */
-    int32_t expert_dim; /**< dimension that expert parallelism splits (stacked experts), -1: none */
+    uint32_t flags;  /**< BP_PARAMETER_* */
+    uint32_t copies; /**< number of parameters of this shape that the entry stands for (experts); 0 means 1 */
+    int32_t tp_dim;  /**< dimension that tensor parallelism splits; -1: replicated */
+    /** number of parts to split (heads, columns of experts), a multiple of tp; 0: shape[tp_dim] */
+    uint32_t tp_parts;
+    int32_t expert_dim; /**< dimension that expert parallelism splits (stacked experts); -1: none */
 } bp_parameter;
 
-/** Sets `parameter` to a trainable persistent parameter that is not split, without a name, shape or dtype. `size` is sizeof *parameter.
- * Errors: BP_ERR_INVALID_ARGUMENT (NULL, no size). */
+/** Sets the defaults: a trainable persistent parameter that is not split, without name, shape and dtype. `size` is
+ * sizeof *parameter.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (NULL, an unknown size). */
 BP_API bp_status bp_parameter_init(bp_parameter *parameter, size_t size);
 
-/** A new, empty model. `name` is copied. The caller owns it: bp_model_destroy.
+/** Creates an empty model. `name` is copied. The caller owns the model: bp_model_destroy.
+ *
  * Errors: BP_ERR_INVALID_ARGUMENT (no name), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_model_create(const char *name, bp_model **model);
-/** Accepts NULL and pointers to NULL; sets *model to NULL. */
+/** Destroys a model. Accepts NULL and a pointer to NULL; sets *model to NULL. */
 BP_API void bp_model_destroy(bp_model **model);
 
-/** Appends a unit in execution order. `parent` is the index of the enclosing unit, or BP_OUTSIDE. Names are unique.
- * `unit` gets its index; NULL where it is not wanted. The name is copied.
- * Errors: BP_ERR_INVALID_ARGUMENT (empty name, parent not an earlier unit), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. A repeated name is
- * found by bp_model_validate. */
+/** Appends a unit in execution order. `parent` is the index of the enclosing unit, or BP_OUTSIDE. `unit` gets the
+ * index; NULL if not wanted. The name is copied; bp_model_validate detects duplicates.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (an empty name, a parent that is not an earlier unit), BP_ERR_OVERFLOW,
+ * BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_model_add_unit(bp_model *model, const char *name, int32_t parent, uint32_t *unit);
 
-/** Appends a parameter; everything is copied.
- * Errors: BP_ERR_INVALID_ARGUMENT (no name, unknown unit or dtype, zero dimension, copies without '*'),
- * BP_ERR_OVERFLOW (the element or bit count does not fit 63 bits; also the model's total), BP_ERR_NO_HOST_MEMORY. A repeated name is
- * found by bp_model_validate, not here, so that adding stays linear. */
+/** Appends a parameter, which is copied. O(1): bp_model_validate detects duplicate names.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (no name, an unknown unit or dtype, a zero dimension, copies without '*'),
+ * BP_ERR_OVERFLOW (elements or bits of the parameter or the model do not fit 63 bits), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_model_add_parameter(bp_model *model, const bp_parameter *parameter);
 
-/** A bucket given as it is, for runtimes that did their own bucketing (used by BP_BUCKETING_GIVEN). */
+/** A bucket with a given size, for runtimes that do their own bucketing (BP_BUCKETING_GIVEN). */
 typedef struct bp_given_bucket {
     size_t size;
     const char *name; /**< unique in its unit; NULL: "bucket.<ordinal>" */
     int32_t unit;     /**< unit index or BP_OUTSIDE */
     bp_dtype dtype;
-    uint64_t numel;        /**< unpadded elements; 0 is allowed and never placed */
-    uint64_t padded_numel; /**< 0: not given, the padding rule decides (`given` then takes numel) */
+    uint64_t numel;        /**< elements without padding; a bucket with 0 gets no memory */
+    uint64_t padded_numel; /**< elements with padding; 0: by the padding rule (BP_PADDING_GIVEN: numel) */
     uint32_t expert;       /**< 1: expert parameters, sharded over dp / ep ranks */
     uint32_t frozen;       /**< 1: no gradient */
-    uint32_t roles;        /**< BP_ROLE_BIT mask, 0: every role asked for that applies */
+    uint32_t roles;        /**< BP_ROLE_BIT mask; 0: all requested roles that apply */
 } bp_given_bucket;
 
-/** Appends a given bucket; copied. Errors as bp_model_add_parameter. */
+/** Appends a given bucket, which is copied. Errors: as bp_model_add_parameter. */
 BP_API bp_status bp_model_add_bucket(bp_model *model, const bp_given_bucket *bucket);
 
-/** One event of an explicit schedule, in the order the runtime's host issues them. */
+/** An event of a recorded schedule, in the order in which the host of the runtime issues events. */
 typedef struct bp_model_event {
     size_t size;
     uint32_t acquire; /**< 1 acquire, 0 release */
     int32_t unit;     /**< a unit index */
-    int32_t bucket;   /**< ordinal of the bucket in its unit, -1: all buckets of the unit */
+    int32_t bucket;   /**< ordinal of the bucket in its unit; -1: all buckets of the unit */
     uint32_t role;    /**< a bp_role */
-    uint32_t lane; /**< BP_LANE_*, or a runtime's own below BP_LANE_COUNT; BP_MODEL_EVENT_NO_LANE: that of the role */
+    /** BP_LANE_*, or another lane below BP_LANE_COUNT; BP_MODEL_EVENT_NO_LANE: the lane of the role */
+    uint32_t lane;
 } bp_model_event;
 #define BP_MODEL_EVENT_NO_LANE UINT32_MAX
 
-/** Appends an event of the schedule that the model brings along (bp_schedule_create_recorded turns it into intervals); copied.
- * Errors: BP_ERR_INVALID_ARGUMENT (unknown unit or lane), BP_ERR_NO_HOST_MEMORY. Order is checked when the schedule is made. */
+/** Appends an event to the recorded schedule of the model, from which bp_schedule_create_recorded makes live ranges.
+ * The event is copied. The order of events is checked when the schedule is made.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (an unknown unit or lane), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_model_add_event(bp_model *model, const bp_model_event *event);
 
-/** The order in which units run forward in one step; a unit may appear several times (shared weights, repeated prediction
- * layers). Without this call every unit that has no parent runs once, in the order added; nested units run within their
- * parents. `units` is copied. Errors: BP_ERR_INVALID_ARGUMENT (unknown unit, a unit missing), BP_ERR_NO_HOST_MEMORY. */
+/** Sets the order in which units run forward in a step. A unit may appear several times (shared weights, repeated
+ * prediction layers). Default: each unit without a parent runs once, in the order of addition. Nested units run
+ * within their parents. `units` is copied.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (an unknown unit, a missing unit), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_model_set_order(bp_model *model, const uint32_t *units, size_t count);
 
-/** Checks what could not be checked while adding: duplicate parameter names, no parameters and buckets at all.
- * Errors: BP_ERR_INVALID_ARGUMENT (names the duplicate; NULL), BP_ERR_NO_HOST_MEMORY. */
+/** Checks a finished model: duplicate parameter and unit names, and a model without parameters and buckets. O(n log
+ * n).
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (the message names the duplicate; NULL), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_model_validate(const bp_model *model);
 
-/** Appends a sentence about parts of the file that the model does not count; copied, and kept by layouts and sharding.
+/** Appends a note about parts of the input that the model leaves out. Copied; layouts and sharded models keep notes.
+ *
  * Errors: BP_ERR_INVALID_ARGUMENT (NULL), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_model_add_note(bp_model *model, const char *note);
 
 /* ---- the contents of a model --------------------------------------------------------------------------------------- */
 
-/** A module whose parameters are gathered together. */
+/** An FSDP unit: a module whose parameters are gathered together. */
 typedef struct bp_unit {
     const char *name;
     int32_t parent; /**< index of the enclosing unit, or BP_OUTSIDE */
@@ -139,72 +168,76 @@ typedef struct bp_model_info {
     const uint32_t *order; /**< units in forward order, as set or by default */
     size_t note_count;
     const char *const *notes;
-    uint64_t numel; /**< elements of all parameters and given buckets without multi-token prediction layers */
-    uint64_t prediction_numel; /**< of only those layers */
+    uint64_t numel;            /**< elements of parameters and given buckets, without multi-token prediction layers */
+    uint64_t prediction_numel; /**< elements of multi-token prediction layers */
 } bp_model_info;
 
-/** The contents. Valid until the model is next changed or destroyed. NULL for NULL. */
+/** The contents of a model. Valid until the model is changed or destroyed. NULL for NULL. */
 BP_API const bp_model_info *bp_model_get_info(const bp_model *model);
 
 /* ---- models made of models ------------------------------------------------------------------------------------------ */
 
-/** The module layout of the parameters.
- * BP_LAYOUT_HF: the published modelling code. BP_LAYOUT_MEGATRON: what Megatron-Core builds from it: query, key and value
- * fused, gate and up projections fused, expert stacks as one matrix per expert under `.experts.`, the router's correction
- * bias a buffer, a prediction layer's projection and norms outside units. */
+/** The module layout: which parameters a model has.
+ * - BP_LAYOUT_HF: the published modelling code.
+ * - BP_LAYOUT_MEGATRON: the modules of Megatron-Core. Query, key and value are fused, gate and up projections are
+ *   fused, an expert stack is one matrix for each expert under `.experts.`, the correction bias of the router is a
+ *   buffer, and the projection and norms of a prediction layer are outside units. */
 typedef enum bp_layout { BP_LAYOUT_HF = 1, BP_LAYOUT_MEGATRON = 2 } bp_layout;
 
-/** A copy of the model in another layout, which the caller owns. Given buckets and unit order are kept.
- * Errors: BP_ERR_INVALID_ARGUMENT (NULL, unknown layout), BP_ERR_NO_HOST_MEMORY. */
+/** Copies a model in another layout. Given buckets and the order of units are kept. The caller owns the copy.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (NULL, an unknown layout), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_model_with_layout(const bp_model *model, bp_layout layout, bp_model **out);
 
-/** The part of one rank (rank 0) of `tp` tensor-parallel and `ep` expert-parallel ranks, before data-parallel sharding. The caller owns it.
- * Errors: BP_ERR_INVALID_ARGUMENT when tp or ep is 0 or does not divide what it splits, naming the parameter;
- * BP_ERR_UNSUPPORTED when tp > 1 and the model says of no parameter how it splits; BP_ERR_NO_HOST_MEMORY. Given buckets stay as they
- * are. */
+/** Creates the model of rank 0 of `tp` tensor-parallel and `ep` expert-parallel ranks, before data-parallel sharding.
+ * Given buckets are unchanged. The caller owns the new model.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (tp or ep is 0 or does not divide a parameter, which the message names),
+ * BP_ERR_UNSUPPORTED (tp > 1, and no parameter says how it splits), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_model_shard(const bp_model *model, uint32_t tp, uint32_t ep, bp_model **out);
 
 /* ---- buckets and requests ----------------------------------------------------------------------------------------- */
 
-/** The use of a bucket's memory. */
+/** The role of a request: how its memory is used. */
 typedef enum bp_role {
     BP_ROLE_PARAM = 0,           /**< gathered parameters */
-    BP_ROLE_PARAM_TRANSPOSE = 1, /**< column-wise copy of fp8 parameters, gathered for backward */
+    BP_ROLE_PARAM_TRANSPOSE = 1, /**< column-wise copy of fp8 parameters, gathered in backward */
     BP_ROLE_GRAD = 2,            /**< unreduced gradients, in the communication dtype */
-    BP_ROLE_GRAD_COMM = 3,       /**< the reduced shard's copy for the outer reduction of hybrid sharding */
+    BP_ROLE_GRAD_COMM = 3,       /**< copy of the reduced shard for the outer all-reduce of hybrid sharding */
     BP_ROLE_STATE = 4,           /**< this rank's shard of the parameters */
     BP_ROLE_MAIN_GRAD = 5,       /**< this rank's shard of the reduced gradients */
-    BP_ROLE_OPTIMIZER =
-        6 /**< this rank's shard of the optimizer: main weights and moments, one tensor after the other */
+    /** this rank's shard of the optimizer state: main weights and moments, one tensor after the other */
+    BP_ROLE_OPTIMIZER = 6
 } bp_role;
 #define BP_ROLE_COUNT 7
 #define BP_ROLE_BIT(role) (1u << (role))
-/** Roles that live as long as training does: memory of their own, never shared. */
+/** Roles that are live during the whole training. Their memory is separate and never shared. */
 #define BP_ROLES_STATE (BP_ROLE_BIT(BP_ROLE_STATE) | BP_ROLE_BIT(BP_ROLE_MAIN_GRAD) | BP_ROLE_BIT(BP_ROLE_OPTIMIZER))
 
-/** "param", "param_transpose", "grad", "grad_comm", "state", "main_grad", "optimizer"; "invalid" otherwise. */
+/** The name of a role: "param", "param_transpose", "grad", "grad_comm", "state", "main_grad", "optimizer"; "invalid"
+ * for other values. Static. */
 BP_API const char *bp_role_name(bp_role role);
-/** The role of that name. Errors: BP_ERR_INVALID_ARGUMENT (unknown, which lists the known ones). */
+/** The role with this name. Errors: BP_ERR_INVALID_ARGUMENT (an unknown name; the message lists the names). */
 BP_API bp_status bp_role_parse(const char *name, bp_role *role);
 
-/** The rule by which parameters share a bucket.
- * BP_BUCKETING_MEGATRON: of one outermost unit, same dtype, expert (the name contains ".experts.") or not, same
- *   requires_grad. Source: Megatron-LM d98e8a64, param_and_grad_buffer.py, _get_parameter_groups.
- * BP_BUCKETING_FSDP2: one bucket per innermost unit, mixed dtypes packed as bytes (uint8). Source: PyTorch FSDP2,
- *   _fsdp_collectives.py.
- * BP_BUCKETING_GIVEN: the buckets of bp_model_add_bucket as they are.
- * Given buckets are taken under every rule; parameters of a model that has both follow the rule, BP_BUCKETING_MEGATRON's under
- * BP_BUCKETING_GIVEN. */
+/** The rule that assigns parameters to buckets. Given buckets are used under every rule. The parameters of a model
+ * that also has given buckets follow the rule, under BP_BUCKETING_GIVEN that of BP_BUCKETING_MEGATRON.
+ * - BP_BUCKETING_MEGATRON: one bucket for each combination of outermost unit, dtype, expert (".experts." in the name)
+ *   and requires_grad. Source: Megatron-LM d98e8a64, param_and_grad_buffer.py, _get_parameter_groups.
+ * - BP_BUCKETING_FSDP2: one bucket for each innermost unit; mixed dtypes are packed as bytes (uint8). Source: PyTorch
+ *   FSDP2, _fsdp_collectives.py.
+ * - BP_BUCKETING_GIVEN: the buckets of bp_model_add_bucket. */
 typedef enum bp_bucketing { BP_BUCKETING_MEGATRON = 1, BP_BUCKETING_FSDP2 = 2, BP_BUCKETING_GIVEN = 3 } bp_bucketing;
 
-/** The rule by which a bucket is padded, so that every shard has the same size. dp is the bucket's own: dp / ep for experts.
- * BP_PADDING_MEGATRON_LCM: parameters are laid out in chunks of the least common multiple of the row sizes, the bucket is a
- *   multiple of dp chunks. Source: Megatron-LM d98e8a64, build_data_parallel_buffer_index.
- * BP_PADDING_MEGATRON_SPLIT: parameters with incompatible row sizes go to buckets of their own, each a multiple of
- *   dp x its row size. Source: Megatron-LM before the LCM rule.
- * BP_PADDING_FLAT: a multiple of dp x flat_alignment elements.
- * BP_PADDING_GIVEN: as given (derived buckets: unpadded).
- * BP_PADDING_FSDP2: every parameter's first dimension is padded to a multiple of dp. Source: PyTorch FSDP2,
+/** The rule that pads a bucket so that all shards have the same size. Here dp is the number of ranks of the bucket: dp
+ * / ep for experts.
+ * - BP_PADDING_MEGATRON_LCM: parameters are laid out in chunks of the least common multiple of the row sizes; the
+ *   bucket is a multiple of dp chunks. Source: Megatron-LM d98e8a64, build_data_parallel_buffer_index.
+ * - BP_PADDING_MEGATRON_SPLIT: parameters with incompatible row sizes go to separate buckets, each a multiple of dp x
+ *   its row size. Source: Megatron-LM before the LCM rule.
+ * - BP_PADDING_FLAT: a multiple of dp x flat_alignment elements.
+ * - BP_PADDING_GIVEN: as given; buckets made from parameters are not padded.
+ * - BP_PADDING_FSDP2: the first dimension of every parameter is padded to a multiple of dp. Source: PyTorch FSDP2,
  *   _fsdp_param.py. */
 typedef enum bp_padding {
     BP_PADDING_MEGATRON_LCM = 1,
@@ -218,79 +251,90 @@ typedef struct bp_buckets_config {
     size_t size;
     bp_bucketing bucketing;
     bp_padding padding;
-    uint32_t dp;             /**< data-parallel ranks a dense bucket is sharded over */
+    uint32_t dp;             /**< data-parallel ranks that a dense bucket is sharded over */
     uint32_t ep;             /**< expert-parallel ranks; must divide dp */
     uint64_t flat_alignment; /**< elements, for BP_PADDING_FLAT */
-    bp_dtype param_dtype; /**< BP_DTYPE_NONE: as in the model. fp8: GEMM weights in units only. Not of given buckets */
-    bp_dtype grad_dtype;  /**< BP_DTYPE_NONE: the parameter's, bf16 where that cannot hold a gradient */
-    bp_dtype grad_comm_dtype;   /**< BP_DTYPE_NONE: not overridden. Overrides grad_dtype for what is communicated */
-    uint32_t roles;             /**< BP_ROLE_BIT mask of the roles to make requests for */
-    bp_dtype main_grad_dtype;   /**< BP_DTYPE_NONE: fp32 */
-    bp_dtype optimizer_dtype;   /**< BP_DTYPE_NONE: fp32 */
-    uint32_t optimizer_tensors; /**< of a shard's size each; Adam has main weights and two moments. 0: none */
+    /** BP_DTYPE_NONE: as in the model. fp8: only GEMM weights in units. Not for given buckets */
+    bp_dtype param_dtype;
+    /** BP_DTYPE_NONE: the dtype of the parameter, or bf16 if that cannot hold gradients */
+    bp_dtype grad_dtype;
+    /** overrides grad_dtype for communicated gradients; BP_DTYPE_NONE: no override */
+    bp_dtype grad_comm_dtype;
+    uint32_t roles;           /**< BP_ROLE_BIT mask of the roles that get requests */
+    bp_dtype main_grad_dtype; /**< BP_DTYPE_NONE: fp32 */
+    bp_dtype optimizer_dtype; /**< BP_DTYPE_NONE: fp32 */
+    /** tensors of the size of a shard; 3 for Adam (main weights, two moments). 0: none */
+    uint32_t optimizer_tensors;
 } bp_buckets_config;
 
-/** Megatron bucketing with LCM padding, dp 64 (as the command and Python), ep 1, flat_alignment 128, roles param and
- * grad, three optimizer tensors.
- * Errors: BP_ERR_INVALID_ARGUMENT (NULL, no size). */
+/** Sets the defaults: Megatron bucketing with LCM padding, dp 64, ep 1, flat_alignment 128, roles param and grad,
+ * three optimizer tensors. The command and the Python package have the same defaults.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (NULL, an unknown size). */
 BP_API bp_status bp_buckets_config_init(bp_buckets_config *config, size_t size);
 
 typedef struct bp_buckets bp_buckets;
 
-/** Buckets of the (already sharded) model, which the caller owns: bp_buckets_destroy. The model is only read and may be destroyed
- * afterwards.
- * Errors: BP_ERR_INVALID_ARGUMENT (dp or ep 0, dp not a multiple of ep, unknown rules, padding smaller than numel, empty
- * model), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
+/** Makes the buckets and requests of a model that is already sharded by tp and ep (bp_model_shard). `config` NULL: the
+ * defaults. The model is only read and may be destroyed afterwards. The caller owns the buckets: bp_buckets_destroy.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (dp or ep is 0, dp is not a multiple of ep, an unknown rule, padding smaller than
+ * numel, an empty model), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *config, bp_buckets **buckets);
-/** The buckets of several models that share a pool (policy and reference, chunks of a virtual pipeline). Unit u of part p is called
- * "<names[p]>/<u's name>"; units and requests follow part by part. Parts are only read, names copied. Their schedules go through
- * bp_schedule_create_embedded, then bp_schedule_create_merged.
- * Errors: BP_ERR_INVALID_ARGUMENT (no parts, a name twice, empty or with a '/'), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
+/** Merges the buckets of several models that share a pool (policy and reference, chunks of a virtual pipeline). Unit u
+ * of part p is named "<names[p]>/<name of u>". Units and requests follow part by part. For the schedules of the parts
+ * see bp_schedule_create_embedded and bp_schedule_create_merged. Parts are only read, names are copied. The caller
+ * owns the result.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (no parts; a name that is empty, has a '/', or occurs twice), BP_ERR_OVERFLOW,
+ * BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_buckets_create_merged(const bp_buckets *const *parts, const char *const *names, size_t count,
                                           bp_buckets **merged);
-/** Accepts NULL and pointers to NULL; sets *buckets to NULL. */
+/** Destroys buckets. Accepts NULL and a pointer to NULL; sets *buckets to NULL. */
 BP_API void bp_buckets_destroy(bp_buckets **buckets);
 
 /* ---- the contents of buckets --------------------------------------------------------------------------------------- */
 
 typedef struct bp_bucket {
-    const char *name; /**< "dense", "experts", "dense.1"; NULL for a given bucket without a name: "bucket.<ordinal>" */
-    uint64_t numel;   /**< without padding */
-    uint64_t padded_numel; /**< allocated and communicated */
-    /** Of its gradients, 0 where it is frozen: other numbers where parameters are packed as bytes or some are frozen. */
+    /** "dense", "experts", "dense.1"; NULL: a given bucket without a name, displayed as "bucket.<ordinal>" */
+    const char *name;
+    uint64_t numel;        /**< without padding */
+    uint64_t padded_numel; /**< with padding: allocated and communicated */
+    /** Elements of the gradients; 0 for a frozen bucket. Differs from numel if parameters are packed as bytes or some
+     * are frozen. */
     uint64_t grad_numel;
     uint64_t grad_padded_numel;
     int32_t unit;     /**< index of a unit, or BP_OUTSIDE */
     uint32_t ordinal; /**< position among the buckets of its unit */
     bp_dtype dtype;
-    bp_dtype grad_dtype;      /**< gradients are communicated in it */
+    bp_dtype grad_dtype;      /**< dtype of communicated gradients */
     uint32_t expert;          /**< 1: expert parameters */
     uint32_t frozen;          /**< 1: no gradient */
-    uint32_t shards;          /**< ranks that it is sharded over: dp, or dp / ep for experts */
+    uint32_t shards;          /**< ranks that the bucket is sharded over: dp, or dp / ep for experts */
     uint32_t parameter_count; /**< 0 for given buckets */
-    uint32_t roles;           /**< BP_ROLE_BIT mask of the roles that it may have */
+    uint32_t roles;           /**< BP_ROLE_BIT mask of possible roles */
 } bp_bucket;
 
 /** A request: memory for one bucket in one role. */
 typedef struct bp_request {
-    uint64_t numel;  /**< without padding: policy max ranks buckets by it */
+    uint64_t numel;  /**< without padding; policy max sorts by it */
     uint64_t bytes;  /**< with padding */
     uint32_t bucket; /**< index of a bucket */
     uint32_t role;   /**< a bp_role */
-    bp_dtype dtype;  /**< storage dtype of this role's memory */
+    bp_dtype dtype;  /**< storage dtype */
 } bp_request;
 
 typedef struct bp_buckets_info {
     size_t unit_count;
     const bp_unit *units;
     size_t bucket_count;
-    const bp_bucket *buckets; /**< unit by unit, those of persistent parameters last */
+    const bp_bucket *buckets; /**< unit by unit, then the buckets of persistent parameters */
     size_t request_count;
-    const bp_request *requests; /**< by unit, role, bucket; persistent parameters are not pooled and have none */
-    uint64_t persistent_bytes;  /**< of all persistent parameters, gathered (with padding) */
+    const bp_request *requests; /**< by unit, role, bucket; persistent parameters have no requests */
+    uint64_t persistent_bytes;  /**< gathered bytes of all persistent parameters, with padding */
 } bp_buckets_info;
 
-/** The contents. Lives as long as the buckets. NULL for NULL. */
+/** The contents of buckets. Lives as long as the buckets. NULL for NULL. */
 BP_API const bp_buckets_info *bp_buckets_get_info(const bp_buckets *buckets);
 
 #ifdef __cplusplus

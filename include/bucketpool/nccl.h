@@ -1,10 +1,11 @@
 /** @file
- * NCCL communicators of the caller, through the caller's own copy of NCCL.
+ * Communicators over an ncclComm_t, through the caller's copy of NCCL.
  *
- * A second copy of NCCL in a process is unsafe (group state, function pointers and the layout of a communicator belong to the copy that
- * made it), so this library never loads one: functions come from the caller's table, or from the one copy that is loaded already.
+ * Two copies of NCCL in one process are unsafe, because group state, function pointers and the layout of a
+ * communicator belong to the copy that made it. This library never loads NCCL: it uses the functions in the caller's
+ * table, or the one copy that the process has loaded.
  *
- * What is used follows the version: buffers from 2.19, windows from 2.27; older than 2.19 is refused. */
+ * Buffers are registered from NCCL 2.19 on, windows from 2.27; older versions than 2.19 are refused. */
 #ifndef BUCKETPOOL_NCCL_H
 #define BUCKETPOOL_NCCL_H
 
@@ -14,8 +15,8 @@
 extern "C" {
 #endif
 
-/** Functions of one copy, by their own names; without NCCL's types: results, data types and reductions are int, handles are pointers,
- * streams are CUstream. Those marked may be NULL. */
+/** Functions of one copy of NCCL, by name and without its types: results, data types and reductions are int, handles
+ * are pointers, streams are CUstream. Functions that may be NULL say so. */
 typedef struct bp_nccl_functions {
     size_t size; /**< sizeof(bp_nccl_functions) */
     int (*ncclGetVersion)(int *version);
@@ -38,24 +39,30 @@ typedef struct bp_nccl_functions {
 
 typedef struct bp_nccl_config {
     size_t size;
-    void *comm;                         /**< ncclComm_t; stays the caller's */
-    const bp_nccl_functions *functions; /**< copied; NULL: of the one copy of NCCL that this process has loaded */
-    bp_device *device;                  /**< the cuda device of the communicator's GPU */
-    bp_comm *
-        control; /**< exchanges go over it, with the same ranks in the same order; NULL: over NCCL itself, on a stream of its own */
+    void *comm; /**< ncclComm_t; borrowed, the caller destroys it afterwards */
+    /** copied. NULL: the functions of the one copy of NCCL in this process */
+    const bp_nccl_functions *functions;
+    bp_device *device; /**< the cuda device of the communicator's GPU */
+    /** communicator of the same ranks in the same order, for exchanges. NULL: exchanges use NCCL, on a separate stream */
+    bp_comm *control;
     const char *name; /**< in messages; copied. NULL: "nccl" */
-    /** As comm.h says, of exchanges over NCCL itself and of calls that NCCL answers with ncclInProgress. NCCL does not tell which ranks are
-     * missing: a control communicator may, with a time-out of its own. */
+    /** Time-out of exchanges over NCCL and of calls that return ncclInProgress, as comm.h says. NCCL does not report
+     * the missing ranks; a control communicator with a time-out may. */
     uint32_t timeout_ms;
 } bp_nccl_config;
 
-/** The defaults. size: sizeof of the struct. */
+/** Sets the defaults. Errors: BP_ERR_INVALID_ARGUMENT (NULL, an unknown size). */
 BP_API bp_status bp_nccl_config_init(bp_nccl_config *config, size_t size);
 
-/** Wraps a communicator. Not collective. Errors: BP_ERR_INVALID_ARGUMENT (an incomplete table, a control communicator of other ranks, a
- * communicator that NCCL calls broken), BP_ERR_UNSUPPORTED (without a table: no copy of NCCL is loaded, or several are: names
- * their files; NCCL older than 2.19), BP_ERR_MISMATCH (another GPU than the
- * device's: names both), BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY. */
+/** Wraps an ncclComm_t. Not collective. The caller owns the communicator: bp_comm_destroy.
+ *
+ * Errors:
+ * - BP_ERR_INVALID_ARGUMENT: an incomplete table, a control communicator of other ranks, an ncclComm_t in an error
+ *   state.
+ * - BP_ERR_UNSUPPORTED: no table, and the process has loaded no copy of NCCL or several (the message has their
+ *   files); NCCL older than 2.19.
+ * - BP_ERR_MISMATCH: the ncclComm_t is on another GPU than the device; the message has both.
+ * - BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY. */
 BP_API bp_status bp_comm_create_nccl(const bp_nccl_config *config, bp_comm **comm);
 
 #ifdef __cplusplus

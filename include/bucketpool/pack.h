@@ -1,15 +1,28 @@
 /** @file
- * Packing: offsets for items of given sizes, so that items in conflict share no bytes and the total is as small as possible.
+ * Packing: offset assignment for items with sizes and live ranges, so that conflicting items share no bytes and the
+ * total is as small as possible.
  *
- * Offline dynamic storage allocation with gaps: an item is live in half-open intervals of time, and two items conflict when any of
- * their intervals overlap, or when they are said to. The planner packs requests with it; it knows nothing of models, and any
- * instance will do. NP-hard in general, so the search is bounded, in work and not in time: the same instance and configuration give
- * the same offsets on every machine.
+ * The problem is offline dynamic storage allocation with gaps: an item is live in several half-open intervals of
+ * time. Two items conflict if their intervals overlap, or if the caller declares a conflict. It is NP-hard; the
+ * search is limited by work and not by time, so that the same instance and configuration give the same offsets on
+ * every machine. The planner uses it for requests, but it knows nothing about models:
+ * @code
+ * bp_packing_create(&packing);
+ * bp_packing_add_item(packing, 300, &a);
+ * bp_packing_add_item(packing, 100, &b);
+ * bp_packing_add_interval(packing, a, 0, 2);
+ * bp_packing_add_interval(packing, b, 1, 3);
+ * uint64_t offsets[2];
+ * bp_pack_result result;
+ * result.size = sizeof result;
+ * bp_pack(packing, NULL, offsets, &result); // result.bytes 400, result.optimal 1
+ * @endcode
  *
- * Sizes and offsets are in whatever unit the caller counts (bytes, or multiples of an alignment): offsets are sums of sizes, so
- * that a common divisor of all sizes divides every offset.
+ * Sizes and offsets are in any unit of the caller (bytes, or multiples of an alignment). Offsets are sums of sizes,
+ * so a common divisor of all sizes divides every offset.
  *
- * Pure host data. A packing that is no longer added to may be read from many threads. Capture-safe. */
+ * Thread safety: any number of threads may read a packing while no thread adds to it. Capture: allowed, no function
+ * here uses a device. */
 #ifndef BUCKETPOOL_PACK_H
 #define BUCKETPOOL_PACK_H
 
@@ -22,24 +35,28 @@
 extern "C" {
 #endif
 
-/** An instance: items with sizes, and which of them conflict. */
+/** An instance of the problem: items with sizes, intervals and conflicts. */
 typedef struct bp_packing bp_packing;
 
-/** Without items. The caller owns it: bp_packing_destroy. Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY. */
+/** Creates a packing without items. The caller owns it: bp_packing_destroy. Errors: BP_ERR_INVALID_ARGUMENT,
+ * BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_create(bp_packing **packing);
-/** Accepts NULL and pointers to NULL; sets *packing to NULL. */
+/** Destroys a packing. Accepts NULL and a pointer to NULL; sets *packing to NULL. */
 BP_API void bp_packing_destroy(bp_packing **packing);
 
-/** Adds an item that is never live; items are numbered from 0. It takes space when it has an interval or a conflict, and a size: one of
- * size 0 conflicts with nothing.
- * `item` may be NULL. Errors: BP_ERR_OVERFLOW (more than 2^31-1 items), BP_ERR_NO_HOST_MEMORY. */
+/** Adds an item without intervals. `item` gets its number, counted from 0; NULL if not wanted. An item takes space if
+ * it has a size and an interval or a conflict. An item of size 0 conflicts with nothing.
+ *
+ * Errors: BP_ERR_OVERFLOW (more than 2^31 - 1 items), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_add_item(bp_packing *packing, uint64_t size, size_t *item);
 
-/** Makes the item live in [begin, end) too. Any order; intervals may touch and overlap.
+/** Adds the interval [begin, end) to an item, in any order. Intervals of an item may touch and overlap.
+ *
  * Errors: BP_ERR_INVALID_ARGUMENT (no such item, end <= begin), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_add_interval(bp_packing *packing, size_t item, uint64_t begin, uint64_t end);
 
-/** Makes two items conflict, whenever they are live, and if they never are. Saying it again changes nothing.
+/** Declares a conflict between two items, whatever their intervals are. Declaring it again has no effect.
+ *
  * Errors: BP_ERR_INVALID_ARGUMENT (no such item, an item with itself), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_add_conflict(bp_packing *packing, size_t item, size_t other);
 
@@ -51,67 +68,78 @@ typedef struct bp_packing_interval {
 typedef struct bp_packing_info {
     const uint64_t *sizes; /**< by item */
     size_t item_count;
-    const bp_packing_interval *intervals; /**< as they were added */
+    const bp_packing_interval *intervals; /**< in the order of addition */
     size_t interval_count;
 } bp_packing_info;
 
-/** Lives as long as the packing; adding an item or an interval changes it and may move its arrays. NULL for NULL. */
+/** The contents of a packing. Lives as long as the packing; adding to the packing changes it and may move its arrays.
+ * NULL for NULL. */
 BP_API const bp_packing_info *bp_packing_get_info(const bp_packing *packing);
 
-/** The largest sum of sizes found of items that all conflict with each other: no placement takes less. For items with intervals
- * only that is the largest sum live at once; added conflicts are counted where they extend such a set.
- * `witness`, unless NULL, has room for all items and gets those of the set, in increasing order; `count` how many.
- * Errors: BP_ERR_OVERFLOW (the sizes of all that takes space do not fit 64 bits together), BP_ERR_UNSUPPORTED (more than 2^25
- * conflicts), BP_ERR_NO_HOST_MEMORY. */
+/** A lower bound of every placement: the largest sum of sizes of items that all conflict. Without declared conflicts
+ * it is the peak of the live sizes; declared conflicts count where they extend such a set. `witness` gets the items
+ * of the set in increasing order and has room for all items; NULL if not wanted. `count` gets their number.
+ *
+ * Errors: BP_ERR_OVERFLOW (the sizes together do not fit 64 bits), BP_ERR_UNSUPPORTED (more than 2^25 conflicts),
+ * BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_bound(const bp_packing *packing, uint32_t *witness, size_t *count, uint64_t *bound);
 
 typedef struct bp_pack_config {
     size_t size;
-    uint64_t capacity; /**< 0: as small as possible; else any placement that takes no more will do */
-    uint64_t work;     /**< bound of the search, in elementary steps, very roughly a nanosecond each. 0: the default */
-    const uint64_t *known; /**< offsets of a placement to begin with, one per item; NULL: none */
+    uint64_t capacity; /**< 0: minimize the total; else accept any placement of at most this size */
+    uint64_t work;     /**< search limit in elementary steps, very roughly a nanosecond each. 0: the default */
+    /** offsets of a known placement, one for each item, with which the search starts; NULL: none */
+    const uint64_t *known;
 } bp_pack_config;
 
-/** No capacity, the default work, nothing known. */
+/** Sets the defaults: no capacity, the default work, no known placement. */
 BP_API bp_status bp_pack_config_init(bp_pack_config *config, size_t size);
 
 typedef enum bp_pack_outcome {
     BP_PACK_PLACED = 1,     /**< offsets are written */
-    BP_PACK_INFEASIBLE = 2, /**< proven: nothing fits the capacity */
-    BP_PACK_NOT_FOUND = 3   /**< the work ended before the search did */
+    BP_PACK_INFEASIBLE = 2, /**< proven: no placement fits the capacity */
+    BP_PACK_NOT_FOUND = 3   /**< the search reached its limit without a placement */
 } bp_pack_outcome;
 
 typedef struct bp_pack_result {
     size_t size;
     bp_pack_outcome outcome;
-    uint32_t optimal; /**< 1: proven that nothing takes less: the bound is reached, or the search is exhausted */
-    uint64_t
-        bytes; /**< the largest end of an item, of the best placement found (whether it fits the capacity or not) */
-    uint64_t bound;     /**< as bp_packing_bound */
-    uint64_t proven;    /**< nothing takes less: at least the bound, more where the search proved it */
-    uint64_t work;      /**< that was done */
-    const char *method; /**< what found the placement, a static string: "known", "parity", "order sweep", ... */
+    uint32_t optimal; /**< 1: proven minimum, because the bound is reached or the search is exhausted */
+    uint64_t bytes;   /**< total of the best placement found, even if it does not fit the capacity */
+    uint64_t bound;   /**< as bp_packing_bound */
+    uint64_t proven;  /**< proven minimum: the bound, or more where the search proved it */
+    uint64_t work;    /**< work done */
+    /** search method that found the placement: "known", "parity", "order sweep", ...; static */
+    const char *method;
 } bp_pack_result;
 
-/** Packs. `offsets` has room for all items and is written when the outcome is BP_PACK_PLACED; items that take no space
- * get 0. The same sequence of attempts whatever the work: more work never gives more bytes. With a capacity, an infeasible one is an answer, not an error.
- * Errors: BP_ERR_INVALID_ARGUMENT (a capacity smaller than the largest live item; a known placement that
- * bp_packing_check refuses), and those of bp_packing_bound.
- * Source of the problem and of canonical placements: MiniMalloc (ASPLOS 2023); parity and the order sweep are this library's. */
+/** Searches a placement. `config` NULL: the defaults. `offsets` has room for all items and is written if the outcome
+ * is BP_PACK_PLACED; items that take no space get 0. The sequence of attempts does not depend on `work`, so more work
+ * never gives a larger total. An infeasible capacity is an outcome, not an error.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (a capacity smaller than the largest item; a known placement that bp_packing_check
+ * refuses), and those of bp_packing_bound.
+ *
+ * Sources: MiniMalloc (ASPLOS 2023) for the problem and for canonical placements. Parity and the order sweep are from
+ * this library. */
 BP_API bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint64_t *offsets,
                          bp_pack_result *result);
 
-/** Checks a placement with arithmetic of its own, sharing none with bp_pack: every live item ends at or before `bytes`, and no two
- * that conflict share a byte. Errors: BP_ERR_MISMATCH naming the first items in the way by number, BP_ERR_NO_HOST_MEMORY. */
+/** Verifies a placement, with code that bp_pack does not share: every live item ends at or before `bytes`, and no two
+ * conflicting items overlap.
+ *
+ * Errors: BP_ERR_MISMATCH (the message has the numbers of the first items at fault), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_check(const bp_packing *packing, const uint64_t *offsets, uint64_t bytes);
 
 typedef struct bp_packing_fault {
     size_t size;
-    uint32_t found;       /**< 0: the placement is good */
-    uint32_t item, other; /**< conflict and share bytes, item < other; the same twice: it ends after `bytes` */
+    uint32_t found; /**< 0: the placement is valid */
+    /** two conflicting items that overlap, item < other; if equal, the item ends after `bytes` */
+    uint32_t item, other;
 } bp_packing_fault;
 
-/** What bp_packing_check objects to, for callers that have names for items. Errors: BP_ERR_NO_HOST_MEMORY. */
+/** Finds the first fault of a placement, as bp_packing_check does, for callers with names for items. Errors:
+ * BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_find_fault(const bp_packing *packing, const uint64_t *offsets, uint64_t bytes,
                                        bp_packing_fault *fault);
 

@@ -1,24 +1,26 @@
 /** @file
- * Pinned host memory: pages that stay where they are, which a device copies to and from at full speed.
+ * Pinned host memory: page-locked memory, which a device copies to and from at full speed.
  *
- * Pinning is slow (a driver takes seconds for tens of GiB), so memory is pinned once and handed out again and again:
+ * Pinning is slow (seconds for tens of GiB), so pinned memory is reused:
+ * - Planned pieces: at least config.planned_bytes. Each is a separate mapping of whole pages, without rounding to a
+ *   size class; freeing it returns it to the system.
+ * - Small pieces: all others. They come from one slab of config.slab_bytes, pinned at the first allocation, and are
+ *   managed by jemalloc if the process has it, else by a plain allocator of whole pages. The slab never grows: when
+ *   it is full, allocations are BP_ERR_NO_HOST_MEMORY. Metadata of jemalloc (about 2 MiB) is ordinary memory outside
+ *   the slab.
  *
- *   planned  pieces of at least config.planned_bytes, which are known in advance and large: each is memory of its own, to the page. No size
- *            class rounds it up, and giving it back gives it back to the system.
- *   small    everything below: from one slab of config.slab_bytes that is pinned when first needed, served by jemalloc where the
- *            process has it, else by a plain allocator of whole pages. A slab that is full is BP_ERR_NO_HOST_MEMORY: it never grows.
- *            What jemalloc keeps of its own (about 2 MiB) is ordinary memory beside the slab.
+ * New memory uses huge pages where available, is first touched by several threads, and is on the NUMA node of the
+ * device where sysfs has it.
  *
- * Memory comes in huge pages where the system has them, is first touched by several threads at once, and on the device's NUMA node where
- * the system says which that is: sysfs and mbind, which need no library (hwloc reads the same file).
+ * jemalloc is that of the program, linked or preloaded; else the library of the system is loaded. Debian's library
+ * cannot be loaded by dlopen, because it needs more static thread-local storage than is left:
+ * bp_pinned_statistics.because says so and what to do.
  *
- * jemalloc is the program's own where it is linked with one or preloads it; else the system's is loaded. Debian's cannot be loaded into a
- * process that was not started with it (it wants more static thread-local storage than is left): bp_pinned_statistics.because says so, and what to do.
+ * Thread safety: any thread. Capture: allocation may pin, and freeing a planned piece unpins; drivers refuse both
+ * during a capture.
  *
- * Thread safety: any thread. Capture: allocating may pin, which drivers refuse while capturing; freeing a planned piece unpins.
- *
- * Sources: jemalloc's extent hooks; for huge pages, parallel first touch and registering afterwards instead of cuMemHostAlloc:
- * ai-dynamo/dynamo 13710. */
+ * Sources: extent hooks of jemalloc; ai-dynamo/dynamo 13710 for huge pages, parallel first touch, and registering
+ * afterwards instead of cuMemHostAlloc. */
 #ifndef BUCKETPOOL_PINNED_H
 #define BUCKETPOOL_PINNED_H
 
@@ -30,7 +32,8 @@ extern "C" {
 
 typedef struct bp_pinned bp_pinned;
 
-/** Who serves small pieces. BP_PINNED_AUTO: jemalloc, where that can be had, else plain. BP_PINNED_JEMALLOC: it or an error. */
+/** The allocator of small pieces. BP_PINNED_AUTO: jemalloc if available, else plain. BP_PINNED_JEMALLOC: jemalloc or
+ * an error. */
 typedef enum bp_pinned_allocator {
     BP_PINNED_AUTO = 0,
     BP_PINNED_JEMALLOC = 1,
@@ -40,50 +43,62 @@ typedef enum bp_pinned_allocator {
 typedef struct bp_pinned_config {
     size_t size;
     bp_pinned_allocator allocator;
-    uint64_t slab_bytes;    /**< for small pieces. 0: 64 MiB */
-    uint64_t planned_bytes; /**< the least size of planned pieces. 0: 1 MiB */
-    uint64_t most_bytes;    /**< of pinned memory altogether. 0: as the system allows */
-    uint32_t touch_threads; /**< that touch new memory first, at most 64. 0: as many as processors, at most 8 */
-    int32_t numa_node;      /**< preferred for new memory. -1: the device's, where known; else the threads' */
-    int32_t no_huge_pages;  /**< 1: ordinary pages */
+    uint64_t slab_bytes;    /**< slab of small pieces. 0: 64 MiB */
+    uint64_t planned_bytes; /**< smallest planned piece. 0: 1 MiB */
+    uint64_t most_bytes;    /**< limit of all pinned memory. 0: no limit */
+    /** threads for the first touch of new memory, at most 64. 0: one for each processor, at most 8 */
+    uint32_t touch_threads;
+    /** preferred NUMA node of new memory. -1: that of the device if known, else that of the thread */
+    int32_t numa_node;
+    int32_t no_huge_pages; /**< 1: ordinary pages */
 } bp_pinned_config;
 
-/** Automatic, 64 MiB, 1 MiB, no limit of its own, threads and node as found. */
+/** Sets the defaults: automatic allocator, a slab of 64 MiB, planned pieces from 1 MiB, no limit. Errors:
+ * BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_pinned_config_init(bp_pinned_config *config, size_t size);
 
-/** Allocates and pins nothing yet. Keeps its device. `config` NULL: the defaults. The caller owns it: bp_pinned_destroy.
- * Errors: BP_ERR_INVALID_ARGUMENT (names the field; a NUMA node that this process cannot use), BP_ERR_UNSUPPORTED (jemalloc was asked for
- * and cannot be had: why, and what to do), BP_ERR_NO_HOST_MEMORY. */
+/** Creates a source of pinned memory; nothing is allocated or pinned yet. Adds a reference to the device. `config`
+ * NULL: the defaults. The caller owns it: bp_pinned_destroy.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (the message names the field; a NUMA node that this process cannot use),
+ * BP_ERR_UNSUPPORTED (jemalloc was required and is not available: the message says why and what to do),
+ * BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_pinned_create(bp_device *device, const bp_pinned_config *config, bp_pinned **pinned);
-/** Gives up the caller's reference; others (offloads) keep theirs. Memory that is still allocated ends with the last one; what the device does not
- * unpin then stays mapped, as it may still write there. Accepts NULL and pointers to NULL; sets *pinned to NULL. */
+/** Drops the caller's reference; offloads have other ones. Memory that is still allocated is freed with the last
+ * reference. Memory that the device fails to unpin stays mapped, because the device may still write to it. Accepts
+ * NULL and a pointer to NULL; sets *pinned to NULL. */
 BP_API void bp_pinned_destroy(bp_pinned **pinned);
 
-/** `bytes` (not 0) at a multiple of `alignment`, a power of two up to 2 MiB (0: 64). What it holds is not specified. Errors:
- * BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY (the slab is full, most_bytes reached, the system has none: with the numbers),
- * BP_ERR_CAPTURE and what else the device reports. */
+/** Allocates `bytes` (not 0) at a multiple of `alignment`, a power of two up to 2 MiB (0: 64). The contents are
+ * undefined.
+ *
+ * Errors: BP_ERR_NO_HOST_MEMORY (the slab is full, most_bytes is reached, or the system has none; with the numbers),
+ * BP_ERR_INVALID_ARGUMENT, BP_ERR_CAPTURE, other errors of the device. */
 BP_API bp_status bp_pinned_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, void **address);
-/** No copy may use it any more. Errors: BP_ERR_INVALID_ARGUMENT (nothing is allocated there: also freed twice), what the device reports
- * (then a planned piece is still allocated; it can be freed again, and is when `pinned` ends). NULL is fine. */
+/** Frees memory; no copy may use it any more. Accepts NULL.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (nothing is allocated there, as after a double free), errors of the device (a
+ * planned piece is then still allocated; it can be freed again, and is freed with `pinned`). */
 BP_API bp_status bp_pinned_free(bp_pinned *pinned, void *address);
 
 typedef struct bp_pinned_statistics {
     size_t size;
-    uint64_t pinned_bytes; /**< now: the slab and planned pieces */
+    uint64_t pinned_bytes; /**< slab and planned pieces now */
     uint64_t peak_pinned_bytes;
     uint64_t planned_pieces, planned_bytes; /**< allocated now */
-    uint64_t small_pieces, small_bytes;     /**< allocated now, as asked for */
-    uint64_t slab_bytes;                    /**< 0: not needed yet */
-    uint64_t slab_used_bytes;               /**< of it, with what size classes take: from mallctl with jemalloc */
-    uint64_t huge_bytes; /**< of all memory so far, in huge pages when it was touched; 0: the system does not say */
-    uint64_t touch_ns, pin_ns; /**< that first touches and pinning have taken so far */
+    uint64_t small_pieces, small_bytes;     /**< allocated now, without rounding */
+    uint64_t slab_bytes;                    /**< 0: not allocated yet */
+    uint64_t slab_used_bytes;               /**< used part of the slab, with rounding; from mallctl with jemalloc */
+    /** memory in huge pages at its first touch, of all memory so far; 0 if the system does not report it */
+    uint64_t huge_bytes;
+    uint64_t touch_ns, pin_ns; /**< time of first touches and of pinning so far */
     int32_t numa_node;         /**< -1: none chosen */
     /** Strings live as long as the pinned memory. */
     const char *allocator; /**< "jemalloc 5.3.0 (the program's)", "jemalloc 5.3.0 (libjemalloc.so.2)", "plain" */
-    const char *because;   /**< why it is plain, and what would change that; "" where nothing else was asked for */
+    const char *because;   /**< reason for the plain allocator, and how to change it; "" if it was asked for */
 } bp_pinned_statistics;
 
-/** Any thread, beside all other calls. Errors: BP_ERR_INVALID_ARGUMENT. */
+/** Reads the counters. Any thread, at any time. Errors: BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_pinned_statistics_get(const bp_pinned *pinned, bp_pinned_statistics *statistics);
 
 #ifdef __cplusplus

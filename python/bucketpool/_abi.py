@@ -1,7 +1,7 @@
 """The C interface, by its own names. Written by scripts/python_abi.py from include/bucketpool: change the headers, not
 this file.
 
-What each thing means is in the header of its section. Objects are c_void_p; enumerations are plain integers. FUNCTIONS
+Each section names the header that documents it. Objects are c_void_p; enumerations are plain integers. FUNCTIONS
 has, for each library, the result and the arguments of its functions; _library.py declares them."""
 
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
