@@ -1,10 +1,28 @@
-"""bucketpool: plans and pools the memory that sharded training gathers into and reduces from.
+"""Memory for FSDP training: plans an address for every bucket, and serves the buckets from pools.
 
-    buckets = Buckets(Model.read("config.json"), dp=64)
-    plan = Plan(buckets, Schedule.training(buckets))
-    with Pool(Device.host(), plan) as pool: ...
+Plan a model, then serve its buckets on the CPU::
 
-Needs nothing but the libraries: numpy and PyTorch are used where a view is asked for them. docs/reference/python.md."""
+    import bucketpool as bp
+
+    buckets = bp.Buckets(bp.Model.read("config.json"), dp=64)
+    plan = bp.Plan(buckets, bp.Schedule.training(buckets))
+    print(plan.bytes, plan.lower_bound_bytes)
+
+    device = bp.Device.host()
+    with bp.Pool(device, plan) as pool:
+        stream = device.stream("gather")
+        view, = pool.acquire([0], stream)
+        view.numpy()[:] = 0
+        view.release()
+
+- Planning: Model, Buckets, Schedule, Plan
+- Serving: Device, Stream, Event, Pool, View, Capture
+- NCCL: Comm, Registration, Entry
+- Errors: Error and its subclasses, one for each status of the library
+
+The package needs only the libraries. numpy and PyTorch are imported when a view is converted to them.
+docs/reference/python.md describes the whole package.
+"""
 
 from .buckets import Bucket, Buckets, Request
 from .capture import Capture, CaptureSummary

@@ -1,4 +1,4 @@
-"""`bucketpool` and `python -m bucketpool`: the command, and `describe`, which needs Python."""
+"""The entry point of `bucketpool` and `python -m bucketpool`: runs the command, or `describe` in Python."""
 
 import os
 import shutil
@@ -9,13 +9,13 @@ from . import describe
 
 
 def command_path() -> Optional[str]:
-    """The command of the wheel, else the one on PATH."""
+    """The path of the command: that of the wheel, else the one on PATH; None if there is none."""
     own = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", "bucketpool")
     return own if os.path.exists(own) else shutil.which("bucketpool")
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Replaces this process by the command, unless `describe` is asked for."""
+    """Runs `describe` in this process, or replaces the process by the command. Returns an exit status."""
     if arguments is None:
         arguments = sys.argv[1:]
     if arguments[:1] == ["describe"]:

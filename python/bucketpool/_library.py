@@ -1,9 +1,9 @@
-"""The libraries, loaded and declared. core() is bucketpool itself; formats() and logprob() are loaded when they are
-first needed.
+"""Loads the shared libraries and declares their functions.
 
-They are looked for in the folder that BUCKETPOOL_LIBRARY_PATH names (several, with ':' between them), then in lib
-beside this file, where a wheel has them, then where the system's loader looks. Functions that return a bp_status are
-called through call(), made() and filled(), which turn anything but BP_OK into an exception."""
+core() is libbucketpool; formats() and logprob() are loaded on first use. A library is searched in the folders
+of BUCKETPOOL_LIBRARY_PATH (separated by ':'), in lib beside this file (wheels), and by the loader of the
+system. call(), made() and filled() call a function that returns a bp_status and raise its exception.
+"""
 
 import ctypes
 import functools
@@ -33,12 +33,12 @@ def _load(name: str, functions: Dict[str, Tuple[Any, List[Any]]]) -> ctypes.CDLL
             reason = error
     else:
         raise ImportError(
-    f"lib{name}.so.0 was not found: install the bucketpool wheel, or name the folder of a build in "
-    f"BUCKETPOOL_LIBRARY_PATH ({reason})")
+            f"lib{name}.so.0 was not found: {reason}; install the bucketpool wheel, or set BUCKETPOOL_LIBRARY_PATH to the "
+            "folder of a build")
     for function, (result, arguments) in functions.items():
         declared = getattr(library, function, None)
         if declared is None:
-            raise ImportError(f"{library._name} has no {function}: it is of another version than this package")
+            raise ImportError(f"{library._name} has no {function}: it is another version than this package; install the same version of both")
         declared.restype, declared.argtypes = result, arguments
     return library
 
@@ -64,7 +64,7 @@ def logprob() -> ctypes.CDLL:
 
 
 def failure(status: int) -> Error:
-    """The exception of a status, with what the library recorded on this thread."""
+    """The exception of a status, with the message of this thread."""
     detail = core().bp_error_detail().decode(errors="replace")
     name = core().bp_status_name(status).decode()
     kind = OF_STATUS.get(status, Error)
@@ -74,7 +74,7 @@ def failure(status: int) -> Error:
 
 
 def words_of(error: BaseException) -> bytes:
-    """Of an exception, for C: whatever it is, and whatever characters are in it."""
+    """The message of any exception, as bytes for C."""
     try:
         text = str(error)
     except Exception:
@@ -84,48 +84,50 @@ def words_of(error: BaseException) -> bytes:
 
 
 def status_of(error: BaseException) -> int:
-    """The bp_status that an exception is for C: that of our own ones, for others a communicator's failure."""
+    """The bp_status for an exception: that of an Error, else BP_ERR_COMM."""
     return (error.status if isinstance(error, Error) else 0) or _abi.BP_ERR_COMM
 
 
 def recorded(error: BaseException, where: str = "") -> int:
-    """Records an exception of Python that C called, and gives the status for C. Raises nothing itself: C would take
-    that for success."""
+    """Records an exception of Python code that C called, and returns the status for C. Never raises, because C
+    would take that for success.
+    """
     words = words_of(error) if isinstance(error, Error) else where.encode(errors="backslashreplace") + words_of(error)
     return int(core().bp_error_record(status_of(error), words))
 
 
 def call(function: Any, *arguments: Any) -> None:
-    """Calls a function that returns a bp_status."""
+    """Calls a function that returns a bp_status. Raises the exception of an error."""
     status = function(*arguments)
     if status != _abi.BP_OK:
         raise failure(status)
 
 
 def made(function: Any, *arguments: Any) -> ctypes.c_void_p:
-    """Calls a function whose last argument is the object that it makes; the caller owns it."""
+    """Calls a function whose last argument is the created object. The caller owns the result."""
     handle = ctypes.c_void_p()
     call(function, *arguments, ctypes.byref(handle))
     return handle
 
 
 def filled(function: Any, kind: Type[T], *arguments: Any) -> T:
-    """Calls a getter whose last argument is the struct that it fills."""
+    """Calls a getter whose last argument is a struct, and returns the struct."""
     struct = kind()
     call(function, *arguments, ctypes.byref(struct))
     return struct
 
 
 def viewed(function: Any, handle: Any) -> Any:
-    """The view that bp_x_get_info gives of an object. It keeps the handle, and so the object, alive; what is read from
-    it must be copied before it goes."""
+    """The struct of bp_x_get_info. It keeps the handle and so the object alive; copy values before it is
+    dropped.
+    """
     info = function(handle).contents
     info.handle = handle
     return info
 
 
 def configured(init: Any, kind: Type[T], /, **values: Any) -> T:
-    """A configuration with the library's defaults and these values; None leaves the default."""
+    """A configuration struct with the library's defaults and these values; None leaves the default."""
     struct = kind()
     call(init, ctypes.byref(struct), ctypes.sizeof(kind))
     for name, value in values.items():
@@ -137,12 +139,14 @@ def configured(init: Any, kind: Type[T], /, **values: Any) -> T:
 
 
 def put(struct: ctypes.Structure, name: str, value: Any) -> None:
-    """Sets a field. InvalidArgument where it does not hold the value: ctypes would cut it."""
+    """Sets a field of a struct. Raises InvalidArgument if the field cannot hold the value, which ctypes would
+    truncate.
+    """
     if hasattr(value, "__index__"):  # numpy's numbers, too
         value = operator.index(value)
     try:
         setattr(struct, name, value)
     except TypeError:
-        raise InvalidArgument(f"{name} cannot be {value!r}") from None
+        raise InvalidArgument(f"{name}: unexpected type of {value!r}") from None
     if isinstance(value, (int, bytes)) and getattr(struct, name) != value:
-        raise InvalidArgument(f"{name} cannot be {value!r}: it has no room for it")
+        raise InvalidArgument(f"{name}: {value!r} does not fit the field")

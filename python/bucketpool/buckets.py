@@ -1,4 +1,4 @@
-"""Buckets: a model's parameters as a runtime flattens them, and the requests for memory that come of them."""
+"""Buckets: the parameters of a model, flattened by the rule of a runtime, and their requests for memory."""
 
 import ctypes
 from typing import Any, Iterable, Iterator, List, Mapping, NamedTuple, Optional
@@ -15,7 +15,10 @@ class BucketsHandle(Handle):
 
 
 class Bucket(NamedTuple):
-    """As bp_bucket in model.h. numel is without, padded_numel with padding; unit and unit_index None: outside units."""
+    """A bucket, as bp_bucket in model.h.
+
+    numel is without padding, padded_numel with it. unit and unit_index are None for persistent parameters.
+    """
 
     unit: Optional[str]
     ordinal: int
@@ -33,7 +36,10 @@ class Bucket(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Memory for a bucket in a role: numel elements without padding, bytes with it. bucket: index among the buckets."""
+    """A request: memory for a bucket in a role. The id of a request is its index.
+
+    numel is without padding, bytes is with it. bucket is an index of the buckets.
+    """
 
     unit: str
     ordinal: int
@@ -45,13 +51,24 @@ class Request(NamedTuple):
 
 
 class Buckets(Owner[BucketsHandle]):
-    """The buckets of a (sharded) model by a runtime's rules. Keeps nothing of the model. len() and iteration are over
-    Bucket records.
+    """The buckets and requests of a model. len() and iteration are over Bucket records::
 
-    bucketing: "megatron", "fsdp2", "given". padding: "megatron_lcm", "megatron_split", "flat", "given", "fsdp2". dp:
-    ranks a dense bucket is sharded over (64, as the command's --dp), ep of them expert-parallel. dtypes None: as model.h says. optimizer_tensors:
-    of a shard's size each (Adam: 3). Raises InvalidArgument (dp or ep 0, ep does not divide dp, an empty model),
-    SizeOverflow."""
+        buckets = Buckets(Model.read("config.json"), dp=64, ep=8)
+        print(len(buckets), sum(r.bytes for r in buckets.requests))
+
+    - model: sharded by tp and ep (Model.shard); only read
+    - bucketing: "megatron", "fsdp2" or "given"
+    - padding: "megatron_lcm", "megatron_split", "flat", "given" or "fsdp2"
+    - dp, ep: data-parallel ranks that a dense bucket is sharded over, and expert-parallel ranks; ep divides
+      dp
+    - roles: roles that get requests, such as "param", "grad", "state"
+    - param_dtype, grad_dtype, grad_comm_dtype, main_grad_dtype, optimizer_dtype: None for the defaults in
+      model.h
+    - flat_alignment: elements, for padding "flat"
+    - optimizer_tensors: tensors of the size of a shard; 3 for Adam
+
+    Raises InvalidArgument (dp or ep is 0, ep does not divide dp, an empty model), SizeOverflow.
+    """
 
     def __init__(self, model: Model, bucketing: str = "megatron", padding: str = "megatron_lcm", dp: int = 64,
                  ep: int = 1, roles: Iterable[Any] = ("param", "grad"), param_dtype: DType = None,
@@ -71,8 +88,10 @@ class Buckets(Owner[BucketsHandle]):
 
     @classmethod
     def merged(cls, parts: Mapping[str, "Buckets"]) -> "Buckets":
-        """Those of several models that share a pool: unit u of part p is then called "p/u". Schedule.embedded and
-        merged go with it."""
+        """Merges the buckets of several models that share a pool: unit u of part p is named "p/u".
+
+        Make their schedules with Schedule.embedded and Schedule.merged. Raises InvalidArgument.
+        """
         kept = [part.handle for part in parts.values()]
         pointers = (ctypes.c_void_p * len(kept))(*[handle.value for handle in kept])
         names = (ctypes.c_char_p * len(kept))(*[encoded(name, "a part's name") for name in parts])
@@ -114,13 +133,13 @@ class Buckets(Owner[BucketsHandle]):
 
     @property
     def persistent_bytes(self) -> int:
-        """Of all persistent parameters (outside units), gathered."""
+        """Gathered bytes of all persistent parameters."""
         handle = self.handle
         return int(core().bp_buckets_get_info(handle).contents.persistent_bytes)
 
     @property
     def requests(self) -> List[Request]:
-        """By id."""
+        """All requests, by id."""
         handle = self.handle
         info = core().bp_buckets_get_info(handle).contents
         buckets = self._all()

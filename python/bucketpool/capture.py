@@ -1,4 +1,4 @@
-"""Pools inside captured graphs: what bucketpool/capture.h has, around the runtime's own capture."""
+"""Pools inside captured CUDA graphs (bucketpool/capture.h)."""
 
 import ctypes
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ class CaptureHandle(Handle):
 
 
 class CaptureSummary(NamedTuple):
-    """As bp_capture_info in capture.h. bytes: of slabs that the graph touches."""
+    """Counters of a capture, as bp_capture_info in capture.h. bytes: of the slabs that the graph accesses."""
 
     name: str
     ended: bool
@@ -30,18 +30,24 @@ class CaptureSummary(NamedTuple):
 
 
 class Capture(Owner[CaptureHandle]):
-    """A capture of a pool, and later the graph that came of it, as far as the pool is concerned.
+    """A capture of a pool, and later its graph::
 
-        with Capture(pool) as capture:              # waits until all memory of the pool is at rest
-            ... capture with the runtime; acquire, use and release inside ...
-        with capture.launching(stream):             # before and after each launch
-            ... launch the graph on the stream ...
+        with Capture(pool) as capture:              # waits for all release events of the pool
+            ...                                     # capture with the runtime; acquire, use and release
+        with capture.launching(stream):             # around each launch
+            ...                                     # launch the graph on the stream
 
-    An exception in the block gives the capture up. name: in messages. owned: ids of live requests that the graph may
-    use. collectives: "auto" (in registered slabs), "none", "all": where the graph's collectives are, so that it is void
-    once such a slab was offloaded. Entering raises ScheduleError (a request is live that is neither persistent nor
-    owned), CaptureError, Unsupported (guard mode); leaving raises ScheduleError where what was acquired inside is still
-    live: the capture is given up then, too. One call at a time."""
+    An exception in the first block abandons the capture. One call at a time.
+
+    - name: in messages
+    - owned: ids of live requests that the graph may use
+    - collectives: slabs in which the graph has collectives: "auto" (the registered ones), "none" or "all".
+      Offloading such a slab invalidates the graph.
+
+    Entering raises ScheduleError (a live request is neither persistent nor owned), CaptureError, Unsupported
+    (guard mode). Leaving raises ScheduleError if a request acquired inside is still live, and abandons the
+    capture.
+    """
 
     def __init__(self, pool: Pool, name: Optional[str] = None, owned: Sequence[int] = (),
                  collectives: str = "auto") -> None:
@@ -53,7 +59,7 @@ class Capture(Owner[CaptureHandle]):
 
     def __enter__(self) -> "Capture":
         if self._handle is not None:
-            raise CaptureError("this capture has begun already: make another one")
+            raise CaptureError("this capture has begun already; create another one")
         handle = CaptureHandle()
         call(core().bp_capture_begin, self.pool.handle, ctypes.byref(self._config), ctypes.byref(handle))
         self._handle = handle
@@ -78,9 +84,13 @@ class Capture(Owner[CaptureHandle]):
 
     @contextmanager
     def launching(self, stream: Stream) -> Iterator[None]:
-        """Around one launch of the graph on the stream: it waits for eager work in the graph's memory, and eager work
-        afterwards for it. An exception inside means that nothing was launched. Raises ScheduleError (memory of the
-        graph is held), CaptureError (a slab with its collectives was offloaded: capture anew)."""
+        """A context around one launch of the graph on `stream`.
+
+        The stream waits for eager work in the memory of the graph, and later eager work waits for the graph.
+        An exception inside means that nothing was launched. Raises ScheduleError (another request holds
+        memory of the graph), CaptureError (a slab with collectives of the graph was offloaded: capture
+        again).
+        """
         call(core().bp_capture_before_launch, self.handle, stream.handle)
         try:
             yield

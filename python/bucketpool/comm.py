@@ -20,10 +20,10 @@ class CommHandle(Handle):
 
 
 class Comm(Owner[CommHandle]):
-    """Made by Comm.self(), callback() or nccl(). One call at a time."""
+    """A communicator: a group of ranks. Made by Comm.self(), callback() or nccl(). One call at a time."""
 
     def __init__(self) -> None:
-        raise TypeError("communicators are made by Comm.self, callback or nccl")
+        raise TypeError("Comm has no constructor; call Comm.self, Comm.callback or Comm.nccl")
 
     @classmethod
     def _made(cls, handle: CommHandle, function: Any, *arguments: Any) -> "Comm":
@@ -34,21 +34,26 @@ class Comm(Owner[CommHandle]):
 
     @classmethod
     def self(cls) -> "Comm":
-        """One rank: exchanges and collectives copy."""
+        """A communicator of one rank, whose collectives copy."""
         return cls._made(CommHandle(), core().bp_comm_create_self)
 
     @classmethod
     def callback(cls, rank: int, ranks: int, exchange: Exchange, all_gather: Optional[AllGather] = None,
                  all_reduce: Optional[Reduce] = None, reduce_scatter: Optional[Reduce] = None,
                  name: Optional[str] = None) -> "Comm":
-        """Functions of the caller, called with the GIL on the thread of the call.
+        """A communicator over functions of the caller, called with the GIL on the calling thread.
 
-        exchange(mine, bytes, all): collective, blocking, addresses of host memory; `all` gets the bytes of all ranks
-        in rank order. all_gather(mine, all, bytes, stream), all_reduce(source, to, count, dtype, reduction, stream),
-        reduce_scatter(the same): addresses of memory of the stream's device, stream a bp_stream address (_abi.py),
-        dtype a bp_dtype, reduction a bp_reduction; in the stream's order: enqueue there or wait for it first. What
-        they raise is the error of the call that called them; after RankTimeout, which exchange raises where it gives
-        up, every later call fails with it at once."""
+        - exchange(mine, bytes, all): collective, blocking; addresses of host memory. `all` gets the bytes of
+          all ranks in rank order.
+        - all_gather(mine, all, bytes, stream)
+        - all_reduce(source, to, count, dtype, reduction, stream)
+        - reduce_scatter(source, to, count, dtype, reduction, stream)
+
+        The last three get addresses of device memory, a bp_stream address (_abi.py), a bp_dtype and a
+        bp_reduction. They work in stream order: they enqueue on the stream, or wait for it first. An
+        exception of a function is raised by the call that used it. If exchange raises RankTimeout, every
+        later call fails with it at once.
+        """
         callbacks = _abi.bp_comm_callbacks(rank=whole(rank, 32, "rank"), ranks=whole(ranks, 32, "ranks"))
         fields: Any = dict(_abi.bp_comm_callbacks._fields_)  # type: ignore[arg-type]
         for field, function in (("exchange", exchange), ("all_gather", all_gather), ("all_reduce", all_reduce),

@@ -118,8 +118,9 @@ def _made(make: Any, path: str) -> Any:
 
 
 def _lists(module: Any, nn: Any, prefix: str = "") -> Iterator[Tuple[str, Any]]:
-    """Outermost lists of layers: modules that have modules of their own, two or more. A list of experts or of plain projections is
-    none, and what a layer contains is not looked at."""
+    """The outermost lists of layers: two or more modules with submodules. Lists of experts or of plain
+    projections are skipped, and layers are not searched for further lists.
+    """
     for name, child in module.named_children():
         path = prefix + name
         members = list(child.children()) if isinstance(child, (nn.ModuleList, nn.Sequential)) else []

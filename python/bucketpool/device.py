@@ -25,7 +25,7 @@ class EventHandle(Handle):
 
 
 class Usage(NamedTuple):
-    """Memory of a device, in bytes, now and at most so far; streams and events that live."""
+    """Memory of a device in bytes, now and at its high-water mark; existing streams and events."""
 
     committed_bytes: int
     peak_committed_bytes: int
@@ -36,12 +36,15 @@ class Usage(NamedTuple):
 
 
 class Device(Owner[DeviceHandle]):
-    """Made by Device.host(), null() or cuda(). Lives on while it has streams, events or pools. Any thread."""
+    """A device: memory and streams. Made by Device.host(), null() or cuda(). Any thread.
+
+    It lives as long as its streams, events and pools.
+    """
 
     ordinal: Optional[int] = None  # of a GPU, as the driver counts
 
     def __init__(self) -> None:
-        raise TypeError("devices are made by Device.host, null or cuda")
+        raise TypeError("Device has no constructor; call Device.host, Device.null or Device.cuda")
 
     @classmethod
     def _made(cls, function: Any, *arguments: Any) -> "Device":
@@ -54,10 +57,13 @@ class Device(Owner[DeviceHandle]):
     @classmethod
     def host(cls, memory_bytes: int = 0, max_delay_us: int = 0, delay_seed: int = 0, granularity: int = 0,
              queue_length: int = 0) -> "Device":
-        """The CPU: real memory, and streams that are threads. memory_bytes: what it has, 0: the machine's.
+        """The CPU: real memory, and streams that are threads.
 
-        max_delay_us: streams pause up to so long before each piece of work, at random from delay_seed, so that
-        missing waits show up."""
+        - memory_bytes: limit of slabs; 0: the memory of the machine
+        - max_delay_us, delay_seed: largest random pause before a piece of work, which exposes missing waits
+        - granularity: of slabs; 0: the page size
+        - queue_length: pieces of work in the queue of a stream before an enqueue waits; 0: 16384
+        """
         config = configured(core().bp_host_config_init, _abi.bp_host_config, memory_bytes=memory_bytes,
                             max_delay_us=max_delay_us, delay_seed=delay_seed, granularity=granularity,
                             queue_length=queue_length)
@@ -65,16 +71,21 @@ class Device(Owner[DeviceHandle]):
 
     @classmethod
     def null(cls) -> "Device":
-        """Addresses without memory and streams that run nothing: for bookkeeping at full size. Its views cannot be
-        read or written."""
+        """A device with addresses but no memory, whose streams run nothing: for bookkeeping at full size. Its
+        views cannot be read or written.
+        """
         return cls._made(core().bp_device_create_null)
 
     @classmethod
     def cuda(cls, ordinal: int = 0, memory: str = "virtual", memory_bytes: int = 0) -> "Device":
-        """A GPU, in its primary context, which PyTorch uses too. memory: "virtual", or "plain" where legacy CUDA IPC
-        is needed.
+        """An NVIDIA GPU, in its primary context, which PyTorch uses too.
 
-        Raises NoDevice with the reason (no driver, too old, no such ordinal)."""
+        - ordinal: index of the GPU in the driver
+        - memory: "virtual", or "plain" (cuMemAlloc) for legacy CUDA IPC
+        - memory_bytes: limit of slabs; 0: the memory of the GPU
+
+        Raises NoDevice with the reason (no driver, a driver that is too old, no such ordinal).
+        """
         config = configured(core().bp_cuda_config_init, _abi.bp_cuda_config, ordinal=ordinal,
                             memory=member("BP_CUDA_", memory, "memory"), memory_bytes=memory_bytes)
         device = cls._made(core().bp_device_create_cuda, ctypes.byref(config))
@@ -83,13 +94,13 @@ class Device(Owner[DeviceHandle]):
 
     @property
     def name(self) -> str:
-        """"host", "null", "cuda"."""
+        """The kind of device: "host", "null" or "cuda"."""
         handle = self.handle
         return decoded(core().bp_device_name(handle))
 
     @property
     def is_host_accessible(self) -> bool:
-        """Whether Python may read and write its memory; Stream.copy can in any case."""
+        """True if Python can read and write the memory directly; Stream.copy always can."""
         return bool(core().bp_device_is_host_accessible(self.handle))
 
     @property
@@ -99,14 +110,16 @@ class Device(Owner[DeviceHandle]):
                      u.events)
 
     def stream(self, name: Optional[str] = None) -> "Stream":
-        """A new stream."""
+        """Creates a stream."""
         return Stream(self, name)
 
     def import_stream(self, native: Any, name: Optional[str] = None) -> "Stream":
-        """A stream that somebody else made: a torch.cuda.Stream, which is kept alive, or the handle as a number.
+        """Imports a native stream: a torch.cuda.Stream, which is kept alive, or a handle as a number.
 
-        Import a stream once; close the import before the stream goes. Raises Unsupported (a device without native
-        streams), InvalidArgument (a per-thread default stream, another device's)."""
+        Import a stream once, and close the import before the native stream is destroyed. Raises Unsupported
+        (a device without native streams), InvalidArgument (a per-thread default stream, a stream of another
+        device).
+        """
         number = native if isinstance(native, int) else getattr(native, "cuda_stream", None)
         if number is None:
             raise InvalidArgument(
@@ -114,14 +127,15 @@ class Device(Owner[DeviceHandle]):
         return Stream(self, name, native=number, keeps=native)
 
     def event(self) -> "Event":
-        """A new event."""
+        """Creates an event."""
         return Event(self)
 
     def order(self, earlier: "Stream", consumer: Optional[int]) -> None:
-        """Makes a native stream wait for what a stream of ours has been given so far, as DLPack's consumers ask for.
+        """Makes a native stream wait for the present work of `earlier`, as DLPack requires of producers.
 
-        consumer: a CUstream as a number; None and 1: the legacy default stream, 2: this thread's default stream.
-        Enqueues only. Raises BufferError for 0, which DLPack leaves without a meaning; DeviceError."""
+        consumer: a CUstream as a number; None and 1: the legacy default stream; 2: the default stream of this
+        thread. Enqueues only. Raises BufferError for 0, which DLPack leaves undefined; DeviceError.
+        """
         if consumer == 0:
             raise BufferError(
                 "stream 0 has no meaning in DLPack: pass 1 for the legacy default stream, 2 for the thread's, or -1 "
@@ -132,7 +146,7 @@ class Device(Owner[DeviceHandle]):
             cuda.wait(ordinal, earlier.native, native)
 
     def synchronize(self) -> None:
-        """Waits until all work of all streams is done, without the GIL."""
+        """Waits for all work of all streams, without the GIL."""
         call(core().bp_device_synchronize, self.handle)
 
     def __repr__(self) -> str:
@@ -140,7 +154,7 @@ class Device(Owner[DeviceHandle]):
 
 
 class Stream(Owner[StreamHandle]):
-    """Work in order. Closing it waits for its work. Any thread."""
+    """A stream: an ordered queue of work. Closing it waits for its work. Any thread."""
 
     def __init__(self, device: Device, name: Optional[str] = None, native: Optional[int] = None,
                  keeps: Any = None) -> None:
@@ -162,12 +176,12 @@ class Stream(Owner[StreamHandle]):
 
     @property
     def native(self) -> int:
-        """The CUstream as a number. Raises Unsupported where the device has none."""
+        """The native handle (CUstream) as a number. Raises Unsupported (a device without native streams)."""
         return self._number(core().bp_stream_native)
 
     @property
     def is_capturing(self) -> bool:
-        """Whether its work goes into a graph now. Asks the driver."""
+        """True if the stream is being captured. Asks the driver."""
         return self._number(core().bp_stream_capture_of) != 0
 
     def _number(self, getter: Any) -> int:
@@ -176,7 +190,7 @@ class Stream(Owner[StreamHandle]):
         return number.value
 
     def synchronize(self) -> None:
-        """Waits for the stream's work, without the GIL. Raises what a function of call() raised, once."""
+        """Waits for the work of the stream, without the GIL. Raises the exception of a function of call(), once."""
         call(core().bp_stream_synchronize, self.handle)
         self._raise()
 
@@ -188,8 +202,11 @@ class Stream(Owner[StreamHandle]):
         raise raised
 
     def call(self, function: Callable[[], Any]) -> None:
-        """Calls function() in stream order, on a thread of the device, which takes the GIL for it. It must not call
-        back into the device or a pool. What it raises is raised by the stream's next synchronize."""
+        """Enqueues a call of `function`, on a thread of the device, with the GIL. It must not use the device or
+        a pool.
+
+        The next synchronize() of the stream raises its exception.
+        """
         handle = self.handle
         token = next(_tokens)
         _calls[token] = (handle, function, self._raised)
@@ -200,18 +217,20 @@ class Stream(Owner[StreamHandle]):
             raise
 
     def fill(self, memory: Any, value: int, bytes: Optional[int] = None) -> None:
-        """Sets bytes in stream order. memory: a View, all of it, or an address with `bytes`. Raises ScheduleError (a
-        view that was released)."""
+        """Enqueues a fill: sets each byte to `value`. memory: a whole View, or an address with `bytes`. Raises
+        ScheduleError (a released view).
+        """
         address, length = extent(memory, bytes)
         if length is None:
             raise InvalidArgument("say how many bytes to fill at an address")
         call(core().bp_stream_fill, self.handle, address, whole(value, 8, "a byte"), length)
 
     def copy(self, to: Any, source: Any, bytes: Optional[int] = None) -> None:
-        """Copies in stream order between any memory of host and device; both must stay valid until then.
+        """Enqueues a copy between memory of the host or the device. Both must stay valid until it has run.
 
-        to, source: a View, an object with the buffer protocol, or an address. bytes: how many; None: all of the
-        smaller that has a size."""
+        to, source: a View, an object with the buffer protocol, or an address. bytes: None for the smaller of
+        the known sizes.
+        """
         address, room = extent(to, bytes)
         begin, length = extent(source, bytes)
         if bytes is None:
@@ -222,14 +241,13 @@ class Stream(Owner[StreamHandle]):
         call(core().bp_stream_copy, self.handle, address, begin, length)
 
     def record(self, event: Optional["Event"] = None) -> "Event":
-        """Marks everything enqueued so far, in a new event or a given one."""
+        """Records an event, a new one by default: it marks all work enqueued so far. Returns the event."""
         event = Event(self.device) if event is None else event
         call(core().bp_event_record, event.handle, self.handle)
         return event
 
     def wait(self, earlier: Union["Event", "Stream"]) -> None:
-        """Work enqueued from now on starts after what an event marks, or after what another stream has been given so
-        far."""
+        """Orders work enqueued from now on after an event, or after the present work of another stream."""
         event = earlier.record() if isinstance(earlier, Stream) else earlier
         call(core().bp_stream_wait, self.handle, event.handle)
 
@@ -238,7 +256,7 @@ class Stream(Owner[StreamHandle]):
 
 
 class Event(Owner[EventHandle]):
-    """A mark in a stream."""
+    """An event: a mark in a stream, made by Device.event() or Stream.record()."""
 
     def __init__(self, device: Device) -> None:
         handle = EventHandle()
@@ -246,7 +264,7 @@ class Event(Owner[EventHandle]):
         self._handle = handle
 
     def synchronize(self) -> None:
-        """The host waits for what it marks, without the GIL."""
+        """Waits on the host for the marked work, without the GIL."""
         call(core().bp_event_synchronize, self.handle)
 
 

@@ -1,8 +1,9 @@
-"""A pool's memory as DLPack capsules: what numpy.from_dlpack and torch.from_dlpack read.
+"""DLPack capsules over a pool's memory, for numpy.from_dlpack and torch.from_dlpack.
 
-Tensors are made and given back by the library (dlpack.h), not by Python: a consumer may delete one on any thread, in
-the middle of an exception, or when the interpreter is gone. For the same reasons capsules have no destructor. Those
-that nobody took are found here."""
+The library makes and deletes the tensors (dlpack.h), because a consumer may delete one on any thread, while
+an exception is raised, or after the interpreter has ended. For the same reasons capsules have no destructor.
+take_back() deletes tensors that no consumer took.
+"""
 
 import ctypes
 import sys
@@ -24,14 +25,15 @@ _is_valid.restype, _is_valid.argtypes = c_int, [ctypes.py_object, c_char_p]
 
 
 class ExportHandle(Handle):
-    """A tensor that is given back when Python no longer refers to it."""
+    """An exported tensor, deleted with the last reference in Python."""
 
     destroy = "bp_export_delete"
 
 
 def export(pool: Handle, id: int, dtype: int, versioned: bool) -> ExportHandle:
-    """A tensor over a request's memory, which keeps it mapped. Raises Unsupported, InvalidArgument, ScheduleError
-    (dlpack.h)."""
+    """Exports a tensor over the memory of a request, which keeps it mapped. Raises Unsupported, InvalidArgument,
+    ScheduleError (dlpack.h).
+    """
     what = configured(core().bp_export_config_init, _abi.bp_export_config, id=id, dtype=dtype, versioned=int(versioned))
     handle = ExportHandle()
     call(core().bp_pool_export, pool, ctypes.byref(what), ctypes.byref(handle))
@@ -39,7 +41,7 @@ def export(pool: Handle, id: int, dtype: int, versioned: bool) -> ExportHandle:
 
 
 class _Offered:
-    """A tensor in its capsule, until it is known that somebody took it."""
+    """An exported tensor in a capsule that no consumer has taken yet."""
 
     __slots__ = ("exported", "capsule", "name")
 
@@ -55,7 +57,7 @@ _offered: Set[_Offered] = set()
 
 
 def capsule(pool: Handle, id: int, dtype: int, versioned: bool) -> Any:
-    """A capsule with a tensor over a request's memory."""
+    """Makes a capsule with a tensor over the memory of a request."""
     take_back()
     exported, name = export(pool, id, dtype, versioned), _NAMES[versioned]
     made = _new(exported, name, None)  # a reference of this frame's own: another thread's take_back() leaves it
@@ -64,7 +66,7 @@ def capsule(pool: Handle, id: int, dtype: int, versioned: bool) -> Any:
 
 
 def take_back() -> None:
-    """Gives tensors back that consumers refused: their capsules still have the first name, and nobody else has them."""
+    """Deletes tensors that consumers refused: their capsules have the original name, and no other references."""
     for offer in list(_offered):
         refused = offer.references() <= _ALONE  # first: once nobody has it, nobody takes it any more
         taken = not _is_valid(offer.capsule, offer.name)  # a consumer renames it

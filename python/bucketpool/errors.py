@@ -1,4 +1,4 @@
-"""Exceptions: one for each status of the library, with the sentence that it recorded."""
+"""Exceptions: one for each status of the library, with its message."""
 
 from typing import Dict, Type
 
@@ -6,13 +6,15 @@ from . import _abi
 
 
 class Error(Exception):
-    """What the library refused, in its own words: what happened, the numbers, what to do. `status` is its bp_status."""
+    """An error of the library. The message has the object, the numbers and what to do; `status` is the
+    bp_status.
+    """
 
     status: int = 0
 
 
 class InvalidArgument(Error, ValueError):
-    """A value that can never be right."""
+    """An argument is wrong, whatever the state of the object."""
 
 
 class NoHostMemory(Error, MemoryError):
@@ -20,16 +22,17 @@ class NoHostMemory(Error, MemoryError):
 
 
 class NoDeviceMemory(Error, MemoryError):
-    """The device, or the memory that a pool was made with, is used up."""
+    """The device, or the memory that a pool was created with, is used up."""
 
 
 class NoDevice(Error):
-    """There is no such device, or no driver for it."""
+    """The device or its driver was not found."""
 
 
 class ScheduleError(Error):
-    """An acquire or release out of the order that the schedule allows. Names the request, its buffer and who holds
-    it."""
+    """A call in the wrong order, for example an acquire of memory that another request holds. The message names
+    the request, its buffer and the holder.
+    """
 
 
 class CaptureError(Error):
@@ -37,7 +40,7 @@ class CaptureError(Error):
 
 
 class Unsupported(Error):
-    """Well-formed, but this library, device or communicator cannot do it."""
+    """A valid request that this library, device or communicator does not support."""
 
 
 class SizeOverflow(Error, OverflowError):
@@ -45,7 +48,7 @@ class SizeOverflow(Error, OverflowError):
 
 
 class Infeasible(Error):
-    """Well-formed, but no plan satisfies it."""
+    """The input is valid, but no plan satisfies it."""
 
 
 class FileError(Error, OSError):
@@ -53,27 +56,29 @@ class FileError(Error, OSError):
 
 
 class FormatError(Error, ValueError):
-    """A file was read and is malformed. Names the line or the JSON path."""
+    """The contents of a file are malformed. The message has the line or the JSON path."""
 
 
 class Mismatch(Error, ValueError):
-    """Two things that must agree do not: a plan and its model, a size and its plan, ranks."""
+    """Two inputs that must agree differ: a plan and its model, a size and its plan, the ranks."""
 
 
 class InternalError(Error):
-    """The library broke its own invariant; please report it."""
+    """An invariant of the library is broken; please report it."""
 
 
 class DeviceError(Error):
-    """The device or its driver failed; its own words are in the message."""
+    """The device or its driver failed. The message quotes the driver."""
 
 
 class CommError(Error):
-    """A communicator failed, here or on the rank that the message names."""
+    """A communicator failed on this rank or on the rank that the message names."""
 
 
 class RankTimeout(CommError, TimeoutError):
-    """Ranks did not answer within the time-out of a communicator. The message names them where they are known."""
+    """Ranks did not answer within the time-out of a communicator. The message names them where the transport
+    reports them.
+    """
 
 
 OF_STATUS: Dict[int, Type[Error]] = {

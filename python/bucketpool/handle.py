@@ -1,14 +1,18 @@
-"""Objects of the library that Python owns.
+"""Handles: objects of the library that Python owns.
 
-A Handle is the pointer. It ends its object when nothing refers to it any more: calls under way refer to it, so
-closing an object in one thread while another is inside one of its calls is safe, and so is any order in which the
-garbage collector finds objects. What the library keeps alive by itself (a device, while it has streams, events or
-pools) needs no reference from here.
+A Handle is the pointer. It destroys its object with the last Python reference. A running call holds a
+reference, so an object may be closed while another thread is inside one of its calls, and the garbage
+collector may find objects in any order. The library itself keeps a device alive while it has streams, events
+or pools.
 
-Nothing is ended at two moments: on a thread of a device, inside one of the library's calls back into Python, where
-waiting for streams would wait for itself (it is ended at the next occasion); and when the interpreter has begun to
-exit, which waits for calls that would run Python and leaves the rest to the system. In a forked child the library
-itself refuses the parent's devices, and leaves them as they are when they are ended."""
+Objects are not destroyed
+- on a thread of a device inside a callback from the library, where waiting for streams would be a deadlock:
+  this is done at the next occasion;
+- after the interpreter has begun to exit: _exit() waits for calls that would run Python, and the system frees
+  the rest.
+
+In a forked child the library refuses the devices of the parent and frees nothing when they are destroyed.
+"""
 
 import atexit
 import collections
@@ -30,7 +34,7 @@ class _Here(threading.local):
 
 
 class _Life:
-    """Of the process: held by reference where modules may be gone already."""
+    """State of the process, passed by reference because modules may be gone when it is used."""
 
     over = False  # the interpreter exits
     here = _Here()
@@ -44,7 +48,7 @@ def _end(name: str, address: int) -> None:
 
 
 def end_late() -> None:
-    """Ends what could not be ended when it was given up."""
+    """Destroys the objects whose destruction was postponed."""
     while _Life.late and _Life.here.callbacks == 0 and not _Life.over:
         try:
             name, address, _kept = _Life.late.popleft()
@@ -54,7 +58,7 @@ def end_late() -> None:
 
 
 class Handle(c_void_p):
-    """A pointer that Python owns. `keeps`: what must live as long as the object, such as functions that it calls."""
+    """A pointer that Python owns. `keeps`: objects that must live as long, such as functions that it calls."""
 
     destroy: ClassVar[str] = ""
     __hash__ = object.__hash__
@@ -74,14 +78,15 @@ class Handle(c_void_p):
 
 
 class Owner(Generic[H]):
-    """What has a handle and can be closed. `with` closes it at the end."""
+    """An object of the library. close(), or the end of a `with` block, drops it."""
 
     _handle: Optional[H] = None
 
     @property
     def handle(self) -> H:
-        """The object for functions of _abi.py, as an argument that keeps it alive. InvalidArgument when it is
-        closed."""
+        """The handle for functions of _abi.py, which keeps the object alive. Raises InvalidArgument after
+        close().
+        """
         handle = self._handle
         if handle is None:
             raise InvalidArgument(f"this {type(self).__name__} is closed")
@@ -93,8 +98,7 @@ class Owner(Generic[H]):
         return self._handle is None
 
     def close(self) -> None:
-        """Gives the object up; it ends when no call and nothing that was made of it uses it. Closing twice is
-        nothing."""
+        """Drops the object, which is destroyed when no call and no other object uses it. May be repeated."""
         self._handle = None
 
     def __enter__(self: S) -> S:
@@ -106,7 +110,7 @@ class Owner(Generic[H]):
 
 
 class calling_back:
-    """Around Python that the library calls."""
+    """A context around Python code that the library calls."""
 
     def __enter__(self) -> None:
         _Life.here.callbacks += 1
@@ -116,7 +120,7 @@ class calling_back:
 
 
 def at_exit(function: Callable[[], None]) -> None:
-    """Called when the interpreter exits, before anything is taken apart."""
+    """Registers a function to call when the interpreter exits, before modules are destroyed."""
     _Life.at_exit.append(function)
 
 
@@ -127,7 +131,7 @@ def _exit() -> None:
 
 
 def after_fork(function: Callable[[], None]) -> None:
-    """Called in forked children, which lack the threads of the parent."""
+    """Registers a function to call in forked children, which lack the threads of the parent."""
     _Life.after_fork.append(function)
 
 

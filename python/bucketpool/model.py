@@ -1,4 +1,4 @@
-"""Models: parameters or given buckets in units, and the order in which they are used."""
+"""Models: units with parameters or given buckets, and the order in which units run."""
 
 import ctypes
 from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple
@@ -18,14 +18,16 @@ class ModelHandle(Handle):
 
 
 class Unit(NamedTuple):
-    """A module whose parameters are gathered together."""
+    """An FSDP unit: a module whose parameters are gathered together. parent: index of the enclosing unit."""
 
     name: str
     parent: Optional[int]  # index of the enclosing unit
 
 
 class Parameter(NamedTuple):
-    """As bp_parameter in model.h. `copies` parameters of this very shape; unit None: outside units."""
+    """A parameter, as bp_parameter in model.h. copies: number of parameters of this shape; unit None:
+    persistent.
+    """
 
     name: str
     unit: Optional[int]
@@ -42,8 +44,7 @@ class Parameter(NamedTuple):
 
 
 class GivenBucket(NamedTuple):
-    """A bucket that a runtime made itself. padded_numel 0: the padding rule decides; roles (): every role that
-    applies."""
+    """A bucket with a given size. padded_numel 0: by the padding rule; roles (): all roles that apply."""
 
     name: Optional[str]
     unit: Optional[int]
@@ -56,7 +57,7 @@ class GivenBucket(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An event of a recorded schedule. bucket None: all of the unit; lane None: that of the role."""
+    """An event of a recorded schedule. bucket None: all buckets of the unit; lane None: the lane of the role."""
 
     acquire: bool
     unit: int
@@ -80,10 +81,16 @@ def _of_unit(unit: int) -> Optional[int]:
 
 
 class Model(Owner[ModelHandle]):
-    """Units, their parameters or buckets, and possibly a recorded schedule. Not for several threads at once while it
-    is built.
+    """A model: units, their parameters or buckets, and possibly a recorded schedule.
 
-    Model("mine") is empty; Model.read() reads files."""
+    Model("mine") is empty; Model.read() reads a file. One thread builds a model; several may read it
+    afterwards::
+
+        model = Model("two layers")
+        for layer in range(2):
+            unit = model.add_unit(f"layers.{layer}")
+            model.add_parameter(f"layers.{layer}.weight", [4096, 1024], "bf16", unit)
+    """
 
     def __init__(self, name: str) -> None:
         self._handle = ModelHandle()
@@ -99,17 +106,21 @@ class Model(Owner[ModelHandle]):
 
     @classmethod
     def read(cls, path: Path, name: Optional[str] = None, units: Optional[str] = None, dtype: DType = None) -> "Model":
-        """Reads config.json, safetensors headers or units.json, or the folder of the first two.
+        """Reads config.json, safetensors headers or units.json, or a folder with one of the first two.
 
-        units: names of units of safetensors, with N for the number, as "layers.N,blocks.N". dtype: of config.json's
-        parameters. Raises FileError, FormatError (naming line or JSON path), Unsupported (an unknown model_type)."""
+        - name: name of the model; None: that of the file or folder
+        - units: patterns of unit names in safetensors, N for the number, such as "layers.N,blocks.N"
+        - dtype: dtype of the parameters of config.json
+
+        Raises FileError, FormatError (with the line or JSON path), Unsupported (an unknown model_type).
+        """
         library = formats()
         options = configured(library.bp_reader_options_init, _abi.bp_reader_options, name=optional(name, "a name"),
                              units=optional(units, "units"), dtype=_dtype(dtype))
         return cls._made(library.bp_model_read, encoded_path(path), ctypes.byref(options))
 
     def add_unit(self, name: str, parent: Optional[int] = None) -> int:
-        """Appends a unit in execution order; the index that it gets. parent: index of the enclosing unit."""
+        """Appends a unit in execution order and returns its index. parent: index of the enclosing unit."""
         index = ctypes.c_uint32()
         call(core().bp_model_add_unit, self.handle, encoded(name, "a unit's name"), _unit(parent), ctypes.byref(index))
         return index.value
@@ -118,11 +129,19 @@ class Model(Owner[ModelHandle]):
                       frozen: bool = False, gemm: bool = False, expert_copies: int = 0, copies: int = 0,
                       prediction: bool = False, joint: bool = False, tp_dim: Optional[int] = None, tp_parts: int = 0,
                       expert_dim: Optional[int] = None) -> None:
-        """Appends a parameter. unit None: outside units, gathered once and kept.
+        """Appends a parameter.
 
-        expert_copies: so many experts of this shape, which expert parallelism splits; copies: so many parameters of
-        this shape. The name then has one '*' for the number. gemm: a weight of matrix products, stored in fp8 where
-        that is asked for. Raises InvalidArgument (unknown unit or dtype, a zero dimension), SizeOverflow."""
+        - unit: index; None: a persistent parameter, outside units, gathered once and kept
+        - frozen: no gradient
+        - gemm: a weight of a matrix multiplication, stored in fp8 with an fp8 param_dtype
+        - copies, expert_copies: number of parameters of this shape; expert parallelism distributes expert
+          copies. The name then has one '*' for the number.
+        - prediction, joint: part of a multi-token prediction layer; connects one to the model
+        - tp_dim, tp_parts: dimension that tensor parallelism splits, and the number of parts
+        - expert_dim: dimension that expert parallelism splits
+
+        Raises InvalidArgument (an unknown unit or dtype, a zero dimension), SizeOverflow.
+        """
         lengths = [whole(length, 64, f"a dimension of {name}") for length in shape]
         if len(lengths) > _abi.BP_MAX_DIMS:
             raise InvalidArgument(
@@ -144,10 +163,10 @@ class Model(Owner[ModelHandle]):
     def add_bucket(self, unit: Optional[int], dtype: DType, numel: int, name: Optional[str] = None,
                    padded_numel: int = 0, expert: bool = False, frozen: bool = False,
                    roles: Iterable[Any] = ()) -> None:
-        """Appends a bucket as a runtime made it: `numel` elements, `padded_numel` with padding (0: the padding rule
-        decides).
+        """Appends a given bucket with `numel` elements, or `padded_numel` with padding (0: by the padding rule).
 
-        roles: which of the roles asked for it has; (): all that apply. Raises InvalidArgument, SizeOverflow."""
+        roles: possible roles; (): all that apply. Raises InvalidArgument, SizeOverflow.
+        """
         struct = _abi.bp_given_bucket()
         for field, value in (("name", optional(name,
                                                "a bucket's name")), ("unit", _unit(unit)), ("dtype", _dtype(dtype)),
@@ -158,35 +177,40 @@ class Model(Owner[ModelHandle]):
         call(core().bp_model_add_bucket, self.handle, ctypes.byref(struct))
 
     def add_event(self, acquire: bool, unit: int, role: Any, bucket: Optional[int] = None, lane: Any = None) -> None:
-        """Appends an event of the schedule that the model brings along, in the order in which the host issues them.
+        """Appends an event to the recorded schedule, in the order in which the host issues events.
 
-        bucket: ordinal in the unit, None: all. lane: name or number, None: that of the role."""
+        bucket: ordinal in the unit; None: all. lane: name or number; None: the lane of the role.
+        """
         struct = _abi.bp_model_event(acquire=int(bool(acquire)), unit=_unit(unit),
                                      bucket=_dimension(bucket, "a bucket"), role=_role(role), lane=_lane(lane))
         call(core().bp_model_add_event, self.handle, ctypes.byref(struct))
 
     def set_order(self, units: Sequence[int]) -> None:
-        """In which order units run forward; one may appear several times. Raises InvalidArgument (a unit missing)."""
+        """Sets the order in which units run forward. A unit may appear several times. Raises InvalidArgument (a
+        missing unit).
+        """
         array = (ctypes.c_uint32 * len(units))(*[whole(unit, 32, "a unit") for unit in units])
         call(core().bp_model_set_order, self.handle, array, len(units))
 
     def with_layout(self, layout: str) -> "Model":
-        """A copy with the modules of "hf" (the published code) or "megatron" (what Megatron-Core builds from it)."""
+        """Copies the model in another module layout: "hf" (the published code) or "megatron" (Megatron-Core)."""
         return self._made(core().bp_model_with_layout, self.handle, member("BP_LAYOUT_", layout, "layout"))
 
     def shard(self, tp: int = 1, ep: int = 1) -> "Model":
-        """What a rank of tp tensor-parallel and ep expert-parallel ranks holds, before it is sharded over dp.
+        """The model of one rank of tp tensor-parallel and ep expert-parallel ranks, before data-parallel
+        sharding.
 
-        Raises InvalidArgument (a size that tp or ep does not divide), Unsupported (tp > 1 where the model knows of no
-        splits)."""
+        Raises InvalidArgument (tp or ep does not divide a size), Unsupported (tp > 1, and no parameter says
+        how it splits).
+        """
         return self._made(core().bp_model_shard, self.handle, whole(tp, 32, "tp"), whole(ep, 32, "ep"))
 
     def validate(self) -> None:
-        """Raises InvalidArgument where a name is there twice, or nothing at all."""
+        """Checks the finished model. Raises InvalidArgument (a duplicate name, an empty model)."""
         call(core().bp_model_validate, self.handle)
 
     def write_units(self, path: Path) -> None:
-        """Writes the model as bucketpool.units/1, whole or not at all. Raises FileError, InvalidArgument."""
+        """Writes the model as bucketpool.units/1, atomically. Raises FileError, InvalidArgument."""
         call(formats().bp_units_write, self.handle, encoded_path(path))
 
     @property
@@ -208,7 +232,7 @@ class Model(Owner[ModelHandle]):
 
     @property
     def buckets(self) -> List[GivenBucket]:
-        """Those of add_bucket."""
+        """The given buckets, in the order of add_bucket."""
         handle = self.handle
         info = core().bp_model_get_info(handle).contents
         return [
@@ -229,14 +253,16 @@ class Model(Owner[ModelHandle]):
 
     @property
     def order(self) -> List[int]:
-        """In which units run forward, as set or by default."""
+        """Indices of units in forward order, as set or by default."""
         handle = self.handle
         info = core().bp_model_get_info(handle).contents
         return list(info.order[:info.order_count])
 
     @property
     def notes(self) -> List[str]:
-        """Sentences about parts of the file that are not counted: a vision tower, prediction layers that no table knows."""
+        """Notes about parts of the file that are not counted, such as a vision tower or unknown prediction
+        layers.
+        """
         handle = self.handle
         info = core().bp_model_get_info(handle).contents
         return [decoded(note) for note in info.notes[:info.note_count]]

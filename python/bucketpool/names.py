@@ -1,4 +1,4 @@
-"""Names of dtypes, roles, policies and other enumerations: strings here, integers in the library."""
+"""Conversion of names (dtypes, roles, policies and other enumerations) to the integers of the library."""
 
 import functools
 import os
@@ -14,9 +14,9 @@ Path = Union[str, "os.PathLike[str]"]
 
 
 def encoded(text: str, what: str) -> bytes:
-    """A string for C. InvalidArgument where it is none, or has a NUL inside."""
+    """A string as bytes for C. Raises InvalidArgument if it is not a string or has a NUL."""
     if not isinstance(text, str):
-        raise InvalidArgument(f"{what} is a string, not {text!r}")
+        raise InvalidArgument(f"{what}: expected a string, got {text!r}")
     if "\0" in text:
         raise InvalidArgument(f"{what} {text!r} has a NUL character")
     return text.encode(errors="surrogateescape")
@@ -36,20 +36,19 @@ def decoded(text: Optional[bytes]) -> str:
 
 
 def whole(value: Any, bits: int, what: str) -> int:
-    """An unsigned number of so many bits; InvalidArgument instead of wrapping around."""
+    """An unsigned integer of at most `bits` bits. Raises InvalidArgument instead of wrapping around."""
     try:
         number = value.__index__()
     except AttributeError:
-        raise InvalidArgument(f"{what} is a whole number, not {value!r}") from None
+        raise InvalidArgument(f"{what}: expected an integer, got {value!r}") from None
     if not 0 <= number < 1 << bits:
-        raise InvalidArgument(f"{what} is {number}, and must be at least 0 and less than 2^{bits}")
+        raise InvalidArgument(f"{what}: expected an integer in [0, 2^{bits}), got {number}")
     return int(number)
 
 
 @functools.lru_cache(maxsize=None)
 def members(prefix: str) -> Dict[str, int]:
-    """Of an enumeration of the C interface, by lower-case names: members("BP_STRICT_") is {"off": 1, "warn": 2,
-    "error": 3}."""
+    """Members of a C enumeration by lower-case name: members("BP_STRICT_") is {"off": 1, "warn": 2, "error": 3}."""
     return {
         name[len(prefix):].lower(): value
         for name, value in vars(_abi).items() if name.startswith(prefix) and not name.endswith("_COUNT")
@@ -57,13 +56,13 @@ def members(prefix: str) -> Dict[str, int]:
 
 
 def member(prefix: str, value: Any, what: str) -> int:
-    """A member by its name, in which '-' and '_' are the same, or by its number."""
+    """The value of a member, by name ('-' and '_' are equal) or number."""
     known = members(prefix)
     if isinstance(value, int) and not isinstance(value, bool) and value in known.values():
         return value
     number = known.get(value.lower().replace("-", "_")) if isinstance(value, str) else None
     if number is None:
-        raise InvalidArgument(f"{what} {value!r} is unknown; there are {', '.join(known)}")
+        raise InvalidArgument(f"unknown {what} {value!r}; expected one of {', '.join(known)}")
     return number
 
 
@@ -82,14 +81,15 @@ def _parsed(spelling: str) -> int:
 
 
 def dtype(value: DType) -> int:
-    """A bp_dtype: of its canonical name or another spelling, or of a torch or numpy dtype. None: none.
+    """The bp_dtype of a name in any spelling, or of a torch or numpy dtype. None: BP_DTYPE_NONE.
 
-    InvalidArgument lists the names."""
+    Raises InvalidArgument, which lists the names.
+    """
     if value is None:
         return _abi.BP_DTYPE_NONE
     if isinstance(value, int) and not isinstance(value, bool):
         if not 0 <= value < _abi.BP_DTYPE_COUNT:
-            raise InvalidArgument(f"dtype {value} is unknown: there are {_abi.BP_DTYPE_COUNT}")
+            raise InvalidArgument(f"unknown dtype {value}; expected a number in [0, {_abi.BP_DTYPE_COUNT})")
         return value
     if isinstance(value, type):  # numpy.float32
         value = value.__name__
@@ -103,7 +103,7 @@ def dtype_name(value: int) -> str:
 
 
 def role(value: Any) -> int:
-    """A bp_role by its name ("param") or number; runtimes' own roles are numbers."""
+    """The bp_role of a name ("param") or number. Runtimes may use other numbers for their roles."""
     if isinstance(value, int) and not isinstance(value, bool):
         return whole(value, 31, "a role")
     parsed = c_int()
@@ -116,7 +116,7 @@ def role_name(value: int) -> str:
 
 
 def role_bits(roles: Iterable[Any]) -> int:
-    """The mask of several roles."""
+    """The BP_ROLE_BIT mask of several roles."""
     if isinstance(roles, str):
         roles = roles.split(",")
     bits = 0
@@ -133,7 +133,7 @@ def role_names(bits: int) -> List[str]:
 
 
 def lane(value: Any) -> int:
-    """A lane by its name ("gather", "compute", "reduce", "outer_reduce") or number; None: any."""
+    """The lane of a name ("gather", "compute", "reduce", "outer_reduce") or number; None: any."""
     if value is None:
         return _abi.BP_LANE_ANY
     if isinstance(value, int) and not isinstance(value, bool):

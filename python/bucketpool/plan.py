@@ -1,4 +1,4 @@
-"""Plans: where each request lives, how many bytes that takes, and how few it could take."""
+"""Plans: the address of each request, the bytes that this takes, and a lower bound."""
 
 import ctypes
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -17,8 +17,9 @@ class PlanHandle(Handle):
 
 
 class PlanRole(NamedTuple):
-    """A slab's worth of a plan: roles, bytes (of them shared, persistent and dynamic ones), the bound and what was
-    proven."""
+    """A role of a plan, or several that share a slab: bytes (shared, persistent, dynamic), lower bound and
+    proven minimum.
+    """
 
     roles: Tuple[str, ...]
     copies: int
@@ -40,8 +41,11 @@ class PlanSlab(NamedTuple):
 
 
 class PlanRequest(NamedTuple):
-    """A request; its id is its index. placement: "planned" (slab and offset are its place), "persistent", "dynamic" or
-    "none" (no bytes, or the schedule never uses it). bytes: padded, not aligned; used_bytes: without padding."""
+    """A request of a plan. Its id is its index.
+
+    placement is "planned" (with slab and offset), "persistent", "dynamic" or "none" (no bytes, or the
+    schedule never uses it). bytes is with padding, before alignment; used_bytes is without padding.
+    """
 
     unit: str
     ordinal: int
@@ -62,12 +66,23 @@ def request_of(r: _abi.bp_plan_request) -> PlanRequest:
 
 
 class Plan(Owner[PlanHandle]):
-    """Pure data: the same input gives the same plan. Keeps nothing of its inputs; may be read from many threads.
+    """A plan: an address for each request. The same input gives the same plan; any number of threads may read
+    it::
 
-    policy: "dynamic", "fixed", "max", "scheduled". copies: buffer sets of fixed and max, 0: as many as needed.
-    alignment: bytes, a power of two. joint: one slab for all roles (scheduled). fallback: of units that do not fit
-    the fixed pool, "persistent", "dynamic". work: bound of the search, 0: the default. An infeasible plan is an
-    answer: feasible is False, infeasible_because says why. Raises InvalidArgument, SizeOverflow."""
+        plan = Plan(buckets, Schedule.training(buckets))
+        print(plan.bytes, plan.lower_bound_bytes, plan.optimal)
+
+    - buckets, schedule: only read
+    - policy: "dynamic", "fixed", "max" or "scheduled"
+    - copies: sets of buffers for fixed and max; 0: as many as the schedule needs
+    - alignment: bytes, a power of two
+    - joint: one slab for all roles (scheduled)
+    - fallback: memory of units that are not in the fixed pool, "persistent" or "dynamic"
+    - work: search limit for each slab; 0: the default
+
+    An infeasible plan is not an error: feasible is False, and infeasible_because says why. Raises
+    InvalidArgument, SizeOverflow.
+    """
 
     def __init__(self, buckets: Buckets, schedule: Schedule, policy: str = "scheduled", copies: int = 0,
                  alignment: int = 256, joint: bool = False, fallback: str = "persistent", work: int = 0) -> None:
@@ -81,7 +96,9 @@ class Plan(Owner[PlanHandle]):
 
     @classmethod
     def read(cls, path: Path) -> "Plan":
-        """Reads bucketpool.plan/1. Raises FileError, FormatError, Mismatch (contents and fingerprint)."""
+        """Reads a file bucketpool.plan/1. Raises FileError, FormatError, Mismatch (the fingerprint of the
+        contents).
+        """
         handle = PlanHandle()
         call(formats().bp_plan_read, encoded_path(path), ctypes.byref(handle))
         plan = cls.__new__(cls)
@@ -89,7 +106,7 @@ class Plan(Owner[PlanHandle]):
         return plan
 
     def write(self, path: Path) -> None:
-        """Writes the plan, whole or not at all. Raises FileError."""
+        """Writes the plan as bucketpool.plan/1, atomically. Raises FileError."""
         call(formats().bp_plan_write, self.handle, encoded_path(path))
 
     @property
@@ -102,12 +119,12 @@ class Plan(Owner[PlanHandle]):
 
     @property
     def bytes(self) -> int:
-        """Of all roles."""
+        """Bytes of all roles."""
         return int(self._info.bytes)
 
     @property
     def lower_bound_bytes(self) -> int:
-        """No plan with a slab for each role takes less."""
+        """Lower bound: no plan with one slab for each role takes fewer bytes."""
         return int(self._info.lower_bound_bytes)
 
     @property
@@ -120,12 +137,12 @@ class Plan(Owner[PlanHandle]):
 
     @property
     def optimal(self) -> bool:
-        """The bytes are proven to be the least possible."""
+        """True if no plan takes fewer bytes."""
         return bool(self._info.optimal)
 
     @property
     def stable(self) -> bool:
-        """Every request that is ever live has one address for the whole run."""
+        """True if every live request keeps one address."""
         return bool(self._info.stable)
 
     @property
@@ -139,7 +156,7 @@ class Plan(Owner[PlanHandle]):
 
     @property
     def fingerprint(self) -> str:
-        """64 hexadecimal digits: equal on every rank that can work together. A pass over the plan each time."""
+        """SHA-256 of the plan, 64 hexadecimal digits, equal on all ranks of one job. O(requests) for each call."""
         text = ctypes.create_string_buffer(_abi.BP_FINGERPRINT_CHARS)
         call(core().bp_plan_fingerprint, self.handle, text)
         return text.value.decode()
@@ -151,7 +168,7 @@ class Plan(Owner[PlanHandle]):
 
     @property
     def roles(self) -> List[PlanRole]:
-        """[] of plans that were read from a file."""
+        """The roles of the plan; [] if the plan was read from a file."""
         info = self._info
         return [
             PlanRole(tuple(role_names(r.roles)), r.copies, r.bytes, r.pool_bytes, r.persistent_bytes, r.dynamic_bytes,
@@ -161,13 +178,16 @@ class Plan(Owner[PlanHandle]):
 
     @property
     def requests(self) -> List[PlanRequest]:
-        """By id: those of the buckets, in their order."""
+        """The requests by id, which are those of the buckets."""
         info = self._info
         return [request_of(r) for r in info.requests[:info.request_count]]
 
     def find(self, unit: str, ordinal: int, role: Any, dtype: DType = None, bytes: Optional[int] = None) -> int:
-        """The id of a request. dtype and bytes (with padding) are those that the runtime has, None: not compared.
-        Raises Mismatch (not in the plan, another dtype or size, never used by the plan's schedule)."""
+        """Finds the id of a request. O(1).
+
+        dtype and bytes (with padding) are those of the runtime's bucket and are compared; None is not. Raises
+        Mismatch (not in the plan, another dtype or size, never used by the schedule of the plan).
+        """
         id = ctypes.c_uint32()
         call(core().bp_plan_find, self.handle, encoded(unit, "a unit's name"), whole(ordinal, 32, "an ordinal"),
              _role(role), _dtype(dtype), _abi.BP_BYTES_ANY if bytes is None else whole(bytes, 63, "bytes"),
@@ -176,7 +196,7 @@ class Plan(Owner[PlanHandle]):
 
     @property
     def model(self) -> str:
-        """The model's name, for saving and display."""
+        """The name of the model, which is saved and displayed."""
         return decoded(self._info.model)
 
     @model.setter
@@ -185,21 +205,24 @@ class Plan(Owner[PlanHandle]):
 
     @property
     def options(self) -> Dict[str, str]:
-        """What it was planned with, as text, for saving and display."""
+        """Options of the plan as text, which are saved and displayed."""
         info = self._info
         return {decoded(o.key): decoded(o.value) for o in info.options[:info.option_count]}
 
     def set_option(self, key: str, value: Optional[str]) -> None:
-        """None removes it."""
+        """Sets an option of the plan; None removes it."""
         call(core().bp_plan_set_option, self.handle, encoded(key, "a key"), optional(value, "a value"))
 
     def set_group(self, slab: int, group: str) -> None:
-        """Names the release group of a slab, before pools are made: the fingerprint covers groups."""
+        """Sets the release group of a slab. Call it before pools are made, because the fingerprint covers
+        groups.
+        """
         call(core().bp_plan_set_group, self.handle, whole(slab, 63, "a slab"), encoded(group, "a group"))
 
     def check(self, buckets: Buckets, schedule: Schedule) -> None:
-        """The library's checker, which shares nothing with its planner. Raises Mismatch naming the first thing that
-        is wrong."""
+        """Verifies the plan with code that the planner does not share. Raises Mismatch, which names the first
+        fault.
+        """
         call(core().bp_plan_check, self.handle, buckets.handle, schedule.handle)
 
     def __repr__(self) -> str:

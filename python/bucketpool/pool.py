@@ -1,4 +1,4 @@
-"""Pools: a plan made real on a device, and the serving of its buckets."""
+"""Pools: the slabs of a plan, allocated on a device, and the calls that acquire and release requests."""
 
 import ctypes
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Tuple, Union
@@ -22,7 +22,7 @@ class PoolHandle(Handle):
 
 
 class Statistics(NamedTuple):
-    """As bp_pool_statistics in pool.h."""
+    """Counters of a pool, as bp_pool_statistics in pool.h."""
 
     slab_bytes: int
     requests: int
@@ -44,7 +44,7 @@ class Statistics(NamedTuple):
 
 
 class LiveRequest(NamedTuple):
-    """A request that is held. stream: that acquired it first; acquire_number and step are those of its first reference."""
+    """A live request. stream, acquire_number and step are those of its first acquire."""
 
     id: int
     unit: str
@@ -59,7 +59,7 @@ class LiveRequest(NamedTuple):
 
 
 class PoolSlab(NamedTuple):
-    """A slab as made: planned_bytes 0 for persistent and overflow memory."""
+    """A slab as allocated. planned_bytes is 0 for persistent and overflow memory."""
 
     address: int
     bytes: int
@@ -68,7 +68,7 @@ class PoolSlab(NamedTuple):
 
 
 class Record:
-    """What Python knows of a request: its description, and which of its references views belong to."""
+    """A request as Python sees it: its description, and the references that views belong to."""
 
     __slots__ = ("unit", "ordinal", "role", "dtype", "bytes", "text", "references", "epoch")
 
@@ -82,19 +82,30 @@ class Record:
 
 
 class Pool(Owner[PoolHandle]):
-    """All memory is made here, at planned size. The plan is read, not kept; its policy decides how requests are
-    served, and its requests have their index there as id (Plan.find).
+    """A pool: the memory of a plan on a device. All memory is allocated here, at planned size::
 
-    name: in messages. strict: whether a request may have another copy of its size class than the plan's where that is
-    held: "error", "warn", "off". guard: "environment", "off", "on". persistent_bytes, overflow_bytes: memory beside
-    the plan's. extra_requests: how many may be bound beyond the plan's. fingerprint: of the plan that is expected.
-    on_message: called with a line of text, on the thread whose call it is about; must not call the pool. Raises
-    Infeasible, Mismatch (another fingerprint), Unsupported, NoDeviceMemory.
+        with Pool(device, plan) as pool:
+            view, = pool.acquire([plan.find("layers.7", 0, "param")], gather)
+            view.torch().copy_(gathered)
+            view.release(compute)
 
-    Threads: acquire, try_acquire, use, release, give_up and what reads may be called from several threads for
-    different requests; calls release the GIL while they are in the library. close() beside a call lets the call
-    finish first. Closing gives the memory back, except what numpy arrays or tensors still look at: then the last of
-    them does."""
+    - device, plan: the plan is only read; its policy decides how requests get memory, and its indices are the
+      ids
+    - name: in messages
+    - strict: acquire when the assigned copy of a size class is held and another one is free: "error", "warn"
+      or "off" (the last two take the other copy)
+    - guard: "environment", "off" or "on": detects use after release and writes past the end
+    - persistent_bytes, overflow_bytes: additional memory for bound requests and for passes outside the plan
+    - extra_requests: largest number of requests that may be bound
+    - fingerprint: expected fingerprint of the plan; None: any
+    - on_message: called with a line of text, on the thread whose call it reports; must not call the pool
+
+    Raises Infeasible, Mismatch (another fingerprint), Unsupported, NoDeviceMemory.
+
+    Threads: acquire, try_acquire, use, release, cancel and getters may run at the same time for different
+    requests. Calls release the GIL inside the library. close() lets running calls finish; it frees the
+    memory, except for memory that numpy arrays or tensors refer to, which is freed with the last of them.
+    """
 
     def __init__(self, device: Device, plan: Plan, name: Optional[str] = None, strict: str = "error",
                  guard: str = "environment", persistent_bytes: int = 0, overflow_bytes: int = 0,
@@ -127,11 +138,14 @@ class Pool(Owner[PoolHandle]):
 
     def bind(self, unit: str, ordinal: int, role: Any, dtype: DType, bytes: int, used_bytes: Optional[int] = None,
              placement: str = "persistent") -> int:
-        """A request beside the plan, and its id: the next after those that there are. Requests of the plan are not
-        bound: Plan.find.
+        """Adds a request that is not in the plan and returns its id. Ids of planned requests come from
+        Plan.find.
 
-        bytes: with padding; used_bytes: without, None: all. placement: "persistent", "dynamic". Raises NoDeviceMemory,
-        Unsupported, InvalidArgument."""
+        - bytes, used_bytes: with and without padding; None: no padding
+        - placement: "persistent" (from persistent_bytes) or "dynamic" (allocated at each acquire)
+
+        Raises NoDeviceMemory, Unsupported, InvalidArgument.
+        """
         handle = self.handle
         struct = configured(core().bp_bind_init, _abi.bp_bind, unit=encoded(unit, "a unit's name"), ordinal=ordinal,
                             role=_role(role), dtype=_dtype(dtype), bytes=bytes,
@@ -143,19 +157,22 @@ class Pool(Owner[PoolHandle]):
         return id.value
 
     def set_stream(self, ids: Iterable[int], stream: Optional[Stream]) -> None:
-        """Promises that these requests are only acquired on the stream, which saves events where all requests that
-        share memory have the same. None: any stream again. Raises ScheduleError (live requests), CaptureError."""
+        """Promises that these requests are only acquired on `stream`; None withdraws the promise.
+
+        Releases record no event if all requests that share memory have the same promise. Raises ScheduleError
+        (live requests), CaptureError.
+        """
         array, count = _array(ids)
         call(core().bp_pool_set_stream, self.handle, array, count, None if stream is None else stream.handle)
 
     def set_zero(self, ids: Iterable[int], zero: str) -> None:
-        """What the acquiring stream clears first: "nothing", "padding" (bytes after used_bytes), "all"."""
+        """Chooses the bytes that acquire sets to zero: "nothing", "padding" (after used_bytes) or "all"."""
         array, count = _array(ids)
         call(core().bp_pool_set_zero, self.handle, array, count, member("BP_ZERO_", zero, "zero"))
 
     @property
     def requests(self) -> List[PlanRequest]:
-        """By id: those of the plan, then those that were bound."""
+        """The requests by id: those of the plan, then bound requests."""
         info = self._info
         return [request_of(r) for r in info.requests[:info.request_count]]
 
@@ -167,11 +184,11 @@ class Pool(Owner[PoolHandle]):
         return request_of(info.requests[index])
 
     def references(self, id: int) -> int:
-        """How often a request is held now; 0: it is not live."""
+        """The reference count of a request; 0: not live."""
         return int(core().bp_pool_references(self.handle, whole(id, 32, "an id")))
 
     def address(self, id: int) -> Tuple[int, int]:
-        """(address, bytes) of a request. Raises ScheduleError where it has no memory now (dynamic)."""
+        """The address and bytes of a request. Raises ScheduleError (a dynamic request without memory now)."""
         address, bytes = ctypes.c_void_p(), ctypes.c_uint64()
         call(core().bp_pool_address, self.handle, whole(id, 32, "an id"), ctypes.byref(address), ctypes.byref(bytes))
         return address.value or 0, bytes.value
@@ -179,18 +196,21 @@ class Pool(Owner[PoolHandle]):
     # ---- serving ---------------------------------------------------------------------------------------------------
 
     def acquire(self, ids: Iterable[int], stream: Stream) -> List[View]:
-        """Takes all ids for work on the stream, or none. Orders the stream after every release of memory that they
-        overlap.
+        """Acquires all ids for work on `stream`, or none, and returns a View for each.
 
-        A live request gives the same address again and has one more reference. Raises ScheduleError (naming request,
-        buffer and holder), InvalidArgument, NoDeviceMemory (dynamic)."""
+        The stream waits for the release events of the overlapping memory. A live request keeps its address
+        and gets another reference. Raises ScheduleError (with request, buffer and holder), InvalidArgument,
+        NoDeviceMemory (dynamic requests).
+        """
         array, count = _array(ids)
         addresses = (ctypes.c_void_p * count)()
         call(core().bp_pool_acquire, self.handle, array, count, stream.handle, addresses)
         return self._views(array, addresses, stream)
 
     def try_acquire(self, ids: Iterable[int], stream: Stream) -> Optional[List[View]]:
-        """As acquire; None where memory is held by others, or the device is out of it."""
+        """As acquire, but returns None (busy) if another request holds the memory or the device is out of
+        memory.
+        """
         array, count = _array(ids)
         addresses, acquired = (ctypes.c_void_p * count)(), ctypes.c_int()
         call(core().bp_pool_try_acquire, self.handle, array, count, stream.handle, addresses, ctypes.byref(acquired))
@@ -205,7 +225,7 @@ class Pool(Owner[PoolHandle]):
         return views
 
     def can_acquire(self, ids: Iterable[int], releasing: Iterable[int] = ()) -> bool:
-        """Whether an acquire of ids would be served once one reference to each of `releasing` is released."""
+        """True if acquire(ids) would succeed after one reference to each of `releasing` was released."""
         array, count = _array(ids)
         others, other_count = _array(releasing)
         can = ctypes.c_int()
@@ -213,21 +233,24 @@ class Pool(Owner[PoolHandle]):
         return bool(can.value)
 
     def use(self, held: Iterable[Held], stream: Stream) -> None:
-        """Work on a further stream uses live requests, so that reuse waits for it, too. held: ids or views."""
+        """Declares that work on another stream uses live requests, so that reuse waits for it too. held: ids or
+        views.
+        """
         array, count, _ = self._held(held)
         call(core().bp_pool_use, self.handle, array, count, stream.handle)
 
     def release(self, held: Iterable[Held], stream: Stream) -> None:
-        """Drops one reference to each. held: ids or views. stream: where their last work was enqueued.
+        """Drops one reference to each request. held: ids or views. stream: the stream of their last work.
 
-        Raises ScheduleError (not live, a view that was released; guard mode: written past its end), and then nothing
-        has changed."""
+        Raises ScheduleError (not live, a released view; in guard mode: written past the end). After an error
+        nothing has changed.
+        """
         array, count, views = self._held(held)
         call(core().bp_pool_release, self.handle, array, count, stream.handle)
         self._ended(array, views)
 
     def cancel(self, held: Iterable[Held]) -> None:
-        """Gives prefetched requests back that nobody used. Raises ScheduleError (used, or held more than once)."""
+        """Cancels acquires whose memory was never used. Raises ScheduleError (used, or several references)."""
         array, count, views = self._held(held)
         call(core().bp_pool_cancel, self.handle, array, count)
         self._ended(array, views)
@@ -257,7 +280,7 @@ class Pool(Owner[PoolHandle]):
             view._released = True
 
     def _taken_back(self) -> None:
-        """After a capture was cancelled, which dropped references: the views of these are released."""
+        """Marks views as released after an abandoned capture dropped their references."""
         handle = self.handle
         for id, record in enumerate(self._records):
             references = core().bp_pool_references(handle, id)
@@ -265,21 +288,23 @@ class Pool(Owner[PoolHandle]):
                 record.references = int(references)
                 record.epoch += references == 0
 
-    # ---- stages of a run -------------------------------------------------------------------------------------------
+    # ---- settings of a run -----------------------------------------------------------------------------------------
 
     def seal(self) -> None:
-        """From now on every deviation is an error. Raises ScheduleError while dynamic or overflow memory is held."""
+        """Makes every later deviation from the plan an error. Raises ScheduleError (dynamic or overflow memory
+        is live).
+        """
         call(core().bp_pool_seal, self.handle)
 
     def allow_overflow(self, allowed: bool) -> None:
-        """Whether requests whose buffer is held may take overflow memory, for a pass that the plan does not know."""
+        """Allows or forbids overflow memory for requests whose buffer is held, for a pass outside the plan."""
         call(core().bp_pool_allow_overflow, self.handle, int(allowed))
 
     def set_step(self, step: int) -> None:
-        """A number for messages and traces: the training step."""
+        """Sets a number for messages and traces, usually the training step."""
         core().bp_pool_set_step(self.handle, whole(step, 64, "a step"))
 
-    # ---- what is going on ------------------------------------------------------------------------------------------
+    # ---- statistics and live requests -------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -302,7 +327,7 @@ class Pool(Owner[PoolHandle]):
 
     @property
     def sequence(self) -> Tuple[int, int]:
-        """(hash, count) of the acquires so far: equal on ranks that did the same."""
+        """Hash and number of all acquires: equal on ranks that made the same acquires."""
         digest, count = ctypes.c_uint64(), ctypes.c_uint64()
         call(core().bp_pool_sequence, self.handle, ctypes.byref(digest), ctypes.byref(count))
         return digest.value, count.value
@@ -314,7 +339,7 @@ class Pool(Owner[PoolHandle]):
                 for s in info.slabs[:info.slab_count]]
 
     def live(self) -> List[LiveRequest]:
-        """The requests that are held now, in the order of ids."""
+        """The live requests, by id."""
         handle, count, room = self.handle, ctypes.c_size_t(), 64
         while True:
             entries = (_abi.bp_live_request * room)()
@@ -330,7 +355,7 @@ class Pool(Owner[PoolHandle]):
         ]
 
     def dump(self) -> str:
-        """The live requests as text, a line each, and a line of sums."""
+        """The live requests as text, one line each, and a line of sums."""
         handle, needed = self.handle, ctypes.c_size_t()
         call(core().bp_pool_dump, handle, None, 0, ctypes.byref(needed))
         text = ctypes.create_string_buffer(needed.value + 4096)  # others may acquire in between
@@ -338,21 +363,23 @@ class Pool(Owner[PoolHandle]):
         return text.value.decode(errors="replace")
 
     def trace_start(self, entries: int, timestamps: bool = False) -> None:
-        """Records acquires and releases into a ring of so many."""
+        """Starts recording acquires and releases into a ring buffer of `entries`."""
         call(core().bp_pool_trace_start, self.handle, whole(entries, 63, "entries"), int(timestamps))
 
     def trace_stop(self) -> None:
-        """What was recorded stays readable."""
+        """Stops recording. Recorded events stay readable."""
         core().bp_pool_trace_stop(self.handle)
 
     def trace_to_model(self, first_step: int, last_step: int, model: Model) -> None:
-        """Adds what was recorded in these steps to a model as its schedule, for Schedule.recorded."""
+        """Adds the events of these steps to `model` as its recorded schedule, for Schedule.recorded."""
         call(core().bp_pool_trace_to_model, self.handle, whole(first_step, 64, "a step"),
              whole(last_step, 64, "a step"), model.handle)
 
     def close(self) -> None:
-        """Drops all references, waits for the device's streams and gives the memory back; what arrays and tensors look at
-        goes with the last of them. Views raise from now on."""
+        """Ends all live requests, waits for the streams of the device and frees the memory.
+
+        Memory of arrays and tensors is freed with the last of them. Views raise afterwards.
+        """
         super().close()
         dlpack.take_back()
 

@@ -1,4 +1,4 @@
-"""Registration of a pool's slabs with communicators: what bucketpool/comm.h has."""
+"""Registration of a pool's slabs with communicators (bucketpool/comm.h)."""
 
 import ctypes
 from typing import Any, List, NamedTuple, Optional, Sequence
@@ -17,9 +17,15 @@ class RegistrationHandle(Handle):
 
 
 class Entry(NamedTuple):
-    """One communicator for the slabs of a release group; None: all slabs. kind: the best to ask for ("buffer",
-    "window", "symmetric"); less is taken where it is not granted, unless exact. traffic: what collectives will do
-    there, for warnings ("gather", "reduce_scatter", "float_avg", "in_place_ring")."""
+    """The registration of the slabs of one release group with one communicator.
+
+    - group: release group; None: all slabs
+    - kind: the kind to ask for, "buffer", "window" or "symmetric"; a lesser kind is tried if it is not
+      granted
+    - exact: try no lesser kind
+    - traffic: collectives in this memory, for warnings: "gather", "reduce_scatter", "float_avg",
+      "in_place_ring"
+    """
 
     comm: Comm
     group: Optional[str] = None
@@ -29,7 +35,9 @@ class Entry(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A slab with a communicator. entry: which of the entries; because: why less than asked was granted."""
+    """The registration of one slab with one communicator. entry: index of the Entry; because: why a lesser kind
+    was granted.
+    """
 
     slab: int
     entry: int
@@ -41,12 +49,15 @@ class Window(NamedTuple):
 
 
 class Registration(Owner[RegistrationHandle]):
-    """Registers each slab with each communicator of its group. Collective to make and to close, in the order of the
-    entries; no collective of theirs may be on its way. Close it before what the communicators wrap goes.
+    """Registers each slab of a pool with each communicator of its group.
 
-    What is not granted is no failure: windows and report() say what was granted instead. Raises Mismatch (ranks differ,
-    naming the rank; nothing was registered), ScheduleError (registered already, a sealed pool), CaptureError,
-    CommError."""
+    Creation and close() are collective, in the order of the entries, with no collective of these
+    communicators in flight. Close it before the wrapped communicators are destroyed. A kind that NCCL does
+    not grant is not an error: windows and report() have the granted kind and the reason.
+
+    Raises Mismatch (the ranks differ; the message names one, and nothing was registered), ScheduleError
+    (registered already, a sealed pool), CaptureError, CommError.
+    """
 
     def __init__(self, pool: Pool, entries: Sequence[Entry]) -> None:
         if not entries:
@@ -70,13 +81,13 @@ class Registration(Owner[RegistrationHandle]):
                 for w in info.windows[:info.window_count]]
 
     def warnings(self, entry: int) -> List[str]:
-        """What would make an entry's windows silently useless although they were granted."""
+        """Reasons why granted windows of an entry have no effect."""
         info = viewed(core().bp_registration_get_info, self.handle)
         entry = whole(entry, 63, "an entry")
         return [decoded(w.text) for w in info.warnings[:info.warning_count] if w.entry == entry]
 
     def report(self) -> str:
-        """A line for each window and each warning."""
+        """The registration as text, one line for each window and warning."""
         handle, needed = self.handle, ctypes.c_size_t()
         call(core().bp_registration_report, handle, None, 0, ctypes.byref(needed))
         text = ctypes.create_string_buffer(needed.value)

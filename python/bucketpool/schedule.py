@@ -1,4 +1,4 @@
-"""Schedules: when each request is live in a step of training."""
+"""Schedules: the steps in which each request is live."""
 
 import ctypes
 from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Tuple
@@ -17,7 +17,7 @@ class ScheduleHandle(Handle):
 
 
 class Step(NamedTuple):
-    """What a step computes. unit None: what lies outside units; forward_unit: beside it, where passes are combined."""
+    """A step. unit None: persistent parameters; forward_unit: the unit that runs forward at the same time."""
 
     phase: str
     unit: Optional[int]
@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
 
 class ScheduleEvent(NamedTuple):
-    """An acquire or release of `requests` requests from number `first`."""
+    """An acquire or a release of `requests` consecutive requests, starting with id `first`."""
 
     step: int
     acquire: bool
@@ -39,10 +39,12 @@ def _unit(unit: int) -> Optional[int]:
 
 
 class Schedule(Owner[ScheduleHandle]):
-    """Made by training(), recorded(), merged() or embedded(). Keeps nothing of its inputs, and never changes."""
+    """A schedule: the live ranges of the requests. Made by training(), recorded(), merged() or embedded(). It
+    never changes.
+    """
 
     def __init__(self) -> None:
-        raise TypeError("schedules are made by Schedule.training, recorded, merged or embedded")
+        raise TypeError("Schedule has no constructor; call Schedule.training, recorded, merged or embedded")
 
     @classmethod
     def _made(cls, function: Any, *arguments: Any) -> "Schedule":
@@ -57,14 +59,21 @@ class Schedule(Owner[ScheduleHandle]):
                  prefetch_backward: Optional[int] = None, keep_after_forward: bool = False, recompute: bool = False,
                  streams: str = "separate", outside: str = "nothing", microbatches: int = 0, combined: bool = False,
                  overrides: Mapping[int, Tuple[int, Optional[int]]] = {}) -> "Schedule":
-        """A training step as FSDP runtimes run it, by default Megatron-FSDP's with double buffering.
+        """The schedule of a training or evaluation step; by default Megatron-FSDP with double buffering.
 
-        prefetch: prefetch depth; prefetch_backward None: as forward. grad_units: units whose gradients are live
-        at once. passes: "train", "eval", "both". keep_after_forward: parameters stay until their backward (ZeRO-2).
-        recompute: activation checkpointing. streams: "separate", "unified". outside: what embedding and output layer
-        gather ahead, "nothing" or "successor". microbatches: forward passes in flight in a 1F1B stage; combined:
-        forward and backward at the same time. overrides: unit -> prefetch depths (forward, backward), backward None: as
-        forward. Raises InvalidArgument, Unsupported (more than 2^25 steps)."""
+        - prefetch, prefetch_backward: prefetch depth in forward and backward; None: as in forward
+        - grad_units: units whose gradients are live at once
+        - passes: "train", "eval" or "both"
+        - keep_after_forward: parameters stay gathered until their backward (reshard_after_forward=False)
+        - recompute: activation checkpointing
+        - streams: "separate" or "unified", for all-gathers and reduce-scatters
+        - outside: prefetch during embedding and output layer, "nothing" or "successor"
+        - microbatches, combined: forward passes in flight in a 1F1B stage; forward and backward at the same
+          time
+        - overrides: prefetch depths (forward, backward) by unit; backward None: as in forward
+
+        Raises InvalidArgument, Unsupported (more than 2^25 steps).
+        """
         own = (_abi.bp_unit_prefetch * len(overrides))()
         for entry, (unit, (forward, backward)) in zip(own, overrides.items()):
             entry.unit, entry.forward = whole(unit, 32, "a unit"), whole(forward, 32, "prefetch")
@@ -81,27 +90,33 @@ class Schedule(Owner[ScheduleHandle]):
 
     @classmethod
     def recorded(cls, model: Model, buckets: Buckets, overlap_window: int = 0, partial: bool = False) -> "Schedule":
-        """The events that the model brought along, a step each.
+        """The schedule of recorded events of the model (Model.add_event), one step for each event.
 
-        overlap_window: memory released on one lane is kept from so many units that acquire next on another. partial:
-        requests without events are not live, instead of an error. Raises ScheduleError by position and name,
-        InvalidArgument (no events)."""
+        - overlap_window: memory released on one lane is not given to this many units that other lanes acquire
+          next
+        - partial: requests without events are never live, instead of an error
+
+        Raises ScheduleError (with position and name), InvalidArgument (no events).
+        """
         config = configured(core().bp_recorded_config_init, _abi.bp_recorded_config, overlap_window=overlap_window,
                             partial=int(partial))
         return cls._made(core().bp_schedule_create_recorded, model.handle, buckets.handle, ctypes.byref(config))
 
     @classmethod
     def merged(cls, schedules: Iterable["Schedule"]) -> "Schedule":
-        """Several schedules of the same buckets, one after the other: requests that conflict in one of them conflict.
-        Raises InvalidArgument."""
+        """Merges schedules of the same buckets, one after the other: a conflict in one of them is a conflict of
+        the merged schedule. Raises InvalidArgument.
+        """
         kept = [schedule.handle for schedule in schedules]
         pointers = (ctypes.c_void_p * len(kept))(*[handle.value for handle in kept])
         return cls._made(core().bp_schedule_create_merged, pointers, len(kept))
 
     @classmethod
     def embedded(cls, schedule: "Schedule", buckets: Buckets, index: int) -> "Schedule":
-        """The schedule of one of several models that share a pool, for the buckets that Buckets.merged made of theirs;
-        its own are number `index`. Raises InvalidArgument."""
+        """Converts the schedule of one model to merged buckets (Buckets.merged), for models that share a pool.
+
+        index: the position of its buckets in the merge. Raises InvalidArgument.
+        """
         return cls._made(core().bp_schedule_create_embedded, schedule.handle, buckets.handle, whole(index, 63, "a part"))
 
     @property
@@ -119,8 +134,9 @@ class Schedule(Owner[ScheduleHandle]):
                 for s in info.steps[:info.step_count]]
 
     def intervals(self, request: int) -> List[Tuple[int, int]]:
-        """Steps [begin, end) in which a request is live; [] where this schedule never uses it. Raises InvalidArgument
-        (no such request)."""
+        """Steps [begin, end) in which a request is live; [] if this schedule never uses it. Raises
+        InvalidArgument (no such request).
+        """
         info, index = self._info, whole(request, 63, "a request")
         if index >= info.request_count:
             raise InvalidArgument(f"request {index} of {info.request_count}")
@@ -129,13 +145,15 @@ class Schedule(Owner[ScheduleHandle]):
 
     @property
     def overlaps(self) -> List[Tuple[int, int]]:
-        """Pairs of requests (earlier, later) that are never live together but conflict, because of an overlap window."""
+        """Pairs of requests (earlier, later) that conflict because of an overlap window, although they are never
+        live together.
+        """
         info = self._info
         return [(o.earlier, o.later) for o in info.overlaps[:info.overlap_count]]
 
     @property
     def events(self) -> List[ScheduleEvent]:
-        """Acquires and releases, by step, releases first."""
+        """Acquires and releases by step; in a step releases come first."""
         info = self._info
         return [ScheduleEvent(e.step, bool(e.acquire), e.lane, e.first_request, e.request_count)
                 for e in info.events[:info.event_count]]

@@ -1,4 +1,4 @@
-"""Views: a live request's memory, for Python."""
+"""Views: the memory of a live request, for Python."""
 
 import ctypes
 from typing import TYPE_CHECKING, Any, Optional, Tuple
@@ -13,15 +13,16 @@ if TYPE_CHECKING:
 
 
 class View:
-    """One hold of a request, from acquire until release. Does not own the memory, and nothing that is made of it does:
+    """A view: one reference to a request, from acquire until release. It does not own the memory.
 
-    numpy arrays, tensors and capsules keep the pool's memory mapped, so that they never point at nothing, but hold no
-    buffer: after the release their bytes are those of whoever has the buffer next. Only release (of the view, or of
-    its id) ends the hold; a view that is merely forgotten stays held. A released view raises ScheduleError.
+    Arrays, tensors and capsules made from it keep the memory mapped, but hold no reference to the request:
+    after the release they have the bytes of the next request in the buffer. Only release, of the view or of
+    its id, drops the reference; garbage collection does not. A released view raises ScheduleError.
 
-    Order: acquire orders the stream, not the host. On devices whose memory the host reaches, numpy(), torch() and
-    __dlpack__() wait for the stream that acquired, unless asked not to. On GPUs they make the consumer's stream wait
-    for it, as DLPack says."""
+    Acquire orders the stream, not the host. If the host can access the memory, numpy(), torch() and
+    __dlpack__() wait for the acquiring stream, unless told not to. On GPUs they make the stream of the
+    consumer wait, as DLPack requires.
+    """
 
     __slots__ = ("pool", "id", "address", "stream", "_record", "_epoch", "_released", "__weakref__")
 
@@ -30,7 +31,7 @@ class View:
         self._epoch = record.epoch
         self._released = False
 
-    # ---- what it is ------------------------------------------------------------------------------------------------
+    # ---- properties -------------------------------------------------------------------------------------------------
 
     @property
     def unit(self) -> str:
@@ -39,7 +40,7 @@ class View:
 
     @property
     def ordinal(self) -> int:
-        """Of the bucket in its unit."""
+        """Position of the bucket in its unit."""
         return self._record.ordinal
 
     @property
@@ -48,38 +49,42 @@ class View:
 
     @property
     def dtype(self) -> str:
-        """As stored: fp8 is "uint8"."""
+        """The storage dtype: fp8 is "uint8"."""
         return dtype_name(self._record.dtype)
 
     @property
     def bytes(self) -> int:
-        """With padding."""
+        """Bytes with padding."""
         return self._record.bytes
 
     @property
     def released(self) -> bool:
-        """Whether the hold has ended, by this view or by a release of the request's last hold."""
+        """True after a release of this view, or of the last reference to the request."""
         return self._released or self._epoch != self._record.epoch
 
     def check(self) -> None:
-        """Raises ScheduleError when it is released, InvalidArgument when the pool is closed."""
+        """Raises ScheduleError if the view is released, InvalidArgument if the pool is closed."""
         if self.released:
             raise ScheduleError(
-                f"{self._record.text} was released, and its memory may be another's now: acquire it again")
+                f"{self._record.text} was released, and another request may have its memory; acquire it again")
         self.pool.handle
 
     def release(self, stream: Optional[Stream] = None) -> None:
-        """Ends the hold. stream: where its last work was enqueued; None: the one that acquired it."""
+        """Drops the reference. stream: the stream of the last work; None: the acquiring stream."""
         self.pool.release([self], self.stream if stream is None else stream)
 
     # ---- as arrays and tensors -------------------------------------------------------------------------------------
 
     def numpy(self, dtype: DType = None, wait: bool = True) -> Any:
-        """A numpy array over the memory, writable, of one dimension and all bytes of the bucket.
+        """A writable, one-dimensional numpy array over all bytes of the bucket.
 
-        dtype: a name, or a numpy dtype; None: the bucket's. numpy has no bf16 and no fp8: ask for "uint16" or
-        "uint8", the bits, or for a dtype of ml_dtypes. wait: for the acquiring stream, first. Raises Unsupported
-        (memory that the host does not reach, such a dtype), InvalidArgument (a size that does not divide)."""
+        - dtype: a name or a numpy dtype; None: that of the bucket. numpy lacks bf16 and fp8: pass "uint16" or
+          "uint8" for the bits, or a dtype of ml_dtypes.
+        - wait: first wait for the acquiring stream
+
+        Raises Unsupported (memory that the host cannot access, an unknown dtype), InvalidArgument (a size
+        that is not a multiple of the element size).
+        """
         self.check()
         self._reach_from_host(wait)
         import numpy
@@ -87,7 +92,7 @@ class View:
         kind = self._numpy_type(numpy, dtype)
         if self.bytes % kind.itemsize:
             raise InvalidArgument(
-                f"{self._record.text} has {self.bytes} bytes, no whole number of {kind} of {kind.itemsize} bytes")
+                f"{self._record.text}: {self.bytes} bytes are not a multiple of the {kind.itemsize} bytes of {kind}")
         if self.bytes == 0:
             return numpy.empty(0, kind)
         exported = dlpack.export(self.pool.handle, self.id, _abi.BP_DTYPE_UINT8, False)
@@ -110,12 +115,14 @@ class View:
                 "view.numpy(\"uint8\")") from None
 
     def torch(self, dtype: DType = None, wait: bool = True) -> Any:
-        """A tensor over the memory, of one dimension and all bytes of the bucket. It is no leaf that autograd saves
-        by value: what is saved for backward reads the memory as it is then.
+        """A one-dimensional tensor over all bytes of the bucket. Autograd saves a reference, not a copy.
 
-        dtype: a name, or a torch dtype; None: the bucket's (fp8 buckets are uint8: pass torch.float8_e4m3fn). wait:
-        as numpy; on a GPU torch's current stream waits for the acquiring one. Raises InvalidArgument (a size that
-        does not divide), Unsupported."""
+        - dtype: a name or a torch dtype; None: that of the bucket (fp8 buckets are uint8: pass
+          torch.float8_e4m3fn)
+        - wait: as in numpy(); on a GPU the current stream of torch waits for the acquiring stream
+
+        Raises InvalidArgument (a size that is not a multiple of the element size), Unsupported.
+        """
         self.check()
         import torch
         from torch.utils.dlpack import from_dlpack
@@ -123,7 +130,7 @@ class View:
         kind = dtype if isinstance(dtype, torch.dtype) else self._torch_type(torch, dtype)
         if kind.itemsize and self.bytes % kind.itemsize:
             raise InvalidArgument(
-                f"{self._record.text} has {self.bytes} bytes, no whole number of {kind} of {kind.itemsize} bytes")
+                f"{self._record.text}: {self.bytes} bytes are not a multiple of the {kind.itemsize} bytes of {kind}")
         made: Any = from_dlpack(_Bytes(self, wait))
         return made if kind == torch.uint8 else made.view(kind)
 
@@ -139,17 +146,18 @@ class View:
     # ---- DLPack ----------------------------------------------------------------------------------------------------
 
     def __dlpack_device__(self) -> Tuple[int, int]:
-        """(kDLCPU, 0) for host devices, (kDLCUDA, ordinal) for GPUs."""
+        """The DLPack device: (kDLCPU, 0) for host devices, (kDLCUDA, ordinal) for GPUs."""
         ordinal = self.pool.device.ordinal
         return (dlpack.CPU, 0) if ordinal is None else (dlpack.CUDA, ordinal)
 
     def __dlpack__(self, *, stream: Optional[int] = None, max_version: Optional[Tuple[int, int]] = None,
                    dl_device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None) -> Any:
-        """A capsule of the bucket in its dtype; versioned where max_version allows.
+        """A DLPack capsule of the bucket in its dtype; versioned if max_version allows it.
 
-        stream: on GPUs the consumer's, which is made to wait for the acquiring one (None: the legacy default stream;
-        -1: do not); on hosts None waits for the acquiring stream, -1 does not. Raises BufferError where another
-        device or a copy is asked for, or DLPack has no such dtype."""
+        stream: on GPUs the stream of the consumer, which waits for the acquiring one (None: the legacy
+        default stream; -1: no wait). On hosts None waits for the acquiring stream and -1 does not. Raises
+        BufferError (another device, a copy, a dtype that DLPack lacks).
+        """
         return self._capsule(self._record.dtype, stream, max_version, dl_device, copy)
 
     def _capsule(self, kind: int, stream: Optional[int], max_version: Optional[Tuple[int, int]],
@@ -194,7 +202,7 @@ _TORCH = {
 
 
 class _Bytes:
-    """A view as DLPack of bytes, whatever its dtype."""
+    """Exports a view through DLPack as bytes, whatever its dtype."""
 
     def __init__(self, view: View, wait: bool) -> None:
         self._view, self._wait = view, wait

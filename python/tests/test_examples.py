@@ -1,4 +1,4 @@
-"""The programs that the documents show run, and are what the documents show.
+"""Runs the example programs of the documents, and compares the quoted code with the programs.
 
 Arguments: the C program of examples/use_in_runtime.c, the command."""
 
@@ -39,7 +39,7 @@ class Examples(unittest.TestCase):
         self.assertEqual(from_c, from_python)
         self.assertEqual((buckets, served), (28, 55))  # each once; forward and backward, the last unit in one piece
 
-    def test_what_is_wrong_is_said(self):
+    def test_missing_file_is_named(self):
         result = run(PROGRAM, "no.json")
         self.assertEqual(result.returncode, 1)
         self.assertIn("no.json", result.stderr)
@@ -47,14 +47,14 @@ class Examples(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stderr.splitlines()[-1], r"^bucketpool\.errors\.FileError: .*no\.json")
 
-    def test_documents_show_them(self):
+    def test_pages_quote_the_programs(self):
         page = read("docs", "start", "runtime.md")
         for name, language in (("use_in_runtime.c", "c"), ("use_in_runtime.py", "python")):
             code = read("examples", name).split("\n", 1)[1]
             self.assertIn(f"```{language}\n{code}```", page)
 
-    def test_the_readme_runs(self):
-        code = re.search(r"```python\n(.*?)```", read("README.md"), re.DOTALL).group(1)
+    def test_first_pool_page_runs(self):
+        code = re.search(r"```python\n(.*?)```", read("docs", "start", "pool.md"), re.DOTALL).group(1)
         result = run(sys.executable, "-c", code, cwd=MODEL)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertRegex(result.stdout, r"^\d+ bytes, at least \d+\n")

@@ -31,7 +31,8 @@ class Released(unittest.TestCase):
             with self.assertRaises(bp.ScheduleError) as caught:
                 use()
             self.assertEqual(str(caught.exception),
-                             "param of u0/bucket.0 was released, and its memory may be another's now: acquire it again")
+                             "param of u0/bucket.0 was released, and another request may have its memory; "
+                             "acquire it again")
         self.assertIn("released", repr(view))
 
     def test_a_view_of_an_earlier_hold_is_released(self):

@@ -1,1 +1,1 @@
-"""bucketpool for PyTorch. Each module is imported by its name and needs torch; `import bucketpool` alone does not."""
+"""bucketpool for PyTorch. Import each module by name; they need torch, which `import bucketpool` alone does not."""

@@ -1,5 +1,4 @@
-"""Objects of the library that are made once for many calls: found by what they were made for, the one used longest ago
-goes first."""
+"""A cache of log-prob clients by configuration, with least-recently-used eviction."""
 
 import atexit
 import ctypes
@@ -18,7 +17,7 @@ MOST = 8  # kept of one group, and of this process alone: each has workspaces
 
 
 class Handle:
-    """A client. Destroyed when neither the cache nor a graph that still has its backward to come needs it."""
+    """A client, destroyed when neither the cache nor a pending backward refers to it."""
     def __init__(self, made: ctypes.c_void_p, destroy: str, generation: int) -> None:
         self._value: Optional[ctypes.c_void_p] = made
         self._destroy = destroy
@@ -40,7 +39,7 @@ class Handle:
 
 
 class Clients:
-    """At most MOST clients; and those that graphs still hold, until clear()."""
+    """A cache of at most MOST clients, in addition to those that pending backwards refer to, until clear()."""
     def __init__(self) -> None:
         self._kept: "OrderedDict[Hashable, Handle]" = OrderedDict()
         self._all: "weakref.WeakSet[Handle]" = weakref.WeakSet()
@@ -83,7 +82,7 @@ def of(comm: Optional[GroupComm]) -> Clients:
 
 
 def lock_of(comm: Optional[GroupComm]) -> Any:
-    """One call at a time: clients have workspaces of their own."""
+    """The lock of a communicator's clients, whose workspaces serve one call at a time."""
     return _alone_lock if comm is None else comm.lock
 
 
@@ -97,7 +96,7 @@ def shared(comm: Optional[GroupComm], key: Hashable, everybody: Optional[List[Di
 
 
 def size_class(tokens: int) -> int:
-    """Workspaces are for a power of two of tokens, so that batches of about one size share a client."""
+    """The number of tokens, rounded up to a power of two, so that batches of similar size share a client."""
     return max(1024, 1 << (max(tokens, 1) - 1).bit_length())
 
 
@@ -107,7 +106,8 @@ def device_key(device: torch.device) -> Hashable:
 
 @atexit.register
 def free_clients() -> None:
-    """Destroys the clients of this process alone, and with them their workspaces. Those of groups:
-    bucketpool.torch.comm.close()."""
+    """Destroys the clients without a process group and their workspaces. For those of groups:
+    bucketpool.torch.comm.close().
+    """
     with _alone_lock:
         _alone.clear()

@@ -1,5 +1,6 @@
-"""What the passes over logits and over the fused head have in common: their options, what is checked, what ranks tell
-each other."""
+"""Common parts of the passes over logits and over the fused head: options, argument checks, agreement between
+ranks.
+"""
 
 import ctypes
 import struct
@@ -19,8 +20,7 @@ T = TypeVar("T")
 
 
 class Options(NamedTuple):
-    """What a pass is to do. `start`, `end`: of this rank's part of the vocabulary; None: parts of all ranks, one after
-    the other."""
+    """Options of a pass. start, end: vocabulary bounds of this rank; None: the shards of all ranks, in order."""
 
     what: str
     start: Optional[int] = None
@@ -46,7 +46,7 @@ class Pass(NamedTuple):
 
 
 class Untraced(torch.autograd.Function):
-    """Functions of the C library: torch.compile breaks the graph around them and calls them as they are."""
+    """Calls of the C library: torch.compile breaks the graph around them."""
     @classmethod
     def apply(cls, *arguments: Any) -> Any:
         compiler: Any = torch.compiler
@@ -55,7 +55,7 @@ class Untraced(torch.autograd.Function):
 
 
 class _NotTwice(torch.autograd.Function):
-    """Gradients as they are, with an error in place of their own."""
+    """Passes gradients through; its own backward raises Unsupported."""
     @staticmethod
     def forward(ctx: Any, gradient: torch.Tensor, what: str, *sources: torch.Tensor) -> torch.Tensor:
         ctx.what = what
@@ -63,11 +63,11 @@ class _NotTwice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        raise Unsupported(f"{ctx.what}: there is no derivative of the gradient: differentiate once")
+        raise Unsupported(f"{ctx.what}: second derivatives are unsupported; differentiate once")
 
 
 def only_once(what: str, gradient: Optional[torch.Tensor], *sources: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-    """The gradient; where a graph of the backward pass is made (create_graph), one whose own gradient is refused."""
+    """The gradient. With create_graph=True, a second differentiation raises Unsupported."""
     if gradient is None or not torch.is_grad_enabled():
         return gradient
     apply: Any = _NotTwice.apply
@@ -173,7 +173,7 @@ def saved_bytes(tokens: int, entropy: bool) -> int:
 
 def upstream(struct_of: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor],
              saved: torch.Tensor) -> List[Any]:
-    """Sets the gradients from above; returns what must live until the call is enqueued."""
+    """Sets the upstream gradients. Returns the tensors that must live until the call is enqueued."""
     struct_of.logprob_grad, first = _tensors.values(logprob_grad)
     struct_of.entropy_grad, second = _tensors.values(entropy_grad)
     saved = saved.contiguous()  # hooks of saved tensors may lay them out anew, and this may be its only reference
@@ -182,7 +182,7 @@ def upstream(struct_of: Any, logprob_grad: Optional[torch.Tensor], entropy_grad:
 
 
 def ran(one: Pass, device: torch.device, function: Any, *arguments: Any) -> None:
-    """Runs a call of the client: one at a time, on torch's current stream."""
+    """Runs a call of the client on the current stream, one call at a time."""
     with _clients.lock_of(one.comm):
         if one.comm is None:
             _tensors.run(device, function, one.client.value, *arguments)
@@ -191,6 +191,6 @@ def ran(one: Pass, device: torch.device, function: Any, *arguments: Any) -> None
 
 
 def check_client(one: Pass, device: torch.device, check: Any) -> None:
-    """Where bad targets are an error: on a stream they are noted, and told of when it is asked."""
+    """Raises the error of invalid targets, which calls on a stream only record."""
     if one.options.checked_targets and device.type != "cpu":
         call(check, one.client.value)

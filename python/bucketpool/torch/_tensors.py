@@ -31,8 +31,9 @@ _streams: Dict[Tuple[int, int], ctypes.c_void_p] = {}
 
 
 def device_of(device: torch.device) -> ctypes.c_void_p:
-    """The library's device for tensors of `device`: one host device, one for each GPU. Made when it is first needed,
-    kept until exit."""
+    """The library's device for tensors on `device`: one host device, and one for each GPU. Created on first use,
+    kept until exit.
+    """
     if device.type not in ("cpu", "cuda"):
         raise Unsupported(f"tensors on {device}: cpu and cuda are possible")
     ordinal = 0 if device.type == "cpu" else device.index if device.index is not None else torch.cuda.current_device()
@@ -49,8 +50,9 @@ def device_of(device: torch.device) -> ctypes.c_void_p:
 
 
 def stream_of(device: torch.device) -> Optional[ctypes.c_void_p]:
-    """Where work on tensors of `device` goes: torch's current stream, imported by its native handle. On CPUs None: a
-    call then returns when its results are there."""
+    """The current stream of torch, imported by its native handle. None on CPUs, where calls return after the
+    work has run.
+    """
     if device.type == "cpu":
         return None
     native = torch.cuda.current_stream(device).cuda_stream
@@ -80,7 +82,7 @@ def _close() -> None:
 
 
 def memory(address: Optional[int], size: int, dtype: torch.dtype, cuda: bool) -> torch.Tensor:
-    """A tensor over `size` bytes at `address`: no copy, and it owns nothing."""
+    """A tensor over `size` bytes at `address`, without a copy or ownership."""
     if size == 0 or not address:
         return torch.empty(0, dtype=dtype, device="cuda" if cuda else "cpu")
     return over(address, size, torch.device("cuda" if cuda else "cpu"))[1].view(dtype)
@@ -131,7 +133,7 @@ def values(tensor: Optional[torch.Tensor]) -> Tuple[_abi.bp_token_values, Option
 
 
 def rows_fit(tensor: torch.Tensor) -> bool:
-    """Whether rows [..., columns] can be read where they are: elements of a row next to each other, rows apart."""
+    """True if rows [..., columns] can be read in place: each row is contiguous, and rows do not overlap."""
     strides = _strides(tensor, 1)
     if strides is None or (tensor.shape[-1] > 1 and tensor.stride(-1) != 1):
         return False
@@ -158,7 +160,7 @@ def rows(tensor: torch.Tensor) -> _abi.bp_token_rows:
 
 def check_floats(name: str, tensor: Any) -> None:
     if not isinstance(tensor, torch.Tensor):
-        raise InvalidArgument(f"{name}: {type(tensor).__name__} is no tensor")
+        raise InvalidArgument(f"{name}: expected a tensor, got {type(tensor).__name__}")
     if tensor.dtype not in FLOATS:
         raise InvalidArgument(f"{name} are {tensor.dtype}: float32, bfloat16 and float16 are possible")
     if tensor.layout != torch.strided:

@@ -20,7 +20,7 @@ from ..pool import Pool
 
 
 class Statistics(NamedTuple):
-    """As bp_torch_statistics in torch_allocator.h; because: of the last refusal."""
+    """Counters, as bp_torch_statistics in torch_allocator.h. because: reason of the last failed allocation."""
 
     bytes: int
     live_bytes: int
@@ -34,12 +34,17 @@ class Statistics(NamedTuple):
 
 
 class serving:
-    """Serves PyTorch's segments on one GPU until stop(), or the end of `with`.
+    """Serves the segments of PyTorch on one GPU until stop() or the end of `with`.
 
-    bytes: a slab of so many of its own, rounded up to the device's granularity, on `device` (None: one of its own). Or
-    pool and request: a persistent request of a pool that nobody holds, so that the pool's registration covers it.
-    ordinal: PyTorch's index of the GPU. Raises InvalidArgument (neither or both), ScheduleError (served already, the
-    request is held), Mismatch, NoDevice, NoDeviceMemory."""
+    - bytes, device: size of a separate slab, rounded up to the granularity of the device; device None: a new
+      one
+    - pool, request: instead, a persistent request of a pool that is not live; the pool's registration covers
+      it
+    - ordinal: index of the GPU in PyTorch
+
+    Raises InvalidArgument (neither or both), ScheduleError (served already, the request is live), Mismatch,
+    NoDevice, NoDeviceMemory.
+    """
 
     def __init__(self, bytes: int = 0, pool: Optional[Pool] = None, request: int = 0, ordinal: int = 0,
                  device: Optional[Device] = None) -> None:
@@ -55,7 +60,7 @@ class serving:
 
     @property
     def mem_pool(self) -> Any:
-        """The torch.cuda.MemPool for torch.cuda.use_mem_pool; made when first asked for."""
+        """The torch.cuda.MemPool for torch.cuda.use_mem_pool, created on first use."""
         if self._mem_pool is None:
             self._allocator = pluggable_allocator().allocator()
             self._mem_pool = torch.cuda.MemPool(self._allocator)
@@ -68,8 +73,9 @@ class serving:
                           s.strays, decoded(s.because))
 
     def stop(self) -> None:
-        """Gives the memory back after the device's work. Tensors in it and the MemPool must be gone: ScheduleError says
-        how many segments are out. Stopping twice is nothing."""
+        """Frees the memory after the work of the device. May be repeated. The tensors and the MemPool must have
+        been deleted; else ScheduleError has the number of live segments.
+        """
         if not self.stopped:
             self._mem_pool = None
             call(core().bp_torch_stop, self.ordinal)

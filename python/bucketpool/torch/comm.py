@@ -93,7 +93,7 @@ class GroupComm:
     # ---- calls -----------------------------------------------------------------------------------------------------
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls what may call back; an exception of torch in there is the cause of the one that is raised."""
+        """Runs a call that may call back; an exception of torch inside is the cause of the raised one."""
         self._raised = None
         try:
             return function(*arguments)
@@ -290,7 +290,9 @@ class _Arrivals:
         return words
 
     def hear_missing(self) -> str:
-        """The words of the rank that timed out first in this exchange; "" if there is none within a few seconds."""
+        """The message of the first rank that timed out in this exchange; "" if none arrives within a few
+        seconds.
+        """
         key = f"bucketpool/missing/{self._number}"
 
         def listen() -> str:
@@ -312,7 +314,7 @@ class _Arrivals:
 
     @staticmethod
     def _bounded(ask: Callable[[], Any]) -> Any:
-        """None where the store does not answer: the process that serves it may be the one that is missing."""
+        """None if the store does not answer: its process may be the missing one."""
         answers: List[Any] = []
 
         def run() -> None:
@@ -382,15 +384,15 @@ _comms: Dict[int, GroupComm] = {}
 
 
 def _not_a_group(group: Any, because: str) -> NoReturn:
-    raise InvalidArgument(f"{group!r} is no process group that this process is in: {because}")
+    raise InvalidArgument(f"{group!r}: expected a process group of this process; {because}")
 
 
 def comm_of(group: Optional[dist.ProcessGroup]) -> Optional[GroupComm]:
-    """The communicator of a group, the same one each time; None for None and for groups of one rank: nothing is
-    exchanged then.
+    """The communicator of a process group, always the same one; None for None and for groups of one rank.
 
-    `group` None is this process alone, not the default group: that one is torch.distributed.group.WORLD. Not
-    collective. Raises InvalidArgument where this process is not in the group, or the group was destroyed."""
+    `group` None means this process alone, not the default group, which is torch.distributed.group.WORLD. Not
+    collective. Raises InvalidArgument (this process is not in the group, or the group was destroyed).
+    """
     if group is None:
         return None
     if not isinstance(group, dist.ProcessGroup):
@@ -414,19 +416,25 @@ def comm_of(group: Optional[dist.ProcessGroup]) -> Optional[GroupComm]:
 
 
 def trust(group: dist.ProcessGroup, trusting: bool = True) -> None:
-    """Calls with this group compare nothing from now on: no exchange but their own, and on GPUs no waiting of the host.
-    A rank that differs or fails then leaves the others waiting until torch's timeout. Say the same on all ranks.
-    Vocabulary bounds must be given then."""
+    """Calls with this group no longer compare their arguments: no exchange but their own, and no waits of the
+    host on GPUs.
+
+    If a rank then differs or fails, the others wait until torch's timeout. Call it on all ranks. Vocabulary
+    bounds must then be given.
+    """
     comm = comm_of(group)
     if comm is not None:
         comm.trusting = trusting
 
 
 def set_timeout(group: dist.ProcessGroup, seconds: Optional[float]) -> None:
-    """Exchanges of calls with this group wait so long for a rank. None: the group's own timeout, which is also the one
-    at first, unless BUCKETPOOL_COMM_TIMEOUT (seconds) is set. Say the same on all ranks, and more than the longest time
-    between two ranks' arrivals at a call. RankTimeout names the ranks that are missing, and is raised for every later
-    call with the group: end the job then. Collectives of tensors keep torch's timeout."""
+    """Sets the time-out of exchanges with this group, in seconds.
+
+    None: the timeout of the group, which is the default unless BUCKETPOOL_COMM_TIMEOUT (seconds) is set. Use
+    the same value on all ranks, longer than the longest time between the arrivals of two ranks. RankTimeout
+    names the missing ranks and is raised by all later calls with the group: end the job. Collectives of
+    tensors keep torch's timeout.
+    """
     if seconds is not None and not 0 < seconds <= 1e6:
         raise InvalidArgument(f"set_timeout: expected seconds in (0, 1000000], got {seconds!r}")
     comm = comm_of(group)
@@ -436,7 +444,7 @@ def set_timeout(group: dist.ProcessGroup, seconds: Optional[float]) -> None:
 
 @atexit.register
 def close() -> None:
-    """Ends all communicators and what was made for them. They are made again where they are needed. Not collective."""
+    """Closes all communicators and their clients, which are created again on demand. Not collective."""
     with _lock:
         for comm in _comms.values():
             comm.close()

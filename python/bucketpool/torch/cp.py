@@ -51,21 +51,23 @@ def _named(kind: str, names: Dict[str, int], name: str) -> int:
 
 
 def padding_multiple(ranks: int, tp: int = 1, fp8: bool = False) -> int:
-    """What padded lengths are a multiple of, with `tp` ranks of sequence parallelism, with fp8 or without."""
+    """The multiple of padded lengths, for `tp` ranks of sequence parallelism, with or without fp8."""
     multiple = ctypes.c_uint64()
     call(library().bp_cp_multiple, ranks, tp, int(fp8), ctypes.byref(multiple))
     return multiple.value
 
 
 class PackedSplit:
-    """A batch and how it is split. Never changes; any thread may use it.
+    """The split of a batch over CP ranks. It never changes; any thread may use it.
 
-    cu_seqlens: [sequences + 1], 0 and the end of each sequence, int32 or int64 on any device, or a sequence of
-    integers; copied. cu_padded: the same of the padded batch; None: lengths are padded to `multiple`, 0 being 2 x
-    ranks. last_is_dummy: the last sequence only fills the batch.
+    - cu_seqlens: [sequences + 1], 0 and the end of each sequence; int32 or int64 on any device, or a sequence
+      of integers; copied
+    - cu_padded: the same for the padded batch; None: lengths are padded to `multiple`, by default 2 x ranks
+    - last_is_dummy: the last sequence only fills the batch
 
-    `ranks`, `rank`; `packed_tokens`, `padded_tokens`, `local_tokens`: of tensors in these orders; `longest`: the
-    longest padded sequence."""
+    Attributes: ranks, rank; packed_tokens, padded_tokens, local_tokens; longest (padded length of the longest
+    sequence).
+    """
     def __init__(self, cu_seqlens: CuSeqlens, group: Optional[dist.ProcessGroup] = None, *,
                  cu_padded: Optional[CuSeqlens] = None, multiple: int = 0, last_is_dummy: bool = False) -> None:
         self._handle = ctypes.c_void_p()
@@ -95,14 +97,18 @@ class PackedSplit:
         return {"packed": self.packed_tokens, "local": self.local_tokens}.get(order, self.padded_tokens)
 
     def cu_seqlens(self, order: str = "local", dtype: torch.dtype = torch.int32) -> torch.Tensor:
-        """Where sequences begin in "packed", "padded" or "local" order: [sequences + 1] on the CPU."""
+        """The beginnings of the sequences in "packed", "padded" or "local" order, and the end: [sequences + 1]
+        on the CPU.
+        """
         begins = torch.empty(self.sequences + 1, dtype=dtype, device="cpu")
         call(library().bp_cp_split_cu_seqlens, self._handle, _named("order", ORDERS, order),
              _tensors.DTYPES.get(dtype, 0), begins.numel(), begins.data_ptr())
         return begins
 
     def index_map(self, source: str, target: str, shift: str = "keep") -> torch.Tensor:
-        """int64 [tokens of `target`] on the CPU: where in `source` the token of each place is, -1 for nowhere."""
+        """An index map, int64 [tokens of `target`] on the CPU: the position in `source` of each token; -1 if it
+        has none.
+        """
         places = torch.empty(self.tokens(target), dtype=torch.int64, device="cpu")
         call(library().bp_cp_split_map, self._handle, _named("order", ORDERS, source), _named("order", ORDERS, target),
              _named("shift", SHIFTS, shift), places.numel(),
@@ -111,18 +117,23 @@ class PackedSplit:
 
     def split(self, tensor: torch.Tensor, shift: str = "keep", fill: Union[int, float, bool] = 0,
               source: str = "packed") -> torch.Tensor:
-        """This rank's tokens, [local_tokens, ...], of what is in `source` order. shift: "next" for labels and their
-        masks, whose last token of a sequence gets `fill`; "next_wrapped" gives it the first one, as a roll does.
-        Differentiable where nothing is shifted."""
+        """The tokens of this rank, [local_tokens, ...], of a tensor in `source` order. Differentiable without a
+        shift.
+
+        shift: "next" for labels and their masks (the last token of a sequence gets `fill`); "next_wrapped"
+        gives the last token the first one, as torch.roll does.
+        """
         if shift != "keep" and tensor.requires_grad:
             raise InvalidArgument(f"a tensor that requires a gradient is not shifted ({shift}): labels and masks are")
         return _Rearranged.apply(tensor, self, source, "local", shift, fill)
 
     def reassemble(self, local: torch.Tensor, order: str = "packed", sum_gradients: bool = True) -> torch.Tensor:
-        """Collective: all ranks' tokens in `order`, the same on all of them. Backward adds up what all ranks have as
-        gradient of the whole, and each gets that of its own tokens (collective). sum_gradients=False: each takes its
-        own from its own gradient of the whole, exchanging nothing: for losses that every rank computes from the whole,
-        where the sum would be `ranks` times too large."""
+        """Collective: gathers the tokens of all ranks in `order`, the same on all ranks.
+
+        Backward sums the gradients of all ranks, and each rank gets those of its tokens (collective).
+        sum_gradients=False: each rank takes its tokens from its own gradient, without communication; for
+        losses that every rank computes from the whole, where the sum would be `ranks` times too large.
+        """
         if self.comm is None:
             return _Rearranged.apply(local, self, "local", order, "keep", 0)
         return _Gathered.apply(local, self, self.comm, order, sum_gradients)

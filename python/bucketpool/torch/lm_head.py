@@ -44,7 +44,7 @@ def _batch(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
 
 
 def _chunk(options: Options, tokens: torch.Size) -> int:
-    """Tokens of a piece: no more than there are, for which no workspace is needed."""
+    """Tokens of a chunk, at most those of the batch."""
     sequence = max(tokens[-1] if tokens else 1, 1)
     return min(options.chunk or sequence, sequence)
 
@@ -118,7 +118,7 @@ def _forward(ctx: Any, options: Options, hidden: torch.Tensor, weight: torch.Ten
 
 
 class _Work(NamedTuple):
-    """A backward pass that has all its memory. `kept`: what must live until the call is enqueued."""
+    """A backward pass with its memory. kept: tensors that must live until the call is enqueued."""
 
     one: Pass
     device: torch.device
@@ -152,7 +152,9 @@ def _work(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional
 
 
 def _agree(ctx: Any, absent: bool, failure: Optional[BaseException]) -> None:
-    """Backward is collective where hidden_grad is summed over the ranks: then what one rank refuses all refuse."""
+    """Agreement of ranks before a collective backward (hidden_grad summed over ranks): an error of one is an
+    error of all.
+    """
     one: Pass = ctx.one
     if one.comm is not None and not one.comm.trusting and not one.options.partial_hidden_grad:
         one.comm.agree(f"{one.options.what}, backward",
@@ -250,6 +252,6 @@ def linear_logprobs_and_entropy(hidden: torch.Tensor, weight: torch.Tensor, targ
                                 temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
                                 ignore_index: Optional[int] = None, inference_only: bool = False,
                                 partial_hidden_grad: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
-    """The same with entropies, both differentiable."""
+    """As linear_logprobs, and entropies; both are differentiable."""
     return FusedLinearLogprobEntropy.apply(hidden, weight, targets, vocab_start_index, vocab_end_index, chunk_size,
                                            group, inference_only, temperature, mask, partial_hidden_grad, ignore_index)

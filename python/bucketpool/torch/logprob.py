@@ -77,7 +77,7 @@ def _check_overwritten(what: str, logits: torch.Tensor) -> None:
 
 
 def _gradient_dtype(logits: torch.Tensor) -> torch.dtype:
-    """What autograd hands on: anything else it would copy once more."""
+    """The dtype in which autograd passes the gradient on; another one would cost a copy."""
     asked = getattr(logits, "grad_dtype", logits.dtype) if logits.is_leaf and logits.requires_grad else logits.dtype
     return torch.float32 if asked in (None, torch.float32) else logits.dtype
 
@@ -117,7 +117,7 @@ def _prepared(options: Options, logits: torch.Tensor, target: Optional[torch.Ten
 
 def _forward(ctx: Any, options: Options, logits: torch.Tensor, target: Optional[torch.Tensor],
              mask: Optional[torch.Tensor], inference_only: bool) -> Tuple[Any, Any]:
-    """Tensors; None for what the options do not ask for."""
+    """Output tensors; None for outputs that the options do not ask for."""
     one, (read, outputs) = _prepared(options, logits, target, mask, ctx.needs_input_grad[0] and not inference_only)
     if target is None:  # entropies alone: any target will do
         target = torch.zeros((), dtype=torch.int64, device=logits.device).expand(logits.shape[:-1])
@@ -266,8 +266,11 @@ def logprobs_and_entropy(logits: torch.Tensor, targets: torch.Tensor, *, group: 
                          temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
                          ignore_index: Optional[int] = None, inference_only: bool = False, in_place: bool = False,
                          checked_targets: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
-    """Both, of one read of the logits and one exchange; their gradient is one more read. Arguments as in
-    logprobs_from_logits."""
+    """Log-probabilities and entropies from one pass over the logits and one exchange; one more pass for their
+    gradient.
+
+    Arguments as in logprobs_from_logits.
+    """
     return VocabParallelLogprobEntropy.apply(logits, targets, vocab_start_index, vocab_end_index, group, inference_only,
                                              temperature, mask, in_place, ignore_index, checked_targets)
 

@@ -1,4 +1,4 @@
-"""Memory that somebody else owns as tensors, and the library's devices for PyTorch's."""
+"""Tensors over memory without ownership, and the library's devices for those of PyTorch."""
 
 import ctypes
 from typing import Any, Tuple

@@ -1,4 +1,4 @@
-"""The NCCL communicators that PyTorch made, for the registration of a pool."""
+"""Registration of a pool with the NCCL communicators of PyTorch."""
 
 from typing import Any, Dict, Iterable, List, Sequence
 

@@ -1,4 +1,4 @@
-"""PyTorch's streams as a pool's device knows them."""
+"""PyTorch's streams as streams of a pool's device."""
 
 from typing import Dict
 

@@ -27,8 +27,9 @@ from .timeline import Planned, Size, Slot, Timeline
 
 
 class Unplanned(ScheduleError):
-    """A buffer that the plan did not foresee: of another size, at another time, or once more. With strict=False it is a
-    plain one instead."""
+    """A buffer that is not in the plan: another size, another time, or one too many. With strict=False plain
+    memory is used.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Attachment(Source):
         return " and ".join(f"{slot.bucket} of {slot.unit}" for slot in self.live()) or "nobody"
 
     def _cannot(self, unit: str, role: str, numel: int, dtype: torch.dtype, device: torch.device) -> Sequence[str]:
-        """Why the plan has no buffer for this: a short reason and the details, or nothing."""
+        """The reason why the plan has no buffer for this request, short and in detail; None if it has one."""
         requests = self._requests.get((unit, role))
         if torch.compiler.is_compiling():
             return "compiled", "inside torch.compile, whose graphs must not hold a pool's addresses"
@@ -171,7 +172,7 @@ class Attachment(Source):
     # ---- for the caller -------------------------------------------------------------------------------------------
 
     def live(self) -> List[Slot]:
-        """What the framework holds now; nothing between steps."""
+        """Buffers that the framework holds now; empty between steps."""
         return [lease.slot for lease in self._live.values()]
 
     def register(self, kind: str = "symmetric") -> Registration:
@@ -198,7 +199,7 @@ class Attachment(Source):
         return GraphCapture(self.pool, self._streams, stream, name)
 
     def report(self) -> str:
-        """What was planned and what happened, a line each."""
+        """A report of the plan and of what was served, a line each."""
         statistics = self.pool.statistics
         lines = [f"plan: policy {self.plan.policy}, {self.plan.bytes} bytes, at least {self.plan.lower_bound_bytes}",
                  f"pool: {statistics.slab_bytes} bytes made, {statistics.peak_live_bytes} at most in use at once",
@@ -207,11 +208,11 @@ class Attachment(Source):
         return "\n".join(lines)
 
     def detach(self) -> None:
-        """Gives the module its own communication objects back and the pool's memory to the device. Between steps; twice
-        is nothing.
+        """Restores the module's communication objects and frees the pool. Between steps; may be repeated.
 
-        Raises ScheduleError while the framework holds buffers; and, when all is given back, what went wrong as the last
-        buffers were released (guard mode: one was written past its end)."""
+        Raises ScheduleError while the framework holds buffers; and, after all is freed, the error of a last
+        release (guard mode: written past the end).
+        """
         if self.pool.closed:
             return
         if self._live:
@@ -238,7 +239,7 @@ class Attachment(Source):
 
     def __exit__(self, kind: Any, *_rest: Any) -> None:
         if kind is not None:
-            self._failure = None  # the exception that goes on says more
+            self._failure = None  # the exception of the block says more
             self._uninstall()
             if self._live:  # its traceback may hold buffers
                 return
@@ -250,12 +251,13 @@ Timelines = Union[Timeline, Sequence[Timeline], None]
 
 def plan_of(module: nn.Module, timelines: Timelines = None, name: Optional[str] = None, phases: bool = True,
             any_version: bool = False) -> Planned:
-    """What the planner takes: units, buckets and schedule of a sharded module, from recordings or (None) from its
-    settings: a first step, and a later one where some groups stay gathered after backward.
+    """Units, buckets and schedule of a sharded module, as input of the planner.
 
-    phases: gathers of forward and of backward are buckets of their own, as "scheduled" wants them; "max" and "fixed",
-    whose buffers are of one size, do better without. `plan_of(model).model.write_units("units.json")` is for
-    `bucketpool plan --joint units.json`."""
+    From recordings, or (None) from the settings of the module: a first step, and a later one if some groups
+    stay gathered after backward. phases: separate buckets for all-gathers of forward and backward, for policy
+    "scheduled"; "max" and "fixed", with buffers of one size, do better without.
+    `plan_of(model).model.write_units("units.json")` writes the input of `bucketpool plan --joint units.json`.
+    """
     if timelines is None:
         first, later = predict(module, any_version), predict(module, any_version, first=False)
         timelines = [first] if later.events in (first.events, []) else [first, later]
@@ -282,19 +284,22 @@ def attach(module: nn.Module, timelines: Timelines = None, *, policy: str = "sch
            work: int = 0, strict: bool = True, poison: bool = False, device: Optional[Device] = None,
            name: Optional[str] = None, phases: Optional[bool] = None, any_version: bool = False,
            **pool_options: Any) -> Attachment:
-    """Plans a fully_shard'ed module's gather outputs and reduce-scatter inputs, makes a pool of that size and attaches
-    it.
+    """Plans the communication buffers of a fully_shard'ed module, creates a pool for them and attaches it.
 
-    module: the root, on its device already. timelines: of record(); None: predict() from its settings. policy:
-    "scheduled", "max", "fixed", or "dynamic" (no pool: every buffer is allocated in stream order). plan: one that was
-    made before, or its file, instead of planning; it must have these buckets. phases: as plan_of; None: as the policy
-    wants it. joint: gathers and reductions share one slab ("scheduled" only). strict: what the plan did not foresee is
-    Unplanned; False: it is plain memory, counted in `fallbacks`. poison: fill buffers with NaN as they are released,
-    for tests. pool_options: of bucketpool.Pool (guard, name in messages, fingerprint).
+    - module: the root, on its device
+    - timelines: of record(); None: predict() from the settings of the module
+    - policy: "scheduled", "max", "fixed", or "dynamic" (no pool: stream-ordered allocation of every buffer)
+    - plan: a Plan or its file, with these buckets, instead of planning
+    - phases: as in plan_of; None: by policy
+    - joint: one slab for all-gathers and reduce-scatters ("scheduled")
+    - strict: a buffer outside the plan raises Unplanned; False: it is plain memory, counted in `fallbacks`
+    - poison: fill released buffers with NaN, for tests
+    - pool_options: options of bucketpool.Pool (guard, name, fingerprint)
 
-    Raises InvalidArgument (not sharded, a second pool, an unknown dtype), Mismatch (another device, a plan of other
-    buckets), Unsupported (a PyTorch that is not known), Infeasible, and what Plan and Pool raise. The caller owns the
-    attachment: detach()."""
+    The caller owns the attachment: detach(). Raises InvalidArgument (not sharded, a second pool, an unknown
+    dtype), Mismatch (another device, a plan of other buckets), Unsupported (an unknown version of PyTorch),
+    Infeasible, and the errors of Plan and Pool.
+    """
     groups = groups_of(module, any_version)
     if plan is not None:
         plan = plan if isinstance(plan, Plan) else Plan.read(plan)

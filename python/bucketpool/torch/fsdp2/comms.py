@@ -1,5 +1,4 @@
-"""The communication objects that a module is given: buffers come from a source, collectives go where they went
-before."""
+"""Communication objects for the module: buffers from a source, collectives as before."""
 
 import abc
 import math
@@ -22,7 +21,7 @@ def phase_of(role: str) -> str:
 
 
 class Source(abc.ABC):
-    """Where buffers come from: a pool, or plain memory that is counted."""
+    """A source of buffers: a pool, or plain memory that is counted."""
 
     @abc.abstractmethod
     def serve(self, group: Group, role: str, numel: int, dtype: torch.dtype, device: torch.device,
@@ -33,7 +32,7 @@ class Source(abc.ABC):
         self._in_use: Dict[int, int] = {}  # address -> end of what was served
 
     def owns(self, address: int) -> bool:
-        """Whether this is in a buffer that was served and is in use."""
+        """True if the tensor is in a served buffer that is in use."""
         return any(begin <= address < end for begin, end in list(self._in_use.items()))
 
     def communicates(self, address: int) -> None:

@@ -1,8 +1,9 @@
-"""What a fully_shard'ed module gathers and reduces: one buffer of each kind for a group of parameters.
+"""The communication buffers of a fully_shard'ed module: one of each kind for a group of parameters.
 
-FSDP2 has public setters for its communication objects but no getters, and says nothing of its groups. They are read
-here, and only here, from the state that fully_shard leaves on its modules, as PyTorch 2.9 to 2.15 have it. What differs
-between versions is told by what the objects have, never by the number."""
+FSDP2 has public setters for its communication objects but no getters, and does not expose its groups. Only
+this module reads them from the state that fully_shard leaves on its modules, as in PyTorch 2.9 to 2.15.
+Differences between versions are detected by attributes, not by the version number.
+"""
 
 import dataclasses
 import functools
@@ -24,8 +25,9 @@ ROOT = "(root)"
 
 @dataclasses.dataclass(eq=False)
 class Group:
-    """Parameters that FSDP2 communicates together. Elements of whole buffers, over all ranks; 0: there is no such
-    collective."""
+    """Parameters that FSDP2 communicates together, with the elements of whole buffers over all ranks; 0: no such
+    collective.
+    """
 
     name: str  # of its first module, in the root; "NAME[0]", "NAME[1]" where the module has several
     module: Any  # an FSDPModule

@@ -1,8 +1,11 @@
-"""The step that a module's settings say it will run, in the order of FSDP2's host: what a recording would show.
+"""Prediction of a step from the settings of a module, in the order of FSDP2's host: the same as a recording
+shows.
 
-Modules run once each, in the order in which they are registered, nested ones within their parents. Inputs of the model
-need no gradient; from the first trained parameter on everything does. Of the settings those that stand now count:
-resharding after forward and backward, explicit prefetching both ways, frozen groups, gathers on the caller's stream."""
+Modules run once each, in the order of registration, nested ones within their parents. Inputs of the model
+need no gradient; everything from the first trained parameter on does. The present settings count: resharding
+after forward and backward, explicit prefetch in both directions, frozen groups, all-gathers on the caller's
+stream.
+"""
 
 from typing import Any, Dict, List, NamedTuple, Optional, Set
 
@@ -206,8 +209,8 @@ def predict(root: nn.Module, any_version: bool = False, first: bool = True) -> T
     recording shows."""
     for group in groups_of(root, any_version):
         if group.gather_dtype is None:
-            raise Unsupported(f"{group.name} has parameters with all-gather extensions (float8), whose gather has a "
-                              "size of its own: run a step inside bucketpool.torch.fsdp2.record() and plan from that")
+            raise Unsupported(f"{group.name} has parameters with all-gather extensions (float8), whose "
+                              "all-gather size is unknown; run a step inside bucketpool.torch.fsdp2.record() and plan from that")
         if group.reduce_dtype is None and group.reduce_numel > 0:
             raise Unsupported(f"{group.name} reduces in the dtype that its gradients turn out to have: set "
                               "MixedPrecisionPolicy.reduce_dtype, or run a step inside "

@@ -1,4 +1,4 @@
-"""Recording: a real step with plain memory, with every buffer's life written down."""
+"""Recording: a real step with plain memory, which records the live range of every buffer."""
 
 import contextlib
 from typing import Callable, Iterator
@@ -35,12 +35,15 @@ class _Recorder(Source):
 
 @contextlib.contextmanager
 def record(module: nn.Module, any_version: bool = False) -> Iterator[Timeline]:
-    """Records what is gathered and reduced in the block: run one whole step of each kind in it (with all its
-    micro-batches, up to and including the last backward). The buffers are plain ones, so losses and memory are as ever;
-    `peak_bytes` and `joint_peak_bytes` of the timeline are what FSDP2 itself held. Parameters that an earlier forward
-    left gathered are resharded first, as the next steps will gather them; not those that backward leaves gathered.
+    """Records the communication buffers of steps in the block: run one whole step of each kind in it.
 
-    Raises as groups_of; InvalidArgument where the module has a pool or is being recorded."""
+    A step has all its micro-batches, including the last backward. Buffers are plain memory, so losses and
+    memory are unchanged; `peak_bytes` and `joint_peak_bytes` of the timeline are those of FSDP2. Parameters
+    that an earlier forward left gathered are resharded first, as later steps gather them; those that backward
+    leaves gathered are not.
+
+    Raises the errors of groups_of; InvalidArgument (the module has a pool or is being recorded).
+    """
     groups = groups_of(module, any_version)
     timeline = Timeline(group.name for group in groups)
     for group in groups:

@@ -1,4 +1,4 @@
-"""Which communicators a sharded module's groups use, and what they do in a pool's memory."""
+"""Registration of a pool with the communicators of a sharded module's groups."""
 
 from typing import Any, List
 

@@ -1,8 +1,9 @@
-"""Tensors over memory that somebody else owns, with word of their end.
+"""Tensors over memory without ownership, with a callback at the end of their storage.
 
-FSDP2 gives its communication buffers no free call: it drops its references once the stream that the buffer was
-allocated on is ordered behind every use of it, which is what PyTorch's caching allocator needs. The end of the storage
-is that moment, whoever held the last view of it: FSDP2's own records, a view, a collective's work."""
+FSDP2 does not free its communication buffers explicitly: it drops its references once the stream of the
+allocation is ordered after every use, as the caching allocator of PyTorch requires. The end of the storage is
+that moment, whichever object had the last reference: FSDP2, a view, or the work object of a collective.
+"""
 
 import weakref
 from typing import Callable

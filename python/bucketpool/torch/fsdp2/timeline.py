@@ -1,5 +1,4 @@
-"""When buffers are live: what a recorded step did, or what the module's settings say it will do, as units, buckets and
-events."""
+"""Timelines of buffers, recorded or predicted, converted to units, buckets and events."""
 
 import dataclasses
 from typing import Dict, Iterable, List, Sequence, Tuple
@@ -20,9 +19,10 @@ _LANES = {"param": 0, "grad": 1}
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A buffer of a group. Gathers of forward and of backward are buffers of their own, as nothing looks for them at
-    one address: so the most that is live at once is enough memory for all. `instance` counts from 0 those that are live
-    at once nevertheless (a module that runs twice in a row)."""
+    """A buffer of a group. All-gathers of forward and of backward are separate slots, because they need not
+    share an address; the peak live bytes are then enough memory. `instance` numbers slots of one kind that
+    are live at once (a module that runs twice in a row).
+    """
 
     unit: str
     role: str
@@ -37,7 +37,7 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What a slot's buffer has at most: elements of a dtype."""
+    """The largest size of a slot: elements of a dtype."""
 
     numel: int
     dtype: torch.dtype
@@ -48,10 +48,11 @@ class Size:
 
 
 class Timeline:
-    """Acquires and releases of slots in the order of the host. Live bytes are counted as they come; nothing is rounded.
+    """Acquires and releases of slots, in the order of the host.
 
-    `peak_bytes` of each role, and `joint_peak_bytes` of both together: what the framework holds at once, so the floor
-    of any pool."""
+    Live bytes are counted without rounding. `peak_bytes` for each role and `joint_peak_bytes` for both
+    together are what the framework holds at once: the lower bound of any pool.
+    """
 
     def __init__(self, units: Iterable[str]) -> None:
         self.units: List[str] = list(units)

@@ -18,8 +18,11 @@ ROLES = ("param", "param_transpose", "grad", "grad_comm")
 
 
 class Bucket:
-    """What allocate() returns: `data` is the bucket as a one-dimensional tensor. The tensor is a view of the pool: it
-    keeps the mapping alive, not the hold; free() ends that."""
+    """The result of allocate(): `data` is the bucket as a one-dimensional tensor.
+
+    The tensor is a view of the pool: it keeps the memory mapped but holds no reference to the request, which
+    free() releases.
+    """
 
     __slots__ = ("data",)
 
@@ -113,7 +116,7 @@ class PooledBuckets:
         return BucketAllocator(self, role, groups, outside, repeats)
 
     def close(self) -> None:
-        """Gives the pool up. What tensors still look at stays mapped until the last of them goes."""
+        """Closes the pool. Memory of live tensors stays mapped until they are deleted."""
         self.streams.close()
         self.pool.close()
 
@@ -150,16 +153,17 @@ class BucketAllocator:
 
     def allocate(self, bucket_id: int, size: int, dtype: torch.dtype, device: torch.device,
                  mem_alloc_context: Optional[Callable[[], Any]] = None, strict_assignments: bool = True) -> Bucket:
-        """The memory of a bucket: `size` elements of `dtype`.
+        """Allocates a bucket of `size` elements of `dtype`.
 
-        With strict_assignments it is at the planned address, or an exception. Without, which is how Megatron-FSDP asks
-        while it wraps a module, memory that others hold is stood in for by memory of PyTorch's for this once, with a
-        warning. mem_alloc_context is not entered: the pool's slabs are there already.
+        With strict_assignments it is at the planned address, or an exception. Without, as Megatron-FSDP asks
+        while it wraps a module, memory of PyTorch is used once, with a warning, if the planned memory is
+        held. mem_alloc_context is not entered, because the pool's slabs exist already.
 
-        Errors: InvalidArgument (an id that there is no group for, a dtype that is not known, another device than the
-        pool's), Mismatch (not in the plan, another dtype or more elements than planned, otherwise than it is allocated
-        now), ScheduleError (the memory is held: names the holder; allocated already, with repeats "error"),
-        NoDeviceMemory (outside units)."""
+        Raises InvalidArgument (an id without a group, an unknown dtype, another device than the pool's),
+        Mismatch (not in the plan, another dtype or more elements than planned, or other values than it is
+        allocated with), ScheduleError (the memory is held, with the holder; allocated already, with repeats
+        "error"), NoDeviceMemory (outside units).
+        """
         self._check(bucket_id, size, dtype, device, mem_alloc_context)
         hold = self._held.get(bucket_id)
         if hold is not None:
@@ -174,10 +178,12 @@ class BucketAllocator:
         return hold.bucket
 
     def free(self, bucket_id: int) -> None:
-        """Gives the memory back, on the current stream: what runs there and on the streams that allocated it, as far as
-        enqueued, is done before others get it. A bucket that is not allocated is passed over, as
-        GradReducePipeline.reset frees every bucket. Errors: InvalidArgument (an id that there is no group for),
-        ScheduleError (not allocated, with repeats "error")."""
+        """Frees a bucket on the current stream. Reuse waits for the present work of this stream and of the
+        allocating ones.
+
+        Ignores a bucket that is not allocated, because GradReducePipeline.reset frees every bucket. Raises
+        InvalidArgument (an id without a group), ScheduleError (not allocated, with repeats "error").
+        """
         self._check_id(bucket_id)
         hold = self._held.get(bucket_id)
         if hold is None:

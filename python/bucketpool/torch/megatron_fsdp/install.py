@@ -1,4 +1,4 @@
-"""Puts pooled allocators where Megatron-FSDP makes its double buffers."""
+"""Installs pooled allocators in place of Megatron-FSDP's double buffers."""
 
 import importlib
 import operator
@@ -61,7 +61,7 @@ class Installed:
         if self._closed:
             raise ScheduleError("the pool was closed: install() again and wrap the module anew")
         if self.pooled is None:
-            raise ScheduleError("there is no pool yet: wrap a module first, with fsdp_double_buffer and sharded units")
+            raise ScheduleError("the pool does not exist yet; wrap a module with fsdp_double_buffer and sharded units first")
         return self.pooled.pool
 
     def register(self, groups: Iterable[dist.ProcessGroup], kind: str = "symmetric") -> Registration:
@@ -85,8 +85,9 @@ class Installed:
         return GraphCapture(pool, pooled.streams, stream, name)
 
     def close(self) -> None:
-        """Gives the pool up, after the module's last step; collective where it is registered. What its tensors still
-        look at stays mapped until they go."""
+        """Closes the pool after the last step of the module; collective if it is registered. Memory of live
+        tensors stays mapped until they are deleted.
+        """
         if self._registration is not None:
             self._registration.close()
             self._registration = None

@@ -1,5 +1,4 @@
-"""What Megatron-FSDP gathers and reduces, as a bucketpool model: its parameter groups, which are the buckets, and its
-units."""
+"""The buckets and units of Megatron-FSDP as a bucketpool model: a bucket for each parameter group."""
 
 import dataclasses
 import shlex
@@ -62,7 +61,7 @@ class Group:
     comm_numel: int  # elements of the outer reduction's copy
 
     def bytes(self, role: str) -> int:
-        """What is allocated for it in a role."""
+        """Bytes of the bucket in a role."""
         numel = self.comm_numel if role == "grad_comm" else self.padded_numel
         dtype = self.grad_dtype if role in ("grad", "grad_comm") else self.dtype
         return numel * ITEM_BYTES[dtype] if dtype is not None else 0
