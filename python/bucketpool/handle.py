@@ -6,6 +6,7 @@ collector may find objects in any order. The library itself keeps a device alive
 or pools.
 
 Objects are not destroyed
+
 - on a thread of a device inside a callback from the library, where waiting for streams would be a deadlock:
   this is done at the next occasion;
 - after the interpreter has begun to exit: _exit() waits for calls that would run Python, and the system frees

@@ -1,4 +1,4 @@
-"""Small worlds for the tests of the package: models of given buckets, planned, and their pools."""
+"""Fixtures of the package's tests: small models of given buckets, their plans and pools."""
 
 import gc
 import os
@@ -21,7 +21,7 @@ BRIEF = "BUCKETPOOL_BRIEF" in os.environ
 needs_numpy = unittest.skipUnless(numpy, "python3-numpy is not installed")
 
 
-def world(sizes=(1000, 3000, 2000, 3000, 1000), dtype="bf16", policy="scheduled", roles=("param", "grad"), apart=False,
+def small_plan(sizes=(1000, 3000, 2000, 3000, 1000), dtype="bf16", policy="scheduled", roles=("param", "grad"), apart=False,
           **options):
     """(buckets, schedule, plan) of units "u0", "u1", ... of one bucket each. apart: no two share memory."""
     model = bp.Model("small")
@@ -33,11 +33,11 @@ def world(sizes=(1000, 3000, 2000, 3000, 1000), dtype="bf16", policy="scheduled"
 
 
 class Served:
-    """A pool of a world on a device, with all its requests bound."""
+    """A pool of a small plan on a device."""
 
     def __init__(self, device=None, dtype="bf16", sizes=(1000, 3000, 2000, 3000, 1000), policy="scheduled",
                  roles=("param", "grad"), apart=False, **options):
-        self.buckets, self.schedule, self.plan = world(sizes, dtype, policy, roles, apart)
+        self.buckets, self.schedule, self.plan = small_plan(sizes, dtype, policy, roles, apart)
         self.device = bp.Device.host() if device is None else device
         self.pool = bp.Pool(self.device, self.plan, **options)
         self.ids = list(range(len(self.plan.requests)))
@@ -58,7 +58,7 @@ def committed(device):
 
 
 def run_python(code, *arguments, timeout=600):
-    """Runs a program in an interpreter of its own: the end of interpreters is looked at from outside."""
+    """Runs a program in a separate interpreter, for tests of interpreter exit."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     environment.pop("LD_LIBRARY_PATH", None)  # of the build that the tests run in
     return subprocess.run([sys.executable, "-c", textwrap.dedent(code), *arguments], capture_output=True, text=True,

@@ -8,7 +8,7 @@ import unittest
 FAKES = sys.argv.pop(1) if len(sys.argv) > 1 and os.path.isdir(sys.argv[1]) else os.path.join(
     os.environ.get("BUCKETPOOL_BUILD", "build"), "tests", "fakes")
 FOLDERS = [os.path.join(os.path.abspath(FAKES), name) for name in ("cuda", "nccl")]
-INSIDE = "BUCKETPOOL_TEST_INSIDE"  # the loader reads its path once: the tests run in a process of their own
+INSIDE = "BUCKETPOOL_TEST_INSIDE"  # the loader reads its path once: the tests run in a separate process
 
 
 def served(**options):
@@ -89,7 +89,7 @@ class Captures(unittest.TestCase):
             with capture.launching(other):
                 raise ZeroDivisionError
         self.assertEqual(capture.summary.launches, 1)
-        with capture.launching(one.stream):  # a launch that was given up is no launch that is under way
+        with capture.launching(one.stream):  # an abandoned launch holds no memory
             graph.launch(one.stream)
         self.assertEqual(capture.summary.launches, 2)
         graph.close()

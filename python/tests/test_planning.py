@@ -13,7 +13,7 @@ import bucketpool as bp
 from bucketpool import _abi
 from bucketpool._library import call, core, viewed
 from bucketpool.schedule import ScheduleHandle
-from support import MODELS, needs_numpy, numpy, world
+from support import MODELS, needs_numpy, numpy, small_plan
 
 COMMAND = sys.argv.pop(1) if len(sys.argv) > 1 and os.path.exists(sys.argv[1]) else None
 NANO = os.path.join(MODELS, "Nemotron-3-Nano-30B-A3B")
@@ -202,7 +202,7 @@ class Plans(unittest.TestCase):
                 self.assertEqual(theirs.requests, plan.requests)
 
     def test_plans_are_saved(self):
-        buckets, schedule, plan = world()
+        buckets, schedule, plan = small_plan()
         plan.model = "ours"
         plan.set_option("prefetch", "1")
         plan.set_group(0, "mine")
@@ -221,7 +221,7 @@ class Plans(unittest.TestCase):
                 bp.Plan.read(path)
 
     def test_an_infeasible_plan_is_an_answer(self):
-        _, _, plan = world(policy="max", copies=1)
+        _, _, plan = small_plan(policy="max", copies=1)
         self.assertFalse(plan.feasible)
         self.assertIn("too few", plan.infeasible_because)
         with self.assertRaises(bp.Infeasible) as caught:
@@ -229,12 +229,12 @@ class Plans(unittest.TestCase):
         self.assertIn("too few", str(caught.exception))
 
     def test_other_buckets_are_noticed(self):
-        buckets, schedule, plan = world()
-        others, other_schedule, _ = world(sizes=(1000, 3000, 2000, 3000, 1001))
+        buckets, schedule, plan = small_plan()
+        others, other_schedule, _ = small_plan(sizes=(1000, 3000, 2000, 3000, 1001))
         with self.assertRaises(bp.Mismatch):
             plan.check(others, other_schedule)
         with self.assertRaises(bp.InvalidArgument):
-            bp.Plan(world(sizes=(5, 5))[0], schedule)
+            bp.Plan(small_plan(sizes=(5, 5))[0], schedule)
 
     def test_default_ranks(self):
         """As many as the command plans without --dp."""
@@ -267,7 +267,7 @@ class Plans(unittest.TestCase):
                 self.assertIn(word, str(caught.exception))
 
     def test_schedules(self):
-        buckets, schedule, _ = world()
+        buckets, schedule, _ = small_plan()
         self.assertEqual(schedule.step_count, 10)
         self.assertEqual((schedule.steps[0].phase, schedule.steps[0].unit), ("forward", 0))
         self.assertEqual((schedule.steps[9].phase, schedule.steps[9].unit), ("backward", 0))
@@ -284,7 +284,7 @@ class Plans(unittest.TestCase):
 
     def test_configs_of_other_versions(self):
         """ctypes structs with fewer fields than the library's, and with more."""
-        buckets, _, _ = world()
+        buckets, _, _ = small_plan()
         fields = _abi.bp_schedule_config._fields_
 
         class Older(ctypes.Structure):
@@ -311,7 +311,7 @@ class Plans(unittest.TestCase):
             first_interval(newer)
 
     def test_several_models_share_a_pool(self):
-        a, b = world()[0], world(sizes=(4000, 10))[0]
+        a, b = small_plan()[0], small_plan(sizes=(4000, 10))[0]
         united = bp.Buckets.merged({"policy": a, "reference": b})
         self.assertEqual(united.units, [f"policy/u{n}" for n in range(5)] + ["reference/u0", "reference/u1"])
         schedule = bp.Schedule.merged([bp.Schedule.embedded(bp.Schedule.training(part), united, index)

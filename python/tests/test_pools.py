@@ -6,7 +6,7 @@ import unittest
 
 import bucketpool as bp
 from bucketpool import _abi
-from support import BRIEF, Served, world
+from support import BRIEF, Served, small_plan
 
 ROUNDS = 2 if BRIEF else 6
 
@@ -159,7 +159,7 @@ class Serving(unittest.TestCase):
         self.assertFalse(view.released)
 
     def test_promised_streams(self):
-        _, _, plan = world()
+        _, _, plan = small_plan()
         device = bp.Device.host()
         with bp.Pool(device, plan, name="promises") as pool:
             ids = range(len(plan.requests))
@@ -187,7 +187,7 @@ class Serving(unittest.TestCase):
         self.assertIn("u2", heard[0])
 
     def test_fingerprints(self):
-        _, _, plan = world()
+        _, _, plan = small_plan()
         device = bp.Device.host()
         with self.assertRaises(bp.Mismatch) as caught:
             bp.Pool(device, plan, fingerprint="0" * 64)
@@ -195,7 +195,7 @@ class Serving(unittest.TestCase):
         self.assertEqual(bp.Pool(device, plan, fingerprint=plan.fingerprint).fingerprint, plan.fingerprint)
 
     def test_memory_runs_out(self):
-        _, _, plan = world()
+        _, _, plan = small_plan()
         with self.assertRaises(bp.NoDeviceMemory) as caught:
             bp.Pool(bp.Device.host(memory_bytes=4096), plan)
         self.assertIn("4096", str(caught.exception))

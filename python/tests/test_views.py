@@ -147,7 +147,7 @@ class Capsules(unittest.TestCase):
             dlpack.take_back()
             self.assertEqual(exports(served.pool), 1)
 
-    def test_dynamic_memory_is_not_lent(self):
+    def test_dynamic_memory_is_not_exported(self):
         """It goes with its release: an array over it would be left without."""
         served = Served(policy="dynamic")
         view = served.take(0)
@@ -258,7 +258,7 @@ class Arrays(unittest.TestCase):
 
 class Null(unittest.TestCase):
     def test_status_of_the_interface(self):
-        """What ctypes declares of the new functions is what the library does."""
+        """The ctypes declarations of exports match the library."""
         self.assertEqual(core().bp_pool_export(None, None, None), _abi.BP_ERR_INVALID_ARGUMENT)
 
 

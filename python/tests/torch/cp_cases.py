@@ -29,19 +29,19 @@ def local_places(cu, rank, ranks):
 
 
 def case_split_and_back(rank, ranks):
-    world = dist.group.WORLD
+    default_group = dist.group.WORLD
     for seed in range(3):
         cu = batch(ranks, seed)
         total, mine = int(cu[-1]), local_places(cu, rank, ranks)
         for value in (torch.arange(total), torch.randn(total, 3).bfloat16(), torch.rand(total)
                       < 0.5, torch.randn(total, 2, 2,
                                          dtype=torch.float64), torch.randn(3, total).t(), torch.randn(2 * total)[::2]):
-            local = cp.split_packed_seqs_for_context_parallel(value, cu.int(), world)
+            local = cp.split_packed_seqs_for_context_parallel(value, cu.int(), default_group)
             assert torch.equal(local, value[mine])
-            assert torch.equal(cp.reassemble_cp_packed_logprobs(local, cu, world), value)
-            assert torch.equal(cp.allgather_cp_sharded_packed_tensor(local, cu, world), value)
-            assert torch.equal(cp.postprocess_packed_seqs_context_parallel(local[None], cu, True, group=world), value)
-            assert torch.equal(cp.postprocess_packed_seqs_context_parallel(local[None], cu, True, False, world), local)
+            assert torch.equal(cp.reassemble_cp_packed_logprobs(local, cu, default_group), value)
+            assert torch.equal(cp.allgather_cp_sharded_packed_tensor(local, cu, default_group), value)
+            assert torch.equal(cp.postprocess_packed_seqs_context_parallel(local[None], cu, True, group=default_group), value)
+            assert torch.equal(cp.postprocess_packed_seqs_context_parallel(local[None], cu, True, False, default_group), local)
 
 
 def case_labels_are_shifted_before(rank, ranks):
@@ -71,21 +71,21 @@ def case_padding(rank, ranks):
 
 
 def case_gradients(rank, ranks):
-    world, cu = dist.group.WORLD, batch(ranks, 2)
+    default_group, cu = dist.group.WORLD, batch(ranks, 2)
     total, mine = int(cu[-1]), local_places(cu, rank, ranks)
     up = torch.randn(total, 2, generator=torch.Generator().manual_seed(5)) + rank
     summed = up.clone()
     dist.all_reduce(summed)
     for dtype, tolerance in ((torch.float32, 1e-6), (torch.bfloat16, 5e-2)):
         local = torch.randn(len(mine), 2, dtype=dtype, requires_grad=True)
-        whole = cp.reassemble_cp_packed_logprobs(local, cu, world)
+        whole = cp.reassemble_cp_packed_logprobs(local, cu, default_group)
         got, = torch.autograd.grad((whole * up.to(dtype)).sum(), local)
         assert_close(got.float(), summed[mine], atol=tolerance * ranks, rtol=tolerance)
-        own, = torch.autograd.grad((cp.allgather_cp_sharded_packed_tensor(local, cu, world) * up.to(dtype)).sum(),
+        own, = torch.autograd.grad((cp.allgather_cp_sharded_packed_tensor(local, cu, default_group) * up.to(dtype)).sum(),
                                    local)
         assert torch.equal(own, up.to(dtype)[mine])
     value = torch.randn(total, requires_grad=True)
-    cp.split_packed_seqs_for_context_parallel(value, cu, world).sum().backward()
+    cp.split_packed_seqs_for_context_parallel(value, cu, default_group).sum().backward()
     wanted = torch.zeros(total)
     wanted[mine] = 1
     assert torch.equal(value.grad, wanted)
@@ -93,10 +93,10 @@ def case_gradients(rank, ranks):
 
 def case_the_loss_does_not_depend_on_ranks(rank, ranks):
     """Log-probabilities of local tokens, brought back together: loss and gradient of one rank with the whole batch."""
-    cu, world = batch(ranks, 3), dist.group.WORLD
+    cu, default_group = batch(ranks, 3), dist.group.WORLD
     total = int(cu[-1])
     ids, logits = torch.randint(0, 50, (total, )), torch.randn(total, 50)
-    split = cp.PackedSplit(cu, world, cu_padded=cu)
+    split = cp.PackedSplit(cu, default_group, cu_padded=cu)
     mine = local_places(cu, rank, ranks)
     local = logits[mine].clone().requires_grad_()
     lp = split.reassemble(
@@ -115,18 +115,18 @@ def case_the_loss_does_not_depend_on_ranks(rank, ranks):
 
 
 def case_ranks_that_differ(rank, ranks):
-    world, cu = dist.group.WORLD, batch(ranks, 0)
+    default_group, cu = dist.group.WORLD, batch(ranks, 0)
     odd = rank == ranks - 1
     other = torch.tensor([0, 2 * ranks, 6 * ranks]) if odd else torch.tensor([0, 4 * ranks, 6 * ranks])
     local = torch.randn(6)
-    expect(errors.Mismatch, lambda: cp.reassemble_cp_packed_logprobs(local, other, world), f"rank {ranks - 1}", "batch")
+    expect(errors.Mismatch, lambda: cp.reassemble_cp_packed_logprobs(local, other, default_group), f"rank {ranks - 1}", "batch")
     local = torch.randn(int(cu[-1]) // ranks)
     expect(errors.InvalidArgument, lambda: cp.reassemble_cp_packed_logprobs(local[:-1]
-                                                                            if odd else local, cu, world), "tokens")
+                                                                            if odd else local, cu, default_group), "tokens")
     expect(errors.Mismatch, lambda: cp.reassemble_cp_packed_logprobs(local.double()
-                                                                     if odd else local, cu, world), "bytes")
-    expect(errors.InvalidArgument, lambda: cp.PackedSplit([0, 3], world, cu_padded=[0, 3]), "3")
-    expect(errors.InvalidArgument, lambda: cp.PackedSplit([0, 8, 4], world))
-    expect(errors.InvalidArgument, lambda: cp.reassemble_cp_packed_logprobs(local.double().requires_grad_(), cu, world),
+                                                                     if odd else local, cu, default_group), "bytes")
+    expect(errors.InvalidArgument, lambda: cp.PackedSplit([0, 3], default_group, cu_padded=[0, 3]), "3")
+    expect(errors.InvalidArgument, lambda: cp.PackedSplit([0, 8, 4], default_group))
+    expect(errors.InvalidArgument, lambda: cp.reassemble_cp_packed_logprobs(local.double().requires_grad_(), cu, default_group),
            "float64")
-    assert torch.equal(cp.reassemble_cp_packed_logprobs(local, cu, world)[local_places(cu, rank, ranks)], local)
+    assert torch.equal(cp.reassemble_cp_packed_logprobs(local, cu, default_group)[local_places(cu, rank, ranks)], local)

@@ -42,30 +42,30 @@ class Mask:
 
 
 def case_exceptions_of_others(rank, ranks):
-    world = dist.group.WORLD
+    default_group = dist.group.WORLD
     logits, target = torch.randn(2, 6, 24), torch.zeros(2, 6, dtype=torch.int64)
     told(rank, Refused,
-         lambda: L.logprobs_from_logits(logits, target, group=world, mask=Mask() if rank == 0 else None), "not found")
-    works(world)
-    told(rank, Exception, lambda: L.logprobs_from_logits(logits, target, group=world, chunk_size=1 << 70
+         lambda: L.logprobs_from_logits(logits, target, group=default_group, mask=Mask() if rank == 0 else None), "not found")
+    works(default_group)
+    told(rank, Exception, lambda: L.logprobs_from_logits(logits, target, group=default_group, chunk_size=1 << 70
                                                          if rank == 0 else 8))
-    works(world)
-    split = cp.PackedSplit([0, 2 * ranks], world)
+    works(default_group)
+    split = cp.PackedSplit([0, 2 * ranks], default_group)
     told(rank, AttributeError, lambda: cp._Gathered.apply([1, 2] if rank == 0 else torch.ones(2), split, split.comm,
                                                           "packed", False))
-    works(world)
+    works(default_group)
 
 
 def case_no_memory(rank, ranks):
-    """What a pass needs is there before the ranks begin it together."""
-    world = dist.group.WORLD
+    """A pass allocates its memory before the ranks begin it together."""
+    default_group = dist.group.WORLD
     logits, target = torch.randn(2, 6, 24, requires_grad=True), torch.zeros(2, 6, dtype=torch.int64)
     hidden, weight = torch.randn(2, 6, 8, requires_grad=True), torch.randn(24, 8, requires_grad=True)
-    split = cp.PackedSplit([0, 2 * ranks], world)
+    split = cp.PackedSplit([0, 2 * ranks], default_group)
     local = torch.ones(2, 3, requires_grad=True)
-    loss = L.linear_logprobs(hidden, weight, target, group=world).sum()
-    for function in (lambda: L.logprobs_from_logits(logits, target, group=world),
-                     lambda: L.linear_logprobs(hidden, weight, target, group=world), lambda: split.reassemble(local),
+    loss = L.linear_logprobs(hidden, weight, target, group=default_group).sum()
+    for function in (lambda: L.logprobs_from_logits(logits, target, group=default_group),
+                     lambda: L.linear_logprobs(hidden, weight, target, group=default_group), lambda: split.reassemble(local),
                      loss.backward):
         failing = mock.patch.object(torch, "empty", side_effect=torch.OutOfMemoryError("used up"))
         if rank == 0:
@@ -75,20 +75,20 @@ def case_no_memory(rank, ranks):
         finally:
             if rank == 0:
                 failing.stop()
-        works(world)
+        works(default_group)
 
 
 def case_saved_tensors_that_changed(rank, ranks):
-    world = dist.group.WORLD
+    default_group = dist.group.WORLD
     target = torch.zeros(2, 6, dtype=torch.int64)
     leaf, weight = torch.randn(2, 6, 8, requires_grad=True), torch.randn(24, 8, requires_grad=True)
     hidden = leaf * 1
-    loss = L.linear_logprobs(hidden, weight, target, group=world).sum()
+    loss = L.linear_logprobs(hidden, weight, target, group=default_group).sum()
     if rank == 0:
         with torch.no_grad():
             hidden.add_(1)
     told(rank, RuntimeError, loss.backward, "modified")
-    works(world)
+    works(default_group)
 
 
 def case_groups_that_come_back(rank, ranks):

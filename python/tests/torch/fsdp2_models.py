@@ -11,7 +11,7 @@ WIDTH = 24
 
 
 class Block(nn.Module):
-    """A residual pair of linear layers of a hidden size of its own; odd sizes shard unevenly."""
+    """A residual pair of linear layers with a configurable hidden size; odd sizes shard unevenly."""
 
     def __init__(self, hidden, recompute=False):
         super().__init__()
@@ -27,7 +27,7 @@ class Block(nn.Module):
 
 
 class Experts(nn.Module):
-    """A router and experts that are a sharded unit of their own inside the layer."""
+    """A router and experts that are a separate sharded unit inside the layer."""
 
     def __init__(self, count, hidden):
         super().__init__()
@@ -74,7 +74,7 @@ def follows_grad_dtype():
 
 
 def on_three_meshes(layer):
-    """Of a block the norm on this rank alone, `down` over all ranks by a process group of its own, the rest as ever."""
+    """Of a block the norm on this rank alone, `down` over all ranks by a separate process group, the rest unchanged."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 

@@ -1,4 +1,4 @@
-"""What several ranks compute together, against one that has the whole vocabulary. Run by logprob_ranks.py."""
+"""Results of several ranks, compared with one rank that has the whole vocabulary. Run by logprob_ranks.py."""
 
 import torch
 import torch.distributed as dist
@@ -12,7 +12,7 @@ FP32 = dict(atol=1e-5, rtol=1e-4)
 
 
 def shares(ranks, uneven, width=24):
-    """Where each rank's part of the vocabulary begins, and the end."""
+    """The beginnings of the ranks' vocabulary shards, and the end."""
     begins = [0]
     for rank in range(ranks):
         begins.append(begins[-1] + width + (rank * 7 if uneven else 0))
@@ -129,49 +129,49 @@ def case_head(rank, ranks):
 def case_another_rank_differs(rank, ranks):
     odd = rank == ranks - 1
     logits, target = torch.randn(2, 6, 24), torch.zeros(2, 6, dtype=torch.int64)
-    world = dist.group.WORLD
+    default_group = dist.group.WORLD
     who = f"rank {ranks - 1}"
     short = logits[:, :5] if odd else logits
-    expect(errors.Mismatch, lambda: L.logprobs_from_logits(short, target[:, :short.shape[1]], group=world), who,
+    expect(errors.Mismatch, lambda: L.logprobs_from_logits(short, target[:, :short.shape[1]], group=default_group), who,
            "sequence")
-    expect(errors.Mismatch, lambda: L.logprobs_from_logits(logits.bfloat16() if odd else logits, target, group=world),
+    expect(errors.Mismatch, lambda: L.logprobs_from_logits(logits.bfloat16() if odd else logits, target, group=default_group),
            who, "dtype", "bfloat16")
-    expect(errors.Mismatch, lambda: L.logprobs_from_logits(logits, target, group=world, temperature=2.0
+    expect(errors.Mismatch, lambda: L.logprobs_from_logits(logits, target, group=default_group, temperature=2.0
                                                            if odd else 0.5), who, "temperature", "2.0")
 
     def other_outputs():
-        (L.vocab_parallel_entropy(logits, world) if odd else L.logprobs_from_logits(logits, target, group=world))
+        (L.vocab_parallel_entropy(logits, default_group) if odd else L.logprobs_from_logits(logits, target, group=default_group))
 
     expect(errors.Mismatch, other_outputs, who, "outputs")
-    ok = L.logprobs_from_logits(logits, target, group=world)  # the group is as good as before
+    ok = L.logprobs_from_logits(logits, target, group=default_group)  # the group is as good as before
     assert torch.isfinite(ok).all()
 
 
 def case_another_rank_fails(rank, ranks):
     odd = rank == 0
     logits, target = torch.randn(2, 6, 24), torch.zeros(2, 6, dtype=torch.int64)
-    world = dist.group.WORLD
+    default_group = dist.group.WORLD
     who = "targets" if odd else "rank 0"
     expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(logits, target[:1]
-                                                                  if odd else target, group=world), who)
+                                                                  if odd else target, group=default_group), who)
     expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(logits.double()
-                                                                  if odd else logits, target, group=world), "float64")
+                                                                  if odd else logits, target, group=default_group), "float64")
     expect(
         errors.InvalidArgument,
         lambda: L.DistributedLogprob.apply(logits, target, *((24, 0) if odd else
-                                                             (24 * rank, 24 * rank + 24)), world), "24 to 0")
+                                                             (24 * rank, 24 * rank + 24)), default_group), "24 to 0")
     expect(
         errors.InvalidArgument,
         lambda: L.DistributedLogprob.apply(logits, target, *((0, 23)
-                                                             if odd else (24 * rank, 24 * rank + 24)), world), "23 ids")
+                                                             if odd else (24 * rank, 24 * rank + 24)), default_group), "23 ids")
     expect(
         (errors.InvalidArgument, errors.Mismatch),
         lambda: L.DistributedLogprob.apply(  # a gap, an overlap
-            logits, target, 48 * rank, 48 * rank + 24, world),
+            logits, target, 48 * rank, 48 * rank + 24, default_group),
         "gap")
     expect(errors.InvalidArgument, lambda: L.linear_logprobs(logits, torch.randn(8, 23
-                                                                                 if odd else 24), target, group=world))
-    assert torch.isfinite(L.logprobs_from_logits(logits, target, group=world)).all()
+                                                                                 if odd else 24), target, group=default_group))
+    assert torch.isfinite(L.logprobs_from_logits(logits, target, group=default_group)).all()
 
 
 def case_uneven_parts_of_changing_size(rank, ranks):

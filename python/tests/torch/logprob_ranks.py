@@ -70,7 +70,7 @@ def main():
             torch.manual_seed(1)
             getattr(importlib.import_module(module), name)(rank, ranks)
             told[f"{module}.{name}"] = ""
-        except BaseException:  # the others go on
+        except BaseException:  # the others continue
             told[f"{module}.{name}"] = traceback.format_exc()
         with open(f"{folder}/result{rank}.json", "w") as file:
             json.dump(told, file)

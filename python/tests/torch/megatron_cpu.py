@@ -73,7 +73,7 @@ def fake_ranks(count: int) -> Iterator[None]:
 
 
 class Unit(nn.Module):
-    """Linear layers of its own sizes and dtypes, experts, a frozen part: what makes a unit's buckets."""
+    """Linear layers of different sizes and dtypes, experts, a frozen part: what makes a unit's buckets."""
 
     def __init__(self, width: int, hidden: List[Tuple[int, torch.dtype]], experts: int = 0, frozen: int = 0) -> None:
         super().__init__()

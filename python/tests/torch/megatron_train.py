@@ -1,4 +1,4 @@
-"""One rank of a training run (world.py): the same module with Megatron-FSDP's own allocators and with pooled ones, for
+"""One rank of a training run (process_group.py): the same module with Megatron-FSDP's own allocators and with pooled ones, for
 each the losses and a digest of the weights (its shards)."""
 
 import hashlib
@@ -44,7 +44,7 @@ def ours(rank: int, policy: str, plan: Optional[Any] = None, **options: Any) -> 
         with pooled.install(plan=plan, policy=policy, guard=options.pop("guard", "off")) as installed:
             model = wrap(random_stack(SEED), **options)
         result = train(model, rank)
-        assert not memory.buffer, "Megatron-FSDP made buffers of its own"
+        assert not memory.buffer, "Megatron-FSDP allocated buffers itself"
         units = installed.units
         result["bytes"] = installed.plan.bytes + sum(units.outside_bytes(role) for role in units.roles)
         result["deviations"] = installed.pool.statistics.deviations

@@ -1,10 +1,10 @@
-"""What the other tests here count on in the PyTorch that `./check --torch` installs."""
+"""Properties of the PyTorch of `./check --torch` that the other tests rely on."""
 
 import inspect
 
 import torch
 import torch.distributed as dist
-import world
+import process_group
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 
@@ -45,6 +45,6 @@ def train_once():
 
 def test_the_allocate_hook_serves_gathers_of_two_processes():
     layer = 16 * 16 + 16
-    for numels, shape in world.run(train_once):
+    for numels, shape in process_group.run(train_once):
         assert numels[:2] == [layer, layer] and set(numels) == {layer}
         assert shape == (8, 16)

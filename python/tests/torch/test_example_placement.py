@@ -1,4 +1,4 @@
-"""Where examples/fsdp2_train.py puts its ranks: all ranks of a machine decide alike, whatever the number of GPUs."""
+"""Placement of ranks by examples/fsdp2_train.py: all ranks of a machine decide alike, whatever the number of GPUs."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What can be run of FSDP2 on GPUs without one: the calls to the library, on the emulated driver and the emulated NCCL.
+"""The parts of FSDP2 on GPUs that run without one: the calls to the library, on the emulated driver and the emulated NCCL.
 
 A CUDA graph of forward and backward: PyTorch computes on the CPU, the pool is on the emulated GPU, whose memory the host
 reaches, and a graph of that driver takes the place of torch.cuda.graph's. Registration: without PyTorch, which brings a
@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 import fsdp2_models as models  # noqa: E402
-import world  # noqa: E402
+import process_group  # noqa: E402
 
 FAKES = os.path.join(os.path.abspath(os.environ.get("BUCKETPOOL_BUILD", "build")), "tests", "fakes", "cuda")
 FAKE_NCCL = os.path.join(os.path.dirname(FAKES), "nccl")
@@ -150,7 +150,7 @@ def captured():
 
 @pytest.mark.skipif(not os.path.exists(os.path.join(FAKES, "libcuda.so.1")), reason=f"no emulated driver in {FAKES}")
 def test_a_graph_of_forward_and_backward():
-    found = world.run(captured, environment={"LD_LIBRARY_PATH": FAKES, "FAKE_CUDA": "report=1"})
+    found = process_group.run(captured, environment={"LD_LIBRARY_PATH": FAKES, "FAKE_CUDA": "report=1"})
     for answers in found:
         acquires, releases, ended, name = answers["inside"]
         assert answers["device"].startswith("cuda") and answers["same"]

@@ -1,4 +1,4 @@
-"""What FSDP2's adapter refuses, what it does instead where it may, and that a buffer given back too early would be
+"""Refusals and fallbacks of FSDP2's adapter, and that a buffer given back too early would be
 noticed."""
 
 import os
@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 import fsdp2_models as models  # noqa: E402
-import world  # noqa: E402
+import process_group  # noqa: E402
 
 
 def said(kind, function, *arguments, **named):
@@ -58,7 +58,7 @@ def wrong_modules():
 
 
 def test_what_cannot_have_a_pool():
-    for answers in world.run(wrong_modules):
+    for answers in process_group.run(wrong_modules):
         expected = {"plain": "Linear is not sharded: call torch.distributed.fsdp.fully_shard", "twice": "has a pool or is being recorded already",
                     "recorded": "has a pool", "part": "hand over the root", "device": "the pool's device is null", "gpu": "registration is for NCCL",
                     "dtype": "complex128", "policy": "best", "nothing": "run a training step inside record()", "other": "record the module that the pool is for",
@@ -76,7 +76,7 @@ def one_rank():
 
 
 def test_one_rank_has_nothing_to_pool():
-    assert "sharded over one rank" in world.run(one_rank, ranks=1)[0]
+    assert "sharded over one rank" in process_group.run(one_rank, ranks=1)[0]
 
 
 def unplanned():
@@ -138,7 +138,7 @@ def made_again(kind, passes):
 
 
 def test_what_the_plan_did_not_foresee():
-    for answers in world.run(unplanned):
+    for answers in process_group.run(unplanned):
         assert "elements of torch.float32 asked for" in answers["larger"] and "planned" in answers["larger"]
         assert "bucketpool.torch.fsdp2.record()" in answers["larger"] and "strict=False" in answers["larger"]
         assert answers["loose"] and answers["loose"]["another size"] > 0
@@ -173,7 +173,7 @@ def released_early():
 
 
 def test_poison_shows_a_buffer_that_is_given_back_too_early():
-    for same, nan in world.run(released_early):
+    for same, nan in process_group.run(released_early):
         assert not same and nan
 
 
@@ -214,7 +214,7 @@ def held():
 
 
 def test_detaching_and_addresses():
-    for answers in world.run(held):
+    for answers in process_group.run(held):
         assert "detach between steps" in answers["middle"]
         assert answers["outside"] and answers["stable"] and answers["plain"] == "DefaultAllGather" and answers["after"]
 
@@ -241,7 +241,7 @@ def left_by_an_exception():
 
 
 def test_an_exception_in_a_step():
-    for held, closed, served in world.run(left_by_an_exception):
+    for held, closed, served in process_group.run(left_by_an_exception):
         assert held == 1 and closed and served > 0
 
 
@@ -268,7 +268,7 @@ def written_past_the_end():
 
 
 def test_detaching_says_what_the_last_release_found():
-    for message, closed in world.run(written_past_the_end):
+    for message, closed in process_group.run(written_past_the_end):
         assert "(root)" in message and closed
 
 
@@ -293,7 +293,7 @@ def from_file(folder):
 
 
 def test_units_json_and_a_plan_from_it(tmp_path):
-    for same, planned, units, buckets in world.run(from_file, str(tmp_path)):
+    for same, planned, units, buckets in process_group.run(from_file, str(tmp_path)):
         assert same and planned > 0
         assert units[:3] == ["(root)", "layers.0", "layers.1"] and "layers.1.experts.0" in units
         assert buckets == ["gather.backward", "gather.forward", "reduce"]
@@ -318,7 +318,7 @@ def example(script, port):
 
 def test_the_example(free_port):
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "examples", "fsdp2_train.py")
-    first, second = world.run(example, os.path.normpath(script), free_port)
+    first, second = process_group.run(example, os.path.normpath(script), free_port)
     lines = first.splitlines()
     assert second == "" and len(lines) == 6
     for step, line in enumerate(lines[:2]):
@@ -377,6 +377,6 @@ def extensions():
 
 
 def test_extensions_of_parameters_need_a_recording():
-    for message, same, packed in world.run(extensions):
+    for message, same, packed in process_group.run(extensions):
         assert "layers.0 has parameters with all-gather extensions" in message and "record()" in message
         assert same and packed == {True}

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 import fsdp2_models as models  # noqa: E402
-import world  # noqa: E402
+import process_group  # noqa: E402
 
 STEPS = 2 if os.environ.get("BUCKETPOOL_BRIEF") else 3
 
@@ -203,11 +203,11 @@ def compare_all(names):
 
 @pytest.fixture(scope="module")
 def answers():
-    """Of every case, by rank. One world for those of two ranks, one for those of four."""
+    """Results of all cases, by rank: one process group of two ranks, one of four."""
     found = {}
     for ranks in (2, 4):
         names = [name for name in CASES if CASES[name][4] == ranks]
-        by_rank = world.run(compare_all, names, ranks=ranks, seconds=240)
+        by_rank = process_group.run(compare_all, names, ranks=ranks, seconds=240)
         found.update({name: [one.get(name, "not run: a case before it failed") for one in by_rank] for name in names})
     return found
 

@@ -1,11 +1,11 @@
-"""What FSDP2's adapter does about PyTorch's versions: refuses those that were not read, and uses what newer ones have."""
+"""FSDP2's adapter and the versions of PyTorch: refuses those that were not read, and uses what newer ones have."""
 
 import pytest
 
 pytest.importorskip("torch")
 
 import fsdp2_models as models  # noqa: E402
-import world  # noqa: E402
+import process_group  # noqa: E402
 from test_fsdp2_refusals import said  # noqa: E402
 
 
@@ -24,7 +24,7 @@ def unknown_version():
 
 
 def test_versions_that_were_not_read_are_refused():
-    for message, blind in world.run(unknown_version):
+    for message, blind in process_group.run(unknown_version):
         assert message.startswith("PyTorch 2.16.0: when FSDP2 is done with a buffer is known of 2.9, 2.10, 2.11, 2.12, 2.13, 2.14, 2.15")
         assert "has no FSDPParam.padded_sharded_param_size: this adapter cannot see what it does" in blind
 
@@ -46,7 +46,7 @@ def symmetric():
 
 @pytest.mark.skipif(not hasattr(models.FSDPModule, "set_symm_mem_for_comm"), reason="PyTorch 2.12 and later have it")
 def test_symmetric_memory_of_pytorch_is_another_owner():
-    for message, kept in world.run(symmetric):
+    for message, kept in process_group.run(symmetric):
         assert kept and message.startswith("layers.0 communicates in symmetric memory of PyTorch's (set_symm_mem_for_comm)")
 
 
@@ -92,7 +92,7 @@ def interrupted():
 
 @pytest.mark.skipif(not hasattr(models.FSDPModule, "reset_iter_state"), reason="PyTorch 2.13 and later have it")
 def test_a_module_that_is_reset_after_an_exception_goes_on():
-    for same, live, finite in world.run(interrupted):
+    for same, live, finite in process_group.run(interrupted):
         assert same and live == [] and finite
 
 
@@ -118,5 +118,5 @@ def any_gradient():
 
 @pytest.mark.skipif(not models.follows_grad_dtype(), reason="FSDP2 reduces in param_dtype or reduce_dtype before PyTorch 2.15")
 def test_a_dtype_that_only_gradients_tell_needs_a_recording():
-    for message, served in world.run(any_gradient):
+    for message, served in process_group.run(any_gradient):
         assert message.startswith("(root) reduces in the dtype that its gradients turn out to have") and served == 1

@@ -1,4 +1,4 @@
-"""What autograd is told: saved tensors and version counters, overwriting, modes, second derivatives; hostile input;
+"""The autograd contract: saved tensors and version counters, overwriting, modes, second derivatives; hostile input;
 clients and their number."""
 
 import threading

@@ -1,4 +1,4 @@
-"""What autograd saved may come back as other memory: recomputed under checkpoints, moved and laid out anew by hooks."""
+"""Saved tensors that come back as other memory: recomputed under checkpoints, moved and laid out anew by hooks."""
 
 import pytest
 

@@ -120,7 +120,7 @@ class Pipelines(unittest.TestCase):
 
     def test_hybrid_sharding(self) -> None:
         """Replicated or sharded over outer groups; the outer reduction's copy is pooled where gradients are
-        communicated in a dtype of their own, and is a shard of the inner group."""
+        communicated in another dtype, and is a shard of the inner group."""
         from megatron_fsdp import MixedPrecisionPolicy
         for outer_strategy in (0, 1):
             for comm in (None, torch.bfloat16):
@@ -187,8 +187,8 @@ class TheirLayouts(unittest.TestCase):
             places: Dict[int, set] = collections.defaultdict(set)
             for bucket_id, offset in offsets.items():
                 places[offset].add(groups[bucket_id].fsdp_unit_id)
-            for tenants in places.values():
-                self.assertTrue(tenants <= shared or len(tenants) == 1, (tenants, shared))
+            for places_of in places.values():
+                self.assertTrue(places_of <= shared or len(places_of) == 1, (places_of, shared))
             buckets_of = collections.Counter(group.fsdp_unit_id for group in groups)
             first = next(iter(shared))
             pool = {offsets[bucket_id] for bucket_id in offsets if groups[bucket_id].fsdp_unit_id in shared}
@@ -291,7 +291,7 @@ class Export(unittest.TestCase):
                 pass
 
     def test_strategies(self) -> None:
-        """What is not sharded is not pooled."""
+        """Unsharded buffers are not pooled."""
         with fake_ranks(RANKS), without_cuda():
             gradients = pooled.describe(wrap(random_stack(5), strategy=2, expert_parallel=2))
             self.assertEqual(gradients.roles, ("grad",))

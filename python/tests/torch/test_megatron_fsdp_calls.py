@@ -242,7 +242,7 @@ class Streams(unittest.TestCase):
         found = json.loads(done.stdout.splitlines()[-1])
         self.assertTrue(found["device"].startswith("cuda"))
         self.assertEqual((found["imported"], found["acquires"]), (3, 24))
-        self.assertGreaterEqual(found["waits"], 16)  # all but the first tenants of memory, on another stream each time
+        self.assertGreaterEqual(found["waits"], 16)  # all but the first users of memory, each on another stream
         self.assertIn("per-thread default stream", found["refused"])
 
 

@@ -7,13 +7,13 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("megatron_fsdp", reason="the megatron-fsdp package is not installed")
 
-import world  # noqa: E402
+import process_group  # noqa: E402
 from megatron_train import all_runs  # noqa: E402
 
 
 class Training(unittest.TestCase):
     def test_same_bits(self) -> None:
-        results = world.run(all_runs, ranks=2, seconds=300)
+        results = process_group.run(all_runs, ranks=2, seconds=300)
         for rank, runs in enumerate(results):
             expected = runs["without double buffers"]
             self.assertEqual(len(set(expected["losses"])), len(expected["losses"]))  # it learns

@@ -37,14 +37,14 @@ def quoted(text: str) -> List[str]:
 
 
 def newer(line: str) -> bool:
-    """Whether a row is of an option that PyTorch has "from 2.13" on, and this one is older."""
+    """True if a row is of an option that PyTorch has "from 2.13" on, and this one is older."""
     first = re.search(r"\(from (\d+)\.(\d+)\)", line.split("|")[1])
     have = [int(part) for part in torch.__version__.split(".")[:2]]
     return first is not None and have < [int(part) for part in first.groups()]
 
 
 def cells(column: int) -> Iterator[str]:
-    """What the tables quote in a column."""
+    """The quoted values of a column of the tables."""
     for line in read(os.path.join("reference", "options.md")).splitlines():
         row = line.split("|")[1:-1]
         if line.startswith("| ") and len(row) == 4 and not line.startswith("| option"):
@@ -98,7 +98,7 @@ class Complete(unittest.TestCase):
         self.assertEqual(self._missing("FSDP2", names), set())
 
     def test_nothing_invented(self) -> None:
-        """What stands in the first column is an option of the package, or a value of one."""
+        """The first column has options of the package, or values of one."""
         both: Dict[str, Tuple[Any, ...]] = {
             "Megatron-FSDP": (set(inspect.signature(megatron_fsdp.fully_shard_model).parameters),
                               {field.name for field in dataclasses.fields(DistributedDataParallelConfig)},

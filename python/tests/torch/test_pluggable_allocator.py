@@ -83,7 +83,7 @@ def test_segments_on_the_emulated_driver(how):
 SERVED = """
 import sys
 sys.path.insert(0, sys.argv[2])
-from support import world
+from support import process_group
 import bucketpool as bp
 from bucketpool.torch.allocator import serving
 MIB = 1 << 20
@@ -91,7 +91,7 @@ MIB = 1 << 20
 
 def slab_of(megabytes):
     \"\"\"A pool whose persistent request serves PyTorch.\"\"\"
-    pool = bp.Pool(bp.Device.cuda(0), world()[2], persistent_bytes=megabytes * MIB)
+    pool = bp.Pool(bp.Device.cuda(0), small_plan()[2], persistent_bytes=megabytes * MIB)
     return pool, pool.bind("", 0, "param", "fp8_e4m3", megabytes * MIB, placement="persistent")
 """
 

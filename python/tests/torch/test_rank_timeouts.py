@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-import world  # noqa: E402
+import process_group  # noqa: E402
 
 RANKS = 4
 SECONDS = 3.0
@@ -94,7 +94,7 @@ def lose_rank(how, missing, late):
                                               ("environment", [3], None), ("store", [2], 1)])
 def test_missing_ranks_are_named(how, missing, late):
     names = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} of 4 ha"
-    for rank, answer in enumerate(world.run(lose_rank, how, missing, late, ranks=RANKS, seconds=180, silent=missing)):
+    for rank, answer in enumerate(process_group.run(lose_rank, how, missing, late, ranks=RANKS, seconds=180, silent=missing)):
         if rank in missing:
             continue
         (kind, words, took), (again, same, at_once), exchanged, closed = answer
@@ -107,7 +107,7 @@ def test_missing_ranks_are_named(how, missing, late):
 
 def test_the_store_stopped_too():
     """The process that serves the store is the missing one: nobody can be asked."""
-    for rank, answer in enumerate(world.run(lose_rank, "store", [0], None, ranks=RANKS, seconds=180, silent=[0])):
+    for rank, answer in enumerate(process_group.run(lose_rank, "store", [0], None, ranks=RANKS, seconds=180, silent=[0])):
         if rank == 0:
             continue
         (kind, words, took), (again, same, at_once), *_ = answer
@@ -129,7 +129,7 @@ def count_exchanges():
 
 def test_an_agreement_is_one_exchange():
     """Whatever the number of ranks; each rank has noted its arrivals."""
-    assert world.run(count_exchanges, ranks=RANKS) == [(3, 3)] * RANKS
+    assert process_group.run(count_exchanges, ranks=RANKS) == [(3, 3)] * RANKS
 
 
 def refuse_values():
@@ -151,6 +151,6 @@ def refuse_values():
 
 
 def test_values():
-    for words, set_to, own in world.run(refuse_values):
+    for words, set_to, own in process_group.run(refuse_values):
         assert len(words) == 4 and all("expected seconds in (0, 1000000]" in one for one in words)
         assert (set_to, own) == (5.0, 40.0)

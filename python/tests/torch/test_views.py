@@ -25,7 +25,7 @@ def served_on_device(**options):
     return Served(device_of_pools(), **options)
 
 
-def lent(pool):
+def exports(pool):
     return core().bp_pool_export_count(pool.handle)
 
 
@@ -99,7 +99,7 @@ def test_tensors_die_in_the_middle_of_exceptions():
             (torch.from_dlpack(view), view.torch(), fail())
     gc.collect()
     dlpack.take_back()
-    assert lent(served.pool) == 0
+    assert exports(served.pool) == 0
 
 
 def test_tensors_die_on_threads_without_python():
@@ -113,7 +113,7 @@ def test_tensors_die_on_threads_without_python():
     del x
     gc.collect()
     dlpack.take_back()
-    assert lent(served.pool) == 0
+    assert exports(served.pool) == 0
 
 
 @cpu_only("the device is made in another process")

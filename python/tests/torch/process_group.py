@@ -1,4 +1,4 @@
-"""Worlds of a few processes with gloo, for tests: one import of PyTorch for all of them, no ports to choose."""
+"""Runs a test in several processes with a gloo process group: PyTorch is imported once, no ports are needed."""
 
 import contextlib
 import datetime
