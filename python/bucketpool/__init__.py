@@ -1,6 +1,6 @@
 """Memory for FSDP training: plans an address for every bucket, and serves the buckets from pools.
 
-Plan a model, then serve its buckets on the CPU::
+Plan a model, then serve its buckets on the CPU:
 
     import bucketpool as bp
 

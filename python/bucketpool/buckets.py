@@ -51,7 +51,7 @@ class Request(NamedTuple):
 
 
 class Buckets(Owner[BucketsHandle]):
-    """The buckets and requests of a model. len() and iteration are over Bucket records::
+    """The buckets and requests of a model. len() and iteration are over Bucket records:
 
         buckets = Buckets(Model.read("config.json"), dp=64, ep=8)
         print(len(buckets), sum(r.bytes for r in buckets.requests))

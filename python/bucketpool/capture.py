@@ -30,7 +30,7 @@ class CaptureSummary(NamedTuple):
 
 
 class Capture(Owner[CaptureHandle]):
-    """A capture of a pool, and later its graph::
+    """A capture of a pool, and later its graph:
 
         with Capture(pool) as capture:              # waits for all release events of the pool
             ...                                     # capture with the runtime; acquire, use and release

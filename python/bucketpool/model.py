@@ -84,7 +84,7 @@ class Model(Owner[ModelHandle]):
     """A model: units, their parameters or buckets, and possibly a recorded schedule.
 
     Model("mine") is empty; Model.read() reads a file. One thread builds a model; several may read it
-    afterwards::
+    afterwards:
 
         model = Model("two layers")
         for layer in range(2):

@@ -67,7 +67,7 @@ def request_of(r: _abi.bp_plan_request) -> PlanRequest:
 
 class Plan(Owner[PlanHandle]):
     """A plan: an address for each request. The same input gives the same plan; any number of threads may read
-    it::
+    it:
 
         plan = Plan(buckets, Schedule.training(buckets))
         print(plan.bytes, plan.lower_bound_bytes, plan.optimal)

@@ -82,7 +82,7 @@ class Record:
 
 
 class Pool(Owner[PoolHandle]):
-    """A pool: the memory of a plan on a device. All memory is allocated here, at planned size::
+    """A pool: the memory of a plan on a device. All memory is allocated here, at planned size:
 
         with Pool(device, plan) as pool:
             view, = pool.acquire([plan.find("layers.7", 0, "param")], gather)
