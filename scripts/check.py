@@ -241,6 +241,8 @@ def static_checks():
     count("the site of the documentation", {0: "passed", 77: "skipped"}.get(pages, "failed"), "scripts/packages docs installs what it needs" if pages else "")
     if pages not in (0, 77):
         show_end(log)
+    good = run([sys.executable, "scripts/language.py"], log)
+    count("wording", "passed" if good else "failed")
     subjects = subprocess.run([sys.executable, "scripts/commits.py"], capture_output=True, text=True, check=False)
     count("subjects of commits", {0: "passed", 77: "skipped"}.get(subjects.returncode, "failed"), subjects.stdout.strip() if subjects.returncode else "")
     took("static", begun)

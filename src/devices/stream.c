@@ -275,8 +275,8 @@ bp_status bp_stream_check(const bp_stream *stream, const bp_device *device, cons
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: stream %s (number %u) was destroyed", function, stream->name,
                        stream->number);
     if (stream->device != device)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: stream %s is of another device (%s) than the call (%s)", function, stream->name,
-                       bp_device_name(stream->device), bp_device_name(device));
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: stream %s is of another device (%s) than the call (%s)", function,
+                       stream->name, bp_device_name(stream->device), bp_device_name(device));
     return BP_OK;
 }
 

@@ -71,7 +71,7 @@ bp_model *model_of(const char *units);
 #define KIT_STREAMS 4
 
 typedef struct kit {
-    world w;
+    scenario w;
     bp_plan *plan;
     bp_device *device;
     bp_stream *streams[KIT_STREAMS]; /* "s0" to "s3" */

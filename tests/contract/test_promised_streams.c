@@ -18,7 +18,7 @@ static unsigned long recorded(void)
 }
 
 /* Nothing is promised yet. */
-static kit four(world_options options)
+static kit four(scenario_options options)
 {
     kit k = begin_kit(new_counted(new_device(), &counts), FOUR, options, BP_POLICY_MAX, 0);
     open_pool(&k, NULL);
@@ -26,7 +26,7 @@ static kit four(world_options options)
 }
 
 /* Parameters on s0, gradients on s1. */
-static kit four_promised(world_options options)
+static kit four_promised(scenario_options options)
 {
     kit k = four(options);
     promise_stream(&k, BP_ROLE_PARAM, k.streams[0]);

@@ -14,16 +14,16 @@
 
 #include "../planner/scenarios.h"
 
-typedef struct scenario {
+typedef struct setting {
     batch b;
     bp_logprob *client;
     bp_stream *stream;
     bp_logprob_batch call;
     bp_logprob_outputs outputs;
     bp_logprob_gradients gradients;
-} scenario;
+} setting;
 
-static scenario s;
+static setting s;
 
 static int begin(void **state)
 {
@@ -59,7 +59,7 @@ static void assert_nothing_written(void)
         assert_int_equal(s.b.saved[64 + byte], POISON);
 }
 
-/* Restores the scenario for the next case. */
+/* Restores the setting for the next case. */
 static void restore_scenario(void)
 {
     s.call = call_of(&s.b, whole_shard(&s.b));

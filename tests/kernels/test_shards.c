@@ -13,23 +13,23 @@
 #include "head/heads.h"
 #include "support/hosts.h"
 
-typedef struct scenario {
+typedef struct setting {
     batch b[SHARD_RANKS];
     split where;
     uint32_t kernels;
     bool own_stream; /* the call has no stream */
-} scenario;
+} setting;
 
 static bool run_scene(host_rank *r)
 {
-    scenario *s = r->user;
+    setting *s = r->user;
     return sharded_is_true(r->device, s->own_stream ? NULL : r->stream, r->comm, &s->b[r->number], s->where,
                            s->kernels);
 }
 
 static void check_split(const batch_options *options, uint32_t ranks, split where, uint32_t kernels, unsigned variant)
 {
-    scenario s = {.where = where, .kernels = kernels, .own_stream = (variant & 1) != 0};
+    setting s = {.where = where, .kernels = kernels, .own_stream = (variant & 1) != 0};
     for (uint32_t r = 0; r < ranks; r++) {
         seed(51);
         s.b[r] = new_batch(options);
@@ -75,7 +75,7 @@ static void targets_may_be_at_edges(void **state)
                              .target_dtype = BP_DTYPE_INT32,
                              .vocab_start = 500};
     for (uint32_t ranks = 2; ranks <= 4; ranks++) {
-        scenario s = {.where = uneven_split(40, ranks), .kernels = 7, .own_stream = ranks == 3};
+        setting s = {.where = uneven_split(40, ranks), .kernels = 7, .own_stream = ranks == 3};
         for (uint32_t r = 0; r < ranks; r++) {
             seed(7);
             s.b[r] = new_batch(&options);
@@ -102,7 +102,7 @@ static void shards_may_be_only_minus_infinity(void **state)
 {
     (void)state;
     batch_options options = {.batch = 1, .sequence = 3, .columns = 400, .with_entropy = true};
-    scenario s = {.where = even_split(400, 4), .kernels = 7, .own_stream = true};
+    setting s = {.where = even_split(400, 4), .kernels = 7, .own_stream = true};
     for (uint32_t r = 0; r < 4; r++) {
         seed(3);
         s.b[r] = new_batch(&options);

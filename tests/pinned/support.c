@@ -83,9 +83,8 @@ static bp_status maybe_fail(void *user, const device_call *call)
 {
     (void)user;
     pthread_mutex_lock(&tracker.lock);
-    const bool fails =
-        call->operation == tracker.operation &&
-        ((tracker.failed && tracker.keep) || (tracker.nth > 0 && --tracker.nth == 0));
+    const bool fails = call->operation == tracker.operation &&
+                       ((tracker.failed && tracker.keep) || (tracker.nth > 0 && --tracker.nth == 0));
     tracker.failed = tracker.failed || fails;
     pthread_mutex_unlock(&tracker.lock);
     return fails ? bp_error_record(BP_ERR_DEVICE, "injected") : BP_OK;
@@ -134,8 +133,8 @@ bool is_pinned(const void *address, uint64_t bytes)
     bool inside = false;
     pthread_mutex_lock(&tracker.lock);
     for (size_t i = 0; i < tracker.count; i++)
-        inside = inside || ((uintptr_t)address >= tracker.ranges[i].from &&
-                            (uintptr_t)address + bytes <= tracker.ranges[i].to);
+        inside = inside ||
+                 ((uintptr_t)address >= tracker.ranges[i].from && (uintptr_t)address + bytes <= tracker.ranges[i].to);
     pthread_mutex_unlock(&tracker.lock);
     return inside;
 }

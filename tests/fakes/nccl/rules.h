@@ -7,7 +7,7 @@
     RULE(all_ranks_come, "every rank makes each collective call", "nccl: user guide, communicators")                   \
     RULE(collectives_agree, "all ranks give a collective the same operation, count, type and reduction",               \
          "nccl: user guide, collective operations")                                                                    \
-    RULE(one_rank_per_gpu, "two ranks of a communicator are on different GPUs, unless 2.30 allows it",         \
+    RULE(one_rank_per_gpu, "two ranks of a communicator are on different GPUs, unless 2.30 allows it",                 \
          "nccl: init.cc, initTransportsRank, Duplicate GPU and MULTI_RANK_GPU_ENABLE")                                 \
     RULE(not_after_destroy, "a communicator is not used after it was destroyed or aborted",                            \
          "nccl: argcheck.cc, CommCheck")                                                                               \
@@ -28,16 +28,16 @@
          "#2184")                                                                                                      \
     RULE(register_outside_capture, "nothing is registered or deregistered while a stream is captured",                 \
          "nccl: user guide, buffer registration and CUDA graphs")                                                      \
-    RULE(deregister_by_kind, "buffers end with ncclCommDeregister, windows with ncclCommWindowDeregister",   \
+    RULE(deregister_by_kind, "buffers end with ncclCommDeregister, windows with ncclCommWindowDeregister",             \
          "pytorch#181610; nccl: register.cc, commDeregister")                                                          \
     RULE(deregister_moves_device, "deregistration may leave the communicator's device current",                        \
          "nccl: register.cc, commDeregister returns before cudaSetDevice(saveDev)")                                    \
     RULE(deregister_before_destroy, "a communicator has no registrations left when it is destroyed",                   \
          "nccl: user guide, ncclCommDeregister")                                                                       \
-    RULE(symmetric_space, "from 2.30 each registration of a window takes new symmetric address space", "#2331") \
+    RULE(symmetric_space, "from 2.30 each registration of a window takes new symmetric address space", "#2331")        \
     RULE(nested_buffers_count, "a range inside a registered buffer gives the same handle, which counts",               \
          "nccl: register.cc, ncclRegister")                                                                            \
-    RULE(buffers_are_lazy, "ncclCommRegister takes any size and start, in whole pages, without checks",          \
+    RULE(buffers_are_lazy, "ncclCommRegister takes any size and start, in whole pages, without checks",                \
          "nccl: register.cc, ncclRegister")                                                                            \
     RULE(local_register_off, "with NCCL_LOCAL_REGISTER=0 a buffer is a NULL handle and success",                       \
          "nccl: register.cc, ncclCommRegister")                                                                        \

@@ -22,24 +22,24 @@ static const uint32_t RANKS[] = {1, 2, 3, 4, 8};
 #define RANKS_COUNT (sizeof RANKS / sizeof *RANKS)
 static const placing CLOSE = {0};
 
-typedef struct scenario {
+typedef struct setting {
     const uint64_t *lengths;
     uint64_t sequences, total_multiple, token_bytes;
     bp_dtype dtype; /* of gradients */
     bool own_stream, trusting, bare, gaps;
-} scenario;
+} setting;
 
 /* Client, split and streams of a rank. */
 typedef struct party {
     host_rank *r;
-    const scenario *s;
+    const setting *s;
     reference_split d;
     bp_cp_split *split;
     bp_comm *bare; /* without collectives */
     bp_cp *cp;
 } party;
 
-static bool begin_party(host_rank *r, const scenario *s, party *p)
+static bool begin_party(host_rank *r, const setting *s, party *p)
 {
     const split_options options = {.lengths = s->lengths,
                                    .sequences = s->sequences,
@@ -147,15 +147,15 @@ static bool gather_all(host_rank *r)
     return good;
 }
 
-static scenario random_scene(uint64_t token_bytes, unsigned variant)
+static setting random_scene(uint64_t token_bytes, unsigned variant)
 {
-    return (scenario){.lengths = random_lengths(7, 40),
-                      .sequences = 7,
-                      .total_multiple = (variant & 1) * 48 * 4,
-                      .token_bytes = token_bytes,
-                      .own_stream = (variant & 2) != 0,
-                      .trusting = variant % 3 == 2,
-                      .gaps = variant % 4 == 1};
+    return (setting){.lengths = random_lengths(7, 40),
+                     .sequences = 7,
+                     .total_multiple = (variant & 1) * 48 * 4,
+                     .token_bytes = token_bytes,
+                     .own_stream = (variant & 2) != 0,
+                     .trusting = variant % 3 == 2,
+                     .gaps = variant % 4 == 1};
 }
 
 static void gathers_give_what_was_split(void **state)
@@ -166,7 +166,7 @@ static void gathers_give_what_was_split(void **state)
     seed(61);
     for (size_t i = 0; i < RANKS_COUNT; i++) {
         for (int each = 0; each < 4; each++, variant++) {
-            scenario s = random_scene(bytes[variant % 6], variant);
+            setting s = random_scene(bytes[variant % 6], variant);
             run_host_ranks(RANKS[i], variant % 2 == 0, variant % 8 == 3 ? 200 : 0, gather_all, &s);
             free((void *)s.lengths);
         }
@@ -179,7 +179,7 @@ static void exchanges_replace_missing_collectives(void **state)
     seed(62);
     for (size_t i = 0; i < RANKS_COUNT; i++) {
         for (unsigned variant = 0; variant < 4; variant++) {
-            scenario s = random_scene(4, variant);
+            setting s = random_scene(4, variant);
             s.bare = true;
             run_host_ranks(RANKS[i], false, variant == 1 ? 200 : 0, gather_all, &s);
             free((void *)s.lengths);
@@ -214,7 +214,7 @@ static void streams_take_turns(void **state)
     (void)state;
     seed(64);
     for (uint32_t ranks = 2; ranks <= 4; ranks++) {
-        scenario s = random_scene(8, 0);
+        setting s = random_scene(8, 0);
         s.trusting = true;
         run_host_ranks(ranks, true, 300, gather_in_turn, &s);
         run_host_ranks(ranks, false, 300, gather_in_turn, &s);
@@ -228,7 +228,7 @@ static void gathers_of_few_tokens(void **state)
     (void)state;
     static const uint64_t lengths[] = {1, 0, 0};
     for (unsigned variant = 0; variant < 4; variant++) {
-        const scenario s = {.lengths = lengths + variant % 2, .sequences = 2, .token_bytes = 4, .bare = variant > 1};
+        const setting s = {.lengths = lengths + variant % 2, .sequences = 2, .token_bytes = 4, .bare = variant > 1};
         run_host_ranks(3, false, 0, gather_all, (void *)&s);
     }
 }
@@ -358,7 +358,7 @@ static void backward_is_the_adjoint(void **state)
     seed(63);
     for (size_t i = 0; i < RANKS_COUNT; i++) {
         for (int each = 0; each < 6; each++, variant++) {
-            scenario s = random_scene(0, variant);
+            setting s = random_scene(0, variant);
             s.dtype = dtypes[each % 3];
             s.token_bytes = bp_dtype_bits(s.dtype) / 8 * (1 + variant % 4);
             run_host_ranks(RANKS[i], variant % 2 == 0, variant % 8 == 3 ? 200 : 0, backward_all, &s);

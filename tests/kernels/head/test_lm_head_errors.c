@@ -16,16 +16,16 @@
 
 #define BAD BP_ERR_INVALID_ARGUMENT
 
-typedef struct scenario {
+typedef struct setting {
     head_batch h;
     bp_lm_head *head;
     bp_stream *stream;
     bp_lm_head_batch call;
     bp_logprob_outputs outputs;
     bp_lm_head_gradients gradients;
-} scenario;
+} setting;
 
-static scenario s;
+static setting s;
 
 static void restore_scenario(void)
 {

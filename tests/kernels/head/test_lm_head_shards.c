@@ -12,21 +12,21 @@
 #include "../../planner/scenarios.h"
 #include "../support/hosts.h"
 
-typedef struct scenario {
+typedef struct setting {
     head_batch h[SHARD_RANKS];
     split where;
     bool own_stream;
-} scenario;
+} setting;
 
 static bool run_scene(host_rank *r)
 {
-    scenario *s = r->user;
+    setting *s = r->user;
     return sharded_head_is_true(r->device, s->own_stream ? NULL : r->stream, r->comm, &s->h[r->number], s->where);
 }
 
 static void check_split(const head_options *options, uint32_t ranks, split where, unsigned variant)
 {
-    scenario s = {.where = where, .own_stream = (variant & 1) != 0};
+    setting s = {.where = where, .own_stream = (variant & 1) != 0};
     for (uint32_t r = 0; r < ranks; r++) {
         seed(71);
         s.h[r] = new_head_batch(options);

@@ -75,16 +75,16 @@ void for_topologies(topology_function *function)
                 }
 }
 
-/* ---- scenarios ----------------------------------------------------------------------------------------------------- */
+/* ---- settings ----------------------------------------------------------------------------------------------------- */
 
-scenario new_scenario(const corpus *c, const topology *t, uint32_t most_micros)
+setting new_setting(const corpus *c, const topology *t, uint32_t most_micros)
 {
-    scenario s = {.c = c,
-                  .t = *t,
-                  .epsilon = 1e-5,
-                  .gradients = BP_LOSS_AVERAGED,
-                  .planes = WITH_ALL,
-                  .max_sequences = CORPUS_SEQUENCES + 2 * MOST_MICROS};
+    setting s = {.c = c,
+                 .t = *t,
+                 .epsilon = 1e-5,
+                 .gradients = BP_LOSS_AVERAGED,
+                 .planes = WITH_ALL,
+                 .max_sequences = CORPUS_SEQUENCES + 2 * MOST_MICROS};
     const uint64_t counted = most_micros > 1 ? random_below(2) : 0; /* the last DP rank has no micro-batch */
     for (uint32_t d = 0; d < t->dp; d++)
         s.micros[d] = t->dp > 1 && d + 1 == t->dp && counted == 1 ? 0 : most_micros;
@@ -99,20 +99,20 @@ scenario new_scenario(const corpus *c, const topology *t, uint32_t most_micros)
     return s;
 }
 
-void free_scenario(scenario *s)
+void free_setting(setting *s)
 {
     free(s->seeds);
     free(s->gradient);
 }
 
-void run_scene_ranks(scenario *s, rank_function *function)
+void run_scene_ranks(setting *s, rank_function *function)
 {
     run_host_ranks(rank_count(&s->t), s->enqueues, s->max_delay_us, function, s);
 }
 
 /* ---- seats --------------------------------------------------------------------------------------------------------- */
 
-bp_loss_config loss_config_of(const host_rank *r, const scenario *s)
+bp_loss_config loss_config_of(const host_rank *r, const setting *s)
 {
     const uint32_t place = s->t.place[r->number];
     bp_loss_config config;
@@ -134,7 +134,7 @@ bp_loss_config loss_config_of(const host_rank *r, const scenario *s)
 bool take_seat(host_rank *r, seat *at)
 {
     static const int64_t strides[] = {1, 2, -1, -3};
-    scenario *s = r->user;
+    setting *s = r->user;
     const bp_loss_config config = loss_config_of(r, s);
     *at = (seat){.r = r,
                  .s = s,
@@ -186,7 +186,7 @@ bool step(seat *at, bool counts)
 
 bool statistics_are_true(const seat *at)
 {
-    scenario *s = at->s;
+    setting *s = at->s;
     bp_loss_statistics statistics = {.size = sizeof statistics};
     const bp_loss_statistics expected = true_statistics(s->c, s->epsilon, s->planes);
     EXPECT(bp_loss_statistics_get(at->loss, &statistics) == BP_OK);
@@ -203,7 +203,7 @@ bool statistics_are_true(const seat *at)
     return true;
 }
 
-bool statistics_are_equal_on_ranks(const scenario *s)
+bool statistics_are_equal_on_ranks(const setting *s)
 {
     const void *const first = &s->told[0]; /* memcmp below: the struct has no padding, and all fields are set */
     bool same = true;
@@ -217,7 +217,7 @@ bool statistics_are_equal_on_ranks(const scenario *s)
 /* ---- seeds --------------------------------------------------------------------------------------------------------- */
 
 /* The corpus token at a place of the packed batch, or UINT64_MAX. */
-static uint64_t token_at(const scenario *s, const pack *p, int64_t packed)
+static uint64_t token_at(const setting *s, const pack *p, int64_t packed)
 {
     for (uint64_t i = 0; i < p->sequences - (p->has_dummy ? 1 : 0); i++)
         if (packed >= p->cu[i] && packed < p->cu[i + 1])
@@ -228,7 +228,7 @@ static uint64_t token_at(const scenario *s, const pack *p, int64_t packed)
 /* By the map from local to packed tokens, and by its inverse. */
 static bool scatter_seeds(seat *at, uint32_t m, bp_cp_split_info info)
 {
-    scenario *s = at->s;
+    setting *s = at->s;
     int64_t *local_of = malloc((info.packed_tokens + 1) * sizeof *local_of);
     int64_t *packed_of = malloc((info.local_tokens + 1) * sizeof *packed_of);
     bool good =
@@ -282,7 +282,7 @@ bool make_seeds(seat *at, float factor)
     return true;
 }
 
-bool seeds_are_true(const scenario *s, float factor, double scale)
+bool seeds_are_true(const setting *s, float factor, double scale)
 {
     const bp_loss_statistics truth = true_statistics(s->c, s->epsilon, s->planes);
     for (uint32_t tp = 0; tp < s->t.tp; tp++)
@@ -299,7 +299,7 @@ bool seeds_are_true(const scenario *s, float factor, double scale)
     return true;
 }
 
-bool gradients_are_true(const scenario *s)
+bool gradients_are_true(const setting *s)
 {
     const uint32_t averaged = s->gradients == BP_LOSS_AVERAGED ? s->t.cp * s->t.dp : 1;
     for (uint32_t tp = 0; tp < s->t.tp; tp++)

@@ -24,7 +24,7 @@ typedef void topology_function(const topology *t);
 void for_topologies(topology_function *function);
 
 /* A corpus distributed to ranks. Created by the test's thread, read by all. */
-typedef struct scenario {
+typedef struct setting {
     const corpus *c;
     topology t;
     uint32_t micros[EXCHANGE_RANKS]; /* per DP rank */
@@ -40,17 +40,17 @@ typedef struct scenario {
     double (*gradient)[CORPUS_WEIGHTS];      /* per place */
     bp_loss_statistics told[EXCHANGE_RANKS]; /* statistics of the last statistics_are_true, per place */
     void *user;
-} scenario;
+} setting;
 
 /* Random micro-batches and packs; a DP rank may have none. epsilon 1e-5, averaged, all planes. */
-scenario new_scenario(const corpus *c, const topology *t, uint32_t most_micros);
-void free_scenario(scenario *s);
-void run_scene_ranks(scenario *s, rank_function *function);
+setting new_setting(const corpus *c, const topology *t, uint32_t most_micros);
+void free_setting(setting *s);
+void run_scene_ranks(setting *s, rank_function *function);
 
 /* Splits, tensors and client of one rank. */
 typedef struct seat {
     host_rank *r;
-    scenario *s;
+    setting *s;
     uint32_t tp_rank, cp_rank, dp_rank, place;
     uint32_t micros;
     bp_stream *stream;
@@ -63,7 +63,7 @@ typedef struct seat {
 /* False: an error, which was printed. Call `leave_seat` either way. */
 bool take_seat(host_rank *r, seat *at);
 void leave_seat(seat *at);
-bp_loss_config loss_config_of(const host_rank *r, const scenario *s);
+bp_loss_config loss_config_of(const host_rank *r, const setting *s);
 
 /* begin, all micro-batches (masks only, if `counts`), reduce. */
 bool step(seat *at, bool counts);
@@ -71,14 +71,14 @@ bool step(seat *at, bool counts);
 bool add_all(seat *at, bool counts);
 /* Statistics and the sequences of this DP rank match the corpus. */
 bool statistics_are_true(const seat *at);
-/* Computes the seeds of all micro-batches, stores them in scenario.seeds through the split's maps, and sums the gradient they give. */
+/* Computes the seeds of all micro-batches, stores them in setting.seeds through the split's maps, and sums the gradient they give. */
 bool make_seeds(seat *at, float factor);
 /* On the test's thread: all ranks have statistics with equal bits. */
-bool statistics_are_equal_on_ranks(const scenario *s);
+bool statistics_are_equal_on_ranks(const setting *s);
 /* On the test's thread: every token's seed on every TP rank, to two units in the last place; `scale`: number of averaged ranks. */
-bool seeds_are_true(const scenario *s, float factor, double scale);
+bool seeds_are_true(const setting *s, float factor, double scale);
 /* The mean (or sum) of the ranks' gradients is that of the whole corpus on one rank. */
-bool gradients_are_true(const scenario *s);
+bool gradients_are_true(const setting *s);
 
 #define EXPECT(condition)                                                                                              \
     do {                                                                                                               \

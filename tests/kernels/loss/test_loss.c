@@ -41,7 +41,7 @@ static bool run_whole_steps(host_rank *r)
 static void check_whole(const corpus *c, const topology *t, unsigned variant)
 {
     static const double epsilons[] = {1e-5, 0, 0.5};
-    scenario s = new_scenario(c, t, 1 + variant % MOST_MICROS);
+    setting s = new_setting(c, t, 1 + variant % MOST_MICROS);
     s.epsilon = epsilons[variant % 3];
     s.gradients = variant % 4 == 3 ? BP_LOSS_SUMMED : BP_LOSS_AVERAGED;
     s.own_streams = variant % 3 == 1;
@@ -52,7 +52,7 @@ static void check_whole(const corpus *c, const topology *t, unsigned variant)
     assert_true(statistics_are_equal_on_ranks(&s));
     assert_true(seeds_are_true(&s, -1, scale));
     assert_true(gradients_are_true(&s));
-    free_scenario(&s);
+    free_setting(&s);
 }
 
 static void check_corpora(const topology *t)
@@ -140,11 +140,11 @@ static void check_counts(const topology *t)
     o.seed += 1000 + variant;
     corpus c = new_corpus(&o);
     for (int known = 0; known < 2; known++) {
-        scenario s = new_scenario(&c, t, MOST_MICROS);
+        setting s = new_setting(&c, t, MOST_MICROS);
         s.own_streams = variant % 2 == 1;
         run_scene_ranks(&s, known == 0 ? run_counts_first : run_known_count);
         assert_true(seeds_are_true(&s, 0.25f, (double)t->cp * t->dp));
-        free_scenario(&s);
+        free_setting(&s);
     }
     free_corpus(&c);
     variant++;
@@ -174,10 +174,10 @@ static void values_may_be_missing(void **state)
     const unsigned planes[] = {WITH_LOGPROB, WITH_LOGPROB | WITH_ENTROPY, WITH_LOGPROB | WITH_LEAST,
                                WITH_LOGPROB | WITH_LARGEST, WITH_ENTROPY | WITH_LARGEST};
     for (size_t i = 0; i < sizeof planes / sizeof *planes; i++) {
-        scenario s = new_scenario(&c, &t, 2);
+        setting s = new_setting(&c, &t, 2);
         s.planes = planes[i];
         run_scene_ranks(&s, run_planes);
-        free_scenario(&s);
+        free_setting(&s);
     }
     free_corpus(&c);
 }
@@ -207,10 +207,10 @@ static void one_mask_may_be_for_all(void **state)
             c.logits[token * CORPUS_LOGITS + i] = (float)(token * i % 31);
     }
     const topology t = topology_of(2, 2, 2);
-    scenario s = new_scenario(&c, &t, 1);
+    setting s = new_setting(&c, &t, 1);
     run_scene_ranks(&s, run_one_mask);
     assert_true(seeds_are_true(&s, -1, 4));
-    free_scenario(&s);
+    free_setting(&s);
     free_corpus(&c);
 }
 
@@ -226,9 +226,9 @@ static void broken_log_probabilities_show(void **state)
             token++;
         c.logprob[token] = values[i];
         const topology t = topology_of(2, 2, 2);
-        scenario s = new_scenario(&c, &t, 1);
+        setting s = new_setting(&c, &t, 1);
         run_scene_ranks(&s, run_planes);
-        free_scenario(&s);
+        free_setting(&s);
         free_corpus(&c);
     }
 }
@@ -239,7 +239,7 @@ static void broken_log_probabilities_show(void **state)
 typedef struct groups {
     exchange_room rooms[2];
     corpus parts[2];
-    scenario scenarios[2];
+    setting settings[2];
     topology whole;
 } groups;
 
@@ -249,7 +249,7 @@ static bool run_group(host_rank *r)
     groups *g = r->user;
     const uint32_t place = g->whole.place[r->number], each = g->whole.tp * g->whole.cp;
     const uint32_t d = place / each;
-    scenario *s = &g->scenarios[d];
+    setting *s = &g->settings[d];
     host_rank inner = *r;
     inner.seat = (exchange_seat){.room = &g->rooms[d], .rank = place % each};
     inner.number = place % each;
@@ -273,16 +273,16 @@ static void each_dp_rank_may_have_its_denominator(void **state)
         corpus_options o = CORPORA[0];
         o.seed = 50 + d;
         g.parts[d] = new_corpus(&o);
-        g.scenarios[d] = new_scenario(&g.parts[d], &inner, 2);
+        g.settings[d] = new_setting(&g.parts[d], &inner, 2);
         exchange_begin(&g.rooms[d], 4);
     }
     run_host_ranks(8, false, 0, run_group, &g);
     for (uint32_t d = 0; d < 2; d++) {
-        assert_true(seeds_are_true(&g.scenarios[d], -1, 2)); /* averaged over CP ranks only */
-        assert_true(gradients_are_true(&g.scenarios[d]));
+        assert_true(seeds_are_true(&g.settings[d], -1, 2)); /* averaged over CP ranks only */
+        assert_true(gradients_are_true(&g.settings[d]));
         assert_false(g.rooms[d].given_up);
         exchange_end(&g.rooms[d]);
-        free_scenario(&g.scenarios[d]);
+        free_setting(&g.settings[d]);
         free_corpus(&g.parts[d]);
     }
 }
@@ -316,10 +316,10 @@ static void a_step_has_one_exchange(void **state)
     const topology t = topology_of(2, 2, 1);
     counted_steps counted[] = {{.steps = 1}, {.steps = 6}};
     for (int i = 0; i < 2; i++) {
-        scenario s = new_scenario(&c, &t, MOST_MICROS);
+        setting s = new_setting(&c, &t, MOST_MICROS);
         s.user = &counted[i];
         run_scene_ranks(&s, run_counted_steps);
-        free_scenario(&s);
+        free_setting(&s);
     }
     assert_int_equal(counted[1].exchanges - counted[0].exchanges, 5);
     free_corpus(&c);

@@ -59,7 +59,7 @@ static const creation_case CREATIONS[] = {
 };
 
 typedef struct creation_scene {
-    scenario s;
+    setting s;
     const creation_case *now;
     uint32_t odd, other; /* ranks of the communicator */
 } creation_scene;
@@ -146,9 +146,9 @@ static void creation_fails_on_all_ranks(void **state)
     for (uint32_t odd = 0; odd < 4; odd += 3)
         for (size_t i = 0; i < sizeof CREATIONS / sizeof *CREATIONS; i++) {
             const topology t = shuffled_topology(2, 2, 1);
-            creation_scene x = {.s = new_scenario(&c, &t, 1), .now = &CREATIONS[i], .odd = odd, .other = 3 - odd};
+            creation_scene x = {.s = new_setting(&c, &t, 1), .now = &CREATIONS[i], .odd = odd, .other = 3 - odd};
             run_host_ranks(4, false, 0, run_creation, &x);
-            free_scenario(&x.s);
+            free_setting(&x.s);
         }
     free_corpus(&c);
 }

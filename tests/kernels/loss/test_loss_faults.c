@@ -71,7 +71,7 @@ static const step_case OTHER_VALUES[] = {
 };
 
 typedef struct step_scene {
-    scenario s;
+    setting s;
     const step_case *now;
     uint32_t odd;
 } step_scene;
@@ -220,13 +220,13 @@ static void check_step_case(const corpus *c, const step_case *now, const uint32_
 {
     seed(200 + number);
     const topology t = shuffled_topology(counts[0], counts[1], counts[2]);
-    step_scene x = {.s = new_scenario(c, &t, 2), .now = now};
+    step_scene x = {.s = new_setting(c, &t, 2), .now = now};
     x.s.own_streams = number % 2 == 1;
     do /* the odd rank must have a micro-batch: the first DP rank always has one */
         x.odd = random_below(rank_count(&t));
     while (t.place[x.odd] / (t.tp * t.cp) != 0);
     run_host_ranks(rank_count(&t), false, 0, run_step_with_fault, &x);
-    free_scenario(&x.s);
+    free_setting(&x.s);
 }
 
 static void check_step_cases(const step_case *cases, size_t count, bool needs_tp)
@@ -277,9 +277,9 @@ static void dp_ranks_must_have_the_same_values(void **state)
     (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 2, 2);
-    scenario s = new_scenario(&c, &t, 1);
+    setting s = new_setting(&c, &t, 1);
     run_scene_ranks(&s, run_without_entropy_on_a_dp_rank);
-    free_scenario(&s);
+    free_setting(&s);
     free_corpus(&c);
 }
 
@@ -321,11 +321,11 @@ static void micro_batches_come_in_one_order(void **state)
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 2, 1);
     seed(6);
-    scenario s = new_scenario(&c, &t, 3);
-    for (; s.micros[0] < 2; s = new_scenario(&c, &t, 3))
-        free_scenario(&s);
+    setting s = new_setting(&c, &t, 3);
+    for (; s.micros[0] < 2; s = new_setting(&c, &t, 3))
+        free_setting(&s);
     run_scene_ranks(&s, run_swapped_micro_batches);
-    free_scenario(&s);
+    free_setting(&s);
     free_corpus(&c);
 }
 
@@ -352,10 +352,10 @@ static void the_next_step_succeeds(void **state)
     (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = shuffled_topology(2, 2, 2);
-    scenario s = new_scenario(&c, &t, 2);
+    setting s = new_setting(&c, &t, 2);
     run_scene_ranks(&s, run_recovery);
     assert_true(seeds_are_true(&s, -1, 4));
-    free_scenario(&s);
+    free_setting(&s);
     free_corpus(&c);
 }
 
@@ -377,20 +377,20 @@ static void all_ranks_get_the_same_error(void **state)
     corpus c = new_corpus(&SMALL);
     bp_status told[4];
     const topology t = shuffled_topology(2, 2, 1);
-    scenario s = new_scenario(&c, &t, 1);
+    setting s = new_setting(&c, &t, 1);
     s.user = told;
     run_scene_ranks(&s, run_many_failures);
     assert_true(told[0] > BP_ERR_UNSUPPORTED && told[0] <= BP_ERR_UNSUPPORTED + 3);
     for (int i = 1; i < 4; i++)
         assert_int_equal(told[i], told[0]);
-    free_scenario(&s);
+    free_setting(&s);
     free_corpus(&c);
 }
 
 /* ---- the communicator ---------------------------------------------------------------------------------------------- */
 
 typedef struct broken_room {
-    scenario s;
+    setting s;
     exchange_room room;
 } broken_room;
 
@@ -420,12 +420,12 @@ static void a_broken_communicator_is_an_error(void **state)
     (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(2, 2, 1);
-    broken_room x = {.s = new_scenario(&c, &t, 1)};
+    broken_room x = {.s = new_setting(&c, &t, 1)};
     exchange_begin(&x.room, 4);
     run_host_ranks(4, false, 0, run_broken_exchange, &x);
     assert_true(x.room.given_up);
     exchange_end(&x.room);
-    free_scenario(&x.s);
+    free_setting(&x.s);
     free_corpus(&c);
 }
 

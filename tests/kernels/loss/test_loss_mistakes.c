@@ -27,7 +27,7 @@ typedef struct slice_sums {
     uint64_t all_valid, all_tokens;
 } slice_sums;
 
-static slice_sums sums_of(const scenario *s, uint32_t dp_rank, uint32_t cp_rank)
+static slice_sums sums_of(const setting *s, uint32_t dp_rank, uint32_t cp_rank)
 {
     slice_sums sums = {0};
     const pack *p = &s->packs[dp_rank][0];
@@ -63,13 +63,13 @@ static bool run_step(host_rank *r)
     return good;
 }
 
-/* The library's statistics of a corpus on ranks; the scenario is kept to compute the mistake. */
-static bp_loss_statistics statistics_on(const corpus *c, uint32_t tp, uint32_t cp, uint32_t dp, scenario *s)
+/* The library's statistics of a corpus on ranks; the setting is kept to compute the mistake. */
+static bp_loss_statistics statistics_on(const corpus *c, uint32_t tp, uint32_t cp, uint32_t dp, setting *s)
 {
     bp_loss_statistics statistics = {0};
     seed(5);
     const topology t = shuffled_topology(tp, cp, dp);
-    *s = new_scenario(c, &t, 1);
+    *s = new_setting(c, &t, 1);
     s->epsilon = EPSILON;
     s->user = &statistics;
     run_scene_ranks(s, run_step);
@@ -88,7 +88,7 @@ static void perplexity_from_one_slice(void **state)
     (void)state;
     corpus c = new_corpus(&MIXED);
     for (uint32_t cp = 2; cp <= 4; cp += 2) {
-        scenario s;
+        setting s;
         const bp_loss_statistics right = statistics_on(&c, 1, cp, 1, &s);
         double of_slices = 0;
         for (uint32_t rank = 0; rank < cp; rank++) {
@@ -105,7 +105,7 @@ static void perplexity_from_one_slice(void **state)
         }
         assert_differs(right.perplexity, of_slices);
         assert_true(is_close(right.perplexity, true_statistics(&c, EPSILON, WITH_ALL).perplexity));
-        free_scenario(&s);
+        free_setting(&s);
     }
     free_corpus(&c);
 }
@@ -115,7 +115,7 @@ static void counts_too_small_by_cp(void **state)
 {
     (void)state;
     corpus c = new_corpus(&MIXED);
-    scenario s;
+    setting s;
     const bp_loss_statistics right = statistics_on(&c, 1, 4, 2, &s);
     uint64_t all_valid = 0, all_tokens = 0;
     for (uint32_t rank = 0; rank < 4; rank++) {
@@ -134,7 +134,7 @@ static void counts_too_small_by_cp(void **state)
     assert_int_equal(right.tokens, all_tokens);
     /* a seed with the slice's count would be about 4 times too large */
     assert_true(seeds_are_true(&s, -1, 8));
-    free_scenario(&s);
+    free_setting(&s);
     free_corpus(&c);
 }
 
@@ -143,7 +143,7 @@ static void summing_what_tp_ranks_duplicate(void **state)
 {
     (void)state;
     corpus c = new_corpus(&MIXED);
-    scenario s;
+    setting s;
     const bp_loss_statistics right = statistics_on(&c, 4, 2, 1, &s);
     slice_sums sums[2];
     for (uint32_t rank = 0; rank < 2; rank++)
@@ -155,7 +155,7 @@ static void summing_what_tp_ranks_duplicate(void **state)
     assert_differs(right.logprob_sum, 4 * logprob);
     assert_differs(right.loss, -4 * logprob / (EPSILON + 4 * (double)valid)); /* epsilon then has less weight */
     assert_true(is_close(right.loss, -logprob / (EPSILON + (double)valid)));
-    free_scenario(&s);
+    free_setting(&s);
     free_corpus(&c);
 }
 
@@ -164,7 +164,7 @@ static void averaging_losses_of_ranks(void **state)
 {
     (void)state;
     corpus c = new_corpus(&MIXED);
-    scenario s;
+    setting s;
     const bp_loss_statistics right = statistics_on(&c, 1, 2, 4, &s);
     double mean = 0, logprob = 0, valid = 0;
     for (uint32_t place = 0; place < 8; place++) {
@@ -176,7 +176,7 @@ static void averaging_losses_of_ranks(void **state)
     assert_differs(right.loss, mean);
     assert_differs(right.loss, -logprob / (8 * EPSILON + valid));
     assert_true(is_close(right.loss, -logprob / (EPSILON + valid)));
-    free_scenario(&s);
+    free_setting(&s);
     free_corpus(&c);
 }
 
@@ -192,13 +192,13 @@ static void averaging_losses_of_steps(void **state)
         o.seed = 60 + i;
         o.longest = 4 + 30 * i;
         corpus c = new_corpus(&o);
-        scenario s;
+        setting s;
         const bp_loss_statistics one = statistics_on(&c, 1, 2, 1, &s);
         assert_ok(bp_loss_statistics_merge(&one, &total));
         mean += one.loss / 3;
         logprob += one.logprob_sum;
         valid += (double)one.valid;
-        free_scenario(&s);
+        free_setting(&s);
         free_corpus(&c);
     }
     assert_differs(total.loss, mean);

@@ -70,9 +70,9 @@ static void creation_without_host_memory(void **state)
     (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 2, 1);
-    scenario s = new_scenario(&c, &t, 1);
+    setting s = new_setting(&c, &t, 1);
     run_scene_ranks(&s, run_creations);
-    free_scenario(&s);
+    free_setting(&s);
     free_corpus(&c);
 }
 
@@ -187,9 +187,9 @@ static void creation_on_a_failing_device(void **state)
     (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 2, 1);
-    scenario s = new_scenario(&c, &t, 1);
+    setting s = new_setting(&c, &t, 1);
     run_scene_ranks(&s, run_creations_on_a_device);
-    free_scenario(&s);
+    free_setting(&s);
     free_corpus(&c);
 }
 
@@ -238,11 +238,11 @@ static void steps_on_a_failing_device(void **state)
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 2, 1);
     for (int own_streams = 0; own_streams < 2; own_streams++) {
-        scenario s = new_scenario(&c, &t, 2);
+        setting s = new_setting(&c, &t, 2);
         s.own_streams = own_streams;
         run_scene_ranks(&s, run_steps_on_a_device);
         assert_true(seeds_are_true(&s, -1, 2));
-        free_scenario(&s);
+        free_setting(&s);
     }
     free_corpus(&c);
 }
@@ -281,11 +281,11 @@ static void seeds_on_a_failing_device(void **state)
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 1, 1);
     for (int own_streams = 0; own_streams < 2; own_streams++) {
-        scenario s = new_scenario(&c, &t, 1);
+        setting s = new_setting(&c, &t, 1);
         s.own_streams = own_streams;
         run_scene_ranks(&s, run_seeds_on_a_device);
         assert_true(seeds_are_true(&s, -1, 1));
-        free_scenario(&s);
+        free_setting(&s);
     }
     free_corpus(&c);
 }

@@ -72,11 +72,11 @@ static void steps_do_not_allocate(void **state)
     for (size_t i = 0; i < 3; i++) {
         unsigned long seen = 1;
         const topology t = topology_of(shapes[i][0], shapes[i][1], shapes[i][2]);
-        scenario s = new_scenario(&c, &t, 1);
+        setting s = new_setting(&c, &t, 1);
         s.user = &seen;
         run_scene_ranks(&s, run_counted);
         assert_int_equal(seen, 0);
-        free_scenario(&s);
+        free_setting(&s);
     }
     free_corpus(&c);
 }
@@ -90,7 +90,7 @@ static void device_memory_stays_as_it_was_made(void **state)
     const bp_device_usage before = usage_of(own);
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 1, 1);
-    scenario s = new_scenario(&c, &t, 1);
+    setting s = new_setting(&c, &t, 1);
     s.own_streams = true;
     host_rank r = {.ranks = 1, .device = own, .stream = stream, .user = &s};
     seat at;
@@ -107,7 +107,7 @@ static void device_memory_stays_as_it_was_made(void **state)
     assert_true(end.committed_bytes == 0 && end.streams == before.streams && end.events == before.events);
     bp_stream_destroy(&stream);
     bp_device_destroy(&own);
-    free_scenario(&s);
+    free_setting(&s);
     free_corpus(&c);
 }
 
