@@ -1,4 +1,4 @@
-/* Known defects of other pools (shared/facts/planner.md, "Pitfalls" and "Megatron-FSDP's behaviour"), one test each. */
+/* Known defects of other pools (Megatron-FSDP, FSDP2, PyTorch's allocator), one test each. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

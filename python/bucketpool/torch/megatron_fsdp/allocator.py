@@ -227,7 +227,7 @@ class BucketAllocator:
         if context is not None and context is not nullcontext and not self._warned:
             self._warned = True
             warnings.warn("nccl_ub: buckets come from bucketpool's slabs, not from Megatron-FSDP's NCCL memory pool, "
-                          "and are not registered by it: register the pool with NCCL (docs/registration.md)",
+                          "and are not registered by it: register the pool with NCCL (docs/guides/nccl.md)",
                           RuntimeWarning, stacklevel=4)
 
     def _again(self, bucket_id: int, hold: _Hold, size: int, dtype: torch.dtype) -> Bucket:

@@ -196,7 +196,7 @@ class Units:
         return self._buckets
 
     def schedule(self, **options: Any) -> Schedule:
-        """Megatron-FSDP's step with double buffering (docs/schedules.md); options are those of Schedule.training."""
+        """Megatron-FSDP's step with double buffering (docs/concepts/schedules.md); options are those of Schedule.training."""
         return Schedule.training(self.buckets, **options)
 
     def plan(self, policy: str = "scheduled", schedule: Optional[Schedule] = None, **options: Any) -> Plan:
