@@ -413,10 +413,11 @@ static bp_status find_family(builder *b)
             }
         }
     }
-    return bp_fail(BP_ERR_UNSUPPORTED,
-                   "unknown model_type \"%.60s\"; plan the model's safetensors, or the units.json that "
-                   "`python -m bucketpool describe CONFIG -o units.json` writes (docs/reference/models.md lists the known types)",
-                   b->model_type);
+    return bp_fail(
+        BP_ERR_UNSUPPORTED,
+        "unknown model_type \"%.60s\"; plan the model's safetensors, or the units.json that "
+        "`python -m bucketpool describe CONFIG -o units.json` writes (docs/reference/models.md lists the known types)",
+        b->model_type);
 }
 
 bp_status bp_model_from_architecture(const char *name, const bp_arch_config *config, bp_dtype dtype, bp_model **model)
