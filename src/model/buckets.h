@@ -54,6 +54,15 @@ static inline bool bp_dtype_is_fp8(bp_dtype dtype)
 /* grouping.c: makes buckets of all parameters, unit by unit, those of persistent parameters last. */
 bp_status bp_buckets_derive(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets);
 
+/* padding.c: padded elements of one bucket over `shards` ranks, under any rule but BP_PADDING_MEGATRON_SPLIT, which splits buckets.
+ * Errors: BP_ERR_OVERFLOW naming the first parameter. */
+bp_status bp_padded_numel(const bp_buckets_config *config, const bp_parameter *const *parameters, size_t count,
+                          uint32_t shards, uint64_t *padded);
+/* Sorts by descending rows, then in model order. */
+void bp_padding_sort(const bp_parameter **parameters, size_t count);
+/* Stable partition of sorted parameters: the first `together` share a bucket under BP_PADDING_MEGATRON_SPLIT. */
+bp_status bp_padding_split(const bp_parameter **parameters, size_t count, size_t *together);
+
 /* A frozen bucket has no gradients, whatever `bucket` says. */
 bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket *bucket);
 /* The dtype that gradients of parameters of `dtype` are communicated in. */

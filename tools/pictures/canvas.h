@@ -163,7 +163,7 @@ static inline const char *picture_unit_name(const picture_view *v, size_t unit)
 
 /* 1, 2 or 5 times a power of ten, at least `least`. */
 double picture_nice_step(double least);
-/* Draws axes: bytes on the left, units and phases below. */
+/* axes.c: bytes on the left, units and phases below. */
 void picture_draw_memory_axis(const picture_view *v);
 void picture_draw_step_axis(const picture_view *v);
 

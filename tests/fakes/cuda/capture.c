@@ -234,3 +234,26 @@ FAKE_API bool fake_cuda_any_capture(void)
     pthread_mutex_unlock(&fake.lock);
     return any;
 }
+
+int fake_capture_wait(fake_stream *stream, const fake_event *event)
+{
+    fake_capture *capture = fake_capture_find(event->capture);
+    fake_capture *own = stream->capture;
+    if (own != NULL && own->invalidated)
+        return CAPTURE_INVALIDATED;
+    if (event->capture == 0 || capture == NULL) { /* eager, or of a finished capture */
+        fake_capture_invalidate(own);
+        return CAPTURE_ISOLATION;
+    }
+    if (capture->invalidated)
+        return CAPTURE_INVALIDATED;
+    if (own != NULL && own != capture) {
+        fake_capture_invalidate(own);
+        fake_capture_invalidate(capture);
+        return CAPTURE_MERGE;
+    }
+    stream->capture = capture;
+    for (size_t i = 0; i < event->nodes.count; i++)
+        fake_nodes_add(&stream->dependencies, event->nodes.nodes[i]);
+    return OK;
+}

@@ -88,30 +88,6 @@ int cuEventRecord(void *event, void *stream)
     return fake_leave(record(event, stream));
 }
 
-/* Makes the stream's next node depend on the event's; a stream outside the capture joins it. */
-static int wait_captured(fake_stream *stream, const fake_event *event)
-{
-    fake_capture *capture = fake_capture_find(event->capture);
-    fake_capture *own = stream->capture;
-    if (own != NULL && own->invalidated)
-        return CAPTURE_INVALIDATED;
-    if (event->capture == 0 || capture == NULL) { /* eager, or of a finished capture */
-        fake_capture_invalidate(own);
-        return CAPTURE_ISOLATION;
-    }
-    if (capture->invalidated)
-        return CAPTURE_INVALIDATED;
-    if (own != NULL && own != capture) {
-        fake_capture_invalidate(own);
-        fake_capture_invalidate(capture);
-        return CAPTURE_MERGE;
-    }
-    stream->capture = capture;
-    for (size_t i = 0; i < event->nodes.count; i++)
-        fake_nodes_add(&stream->dependencies, event->nodes.nodes[i]);
-    return OK;
-}
-
 static int wait(void *stream_handle, void *handle, unsigned flags)
 {
     fake_event *event;
@@ -126,7 +102,7 @@ static int wait(void *stream_handle, void *handle, unsigned flags)
         return CAPTURE_IMPLICIT;
     }
     if (stream->capture != NULL || event->capture != 0)
-        return wait_captured(stream, event);
+        return fake_capture_wait(stream, event);
     return fake_enqueue(stream, &(fake_work){.kind = FAKE_NOTHING}, &event->mark, 1);
 }
 

@@ -327,6 +327,8 @@ int fake_capture_check_unsafe(fake_thread *thread);
 /* Adds work to the stream's capture or its queue. */
 int fake_submit(fake_stream *stream, const fake_work *work);
 int fake_capture_node(fake_stream *stream, const fake_work *work);
+/* Makes the stream's next node depend on the event's; a stream outside the capture joins it. */
+int fake_capture_wait(fake_stream *stream, const fake_event *event);
 /* 900 if the stream, or a stream of the context, is captured; invalidates the capture. */
 int fake_capture_check_wait(fake_stream *stream);
 int fake_capture_check_context(const fake_context *context);
