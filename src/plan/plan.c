@@ -128,7 +128,7 @@ bp_status bp_plan_find(const bp_plan *plan, const char *unit, uint32_t ordinal, 
                        uint64_t bytes, uint32_t *id)
 {
     if (plan == NULL || unit == NULL || id == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_find: needs a plan, a unit and an output");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_find: needs a plan, a unit and an output for the id");
     const bp_plan_request wanted = {.unit = unit, .ordinal = ordinal, .role = (uint32_t)role};
     size_t at = find_place(plan, unit, ordinal, (uint32_t)role);
     if (plan->table[at] == 0)

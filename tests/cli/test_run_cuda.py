@@ -219,8 +219,8 @@ class Faults(Case):
                                (("--device", "cuda:-1"), ("--device",)), (("--device", "gpu"), ("host, null, cuda",)),
                                (("--graph", "all"), ("off, iteration, units",)), (("--guard",), ("--guard",)),
                                (("--graph", "units", "--steps", "1"), ("--steps 2",)),
-                               (("--graph", "units", "--policy", "dynamic"), ("addresses that stay",)),
-                               (("--graph", "units", "--policy", "fixed", "--fallback", "dynamic"), ("addresses that stay",)),
+                               (("--graph", "units", "--policy", "dynamic"), ("stable addresses",)),
+                               (("--graph", "units", "--policy", "fixed", "--fallback", "dynamic"), ("stable addresses",)),
                                (("--graph", "units", "--device", "host"), ("--device cuda",))):
             self.refused(run(*self.ARGUMENTS, *options), 2, *words)
 

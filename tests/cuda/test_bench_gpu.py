@@ -84,7 +84,7 @@ class BenchGpu(unittest.TestCase):
         for dtypes, forward, both in (("bf16, gradient fp32", 2, 8), ("bf16, gradient bf16", 2, 6), ("fp32, gradient fp32", 4, 12),
                                       ("bf16, gradient bf16 in place", 2, 6)):
             group, gradient = f"gpu: logprob 16 x 32 {dtypes}", dtypes.split(", ")[1]
-            for name, expected in ((f"copy, {both} bytes a logit", both), ("forward", forward),
+            for name, expected in ((f"copy, {both} bytes per logit", both), ("forward", forward),
                                    (f"backward, {gradient}", both - forward), (f"forward and backward, {gradient}", both)):
                 self.assertEqual(rows[group, name]["bytes_per_logit"], expected, (group, name))
 
@@ -98,7 +98,7 @@ class BenchGpu(unittest.TestCase):
         self.assertEqual(groups(self.measure("--only", SYNCHRONISED)), [SYNCHRONISED])
 
     def test_wrong_arguments(self):
-        for arguments, text in ((["--only", "gpu: logprob"], '--only: unknown group "gpu: logprob"'),
+        for arguments, text in ((["--only", "gpu: logprob"], 'unknown group "gpu: logprob"'),
                                 (["--fast"], "unknown option --fast"), (["--json"], "--json requires a value")):
             answer = run(*arguments)
             self.assertEqual(answer.returncode, 2)
@@ -107,7 +107,7 @@ class BenchGpu(unittest.TestCase):
     def test_a_group_that_cannot_run(self):
         for arguments, settings, reason in (
                 (["--only", "nccl: slab of 32 MiB", "--nccl", "/nowhere/libnccl.so.2"], "", "no NCCL: /nowhere"),
-                (["--only", "gpu: memory of 8 GiB"], "", "it needs 32.0 GiB of device memory, 0.2 GiB are free"),
+                (["--only", "gpu: memory of 8 GiB"], "", "needs 32.0 GiB of device memory, but 0.2 GiB are free"),
                 (["--only", FIRST], ",attribute=75:1", "")):
             answer = run("--json", self.json, *arguments, settings=settings)
             self.assertEqual(answer.returncode, 77, answer.stdout + answer.stderr)
@@ -127,7 +127,7 @@ class BenchGpu(unittest.TestCase):
         answer = subprocess.run([*inside, PROGRAM, *SMALL, "--json", self.json, "--only", "gpu: offload of a group"], env=environment(),
                                 capture_output=True, text=True, timeout=600, check=False)
         self.assertEqual(answer.returncode, 77, answer.stdout + answer.stderr)
-        self.assertIn("bytes of host memory are needed, 102400 are free", self.read()["skipped"][0]["reason"])
+        self.assertIn("bytes of host memory are needed, but 102400 are free", self.read()["skipped"][0]["reason"])
 
     def test_shapes_of_the_whole_list(self):
         """Every dtype and place of a gradient for vocabularies that are powers of two times 1000, odd, and neither."""

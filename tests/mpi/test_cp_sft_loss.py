@@ -162,10 +162,10 @@ class CpSftLoss(unittest.TestCase):
 
     def test_ranks_that_fail(self):
         """Failures in the exchange of the step, in the creation of clients, and on one pair of TP ranks; all ranks report them."""
-        cases = ((1, (1, 1, 8), None, "mismatch: bp_loss_create: tp 1 x cp 1 x dp 8 ranks, the communicator has 1\n"),
-                 (4, (1, 1, 2), None, "mismatch: bp_loss_create: tp 1 x cp 1 x dp 2 ranks, the communicator has 4\n"),
-                 (2, (1, 2, 1), (1, 2, 1, "--seed", 2), "belong to one DP rank, but added other batches"),
-                 (2, (1, 2, 1), (1, 2, 1, "--micro-batches", 4), "belong to one DP rank, but added other batches"),
+        cases = ((1, (1, 1, 8), None, "mismatch: bp_loss_create: tp 1 x cp 1 x dp 8 does not match the communicator's 1 ranks\n"),
+                 (4, (1, 1, 2), None, "mismatch: bp_loss_create: tp 1 x cp 1 x dp 2 does not match the communicator's 4 ranks\n"),
+                 (2, (1, 2, 1), (1, 2, 1, "--seed", 2), "belong to one DP rank, but added different batches"),
+                 (2, (1, 2, 1), (1, 2, 1, "--micro-batches", 4), "belong to one DP rank, but added different batches"),
                  (2, (1, 2, 1), (2, 1, 1), "mismatch: bp_loss_create: rank 1 has tp 2, rank 0 has 1"),
                  (2, (1, 2, 1), (1, 3, 1), "bp_loss_create: tp 1 x cp 3 x dp 1 does not match the communicator's 2 ranks"),
                  (4, (2, 1, 2), (2, 1, 2, "--vocab", 100), "(tp 0, cp 0, dp 1) failed: bp_logprob_create: "))
