@@ -32,7 +32,8 @@ autodoc_typehints = "signature"
 html_theme = "furo"
 html_title = f"bucketpool {version}"
 html_show_sphinx = False
-html_static_path = []
+html_static_path = ["static"]
+html_js_files = ["theme.js"]
 html_theme_options = {"light_css_variables": {"color-brand-primary": "#1a6fb0", "color-brand-content": "#1a6fb0"},
                       "dark_css_variables": {"color-brand-primary": "#6cb6f0", "color-brand-content": "#6cb6f0"}}
 
