@@ -213,6 +213,18 @@ const bp_interval *intervals_of(const bp_schedule *schedule, size_t request, siz
     return info->requests[request].intervals;
 }
 
+bool requests_conflict(const bp_schedule *schedule, size_t a, size_t b)
+{
+    size_t count[2];
+    const bp_interval *x = intervals_of(schedule, a, &count[0]);
+    const bp_interval *y = intervals_of(schedule, b, &count[1]);
+    for (size_t i = 0; i < count[0]; i++)
+        for (size_t k = 0; k < count[1]; k++)
+            if (x[i].begin < y[k].end && y[k].begin < x[i].end)
+                return true;
+    return false;
+}
+
 scenario scenario_of_kinds(const char *kinds)
 {
     bp_model *model = new_model();

@@ -74,6 +74,8 @@ void free_scenario(scenario *s);
 
 /* The intervals of a request. */
 const bp_interval *intervals_of(const bp_schedule *schedule, size_t request, size_t *count);
+/* True if two requests are live in a common step. */
+bool requests_conflict(const bp_schedule *schedule, size_t a, size_t b);
 
 /* A unit of one bucket for each letter: 'x' 100 elements, 'y' 200, 'z' 300. */
 scenario scenario_of_kinds(const char *kinds);

@@ -13,18 +13,6 @@
 
 #include "scenarios.h"
 
-static bool conflict(const bp_schedule *schedule, size_t a, size_t b)
-{
-    size_t count[2];
-    const bp_interval *x = intervals_of(schedule, a, &count[0]);
-    const bp_interval *y = intervals_of(schedule, b, &count[1]);
-    for (size_t i = 0; i < count[0]; i++)
-        for (size_t k = 0; k < count[1]; k++)
-            if (x[i].begin < y[k].end && y[k].begin < x[i].end)
-                return true;
-    return false;
-}
-
 static bp_schedule *draw_schedule(const bp_buckets *buckets)
 {
     bp_schedule_config config;
@@ -70,10 +58,10 @@ static void test_conflicts_of_merged_schedules(void **state)
         size_t requests = bp_buckets_get_info(s.buckets)->request_count;
         for (size_t a = 0; a < requests; a++) {
             for (size_t b = 0; b < requests; b++) {
-                bool expected = false, first = conflict(parts[0], a, b);
+                bool expected = false, first = requests_conflict(parts[0], a, b);
                 for (size_t i = 0; i < count; i++)
-                    expected |= conflict(parts[i], a, b);
-                assert_int_equal(conflict(merged, a, b), expected);
+                    expected |= requests_conflict(parts[i], a, b);
+                assert_int_equal(requests_conflict(merged, a, b), expected);
                 differences += expected != first;
             }
         }
@@ -243,9 +231,9 @@ static void test_schedules_of_parts(void **state)
                 bool has_state = ((BP_ROLE_BIT(p.role) | BP_ROLE_BIT(q.role)) & STATE) != 0;
                 bool expected =
                     (x < first) == (y < first) && !has_state
-                        ? conflict(own[x >= first], x - (x < first ? 0 : first), y - (y < first ? 0 : first))
+                        ? requests_conflict(own[x >= first], x - (x < first ? 0 : first), y - (y < first ? 0 : first))
                         : has_state && live[0] > 0 && live[1] > 0;
-                assert_int_equal(conflict(merged, x, y), expected);
+                assert_int_equal(requests_conflict(merged, x, y), expected);
             }
         }
         bp_step step = bp_schedule_get_info(merged)->steps[bp_schedule_get_info(merged)->step_count - 1];

@@ -56,18 +56,6 @@ static bool rows_conflict(const row *a, const row *b)
     return false;
 }
 
-static bool requests_conflict(const bp_schedule *schedule, size_t a, size_t b)
-{
-    size_t count[2];
-    const bp_interval *x = intervals_of(schedule, a, &count[0]);
-    const bp_interval *y = intervals_of(schedule, b, &count[1]);
-    for (size_t i = 0; i < count[0]; i++)
-        for (size_t k = 0; k < count[1]; k++)
-            if (x[i].begin < y[k].end && y[k].begin < x[i].end)
-                return true;
-    return false;
-}
-
 static bp_buckets *read_buckets(const char *name, uint32_t ep, bp_padding padding)
 {
     char path[1024];
