@@ -9,6 +9,8 @@
 
 /* Sub-commands of bench, whose tables are named "bench logprob" and "bench offload". */
 static char benchmarks[][8] = {"logprob", "offload"};
+#define BENCHMARK_WORDS "logprob offload"
+#define SHELL_WORDS "bash zsh fish"
 
 typedef struct shell {
     const char *name;
@@ -63,7 +65,7 @@ static void bash_begin(const command_row *commands, size_t count)
     printf("    '') words='");
     for (size_t i = 0; i < count; i++)
         printf("%s ", commands[i].name);
-    puts("help version' ;;\n    bench) words='logprob offload' ;;\n    completion) words='bash zsh fish' ;;");
+    puts("help version' ;;\n    bench) words='" BENCHMARK_WORDS "' ;;\n    completion) words='" SHELL_WORDS "' ;;");
 }
 
 static void bash_choices(const options_command *command, const option_row *row)
@@ -109,7 +111,7 @@ static void zsh_begin(const command_row *commands, size_t count)
         puts("'");
     }
     puts("        )\n        _describe command commands ;;\n"
-         "    bench) compadd logprob offload ;;\n    completion) compadd bash zsh fish ;;");
+         "    bench) compadd " BENCHMARK_WORDS " ;;\n    completion) compadd " SHELL_WORDS " ;;");
 }
 
 static void zsh_option(const options_command *command, const option_row *row)
@@ -150,8 +152,8 @@ static void fish_begin(const command_row *commands, size_t count)
         print_quoted(commands[i].summary, "'\\");
         puts("'");
     }
-    puts("complete -c bucketpool -f -n '__fish_seen_subcommand_from bench' -a 'logprob offload'\n"
-         "complete -c bucketpool -f -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'");
+    puts("complete -c bucketpool -f -n '__fish_seen_subcommand_from bench' -a '" BENCHMARK_WORDS "'\n"
+         "complete -c bucketpool -f -n '__fish_seen_subcommand_from completion' -a '" SHELL_WORDS "'");
 }
 
 static void fish_option(const options_command *command, const option_row *row)
@@ -204,11 +206,9 @@ int completion_run(int argc, char **argv, const command_row *commands, size_t co
     const options_command reading = {
         .name = "completion",
         .arguments = "SHELL",
-        .text =
-            "Prints a completion script for SHELL: bash, zsh or fish.\vbash: source <(bucketpool completion bash). "
-            "zsh: "
-            "source <(bucketpool completion zsh). fish: bucketpool completion fish | source. Exit: 0 answered, 2 bad "
-            "input, 3 environment.",
+        .text = "Prints a completion script for SHELL: bash, zsh or fish.\vbash: source <(bucketpool completion bash). "
+                "zsh: source <(bucketpool completion zsh). fish: bucketpool completion fish | source. "
+                "Exit: 0 answered, 2 bad input, 3 environment.",
         .files = &names,
         .file_count = &name_count};
     CLI_TRY(options_read(argc, argv, &reading));
