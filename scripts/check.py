@@ -17,6 +17,9 @@ BUILDS = os.path.join(os.getcwd(), "build-check")
 LINES = ["-Dc_args=-g1", "-Dcpp_args=-g1"]  # reports need lines, no variables
 LANES = 2  # legs beside each other: while one waits for a test that runs alone, the other compiles
 lane = threading.local()  # `cpu`: seconds of processors that the commands of this thread's leg have used
+# ccache: another clone of the same sources compiles to the same
+os.environ.setdefault("CCACHE_BASEDIR", os.getcwd())
+os.environ.setdefault("CCACHE_NOHASHDIR", "1")
 counts = {"passed": 0, "failed": 0, "skipped": 0}
 failures = []
 
@@ -387,9 +390,6 @@ def stage(function):
 
 def main():
     os.makedirs(BUILDS, exist_ok=True)
-    # another clone of the same sources compiles to the same
-    os.environ.setdefault("CCACHE_BASEDIR", os.getcwd())
-    os.environ.setdefault("CCACHE_NOHASHDIR", "1")
     if sys.argv[1:2] == ["--load"]:
         load(int(sys.argv[2]))
         return finish()
