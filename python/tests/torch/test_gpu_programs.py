@@ -115,7 +115,7 @@ def test_offload():
     for way in WAYS + SAVERS:
         rows = {f"{way.name}: {direction}{when}" for direction in ("out", "back") for when in ("", ", first time")}
         assert way.name in skipped or rows <= figures
-    assert {"bucketpool: a release group: its bytes come back each time"} <= names(found["checks"])
+    assert {"bucketpool: a release group: its bytes are restored each time"} <= names(found["checks"])
     assert all(row["gib_per_s"] > 0 and row["bytes"] == 64 << 20 for row in found["figures"])
 
 

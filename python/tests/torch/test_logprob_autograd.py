@@ -229,8 +229,8 @@ def test_what_is_refused():
     refused("temperature 0", temperature=0.0)
     refused("temperature nan", temperature=float("nan"))
     refused("mask", mask=torch.ones(2, 5))
-    refused("no process group", group="tp")
-    refused("no process group", group=-100)  # what new_group gives to those who are not in it
+    refused("expected a process group", group="tp")
+    refused("expected a process group", group=-100)  # the value of new_group() for processes outside the group
     refused("no vocabulary", logits=logits[..., :0], bounds=(0, 0))
     refused("cpu and cuda", kind=errors.Unsupported, logits=logits.to("meta"), target=target.to("meta"))
     refused("targets are on", logits=logits, target=target.to("meta"))

@@ -285,7 +285,7 @@ class Export(unittest.TestCase):
             self.assertEqual((buffers.FixedPoolAllocator, buffers.MaxPoolAllocator), before)
             with self.assertRaisesRegex(errors.ScheduleError, "fsdp_double_buffer=True"), pooled.install() as installed:
                 wrap(random_stack(0), expert_parallel=2, double_buffer=False)
-            with self.assertRaisesRegex(errors.ScheduleError, "wrap a module first"):
+            with self.assertRaisesRegex(errors.ScheduleError, "the pool does not exist yet"):
                 installed.pool
             with self.assertRaises(ImportError), pooled.install(package="no_such_fsdp"):
                 pass

@@ -83,7 +83,7 @@ def test_segments_on_the_emulated_driver(how):
 SERVED = """
 import sys
 sys.path.insert(0, sys.argv[2])
-from support import process_group
+from support import small_plan
 import bucketpool as bp
 from bucketpool.torch.allocator import serving
 MIB = 1 << 20
