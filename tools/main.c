@@ -7,12 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "completion.h"
 #include "shared/cli.h"
 
-static cli_command complete;
-
-static const command_row commands[] = {
+const command_row cli_commands[] = {
     {"plan", "plan a model's communication buffers under each policy; print, draw, save", cli_plan},
     {"explain", "explain what sets each buffer and the peak, and what other schedules take", cli_explain},
     {"schedule", "print or draw the live ranges of each unit's buckets", cli_schedule},
@@ -20,21 +17,15 @@ static const command_row commands[] = {
     {"pack", "solve a packing instance from CSV, or check its offsets", cli_pack},
     {"view", "print, draw or browse snapshots of pools", cli_view},
     {"bench", "benchmark log-probabilities or offloading on this machine", cli_bench},
-    {"completion", "print a completion script for bash, zsh or fish", complete},
+    {"completion", "print a completion script for bash, zsh or fish", cli_completion},
+    {0},
 };
-
-#define COMMANDS (sizeof commands / sizeof *commands)
-
-static int complete(int argc, char **argv)
-{
-    return completion_run(argc, argv, commands, COMMANDS);
-}
 
 static cli_command *find(const char *name)
 {
-    for (size_t i = 0; i < COMMANDS; i++) {
-        if (strcmp(name, commands[i].name) == 0)
-            return commands[i].run;
+    for (const command_row *row = cli_commands; row->name != NULL; row++) {
+        if (strcmp(name, row->name) == 0)
+            return row->run;
     }
     return NULL;
 }
@@ -44,11 +35,12 @@ static int refuse(const char *name)
     if (strcmp(name, "describe") == 0)
         return cli_fail(EXIT_BAD_INPUT,
                         "describe is a command of the Python package; run python -m bucketpool describe MODEL");
-    const char *names[COMMANDS];
-    for (size_t i = 0; i < COMMANDS; i++)
-        names[i] = commands[i].name;
+    const char *names[sizeof cli_commands / sizeof *cli_commands];
+    size_t count = 0;
+    for (const command_row *row = cli_commands; row->name != NULL; row++)
+        names[count++] = row->name;
     return cli_fail(EXIT_BAD_INPUT, "unknown command \"%.40s\"%s (see bucketpool --help)", name,
-                    cli_suggestion("", cli_nearest(name, names, COMMANDS)));
+                    cli_suggestion("", cli_nearest(name, names, count)));
 }
 
 static void print_help(void)
@@ -56,8 +48,8 @@ static void print_help(void)
     puts("Usage: bucketpool COMMAND [OPTION...] [ARGUMENT...]\n\n"
          "Plans the communication buffers of FSDP training: for all-gathered parameters and for gradients "
          "before\nreduce-scatter.\n\nCommands:");
-    for (size_t i = 0; i < COMMANDS; i++)
-        printf("  %-10s %s\n", commands[i].name, commands[i].summary);
+    for (const command_row *row = cli_commands; row->name != NULL; row++)
+        printf("  %-10s %s\n", row->name, row->summary);
     puts("\n`python -m bucketpool describe MODEL` writes a units.json for any transformers model.");
     puts("\n`bucketpool COMMAND --help` lists a command's options. Exit: 0 answered, 1 verification failed or\n"
          "infeasible, 2 bad input, 3 environment.");

@@ -133,7 +133,7 @@ static int check_options(const bench_options *o)
 /* Reads the arguments after `bench logprob`. Returns EXIT_GO_ON, or the exit code after a message. */
 static int parse_options(int argc, char **argv, bench_options *options)
 {
-    bench_parsed parsed = {.options = {.common = BENCH_COMMON_DEFAULTS, .dtype = BP_DTYPE_BF16}};
+    bench_parsed parsed = {.options = {.common.turns = 5, .dtype = BP_DTYPE_BF16}};
     bench_options *o = &parsed.options;
     const options_command reading = {
         .name = "bench logprob",
@@ -229,12 +229,10 @@ int cli_bench_logprob(int argc, char **argv)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *name, *summary;
-    cli_command *run;
-} benches[] = {
+const command_row cli_benchmarks[] = {
     {"logprob", "log-probabilities of tokens, and the gradient of their logits", cli_bench_logprob},
     {"offload", "release groups, offloaded and restored, against plain copies", cli_bench_offload},
+    {0},
 };
 
 int cli_bench(int argc, char **argv)
@@ -243,17 +241,17 @@ int cli_bench(int argc, char **argv)
         return cli_fail(EXIT_BAD_INPUT, "bench: missing benchmark; `bucketpool bench --help` lists them");
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-?") == 0 || strcmp(argv[1], "-h") == 0) {
         puts("Usage: bucketpool bench WHAT [OPTION...]\n\nMeasures on this machine.\n\nWHAT is one of:");
-        for (size_t i = 0; i < sizeof benches / sizeof *benches; i++)
-            printf("  %-10s %s\n", benches[i].name, benches[i].summary);
+        for (const command_row *row = cli_benchmarks; row->name != NULL; row++)
+            printf("  %-10s %s\n", row->name, row->summary);
         puts(
             "\n`bucketpool bench WHAT --help` lists its options. Exit: 0 measured, 1 a result was wrong, 2 bad input,\n"
             "3 environment.");
         int code = cli_flush();
         return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
     }
-    for (size_t i = 0; i < sizeof benches / sizeof *benches; i++) {
-        if (strcmp(argv[1], benches[i].name) == 0)
-            return benches[i].run(argc - 1, argv + 1);
+    for (const command_row *row = cli_benchmarks; row->name != NULL; row++) {
+        if (strcmp(argv[1], row->name) == 0)
+            return row->run(argc - 1, argv + 1);
     }
     return cli_fail(EXIT_BAD_INPUT, "bench: unknown benchmark \"%.40s\"; `bucketpool bench --help` lists them",
                     argv[1]);

@@ -12,9 +12,10 @@
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
+static const choice devices[] = {{"host", 0}, {"cuda", 1}, {0, 0}};
+
 static int parse_device(const char *name, const char *text, void *options)
 {
-    static const choice devices[] = {{"host", 0}, {"cuda", 1}, {0, 0}};
     bench_common *o = options;
     int value = 0, code = value_device(text, devices, &value, &o->ordinal);
     (void)name;
@@ -24,12 +25,13 @@ static int parse_device(const char *name, const char *text, void *options)
 
 const option_row bench_common_table[] = {
     {.kind = OPTION_HEADING, .text = "Machine:", .group = 2},
-    {"device", "D", "host, cuda or cuda:N (default host)", OPTION_OWN, .parse = parse_device},
+    {"device", "D", "host, cuda or cuda:N (default host)", OPTION_OWN, .choices = devices, .parse = parse_device},
     {"turns", "N", "Measure everything N times in turns and print medians (default 5)", OPTION_U64,
      offsetof(bench_common, turns), .least = 1, .most = 10000},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 3},
     {"json", NULL, "Print a bucketpool.bench/1 document", OPTION_FLAG, offsetof(bench_common, json)},
-    {"color", "WHEN", "auto, always or never (default auto)", OPTION_COLOR, offsetof(bench_common, color)},
+    {"color", "WHEN", "auto, always or never (default auto)", OPTION_CHOICE, offsetof(bench_common, color),
+     choices_color},
     OPTION_END,
 };
 

@@ -16,13 +16,8 @@ typedef struct bench_common {
     int32_t ordinal; /* of a cuda device */
     uint64_t turns;
     bool json;
-    const char *color;
+    cli_color color;
 } bench_common;
-
-#define BENCH_COMMON_DEFAULTS                                                                                          \
-    {                                                                                                                  \
-        .turns = 5, .color = "auto"                                                                                    \
-    }
 
 /* Option rows of bench_common, which is the first member of a command's struct. Headings are groups 2 (machine) and 3 (output). */
 extern const option_row bench_common_table[];

@@ -53,7 +53,7 @@ static const option_row offload_table[] = {
 /* Reads the arguments after `bench offload`. Returns EXIT_GO_ON, or the exit code after a message. */
 static int parse_options(int argc, char **argv, bench_offload_options *options)
 {
-    *options = (bench_offload_options){.common = BENCH_COMMON_DEFAULTS,
+    *options = (bench_offload_options){.common.turns = 5,
                                        .bytes = UINT64_C(1) << 30,
                                        .chunk_bytes = UINT64_C(32) << 20,
                                        .groups = 1,

@@ -503,41 +503,6 @@ class Files(unittest.TestCase):
         self.assert_refused(result, 1, "infeasible", outputs=["plan.json"])
 
 
-class Completion(Answers):
-    def test_options_of_all_commands(self):
-        commands = (["plan"], ["explain"], ["schedule"], ["run"], ["pack"], ["view"], ["bench", "logprob"], ["bench", "offload"])
-        for shell, form in (("bash", " --{} "), ("zsh", "'--{}"), ("fish", " -l {} ")):
-            script = run("completion", shell).stdout
-            for command in commands:
-                if shell == "fish":
-                    section = "".join(line for line in script.splitlines(True) if f"from {command[-1]}'" in line)
-                else:
-                    section = script.split(f"    '{' '.join(command)}')", 1)[1].split("\n    '", 1)[0]
-                for name in re.findall(r"^ +(?:-\w, |-\?, )?--([\w-]+)", run(*command, "--help").stdout, re.MULTILINE):
-                    if name != "usage":
-                        self.assertIn(form.format(name), section.replace("'", " '") if shell == "bash" else section, (shell, command))
-
-    def test_shells_accept_the_scripts(self):
-        for shell in ("bash", "zsh", "fish"):
-            result = run("completion", shell)
-            self.assertEqual((result.returncode, result.stderr), (0, ""))
-            if shutil.which(shell):
-                subprocess.run([shell, "-n"], input=result.stdout, text=True, check=True, timeout=60)
-
-    def test_bash_completes(self):
-        script = run("completion", "bash").stdout
-        for words, expected in ((("bucketpool", "pl"), ["plan"]), (("bucketpool", "plan", "--pref"), ["--prefetch", "--prefetch-backward"]),
-                                (("bucketpool", "plan", "--passes", "e"), ["eval"]), (("bucketpool", "plan", "--passes", "=", "b"), ["both"]),
-                                (("bucketpool", "bench", "off"), ["offload"]), (("bucketpool", "bench", "offload", "--gr"), ["--groups"])):
-            line = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _bucketpool; echo ${{COMPREPLY[@]}}"
-            shown = subprocess.run(["bash", "-c", f"{script}\n{line}"], capture_output=True, text=True, check=True, timeout=60)
-            self.assertEqual(shown.stdout.split(), expected, words)
-
-    def test_mistakes(self):
-        self.refused(run("completion"), 2, "expected one shell, got 0")
-        self.refused(run("completion", "csh"), 2, 'unknown shell "csh"')
-
-
 class Documents(unittest.TestCase):
     """Documents show real output and list all options."""
 

@@ -23,7 +23,8 @@ typedef struct pack_options {
     uint64_t capacity; /* 0: as small as possible */
     uint64_t work;     /* 0: the default */
     bool check, json;
-    const char *plot, *output, *color;
+    const char *plot, *output;
+    cli_color color;
 } pack_options;
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
@@ -434,7 +435,7 @@ static const option_row pack_table[] = {
     {"plot", "FILE", "Draw the placement (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(plot)},
     {"output", "CSV", "Write the rows of FILE with an offset column; -: to standard output instead of the report",
      OPTION_FILE, FIELD(output), .letter = 'o'},
-    {"color", "WHEN", "auto, always or never (default auto)", OPTION_COLOR, FIELD(color)},
+    {"color", "WHEN", "auto, always or never (default auto)", OPTION_CHOICE, FIELD(color), choices_color},
     OPTION_END,
 };
 
@@ -464,7 +465,7 @@ static int check(const pack_options *o)
 /* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. */
 static int pack_options_parse(int argc, char **argv, pack_options *options)
 {
-    *options = (pack_options){.color = "auto"};
+    *options = (pack_options){0};
     const options_command reading = {
         .name = "pack",
         .arguments = "FILE...",

@@ -6,9 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
-#include "gpus.h"
 #include "shared/cli.h"
 #include "shared/outputs.h"
 
@@ -165,23 +163,6 @@ const char *options_schedule_generating(const plan_options *o)
     return NULL;
 }
 
-/* Total MiB of an idle device, as nvidia-smi and rocm-smi report it. The memory of driver and context is not subtracted. */
-static const struct {
-    const char *name;
-    uint64_t mib;
-} gpus[] = {{"a100-40", 40960}, {"a100-80", 81920}, {"h100", 81559},   {"h100-nvl", 95830}, {"h200", 143771},
-            {"b200", 183359},   {"b300", 275040},   {"gb200", 189471}, {"mi300x", 196592}};
-
-/* Bytes of an idle device; 0: unknown name. */
-static uint64_t gpu_bytes(const char *name)
-{
-    for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++) {
-        if (strcasecmp(gpus[i].name, name) == 0)
-            return gpus[i].mib << 20;
-    }
-    return 0;
-}
-
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
 
 const choice options_bucketings[] = {
@@ -193,23 +174,16 @@ const choice options_paddings[] = {{"megatron-lcm", BP_PADDING_MEGATRON_LCM},
                                    {"fsdp2", BP_PADDING_FSDP2},
                                    {0, 0}};
 const choice options_layouts[] = {{"hf", BP_LAYOUT_HF}, {"megatron", BP_LAYOUT_MEGATRON}, {0, 0}};
+const choice options_policies[] = {{"dynamic", BP_POLICY_DYNAMIC},
+                                   {"fixed", BP_POLICY_FIXED},
+                                   {"max", BP_POLICY_MAX},
+                                   {"scheduled", BP_POLICY_SCHEDULED},
+                                   {0, 0}};
+const choice options_roles[] = {{"param", BP_ROLE_PARAM},         {"param_transpose", BP_ROLE_PARAM_TRANSPOSE},
+                                {"grad", BP_ROLE_GRAD},           {"grad_comm", BP_ROLE_GRAD_COMM},
+                                {"state", BP_ROLE_STATE},         {"main_grad", BP_ROLE_MAIN_GRAD},
+                                {"optimizer", BP_ROLE_OPTIMIZER}, {0, 0}};
 const choice options_fallbacks[] = {{"persistent", BP_FALLBACK_PERSISTENT}, {"dynamic", BP_FALLBACK_DYNAMIC}, {0, 0}};
-
-static int add_role(const char *word, void *user)
-{
-    plan_options *options = user;
-    bp_role role;
-    if (bp_role_parse(word, &role) != BP_OK)
-        return cli_fail(EXIT_BAD_INPUT, "--roles: %s", bp_error_detail());
-    options->roles |= BP_ROLE_BIT(role);
-    return EXIT_GO_ON;
-}
-
-static int parse_roles(const char *name, const char *text, void *options)
-{
-    ((plan_options *)options)->roles = 0;
-    return value_list(name, text, add_role, options);
-}
 
 static int parse_align(const char *name, const char *text, void *options)
 {
@@ -255,7 +229,7 @@ const option_row options_planning[] = {
      OPTION_U32, FIELD(optimizer_tensors)},
     {"roles", "LIST",
      "Roles to plan, of param, param_transpose, grad, grad_comm, state, main_grad, optimizer (default param,grad)",
-     OPTION_OWN, .parse = parse_roles},
+     OPTION_SET, FIELD(roles), options_roles},
     {.kind = OPTION_HEADING, .text = "Policy:", .group = 4},
     {"buffers", "N", "fixed, max: buffer sets (default: the largest number of units live at once)", OPTION_U32,
      FIELD(buffers), .least = 1, .applies = OPTION_MAKES_PLANS | FIXED | MAX},
@@ -330,8 +304,7 @@ void options_init(plan_options *options)
                               .alignment = 256,
                               .roles = BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_GRAD),
                               .optimizer_tensors = OPTIONS_OPTIMIZER_TENSORS,
-                              .fallback = BP_FALLBACK_PERSISTENT,
-                              .color = "auto"};
+                              .fallback = BP_FALLBACK_PERSISTENT};
     options_schedule_init(&options->schedule);
 }
 
@@ -345,14 +318,13 @@ void options_finish(plan_options *options)
 static int add_policy(const char *word, void *user)
 {
     plan_options *options = user;
-    bp_policy policy;
-    if (bp_policy_parse(word, &policy) != BP_OK)
-        return cli_fail(EXIT_BAD_INPUT, "--policy: %s", bp_error_detail());
+    int value = 0;
+    CLI_TRY(value_choice("policy", word, options_policies, &value));
     for (size_t i = 0; i < options->policy_count; i++) {
-        if (options->policies[i] == policy)
+        if (options->policies[i] == (bp_policy)value)
             return EXIT_GO_ON;
     }
-    options->policies[options->policy_count++] = policy;
+    options->policies[options->policy_count++] = (bp_policy)value;
     return EXIT_GO_ON;
 }
 
@@ -375,31 +347,36 @@ static int parse_budget(const char *name, const char *text, void *options)
     return EXIT_GO_ON;
 }
 
+/* Total MiB of an idle device, as nvidia-smi and rocm-smi report it. The memory of driver and context is not subtracted. */
+static const choice gpus[] = {
+    {"a100-40", 40960}, {"a100-80", 81920}, {"h100", 81559},   {"h100-nvl", 95830}, {"h200", 143771},
+    {"b200", 183359},   {"b300", 275040},   {"gb200", 189471}, {"mi300x", 196592},  {0, 0}};
+
 static int parse_gpu(const char *name, const char *text, void *options)
 {
     plan_options *o = options;
-    o->budget = gpu_bytes(text);
+    int mib = 0;
+    CLI_TRY(value_choice(name, text, gpus, &mib));
+    o->budget = (uint64_t)mib << 20;
     o->budget_name = text;
-    if (o->budget == 0)
-        return cli_fail(EXIT_BAD_INPUT, "--%s: unknown GPU \"%.40s\"; use one of %s, or --budget SIZE", name, text,
-                        GPU_NAMES);
     return EXIT_GO_ON;
 }
 
 static const option_row plan_table[] = {
     {"policy", "LIST", "Policies, of dynamic, fixed, max, scheduled (default: all)", OPTION_OWN,
-     .parse = parse_policies, .group = 4},
+     .choices = options_policies, .parse = parse_policies, .group = 4},
     {.kind = OPTION_HEADING, .text = "Budget:", .group = 5},
     {"budget", "SIZE", "Memory of one GPU such as 80GiB: report whether pool and model state fit", OPTION_OWN,
      .parse = parse_budget},
-    {"gpu", "NAME", "--budget by name: " GPU_NAMES, OPTION_OWN, .parse = parse_gpu},
+    {"gpu", "NAME", "--budget by name: a100-40, a100-80, h100, h100-nvl, h200, b200, b300, gb200, mi300x", OPTION_OWN,
+     .choices = gpus, .parse = parse_gpu},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 6},
     {"json", NULL, "Print a bucketpool.report/1 document (explain: bucketpool.whatif/1)", OPTION_FLAG, FIELD(json)},
     {"plot", "FILE", "plan: draw the pool (.svg, .png or .pdf)", OPTION_TEXT, FIELD(plot)},
     {"output", "PLAN",
      "plan: write the plan of the policy (default scheduled) to a file; -: to standard output instead of the tables",
      OPTION_TEXT, FIELD(output), .letter = 'o'},
-    {"color", "WHEN", "auto, always or never (default auto)", OPTION_COLOR, FIELD(color)},
+    {"color", "WHEN", "auto, always or never (default auto)", OPTION_CHOICE, FIELD(color), choices_color},
     OPTION_END,
 };
 

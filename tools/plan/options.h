@@ -62,14 +62,15 @@ typedef struct plan_options {
     uint64_t budget; /* bytes, 0: none */
     const char *budget_name;
     bool json;
-    const char *plot, *output, *color;
+    const char *plot, *output;
+    cli_color color;
 } plan_options;
 
 /* Tables for commands that plan. Their options struct must begin with a plan_options. */
 extern const option_row options_planning[], options_schedule[];
 /* Values of the options above; see choice_name. */
 extern const choice options_bucketings[], options_paddings[], options_layouts[], options_fallbacks[];
-extern const choice options_passes[], options_streams[], options_outsides[];
+extern const choice options_passes[], options_streams[], options_outsides[], options_policies[], options_roles[];
 void options_init(plan_options *options);
 void options_finish(plan_options *options);
 int options_check(const plan_options *options, const char *command);

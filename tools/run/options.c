@@ -10,11 +10,6 @@
 static const choice devices[] = {{"host", RUN_HOST}, {"null", RUN_NULL}, {"cuda", RUN_CUDA}, {0, 0}};
 static const choice graphs[] = {
     {"off", DRIVER_GRAPHS_OFF}, {"iteration", DRIVER_GRAPHS_ITERATION}, {"units", DRIVER_GRAPHS_UNITS}, {0, 0}};
-static const choice policies[] = {{"dynamic", BP_POLICY_DYNAMIC},
-                                  {"fixed", BP_POLICY_FIXED},
-                                  {"max", BP_POLICY_MAX},
-                                  {"scheduled", BP_POLICY_SCHEDULED},
-                                  {0, 0}};
 static const choice stricts[] = {{"off", BP_STRICT_OFF}, {"warn", BP_STRICT_WARN}, {"error", BP_STRICT_ERROR}, {0, 0}};
 
 const char *run_graphs_name(const run_options *options)
@@ -30,7 +25,7 @@ const char *run_strict_name(const run_options *options)
 static int parse_policy(const char *name, const char *text, void *options)
 {
     run_options *o = options;
-    int value = 0, code = value_choice(name, text, policies, &value);
+    int value = 0, code = value_choice(name, text, options_policies, &value);
     o->policy = (bp_policy)value;
     o->policy_named = true;
     return code;
@@ -84,8 +79,8 @@ static int parse_profile_steps(const char *name, const char *text, void *options
 #define FIELD(member) offsetof(run_options, member)
 
 static const option_row run_table[] = {
-    {"policy", "P", "dynamic, fixed, max or scheduled (default scheduled)", OPTION_OWN, .parse = parse_policy,
-     .group = 4},
+    {"policy", "P", "dynamic, fixed, max or scheduled (default scheduled)", OPTION_OWN, .choices = options_policies,
+     .parse = parse_policy, .group = 4},
     {"plan", "FILE", "Use a plan written by `bucketpool plan -o` instead of planning", OPTION_TEXT, FIELD(plan)},
     {"unchecked", NULL, "Do not check the plan of --plan against the model; the pool reports deviations", OPTION_FLAG,
      FIELD(unchecked)},
@@ -93,7 +88,7 @@ static const option_row run_table[] = {
     {"device", "D",
      "host: host memory, threads as streams; null: addresses only, nothing is verified; cuda or cuda:N: a GPU (default "
      "host)",
-     OPTION_OWN, .parse = parse_device},
+     OPTION_OWN, .choices = devices, .parse = parse_device},
     {"graph", "WHAT",
      "iteration: capture a whole training step as one CUDA graph and replay it; units: one graph for each step of half "
      "of the units; "

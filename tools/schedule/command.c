@@ -413,31 +413,16 @@ static int parse_steps(const char *name, const char *text, void *options)
     return EXIT_GO_ON;
 }
 
-static int add_role(const char *word, void *user)
-{
-    command_options *options = user;
-    bp_role role;
-    if (bp_role_parse(word, &role) != BP_OK)
-        return cli_fail(EXIT_BAD_INPUT, "--role: %s", bp_error_detail());
-    options->roles |= BP_ROLE_BIT(role);
-    return EXIT_GO_ON;
-}
-
-static int parse_roles(const char *name, const char *text, void *options)
-{
-    return value_list(name, text, add_role, options);
-}
-
 #define FIELD(member) offsetof(command_options, member)
 
 static const option_row schedule_table[] = {
     {.kind = OPTION_HEADING, .text = "Output:", .group = 6},
     {"steps", "A-B", "Print these steps (default: all; of a long schedule the beginning, peaks and end)", OPTION_OWN,
      .parse = parse_steps},
-    {"role", "LIST", "Print only these roles (default: all of --roles)", OPTION_OWN, .parse = parse_roles},
+    {"role", "LIST", "Print only these roles (default: all of --roles)", OPTION_SET, FIELD(roles), options_roles},
     {"json", NULL, "Print a bucketpool.schedule/1 document", OPTION_FLAG, FIELD(planning.json)},
     {"plot", "FILE", "Draw the schedule (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(planning.plot)},
-    {"color", "WHEN", "auto, always or never (default auto)", OPTION_COLOR, FIELD(planning.color)},
+    {"color", "WHEN", "auto, always or never (default auto)", OPTION_CHOICE, FIELD(planning.color), choices_color},
     OPTION_END,
 };
 

@@ -192,16 +192,18 @@ bool cli_parse_bytes(const char *text, uint64_t *bytes)
     return false;
 }
 
-bool cli_wants_color(const char *when)
+bool cli_wants_color(cli_color when)
 {
-    if (strcmp(when, "auto") != 0)
-        return strcmp(when, "always") == 0;
+    if (when != COLOR_AUTO)
+        return when == COLOR_ALWAYS;
     const char *no_color = secure_getenv("NO_COLOR"), *term = secure_getenv("TERM");
     return isatty(STDOUT_FILENO) && (no_color == NULL || *no_color == '\0') &&
            (term == NULL || strcmp(term, "dumb") != 0);
 }
 
 /* ---- values of options ------------------------------------------------------------------------------------------- */
+
+const choice choices_color[] = {{"auto", COLOR_AUTO}, {"always", COLOR_ALWAYS}, {"never", COLOR_NEVER}, {0, 0}};
 
 const char *choice_name(const choice *choices, int value)
 {
@@ -214,7 +216,7 @@ int value_choice(const char *option, const char *text, const choice *choices, in
 {
     char known[128] = "";
     for (const choice *c = choices; c->name != NULL; c++) {
-        if (strcmp(c->name, text) == 0) {
+        if (strcasecmp(c->name, text) == 0) {
             *value = c->value;
             return EXIT_GO_ON;
         }
@@ -252,16 +254,6 @@ int value_device(const char *text, const choice *choices, int *value, int32_t *o
     if (code == EXIT_GO_ON && numbered)
         code = value_number("device cuda:N", text + 5, 0, INT32_MAX, &number);
     *ordinal = (int32_t)number;
-    return code;
-}
-
-int value_color(const char *text, const char **color)
-{
-    static const choice whens[] = {{"auto", 0}, {"always", 1}, {"never", 2}, {0, 0}};
-    int value;
-    int code = value_choice("color", text, whens, &value);
-    if (code == EXIT_GO_ON)
-        *color = text;
     return code;
 }
 

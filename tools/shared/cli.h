@@ -27,8 +27,15 @@ enum {
     } while (0)
 
 typedef int cli_command(int argc, char **argv);
-cli_command cli_plan, cli_explain, cli_schedule, cli_run, cli_pack, cli_view, cli_bench;
+cli_command cli_plan, cli_explain, cli_schedule, cli_run, cli_pack, cli_view, cli_bench, cli_completion;
 cli_command cli_bench_logprob, cli_bench_offload; /* of bench */
+
+/* Lists end with a NULL name. */
+typedef struct command_row {
+    const char *name, *summary;
+    cli_command *run;
+} command_row;
+extern const command_row cli_commands[], cli_benchmarks[];
 
 /* "bucketpool: <text>" on standard error, one line: control characters are shown as '?'. Returns `code`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
@@ -62,8 +69,9 @@ const char *cli_bucket(const char *name, uint32_t ordinal);
 /* Parses "80GiB", "80 GB", "1.5T", "1048576". false for anything else and from 2^63 on. */
 bool cli_parse_bytes(const char *text, uint64_t *bytes);
 
-/* `when` "auto": standard output is a terminal and NO_COLOR is not set. */
-bool cli_wants_color(const char *when);
+/* Values of --color. Auto: if standard output is a terminal and NO_COLOR is not set. */
+typedef enum cli_color { COLOR_AUTO, COLOR_ALWAYS, COLOR_NEVER } cli_color;
+bool cli_wants_color(cli_color when);
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
@@ -86,6 +94,8 @@ typedef struct choice {
     int value;
 } choice;
 
+extern const choice choices_color[];
+
 /* The word of a value; "" where there is none. */
 const char *choice_name(const choice *choices, int value);
 
@@ -94,8 +104,6 @@ int value_number(const char *option, const char *text, uint64_t least, uint64_t 
 int value_u32(const char *option, const char *text, uint32_t least, uint32_t *value);
 /* One of the choices, or "cuda:N": N in *ordinal. */
 int value_device(const char *text, const choice *choices, int *value, int32_t *ordinal);
-/* auto, always or never. */
-int value_color(const char *text, const char **color);
 int value_dtype(const char *option, const char *text, bp_dtype *dtype);
 /* Calls `add` for each of the comma-separated words. */
 int value_list(const char *option, const char *text, int (*add)(const char *word, void *user), void *user);

@@ -42,6 +42,28 @@ static int set_choice(const option_row *row, const char *text, void *field)
     return code;
 }
 
+typedef struct bit_set {
+    const option_row *row;
+    uint32_t bits;
+} bit_set;
+
+static int add_bit(const char *word, void *user)
+{
+    bit_set *set = user;
+    int value = 0;
+    CLI_TRY(value_choice(set->row->name, word, set->row->choices, &value));
+    set->bits |= 1u << value;
+    return EXIT_GO_ON;
+}
+
+static int set_bits(const option_row *row, const char *text, void *field)
+{
+    bit_set set = {.row = row};
+    CLI_TRY(value_list(row->name, text, add_bit, &set));
+    *(uint32_t *)field = set.bits;
+    return EXIT_GO_ON;
+}
+
 static int set_text(const option_row *row, const char *text, void *field)
 {
     char option[32];
@@ -64,8 +86,8 @@ static int set(const option_row *row, const char *text, void *options)
     case OPTION_U32:
     case OPTION_U64: return set_number(row, text, field);
     case OPTION_CHOICE: return set_choice(row, text, field);
+    case OPTION_SET: return set_bits(row, text, field);
     case OPTION_DTYPE: return value_dtype(row->name, text, field);
-    case OPTION_COLOR: return value_color(text, field);
     case OPTION_OWN: return row->parse(row->name, text, options);
     default: return set_text(row, text, field);
     }
@@ -141,6 +163,17 @@ static void add_entry(reading *r, const option_row *row, struct argp_option entr
         r->names[r->name_count++] = entry.name;
 }
 
+const option_row *options_row(const options_command *command, size_t position)
+{
+    for (size_t t = 0; t < sizeof command->tables / sizeof *command->tables && command->tables[t] != NULL; t++) {
+        for (const option_row *row = command->tables[t]; row->name != NULL || row->text != NULL; row++) {
+            if (position-- == 0)
+                return row;
+        }
+    }
+    return NULL;
+}
+
 static options_visitor *visiting;
 
 void options_visit(options_visitor *visitor)
@@ -155,19 +188,17 @@ int options_read(int argc, char **argv, const options_command *command)
         return EXIT_ANSWERED;
     }
     reading r = {.command = command};
-    for (size_t t = 0; t < sizeof command->tables / sizeof *command->tables && command->tables[t] != NULL; t++) {
-        const option_row *table = command->tables[t];
-        for (const option_row *row = table; row->name != NULL || row->text != NULL; row++) {
-            if (row->kind == OPTION_HEADING)
-                add_entry(&r, NULL, (struct argp_option){.doc = row->text, .group = row->group});
-            else
-                add_entry(&r, row,
-                          (struct argp_option){.name = row->name,
-                                               .key = row->letter != 0 ? row->letter : FIRST_KEY + (int)r.count,
-                                               .arg = row->value,
-                                               .doc = row->text,
-                                               .group = row->group});
-        }
+    const option_row *row;
+    for (size_t i = 0; (row = options_row(command, i)) != NULL; i++) {
+        if (row->kind == OPTION_HEADING)
+            add_entry(&r, NULL, (struct argp_option){.doc = row->text, .group = row->group});
+        else
+            add_entry(&r, row,
+                      (struct argp_option){.name = row->name,
+                                           .key = row->letter != 0 ? row->letter : FIRST_KEY + (int)r.count,
+                                           .arg = row->value,
+                                           .doc = row->text,
+                                           .group = row->group});
     }
     add_entry(&r, NULL, (struct argp_option){.name = "help", .key = '?', .doc = "Print this help", .group = -1});
     add_entry(&r, NULL,

@@ -17,12 +17,12 @@ typedef enum option_kind {
     OPTION_U32,     /* uint32_t in [`least`, `most`]; `most` 0: no limit */
     OPTION_U64,     /* uint64_t, the same */
     OPTION_CHOICE,  /* an enumeration or uint32_t: one of `choices` */
+    OPTION_SET,     /* uint32_t: a bit 1 << value for each of `choices` in a list with commas */
     OPTION_DTYPE,   /* bp_dtype */
     OPTION_TEXT,    /* const char * */
     OPTION_FILE,    /* const char *: an output file */
     OPTION_PICTURE, /* const char *: an output file .svg, .png or .pdf */
-    OPTION_COLOR,   /* const char *: auto, always or never */
-    OPTION_OWN,     /* read by `parse` */
+    OPTION_OWN,     /* read by `parse`; `choices` are its words, for completion */
 } option_kind;
 
 /* Bits of `applies`. */
@@ -65,6 +65,9 @@ typedef struct options_command {
     char ***files;        /* arguments; NULL: the command takes none */
     size_t *file_count;
 } options_command;
+
+/* Row of a command's tables by its position in all of them; NULL after the last. */
+const option_row *options_row(const options_command *command, size_t position);
 
 /* Called with the tables of a command. */
 typedef void options_visitor(const options_command *command);

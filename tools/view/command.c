@@ -103,7 +103,7 @@ static const option_row view_table[] = {
     {"plot", "FILE", "Draw addresses over time (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(plot)},
     {"flame", "FILE", "Draw the peak by roles, units and buckets (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(flame)},
     {"json", NULL, "Print a bucketpool.view/1 document", OPTION_FLAG, FIELD(json)},
-    {"color", "WHEN", "auto, always or never (default auto)", OPTION_COLOR, FIELD(color)},
+    {"color", "WHEN", "auto, always or never (default auto)", OPTION_CHOICE, FIELD(color), choices_color},
     OPTION_END,
 };
 
@@ -143,7 +143,7 @@ static int check(const view_options *o)
 /* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. */
 static int view_options_parse(int argc, char **argv, view_options *options)
 {
-    *options = (view_options){.color = "auto"};
+    *options = (view_options){0};
     const options_command reading = {
         .name = "view",
         .arguments = "FILE...",

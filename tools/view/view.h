@@ -6,13 +6,15 @@
 #include <stddef.h>
 
 #include "files/files.h"
+#include "shared/cli.h"
 #include "view/timeline.h"
 
 typedef struct view_options {
     char **files;
     size_t file_count;
     bool json;
-    const char *html, *plot, *flame, *pool, *color; /* pool NULL: all; in pictures the pool with the highest peak */
+    const char *html, *plot, *flame, *pool; /* pool NULL: all; in pictures the pool with the highest peak */
+    cli_color color;
 } view_options;
 
 typedef struct view_file {
