@@ -127,6 +127,8 @@ int cli_completion(int argc, char **argv)
         reply(cli_commands, argc - 2, argv + 2);
         return finish(asked.wants_files ? EXIT_NEGATIVE : EXIT_ANSWERED);
     }
+    if (argc == 2 && strcmp(argv[1], "manual") == 0)
+        return cli_manual(argc - 1, argv);
     char **names = NULL;
     size_t name_count = 0;
     const options_command reading = {

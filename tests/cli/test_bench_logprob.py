@@ -317,12 +317,6 @@ class Documents(Case):
         self.golden("help-bench.txt", run("--help").stdout)
         self.golden("help-bench-logprob.txt", run("logprob", "--help").stdout)
 
-    def test_man_page_has_every_option(self):
-        with open(os.path.join(ROOT, "docs", "bucketpool.1.scd"), encoding="utf-8") as file:
-            page = file.read().split("# OPTIONS OF BENCH LOGPROB")[1].split("\n# ")[0]
-        for option in set(re.findall(r"--[a-z][a-z-]+", run("logprob", "--help").stdout)) - {"--usage", "--help"}:
-            self.assertIn(option, page)
-
     def test_progress(self):
         try:
             main, side = pty.openpty()

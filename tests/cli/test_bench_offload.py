@@ -193,12 +193,6 @@ class Documents(Case):
     def test_help(self):
         self.golden("help-bench-offload.txt", run("--help").stdout)
 
-    def test_man_page_has_every_option(self):
-        with open(os.path.join(ROOT, "docs", "bucketpool.1.scd"), encoding="utf-8") as file:
-            page = file.read().split("# OPTIONS OF BENCH OFFLOAD")[1].split("\n# ")[0]
-        for option in set(re.findall(r"--[a-z][a-z-]+", run("--help").stdout)) - {"--usage", "--help"}:
-            self.assertIn(option, page)
-
     def test_formats_have_every_member(self):
         with open(os.path.join(ROOT, "docs", "reference", "formats.md"), encoding="utf-8") as file:
             text = file.read().split("## bucketpool.bench/1")[1]

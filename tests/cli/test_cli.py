@@ -547,11 +547,6 @@ class Documents(unittest.TestCase):
                 if "no cairo" not in result.stderr:
                     self.assertEqual((result.returncode, result.stderr), (0, ""), command)
 
-    def test_man_page_has_every_option(self):
-        help_text, page = run("plan", "--help").stdout, self.read("docs", "bucketpool.1.scd")
-        for option in set(re.findall(r"--[a-z][a-z-]+", help_text)) - {"--usage", "--help", "--version"}:
-            self.assertIn(option.replace("-", "-"), page.replace("\\", ""), option)
-
 
 class Color(unittest.TestCase):
     def test_pipe_has_none(self):

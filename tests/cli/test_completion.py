@@ -118,10 +118,15 @@ class Shells(InFolder):
 
 class Replies(InFolder):
     def test_options_of_all_commands(self):
+        """In replies, and in the manual page, which has a table that several commands share once."""
+        page = run("completion", "manual").stdout
         for command in COMMANDS:
             words = [line.split("\t")[0] for line in run("completion", "reply", *command.split(), "--").stdout.splitlines()]
             options = re.findall(r"^ +(?:-\w, |-\?, )?(--[\w-]+)", run(*command.split(), "--help").stdout, re.MULTILINE)
             self.assertEqual(sorted(words), sorted(set(options) - {"--usage"}), command)
+            sections = re.findall(rf"^## (?:.*, )?{command}(?:,.*)?\n((?:(?!##).*\n)*)", page, re.MULTILINE)
+            shown = re.findall(r"^(?:\*-\w\*, )?\*(--[\w-]+)\*", "".join(sections), re.MULTILINE)
+            self.assertEqual(sorted([*shown, "--help"]), sorted(words), command)
 
     def test_unknown_words(self):
         for words in (["plna", ""], ["plan", "--x"], ["plan", "--json=x"], ["plan", "--x=y"], ["bench", "x", ""], ["completion", "bash", "x"]):

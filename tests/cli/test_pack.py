@@ -404,11 +404,6 @@ class Documents(Case):
         self.good(run(self.write("x.csv", example), "-o", self.path("out.csv")))
         self.assertEqual(self.total_of("out.csv"), 5120)
 
-    def test_man_page_has_every_option(self):
-        page = self.text("docs", "bucketpool.1.scd").split("# OPTIONS OF PACK")[1].split("\n# ")[0]
-        for option in set(re.findall(r"--[a-z][a-z-]+", run("--help").stdout)) - {"--usage", "--help"}:
-            self.assertIn(option, page)
-
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])

@@ -446,12 +446,6 @@ class Mistakes(Case):
             self.assertEqual(result.returncode, 3, options)
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
 
-    def test_man_page_has_every_option(self):
-        with open(os.path.join(ROOT, "docs", "bucketpool.1.scd"), encoding="utf-8") as file:
-            page = file.read().replace("\\", "")
-        for option in set(re.findall(r"--[a-z][a-z-]+", run("schedule", "--help").stdout)) - {"--usage", "--help"}:
-            self.assertIn(option, page)
-
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])

@@ -472,12 +472,6 @@ class Page(Case):
 
 
 class Documents(Case):
-    def test_man_page_has_every_option(self):
-        with open(os.path.join(ROOT, "docs", "bucketpool.1.scd"), encoding="utf-8") as file:
-            page = file.read().split("# OPTIONS OF VIEW")[1].split("\n# ")[0]
-        for option in set(re.findall(r"--[a-z][a-z-]+", run("--help").stdout)) - {"--usage", "--help"}:
-            self.assertIn(option, page)
-
     def test_members_of_the_document(self):
         with open(os.path.join(ROOT, "docs", "guides", "snapshots.md"), encoding="utf-8") as file:
             documented = set(re.findall(r"(?m)^\| `(\w\w+)` ", file.read()))

@@ -165,7 +165,7 @@ static void add_entry(reading *r, const option_row *row, struct argp_option entr
 
 const option_row *options_row(const options_command *command, size_t position)
 {
-    for (size_t t = 0; t < sizeof command->tables / sizeof *command->tables && command->tables[t] != NULL; t++) {
+    for (size_t t = 0; t < OPTIONS_TABLES && command->tables[t] != NULL; t++) {
         for (const option_row *row = command->tables[t]; row->name != NULL || row->text != NULL; row++) {
             if (position-- == 0)
                 return row;

@@ -55,11 +55,12 @@ typedef struct options_given {
 } options_given;
 
 /* A command's options and arguments. */
+#define OPTIONS_TABLES 4
 typedef struct options_command {
     const char *name;      /* "bench logprob" */
     const char *arguments; /* "MODEL..."; "": none */
     const char *text;      /* --help: printed above the options, after \v below them */
-    const option_row *tables[4];
+    const option_row *tables[OPTIONS_TABLES];
     void *options;        /* struct whose fields the rows set */
     options_given *given; /* may be NULL */
     char ***files;        /* arguments; NULL: the command takes none */
