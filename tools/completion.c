@@ -5,8 +5,8 @@
 
 #include "shared/options.h"
 
-/* A script runs `bucketpool completion reply WORD...`. Each line of the answer is a candidate for the last word, a tab and a description.
- * Exit status 1 asks for file names. */
+/* A script runs `bucketpool completion reply WORD...`. Each line of the answer is a candidate for the last word, a tab
+ * and a description. Exit status 1 asks for file names. */
 static const struct {
     const char *name, *script;
 } shells[] = {
@@ -124,7 +124,8 @@ int cli_completion(int argc, char **argv)
         asked.previous = argv[argc - 2];
         asked.current = argv[argc - 1];
         options_visit(offer_options);
-        reply(cli_commands, argc - 2, argv + 2);
+        int helps = argc == 4 && strcmp(argv[2], "help") == 0; /* help COMMAND */
+        reply(cli_commands, argc - 2 - helps, argv + 2 + helps);
         return finish(asked.wants_files ? EXIT_NEGATIVE : EXIT_ANSWERED);
     }
     if (argc == 2 && strcmp(argv[1], "manual") == 0)

@@ -1,4 +1,4 @@
-"""Completion of the command line in bash, zsh and fish: the shells run, with their own completion, in a pseudo-terminal where they need one.
+"""Completion of the command line in bash, zsh and fish. The shells run, in a pseudo-terminal where they need one.
 
 Arguments: source directory, the command."""
 
@@ -18,16 +18,19 @@ ALL = "plan explain schedule run pack view bench completion"
 
 # A command line up to the cursor, and the candidates for its last word.
 LINES = {
-    "": ALL, "pl": "plan", "bench ": "logprob offload", "bench off": "offload", "completion ": "bash zsh fish",
-    "completion bash ": "", "plan --pref": "--prefetch --prefetch-backward", "bench offload --gr": "--groups", "run --he": "--help",
-    "plan --passes ": "train eval both", "plan --passes e": "eval", "plan --passes=b": "--passes=both", "plan --eval --passes ": "train eval both",
-    "plan --dp ": "", "plan --dp 8 --rec": "--recompute", "pack --work ": "", "plan --policy s": "scheduled", "run --policy ma": "max",
-    "plan --roles param,grad": "param,grad param,grad_comm", "plan --roles=param,opt": "--roles=param,optimizer", "schedule --role st": "state",
-    "plan --gpu h1": "h100 h100-nvl", "plan --color ": "auto always never", "run --device n": "null", "bench logprob --device ": "host cuda",
-    "plan --param-dtype fp8_e5": "fp8_e5m2", "bench logprob --kernels ": "auto plain avx2 avx512", "view --color=al": "--color=always",
-    "plan --plot dra": "drawn.svg", "plan --plot=dra": "--plot=drawn.svg", "run --profile dra": "drawn.svg", "plan -o dra": "drawn.svg",
-    "explain --json mod": "model.json", "run --plan mod": "model.json", "plan --schedules mod": "model.json", "pack mod": "model.json",
-    "bench offload ": ""}
+    "": ALL, "pl": "plan", "help sch": "schedule", "bench ": "logprob offload", "bench off": "offload",
+    "completion ": "bash zsh fish", "completion bash ": "", "plan --pref": "--prefetch --prefetch-backward",
+    "bench offload --gr": "--groups", "run --he": "--help", "plan --passes ": "train eval both",
+    "plan --passes e": "eval", "plan --passes=b": "--passes=both", "plan --eval --passes ": "train eval both",
+    "plan --dp ": "", "plan --dp 8 --rec": "--recompute", "pack --work ": "", "plan --policy s": "scheduled",
+    "run --policy ma": "max", "plan --roles param,grad": "param,grad param,grad_comm",
+    "plan --roles=param,opt": "--roles=param,optimizer", "schedule --role st": "state",
+    "plan --gpu h1": "h100 h100-nvl", "plan --color ": "auto always never", "run --device n": "null",
+    "bench logprob --device ": "host cuda", "plan --param-dtype fp8_e5": "fp8_e5m2",
+    "bench logprob --kernels ": "auto plain avx2 avx512", "view --color=al": "--color=always",
+    "plan --plot dra": "drawn.svg", "plan --plot=dra": "--plot=drawn.svg", "run --profile dra": "drawn.svg",
+    "plan -o dra": "drawn.svg", "explain --json mod": "model.json", "run --plan mod": "model.json",
+    "plan --schedules mod": "model.json", "pack mod": "model.json", "bench offload ": ""}
 
 
 def run(*arguments):
@@ -41,8 +44,9 @@ class Shells(InFolder):
         os.mkdir(self.home)
         for name in ("drawn.svg", "model.json"):
             self.write(name, "")
-        self.environment = {**os.environ, "HOME": self.home, "ZDOTDIR": self.home, "XDG_CONFIG_HOME": self.home, "XDG_DATA_HOME": self.home,
-                            "PATH": f"{os.path.dirname(PROGRAM)}:{os.environ['PATH']}", "TERM": "vt100", "LC_ALL": "C.UTF-8"}
+        homes = dict.fromkeys(("HOME", "ZDOTDIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), self.home)
+        path = f"{os.path.dirname(PROGRAM)}:{os.environ['PATH']}"
+        self.environment = {**os.environ, **homes, "PATH": path, "TERM": "vt100", "LC_ALL": "C.UTF-8"}
 
     def write(self, name, text):
         with open(self.path(name), "w", encoding="utf-8") as file:
@@ -80,7 +84,10 @@ class Shells(InFolder):
 
     def test_bash(self):
         """Readline inserts all candidates (ESC *), and a function in place of the command writes the line."""
-        self.write(".home/rc", 'source <(bucketpool completion bash)\nbucketpool() { echo "bucketpool $*" >>.home/lines; }\n')
+        self.write(".home/rc", """
+            source <(bucketpool completion bash)
+            bucketpool() { echo "bucketpool $*" >>.home/lines; }
+            """)
         typed = "".join(f"bucketpool {line}\033*\n" for line in LINES) + "exit\n"
         self.completed(*self.in_terminal("bash", "--noprofile", "--rcfile", ".home/rc", "-i", typed=typed))
 
@@ -109,11 +116,15 @@ class Shells(InFolder):
     def test_fish(self):
         if shutil.which("fish") is None:
             self.skipTest("fish is not installed")
-        script = "bucketpool completion fish | source\nfor line in $argv\n    echo (complete -C $line | string replace -r '\\t.*' '')\nend"
-        shown = subprocess.run(["fish", "-c", script, *(f"bucketpool {line}" for line in LINES)], capture_output=True, text=True,
-                               timeout=60, check=True, cwd=self.folder, env=self.environment)
+        script = """
+            bucketpool completion fish | source
+            for line in $argv
+                echo (string replace -r '\\S*$' '' $line) (complete -C $line | string replace -r '\\t.*' '')
+            end"""
+        shown = subprocess.run(["fish", "-c", script, *(f"bucketpool {line}" for line in LINES)], capture_output=True,
+                               text=True, timeout=60, check=True, cwd=self.folder, env=self.environment)
         self.assertEqual(shown.stderr, "")
-        self.assertEqual([sorted(line.split()) for line in shown.stdout.splitlines()], [sorted(words.split()) for words in LINES.values()])
+        self.completed(shown.stdout.splitlines(), shown.stderr)
 
 
 class Replies(InFolder):
@@ -121,7 +132,8 @@ class Replies(InFolder):
         """In replies, and in the manual page, which has a table that several commands share once."""
         page = run("completion", "manual").stdout
         for command in COMMANDS:
-            words = [line.split("\t")[0] for line in run("completion", "reply", *command.split(), "--").stdout.splitlines()]
+            reply = run("completion", "reply", *command.split(), "--").stdout
+            words = [line.split("\t")[0] for line in reply.splitlines()]
             options = re.findall(r"^ +(?:-\w, |-\?, )?(--[\w-]+)", run(*command.split(), "--help").stdout, re.MULTILINE)
             self.assertEqual(sorted(words), sorted(set(options) - {"--usage"}), command)
             sections = re.findall(rf"^## (?:.*, )?{command}(?:,.*)?\n((?:(?!##).*\n)*)", page, re.MULTILINE)
@@ -129,8 +141,8 @@ class Replies(InFolder):
             self.assertEqual(sorted([*shown, "--help"]), sorted(words), command)
 
     def test_unknown_words(self):
-        for words in (["plna", ""], ["plan", "--x"], ["plan", "--json=x"], ["plan", "--x=y"], ["bench", "x", ""], ["completion", "bash", "x"]):
-            result = run("completion", "reply", *words)
+        for words in ("plna ", "plan --x", "plan --json=x", "plan --x=y", "bench x ", "completion bash x"):
+            result = run("completion", "reply", *words.split(" "))
             self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""), words)
 
     def test_mistakes(self):

@@ -372,10 +372,10 @@ static const option_row plan_table[] = {
      .choices = gpus, .parse = parse_gpu},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 6},
     {"json", NULL, "Print a bucketpool.report/1 document (explain: bucketpool.whatif/1)", OPTION_FLAG, FIELD(json)},
-    {"plot", "FILE", "plan: draw the pool (.svg, .png or .pdf)", OPTION_TEXT, FIELD(plot)},
+    {"plot", "FILE", "plan: draw the pool (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(plot)},
     {"output", "PLAN",
      "plan: write the plan of the policy (default scheduled) to a file; -: to standard output instead of the tables",
-     OPTION_TEXT, FIELD(output), .letter = 'o'},
+     OPTION_FILE, FIELD(output), .letter = 'o'},
     {"color", "WHEN", "auto, always or never (default auto)", OPTION_CHOICE, FIELD(color), choices_color},
     OPTION_END,
 };
@@ -393,12 +393,8 @@ static int check_own(const plan_options *o, const char *command)
     size_t plans = o->schedule.share ? 1 : o->model_count; /* of a policy */
     if (o->output != NULL && (plans > 1 || (o->policies_named && o->policy_count > 1)))
         return cli_fail(EXIT_BAD_INPUT, "-o writes one plan; give one model and one --policy");
-    if (o->output != NULL && value_file("-o", o->output) != EXIT_GO_ON)
-        return EXIT_BAD_INPUT;
     if (output_is_standard(o->output) && o->json)
         return cli_fail(EXIT_BAD_INPUT, "--json and -o - both write to standard output; give -o a file");
-    if (o->plot != NULL && value_picture("--plot", o->plot) != EXIT_GO_ON)
-        return EXIT_BAD_INPUT;
     if (o->output != NULL && o->plot != NULL && strcmp(o->output, o->plot) == 0)
         return cli_fail(EXIT_BAD_INPUT, "-o and --plot name the same file, %s", o->plot);
     if (o->output != NULL && o->policies_named && o->policies[0] == BP_POLICY_DYNAMIC)

@@ -31,7 +31,7 @@ typedef enum option_kind {
 #define OPTION_POLICY(policy) (4u << (policy)) /* has an effect with this policy; no such bit: with all policies */
 
 typedef struct option_row {
-    const char *name, *value, *text; /* `value` NULL: a flag */
+    const char *name, *value, *text; /* `value` NULL: a flag; completes FILE and DIR to files, LIST word by word */
     option_kind kind;
     uint32_t field; /* offset in the command's struct */
     const choice *choices;
@@ -72,7 +72,7 @@ const option_row *options_row(const options_command *command, size_t position);
 
 /* Called with the tables of a command. */
 typedef void options_visitor(const options_command *command);
-/* From now on options_read calls `visitor` and returns EXIT_ANSWERED, so that running a command only visits its tables. NULL: reads again. */
+/* From now on options_read calls `visitor` and returns EXIT_ANSWERED, so that running a command only visits its tables. */
 void options_visit(options_visitor *visitor);
 
 /* Prints help, or reads the arguments after the command's name. EXIT_GO_ON or an exit code. */
