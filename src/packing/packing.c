@@ -1,6 +1,7 @@
 /* The functions of pack.h. An instance is split into the connected components of its conflict graph, which are solved one by one; the
  * total is the height of the highest. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/fail.h"
 #include "core/memory.h"
@@ -87,67 +88,114 @@ bp_status bp_pack_config_init(bp_pack_config *config, size_t size)
     return bp_struct_init("bp_pack_config_init", config, size, &pack_config_defaults, sizeof pack_config_defaults);
 }
 
+/* Writes the items that are live at a step. */
+static void list_live(const bp_timeline *t, uint32_t step, uint32_t *witness, size_t *count)
+{
+    *count = 0;
+    for (uint32_t i = 0; i < t->life_count && t->lives[i].begin <= step; i++) {
+        if (t->lives[i].end > step)
+            witness[(*count)++] = t->origin[t->lives[i].item];
+    }
+}
+
+/* Writes the heaviest clique of a part if it is heavier than *bound. */
+static bp_status bound_part(const bp_timeline *t, uint32_t *witness, size_t *count, uint64_t *bound)
+{
+    bool has_graph =
+        t->pair_count > 0 && t->conflicts <= BP_PROBLEM_CONFLICTS; /* declared conflicts may extend a live set */
+    bp_problem problem = {0};
+    if (has_graph)
+        BP_TRY(bp_problem_init(t, &problem));
+    if (has_graph && problem.bound > *bound) {
+        uint32_t first = problem.sections.first[problem.bound_section];
+        *bound = problem.bound;
+        *count = problem.sections.first[problem.bound_section + 1] - first;
+        for (size_t i = 0; i < *count; i++)
+            witness[i] = t->origin[problem.sections.entries[first + i]];
+    } else if (!has_graph && t->bound > *bound) {
+        *bound = t->bound;
+        list_live(t, t->bound_step, witness, count);
+    }
+    bp_problem_finish(&problem);
+    return BP_OK;
+}
+
 bp_status bp_packing_bound(const bp_packing *packing, uint32_t *witness, size_t *count, uint64_t *bound)
 {
     if (packing == NULL || count == NULL || bound == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_bound: needs a packing and outputs");
-    bp_problem problem;
-    BP_TRY(bp_problem_init(packing, &problem));
-    *count = 0;
-    *bound = problem.bound;
-    if (problem.sections.count > 0) {
-        uint32_t first = problem.sections.first[problem.bound_section];
-        *count = problem.sections.first[problem.bound_section + 1] - first;
-        for (size_t i = 0; witness != NULL && i < *count; i++)
-            witness[i] = problem.origin[problem.sections.entries[first + i]];
+    bp_timelines timelines;
+    uint32_t *items = NULL;
+    size_t found = 0;
+    uint64_t most = 0;
+    BP_TRY(bp_timelines_init(packing, &timelines));
+    bp_status status = bp_new_array(packing->count, sizeof *items, (void **)&items);
+    for (uint32_t i = 0; status == BP_OK && i < timelines.count; i++)
+        status = bound_part(&timelines.parts[i], items, &found, &most);
+    if (status == BP_OK) {
+        qsort(items, found, sizeof *items, bp_compare_numbers);
         if (witness != NULL)
-            qsort(witness, *count, sizeof *witness, bp_compare_numbers);
+            memcpy(witness, items, found * sizeof *witness);
+        *count = found;
+        *bound = most;
     }
-    bp_problem_finish(&problem);
-    return BP_OK;
+    free(items);
+    bp_timelines_finish(&timelines);
+    return status;
 }
 
 typedef struct packer {
     const bp_packing *packing;
     const bp_pack_config *config;
     uint64_t *offsets; /* by item of the packing: the result */
-    bp_problem whole, *parts;
-    uint32_t part_count;
+    bp_timelines timelines;
     bp_work work;
-    uint64_t height, proven; /* of the parts so far */
+    uint64_t bound, height, proven; /* of the parts so far */
     const char *method;
 } packer;
 
 /* Highest bound first; of equal bounds the part with the earliest item. */
 static int by_bound(const void *left, const void *right)
 {
-    const bp_problem *a = left, *b = right;
+    const bp_timeline *a = left, *b = right;
     if (a->bound != b->bound)
         return a->bound > b->bound ? -1 : 1;
     return (a->origin[0] > b->origin[0]) - (a->origin[0] < b->origin[0]);
 }
 
 /* The target is the height of the parts so far or the requested capacity: a lower part would not reduce the total. */
-static bp_status solve_part(packer *p, const bp_problem *part)
+static bp_status solve_part(packer *p, const bp_timeline *part)
 {
     uint64_t capacity = p->config->capacity;
     uint64_t target = capacity > p->height ? capacity : p->height, ceiling = capacity != 0 ? capacity : UINT64_MAX;
     bp_solution solution = {.height = UINT64_MAX, .method = "none"};
+    if (part->count == 1) { /* offset 0 */
+        p->bound = part->bound > p->bound ? part->bound : p->bound;
+        p->height = part->bound > p->height ? part->bound : p->height;
+        p->proven = part->bound > p->proven ? part->bound : p->proven;
+        p->method = p->method != NULL ? p->method : "online best fit";
+        return BP_OK;
+    }
     BP_TRY(bp_new_array(part->count, sizeof *solution.offsets, (void **)&solution.offsets));
     if (p->config->known != NULL) {
         for (uint32_t i = 0; i < part->count; i++)
-            solution.offsets[i] = p->config->known[p->whole.origin[part->origin[i]]];
-        solution.height = bp_problem_height(part, solution.offsets);
+            solution.offsets[i] = p->config->known[part->origin[i]];
+        solution.height = 0;
+        for (uint32_t i = 0; i < part->count; i++) {
+            uint64_t end = solution.offsets[i] + part->sizes[i];
+            solution.height = end > solution.height ? end : solution.height;
+        }
         solution.placed = true;
         solution.method = "known";
     }
     bp_status status = bp_solve(part, target, ceiling, &p->work, &solution);
     if (status == BP_OK) {
         for (uint32_t i = 0; i < part->count; i++)
-            p->offsets[p->whole.origin[part->origin[i]]] = solution.offsets[i];
+            p->offsets[part->origin[i]] = solution.offsets[i];
         if (p->method == NULL || solution.height > p->height)
             p->method = solution.method;
         p->height = solution.height > p->height ? solution.height : p->height;
+        p->bound = solution.bound > p->bound ? solution.bound : p->bound;
         p->proven = solution.proven > p->proven ? solution.proven : p->proven;
     }
     free(solution.offsets);
@@ -157,10 +205,11 @@ static bp_status solve_part(packer *p, const bp_problem *part)
 static bp_status pack_parts(packer *p)
 {
     uint64_t capacity = p->config->capacity;
-    for (uint32_t i = 0; capacity != 0 && i < p->whole.count; i++) {
-        if (p->whole.sizes[i] > capacity)
+    const bp_timeline *all = &p->timelines.all;
+    for (uint32_t i = 0; capacity != 0 && i < all->count; i++) {
+        if (all->sizes[i] > capacity)
             return bp_fail(BP_ERR_INVALID_ARGUMENT, "capacity %llu is less than the size of item %u, %llu",
-                           (unsigned long long)capacity, p->whole.origin[i], (unsigned long long)p->whole.sizes[i]);
+                           (unsigned long long)capacity, all->origin[i], (unsigned long long)all->sizes[i]);
     }
     if (p->config->known != NULL) {
         bp_status status = bp_packing_check(p->packing, p->config->known, UINT64_MAX);
@@ -170,11 +219,10 @@ static bp_status pack_parts(packer *p)
         BP_TRY(status);
     }
     BP_TRY(bp_new_array(p->packing->count, sizeof *p->offsets, (void **)&p->offsets));
-    BP_TRY(bp_problem_split(&p->whole, &p->parts, &p->part_count));
-    if (p->part_count > 0)
-        qsort(p->parts, p->part_count, sizeof *p->parts, by_bound);
-    for (uint32_t i = 0; i < p->part_count; i++)
-        BP_TRY(solve_part(p, &p->parts[i]));
+    if (p->timelines.count > 0)
+        qsort(p->timelines.parts, p->timelines.count, sizeof *p->timelines.parts, by_bound);
+    for (uint32_t i = 0; i < p->timelines.count; i++)
+        BP_TRY(solve_part(p, &p->timelines.parts[i]));
     return BP_OK;
 }
 
@@ -187,7 +235,7 @@ bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint6
     BP_TRY(bp_struct_check("bp_pack", result, result != NULL ? result->size : 0)); /* before the search */
     packer p = {.packing = packing, .config = &own};
     p.work.limit = own.work != 0 ? own.work : DEFAULT_WORK;
-    BP_TRY(bp_problem_init(packing, &p.whole));
+    BP_TRY(bp_timelines_init(packing, &p.timelines));
     bp_status status = pack_parts(&p);
     if (status == BP_OK) {
         bool fits = own.capacity == 0 || p.height <= own.capacity;
@@ -196,7 +244,7 @@ bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint6
                                .outcome = fits ? BP_PACK_PLACED : failure,
                                .optimal = p.height == p.proven,
                                .bytes = p.height,
-                               .bound = p.whole.bound,
+                               .bound = p.bound,
                                .proven = p.proven,
                                .work = p.work.spent,
                                .method = p.method != NULL ? p.method : "nothing to place"};
@@ -204,10 +252,7 @@ bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint6
             offsets[i] = p.offsets[i];
         status = bp_struct_write("bp_pack", &made, sizeof made, result);
     }
-    for (uint32_t i = 0; i < p.part_count; i++)
-        bp_problem_finish(&p.parts[i]);
-    free(p.parts);
     free(p.offsets);
-    bp_problem_finish(&p.whole);
+    bp_timelines_finish(&p.timelines);
     return status;
 }

@@ -197,10 +197,10 @@ static bp_status problem_complete(bp_problem *p)
     return BP_OK;
 }
 
-bp_status bp_problem_init(const bp_packing *packing, bp_problem *problem)
+bp_status bp_problem_init(const bp_timeline *timeline, bp_problem *problem)
 {
     *problem = (bp_problem){0};
-    bp_status status = bp_sections_find(packing, problem);
+    bp_status status = bp_sections_find(timeline, problem);
     if (status == BP_OK)
         status = problem_complete(problem);
     if (status != BP_OK)
@@ -211,7 +211,6 @@ bp_status bp_problem_init(const bp_packing *packing, bp_problem *problem)
 void bp_problem_finish(bp_problem *problem)
 {
     free(problem->sizes);
-    free(problem->origin);
     bp_lists_finish(&problem->sections);
     bp_lists_finish(&problem->memberships);
     bp_lists_finish(&problem->neighbours);
@@ -233,8 +232,7 @@ uint64_t bp_problem_height(const bp_problem *problem, const uint64_t *offsets)
 static bp_status new_items(uint32_t most, bp_problem *problem)
 {
     *problem = (bp_problem){0};
-    BP_TRY(bp_new_array(most, sizeof *problem->sizes, (void **)&problem->sizes));
-    return bp_new_array(most, sizeof *problem->origin, (void **)&problem->origin);
+    return bp_new_array(most, sizeof *problem->sizes, (void **)&problem->sizes);
 }
 
 /* Appends a section of `whole` with its items renumbered; items with BP_NO_ITEM are left out, equal numbers become one entry. */
@@ -275,28 +273,6 @@ static bp_status complete_from(const bp_problem *whole, const uint32_t *sections
     return status;
 }
 
-/* bp_problem_subset, given the `sections` that contain any of the items. */
-static bp_status subset_of_sections(const bp_problem *whole, const uint32_t *items, uint32_t count,
-                                    const uint32_t *sections, uint32_t section_count, uint32_t *number_of,
-                                    bp_problem *subset)
-{
-    bp_status status = new_items(count, subset);
-    if (status == BP_OK) {
-        for (uint32_t i = 0; i < count; i++) {
-            number_of[items[i]] = i;
-            subset->sizes[i] = whole->sizes[items[i]];
-            subset->origin[i] = items[i];
-        }
-        subset->count = count;
-        status = complete_from(whole, sections, section_count, number_of, subset);
-        for (uint32_t i = 0; i < count; i++)
-            number_of[items[i]] = BP_NO_ITEM;
-    }
-    if (status != BP_OK)
-        bp_problem_finish(subset);
-    return status;
-}
-
 bp_status bp_problem_subset(const bp_problem *problem, const uint32_t *items, uint32_t count, uint32_t *number_of,
                             bp_problem *subset)
 {
@@ -316,7 +292,19 @@ bp_status bp_problem_subset(const bp_problem *problem, const uint32_t *items, ui
         if (i == 0 || sections[i] != sections[section_count - 1])
             sections[section_count++] = sections[i];
     }
-    bp_status status = subset_of_sections(problem, items, count, sections, section_count, number_of, subset);
+    bp_status status = new_items(count, subset);
+    if (status == BP_OK) {
+        for (uint32_t i = 0; i < count; i++) {
+            number_of[items[i]] = i;
+            subset->sizes[i] = problem->sizes[items[i]];
+        }
+        subset->count = count;
+        status = complete_from(problem, sections, section_count, number_of, subset);
+        for (uint32_t i = 0; i < count; i++)
+            number_of[items[i]] = BP_NO_ITEM;
+    }
+    if (status != BP_OK)
+        bp_problem_finish(subset);
     free(sections);
     return status;
 }
@@ -335,7 +323,6 @@ static bp_status find_blocks(const bp_problem *p, uint32_t *block_of, uint64_t *
             at = (at + 1) & (size - 1);
         if (table[at] == 0) {
             table[at] = i + 1;
-            blocks->origin[blocks->count] = i;
             block_of[i] = blocks->count++;
         } else {
             block_of[i] = block_of[table[at] - 1];
@@ -357,90 +344,6 @@ bp_status bp_problem_merge(const bp_problem *problem, bp_problem *blocks, uint32
     if (status != BP_OK)
         bp_problem_finish(blocks);
     return status;
-}
-
-/* ---- parts ----------------------------------------------------------------------------------------------------------- */
-
-typedef struct splitting {
-    const bp_problem *whole;
-    uint32_t *one_by_one;     /* 0, 1, ...: each list of `part_of` has one entry */
-    uint32_t *part_of;        /* by item, then by section */
-    uint32_t *number_of;      /* by item, for subsets */
-    bp_lists items, sections; /* of each part */
-    bp_problem *parts;
-    uint32_t count, made;
-} splitting;
-
-/* Connected components by breadth-first search. `reached`: scratch for all items. */
-static void find_parts(splitting *s, uint32_t *reached)
-{
-    const bp_lists *n = &s->whole->neighbours;
-    uint32_t end = 0, next = 0;
-    for (uint32_t i = 0; i < s->whole->count; i++)
-        s->part_of[i] = BP_NO_ITEM;
-    for (uint32_t i = 0; i < s->whole->count; i++) {
-        if (s->part_of[i] != BP_NO_ITEM)
-            continue;
-        s->part_of[i] = s->count;
-        reached[end++] = i;
-        for (; next < end; next++) {
-            for (uint32_t e = n->first[reached[next]]; e < n->first[reached[next] + 1]; e++) {
-                uint32_t other = n->entries[e];
-                if (s->part_of[other] != BP_NO_ITEM)
-                    continue;
-                s->part_of[other] = s->count;
-                reached[end++] = other;
-            }
-        }
-        s->count++;
-    }
-}
-
-static bp_status problem_split(splitting *s)
-{
-    const bp_lists *sections = &s->whole->sections;
-    uint32_t count = s->whole->count, most = count > sections->count ? count : sections->count;
-    BP_TRY(bp_new_array((size_t)most + 1, sizeof *s->one_by_one, (void **)&s->one_by_one));
-    BP_TRY(bp_new_array((size_t)count + sections->count, sizeof *s->part_of, (void **)&s->part_of));
-    BP_TRY(bp_new_array(count, sizeof *s->number_of, (void **)&s->number_of));
-    find_parts(s, s->number_of);
-    uint32_t *part_of_section = s->part_of + count;
-    for (uint32_t i = 0; i < sections->count; i++) /* sections are not empty */
-        part_of_section[i] = s->part_of[sections->entries[sections->first[i]]];
-    for (uint32_t i = 0; i <= most; i++)
-        s->one_by_one[i] = i;
-    BP_TRY(bp_lists_invert(&(bp_lists){s->one_by_one, s->part_of, count}, s->count, &s->items));
-    BP_TRY(bp_lists_invert(&(bp_lists){s->one_by_one, part_of_section, sections->count}, s->count, &s->sections));
-    for (uint32_t i = 0; i < count; i++)
-        s->number_of[i] = BP_NO_ITEM;
-    BP_TRY(bp_new_array(s->count, sizeof *s->parts, (void **)&s->parts));
-    for (; s->made < s->count; s->made++) {
-        uint32_t item = s->items.first[s->made], section = s->sections.first[s->made];
-        BP_TRY(subset_of_sections(s->whole, s->items.entries + item, s->items.first[s->made + 1] - item,
-                                  s->sections.entries + section, s->sections.first[s->made + 1] - section, s->number_of,
-                                  &s->parts[s->made]));
-    }
-    return BP_OK;
-}
-
-bp_status bp_problem_split(const bp_problem *problem, bp_problem **parts, uint32_t *count)
-{
-    splitting s = {.whole = problem};
-    bp_status status = problem_split(&s);
-    free(s.one_by_one);
-    free(s.part_of);
-    free(s.number_of);
-    bp_lists_finish(&s.items);
-    bp_lists_finish(&s.sections);
-    if (status != BP_OK) {
-        for (uint32_t i = 0; i < s.made; i++)
-            bp_problem_finish(&s.parts[i]);
-        free(s.parts);
-        return status;
-    }
-    *parts = s.parts;
-    *count = s.count;
-    return BP_OK;
 }
 
 /* ---- orders ---------------------------------------------------------------------------------------------------------- */

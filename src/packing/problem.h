@@ -4,27 +4,11 @@
 #ifndef BP_PACKING_PROBLEM_H
 #define BP_PACKING_PROBLEM_H
 
-#include <bucketpool/pack.h>
+#include "packing/timeline.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-/* ---- bp_packing ----------------------------------------------------------------------------------------------------- */
-
-typedef struct bp_pair {
-    uint32_t item, other;
-} bp_pair;
-
-struct bp_packing {
-    uint64_t *sizes;
-    size_t count, capacity;
-    bp_packing_interval *lives;
-    size_t life_count, life_capacity;
-    bp_pair *pairs; /* added conflicts */
-    size_t pair_count, pair_capacity;
-    bp_packing_info info; /* points to these arrays */
-};
 
 /* ---- work -------------------------------------------------------------------------------------------------------- */
 
@@ -67,7 +51,7 @@ bool bp_lists_equal(const bp_lists *lists, uint32_t one, uint32_t other);
 
 uint64_t bp_hash_list(const uint32_t *entries, uint32_t count);
 
-/* Comparison functions for qsort and bsearch, smaller first: numbers, keyed numbers, pairs (inline: a hot path of bsearch). */
+/* Comparison functions for qsort and bsearch, smaller first: numbers, keyed numbers, pairs. */
 int bp_compare_numbers(const void *left, const void *right);
 
 typedef struct bp_keyed {
@@ -77,7 +61,7 @@ typedef struct bp_keyed {
 
 int bp_compare_keyed(const void *left, const void *right);
 
-static inline int bp_compare_pairs(const void *left, const void *right)
+static inline int bp_compare_pairs(const void *left, const void *right) /* a hot path of bsearch */
 {
     const bp_pair *a = left, *b = right;
     if (a->item != b->item)
@@ -99,12 +83,9 @@ bp_status bp_list_writer_take(bp_list_writer *writer, bp_lists *lists);
 
 /* ---- problems ---------------------------------------------------------------------------------------------------- */
 
-#define BP_NO_ITEM UINT32_MAX
-
 typedef struct bp_problem {
-    uint32_t count; /* items, in the order of their first live times */
+    uint32_t count; /* items, as in the timeline or in the order of the whole */
     uint64_t *sizes;
-    uint32_t *origin; /* number of the item in the packing or problem this was derived from */
     bp_lists
         sections; /* sorted items of each: the maximal live sets in the order of time, then cliques for added conflicts */
     bp_lists memberships; /* sections of each item, sorted */
@@ -113,13 +94,13 @@ typedef struct bp_problem {
     uint32_t bound_section;
 } bp_problem;
 
-/* Errors: BP_ERR_OVERFLOW (the sum of all sizes does not fit 64 bits), BP_ERR_UNSUPPORTED (too many conflicts to
- * search), BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_problem_init(const bp_packing *packing, bp_problem *problem);
+/* The conflict graph of a timeline: BP_PROBLEM_CONFLICTS at most. */
+#define BP_PROBLEM_CONFLICTS (UINT32_C(1) << 22)
+bp_status bp_problem_init(const bp_timeline *timeline, bp_problem *problem);
 void bp_problem_finish(bp_problem *problem);
 
 /* Fills count, sizes, origin and sections of an empty problem. */
-bp_status bp_sections_find(const bp_packing *packing, bp_problem *problem);
+bp_status bp_sections_find(const bp_timeline *timeline, bp_problem *problem);
 
 /* Each item's neighbours, sorted: the items that share a section with it. */
 bp_status bp_find_neighbours(const bp_lists *sections, const bp_lists *memberships, uint32_t count,
@@ -130,9 +111,6 @@ bp_status bp_find_neighbours(const bp_lists *sections, const bp_lists *membershi
  * subset. */
 bp_status bp_problem_subset(const bp_problem *problem, const uint32_t *items, uint32_t count, uint32_t *number_of,
                             bp_problem *subset);
-
-/* The connected components of the conflict graph, in the order of their first items. The caller finishes each and frees the array. */
-bp_status bp_problem_split(const bp_problem *problem, bp_problem **parts, uint32_t *count);
 
 /* Merges items that conflict with each other and have equal neighbours into blocks. block_of[i]: the block of item i; inner[i]: its
  * offset in the block. A placement of the blocks gives one of the items. */

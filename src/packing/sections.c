@@ -4,82 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
 #include "core/fail.h"
 #include "core/memory.h"
 
-typedef struct moment {
-    uint64_t time;
-    uint32_t item, begins;
-} moment;
-
-/* At equal times ends come first: intervals are half open. */
-static int by_time(const void *left, const void *right)
-{
-    const moment *a = left, *b = right;
-    if (a->time != b->time)
-        return a->time < b->time ? -1 : 1;
-    if (a->begins != b->begins)
-        return a->begins < b->begins ? -1 : 1;
-    return (a->item > b->item) - (a->item < b->item);
-}
-
 typedef struct builder {
-    const bp_packing *packing;
-    bp_problem *problem;
-    uint32_t *number_of; /* by item of the packing: its number in the problem; BP_NO_ITEM: size 0 */
-    moment *moments;
-    size_t moment_count;
-    uint32_t *live, *place_in_live, *times_live; /* by number */
-    uint32_t live_count;
+    const bp_timeline *timeline;
     bp_list_writer sections;
     uint32_t *table; /* hash table (open addressing) of sections, from 1, against duplicates */
     size_t table_size;
 } builder;
-
-static void number_item(builder *b, uint32_t item)
-{
-    if (b->packing->sizes[item] == 0 || b->number_of[item] != BP_NO_ITEM)
-        return;
-    bp_problem *p = b->problem;
-    b->number_of[item] = p->count;
-    p->sizes[p->count] = b->packing->sizes[item];
-    p->origin[p->count++] = item;
-}
-
-/* Numbers items by first live time, then those that only have added conflicts. */
-static bp_status number_items(builder *b)
-{
-    const bp_packing *packing = b->packing;
-    BP_TRY(bp_new_array(packing->count, sizeof *b->problem->sizes, (void **)&b->problem->sizes));
-    BP_TRY(bp_new_array(packing->count, sizeof *b->problem->origin, (void **)&b->problem->origin));
-    BP_TRY(bp_new_array(packing->count, sizeof *b->number_of, (void **)&b->number_of));
-    memset(b->number_of, 0xff, packing->count * sizeof *b->number_of);
-    BP_TRY(bp_new_array(2 * packing->life_count, sizeof *b->moments, (void **)&b->moments));
-    for (size_t i = 0; i < packing->life_count; i++) {
-        if (packing->sizes[packing->lives[i].item] == 0)
-            continue;
-        b->moments[b->moment_count++] = (moment){packing->lives[i].begin, packing->lives[i].item, 1};
-        b->moments[b->moment_count++] = (moment){packing->lives[i].end, packing->lives[i].item, 0};
-    }
-    qsort(b->moments, b->moment_count, sizeof *b->moments, by_time);
-    for (size_t i = 0; i < b->moment_count; i++) {
-        if (b->moments[i].begins)
-            number_item(b, b->moments[i].item);
-    }
-    for (size_t i = 0; i < packing->pair_count; i++) {
-        if (packing->sizes[packing->pairs[i].item] == 0 || packing->sizes[packing->pairs[i].other] == 0)
-            continue;
-        number_item(b, packing->pairs[i].item);
-        number_item(b, packing->pairs[i].other);
-    }
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < b->problem->count; i++) {
-        if (!bp_add_u64(sum, b->problem->sizes[i], &sum))
-            return bp_fail(BP_ERR_OVERFLOW, "the sum of all sizes does not fit 64 bits");
-    }
-    return BP_OK;
-}
 
 /* Adds a section unless an equal one exists. `entries` are sorted. */
 static bp_status add_section(builder *b, const uint32_t *entries, uint32_t count)
@@ -112,30 +45,23 @@ static bp_status add_section(builder *b, const uint32_t *entries, uint32_t count
     return BP_OK;
 }
 
-/* Adds the live set before each end that follows a begin: these sets are maximal among their neighbours in time. */
-static bp_status sweep_time(builder *b, uint32_t *sorted)
+/* Adds the live set of each step. `live`: scratch for three times the items. */
+static bp_status add_steps(builder *b, const uint32_t *by_end, uint32_t *live)
 {
-    bool grew = false;
-    for (size_t i = 0; i < b->moment_count; i++) {
-        uint32_t n = b->number_of[b->moments[i].item];
-        if (b->moments[i].begins) {
-            if (b->times_live[n]++ > 0)
-                continue;
-            b->place_in_live[n] = b->live_count;
-            b->live[b->live_count++] = n;
-            grew = true;
-        } else {
-            if (--b->times_live[n] > 0)
-                continue;
-            if (grew) {
-                memcpy(sorted, b->live, b->live_count * sizeof *sorted);
-                qsort(sorted, b->live_count, sizeof *sorted, bp_compare_numbers);
-                BP_TRY(add_section(b, sorted, b->live_count));
-            }
-            grew = false;
-            uint32_t last = b->live[--b->live_count];
-            b->live[b->place_in_live[n]] = last;
-            b->place_in_live[last] = b->place_in_live[n];
+    const bp_timeline *t = b->timeline;
+    uint32_t *place = live + t->count, *sorted = live + 2 * (size_t)t->count, live_count = 0, began = 0, ended = 0;
+    for (uint32_t step = 0; step < t->steps; step++) {
+        for (; began < t->life_count && t->lives[began].begin == step; began++) {
+            place[t->lives[began].item] = live_count;
+            live[live_count++] = t->lives[began].item;
+        }
+        memcpy(sorted, live, live_count * sizeof *sorted);
+        qsort(sorted, live_count, sizeof *sorted, bp_compare_numbers);
+        BP_TRY(add_section(b, sorted, live_count));
+        for (; ended < t->life_count && t->lives[by_end[ended]].end == step + 1; ended++) {
+            uint32_t at = place[t->lives[by_end[ended]].item], last = live[--live_count];
+            live[at] = last;
+            place[last] = at;
         }
     }
     return BP_OK;
@@ -164,10 +90,11 @@ static const bp_pair *find_pair(const pair_set *set, uint32_t one, uint32_t othe
 /* Collects the added conflicts that no section covers. */
 static bp_status collect_pairs(const builder *b, const bp_lists *neighbours, pair_set *set)
 {
-    BP_TRY(bp_new_array(2 * b->packing->pair_count, sizeof *set->pairs, (void **)&set->pairs));
-    for (size_t i = 0; i < b->packing->pair_count; i++) {
-        uint32_t one = b->number_of[b->packing->pairs[i].item], other = b->number_of[b->packing->pairs[i].other];
-        if (one == BP_NO_ITEM || other == BP_NO_ITEM || are_neighbours(neighbours, one, other))
+    const bp_timeline *t = b->timeline;
+    BP_TRY(bp_new_array(2 * t->pair_count, sizeof *set->pairs, (void **)&set->pairs));
+    for (size_t i = 0; i < t->pair_count; i++) {
+        uint32_t one = t->pairs[i].item, other = t->pairs[i].other;
+        if (are_neighbours(neighbours, one, other))
             continue;
         set->pairs[set->count++] = (bp_pair){one, other};
         set->pairs[set->count++] = (bp_pair){other, one};
@@ -207,7 +134,7 @@ static bool joins(extending *x, uint32_t item)
 /* Writes the item's neighbours into `candidates`, largest first. */
 static uint32_t sections_collect_candidates(const extending *x, uint32_t item, const bp_pair *pairs, size_t pair_count)
 {
-    const uint64_t *sizes = x->b->problem->sizes;
+    const uint64_t *sizes = x->b->timeline->sizes;
     uint32_t count = 0, first = x->neighbours->first[item], end = x->neighbours->first[item + 1];
     for (size_t i = 0; i < pair_count; i++)
         x->candidates[count++] = pairs[i].other;
@@ -266,7 +193,7 @@ static bp_status add_conflicts(builder *b, uint32_t *sorted)
     /* neighbours by the sections so far; further sections are added meanwhile */
     bp_lists sections = b->sections.lists, memberships = {0}, neighbours = {0};
     extending x = {.b = b, .neighbours = &neighbours, .clique = sorted};
-    uint32_t count = b->problem->count, nothing = 0;
+    uint32_t count = b->timeline->count, nothing = 0;
     if (sections.first == NULL)
         sections = (bp_lists){&nothing, &nothing, 0};
     bp_status status = bp_lists_invert(&sections, count, &memberships);
@@ -288,27 +215,31 @@ static bp_status add_conflicts(builder *b, uint32_t *sorted)
     return status;
 }
 
-static bp_status find_sections(builder *b)
+static bp_status find_sections(builder *b, uint32_t *by_end, bp_lists *sections)
 {
-    BP_TRY(number_items(b));
-    size_t count = b->problem->count;
-    BP_TRY(bp_new_array(4 * count, sizeof *b->live, (void **)&b->live));
-    b->place_in_live = b->live + count;
-    b->times_live = b->live + 2 * count;
-    uint32_t *sorted = b->live + 3 * count;
-    BP_TRY(sweep_time(b, sorted));
-    if (b->packing->pair_count > 0)
-        BP_TRY(add_conflicts(b, sorted));
-    return bp_list_writer_take(&b->sections, &b->problem->sections);
+    const bp_timeline *t = b->timeline;
+    uint32_t *scratch;
+    BP_TRY(bp_new_array(3 * (size_t)t->count, sizeof *scratch, (void **)&scratch));
+    bp_status status = add_steps(b, by_end, scratch);
+    if (status == BP_OK && t->pair_count > 0)
+        status = add_conflicts(b, scratch);
+    if (status == BP_OK)
+        status = bp_list_writer_take(&b->sections, sections);
+    free(scratch);
+    return status;
 }
 
-bp_status bp_sections_find(const bp_packing *packing, bp_problem *problem)
+bp_status bp_sections_find(const bp_timeline *timeline, bp_problem *problem)
 {
-    builder b = {.packing = packing, .problem = problem};
-    bp_status status = find_sections(&b);
-    free(b.number_of);
-    free(b.moments);
-    free(b.live);
+    builder b = {.timeline = timeline};
+    uint32_t *by_end = NULL;
+    BP_TRY(bp_new_array(timeline->count, sizeof *problem->sizes, (void **)&problem->sizes));
+    memcpy(problem->sizes, timeline->sizes, timeline->count * sizeof *problem->sizes);
+    problem->count = timeline->count;
+    bp_status status = bp_timeline_ends(timeline, &by_end);
+    if (status == BP_OK)
+        status = find_sections(&b, by_end, &problem->sections);
+    free(by_end);
     free(b.table);
     bp_lists_finish(&b.sections.lists);
     return status;

@@ -9,7 +9,10 @@
 #include "core/memory.h"
 
 typedef struct solving {
-    const bp_problem *p; /* the problem */
+    const bp_timeline *timeline;
+    bp_skyline *skyline;
+    bp_problem problem; /* the conflict graph; empty for large instances */
+    const bp_problem *p;
     uint64_t target, ceiling;
     bp_work *work;
     bp_solution *best;
@@ -40,10 +43,14 @@ static bool goes_on(const solving *s)
 /* Keeps the method's result if it is the lowest so far. */
 static void take_answer(solving *s, const char *method)
 {
-    uint64_t height = bp_problem_height(s->p, s->offsets);
+    uint64_t height = 0;
+    for (uint32_t i = 0; i < s->timeline->count; i++) {
+        uint64_t end = s->offsets[i] + s->timeline->sizes[i];
+        height = end > height ? end : height;
+    }
     if (s->best->placed && height >= s->best->height)
         return;
-    memcpy(s->best->offsets, s->offsets, s->p->count * sizeof *s->offsets);
+    memcpy(s->best->offsets, s->offsets, s->timeline->count * sizeof *s->offsets);
     s->best->placed = true;
     s->best->height = height;
     s->best->method = method;
@@ -260,28 +267,46 @@ static bp_status try_proofs(solving *s, uint64_t share)
     return status;
 }
 
-#define FIRST_ROUND (UINT64_C(1) << 20) /* work of the first round of layers */
-#define ROUND_GROWTH 4
+/* ---- without a conflict graph -------------------------------------------------------------------------------------- */
 
-static bp_status run_layers(solving *s)
+static bp_status try_online_fit(solving *s)
+{
+    uint64_t height;
+    BP_TRY(bp_online_fit(s->timeline, s->best->height, s->work, s->offsets, &height));
+    if (height != UINT64_MAX)
+        take_answer(s, "online best fit");
+    return BP_OK;
+}
+
+/* At least one pass. */
+static void try_skyline(solving *s, uint64_t share)
+{
+    bp_work part = bp_work_part(s->work, share);
+    do {
+        uint64_t height;
+        bp_skyline_pass(s->skyline, s->best->height, &part, s->offsets, &height);
+        if (height != UINT64_MAX)
+            take_answer(s, "skyline");
+    } while (!is_done(s) && !bp_work_is_over(&part));
+    s->work->spent = part.spent;
+}
+
+/* ---- rounds ------------------------------------------------------------------------------------------------------ */
+
+#define FIRST_ROUND (UINT64_C(1) << 20) /* work of the first round */
+#define ROUND_GROWTH 4
+#define LARGE 512 /* items from which searches of arrangements are weaker than varied priorities */
+
+/* The methods that need the conflict graph, and shares of the skyline. Shares do not depend on the limit, so that a larger limit extends the
+ * same search and never gives a worse result. */
+static bp_status run_rounds(solving *s)
 {
     const bp_problem *p = s->p;
-    BP_TRY(bp_new_array(p->count, sizeof *s->offsets, (void **)&s->offsets));
-    BP_TRY(bp_new_array(p->count, sizeof *s->block_of, (void **)&s->block_of));
-    BP_TRY(bp_new_array(p->count, sizeof *s->inner, (void **)&s->inner));
-    BP_TRY(bp_problem_merge(p, &s->blocks, s->block_of, s->inner));
-    BP_TRY(bp_order_init(p, &s->order));
-    BP_TRY(bp_order_init(&s->blocks, &s->block_order));
-    if (is_done(s) && s->best->placed)
-        return BP_OK;
-    BP_TRY(try_parity(s));
-    if (!s->best->placed)
-        BP_TRY(try_first_fit(s, 0));
-
-    /* shares do not depend on the limit, so that a larger limit extends the same search and never gives a worse result */
     bool merged = s->blocks.count < p->count;
     for (s->round = FIRST_ROUND; goes_on(s); s->round *= ROUND_GROWTH, s->series++) {
-        BP_TRY(try_first_fit(s, s->round / 16));
+        try_skyline(s, s->round / (p->count >= LARGE ? 2 : 16));
+        if (goes_on(s))
+            BP_TRY(try_first_fit(s, s->round / 16));
         if (goes_on(s))
             BP_TRY(narrow(s, decide_by_windows, "search in windows", NULL, s->round / 4));
         if (goes_on(s) && merged && s->block_order.width <= BP_SWEEP_WIDTH)
@@ -296,18 +321,56 @@ static bp_status run_layers(solving *s)
     return BP_OK;
 }
 
-bp_status bp_solve(const bp_problem *problem, uint64_t target, uint64_t ceiling, bp_work *work, bp_solution *solution)
+static bp_status solve_with_graph(solving *s)
 {
-    solving s = {.p = problem, .target = target, .ceiling = ceiling, .work = work, .best = solution};
-    for (uint32_t i = 0; i < problem->count; i++)
-        s.unit = bp_gcd_u64(problem->sizes[i], s.unit);
-    s.unit = s.unit != 0 ? s.unit : 1;
-    prove(&s, problem->bound);
-    bp_status status = run_layers(&s);
+    BP_TRY(bp_problem_init(s->timeline, &s->problem));
+    s->p = &s->problem;
+    s->best->bound = s->p->bound;
+    prove(s, s->best->bound);
+    BP_TRY(bp_new_array(s->p->count, sizeof *s->block_of, (void **)&s->block_of));
+    BP_TRY(bp_new_array(s->p->count, sizeof *s->inner, (void **)&s->inner));
+    BP_TRY(bp_problem_merge(s->p, &s->blocks, s->block_of, s->inner));
+    BP_TRY(bp_order_init(s->p, &s->order));
+    BP_TRY(bp_order_init(&s->blocks, &s->block_order));
+    if (is_done(s) && s->best->placed)
+        return BP_OK;
+    BP_TRY(try_parity(s));
+    if (is_done(s) && s->best->placed)
+        return BP_OK;
+    BP_TRY(bp_skyline_create(s->timeline, &s->skyline));
+    try_skyline(s, 0); /* whatever the limit is */
+    if (goes_on(s))
+        BP_TRY(try_online_fit(s));
+    return run_rounds(s);
+}
+
+static bp_status solve_without_graph(solving *s)
+{
+    s->best->bound = s->timeline->bound;
+    prove(s, s->best->bound);
+    BP_TRY(bp_skyline_create(s->timeline, &s->skyline));
+    try_skyline(s, 0); /* whatever the limit is */
+    if (goes_on(s))
+        BP_TRY(try_online_fit(s));
+    if (goes_on(s))
+        try_skyline(s, UINT64_MAX);
+    return BP_OK;
+}
+
+bp_status bp_solve(const bp_timeline *timeline, uint64_t target, uint64_t ceiling, bp_work *work, bp_solution *solution)
+{
+    solving s = {.timeline = timeline, .target = target, .ceiling = ceiling, .work = work, .best = solution};
+    for (uint32_t i = 0; i < timeline->count; i++)
+        s.unit = bp_gcd_u64(timeline->sizes[i], s.unit);
+    bp_status status = bp_new_array(timeline->count, sizeof *s.offsets, (void **)&s.offsets);
+    if (status == BP_OK)
+        status = timeline->conflicts <= BP_PROBLEM_CONFLICTS ? solve_with_graph(&s) : solve_without_graph(&s);
     free(s.offsets);
     free(s.block_of);
     free(s.inner);
+    bp_skyline_destroy(&s.skyline);
     bp_problem_finish(&s.blocks);
+    bp_problem_finish(&s.problem);
     bp_order_finish(&s.order);
     bp_order_finish(&s.block_order);
     return status;

@@ -15,6 +15,25 @@ typedef struct bp_verdict {
  * order, until `target` is reached or the work ends. At least one order is tried. *height is the best height found. */
 bp_status bp_first_fit(const bp_problem *problem, uint64_t target, bp_work *work, uint64_t *offsets, uint64_t *height);
 
+/* ---- without a conflict graph -------------------------------------------------------------------------------------- */
+
+/* The priority passes of best fit on a skyline, for any size of instance. */
+typedef struct bp_skyline bp_skyline;
+
+/* `timeline` outlives the skyline. */
+bp_status bp_skyline_create(const bp_timeline *timeline, bp_skyline **skyline);
+void bp_skyline_destroy(bp_skyline **skyline);
+
+/* Runs the next pass of a sequence that depends only on the instance and on the earlier improvements. A pass that gets below `limit` writes
+ * the offsets, and its height; others are cut off, as at the end of the work, and set *height to UINT64_MAX. A `limit` of UINT64_MAX is
+ * always reached. */
+void bp_skyline_pass(bp_skyline *skyline, uint64_t limit, bp_work *work, uint64_t *offsets, uint64_t *height);
+
+/* Online best fit in the order of time, an item's gaps filled. *height: UINT64_MAX, offsets undefined: not below `limit`, the work is over,
+ * or there are added conflicts. */
+bp_status bp_online_fit(const bp_timeline *timeline, uint64_t limit, bp_work *work, uint64_t *offsets,
+                        uint64_t *height);
+
 /* ---- branch and bound -------------------------------------------------------------------------------------------------- */
 
 /* Exact search for a placement within a capacity, for arbitrary conflicts. The order in which items are tried changes the run
@@ -59,12 +78,15 @@ typedef struct bp_solution {
     uint64_t *offsets;
     bool placed;        /* offsets are valid */
     uint64_t height;    /* UINT64_MAX without */
+    uint64_t bound;     /* the largest sum of sizes that a known clique has */
     uint64_t proven;    /* no placement is lower */
     const char *method; /* name of the method that found the offsets; a static string */
 } bp_solution;
 
 /* Improves the solution until its height is at most `target` or proven minimal, or the work ends. Stops early if the proven bound exceeds
- * `ceiling`. `solution` may start with a placement. */
-bp_status bp_solve(const bp_problem *problem, uint64_t target, uint64_t ceiling, bp_work *work, bp_solution *solution);
+ * `ceiling`. `solution` may start with a placement. Instances with more than BP_PROBLEM_CONFLICTS conflicts are solved without a conflict
+ * graph. */
+bp_status bp_solve(const bp_timeline *timeline, uint64_t target, uint64_t ceiling, bp_work *work,
+                   bp_solution *solution);
 
 #endif
