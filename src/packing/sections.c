@@ -45,23 +45,35 @@ static bp_status add_section(builder *b, const uint32_t *entries, uint32_t count
     return BP_OK;
 }
 
-/* Adds the live set of each step. `live`: scratch for three times the items. */
+/* The first entry of a sorted list that is not less than `number`. */
+static uint32_t find_place(const uint32_t *sorted, uint32_t count, uint32_t number)
+{
+    uint32_t low = 0;
+    for (uint32_t high = count; low < high;) {
+        uint32_t middle = low + (high - low) / 2;
+        if (sorted[middle] < number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Adds the live set of each step. `live`: scratch for all items; sorted. */
 static bp_status add_steps(builder *b, const uint32_t *by_end, uint32_t *live)
 {
     const bp_timeline *t = b->timeline;
-    uint32_t *place = live + t->count, *sorted = live + 2 * (size_t)t->count, live_count = 0, began = 0, ended = 0;
+    uint32_t live_count = 0, began = 0, ended = 0;
     for (uint32_t step = 0; step < t->steps; step++) {
         for (; began < t->life_count && t->lives[began].begin == step; began++) {
-            place[t->lives[began].item] = live_count;
-            live[live_count++] = t->lives[began].item;
+            uint32_t at = find_place(live, live_count, t->lives[began].item);
+            memmove(live + at + 1, live + at, (live_count++ - at) * sizeof *live);
+            live[at] = t->lives[began].item;
         }
-        memcpy(sorted, live, live_count * sizeof *sorted);
-        qsort(sorted, live_count, sizeof *sorted, bp_compare_numbers);
-        BP_TRY(add_section(b, sorted, live_count));
+        BP_TRY(add_section(b, live, live_count));
         for (; ended < t->life_count && t->lives[by_end[ended]].end == step + 1; ended++) {
-            uint32_t at = place[t->lives[by_end[ended]].item], last = live[--live_count];
-            live[at] = last;
-            place[last] = at;
+            uint32_t at = find_place(live, live_count, t->lives[by_end[ended]].item);
+            memmove(live + at, live + at + 1, (--live_count - at) * sizeof *live);
         }
     }
     return BP_OK;
@@ -219,7 +231,7 @@ static bp_status find_sections(builder *b, uint32_t *by_end, bp_lists *sections)
 {
     const bp_timeline *t = b->timeline;
     uint32_t *scratch;
-    BP_TRY(bp_new_array(3 * (size_t)t->count, sizeof *scratch, (void **)&scratch));
+    BP_TRY(bp_new_array(t->count, sizeof *scratch, (void **)&scratch));
     bp_status status = add_steps(b, by_end, scratch);
     if (status == BP_OK && t->pair_count > 0)
         status = add_conflicts(b, scratch);

@@ -18,6 +18,9 @@ typedef struct solving {
     bp_solution *best;
     uint64_t unit;     /* divides all sizes, and so all heights */
     uint64_t *offsets; /* result of a method */
+    uint64_t *
+        start; /* of windows: the best of the methods on the conflict graph. Skylines leave windows little to improve */
+    uint64_t start_height;
     /* blocks and the items' positions in them; empty if no two items can be merged */
     bp_problem blocks;
     uint32_t *block_of;
@@ -40,20 +43,37 @@ static bool goes_on(const solving *s)
     return !is_done(s) && !bp_work_is_over(s->work);
 }
 
-/* Keeps the method's result if it is the lowest so far. */
-static void take_answer(solving *s, const char *method)
+static uint64_t height_of(const bp_timeline *t, const uint64_t *offsets)
 {
     uint64_t height = 0;
-    for (uint32_t i = 0; i < s->timeline->count; i++) {
-        uint64_t end = s->offsets[i] + s->timeline->sizes[i];
+    for (uint32_t i = 0; i < t->count; i++) {
+        uint64_t end = offsets[i] + t->sizes[i];
         height = end > height ? end : height;
     }
+    return height;
+}
+
+/* Keeps the result of a method without conflict graph if it is the lowest so far. */
+static void take_simple(solving *s, const char *method)
+{
+    uint64_t height = height_of(s->timeline, s->offsets);
     if (s->best->placed && height >= s->best->height)
         return;
     memcpy(s->best->offsets, s->offsets, s->timeline->count * sizeof *s->offsets);
     s->best->placed = true;
     s->best->height = height;
     s->best->method = method;
+}
+
+/* The same for a method on the conflict graph, and the start of windows. */
+static void take_answer(solving *s, const char *method)
+{
+    uint64_t height = height_of(s->timeline, s->offsets);
+    if (height < s->start_height) {
+        s->start_height = height;
+        memcpy(s->start, s->offsets, s->p->count * sizeof *s->start);
+    }
+    take_simple(s, method);
 }
 
 /* Turns offsets of blocks into offsets of items, in place. */
@@ -141,7 +161,7 @@ static bp_status decide_by_windows(solving *s, uint64_t capacity, bp_work *work,
         uint32_t pass = s->passes++, width = s->order.width * quarters[pass % (sizeof quarters / sizeof *quarters)] / 4;
         bp_windows_config config = {capacity, 2 + width, s->round / SHARES_OF_A_ROUND, pass};
         for (uint32_t i = 0; i < s->p->count; i++)
-            s->offsets[i] = pass % 2 == 0 ? s->best->offsets[i] : BP_NOT_FIXED;
+            s->offsets[i] = pass % 2 == 0 ? s->start[i] : BP_NOT_FIXED;
         BP_TRY(bp_windows(s->p, &s->order, &config, work, s->offsets, answer));
     }
     return BP_OK;
@@ -274,7 +294,7 @@ static bp_status try_online_fit(solving *s)
     uint64_t height;
     BP_TRY(bp_online_fit(s->timeline, s->best->height, s->work, s->offsets, &height));
     if (height != UINT64_MAX)
-        take_answer(s, "online best fit");
+        take_simple(s, "online best fit");
     return BP_OK;
 }
 
@@ -286,14 +306,15 @@ static void try_skyline(solving *s, uint64_t share)
         uint64_t height;
         bp_skyline_pass(s->skyline, s->best->height, &part, s->offsets, &height);
         if (height != UINT64_MAX)
-            take_answer(s, "skyline");
+            take_simple(s, "skyline");
     } while (!is_done(s) && !bp_work_is_over(&part));
     s->work->spent = part.spent;
 }
 
 /* ---- rounds ------------------------------------------------------------------------------------------------------ */
 
-#define FIRST_ROUND (UINT64_C(1) << 20) /* work of the first round */
+#define SIMPLE_SHARE (UINT64_C(1) << 22) /* work of the skyline before there is a conflict graph */
+#define FIRST_ROUND (UINT64_C(1) << 20)  /* work of the first round */
 #define ROUND_GROWTH 4
 #define LARGE 512 /* items from which searches of arrangements are weaker than varied priorities */
 
@@ -321,6 +342,18 @@ static bp_status run_rounds(solving *s)
     return BP_OK;
 }
 
+/* Online best fit, and the skyline's first passes with a share of the work: at least one pass, whatever the limit is. */
+static bp_status try_simple_orders(solving *s, uint64_t share)
+{
+    BP_TRY(bp_skyline_create(s->timeline, &s->skyline));
+    try_skyline(s, 0);
+    if (goes_on(s))
+        BP_TRY(try_online_fit(s));
+    if (goes_on(s))
+        try_skyline(s, share);
+    return BP_OK;
+}
+
 static bp_status solve_with_graph(solving *s)
 {
     BP_TRY(bp_problem_init(s->timeline, &s->problem));
@@ -337,24 +370,25 @@ static bp_status solve_with_graph(solving *s)
     BP_TRY(try_parity(s));
     if (is_done(s) && s->best->placed)
         return BP_OK;
-    BP_TRY(bp_skyline_create(s->timeline, &s->skyline));
-    try_skyline(s, 0); /* whatever the limit is */
-    if (goes_on(s))
-        BP_TRY(try_online_fit(s));
+    if (s->skyline == NULL)
+        BP_TRY(try_simple_orders(s, 0));
     return run_rounds(s);
 }
 
-static bp_status solve_without_graph(solving *s)
+/* The peak live bytes are the bound unless declared conflicts extend a live set, and parity is for items with gaps: other instances are
+ * often solved before there is a conflict graph. */
+static bp_status solve(solving *s)
 {
-    s->best->bound = s->timeline->bound;
-    prove(s, s->best->bound);
-    BP_TRY(bp_skyline_create(s->timeline, &s->skyline));
-    try_skyline(s, 0); /* whatever the limit is */
-    if (goes_on(s))
-        BP_TRY(try_online_fit(s));
-    if (goes_on(s))
-        try_skyline(s, UINT64_MAX);
-    return BP_OK;
+    const bp_timeline *t = s->timeline;
+    bool is_large = t->conflicts > BP_PROBLEM_CONFLICTS;
+    s->best->bound = t->bound;
+    prove(s, t->bound);
+    if (is_large || (t->pair_count == 0 && t->life_count == t->count)) {
+        BP_TRY(try_simple_orders(s, is_large ? UINT64_MAX : SIMPLE_SHARE));
+        if (is_large || (is_done(s) && s->best->placed))
+            return BP_OK;
+    }
+    return solve_with_graph(s);
 }
 
 bp_status bp_solve(const bp_timeline *timeline, uint64_t target, uint64_t ceiling, bp_work *work, bp_solution *solution)
@@ -364,10 +398,16 @@ bp_status bp_solve(const bp_timeline *timeline, uint64_t target, uint64_t ceilin
         s.unit = bp_gcd_u64(timeline->sizes[i], s.unit);
     bp_status status = bp_new_array(timeline->count, sizeof *s.offsets, (void **)&s.offsets);
     if (status == BP_OK)
-        status = timeline->conflicts <= BP_PROBLEM_CONFLICTS ? solve_with_graph(&s) : solve_without_graph(&s);
+        status = bp_new_array(timeline->count, sizeof *s.start, (void **)&s.start);
+    if (status == BP_OK) {
+        s.start_height = solution->height;
+        memcpy(s.start, solution->offsets, timeline->count * sizeof *s.start);
+        status = solve(&s);
+    }
     free(s.offsets);
     free(s.block_of);
     free(s.inner);
+    free(s.start);
     bp_skyline_destroy(&s.skyline);
     bp_problem_finish(&s.blocks);
     bp_problem_finish(&s.problem);
