@@ -6,6 +6,8 @@ import os
 import re
 import sys
 
+from pygments.lexers.special import TextLexer
+
 ROOT = os.environ["BUCKETPOOL_ROOT"]
 sys.path.insert(0, os.path.join(ROOT, "python"))
 
@@ -57,5 +59,6 @@ def indented_is_literal(_app, _what, _name, _object, _options, lines):
 
 def setup(app):
     app.connect("autodoc-process-docstring", indented_is_literal)
+    app.add_lexer("csv", TextLexer)  # which older versions of Pygments lack
     for handler in logging.getLogger("sphinx").handlers:
         handler.filters.insert(0, NoTypedefs())

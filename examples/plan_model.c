@@ -1,4 +1,4 @@
-/* Plans a model with the library: what README.md shows. */
+/* Plans a model with the library: docs/start/pool.md shows this program. */
 #include <bucketpool/bucketpool.h>
 #include <bucketpool/formats.h>
 #include <stdio.h>
