@@ -182,13 +182,16 @@ def build_with(options):
     if not os.path.exists(os.path.join(FOLDER, "build.ninja")) and run(["meson", "setup", FOLDER, *options])[0] != 0:
         return False
     known = json.loads(subprocess.run(["meson", "introspect", "--targets", FOLDER], capture_output=True, text=True).stdout or "[]")
-    paths = [os.path.relpath(target["filename"][0], FOLDER) for target in known if target["type"] == "shared library"]
-    wanted = [p for p in paths if p.startswith(("src/", "tests/fakes/cuda/", "tests/fakes/nccl/"))]
+    paths = {os.path.relpath(target["filename"][0], FOLDER): target["type"] for target in known}
+    libraries = ("src/", "tests/fakes/cuda/", "tests/fakes/nccl/")
+    wanted = [path for path, kind in paths.items()
+              if path == "tools/bucketpool" or kind == "shared library" and path.startswith(libraries)]
     return bool(wanted) and run(["ninja", "-C", FOLDER, *wanted])[0] == 0
 
 
 def build():
-    """The libraries, and the driver that stands in for a GPU's; not the tests of meson. Kept and continued; anew, where that fails."""
+    """The libraries, the command, and the driver that stands in for a GPU's; not the tests of meson. Kept and continued;
+    anew, where that fails."""
     kernels = "disabled" if run([PYTHON, "-c", "import torch, sys; sys.exit(torch.cuda.is_available())"])[0] == 0 else "auto"
     options = ["-Dcairo=disabled", "-Dmpi=disabled", "-Ddocs=disabled", "-Dbenchmarks=disabled", "-Dcmocka=stand-in", "-Dkernels=" + kernels]
     if os.path.exists(FOLDER) and build_with(options):

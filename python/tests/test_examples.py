@@ -1,4 +1,4 @@
-"""Runs the example programs of the documents, and compares the quoted code with the programs.
+"""Runs the example programs of the documents.
 
 Arguments: the C program of examples/use_in_runtime.c, the command."""
 
@@ -13,11 +13,6 @@ from support import MODELS, SOURCES
 
 PROGRAM, COMMAND = sys.argv[1:3]
 MODEL = os.path.join(MODELS, "Qwen3-0.6B")
-
-
-def read(*path):
-    with open(os.path.join(SOURCES, *path), encoding="utf-8") as file:
-        return file.read()
 
 
 def run(*command, **more):
@@ -47,17 +42,6 @@ class Examples(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stderr.splitlines()[-1], r"^bucketpool\.errors\.FileError: .*no\.json")
 
-    def test_pages_quote_the_programs(self):
-        page = read("docs", "start", "runtime.md")
-        for name, language in (("use_in_runtime.c", "c"), ("use_in_runtime.py", "python")):
-            code = read("examples", name).split("\n", 1)[1]
-            self.assertIn(f"```{language}\n{code}```", page)
-
-    def test_first_pool_page_runs(self):
-        code = re.search(r"```python\n(.*?)```", read("docs", "start", "pool.md"), re.DOTALL).group(1)
-        result = run(sys.executable, "-c", code, cwd=MODEL)
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
-        self.assertRegex(result.stdout, r"^\d+ bytes, at least \d+\n")
 
 
 if __name__ == "__main__":

@@ -503,51 +503,6 @@ class Files(unittest.TestCase):
         self.assert_refused(result, 1, "infeasible", outputs=["plan.json"])
 
 
-class Documents(unittest.TestCase):
-    """Documents show real output and list all options."""
-
-    def read(self, *path):
-        with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
-            return file.read()
-
-    def test_readme_shows_real_output(self):
-        lines = [line.rstrip() for line in self.read("tests", "cli", "golden", "plan-nano.txt").splitlines()]
-        self.assertIn("\n".join(lines), self.read("README.md"))
-
-    def test_the_first_pool_shows_the_example(self):
-        code = self.read("examples", "plan_model.c").split("\n", 1)[1]
-        self.assertIn("```c\n" + code + "```", self.read("docs", "start", "pool.md"))
-
-    def test_json_examples_are_accepted(self):
-        """By every command, without options."""
-        examples = re.findall(r"```json\n(.*?)```", self.read("docs", "reference", "formats.md"), re.DOTALL)
-        self.assertGreater(len(examples), 0)
-        self.assertEqual(self.read("examples", "files", "units.json"), examples[0])
-        for example in examples:
-            self.assertEqual(json.loads(example)["format"], "bucketpool.units/1")  # of others: which command reads them?
-            for command in ("plan", "explain", "schedule", "run"):
-                result = run(command, "-", input=example)
-                self.assertEqual((result.returncode, result.stderr), (0, ""), command)
-
-    def test_commands_that_are_shown(self):
-        """The first plan's and the manual page's, in order, in a folder that has examples/ as the source tree has."""
-        shown = re.search(r"## Questions that it answers\n\n```sh\n(.*?)```", self.read("docs", "start", "plan.md"), re.DOTALL).group(1)
-        shown += re.search(r"# EXAMPLES\n(.*?)# SEE ALSO", self.read("docs", "bucketpool.1.scd"), re.DOTALL).group(1)
-        commands = [line.split("  #")[0].replace("\\*", "*").rstrip("+").strip() for line in shown.splitlines()
-                    if line.strip().startswith("bucketpool ")]
-        self.assertGreater(len(commands), 20)
-        with tempfile.TemporaryDirectory() as folder:
-            os.symlink(os.path.join(ROOT, "examples"), os.path.join(folder, "examples"))
-            environment = {**os.environ, "PATH": f"{os.path.dirname(TOOL)}:{os.environ['PATH']}", "BUCKETPOOL_PROGRESS": "0"}
-            for command in commands:
-                if "cuda" in command or BRIEF and "550B" in command:
-                    continue
-                result = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, cwd=folder, env=environment,
-                                        timeout=600, check=False)
-                if "no cairo" not in result.stderr:
-                    self.assertEqual((result.returncode, result.stderr), (0, ""), command)
-
-
 class Color(unittest.TestCase):
     def test_pipe_has_none(self):
         self.assertNotIn("\033", run("plan", NANO).stdout)

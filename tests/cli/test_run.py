@@ -532,9 +532,6 @@ class Documents(unittest.TestCase):
         with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
             return file.read()
 
-    def test_readme_shows_real_output(self):
-        self.assertIn(self.read("tests", "cli", "golden", "run-nano.txt"), masked(self.read("README.md")))
-
     def test_every_member_is_documented(self):
         section = self.read("docs", "reference", "formats.md").split("## bucketpool.run/1", 1)[1]
         def members(value):
