@@ -32,8 +32,8 @@ INSTALLS = re.compile(r"^(\$ )?\./(quickstart|check)\b|\b(pip|apt|apt-get|sudo|m
 MARK = re.compile(r"<!-- (not run|given): *(.*?)\s*-->", re.DOTALL)
 
 # Numbers that differ between runs and machines: durations, rates, numbers of waits, memory in whole pages.
-NOISE = re.compile(r"[\d.]+(?= (?:[mnu]?s\b|million per second|waits|release (?:events|points)|elided|"
-                   r"[KMG]iB of slabs))")
+NOISE = re.compile(r"[\d.]+ (?:[mnu]?s\b|"
+                   r"(?=million per second|waits|release (?:events|points)|elided|[KMG]iB of slabs))")
 
 LIBRARIES = {"formats.h": "bucketpool-formats", "logprob.h": "bucketpool-logprob", "lm_head.h": "bucketpool-logprob",
              "cp.h": "bucketpool-logprob", "loss.h": "bucketpool-logprob", "comm_mpi.h": "bucketpool-mpi"}
@@ -219,7 +219,7 @@ def sessions(code):
 def is_printed(shown, printed):
     """True if the lines of a page were printed: "..." is any lines, noise is not compared."""
     if any(NOISE.search(line) for line in printed):  # of another width, it moves columns
-        shown, printed = ([re.sub(" +", " ", NOISE.sub("_", line)) for line in lines] for lines in (shown, printed))
+        shown, printed = ([re.sub(" +", " ", NOISE.sub("_ ", line)) for line in lines] for lines in (shown, printed))
     pattern = "".join("(?:.*\n)*" if line == "..." else re.escape(line) + "\n" for line in shown)
     return re.fullmatch(pattern, "".join(line + "\n" for line in printed)) is not None
 

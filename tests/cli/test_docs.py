@@ -154,7 +154,7 @@ class Mechanism(unittest.TestCase):
 
     def test_output(self):
         shown = ["a 1.5 s", "...", "c"]
-        self.assertTrue(pages.is_printed(shown, ["a   22.5 s", "b", "c"]))
+        self.assertTrue(pages.is_printed(shown, ["a   225.1 ms", "b", "c"]))
         self.assertFalse(pages.is_printed(shown, ["a   22.5 s", "b"]))
         self.assertFalse(pages.is_printed(["a 1", "b"], ["a  1", "b"]))
         self.assertEqual(pages.renewed(["a 1", "...", "b 1 x", "b 2", "..."], ["a 2", "f", "b 1 y", "b 3", "b 4"]),

@@ -1,7 +1,6 @@
 """The what-if answers of `bucketpool explain`: what other schedules take, what sets the peak.
 
-Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 what the documentation shows is written anew; look at the
-difference before committing it. BUCKETPOOL_BRIEF, where it is set: every third case."""
+Arguments: source directory, the bucketpool executable. BUCKETPOOL_BRIEF, where it is set: every third case."""
 
 import json
 import os
