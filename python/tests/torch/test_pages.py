@@ -12,14 +12,13 @@ import process_group  # noqa: E402
 
 pages = page_fixtures.pages
 BUILD = os.environ.get("BUCKETPOOL_BUILD", os.path.join(pages.ROOT, "build"))
-PAGES = [page for page, blocks in pages.documents().items() if pages.left_to_torch(blocks)]
-NEEDS = {"megatron": "megatron_fsdp", "models": "transformers"}
+PAGES = {page: blocks for page, blocks in pages.documents().items() if pages.left_to_torch(blocks)}
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page(page, tmp_path):
-    for word, package in NEEDS.items():
-        if word in page:
+    for word, package in (("megatron_fsdp", "megatron_fsdp"), ("describe", "transformers")):
+        if any(word in block.code for block in PAGES[page]):
             pytest.importorskip(package)
     first, second = process_group.run(page_fixtures.run_page, page, str(tmp_path), BUILD, ranks=2)
     assert first and first == second
