@@ -27,11 +27,8 @@ typedef struct contest {
 
 struct bp_skyline {
     const bp_timeline *t;
+    const bp_item_index *x;
     uint32_t *first_life;                 /* by step: its first beginning live range; one more entry */
-    uint32_t *lives_of;                   /* live ranges by item: lives_of[first_of[i]] .. */
-    uint32_t *first_of;                   /* one more entry */
-    uint32_t *pairs_of;                   /* items in added conflicts with an item: pairs_of[first_pair[i]] .. */
-    uint32_t *first_pair;                 /* one more entry */
     uint32_t *log_life, *log_size, *load; /* by item, 16 bits of fraction */
 
     /* a pass */
@@ -191,16 +188,16 @@ static uint32_t find_candidate(const bp_skyline *s, uint32_t begin, uint32_t end
 static uint64_t lowest_offset(const bp_skyline *s, uint32_t item)
 {
     uint64_t offset = 0, size = s->t->sizes[item];
-    for (uint32_t k = s->first_of[item]; k < s->first_of[item + 1]; k++) {
-        const bp_life *life = &s->t->lives[s->lives_of[k]];
+    for (uint32_t k = s->x->first_life[item]; k < s->x->first_life[item + 1]; k++) {
+        const bp_life *life = &s->t->lives[s->x->lives[k]];
         uint32_t step = find_start(s, life->begin + 1, false);
         for (; step < life->end; step = find_start(s, step, true))
             offset = s->heights[step] > offset ? s->heights[step] : offset;
     }
     for (bool moved = true; moved;) {
         moved = false;
-        for (uint32_t k = s->first_pair[item]; k < s->first_pair[item + 1]; k++) {
-            uint32_t other = s->pairs_of[k];
+        for (uint32_t k = s->x->first_pair[item]; k < s->x->first_pair[item + 1]; k++) {
+            uint32_t other = s->x->pairs[k];
             uint64_t at = s->offsets[other];
             if (at != NOT_PLACED && at < offset + size && offset < at + s->t->sizes[other]) {
                 offset = at + s->t->sizes[other];
@@ -216,10 +213,10 @@ static uint64_t place(bp_skyline *s, uint32_t item, uint64_t offset, bp_work *wo
 {
     uint64_t end = offset + s->t->sizes[item];
     s->offsets[item] = offset;
-    for (uint32_t k = s->first_of[item]; k < s->first_of[item + 1]; k++) {
-        const bp_life *life = &s->t->lives[s->lives_of[k]];
+    for (uint32_t k = s->x->first_life[item]; k < s->x->first_life[item + 1]; k++) {
+        const bp_life *life = &s->t->lives[s->x->lives[k]];
         raise_steps(s, life->begin, life->end, end);
-        uint32_t node = s->leaves + s->lives_of[k];
+        uint32_t node = s->leaves + s->x->lives[k];
         s->contests[node] = no_contest;
         for (node /= 2; node > 0; node /= 2)
             join_contests(s->contests, node);
@@ -268,7 +265,7 @@ static void run_pass(bp_skyline *s, uint64_t limit, bp_work *work, uint64_t *hei
     work->spent += 16 * (uint64_t)t->life_count;
     for (uint32_t r = 0; r < t->count; r++) { /* those without a live range have only added conflicts */
         uint32_t item = s->order[r].number;
-        if (s->first_of[item] == s->first_of[item + 1]) {
+        if (s->x->first_life[item] == s->x->first_life[item + 1]) {
             uint64_t end = place(s, item, lowest_offset(s, item), work);
             highest = end > highest ? end : highest;
             placed++;
@@ -413,41 +410,15 @@ static void measure_load(bp_skyline *s, uint64_t *tree)
     }
 }
 
-static bp_status index_items(bp_skyline *s)
-{
-    const bp_timeline *t = s->t;
-    BP_TRY(bp_new_array((size_t)t->steps + 2, sizeof *s->first_life, (void **)&s->first_life));
-    BP_TRY(bp_new_array((size_t)t->count + 2, sizeof *s->first_of, (void **)&s->first_of));
-    BP_TRY(bp_new_array(t->life_count, sizeof *s->lives_of, (void **)&s->lives_of));
-    BP_TRY(bp_new_array((size_t)t->count + 2, sizeof *s->first_pair, (void **)&s->first_pair));
-    BP_TRY(bp_new_array(2 * t->pair_count, sizeof *s->pairs_of, (void **)&s->pairs_of));
-    for (uint32_t i = 0; i < t->life_count; i++) {
-        s->first_life[t->lives[i].begin + 1]++;
-        s->first_of[t->lives[i].item + 2]++;
-    }
-    for (uint32_t step = 0; step < t->steps; step++)
-        s->first_life[step + 1] += s->first_life[step];
-    for (size_t i = 0; i < t->pair_count; i++) {
-        s->first_pair[t->pairs[i].item + 2]++;
-        s->first_pair[t->pairs[i].other + 2]++;
-    }
-    for (uint32_t i = 2; i < t->count + 2; i++) {
-        s->first_of[i] += s->first_of[i - 1];
-        s->first_pair[i] += s->first_pair[i - 1];
-    }
-    for (uint32_t i = 0; i < t->life_count; i++)
-        s->lives_of[s->first_of[t->lives[i].item + 1]++] = i;
-    for (size_t i = 0; i < t->pair_count; i++) {
-        s->pairs_of[s->first_pair[t->pairs[i].item + 1]++] = t->pairs[i].other;
-        s->pairs_of[s->first_pair[t->pairs[i].other + 1]++] = t->pairs[i].item;
-    }
-    return BP_OK;
-}
-
 static bp_status describe_items(bp_skyline *s)
 {
     const bp_timeline *t = s->t;
     uint64_t *tree;
+    BP_TRY(bp_new_array((size_t)t->steps + 2, sizeof *s->first_life, (void **)&s->first_life));
+    for (uint32_t i = 0; i < t->life_count; i++)
+        s->first_life[t->lives[i].begin + 1]++;
+    for (uint32_t step = 0; step < t->steps; step++)
+        s->first_life[step + 1] += s->first_life[step];
     BP_TRY(bp_new_array(t->count, sizeof *s->log_life, (void **)&s->log_life));
     BP_TRY(bp_new_array(t->count, sizeof *s->log_size, (void **)&s->log_size));
     BP_TRY(bp_new_array(t->count, sizeof *s->load, (void **)&s->load));
@@ -456,8 +427,8 @@ static bp_status describe_items(bp_skyline *s)
     free(tree);
     for (uint32_t i = 0; i < t->count; i++) {
         uint64_t life = 1;
-        for (uint32_t k = s->first_of[i]; k < s->first_of[i + 1]; k++)
-            life += t->lives[s->lives_of[k]].end - t->lives[s->lives_of[k]].begin;
+        for (uint32_t k = s->x->first_life[i]; k < s->x->first_life[i + 1]; k++)
+            life += t->lives[s->x->lives[k]].end - t->lives[s->x->lives[k]].begin;
         s->log_life[i] = log2_fixed(life > 1 ? life - 1 : 1);
         s->log_size[i] = log2_fixed(t->sizes[i]);
     }
@@ -491,15 +462,14 @@ static bp_status allocate_pass(bp_skyline *s)
     return BP_OK;
 }
 
-bp_status bp_skyline_create(const bp_timeline *timeline, bp_skyline **skyline)
+bp_status bp_skyline_create(const bp_timeline *timeline, const bp_item_index *index, bp_skyline **skyline)
 {
     bp_skyline *s;
     *skyline = NULL;
     BP_TRY(bp_new_array(1, sizeof *s, (void **)&s));
     s->t = timeline;
-    bp_status status = index_items(s);
-    if (status == BP_OK)
-        status = describe_items(s);
+    s->x = index;
+    bp_status status = describe_items(s);
     if (status == BP_OK)
         status = allocate_pass(s);
     if (status != BP_OK)
@@ -514,9 +484,8 @@ void bp_skyline_destroy(bp_skyline **skyline)
     *skyline = NULL;
     if (s == NULL)
         return;
-    void *arrays[] = {
-        s->first_life, s->lives_of, s->first_of, s->pairs_of, s->first_pair, s->log_life, s->log_size, s->load,
-        s->order,      s->rank,     s->contests, s->heights,  s->starts[0],  s->lowest,   s->offsets,  s};
+    void *arrays[] = {s->first_life, s->log_life, s->log_size,  s->load,   s->order,   s->rank,
+                      s->contests,   s->heights,  s->starts[0], s->lowest, s->offsets, s};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
 }

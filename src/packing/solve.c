@@ -10,6 +10,7 @@
 
 typedef struct solving {
     const bp_timeline *timeline;
+    bp_item_index index;
     bp_skyline *skyline;
     bp_problem problem; /* the conflict graph; empty for large instances */
     const bp_problem *p;
@@ -71,7 +72,7 @@ static void take_answer(solving *s, const char *method)
     uint64_t height = height_of(s->timeline, s->offsets);
     if (height < s->start_height) {
         s->start_height = height;
-        memcpy(s->start, s->offsets, s->p->count * sizeof *s->start);
+        memcpy(s->start, s->offsets, s->timeline->count * sizeof *s->start);
     }
     take_simple(s, method);
 }
@@ -219,7 +220,8 @@ static bp_status try_first_fit(solving *s, uint64_t share)
 {
     bp_work part = bp_work_part(s->work, share);
     uint64_t height;
-    BP_TRY(bp_first_fit(s->p, s->best->proven > s->target ? s->best->proven : s->target, &part, s->offsets, &height));
+    BP_TRY(bp_first_fit(s->timeline, &s->index, s->best->proven > s->target ? s->best->proven : s->target, &part,
+                        s->offsets, &height));
     s->work->spent = part.spent;
     take_answer(s, "first fit");
     return BP_OK;
@@ -314,6 +316,7 @@ static void try_skyline(solving *s, uint64_t share)
 /* ---- rounds ------------------------------------------------------------------------------------------------------ */
 
 #define SIMPLE_SHARE (UINT64_C(1) << 22) /* work of the skyline before there is a conflict graph */
+#define PASS_COST 4                      /* work of first fit for a conflict */
 #define FIRST_ROUND (UINT64_C(1) << 20)  /* work of the first round */
 #define ROUND_GROWTH 4
 #define LARGE 512 /* items from which searches of arrangements are weaker than varied priorities */
@@ -323,11 +326,12 @@ static void try_skyline(solving *s, uint64_t share)
 static bp_status run_rounds(solving *s)
 {
     const bp_problem *p = s->p;
-    bool merged = s->blocks.count < p->count;
+    bool merged = s->blocks.count < p->count, is_large = p->count >= LARGE;
+    bool has_gaps = s->timeline->life_count > p->count || s->timeline->pair_count > 0;
     for (s->round = FIRST_ROUND; goes_on(s); s->round *= ROUND_GROWTH, s->series++) {
-        try_skyline(s, s->round / (p->count >= LARGE ? 2 : 16));
+        try_skyline(s, s->round / (is_large && !has_gaps ? 2 : 16));
         if (goes_on(s))
-            BP_TRY(try_first_fit(s, s->round / 16));
+            BP_TRY(try_first_fit(s, s->round / (is_large && has_gaps ? 2 : 16)));
         if (goes_on(s))
             BP_TRY(narrow(s, decide_by_windows, "search in windows", NULL, s->round / 4));
         if (goes_on(s) && merged && s->block_order.width <= BP_SWEEP_WIDTH)
@@ -345,7 +349,7 @@ static bp_status run_rounds(solving *s)
 /* Online best fit, and the skyline's first passes with a share of the work: at least one pass, whatever the limit is. */
 static bp_status try_simple_orders(solving *s, uint64_t share)
 {
-    BP_TRY(bp_skyline_create(s->timeline, &s->skyline));
+    BP_TRY(bp_skyline_create(s->timeline, &s->index, &s->skyline));
     try_skyline(s, 0);
     if (goes_on(s))
         BP_TRY(try_online_fit(s));
@@ -383,12 +387,17 @@ static bp_status solve(solving *s)
     bool is_large = t->conflicts > BP_PROBLEM_CONFLICTS;
     s->best->bound = t->bound;
     prove(s, t->bound);
-    if (is_large || (t->pair_count == 0 && t->life_count == t->count)) {
-        BP_TRY(try_simple_orders(s, is_large ? UINT64_MAX : SIMPLE_SHARE));
-        if (is_large || (is_done(s) && s->best->placed))
-            return BP_OK;
+    bool has_gaps = t->pair_count > 0 || t->life_count > t->count;
+    if (is_large || !has_gaps)
+        BP_TRY(try_simple_orders(s, has_gaps ? 0 : is_large ? UINT64_MAX : SIMPLE_SHARE));
+    /* a skyline loses the memory below an item that is placed above its lowest live range, first fit does not */
+    for (s->round = PASS_COST * t->conflicts; is_large && goes_on(s); s->round *= ROUND_GROWTH) {
+        BP_TRY(try_first_fit(s, s->round));
+        if (goes_on(s))
+            try_skyline(s, s->round / 16);
     }
-    return solve_with_graph(s);
+    bool has_answer = t->pair_count == 0 && is_done(s) && s->best->placed;
+    return is_large || has_answer ? BP_OK : solve_with_graph(s);
 }
 
 bp_status bp_solve(const bp_timeline *timeline, uint64_t target, uint64_t ceiling, bp_work *work, bp_solution *solution)
@@ -399,6 +408,8 @@ bp_status bp_solve(const bp_timeline *timeline, uint64_t target, uint64_t ceilin
     bp_status status = bp_new_array(timeline->count, sizeof *s.offsets, (void **)&s.offsets);
     if (status == BP_OK)
         status = bp_new_array(timeline->count, sizeof *s.start, (void **)&s.start);
+    if (status == BP_OK)
+        status = bp_item_index_init(timeline, &s.index);
     if (status == BP_OK) {
         s.start_height = solution->height;
         memcpy(s.start, solution->offsets, timeline->count * sizeof *s.start);
@@ -409,6 +420,7 @@ bp_status bp_solve(const bp_timeline *timeline, uint64_t target, uint64_t ceilin
     free(s.inner);
     free(s.start);
     bp_skyline_destroy(&s.skyline);
+    bp_item_index_finish(&s.index);
     bp_problem_finish(&s.blocks);
     bp_problem_finish(&s.problem);
     bp_order_finish(&s.order);

@@ -13,15 +13,16 @@ typedef struct bp_verdict {
 
 /* First fit in a few orders, then squeaky-wheel optimization (Joslin and Clements 1999): items that end highest move forward in the
  * order, until `target` is reached or the work ends. At least one order is tried. *height is the best height found. */
-bp_status bp_first_fit(const bp_problem *problem, uint64_t target, bp_work *work, uint64_t *offsets, uint64_t *height);
+bp_status bp_first_fit(const bp_timeline *timeline, const bp_item_index *index, uint64_t target, bp_work *work,
+                       uint64_t *offsets, uint64_t *height);
 
 /* ---- without a conflict graph -------------------------------------------------------------------------------------- */
 
 /* The priority passes of best fit on a skyline, for any size of instance. */
 typedef struct bp_skyline bp_skyline;
 
-/* `timeline` outlives the skyline. */
-bp_status bp_skyline_create(const bp_timeline *timeline, bp_skyline **skyline);
+/* `timeline` and `index` outlive the skyline. */
+bp_status bp_skyline_create(const bp_timeline *timeline, const bp_item_index *index, bp_skyline **skyline);
 void bp_skyline_destroy(bp_skyline **skyline);
 
 /* Runs the next pass of a sequence that depends only on the instance and on the earlier improvements. A pass that gets below `limit` writes

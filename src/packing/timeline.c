@@ -141,6 +141,49 @@ bp_status bp_timeline_ends(const bp_timeline *t, uint32_t **by_end)
     return status;
 }
 
+bp_status bp_item_index_init(const bp_timeline *t, bp_item_index *index)
+{
+    bp_item_index x = {0};
+    bp_status status = bp_new_array((size_t)t->count + 2, sizeof *x.first_life, (void **)&x.first_life);
+    if (status == BP_OK)
+        status = bp_new_array(t->life_count, sizeof *x.lives, (void **)&x.lives);
+    if (status == BP_OK)
+        status = bp_new_array((size_t)t->count + 2, sizeof *x.first_pair, (void **)&x.first_pair);
+    if (status == BP_OK)
+        status = bp_new_array(2 * t->pair_count, sizeof *x.pairs, (void **)&x.pairs);
+    *index = x;
+    if (status != BP_OK) {
+        bp_item_index_finish(index);
+        return status;
+    }
+    for (uint32_t i = 0; i < t->life_count; i++)
+        x.first_life[t->lives[i].item + 2]++;
+    for (size_t i = 0; i < t->pair_count; i++) {
+        x.first_pair[t->pairs[i].item + 2]++;
+        x.first_pair[t->pairs[i].other + 2]++;
+    }
+    for (uint32_t i = 2; i < t->count + 2; i++) {
+        x.first_life[i] += x.first_life[i - 1];
+        x.first_pair[i] += x.first_pair[i - 1];
+    }
+    for (uint32_t i = 0; i < t->life_count; i++)
+        x.lives[x.first_life[t->lives[i].item + 1]++] = i;
+    for (size_t i = 0; i < t->pair_count; i++) {
+        x.pairs[x.first_pair[t->pairs[i].item + 1]++] = t->pairs[i].other;
+        x.pairs[x.first_pair[t->pairs[i].other + 1]++] = t->pairs[i].item;
+    }
+    return BP_OK;
+}
+
+void bp_item_index_finish(bp_item_index *index)
+{
+    free(index->first_life);
+    free(index->lives);
+    free(index->first_pair);
+    free(index->pairs);
+    *index = (bp_item_index){0};
+}
+
 /* ---- components -------------------------------------------------------------------------------------------------- */
 
 /* Representative of an item's set, with path halving. */
