@@ -69,7 +69,7 @@ static void give_back(online *o, uint64_t begin, uint64_t end)
     o->ranges[at] = joined;
 }
 
-static void serve(online *o, uint64_t limit, bp_work *work, uint64_t *offsets, uint64_t *height)
+static void serve_items(online *o, uint64_t limit, bp_work *work, uint64_t *offsets, uint64_t *height)
 {
     const bp_timeline *t = o->t;
     uint64_t highest = 0;
@@ -109,7 +109,7 @@ static bp_status serve_all(online *o, uint64_t limit, bp_work *work, uint64_t *o
     qsort(o->by_begin, t->count, sizeof *o->by_begin, bp_compare_keyed);
     qsort(o->by_end, t->count, sizeof *o->by_end, bp_compare_keyed);
     work->spent += 256 * (uint64_t)t->count;
-    serve(o, limit, work, offsets, height);
+    serve_items(o, limit, work, offsets, height);
     return BP_OK;
 }
 

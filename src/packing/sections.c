@@ -46,7 +46,7 @@ static bp_status add_section(builder *b, const uint32_t *entries, uint32_t count
 }
 
 /* The first entry of a sorted list that is not less than `number`. */
-static uint32_t find_place(const uint32_t *sorted, uint32_t count, uint32_t number)
+static uint32_t place_in_live(const uint32_t *sorted, uint32_t count, uint32_t number)
 {
     uint32_t low = 0;
     for (uint32_t high = count; low < high;) {
@@ -66,13 +66,13 @@ static bp_status add_steps(builder *b, const uint32_t *by_end, uint32_t *live)
     uint32_t live_count = 0, began = 0, ended = 0;
     for (uint32_t step = 0; step < t->steps; step++) {
         for (; began < t->life_count && t->lives[began].begin == step; began++) {
-            uint32_t at = find_place(live, live_count, t->lives[began].item);
+            uint32_t at = place_in_live(live, live_count, t->lives[began].item);
             memmove(live + at + 1, live + at, (live_count++ - at) * sizeof *live);
             live[at] = t->lives[began].item;
         }
         BP_TRY(add_section(b, live, live_count));
         for (; ended < t->life_count && t->lives[by_end[ended]].end == step + 1; ended++) {
-            uint32_t at = find_place(live, live_count, t->lives[by_end[ended]].item);
+            uint32_t at = place_in_live(live, live_count, t->lives[by_end[ended]].item);
             memmove(live + at, live + at + 1, (--live_count - at) * sizeof *live);
         }
     }

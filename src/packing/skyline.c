@@ -349,7 +349,7 @@ static priority choose_priority(bp_skyline *s)
 }
 
 /* Ranks the items by a priority; equal ones by number. */
-static void rank_items(bp_skyline *s, const priority *p, bp_work *work)
+static void rank_by_priority(bp_skyline *s, const priority *p, bp_work *work)
 {
     uint32_t count = s->t->count;
     for (uint32_t i = 0; i < count; i++) {
@@ -368,7 +368,7 @@ static void rank_items(bp_skyline *s, const priority *p, bp_work *work)
 void bp_skyline_pass(bp_skyline *s, uint64_t limit, bp_work *work, uint64_t *offsets, uint64_t *height)
 {
     priority p = choose_priority(s);
-    rank_items(s, &p, work);
+    rank_by_priority(s, &p, work);
     run_pass(s, limit, work, height);
     if (*height != UINT64_MAX) {
         s->best = p;
