@@ -22,7 +22,7 @@ typedef struct online {
 } online;
 
 /* Takes the smallest free range that is large enough, else from the top. */
-static uint64_t take(online *o, uint64_t size)
+static uint64_t take_range(online *o, uint64_t size)
 {
     uint32_t best = UINT32_MAX;
     uint64_t best_bytes = UINT64_MAX, offset = o->top;
@@ -80,7 +80,7 @@ static void serve_items(online *o, uint64_t limit, bp_work *work, uint64_t *offs
             uint32_t other = o->by_end[ended].number;
             give_back(o, offsets[other], offsets[other] + t->sizes[other]);
         }
-        offsets[item] = take(o, t->sizes[item]);
+        offsets[item] = take_range(o, t->sizes[item]);
         highest = o->top > highest ? o->top : highest;
         work->spent += 64 + o->range_count;
         if (highest >= limit || bp_work_is_over(work))

@@ -35,7 +35,8 @@ static bp_status add_section(builder *b, const uint32_t *entries, uint32_t count
     size_t at = bp_hash_list(entries, count) & (b->table_size - 1);
     for (; b->table[at] != 0; at = (at + 1) & (b->table_size - 1)) {
         uint32_t other = lists->first[b->table[at] - 1], end = lists->first[b->table[at]];
-        if (end - other == count && memcmp(lists->entries + other, entries, count * sizeof *entries) == 0)
+        if (end - other == count && lists->entries != NULL &&
+            memcmp(lists->entries + other, entries, count * sizeof *entries) == 0)
             return BP_OK;
     }
     BP_TRY(bp_list_begin(&b->sections));
