@@ -209,7 +209,7 @@ static uint64_t lowest_offset(const bp_skyline *s, uint32_t item)
 }
 
 /* Places an item and takes its live ranges out of the tournament. Returns its end. */
-static uint64_t place_item(bp_skyline *s, uint32_t item, uint64_t offset, bp_work *work)
+static uint64_t put_on_top(bp_skyline *s, uint32_t item, uint64_t offset, bp_work *work)
 {
     uint64_t end = offset + s->t->sizes[item];
     s->offsets[item] = offset;
@@ -266,7 +266,7 @@ static void run_pass(bp_skyline *s, uint64_t limit, bp_work *work, uint64_t *hei
     for (uint32_t r = 0; r < t->count; r++) { /* those without a live range have only added conflicts */
         uint32_t item = s->order[r].number;
         if (s->x->first_life[item] == s->x->first_life[item + 1]) {
-            uint64_t end = place_item(s, item, lowest_offset(s, item), work);
+            uint64_t end = put_on_top(s, item, lowest_offset(s, item), work);
             highest = end > highest ? end : highest;
             placed++;
         }
@@ -276,7 +276,7 @@ static void run_pass(bp_skyline *s, uint64_t limit, bp_work *work, uint64_t *hei
         uint32_t rank = find_candidate(s, start, end, work);
         if (rank != UINT32_MAX) {
             uint32_t item = s->order[rank].number;
-            uint64_t top = place_item(s, item, lowest_offset(s, item), work);
+            uint64_t top = put_on_top(s, item, lowest_offset(s, item), work);
             highest = top > highest ? top : highest;
             placed++;
         } else {
