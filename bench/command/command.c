@@ -188,7 +188,7 @@ static int measure_logprob(bench *b)
         wanted += b->rows[i].shape->fits;
     wanted *= (1 + b->options->common.turns) * (b->options->head > 0 ? 2 : 1);
     progress_init(&b->progress, "measurement", wanted);
-    interrupt_watch();
+    interrupt_watch(NULL);
     int code = bench_run(b);
     progress_erase(&b->progress);
     for (size_t i = 0; interrupt_came() && i < b->row_count; i++) {

@@ -206,7 +206,7 @@ static void check_memory(bench_offload *b)
 static bp_status run(bench_offload *b, double *values)
 {
     progress p;
-    interrupt_watch();
+    interrupt_watch(NULL);
     progress_init(&p, "turn", b->options->common.turns + 1);
     bp_status status = take_turns(b, &p);
     progress_erase(&p);

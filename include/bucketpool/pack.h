@@ -84,12 +84,21 @@ BP_API const bp_packing_info *bp_packing_get_info(const bp_packing *packing);
  * BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_bound(const bp_packing *packing, uint32_t *witness, size_t *count, uint64_t *bound);
 
+/** The state of a search, for another thread or a signal handler of the caller. Zero at first. Read and write it with atomic accesses
+ * while the search runs. */
+typedef struct bp_pack_progress {
+    uint64_t bytes;  /**< total of the best placement so far; 0: none yet */
+    uint64_t proven; /**< proven minimum so far */
+    uint32_t stop;   /**< written by the caller: not 0 ends the search soon, with the best placement so far */
+} bp_pack_progress;
+
 typedef struct bp_pack_config {
     size_t size;
     uint64_t capacity; /**< 0: minimize the total; else accept any placement of at most this size */
     uint64_t work;     /**< search limit in elementary steps, very roughly a nanosecond each. 0: the default */
     /** offsets of a known placement, one for each item, with which the search starts; NULL: none */
     const uint64_t *known;
+    bp_pack_progress *progress; /**< valid during the call; NULL: none */
 } bp_pack_config;
 
 /** Sets the defaults: no capacity, the default work, no known placement. */

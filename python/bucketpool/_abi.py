@@ -765,8 +765,13 @@ class bp_packing_info(Structure):
                 ("interval_count", c_size_t)]
 
 
+class bp_pack_progress(Structure):
+    _fields_ = [("bytes", c_uint64), ("proven", c_uint64), ("stop", c_uint32)]
+
+
 class bp_pack_config(Sized):
-    _fields_ = [("size", c_size_t), ("capacity", c_uint64), ("work", c_uint64), ("known", POINTER(c_uint64))]
+    _fields_ = [("size", c_size_t), ("capacity", c_uint64), ("work", c_uint64), ("known", POINTER(c_uint64)),
+                ("progress", POINTER(bp_pack_progress))]
 
 
 class bp_pack_result(Sized):

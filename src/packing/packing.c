@@ -168,7 +168,7 @@ static bp_status solve_part(packer *p, const bp_timeline *part)
 {
     uint64_t capacity = p->config->capacity;
     uint64_t target = capacity > p->height ? capacity : p->height, ceiling = capacity != 0 ? capacity : UINT64_MAX;
-    bp_solution solution = {.height = UINT64_MAX, .method = "none"};
+    bp_solution solution = {.height = UINT64_MAX, .others = p->height, .method = "none"};
     if (part->count == 1) { /* offset 0 */
         p->bound = part->bound > p->bound ? part->bound : p->bound;
         p->height = part->bound > p->height ? part->bound : p->height;
@@ -234,7 +234,8 @@ bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint6
     BP_TRY(bp_struct_read("bp_pack", config, false, &own, sizeof own));
     BP_TRY(bp_struct_check("bp_pack", result, result != NULL ? result->size : 0)); /* before the search */
     packer p = {.packing = packing, .config = &own};
-    p.work.limit = own.work != 0 ? own.work : DEFAULT_WORK;
+    bp_pack_progress unseen = {0};
+    p.work = (bp_work){0, own.work != 0 ? own.work : DEFAULT_WORK, own.progress != NULL ? own.progress : &unseen};
     BP_TRY(bp_timelines_init(packing, &p.timelines));
     bp_status status = pack_parts(&p);
     if (status == BP_OK) {

@@ -14,11 +14,12 @@
 
 typedef struct bp_work {
     uint64_t spent, limit;
+    bp_pack_progress *progress; /* not NULL */
 } bp_work;
 
 static inline bool bp_work_is_over(const bp_work *work)
 {
-    return work->spent > work->limit;
+    return work->spent > work->limit || __atomic_load_n(&work->progress->stop, __ATOMIC_RELAXED) != 0;
 }
 
 static inline uint64_t bp_work_left(const bp_work *work)
@@ -30,7 +31,7 @@ static inline uint64_t bp_work_left(const bp_work *work)
 static inline bp_work bp_work_part(const bp_work *work, uint64_t share)
 {
     uint64_t left = bp_work_left(work);
-    return (bp_work){work->spent, work->spent + (share < left ? share : left)};
+    return (bp_work){work->spent, work->spent + (share < left ? share : left), work->progress};
 }
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */

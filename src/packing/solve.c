@@ -64,6 +64,8 @@ static void take_simple(solving *s, const char *method)
     s->best->placed = true;
     s->best->height = height;
     s->best->method = method;
+    uint64_t total = height > s->best->others ? height : s->best->others;
+    __atomic_store_n(&s->work->progress->bytes, total, __ATOMIC_RELAXED);
 }
 
 /* The same for a method on the conflict graph, and the start of windows. */
@@ -89,6 +91,8 @@ static void prove(solving *s, uint64_t proven)
     uint64_t rounded;
     proven = bp_round_up_u64(proven, s->unit, &rounded) ? rounded : proven;
     s->best->proven = proven > s->best->proven ? proven : s->best->proven;
+    if (s->best->proven > s->work->progress->proven)
+        __atomic_store_n(&s->work->progress->proven, s->best->proven, __ATOMIC_RELAXED);
 }
 
 /* ---- bisection of the height with a decision method -------------------------------------------------------------------- */

@@ -81,6 +81,7 @@ typedef struct bp_solution {
     uint64_t height;    /* UINT64_MAX without */
     uint64_t bound;     /* the largest sum of sizes that a known clique has */
     uint64_t proven;    /* no placement is lower */
+    uint64_t others;    /* height of the components solved before: the total is at least that */
     const char *method; /* name of the method that found the offsets; a static string */
 } bp_solution;
 

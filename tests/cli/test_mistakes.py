@@ -238,15 +238,17 @@ class Pipes(InFolder):
         self.refused(run("pack", "-", "-", input=ROWS), 2, "only one file can be standard input (-), got 2")
 
 
+def write_rows(path, items):
+    """Writes an instance that is hard to pack."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("id,lower,upper,size\n")
+        file.writelines(f"i{i},{i * 7919 % 1000},{i * 7919 % 1000 + i * 104729 % 300 + 1},{i * 1299709 % 5000 + 1}\n"
+                        for i in range(items))
+    return path
+
+
 class Progress(InFolder):
     RUN = ("run", NANO, "--scale", "65536", "--steps", "20", "--delay", "2000")
-
-    def write_rows(self, items):
-        with open(self.path("rows.csv"), "w", encoding="utf-8") as file:
-            file.write("id,lower,upper,size\n")
-            file.writelines(f"i{i},{i * 7919 % 1000},{i * 7919 % 1000 + i * 104729 % 300 + 1},{i * 1299709 % 5000 + 1}\n"
-                            for i in range(items))
-        return self.path("rows.csv")
 
     def test_lines_where_there_is_no_terminal(self):
         often = {**os.environ, "BUCKETPOOL_PROGRESS": "0.05"}
@@ -254,9 +256,10 @@ class Progress(InFolder):
         self.assertEqual(result.returncode, 0)
         self.assertRegex(result.stderr, r"(?m)^bucketpool: step \d+ of 2080, \d+ %, \d+:\d\d left$")
         self.assertNotIn("\r", result.stderr)
-        result = run("pack", self.write_rows(3000), "--work", "300000000", env=often)
+        result = run("pack", write_rows(self.path("rows.csv"), 3000), "--work", "300000000", env=often)
         self.assertEqual(result.returncode, 0)
-        self.assertRegex(result.stderr, r"(?m)^bucketpool: .*rows\.csv: packing 3000 items, \d+:\d\d so far$")
+        self.assertRegex(result.stderr, r"(?m)^bucketpool: .*rows\.csv: packing 3000 items, "
+                         r"best \d+, \d+\.\d\d % above the proven minimum, \d+:\d\d so far$")
         self.assertEqual(run(*self.RUN).stderr, "")
 
     def test_a_narrow_terminal(self):
@@ -283,7 +286,7 @@ class Interrupts(InFolder):
         often = {**os.environ, "BUCKETPOOL_PROGRESS": "0.01"}
         with subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=often) as process:
             errors = ""
-            while not re.search(r"(measurement \d{3,}|turn \d\d+) of", errors):  # something was measured
+            while not re.search(r"(measurement \d{3,}|turn \d\d+) of|best \d+", errors):  # there is a result
                 line = process.stderr.readline()
                 self.assertNotEqual(line, "", errors)
                 errors += line
@@ -291,6 +294,13 @@ class Interrupts(InFolder):
             output, rest = process.communicate(timeout=600)
         self.assertEqual(process.returncode, -signal.SIGINT, rest)  # 130 in a shell
         return output, rest
+
+    def test_best_placement(self):
+        path = write_rows(self.path("rows.csv"), 3000)
+        output, errors = self.interrupt("pack", path, "--work", str(1 << 40), "--json")
+        found = json.loads(output)["files"][0]
+        self.assertEqual(found["outcome"], "placed")
+        self.assertRegex(errors, "(?m)^bucketpool: interrupted: the report has the best placement so far$")
 
     def test_bench_prints_what_it_has(self):
         shapes = ("--seq", "64", "--vocab", "1000,2000", "--turns", "10000", "--threads", "1")

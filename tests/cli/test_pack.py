@@ -181,7 +181,7 @@ class Capacity(Case):
         path = self.write("x.csv", RING.splitlines()[0] + "\n" + rings)
         result = run(path, "--capacity", str(8 * 81), "--work", "1", "-o", self.path("out.csv"))
         self.one_line(result, 1, "the capacity is 648")
-        self.assertRegex(result.stderr, r"not found within the work budget of 1 steps: the best placement takes \d+,|infeasible, proven")
+        self.assertRegex(result.stderr, r"not found within \d+ steps of work: the best placement takes \d+,|infeasible, proven")
         self.assertEqual(os.listdir(self.folder), ["x.csv"])
 
     def test_less_than_an_item(self):
@@ -400,7 +400,7 @@ class Documents(Case):
             return file.read()
 
     def test_example_is_packed(self):
-        example = re.search(r"```\n(id,lower.*?)```", self.text("docs", "reference", "formats.md"), re.DOTALL).group(1)
+        example = re.search(r"```csv\n(id,lower.*?)```", self.text("docs", "reference", "formats.md"), re.DOTALL).group(1)
         self.good(run(self.write("x.csv", example), "-o", self.path("out.csv")))
         self.assertEqual(self.total_of("out.csv"), 5120)
 

@@ -275,6 +275,30 @@ static void test_more_work(void **state)
     }
 }
 
+/* The progress ends with the result, and a search that is stopped before it begins still places everything. */
+static void test_progress(void **state)
+{
+    (void)state;
+    seed(9);
+    for (int i = 0, times = share_of(25); i < times; i++) {
+        instance in = random_hard();
+        bp_pack_progress progress = {0};
+        bp_pack_config config = new_config();
+        config.work = 1000000;
+        config.progress = &progress;
+        answer a = solve(&in, config);
+        assert_for(&in, progress.bytes == a.result.bytes && progress.proven == a.result.proven);
+        progress = (bp_pack_progress){.stop = 1};
+        config.work = 0;
+        answer stopped = solve(&in, config);
+        assert_for(&in, stopped.result.outcome == BP_PACK_PLACED && progress.bytes == stopped.result.bytes);
+        assert_for(&in, stopped.result.bytes >= a.result.bytes && stopped.result.work < 100000000);
+        end_answer(&a);
+        end_answer(&stopped);
+        end_instance(&in);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -282,6 +306,7 @@ int main(void)
         cmocka_unit_test(test_known_small),      cmocka_unit_test(test_known_large),
         cmocka_unit_test(test_known_is_checked), cmocka_unit_test(test_little_work),
         cmocka_unit_test(test_more_work_small),  cmocka_unit_test(test_more_work),
+        cmocka_unit_test(test_progress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

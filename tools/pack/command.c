@@ -121,12 +121,26 @@ static int verify(const pack_answer *a, uint64_t capacity)
     return status == BP_OK ? EXIT_GO_ON : fail_about(a->path, status);
 }
 
+static bp_pack_progress search; /* of the running search; SIGINT ends it */
+
+static void describe_search(const void *user, char text[PROGRESS_DETAIL_CHARS])
+{
+    (void)user;
+    uint64_t bytes = __atomic_load_n(&search.bytes, __ATOMIC_RELAXED);
+    uint64_t proven = __atomic_load_n(&search.proven, __ATOMIC_RELAXED);
+    if (bytes > 0 && proven > 0)
+        snprintf(text, PROGRESS_DETAIL_CHARS, ", best %llu, %.2f %% above the proven minimum",
+                 (unsigned long long)bytes, bytes > proven ? 100 * (double)(bytes - proven) / (double)proven : 0);
+}
+
 static int pack(pack_answer *a, const pack_options *options)
 {
     bp_pack_config config;
     bp_status status = bp_pack_config_init(&config, sizeof config);
     config.capacity = options->capacity;
     config.work = options->work;
+    config.progress = &search;
+    search.bytes = search.proven = 0;
     if (status == BP_OK)
         status = bp_pack(bp_packing_file_packing(a->file), &config, a->offsets, &a->result);
     if (status != BP_OK)
@@ -189,7 +203,7 @@ static int pack_answer_find(pack_answer *answer, const pack_options *options)
     char what[160];
     snprintf(what, sizeof what, "%s: %s %zu items", answer->path, options->check ? "checking" : "packing",
              item_count(answer));
-    progress_watch(&p, what);
+    progress_watch(&p, what, describe_search, NULL);
     int code = find_bound(answer);
     if (code == EXIT_GO_ON)
         code = options->check ? check_offsets(answer, options->capacity) : pack(answer, options);
@@ -219,8 +233,8 @@ static void pack_answer_reason(const pack_answer *answer, const pack_options *op
                  "infeasible, proven: no placement takes less than %llu, the capacity is %llu", proven, capacity);
     else if (r->outcome == BP_PACK_NOT_FOUND)
         snprintf(reason, PACK_REASON_CHARS,
-                 "not found within the work budget of %llu steps: the best placement takes %llu, the capacity is %llu",
-                 (unsigned long long)(options->work > 0 ? options->work : r->work), bytes, capacity);
+                 "not found within %llu steps of work: the best placement takes %llu, the capacity is %llu",
+                 (unsigned long long)r->work, bytes, capacity);
 }
 
 /* Excess of the total over the lower bound, in percent. */
@@ -274,7 +288,7 @@ static const char *method_text(const pack_answer *a)
 static const char *capacity_text(const pack_answer *a)
 {
     return a->result.outcome == BP_PACK_INFEASIBLE  ? ": infeasible, proven"
-           : a->result.outcome == BP_PACK_NOT_FOUND ? ": not found within the work budget"
+           : a->result.outcome == BP_PACK_NOT_FOUND ? ": not found within the work limit"
            : pack_answer_is_placed(a)               ? ": fits"
                                                     : "";
 }
@@ -565,12 +579,16 @@ int cli_pack(int argc, char **argv)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     for (size_t i = 0; code == EXIT_GO_ON && i < options.file_count; i++)
         code = pack_answer_init(options.files[i], &options, &answers[i]);
+    interrupt_watch(&search.stop);
     for (size_t i = 0; code == EXIT_GO_ON && i < options.file_count; i++)
         code = pack_answer_find(&answers[i], &options);
+    if (code == EXIT_GO_ON && interrupt_came())
+        cli_fail(code, "interrupted: the report has the best placement so far");
     if (code == EXIT_GO_ON)
         code = answer(answers, &options);
     for (size_t i = 0; i < options.file_count; i++)
         pack_answer_finish(&answers[i]);
     free(answers);
+    interrupt_pass_on();
     return code;
 }

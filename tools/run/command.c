@@ -213,7 +213,7 @@ static bool is_eager(const run_options *options, uint64_t step)
 static int drive(const run_options *options, const analysis *a, run_setup *setup, run_outcome *outcome)
 {
     progress_init(&setup->progress, "step", options->steps * bp_schedule_get_info(a->schedule)->step_count);
-    interrupt_watch();
+    interrupt_watch(NULL);
 
     driver *d = setup->driver;
     bp_status status = driver_begin(d);

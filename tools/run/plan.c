@@ -280,7 +280,7 @@ int run_plan_init(const run_options *options, const analysis *a, run_plan *plan)
     progress p;
     char what[160];
     snprintf(what, sizeof what, "%s: planning policy %s", a->name, bp_policy_name(options->policy));
-    progress_watch(&p, options->plan != NULL ? "checking the plan" : what);
+    progress_watch(&p, options->plan != NULL ? "checking the plan" : what, NULL, NULL);
     int code = options->plan != NULL ? read_plan(options, a, plan) : plan_here(options, a, plan);
     progress_unwatch(&p);
     if (code != EXIT_GO_ON)

@@ -298,15 +298,19 @@ int value_picture(const char *option, const char *text)
 /* ---- interrupts -------------------------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t interrupts;
+static uint32_t *interrupt_stop;
 
 static void count(int number)
 {
+    if (interrupt_stop != NULL)
+        __atomic_store_n(interrupt_stop, 1, __ATOMIC_RELAXED);
     if (++interrupts == 2)
         signal(number, SIG_DFL);
 }
 
-void interrupt_watch(void)
+void interrupt_watch(uint32_t *stop)
 {
+    interrupt_stop = stop;
     struct sigaction action = {.sa_handler = count};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);

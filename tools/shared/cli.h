@@ -114,9 +114,9 @@ int value_picture(const char *option, const char *text);
 
 /* ---- interrupts -------------------------------------------------------------------------------------------------- */
 
-/* Counts SIGINT from now on: after the first, commands end with partial results. Some parents send it twice, so the
- * third one kills. */
-void interrupt_watch(void);
+/* Counts SIGINT from now on, and sets *stop to 1, unless NULL: after the first, commands end with partial results. Some parents send it
+ * twice, so the third one kills. */
+void interrupt_watch(uint32_t *stop);
 bool interrupt_came(void);
 /* Ends the process by SIGINT if one came, so that shells report status 130. */
 void interrupt_pass_on(void);

@@ -101,9 +101,11 @@ static void *watch(void *user)
     while (!p->ended) {
         double now = machine_seconds();
         if (is_due(p, now)) {
-            char text[192], spent[32];
+            char text[256], spent[32], detail[PROGRESS_DETAIL_CHARS] = "";
             clock_text(now - p->started, spent);
-            snprintf(text, sizeof text, "%.120s, %s so far", p->what, spent);
+            if (p->detail != NULL)
+                p->detail(p->user, detail);
+            snprintf(text, sizeof text, "%.120s%s, %s so far", p->what, detail, spent);
             print(p, now, text);
         }
         struct timespec until;
@@ -117,9 +119,11 @@ static void *watch(void *user)
     return NULL;
 }
 
-void progress_watch(progress *p, const char *what)
+void progress_watch(progress *p, const char *what, progress_detail *detail, const void *user)
 {
     progress_init(p, what, 0);
+    p->detail = detail;
+    p->user = user;
     if (p->every == 0)
         return;
     pthread_condattr_t attributes;

@@ -7,6 +7,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Writes what is known of the result so far, such as ", best 12"; called by another thread. */
+enum { PROGRESS_DETAIL_CHARS = 96 };
+typedef void progress_detail(const void *user, char text[PROGRESS_DETAIL_CHARS]);
+
 typedef struct progress {
     const char *what;             /* noun of what is counted: "step" */
     uint64_t total;               /* 0: unknown, see progress_watch */
@@ -16,6 +20,8 @@ typedef struct progress {
     pthread_mutex_t mutex;
     pthread_cond_t ends;
     bool watched, ended;
+    progress_detail *detail; /* NULL: none */
+    const void *user;
 } progress;
 
 void progress_init(progress *p, const char *what, uint64_t total);
@@ -24,9 +30,9 @@ void progress_show(progress *p, uint64_t done);
 /* Erases the line, before a message or at the end. */
 void progress_erase(progress *p);
 
-/* For a call without progress reports: a thread shows "<what>, 0:15 so far" until progress_unwatch. `what` must stay
+/* For a call without progress reports: a thread shows "<what><detail>, 0:15 so far" until progress_unwatch. `what` and `user` must stay
  * valid until then. */
-void progress_watch(progress *p, const char *what);
+void progress_watch(progress *p, const char *what, progress_detail *detail, const void *user);
 void progress_unwatch(progress *p);
 
 #endif
