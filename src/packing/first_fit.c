@@ -1,5 +1,5 @@
-/* First fit in an order of weights, with squeaky-wheel improvement. There is no conflict graph: the live ranges placed so far are in columns
- * of consecutive steps, in the order of offsets. */
+/* First fit in an order of weights, with squeaky-wheel improvement, without a conflict graph: the live ranges placed so far are in columns of
+ * consecutive steps, in the order of offsets. */
 #include <stdlib.h>
 #include <string.h>
 
