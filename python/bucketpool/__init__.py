@@ -1,27 +1,28 @@
-"""Memory for FSDP training: plans an address for every bucket, and serves the buckets from pools.
+"""Plans and serves the memory of FSDP training: one address for every bucket, and pools that serve the buckets there.
 
-Plan a model, then serve its buckets on the CPU:
+Begin with five names:
+
+    Model      units with parameters or buckets, from config.json, safetensors or units.json
+    Buckets    the buckets of a model by the rules of a runtime, and their requests for memory
+    Schedule   the steps in which each request is live
+    Plan       an address for each request, in as few bytes as the schedule allows
+    Pool       the memory of a plan on a Device; acquire() gives Views: numpy arrays, tensors, DLPack
+
+Plan a model, then serve a bucket on the CPU (Device.cuda(0): on a GPU):
 
     import bucketpool as bp
 
     buckets = bp.Buckets(bp.Model.read("config.json"), dp=64)
     plan = bp.Plan(buckets, bp.Schedule.training(buckets))
-    print(plan.bytes, plan.lower_bound_bytes)
-
     device = bp.Device.host()
     with bp.Pool(device, plan) as pool:
-        stream = device.stream("gather")
-        view, = pool.acquire([0], stream)
-        view.numpy()[:] = 0
+        view, = pool.acquire([0], device.stream())
+        view.numpy("uint8")[:] = 0
         view.release()
 
-- Planning: Model, Buckets, Schedule, Plan
-- Serving: Device, Stream, Event, Pool, View, Capture
-- NCCL: Comm, Registration, Entry
-- Errors: Error and its subclasses, one for each status of the library
-
-The package needs only the libraries. numpy and PyTorch are imported when a view is converted to them.
-docs/reference/python.md describes the whole package.
+Further names: Capture (CUDA graphs), Comm, Registration and Entry (NCCL), Error and its subclasses.
+bucketpool.torch.fsdp2 and bucketpool.torch.megatron_fsdp attach pools to these runtimes. numpy and PyTorch are
+imported when they are used. docs/reference/python.md describes the whole package.
 """
 
 from .buckets import Bucket, Buckets, Request

@@ -22,8 +22,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return describe.main(arguments[1:])
     path = command_path()
     if path is None:
-        print("python -m bucketpool: the command is neither in the package nor on PATH; install the wheel (pip install .) or the library "
-              "(meson install); `python -m bucketpool describe` works without it", file=sys.stderr)
+        print("python -m bucketpool: the command is neither in the package nor on PATH; install the wheel "
+              "(pip install .) or the library (meson install); `python -m bucketpool describe` works without it",
+              file=sys.stderr)
         return 3
     try:
         os.execv(path, ["bucketpool", *arguments])

@@ -33,12 +33,13 @@ def _load(name: str, functions: Dict[str, Tuple[Any, List[Any]]]) -> ctypes.CDLL
             reason = error
     else:
         raise ImportError(
-            f"lib{name}.so.0 was not found: {reason}; install the bucketpool wheel, or set BUCKETPOOL_LIBRARY_PATH to the "
-            "folder of a build")
+            f"lib{name}.so.0 was not found: {reason}; install the bucketpool wheel, or set BUCKETPOOL_LIBRARY_PATH "
+            "to the folder of a build")
     for function, (result, arguments) in functions.items():
         declared = getattr(library, function, None)
         if declared is None:
-            raise ImportError(f"{library._name} has no {function}: it is another version than this package; install the same version of both")
+            raise ImportError(f"{library._name}: no function {function}, because it is another version than this "
+                              "package; install the same version of both")
         declared.restype, declared.argtypes = result, arguments
     return library
 
@@ -78,7 +79,7 @@ def words_of(error: BaseException) -> bytes:
     try:
         text = str(error)
     except Exception:
-        text = "an exception without words"
+        text = "an exception without a message"
     named = text if isinstance(error, Error) else f"{type(error).__name__}: {text}"
     return named.replace("\0", " ").encode(errors="backslashreplace")
 
@@ -147,6 +148,6 @@ def put(struct: ctypes.Structure, name: str, value: Any) -> None:
     try:
         setattr(struct, name, value)
     except TypeError:
-        raise InvalidArgument(f"{name}: unexpected type of {value!r}") from None
+        raise InvalidArgument(f"{name}: unexpected type {type(value).__name__} of {value!r}") from None
     if isinstance(value, (int, bytes)) and getattr(struct, name) != value:
         raise InvalidArgument(f"{name}: {value!r} does not fit the field")

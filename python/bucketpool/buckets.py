@@ -10,6 +10,9 @@ from .model import Model
 from .names import DType, decoded, dtype, dtype_name, encoded, member, role_bits, role_name
 
 
+__all__ = ["Bucket", "Buckets", "Request"]
+
+
 class BucketsHandle(Handle):
     destroy = "bp_buckets_destroy"
 
@@ -51,10 +54,12 @@ class Request(NamedTuple):
 
 
 class Buckets(Owner[BucketsHandle]):
-    """The buckets and requests of a model. len() and iteration are over Bucket records:
+    """The buckets and requests of a model.
 
         buckets = Buckets(Model.read("config.json"), dp=64, ep=8)
         print(len(buckets), sum(r.bytes for r in buckets.requests))
+
+    len() and iteration are over Bucket records.
 
     - model: sharded by tp and ep (Model.shard); only read
     - bucketing: "megatron", "fsdp2" or "given"
@@ -119,7 +124,7 @@ class Buckets(Owner[BucketsHandle]):
     def __getitem__(self, index: int) -> Bucket:
         count = len(self)
         if not -count <= index < count:
-            raise IndexError(f"bucket {index} of {count}")
+            raise IndexError(f"bucket {index}: there are {count}; pass an index in [0, {count})")
         return self._all()[index]
 
     def __iter__(self) -> Iterator[Bucket]:
@@ -127,6 +132,7 @@ class Buckets(Owner[BucketsHandle]):
 
     @property
     def units(self) -> List[str]:
+        """Names of the units; Bucket.unit_index is an index of this list."""
         handle = self.handle
         info = core().bp_buckets_get_info(handle).contents
         return [decoded(unit.name) for unit in info.units[:info.unit_count]]

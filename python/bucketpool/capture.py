@@ -1,4 +1,4 @@
-"""Pools inside captured CUDA graphs (bucketpool/capture.h)."""
+"""Captures: pools inside captured CUDA graphs (bucketpool/capture.h)."""
 
 import ctypes
 from contextlib import contextmanager
@@ -11,6 +11,9 @@ from .errors import CaptureError
 from .handle import Handle, Owner
 from .names import decoded, member, optional, whole
 from .pool import Pool
+
+
+__all__ = ["Capture", "CaptureSummary"]
 
 
 class CaptureHandle(Handle):
@@ -30,14 +33,15 @@ class CaptureSummary(NamedTuple):
 
 
 class Capture(Owner[CaptureHandle]):
-    """A capture of a pool, and later its graph:
+    """A capture of a pool's acquires and releases, and later its graph.
 
         with Capture(pool) as capture:              # waits for all release events of the pool
             ...                                     # capture with the runtime; acquire, use and release
         with capture.launching(stream):             # around each launch
             ...                                     # launch the graph on the stream
 
-    An exception in the first block abandons the capture. One call at a time.
+    An exception in the first block abandons the capture. One call at a time. For torch.cuda.graph use
+    bucketpool.torch.capture.GraphCapture.
 
     - name: in messages
     - owned: ids of live requests that the graph may use
@@ -101,5 +105,6 @@ class Capture(Owner[CaptureHandle]):
 
     @property
     def summary(self) -> CaptureSummary:
+        """The counters of the capture."""
         s = viewed(core().bp_capture_get_info, self.handle)
         return CaptureSummary(decoded(s.name), bool(s.ended), s.acquires, s.releases, s.waits, s.bytes, s.launches)

@@ -15,12 +15,18 @@ AllGather = Callable[[int, int, int, int], Any]  # mine, all, bytes, stream
 Reduce = Callable[[int, int, int, int, int, int], Any]  # from, to, count, dtype, reduction, stream
 
 
+__all__ = ["Comm"]
+
+
 class CommHandle(Handle):
     destroy = "bp_comm_destroy"
 
 
 class Comm(Owner[CommHandle]):
-    """A communicator: a group of ranks. Made by Comm.self(), callback() or nccl(). One call at a time."""
+    """A communicator: a group of ranks, for Registration. Made by Comm.self(), callback() or nccl().
+
+    One call at a time.
+    """
 
     def __init__(self) -> None:
         raise TypeError("Comm has no constructor; call Comm.self, Comm.callback or Comm.nccl")
@@ -66,10 +72,15 @@ class Comm(Owner[CommHandle]):
 
     @classmethod
     def nccl(cls, comm: int, device: Device, name: Optional[str] = None, timeout: Optional[float] = None) -> "Comm":
-        """An ncclComm_t of this process, by its address, through the copy of NCCL that is loaded. It stays its maker's,
-        who destroys it later. device: that of the communicator's GPU. timeout: seconds that an exchange waits for the
-        other ranks; 0: for ever; None: as BUCKETPOOL_COMM_TIMEOUT says. Raises InvalidArgument, Unsupported (no NCCL is
-        loaded), CommError."""
+        """Wraps an ncclComm_t of this process. Its creator destroys it, after the wrapper is closed.
+
+        - comm: its address; calls go to the copy of NCCL that the process has loaded
+        - device: the device of the communicator's GPU
+        - timeout: seconds that an exchange waits for the other ranks; 0: no time-out; None:
+          BUCKETPOOL_COMM_TIMEOUT
+
+        Raises InvalidArgument, Unsupported (NCCL is not loaded), CommError.
+        """
         config = configured(core().bp_nccl_config_init, _abi.bp_nccl_config, comm=whole(comm, 64, "a communicator"),
                             device=device.handle.value, name=optional(name, "a communicator's name"),
                             timeout_ms=_milliseconds(timeout))
@@ -93,8 +104,10 @@ class Comm(Owner[CommHandle]):
         return decoded(self._info.name)
 
     def exchange(self, mine: bytes) -> bytes:
-        """Collective: the bytes of every rank, in rank order; all give the same number. Raises CommError, or what
-        exchange raised."""
+        """Collective: returns the bytes of all ranks in rank order. All ranks pass the same number of bytes.
+
+        Raises CommError, RankTimeout, or the exception of the exchange function.
+        """
         everything = ctypes.create_string_buffer(len(mine) * self.ranks)
         call(core().bp_comm_exchange, self.handle, mine, len(mine), everything)
         return everything.raw
@@ -114,7 +127,7 @@ def _milliseconds(timeout: Optional[float]) -> int:
 
 
 def _answered(function: Callable[..., Any]) -> Callable[..., int]:
-    """The function for C: its arguments without the first, its exceptions as a status with their words."""
+    """The function for C: without C's first argument, and with exceptions as a status and its message."""
 
     def answer(_user: Any, *arguments: Any) -> int:
         with calling_back():

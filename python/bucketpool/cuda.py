@@ -1,4 +1,4 @@
-"""The few calls of the CUDA driver that Python makes itself."""
+"""Calls of the CUDA driver from Python: an event between two native streams, for DLPack."""
 
 import ctypes
 import functools
@@ -8,12 +8,12 @@ from typing import Any, Iterator
 
 from .errors import DeviceError
 
-_WITHOUT_TIMES = 2  # CU_EVENT_DISABLE_TIMING
+_DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 
 
 @functools.lru_cache(maxsize=None)
 def _driver() -> Any:
-    """The library that the device has loaded and started."""
+    """The driver, which the library has loaded and initialised for the device."""
     driver = ctypes.CDLL("libcuda.so.1")
     pointer = ctypes.POINTER
     for name, arguments in {"cuGetErrorName": [c_int, pointer(c_char_p)], "cuDeviceGet": [pointer(c_int), c_int],
@@ -32,12 +32,12 @@ def _made(function: str, *arguments: Any) -> None:
     if result != 0:
         name = c_char_p()
         driver.cuGetErrorName(result, ctypes.byref(name))
-        raise DeviceError(f"{function} failed with {result}, {(name.value or b'an unknown error').decode()}")
+        raise DeviceError(f"{function}: error {result} ({(name.value or b'unknown').decode()}) of the CUDA driver")
 
 
 @contextmanager
 def _current(ordinal: int) -> Iterator[None]:
-    """The GPU's primary context is current on this thread."""
+    """A context manager with the primary context of the GPU current on this thread."""
     driver, device, context = _driver(), c_int(), c_void_p()
     _made("cuDeviceGet", ctypes.byref(device), ordinal)
     _made("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
@@ -52,13 +52,14 @@ def _current(ordinal: int) -> Iterator[None]:
 
 
 def wait(ordinal: int, earlier: int, later: int) -> None:
-    """Makes native stream `later` of a GPU wait for the work that native stream `earlier` has been given so far.
-    Enqueues only; may be captured."""
+    """Orders native stream `later` of a GPU after the present work of native stream `earlier`. Enqueues only; may be
+    captured.
+    """
     event = c_void_p()
     with _current(ordinal):
-        _made("cuEventCreate", ctypes.byref(event), _WITHOUT_TIMES)
+        _made("cuEventCreate", ctypes.byref(event), _DISABLE_TIMING)
         try:
             _made("cuEventRecord", event, earlier)
             _made("cuStreamWaitEvent", later, event, 0)
         finally:
-            _driver().cuEventDestroy_v2(event)  # work that was enqueued still counts
+            _driver().cuEventDestroy_v2(event)  # the driver keeps it until the enqueued wait has run

@@ -12,6 +12,9 @@ from .handle import Handle, Owner, after_fork, at_exit, calling_back
 from .names import decoded, member, optional, whole
 
 
+__all__ = ["Device", "Event", "Stream", "Usage"]
+
+
 class DeviceHandle(Handle):
     destroy = "bp_device_destroy"
 
@@ -36,9 +39,9 @@ class Usage(NamedTuple):
 
 
 class Device(Owner[DeviceHandle]):
-    """A device: memory and streams. Made by Device.host(), null() or cuda(). Any thread.
+    """A device: memory and streams. Made by Device.host(), cuda() or null(). Any thread.
 
-    It lives as long as its streams, events and pools.
+    The library keeps it until its last stream, event and pool is closed.
     """
 
     ordinal: Optional[int] = None  # of a GPU, as the driver counts
@@ -105,6 +108,7 @@ class Device(Owner[DeviceHandle]):
 
     @property
     def usage(self) -> Usage:
+        """Memory, streams and events of the device now."""
         u = filled(core().bp_device_usage_get, _abi.bp_device_usage, self.handle)
         return Usage(u.committed_bytes, u.peak_committed_bytes, u.allocated_bytes, u.peak_allocated_bytes, u.streams,
                      u.events)
@@ -123,7 +127,8 @@ class Device(Owner[DeviceHandle]):
         number = native if isinstance(native, int) else getattr(native, "cuda_stream", None)
         if number is None:
             raise InvalidArgument(
-                f"a native stream is a number or has cuda_stream, as torch.cuda.Stream does; this is {native!r}")
+                f"import_stream: expected a number, or an object with cuda_stream such as torch.cuda.Stream, "
+                f"got {native!r}")
         return Stream(self, name, native=number, keeps=native)
 
     def event(self) -> "Event":
@@ -138,8 +143,8 @@ class Device(Owner[DeviceHandle]):
         """
         if consumer == 0:
             raise BufferError(
-                "stream 0 has no meaning in DLPack: pass 1 for the legacy default stream, 2 for the thread's, or -1 "
-                "for no order")
+                "stream 0 is undefined in DLPack; pass 1 for the legacy default stream, 2 for the default stream of "
+                "the thread, or -1 for no order")
         native = 1 if consumer is None else whole(consumer, 64, "a native stream")
         ordinal = self.ordinal
         if ordinal is not None and earlier.native != native:
@@ -217,12 +222,14 @@ class Stream(Owner[StreamHandle]):
             raise
 
     def fill(self, memory: Any, value: int, bytes: Optional[int] = None) -> None:
-        """Enqueues a fill: sets each byte to `value`. memory: a whole View, or an address with `bytes`. Raises
-        ScheduleError (a released view).
+        """Enqueues a fill of memory with a byte.
+
+        memory: a View, of which all bytes are set unless `bytes` says fewer, an object with the buffer protocol,
+        or an address with `bytes`. Raises ScheduleError (a released view), InvalidArgument.
         """
         address, length = extent(memory, bytes)
         if length is None:
-            raise InvalidArgument("say how many bytes to fill at an address")
+            raise InvalidArgument("fill: an address has no size; pass bytes")
         call(core().bp_stream_fill, self.handle, address, whole(value, 8, "a byte"), length)
 
     def copy(self, to: Any, source: Any, bytes: Optional[int] = None) -> None:
@@ -236,7 +243,7 @@ class Stream(Owner[StreamHandle]):
         if bytes is None:
             sizes = [size for size in (room, length) if size is not None]
             if not sizes:
-                raise InvalidArgument("say how many bytes to copy between two addresses")
+                raise InvalidArgument("copy: two addresses have no size; pass bytes")
             length = min(sizes)
         call(core().bp_stream_copy, self.handle, address, begin, length)
 
@@ -268,7 +275,7 @@ class Event(Owner[EventHandle]):
         call(core().bp_event_synchronize, self.handle)
 
 
-# Functions of Stream.call by number, until they have run: what the stream is given is the number.
+# Functions of Stream.call by number, until they have run: the stream gets the number as its argument.
 _calls: Dict[int, Tuple[StreamHandle, Callable[[], Any], Deque[BaseException]]] = {}
 _tokens = itertools.count(1)
 
@@ -280,7 +287,7 @@ def _run_call(token: int) -> None:
             function()
         except BaseException as error:
             raised.append(error)
-        # what it referred to ends while the thread is known to be the device's
+        # Objects that only the function referred to are destroyed here, where calling_back() postpones that.
         del function, _handle
         _calls.pop(token, None)
 
@@ -289,7 +296,7 @@ _run = _abi.bp_host_function(_run_call)
 
 
 def _finish_calls() -> None:
-    """Python must not be called once the interpreter is gone."""
+    """Waits for the streams that still have Python functions to run, before the interpreter ends."""
     while _calls:
         handle = next(iter(list(_calls.values())))[0]
         if core().bp_stream_synchronize(handle) != _abi.BP_OK:
@@ -297,17 +304,18 @@ def _finish_calls() -> None:
 
 
 at_exit(_finish_calls)
-after_fork(_calls.clear)  # the parent's, which run there
+after_fork(_calls.clear)  # they run in the parent
 
 
 def extent(memory: Any, bytes: Optional[int]) -> Tuple[int, Any]:
-    """Address and bytes of a View, a buffer or an address with a size. InvalidArgument where the size is more than
-    there is."""
+    """Address and size of a View, a buffer or an address. Raises InvalidArgument if `bytes` is larger than the
+    memory.
+    """
     wanted = None if bytes is None else whole(bytes, 64, "bytes")
     if isinstance(memory, int):
         return whole(memory, 64, "an address"), wanted
     if hasattr(memory, "address") and hasattr(memory, "bytes"):
-        memory.check()  # what was released is another's, and that of a closed pool is gone
+        memory.check()
         address, room = memory.address, memory.bytes
     else:
         try:
@@ -315,8 +323,8 @@ def extent(memory: Any, bytes: Optional[int]) -> Tuple[int, Any]:
                 address, room = ctypes.addressof(ctypes.c_char.from_buffer(view)) if view.nbytes else 0, view.nbytes
         except (TypeError, ValueError, BufferError) as error:
             raise InvalidArgument(
-                "memory is a View, an address, or a contiguous buffer that can be written, such as a numpy array: "
-                f"{error}") from None
+                f"memory: {error}; pass a View, an address, or a contiguous and writable buffer such as a numpy array"
+            ) from None
     if wanted is not None and wanted > room:
-        raise InvalidArgument(f"{wanted} bytes asked for, of memory that has {room}")
+        raise InvalidArgument(f"memory: {wanted} bytes requested, but it has {room}; pass at most {room}")
     return address, room if wanted is None else wanted

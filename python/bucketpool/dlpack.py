@@ -15,7 +15,7 @@ from ._library import call, configured, core
 from .handle import Handle
 
 CPU, CUDA = 1, 2  # DLDeviceType
-VERSION = (1, 0)  # of what is made where a version is asked for
+VERSION = (1, 0)  # of versioned capsules
 
 _NAMES = {False: b"dltensor", True: b"dltensor_versioned"}
 _new: Any = ctypes.pythonapi.PyCapsule_New
@@ -60,7 +60,7 @@ def capsule(pool: Handle, id: int, dtype: int, versioned: bool) -> Any:
     """Makes a capsule with a tensor over the memory of a request."""
     take_back()
     exported, name = export(pool, id, dtype, versioned), _NAMES[versioned]
-    made = _new(exported, name, None)  # a reference of this frame's own: another thread's take_back() leaves it
+    made = _new(exported, name, None)  # this frame's reference keeps take_back() of other threads from deleting it
     _offered.add(_Offered(exported, made, name))
     return made
 
@@ -68,9 +68,9 @@ def capsule(pool: Handle, id: int, dtype: int, versioned: bool) -> Any:
 def take_back() -> None:
     """Deletes tensors that consumers refused: their capsules have the original name, and no other references."""
     for offer in list(_offered):
-        refused = offer.references() <= _ALONE  # first: once nobody has it, nobody takes it any more
-        taken = not _is_valid(offer.capsule, offer.name)  # a consumer renames it
+        refused = offer.references() <= _ALONE  # before `taken`: without other references no consumer can take it now
+        taken = not _is_valid(offer.capsule, offer.name)  # consumers rename it
         if taken:
-            offer.exported.value = None  # it is the consumer's to give back
+            offer.exported.value = None  # the consumer deletes it
         if taken or refused:
             _offered.discard(offer)

@@ -1,14 +1,16 @@
-"""Exceptions: one for each status of the library, with its message."""
+"""Exceptions: one for each status of the library, with its message. All derive from Error."""
 
 from typing import Dict, Type
 
 from . import _abi
 
+__all__ = ["CaptureError", "CommError", "DeviceError", "Error", "FileError", "FormatError", "Infeasible",
+           "InternalError", "InvalidArgument", "Mismatch", "NoDevice", "NoDeviceMemory", "NoHostMemory", "RankTimeout",
+           "ScheduleError", "SizeOverflow", "Unsupported"]
+
 
 class Error(Exception):
-    """An error of the library. The message has the object, the numbers and what to do; `status` is the
-    bp_status.
-    """
+    """An error of the library. The message names the object, what is wrong and what to do. status: the bp_status."""
 
     status: int = 0
 
@@ -76,8 +78,8 @@ class CommError(Error):
 
 
 class RankTimeout(CommError, TimeoutError):
-    """Ranks did not answer within the time-out of a communicator. The message names them where the transport
-    reports them.
+    """Ranks did not answer within the time-out of a communicator. The message names them if the transport
+    reports them. End the job: later calls fail at once.
     """
 
 

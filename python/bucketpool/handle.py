@@ -31,7 +31,7 @@ S = TypeVar("S", bound="Owner[Any]")
 
 
 class _Here(threading.local):
-    callbacks: int = 0  # how many calls of the library into Python this thread is inside
+    callbacks: int = 0  # depth of calls of the library into Python on this thread
 
 
 class _Life:
@@ -39,7 +39,7 @@ class _Life:
 
     over = False  # the interpreter exits
     here = _Here()
-    late: Deque[Tuple[str, int, Tuple[Any, ...]]] = collections.deque()  # to be ended at the next occasion
+    late: Deque[Tuple[str, int, Tuple[Any, ...]]] = collections.deque()  # objects whose destruction is postponed
     at_exit: List[Callable[[], None]] = []
     after_fork: List[Callable[[], None]] = []
 
@@ -79,15 +79,13 @@ class Handle(c_void_p):
 
 
 class Owner(Generic[H]):
-    """An object of the library. close(), or the end of a `with` block, drops it."""
+    """An object of the library. close(), or the end of a `with` block, drops the reference to it."""
 
     _handle: Optional[H] = None
 
     @property
     def handle(self) -> H:
-        """The handle for functions of _abi.py, which keeps the object alive. Raises InvalidArgument after
-        close().
-        """
+        """The handle for functions of _abi.py; it keeps the object alive. Raises InvalidArgument after close()."""
         handle = self._handle
         if handle is None:
             raise InvalidArgument(f"this {type(self).__name__} is closed")
@@ -99,7 +97,7 @@ class Owner(Generic[H]):
         return self._handle is None
 
     def close(self) -> None:
-        """Drops the object, which is destroyed when no call and no other object uses it. May be repeated."""
+        """Drops the reference. The object is destroyed when no call and no other object uses it. May be repeated."""
         self._handle = None
 
     def __enter__(self: S) -> S:

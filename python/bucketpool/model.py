@@ -10,7 +10,9 @@ from .handle import Handle, Owner
 from .names import (DType, Path, decoded, dtype, dtype_name, encoded, encoded_path, lane, member, optional, role,
                     role_bits, role_name, role_names, whole)
 
-OUTSIDE = None  # the unit of parameters outside units
+__all__ = ["Event", "GivenBucket", "Model", "OUTSIDE", "Parameter", "Unit"]
+
+OUTSIDE = None  # the unit of persistent parameters
 
 
 class ModelHandle(Handle):
@@ -21,12 +23,13 @@ class Unit(NamedTuple):
     """An FSDP unit: a module whose parameters are gathered together. parent: index of the enclosing unit."""
 
     name: str
-    parent: Optional[int]  # index of the enclosing unit
+    parent: Optional[int]
 
 
 class Parameter(NamedTuple):
-    """A parameter, as bp_parameter in model.h. copies: number of parameters of this shape; unit None:
-    persistent.
+    """A parameter, as bp_parameter in model.h; Model.add_parameter describes the fields.
+
+    copies: number of parameters of this shape. unit None: persistent.
     """
 
     name: str
@@ -83,8 +86,8 @@ def _of_unit(unit: int) -> Optional[int]:
 class Model(Owner[ModelHandle]):
     """A model: units, their parameters or buckets, and possibly a recorded schedule.
 
-    Model("mine") is empty; Model.read() reads a file. One thread builds a model; several may read it
-    afterwards:
+    Model.read() reads a file; Model("mine") is empty, for add_unit and add_parameter. One thread builds a model;
+    several may read it afterwards.
 
         model = Model("two layers")
         for layer in range(2):
@@ -145,10 +148,10 @@ class Model(Owner[ModelHandle]):
         lengths = [whole(length, 64, f"a dimension of {name}") for length in shape]
         if len(lengths) > _abi.BP_MAX_DIMS:
             raise InvalidArgument(
-                f"parameter {name} has {len(lengths)} dimensions; at most {_abi.BP_MAX_DIMS} are possible")
+                f"parameter {name}: {len(lengths)} dimensions; merge some, at most {_abi.BP_MAX_DIMS} are supported")
         if copies and expert_copies:
             raise InvalidArgument(
-                f"parameter {name} has {copies} copies and {expert_copies} expert copies: it is one or the other")
+                f"parameter {name}: copies is {copies} and expert_copies is {expert_copies}; pass one of them")
         flags = (_abi.BP_PARAMETER_FROZEN * bool(frozen) | _abi.BP_PARAMETER_GEMM * bool(gemm)
                  | _abi.BP_PARAMETER_PREDICTION * bool(prediction) | _abi.BP_PARAMETER_JOINT * bool(joint)
                  | _abi.BP_PARAMETER_EXPERT_COPIES * bool(expert_copies))
@@ -220,12 +223,14 @@ class Model(Owner[ModelHandle]):
 
     @property
     def units(self) -> List[Unit]:
+        """The units in the order of add_unit."""
         handle = self.handle
         info = core().bp_model_get_info(handle).contents
         return [Unit(decoded(unit.name), _of_unit(unit.parent)) for unit in info.units[:info.unit_count]]
 
     @property
     def parameters(self) -> List[Parameter]:
+        """The parameters in the order of add_parameter."""
         handle = self.handle
         info = core().bp_model_get_info(handle).contents
         return [_parameter(parameter) for parameter in info.parameters[:info.parameter_count]]
@@ -243,7 +248,7 @@ class Model(Owner[ModelHandle]):
 
     @property
     def events(self) -> List[Event]:
-        """Of the schedule that the model brings along."""
+        """Events of the recorded schedule; [] without one."""
         handle = self.handle
         info = core().bp_model_get_info(handle).contents
         return [

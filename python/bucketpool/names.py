@@ -18,7 +18,7 @@ def encoded(text: str, what: str) -> bytes:
     if not isinstance(text, str):
         raise InvalidArgument(f"{what}: expected a string, got {text!r}")
     if "\0" in text:
-        raise InvalidArgument(f"{what} {text!r} has a NUL character")
+        raise InvalidArgument(f"{what}: NUL character in {text!r}; leave it out")
     return text.encode(errors="surrogateescape")
 
 
@@ -123,7 +123,7 @@ def role_bits(roles: Iterable[Any]) -> int:
     for each in roles:
         number = role(each)
         if number >= _abi.BP_ROLE_COUNT:
-            raise InvalidArgument(f"role {number} is unknown")
+            raise InvalidArgument(f"unknown role {number}; expected a number in [0, {_abi.BP_ROLE_COUNT})")
         bits |= 1 << number
     return bits
 

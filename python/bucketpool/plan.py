@@ -12,13 +12,18 @@ from .names import (DType, Path, decoded, dtype, dtype_name, encoded, encoded_pa
 from .schedule import Schedule
 
 
+__all__ = ["Plan", "PlanRequest", "PlanRole", "PlanSlab"]
+
+
 class PlanHandle(Handle):
     destroy = "bp_plan_destroy"
 
 
 class PlanRole(NamedTuple):
-    """A role of a plan, or several that share a slab: bytes (shared, persistent, dynamic), lower bound and
-    proven minimum.
+    """A role of a plan, or several that share a slab: its bytes by placement, and their lower bound.
+
+    pool_bytes, persistent_bytes, dynamic_bytes: the parts of bytes. lower_bound_step: the step of the peak live
+    bytes. proven_bytes: no plan takes less.
     """
 
     roles: Tuple[str, ...]
@@ -36,6 +41,8 @@ class PlanRole(NamedTuple):
 
 
 class PlanSlab(NamedTuple):
+    """A slab of a plan. group: its release group, the name of the role or "joint" unless set_group changed it."""
+
     bytes: int
     group: str
 
@@ -66,22 +73,21 @@ def request_of(r: _abi.bp_plan_request) -> PlanRequest:
 
 
 class Plan(Owner[PlanHandle]):
-    """A plan: an address for each request. The same input gives the same plan; any number of threads may read
-    it:
+    """A plan: an address for each request. The same input gives the same plan.
 
         plan = Plan(buckets, Schedule.training(buckets))
         print(plan.bytes, plan.lower_bound_bytes, plan.optimal)
 
     - buckets, schedule: only read
-    - policy: "dynamic", "fixed", "max" or "scheduled"
+    - policy: "scheduled" (the fewest bytes), "max", "fixed" or "dynamic"
     - copies: sets of buffers for fixed and max; 0: as many as the schedule needs
     - alignment: bytes, a power of two
     - joint: one slab for all roles (scheduled)
     - fallback: memory of units that are not in the fixed pool, "persistent" or "dynamic"
     - work: search limit for each slab; 0: the default
 
-    An infeasible plan is not an error: feasible is False, and infeasible_because says why. Raises
-    InvalidArgument, SizeOverflow.
+    An infeasible plan is not an error: feasible is False, and infeasible_because has the reason. Several threads
+    may read a plan. Raises InvalidArgument, SizeOverflow.
     """
 
     def __init__(self, buckets: Buckets, schedule: Schedule, policy: str = "scheduled", copies: int = 0,
@@ -129,6 +135,7 @@ class Plan(Owner[PlanHandle]):
 
     @property
     def copies(self) -> int:
+        """Sets of buffers of the policies fixed and max."""
         return int(self._info.copies)
 
     @property
@@ -147,11 +154,12 @@ class Plan(Owner[PlanHandle]):
 
     @property
     def feasible(self) -> bool:
+        """False if no plan satisfies the options; pools cannot be made then."""
         return bool(self._info.feasible)
 
     @property
     def infeasible_because(self) -> str:
-        """"" where it is feasible."""
+        """The reason why no plan satisfies the options; "" if the plan is feasible."""
         return decoded(self._info.infeasible_because)
 
     @property
@@ -163,6 +171,7 @@ class Plan(Owner[PlanHandle]):
 
     @property
     def slabs(self) -> List[PlanSlab]:
+        """The slabs, in which PlanRequest.slab is an index."""
         info = self._info
         return [PlanSlab(s.bytes, decoded(s.group)) for s in info.slabs[:info.slab_count]]
 

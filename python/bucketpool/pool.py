@@ -14,6 +14,8 @@ from .names import (DType, decoded, dtype, encoded, fingerprint_text, member, na
 from .plan import Plan, PlanRequest, request_of
 from .view import View
 
+__all__ = ["LiveRequest", "Pool", "PoolSlab", "Statistics"]
+
 Held = Union[int, View]
 
 
@@ -68,7 +70,7 @@ class PoolSlab(NamedTuple):
 
 
 class Record:
-    """A request as Python sees it: its description, and the references that views belong to."""
+    """A request with the references that views have to it."""
 
     __slots__ = ("unit", "ordinal", "role", "dtype", "bytes", "text", "references", "epoch")
 
@@ -78,11 +80,11 @@ class Record:
         bucket = f"bucket.{r.ordinal}" if r.bucket is None else decoded(r.bucket)
         self.text = f"{self.role} of {self.unit or 'outside units'}/{bucket}"
         self.references = 0
-        self.epoch = 0  # how often its last reference was dropped
+        self.epoch = 0  # counts drops of the last reference; a view of an earlier epoch is released
 
 
 class Pool(Owner[PoolHandle]):
-    """A pool: the memory of a plan on a device. All memory is allocated here, at planned size:
+    """A pool: the memory of a plan on a device. The constructor allocates all of it, at planned size.
 
         with Pool(device, plan) as pool:
             view, = pool.acquire([plan.find("layers.7", 0, "param")], gather)
@@ -180,7 +182,8 @@ class Pool(Owner[PoolHandle]):
         """The request with this id. Raises InvalidArgument."""
         info, index = self._info, whole(id, 32, "an id")
         if index >= info.request_count:
-            raise InvalidArgument(f"request {index} of {info.request_count}")
+            raise InvalidArgument(f"pool {decoded(info.name)}: request {index} is not bound; there are "
+                                  f"{info.request_count}")
         return request_of(info.requests[index])
 
     def references(self, id: int) -> int:
@@ -260,7 +263,7 @@ class Pool(Owner[PoolHandle]):
         for each in held:
             if isinstance(each, View):
                 if each.pool is not self:
-                    raise InvalidArgument(f"{each!r} is of another pool")
+                    raise InvalidArgument(f"{each!r}: a view of another pool; pass it to that pool")
                 each.check()
                 views.append(each)
                 ids.append(each.id)
@@ -312,16 +315,17 @@ class Pool(Owner[PoolHandle]):
 
     @property
     def policy(self) -> str:
-        """Of the plan that it was made from."""
+        """The policy of the plan."""
         return name_of("BP_POLICY_", self._info.policy)
 
     @property
     def fingerprint(self) -> str:
-        """Of the plan that it was made from."""
+        """The fingerprint of the plan."""
         return decoded(self._info.fingerprint)
 
     @property
     def statistics(self) -> Statistics:
+        """The counters of the pool now."""
         s = filled(core().bp_pool_statistics_get, _abi.bp_pool_statistics, self.handle)
         return Statistics(*[getattr(s, field) for field in Statistics._fields])
 
@@ -334,6 +338,7 @@ class Pool(Owner[PoolHandle]):
 
     @property
     def slabs(self) -> List[PoolSlab]:
+        """The slabs: those of the plan, then persistent and overflow memory."""
         info = self._info
         return [PoolSlab(s.address or 0, s.bytes, s.planned_bytes, decoded(s.group))
                 for s in info.slabs[:info.slab_count]]
@@ -350,8 +355,8 @@ class Pool(Owner[PoolHandle]):
                 break
             room = 2 * count.value
         return [
-            LiveRequest(e.id, decoded(e.unit), e.ordinal, role_name(e.role), e.references, decoded(e.stream), e.address or 0,
-                        e.bytes, e.acquire_number, e.step) for e in entries[:count.value]
+            LiveRequest(e.id, decoded(e.unit), e.ordinal, role_name(e.role), e.references, decoded(e.stream),
+                        e.address or 0, e.bytes, e.acquire_number, e.step) for e in entries[:count.value]
         ]
 
     def dump(self) -> str:
@@ -391,7 +396,7 @@ def _array(ids: Iterable[int]) -> Tuple[Any, int]:
     numbers = ids if isinstance(ids, (list, tuple)) else list(ids)
     for id in numbers:
         if not isinstance(id, int) or not 0 <= id <= 0xFFFFFFFF:
-            raise InvalidArgument(f"an id is a request's index in the plan or a number from bind, not {id!r}")
+            raise InvalidArgument(f"request {id!r}: expected an id, from Plan.find or Pool.bind")
     return (ctypes.c_uint32 * len(numbers))(*numbers), len(numbers)
 
 

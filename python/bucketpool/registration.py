@@ -12,6 +12,9 @@ from .names import decoded, member, name_of, optional, whole
 from .pool import Pool
 
 
+__all__ = ["Entry", "Registration", "Window"]
+
+
 class RegistrationHandle(Handle):
     destroy = "bp_registration_destroy"
 
@@ -35,8 +38,9 @@ class Entry(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The registration of one slab with one communicator. entry: index of the Entry; because: why a lesser kind
-    was granted.
+    """The registration of one slab with one communicator.
+
+    entry: index of the Entry. asked, granted: kinds. because: the reason if a lesser kind was granted, else "".
     """
 
     slab: int
@@ -61,7 +65,7 @@ class Registration(Owner[RegistrationHandle]):
 
     def __init__(self, pool: Pool, entries: Sequence[Entry]) -> None:
         if not entries:
-            raise InvalidArgument("a registration has at least one entry")
+            raise InvalidArgument("registration: no entries; pass at least one Entry")
         structs: Any = (_abi.bp_registration_entry * len(entries))()
         for index, entry in enumerate(entries):
             structs[index] = configured(
@@ -75,6 +79,7 @@ class Registration(Owner[RegistrationHandle]):
 
     @property
     def windows(self) -> List[Window]:
+        """The registrations, one for each slab of each entry."""
         info = viewed(core().bp_registration_get_info, self.handle)
         return [Window(w.slab, w.entry, w.address or 0, w.bytes, name_of("BP_REGISTER_", w.asked),
                        name_of("BP_REGISTER_", w.granted), decoded(w.because))

@@ -12,6 +12,9 @@ from .model import Model
 from .names import member, name_of, whole
 
 
+__all__ = ["Schedule", "ScheduleEvent", "Step"]
+
+
 class ScheduleHandle(Handle):
     destroy = "bp_schedule_destroy"
 
@@ -39,8 +42,9 @@ def _unit(unit: int) -> Optional[int]:
 
 
 class Schedule(Owner[ScheduleHandle]):
-    """A schedule: the live ranges of the requests. Made by training(), recorded(), merged() or embedded(). It
-    never changes.
+    """A schedule: the live ranges of the requests, which never change.
+
+    Made by Schedule.training() (a step of training), recorded() (events of a run), merged() or embedded().
     """
 
     def __init__(self) -> None:
@@ -117,7 +121,8 @@ class Schedule(Owner[ScheduleHandle]):
 
         index: the position of its buckets in the merge. Raises InvalidArgument.
         """
-        return cls._made(core().bp_schedule_create_embedded, schedule.handle, buckets.handle, whole(index, 63, "a part"))
+        return cls._made(core().bp_schedule_create_embedded, schedule.handle, buckets.handle,
+                         whole(index, 63, "a part"))
 
     @property
     def _info(self) -> Any:
@@ -129,17 +134,19 @@ class Schedule(Owner[ScheduleHandle]):
 
     @property
     def steps(self) -> List[Step]:
+        """The steps, of which intervals() and events have indices."""
         info = self._info
         return [Step(name_of("BP_PHASE_", s.phase), _unit(s.unit), _unit(s.forward_unit))
                 for s in info.steps[:info.step_count]]
 
     def intervals(self, request: int) -> List[Tuple[int, int]]:
-        """Steps [begin, end) in which a request is live; [] if this schedule never uses it. Raises
-        InvalidArgument (no such request).
+        """Intervals [begin, end) of steps in which a request is live; [] if this schedule never uses it.
+
+        Raises InvalidArgument (an unknown request).
         """
         info, index = self._info, whole(request, 63, "a request")
         if index >= info.request_count:
-            raise InvalidArgument(f"request {index} of {info.request_count}")
+            raise InvalidArgument(f"schedule: unknown request {index}; there are {info.request_count}")
         found = info.requests[index]
         return [(i.begin, i.end) for i in found.intervals[:found.interval_count]]
 

@@ -8,16 +8,18 @@ from .device import Stream
 from .errors import InvalidArgument, ScheduleError, Unsupported
 from .names import DType, dtype, dtype_name
 
+__all__ = ["View"]
+
 if TYPE_CHECKING:
     from .pool import Pool, Record
 
 
 class View:
-    """A view: one reference to a request, from acquire until release. It does not own the memory.
+    """A view: one reference to a request, from Pool.acquire until release. It does not own the memory.
 
-    Arrays, tensors and capsules made from it keep the memory mapped, but hold no reference to the request:
-    after the release they have the bytes of the next request in the buffer. Only release, of the view or of
-    its id, drops the reference; garbage collection does not. A released view raises ScheduleError.
+    Only release, of the view or of its id, drops the reference; garbage collection does not. A released view
+    raises ScheduleError. Arrays, tensors and capsules made from it keep the memory mapped, but hold no reference
+    to the request: after the release they read the bytes of the next request in the buffer.
 
     Acquire orders the stream, not the host. If the host can access the memory, numpy(), torch() and
     __dlpack__() wait for the acquiring stream, unless told not to. On GPUs they make the stream of the
@@ -35,7 +37,7 @@ class View:
 
     @property
     def unit(self) -> str:
-        """"" for requests outside units."""
+        """The unit; "" for persistent parameters."""
         return self._record.unit
 
     @property
@@ -66,7 +68,7 @@ class View:
         """Raises ScheduleError if the view is released, InvalidArgument if the pool is closed."""
         if self.released:
             raise ScheduleError(
-                f"{self._record.text} was released, and another request may have its memory; acquire it again")
+                f"{self._record.text}: it was released, and another request may have its memory; acquire it again")
         self.pool.handle
 
     def release(self, stream: Optional[Stream] = None) -> None:
@@ -92,12 +94,13 @@ class View:
         kind = self._numpy_type(numpy, dtype)
         if self.bytes % kind.itemsize:
             raise InvalidArgument(
-                f"{self._record.text}: {self.bytes} bytes are not a multiple of the {kind.itemsize} bytes of {kind}")
+                f"{self._record.text}: {self.bytes} bytes are not a multiple of the {kind.itemsize} bytes of {kind}; "
+                "use \"uint8\"")
         if self.bytes == 0:
             return numpy.empty(0, kind)
         exported = dlpack.export(self.pool.handle, self.id, _abi.BP_DTYPE_UINT8, False)
         memory: Any = (ctypes.c_uint8 * self.bytes).from_address(self.address)
-        memory.keeps = exported  # as long as the array, and what is made of it, lives
+        memory.keeps = exported  # until the last array over this memory is gone
         return numpy.frombuffer(memory, kind)
 
     def _numpy_type(self, numpy: Any, wanted: DType) -> Any:
@@ -111,7 +114,7 @@ class View:
             return numpy.dtype(name)
         except TypeError:
             raise Unsupported(
-                f"numpy has no {name}: ask for the bits of {self._record.text} as view.numpy(\"uint16\") or "
+                f"{self._record.text}: numpy has no {name}; use the bits, view.numpy(\"uint16\") or "
                 "view.numpy(\"uint8\")") from None
 
     def torch(self, dtype: DType = None, wait: bool = True) -> Any:
@@ -130,7 +133,8 @@ class View:
         kind = dtype if isinstance(dtype, torch.dtype) else self._torch_type(torch, dtype)
         if kind.itemsize and self.bytes % kind.itemsize:
             raise InvalidArgument(
-                f"{self._record.text}: {self.bytes} bytes are not a multiple of the {kind.itemsize} bytes of {kind}")
+                f"{self._record.text}: {self.bytes} bytes are not a multiple of the {kind.itemsize} bytes of {kind}; "
+                "use \"uint8\"")
         made: Any = from_dlpack(_Bytes(self, wait))
         return made if kind == torch.uint8 else made.view(kind)
 
@@ -140,7 +144,7 @@ class View:
         kind = getattr(torch, name, None)
         if not isinstance(kind, torch.dtype):
             raise Unsupported(
-                f"this torch has no {name}: ask for the bits of {self._record.text} as view.torch(\"uint8\")")
+                f"{self._record.text}: torch {torch.__version__} has no {name}; use the bits, view.torch(\"uint8\")")
         return kind
 
     # ---- DLPack ----------------------------------------------------------------------------------------------------
@@ -166,12 +170,13 @@ class View:
         here = self.__dlpack_device__()
         if copy:
             raise BufferError(
-                "a view of a bucket is not copied for its consumer: copy the array or tensor that comes of it")
+                f"{self._record.text}: copies through DLPack are unsupported; copy the array or tensor instead")
         if dl_device is not None and (int(dl_device[0]), int(dl_device[1])) != here:
-            raise BufferError(f"this memory is on DLPack device {here}, not on {tuple(dl_device)}")
+            raise BufferError(f"{self._record.text}: DLPack device {tuple(dl_device)} requested, but the memory is on "
+                              f"{here}; leave dl_device out")
         if here[0] == dlpack.CPU:
             if stream not in (None, -1):
-                raise BufferError(f"this memory is the host's, which has no stream {stream}: pass None")
+                raise BufferError(f"{self._record.text}: stream {stream} for memory of the host; pass None or -1")
             self._reach_from_host(stream is None)
         elif stream != -1:
             self.pool.device.order(self.stream, stream)
@@ -179,13 +184,14 @@ class View:
         try:
             return dlpack.capsule(self.pool.handle, self.id, kind, versioned)
         except Unsupported as error:
-            raise BufferError(str(error)) from None  # what DLPack's consumers expect
+            raise BufferError(str(error)) from None  # the type that DLPack's consumers expect
 
     def _reach_from_host(self, wait: bool) -> None:
         device = self.pool.device
         if not device.is_host_accessible:
             raise Unsupported(
-                f"the host does not reach memory of {device.name}: copy it with Stream.copy, or use torch")
+                f"{self._record.text}: the host cannot access memory of device {device.name}; copy it with "
+                "Stream.copy, or use torch")
         if wait:
             self.stream.synchronize()
 

@@ -31,7 +31,7 @@ class Released(unittest.TestCase):
             with self.assertRaises(bp.ScheduleError) as caught:
                 use()
             self.assertEqual(str(caught.exception),
-                             "param of u0/bucket.0 was released, and another request may have its memory; "
+                             "param of u0/bucket.0: it was released, and another request may have its memory; "
                              "acquire it again")
         self.assertIn("released", repr(view))
 
