@@ -91,7 +91,7 @@ class Capture(Owner[CaptureHandle]):
         """A context around one launch of the graph on `stream`.
 
         The stream waits for eager work in the memory of the graph, and later eager work waits for the graph.
-        An exception inside means that nothing was launched. Raises ScheduleError (another request holds
+        An exception inside means that nothing was launched. Raises ScheduleError (another request uses
         memory of the graph), CaptureError (a slab with collectives of the graph was offloaded: capture
         again).
         """

@@ -1,10 +1,15 @@
-"""units.json of any model of transformers, or of any torch module: built on PyTorch's meta device, without memory, and cut into units
-where FSDP wrap policies cut it, at the modules of repeated layer lists.
+"""units.json of models that bucketpool does not know: any model of transformers, or any torch module.
 
-    python -m bucketpool describe config.json -o units.json
-    python -m bucketpool describe transformers.MambaForCausalLM -o units.json
+    from bucketpool import describe
 
-torch and transformers are needed when it runs, not to import this."""
+    document = describe.describe("config.json")        # or a class: "transformers.MambaForCausalLM"
+    document = describe.units_of(my_module, "mine")    # any torch module, on any device
+
+At a prompt: python -m bucketpool describe config.json -o units.json
+
+Models are built on PyTorch's meta device, without memory. Units are the modules of repeated layer lists, as in FSDP
+wrap policies. torch and transformers are imported when a function needs them.
+"""
 
 import argparse
 import copy
@@ -20,21 +25,31 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from .errors import Error, FileError, FormatError, InvalidArgument, Unsupported
 
-# Of the classes that make a model of a configuration which names none, the first that knows its type.
-AUTO_CLASSES = ("AutoModelForImageTextToText", "AutoModelForMultimodalLM", "AutoModelForMaskedLM", "AutoModelForCausalLM",
-                "AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForImageClassification", "AutoModel")
+__all__ = ["describe", "main", "numel_of", "units_of"]
+
+# For a configuration that names no class: the first of these that knows its model type.
+AUTO_CLASSES = (
+    "AutoModelForImageTextToText",
+    "AutoModelForMultimodalLM",
+    "AutoModelForMaskedLM",
+    "AutoModelForCausalLM",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForSpeechSeq2Seq",
+    "AutoModelForImageClassification",
+    "AutoModel",
+)
 ENCODER_DECODERS = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModel")
 DTYPES = ("bf16", "fp16", "fp32", "fp8_e4m3")
 _TORCH_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
-# ---- the model ---------------------------------------------------------------------------------------------------------
+# ---- models --------------------------------------------------------------------------------------------------------
 
 
 def _imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise Unsupported(f"describe needs {name}, which cannot be imported ({error}); pip install torch transformers") from error
+        raise Unsupported(f"describe needs {name}: {error}; pip install torch transformers") from error
 
 
 def _first_line(error: BaseException) -> str:
@@ -46,7 +61,7 @@ _DESCRIPTORS = ("/dev/stdin", "/dev/stdout", "/dev/fd/", "/proc/self/fd/")
 
 
 def _open_input(path: str, flags: int) -> int:
-    """Regular files and descriptors of this process: anything else could block or never end."""
+    """Opens regular files and descriptors of this process only, because others could block or never end."""
     if not path.startswith(_DESCRIPTORS) and not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(0, "not a regular file")
     return os.open(path, flags)
@@ -61,26 +76,30 @@ def _read(path: str) -> Dict[str, Any]:
     except ValueError as error:
         raise FormatError(f"{path}: {error}") from error
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
-        raise FormatError(f'{path}: no "model_type"; describe takes a config.json of transformers or the path of a class')
+        raise FormatError(f'{path}: no "model_type"; pass a config.json of transformers or the path of a class')
     return values
 
 
 def _of_config(path: str) -> Tuple[Any, Optional[str]]:
-    """The model that a config.json describes, and its dtype as written there."""
+    """The model of a config.json, and its dtype there."""
     values = _read(path)
     torch, transformers = _imported("torch"), _imported("transformers")
     dtype = next((values[key] for key in ("torch_dtype", "dtype") if isinstance(values.get(key), str)), None)
     if dtype is None and isinstance(values.get("text_config"), dict):
         dtype = next((values["text_config"][key] for key in ("torch_dtype", "dtype")
                       if isinstance(values["text_config"].get(key), str)), None)
-    values = {key: value for key, value in copy.deepcopy(values).items() if key not in ("quantization_config", "auto_map")}
+    values = {
+        key: value for key, value in copy.deepcopy(values).items() if key not in ("quantization_config", "auto_map")
+    }
     kind = values.pop("model_type")
     architectures = values.get("architectures") or []
     try:
         config = transformers.AutoConfig.for_model(kind, **values)
-    except Exception as error:  # transformers' own, of many classes: an unknown type, fields that it refuses
-        raise Unsupported(f"{path}: transformers {transformers.__version__} makes no configuration of model_type \"{kind}\": "
-                          f"{_first_line(error)[:90]}") from error
+    except Exception as error:  # transformers raises many classes, for unknown types and refused fields
+        raise Unsupported(
+            f'{path}: transformers {transformers.__version__} has no configuration of model_type "{kind}": '
+            f'{_first_line(error)[:90]}'
+        ) from error
     named = [getattr(transformers, str(name), None) for name in architectures]
     wanted = ENCODER_DECODERS if getattr(config, "is_encoder_decoder", False) else AUTO_CLASSES
     autos = [getattr(transformers, name) for name in wanted if hasattr(transformers, name)]
@@ -95,12 +114,13 @@ def _of_config(path: str) -> Tuple[Any, Optional[str]]:
 
 
 def _of_class(path: str) -> Any:
-    """An object of the class "package.module.Class", of its default configuration where it has one."""
+    """An object of the class "package.module.Class", with its default configuration if it has one."""
     torch = _imported("torch")
     module, _, name = path.replace(":", ".").rpartition(".")
     cls = getattr(_imported(module), name, None) if module else None
     if not isinstance(cls, type) or not issubclass(cls, torch.nn.Module):
-        raise InvalidArgument(f'"{path}" is neither a file nor the path of a class of torch modules, as transformers.BertModel is')
+        raise InvalidArgument(f'"{path}" is neither a file nor a class of torch modules; pass a config.json or a path '
+                              'such as transformers.BertModel')
     config = getattr(cls, "config_class", None)
     with torch.device("meta"):
         return _made((lambda: cls(config())) if config is not None else cls, path)
@@ -109,12 +129,11 @@ def _of_class(path: str) -> Any:
 def _made(make: Any, path: str) -> Any:
     try:
         return make()
-    except Exception as error:  # whatever a constructor of somebody else's raises
-        raise Unsupported(f"{path}: the model cannot be built on the meta device: {_first_line(error)}"
-                          ) from error
+    except Exception as error:  # constructors of other packages raise anything
+        raise Unsupported(f"{path}: the model cannot be built on the meta device: {_first_line(error)}") from error
 
 
-# ---- its units -----------------------------------------------------------------------------------------------------------
+# ---- units ---------------------------------------------------------------------------------------------------------
 
 
 def _lists(module: Any, nn: Any, prefix: str = "") -> Iterator[Tuple[str, Any]]:
@@ -134,13 +153,15 @@ def _lists(module: Any, nn: Any, prefix: str = "") -> Iterator[Tuple[str, Any]]:
 
 
 def _expert_lists(unit: Any, nn: Any) -> Set[str]:
-    """Paths of the lists of alike modules that are called experts."""
+    """Paths of lists of modules of one class whose name ends in "experts"."""
     return {path for path, module in unit.named_modules() if isinstance(module, nn.ModuleList)
             and path.rpartition(".")[2].endswith("experts") and len({type(m) for m in module}) == 1}
 
 
-def _entries(module: Any, parameters: List[Tuple[str, Any]], prefix: str, dtype: str, in_unit: bool, nn: Any) -> List[Dict[str, Any]]:
-    """Parameters as units.json has them; experts that lie in a list become one entry each matrix, with copies."""
+def _entries(
+    module: Any, parameters: List[Tuple[str, Any]], prefix: str, dtype: str, in_unit: bool, nn: Any
+) -> List[Dict[str, Any]]:
+    """Parameters as entries of units.json. A matrix of all experts in a list is one entry with copies."""
     experts = _expert_lists(module, nn) if in_unit else set()
     linear = {path + ".weight" for path, m in module.named_modules() if isinstance(m, nn.Linear)}
     entries: Dict[str, Dict[str, Any]] = {}
@@ -169,11 +190,17 @@ def _entries(module: Any, parameters: List[Tuple[str, Any]], prefix: str, dtype:
         if not parameter.requires_grad:
             entry["frozen"] = True
         entries[key] = entry
-    return [{**entry, "name": entry["name"].replace("*", "0")} if entry.get("copies") == 1 else entry for entry in entries.values()]
+    return [
+        {**entry, "name": entry["name"].replace("*", "0")} if entry.get("copies") == 1 else entry
+        for entry in entries.values()
+    ]
 
 
 def units_of(model: Any, name: str, dtype: str = "bf16") -> Dict[str, Any]:
-    """The document of format bucketpool.units/1 of a torch module. Tied parameters belong to the first unit that has them."""
+    """The units.json document (bucketpool.units/1) of a torch module on any device.
+
+    name, dtype: of the model and of all parameters. Tied parameters belong to the first unit that has them.
+    """
     nn = _imported("torch").nn
     layers = [(f"{path}.{i}", layer) for path, members in _lists(model, nn) for i, layer in enumerate(members)]
     seen: Set[int] = set()
@@ -204,9 +231,14 @@ def numel_of(document: Dict[str, Any]) -> int:
 
 
 def describe(model: str, dtype: Optional[str] = None) -> Dict[str, Any]:
-    """The document of a config.json, of the folder that has one, or of a class by its path. `dtype` overrides the configuration's;
-    without either it is bf16. Raises FileError, FormatError, InvalidArgument, Unsupported (torch or transformers is missing, or does not
-    know the model)."""
+    """The units.json document of a model of transformers.
+
+    - model: a config.json, a folder with one, or the path of a class such as "transformers.BertModel"
+    - dtype: of all parameters; None: that of the configuration, else bf16
+
+    Raises FileError, FormatError, InvalidArgument, Unsupported (torch or transformers is missing, or does not know
+    the model).
+    """
     path = os.path.join(model, "config.json") if os.path.isdir(model) else model
     if os.path.exists(path) or path.endswith(".json") or os.sep in path:
         built, written = _of_config(path)
@@ -220,11 +252,13 @@ def describe(model: str, dtype: Optional[str] = None) -> Dict[str, Any]:
     return units_of(built, name, dtype or _TORCH_DTYPES.get(written or "", "bf16"))
 
 
-# ---- at a prompt ---------------------------------------------------------------------------------------------------------
+# ---- command -------------------------------------------------------------------------------------------------------
 
 
 def _write(path: str, text: str) -> None:
-    """Whole or not at all, as src/files/files.c does, which also removes what a killed writer leaves under this name. Raises OSError."""
+    """Writes a file atomically, by the rules of src/files/files.c, which also removes staging files of killed writers
+    by their name. Raises OSError.
+    """
     target = os.path.realpath(path)
     if os.path.islink(path) and not os.path.exists(path):
         raise OSError(0, f"a symbolic link to {target}, which does not exist; create that file or remove the link")
@@ -236,7 +270,9 @@ def _write(path: str, text: str) -> None:
     if mode is not None and not os.access(target, os.W_OK):
         raise OSError(0, "Permission denied")
     staged = os.path.join(os.path.dirname(target), f".bucketpool-{secrets.token_hex(8)}")
-    with open(staged, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o666 if mode is None else 0o600)) as file:
+    with open(
+        staged, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o666 if mode is None else 0o600)
+    ) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.write(text)
@@ -251,11 +287,24 @@ def _write(path: str, text: str) -> None:
 
 
 def main(arguments: List[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bucketpool describe", description="Writes a model of transformers as units.json, which "
-                                     "`bucketpool plan` reads. The model is built on the meta device; layer lists become units.")
-    parser.add_argument("model", metavar="MODEL", help="a config.json, a folder with one, or the path of a class (transformers.BertModel)")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write (default: standard output)")
-    parser.add_argument("--dtype", choices=DTYPES, help="of all parameters (default: the configuration's, else bf16)")
+    """Runs `python -m bucketpool describe` with these arguments. Returns an exit status: 0, 2 or 3."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bucketpool describe",
+        description=(
+            "Writes a model of transformers as units.json, "
+            "for `bucketpool plan`. The model is built on the meta device; layer lists become "
+            "units."
+        ),
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a config.json, a folder with one, or the path of a class (transformers.BertModel)",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="output file (default: standard output)")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, help="dtype of all parameters (default: that of the configuration, else bf16)"
+    )
     options = parser.parse_args(arguments)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
@@ -263,8 +312,11 @@ def main(arguments: List[str]) -> int:
     except Error as error:
         print(f"python -m bucketpool describe: {error}", file=sys.stderr)
         return 3 if isinstance(error, Unsupported) else 2
-    shapes = re.compile(r"\[([\d,\s]+)\]")  # on one line each
-    text = shapes.sub(lambda m: "[" + ", ".join(m[1].replace(",", " ").split()) + "]", json.dumps(document, indent=1)) + "\n"
+    shapes = re.compile(r"\[([\d,\s]+)\]")  # put on one line each
+    text = (
+        shapes.sub(lambda m: "[" + ", ".join(m[1].replace(",", " ").split()) + "]", json.dumps(document, indent=1))
+        + "\n"
+    )
     try:
         if options.output is None:
             sys.stdout.write(text)
@@ -274,5 +326,9 @@ def main(arguments: List[str]) -> int:
         print(f"python -m bucketpool describe: {options.output}: {error.strerror}", file=sys.stderr)
         return 2
     kept = sum(len(entry["parameters"]) for entry in [document.get("outside", {"parameters": []})])
-    print(f"{document['model']}: {numel_of(document)} parameters in {len(document['units'])} units, {kept} tensors outside", file=sys.stderr)
+    print(
+        f"{document['model']}: {numel_of(document)} parameters in {len(document['units'])} units, {kept} tensors"
+        " outside",
+        file=sys.stderr,
+    )
     return 0

@@ -32,8 +32,8 @@ class NoDevice(Error):
 
 
 class ScheduleError(Error):
-    """A call in the wrong order, for example an acquire of memory that another request holds. The message names
-    the request, its buffer and the holder.
+    """A call in the wrong order, for example an acquire of memory that another request uses. The message names both
+    requests and the buffer.
     """
 
 

@@ -1,6 +1,6 @@
 """Handles: objects of the library that Python owns.
 
-A Handle is the pointer. It destroys its object with the last Python reference. A running call holds a
+A Handle is the pointer. It destroys its object with the last Python reference. A running call keeps a
 reference, so an object may be closed while another thread is inside one of its calls, and the garbage
 collector may find objects in any order. The library itself keeps a device alive while it has streams, events
 or pools.

@@ -94,7 +94,7 @@ class Pool(Owner[PoolHandle]):
     - device, plan: the plan is only read; its policy decides how requests get memory, and its indices are the
       ids
     - name: in messages
-    - strict: acquire when the assigned copy of a size class is held and another one is free: "error", "warn"
+    - strict: acquire when the assigned copy of a size class is in use and another one is free: "error", "warn"
       or "off" (the last two take the other copy)
     - guard: "environment", "off" or "on": detects use after release and writes past the end
     - persistent_bytes, overflow_bytes: additional memory for bound requests and for passes outside the plan
@@ -211,9 +211,7 @@ class Pool(Owner[PoolHandle]):
         return self._views(array, addresses, stream)
 
     def try_acquire(self, ids: Iterable[int], stream: Stream) -> Optional[List[View]]:
-        """As acquire, but returns None (busy) if another request holds the memory or the device is out of
-        memory.
-        """
+        """As acquire, but returns None (busy) if another request uses the memory or the device is out of memory."""
         array, count = _array(ids)
         addresses, acquired = (ctypes.c_void_p * count)(), ctypes.c_int()
         call(core().bp_pool_try_acquire, self.handle, array, count, stream.handle, addresses, ctypes.byref(acquired))
@@ -300,7 +298,7 @@ class Pool(Owner[PoolHandle]):
         call(core().bp_pool_seal, self.handle)
 
     def allow_overflow(self, allowed: bool) -> None:
-        """Allows or forbids overflow memory for requests whose buffer is held, for a pass outside the plan."""
+        """Allows or forbids overflow memory for requests whose memory is in use, for a pass outside the plan."""
         call(core().bp_pool_allow_overflow, self.handle, int(allowed))
 
     def set_step(self, step: int) -> None:

@@ -24,7 +24,7 @@ class Examples(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         return tuple(map(int, re.fullmatch(r"(\d+) buckets from (\d+) bytes\n", result.stdout).groups()))
 
-    def test_both_serve_the_same_pool(self):
+    def test_c_and_python_output(self):
         with tempfile.TemporaryDirectory() as folder:
             plan = os.path.join(folder, "plan.json")
             run(COMMAND, "plan", MODEL, "--dp", "8", "--roles", "param", "--policy", "scheduled", "--layout", "hf", "-o", plan,
@@ -34,7 +34,7 @@ class Examples(unittest.TestCase):
         self.assertEqual(from_c, from_python)
         self.assertEqual((buckets, served), (28, 55))  # each once; forward and backward, the last unit in one piece
 
-    def test_missing_file_is_named(self):
+    def test_missing_file(self):
         result = run(PROGRAM, "no.json")
         self.assertEqual(result.returncode, 1)
         self.assertIn("no.json", result.stderr)

@@ -54,7 +54,7 @@ def content(view, stream, count=8):
 
 @unittest.skipUnless(INSIDE in os.environ, "run by Emulated")
 class Captures(unittest.TestCase):
-    def test_a_graph_and_its_launches(self):
+    def test_launches(self):
         import bucketpool as bp
 
         one = served()
@@ -101,7 +101,7 @@ class Captures(unittest.TestCase):
         with self.assertRaises(bp.InvalidArgument):
             capture.summary
 
-    def test_captures_that_are_given_up(self):
+    def test_abandoned_captures(self):
         import bucketpool as bp
 
         one = served()
@@ -131,7 +131,7 @@ class Captures(unittest.TestCase):
             with self.assertRaises(bp.InvalidArgument):
                 hostile()
 
-    def test_views_of_what_a_given_up_capture_took(self):
+    def test_views_of_abandoned_captures(self):
         import bucketpool as bp
 
         one = served()
@@ -242,7 +242,7 @@ class Registrations(unittest.TestCase):
 @unittest.skipIf(INSIDE in os.environ, "inside")
 class Emulated(unittest.TestCase):
     @unittest.skipUnless(all(map(os.path.isdir, FOLDERS)), f"no emulated driver and NCCL in {FAKES}")
-    def test_on_the_emulated_driver_and_nccl(self):
+    def test_emulated_driver_and_nccl(self):
         environment = {**os.environ, INSIDE: "1", "LD_LIBRARY_PATH": ":".join(FOLDERS), "FAKE_CUDA": "report=1"}
         done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=600, env=environment)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -13,7 +13,7 @@ from support import BRIEF, Served, committed, run_python
 
 
 class Orders(unittest.TestCase):
-    def test_every_order_of_closing(self):
+    def test_closing_orders(self):
         names = ("device", "stream", "pool", "plan", "buckets", "schedule")
         orders = list(itertools.permutations(names))
         for order in orders[::29 if BRIEF else 7]:
@@ -29,7 +29,7 @@ class Orders(unittest.TestCase):
                 view.check()
             self.assertTrue(watched.closed and not keep.closed)
 
-    def test_every_order_of_forgetting(self):
+    def test_garbage_collection_orders(self):
         names = ("device", "stream", "pool", "plan", "buckets", "schedule")
         for order in list(itertools.permutations(names))[::29 if BRIEF else 7]:
             served = Served()
@@ -48,7 +48,7 @@ class Orders(unittest.TestCase):
             del served, view
         self.assertEqual(committed(device), 0)
 
-    def test_a_pool_that_could_not_be_made(self):
+    def test_failed_pool_creation(self):
         device = bp.Device.host(memory_bytes=4096)
         for _ in range(50):
             with self.assertRaises(bp.NoDeviceMemory):
@@ -77,7 +77,7 @@ class Orders(unittest.TestCase):
         for name in ("pool", "stream", "plan", "device", "buckets"):
             self.assertIn("closed", repr(getattr(served, name)))
 
-    def test_a_closed_stream_in_a_call(self):
+    def test_closed_stream_argument(self):
         """The pool remembers streams that are gone, and says so instead of touching them."""
         served = Served()
         view = served.take(0)
@@ -89,7 +89,7 @@ class Orders(unittest.TestCase):
 
 
 class Threads(unittest.TestCase):
-    def test_close_beside_calls(self):
+    def test_close_during_calls(self):
         """Closing lets calls under way finish: what they use ends with the last of them."""
         for _ in range(3 if BRIEF else 15):
             served = Served(sizes=(1000,) * 4, apart=True, roles=("param",))
@@ -113,7 +113,7 @@ class Threads(unittest.TestCase):
                 thread.join(60)
             self.assertEqual(errors, ["this Pool is closed"] * 3)
 
-    def test_what_ends_on_a_thread_of_the_device_is_ended_later(self):
+    def test_garbage_on_device_threads(self):
         """Ending a pool there would wait for the very stream that ends it."""
         device = bp.Device.host()
         stream = device.stream()
@@ -126,7 +126,7 @@ class Threads(unittest.TestCase):
         self.assertLess(committed(device), before)
         self.assertFalse(handle._Life.late)
 
-    def test_a_stream_is_forgotten_while_its_functions_run(self):
+    def test_stream_garbage_with_running_functions(self):
         device = bp.Device.host(max_delay_us=500)
         done = threading.Event()
         for _ in range(20):
@@ -139,7 +139,7 @@ class Threads(unittest.TestCase):
         self.assertEqual(device.usage.streams, 0)
 
 
-WORLD = """
+FIXTURE = """
     import sys, gc
     import bucketpool as bp
     from support import Served
@@ -150,43 +150,43 @@ WORLD = """
 
 class Exit(unittest.TestCase):
     def ends(self, code, output=""):
-        result = run_python("\n".join(line[4:] for line in WORLD.splitlines()) + "\n" + code)
+        result = run_python("\n".join(line[4:] for line in FIXTURE.splitlines()) + "\n" + code)
         self.assertEqual((result.returncode, result.stdout, result.stderr), (0, output, ""))
 
-    def test_with_everything_alive(self):
+    def test_exit_with_live_objects(self):
         self.ends("sys.modules['keeps'] = served\nimport builtins; builtins.keeps = [view, served]\n")
 
-    def test_with_functions_on_their_way(self):
+    def test_exit_with_queued_functions(self):
         """Exit waits for them: they need the interpreter."""
         self.ends("for n in range(20): served.stream.call(lambda n=n: sys.stdout.write(f'{n} '))\n",
                   "".join(f"{n} " for n in range(20)))
 
-    def test_in_the_middle_of_cycles(self):
+    def test_exit_with_reference_cycles(self):
         self.ends("gc.disable()\nfor _ in range(5):\n    s = Served(); s.take(0); s.itself = s\n    s.pool.mine = s\n")
 
-    def test_with_a_thread_that_goes_on(self):
+    def test_exit_with_running_thread(self):
         self.ends("import threading\n"
                   "def work():\n"
                   "    while True: served.pool.release(served.pool.acquire([served.param(1)], served.stream), served.stream)\n"
                   "threading.Thread(target=work, daemon=True).start()\n"
                   "import time; time.sleep(0.1)\n")
 
-    def test_with_arrays_in_modules(self):
+    def test_exit_with_arrays_in_modules(self):
         self.ends("try:\n    import numpy\nexcept ImportError: sys.exit()\n"
                   "sys.array, numpy.kept = view.numpy('uint8'), numpy.from_dlpack(served.pool.acquire("
                   "[served.param(3)], served.stream)[0].__class__ and view.numpy('uint16'))\n"
                   "served.pool.close()\n")
 
-    def test_with_an_exception(self):
-        result = run_python(WORLD + "    raise RuntimeError('mine')")
+    def test_exit_with_exception(self):
+        result = run_python(FIXTURE + "    raise RuntimeError('mine')")
         self.assertEqual(result.returncode, 1)
         self.assertIn("RuntimeError: mine", result.stderr)
 
 
 @unittest.skipUnless(hasattr(os, "fork"), "no fork")
 class Forks(unittest.TestCase):
-    def test_children_end_and_may_plan(self):
-        code = WORLD + """
+    def test_planning_in_children(self):
+        code = FIXTURE + """
     import os
     child = os.fork()
     if child == 0:
@@ -208,9 +208,9 @@ class Forks(unittest.TestCase):
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("True\n5 0\n", "", 0))
 
 
-    def test_children_exit_with_functions_on_their_way(self):
+    def test_exit_of_children_with_queued_functions(self):
         """Their own are waited for, as in any process; the parent's are not theirs."""
-        code = WORLD + """
+        code = FIXTURE + """
     import os, time
     served.stream.call(lambda: time.sleep(0.3))
     child = os.fork()
@@ -232,7 +232,7 @@ class Comms(unittest.TestCase):
         with self.assertRaises(bp.InvalidArgument):
             comm.exchange(b"abc")
 
-    def test_functions_of_python(self):
+    def test_python_functions(self):
         import ctypes
 
         def exchange(mine, count, everything):
@@ -245,7 +245,7 @@ class Comms(unittest.TestCase):
         with self.assertRaises(bp.InvalidArgument):
             bp.Comm.callback(2, 2, exchange)
 
-    def test_what_functions_raise(self):
+    def test_exceptions_of_functions(self):
         def fails(*_arguments):
             raise KeyError("rank 3")
 
@@ -259,7 +259,7 @@ class Comms(unittest.TestCase):
             bp.Comm.callback(0, 2, refuses).exchange(b"abc")
         self.assertIn("not today", str(caught.exception))
 
-    def test_a_rank_that_does_not_answer(self):
+    def test_rank_timeout(self):
         calls = []
 
         def gives_up(*_arguments):
@@ -278,7 +278,7 @@ class Comms(unittest.TestCase):
                 with self.assertRaisesRegex(bp.InvalidArgument, "timeout: expected seconds"):
                     bp.Comm.nccl(1, device, timeout=wrong)
 
-    def test_no_exception_passes_for_success(self):
+    def test_exceptions_of_unusual_classes(self):
         class Mute(Exception):
             def __str__(self):
                 raise ValueError("no words")
@@ -294,11 +294,11 @@ class Comms(unittest.TestCase):
 
 
 class Interface(unittest.TestCase):
-    def test_importing_needs_nothing(self):
+    def test_import_without_numpy_and_torch(self):
         result = run_python("import sys, bucketpool; print([m for m in ('numpy', 'torch') if m in sys.modules])")
         self.assertEqual((result.stdout, result.stderr), ("[]\n", ""))
 
-    def test_a_missing_library_is_explained(self):
+    def test_missing_library(self):
         try:
             ctypes.CDLL("libbucketpool.so.0")
             self.skipTest("the library is installed on this machine")
@@ -313,7 +313,7 @@ class Interface(unittest.TestCase):
         self.assertIn("ImportError: libbucketpool.so.0 was not found", result.stderr.splitlines()[-1])
         self.assertIn("BUCKETPOOL_LIBRARY_PATH", result.stderr.splitlines()[-1])
 
-    def test_every_status_has_an_exception(self):
+    def test_exception_for_each_status(self):
         from bucketpool import _abi, errors
         statuses = {value for name, value in vars(_abi).items() if name.startswith("BP_ERR_")}
         self.assertEqual(set(errors.OF_STATUS), statuses)

@@ -25,7 +25,7 @@ def nano(ep=8):
 
 
 class Models(unittest.TestCase):
-    def test_a_published_model(self):
+    def test_published_model(self):
         model = bp.Model.read(NANO)
         self.assertEqual(model.name, "Nemotron-3-Nano-30B-A3B")
         self.assertEqual(len(model.units), 52)
@@ -42,7 +42,7 @@ class Models(unittest.TestCase):
         note, = bp.Model.read(os.path.join(os.path.dirname(NANO), "Gemma-3-27B")).notes
         self.assertIn("not counted: vision_config", note)
 
-    def test_what_is_added_is_there(self):
+    def test_added_units_and_parameters(self):
         model = bp.Model("m")
         outer = model.add_unit("outer")
         inner = model.add_unit("outer.inner", parent=outer)
@@ -74,7 +74,7 @@ class Models(unittest.TestCase):
         parameter, = model.parameters
         self.assertEqual((parameter.name, parameter.copies, parameter.tp_dim, parameter.expert_dim), ("w", 1, None, None))
 
-    def test_files_hold_the_same_model(self):
+    def test_written_and_read_model(self):
         model = bp.Model("recorded")
         for unit in (model.add_unit("a"), model.add_unit("b")):
             model.add_bucket(unit, "bf16", 100, name="dense", padded_numel=128)
@@ -91,7 +91,7 @@ class Models(unittest.TestCase):
         self.assertEqual(read.buckets[1], bp.GivenBucket(None, 0, "uint8", 64, 0, True, True, ("param",)))
 
     @needs_numpy
-    def test_numpy_dtypes_are_names(self):
+    def test_numpy_dtypes(self):
         for dtype, name in ((numpy.float32, "fp32"), (numpy.dtype("float16"), "fp16"), (numpy.dtype("uint8"), "uint8")):
             model = bp.Model("m")
             model.add_bucket(model.add_unit("u"), dtype, 10)
@@ -128,7 +128,7 @@ class Models(unittest.TestCase):
         self.assertEqual(model.buckets, [])
         self.assertEqual(len(model.units), 1)
 
-    def test_files_that_are_none(self):
+    def test_unreadable_files(self):
         with tempfile.TemporaryDirectory() as folder:
             missing = os.path.join(folder, "none.json")
             error = self.refused(bp.FileError, ["none.json"], bp.Model.read, missing)
@@ -154,7 +154,7 @@ class Number:
 
 
 class Plans(unittest.TestCase):
-    def test_plans_of_every_policy_are_right(self):
+    def test_plans_of_every_policy(self):
         _, buckets = nano()
         schedule = bp.Schedule.training(buckets)
         for policy in ("fixed", "max", "scheduled"):
@@ -173,11 +173,11 @@ class Plans(unittest.TestCase):
         self.assertEqual({r.placement for r in floor.requests}, {"dynamic"})
 
     @unittest.skipUnless(COMMAND, "the command was not built")
-    def test_versions_agree(self):
+    def test_versions(self):
         self.assertEqual(bp.__version__, core().bp_version().decode())
 
     @unittest.skipUnless(COMMAND, "the command was not named")
-    def test_the_command_by_the_package(self):
+    def test_command_of_the_package(self):
         environment = {**os.environ, "PATH": os.path.dirname(COMMAND) + ":" + os.environ["PATH"]}
         for arguments, code, text in ((["version"], 0, f"bucketpool {bp.__version__}\n"), (["nonsense"], 2, 'unknown command "nonsense"'),
                                       (["describe", "/nowhere"], 2, "/nowhere")):
@@ -188,7 +188,7 @@ class Plans(unittest.TestCase):
         self.assertEqual(bare.returncode, 3)
         self.assertIn("install the wheel", bare.stderr)
 
-    def test_the_command_makes_the_same_plan(self):
+    def test_plan_of_the_command(self):
         _, buckets = nano()
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "plan.json")
@@ -201,7 +201,7 @@ class Plans(unittest.TestCase):
                 self.assertEqual((theirs.fingerprint, theirs.bytes), (plan.fingerprint, plan.bytes))
                 self.assertEqual(theirs.requests, plan.requests)
 
-    def test_plans_are_saved(self):
+    def test_saved_plans(self):
         buckets, schedule, plan = small_plan()
         plan.model = "ours"
         plan.set_option("prefetch", "1")
@@ -220,7 +220,7 @@ class Plans(unittest.TestCase):
             with self.assertRaises((bp.Mismatch, bp.FormatError)):
                 bp.Plan.read(path)
 
-    def test_an_infeasible_plan_is_an_answer(self):
+    def test_infeasible_plan(self):
         _, _, plan = small_plan(policy="max", copies=1)
         self.assertFalse(plan.feasible)
         self.assertIn("too few", plan.infeasible_because)
@@ -228,7 +228,7 @@ class Plans(unittest.TestCase):
             bp.Pool(bp.Device.host(), plan)
         self.assertIn("too few", str(caught.exception))
 
-    def test_other_buckets_are_noticed(self):
+    def test_check_with_other_buckets(self):
         buckets, schedule, plan = small_plan()
         others, other_schedule, _ = small_plan(sizes=(1000, 3000, 2000, 3000, 1001))
         with self.assertRaises(bp.Mismatch):
@@ -310,7 +310,7 @@ class Plans(unittest.TestCase):
         with self.assertRaisesRegex(bp.Unsupported, "update the library"):
             first_interval(newer)
 
-    def test_several_models_share_a_pool(self):
+    def test_shared_pool(self):
         a, b = small_plan()[0], small_plan(sizes=(4000, 10))[0]
         united = bp.Buckets.merged({"policy": a, "reference": b})
         self.assertEqual(united.units, [f"policy/u{n}" for n in range(5)] + ["reference/u0", "reference/u1"])

@@ -16,7 +16,7 @@ def bytes_of(view):
 
 
 class Serving(unittest.TestCase):
-    def test_steps_with_delays_have_the_right_bytes(self):
+    def test_steps_with_delays(self):
         """A gather, a compute and a reduce stream that pause at random: every bucket is read as it was written."""
         device = bp.Device.host(max_delay_us=200, delay_seed=3)
         served = Served(device)
@@ -54,7 +54,7 @@ class Serving(unittest.TestCase):
                 wrong.append((text, value, found[0]))
         return look
 
-    def test_addresses_are_the_plans(self):
+    def test_planned_addresses(self):
         served = Served()
         slabs = served.pool.slabs
         for id, request in enumerate(served.plan.requests):
@@ -65,7 +65,7 @@ class Serving(unittest.TestCase):
                              (where, request.bytes, request.unit, request.role, "bf16", 0))
             view.release()
 
-    def test_who_holds_what(self):
+    def test_live_requests(self):
         served = Served()
         view = served.take(1)
         again, = served.pool.acquire([view.id], served.stream)
@@ -96,7 +96,7 @@ class Serving(unittest.TestCase):
         self.assertEqual(served.pool.statistics.cancelled, 1)
         self.assertEqual(served.pool.statistics.busy, 1)
 
-    def test_holders_are_named(self):
+    def test_holders_in_errors(self):
         served = Served(sizes=(1000, 1000, 1000), policy="max", roles=("param",))
         served.take(0), served.take(1)
         served.pool.set_step(77)
@@ -108,7 +108,7 @@ class Serving(unittest.TestCase):
         with self.assertRaises(bp.ScheduleError):
             served.pool.release([served.param(2)], served.stream)
 
-    def test_requests_of_the_plan_are_found(self):
+    def test_find(self):
         served = Served()
         plan = served.plan
         self.assertEqual([plan.find(r.unit, r.ordinal, r.role, r.dtype, r.bytes) for r in plan.requests], served.ids)
@@ -194,13 +194,13 @@ class Serving(unittest.TestCase):
         self.assertIn(plan.fingerprint, str(caught.exception))
         self.assertEqual(bp.Pool(device, plan, fingerprint=plan.fingerprint).fingerprint, plan.fingerprint)
 
-    def test_memory_runs_out(self):
+    def test_out_of_memory(self):
         _, _, plan = small_plan()
         with self.assertRaises(bp.NoDeviceMemory) as caught:
             bp.Pool(bp.Device.host(memory_bytes=4096), plan)
         self.assertIn("4096", str(caught.exception))
 
-    def test_traces_are_schedules(self):
+    def test_recorded_schedules(self):
         served = Served(roles=("param",))
         served.pool.trace_start(1024)
         for unit in range(5):
@@ -246,7 +246,7 @@ class Streams(unittest.TestCase):
         with self.assertRaises(bp.InvalidArgument):
             device.import_stream("five")
 
-    def test_functions_raise_when_their_stream_is_waited_for(self):
+    def test_exceptions_of_stream_functions(self):
         stream = bp.Device.host().stream()
         done = []
         stream.call(lambda: done.append(threading.get_ident()))
@@ -274,7 +274,7 @@ class Streams(unittest.TestCase):
 
 
 class Threads(unittest.TestCase):
-    def test_requests_of_their_own(self):
+    def test_separate_requests(self):
         """Threads that serve different units at once, beside one that reads."""
         served = Served(sizes=(1000,) * 8, apart=True, roles=("param",))
         streams = [served.device.stream(f"t{number}") for number in range(4)]
@@ -304,7 +304,7 @@ class Threads(unittest.TestCase):
         self.assertEqual(served.pool.statistics.acquires, 8 * (100 if BRIEF else 400))
         self.assertEqual(served.pool.live(), [])
 
-    def test_a_blocked_call_leaves_the_interpreter_to_others(self):
+    def test_gil_in_blocked_calls(self):
         stream = bp.Device.host().stream()
         gate, passed = threading.Event(), []
         stream.call(gate.wait)

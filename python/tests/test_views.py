@@ -18,7 +18,7 @@ def exports(pool):
 
 
 class Released(unittest.TestCase):
-    def test_a_released_view_is_of_no_use(self):
+    def test_released_view(self):
         served = Served()
         view = served.take(0)
         self.assertFalse(view.released)
@@ -35,7 +35,7 @@ class Released(unittest.TestCase):
                              "acquire it again")
         self.assertIn("released", repr(view))
 
-    def test_a_view_of_an_earlier_hold_is_released(self):
+    def test_view_of_an_earlier_acquire(self):
         served = Served()
         view = served.take(0)
         served.pool.release([view.id], served.stream)
@@ -46,7 +46,7 @@ class Released(unittest.TestCase):
         self.assertFalse(again.released)
         again.release()
 
-    def test_a_forgotten_view_stays_held(self):
+    def test_garbage_collected_view(self):
         served = Served()
         served.take(0)
         gc.collect()
@@ -76,7 +76,7 @@ class Capsules(unittest.TestCase):
         set_name.restype, set_name.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
         set_name(capsule, name)
 
-    def test_what_is_in_them(self):
+    def test_capsules(self):
         served = Served()
         view = served.take(1)
         self.assertEqual(view.__dlpack_device__(), (dlpack.CPU, 0))
@@ -89,7 +89,7 @@ class Capsules(unittest.TestCase):
         version = (ctypes.c_uint32 * 2).from_address(self.pointer(capsule, name))
         self.assertEqual(tuple(version), dlpack.VERSION)
 
-    def test_what_is_refused(self):
+    def test_refusals(self):
         served = Served()
         view = served.take(0)
         for options in ({"copy": True}, {"dl_device": (2, 0)}, {"dl_device": (1, 1)}, {"stream": 1}):
@@ -100,7 +100,7 @@ class Capsules(unittest.TestCase):
             with self.assertRaises((BufferError, bp.Unsupported)):
                 use()
 
-    def test_capsules_that_nobody_takes(self):
+    def test_unconsumed_capsules(self):
         served = Served()
         view = served.take(0)
         capsules = [view.__dlpack__() for _ in range(5)]
@@ -116,7 +116,7 @@ class Capsules(unittest.TestCase):
         dlpack.take_back()
         self.assertEqual(committed(served.device), 0)
 
-    def test_another_thread_takes_back_while_one_is_offered(self):
+    def test_take_back_during_an_export(self):
         """Whenever it comes: between the making of a capsule and its return, and between its two looks at one."""
         served = Served(dtype="fp32")
         view = served.take(0)
@@ -147,7 +147,7 @@ class Capsules(unittest.TestCase):
             dlpack.take_back()
             self.assertEqual(exports(served.pool), 1)
 
-    def test_dynamic_memory_is_not_exported(self):
+    def test_dynamic_memory(self):
         """It goes with its release: an array over it would be left without."""
         served = Served(policy="dynamic")
         view = served.take(0)
@@ -157,7 +157,7 @@ class Capsules(unittest.TestCase):
         view.release()
 
     @unittest.skipUnless(sys.implementation.name == "cpython", "capsules of CPython")
-    def test_host_views_wait_for_their_stream(self):
+    def test_wait_for_the_acquiring_stream(self):
         """The host may touch the memory at once: the work before is done, unless it is asked not to wait."""
         device = bp.Device.host(max_delay_us=3000, delay_seed=5)
         served = Served(device)
@@ -200,7 +200,7 @@ class Arrays(unittest.TestCase):
             Served(dtype="uint8", sizes=(1001, 1001), roles=("param",)).take(0).numpy("float32")
         self.assertIn("1001", str(caught.exception))
 
-    def test_a_saved_array_holds_nothing(self):
+    def test_saved_array_without_reference(self):
         """The buffer goes to the next request while the array is kept, and the array sees that one's bytes."""
         served = Served(sizes=(1000, 1000, 1000), dtype="fp32", policy="max", roles=("param",))
         view = served.take(0)
@@ -214,7 +214,7 @@ class Arrays(unittest.TestCase):
         self.assertEqual(set(saved.tolist()), {2.0})
         other.release()
 
-    def test_a_saved_array_never_points_at_nothing(self):
+    def test_saved_array_after_close(self):
         """Pool, streams and device are closed and gone: the memory is there until the last array is, however it was made."""
         served = Served(dtype="fp32")
         device, pool = served.device, served.pool
@@ -243,7 +243,7 @@ class Arrays(unittest.TestCase):
         self.assertEqual(numpy.from_dlpack(view).shape, (0,))
         view.release()
 
-    def test_holds_are_of_views_not_of_arrays(self):
+    def test_references_of_views(self):
         served = Served(dtype="fp32")
         view = served.take(0)
         arrays = [view.numpy() for _ in range(3)]
@@ -257,7 +257,7 @@ class Arrays(unittest.TestCase):
 
 
 class Null(unittest.TestCase):
-    def test_status_of_the_interface(self):
+    def test_null_arguments(self):
         """The ctypes declarations of exports match the library."""
         self.assertEqual(core().bp_pool_export(None, None, None), _abi.BP_ERR_INVALID_ARGUMENT)
 

@@ -1,1 +1,12 @@
-"""bucketpool for PyTorch. Import each module by name; they need torch, which `import bucketpool` alone does not."""
+"""Adapters of bucketpool for PyTorch; import each module by name.
+
+    bucketpool.torch.fsdp2           communication buffers of FSDP2 from a pool
+    bucketpool.torch.megatron_fsdp   double buffers of Megatron-FSDP from a pool
+    bucketpool.torch.logprob         log-probabilities and entropies, also with a split vocabulary
+    bucketpool.torch.lm_head         the same from hidden states and the head's weight, without logits
+    bucketpool.torch.cp              packed sequences on context-parallel ranks
+    bucketpool.torch.allocator       segments of torch.cuda.MemPool in a slab of the library
+    bucketpool.torch.comm            process groups as communicators: trust(), set_timeout()
+    bucketpool.torch.nccl            registration of a pool with NCCL communicators of process groups
+    bucketpool.torch.capture         torch.cuda.graph with a pool inside
+"""

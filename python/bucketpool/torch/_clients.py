@@ -1,4 +1,4 @@
-"""A cache of log-prob clients by configuration, with least-recently-used eviction."""
+"""A cache of the library's clients (logprob, lm_head, cp) by configuration, with least-recently-used eviction."""
 
 import atexit
 import ctypes
@@ -13,11 +13,12 @@ from .._library import logprob
 from ..errors import ScheduleError
 from .comm import GroupComm
 
-MOST = 8  # kept of one group, and of this process alone: each has workspaces
+MOST = 8  # clients for each group and for the process alone; each client has workspaces
 
 
 class Handle:
     """A client, destroyed when neither the cache nor a pending backward refers to it."""
+
     def __init__(self, made: ctypes.c_void_p, destroy: str, generation: int) -> None:
         self._value: Optional[ctypes.c_void_p] = made
         self._destroy = destroy
@@ -27,7 +28,7 @@ class Handle:
     def value(self) -> ctypes.c_void_p:
         if self._value is None:
             raise ScheduleError(
-                "the client of this forward pass was freed (free_clients, comm.close) before its backward pass")
+                "backward: the client of its forward was freed by free_clients or comm.close; run the forward again")
         return self._value
 
     def close(self) -> None:
@@ -40,10 +41,11 @@ class Handle:
 
 class Clients:
     """A cache of at most MOST clients, in addition to those that pending backwards refer to, until clear()."""
+
     def __init__(self) -> None:
         self._kept: "OrderedDict[Hashable, Handle]" = OrderedDict()
         self._all: "weakref.WeakSet[Handle]" = weakref.WeakSet()
-        self._generation = 0  # of what was made last: the same on all ranks of a group, which make together
+        self._generation = 0  # of the latest client; equal on all ranks of a group, because they create together
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -82,14 +84,15 @@ def of(comm: Optional[GroupComm]) -> Clients:
 
 
 def lock_of(comm: Optional[GroupComm]) -> Any:
-    """The lock of a communicator's clients, whose workspaces serve one call at a time."""
+    """The lock of a communicator's clients: a workspace serves one call at a time."""
     return _alone_lock if comm is None else comm.lock
 
 
 def shared(comm: Optional[GroupComm], key: Hashable, everybody: Optional[List[Dict[str, int]]], destroy: str,
            make: Callable[[], ctypes.c_void_p]) -> Handle:
-    """The client of `key`. With a communicator making one is collective: all ranks make it anew where one has not the
-    same one ("client" of what they told each other: generation_of)."""
+    """The client of `key`. With a communicator its creation is collective: if the ranks have different generations
+    (generation_of, "client" in everybody), all of them create it again.
+    """
     known = {one["client"] for one in everybody} if everybody is not None else {1}
     anew = len(known) != 1 or known == {0}
     return of(comm).get(key, destroy, make if comm is None else lambda: comm.run(make), anew)
@@ -106,8 +109,6 @@ def device_key(device: torch.device) -> Hashable:
 
 @atexit.register
 def free_clients() -> None:
-    """Destroys the clients without a process group and their workspaces. For those of groups:
-    bucketpool.torch.comm.close().
-    """
+    """Frees the workspaces of calls without a group. For those of groups: bucketpool.torch.comm.close()."""
     with _alone_lock:
         _alone.clear()

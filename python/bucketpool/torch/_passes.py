@@ -1,6 +1,4 @@
-"""Common parts of the passes over logits and over the fused head: options, argument checks, agreement between
-ranks.
-"""
+"""Common parts of passes over logits and over the fused head: options, checks of arguments, agreement of ranks."""
 
 import ctypes
 import struct
@@ -46,7 +44,8 @@ class Pass(NamedTuple):
 
 
 class Untraced(torch.autograd.Function):
-    """Calls of the C library: torch.compile breaks the graph around them."""
+    """An autograd function that calls the library; torch.compile breaks the graph around it."""
+
     @classmethod
     def apply(cls, *arguments: Any) -> Any:
         compiler: Any = torch.compiler
@@ -56,6 +55,7 @@ class Untraced(torch.autograd.Function):
 
 class _NotTwice(torch.autograd.Function):
     """Passes gradients through; its own backward raises Unsupported."""
+
     @staticmethod
     def forward(ctx: Any, gradient: torch.Tensor, what: str, *sources: torch.Tensor) -> torch.Tensor:
         ctx.what = what
@@ -81,29 +81,33 @@ def only_once(what: str, gradient: Optional[torch.Tensor], *sources: Optional[to
 def check_options(options: Options, columns: int) -> None:
     if (options.start is None) != (options.end is None):
         raise InvalidArgument(
-            f"{options.what}: of the bounds of the vocabulary one is missing: {options.start} to {options.end}")
+            f"{options.what}: vocabulary bounds {options.start} to {options.end}: one is missing; pass both or none")
     if options.start is not None and options.end is not None:
         if options.start < 0 or options.end < options.start:
             raise InvalidArgument(
-                f"{options.what}: the vocabulary of this rank is from {options.start} to {options.end}")
+                f"{options.what}: vocabulary bounds {options.start} to {options.end} are not a range; pass "
+                "0 <= start <= end")
         if options.end - options.start != columns:
             raise InvalidArgument(
-                f"{options.what}: the vocabulary of this rank is from {options.start} to {options.end}, "
-                f"{options.end - options.start} ids, but there are {columns} columns")
+                f"{options.what}: vocabulary bounds {options.start} to {options.end} are "
+                f"{options.end - options.start} ids, but there are {columns} columns; pass the bounds of the columns")
     if options.chunk is not None and options.chunk < 0:
-        raise InvalidArgument(f"{options.what}: chunk size {options.chunk} is negative: None and 0 are one piece")
+        raise InvalidArgument(f"{options.what}: chunk size {options.chunk} is negative; None and 0 mean one piece")
     if not 1.2e-38 <= options.temperature <= 8.5e37:
-        raise InvalidArgument(f"{options.what}: temperature {options.temperature} is not between 1.2e-38 and 8.5e37")
+        raise InvalidArgument(f"{options.what}: temperature {options.temperature}; expected a number in "
+                              "[1.2e-38, 8.5e37]")
 
 
 def prepared(options: Options, check: Callable[[], Tuple[Dict[str, int], Dict[str, int], Optional[torch.Tensor]]],
              memory: Callable[[], T], make: Callable[[int, Optional[GroupComm]], ctypes.c_void_p], destroy: str,
              key_of: Callable[[], Tuple[Any, ...]]) -> Tuple[Pass, T]:
-    """Checks the arguments of this rank, compares with the others, and has a client for the pass. What one rank refuses
-    all refuse.
+    """Checks the arguments of this rank, compares them with those of the other ranks, and gets a client for the pass.
+    An error of one rank is an error of all.
 
-    `check` gives what must be the same on all ranks, what may differ ("columns" among it), and the mask; `memory` what
-    the pass computes in, before the others wait for it; `make` a client from the first id."""
+    - check: returns the values that must be equal on all ranks, those that may differ (with "columns"), the mask
+    - memory: allocates the outputs, before the comparison, so that a failure reaches the other ranks
+    - make: creates a client, from the first id of this rank and the communicator
+    """
     comm = comm_of(options.group)
     failure: Optional[BaseException] = None
     same: Dict[str, int] = {}
@@ -115,7 +119,7 @@ def prepared(options: Options, check: Callable[[], Tuple[Dict[str, int], Dict[st
         same["temperature"] = struct.unpack("i", struct.pack("f", options.temperature))[0]
         key = (options.checked_targets, torch.get_num_threads(), options.start, *key_of())
         ready = memory()
-    except Exception as error:  # the other ranks are to hear of anything
+    except Exception as error:  # any, because agree() reports it to the other ranks
         if comm is None or comm.trusting:
             raise
         failure = error
@@ -135,7 +139,8 @@ def _start(options: Options, comm: Optional[GroupComm], everybody: Optional[List
         return 0
     if everybody is None:
         raise InvalidArgument(
-            f"{options.what}: a group that is trusted not to differ needs the bounds of the vocabulary")
+            f"{options.what}: no vocabulary bounds, and ranks of a trusted group do not exchange them; pass "
+            "vocab_start_index and vocab_end_index")
     return sum(one["columns"] for one in everybody[:comm.rank])
 
 
@@ -147,8 +152,8 @@ def targets_of(options: Options) -> int:
 
 
 class Outputs:
-    """Log-probabilities, entropies and what backward needs of a forward pass over `shape` tokens. `struct`: for the
-    library."""
+    """Outputs of a forward pass over `shape` tokens, with the values saved for backward. struct: for the library."""
+
     def __init__(self, options: Options, shape: torch.Size, device: torch.device, saves: bool) -> None:
         tokens = shape.numel()
 
@@ -176,7 +181,7 @@ def upstream(struct_of: Any, logprob_grad: Optional[torch.Tensor], entropy_grad:
     """Sets the upstream gradients. Returns the tensors that must live until the call is enqueued."""
     struct_of.logprob_grad, first = _tensors.values(logprob_grad)
     struct_of.entropy_grad, second = _tensors.values(entropy_grad)
-    saved = saved.contiguous()  # hooks of saved tensors may lay them out anew, and this may be its only reference
+    saved = saved.contiguous()  # hooks of saved tensors may change strides; the caller keeps the copy
     struct_of.saved, struct_of.saved_bytes = saved.data_ptr(), saved.numel() * 4
     return [first, second, saved]
 

@@ -1,5 +1,4 @@
-"""Tensors as the C library sees them: dtypes, views with strides, memory without copies, and the streams that torch
-computes on."""
+"""Tensors as arguments of the library: dtypes, strides, memory without copies, and torch's current streams."""
 
 import atexit
 import ctypes
@@ -31,11 +30,9 @@ _streams: Dict[Tuple[int, int], ctypes.c_void_p] = {}
 
 
 def device_of(device: torch.device) -> ctypes.c_void_p:
-    """The library's device for tensors on `device`: one host device, and one for each GPU. Created on first use,
-    kept until exit.
-    """
+    """The library's device for tensors on `device`. Created on first use, kept until exit."""
     if device.type not in ("cpu", "cuda"):
-        raise Unsupported(f"tensors on {device}: cpu and cuda are possible")
+        raise Unsupported(f"tensor on {device}: unsupported device; use cpu or cuda")
     ordinal = 0 if device.type == "cpu" else device.index if device.index is not None else torch.cuda.current_device()
     with _lock:
         if (device.type, ordinal) not in _devices:
@@ -50,9 +47,7 @@ def device_of(device: torch.device) -> ctypes.c_void_p:
 
 
 def stream_of(device: torch.device) -> Optional[ctypes.c_void_p]:
-    """The current stream of torch, imported by its native handle. None on CPUs, where calls return after the
-    work has run.
-    """
+    """The current stream of torch, imported by its native handle. None on CPUs, where calls are synchronous."""
     if device.type == "cpu":
         return None
     native = torch.cuda.current_stream(device).cuda_stream
@@ -64,7 +59,7 @@ def stream_of(device: torch.device) -> Optional[ctypes.c_void_p]:
 
 
 def native_of(stream: Optional[int]) -> Optional[int]:
-    """The native handle of a stream of a GPU, None for one of the host."""
+    """The native handle of a GPU's stream; None for a stream of the host."""
     native = ctypes.c_uint64()
     return native.value if core().bp_stream_native(stream, ctypes.byref(native)) == _abi.BP_OK else None
 
@@ -101,8 +96,9 @@ def shape_of(shape: torch.Size) -> Tuple[int, int]:
 
 
 def _strides(tensor: torch.Tensor, trailing: int) -> Optional[Tuple[int, int]]:
-    """Strides of the batch and the sequence, where all dimensions before the sequence are one; None where that takes a
-    copy."""
+    """Strides of batch and sequence, with all dimensions before the sequence merged into the batch. None if merging
+    needs a copy.
+    """
     if tensor.numel() == 0:
         return 0, 0
     sizes, strides = list(tensor.shape), list(tensor.stride())
@@ -122,8 +118,9 @@ def _strides(tensor: torch.Tensor, trailing: int) -> Optional[Tuple[int, int]]:
 
 
 def values(tensor: Optional[torch.Tensor]) -> Tuple[_abi.bp_token_values, Optional[torch.Tensor]]:
-    """A value for each token, [..., sequence], with any strides; and the tensor that it is of, to be kept until the
-    call has returned."""
+    """The argument for one value of each token, [..., sequence], and the tensor that it points into, which must live
+    until the call has returned.
+    """
     if tensor is None:
         return _abi.bp_token_values(), None
     strides = _strides(tensor, 0)
@@ -155,35 +152,38 @@ def rows(tensor: torch.Tensor) -> _abi.bp_token_rows:
     return _abi.bp_token_rows(tensor.data_ptr(), DTYPES[tensor.dtype], batch, sequence, columns, batch_stride, stride)
 
 
-# ---- what calls check ----------------------------------------------------------------------------------------------
+# ---- checks of arguments -------------------------------------------------------------------------------------------
 
 
 def check_floats(name: str, tensor: Any) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise InvalidArgument(f"{name}: expected a tensor, got {type(tensor).__name__}")
     if tensor.dtype not in FLOATS:
-        raise InvalidArgument(f"{name} are {tensor.dtype}: float32, bfloat16 and float16 are possible")
+        raise InvalidArgument(f"{name}: unsupported dtype {tensor.dtype}; use float32, bfloat16 or float16")
     if tensor.layout != torch.strided:
-        raise InvalidArgument(f"{name} are {tensor.layout}: only strided tensors are possible")
+        raise InvalidArgument(f"{name}: unsupported layout {tensor.layout}; pass a strided tensor")
 
 
 def check_target(target: Any, shape: torch.Size, device: torch.device) -> None:
     if not isinstance(target, torch.Tensor) or target.dtype not in (torch.int64, torch.int32):
         raise InvalidArgument(
-            f"targets are {getattr(target, 'dtype', type(target).__name__)}: int64 and int32 are possible")
+            f"targets: unsupported dtype {getattr(target, 'dtype', type(target).__name__)}; use int64 or int32")
     if target.shape != shape:
-        raise InvalidArgument(f"targets are {list(target.shape)} for tokens {list(shape)}: one for each token")
+        raise InvalidArgument(f"targets: shape {list(target.shape)} for tokens {list(shape)}; pass one for each token")
     if target.device != device:
-        raise InvalidArgument(f"targets are on {target.device}, what they are for on {device}")
+        raise InvalidArgument(f"targets: on {target.device}, but logits or hidden states are on {device}; move them")
 
 
 def token_mask(mask: Optional[torch.Tensor], target: Optional[torch.Tensor], ignore_index: Optional[int],
                shape: torch.Size, device: torch.device) -> Optional[torch.Tensor]:
-    """uint8 for each token, 0: is not read, counts 0, has no gradient. None where no token is masked by anything."""
+    """The mask as uint8 for each token; 0: the token is not read, and its result and gradient are 0. None without
+    mask and ignore_index.
+    """
     if mask is not None:
         if mask.shape != shape or mask.device != device:
             raise InvalidArgument(
-                f"the mask is {list(mask.shape)} on {mask.device} for tokens {list(shape)} on {device}")
+                f"mask: {list(mask.shape)} on {mask.device} for tokens {list(shape)} on {device}; pass the shape and "
+                "device of targets")
         mask = mask if mask.dtype == torch.bool else mask != 0
     if ignore_index is not None and target is not None:
         kept = target != ignore_index
@@ -192,7 +192,7 @@ def token_mask(mask: Optional[torch.Tensor], target: Optional[torch.Tensor], ign
 
 
 def run(device: torch.device, function: Any, *arguments: Any) -> None:
-    """A call of the library with torch's current stream of `device` at the end; the GPU is current meanwhile."""
+    """Calls the library with torch's current stream of `device` as the last argument, and the GPU current."""
     if device.type == "cpu":
         call(function, *arguments, None)
         return

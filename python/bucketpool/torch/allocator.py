@@ -1,10 +1,11 @@
-"""Tensors that PyTorch makes itself, in a slab of this library: torch.cuda.MemPool whose segments come from it.
+"""Tensors that PyTorch allocates, in a slab of the library: a torch.cuda.MemPool whose segments come from it.
 
     with serving(bytes=8 << 30) as memory, torch.cuda.use_mem_pool(memory.mem_pool):
         buffer = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
 
-For buckets take a pool: planned offsets are not honoured here. docs/guides/pytorch_allocator.md says what happens and what the
-limits are."""
+The offsets of a plan are not used here; for buckets use bucketpool.Pool. docs/guides/pytorch_allocator.md has the
+limits.
+"""
 
 import ctypes
 from types import TracebackType
@@ -17,6 +18,9 @@ from .._library import call, configured, core, filled
 from ..device import Device
 from ..names import decoded, whole
 from ..pool import Pool
+
+
+__all__ = ["Statistics", "pluggable_allocator", "serving"]
 
 
 class Statistics(NamedTuple):
@@ -38,8 +42,8 @@ class serving:
 
     - bytes, device: size of a separate slab, rounded up to the granularity of the device; device None: a new
       one
-    - pool, request: instead, a persistent request of a pool that is not live; the pool's registration covers
-      it
+    - pool, request: instead of bytes, a persistent request of a pool that is not live. Registration of the pool
+      with NCCL then covers these tensors.
     - ordinal: index of the GPU in PyTorch
 
     Raises InvalidArgument (neither or both), ScheduleError (served already, the request is live), Mismatch,
@@ -51,10 +55,11 @@ class serving:
         self._keeps = (pool, device)
         self.ordinal = ordinal
         self._mem_pool: Any = None
-        self._allocator: Any = None  # before 2.11 PyTorch's MemPool holds a pointer that owns nothing
+        self._allocator: Any = None  # kept here, because MemPool does not own it before PyTorch 2.11
         config = configured(core().bp_torch_config_init, _abi.bp_torch_config, ordinal=ordinal,
                             bytes=whole(bytes, 64, "bytes"), request=whole(request, 32, "a request"),
-                            pool=None if pool is None else pool.handle, device=None if device is None else device.handle)
+                            pool=None if pool is None else pool.handle,
+                            device=None if device is None else device.handle)
         call(core().bp_torch_serve, ctypes.byref(config))
         self.stopped = False
 
@@ -68,13 +73,15 @@ class serving:
 
     @property
     def statistics(self) -> Statistics:
+        """The counters of the GPU."""
         s = filled(core().bp_torch_statistics_get, _abi.bp_torch_statistics, self.ordinal)
         return Statistics(s.bytes, s.live_bytes, s.peak_live_bytes, s.live_segments, s.segments, s.waits, s.refused,
                           s.strays, decoded(s.because))
 
     def stop(self) -> None:
-        """Frees the memory after the work of the device. May be repeated. The tensors and the MemPool must have
-        been deleted; else ScheduleError has the number of live segments.
+        """Waits for the device and frees the memory. May be repeated.
+
+        Delete the tensors and the MemPool before; otherwise raises ScheduleError with the number of live segments.
         """
         if not self.stopped:
             self._mem_pool = None
@@ -88,7 +95,7 @@ class serving:
                  trace: Optional[TracebackType]) -> None:
         if kind is None:
             self.stop()
-        else:  # tensors that the exception's frames hold would turn it into another one
+        else:  # frames of the exception may hold tensors; stop()'s error must not replace the exception
             try:
                 self.stop()
             except Exception:
@@ -96,6 +103,8 @@ class serving:
 
 
 def pluggable_allocator() -> Any:
-    """torch.cuda.memory.CUDAPluggableAllocator with this library's functions, of the copy that is loaded: without a
-    `serving` of the GPU, the environment says how many bytes serve (BUCKETPOOL_TORCH_BYTES=8g)."""
+    """A torch.cuda.memory.CUDAPluggableAllocator with the functions of the loaded library.
+
+    Without a `serving` of the GPU, BUCKETPOOL_TORCH_BYTES sets the size of the slab, for example 8g.
+    """
     return torch.cuda.memory.CUDAPluggableAllocator(core()._name, "bp_torch_malloc", "bp_torch_free")

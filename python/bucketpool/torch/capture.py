@@ -1,4 +1,4 @@
-"""CUDA graphs of PyTorch with a pool inside."""
+"""Captures of torch.cuda.graph with a pool inside."""
 
 from typing import Any, Optional, Sequence
 
@@ -7,14 +7,19 @@ from ..pool import Pool
 from .streams import Streams
 
 
+__all__ = ["GraphCapture"]
+
+
 class GraphCapture(Capture):
-    """bucketpool.Capture around torch.cuda.graph, and the launches of the graph that came of it. docs/guides/cuda_graphs.md.
+    """A capture by torch.cuda.graph of whole steps that use the pool, and the launches of the graph.
 
         with attached.capture(stream) as capture, torch.cuda.graph(graph, stream=stream):
-            ... a whole step ...
+            ...                                     # a whole step, forward and backward
         capture.replay(graph)
 
-    Written against the contracts of the C interface and of PyTorch, and tried on the emulated driver only."""
+    Made by Attachment.capture and Installed.capture; see docs/guides/cuda_graphs.md. Run a few steps eagerly first.
+    Has been run on the emulated driver only.
+    """
 
     def __init__(self, pool: Pool, streams: Streams, stream: Any, name: Optional[str] = None,
                  owned: Sequence[int] = ()) -> None:
@@ -23,6 +28,6 @@ class GraphCapture(Capture):
         streams.imported(stream)  # before anything is captured
 
     def replay(self, graph: Any) -> None:
-        """Launches a torch.cuda.CUDAGraph on the current stream, between what launching() does."""
+        """Launches a torch.cuda.CUDAGraph on the current stream, inside launching()."""
         with self.launching(self._streams.current()):
             graph.replay()

@@ -1,14 +1,18 @@
-"""torch.distributed process groups as communicators of the library (bp_comm, of kind "callback").
+"""Process groups of torch.distributed as communicators of the library, for logprob, lm_head and cp.
 
-The library's collectives are torch's, in the library's own memory: no copies, on CPUs (gloo) and on GPUs (nccl, in the
-order of the stream that the call is on). What torch raises inside one becomes the library's error with torch's words,
-and is the cause of the exception.
+    from bucketpool.torch import comm
 
-Ranks compare before they do something together: sizes, dtypes, options. Where one differs, or has failed before, all
-ranks get an exception that names it, and none is left waiting. That is a small exchange of host memory for each call;
-trust() leaves it out. A rank that does not come is named after the time-out of the group (set_timeout()), and later
-calls with the group fail at once. Calls with one group come from one thread at a time, in the same order on all ranks,
-as torch's collectives do."""
+    comm.set_timeout(tp_group, 60)      # seconds until RankTimeout names the missing ranks
+    comm.trust(tp_group)                # later calls do not compare their arguments
+
+Calls with one group are collective: one thread at a time, in the same order on all ranks. Before each call ranks
+compare sizes, dtypes and options by a small all-gather of host memory. A difference, or an error of one rank, is
+an exception on all ranks that names the rank. trust() leaves the comparison out.
+
+A missing rank ends the comparison after the time-out of the group: RankTimeout, also at once for later calls.
+Collectives of tensors are those of torch, in memory of the library; an exception in one is the cause of the
+CommError.
+"""
 
 import atexit
 import ctypes
@@ -26,8 +30,10 @@ from torch._C._distributed_c10d import AllgatherOptions
 
 from .. import _abi
 from .._library import call, core, made, recorded, status_of, words_of
-from ..errors import OF_STATUS, CommError, Error, InvalidArgument, Mismatch, RankTimeout
+from ..errors import OF_STATUS, CommError, Error, InvalidArgument, Mismatch, RankTimeout, Unsupported
 from . import _tensors
+
+__all__ = ["close", "set_timeout", "trust"]
 
 _OPERATIONS = {
     _abi.BP_REDUCE_SUM: dist.ReduceOp.SUM,
@@ -36,15 +42,17 @@ _OPERATIONS = {
 }
 _WORDS = 384  # bytes of a rank's message that the others see
 _FACTS = 16
-_PATIENCE = 5.0  # seconds
+_PATIENCE = 5.0  # seconds, for running calls and for answers of the store
 _TOLD = struct.Struct(f"=i{_FACTS}q{_WORDS}s")
 
 
 class GroupComm:
-    """A process group that this process is in. Kept and made by comm_of(); close() ends it.
+    """The communicator of a process group, made by comm_of(). It holds no reference to the group.
 
-    `rank`, `ranks`: of this process in the group. `handle`: the bp_comm. `trusting`: calls do not compare first. The
-    group itself is only looked at: destroying it is the caller's, and calls say so afterwards."""
+    Attributes: rank, ranks (of this process in the group); handle (bp_comm); trusting (see trust()); timeout
+    (seconds, see set_timeout()).
+    """
+
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = weakref.ref(group)
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -54,8 +62,8 @@ class GroupComm:
         self.own_timeout = _timeout_of(group, self.devices)
         self.timeout = _from_environment() or self.own_timeout
         self._first_timeout = ""
-        self.lock = threading.RLock()  # of calls: one at a time
-        self.clients: Any = None  # of logprob and cp, made there
+        self.lock = threading.RLock()  # one call at a time
+        self.clients: Any = None  # Clients of logprob, lm_head and cp, created by _clients.of()
         self._raised: Optional[BaseException] = None
         self._functions = _abi.bp_comm_callbacks(
             rank=self.rank, ranks=self.ranks, **{
@@ -67,15 +75,18 @@ class GroupComm:
 
     @property
     def group(self) -> dist.ProcessGroup:
-        """Raises CommError where the group was destroyed."""
+        """The process group. Raises CommError if it was destroyed."""
         group = self._group()
         if group is None:
-            raise CommError(f"{self.name} of {self.ranks} ranks was destroyed")
+            raise CommError(f"{self.name} of {self.ranks} ranks was destroyed; call it before destroy_process_group")
         return group
 
     def close(self) -> None:
-        """Destroys the clients that were made for the group, then the communicator. Not collective. Lets a call of
-        another thread finish, but waits for none that is stuck: what it uses is then left alone."""
+        """Destroys the clients of the group and the communicator. Not collective.
+
+        Waits a few seconds for a call of another thread. If the call is blocked, nothing is destroyed, because the
+        call uses it.
+        """
         if not self.lock.acquire(timeout=_PATIENCE):
             return
         try:
@@ -105,15 +116,18 @@ class GroupComm:
 
     def agree(self, what: str, same: Dict[str, int], told: Dict[str, int],
               failure: Optional[BaseException] = None) -> List[Dict[str, int]]:
-        """Collective: what all ranks are about to do. Returns `told` of each rank.
+        """Collective: compares the arguments of a call on all ranks. Returns `told` of each rank.
 
-        `failure`: why this rank cannot take part; it is raised here, and on the other ranks an exception of its kind
-        that names this one. Raises Mismatch, naming two ranks and the numbers, where `same` differs; CommError where
-        the exchange fails."""
+        - same: numbers that must be equal on all ranks; told: numbers that may differ
+        - failure: an exception of this rank. It is raised here, and on the other ranks as an exception of the same
+          kind that names this rank.
+
+        Raises Mismatch (`same` differs; with two ranks and their numbers), CommError, RankTimeout.
+        """
         facts = {**same, **told}
         for name, value in facts.items():
             if not -1 << 63 <= value < 1 << 63 and failure is None:
-                failure = InvalidArgument(f"{what}: {name} is {value}: more than 64 bits")
+                failure = InvalidArgument(f"{what}: {name} is {value}; pass a number of at most 64 bits")
         if failure is None:
             mine = _TOLD.pack(0, *_numbers(facts), b"")
         else:
@@ -132,7 +146,8 @@ class GroupComm:
             for name in same:
                 if theirs[name] != all_facts[0][name]:
                     raise Mismatch(f"{what}: the ranks of {self.name} differ in {name}: rank 0 has "
-                                   f"{_shown(name, all_facts[0][name])}, rank {r} has {_shown(name, theirs[name])}")
+                                   f"{_shown(name, all_facts[0][name])}, rank {r} has {_shown(name, theirs[name])}; "
+                                   "pass the same on all ranks")
         return all_facts
 
     def _exchanged(self, mine: bytes, what: str) -> bytes:
@@ -144,7 +159,8 @@ class GroupComm:
             raise
         except Exception as error:
             raise CommError(
-                f"{what}: the ranks of {self.name} could not compare: {type(error).__name__}: {error}") from error
+                f"{what}: the ranks of {self.name} could not compare their arguments: {type(error).__name__}: {error}"
+            ) from error
         return bytes(everybody)
 
     def _gather_host(self, mine: torch.Tensor, everybody: torch.Tensor, what: str = "an exchange") -> None:
@@ -164,7 +180,7 @@ class GroupComm:
             if not missing:
                 raise
             self._first_timeout = (f"{what} over {self.name}: {missing} not answered within {self.timeout:g} s; look "
-                                   "there for a process that is stopped, stuck or dead, then end all ranks")
+                                   "for a stopped, blocked or dead process there, then end all ranks")
             raise RankTimeout(self._first_timeout) from error
 
     def _gather_cpu(self, mine: torch.Tensor, everybody: torch.Tensor, group: dist.ProcessGroup) -> None:
@@ -178,24 +194,24 @@ class GroupComm:
     def _gather_cuda(self, mine: torch.Tensor, everybody: torch.Tensor, group: dist.ProcessGroup) -> None:
         cuda: Any = torch.cuda
         until = time.monotonic() + self.timeout
-        with cuda.stream(cuda.Stream()):  # not behind the work of the current one
+        with cuda.stream(cuda.Stream()):  # not ordered after the work of the current stream
             gathered = torch.empty(everybody.numel(), dtype=torch.uint8, device="cuda")
             work: Any = dist.all_gather_into_tensor(gathered, mine.cuda(), group=group, async_op=True)
-            while not work.is_completed():  # copying would wait for ever
+            while not work.is_completed():  # without polling, a missing rank would block the copy forever
                 if time.monotonic() >= until:
-                    raise TimeoutError(f"NCCL has not gathered within {self.timeout:g} s")
+                    raise TimeoutError(f"NCCL all-gather did not complete within {self.timeout:g} s")
                 time.sleep(2e-5)
             work.wait()
             everybody.copy_(gathered)
 
-    # ---- what the library calls ------------------------------------------------------------------------------------
+    # ---- callbacks of the library ----------------------------------------------------------------------------------
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., int]:
         def guarded(user: Any, *arguments: Any) -> int:
             try:
                 function(*arguments)
                 return _abi.BP_OK
-            except BaseException as error:  # nothing may pass through the library's frames
+            except BaseException as error:  # exceptions must not cross C frames
                 self._raised = error
                 return recorded(error, f"{self.name}: ")
 
@@ -229,9 +245,8 @@ class GroupComm:
                  job: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
         dtype = _tensors.TORCH_DTYPES.get(number)
         if dtype is None:
-            raise OF_STATUS[_abi.BP_ERR_UNSUPPORTED](f"{self.name}: reductions of dtype {number}: " +
-                                                     ", ".join(str(known) for known in _tensors.TORCH_DTYPES.values()) +
-                                                     " are possible")
+            known = ", ".join(str(known) for known in _tensors.TORCH_DTYPES.values())
+            raise Unsupported(f"{self.name}: reductions of dtype {number} are unsupported; use one of {known}")
         self._ordered(
             stream, counts[1], lambda cuda: job(*(_tensors.memory(address, count * dtype.itemsize, dtype, cuda)
                                                   for address, count in zip((source, target), counts))))
@@ -251,18 +266,20 @@ class GroupComm:
                 reduced, given, op=_OPERATIONS[reduction], group=self.group))
 
 
-# ---- ranks that do not answer --------------------------------------------------------------------------------------
+# ---- missing ranks -------------------------------------------------------------------------------------------------
 
 _VARIABLE = "BUCKETPOOL_COMM_TIMEOUT"
-_counts: Dict[str, int] = {}  # of arrivals, by group: they outlive communicators, as the store's keys do
+_counts: Dict[str, int] = {}  # arrivals by group; they outlive communicators, as the store's keys do
 
 
 class _Arrivals:
-    """The arrival of this rank at an exchange, noted in the store of the group, and who else has noted theirs.
+    """Finds the missing ranks of an exchange, through the store of the group.
 
-    A gather that times out does not tell which ranks are missing. The store does: each rank keeps one key there, the
-    number of its arrivals. The first rank that times out leaves the names to the others, whose connections to it break
-    at once."""
+    An all-gather that times out does not name missing ranks. So each rank counts its exchanges in one key of the store.
+    The first rank that times out writes the names of the missing ranks there for the other ranks, whose connections
+    to it break at once.
+    """
+
     def __init__(self, group: dist.ProcessGroup, rank: int, ranks: int) -> None:
         self._store = _store_of(group)
         self._ranks = ranks
@@ -270,17 +287,17 @@ class _Arrivals:
         try:
             if self._store is not None:
                 self._store.set(f"bucketpool/{rank}", str(self._number))
-        except Exception:  # noqa: B902: exchanges can do without the store
+        except Exception:  # noqa: B902: exchanges work without the store
             self._store = None
 
     def tell_missing(self) -> str:
-        """"rank 2 of 4 has", "ranks 2, 5 of 8 have"; "" where all have come."""
+        """The missing ranks, as "rank 2 of 4 has" or "ranks 2, 5 of 8 have"; "" if all have arrived."""
         if self._store is None:
-            return f"ranks of {self._ranks} (it is unknown which: the group shows no store) have"
+            return f"some of {self._ranks} ranks (unknown which: the group has no store) have"
         missing = self._bounded(self._absent)
         if missing is None:
-            return (f"ranks of {self._ranks} (it is unknown which: the store of the group does not answer either, so "
-                    "look at the rank that serves it, rank 0 as a rule, first) have")
+            return (f"some of {self._ranks} ranks (unknown which: the store of the group does not answer either; look "
+                    "first at the rank that serves it, usually rank 0) have")
         if not missing:
             return ""
         names = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
@@ -290,9 +307,7 @@ class _Arrivals:
         return words
 
     def hear_missing(self) -> str:
-        """The message of the first rank that timed out in this exchange; "" if none arrives within a few
-        seconds.
-        """
+        """The names that the first rank to time out wrote; "" if there are none within a few seconds."""
         key = f"bucketpool/missing/{self._number}"
 
         def listen() -> str:
@@ -314,13 +329,13 @@ class _Arrivals:
 
     @staticmethod
     def _bounded(ask: Callable[[], Any]) -> Any:
-        """None if the store does not answer: its process may be the missing one."""
+        """The result of `ask`, or None if the store does not answer, because its process may be missing."""
         answers: List[Any] = []
 
         def run() -> None:
             try:
                 answers.append(ask())
-            except Exception:  # noqa: B902: a store that is gone raises what it likes
+            except Exception:  # noqa: B902: a closed store raises various exceptions
                 pass
 
         thread = threading.Thread(target=run, daemon=True)
@@ -335,12 +350,12 @@ def _store_of(group: dist.ProcessGroup) -> Any:
     except AttributeError:  # before PyTorch 2.7
         known = dist.distributed_c10d._world.pg_map.get(group)
         return known[1] if known else None
-    except RuntimeError:  # made without one
+    except RuntimeError:  # a group without a store
         return None
 
 
 def _timeout_of(group: dist.ProcessGroup, devices: List[str]) -> float:
-    """Seconds, of the group itself."""
+    """The group's own time-out, in seconds."""
     options = getattr(group._get_backend(torch.device("cpu" if "cpu" in devices else "cuda")), "options", None)
     timeout = getattr(options, "_timeout", None) or dist.distributed_c10d.default_pg_timeout
     return float(timeout.total_seconds())
@@ -357,7 +372,7 @@ def _from_environment() -> float:
 
 def _numbers(facts: Dict[str, int]) -> List[int]:
     if len(facts) > _FACTS:
-        raise InvalidArgument(f"{len(facts)} facts to compare: {_FACTS} are possible")
+        raise InvalidArgument(f"agree: {len(facts)} numbers to compare; pass at most {_FACTS}")
     return list(facts.values()) + [0] * (_FACTS - len(facts))
 
 
@@ -396,17 +411,17 @@ def comm_of(group: Optional[dist.ProcessGroup]) -> Optional[GroupComm]:
     if group is None:
         return None
     if not isinstance(group, dist.ProcessGroup):
-        _not_a_group(group, "new_group() gives one to its members only; None is this process alone")
+        _not_a_group(group, "new_group() returns one to members only; pass None for this process alone")
     with _lock:
         known = _comms.get(id(group))
-        try:  # of a known one, too: whoever still has the object may have destroyed the group
+        try:  # also for a known group, which may have been destroyed
             rank, ranks = dist.get_rank(group), dist.get_world_size(group)
         except (ValueError, RuntimeError) as error:
             _not_a_group(group, str(error))
         if known is not None and known._group() is group:
             return known
         if rank < 0:
-            _not_a_group(group, "its rank is -1")
+            _not_a_group(group, "this process has rank -1 in it")
         if ranks == 1:
             return None
         for key in [key for key, comm in _comms.items() if comm._group() is None or key == id(group)]:
@@ -416,11 +431,10 @@ def comm_of(group: Optional[dist.ProcessGroup]) -> Optional[GroupComm]:
 
 
 def trust(group: dist.ProcessGroup, trusting: bool = True) -> None:
-    """Calls with this group no longer compare their arguments: no exchange but their own, and no waits of the
-    host on GPUs.
+    """Calls with this group no longer compare their arguments, so the host does not wait for other ranks.
 
-    If a rank then differs or fails, the others wait until torch's timeout. Call it on all ranks. Vocabulary
-    bounds must then be given.
+    If a rank differs or fails, the others then wait until torch's time-out. Call it on all ranks. Functions of
+    logprob and lm_head then need vocabulary bounds. trusting=False: calls compare again.
     """
     comm = comm_of(group)
     if comm is not None:
@@ -428,12 +442,11 @@ def trust(group: dist.ProcessGroup, trusting: bool = True) -> None:
 
 
 def set_timeout(group: dist.ProcessGroup, seconds: Optional[float]) -> None:
-    """Sets the time-out of exchanges with this group, in seconds.
+    """Sets the time-out of comparisons with this group, in seconds; after it RankTimeout names the missing ranks.
 
-    None: the timeout of the group, which is the default unless BUCKETPOOL_COMM_TIMEOUT (seconds) is set. Use
-    the same value on all ranks, longer than the longest time between the arrivals of two ranks. RankTimeout
-    names the missing ranks and is raised by all later calls with the group: end the job. Collectives of
-    tensors keep torch's timeout.
+    None: the time-out of the group. The default is BUCKETPOOL_COMM_TIMEOUT (seconds) if set, else that of the
+    group. Use the same value on all ranks, longer than the longest delay between two ranks. After a RankTimeout
+    every later call with the group raises it at once: end the job. Collectives of tensors keep torch's time-out.
     """
     if seconds is not None and not 0 < seconds <= 1e6:
         raise InvalidArgument(f"set_timeout: expected seconds in (0, 1000000], got {seconds!r}")
@@ -444,7 +457,7 @@ def set_timeout(group: dist.ProcessGroup, seconds: Optional[float]) -> None:
 
 @atexit.register
 def close() -> None:
-    """Closes all communicators and their clients, which are created again on demand. Not collective."""
+    """Frees all communicators and the workspaces of their calls; later calls create them again. Not collective."""
     with _lock:
         for comm in _comms.values():
             comm.close()

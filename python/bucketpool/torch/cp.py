@@ -1,19 +1,22 @@
-"""Packed sequences on context-parallel (CP) ranks: split, shifted, brought back together. docs/guides/context_parallelism.md says what goes
-where and why.
+"""Packed sequences on context-parallel (CP) ranks: split a batch, shift labels, gather results.
 
-    PackedSplit                                    a batch and how it is split over the ranks of a group
-    split_packed_seqs_for_context_parallel         AReaL's functions of these names (megatron_utils/
-    reassemble_cp_packed_logprobs                  packed_context_parallel.py, as of commit 03aa1c1),
-    postprocess_packed_seqs_context_parallel       with the group as an argument
-    allgather_cp_sharded_packed_tensor             SkyRL's (megatron/model_utils.py, as of commit 07df484)
+    from bucketpool.torch.cp import PackedSplit
 
-Each sequence is cut into 2 x ranks chunks of equal length, and a rank gets one from each end; so padded lengths are
-multiples of 2 x ranks. `group` is a torch.distributed process group, its ranks in the order of the chunks; None is one
-rank. Splitting exchanges nothing; gathering is collective, and the ranks compare batch, dtype and sizes first, unless
-trusted (comm.py): where one differs or fails all get an exception.
+    split = PackedSplit(cu_seqlens, cp_group)
+    ids, labels = split.split(ids), split.split(ids, shift="next")      # [local_tokens]
+    logprobs = split.reassemble(local_logprobs)                         # [packed_tokens], on all ranks
 
-Tensors: [tokens, ...] of any dtype, on CPUs or GPUs; tokens may have gaps between them, what belongs to one is copied
-where it is not contiguous. Bytes move as they are. Nothing given is written. Streams as in logprob.py."""
+A sequence is cut into 2 x ranks chunks of equal length, and a rank gets one from each end. So lengths are padded
+to multiples of 2 x ranks. Tensors are [tokens, ...] of any dtype on a CPU or GPU; inputs are not written.
+
+split() communicates nothing. reassemble() is collective: ranks compare batch, dtype and sizes first, and a
+difference or an error of one rank is an exception on all (bucketpool.torch.comm). group=None is one rank. On GPUs
+work is enqueued on the current stream.
+
+split_packed_seqs_for_context_parallel, reassemble_cp_packed_logprobs and postprocess_packed_seqs_context_parallel
+are AReaL's functions with the group as an argument, allgather_cp_sharded_packed_tensor is SkyRL's.
+docs/guides/context_parallelism.md describes the split and the shifts.
+"""
 
 import ctypes
 from typing import Any, Dict, Hashable, Optional, Sequence, Tuple, Union
@@ -46,28 +49,34 @@ CuSeqlens = Union[torch.Tensor, Sequence[int]]
 
 def _named(kind: str, names: Dict[str, int], name: str) -> int:
     if name not in names:
-        raise InvalidArgument(f"{kind} {name!r}: {', '.join(names)} are possible")
+        raise InvalidArgument(f"unknown {kind} {name!r}; expected one of {', '.join(names)}")
     return names[name]
 
 
 def padding_multiple(ranks: int, tp: int = 1, fp8: bool = False) -> int:
-    """The multiple of padded lengths, for `tp` ranks of sequence parallelism, with or without fp8."""
+    """The number that padded lengths are multiples of, for CP ranks and tp ranks of sequence parallelism."""
     multiple = ctypes.c_uint64()
     call(library().bp_cp_multiple, ranks, tp, int(fp8), ctypes.byref(multiple))
     return multiple.value
 
 
 class PackedSplit:
-    """The split of a batch over CP ranks. It never changes; any thread may use it.
+    """The split of one batch over CP ranks. It never changes; any thread may use it.
 
     - cu_seqlens: [sequences + 1], 0 and the end of each sequence; int32 or int64 on any device, or a sequence
       of integers; copied
-    - cu_padded: the same for the padded batch; None: lengths are padded to `multiple`, by default 2 x ranks
+    - group: the CP process group; None: one rank
+    - cu_padded: the same for the padded batch; None: lengths are padded to `multiple`
+    - multiple: 0: 2 x ranks; padding_multiple() has others
     - last_is_dummy: the last sequence only fills the batch
 
-    Attributes: ranks, rank; packed_tokens, padded_tokens, local_tokens; longest (padded length of the longest
-    sequence).
+    Attributes: rank, ranks; sequences, longest (padded length of the longest sequence); packed_tokens,
+    padded_tokens, local_tokens (tokens without padding, with padding, and of this rank).
+
+    Orders of tokens: "packed" (as loaded), "padded", "local" (of this rank), "gathered" (local tokens of all ranks,
+    by rank). Raises InvalidArgument.
     """
+
     def __init__(self, cu_seqlens: CuSeqlens, group: Optional[dist.ProcessGroup] = None, *,
                  cu_padded: Optional[CuSeqlens] = None, multiple: int = 0, last_is_dummy: bool = False) -> None:
         self._handle = ctypes.c_void_p()
@@ -77,7 +86,7 @@ class PackedSplit:
         begins = _begins("cu_seqlens", cu_seqlens)
         padded = None if cu_padded is None else _begins("cu_padded", cu_padded)
         if padded is not None and len(padded) != len(begins):
-            raise InvalidArgument(f"cu_padded has {len(padded)} values, cu_seqlens {len(begins)}")
+            raise InvalidArgument(f"cu_padded: {len(padded)} values, but cu_seqlens has {len(begins)}; pass as many")
         config = configured(library().bp_cp_split_config_init, _abi.bp_cp_split_config, cu_seqlens=begins.data_ptr(),
                             cu_padded=None if padded is None else padded.data_ptr(), cu_dtype=_abi.BP_DTYPE_INT64,
                             sequences=len(begins) - 1, ranks=self.ranks, rank=self.rank, multiple=multiple,
@@ -94,20 +103,20 @@ class PackedSplit:
             library().bp_cp_split_destroy(ctypes.byref(self._handle))
 
     def tokens(self, order: str) -> int:
+        """The number of tokens in an order."""
         return {"packed": self.packed_tokens, "local": self.local_tokens}.get(order, self.padded_tokens)
 
     def cu_seqlens(self, order: str = "local", dtype: torch.dtype = torch.int32) -> torch.Tensor:
-        """The beginnings of the sequences in "packed", "padded" or "local" order, and the end: [sequences + 1]
-        on the CPU.
-        """
+        """Starts of the sequences in "packed", "padded" or "local" order, and the end: [sequences + 1] on the CPU."""
         begins = torch.empty(self.sequences + 1, dtype=dtype, device="cpu")
         call(library().bp_cp_split_cu_seqlens, self._handle, _named("order", ORDERS, order),
              _tensors.DTYPES.get(dtype, 0), begins.numel(), begins.data_ptr())
         return begins
 
     def index_map(self, source: str, target: str, shift: str = "keep") -> torch.Tensor:
-        """An index map, int64 [tokens of `target`] on the CPU: the position in `source` of each token; -1 if it
-        has none.
+        """The index map from one order to another: int64 [tokens of `target`] on the CPU.
+
+        Each value is the position of the token in `source`; -1: it has none (padding). shift as in split().
         """
         places = torch.empty(self.tokens(target), dtype=torch.int64, device="cpu")
         call(library().bp_cp_split_map, self._handle, _named("order", ORDERS, source), _named("order", ORDERS, target),
@@ -117,22 +126,25 @@ class PackedSplit:
 
     def split(self, tensor: torch.Tensor, shift: str = "keep", fill: Union[int, float, bool] = 0,
               source: str = "packed") -> torch.Tensor:
-        """The tokens of this rank, [local_tokens, ...], of a tensor in `source` order. Differentiable without a
-        shift.
+        """The tokens of this rank, [local_tokens, ...], of a tensor in `source` order.
 
-        shift: "next" for labels and their masks (the last token of a sequence gets `fill`); "next_wrapped"
-        gives the last token the first one, as torch.roll does.
+        - shift: "keep"; "next" for labels and their masks: each token gets the next one of its sequence, the last
+          token gets `fill`; "next_wrapped": the last token gets the first one
+        - fill: also the value of padding
+
+        Differentiable with shift "keep". Communicates nothing.
         """
         if shift != "keep" and tensor.requires_grad:
-            raise InvalidArgument(f"a tensor that requires a gradient is not shifted ({shift}): labels and masks are")
+            raise InvalidArgument(f"split: shift={shift!r} of a tensor that requires a gradient is unsupported; shift "
+                                  "only labels and masks")
         return _Rearranged.apply(tensor, self, source, "local", shift, fill)
 
     def reassemble(self, local: torch.Tensor, order: str = "packed", sum_gradients: bool = True) -> torch.Tensor:
-        """Collective: gathers the tokens of all ranks in `order`, the same on all ranks.
+        """Collective: gathers the tokens of all ranks in `order` ("packed" or "padded").
 
-        Backward sums the gradients of all ranks, and each rank gets those of its tokens (collective).
-        sum_gradients=False: each rank takes its tokens from its own gradient, without communication; for
-        losses that every rank computes from the whole, where the sum would be `ranks` times too large.
+        Backward is a reduce-scatter: each rank gets the sum of all ranks' gradients of its tokens. With
+        sum_gradients=False each rank takes its tokens from its own gradient, without communication. Use that for
+        a loss that every rank computes from the whole, where the sum would be `ranks` times too large.
         """
         if self.comm is None:
             return _Rearranged.apply(local, self, "local", order, "keep", 0)
@@ -142,7 +154,7 @@ class PackedSplit:
 def _begins(name: str, given: CuSeqlens) -> torch.Tensor:
     begins = given if isinstance(given, torch.Tensor) else torch.as_tensor(given, device="cpu")
     if begins.dim() != 1 or begins.numel() == 0 or begins.dtype.is_floating_point or begins.dtype == torch.bool:
-        raise InvalidArgument(f"{name}: {list(begins.shape)} of {begins.dtype}: [sequences + 1] integers are needed")
+        raise InvalidArgument(f"{name}: shape {list(begins.shape)} of {begins.dtype}; pass [sequences + 1] integers")
     return begins.detach().to("cpu", torch.int64).contiguous()
 
 
@@ -151,7 +163,8 @@ def _begins(name: str, given: CuSeqlens) -> torch.Tensor:
 
 def _together(tensor: torch.Tensor, tokens: int, what: str) -> torch.Tensor:
     if tensor.dim() == 0 or tensor.shape[0] != tokens:
-        raise InvalidArgument(f"a tensor of {list(tensor.shape)} in {what} order: the batch has {tokens} tokens there")
+        raise InvalidArgument(f"tensor of shape {list(tensor.shape)}: the batch has {tokens} tokens in {what} order; "
+                              f"pass [{tokens}, ...]")
     return tensor if tensor[:1].is_contiguous() and (tokens < 2 or tensor.stride(0) != 0) else tensor.contiguous()
 
 
@@ -216,8 +229,9 @@ class _Rearranged(Untraced):
 
 def _gather_client(comm: GroupComm, split: PackedSplit, local: torch.Tensor, order: str,
                    gradient: bool) -> Tuple[_clients.Handle, torch.Tensor, torch.Tensor]:
-    """Collective: the ranks' client for gathers of this size, once they have agreed on what to gather; this rank's
-    tokens as they are sent, and room for all."""
+    """Collective: compares the arguments of the ranks. Returns a client for gathers of this size, this rank's tokens
+    as they are sent, and memory for the result.
+    """
     failure: Optional[Exception] = None
     token_bytes, most, key = 0, 0, None  # type: int, int, Hashable
     same: Dict[str, int] = {}
@@ -225,14 +239,15 @@ def _gather_client(comm: GroupComm, split: PackedSplit, local: torch.Tensor, ord
         sent = _together(local, split.local_tokens, "local")
         _named("order", {name: ORDERS[name] for name in ("packed", "padded")}, order)
         if gradient and local.dtype not in _tensors.FLOATS:
-            raise InvalidArgument(f"a gradient of {local.dtype}: float32, bfloat16 and float16 are summed over ranks")
+            raise InvalidArgument(f"gradient of {local.dtype}: cannot be summed over ranks; use float32, bfloat16 or "
+                                  "float16")
         token_bytes = local.shape[1:].numel() * local.element_size()
         most = _clients.size_class(split.padded_tokens * token_bytes)
         key = ("cp", _clients.device_key(local.device), torch.get_num_threads(), most)
         same = dict(batch=split._fingerprint, bytes_of_a_token=token_bytes, order=ORDERS[order],
                     dtype=_tensors.DTYPES.get(local.dtype, 0), gradient=int(gradient))
         whole = torch.empty((split.tokens(order), *local.shape[1:]), dtype=local.dtype, device=local.device)
-    except Exception as error:  # the other ranks are to hear of anything
+    except Exception as error:  # any, because agree() reports it to the other ranks
         if comm.trusting:
             raise
         failure = error
@@ -282,7 +297,7 @@ class _Gathered(Untraced):
         return only_once("PackedSplit.reassemble", own, gradient), None, None, None, None
 
 
-# ---- with the names and arguments of AReaL and SkyRL -----------------------------------------------------------------
+# ---- functions of AReaL and SkyRL ----------------------------------------------------------------------------------
 
 
 def _padded(cu_seqlens: CuSeqlens, group: Optional[dist.ProcessGroup]) -> PackedSplit:
@@ -291,28 +306,40 @@ def _padded(cu_seqlens: CuSeqlens, group: Optional[dist.ProcessGroup]) -> Packed
 
 def split_packed_seqs_for_context_parallel(tensor: torch.Tensor, cu_seqlens: CuSeqlens,
                                            group: Optional[dist.ProcessGroup] = None) -> torch.Tensor:
-    """This rank's tokens of a packed batch whose lengths are padded already. Labels and masks are shifted on the whole
-    before: or PackedSplit.split(..., shift="next")."""
+    """AReaL's function: the tokens of this rank of a packed batch whose lengths are padded already.
+
+    Shift labels and masks before, or use PackedSplit.split(..., shift="next").
+    """
     return _padded(cu_seqlens, group).split(tensor)
 
 
 def reassemble_cp_packed_logprobs(local_tensor: torch.Tensor, padded_cu_seqlens: CuSeqlens,
                                   group: Optional[dist.ProcessGroup] = None) -> torch.Tensor:
-    """All ranks' tokens in packed order. Backward sums the gradients of all ranks, as AReaL's does."""
+    """AReaL's function: the tokens of all ranks in packed order. Collective, also in backward, which sums the gradients
+    of all ranks.
+    """
     return _padded(padded_cu_seqlens, group).reassemble(local_tensor)
 
 
 def allgather_cp_sharded_packed_tensor(tensor: torch.Tensor, cu_seqlens_padded: CuSeqlens,
                                        cp_group: Optional[dist.ProcessGroup]) -> torch.Tensor:
-    """The same; backward takes this rank's own part and exchanges nothing, as SkyRL's does."""
+    """SkyRL's function: the tokens of all ranks in packed order. Collective.
+
+    Backward takes this rank's tokens from its gradient of the whole and communicates nothing.
+    """
     return _padded(cu_seqlens_padded, cp_group).reassemble(tensor, sum_gradients=False)
 
 
 def postprocess_packed_seqs_context_parallel(output: torch.Tensor, cu_seqlens: Optional[CuSeqlens], post_process: bool,
                                              gather_output: bool = True,
                                              group: Optional[dist.ProcessGroup] = None) -> torch.Tensor:
-    """[1, local tokens, ...] to [tokens, ...]; as it is where not post_process, without its first dimension where
-    nothing is gathered. Only this rank's own tokens get gradients, from its own gradient of the whole, as in AReaL."""
+    """AReaL's function: [1, local tokens, ...] to [tokens, ...], the tokens of all ranks. Collective.
+
+    - post_process: False returns the output as it is
+    - gather_output: False only drops the first dimension, as do one rank and cu_seqlens None
+
+    Backward takes this rank's tokens from its own gradient and communicates nothing.
+    """
     if not post_process:
         return output
     if comm_of(group) is None or cu_seqlens is None or not gather_output:

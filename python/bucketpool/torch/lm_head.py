@@ -1,17 +1,19 @@
-"""The fused language-model head: log-probabilities and entropies of hidden states and the head's weight; logits are
-never stored.
+"""The fused language-model head: log-probabilities and entropies of hidden states, without storing logits.
 
-Stands in for SkyRL's FusedLinearChunkedDistributedLogprob (skyrl_train/distributed/megatron/model_utils.py, as of
-commit 07df484), with its argument order. What logprob.py says of targets, groups, streams and errors holds here, too.
+    from bucketpool.torch.lm_head import linear_logprobs
 
-Tensors. Hidden states: [..., sequence, hidden]; weight: [columns, hidden], this rank's part of the vocabulary; float32,
-bfloat16 or float16. Under autocast both are taken in its dtype, as torch's linear does; otherwise hidden states in the
-weight's. Products are summed up in float32.
+    logprobs = linear_logprobs(hidden, weight, targets, group=tp_group)     # float32, of the shape of targets
 
-Memory. Two workspaces of chunk x columns float32 logits, whatever the number of tokens, of which the library's pool is
-made once for a shape of batches and kept (free_clients). Backward makes the logits of a chunk again. Saved: hidden
-states, weight, 8 bytes a token, 12 with entropy. The gradient of the weight is summed up in float32 and handed on in
-the weight's dtype. Nothing that is given is written."""
+Tensors. Hidden states: [..., sequence, hidden]; weight: [columns, hidden], this rank's part of the vocabulary;
+float32, bfloat16 or float16. Under autocast both are cast to its dtype, otherwise hidden states to the dtype of
+the weight. Products are accumulated in float32.
+
+Memory. Two workspaces of chunk_size x columns float32 logits, whatever the number of tokens; they are allocated
+once for each shape and kept until free_clients(). Forward saves hidden states, weight and 8 bytes for each token,
+12 with entropy; backward computes the logits of a chunk again.
+
+Targets, ranks, streams and errors are as in bucketpool.torch.logprob.
+"""
 
 import ctypes
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -29,7 +31,10 @@ from ._passes import (Options, Outputs, Pass, Untraced, check_client, check_opti
                       targets_of, upstream)
 from .comm import GroupComm
 
-Both = Tuple[Any, Any]  # tensors; None where one is not wanted
+__all__ = ["FusedLinearChunkedDistributedLogprob", "FusedLinearLogprobEntropy", "linear_logprobs",
+           "linear_logprobs_and_entropy"]
+
+Both = Tuple[Any, Any]  # tensors, or None for an output that is not requested
 
 
 def _batch(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
@@ -56,11 +61,11 @@ def _prepared(options: Options, hidden: torch.Tensor, weight: torch.Tensor, targ
         _tensors.check_floats("weights", weight)
         if weight.dim() != 2 or 0 in weight.shape or hidden.dim() == 0 or hidden.shape[-1] != weight.shape[1]:
             raise InvalidArgument(
-                f"{options.what}: hidden states {list(hidden.shape)} and a weight {list(weight.shape)}: "
-                "[..., hidden] and [columns, hidden] are needed")
+                f"{options.what}: hidden states {list(hidden.shape)} and weight {list(weight.shape)} do not fit; pass "
+                "[..., sequence, hidden] and [columns, hidden]")
         if hidden.device != weight.device:
             raise InvalidArgument(
-                f"{options.what}: hidden states are on {hidden.device}, the weight on {weight.device}")
+                f"{options.what}: hidden states are on {hidden.device}, the weight is on {weight.device}; move one")
         check_options(options, weight.shape[0])
         tokens = hidden.shape[:-1]
         _tensors.check_target(target, tokens, hidden.device)
@@ -132,7 +137,7 @@ class _Work(NamedTuple):
 
 def _work(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor]) -> _Work:
     hidden, weight, target, saved, mask = ctx.saved_tensors
-    hidden, weight = _tensors.readable(hidden), _tensors.readable(weight)  # hooks may have laid them out anew
+    hidden, weight = _tensors.readable(hidden), _tensors.readable(weight)  # hooks may change strides
     one: Pass = ctx.one._replace(mask=mask)
     batch, kept = _batch(hidden, weight, target, one)
     gradients = configured(library().bp_lm_head_gradients_init, _abi.bp_lm_head_gradients)
@@ -146,7 +151,7 @@ def _work(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional
     if ctx.needs_input_grad[1]:
         weight_grad = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
         gradients.weight_grad = weight_grad.data_ptr()
-    one.client.value  # raises where it was freed
+    one.client.value  # raises ScheduleError if it was freed
     return _Work(one, hidden.device, batch, gradients, hidden_grad, weight_grad,
                  (hidden, weight, logprob_grad, entropy_grad), (kept, above))
 
@@ -168,7 +173,7 @@ def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Opti
     work, failure = None, None
     try:
         work = None if absent else _work(ctx, logprob_grad, entropy_grad)
-    except Exception as error:  # the other ranks are to hear of anything
+    except Exception as error:  # any, because _agree() reports it to the other ranks
         failure = error
     _agree(ctx, absent, failure)
     if work is None:
@@ -192,12 +197,16 @@ def _cast(gradient: Optional[torch.Tensor], dtype: torch.dtype) -> Optional[torc
 
 
 class FusedLinearChunkedDistributedLogprob(Untraced):
-    """.apply(hidden, weight, target, vocab_start_index, vocab_end_index, chunk_size, tp_group, inference_only=False,
-    temperature=1.0, mask=None, partial_hidden_grad=True): SkyRL's arguments and three more.
+    """Log-probabilities of targets, with SkyRL's arguments first. Use apply, or linear_logprobs:
 
-    The gradient of the hidden states is this rank's part of it, as SkyRL's is: Megatron's layers before the head add
-    the parts up. partial_hidden_grad=False: it is summed over the ranks here (collective in backward). chunk_size:
-    tokens of a piece; None and 0: the sequence."""
+        .apply(hidden, weight, target, vocab_start_index, vocab_end_index, chunk_size, tp_group,
+               inference_only=False, temperature=1.0, mask=None, partial_hidden_grad=True, ignore_index=None)
+
+    - chunk_size: tokens whose logits are computed at once; None and 0: the sequence
+    - partial_hidden_grad: True: the gradient of the hidden states is this rank's part, as in SkyRL, and the layers
+      before the head sum the parts, as Megatron's do. False: backward sums it over the ranks (collective).
+    """
+
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
                 vocab_start_index: Optional[int], vocab_end_index: Optional[int], chunk_size: Optional[int],
@@ -214,8 +223,8 @@ class FusedLinearChunkedDistributedLogprob(Untraced):
 
 
 class FusedLinearLogprobEntropy(Untraced):
-    """.apply with the arguments of FusedLinearChunkedDistributedLogprob: log-probabilities and entropies of one
-    pass."""
+    """Log-probabilities and entropies of one pass; arguments as FusedLinearChunkedDistributedLogprob."""
+
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
                 vocab_start_index: Optional[int], vocab_end_index: Optional[int], chunk_size: Optional[int],
@@ -239,8 +248,15 @@ def linear_logprobs(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.T
                     vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = 1024, temperature: float = 1.0,
                     mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = None,
                     inference_only: bool = False, partial_hidden_grad: bool = False) -> torch.Tensor:
-    """log softmax(hidden weight^T / temperature)[targets], float32 of the shape of `targets`. The gradient of the
-    hidden states is summed over the ranks unless partial_hidden_grad."""
+    """Log-probabilities of targets: log softmax(hidden weight^T / temperature)[targets], float32.
+
+    - hidden, weight: [..., sequence, hidden] and [columns, hidden]
+    - chunk_size: tokens whose logits are computed at once; None: the sequence
+    - partial_hidden_grad: leaves the sum of the hidden states' gradient over the ranks to the caller; False:
+      backward sums it (collective)
+
+    Further arguments as in bucketpool.torch.logprob.logprobs_from_logits. Collective with a group.
+    """
     return FusedLinearChunkedDistributedLogprob.apply(hidden, weight, targets, vocab_start_index, vocab_end_index,
                                                       chunk_size, group, inference_only, temperature, mask,
                                                       partial_hidden_grad, ignore_index)
@@ -252,6 +268,6 @@ def linear_logprobs_and_entropy(hidden: torch.Tensor, weight: torch.Tensor, targ
                                 temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
                                 ignore_index: Optional[int] = None, inference_only: bool = False,
                                 partial_hidden_grad: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
-    """As linear_logprobs, and entropies; both are differentiable."""
+    """Log-probabilities and entropies of one pass; both are differentiable. Arguments as in linear_logprobs."""
     return FusedLinearLogprobEntropy.apply(hidden, weight, targets, vocab_start_index, vocab_end_index, chunk_size,
                                            group, inference_only, temperature, mask, partial_hidden_grad, ignore_index)

@@ -1,34 +1,31 @@
-"""Log-probabilities and entropies of logits as autograd functions, on one rank or with the vocabulary shared out over a
-process group.
+"""Log-probabilities and entropies of logits, differentiable, on one rank or with the vocabulary split over a group.
 
-    logprobs_from_logits, vocab_parallel_entropy, logprobs_and_entropy     functions with names for their arguments
-    ChunkedDistributedLogprob, DistributedLogprob, VocabParallelEntropy    torch.autograd.Function, for .apply(...)
-    linear_logprobs, FusedLinearChunkedDistributedLogprob                  the fused head: hidden states and weight
+    from bucketpool.torch.logprob import logprobs_from_logits
 
-They stand in for SkyRL's functions and classes of these names (skyrl_train/distributed/megatron/model_utils.py, as of
-commit 07df484), with its argument order, and for AReaL's gather_logprobs and gather_logprobs_entropy
-(areal/utils/functional/vocab_parallel.py, as of commit 8cc6378). docs/guides/log_probabilities.md has the table.
+    logprobs = logprobs_from_logits(logits, targets, group=tp_group, temperature=0.7)
+    (-(logprobs * mask).sum() / mask.sum()).backward()
 
-Tensors. Logits: [..., sequence, columns], float32, bfloat16 or float16, on CPUs or GPUs, any strides; where elements of
-a row are not next to each other, or rows share memory, a copy is made and said so here. Targets: int64 or int32, of the
-shape of the logits without the last dimension; ids of the whole vocabulary. Results: float32 of that shape. The
-arithmetic is float32 whatever the logits are, under autocast, too. A target that is in no rank's part of the vocabulary
-has log-probability 0 and the gradient of the sum alone.
+- logprobs_from_logits, vocab_parallel_entropy, logprobs_and_entropy: functions of logits
+- linear_logprobs, linear_logprobs_and_entropy: functions of hidden states and the head's weight (lm_head.py)
+- ChunkedDistributedLogprob, DistributedLogprob, FusedLinearChunkedDistributedLogprob: SkyRL's autograd
+  functions; gather_logprobs, gather_logprobs_entropy: AReaL's functions; with the original argument order
 
-Written. Forward writes nothing but its results and saves 8 bytes a token, 12 with entropy, beside the logits
-themselves, which must not be changed before backward: autograd's version counters see to that. The gradient is new
-memory in the dtype that autograd hands on, the logits' own (float32 for leaves whose grad_dtype says so). With
-in_place=True backward overwrites the logits with it and counts their version up: whoever saved them gets autograd's
-error from then on, a second backward among them. Leaves cannot be overwritten.
+Tensors. Logits: [..., sequence, columns], float32, bfloat16 or float16, on a CPU or GPU; copied only if the
+elements of a row are not contiguous or rows overlap. Targets: int64 or int32 ids of the whole vocabulary, of the
+shape of the logits without the last dimension. Results: float32 of that shape; arithmetic is float32.
 
-Groups. `group` is a torch.distributed process group; None is this process alone. Calls are collective: all ranks, the
-same shapes, dtypes and options. They compare first, and where one differs or fails all get an exception; see comm.py,
-and trust() there.
+Memory. Forward saves the logits, without a copy, and 8 bytes for each token, 12 with entropy. Backward allocates
+the gradient in the dtype of the logits; in_place=True overwrites the logits with it instead.
 
-Streams. On GPUs work goes to torch's current stream and the call returns; on CPUs results are there on return, made by
-torch.get_num_threads() threads. Backward exchanges nothing. Threads of Python take turns.
+Ranks. A call with a group is collective: the same shapes, dtypes and options on all ranks. Ranks compare first,
+and a difference or an error of one rank is an exception on all (bucketpool.torch.comm). group=None is this
+process alone, not the default group. Backward of logits communicates nothing.
 
-Errors: InvalidArgument, Mismatch, Unsupported, CommError of bucketpool.errors, in the words of the library."""
+Streams. On GPUs work is enqueued on the current stream; on CPUs results are ready on return.
+
+Raises InvalidArgument, Mismatch, Unsupported, CommError. docs/guides/log_probabilities.md has the differences from
+SkyRL and AReaL, and the rules of autograd.
+"""
 
 import ctypes
 from typing import Any, Dict, Optional, Tuple
@@ -68,12 +65,12 @@ def _batch(logits: torch.Tensor, target: torch.Tensor, one: Pass) -> Tuple[_abi.
 def _check_overwritten(what: str, logits: torch.Tensor) -> None:
     for leaf in (logits, logits._base if logits._is_view() else None):
         if leaf is not None and leaf.is_leaf and leaf.requires_grad:
-            raise InvalidArgument(f"{what}: in_place would overwrite a leaf that requires a gradient "
-                                  f"({list(leaf.shape)}) with the gradient")
+            raise InvalidArgument(f"{what}: in_place would overwrite a leaf of shape {list(leaf.shape)} that requires "
+                                  "a gradient; pass the result of an operation, or in_place=False")
     if not _tensors.rows_fit(logits):
         raise InvalidArgument(
-            f"{what}: in_place, but rows of logits with strides {list(logits.stride())} cannot be written: "
-            "elements of a row have to be next to each other, and rows apart")
+            f"{what}: in_place cannot write logits with strides {list(logits.stride())}; make the elements of a row "
+            "contiguous and rows disjoint, or pass in_place=False")
 
 
 def _gradient_dtype(logits: torch.Tensor) -> torch.dtype:
@@ -87,7 +84,8 @@ def _prepared(options: Options, logits: torch.Tensor, target: Optional[torch.Ten
     def check() -> Tuple[Dict[str, int], Dict[str, int], Optional[torch.Tensor]]:
         _tensors.check_floats("logits", logits)
         if logits.dim() == 0 or logits.shape[-1] == 0:
-            raise InvalidArgument(f"{options.what}: logits {list(logits.shape)} have no vocabulary")
+            raise InvalidArgument(f"{options.what}: logits of shape {list(logits.shape)} have no columns; pass "
+                                  "[..., sequence, columns]")
         check_options(options, logits.shape[-1])
         tokens = logits.shape[:-1]
         if target is not None:
@@ -119,7 +117,7 @@ def _forward(ctx: Any, options: Options, logits: torch.Tensor, target: Optional[
              mask: Optional[torch.Tensor], inference_only: bool) -> Tuple[Any, Any]:
     """Output tensors; None for outputs that the options do not ask for."""
     one, (read, outputs) = _prepared(options, logits, target, mask, ctx.needs_input_grad[0] and not inference_only)
-    if target is None:  # entropies alone: any target will do
+    if target is None:  # entropies do not depend on targets
         target = torch.zeros((), dtype=torch.int64, device=logits.device).expand(logits.shape[:-1])
     batch, kept = _batch(read, target, one)
     ran(one, logits.device, library().bp_logprob_forward, ctypes.byref(batch), ctypes.byref(outputs.struct))
@@ -139,11 +137,11 @@ def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor],
     if logprob_grad is None and entropy_grad is None or not ctx.needs_input_grad[0]:
         return None
     logits, target, saved, mask = ctx.saved_tensors
-    logits = _tensors.readable(logits)  # hooks of saved tensors may have laid them out anew
+    logits = _tensors.readable(logits)  # hooks of saved tensors may change strides
     one: Pass = ctx.one._replace(mask=mask)
     in_place = one.options.in_place
     if in_place and torch.is_grad_enabled():
-        raise InvalidArgument(f"{one.options.what}: in_place cannot be differentiated twice (create_graph)")
+        raise InvalidArgument(f"{one.options.what}: in_place and create_graph exclude each other; pass in_place=False")
     gradient = logits.detach() if in_place else torch.empty(logits.shape, dtype=ctx.gradient_dtype,
                                                             device=logits.device)
     batch, kept = _batch(logits, target, one)
@@ -161,12 +159,19 @@ def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor],
 
 
 class ChunkedDistributedLogprob(Untraced):
-    """.apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, chunk_size, tp_group,
-    inference_only=False, temperature=1.0, mask=None, in_place=False): log-probabilities of targets, SkyRL's arguments
-    and three more.
+    """Log-probabilities of targets, with SkyRL's arguments first. Use apply:
 
-    Columns of the logits are the ids from vocab_start_index to vocab_end_index - 1. chunk_size changes nothing: no bit,
-    no byte, no time; None and 0 are one piece. inference_only: nothing is saved, the result has no gradient."""
+        .apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, chunk_size, tp_group,
+               inference_only=False, temperature=1.0, mask=None, in_place=False, ignore_index=None,
+               checked_targets=False)
+
+    - vocab_start_index, vocab_end_index: the columns of the logits are the ids [start, end)
+    - chunk_size: accepted, without effect on results, memory or time
+    - inference_only: nothing is saved, and the result has no gradient
+
+    Further arguments as in logprobs_from_logits.
+    """
+
     @staticmethod
     def forward(ctx: Any, vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
                 vocab_end_index: Optional[int], chunk_size: Optional[int], tp_group: Optional[dist.ProcessGroup],
@@ -183,9 +188,14 @@ class ChunkedDistributedLogprob(Untraced):
 
 
 class DistributedLogprob(Untraced):
-    """.apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, group, inference_only=False,
-    temperature=1.0, mask=None, in_place=False): the same without a chunk size, and with the same bits. The softmax is
-    not stored as SkyRL's does."""
+    """ChunkedDistributedLogprob without a chunk size; the results are the same bits. Use apply:
+
+        .apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, group, inference_only=False,
+               temperature=1.0, mask=None, in_place=False)
+
+    SkyRL's function of this name saves a softmax; this one saves 8 bytes for each token.
+    """
+
     @staticmethod
     def forward(ctx: Any, vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
                 vocab_end_index: Optional[int], group: Optional[dist.ProcessGroup], inference_only: bool = False,
@@ -200,8 +210,12 @@ class DistributedLogprob(Untraced):
 
 
 class VocabParallelEntropy(Untraced):
-    """.apply(vocab_parallel_logits, group=None, vocab_start_index=None, vocab_end_index=None, temperature=1.0,
-    mask=None, inference_only=False, in_place=False): entropies, differentiable. Logits of -inf count 0."""
+    """Entropies. Logits of -inf add 0. Use apply, or vocab_parallel_entropy:
+
+        .apply(vocab_parallel_logits, group=None, vocab_start_index=None, vocab_end_index=None, temperature=1.0,
+               mask=None, inference_only=False, in_place=False)
+    """
+
     @staticmethod
     def forward(ctx: Any, vocab_parallel_logits: torch.Tensor, group: Optional[dist.ProcessGroup] = None,
                 vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
@@ -217,9 +231,12 @@ class VocabParallelEntropy(Untraced):
 
 
 class VocabParallelLogprobEntropy(Untraced):
-    """.apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, group, inference_only=False,
-    temperature=1.0, mask=None, in_place=False): log-probabilities and entropies of one pass, with one gradient of
-    both."""
+    """Log-probabilities and entropies of one pass. Use apply, or logprobs_and_entropy:
+
+        .apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, group, inference_only=False,
+               temperature=1.0, mask=None, in_place=False, ignore_index=None, checked_targets=False)
+    """
+
     @staticmethod
     def forward(ctx: Any, vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
                 vocab_end_index: Optional[int], group: Optional[dist.ProcessGroup], inference_only: bool = False,
@@ -242,11 +259,20 @@ def logprobs_from_logits(logits: torch.Tensor, targets: torch.Tensor, *, group: 
                          temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
                          ignore_index: Optional[int] = None, inference_only: bool = False, in_place: bool = False,
                          checked_targets: bool = False, chunk_size: Optional[int] = None) -> torch.Tensor:
-    """log softmax(logits / temperature)[targets], float32 of the shape of `targets`.
+    """Log-probabilities of targets: log softmax(logits / temperature)[targets], float32 of the shape of targets.
 
-    `mask` (of the targets' shape, 0 or False: masked) and `ignore_index` (a target): such rows are not read, their
-    result and gradient are 0. Bounds None: the ranks' columns, one after the other. checked_targets: a target outside
-    the whole vocabulary is InvalidArgument, with the token and the value."""
+    - group: process group that the vocabulary is split over; None: this process alone
+    - vocab_start_index, vocab_end_index: the ids [start, end) of this rank's columns; None: consecutive shards in
+      the order of the ranks
+    - mask, ignore_index: tokens with mask 0 or this target are not read; their result and gradient are 0
+    - inference_only: nothing is saved, and the result has no gradient
+    - in_place: backward overwrites the logits with their gradient; leaves are refused
+    - checked_targets: a target outside the whole vocabulary raises InvalidArgument; without it, its
+      log-probability is 0. On GPUs the host waits for the check.
+    - chunk_size: accepted, without effect
+
+    Collective with a group. The module's help describes tensors, memory, ranks and streams.
+    """
     return ChunkedDistributedLogprob.apply(logits, targets, vocab_start_index, vocab_end_index, chunk_size, group,
                                            inference_only, temperature, mask, in_place, ignore_index, checked_targets)
 
@@ -255,8 +281,10 @@ def vocab_parallel_entropy(vocab_parallel_logits: torch.Tensor, group: Optional[
                            vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
                            temperature: float = 1.0, mask: Optional[torch.Tensor] = None, inference_only: bool = False,
                            in_place: bool = False) -> torch.Tensor:
-    """Entropy, minus the sum of p log p, of each token's distribution, float32 [...]; differentiable unless inference_only (SkyRL's is
-    always). Of SkyRL's vocab_parallel_entropy the group is an argument here."""
+    """Entropy of each token's distribution: - sum(p log p), float32 [..., sequence].
+
+    Arguments as in logprobs_from_logits. SkyRL's function of this name has no group argument.
+    """
     return VocabParallelEntropy.apply(vocab_parallel_logits, group, vocab_start_index, vocab_end_index, temperature,
                                       mask, inference_only, in_place)
 
@@ -266,8 +294,7 @@ def logprobs_and_entropy(logits: torch.Tensor, targets: torch.Tensor, *, group: 
                          temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
                          ignore_index: Optional[int] = None, inference_only: bool = False, in_place: bool = False,
                          checked_targets: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities and entropies from one pass over the logits and one exchange; one more pass for their
-    gradient.
+    """Log-probabilities and entropies from one pass over the logits; both are differentiable.
 
     Arguments as in logprobs_from_logits.
     """
@@ -277,12 +304,12 @@ def logprobs_and_entropy(logits: torch.Tensor, targets: torch.Tensor, *, group: 
 
 def gather_logprobs(logits: torch.Tensor, labels: torch.Tensor, temperature: float = 1.0,
                     tp_group: Optional[dist.ProcessGroup] = None, chunk_size: int = 1024) -> torch.Tensor:
-    """With AReaL's arguments. chunk_size is accepted and changes nothing."""
+    """logprobs_from_logits with AReaL's arguments. chunk_size has no effect."""
     return logprobs_from_logits(logits, labels, group=tp_group, temperature=temperature, chunk_size=chunk_size)
 
 
 def gather_logprobs_entropy(logits: torch.Tensor, labels: torch.Tensor, temperature: float = 1.0,
                             tp_group: Optional[dist.ProcessGroup] = None,
                             chunk_size: int = 1024) -> Tuple[torch.Tensor, torch.Tensor]:
-    """With AReaL's arguments. chunk_size is accepted and changes nothing."""
+    """logprobs_and_entropy with AReaL's arguments. chunk_size has no effect."""
     return logprobs_and_entropy(logits, labels, group=tp_group, temperature=temperature)

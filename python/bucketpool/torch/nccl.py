@@ -1,4 +1,4 @@
-"""Registration of a pool with the NCCL communicators of PyTorch."""
+"""Registration of a pool with the NCCL communicators of process groups."""
 
 from typing import Any, Dict, Iterable, List, Sequence
 
@@ -12,29 +12,39 @@ from ..pool import Pool
 from ..registration import Entry, Registration
 
 
+__all__ = ["communicators", "register"]
+
+
 def communicators(groups: Iterable[dist.ProcessGroup], device: torch.device) -> Dict[int, str]:
-    """ncclComm_t of each process group, each once, with its name in messages. Raises Unsupported where a group has none
-    (another backend), or has not made it yet."""
+    """Maps the address of each group's ncclComm_t to its name in messages; groups may share one.
+
+    Raises Unsupported if a group has another backend, or has not created its communicator yet.
+    """
     found: Dict[int, str] = {}
     for group in groups:
         backend: Any = group._get_backend(torch.device(device))
         if not hasattr(backend, "_comm_ptr"):
-            raise Unsupported(f"process group {group.group_name} is {type(backend).__name__}, which has no NCCL "
-                              "communicator: registration is for NCCL on GPUs; leave it out elsewhere")
+            raise Unsupported(f"process group {group.group_name}: its backend {type(backend).__name__} has no NCCL "
+                              "communicator; register only pools on GPUs with NCCL")
         pointer = int(backend._comm_ptr())
         if pointer == 0:
-            raise Unsupported(f"process group {group.group_name}: its NCCL communicator does not exist yet: run a step "
-                              "first, or give init_process_group a device_id")
+            raise Unsupported(f"process group {group.group_name}: its NCCL communicator does not exist yet; run a step "
+                              "first, or pass device_id to init_process_group")
         found.setdefault(pointer, f"nccl.{group.group_name}")
     return found
 
 
 def register(pool: Pool, device: Device, groups: Iterable[dist.ProcessGroup], torch_device: torch.device,
              kind: str = "symmetric", traffic: Sequence[str] = ("gather", "reduce_scatter")) -> Registration:
-    """Registers a pool's slabs with the communicators of process groups. Collective over them, in this order, between
-    steps; the caller closes it, collectively, before the groups go.
+    """Registers the slabs of a pool with the NCCL communicators of process groups.
 
-    Written against the contracts of comm.h and of PyTorch's process groups: tried on the emulated NCCL only."""
+    - device: the device of the pool; torch_device: the same GPU in PyTorch
+    - kind, traffic: as in bucketpool.Entry
+
+    Collective over the groups, in their order, between steps. The caller closes the registration, collectively,
+    before the groups are destroyed. Raises as communicators() and bucketpool.Registration. Has been run on the
+    emulated NCCL only.
+    """
     entries: List[Entry] = []
     for pointer, name in communicators(groups, torch_device).items():
         entries.append(Entry(Comm.nccl(pointer, device, name), kind=kind, traffic=traffic))

@@ -1,4 +1,4 @@
-"""PyTorch's streams as streams of a pool's device."""
+"""Streams of PyTorch, imported into the device of a pool. Internal."""
 
 from typing import Dict
 
@@ -8,9 +8,11 @@ from ..device import Device, Stream
 
 
 class Streams:
-    """On a CPU work is done when a call returns, and one stream stands for it. On a GPU streams are imported when they
-    are first met; PyTorch's own live as long as the process, so a handle stays one stream's. An external stream must
-    outlive the pool."""
+    """The streams of PyTorch as streams of a pool's device.
+
+    On a CPU, where work has run when a call returns, one stream represents it. On a GPU a stream is imported on first
+    use. PyTorch never destroys its own streams; an external stream must outlive the pool.
+    """
 
     def __init__(self, device: Device, torch_device: torch.device) -> None:
         self.device, self.torch_device = device, torch_device
@@ -18,21 +20,20 @@ class Streams:
         self._host = device.stream("cpu") if torch_device.type == "cpu" else None
 
     def current(self) -> Stream:
-        """The stream that PyTorch would allocate on now, on this thread. Raises InvalidArgument (the per-thread default
-        stream)."""
+        """PyTorch's current stream on this thread. Raises InvalidArgument (the per-thread default stream)."""
         if self._host is not None:
             return self._host
         return self.imported(torch.cuda.current_stream(self.torch_device))
 
     def imported(self, stream: "torch.cuda.Stream") -> Stream:
-        """The device's stream of one of PyTorch's."""
+        """The stream of the device for a stream of PyTorch."""
         native = stream.cuda_stream
         if native not in self._imported:
             self._imported[native] = self.device.import_stream(stream, f"cuda stream {native:#x}")
         return self._imported[native]
 
     def settle(self, stream: Stream) -> None:
-        """On a CPU, waits for what the pool itself put on the stream: guard mode's fill."""
+        """On a CPU, waits for work that the pool enqueued itself: the fill of guard mode."""
         if self._host is not None:
             stream.synchronize()
 

@@ -52,14 +52,14 @@ def variants(tmp_path_factory):
     return found
 
 
-def test_every_part_is_recorded():
+def test_recorded_parts():
     names = list(rehearsed("fsdp2")[0])
     assert names[:8] == ["build", "PyTorch", "steps plain", "steps scheduled", "steps max", "steps expandable_segments", "steps cuda_malloc_async", "same losses"]
     assert names[-1] == "captured step" and {"two ranks", "largest batch plain", "same losses, varying lengths"} <= set(names)
     assert len(rehearsed("fsdp2")[0]["same losses"]["checks"]) == 4
 
 
-def test_parts_that_were_done_outlive_a_kill():
+def test_results_after_kill():
     assert any("steps" in part.get("about", {}) for part in killed("fsdp2"))
 
 
@@ -88,7 +88,7 @@ def run_compare(path, *files, status=0):
     return json.loads(path.read_text())
 
 
-def test_one_bit_fails_the_comparison(variants, tmp_path):
+def test_comparison_of_bits(variants, tmp_path):
     document = json.loads(variants["max"].read_text())
     loss = document["steps"][2]["loss"]
     document["steps"][2]["loss"] = loss.replace("0000000p", "0000001p")
@@ -99,7 +99,7 @@ def test_one_bit_fails_the_comparison(variants, tmp_path):
     run_compare(tmp_path / "alone.json", variants["plain"], status=77)
 
 
-def test_what_was_measured_outlives_a_kill(tmp_path):
+def test_measurements_after_kill(tmp_path):
     path = tmp_path / "killed.json"
     process = subprocess.Popen(command("variant.py", path, "--variant", "scheduled", "--steps", "100000"), stdout=subprocess.DEVNULL)
     try:
@@ -115,7 +115,7 @@ def test_what_was_measured_outlives_a_kill(tmp_path):
     assert all(float.fromhex(step["loss"]) > 0 and step["ns"] > 0 for step in steps)
 
 
-def test_the_largest_batch():
+def test_largest_batch():
     document = part_of("largest batch scheduled")
     row, tried = figure(document), {each["batch"]: each["outcome"] for each in document["tries"]}
     assert row["complete"] and 0 < row["largest_batch"] < row["smallest_that_fails"] <= row["largest_batch"] + RESOLUTION
@@ -132,20 +132,20 @@ def test_two_ranks():
     assert "NCCL" in skipped["reason"]
 
 
-def test_a_rank_that_hangs_is_named(tmp_path):
+def test_hanging_rank(tmp_path):
     document = run("ranks.py", tmp_path / "ranks.json", "--seconds", "1.5", "--steps", "100000", status=1)
     said = [check["reason"] for check in document["checks"] if check["name"].endswith(" ends")]
     assert len(said) == 2 and all("in phase" in each for each in said)
 
 
-def test_a_captured_step_without_its_graph():
+def test_captured_step_without_graph():
     document = part_of("captured step")
     assert {check["outcome"] for check in document["checks"]} == {"passed"}
     assert figure(document)["served"]["param"] == 4 * 9 and "graph" in document["skipped"][0]["name"]
 
 
 @pytest.mark.skipif(not os.path.exists(os.path.join(FAKES, "libcuda.so.1")), reason=f"no emulated driver in {FAKES}")
-def test_a_captured_step_on_the_emulated_driver():
+def test_captured_step_on_emulated_driver():
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench_fsdp2_emulated.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=600, env={**os.environ, "LD_LIBRARY_PATH": FAKES})
     assert done.returncode == 0, done.stderr
@@ -154,7 +154,7 @@ def test_a_captured_step_on_the_emulated_driver():
     assert graph["acquires_inside"] == graph["releases_inside"] == 9 + 5 and graph["launches"] == 3 and graph["fallbacks"] == {}
 
 
-def test_without_a_gpu_programs_are_skipped():
+def test_skip_without_gpu():
     import torch
 
     if torch.cuda.is_available():

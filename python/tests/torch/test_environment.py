@@ -8,11 +8,11 @@ import process_group
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 
-def test_gloo_and_nccl_are_built_in():
+def test_backends():
     assert dist.is_gloo_available() and dist.is_nccl_available()
 
 
-def test_fsdp2_takes_communication_objects():
+def test_communication_objects():
     assert list(inspect.signature(FSDPModule.set_custom_all_gather).parameters)[1:] == ["comm"]
     assert list(inspect.signature(FSDPModule.set_custom_reduce_scatter).parameters)[1:] == ["comm"]
 
@@ -43,7 +43,7 @@ def train_once():
     return gather.numels, tuple(model[0].weight.grad.to_local().shape)
 
 
-def test_the_allocate_hook_serves_gathers_of_two_processes():
+def test_allocate_hook():
     layer = 16 * 16 + 16
     for numels, shape in process_group.run(train_once):
         assert numels[:2] == [layer, layer] and set(numels) == {layer}

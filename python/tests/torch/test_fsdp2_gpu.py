@@ -149,7 +149,7 @@ def captured():
 
 
 @pytest.mark.skipif(not os.path.exists(os.path.join(FAKES, "libcuda.so.1")), reason=f"no emulated driver in {FAKES}")
-def test_a_graph_of_forward_and_backward():
+def test_graph_of_forward_and_backward():
     found = process_group.run(captured, environment={"LD_LIBRARY_PATH": FAKES, "FAKE_CUDA": "report=1"})
     for answers in found:
         acquires, releases, ended, name = answers["inside"]
@@ -198,7 +198,7 @@ print("closed")
 
 
 @pytest.mark.skipif(not os.path.exists(os.path.join(FAKE_NCCL, "libnccl.so.2")), reason=f"no emulated NCCL in {FAKE_NCCL}")
-def test_registration_with_the_communicators_of_process_groups():
+def test_registration_with_process_groups():
     done = subprocess.run([sys.executable, "-c", REGISTERED], capture_output=True, text=True, timeout=600,
                           env={**os.environ, "LD_LIBRARY_PATH": FAKES + ":" + FAKE_NCCL})
     assert done.returncode == 0, done.stderr

@@ -57,10 +57,10 @@ def wrong_modules():
     return answers
 
 
-def test_what_cannot_have_a_pool():
+def test_refused_modules():
     for answers in process_group.run(wrong_modules):
-        expected = {"plain": "Linear is not sharded: call torch.distributed.fsdp.fully_shard", "twice": "has a pool or is being recorded already",
-                    "recorded": "has a pool", "part": "hand over the root", "device": "the pool's device is null", "gpu": "registration is for NCCL",
+        expected = {"plain": "Linear: it is not sharded; call torch.distributed.fsdp.fully_shard", "twice": "it has a pool or is being recorded",
+                    "recorded": "has a pool", "part": "pass the root", "device": "device null: the module is on cpu", "gpu": "register only pools on GPUs with NCCL",
                     "dtype": "complex128", "policy": "best", "nothing": "run a training step inside record()", "other": "record the module that the pool is for",
                     "plan": "the plan has 14 requests, the buckets have 17"}
         assert set(answers) == set(expected)
@@ -75,7 +75,7 @@ def one_rank():
     return said(errors.Unsupported, fsdp2.attach, models.build())
 
 
-def test_one_rank_has_nothing_to_pool():
+def test_one_rank():
     assert "sharded over one rank" in process_group.run(one_rank, ranks=1)[0]
 
 
@@ -137,14 +137,14 @@ def made_again(kind, passes):
     return model
 
 
-def test_what_the_plan_did_not_foresee():
+def test_unplanned_buffers():
     for answers in process_group.run(unplanned):
-        assert "elements of torch.float32 asked for" in answers["larger"] and "planned" in answers["larger"]
+        assert "elements of torch.float32 requested" in answers["larger"] and "planned" in answers["larger"]
         assert "bucketpool.torch.fsdp2.record()" in answers["larger"] and "strict=False" in answers["larger"]
         assert answers["loose"] and answers["loose"]["another size"] > 0
         assert f"plain memory instead: {answers['loose']['another size']} times, another size" in answers["report"]
-        assert "asked for again while" in answers["again"] or "its memory is in use" in answers["again"]
-        assert "it did not run in what the plan was made from" in answers["new"]
+        assert "requested again while" in answers["again"] or "its memory is in use" in answers["again"]
+        assert "the recording or prediction does not contain it" in answers["new"]
         assert answers["moved"][0] and answers["moved"][1].get("unplanned overlap", 0) > 0
         assert answers["fewer"] and "instead" not in answers["fewer"] and answers["united"] > 0
 
@@ -172,7 +172,7 @@ def released_early():
     return models.same(plain, wrong), any(bool(torch.isnan(each).any()) for each in wrong)
 
 
-def test_poison_shows_a_buffer_that_is_given_back_too_early():
+def test_poison_of_early_releases():
     for same, nan in process_group.run(released_early):
         assert not same and nan
 
@@ -213,7 +213,7 @@ def held():
     return answers
 
 
-def test_detaching_and_addresses():
+def test_detach_and_addresses():
     for answers in process_group.run(held):
         assert "detach between steps" in answers["middle"]
         assert answers["outside"] and answers["stable"] and answers["plain"] == "DefaultAllGather" and answers["after"]
@@ -240,7 +240,7 @@ def left_by_an_exception():
         return held, first.pool.closed, second.served["param"]
 
 
-def test_an_exception_in_a_step():
+def test_exception_in_step():
     for held, closed, served in process_group.run(left_by_an_exception):
         assert held == 1 and closed and served > 0
 
@@ -267,7 +267,7 @@ def written_past_the_end():
     return said(errors.ScheduleError, attached.detach), attached.pool.closed
 
 
-def test_detaching_says_what_the_last_release_found():
+def test_detach_after_overrun():
     for message, closed in process_group.run(written_past_the_end):
         assert "(root)" in message and closed
 
@@ -292,7 +292,7 @@ def from_file(folder):
         return same, attached.plan.bytes, [unit.name for unit in read.units], sorted({b.name for b in read.buckets})
 
 
-def test_units_json_and_a_plan_from_it(tmp_path):
+def test_plan_of_units_json(tmp_path):
     for same, planned, units, buckets in process_group.run(from_file, str(tmp_path)):
         assert same and planned > 0
         assert units[:3] == ["(root)", "layers.0", "layers.1"] and "layers.1.experts.0" in units
@@ -316,7 +316,7 @@ def example(script, port):
     return text.getvalue()
 
 
-def test_the_example(free_port):
+def test_example(free_port):
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "examples", "fsdp2_train.py")
     first, second = process_group.run(example, os.path.normpath(script), free_port)
     lines = first.splitlines()
@@ -376,7 +376,7 @@ def extensions():
     return message, same, {size.dtype == torch.uint8 for size in sizes.values()}
 
 
-def test_extensions_of_parameters_need_a_recording():
+def test_all_gather_extensions():
     for message, same, packed in process_group.run(extensions):
-        assert "layers.0 has parameters with all-gather extensions" in message and "record()" in message
+        assert "layers.0: its parameters have all-gather extensions" in message and "record()" in message
         assert same and packed == {True}

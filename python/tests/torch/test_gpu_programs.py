@@ -33,7 +33,7 @@ def part_of(name):
     return part
 
 
-def test_every_part_is_recorded():
+def test_recorded_parts():
     parts = rehearsed("torch")[0]
     assert list(parts) == ["build", "PyTorch", *(f"tests {name}" for name in ("logprob_device", "logprob_values", "logprob_autograd", "logprob_head", "logprob_saved",
                                                                   "views", "pluggable_allocator")), "logprob, eager", "head, eager", "logprob", "head", "offload",
@@ -43,7 +43,7 @@ def test_every_part_is_recorded():
             assert any(check["outcome"] == "passed" for check in part["checks"]), name
 
 
-def test_parts_that_were_done_outlive_a_kill():
+def test_results_after_kill():
     assert any(part.get("checks") for part in killed("torch"))
 
 
@@ -73,7 +73,7 @@ def test_logprob(hidden, eager):
     assert len(found["figures"]) == (1 if hidden else 2) * (1 + len(ways) - len(skipped))
 
 
-def test_ways_that_are_wrong_or_out_of_memory(tmp_path):
+def test_wrong_results_and_out_of_memory(tmp_path):
     import logprob
     import torch
     from machine import machine

@@ -23,7 +23,7 @@ def batch(columns=50, **options):
 # ---- what is written -----------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_written_unasked():
+def test_unchanged_inputs():
     leaf, target = batch()
     before, version = leaf.clone(), leaf._version
     leaf.requires_grad_()
@@ -33,7 +33,7 @@ def test_nothing_is_written_unasked():
     assert leaf.grad.data_ptr() != leaf.data_ptr()
 
 
-def test_logits_changed_before_backward_are_noticed():
+def test_changed_logits():
     leaf, target = batch(requires_grad=True)
     logits = leaf * 1
     lp = L.logprobs_from_logits(logits, target)
@@ -63,7 +63,7 @@ def test_in_place(dtype):
         lp.sum().backward()
 
 
-def test_in_place_while_others_need_the_logits():
+def test_in_place_with_other_uses():
     """SkyRL's issue 1648: the entropy saved the logits that the log-probability's backward overwrites."""
     leaf, target = batch(requires_grad=True)
     logits = leaf * 1
@@ -80,7 +80,7 @@ def test_in_place_while_others_need_the_logits():
         other.backward()
 
 
-def test_in_place_is_refused_where_it_would_destroy():
+def test_in_place_refusals():
     leaf, target = batch(requires_grad=True)
     with pytest.raises(errors.InvalidArgument, match="leaf"):
         L.logprobs_from_logits(leaf, target, in_place=True)
@@ -96,7 +96,7 @@ def test_in_place_is_refused_where_it_would_destroy():
         L.logprobs_from_logits(leaf, target, in_place=True, inference_only=True)
 
 
-def test_in_place_of_a_part():
+def test_in_place_of_views():
     leaf, target = batch(requires_grad=True)
     logits = leaf * 1
     rest = logits.detach()[:, 0].clone()
@@ -118,7 +118,7 @@ def test_retain_graph():
         lp.sum().backward()
 
 
-def test_second_derivatives_are_refused():
+def test_second_derivatives():
     logits, target = batch(requires_grad=True)
     for out in (L.logprobs_from_logits(logits, target), L.vocab_parallel_entropy(logits)):
         gradient, = torch.autograd.grad(out.sum(), logits, create_graph=True)
@@ -145,7 +145,7 @@ def test_modes():
     assert not L.logprobs_from_logits(logits.detach(), target).requires_grad
 
 
-def test_gradients_of_one_output_and_of_none():
+def test_gradients_of_single_outputs():
     logits, target = batch(requires_grad=True)
     lp, entropy = L.logprobs_and_entropy(logits, target)
     alone, = torch.autograd.grad(L.logprobs_from_logits(logits, target).sum(), logits)
@@ -157,7 +157,7 @@ def test_gradients_of_one_output_and_of_none():
     assert torch.autograd.grad(other.sum(), [other, logits], allow_unused=True)[1] is None
 
 
-def test_upstream_gradients_of_any_strides():
+def test_strides_of_upstream_gradients():
     logits, target = batch(requires_grad=True)
     lp = L.logprobs_from_logits(logits, target)
     for up in (torch.ones(
@@ -184,7 +184,7 @@ def test_autocast():
     assert hidden.grad.dtype == weight.grad.dtype == torch.float32
 
 
-def test_compiled_functions_break_the_graph():
+def test_torch_compile():
     logits, target = batch()
 
     def step(x, function):
@@ -211,7 +211,7 @@ def refused(part, kind=errors.InvalidArgument, logits=None, target=None, bounds=
                                **options)
 
 
-def test_what_is_refused():
+def test_refusals():
     logits, target = batch()
     refused("float64", logits=logits.double())
     refused("int8", logits=logits.to(torch.int8))
@@ -221,8 +221,8 @@ def test_what_is_refused():
     refused("int16", target=target.to(torch.int16))
     refused("one for each token", target=target[:, :5])
     refused("one for each token", target=target[None])
-    refused("from 50 to 0", bounds=(50, 0))
-    refused("-1 to 49", bounds=(-1, 49))
+    refused("50 to 0 are not a range", bounds=(50, 0))
+    refused("-1 to 49 are not a range", bounds=(-1, 49))
     refused("49 ids, but there are 50", bounds=(0, 49))
     refused("one is missing", bounds=(0, None))
     refused("negative", chunk=-1)
@@ -230,16 +230,16 @@ def test_what_is_refused():
     refused("temperature nan", temperature=float("nan"))
     refused("mask", mask=torch.ones(2, 5))
     refused("expected a process group", group="tp")
-    refused("expected a process group", group=-100)  # the value of new_group() for processes outside the group
-    refused("no vocabulary", logits=logits[..., :0], bounds=(0, 0))
-    refused("cpu and cuda", kind=errors.Unsupported, logits=logits.to("meta"), target=target.to("meta"))
-    refused("targets are on", logits=logits, target=target.to("meta"))
+    refused("expected a process group", group=-100)  # new_group returns this to ranks that are not members
+    refused("no columns", logits=logits[..., :0], bounds=(0, 0))
+    refused("cpu or cuda", kind=errors.Unsupported, logits=logits.to("meta"), target=target.to("meta"))
+    refused("targets: on meta", logits=logits, target=target.to("meta"))
 
 
 # ---- clients -------------------------------------------------------------------------------------------------------
 
 
-def test_clients_are_shared_and_few():
+def test_client_cache():
     L.free_clients()
     logits, target = batch()
     for tokens in range(1, 7):
@@ -252,7 +252,7 @@ def test_clients_are_shared_and_few():
     assert len(_clients.of(None)) == 0
 
 
-def test_a_graph_keeps_its_client():
+def test_client_of_pending_backward():
     logits, target = batch(requires_grad=True)
     lp = L.logprobs_from_logits(logits, target)
     wanted, = torch.autograd.grad(lp.sum(), logits, retain_graph=True)
@@ -265,7 +265,7 @@ def test_a_graph_keeps_its_client():
     L.logprobs_from_logits(logits, target).sum().backward()
 
 
-def test_threads_take_turns():
+def test_threads():
     logits, target = batch(requires_grad=True)
     wanted = L.logprobs_from_logits(logits, target).detach()
     wrong = []

@@ -47,7 +47,7 @@ def test_shards_with_gaps(begin, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("view", [lambda x: x[..., 3:-2], lambda x: x.transpose(0, 1), lambda x: x[:, 1:, 1:]])
-def test_in_place_writes_its_rows_alone(view, dtype):
+def test_in_place_rows(view, dtype):
     torch.manual_seed(0)
     whole = torch.randn(3, 5, 2053).to(dtype)
     part, before = view(whole), whole.clone()
@@ -71,7 +71,7 @@ def test_in_place_writes_its_rows_alone(view, dtype):
     assert torch.equal(whole, before)
 
 
-def test_more_logits_than_32_bits_count():
+def test_more_than_32_bit_logits():
     """Rows at the beginning, behind 2^31 elements and at the end; on a CPU the same in small."""
     tokens, columns = (16900, 128000) if CUDA else (170, 1280)
     if CUDA and torch.cuda.mem_get_info()[0] < 5 * tokens * columns * 2 / 2:
@@ -118,7 +118,7 @@ HEAD = dict(features=32, columns=1003)
 
 
 @pytest.mark.parametrize("name", ["logits", "head"])
-def test_streams_without_waits_of_the_host(name):
+def test_streams_without_host_waits(name):
     """Two streams and the default one take turns with one client; inputs are made late on another stream. The bits are those of calls
     that the host waits for."""
     torch.manual_seed(0)
@@ -166,7 +166,7 @@ def places_of(cu, ranks, rank):
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16, torch.bool, torch.float64])
-def test_split_against_index_arithmetic(monkeypatch, ranks, dtype):
+def test_split(monkeypatch, ranks, dtype):
     cu = [0, 16, 16, 48, 56]
     torch.manual_seed(0)
     for rank in range(ranks):
@@ -199,7 +199,7 @@ def test_padding():
     assert torch.equal(local, padded) and torch.equal(split.reassemble(local), value)
 
 
-def test_a_default_device_changes_nothing():
+def test_default_device():
     """The C library writes maps and bounds of a split on the host."""
     value = torch.randn(8)
     with torch.device("meta"):
@@ -214,7 +214,7 @@ def values_of(tensor):
     return _tensors.values(tensor)[0]
 
 
-def test_loss_against_fp64():
+def test_loss():
     """begin, add of two micro-batches, reduce, seed: through the C interface, over tensors of the device."""
     torch.manual_seed(0)
     device = torch.device(DEVICE, 0) if CUDA else torch.device("cpu")

@@ -24,7 +24,7 @@ def printed(*command):
     return [[float(word) for word in line.split()[3::2]] for line in lines]
 
 
-def test_losses_do_not_depend_on_processes():
+def test_losses_of_several_processes():
     alone = printed(EXAMPLE)
     assert alone[0][0] > alone[1][0] > alone[2][0]  # it learns
     two = printed("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", EXAMPLE, "--fused")

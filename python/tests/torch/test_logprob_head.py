@@ -70,7 +70,7 @@ def test_skyrl_arguments():
     assert torch.equal(only, wanted) and not only.requires_grad
 
 
-def test_one_gradient_alone():
+def test_single_gradients():
     hidden, weight, target = batch((2, 7))
     both = torch.autograd.grad(L.linear_logprobs(hidden, weight, target).sum(), (hidden, weight))
     assert torch.equal(
@@ -80,7 +80,7 @@ def test_one_gradient_alone():
     assert not L.linear_logprobs(hidden.detach(), weight.detach(), target).requires_grad
 
 
-def test_hidden_states_in_another_dtype_than_the_weight():
+def test_mixed_dtypes():
     hidden, weight, target = batch((2, 7))
     narrow = hidden.detach().bfloat16().requires_grad_()
     lp = L.linear_logprobs(narrow, weight, target)
@@ -89,7 +89,7 @@ def test_hidden_states_in_another_dtype_than_the_weight():
     assert got[0].dtype == torch.bfloat16 and got[1].dtype == torch.float32
 
 
-def test_masks_and_tokens_that_are_not_there():
+def test_masks_and_empty_batches():
     hidden, weight, target = batch((2, 7))
     mask = torch.rand(2, 7) < 0.5
     mask[0, 0] = False
@@ -107,7 +107,7 @@ def test_masks_and_tokens_that_are_not_there():
     assert empty.grad.shape == empty.shape and (weight.grad == 0).all()
 
 
-def test_retained_changed_and_differentiated_twice():
+def test_retained_and_changed_graphs():
     hidden, weight, target = batch((2, 7))
     lp = L.linear_logprobs(hidden, weight, target)
     first = torch.autograd.grad(lp.sum(), (hidden, weight), retain_graph=True)
@@ -122,12 +122,12 @@ def test_retained_changed_and_differentiated_twice():
         lp.sum().backward()
 
 
-def test_what_is_refused():
+def test_refusals():
     hidden, weight, target = batch((2, 7))
     for part, arguments, options in ((r"\[70, 16\]", (hidden[..., :8], weight, target),
                                       {}), (r"\[16\]", (hidden, weight[0], target),
                                             {}), ("float64", (hidden.double(), weight, target),
-                                                  {}), ("weights are torch.float64", (hidden, weight.double(), target),
+                                                  {}), ("weights: unsupported dtype torch.float64", (hidden, weight.double(), target),
                                                         {}), ("one for each token", (hidden, weight, target[:1]), {}),
                                      ("negative", (hidden, weight, target),
                                       dict(chunk_size=-3)), ("60 ids, but there are 70", (hidden, weight, target),

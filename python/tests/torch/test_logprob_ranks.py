@@ -15,5 +15,5 @@ def test_case(ranks, module, case):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_processes_end_well(ranks):
+def test_exit_of_processes(ranks):
     assert not outcome(ranks).get("end"), "\n".join(outcome(ranks)["end"])

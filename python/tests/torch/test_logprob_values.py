@@ -89,7 +89,7 @@ def test_strides(view):
     check(logits, torch.zeros((), dtype=torch.int64).expand(target.shape))
 
 
-def test_chunks_change_no_bit():
+def test_chunk_sizes():
     torch.manual_seed(0)
     logits, target = torch.randn(2, 17, 301, requires_grad=True), torch.randint(0, 301, (2, 17))
     wanted = L.DistributedLogprob.apply(logits, target, 0, 301, None)
@@ -103,7 +103,7 @@ def test_chunks_change_no_bit():
 
 
 @pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="grad_dtype is there since PyTorch 2.10")
-def test_gradient_in_bf16_is_the_one_in_fp32_rounded_once():
+def test_bf16_gradient_rounding():
     torch.manual_seed(0)
     logits, target = torch.randn(3, 5, 257).bfloat16(), torch.randint(0, 257, (3, 5))
     rounded = logits.clone().requires_grad_()
@@ -117,7 +117,7 @@ def test_gradient_in_bf16_is_the_one_in_fp32_rounded_once():
         assert torch.equal(rounded.grad, exact.grad.bfloat16())
 
 
-def test_masked_rows_are_not_read():
+def test_masked_rows():
     torch.manual_seed(0)
     logits, target = torch.randn(2, 6, 40), torch.randint(0, 40, (2, 6))
     mask = torch.tensor([[1, 0, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1]])
@@ -137,7 +137,7 @@ def test_masked_rows_are_not_read():
     assert torch.equal(masked_entropy, entropy)
 
 
-def test_targets_outside():
+def test_targets_outside_the_vocabulary():
     logits, target = torch.randn(1, 3, 10, requires_grad=True), torch.tensor([[0, 10, -5]])
     lp = L.logprobs_from_logits(logits, target)
     assert lp[0, 1] == 0 and lp[0, 2] == 0
@@ -164,7 +164,7 @@ def test_special_values():
 
 
 @pytest.mark.parametrize("shape", [(0, ), (0, 4), (3, 0), (2, 0, 5)])
-def test_no_tokens(shape):
+def test_empty_batches(shape):
     logits = torch.randn(*shape, 12, requires_grad=True)
     lp, entropy = L.logprobs_and_entropy(logits, torch.zeros(shape, dtype=torch.int64))
     (lp.sum() + entropy.sum()).backward()

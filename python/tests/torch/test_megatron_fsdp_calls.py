@@ -122,14 +122,14 @@ class Fp8(unittest.TestCase):
         backward = columns.allocate(0, 1040, torch.uint8, CPU).data
         self.assertEqual((forward.dtype, backward.numel()), (torch.uint8, 1040))
         columns.free(0)
-        with self.assertRaisesRegex(errors.Mismatch, r"needs 2080 bytes \(2080 elements of uint8\), planned were 1040"):
+        with self.assertRaisesRegex(errors.Mismatch, r"2080 bytes requested \(2080 elements of uint8\), 1040 planned"):
             columns.allocate(0, 2080, torch.uint8, CPU)
 
     def test_mixed_gradients(self) -> None:
         """Gradient dtypes that no option says are refused."""
         groups = [fp8_group(unit, 1024) for unit in range(2)]
         groups[1].grad_dtype = torch.float32
-        with self.assertRaisesRegex(errors.Unsupported, "gradients of bf16, fp32 beside each other"):
+        with self.assertRaisesRegex(errors.Unsupported, "gradients of bf16, fp32 in one module"):
             pooled.describe(groups)
 
 
@@ -195,7 +195,7 @@ class RandomOrders(unittest.TestCase):
 class Streams(unittest.TestCase):
     """Order between streams, on the host device's own: threads, whose work is really late."""
 
-    def test_reuse_waits_for_every_user(self) -> None:
+    def test_waits_for_users(self) -> None:
         """A gradient is written on compute, reduced on another stream, freed on the former, as the reduction is under
         way: who gets its bytes next waits for the reduction. (In Megatron-FSDP the limit of two buffers makes the
         reduce stream wait, not compute.)"""
@@ -231,7 +231,7 @@ class Streams(unittest.TestCase):
         served.of["grad"].free(second)
 
     @unittest.skipUnless(os.path.exists(os.path.join(FAKES, "libcuda.so.1")), f"no emulated driver in {FAKES}")
-    def test_on_the_emulated_gpu(self) -> None:
+    def test_emulated_gpu(self) -> None:
         """Each stream is imported once; gathers wait for compute, compute for reductions; the per-thread default
         stream, which is a different one on every thread, is refused."""
         script = os.path.join(HERE, "megatron_streams.py")
@@ -256,7 +256,7 @@ class BadInput(unittest.TestCase):
 
     def test_larger_than_planned(self) -> None:
         size = self.group.numel
-        needs = rf"param bucket 1 of unit 0 needs \d+ bytes \({size + 8} elements.*planned were"
+        needs = rf"param bucket 1 of unit 0: \d+ bytes requested \({size + 8} elements.*\d+ planned"
         with self.assertRaisesRegex(errors.Mismatch, needs):
             self.params.allocate(1, size + 8, self.dtype, CPU)
         self.assertEqual(self.params.allocate(1, size - 8, self.dtype, CPU).data.numel(), size - 8)
@@ -264,7 +264,7 @@ class BadInput(unittest.TestCase):
     def test_unknown_ids(self) -> None:
         for bucket_id in (-1, len(self.groups), "3"):
             with self.assertRaisesRegex(errors.InvalidArgument,
-                                        f"param bucket {bucket_id}: this module has {len(self.groups)} param"):
+                                        f"param bucket {bucket_id}: unknown id; the module has {len(self.groups)} param"):
                 self.params.allocate(bucket_id, 8, torch.float32, CPU)
         with self.assertRaisesRegex(errors.InvalidArgument, "parameter groups"):
             self.params.free(len(self.groups))
@@ -273,29 +273,29 @@ class BadInput(unittest.TestCase):
         more = self.groups + [Group(4, "bf16", 64)]
         allocator = self.served.pooled.allocator("param", more)
         with self.assertRaisesRegex(errors.Mismatch,
-                                    rf"param bucket {len(more) - 1} of unit 4 is not in the plan: it has the ids 1-"):
+                                    rf"param bucket {len(more) - 1} of unit 4: not in the plan, which has the ids 1-"):
             allocator.allocate(len(more) - 1, 64, torch.bfloat16, CPU)
         with self.assertRaisesRegex(errors.Mismatch, "none of this role: plan with --roles param_transpose"):
             self.served.pooled.allocator("param_transpose", self.groups).allocate(1, self.group.numel, self.dtype, CPU)
 
     def test_dtypes(self) -> None:
         with self.assertRaisesRegex(errors.InvalidArgument,
-                                    "param bucket 1 of unit 0: dtype torch.complex64 is none.*torch.bfloat16"):
+                                    "param bucket 1 of unit 0: unsupported dtype torch.complex64.*torch.bfloat16"):
             self.params.allocate(1, 8, torch.complex64, CPU)
-        with self.assertRaisesRegex(errors.Mismatch, "is planned as .*, asked for as fp16"):
+        with self.assertRaisesRegex(errors.Mismatch, "planned as .*, requested as fp16"):
             self.params.allocate(1, 8, torch.float16, CPU)
 
     def test_another_device(self) -> None:
-        with self.assertRaisesRegex(errors.InvalidArgument, "asked for on meta, the pool is on cpu"):
+        with self.assertRaisesRegex(errors.InvalidArgument, "requested on meta, the pool is on cpu"):
             self.params.allocate(1, self.group.numel, self.dtype, torch.device("meta"))
         with self.assertRaisesRegex(errors.Unsupported, "cuda and cpu"):
             pooled.PooledBuckets(make_plan(self.groups), "meta")
 
-    def test_two_modules_in_one_pool(self) -> None:
+    def test_second_module(self) -> None:
         """Their buckets have the same ids; one is never handed to both."""
         other = self.served.pooled.allocator("param", self.groups)
         self.served.allocate("param", 1)
-        with self.assertRaisesRegex(errors.ScheduleError, "param bucket 1 of unit 0 is allocated by another allocator"):
+        with self.assertRaisesRegex(errors.ScheduleError, "param bucket 1 of unit 0: allocated by another allocator"):
             other.allocate(1, self.group.numel, self.dtype, CPU)
         self.params.free(1)
         other.allocate(1, self.group.numel, self.dtype, CPU)
@@ -312,7 +312,7 @@ class BadInput(unittest.TestCase):
         refused."""
         bucket = self.served.allocate("param", 1)
         self.assertEqual(self.served.allocate("param", 1).data.data_ptr(), bucket.data.data_ptr())
-        with self.assertRaisesRegex(errors.Mismatch, "is allocated as .*free it first"):
+        with self.assertRaisesRegex(errors.Mismatch, "allocated as .*free it first"):
             self.params.allocate(1, self.group.numel - 8, self.dtype, CPU)
         self.params.free(1)
         self.params.free(1)
@@ -351,15 +351,15 @@ class BadInput(unittest.TestCase):
     def _free_now(self, index: int) -> bool:
         return self.served.pooled.pool.can_acquire([self.served.pooled.planned["param", index].id])
 
-    def test_plans_that_cannot_serve(self) -> None:
-        with self.assertRaisesRegex(errors.Unsupported, "param and grad buckets in one slab.*Plan without joint"):
+    def test_refused_plans(self) -> None:
+        with self.assertRaisesRegex(errors.Unsupported, "param and grad buckets in one slab.*plan without joint"):
             pooled.PooledBuckets(make_plan(self.groups, joint=True))
         for policy in ("dynamic", "fixed"):
-            with self.assertRaisesRegex(errors.Unsupported, f"of policy {policy} leaves buckets without an address"):
+            with self.assertRaisesRegex(errors.Unsupported, f"policy {policy} leaves buckets without an address"):
                 pooled.PooledBuckets(make_plan(self.groups, policy, fallback="dynamic"))
         with self.assertRaisesRegex(errors.InvalidArgument, r"describe\(model\).write"):
             pooled.PooledBuckets(make_plan(self.groups, named=False))
-        with self.assertRaisesRegex(errors.InvalidArgument, "role 'weights': expected one of param"):
+        with self.assertRaisesRegex(errors.InvalidArgument, "unknown role 'weights'; expected one of param"):
             self.served.pooled.allocator("weights", self.groups)
 
     def test_registration_context(self) -> None:

@@ -96,7 +96,7 @@ class Complete(unittest.TestCase):
         names |= {name for name in vars(fsdp.FSDPModule) if not name.startswith("_")}
         self.assertEqual(self._missing("FSDP2", names), set())
 
-    def test_nothing_invented(self) -> None:
+    def test_unknown_names(self) -> None:
         """The first column has options of the package, or values of one."""
         both: Dict[str, Tuple[Any, ...]] = {
             "Megatron-FSDP": (set(inspect.signature(megatron_fsdp.fully_shard_model).parameters),

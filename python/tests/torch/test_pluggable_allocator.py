@@ -16,24 +16,24 @@ LIBRARY = core()._name
 BUILD = os.environ.get("BUCKETPOOL_BUILD") or os.path.dirname(os.path.dirname(LIBRARY))
 
 
-def test_pytorch_takes_the_functions():
+def test_pluggable_functions():
     assert pluggable_allocator().allocator() is not None
 
 
-def test_a_name_that_is_not_there_is_an_error():
+def test_unknown_function():
     with pytest.raises(AttributeError):
         torch.cuda.memory.CUDAPluggableAllocator(LIBRARY, "bp_torch_malloc", "bp_torch_no_such_function")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_driver_nothing_is_served():
+def test_without_driver():
     assert core().bp_torch_malloc(1 << 21, 0, None) is None
     assert b"BUCKETPOOL_TORCH_BYTES" in core().bp_error_detail()
     with pytest.raises(NoDevice):
         serving(bytes=1 << 21)
 
 
-def test_what_serves_is_said_once():
+def test_serving_arguments():
     with pytest.raises(InvalidArgument, match="bytes"):
         serving()
 
@@ -71,7 +71,7 @@ print("served")
 
 @cpu_only("for machines without a GPU")
 @pytest.mark.parametrize("how", ["call", "environment"])
-def test_segments_on_the_emulated_driver(how):
+def test_segments_on_emulated_driver(how):
     driver = os.path.join(BUILD, "tests", "fakes", "cuda")
     assert os.path.exists(os.path.join(driver, "libcuda.so.1"))
     bytes_of = {"BUCKETPOOL_TORCH_BYTES": "64m"} if how == "environment" else {}
@@ -158,17 +158,17 @@ def run_served(code, **environment):
 
 
 @cpu_only("for machines without a GPU")
-def test_segments_of_a_pool_on_the_emulated_driver():
+def test_segments_of_pool_on_emulated_driver():
     run_served(SEGMENTS_OF_A_POOL, LD_LIBRARY_PATH=os.path.join(BUILD, "tests", "fakes", "cuda"))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_tensors_of_a_pool():
+def test_tensors_of_pool():
     run_served(TENSORS_OF_A_POOL)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_tensors_of_a_mem_pool():
+def test_tensors_of_mem_pool():
     with serving(bytes=256 << 20) as memory:
         with torch.cuda.use_mem_pool(memory.mem_pool):
             first = torch.full((32 << 20,), 3, dtype=torch.uint8, device="cuda")

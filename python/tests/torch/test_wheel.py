@@ -58,7 +58,7 @@ def wheel(tmp_path_factory):
     return path
 
 
-def test_what_is_in_it(wheel):
+def test_contents(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.rsplit("/", 1)[1] for name in names if name.startswith("bucketpool/lib/")} == NATIVE
     ours = {os.path.relpath(os.path.join(folder, name), os.path.join(SOURCES, "python"))
@@ -71,7 +71,7 @@ def test_what_is_in_it(wheel):
     assert models >= set(os.listdir(os.path.join(SOURCES, "examples", "models")))
 
 
-def test_it_serves_every_python(wheel):
+def test_tags(wheel):
     assert re.fullmatch(r"bucketpool-[0-9.]+-py3-none-linux_\w+\.whl", wheel.name)
     with zipfile.ZipFile(wheel) as file:
         folder, = {name.split("/")[0] for name in file.namelist() if ".dist-info/" in name}
@@ -91,7 +91,7 @@ def installed(wheel, tmp_path_factory):
     return folder / "bin"
 
 
-def test_its_command(installed, tmp_path):
+def test_command(installed, tmp_path):
     bare = {**isolated(), "PATH": str(installed)}
     for command in ([str(installed / "bucketpool")], [str(installed / "python"), "-I", "-m", "bucketpool"]):
         assert re.fullmatch(r"bucketpool [0-9.]+\n", run(*command, "version", env=bare, cwd=tmp_path).stdout)
@@ -102,7 +102,7 @@ def test_its_command(installed, tmp_path):
         assert described.returncode in (2, 3) and "python -m bucketpool describe: " in described.stdout
 
 
-def test_it_runs_where_nothing_else_is(installed, tmp_path):
+def test_isolated_install(installed, tmp_path):
     python, bare = str(installed / "python"), {**isolated(), "PATH": str(installed)}
     model = os.path.join(SOURCES, "examples", "models", "Qwen3-0.6B", "config.json")
     result = run(python, "-I", "-c", USED, model, env=bare, cwd=tmp_path)
@@ -113,7 +113,7 @@ def test_it_runs_where_nothing_else_is(installed, tmp_path):
     assert all(path.startswith(str(installed.parent)) for path in loaded)
 
 
-def test_its_libraries_need_libc_only(wheel, tmp_path):
+def test_needed_libraries(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path)
     for name in NATIVE:

@@ -4,12 +4,18 @@
 
     with fsdp2.record(model) as recording:      # one step with plain memory
         train_step(model)
-    attached = fsdp2.attach(model, recording)   # plan, pool, and from now on every step uses it
+    attached = fsdp2.attach(model, recording)   # plans, and serves every later step from a pool
     ...
     print(attached.report())
     attached.detach()
 
-docs/guides/fsdp2.md says which buffers these are, when each is reused and why that is safe, and what is refused."""
+- attach(model): without a recording, from the settings of the module
+- plan_of(model): units, buckets and schedule, for the planner and the command
+- Attachment: register() with NCCL, capture() of CUDA graphs, report(), detach()
+
+The outputs of all-gathers and the inputs of reduce-scatters are served. docs/guides/fsdp2.md describes their live
+ranges, why reuse is safe, and the limits.
+"""
 
 from .attachment import Attachment, Unplanned, attach, plan_of
 from .groups import KNOWN_VERSIONS, Group, groups_of

@@ -1,4 +1,4 @@
-"""A sharded module whose communication buffers come from a pool."""
+"""Attachments: a sharded module whose communication buffers come from a pool."""
 
 import ctypes
 import dataclasses
@@ -27,8 +27,8 @@ from .timeline import Planned, Size, Slot, Timeline
 
 
 class Unplanned(ScheduleError):
-    """A buffer that is not in the plan: another size, another time, or one too many. With strict=False plain
-    memory is used.
+    """A buffer is not as planned: another size, another time, or one too many. attach(strict=False) serves plain memory
+    instead.
     """
 
 
@@ -41,16 +41,17 @@ class _Lease:
 
 
 class Attachment(Source):
-    """Serves gather outputs and reduce-scatter inputs of one module from one pool, until detach(). attach() makes it; a
-    `with` block detaches at its end.
+    """A module whose communication buffers come from a pool, from attach() until detach() or the end of a `with` block.
 
-    A buffer belongs to the framework until the last reference to its storage is gone: only then is it released, on the
-    stream that it was allocated on, which FSDP2 has ordered behind all its uses by then. So a buffer that is still in
-    use is never handed out, whatever the plan says; where the plan did not foresee that, Unplanned is raised, or a
-    plain buffer is served and counted (`fallbacks`).
+    Attributes:
 
-    Attributes: planned (model, buckets, schedule), plan, pool, device; served: buffers handed out, by role; fallbacks:
-    plain buffers instead, by reason. Threads: those that FSDP2 uses. Streams: see Streams."""
+    - planned: model, buckets and schedule; plan, pool, device
+    - served: number of served buffers by role ("param": outputs of all-gathers, "grad": inputs of reduce-scatters)
+    - fallbacks: number of plain buffers instead, by reason (attach(strict=False))
+
+    A buffer is released when the last reference to its storage is gone; FSDP2 has ordered the stream of its allocation
+    after all uses by then. So memory in use is never served again, whatever the plan says.
+    """
 
     def __init__(self, module: nn.Module, groups: List[Group], planned: Planned, plan: Plan, pool: Pool, device: Device,
                  strict: bool, poison: bool) -> None:
@@ -74,7 +75,7 @@ class Attachment(Source):
         install(groups, self)
         self._installed = True
 
-    # ---- what the communication objects ask for -------------------------------------------------------------------
+    # ---- calls of the communication objects -----------------------------------------------------------------------
 
     def serve(self, group: Group, role: str, numel: int, dtype: torch.dtype, device: torch.device,
               plain: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -90,11 +91,11 @@ class Attachment(Source):
                 views = self.pool.try_acquire([request], stream)
                 if views is not None:
                     return self._tensor(request, views[0].address, numel, dtype, stream)
-            reason = "unplanned overlap", f"asked for while its memory is in use by {self._holders()}"
+            reason = "unplanned overlap", f"its memory is in use by {self._holders()}"
         return self._instead(group.name, role, reason, plain)
 
     def _fits(self, request: int, role: str, numel: int) -> bool:
-        """A gather is always of the planned size; a reduction is smaller where some parameters got no gradient."""
+        """True if a request has the size. Reduce-scatters are smaller if some parameters got no gradient."""
         planned = self._sizes[request][1].numel
         return numel == planned if role == "param" else numel <= planned
 
@@ -112,36 +113,38 @@ class Attachment(Source):
         """The reason why the plan has no buffer for this request, short and in detail; None if it has one."""
         requests = self._requests.get((unit, role))
         if torch.compiler.is_compiling():
-            return "compiled", "inside torch.compile, whose graphs must not hold a pool's addresses"
+            return "compiled", "torch.compile's graphs must not contain addresses of a pool"
         if torch.device(device).type != self.torch_device.type:
-            return "another device", f"asked for on {device}, the pool is on {self.torch_device}"
+            return "another device", f"requested on {device}, the pool is on {self.torch_device}"
         if not requests:
-            return "not in the plan", "it did not run in what the plan was made from"
+            return "not in the plan", "the recording or prediction does not contain it"
         _, size = self._sizes[requests[0]]
         if dtype != size.dtype:
-            return "another dtype", f"{numel} elements of {dtype} asked for, planned for {size.dtype}"
+            return "another dtype", f"{numel} elements of {dtype} requested, planned as {size.dtype}"
         if not any(self._fits(each, role, numel) for each in requests):
-            return "another size", f"{numel} elements of {dtype} asked for, {size.numel} planned"
+            return "another size", f"{numel} elements of {dtype} requested, {size.numel} planned"
         if all(each in self._live for each in requests):
             buffers = "its buffer is" if len(requests) == 1 else f"all its {len(requests)} buffers are"
-            return "in use", f"asked for again while {buffers} in use"
+            return "in use", f"requested again while {buffers} in use"
         return ()
 
     def _instead(self, unit: str, role: str, reason: Sequence[str], plain: Callable[[], torch.Tensor]) -> torch.Tensor:
         if self.strict:
-            what = "gather output" if role == "param" else "reduce-scatter input"
-            raise Unplanned(f"{unit}: the {what} is not as planned: {reason[1]}. Record a step of this kind with "
-                            "bucketpool.torch.fsdp2.record() and attach with it (several recordings may be given), or "
-                            "attach with strict=False, which takes plain memory for it")
+            what = "all-gather output" if role == "param" else "reduce-scatter input"
+            raise Unplanned(
+                f"{unit}: the {what} is not as planned: {reason[1]}; record a step of this kind with "
+                "bucketpool.torch.fsdp2.record() and attach() with all recordings, or attach(strict=False), "
+                "which takes plain memory for it"
+            )
         self.fallbacks[reason[0]] = self.fallbacks.get(reason[0], 0) + 1
         return plain()
 
     def _ended(self, request: int) -> None:
-        """The storage is gone. Called wherever the last reference was dropped, so failures wait for the next call."""
+        """Called at the end of the storage, on any thread, so the next call raises errors."""
         lease = self._live[request]
         del self._in_use[lease.address]
         try:
-            # At the end of backward only the current stream is behind the uses; behind a copy-out in backward both are.
+            # At the end of backward only the current stream is ordered after the uses; after a copy-out both are.
             in_forward = lease.slot.role == "param" and phase_of(lease.slot.role) == "forward"
             last = lease.stream if in_forward and request in self._apart else self._streams.current()
             if last is not lease.stream:
@@ -155,9 +158,9 @@ class Attachment(Source):
         del self._live[request]
 
     def communicates(self, address: int) -> None:
-        """FSDP2 orders its own gather streams, and the current one of backward, behind a buffer's uses. A gather whose
-        allocation and collective are on one stream is neither (`async_op`, unshard() by hand): should its copy-out be
-        on yet another stream, where the reference is dropped, reuse waits for that one as well."""
+        # FSDP2 orders the allocation stream after all uses of a buffer, if its collective is on another stream (noted
+        # here), and backward's current stream. With both on one stream (async_op, unshard() by hand), the copy-out may
+        # be on a third one, where the reference is dropped; then _ended() makes reuse wait for that stream, too.
         stream = self._streams.current()
         for request, lease in list(self._live.items()):
             if lease.address <= address < lease.address + lease.bytes and stream is not lease.stream:
@@ -172,53 +175,57 @@ class Attachment(Source):
     # ---- for the caller -------------------------------------------------------------------------------------------
 
     def live(self) -> List[Slot]:
-        """Buffers that the framework holds now; empty between steps."""
+        """The buffers that FSDP2 uses now; [] between steps."""
         return [lease.slot for lease in self._live.values()]
 
     def register(self, kind: str = "symmetric") -> Registration:
-        """Collective: registers the pool's slabs with the NCCL communicators of the module's process groups. Once,
-        between steps, after the first collective has made the communicators. Not granted is in the report, no error;
-        undone by detach().
+        """Registers the pool with the NCCL communicators of the module's process groups. Collective.
 
-        Raises Unsupported (a process group that is not NCCL's), ScheduleError (registered already), and as
-        bucketpool.Registration."""
+        Call it once, between steps, after the first collective has created the communicators. kind: "buffer",
+        "window" or "symmetric"; the returned Registration reports what NCCL granted. detach() undoes it.
+
+        Raises Unsupported (a process group of another backend), ScheduleError (registered already), and as
+        bucketpool.Registration.
+        """
         if self.registration is not None:
-            raise ScheduleError("the pool is registered already: detach() and attach() again to register it otherwise")
+            raise ScheduleError("the pool is registered already; detach() and attach() again to register another kind")
         self.registration = register_groups(self.pool, self.device, self.groups, kind)
         return self.registration
 
     def capture(self, stream: Any, name: Optional[str] = None) -> GraphCapture:
-        """For a CUDA graph of whole steps (forward and backward, so that every buffer that is acquired inside is given
-        back inside):
+        """A context for capturing whole steps, forward and backward, in a CUDA graph:
 
             with attached.capture(stream) as capture, torch.cuda.graph(graph, stream=stream):
                 model(inputs).sum().backward()
             capture.replay(graph)
 
-        Run a few steps eagerly first, so that streams are known and gradients exist. Raises as bucketpool.Capture."""
+        Run a few steps eagerly first, so that streams are imported and gradients exist. Raises as bucketpool.Capture.
+        """
         return GraphCapture(self.pool, self._streams, stream, name)
 
     def report(self) -> str:
-        """A report of the plan and of what was served, a line each."""
+        """The plan, the memory of the pool and the served buffers as text, one line each."""
         statistics = self.pool.statistics
         lines = [f"plan: policy {self.plan.policy}, {self.plan.bytes} bytes, at least {self.plan.lower_bound_bytes}",
-                 f"pool: {statistics.slab_bytes} bytes made, {statistics.peak_live_bytes} at most in use at once",
-                 f"served: {self.served['param']} gather outputs, {self.served['grad']} reduce-scatter inputs"]
+                 f"pool: {statistics.slab_bytes} bytes allocated, {statistics.peak_live_bytes} peak live bytes",
+                 f"served: {self.served['param']} all-gather outputs, {self.served['grad']} reduce-scatter inputs"]
         lines += [f"plain memory instead: {count} times, {reason}" for reason, count in sorted(self.fallbacks.items())]
         return "\n".join(lines)
 
     def detach(self) -> None:
-        """Restores the module's communication objects and frees the pool. Between steps; may be repeated.
+        """Restores the module's communication objects and frees the pool. Call it between steps; may be repeated.
 
-        Raises ScheduleError while the framework holds buffers; and, after all is freed, the error of a last
-        release (guard mode: written past the end).
+        Raises ScheduleError while FSDP2 uses buffers. After everything is freed, raises the error of the last
+        release, if any (guard mode: written past the end).
         """
         if self.pool.closed:
             return
         if self._live:
             slot = self.live()[0]
-            raise ScheduleError(f"{len(self._live)} buffers are in use, {slot.unit} {slot.bucket} among them: "
-                                "detach between steps")
+            raise ScheduleError(
+                f"detach: {len(self._live)} buffers are in use, among them {slot.bucket} of {slot.unit}; "
+                "detach between steps"
+            )
         self._uninstall()
         if self.registration is not None:
             self.registration.close()
@@ -229,7 +236,7 @@ class Attachment(Source):
             raise failure
 
     def _uninstall(self) -> None:
-        """Once: later the module may have another pool."""
+        """Restores the communication objects once, because the module may have another pool later."""
         if self._installed:
             uninstall(self.groups)
             self._installed = False
@@ -239,9 +246,9 @@ class Attachment(Source):
 
     def __exit__(self, kind: Any, *_rest: Any) -> None:
         if kind is not None:
-            self._failure = None  # the exception of the block says more
+            self._failure = None  # the exception of the block is the cause
             self._uninstall()
-            if self._live:  # its traceback may hold buffers
+            if self._live:  # the exception's traceback may hold buffers
                 return
         self.detach()
 
@@ -253,10 +260,14 @@ def plan_of(module: nn.Module, timelines: Timelines = None, name: Optional[str] 
             any_version: bool = False) -> Planned:
     """Units, buckets and schedule of a sharded module, as input of the planner.
 
-    From recordings, or (None) from the settings of the module: a first step, and a later one if some groups
-    stay gathered after backward. phases: separate buckets for all-gathers of forward and backward, for policy
-    "scheduled"; "max" and "fixed", with buffers of one size, do better without.
-    `plan_of(model).model.write_units("units.json")` writes the input of `bucketpool plan --joint units.json`.
+    - timelines: of record(); None: predict() from the settings of the module
+    - name: of the model; None: the class of the module
+    - phases: separate buckets for all-gathers of forward and backward; better for policy "scheduled", worse for
+      "max" and "fixed"
+    - any_version: also with a PyTorch that has not been checked
+
+    plan_of(model).model.write_units("units.json") writes the input of `bucketpool plan --joint units.json`. Raises as
+    predict(); InvalidArgument and ScheduleError (recordings of other modules, or of incomplete steps).
     """
     if timelines is None:
         first, later = predict(module, any_version), predict(module, any_version, first=False)
@@ -274,8 +285,8 @@ def _device(wanted: Optional[Device], torch_device: torch.device) -> Device:
     if wanted is None:
         return device_for(torch_device)
     if wanted.ordinal != torch_device.index or (wanted.ordinal is None and not wanted.is_host_accessible):
-        raise Mismatch(f"the module is on {torch_device}, the pool's device is {wanted.name}: leave device out, or "
-                       "move the module first")
+        raise Mismatch(f"device {wanted.name}: the module is on {torch_device}; leave device out, or move the module "
+                       "first")
     return wanted
 
 
@@ -284,7 +295,7 @@ def attach(module: nn.Module, timelines: Timelines = None, *, policy: str = "sch
            work: int = 0, strict: bool = True, poison: bool = False, device: Optional[Device] = None,
            name: Optional[str] = None, phases: Optional[bool] = None, any_version: bool = False,
            **pool_options: Any) -> Attachment:
-    """Plans the communication buffers of a fully_shard'ed module, creates a pool for them and attaches it.
+    """Plans the communication buffers of a fully_shard'ed module, creates a pool and attaches it. Between steps.
 
     - module: the root, on its device
     - timelines: of record(); None: predict() from the settings of the module
@@ -294,11 +305,13 @@ def attach(module: nn.Module, timelines: Timelines = None, *, policy: str = "sch
     - joint: one slab for all-gathers and reduce-scatters ("scheduled")
     - strict: a buffer outside the plan raises Unplanned; False: it is plain memory, counted in `fallbacks`
     - poison: fill released buffers with NaN, for tests
-    - pool_options: options of bucketpool.Pool (guard, name, fingerprint)
+    - device: a device of the library; None: a new one for the module's device
+    - any_version: also with a PyTorch that has not been checked; compare losses with and without the pool then
+    - alignment, work: as in Plan; pool_options: as in Pool (guard, fingerprint, ...)
 
-    The caller owns the attachment: detach(). Raises InvalidArgument (not sharded, a second pool, an unknown
-    dtype), Mismatch (another device, a plan of other buckets), Unsupported (an unknown version of PyTorch),
-    Infeasible, and the errors of Plan and Pool.
+    Call detach() on the result. Raises InvalidArgument (not sharded, a second pool, an unknown dtype), Mismatch
+    (another device, a plan of other buckets), Unsupported (an unchecked version of PyTorch), Infeasible, and as Plan
+    and Pool.
     """
     groups = groups_of(module, any_version)
     if plan is not None:
@@ -309,8 +322,8 @@ def attach(module: nn.Module, timelines: Timelines = None, *, policy: str = "sch
     planned = plan_of(module, timelines, name, phases, any_version)
     names = [group.name for group in groups]
     if planned.units != names:
-        raise Mismatch(f"the recording has units {planned.units}, the module {names}: record the module that the pool "
-                       "is for")
+        raise Mismatch(f"recording: it has units {planned.units}, the module has {names}; record the module that the "
+                       "pool is for")
     if plan is None:
         plan = Plan(planned.buckets, planned.schedule, policy=policy, alignment=alignment,
                     joint=joint and policy == "scheduled", work=work)

@@ -1,4 +1,4 @@
-"""Communication objects for the module: buffers from a source, collectives as before."""
+"""Communication objects for FSDP2's modules: buffers from a source, collectives unchanged. Internal."""
 
 import abc
 import math
@@ -13,8 +13,9 @@ from .tensors import alias
 
 
 def phase_of(role: str) -> str:
-    """"forward" or "backward" for gathers, by whether this thread runs autograd's backward now (recomputed forwards
-    do); "" for reductions."""
+    """"forward" or "backward" for all-gathers; "" for reduce-scatters. Backward is what autograd's engine runs on this
+    thread, with recomputed forwards.
+    """
     if role != "param":
         return ""
     return "forward" if torch._C._current_graph_task_id() == -1 else "backward"
@@ -26,21 +27,23 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def serve(self, group: Group, role: str, numel: int, dtype: torch.dtype, device: torch.device,
               plain: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """A buffer for the current stream of `device`. `plain` allocates one as the module would have without this."""
+        """A buffer for the current stream of `device`. plain: allocates one as FSDP2 would."""
 
     def __init__(self) -> None:
-        self._in_use: Dict[int, int] = {}  # address -> end of what was served
+        self._in_use: Dict[int, int] = {}  # served buffers that are live: address -> end
 
     def owns(self, address: int) -> bool:
         """True if the tensor is in a served buffer that is in use."""
         return any(begin <= address < end for begin, end in list(self._in_use.items()))
 
     def communicates(self, address: int) -> None:
-        """A collective in the buffer at `address` is about to be enqueued on the current stream."""
+        """Called before a collective in the buffer at `address` is enqueued on the current stream."""
 
 
 class _Comm:
-    """FSDP2 asks for `allocate` and a call, by keyword or not; nothing else of PyTorch's abstract classes."""
+    """Base of AllGather and ReduceScatter. FSDP2 uses `allocate` and the call, with or without keywords, and nothing
+    else of PyTorch's abstract classes.
+    """
 
     def __init__(self, source: Source, group: Group, plain: Any) -> None:
         self.source, self.group, self.plain = source, group, plain
@@ -60,9 +63,12 @@ class _Comm:
         return served if len(size) == 1 else served.view(tuple(size))
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """The collective, as it was before. It is given aliases of served buffers: gloo's threads let go of their
-        tensors some time after the wait for the collective has returned, and that is not when a buffer's use ends. An
-        asynchronous one keeps the buffers until its work object is dropped, which FSDP2 does after waiting for it."""
+        """Runs the module's collective, with aliases of served buffers.
+
+        gloo's threads drop their tensors some time after the wait for the collective has returned; with aliases that
+        does not extend the live range of a buffer. An asynchronous collective keeps its buffers until its work object
+        is dropped, which FSDP2 does after waiting for it.
+        """
         served: List[torch.Tensor] = []
 
         def given(value: Any) -> Any:
@@ -79,17 +85,18 @@ class _Comm:
 
 
 class AllGather(_Comm):
-    """Outputs are served; they are copied out into the parameters' own memory, and nothing keeps them."""
+    """Serves the outputs. FSDP2 copies them into the memory of the parameters and keeps no reference."""
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return self._serve("param", size, dtype, device)
 
 
 class ReduceScatter(_Comm):
-    """Inputs are served. Outputs become .grad as views, and stay the framework's.
+    """Serves the inputs. Outputs become .grad as views, so PyTorch allocates them.
 
-    FSDP2 allocates the input, then the output while the input lives, then calls. Which one is asked for follows from
-    that and from the sizes; the call checks it before anything is reduced."""
+    FSDP2 allocates the input, then the output while the input is live, then calls. allocate() tells the two apart by
+    that order and by their sizes; the call checks the result before the collective runs.
+    """
 
     _input: Optional["weakref.ref[torch.Tensor]"] = None
     _input_numel = 0
@@ -107,37 +114,42 @@ class ReduceScatter(_Comm):
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         output = named["output_tensor"] if "output_tensor" in named else arguments[0]
         if self.source.owns(output.data_ptr()):
-            raise ScheduleError(f"{self.group.name}: the output of the reduce-scatter, which becomes a gradient, was "
-                                "allocated before its input. FSDP2 does not do so; a step that was aborted in its "
-                                "backward may have: start from a fresh model")
+            raise ScheduleError(
+                f"{self.group.name}: the output of the reduce-scatter was allocated before its input, as "
+                "after a step that was aborted in its backward; start from a fresh model"
+            )
         return super().__call__(*arguments, **named)
 
 
 def install(groups: List[Group], source: Source) -> None:
-    """Gives every group communication objects of `source`. Changes nothing and raises InvalidArgument where one has
-    some already, Unsupported where one allocates symmetric memory."""
+    """Sets communication objects of `source` on every group.
+
+    Changes nothing on errors: InvalidArgument (a group has a pool or is being recorded), Unsupported (a group
+    allocates symmetric memory).
+    """
     for group in groups:
         if isinstance(group.all_gather, _Comm) or isinstance(group.reduce_scatter, _Comm):
-            raise InvalidArgument(f"{group.name} has a pool or is being recorded already: detach() the first, or leave "
-                                  "its record() block")
+            raise InvalidArgument(f"{group.name}: it has a pool or is being recorded; detach() the pool or leave the "
+                                  "record() block first")
     for group in groups:
         for comm in (group.all_gather, group.reduce_scatter):
             if any(each.__name__ == "SymmMemAllocMixin" for each in type(comm).__mro__):
-                raise Unsupported(f"{group.name} communicates in symmetric memory of PyTorch's "
-                                  "(set_symm_mem_for_comm), which owns these buffers itself: leave that out, and "
-                                  "register() the pool instead")
+                raise Unsupported(f"{group.name}: PyTorch owns its buffers, in symmetric memory "
+                                  "(set_symm_mem_for_comm); leave that out, and register() the pool instead")
     for group in groups:
         _give(group, AllGather(source, group, group.all_gather), ReduceScatter(source, group, group.reduce_scatter))
 
 
 def uninstall(groups: List[Group]) -> None:
-    """Gives back the objects that the groups had before install()."""
+    """Restores the communication objects that the groups had before install()."""
     for group in groups:
         _give(group, group.all_gather, group.reduce_scatter)
 
 
 def _give(group: Group, all_gather: Any, reduce_scatter: Any) -> None:
-    """The setters refuse modules of several groups, as one object would serve them all; these have one each."""
+    """Sets communication objects of a group. FSDP2's setters refuse modules of several groups, because all groups would
+    share one object; here each group has its own pair.
+    """
     if group.siblings == 1:
         group.module.set_custom_all_gather(all_gather)
         group.module.set_custom_reduce_scatter(reduce_scatter)

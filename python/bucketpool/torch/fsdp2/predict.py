@@ -1,8 +1,7 @@
-"""Prediction of a step from the settings of a module, in the order of FSDP2's host: the same as a recording
-shows.
+"""Prediction of a step's timeline from the settings of a module, equal to a recording.
 
-Modules run once each, in the order of registration, nested ones within their parents. Inputs of the model
-need no gradient; everything from the first trained parameter on does. The present settings count: resharding
+Modules run once each, in the order of registration, nested ones within their parents. The inputs of the model
+need no gradient; everything from the first trained parameter on does. The current settings count: resharding
 after forward and backward, explicit prefetch in both directions, frozen groups, all-gathers on the caller's
 stream.
 """
@@ -20,8 +19,9 @@ _INPUTS_KEPT = "reduce_scatter_max_input_buffers"  # of FSDP2's groups and commu
 
 
 class _Step:
-    """FSDP2's bookkeeping of one step: which group is gathered, what is pending, what the last copy-out and reduction
-    keep."""
+    """The state of FSDP2 in one step: gathered groups, pending all-gathers, and buffers that the last copy-out and
+    reduce-scatter keep.
+    """
 
     def __init__(self, groups: List[Group], root_state: Any) -> None:
         self.timeline = Timeline(group.name for group in groups if group.ranks > 1)
@@ -30,16 +30,16 @@ class _Step:
             self.of_state.setdefault(id(group.state), []).append(group)
         self.root_state = root_state
         self.unsharded: Set[str] = set()
-        self.pending: Dict[str, Optional[Slot]] = {}  # gathered, not copied out; None: by one rank, without a buffer
-        self.kept: Optional[Slot] = None  # the last copied-out gather of forward, which its successor gives back
+        self.pending: Dict[str, Optional[Slot]] = {}  # gathered, not copied out; None: one rank, without a buffer
+        self.kept: Optional[Slot] = None  # the last copied-out all-gather of forward, released by its successor
         self.reducing: List[Optional[Slot]] = []
-        self.order: List[Group] = []  # as post-forward ran
-        self.left: Set[int] = set()  # states that post-backward ran for
-        # From 2.12 on post-backward ends earlier reductions where its own group has no gradients, too.
+        self.order: List[Group] = []  # order of post-forward
+        self.left: Set[int] = set()  # states whose post-backward ran
+        # From 2.12 on post-backward of a group without gradients also ends earlier reduce-scatters.
         self.frozen_end_reductions = hasattr(root_state, "_fsdp_param_groups")
-        # From 2.15 on the callback behind backward ends gathers when post-backward ran for all states, not for each.
+        # From 2.15 on the callback after backward ends all-gathers once post-backward ran for all states, not for each.
         self.ends_together = hasattr(root_state, "_end_backward_iteration")
-        # 2.12 loops over earlier reductions to end them, and its variable keeps the last until post-backward returns.
+        # 2.12 ends earlier reduce-scatters in a loop, whose variable keeps the last one until post-backward returns.
         self.loop_keeps = self.frozen_end_reductions and not hasattr(groups[0].handle, _INPUTS_KEPT)
         self.inputs_kept = _inputs_kept(groups, root_state)
 
@@ -107,8 +107,11 @@ class _Step:
         self.prefetch(explicit, "backward")
 
     def implicit_prefetch(self, group: Group) -> List[Group]:
-        """The group that ran forward before this one; for modules of several groups, whose second prefetches for all of
-        them, the groups of the module before."""
+        """The groups that FSDP2 prefetches without explicit settings.
+
+        That is the group whose forward ran before this one. In a module of several groups, the second group prefetches
+        all groups of the module before, the others none.
+        """
         before = self.order[:self.order.index(group)][::-1]
         if group.siblings == 1:
             return before[:1]
@@ -137,8 +140,9 @@ class _Step:
         self.release(kept)
 
     def clear_reductions(self) -> Optional[Slot]:
-        """Ends them as list.clear() does, backwards, but for the last: that is what the loop before it waited for last,
-        and its variable keeps it."""
+        """Ends the reduce-scatters backwards, as list.clear() does, except the last one, which the variable of the loop
+        before keeps. Returns it.
+        """
         kept = self.reducing.pop() if self.reducing else None
         while self.reducing:
             self.release(self.reducing.pop())
@@ -149,8 +153,9 @@ class _Step:
             self.release(self.pending.pop(group.name, None))
 
     def end(self, states: List[Any]) -> None:
-        """The callback behind backward: post-backward where no input needed a gradient, and the end of gathers that
-        were prefetched in vain."""
+        """The callback after backward: post-backward of states without inputs that need a gradient, and the end of
+        unused prefetches.
+        """
         for state in states:
             if id(state) not in self.left:
                 self.after_backward(state)
@@ -162,8 +167,9 @@ class _Step:
 
 
 def _inputs_kept(groups: List[Group], root_state: Any) -> int:
-    """Reduce-scatter inputs that may be in flight: a setting from 2.13 on, of which the largest counts when the module
-    first runs; one before."""
+    """The number of reduce-scatter inputs in flight: one; from 2.13 on the largest setting of the groups when the
+    module first runs.
+    """
     resolved: Optional[int] = getattr(_field(root_state, "_comm_ctx"), _INPUTS_KEPT, None)
     return resolved or max(getattr(group.handle, _INPUTS_KEPT, 1) for group in groups)
 
@@ -171,12 +177,13 @@ def _inputs_kept(groups: List[Group], root_state: Any) -> int:
 class _Passing(NamedTuple):
     entering: bool
     state: Any
-    needs_gradient: bool  # what goes in, or comes out
+    needs_gradient: bool  # of the inputs if entering, else of the outputs
 
 
 def _passage(root: nn.Module) -> List[_Passing]:
-    """States as forward enters and leaves them. One of several modules is entered with the first, left with the
-    last."""
+    """States in the order in which forward enters and leaves them. A state of several modules is entered with the first
+    module and left with the last.
+    """
     passage: List[_Passing] = []
     seen: Set[nn.Module] = set()
     remaining: Dict[int, int] = {}
@@ -202,19 +209,23 @@ def _passage(root: nn.Module) -> List[_Passing]:
 
 
 def predict(root: nn.Module, any_version: bool = False, first: bool = True) -> Timeline:
-    """The timeline of one training step of a sharded module from its settings, without running it. first: all groups
-    are sharded as it begins; False: those that backward does not reshard are gathered still.
+    """The timeline of one training step of a sharded module, from its settings, without running it.
 
-    Raises what groups_of raises, and Unsupported where parameters have all-gather extensions, whose sizes only a
-    recording shows."""
+    first: all groups are sharded at the begin; False: groups that backward does not reshard are still gathered.
+    Raises as groups_of; Unsupported (sizes or dtypes that only a recording shows: all-gather extensions, gradients).
+    """
     for group in groups_of(root, any_version):
         if group.gather_dtype is None:
-            raise Unsupported(f"{group.name} has parameters with all-gather extensions (float8), whose "
-                              "all-gather size is unknown; run a step inside bucketpool.torch.fsdp2.record() and plan from that")
+            raise Unsupported(
+                f"{group.name}: its parameters have all-gather extensions (float8) of unknown size; run a "
+                "step inside bucketpool.torch.fsdp2.record() and plan from that"
+            )
         if group.reduce_dtype is None and group.reduce_numel > 0:
-            raise Unsupported(f"{group.name} reduces in the dtype that its gradients turn out to have: set "
-                              "MixedPrecisionPolicy.reduce_dtype, or run a step inside "
-                              "bucketpool.torch.fsdp2.record() and plan from that")
+            raise Unsupported(
+                f"{group.name}: it reduces in the dtype of its gradients, which is unknown before a step; "
+                "set MixedPrecisionPolicy.reduce_dtype, or run a step inside "
+                "bucketpool.torch.fsdp2.record() and plan from that"
+            )
     groups = all_groups(root)
     step = _Step(groups, _field(root, "_get_fsdp_state")())
     if not first:

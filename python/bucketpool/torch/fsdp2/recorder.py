@@ -1,4 +1,4 @@
-"""Recording: a real step with plain memory, which records the live range of every buffer."""
+"""Recording: a step with plain memory, in which the live range of every buffer is recorded."""
 
 import contextlib
 from typing import Callable, Iterator
@@ -13,8 +13,7 @@ from .timeline import Timeline
 
 
 class _Recorder(Source):
-    """Buffers are what the module would have allocated, seen from the moment they are handed out to the end of their
-    storage."""
+    """Serves plain memory, and records each buffer from its allocation to the end of its storage."""
 
     def __init__(self, timeline: Timeline) -> None:
         super().__init__()
@@ -26,7 +25,7 @@ class _Recorder(Source):
         slot, address = self.timeline.acquire(group.name, role, phase_of(role), numel, dtype), memory.data_ptr()
         self._in_use[address] = address + numel * dtype.itemsize
 
-        def ended(memory: torch.Tensor = memory) -> None:  # which goes back to the framework with this function
+        def ended(memory: torch.Tensor = memory) -> None:  # holds the plain memory until the storage has ended
             del self._in_use[address]
             self.timeline.release(slot)
 
@@ -35,14 +34,16 @@ class _Recorder(Source):
 
 @contextlib.contextmanager
 def record(module: nn.Module, any_version: bool = False) -> Iterator[Timeline]:
-    """Records the communication buffers of steps in the block: run one whole step of each kind in it.
+    """Records the communication buffers of the steps in the block: run one whole step of each kind in it.
 
-    A step has all its micro-batches, including the last backward. Buffers are plain memory, so losses and
-    memory are unchanged; `peak_bytes` and `joint_peak_bytes` of the timeline are those of FSDP2. Parameters
-    that an earlier forward left gathered are resharded first, as later steps gather them; those that backward
-    leaves gathered are not.
+    - module: the root, on its device
+    - any_version: also with a PyTorch that has not been checked
 
-    Raises the errors of groups_of; InvalidArgument (the module has a pool or is being recorded).
+    A whole step has all its micro-batches and the last backward. Buffers are plain memory, so losses and memory
+    are unchanged; peak_bytes and joint_peak_bytes of the timeline are those of FSDP2. Parameters that an earlier
+    forward left gathered are resharded first.
+
+    Raises as groups_of; InvalidArgument (the module has a pool or is being recorded).
     """
     groups = groups_of(module, any_version)
     timeline = Timeline(group.name for group in groups)

@@ -1,4 +1,4 @@
-"""Registration of a pool with the communicators of a sharded module's groups."""
+"""Registration of a pool with the NCCL communicators of a sharded module. Internal."""
 
 from typing import Any, List
 
@@ -10,8 +10,9 @@ from .groups import Group, _field
 
 
 def register_groups(pool: Pool, device: Device, groups: List[Group], kind: str) -> Registration:
-    """Registers the slabs with the NCCL communicators of all groups, in their order. Collective; the caller closes
-    it."""
+    """Registers the slabs with the NCCL communicators of all groups, in their order. Collective. The caller closes the
+    registration.
+    """
     used: List[Any] = []
     for group in groups:
         for name in ("_all_gather_process_group", "_reduce_scatter_process_group"):

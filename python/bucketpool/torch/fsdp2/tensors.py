@@ -14,17 +14,20 @@ from ..memory import over
 
 
 def tensor_at(address: int, numel: int, dtype: torch.dtype, device: torch.device,
-         at_end: Callable[[], None]) -> torch.Tensor:
-    """A tensor of `numel` (not 0) elements of `dtype` at `address`. `at_end` is called once, on whichever thread drops
-    the last reference to the tensor's storage (views count), and must not raise; nothing is called as the interpreter
-    exits. The memory must outlive the storage."""
+              at_end: Callable[[], None]) -> torch.Tensor:
+    """A tensor of `numel` (not 0) elements at `address`, over memory that must outlive its storage.
+
+    at_end is called once, on the thread that drops the last reference to the storage (views count), but not when the
+    interpreter exits. It must not raise.
+    """
     memory, tensor = over(address, numel * dtype.itemsize, device)
     weakref.finalize(memory, at_end).atexit = False
     return tensor.view(dtype)
 
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor over the same contiguous memory that does not keep it: for who may hold on to a tensor longer than it
-    uses it."""
+    """A tensor over the same contiguous memory that does not keep the storage, for consumers that drop a tensor later
+    than they use it.
+    """
     count = tensor.numel() * tensor.dtype.itemsize
     return over(tensor.data_ptr(), count, tensor.device)[1].view(tensor.dtype).view(tensor.shape)

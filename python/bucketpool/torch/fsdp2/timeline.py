@@ -10,23 +10,23 @@ from ...errors import InvalidArgument, ScheduleError
 from ...model import Model
 from ...schedule import Schedule
 
-ROLES = ("param", "grad")  # a gather's output, a reduce-scatter's input
+ROLES = ("param", "grad")  # outputs of all-gathers, inputs of reduce-scatters
 PHASES = ("", "forward", "backward")
 _BUCKET_NAMES = {"param": "gather", "grad": "reduce"}
-# Both are acquired and given back in the order of the stream they are allocated on: see docs/guides/fsdp2.md.
+# Each role is acquired and released in the order of its allocation stream: docs/guides/fsdp2.md.
 _LANES = {"param": 0, "grad": 1}
 
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A buffer of a group. All-gathers of forward and of backward are separate slots, because they need not
-    share an address; the peak live bytes are then enough memory. `instance` numbers slots of one kind that
-    are live at once (a module that runs twice in a row).
+    """A buffer of a group. All-gathers of forward and of backward are separate slots, which need not share an address.
+
+    instance: number among slots of one kind that are live at once (a module that runs twice in a row).
     """
 
     unit: str
     role: str
-    phase: str = ""  # "forward" or "backward" of a gather; "": whichever
+    phase: str = ""  # "forward" or "backward" of an all-gather; "": any
     instance: int = 0
 
     @property
@@ -51,7 +51,7 @@ class Timeline:
     """Acquires and releases of slots, in the order of the host.
 
     Live bytes are counted without rounding. `peak_bytes` for each role and `joint_peak_bytes` for both
-    together are what the framework holds at once: the lower bound of any pool.
+    together are FSDP2's peak live bytes: the lower bound of any pool.
     """
 
     def __init__(self, units: Iterable[str]) -> None:
@@ -63,15 +63,15 @@ class Timeline:
         self._live: Dict[Slot, int] = {}
 
     def acquire(self, unit: str, role: str, phase: str, numel: int, dtype: torch.dtype) -> Slot:
-        """Begins the first slot of the unit, role and phase that is free."""
+        """Acquires the first free slot of the unit, role and phase."""
         instance = 0
         while Slot(unit, role, phase, instance) in self._live:
             instance += 1
         slot, size = Slot(unit, role, phase, instance), Size(numel, dtype)
         largest = self.sizes.get(slot)
         if largest is not None and largest.dtype != dtype:
-            raise ScheduleError(f"{unit} {role}: of {dtype} now, of {largest.dtype} before in one recording; record "
-                                "steps of one kind")
+            raise ScheduleError(f"{role} of {unit}: {dtype} now, {largest.dtype} before in one recording; record steps "
+                                "of one kind")
         if largest is None or largest.numel < numel:
             self.sizes[slot] = size
         self._live[slot] = size.bytes
@@ -90,7 +90,7 @@ class Timeline:
         return list(self._live)
 
     def without_phases(self) -> "Timeline":
-        """The same with one buffer for gathers of forward and backward."""
+        """The timeline with one slot for all-gathers of forward and backward."""
         merged, now = Timeline(self.units), {}
         for acquired, slot in self.events:
             if acquired:
@@ -102,27 +102,30 @@ class Timeline:
 
 
 class Planned:
-    """Timelines of one module as what the planner takes: a model with given buckets, its buckets and the schedule of
-    all timelines.
+    """Timelines of one module as input of the planner.
 
-    `slots` and `sizes`: by request id. The model may be written as units.json (`model.write_units`) and planned with
-    the command."""
+    Attributes: model (with given buckets; model.write_units writes units.json), buckets, schedule (of all timelines);
+    slots (by request id); sizes (by slot).
+    """
 
     def __init__(self, name: str, timelines: Sequence[Timeline]) -> None:
         if not timelines:
-            raise InvalidArgument("no recording and no prediction to plan from")
+            raise InvalidArgument("timelines: none given; pass at least one recording or prediction")
         units = timelines[0].units
         for timeline in timelines:
             if timeline.units != units:
-                raise InvalidArgument("the recordings are of modules with different groups: "
-                                      f"{sorted(set(units) ^ set(timeline.units)) or 'in another order'}")
+                raise InvalidArgument("recordings: modules with different groups: "
+                                      f"{sorted(set(units) ^ set(timeline.units)) or 'in another order'}; record one "
+                                      "module")
             if timeline.live:
                 slot = timeline.live[0]
-                raise ScheduleError(f"the recording ends while {slot.unit} {slot.bucket} is still in use: record whole "
-                                    "steps, from before forward to after the last backward")
+                raise ScheduleError(
+                    f"recording: it ends while {slot.bucket} of {slot.unit} is live; record whole steps, "
+                    "from before forward to after the last backward"
+                )
         largest = _largest(timelines)
         if not largest:
-            raise InvalidArgument("nothing was gathered or reduced in what was recorded: run a training step inside "
+            raise InvalidArgument("recording: it has no all-gather and no reduce-scatter; run a training step inside "
                                   "record()")
         self.units: List[str] = list(units)
         self._ordinals: Dict[Slot, int] = {}
@@ -156,8 +159,8 @@ def _largest(timelines: Sequence[Timeline]) -> Dict[Slot, Size]:
     for timeline in timelines:
         for slot, size in timeline.sizes.items():
             if slot in largest and largest[slot].dtype != size.dtype:
-                raise InvalidArgument(f"{slot.unit} {slot.bucket}: {largest[slot].dtype} in one recording, "
-                                      f"{size.dtype} in another")
+                raise InvalidArgument(f"{slot.bucket} of {slot.unit}: {largest[slot].dtype} in one recording, "
+                                      f"{size.dtype} in another; record steps with the same dtypes")
             if slot not in largest or largest[slot].numel < size.numel:
                 largest[slot] = size
     return largest

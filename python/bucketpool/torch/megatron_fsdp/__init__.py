@@ -1,15 +1,19 @@
-"""Megatron-FSDP on a bucketpool pool: an allocator for its buckets, and the description of its buckets as units.json.
+"""Megatron-FSDP with its double buffers in a pool.
 
     from bucketpool.torch import megatron_fsdp as pooled
 
-    with pooled.install(plan=bucketpool.Plan.read("plan.json")) as installed:
+    with pooled.install() as installed:         # plans the buckets of the module while it is wrapped
         model = megatron_fsdp.fully_shard_model(module, fsdp_unit_modules=[Block], fsdp_double_buffer=True, ...)
-    pooled.describe(model).write("units.json")      # what `bucketpool plan units.json --bucketing given` plans
+    ...                                         # train
+    installed.close()
 
-Without a plan `install` makes one from the module's own buckets while it is wrapped. Written for the package
-megatron-fsdp 0.6.1 and the copy of it in Megatron-LM (megatron.core.distributed.fsdp.src.megatron_fsdp);
-docs/guides/megatron_fsdp.md says what is served, how streams are ordered and what the limits are. Nothing here imports either
-of them but install()."""
+- install(plan="plan.json"): with a plan of the command instead
+- describe(model).write("units.json"): writes the buckets for `bucketpool plan`, and returns its arguments
+- Installed: pool, plan, units; register() with NCCL, capture() of CUDA graphs, close()
+
+For the package megatron-fsdp 0.6.1 and its copy in Megatron-LM. docs/guides/megatron_fsdp.md describes which buffers
+are served, the order of streams, and the limits.
+"""
 
 from .allocator import Bucket, BucketAllocator, PooledBuckets
 from .install import Installed, install

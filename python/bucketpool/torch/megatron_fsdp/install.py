@@ -20,19 +20,21 @@ from ..nccl import register
 from .allocator import Bucket, BucketAllocator, PooledBuckets
 from .units import Group, Units, describe, unit_ids
 
-# where its buffers are defined: the package, and the copy in Megatron-LM
+# The modules that define its buffers: in the package, and in its copy in Megatron-LM.
 MODULES = ("megatron_fsdp.param_and_grad_buffer",
            "megatron.core.distributed.fsdp.src.megatron_fsdp.param_and_grad_buffer")
 Planner = Callable[[Units], Plan]
 REPLACED = ("FixedPoolAllocator", "MaxPoolAllocator")
-# what ParamAndGradBuffer calls its allocators, and the role that each serves
+# The names that ParamAndGradBuffer gives its allocators, and their roles.
 ROLE_OF_NAME = {"fsdp_params": "param", "fsdp_fp8_transpose_params": "param_transpose", "fsdp_grads": "grad",
                 "hsdp_grad_comm": "grad_comm"}
 
 
 class Installed:
-    """The pool of the one module that was wrapped while this was installed. `plan`, `units`, `pool` and `allocators`
-    (by role) are there once it is."""
+    """The pool of the module that was wrapped inside install().
+
+    Attributes, set when the module is wrapped: pool, plan, units, allocators (by role).
+    """
 
     def __init__(self, plan: Union[None, Plan, str, "os.PathLike[str]", Planner], policy: str,
                  pool_options: Dict[str, Any]) -> None:
@@ -45,7 +47,7 @@ class Installed:
         elif callable(plan):
             self._planner = plan
         elif plan is not None:
-            raise InvalidArgument(f"a plan is a Plan, its file, or a function that makes one, not {plan!r}")
+            raise InvalidArgument(f"plan: expected a Plan, a path, a function of Units, or None, got {plan!r}")
         self._options = pool_options
         self._closed = False
         self.units: Optional[Units] = None
@@ -57,36 +59,45 @@ class Installed:
 
     @property
     def pool(self) -> Pool:
-        """Errors: ScheduleError before a module has been wrapped, and after close()."""
+        """The pool. Raises ScheduleError before a module has been wrapped, and after close()."""
         if self._closed:
-            raise ScheduleError("the pool was closed: install() again and wrap the module anew")
+            raise ScheduleError("the pool was closed; install() again and wrap the module again")
         if self.pooled is None:
-            raise ScheduleError("the pool does not exist yet; wrap a module with fsdp_double_buffer and sharded units first")
+            raise ScheduleError("the pool does not exist yet; first wrap a module with fsdp_double_buffer and sharded "
+                                "units")
         return self.pooled.pool
 
     def register(self, groups: Iterable[dist.ProcessGroup], kind: str = "symmetric") -> Registration:
-        """Collective: registers the pool's slabs with the NCCL communicators of these process groups: those that the
-        module gathers and reduces over. Once, between steps, after a first collective has made the communicators;
-        undone by close(). Raises Unsupported (a group that is not NCCL's), ScheduleError (registered already), and as
-        bucketpool.Registration."""
+        """Registers the pool with the NCCL communicators of process groups, those of the module's collectives.
+        Collective.
+
+        Call it once, between steps, after the first collective has created the communicators. kind: "buffer",
+        "window" or "symmetric"; the returned Registration reports what NCCL granted. close() undoes it.
+
+        Raises Unsupported (a group of another backend), ScheduleError (registered already), and as
+        bucketpool.Registration.
+        """
         pool, pooled = self.pool, self.pooled
         assert pooled is not None
         if self._registration is not None:
-            raise ScheduleError("the pool is registered already: close() it and wrap the module anew to register "
-                                "otherwise")
+            raise ScheduleError("the pool is registered already; close() it and wrap the module again to register "
+                                "another kind")
         self._registration = register(pool, pool.device, groups, pooled.device, kind)
         return self._registration
 
     def capture(self, stream: Any, name: Optional[str] = None) -> GraphCapture:
-        """Around torch.cuda.graph(graph, stream=stream) of whole steps, after a few eager ones; its replay() launches
-        the graph. Raises as bucketpool.Capture."""
+        """A context for capturing whole steps with torch.cuda.graph(graph, stream=stream); replay() launches the graph.
+
+        Run a few steps eagerly first. Raises as bucketpool.Capture.
+        """
         pool, pooled = self.pool, self.pooled
         assert pooled is not None
         return GraphCapture(pool, pooled.streams, stream, name)
 
     def close(self) -> None:
-        """Closes the pool after the last step of the module; collective if it is registered. Memory of live
-        tensors stays mapped until they are deleted.
+        """Closes the pool. Call it after the last step of the module; collective if the pool is registered.
+
+        Memory of live tensors stays mapped until they are deleted.
         """
         if self._registration is not None:
             self._registration.close()
@@ -101,12 +112,12 @@ class Installed:
         """Called by ParamAndGradBuffer in place of FixedPoolAllocator and MaxPoolAllocator."""
         role = ROLE_OF_NAME.get(name)
         if role is None:
-            raise InvalidArgument(f"Megatron-FSDP makes an allocator {name!r}; known are {', '.join(ROLE_OF_NAME)}: "
-                                  f"this version is not supported")
+            raise InvalidArgument(f"unknown allocator {name!r} of Megatron-FSDP; use a version with "
+                                  f"{', '.join(ROLE_OF_NAME)}")
         if role in self.allocators:
-            raise ScheduleError("a second module is wrapped for the same pool: install() again for each module")
+            raise ScheduleError("install: a second module is wrapped for one pool; install() again for each module")
         if size != 2:
-            raise InvalidArgument(f"{name}: {size} buffers: the schedule that is planned has 2 (fsdp_double_buffer)")
+            raise InvalidArgument(f"{name}: {size} buffers, but the plan is for 2; use fsdp_double_buffer")
         self._groups = fsdp_param_groups
         if role == "grad":
             self._grad_dtype_of = dtype_fn
@@ -115,14 +126,13 @@ class Installed:
         return made
 
     def _serve(self, device: torch.device) -> PooledBuckets:
-        """The pool, made when the first bucket is allocated: then all buffers have their sizes."""
+        """The pool, created with the first allocation, when all buffers have their sizes."""
         if self.pooled is None:
             self.units = describe(list(self._groups), grad_dtype_of=self._grad_dtype_of)
             if self.plan is None:
                 made = self._planner(self.units)
                 if not isinstance(made, Plan):
-                    raise InvalidArgument(f"the function that was given to install() as plan returned {made!r}, not a "
-                                          f"Plan")
+                    raise InvalidArgument(f"install: the function plan returned {made!r}; return a Plan")
                 self.plan = made
             outside = sum(self.units.outside_bytes(role) for role, each in self.allocators.items()
                           if each.outside == "persistent")
@@ -133,8 +143,7 @@ class Installed:
 
 
 def _check_sizes(groups: Sequence[Group], pooled: PooledBuckets) -> None:
-    """Every bucket that will be allocated is in the plan: found while the module is wrapped, not in the middle of a
-    step."""
+    """Checks that the plan has every bucket at its size, while the module is wrapped rather than in a step."""
     asked = [(role, group) for group in groups if group.unit is not None and group.numel for role in group.roles]
     missing = [(role, group) for role, group in asked if (role, group.bucket_id) not in pooled.planned]
     larger = [(role, group) for role, group in asked if (role, group.bucket_id) in pooled.planned
@@ -142,14 +151,14 @@ def _check_sizes(groups: Sequence[Group], pooled: PooledBuckets) -> None:
     for found, what in ((missing, "are not in the plan"), (larger, "are larger than planned")):
         if found:
             role, group = found[0]
-            raise Mismatch(f"{len(found)} of {len(asked)} buckets of this module {what}, the first is {role} bucket "
-                           f"{group.bucket_id} of unit {group.unit} with {group.bytes(role)} bytes: export units.json "
-                           f"from this module (describe(model).write(path)), with this number of ranks, and plan it "
-                           f"with the command that this returns")
+            raise Mismatch(f"plan: {len(found)} of {len(asked)} buckets of this module {what}, first {role} bucket "
+                           f"{group.bucket_id} of unit {group.unit} with {group.bytes(role)} bytes; export units.json "
+                           f"from this module by describe(model).write(path), with this number of ranks, and plan it "
+                           f"with the returned command")
 
 
 class _Deferred:
-    """An allocator before and after its pool is there."""
+    """An allocator whose pool is created with the first allocation."""
 
     def __init__(self, installed: Installed, role: str, groups: Sequence[Any], outside: str) -> None:
         self._installed, self._role, self._groups, self.outside = installed, role, groups, outside
@@ -158,7 +167,7 @@ class _Deferred:
 
     def allocate(self, bucket_id: int, size: int, dtype: torch.dtype, device: torch.device,
                  mem_alloc_context: Optional[Callable[[], Any]] = None, strict_assignments: bool = True) -> Bucket:
-        """As BucketAllocator.allocate; the first call makes the pool."""
+        """As BucketAllocator.allocate; the first call creates the pool."""
         if self._allocator is None:
             self._allocator = self._installed._serve(device).allocator(self._role, self._groups, self.outside)
         return self._allocator.allocate(bucket_id, size, dtype, device, mem_alloc_context, strict_assignments)
@@ -185,25 +194,31 @@ def _find(package: Optional[str]) -> List[ModuleType]:
             return [importlib.import_module(name)]
         except ImportError:
             continue
-    raise ImportError("Megatron-FSDP is not installed: pip install megatron-fsdp, or name its module (package=...)")
+    raise ImportError("Megatron-FSDP is not installed; pip install megatron-fsdp, or pass package=")
 
 
 @contextmanager
 def install(plan: Union[None, Plan, str, "os.PathLike[str]", Planner] = None, policy: str = "scheduled",
             package: Optional[str] = None, **pool_options: Any) -> Iterator[Installed]:
-    """While this is entered, Megatron-FSDP makes its double buffers from a pool of `plan`: a Plan or its file, a
-    function that makes one of the module's Units, or None, which plans the module's own buckets by `policy`. Wrap one
-    module inside; the pool stays after the end and is given back by Installed.close().
+    """A context in which Megatron-FSDP allocates its double buffers from a pool. Wrap one module inside:
 
-    `package` names the module that Megatron-FSDP is ("megatron_fsdp"; by default what is imported already, else what is
-    found). `pool_options` are those of Pool. Not for several threads at once. Errors: ImportError, ScheduleError
-    (nothing asked for a double buffer), and as PooledBuckets when the first bucket is allocated."""
+        with install() as installed:
+            model = fully_shard_model(module, fsdp_unit_modules=[Block], fsdp_double_buffer=True, ...)
+
+    - plan: a Plan, its file, or a function that makes a Plan from Units; None: plans the buckets of the module
+    - policy: of the plan that install() makes: "scheduled", "max" or "fixed"
+    - package: the module of Megatron-FSDP, such as "megatron_fsdp"; None: the imported one, else an installed one
+    - pool_options: as in bucketpool.Pool
+
+    The pool stays until Installed.close(). One thread at a time. Raises ImportError, ScheduleError (the module has no
+    double buffers), and as PooledBuckets when the first bucket is allocated.
+    """
     installed = Installed(plan, policy, pool_options)
     modules = _find(package)
     before = [(module, name, getattr(module, name)) for module in modules for name in REPLACED if hasattr(module, name)]
     if not before:
-        raise InvalidArgument(f"{modules[0].__name__} has no {' and no '.join(REPLACED)}: this version is not "
-                              f"supported")
+        raise InvalidArgument(f"{modules[0].__name__}: no {' and no '.join(REPLACED)}; use Megatron-FSDP 0.6.1, or a "
+                              "version with them")
     for module, name, _ in before:
         setattr(module, name, installed._make_allocator)
     try:
@@ -212,5 +227,5 @@ def install(plan: Union[None, Plan, str, "os.PathLike[str]", Planner] = None, po
         for module, name, original in before:
             setattr(module, name, original)
     if not installed.allocators:
-        raise ScheduleError("Megatron-FSDP made no double buffer: wrap the module with fsdp_double_buffer=True and "
-                            "units in fsdp_unit_modules")
+        raise ScheduleError("Megatron-FSDP made no double buffer; wrap a module inside install(), with "
+                            "fsdp_double_buffer=True and units in fsdp_unit_modules")

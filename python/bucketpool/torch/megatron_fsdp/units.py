@@ -12,7 +12,7 @@ from ...model import Model
 from ...plan import Plan
 from ...schedule import Schedule
 
-FP8 = "float8"  # how Megatron-FSDP spells the dtype of parameters that are fp8 tensors of Transformer Engine
+FP8 = "float8"  # Megatron-FSDP's dtype of parameters that are fp8 tensors of Transformer Engine
 
 DTYPES: Dict[Any, str] = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64",
                           torch.uint8: "uint8", torch.int8: "int8", torch.float8_e4m3fn: "fp8_e4m3",
@@ -24,11 +24,11 @@ STATE_ROLES = ("state", "main_grad", "optimizer")
 
 
 def dtype_name(dtype: Any, whose: str) -> str:
-    """The library's name of a torch dtype or of Megatron-FSDP's "float8". Errors: InvalidArgument."""
+    """The library's name of a torch dtype or of Megatron-FSDP's "float8". Raises InvalidArgument."""
     name = DTYPES.get(dtype)
     if name is None:
         known = ", ".join(sorted(str(each) for each in DTYPES))
-        raise InvalidArgument(f"{whose}: dtype {dtype} is none that buckets are planned in; known: {known}")
+        raise InvalidArgument(f"{whose}: unsupported dtype {dtype}; use one of {known}")
     return name
 
 
@@ -38,7 +38,7 @@ def bucket_name(bucket_id: int) -> str:
 
 
 def bucket_id_of(name: Optional[str]) -> Optional[int]:
-    """The id that bucket_name() wrote, None for another name."""
+    """The id in a name of bucket_name(); None for other names."""
     if name is None or not name.startswith("id.") or not name[3:].isdigit():
         return None
     return int(name[3:])
@@ -46,19 +46,19 @@ def bucket_id_of(name: Optional[str]) -> Optional[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """One parameter group, which is one bucket. `roles` are those whose memory comes from a temporary allocator."""
+    """A parameter group, which is one bucket. roles: those whose memory comes from a temporary allocator."""
 
     bucket_id: int
     unit: Optional[int]  # fsdp_unit_id, None outside units
     dtype: str
-    grad_dtype: Optional[str]  # that gradients are communicated in
+    grad_dtype: Optional[str]  # dtype of the reduce-scatter
     numel: int
     padded_numel: int
     expert: bool
     frozen: bool
     roles: Tuple[str, ...]
     shards: int  # ranks that it is sharded over
-    comm_numel: int  # elements of the outer reduction's copy
+    comm_numel: int  # elements of the copy for the outer reduce-scatter of hybrid sharding
 
     def bytes(self, role: str) -> int:
         """Bytes of the bucket in a role."""
@@ -77,8 +77,9 @@ def _distributed(*buffers: Any) -> bool:
 
 
 def _gradient_roles(group: Any, grad_dtype: torch.dtype) -> List[str]:
-    """Sharded gradients are made in temporary memory; unsharded ones are reduced from a copy if they are communicated
-    in another dtype, and hybrid sharding reduces its shard once more from another copy then."""
+    """Gradient roles with temporary memory: "grad" if gradients are sharded or communicated in another dtype, and
+    "grad_comm" if hybrid sharding reduces a copy of its shard in another dtype.
+    """
     buffer = group.hfsdp_helper_gbuf or group.main_grad_buffer
     if buffer is None:
         return []
@@ -100,7 +101,7 @@ def _read(bucket_id: int, group: Any, grad_dtype_of: Callable[[Any], torch.dtype
     comm = 0
     if outer is not None:
         comm = outer.shard_bucket_index.size if outer.is_data_distributed else outer.bucket_index.size
-    inner = outer or group.hfsdp_helper_wbuf or measured  # what a rank holds is sharded over the inner ranks
+    inner = outer or group.hfsdp_helper_wbuf or measured  # a rank's shard is of the inner ranks
     return Group(bucket_id, group.fsdp_unit_id, dtype_name(group.dtype, whose),
                  dtype_name(grad_dtype, whose) if grad_dtype is not None else None, numel,
                  measured.bucket_index.size if measured is not None else numel, bool(group.is_expert_param),
@@ -112,7 +113,7 @@ def _local(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _common_path(names: Sequence[str]) -> str:
-    """The module that all these parameters are in."""
+    """The path of the innermost module that contains all these parameters."""
     paths = [name.split(".")[:-1] for name in names]
     common = paths[0] if paths else []
     for path in paths[1:]:
@@ -133,8 +134,11 @@ def _unit_names(groups: Sequence[Any], name_of: Optional[Callable[[Any], Optiona
 
 
 class Units:
-    """Buckets and units as Megatron-FSDP made them. `model` has them as given buckets, named by their ids; `roles`,
-    `grad_dtype`, `dp` and `ep` are what planning needs beside the file; `groups` what was read."""
+    """Buckets and units of a module that Megatron-FSDP has wrapped, for the planner. Made by describe().
+
+    Attributes: model (with given buckets, named by their ids); roles, grad_dtype, dp, ep (options of planning that
+    units.json does not contain); groups (the parameter groups).
+    """
 
     def __init__(self, groups: Sequence[Group], unit_names: Dict[int, str], name: str) -> None:
         self.groups = list(groups)
@@ -142,8 +146,10 @@ class Units:
         self.roles = tuple(role for role in ("param", "param_transpose", "grad", "grad_comm")
                            if any(role in group.roles for group in inside))
         if not self.roles:
-            raise Unsupported("there is nothing to pool: no unit of this module is sharded over more than one rank "
-                              "(strategies optim_grads and optim_grads_params are, with units in fsdp_unit_modules)")
+            raise Unsupported(
+                "nothing to pool: no unit of this module is sharded over more than one rank; use strategy "
+                "optim_grads or optim_grads_params, with units in fsdp_unit_modules"
+            )
         self.grad_dtype = self._gradients(inside)
         self.dp, self.ep = self._ranks()
         self._buckets: Optional[Buckets] = None
@@ -160,19 +166,22 @@ class Units:
 
     @staticmethod
     def _gradients(groups: Sequence[Group]) -> Optional[str]:
-        """The one dtype of all gradients, None where each has its parameters' (bf16 for fp8)."""
+        """The dtype of all gradients; None if each has the dtype of its parameters (bf16 for fp8)."""
         made = [(group.dtype, group.grad_dtype) for group in groups if group.grad_dtype is not None]
         if all(grad == ("bf16" if dtype.startswith("fp8") else dtype) for dtype, grad in made):
             return None
         dtypes = sorted({grad for _, grad in made})
         if len(dtypes) > 1:
-            raise Unsupported(f"gradients of {', '.join(dtypes)} beside each other are planned only where each has its "
-                              f"parameters' dtype: set main_grads_dtype or grad_comm_dtype")
+            raise Unsupported(
+                f"gradients of {', '.join(dtypes)} in one module: unsupported unless each has the dtype of "
+                "its parameters; set main_grads_dtype or grad_comm_dtype"
+            )
         return dtypes[0]
 
     def _ranks(self) -> Tuple[int, int]:
-        """Data- and expert-parallel ranks: what gives each bucket its shards, and the outer reduction's copy its
-        size."""
+        """Data- and expert-parallel ranks (dp, ep) that give each bucket its shards, and the copy of "grad_comm" its
+        size.
+        """
         if any("grad_comm" in group.roles and group.comm_numel == group.padded_numel for group in self.groups):
             return 1, 1  # gradients are not sharded: the copy is a whole bucket
         dense = [group.shards for group in self.groups if not group.expert]
@@ -182,30 +191,28 @@ class Units:
         return max(dense + expert), 1
 
     def outside_bytes(self, role: str) -> int:
-        """Bytes of all buckets outside units in a role, each rounded up to 256: what serving them from the pool
-        takes."""
+        """Bytes of pool memory for all buckets outside units in a role, each rounded up to 256."""
         return sum((group.bytes(role) + 255) // 256 * 256 for group in self.groups
                    if group.unit is None and role in group.roles)
 
     @property
     def buckets(self) -> Buckets:
-        """The buckets and requests that the library plans."""
+        """The buckets and requests, as input of the planner."""
         if self._buckets is None:
             self._buckets = Buckets(self.model, bucketing="given", padding="given", dp=self.dp, ep=self.ep,
                                     roles=self.roles, grad_dtype=self.grad_dtype)
         return self._buckets
 
     def schedule(self, **options: Any) -> Schedule:
-        """Megatron-FSDP's step with double buffering (docs/concepts/schedules.md); options are those of Schedule.training."""
+        """The schedule of Megatron-FSDP's step with double buffering. options: those of Schedule.training."""
         return Schedule.training(self.buckets, **options)
 
     def plan(self, policy: str = "scheduled", schedule: Optional[Schedule] = None, **options: Any) -> Plan:
-        """A plan for a schedule of these buckets, by default the double buffer's; options are those of Plan. A slab for
-        each role: `joint` is refused by the allocator."""
+        """A plan for a schedule of these buckets; None: schedule(). options: those of Plan, except joint."""
         return Plan(self.buckets, self.schedule() if schedule is None else schedule, policy=policy, **options)
 
     def command(self, path: str, policy: str = "scheduled") -> str:
-        """The command that makes this plan of the file."""
+        """The command that plans the units.json at `path` with the options of this module."""
         words = ["bucketpool", "plan", shlex.quote(path), "--bucketing", "given", "--padding", "given"]
         words += ["--dp", str(self.dp)]
         words += ["--ep", str(self.ep)] if self.ep > 1 else []
@@ -213,24 +220,29 @@ class Units:
         return " ".join(words + ["--roles", ",".join(self.roles), "--policy", policy, "-o", "plan.json"])
 
     def write(self, path: str) -> str:
-        """Writes units.json and returns the command that plans it. Errors: FileError."""
+        """Writes units.json and returns the command that plans it. Raises FileError."""
         self.model.write_units(path)
         return self.command(path)
 
 
 def describe(module: Any, name: str = "megatron_fsdp",
              grad_dtype_of: Optional[Callable[[Any], torch.dtype]] = None) -> Units:
-    """Describes a module that Megatron-FSDP has wrapped (MegatronFSDP, or what holds one), its ParamAndGradBuffer, or a
-    list of its ParameterGroups.
+    """Describes the buckets of a module that Megatron-FSDP has wrapped, for the planner.
 
-    `grad_dtype_of(group)` is the dtype that a group's gradients are communicated in; by default the mixed-precision
-    policy's grad_comm_dtype, else the group's grad_dtype. Sizes are elements, padded as the package padded them.
-    Errors: InvalidArgument (not such a module; a dtype that is not known), Unsupported (nothing is sharded)."""
+    - module: a MegatronFSDP, an object with a param_and_grad_buffer, that buffer, or a list of its parameter groups
+    - name: of the model
+    - grad_dtype_of: function from a group to the dtype in which its gradients are communicated; None: grad_comm_dtype
+      of the mixed-precision policy, else the group's grad_dtype
+
+    Raises InvalidArgument (another module, an unknown dtype), Unsupported (nothing is sharded).
+    """
     buffer = getattr(module, "param_and_grad_buffer", module)
     groups = getattr(buffer, "parameter_groups", buffer)
     if not isinstance(groups, (list, tuple)) or not all(hasattr(group, "fsdp_unit_id") for group in groups):
-        raise InvalidArgument(f"{type(module).__name__} has no parameter groups: pass what fully_shard_model() "
-                              f"returned, or its param_and_grad_buffer")
+        raise InvalidArgument(
+            f"{type(module).__name__}: no parameter groups; pass the result of fully_shard_model(), or "
+            "its param_and_grad_buffer"
+        )
     policy = getattr(buffer, "mp_policy", None)
     comm = policy.grad_comm_dtype if policy is not None else None
     if grad_dtype_of is None:
