@@ -85,7 +85,7 @@ class Logits(Case):
                 self.assertEqual((document["dtype"], document["grad_dtype"], document["entropy"]), (dtype, grad, True))
                 self.check_rows(document, WIDTHS[dtype], 4 if grad == "fp32" else WIDTHS[dtype], grad == "in-place")
 
-    def test_lists_keep_their_order(self):
+    def test_order_of_lists(self):
         document = self.document("--seq", "12,3,12", "--vocab", "9,2", "--chunk", "5,none,5", *ONCE)
         self.assertEqual([(r["seq"], r["vocab"], r["chunk"]) for r in document["rows"]],
                          [(s, v, c) for s in (12, 3, 12) for v in (9, 2) for c in (5, 0, 5)])
@@ -113,7 +113,7 @@ class Logits(Case):
             else:
                 self.assertEqual(json.loads(result.stdout)["kernels"], kernels)
 
-    def test_rows_that_do_not_fit(self):
+    def test_skipped_rows(self):
         """Are told with the bytes, and the others are measured."""
         arguments = ("--seq", "1099511627776,4", "--vocab", "300000,5", "--chunk", "none,8", *ONCE)
         document = self.document(*arguments)
@@ -282,12 +282,12 @@ class Mistakes(Case):
                           ("--color", "blue")):
             self.refused(run("logprob", *arguments), 2, arguments[0], arguments[1].split(":")[-1])
 
-    def test_what_does_not_go_together(self):
+    def test_excluding_options(self):
         for arguments in (("--device", "cuda", "--threads", "2"), ("--device", "cuda", "--kernels", "plain"),
                           ("--head", "8", "--grad-dtype", "in-place")):
             self.refused(run("logprob", *arguments), 2, "--")
 
-    def test_sizes_that_overflow(self):
+    def test_size_overflow(self):
         huge = "1099511627776"
         self.refused(run("logprob", "--seq", huge, "--vocab", huge), 2, "64 bits", huge)
         self.refused(run("logprob", "--seq", "5", "--vocab", huge, "--head", huge), 2, "64 bits", "--head")

@@ -91,7 +91,7 @@ class Host(Case):
             else:
                 self.assertGreaterEqual(document["backing"]["pinned_bytes"], 12 * MIB)
 
-    def test_memory_goes_back(self):
+    def test_unmapped_memory(self):
         """The pages of the slabs are not resident while they are offloaded, and resident again afterwards."""
         size = 96 * MIB
         for backing in ("pinned", "staged"):
@@ -115,7 +115,7 @@ class Host(Case):
         self.assertIn("\033[1mhost", run(*SMALL, "--color", "always").stdout)
         self.assertIn("kept in ordinary memory", run(*SMALL, "--backing", "staged").stdout)
 
-    def test_more_than_there_is(self):
+    def test_too_much_memory(self):
         self.refused(run("--bytes", "16TiB"), 3, "bytes of host memory are needed", "use a smaller --bytes")
 
 
@@ -193,7 +193,7 @@ class Documents(Case):
     def test_help(self):
         self.golden("help-bench-offload.txt", run("--help").stdout)
 
-    def test_formats_have_every_member(self):
+    def test_documented_members(self):
         with open(os.path.join(ROOT, "docs", "reference", "formats.md"), encoding="utf-8") as file:
             text = file.read().split("## bucketpool.bench/1")[1]
         for member in DOCUMENT | WAY | BACKING | {"resident_bytes", "gpu_used_bytes", "before", "kept", "discarded", "after"}:

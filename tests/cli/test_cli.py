@@ -251,7 +251,7 @@ class Files(unittest.TestCase):
         self.refuse_model(self.write("x.safetensors", "\xff" * 8), "x.safetensors")
         self.refuse_model(self.folder + "/empty-folder", "empty-folder")
 
-    def test_parts_that_are_not_counted(self):
+    def test_uncounted_parts(self):
         note = "text part only; not counted: vision_config"
         gemma = "examples/models/Gemma-3-27B"
         self.assertIn(note, run("plan", gemma).stdout.splitlines()[1])
@@ -263,7 +263,7 @@ class Files(unittest.TestCase):
                          "not counted: 1 multi-token prediction layer (num_nextn_predict_layers)")
         self.assertNotIn("notes", json.loads(run("plan", NANO, "--json").stdout)["models"][0])
 
-    def test_bad_plans_of_good_files(self):
+    def test_refused_plans(self):
         units = self.units(1024, 1024)
         units["schedule"] = [{"release": "layers.0", "role": "param"}]
         result = run("plan", self.write("units.json", units), "--roles", "param")
@@ -293,7 +293,7 @@ class Files(unittest.TestCase):
         self.assert_refused(run("plan", NANO, "--dp"), 2, "--dp")
         self.assert_refused(run("plan", NANO, "--dp", "1\n2"), 2, "1?2")
 
-    def test_lost_output_is_no_success(self):
+    def test_lost_output(self):
         for arguments in (["plan", NANO], ["plan", NANO, "--json"], ["explain", NANO], ["--help"], ["--version"],
                           ["plan", "--help"]):
             with open("/dev/full", "w", encoding="utf-8") as full:
@@ -306,7 +306,7 @@ class Files(unittest.TestCase):
                                     stderr=subprocess.DEVNULL, check=False)
         self.assertEqual((result.returncode, os.listdir(self.folder)), (3, []))
 
-    def test_outputs_appear_together(self):
+    def test_atomic_outputs(self):
         with open(self.path("plan.json"), "w", encoding="utf-8") as file:
             file.write("old")
         result = run("plan", NANO, "-o", self.path("plan.json"), "--plot", self.path("no/such/folder/pool.svg"))
@@ -322,7 +322,7 @@ class Files(unittest.TestCase):
         self.assertEqual(run("plan", NANO, "-o", "/dev/null").returncode, 0)
         self.assertTrue(os.path.exists("/dev/null") and not os.path.isfile("/dev/null"))
 
-    def test_outputs_that_cannot_be(self):
+    def test_impossible_outputs(self):
         same = self.path("x.svg")
         self.assert_refused(run("plan", NANO, "-o", same, "--plot", same), 2, "same file", outputs=["x.svg"])
         self.assert_refused(run("plan", NANO, "-o", self.path("folder/")), 2, "is not a file name")
@@ -338,7 +338,7 @@ class Files(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (141, ""))  # 128 + SIGPIPE, as shells report it
         self.assertEqual(os.listdir(self.folder), ["private.json"])
 
-    def test_pictures_that_cannot_be(self):
+    def test_impossible_pictures(self):
         rows = self.write("x.csv", "id,lower,upper,size\na,0,2,10\n")
         for command in (("plan", QWEN, "--policy", "scheduled"), ("schedule", QWEN), ("pack", rows)):
             with self.subTest(command=command[0]):
@@ -363,7 +363,7 @@ class Files(unittest.TestCase):
             state = report["models"][0]["state_bytes"]
             self.assertEqual((state["grad_shards"], state["optimizer"]), (2 * 4096 * 4, 2 * 4096 * 12), rule)
 
-    def test_state_is_what_its_roles_take(self):
+    def test_state_bytes(self):
         """Without persistent parameters and alignment, model state equals the bytes of its roles."""
         def parameter(name, dtype, frozen=False):
             return {"name": name, "shape": [5, 33], "dtype": dtype, "frozen": frozen}
@@ -387,7 +387,7 @@ class Files(unittest.TestCase):
         self.assertIn("gradient shards (bf16)", text)
         self.assertIn("optimizer (2 x fp32)", text)
 
-    def test_options_of_the_optimizer(self):
+    def test_optimizer_options(self):
         path = self.write("units.json", self.units(1024))
         plan = self.path("plan.json")
         options = {"main_grad_dtype": "bf16", "optimizer_dtype": "fp64", "optimizer_tensors": 2}
@@ -404,7 +404,7 @@ class Files(unittest.TestCase):
                                   ("--optimizer-dtype", "x", "bf16"), ("--optimizer-tensors", "-1", "--optimizer-tensors")):
             self.assert_refused(run("plan", path, "--roles", "main_grad", flag, value), 2, word)
 
-    def test_recorded_schedules_say_so(self):
+    def test_recorded_schedules(self):
         units = self.units(1024)
         units["schedule"] = [{"acquire": "layers.0", "role": "param"}, {"release": "layers.0", "role": "param"}]
         path = self.write("units.json", units)
@@ -417,7 +417,7 @@ class Files(unittest.TestCase):
         report = json.loads(run("plan", path, NANO, "--roles", "param", "--prefetch", "2", "--policy", "max", "--json").stdout)
         self.assertEqual([m["options"]["schedule"] for m in report["models"]], ["recorded", "training"])
 
-    def test_options_that_do_nothing(self):
+    def test_options_without_effect(self):
         units = self.units(1024)
         units["schedule"] = [{"acquire": "layers.0", "role": "param"}, {"release": "layers.0", "role": "param"}]
         path = self.write("units.json", units)
@@ -432,7 +432,7 @@ class Files(unittest.TestCase):
         for options in (["--microbatches", "2"], ["--combined"]):
             self.assert_refused(run("plan", NANO, "--eval", *options), 2, f"{options[0]} requires --passes train or both")
 
-    def test_units_are_counted(self):
+    def test_unit_counts(self):
         path = self.write("one.json", self.units(1024))
         for command in ("plan", "explain", "schedule"):
             output = run(command, path).stdout
@@ -449,7 +449,7 @@ class Files(unittest.TestCase):
                     units = [line.split()[0] for line in lines.splitlines()]
                     self.assertEqual((int(count), len(set(units))), (len(units), len(units)))
 
-    def test_explain_does_not_merge_what_differs(self):
+    def test_explain_rows(self):
         units = self.units(1024, 1024)
         units["units"][0]["buckets"][0]["roles"] = ["param"]
         units["units"][1]["buckets"][0]["roles"] = ["grad"]
@@ -457,13 +457,13 @@ class Files(unittest.TestCase):
         self.assertNotIn("buffer for buffer", output)
         self.assertIn("layers.1", output)
 
-    def test_explain_answers_all_or_nothing(self):
+    def test_explain_failures(self):
         self.assert_refused(run("explain", NANO, self.path("missing.json")), 2, "missing.json")
         result = run("explain", NANO, "--buffers", "1", "--policy", "max")
         self.assertEqual(result.returncode, 1)
         self.assertIn("infeasible", result.stdout)
 
-    def test_names_that_are_not_text(self):
+    def test_binary_names(self):
         folder = os.path.join(os.fsencode(self.folder), b"x\xff")
         shutil.copytree(os.fsencode(os.path.join(ROOT, NANO)), folder)
         result = run("plan", folder, "--json", "-o", self.path("plan.json"))
@@ -484,7 +484,7 @@ class Files(unittest.TestCase):
                       for layout in ("hf", "megatron")}
             self.assertEqual(len(counts), 1, counts)
 
-    def test_evaluation_has_no_optimizer(self):
+    def test_evaluation_without_optimizer(self):
         report = json.loads(run("plan", NANO, "--eval", "--json", "--budget", "80GiB").stdout)
         state = report["models"][0]["state_bytes"]
         self.assertEqual((state["grad_shards"], state["optimizer"]), (0, 0))
@@ -494,7 +494,7 @@ class Files(unittest.TestCase):
         result = run("plan", NANO, "-o", self.path("no/such/folder/plan.json"))
         self.assert_refused(result, 3, "no/such/folder")
 
-    def test_dynamic_plans_cannot_be_saved(self):
+    def test_saving_dynamic_plans(self):
         result = run("plan", NANO, "--policy", "dynamic", "-o", self.path("plan.json"))
         self.assert_refused(result, 2, "policy dynamic has no addresses", outputs=["plan.json"])
         result = run("plan", NANO, "--policy", "fixed", "--fallback", "dynamic", "-o", self.path("plan.json"))
@@ -504,11 +504,11 @@ class Files(unittest.TestCase):
 
 
 class Color(unittest.TestCase):
-    def test_pipe_has_none(self):
+    def test_pipe(self):
         self.assertNotIn("\033", run("plan", NANO).stdout)
         self.assertIn("\033", run("plan", NANO, "--color", "always").stdout)
 
-    def test_terminal_has_some(self):
+    def test_terminal(self):
         def output(environment):
             try:
                 main, side = pty.openpty()

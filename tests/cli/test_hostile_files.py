@@ -105,7 +105,7 @@ class InSharedFolder(InFolder):
 class Targets(InSharedFolder):
     """An existing target decides how it is replaced, in the same way for all writers."""
 
-    def test_links_are_followed(self):
+    def test_links(self):
         os.mkdir(self.path("elsewhere"))
         for name, words in WRITERS.items():
             os.symlink(os.path.join("elsewhere", name), self.path("step-" + name))
@@ -117,7 +117,7 @@ class Targets(InSharedFolder):
         self.assertEqual(sorted(os.listdir(self.path("elsewhere"))), sorted(WRITERS))
         self.assertEqual(len(self.names()), 2 * len(WRITERS) + 1)
 
-    def test_links_to_nothing(self):
+    def test_dangling_links(self):
         for name, words in WRITERS.items():
             os.symlink("gone-" + name, self.path(name))
             self.refused(run(*words, self.path(name)), 3, f"{self.path(name)}: cannot be written: a symbolic link to ", "gone-" + name,
@@ -186,7 +186,7 @@ class Targets(InSharedFolder):
         os.chmod(self.path("folder"), 0o333)  # that may not be listed
         self.answered(self.plan(self.path("folder/plan.json"), **as_nobody()))
 
-    def test_standard_descriptors_are_closed(self):
+    def test_closed_standard_descriptors(self):
         """The answer must not go into a file that happened to get the number of standard output."""
         for closed in ((1,), (0, 1), (0, 1, 2), (0,), (2,)):
             def close(numbers=closed):
@@ -483,7 +483,7 @@ class Inputs(InSharedFolder):
             else:
                 self.refused(run(*words), 2, path)
 
-    def test_links_to_nothing(self):
+    def test_dangling_links(self):
         for path, words in self.each():
             os.symlink("gone", path)
             self.refused(run(*words), 2, path, "No such file or directory")

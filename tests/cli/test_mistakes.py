@@ -51,14 +51,14 @@ class Commands(InFolder):
         self.refused(run("plan", MODEL, "--policy"), 2, "plan: option --policy requires a value")
         self.refused(run("plan", MODEL, "--json=3"), 2, "plan: option --json takes no value")
 
-    def test_a_folder_is_no_output_file(self):
+    def test_folder_as_output(self):
         target = os.path.join(self.folder, "x.svg")
         os.mkdir(target)
         for command, option in (("plan", "-o"), ("plan", "--plot"), ("schedule", "--plot")):
             self.refused(run(command, MODEL, option, target), 3, f"{option} {target}: cannot be written: Is a directory")
         self.assertEqual((os.listdir(self.folder), os.listdir(target)), (["x.svg"], []))
 
-    def test_a_reader_that_ends_is_no_error(self):
+    def test_closed_pipe(self):
         """As in `| head -1`: no message, the status of SIGPIPE, and no file that is half there."""
         target = os.path.join(self.folder, "plan.json")
         read, write = os.pipe()
@@ -109,11 +109,11 @@ class Plans(InFolder):
             self.refused(self.drive(*options), 2, f"{self.plan} was {words}; ", "--unchecked")
         self.assertEqual(self.drive("--ep", "8", "--prefetch", "0", "--unchecked").returncode, 0)
 
-    def test_options_of_making_one(self):
+    def test_planning_options_with_plan(self):
         for option in (("--policy", "max"), ("--buffers", "3"), ("--fallback", "dynamic"), ("--joint",), ("--work", "9"), ("--align", "4KiB")):
             self.refused(self.drive("--ep", "8", *option), 2, f"{option[0]} cannot be used with --plan")
 
-    def test_the_default_policy_is_that_of_plan(self):
+    def test_default_policy(self):
         """-o writes scheduled, run plans scheduled."""
         run("plan", NANO, "-o", self.plan)
         with open(self.plan, encoding="utf-8") as file:
@@ -157,7 +157,7 @@ class Models(InFolder):
         self.refused(run("plan", "config.json", cwd=self.folder), 2, "config.json: No such file or directory, and not a bundled model (searched")
         self.refused(run("plan", "a/Llama-3.1-8B", cwd=self.folder), 2, "No such file")
 
-    def test_a_file_comes_first(self):
+    def test_file_before_bundled_model(self):
         shutil.copytree(os.path.join(MODELS, "Qwen3-0.6B"), self.path("Llama-3.1-8B"))
         self.assertNotIn("8.030 B", run("plan", "Llama-3.1-8B", cwd=self.folder).stdout)
 
@@ -218,7 +218,7 @@ class Pipes(InFolder):
                                 (("view", snapshot), "--flame"), (("pack", "-"), "--plot")):
             self.refused(run(*command, option, "-", input=""), 2, f"{option} -: standard output is used for the report; give a file")
 
-    def test_output_is_appended(self):
+    def test_appended_output(self):
         """Standard output may be a file that others write to as well."""
         with open(self.path("all"), "a", encoding="utf-8") as file:
             file.write("before\n")
@@ -250,7 +250,7 @@ def write_rows(path, items):
 class Progress(InFolder):
     RUN = ("run", NANO, "--scale", "65536", "--steps", "20", "--delay", "2000")
 
-    def test_lines_where_there_is_no_terminal(self):
+    def test_lines_without_terminal(self):
         often = {**os.environ, "BUCKETPOOL_PROGRESS": "0.05"}
         result = run(*self.RUN, env=often)
         self.assertEqual(result.returncode, 0)
@@ -262,7 +262,7 @@ class Progress(InFolder):
                          r"best \d+, \d+\.\d\d % above the proven minimum, \d+:\d\d so far$")
         self.assertEqual(run(*self.RUN).stderr, "")
 
-    def test_a_narrow_terminal(self):
+    def test_narrow_terminal(self):
         try:
             main, side = pty.openpty()
         except OSError as error:
@@ -302,7 +302,7 @@ class Interrupts(InFolder):
         self.assertEqual(found["outcome"], "placed")
         self.assertRegex(errors, "(?m)^bucketpool: interrupted: the report has the best placement so far$")
 
-    def test_bench_prints_what_it_has(self):
+    def test_partial_bench_output(self):
         shapes = ("--seq", "64", "--vocab", "1000,2000", "--turns", "10000", "--threads", "1")
         without_blas = "built without BLAS" in run("bench", "logprob", "--seq", "1", "--vocab", "8", "--head", "8").stderr
         for options in ((), ("--head", "64"))[:1 if without_blas else 2]:

@@ -127,7 +127,7 @@ class Answers(Case):
             self.assertRegex(checked, rf"(?m)^bound +{bound} ")
             self.assertRegex(checked, r"(?m)^offsets +valid$")
 
-    def test_same_bytes_every_time(self):
+    def test_determinism(self):
         path = self.random_file(3, 60)
         for name in ("one.csv", "two.csv"):
             self.good(run(path, "-o", self.path(name), "--work", "500000"))
@@ -161,21 +161,21 @@ class Capacity(Case):
             self.assertRegex(out, rf"(?m)^capacity +{capacity} .*: fits$")
             self.assertLessEqual(self.total_of("out.csv"), int(capacity))
 
-    def test_less_than_what_is_live(self):
+    def test_capacity_below_live_bytes(self):
         path = self.write("x.csv", LAYERS)
         result = run(path, "--capacity", "29", "-o", self.path("out.csv"))
         self.one_line(result, 1, "x.csv: infeasible, proven: 2 items", "take 30, the capacity is 29")
         self.assertRegex(result.stdout, r"(?m)^capacity +29 \(29 B\): infeasible, proven$")
         self.assertEqual(os.listdir(self.folder), ["x.csv"])
 
-    def test_less_than_the_search_proves(self):
+    def test_capacity_below_proven_bytes(self):
         path = self.write("x.csv", RING)
         self.good(run(path, "--capacity", "24"))
         result = run(path, "--capacity", "23", "-o", self.path("out.csv"))
         self.one_line(result, 1, "infeasible, proven: no placement takes less than 24, the capacity is 23")
         self.assertEqual(os.listdir(self.folder), ["x.csv"])
 
-    def test_work_ends(self):
+    def test_work_limit(self):
         """With next to no work nothing is found or proven that the bound does not say; with either answer the exit code is 1."""
         rings = "".join(f"{r}.{row}\n" for r in range(40) for row in RING.splitlines()[1:])
         path = self.write("x.csv", RING.splitlines()[0] + "\n" + rings)
@@ -184,7 +184,7 @@ class Capacity(Case):
         self.assertRegex(result.stderr, r"not found within \d+ steps of work: the best placement takes \d+,|infeasible, proven")
         self.assertEqual(os.listdir(self.folder), ["x.csv"])
 
-    def test_less_than_an_item(self):
+    def test_capacity_below_an_item(self):
         path = self.write("x.csv", LAYERS)
         self.refused(run(path, "--capacity", "19"), 2, "x.csv", "--capacity 19", '"b"', "20")
         self.refused(run(path, "--capacity", "19", "--json"), 2, '"b"')
@@ -215,7 +215,7 @@ class Check(Case):
         self.assertRegex(result.stdout, r"(?m)^total +30 ")
         self.assertRegex(result.stdout, r"(?m)^offsets +not valid$")
 
-    def test_nothing_is_proven_of_what_does_not_hold(self):
+    def test_invalid_offsets_without_proof(self):
         path = self.write("x.csv", "id,lower,upper,size,offset\na,0,4,4,0\nb,0,9,4,0\nc,5,9,4,4\n")
         result = run("--check", path)
         self.one_line(result, 1, '"a" (4 at 0) and "b" (4 at 0)')
@@ -225,7 +225,7 @@ class Check(Case):
         (file,) = json.loads(run("--check", path, "--json").stdout)["files"]
         self.assertEqual((file["outcome"], file["total"], file["bound"], file["optimal"]), ("does_not_hold", 8, 8, False))
 
-    def test_offsets_that_are_not_there(self):
+    def test_missing_offsets(self):
         self.refused(run("--check", self.write("x.csv", LAYERS)), 2, "x.csv", 'no column "offset"')
         text = "id,lower,upper,size,offset\na,0,1,1,0\nb,0,1,1,\n"
         self.refused(run("--check", self.write("x.csv", text)), 2, "x.csv:3:9:", '"b"', "no offset")
@@ -287,7 +287,7 @@ class Report(Case):
         self.assertEqual((file["total"], file["bound"]), (2**64 - 1, 2**64 - 1))
         self.good(run("--check", self.path("out.csv")))
 
-    def test_names_that_are_no_text(self):
+    def test_binary_names(self):
         name = os.path.join(self.folder.encode(), b"\xff\x1b.csv")
         with open(name, "w", encoding="utf-8") as file:
             file.write(LAYERS)
@@ -297,7 +297,7 @@ class Report(Case):
 
 
 class Files(Case):
-    def test_replaces_in_place(self):
+    def test_output_over_input(self):
         path = self.write("x.csv", "id,offset,lower,upper,size\na,7,0,2,10\nb,7,1,3,20\n")
         self.good(run(path, "-o", path))
         lines = self.read("x.csv").splitlines()
@@ -320,7 +320,7 @@ class Files(Case):
     def test_unwritable_output(self):
         self.refused(run(self.write("x.csv", LAYERS), "-o", self.path("no/such/folder.csv")), 3, "no/such/folder.csv")
 
-    def test_lost_output_is_no_success(self):
+    def test_lost_output(self):
         path = self.write("x.csv", LAYERS)
         for arguments in ((path,), (path, "--json"), (path, path), ("--help",), (path, "-o", self.path("out.csv"))):
             with open("/dev/full", "w", encoding="utf-8") as full:
@@ -399,7 +399,7 @@ class Documents(Case):
         with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
             return file.read()
 
-    def test_example_is_packed(self):
+    def test_example(self):
         example = re.search(r"```csv\n(id,lower.*?)```", self.text("docs", "reference", "formats.md"), re.DOTALL).group(1)
         self.good(run(self.write("x.csv", example), "-o", self.path("out.csv")))
         self.assertEqual(self.total_of("out.csv"), 5120)

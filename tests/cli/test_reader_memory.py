@@ -106,7 +106,7 @@ class Pickles(Case):
                 path = self.trace("x.pickle", self.event(action), b"h\x06" * 6_000_000)
                 self.refuses("view", path, "its lists need more than", "for a file of ", "record fewer events")
 
-    def test_events_that_are_within_the_budget(self):
+    def test_events_within_budget(self):
         """The most that passes: what the command makes of the reader's tables is bounded with them."""
         for action in (b"alloc", b"free_completed", b"segment_alloc", b"segment_free"):
             with self.subTest(action=action):
@@ -116,7 +116,7 @@ class Pickles(Case):
                     self.assertIn(measured.code, (0, 2, 3), measured.words)
                     self.bounded(measured, os.path.getsize(path))
 
-    def test_slabs_that_come_and_go(self):
+    def test_repeated_slabs(self):
         snapshot = snapshots.ours(units=1)
         half = snapshot["bucketpool"]
         pool = half["pools"][0]

@@ -102,12 +102,12 @@ class Models(Case):
                 if "--policy" not in options:
                     self.clean(run("run", NANO, "--ep", "8", "--scale", SMALL, *options, "--policy", "max"))
 
-    def test_models_that_share(self):
+    def test_shared_pool(self):
         for policy in ("dynamic", "max", "scheduled"):
             self.clean(run("run", "examples/models/Qwen3-0.6B", "examples/models/Qwen2.5-0.5B", "--share", "--scale", SMALL,
                            "--policy", policy, *ALL_ROLES))
 
-    def test_united_recordings(self):
+    def test_merged_recordings(self):
         for number, options in enumerate(((), ("--prefetch", "2"))):
             self.clean(run("run", NANO, "--ep", "8", "--scale", SMALL, "--trace", self.path(f"{number}.json"), *options))
         for policy in ("max", "scheduled"):
@@ -145,7 +145,7 @@ class Models(Case):
         verification = document(NANO, "--device", "null")["verification"]
         self.assertEqual((verification["verified"], verification["checked_bytes"]), (False, 0))
 
-    def test_too_large_for_the_machine(self):
+    def test_too_little_host_memory(self):
         for policy in ("max", "dynamic"):
             model = self.write("units.json", {"format": "bucketpool.units/1", "units": [
                 {"name": "u", "buckets": [{"dtype": "bf16", "numel": 1 << 50}]}]})
@@ -264,10 +264,10 @@ class Plans(Case):
         self.plan["policy"] = "scheduled"
         self.plan["classes"] = []
 
-    def test_fingerprint_is_as_documented(self):
+    def test_documented_fingerprint(self):
         self.assertEqual(fingerprint(self.plan), self.plan["fingerprint"])
 
-    def test_right_plans(self):
+    def test_valid_plans(self):
         self.clean(self.drive())
         self.clean(self.drive("--unchecked"))
         self.scheduled()
@@ -284,7 +284,7 @@ class Plans(Case):
         """Two buckets of units that are live together, on one copy of one class."""
         self.find(1, "dense")["offset"] = self.find(0, "dense")["offset"]
 
-    def test_two_live_buckets_on_one_place(self):
+    def test_equal_addresses(self):
         self.collide()
         self.refused(self.drive(), 1, "plan.json does not fit Nemotron-3-Nano-30B-A3B")
         result = self.drive("--unchecked")
@@ -302,7 +302,7 @@ class Plans(Case):
         self.refused(self.drive(), 1, "does not fit")
         self.one_line(self.drive("--unchecked"), 1, "backbone.layers.1", "experts", "backbone.layers.0")
 
-    def test_report_of_a_refusal(self):
+    def test_refused_call(self):
         self.collide()
         result = self.drive("--unchecked", "--json")
         self.one_line(result, 1)
@@ -311,7 +311,7 @@ class Plans(Case):
         self.assertIn(failure["detail"], result.stderr)
         self.assertNotEqual(failure["status"], "")
 
-    def test_buckets_that_move(self):
+    def test_changed_addresses(self):
         """A bucket whose copy is held may have another one, if strict assignment lets it."""
         self.find(1, "experts")["offset"] = self.find(0, "dense")["offset"] # of the same class
         loose = self.drive("--unchecked", "--strict", "off", "--json")
@@ -325,13 +325,13 @@ class Plans(Case):
         self.assertEqual(warned.stderr.count("\n"), min(deviations, 3)) # the first few
         self.one_line(self.drive("--unchecked", "--strict", "error"), 1, "training step 1")
 
-    def test_bucket_of_another_size(self):
+    def test_changed_size(self):
         self.find(0, "dense")["bytes"] -= 65536
         self.find(0, "dense")["used_bytes"] -= 65536
         self.refused(self.drive(), 1, "backbone.layers.0, dense")
         self.refused(self.drive("--unchecked"), 1, "backbone.layers.0")
 
-    def test_bucket_that_is_missing(self):
+    def test_missing_bucket(self):
         self.plan["requests"].pop()
         self.refused(self.drive(), 1, "149 requests", "150")
         self.refused(self.drive("--unchecked"), 1, "backbone.layers.51")
@@ -357,7 +357,7 @@ class Plans(Case):
         self.refused(self.drive("--prefetch", "3"), 2, "plan.json was planned with --prefetch 1, this run is with --prefetch 3")
         self.one_line(self.drive("--prefetch", "3", "--unchecked"), 1, "schedule step 0")
 
-    def test_scale_that_does_not_divide(self):
+    def test_scale_of_odd_sizes(self):
         self.refused(run("run", *self.MODEL, "--plan", self.path("plan.json"), "--scale", str(1 << 17)), 2, "--align",
                      "--scale 65536")
         self.assertEqual(run("plan", *self.MODEL, "-o", self.path("fine.json"), "--align", "1").returncode, 0)
@@ -396,14 +396,14 @@ class Traces(Case):
                 self.assertEqual(*[[(p["policy"], p["bytes"], p["lower_bound_bytes"]) for p in policies] for policies in plans])
                 self.clean(run("run", trace, *again, "--roles", roles, "--scale", "4096"))
 
-    def test_first_step_is_as_the_last(self):
+    def test_equal_steps(self):
         for steps in ("1", "4"):
             self.assertEqual(run("run", NANO, "--device", "null", *ALL_ROLES, "--steps", steps, "--trace",
                                  self.path(f"{steps}.json")).returncode, 0)
         with open(self.path("1.json"), "rb") as one, open(self.path("4.json"), "rb") as four:
             self.assertEqual(one.read(), four.read())
 
-    def test_files_that_cannot_be(self):
+    def test_impossible_files(self):
         result = run("run", NANO, "--device", "null", "--trace", self.path("no/such/folder/trace.json"))
         self.refused(result, 3, "--trace", "no/such/folder")
         with open("/dev/full", "w", encoding="utf-8") as full:
@@ -445,7 +445,7 @@ class Profiles(Case):
         self.assertEqual(sorted(os.listdir(self.path("p"))), ["step_1", "step_3"])
         self.load("p/step_3/snapshot_rank00.pickle")
 
-    def test_what_cannot_be(self):
+    def test_profile_failures(self):
         with open(self.path("file"), "w", encoding="utf-8"):
             pass
         result = run("run", NANO, "--device", "null", "--profile", self.path("file/p"))
@@ -483,7 +483,7 @@ class Mistakes(Case):
     def test_infeasible(self):
         self.refused(run("run", NANO, "--policy", "max", "--buffers", "1"), 1, "infeasible")
 
-    def test_lost_output_is_no_success(self):
+    def test_lost_output(self):
         for arguments in (["run", NANO, "--device", "null"], ["run", NANO, "--device", "null", "--json"], ["run", "--help"]):
             with open("/dev/full", "w", encoding="utf-8") as full:
                 result = subprocess.run([TOOL, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT,
@@ -532,7 +532,7 @@ class Documents(unittest.TestCase):
         with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
             return file.read()
 
-    def test_every_member_is_documented(self):
+    def test_documented_members(self):
         section = self.read("docs", "reference", "formats.md").split("## bucketpool.run/1", 1)[1]
         def members(value):
             for key, inner in value.items():

@@ -98,7 +98,7 @@ class Bytes(Case):
             for policy in in_turn(("fixed", "max", "scheduled"), number):
                 self.same(self.path("units.json"), "--policy", policy, "--steps", "7", "--dp", "2", *ALL_ROLES)
 
-    def test_what_is_replayed(self):
+    def test_replayed_work(self):
         """Replays pass by the pool, and every third training step does not."""
         arguments = (NANO, "--ep", "8", "--scale", SMALL, "--steps", "5", "--device", "cuda")
         eager, whole, units = (self.document(*arguments, "--graph", graph) for graph in GRAPHS)
@@ -113,7 +113,7 @@ class Bytes(Case):
             self.assertEqual(document["statistics"]["acquires"], document["statistics"]["releases"])
             self.assertEqual(document["finished_steps"], 5)
 
-    def test_digest_tells_runs_apart(self):
+    def test_digests(self):
         arguments = (NANO, "--ep", "8", "--scale", SMALL, "--device", "cuda")
         digests = {self.verified(*arguments, *more)["digest"] for more in ((), ("--seed", "2"), ("--steps", "4"), ("--prefetch", "2"))}
         self.assertEqual(len(digests), 3)  # how far ahead gathers run changes nothing about the bytes
@@ -157,7 +157,7 @@ class Wrong(Case):
         self.assertIn(2, found)
 
 
-    def test_work_that_is_lost(self):
+    def test_lost_work(self):
         """A check that did not run is a failure."""
         for graph, lost in (("iteration", "cuGraphLaunch:1"), ("units", "cuGraphLaunch:7"), ("off", "cuLaunchHostFunc:0")):
             result = run(*self.ARGUMENTS, "--graph", graph, fake=f"fail={lost}:-1", report=False)
@@ -205,7 +205,7 @@ class Faults(Case):
                         self.assertEqual(result.returncode, 3)
                         self.assertIn("999", result.stderr)
 
-    def test_nothing_stays_behind(self):
+    def test_freed_objects(self):
         """A failure half-way undoes what was made, and breaks no rule of the driver."""
         for graph in GRAPHS[1:]:
             for failure in ("cuGraphLaunch:1", "cuGraphInstantiate:1", "cuStreamBeginCapture:1", "cuMemHostRegister:4",

@@ -81,14 +81,14 @@ class Table(Case):
         self.golden("schedule-nano.txt", "schedule", NANO, "--ep", "8")
         self.golden("help-schedule.txt", "schedule", "--help")
 
-    def test_every_step_of_a_short_one(self):
+    def test_steps_of_a_short_schedule(self):
         text = run("schedule", self.units("units.json", (100, 200, 300))).stdout
         self.assertEqual(sorted(rows(text)), list(range(6)))
         self.assertNotIn("...", text)
         self.assertRegex(rows(text)[0], r"forward +layers\.0 +layers\.0, layers\.1 param +layers\.0 param +768 B")
         self.assertRegex(rows(text)[4], r"backward +layers\.1 .*grad$")
 
-    def test_the_interesting_steps_of_a_long_one(self):
+    def test_steps_of_a_long_schedule(self):
         found = rows(run("schedule", NANO, "--ep", "8").stdout)
         self.assertLess(len(found), 30)
         for step in (0, 51, 52, 53, 103):  # the ends, the turn, the peaks
@@ -169,12 +169,12 @@ class Document(Case):
                 self.assertNotEqual(found["options"], plain["options"])
         self.check(NANO, "--ep", "8", *ALL_ROLES, "--recompute", "--streams", "unified")
 
-    def test_recompute_gathers_rows_again(self):
+    def test_recompute(self):
         counts = [sum(e["acquire"] for e in document(QWEN, *ALL_ROLES, *o, "--role", "param")["events"])
                   for o in ((), ("--recompute",))]
         self.assertGreater(counts[1], counts[0])
 
-    def test_peaks_are_bounds(self):
+    def test_peaks(self):
         """Of every role, and in the same step, as `plan` has it."""
         for model, options in ((NANO, ("--ep", "8")), (QWEN, ALL_ROLES), *((QWEN, o) for o in CHANGES)):
             with self.subTest(options=options):
@@ -271,7 +271,7 @@ class United(Case):
         self.assertEqual([r["bytes"] for r in planned["policies"][0]["roles"]], [peaks["param"], peaks["grad"]])
         self.refused(run("schedule", evaluation), 2, "layers.0/all (grad) has no events")
 
-    def test_a_trace_of_an_evaluation(self):
+    def test_evaluation_trace(self):
         """It has no gradients, so its requests have other numbers than those of training."""
         train, evaluation = self.path("train.json"), self.path("eval.json")
         for path, options in ((train, ()), (evaluation, ("--eval",))):
@@ -283,7 +283,7 @@ class United(Case):
         self.assertEqual(planned["policies"][0]["feasible"], True)
         self.refused(run("plan", evaluation, "--schedules", train, "--policy", "max"), 2, "train.json", "(grad) is not in the plan")
 
-    def test_recordings_that_lack_a_bucket(self):
+    def test_recordings_without_a_bucket(self):
         def grads(count):
             path = self.units("x.json", (100, 200), param_events("+0", "-0", "+1", "-1"))
             with open(path, encoding="utf-8") as file:
@@ -320,7 +320,7 @@ class United(Case):
         self.refused(run("schedule", one, "--roles", "param", "--schedules", wrong), 2, "wrong.json", "event 2")
         self.refused(run("plan", one, one, "--roles", "param", "--schedules", wrong), 2, "--schedules", "requires one model, got 2")
 
-    def test_models_share(self):
+    def test_shared_pool(self):
         small = self.units("small.json", (100, 200), model="reference")
         large = self.units("large.json", (3000, 1000, 1000), model="policy")
         found = document(large, small, "--share", "--roles", "param,grad,state")
@@ -343,7 +343,7 @@ class United(Case):
                          sum(max(r["lower_bound_bytes"] for s in sums for r in s["policies"][0]["roles"] if r["role"] == role)
                              for role in ("param", "grad")))
 
-    def test_a_model_shares_with_itself(self):
+    def test_same_model_twice(self):
         found = document(QWEN, QWEN, "--share", "--role", "param")
         self.assertEqual(found["model"], "Qwen3-0.6B + Qwen3-0.6B#2")
         self.assertEqual(found["peaks"][0]["bytes"], document(QWEN)["peaks"][0]["bytes"])
@@ -356,7 +356,7 @@ class United(Case):
 
 
 class Plans(Case):
-    def test_options_are_noted(self):
+    def test_noted_options(self):
         def options(*arguments):
             self.assertEqual(run("plan", QWEN, "--policy", "max", "-o", self.path("plan.json"), *arguments).stderr, "")
             with open(self.path("plan.json"), encoding="utf-8") as file:
@@ -372,7 +372,7 @@ class Plans(Case):
                                  (("--microbatches", "4", "--combined"), {"microbatches": "4", "combined": "1"})):
             self.assertEqual(options(*arguments), plain | noted)
 
-    def test_the_schedule_is_said(self):
+    def test_named_schedule(self):
         for arguments, words in (((), "prefetch 1;"), (("--prefetch", "2", "--prefetch-backward", "1"), "prefetch 2 (backward 1);"),
                                  (("--unit-prefetch", "model.layers.9=4"), "prefetch 1, 1 unit with another prefetch;"),
                                  (("--passes", "both", "--grad-units", "3"), "training and evaluation, gradients of 3 units;"),
@@ -400,7 +400,7 @@ class Picture(Case):
                 self.assertGreater(len(text), 5000)
                 os.unlink(self.path("schedule.svg"))
 
-    def test_outputs_appear_together(self):
+    def test_atomic_outputs(self):
         self.refused(run("schedule", QWEN, "--plot", self.path("no/such/folder/x.svg")), 3, "no/such/folder")
         with open("/dev/full", "w", encoding="utf-8") as full:
             result = subprocess.run([TOOL, "schedule", QWEN, "--plot", self.path("x.svg")], stdout=full, stderr=subprocess.PIPE,
@@ -434,11 +434,11 @@ class Mistakes(Case):
         self.refused(run("schedule"), 2, "no model")
         self.refused(run("schedule", QWEN, NANO), 2, "one model, got 2", "--share")
 
-    def test_the_largest_prefetch(self):
+    def test_largest_prefetch(self):
         self.assertEqual(run("schedule", QWEN, "--prefetch-backward", "4294967294", "--unit-prefetch",
                              "model.layers.3=1:4294967294").returncode, 0)
 
-    def test_lost_output_is_no_success(self):
+    def test_lost_output(self):
         for options in ((), ("--json",), ("--help",)):
             with open("/dev/full", "w", encoding="utf-8") as full:
                 result = subprocess.run([TOOL, "schedule", QWEN, *options], stdout=full, stderr=subprocess.PIPE, text=True,

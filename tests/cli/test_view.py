@@ -126,7 +126,7 @@ class Numbers(Case):
         self.check(path)
         self.good(run(path, "--html", self.path("x.html")))
 
-    def test_what_a_profile_wrote(self):
+    def test_profile_files(self):
         model = os.path.join(ROOT, "examples", "models", "Qwen3-8B")
         result = subprocess.run([TOOL, "run", model, "--scale", "4096", "--profile", self.path("p")], capture_output=True, text=True,
                                 cwd=ROOT, timeout=600, check=False)
@@ -149,7 +149,7 @@ class Numbers(Case):
             self.assertEqual(pool["peak_slab_bytes"], 40 * snapshots.MIB)
             self.assertEqual((pool["peak_free_bytes"], pool["peak_largest_free_bytes"]), (10 * snapshots.MIB, 6 * snapshots.MIB))
 
-    def test_offloaded_state_is_not_live(self):
+    def test_offloaded_state(self):
         """State stays held while its slab is unmapped, and is live again when it is mapped: the optimizer's is offloaded at the peak."""
         snapshot = snapshots.ours(units=6, steps=2)
         half = snapshot["bucketpool"]
@@ -167,7 +167,7 @@ class Numbers(Case):
         pool["slabs"][2]["resident"], pool["events"] = True, []
         self.check(self.write("x.pickle", snapshot))
 
-    def test_nothing_happened(self):
+    def test_empty_snapshot(self):
         snapshot = snapshots.ours()
         pool = snapshot["bucketpool"]["pools"][0]
         pool["events"], pool["live"], pool["slab_events"], pool["plan"] = [], [], [], None
@@ -190,7 +190,7 @@ class Tables(Case):
         self.assertNotIn("\033", run(path).stdout)
         self.assertIn("\033", run(path, "--color", "always").stdout)
 
-    def test_the_odd_one(self):
+    def test_outlier(self):
         paths = [self.write(f"{rank}.pickle", snapshots.ours(rank, 5, scratch=100 * snapshots.MIB if rank == 3 else None))
                  for rank in range(5)]
         report = self.report(*paths)
@@ -235,7 +235,7 @@ class Mistakes(Case):
         good = self.write("good.pickle", snapshots.ours())
         self.refused(run(good, self.path("x.pickle")), 2, "x.pickle")
 
-    def test_slabs_that_come_and_go(self):
+    def test_repeated_slabs(self):
         """A short file can say that many buckets were live again many times."""
         snapshot = snapshots.ours(units=1)
         half = snapshot["bucketpool"]
@@ -246,7 +246,7 @@ class Mistakes(Case):
         self.refused(run(self.write("x.pickle", snapshot), "--html", self.path("x.html")), 2, "x.pickle: pool params+grads", "too often")
         self.assertFalse(os.path.exists(self.path("x.html")))
 
-    def test_no_code_is_run(self):
+    def test_pickled_code(self):
         class Trap:
             def __reduce__(self):
                 return os.mkdir, (target,)
@@ -275,7 +275,7 @@ class Mistakes(Case):
                 self.refused(run(path, *options), 2, *words)
         self.refused(run(), 2, "no file")
 
-    def test_snapshots_are_not_written_over(self):
+    def test_output_over_snapshot(self):
         """`view --html *.pickle`: the first is the option's value."""
         paths = [self.write(f"{rank}.pickle", snapshots.ours(rank, 2)) for rank in range(2)]
         other = self.write("other", snapshots.ours())
@@ -317,7 +317,7 @@ class Pictures(Case):
         with open(self.path("ours--plot.svg"), encoding="utf-8") as file:
             self.assertIn("<svg", file.read())
 
-    def test_blocks_that_are_freed_within_their_microsecond(self):
+    def test_short_blocks(self):
         """The curve stays between nothing and the peak: in PyTorch's traces many an end is at the time of its beginning."""
         trace = [{"action": action, "addr": snapshots.BASE + i * snapshots.MIB, "size": snapshots.MIB, "stream": 0, "time_us": 1000 + i // 4}
                  for i in range(40) for action in ("alloc", "free_completed")]
@@ -344,7 +344,7 @@ class Page(Case):
         (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script', page, re.DOTALL)
         return json.loads(text)
 
-    def test_is_alone(self):
+    def test_single_file(self):
         page = self.page(self.write("x.pickle", snapshots.ours()))
         self.assertNotRegex(page, r"https?://|src=|@import|url\(|<link")
         self.assertIn("default-src 'none'", page)
@@ -433,7 +433,7 @@ class Page(Case):
         half["pools"][0]["streams"][0]["name"] = HOSTILE
         return self.write("</script><img src=x>.pickle".replace("/", "_"), snapshot)
 
-    def test_names_stay_inside(self):
+    def test_escaped_names(self):
         page = self.page(self.hostile())
         self.assertEqual(len(re.findall(r"<script", page, re.IGNORECASE)), 2)
         self.assertEqual(len(re.findall(r"</script", page, re.IGNORECASE)), 2)
@@ -472,7 +472,7 @@ class Page(Case):
 
 
 class Documents(Case):
-    def test_members_of_the_document(self):
+    def test_documented_members(self):
         with open(os.path.join(ROOT, "docs", "guides", "snapshots.md"), encoding="utf-8") as file:
             documented = set(re.findall(r"(?m)^\| `(\w\w+)` ", file.read()))
         report = self.report(self.write("a.pickle", snapshots.ours(0, 2)), self.write("b.pickle", snapshots.ours(1, 2)))

@@ -60,7 +60,7 @@ class Case(InFolder):
 
 
 class Alternatives(Case):
-    def test_the_present_one_is_what_plan_says(self):
+    def test_current_schedule(self):
         for case in SOME:
             with self.subTest(case=case):
                 rows = answers(*case)["alternatives"]
@@ -77,7 +77,7 @@ class Alternatives(Case):
                     self.assertLessEqual(row["bytes"], row["max_bytes"])
                     self.assertEqual(row["optimal"], row["bytes"] == row["proven_bytes"])
 
-    def test_every_row_is_what_plan_says_of_it(self):
+    def test_rows_against_plan(self):
         for case in CASES[:1 if BRIEF else 2]:
             common = without(case, "--prefetch", "--joint", "--streams")
             rows = answers(*case)["alternatives"]
@@ -91,7 +91,7 @@ class Alternatives(Case):
                     self.assertEqual(row["lower_bound_bytes"], planned["scheduled"]["lower_bound_bytes"])
                     self.assertEqual(row["max_bytes"], planned["max"]["bytes"])
 
-    def test_what_makes_no_difference_is_left_out(self):
+    def test_omitted_rows(self):
         self.assertEqual([r["prefetch"] for r in answers(H8, "--eval", *WORK)["alternatives"]], [0, 1, 2, 3, 4])
         rows = answers(H8, "--prefetch", "2", "--prefetch-backward", "1", *WORK)["alternatives"]
         self.assertEqual((len(rows), rows[0]["present"], rows[0]["prefetch"], rows[0]["prefetch_backward"]), (21, True, 2, 1))
@@ -103,7 +103,7 @@ class Alternatives(Case):
         self.assertEqual([r["max_bytes"] is None for r in rows], [r["prefetch"] > 1 for r in rows])
         self.assertIn("infeasible", run("explain", H8, "--buffers", "2", *WORK).stdout)
 
-    def test_one_stream_for_both(self):
+    def test_unified_streams(self):
         """Once a reduction ends before the next gather begins, one slab saves a quarter, and half against max-pool on hybrids."""
         for model, ep, separate, unified in ((DEEPSEEK, "8", 13212057600, 9909043200), (NANO, "1", 5384601600, 5296521216)):
             rows = {(r["streams"], r["joint"]): r for r in answers(model, "--ep", ep)["alternatives"] if r["prefetch"] == 1}
@@ -114,7 +114,7 @@ class Alternatives(Case):
 
 
 class Peaks(Case):
-    def test_holders_add_up(self):
+    def test_sum_of_holders(self):
         for case in SOME:
             with self.subTest(case=case):
                 peaks, roles = answers(*case)["peaks"], policies(*case)["scheduled"]["roles"]
@@ -140,7 +140,7 @@ class Peaks(Case):
                     self.assertEqual(peak["next_bytes"], peak["bytes"] if peak["sets"] > 1 else below)
                     self.assertLessEqual(peak["sets"], peak["steps"])
 
-    def test_a_run_of_large_units(self):
+    def test_large_units(self):
         """Nemotron-H-47B: where its pattern has "-" after "-", two large units meet and set the whole peak, forward and backward."""
         with open(os.path.join(ROOT, H47, "config.json"), encoding="utf-8") as file:
             pattern = json.load(file)["hybrid_override_pattern"]
@@ -174,7 +174,7 @@ class Text(Case):
         self.assertRegex(text, r"backbone\.layers\.1 \(352\.1 MiB\) and backbone\.layers\.0 \(84\.00 MiB\) set the peak of 436\.1 MiB")
         self.assertIn("unified streams and one slab for all roles take 788.2 MiB, 84.00 MiB less", text)
 
-    def test_no_step_holds_less(self):
+    def test_flat_schedule(self):
         text = run("explain", LLAMA, "--prefetch", "0", "--grad-units", "1", *WORK).stdout
         self.assertIn("All steps hold as much", text)
 

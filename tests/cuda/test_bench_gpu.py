@@ -55,7 +55,7 @@ class BenchGpu(unittest.TestCase):
         self.assertEqual(answer.stderr, "")  # nothing broken, nothing left: the threshold of the driver's pool is what it was
         return self.read()
 
-    def test_the_list_needs_no_driver(self):
+    def test_list_without_driver(self):
         answer = subprocess.run([PROGRAM, "--list"], env={"LD_LIBRARY_PATH": "/nowhere"}, capture_output=True, text=True,
                                 timeout=600, check=False)
         self.assertEqual((answer.returncode, answer.stderr), (0, ""))
@@ -92,7 +92,7 @@ class BenchGpu(unittest.TestCase):
         document = self.measure("--only", SECOND, "--nccl", "/nowhere/libnccl.so.2")
         self.assertEqual((groups(document), document["skipped"]), ([SECOND], []))
 
-    def test_the_pool_of_the_driver_is_restored(self):
+    def test_restored_driver_pool(self):
         document = self.measure("--only", LAYERS)
         self.assertIn("cuMemAllocAsync, cuMemFreeAsync, freed memory kept", [row["name"] for row in document["figures"]])
         self.assertEqual(groups(self.measure("--only", SYNCHRONISED)), [SYNCHRONISED])
@@ -104,7 +104,7 @@ class BenchGpu(unittest.TestCase):
             self.assertEqual(answer.returncode, 2)
             self.assertIn(text, answer.stderr)
 
-    def test_a_group_that_cannot_run(self):
+    def test_skipped_group(self):
         for arguments, settings, reason in (
                 (["--only", "nccl: slab of 32 MiB", "--nccl", "/nowhere/libnccl.so.2"], "", "no NCCL: /nowhere"),
                 (["--only", "gpu: memory of 8 GiB"], "", "needs 32.0 GiB of device memory, but 0.2 GiB are free"),
@@ -116,7 +116,7 @@ class BenchGpu(unittest.TestCase):
             self.assertEqual(document["figures"], [])
             self.assertEqual(document["skipped"], [{"name": arguments[1], "reason": answer.stdout.splitlines()[-1]}])
 
-    def test_host_memory_that_grows_late(self):
+    def test_late_host_memory(self):
         """The free host memory comes from /proc/meminfo, which a mount namespace replaces."""
         meminfo = self.json + ".meminfo"
         with open(meminfo, "w", encoding="ascii") as file:
@@ -129,7 +129,7 @@ class BenchGpu(unittest.TestCase):
         self.assertEqual(answer.returncode, 77, answer.stdout + answer.stderr)
         self.assertIn("bytes of host memory are needed, but 102400 are free", self.read()["skipped"][0]["reason"])
 
-    def test_shapes_of_the_whole_list(self):
+    def test_shapes(self):
         """Every dtype and place of a gradient for vocabularies that are powers of two times 1000, odd, and neither."""
         whole = subprocess.run([PROGRAM, "--list"], capture_output=True, text=True, timeout=600, check=True).stdout.splitlines()
         for shape in ("65536 x 128000", "32768 x 151936", "32768 x 50257"):
@@ -141,7 +141,7 @@ class BenchGpu(unittest.TestCase):
         self.assertEqual(answer.returncode, 77)
         self.assertNotEqual(answer.stdout.strip(), "")
 
-    def test_a_failure_keeps_the_groups_before(self):
+    def test_results_after_failure(self):
         answer = run("--json", self.json, settings=",fail=cuMemAlloc:12:2")
         self.assertEqual(answer.returncode, 1)
         self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", answer.stderr)
@@ -150,7 +150,7 @@ class BenchGpu(unittest.TestCase):
         self.assertGreater(len(kept), 0)
         self.assertLess(len(kept), 12)
 
-    def test_a_killed_run_keeps_the_groups_before(self):
+    def test_results_after_kill(self):
         with subprocess.Popen([PROGRAM, *SMALL, "--json", self.json, "--nccl", NCCL], env=environment(), stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL) as process:
             for _ in range(3000):

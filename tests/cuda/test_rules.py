@@ -45,13 +45,13 @@ class Rules(unittest.TestCase):
         self.assertIn("skipped kernels_run_in_order: the driver has no code", answer.stdout)
         self.assertEqual(answer.returncode, 0)
 
-    def test_a_broken_rule_is_reported(self):
+    def test_broken_rule(self):
         answer = run(["--driver", LIBRARY, "--rule", "streams_run_in_order"], FAKE_CUDA="fail=cuMemcpyAsync:2:719")
         self.assertIn("failed streams_run_in_order", answer.stdout)
         self.assertIn("CUDA_ERROR_LAUNCH_FAILED", answer.stdout)
         self.assertEqual(answer.returncode, 1)
 
-    def test_an_inferred_rule_differs_on_a_real_driver(self):
+    def test_inferred_rule(self):
         rule = ["--driver", LIBRARY, "--rule", "reservations_hold_mappings"]
         forgets = {"FAKE_CUDA": "fail=cuMemAddressFree:1:-1"}  # answers success
         answer = run([*rule, "--real"], **forgets)
@@ -63,13 +63,13 @@ class Rules(unittest.TestCase):
         self.assertIn("failed reservations_hold_mappings: ", answer.stdout)
         self.assertEqual(answer.returncode, 1)
 
-    def test_a_written_rule_fails_on_a_real_driver(self):
+    def test_written_rule(self):
         answer = run(["--driver", LIBRARY, "--real", "--rule", "streams_run_in_order"], FAKE_CUDA="fail=cuMemcpyAsync:2:719")
         self.assertIn("failed streams_run_in_order: ", answer.stdout)
         self.assertEqual(answer.stdout.splitlines()[-1], "0 hold, 0 differ, 1 fail, 0 skipped")
         self.assertEqual(answer.returncode, 1)
 
-    def test_a_broken_context_ends_the_process(self):
+    def test_broken_context(self):
         """The third rule finds no stream: the runner starts a process behind the second."""
         ids = rules()
         answer = run(["--driver", LIBRARY, "--real"], FAKE_CUDA=f"kernels={KERNELS},fail=cuStreamCreate:7:719")
@@ -82,13 +82,13 @@ class Rules(unittest.TestCase):
         self.assertEqual(answer.stdout.splitlines()[:-1], [f"ok {id}" for id in ids[2:]])
         self.assertEqual(answer.returncode, 0)
 
-    def test_a_context_that_is_broken_from_the_start(self):
+    def test_initially_broken_context(self):
         """The first rule of a process fails, so that a runner does not start processes without end."""
         answer = run(["--driver", LIBRARY, "--real", "--after", rules()[0]], FAKE_CUDA="fail=cuStreamCreate:1:719")
         self.assertIn(f"failed {rules()[1]}: ", answer.stdout)
         self.assertEqual(answer.returncode, 1)
 
-    def test_the_list_needs_no_driver(self):
+    def test_list_without_driver(self):
         answer = run(["--driver", "/nowhere/libcuda.so.1", "--list"])
         self.assertEqual((answer.stdout.splitlines(), answer.returncode), (rules(), 0))
 
@@ -99,7 +99,7 @@ class Rules(unittest.TestCase):
             self.assertEqual(answer.returncode, 2)
             self.assertIn(text, answer.stderr)
 
-    def test_doubtful_rules_are_inferred(self):
+    def test_doubtful_rules(self):
         with open(os.path.join(ROOT, "tests/fakes/cuda/rules.h"), encoding="utf-8") as file:
             text = file.read()
         for id in ("work_needs_a_context", "launches_need_a_context", "reservations_hold_mappings", "captured_events_stay_inside",
@@ -107,13 +107,13 @@ class Rules(unittest.TestCase):
             row = re.search(rf"X\({id},.*?\)\s*\\?\s*$", text, re.MULTILINE | re.DOTALL).group(0)
             self.assertIn("inferred", row, id)
 
-    def test_settings_that_do_not_exist(self):
+    def test_unknown_settings(self):
         for setting in ("colour=blue", "devices", "fail=cuNothing:1:1", "attribute=1000:1", "kernels=/nowhere.so"):
             answer = run(["--driver", LIBRARY], FAKE_CUDA=setting)
             self.assertLess(answer.returncode, 0, setting)
             self.assertIn("FAKE_CUDA: ", answer.stderr)
 
-    def test_the_report(self):
+    def test_report(self):
         answer = run(["--driver", LIBRARY, "--rule", "streams_run_in_order"],
                      FAKE_CUDA="report=1,fail=cuStreamDestroy:1:719")
         self.assertIn("released with 1 objects", answer.stderr)

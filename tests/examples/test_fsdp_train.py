@@ -55,7 +55,7 @@ class FsdpTrain(unittest.TestCase):
         self.assertGreaterEqual(planned, bound)
         return planned
 
-    def test_every_way_has_the_same_bits(self):
+    def test_losses_of_all_modes(self):
         with tempfile.TemporaryDirectory() as folder:
             ways = [("scheduled", "--check-gradients"), ("fixed", "--slow", "gather", "--offload-every", 2),
                     ("max", "--slow", "compute", f"--profile={folder}"), ("dynamic", "--slow", "reduce"),
@@ -99,7 +99,7 @@ class FsdpTrain(unittest.TestCase):
         fp32 = float(re.search(r"at most (\S+) of the norm apart in fp32", result.stdout)[1])
         self.assertTrue(1e-6 < fp32 < 1.6e-5, fp32)
 
-    def test_it_learns(self):
+    def test_decreasing_loss(self):
         lines = self.losses(start(1, "--steps", 40))
         first, last = (float(LOSS.fullmatch(line)[3]) for line in (lines[0], lines[-1]))
         self.assertGreater(first, 3.5)
@@ -200,7 +200,7 @@ class FsdpTrain(unittest.TestCase):
         self.assertEqual(result.stderr.count("cannot share"), 1)
 
     @unittest.skipIf(BUILT_WITH_MPI, "with MPI")
-    def test_several_processes_without_mpi(self):
+    def test_processes_without_mpi(self):
         result = start(1, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2")
         self.assertEqual((result.returncode, result.stdout), (1, ""))
         self.assertIn("fsdp_train: rank 1: unsupported: several processes were started, but this fsdp_train was built without MPI",
@@ -212,7 +212,7 @@ class FsdpTrain(unittest.TestCase):
                               env={**os.environ, "PROGRAM": PROGRAM})
 
     @unittest.skipUnless(MPI, "without MPI")
-    def test_a_rank_that_fails_ends_all(self):
+    def test_failing_rank(self):
         """Rank 1 cannot write, in the middle of training; the other waits for it in a collective."""
         with tempfile.NamedTemporaryFile() as file:
             result = self.start_with_more_for_rank_1(f"--profile={file.name}", "--steps", "100000")

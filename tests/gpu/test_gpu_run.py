@@ -55,7 +55,7 @@ class RunnerTest(unittest.TestCase):
         run.execute(some)
         return {part["name"]: part for part in read(self.results.path)["parts"]}
 
-    def test_outcomes_follow_exit_statuses(self):
+    def test_outcomes(self):
         seen = self.execute(parts.program("good", 9, python("print('fine')")),
                             parts.program("bad", 9, python("import sys; print('3 of 4 differ'); sys.exit(1)")),
                             parts.program("absent", 9, python("import sys; print('no GPU here'); sys.exit(77)")),
@@ -74,7 +74,7 @@ class RunnerTest(unittest.TestCase):
         self.assertIn("3 of 4 differ", log)
         self.assertIn("1 / 0", log)
 
-    def test_a_part_that_hangs_is_cut_with_its_children(self):
+    def test_hanging_part(self):
         mark = os.path.join(self.folder.name, "mark")
         begin = time.monotonic()
         seen = self.execute(parts.program("hangs", 1, ["sh", "-c", f"(sleep 4; touch {mark}) & sleep 60"]), parts.program("next", 9, python("")))
@@ -83,7 +83,7 @@ class RunnerTest(unittest.TestCase):
         time.sleep(4)
         self.assertFalse(os.path.exists(mark))
 
-    def test_figures_of_a_part_that_fails_later_are_kept(self):
+    def test_figures_of_failing_part(self):
         for end, outcome in (("os.kill(os.getpid(), 9)", "failed"), ("time.sleep(60)", "cut"), ("sys.exit(1)", "failed")):
             with self.subTest(end):
                 part = self.execute(parts.program("figures", 2, python(WRITES_FIGURES + end), with_document=True))["figures"]
@@ -91,7 +91,7 @@ class RunnerTest(unittest.TestCase):
                 self.assertEqual([row["name"] for row in part["figures"]], ["0", "1", "2"])
                 self.assertEqual(part["skipped"], [{"name": "s", "reason": "r"}])
 
-    def test_figures_are_in_the_results_before_the_part_ends(self):
+    def test_figures_of_running_part(self):
         waits = f"""
 end = time.monotonic() + 20
 while time.monotonic() < end:
@@ -102,20 +102,20 @@ sys.exit("the figures did not come")
 """
         self.assertEqual(self.execute(parts.program("waits", 30, python(WRITES_FIGURES + waits), with_document=True))["waits"]["outcome"], "passed")
 
-    def test_an_old_document_is_not_taken_for_a_new_one(self):
+    def test_stale_document(self):
         path = parts.document_path(os.path.join(self.folder.name, "work"), "stale")
         seen = self.execute(parts.program("writes", 9, python(f"open({path!r}, 'w').write('{{\"figures\": [1]}}')")),
                             parts.program("stale", 9, python("import sys; sys.exit(1)"), with_document=True))
         self.assertEqual((seen["writes"]["outcome"], seen["stale"]["outcome"]), ("passed", "failed"))
         self.assertNotIn("figures", seen["stale"])
 
-    def test_parts_beyond_the_budget_are_named(self):
+    def test_parts_beyond_budget(self):
         seen = self.execute(parts.program("long", 60, python("import time; time.sleep(60)")), parts.program("late", 9, python("")),
                             seconds=parts.RESERVE_SECONDS + 4)
         self.assertEqual((seen["long"]["outcome"], seen["late"]["outcome"]), ("cut", "not run"))
         self.assertIn("used up", seen["late"]["reason"])
 
-    def test_long_output_is_shortened_in_the_log(self):
+    def test_long_output(self):
         self.execute(parts.program("talks", 30, python("print('begin'); print('x' * 40_000_000); print('end')")))
         self.assertLess(os.path.getsize(self.results.log), 2 * results.LOGGED_BYTES)
         with open(self.results.log, encoding="utf-8") as file:
@@ -123,7 +123,7 @@ sys.exit("the figures did not come")
         self.assertIn("begin\n", text)
         self.assertIn("\nend\n", text)
 
-    def test_rules_behind_a_crash_run_in_a_new_process(self):
+    def test_rules_after_crash(self):
         names = proof.rule_names()
         self.assertGreater(len(names), 60)
         script = os.path.join(self.folder.name, "rules")
@@ -150,11 +150,11 @@ sys.exit(1)
         self.assertIn("signal 6", part["differing"][names[3]])
         self.assertEqual(part["outcome"], "failed")
 
-    def test_nccl_rules_are_read(self):
+    def test_nccl_rules(self):
         found = proof.rules_in("    x.c:3: not so: a\nFAILS    one_rank: two (source)\nholds    other_rule: yes (s)\ndiffers  third: 0 (s)\n1 rules hold\n")
         self.assertEqual(found["rules"], {"one_rank": "fails", "other_rule": "holds", "third": "differs"})
 
-    def test_a_defect_between_parts_is_recorded(self):
+    def test_defect_between_parts(self):
         def some():
             yield parts.program("first", 9, python(""))
             raise OSError("bench_gpu --list does not end")
@@ -165,16 +165,16 @@ sys.exit(1)
         self.assertEqual([part["outcome"] for part in seen], ["passed", "failed"])
         self.assertIn("bench_gpu --list does not end", seen[1]["reason"])
 
-    def test_a_run_without_time_for_all_parts_is_not_finished(self):
+    def test_unfinished_run(self):
         self.execute(parts.program("long", 60, python("import time; time.sleep(60)")), parts.program("late", 9, python("")),
                      seconds=parts.RESERVE_SECONDS + 3.5)
         self.assertFalse(read(self.results.path)["finished"])
 
-    def test_rules_that_differ_are_an_outcome(self):
+    def test_differing_rules(self):
         seen = self.execute(parts.program("rules-nccl", 9, python("print('holds    a: x (s)')\nprint('differs  b: 0 (s)')"), find=proof.rules_in))
         self.assertEqual(seen["rules-nccl"]["outcome"], "differs")
 
-    def test_readings_are_of_the_time_in_which_programs_run(self):
+    def test_device_readings(self):
         telemetry, values = machine.Telemetry(), iter([345, 1980, 1700, 1975, 345])
         telemetry.read = lambda: {"sm_mhz": next(values), "throttle_reasons": 4}
         telemetry.begin()
@@ -192,7 +192,7 @@ sys.exit(1)
             self.assertEqual(proof.judged(code, text)[0], outcome, text)
             self.assertIn(word, proof.judged(code, text)[1])
 
-    def test_counters_are_read_from_the_profiler(self):
+    def test_profiler_counters(self):
         text = subprocess.run([os.path.join("tests", "fakes", "tools", "ncu"), "--csv", "--kernel-name", "regex:x", "--metrics", ",".join(proof.METRICS),
                                "echo", "hello"], capture_output=True, text=True).stdout
         rows = proof.read_profile(text)
@@ -203,16 +203,16 @@ sys.exit(1)
 class TablesTest(unittest.TestCase):
     """The tables of docs/internals/gpu.md."""
 
-    def test_the_page_is_of_the_results(self):
+    def test_page(self):
         with open(tables.PAGE, encoding="utf-8") as file:
             self.assertEqual(file.read(), tables.page(tables.documents()))
 
-    def test_without_results_one_line_says_so(self):
+    def test_page_without_results(self):
         text = tables.render([])
         self.assertEqual(len(text.splitlines()), 1)
         self.assertIn("No results yet", text)
 
-    def test_figures_and_failures_are_shown(self):
+    def test_figures_and_failures(self):
         telemetry = {"before": {}, "after": {}, "throttle_reasons": 4, "during": {"sm_mhz": [1200, 1900, 1980], "power_w": [90.0, 600, 650.5]}}
         document = {**HEAD, "finished": True, "seconds": 12, "commit": "abc", "driver_version": 13000, "nccl_version": 22809, "rehearsal": False,
                     "parts": [{"name": "logprob", "outcome": "passed", "seconds": 1},
@@ -228,7 +228,7 @@ class TablesTest(unittest.TestCase):
                       "1.00 GiB"):
             self.assertIn(piece, text)
 
-    def test_rehearsals_are_not_results(self):
+    def test_rehearsals_on_page(self):
         with tempfile.TemporaryDirectory() as folder:
             for name, rehearsal in (("a", True), ("b", False)):
                 with open(os.path.join(folder, name + ".json"), "w", encoding="utf-8") as file:
@@ -239,7 +239,7 @@ class TablesTest(unittest.TestCase):
 class PythonTest(unittest.TestCase):
     """Programs of PyTorch."""
 
-    def test_they_are_given_the_original_library_path(self):
+    def test_library_path(self):
         """PyTorch ships its libraries: a toolkit's in front of the path would replace them."""
         made = type("Build", (), {"folders": ["b"], "find": lambda self, path: os.path.join("b", path), "libraries": lambda self: ["src/libx.so"]})()
         context = type("Context", (), {"build": made, "rehearse": True})()
@@ -248,7 +248,7 @@ class PythonTest(unittest.TestCase):
         env = torch_run.Python(context).env()  # unlike Context.env of __main__.py
         self.assertEqual((env["LD_LIBRARY_PATH"], env["BUCKETPOOL_LIBRARY_PATH"]), ("/usr/somewhere", "b/src"))
 
-    def test_outcomes_are_read_from_a_run_that_was_cut(self):
+    def test_outcomes_of_interrupted_run(self):
         text = ("python/tests/torch/test_views.py::test_a PASSED [  3%]\npython/tests/torch/test_views.py::test_b[on the CPU] FAILED [  6%]\n"
                 "python/tests/torch/test_views.py::test_c SKIPPED (a GPU is needed) [  9%]\npython/tests/torch/test_views.py::test_d ")
         self.assertEqual([(check["name"], check["outcome"]) for check in torch_run.checks_in(text)["checks"]],
@@ -258,7 +258,7 @@ class PythonTest(unittest.TestCase):
 class BuildTest(unittest.TestCase):
     """A project of two programs, one of which needs kernels that do not compile."""
 
-    def test_compile_errors_affect_only_dependents(self):
+    def test_compile_errors(self):
         with tempfile.TemporaryDirectory() as folder:
             files = {"meson.build": "project('p', 'c')\nexecutable('plain', 'plain.c')\nexecutable('client', get_option('kernels').disabled() ? 'none.c' : 'kernels.c')\n"
                                     "executable('broken', 'broken.c')\n",
@@ -283,7 +283,7 @@ class BuildTest(unittest.TestCase):
             self.assertEqual([made.find(name) and os.path.basename(os.path.dirname(made.find(name))) for name in ("plain", "client", "broken")],
                              ["build", "build-without-kernels", None])
 
-    def test_failed_configuration_is_removed(self):
+    def test_failed_configuration(self):
         with tempfile.TemporaryDirectory() as folder:
             for name in ("gpu-run", "meson-private"):
                 os.mkdir(os.path.join(folder, name))
@@ -291,7 +291,7 @@ class BuildTest(unittest.TestCase):
             self.assertFalse(os.path.exists(folder))
             os.mkdir(folder)
 
-    def test_a_folder_that_is_no_build_folder_is_left_alone(self):
+    def test_foreign_folder(self):
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "thesis.tex"), "w", encoding="utf-8"):
                 pass
@@ -317,7 +317,7 @@ class RehearsalTest(unittest.TestCase):
         text = process.communicate(timeout=600)[0]
         return read(self.path), text
 
-    def test_whole_and_killed(self):
+    def test_complete_and_killed_runs(self):
         process = self.start()
         document, text = self.finish(process)
         self.assertEqual(process.returncode, 0, text)
@@ -373,7 +373,7 @@ class RehearsalTest(unittest.TestCase):
         self.assertLess(len(done), len(order))
         self.assertEqual([part["name"] for part in document["parts"]], order[:len(document["parts"])])
 
-    def test_terminated(self):
+    def test_terminated_run(self):
         process = self.start()
         self.await_parts(3)
         process.send_signal(signal.SIGTERM)

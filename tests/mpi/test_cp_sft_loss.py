@@ -112,7 +112,7 @@ class CpSftLoss(unittest.TestCase):
         for name in FLOATS:
             self.assertLessEqual(abs(one[name] - other[name]), 1e-6 * abs(one[name]), (name, one[name], other[name], what))
 
-    def test_every_arrangement(self):
+    def test_arrangements(self):
         for seed in SEEDS:
             one = self.answers(1, "--seed", seed)
             everywhere = [where for ranks in (2, 4, 8) for where in factorisations(ranks)]
@@ -144,7 +144,7 @@ class CpSftLoss(unittest.TestCase):
         one = self.answers(1, "--sequences", 3, "--vocab", 5)
         self.alike(one, self.answers(8, *arrangement(1, 2, 4), "--sequences", 3, "--vocab", 5), "few sequences")
 
-    def test_nothing(self):
+    def test_empty_batch(self):
         for cases in ((1, (1, 1, 1)), (2, (1, 2, 1))):
             answers = self.answers(cases[0], *arrangement(*cases[1]), "--sequences", 0)
             for name in COUNTS + ("loss", "gradient norm", "entropy", "perplexity"):
@@ -160,7 +160,7 @@ class CpSftLoss(unittest.TestCase):
         for rank in range(ranks):
             self.assertRegex(result.stderr, f"cp_sft_loss: rank {rank}: .*{re.escape(words)}")
 
-    def test_ranks_that_fail(self):
+    def test_failing_ranks(self):
         """Failures in the exchange of the step, in the creation of clients, and on one pair of TP ranks; all ranks report them."""
         cases = ((1, (1, 1, 8), None, "mismatch: bp_loss_create: tp 1 x cp 1 x dp 8 does not match the communicator's 1 ranks\n"),
                  (4, (1, 1, 2), None, "mismatch: bp_loss_create: tp 1 x cp 1 x dp 2 does not match the communicator's 4 ranks\n"),

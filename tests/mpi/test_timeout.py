@@ -44,22 +44,22 @@ class Timeouts(unittest.TestCase):
             self.assertEqual(steps[rank, "end"][0], "ok")
             self.assertLess(steps[rank, "end"][1], AFTER)
 
-    def test_a_stopped_rank(self):
+    def test_stopped_rank(self):
         self.check("stopped", [2], "bp_comm_exchange")
 
     def test_two_stopped_ranks(self):
         self.check("two", [0, 2], "bp_comm_exchange")
 
-    def test_an_exchange_in_pieces(self):
+    def test_exchange_in_pieces(self):
         self.check("large", [2], "bp_comm_exchange")
 
-    def test_a_registration(self):
+    def test_registration(self):
         self.check("registration", [2], "agreement on the plan to register")
 
     def test_time_out_set_on_one_rank(self):
         self.check("shortest", [2], "bp_comm_exchange")
 
-    def test_the_creation_of_a_communicator(self):
+    def test_communicator_creation(self):
         steps = self.run_case("creation")
         self.assertEqual(sorted(steps), [(rank, "creation") for rank in (0, 1, 3)], steps)
         for status, seconds, words in steps.values():
@@ -67,7 +67,7 @@ class Timeouts(unittest.TestCase):
             self.assertTrue(TIMEOUT <= seconds < TIMEOUT + AFTER, seconds)
             self.assertIn("not all ranks created the communicator within 2 s", words)
 
-    def test_the_environment_variable(self):
+    def test_environment_variable(self):
         """The default time-out of programs that set none; other values than numbers are refused."""
         steps = self.run_case("environment", environment={"BUCKETPOOL_COMM_TIMEOUT": "2"})
         self.assertEqual(sorted(rank for rank, step in steps if step == "first"), [0, 1, 3])

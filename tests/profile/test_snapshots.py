@@ -87,7 +87,7 @@ class Programs(unittest.TestCase):
         names = {os.path.basename(p) for p in self.paths if not os.path.basename(p).startswith(("now", "first"))}
         self.assertEqual(names, {"snapshot_rank03_p0d1c0t1.pickle", "trace_rank03_p0d1c0t1.json"})
 
-    def test_programs_reach_everything(self):
+    def test_coverage(self):
         """Every kind of event and state occurs in some file."""
         reached = set()
         for snapshot, pool in self.pools():
@@ -108,7 +108,7 @@ class Programs(unittest.TestCase):
             "planned", "persistent", "dynamic", "lost", "slab moves", "live before", "gap", "a slab away", "plan", "no plan",
             "another address", "fixed", "max", "scheduled"})
 
-    def test_names_are_text(self):
+    def test_binary_names(self):
         """Bytes that are not UTF-8 are replaced one by one."""
         units = {r["unit"] for _, pool in self.pools() for r in pool["requests"]}
         self.assertIn('shard "of" \\ \t\x01 \u00e9 \ufffd\ufffd\ufffd \ufffd\ufffd\ufffd \U0001f600', units)

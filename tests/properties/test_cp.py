@@ -42,7 +42,7 @@ def rearranged(split, source, to, data, token_bytes, gap=0, shift=KEEP, fill=0):
 class Maps(unittest.TestCase):
     @SETTINGS
     @given(batches())
-    def test_against_lists(self, batch):
+    def test_reference_lists(self, batch):
         whole = batch.all()
         for rank in range(batch.cp):
             with batch.split(lib, rank) as split:

@@ -65,7 +65,7 @@ class Properties(unittest.TestCase):
             self.addCleanup(destroy, byref(thing))
         return pool, ids_array([0]), [stream.handle for stream in made_streams]
 
-    def test_most_holds_of_a_request(self):
+    def test_largest_reference_count(self):
         """A request takes 65535 references and no more, and ends with the last release."""
         pool, ids, (stream,) = self.single(1)
         for _ in range(b.MOST_REFERENCES):
@@ -75,7 +75,7 @@ class Properties(unittest.TestCase):
             check(lib, lib.bp_pool_release(pool, ids, 1, stream), "bp_pool_release")
         self.assertEqual(lib.bp_pool_release(pool, ids, 1, stream), SCHEDULE)
 
-    def test_most_streams_of_a_hold(self):
+    def test_largest_number_of_streams(self):
         """Eight streams may use a request; every call with a ninth fails, and the eight still work."""
         pool, ids, streams = self.single(b.LIVE_STREAMS + 1)
         for _ in range(2):
@@ -105,13 +105,13 @@ class SelfTest(unittest.TestCase):
         finally:
             Pool.fleet = whole
 
-    def test_missing_waits_are_seen_by_clocks(self):
+    def test_missing_waits_by_clocks(self):
         self.fails_on(Pool, "drop", "does not wait")
 
-    def test_missing_waits_are_seen_in_bytes(self):
+    def test_missing_waits_by_bytes(self):
         self.fails_on(PoolOfBytes, "drop", "bytes wrong")
 
-    def test_waits_for_later_work_are_seen(self):
+    def test_waits_for_later_work(self):
         self.fails_on(Pool, "late", "waits for more")
 
 

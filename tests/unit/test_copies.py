@@ -33,7 +33,7 @@ class Copies(unittest.TestCase):
             self.assertEqual(library.bp_error_record(1, f"{who} {number}".encode()), 1)
         return [library.bp_error_detail() for library in libraries]
 
-    def test_each_copy_has_its_own_error_text(self):
+    def test_error_texts(self):
         with tempfile.TemporaryDirectory() as folder:
             libraries = [self.load(folder, number) for number in range(COPIES)]
         found = []

@@ -41,11 +41,11 @@ class Binaries(unittest.TestCase):
 
 
 class Variables(unittest.TestCase):
-    def test_plain_getenv_is_not_used(self):
+    def test_getenv(self):
         command = ["grep", "-rnE", r"(^|[^_[:alnum:]])getenv\(", os.path.join(ROOT, "src"), os.path.join(ROOT, "tools"), "--include=*.[ch]"]
         self.assertEqual(subprocess.run(command, capture_output=True, text=True, check=False).stdout, "")
 
-    def test_all_are_documented(self):
+    def test_documented_variables(self):
         text = output("grep", "-rhoE", r"\"BUCKETPOOL_[A-Z_]+\b", *(os.path.join(ROOT, folder) for folder in ("src", "tools", "python/bucketpool")),
                       "--include=*.[ch]", "--include=*.py")
         names = {line.strip('"') for line in text.split()} - {"BUCKETPOOL_SNAPSHOTS"}  # a mark in the page of `view`
@@ -62,7 +62,7 @@ class Variables(unittest.TestCase):
             os.remove(report)
         return int(re.search(r"from (\d+) bytes", result)[1]), listened
 
-    def test_a_privileged_process_ignores_them(self):
+    def test_privileged_process(self):
         if os.geteuid() != 0:
             self.skipTest("only root can make a set-user-id program of another user")
         with tempfile.TemporaryDirectory() as folder:

@@ -48,12 +48,12 @@ INLINE_HEADERS = {"core/fail.h", "core/arith.h", "core/halves.h", "core/structs.
 # Headers, not installed, of functions for other libraries and the command: exported as BUCKETPOOL_PRIVATE.
 PRIVATE_HEADERS = {"devices/clients.h", "devices/cuda_driver.h", "formats/packing_file.h", "formats/snapshots/snapshot.h", "memory/slab_callbacks.h", "model/arch_config.h", "plan/from_info.h"}
 # Files in a folder: about 25; larger folders need a reason here.
-LARGEST_ROOM = 25
-LARGEST_ROOMS = {
+LARGEST_FOLDER = 25
+LARGEST_FOLDERS = {
     "tests/contract": 28, "tests/offload": 28, "tests/gpu": 26, "tests/unit": 27,
     "tests/fakes/cuda": 37,  # the emulated driver: a file for each part of its interface
 }
-NOT_ROOMS = ("tests/data", "tests/fuzz/corpus")
+LARGE_FOLDERS = ("tests/data", "tests/fuzz/corpus")
 # Other headers that declare such functions, for Python tests.
 TEST_HEADERS = {"allocators/pool.h", "devices/device.h"}
 
@@ -86,20 +86,20 @@ class Structure(unittest.TestCase):
                         self.assertIn(header, INLINE_HEADERS, f"{path} includes {header}")
         self.assertGreater(checked, 50)
 
-    def test_tools_use_public_headers(self):
+    def test_headers_of_tools(self):
         own = {os.path.relpath(p, os.path.join(ROOT, "tools")) for p in sources("tools")}
         for path in sources("tools"):
             for header in includes(path):
                 self.assertIn(header, own | {"core/fail.h", "core/text.h", "files/files.h", "files/json_writer.h"} | PRIVATE_HEADERS, f"{path} includes {header}")
 
-    def test_bench_command_uses_the_tools_shared_headers(self):
+    def test_headers_of_bench_command(self):
         own = {os.path.relpath(p, ROOT) for p in sources("bench/command")}
         own |= {os.path.relpath(p, os.path.join(ROOT, "tools")) for p in sources("tools/shared")}
         for path in sources("bench/command"):
             for header in includes(path):
                 self.assertIn(header, own | {"core/fail.h", "core/text.h", "files/files.h", "files/json_writer.h"} | PRIVATE_HEADERS, f"{path} includes {header}")
 
-    def test_examples_use_public_headers(self):
+    def test_headers_of_examples(self):
         checked = 0
         for path in sources("examples"):
             own = set(os.listdir(os.path.dirname(path)))
@@ -108,11 +108,11 @@ class Structure(unittest.TestCase):
                 self.assertIn(header, own, f"{path} includes {header}")
         self.assertGreater(checked, 20)
 
-    def test_every_folder_is_known(self):
+    def test_folders(self):
         folders = {f for f in os.listdir(os.path.join(ROOT, "src")) if os.path.isdir(os.path.join(ROOT, "src", f))}
         self.assertEqual(folders, set(MAY_INCLUDE))
 
-    def test_documents_name_files_that_exist(self):
+    def test_files_in_documents(self):
         for document in ("CONTRIBUTING.md", "docs/internals/architecture.md"):
             with open(os.path.join(ROOT, document), encoding="utf-8") as file:
                 named = re.findall(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:c|h|py|cpp|cuh|cu))`", file.read())
@@ -120,14 +120,14 @@ class Structure(unittest.TestCase):
             for path in named:
                 self.assertTrue(any(os.path.exists(os.path.join(ROOT, base, path)) for base in ("", "src", "include")), f"{document}: {path}")
 
-    def test_rooms_are_small(self):
+    def test_folder_sizes(self):
         """Small folders keep the tree readable."""
         for root in ("src", "tools", "bench", "tests"):
             for directory, _, names in os.walk(os.path.join(ROOT, root)):
                 folder = os.path.relpath(directory, ROOT)
-                if not folder.startswith(NOT_ROOMS):
+                if not folder.startswith(LARGE_FOLDERS):
                     count = len([name for name in names if not name.endswith(".pyc")])
-                    self.assertLessEqual(count, LARGEST_ROOMS.get(folder, LARGEST_ROOM), f"{folder} holds {count} files")
+                    self.assertLessEqual(count, LARGEST_FOLDERS.get(folder, LARGEST_FOLDER), f"{folder}: {count} files")
 
     def needed(self, library):
         text = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
@@ -174,7 +174,7 @@ class Structure(unittest.TestCase):
                 names |= set(re.findall(r"\b(bp_\w+)\(", file.read()))
         return names
 
-    def test_public_functions_have_comments(self):
+    def test_comments_of_public_functions(self):
         """A comment may cover several consecutive functions."""
         for path in sources("include"):
             with open(path, encoding="utf-8") as file:
@@ -182,7 +182,7 @@ class Structure(unittest.TestCase):
             for block in re.findall(r"\n\n((?:[^\n]+\n)*BP_API (?:[^\n]+\n)*)", text):
                 self.assertTrue(block.startswith("/**"), f"{path}: no comment before: {block.splitlines()[0]}")
 
-    def test_static_functions_have_names_of_their_own(self):
+    def test_names_of_static_functions(self):
         """Unique names lead to one place in a debugger, a profile and a search."""
         files = {}
         for path in sources("src"):
