@@ -1,5 +1,6 @@
-"""The build backend of the wheel: meson-python's, whose tag names one version of Python. The package loads its libraries with ctypes, so one
-wheel serves every Python 3 of a platform: py3-none-<platform>."""
+"""The build backend of the wheel: meson-python's, whose tag names one version of Python. The package loads its
+libraries with ctypes, so one wheel serves every Python 3 of a platform: py3-none-<platform>.
+"""
 
 import os
 import subprocess
@@ -12,5 +13,7 @@ from mesonpy import build_wheel as build_tagged
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     name = build_tagged(wheel_directory, config_settings, metadata_directory)
     retag = [sys.executable, "-m", "wheel", "tags", "--remove", "--python-tag", "py3", "--abi-tag", "none"]
-    result = subprocess.run([*retag, os.path.join(wheel_directory, name)], stdout=subprocess.PIPE, text=True, check=True)
+    result = subprocess.run(
+        [*retag, os.path.join(wheel_directory, name)], stdout=subprocess.PIPE, text=True, check=True
+    )
     return os.path.basename(result.stdout.split()[-1])

@@ -21,7 +21,8 @@ BRIEF = "BUCKETPOOL_BRIEF" in os.environ
 needs_numpy = unittest.skipUnless(numpy, "python3-numpy is not installed")
 
 
-def small_plan(sizes=(1000, 3000, 2000, 3000, 1000), dtype="bf16", policy="scheduled", roles=("param", "grad"), apart=False,
+def small_plan(sizes=(1000, 3000, 2000, 3000, 1000), dtype="bf16", policy="scheduled", roles=("param", "grad"),
+               apart=False,
           **options):
     """(buckets, schedule, plan) of units "u0", "u1", ... of one bucket each. apart: no two share memory."""
     model = bp.Model("small")

@@ -27,10 +27,11 @@ class Examples(unittest.TestCase):
     def test_c_and_python_output(self):
         with tempfile.TemporaryDirectory() as folder:
             plan = os.path.join(folder, "plan.json")
-            run(COMMAND, "plan", MODEL, "--dp", "8", "--roles", "param", "--policy", "scheduled", "--layout", "hf", "-o", plan,
-                check=True)
+            run(COMMAND, "plan", MODEL, "--dp", "8", "--roles", "param", "--policy", "scheduled", "--layout", "hf",
+                "-o", plan, check=True)
             buckets, from_c = self.served(run(PROGRAM, plan))
-        served, from_python = self.served(run(sys.executable, os.path.join(SOURCES, "examples", "use_in_runtime.py"), MODEL))
+        served, from_python = self.served(run(sys.executable, os.path.join(SOURCES, "examples", "use_in_runtime.py"),
+                                              MODEL))
         self.assertEqual(from_c, from_python)
         self.assertEqual((buckets, served), (28, 55))  # each once; forward and backward, the last unit in one piece
 

@@ -1,4 +1,6 @@
-"""Captures and registrations on the emulated driver and the emulated NCCL. Argument: the folder with both (tests/fakes); none: BUCKETPOOL_BUILD's."""
+"""Captures and registrations on the emulated driver and the emulated NCCL. Argument: the folder with both
+(tests/fakes); none: BUCKETPOOL_BUILD's.
+"""
 
 import os
 import subprocess
@@ -27,7 +29,13 @@ class Graph:
 
         from bucketpool._library import call, core
 
-        self.core, self.call, self.stream, self.handle, self.byref = core(), call, stream, ctypes.c_void_p(), ctypes.byref
+        self.core, self.call, self.stream, self.handle, self.byref = (
+            core(),
+            call,
+            stream,
+            ctypes.c_void_p(),
+            ctypes.byref,
+        )
 
     def __enter__(self):
         self.call(self.core.bp_graph_begin, self.stream.handle)

@@ -1,4 +1,6 @@
-"""Objects end in any order, in any thread, at the interpreter's exit and in forked children, without a crash, a hang or a leak."""
+"""Objects end in any order, in any thread, at the interpreter's exit and in forked children, without a crash, a hang or
+a leak.
+"""
 
 import ctypes
 import gc
@@ -65,7 +67,8 @@ class Orders(unittest.TestCase):
         calls += [served.stream.synchronize, lambda: served.stream.fill(bytearray(1), 1), lambda: served.stream.name,
                   lambda: served.stream.record(bp.Event(served.device))]
         served.plan.close()
-        calls += [lambda: served.plan.bytes, lambda: bp.Pool(served.device, served.plan), lambda: served.plan.fingerprint]
+        calls += [lambda: served.plan.bytes, lambda: bp.Pool(served.device, served.plan),
+                  lambda: served.plan.fingerprint]
         served.device.close()
         calls += [served.device.synchronize, lambda: bp.Stream(served.device), lambda: served.device.usage]
         served.buckets.close()
@@ -165,11 +168,11 @@ class Exit(unittest.TestCase):
         self.ends("gc.disable()\nfor _ in range(5):\n    s = Served(); s.take(0); s.itself = s\n    s.pool.mine = s\n")
 
     def test_exit_with_running_thread(self):
-        self.ends("import threading\n"
-                  "def work():\n"
-                  "    while True: served.pool.release(served.pool.acquire([served.param(1)], served.stream), served.stream)\n"
-                  "threading.Thread(target=work, daemon=True).start()\n"
-                  "import time; time.sleep(0.1)\n")
+        self.ends(
+            "import threading\ndef work():\n    while True: served.pool.release(served.pool.acquire([served.param(1)],"
+            " served.stream), served.stream)\nthreading.Thread(target=work, daemon=True).start()\nimport time;"
+            " time.sleep(0.1)\n"
+        )
 
     def test_exit_with_arrays_in_modules(self):
         self.ends("try:\n    import numpy\nexcept ImportError: sys.exit()\n"

@@ -51,7 +51,8 @@ class Models(unittest.TestCase):
         model.add_parameter("scale", (), "fp16")
         self.assertEqual(model.units, [bp.Unit("outer", None), bp.Unit("outer.inner", 0)])
         a, w, scale = model.parameters
-        self.assertEqual((a.name, a.unit, a.shape, a.dtype, a.frozen, a.copies), ("outer.a", 0, (3, 5), "fp32", True, 1))
+        self.assertEqual((a.name, a.unit, a.shape, a.dtype, a.frozen, a.copies),
+                         ("outer.a", 0, (3, 5), "fp32", True, 1))
         self.assertEqual((w.unit, w.shape, w.dtype, w.gemm, w.copies), (inner, (7, 2), "bf16", True, 4))
         self.assertEqual((scale.unit, scale.shape, scale.dtype), (None, (), "fp16"))
         self.assertEqual(model.numel, 15 + 56 + 1)
@@ -72,7 +73,8 @@ class Models(unittest.TestCase):
         older.shape[0] = 4
         call(core().bp_model_add_parameter, model.handle, as_known)
         parameter, = model.parameters
-        self.assertEqual((parameter.name, parameter.copies, parameter.tp_dim, parameter.expert_dim), ("w", 1, None, None))
+        self.assertEqual((parameter.name, parameter.copies, parameter.tp_dim, parameter.expert_dim),
+                         ("w", 1, None, None))
 
     def test_written_and_read_model(self):
         model = bp.Model("recorded")
@@ -179,12 +181,15 @@ class Plans(unittest.TestCase):
     @unittest.skipUnless(COMMAND, "the command was not named")
     def test_command_of_the_package(self):
         environment = {**os.environ, "PATH": os.path.dirname(COMMAND) + ":" + os.environ["PATH"]}
-        for arguments, code, text in ((["version"], 0, f"bucketpool {bp.__version__}\n"), (["nonsense"], 2, 'unknown command "nonsense"'),
+        for arguments, code, text in ((["version"], 0, f"bucketpool {bp.__version__}\n"),
+                                      (["nonsense"], 2, 'unknown command "nonsense"'),
                                       (["describe", "/nowhere"], 2, "/nowhere")):
-            result = subprocess.run([sys.executable, "-m", "bucketpool", *arguments], capture_output=True, text=True, env=environment)
+            result = subprocess.run([sys.executable, "-m", "bucketpool", *arguments], capture_output=True, text=True,
+                                    env=environment)
             self.assertEqual(result.returncode, code, result.stderr)
             self.assertIn(text, result.stdout + result.stderr)
-        bare = subprocess.run([sys.executable, "-m", "bucketpool", "plan"], capture_output=True, text=True, env={**environment, "PATH": "/nowhere"})
+        bare = subprocess.run([sys.executable, "-m", "bucketpool", "plan"], capture_output=True, text=True,
+                              env={**environment, "PATH": "/nowhere"})
         self.assertEqual(bare.returncode, 3)
         self.assertIn("install the wheel", bare.stderr)
 
@@ -319,7 +324,8 @@ class Plans(unittest.TestCase):
         plan = bp.Plan(united, schedule)
         plan.check(united, schedule)
         self.assertEqual(len(plan.requests), len(a.requests) + len(b.requests))
-        self.assertLess(plan.bytes, bp.Plan(a, bp.Schedule.training(a)).bytes + bp.Plan(b, bp.Schedule.training(b)).bytes)
+        self.assertLess(plan.bytes,
+                        bp.Plan(a, bp.Schedule.training(a)).bytes + bp.Plan(b, bp.Schedule.training(b)).bytes)
 
     def test_records_of_buckets(self):
         _, buckets = nano()

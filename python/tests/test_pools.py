@@ -70,7 +70,8 @@ class Serving(unittest.TestCase):
         view = served.take(1)
         again, = served.pool.acquire([view.id], served.stream)
         self.assertEqual(again.address, view.address)
-        self.assertEqual([(r.id, r.unit, r.references, r.stream) for r in served.pool.live()], [(view.id, "u1", 2, "main")])
+        self.assertEqual([(r.id, r.unit, r.references, r.stream) for r in served.pool.live()],
+                         [(view.id, "u1", 2, "main")])
         self.assertIn("u1", served.pool.dump())
         view.release()
         self.assertTrue(view.released)
@@ -179,7 +180,8 @@ class Serving(unittest.TestCase):
     def test_messages(self):
         """A request that finds its buffer taken, and another one free, says so."""
         heard = []
-        served = Served(sizes=(1000, 1000, 1000), policy="max", roles=("param",), strict="warn", on_message=heard.append)
+        served = Served(sizes=(1000, 1000, 1000), policy="max", roles=("param",), strict="warn",
+                        on_message=heard.append)
         first = served.take(0)
         third = served.take(2)  # the plan has it where the first is
         self.assertNotEqual(third.address, first.address)

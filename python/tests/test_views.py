@@ -1,4 +1,6 @@
-"""Views: arrays and DLPack capsules over live requests, what outlives a release, what is refused. Without numpy half of it skips."""
+"""Views: arrays and DLPack capsules over live requests, what outlives a release, what is refused. Without numpy half of
+it skips.
+"""
 
 import ctypes
 import gc
@@ -179,7 +181,8 @@ class Arrays(unittest.TestCase):
             self.assertEqual((array.dtype, array.shape, array.flags.writeable), (numpy.dtype(name), (1000,), True))
             self.assertEqual(array.ctypes.data, view.address)
             array[:] = 1
-            if dtype != "bool" or tuple(map(int, numpy.__version__.split(".")[:2])) >= (1, 25):  # older ones lack it in DLPack
+            # older ones lack it in DLPack
+            if dtype != "bool" or tuple(map(int, numpy.__version__.split(".")[:2])) >= (1, 25):
                 self.assertEqual(numpy.from_dlpack(view).tolist(), array.tolist())
 
     def test_dtypes_that_numpy_lacks(self):
@@ -215,7 +218,9 @@ class Arrays(unittest.TestCase):
         other.release()
 
     def test_saved_array_after_close(self):
-        """Pool, streams and device are closed and gone: the memory is there until the last array is, however it was made."""
+        """Pool, streams and device are closed and gone: the memory is there until the last array is, however it was
+        made.
+        """
         served = Served(dtype="fp32")
         device, pool = served.device, served.pool
         view = served.take(0)

@@ -1,6 +1,8 @@
-"""Snapshots as docs/reference/snapshot_files.md has them, made with Python's own pickle: training steps of a small model, and PyTorch's kind.
+"""Snapshots as docs/reference/snapshot_files.md has them, made with Python's own pickle: training steps of a small
+model, and PyTorch's kind.
 
-As a program: `snapshots.py FILE [RANK [UNITS [STEPS [PROTOCOL]]]]` writes one."""
+As a program: `snapshots.py FILE [RANK [UNITS [STEPS [PROTOCOL]]]]` writes one.
+"""
 
 import pickle
 import random
@@ -14,7 +16,7 @@ REALTIME_NS = 1_700_000_000_000_000_000
 
 
 class Maker:
-    """Plays forward and backward of a model with a unit of prefetch, two buffers for parameters and two for gradients."""
+    """Plays forward and backward of a model with prefetch depth 1, and two buffers for parameters and for gradients."""
 
     def __init__(self, rank, units, slow):
         self.units, self.time, self.slow = units, START_NS, slow
@@ -34,8 +36,8 @@ class Maker:
         self.scratch = self.add("", "scratch", 1, "grad_comm", 36 * MIB, BASE + 1024 * MIB, "dynamic")
 
     def add(self, unit, bucket, ordinal, role, bytes_, address, placement="planned"):
-        self.requests.append({"unit": unit, "bucket": bucket, "ordinal": ordinal, "role": role, "dtype": "bf16", "bytes": bytes_,
-                              "placement": placement, "references": 0})
+        self.requests.append({"unit": unit, "bucket": bucket, "ordinal": ordinal, "role": role, "dtype": "bf16",
+                              "bytes": bytes_, "placement": placement, "references": 0})
         self.addresses[len(self.requests) - 1] = address
         return len(self.requests) - 1
 
@@ -97,14 +99,17 @@ def ours(rank=0, ranks=1, units=12, steps=1, slow=1.0, lost=0, offload=True, scr
         "statistics": {"slab_bytes": 440 * MIB, "requests": len(maker.requests), "acquires": acquires, "waits": 17},
         "slabs": [
             {"address": BASE, "bytes": 320 * MIB, "planned_bytes": 304 * MIB, "group": "params", "resident": True},
-            {"address": BASE + 512 * MIB, "bytes": 48 * MIB, "planned_bytes": 0, "group": "persistent", "resident": True},
-            {"address": BASE + 576 * MIB, "bytes": 72 * MIB, "planned_bytes": 0, "group": "optimizer", "resident": True}],
+            {"address": BASE + 512 * MIB, "bytes": 48 * MIB, "planned_bytes": 0, "group": "persistent",
+             "resident": True},
+            {"address": BASE + 576 * MIB, "bytes": 72 * MIB, "planned_bytes": 0, "group": "optimizer",
+             "resident": True}],
         "requests": maker.requests,
         "streams": [{"number": 0, "name": "compute"}, {"number": 1, "name": "gather"}, {"number": 2, "name": "reduce"}],
         "live": live, "events": maker.events, "slab_events": slab_events, "lost_events": lost,
     }
     return {"segments": [], "device_traces": [[]], "allocator_settings": {}, "bucketpool": {
-        "format": "bucketpool.snapshot/1", "version": "0.2.0", "rank": rank, "ranks": ranks, "coordinates": f"p0d{rank}t0",
+        "format": "bucketpool.snapshot/1", "version": "0.2.0", "rank": rank, "ranks": ranks,
+        "coordinates": f"p0d{rank}t0",
         "step": 0, "label": "", "first_time_ns": START_NS - 100_000, "last_time_ns": maker.time + 200_000,
         "realtime_offset_ns": REALTIME_NS, "pools": [pool]}}
 
@@ -112,12 +117,14 @@ def ours(rank=0, ranks=1, units=12, steps=1, slow=1.0, lost=0, offload=True, scr
 def torch():
     """A snapshot of PyTorch's allocator, with shared frames as there."""
     def frames(name, line):
-        return [{"name": "c10::alloc", "filename": "??", "line": 0}, {"name": name, "filename": "train.py", "line": line}]
+        return [{"name": "c10::alloc", "filename": "??", "line": 0},
+                {"name": name, "filename": "train.py", "line": line}]
     weights, forward, backward = frames("weights", 7), frames("forward", 20), frames("backward", 31)
     base, trace = 0x7F0000000000, []
 
     def event(action, address, size, who, time):
-        trace.append({"action": action, "addr": address, "size": size, "stream": 0, "time_us": 1_700_000_000_000_000 + time, "frames": who})
+        trace.append({"action": action, "addr": address, "size": size, "stream": 0,
+                      "time_us": 1_700_000_000_000_000 + time, "frames": who})
     event("segment_alloc", base + 64 * MIB, 20 * MIB, forward, 10)
     event("alloc", base + 64 * MIB, 12 * MIB, forward, 12)
     event("alloc", base + 76 * MIB, 4 * MIB, backward, 30)
@@ -131,31 +138,38 @@ def torch():
         return {"address": address, "size": size, "requested_size": size, "state": state, "frames": who}
     segments = [
         {"device": 0, "address": base, "total_size": 20 * MIB, "stream": 0, "segment_type": "large", "blocks": [
-            block(base, 8 * MIB, "active_allocated", weights), block(base + 8 * MIB, 5 * MIB, "active_allocated", forward),
+            block(base, 8 * MIB, "active_allocated", weights),
+            block(base + 8 * MIB, 5 * MIB, "active_allocated", forward),
             block(base + 13 * MIB, 7 * MIB, "inactive", [])]},
-        {"device": 0, "address": base + 64 * MIB, "total_size": 20 * MIB, "stream": 0, "segment_type": "large", "blocks": [
-            block(base + 64 * MIB, 12 * MIB, "inactive", []), block(base + 76 * MIB, 4 * MIB, "active_pending_free", backward),
+        {"device": 0, "address": base + 64 * MIB, "total_size": 20 * MIB, "stream": 0, "segment_type": "large",
+         "blocks": [
+            block(base + 64 * MIB, 12 * MIB, "inactive", []),
+            block(base + 76 * MIB, 4 * MIB, "active_pending_free", backward),
             block(base + 80 * MIB, 4 * MIB, "inactive", [])]}]
     return {"segments": segments, "device_traces": [trace, []], "allocator_settings": {}, "external_annotations": []}
 
 
 def torch_training(events, depth=0, seed=1):
-    """A trace of PyTorch's allocator with this number of entries, as in training: blocks of all sizes in segments, most of them freed soon,
-    some at the end of the step. With `depth`, every entry has a separate list of shared frames (torch/csrc/cuda/Module.cpp)."""
+    """A trace of PyTorch's allocator with this number of entries, as in training: blocks of all sizes in segments, most
+    of them freed soon, some at the end of the step. With `depth`, every entry has a separate list of shared frames
+    (torch/csrc/cuda/Module.cpp).
+    """
     chance = random.Random(seed)
-    known = [{"name": f"forward_{i}" if i % 4 else "c10::alloc", "filename": f"/train/model_{i % 40}.py" if i % 4 else "??", "line": i}
+    known = [{"name": f"forward_{i}" if i % 4 else "c10::alloc",
+              "filename": f"/train/model_{i % 40}.py" if i % 4 else "??", "line": i}
              for i in range(4000)]
     trace, live, time = [], [], 1_700_000_000_000_000
     segment = 512 * MIB
     base, step = 0x7F0000000000, MIB
     free = [base + i * step for i in range(4 * segment // step)][::-1]
     for i in range(4):
-        trace.append({"action": "segment_alloc", "addr": base + i * segment, "size": segment, "stream": 0, "time_us": time, "frames": []})
+        trace.append({"action": "segment_alloc", "addr": base + i * segment, "size": segment, "stream": 0,
+                      "time_us": time, "frames": []})
 
     def event(action, address, size):
         first = chance.randrange(len(known) - depth) if depth else 0
-        trace.append({"action": action, "addr": address, "size": size, "stream": 0, "time_us": time, "frames": known[first:first + depth],
-                      "compile_context": "N/A", "user_metadata": ""})
+        trace.append({"action": action, "addr": address, "size": size, "stream": 0, "time_us": time,
+                      "frames": known[first:first + depth], "compile_context": "N/A", "user_metadata": ""})
     while len(trace) < events:
         time += chance.randrange(3, 40)
         if free and (len(live) < 1000 or chance.random() < 0.5):
@@ -169,7 +183,8 @@ def torch_training(events, depth=0, seed=1):
             event("free_completed", *block)
             free.append(block[0])
     blocks = sorted(live)
-    segments = [{"device": 0, "address": base + i * segment, "total_size": segment, "stream": 0, "segment_type": "large", "frames": [], "blocks": []}
+    segments = [{"device": 0, "address": base + i * segment, "total_size": segment, "stream": 0,
+                 "segment_type": "large", "frames": [], "blocks": []}
                 for i in range(4)]
     for address, size in blocks:
         segments[(address - base) // segment]["blocks"].append(

@@ -1,8 +1,10 @@
 """`bucketpool bench logprob`: rows, figures that follow from one another, wrong results that are found, mistakes.
 
-Arguments: source directory, the bucketpool executable, a library that makes results wrong when it is loaded first ("": there is none, as
-under sanitizers), whether the head has matrix products on the host (1 or 0), the folders of the emulated libcuda.so.1 and libcublas.so.13,
-and the kernels that they run ("": the library was built without CUDA kernels). With UPDATE_GOLDEN=1 the golden files are written anew."""
+Arguments: source directory, the bucketpool executable, a library that makes results wrong when it is loaded first ("":
+there is none, as under sanitizers), whether the head has matrix products on the host (1 or 0), the folders of the
+emulated libcuda.so.1 and libcublas.so.13, and the kernels that they run ("": the library was built without CUDA
+kernels). With UPDATE_GOLDEN=1 the golden files are written anew.
+"""
 
 import json
 import os
@@ -22,16 +24,16 @@ CUBLAS = os.path.abspath(sys.argv[6])
 KERNELS = os.path.abspath(sys.argv[7]) if sys.argv[7] else ""
 WIDTHS = {"bf16": 2, "fp16": 2, "fp32": 4}
 ONCE = ("--turns", "1")
-DOCUMENT = {"format", "bench", "device", "device_model", "kernels", "products", "threads", "scale", "scale_picked", "turns",
-            "copy_bytes_per_s", "dtype", "grad_dtype", "entropy", "hidden", "rows"}
+DOCUMENT = {"format", "bench", "device", "device_model", "kernels", "products", "threads", "scale", "scale_picked",
+            "turns", "copy_bytes_per_s", "dtype", "grad_dtype", "entropy", "hidden", "rows"}
 ROW = {"seq", "vocab", "chunk", "unscaled_seq", "time_ms", "forward_ms", "backward_ms", "peak_bytes", "workspace_bytes",
-       "planned_workspace_bytes", "bytes_per_logit", "bandwidth_fraction", "copy_bytes_per_s", "products_ms", "products_ratio",
-       "error"}
+       "planned_workspace_bytes", "bytes_per_logit", "bandwidth_fraction", "copy_bytes_per_s", "products_ms",
+       "products_ratio", "error"}
 
 
 def run(*arguments, **environment):
-    return subprocess.run([TOOL, "bench", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
-                          env={**os.environ, **environment})
+    return subprocess.run([TOOL, "bench", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600,
+                          check=False, env={**os.environ, **environment})
 
 
 def aligned(*sizes):
@@ -56,7 +58,8 @@ class Logits(Case):
             self.assertEqual(set(row), ROW)
             logits = row["seq"] * row["vocab"]
             stored = aligned(width * logits) + (0 if in_place else aligned(grad_width * logits))
-            self.assertEqual(row["peak_bytes"], stored + tokens_bytes(row["seq"], document["entropy"]) + row["workspace_bytes"])
+            self.assertEqual(row["peak_bytes"], stored + tokens_bytes(row["seq"],
+                                                                      document["entropy"]) + row["workspace_bytes"])
             self.assertGreaterEqual(row["workspace_bytes"], 16 * row["seq"])
             self.assertEqual(row["bytes_per_logit"], 2 * width + grad_width)
             fraction = row["bytes_per_logit"] * logits / (row["time_ms"] / 1e3) / row["copy_bytes_per_s"]
@@ -69,7 +72,8 @@ class Logits(Case):
         self.assertEqual(set(document), DOCUMENT)
         self.assertEqual([(r["seq"], r["vocab"], r["chunk"]) for r in document["rows"]],
                          [(s, v, c) for s in (7, 40) for v in (33, 5000) for c in (0, 3, 32)])
-        self.assertEqual((document["format"], document["bench"], document["device"]), ("bucketpool.bench/1", "logprob", "host"))
+        self.assertEqual((document["format"], document["bench"], document["device"]),
+                         ("bucketpool.bench/1", "logprob", "host"))
         self.assertEqual((document["dtype"], document["grad_dtype"], document["entropy"]), ("bf16", "fp32", False))
         self.assertEqual((document["scale"], document["scale_picked"], document["turns"]), (1, False, 2))
         self.assertIn(document["kernels"], ("plain", "avx2", "avx512"))
@@ -78,10 +82,11 @@ class Logits(Case):
         self.check_rows(document, 2, 4)
 
     def test_dtypes(self):
-        for dtype, grad in (("bf16", "logits"), ("bf16", "in-place"), ("fp16", "fp32"), ("fp16", "in-place"), ("fp32", "logits")):
+        for dtype, grad in (("bf16", "logits"), ("bf16", "in-place"), ("fp16", "fp32"), ("fp16", "in-place"),
+                            ("fp32", "logits")):
             with self.subTest(dtype=dtype, grad=grad):
-                document = self.document("--seq", "9", "--vocab", "2051", "--chunk", "none,4", "--dtype", dtype, "--grad-dtype",
-                                         grad, "--entropy", *ONCE)
+                document = self.document("--seq", "9", "--vocab", "2051", "--chunk", "none,4", "--dtype", dtype,
+                                         "--grad-dtype", grad, "--entropy", *ONCE)
                 self.assertEqual((document["dtype"], document["grad_dtype"], document["entropy"]), (dtype, grad, True))
                 self.check_rows(document, WIDTHS[dtype], 4 if grad == "fp32" else WIDTHS[dtype], grad == "in-place")
 
@@ -104,10 +109,12 @@ class Logits(Case):
         self.assertEqual({r["seq"] * document["scale"] for r in document["rows"]}, {32768, 65536, 131072})
 
     def test_machine(self):
-        document = self.document("--seq", "5", "--vocab", "70", "--chunk", "none", "--threads", "1", "--kernels", "plain", *ONCE)
+        document = self.document("--seq", "5", "--vocab", "70", "--chunk", "none", "--threads", "1",
+                                 "--kernels", "plain", *ONCE)
         self.assertEqual((document["threads"], document["kernels"]), (1, "plain"))
         for kernels in ("avx2", "avx512"):
-            result = run("logprob", "--seq", "5", "--vocab", "70", "--chunk", "none", "--kernels", kernels, "--json", *ONCE)
+            result = run("logprob", "--seq", "5", "--vocab", "70", "--chunk", "none", "--kernels", kernels,
+                         "--json", *ONCE)
             if result.returncode != 0:
                 self.refused(result, 3, f"--kernels {kernels}")
             else:
@@ -124,7 +131,8 @@ class Logits(Case):
         pages = os.sysconf("SC_PAGESIZE")
         needed += tokens_bytes(refused["seq"], False)
         needed = (needed + pages - 1) // pages * pages + 16 * refused["seq"]  # and what the client works in
-        self.assertRegex(refused["error"], rf"^needs [\d.]+ EiB \({needed} bytes\), but [\d.]+ [KMGT]iB \(\d+ bytes\) are free$")
+        self.assertRegex(refused["error"],
+                         rf"^needs [\d.]+ EiB \({needed} bytes\), but [\d.]+ [KMGT]iB \(\d+ bytes\) are free$")
         for member in ROW - {"seq", "vocab", "chunk", "unscaled_seq", "bytes_per_logit", "error"}:
             self.assertIsNone(refused[member], member)
         table = run("logprob", *arguments)
@@ -137,17 +145,24 @@ class Logits(Case):
     def test_limit_of_a_container(self):
         """Control groups of both versions, under a temporary root. Reclaimable file pages are not counted."""
         inside = "mount -t tmpfs none /sys/fs/cgroup && "
-        if subprocess.run(["unshare", "-rm", "sh", "-c", inside + "true"], capture_output=True, check=False).returncode != 0:
+        if subprocess.run(["unshare", "-rm", "sh", "-c", inside + "true"], capture_output=True,
+                          check=False).returncode != 0:
             self.skipTest("nothing can be mounted here")
         mebibyte, page = 1 << 20, os.sysconf("SC_PAGESIZE")
         free = (64 - 16 + 6) * mebibyte // 8 * 7
         copies = 2 * (free // 16 // page * page)
         for folder, limit, used, cached in (("", "memory.max", "memory.current", "inactive_file"),
-                                            ("/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")):
-            script = inside + (f"cd /sys/fs/cgroup && mkdir memory && cd .{folder} && echo {64 * mebibyte} > {limit} && "
-                               f"echo {16 * mebibyte} > {used} && echo {cached} {6 * mebibyte} > memory.stat && exec \"$@\"")
-            result = subprocess.run(["unshare", "-rm", "sh", "-c", script, "sh", TOOL, "bench", "logprob", "--seq", "4,4000", "--vocab",
-                                     "5000", "--chunk", "none", *ONCE], capture_output=True, text=True, timeout=600, check=False)
+                                            ("/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                             "total_inactive_file")):
+            script = (
+                inside
+                + f"cd /sys/fs/cgroup && mkdir memory && cd .{folder} && echo {64 * mebibyte} > {limit} && "
+                f"echo {16 * mebibyte} > {used} && echo {cached} {6 * mebibyte} > memory.stat && exec \"$@\""
+            )
+            result = subprocess.run(["unshare", "-rm", "sh", "-c", script, "sh", TOOL, "bench", "logprob",
+                                     "--seq", "4,4000", "--vocab",
+                                     "5000", "--chunk", "none", *ONCE], capture_output=True, text=True, timeout=600,
+                                    check=False)
             self.assertEqual((result.returncode, result.stderr), (0, ""))
             self.assertIn(f"({free - copies} bytes) are free", result.stdout)
 
@@ -155,10 +170,11 @@ class Logits(Case):
         result = run("logprob", "--seq", "6", "--vocab", "11,2050", "--chunk", "none,2", "--scale", "2")
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         lines = result.stdout.splitlines()
-        self.assertRegex(lines[0], r"^host, (plain|avx2|avx512) kernels, \d+ threads?; copies at [\d.]+ GB/s, read and written$")
+        self.assertRegex(lines[0],
+                         r"^host, (plain|avx2|avx512) kernels, \d+ threads?; copies at [\d.]+ GB/s, read and written$")
         self.assertEqual(lines[1], "bf16 logits, fp32 gradient; sequences divided by 2; median of 5 turns")
-        self.assertEqual(lines[3].split(), ["SEQUENCE", "VOCABULARY", "CHUNK", "TIME", "FORWARD", "BACKWARD", "PEAK", "WORKSPACE",
-                                            "B/LOGIT", "BANDWIDTH"])
+        self.assertEqual(lines[3].split(), ["SEQUENCE", "VOCABULARY", "CHUNK", "TIME", "FORWARD", "BACKWARD", "PEAK",
+                                            "WORKSPACE", "B/LOGIT", "BANDWIDTH"])
         self.assertEqual([line.split()[:3] for line in lines[4:]],
                          [["3", v, c] for v in ("11", "2050") for c in ("none", "2")])
         self.assertNotIn("\033", result.stdout)
@@ -223,23 +239,27 @@ class Wrong(Case):
 
 
 class Emulated(Case):
-    """On the emulated driver, which runs the kernels' own source, and reports at the end what was broken or left behind."""
+    """On the emulated driver, which runs the kernels' own source, and reports at the end what was broken or left
+    behind.
+    """
 
     def emulated(self, *arguments, fake="memory=1g"):
         settings = f"report=1,host_faults=1,{fake}" + (f",kernels={KERNELS}" if KERNELS else "")
-        return run("logprob", "--device", "cuda", *arguments, *ONCE, LD_LIBRARY_PATH=f"{FAKE}:{CUBLAS}", FAKE_CUDA=settings)
+        return run("logprob", "--device", "cuda", *arguments, *ONCE, LD_LIBRARY_PATH=f"{FAKE}:{CUBLAS}",
+                   FAKE_CUDA=settings)
 
     def rows(self, *arguments, **more):
         result = self.emulated(*arguments, "--json", **more)
-        said = [line for line in result.stderr.splitlines() if "swapcontext" not in line]  # AddressSanitizer, of emulated threads
+        # AddressSanitizer, of emulated threads
+        said = [line for line in result.stderr.splitlines() if "swapcontext" not in line]
         self.assertEqual((result.returncode, said), (0, []))
         return json.loads(result.stdout)
 
     @unittest.skipUnless(KERNELS, "built without CUDA kernels")
     def test_rows(self):
         for dtype, grad in (("bf16", "fp32"), ("fp16", "in-place"), ("fp32", "logits")):
-            document = self.rows("--seq", "5", "--vocab", "300,2050", "--chunk", "none,4", "--dtype", dtype, "--grad-dtype", grad,
-                                 "--entropy")
+            document = self.rows("--seq", "5", "--vocab", "300,2050", "--chunk", "none,4", "--dtype", dtype,
+                                 "--grad-dtype", grad, "--entropy")
             self.assertEqual((document["device"], document["device_model"], document["kernels"], document["threads"]),
                              ("cuda", "Emulated GPU", "cuda", 1))
             Logits.check_rows(self, document, WIDTHS[dtype], 4 if grad == "fp32" else WIDTHS[dtype], grad == "in-place")
@@ -251,7 +271,8 @@ class Emulated(Case):
         document = self.rows("--seq", "100000,500,400", "--vocab", "300", "--chunk", "none,256", fake="memory=1m")
         errors = [row["error"] for row in document["rows"]]
         self.assertIn("are free", errors[0])
-        self.assertIn("needs 960.0 KiB (983040 bytes), but 896.0 KiB (917504 bytes) are free", errors[2])  # the client has no room
+        # the client has no room
+        self.assertIn("needs 960.0 KiB (983040 bytes), but 896.0 KiB (917504 bytes) are free", errors[2])
         self.assertEqual((errors[0], errors[2], errors[4:]), (errors[1], errors[3], [None, None]))
 
     @unittest.skipIf(KERNELS, "built with CUDA kernels")
@@ -261,8 +282,8 @@ class Emulated(Case):
     @unittest.skipUnless(KERNELS, "built without CUDA kernels")
     def test_head(self):
         for dtype, grad in (("bf16", "logits"), ("fp32", "fp32")):
-            document = self.rows("--head", "48", "--seq", "10", "--vocab", "300", "--chunk", "none,4", "--entropy", "--dtype", dtype,
-                                 "--grad-dtype", grad)
+            document = self.rows("--head", "48", "--seq", "10", "--vocab", "300", "--chunk", "none,4", "--entropy",
+                                 "--dtype", dtype, "--grad-dtype", grad)
             Head.check(self, document, WIDTHS[dtype], WIDTHS[dtype], "cublas")
 
 
@@ -276,7 +297,8 @@ class Mistakes(Case):
             self.refused(run("logprob", option, "none"), 2, option)
 
     def test_values(self):
-        for arguments in (("--dtype", "fp64"), ("--dtype", "fp8"), ("--grad-dtype", "bf16"), ("--device", "null"), ("--device", "gpu"),
+        for arguments in (("--dtype", "fp64"), ("--dtype", "fp8"), ("--grad-dtype", "bf16"), ("--device", "null"),
+                          ("--device", "gpu"),
                            ("--device", "cuda:x"), ("--threads", "0"), ("--threads", "-2"), ("--kernels", "sse"),
                           ("--turns", "0"), ("--scale", "0"), ("--scale", "half"), ("--head", "0"), ("--head", "-5"),
                           ("--color", "blue")):
@@ -307,7 +329,8 @@ class Mistakes(Case):
         for arguments in (("logprob", "--seq", "1", "--vocab", "1"), ("logprob", "--help"), ("--help",)):
             reader, writer = os.pipe()
             os.close(reader)
-            result = subprocess.run([TOOL, "bench", *arguments], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+            result = subprocess.run([TOOL, "bench", *arguments], stdout=writer, stderr=subprocess.PIPE, text=True,
+                                    check=False)
             os.close(writer)
             self.assertEqual((result.returncode, result.stderr), (141, ""))
 

@@ -1,7 +1,10 @@
-"""`bucketpool bench offload`: figures that follow from one another, memory that goes back, wrong bytes that are found, mistakes.
+"""`bucketpool bench offload`: figures that follow from one another, memory that goes back, wrong bytes that are found,
+mistakes.
 
-Arguments: source directory, the bucketpool executable, a library that makes offloads wrong when it is loaded first ("": there is none, as
-under sanitizers), the folder of the emulated libcuda.so.1. With UPDATE_GOLDEN=1 the golden file is written anew."""
+Arguments: source directory, the bucketpool executable, a library that makes offloads wrong when it is loaded first ("":
+there is none, as under sanitizers), the folder of the emulated libcuda.so.1. With UPDATE_GOLDEN=1 the golden file is
+written anew.
+"""
 
 import json
 import os
@@ -16,16 +19,17 @@ ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 WRONG = os.path.abspath(sys.argv[3]) if sys.argv[3] else ""
 FAKE = os.path.abspath(sys.argv[4])
 PAGE, MIB, GIB = 4096, 1 << 20, 1 << 30
-WAY = {"gib_per_s", "copy_gib_per_s", "plain_gib_per_s", "ratio", "whole_ratio", "ms", "without_copy_ms", "copy_ms", "plain_ms", "first_ms"}
-DOCUMENT = {"format", "bench", "device", "device_model", "bytes", "groups", "parts", "chunk_bytes", "turns", "out", "back", "backing",
-            "device_bytes", "error"}
+WAY = {"gib_per_s", "copy_gib_per_s", "plain_gib_per_s", "ratio", "whole_ratio", "ms", "without_copy_ms", "copy_ms",
+       "plain_ms", "first_ms"}
+DOCUMENT = {"format", "bench", "device", "device_model", "bytes", "groups", "parts", "chunk_bytes", "turns", "out",
+            "back", "backing", "device_bytes", "error"}
 BACKING = {"asked", "used", "host_bytes", "pinned_bytes", "huge_bytes", "pin_ms", "touch_ms"}
 SMALL = ("--bytes", "1MiB", "--chunk", "64KiB", "--turns", "2")
 
 
 def run(*arguments, **environment):
-    return subprocess.run([TOOL, "bench", "offload", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
-                          env={**os.environ, **environment})
+    return subprocess.run([TOOL, "bench", "offload", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600,
+                          check=False, env={**os.environ, **environment})
 
 
 class Case(Answers):
@@ -49,12 +53,15 @@ class Case(Answers):
         self.assertLessEqual(way["copy_ms"]["min"], way["ms"]["min"])
         self.assertLessEqual(way["copy_ms"]["max"], way["ms"]["max"])
         if turns == 1:
-            self.assertAlmostEqual(way["ratio"]["median"], way["plain_ms"]["median"] / way["copy_ms"]["median"], places=5)
-            self.assertAlmostEqual(way["whole_ratio"]["median"], way["plain_ms"]["median"] / way["ms"]["median"], places=5)
+            self.assertAlmostEqual(way["ratio"]["median"], way["plain_ms"]["median"] / way["copy_ms"]["median"],
+                                   places=5)
+            self.assertAlmostEqual(way["whole_ratio"]["median"], way["plain_ms"]["median"] / way["ms"]["median"],
+                                   places=5)
 
     def check(self, document, device, seen):
         self.assertEqual(set(document), DOCUMENT | {seen})
-        self.assertEqual((document["format"], document["bench"], document["device"]), ("bucketpool.bench/1", "offload", device))
+        self.assertEqual((document["format"], document["bench"], document["device"]),
+                         ("bucketpool.bench/1", "offload", device))
         self.assertEqual(document["error"], None)
         self.assertEqual(set(document["backing"]), BACKING)
         for way in ("out", "back"):
@@ -70,19 +77,22 @@ class Host(Case):
         for turns in (1, 3):
             document = self.document("--bytes", "3MiB", "--turns", str(turns), "--chunk", "1MiB")
             self.check(document, "host", "resident_bytes")
-            self.assertEqual([document[m] for m in ("device_model", "bytes", "groups", "parts", "chunk_bytes", "turns")],
+            self.assertEqual([document[m] for m in ("device_model", "bytes", "groups", "parts", "chunk_bytes",
+                                                    "turns")],
                              [None, 3 * MIB, 1, 1, MIB, turns])
 
     def test_sizes(self):
         """Each group has whole pages, in parts of 256 MiB at most."""
-        for size, groups, bytes_of_all, parts in ((1, 1, PAGE, 1), (100000, 3, 3 * 9 * PAGE, 3), (64 * PAGE, 64, 64 * PAGE, 64)):
+        for size, groups, bytes_of_all, parts in ((1, 1, PAGE, 1), (100000, 3, 3 * 9 * PAGE, 3),
+                                                  (64 * PAGE, 64, 64 * PAGE, 64)):
             document = self.document("--bytes", str(max(size, groups * PAGE)), "--groups", str(groups), "--turns", "1")
             self.check(document, "host", "resident_bytes")
             self.assertEqual((document["bytes"], document["groups"], document["parts"]), (bytes_of_all, groups, parts))
 
     def test_backings(self):
         for asked, used in (("auto", "pinned"), ("pinned", "pinned"), ("staged", "staged")):
-            document = self.document("--bytes", "12MiB", "--groups", "2", "--chunk", "1MiB", "--turns", "1", "--backing", asked)
+            document = self.document("--bytes", "12MiB", "--groups", "2", "--chunk", "1MiB", "--turns", "1",
+                                     "--backing", asked)
             self.check(document, "host", "resident_bytes")
             self.assertEqual((document["backing"]["asked"], document["backing"]["used"]), (asked, used))
             self.assertGreaterEqual(document["backing"]["host_bytes"], 12 * MIB)
@@ -105,10 +115,15 @@ class Host(Case):
         result = run(*SMALL, "--groups", "2")
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         lines = result.stdout.splitlines()
-        self.assertEqual(lines[:2], ["host; 1.000 MiB in 2 groups, chunks of 64.00 KiB, kept in pinned memory", "median of 2 turns"])
-        self.assertEqual(lines[3].split(), "TIME WITHOUT COPIES GiB/s COPIES GiB/s PLAIN GiB/s RATIO RANGE RATIO OF TIME".split())
+        self.assertEqual(lines[:2], ["host; 1.000 MiB in 2 groups, chunks of 64.00 KiB, kept in pinned memory",
+                                     "median of 2 turns"])
+        self.assertEqual(lines[3].split(),
+                         "TIME WITHOUT COPIES GiB/s COPIES GiB/s PLAIN GiB/s RATIO RANGE RATIO OF TIME".split())
         self.assertEqual([line.split()[0] for line in lines[4:6]], ["out", "back"])
-        self.assertEqual(lines[7], "Memory of the device: 1.000 MiB before, 0 B while kept on the host, 0 B while discarded, 1.000 MiB after.")
+        self.assertEqual(
+            lines[7],
+            "Memory of the device: 1.000 MiB before, 0 B while kept on the host, 0 B while discarded, 1.000 MiB after.",
+        )
         self.assertTrue(lines[8].startswith("Resident pages of this process: "))
         self.assertTrue(lines[9].startswith("Kept bytes take 1.000 MiB of host memory; "))
         self.assertNotIn("\033", result.stdout)
@@ -168,8 +183,10 @@ class Wrong(Case):
 
 class Mistakes(Case):
     def test_values(self):
-        for arguments in (("--bytes", "0"), ("--bytes", "x"), ("--bytes", "65TiB"), ("--chunk", "0"), ("--chunk", "-1"), ("--groups", "0"),
-                          ("--groups", "65"), ("--backing", "disk"), ("--device", "null"), ("--turns", "0"), ("--color", "blue")):
+        for arguments in (("--bytes", "0"), ("--bytes", "x"), ("--bytes", "65TiB"), ("--chunk", "0"), ("--chunk", "-1"),
+                          ("--groups", "0"),
+                          ("--groups", "65"), ("--backing", "disk"), ("--device", "null"), ("--turns", "0"),
+                          ("--color", "blue")):
             self.refused(run(*arguments), 2, arguments[0], arguments[1])
         self.refused(run("--bytes", "8191", "--groups", "2"), 2, "8191", "2 groups")
 
@@ -185,7 +202,8 @@ class Mistakes(Case):
     def test_closed_output(self):
         for arguments in (SMALL, (*SMALL, "--json"), ("--help",)):
             with open("/dev/full", "w", encoding="utf-8") as full:
-                result = subprocess.run([TOOL, "bench", "offload", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+                result = subprocess.run([TOOL, "bench", "offload", *arguments], stdout=full, stderr=subprocess.PIPE,
+                                        text=True, check=False)
             self.assertEqual(result.returncode, 3, result.stderr)
 
 
@@ -196,7 +214,8 @@ class Documents(Case):
     def test_documented_members(self):
         with open(os.path.join(ROOT, "docs", "reference", "formats.md"), encoding="utf-8") as file:
             text = file.read().split("## bucketpool.bench/1")[1]
-        for member in DOCUMENT | WAY | BACKING | {"resident_bytes", "gpu_used_bytes", "before", "kept", "discarded", "after"}:
+        for member in DOCUMENT | WAY | BACKING | {"resident_bytes", "gpu_used_bytes", "before", "kept", "discarded",
+                                                  "after"}:
             self.assertIn(f"`{member}`", text)
 
 

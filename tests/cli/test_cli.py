@@ -1,7 +1,8 @@
 """The command as people and scripts meet it: golden outputs, exit codes, one clear line for every mistake.
 
-Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at the
-difference before committing it."""
+Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at
+the difference before committing it.
+"""
 
 import json
 import os
@@ -24,7 +25,8 @@ QWEN = "examples/models/Qwen3-0.6B"
 
 
 def run(*arguments, **more):
-    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False, **more)
+    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
+                          **more)
 
 
 class Golden(unittest.TestCase):
@@ -56,7 +58,8 @@ class Golden(unittest.TestCase):
 
     def test_exact_bytes(self):
         """Every bundled model, every policy, one and eight expert-parallel ranks."""
-        models = [os.path.join("examples/models", m) for m in sorted(os.listdir(os.path.join(ROOT, "examples", "models")))]
+        models = [os.path.join("examples/models", m)
+                  for m in sorted(os.listdir(os.path.join(ROOT, "examples", "models")))]
         lines = ["# model, ep, policy: bytes and lower bound of parameters, dp 64, prefetch 1, bf16\n"]
         for ep in ("1", "8"):
             report = json.loads(run("plan", *models, "--ep", ep, "--roles", "param", "--json").stdout)
@@ -97,7 +100,8 @@ class Report(unittest.TestCase):
         report = json.loads(run("plan", NANO, "--ep", "8", "--json").stdout)
         self.assertEqual(report["format"], "bucketpool.report/1")
         (model,) = report["models"]
-        self.assertEqual((model["model"], model["parameters"], model["units"]), ("Nemotron-3-Nano-30B-A3B", 31577937344, 52))
+        self.assertEqual((model["model"], model["parameters"], model["units"]),
+                         ("Nemotron-3-Nano-30B-A3B", 31577937344, 52))
         policies = {p["policy"]: p for p in model["policies"]}
         self.assertEqual(set(policies), {"dynamic", "fixed", "max", "scheduled"})
         for name, policy in policies.items():
@@ -231,18 +235,22 @@ class Files(unittest.TestCase):
         self.assert_refused(result, 2, *words, outputs=outputs)
 
     def test_bad_files(self):
-        llama = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-                 "num_attention_heads": 4}
+        llama = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128,
+                 "num_hidden_layers": 2, "num_attention_heads": 4}
         self.refuse_model(self.path("missing.json"), "missing.json", "No such file")
         self.refuse_model(self.write("text.json", "hello"), "text.json:1:")
         self.refuse_model(self.write("cut.json", '{"model_type": "llama",\n "hidden_size": '), "cut.json:2:")
-        self.refuse_model(self.write("twice.json", '{"model_type": "llama", "model_type": "llama"}'), "twice.json:1:", "model_type")
-        self.refuse_model(self.write("config.json", {"model_type": "gpt2"}), "gpt2", "safetensors", "describe", "units.json")
+        self.refuse_model(self.write("twice.json", '{"model_type": "llama", "model_type": "llama"}'), "twice.json:1:",
+                          "model_type")
+        self.refuse_model(self.write("config.json", {"model_type": "gpt2"}), "gpt2", "safetensors", "describe",
+                          "units.json")
         self.refuse_model(self.write("config.json", {"model_type": "llama"}), "vocab_size", "missing")
-        nulls = dict.fromkeys(("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
+        nulls = dict.fromkeys(("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                               "intermediate_size"))
         self.refuse_model(self.write("config.json", {"model_type": "llama", **nulls}), "vocab_size", "null")
         for key, value, words in (("hidden_size", 0, ["positive", "0"]), ("hidden_size", -64, ["-64"]),
-                                  ("hidden_size", 64.5, ["fraction"]), ("num_hidden_layers", "two", ["num_hidden_layers", "two"]),
+                                  ("hidden_size", 64.5, ["fraction"]),
+                                  ("num_hidden_layers", "two", ["num_hidden_layers", "two"]),
                                   ("intermediate_size", 1 << 62, []), ("hidden_size", 10**30, [])):
             self.refuse_model(self.write("config.json", {**llama, key: value}), "config.json", *words)
         for sizes, words in (((), ["empty"]), ((-4,), ["$.units[0].buckets[0].numel", "-4"]), ((1.5,), ["fraction"]),
@@ -257,8 +265,8 @@ class Files(unittest.TestCase):
         self.assertIn(note, run("plan", gemma).stdout.splitlines()[1])
         self.assertIn(note, run("explain", gemma).stdout)
         self.assertIn(note, json.loads(run("plan", gemma, "--json").stdout)["models"][0]["notes"])
-        llama = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-                 "num_attention_heads": 4, "num_nextn_predict_layers": 1}
+        llama = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128,
+                 "num_hidden_layers": 2, "num_attention_heads": 4, "num_nextn_predict_layers": 1}
         self.assertEqual(run("plan", self.write("config.json", llama)).stdout.splitlines()[1],
                          "not counted: 1 multi-token prediction layer (num_nextn_predict_layers)")
         self.assertNotIn("notes", json.loads(run("plan", NANO, "--json").stdout)["models"][0])
@@ -274,22 +282,26 @@ class Files(unittest.TestCase):
         self.assert_refused(result, 2, "ep 48", "128")
 
     def test_bad_options(self):
-        for options, words in ((["--dp", "nan"], ["--dp", "nan"]), (["--dp", "0"], ["--dp"]), (["--dp", "-8"], ["--dp"]),
+        for options, words in ((["--dp", "nan"], ["--dp", "nan"]), (["--dp", "0"], ["--dp"]),
+                               (["--dp", "-8"], ["--dp"]),
                                (["--dp", "1.5"], ["--dp"]), (["--dp", "99999999999999999999"], ["--dp"]),
-                               (["--dp", "64", "--ep", "7"], ["multiple"]), (["--policy", "best"], ["dynamic, fixed, max"]),
+                               (["--dp", "64", "--ep", "7"], ["multiple"]),
+                               (["--policy", "best"], ["dynamic, fixed, max"]),
                                (["--policy", ""], ["--policy"]), (["--padding", "x"], ["megatron-lcm"]),
                                (["--roles", "param,x"], ["grad_comm"]), (["--param-dtype", "int3"], ["bf16"]),
                                (["--grad-dtype", "fp8"], ["gradients"]), (["--align", "3"], ["power of two"]),
                                (["--budget", "80 apples"], ["80GiB"]), (["--gpu", "tpu"], ["h100"]),
                                (["--policy", "max,fixed", "-o", "x"], ["one plan"]), (["--color", "blue"], ["always"]),
                                (["--policy", "max", "--joint"], ["--joint", "scheduled"]),
-                               (["--policy", "max,fixed", "--work", "5"], ["--work", "scheduled"]), (["--work", "0"], ["--work"])):
+                               (["--policy", "max,fixed", "--work", "5"], ["--work", "scheduled"]),
+                               (["--work", "0"], ["--work"])):
             self.assert_refused(run("plan", NANO, *options), 2, *words)
         self.assert_refused(run("plan"), 2, "no model")
         self.assert_refused(run("frobnicate"), 2, "frobnicate")
         self.assert_refused(run(), 2, "no command")
         for command in ("plan", "explain", "schedule", "run", "pack", "view"):
-            self.assert_refused(run(command, NANO, "--no-such-option"), 2, f'bucketpool: {command}: unknown option --no-such-option')
+            self.assert_refused(run(command, NANO, "--no-such-option"), 2,
+                                f'bucketpool: {command}: unknown option --no-such-option')
         self.assert_refused(run("plan", NANO, "--dp"), 2, "--dp")
         self.assert_refused(run("plan", NANO, "--dp", "1\n2"), 2, "1?2")
 
@@ -348,7 +360,8 @@ class Files(unittest.TestCase):
                 target = self.path("no/such/folder/x.svg")
                 result = run(*command, "--plot", target)
                 no_cairo = "this build has no cairo" in result.stderr
-                self.assert_refused(result, 3, f"--plot {target}: ", "no cairo" if no_cairo else "No such file or directory")
+                self.assert_refused(result, 3, f"--plot {target}: ",
+                                    "no cairo" if no_cairo else "No such file or directory")
                 self.assertNotIn(".x.", result.stderr)
         self.assertEqual(os.listdir(self.folder), ["x.csv"])
 
@@ -367,20 +380,27 @@ class Files(unittest.TestCase):
         """Without persistent parameters and alignment, model state equals the bytes of its roles."""
         def parameter(name, dtype, frozen=False):
             return {"name": name, "shape": [5, 33], "dtype": dtype, "frozen": frozen}
-        parameters = {"name": "u", "parameters": [parameter("a", "bf16"), parameter("b", "fp32"), parameter("c", "fp32", True)]}
-        buckets = {"name": "v", "buckets": [{"dtype": "bf16", "numel": 1001}, {"dtype": "bf16", "numel": 77, "frozen": True},
-                                            {"dtype": "int32", "numel": 10}, {"dtype": "fp32", "numel": 9, "expert": True}]}
+        parameters = {"name": "u", "parameters": [parameter("a", "bf16"), parameter("b", "fp32"),
+                                                  parameter("c", "fp32", True)]}
+        buckets = {"name": "v", "buckets": [{"dtype": "bf16", "numel": 1001},
+                                            {"dtype": "bf16", "numel": 77, "frozen": True},
+                                            {"dtype": "int32", "numel": 10},
+                                            {"dtype": "fp32", "numel": 9, "expert": True}]}
         path = self.write("units.json", {"format": "bucketpool.units/1", "units": [parameters, buckets]})
-        for options in ((), ("--bucketing", "fsdp2"), ("--ep", "2"), ("--main-grad-dtype", "bf16", "--optimizer-tensors", "2"),
+        for options in ((), ("--bucketing", "fsdp2"), ("--ep", "2"),
+                        ("--main-grad-dtype", "bf16", "--optimizer-tensors", "2"),
                         ("--optimizer-dtype", "uint8"), ("--optimizer-tensors", "0"), ("--passes", "both")):
             roles = ["state", "main_grad"] + ["optimizer"] * ("0" not in options)
-            result = run("plan", path, "--dp", "4", "--align", "1", "--roles", ",".join(roles), *options, "--json", "--gpu", "h100")
+            result = run("plan", path, "--dp", "4", "--align", "1", "--roles", ",".join(roles), *options, "--json",
+                         "--gpu", "h100")
             (model,) = json.loads(result.stdout)["models"]
             state = model["state_bytes"]
-            expected = dict(zip(("state", "main_grad", "optimizer"), (state["param_shards"], state["grad_shards"], state["optimizer"])))
+            expected = dict(zip(("state", "main_grad", "optimizer"),
+                                (state["param_shards"], state["grad_shards"], state["optimizer"])))
             self.assertEqual(expected.pop("optimizer", None) if "0" in options else 0, 0)
             for policy in model["policies"]:
-                self.assertEqual({r["role"]: r["bytes"] for r in policy["roles"]}, expected, (options, policy["policy"]))
+                self.assertEqual({r["role"]: r["bytes"] for r in policy["roles"]}, expected,
+                                 (options, policy["policy"]))
                 self.assertEqual(policy["needed_bytes"], sum(state.values()))
         self.assertEqual(run("plan", path, "--roles", "optimizer", "--optimizer-tensors", "0").returncode, 2)
         text = run("plan", path, "--gpu", "h100", "--main-grad-dtype", "bf16", "--optimizer-tensors", "2").stdout
@@ -400,8 +420,10 @@ class Files(unittest.TestCase):
             saved = json.load(file)
         self.assertEqual({name: saved["options"][name] for name in options}, {**options, "optimizer_tensors": "2"})
         self.assertEqual([slab["group"] for slab in saved["slabs"]], ["param", "main_grad", "optimizer"])
-        for flag, value, word in (("--main-grad-dtype", "fp8", "cannot hold gradients"), ("--main-grad-dtype", "x", "bf16"),
-                                  ("--optimizer-dtype", "x", "bf16"), ("--optimizer-tensors", "-1", "--optimizer-tensors")):
+        for flag, value, word in (("--main-grad-dtype", "fp8", "cannot hold gradients"),
+                                  ("--main-grad-dtype", "x", "bf16"),
+                                  ("--optimizer-dtype", "x", "bf16"),
+                                  ("--optimizer-tensors", "-1", "--optimizer-tensors")):
             self.assert_refused(run("plan", path, "--roles", "main_grad", flag, value), 2, word)
 
     def test_recorded_schedules(self):
@@ -414,23 +436,28 @@ class Files(unittest.TestCase):
             self.assertNotIn("prefetch", output.splitlines()[1])
         report = json.loads(run("plan", path, "--roles", "param", "--json").stdout)
         self.assertEqual(report["models"][0]["options"]["schedule"], "recorded")
-        report = json.loads(run("plan", path, NANO, "--roles", "param", "--prefetch", "2", "--policy", "max", "--json").stdout)
+        report = json.loads(run("plan", path, NANO, "--roles", "param", "--prefetch", "2", "--policy", "max",
+                                "--json").stdout)
         self.assertEqual([m["options"]["schedule"] for m in report["models"]], ["recorded", "training"])
 
     def test_options_without_effect(self):
         units = self.units(1024)
         units["schedule"] = [{"acquire": "layers.0", "role": "param"}, {"release": "layers.0", "role": "param"}]
         path = self.write("units.json", units)
-        for options in (["--prefetch", "1"], ["--prefetch-backward", "2"], ["--unit-prefetch", "layers.0=2"], ["--grad-units", "2"],
+        for options in (["--prefetch", "1"], ["--prefetch-backward", "2"], ["--unit-prefetch", "layers.0=2"],
+                        ["--grad-units", "2"],
                         ["--passes", "both"], ["--keep-after-forward"], ["--recompute"], ["--streams", "separate"],
                         ["--outside", "successor"], ["--microbatches", "2"], ["--combined"]):
             for command in ("plan", "explain", "schedule", "run"):
-                self.assert_refused(run(command, path, "--roles", "param", *options), 2, f"{options[0]} requires a generated schedule")
+                self.assert_refused(run(command, path, "--roles", "param", *options), 2,
+                                    f"{options[0]} requires a generated schedule")
         for options in (["--eval"], ["--passes", "eval"], ["--overlap-window", "1"]):
             self.assertEqual(run("plan", path, "--roles", "param", *options).stderr, "")
-        self.assert_refused(run("plan", NANO, "--overlap-window", "1"), 2, "--overlap-window requires a recorded schedule")
+        self.assert_refused(run("plan", NANO, "--overlap-window", "1"), 2,
+                            "--overlap-window requires a recorded schedule")
         for options in (["--microbatches", "2"], ["--combined"]):
-            self.assert_refused(run("plan", NANO, "--eval", *options), 2, f"{options[0]} requires --passes train or both")
+            self.assert_refused(run("plan", NANO, "--eval", *options), 2,
+                                f"{options[0]} requires --passes train or both")
 
     def test_unit_counts(self):
         path = self.write("one.json", self.units(1024))
@@ -443,7 +470,8 @@ class Files(unittest.TestCase):
                 if policy == "max" and "--joint" in options:
                     continue
                 output = run("explain", NANO, *options, "--policy", policy).stdout
-                found = re.findall(r"(\d+) units? holds? this much at once in step .*:\n((?:    \S+ holds .*\n)+)", output)
+                found = re.findall(r"(\d+) units? holds? this much at once in step .*:\n((?:    \S+ holds .*\n)+)",
+                                   output)
                 self.assertGreater(len(found), 0, output)
                 for count, lines in found:
                     units = [line.split()[0] for line in lines.splitlines()]
@@ -477,7 +505,8 @@ class Files(unittest.TestCase):
         small = [parameter(f"u.small.{i}", 1) for i in range(400)]
         qkv = [parameter(f"u.attn.{p}_proj.weight", 64, 64) for p in "qkv"]
         for parameters in ([qkv[0], *small[:200], qkv[1], *small[200:], qkv[2]], [*small, *qkv],
-                           [parameter("u.q_proj.weight"), parameter("u.k_proj.weight"), parameter("u.v_proj.weight", 4)]):
+                           [parameter("u.q_proj.weight"), parameter("u.k_proj.weight"),
+                            parameter("u.v_proj.weight", 4)]):
             units = {"format": "bucketpool.units/1", "units": [{"name": "u", "parameters": parameters}]}
             path = self.write("units.json", units)
             counts = {json.loads(run("plan", path, "--json", "--layout", layout).stdout)["models"][0]["parameters"]

@@ -1,11 +1,13 @@
-"""One allocation of a command fails: every command, with tables, documents and files, once for each allocation that it makes.
+"""One allocation of a command fails: every command, with tables, documents and files, once for each allocation that it
+makes.
 
-Such a run does not answer, or it answers what the others answer, whole: never a part of it, no signal, no hang, and no word of a mistake
-in the input.
+Such a run does not answer, or it answers what the others answer, whole: never a part of it, no signal, no hang, and no
+word of a mistake in the input.
 
-Arguments: source directory, the bucketpool executable, the library of failing_malloc.c. Of each command a sample of the allocations fails; from
-BUCKETPOOL_EXAMPLES=5000 on (`./check --full`) all, and of pictures, most of which are the drawing libraries', about 5000. `--report` prints a
-line for each command and place, and changes no verdict."""
+Arguments: source directory, the bucketpool executable, the library of failing_malloc.c. Of each command a sample of the
+allocations fails; from BUCKETPOOL_EXAMPLES=5000 on (`./check --full`) all, and of pictures, most of which are the
+drawing libraries', about 5000. `--report` prints a line for each command and place, and changes no verdict.
+"""
 
 import collections
 import json
@@ -32,17 +34,22 @@ UNITS = {
     "format": "bucketpool.units/1", "model": "small",
     "units": [{"name": f"layers.{i}", "parameters": [
         {"name": f"layers.{i}.a.weight", "shape": [64, 32 + 8 * i], "dtype": "bf16"},
-        {"name": f"layers.{i}.a_longer_name_than_most_of_the_others.weight", "shape": [16], "dtype": "fp32"}]} for i in range(3)],
+        {"name": f"layers.{i}.a_longer_name_than_most_of_the_others.weight", "shape": [16], "dtype": "fp32"}]}
+              for i in range(3)],
     "outside": {"parameters": [{"name": "embedding", "shape": [128, 64], "dtype": "bf16"}]}}
-CONFIG = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
-          "num_key_value_heads": 2, "vocab_size": 256, "tie_word_embeddings": False, "max_position_embeddings": 128, "rms_norm_eps": 1e-5}
-PACKING = "id,lower,upper,size\n" + "".join(f"item {i},{i % 5},{i % 5 + 2 + i % 3},{16 * (1 + i % 4)}\n" for i in range(12))
+CONFIG = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3,
+          "num_attention_heads": 4,
+          "num_key_value_heads": 2, "vocab_size": 256, "tie_word_embeddings": False, "max_position_embeddings": 128,
+          "rms_norm_eps": 1e-5}
+PACKING = "id,lower,upper,size\n" + "".join(f"item {i},{i % 5},{i % 5 + 2 + i % 3},{16 * (1 + i % 4)}\n"
+                                            for i in range(12))
 # Without a font to look for nearly all allocations are the command's and cairo's.
 FONTS = "<?xml version='1.0'?><!DOCTYPE fontconfig SYSTEM 'fonts.dtd'><fontconfig></fontconfig>"
 # Members that differ between two runs without faults: times and figures derived from them.
-TIMED = {"time", "time_ms", "forward_ms", "backward_ms", "products_ms", "products_ratio", "bandwidth_fraction", "copy_bytes_per_s",
-         "gib_per_s", "copy_gib_per_s", "plain_gib_per_s", "ratio", "whole_ratio", "ms", "without_copy_ms", "copy_ms", "plain_ms", "first_ms",
-         "backing", "resident_bytes"}
+TIMED = {"time", "time_ms", "forward_ms", "backward_ms", "products_ms", "products_ratio", "bandwidth_fraction",
+         "copy_bytes_per_s",
+         "gib_per_s", "copy_gib_per_s", "plain_gib_per_s", "ratio", "whole_ratio", "ms", "without_copy_ms", "copy_ms",
+         "plain_ms", "first_ms", "backing", "resident_bytes"}
 PICTURE_ENDS = {".svg": b"</svg>\n", ".png": b"IEND\xaeB`\x82", ".pdf": b"%%EOF\n"}
 
 
@@ -53,10 +60,12 @@ class Server:
         self.folder = folder
         orders, self.orders = os.pipe()
         self.answers, answers = os.pipe()
-        environment = {**os.environ, "LD_PRELOAD": SHIM, "FAULT_IN": str(orders), "FAULT_OUT": str(answers), "FAULT_FOLDER": folder,
-                       "BUCKETPOOL_PROGRESS": "0", "FONTCONFIG_FILE": os.path.join(folder, "fonts.conf"), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen([TOOL, *arguments], env=environment, pass_fds=(orders, answers), stdin=subprocess.DEVNULL,
-                                        cwd=folder, start_new_session=True)
+        environment = {**os.environ, "LD_PRELOAD": SHIM, "FAULT_IN": str(orders), "FAULT_OUT": str(answers),
+                       "FAULT_FOLDER": folder,
+                       "BUCKETPOOL_PROGRESS": "0", "FONTCONFIG_FILE": os.path.join(folder, "fonts.conf"),
+                       "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen([TOOL, *arguments], env=environment, pass_fds=(orders, answers),
+                                        stdin=subprocess.DEVNULL, cwd=folder, start_new_session=True)
         os.close(orders)
         os.close(answers)
 
@@ -118,7 +127,8 @@ class Faults(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder)
-        for name, text in {"units.json": json.dumps(UNITS), "config.json": json.dumps(CONFIG), "packing.csv": PACKING, "fonts.conf": FONTS}.items():
+        for name, text in {"units.json": json.dumps(UNITS), "config.json": json.dumps(CONFIG), "packing.csv": PACKING,
+                           "fonts.conf": FONTS}.items():
             with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
                 file.write(text)
 
@@ -222,7 +232,8 @@ class Faults(unittest.TestCase):
 
     def snapshots(self):
         for rank in range(2):
-            snapshots.write(os.path.join(self.folder, f"rank{rank}.pickle"), snapshots.ours(rank=rank, ranks=2, units=3, steps=1))
+            snapshots.write(os.path.join(self.folder, f"rank{rank}.pickle"),
+                            snapshots.ours(rank=rank, ranks=2, units=3, steps=1))
         return [f"rank{rank}.pickle" for rank in range(2)]
 
     def test_view(self):
@@ -232,7 +243,8 @@ class Faults(unittest.TestCase):
         self.sweep("view", *self.snapshots(), "--json")
 
     def test_view_page(self):
-        self.sweep("view", *self.snapshots()[:1], "--html", "page.html", "--plot", "view.svg", files=["page.html", "view.svg"])
+        self.sweep("view", *self.snapshots()[:1], "--html", "page.html", "--plot", "view.svg",
+                   files=["page.html", "view.svg"])
 
     def test_bench_offload(self):
         self.sweep("bench", "offload", "--bytes", "4MiB", "--turns", "1", "--backing", "pinned", timed=True)
@@ -246,7 +258,8 @@ class SmallStack(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             file.write(text)
             file.flush()
-            return subprocess.run([TOOL, "plan", "--json", file.name], capture_output=True, text=True, check=False, timeout=SECONDS,
+            return subprocess.run([TOOL, "plan", "--json", file.name], capture_output=True, text=True, check=False,
+                                  timeout=SECONDS,
                                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (128 << 10, 128 << 10)))
 
     def test_an_answer(self):

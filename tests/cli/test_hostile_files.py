@@ -120,8 +120,8 @@ class Targets(InSharedFolder):
     def test_dangling_links(self):
         for name, words in WRITERS.items():
             os.symlink("gone-" + name, self.path(name))
-            self.refused(run(*words, self.path(name)), 3, f"{self.path(name)}: cannot be written: a symbolic link to ", "gone-" + name,
-                         "does not exist; create that file or remove the link")
+            self.refused(run(*words, self.path(name)), 3, f"{self.path(name)}: cannot be written: a symbolic link to ",
+                         "gone-" + name, "does not exist; create that file or remove the link")
         os.symlink("loop.json", self.path("loop.json"))
         self.refused(self.plan(self.path("loop.json")), 3, "Too many levels of symbolic links")
         self.assertEqual(self.names(), sorted([*WRITERS, "loop.json"]))
@@ -165,7 +165,8 @@ class Targets(InSharedFolder):
         self.answered(self.plan(path))
         about = os.stat(path)
         self.assertEqual((about.st_uid, about.st_gid, stat.S_IMODE(about.st_mode)), (1234, 2345, 0o640))
-        os.chmod(path, 0o662)  # one may write who can keep neither owner nor group: the other group gets no more than all
+        # one may write who can keep neither owner nor group: the other group gets no more than all
+        os.chmod(path, 0o662)
         self.answered(self.plan(path, **as_nobody()))
         about = os.stat(path)
         self.assertEqual((about.st_uid, about.st_gid, stat.S_IMODE(about.st_mode)), (NOBODY, NOBODY, 0o622))
@@ -193,8 +194,8 @@ class Targets(InSharedFolder):
                 for number in numbers:
                     os.close(number)
             target = self.write("plan.json")
-            result = subprocess.run([PROGRAM, "plan", MODEL, "-o", target], preexec_fn=close, timeout=LIMIT, check=False,
-                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            result = subprocess.run([PROGRAM, "plan", MODEL, "-o", target], preexec_fn=close, timeout=LIMIT,
+                                    check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             self.assertEqual(result.returncode, 3 if 1 in closed else 0, closed)
             if 1 in closed:
                 self.assertEqual(self.read("plan.json"), b"old")
@@ -232,7 +233,8 @@ class Streams(InSharedFolder):
     def test_sockets(self):
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            process = subprocess.run([PROGRAM, "pack", PACKING, "-o", "/dev/stdout"], stdout=theirs, timeout=LIMIT, check=False)
+            process = subprocess.run([PROGRAM, "pack", PACKING, "-o", "/dev/stdout"], stdout=theirs, timeout=LIMIT,
+                                     check=False)
             self.assertEqual(process.returncode, 0)
             theirs.close()
             self.assertIn(b"offset", ours.makefile("rb").read())
@@ -243,7 +245,8 @@ class Streams(InSharedFolder):
     def test_devices(self):
         self.answered(self.plan("/dev/null"))
         for command in (("plan", MODEL), ("pack", PACKING)):
-            self.refused(run(*command, "-o", "/dev/full"), 3, "-o /dev/full: cannot be written: No space left on device")
+            self.refused(run(*command, "-o", "/dev/full"), 3,
+                         "-o /dev/full: cannot be written: No space left on device")
         self.assertTrue(stat.S_ISCHR(os.stat("/dev/full").st_mode))
 
 
@@ -251,7 +254,8 @@ class Writers(InSharedFolder):
     """Many at once, killed ones, ones without room."""
 
     def start(self, target, **more):
-        return subprocess.Popen([PROGRAM, "plan", MODEL, "-o", target], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **more)
+        return subprocess.Popen([PROGRAM, "plan", MODEL, "-o", target], stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE, text=True, **more)
 
     def test_planted_names(self):
         """Names that can be guessed from the target and the process, by everyone who may make files there."""
@@ -261,7 +265,8 @@ class Writers(InSharedFolder):
             target = self.path(name)
 
             def plant(stem=stem, ending=ending, target=target):
-                for staged in (self.path(f".{stem}.{os.getpid()}{ending}"), *(f"{target}.{os.getpid()}-{i}.tmp" for i in range(3))):
+                for staged in (self.path(f".{stem}.{os.getpid()}{ending}"),
+                               *(f"{target}.{os.getpid()}-{i}.tmp" for i in range(3))):
                     os.symlink(victim, staged)
             self.answered(run(*words, target, preexec_fn=plant))
             self.assertFalse(os.path.islink(target), name)
@@ -297,7 +302,8 @@ class Writers(InSharedFolder):
     def test_one_process_number(self):
         """As two containers have on one volume."""
         unshare = ["unshare", "--pid", "--fork", "--"]
-        if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:
+        if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True,
+                                                             check=False).returncode != 0:
             self.skipTest("unshare --pid is not allowed")
         commands = [("plan", MODEL), ("plan", os.path.join(MODELS, "Nemotron-3-Nano-30B-A3B"))]
         whole = set()
@@ -305,8 +311,8 @@ class Writers(InSharedFolder):
             self.answered(run(*command, "-o", self.path("plan.json")))
             whole.add(self.read("plan.json"))
         for _ in range(3 if BRIEF else 15):
-            writers = [subprocess.Popen([*unshare, PROGRAM, *commands[i % 2], "-o", self.path("plan.json")], stdout=subprocess.DEVNULL,
-                                        stderr=subprocess.PIPE, text=True) for i in range(8)]
+            writers = [subprocess.Popen([*unshare, PROGRAM, *commands[i % 2], "-o", self.path("plan.json")],
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for i in range(8)]
             for writer in writers:
                 self.assertEqual((writer.communicate(timeout=LIMIT)[1], writer.returncode), ("", 0))
             self.assertIn(self.read("plan.json"), whole)
@@ -340,7 +346,8 @@ class Writers(InSharedFolder):
                     os.write(write, bytes(65536))
             except BlockingIOError:
                 os.set_blocking(write, True)
-            writers = [subprocess.Popen([PROGRAM, "plan", MODEL, "-o", self.path("plan.json")], stdout=full, stderr=subprocess.PIPE)
+            writers = [subprocess.Popen([PROGRAM, "plan", MODEL, "-o", self.path("plan.json")], stdout=full,
+                                        stderr=subprocess.PIPE)
                        for _ in range(2)]
             deadline = time.monotonic() + LIMIT
             while len(self.names()) < 2 and time.monotonic() < deadline:
@@ -365,7 +372,8 @@ class Writers(InSharedFolder):
         for name, words in WRITERS.items():
             for limited in (0, 1, 100):
                 self.write(name)
-                result = subprocess.run([PROGRAM, *words, self.path(name)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                result = subprocess.run([PROGRAM, *words, self.path(name)], stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True,
                                         preexec_fn=limit(limited), timeout=LIMIT, check=False)
                 self.refused(result, 3, self.path(name), "cannot be written: File too large")
                 self.assertEqual(self.read(name), b"old", name)
@@ -374,12 +382,16 @@ class Writers(InSharedFolder):
     @unittest.skipUnless(os.geteuid() == 0, "needs root")
     def test_full_disk(self):
         os.mkdir(self.path("disk"))
-        script = 'mount -t tmpfs -o size=64k none "$0" && printf old > "$0/plan.json" && head -c 60000 /dev/zero > "$0/rest"; shift 0; ' \
-                 '"$@" > /dev/null; code=$?; cat "$0/plan.json"; ls -A "$0"; exit $code'
+        script = (
+            'mount -t tmpfs -o size=64k none "$0" && printf old > "$0/plan.json" && head -c 60000 /dev/zero >'
+            ' "$0/rest"; shift 0; "$@" > /dev/null; code=$?; cat "$0/plan.json"; ls -A "$0"; exit $code'
+        )
         unshare = ["unshare", "--mount", "--", "sh", "-c"]
-        if subprocess.run([*unshare, 'mount -t tmpfs none "$0"', self.path("disk")], capture_output=True, check=False).returncode != 0:
+        if subprocess.run([*unshare, 'mount -t tmpfs none "$0"', self.path("disk")], capture_output=True,
+                          check=False).returncode != 0:
             self.skipTest("mounting is not allowed")
-        result = subprocess.run([*unshare, script, self.path("disk"), PROGRAM, "plan", MODEL, "-o", self.path("disk/plan.json")],
+        result = subprocess.run([*unshare, script, self.path("disk"), PROGRAM, "plan", MODEL, "-o",
+                                 self.path("disk/plan.json")],
                                 capture_output=True, text=True, timeout=LIMIT, check=False)
         self.one_line(result, 3, "cannot be written: No space left on device")
         self.assertEqual(result.stdout, "oldplan.json\nrest\n")
@@ -390,10 +402,12 @@ class Python(InSharedFolder):
 
     def python(self, *arguments, **more):
         environment = {**os.environ, "PYTHONPATH": os.path.join(SOURCE, "python"), "PYTHONDONTWRITEBYTECODE": "1"}
-        return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=LIMIT, env=environment, check=False, **more)
+        return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=LIMIT,
+                              env=environment, check=False, **more)
 
     def write_by_it(self, target, **more):
-        return self.python("-c", "import sys; from bucketpool import describe; describe._write(sys.argv[1], 'new')", target, **more)
+        return self.python("-c", "import sys; from bucketpool import describe; describe._write(sys.argv[1], 'new')",
+                           target, **more)
 
     def test_inputs(self):
         os.mkfifo(self.path("config.json"))
@@ -403,7 +417,8 @@ class Python(InSharedFolder):
                              (2, f"python -m bucketpool describe: {self.path('config.json')}: not a regular file\n"))
 
     def test_outputs(self):
-        for name, words in (("units.json", None), ("x" * 255, None), ("link.json", None), ("gone.json", "does not exist"),
+        for name, words in (("units.json", None), ("x" * 255, None), ("link.json", None),
+                            ("gone.json", "does not exist"),
                             ("units.json/x", "Not a directory"), ("folder", "Is a directory")):
             if name == "link.json":
                 os.symlink(self.write("target.json"), self.path(name))
@@ -421,7 +436,10 @@ class Python(InSharedFolder):
         os.chmod(self.path("target.json"), 0o444)
         self.write_by_it(self.path("units.json"))
         self.assertEqual(stat.S_IMODE(os.stat(self.path("units.json")).st_mode), 0o640)
-        script = f"import os; from bucketpool import describe; os.geteuid() or os.setuid({NOBODY}); describe._write('target.json', 'newer')"
+        script = (
+            f"import os; from bucketpool import describe; os.geteuid() or os.setuid({NOBODY});"
+            " describe._write('target.json', 'newer')"
+        )
         self.assertIn("Permission denied", self.python("-c", script, cwd=self.folder).stderr)
         self.assertEqual(self.read("target.json"), b"new")
         self.assertEqual(self.write_by_it("/dev/stdout").stdout, "new")
@@ -429,8 +447,10 @@ class Python(InSharedFolder):
 
     def test_killed_writers(self):
         """The command removes what this one leaves."""
-        script = "import os, signal; from bucketpool import describe; os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL); " \
-                 "describe._write('units.json', 'new')"
+        script = (
+            "import os, signal; from bucketpool import describe; os.replace = lambda *_: os.kill(os.getpid(),"
+            " signal.SIGKILL); describe._write('units.json', 'new')"
+        )
         self.python("-c", script, cwd=self.folder)
         self.assertEqual([name.startswith(STAGED) for name in self.names()], [True])
         self.answered(self.plan(self.path("plan.json")))
@@ -507,13 +527,16 @@ class Inputs(InSharedFolder):
         expected = run("pack", PACKING, "-o", "-").stdout
         for name in ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"):
             with open(PACKING, "rb") as file:
-                from_file = subprocess.run([PROGRAM, "pack", name, "-o", "-"], stdin=file, capture_output=True, timeout=LIMIT, check=False)
-            from_pipe = subprocess.run([PROGRAM, "pack", name, "-o", "-"], input=text, capture_output=True, timeout=LIMIT, check=False)
+                from_file = subprocess.run([PROGRAM, "pack", name, "-o", "-"], stdin=file, capture_output=True,
+                                           timeout=LIMIT, check=False)
+            from_pipe = subprocess.run([PROGRAM, "pack", name, "-o", "-"], input=text, capture_output=True,
+                                       timeout=LIMIT, check=False)
             ours, theirs = socket.socketpair()
             with ours, theirs:
                 ours.sendall(text)
                 ours.shutdown(socket.SHUT_WR)
-                from_socket = subprocess.run([PROGRAM, "pack", name, "-o", "-"], stdin=theirs, capture_output=True, timeout=LIMIT, check=False)
+                from_socket = subprocess.run([PROGRAM, "pack", name, "-o", "-"], stdin=theirs, capture_output=True,
+                                             timeout=LIMIT, check=False)
             for result in (from_file, from_pipe, from_socket):
                 self.assertEqual((result.returncode, result.stderr, result.stdout.decode()), (0, b"", expected), name)
         shell = f'"{PROGRAM}" pack <(cat "{PACKING}") -o -'
@@ -526,7 +549,8 @@ class Inputs(InSharedFolder):
         os.set_blocking(read, False)
         with open(PACKING, "rb") as file:
             text = file.read()
-        with subprocess.Popen([PROGRAM, "pack", "-", "-o", "-"], stdin=read, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
+        with subprocess.Popen([PROGRAM, "pack", "-", "-o", "-"], stdin=read, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE) as reader:
             os.close(read)
             for part in (text[:20], text[20:]):
                 time.sleep(0.2)  # so that it finds nothing to read

@@ -30,7 +30,8 @@ def run(*arguments, **more):
 
 class Commands(InFolder):
     def test_unknown_commands(self):
-        for word, suggestion in (("plna", 'unknown command "plna"; did you mean "plan"? '), ("shedule", 'did you mean "schedule"?'),
+        for word, suggestion in (("plna", 'unknown command "plna"; did you mean "plan"? '),
+                                 ("shedule", 'did you mean "schedule"?'),
                                  ("frobnicate", 'unknown command "frobnicate" (')):
             self.refused(run(word), 2, suggestion, "bucketpool --help")
         self.refused(run("help", "plna"), 2, 'did you mean "plan"?')
@@ -38,7 +39,8 @@ class Commands(InFolder):
 
     def test_help_and_version_in_every_form(self):
         for command in ("plan", "explain", "schedule", "run", "pack", "view", "bench", "completion"):
-            texts = {run(*arguments).stdout for arguments in ((command, "--help"), (command, "-h"), (command, "-?"), ("help", command))}
+            texts = {run(*arguments).stdout for arguments in ((command, "--help"), (command, "-h"), (command, "-?"),
+                                                              ("help", command))}
             self.assertEqual(len(texts), 1, command)
             self.assertTrue(texts.pop().startswith(f"Usage: bucketpool {command}"))
         self.assertEqual(len({run(word).stdout for word in ("version", "--version", "-V")}), 1)
@@ -55,7 +57,8 @@ class Commands(InFolder):
         target = os.path.join(self.folder, "x.svg")
         os.mkdir(target)
         for command, option in (("plan", "-o"), ("plan", "--plot"), ("schedule", "--plot")):
-            self.refused(run(command, MODEL, option, target), 3, f"{option} {target}: cannot be written: Is a directory")
+            self.refused(run(command, MODEL, option, target), 3,
+                         f"{option} {target}: cannot be written: Is a directory")
         self.assertEqual((os.listdir(self.folder), os.listdir(target)), (["x.svg"], []))
 
     def test_closed_pipe(self):
@@ -64,7 +67,8 @@ class Commands(InFolder):
         read, write = os.pipe()
         os.close(read)
         try:
-            result = subprocess.run([PROGRAM, "plan", MODEL, "-o", target], stdout=write, stderr=subprocess.PIPE, text=True, timeout=600)
+            result = subprocess.run([PROGRAM, "plan", MODEL, "-o", target], stdout=write, stderr=subprocess.PIPE,
+                                    text=True, timeout=600)
         finally:
             os.close(write)
         self.assertEqual((result.returncode, result.stderr), (141, ""))
@@ -74,15 +78,20 @@ class Commands(InFolder):
 class Budgets(InFolder):
     def test_exit_status(self):
         for budget, code in (("80GiB", 0), ("1GiB", 1)):
-            for arguments in ((MODEL,), (MODEL, "--json"), (MODEL, os.path.join(SOURCE, "examples", "models", "Nemotron-3-Nano-30B-A3B"))):
-                result = run("plan", "--dp", "256", "--ep", "1", "--policy", "scheduled", "--budget", budget, *arguments)
+            for arguments in ((MODEL,), (MODEL, "--json"), (MODEL, os.path.join(SOURCE, "examples", "models",
+                                                                                "Nemotron-3-Nano-30B-A3B"))):
+                result = run("plan", "--dp", "256", "--ep", "1", "--policy", "scheduled", "--budget", budget,
+                             *arguments)
                 self.assertEqual((result.returncode, result.stderr), (code, ""), (budget, arguments))
         # one policy that fits is enough
-        self.assertEqual(run("plan", "--budget", "2GiB", "--dp", "4096", "--policy", "fixed,scheduled", MODEL).returncode,
-                         min(run("plan", "--budget", "2GiB", "--dp", "4096", "--policy", policy, MODEL).returncode for policy in ("fixed", "scheduled")))
+        self.assertEqual(run("plan", "--budget", "2GiB", "--dp", "4096", "--policy", "fixed,scheduled",
+                             MODEL).returncode,
+                         min(run("plan", "--budget", "2GiB", "--dp", "4096", "--policy", policy, MODEL).returncode
+                             for policy in ("fixed", "scheduled")))
 
     def test_units(self):
-        self.refused(run("plan", "--budget", "80", MODEL), 2, '"80" is less than 1 MiB; write the unit, for example 80GiB')
+        self.refused(run("plan", "--budget", "80", MODEL), 2,
+                     '"80" is less than 1 MiB; write the unit, for example 80GiB')
 
 
 class Plans(InFolder):
@@ -98,19 +107,27 @@ class Plans(InFolder):
 
     def test_other_options(self):
         self.assertEqual(self.drive("--ep", "8").returncode, 0)
-        for options, words in (((), "planned with --ep 8, this run is with --ep 1"),
-                               (("--ep", "8", "--dp", "128"), "planned with --dp 64, this run is with --dp 128"),
-                               (("--ep", "8", "--prefetch", "0"), "planned with --prefetch 1, this run is with --prefetch 0"),
-                               (("--ep", "8", "--recompute"), "planned without --recompute, this run is with --recompute"),
-                               (("--ep", "8", "--streams", "unified"), "planned without --streams, this run is with --streams unified"),
-                               (("--ep", "8", "--eval"), 'planned for the schedule "training", this run is for the schedule "evaluation"'),
-                               (("--ep", "8", "--unit-prefetch", "backbone.layers.0=2"),
-                                "planned without --unit-prefetch backbone.layers.0, this run is with --unit-prefetch backbone.layers.0=2:2")):
+        for options, words in (
+            ((), "planned with --ep 8, this run is with --ep 1"),
+            (("--ep", "8", "--dp", "128"), "planned with --dp 64, this run is with --dp 128"),
+            (("--ep", "8", "--prefetch", "0"), "planned with --prefetch 1, this run is with --prefetch 0"),
+            (("--ep", "8", "--recompute"), "planned without --recompute, this run is with --recompute"),
+            (("--ep", "8", "--streams", "unified"), "planned without --streams, this run is with --streams unified"),
+            (("--ep", "8", "--eval"), 'planned for the schedule "training", this run is for the schedule "evaluation"'),
+            (
+                ("--ep", "8", "--unit-prefetch", "backbone.layers.0=2"),
+                (
+                    "planned without --unit-prefetch backbone.layers.0, this run is with --unit-prefetch"
+                    " backbone.layers.0=2:2"
+                ),
+            ),
+        ):
             self.refused(self.drive(*options), 2, f"{self.plan} was {words}; ", "--unchecked")
         self.assertEqual(self.drive("--ep", "8", "--prefetch", "0", "--unchecked").returncode, 0)
 
     def test_planning_options_with_plan(self):
-        for option in (("--policy", "max"), ("--buffers", "3"), ("--fallback", "dynamic"), ("--joint",), ("--work", "9"), ("--align", "4KiB")):
+        for option in (("--policy", "max"), ("--buffers", "3"), ("--fallback", "dynamic"), ("--joint",),
+                       ("--work", "9"), ("--align", "4KiB")):
             self.refused(self.drive("--ep", "8", *option), 2, f"{option[0]} cannot be used with --plan")
 
     def test_default_policy(self):
@@ -127,14 +144,16 @@ class Values(InFolder):
         reports = [run("plan", MODEL, "--json", "--align", align).stdout for align in ("4096", "4KiB", "4k", "4 kib")]
         self.assertEqual(len(set(reports)), 1)
         self.assertIn('"scheduled"', reports[0])
-        for text, words in (("4KB", '--align: expected a power of two, got "4KB"'), ("3", "expected a power of two"), ("0", 'such as 256 or 4KiB, got "0"'),
-                            ("2TiB", "1TiB"), ("many", '"many"')):
+        for text, words in (("4KB", '--align: expected a power of two, got "4KB"'), ("3", "expected a power of two"),
+                            ("0", 'such as 256 or 4KiB, got "0"'), ("2TiB", "1TiB"), ("many", '"many"')):
             self.refused(run("plan", MODEL, "--align", text), 2, words)
 
     def test_units_without_effect(self):
         for command in ("plan", "explain", "schedule", "run"):
-            self.refused(run(command, MODEL, "--units", "blocks.N"), 2, "--units requires safetensors, and Llama-3.1-8B has units already")
-        header = json.dumps({f"blocks.{i}.weight": {"dtype": "BF16", "shape": [8, 8], "data_offsets": [128 * i, 128 * i + 128]}
+            self.refused(run(command, MODEL, "--units", "blocks.N"), 2,
+                         "--units requires safetensors, and Llama-3.1-8B has units already")
+        header = json.dumps({f"blocks.{i}.weight": {"dtype": "BF16", "shape": [8, 8],
+                                                    "data_offsets": [128 * i, 128 * i + 128]}
                              for i in range(2)}).encode()
         with open(self.path("x.safetensors"), "wb") as file:
             file.write(struct.pack("<Q", len(header)) + header + bytes(256))
@@ -152,9 +171,11 @@ class Models(InFolder):
     def test_names(self):
         here = run("plan", "Llama-3.1-8B", cwd=self.folder)
         self.assertEqual((here.returncode, here.stdout), (0, run("plan", MODEL).stdout))
-        self.refused(run("plan", "Llama-3.1-8C", cwd=self.folder), 2, 'did you mean "Llama-3.1-8B"?', f"searched in {os.path.realpath(MODELS)}")
+        self.refused(run("plan", "Llama-3.1-8C", cwd=self.folder), 2, 'did you mean "Llama-3.1-8B"?',
+                     f"searched in {os.path.realpath(MODELS)}")
         self.refused(run("plan", "llama-3.1-8b", cwd=self.folder), 2, 'did you mean "Llama-3.1-8B"?')
-        self.refused(run("plan", "config.json", cwd=self.folder), 2, "config.json: No such file or directory, and not a bundled model (searched")
+        self.refused(run("plan", "config.json", cwd=self.folder), 2,
+                     "config.json: No such file or directory, and not a bundled model (searched")
         self.refused(run("plan", "a/Llama-3.1-8B", cwd=self.folder), 2, "No such file")
 
     def test_file_before_bundled_model(self):
@@ -177,7 +198,8 @@ class Models(InFolder):
         shutil.copy(PROGRAM, copy)
         shutil.copytree(MODEL, self.path("share/bucketpool/models/Shared-8B"))
         libraries = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "src")
-        folders = sorted({os.path.join(libraries, *([] if name == "." else [name])) for name in (".", *os.listdir(libraries))})
+        folders = sorted({os.path.join(libraries, *([] if name == "." else [name]))
+                          for name in (".", *os.listdir(libraries))})
         known = {**os.environ, "LD_LIBRARY_PATH": ":".join(f for f in folders if os.path.isdir(f))}
         result = subprocess.run([copy, "plan", "Shared-8B"], capture_output=True, text=True, env=known, timeout=600)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
@@ -194,7 +216,8 @@ class Pipes(InFolder):
             result = run(command, "-", input=text)
             self.assertEqual((result.returncode, result.stderr), (0, ""))
             self.assertEqual(result.stdout, run(command, MODEL).stdout.replace("Llama-3.1-8B", "stdin"))
-        units = {"format": "bucketpool.units/1", "model": "tiny", "units": [{"name": "u", "buckets": [{"dtype": "bf16", "numel": 64}]}]}
+        units = {"format": "bucketpool.units/1", "model": "tiny",
+                 "units": [{"name": "u", "buckets": [{"dtype": "bf16", "numel": 64}]}]}
         self.assertTrue(run("plan", "-", input=json.dumps(units)).stdout.startswith("tiny: "))
         self.refused(run("plan", "-", "-", input=text), 2, "only one model can be standard input (-), got 2")
         self.refused(run("plan", "-", input='{"a":'), 2, "/dev/stdin:1:")
@@ -207,23 +230,27 @@ class Pipes(InFolder):
         self.refused(run("run", "-", "--plan", "-", input=""), 2, "cannot both be standard input (-)")
         self.refused(run("plan", MODEL, "-o", "-", "--json"), 2, "--json and -o - both write to standard output")
         with open("/dev/full", "w", encoding="utf-8") as full:
-            lost = subprocess.run([PROGRAM, "plan", MODEL, "-o", "-"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=600)
+            lost = subprocess.run([PROGRAM, "plan", MODEL, "-o", "-"], stdout=full, stderr=subprocess.PIPE, text=True,
+                                  timeout=600)
         self.assertEqual((lost.returncode, lost.stderr),
                          (3, "bucketpool: standard output cannot be written: No space left on device\n"))
 
     def test_other_outputs(self):
         """Would be mixed with the answer."""
         snapshot = os.path.join(SOURCE, "examples", "files", "step_1", "snapshot_rank00.pickle")
-        for command, option in ((("plan", MODEL), "--plot"), (("run", MODEL), "--trace"), (("view", snapshot), "--html"),
+        for command, option in ((("plan", MODEL), "--plot"), (("run", MODEL), "--trace"),
+                                (("view", snapshot), "--html"),
                                 (("view", snapshot), "--flame"), (("pack", "-"), "--plot")):
-            self.refused(run(*command, option, "-", input=""), 2, f"{option} -: standard output is used for the report; give a file")
+            self.refused(run(*command, option, "-", input=""), 2,
+                         f"{option} -: standard output is used for the report; give a file")
 
     def test_appended_output(self):
         """Standard output may be a file that others write to as well."""
         with open(self.path("all"), "a", encoding="utf-8") as file:
             file.write("before\n")
             file.flush()
-            subprocess.run([PROGRAM, "pack", "-", "-o", "-"], input=ROWS, stdout=file, text=True, check=True, timeout=600)
+            subprocess.run([PROGRAM, "pack", "-", "-o", "-"], input=ROWS, stdout=file, text=True, check=True,
+                           timeout=600)
             file.write("after\n")
         with open(self.path("all"), encoding="utf-8") as file:
             self.assertEqual(file.read(), "before\nid,lower,upper,size,offset\na,0,2,10,0\nb,1,3,5,10\nafter\n")
@@ -284,7 +311,8 @@ class Progress(InFolder):
 class Interrupts(InFolder):
     def interrupt(self, *arguments):
         often = {**os.environ, "BUCKETPOOL_PROGRESS": "0.01"}
-        with subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=often) as process:
+        with subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              env=often) as process:
             errors = ""
             while not re.search(r"(measurement \d{3,}|turn \d\d+) of|best \d+", errors):  # there is a result
                 line = process.stderr.readline()
@@ -304,12 +332,16 @@ class Interrupts(InFolder):
 
     def test_partial_bench_output(self):
         shapes = ("--seq", "64", "--vocab", "1000,2000", "--turns", "10000", "--threads", "1")
-        without_blas = "built without BLAS" in run("bench", "logprob", "--seq", "1", "--vocab", "8", "--head", "8").stderr
+        without_blas = "built without BLAS" in run("bench", "logprob", "--seq", "1", "--vocab", "8",
+                                                   "--head", "8").stderr
         for options in ((), ("--head", "64"))[:1 if without_blas else 2]:
             output, errors = self.interrupt("bench", "logprob", *shapes, "--chunk", "none", *options)
-            self.assertRegex(errors, r"(?m)^bucketpool: interrupted after \d+ of \d+ measurements; the medians are of those$")
+            self.assertRegex(
+                errors, r"(?m)^bucketpool: interrupted after \d+ of \d+ measurements; the medians are of those$"
+            )
             rows = [line.split() for line in output.splitlines() if re.match(r"\s+64 ", line)]
-            self.assertEqual([(row[1], row[-1] == "interrupted") for row in rows], [("1000", False), ("2000", True)], output)
+            self.assertEqual([(row[1], row[-1] == "interrupted") for row in rows], [("1000", False), ("2000", True)],
+                             output)
             self.assertIn("median of up to 10000 turns", output)
         output, errors = self.interrupt("bench", "logprob", *shapes, "--json")
         rows = json.loads(output)["rows"]

@@ -1,7 +1,9 @@
-"""`bucketpool pack`: placements, capacities, checks, files and mistakes. What was written is checked here again, item by item.
+"""`bucketpool pack`: placements, capacities, checks, files and mistakes. What was written is checked here again, item
+by item.
 
-Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at the
-difference before committing it."""
+Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at
+the difference before committing it.
+"""
 
 import csv
 import io
@@ -25,7 +27,8 @@ RING = "id,lower,upper,size,gaps\n0,0,2,8,\n1,1,3,8,\n2,2,4,8,\n3,3,5,8,\n4,0,5,
 
 
 def run(*arguments, **more):
-    return subprocess.run([TOOL, "pack", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False, **more)
+    return subprocess.run([TOOL, "pack", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600,
+                          check=False, **more)
 
 
 def random_rows(seed, count):
@@ -117,7 +120,8 @@ class Answers(Case):
             total, bound = (int(re.search(rf"(?m)^{label} +(\d+) ", out).group(1)) for label in ("total", "bound"))
             self.assertEqual(self.total_of("out.csv"), total)
             self.assertGreaterEqual(total, bound)
-            given, written = (list(csv.reader(io.StringIO(self.read(name)))) for name in (os.path.basename(path), "out.csv"))
+            given, written = (list(csv.reader(io.StringIO(self.read(name))))
+                              for name in (os.path.basename(path), "out.csv"))
             self.assertEqual([row[:-1] for row in written], given)
             self.assertEqual(written[0][-1], "offset")
             rows = [dict(zip(given[0], row)) for row in given[1:]]
@@ -176,7 +180,9 @@ class Capacity(Case):
         self.assertEqual(os.listdir(self.folder), ["x.csv"])
 
     def test_work_limit(self):
-        """With next to no work nothing is found or proven that the bound does not say; with either answer the exit code is 1."""
+        """With next to no work nothing is found or proven that the bound does not say; with either answer the exit code
+        is 1.
+        """
         rings = "".join(f"{r}.{row}\n" for r in range(40) for row in RING.splitlines()[1:])
         path = self.write("x.csv", RING.splitlines()[0] + "\n" + rings)
         result = run(path, "--capacity", str(8 * 81), "--work", "1", "-o", self.path("out.csv"))
@@ -223,7 +229,8 @@ class Check(Case):
         self.assertRegex(result.stdout, r"(?m)^proof +none: the offsets are not valid$")
         self.assertNotIn("optimal", result.stdout)
         (file,) = json.loads(run("--check", path, "--json").stdout)["files"]
-        self.assertEqual((file["outcome"], file["total"], file["bound"], file["optimal"]), ("does_not_hold", 8, 8, False))
+        self.assertEqual((file["outcome"], file["total"], file["bound"], file["optimal"]),
+                         ("does_not_hold", 8, 8, False))
 
     def test_missing_offsets(self):
         self.refused(run("--check", self.write("x.csv", LAYERS)), 2, "x.csv", 'no column "offset"')
@@ -260,7 +267,8 @@ class Report(Case):
             self.assertEqual((file["outcome"], file["reason"], file["optimal"]), ("placed", None, True))
             self.assertEqual(file["proven"], file["total"])
             self.assertGreaterEqual(file["work"], 0)
-        self.assertEqual((layers["file"], layers["items"], layers["total"], layers["gap_percent"]), (paths[0], 4, 30, 0))
+        self.assertEqual((layers["file"], layers["items"], layers["total"], layers["gap_percent"]),
+                         (paths[0], 4, 30, 0))
         self.assertEqual((ring["bound"], ring["total"], ring["gap_percent"], len(ring["witness"])), (16, 24, 50, 2))
         self.assertEqual(len(layers["offsets"]), 4)
         self.assertIn("b", layers["witness"])
@@ -309,7 +317,8 @@ class Files(Case):
     def test_older_output_stays(self):
         path = self.write("x.csv", LAYERS)
         self.write("out.csv", "old")
-        for arguments, code in (((path, "--capacity", "29"), 1), ((path, "--capacity", "1"), 2), ((self.path("gone.csv"),), 2)):
+        for arguments, code in (((path, "--capacity", "29"), 1), ((path, "--capacity", "1"), 2),
+                                ((self.path("gone.csv"),), 2)):
             self.assertEqual(run(*arguments, "-o", self.path("out.csv")).returncode, code)
             self.assertEqual(self.read("out.csv"), "old")
         result = run(path, "-o", self.path("out.csv"), "--plot", self.path("no/such/folder.svg"))
@@ -324,7 +333,8 @@ class Files(Case):
         path = self.write("x.csv", LAYERS)
         for arguments in ((path,), (path, "--json"), (path, path), ("--help",), (path, "-o", self.path("out.csv"))):
             with open("/dev/full", "w", encoding="utf-8") as full:
-                result = subprocess.run([TOOL, "pack", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+                result = subprocess.run([TOOL, "pack", *arguments], stdout=full, stderr=subprocess.PIPE, text=True,
+                                        check=False)
             self.assertEqual(result.returncode, 3, arguments)
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
         self.assertEqual(os.listdir(self.folder), ["x.csv"])
@@ -338,7 +348,8 @@ class Files(Case):
             return
         self.good(result)
         self.assertIn("<svg", self.read("x.svg"))
-        huge = "id,lower,upper,size,gaps\na,0,18446744073709551615,9223372036854775807,5-10\nb,9223372036854775808,9223372036854775809,7,\n"
+        huge = ("id,lower,upper,size,gaps\na,0,18446744073709551615,9223372036854775807,5-10\n"
+                "b,9223372036854775808,9223372036854775809,7,\n")
         late = "id,lower,upper,size\na,18446744073709551614,18446744073709551615,0\n"
         many = "id,lower,upper,size\n" + "".join(f"{i},{i},{i + 3},{i % 7 + 1}\n" for i in range(4500))
         for name, text in (("huge", huge), ("late", late), ("many", many)):
@@ -356,16 +367,20 @@ class Mistakes(Case):
 
     def test_bad_files(self):
         for text, *words in (
-            ("", ":1:1:", "id, lower, upper, size"), (self.HEAD, ":2:1:", "no rows"), ("id,lower,upper\na,0,1\n", ":1:1:", '"size"'),
-            ("id,lower,upper,size,x\na,0,1,1,1\n", ":1:21:", '"x"', "gaps and offset"), ("id,id\n", ":1:4:", "duplicate column"),
+            ("", ":1:1:", "id, lower, upper, size"), (self.HEAD, ":2:1:", "no rows"),
+            ("id,lower,upper\na,0,1\n", ":1:1:", '"size"'),
+            ("id,lower,upper,size,x\na,0,1,1,1\n", ":1:21:", '"x"', "gaps and offset"),
+            ("id,id\n", ":1:4:", "duplicate column"),
             (self.HEAD + "a,0,1,1\n", ":2:7:", "field 4 of 5"), (self.HEAD + "a,0,1,1,,\n", ":2:10:", "5 columns"),
             (self.HEAD + "a,5,4,1,\n", ":2:5:", "upper 4", "lower 5"), (self.HEAD + "a,5,5,1,\n", ":2:5:", "upper 5"),
             (self.HEAD + "a,-5,4,1,\n", ":2:3:", "-5"), (self.HEAD + "a,0,1.5,1,\n", ":2:5:", "1.5"),
             (self.HEAD + "a,0,1,99999999999999999999,\n", ":2:7:", "18446744073709551615"),
             (self.HEAD + "a,0,1,18446744073709551615,\nb,2,3,1,\n", ":3:7:", "exceeds"),
-            (self.HEAD + "a,0,1,1,\na,0,1,1,\n", ":3:1:", 'duplicate id "a"', "line 2"), (self.HEAD + ",0,1,1,\n", ":2:1:", "empty id"),
+            (self.HEAD + "a,0,1,1,\na,0,1,1,\n", ":3:1:", 'duplicate id "a"', "line 2"),
+            (self.HEAD + ",0,1,1,\n", ":2:1:", "empty id"),
             (self.HEAD + "a,2,9,1,1-3\n", ":2:9:", "1-3", "2-9"), (self.HEAD + "a,2,9,1,4-4\n", ":2:9:", "empty"),
-            (self.HEAD + "a,2,9,1,6-4\n", ":2:9:", "before"), (self.HEAD + "a,2,9,1,3-5 4-6\n", ":2:13:", "overlaps gap 3-5"),
+            (self.HEAD + "a,2,9,1,6-4\n", ":2:9:", "before"),
+            (self.HEAD + "a,2,9,1,3-5 4-6\n", ":2:13:", "overlaps gap 3-5"),
             (self.HEAD + "a,2,9,1,2-9\n", ":2:9:", "nothing"), (self.HEAD + "a,2,9,1,x\n", ":2:9:", '"x"'),
             (self.HEAD + "a,0,1,\0,\n", ":2:7:", "0x00"), (self.HEAD + "\x1b[2J,0,1,1,\n", ":2:1:", "0x1b"),
             (self.HEAD + '"a,0,1,1,\n', ":2:1:", "quote"),
@@ -381,13 +396,16 @@ class Mistakes(Case):
     def test_bad_options(self):
         path = self.write("x.csv", LAYERS)
         for options, words in ((["--capacity", "0"], ["--capacity"]), (["--capacity", "-1"], ["--capacity"]),
-                               (["--capacity", "1.5"], ["--capacity"]), (["--capacity", "18446744073709551616"], ["--capacity"]),
+                               (["--capacity", "1.5"], ["--capacity"]),
+                               (["--capacity", "18446744073709551616"], ["--capacity"]),
                                (["--capacity", "1MiB"], ["--capacity", "1MiB"]), (["--work", "0"], ["--work"]),
                                (["--work", "fast"], ["--work", "fast"]), (["--color", "blue"], ["always"]),
-                               (["-o", ""], ["-o"]), (["--plot", "x/"], ["--plot"]), (["-o", "y.svg", "--plot", "y.svg"], ["same file"]),
-                               (["--check", "-o", "y.csv"], ["--check", "-o"]), (["--check", "--work", "5"], ["--check", "--work"]),
-                               ([path, "-o", "y.csv"], ["one file, got 2"]), ([path, "--plot", "y.svg"], ["one file, got 2"]),
-                               (["--best"], ["--best"])):
+                               (["-o", ""], ["-o"]), (["--plot", "x/"], ["--plot"]),
+                               (["-o", "y.svg", "--plot", "y.svg"], ["same file"]),
+                               (["--check", "-o", "y.csv"], ["--check", "-o"]),
+                               (["--check", "--work", "5"], ["--check", "--work"]),
+                               ([path, "-o", "y.csv"], ["one file, got 2"]),
+                               ([path, "--plot", "y.svg"], ["one file, got 2"]), (["--best"], ["--best"])):
             with self.subTest(options=options):
                 self.refused(run(path, *options), 2, *words)
         self.refused(run(), 2, "no file")

@@ -1,8 +1,9 @@
-"""Memory of the readers against the size of the file: peak resident memory of the command (wait4) on traces of growing length, and on files
-made to need much more than they are long.
+"""Memory of the readers against the size of the file: peak resident memory of the command (wait4) on traces of growing
+length, and on files made to need much more than they are long.
 
-Arguments: source directory, the bucketpool executable. With BUCKETPOOL_EXAMPLES above 1000, as `./check --full` sets it, the trace of a
-million events, too."""
+Arguments: source directory, the bucketpool executable. With BUCKETPOOL_EXAMPLES above 1000, as `./check --full` sets
+it, the trace of a million events, too.
+"""
 
 import os
 import pickle
@@ -24,7 +25,8 @@ FULL = int(os.environ.get("BUCKETPOOL_EXAMPLES", "0")) > 1000
 # A process begins with the high-water mark of the one that forked it: a small one forks.
 MEASURE = """
 import os, sys
-child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)])
+child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ,
+                       file_actions=[(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)])
 _, status, usage = os.wait4(child, 0)
 print(os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
 """
@@ -32,7 +34,8 @@ print(os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
 
 class Measured:
     def __init__(self, *arguments):
-        result = subprocess.run([sys.executable, "-S", "-c", MEASURE, TOOL, *arguments], capture_output=True, text=True, check=True)
+        result = subprocess.run([sys.executable, "-S", "-c", MEASURE, TOOL, *arguments], capture_output=True, text=True,
+                                check=True)
         self.code, self.peak = map(int, result.stdout.split())
         self.words = result.stderr
 
@@ -94,8 +97,11 @@ class Pickles(Case):
     KEYS = b"".join(b"\x8c" + bytes([len(key)]) + key + b"\x94K\x01" for key in (b"addr", b"size", b"time_us"))
 
     def trace(self, name, event, *events):
-        """A snapshot of PyTorch's kind with one trace, whose items are pickled already; \\x06 is the memo's number of the first."""
-        return self.put(name, b"\x80\x04}\x94(\x8c\x08segments\x94]\x94\x8c\x0ddevice_traces\x94]\x94]\x94(", event, *events, b"eau.")
+        """A snapshot of PyTorch's kind with one trace, whose items are pickled already; \\x06 is the memo's number of
+        the first.
+        """
+        return self.put(name, b"\x80\x04}\x94(\x8c\x08segments\x94]\x94\x8c\x0ddevice_traces\x94]\x94]\x94(", event,
+                        *events, b"eau.")
 
     def event(self, action):
         return b"}\x94(\x8c\x06action\x94\x8c" + bytes([len(action)]) + action + b"\x94" + self.KEYS + b"u"
@@ -111,7 +117,8 @@ class Pickles(Case):
         for action in (b"alloc", b"free_completed", b"segment_alloc", b"segment_free"):
             with self.subTest(action=action):
                 path = self.trace("x.pickle", self.event(action), b"h\x06" * 500_000)
-                for options in ([], ["--html", self.path("x.html")], ["--plot", self.path("x.svg")], ["--flame", self.path("f.svg")]):
+                for options in ([], ["--html", self.path("x.html")], ["--plot", self.path("x.svg")],
+                                ["--flame", self.path("f.svg")]):
                     measured = Measured("view", path, *options)
                     self.assertIn(measured.code, (0, 2, 3), measured.words)
                     self.bounded(measured, os.path.getsize(path))
@@ -129,22 +136,28 @@ class Pickles(Case):
         count = 4_000_000
         for name, data in (
             ("empty lists", b"(" + b"]" * count + b"t."), ("lists in the memo", b"(" + b"]\x94" * count + b"t."),
-            ("nested lists", b"]" * count + b"a" * (count - 1) + b"."), ("references", b"]\x94(" + b"h\x00" * count + b"e."),
+            ("nested lists", b"]" * count + b"a" * (count - 1) + b"."),
+            ("references", b"]\x94(" + b"h\x00" * count + b"e."),
             ("marks", b"(" * count + b"."), ("tuples", b"(" + b")" * count + b"t."), ("no end", b"]" * count),
             ("batches", b"]" + b"(NNNNNNNNNe" * (count // 11) + b"."), ("one by one", b"]" + b"Na" * count + b"."),
             ("the memo's end", b"]" + b"r" + struct.pack("<I", count) + b"(" + b"N" * count + b"e."),
-            ("a number beyond the memo", b"]r\xff\xff\xff\xff."), ("a text", b"\x8d" + b"\xff" * 8), ("bytes", b"\x8e" + b"\xff" * 7 + b"\x7f"),
-            ("an integer", b"\x8b\xff\xff\xff\x7f"), ("a long integer", b"\x8b" + struct.pack("<I", count) + bytes(count) + b"."),
-            ("a frame", b"\x95" + b"\xff" * 8 + b"N."), ("pairs of pairs", b")\x94" + b"h\x00\x86\x94" + b"h\x01\x86\x94" * count + b"."),
+            ("a number beyond the memo", b"]r\xff\xff\xff\xff."), ("a text", b"\x8d" + b"\xff" * 8),
+            ("bytes", b"\x8e" + b"\xff" * 7 + b"\x7f"),
+            ("an integer", b"\x8b\xff\xff\xff\x7f"), ("a long integer",
+                                                      b"\x8b" + struct.pack("<I", count) + bytes(count) + b"."),
+            ("a frame", b"\x95" + b"\xff" * 8 + b"N."), ("pairs of pairs",
+                                                         b")\x94" + b"h\x00\x86\x94" + b"h\x01\x86\x94" * count + b"."),
         ):
             with self.subTest(name):
                 self.refuses("view", self.put("x.pickle", b"\x80\x04", data))
 
     def test_names(self):
         """Texts are copied once: short ones, each with its number in the memo."""
-        pool = {"name": "p", "slabs": [], "requests": [], "streams": [{"number": 0, "name": f"{i:x}"} for i in range(100_000)], "live": [],
+        pool = {"name": "p", "slabs": [], "requests": [], "streams": [{"number": 0, "name": f"{i:x}"}
+                                                                      for i in range(100_000)], "live": [],
                 "events": [], "slab_events": []}
-        heading = {"format": "bucketpool.snapshot/1", "rank": 0, "ranks": 1, "first_time_ns": 0, "last_time_ns": 1, "pools": [pool]}
+        heading = {"format": "bucketpool.snapshot/1", "rank": 0, "ranks": 1, "first_time_ns": 0, "last_time_ns": 1,
+                   "pools": [pool]}
         path = snapshots.write(self.path("x.pickle"), {"bucketpool": heading}, 4)
         measured = Measured("view", path)
         self.assertEqual(measured.code, 0, measured.words)
@@ -158,12 +171,14 @@ class Documents(Case):
         for name, data in (
             ("objects", b"[" + b"{}," * (count // 3) + b"{}]"), ("lists", b"[" + b"[]," * (count // 3) + b"1]"),
             ("numbers", b"[" + b"1," * (count // 2) + b"1]"), ("texts", b"[" + b'"",' * (count // 3) + b"1]"),
-            ("nested", b"[" * count), ("nested and closed", b"[" * (count // 2) + b"]" * (count // 2)), ("nested objects", b'{"":' * (count // 4)),
+            ("nested", b"[" * count), ("nested and closed", b"[" * (count // 2) + b"]" * (count // 2)),
+            ("nested objects", b'{"":' * (count // 4)),
             ("members", b"{" + b",".join(b'"%x":1' % i for i in range(count // 12)) + b"}"),
         ):
             with self.subTest(name):
                 self.refuses("plan", self.put("x.json", data))
-        self.refuses("plan", self.put("x.json", b"[" + b"{}," * 16_000_000 + b"{}]"), "bytes of memory", "document of 48000004 bytes")
+        self.refuses("plan", self.put("x.json", b"[" + b"{}," * 16_000_000 + b"{}]"), "bytes of memory",
+                     "document of 48000004 bytes")
 
 
 if __name__ == "__main__":

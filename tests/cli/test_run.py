@@ -1,7 +1,8 @@
 """`bucketpool run`: every byte of every bucket, wrong plans, traces, mistakes.
 
-Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at the
-difference before committing it. BUCKETPOOL_BRIEF, where it is set: every seventh model, and a share of the options."""
+Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at
+the difference before committing it. BUCKETPOOL_BRIEF, where it is set: every seventh model, and a share of the options.
+"""
 
 import hashlib
 import json
@@ -30,7 +31,8 @@ ALL_ROLES = ("--roles", "param,param_transpose,grad,grad_comm,state,main_grad,op
 
 
 def run(*arguments, **more):
-    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False, **more)
+    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
+                          **more)
 
 
 def document(*arguments):
@@ -78,18 +80,18 @@ class Golden(Case):
 class Models(Case):
     def test_every_bundled_model(self):
         for number, model in list(enumerate(sorted(os.listdir(MODELS))))[::7 if BRIEF else 1]:
-            for policy in (("dynamic",), ("fixed",), ("max",), ("scheduled",), ("scheduled", "--joint", "--streams", "unified"),
-                           ("scheduled", "--delay", "50")):
+            for policy in (("dynamic",), ("fixed",), ("max",), ("scheduled",),
+                           ("scheduled", "--joint", "--streams", "unified"), ("scheduled", "--delay", "50")):
                 with self.subTest(model=model, policy=policy):
-                    self.clean(run("run", os.path.join(MODELS, model), "--policy", *policy, "--ep", "18"[number % 2], "--scale",
-                                   SMALL, "--steps", "2"))
+                    self.clean(run("run", os.path.join(MODELS, model), "--policy", *policy, "--ep", "18"[number % 2],
+                                   "--scale", SMALL, "--steps", "2"))
 
     def test_options(self):
         every = (("--delay", "200", "--seed", "7"), ("--no-promises",), ("--guard",),
                  ("--strict", "warn"), ("--strict", "off"), ("--eval",), ("--prefetch", "4"),
                  ("--prefetch", "0", "--grad-units", "1"), ("--grad-units", "4"), ("--bucketing", "fsdp2"),
-                 ("--policy", "fixed", "--fallback", "dynamic"), ("--policy", "max", "--buffers", "4"), ("--tp", "2"), ("--align", "4096"),
-                 ("--param-dtype", "fp8", "--grad-comm-dtype", "bf16", *ALL_ROLES),
+                 ("--policy", "fixed", "--fallback", "dynamic"), ("--policy", "max", "--buffers", "4"), ("--tp", "2"),
+                 ("--align", "4096"), ("--param-dtype", "fp8", "--grad-comm-dtype", "bf16", *ALL_ROLES),
                  ("--policy", "dynamic", "--guard", *ALL_ROLES), ("--scale", "1048576"), ("--passes", "both"),
                  ("--prefetch-backward", "0"), ("--unit-prefetch", "backbone.layers.9=4:2"), ("--keep-after-forward",),
                  ("--streams", "unified", *ALL_ROLES), ("--outside", "successor"), ("--combined", "--delay", "100"),
@@ -104,14 +106,16 @@ class Models(Case):
 
     def test_shared_pool(self):
         for policy in ("dynamic", "max", "scheduled"):
-            self.clean(run("run", "examples/models/Qwen3-0.6B", "examples/models/Qwen2.5-0.5B", "--share", "--scale", SMALL,
-                           "--policy", policy, *ALL_ROLES))
+            self.clean(run("run", "examples/models/Qwen3-0.6B", "examples/models/Qwen2.5-0.5B", "--share",
+                           "--scale", SMALL, "--policy", policy, *ALL_ROLES))
 
     def test_merged_recordings(self):
         for number, options in enumerate(((), ("--prefetch", "2"))):
-            self.clean(run("run", NANO, "--ep", "8", "--scale", SMALL, "--trace", self.path(f"{number}.json"), *options))
+            self.clean(run("run", NANO, "--ep", "8", "--scale", SMALL, "--trace", self.path(f"{number}.json"),
+                           *options))
         for policy in ("max", "scheduled"):
-            self.clean(run("run", self.path("0.json"), "--schedules", self.path("1.json"), "--scale", SMALL, "--policy", policy))
+            self.clean(run("run", self.path("0.json"), "--schedules", self.path("1.json"), "--scale", SMALL,
+                           "--policy", policy))
 
     def test_scale_auto(self):
         report = document("examples/models/Nemotron-3-Ultra-550B-A55B", "--ep", "8", "--scale", "auto", "--steps", "1")
@@ -124,7 +128,8 @@ class Models(Case):
 
     def test_figures(self):
         """Scaling changes sizes, not what happens; peaks are those of the plan."""
-        plan = json.loads(run("plan", NANO, "--ep", "8", "--policy", "dynamic", "--align", str(256 * 64), "--json").stdout)
+        plan = json.loads(run("plan", NANO, "--ep", "8", "--policy", "dynamic", "--align", str(256 * 64),
+                              "--json").stdout)
         small, large = (document(NANO, "--ep", "8", "--scale", scale, "--device", "null") for scale in ("64", "1"))
         bytes_at_once = plan["models"][0]["policies"][0]["bytes"]
         self.assertEqual(small["statistics"]["peak_live_bytes"] * 64, bytes_at_once)
@@ -161,8 +166,8 @@ class Shapes(Case):
     def drive(self, path, *options):
         for policy in ("dynamic", "fixed", "max"):
             for device in ("host", "null"):
-                report = document(path, "--policy", policy, "--device", device, "--delay", "20", "--steps", "7", "--dp", "2",
-                                  *ALL_ROLES, *options)
+                report = document(path, "--policy", policy, "--device", device, "--delay", "20", "--steps", "7",
+                                  "--dp", "2", *ALL_ROLES, *options)
                 self.assertEqual(report["finished_steps"], 7)
                 self.assertEqual(report["verification"]["corrupted_buckets"], 0)
                 self.assertEqual(report["statistics"]["acquires"], report["statistics"]["releases"])
@@ -170,17 +175,21 @@ class Shapes(Case):
     def test_odd_sizes(self):
         """Tails of words, four-bit types, empty buckets, frozen ones."""
         self.drive(self.units([{"name": f"u{i}", "buckets": [
-            {"dtype": "uint8", "numel": n}, {"dtype": "fp4_e2m1", "numel": n}, {"dtype": "bf16", "numel": n, "frozen": True},
-            {"dtype": "bf16", "numel": 0}, {"dtype": "fp32", "numel": n}]} for i, n in enumerate((1, 7, 8, 9, 511, 512, 513, 4097))]))
+            {"dtype": "uint8", "numel": n}, {"dtype": "fp4_e2m1", "numel": n},
+            {"dtype": "bf16", "numel": n, "frozen": True},
+            {"dtype": "bf16", "numel": 0}, {"dtype": "fp32", "numel": n}]}
+                               for i, n in enumerate((1, 7, 8, 9, 511, 512, 513, 4097))]))
 
     def test_one_unit(self):
         self.drive(self.units([{"name": "only", "buckets": [{"dtype": "bf16", "numel": 100000}]}]))
 
     def test_nested_units(self):
         bucket = {"dtype": "bf16", "numel": 5000}
-        self.drive(self.units([{"name": "outer", "buckets": [bucket]}, {"name": "a", "parent": "outer", "buckets": [bucket]},
+        self.drive(self.units([{"name": "outer", "buckets": [bucket]},
+                               {"name": "a", "parent": "outer", "buckets": [bucket]},
                                {"name": "b", "parent": "outer", "buckets": [bucket, bucket]},
-                               {"name": "deep", "parent": "b", "buckets": [bucket]}, {"name": "last", "buckets": [bucket]}]),
+                               {"name": "deep", "parent": "b", "buckets": [bucket]},
+                               {"name": "last", "buckets": [bucket]}]),
                    "--prefetch", "2")
 
     def test_repeated_units(self):
@@ -190,24 +199,32 @@ class Shapes(Case):
 
     def test_recorded_schedule(self):
         """Buckets of one unit apart, intervals that begin and end anywhere, state that is given back."""
-        units = [{"name": f"u{i}", "buckets": [{"dtype": "bf16", "numel": 3000 + i, "roles": ["param", "grad", "state"]}] * 2}
+        units = [{"name": f"u{i}", "buckets": [{"dtype": "bf16", "numel": 3000 + i,
+                                                "roles": ["param", "grad", "state"]}] * 2}
                  for i in range(3)]
         def events(kind, unit, role, *buckets):
             return [{kind: f"u{unit}", "role": role, "bucket": b} for b in buckets]
-        schedule = [*events("acquire", 0, "state", 0, 1), *events("acquire", 1, "state", 0, 1), *events("acquire", 2, "state", 0, 1),
-                    *events("acquire", 0, "param", 0), *events("acquire", 1, "param", 0, 1), *events("acquire", 0, "param", 1),
-                    *events("release", 0, "param", 0), *events("acquire", 2, "param", 1, 0), *events("acquire", 2, "grad", 0, 1),
-                    *events("release", 1, "param", 1, 0), *events("acquire", 0, "param", 0), *events("release", 2, "grad", 1),
-                    *events("acquire", 0, "grad", 0, 1), *events("acquire", 1, "grad", 1), *events("release", 2, "grad", 0),
-                    *events("acquire", 1, "grad", 0), *events("release", 0, "grad", 0, 1), *events("release", 1, "grad", 0, 1),
-                    *events("release", 0, "param", 0, 1), *events("release", 2, "param", 0, 1), *events("release", 0, "state", 0, 1),
+        schedule = [*events("acquire", 0, "state", 0, 1), *events("acquire", 1, "state", 0, 1),
+                    *events("acquire", 2, "state", 0, 1),
+                    *events("acquire", 0, "param", 0), *events("acquire", 1, "param", 0, 1),
+                    *events("acquire", 0, "param", 1),
+                    *events("release", 0, "param", 0), *events("acquire", 2, "param", 1, 0),
+                    *events("acquire", 2, "grad", 0, 1),
+                    *events("release", 1, "param", 1, 0), *events("acquire", 0, "param", 0),
+                    *events("release", 2, "grad", 1),
+                    *events("acquire", 0, "grad", 0, 1), *events("acquire", 1, "grad", 1),
+                    *events("release", 2, "grad", 0),
+                    *events("acquire", 1, "grad", 0), *events("release", 0, "grad", 0, 1),
+                    *events("release", 1, "grad", 0, 1),
+                    *events("release", 0, "param", 0, 1), *events("release", 2, "param", 0, 1),
+                    *events("release", 0, "state", 0, 1),
                     *events("release", 1, "state", 0, 1), *events("release", 2, "state", 0, 1)]
         path = self.units(units, schedule=schedule)
         self.drive(path, "--roles", "param,grad,state")
         self.drive(path, "--roles", "param")
 
 
-# ---- plan files ---------------------------------------------------------------------------------------------------------------
+# ---- plan files ------------------------------------------------------------------------------------------------------
 
 DTYPES = {"fp32": 2, "bf16": 4, "uint8": 13}
 ROLES = ["param", "param_transpose", "grad", "grad_comm", "state", "main_grad", "optimizer"]
@@ -229,8 +246,8 @@ def fingerprint(plan):
     for r in plan["requests"]:
         text(r["unit"])
         text(r["bucket"])
-        numbers(r["ordinal"], ROLES.index(r["role"]), DTYPES[r["dtype"]], int("slab" in r), r.get("slab", 0), r.get("offset", 0),
-                r["bytes"], r["used_bytes"])
+        numbers(r["ordinal"], ROLES.index(r["role"]), DTYPES[r["dtype"]], int("slab" in r), r.get("slab", 0),
+                r.get("offset", 0), r["bytes"], r["used_bytes"])
     numbers(len(plan["classes"]))
     for c in plan["classes"]:
         numbers(c["slab"], DTYPES[c["dtype"]], c["copies"], c["offset"], c["stride"], c["bytes"])
@@ -278,7 +295,8 @@ class Plans(Case):
     def test_edited_file(self):
         self.find(0, "dense")["offset"] += 1 << 20
         path = self.write("plan.json", self.plan)
-        self.refused(run("run", *self.MODEL, "--plan", path, "--unchecked"), 2, "plan.json", "changed after it was made")
+        self.refused(run("run", *self.MODEL, "--plan", path, "--unchecked"), 2, "plan.json",
+                     "changed after it was made")
 
     def collide(self):
         """Two buckets of units that are live together, on one copy of one class."""
@@ -354,7 +372,8 @@ class Plans(Case):
             self.refused(result, 1)
 
     def test_plan_of_another_schedule(self):
-        self.refused(self.drive("--prefetch", "3"), 2, "plan.json was planned with --prefetch 1, this run is with --prefetch 3")
+        self.refused(self.drive("--prefetch", "3"), 2,
+                     "plan.json was planned with --prefetch 1, this run is with --prefetch 3")
         self.one_line(self.drive("--prefetch", "3", "--unchecked"), 1, "schedule step 0")
 
     def test_scale_of_odd_sizes(self):
@@ -364,7 +383,7 @@ class Plans(Case):
         self.refused(run("run", *self.MODEL, "--plan", self.path("fine.json"), "--scale", "auto"), 2, "--align")
 
 
-# ---- traces ---------------------------------------------------------------------------------------------------------------------
+# ---- traces ----------------------------------------------------------------------------------------------------------
 
 class Traces(Case):
     def partly_frozen(self):
@@ -372,28 +391,34 @@ class Traces(Case):
         def parameter(name, shape, dtype, frozen=False):
             return {"name": name, "shape": shape, "dtype": dtype, "frozen": frozen}
         return self.write("packed.json", {"format": "bucketpool.units/1", "model": "packed", "units": [
-            {"name": f"u{i}", "parameters": [parameter(f"u{i}.a", [6400, 64], "bf16"), parameter(f"u{i}.b", [1280, 64], "fp32"),
+            {"name": f"u{i}", "parameters": [parameter(f"u{i}.a", [6400, 64], "bf16"),
+                                             parameter(f"u{i}.b", [1280, 64], "fp32"),
                                              parameter(f"u{i}.c", [2560, 64], "fp32", True)]} for i in range(4)]})
 
     def test_round_trip(self):
         """A run's trace, planned, takes what the model took, under every policy; and it runs."""
         for model, options, roles, again in (
-                (NANO, (), "param,grad", ()), (NANO, ("--ep", "8", "--prefetch", "3", "--grad-units", "3"), "param,grad", ()),
+                (NANO, (), "param,grad", ()), (NANO, ("--ep", "8", "--prefetch", "3", "--grad-units", "3"),
+                                               "param,grad", ()),
                 ("examples/models/Llama-3.1-8B", ("--grad-dtype", "fp32", "--bucketing", "fsdp2"), "param,grad", ()),
-                ("examples/models/Llama-3.1-8B", ("--bucketing", "fsdp2", "--optimizer-tensors", "2", "--optimizer-dtype", "bf16"),
+                ("examples/models/Llama-3.1-8B", ("--bucketing", "fsdp2", "--optimizer-tensors", "2",
+                                                  "--optimizer-dtype", "bf16"),
                  "param,main_grad,optimizer", ("--optimizer-tensors", "2", "--optimizer-dtype", "bf16")),
-                (self.partly_frozen(), ("--bucketing", "fsdp2", "--dp", "2"), "param,grad,state,main_grad,optimizer", ("--dp", "2")),
+                (self.partly_frozen(), ("--bucketing", "fsdp2", "--dp", "2"), "param,grad,state,main_grad,optimizer",
+                 ("--dp", "2")),
                 (self.partly_frozen(), ("--bucketing", "fsdp2", "--dp", "2"), "param,optimizer", ("--dp", "2")),
                 ("examples/models/Qwen3-30B-A3B", ("--ep", "4", "--param-dtype", "fp8", "--grad-comm-dtype", "fp32"),
                  "param,param_transpose,grad,grad_comm,state,main_grad,optimizer", ("--ep", "4")),
                 ("examples/models/Jamba-1.5-Mini", ("--eval",), "param", ())):
             with self.subTest(model=model, options=options):
                 trace = self.path("trace.json")
-                result = run("run", model, *options, "--roles", roles, "--scale", "4096", "--steps", "2", "--trace", trace)
+                result = run("run", model, *options, "--roles", roles, "--scale", "4096", "--steps", "2",
+                             "--trace", trace)
                 self.clean(result)
                 plans = [json.loads(run("plan", *arguments, "--roles", roles, "--json").stdout)["models"][0]["policies"]
                          for arguments in ((model, *options), (trace, *again))]
-                self.assertEqual(*[[(p["policy"], p["bytes"], p["lower_bound_bytes"]) for p in policies] for policies in plans])
+                self.assertEqual(*[[(p["policy"], p["bytes"], p["lower_bound_bytes"]) for p in policies]
+                                   for policies in plans])
                 self.clean(run("run", trace, *again, "--roles", roles, "--scale", "4096"))
 
     def test_equal_steps(self):
@@ -407,10 +432,11 @@ class Traces(Case):
         result = run("run", NANO, "--device", "null", "--trace", self.path("no/such/folder/trace.json"))
         self.refused(result, 3, "--trace", "no/such/folder")
         with open("/dev/full", "w", encoding="utf-8") as full:
-            result = subprocess.run([TOOL, "run", NANO, "--device", "null", "--trace", self.path("trace.json")], stdout=full,
-                                    stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+            result = subprocess.run([TOOL, "run", NANO, "--device", "null", "--trace", self.path("trace.json")],
+                                    stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
         self.assertEqual((result.returncode, os.listdir(self.folder)), (3, []))
-        self.refused(run("run", NANO, "--policy", "max", "--buffers", "1", "--trace", self.path("trace.json")), 1, "infeasible")
+        self.refused(run("run", NANO, "--policy", "max", "--buffers", "1", "--trace", self.path("trace.json")), 1,
+                     "infeasible")
         self.assertEqual(os.listdir(self.folder), [])
 
 
@@ -428,10 +454,12 @@ class Profiles(Case):
     def test_policies(self):
         for policy in ("dynamic", "fixed", "max", "scheduled"):
             with self.subTest(policy=policy):
-                self.clean(run("run", NANO, "--ep", "8", "--scale", SMALL, "--policy", policy, "--steps", "3", *ALL_ROLES,
-                               "--profile", self.path("p/")))
+                self.clean(run("run", NANO, "--ep", "8", "--scale", SMALL, "--policy", policy, "--steps", "3",
+                               *ALL_ROLES, "--profile", self.path("p/")))
                 self.assertEqual(sorted(os.listdir(self.path("p"))), ["step_0", "step_1"])
-                first, second = self.load("p/step_0/snapshot_rank00.pickle"), self.load("p/step_1/snapshot_rank00.pickle")
+                first, second = self.load("p/step_0/snapshot_rank00.pickle"), self.load(
+                    "p/step_1/snapshot_rank00.pickle"
+                )
                 for step, snapshot in enumerate((first, second)):
                     pool = snapshot["bucketpool"]["pools"][0]
                     self.assertEqual((snapshot["bucketpool"]["step"], pool["lost_events"]), (step, 0))
@@ -441,7 +469,8 @@ class Profiles(Case):
                 shutil.rmtree(self.path("p"))
 
     def test_steps(self):
-        self.clean(run("run", NANO, "--scale", SMALL, "--steps", "4", "--profile", self.path("p"), "--profile-steps", "3,1,7"))
+        self.clean(run("run", NANO, "--scale", SMALL, "--steps", "4", "--profile", self.path("p"),
+                       "--profile-steps", "3,1,7"))
         self.assertEqual(sorted(os.listdir(self.path("p"))), ["step_1", "step_3"])
         self.load("p/step_3/snapshot_rank00.pickle")
 
@@ -459,21 +488,28 @@ class Profiles(Case):
 
 class Mistakes(Case):
     def test_bad_options(self):
-        for options, words in ((["--policy", "best"], ["dynamic, fixed, max, scheduled"]), (["--policy", "max,fixed"], ["max,fixed"]),
+        for options, words in ((["--policy", "best"], ["dynamic, fixed, max, scheduled"]),
+                               (["--policy", "max,fixed"], ["max,fixed"]),
                                (["--device", "gpu"], ["host, null, cuda"]), (["--steps", "0"], ["--steps"]),
-                               (["--steps", "many"], ["--steps"]), (["--scale", "3"], ["power of two"]), (["--scale", "0"], ["--scale"]),
-                               (["--scale", "big"], ["--scale"]), (["--delay", "-1"], ["--delay"]), (["--seed", "x"], ["--seed"]),
-                               (["--strict", "maybe"], ["off, warn, error"]),
+                               (["--steps", "many"], ["--steps"]), (["--scale", "3"], ["power of two"]),
+                               (["--scale", "0"], ["--scale"]),
+                               (["--scale", "big"], ["--scale"]), (["--delay", "-1"], ["--delay"]),
+                               (["--seed", "x"], ["--seed"]), (["--strict", "maybe"], ["off, warn, error"]),
                                (["--unchecked"], ["--plan"]), (["--plan", "x", "--policy", "max"], ["--policy"]),
-                               (["--guard", "--device", "null"], ["--guard"]), (["--graph", "units"], ["--device cuda"]),
-                               (["--graph", "all"], ["off, iteration, units"]), (["--trace", "folder/"], ["is not a file name"]),
+                               (["--guard", "--device", "null"], ["--guard"]),
+                               (["--graph", "units"], ["--device cuda"]),
+                               (["--graph", "all"], ["off, iteration, units"]),
+                               (["--trace", "folder/"], ["is not a file name"]),
                                (["--plan", "no-such-plan.json"], ["no-such-plan.json", "No such file"]),
                                (["--dp", "64", "--ep", "7"], ["multiple"]), (["--align", "3"], ["power of two"]),
-                               (["--align", str(1 << 40), "--scale", str(1 << 30)], ["64 bits"]), (["--no-such"], ["--no-such"]),
-                               (["--joint", "--policy", "max"], ["--joint requires --policy scheduled"]), (["--work", "9", "--policy", "max"], ["--policy scheduled"]),
+                               (["--align", str(1 << 40), "--scale", str(1 << 30)], ["64 bits"]),
+                               (["--no-such"], ["--no-such"]),
+                               (["--joint", "--policy", "max"], ["--joint requires --policy scheduled"]),
+                               (["--work", "9", "--policy", "max"], ["--policy scheduled"]),
                                (["--buffers", "2"], ["--buffers requires --policy fixed or max"]),
                                (["--fallback", "dynamic", "--policy", "max"], ["--fallback requires --policy fixed"]),
-                               (["--grad-units", "2"] * 80 + ["--joint", "--policy", "max"], ["--joint requires --policy scheduled"]),
+                               (["--grad-units", "2"] * 80 + ["--joint", "--policy", "max"],
+                                ["--joint requires --policy scheduled"]),
                                (["--share"], ["--share"]), (["--steps"], ["--steps"])):
             self.refused(run("run", NANO, *options), 2, *words)
         self.refused(run("run"), 2, "no model")
@@ -484,7 +520,8 @@ class Mistakes(Case):
         self.refused(run("run", NANO, "--policy", "max", "--buffers", "1"), 1, "infeasible")
 
     def test_lost_output(self):
-        for arguments in (["run", NANO, "--device", "null"], ["run", NANO, "--device", "null", "--json"], ["run", "--help"]):
+        for arguments in (["run", NANO, "--device", "null"], ["run", NANO, "--device", "null", "--json"],
+                          ["run", "--help"]):
             with open("/dev/full", "w", encoding="utf-8") as full:
                 result = subprocess.run([TOOL, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT,
                                         check=False)
@@ -494,7 +531,8 @@ class Mistakes(Case):
 
 class Terminal(Case):
     def test_interrupt(self):
-        with subprocess.Popen([TOOL, "run", NANO, "--scale", "64", "--steps", "1000000", "--trace", self.path("trace.json")],
+        with subprocess.Popen([TOOL, "run", NANO, "--scale", "64", "--steps", "1000000",
+                               "--trace", self.path("trace.json")],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
             time.sleep(1)
             process.send_signal(signal.SIGINT)

@@ -1,7 +1,10 @@
-"""`bucketpool run --device cuda` on the emulated driver: the same bytes with graphs and without, and what drivers do not do.
+"""`bucketpool run --device cuda` on the emulated driver: the same bytes with graphs and without, and what drivers do
+not do.
 
-Arguments: source directory, the bucketpool executable, the folder of the emulated libcuda.so.1, the NVTX injection library ("": the
-library was built without NVTX). BUCKETPOOL_BRIEF, where it is set: every tenth model, and a share of the options, the shapes and the faults."""
+Arguments: source directory, the bucketpool executable, the folder of the emulated libcuda.so.1, the NVTX injection
+library ("": the library was built without NVTX). BUCKETPOOL_BRIEF, where it is set: every tenth model, and a share of
+the options, the shapes and the faults.
+"""
 
 import json
 import os
@@ -27,10 +30,13 @@ def in_turn(values, number):
 
 
 def run(*arguments, fake="", report=True, **environment):
-    """With the emulated driver, whose memory the host cannot touch, and which reports at the end what was broken or left behind."""
+    """With the emulated driver, whose memory the host cannot touch, and which reports at the end what was broken or
+    left behind.
+    """
     settings = ",".join(filter(None, (f"report={int(report)},host_faults=1", fake)))
     variables = {**os.environ, "LD_LIBRARY_PATH": FAKE, "FAKE_CUDA": settings, **environment}
-    return subprocess.run([TOOL, "run", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False, env=variables)
+    return subprocess.run([TOOL, "run", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
+                          env=variables)
 
 
 class Case(InFolder):
@@ -48,7 +54,9 @@ class Case(InFolder):
 
 
 class Bytes(Case):
-    """Eager, captured whole and captured unit by unit: the same buckets, bytes and digest, which are those of the host device."""
+    """Eager, captured whole and captured unit by unit: the same buckets, bytes and digest, which are those of the host
+    device.
+    """
 
     def same(self, *arguments, delay=50, graphs=GRAPHS):
         wanted = self.verified(*arguments, "--device", "host")
@@ -61,15 +69,19 @@ class Bytes(Case):
         for number, model in list(enumerate(sorted(os.listdir(MODELS))))[::10 if BRIEF else 1]:
             arguments = (os.path.join(MODELS, model), "--ep", "18"[number % 2], "--scale", SMALL, "--steps", "3")
             self.same(*arguments, "--policy", ("fixed", "max", "scheduled")[number % 3])
-            self.same(*arguments, "--policy", ("max", "scheduled", "fixed")[number % 3], graphs=(GRAPHS[1 + number % 2],), delay=10)
-            self.same(*arguments, "--policy", ("scheduled", "fixed", "max")[number % 3], graphs=(GRAPHS[2 - number % 2],), delay=0)
+            self.same(*arguments, "--policy", ("max", "scheduled", "fixed")[number % 3],
+                      graphs=(GRAPHS[1 + number % 2],), delay=10)
+            self.same(*arguments, "--policy", ("scheduled", "fixed", "max")[number % 3],
+                      graphs=(GRAPHS[2 - number % 2],), delay=0)
             self.same(*arguments, "--policy", "dynamic", graphs=("off",))
 
     def test_options(self):
         every = (("--no-promises",), ("--strict", "off"), ("--prefetch", "4"), ("--prefetch", "0", "--grad-units", "1"),
                  ("--policy", "scheduled", *ALL_ROLES), ("--policy", "scheduled", "--joint", "--streams", "unified"),
-                 ("--param-dtype", "fp8", "--grad-comm-dtype", "bf16", *ALL_ROLES), ("--streams", "unified", *ALL_ROLES),
-                 ("--keep-after-forward",), ("--eval",), ("--passes", "both"), ("--microbatches", "3", "--prefetch", "2"),
+                 ("--param-dtype", "fp8", "--grad-comm-dtype", "bf16", *ALL_ROLES),
+                 ("--streams", "unified", *ALL_ROLES),
+                 ("--keep-after-forward",), ("--eval",), ("--passes", "both"),
+                 ("--microbatches", "3", "--prefetch", "2"),
                  ("--param-dtype", "fp8", "--recompute", "--passes", "both", *ALL_ROLES),
                  ("--combined", "--streams", "unified", "--outside", "successor", "--passes", "both", *ALL_ROLES))
         for options in every[::3 if BRIEF else 1]:
@@ -88,10 +100,12 @@ class Bytes(Case):
         bucket = {"dtype": "bf16", "numel": 5000}
         models = ([{"name": f"u{i}", "buckets": [
                       {"dtype": "uint8", "numel": n}, {"dtype": "fp4_e2m1", "numel": n}, {"dtype": "bf16", "numel": 0},
-                      {"dtype": "bf16", "numel": n, "frozen": True}, {"dtype": "fp32", "numel": n}]} for i, n in enumerate(sizes)],
+                      {"dtype": "bf16", "numel": n, "frozen": True}, {"dtype": "fp32", "numel": n}]}
+                   for i, n in enumerate(sizes)],
                   [{"name": "only", "buckets": [{"dtype": "bf16", "numel": 3000000}]}],
                   [{"name": "outer", "buckets": [bucket]}, {"name": "a", "parent": "outer", "buckets": [bucket]},
-                   {"name": "b", "parent": "outer", "buckets": [bucket, bucket]}, {"name": "last", "buckets": [bucket]}])
+                   {"name": "b", "parent": "outer", "buckets": [bucket, bucket]},
+                   {"name": "last", "buckets": [bucket]}])
         for number, units in enumerate(models):
             with open(self.path("units.json"), "w", encoding="utf-8") as file:
                 json.dump({"format": "bucketpool.units/1", "model": "shapes", "units": units}, file)
@@ -115,12 +129,14 @@ class Bytes(Case):
 
     def test_digests(self):
         arguments = (NANO, "--ep", "8", "--scale", SMALL, "--device", "cuda")
-        digests = {self.verified(*arguments, *more)["digest"] for more in ((), ("--seed", "2"), ("--steps", "4"), ("--prefetch", "2"))}
+        digests = {self.verified(*arguments, *more)["digest"]
+                   for more in ((), ("--seed", "2"), ("--steps", "4"), ("--prefetch", "2"))}
         self.assertEqual(len(digests), 3)  # how far ahead gathers run changes nothing about the bytes
 
     def test_trace(self):
         for graph in GRAPHS:
-            self.verified(NANO, "--ep", "8", "--scale", SMALL, "--device", "cuda", "--graph", graph, "--trace", self.path(graph))
+            self.verified(NANO, "--ep", "8", "--scale", SMALL, "--device", "cuda", "--graph", graph,
+                          "--trace", self.path(graph))
         traces = set()
         for graph in GRAPHS:
             with open(self.path(graph), encoding="utf-8") as file:
@@ -159,7 +175,8 @@ class Wrong(Case):
 
     def test_lost_work(self):
         """A check that did not run is a failure."""
-        for graph, lost in (("iteration", "cuGraphLaunch:1"), ("units", "cuGraphLaunch:7"), ("off", "cuLaunchHostFunc:0")):
+        for graph, lost in (("iteration", "cuGraphLaunch:1"), ("units", "cuGraphLaunch:7"),
+                            ("off", "cuLaunchHostFunc:0")):
             result = run(*self.ARGUMENTS, "--graph", graph, fake=f"fail={lost}:-1", report=False)
             self.refused(result, 3, "the device ran ", " checks that it was given")
         for nth in range(300, 320, 7 if BRIEF else 1):  # a fill or a check
@@ -187,13 +204,17 @@ class Faults(Case):
 
     def test_failing_calls(self):
         """Each function of the driver fails once, early and late: one line, or none where it only undoes."""
-        undoes = {"cuCtxPopCurrent", "cuDevicePrimaryCtxRelease", "cuEventDestroy", "cuGraphDestroy", "cuGraphExecDestroy",
+        undoes = {"cuCtxPopCurrent", "cuDevicePrimaryCtxRelease", "cuEventDestroy", "cuGraphDestroy",
+                  "cuGraphExecDestroy",
                   "cuMemAddressFree", "cuMemHostUnregister", "cuMemRelease", "cuMemUnmap", "cuStreamDestroy"}
-        functions = ("cuDeviceGetCount", "cuDeviceGetName", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent", "cuMemGetInfo",
-                     "cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemHostRegister", "cuStreamCreate",
-                     "cuStreamWaitEvent", "cuStreamGetCaptureInfo", "cuStreamSynchronize", "cuLaunchHostFunc", "cuMemcpyAsync",
-                     "cuEventCreate", "cuEventRecord", "cuEventSynchronize", "cuStreamBeginCapture", "cuStreamEndCapture",
-                     "cuGraphInstantiate", "cuGraphLaunch")
+        functions = ("cuDeviceGetCount", "cuDeviceGetName", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",
+                     "cuMemGetInfo",
+                     "cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemHostRegister",
+                     "cuStreamCreate",
+                     "cuStreamWaitEvent", "cuStreamGetCaptureInfo", "cuStreamSynchronize", "cuLaunchHostFunc",
+                     "cuMemcpyAsync",
+                     "cuEventCreate", "cuEventRecord", "cuEventSynchronize", "cuStreamBeginCapture",
+                     "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphLaunch")
         for number, function in enumerate((*functions, *sorted(undoes))):
             for nth in in_turn((1, 3, 30), number):
                 with self.subTest(function=function, nth=nth):
@@ -220,7 +241,8 @@ class Faults(Case):
                                (("--graph", "all"), ("off, iteration, units",)), (("--guard",), ("--guard",)),
                                (("--graph", "units", "--steps", "1"), ("--steps 2",)),
                                (("--graph", "units", "--policy", "dynamic"), ("stable addresses",)),
-                               (("--graph", "units", "--policy", "fixed", "--fallback", "dynamic"), ("stable addresses",)),
+                               (("--graph", "units", "--policy", "fixed", "--fallback", "dynamic"),
+                                ("stable addresses",)),
                                (("--graph", "units", "--device", "host"), ("--device cuda",))):
             self.refused(run(*self.ARGUMENTS, *options), 2, *words)
 

@@ -1,7 +1,8 @@
 """`bucketpool schedule` and the options of schedules: tables, documents, pictures, mistakes.
 
-Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at the
-difference before committing it."""
+Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at
+the difference before committing it.
+"""
 
 import json
 import os
@@ -16,19 +17,22 @@ ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 MODELS = os.path.join(ROOT, "examples", "models")
 NANO = "examples/models/Nemotron-3-Nano-30B-A3B"
 QWEN = "examples/models/Qwen3-0.6B"
-ALL_ROLES = ("--roles", "param,param_transpose,grad,grad_comm,state,main_grad,optimizer", "--param-dtype", "fp8", "--grad-comm-dtype",
-             "bf16")
+ALL_ROLES = ("--roles", "param,param_transpose,grad,grad_comm,state,main_grad,optimizer", "--param-dtype", "fp8",
+             "--grad-comm-dtype", "bf16")
 # Each changes what is live when.
-CHANGES = (("--prefetch", "0"), ("--prefetch", "3"), ("--prefetch-backward", "2"), ("--grad-units", "1"), ("--grad-units", "4"),
-           ("--unit-prefetch", "model.layers.9=4:2"), ("--passes", "eval"), ("--passes", "both"), ("--keep-after-forward",),
+CHANGES = (("--prefetch", "0"), ("--prefetch", "3"), ("--prefetch-backward", "2"), ("--grad-units", "1"),
+           ("--grad-units", "4"),
+           ("--unit-prefetch", "model.layers.9=4:2"), ("--passes", "eval"), ("--passes", "both"),
+           ("--keep-after-forward",),
            ("--streams", "unified"), ("--outside", "successor"), ("--microbatches", "3"), ("--combined",),
            ("--combined", "--microbatches", "2", "--streams", "unified", "--outside", "successor", "--passes", "both"))
-LANES = {"param": (0, 1), "param_transpose": (0, 1), "grad": (1, 2), "grad_comm": (1, 3), "state": (1, 1), "main_grad": (1, 1),
-         "optimizer": (1, 1)}
+LANES = {"param": (0, 1), "param_transpose": (0, 1), "grad": (1, 2), "grad_comm": (1, 3), "state": (1, 1),
+         "main_grad": (1, 1), "optimizer": (1, 1)}
 
 
 def run(*arguments, **more):
-    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False, **more)
+    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
+                          **more)
 
 
 def document(*arguments):
@@ -157,7 +161,8 @@ class Document(Case):
             request = found["requests"][event["first_request"]]
             self.assertEqual(event["lane"], LANES[request["role"]][0 if event["acquire"] else 1])
             for r in range(event["first_request"], event["first_request"] + event["request_count"]):
-                self.assertEqual([found["requests"][r][k] for k in ("unit", "role")], [request[k] for k in ("unit", "role")])
+                self.assertEqual([found["requests"][r][k] for k in ("unit", "role")],
+                                 [request[k] for k in ("unit", "role")])
         return found
 
     def test_every_option(self):
@@ -179,8 +184,10 @@ class Document(Case):
         for model, options in ((NANO, ("--ep", "8")), (QWEN, ALL_ROLES), *((QWEN, o) for o in CHANGES)):
             with self.subTest(options=options):
                 (planned,) = report(model, *options, "--policy", "dynamic")
-                bounds = {r["role"]: (r["lower_bound_bytes"], r["lower_bound_step"]) for r in planned["policies"][0]["roles"]}
-                peaks = {p["role"]: (p["bytes"], p["step"]) for p in document(model, *options)["peaks"] if p["role"] != "all"}
+                bounds = {r["role"]: (r["lower_bound_bytes"], r["lower_bound_step"])
+                          for r in planned["policies"][0]["roles"]}
+                peaks = {p["role"]: (p["bytes"], p["step"])
+                         for p in document(model, *options)["peaks"] if p["role"] != "all"}
                 self.assertEqual(peaks, bounds)
 
     def test_prefetch_of_units(self):
@@ -201,7 +208,8 @@ class Document(Case):
         self.assertEqual(phases(), ["forward"] * 2 + ["backward"] * 2)
         self.assertEqual(phases("--eval"), ["forward"] * 2)
         self.assertEqual(phases("--eval"), phases("--passes", "eval"))
-        self.assertEqual(phases("--outside", "successor"), ["outside", "forward", "forward", "outside", "backward", "backward"])
+        self.assertEqual(phases("--outside", "successor"), ["outside", "forward", "forward", "outside", "backward",
+                                                            "backward"])
         self.assertEqual(phases("--streams", "unified")[2:], ["backward", "backward_gather"] * 2)
         self.assertEqual(phases("--combined"), ["forward"] * 2 + ["combined"] * 2 + ["backward"] * 2)
         combined = document(self.units("units.json", (1, 2)), "--combined")["steps"][2]
@@ -210,14 +218,17 @@ class Document(Case):
     def test_recordings(self):
         events = param_events("+0", "+1", "-0", "+2", "-1", "-2")
         found = self.check(self.units("units.json", (100, 200, 300), events), "--roles", "param")
-        said = [("+" if e["acquire"] else "-") + found["requests"][e["first_request"]]["unit"][-1] for e in found["events"]]
+        said = [("+" if e["acquire"] else "-") + found["requests"][e["first_request"]]["unit"][-1]
+                for e in found["events"]]
         self.assertEqual(said, ["+0", "+1", "-0", "+2", "-1", "-2"])
         self.assertEqual([e["step"] for e in found["events"]], list(range(6)))
 
     def test_overlap_windows(self):
         """A host that releases before it acquires: the next gathers are to run under compute all the same."""
-        path = self.units("units.json", (100, 200, 300, 400), param_events("+0", "-0", "+1", "-1", "+2", "-2", "+3", "-3"))
-        pairs = [{(o["earlier"], o["later"]) for o in self.check(path, "--roles", "param", "--overlap-window", w)["overlaps"]}
+        path = self.units("units.json", (100, 200, 300, 400),
+                          param_events("+0", "-0", "+1", "-1", "+2", "-2", "+3", "-3"))
+        pairs = [{(o["earlier"], o["later"]) for o in self.check(path, "--roles", "param",
+                                                                 "--overlap-window", w)["overlaps"]}
                  for w in ("0", "1", "2")]
         self.assertEqual(pairs[0], set())
         self.assertEqual(pairs[1], {(0, 1), (1, 2), (2, 3), (3, 0)})
@@ -237,7 +248,8 @@ class Document(Case):
         events[0]["lane"], events[1]["lane"], events[3]["lane"] = "outer_reduce", "reduce", 7
         found = document(self.units("units.json", (100, 200), events), "--roles", "param")
         self.assertEqual([e["lane"] for e in found["events"]], [3, 2, 0, 7])
-        self.assertIn("lanes gather, reduce, outer_reduce, 7.", run("schedule", self.path("units.json"), "--roles", "param").stdout)
+        self.assertIn("lanes gather, reduce, outer_reduce, 7.",
+                      run("schedule", self.path("units.json"), "--roles", "param").stdout)
 
 
 class United(Case):
@@ -254,7 +266,8 @@ class United(Case):
         self.assertEqual(found["peaks"][0]["bytes"], aligned(400) + aligned(600))
         again = document(one, "--roles", "param", "--schedules", other, "--schedules", third)
         self.assertEqual(again["events"], found["events"])
-        self.assertIn("recorded schedules of 18 events", run("schedule", one, "--roles", "param", "--schedules", f"{other},{third}").stdout)
+        self.assertIn("recorded schedules of 18 events", run("schedule", one, "--roles", "param",
+                                                             "--schedules", f"{other},{third}").stdout)
         for model, options in ((one, ()), (self.units("plain.json", (100, 200, 300)), ())):  # recorded and generated
             (planned,) = report(model, "--roles", "param", "--schedules", third, "--policy", "max", *options)
             self.assertEqual(planned["policies"][0]["lower_bound_bytes"], aligned(400) + aligned(600))
@@ -275,13 +288,16 @@ class United(Case):
         """It has no gradients, so its requests have other numbers than those of training."""
         train, evaluation = self.path("train.json"), self.path("eval.json")
         for path, options in ((train, ()), (evaluation, ("--eval",))):
-            self.assertEqual(run("run", QWEN, "--scale", "1024", "--steps", "1", "--trace", path, *options).returncode, 0)
+            self.assertEqual(run("run", QWEN, "--scale", "1024", "--steps", "1", "--trace", path, *options).returncode,
+                             0)
         alone, both = document(train), document(train, "--schedules", evaluation)
         self.assertEqual([p["role"] for p in both["peaks"]], ["param", "grad", "all"])
-        self.assertEqual(len(both["steps"]), len(alone["steps"]) + len(document(evaluation, "--roles", "param")["steps"]))
+        self.assertEqual(len(both["steps"]), len(alone["steps"]) + len(document(evaluation,
+                                                                                "--roles", "param")["steps"]))
         (planned,) = report(train, "--schedules", evaluation, "--policy", "max")
         self.assertEqual(planned["policies"][0]["feasible"], True)
-        self.refused(run("plan", evaluation, "--schedules", train, "--policy", "max"), 2, "train.json", "(grad) is not in the plan")
+        self.refused(run("plan", evaluation, "--schedules", train, "--policy", "max"), 2, "train.json",
+                     "(grad) is not in the plan")
 
     def test_recordings_without_a_bucket(self):
         def grads(count):
@@ -303,7 +319,8 @@ class United(Case):
     def test_recordings_of_other_buckets(self):
         events = param_events("+0", "-0", "+1", "-1")
         one = self.units("one.json", (100, 200), events)
-        for sizes, words in (((100, 300), ("600 bytes", "layers.1/all", "400")), ((100, 200, 300), ("3 units", "instead of 2"))):
+        for sizes, words in (((100, 300), ("600 bytes", "layers.1/all", "400")),
+                             ((100, 200, 300), ("3 units", "instead of 2"))):
             other = self.units("other.json", sizes, events + param_events(*(("+2", "-2") if len(sizes) > 2 else ())))
             self.refused(run("schedule", one, "--roles", "param", "--schedules", other), 2, "other.json", *words)
         with open(other, encoding="utf-8") as file:
@@ -314,11 +331,12 @@ class United(Case):
         with open(other, "w", encoding="utf-8") as file:
             json.dump(units, file)
         self.refused(run("schedule", one, "--roles", "param", "--schedules", other), 2, "elsewhere", "layers.1")
-        self.refused(run("schedule", one, "--roles", "param", "--schedules", self.units("x.json", (100, 200))), 2, "x.json",
-                     "no recorded schedule")
+        self.refused(run("schedule", one, "--roles", "param", "--schedules", self.units("x.json", (100, 200))), 2,
+                     "x.json", "no recorded schedule")
         wrong = self.units("wrong.json", (100, 200), param_events("+0", "-0", "-1"))
         self.refused(run("schedule", one, "--roles", "param", "--schedules", wrong), 2, "wrong.json", "event 2")
-        self.refused(run("plan", one, one, "--roles", "param", "--schedules", wrong), 2, "--schedules", "requires one model, got 2")
+        self.refused(run("plan", one, one, "--roles", "param", "--schedules", wrong), 2,
+                     "--schedules", "requires one model, got 2")
 
     def test_shared_pool(self):
         small = self.units("small.json", (100, 200), model="reference")
@@ -327,8 +345,8 @@ class United(Case):
         self.assertEqual(found["model"], "policy + reference")
         self.assertEqual(len(found["steps"]), 10)
         names = [r["unit"] for r in found["requests"]]
-        self.assertEqual(sorted(set(names)), ["policy/layers.0", "policy/layers.1", "policy/layers.2", "reference/layers.0",
-                                              "reference/layers.1"])
+        self.assertEqual(sorted(set(names)), ["policy/layers.0", "policy/layers.1", "policy/layers.2",
+                                              "reference/layers.0", "reference/layers.1"])
         apart = [document(m, "--roles", "param,grad,state") for m in (large, small)]
         for role in ("param", "grad"):
             peaks = [p["bytes"] for d in (found, *apart) for p in d["peaks"] if p["role"] == role]
@@ -340,7 +358,8 @@ class United(Case):
             self.assertEqual(planned["state_bytes"][member], sum(s["state_bytes"][member] for s in sums))
         self.assertEqual(planned["parameters"], 5300)
         self.assertEqual(planned["policies"][0]["lower_bound_bytes"],
-                         sum(max(r["lower_bound_bytes"] for s in sums for r in s["policies"][0]["roles"] if r["role"] == role)
+                         sum(max(r["lower_bound_bytes"] for s in sums
+                                 for r in s["policies"][0]["roles"] if r["role"] == role)
                              for role in ("param", "grad")))
 
     def test_same_model_twice(self):
@@ -367,17 +386,23 @@ class Plans(Case):
                                  (("--unit-prefetch", "model.layers.9=4:2"), {"unit_prefetch.model.layers.9": "4:2"}),
                                  (("--passes", "both"), {"schedule": "training and evaluation"}),
                                  (("--eval",), {"schedule": "evaluation", "eval": "1"}),
-                                 (("--keep-after-forward", "--recompute"), {"keep_after_forward": "1", "recompute": "1"}),
-                                 (("--streams", "unified", "--outside", "successor"), {"streams": "unified", "outside": "successor"}),
+                                 (("--keep-after-forward", "--recompute"),
+                                  {"keep_after_forward": "1", "recompute": "1"}),
+                                 (("--streams", "unified", "--outside", "successor"),
+                                  {"streams": "unified", "outside": "successor"}),
                                  (("--microbatches", "4", "--combined"), {"microbatches": "4", "combined": "1"})):
             self.assertEqual(options(*arguments), plain | noted)
 
     def test_named_schedule(self):
-        for arguments, words in (((), "prefetch 1;"), (("--prefetch", "2", "--prefetch-backward", "1"), "prefetch 2 (backward 1);"),
+        for arguments, words in (((), "prefetch 1;"), (("--prefetch", "2", "--prefetch-backward", "1"),
+                                                       "prefetch 2 (backward 1);"),
                                  (("--unit-prefetch", "model.layers.9=4"), "prefetch 1, 1 unit with another prefetch;"),
-                                 (("--passes", "both", "--grad-units", "3"), "training and evaluation, gradients of 3 units;"),
-                                 (("--streams", "unified", "--keep-after-forward"), "kept after forward, unified streams;"),
-                                 (("--microbatches", "4", "--combined"), "prefetch 1, 4 microbatches, combined passes;")):
+                                 (("--passes", "both", "--grad-units", "3"),
+                                  "training and evaluation, gradients of 3 units;"),
+                                 (("--streams", "unified", "--keep-after-forward"),
+                                  "kept after forward, unified streams;"),
+                                 (("--microbatches", "4", "--combined"),
+                                  "prefetch 1, 4 microbatches, combined passes;")):
             for command in ("plan", "schedule"):
                 policy = ("--policy", "max") if command == "plan" else ()
                 self.assertIn(words, run(command, QWEN, *arguments, *policy).stdout.splitlines()[1])
@@ -403,8 +428,8 @@ class Picture(Case):
     def test_atomic_outputs(self):
         self.refused(run("schedule", QWEN, "--plot", self.path("no/such/folder/x.svg")), 3, "no/such/folder")
         with open("/dev/full", "w", encoding="utf-8") as full:
-            result = subprocess.run([TOOL, "schedule", QWEN, "--plot", self.path("x.svg")], stdout=full, stderr=subprocess.PIPE,
-                                    text=True, cwd=ROOT, check=False)
+            result = subprocess.run([TOOL, "schedule", QWEN, "--plot", self.path("x.svg")], stdout=full,
+                                    stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
         self.assertEqual((result.returncode, os.listdir(self.folder)), (3, []))
 
 
@@ -413,20 +438,27 @@ class Mistakes(Case):
         cases = ((("--prefetch", "x"), "--prefetch"), (("--prefetch-backward", "-1"), "--prefetch-backward"),
                  (("--prefetch-backward", "4294967295"), "[0, 4294967294]"),
                  (("--unit-prefetch", "model.layers.3=1:4294967295"), "[0, 4294967294]"),
-                 (("--passes", "eval", "--roles", "grad"), "--passes eval has only the roles param and state; add one of them to --roles"),
+                 (("--passes", "eval", "--roles", "grad"),
+                  "--passes eval has only the roles param and state; add one of them to --roles"),
                  (("--eval", "--roles", "grad,grad_comm"), "--passes eval has only the roles param and state"),
                  (("--eval", "--roles", "main_grad,optimizer"), "--passes eval has only the roles param and state"),
                  (("--unit-prefetch", "model.layers.3"), "UNIT=F"), (("--unit-prefetch", "=3"), "UNIT=F"),
-                 (("--unit-prefetch", "model.layers.3=1:2:3"), "1:2"[2:]), (("--unit-prefetch", "model.layers.3=a"), "\"a\""),
-                 (("--unit-prefetch", "nobody=3"), "nobody"), (("--unit-prefetch", "model.layers.3=1,model.layers.3=2"), "twice"),
+                 (("--unit-prefetch", "model.layers.3=1:2:3"), "1:2"[2:]),
+                 (("--unit-prefetch", "model.layers.3=a"), "\"a\""),
+                 (("--unit-prefetch", "nobody=3"), "nobody"),
+                 (("--unit-prefetch", "model.layers.3=1,model.layers.3=2"), "twice"),
                  (("--unit-prefetch", "model.layers.3=1,"), "empty"), (("--passes", "twice"), "train, eval, both"),
                  (("--streams", "one"), "separate, unified"), (("--outside", "all"), "nothing, successor"),
                  (("--microbatches", "0"), "[1, 1024]"), (("--microbatches", "1025"), "[1, 1024]"),
                  (("--overlap-window", "-1"), "--overlap-window"),
-                 (("--grad-units", "0"), "--grad-units"), (("--steps", "5-3"), "--steps"), (("--steps", "-3"), "--steps"),
-                 (("--steps", "a-b"), "--steps"), (("--steps", "3-56"), "[0, 55]"), (("--steps", "99999999999"), "--steps"),
-                 (("--role", "x"), "--role"), (("--role", "state"), "no buckets"), (("--json", "--steps", "1"), "--steps"),
-                 (("--share",), "--share"), (("--color", "blue"), "always"), (("--plot", "x.gif"), "x.gif"), (("--plot", ""), "--plot"),
+                 (("--grad-units", "0"), "--grad-units"), (("--steps", "5-3"), "--steps"),
+                 (("--steps", "-3"), "--steps"),
+                 (("--steps", "a-b"), "--steps"), (("--steps", "3-56"), "[0, 55]"),
+                 (("--steps", "99999999999"), "--steps"),
+                 (("--role", "x"), "--role"), (("--role", "state"), "no buckets"),
+                 (("--json", "--steps", "1"), "--steps"),
+                 (("--share",), "--share"), (("--color", "blue"), "always"), (("--plot", "x.gif"), "x.gif"),
+                 (("--plot", ""), "--plot"),
                  (("--schedules", "no-such-file.json"), "no-such-file.json"), (("--policy", "max"), "--policy"))
         for options, word in cases:
             with self.subTest(options=options):
@@ -441,8 +473,8 @@ class Mistakes(Case):
     def test_lost_output(self):
         for options in ((), ("--json",), ("--help",)):
             with open("/dev/full", "w", encoding="utf-8") as full:
-                result = subprocess.run([TOOL, "schedule", QWEN, *options], stdout=full, stderr=subprocess.PIPE, text=True,
-                                        cwd=ROOT, check=False)
+                result = subprocess.run([TOOL, "schedule", QWEN, *options], stdout=full, stderr=subprocess.PIPE,
+                                        text=True, cwd=ROOT, check=False)
             self.assertEqual(result.returncode, 3, options)
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
 

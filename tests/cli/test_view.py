@@ -1,8 +1,9 @@
-"""`bucketpool view`: tables, JSON, the page, pictures and mistakes, on snapshots that snapshots.py makes and that a profile wrote. What is
-printed is computed here again, event by event. In a browser only where chromium is installed.
+"""`bucketpool view`: tables, JSON, the page, pictures and mistakes, on snapshots that snapshots.py makes and that a
+profile wrote. What is printed is computed here again, event by event. In a browser only where chromium is installed.
 
-Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at the
-difference before committing it."""
+Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at
+the difference before committing it.
+"""
 
 import html
 import json
@@ -23,7 +24,8 @@ HOSTILE = "</script><script>document.title='broken'</script><!--\u2028\"\\'&amp;
 
 
 def run(*arguments, **more):
-    return subprocess.run([TOOL, "view", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False, **more)
+    return subprocess.run([TOOL, "view", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600,
+                          check=False, **more)
 
 
 def play(pool, first):
@@ -35,10 +37,12 @@ def play(pool, first):
     held = {entry["id"]: entry["address"] for entry in pool["live"]}
 
     def slab_of(address):
-        return next((i for i, slab in enumerate(slabs) if slab["address"] <= address < slab["address"] + slab["bytes"]), None)
+        return next((i for i, slab in enumerate(slabs) if slab["address"] <= address < slab["address"] + slab["bytes"]),
+                    None)
 
     def live():
-        return {i for i, address in held.items() if size[i] and (slab_of(address) is None or resident[slab_of(address)])}
+        return {i for i, address in held.items() if size[i]
+                and (slab_of(address) is None or resident[slab_of(address)])}
 
     def free():
         ranges = []
@@ -52,7 +56,8 @@ def play(pool, first):
         return ranges
 
     peak = (sum(size[i] for i in live()), 0, live(), free())
-    changes = [(event[2], 0, event) for event in pool["slab_events"]] + [(event[4], 1, event) for event in pool["events"]]
+    changes = [(event[2], 0, event) for event in pool["slab_events"]] + [(event[4], 1, event)
+                                                                         for event in pool["events"]]
     for time, is_event, event in sorted(changes, key=lambda change: change[:2]):
         if not is_event:
             resident[event[1]] = bool(event[0])
@@ -90,7 +95,8 @@ class Numbers(Case):
             self.assertEqual((answer["peak_bytes"], answer["peak_ns"]), (peak, time))
             self.assertEqual(sorted((pool["requests"][i]["unit"], pool["requests"][i]["bucket"]) for i in ids),
                              sorted((entry["unit"], entry["bucket"]) for entry in answer["live_at_peak"]))
-            self.assertEqual((answer["peak_free_bytes"], answer["peak_largest_free_bytes"]), (sum(ranges), max(ranges, default=0)))
+            self.assertEqual((answer["peak_free_bytes"], answer["peak_largest_free_bytes"]),
+                             (sum(ranges), max(ranges, default=0)))
             self.assertEqual(sum(role["at_peak_bytes"] for role in answer["roles"]), peak)
             self.assertEqual((answer["events"], answer["lost_events"]), (len(pool["events"]), pool["lost_events"]))
 
@@ -128,8 +134,8 @@ class Numbers(Case):
 
     def test_profile_files(self):
         model = os.path.join(ROOT, "examples", "models", "Qwen3-8B")
-        result = subprocess.run([TOOL, "run", model, "--scale", "4096", "--profile", self.path("p")], capture_output=True, text=True,
-                                cwd=ROOT, timeout=600, check=False)
+        result = subprocess.run([TOOL, "run", model, "--scale", "4096", "--profile", self.path("p")],
+                                capture_output=True, text=True, cwd=ROOT, timeout=600, check=False)
         self.assertEqual(result.returncode, 0, result.stderr)
         for step in ("step_0", "step_1"):
             (name,) = [name for name in os.listdir(self.path(f"p/{step}")) if name.endswith(".pickle")]
@@ -144,13 +150,18 @@ class Numbers(Case):
             self.assertIsNone(pool["plan_bytes"])
             self.assertEqual((pool["pool"], pool["slab_bytes"]), ("cuda:0", 40 * snapshots.MIB))
             self.assertEqual((pool["peak_bytes"], pool["peak_ns"]), (30 * snapshots.MIB, 20_000))
-            self.assertEqual({(entry["unit"], entry["bucket"], entry["bytes"] // snapshots.MIB) for entry in pool["live_at_peak"]},
-                             {("train.py", "weights", 8), ("", "", 6), ("train.py", "forward", 12), ("train.py", "backward", 4)})
+            self.assertEqual({(entry["unit"], entry["bucket"], entry["bytes"] // snapshots.MIB)
+                              for entry in pool["live_at_peak"]},
+                             {("train.py", "weights", 8), ("", "", 6), ("train.py", "forward", 12),
+                              ("train.py", "backward", 4)})
             self.assertEqual(pool["peak_slab_bytes"], 40 * snapshots.MIB)
-            self.assertEqual((pool["peak_free_bytes"], pool["peak_largest_free_bytes"]), (10 * snapshots.MIB, 6 * snapshots.MIB))
+            self.assertEqual((pool["peak_free_bytes"], pool["peak_largest_free_bytes"]),
+                             (10 * snapshots.MIB, 6 * snapshots.MIB))
 
     def test_offloaded_state(self):
-        """State stays held while its slab is unmapped, and is live again when it is mapped: the optimizer's is offloaded at the peak."""
+        """State stays held while its slab is unmapped, and is live again when it is mapped: the optimizer's is
+        offloaded at the peak.
+        """
         snapshot = snapshots.ours(units=6, steps=2)
         half = snapshot["bucketpool"]
         pool = half["pools"][0]
@@ -180,7 +191,8 @@ class Numbers(Case):
 class Tables(Case):
     def test_golden(self):
         for name, files in (("view-one.txt", [0]), ("view-ranks.txt", [0, 1, 2, 3])):
-            paths = [self.write(f"rank{rank}.pickle", snapshots.ours(rank, 4, scratch=80 * snapshots.MIB if rank == 2 else None))
+            paths = [self.write(f"rank{rank}.pickle", snapshots.ours(rank, 4,
+                                                                     scratch=80 * snapshots.MIB if rank == 2 else None))
                      for rank in files]
             self.golden(name, self.good(run(*paths)).replace(self.folder, "FOLDER"))
         self.golden("help-view.txt", run("--help").stdout)
@@ -191,12 +203,14 @@ class Tables(Case):
         self.assertIn("\033", run(path, "--color", "always").stdout)
 
     def test_outlier(self):
-        paths = [self.write(f"{rank}.pickle", snapshots.ours(rank, 5, scratch=100 * snapshots.MIB if rank == 3 else None))
+        paths = [self.write(f"{rank}.pickle", snapshots.ours(rank, 5,
+                                                             scratch=100 * snapshots.MIB if rank == 3 else None))
                  for rank in range(5)]
         report = self.report(*paths)
         (peak,) = [entry for entry in report["spread"] if entry["of"] == "live peak"]
         peaks = [file["pools"][0]["peak_bytes"] for file in report["files"]]
-        self.assertEqual((peak["least"], peak["most"], peak["most_file"], peak["odd_file"]), (min(peaks), max(peaks), 3, 3))
+        self.assertEqual((peak["least"], peak["most"], peak["most_file"], peak["odd_file"]),
+                         (min(peaks), max(peaks), 3, 3))
         (events,) = [entry for entry in report["spread"] if entry["of"] == "events"]
         self.assertIsNone(events["odd_file"])
         self.assertRegex(run(*paths).stdout, r"(?m)live peak .* rank 3 p0d3t0 +rank 3 p0d3t0: 3\d\d\.\d MiB$")
@@ -210,7 +224,8 @@ class Tables(Case):
         snapshot["bucketpool"]["pools"].append(other)
         path = self.write("x.pickle", snapshot)
         self.assertEqual([pool["pool"] for pool in self.report(path)["files"][0]["pools"]], ["params+grads", "other"])
-        self.assertEqual([pool["pool"] for pool in self.report(path, "--pool", "other")["files"][0]["pools"]], ["other"])
+        self.assertEqual([pool["pool"] for pool in self.report(path, "--pool", "other")["files"][0]["pools"]],
+                         ["other"])
         self.refused(run(path, "--pool", "x"), 2, 'unknown pool "x", the file has 2')
 
 
@@ -218,11 +233,15 @@ class Mistakes(Case):
     def test_bad_files(self):
         good = pickle.dumps(snapshots.ours(units=1), 2)
         for data, *words in (
-            (b"", "byte 0", "expected a pickle"), (b"{}", "byte 0", "expected a pickle"), (b"\x80\x09.", "protocol 9"), (good[:-1], f"byte {len(good) - 1}", "ends before the pickle"),
-            (good[:200], "byte "), (good + b"x", "1 bytes after"), (pickle.dumps(os.system, 2), "byte 2", "names the global posix.system"),
+            (b"", "byte 0", "expected a pickle"), (b"{}", "byte 0", "expected a pickle"), (b"\x80\x09.", "protocol 9"),
+            (good[:-1], f"byte {len(good) - 1}", "ends before the pickle"),
+            (good[:200], "byte "), (good + b"x", "1 bytes after"),
+            (pickle.dumps(os.system, 2), "byte 2", "names the global posix.system"),
             (pickle.dumps(os.system, 4), "names the global posix.system"), (pickle.dumps({"a": {1}}, 4), "set"),
-            (pickle.dumps([2**70], 2), "64 bits"), (pickle.dumps([]), "not a snapshot"), (pickle.dumps({"bucketpool": {"format": "x"}}), "bucketpool.format"),
-            (pickle.dumps({"segments": []}), "device_traces"), (pickle.dumps({"segments": [], "device_traces": [[], []]}), "the snapshot has no pools"),
+            (pickle.dumps([2**70], 2), "64 bits"), (pickle.dumps([]), "not a snapshot"),
+            (pickle.dumps({"bucketpool": {"format": "x"}}), "bucketpool.format"),
+            (pickle.dumps({"segments": []}), "device_traces"),
+            (pickle.dumps({"segments": [], "device_traces": [[], []]}), "the snapshot has no pools"),
         ):
             with self.subTest(data=data[:60]):
                 with open(self.path("x.pickle"), "wb") as file:
@@ -243,7 +262,8 @@ class Mistakes(Case):
         pool["requests"] = [dict(pool["requests"][0], bytes=1)] * 5000
         pool["live"] = [{"id": i, "address": snapshots.BASE + i, "stream": 0, "step": 0} for i in range(5000)]
         pool["events"], pool["slab_events"] = [], [[i % 2, 0, half["first_time_ns"] + i] for i in range(2000)]
-        self.refused(run(self.write("x.pickle", snapshot), "--html", self.path("x.html")), 2, "x.pickle: pool params+grads", "too often")
+        self.refused(run(self.write("x.pickle", snapshot), "--html", self.path("x.html")), 2,
+                     "x.pickle: pool params+grads", "too often")
         self.assertFalse(os.path.exists(self.path("x.html")))
 
     def test_pickled_code(self):
@@ -267,9 +287,12 @@ class Mistakes(Case):
 
     def test_bad_options(self):
         path = self.write("x.pickle", snapshots.ours())
-        for options, words in ((["--html", ""], ["--html"]), (["--plot", "x.bmp"], ["--plot", ".svg, .png or .pdf"]), (["--flame", "x"], ["--flame"]),
-                               (["--html", "a.svg", "--plot", "a.svg"], ["same file"]), (["--plot", "a.svg", "--flame", "a.svg"], ["same file"]),
-                               ([path, "--plot", "a.svg"], ["one file, got 2"]), ([path, "--flame", "a.svg"], ["one file, got 2"]), (["--best"], ["--best"]),
+        for options, words in ((["--html", ""], ["--html"]), (["--plot", "x.bmp"], ["--plot", ".svg, .png or .pdf"]),
+                               (["--flame", "x"], ["--flame"]),
+                               (["--html", "a.svg", "--plot", "a.svg"], ["same file"]),
+                               (["--plot", "a.svg", "--flame", "a.svg"], ["same file"]),
+                               ([path, "--plot", "a.svg"], ["one file, got 2"]),
+                               ([path, "--flame", "a.svg"], ["one file, got 2"]), (["--best"], ["--best"]),
                                (["--color", "blue"], ["always"])):
             with self.subTest(options=options):
                 self.refused(run(path, *options), 2, *words)
@@ -289,7 +312,8 @@ class Mistakes(Case):
         path = self.write("x.pickle", snapshots.ours())
         self.refused(run(path, "--html", self.path("no/folder/x.html")), 3, "--html", "no/folder/x.html")
         with open("/dev/full", "w", encoding="utf-8") as full:
-            result = subprocess.run([TOOL, "view", path, "--html", self.path("x.html")], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+            result = subprocess.run([TOOL, "view", path, "--html", self.path("x.html")], stdout=full,
+                                    stderr=subprocess.PIPE, text=True, check=False)
         self.assertEqual(result.returncode, 3, result.stderr)
         self.refused(run(path, "--html", "/dev/full"), 3, "--html /dev/full")
         with open(self.path("old.html"), "w", encoding="utf-8") as file:
@@ -302,7 +326,8 @@ class Mistakes(Case):
 
 class Pictures(Case):
     def test_pictures(self):
-        for name, snapshot in (("ours", snapshots.ours()), ("torch", snapshots.torch()), ("many", snapshots.ours(units=30, steps=30))):
+        for name, snapshot in (("ours", snapshots.ours()), ("torch", snapshots.torch()),
+                               ("many", snapshots.ours(units=30, steps=30))):
             path = self.write("x.pickle", snapshot)
             for option in ("--plot", "--flame"):
                 for ending in ("svg", "png", "pdf"):
@@ -318,8 +343,11 @@ class Pictures(Case):
             self.assertIn("<svg", file.read())
 
     def test_short_blocks(self):
-        """The curve stays between nothing and the peak: in PyTorch's traces many an end is at the time of its beginning."""
-        trace = [{"action": action, "addr": snapshots.BASE + i * snapshots.MIB, "size": snapshots.MIB, "stream": 0, "time_us": 1000 + i // 4}
+        """The curve stays between nothing and the peak: in PyTorch's traces many an end is at the time of its
+        beginning.
+        """
+        trace = [{"action": action, "addr": snapshots.BASE + i * snapshots.MIB, "size": snapshots.MIB, "stream": 0,
+                  "time_us": 1000 + i // 4}
                  for i in range(40) for action in ("alloc", "free_completed")]
         path = self.write("x.pickle", {"segments": [], "device_traces": [trace]})
         result = run(path, "--plot", self.path("x.svg"))
@@ -357,17 +385,23 @@ class Page(Case):
         spans = [drawn["spans"][i:i + 7] for i in range(0, len(drawn["spans"]), 7)]
         first, moves = snapshot["bucketpool"]["first_time_ns"], pool["slab_events"]
         self.assertEqual(len(moves), 2)
-        self.assertEqual(len(spans), len(pool["live"]) + sum(event[0] == snapshots.ACQUIRE for event in pool["events"]) + 1)
+        self.assertEqual(len(spans), len(pool["live"]) + sum(event[0] == snapshots.ACQUIRE
+                                                             for event in pool["events"]) + 1)
         begins = {(event[1], event[4] - first) for event in pool["events"] if event[0] == snapshots.ACQUIRE}
         ends = {(event[1], event[4] - first) for event in pool["events"] if event[0] == snapshots.RELEASE}
-        self.assertEqual({(span[0], span[3]) for span in spans if not span[6] & 1}, begins | {(len(pool["requests"]) - 2, moves[1][2] - first)})
-        self.assertEqual({(span[0], span[4]) for span in spans if not span[6] & 2}, ends | {(len(pool["requests"]) - 2, moves[0][2] - first)})
+        self.assertEqual({(span[0], span[3]) for span in spans if not span[6] & 1},
+                         begins | {(len(pool["requests"]) - 2, moves[1][2] - first)})
+        self.assertEqual({(span[0], span[4]) for span in spans if not span[6] & 2},
+                         ends | {(len(pool["requests"]) - 2, moves[0][2] - first)})
         for request, slab, offset, *_ in spans:
-            self.assertLessEqual(offset + pool["requests"][request]["bytes"], pool["slabs"][slab]["bytes"] if slab >= 0 else 1 << 60)
+            self.assertLessEqual(offset + pool["requests"][request]["bytes"],
+                                 pool["slabs"][slab]["bytes"] if slab >= 0 else 1 << 60)
         self.assertEqual(drawn["peakBytes"], play(pool, first)[0])
 
     def sampled(self, snapshot):
-        """The page of a long recording has its largest boxes, all that are live at the peak, and the live bytes of everything."""
+        """The page of a long recording has its largest boxes, all that are live at the peak, and the live bytes of
+        everything.
+        """
         (drawn,) = self.data(self.page(self.write("x.pickle", snapshot, 4)))["files"][0]["pools"]
         spans = [drawn["spans"][i:i + 7] for i in range(0, len(drawn["spans"]), 7)]
         wide = 2 * len(drawn["roles"]) + 1
@@ -385,17 +419,21 @@ class Page(Case):
         drawn, spans, curve = self.sampled(snapshot)
         self.assertEqual(len(spans), 50_000)
         self.assertEqual(drawn["allSpans"], sum(entry["action"] == "alloc" for entry in snapshot["device_traces"][0]))
-        at_peak = [span for span in spans if span[3] <= drawn["peakTime"] and (span[4] > drawn["peakTime"] or span[6] & 2)]
+        at_peak = [span for span in spans if span[3] <= drawn["peakTime"]
+                   and (span[4] > drawn["peakTime"] or span[6] & 2)]
         self.assertEqual(sum(drawn["requests"][span[0]][5] for span in at_peak), drawn["peakBytes"])
         live = [block["size"] for segment in snapshot["segments"] for block in segment["blocks"]]
         self.assertEqual(sum(curve[-1][1:]), sum(live))
         self.assertEqual(drawn["allSlabs"], len(drawn["slabs"]))
 
     def test_of_many_segments(self):
-        """3000 segments, of which the odd ones lose their memory for a moment again and again and the even ones for long."""
+        """3000 segments, of which the odd ones lose their memory for a moment again and again and the even ones for
+        long.
+        """
         trace, time, gap = [], 1_700_000_000_000_000, 4 * snapshots.MIB
         def event(action, segment, size):
-            trace.append({"action": action, "addr": snapshots.BASE + segment * gap, "size": size, "stream": 0, "time_us": time, "frames": []})
+            trace.append({"action": action, "addr": snapshots.BASE + segment * gap, "size": size, "stream": 0,
+                          "time_us": time, "frames": []})
         for turn in range(20):
             for segment in range(3000):
                 time += 10
@@ -412,10 +450,12 @@ class Page(Case):
                 elif segment % 2:
                     event("segment_alloc", segment, 512 * (segment + 1))
                     event("segment_free", segment, 512 * (segment + 1))
-        segments = [{"device": 0, "address": snapshots.BASE + i * gap, "total_size": 512 * (i + 1), "stream": 0, "blocks": []}
+        segments = [{"device": 0, "address": snapshots.BASE + i * gap, "total_size": 512 * (i + 1), "stream": 0,
+                     "blocks": []}
                     for i in range(0, 3000, 2)]
         drawn, _, _ = self.sampled({"segments": segments, "device_traces": [trace]})
-        self.assertEqual((drawn["allSlabs"], [slab[1] for slab in drawn["slabs"]]), (3000, [512 * (i + 1) for i in range(2000, 3000)]))
+        self.assertEqual((drawn["allSlabs"], [slab[1] for slab in drawn["slabs"]]),
+                         (3000, [512 * (i + 1) for i in range(2000, 3000)]))
         events = [drawn["slabEvents"][i:i + 3] for i in range(0, len(drawn["slabEvents"]), 3)]
         has = [slab[4] for slab in drawn["slabs"]]
         for gained, slab, _ in events:
@@ -426,7 +466,9 @@ class Page(Case):
     def hostile(self):
         snapshot = snapshots.ours(units=3)
         half = snapshot["bucketpool"]
-        half["coordinates"] = half["version"] = half["pools"][0]["name"] = half["pools"][0]["slabs"][0]["group"] = HOSTILE
+        half["coordinates"] = half["version"] = half["pools"][0]["name"] = half["pools"][0]["slabs"][0]["group"] = (
+            HOSTILE
+        )
         for request in half["pools"][0]["requests"]:
             request["unit"] = HOSTILE + request["unit"]
             request["role"] = HOSTILE + request["role"]
@@ -446,13 +488,17 @@ class Page(Case):
     def test_in_a_browser(self):
         def dump(state):
             profile = self.path("profile")
-            result = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--window-size=1300,800",
-                                     "--dump-dom", "file://" + self.path("page.html") + state], capture_output=True, text=True, timeout=600, check=False)
+            result = subprocess.run([CHROMIUM, "--headless", "--no-sandbox",
+                                     "--disable-gpu", f"--user-data-dir={profile}", "--window-size=1300,800",
+                                     "--dump-dom", "file://" + self.path("page.html") + state], capture_output=True,
+                                    text=True, timeout=600, check=False)
             if result.returncode != 0 or "<html" not in result.stdout:
                 self.skipTest("chromium does not run here")
             dom = result.stdout.split('id="data"')[0]
             return html.unescape(dom)
-        paths = [self.write(f"{rank}.pickle", snapshots.ours(rank, 3, scratch=90 * snapshots.MIB if rank == 1 else None)) for rank in range(3)]
+        paths = [self.write(f"{rank}.pickle", snapshots.ours(rank, 3,
+                                                             scratch=90 * snapshots.MIB if rank == 1 else None))
+                 for rank in range(3)]
         self.page(*paths)
         whole = snapshots.ours(1, 3, scratch=90 * snapshots.MIB)["bucketpool"]
         peak, time, ids, _ = play(whole["pools"][0], whole["first_time_ns"])

@@ -18,7 +18,8 @@ QWEN, LLAMA, DEEPSEEK = MODELS + "Qwen3-0.6B", MODELS + "Llama-3.1-8B", MODELS +
 HEADINGS = ("Plans of other schedules", "Units that set the peak")
 # Little of the search, so that other commands can be asked the same.
 WORK = ("--work", "200000")
-CASES = ((NANO, "--ep", "8", *WORK), (H8, "--prefetch", "2", "--joint", *WORK), (QWEN, "--streams", "unified", "--joint", *WORK),
+CASES = ((NANO, "--ep", "8", *WORK), (H8, "--prefetch", "2", "--joint", *WORK),
+         (QWEN, "--streams", "unified", "--joint", *WORK),
          (H8, "--eval", *WORK), (QWEN, "--roles", "param,grad,state", "--grad-units", "3", *WORK),
          (H8, "--prefetch", "1", "--prefetch-backward", "0", "--unit-prefetch", "backbone.layers.4=3", *WORK))
 BRIEF = "BUCKETPOOL_BRIEF" in os.environ
@@ -26,7 +27,8 @@ SOME = CASES[::3] if BRIEF else CASES
 
 
 def run(*arguments, **more):
-    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False, **more)
+    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
+                          **more)
 
 
 def document(*arguments):
@@ -52,8 +54,10 @@ def without(arguments, *options):
 class Case(InFolder):
     def recording(self, sizes, events):
         units = {"format": "bucketpool.units/1",
-                 "units": [{"name": f"layers.{i}", "buckets": [{"dtype": "bf16", "numel": n}]} for i, n in enumerate(sizes)],
-                 "schedule": [{"acquire" if e[0] == "+" else "release": f"layers.{e[1:]}", "role": "param"} for e in events]}
+                 "units": [{"name": f"layers.{i}", "buckets": [{"dtype": "bf16", "numel": n}]}
+                           for i, n in enumerate(sizes)],
+                 "schedule": [{"acquire" if e[0] == "+" else "release": f"layers.{e[1:]}", "role": "param"}
+                              for e in events]}
         with open(self.path("units.json"), "w", encoding="utf-8") as file:
             json.dump(units, file)
         return self.path("units.json")
@@ -94,7 +98,8 @@ class Alternatives(Case):
     def test_omitted_rows(self):
         self.assertEqual([r["prefetch"] for r in answers(H8, "--eval", *WORK)["alternatives"]], [0, 1, 2, 3, 4])
         rows = answers(H8, "--prefetch", "2", "--prefetch-backward", "1", *WORK)["alternatives"]
-        self.assertEqual((len(rows), rows[0]["present"], rows[0]["prefetch"], rows[0]["prefetch_backward"]), (21, True, 2, 1))
+        self.assertEqual((len(rows), rows[0]["present"], rows[0]["prefetch"], rows[0]["prefetch_backward"]),
+                         (21, True, 2, 1))
         rows = answers(QWEN, "--prefetch", "6", *WORK)["alternatives"]
         self.assertEqual((len(rows), rows[0]["present"], rows[0]["prefetch"]), (21, True, 6))
 
@@ -104,9 +109,13 @@ class Alternatives(Case):
         self.assertIn("infeasible", run("explain", H8, "--buffers", "2", *WORK).stdout)
 
     def test_unified_streams(self):
-        """Once a reduction ends before the next gather begins, one slab saves a quarter, and half against max-pool on hybrids."""
-        for model, ep, separate, unified in ((DEEPSEEK, "8", 13212057600, 9909043200), (NANO, "1", 5384601600, 5296521216)):
-            rows = {(r["streams"], r["joint"]): r for r in answers(model, "--ep", ep)["alternatives"] if r["prefetch"] == 1}
+        """Once a reduction ends before the next gather begins, one slab saves a quarter, and half against max-pool on
+        hybrids.
+        """
+        for model, ep, separate, unified in ((DEEPSEEK, "8", 13212057600, 9909043200),
+                                             (NANO, "1", 5384601600, 5296521216)):
+            rows = {(r["streams"], r["joint"]): r for r in answers(model, "--ep", ep)["alternatives"]
+                    if r["prefetch"] == 1}
             self.assertEqual(rows["separate", False]["bytes"], separate)
             self.assertEqual(rows["unified", True]["bytes"], unified)
             self.assertTrue(rows["unified", True]["optimal"])
@@ -123,7 +132,8 @@ class Peaks(Case):
                 for peak in peaks:
                     self.assertEqual(sum(h["bytes"] for h in peak["holders"]), peak["bytes"])
                     self.assertEqual(len({(h["unit"], h["role"]) for h in peak["holders"]}), len(peak["holders"]))
-                    self.assertEqual([h["bytes"] for h in peak["holders"]], sorted((h["bytes"] for h in peak["holders"]), reverse=True))
+                    self.assertEqual([h["bytes"] for h in peak["holders"]],
+                                     sorted((h["bytes"] for h in peak["holders"]), reverse=True))
 
     def test_against_the_schedule(self):
         """By what is live in each step."""
@@ -136,15 +146,19 @@ class Peaks(Case):
                     self.assertEqual((max(live), live.index(max(live)), live.count(max(live))),
                                      (peak["bytes"], peak["step"], peak["steps"]))
                     below = max((b for b in live if b < peak["bytes"]), default=0)
-                    self.assertEqual((below, live.index(below) if below else 0), (peak["below_bytes"], peak["below_step"]))
+                    self.assertEqual((below, live.index(below) if below else 0),
+                                     (peak["below_bytes"], peak["below_step"]))
                     self.assertEqual(peak["next_bytes"], peak["bytes"] if peak["sets"] > 1 else below)
                     self.assertLessEqual(peak["sets"], peak["steps"])
 
     def test_large_units(self):
-        """Nemotron-H-47B: where its pattern has "-" after "-", two large units meet and set the whole peak, forward and backward."""
+        """Nemotron-H-47B: where its pattern has "-" after "-", two large units meet and set the whole peak, forward and
+        backward.
+        """
         with open(os.path.join(ROOT, H47, "config.json"), encoding="utf-8") as file:
             pattern = json.load(file)["hybrid_override_pattern"]
-        pairs = {(f"backbone.layers.{i}", f"backbone.layers.{i + 1}") for i in range(len(pattern) - 1) if pattern[i:i + 2] == "--"}
+        pairs = {(f"backbone.layers.{i}", f"backbone.layers.{i + 1}")
+                 for i in range(len(pattern) - 1) if pattern[i:i + 2] == "--"}
         self.assertEqual(len(pairs), 4)
         for options, steps in ((("--eval",), 4), (("--roles", "param"), 8)):
             with self.subTest(options=options):
@@ -171,7 +185,10 @@ class Text(Case):
         self.assertEqual([h for h in HEADINGS if "\n" + h + "\n" in text], list(HEADINGS))
         self.assertEqual(len(re.findall(r"present *\n", text)), 1)
         self.assertRegex(text, r"\n1 +separate +by role +872\.2 MiB +optimal +872\.2 MiB +1\.375 GiB +1\.00 +present")
-        self.assertRegex(text, r"backbone\.layers\.1 \(352\.1 MiB\) and backbone\.layers\.0 \(84\.00 MiB\) set the peak of 436\.1 MiB")
+        self.assertRegex(
+            text,
+            r"backbone\.layers\.1 \(352\.1 MiB\) and backbone\.layers\.0 \(84\.00 MiB\) set the peak of 436\.1 MiB",
+        )
         self.assertIn("unified streams and one slab for all roles take 788.2 MiB, 84.00 MiB less", text)
 
     def test_flat_schedule(self):

@@ -23,8 +23,8 @@ def environment(settings=""):
 
 
 def run(*arguments, settings="", env=None):
-    return subprocess.run([PROGRAM, *SMALL, *arguments], env=env or environment(settings), capture_output=True, text=True,
-                          timeout=600, check=False)
+    return subprocess.run([PROGRAM, *SMALL, *arguments], env=env or environment(settings), capture_output=True,
+                          text=True, timeout=600, check=False)
 
 
 def names():
@@ -52,22 +52,24 @@ class BenchGpu(unittest.TestCase):
     def measure(self, *arguments, settings=""):
         answer = run("--json", self.json, "--nccl", NCCL, *arguments, settings=settings)
         self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
-        self.assertEqual(answer.stderr, "")  # nothing broken, nothing left: the threshold of the driver's pool is what it was
+        # nothing broken, nothing left: the threshold of the driver's pool is what it was
+        self.assertEqual(answer.stderr, "")
         return self.read()
 
     def test_list_without_driver(self):
-        answer = subprocess.run([PROGRAM, "--list"], env={"LD_LIBRARY_PATH": "/nowhere"}, capture_output=True, text=True,
-                                timeout=600, check=False)
+        answer = subprocess.run([PROGRAM, "--list"], env={"LD_LIBRARY_PATH": "/nowhere"}, capture_output=True,
+                                text=True, timeout=600, check=False)
         self.assertEqual((answer.returncode, answer.stderr), (0, ""))
         listed = answer.stdout.splitlines()
         self.assertEqual(len(set(listed)), len(listed))
         self.assertEqual(listed[0], "gpu: logprob 65536 x 128000 bf16, gradient fp32")
-        kinds = ["gpu: logprob", "gpu: fused head", "gpu: range", "gpu: loss", "gpu: rearrange", "gpu: a record", "gpu: layers",
-                 "gpu: memory", "gpu: offload", "nccl: slab"]
+        kinds = ["gpu: logprob", "gpu: fused head", "gpu: range", "gpu: loss", "gpu: rearrange", "gpu: a record",
+                 "gpu: layers", "gpu: memory", "gpu: offload", "nccl: slab"]
         firsts = [next(i for i, name in enumerate(listed) if name.startswith(kind)) for kind in kinds]
         self.assertEqual(firsts, sorted(firsts))
         for shape in ("32768 x 151936", "32768 x 50257"):
-            for dtypes in ("bf16, gradient fp32", "bf16, gradient bf16", "bf16, gradient bf16 in place", "fp32, gradient fp32"):
+            for dtypes in ("bf16, gradient fp32", "bf16, gradient bf16", "bf16, gradient bf16 in place",
+                           "fp32, gradient fp32"):
                 self.assertIn(f"gpu: logprob {shape} {dtypes}", listed)
         self.assertEqual(len(names()), len(listed))
         self.assertIn(FIRST, names())
@@ -81,11 +83,12 @@ class BenchGpu(unittest.TestCase):
         self.assertIn("device memory", document["skipped"][0]["reason"])
         self.assertEqual(document["device"]["memory_bytes"], 512 << 20)
         rows = {(row["group"], row["name"]): row for row in document["figures"]}
-        for dtypes, forward, both in (("bf16, gradient fp32", 2, 8), ("bf16, gradient bf16", 2, 6), ("fp32, gradient fp32", 4, 12),
-                                      ("bf16, gradient bf16 in place", 2, 6)):
+        for dtypes, forward, both in (("bf16, gradient fp32", 2, 8), ("bf16, gradient bf16", 2, 6),
+                                      ("fp32, gradient fp32", 4, 12), ("bf16, gradient bf16 in place", 2, 6)):
             group, gradient = f"gpu: logprob 16 x 32 {dtypes}", dtypes.split(", ")[1]
             for name, expected in ((f"copy, {both} bytes per logit", both), ("forward", forward),
-                                   (f"backward, {gradient}", both - forward), (f"forward and backward, {gradient}", both)):
+                                   (f"backward, {gradient}", both - forward),
+                                   (f"forward and backward, {gradient}", both)):
                 self.assertEqual(rows[group, name]["bytes_per_logit"], expected, (group, name))
 
     def test_only_one_group(self):
@@ -94,7 +97,8 @@ class BenchGpu(unittest.TestCase):
 
     def test_restored_driver_pool(self):
         document = self.measure("--only", LAYERS)
-        self.assertIn("cuMemAllocAsync, cuMemFreeAsync, freed memory kept", [row["name"] for row in document["figures"]])
+        self.assertIn("cuMemAllocAsync, cuMemFreeAsync, freed memory kept",
+                      [row["name"] for row in document["figures"]])
         self.assertEqual(groups(self.measure("--only", SYNCHRONISED)), [SYNCHRONISED])
 
     def test_wrong_arguments(self):
@@ -122,18 +126,21 @@ class BenchGpu(unittest.TestCase):
         with open(meminfo, "w", encoding="ascii") as file:
             file.write("MemTotal: 100 kB\nMemAvailable: 100 kB\n")
         inside = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /proc/meminfo && exec "$@"', meminfo]
-        if not shutil.which("unshare") or subprocess.run([*inside, "true"], capture_output=True, check=False).returncode != 0:
+        if not shutil.which("unshare") or subprocess.run([*inside, "true"], capture_output=True,
+                                                         check=False).returncode != 0:
             self.skipTest("no mount namespaces here")
-        answer = subprocess.run([*inside, PROGRAM, *SMALL, "--json", self.json, "--only", "gpu: offload of a group"], env=environment(),
-                                capture_output=True, text=True, timeout=600, check=False)
+        answer = subprocess.run([*inside, PROGRAM, *SMALL, "--json", self.json, "--only", "gpu: offload of a group"],
+                                env=environment(), capture_output=True, text=True, timeout=600, check=False)
         self.assertEqual(answer.returncode, 77, answer.stdout + answer.stderr)
         self.assertIn("bytes of host memory are needed, but 102400 are free", self.read()["skipped"][0]["reason"])
 
     def test_shapes(self):
         """Every dtype and place of a gradient for vocabularies that are powers of two times 1000, odd, and neither."""
-        whole = subprocess.run([PROGRAM, "--list"], capture_output=True, text=True, timeout=600, check=True).stdout.splitlines()
+        whole = subprocess.run([PROGRAM, "--list"], capture_output=True, text=True, timeout=600,
+                               check=True).stdout.splitlines()
         for shape in ("65536 x 128000", "32768 x 151936", "32768 x 50257"):
-            for kind in ("bf16, gradient fp32", "bf16, gradient bf16", "bf16, gradient bf16 in place", "fp32, gradient fp32"):
+            for kind in ("bf16, gradient fp32", "bf16, gradient bf16", "bf16, gradient bf16 in place",
+                         "fp32, gradient fp32"):
                 self.assertIn(f"gpu: logprob {shape} {kind}", whole)
 
     def test_no_gpu(self):
@@ -151,8 +158,8 @@ class BenchGpu(unittest.TestCase):
         self.assertLess(len(kept), 12)
 
     def test_results_after_kill(self):
-        with subprocess.Popen([PROGRAM, *SMALL, "--json", self.json, "--nccl", NCCL], env=environment(), stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen([PROGRAM, *SMALL, "--json", self.json, "--nccl", NCCL], env=environment(),
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             for _ in range(3000):
                 if process.poll() is not None or (os.path.exists(self.json) and self.read()["figures"]):
                     break

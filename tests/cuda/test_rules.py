@@ -1,6 +1,8 @@
-"""Every rule of tests/fakes/cuda/rules.h has a function that holds on the emulated driver, found as programs find a driver.
+"""Every rule of tests/fakes/cuda/rules.h has a function that holds on the emulated driver, found as programs find a
+driver.
 
-Arguments: source directory, the program, the emulated driver's library, the one with its kernels."""
+Arguments: source directory, the program, the emulated driver's library, the one with its kernels.
+"""
 
 import os
 import re
@@ -20,7 +22,8 @@ def rules():
 
 def run(arguments, **settings):
     environment = dict(os.environ, **settings)
-    return subprocess.run([PROGRAM, *arguments], env=environment, capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run([PROGRAM, *arguments], env=environment, capture_output=True, text=True, timeout=600,
+                          check=False)
 
 
 class Rules(unittest.TestCase):
@@ -28,8 +31,11 @@ class Rules(unittest.TestCase):
         answer = run(arguments, **settings)
         ids = rules()
         self.assertGreater(len(ids), 60)
-        self.assertEqual(answer.stdout.splitlines(), [f"ok {id}" for id in ids] + [f"{len(ids)} hold, 0 differ, 0 fail, 0 skipped"],
-                         answer.stderr)
+        self.assertEqual(
+            answer.stdout.splitlines(),
+            [f"ok {id}" for id in ids] + [f"{len(ids)} hold, 0 differ, 0 fail, 0 skipped"],
+            answer.stderr,
+        )
         self.assertEqual(answer.returncode, 0)
 
     def test_by_path(self):
@@ -56,7 +62,9 @@ class Rules(unittest.TestCase):
         forgets = {"FAKE_CUDA": "fail=cuMemAddressFree:1:-1"}  # answers success
         answer = run([*rule, "--real"], **forgets)
         first, last = answer.stdout.splitlines()
-        self.assertRegex(first, r"^differs reservations_hold_mappings: .*cuMemAddressFree.* \(Freeing a reservation that contains")
+        self.assertRegex(
+            first, r"^differs reservations_hold_mappings: .*cuMemAddressFree.* \(Freeing a reservation that contains"
+        )
         self.assertEqual(last, "0 hold, 1 differ, 0 fail, 0 skipped")
         self.assertEqual(answer.returncode, 0)
         answer = run(rule, **forgets)
@@ -64,7 +72,8 @@ class Rules(unittest.TestCase):
         self.assertEqual(answer.returncode, 1)
 
     def test_written_rule(self):
-        answer = run(["--driver", LIBRARY, "--real", "--rule", "streams_run_in_order"], FAKE_CUDA="fail=cuMemcpyAsync:2:719")
+        answer = run(["--driver", LIBRARY, "--real", "--rule", "streams_run_in_order"],
+                     FAKE_CUDA="fail=cuMemcpyAsync:2:719")
         self.assertIn("failed streams_run_in_order: ", answer.stdout)
         self.assertEqual(answer.stdout.splitlines()[-1], "0 hold, 0 differ, 1 fail, 0 skipped")
         self.assertEqual(answer.returncode, 1)
@@ -93,7 +102,8 @@ class Rules(unittest.TestCase):
         self.assertEqual((answer.stdout.splitlines(), answer.returncode), (rules(), 0))
 
     def test_wrong_arguments(self):
-        for arguments, text in ((["--after", "nothing"], '--after: unknown rule "nothing"'), (["--rule", "x"], '--rule: unknown rule "x"'),
+        for arguments, text in ((["--after", "nothing"], '--after: unknown rule "nothing"'),
+                                (["--rule", "x"], '--rule: unknown rule "x"'),
                                 (["--fast"], "unknown option --fast"), (["--rule"], "--rule requires a value")):
             answer = run(arguments)
             self.assertEqual(answer.returncode, 2)
@@ -102,8 +112,8 @@ class Rules(unittest.TestCase):
     def test_doubtful_rules(self):
         with open(os.path.join(ROOT, "tests/fakes/cuda/rules.h"), encoding="utf-8") as file:
             text = file.read()
-        for id in ("work_needs_a_context", "launches_need_a_context", "reservations_hold_mappings", "captured_events_stay_inside",
-                   "free_waits_for_work", "events_are_made_in_captures"):
+        for id in ("work_needs_a_context", "launches_need_a_context", "reservations_hold_mappings",
+                   "captured_events_stay_inside", "free_waits_for_work", "events_are_made_in_captures"):
             row = re.search(rf"X\({id},.*?\)\s*\\?\s*$", text, re.MULTILINE | re.DOTALL).group(0)
             self.assertIn("inferred", row, id)
 

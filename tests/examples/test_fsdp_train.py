@@ -1,7 +1,8 @@
-"""The training loop: the same losses, bit by bit, for every policy and however slow its streams are; offloaded, profiled, as CUDA graphs and
-registered; and the gradients of one process without shards.
+"""The training loop: the same losses, bit by bit, for every policy and however slow its streams are; offloaded,
+profiled, as CUDA graphs and registered; and the gradients of one process without shards.
 
-Arguments: mpirun.sh, the program, "mpi" or "", folders of the emulated driver and NCCL or "", the kernels for them."""
+Arguments: mpirun.sh, the program, "mpi" or "", folders of the emulated driver and NCCL or "", the kernels for them.
+"""
 
 import concurrent.futures
 import glob
@@ -39,7 +40,8 @@ def on_cuda(*options, faults=True):
 class FsdpTrain(unittest.TestCase):
     def losses(self, result):
         """The lines of the steps, as printed."""
-        own = [line for line in result.stderr.splitlines() if "fsdp_train" in line]  # MPI may have words about the machine
+        # MPI may have words about the machine
+        own = [line for line in result.stderr.splitlines() if "fsdp_train" in line]
         self.assertEqual((result.returncode, own), (0, []), result.args)
         return [line for line in result.stdout.splitlines() if line.startswith("step ")]
 
@@ -78,14 +80,22 @@ class FsdpTrain(unittest.TestCase):
                 self.assertEqual(len(files), 1, ranks)
 
     def test_gradients(self):
-        """In fp32 to 1e-6 of a tensor's norm; here also where the ranks' rows and the buckets' elements do not come out even."""
+        """In fp32 to 1e-6 of a tensor's norm; here also where the ranks' rows and the buckets' elements do not come out
+        even.
+        """
         odd = ("--rows", 5, "--hidden", 14, "--vocab", 17)
         cases = [(ranks, ("--check-gradients", "--steps", 1, "--precision", "fp32", *odd)) for ranks in RANKS]
         cases.append((RANKS[-1], ("--check-gradients", "--steps", 1)))
         for (ranks, options), result in zip(cases, self.run_all(cases)):
             self.losses(result)
-            fp32, bf16 = map(float, re.search(r"^gradients of 28 tensors: at most (\S+) of the norm apart in fp32, (\S+) in bf16",
-                                              result.stdout, re.MULTILINE).groups())
+            fp32, bf16 = map(
+                float,
+                re.search(
+                    r"^gradients of 28 tensors: at most (\S+) of the norm apart in fp32, (\S+) in bf16",
+                    result.stdout,
+                    re.MULTILINE,
+                ).groups(),
+            )
             self.assertLessEqual(fp32, 1e-6, (ranks, options))
             self.assertEqual(fp32 > 0, ranks > 1)  # ranks add up in another order, one does not
             self.assertLessEqual(bf16, 2**-6)
@@ -93,8 +103,8 @@ class FsdpTrain(unittest.TestCase):
     @unittest.skipUnless(MPI and not BRIEF, "without MPI, or in brief")
     def test_gradients_of_many_tokens(self):
         """Rounding errors of long sums are tolerated."""
-        result = start(4, "--check-gradients", "--steps", 1, "--stack", "m", "--rows", 128, "--length", 64, "--hidden", 16,
-                       "--vocab", 64, "--precision", "fp32")
+        result = start(4, "--check-gradients", "--steps", 1, "--stack", "m", "--rows", 128, "--length", 64,
+                       "--hidden", 16, "--vocab", 64, "--precision", "fp32")
         self.losses(result)
         fp32 = float(re.search(r"at most (\S+) of the norm apart in fp32", result.stdout)[1])
         self.assertTrue(1e-6 < fp32 < 1.6e-5, fp32)
@@ -109,10 +119,12 @@ class FsdpTrain(unittest.TestCase):
 
     @unittest.skipUnless(FAKES, "built without CUDA kernels")
     def test_cuda(self):
-        """On the emulated driver, which notices misuse: kernels have the host's bits, graphs those of what they captured."""
+        """On the emulated driver, which notices misuse: kernels have the host's bits, graphs those of what they
+        captured.
+        """
         expected = self.losses(start(1, "--steps", STEPS))
-        ways = [("scheduled",), ("max", "--graph"), ("fixed", "--graph", "--offload-every", 3), ("dynamic", "--slow", "gather"),
-                ("scheduled", "--graph", "--slow", "all", "--check-gradients")]
+        ways = [("scheduled",), ("max", "--graph"), ("fixed", "--graph", "--offload-every", 3),
+                ("dynamic", "--slow", "gather"), ("scheduled", "--graph", "--slow", "all", "--check-gradients")]
         for way in ways[::2] if BRIEF else ways:
             result = on_cuda("--policy", *way, "--steps", STEPS, "--slow-us", 50)
             self.assertEqual((self.losses(result), result.stderr), (expected, ""), way)
@@ -136,22 +148,31 @@ class FsdpTrain(unittest.TestCase):
         self.assertIn("NCCL cannot be loaded", result.stderr)
 
     def test_options(self):
-        for options, words in ((("--policy", "best"), '--policy: expected fixed, max, scheduled or dynamic, got "best"'),
+        for options, words in ((("--policy", "best"),
+                                '--policy: expected fixed, max, scheduled or dynamic, got "best"'),
                                (("--graph",), "--graph requires --device cuda: the host device has no graphs"),
                                (("--register",), "--register requires --device cuda"),
-                               (("--graph", "--device", "cuda", "--policy", "dynamic"), "--graph requires --policy fixed, max or scheduled"),
-                               (("--register", "--device", "cuda", "--policy", "dynamic"), "--register requires --policy fixed"),
+                               (("--graph", "--device", "cuda", "--policy", "dynamic"),
+                                "--graph requires --policy fixed, max or scheduled"),
+                               (("--register", "--device", "cuda", "--policy", "dynamic"),
+                                "--register requires --policy fixed"),
                                (("--steps", "-1"), '--steps: expected an integer in [0, 1000000], got "-1"'),
-                               (("--rows", "0"), "--rows: expected an integer in [1, "), (("--hidden", "7"), "--hidden: expected an even number"),
-                               (("--seed", "1e3"), "--seed: expected an integer"), (("--stack", ""), "--stack: expected up to 32 letters"),
-                               (("--stack", "amx"), "--stack: expected up to 32 letters"), (("--stack", "a" * 33), "--stack: expected up to"),
+                               (("--rows", "0"), "--rows: expected an integer in [1, "),
+                               (("--hidden", "7"), "--hidden: expected an even number"),
+                               (("--seed", "1e3"), "--seed: expected an integer"),
+                               (("--stack", ""), "--stack: expected up to 32 letters"),
+                               (("--stack", "amx"), "--stack: expected up to 32 letters"),
+                               (("--stack", "a" * 33), "--stack: expected up to"),
                                (("--slow", "disk"), "--slow: expected gather, compute, reduce or all"),
-                               (("--device", "tpu"), "--device: expected host or cuda"), (("--precision", "fp8"), "--precision: expected mixed"),
+                               (("--device", "tpu"), "--device: expected host or cuda"),
+                               (("--precision", "fp8"), "--precision: expected mixed"),
                                (("--offload-every", "0"), "--offload-every: expected an integer in [1, "),
                                (("--steps",), "option --steps requires a value; see fsdp_train --help"),
                                (("--graph=yes",), "option --graph takes no value"), (("7",), 'unexpected argument "7"'),
-                               (("--profile=a", "7"), 'unexpected argument "7"'), (("--profile", "--graph", "7"), 'unexpected argument "7"'),
-                               (("-x",), "unknown option -x"), (("--foo=3",), "unknown option --foo; see fsdp_train --help")):
+                               (("--profile=a", "7"), 'unexpected argument "7"'),
+                               (("--profile", "--graph", "7"), 'unexpected argument "7"'),
+                               (("-x",), "unknown option -x"),
+                               (("--foo=3",), "unknown option --foo; see fsdp_train --help")):
             result = start(1, *options)
             self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (2, "", 1), options)
             self.assertIn("fsdp_train: " + words, result.stderr)
@@ -170,12 +191,15 @@ class FsdpTrain(unittest.TestCase):
             self.assertEqual(self.losses(guarded), expected)
 
     def test_few(self):
-        for options in (("--steps", 0), ("--stack", "e", "--steps", 2), ("--stack", "aa", "--rows", 1, "--length", 1, "--steps", 2),
+        for options in (("--steps", 0), ("--stack", "e", "--steps", 2),
+                        ("--stack", "aa", "--rows", 1, "--length", 1, "--steps", 2),
                         ("--hidden", 2, "--vocab", 2, "--steps", 2)):
             self.assertEqual(len(self.losses(start(1, *options))), options[-1])
 
     def test_profile(self):
-        """The printed files exist, and the last step's file was written or the reason is printed, for any number of steps."""
+        """The printed files exist, and the last step's file was written or the reason is printed, for any number of
+        steps.
+        """
         with tempfile.TemporaryDirectory() as folder:
             for steps in (0, 1, 2, 3):
                 place = os.path.join(folder, str(steps))
@@ -190,7 +214,8 @@ class FsdpTrain(unittest.TestCase):
             for steps in (1, 2):
                 result = start(1, "--steps", steps, f"--profile={file}")
                 self.assertEqual(result.returncode, 1)
-                self.assertIn(f"fsdp_train: rank 0: input or output failed: {file}: the folder cannot be made: ", result.stderr)
+                self.assertIn(f"fsdp_train: rank 0: input or output failed: {file}: the folder cannot be made: ",
+                              result.stderr)
 
     @unittest.skipUnless(MPI, "without MPI")
     def test_more_ranks_than_rows(self):
@@ -203,13 +228,16 @@ class FsdpTrain(unittest.TestCase):
     def test_processes_without_mpi(self):
         result = start(1, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2")
         self.assertEqual((result.returncode, result.stdout), (1, ""))
-        self.assertIn("fsdp_train: rank 1: unsupported: several processes were started, but this fsdp_train was built without MPI",
-                      result.stderr)
+        self.assertIn(
+            "fsdp_train: rank 1: unsupported: several processes were started, but this fsdp_train was built"
+            " without MPI",
+            result.stderr,
+        )
 
     def start_with_more_for_rank_1(self, more, *options):
         script = 'test "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 || set -- "$@" "$0"; exec "$PROGRAM" "$@"'
-        return subprocess.run([MPIRUN, "2", "/bin/sh", "-c", script, more, *options], capture_output=True, text=True, timeout=600,
-                              env={**os.environ, "PROGRAM": PROGRAM})
+        return subprocess.run([MPIRUN, "2", "/bin/sh", "-c", script, more, *options], capture_output=True, text=True,
+                              timeout=600, env={**os.environ, "PROGRAM": PROGRAM})
 
     @unittest.skipUnless(MPI, "without MPI")
     def test_failing_rank(self):
@@ -217,13 +245,15 @@ class FsdpTrain(unittest.TestCase):
         with tempfile.NamedTemporaryFile() as file:
             result = self.start_with_more_for_rank_1(f"--profile={file.name}", "--steps", "100000")
         self.assertNotEqual(result.returncode, 0)
-        self.assertIn(f"fsdp_train: rank 1: input or output failed: {file.name}: the folder cannot be made: ", result.stderr)
+        self.assertIn(f"fsdp_train: rank 1: input or output failed: {file.name}: the folder cannot be made: ",
+                      result.stderr)
         self.assertNotIn("fsdp_train: rank 0: ", result.stderr)
 
     @unittest.skipUnless(MPI, "without MPI")
     def test_ranks_with_other_options(self):
         """They would wait for each other."""
-        for more, words in (("--steps=1", "steps 1 "), ("--policy=max", "policy max "), ("--offload-every=1", "offload-every 1 ")):
+        for more, words in (("--steps=1", "steps 1 "), ("--policy=max", "policy max "),
+                            ("--offload-every=1", "offload-every 1 ")):
             result = self.start_with_more_for_rank_1(more, "--steps", "3")
             self.assertEqual((result.returncode, result.stdout), (1, ""), more)
             self.assertRegex(result.stderr, f"fsdp_train: rank 1 has other options than rank 0: .*{words}")
@@ -255,8 +285,10 @@ class Wrapper(unittest.TestCase):
             self.assertEqual(self.wrapper("1", PROGRAM, "--steps", "1", PATH=folder).returncode, 0)
 
     def test_wrong(self):
-        for arguments, words in (((), "usage: "), (("2",), "usage: "), (("0", PROGRAM), 'expected a number of processes, got "0"'),
-                                 (("two", PROGRAM), 'expected a number of processes, got "two"'), (("2", "no_such"), "run ./quickstart")):
+        for arguments, words in (((), "usage: "), (("2",), "usage: "),
+                                 (("0", PROGRAM), 'expected a number of processes, got "0"'),
+                                 (("two", PROGRAM), 'expected a number of processes, got "two"'),
+                                 (("2", "no_such"), "run ./quickstart")):
             result = self.wrapper(*arguments)
             self.assertEqual((result.returncode, result.stdout), (2, ""), arguments)
             self.assertIn(words, result.stderr)

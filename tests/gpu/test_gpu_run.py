@@ -29,7 +29,8 @@ WRITES_FIGURES = """
 import json, os, signal, sys, time
 path = sys.argv[sys.argv.index("--json") + 1]
 for number in range(3):
-    document = {"figures": [{"group": "g", "name": str(i)} for i in range(number + 1)], "skipped": [{"name": "s", "reason": "r"}]}
+    document = {"figures": [{"group": "g", "name": str(i)} for i in range(number + 1)],
+                "skipped": [{"name": "s", "reason": "r"}]}
     open(path + ".new", "w").write(json.dumps(document))
     os.rename(path + ".new", path)
 """
@@ -63,8 +64,8 @@ class RunnerTest(unittest.TestCase):
                             parts.program("nowhere", 9, ["/nonexistent/program"]),
                             parts.Part("defect", 9, lambda running: 1 / 0), parts.program("last", 9, python("")))
         self.assertEqual([(name, part["outcome"]) for name, part in seen.items()],
-                         [("good", "passed"), ("bad", "failed"), ("absent", "skipped"), ("crash", "failed"), ("nowhere", "failed"),
-                          ("defect", "failed"), ("last", "passed")])
+                         [("good", "passed"), ("bad", "failed"), ("absent", "skipped"), ("crash", "failed"),
+                          ("nowhere", "failed"), ("defect", "failed"), ("last", "passed")])
         self.assertEqual(seen["bad"]["reason"], "exit 1: 3 of 4 differ")
         self.assertEqual(seen["absent"]["reason"], "no GPU here")
         self.assertIn("signal 11", seen["crash"]["reason"])
@@ -77,16 +78,19 @@ class RunnerTest(unittest.TestCase):
     def test_hanging_part(self):
         mark = os.path.join(self.folder.name, "mark")
         begin = time.monotonic()
-        seen = self.execute(parts.program("hangs", 1, ["sh", "-c", f"(sleep 4; touch {mark}) & sleep 60"]), parts.program("next", 9, python("")))
+        seen = self.execute(parts.program("hangs", 1, ["sh", "-c", f"(sleep 4; touch {mark}) & sleep 60"]),
+                            parts.program("next", 9, python("")))
         self.assertLess(time.monotonic() - begin, 10)
         self.assertEqual((seen["hangs"]["outcome"], seen["next"]["outcome"]), ("cut", "passed"))
         time.sleep(4)
         self.assertFalse(os.path.exists(mark))
 
     def test_figures_of_failing_part(self):
-        for end, outcome in (("os.kill(os.getpid(), 9)", "failed"), ("time.sleep(60)", "cut"), ("sys.exit(1)", "failed")):
+        for end, outcome in (("os.kill(os.getpid(), 9)", "failed"), ("time.sleep(60)", "cut"),
+                             ("sys.exit(1)", "failed")):
             with self.subTest(end):
-                part = self.execute(parts.program("figures", 2, python(WRITES_FIGURES + end), with_document=True))["figures"]
+                part = self.execute(parts.program("figures", 2, python(WRITES_FIGURES + end),
+                                                  with_document=True))["figures"]
                 self.assertEqual(part["outcome"], outcome)
                 self.assertEqual([row["name"] for row in part["figures"]], ["0", "1", "2"])
                 self.assertEqual(part["skipped"], [{"name": "s", "reason": "r"}])
@@ -100,7 +104,8 @@ while time.monotonic() < end:
     time.sleep(0.1)
 sys.exit("the figures did not come")
 """
-        self.assertEqual(self.execute(parts.program("waits", 30, python(WRITES_FIGURES + waits), with_document=True))["waits"]["outcome"], "passed")
+        self.assertEqual(self.execute(parts.program("waits", 30, python(WRITES_FIGURES + waits),
+                                                    with_document=True))["waits"]["outcome"], "passed")
 
     def test_stale_document(self):
         path = parts.document_path(os.path.join(self.folder.name, "work"), "stale")
@@ -110,8 +115,8 @@ sys.exit("the figures did not come")
         self.assertNotIn("figures", seen["stale"])
 
     def test_parts_beyond_budget(self):
-        seen = self.execute(parts.program("long", 60, python("import time; time.sleep(60)")), parts.program("late", 9, python("")),
-                            seconds=parts.RESERVE_SECONDS + 4)
+        seen = self.execute(parts.program("long", 60, python("import time; time.sleep(60)")),
+                            parts.program("late", 9, python("")), seconds=parts.RESERVE_SECONDS + 4)
         self.assertEqual((seen["long"]["outcome"], seen["late"]["outcome"]), ("cut", "not run"))
         self.assertIn("used up", seen["late"]["reason"])
 
@@ -127,7 +132,8 @@ sys.exit("the figures did not come")
         names = proof.rule_names()
         self.assertGreater(len(names), 60)
         script = os.path.join(self.folder.name, "rules")
-        with open(script, "w", encoding="utf-8") as file:  # rule 3 crashes; rule 6 breaks the context; 8 differs; the last fails
+        # rule 3 crashes; rule 6 breaks the context; 8 differs; the last fails
+        with open(script, "w", encoding="utf-8") as file:
             file.write(f"""#!{sys.executable}
 import os, sys
 names = {names!r}
@@ -135,23 +141,29 @@ first = names.index(sys.argv[2]) + 1 if len(sys.argv) > 1 else 0
 for number, name in enumerate(names[first:], first):
     if number == 3:
         os.abort()
-    print({{6: f"failed {{name}}: error 700", 8: f"differs {{name}}: 0", len(names) - 1: f"failed {{name}}: 1"}}.get(number, f"ok {{name}}"), flush=True)
+    special = {{6: f"failed {{name}}: error 700", 8: f"differs {{name}}: 0", len(names) - 1: f"failed {{name}}: 1"}}
+    print(special.get(number, f"ok {{name}}"), flush=True)
     if number == 6:
         print(f"cannot prepare {{names[7]}}")
         sys.exit(3)
 sys.exit(1)
 """)
         os.chmod(script, 0o755)
-        context = type("Context", (), {"build": type("Build", (), {"find": lambda self, path: script})(), "env": lambda self: None})()
+        context = type("Context", (), {"build": type("Build", (), {"find": lambda self, path: script})(),
+                                       "env": lambda self: None})()
         part = self.execute(proof.driver_rules(context))["rules-driver"]
         rules = part["rules"]
         self.assertEqual(list(rules), names)
-        self.assertEqual([rules[names[i]] for i in (2, 3, 4, 6, 7, 8, -1)], ["holds", "fails", "holds", "fails", "holds", "differs", "fails"])
+        self.assertEqual([rules[names[i]] for i in (2, 3, 4, 6, 7, 8, -1)],
+                         ["holds", "fails", "holds", "fails", "holds", "differs", "fails"])
         self.assertIn("signal 6", part["differing"][names[3]])
         self.assertEqual(part["outcome"], "failed")
 
     def test_nccl_rules(self):
-        found = proof.rules_in("    x.c:3: not so: a\nFAILS    one_rank: two (source)\nholds    other_rule: yes (s)\ndiffers  third: 0 (s)\n1 rules hold\n")
+        found = proof.rules_in(
+            "    x.c:3: not so: a\nFAILS    one_rank: two (source)\nholds    other_rule: yes (s)\ndiffers  third: 0"
+            " (s)\n1 rules hold\n"
+        )
         self.assertEqual(found["rules"], {"one_rank": "fails", "other_rule": "holds", "third": "differs"})
 
     def test_defect_between_parts(self):
@@ -166,12 +178,14 @@ sys.exit(1)
         self.assertIn("bench_gpu --list does not end", seen[1]["reason"])
 
     def test_unfinished_run(self):
-        self.execute(parts.program("long", 60, python("import time; time.sleep(60)")), parts.program("late", 9, python("")),
-                     seconds=parts.RESERVE_SECONDS + 3.5)
+        self.execute(parts.program("long", 60, python("import time; time.sleep(60)")),
+                     parts.program("late", 9, python("")), seconds=parts.RESERVE_SECONDS + 3.5)
         self.assertFalse(read(self.results.path)["finished"])
 
     def test_differing_rules(self):
-        seen = self.execute(parts.program("rules-nccl", 9, python("print('holds    a: x (s)')\nprint('differs  b: 0 (s)')"), find=proof.rules_in))
+        seen = self.execute(parts.program("rules-nccl", 9,
+                                          python("print('holds    a: x (s)')\nprint('differs  b: 0 (s)')"),
+                                          find=proof.rules_in))
         self.assertEqual(seen["rules-nccl"]["outcome"], "differs")
 
     def test_device_readings(self):
@@ -181,19 +195,24 @@ sys.exit(1)
         for _ in range(3):
             telemetry.sample()
         found = telemetry.end()
-        self.assertEqual((found["during"]["sm_mhz"], found["before"]["sm_mhz"], found["throttle_reasons"]), ([1700, 1975, 1980], 345, 4))
+        self.assertEqual((found["during"]["sm_mhz"], found["before"]["sm_mhz"], found["throttle_reasons"]),
+                         ([1700, 1975, 1980], 345, 4))
 
     def test_sanitizer_reports(self):
         ran = "[       OK ] x\n"
-        for code, text, outcome, word in ((0, ran + "========= ERROR SUMMARY: 0 errors", "passed", ""), (9, ran + "========= ERROR SUMMARY: 2 errors", "failed", "2 errors"),
-                                          (0, "========= ERROR SUMMARY: 0 errors", "failed", "ran no test"), (0, ran, "failed", "no summary"),
+        for code, text, outcome, word in ((0, ran + "========= ERROR SUMMARY: 0 errors", "passed", ""),
+                                          (9, ran + "========= ERROR SUMMARY: 2 errors", "failed", "2 errors"),
+                                          (0, "========= ERROR SUMMARY: 0 errors", "failed", "ran no test"),
+                                          (0, ran, "failed", "no summary"),
                                           (1, "========= Error: Device not supported", "skipped", "support"),
-                                          (0, ran + "========= RACECHECK SUMMARY: 1 hazards displayed", "failed", "no summary")):
+                                          (0, ran + "========= RACECHECK SUMMARY: 1 hazards displayed", "failed",
+                                           "no summary")):
             self.assertEqual(proof.judged(code, text)[0], outcome, text)
             self.assertIn(word, proof.judged(code, text)[1])
 
     def test_profiler_counters(self):
-        text = subprocess.run([os.path.join("tests", "fakes", "tools", "ncu"), "--csv", "--kernel-name", "regex:x", "--metrics", ",".join(proof.METRICS),
+        text = subprocess.run([os.path.join("tests", "fakes", "tools", "ncu"), "--csv", "--kernel-name", "regex:x",
+                               "--metrics", ",".join(proof.METRICS),
                                "echo", "hello"], capture_output=True, text=True).stdout
         rows = proof.read_profile(text)
         self.assertEqual([row["name"] for row in rows], ["bp_partials_bf16", "bp_gradient_bf16_fp32"])
@@ -213,26 +232,29 @@ class TablesTest(unittest.TestCase):
         self.assertIn("No results yet", text)
 
     def test_figures_and_failures(self):
-        telemetry = {"before": {}, "after": {}, "throttle_reasons": 4, "during": {"sm_mhz": [1200, 1900, 1980], "power_w": [90.0, 600, 650.5]}}
-        document = {**HEAD, "finished": True, "seconds": 12, "commit": "abc", "driver_version": 13000, "nccl_version": 22809, "rehearsal": False,
+        telemetry = {"before": {}, "after": {}, "throttle_reasons": 4,
+                     "during": {"sm_mhz": [1200, 1900, 1980], "power_w": [90.0, 600, 650.5]}}
+        document = {**HEAD, "finished": True, "seconds": 12, "commit": "abc", "driver_version": 13000,
+                    "nccl_version": 22809, "rehearsal": False,
                     "parts": [{"name": "logprob", "outcome": "passed", "seconds": 1},
                               {"name": "pool", "outcome": "failed", "seconds": 1, "reason": "exit 1: 3 | 4"},
-                              {"name": "rules-driver", "outcome": "differs", "seconds": 1, "rules": {"a_rule": "differs"},
-                               "differing": {"a_rule": "cuMemFree returned 0"}},
+                              {"name": "rules-driver", "outcome": "differs", "seconds": 1,
+                               "rules": {"a_rule": "differs"}, "differing": {"a_rule": "cuMemFree returned 0"}},
                               {"name": "figures g", "outcome": "passed", "seconds": 1, "gpu": telemetry, "figures": [
                                   {"group": "g", "name": "copy", "ns_median": 2e6},
-                                  {"group": "g", "name": "forward", "ns_median": 1e6, "ratio_median": 0.5, "bandwidth_fraction": 0.97,
-                                   "peak_bytes": 1 << 30}]}]}
+                                  {"group": "g", "name": "forward", "ns_median": 1e6, "ratio_median": 0.5,
+                                   "bandwidth_fraction": 0.97, "peak_bytes": 1 << 30}]}]}
         text = tables.render([document])
-        for piece in ("Some GPU (80 GB)", "2 passed", "1 failed", "exit 1: 3 \\| 4", "a_rule", "cuMemFree returned 0", "1.00 ms", "0.970", "1200 to 1980 MHz, usually 1900",
-                      "1.00 GiB"):
+        for piece in ("Some GPU (80 GB)", "2 passed", "1 failed", "exit 1: 3 \\| 4", "a_rule", "cuMemFree returned 0",
+                      "1.00 ms", "0.970", "1200 to 1980 MHz, usually 1900", "1.00 GiB"):
             self.assertIn(piece, text)
 
     def test_rehearsals_on_page(self):
         with tempfile.TemporaryDirectory() as folder:
             for name, rehearsal in (("a", True), ("b", False)):
                 with open(os.path.join(folder, name + ".json"), "w", encoding="utf-8") as file:
-                    json.dump({**HEAD, "format": "bucketpool.gpu/2", "rehearsal": rehearsal, "commit": name, "parts": []}, file)
+                    json.dump({**HEAD, "format": "bucketpool.gpu/2", "rehearsal": rehearsal, "commit": name,
+                               "parts": []}, file)
             self.assertEqual([d["commit"] for d in tables.documents(folder)], ["b"])
 
 
@@ -241,7 +263,8 @@ class PythonTest(unittest.TestCase):
 
     def test_library_path(self):
         """PyTorch ships its libraries: a toolkit's in front of the path would replace them."""
-        made = type("Build", (), {"folders": ["b"], "find": lambda self, path: os.path.join("b", path), "libraries": lambda self: ["src/libx.so"]})()
+        made = type("Build", (), {"folders": ["b"], "find": lambda self, path: os.path.join("b", path),
+                                  "libraries": lambda self: ["src/libx.so"]})()
         context = type("Context", (), {"build": made, "rehearse": True})()
         os.environ["LD_LIBRARY_PATH"] = "/usr/somewhere"
         self.addCleanup(os.environ.pop, "LD_LIBRARY_PATH")
@@ -249,8 +272,11 @@ class PythonTest(unittest.TestCase):
         self.assertEqual((env["LD_LIBRARY_PATH"], env["BUCKETPOOL_LIBRARY_PATH"]), ("/usr/somewhere", "b/src"))
 
     def test_outcomes_of_interrupted_run(self):
-        text = ("python/tests/torch/test_views.py::test_a PASSED [  3%]\npython/tests/torch/test_views.py::test_b[on the CPU] FAILED [  6%]\n"
-                "python/tests/torch/test_views.py::test_c SKIPPED (a GPU is needed) [  9%]\npython/tests/torch/test_views.py::test_d ")
+        text = (
+            "python/tests/torch/test_views.py::test_a PASSED [  3%]\npython/tests/torch/test_views.py::test_b[on the"
+            " CPU] FAILED [  6%]\npython/tests/torch/test_views.py::test_c SKIPPED (a GPU is needed) [ "
+            " 9%]\npython/tests/torch/test_views.py::test_d "
+        )
         self.assertEqual([(check["name"], check["outcome"]) for check in torch_run.checks_in(text)["checks"]],
                          [("test_a", "passed"), ("test_b[on the CPU]", "failed"), ("test_c", "skipped")])
 
@@ -260,12 +286,24 @@ class BuildTest(unittest.TestCase):
 
     def test_compile_errors(self):
         with tempfile.TemporaryDirectory() as folder:
-            files = {"meson.build": "project('p', 'c')\nexecutable('plain', 'plain.c')\nexecutable('client', get_option('kernels').disabled() ? 'none.c' : 'kernels.c')\n"
-                                    "executable('broken', 'broken.c')\n",
-                     "meson_options.txt": "option('kernels', type: 'feature', value: 'auto')\n" +
-                                          "".join(f"option('{option[2:].split('=')[0]}', type: 'string')\n" for option in build.OPTIONS if "werror" not in option),
-                     "plain.c": "int main(void) { return 0; }\n", "none.c": "int main(void) { return 0; }\n",
-                     "kernels.c": "#error a warning of another host compiler\n", "broken.c": "int main(void) { return nothing; }\n"}
+            files = {
+                "meson.build": (
+                    "project('p', 'c')\nexecutable('plain', 'plain.c')\nexecutable('client',"
+                    " get_option('kernels').disabled() ? 'none.c' : 'kernels.c')\nexecutable('broken', 'broken.c')\n"
+                ),
+                "meson_options.txt": (
+                    "option('kernels', type: 'feature', value: 'auto')\n"
+                    + "".join(
+                        f"option('{option[2:].split('=')[0]}', type: 'string')\n"
+                        for option in build.OPTIONS
+                        if "werror" not in option
+                    )
+                ),
+                "plain.c": "int main(void) { return 0; }\n",
+                "none.c": "int main(void) { return 0; }\n",
+                "kernels.c": "#error a warning of another host compiler\n",
+                "broken.c": "int main(void) { return nothing; }\n",
+            }
             for name, text in files.items():
                 with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
                     file.write(text)
@@ -274,13 +312,20 @@ class BuildTest(unittest.TestCase):
             os.chdir(folder)
             try:
                 run = parts.Run(document, machine.Telemetry(), os.path.join(folder, "work"), 60)
-                run.execute([parts.Part("build", 50, lambda running: made.make(running, lambda _: ["plain", "client", "broken"]))])
+                run.execute(
+                    [
+                        parts.Part(
+                            "build", 50, lambda running: made.make(running, lambda _: ["plain", "client", "broken"])
+                        )
+                    ]
+                )
             finally:
                 os.chdir(SOURCE)
             part = read(document.path)["parts"][0]
             self.assertEqual(part["outcome"], "failed")
             self.assertIn("2 of 3 targets were built, 1 without kernels", part["reason"])
-            self.assertEqual([made.find(name) and os.path.basename(os.path.dirname(made.find(name))) for name in ("plain", "client", "broken")],
+            self.assertEqual([made.find(name) and os.path.basename(os.path.dirname(made.find(name)))
+                              for name in ("plain", "client", "broken")],
                              ["build", "build-without-kernels", None])
 
     def test_failed_configuration(self):
@@ -310,8 +355,10 @@ class RehearsalTest(unittest.TestCase):
         self.path = os.path.join(self.folder.name, "rehearsal-proof.json")
 
     def start(self, *options):
-        return subprocess.Popen([sys.executable, "scripts/gpu", "proof", "--rehearse", "--build", BUILD, "--keep", "--commit", "abc",
-                                 "--output", self.folder.name, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return subprocess.Popen([sys.executable, "scripts/gpu", "proof", "--rehearse", "--build", BUILD, "--keep",
+                                 "--commit", "abc",
+                                 "--output", self.folder.name, *options], stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)
 
     def finish(self, process):
         text = process.communicate(timeout=600)[0]
@@ -328,8 +375,10 @@ class RehearsalTest(unittest.TestCase):
 
     def check_parts(self, document):
         seen = {part["name"]: part for part in document["parts"]}
-        self.assertEqual([name for name, part in seen.items() if part["outcome"] != "passed"], ["registration-two-processes"])
-        bench = subprocess.run([os.path.join(BUILD, build.BENCH), "--list", "--divide", "4096"], capture_output=True, text=True, check=True)
+        self.assertEqual([name for name, part in seen.items() if part["outcome"] != "passed"],
+                         ["registration-two-processes"])
+        bench = subprocess.run([os.path.join(BUILD, build.BENCH), "--list", "--divide", "4096"], capture_output=True,
+                               text=True, check=True)
         groups = bench.stdout.splitlines()
         self.assertGreater(len(groups), 20)
         self.assertLessEqual({f"figures {group}" for group in groups}, set(seen))
@@ -350,7 +399,8 @@ class RehearsalTest(unittest.TestCase):
         self.assertLess(order.index(measured[0]), order.index("rules-driver"))
         self.assertLess(order.index("rules-driver"), order.index("pool-contract"))
         self.assertLess(order.index("fsdp_train"), order.index("rules-nccl"))
-        self.assertEqual(order[-3:-1], [f"compute-sanitizer {tool}: test_gpu_logprob" for tool in ("memcheck", "racecheck")])
+        self.assertEqual(order[-3:-1], [f"compute-sanitizer {tool}: test_gpu_logprob"
+                                        for tool in ("memcheck", "racecheck")])
 
     def await_parts(self, count):
         """Waits until a run has begun that many parts."""

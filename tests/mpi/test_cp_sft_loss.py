@@ -1,6 +1,8 @@
-"""The example cp_sft_loss: every arrangement of 1, 2, 4 and 8 processes gives the numbers of a reference implementation.
+"""The example cp_sft_loss: every arrangement of 1, 2, 4 and 8 processes gives the numbers of a reference
+implementation.
 
-Arguments: mpirun.sh, the program. BUCKETPOOL_EXAMPLES=5000 compares five seeds instead of one."""
+Arguments: mpirun.sh, the program. BUCKETPOOL_EXAMPLES=5000 compares five seeds instead of one.
+"""
 
 import concurrent.futures
 import math
@@ -41,7 +43,7 @@ def factorisations(ranks):
                 yield tp, cp, ranks // (tp * cp)
 
 
-# ---- reference implementation: fp64, sequence by sequence, one process -------------------------------------------------------
+# ---- reference implementation: fp64, sequence by sequence, one process -----------------------------------------------
 
 
 def noise(seed, what, i, j):
@@ -93,15 +95,18 @@ def reference(seed, sequences, vocab, hidden=16):
             perplexities.append(math.exp(-sum(of_sequence) / len(of_sequence)))
     return {
         "sequences": sequences, "tokens": tokens, "valid tokens": valid, "loss": -total / (1e-5 + valid),
-        "gradient norm": math.sqrt(sum(g * g for row in gradient for g in row)) / (1e-5 + valid), "entropy": entropy / valid,
-        "perplexity": sum(perplexities) / len(perplexities), "least logit": min(logits_seen), "largest logit": max(logits_seen),
+        "gradient norm": math.sqrt(sum(g * g for row in gradient for g in row)) / (1e-5 + valid),
+        "entropy": entropy / valid,
+        "perplexity": sum(perplexities) / len(perplexities), "least logit": min(logits_seen),
+        "largest logit": max(logits_seen),
     }
 
 
 class CpSftLoss(unittest.TestCase):
     def answers(self, ranks, *options):
         result = start(ranks, *options)
-        own = [line for line in result.stderr.splitlines() if "cp_sft_loss" in line]  # MPI may print warnings about the machine
+        # MPI may print warnings about the machine
+        own = [line for line in result.stderr.splitlines() if "cp_sft_loss" in line]
         self.assertEqual((result.returncode, own), (0, []), (ranks, options))
         lines = [line.rsplit(" ", 1) for line in result.stdout.splitlines()]
         return {name: int(value) if name in COUNTS or "bytes" in name else float(value) for name, value in lines}
@@ -110,7 +115,8 @@ class CpSftLoss(unittest.TestCase):
         for name in COUNTS:
             self.assertEqual(one[name], other[name], (name, what))
         for name in FLOATS:
-            self.assertLessEqual(abs(one[name] - other[name]), 1e-6 * abs(one[name]), (name, one[name], other[name], what))
+            self.assertLessEqual(abs(one[name] - other[name]), 1e-6 * abs(one[name]),
+                                 (name, one[name], other[name], what))
 
     def test_arrangements(self):
         for seed in SEEDS:
@@ -118,7 +124,8 @@ class CpSftLoss(unittest.TestCase):
             everywhere = [where for ranks in (2, 4, 8) for where in factorisations(ranks)]
             self.assertEqual(len(everywhere), 3 + 6 + 10)
             with concurrent.futures.ThreadPoolExecutor(3) as pool:  # processes mostly wait while they start
-                others = pool.map(lambda where: self.answers(math.prod(where), *arrangement(*where), "--seed", seed), everywhere)
+                others = pool.map(lambda where: self.answers(math.prod(where), *arrangement(*where), "--seed", seed),
+                                  everywhere)
                 for where, other in zip(everywhere, others):
                     self.alike(one, other, (seed, where))
                     self.bytes(other, *where)
@@ -154,20 +161,26 @@ class CpSftLoss(unittest.TestCase):
     def all_fail(self, ranks, where, other, words):
         """`other`: the arguments of the last rank, if they differ."""
         other = other or where
-        result = start(ranks - 1, *arrangement(*where), other=arrangement(*other[:3]) + other[3:], seconds=200) if ranks > 1 \
+        result = start(ranks - 1, *arrangement(*where), other=arrangement(*other[:3]) + other[3:],
+                       seconds=200) if ranks > 1 \
             else start(1, *arrangement(*where), seconds=200)
         self.assertEqual((result.returncode, result.stdout), (1, ""), result.stderr)
         for rank in range(ranks):
             self.assertRegex(result.stderr, f"cp_sft_loss: rank {rank}: .*{re.escape(words)}")
 
     def test_failing_ranks(self):
-        """Failures in the exchange of the step, in the creation of clients, and on one pair of TP ranks; all ranks report them."""
-        cases = ((1, (1, 1, 8), None, "mismatch: bp_loss_create: tp 1 x cp 1 x dp 8 does not match the communicator's 1 ranks\n"),
-                 (4, (1, 1, 2), None, "mismatch: bp_loss_create: tp 1 x cp 1 x dp 2 does not match the communicator's 4 ranks\n"),
+        """Failures in the exchange of the step, in the creation of clients, and on one pair of TP ranks; all ranks
+        report them.
+        """
+        cases = ((1, (1, 1, 8), None,
+                  "mismatch: bp_loss_create: tp 1 x cp 1 x dp 8 does not match the communicator's 1 ranks\n"),
+                 (4, (1, 1, 2), None,
+                  "mismatch: bp_loss_create: tp 1 x cp 1 x dp 2 does not match the communicator's 4 ranks\n"),
                  (2, (1, 2, 1), (1, 2, 1, "--seed", 2), "belong to one DP rank, but added different batches"),
                  (2, (1, 2, 1), (1, 2, 1, "--micro-batches", 4), "belong to one DP rank, but added different batches"),
                  (2, (1, 2, 1), (2, 1, 1), "mismatch: bp_loss_create: rank 1 has tp 2, rank 0 has 1"),
-                 (2, (1, 2, 1), (1, 3, 1), "bp_loss_create: tp 1 x cp 3 x dp 1 does not match the communicator's 2 ranks"),
+                 (2, (1, 2, 1), (1, 3, 1),
+                  "bp_loss_create: tp 1 x cp 3 x dp 1 does not match the communicator's 2 ranks"),
                  (4, (2, 1, 2), (2, 1, 2, "--vocab", 100), "(tp 0, cp 0, dp 1) failed: bp_logprob_create: "))
         with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:  # mpirun ends failed jobs slowly
             for done in [pool.submit(self.all_fail, *case) for case in cases]:
@@ -178,10 +191,12 @@ class CpSftLoss(unittest.TestCase):
             return subprocess.run([PROGRAM, *options], capture_output=True, text=True, timeout=600)
 
         for options, words in ((("--cp", "0"), "--cp: expected an integer in [1, 4096], got \"0\""),
-                               (("--tp", "-1"), "--tp: expected an integer"), (("--seed", "7x"), "--seed: expected an integer"),
-                               (("--dp", ""), "--dp: expected an integer"), (("--pp", "2"), "--pp is an unknown option"),
-                               (("-pq",), "-pq is an unknown option"),
-                               (("--dp",), "--dp is an unknown option, or its value is missing"), (("2",), "2 is an unexpected argument"),
+                               (("--tp", "-1"), "--tp: expected an integer"),
+                               (("--seed", "7x"), "--seed: expected an integer"),
+                               (("--dp", ""), "--dp: expected an integer"),
+                               (("--pp", "2"), "--pp is an unknown option"), (("-pq",), "-pq is an unknown option"),
+                               (("--dp",), "--dp is an unknown option, or its value is missing"),
+                               (("2",), "2 is an unexpected argument"),
                                (("--tp", "4", "--vocab", "3"), "4 TP ranks cannot share a vocabulary of 3")):
             result = alone(*options)
             self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (2, "", 1), options)

@@ -1,4 +1,6 @@
-"""Eight ranks write at once: every file exists, is complete and keeps the rules. Arguments: mpirun.sh, the program, the folder of check_snapshot.py."""
+"""Eight ranks write at once: every file exists, is complete and keeps the rules. Arguments: mpirun.sh, the program, the
+folder of check_snapshot.py.
+"""
 
 import os
 import subprocess
@@ -37,7 +39,8 @@ class Ranks(unittest.TestCase):
         with open(os.path.join(path, f"trace_{stem}.json"), "rb") as file:
             trace = check.check_trace(file.read(), snapshot)
         ours = snapshot["bucketpool"]
-        self.assertEqual((ours["rank"], ours["ranks"], ours["coordinates"], ours["step"]), (rank, RANKS, stem[7:], step))
+        self.assertEqual((ours["rank"], ours["ranks"], ours["coordinates"], ours["step"]),
+                         (rank, RANKS, stem[7:], step))
         self.assertGreater(len(ours["pools"][0]["events"]), 20)
         self.assertEqual(trace["otherData"]["step"], step)
 

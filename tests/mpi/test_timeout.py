@@ -1,4 +1,6 @@
-"""MPI ranks that stop: the others report them by number within the time-out, and end. Arguments: mpirun.sh, the program."""
+"""MPI ranks that stop: the others report them by number within the time-out, and end. Arguments: mpirun.sh, the
+program.
+"""
 
 import os
 import re
@@ -19,8 +21,8 @@ class Timeouts(unittest.TestCase):
         """The lines of each rank, by rank and step: status, seconds, words. Processes end without MPI_Finalize, so
         mpirun treats the job as failed and kills the stopped ranks."""
         with tempfile.TemporaryDirectory() as folder:
-            run = subprocess.run([MPIRUN, str(RANKS), PROGRAM, what, folder, str(survivors)], capture_output=True, text=True,
-                                 check=False, timeout=600, env={**os.environ, **(environment or {})})
+            run = subprocess.run([MPIRUN, str(RANKS), PROGRAM, what, folder, str(survivors)], capture_output=True,
+                                 text=True, check=False, timeout=600, env={**os.environ, **(environment or {})})
         steps = {}
         for rank, step, status, seconds, words in LINE.findall(run.stdout):
             steps[int(rank), step] = (status, float(seconds), words)
@@ -30,7 +32,8 @@ class Timeouts(unittest.TestCase):
     def check(self, what, missing, agreement):
         steps = self.run_case(what, RANKS - len(missing))
         here = [rank for rank in range(RANKS) if rank not in missing]
-        self.assertEqual(sorted(steps), sorted((rank, step) for rank in here for step in ("first", "second", "end")), steps)
+        self.assertEqual(sorted(steps), sorted((rank, step) for rank in here for step in ("first", "second", "end")),
+                         steps)
         names = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} of 4 ha"
         for rank in here:
             status, seconds, words = steps[rank, "first"]
@@ -74,7 +77,8 @@ class Timeouts(unittest.TestCase):
         for rank in (0, 1, 3):
             self.assertEqual(steps[rank, "first"][0], "timed out", steps)
         for wrong in ("2s", "-1", "1e3"):
-            for status, _, words in self.run_case("environment", environment={"BUCKETPOOL_COMM_TIMEOUT": wrong}).values():
+            for status, _, words in self.run_case("environment",
+                                                  environment={"BUCKETPOOL_COMM_TIMEOUT": wrong}).values():
                 self.assertEqual(status, "invalid argument")
                 self.assertIn(f'expected seconds in [0, 1000000] (0: no time-out), got "{wrong}"', words)
 

@@ -1,6 +1,8 @@
-"""Checks snapshots and traces against docs/reference/snapshot_files.md and the limits of PyTorch's memory viewer: check_snapshot.py FILE...
+"""Checks snapshots and traces against docs/reference/snapshot_files.md and the limits of PyTorch's memory viewer:
+check_snapshot.py FILE...
 
-Implemented from the documents, independently of the writer. Broken names the rule that a file breaks."""
+Implemented from the documents, independently of the writer. Broken names the rule that a file breaks.
+"""
 
 import collections
 import io
@@ -17,23 +19,32 @@ STATES = {"active_allocated", "inactive"}
 MOST_PER_BATCH = 1000
 ACQUIRE, REF, USE, UNREF, RELEASE, CANCEL = range(1, 7)
 
-SEGMENT = {"device": int, "address": int, "total_size": int, "allocated_size": int, "active_size": int, "requested_size": int,
-           "stream": int, "segment_type": str, "segment_pool_id": list, "is_expandable": bool, "frames": list, "blocks": list}
+SEGMENT = {"device": int, "address": int, "total_size": int, "allocated_size": int, "active_size": int,
+           "requested_size": int,
+           "stream": int, "segment_type": str, "segment_pool_id": list, "is_expandable": bool, "frames": list,
+           "blocks": list}
 BLOCK = {"address": int, "size": int, "requested_size": int, "state": str, "frames": list}
 ENTRY = {"action": str, "addr": int, "size": int, "stream": int, "time_us": int, "frames": list}
 FRAME = {"name": str, "filename": str, "line": int}
-OURS = {"format": str, "version": str, "rank": int, "ranks": int, "coordinates": str, "step": (int, type(None)), "label": str,
-        "first_time_ns": int, "last_time_ns": int, "realtime_offset_ns": int, "gap": bool, "pools": list}
-POOL = {"name": str, "allocator": str, "fingerprint": str, "device": str, "plan": (dict, type(None)), "statistics": dict,
-        "slabs": list, "requests": list, "streams": list, "live": list, "events": list, "slab_events": list, "lost_events": int}
+OURS = {"format": str, "version": str, "rank": int, "ranks": int, "coordinates": str, "step": (int, type(None)),
+        "label": str, "first_time_ns": int, "last_time_ns": int, "realtime_offset_ns": int, "gap": bool, "pools": list}
+POOL = {"name": str, "allocator": str, "fingerprint": str, "device": str, "plan": (dict, type(None)),
+        "statistics": dict,
+        "slabs": list, "requests": list, "streams": list, "live": list, "events": list, "slab_events": list,
+        "lost_events": int}
 PLAN = {"bytes": int, "lower_bound_bytes": int, "optimal": bool, "roles": list}
 ROLE = {"role": str, "bytes": int, "lower_bound_bytes": int}
 SLAB = {"address": int, "bytes": int, "planned_bytes": int, "group": str, "resident": bool}
-REQUEST = {"unit": str, "bucket": str, "ordinal": int, "role": str, "dtype": str, "bytes": int, "placement": str, "references": int}
+REQUEST = {"unit": str, "bucket": str, "ordinal": int, "role": str, "dtype": str, "bytes": int, "placement": str,
+           "references": int}
 LIVE = {"id": int, "address": int, "stream": int, "step": int}
-STATISTICS = {name: int for name in (
-    "slab_bytes requests acquires repeated releases cancelled busy refused records elided waits deviations overflows dynamic "
-    "live_requests live_bytes peak_live_bytes").split()}
+STATISTICS = {
+    name: int
+    for name in (
+        "slab_bytes requests acquires repeated releases cancelled busy refused records elided waits deviations"
+        " overflows dynamic live_requests live_bytes peak_live_bytes"
+    ).split()
+}
 
 
 class Broken(Exception):
@@ -55,7 +66,7 @@ def check_members(value, members, where):
         need(type(value[name]) in types, "members", f"{where}.{name} is a {type(value[name]).__name__}")
 
 
-# ---- the format -----------------------------------------------------------------------------------------------------------
+# ---- the format ------------------------------------------------------------------------------------------------------
 
 
 class NoGlobals(pickle.Unpickler):
@@ -91,7 +102,7 @@ def load(data):
     return value
 
 
-# ---- the viewer's half ------------------------------------------------------------------------------------------------------
+# ---- the viewer's half -----------------------------------------------------------------------------------------------
 
 
 def check_frames(frames, where, least=1):
@@ -106,7 +117,8 @@ def check_blocks(segment, where):
     for block in segment["blocks"]:
         check_members(block, BLOCK, where + ".block")
         need(block["state"] in STATES, "states", block["state"])
-        need(block["address"] == at and block["size"] > 0, "gaps", f"{where}: a block at {block['address']}, expected {at}")
+        need(block["address"] == at and block["size"] > 0, "gaps",
+             f"{where}: a block at {block['address']}, expected {at}")
         is_live = block["state"] == "active_allocated"
         check_frames(block["frames"], where + ".block", 1 if is_live else 0)
         need(block["requested_size"] == (block["size"] if is_live else 0), "sizes", f"{where}: block at {at}")
@@ -122,7 +134,8 @@ def check_segments(segments, devices):
         where = f"segments[{i}]"
         check_members(segment, SEGMENT, where)
         need(segment["segment_type"] == "large", "members", where)
-        need(len(segment["segment_pool_id"]) == 2 and all(type(n) is int for n in segment["segment_pool_id"]), "members", where)
+        need(len(segment["segment_pool_id"]) == 2 and all(type(n) is int for n in segment["segment_pool_id"]),
+             "members", where)
         need(0 <= segment["device"] < devices, "devices", f"{where} is of device {segment['device']}")
         check_frames(segment["frames"], where)
         check_blocks(segment, where)
@@ -180,7 +193,7 @@ def check_traces(snapshot):
         need(memory.blocks == blocks and not memory.requested, "end state", "blocks")
 
 
-# ---- the "bucketpool" half -------------------------------------------------------------------------------------------------------------
+# ---- the "bucketpool" half -------------------------------------------------------------------------------------------
 
 
 def check_pool(pool, ours):
@@ -196,7 +209,8 @@ def check_pool(pool, ours):
         check_members(request, REQUEST, "request")
         need(request["placement"] in ("planned", "persistent", "dynamic"), "placements", request["placement"])
     need(len(pool["requests"]) == pool["statistics"]["requests"], "statistics", "requests")
-    need(sum(r["references"] > 0 for r in pool["requests"]) == pool["statistics"]["live_requests"], "statistics", "live")
+    need(sum(r["references"] > 0 for r in pool["requests"]) == pool["statistics"]["live_requests"], "statistics",
+         "live")
     for stream in pool["streams"]:
         check_members(stream, {"number": int, "name": str}, "stream")
     streams = [s["number"] for s in pool["streams"]]
@@ -232,8 +246,11 @@ def check_events(pool, ours, streams):
 
 
 def resident_at_first(pool, had):
-    """Residency of each slab before the first event, by undoing the events. With a gap, only the viewer's half tells it for slabs without events."""
-    resident = [s["address"] in had for s in pool["slabs"]] if had is not None else [s["resident"] for s in pool["slabs"]]
+    """Residency of each slab before the first event, by undoing the events. With a gap, only the viewer's half tells it
+    for slabs without events.
+    """
+    resident = [s["address"] in had for s in pool["slabs"]] if had is not None else [s["resident"]
+                                                                                     for s in pool["slabs"]]
     for gained, slab, _ in reversed(pool["slab_events"]):
         resident[slab] = not gained
     return resident
@@ -248,7 +265,8 @@ class Reconstruction:
         self.live, self.shown = {e["id"]: e["address"] for e in pool["live"]}, set()
         for slab, is_there in enumerate(self.resident):
             if is_there:
-                self.tell("segment_map", pool["slabs"][slab]["address"], pool["slabs"][slab]["bytes"], self.slab_name(slab))
+                self.tell("segment_map", pool["slabs"][slab]["address"], pool["slabs"][slab]["bytes"],
+                          self.slab_name(slab))
         for request in sorted(self.live):
             self.show(request)
 
@@ -312,7 +330,9 @@ class Reconstruction:
 
 
 def initial_slabs(pool, entries):
-    """Slabs mapped by the first entries, in order of slabs. After a gap without events, entries of slabs mapped since then follow directly, out of order."""
+    """Slabs mapped by the first entries, in order of slabs. After a gap without events, entries of slabs mapped since
+    then follow directly, out of order.
+    """
     order, had = [s["address"] for s in pool["slabs"]], []
     for e in entries:
         if e["action"] != "segment_map" or had and order.index(e["addr"]) < order.index(had[-1]):
@@ -328,7 +348,8 @@ def check_agreement(snapshot):
         return
     pool, entries = ours["pools"][0], snapshot["device_traces"][0]
     told = Reconstruction(pool, initial_slabs(pool, entries) if ours["gap"] else None)
-    times = itertools.accumulate((e[4] for e in pool["events"]), max)  # threads read the clock before they get their index
+    # threads read the clock before they get their index
+    times = itertools.accumulate((e[4] for e in pool["events"]), max)
     marks = [(t, 1, e) for t, e in zip(times, pool["events"])] + [(e[2], 0, e) for e in pool["slab_events"]]
     for _, is_request, e in sorted(marks, key=lambda m: m[:2]):
         if is_request:
@@ -336,7 +357,15 @@ def check_agreement(snapshot):
         else:
             told.move(e[0], e[1])
     found = [(e["action"], e["addr"], e["size"], e["frames"][0]["name"]) for e in entries]
-    need(found[:len(told.out)] == told.out, "halves", next((i, a, b) for i, (a, b) in enumerate(zip(told.out, found + [None] * len(told.out))) if a != b) if found[:len(told.out)] != told.out else "")
+    need(
+        found[: len(told.out)] == told.out,
+        "halves",
+        (
+            next((i, a, b) for i, (a, b) in enumerate(zip(told.out, found + [None] * len(told.out))) if a != b)
+            if found[: len(told.out)] != told.out
+            else ""
+        ),
+    )
     need(ours["gap"] or len(found) == len(told.out), "halves", "the viewer's list has more entries")
     offset = ours["realtime_offset_ns"]
     for e in entries:
@@ -357,7 +386,8 @@ def check_ours(snapshot):
 
 def check_pickle(data):
     snapshot = load(data)
-    check_members(snapshot, {"segments": list, "device_traces": list, "allocator_settings": dict, "bucketpool": dict}, "file")
+    check_members(snapshot, {"segments": list, "device_traces": list, "allocator_settings": dict, "bucketpool": dict},
+                  "file")
     need(snapshot["allocator_settings"] == {}, "members", "allocator_settings")
     check_segments(snapshot["segments"], len(snapshot["device_traces"]))
     check_traces(snapshot)
@@ -366,7 +396,7 @@ def check_pickle(data):
     return snapshot
 
 
-# ---- traces -----------------------------------------------------------------------------------------------------------------
+# ---- traces ----------------------------------------------------------------------------------------------------------
 
 
 def check_nesting(slices):
@@ -387,7 +417,8 @@ def thousandths(number):
 def check_trace(data, snapshot=None):
     text = data.decode("utf-8", "strict")
     trace = json.loads(text, parse_float=str, object_pairs_hook=no_duplicates)
-    check_members(trace, {"displayTimeUnit": str, "baseTimeNanoseconds": int, "otherData": dict, "traceEvents": list}, "trace")
+    check_members(trace, {"displayTimeUnit": str, "baseTimeNanoseconds": int, "otherData": dict, "traceEvents": list},
+                  "trace")
     other, tracks, named = trace["otherData"], collections.defaultdict(list), set()
     need(other["format"] == "bucketpool.trace/1", "members", other["format"])
     slices, counters, instants = [], collections.defaultdict(list), 0
@@ -396,7 +427,8 @@ def check_trace(data, snapshot=None):
         if e["ph"] == "X":
             begin = thousandths(e["ts"])
             tracks[e["tid"]].append((begin, begin + thousandths(e["dur"])))
-            slices.append((begin, begin + thousandths(e["dur"]), e["name"], e["args"]["bytes"], int(e["args"]["address"], 16)))
+            slices.append((begin, begin + thousandths(e["dur"]), e["name"], e["args"]["bytes"],
+                           int(e["args"]["address"], 16)))
         elif e["ph"] == "C":
             need(e["args"]["bytes"] >= 0, "counters", e)
             counters[e["name"]].append((thousandths(e["ts"]), e["args"]["bytes"]))
@@ -460,7 +492,8 @@ def check_same(trace, slices, counters, instants, snapshot):
     need(len(found) == len(told) + len(began), "same", "slices")
     for name, values in expected.items() if len(snapshot["device_traces"]) == 1 else ():
         need([v for _, v in counters[name]] == values, "same", name)
-    maps = sum(e["action"] in ("segment_map", "segment_unmap") for entries in snapshot["device_traces"] for e in entries)
+    maps = sum(e["action"] in ("segment_map", "segment_unmap") for entries in snapshot["device_traces"]
+               for e in entries)
     need(len(counters["slab bytes"]) == maps and instants <= maps, "same", "slabs")
 
 

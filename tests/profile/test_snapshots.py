@@ -1,4 +1,6 @@
-"""Files of random programs keep every rule, and the checker detects files that break one. Arguments: the programs that write them."""
+"""Files of random programs keep every rule, and the checker detects files that break one. Arguments: the programs that
+write them.
+"""
 
 import copy
 import json
@@ -105,8 +107,8 @@ class Programs(unittest.TestCase):
                 if kind == check.ACQUIRE and addresses.setdefault(request, address) != address:
                     reached.add("another address")
         self.assertEqual(reached, check.ACTIONS | {f"kind {k}" for k in range(1, 7)} | {
-            "planned", "persistent", "dynamic", "lost", "slab moves", "live before", "gap", "a slab away", "plan", "no plan",
-            "another address", "fixed", "max", "scheduled"})
+            "planned", "persistent", "dynamic", "lost", "slab moves", "live before", "gap", "a slab away", "plan",
+            "no plan", "another address", "fixed", "max", "scheduled"})
 
     def test_binary_names(self):
         """Bytes that are not UTF-8 are replaced one by one."""
@@ -114,7 +116,7 @@ class Programs(unittest.TestCase):
         self.assertIn('shard "of" \\ \t\x01 \u00e9 \ufffd\ufffd\ufffd \ufffd\ufffd\ufffd \U0001f600', units)
         self.assertIn("dynamic \ufffd\ufffd", units)
 
-    # ---- files that break a rule ----------------------------------------------------------------------------------------------
+    # ---- files that break a rule -------------------------------------------------------------------------------------
 
     def largest(self, condition=lambda snapshot, pool: True):
         """The snapshot with the most entries that meets the condition."""
@@ -203,22 +205,27 @@ class Programs(unittest.TestCase):
         self.broken_by("members", of_pool(lambda p: p["slabs"][0].pop("group")))
         self.broken_by("placements", of_pool(lambda p: p["requests"][0].update(placement="somewhere")))
         self.broken_by("statistics", of_pool(lambda p: p["statistics"].update(requests=1)))
-        self.broken_by("events", of_pool(lambda p: p["events"].pop(next(i for i, e in enumerate(p["events"]) if e[0] == 1))))
+        self.broken_by("events", of_pool(lambda p: p["events"].pop(next(i for i, e in enumerate(p["events"])
+                                                                        if e[0] == 1))))
         self.broken_by("events", of_pool(lambda p: p["events"][0].append(0)))
         self.broken_by("streams", of_pool(lambda p: p["streams"].clear()), lambda s, p: not p["live"])
         self.broken_by("live", of_pool(lambda p: p["live"].append(p["live"][0])), lambda s, p: p["live"])
-        self.broken_by("end state", of_pool(lambda p: p["events"].pop()), lambda s, p: p["events"][-1:] and p["events"][-1][0] in (1, 5))
+        self.broken_by("end state", of_pool(lambda p: p["events"].pop()), lambda s, p: p["events"][-1:]
+                       and p["events"][-1][0] in (1, 5))
         self.broken_by("times", of_pool(lambda p: p["events"][-1].__setitem__(4, 1)))
         self.broken_by("slab events", of_pool(lambda p: p["slab_events"][0].__setitem__(1, 99)), has_both)
-        self.broken_by("halves", lambda s: s["device_traces"][0][entry_at(s, "alloc")]["frames"][0].update(name="param of another"))
+        self.broken_by(
+            "halves", lambda s: s["device_traces"][0][entry_at(s, "alloc")]["frames"][0].update(name="param of another")
+        )
         self.broken_by("halves", of_pool(lambda p: p["slab_events"].pop()), lambda s, p: p["slab_events"])
         self.broken_by("opcodes", lambda s: s["bucketpool"].update(step=1.5))
 
-    # ---- traces -----------------------------------------------------------------------------------------------------------------
+    # ---- traces ------------------------------------------------------------------------------------------------------
 
     def crossing(self, lines):
         """Extends a slice into the middle of the next one of its track."""
-        found = [(i, json.loads(line.rstrip(","), parse_float=str)) for i, line in enumerate(lines) if '"ph":"X"' in line]
+        found = [(i, json.loads(line.rstrip(","), parse_float=str))
+                 for i, line in enumerate(lines) if '"ph":"X"' in line]
         slices = sorted((e["tid"], check.thousandths(e["ts"]), check.thousandths(e["dur"]), i) for i, e in found)
         (_, begin, took, line), after = next((a, b) for a, b in zip(slices, slices[1:])
                                              if a[0] == b[0] and a[1] < b[1] and b[2] > 2)
@@ -252,7 +259,8 @@ class Programs(unittest.TestCase):
 class Threads(unittest.TestCase):
     def test_every_file(self):
         with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([WRITER_OF_THREADS, folder], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            subprocess.run([WRITER_OF_THREADS, folder], check=True, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL)
             lost = set()
             for ring in ("ring_1000", "ring_100000"):
                 for step in range(6):
@@ -266,7 +274,8 @@ class Threads(unittest.TestCase):
                     lost.add(any(p["lost_events"] for p in snapshot["bucketpool"]["pools"]))
             self.assertEqual(lost, {True, False})
             with open(os.path.join(folder, "handed_over", "snapshot_rank00.pickle"), "rb") as file:
-                self.assertEqual([p["lost_events"] for p in check.check_pickle(file.read())["bucketpool"]["pools"]], [0, 5])
+                self.assertEqual([p["lost_events"] for p in check.check_pickle(file.read())["bucketpool"]["pools"]],
+                                 [0, 5])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""The library through ctypes, as the Python package declares it (bucketpool._abi, written from the headers), with shorter names.
+"""The library through ctypes, as the Python package declares it (bucketpool._abi, written from the headers), with
+shorter names.
 
 Tests call the C functions by their own names (`lib.bp_pool_acquire`), so that a failing example reads like the header.
-Functions return the status; `check` turns one that must be BP_OK into an exception with the library's own sentence."""
+Functions return the status; `check` turns one that must be BP_OK into an exception with the library's own sentence.
+"""
 
 import ctypes
 import os

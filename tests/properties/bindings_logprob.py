@@ -102,7 +102,9 @@ class Team:
         return self.rooms[ranks]
 
     def run(self, ranks, function):
-        """Runs function(rank, communicator, stream) on all ranks at once and returns the results. An exception does not block the others."""
+        """Runs function(rank, communicator, stream) on all ranks at once and returns the results. An exception does not
+        block the others.
+        """
         room = self.room(ranks)
 
         def guarded(rank):

@@ -1,5 +1,6 @@
-"""Settings of the property tests: BUCKETPOOL_EXAMPLES examples (default 200), deterministic. Skips the tests without Hypothesis, so it is
-imported before it."""
+"""Settings of the property tests: BUCKETPOOL_EXAMPLES examples (default 200), deterministic. Skips the tests without
+Hypothesis, so it is imported before it.
+"""
 
 import os
 import sys

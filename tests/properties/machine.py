@@ -1,8 +1,10 @@
-"""The state machine of test_pool.py: random calls on a pool of a random plan, checked against the reference model (model.py).
+"""The state machine of test_pool.py: random calls on a pool of a random plan, checked against the reference model
+(model.py).
 
 Stream ordering is checked in three ways: by bytes (every acquire fills its buckets, releasing streams copy them away),
-by gates (a stream is delayed so that a missing wait loses its race), and by the vector clocks of observed.py, which also
-detect superfluous waits."""
+by gates (a stream is delayed so that a missing wait loses its race), and by the vector clocks of observed.py, which
+also detect superfluous waits.
+"""
 
 import ctypes
 import sys
@@ -605,7 +607,8 @@ class Pool(RuleBasedStateMachine):
     @rule(picks=PICKS, odd=ODD, sensible=st.booleans())
     def cancel(self, picks, odd, sensible):
         model = self.model
-        ids = (self.some(picks, [r.id for r in model.live() if r.references == 1 and not (r.used or r.shared)]) if sensible
+        ids = (self.some(picks, [r.id for r in model.live() if r.references == 1 and not (r.used or r.shared)])
+               if sensible
                else self.anything(picks, odd))
         if not ids:
             return

@@ -1,7 +1,9 @@
-"""Reference model of pool.h: live requests, their addresses, and the release events that order the reuse of their bytes.
+"""Reference model of pool.h: live requests, their addresses, and the release events that order the reuse of their
+bytes.
 
 The model does not use the library. It forecasts the permitted results of a call, receives the actual one, and raises
-AssertionError if the header does not permit it. Where the header leaves a choice the forecast permits all of them."""
+AssertionError if the header does not permit it. Where the header leaves a choice the forecast permits all of them.
+"""
 
 from dataclasses import dataclass, field
 from typing import Optional
@@ -201,8 +203,8 @@ class Model:
         ended = {r.promised for r in self.known(ids) if r.promised not in (None, stream)}
         if not ended or not self.live():
             return {OK}
-        # Certain if all memory is promised to one stream. Otherwise the result depends on memory shared between streams, which
-        # is not modelled.
+        # Certain if all memory is promised to one stream. Otherwise the result depends on memory shared between
+        # streams, which is not modelled.
         everyone = len({r.promised for r in self.requests}) == 1
         holding = any(r.bound.bytes for r in self.live())
         placed = any(r.bound.placement in (PLANNED, PERSISTENT) and r.bound.bytes for r in self.known(ids))
@@ -332,7 +334,8 @@ class Model:
         errors = self.mistakes(ids, None)
         fails = bool(errors)
         for request in self.known(ids):
-            if request.references != 1 or request.used or request.shared:  # shared with one reference: it was released once
+            # shared with one reference: it was released once
+            if request.references != 1 or request.used or request.shared:
                 errors.add(SCHEDULE)
                 fails = True
             if any(not s.alive for s in request.acquired_on):
@@ -449,7 +452,8 @@ class Model:
             assert self.overflow_allowed and not self.sealed, f"{what}: overflow, which is not allowed"
             assert address + count <= end, f"{what} ends behind the overflow memory"
             width = count if request.home.kind is None else setting.classes[request.home.kind].bytes
-            assert any(b < home + width and home < e for b, e in held), f"{what}: overflow although its planned place is free"
+            assert any(b < home + width and home < e
+                       for b, e in held), f"{what}: overflow although its planned place is free"
             return "overflow"
         if request.home.kind is None:
             assert address == home, f"{what}: its planned address is {home:#x}"

@@ -48,8 +48,9 @@ class Stream:
 
 
 class Device:
-    """The host device behind an observing table. `sabotage` injects faults, which the tests must detect: "drop" omits the
-    waits of pools, "late" makes them wait for work that was enqueued after the release, too."""
+    """The host device behind an observing table. `sabotage` injects faults, which the tests must detect: "drop" omits
+    the waits of pools, "late" makes them wait for work that was enqueued after the release, too.
+    """
 
     def __init__(self, lib, max_delay_us=20, sabotage=""):
         self.lib = lib

@@ -140,7 +140,7 @@ def align(count, alignment):
 
 
 def first_fit(requests, intervals, alignment, order=None) -> list:
-    """First fit in one slab: requests with overlapping live ranges get disjoint bytes. Other buffers overlap partially."""
+    """First fit in one slab: requests with overlapping live ranges are disjoint. Other buffers overlap partially."""
     offsets: list[Optional[int]] = [None] * len(requests)
     for i in order or range(len(requests)):
         size = align(requests[i].bytes, alignment)

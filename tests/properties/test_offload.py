@@ -294,7 +294,8 @@ class Offload(RuleBasedStateMachine):
     def _groups_now(self):
         count, groups = c_size_t(), (o.Group * 16)()
         groups[0].size = ctypes.sizeof(o.Group)
-        check(self.lib, self.lib.bp_offload_groups(self.offload, groups, len(groups), byref(count)), "bp_offload_groups")
+        check(self.lib, self.lib.bp_offload_groups(self.offload, groups, len(groups), byref(count)),
+              "bp_offload_groups")
         return groups[:count.value]
 
     @precondition(lambda self: self.offload is not None)

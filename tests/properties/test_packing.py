@@ -1,6 +1,8 @@
-"""Random packing instances through the C ABI: small ones against all orders of their items, larger ones for validity only.
+"""Random packing instances through the C ABI: small ones against all orders of their items, larger ones for validity
+only.
 
-Arguments: the core library. BUCKETPOOL_EXAMPLES: how many instances (default 200). The same examples every time."""
+Arguments: the core library. BUCKETPOOL_EXAMPLES: how many instances (default 200). The same examples every time.
+"""
 
 import ctypes
 import math
@@ -54,8 +56,9 @@ class Instance:
             for a in items for c in items if a < c)
 
     def optimum(self):
-        """The optimal height: the least longest path over all acyclic orientations of the conflict graph. In a placement every
-        conflict is oriented upwards, and each item can sink onto its predecessors."""
+        """The optimal height: the least longest path over all acyclic orientations of the conflict graph. In a
+        placement every conflict is oriented upwards, and each item can sink onto its predecessors.
+        """
         items, best = self.items(), sum(self.sizes)
         beside = {i: [k for k in items if self.conflict(i, k)] for i in items}
 
@@ -208,9 +211,12 @@ class Packs(unittest.TestCase):
         with Packing(instance) as packing:
             result, offsets = packing.pack(work=work)
             again, same = packing.pack(work=work)
-            assert offsets == same and (result.bytes, result.proven, result.work) == (again.bytes, again.proven, again.work)
+            assert offsets == same and (result.bytes, result.proven, result.work) == (again.bytes, again.proven,
+                                                                                      again.work)
             more, _ = packing.pack(work=10 * work)
-            assert more.bytes <= result.bytes, f"{result.bytes} bytes with work {work}, {more.bytes} with ten times that"
+            assert (
+                more.bytes <= result.bytes
+            ), f"{result.bytes} bytes with work {work}, {more.bytes} with ten times that"
             assert more.proven <= result.bytes and result.proven <= more.bytes
             kept, _ = packing.pack(known=offsets, work=1)
             assert kept.bytes <= result.bytes

@@ -2,8 +2,9 @@
 
 Arguments: the core library. BUCKETPOOL_EXAMPLES: how many pools (default 200). The same examples every time.
 
-machine.py makes the calls, model.py is the reference model. The last class injects faults into the device, which the tests
-must detect."""
+machine.py makes the calls, model.py is the reference model. The last class injects faults into the device, which the
+tests must detect.
+"""
 
 import sys
 import unittest

@@ -1,7 +1,8 @@
 """Hardening: how binaries are linked, and environment variables in privileged processes.
 
-Arguments: source directory, "fortified" or "", a program linked to the archives, the NVTX tool of the tests or "", the command, the
-libraries."""
+Arguments: source directory, "fortified" or "", a program linked to the archives, the NVTX tool of the tests or "", the
+command, the libraries.
+"""
 
 import os
 import re
@@ -42,11 +43,13 @@ class Binaries(unittest.TestCase):
 
 class Variables(unittest.TestCase):
     def test_getenv(self):
-        command = ["grep", "-rnE", r"(^|[^_[:alnum:]])getenv\(", os.path.join(ROOT, "src"), os.path.join(ROOT, "tools"), "--include=*.[ch]"]
+        command = ["grep", "-rnE", r"(^|[^_[:alnum:]])getenv\(", os.path.join(ROOT, "src"), os.path.join(ROOT, "tools"),
+                   "--include=*.[ch]"]
         self.assertEqual(subprocess.run(command, capture_output=True, text=True, check=False).stdout, "")
 
     def test_documented_variables(self):
-        text = output("grep", "-rhoE", r"\"BUCKETPOOL_[A-Z_]+\b", *(os.path.join(ROOT, folder) for folder in ("src", "tools", "python/bucketpool")),
+        text = output("grep", "-rhoE", r"\"BUCKETPOOL_[A-Z_]+\b",
+                      *(os.path.join(ROOT, folder) for folder in ("src", "tools", "python/bucketpool")),
                       "--include=*.[ch]", "--include=*.py")
         names = {line.strip('"') for line in text.split()} - {"BUCKETPOOL_SNAPSHOTS"}  # a mark in the page of `view`
         self.assertGreater(len(names), 5)
@@ -56,7 +59,8 @@ class Variables(unittest.TestCase):
 
     def buckets(self, program, folder, **variables):
         report = os.path.join(folder, "report")
-        result = output(program, os.path.join(folder, "plan.json"), env={"FAKE_NVTX_REPORT": report, **variables}, user=NOBODY, cwd="/")
+        result = output(program, os.path.join(folder, "plan.json"), env={"FAKE_NVTX_REPORT": report, **variables},
+                        user=NOBODY, cwd="/")
         listened = os.path.exists(report)
         if listened:
             os.remove(report)
@@ -74,7 +78,8 @@ class Variables(unittest.TestCase):
             os.chmod(privileged, 0o4755)
             if os.statvfs(folder).f_flag & os.ST_NOSUID:
                 self.skipTest(f"{folder} is mounted nosuid")
-            variables = {"BUCKETPOOL_GUARD": "1", **({"NVTX_INJECTION64_PATH": shutil.copy(NVTX, folder)} if NVTX else {})}
+            variables = {"BUCKETPOOL_GUARD": "1", **({"NVTX_INJECTION64_PATH": shutil.copy(NVTX, folder)} if NVTX
+                                                     else {})}
             usual = self.buckets(plain, folder)
             guarded = self.buckets(plain, folder, **variables)
             self.assertGreater(guarded[0], usual[0])

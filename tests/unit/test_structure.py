@@ -1,7 +1,8 @@
 """The architecture: permitted includes between folders, needed libraries, exported symbols.
 
-Arguments: source directory, core library, those of the formats, MPI and log-probability libraries that are built, and what the last one
-was built with (needs=openmp,blas)."""
+Arguments: source directory, core library, those of the formats, MPI and log-probability libraries that are built, and
+what the last one was built with (needs=openmp,blas).
+"""
 
 import os
 import re
@@ -46,7 +47,8 @@ LIBC = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 # Core headers with inline functions only: other libraries may include them.
 INLINE_HEADERS = {"core/fail.h", "core/arith.h", "core/halves.h", "core/structs.h", "core/text.h", "core/timeout.h"}
 # Headers, not installed, of functions for other libraries and the command: exported as BUCKETPOOL_PRIVATE.
-PRIVATE_HEADERS = {"devices/clients.h", "devices/cuda_driver.h", "formats/packing_file.h", "formats/snapshots/snapshot.h", "memory/slab_callbacks.h", "model/arch_config.h", "plan/from_info.h"}
+PRIVATE_HEADERS = {"devices/clients.h", "devices/cuda_driver.h", "formats/packing_file.h",
+                   "formats/snapshots/snapshot.h", "memory/slab_callbacks.h", "model/arch_config.h", "plan/from_info.h"}
 # Files in a folder: about 25; larger folders need a reason here.
 LARGEST_FOLDER = 25
 LARGEST_FOLDERS = {
@@ -90,14 +92,16 @@ class Structure(unittest.TestCase):
         own = {os.path.relpath(p, os.path.join(ROOT, "tools")) for p in sources("tools")}
         for path in sources("tools"):
             for header in includes(path):
-                self.assertIn(header, own | {"core/fail.h", "core/text.h", "files/files.h", "files/json_writer.h"} | PRIVATE_HEADERS, f"{path} includes {header}")
+                self.assertIn(header, own | {"core/fail.h", "core/text.h", "files/files.h",
+                                             "files/json_writer.h"} | PRIVATE_HEADERS, f"{path} includes {header}")
 
     def test_headers_of_bench_command(self):
         own = {os.path.relpath(p, ROOT) for p in sources("bench/command")}
         own |= {os.path.relpath(p, os.path.join(ROOT, "tools")) for p in sources("tools/shared")}
         for path in sources("bench/command"):
             for header in includes(path):
-                self.assertIn(header, own | {"core/fail.h", "core/text.h", "files/files.h", "files/json_writer.h"} | PRIVATE_HEADERS, f"{path} includes {header}")
+                self.assertIn(header, own | {"core/fail.h", "core/text.h", "files/files.h",
+                                             "files/json_writer.h"} | PRIVATE_HEADERS, f"{path} includes {header}")
 
     def test_headers_of_examples(self):
         checked = 0
@@ -118,7 +122,8 @@ class Structure(unittest.TestCase):
                 named = re.findall(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:c|h|py|cpp|cuh|cu))`", file.read())
             self.assertGreater(len(named), 10)
             for path in named:
-                self.assertTrue(any(os.path.exists(os.path.join(ROOT, base, path)) for base in ("", "src", "include")), f"{document}: {path}")
+                self.assertTrue(any(os.path.exists(os.path.join(ROOT, base, path)) for base in ("", "src", "include")),
+                                f"{document}: {path}")
 
     def test_folder_sizes(self):
         """Small folders keep the tree readable."""
@@ -188,7 +193,8 @@ class Structure(unittest.TestCase):
         for path in sources("src"):
             with open(path, encoding="utf-8") as file:
                 text = file.read() if path.endswith(".c") else ""
-            for name in re.findall(r"^(?:static|BP_HOT)\b[^;={}()]*?\b([a-z_0-9]+)\([^;{]*\)\s*\n\{", text, re.MULTILINE):
+            for name in re.findall(r"^(?:static|BP_HOT)\b[^;={}()]*?\b([a-z_0-9]+)\([^;{]*\)\s*\n\{", text,
+                                   re.MULTILINE):
                 files.setdefault(name, set()).add(os.path.relpath(path, ROOT))
         self.assertGreater(len(files), 1000)
         self.assertEqual({name: sorted(paths) for name, paths in files.items() if len(paths) > 1}, {})

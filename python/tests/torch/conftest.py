@@ -17,10 +17,14 @@ def pytest_configure(config):
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item):
-    """Tests of the fused head skip where the library has no matrix products, in this process or in one that the test has started."""
+    """Tests of the fused head skip where the library has no matrix products, in this process or in one that the test
+    has started.
+    """
     outcome = yield
     if outcome.excinfo is not None and NO_PRODUCTS in str(outcome.excinfo[1]):
-        outcome.force_exception(pytest.skip.Exception(f"{NO_PRODUCTS}; install libopenblas-dev and remove the build folder"))
+        outcome.force_exception(
+            pytest.skip.Exception(f"{NO_PRODUCTS}; install libopenblas-dev and remove the build folder")
+        )
 
 
 @pytest.fixture

@@ -40,8 +40,10 @@ def case_split_and_back(rank, ranks):
             assert torch.equal(local, value[mine])
             assert torch.equal(cp.reassemble_cp_packed_logprobs(local, cu, default_group), value)
             assert torch.equal(cp.allgather_cp_sharded_packed_tensor(local, cu, default_group), value)
-            assert torch.equal(cp.postprocess_packed_seqs_context_parallel(local[None], cu, True, group=default_group), value)
-            assert torch.equal(cp.postprocess_packed_seqs_context_parallel(local[None], cu, True, False, default_group), local)
+            assert torch.equal(cp.postprocess_packed_seqs_context_parallel(local[None], cu, True, group=default_group),
+                               value)
+            assert torch.equal(cp.postprocess_packed_seqs_context_parallel(local[None], cu, True, False, default_group),
+                               local)
 
 
 def case_labels_are_shifted_before(rank, ranks):
@@ -81,7 +83,8 @@ def case_gradients(rank, ranks):
         whole = cp.reassemble_cp_packed_logprobs(local, cu, default_group)
         got, = torch.autograd.grad((whole * up.to(dtype)).sum(), local)
         assert_close(got.float(), summed[mine], atol=tolerance * ranks, rtol=tolerance)
-        own, = torch.autograd.grad((cp.allgather_cp_sharded_packed_tensor(local, cu, default_group) * up.to(dtype)).sum(),
+        own, = torch.autograd.grad((cp.allgather_cp_sharded_packed_tensor(local, cu,
+                                                                          default_group) * up.to(dtype)).sum(),
                                    local)
         assert torch.equal(own, up.to(dtype)[mine])
     value = torch.randn(total, requires_grad=True)
@@ -119,14 +122,17 @@ def case_ranks_that_differ(rank, ranks):
     odd = rank == ranks - 1
     other = torch.tensor([0, 2 * ranks, 6 * ranks]) if odd else torch.tensor([0, 4 * ranks, 6 * ranks])
     local = torch.randn(6)
-    expect(errors.Mismatch, lambda: cp.reassemble_cp_packed_logprobs(local, other, default_group), f"rank {ranks - 1}", "batch")
+    expect(errors.Mismatch, lambda: cp.reassemble_cp_packed_logprobs(local, other, default_group), f"rank {ranks - 1}",
+           "batch")
     local = torch.randn(int(cu[-1]) // ranks)
     expect(errors.InvalidArgument, lambda: cp.reassemble_cp_packed_logprobs(local[:-1]
-                                                                            if odd else local, cu, default_group), "tokens")
+                                                                            if odd else local, cu, default_group),
+           "tokens")
     expect(errors.Mismatch, lambda: cp.reassemble_cp_packed_logprobs(local.double()
                                                                      if odd else local, cu, default_group), "bytes")
     expect(errors.InvalidArgument, lambda: cp.PackedSplit([0, 3], default_group, cu_padded=[0, 3]), "3")
     expect(errors.InvalidArgument, lambda: cp.PackedSplit([0, 8, 4], default_group))
-    expect(errors.InvalidArgument, lambda: cp.reassemble_cp_packed_logprobs(local.double().requires_grad_(), cu, default_group),
+    expect(errors.InvalidArgument, lambda: cp.reassemble_cp_packed_logprobs(local.double().requires_grad_(), cu,
+                                                                            default_group),
            "float64")
     assert torch.equal(cp.reassemble_cp_packed_logprobs(local, cu, default_group)[local_places(cu, rank, ranks)], local)

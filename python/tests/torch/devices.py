@@ -1,4 +1,6 @@
-"""The device that the tests of log-probabilities and views compute on: BUCKETPOOL_TEST_DEVICE, "cpu" (the default) or "cuda"."""
+"""The device that the tests of log-probabilities and views compute on: BUCKETPOOL_TEST_DEVICE, "cpu" (the default) or
+"cuda".
+"""
 
 import os
 
@@ -27,8 +29,9 @@ def device_of_pools():
 
 
 class OnDevice(TorchFunctionMode):
-    """Tensors that a test makes without naming a device are made on the CPU and moved to DEVICE: random values are the same on all
-    devices, and no constructor can be forgotten."""
+    """Tensors that a test makes without naming a device are made on the CPU and moved to DEVICE: random values are the
+    same on all devices, and no constructor can be forgotten.
+    """
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})

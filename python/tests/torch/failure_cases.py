@@ -45,7 +45,8 @@ def case_exceptions_of_others(rank, ranks):
     default_group = dist.group.WORLD
     logits, target = torch.randn(2, 6, 24), torch.zeros(2, 6, dtype=torch.int64)
     told(rank, Refused,
-         lambda: L.logprobs_from_logits(logits, target, group=default_group, mask=Mask() if rank == 0 else None), "not found")
+         lambda: L.logprobs_from_logits(logits, target, group=default_group, mask=Mask() if rank == 0 else None),
+         "not found")
     works(default_group)
     told(rank, Exception, lambda: L.logprobs_from_logits(logits, target, group=default_group, chunk_size=1 << 70
                                                          if rank == 0 else 8))
@@ -65,8 +66,8 @@ def case_no_memory(rank, ranks):
     local = torch.ones(2, 3, requires_grad=True)
     loss = L.linear_logprobs(hidden, weight, target, group=default_group).sum()
     for function in (lambda: L.logprobs_from_logits(logits, target, group=default_group),
-                     lambda: L.linear_logprobs(hidden, weight, target, group=default_group), lambda: split.reassemble(local),
-                     loss.backward):
+                     lambda: L.linear_logprobs(hidden, weight, target, group=default_group),
+                     lambda: split.reassemble(local), loss.backward):
         failing = mock.patch.object(torch, "empty", side_effect=torch.OutOfMemoryError("used up"))
         if rank == 0:
             failing.start()

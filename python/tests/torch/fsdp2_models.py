@@ -90,9 +90,11 @@ def build(kind="uniform", mesh=None, mixed="", **options):
     """A sharded model, the same on every rank and call. options: of fully_shard."""
     torch.manual_seed(7)
     if mixed:
-        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32 if mixed == "both" else None)
+        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16,
+                                                    reduce_dtype=torch.float32 if mixed == "both" else None)
     if mesh == "hybrid":
-        options["mesh"] = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("replicate", "shard"))
+        options["mesh"] = init_device_mesh("cpu", (dist.get_world_size() // 2, 2),
+                                           mesh_dim_names=("replicate", "shard"))
     hidden = {"uniform": [48] * 4, "repeated": [48] * 3}.get(kind, [48, 17, 96, 31])
     if kind == "experts":
         layers = [Block(48), Experts(2, 40), Block(48), Experts(3, 64)]

@@ -134,13 +134,15 @@ def case_another_rank_differs(rank, ranks):
     short = logits[:, :5] if odd else logits
     expect(errors.Mismatch, lambda: L.logprobs_from_logits(short, target[:, :short.shape[1]], group=default_group), who,
            "sequence")
-    expect(errors.Mismatch, lambda: L.logprobs_from_logits(logits.bfloat16() if odd else logits, target, group=default_group),
+    expect(errors.Mismatch, lambda: L.logprobs_from_logits(logits.bfloat16() if odd else logits, target,
+                                                           group=default_group),
            who, "dtype", "bfloat16")
     expect(errors.Mismatch, lambda: L.logprobs_from_logits(logits, target, group=default_group, temperature=2.0
                                                            if odd else 0.5), who, "temperature", "2.0")
 
     def other_outputs():
-        (L.vocab_parallel_entropy(logits, default_group) if odd else L.logprobs_from_logits(logits, target, group=default_group))
+        (L.vocab_parallel_entropy(logits, default_group) if odd
+         else L.logprobs_from_logits(logits, target, group=default_group))
 
     expect(errors.Mismatch, other_outputs, who, "outputs")
     ok = L.logprobs_from_logits(logits, target, group=default_group)  # the group is as good as before
@@ -155,7 +157,8 @@ def case_another_rank_fails(rank, ranks):
     expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(logits, target[:1]
                                                                   if odd else target, group=default_group), who)
     expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(logits.double()
-                                                                  if odd else logits, target, group=default_group), "float64")
+                                                                  if odd else logits, target, group=default_group),
+           "float64")
     expect(
         errors.InvalidArgument,
         lambda: L.DistributedLogprob.apply(logits, target, *((24, 0) if odd else
@@ -163,14 +166,16 @@ def case_another_rank_fails(rank, ranks):
     expect(
         errors.InvalidArgument,
         lambda: L.DistributedLogprob.apply(logits, target, *((0, 23)
-                                                             if odd else (24 * rank, 24 * rank + 24)), default_group), "23 ids")
+                                                             if odd else (24 * rank, 24 * rank + 24)), default_group),
+        "23 ids")
     expect(
         (errors.InvalidArgument, errors.Mismatch),
         lambda: L.DistributedLogprob.apply(  # a gap, an overlap
             logits, target, 48 * rank, 48 * rank + 24, default_group),
         "gap")
     expect(errors.InvalidArgument, lambda: L.linear_logprobs(logits, torch.randn(8, 23
-                                                                                 if odd else 24), target, group=default_group))
+                                                                                 if odd else 24), target,
+                                                             group=default_group))
     assert torch.isfinite(L.logprobs_from_logits(logits, target, group=default_group)).all()
 
 

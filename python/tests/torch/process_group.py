@@ -11,8 +11,8 @@ import time
 import traceback
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.distributed.tensor", "torch.optim", "bucketpool.torch.fsdp2",
-                                 "megatron_fsdp", "torch.utils.checkpoint", "torch._dynamo"])
+_CONTEXT.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.distributed.tensor", "torch.optim",
+                                 "bucketpool.torch.fsdp2", "megatron_fsdp", "torch.utils.checkpoint", "torch._dynamo"])
 
 
 def _run(function, rank, ranks, store, arguments, pipe):
@@ -22,7 +22,8 @@ def _run(function, rank, ranks, store, arguments, pipe):
     faulthandler.enable()
     torch.set_num_threads(1)
     try:
-        dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=40))
+        dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=ranks,
+                                timeout=datetime.timedelta(seconds=40))
         dist.barrier()  # before one that communicates nothing ends, and the other cannot connect
         pipe.send((None, function(*arguments)))
     except BaseException:  # noqa: B902: whatever it is, the test has to say it
@@ -55,7 +56,8 @@ def run(function, *arguments, ranks=2, seconds=300, environment=None, silent=())
         pipes, processes = [], []
         for rank in range(ranks):
             mine, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_run, args=(function, rank, ranks, os.path.join(folder, "store"), arguments, theirs), daemon=True)
+            process = context.Process(target=_run, args=(function, rank, ranks, os.path.join(folder, "store"),
+                                                         arguments, theirs), daemon=True)
             with _environment(environment or {}):
                 process.start()
             theirs.close()
@@ -66,7 +68,9 @@ def run(function, *arguments, ranks=2, seconds=300, environment=None, silent=())
             while len(answers) < ranks - len(silent):
                 waiting = [pipe for rank, pipe in enumerate(pipes) if rank not in answers and rank not in silent]
                 ready = multiprocessing.connection.wait(waiting, max(0.0, until - time.monotonic()))
-                assert ready, f"ranks {sorted(set(range(ranks)) - set(answers) - set(silent))} said nothing for {seconds} s"
+                assert (
+                    ready
+                ), f"ranks {sorted(set(range(ranks)) - set(answers) - set(silent))} said nothing for {seconds} s"
                 for pipe in ready:
                     rank = pipes.index(pipe)
                     try:

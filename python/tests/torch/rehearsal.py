@@ -1,4 +1,6 @@
-"""Rehearsals of `./check --gpu torch` and `./check --gpu fsdp2`: each runs once, whole, on the CPU; tests look at what it has recorded."""
+"""Rehearsals of `./check --gpu torch` and `./check --gpu fsdp2`: each runs once, whole, on the CPU; tests look at what
+it has recorded.
+"""
 
 import functools
 import json
@@ -19,8 +21,8 @@ def start(run, folder):
     """The process; its results go to `folder`."""
     if not BUILD:
         pytest.skip("BUCKETPOOL_BUILD names no build folder")
-    return subprocess.Popen([sys.executable, "scripts/gpu", run, "--rehearse", "--build", BUILD, "--keep", "--commit", "rehearsed", "--seconds", "1500",
-                             "--output", folder],
+    return subprocess.Popen([sys.executable, "scripts/gpu", run, "--rehearse", "--build", BUILD, "--keep",
+                             "--commit", "rehearsed", "--seconds", "1500", "--output", folder],
                             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -56,12 +58,15 @@ def rehearsed(run):
 
 
 def killed(run):
-    """Kills a rehearsal after a third of its parts: the parts that were done are recorded, and the one that ran is named."""
+    """Kills a rehearsal after a third of its parts: the parts that were done are recorded, and the one that ran is
+    named.
+    """
     parts, _ = rehearsed(run)
     with tempfile.TemporaryDirectory() as folder:
         process = start(run, folder)
         until = time.monotonic() + 300
-        while time.monotonic() < until and not (has_begun(run, folder) and len(recorded(run, folder)["parts"]) > len(parts) / 3):
+        while time.monotonic() < until and not (has_begun(run, folder)
+                                                and len(recorded(run, folder)["parts"]) > len(parts) / 3):
             time.sleep(0.1)
         process.send_signal(signal.SIGKILL)
         printed = [line for line in process.communicate(timeout=60)[0].splitlines() if line.startswith("  ")]

@@ -1,4 +1,6 @@
-"""The measurements of bench/torch/fsdp2 on the CPU, in small sizes: the programs that run on a GPU, with all but the GPU."""
+"""The measurements of bench/torch/fsdp2 on the CPU, in small sizes: the programs that run on a GPU, with all but the
+GPU.
+"""
 
 import json
 import os
@@ -19,7 +21,8 @@ FOLDER = os.path.join(ROOT, "bench", "torch", "fsdp2")
 
 
 def command(program, path, *options):
-    return [sys.executable, os.path.join(FOLDER, program), "--device", "cpu", "--rehearse", "--json", str(path), *options]
+    return [sys.executable, os.path.join(FOLDER, program), "--device", "cpu", "--rehearse", "--json", str(path),
+            *options]
 
 
 def run(program, path, *options, status=0):
@@ -54,8 +57,10 @@ def variants(tmp_path_factory):
 
 def test_recorded_parts():
     names = list(rehearsed("fsdp2")[0])
-    assert names[:8] == ["build", "PyTorch", "steps plain", "steps scheduled", "steps max", "steps expandable_segments", "steps cuda_malloc_async", "same losses"]
-    assert names[-1] == "captured step" and {"two ranks", "largest batch plain", "same losses, varying lengths"} <= set(names)
+    assert names[:8] == ["build", "PyTorch", "steps plain", "steps scheduled", "steps max", "steps expandable_segments",
+                         "steps cuda_malloc_async", "same losses"]
+    assert names[-1] == "captured step" and {"two ranks", "largest batch plain",
+                                             "same losses, varying lengths"} <= set(names)
     assert len(rehearsed("fsdp2")[0]["same losses"]["checks"]) == 4
 
 
@@ -69,7 +74,10 @@ def test_variants(variants):
         row = figure(document)
         assert len(document["steps"]) == 4 == len(row["losses"]) and row["windows"] == 3 and row["ns_median"] > 0
         assert row["losses"] == [step["loss"] for step in document["steps"]] and len(set(row["losses"])) == 4
-        assert row["used_bytes_source"].startswith("resident anonymous memory") and row["used_bytes_peak"] >= row["used_bytes_after_model"] > 0
+        assert (
+            row["used_bytes_source"].startswith("resident anonymous memory")
+            and row["used_bytes_peak"] >= row["used_bytes_after_model"] > 0
+        )
         if "plain" in name:
             assert row["pool_bytes"] == 0
         else:  # 5 units: all are gathered in forward, all but the root in backward
@@ -83,7 +91,8 @@ def test_variants(variants):
 
 def run_compare(path, *files, status=0):
     program = os.path.join(FOLDER, "compare.py")
-    done = subprocess.run([sys.executable, program, "--json", str(path), *map(str, files)], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([sys.executable, program, "--json", str(path), *map(str, files)], capture_output=True,
+                          text=True, timeout=600)
     assert done.returncode == status, done.stdout + done.stderr
     return json.loads(path.read_text())
 
@@ -101,7 +110,8 @@ def test_comparison_of_bits(variants, tmp_path):
 
 def test_measurements_after_kill(tmp_path):
     path = tmp_path / "killed.json"
-    process = subprocess.Popen(command("variant.py", path, "--variant", "scheduled", "--steps", "100000"), stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command("variant.py", path, "--variant", "scheduled", "--steps", "100000"),
+                               stdout=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 300
         while time.monotonic() < until and not (path.exists() and len(json.loads(path.read_text())["steps"]) > 2):
@@ -118,7 +128,9 @@ def test_measurements_after_kill(tmp_path):
 def test_largest_batch():
     document = part_of("largest batch scheduled")
     row, tried = figure(document), {each["batch"]: each["outcome"] for each in document["tries"]}
-    assert row["complete"] and 0 < row["largest_batch"] < row["smallest_that_fails"] <= row["largest_batch"] + RESOLUTION
+    assert (
+        row["complete"] and 0 < row["largest_batch"] < row["smallest_that_fails"] <= row["largest_batch"] + RESOLUTION
+    )
     assert tried[row["largest_batch"]] == "fits" and tried[row["smallest_that_fails"]] == "out of memory"
     assert row["pool_bytes"] > 0
 
@@ -126,7 +138,9 @@ def test_largest_batch():
 def test_two_ranks():
     document = part_of("two ranks")
     row = figure(document)
-    assert row["backend"] == "gloo" and len(row["losses"]["pool"]) == 5 and row["losses"]["pool"] == row["losses"]["plain"]
+    assert (
+        row["backend"] == "gloo" and len(row["losses"]["pool"]) == 5 and row["losses"]["pool"] == row["losses"]["plain"]
+    )
     assert [check["outcome"] for check in document["checks"]] == ["passed"] * 6
     (skipped,) = document["skipped"]
     assert "NCCL" in skipped["reason"]
@@ -147,11 +161,16 @@ def test_captured_step_without_graph():
 @pytest.mark.skipif(not os.path.exists(os.path.join(FAKES, "libcuda.so.1")), reason=f"no emulated driver in {FAKES}")
 def test_captured_step_on_emulated_driver():
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench_fsdp2_emulated.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=600, env={**os.environ, "LD_LIBRARY_PATH": FAKES})
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=600,
+                          env={**os.environ, "LD_LIBRARY_PATH": FAKES})
     assert done.returncode == 0, done.stderr
     eager, graph = json.loads(done.stdout.splitlines()[-1])
     assert all(eager[name] == graph[name] for name in ("losses", "gradients", "parameters"))
-    assert graph["acquires_inside"] == graph["releases_inside"] == 9 + 5 and graph["launches"] == 3 and graph["fallbacks"] == {}
+    assert (
+        graph["acquires_inside"] == graph["releases_inside"] == 9 + 5
+        and graph["launches"] == 3
+        and graph["fallbacks"] == {}
+    )
 
 
 def test_skip_without_gpu():
@@ -160,7 +179,8 @@ def test_skip_without_gpu():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     programs = ("variant.py", "largest_batch.py", "ranks.py")
-    started = [subprocess.Popen([sys.executable, os.path.join(FOLDER, program)], stdout=subprocess.PIPE, text=True) for program in programs]
+    started = [subprocess.Popen([sys.executable, os.path.join(FOLDER, program)], stdout=subprocess.PIPE, text=True)
+               for program in programs]
     for process in started:
         said = process.communicate(timeout=60)[0]
         assert process.returncode == 77 and "GPU" in said.splitlines()[-1]

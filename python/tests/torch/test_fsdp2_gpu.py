@@ -1,8 +1,10 @@
-"""The parts of FSDP2 on GPUs that run without one: the calls to the library, on the emulated driver and the emulated NCCL.
+"""The parts of FSDP2 on GPUs that run without one: the calls to the library, on the emulated driver and the emulated
+NCCL.
 
-A CUDA graph of forward and backward: PyTorch computes on the CPU, the pool is on the emulated GPU, whose memory the host
-reaches, and a graph of that driver takes the place of torch.cuda.graph's. Registration: without PyTorch, which brings a
-real NCCL along."""
+A CUDA graph of forward and backward: PyTorch computes on the CPU, the pool is on the emulated GPU, whose memory the
+host reaches, and a graph of that driver takes the place of torch.cuda.graph's. Registration: without PyTorch, which
+brings a real NCCL along.
+"""
 
 import os
 import subprocess
@@ -42,7 +44,9 @@ class Graph:
 
 
 def on_three_streams(attached, model, device):
-    """A gather by hand on one stream that is copied out on another, which is busy; what a third stream finds that reuses the memory."""
+    """A gather by hand on one stream that is copied out on another, which is busy; what a third stream finds that
+    reuses the memory.
+    """
     import time
 
     streams, made, done = attached._streams, [device.stream(name) for name in ("first", "second", "third")], []
@@ -65,15 +69,19 @@ def on_three_streams(attached, model, device):
 
 
 def ended_in_backward(attached, device):
-    """A gather that was allocated and enqueued on two streams and ends in backward on a third, which is busy; what a fourth finds."""
+    """A gather that was allocated and enqueued on two streams and ends in backward on a third, which is busy; what a
+    fourth finds.
+    """
     import time
 
     import torch
 
-    streams, made, done = attached._streams, [device.stream(name) for name in ("copy-in", "gather", "compute", "other")], []
+    streams, made, done = attached._streams, [device.stream(name)
+                                              for name in ("copy-in", "gather", "compute", "other")], []
     group = attached.groups[1]
     streams.now = made[0]
-    held = [group.handle._all_gather_comm.allocate((group.gather_numel,), dtype=group.gather_dtype, device=group.device)]
+    held = [group.handle._all_gather_comm.allocate((group.gather_numel,), dtype=group.gather_dtype,
+                                                   device=group.device)]
     streams.now = made[1]
     attached.communicates(held[0].data_ptr())
     (request,) = attached._live
@@ -178,7 +186,8 @@ package.__path__ = [bucketpool.torch.__path__[0] + "/fsdp2"]
 from bucketpool.torch.fsdp2.registration import register_groups
 
 device, comm = Device.cuda(0), ctypes.c_void_p()
-assert ctypes.CDLL("libnccl.so.2", mode=ctypes.RTLD_GLOBAL).ncclCommInitAll(ctypes.byref(comm), 1, (ctypes.c_int * 1)(0)) == 0
+nccl = ctypes.CDLL("libnccl.so.2", mode=ctypes.RTLD_GLOBAL)
+assert nccl.ncclCommInitAll(ctypes.byref(comm), 1, (ctypes.c_int * 1)(0)) == 0
 model = Model("one")
 unit = model.add_unit("a")
 model.add_bucket(unit, "fp32", 1000, roles=("param",))
@@ -188,8 +197,10 @@ buckets = Buckets(model, bucketing="given", padding="given", roles=("param",))
 pool = Pool(device, Plan(buckets, Schedule.recorded(model, buckets)))
 backend = types.SimpleNamespace(_comm_ptr=lambda: comm.value)
 group = types.SimpleNamespace(group_name="7", _get_backend=lambda device: backend)
-handle = types.SimpleNamespace(_all_gather_process_group=group, _reduce_scatter_process_group=group, force_sum_reduction_for_comms=False)
-registration = register_groups(pool, device, [types.SimpleNamespace(name="a", device="cuda:0", handle=handle)], "symmetric")
+handle = types.SimpleNamespace(_all_gather_process_group=group, _reduce_scatter_process_group=group,
+                               force_sum_reduction_for_comms=False)
+groups = [types.SimpleNamespace(name="a", device="cuda:0", handle=handle)]
+registration = register_groups(pool, device, groups, "symmetric")
 print(registration.report())
 registration.close()
 pool.close()
@@ -197,7 +208,8 @@ print("closed")
 """
 
 
-@pytest.mark.skipif(not os.path.exists(os.path.join(FAKE_NCCL, "libnccl.so.2")), reason=f"no emulated NCCL in {FAKE_NCCL}")
+@pytest.mark.skipif(not os.path.exists(os.path.join(FAKE_NCCL, "libnccl.so.2")),
+                    reason=f"no emulated NCCL in {FAKE_NCCL}")
 def test_registration_with_process_groups():
     done = subprocess.run([sys.executable, "-c", REGISTERED], capture_output=True, text=True, timeout=600,
                           env={**os.environ, "LD_LIBRARY_PATH": FAKES + ":" + FAKE_NCCL})

@@ -59,9 +59,12 @@ def wrong_modules():
 
 def test_refused_modules():
     for answers in process_group.run(wrong_modules):
-        expected = {"plain": "Linear: it is not sharded; call torch.distributed.fsdp.fully_shard", "twice": "it has a pool or is being recorded",
-                    "recorded": "has a pool", "part": "pass the root", "device": "device null: the module is on cpu", "gpu": "register only pools on GPUs with NCCL",
-                    "dtype": "complex128", "policy": "best", "nothing": "run a training step inside record()", "other": "record the module that the pool is for",
+        expected = {"plain": "Linear: it is not sharded; call torch.distributed.fsdp.fully_shard",
+                    "twice": "it has a pool or is being recorded",
+                    "recorded": "has a pool", "part": "pass the root", "device": "device null: the module is on cpu",
+                    "gpu": "register only pools on GPUs with NCCL",
+                    "dtype": "complex128", "policy": "best", "nothing": "run a training step inside record()",
+                    "other": "record the module that the pool is for",
                     "plan": "the plan has 14 requests, the buckets have 17"}
         assert set(answers) == set(expected)
         for name, words in expected.items():
@@ -93,7 +96,8 @@ def unplanned():
     answers["larger"] = said(fsdp2.Unplanned, models.train, large, 1)
     fallback = models.build("sizes")
     with fsdp2.attach(fallback, of_small, strict=False) as loose:
-        answers["loose"] = models.same(models.train(models.build("sizes"), 2), models.train(fallback, 2)) and dict(loose.fallbacks)
+        answers["loose"] = models.same(models.train(models.build("sizes"), 2),
+                                       models.train(fallback, 2)) and dict(loose.fallbacks)
         answers["report"] = loose.report()
 
     again = models.build("repeated")
@@ -123,7 +127,8 @@ def unplanned():
         fewer.zero_grad()
         kinds.append(recording)
     with fsdp2.attach(fewer, kinds, poison=True) as both:
-        answers["fewer"] = models.same(models.train(made_again("sizes", [0, 2]), 2), models.train(fewer, 2)) and both.report()
+        answers["fewer"] = models.same(models.train(made_again("sizes", [0, 2]), 2),
+                                       models.train(fewer, 2)) and both.report()
         fewer.passes = [0, 1, 2, 3]
         models.train(fewer, 1)
         answers["united"] = both.plan.bytes
@@ -309,7 +314,8 @@ def example(script, port):
 
     rank = dist.get_rank()
     dist.destroy_process_group()
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2",
+                      MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     sys.argv = [script, "--steps", "2", "--layers", "3", "--width", "16"]
     with contextlib.redirect_stdout(io.StringIO()) as text:
         runpy.run_path(script, run_name="__main__")
@@ -372,7 +378,8 @@ def extensions():
         models.train(other, 1)
     with fsdp2.attach(model, recording, poison=True) as attached:
         same = models.same(plain, models.train(model, 2))
-        sizes = {slot: size for slot, size in attached.planned.sizes.items() if slot.unit == "layers.0" and slot.role == "param"}
+        sizes = {slot: size for slot, size in attached.planned.sizes.items() if slot.unit == "layers.0"
+                 and slot.role == "param"}
     return message, same, {size.dtype == torch.uint8 for size in sizes.values()}
 
 

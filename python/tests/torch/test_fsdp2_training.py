@@ -138,7 +138,8 @@ if hasattr(models.FSDPModule, "set_reduce_scatter_max_input_buffers"):  # 2.13
 
 
 POLICIES = {"uniform": ("scheduled", "max", "fixed", "dynamic"), "sizes": ("scheduled", "max", "fixed", "dynamic"),
-            "experts_nested": ("scheduled", "max"), "twice": ("scheduled", "max"), "mixed_precision": ("scheduled", "max")}
+            "experts_nested": ("scheduled", "max"), "twice": ("scheduled", "max"),
+            "mixed_precision": ("scheduled", "max")}
 
 
 def made(name):
@@ -167,8 +168,10 @@ def compare(name):
         return losses
 
     def answer(attached, pooled):
-        return {"same": models.same(plain, pooled), "plan": attached.plan.bytes, "slabs": sum(s.planned_bytes for s in attached.pool.slabs),
-                "served": dict(attached.served), "live": len(attached.live()), "in_use": attached.pool.statistics.peak_live_bytes}
+        return {"same": models.same(plain, pooled), "plan": attached.plan.bytes,
+                "slabs": sum(s.planned_bytes for s in attached.pool.slabs),
+                "served": dict(attached.served), "live": len(attached.live()),
+                "in_use": attached.pool.statistics.peak_live_bytes}
 
     predicted = fsdp2.predict(model)
     pooled = models.train(model, STEPS, recorded_first)
@@ -180,7 +183,8 @@ def compare(name):
         if policy == "scheduled" and prediction == UNFORESEEN:
             continue
         model = made(name)
-        with fsdp2.attach(model, source, policy=policy, poison=True, guard="on" if source is None else "off") as attached:
+        with fsdp2.attach(model, source, policy=policy, poison=True,
+                          guard="on" if source is None else "off") as attached:
             pooled = models.train(model, STEPS, one_step)
             pools[policy, "predicted" if source is None else "recorded"] = answer(attached, pooled)
     return {"plain_peak": recording.joint_peak_bytes, "exact": predicted.events == recording.events, "pools": pools}
@@ -218,7 +222,10 @@ def test_bits_and_memory(name, answers):
         assert isinstance(one, dict), f"rank {rank}: {one}"
     first = answers[name][0]
     for (policy, source), pool in first["pools"].items():
-        print(f"{name}: plain FSDP2 held {first['plain_peak']} bytes at most, the pool of policy {policy} ({source}) has {pool['plan']}")
+        print(
+            f"{name}: plain FSDP2 held {first['plain_peak']} bytes at most, the pool of policy {policy} ({source}) has"
+            f" {pool['plan']}"
+        )
     for one in answers[name]:
         for which, pool in one["pools"].items():
             assert pool["same"], f"{name} {which}: the bits differ from plain FSDP2's"

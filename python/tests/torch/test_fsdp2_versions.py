@@ -25,7 +25,9 @@ def unknown_version():
 
 def test_unknown_version():
     for message, blind in process_group.run(unknown_version):
-        assert message.startswith("PyTorch 2.16.0: ") and "checked for 2.9, 2.10, 2.11, 2.12, 2.13, 2.14, 2.15;" in message
+        assert (
+            message.startswith("PyTorch 2.16.0: ") and "checked for 2.9, 2.10, 2.11, 2.12, 2.13, 2.14, 2.15;" in message
+        )
         assert "FSDPParam has no padded_sharded_param_size" in blind
 
 
@@ -47,7 +49,9 @@ def symmetric():
 @pytest.mark.skipif(not hasattr(models.FSDPModule, "set_symm_mem_for_comm"), reason="PyTorch 2.12 and later have it")
 def test_symmetric_memory():
     for message, kept in process_group.run(symmetric):
-        assert kept and message.startswith("layers.0: PyTorch owns its buffers, in symmetric memory (set_symm_mem_for_comm)")
+        assert kept and message.startswith(
+            "layers.0: PyTorch owns its buffers, in symmetric memory (set_symm_mem_for_comm)"
+        )
 
 
 def interrupted():
@@ -116,7 +120,8 @@ def any_gradient():
         return message, attached.served["grad"]
 
 
-@pytest.mark.skipif(not models.follows_grad_dtype(), reason="FSDP2 reduces in param_dtype or reduce_dtype before PyTorch 2.15")
+@pytest.mark.skipif(not models.follows_grad_dtype(),
+                    reason="FSDP2 reduces in param_dtype or reduce_dtype before PyTorch 2.15")
 def test_unknown_gradient_dtype():
     for message, served in process_group.run(any_gradient):
         assert message.startswith("(root): it reduces in the dtype of its gradients") and served == 1

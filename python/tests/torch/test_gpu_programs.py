@@ -1,5 +1,6 @@
-"""The programs that `./check --gpu torch` runs on a GPU, on the CPU and in small: every way is in the document as a figure or is skipped with
-a reason, and a run that is killed leaves the parts that were done."""
+"""The programs that `./check --gpu torch` runs on a GPU, on the CPU and in small: every way is in the document as a
+figure or is skipped with a reason, and a run that is killed leaves the parts that were done.
+"""
 
 import json
 import os
@@ -35,9 +36,11 @@ def part_of(name):
 
 def test_recorded_parts():
     parts = rehearsed("torch")[0]
-    assert list(parts) == ["build", "PyTorch", *(f"tests {name}" for name in ("logprob_device", "logprob_values", "logprob_autograd", "logprob_head", "logprob_saved",
-                                                                  "views", "pluggable_allocator")), "logprob, eager", "head, eager", "logprob", "head", "offload",
-                           "allocator"]
+    assert list(parts) == ["build", "PyTorch", *(f"tests {name}"
+                                                 for name in ("logprob_device", "logprob_values", "logprob_autograd",
+                                                              "logprob_head", "logprob_saved",
+                                                  "views", "pluggable_allocator")), "logprob, eager", "head, eager",
+                           "logprob", "head", "offload", "allocator"]
     for name, part in parts.items():
         if name.startswith("tests"):
             assert any(check["outcome"] == "passed" for check in part["checks"]), name
@@ -66,8 +69,15 @@ def test_logprob(hidden, eager):
         for way in ways:
             if way.name not in skipped:
                 row = rows[way.name]
-                assert row["ratio_min"] <= row["ratio_median"] <= row["ratio_max"] and 0 < row["forward_ns_median"] < row["ns_median"]
-                assert row["grad_dtype"] == "bfloat16" and row["in_place"] == way.in_place and row["peak_driver_bytes"] >= 0
+                assert (
+                    row["ratio_min"] <= row["ratio_median"] <= row["ratio_max"]
+                    and 0 < row["forward_ns_median"] < row["ns_median"]
+                )
+                assert (
+                    row["grad_dtype"] == "bfloat16"
+                    and row["in_place"] == way.in_place
+                    and row["peak_driver_bytes"] >= 0
+                )
                 assert hidden or row["bytes_per_logit"] == 6 and 0 < row["bandwidth_fraction"]
     assert {f"{way.name}: against fp64" for way in ways if way.ours} <= names(found["checks"])
     assert len(found["figures"]) == (1 if hidden else 2) * (1 + len(ways) - len(skipped))
@@ -92,8 +102,8 @@ def test_wrong_results_and_out_of_memory(tmp_path):
 
         return lambda device: function
 
-    ways = [WAYS[0], Way("wrong", lambda device: lambda logits, target: logits.float().mean(-1)), Way("never", hungry(0)),
-            Way("late", hungry(4))]
+    ways = [WAYS[0], Way("wrong", lambda device: lambda logits, target: logits.float().mean(-1)),
+            Way("never", hungry(0)), Way("late", hungry(4))]
     on, report = machine("cpu"), Report(str(tmp_path / "found.json"))
     found = logprob.ready(report, on, [*ways, Way("breaks", None)], 0, float("inf"), ["breaks"])
     assert {"wrong", "breaks"} == names(report.document["skipped"])

@@ -1,5 +1,6 @@
-"""Log-probabilities, rearrangements and the loss on BUCKETPOOL_TEST_DEVICE against fp64: large and odd vocabularies, shards with gaps, in
-place, several streams, more than 2^31 logits."""
+"""Log-probabilities, rearrangements and the loss on BUCKETPOOL_TEST_DEVICE against fp64: large and odd vocabularies,
+shards with gaps, in place, several streams, more than 2^31 logits.
+"""
 
 import ctypes
 import types
@@ -92,7 +93,8 @@ def test_more_than_32_bit_logits():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape,features,columns,chunk", [((1, 33), 128, 5003, 16), ((2, 64), 256, 1000, None), ((70,), 64, 32001, 64)])
+@pytest.mark.parametrize("shape,features,columns,chunk", [((1, 33), 128, 5003, 16), ((2, 64), 256, 1000, None),
+                                                          ((70,), 64, 32001, 64)])
 def test_fused_head(shape, features, columns, chunk, dtype):
     torch.manual_seed(columns)
     hidden = (torch.randn(*shape, features) / features**0.5).to(dtype).requires_grad_()
@@ -119,8 +121,9 @@ HEAD = dict(features=32, columns=1003)
 
 @pytest.mark.parametrize("name", ["logits", "head"])
 def test_streams_without_host_waits(name):
-    """Two streams and the default one take turns with one client; inputs are made late on another stream. The bits are those of calls
-    that the host waits for."""
+    """Two streams and the default one take turns with one client; inputs are made late on another stream. The bits are
+    those of calls that the host waits for.
+    """
     torch.manual_seed(0)
     weight = torch.randn(HEAD["columns"], HEAD["features"])
     function = (L.logprobs_and_entropy if name == "logits" else
@@ -204,7 +207,8 @@ def test_default_device():
     value = torch.randn(8)
     with torch.device("meta"):
         split = cp.PackedSplit([0, 4, 8])
-        assert split.index_map("packed", "local").tolist() == list(range(8)) and split.cu_seqlens("local").tolist() == [0, 4, 8]
+        assert split.index_map("packed",
+                               "local").tolist() == list(range(8)) and split.cu_seqlens("local").tolist() == [0, 4, 8]
         assert torch.equal(split.split(value, fill=-1.0), value)
         logits = torch.randn(8, 5, device=DEVICE)
         assert L.logprobs_from_logits(logits, torch.zeros(8, dtype=torch.int64, device=DEVICE)).device.type == DEVICE
@@ -230,7 +234,9 @@ def test_loss():
             given.mask, given.logprob, given.entropy = values_of(mask), values_of(lp), values_of(entropy)
             _tensors.run(device, library().bp_loss_add, loss, split._handle, ctypes.byref(given))
             batches.append((split, mask, lp, entropy))  # must stay until reduce
-            sums, entropies = sums + float((lp.double() * mask).sum()), entropies + float((entropy.double() * mask).sum())
+            sums, entropies = sums + float((lp.double() * mask).sum()), entropies + float(
+                (entropy.double() * mask).sum()
+            )
             tokens += int(mask.sum())
             for begin, end in zip(cu, cu[1:]):
                 n = int(mask[begin:end].sum())
@@ -242,8 +248,8 @@ def test_loss():
             (-sums / (1e-5 + tokens), entropies / tokens, sum(perplexities) / len(perplexities)), rel=1e-9)
         for split, mask, lp, _ in batches:
             seed = torch.full_like(lp, float("nan"))
-            _tensors.run(device, library().bp_loss_seed, loss, split._handle, lp.numel(), ctypes.byref(values_of(mask)), -1.0,
-                         ctypes.byref(values_of(seed)))
+            _tensors.run(device, library().bp_loss_seed, loss, split._handle, lp.numel(), ctypes.byref(values_of(mask)),
+                         -1.0, ctypes.byref(values_of(seed)))
             assert_close(seed, -mask.double().div(1e-5 + tokens).float(), atol=0, rtol=1e-6)
     finally:
         library().bp_loss_destroy(ctypes.byref(loss))

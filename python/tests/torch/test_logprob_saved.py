@@ -40,7 +40,9 @@ def gradients(function, hidden, weight, target):
 
 
 def other_strides(tensor):
-    return tensor.transpose(0, -1).contiguous().transpose(0, -1) if tensor.dim() > 1 else tensor.repeat_interleave(2)[::2]
+    return (
+        tensor.transpose(0, -1).contiguous().transpose(0, -1) if tensor.dim() > 1 else tensor.repeat_interleave(2)[::2]
+    )
 
 
 def within(manager, function):

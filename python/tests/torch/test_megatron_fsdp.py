@@ -239,7 +239,8 @@ class Export(unittest.TestCase):
             self.assertEqual((installed.plan.policy, installed.plan.copies), ("max", 3))
 
     def test_no_plan(self) -> None:
-        with self.assertRaisesRegex(errors.InvalidArgument, "a function of Units, or None, got 3"), pooled.install(plan=3):
+        with self.assertRaisesRegex(errors.InvalidArgument,
+                                    "a function of Units, or None, got 3"), pooled.install(plan=3):
             pass
         with fake_ranks(RANKS), without_cuda(), pooled.install(plan=lambda units: None), \
                 self.assertRaisesRegex(errors.InvalidArgument, "returned None; return a Plan"):
@@ -254,7 +255,8 @@ class Export(unittest.TestCase):
             installed.close()
             with self.assertRaisesRegex(errors.ScheduleError, "the pool was closed"):
                 installed.pool
-            bucket, group = next((index, group) for index, group in enumerate(model.param_and_grad_buffer.parameter_groups)
+            bucket, group = next((index, group)
+                                 for index, group in enumerate(model.param_and_grad_buffer.parameter_groups)
                                  if group.fsdp_unit_id is not None)
             with self.assertRaisesRegex(errors.InvalidArgument, "Pool is closed"):
                 installed.allocators["grad"].allocate(bucket, group.main_grad_buffer.bucket_index.size,

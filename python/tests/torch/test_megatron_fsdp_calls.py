@@ -263,8 +263,9 @@ class BadInput(unittest.TestCase):
 
     def test_unknown_ids(self) -> None:
         for bucket_id in (-1, len(self.groups), "3"):
-            with self.assertRaisesRegex(errors.InvalidArgument,
-                                        f"param bucket {bucket_id}: unknown id; the module has {len(self.groups)} param"):
+            with self.assertRaisesRegex(
+                errors.InvalidArgument, f"param bucket {bucket_id}: unknown id; the module has {len(self.groups)} param"
+            ):
                 self.params.allocate(bucket_id, 8, torch.float32, CPU)
         with self.assertRaisesRegex(errors.InvalidArgument, "parameter groups"):
             self.params.free(len(self.groups))

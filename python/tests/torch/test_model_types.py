@@ -1,5 +1,6 @@
-"""Every model type of the architecture tables beside transformers: names and shapes of all parameters of small configurations, and the
-table of docs/reference/models.md, which BUCKETPOOL_UPDATE_MODELS=1 rewrites."""
+"""Every model type of the architecture tables beside transformers: names and shapes of all parameters of small
+configurations, and the table of docs/reference/models.md, which BUCKETPOOL_UPDATE_MODELS=1 rewrites.
+"""
 
 import collections
 import ctypes
@@ -27,7 +28,8 @@ import dump
 PATHS = sorted(glob.glob(os.path.join(FOLDER, "*.json")))
 # Configurations that earlier releases took and transformers 5.23.0 refuses.
 ODD, NULL = "RoPE of odd heads, or hidden_size no multiple of num_attention_heads", "a field is null"
-REFUSED = {"gemma3.3": ODD, "gemma3_text.1": ODD, "gemma3_text.2": ODD, "granitemoehybrid.4": ODD, "llama.4": ODD, "mistral.2": ODD,
+REFUSED = {"gemma3.3": ODD, "gemma3_text.1": ODD, "gemma3_text.2": ODD, "granitemoehybrid.4": ODD, "llama.4": ODD,
+           "mistral.2": ODD,
            "mistral.4": ODD, "gpt_oss.4": NULL, "jamba.4": NULL, "llama4_text.4": NULL, "mixtral.2": NULL}
 
 
@@ -69,7 +71,8 @@ def test_names_and_shapes(path):
             dump.build(values)
         return
     theirs = dump.parameters(values)
-    assert {n: s for n, s in mine.items() if theirs.get(n) != s} == {n: s for n, s in theirs.items() if mine.get(n) != s}
+    assert {n: s for n, s in mine.items() if theirs.get(n) != s} == {n: s for n, s in theirs.items()
+                                                                     if mine.get(n) != s}
     for kind in types_of(values):
         entry = compared[kind]
         compared[kind] = [entry[0] + 1, entry[1] + dump.numel(mine), entry[2] + dump.numel(theirs)]
@@ -92,4 +95,7 @@ def test_page():
         with open(PAGE, "w", encoding="utf-8") as file:
             file.write(wanted)
         return
-    assert text == wanted, "docs/reference/models.md is of other tables: BUCKETPOOL_UPDATE_MODELS=1 ./check --torch -k model_types rewrites it"
+    assert text == wanted, (
+        "docs/reference/models.md is of other tables: BUCKETPOOL_UPDATE_MODELS=1 ./check --torch -k model_types"
+        " rewrites it"
+    )

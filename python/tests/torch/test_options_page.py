@@ -107,7 +107,8 @@ class Complete(unittest.TestCase):
                       {field.name for field in dataclasses.fields(fsdp.MixedPrecisionPolicy)},
                       {"fully_shard", "CPUOffloadPolicy"})}
         for title, known in both.items():
-            rows = [line.split("|")[1] for line in section(title).splitlines() if line.startswith("| ") and not newer(line)]
+            rows = [line.split("|")[1] for line in section(title).splitlines() if line.startswith("| ")
+                    and not newer(line)]
             named = {name for row in rows for name in quoted(row)}
             self.assertGreater(len(named), 10)
             self.assertEqual(named - set().union(*known), set(), title)

@@ -1,4 +1,6 @@
-"""The two functions that PyTorch loads for a MemPool: PyTorch finds them, and they serve segments on the emulated driver."""
+"""The two functions that PyTorch loads for a MemPool: PyTorch finds them, and they serve segments on the emulated
+driver.
+"""
 
 import os
 import subprocess
@@ -120,7 +122,8 @@ address, size = pool.address(request)
 assert before - torch.cuda.mem_get_info()[0] >= 512 * MIB
 memory = serving(pool=pool, request=request)
 with torch.cuda.use_mem_pool(memory.mem_pool):
-    tensors = [torch.full((numel,), number, dtype=torch.int32, device="cuda") for number, numel in enumerate([5, 1 << 20, 20 << 20, 3333])]
+    tensors = [torch.full((numel,), number, dtype=torch.int32, device="cuda")
+               for number, numel in enumerate([5, 1 << 20, 20 << 20, 3333])]
     try:
         torch.empty(1024 * MIB, dtype=torch.uint8, device="cuda")
         raise SystemExit("1 GiB came from a slab of 512 MiB")
@@ -129,7 +132,8 @@ with torch.cuda.use_mem_pool(memory.mem_pool):
 outside = torch.zeros(1 << 20, device="cuda")
 assert not address <= outside.data_ptr() < address + size
 for number, tensor in enumerate(tensors):
-    assert address <= tensor.data_ptr() and tensor.data_ptr() + tensor.nbytes <= address + size, (tensor.data_ptr(), address, size)
+    begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+    assert address <= begin and end <= address + size, (begin, end, address, size)
     assert bool((tensor == number).all())
 assert memory.statistics.live_segments > 0 and memory.statistics.refused > 0
 side = torch.cuda.Stream()
@@ -175,6 +179,8 @@ def test_tensors_of_mem_pool():
             second = torch.full((32 << 20,), 5, dtype=torch.uint8, device="cuda")
             with pytest.raises(torch.OutOfMemoryError):
                 torch.empty(512 << 20, dtype=torch.uint8, device="cuda")
-        assert int(first.sum(dtype=torch.int64)) == 3 * (32 << 20) and int(second.sum(dtype=torch.int64)) == 5 * (32 << 20)
+        assert int(first.sum(dtype=torch.int64)) == 3 * (32 << 20) and int(second.sum(dtype=torch.int64)) == 5 * (
+            32 << 20
+        )
         assert memory.statistics.live_segments > 0
         del first, second

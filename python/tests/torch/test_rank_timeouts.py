@@ -48,7 +48,8 @@ def _group(how):
         dist.broadcast_object_list(box)
         store = store or dist.TCPStore("127.0.0.1", box[0], is_master=False)
         dist.destroy_process_group()
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=datetime.timedelta(seconds=40))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS,
+                                timeout=datetime.timedelta(seconds=40))
     if how == "environment":
         os.environ["BUCKETPOOL_COMM_TIMEOUT"] = str(int(SECONDS))
     else:
@@ -86,15 +87,17 @@ def lose_rank(how, missing, late):
         store = dist.distributed_c10d._get_default_store()
         store.set(f"done/{rank}", "")
         if rank == 0:
-            store.wait([f"done/{other}" for other in range(RANKS) if other not in missing], datetime.timedelta(seconds=60))
+            store.wait([f"done/{other}" for other in range(RANKS) if other not in missing],
+                       datetime.timedelta(seconds=60))
     return answers
 
 
-@pytest.mark.parametrize("how,missing,late", [("own", [2], None), ("set", [2], 0), ("set", [1, 2], None), ("set", [0], 3),
-                                              ("environment", [3], None), ("store", [2], 1)])
+@pytest.mark.parametrize("how,missing,late", [("own", [2], None), ("set", [2], 0), ("set", [1, 2], None),
+                                              ("set", [0], 3), ("environment", [3], None), ("store", [2], 1)])
 def test_missing_ranks(how, missing, late):
     names = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} of 4 ha"
-    for rank, answer in enumerate(process_group.run(lose_rank, how, missing, late, ranks=RANKS, seconds=180, silent=missing)):
+    for rank, answer in enumerate(process_group.run(lose_rank, how, missing, late, ranks=RANKS, seconds=180,
+                                                    silent=missing)):
         if rank in missing:
             continue
         (kind, words, took), (again, same, at_once), exchanged, closed = answer
@@ -107,7 +110,8 @@ def test_missing_ranks(how, missing, late):
 
 def test_missing_store():
     """The process that serves the store is the missing one: nobody can be asked."""
-    for rank, answer in enumerate(process_group.run(lose_rank, "store", [0], None, ranks=RANKS, seconds=180, silent=[0])):
+    for rank, answer in enumerate(process_group.run(lose_rank, "store", [0], None, ranks=RANKS, seconds=180,
+                                                    silent=[0])):
         if rank == 0:
             continue
         (kind, words, took), (again, same, at_once), *_ = answer

@@ -1,4 +1,6 @@
-"""Views as PyTorch tensors: bytes, dtypes, saved tensors, deletion in the middle of exceptions and after the interpreter's end."""
+"""Views as PyTorch tensors: bytes, dtypes, saved tensors, deletion in the middle of exceptions and after the
+interpreter's end.
+"""
 
 import gc
 import os
@@ -156,7 +158,7 @@ def test_layer():
     assert served.pool.statistics.acquires == 15
 
 
-# ---- on any device -----------------------------------------------------------------------------------------------------
+# ---- on any device ---------------------------------------------------------------------------------------------------
 
 
 def test_shared_memory():
@@ -169,7 +171,8 @@ def test_shared_memory():
     if not CUDA:
         tensors.append(torch.from_numpy(pytest.importorskip("numpy").from_dlpack(view)))
     for number, writer in enumerate(tensors):
-        assert (writer.data_ptr(), writer.shape, writer.dtype, writer.device.type) == (view.address, (3000,), torch.float32, DEVICE)
+        assert (writer.data_ptr(), writer.shape, writer.dtype, writer.device.type) == (view.address, (3000,),
+                                                                                       torch.float32, DEVICE)
         writer.copy_(torch.arange(3000.0) + number)
         assert all(torch.equal(reader, torch.arange(3000.0) + number) for reader in tensors)
     view.release()

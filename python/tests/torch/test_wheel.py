@@ -1,4 +1,4 @@
-"""The wheel: built as a user builds it, installed where neither a compiler nor this clone is in reach, and used there."""
+"""The wheel: built by pip, installed without access to a compiler and to this clone, and used there."""
 
 import os
 import re
@@ -48,11 +48,12 @@ def isolated():
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    probe = run(*pip, "download", "-q", "--retries", "1", "--no-deps", "-d", str(folder / "probe"), "meson-python", env=isolated())
+    probe = run(*pip, "download", "-q", "--retries", "1", "--no-deps", "-d", str(folder / "probe"), "meson-python",
+                env=isolated())
     if probe.returncode != 0:
         pytest.skip(f"meson-python cannot be had: {probe.stdout.strip().splitlines()[-1]}")
-    result = run(*pip, "wheel", "--no-deps", "-w", str(folder), "--config-settings=setup-args=-Dkernels=disabled", SOURCES,
-                 env=isolated())
+    result = run(*pip, "wheel", "--no-deps", "-w", str(folder),
+                 "--config-settings=setup-args=-Dkernels=disabled", SOURCES, env=isolated())
     assert result.returncode == 0, result.stdout[-4000:]
     path, = folder.glob("*.whl")
     return path
@@ -65,7 +66,8 @@ def test_contents(wheel):
             for folder, _, files in os.walk(os.path.join(SOURCES, "python", "bucketpool")) for name in files
             if name.endswith((".py", "py.typed"))}
     assert {name for name in names if name.endswith((".py", "py.typed"))} == ours
-    others = [name for name in names if not name.startswith(("bucketpool/lib/", "bucketpool/models/", "bucketpool-")) and name not in ours]
+    others = [name for name in names if not name.startswith(("bucketpool/lib/", "bucketpool/models/", "bucketpool-"))
+              and name not in ours]
     assert others == []
     models = {name.split("/")[2] for name in names if name.startswith("bucketpool/models/")}
     assert models >= set(os.listdir(os.path.join(SOURCES, "examples", "models")))
@@ -86,7 +88,8 @@ def installed(wheel, tmp_path_factory):
     """The bin folder of an environment that has the wheel alone."""
     folder = tmp_path_factory.mktemp("venv")
     venv.create(folder, with_pip=True)
-    result = run(str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--no-index", "--no-deps", str(wheel), env=isolated())
+    result = run(str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--no-index", "--no-deps", str(wheel),
+                 env=isolated())
     assert result.returncode == 0, result.stdout
     return folder / "bin"
 
@@ -119,4 +122,5 @@ def test_needed_libraries(wheel, tmp_path):
     for name in NATIVE:
         text = run("readelf", "-d", str(tmp_path / "bucketpool" / "lib" / name)).stdout
         needed = set(re.findall(r"\(NEEDED\).*\[(.+)\]", text))
-        assert needed <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2", *NATIVE}, name
+        assert needed <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2",
+                          *NATIVE}, name

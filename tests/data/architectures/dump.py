@@ -4,7 +4,9 @@
 dump.py CONFIG            prints the lines name<TAB>shape of digests.tsv
 dump.py --digest CONFIG.. prints a line of digests.tsv for each
 
-Names are those of published checkpoints: transformers' own conversion, run backwards. Of a multimodal configuration it is the text part."""
+Names are those of published checkpoints: transformers' own conversion, run backwards. Of a multimodal configuration it
+is the text part.
+"""
 import copy
 import hashlib
 import json
@@ -22,7 +24,8 @@ import transformers
 from transformers.core_model_loading import revert_weight_conversion
 
 # Classes of types that are not trained as causal language models.
-CLASSES = {"bert": "AutoModelForMaskedLM", "whisper": "AutoModelForSpeechSeq2Seq", "t5": "AutoModelForSeq2SeqLM", "vit": "AutoModelForImageClassification"}
+CLASSES = {"bert": "AutoModelForMaskedLM", "whisper": "AutoModelForSpeechSeq2Seq", "t5": "AutoModelForSeq2SeqLM",
+           "vit": "AutoModelForImageClassification"}
 # Wrappers whose towers need a package beside transformers: their text part alone is built.
 TEXT_ONLY = ("gemma3n",)
 # Types that transformers plans with the code of another.
@@ -55,13 +58,15 @@ def parameters(values):
     model = build(values)
     own = dict(model.named_parameters(remove_duplicate=True))
     if values["model_type"] in BIASED:
-        own.update((name, buffer) for name, buffer in model.named_buffers() if name.endswith(".e_score_correction_bias"))
+        own.update((name, buffer) for name, buffer in model.named_buffers()
+                   if name.endswith(".e_score_correction_bias"))
     own = revert_weight_conversion(model, own)
     shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
     if not any(name.endswith("_config") and isinstance(value, dict) for name, value in values.items()):
         return shapes
     text = {name: shape for name, shape in shapes.items() if not OTHER_PARTS.match(name)}
-    renamed = ((re.sub(r"^(model\.language_model|language_model\.model)\.", "model.", name), shape) for name, shape in text.items())
+    renamed = ((re.sub(r"^(model\.language_model|language_model\.model)\.", "model.", name), shape)
+               for name, shape in text.items())
     return {re.sub(r"^language_model\.lm_head", "lm_head", name): shape for name, shape in renamed}
 
 
