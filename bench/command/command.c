@@ -51,7 +51,8 @@ static int add_value(const char *word, void *user)
             return code;
     }
     if (target->list->count == BENCH_MOST_VALUES)
-        return cli_fail(EXIT_BAD_INPUT, "--%s: more than %d values", target->option, BENCH_MOST_VALUES);
+        return cli_fail(EXIT_BAD_INPUT, "--%s: more than %d values; pass at most %d", target->option, BENCH_MOST_VALUES,
+                        BENCH_MOST_VALUES);
     target->list->values[target->list->count++] = value;
     return EXIT_GO_ON;
 }
@@ -121,11 +122,12 @@ static int check_options(const bench_options *o)
                         "logits");
     uint64_t seq = bench_largest(&o->seq), vocab = bench_largest(&o->vocab), bytes;
     if (__builtin_mul_overflow(seq, vocab, &bytes) || bytes > (uint64_t)INT64_MAX / 16)
-        return cli_fail(EXIT_BAD_INPUT, "--seq %llu with --vocab %llu: the size of the logits exceeds 64 bits",
+        return cli_fail(EXIT_BAD_INPUT,
+                        "--seq %llu with --vocab %llu: the size of the logits exceeds 64 bits; use smaller ones",
                         (unsigned long long)seq, (unsigned long long)vocab);
     uint64_t most = seq > vocab ? seq : vocab;
     if (o->head > 0 && (__builtin_mul_overflow(o->head, most, &bytes) || bytes > (uint64_t)INT64_MAX / 16))
-        return cli_fail(EXIT_BAD_INPUT, "--head %llu with %llu rows: the size exceeds 64 bits",
+        return cli_fail(EXIT_BAD_INPUT, "--head %llu with %llu rows: the size exceeds 64 bits; use smaller ones",
                         (unsigned long long)o->head, (unsigned long long)most);
     return EXIT_GO_ON;
 }
@@ -240,12 +242,11 @@ int cli_bench(int argc, char **argv)
     if (argc < 2)
         return cli_fail(EXIT_BAD_INPUT, "bench: missing benchmark; `bucketpool bench --help` lists them");
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-?") == 0 || strcmp(argv[1], "-h") == 0) {
-        puts("Usage: bucketpool bench WHAT [OPTION...]\n\nMeasures on this machine.\n\nWHAT is one of:");
+        puts("Usage: bucketpool bench BENCHMARK [OPTION...]\n\nMeasures on this machine.\n\nBENCHMARK is one of:");
         for (const command_row *row = cli_benchmarks; row->name != NULL; row++)
             printf("  %-10s %s\n", row->name, row->summary);
-        puts(
-            "\n`bucketpool bench WHAT --help` lists its options. Exit: 0 measured, 1 a result was wrong, 2 bad input,\n"
-            "3 environment.");
+        puts("\n`bucketpool bench BENCHMARK --help` lists its options. Exit: 0 measured, 1 a result was wrong,\n"
+             "2 bad input, 3 environment.");
         int code = cli_flush();
         return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
     }

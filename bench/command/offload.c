@@ -73,7 +73,8 @@ static int parse_options(int argc, char **argv, bench_offload_options *options)
     if (code != EXIT_GO_ON)
         return code;
     if (options->bytes / options->groups < LEAST_GROUP_BYTES)
-        return cli_fail(EXIT_BAD_INPUT, "--bytes %llu is less than a page for each of %u groups",
+        return cli_fail(EXIT_BAD_INPUT,
+                        "--bytes %llu: less than a page for each of %u groups; use more --bytes or fewer --groups",
                         (unsigned long long)options->bytes, options->groups);
     return EXIT_GO_ON;
 }

@@ -36,7 +36,7 @@ static bp_status report_pool(const trainer *t)
            "; outside units and activations %" PRIu64 "\n",
            bp_policy_name(plan->policy), peak, plan->bytes, plan->lower_bound_bytes,
            statistics.peak_live_bytes - t->persistent_bytes, t->persistent_bytes);
-    printf("order %" PRIu64 " acquires, %" PRIu64 " waits, %" PRIu64 " release points, %" PRIu64 " elided, %" PRIu64
+    printf("order %" PRIu64 " acquires, %" PRIu64 " waits, %" PRIu64 " release events, %" PRIu64 " elided, %" PRIu64
            " deviations\n",
            statistics.acquires, statistics.waits, statistics.records, statistics.elided, statistics.deviations);
     return BP_OK;

@@ -1,4 +1,4 @@
-/* Acquire, the first half of the hot path. A call claims all its requests, orders the stream after the release points of their memory,
+/* Acquire, the first half of the hot path. A call claims all its requests, orders the stream after the release events of their memory,
  * then commits. Nothing before the commit is visible: a call that fails drops its claims and has changed nothing. */
 #include "allocators/engine.h"
 #include "allocators/observers.h"

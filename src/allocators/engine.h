@@ -1,4 +1,4 @@
-/* Engine of a pool, shared by acquire.c and release.c: claims of segments, streams of a live request, waits for release points. Hot path;
+/* Engine of a pool, shared by acquire.c and release.c: claims of segments, streams of a live request, waits for release events. Hot path;
  * each claim is one compare-and-swap. */
 #ifndef BP_ALLOCATORS_ENGINE_H
 #define BP_ALLOCATORS_ENGINE_H

@@ -3,7 +3,7 @@
  *   segment   a range of a slab that is held or free as one. In fixed and max pools a segment is a buffer (one copy of a size class, or
  *             memory of a single request); where plans let requests overlap partly, slabs are cut at every end of a
  *             request and a request has several segments.
- *   fence     the release points of one live range: the next user of its memory waits for them
+ *   fence     the release events of one live range: the next user of its memory waits for them
  *   entry     the hot half of a request, by id. The cold half is the plan's description, pool->requests.
  *
  * Ownership: a request's word is claimed with one compare-and-swap that sets BUSY; until it is stored back without BUSY,
@@ -262,7 +262,7 @@ struct bp_pool {
     uint32_t next_persistent;                /* next free persistent segment */
     uint32_t persistent_slab;
     uint64_t persistent_bytes, persistent_used;
-    bp_stream *reaper; /* frees dynamic memory after its release points */
+    bp_stream *reaper; /* frees dynamic memory after its release events */
     bp_unfreed unfreed[BP_MOST_UNFREED];
     uint32_t unfreed_count;
     bool guarding;          /* guard mode has begun: protections and poisoning must be removed */
@@ -331,7 +331,7 @@ bp_status bp_requests_start(bp_pool *pool);
 bp_status bp_dynamic_claim(bp_pool *pool, uint32_t id, bp_stream *stream, bool patient);
 /* Records the allocation on its stream, for other streams that acquire the live request. */
 bp_status bp_dynamic_mark(bp_pool *pool, uint32_t id, bp_stream *stream);
-/* Frees in the order of `stream`: the stream of a cancelled acquire, or the reaper, which waits for release points. */
+/* Frees in the order of `stream`: the stream of a cancelled acquire, or the reaper, which waits for release events. */
 void bp_dynamic_free(bp_pool *pool, uint32_t id, bp_stream *stream);
 
 /* Frees live memory and the memory that could not be freed before. The device must be idle. */

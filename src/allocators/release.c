@@ -1,4 +1,4 @@
-/* Use, release and cancel, the second half of the hot path. A call claims all its requests, records its release points (one per stream
+/* Use, release and cancel, the second half of the hot path. A call claims all its requests, records its release events (one per stream
  * for any number of requests), then commits. A call that fails drops its claims and has changed nothing. */
 #include "allocators/engine.h"
 #include "allocators/observers.h"
@@ -148,7 +148,7 @@ BP_HOT void add_point(const bp_live_stream *h, bp_fence *fence, uint32_t *count)
         fence->points[(*count)++] = (bp_point){.stream = h->stream, .point = h->point};
 }
 
-/* Writes the release points of all streams of the live range to the fence. Returns how many need no event. */
+/* Writes the release events of all streams of the live range to the fence. Returns how many need no event. */
 BP_HOT uint32_t write_fence(const releasing *c, const bp_entry *r, bp_fence *fence)
 {
     bool seen = c->stream == NULL;
@@ -215,7 +215,7 @@ static bp_status finish_memory(releasing *c)
         BP_TRY(bp_observers_check(pool, c->ids[i], atomic_load_explicit(r->word, memory_order_relaxed), c->stream));
         if (!is_last(r) || r->kind != BP_KIND_DYNAMIC)
             continue;
-        bp_fence fence; /* the reaper waits for the release points of dynamic memory */
+        bp_fence fence; /* the reaper waits for the release events of dynamic memory */
         write_fence(c, r, &fence);
         for (uint32_t k = 0; k < fence.count; k++) {
             if (fence.points[k].point != BP_NO_POINT)

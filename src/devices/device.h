@@ -82,7 +82,7 @@ typedef struct bp_stream_points {
 } bp_stream_points;
 
 /* A stream and its timeline, a ring of events made with the stream. Recording a point takes the next event of the ring, so that any
- * number of release points needs no further events. The struct of a destroyed stream lives as long as its device: calls with it return
+ * number of releases needs no further events. The struct of a destroyed stream lives as long as its device: calls with it return
  * errors. */
 struct bp_stream {
     bp_device *device;

@@ -1,4 +1,4 @@
-/* Streams, and their timelines of release points. */
+/* Streams, and their timelines of release events. */
 #include "devices/device.h"
 
 #include <sched.h>

@@ -507,7 +507,7 @@ class Page(Case):
         self.assertIn(f"<b>{peak // snapshots.MIB} MiB</b>", dom)
         self.assertIn(f"Pinned at {time / 1e6:.3f} ms", dom)
         self.assertIn(f"{len(ids)} buckets", dom)
-        self.assertIn("the odd one", dom)
+        self.assertIn("farthest from the median", dom)
         dom = dump("#t=0&hide=optimizer&unit=bucket")
         self.assertIn(">1 bucket<", dom)
         self.assertIn("bucket.0 · param", dom)

@@ -122,7 +122,7 @@ static void test_gives_up_in_order(void **state)
     end_kit(&k);
 }
 
-/* A release point covers exactly its position for 255 further releases; then a later point may replace it. */
+/* A wait covers exactly the position of a release for 255 further releases; then a later event may replace it. */
 static void test_exact_points(void **state)
 {
     (void)state;

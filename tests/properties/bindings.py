@@ -42,7 +42,7 @@ EVENT_ACQUIRE, EVENT_REF, EVENT_USE, EVENT_UNREF, EVENT_RELEASE, EVENT_CANCEL = 
 
 # Constants that the headers state in comments only.
 MOST_REFERENCES = 65535
-EXACT_POINTS = 255  # release points are exact for this many releases of their stream
+EXACT_POINTS = 255  # release events are exact for this many releases of their stream
 
 Bind, Bucket, BucketsConfig, GivenBucket, HostConfig, Interval, LiveRequest, PackConfig, PackResult = (
     _abi.bp_bind, _abi.bp_bucket, _abi.bp_buckets_config, _abi.bp_given_bucket, _abi.bp_host_config, _abi.bp_interval,

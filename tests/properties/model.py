@@ -96,7 +96,7 @@ class PastUse:
     reach: int  # end with alignment
     needed: Clock
     allowed: Clock
-    releases: dict  # stream -> number of its release points then
+    releases: dict  # stream -> number of its release events then
 
 
 @dataclass

@@ -41,7 +41,7 @@ class Stream:
     name: str
     serial: int
     alive: bool = True
-    releases: int = 0  # release points recorded on it; much older points are not exact
+    releases: int = 0  # release events recorded on it; much older points are not exact
 
     def __repr__(self) -> str:
         return self.name
