@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-void meeting_init(meeting *m, uint32_t ranks)
+void barrier_init(barrier *m, uint32_t ranks)
 {
     memset(m, 0, sizeof *m);
     pthread_mutex_init(&m->lock, NULL);
@@ -13,8 +13,8 @@ void meeting_init(meeting *m, uint32_t ranks)
     m->ranks = ranks;
 }
 
-/* Waits twice: until all ranks have written, and until all have read. */
-static bool meet(meeting *m)
+/* Waits for all ranks; false after 10 seconds. An exchange waits twice: until all have written, and until all have read. */
+static bool barrier_wait(barrier *m)
 {
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
@@ -35,7 +35,7 @@ static bool meet(meeting *m)
 static bp_status exchange(void *self, const void *mine, uint64_t bytes, void *all)
 {
     rank *r = self;
-    meeting *m = r->at;
+    barrier *m = r->at;
     if (++r->exchanges == r->exchange_fails_at)
         return bp_error_record(r->exchange_fails_with != BP_OK ? r->exchange_fails_with : BP_ERR_COMM,
                                "the exchange was cut");
@@ -44,11 +44,11 @@ static bp_status exchange(void *self, const void *mine, uint64_t bytes, void *al
         m->bytes = bytes;
     m->uneven = m->uneven || m->bytes != bytes || bytes > sizeof m->slots[0];
     memcpy(m->slots[r->number], mine, bytes <= sizeof m->slots[0] ? bytes : sizeof m->slots[0]);
-    bool good = meet(m);
+    bool good = barrier_wait(m);
     for (uint32_t i = 0; i < m->ranks && good; i++)
         memcpy((uint8_t *)all + i * bytes, m->slots[i], bytes);
     m->met += r->number == 0;
-    good = good && meet(m);
+    good = good && barrier_wait(m);
     pthread_mutex_unlock(&m->lock);
     return good ? BP_OK : bp_error_record(BP_ERR_COMM, "nobody came");
 }
@@ -79,7 +79,7 @@ static bp_status register_memory(void *self, void *address, uint64_t bytes, bp_r
     rank *r = self;
     if (kind >= BP_REGISTER_WINDOW) {
         pthread_mutex_lock(&r->joint->lock);
-        bool all = meet(r->joint);
+        bool all = barrier_wait(r->joint);
         pthread_mutex_unlock(&r->joint->lock);
         if (!all)
             return bp_error_record(BP_ERR_INTERNAL, "a window was registered by some ranks only");

@@ -11,16 +11,16 @@
 #define MOST_LOGGED 2048
 
 /* A barrier through which ranks exchange data. */
-typedef struct meeting {
+typedef struct barrier {
     pthread_mutex_t lock;
     pthread_cond_t turned;
     uint32_t ranks, arrived;
     uint64_t turn, bytes, met;
     bool uneven; /* the ranks passed different sizes */
     uint8_t slots[MOST_RANKS][4096];
-} meeting;
+} barrier;
 
-void meeting_init(meeting *m, uint32_t ranks);
+void barrier_init(barrier *m, uint32_t ranks);
 
 typedef struct registered {
     void *address;
@@ -31,8 +31,8 @@ typedef struct registered {
 
 /* A rank's communicator. */
 typedef struct rank {
-    meeting *at;
-    meeting *joint; /* NULL, or the barrier at which ranks register windows collectively, as in NCCL */
+    barrier *at;
+    barrier *joint; /* NULL, or the barrier at which ranks register windows collectively, as in NCCL */
     uint32_t number;
     bp_register_kind best;
     uint32_t lacks;

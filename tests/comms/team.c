@@ -20,7 +20,7 @@
 bool expect_that(rank *r, bool condition, const char *text, const char *file, int line)
 {
     if (!condition) {
-        fprintf(stderr, "%s:%d: rank %u: not so: %s\n", file, line, r->number, text);
+        fprintf(stderr, "%s:%d: rank %u: expected: %s\n", file, line, r->number, text);
         atomic_fetch_add(&r->team->wrong, 1);
     }
     return condition;
@@ -50,7 +50,7 @@ bool expect_word(rank *r, const char *text, const char *word, const char *file, 
     return is_there;
 }
 
-/* ---- running ------------------------------------------------------------------------------------------------------- */
+/* ---- threads ------------------------------------------------------------------------------------------------------- */
 
 typedef struct thread_job {
     rank *r;
@@ -89,7 +89,7 @@ void team_run(team *t, team_function *function, void *user)
     assert_int_equal(run_threads(t, function, user), 0);
 }
 
-/* ---- making -------------------------------------------------------------------------------------------------------- */
+/* ---- creation ------------------------------------------------------------------------------------------------------ */
 
 int cuCtxSetCurrent(void *context);
 
@@ -176,7 +176,7 @@ void team_begin(team *t, const team_options *options)
     team_run(t, open_rank, &id);
 }
 
-/* ---- ending -------------------------------------------------------------------------------------------------------- */
+/* ---- destruction --------------------------------------------------------------------------------------------------- */
 
 static void close_rank(rank *r, void *user)
 {

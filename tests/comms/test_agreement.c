@@ -50,7 +50,7 @@ static bp_status note_bytes(void *user, const void *mine, uint64_t bytes, void *
 }
 
 /* A rank of another version that sends another size would leave the others waiting, or overflow their buffers. */
-static void what_is_compared_first_has_one_size(void **state)
+static void test_size_of_comparison(void **state)
 {
     (void)state;
     team t;
@@ -68,7 +68,7 @@ static void what_is_compared_first_has_one_size(void **state)
     team_end(&t);
 }
 
-/* ---- before anything is done --------------------------------------------------------------------------------------- */
+/* ---- refusals before registration ---------------------------------------------------------------------------------- */
 
 static void expect_mismatch(rank *r, void *user)
 {
@@ -76,7 +76,7 @@ static void expect_mismatch(rank *r, void *user)
     expect(r, r->registration == NULL);
 }
 
-static void a_rank_with_another_plan_is_named(void **state)
+static void test_different_plans(void **state)
 {
     (void)state;
     for (int over_nccl = 0; over_nccl <= 1; over_nccl++)
@@ -114,7 +114,7 @@ static void ask_differently(rank *r, void *user)
     expect(r, r->registration == NULL);
 }
 
-static void a_rank_that_asks_for_something_else_is_named(void **state)
+static void test_different_entries(void **state)
 {
     (void)state;
     for (int what = 0; what < DIFFERENCES; what++) {
@@ -138,7 +138,7 @@ static void one_has_no_such_group(rank *r, void *user)
     expect_words(r, bp_error_detail(), odd ? "gradient" : "rank 1");
 }
 
-static void a_wrong_call_of_one_rank_fails_all(void **state)
+static void test_invalid_call_on_one_rank(void **state)
 {
     (void)state;
     team t;
@@ -165,7 +165,7 @@ static void register_elsewhere(rank *r, void *user)
     bp_pool_destroy(&pool);
 }
 
-static void a_pool_on_another_gpu_fails_all(void **state)
+static void test_pool_on_another_gpu(void **state)
 {
     (void)state;
     for (int on_host = 0; on_host <= 1; on_host++) {
@@ -187,7 +187,7 @@ static void register_afterwards(rank *r, void *user)
     expect(r, window_at(r->registration, 0).granted == BP_REGISTER_SYMMETRIC);
 }
 
-static void a_second_try_may_succeed(void **state)
+static void test_second_try(void **state)
 {
     (void)state;
     team t;
@@ -198,7 +198,7 @@ static void a_second_try_may_succeed(void **state)
     team_end(&t);
 }
 
-/* ---- what was granted ---------------------------------------------------------------------------------------------- */
+/* ---- granted kinds ------------------------------------------------------------------------------------------------- */
 
 typedef struct outcome {
     bp_register_kind granted[RANKS][2];
@@ -252,7 +252,7 @@ static void null_windows(const char *nccl, int rank_number, int nth, const bp_re
     }
 }
 
-static void a_null_window_on_one_rank_is_none_on_all(void **state)
+static void test_null_window_on_one_rank(void **state)
 {
     (void)state;
     const bp_register_kind none[2] = {BP_REGISTER_BUFFER, BP_REGISTER_BUFFER};
@@ -261,7 +261,7 @@ static void a_null_window_on_one_rank_is_none_on_all(void **state)
     null_windows("version=22705", 1, 0, none);
 }
 
-static void a_null_window_of_one_slab(void **state)
+static void test_null_window_of_one_slab(void **state)
 {
     (void)state;
     /* the first try for the first slab on rank 2 is refused: that slab gets a lesser kind, the other slab the
@@ -280,7 +280,7 @@ static void a_null_window_of_one_slab(void **state)
     team_end(&t);
 }
 
-static void null_windows_on_all_ranks(void **state)
+static void test_null_windows_on_all_ranks(void **state)
 {
     (void)state;
     const bp_register_kind buffers[2] = {BP_REGISTER_BUFFER, BP_REGISTER_BUFFER};
@@ -288,7 +288,7 @@ static void null_windows_on_all_ranks(void **state)
     null_windows("version=22809", -1, 0, buffers);
 }
 
-/* ---- what went wrong ----------------------------------------------------------------------------------------------- */
+/* ---- failed registrations ------------------------------------------------------------------------------------------ */
 
 typedef struct refusal {
     uint32_t rank;
@@ -307,7 +307,7 @@ static void register_with_refusal(rank *r, void *user)
     expect_words(r, bp_error_detail(), r->number == f->rank ? "ncclCommWindowRegister" : word);
 }
 
-static void an_error_on_one_rank_fails_all(void **state)
+static void test_error_on_one_rank(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < RANKS; i++)
@@ -336,7 +336,7 @@ static void register_buffers_and_fail(rank *r, void *user)
     expect_words(r, bp_error_detail(), r->number == 1 ? "ncclCommRegister" : "rank 1");
 }
 
-static void an_error_of_a_buffer_fails_all(void **state)
+static void test_buffer_error(void **state)
 {
     (void)state;
     team t;
@@ -350,16 +350,16 @@ static void an_error_of_a_buffer_fails_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_rank_with_another_plan_is_named),
-                                       cmocka_unit_test(a_rank_that_asks_for_something_else_is_named),
-                                       cmocka_unit_test(what_is_compared_first_has_one_size),
-                                       cmocka_unit_test(a_pool_on_another_gpu_fails_all),
-                                       cmocka_unit_test(a_wrong_call_of_one_rank_fails_all),
-                                       cmocka_unit_test(a_second_try_may_succeed),
-                                       cmocka_unit_test(a_null_window_on_one_rank_is_none_on_all),
-                                       cmocka_unit_test(a_null_window_of_one_slab),
-                                       cmocka_unit_test(null_windows_on_all_ranks),
-                                       cmocka_unit_test(an_error_on_one_rank_fails_all),
-                                       cmocka_unit_test(an_error_of_a_buffer_fails_all)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_different_plans),
+                                       cmocka_unit_test(test_different_entries),
+                                       cmocka_unit_test(test_size_of_comparison),
+                                       cmocka_unit_test(test_pool_on_another_gpu),
+                                       cmocka_unit_test(test_invalid_call_on_one_rank),
+                                       cmocka_unit_test(test_second_try),
+                                       cmocka_unit_test(test_null_window_on_one_rank),
+                                       cmocka_unit_test(test_null_window_of_one_slab),
+                                       cmocka_unit_test(test_null_windows_on_all_ranks),
+                                       cmocka_unit_test(test_error_on_one_rank),
+                                       cmocka_unit_test(test_buffer_error)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

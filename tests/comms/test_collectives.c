@@ -59,7 +59,7 @@ static void exchange_sizes(rank *r, void *user)
     }
 }
 
-static void exchanges_bring_the_bytes_of_all(void **state)
+static void test_exchanges(void **state)
 {
     (void)state;
     on_teams(exchange_sizes, NULL);
@@ -117,7 +117,7 @@ static void gather_all(rank *r, void *user)
     }
 }
 
-static void all_gather(void **state)
+static void test_all_gather(void **state)
 {
     (void)state;
     on_teams(gather_all, NULL);
@@ -146,13 +146,13 @@ static void reduce_all(rank *r, void *user)
         }
 }
 
-static void all_reduce(void **state)
+static void test_all_reduce(void **state)
 {
     (void)state;
     on_teams(reduce_all, NULL);
 }
 
-static void all_reduce_in_place(void **state)
+static void test_all_reduce_in_place(void **state)
 {
     int in_place = 1;
     (void)state;
@@ -176,7 +176,7 @@ static void scatter_all(rank *r, void *user)
         }
 }
 
-static void reduce_scatter(void **state)
+static void test_reduce_scatter(void **state)
 {
     (void)state;
     on_teams(scatter_all, NULL);
@@ -195,7 +195,7 @@ static void order_work(rank *r, void *user)
     close_buffers(r, &b);
 }
 
-static void in_stream_order(void **state)
+static void test_stream_order(void **state)
 {
     (void)state;
     on_teams(order_work, NULL);
@@ -232,7 +232,7 @@ static void replay_captured(rank *r, void *user)
     close_buffers(r, &b);
 }
 
-static void captured(void **state)
+static void test_captured_collectives(void **state)
 {
     (void)state;
     on_teams(replay_captured, NULL);
@@ -289,7 +289,7 @@ static void refuse_to_be_captured(rank *r, void *user)
     bp_comm_destroy(&comm);
 }
 
-static void blocking_ones_are_not_captured(void **state)
+static void test_capture_of_blocking_collectives(void **state)
 {
     (void)state;
     team t;
@@ -313,7 +313,7 @@ static void refuse_bad_input(rank *r, void *user)
     expect(r, fake_nccl_calls("ncclAllReduce") + fake_nccl_calls("ncclAllGather") == before);
 }
 
-static void bad_input(void **state)
+static void test_bad_input(void **state)
 {
     (void)state;
     team t;
@@ -323,7 +323,7 @@ static void bad_input(void **state)
 }
 
 /* A stream of another device than the communicator's is refused. */
-static void another_devices_stream(void **state)
+static void test_stream_of_another_device(void **state)
 {
     (void)state;
     team t;
@@ -335,7 +335,7 @@ static void another_devices_stream(void **state)
     team_end(&t);
 }
 
-/* ---- what registration changes ------------------------------------------------------------------------------------- */
+/* ---- effects of registration --------------------------------------------------------------------------------------- */
 
 static void gather_into_slab(rank *r, void *user)
 {
@@ -350,7 +350,7 @@ static void gather_into_slab(rank *r, void *user)
 }
 
 /* On the emulation only: it applies NCCL's conditions, and shows that the windows cover the pool's memory. */
-static void gathers_are_served_from_windows(void **state)
+static void test_all_gathers_in_windows(void **state)
 {
     (void)state;
     const struct {
@@ -380,16 +380,16 @@ static void gathers_are_served_from_windows(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(exchanges_bring_the_bytes_of_all),
-                                       cmocka_unit_test(all_gather),
-                                       cmocka_unit_test(all_reduce),
-                                       cmocka_unit_test(all_reduce_in_place),
-                                       cmocka_unit_test(reduce_scatter),
-                                       cmocka_unit_test(in_stream_order),
-                                       cmocka_unit_test(captured),
-                                       cmocka_unit_test(blocking_ones_are_not_captured),
-                                       cmocka_unit_test(bad_input),
-                                       cmocka_unit_test(another_devices_stream),
-                                       cmocka_unit_test(gathers_are_served_from_windows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exchanges),
+                                       cmocka_unit_test(test_all_gather),
+                                       cmocka_unit_test(test_all_reduce),
+                                       cmocka_unit_test(test_all_reduce_in_place),
+                                       cmocka_unit_test(test_reduce_scatter),
+                                       cmocka_unit_test(test_stream_order),
+                                       cmocka_unit_test(test_captured_collectives),
+                                       cmocka_unit_test(test_capture_of_blocking_collectives),
+                                       cmocka_unit_test(test_bad_input),
+                                       cmocka_unit_test(test_stream_of_another_device),
+                                       cmocka_unit_test(test_all_gathers_in_windows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

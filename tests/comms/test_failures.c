@@ -78,7 +78,7 @@ static void fail_each_nccl_call(const char *function, bp_register_kind kind, uin
     assert_true(failures >= 2); /* one for each slab */
 }
 
-static void each_nccl_call_fails(void **state)
+static void test_failing_nccl_calls(void **state)
 {
     (void)state;
     for (uint32_t ranks = 1; ranks <= 3; ranks++) {
@@ -88,7 +88,7 @@ static void each_nccl_call_fails(void **state)
 }
 
 /* Without a control communicator, a collective that fails on one rank fails the exchange on all. */
-static void each_nccl_call_fails_without_control(void **state)
+static void test_failing_nccl_calls_without_control(void **state)
 {
     (void)state;
     for (uint32_t ranks = 1; ranks <= 3; ranks++) {
@@ -99,7 +99,7 @@ static void each_nccl_call_fails_without_control(void **state)
 }
 
 /* A failed deregistration cannot be reported; the other windows are still deregistered. */
-static void each_deregistration_fails(void **state)
+static void test_failing_deregistrations(void **state)
 {
     (void)state;
     const bp_register_kind kinds[] = {BP_REGISTER_BUFFER, BP_REGISTER_SYMMETRIC};
@@ -171,14 +171,14 @@ static void fail_driver(uint32_t ranks, int over_nccl, unsigned least)
     assert_true(failures >= least);
 }
 
-static void each_driver_call_fails(void **state)
+static void test_failing_driver_calls(void **state)
 {
     (void)state;
     fail_driver(1, 0, 1);
     fail_driver(2, 0, 1);
 }
 
-static void each_driver_call_fails_without_control(void **state)
+static void test_failing_driver_calls_without_control(void **state)
 {
     (void)state;
     fail_driver(1, 1, 2);
@@ -200,7 +200,7 @@ static void register_with_broken_exchange(rank *r, void *user)
 }
 
 /* Without exchanges ranks cannot agree: each returns an error and undoes its own registrations. */
-static void each_exchange_fails(void **state)
+static void test_failing_exchanges(void **state)
 {
     (void)state;
     for (unsigned nth = 1;; nth++) {
@@ -220,8 +220,8 @@ static void each_exchange_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_nccl_call_fails),      cmocka_unit_test(each_nccl_call_fails_without_control),
-        cmocka_unit_test(each_deregistration_fails), cmocka_unit_test(each_exchange_fails),
-        cmocka_unit_test(each_driver_call_fails),    cmocka_unit_test(each_driver_call_fails_without_control)};
+        cmocka_unit_test(test_failing_nccl_calls),      cmocka_unit_test(test_failing_nccl_calls_without_control),
+        cmocka_unit_test(test_failing_deregistrations), cmocka_unit_test(test_failing_exchanges),
+        cmocka_unit_test(test_failing_driver_calls),    cmocka_unit_test(test_failing_driver_calls_without_control)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

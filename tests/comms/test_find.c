@@ -96,7 +96,7 @@ static bool several_copies(void)
            is_refused(BP_ERR_UNSUPPORTED, folders[V2_19], folders[NEWEST]);
 }
 
-/* ---- running them -------------------------------------------------------------------------------------------------- */
+/* ---- processes ----------------------------------------------------------------------------------------------------- */
 
 static void assert_in_child(bool (*holds)(void))
 {

@@ -93,7 +93,7 @@ static void begin(team *t, bp_comm *control, int each, bp_comm **comm)
     polled = 0;
 }
 
-static void calls_go_on_until_they_are_over(void **state)
+static void test_calls_in_progress(void **state)
 {
     (void)state;
     team t;
@@ -118,7 +118,7 @@ static void calls_go_on_until_they_are_over(void **state)
     team_end(&t);
 }
 
-/* ---- aborted meanwhile --------------------------------------------------------------------------------------------- */
+/* ---- aborts during calls ------------------------------------------------------------------------------------------- */
 
 /* Aborts once the communicator was asked for the state of the call in flight. */
 static void *abort_it(void *argument)
@@ -128,7 +128,7 @@ static void *abort_it(void *argument)
     return bp_comm_abort(argument) == BP_OK ? NULL : argument;
 }
 
-static void nobody_asks_one_that_is_gone(void **state)
+static void test_calls_of_destroyed_communicators(void **state)
 {
     (void)state;
     for (int i = 0; i < 20; i++) {
@@ -150,7 +150,7 @@ static void nobody_asks_one_that_is_gone(void **state)
 }
 
 /* NCCL writes a late window handle to memory that still exists. */
-static void a_window_that_comes_too_late(void **state)
+static void test_late_window(void **state)
 {
     (void)state;
     team t;
@@ -179,9 +179,9 @@ static void a_window_that_comes_too_late(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_go_on_until_they_are_over),
-        cmocka_unit_test(nobody_asks_one_that_is_gone),
-        cmocka_unit_test(a_window_that_comes_too_late),
+        cmocka_unit_test(test_calls_in_progress),
+        cmocka_unit_test(test_calls_of_destroyed_communicators),
+        cmocka_unit_test(test_late_window),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -46,7 +46,7 @@ static void end_pool(rank *r, void *user)
     bp_pool_destroy(&r->pool);
 }
 
-static void the_pool_goes_first(void **state)
+static void test_pool_destroyed_first(void **state)
 {
     (void)state;
     for
@@ -74,7 +74,7 @@ static void end_registration(rank *r, void *user)
     bp_registration_destroy(&r->registration);
 }
 
-static void the_registration_goes_first(void **state)
+static void test_registration_destroyed_first(void **state)
 {
     (void)state;
     for
@@ -98,7 +98,7 @@ static void end_references(rank *r, void *user)
     expect(r, r->seat.destroys == 0);
 }
 
-static void registrations_keep_communicators(void **state)
+static void test_references_of_registrations(void **state)
 {
     (void)state;
     for
@@ -114,7 +114,7 @@ static void registrations_keep_communicators(void **state)
         }
 }
 
-/* ---- communicators that were aborted or forgotten ------------------------------------------------------------------ */
+/* ---- aborted and forgotten communicators --------------------------------------------------------------------------- */
 
 static void abort_comm(rank *r, void *user)
 {
@@ -123,7 +123,7 @@ static void abort_comm(rank *r, void *user)
     r->nccl = NULL;
 }
 
-static void aborted_communicators_keep_no_windows(void **state)
+static void test_windows_of_aborted_communicators(void **state)
 {
     (void)state;
     for
@@ -146,7 +146,7 @@ static void forget_comm(rank *r, void *user)
     bp_comm_forget(r->comm);
 }
 
-static void forgotten_communicators_are_not_touched(void **state)
+static void test_forgotten_communicators(void **state)
 {
     (void)state;
     for (int pool_first = 0; pool_first <= 1; pool_first++)
@@ -170,7 +170,7 @@ static void register_aborted(rank *r, void *user)
     expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_INVALID_ARGUMENT, "was aborted");
 }
 
-static void nothing_is_registered_with_an_aborted_one(void **state)
+static void test_registration_with_aborted_communicator(void **state)
 {
     (void)state;
     team t;
@@ -180,7 +180,7 @@ static void nothing_is_registered_with_an_aborted_one(void **state)
     team_end(&t);
 }
 
-/* ---- registrations that are refused -------------------------------------------------------------------------------- */
+/* ---- refused registrations ----------------------------------------------------------------------------------------- */
 
 static void register_twice(rank *r, void *user)
 {
@@ -198,7 +198,7 @@ static void register_twice(rank *r, void *user)
     expect(r, second == NULL);
 }
 
-static void twice_is_refused(void **state)
+static void test_repeated_registration(void **state)
 {
     (void)state;
     team t;
@@ -215,7 +215,7 @@ static void register_sealed(rank *r, void *user)
     expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_SCHEDULE, "seal");
 }
 
-static void a_sealed_pool_is_refused(void **state)
+static void test_sealed_pool(void **state)
 {
     (void)state;
     team t;
@@ -241,7 +241,7 @@ static void register_in_capture(rank *r, void *user)
     expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
 }
 
-static void a_capture_is_refused(void **state)
+static void test_capture(void **state)
 {
     (void)state;
     team t;
@@ -266,7 +266,7 @@ static void register_beside_capture(rank *r, void *user)
     bp_capture_destroy(&capture);
 }
 
-static void a_capture_of_one_rank_stops_all(void **state)
+static void test_capture_on_one_rank(void **state)
 {
     (void)state;
     team t;
@@ -286,7 +286,7 @@ static void register_beside_sealed(rank *r, void *user)
     expect_words(r, bp_error_detail(), r->number == 1 ? "seal" : "rank 1");
 }
 
-static void a_sealed_pool_of_one_rank_stops_all(void **state)
+static void test_sealed_pool_on_one_rank(void **state)
 {
     (void)state;
     team t;
@@ -319,7 +319,7 @@ static void with_another_device(rank *r, void *user)
     driver.cuDevicePrimaryCtxRelease(device);
 }
 
-static void the_current_device_stays(void **state)
+static void test_current_device(void **state)
 {
     (void)state;
     for
@@ -349,7 +349,7 @@ static void register_two_pools(rank *r, void *user)
     bp_registration_destroy(&registration);
 }
 
-static void two_pools_with_one_communicator(void **state)
+static void test_two_pools(void **state)
 {
     (void)state;
     team t;
@@ -402,7 +402,7 @@ static void register_with_second(rank *r, void *user)
     driver.cuDevicePrimaryCtxRelease((int)r->number);
 }
 
-static void two_communicators_with_one_pool(void **state)
+static void test_two_communicators(void **state)
 {
     (void)state;
     team t;
@@ -416,7 +416,7 @@ static void two_communicators_with_one_pool(void **state)
 }
 
 /* All ranks on one GPU, which NCCL 2.30 allows. */
-static void ranks_that_share_a_device(void **state)
+static void test_shared_device(void **state)
 {
     (void)state;
     for
@@ -432,20 +432,20 @@ static void ranks_that_share_a_device(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_pool_goes_first),
-                                       cmocka_unit_test(the_registration_goes_first),
-                                       cmocka_unit_test(registrations_keep_communicators),
-                                       cmocka_unit_test(aborted_communicators_keep_no_windows),
-                                       cmocka_unit_test(forgotten_communicators_are_not_touched),
-                                       cmocka_unit_test(nothing_is_registered_with_an_aborted_one),
-                                       cmocka_unit_test(twice_is_refused),
-                                       cmocka_unit_test(a_sealed_pool_is_refused),
-                                       cmocka_unit_test(a_capture_is_refused),
-                                       cmocka_unit_test(the_current_device_stays),
-                                       cmocka_unit_test(two_pools_with_one_communicator),
-                                       cmocka_unit_test(two_communicators_with_one_pool),
-                                       cmocka_unit_test(ranks_that_share_a_device),
-                                       cmocka_unit_test(a_sealed_pool_of_one_rank_stops_all),
-                                       cmocka_unit_test(a_capture_of_one_rank_stops_all)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pool_destroyed_first),
+                                       cmocka_unit_test(test_registration_destroyed_first),
+                                       cmocka_unit_test(test_references_of_registrations),
+                                       cmocka_unit_test(test_windows_of_aborted_communicators),
+                                       cmocka_unit_test(test_forgotten_communicators),
+                                       cmocka_unit_test(test_registration_with_aborted_communicator),
+                                       cmocka_unit_test(test_repeated_registration),
+                                       cmocka_unit_test(test_sealed_pool),
+                                       cmocka_unit_test(test_capture),
+                                       cmocka_unit_test(test_current_device),
+                                       cmocka_unit_test(test_two_pools),
+                                       cmocka_unit_test(test_two_communicators),
+                                       cmocka_unit_test(test_shared_device),
+                                       cmocka_unit_test(test_sealed_pool_on_one_rank),
+                                       cmocka_unit_test(test_capture_on_one_rank)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -66,7 +66,7 @@ static void assert_granted(const char *nccl, bp_register_kind asked, int32_t exa
     }
 }
 
-static void each_version_grants_what_it_has(void **state)
+static void test_kinds_of_versions(void **state)
 {
     (void)state;
     const struct {
@@ -81,7 +81,7 @@ static void each_version_grants_what_it_has(void **state)
                            asked < (int)rows[i].best ? (bp_register_kind)asked : rows[i].best);
 }
 
-static void exactly_or_not_at_all(void **state)
+static void test_exact_kinds(void **state)
 {
     (void)state;
     assert_granted("version=21903", BP_REGISTER_WINDOW, 1, BP_REGISTER_NONE);
@@ -91,14 +91,14 @@ static void exactly_or_not_at_all(void **state)
 }
 
 /* From 2.29 NCCL returns NULL windows for GPUs without peer access; buffers still work. */
-static void null_windows_fall_back_to_buffers(void **state)
+static void test_buffers_instead_of_null_windows(void **state)
 {
     (void)state;
     assert_granted("version=22907,symmetric=0", BP_REGISTER_SYMMETRIC, 0, BP_REGISTER_BUFFER);
     assert_granted("version=23007,symmetric=0", BP_REGISTER_WINDOW, 0, BP_REGISTER_BUFFER);
 }
 
-static void nothing_is_asked_for(void **state)
+static void test_no_kind(void **state)
 {
     (void)state;
     assert_granted("version=23007", BP_REGISTER_NONE, 0, BP_REGISTER_NONE);
@@ -113,7 +113,7 @@ static void register_symmetric(rank *r, void *user)
 
 /* ---- calls of NCCL ------------------------------------------------------------------------------------------------- */
 
-static void one_window_for_each_slab(void **state)
+static void test_window_for_each_slab(void **state)
 {
     (void)state;
     team t;
@@ -143,7 +143,7 @@ static void unregister_all(rank *r, void *user)
     bp_registration_destroy(NULL);
 }
 
-static void deregistered_in_reverse(void **state)
+static void test_deregistration_order(void **state)
 {
     (void)state;
     const bp_register_kind kinds[] = {BP_REGISTER_BUFFER, BP_REGISTER_SYMMETRIC};
@@ -178,7 +178,7 @@ static void register_group(rank *r, void *user)
     expect(r, strcmp(slab.group, user) == 0);
 }
 
-static void a_group_alone(void **state)
+static void test_single_group(void **state)
 {
     (void)state;
     char groups[][8] = {"param", "grad"};
@@ -199,7 +199,7 @@ static void register_unknown_group(rank *r, void *user)
     expect(r, r->registration == NULL);
 }
 
-static void a_group_that_there_is_not(void **state)
+static void test_unknown_group(void **state)
 {
     (void)state;
     team t;
@@ -239,7 +239,7 @@ static void register_with_two(rank *r, void *user)
     bp_comm_destroy(&self);
 }
 
-static void several_communicators(void **state)
+static void test_several_communicators(void **state)
 {
     (void)state;
     team t;
@@ -252,9 +252,9 @@ static void several_communicators(void **state)
     team_end(&t);
 }
 
-/* ---- communicators that register nothing --------------------------------------------------------------------------- */
+/* ---- communicators without registration ---------------------------------------------------------------------------- */
 
-static void nothing_to_register_with(void **state)
+static void test_communicators_without_registration(void **state)
 {
     (void)state;
     bp_device *host = new_host();
@@ -281,7 +281,7 @@ static void nothing_to_register_with(void **state)
     bp_device_destroy(&host);
 }
 
-static void bad_input_is_refused(void **state)
+static void test_bad_input(void **state)
 {
     (void)state;
     team t;
@@ -310,16 +310,16 @@ static void bad_input_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_version_grants_what_it_has),
-                                       cmocka_unit_test(exactly_or_not_at_all),
-                                       cmocka_unit_test(null_windows_fall_back_to_buffers),
-                                       cmocka_unit_test(nothing_is_asked_for),
-                                       cmocka_unit_test(one_window_for_each_slab),
-                                       cmocka_unit_test(deregistered_in_reverse),
-                                       cmocka_unit_test(a_group_alone),
-                                       cmocka_unit_test(a_group_that_there_is_not),
-                                       cmocka_unit_test(several_communicators),
-                                       cmocka_unit_test(nothing_to_register_with),
-                                       cmocka_unit_test(bad_input_is_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kinds_of_versions),
+                                       cmocka_unit_test(test_exact_kinds),
+                                       cmocka_unit_test(test_buffers_instead_of_null_windows),
+                                       cmocka_unit_test(test_no_kind),
+                                       cmocka_unit_test(test_window_for_each_slab),
+                                       cmocka_unit_test(test_deregistration_order),
+                                       cmocka_unit_test(test_single_group),
+                                       cmocka_unit_test(test_unknown_group),
+                                       cmocka_unit_test(test_several_communicators),
+                                       cmocka_unit_test(test_communicators_without_registration),
+                                       cmocka_unit_test(test_bad_input)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -69,7 +69,7 @@ char *__wrap_strdup(const char *text)
 typedef struct fixture {
     uint32_t ranks, comms;
     kit kits[MOST_RANKS];
-    meeting meetings[MOST_COMMS][MOST_RANKS], joints[MOST_COMMS][MOST_RANKS];
+    barrier barriers[MOST_COMMS][MOST_RANKS], joints[MOST_COMMS][MOST_RANKS];
     rank ends[MOST_COMMS][MOST_RANKS];
     bp_comm *handles[MOST_COMMS][MOST_RANKS];
     bp_registration_entry entries[MOST_RANKS][4];
@@ -96,9 +96,9 @@ static void add_entry(fixture *s, uint32_t i, uint32_t comm, const char *group)
     entry->group = group;
 }
 
-static void open_end(fixture *s, uint32_t comm, uint32_t i, meeting *at, uint32_t number)
+static void open_end(fixture *s, uint32_t comm, uint32_t i, barrier *at, uint32_t number)
 {
-    meeting *joint = &s->joints[comm][at - s->meetings[comm]];
+    barrier *joint = &s->joints[comm][at - s->barriers[comm]];
     s->ends[comm][i] = (rank){.at = at, .joint = joint, .number = number, .best = BP_REGISTER_SYMMETRIC, .version = 7};
     assert_ok(bp_comm_create(&RANK_OPS, &s->ends[comm][i], comm == 0 ? "dp" : "outer", &s->handles[comm][i]));
 }
@@ -111,11 +111,11 @@ static fixture *new_line(uint32_t ranks)
     s->ranks = ranks;
     s->comms = 1;
     s->fail_allocation = -1;
-    meeting_init(&s->meetings[0][0], ranks);
-    meeting_init(&s->joints[0][0], ranks);
+    barrier_init(&s->barriers[0][0], ranks);
+    barrier_init(&s->joints[0][0], ranks);
     for (uint32_t i = 0; i < ranks; i++) {
         open_rank(s, i, UNITS);
-        open_end(s, 0, i, &s->meetings[0][0], i);
+        open_end(s, 0, i, &s->barriers[0][0], i);
         add_entry(s, i, 0, NULL);
         add_entry(s, i, 0, "persistent");
     }
@@ -131,15 +131,15 @@ static fixture *new_grid(void)
     s->comms = 2;
     s->fail_allocation = -1;
     for (uint32_t i = 0; i < 2; i++) {
-        meeting_init(&s->meetings[0][i], 2);
-        meeting_init(&s->meetings[1][i], 2);
-        meeting_init(&s->joints[0][i], 2);
-        meeting_init(&s->joints[1][i], 2);
+        barrier_init(&s->barriers[0][i], 2);
+        barrier_init(&s->barriers[1][i], 2);
+        barrier_init(&s->joints[0][i], 2);
+        barrier_init(&s->joints[1][i], 2);
     }
     for (uint32_t i = 0; i < 4; i++) {
         open_rank(s, i, UNITS);
-        open_end(s, 0, i, &s->meetings[0][i / 2], i % 2);
-        open_end(s, 1, i, &s->meetings[1][i % 2], i / 2);
+        open_end(s, 0, i, &s->barriers[0][i / 2], i % 2);
+        open_end(s, 1, i, &s->barriers[1][i % 2], i / 2);
         add_entry(s, i, 0, NULL);
         add_entry(s, i, 1, "grad");
     }
@@ -333,7 +333,7 @@ static void test_refusals(void **state)
 }
 
 /* Providers without registration are not an error. */
-static void test_lacking(void **state)
+static void test_provider_without_registration(void **state)
 {
     (void)state;
     fixture *s = new_line(2);
@@ -445,7 +445,7 @@ static void test_mismatches(void **state)
             break;
         case 4:
             bp_comm_destroy(&s->handles[0][odd]);
-            s->ends[0][odd] = (rank){.at = &s->meetings[0][0], .number = odd, .best = BP_REGISTER_WINDOW, .version = 9};
+            s->ends[0][odd] = (rank){.at = &s->barriers[0][0], .number = odd, .best = BP_REGISTER_WINDOW, .version = 9};
             assert_ok(bp_comm_create(&RANK_OPS, &s->ends[0][odd], "dp", &s->handles[0][odd]));
             s->entries[odd][0].comm = s->entries[odd][1].comm = s->handles[0][odd];
             word = "version 9, rank 0 has 7";
@@ -494,7 +494,7 @@ static void test_local_errors(void **state)
     }
 }
 
-static void test_twice(void **state)
+static void test_repeated_registration(void **state)
 {
     (void)state;
     fixture *s = new_line(2);
@@ -539,7 +539,7 @@ static void test_broken_exchange(void **state)
 
 /* ---- destruction ---------------------------------------------------------------------------------------------------- */
 
-static void test_pool_first(void **state)
+static void test_pool_destroyed_first(void **state)
 {
     (void)state;
     fixture *s = new_line(2);
@@ -589,7 +589,7 @@ static void test_destroyed_in_a_capture(void **state)
     close_fixture(s);
 }
 
-static void test_aborted(void **state)
+static void test_aborted_communicator(void **state)
 {
     (void)state;
     for (int forgotten = 0; forgotten < 2; forgotten++) {
@@ -633,7 +633,7 @@ static void reattach_work(void *user, uint32_t i)
     snprintf(s->detail[i], sizeof s->detail[i], "%s", bp_error_detail());
 }
 
-static void test_memory_comes_back(void **state)
+static void test_remapped_slabs(void **state)
 {
     (void)state;
     fixture *s = new_line(RANKS);
@@ -668,18 +668,18 @@ int main(void)
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_report),
         cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_lacking),
+        cmocka_unit_test(test_provider_without_registration),
         cmocka_unit_test(test_failures),
         cmocka_unit_test(test_grid),
         cmocka_unit_test(test_allocations),
         cmocka_unit_test(test_mismatches),
         cmocka_unit_test(test_local_errors),
-        cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_repeated_registration),
         cmocka_unit_test(test_broken_exchange),
-        cmocka_unit_test(test_pool_first),
+        cmocka_unit_test(test_pool_destroyed_first),
         cmocka_unit_test(test_destroyed_in_a_capture),
-        cmocka_unit_test(test_aborted),
-        cmocka_unit_test(test_memory_comes_back),
+        cmocka_unit_test(test_aborted_communicator),
+        cmocka_unit_test(test_remapped_slabs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,7 +49,7 @@ static bp_comm *new_self(void)
 
 /* ---- one rank ------------------------------------------------------------------------------------------------------ */
 
-static void self_is_rank_0_of_1(void **state)
+static void test_self_rank(void **state)
 {
     (void)state;
     bp_comm *comm = new_self();
@@ -62,7 +62,7 @@ static void self_is_rank_0_of_1(void **state)
     bp_comm_destroy(NULL);
 }
 
-static void self_exchanges_with_itself(void **state)
+static void test_self_exchange(void **state)
 {
     (void)state;
     bp_comm *comm = new_self();
@@ -74,7 +74,7 @@ static void self_exchanges_with_itself(void **state)
     bp_comm_destroy(&comm);
 }
 
-static void self_collectives_copy(void **state)
+static void test_self_collectives(void **state)
 {
     (void)state;
     bp_comm *comm = new_self();
@@ -99,7 +99,7 @@ static void self_collectives_copy(void **state)
     bp_comm_destroy(&comm);
 }
 
-static void self_collectives_work_in_place_and_on_nothing(void **state)
+static void test_self_in_place_and_empty(void **state)
 {
     (void)state;
     bp_comm *comm = new_self();
@@ -123,7 +123,7 @@ static void wait_for_flag(void *flag)
 }
 
 /* A collective runs after the earlier work of its stream. */
-static void self_collectives_keep_stream_order(void **state)
+static void test_self_stream_order(void **state)
 {
     (void)state;
     bp_comm *comm = new_self();
@@ -135,9 +135,9 @@ static void self_collectives_keep_stream_order(void **state)
     bp_comm_destroy(&comm);
 }
 
-/* ---- bad input ----------------------------------------------------------------------------------------------------- */
+/* ---- invalid input ------------------------------------------------------------------------------------------------- */
 
-static void bad_input_is_refused(void **state)
+static void test_bad_input(void **state)
 {
     (void)state;
     bp_comm *comm = new_self();
@@ -158,7 +158,7 @@ static void bad_input_is_refused(void **state)
     bp_comm_destroy(&comm);
 }
 
-static void other_dtypes_are_unsupported(void **state)
+static void test_unsupported_dtypes(void **state)
 {
     (void)state;
     bp_comm *comm = new_self();
@@ -174,7 +174,7 @@ static void other_dtypes_are_unsupported(void **state)
 }
 
 /* Sizes whose sum over all ranks exceeds 64 bits never reach a provider. */
-static void sizes_that_overflow_are_refused(void **state)
+static void test_size_overflow(void **state)
 {
     (void)state;
     bp_comm *comm = new_self();
@@ -186,7 +186,7 @@ static void sizes_that_overflow_are_refused(void **state)
     bp_comm_destroy(&comm);
 }
 
-static void a_callback_needs_a_rank_and_an_exchange(void **state)
+static void test_incomplete_callbacks(void **state)
 {
     (void)state;
     exchange_room room;
@@ -284,7 +284,7 @@ static bp_comm *new_recorded(recorder *r, const char *name)
     return comm;
 }
 
-static void callbacks_get_what_was_asked_for(void **state)
+static void test_callback_arguments(void **state)
 {
     (void)state;
     recorder r;
@@ -307,7 +307,7 @@ static void callbacks_get_what_was_asked_for(void **state)
     assert_int_equal(r.aborts, 0);
 }
 
-static void callbacks_have_a_name_by_default(void **state)
+static void test_default_name(void **state)
 {
     (void)state;
     recorder r;
@@ -316,7 +316,7 @@ static void callbacks_have_a_name_by_default(void **state)
     bp_comm_destroy(&comm);
 }
 
-static void results_of_callbacks_are_passed_on(void **state)
+static void test_callback_results(void **state)
 {
     (void)state;
     recorder r;
@@ -353,7 +353,7 @@ static bp_status receive(void *user, const void *mine, uint64_t bytes, void *all
     return BP_OK;
 }
 
-static void what_other_ranks_send_is_checked(void **state)
+static void test_data_of_other_ranks(void **state)
 {
     static const uint32_t sent[] = {BP_ERR_IO, BP_STATUS_COUNT, 4711, UINT32_MAX, 1u << 31};
     (void)state;
@@ -375,7 +375,7 @@ static void what_other_ranks_send_is_checked(void **state)
     }
 }
 
-static void missing_collectives_are_unsupported(void **state)
+static void test_missing_collectives(void **state)
 {
     (void)state;
     exchange_room room;
@@ -394,7 +394,7 @@ static void missing_collectives_are_unsupported(void **state)
     exchange_end(&room);
 }
 
-/* ---- aborting and forgetting --------------------------------------------------------------------------------------- */
+/* ---- abort and forget ---------------------------------------------------------------------------------------------- */
 
 static void assert_dead(bp_comm *comm, const recorder *r)
 {
@@ -409,7 +409,7 @@ static void assert_dead(bp_comm *comm, const recorder *r)
     assert_int_equal(r->calls, calls);
 }
 
-static void an_aborted_communicator_does_nothing_more(void **state)
+static void test_aborted_communicator(void **state)
 {
     (void)state;
     recorder r;
@@ -424,7 +424,7 @@ static void an_aborted_communicator_does_nothing_more(void **state)
     assert_int_equal(r.destroys, 1);
 }
 
-static void a_forgotten_communicator_is_not_touched(void **state)
+static void test_forgotten_communicator(void **state)
 {
     (void)state;
     recorder r;
@@ -458,7 +458,7 @@ static void end_provider(void *self)
     provider_ends++;
 }
 
-static void tables_of_providers_are_checked(void **state)
+static void test_provider_tables(void **state)
 {
     (void)state;
     bp_comm_traits traits = {.size = sizeof traits, .rank = 0, .ranks = 1, .version_name = ""};
@@ -503,7 +503,7 @@ static void tables_of_providers_are_checked(void **state)
     assert_int_equal(provider_ends, 2);
 }
 
-static void registering_needs_both_functions(void **state)
+static void test_missing_registration_functions(void **state)
 {
     (void)state;
     bp_comm_traits traits = {.size = sizeof traits, .rank = 0, .ranks = 1, .version_name = ""};
@@ -514,7 +514,7 @@ static void registering_needs_both_functions(void **state)
     assert_fails(bp_comm_create(&ops, &traits, NULL, &comm), BP_ERR_INVALID_ARGUMENT, "");
 }
 
-static void kinds_have_names(void **state)
+static void test_names_of_kinds(void **state)
 {
     (void)state;
     assert_string_equal(bp_register_kind_name(BP_REGISTER_NONE), "none");
@@ -526,24 +526,24 @@ static void kinds_have_names(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(self_is_rank_0_of_1),
-                                       cmocka_unit_test(self_exchanges_with_itself),
-                                       cmocka_unit_test(self_collectives_copy),
-                                       cmocka_unit_test(self_collectives_work_in_place_and_on_nothing),
-                                       cmocka_unit_test(self_collectives_keep_stream_order),
-                                       cmocka_unit_test(bad_input_is_refused),
-                                       cmocka_unit_test(other_dtypes_are_unsupported),
-                                       cmocka_unit_test(sizes_that_overflow_are_refused),
-                                       cmocka_unit_test(a_callback_needs_a_rank_and_an_exchange),
-                                       cmocka_unit_test(callbacks_get_what_was_asked_for),
-                                       cmocka_unit_test(callbacks_have_a_name_by_default),
-                                       cmocka_unit_test(results_of_callbacks_are_passed_on),
-                                       cmocka_unit_test(what_other_ranks_send_is_checked),
-                                       cmocka_unit_test(missing_collectives_are_unsupported),
-                                       cmocka_unit_test(an_aborted_communicator_does_nothing_more),
-                                       cmocka_unit_test(a_forgotten_communicator_is_not_touched),
-                                       cmocka_unit_test(tables_of_providers_are_checked),
-                                       cmocka_unit_test(registering_needs_both_functions),
-                                       cmocka_unit_test(kinds_have_names)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_self_rank),
+                                       cmocka_unit_test(test_self_exchange),
+                                       cmocka_unit_test(test_self_collectives),
+                                       cmocka_unit_test(test_self_in_place_and_empty),
+                                       cmocka_unit_test(test_self_stream_order),
+                                       cmocka_unit_test(test_bad_input),
+                                       cmocka_unit_test(test_unsupported_dtypes),
+                                       cmocka_unit_test(test_size_overflow),
+                                       cmocka_unit_test(test_incomplete_callbacks),
+                                       cmocka_unit_test(test_callback_arguments),
+                                       cmocka_unit_test(test_default_name),
+                                       cmocka_unit_test(test_callback_results),
+                                       cmocka_unit_test(test_data_of_other_ranks),
+                                       cmocka_unit_test(test_missing_collectives),
+                                       cmocka_unit_test(test_aborted_communicator),
+                                       cmocka_unit_test(test_forgotten_communicator),
+                                       cmocka_unit_test(test_provider_tables),
+                                       cmocka_unit_test(test_missing_registration_functions),
+                                       cmocka_unit_test(test_names_of_kinds)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -57,7 +57,7 @@ static void exchange_without_one(rank *r, void *user)
     expect_fails(r, bp_comm_exchange(r->control, &mine, sizeof mine, all), BP_ERR_INVALID_ARGUMENT, "was aborted");
 }
 
-static void a_callback_that_times_out_breaks_its_communicator(void **state)
+static void test_callback_timeout(void **state)
 {
     (void)state;
     team t;
@@ -80,7 +80,7 @@ static void register_without_one(rank *r, void *user)
     expect_broken(r, "communicator control: missing: 2");
 }
 
-static void a_registration_over_a_control_communicator(void **state)
+static void test_control_communicator(void **state)
 {
     (void)state;
     team t;
@@ -109,7 +109,7 @@ static void abort_nccl(rank *r, void *user)
     r->nccl = NULL;
 }
 
-static void windows_stay_until_nccl_is_aborted(void **state)
+static void test_windows_until_abort(void **state)
 {
     (void)state;
     team t;
@@ -123,7 +123,7 @@ static void windows_stay_until_nccl_is_aborted(void **state)
     team_end(&t);
 }
 
-/* ---- NCCL itself --------------------------------------------------------------------------------------------------- */
+/* ---- exchanges over NCCL ------------------------------------------------------------------------------------------- */
 
 static void register_over_nccl_without_one(rank *r, void *user)
 {
@@ -138,7 +138,7 @@ static void register_over_nccl_without_one(rank *r, void *user)
     expect_broken(r, "NCCL does not report the missing ranks");
 }
 
-static void an_exchange_over_nccl(void **state)
+static void test_exchange_over_nccl(void **state)
 {
     (void)state;
     team t;
@@ -158,7 +158,7 @@ static void end_without_abort(rank *r, void *user)
     r->nccl = NULL;
 }
 
-static void a_communicator_that_ends_with_work_on_its_way(void **state)
+static void test_destruction_with_pending_work(void **state)
 {
     (void)state;
     team t;
@@ -181,7 +181,7 @@ static void exchange_and_register(rank *r, void *user)
     expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
 }
 
-static void nothing_changes_where_all_come(void **state)
+static void test_timeout_without_missing_ranks(void **state)
 {
     (void)state;
     team t;
@@ -190,7 +190,7 @@ static void nothing_changes_where_all_come(void **state)
     team_end(&t);
 }
 
-/* ---- the configuration --------------------------------------------------------------------------------------------- */
+/* ---- configuration ------------------------------------------------------------------------------------------------- */
 
 static bp_status wrap(team *t, uint32_t timeout_ms)
 {
@@ -208,7 +208,7 @@ static bp_status wrap(team *t, uint32_t timeout_ms)
     return status;
 }
 
-static void the_environment_is_checked(void **state)
+static void test_environment_variable(void **state)
 {
     static const char *const wrong[] = {"2s", "-1", " 3", "1e3", "1000001", "99999999999999999999999"};
     (void)state;
@@ -230,13 +230,13 @@ static void the_environment_is_checked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_callback_that_times_out_breaks_its_communicator),
-        cmocka_unit_test(a_registration_over_a_control_communicator),
-        cmocka_unit_test(windows_stay_until_nccl_is_aborted),
-        cmocka_unit_test(an_exchange_over_nccl),
-        cmocka_unit_test(a_communicator_that_ends_with_work_on_its_way),
-        cmocka_unit_test(nothing_changes_where_all_come),
-        cmocka_unit_test(the_environment_is_checked),
+        cmocka_unit_test(test_callback_timeout),
+        cmocka_unit_test(test_control_communicator),
+        cmocka_unit_test(test_windows_until_abort),
+        cmocka_unit_test(test_exchange_over_nccl),
+        cmocka_unit_test(test_destruction_with_pending_work),
+        cmocka_unit_test(test_timeout_without_missing_ranks),
+        cmocka_unit_test(test_environment_variable),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

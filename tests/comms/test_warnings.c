@@ -86,7 +86,7 @@ static void check_warnings(const team_options *options, const wanted *w)
 
 static const team_options ONE = {.ranks = 1}, TWO = {.ranks = 2};
 
-static void one_rank_and_plain_traffic_have_none(void **state)
+static void test_no_warnings(void **state)
 {
     (void)state;
     check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_GATHER, NULL, false});
@@ -94,7 +94,7 @@ static void one_rank_and_plain_traffic_have_none(void **state)
     check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, 0, NULL, false});
 }
 
-static void averages_of_floats(void **state)
+static void test_float_averages(void **state)
 {
     (void)state;
     const uint32_t average = BP_TRAFFIC_REDUCE_SCATTER | BP_TRAFFIC_FLOAT_AVG;
@@ -103,7 +103,7 @@ static void averages_of_floats(void **state)
     check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_REDUCE_SCATTER, "avg", true});
 }
 
-static void all_reduces_in_place(void **state)
+static void test_all_reduces_in_place(void **state)
 {
     (void)state;
     const uint32_t in_place = BP_TRAFFIC_IN_PLACE_RING;
@@ -111,7 +111,7 @@ static void all_reduces_in_place(void **state)
     check_warnings(&ONE, &(wanted){BP_REGISTER_BUFFER, BP_TRAFFIC_GATHER, "in place", true});
 }
 
-static void several_ranks_in_one_process(void **state)
+static void test_several_ranks_in_one_process(void **state)
 {
     (void)state;
     check_warnings(&TWO, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_GATHER, "one process", false});
@@ -119,7 +119,7 @@ static void several_ranks_in_one_process(void **state)
     check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_GATHER, "process", true});
 }
 
-static void memory_that_cannot_be_exported(void **state)
+static void test_memory_without_export(void **state)
 {
     (void)state;
     team_options none = ONE;
@@ -151,7 +151,7 @@ static void cumem_off(void **state)
     check_warnings(&older, &(wanted){BP_REGISTER_BUFFER, BP_TRAFFIC_GATHER, "NCCL_CUMEM_ENABLE", true});
 }
 
-static void limits_of_versions(void **state)
+static void test_limits_of_versions(void **state)
 {
     (void)state;
     const struct {
@@ -236,7 +236,7 @@ static size_t lines_of(const char *text)
     return lines;
 }
 
-static void the_report_has_whole_lines(void **state)
+static void test_report_lines(void **state)
 {
     (void)state;
     team t;
@@ -273,16 +273,16 @@ static void the_report_has_whole_lines(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_rank_and_plain_traffic_have_none),
-                                       cmocka_unit_test(averages_of_floats),
-                                       cmocka_unit_test(all_reduces_in_place),
-                                       cmocka_unit_test(several_ranks_in_one_process),
-                                       cmocka_unit_test(memory_that_cannot_be_exported),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_warnings),
+                                       cmocka_unit_test(test_float_averages),
+                                       cmocka_unit_test(test_all_reduces_in_place),
+                                       cmocka_unit_test(test_several_ranks_in_one_process),
+                                       cmocka_unit_test(test_memory_without_export),
                                        WITH_ENVIRONMENT(local_registration_off),
                                        WITH_ENVIRONMENT(cumem_off),
-                                       cmocka_unit_test(limits_of_versions),
+                                       cmocka_unit_test(test_limits_of_versions),
                                        WITH_ENVIRONMENT(reasons_are_given),
                                        WITH_ENVIRONMENT(a_window_that_is_not_written),
-                                       cmocka_unit_test(the_report_has_whole_lines)};
+                                       cmocka_unit_test(test_report_lines)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

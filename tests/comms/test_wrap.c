@@ -42,7 +42,7 @@ static void end(fixture *f)
 
 /* ---- accepted communicators ---------------------------------------------------------------------------------------- */
 
-static void a_communicator_is_wrapped_and_stays(void **state)
+static void test_wrapped_communicator(void **state)
 {
     (void)state;
     fixture f;
@@ -65,7 +65,7 @@ static void a_communicator_is_wrapped_and_stays(void **state)
 }
 
 /* The table is copied: the caller's may be freed. */
-static void the_table_is_copied(void **state)
+static void test_copied_table(void **state)
 {
     (void)state;
     fixture f;
@@ -81,7 +81,7 @@ static void the_table_is_copied(void **state)
 
 /* ---- versions ------------------------------------------------------------------------------------------------------ */
 
-static void older_than_2_19_is_refused(void **state)
+static void test_too_old_nccl(void **state)
 {
     (void)state;
     const char *const versions[] = {"version=21805", "version=2708"};
@@ -96,7 +96,7 @@ static void older_than_2_19_is_refused(void **state)
 }
 
 /* A kind is available if the table has both of its functions, whatever the version. */
-static void missing_optional_functions(void **state)
+static void test_missing_optional_functions(void **state)
 {
     (void)state;
     fixture f;
@@ -123,7 +123,7 @@ static void missing_optional_functions(void **state)
     bp_plan_destroy(&plan);
 }
 
-static void an_incomplete_table_is_refused(void **state)
+static void test_incomplete_table(void **state)
 {
     (void)state;
     fixture f;
@@ -156,7 +156,7 @@ static void an_incomplete_table_is_refused(void **state)
 
 /* ---- mismatches ---------------------------------------------------------------------------------------------------- */
 
-static void another_gpu_is_named(void **state)
+static void test_another_gpu(void **state)
 {
     (void)state;
     fixture f;
@@ -166,7 +166,7 @@ static void another_gpu_is_named(void **state)
     end(&f);
 }
 
-static void a_host_device_is_refused(void **state)
+static void test_host_device(void **state)
 {
     (void)state;
     fixture f;
@@ -180,7 +180,7 @@ static void a_host_device_is_refused(void **state)
     end(&f);
 }
 
-static void a_broken_communicator_is_refused(void **state)
+static void test_broken_communicator(void **state)
 {
     (void)state;
     fixture f;
@@ -191,7 +191,7 @@ static void a_broken_communicator_is_refused(void **state)
     end(&f);
 }
 
-static void null_is_refused(void **state)
+static void test_null(void **state)
 {
     (void)state;
     fixture f;
@@ -204,7 +204,7 @@ static void null_is_refused(void **state)
     end(&f);
 }
 
-static void a_control_of_other_ranks_is_refused(void **state)
+static void test_control_of_other_ranks(void **state)
 {
     (void)state;
     fixture f;
@@ -226,7 +226,7 @@ static void a_control_of_other_ranks_is_refused(void **state)
 
 /* ---- failures of NCCL ---------------------------------------------------------------------------------------------- */
 
-static void each_call_fails_in_turn(void **state)
+static void test_failing_calls(void **state)
 {
     (void)state;
     fixture f;
@@ -251,7 +251,7 @@ static void each_call_fails_in_turn(void **state)
 
 /* ---- destruction --------------------------------------------------------------------------------------------------- */
 
-static void abort_aborts_what_is_wrapped(void **state)
+static void test_abort_of_wrapped_communicator(void **state)
 {
     (void)state;
     fixture f;
@@ -269,7 +269,7 @@ static void abort_aborts_what_is_wrapped(void **state)
     end(&f);
 }
 
-static void a_device_that_fails_keeps_nobody_from_aborting(void **state)
+static void test_abort_with_failed_device(void **state)
 {
     (void)state;
     fixture f;
@@ -283,7 +283,7 @@ static void a_device_that_fails_keeps_nobody_from_aborting(void **state)
     end(&f);
 }
 
-static void forget_does_not_touch(void **state)
+static void test_forget(void **state)
 {
     (void)state;
     fixture f;
@@ -301,19 +301,19 @@ static void forget_does_not_touch(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_communicator_is_wrapped_and_stays),
-                                       cmocka_unit_test(the_table_is_copied),
-                                       cmocka_unit_test(older_than_2_19_is_refused),
-                                       cmocka_unit_test(missing_optional_functions),
-                                       cmocka_unit_test(an_incomplete_table_is_refused),
-                                       cmocka_unit_test(another_gpu_is_named),
-                                       cmocka_unit_test(a_host_device_is_refused),
-                                       cmocka_unit_test(a_broken_communicator_is_refused),
-                                       cmocka_unit_test(null_is_refused),
-                                       cmocka_unit_test(a_control_of_other_ranks_is_refused),
-                                       cmocka_unit_test(each_call_fails_in_turn),
-                                       cmocka_unit_test(abort_aborts_what_is_wrapped),
-                                       cmocka_unit_test(a_device_that_fails_keeps_nobody_from_aborting),
-                                       cmocka_unit_test(forget_does_not_touch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_wrapped_communicator),
+                                       cmocka_unit_test(test_copied_table),
+                                       cmocka_unit_test(test_too_old_nccl),
+                                       cmocka_unit_test(test_missing_optional_functions),
+                                       cmocka_unit_test(test_incomplete_table),
+                                       cmocka_unit_test(test_another_gpu),
+                                       cmocka_unit_test(test_host_device),
+                                       cmocka_unit_test(test_broken_communicator),
+                                       cmocka_unit_test(test_null),
+                                       cmocka_unit_test(test_control_of_other_ranks),
+                                       cmocka_unit_test(test_failing_calls),
+                                       cmocka_unit_test(test_abort_of_wrapped_communicator),
+                                       cmocka_unit_test(test_abort_with_failed_device),
+                                       cmocka_unit_test(test_forget)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

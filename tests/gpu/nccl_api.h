@@ -54,7 +54,7 @@ enum { HOLDS = 0, FAILS = 1, SKIPPED = 77 };
 #define CHECK(condition)                                                                                               \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
-            printf("    %s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                                         \
+            printf("    %s:%d: expected: %s\n", __FILE__, __LINE__, #condition);                                       \
             return FAILS;                                                                                              \
         }                                                                                                              \
     } while (0)

@@ -36,7 +36,7 @@ typedef enum outcome { RULE_HOLDS, RULE_DIFFERS, RULE_FAILS, RULE_SKIPPED, OUTCO
 
 static _Alignas(65536) unsigned char host_buffer[65536];
 
-/* ---- the driver's side ------------------------------------------------------------------------------------------- */
+/* ---- objects of a test ------------------------------------------------------------------------------------------- */
 
 static int start(rules *r)
 {
@@ -132,7 +132,7 @@ static void clean_up(rules *r)
         (void)r->driver.cuEventDestroy(r->f);
 }
 
-/* ---- the rules --------------------------------------------------------------------------------------------------- */
+/* ---- rules ------------------------------------------------------------------------------------------------------- */
 
 /* Makes the objects for the rule; returns the failure, if any. */
 static bool is_prepared(rules *r)
@@ -145,8 +145,7 @@ static outcome run(rules *r, size_t index, bool real)
     if (r->failed[0] == '\0')
         table[index].function(r);
     if (r->failed[0] == '\0' && r->skipped == NULL)
-        (void)rules_hold(r, __FILE__, __LINE__, "nothing waited for what it should not wait for",
-                         !atomic_load(&r->late));
+        (void)rules_hold(r, __FILE__, __LINE__, "no unexpected wait", !atomic_load(&r->late));
     clean_up(r);
     const bool differs = real && strstr(table[index].source, "inferred") != NULL;
     if (r->failed[0] != '\0') {
@@ -248,7 +247,7 @@ static int run_rules(const options *o, size_t first, size_t end)
     }
     int error = start(&r);
     if (error != 0) {
-        printf("the driver is here, but its first device cannot be used: error %d\n", error);
+        printf("the first device of the driver cannot be used: error %d\n", error);
         return error == 100 ? 77 : 1;
     }
     void *library = open_library(o->library);
@@ -258,7 +257,7 @@ static int run_rules(const options *o, size_t first, size_t end)
     if (!broken) {
         error = finish(&r);
         if (error != 0)
-            printf("failed: the device was not given back: error %d\n", error);
+            printf("failed: the device was not released: error %d\n", error);
         good = error == 0 && (real || is_clean(library));
     }
     printf("%u hold, %u differ, %u fail, %u skipped\n", counts[RULE_HOLDS], counts[RULE_DIFFERS],

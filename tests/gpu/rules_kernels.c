@@ -55,7 +55,7 @@ static bool words_are(const rules *r, unsigned index, uint32_t number)
 
 void images_are_recognised(rules *r)
 {
-    static const char text[] = "kernels, but in no language that a GPU knows";
+    static const char text[] = "kernels in an unknown language";
     REFUSED(r->driver.cuModuleLoadData(&module, text));
 }
 

@@ -34,7 +34,7 @@ static int gather(rule_rank *r, void *from, void *to, size_t bytes)
 
 int all_ranks_come(rule_rank *r)
 {
-    ONLY_EMULATED("ranks wait for a missing one for ever");
+    ONLY_EMULATED("ranks wait for a missing rank forever");
     nccl.fake_nccl_set("watchdog_ms=200");
     granules g;
     CHECK(map_granules(1, &g) == HOLDS);
@@ -91,7 +91,7 @@ int not_after_destroy(rule_rank *r)
 int windows_disjoint(rule_rank *r)
 {
     NEEDS_WINDOWS();
-    ONLY_EMULATED("NCCL takes them, and finds either of them later");
+    ONLY_EMULATED("NCCL accepts them, and fails later");
     granules g;
     void *first = NULL, *second = NULL;
     CHECK(map_granules(1, &g) == HOLDS);
@@ -198,7 +198,7 @@ int mapped_while_registered(rule_rank *r)
     return HOLDS;
 }
 
-/* ---- when and how -------------------------------------------------------------------------------------------------- */
+/* ---- order of calls ------------------------------------------------------------------------------------------------ */
 
 static void hold(void *argument)
 {
@@ -228,7 +228,7 @@ int register_at_rest(rule_rank *r)
 int register_outside_capture(rule_rank *r)
 {
     NEEDS_WINDOWS();
-    ONLY_EMULATED("the capture would be invalid, and what NCCL leaves behind depends on the version");
+    ONLY_EMULATED("the capture becomes invalid, and NCCL's state then depends on the version");
     granules g;
     void *window = NULL, *graph = NULL;
     CHECK(map_granules(1, &g) == HOLDS);
@@ -278,7 +278,7 @@ int deregister_moves_device(rule_rank *r)
 int deregister_before_destroy(rule_rank *r)
 {
     NEEDS_BUFFERS();
-    ONLY_EMULATED("NCCL cleans up, and says nothing");
+    ONLY_EMULATED("NCCL cleans up without an error");
     granules g;
     void *handle = NULL;
     CHECK(map_granules(1, &g) == HOLDS);
@@ -289,12 +289,12 @@ int deregister_before_destroy(rule_rank *r)
     return unmap_granules(&g);
 }
 
-/* ---- answers of NCCL ----------------------------------------------------------------------------------------------- */
+/* ---- results of NCCL ----------------------------------------------------------------------------------------------- */
 
 int symmetric_space(rule_rank *r)
 {
     NEEDS_WINDOWS();
-    ONLY_EMULATED("a space as large as the GPU's memory would have to be filled");
+    ONLY_EMULATED("it needs a reservation as large as the memory of the GPU");
     enum { MOST = 64 };
     granules g;
     void *windows[MOST];
@@ -382,7 +382,7 @@ int null_window(rule_rank *r)
 int float_avg_copies(rule_rank *r)
 {
     NEEDS_WINDOWS();
-    ONLY_EMULATED("from outside, a copy looks like none");
+    ONLY_EMULATED("copies cannot be observed");
     granules g;
     void *window = NULL;
     fake_nccl_counts sums, averages;

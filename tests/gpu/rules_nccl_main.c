@@ -72,7 +72,7 @@ static void *run_rank(void *argument)
     rule_rank *r = &job->rank;
     job->answer = open_rank(r);
     if (job->answer == HOLDS && !job->joins && join_ranks(r) != SUCCESS) {
-        printf("    rank %d: the communicator could not be made\n", r->rank);
+        printf("    rank %d: no communicator was created\n", r->rank);
         job->answer = FAILS;
     }
     if (job->answer == HOLDS)
@@ -142,7 +142,7 @@ static int share_id(const char *path, int number, nccl_id *id)
         }
         nanosleep(&(struct timespec){0, 50000000}, NULL);
     }
-    printf("    rank 0 gave no id\n");
+    printf("    rank 0 published no id\n");
     return FAILS;
 }
 
@@ -179,7 +179,7 @@ static pid_t start(const char *program, const rule *what, setting how, int numbe
         setenv(how.variable, how.value, 1);
     if (path != NULL)
         pretend_hosts(number, how);
-    alarm(RULE_S); /* a rank whose peer has exited would wait for ever */
+    alarm(RULE_S); /* a rank whose peer has exited would wait forever */
     execl(program, program, what->name, text, path, (char *)NULL);
     _exit(127);
 }
@@ -214,7 +214,7 @@ static int run_apart(const char *program, const rule *what)
     return answer;
 }
 
-/* ---- all of them --------------------------------------------------------------------------------------------------- */
+/* ---- all rules ----------------------------------------------------------------------------------------------------- */
 
 static const rule *rule_called(const char *name)
 {

@@ -21,7 +21,7 @@ bool rules_check(rules *r, const char *file, int line, const char *call, int res
 bool rules_hold(rules *r, const char *file, int line, const char *condition, bool holds)
 {
     if (!holds)
-        (void)snprintf(r->failed, sizeof r->failed, "%s:%d: not so: %s", file, line, condition);
+        (void)snprintf(r->failed, sizeof r->failed, "%s:%d: expected: %s", file, line, condition);
     return holds;
 }
 

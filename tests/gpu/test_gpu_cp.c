@@ -34,7 +34,7 @@ static int close_devices(void **state)
 }
 
 /* From packed order to every rank's local order, side by side, and back. */
-static void tokens_come_back(void **state)
+static void test_round_trip(void **state)
 {
     (void)state;
     static const uint32_t ranks[] = {1, 2, 3, 8};
@@ -70,7 +70,7 @@ static void tokens_come_back(void **state)
 }
 
 /* Labels of the next token, filled, in a tensor with gaps: compared with the index map. */
-static void maps_and_tensors_agree(void **state)
+static void test_maps_and_tensors(void **state)
 {
     (void)state;
     static uint64_t cu[MOST_SEQUENCES + 1];
@@ -109,11 +109,11 @@ static void maps_and_tensors_agree(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_come_back),
-        cmocka_unit_test(maps_and_tensors_agree),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_maps_and_tensors),
     };
     if (!has_driver()) {
-        printf("BP_TEST_DRIVER names no driver\n");
+        printf("BP_TEST_DRIVER is not the path of a driver\n");
         return 77;
     }
     take_arguments(argc, argv);

@@ -89,7 +89,7 @@ static void check_on_gpu(const batch_options *options)
     free_batch(&b);
 }
 
-static void random_batches_are_true(void **state)
+static void random_batches(void **state)
 {
     (void)state;
     for (unsigned round = 0; round < rounds(150, 12); round++) {
@@ -99,7 +99,7 @@ static void random_batches_are_true(void **state)
     }
 }
 
-static void long_rows_are_true(void **state)
+static void test_long_rows(void **state)
 {
     (void)state;
     static const uint64_t widths[] = {32000, 50257, 131072, 700001};
@@ -126,7 +126,7 @@ static void assert_near(const view *a, const view *b, double slack)
             }
 }
 
-static void host_and_gpu_agree(void **state)
+static void test_host_and_gpu(void **state)
 {
     (void)state;
     batch_options options = {.batch = 2, .sequence = 5, .columns = 4321, .dtype = BP_DTYPE_BF16, .with_entropy = true};
@@ -172,7 +172,7 @@ static void run_in_chunks(bp_logprob *client, const device_batch *t, uint64_t ch
 }
 
 /* The same rows in one call, in pieces and elsewhere in memory. */
-static void chunks_and_alignment_change_nothing(void **state)
+static void test_chunks_and_alignment(void **state)
 {
     (void)state;
     static const uint64_t chunks[] = {1, 3, 7, 16, 1000};
@@ -215,7 +215,7 @@ static void launch(bp_capture *capture, bp_graph *graph)
     assert_ok(bp_capture_launched(capture, stream));
 }
 
-static void launched_graphs_make_the_same_bits(void **state)
+static void test_launched_graphs(void **state)
 {
     (void)state;
     batch_options options = {.batch = 2, .sequence = 9, .columns = 3001, .with_entropy = true, .masked = true};
@@ -253,7 +253,7 @@ static void launched_graphs_make_the_same_bits(void **state)
 
 /* ---- targets ------------------------------------------------------------------------------------------------------- */
 
-static void bad_targets_are_told(void **state)
+static void test_invalid_targets(void **state)
 {
     (void)state;
     batch_options options = {.batch = 2, .sequence = 30, .columns = 100};
@@ -296,14 +296,14 @@ static double bf16_at(const void *gpu_memory, uint64_t element)
 }
 
 /* bf16 zeros except for a 2 at the target of every checked row: more than 2^31 elements, in place. */
-static void elements_beyond_2_to_the_31_are_found(void **state)
+static void test_more_than_2_to_the_31_elements(void **state)
 {
     (void)state;
     static const uint64_t live[] = {0, 8191, 8192, 16383, 16384, FAR_TOKENS - 1};
     void *logits = has_small_shapes() ? NULL : take_gpu_memory(2ull * FAR_TOKENS * FAR_COLUMNS);
     void *values = take_gpu_memory(24ull * FAR_TOKENS);
     if (logits == NULL) {
-        print_message("no memory, or no time, for 2^31 elements\n");
+        print_message("2^31 elements: not enough memory or time\n");
         give_gpu_memory(values);
         return;
     }
@@ -359,7 +359,7 @@ static void elements_beyond_2_to_the_31_are_found(void **state)
 }
 
 /* More rows than the second dimension of a grid allows. */
-static void there_may_be_many_rows(void **state)
+static void test_many_rows(void **state)
 {
     (void)state;
     batch_options options = {.batch = 3, .sequence = rounds(30000, 40), .columns = 5, .with_entropy = true};
@@ -370,17 +370,17 @@ static void there_may_be_many_rows(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_batches_are_true),
-        cmocka_unit_test(long_rows_are_true),
-        cmocka_unit_test(host_and_gpu_agree),
-        cmocka_unit_test(chunks_and_alignment_change_nothing),
-        cmocka_unit_test(launched_graphs_make_the_same_bits),
-        cmocka_unit_test(bad_targets_are_told),
-        cmocka_unit_test(elements_beyond_2_to_the_31_are_found),
-        cmocka_unit_test(there_may_be_many_rows),
+        cmocka_unit_test(random_batches),
+        cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_host_and_gpu),
+        cmocka_unit_test(test_chunks_and_alignment),
+        cmocka_unit_test(test_launched_graphs),
+        cmocka_unit_test(test_invalid_targets),
+        cmocka_unit_test(test_more_than_2_to_the_31_elements),
+        cmocka_unit_test(test_many_rows),
     };
     if (!has_driver()) {
-        printf("BP_TEST_DRIVER names no driver\n");
+        printf("BP_TEST_DRIVER is not the path of a driver\n");
         return 77;
     }
     take_arguments(argc, argv);

@@ -159,7 +159,7 @@ static void check_seeds(const step *s, uint64_t valid)
 }
 
 /* Repeated runs give the same bits. */
-static void steps_are_true(void **state)
+static void test_steps(void **state)
 {
     (void)state;
     for (unsigned round = 0; round < rounds(20, 3); round++) {
@@ -193,7 +193,7 @@ static void steps_are_true(void **state)
 }
 
 /* Captured with a rearrangement of its results: launched later, on another mask. */
-static void seeds_may_be_captured(void **state)
+static void test_captured_seeds(void **state)
 {
     (void)state;
     seed(370);
@@ -262,7 +262,7 @@ static void check_ranges(const batch *b)
     assert_true(gaps_are_whole(&b->logprob, "least logits") && gaps_are_whole(&b->entropy, "largest logits"));
 }
 
-static void ranges_are_true(void **state)
+static void test_ranges(void **state)
 {
     (void)state;
     for (unsigned round = 0; round < rounds(60, 10); round++) {
@@ -286,12 +286,12 @@ static void ranges_are_true(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_are_true),
-        cmocka_unit_test(seeds_may_be_captured),
-        cmocka_unit_test(ranges_are_true),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_captured_seeds),
+        cmocka_unit_test(test_ranges),
     };
     if (!has_driver()) {
-        printf("BP_TEST_DRIVER names no driver\n");
+        printf("BP_TEST_DRIVER is not the path of a driver\n");
         return 77;
     }
     take_arguments(argc, argv);

@@ -161,7 +161,7 @@ sys.exit(1)
 
     def test_nccl_rules(self):
         found = proof.rules_in(
-            "    x.c:3: not so: a\nFAILS    one_rank: two (source)\nholds    other_rule: yes (s)\ndiffers  third: 0"
+            "    x.c:3: expected: a\nFAILS    one_rank: two (source)\nholds    other_rule: yes (s)\ndiffers  third: 0"
             " (s)\n1 rules hold\n"
         )
         self.assertEqual(found["rules"], {"one_rank": "fails", "other_rule": "holds", "third": "differs"})

@@ -166,13 +166,13 @@ static int run_rank(const rank *r)
     if (!find_nccl(&n))
         return SKIPPED;
     if (n.emulated && r->count > 1) {
-        printf("the emulated NCCL has its ranks in one process\n");
+        printf("the emulated NCCL has all ranks in one process\n");
         return SKIPPED;
     }
     assert_int_equal(driver()->cuCtxPushCurrent(driver_context()), 0);
     int result = n.ncclCommInitRank(&handle, r->count, shared_id(r, &n), r->number);
     if (result != 0) {
-        printf("NCCL makes no communicator of %d processes on one GPU (%d): %s\n", r->count, result,
+        printf("NCCL refuses a communicator of %d processes on one GPU (%d): %s\n", r->count, result,
                n.ncclGetLastError != NULL ? n.ncclGetLastError(NULL) : "");
         return r->count > 1 ? SKIPPED : 1;
     }
@@ -215,7 +215,7 @@ static pid_t start_rank(rank r)
         return child;
     if (r.count > 1)
         pretend_hosts(r.number);
-    alarm(40); /* a rank whose peer has exited would wait for ever */
+    alarm(40); /* a rank whose peer has exited would wait forever */
     exit(run_rank(&r));
 }
 

@@ -65,7 +65,7 @@ static void open_rank(scene *s, uint32_t i)
 
 static void open_end(scene *s, uint32_t comm, uint32_t i, uint32_t place, uint32_t number)
 {
-    s->ends[comm][i] = (rank){.at = &s->meetings[comm][place],
+    s->ends[comm][i] = (rank){.at = &s->barriers[comm][place],
                               .joint = &s->joints[comm][place],
                               .number = number,
                               .best = BP_REGISTER_SYMMETRIC,
@@ -93,8 +93,8 @@ static scene *new_scene(uint32_t ranks, uint32_t comms)
 scene *new_line(uint32_t ranks)
 {
     scene *s = new_scene(ranks, 1);
-    meeting_init(&s->meetings[0][0], ranks);
-    meeting_init(&s->joints[0][0], ranks);
+    barrier_init(&s->barriers[0][0], ranks);
+    barrier_init(&s->joints[0][0], ranks);
     for (uint32_t i = 0; i < ranks; i++) {
         open_rank(s, i);
         open_end(s, 0, i, 0, i);
@@ -109,8 +109,8 @@ scene *new_grid(void)
     scene *s = new_scene(4, 2);
     for (uint32_t i = 0; i < 2; i++) {
         for (uint32_t comm = 0; comm < 2; comm++) {
-            meeting_init(&s->meetings[comm][i], 2);
-            meeting_init(&s->joints[comm][i], 2);
+            barrier_init(&s->barriers[comm][i], 2);
+            barrier_init(&s->joints[comm][i], 2);
         }
     }
     for (uint32_t i = 0; i < 4; i++) {

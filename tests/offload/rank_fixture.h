@@ -21,7 +21,7 @@ struct scene {
     uint32_t ranks, comms;
     store stores[MOST_RANKS];
     watch watches[MOST_RANKS];
-    meeting meetings[MOST_COMMS][MOST_RANKS], joints[MOST_COMMS][MOST_RANKS];
+    barrier barriers[MOST_COMMS][MOST_RANKS], joints[MOST_COMMS][MOST_RANKS];
     rank ends[MOST_COMMS][MOST_RANKS];
     bp_comm *handles[MOST_COMMS][MOST_RANKS];
     bp_registration_entry entries[MOST_RANKS][4];

@@ -185,9 +185,9 @@ static void test_registered(void **state)
     (void)state;
     for (int granted = 0; granted < 2; granted++) {
         store s = open_store(new_cuda(), NULL, NULL);
-        meeting at, joint;
-        meeting_init(&at, 1);
-        meeting_init(&joint, 1);
+        barrier at, joint;
+        barrier_init(&at, 1);
+        barrier_init(&joint, 1);
         rank end = {.at = &at, .joint = &joint, .best = BP_REGISTER_SYMMETRIC, .refused = granted ? 0 : UINT32_MAX};
         bp_comm *comm = NULL;
         bp_registration *registration = NULL;

@@ -76,10 +76,10 @@ static void test_finishing_is_not_collective(void **state)
     scene *s = new_line(RANKS);
     register_all(s);
     advance_all(s, &KEPT, FINISH_RESTORE);
-    uint64_t met = s->meetings[0][0].met;
+    uint64_t met = s->barriers[0][0].met;
     for (uint32_t i = RANKS; i-- > 0;)
         finish_restore(&s->stores[i], "shards", BP_RESTORE_LEAVE);
-    assert_int_equal(s->meetings[0][0].met, met);
+    assert_int_equal(s->barriers[0][0].met, met);
     assert_bytes_everywhere(s);
     deregister_all(s);
     close_scene(s);
@@ -94,7 +94,7 @@ static void test_not_registered(void **state)
     keep(&s->stores[1], "param");
     bring_back(&s->stores[0], "shards", BP_RESTORE_LEAVE);
     bring_back(&s->stores[1], "param", BP_RESTORE_LEAVE);
-    assert_int_equal(s->meetings[0][0].met, 0);
+    assert_int_equal(s->barriers[0][0].met, 0);
     assert_bytes_everywhere(s);
     close_scene(s);
 }
