@@ -1,6 +1,7 @@
-"""Runs the example programs of the documents.
+"""The example programs of the documents, and their output.
 
-Arguments: the C program of examples/use_in_runtime.c, the command."""
+Arguments: the C program of examples/use_in_runtime.c, the command.
+"""
 
 import os
 import re

@@ -1,5 +1,5 @@
-"""Objects end in any order, in any thread, at the interpreter's exit and in forked children, without a crash, a hang or
-a leak.
+"""Destruction of objects in any order and thread, at the interpreter's exit and in forked children: no crash, hang or
+leak.
 """
 
 import ctypes

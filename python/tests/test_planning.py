@@ -1,6 +1,7 @@
-"""Models, buckets, schedules and plans: what the library says of them, and what it refuses.
+"""Models, buckets, schedules and plans: their contents, and refused input.
 
-Argument: the command, whose plans must be the same; none: those tests skip."""
+Argument: the command, which must make the same plans; without it those tests are skipped.
+"""
 
 import ctypes
 import os

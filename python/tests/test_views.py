@@ -1,5 +1,5 @@
-"""Views: arrays and DLPack capsules over live requests, what outlives a release, what is refused. Without numpy half of
-it skips.
+"""Views: arrays and DLPack capsules over live requests, after the release, and refused conversions. Half of the tests
+need numpy.
 """
 
 import ctypes

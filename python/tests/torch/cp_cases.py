@@ -28,7 +28,7 @@ def local_places(cu, rank, ranks):
     return torch.tensor(places, dtype=torch.int64)
 
 
-def case_split_and_back(rank, ranks):
+def case_round_trip(rank, ranks):
     default_group = dist.group.WORLD
     for seed in range(3):
         cu = batch(ranks, seed)
@@ -46,7 +46,7 @@ def case_split_and_back(rank, ranks):
                                local)
 
 
-def case_labels_are_shifted_before(rank, ranks):
+def case_shifted_labels(rank, ranks):
     cu = batch(ranks, 1)
     ids, mine = torch.randint(1, 100, (int(cu[-1]), )), local_places(cu, rank, ranks)
     split = cp.PackedSplit(cu, dist.group.WORLD, cu_padded=cu)
@@ -94,7 +94,7 @@ def case_gradients(rank, ranks):
     assert torch.equal(value.grad, wanted)
 
 
-def case_the_loss_does_not_depend_on_ranks(rank, ranks):
+def case_loss(rank, ranks):
     """Log-probabilities of local tokens, brought back together: loss and gradient of one rank with the whole batch."""
     cu, default_group = batch(ranks, 3), dist.group.WORLD
     total = int(cu[-1])
@@ -117,7 +117,7 @@ def case_the_loss_does_not_depend_on_ranks(rank, ranks):
     assert_close(local.grad, whole.grad[mine], atol=1e-6, rtol=1e-5)
 
 
-def case_ranks_that_differ(rank, ranks):
+def case_different_arguments(rank, ranks):
     default_group, cu = dist.group.WORLD, batch(ranks, 0)
     odd = rank == ranks - 1
     other = torch.tensor([0, 2 * ranks, 6 * ranks]) if odd else torch.tensor([0, 4 * ranks, 6 * ranks])

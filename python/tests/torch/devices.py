@@ -1,6 +1,4 @@
-"""The device that the tests of log-probabilities and views compute on: BUCKETPOOL_TEST_DEVICE, "cpu" (the default) or
-"cuda".
-"""
+"""BUCKETPOOL_TEST_DEVICE, "cpu" (default) or "cuda": the device for tests of log-probabilities and views."""
 
 import os
 

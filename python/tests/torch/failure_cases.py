@@ -1,4 +1,4 @@
-"""One rank fails where nobody expects it to: the others hear of it at once, and the group is as good as before."""
+"""One rank fails unexpectedly: the others get its error at once, and the group stays usable."""
 
 import time
 from unittest import mock
@@ -41,7 +41,7 @@ class Mask:
         raise Refused("not found: \udcff")
 
 
-def case_exceptions_of_others(rank, ranks):
+def case_foreign_exceptions(rank, ranks):
     default_group = dist.group.WORLD
     logits, target = torch.randn(2, 6, 24), torch.zeros(2, 6, dtype=torch.int64)
     told(rank, Refused,
@@ -57,7 +57,7 @@ def case_exceptions_of_others(rank, ranks):
     works(default_group)
 
 
-def case_no_memory(rank, ranks):
+def case_out_of_memory(rank, ranks):
     """A pass allocates its memory before the ranks begin it together."""
     default_group = dist.group.WORLD
     logits, target = torch.randn(2, 6, 24, requires_grad=True), torch.zeros(2, 6, dtype=torch.int64)
@@ -79,7 +79,7 @@ def case_no_memory(rank, ranks):
         works(default_group)
 
 
-def case_saved_tensors_that_changed(rank, ranks):
+def case_changed_saved_tensors(rank, ranks):
     default_group = dist.group.WORLD
     target = torch.zeros(2, 6, dtype=torch.int64)
     leaf, weight = torch.randn(2, 6, 8, requires_grad=True), torch.randn(24, 8, requires_grad=True)
@@ -92,7 +92,7 @@ def case_saved_tensors_that_changed(rank, ranks):
     works(default_group)
 
 
-def case_groups_that_come_back(rank, ranks):
+def case_recreated_groups(rank, ranks):
     """A communicator of a destroyed group serves no other one, whatever its address."""
     for turn in range(4):
         group = dist.new_group(list(range(ranks)))

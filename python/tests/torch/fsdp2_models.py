@@ -1,4 +1,4 @@
-"""Small models for the tests of FSDP2, sharded in the ways that matter, and their training."""
+"""Small models for the tests of FSDP2, with all kinds of sharding, and their training."""
 
 import torch
 import torch.distributed as dist

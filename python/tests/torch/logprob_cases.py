@@ -80,7 +80,7 @@ def case_skyrl_arguments(rank, ranks):
     assert torch.equal(only, plain) and not only.requires_grad
 
 
-def case_ranks_agree_bit_by_bit(rank, ranks):
+def case_equal_bits(rank, ranks):
     mine = torch.randn(3, 5, 40) + rank
     out = torch.stack(L.logprobs_and_entropy(mine, torch.zeros(3, 5, dtype=torch.int64), group=dist.group.WORLD))
     everybody = [torch.empty_like(out) for _ in range(ranks)]
@@ -126,7 +126,7 @@ def case_head(rank, ranks):
             assert_close(got[1].float() / part.abs().max(), part / part.abs().max(), **tolerance)
 
 
-def case_another_rank_differs(rank, ranks):
+def case_different_arguments(rank, ranks):
     odd = rank == ranks - 1
     logits, target = torch.randn(2, 6, 24), torch.zeros(2, 6, dtype=torch.int64)
     default_group = dist.group.WORLD
@@ -149,7 +149,7 @@ def case_another_rank_differs(rank, ranks):
     assert torch.isfinite(ok).all()
 
 
-def case_another_rank_fails(rank, ranks):
+def case_failing_rank(rank, ranks):
     odd = rank == 0
     logits, target = torch.randn(2, 6, 24), torch.zeros(2, 6, dtype=torch.int64)
     default_group = dist.group.WORLD
@@ -179,7 +179,7 @@ def case_another_rank_fails(rank, ranks):
     assert torch.isfinite(L.logprobs_from_logits(logits, target, group=default_group)).all()
 
 
-def case_uneven_parts_of_changing_size(rank, ranks):
+def case_changing_shards(rank, ranks):
     """One rank's columns change and change back: clients that were made with others are made anew by all."""
     for turn in range(5):
         width = 20 + (turn % 2 if rank == 0 else 0)
@@ -214,7 +214,7 @@ def case_groups(rank, ranks):
     expect(errors.Error, lambda: comm.agree("late", {}, {}), "destroyed")
 
 
-def case_errors_of_torch_are_told(rank, ranks):
+def case_errors_of_torch(rank, ranks):
     group = dist.new_group(list(range(ranks)))
     logits, target = torch.randn(1, 3, 24), torch.zeros(1, 3, dtype=torch.int64)
     L.logprobs_from_logits(logits, target, group=group)

@@ -1,9 +1,10 @@
-"""Megatron-FSDP without a GPU: what it asks of torch.cuda stood in for, random modules, and wrapping them.
+"""Megatron-FSDP without a GPU: a replacement for torch.cuda, random modules, and wrapping them.
 
-The package asks torch.cuda for streams, events and the current device, moves one tensor with .cuda(), and makes its
-global buffers on the current CUDA device. On a CPU work is done when a call returns, so streams and events that do
-nothing are right; the rest of the package is as it is, collectives included (gloo; or torch's fake process group, which
-moves nothing, for many ranks in one process)."""
+The package uses streams, events and the current device of torch.cuda, moves one tensor with .cuda(), and allocates its
+global buffers on the current CUDA device. On a CPU work has run when a call returns, so streams and events that do
+nothing are correct. Everything else is the package's, also collectives: gloo, or torch's fake process group, which
+moves nothing, for many ranks in one process.
+"""
 
 import contextlib
 import random

@@ -1,6 +1,8 @@
-"""Allocators of a pool on the emulated GPU (its driver is what the loader finds): which streams are imported, and what
-waits for what. PyTorch has no GPU here, so its current stream is one of the driver's that is set, and a bucket's tensor
-is made on its address, which the host reaches. Prints its findings as JSON."""
+"""Allocators of a pool on the emulated GPU: imported streams, and waits between them. Prints its findings as JSON.
+
+The loader finds the emulated driver. PyTorch has no GPU, so its current stream is replaced by a stream of the driver,
+and the tensor of a bucket is made at its address, which the host can access.
+"""
 
 import ctypes
 import json

@@ -1,5 +1,5 @@
-"""One rank of a training run (process_group.py): the same module with Megatron-FSDP's own allocators and with pooled
-ones, for each the losses and a digest of the weights (its shards).
+"""One rank of a training run (process_group.py): losses and a digest of the weight shards, with Megatron-FSDP's
+allocators and with pooled ones.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Runs a test in several processes with a gloo process group: PyTorch is imported once, no ports are needed."""
+"""Runs a test in several processes with a gloo process group, with one import of PyTorch and without ports."""
 
 import contextlib
 import datetime

@@ -1,6 +1,4 @@
-"""Rehearsals of `./check --gpu torch` and `./check --gpu fsdp2`: each runs once, whole, on the CPU; tests look at what
-it has recorded.
-"""
+"""Rehearsals of `./check --gpu torch` and `./check --gpu fsdp2` on the CPU, which run once; the tests read the results."""
 
 import functools
 import json

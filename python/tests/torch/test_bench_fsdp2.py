@@ -1,6 +1,4 @@
-"""The measurements of bench/torch/fsdp2 on the CPU, in small sizes: the programs that run on a GPU, with all but the
-GPU.
-"""
+"""The benchmarks of bench/torch/fsdp2 on the CPU, in small sizes."""
 
 import json
 import os

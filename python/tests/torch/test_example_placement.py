@@ -1,4 +1,4 @@
-"""Placement of ranks by examples/fsdp2_train.py: all ranks of a machine decide alike, whatever the number of GPUs."""
+"""Placement of ranks by examples/fsdp2_train.py: equal decisions on all ranks of a machine, for any number of GPUs."""
 
 import os
 import sys

@@ -1,9 +1,7 @@
-"""The parts of FSDP2 on GPUs that run without one: the calls to the library, on the emulated driver and the emulated
-NCCL.
+"""FSDP2's adapter on the emulated driver and NCCL: captured steps and registration.
 
-A CUDA graph of forward and backward: PyTorch computes on the CPU, the pool is on the emulated GPU, whose memory the
-host reaches, and a graph of that driver takes the place of torch.cuda.graph's. Registration: without PyTorch, which
-brings a real NCCL along.
+Captures: PyTorch computes on the CPU, the pool is on the emulated GPU, whose memory the host can access, and a graph of
+that driver replaces torch.cuda.graph's. Registration runs without PyTorch, which loads a real NCCL.
 """
 
 import os

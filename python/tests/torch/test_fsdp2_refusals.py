@@ -1,5 +1,4 @@
-"""Refusals and fallbacks of FSDP2's adapter, and that a buffer given back too early would be
-noticed."""
+"""Refusals and fallbacks of FSDP2's adapter, and detection of early releases."""
 
 import os
 

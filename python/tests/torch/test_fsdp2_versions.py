@@ -1,4 +1,4 @@
-"""FSDP2's adapter and the versions of PyTorch: refuses those that were not read, and uses what newer ones have."""
+"""FSDP2's adapter with other versions of PyTorch: unchecked ones are refused; features of newer ones."""
 
 import pytest
 

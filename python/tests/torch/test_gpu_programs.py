@@ -1,5 +1,6 @@
-"""The programs that `./check --gpu torch` runs on a GPU, on the CPU and in small: every way is in the document as a
-figure or is skipped with a reason, and a run that is killed leaves the parts that were done.
+"""The programs of `./check --gpu torch` on the CPU, in small sizes.
+
+Every variant has a figure or a reason for its skip, and a killed run keeps the results of finished parts.
 """
 
 import json

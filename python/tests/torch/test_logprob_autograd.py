@@ -1,5 +1,6 @@
-"""The autograd contract: saved tensors and version counters, overwriting, modes, second derivatives; hostile input;
-clients and their number."""
+"""The autograd contract: saved tensors, version counters, in-place gradients, modes, second derivatives; invalid input;
+the cache of clients.
+"""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""examples/rl_logprob.py runs as its first lines say, and its losses do not depend on the number of processes."""
+"""examples/rl_logprob.py: the commands of its docstring, and equal losses for any number of processes."""
 
 import os
 import subprocess

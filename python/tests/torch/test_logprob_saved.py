@@ -1,4 +1,4 @@
-"""Saved tensors that come back as other memory: recomputed under checkpoints, moved and laid out anew by hooks."""
+"""Saved tensors in other memory: recomputed under checkpoints, moved and with other strides by hooks."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Every model type of the architecture tables beside transformers: names and shapes of all parameters of small
-configurations, and the table of docs/reference/models.md, which BUCKETPOOL_UPDATE_MODELS=1 rewrites.
+"""The architecture tables compared with transformers: names and shapes of all parameters of small configurations, and
+the table of docs/reference/models.md, which BUCKETPOOL_UPDATE_MODELS=1 rewrites.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""docs/reference/options.md: every name on it exists where it says so, and no option of the two packages is missing."""
+"""docs/reference/options.md: its names exist, and it has all options of the two packages."""
 
 import dataclasses
 import inspect

@@ -1,6 +1,4 @@
-"""The two functions that PyTorch loads for a MemPool: PyTorch finds them, and they serve segments on the emulated
-driver.
-"""
+"""The functions that PyTorch loads for a MemPool, serving segments on the emulated driver."""
 
 import os
 import subprocess

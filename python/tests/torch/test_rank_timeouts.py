@@ -1,4 +1,4 @@
-"""A rank of a gloo group that stops: the others name it within the time-out, and every later call fails at once."""
+"""A stopped rank of a gloo group: the others name it within the time-out, and later calls fail at once."""
 
 import datetime
 import os

@@ -1,4 +1,4 @@
-"""The package's type hints: complete and right under mypy --strict. Skipped where mypy is not installed."""
+"""Type hints of the package, under mypy --strict. Skipped without mypy."""
 
 import os
 import subprocess

@@ -1,6 +1,4 @@
-"""Views as PyTorch tensors: bytes, dtypes, saved tensors, deletion in the middle of exceptions and after the
-interpreter's end.
-"""
+"""Views as PyTorch tensors: bytes, dtypes, saved tensors, deletion during exceptions and at the interpreter's exit."""
 
 import gc
 import os
