@@ -81,7 +81,7 @@ class Captures(unittest.TestCase):
         self.assertGreaterEqual(capture.summary.bytes, 8000)
         eager = one.take(1)
         one.stream.fill(eager, 1)
-        with self.assertRaises(bp.ScheduleError) as caught:  # memory of the graph is held
+        with self.assertRaises(bp.ScheduleError) as caught:  # another request uses memory of the graph
             with capture.launching(one.stream):
                 graph.launch(one.stream)
         self.assertIn("u1", str(caught.exception))
@@ -97,7 +97,7 @@ class Captures(unittest.TestCase):
             with capture.launching(other):
                 raise ZeroDivisionError
         self.assertEqual(capture.summary.launches, 1)
-        with capture.launching(one.stream):  # an abandoned launch holds no memory
+        with capture.launching(one.stream):  # an abandoned launch uses no memory
             graph.launch(one.stream)
         self.assertEqual(capture.summary.launches, 2)
         graph.close()
@@ -124,7 +124,7 @@ class Captures(unittest.TestCase):
                 view = one.take(0)  # still live at the end
         self.assertIn("u0", str(caught.exception))
         self.assertTrue(capture.closed)
-        with capture, Graph(one.stream):  # begins anew
+        with capture, Graph(one.stream):  # a second capture
             view = one.take(0)
             view.release()
         self.assertTrue(capture.summary.ended)

@@ -76,7 +76,7 @@ class Serving(unittest.TestCase):
         view.release()
         self.assertTrue(view.released)
         self.assertFalse(again.released)
-        served.pool.release([view.id], served.stream)  # by number: the last hold
+        served.pool.release([view.id], served.stream)  # by id: the last reference
         self.assertTrue(again.released)
         self.assertEqual(served.pool.live(), [])
         self.assertEqual(served.pool.request(view.id), served.plan.requests[view.id])

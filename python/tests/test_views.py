@@ -65,7 +65,7 @@ class Released(unittest.TestCase):
 
 
 class Capsules(unittest.TestCase):
-    """Without a consumer: what a capsule has in it, and that those nobody took are taken back."""
+    """Contents of capsules, and deletion of those without a consumer."""
 
     def pointer(self, capsule, name):
         get = ctypes.pythonapi.PyCapsule_GetPointer
@@ -145,7 +145,7 @@ class Capsules(unittest.TestCase):
 
             with unittest.mock.patch.object(dlpack, "_is_valid", taken_after):
                 dlpack.take_back()
-            self.assertEqual(exports(served.pool), 1)  # the consumer's, to give back
+            self.assertEqual(exports(served.pool), 1)  # the consumer deletes it
             dlpack.take_back()
             self.assertEqual(exports(served.pool), 1)
 

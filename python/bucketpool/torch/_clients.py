@@ -53,8 +53,8 @@ class Clients:
     def generation_of(self, key: Hashable) -> int:
         return self._kept[key].generation if key in self._kept else 0
 
-    def get(self, key: Hashable, destroy: str, make: Callable[[], ctypes.c_void_p], anew: bool = False) -> Handle:
-        if anew:
+    def get(self, key: Hashable, destroy: str, make: Callable[[], ctypes.c_void_p], renew: bool = False) -> Handle:
+        if renew:
             self._kept.pop(key, None)
         if key not in self._kept:
             while len(self._kept) >= MOST:
@@ -94,8 +94,8 @@ def shared(comm: Optional[GroupComm], key: Hashable, everybody: Optional[List[Di
     (generation_of, "client" in everybody), all of them create it again.
     """
     known = {one["client"] for one in everybody} if everybody is not None else {1}
-    anew = len(known) != 1 or known == {0}
-    return of(comm).get(key, destroy, make if comm is None else lambda: comm.run(make), anew)
+    renew = len(known) != 1 or known == {0}
+    return of(comm).get(key, destroy, make if comm is None else lambda: comm.run(make), renew)
 
 
 def size_class(tokens: int) -> int:

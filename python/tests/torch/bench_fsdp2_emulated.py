@@ -25,7 +25,7 @@ EMULATED = Device.cuda(0)
 
 
 class OneStream(streams.Streams):
-    """PyTorch has no streams here."""
+    """A replacement for torch.cuda's streams."""
 
     def current(self):
         return self._host

@@ -18,8 +18,7 @@ def batch(ranks, seed):
 
 
 def local_places(cu, rank, ranks):
-    """Places in the packed batch of a rank's tokens, by the rule: chunks `rank` and 2 ranks - 1 - rank of each
-    sequence."""
+    """Indices in the packed batch of a rank's tokens: chunks `rank` and 2 ranks - 1 - rank of each sequence."""
     places = []
     for begin, end in zip(cu[:-1].tolist(), cu[1:].tolist()):
         chunk = (end - begin) // (2 * ranks)
@@ -95,7 +94,7 @@ def case_gradients(rank, ranks):
 
 
 def case_loss(rank, ranks):
-    """Log-probabilities of local tokens, brought back together: loss and gradient of one rank with the whole batch."""
+    """Gathered log-probabilities of local tokens: loss and gradient equal those of one rank with the whole batch."""
     cu, default_group = batch(ranks, 3), dist.group.WORLD
     total = int(cu[-1])
     ids, logits = torch.randint(0, 50, (total, )), torch.randn(total, 50)

@@ -15,7 +15,7 @@ AT_ONCE = 10  # seconds; torch's timeout is twice that
 
 
 def told(rank, kind_here, function, *parts):
-    """Rank 0 gets its own exception, the others one of the library's that names it, before torch's timeout."""
+    """Rank 0 raises its own exception, the others one of the library that names rank 0, before torch's time-out."""
     begin = time.monotonic()
     if rank == 0:
         expect(kind_here, function)
@@ -31,7 +31,7 @@ def works(group):
 
 
 class Refused(Exception):
-    """As of a web server: a status that is none of ours, and words that are no text."""
+    """An exception of another package: a `status` that is not a bp_status, and a message that is not UTF-8."""
     status = "404"
 
 
@@ -93,7 +93,7 @@ def case_changed_saved_tensors(rank, ranks):
 
 
 def case_recreated_groups(rank, ranks):
-    """A communicator of a destroyed group serves no other one, whatever its address."""
+    """A communicator of a destroyed group is not used for another group at the same address."""
     for turn in range(4):
         group = dist.new_group(list(range(ranks)))
         works(group)

@@ -40,7 +40,7 @@ class Experts(nn.Module):
 
 
 class Stack(nn.Module):
-    """Embedding, layers, head. `passes`: the order in which layers run, twice or not at all where it says so."""
+    """Embedding, layers, head. passes: the order of layers in a forward, with repetitions or omissions."""
 
     def __init__(self, layers, tied=False):
         super().__init__()
@@ -67,7 +67,7 @@ def has_meshes():
 
 
 def follows_grad_dtype():
-    """Reductions in the dtype that parameters want gradients in: PyTorch 2.15 and later."""
+    """Reduce-scatters in the grad_dtype of parameters: PyTorch 2.15 and later."""
     from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
     return hasattr(FSDPParam, "unsharded_grad_dtype")
@@ -139,8 +139,7 @@ def plain_step(model, step):
 
 
 def train(model, steps, one_step=plain_step):
-    """Losses, gradients of each step, and the parameters that Adam made of them: local shards, bit for bit
-    comparable."""
+    """Losses, gradients of each step, and the parameters after Adam: local shards."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     seen = []
     for step in range(steps):
@@ -152,5 +151,5 @@ def train(model, steps, one_step=plain_step):
 
 
 def same(one, other):
-    """Bit for bit; NaN are equal to nothing, so that poison shows."""
+    """True if all bits are equal. NaN differs from everything, so poison is detected."""
     return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other))

@@ -12,7 +12,7 @@ FP32 = dict(atol=1e-5, rtol=1e-4)
 
 
 def shares(ranks, uneven, width=24):
-    """The beginnings of the ranks' vocabulary shards, and the end."""
+    """The starts of the ranks' vocabulary shards, and the end."""
     begins = [0]
     for rank in range(ranks):
         begins.append(begins[-1] + width + (rank * 7 if uneven else 0))
@@ -180,7 +180,7 @@ def case_failing_rank(rank, ranks):
 
 
 def case_changing_shards(rank, ranks):
-    """One rank's columns change and change back: clients that were made with others are made anew by all."""
+    """The shard of one rank changes and changes back: all ranks create new clients together."""
     for turn in range(5):
         width = 20 + (turn % 2 if rank == 0 else 0)
         mine = torch.randn(1, 4, width)

@@ -16,14 +16,14 @@ SECONDS = 100  # for all cases of a number of ranks
 
 
 def case_names():
-    """Of all modules: (module, case)."""
+    """(module, case) of all modules."""
     return [(module, name) for module in MODULES for name in sorted(vars(importlib.import_module(module)))
             if name.startswith("case_")]
 
 
 @functools.lru_cache(maxsize=None)
 def outcome(ranks):
-    """{"module.case": what went wrong, rank by rank; [] where nothing did}, of one start of `ranks` processes."""
+    """{"module.case": [errors by rank]} of one start of `ranks` processes; [] without errors."""
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
         environment["PYTHONPATH"] = os.pathsep.join(

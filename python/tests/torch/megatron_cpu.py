@@ -49,7 +49,7 @@ class _GlobalBuffer(utils.GlobalMemoryBuffer):
 
 @contextlib.contextmanager
 def without_cuda() -> Iterator[_GlobalBuffer]:
-    """Within, the package works on a CPU. The value has the memory that its double buffers take."""
+    """A context in which the package works on a CPU. Yields a counter of the bytes of its double buffers."""
     only, buffer = _Stream(), _GlobalBuffer()
     patch = unittest.mock.patch.object
     with patch(torch.cuda, "Stream", _Stream), patch(torch.cuda, "current_stream", lambda device=None: only), \
@@ -64,7 +64,7 @@ def without_cuda() -> Iterator[_GlobalBuffer]:
 
 @contextlib.contextmanager
 def fake_ranks(count: int) -> Iterator[None]:
-    """This process is rank 0 of `count`; the others are not there, and collectives move nothing."""
+    """A fake process group: this process is rank 0 of `count`, and collectives move nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)
     try:
@@ -74,7 +74,7 @@ def fake_ranks(count: int) -> Iterator[None]:
 
 
 class Unit(nn.Module):
-    """Linear layers of different sizes and dtypes, experts, a frozen part: what makes a unit's buckets."""
+    """Linear layers of different sizes and dtypes, experts, a frozen part: several buckets in a unit."""
 
     def __init__(self, width: int, hidden: List[Tuple[int, torch.dtype]], experts: int = 0, frozen: int = 0) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Unit(nn.Module):
 
 
 class Stack(nn.Module):
-    """Embedding, units, output layer. `recompute`: units keep no activations but compute them again in backward."""
+    """Embedding, units, output layer. recompute: activation checkpointing of units."""
 
     recompute = False
 
@@ -147,7 +147,7 @@ def wrap(module: nn.Module, maxpool: bool = False, double_buffer: bool = True, p
 
 
 def step(model: nn.Module, seed: int, words: int = 40) -> torch.Tensor:
-    """Forward and backward of a batch that follows from the seed; the loss."""
+    """Runs forward and backward of a batch made from the seed. Returns the loss."""
     chance = torch.Generator().manual_seed(seed)
     batch = torch.randint(0, words, (3, 7), generator=chance)
     loss = nn.functional.cross_entropy(model(batch).flatten(0, 1).float(), batch.roll(1, 1).flatten())

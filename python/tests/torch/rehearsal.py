@@ -1,4 +1,4 @@
-"""Rehearsals of `./check --gpu torch` and `./check --gpu fsdp2` on the CPU, which run once; the tests read the results."""
+"""Rehearsals of `./check --gpu torch` and `./check --gpu fsdp2` on the CPU. Each runs once; tests read its results."""
 
 import functools
 import json
@@ -16,7 +16,7 @@ BUILD = os.environ.get("BUCKETPOOL_BUILD")
 
 
 def start(run, folder):
-    """The process; its results go to `folder`."""
+    """Starts a rehearsal that writes its results to `folder`. Returns the process."""
     if not BUILD:
         pytest.skip("BUCKETPOOL_BUILD names no build folder")
     return subprocess.Popen([sys.executable, "scripts/gpu", run, "--rehearse", "--build", BUILD, "--keep",
@@ -35,7 +35,7 @@ def has_begun(run, folder):
 
 @functools.cache
 def run_once(run):
-    """Exit status, output, document and seconds: of a run that fails, too."""
+    """Exit status, output, document and seconds of a run, also of a failed one."""
     with tempfile.TemporaryDirectory() as folder:
         begin, process = time.monotonic(), start(run, folder)
         text = process.communicate(timeout=1600)[0]

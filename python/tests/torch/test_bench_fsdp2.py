@@ -24,7 +24,7 @@ def command(program, path, *options):
 
 
 def run(program, path, *options, status=0):
-    """The document that the program wrote."""
+    """The document of the program."""
     done = subprocess.run(command(program, path, *options), capture_output=True, text=True, timeout=600)
     assert done.returncode == status, done.stdout + done.stderr
     return json.loads(path.read_text())

@@ -76,7 +76,7 @@ def test_module_tree(tmp_path):
 
 @pytest.mark.parametrize("name", ["mixtral.1", "qwen3_5_moe.1", "t5.1", "whisper.1", "gemma4.1", "vit.1"])
 def test_configurations(name, tmp_path):
-    """Totals are those of the whole model, towers included, and plan."""
+    """Totals are those of the whole model with its towers, and planning works."""
     pytest.importorskip("transformers")
     sys.path.insert(0, CONFIGS)
     import dump

@@ -18,7 +18,7 @@ def test_communication_objects():
 
 
 class CountingGather:
-    """Gathers as FSDP2 does by itself, into memory that it allocates and counts."""
+    """FSDP2's default all-gather, with a count of its allocations."""
 
     def __init__(self):
         self.numels = []

@@ -140,7 +140,7 @@ def captured():
     answers["launches"] = graph.launches, capture.summary.launches
     core().bp_graph_destroy(ctypes.byref(graph.handle))
     capture.close()
-    handle = model.layers[0].unshard(async_op=True)  # something is held when a capture is to begin
+    handle = model.layers[0].unshard(async_op=True)  # a buffer is live when the capture begins
     try:
         attached.capture(stream).__enter__()
     except errors.ScheduleError as error:

@@ -11,7 +11,7 @@ import process_group  # noqa: E402
 
 
 def said(kind, function, *arguments, **named):
-    """The message of the exception that a call ends with; a test fails where there is none, or another."""
+    """The message of the exception that a call raises. Fails without one of this kind."""
     try:
         function(*arguments, **named)
     except kind as error:
@@ -82,7 +82,7 @@ def test_one_rank():
 
 
 def unplanned():
-    """Steps that the plan does not know, strictly and not."""
+    """Steps that differ from the plan, strict and not."""
     import torch
 
     from bucketpool.torch import fsdp2
@@ -154,8 +154,7 @@ def test_unplanned_buffers():
 
 
 def released_early():
-    """The control of the poison: buffers that are given back when their collective returns, before they are copied out
-    of."""
+    """A faulty adapter that releases buffers when their collective returns, before the copy-out."""
     import torch
 
     from bucketpool.torch import fsdp2
@@ -182,7 +181,7 @@ def test_poison_of_early_releases():
 
 
 def held():
-    """Detaching in the middle of a step, and after an exception in it; gradients are never in the pool."""
+    """Detaching inside a step, and after an exception in it. Gradients are never in the pool."""
     from bucketpool import errors
     from bucketpool.torch import fsdp2
 
@@ -250,7 +249,7 @@ def test_exception_in_step():
 
 
 def written_past_the_end():
-    """Found as the step's last buffer is released, behind which nothing is asked for."""
+    """The overrun is detected at the release of the step's last buffer, so detach() raises it."""
     import ctypes
 
     from bucketpool import errors

@@ -33,7 +33,7 @@ def accumulate(model, step):
 
 
 def not_the_last(model, step):
-    """Two backward passes that reduce, of which only the second is said to be the last."""
+    """Two backward passes with reduce-scatters; only the second is marked as the last."""
     return in_parts(model, step, model.set_is_last_backward)
 
 
@@ -48,7 +48,7 @@ def with_evaluation(model, step):
 
 
 def keep_a_layer(model):
-    """As a step's first micro-batch has it: the second does not gather this layer in forward."""
+    """Settings of a step's first micro-batch: the second one does not gather this layer in forward."""
     model.layers[0].set_reshard_after_backward(False)
 
 

@@ -32,7 +32,7 @@ def test_unknown_version():
 
 
 def symmetric():
-    """Its own allocation in symmetric memory needs GPUs; that a module has it does not."""
+    """Allocation in symmetric memory needs GPUs; its setting does not."""
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
     from bucketpool import errors

@@ -27,7 +27,7 @@ def document(path):
 
 
 def part_of(name):
-    """A part of the rehearsal that is a program: its figures are sound."""
+    """A part of the rehearsal that is a program, with valid figures."""
     part = rehearsed("torch")[0][name]
     assert part["about"]["device"] == "cpu"
     for row in part["figures"]:
@@ -92,7 +92,7 @@ def test_wrong_results_and_out_of_memory(tmp_path):
     from ways import WAYS, Way
 
     def hungry(runs):
-        """Has memory for the comparison with fp64, and for so many runs."""
+        """A variant with memory for the comparison with fp64 and `runs` runs."""
         left = [runs + 1]
 
         def function(logits, target):

@@ -65,7 +65,7 @@ def test_in_place(dtype):
 
 
 def test_in_place_with_other_uses():
-    """SkyRL's issue 1648: the entropy saved the logits that the log-probability's backward overwrites."""
+    """SkyRL's issue 1648: backward of the log-probability overwrites logits that the entropy saved."""
     leaf, target = batch(requires_grad=True)
     logits = leaf * 1
     entropy = L.vocab_parallel_entropy(logits)
@@ -173,7 +173,7 @@ def test_autocast():
     gradient, = torch.autograd.grad(wanted.sum(), logits)
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
         lp = L.logprobs_from_logits(logits, target)
-        assert torch.equal(lp, wanted)  # fp32 as it is
+        assert torch.equal(lp, wanted)  # fp32 is not cast
         assert torch.equal(torch.autograd.grad(lp.sum(), logits)[0], gradient)
         hidden, weight = torch.randn(2, 6, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
         plain = torch.nn.functional.linear(hidden, weight)

@@ -37,7 +37,7 @@ def test_vocabularies(columns, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("begin", [0, 1, 2, 3, 7, 8])
 def test_shards_with_gaps(begin, dtype):
-    """Rows begin at any alignment, and what lies between them is not read."""
+    """Rows start at any alignment, and gaps between them are not read."""
     torch.manual_seed(begin)
     whole = torch.full((2, 4, 4111), float("nan"), dtype=dtype)
     shard = whole[..., begin:begin + 4097]
@@ -73,7 +73,7 @@ def test_in_place_rows(view, dtype):
 
 
 def test_more_than_32_bit_logits():
-    """Rows at the beginning, behind 2^31 elements and at the end; on a CPU the same in small."""
+    """Rows at the beginning, after 2^31 elements and at the end; on a CPU with small sizes."""
     tokens, columns = (16900, 128000) if CUDA else (170, 1280)
     if CUDA and torch.cuda.mem_get_info()[0] < 5 * tokens * columns * 2 / 2:
         pytest.skip(f"{5 * tokens * columns} bytes of device memory are needed")
@@ -106,7 +106,7 @@ def test_fused_head(shape, features, columns, chunk, dtype):
 
 
 def delayed():
-    """Work that keeps the current stream busy, so that a missing wait shows up."""
+    """Work that keeps the current stream busy, so that a missing wait is detected."""
     if CUDA:
         torch.cuda._sleep(3_000_000)
 

@@ -31,7 +31,7 @@ def reference(hidden, weight, target):
 
 
 def gradients(function, hidden, weight, target):
-    """Of a weighted sum of both outputs; memory that was freed is used by others in between."""
+    """Gradients of a weighted sum of both outputs. Other tensors overwrite freed memory in between."""
     lp, entropy = function(hidden, weight, target)
     waste = [torch.full((size, ), 1e6) for size in (20, 24, 30, 40, 60, 90, 120)]
     got = torch.autograd.grad((3 * lp + entropy).sum(), (hidden, weight))

@@ -173,7 +173,7 @@ def test_empty_batches(shape):
 
 @pytest.mark.filterwarnings("ignore:.*not a double precision")
 def test_gradcheck():
-    """In fp32, which is what there is: differences of 1e-2, compared to 1e-3."""
+    """gradcheck in fp32, the precision of the functions, with finite differences of 1e-2."""
     torch.manual_seed(0)
     logits, target = torch.randn(2, 3, 7, requires_grad=True), torch.randint(0, 7, (2, 3))
     for function in (lambda x: L.logprobs_from_logits(x, target, temperature=0.8),

@@ -34,14 +34,14 @@ def rounded(size_bytes: int) -> int:
 
 @functools.lru_cache(maxsize=None)
 def described(seed: int) -> Tuple[Any, pooled.Units]:
-    """The package's parameter groups of a random module, and what we make of them."""
+    """The parameter groups of a random module, and their Units."""
     with fake_ranks(RANKS), without_cuda():
         model = wrap(random_stack(seed), expert_parallel=2)
         return model.param_and_grad_buffer.parameter_groups, pooled.describe(model)
 
 
 def run_theirs(seed: int, maxpool: bool, **options: Any) -> int:
-    """Bytes that their allocator made for units."""
+    """Bytes that Megatron-FSDP's allocator allocates for units."""
     with fake_ranks(RANKS), without_cuda() as memory:
         model = wrap(random_stack(seed), maxpool=maxpool, expert_parallel=2, **options)
         groups = model.param_and_grad_buffer.parameter_groups
@@ -55,7 +55,7 @@ def run_theirs(seed: int, maxpool: bool, **options: Any) -> int:
 
 
 class Ours:
-    """A module on a pool, and every address that its allocators handed out."""
+    """A module with a pool, and all addresses that its allocators returned."""
 
     def __init__(self, seed: int, policy: str = "scheduled", plan: Optional[bucketpool.Plan] = None,
                  **options: Any) -> None:
@@ -108,7 +108,7 @@ class Pipelines(unittest.TestCase):
         self.assertTrue(all(len(addresses) == 1 for addresses in ours.addresses.values()))
 
     def test_gradient_dtypes(self) -> None:
-        """Gradients are planned in the dtype that they are communicated in."""
+        """Gradients are planned in the dtype of their reduce-scatter."""
         from megatron_fsdp import MixedPrecisionPolicy
         for comm, expected in ((None, "fp32"), (torch.bfloat16, "bf16")):
             policy = MixedPrecisionPolicy(main_grads_dtype=torch.float32, grad_comm_dtype=comm)
@@ -160,13 +160,13 @@ class Pipelines(unittest.TestCase):
 
 
 class TheirLayouts(unittest.TestCase):
-    """The policies fixed and max are their allocators."""
+    """The policies fixed and max equal FixedPoolAllocator and MaxPoolAllocator."""
 
     def _offsets(self, plan: bucketpool.Plan) -> Dict[int, int]:
         return {bucket_id_of(each.bucket): each.offset for each in plan.requests if each.role == "param"}
 
     def test_max(self) -> None:
-        """Buckets that take turns there take turns here: of one dtype and rank, in two copies."""
+        """Buckets that share a buffer there share one here: of one dtype and rank, in two copies."""
         for seed in SEEDS:
             groups, units = described(seed)
             theirs = buffers.MaxPoolAllocator(name="fsdp_params", fsdp_param_groups=groups, size=2)
@@ -178,7 +178,7 @@ class TheirLayouts(unittest.TestCase):
             self.assertEqual(sum(len(places) for places in ranks.values()), len(set(offsets.values())))
 
     def test_fixed(self) -> None:
-        """The same units share buffers, every other bucket has its own."""
+        """The same units share buffers; every other bucket has separate memory."""
         for seed in SEEDS:
             groups, units = described(seed)
             theirs = buffers.FixedPoolAllocator(name="fsdp_params", fsdp_param_groups=groups, size=2)
@@ -197,7 +197,7 @@ class TheirLayouts(unittest.TestCase):
 
 class Export(unittest.TestCase):
     def test_sizes_and_names(self) -> None:
-        """units.json says what the package's own buffers say, and is planned to the same plan after it was read."""
+        """units.json equals the package's buffers, and a file that was written and read gives the same plan."""
         for seed in SEEDS:
             groups, units = described(seed)
             sizes = {index: group.model_weight_buffer.bucket_index.size for index, group in enumerate(groups)}
@@ -230,7 +230,7 @@ class Export(unittest.TestCase):
         self.assertTrue(ours.addresses)
 
     def test_planning_function(self) -> None:
-        """For schedules other than the default."""
+        """A planning function, for other schedules than the default."""
         with fake_ranks(RANKS), without_cuda():
             planner = lambda units: units.plan("max", units.schedule(passes="both"), copies=3)  # noqa: E731
             with pooled.install(plan=planner) as installed:
@@ -247,7 +247,7 @@ class Export(unittest.TestCase):
             wrap(random_stack(3), expert_parallel=2)
 
     def test_closed(self) -> None:
-        """Nothing makes another pool then: gradients are asked for when parameters are served already."""
+        """After close() no other pool is created, although gradients are allocated after parameters."""
         with fake_ranks(RANKS), without_cuda():
             with pooled.install() as installed:
                 model = wrap(random_stack(3), expert_parallel=2)
@@ -263,7 +263,7 @@ class Export(unittest.TestCase):
                                                       group.grad_dtype, torch.device("cpu"))
 
     def test_plan_of_another_module(self) -> None:
-        """Found while the module is wrapped, with the numbers."""
+        """Detected while the module is wrapped, with the numbers."""
         with fake_ranks(RANKS), without_cuda():
             plan = described(0)[1].plan()
             with pooled.install(plan=plan), self.assertRaisesRegex(errors.Mismatch, r"module are .*, first "):

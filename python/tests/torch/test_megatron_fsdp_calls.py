@@ -34,7 +34,7 @@ class Group(NamedTuple):
 
 
 def random_groups(seed: int, units: int = 5) -> List[Group]:
-    """Bucket 0 lies outside units; units have one to three buckets."""
+    """Random parameter groups: bucket 0 is outside units, units have one to three buckets."""
     chance = random.Random(seed)
     groups = [Group(None, "bf16", 300)]
     for unit in range(units):
@@ -57,7 +57,7 @@ def make_plan(groups: List[Group], policy: str = "scheduled", joint: bool = Fals
 
 
 class Served:
-    """Allocators of both roles over one pool, and what each live bucket was filled with."""
+    """Allocators of both roles over one pool, and the expected contents of each live bucket."""
 
     def __init__(self, groups: List[Group], policy: str = "scheduled", repeats: str = "accept",
                  **options: object) -> None:
@@ -91,7 +91,7 @@ class Served:
 
 
 def fp8_group(unit: int, numel: int) -> SimpleNamespace:
-    """As Megatron-FSDP has a parameter group of MXFP8 weights: what describe() reads of it."""
+    """A parameter group of MXFP8 weights, as describe() reads it."""
     def buffer(dtype: torch.dtype) -> SimpleNamespace:
         return SimpleNamespace(is_data_distributed=True, dtype=dtype, dp_world_size=4,
                                bucket_index=SimpleNamespace(size=numel + 16))

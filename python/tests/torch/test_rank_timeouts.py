@@ -109,7 +109,7 @@ def test_missing_ranks(how, missing, late):
 
 
 def test_missing_store():
-    """The process that serves the store is the missing one: nobody can be asked."""
+    """The process that serves the store is missing, so the missing ranks are unknown."""
     for rank, answer in enumerate(process_group.run(lose_rank, "store", [0], None, ranks=RANKS, seconds=180,
                                                     silent=[0])):
         if rank == 0:
