@@ -52,8 +52,8 @@ static bp_status nccl_fail_timeout(bp_nccl *nccl, const char *call)
 {
     nccl->stuck = true;
     return bp_fail(BP_ERR_TIMEOUT,
-                   "%s (rank %d of %d) did not finish within %g s; NCCL does not report the missing ranks: look for a "
-                   "process that is stopped, stuck or dead, then end all ranks",
+                   "%s (rank %d of %d) did not finish within %g s; NCCL does not report the missing ranks; look for a "
+                   "stopped, blocked or dead process, then end all ranks",
                    call, nccl->rank, nccl->ranks, (double)nccl->timeout_ms / 1000);
 }
 

@@ -331,7 +331,7 @@ static bp_status await_creation(bp_mpi *comm, const char *call)
             return bp_fail(
                 BP_ERR_TIMEOUT,
                 "bp_comm_create_mpi: not all ranks created the communicator within %g s (%s); the missing ranks "
-                "are unknown; look for a process that is stopped, stuck or dead, then end all ranks",
+                "are unknown; look for a stopped, blocked or dead process, then end all ranks",
                 (double)comm->timeout_ms / 1000, call);
         }
         if (!done)
