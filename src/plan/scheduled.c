@@ -6,7 +6,7 @@
 #include "plan/policy.h"
 
 #define NO_ITEM UINT32_MAX
-#define DEFAULT_WORK (UINT64_C(1) << 28) /* under a second */
+#define DEFAULT_WORK (UINT64_C(1) << 30) /* one to three seconds */
 
 typedef struct placing {
     const bp_buckets *buckets;
