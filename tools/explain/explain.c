@@ -245,16 +245,15 @@ static void explain_policy(const bp_plan_info *plan, uint32_t roles)
     }
     switch (plan->policy) {
     case BP_POLICY_DYNAMIC:
-        puts(": memory is allocated and freed with each unit. Nothing is wasted, but addresses change: no CUDA graphs, "
-             "no "
-             "registered buffers.");
+        puts(": memory is allocated and freed with each unit; fragmentation comes on top. Addresses change: no CUDA "
+             "graphs, no registered buffers.");
         break;
     case BP_POLICY_FIXED:
         printf(": %s are shared by the units of the most frequent kind in %u set%s.\n", cli_bytes(role->pool_bytes),
                role->copies, plural(role->copies));
         explain_buffers(plan, role);
         if (role->persistent_bytes > 0)
-            printf("    All other units differ from that kind and have persistent memory: %s that no other unit can "
+            printf("    All other units differ from that kind and have separate memory: %s that no other unit can "
                    "use.\n",
                    cli_bytes(role->persistent_bytes));
         if (role->dynamic_bytes > 0)

@@ -52,6 +52,7 @@ static void add_policy(sheet *s, const columns *c, const analysis *a, const plan
     sheet_add_cell(s, cli_bytes(plan->bytes));
     sheet_add_cell(s, plan->feasible ? table_ratio_text(plan->bytes, plan->lower_bound_bytes) : "-");
     sheet_add_cell(s, !plan->feasible                       ? "-"
+                      : !plan->stable                       ? "" /* fragmentation is not counted */
                       : plan->optimal                       ? "optimal"
                       : plan->policy == BP_POLICY_SCHEDULED ? "not proven"
                                                             : "");
@@ -162,7 +163,7 @@ static void add_role(sheet *s, const bp_plan_info *plan, const bp_plan_role *rol
     if (role->buffer_count == 0 && role->pool_bytes > 0)
         add_sum(s, policy, name, role->pool_bytes, "one offset for each bucket");
     char what[96];
-    snprintf(what, sizeof what, "%zu buckets with persistent memory", persistent);
+    snprintf(what, sizeof what, "%zu buckets with separate memory", persistent);
     if (persistent > 0)
         add_sum(s, policy, name, role->persistent_bytes, what);
     snprintf(what, sizeof what, "allocated on demand, peak in step %u", role->lower_bound_step);
