@@ -13,7 +13,7 @@ const char *bp_explain_request(const bp_pool *pool, uint32_t id, char text[BP_RE
 /* The acquire that made the request live: "acquire 324 (stream compute, step 5)". Returns `text`. */
 const char *bp_explain_since(const bp_pool *pool, uint32_t id, char text[BP_REQUEST_BYTES]);
 
-/* Reports that a request got another buffer than before. */
+/* Reports that a request got another copy than the plan's. */
 void bp_explain_deviation(const bp_pool *pool, uint32_t id, uint32_t before, uint32_t now,
                           char text[BP_EXPLANATION_BYTES]);
 
