@@ -16,7 +16,7 @@
  *
  * Inside a capture, release events are edges of the graph: acquiring memory that was released inside makes the graph
  * wait for the release. The graph waits for no eager work. Addresses are fixed in the graph, so these fail inside:
- * deviations from the planned buffer, overflow memory, dynamic requests, bp_pool_attach, detach, and
+ * deviations from the planned buffer, overflow memory, dynamic requests, registration (comm.h), and
  * bp_pool_set_stream.
  *
  * Requests that are live when the capture begins:

@@ -128,7 +128,7 @@ BP_API bp_status bp_pool_config_init(bp_pool_config *config, size_t size);
  *   device. */
 BP_API bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_config *config, bp_pool **pool);
 
-/** Waits for all streams of the device that are not being captured, runs detach callbacks in reverse order, and frees
+/** Waits for all streams of the device that are not being captured, ends registrations in reverse order, and frees
  * the memory. Live requests end. Work on native streams that were never imported is not waited for. Accepts NULL and
  * a pointer to NULL; sets *pool to NULL. */
 BP_API void bp_pool_destroy(bp_pool **pool);
