@@ -187,7 +187,7 @@ typedef struct bp_plan_info {
     int32_t optimal;  /**< 1: no plan takes fewer bytes */
     uint64_t alignment;
     uint64_t bytes;                 /**< of all roles */
-    uint64_t lower_bound_bytes;     /**< no plan with one slab per role takes less */
+    uint64_t lower_bound_bytes;     /**< no plan with the same slabs takes less: the sum of the roles */
     const char *infeasible_because; /**< "" when feasible */
     size_t request_count;
     const bp_plan_request *requests; /**< by id */
