@@ -10,8 +10,6 @@ import warnings
 import torch
 import torch.distributed as dist
 
-import fsdp2_models
-
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "tests", "cli"))
 import pages  # noqa: E402
@@ -32,15 +30,6 @@ def run_page(page, folder, build):
         else:
             pages.run_shell(block, folder, pages.environment(build))
     return [block.line for block in blocks]
-
-
-def train_step(model, step=0):
-    """A training step of FSDP2."""
-    fsdp2_models.plain_step(model, step)
-
-
-def fsdp2_model():
-    return fsdp2_models.build("sizes")
 
 
 def logits_of_a_rank():
