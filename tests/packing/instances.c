@@ -177,14 +177,6 @@ bool one_in(uint64_t chances)
     return random_below(chances) == 0;
 }
 
-static bool is_live(const instance *in, uint32_t item)
-{
-    for (uint32_t i = 0; i < in->interval_count; i++)
-        if (in->intervals[i].item == item)
-            return true;
-    return false;
-}
-
 instance random_instance(random_options options)
 {
     instance in = {0};
@@ -199,7 +191,7 @@ instance random_instance(random_options options)
     }
     for (uint64_t pairs = random_below(options.pairs + 1); pairs > 0 && in.count > 1; pairs--) {
         uint32_t item = (uint32_t)random_below(in.count), other = (uint32_t)random_below(in.count);
-        if (item != other && is_live(&in, item) && is_live(&in, other))
+        if (item != other)
             add_pair(&in, item, other);
     }
     return in;

@@ -63,7 +63,7 @@ typedef struct random_options {
     uint32_t items, steps, intervals; /* intervals: largest number of intervals of an item */
     uint32_t longest;                 /* interval, in steps; 0: unlimited */
     uint64_t least_size, most_size;
-    uint32_t pairs;         /* largest number of added conflicts; none with items that are never live */
+    uint32_t pairs;         /* largest number of added conflicts */
     bool empty, never_live; /* some items of size 0, some never live */
 } random_options;
 

@@ -16,6 +16,10 @@ bool naive_live(const instance *in, uint32_t item)
     for (uint32_t i = 0; i < in->interval_count; i++)
         if (in->intervals[i].item == item)
             return in->sizes[item] > 0;
+    for (uint32_t i = 0; i < in->pair_count; i++)
+        if ((in->pairs[i].item == item && in->sizes[in->pairs[i].other] > 0) ||
+            (in->pairs[i].other == item && in->sizes[in->pairs[i].item] > 0))
+            return in->sizes[item] > 0;
     return false;
 }
 

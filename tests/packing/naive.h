@@ -6,7 +6,7 @@
 
 #define MOST_TRIED 8 /* largest number of items for the exhaustive search */
 
-/* True if the item has a size and is ever live. */
+/* True if the item takes space: it has a size, and an interval or a conflict. */
 bool naive_live(const instance *in, uint32_t item);
 /* The conflict matrix, row by row; the caller frees it. */
 bool *naive_conflicts(const instance *in);

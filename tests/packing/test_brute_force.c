@@ -91,12 +91,15 @@ static void test_all_sets(void **state)
 }
 
 /* An instance with the conflict graph `edges`, a bit per pair; each conflict is a common step or, by the bits of `added`, an added
- * conflict. */
+ * conflict. For even `edges` each item is also live alone. */
 static instance graph_instance(const uint64_t *sizes, uint32_t count, uint32_t edges, uint32_t added)
 {
     instance in = {0};
-    for (uint32_t i = 0; i < count; i++)
-        add_interval(&in, add_item(&in, sizes[i]), 100 + i, 101 + i);
+    for (uint32_t i = 0; i < count; i++) {
+        add_item(&in, sizes[i]);
+        if (edges % 2 == 0)
+            add_interval(&in, i, 100 + i, 101 + i);
+    }
     uint32_t edge = 0;
     for (uint32_t i = 0; i < count; i++) {
         for (uint32_t k = 0; k < i; k++, edge++) {
