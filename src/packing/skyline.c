@@ -253,14 +253,12 @@ static void begin_pass(bp_skyline *s)
     begin_segment(s, 0, 0);
 }
 
-/* Places all items in the order of their ranks. *height: the end of the highest, or UINT64_MAX if one is at or above `limit` or the work is
- * over. */
-static void run_pass(bp_skyline *s, uint64_t limit, bp_work *work, uint64_t *height)
+/* Places all items in the order of their ranks. False: one ends at or above `limit`, or the work is over; never with UINT64_MAX. */
+static bool run_pass(bp_skyline *s, uint64_t limit, bp_work *work)
 {
     const bp_timeline *t = s->t;
     uint32_t placed = 0;
     uint64_t highest = 0;
-    *height = UINT64_MAX;
     begin_pass(s);
     work->spent += 16 * (uint64_t)t->life_count;
     for (uint32_t r = 0; r < t->count; r++) { /* those without a live range have only added conflicts */
@@ -271,7 +269,7 @@ static void run_pass(bp_skyline *s, uint64_t limit, bp_work *work, uint64_t *hei
             placed++;
         }
     }
-    while (placed < t->count && highest < limit) {
+    while (placed < t->count && highest < limit) { /* only the last item can end at UINT64_MAX */
         uint32_t start = s->lowest[1], end = end_of_segment(s, start);
         uint32_t rank = find_candidate(s, start, end, work);
         if (rank != UINT32_MAX) {
@@ -284,10 +282,9 @@ static void run_pass(bp_skyline *s, uint64_t limit, bp_work *work, uint64_t *hei
             work->spent += 128;
         }
         if (limit != UINT64_MAX && bp_work_is_over(work))
-            return;
+            return false;
     }
-    if (highest < limit)
-        *height = highest;
+    return highest < limit || limit == UINT64_MAX;
 }
 
 /* ---- priorities -------------------------------------------------------------------------------------------------- */
@@ -365,15 +362,15 @@ static void rank_by_priority(bp_skyline *s, const priority *p, bp_work *work)
     work->spent += 128 * (uint64_t)count;
 }
 
-void bp_skyline_pass(bp_skyline *s, uint64_t limit, bp_work *work, uint64_t *offsets, uint64_t *height)
+bool bp_skyline_pass(bp_skyline *s, uint64_t limit, bp_work *work, uint64_t *offsets)
 {
     priority p = choose_priority(s);
     rank_by_priority(s, &p, work);
-    run_pass(s, limit, work, height);
-    if (*height != UINT64_MAX) {
-        s->best = p;
-        memcpy(offsets, s->offsets, s->t->count * sizeof *offsets);
-    }
+    if (!run_pass(s, limit, work))
+        return false;
+    s->best = p;
+    memcpy(offsets, s->offsets, s->t->count * sizeof *offsets);
+    return true;
 }
 
 /* ---- creation ---------------------------------------------------------------------------------------------------- */

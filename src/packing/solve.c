@@ -309,9 +309,7 @@ static void try_skyline(solving *s, uint64_t share)
 {
     bp_work part = bp_work_part(s->work, share);
     do {
-        uint64_t height;
-        bp_skyline_pass(s->skyline, s->best->height, &part, s->offsets, &height);
-        if (height != UINT64_MAX)
+        if (bp_skyline_pass(s->skyline, s->best->height, &part, s->offsets))
             take_simple(s, "skyline");
     } while (!is_done(s) && !bp_work_is_over(&part));
     s->work->spent = part.spent;

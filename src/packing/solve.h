@@ -25,10 +25,9 @@ typedef struct bp_skyline bp_skyline;
 bp_status bp_skyline_create(const bp_timeline *timeline, const bp_item_index *index, bp_skyline **skyline);
 void bp_skyline_destroy(bp_skyline **skyline);
 
-/* Runs the next pass of a sequence that depends only on the instance and on the earlier improvements. A pass that gets below `limit` writes
- * the offsets, and its height; others are cut off, as at the end of the work, and set *height to UINT64_MAX. A `limit` of UINT64_MAX is
- * always reached. */
-void bp_skyline_pass(bp_skyline *skyline, uint64_t limit, bp_work *work, uint64_t *offsets, uint64_t *height);
+/* Runs the next pass of a sequence that depends only on the instance and on the earlier improvements. A pass that stays below `limit`
+ * writes the offsets and returns true; others are cut off, as at the end of the work. With UINT64_MAX a pass is never cut off. */
+bool bp_skyline_pass(bp_skyline *skyline, uint64_t limit, bp_work *work, uint64_t *offsets);
 
 /* Online best fit in the order of time, an item's gaps filled. *height: UINT64_MAX, offsets undefined: not below `limit`, the work is over,
  * or there are added conflicts. */
