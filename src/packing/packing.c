@@ -88,12 +88,15 @@ bp_status bp_pack_config_init(bp_pack_config *config, size_t size)
     return bp_struct_init("bp_pack_config_init", config, size, &pack_config_defaults, sizeof pack_config_defaults);
 }
 
-/* Writes the items that are live at a step. */
-static void list_live(const bp_timeline *t, uint32_t step, uint32_t *witness, size_t *count)
+/* Writes the items that are live at the peak, or the larger item without a live range. */
+static void list_heaviest(const bp_timeline *t, uint32_t *witness, size_t *count)
 {
+    bool is_peak = t->bound_item == BP_NO_ITEM;
     *count = 0;
-    for (uint32_t i = 0; i < t->life_count && t->lives[i].begin <= step; i++) {
-        if (t->lives[i].end > step)
+    if (!is_peak)
+        witness[(*count)++] = t->origin[t->bound_item];
+    for (uint32_t i = 0; is_peak && i < t->life_count && t->lives[i].begin <= t->bound_step; i++) {
+        if (t->lives[i].end > t->bound_step)
             witness[(*count)++] = t->origin[t->lives[i].item];
     }
 }
@@ -114,7 +117,7 @@ static bp_status bound_part(const bp_timeline *t, uint32_t *witness, size_t *cou
             witness[i] = t->origin[problem.sections.entries[first + i]];
     } else if (!has_graph && t->bound > *bound) {
         *bound = t->bound;
-        list_live(t, t->bound_step, witness, count);
+        list_heaviest(t, witness, count);
     }
     bp_problem_finish(&problem);
     return BP_OK;

@@ -249,7 +249,11 @@ static void group(split *s)
         next.origin += part->count;
         next.lives += part->life_count;
         next.pairs += part->pair_count;
-        *part = (bp_timeline){.sizes = begin.sizes, .origin = begin.origin, .lives = begin.lives, .pairs = begin.pairs};
+        *part = (bp_timeline){.sizes = begin.sizes,
+                              .origin = begin.origin,
+                              .lives = begin.lives,
+                              .pairs = begin.pairs,
+                              .bound_item = BP_NO_ITEM};
     }
     for (uint32_t i = 0; i < t->count; i++) {
         bp_timeline *part = &s->parts[s->part_of[i]];
@@ -301,7 +305,10 @@ static void group_lives(split *s, part_sweep *sweeps)
     }
     for (uint32_t i = 0; i < t->count; i++) { /* items without a live range */
         bp_timeline *part = &s->parts[s->part_of[i]];
-        part->bound = t->sizes[i] > part->bound ? t->sizes[i] : part->bound;
+        if (t->sizes[i] > part->bound) {
+            part->bound = t->sizes[i];
+            part->bound_item = s->number_of[i];
+        }
     }
     for (uint32_t p = 0; p < s->part_count; p++)
         s->parts[p].conflicts += s->parts[p].pair_count;

@@ -42,6 +42,7 @@ typedef struct bp_timeline {
     size_t pair_count;
     uint64_t bound;      /* peak live bytes, and at least the largest size */
     uint32_t bound_step; /* the first step that reaches the peak */
+    uint32_t bound_item; /* an item of the size `bound` without a live range; BP_NO_ITEM: the peak is the bound */
     uint64_t conflicts;  /* overlaps of live ranges, and added conflicts: at least the number of conflicting pairs */
 } bp_timeline;
 

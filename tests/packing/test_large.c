@@ -213,10 +213,26 @@ static void test_largest_sum(void **state)
     end_instance(&in);
 }
 
+/* ---- declared conflicts -------------------------------------------------------------------------------------------- */
+
+/* An item without a live range that is larger than the peak is the bound. */
+static void test_bound_without_live_range(void **state)
+{
+    (void)state;
+    seed(2);
+    instance in = overlapping_items(2950);
+    uint32_t item = add_item(&in, peak_of(&in, NULL) + 7);
+    add_pair(&in, 20, item);
+    bp_pack_result r = try_large(&in);
+    assert_true(r.bound == in.sizes[item] && r.bytes >= in.sizes[item] + in.sizes[20]);
+    end_instance(&in);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_largest_sum),
+        cmocka_unit_test(test_bound_without_live_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
