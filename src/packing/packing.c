@@ -234,7 +234,7 @@ bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint6
     bp_pack_config own = pack_config_defaults;
     if (packing == NULL || (offsets == NULL && packing->count > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pack: needs a packing and room for offsets");
-    BP_TRY(bp_struct_read("bp_pack", config, false, &own, sizeof own));
+    BP_TRY(bp_struct_read("bp_pack", config, true, &own, sizeof own));
     BP_TRY(bp_struct_check("bp_pack", result, result != NULL ? result->size : 0)); /* before the search */
     packer p = {.packing = packing, .config = &own};
     bp_pack_progress unseen = {0};

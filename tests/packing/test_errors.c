@@ -100,7 +100,6 @@ static void test_missing_arguments(void **state)
     size_t count = 77;
     bp_pack_result result = {.size = sizeof result, .bytes = 77};
     assert_fails(bp_pack(NULL, &config, offsets, &result), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_pack(packing, NULL, offsets, &result), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pack(packing, &config, NULL, &result), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pack(packing, &config, offsets, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_packing_bound(packing, NULL, NULL, &bound), BP_ERR_INVALID_ARGUMENT, NULL);
@@ -116,6 +115,23 @@ static void test_missing_arguments(void **state)
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(offsets[i], 77);
     assert_true(result.bytes == 77 && result.outcome == 0 && bound == 77 && count == 77);
+    bp_packing_destroy(&packing);
+    end_instance(&in);
+}
+
+/* Without a configuration the defaults apply. */
+static void test_no_config(void **state)
+{
+    (void)state;
+    instance in = make_three();
+    bp_packing *packing = make_packing(&in);
+    answer by_default = solve_plainly(&in);
+    uint64_t offsets[3] = {77, 77, 77};
+    bp_pack_result result = {.size = sizeof result};
+    assert_ok(bp_pack(packing, NULL, offsets, &result));
+    assert_memory_equal(offsets, by_default.offsets, sizeof offsets);
+    assert_true(result.bytes == by_default.result.bytes && result.work == by_default.result.work);
+    end_answer(&by_default);
     bp_packing_destroy(&packing);
     end_instance(&in);
 }
@@ -255,6 +271,7 @@ int main(void)
         cmocka_unit_test(test_items_and_intervals),
         cmocka_unit_test(test_intervals_are_given_back),
         cmocka_unit_test(test_missing_arguments),
+        cmocka_unit_test(test_no_config),
         cmocka_unit_test(test_struct_sizes),
         cmocka_unit_test(test_nothing_to_place),
         cmocka_unit_test(test_one_item),
