@@ -1,5 +1,5 @@
 /* bp_timelines: numbers the items, turns times into steps, and separates the connected components. */
-#include "packing/timeline.h"
+#include "packing/problem.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -59,6 +59,27 @@ static void sweep_moments(const bp_packing *packing, const moment *moments, size
     }
 }
 
+/* Numbers the added conflicts, each once. */
+static void fill_pairs(const bp_packing *packing, uint32_t *number_of, bp_timeline *t)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < packing->pair_count; i++) {
+        bp_pair pair = packing->pairs[i];
+        if (packing->sizes[pair.item] == 0 || packing->sizes[pair.other] == 0)
+            continue;
+        number_item(packing, pair.item, number_of, t);
+        number_item(packing, pair.other, number_of, t);
+        uint32_t one = number_of[pair.item], other = number_of[pair.other];
+        t->pairs[count++] = (bp_pair){one < other ? one : other, one < other ? other : one};
+    }
+    if (count > 1)
+        qsort(t->pairs, count, sizeof *t->pairs, bp_compare_pairs);
+    for (size_t i = 0; i < count; i++) {
+        if (i == 0 || bp_compare_pairs(&t->pairs[i], &t->pairs[t->pair_count - 1]) != 0)
+            t->pairs[t->pair_count++] = t->pairs[i];
+    }
+}
+
 static bp_status fill(const bp_packing *packing, moment *moments, uint32_t *number_of, uint32_t *live_times,
                       bp_timeline *t)
 {
@@ -74,14 +95,7 @@ static bp_status fill(const bp_packing *packing, moment *moments, uint32_t *numb
     qsort(moments, moment_count, sizeof *moments, by_time);
     memset(number_of, 0xff, packing->count * sizeof *number_of);
     sweep_moments(packing, moments, moment_count, number_of, live_times, live_times + packing->count, t);
-    for (size_t i = 0; i < packing->pair_count; i++) {
-        bp_pair pair = packing->pairs[i];
-        if (packing->sizes[pair.item] == 0 || packing->sizes[pair.other] == 0)
-            continue;
-        number_item(packing, pair.item, number_of, t);
-        number_item(packing, pair.other, number_of, t);
-        t->pairs[t->pair_count++] = (bp_pair){number_of[pair.item], number_of[pair.other]};
-    }
+    fill_pairs(packing, number_of, t);
     for (uint32_t i = 0; i < t->count; i++) {
         if (!bp_add_u64(sum, t->sizes[i], &sum))
             return bp_fail(BP_ERR_OVERFLOW, "the sum of all sizes does not fit 64 bits");

@@ -38,7 +38,7 @@ typedef struct bp_timeline {
     uint32_t *origin; /* by item: its number in the packing */
     bp_life *lives;   /* by begin; those of one item do not overlap */
     uint32_t life_count, steps;
-    bp_pair *pairs; /* added conflicts */
+    bp_pair *pairs; /* added conflicts, each once */
     size_t pair_count;
     uint64_t bound;      /* peak live bytes, and at least the largest size */
     uint32_t bound_step; /* the first step that reaches the peak */

@@ -228,11 +228,35 @@ static void test_bound_without_live_range(void **state)
     end_instance(&in);
 }
 
+/* Declaring a conflict again has no effect, however often. */
+static void test_repeated_conflicts(void **state)
+{
+    (void)state;
+    instance in = {0};
+    for (uint32_t i = 0; i < 5; i++)
+        add_item(&in, 3 + i);
+    for (uint32_t i = 0; i < 5; i++)
+        add_pair(&in, i, (i + 1) % 5);
+    bp_packing *packing = make_packing(&in);
+    for (uint32_t i = 0; i < UINT32_C(1) << 23; i++)
+        assert_ok(bp_packing_add_conflict(packing, (i + 1) % 5, i % 5));
+    answer once = solve_plainly(&in);
+    uint64_t offsets[5];
+    bp_pack_result r = {.size = sizeof r};
+    assert_ok(bp_pack(packing, NULL, offsets, &r));
+    assert_true(r.optimal == 1 && r.bytes == once.result.bytes && r.bound == once.result.bound);
+    assert_memory_equal(offsets, once.offsets, sizeof offsets);
+    bp_packing_destroy(&packing);
+    end_answer(&once);
+    end_instance(&in);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_largest_sum),
         cmocka_unit_test(test_bound_without_live_range),
+        cmocka_unit_test(test_repeated_conflicts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
