@@ -40,7 +40,8 @@ struct bp_skyline {
     uint64_t *starts[BITMAP_LEVELS]; /* first steps of segments: a hierarchical bitmap */
     uint32_t *lowest; /* tournament tree over steps: the first step of the lowest segment below a node; NO_SEGMENT */
     uint32_t step_leaves;
-    uint64_t *offsets; /* by item; NOT_PLACED */
+    uint64_t *offsets;   /* by item; NOT_PLACED */
+    bp_keyed *opponents; /* placed items in added conflict with one, by offset */
 
     uint32_t passes;
     priority best;
@@ -185,7 +186,7 @@ static uint32_t find_candidate(const bp_skyline *s, uint32_t begin, uint32_t end
 /* ---- a pass ------------------------------------------------------------------------------------------------------ */
 
 /* The lowest offset above the skyline, and beside the items in added conflict, that are placed. */
-static uint64_t lowest_offset(const bp_skyline *s, uint32_t item)
+static uint64_t lowest_offset(bp_skyline *s, uint32_t item, bp_work *work)
 {
     uint64_t offset = 0, size = s->t->sizes[item];
     for (uint32_t k = s->x->first_life[item]; k < s->x->first_life[item + 1]; k++) {
@@ -194,17 +195,19 @@ static uint64_t lowest_offset(const bp_skyline *s, uint32_t item)
         for (; step < life->end; step = find_start(s, step, true))
             offset = s->heights[step] > offset ? s->heights[step] : offset;
     }
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (uint32_t k = s->x->first_pair[item]; k < s->x->first_pair[item + 1]; k++) {
-            uint32_t other = s->x->pairs[k];
-            uint64_t at = s->offsets[other];
-            if (at != NOT_PLACED && at < offset + size && offset < at + s->t->sizes[other]) {
-                offset = at + s->t->sizes[other];
-                moved = true;
-            }
-        }
+    uint32_t first = s->x->first_pair[item], end = s->x->first_pair[item + 1], count = 0;
+    for (uint32_t k = first; k < end; k++) {
+        uint32_t other = s->x->pairs[k];
+        if (s->offsets[other] != NOT_PLACED && s->offsets[other] + s->t->sizes[other] > offset)
+            s->opponents[count++] = (bp_keyed){s->offsets[other], other};
     }
+    if (count > 1)
+        qsort(s->opponents, count, sizeof *s->opponents, bp_compare_keyed);
+    for (uint32_t i = 0; i < count && s->opponents[i].key < offset + size; i++) {
+        uint64_t top = s->opponents[i].key + s->t->sizes[s->opponents[i].number];
+        offset = top > offset ? top : offset;
+    }
+    work->spent += 4 * (uint64_t)(end - first) + 16 * (uint64_t)count;
     return offset;
 }
 
@@ -264,7 +267,7 @@ static bool run_pass(bp_skyline *s, uint64_t limit, bp_work *work)
     for (uint32_t r = 0; r < t->count; r++) { /* those without a live range have only added conflicts */
         uint32_t item = s->order[r].number;
         if (s->x->first_life[item] == s->x->first_life[item + 1]) {
-            uint64_t end = put_on_top(s, item, lowest_offset(s, item), work);
+            uint64_t end = put_on_top(s, item, lowest_offset(s, item, work), work);
             highest = end > highest ? end : highest;
             placed++;
         }
@@ -274,7 +277,7 @@ static bool run_pass(bp_skyline *s, uint64_t limit, bp_work *work)
         uint32_t rank = find_candidate(s, start, end, work);
         if (rank != UINT32_MAX) {
             uint32_t item = s->order[rank].number;
-            uint64_t top = put_on_top(s, item, lowest_offset(s, item), work);
+            uint64_t top = put_on_top(s, item, lowest_offset(s, item, work), work);
             highest = top > highest ? top : highest;
             placed++;
         } else {
@@ -442,6 +445,7 @@ static bp_status allocate_pass(bp_skyline *s)
     BP_TRY(bp_new_array(t->count, sizeof *s->order, (void **)&s->order));
     BP_TRY(bp_new_array(t->count, sizeof *s->rank, (void **)&s->rank));
     BP_TRY(bp_new_array(t->count, sizeof *s->offsets, (void **)&s->offsets));
+    BP_TRY(bp_new_array(t->count, sizeof *s->opponents, (void **)&s->opponents)); /* pairs are unique */
     BP_TRY(bp_new_array(2 * (size_t)s->leaves, sizeof *s->contests, (void **)&s->contests));
     for (uint32_t i = 0; i < 2 * s->leaves; i++)
         s->contests[i] = no_contest;
@@ -481,8 +485,8 @@ void bp_skyline_destroy(bp_skyline **skyline)
     *skyline = NULL;
     if (s == NULL)
         return;
-    void *arrays[] = {s->first_life, s->log_life, s->log_size,  s->load,   s->order,   s->rank,
-                      s->contests,   s->heights,  s->starts[0], s->lowest, s->offsets, s};
+    void *arrays[] = {s->first_life, s->log_life,  s->log_size, s->load,    s->order,     s->rank, s->contests,
+                      s->heights,    s->starts[0], s->lowest,   s->offsets, s->opponents, s};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
 }

@@ -251,12 +251,34 @@ static void test_repeated_conflicts(void **state)
     end_instance(&in);
 }
 
+/* A clique of declared conflicts. The work counts them. */
+static void test_conflicts_alone(void **state)
+{
+    (void)state;
+    seed(3);
+    instance in = {0};
+    for (uint32_t i = 0; i < 2900; i++)
+        add_item(&in, random_between(1, 1000));
+    for (uint32_t i = 0; i < in.count; i++)
+        for (uint32_t k = 0; k < i; k++)
+            add_pair(&in, i, k);
+    subject s = start_subject(&in);
+    bp_pack_result r = pack(&s, 1, 0, NULL);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < in.count; i++)
+        sum += in.sizes[i];
+    assert_true(r.bytes >= sum && r.work >= 8 * (uint64_t)in.pair_count);
+    end_subject(&s);
+    end_instance(&in);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_largest_sum),
         cmocka_unit_test(test_bound_without_live_range),
         cmocka_unit_test(test_repeated_conflicts),
+        cmocka_unit_test(test_conflicts_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
