@@ -18,7 +18,8 @@ typedef struct fitting {
     const bp_timeline *t;
     const bp_item_index *index;
     bp_work *work;
-    uint32_t width; /* steps of a column */
+    uint64_t share_end; /* no order begins after this work */
+    uint32_t width;     /* steps of a column */
     uint32_t column_count;
     size_t *columns; /* by column: its first entry; one more */
     uint32_t *used;  /* by column: its entries */
@@ -125,11 +126,12 @@ static void place(fitting *f, uint32_t item, uint64_t offset)
     }
 }
 
-/* Places all items. *height: of the highest. */
+/* Places all items. *height: of the highest; UINT64_MAX: the work is over. */
 static bp_status place_by_weight(fitting *f, uint64_t *height)
 {
     const bp_timeline *t = f->t;
-    *height = 0;
+    uint64_t highest = 0;
+    *height = UINT64_MAX;
     memset(f->used, 0, f->column_count * sizeof *f->used);
     for (uint32_t i = 0; i < t->count; i++) {
         f->order[i] = (bp_keyed){~f->weights[i], i};
@@ -141,8 +143,11 @@ static bp_status place_by_weight(fitting *f, uint64_t *height)
         uint64_t offset;
         BP_TRY(lowest_fit(f, item, &offset));
         place(f, item, offset);
-        *height = offset + t->sizes[item] > *height ? offset + t->sizes[item] : *height;
+        highest = offset + t->sizes[item] > highest ? offset + t->sizes[item] : highest;
+        if (bp_work_is_over(f->work))
+            return BP_OK;
     }
+    *height = highest;
     return BP_OK;
 }
 
@@ -163,6 +168,11 @@ static void set_weights(fitting *f, start how)
 
 #define MOST_ROUNDS 200 /* without an improvement */
 
+static bool has_share(const fitting *f)
+{
+    return f->work->spent <= f->share_end && !bp_work_is_over(f->work);
+}
+
 /* Places all items by weight, keeps the offsets if they are the best, and moves the highest items forward. */
 static bp_status run_round(fitting *f, uint64_t *offsets, uint64_t *best, uint64_t *height)
 {
@@ -171,7 +181,7 @@ static bp_status run_round(fitting *f, uint64_t *offsets, uint64_t *best, uint64
         *best = *height;
         memcpy(offsets, f->offsets, f->t->count * sizeof *offsets);
     }
-    for (uint32_t i = 0; i < f->t->count; i++) {
+    for (uint32_t i = 0; *height != UINT64_MAX && i < f->t->count; i++) {
         uint64_t end = f->offsets[i] + f->t->sizes[i], more = f->weights[i] / 8 + 1;
         if (end > *best - *best / 16 && f->weights[i] < UINT64_MAX - more)
             f->weights[i] += more;
@@ -187,7 +197,7 @@ static bp_status try_orders(fitting *f, uint64_t target, uint64_t *offsets, uint
     *best = UINT64_MAX;
     for (start how = AS_LIVE; how < START_COUNT; how++) {
         starts[how] = (bp_keyed){UINT64_MAX, how};
-        if (*best != UINT64_MAX && (*best <= target || bp_work_is_over(f->work)))
+        if (*best <= target || (how != AS_LIVE && !has_share(f)))
             return BP_OK;
         set_weights(f, how);
         BP_TRY(run_round(f, offsets, best, &starts[how].key));
@@ -197,7 +207,7 @@ static bp_status try_orders(fitting *f, uint64_t target, uint64_t *offsets, uint
         set_weights(f, (start)starts[s].number);
         for (uint32_t round = 0; round < MOST_ROUNDS; round++) {
             uint64_t before = *best;
-            if (*best <= target || bp_work_is_over(f->work))
+            if (*best <= target || !has_share(f))
                 return BP_OK;
             BP_TRY(run_round(f, offsets, best, &height));
             round = *best < before ? 0 : round;
@@ -231,10 +241,11 @@ static bp_status make_columns(fitting *f)
     return bp_new_array(f->columns[f->column_count], sizeof *f->entries, (void **)&f->entries);
 }
 
-bp_status bp_first_fit(const bp_timeline *timeline, const bp_item_index *index, uint64_t target, bp_work *work,
-                       uint64_t *offsets, uint64_t *height)
+bp_status bp_first_fit(const bp_timeline *timeline, const bp_item_index *index, uint64_t target, uint64_t share,
+                       bp_work *work, uint64_t *offsets, uint64_t *height)
 {
     fitting f = {.t = timeline, .index = index, .work = work};
+    f.share_end = bp_work_part(work, share).limit;
     bp_status status = make_columns(&f);
     if (status == BP_OK)
         status = bp_new_array(timeline->count, sizeof *f.order, (void **)&f.order);

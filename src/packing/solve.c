@@ -222,12 +222,10 @@ static bp_status try_parity(solving *s)
 
 static bp_status try_first_fit(solving *s, uint64_t share)
 {
-    bp_work part = bp_work_part(s->work, share);
-    uint64_t height;
-    BP_TRY(bp_first_fit(s->timeline, &s->index, s->best->proven > s->target ? s->best->proven : s->target, &part,
-                        s->offsets, &height));
-    s->work->spent = part.spent;
-    take_answer(s, "first fit");
+    uint64_t height, target = s->best->proven > s->target ? s->best->proven : s->target;
+    BP_TRY(bp_first_fit(s->timeline, &s->index, target, share, s->work, s->offsets, &height));
+    if (height != UINT64_MAX)
+        take_answer(s, "first fit");
     return BP_OK;
 }
 

@@ -12,9 +12,10 @@ typedef struct bp_verdict {
 } bp_verdict;
 
 /* First fit in a few orders, then squeaky-wheel optimization (Joslin and Clements 1999): items that end highest move forward in the
- * order, until `target` is reached or the work ends. At least one order is tried. *height is the best height found. */
-bp_status bp_first_fit(const bp_timeline *timeline, const bp_item_index *index, uint64_t target, bp_work *work,
-                       uint64_t *offsets, uint64_t *height);
+ * order, until `target` is reached, a share of the work is spent, or the work ends. At least one order is completed unless the work ends
+ * in it. *height is the best height found; UINT64_MAX: none, offsets undefined. */
+bp_status bp_first_fit(const bp_timeline *timeline, const bp_item_index *index, uint64_t target, uint64_t share,
+                       bp_work *work, uint64_t *offsets, uint64_t *height);
 
 /* ---- without a conflict graph -------------------------------------------------------------------------------------- */
 

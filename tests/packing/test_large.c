@@ -272,13 +272,33 @@ static void test_conflicts_alone(void **state)
     end_instance(&in);
 }
 
+/* ---- work ---------------------------------------------------------------------------------------------------------- */
+
+static instance random_large(uint32_t items, uint32_t intervals)
+{
+    return random_instance((random_options){
+        .items = items, .steps = 2 * items, .intervals = intervals, .least_size = 1, .most_size = 1000});
+}
+
+/* One order of first fit takes more than the whole work. */
+static void test_work_ends(void **state)
+{
+    (void)state;
+    seed(4);
+    instance in = random_large(6000, 3);
+    subject s = start_subject(&in);
+    uint64_t work = 40000000;
+    assert_in_range(pack(&s, work, 0, NULL).work, work, work + work / 4);
+    end_subject(&s);
+    end_instance(&in);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_largest_sum),
-        cmocka_unit_test(test_bound_without_live_range),
-        cmocka_unit_test(test_repeated_conflicts),
-        cmocka_unit_test(test_conflicts_alone),
+        cmocka_unit_test(test_largest_sum),        cmocka_unit_test(test_bound_without_live_range),
+        cmocka_unit_test(test_repeated_conflicts), cmocka_unit_test(test_conflicts_alone),
+        cmocka_unit_test(test_work_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
