@@ -246,6 +246,19 @@ static void test_parts(void **state)
     end_instance(&in);
 }
 
+/* Too many conflicts for the conflict graph: skyline and first fit on columns. */
+static void test_large(void **state)
+{
+    (void)state;
+    seed(5);
+    instance in = random_instance(
+        (random_options){.items = 3000, .steps = 6000, .intervals = 3, .least_size = 1, .most_size = 1000});
+    bp_pack_config config = new_config();
+    config.work = 50000000;
+    try_pack(&in, config);
+    end_instance(&in);
+}
+
 /* Guards against a build in which the wraps are not linked. */
 static void test_failures_happened(void **state)
 {
@@ -256,11 +269,8 @@ static void test_failures_happened(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chains),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_planted),
-        cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_failures_happened),
+        cmocka_unit_test(test_chains), cmocka_unit_test(test_random), cmocka_unit_test(test_planted),
+        cmocka_unit_test(test_parts),  cmocka_unit_test(test_large),  cmocka_unit_test(test_failures_happened),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,185 +6,193 @@
 
 #include <cmocka.h>
 
-#include "answers.h"
+#include "large.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-#include "../support/brief.h"
 #include "planted.h"
 
-#define WORK UINT64_C(4000000) /* a few passes */
+/* ---- kinds of instances -------------------------------------------------------------------------------------------- */
 
-/* ---- references ---------------------------------------------------------------------------------------------------- */
-
-static int by_begin(const void *left, const void *right)
+static void test_random(void **state)
 {
-    const interval *a = left, *b = right;
-    return (a->begin > b->begin) - (a->begin < b->begin);
+    (void)state;
+    seed(5);
+    instance in = random_large(4600, 1);
+    try_large(&in);
+    end_instance(&in);
+    in = random_large(3000, 3);
+    try_large(&in);
+    end_instance(&in);
 }
 
-static bool are_apart(const instance *in, const uint64_t *offsets, uint32_t one, uint32_t other)
+static void test_declared_conflicts(void **state)
 {
-    uint64_t low = offsets[one] < offsets[other] ? one : other, high = one + other - low;
-    return in->sizes[one] == 0 || in->sizes[other] == 0 || offsets[high] - offsets[low] >= in->sizes[low];
-}
-
-/* Every two conflicting items are apart, and the highest ends at `bytes`. */
-static bool is_placed(const instance *in, const uint64_t *offsets, uint64_t bytes)
-{
-    bool apart = true;
-    uint64_t highest = 0;
-    qsort(in->intervals, in->interval_count, sizeof *in->intervals, by_begin);
-    for (uint32_t i = 0; i < in->interval_count; i++) {
-        const interval *a = &in->intervals[i], *b = a + 1, *end = in->intervals + in->interval_count;
-        uint64_t top = offsets[a->item] + in->sizes[a->item];
-        highest = in->sizes[a->item] > 0 && top > highest ? top : highest;
-        for (; b < end && b->begin < a->end; b++)
-            apart = apart && (a->item == b->item || are_apart(in, offsets, a->item, b->item));
+    (void)state;
+    seed(6);
+    for (uint32_t intervals = 1; intervals <= 3; intervals += 2) {
+        instance in = random_instance((random_options){.items = 7000,
+                                                       .steps = 5000,
+                                                       .intervals = intervals,
+                                                       .least_size = 1,
+                                                       .most_size = 200,
+                                                       .pairs = 3000,
+                                                       .empty = true,
+                                                       .never_live = true});
+        try_large(&in);
+        end_instance(&in);
     }
-    for (uint32_t i = 0; i < in->pair_count; i++) {
-        const uint32_t ends[] = {in->pairs[i].item, in->pairs[i].other};
-        apart = apart && are_apart(in, offsets, ends[0], ends[1]);
-        for (int k = 0; k < 2; k++) {
-            uint64_t top = offsets[ends[k]] + in->sizes[ends[k]];
-            highest = in->sizes[ends[k]] > 0 && in->sizes[ends[1 - k]] > 0 && top > highest ? top : highest;
+}
+
+/* Live through all, live ranges that touch, and one item that takes most of the bytes. */
+static void test_one_item_through_all(void **state)
+{
+    (void)state;
+    seed(7);
+    instance in = random_large(4600, 1);
+    add_interval(&in, add_item(&in, UINT64_C(1) << 62), 0, 8000);
+    add_interval(&in, add_item(&in, UINT64_C(1) << 62), 3000, 3100);
+    uint32_t touching = add_item(&in, (UINT64_C(1) << 62) + 5);
+    for (uint32_t i = 0; i < 100; i++)
+        add_interval(&in, touching, 40 * i, 40 * i + 40);
+    try_large(&in);
+    end_instance(&in);
+}
+
+/* Items of equal size fill the peak exactly (interval graph colouring). */
+static void test_equal_sizes(void **state)
+{
+    (void)state;
+    seed(8);
+    instance in = random_large(4600, 1);
+    for (uint32_t i = 0; i < in.count; i++)
+        in.sizes[i] = 4096;
+    bp_pack_result r = try_large(&in);
+    assert_true(r.bytes % 4096 == 0);
+    end_instance(&in);
+    for (uint32_t i = 0; i < 3000; i++)
+        add_interval(&in, add_item(&in, 7), 3, 9);
+    r = try_large(&in);
+    assert_true(r.bytes == 7 * 3000 && r.optimal == 1);
+    end_instance(&in);
+}
+
+/* A random trace of pushes and pops: offsets that follow the stack reach the peak. */
+static void test_stack(void **state)
+{
+    (void)state;
+    seed(9);
+    instance in = {0};
+    uint32_t stack[1000], depth = 0;
+    uint64_t *begins = calloc(20000, sizeof *begins), time = 0;
+    assert_non_null(begins);
+    while (in.count < 20000 || depth > 0) {
+        bool is_push = in.count < 20000 && depth < 1000 && (depth < 300 || one_in(2));
+        time++;
+        if (is_push) {
+            begins[in.count] = time;
+            stack[depth++] = add_item(&in, random_between(1, 1000));
+        } else {
+            depth--;
+            add_interval(&in, stack[depth], begins[stack[depth]], time);
         }
     }
-    return apart && highest == bytes;
+    bp_pack_result r = try_large(&in);
+    assert_true(r.optimal == 1);
+    free(begins);
+    end_instance(&in);
 }
 
-typedef struct event {
-    uint64_t time, ends;
-    uint32_t item;
-} event;
-
-static int by_time(const void *left, const void *right)
+/* Planted packings on top of each other: their heights add up to the peak. */
+static void test_planted(void **state)
 {
-    const event *a = left, *b = right;
-    if (a->time != b->time)
-        return a->time < b->time ? -1 : 1;
-    return (a->ends < b->ends) - (a->ends > b->ends);
-}
-
-/* Peak live bytes of some items; NULL: of all. */
-static uint64_t peak_of(const instance *in, const bool *chosen)
-{
-    event *events = calloc(2 * (size_t)in->interval_count + 1, sizeof *events);
-    uint32_t *live = calloc(in->count + 1, sizeof *live), count = 0;
-    uint64_t bytes = 0, peak = 0;
-    assert_true(events != NULL && live != NULL);
-    for (uint32_t i = 0; i < in->interval_count; i++) {
-        if (chosen != NULL && !chosen[in->intervals[i].item])
-            continue;
-        events[count++] = (event){in->intervals[i].begin, 0, in->intervals[i].item};
-        events[count++] = (event){in->intervals[i].end, 1, in->intervals[i].item};
+    (void)state;
+    seed(10);
+    for (int gaps = 0; gaps < 2; gaps++) {
+        instance in = {0};
+        uint64_t known[18000], base = 0;
+        while (in.count < 17600) {
+            planted p = plant((planted_options){
+                .items = 400, .bytes = 100000, .steps = 1000, .wheels = true, .gaps = gaps > 0, .pairs = gaps > 0});
+            uint32_t first = in.count;
+            for (uint32_t i = 0; i < p.in.count; i++)
+                known[add_item(&in, p.in.sizes[i])] = base + p.offsets[i];
+            for (uint32_t i = 0; i < p.in.interval_count; i++)
+                add_interval(&in, first + p.in.intervals[i].item, p.in.intervals[i].begin, p.in.intervals[i].end);
+            for (uint32_t i = 0; i < p.in.pair_count; i++)
+                add_pair(&in, first + p.in.pairs[i].item, first + p.in.pairs[i].other);
+            base += p.bytes;
+            end_planted(&p);
+        }
+        subject s = start_subject(&in);
+        assert_true(s.bound == base);
+        bp_pack_result r = pack(&s, WORK, 0, NULL);
+        print_message("planted: %.1f%% above the optimum\n", 100.0 * (double)(r.bytes - base) / (double)base);
+        assert_for(&in, r.bytes >= base && (gaps > 0 || r.bytes <= base + base / 4));
+        assert_for(&in, pack(&s, 1, 0, known).optimal == 1);
+        assert_int_equal(pack(&s, 1, base, known).outcome, BP_PACK_PLACED);
+        assert_true(pack(&s, WORK, base, NULL).outcome != BP_PACK_INFEASIBLE);
+        end_subject(&s);
+        end_instance(&in);
     }
-    qsort(events, count, sizeof *events, by_time);
-    for (uint32_t i = 0; i < count; i++) {
-        if (events[i].ends)
-            bytes -= --live[events[i].item] == 0 ? in->sizes[events[i].item] : 0;
-        else
-            bytes += live[events[i].item]++ == 0 ? in->sizes[events[i].item] : 0;
-        peak = bytes > peak ? bytes : peak;
+}
+
+/* ---- components ---------------------------------------------------------------------------------------------------- */
+
+static void test_single_items(void **state)
+{
+    (void)state;
+    seed(11);
+    instance in = {0};
+    uint64_t largest = 0;
+    for (uint32_t i = 0; i < 100000; i++) {
+        uint32_t item = add_item(&in, random_between(1, 1000000));
+        largest = in.sizes[item] > largest ? in.sizes[item] : largest;
+        add_interval(&in, item, 10 * i, 10 * i + random_between(1, 10));
     }
-    free(events);
-    free(live);
-    return peak;
+    bp_pack_result r = try_large(&in);
+    assert_true(r.bytes == largest && r.optimal == 1);
+    end_instance(&in);
 }
 
-/* The bound is the peak, or the size of an item with declared conflicts alone; its witness is live at one time. */
-static uint64_t checked_bound(const instance *in, const bp_packing *packing)
+/* Components that alternate in time, each held together by gaps; one has declared conflicts only. */
+static void test_interleaved_components(void **state)
 {
-    uint32_t *witness = calloc(in->count + 1, sizeof *witness);
-    bool *chosen = calloc(in->count + 1, sizeof *chosen);
-    size_t count = SIZE_MAX;
-    uint64_t bound = 0, sum = 0, peak = peak_of(in, NULL);
-    assert_true(witness != NULL && chosen != NULL);
-    assert_ok(bp_packing_bound(packing, witness, &count, &bound));
-    for (size_t i = 0; i < count; i++) {
-        assert_for(in, witness[i] < in->count && (i == 0 || witness[i] > witness[i - 1]));
-        chosen[witness[i]] = true;
-        sum += in->sizes[witness[i]];
+    (void)state;
+    seed(12);
+    instance in = {0};
+    for (uint32_t part = 0; part < 4000; part++) {
+        uint32_t last = add_item(&in, random_between(1, 1000));
+        for (uint64_t i = random_below(6); i > 0; i--) {
+            uint32_t item = add_item(&in, random_between(1, 1000));
+            uint64_t begin = 10 * (random_below(30) * 4000 + part);
+            add_interval(&in, last, begin, begin + 10);
+            add_interval(&in, item, begin + random_below(10), begin + 10);
+            last = item;
+        }
     }
-    assert_for(in, sum == bound && bound >= peak);
-    assert_for(in, in->pair_count > 0 || bound == peak);
-    assert_for(in, count == 1 || peak_of(in, chosen) == bound);
-    free(witness);
-    free(chosen);
-    return bound;
-}
-
-/* ---- calls --------------------------------------------------------------------------------------------------------- */
-
-typedef struct subject {
-    const instance *in;
-    bp_packing *packing;
-    uint64_t bound, *offsets; /* of the latest result */
-} subject;
-
-static subject start_subject(const instance *in)
-{
-    subject s = {.in = in, .packing = make_packing(in), .offsets = calloc(in->count + 1, sizeof *s.offsets)};
-    assert_non_null(s.offsets);
-    s.bound = checked_bound(in, s.packing);
-    return s;
-}
-
-static void end_subject(subject *s)
-{
-    bp_packing_destroy(&s->packing);
-    free(s->offsets);
-}
-
-static bp_pack_result pack(subject *s, uint64_t work, uint64_t capacity, const uint64_t *known)
-{
-    bp_pack_config config = new_config();
-    bp_pack_result r = {.size = sizeof r};
-    config.work = work;
-    config.capacity = capacity;
-    config.known = known;
-    assert_ok(bp_pack(s->packing, &config, s->offsets, &r));
-    assert_for(s->in, r.bound == s->bound && r.bound <= r.proven && r.proven <= r.bytes);
-    assert_for(s->in, r.optimal == (r.proven == r.bytes));
-    bool fits = capacity == 0 || r.bytes <= capacity;
-    assert_for(s->in, fits == (r.outcome == BP_PACK_PLACED));
-    assert_for(s->in, fits || (r.proven > capacity) == (r.outcome == BP_PACK_INFEASIBLE));
-    if (fits) {
-        assert_ok(bp_packing_check(s->packing, s->offsets, r.bytes));
-        assert_for(s->in, is_placed(s->in, s->offsets, r.bytes));
-    }
-    return r;
-}
-
-/* Packs with growing work; returns the last result. */
-static bp_pack_result try_large(const instance *in)
-{
-    subject s = start_subject(in);
-    uint64_t *first = calloc(in->count + 1, sizeof *first), pile = 0, largest = 0;
-    assert_non_null(first);
-    uint64_t little = pack(&s, 1, 0, NULL).bytes;
-    uint64_t more = pack(&s, WORK / 4, 0, NULL).bytes;
+    uint32_t ring = in.count;
+    for (uint32_t i = 0; i < 5; i++)
+        add_item(&in, 5000 + i);
+    for (uint32_t i = 0; i < 5; i++)
+        add_pair(&in, ring + i, ring + (i + 1) % 5);
+    subject s = start_subject(&in);
     bp_pack_result r = pack(&s, WORK, 0, NULL);
-    assert_for(in, little >= more && more >= r.bytes);
-    memcpy(first, s.offsets, in->count * sizeof *first);
-    bp_pack_result again = pack(&s, WORK, 0, NULL);
-    assert_for(in, again.bytes == r.bytes && again.work == r.work && again.proven == r.proven);
-    assert_memory_equal(first, s.offsets, in->count * sizeof *first);
-    assert_for(in, pack(&s, 1, 0, first).bytes <= r.bytes);
-    assert_int_equal(pack(&s, WORK, r.bytes, NULL).outcome, BP_PACK_PLACED);
-    for (uint32_t i = 0; i < in->count; i++) {
-        first[i] = pile;
-        pile += in->sizes[i];
-        largest = in->sizes[i] > largest ? in->sizes[i] : largest;
-    }
-    assert_for(in, pack(&s, 1, 0, first).bytes <= pile);
-    assert_int_equal(pack(&s, 1, pile, NULL).outcome, BP_PACK_PLACED);
-    if (s.bound - 1 >= largest)
-        assert_int_equal(pack(&s, 1, s.bound - 1, NULL).outcome, BP_PACK_INFEASIBLE);
-    free(first);
+    assert_true(r.optimal == 1 && r.bytes > 10000);
     end_subject(&s);
-    return r;
+    end_instance(&in);
+}
+
+/* A component without a conflict graph beside small ones with one. */
+static void test_components_of_all_sizes(void **state)
+{
+    (void)state;
+    seed(13);
+    instance in = random_large(4600, 1);
+    for (uint32_t i = 0; i < 2000; i++)
+        add_interval(&in, add_item(&in, random_between(1, 1000)), 9000 + i, 9001 + i + random_below(3));
+    try_large(&in);
+    end_instance(&in);
 }
 
 /* ---- sizes --------------------------------------------------------------------------------------------------------- */
@@ -274,12 +282,6 @@ static void test_conflicts_alone(void **state)
 
 /* ---- work ---------------------------------------------------------------------------------------------------------- */
 
-static instance random_large(uint32_t items, uint32_t intervals)
-{
-    return random_instance((random_options){
-        .items = items, .steps = 2 * items, .intervals = intervals, .least_size = 1, .most_size = 1000});
-}
-
 /* One order of first fit takes more than the whole work. */
 static void test_work_ends(void **state)
 {
@@ -296,8 +298,19 @@ static void test_work_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_largest_sum),        cmocka_unit_test(test_bound_without_live_range),
-        cmocka_unit_test(test_repeated_conflicts), cmocka_unit_test(test_conflicts_alone),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_declared_conflicts),
+        cmocka_unit_test(test_one_item_through_all),
+        cmocka_unit_test(test_equal_sizes),
+        cmocka_unit_test(test_stack),
+        cmocka_unit_test(test_planted),
+        cmocka_unit_test(test_single_items),
+        cmocka_unit_test(test_interleaved_components),
+        cmocka_unit_test(test_components_of_all_sizes),
+        cmocka_unit_test(test_largest_sum),
+        cmocka_unit_test(test_bound_without_live_range),
+        cmocka_unit_test(test_repeated_conflicts),
+        cmocka_unit_test(test_conflicts_alone),
         cmocka_unit_test(test_work_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
