@@ -212,7 +212,7 @@ static uint64_t lowest_offset(bp_skyline *s, uint32_t item, bp_work *work)
 }
 
 /* Places an item and takes its live ranges out of the tournament. Returns its end. */
-static uint64_t put_on_top(bp_skyline *s, uint32_t item, uint64_t offset, bp_work *work)
+static uint64_t place_on_skyline(bp_skyline *s, uint32_t item, uint64_t offset, bp_work *work)
 {
     uint64_t end = offset + s->t->sizes[item];
     s->offsets[item] = offset;
@@ -267,7 +267,7 @@ static bool run_pass(bp_skyline *s, uint64_t limit, bp_work *work)
     for (uint32_t r = 0; r < t->count; r++) { /* those without a live range have only added conflicts */
         uint32_t item = s->order[r].number;
         if (s->x->first_life[item] == s->x->first_life[item + 1]) {
-            uint64_t end = put_on_top(s, item, lowest_offset(s, item, work), work);
+            uint64_t end = place_on_skyline(s, item, lowest_offset(s, item, work), work);
             highest = end > highest ? end : highest;
             placed++;
         }
@@ -277,7 +277,7 @@ static bool run_pass(bp_skyline *s, uint64_t limit, bp_work *work)
         uint32_t rank = find_candidate(s, start, end, work);
         if (rank != UINT32_MAX) {
             uint32_t item = s->order[rank].number;
-            uint64_t top = put_on_top(s, item, lowest_offset(s, item, work), work);
+            uint64_t top = place_on_skyline(s, item, lowest_offset(s, item, work), work);
             highest = top > highest ? top : highest;
             placed++;
         } else {
