@@ -65,7 +65,7 @@ static void give_back(online *o, uint64_t begin, uint64_t end)
         return;
     }
     memmove(o->ranges + at + 1, o->ranges + after, (o->range_count - after) * sizeof *o->ranges);
-    o->range_count += at + 1 - after;
+    o->range_count = o->range_count - after + at + 1;
     o->ranges[at] = joined;
 }
 

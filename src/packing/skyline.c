@@ -389,7 +389,7 @@ static void measure_load(bp_skyline *s, uint64_t *tree)
     }
     for (uint32_t step = 1; step < t->steps; step++)
         tree[t->steps + step] += tree[t->steps + step - 1];
-    for (uint32_t node = t->steps; node-- > 1;)
+    for (uint32_t node = t->steps > 0 ? t->steps - 1 : 0; node > 0; node--)
         tree[node] = tree[2 * node] > tree[2 * node + 1] ? tree[2 * node] : tree[2 * node + 1];
     unsigned shift = t->bound >> 40 != 0 ? 24 : 0; /* keeps the product within 64 bits */
     for (uint32_t i = 0; i < t->life_count; i++) {
