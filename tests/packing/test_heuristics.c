@@ -14,6 +14,8 @@
 #include "naive.h"
 #include "packing/solve.h"
 
+static bp_pack_progress unseen;
+
 /* One component of an instance. */
 typedef struct part {
     const bp_timeline *t;
@@ -97,7 +99,7 @@ static void try_first_order(const instance *in, part *p)
 {
     bool *with = naive_conflicts(in);
     uint64_t height = 0;
-    bp_work work = {0, UINT64_MAX};
+    bp_work work = {0, UINT64_MAX, &unseen};
     assert_ok(bp_first_fit(p->t, &p->index, UINT64_MAX - 1, UINT64_MAX, &work, p->offsets, &height));
     assert_for(in, checked_height(in, p) == height);
     for (uint32_t i = 0; i < p->t->count; i++)
@@ -111,7 +113,7 @@ static void try_more_orders(const instance *in, part *p)
     uint64_t before = UINT64_MAX;
     for (uint64_t limit = 1; limit < 2000000; limit *= 8) {
         uint64_t height = 0;
-        bp_work work = {0, limit};
+        bp_work work = {0, limit, &unseen};
         assert_ok(bp_first_fit(p->t, &p->index, p->t->bound, UINT64_MAX, &work, p->offsets, &height));
         assert_for(in, height <= before && work.spent < limit + 10000);
         assert_for(in, height == UINT64_MAX || checked_height(in, p) == height);
@@ -131,7 +133,7 @@ static void test_first_fit(void **state)
 
 static void try_online(const instance *in, part *p)
 {
-    bp_work work = {0, UINT64_MAX}, none = {0, 0};
+    bp_work work = {0, UINT64_MAX, &unseen}, none = {0, 0, &unseen};
     uint64_t height = 0, again = 0;
     assert_ok(bp_online_fit(p->t, UINT64_MAX, &work, p->offsets, &height));
     assert_for(in, (height == UINT64_MAX) == (p->t->pair_count > 0));
@@ -158,7 +160,7 @@ static void test_online_best_fit(void **state)
 static void try_passes(const instance *in, part *p)
 {
     bp_skyline *skyline = NULL;
-    bp_work work = {0, UINT64_MAX};
+    bp_work work = {0, UINT64_MAX, &unseen};
     uint64_t best = UINT64_MAX;
     assert_ok(bp_skyline_create(p->t, &p->index, &skyline));
     for (int pass = 0; pass < 60; pass++) {
