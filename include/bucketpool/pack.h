@@ -77,11 +77,11 @@ typedef struct bp_packing_info {
 BP_API const bp_packing_info *bp_packing_get_info(const bp_packing *packing);
 
 /** A lower bound of every placement: the largest sum of sizes of items that all conflict. Without declared conflicts
- * it is the peak of the live sizes; declared conflicts count where they extend such a set. `witness` gets the items
+ * it is the peak of the live sizes; declared conflicts count where they extend such a set, in components of the
+ * conflict graph with at most 2^22 conflicts. `witness` gets the items
  * of the set in increasing order and has room for all items; NULL if not wanted. `count` gets their number.
  *
- * Errors: BP_ERR_OVERFLOW (the sizes together do not fit 64 bits), BP_ERR_UNSUPPORTED (more than 2^25 conflicts),
- * BP_ERR_NO_HOST_MEMORY. */
+ * Errors: BP_ERR_OVERFLOW (the sizes together do not fit 64 bits; more than 2^31 - 1 intervals), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_bound(const bp_packing *packing, uint32_t *witness, size_t *count, uint64_t *bound);
 
 /** The state of a search, for another thread or a signal handler of the caller. Zero at first. Read and write it with atomic accesses
@@ -129,8 +129,10 @@ typedef struct bp_pack_result {
  * Errors: BP_ERR_INVALID_ARGUMENT (a capacity smaller than the largest item; a known placement that bp_packing_check
  * refuses), and those of bp_packing_bound.
  *
- * Sources: MiniMalloc (ASPLOS 2023) for the problem and for canonical placements. Parity and the order sweep are from
- * this library. */
+ * Memory is linear in the instance, up to 100 MiB more for a conflict graph of up to 2^22 conflicts.
+ *
+ * Sources: MiniMalloc (ASPLOS 2023) for the problem and for canonical placements; Sekiyama et al. (2018) and Burke et
+ * al. (2004) for best fit on a skyline. Parity and the order sweep are from this library. */
 BP_API bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint64_t *offsets,
                          bp_pack_result *result);
 
