@@ -19,24 +19,24 @@ typedef struct priority {
     int32_t life, size, load, noise;
 } priority;
 
-/* The live ranges of a subtree of the tournament whose items are not placed. */
+/* The live ranges of a subtree whose items are not placed: the smallest rank, UINT32_MAX for none, and the box of their steps. */
 typedef struct contest {
-    uint32_t best; /* smallest rank; UINT32_MAX: none */
-    uint32_t least_end, most_end;
+    uint32_t best;
+    uint32_t least_begin, most_begin, least_end, most_end;
 } contest;
 
 struct bp_skyline {
     const bp_timeline *t;
     const bp_item_index *x;
-    uint32_t *first_life;                 /* by step: its first beginning live range; one more entry */
+    uint32_t *leaf_of;                    /* by live range: its leaf of the tree */
     uint32_t *log_life, *log_size, *load; /* by item, 16 bits of fraction */
 
     /* a pass */
-    bp_keyed *order;                 /* by rank: items of falling priority */
-    uint32_t *rank;                  /* by item */
-    contest *contests;               /* tournament tree over the live ranges; node k has children 2k and 2k + 1 */
-    uint32_t leaves;                 /* of the tree, a power of two */
-    uint64_t *heights;               /* by first step of a segment */
+    bp_keyed *order;   /* by rank: items of falling priority */
+    uint32_t *rank;    /* by item */
+    contest *contests; /* tree over the live ranges, near ones beside each other; node k has children 2k and 2k + 1 */
+    uint32_t leaves;   /* of the tree, a power of two */
+    uint64_t *heights; /* by first step of a segment */
     uint64_t *starts[BITMAP_LEVELS]; /* first steps of segments: a hierarchical bitmap */
     uint32_t *lowest; /* tournament tree over steps: the first step of the lowest segment below a node; NO_SEGMENT */
     uint32_t step_leaves;
@@ -147,39 +147,33 @@ static void join_contests(contest *contests, uint32_t node)
 {
     const contest *left = &contests[2 * node], *right = &contests[2 * node + 1];
     contests[node] = (contest){left->best < right->best ? left->best : right->best,
+                               left->least_begin < right->least_begin ? left->least_begin : right->least_begin,
+                               left->most_begin > right->most_begin ? left->most_begin : right->most_begin,
                                left->least_end < right->least_end ? left->least_end : right->least_end,
                                left->most_end > right->most_end ? left->most_end : right->most_end};
 }
 
-static const contest no_contest = {UINT32_MAX, UINT32_MAX, 0};
+static const contest no_contest = {UINT32_MAX, UINT32_MAX, 0, UINT32_MAX, 0};
 
-/* Lowers *best to the smallest rank below `node` whose live range ends at or before `end`. Returns the number of nodes visited. */
-static uint64_t explore(const contest *contests, uint32_t node, uint32_t end, uint32_t *best)
+/* Lowers *best to the smallest rank below `node` whose live range is within the steps. Returns the number of nodes visited. */
+static uint64_t explore(const contest *contests, uint32_t node, uint32_t begin, uint32_t end, uint32_t *best)
 {
     const contest *c = &contests[node];
-    if (c->best >= *best || c->least_end > end)
+    if (c->best >= *best || c->least_end > end || c->most_begin < begin)
         return 1;
-    if (c->most_end <= end) {
+    if (c->least_begin >= begin && c->most_end <= end) {
         *best = c->best;
         return 1;
     }
     uint32_t first = 2 * node + (contests[2 * node + 1].best < contests[2 * node].best);
-    return 1 + explore(contests, first, end, best) + explore(contests, first ^ 1, end, best);
+    return 1 + explore(contests, first, begin, end, best) + explore(contests, first ^ 1, begin, end, best);
 }
 
 /* The rank of the best item with a live range within the steps, or UINT32_MAX. */
 static uint32_t find_candidate(const bp_skyline *s, uint32_t begin, uint32_t end, bp_work *work)
 {
     uint32_t best = UINT32_MAX;
-    uint32_t left = s->leaves + s->first_life[begin], right = s->leaves + s->first_life[end];
-    uint64_t nodes = 0;
-    for (; left < right; left /= 2, right /= 2) {
-        if (left % 2 != 0)
-            nodes += explore(s->contests, left++, end, &best);
-        if (right % 2 != 0)
-            nodes += explore(s->contests, --right, end, &best);
-    }
-    work->spent += 8 * nodes + 32;
+    work->spent += 8 * explore(s->contests, 1, begin, end, &best);
     return best;
 }
 
@@ -219,7 +213,7 @@ static uint64_t place_on_skyline(bp_skyline *s, uint32_t item, uint64_t offset, 
     for (uint32_t k = s->x->first_life[item]; k < s->x->first_life[item + 1]; k++) {
         const bp_life *life = &s->t->lives[s->x->lives[k]];
         raise_steps(s, life->begin, life->end, end);
-        uint32_t node = s->leaves + s->x->lives[k];
+        uint32_t node = s->leaf_of[s->x->lives[k]];
         s->contests[node] = no_contest;
         for (node /= 2; node > 0; node /= 2)
             join_contests(s->contests, node);
@@ -242,8 +236,8 @@ static void begin_pass(bp_skyline *s)
 {
     const bp_timeline *t = s->t;
     for (uint32_t i = 0; i < t->life_count; i++) {
-        uint32_t end = t->lives[i].end;
-        s->contests[s->leaves + i] = (contest){s->rank[t->lives[i].item], end, end};
+        uint32_t begin = t->lives[i].begin, end = t->lives[i].end;
+        s->contests[s->leaf_of[i]] = (contest){s->rank[t->lives[i].item], begin, begin, end, end};
     }
     for (uint32_t node = s->leaves - 1; node > 0; node--)
         join_contests(s->contests, node);
@@ -414,11 +408,6 @@ static bp_status describe_items(bp_skyline *s)
 {
     const bp_timeline *t = s->t;
     uint64_t *tree;
-    BP_TRY(bp_new_array((size_t)t->steps + 2, sizeof *s->first_life, (void **)&s->first_life));
-    for (uint32_t i = 0; i < t->life_count; i++)
-        s->first_life[t->lives[i].begin + 1]++;
-    for (uint32_t step = 0; step < t->steps; step++)
-        s->first_life[step + 1] += s->first_life[step];
     BP_TRY(bp_new_array(t->count, sizeof *s->log_life, (void **)&s->log_life));
     BP_TRY(bp_new_array(t->count, sizeof *s->log_size, (void **)&s->log_size));
     BP_TRY(bp_new_array(t->count, sizeof *s->load, (void **)&s->load));
@@ -432,6 +421,34 @@ static bp_status describe_items(bp_skyline *s)
         s->log_life[i] = log2_fixed(life > 1 ? life - 1 : 1);
         s->log_size[i] = log2_fixed(t->sizes[i]);
     }
+    return BP_OK;
+}
+
+/* The bits of a step at even places. */
+static uint64_t spread_bits(uint32_t step)
+{
+    uint64_t x = step;
+    x = (x | x << 16) & UINT64_C(0x0000ffff0000ffff);
+    x = (x | x << 8) & UINT64_C(0x00ff00ff00ff00ff);
+    x = (x | x << 4) & UINT64_C(0x0f0f0f0f0f0f0f0f);
+    x = (x | x << 2) & UINT64_C(0x3333333333333333);
+    return (x | x << 1) & UINT64_C(0x5555555555555555);
+}
+
+/* Leaves along a Z-order curve (Morton 1966) of begin and end, so that boxes are small. */
+static bp_status order_leaves(bp_skyline *s)
+{
+    const bp_timeline *t = s->t;
+    bp_keyed *order;
+    BP_TRY(bp_new_array(t->life_count, sizeof *s->leaf_of, (void **)&s->leaf_of));
+    BP_TRY(bp_new_array(t->life_count, sizeof *order, (void **)&order));
+    for (uint32_t i = 0; i < t->life_count; i++)
+        order[i] = (bp_keyed){spread_bits(t->lives[i].begin) << 1 | spread_bits(t->lives[i].end), i};
+    if (t->life_count > 0)
+        qsort(order, t->life_count, sizeof *order, bp_compare_keyed);
+    for (uint32_t i = 0; i < t->life_count; i++)
+        s->leaf_of[order[i].number] = s->leaves + i;
+    free(order);
     return BP_OK;
 }
 
@@ -449,6 +466,7 @@ static bp_status allocate_pass(bp_skyline *s)
     BP_TRY(bp_new_array(2 * (size_t)s->leaves, sizeof *s->contests, (void **)&s->contests));
     for (uint32_t i = 0; i < 2 * s->leaves; i++)
         s->contests[i] = no_contest;
+    BP_TRY(order_leaves(s));
     BP_TRY(bp_new_array((size_t)t->steps + 1, sizeof *s->heights, (void **)&s->heights));
     BP_TRY(bp_new_array(2 * (size_t)s->step_leaves, sizeof *s->lowest, (void **)&s->lowest));
     size_t words = t->steps + (size_t)1, total = 0, first[BITMAP_LEVELS];
@@ -485,8 +503,8 @@ void bp_skyline_destroy(bp_skyline **skyline)
     *skyline = NULL;
     if (s == NULL)
         return;
-    void *arrays[] = {s->first_life, s->log_life,  s->log_size, s->load,    s->order,     s->rank, s->contests,
-                      s->heights,    s->starts[0], s->lowest,   s->offsets, s->opponents, s};
+    void *arrays[] = {s->leaf_of, s->log_life,  s->log_size, s->load,    s->order,     s->rank, s->contests,
+                      s->heights, s->starts[0], s->lowest,   s->offsets, s->opponents, s};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
 }
