@@ -94,12 +94,6 @@ typedef struct pair_set {
     size_t count;
 } pair_set;
 
-static const bp_pair *find_pair(const pair_set *set, uint32_t one, uint32_t other)
-{
-    bp_pair wanted = {one, other};
-    return bsearch(&wanted, set->pairs, set->count, sizeof wanted, bp_compare_pairs);
-}
-
 /* Collects the added conflicts that no section covers. */
 static bp_status collect_pairs(const builder *b, const bp_lists *neighbours, pair_set *set)
 {
@@ -122,54 +116,65 @@ static bp_status collect_pairs(const builder *b, const bp_lists *neighbours, pai
     return BP_OK;
 }
 
-#define MOST_LOOKS (UINT64_C(1) << 26) /* limit of look-ups while cliques are extended; after it pairs stay pairs */
+#define MOST_LOOKS                                                                                                     \
+    (UINT64_C(1) << 26) /* words and candidates seen while cliques are extended; after it pairs stay pairs */
+#define MOST_ROW_WORDS (UINT32_C(1) << 22) /* 32 MiB; with longer rows pairs stay pairs */
 
+/* Bit sets by item, `words` long. */
 typedef struct extending {
     builder *b;
     const bp_lists *neighbours;
     pair_set set;
-    bool *covered; /* by pair of the set */
-    uint32_t *clique, *candidates;
+    size_t *first_pair; /* by item: its first pair in the set; one more entry */
+    bool *covered;      /* by pair of the set */
+    uint64_t *rows;     /* a row for each item: all that conflict with it */
+    uint64_t *allowed;  /* all that conflict with every item of the clique */
+    uint64_t *members;  /* of the clique */
+    size_t words;
+    bp_keyed *candidates; /* of the first item: the key is the complement of the size */
+    uint32_t *clique;
     uint32_t count;
     uint64_t looks;
 } extending;
 
-static bool joins(extending *x, uint32_t item)
+static bool has_bit(const uint64_t *row, uint32_t item)
 {
-    for (uint32_t i = 0; i < x->count; i++) {
-        x->looks++;
-        if (!are_neighbours(x->neighbours, item, x->clique[i]) && find_pair(&x->set, item, x->clique[i]) == NULL)
-            return false;
-    }
-    return true;
+    return (row[item / 64] >> item % 64 & 1) != 0;
 }
 
-/* Writes the item's neighbours into `candidates`, largest first. */
-static uint32_t sections_collect_candidates(const extending *x, uint32_t item, const bp_pair *pairs, size_t pair_count)
+static void set_bit(uint64_t *row, uint32_t item)
+{
+    row[item / 64] |= UINT64_C(1) << item % 64;
+}
+
+static void join_clique(extending *x, uint32_t item)
+{
+    const uint64_t *row = x->rows + x->words * item;
+    x->clique[x->count++] = item;
+    set_bit(x->members, item);
+    for (size_t i = 0; i < x->words; i++)
+        x->allowed[i] &= row[i];
+    x->looks += x->words;
+}
+
+/* Sorts the item's neighbours, largest first. */
+static uint32_t collect_candidates(const extending *x, uint32_t item)
 {
     const uint64_t *sizes = x->b->timeline->sizes;
-    uint32_t count = 0, first = x->neighbours->first[item], end = x->neighbours->first[item + 1];
-    for (size_t i = 0; i < pair_count; i++)
-        x->candidates[count++] = pairs[i].other;
-    for (uint32_t n = first; n < end; n++)
-        x->candidates[count++] = x->neighbours->entries[n];
-    for (uint32_t i = 1; i < count; i++) {
-        uint32_t moved = x->candidates[i], at = i;
-        for (; at > 0 && sizes[x->candidates[at - 1]] < sizes[moved]; at--)
-            x->candidates[at] = x->candidates[at - 1];
-        x->candidates[at] = moved;
-    }
+    uint32_t count = 0;
+    for (size_t i = x->first_pair[item]; i < x->first_pair[item + 1]; i++)
+        x->candidates[count++] = (bp_keyed){~sizes[x->set.pairs[i].other], x->set.pairs[i].other};
+    for (uint32_t n = x->neighbours->first[item]; n < x->neighbours->first[item + 1]; n++)
+        x->candidates[count++] = (bp_keyed){~sizes[x->neighbours->entries[n]], x->neighbours->entries[n]};
+    qsort(x->candidates, count, sizeof *x->candidates, bp_compare_keyed);
     return count;
 }
 
 static void mark_covered(extending *x)
 {
     for (uint32_t i = 0; i < x->count; i++) {
-        for (uint32_t k = 0; k < x->count; k++) {
-            const bp_pair *found = find_pair(&x->set, x->clique[i], x->clique[k]);
-            if (found != NULL)
-                x->covered[found - x->set.pairs] = true;
-        }
+        for (size_t k = x->first_pair[x->clique[i]]; k < x->first_pair[x->clique[i] + 1]; k++)
+            x->covered[k] |= has_bit(x->members, x->set.pairs[k].other);
     }
 }
 
@@ -177,27 +182,51 @@ static void mark_covered(extending *x)
 static bp_status extend_pairs(extending *x)
 {
     const pair_set *set = &x->set;
-    for (size_t first = 0, end; first < set->count; first = end) {
-        uint32_t item = set->pairs[first].item, candidates = 0;
-        for (end = first; end < set->count && set->pairs[end].item == item; end++)
-            ;
-        for (size_t i = first; i < end; i++) {
+    for (uint32_t item = 0, candidates = 0; item < x->b->timeline->count; item++, candidates = 0) {
+        for (size_t i = x->first_pair[item]; i < x->first_pair[item + 1]; i++) {
             if (x->covered[i])
                 continue;
-            if (candidates == 0 && x->looks < MOST_LOOKS)
-                candidates = sections_collect_candidates(x, item, set->pairs + first, end - first);
-            x->clique[0] = item;
-            x->clique[1] = set->pairs[i].other;
-            x->count = 2;
-            for (uint32_t c = 0; c < candidates && x->looks < MOST_LOOKS; c++) {
-                if (x->candidates[c] != x->clique[1] && joins(x, x->candidates[c]))
-                    x->clique[x->count++] = x->candidates[c];
+            if (x->rows == NULL || x->looks > MOST_LOOKS) {
+                bp_pair pair = set->pairs[i];
+                if (pair.item < pair.other)
+                    BP_TRY(add_section(x->b, (uint32_t[]){pair.item, pair.other}, 2));
+                continue;
             }
+            if (candidates == 0)
+                candidates = collect_candidates(x, item);
+            x->count = 0;
+            memset(x->members, 0, x->words * sizeof *x->members);
+            memset(x->allowed, 0xff, x->words * sizeof *x->allowed);
+            join_clique(x, item);
+            join_clique(x, set->pairs[i].other);
+            for (uint32_t c = 0; c < candidates; c++) {
+                if (has_bit(x->allowed, x->candidates[c].number))
+                    join_clique(x, x->candidates[c].number);
+            }
+            x->looks += candidates;
             qsort(x->clique, x->count, sizeof *x->clique, bp_compare_numbers);
             BP_TRY(add_section(x->b, x->clique, x->count));
             mark_covered(x);
         }
     }
+    return BP_OK;
+}
+
+static bp_status fill_rows(extending *x)
+{
+    uint32_t count = x->b->timeline->count;
+    x->words = count / 64 + 1;
+    if (x->words > MOST_ROW_WORDS / ((size_t)count + 2))
+        return BP_OK;
+    BP_TRY(bp_new_array(x->words * ((size_t)count + 2), sizeof *x->rows, (void **)&x->rows));
+    x->allowed = x->rows + x->words * count;
+    x->members = x->allowed + x->words;
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t n = x->neighbours->first[i]; n < x->neighbours->first[i + 1]; n++)
+            set_bit(x->rows + x->words * i, x->neighbours->entries[n]);
+    }
+    for (size_t i = 0; i < x->set.count; i++)
+        set_bit(x->rows + x->words * x->set.pairs[i].item, x->set.pairs[i].other);
     return BP_OK;
 }
 
@@ -217,11 +246,22 @@ static bp_status add_conflicts(builder *b, uint32_t *sorted)
     if (status == BP_OK)
         status = bp_new_array(x.set.count, sizeof *x.covered, (void **)&x.covered);
     if (status == BP_OK)
+        status = bp_new_array((size_t)count + 1, sizeof *x.first_pair, (void **)&x.first_pair);
+    if (status == BP_OK)
         status = bp_new_array(count, sizeof *x.candidates, (void **)&x.candidates);
     if (status == BP_OK)
+        status = fill_rows(&x);
+    if (status == BP_OK) {
+        for (size_t i = 0; i < x.set.count; i++)
+            x.first_pair[x.set.pairs[i].item + 1]++;
+        for (uint32_t i = 0; i < count; i++)
+            x.first_pair[i + 1] += x.first_pair[i];
         status = extend_pairs(&x);
+    }
     free(x.covered);
+    free(x.first_pair);
     free(x.candidates);
+    free(x.rows);
     free(x.set.pairs);
     bp_lists_finish(&memberships);
     bp_lists_finish(&neighbours);

@@ -1,4 +1,4 @@
-/* Solves one problem: structural shortcuts, exact methods and improvement, in rounds of growing work. */
+/* Solves one component: simple orders, structural shortcuts, exact methods and improvement, in rounds of growing work. */
 #include "packing/solve.h"
 
 #include <stdlib.h>
@@ -19,8 +19,7 @@ typedef struct solving {
     bp_solution *best;
     uint64_t unit;     /* divides all sizes, and so all heights */
     uint64_t *offsets; /* result of a method */
-    uint64_t *
-        start; /* of windows: the best of the methods on the conflict graph. Skylines leave windows little to improve */
+    uint64_t *start;   /* of windows: the best of first fit and the graph; they improve skylines less */
     uint64_t start_height;
     /* blocks and the items' positions in them; empty if no two items can be merged */
     bp_problem blocks;
@@ -54,7 +53,7 @@ static uint64_t height_of(const bp_timeline *t, const uint64_t *offsets)
     return height;
 }
 
-/* Keeps the result of a method without conflict graph if it is the lowest so far. */
+/* Keeps s->offsets if they are the lowest so far. */
 static void take_simple(solving *s, const char *method)
 {
     uint64_t height = height_of(s->timeline, s->offsets);
@@ -68,7 +67,7 @@ static void take_simple(solving *s, const char *method)
     __atomic_store_n(&s->work->progress->bytes, total, __ATOMIC_RELAXED);
 }
 
-/* The same for a method on the conflict graph, and the start of windows. */
+/* The same, and they may be the start of windows. */
 static void take_answer(solving *s, const char *method)
 {
     uint64_t height = height_of(s->timeline, s->offsets);
@@ -321,17 +320,21 @@ static void try_skyline(solving *s, uint64_t share)
 #define ROUND_GROWTH 4
 #define LARGE 512 /* items from which searches of arrangements are weaker than varied priorities */
 
+static bool has_gaps(const bp_timeline *t)
+{
+    return t->pair_count > 0 || t->life_count > t->count;
+}
+
 /* The methods that need the conflict graph, and shares of the skyline. Shares do not depend on the limit, so that a larger limit extends the
  * same search and never gives a worse result. */
 static bp_status run_rounds(solving *s)
 {
     const bp_problem *p = s->p;
-    bool merged = s->blocks.count < p->count, is_large = p->count >= LARGE;
-    bool has_gaps = s->timeline->life_count > p->count || s->timeline->pair_count > 0;
+    bool merged = s->blocks.count < p->count, is_large = p->count >= LARGE, gaps = has_gaps(s->timeline);
     for (s->round = FIRST_ROUND; goes_on(s); s->round *= ROUND_GROWTH, s->series++) {
-        try_skyline(s, s->round / (is_large && !has_gaps ? 2 : 16));
+        try_skyline(s, s->round / (is_large && !gaps ? 2 : 16));
         if (goes_on(s))
-            BP_TRY(try_first_fit(s, s->round / (is_large && has_gaps ? 2 : 16)));
+            BP_TRY(try_first_fit(s, s->round / (is_large && gaps ? 2 : 16)));
         if (goes_on(s))
             BP_TRY(narrow(s, decide_by_windows, "search in windows", NULL, s->round / 4));
         if (goes_on(s) && merged && s->block_order.width <= BP_SWEEP_WIDTH)
@@ -379,25 +382,34 @@ static bp_status solve_with_graph(solving *s)
     return run_rounds(s);
 }
 
-/* The peak live bytes are the bound unless declared conflicts extend a live set, and parity is for items with gaps: other instances are
- * often solved before there is a conflict graph. */
-static bp_status solve(solving *s)
+/* A skyline loses the memory below an item that is placed above its lowest live range; first fit does not, but its passes are slow. */
+static bp_status solve_without_graph(solving *s)
 {
-    const bp_timeline *t = s->timeline;
-    bool is_large = t->conflicts > BP_PROBLEM_CONFLICTS;
-    s->best->bound = t->bound;
-    prove(s, t->bound);
-    bool has_gaps = t->pair_count > 0 || t->life_count > t->count;
-    if (is_large || !has_gaps)
-        BP_TRY(try_simple_orders(s, has_gaps ? 0 : is_large ? UINT64_MAX : SIMPLE_SHARE));
-    /* a skyline loses the memory below an item that is placed above its lowest live range, first fit does not */
-    for (s->round = PASS_COST * t->conflicts; is_large && goes_on(s); s->round *= ROUND_GROWTH) {
+    if (!has_gaps(s->timeline))
+        return try_simple_orders(s, UINT64_MAX);
+    BP_TRY(try_simple_orders(s, 0));
+    for (s->round = PASS_COST * s->timeline->conflicts; goes_on(s); s->round *= ROUND_GROWTH) {
         BP_TRY(try_first_fit(s, s->round));
         if (goes_on(s))
             try_skyline(s, s->round / 16);
     }
-    bool has_answer = t->pair_count == 0 && is_done(s) && s->best->placed;
-    return is_large || has_answer ? BP_OK : solve_with_graph(s);
+    return BP_OK;
+}
+
+/* Instances without gaps are often solved before there is a conflict graph: their bound is the peak of the live bytes, and parity is for
+ * gaps. */
+static bp_status solve(solving *s)
+{
+    s->best->bound = s->timeline->bound;
+    prove(s, s->best->bound);
+    if (s->timeline->conflicts > BP_PROBLEM_CONFLICTS)
+        return solve_without_graph(s);
+    if (!has_gaps(s->timeline)) {
+        BP_TRY(try_simple_orders(s, SIMPLE_SHARE));
+        if (is_done(s) && s->best->placed)
+            return BP_OK;
+    }
+    return solve_with_graph(s);
 }
 
 bp_status bp_solve(const bp_timeline *timeline, uint64_t target, uint64_t ceiling, bp_work *work, bp_solution *solution)
