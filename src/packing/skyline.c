@@ -2,8 +2,9 @@
  *
  * The skyline is the height already used at each step, in segments of equal height. The lowest segment gets the item of the highest priority
  * whose live range fits into it, or, if none fits, rises to its lower neighbour (Burke, Kendall and Whitwell 2004 for strip packing;
- * Sekiyama et al. 2018 for memory). A pass takes O(n log n) apart from candidates that cross the end of a segment, and memory is linear.
- * Which priority is best depends on the instance: passes try products of powers of life and size, then vary the best one at random. */
+ * Sekiyama et al. 2018 for memory). A pass takes O(n log n), apart from boxes of candidates that cross the ends of a segment; memory is
+ * linear. Which priority is best depends on the instance: passes try products of powers of life and size, then vary the best one at
+ * random. */
 #include "packing/solve.h"
 
 #include <stdlib.h>
