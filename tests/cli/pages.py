@@ -185,6 +185,7 @@ def environment(build):
     return {**os.environ, "BUCKETPOOL_PROGRESS": "0", "PYTHONDONTWRITEBYTECODE": "1",
             "BUCKETPOOL_LIBRARY_PATH": os.pathsep.join(libraries),
             "LD_LIBRARY_PATH": before("LD_LIBRARY_PATH", *libraries),
+            "BUILD": build,  # of examples/mpi
             "PATH": before("PATH", os.path.join(build, "tools")),
             "PKG_CONFIG_PATH": before("PKG_CONFIG_PATH", os.path.join(build, "meson-uninstalled")),
             "PYTHONPATH": before("PYTHONPATH", os.path.join(ROOT, "python"))}
