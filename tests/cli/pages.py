@@ -22,6 +22,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import textwrap
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -186,7 +187,7 @@ def environment(build):
             "BUCKETPOOL_LIBRARY_PATH": os.pathsep.join(libraries),
             "LD_LIBRARY_PATH": before("LD_LIBRARY_PATH", *libraries),
             "BUILD": build,  # of examples/mpi
-            "PATH": before("PATH", os.path.join(build, "tools")),
+            "PATH": before("PATH", os.path.join(build, "tools"), os.path.dirname(sys.executable)),
             "PKG_CONFIG_PATH": before("PKG_CONFIG_PATH", os.path.join(build, "meson-uninstalled")),
             "PYTHONPATH": before("PYTHONPATH", os.path.join(ROOT, "python"))}
 
