@@ -115,7 +115,7 @@ typedef struct bp_scheduled_pool {
 } bp_scheduled_pool;
 
 /* `roles`: a BP_ROLE_BIT mask. The search starts from max-pool's layout (one role) or from separate pools (several), so the result is
- * never larger. Errors: BP_ERR_OVERFLOW, BP_ERR_UNSUPPORTED, BP_ERR_NO_HOST_MEMORY. */
+ * never larger. Errors: BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_scheduled_pool_init(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *config,
                                  uint32_t roles, bp_scheduled_pool *pool);
 void bp_scheduled_pool_finish(bp_scheduled_pool *pool);

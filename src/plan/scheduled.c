@@ -113,33 +113,6 @@ static bp_status start_from_separate_pools(placing *p, bool *found)
     return BP_OK;
 }
 
-/* More conflicts than can be searched: the plan is the start or all requests side by side; the lower bound is the peak live bytes. */
-static bp_status keep_start(placing *p)
-{
-    bp_bound live;
-    const uint64_t *sizes = bp_packing_get_info(p->packing)->sizes;
-    uint64_t bytes = 0, side_by_side = 0;
-    BP_TRY(bp_bound_of(p->buckets, p->schedule, p->roles, p->config->alignment, NULL, &live));
-    for (size_t i = 0; i < p->pool->count; i++) {
-        uint64_t end = p->known[i] + sizes[i];
-        bytes = end > bytes ? end : bytes;
-        p->pool->offsets[i] = p->known[i];
-        if (!bp_add_u64(side_by_side, sizes[i], &side_by_side))
-            side_by_side = UINT64_MAX;
-    }
-    for (size_t i = 0, at = 0; side_by_side < bytes && i < p->pool->count; i++) {
-        p->pool->offsets[i] = at;
-        at += sizes[i];
-    }
-    bytes = bp_least_u64(side_by_side, bytes);
-    p->pool->result.outcome = BP_PACK_PLACED;
-    p->pool->result.bytes = bytes;
-    p->pool->result.bound = p->pool->result.proven = live.bytes;
-    p->pool->result.optimal = bytes == live.bytes;
-    p->pool->result.method = "known";
-    return BP_OK;
-}
-
 static bp_status pack(placing *p)
 {
     size_t requests = p->buckets->request_count;
@@ -156,10 +129,7 @@ static bp_status pack(placing *p)
     BP_TRY(bp_pack_config_init(&config, sizeof config));
     config.work = p->config->work != 0 ? p->config->work : DEFAULT_WORK;
     config.known = known ? p->known : NULL;
-    bp_status status = bp_pack(p->packing, &config, p->pool->offsets, &p->pool->result);
-    if (status == BP_ERR_UNSUPPORTED && known)
-        return keep_start(p);
-    BP_TRY(status);
+    BP_TRY(bp_pack(p->packing, &config, p->pool->offsets, &p->pool->result));
     uint64_t bound;
     uint32_t **witness = &p->pool->witness;
     BP_TRY(bp_new_array(p->pool->count, sizeof **witness, (void **)witness));
