@@ -3,9 +3,10 @@
     packing_peers.py TOOL [--minimalloc PROGRAM] [--idealloc PROGRAM] [--cp-sat SECONDS] [--capacity N] [--turns N] [--growth]
                      [FILE|FOLDER]...
 
-Without files the instances are generated: training steps, pipeline schedules (1F1B) and random live ranges. Peers run where they are given:
-google/minimalloc (its `minimalloc`, which decides a capacity: --capacity or the lower bound; 60 s at most), cappadokes/idealloc (its `idealloc`), and CP-SAT of
-OR-tools, if this Python has it. Peers take turns in a random order, and times are medians. --growth prints the exponents of time over size.
+Without files the instances are generated: training steps, pipeline schedules (1F1B) and random live ranges. Peers run
+where they are given: google/minimalloc (its `minimalloc`, which decides a capacity: --capacity or the lower bound; 60 s
+at most), cappadokes/idealloc (its `idealloc`), and CP-SAT of OR-tools, if this Python has it. Peers take turns in a
+random order, and times are medians. --growth prints the exponents of time over size.
 """
 
 import argparse
@@ -94,18 +95,25 @@ def generated(folder):
     return [write(rows, os.path.join(folder, name + ".csv")) for name, rows in made.items()]
 
 
+def read(path):
+    """Size and live ranges of each item."""
+    with open(path, encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            begin, ranges = int(row["lower"]), []
+            for end, following in sorted(tuple(map(int, gap.split("-"))) for gap in (row.get("gaps") or "").split()):
+                ranges.append((begin, end))
+                begin = following
+            yield int(row["size"]), [*ranges, (begin, int(row["upper"]))]
+
+
 def peak(path):
     """Items and peak live bytes."""
     changes, items = {}, 0
-    with open(path, encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            items += 1
-            ends = [int(row["lower"])]
-            for gap in sorted(tuple(map(int, gap.split("-"))) for gap in (row.get("gaps") or "").split()):
-                ends += gap
-            ends.append(int(row["upper"]))
-            for k, at in enumerate(ends):
-                changes[at] = changes.get(at, 0) + (int(row["size"]) if k % 2 == 0 else -int(row["size"]))
+    for size, ranges in read(path):
+        items += 1
+        for begin, end in ranges:
+            changes[begin] = changes.get(begin, 0) + size
+            changes[end] = changes.get(end, 0) - size
     live = most = 0
     for at in sorted(changes):
         live += changes[at]
@@ -159,17 +167,13 @@ def solve(path, bound, seconds):
     model, most = cp_model.CpModel(), 2 * bound
     height = model.NewIntVar(bound, most, "")
     ranges, extents = [], []
-    with open(path, encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            size, begin = int(row["size"]), int(row["lower"])
-            offset = model.NewIntVar(0, most - size, "")
-            model.Add(offset + size <= height)
-            extent = model.NewFixedSizeIntervalVar(offset, size, "")
-            gaps = sorted(tuple(map(int, gap.split("-"))) for gap in (row.get("gaps") or "").split())
-            for end, following in [*gaps, (int(row["upper"]), None)]:
-                ranges.append(model.NewFixedSizeIntervalVar(begin, end - begin, ""))
-                extents.append(extent)
-                begin = following
+    for size, lives in read(path):
+        offset = model.NewIntVar(0, most - size, "")
+        model.Add(offset + size <= height)
+        extent = model.NewFixedSizeIntervalVar(offset, size, "")
+        for begin, end in lives:
+            ranges.append(model.NewFixedSizeIntervalVar(begin, end - begin, ""))
+            extents.append(extent)
     model.AddNoOverlap2D(ranges, extents)
     model.Minimize(height)
     solver = cp_model.CpSolver()
