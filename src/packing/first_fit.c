@@ -155,11 +155,8 @@ typedef enum start { AS_LIVE, LARGEST, LARGEST_AREA, LONGEST, START_COUNT } star
 
 static void set_weights(fitting *f, start how)
 {
-    const bp_item_index *x = f->index;
     for (uint32_t i = 0; i < f->t->count; i++) {
-        uint64_t size = f->t->sizes[i], life = 0, area;
-        for (uint32_t k = x->first_life[i]; k < x->first_life[i + 1]; k++)
-            life += f->t->lives[x->lives[k]].end - f->t->lives[x->lives[k]].begin;
+        uint64_t size = f->t->sizes[i], life = bp_item_life(f->t, f->index, i), area;
         if (!bp_mul_u64(size, life > 0 ? life : 1, &area))
             area = UINT64_MAX;
         f->weights[i] = how == AS_LIVE ? f->t->count - i : how == LARGEST ? size : how == LONGEST ? life : area;

@@ -166,28 +166,33 @@ static int by_bound(const void *left, const void *right)
     return (a->origin[0] > b->origin[0]) - (a->origin[0] < b->origin[0]);
 }
 
+/* Counts the result of a part. */
+static void add_part(packer *p, const bp_solution *part)
+{
+    if (p->method == NULL || part->height > p->height)
+        p->method = part->method;
+    p->height = part->height > p->height ? part->height : p->height;
+    p->bound = part->bound > p->bound ? part->bound : p->bound;
+    p->proven = part->proven > p->proven ? part->proven : p->proven;
+}
+
 /* The target is the height of the parts so far or the requested capacity: a lower part would not reduce the total. */
 static bp_status solve_part(packer *p, const bp_timeline *part)
 {
     uint64_t capacity = p->config->capacity;
     uint64_t target = capacity > p->height ? capacity : p->height, ceiling = capacity != 0 ? capacity : UINT64_MAX;
-    bp_solution solution = {.height = UINT64_MAX, .others = p->height, .method = "none"};
-    if (part->count == 1) { /* offset 0 */
-        p->bound = part->bound > p->bound ? part->bound : p->bound;
-        p->height = part->bound > p->height ? part->bound : p->height;
-        p->proven = part->bound > p->proven ? part->bound : p->proven;
-        p->method = p->method != NULL ? p->method : "online best fit";
+    if (part->count == 1) { /* offset 0, without a search */
+        add_part(p,
+                 &(bp_solution){
+                     .height = part->bound, .bound = part->bound, .proven = part->bound, .method = "online best fit"});
         return BP_OK;
     }
+    bp_solution solution = {.height = UINT64_MAX, .others = p->height, .method = "none"};
     BP_TRY(bp_new_array(part->count, sizeof *solution.offsets, (void **)&solution.offsets));
     if (p->config->known != NULL) {
         for (uint32_t i = 0; i < part->count; i++)
             solution.offsets[i] = p->config->known[part->origin[i]];
-        solution.height = 0;
-        for (uint32_t i = 0; i < part->count; i++) {
-            uint64_t end = solution.offsets[i] + part->sizes[i];
-            solution.height = end > solution.height ? end : solution.height;
-        }
+        solution.height = bp_timeline_height(part, solution.offsets);
         solution.placed = true;
         solution.method = "known";
     }
@@ -195,11 +200,7 @@ static bp_status solve_part(packer *p, const bp_timeline *part)
     if (status == BP_OK) {
         for (uint32_t i = 0; i < part->count; i++)
             p->offsets[part->origin[i]] = solution.offsets[i];
-        if (p->method == NULL || solution.height > p->height)
-            p->method = solution.method;
-        p->height = solution.height > p->height ? solution.height : p->height;
-        p->bound = solution.bound > p->bound ? solution.bound : p->bound;
-        p->proven = solution.proven > p->proven ? solution.proven : p->proven;
+        add_part(p, &solution);
     }
     free(solution.offsets);
     return status;

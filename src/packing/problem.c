@@ -9,7 +9,7 @@
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
-/* Limit of the entries of sections and neighbour lists: beyond it memory, not the search, is the cost of an instance. */
+/* Limit of the entries of a list: keeps their numbers within 32 bits. Within BP_PROBLEM_CONFLICTS no list of a problem reaches it. */
 #define MOST_ENTRIES (UINT32_C(1) << 26)
 
 void bp_lists_finish(bp_lists *lists)
@@ -215,16 +215,6 @@ void bp_problem_finish(bp_problem *problem)
     bp_lists_finish(&problem->memberships);
     bp_lists_finish(&problem->neighbours);
     *problem = (bp_problem){0};
-}
-
-uint64_t bp_problem_height(const bp_problem *problem, const uint64_t *offsets)
-{
-    uint64_t height = 0;
-    for (uint32_t i = 0; i < problem->count; i++) {
-        uint64_t end = offsets[i] + problem->sizes[i];
-        height = end > height ? end : height;
-    }
-    return height;
 }
 
 /* ---- derived problems ------------------------------------------------------------------------------------------------ */

@@ -117,9 +117,6 @@ bp_status bp_problem_subset(const bp_problem *problem, const uint32_t *items, ui
  * offset in the block. A placement of the blocks gives one of the items. */
 bp_status bp_problem_merge(const bp_problem *problem, bp_problem *blocks, uint32_t *block_of, uint64_t *inner);
 
-/* The largest end of an item. */
-uint64_t bp_problem_height(const bp_problem *problem, const uint64_t *offsets);
-
 /* An order of the items with a small frontier (items with neighbours still to come), for sweeps and windows. */
 typedef struct bp_order {
     uint32_t *items;

@@ -107,12 +107,6 @@ static bp_status collect_pairs(const builder *b, const bp_lists *neighbours, pai
         set->pairs[set->count++] = (bp_pair){other, one};
     }
     qsort(set->pairs, set->count, sizeof *set->pairs, bp_compare_pairs);
-    size_t kept = 0;
-    for (size_t i = 0; i < set->count; i++) {
-        if (i == 0 || bp_compare_pairs(&set->pairs[i], &set->pairs[kept - 1]) != 0)
-            set->pairs[kept++] = set->pairs[i];
-    }
-    set->count = kept;
     return BP_OK;
 }
 

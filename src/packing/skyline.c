@@ -416,10 +416,8 @@ static bp_status describe_items(bp_skyline *s)
     measure_load(s, tree);
     free(tree);
     for (uint32_t i = 0; i < t->count; i++) {
-        uint64_t life = 1;
-        for (uint32_t k = s->x->first_life[i]; k < s->x->first_life[i + 1]; k++)
-            life += t->lives[s->x->lives[k]].end - t->lives[s->x->lives[k]].begin;
-        s->log_life[i] = log2_fixed(life > 1 ? life - 1 : 1);
+        uint64_t life = bp_item_life(t, s->x, i);
+        s->log_life[i] = log2_fixed(life > 0 ? life : 1);
         s->log_size[i] = log2_fixed(t->sizes[i]);
     }
     return BP_OK;

@@ -12,8 +12,7 @@ typedef struct solving {
     const bp_timeline *timeline;
     bp_item_index index;
     bp_skyline *skyline;
-    bp_problem problem; /* the conflict graph; empty for large instances */
-    const bp_problem *p;
+    bp_problem graph; /* the conflict graph; empty for large instances */
     uint64_t target, ceiling;
     bp_work *work;
     bp_solution *best;
@@ -43,45 +42,35 @@ static bool goes_on(const solving *s)
     return !is_done(s) && !bp_work_is_over(s->work);
 }
 
-static uint64_t height_of(const bp_timeline *t, const uint64_t *offsets)
+/* Keeps s->offsets if they are the lowest so far. Returns their height. */
+static uint64_t take_simple(solving *s, const char *method)
 {
-    uint64_t height = 0;
-    for (uint32_t i = 0; i < t->count; i++) {
-        uint64_t end = offsets[i] + t->sizes[i];
-        height = end > height ? end : height;
-    }
-    return height;
-}
-
-/* Keeps s->offsets if they are the lowest so far. */
-static void take_simple(solving *s, const char *method)
-{
-    uint64_t height = height_of(s->timeline, s->offsets);
+    uint64_t height = bp_timeline_height(s->timeline, s->offsets);
     if (s->best->placed && height >= s->best->height)
-        return;
+        return height;
     memcpy(s->best->offsets, s->offsets, s->timeline->count * sizeof *s->offsets);
     s->best->placed = true;
     s->best->height = height;
     s->best->method = method;
     uint64_t total = height > s->best->others ? height : s->best->others;
     __atomic_store_n(&s->work->progress->bytes, total, __ATOMIC_RELAXED);
+    return height;
 }
 
 /* The same, and they may be the start of windows. */
 static void take_answer(solving *s, const char *method)
 {
-    uint64_t height = height_of(s->timeline, s->offsets);
+    uint64_t height = take_simple(s, method);
     if (height < s->start_height) {
         s->start_height = height;
         memcpy(s->start, s->offsets, s->timeline->count * sizeof *s->start);
     }
-    take_simple(s, method);
 }
 
 /* Turns offsets of blocks into offsets of items, in place. */
 static void spread_blocks(solving *s)
 {
-    for (uint32_t i = s->p->count; i-- > 0;) /* block_of[i] is at most i: not overwritten yet */
+    for (uint32_t i = s->graph.count; i-- > 0;) /* block_of[i] is at most i: not overwritten yet */
         s->offsets[i] = s->offsets[s->block_of[i]] + s->inner[i];
 }
 
@@ -145,12 +134,12 @@ static bp_status decide_by_blocks(solving *s, uint64_t capacity, bp_work *work, 
 
 static bp_status decide_by_items(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer)
 {
-    return bp_sweep(s->p, &s->order, capacity, work, s->offsets, answer);
+    return bp_sweep(&s->graph, &s->order, capacity, work, s->offsets, answer);
 }
 
 static bp_status decide_by_search(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer)
 {
-    return bp_search(s->p, capacity, NULL, s->series, work, s->offsets, answer);
+    return bp_search(&s->graph, capacity, NULL, s->series, work, s->offsets, answer);
 }
 
 #define SHARES_OF_A_ROUND 32 /* work of one window: this fraction of a round */
@@ -164,9 +153,9 @@ static bp_status decide_by_windows(solving *s, uint64_t capacity, bp_work *work,
     while (!answer->found && !answer->impossible && !bp_work_is_over(work)) {
         uint32_t pass = s->passes++, width = s->order.width * quarters[pass % (sizeof quarters / sizeof *quarters)] / 4;
         bp_windows_config config = {capacity, 2 + width, s->round / SHARES_OF_A_ROUND, pass};
-        for (uint32_t i = 0; i < s->p->count; i++)
+        for (uint32_t i = 0; i < s->graph.count; i++)
             s->offsets[i] = pass % 2 == 0 ? s->start[i] : BP_NOT_FIXED;
-        BP_TRY(bp_windows(s->p, &s->order, &config, work, s->offsets, answer));
+        BP_TRY(bp_windows(&s->graph, &s->order, &config, work, s->offsets, answer));
     }
     return BP_OK;
 }
@@ -238,13 +227,13 @@ static int by_size(const void *left, const void *right)
 static bp_status prove_with_large(solving *s, uint64_t least, uint32_t *items, uint32_t *number_of, uint64_t share)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < s->p->count; i++) {
-        if (s->p->sizes[i] >= least)
+    for (uint32_t i = 0; i < s->graph.count; i++) {
+        if (s->graph.sizes[i] >= least)
             items[count++] = i;
     }
     bp_problem large;
     bp_order order = {0};
-    BP_TRY(bp_problem_subset(s->p, items, count, number_of, &large));
+    BP_TRY(bp_problem_subset(&s->graph, items, count, number_of, &large));
     bp_status status = bp_order_init(&large, &order);
     bp_work part = bp_work_part(s->work, share);
     bool impossible = order.width <= BP_SWEEP_WIDTH;
@@ -266,10 +255,10 @@ static bp_status prove_with_large(solving *s, uint64_t least, uint32_t *items, u
 /* Thresholds from large to small: each distinct size, up to a limit. */
 static bp_status try_proofs(solving *s, uint64_t share)
 {
-    uint32_t count = s->p->count, *items = NULL, *number_of; /* of the subset; scratch by item of the whole */
+    uint32_t count = s->graph.count, *items = NULL, *number_of; /* of the subset; scratch by item of the whole */
     uint64_t *sizes;
     BP_TRY(bp_new_array(count, sizeof *sizes, (void **)&sizes));
-    memcpy(sizes, s->p->sizes, count * sizeof *sizes);
+    memcpy(sizes, s->graph.sizes, count * sizeof *sizes);
     qsort(sizes, count, sizeof *sizes, by_size);
     uint32_t distinct = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -329,7 +318,7 @@ static bool has_gaps(const bp_timeline *t)
  * same search and never gives a worse result. */
 static bp_status run_rounds(solving *s)
 {
-    const bp_problem *p = s->p;
+    const bp_problem *p = &s->graph;
     bool merged = s->blocks.count < p->count, is_large = p->count >= LARGE, gaps = has_gaps(s->timeline);
     for (s->round = FIRST_ROUND; goes_on(s); s->round *= ROUND_GROWTH, s->series++) {
         try_skyline(s, s->round / (is_large && !gaps ? 2 : 16));
@@ -363,14 +352,13 @@ static bp_status try_simple_orders(solving *s, uint64_t share)
 
 static bp_status solve_with_graph(solving *s)
 {
-    BP_TRY(bp_problem_init(s->timeline, &s->problem));
-    s->p = &s->problem;
-    s->best->bound = s->p->bound;
+    BP_TRY(bp_problem_init(s->timeline, &s->graph));
+    s->best->bound = s->graph.bound;
     prove(s, s->best->bound);
-    BP_TRY(bp_new_array(s->p->count, sizeof *s->block_of, (void **)&s->block_of));
-    BP_TRY(bp_new_array(s->p->count, sizeof *s->inner, (void **)&s->inner));
-    BP_TRY(bp_problem_merge(s->p, &s->blocks, s->block_of, s->inner));
-    BP_TRY(bp_order_init(s->p, &s->order));
+    BP_TRY(bp_new_array(s->graph.count, sizeof *s->block_of, (void **)&s->block_of));
+    BP_TRY(bp_new_array(s->graph.count, sizeof *s->inner, (void **)&s->inner));
+    BP_TRY(bp_problem_merge(&s->graph, &s->blocks, s->block_of, s->inner));
+    BP_TRY(bp_order_init(&s->graph, &s->order));
     BP_TRY(bp_order_init(&s->blocks, &s->block_order));
     if (is_done(s) && s->best->placed)
         return BP_OK;
@@ -434,7 +422,7 @@ bp_status bp_solve(const bp_timeline *timeline, uint64_t target, uint64_t ceilin
     bp_skyline_destroy(&s.skyline);
     bp_item_index_finish(&s.index);
     bp_problem_finish(&s.blocks);
-    bp_problem_finish(&s.problem);
+    bp_problem_finish(&s.graph);
     bp_order_finish(&s.order);
     bp_order_finish(&s.block_order);
     return status;

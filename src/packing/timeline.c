@@ -137,6 +137,16 @@ static void timeline_finish(bp_timeline *timeline)
     *timeline = (bp_timeline){0};
 }
 
+uint64_t bp_timeline_height(const bp_timeline *t, const uint64_t *offsets)
+{
+    uint64_t height = 0;
+    for (uint32_t i = 0; i < t->count; i++) {
+        uint64_t end = offsets[i] + t->sizes[i];
+        height = end > height ? end : height;
+    }
+    return height;
+}
+
 bp_status bp_timeline_ends(const bp_timeline *t, uint32_t **by_end)
 {
     uint32_t *first;
@@ -196,6 +206,14 @@ void bp_item_index_finish(bp_item_index *index)
     free(index->first_pair);
     free(index->pairs);
     *index = (bp_item_index){0};
+}
+
+uint64_t bp_item_life(const bp_timeline *t, const bp_item_index *index, uint32_t item)
+{
+    uint64_t life = 0;
+    for (uint32_t k = index->first_life[item]; k < index->first_life[item + 1]; k++)
+        life += t->lives[index->lives[k]].end - t->lives[index->lives[k]].begin;
+    return life;
 }
 
 /* ---- components -------------------------------------------------------------------------------------------------- */

@@ -57,6 +57,9 @@ typedef struct bp_timelines {
 bp_status bp_timelines_init(const bp_packing *packing, bp_timelines *timelines);
 void bp_timelines_finish(bp_timelines *timelines);
 
+/* The largest end of an item. */
+uint64_t bp_timeline_height(const bp_timeline *timeline, const uint64_t *offsets);
+
 /* The live ranges and the added conflicts of each item: lives[first_life[i]] .. lives[first_life[i + 1] - 1] are numbers of live ranges,
  * pairs[first_pair[i]] .. items. */
 typedef struct bp_item_index {
@@ -66,6 +69,9 @@ typedef struct bp_item_index {
 
 bp_status bp_item_index_init(const bp_timeline *timeline, bp_item_index *index);
 void bp_item_index_finish(bp_item_index *index);
+
+/* Steps in which an item is live. */
+uint64_t bp_item_life(const bp_timeline *timeline, const bp_item_index *index, uint32_t item);
 
 /* The live ranges in the order of their ends: their numbers, a counting sort. */
 bp_status bp_timeline_ends(const bp_timeline *timeline, uint32_t **by_end);
