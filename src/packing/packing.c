@@ -174,6 +174,8 @@ static void add_part(packer *p, const bp_solution *part)
     p->height = part->height > p->height ? part->height : p->height;
     p->bound = part->bound > p->bound ? part->bound : p->bound;
     p->proven = part->proven > p->proven ? part->proven : p->proven;
+    __atomic_store_n(&p->work.progress->bytes, p->height, __ATOMIC_RELAXED);
+    __atomic_store_n(&p->work.progress->proven, p->proven, __ATOMIC_RELAXED);
 }
 
 /* The target is the height of the parts so far or the requested capacity: a lower part would not reduce the total. */

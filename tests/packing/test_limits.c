@@ -299,6 +299,22 @@ static void test_progress(void **state)
     }
 }
 
+/* Items without conflicts are placed without a search. */
+static void test_progress_without_conflicts(void **state)
+{
+    (void)state;
+    instance in = {0};
+    for (uint32_t i = 0; i < 3; i++)
+        add_interval(&in, add_item(&in, 5 + i % 2 * 4), 2 * i, 2 * i + 1);
+    bp_pack_progress progress = {0};
+    bp_pack_config config = new_config();
+    config.progress = &progress;
+    answer a = solve(&in, config);
+    assert_for(&in, a.result.bytes == 9 && progress.bytes == 9 && progress.proven == 9);
+    end_answer(&a);
+    end_instance(&in);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -306,7 +322,7 @@ int main(void)
         cmocka_unit_test(test_known_small),      cmocka_unit_test(test_known_large),
         cmocka_unit_test(test_known_is_checked), cmocka_unit_test(test_little_work),
         cmocka_unit_test(test_more_work_small),  cmocka_unit_test(test_more_work),
-        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_progress),         cmocka_unit_test(test_progress_without_conflicts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
