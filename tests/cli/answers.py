@@ -1,8 +1,13 @@
 """Assertions on the output of the command: errors of one line, golden texts."""
 
+import fcntl
 import os
+import pty
 import shutil
+import struct
+import subprocess
 import tempfile
+import termios
 import unittest
 
 os.environ["BUCKETPOOL_PROGRESS"] = "0"  # however slow the machine is
@@ -22,6 +27,27 @@ class Answers(unittest.TestCase):
     def refused(self, result, code, *words):
         self.one_line(result, code, *words)
         self.assertEqual(result.stdout, "")
+
+    def on_terminal(self, command, *streams, typed=b"", columns=0, **options):
+        """Runs a command whose `streams` ("stderr", ...) are a terminal: exit code and the terminal's bytes."""
+        try:
+            main, side = pty.openpty()
+        except OSError as error:
+            self.skipTest(f"no pseudo-terminal: {error}")
+        if columns > 0:
+            fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        data = b""
+        with subprocess.Popen(command, **{stream: side for stream in streams}, **options) as process:
+            os.close(side)
+            os.write(main, typed)
+            try:
+                while chunk := os.read(main, 65536):
+                    data += chunk
+            except OSError:
+                pass
+            process.communicate(timeout=600)
+        os.close(main)
+        return process.returncode, data
 
     def golden(self, name, text):
         path = os.path.join(GOLDEN, name)

@@ -8,8 +8,6 @@ kernels). With UPDATE_GOLDEN=1 the golden files are written anew.
 
 import json
 import os
-import pty
-import re
 import subprocess
 import sys
 import unittest
@@ -341,22 +339,9 @@ class Documents(Case):
         self.golden("help-bench-logprob.txt", run("logprob", "--help").stdout)
 
     def test_progress(self):
-        try:
-            main, side = pty.openpty()
-        except OSError as error:
-            self.skipTest(f"no pseudo-terminal: {error}")
         command = [TOOL, "bench", "logprob", "--seq", "64", "--vocab", "20000", "--kernels", "plain", "--turns", "20"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=side, cwd=ROOT) as process:
-            os.close(side)
-            data = b""
-            try:
-                while chunk := os.read(main, 65536):
-                    data += chunk
-            except OSError:
-                pass
-            process.communicate(timeout=600)
-        os.close(main)
-        self.assertEqual(process.returncode, 0)
+        code, data = self.on_terminal(command, "stderr", stdout=subprocess.PIPE, cwd=ROOT)
+        self.assertEqual(code, 0)
         if data:  # a machine may be faster than the first half second
             self.assertRegex(data, rb"measurement \d+ of 126, \d+ %")
             self.assertTrue(data.endswith(b"\r\033[K"), data[-40:])

@@ -8,7 +8,6 @@ written anew.
 
 import json
 import os
-import re
 import subprocess
 import sys
 import unittest

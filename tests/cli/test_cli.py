@@ -6,7 +6,6 @@ the difference before committing it.
 
 import json
 import os
-import pty
 import re
 import shutil
 import subprocess
@@ -29,18 +28,11 @@ def run(*arguments, **more):
                           **more)
 
 
-class Golden(unittest.TestCase):
-    maxDiff = None
-
+class Golden(Answers):
     def check(self, name, *arguments, code=0):
         result = run(*arguments)
         self.assertEqual((result.returncode, result.stderr), (code, ""))
-        path = os.path.join(GOLDEN, name)
-        if os.environ.get("UPDATE_GOLDEN"):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(result.stdout)
-        with open(path, encoding="utf-8") as file:
-            self.assertEqual(file.read(), result.stdout)
+        self.golden(name, result.stdout)
 
     def test_plan_table(self):
         self.check("plan-nano.txt", "plan", NANO, "--ep", "8")
@@ -532,28 +524,14 @@ class Files(unittest.TestCase):
         self.assert_refused(result, 1, "infeasible", outputs=["plan.json"])
 
 
-class Color(unittest.TestCase):
+class Color(Answers):
     def test_pipe(self):
         self.assertNotIn("\033", run("plan", NANO).stdout)
         self.assertIn("\033", run("plan", NANO, "--color", "always").stdout)
 
     def test_terminal(self):
         def output(environment):
-            try:
-                main, side = pty.openpty()
-            except OSError as error:
-                self.skipTest(f"no pseudo-terminal: {error}")
-            with subprocess.Popen([TOOL, "plan", NANO], stdout=side, cwd=ROOT, env=environment) as process:
-                os.close(side)
-                data = b""
-                try:
-                    while chunk := os.read(main, 65536):
-                        data += chunk
-                except OSError:
-                    pass
-                process.wait()
-            os.close(main)
-            return data
+            return self.on_terminal([TOOL, "plan", NANO], "stdout", cwd=ROOT, env=environment)[1]
 
         terminal = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm"}
         self.assertIn(b"\033[", output(terminal))

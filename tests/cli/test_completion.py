@@ -3,7 +3,6 @@
 Arguments: source directory, the command."""
 
 import os
-import pty
 import re
 import shutil
 import subprocess
@@ -56,22 +55,9 @@ class Shells(InFolder):
         """Runs a shell until it ends; what it was typed is answered in the file .home/lines."""
         if shutil.which(command[0]) is None:
             self.skipTest(f"{command[0]} is not installed")
-        try:
-            main, side = pty.openpty()
-        except OSError as error:
-            self.skipTest(f"no pseudo-terminal: {error}")
-        shown = b""
-        with subprocess.Popen(command, stdin=side, stdout=side, stderr=side, cwd=self.folder, env=self.environment,
-                              start_new_session=True) as process:
-            os.close(side)
-            os.write(main, typed.encode())
-            try:
-                while chunk := os.read(main, 65536):
-                    shown += chunk
-            except OSError:
-                pass
-        os.close(main)
-        self.assertEqual(process.returncode, 0, shown)
+        code, shown = self.on_terminal(command, "stdin", "stdout", "stderr", typed=typed.encode(), cwd=self.folder,
+                                       env=self.environment, start_new_session=True)
+        self.assertEqual(code, 0, shown)
         with open(os.path.join(self.home, "lines"), encoding="utf-8") as file:
             return file.read().splitlines(), shown
 

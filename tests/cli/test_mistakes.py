@@ -4,16 +4,13 @@ Arguments: source directory, the command."""
 
 import json
 import os
-import pty
 import re
 import shutil
 import signal
 import struct
 import subprocess
 import sys
-import termios
 import unittest
-from fcntl import ioctl
 
 from answers import InFolder
 
@@ -290,22 +287,9 @@ class Progress(InFolder):
         self.assertEqual(run(*self.RUN).stderr, "")
 
     def test_narrow_terminal(self):
-        try:
-            main, side = pty.openpty()
-        except OSError as error:
-            self.skipTest(f"no pseudo-terminal: {error}")
-        ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
-        with subprocess.Popen([PROGRAM, *self.RUN], stdout=subprocess.DEVNULL, stderr=side) as process:
-            os.close(side)
-            data = b""
-            try:
-                while chunk := os.read(main, 65536):
-                    data += chunk
-            except OSError:
-                pass
-        os.close(main)
+        code, data = self.on_terminal([PROGRAM, *self.RUN], "stderr", columns=40, stdout=subprocess.DEVNULL)
         lines = [line for line in re.split(rb"\r|\033\[K", data) if line]
-        self.assertEqual((process.returncode, max(map(len, lines))), (0, 39))
+        self.assertEqual((code, max(map(len, lines))), (0, 39))
 
 
 class Interrupts(InFolder):

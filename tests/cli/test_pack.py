@@ -15,7 +15,7 @@ import subprocess
 import sys
 import unittest
 
-from answers import Answers, InFolder
+from answers import InFolder
 
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")

@@ -6,7 +6,6 @@ it, the trace of a million events, too.
 """
 
 import os
-import pickle
 import struct
 import subprocess
 import sys

@@ -7,7 +7,6 @@ the difference before committing it. BUCKETPOOL_BRIEF, where it is set: every se
 import hashlib
 import json
 import os
-import pty
 import re
 import shutil
 import signal
@@ -545,22 +544,9 @@ class Terminal(Case):
 
     def test_progress(self):
         """On a terminal, and gone in the end; nowhere else."""
-        try:
-            main, side = pty.openpty()
-        except OSError as error:
-            self.skipTest(f"no pseudo-terminal: {error}")
-        with subprocess.Popen([TOOL, "run", NANO, "--scale", SMALL, "--steps", "3", "--delay", "10000"],
-                              stdout=subprocess.PIPE, stderr=side, cwd=ROOT) as process:
-            os.close(side)
-            data = b""
-            try:
-                while chunk := os.read(main, 65536):
-                    data += chunk
-            except OSError:
-                pass
-            process.communicate(timeout=600)
-        os.close(main)
-        self.assertEqual(process.returncode, 0)
+        command = [TOOL, "run", NANO, "--scale", SMALL, "--steps", "3", "--delay", "10000"]
+        code, data = self.on_terminal(command, "stderr", stdout=subprocess.PIPE, cwd=ROOT)
+        self.assertEqual(code, 0)
         self.assertRegex(data, rb"step \d+ of 312, \d+ %")
         self.assertTrue(data.endswith(b"\r\033[K"), data[-40:])
 

@@ -6,7 +6,6 @@ the difference before committing it.
 
 import json
 import os
-import re
 import subprocess
 import sys
 import unittest
