@@ -34,7 +34,7 @@ MARK = re.compile(r"<!-- (not run|given): *(.*?)\s*-->", re.DOTALL)
 
 # Numbers that differ between runs and machines: durations, rates, numbers of waits, memory in whole pages.
 NOISE = re.compile(r"[\d.]+ (?:[mnu]?s\b|"
-                   r"(?=million per second|waits|release (?:events|points)|elided|[KMG]iB of slabs))")
+                   r"(?=million per second|waits|release events|elided|[KMG]iB of slabs))")
 
 LIBRARIES = {"formats.h": "bucketpool-formats", "logprob.h": "bucketpool-logprob", "lm_head.h": "bucketpool-logprob",
              "cp.h": "bucketpool-logprob", "loss.h": "bucketpool-logprob", "comm_mpi.h": "bucketpool-mpi"}
