@@ -1,63 +1,85 @@
 /* Order sweep: dynamic programming over the frontier, exact for conflict graphs of small width and any length. Items are inserted one by
- * one. A state keeps only the distances between frontier items (those with neighbours to come), and from them to the bottom and the top. */
+ * one. A state keeps only the distances between frontier items (those with neighbours to come), and from them to the bottom and the top.
+ *
+ * A new item is put below or above each of its neighbours in the frontier, in every consistent way; dominated states are dropped. The sweep
+ * decides orders, not offsets, so its cost does not depend on sizes: a placement is an acyclic orientation of the conflict graph, its
+ * height the longest path. With prefetch depth d the frontier is the requests of d units, for any number of units.
+ *
+ * The states after an item are its layer. The first layers are the largest, as few orders are excluded there: w items that all conflict
+ * have w! orders. A layer is expanded in parts, best states first, each part down to its end before the next one, so that the memory is
+ * bounded and the sweep is complete all the same (beam stack search: Zhou and Hansen 2005). */
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
 #include "core/memory.h"
 #include "packing/solve.h"
 
-/* Predecessor of a state: its index in the previous step, and a bit mask of the items that the new one was put above. */
+/* Predecessor of a state: its index in the layer before, and a bit mask of the rows that the new item was put above. */
 typedef struct bp_origin {
     uint32_t parent, below;
 } bp_origin;
 
 typedef struct bp_state {
     bp_origin origin;
-    uint32_t next_of_hash;
-    uint64_t rank; /* smaller is better; decides which states are kept */
+    uint64_t rank; /* smaller is better; decides which states are expanded first */
+    uint32_t hash, next_of_hash;
 } bp_state;
 
-/* The states after a step. The matrix of a state of w items has w + 1 rows and columns: [0][1 + i] is the least distance from the bottom
+/* The matrix of a state of w items has w + 1 rows and columns, in units: [0][1 + i] is the least distance from the bottom
  * to the begin of item i, [1 + i][0] the least from its begin to the top, [1 + i][1 + j] the least from the begin of item i to that of
  * item j; 0: no constraint. */
 typedef struct bp_layer {
-    uint64_t *cells; /* the matrices, consecutive */
+    uint32_t *cells; /* the matrices, consecutive; freed once all states are expanded */
     bp_state *states;
-    size_t count;
+    bp_keyed *order; /* the states by rank */
+    size_t count, expanded;
     uint32_t side; /* rows of a matrix */
     size_t cell_capacity, state_capacity;
-    uint32_t *table; /* by hash: a state, linked through next_of_hash */
-    size_t table_size;
 } bp_layer;
+
+typedef struct step {
+    uint32_t frontier[BP_SWEEP_WIDTH]; /* before the insertion: item i is row 1 + i of the states */
+    uint32_t width;
+    uint32_t item;
+    uint32_t identical; /* an earlier item of equal size and neighbours, put below (symmetry breaking); BP_NO_ITEM */
+    bool oriented;      /* the first neighbour is put below (symmetry breaking) */
+} step;
+
+typedef struct sweep {
+    const bp_problem *p;
+    const bp_order *order;
+    uint64_t unit; /* divides all sizes: distances fit 32 bits */
+    uint32_t capacity, least_rejected;
+    step *steps;
+    bp_layer *layers; /* layers[k]: states before step k */
+    size_t cells;     /* room of all matrices */
+    uint32_t *table;  /* by hash: a state of the layer that is made, linked through next_of_hash */
+    size_t table_size, table_used;
+    bool dives;
+    bp_work *work;
+} sweep;
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
 
 #define NONE UINT32_MAX
 /* Comparisons for one new state: dominance checks must not cost more than they save. */
 #define MOST_COMPARED 64
-
-/* Empties the layer for matrices of `side` rows. */
-static void layer_clear(bp_layer *layer, uint32_t side)
-{
-    layer->side = side;
-    layer->count = 0;
-    if (layer->table_size > 0)
-        memset(layer->table, 0xff, layer->table_size * sizeof *layer->table);
-}
+#define LEAST_TABLE 64
 
 static size_t matrix_cells(const bp_layer *layer)
 {
     return (size_t)layer->side * layer->side;
 }
 
-static uint64_t *matrix_of(const bp_layer *layer, size_t state)
+static uint32_t *matrix_of(const bp_layer *layer, size_t state)
 {
     return layer->cells + matrix_cells(layer) * state;
 }
 
 /* Hash of the relative order of the items: only states of equal order are compared for dominance. */
-static uint64_t hash_order(const uint64_t *matrix, uint32_t side)
+static uint32_t hash_order(const uint32_t *matrix, uint32_t side)
 {
     uint64_t hash = side;
     for (uint32_t i = 1; i < side; i++) {
@@ -67,39 +89,47 @@ static uint64_t hash_order(const uint64_t *matrix, uint32_t side)
         hash = (hash ^ row) * UINT64_C(0x9e3779b97f4a7c15);
         hash ^= hash >> 29;
     }
-    return hash;
+    return (uint32_t)(hash >> 32);
 }
 
-static void link_state(bp_layer *layer, uint32_t state)
+static void link_state(sweep *s, bp_layer *layer, uint32_t state)
 {
-    size_t at = hash_order(matrix_of(layer, state), layer->side) & (layer->table_size - 1);
-    layer->states[state].next_of_hash = layer->table[at];
-    layer->table[at] = state;
+    size_t at = layer->states[state].hash & (s->table_used - 1);
+    layer->states[state].next_of_hash = s->table[at];
+    s->table[at] = state;
+}
+
+/* Makes the table as large as `used`, with the states of the layer. */
+static bp_status hash_states(sweep *s, bp_layer *layer, size_t used)
+{
+    if (used > s->table_size) {
+        free(s->table);
+        s->table = NULL;
+        s->table_size = 0;
+        BP_TRY(bp_new_array(used, sizeof *s->table, (void **)&s->table));
+        s->table_size = used;
+    }
+    s->table_used = used;
+    memset(s->table, 0xff, used * sizeof *s->table);
+    for (uint32_t i = 0; i < layer->count; i++)
+        link_state(s, layer, i);
+    return BP_OK;
 }
 
 /* Makes room for the matrix of one more state; layer_add then keeps or discards it. */
-static bp_status layer_room(bp_layer *layer, uint64_t **matrix)
+static bp_status layer_room(sweep *s, bp_layer *layer, uint32_t **matrix)
 {
     size_t last_cell = matrix_cells(layer) * (layer->count + 1) - 1;
     BP_TRY(bp_grow_array((void **)&layer->states, &layer->state_capacity, layer->count, sizeof *layer->states));
     BP_TRY(bp_grow_array((void **)&layer->cells, &layer->cell_capacity, last_cell, sizeof *layer->cells));
-    if (2 * (layer->count + 1) > layer->table_size) {
-        size_t size = layer->table_size == 0 ? 64 : 4 * layer->table_size;
-        uint32_t *table;
-        BP_TRY(bp_new_array(size, sizeof *table, (void **)&table));
-        free(layer->table);
-        layer->table = table;
-        layer->table_size = size;
-        memset(table, 0xff, size * sizeof *table);
-        for (uint32_t i = 0; i < layer->count; i++)
-            link_state(layer, i);
-    }
+    if (2 * (layer->count + 1) > s->table_used)
+        BP_TRY(hash_states(s, layer, 4 * s->table_used));
     *matrix = matrix_of(layer, layer->count);
     return BP_OK;
 }
 
 /* True if every distance of `a` is at most that of `b`: `a` dominates, any completion of `b` is one of `a`. */
-static bool is_nowhere_tighter(const uint64_t *a, const uint64_t *b, size_t cells)
+static bool is_nowhere_tighter(const uint32_t *a, const uint32_t *b, size_t cells)
 {
     for (size_t i = 0; i < cells; i++) {
         if (a[i] > b[i])
@@ -109,140 +139,86 @@ static bool is_nowhere_tighter(const uint64_t *a, const uint64_t *b, size_t cell
 }
 
 /* Adds the pending state unless a state of the same order dominates it; it replaces a state that it dominates. */
-static void layer_add(bp_layer *layer, uint64_t rank, bp_origin origin, bp_work *work)
+static void layer_add(sweep *s, bp_layer *layer, uint64_t rank, bp_origin origin)
 {
     size_t cells = matrix_cells(layer);
-    uint64_t *mine = matrix_of(layer, layer->count);
-    size_t at = hash_order(mine, layer->side) & (layer->table_size - 1);
-    uint32_t compared = 0;
-    work->spent += cells;
-    for (uint32_t i = layer->table[at]; i != NONE && compared < MOST_COMPARED;
-         i = layer->states[i].next_of_hash, compared++) {
-        uint64_t *other = matrix_of(layer, i);
-        work->spent += cells / 4 + 1;
+    uint32_t *mine = matrix_of(layer, layer->count);
+    uint32_t hash = hash_order(mine, layer->side), compared = 0;
+    s->work->spent += 2 * cells;
+    for (uint32_t i = s->table[hash & (s->table_used - 1)]; i != NONE && compared < MOST_COMPARED;
+         i = layer->states[i].next_of_hash) {
+        if (layer->states[i].hash != hash)
+            continue;
+        compared++;
+        uint32_t *other = matrix_of(layer, i);
+        s->work->spent += cells / 2 + 1;
         if (is_nowhere_tighter(other, mine, cells))
             return;
         if (is_nowhere_tighter(mine, other, cells)) {
-            /* in the old state's hash chain: equal hashes, perhaps another order */
             memcpy(other, mine, cells * sizeof *mine);
             layer->states[i].origin = origin;
             layer->states[i].rank = rank;
             return;
         }
     }
-    layer->states[layer->count].origin = origin;
-    layer->states[layer->count].rank = rank;
-    link_state(layer, (uint32_t)layer->count++);
+    layer->states[layer->count] = (bp_state){.origin = origin, .rank = rank, .hash = hash};
+    link_state(s, layer, (uint32_t)layer->count++);
 }
 
-/* Keeps the `most` states of best rank; of equal ranks the earliest. */
-static bp_status layer_truncate(bp_layer *layer, size_t most)
+static bp_status layer_sort(bp_layer *layer)
 {
-    if (layer->count <= most)
-        return BP_OK;
-    bp_keyed *list;
-    BP_TRY(bp_new_array(layer->count, sizeof *list, (void **)&list));
+    BP_TRY(bp_new_array(layer->count, sizeof *layer->order, (void **)&layer->order));
     for (uint32_t i = 0; i < layer->count; i++)
-        list[i] = (bp_keyed){layer->states[i].rank, i};
-    qsort(list, layer->count, sizeof *list, bp_compare_keyed);
-    for (size_t i = 0; i < most; i++)
-        list[i].key = 0;
-    qsort(list, most, sizeof *list, bp_compare_keyed); /* moving down in place needs increasing order */
-    for (uint32_t i = 0; i < most; i++) {
-        memmove(matrix_of(layer, i), matrix_of(layer, list[i].number), matrix_cells(layer) * sizeof *layer->cells);
-        layer->states[i] = layer->states[list[i].number];
-    }
-    layer->count = most;
-    memset(layer->table, 0xff, layer->table_size * sizeof *layer->table);
-    for (uint32_t i = 0; i < most; i++)
-        link_state(layer, i);
-    free(list);
+        layer->order[i] = (bp_keyed){layer->states[i].rank, i};
+    qsort(layer->order, layer->count, sizeof *layer->order, bp_compare_keyed);
     return BP_OK;
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------------- */
-
-/* A state is a matrix of the least distances that are enforced. A new item is put below or above each of its neighbours in the frontier,
- * in every consistent way; dominated states are dropped. If no state was dropped for lack of room, a sweep that ends without states
- * proves that no placement exists, and the least rejected height is a lower bound.
- *
- *
- * The sweep decides orders, not offsets, so its cost does not depend on sizes: a placement is an acyclic orientation of the conflict
- * graph, its height the longest path. With prefetch depth d the frontier is the requests of d units, for any number of units. */
-
-#define CROWD 4 /* multiple of the kept states that is collected before truncation */
-
-typedef struct step {
-    uint32_t frontier[BP_SWEEP_WIDTH]; /* before the insertion: item i is row 1 + i of the states */
-    uint32_t width;
-    uint32_t item;
-    uint32_t identical; /* an earlier item of equal size and neighbours, put below (symmetry breaking); NONE */
-    bp_origin *origins; /* of the states after the step */
-} step;
-
-typedef struct sweep {
-    const bp_problem *p;
-    const bp_order *order;
-    uint64_t capacity, least_rejected;
-    size_t most_states;
-    step *steps;
-    bp_layer now, next;
-    bp_work *work;
-    bool truncated, oriented;
-} sweep;
-
-static void prepare_steps(sweep *s)
+static void layer_drop_matrices(sweep *s, bp_layer *layer)
 {
-    uint32_t frontier[BP_SWEEP_WIDTH + 1], width = 0;
-    for (uint32_t at = 0; at < s->p->count; at++) {
-        step *now = &s->steps[at];
-        now->item = s->order->items[at];
-        now->width = width;
-        memcpy(now->frontier, frontier, width * sizeof *frontier);
-        now->identical = NONE;
-        for (uint32_t i = width; i-- > 0 && now->identical == NONE;) {
-            uint32_t other = frontier[i];
-            if (s->p->sizes[other] == s->p->sizes[now->item] && bp_lists_equal(&s->p->memberships, other, now->item))
-                now->identical = other;
-        }
-        s->oriented = s->oriented || now->identical != NONE;
-        uint32_t kept = 0;
-        frontier[width] = now->item;
-        for (uint32_t i = 0; i <= width; i++) {
-            if (s->order->last[frontier[i]] > at)
-                frontier[kept++] = frontier[i];
-        }
-        width = kept;
-    }
+    s->cells -= layer->cell_capacity;
+    free(layer->cells);
+    layer->cells = NULL;
+    layer->cell_capacity = 0;
+}
+
+static void layer_finish(sweep *s, bp_layer *layer)
+{
+    layer_drop_matrices(s, layer);
+    free(layer->states);
+    free(layer->order);
+    *layer = (bp_layer){0};
 }
 
 /* ---- insertion of an item ------------------------------------------------------------------------------------------- */
 
 typedef struct insertion {
-    const uint64_t *before; /* the state that is extended */
+    const uint32_t *before; /* the state that is extended */
+    bp_layer *made;         /* its layer gets the extended states */
     uint32_t side, state;
     uint32_t neighbours[BP_SWEEP_WIDTH]; /* rows of the item's neighbours, lowest first */
     uint32_t neighbour_count;
-    uint32_t forced_below; /* bit mask of neighbours that must lie below */
-    uint64_t size;
-    uint64_t sizes[BP_SWEEP_WIDTH + 1]; /* by row */
+    uint32_t forced_below;             /* bit mask of neighbours that must lie below */
+    uint32_t over[BP_SWEEP_WIDTH + 1]; /* by row: bit mask of the rows above it */
+    uint32_t size;
+    uint32_t sizes[BP_SWEEP_WIDTH + 1]; /* by row */
     uint32_t kept[BP_SWEEP_WIDTH + 1];  /* rows that stay in the frontier; `side` is the new item */
     uint32_t kept_count;
-    uint64_t to[BP_SWEEP_WIDTH + 1], from[BP_SWEEP_WIDTH + 1]; /* least distances to and from the new item, by row */
+    uint32_t to[BP_SWEEP_WIDTH + 1], from[BP_SWEEP_WIDTH + 1]; /* least distances to and from the new item, by row */
 } insertion;
 
-static uint64_t larger(uint64_t a, uint64_t b)
+static uint32_t larger(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
 }
 
-/* Distances through the neighbours below and above. False: a cycle, an item would lie below and above the new one. */
-static bool find_distances(insertion *e, uint32_t below)
+/* Distances through the neighbours below and above. */
+static void find_distances(insertion *e, uint32_t below)
 {
-    const uint64_t *d = e->before;
+    const uint32_t *d = e->before;
     uint32_t side = e->side;
-    memset(e->to, 0, sizeof e->to);
-    memset(e->from, 0, sizeof e->from);
+    memset(e->to, 0, side * sizeof *e->to);
+    memset(e->from, 0, side * sizeof *e->from);
     e->from[0] = e->size;
     for (uint32_t k = 0; k < e->neighbour_count; k++) {
         uint32_t a = e->neighbours[k];
@@ -261,21 +237,16 @@ static bool find_distances(insertion *e, uint32_t below)
             }
         }
     }
-    for (uint32_t x = 1; x < side; x++) {
-        if (e->to[x] != 0 && e->from[x] != 0)
-            return false;
-    }
-    return true;
 }
 
 /* The least distance from row x to row y with the new item in place. */
-static uint64_t distance(const insertion *e, uint32_t x, uint32_t y)
+static uint32_t distance(const insertion *e, uint32_t x, uint32_t y)
 {
     if (x == e->side)
         return e->from[y];
     if (y == e->side)
         return e->to[x];
-    uint64_t old = e->before[x * e->side + y];
+    uint32_t old = e->before[x * e->side + y];
     bool through = (x == 0 || e->to[x] != 0) && (y == 0 || e->from[y] != 0) && x != y;
     return through ? larger(old, e->to[x] + e->from[y]) : old;
 }
@@ -283,17 +254,12 @@ static uint64_t distance(const insertion *e, uint32_t x, uint32_t y)
 /* Adds the state with the new item above the rows of `below`, and below its other neighbours. */
 static bp_status insert_above(sweep *s, insertion *e, uint32_t below)
 {
-    s->work->spent += (uint64_t)e->side * (e->neighbour_count + 1);
-    if (!find_distances(e, below))
-        return BP_OK;
-    uint64_t height = e->to[0] + e->from[0];
-    if (height > s->capacity) {
-        s->least_rejected = height < s->least_rejected ? height : s->least_rejected;
-        return BP_OK;
-    }
-    uint64_t *made, rank = 0;
-    BP_TRY(layer_room(&s->next, &made));
-    uint32_t side = e->kept_count + 1;
+    uint32_t *made;
+    uint64_t rank = 0;
+    BP_TRY(layer_room(s, e->made, &made));
+    s->work->spent += 2 * (uint64_t)e->side * (e->neighbour_count + 1);
+    find_distances(e, below);
+    uint32_t side = e->made->side;
     for (uint32_t i = 0; i < side; i++) {
         uint32_t x = i == 0 ? 0 : e->kept[i - 1];
         for (uint32_t j = 0; j < side; j++) {
@@ -302,33 +268,69 @@ static bp_status insert_above(sweep *s, insertion *e, uint32_t below)
         }
     }
     for (uint32_t i = 1; i < side; i++)
-        rank += made[i] + made[i * side];
-    layer_add(&s->next, rank, (bp_origin){e->state, below}, s->work);
-    if (s->next.count < CROWD * s->most_states)
-        return BP_OK;
-    s->truncated = true;
-    return layer_truncate(&s->next, s->most_states);
-}
-
-/* Enumerates the ways to put the new item below or above its neighbours; those from `decided` on are open. */
-static bp_status insert_everywhere(sweep *s, insertion *e, uint32_t decided, uint32_t below)
-{
-    if (decided == e->neighbour_count)
-        return insert_above(s, e, below);
-    uint32_t a = e->neighbours[decided], bit = UINT32_C(1) << (a - 1);
-    bool must_be_above = false; /* a neighbour that was put above lies below row `a` */
-    for (uint32_t k = 0; k < decided && !must_be_above; k++) {
-        uint32_t b = e->neighbours[k];
-        must_be_above = !(below >> (b - 1) & 1) && e->before[b * e->side + a] != 0;
-    }
-    if (!must_be_above)
-        BP_TRY(insert_everywhere(s, e, decided + 1, below | bit));
-    if (!(e->forced_below & bit))
-        BP_TRY(insert_everywhere(s, e, decided + 1, below));
+        rank += (uint64_t)made[i] + made[i * side];
+    layer_add(s, e->made, rank, (bp_origin){e->state, below});
     return BP_OK;
 }
 
-/* ---- the sweep ------------------------------------------------------------------------------------------------------ */
+/* The decisions about the first neighbours, lowest first. */
+typedef struct decisions {
+    uint32_t count;
+    uint32_t below;     /* bit mask of rows below the new item */
+    uint32_t above;     /* of rows that lie above a neighbour that was put above */
+    uint32_t low, high; /* least distances from the bottom to the new item, and from its end to the top */
+} decisions;
+
+/* Enumerates the ways to put the new item below or above its neighbours. */
+static bp_status insert_everywhere(sweep *s, insertion *e, decisions so_far)
+{
+    uint32_t height = so_far.low + e->size + so_far.high;
+    s->work->spent++;
+    if (height > s->capacity) {
+        s->least_rejected = height < s->least_rejected ? height : s->least_rejected;
+        return BP_OK;
+    }
+    if (so_far.count == e->neighbour_count)
+        return insert_above(s, e, so_far.below);
+    uint32_t a = e->neighbours[so_far.count++], bit = UINT32_C(1) << (a - 1);
+    if (!(so_far.above & bit)) {
+        decisions under = so_far;
+        under.below |= bit;
+        under.low = larger(so_far.low, e->before[a] + e->sizes[a]);
+        BP_TRY(insert_everywhere(s, e, under));
+    }
+    if (e->forced_below & bit)
+        return BP_OK;
+    so_far.above |= e->over[a];
+    so_far.high = larger(so_far.high, e->before[a * e->side]);
+    return insert_everywhere(s, e, so_far);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
+
+static void prepare_steps(sweep *s)
+{
+    uint32_t frontier[BP_SWEEP_WIDTH + 1], width = 0;
+    for (uint32_t at = 0; at < s->p->count; at++) {
+        step *now = &s->steps[at];
+        now->item = s->order->items[at];
+        now->width = width;
+        memcpy(now->frontier, frontier, width * sizeof *frontier);
+        now->identical = BP_NO_ITEM;
+        for (uint32_t i = width; i-- > 0 && now->identical == BP_NO_ITEM;) {
+            uint32_t other = frontier[i];
+            if (s->p->sizes[other] == s->p->sizes[now->item] && bp_lists_equal(&s->p->memberships, other, now->item))
+                now->identical = other;
+        }
+        uint32_t kept = 0;
+        frontier[width] = now->item;
+        for (uint32_t i = 0; i <= width; i++) {
+            if (s->order->last[frontier[i]] > at)
+                frontier[kept++] = frontier[i];
+        }
+        width = kept;
+    }
+}
 
 static void collect_neighbours(const sweep *s, const step *now, insertion *e)
 {
@@ -342,50 +344,6 @@ static void collect_neighbours(const sweep *s, const step *now, insertion *e)
         if (first < end)
             e->neighbours[e->neighbour_count++] = row;
     }
-}
-
-static bp_status take_step(sweep *s, uint32_t at)
-{
-    step *now = &s->steps[at];
-    insertion e = {.side = now->width + 1, .size = s->p->sizes[now->item]};
-    for (uint32_t row = 1; row <= now->width; row++) {
-        e.sizes[row] = s->p->sizes[now->frontier[row - 1]];
-        if (s->order->last[now->frontier[row - 1]] > at)
-            e.kept[e.kept_count++] = row;
-        if (now->frontier[row - 1] == now->identical)
-            e.forced_below |= UINT32_C(1) << (row - 1);
-    }
-    if (s->order->last[now->item] > at)
-        e.kept[e.kept_count++] = e.side;
-    collect_neighbours(s, now, &e);
-    /* Symmetry breaking: a placement turned upside down is one, too, so the first conflict is oriented arbitrarily. Identical items are
-     * ordered by number already, which a flip would contradict. */
-    if (!s->oriented && e.neighbour_count > 0) {
-        e.forced_below |= UINT32_C(1) << (e.neighbours[0] - 1);
-        s->oriented = true;
-    }
-    layer_clear(&s->next, e.kept_count + 1);
-    for (uint32_t i = 0; i < s->now.count && !bp_work_is_over(s->work); i++) {
-        e.before = s->now.cells + (size_t)e.side * e.side * i;
-        e.state = i;
-        /* sorted by distance from the bottom in this state, a topological order */
-        for (uint32_t k = 1; k < e.neighbour_count; k++) {
-            uint32_t row = e.neighbours[k], place = k;
-            for (; place > 0 && e.before[e.neighbours[place - 1]] > e.before[row]; place--)
-                e.neighbours[place] = e.neighbours[place - 1];
-            e.neighbours[place] = row;
-        }
-        BP_TRY(insert_everywhere(s, &e, 0, 0));
-    }
-    s->truncated = s->truncated || s->next.count > s->most_states;
-    BP_TRY(layer_truncate(&s->next, s->most_states));
-    BP_TRY(bp_new_array(s->next.count, sizeof *now->origins, (void **)&now->origins));
-    for (size_t i = 0; i < s->next.count; i++)
-        now->origins[i] = s->next.states[i].origin;
-    bp_layer before = s->now;
-    s->now = s->next;
-    s->next = before;
-    return BP_OK;
 }
 
 /* ---- from orders to offsets ------------------------------------------------------------------------------------------ */
@@ -405,7 +363,7 @@ static bp_status orient(const sweep *s, orientation *o)
     uint32_t state = 0;
     for (uint32_t at = s->p->count; at-- > 0;) {
         const step *now = &s->steps[at];
-        bp_origin origin = now->origins[state];
+        bp_origin origin = s->layers[at + 1].states[state].origin;
         state = origin.parent;
         collect_neighbours(s, now, &e);
         for (uint32_t k = 0; k < e.neighbour_count; k++) {
@@ -438,7 +396,8 @@ static void stack_up(const bp_problem *p, orientation *o, uint64_t *offsets)
         uint32_t low = o->ready[r];
         for (uint32_t i = o->first[low]; o->arcs != NULL && i < o->first[low + 1]; i++) {
             uint32_t high = o->arcs[i].other;
-            offsets[high] = larger(offsets[high], offsets[low] + p->sizes[low]);
+            uint64_t end = offsets[low] + p->sizes[low];
+            offsets[high] = offsets[high] > end ? offsets[high] : end;
             if (--o->waits_for[high] == 0)
                 o->ready[ready++] = high;
         }
@@ -459,46 +418,152 @@ static bp_status sweep_lay_out(const sweep *s, uint64_t *offsets)
     return status;
 }
 
-/* Limits of a sweep's memory. */
-#define MOST_CELLS ((size_t)1 << 21)   /* of the states of one step */
-#define MOST_ORIGINS ((size_t)1 << 24) /* of the states of all steps */
+/* ---- the sweep ------------------------------------------------------------------------------------------------------ */
 
-bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t capacity, bp_work *work,
+/* All about the insertion of an item but the state. */
+static void prepare_insertion(const sweep *s, uint32_t at, insertion *e)
+{
+    const step *now = &s->steps[at];
+    *e = (insertion){.made = &s->layers[at + 1], .side = now->width + 1};
+    e->size = (uint32_t)(s->p->sizes[now->item] / s->unit);
+    for (uint32_t row = 1; row <= now->width; row++) {
+        e->sizes[row] = (uint32_t)(s->p->sizes[now->frontier[row - 1]] / s->unit);
+        if (s->order->last[now->frontier[row - 1]] > at)
+            e->kept[e->kept_count++] = row;
+        if (now->frontier[row - 1] == now->identical)
+            e->forced_below |= UINT32_C(1) << (row - 1);
+    }
+    if (s->order->last[now->item] > at)
+        e->kept[e->kept_count++] = e->side;
+    collect_neighbours(s, now, e);
+    if (now->oriented)
+        e->forced_below |= UINT32_C(1) << (e->neighbours[0] - 1);
+}
+
+/* Symmetry breaking: a placement turned upside down is one, too, so the first conflict is oriented arbitrarily. Identical items are
+ * ordered by number already, which a flip would contradict. */
+static void orient_first(sweep *s)
+{
+    for (uint32_t at = 0; at < s->p->count; at++) {
+        if (s->steps[at].identical != BP_NO_ITEM)
+            return;
+    }
+    for (uint32_t at = 0; at < s->p->count; at++) {
+        insertion e;
+        prepare_insertion(s, at, &e);
+        if (e.neighbour_count > 0) {
+            s->steps[at].oriented = true;
+            return;
+        }
+    }
+}
+
+static bp_status extend(sweep *s, const bp_layer *layer, uint32_t state, insertion *e)
+{
+    e->before = matrix_of(layer, state);
+    e->state = state;
+    for (uint32_t x = 1; x < e->side; x++) {
+        e->over[x] = 0;
+        for (uint32_t y = 1; y < e->side; y++)
+            e->over[x] |= (uint32_t)(e->before[x * e->side + y] != 0) << (y - 1);
+    }
+    /* sorted by distance from the bottom in this state, a topological order */
+    for (uint32_t k = 1; k < e->neighbour_count; k++) {
+        uint32_t row = e->neighbours[k], place = k;
+        for (; place > 0 && e->before[e->neighbours[place - 1]] > e->before[row]; place--)
+            e->neighbours[place] = e->neighbours[place - 1];
+        e->neighbours[place] = row;
+    }
+    return insert_everywhere(s, e, (decisions){0});
+}
+
+#define MOST_CELLS ((size_t)1 << 26) /* of all matrices: 256 MiB */
+
+/* States after which no more of a layer is extended: a part of the memory that is left; in dives so few that one way down takes half of
+ * the work that is left. */
+static size_t most_states(const sweep *s, uint32_t at)
+{
+    const bp_layer *made = &s->layers[at + 1];
+    uint64_t cost = 8 * (uint64_t)matrix_cells(made) * made->side, steps = s->p->count - at;
+    size_t by_memory = s->cells < MOST_CELLS ? (MOST_CELLS - s->cells) / 4 / matrix_cells(made) : 0;
+    uint64_t by_work = s->dives ? bp_work_left(s->work) / 2 / cost / steps : SIZE_MAX;
+    return by_memory < by_work ? by_memory : (size_t)by_work;
+}
+
+/* Makes the next layer from some states of the layer `at`, at least one. */
+static bp_status expand(sweep *s, uint32_t at)
+{
+    bp_layer *layer = &s->layers[at], *made = &s->layers[at + 1];
+    insertion e;
+    prepare_insertion(s, at, &e);
+    made->side = e.kept_count + 1;
+    BP_TRY(hash_states(s, made, LEAST_TABLE));
+    size_t most = most_states(s, at);
+    do
+        BP_TRY(extend(s, layer, layer->order[layer->expanded++].number, &e));
+    while (layer->expanded < layer->count && made->count < most && !bp_work_is_over(s->work));
+    s->cells += made->cell_capacity;
+    if (layer->expanded == layer->count)
+        layer_drop_matrices(s, layer);
+    return layer_sort(made);
+}
+
+/* *found: there is a state after the last item. Otherwise there is no placement, unless the work is over. */
+static bp_status run(sweep *s, bool *found)
+{
+    uint32_t at = 0;
+    BP_TRY(hash_states(s, &s->layers[0], LEAST_TABLE));
+    s->layers[0].side = 1;
+    uint32_t *first;
+    BP_TRY(layer_room(s, &s->layers[0], &first));
+    s->cells += s->layers[0].cell_capacity;
+    *first = 0;
+    layer_add(s, &s->layers[0], 0, (bp_origin){0, 0});
+    BP_TRY(layer_sort(&s->layers[0]));
+    *found = false;
+    while (!bp_work_is_over(s->work)) {
+        bp_layer *layer = &s->layers[at];
+        *found = at == s->p->count && layer->count > 0;
+        if (*found || (at == 0 && layer->expanded == layer->count))
+            return BP_OK;
+        if (layer->expanded == layer->count) {
+            layer_finish(s, layer);
+            at--;
+        } else {
+            BP_TRY(expand(s, at++));
+        }
+    }
+    return BP_OK;
+}
+
+bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t capacity, bool dives, bp_work *work,
                    uint64_t *offsets, bp_verdict *verdict)
 {
-    *verdict = (bp_verdict){0};
-    if (order->width > BP_SWEEP_WIDTH)
+    *verdict = (bp_verdict){.impossible = problem->bound > capacity, .proven = problem->bound};
+    sweep s = {.p = problem, .order = order, .least_rejected = UINT32_MAX, .dives = dives, .work = work};
+    for (uint32_t i = 0; i < problem->count; i++)
+        s.unit = bp_gcd_u64(problem->sizes[i], s.unit);
+    if (verdict->impossible)
         return BP_OK;
-    sweep s = {.p = problem, .order = order, .capacity = capacity, .least_rejected = UINT64_MAX, .work = work};
-    size_t side = order->width + (size_t)2, by_cells = MOST_CELLS / (side * side);
-    size_t by_steps = MOST_ORIGINS / (problem->count + 1), most = by_cells < by_steps ? by_cells : by_steps;
-    s.most_states = most > 16 ? most : 16;
+    verdict->proven = 0;
+    if (order->width > BP_SWEEP_WIDTH || capacity / s.unit > UINT32_MAX / 2)
+        return BP_OK;
+    s.capacity = (uint32_t)(capacity / s.unit);
     BP_TRY(bp_new_array(problem->count, sizeof *s.steps, (void **)&s.steps));
-    prepare_steps(&s);
-    uint64_t *first;
-    layer_clear(&s.now, 1);
-    bp_status status = layer_room(&s.now, &first);
+    bp_status status = bp_new_array(problem->count + (size_t)1, sizeof *s.layers, (void **)&s.layers);
     if (status == BP_OK) {
-        *first = 0;
-        layer_add(&s.now, 0, (bp_origin){0, 0}, work);
+        prepare_steps(&s);
+        orient_first(&s);
+        status = run(&s, &verdict->found);
     }
-    for (uint32_t at = 0; status == BP_OK && at < problem->count && s.now.count > 0 && !bp_work_is_over(work); at++)
-        status = take_step(&s, at);
-    if (status == BP_OK && !bp_work_is_over(work)) {
-        verdict->found = s.now.count > 0;
-        verdict->impossible = !verdict->found && !s.truncated;
-        verdict->proven = verdict->impossible ? s.least_rejected : 0;
-        if (verdict->found)
-            status = sweep_lay_out(&s, offsets);
-    }
-    for (uint32_t at = 0; at < problem->count; at++)
-        free(s.steps[at].origins);
+    if (status == BP_OK && verdict->found)
+        status = sweep_lay_out(&s, offsets);
+    verdict->impossible = status == BP_OK && !verdict->found && !bp_work_is_over(work);
+    verdict->proven = verdict->impossible ? s.least_rejected * s.unit : 0;
+    for (uint32_t k = 0; s.layers != NULL && k <= problem->count; k++)
+        layer_finish(&s, &s.layers[k]);
+    free(s.table);
+    free(s.layers);
     free(s.steps);
-    for (int i = 0; i < 2; i++) {
-        const bp_layer *layer = i == 0 ? &s.now : &s.next;
-        free(layer->cells);
-        free(layer->states);
-        free(layer->table);
-    }
     return status;
 }

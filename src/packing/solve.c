@@ -124,7 +124,7 @@ static bp_status narrow(solving *s, decide_function *decide, const char *method,
 
 static bp_status decide_by_blocks(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer)
 {
-    BP_TRY(bp_sweep(&s->blocks, &s->block_order, capacity, work, s->offsets, answer));
+    BP_TRY(bp_sweep(&s->blocks, &s->block_order, capacity, true, work, s->offsets, answer));
     s->block_low = answer->proven > s->block_low ? answer->proven : s->block_low;
     answer->proven = 0; /* impossible for blocks does not mean impossible for items */
     if (answer->found)
@@ -134,7 +134,26 @@ static bp_status decide_by_blocks(solving *s, uint64_t capacity, bp_work *work, 
 
 static bp_status decide_by_items(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer)
 {
-    return bp_sweep(&s->graph, &s->order, capacity, work, s->offsets, answer);
+    return bp_sweep(&s->graph, &s->order, capacity, true, work, s->offsets, answer);
+}
+
+/* Excludes placements at the bound with half of a share, then just below the best height. */
+static bp_status exclude_by_items(solving *s, uint64_t share)
+{
+    bp_work all = bp_work_part(s->work, share);
+    for (bool low = true; !is_done(s) && !bp_work_is_over(&all); low = false) {
+        uint64_t capacity = s->best->proven > s->target ? s->best->proven : s->target;
+        bp_work part = bp_work_part(&all, low ? share / 2 : share);
+        bp_verdict answer;
+        if (!low && s->best->proven >= s->target)
+            capacity = s->best->height - s->unit;
+        BP_TRY(bp_sweep(&s->graph, &s->order, capacity, false, &part, s->offsets, &answer));
+        s->work->spent = all.spent = part.spent;
+        prove(s, answer.proven);
+        if (answer.found)
+            take_answer(s, "order sweep");
+    }
+    return BP_OK;
 }
 
 static bp_status decide_by_search(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer)
@@ -239,7 +258,7 @@ static bp_status prove_with_large(solving *s, uint64_t least, uint32_t *items, u
     bool impossible = order.width <= BP_SWEEP_WIDTH;
     while (status == BP_OK && impossible && !is_done(s)) {
         bp_verdict result;
-        status = bp_sweep(&large, &order, s->best->proven, &part, s->offsets, &result);
+        status = bp_sweep(&large, &order, s->best->proven, false, &part, s->offsets, &result);
         impossible = status == BP_OK && result.impossible;
         if (impossible)
             prove(s, result.proven);
@@ -307,7 +326,9 @@ static void try_skyline(solving *s, uint64_t share)
 #define PASS_COST 4                      /* work of first fit for a conflict */
 #define FIRST_ROUND (UINT64_C(1) << 20)  /* work of the first round */
 #define ROUND_GROWTH 4
-#define LARGE 512 /* items from which searches of arrangements are weaker than varied priorities */
+#define LEAST_PROOF                                                                                                    \
+    (UINT64_C(1) << 28) /* work of a round from which sweeps are for proofs; before, for better placements */
+#define LARGE 512       /* items from which searches of arrangements are weaker than varied priorities */
 
 static bool has_gaps(const bp_timeline *t)
 {
@@ -329,7 +350,9 @@ static bp_status run_rounds(solving *s)
         if (goes_on(s) && merged && s->block_order.width <= BP_SWEEP_WIDTH)
             BP_TRY(narrow(s, decide_by_blocks, "order sweep of blocks", &s->block_low, s->round / 8));
         if (goes_on(s) && s->order.width <= BP_SWEEP_WIDTH)
-            BP_TRY(narrow(s, decide_by_items, "order sweep", NULL, s->round / 4));
+            BP_TRY(narrow(s, decide_by_items, "order sweep", NULL, s->round / 2));
+        if (goes_on(s) && s->order.width <= BP_SWEEP_WIDTH && s->round >= LEAST_PROOF)
+            BP_TRY(exclude_by_items(s, s->round));
         if (goes_on(s) && p->count <= BP_SEARCH_ITEMS)
             BP_TRY(narrow(s, decide_by_search, "search", NULL, s->round / 2));
         if (goes_on(s) && s->order.width > 2)

@@ -1,0 +1,115 @@
+/* The order sweep, called directly: its placements are valid, and its proofs agree with branch and bound. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "answers.h"
+
+#include <stdlib.h>
+
+#include "../support/brief.h"
+#include "packing/solve.h"
+
+#define TRIES 400
+#define ENOUGH_WORK (UINT64_C(1) << 34)
+
+static bp_pack_progress unseen;
+
+static instance random_swept(int i)
+{
+    return random_instance((random_options){.items = (uint32_t)random_between(2, 10),
+                                            .steps = (uint32_t)random_between(2, 16),
+                                            .intervals = (uint32_t)random_between(1, 2),
+                                            .longest = 6,
+                                            .least_size = 1,
+                                            .most_size = random_between(1, 9),
+                                            .pairs = i % 3 == 0 ? 20 : 0});
+}
+
+/* Conflicting items share no byte, and all end at or below the capacity. */
+static void check_placement(const instance *in, const bp_problem *p, const uint64_t *offsets, uint64_t capacity)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        assert_for(in, offsets[i] + p->sizes[i] <= capacity);
+        for (uint32_t n = p->neighbours.first[i]; n < p->neighbours.first[i + 1]; n++) {
+            uint32_t other = p->neighbours.entries[n];
+            assert_for(in,
+                       offsets[i] + p->sizes[i] <= offsets[other] || offsets[other] + p->sizes[other] <= offsets[i]);
+        }
+    }
+}
+
+/* The same verdict from the sweep, in both modes and with any work that suffices, as from branch and bound. */
+static void compare_verdicts(const instance *in, const bp_problem *p, const bp_order *order, uint64_t capacity)
+{
+    uint64_t offsets[64];
+    bp_verdict expected;
+    bp_work enough = {0, ENOUGH_WORK, &unseen};
+    assert_ok(bp_search(p, capacity, NULL, 0, &enough, offsets, &expected));
+    assert_for(in, expected.found != expected.impossible);
+    for (int dives = 0; dives < 2; dives++) {
+        bp_verdict verdict = {0};
+        for (uint64_t limit = 64; !verdict.found && !verdict.impossible; limit *= 4) {
+            bp_work work = {0, limit, &unseen};
+            assert_for(in, limit < ENOUGH_WORK);
+            assert_ok(bp_sweep(p, order, capacity, dives != 0, &work, offsets, &verdict));
+            assert_for(in, !(verdict.found && verdict.impossible));
+            assert_for(in, verdict.found || verdict.impossible || bp_work_is_over(&work));
+        }
+        assert_for(in, verdict.found == expected.found);
+        if (verdict.found)
+            check_placement(in, p, offsets, capacity);
+        else
+            assert_for(in, verdict.proven > capacity);
+    }
+}
+
+/* The least height that the sweep finds, following its own lower bounds. */
+static uint64_t climb(const instance *in, const bp_problem *p, const bp_order *order)
+{
+    uint64_t offsets[64];
+    bp_verdict verdict = {.proven = p->bound};
+    do {
+        bp_work work = {0, ENOUGH_WORK, &unseen};
+        uint64_t capacity = verdict.proven;
+        assert_ok(bp_sweep(p, order, capacity, false, &work, offsets, &verdict));
+        if (verdict.found)
+            return capacity;
+        assert_for(in, verdict.impossible && verdict.proven > capacity);
+    } while (true);
+}
+
+static void test_same_verdicts_as_branch_and_bound(void **state)
+{
+    (void)state;
+    seed(8101);
+    for (int i = 0; i < share_of(TRIES); i++) {
+        instance in = random_swept(i);
+        bp_packing *packing = make_packing(&in);
+        bp_timelines timelines;
+        assert_ok(bp_timelines_init(packing, &timelines));
+        for (uint32_t k = 0; k < timelines.count; k++) {
+            bp_problem p = {0};
+            bp_order order = {0};
+            assert_ok(bp_problem_init(&timelines.parts[k], &p));
+            assert_ok(bp_order_init(&p, &order));
+            uint64_t least = climb(&in, &p, &order);
+            for (uint64_t capacity = p.bound > 0 ? p.bound - 1 : 0; capacity <= least; capacity++)
+                compare_verdicts(&in, &p, &order, capacity);
+            bp_order_finish(&order);
+            bp_problem_finish(&p);
+        }
+        bp_timelines_finish(&timelines);
+        bp_packing_destroy(&packing);
+        end_instance(&in);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_verdicts_as_branch_and_bound)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
