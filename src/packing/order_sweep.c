@@ -458,7 +458,7 @@ static void orient_first(sweep *s)
     }
 }
 
-static bp_status extend(sweep *s, const bp_layer *layer, uint32_t state, insertion *e)
+static bp_status extend_state(sweep *s, const bp_layer *layer, uint32_t state, insertion *e)
 {
     e->before = matrix_of(layer, state);
     e->state = state;
@@ -500,7 +500,7 @@ static bp_status expand(sweep *s, uint32_t at)
     BP_TRY(hash_states(s, made, LEAST_TABLE));
     size_t most = most_states(s, at);
     do
-        BP_TRY(extend(s, layer, layer->order[layer->expanded++].number, &e));
+        BP_TRY(extend_state(s, layer, layer->order[layer->expanded++].number, &e));
     while (layer->expanded < layer->count && made->count < most && !bp_work_is_over(s->work));
     s->cells += made->cell_capacity;
     if (layer->expanded == layer->count)

@@ -79,7 +79,7 @@ const bp_packing_info *bp_packing_get_info(const bp_packing *packing)
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
-#define DEFAULT_WORK (UINT64_C(1) << 30) /* one to three seconds */
+#define DEFAULT_WORK (UINT64_C(1) << 31) /* two to five seconds */
 
 static const bp_pack_config pack_config_defaults = {.size = sizeof pack_config_defaults};
 

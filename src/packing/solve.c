@@ -134,24 +134,23 @@ static bp_status decide_by_blocks(solving *s, uint64_t capacity, bp_work *work, 
 
 static bp_status decide_by_items(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer)
 {
-    return bp_sweep(&s->graph, &s->order, capacity, true, work, s->offsets, answer);
+    bool dives = capacity > s->best->proven; /* at the bound a proof is as likely as a placement */
+    return bp_sweep(&s->graph, &s->order, capacity, dives, work, s->offsets, answer);
 }
 
-/* Excludes placements at the bound with half of a share, then just below the best height. */
+/* Looks for placements just below the best height until there is none. */
 static bp_status exclude_by_items(solving *s, uint64_t share)
 {
     bp_work all = bp_work_part(s->work, share);
-    for (bool low = true; !is_done(s) && !bp_work_is_over(&all); low = false) {
-        uint64_t capacity = s->best->proven > s->target ? s->best->proven : s->target;
-        bp_work part = bp_work_part(&all, low ? share / 2 : share);
+    while (!is_done(s) && !bp_work_is_over(&all)) {
+        uint64_t capacity = s->best->proven < s->target ? s->target : s->best->height - s->unit;
         bp_verdict answer;
-        if (!low && s->best->proven >= s->target)
-            capacity = s->best->height - s->unit;
-        BP_TRY(bp_sweep(&s->graph, &s->order, capacity, false, &part, s->offsets, &answer));
-        s->work->spent = all.spent = part.spent;
+        BP_TRY(bp_sweep(&s->graph, &s->order, capacity, false, &all, s->offsets, &answer));
+        s->work->spent = all.spent;
         prove(s, answer.proven);
-        if (answer.found)
-            take_answer(s, "order sweep");
+        if (!answer.found)
+            break;
+        take_answer(s, "order sweep");
     }
     return BP_OK;
 }
@@ -326,9 +325,9 @@ static void try_skyline(solving *s, uint64_t share)
 #define PASS_COST 4                      /* work of first fit for a conflict */
 #define FIRST_ROUND (UINT64_C(1) << 20)  /* work of the first round */
 #define ROUND_GROWTH 4
-#define LEAST_PROOF                                                                                                    \
-    (UINT64_C(1) << 28) /* work of a round from which sweeps are for proofs; before, for better placements */
-#define LARGE 512       /* items from which searches of arrangements are weaker than varied priorities */
+#define LEAST_PROOF (UINT64_C(1) << 28) /* work of the first round with exhaustive sweeps */
+#define EASY_WIDTH 8                    /* up to which such a sweep usually ends within a round */
+#define LARGE 512 /* items from which searches of arrangements are weaker than varied priorities */
 
 static bool has_gaps(const bp_timeline *t)
 {
@@ -341,18 +340,19 @@ static bp_status run_rounds(solving *s)
 {
     const bp_problem *p = &s->graph;
     bool merged = s->blocks.count < p->count, is_large = p->count >= LARGE, gaps = has_gaps(s->timeline);
+    bool is_swept = s->order.width <= BP_SWEEP_WIDTH;
     for (s->round = FIRST_ROUND; goes_on(s); s->round *= ROUND_GROWTH, s->series++) {
         try_skyline(s, s->round / (is_large && !gaps ? 2 : 16));
         if (goes_on(s))
             BP_TRY(try_first_fit(s, s->round / (is_large && gaps ? 2 : 16)));
         if (goes_on(s))
-            BP_TRY(narrow(s, decide_by_windows, "search in windows", NULL, s->round / 4));
+            BP_TRY(narrow(s, decide_by_windows, "search in windows", NULL, s->round / (is_swept ? 2 : 4)));
         if (goes_on(s) && merged && s->block_order.width <= BP_SWEEP_WIDTH)
             BP_TRY(narrow(s, decide_by_blocks, "order sweep of blocks", &s->block_low, s->round / 8));
-        if (goes_on(s) && s->order.width <= BP_SWEEP_WIDTH)
-            BP_TRY(narrow(s, decide_by_items, "order sweep", NULL, s->round / 2));
-        if (goes_on(s) && s->order.width <= BP_SWEEP_WIDTH && s->round >= LEAST_PROOF)
-            BP_TRY(exclude_by_items(s, s->round));
+        if (goes_on(s) && is_swept)
+            BP_TRY(narrow(s, decide_by_items, "order sweep", NULL, s->round / 4));
+        if (goes_on(s) && is_swept && s->round >= LEAST_PROOF)
+            BP_TRY(exclude_by_items(s, s->order.width <= EASY_WIDTH ? s->round : s->round / 8));
         if (goes_on(s) && p->count <= BP_SEARCH_ITEMS)
             BP_TRY(narrow(s, decide_by_search, "search", NULL, s->round / 2));
         if (goes_on(s) && s->order.width > 2)

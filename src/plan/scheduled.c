@@ -6,7 +6,6 @@
 #include "plan/policy.h"
 
 #define NO_ITEM UINT32_MAX
-#define DEFAULT_WORK (UINT64_C(1) << 30) /* one to three seconds */
 
 typedef struct placing {
     const bp_buckets *buckets;
@@ -127,7 +126,7 @@ static bp_status pack(placing *p)
     BP_TRY(joint ? start_from_separate_pools(p, &known) : start_from_max_pool(p, &known));
     bp_pack_config config;
     BP_TRY(bp_pack_config_init(&config, sizeof config));
-    config.work = p->config->work != 0 ? p->config->work : DEFAULT_WORK;
+    config.work = p->config->work;
     config.known = known ? p->known : NULL;
     BP_TRY(bp_pack(p->packing, &config, p->pool->offsets, &p->pool->result));
     uint64_t bound;

@@ -108,8 +108,40 @@ static void test_same_verdicts_as_branch_and_bound(void **state)
     }
 }
 
+/* Sizes without a common divisor whose sum exceeds 31 bits are not swept: neither found nor impossible. */
+static void test_large_sizes_are_left_to_others(void **state)
+{
+    (void)state;
+    bp_problem p = {0};
+    bp_order order = {0};
+    uint64_t offsets[3];
+    instance in = {0};
+    for (uint64_t i = 0; i < 3; i++)
+        add_interval(&in, add_item(&in, (UINT64_C(1) << 31) + i), i, i + 2);
+    bp_packing *packing = make_packing(&in);
+    bp_timelines timelines;
+    assert_ok(bp_timelines_init(packing, &timelines));
+    assert_int_equal(timelines.count, 1);
+    assert_ok(bp_problem_init(&timelines.parts[0], &p));
+    assert_ok(bp_order_init(&p, &order));
+    for (int dives = 0; dives < 2; dives++) {
+        bp_work work = {0, ENOUGH_WORK, &unseen};
+        bp_verdict verdict;
+        assert_ok(bp_sweep(&p, &order, UINT64_C(1) << 40, dives != 0, &work, offsets, &verdict));
+        assert_false(verdict.found || verdict.impossible);
+    }
+    bp_order_finish(&order);
+    bp_problem_finish(&p);
+    bp_timelines_finish(&timelines);
+    bp_packing_destroy(&packing);
+    end_instance(&in);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_verdicts_as_branch_and_bound)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_verdicts_as_branch_and_bound),
+        cmocka_unit_test(test_large_sizes_are_left_to_others),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
