@@ -121,7 +121,10 @@ static bp_status layer_room(sweep *s, bp_layer *layer, uint32_t **matrix)
 {
     size_t last_cell = matrix_cells(layer) * (layer->count + 1) - 1;
     BP_TRY(bp_grow_array((void **)&layer->states, &layer->state_capacity, layer->count, sizeof *layer->states));
-    BP_TRY(bp_grow_array((void **)&layer->cells, &layer->cell_capacity, last_cell, sizeof *layer->cells));
+    s->cells -= layer->cell_capacity;
+    bp_status status = bp_grow_array((void **)&layer->cells, &layer->cell_capacity, last_cell, sizeof *layer->cells);
+    s->cells += layer->cell_capacity;
+    BP_TRY(status);
     if (2 * (layer->count + 1) > s->table_used)
         BP_TRY(hash_states(s, layer, 4 * s->table_used));
     *matrix = matrix_of(layer, layer->count);
@@ -502,7 +505,6 @@ static bp_status expand(sweep *s, uint32_t at)
     do
         BP_TRY(extend_state(s, layer, layer->order[layer->expanded++].number, &e));
     while (layer->expanded < layer->count && made->count < most && !bp_work_is_over(s->work));
-    s->cells += made->cell_capacity;
     if (layer->expanded == layer->count)
         layer_drop_matrices(s, layer);
     return layer_sort(made);
@@ -516,7 +518,6 @@ static bp_status run(sweep *s, bool *found)
     s->layers[0].side = 1;
     uint32_t *first;
     BP_TRY(layer_room(s, &s->layers[0], &first));
-    s->cells += s->layers[0].cell_capacity;
     *first = 0;
     layer_add(s, &s->layers[0], 0, (bp_origin){0, 0});
     BP_TRY(layer_sort(&s->layers[0]));

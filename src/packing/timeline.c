@@ -13,7 +13,8 @@
 
 typedef struct moment {
     uint64_t time;
-    uint32_t item, begins;
+    uint32_t item;
+    bool begins, joined;
 } moment;
 
 /* At equal times ends come first: intervals are half open. */
@@ -36,23 +37,41 @@ static void number_item(const bp_packing *packing, uint32_t item, uint32_t *numb
     t->origin[t->count++] = item;
 }
 
-/* Merges the intervals of each item, and numbers items and steps in one sweep over the sorted moments. `live_times`: by item of the
- * packing, zero; `open_life`: by item of the timeline. */
-static void sweep_moments(const bp_packing *packing, const moment *moments, size_t count, uint32_t *number_of,
+/* Counts the begins at one time of items that are live already, so that an interval that ends at this time goes on. */
+static void join_touching(moment *moments, size_t first, size_t count, uint32_t *live_times)
+{
+    for (size_t i = first; i < count && moments[i].time == moments[first].time; i++) {
+        if (moments[i].begins && live_times[moments[i].item] > 0) {
+            live_times[moments[i].item]++;
+            moments[i].joined = true;
+        }
+    }
+}
+
+/* Merges the intervals of each item, also across gaps in which nothing begins, and numbers items and steps in one sweep over the sorted
+ * moments. `live_times`: by item of the packing, zero; `open_life`: by item of the timeline. */
+static void sweep_moments(const bp_packing *packing, moment *moments, size_t count, uint32_t *number_of,
                           uint32_t *live_times, uint32_t *open_life, bp_timeline *t)
 {
     bool ended = false;
     for (size_t i = 0; i < count; i++) {
         uint32_t item = moments[i].item;
+        if (i == 0 || moments[i].time != moments[i - 1].time)
+            join_touching(moments, i, count, live_times);
+        if (moments[i].joined)
+            continue;
         if (!moments[i].begins) {
             if (--live_times[item] > 0)
                 continue;
             t->lives[open_life[number_of[item]]].end = t->steps;
             ended = true;
         } else if (live_times[item]++ == 0) {
+            bool is_new = number_of[item] == BP_NO_ITEM;
             number_item(packing, item, number_of, t);
             t->steps += ended || t->steps == 0;
             ended = false;
+            if (!is_new && t->lives[open_life[number_of[item]]].end == t->steps - 1)
+                continue;
             open_life[number_of[item]] = t->life_count;
             t->lives[t->life_count++] = (bp_life){.begin = t->steps - 1, .item = number_of[item]};
         }
@@ -89,8 +108,8 @@ static bp_status fill(const bp_packing *packing, moment *moments, uint32_t *numb
         const bp_packing_interval *life = &packing->lives[i];
         if (packing->sizes[life->item] == 0)
             continue;
-        moments[moment_count++] = (moment){life->begin, life->item, 1};
-        moments[moment_count++] = (moment){life->end, life->item, 0};
+        moments[moment_count++] = (moment){life->begin, life->item, true, false};
+        moments[moment_count++] = (moment){life->end, life->item, false, false};
     }
     qsort(moments, moment_count, sizeof *moments, by_time);
     memset(number_of, 0xff, packing->count * sizeof *number_of);

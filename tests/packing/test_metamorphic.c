@@ -9,6 +9,7 @@
 #include "answers.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "../support/brief.h"
 #include "naive.h"
@@ -266,6 +267,34 @@ static void test_larger(void **state)
     }
 }
 
+/* How intervals are written down makes no difference: the same offsets, whatever the work is. */
+static void test_same_offsets(void **state)
+{
+    static change *const same[] = {split_intervals, repeat_intervals, stretch_time};
+    (void)state;
+    seed(4);
+    for (int i = 0, times = share_of(200); i < times; i++) {
+        instance in = random_instance((random_options){.items = (uint32_t)random_between(2, 40),
+                                                       .steps = (uint32_t)random_between(2, 40),
+                                                       .intervals = (uint32_t)random_between(1, 3),
+                                                       .least_size = 1,
+                                                       .most_size = 1000});
+        bp_pack_config config = new_config();
+        config.work = (uint64_t)random_between(1, 1000000);
+        answer before = solve(&in, config);
+        for (size_t c = 0; c < sizeof same / sizeof *same; c++) {
+            uint64_t scale;
+            instance changed = same[c](&in, &scale);
+            answer after = solve(&changed, config);
+            assert_for(&changed, memcmp(before.offsets, after.offsets, in.count * sizeof *in.sizes) == 0);
+            end_answer(&after);
+            end_instance(&changed);
+        }
+        end_answer(&before);
+        end_instance(&in);
+    }
+}
+
 /* ---- changes in one direction -------------------------------------------------------------------------------------- */
 
 static void test_more_takes_no_less(void **state)
@@ -303,6 +332,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_larger),
+        cmocka_unit_test(test_same_offsets),
         cmocka_unit_test(test_more_takes_no_less),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
