@@ -4,13 +4,15 @@
                      [FILE|FOLDER]...
 
 Without files the instances are generated: training steps, pipeline schedules (1F1B) and random live ranges. Peers run
-where they are given: google/minimalloc (its `minimalloc`, which decides a capacity: --capacity or the lower bound; 60 s
-at most), cappadokes/idealloc (its `idealloc`), and CP-SAT of OR-tools, if this Python has it. Peers take turns in a
-random order, and times are medians. --growth prints the exponents of time over size.
+where they are found: google/minimalloc (its `minimalloc`, which decides a capacity: --capacity or the lower bound; 60 s
+at most), cappadokes/idealloc (its `idealloc`), and CP-SAT of OR-tools with one thread, if this Python has it, on up to
+2,000 items. Peers take turns in a random order, and times are medians. An equals sign marks totals that are proven to be
+minimal. --growth prints the exponents of time over size.
 """
 
 import argparse
 import csv
+import importlib.util
 import math
 import os
 import random
@@ -24,6 +26,7 @@ import tempfile
 import time
 
 TIME_LIMIT = 60
+MOST_SOLVED = 2000  # items, for CP-SAT
 
 
 # ---- instances -----------------------------------------------------------------------------------------------------
@@ -140,24 +143,27 @@ def run(command):
 def ours(tool, path, _bound, *options):
     output, seconds = run([tool, "pack", path, *options])
     found = re.search(r"(?m)^total +(\d+)", output or "")
-    return int(found.group(1)) if found else None, seconds
+    return int(found.group(1)) if found else None, "proven optimal" in (output or ""), seconds
 
 
 def minimalloc(program, path, bound):
     with tempfile.NamedTemporaryFile(suffix=".csv") as placed:
         output, seconds = run([program, f"--capacity={bound}", f"--input={path}", f"--output={placed.name}"])
-        return bound if output is not None and os.path.getsize(placed.name) > 0 else None, seconds
+        return bound if output is not None and os.path.getsize(placed.name) > 0 else None, False, seconds
 
 
 def idealloc(program, path, _bound):
     output, seconds = run([program, "--input", path, "ex-csv"])
     found = re.search(r"(?i)makespan:\s*(\d+)", output or "")
-    return int(found.group(1)) if found else None, seconds
+    return int(found.group(1)) if found else None, False, seconds
 
 
 def cp_sat(seconds, path, bound):
+    if sum(1 for _ in read(path)) > MOST_SOLVED:
+        return None, False, 0
     output, spent = run([sys.executable, os.path.abspath(__file__), "--solve", path, str(bound), str(seconds)])
-    return int(output.split()[0]) if output else None, spent
+    total, proven = map(int, output.split()) if output else (None, None)
+    return total, total is not None and total == proven, spent
 
 
 def solve(path, bound, seconds):
@@ -191,15 +197,16 @@ def compare(paths, packers, turns):
     print(f"{'INSTANCE':28}{'ITEMS':>8}  " + "".join(f"{name:>32}" for name in packers))
     for path in paths:
         items, bound = peak(path)
-        times, totals = {name: [] for name in packers}, {}
+        times, totals, proven = {name: [] for name in packers}, {}, {}
         for _ in range(turns):
             for name in rng.sample(sorted(packers), len(packers)):
-                totals[name], seconds = packers[name](path, bound)
+                totals[name], proven[name], seconds = packers[name](path, bound)
                 times[name].append(seconds)
         median = {name: statistics.median(values) for name, values in times.items()}
         row = f"{os.path.basename(path):28}{items:>8}  "
         for name in packers:
             above = "none" if totals[name] is None else f"{100 * (totals[name] / bound - 1):.4f} %"
+            above = "= " + above if proven[name] or totals[name] == bound else above
             ratio = "" if name == "bucketpool" else f" ({median[name] / max(median['bucketpool'], 1e-3):.1f} x)"
             row += f"{f'{above} {median[name]:.2f} s{ratio}':>32}"
         print(row, flush=True)
@@ -244,7 +251,7 @@ def main():
     parser.add_argument("paths", nargs="*")
     parser.add_argument("--minimalloc", default=shutil.which("minimalloc"))
     parser.add_argument("--idealloc", default=shutil.which("idealloc"))
-    parser.add_argument("--cp-sat", type=float, default=0)
+    parser.add_argument("--cp-sat", type=float, default=10 if importlib.util.find_spec("ortools") else 0)
     parser.add_argument("--capacity", type=int)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--growth", action="store_true")
