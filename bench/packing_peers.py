@@ -153,7 +153,10 @@ def minimalloc(program, path, bound):
 
 
 def idealloc(program, path, _bound):
-    output, seconds = run([program, "--input", path, "ex-csv"])
+    """With doubled times: it expects open intervals of whole steps, and one of a single step would be empty."""
+    with tempfile.NamedTemporaryFile("w", suffix=".csv") as doubled:
+        write([(2 * lives[0][0], 2 * lives[-1][1], size) for size, lives in read(path)], doubled.name)
+        output, seconds = run([program, "--input", doubled.name, "ex-csv"])
     found = re.search(r"(?i)makespan:\s*(\d+)", output or "")
     return int(found.group(1)) if found else None, False, seconds
 

@@ -58,6 +58,7 @@ typedef struct sweep {
     uint32_t *table;  /* by hash: a state of the layer that is made, linked through next_of_hash */
     size_t table_size, table_used;
     bool dives;
+    uint64_t dive_end; /* work at which dives should end */
     bp_work *work;
 } sweep;
 
@@ -483,13 +484,14 @@ static bp_status extend_state(sweep *s, const bp_layer *layer, uint32_t state, i
 #define MOST_CELLS ((size_t)1 << 26) /* of all matrices: 256 MiB */
 
 /* States after which no more of a layer is extended: a part of the memory that is left; in dives so few that one way down takes half of
- * the work that is left. */
+ * the work that they have left. It does not depend on the limit of the work, which only ends the sweep. */
 static size_t most_states(const sweep *s, uint32_t at)
 {
     const bp_layer *made = &s->layers[at + 1];
     uint64_t cost = 8 * (uint64_t)matrix_cells(made) * made->side, steps = s->p->count - at;
     size_t by_memory = s->cells < MOST_CELLS ? (MOST_CELLS - s->cells) / 4 / matrix_cells(made) : 0;
-    uint64_t by_work = s->dives ? bp_work_left(s->work) / 2 / cost / steps : SIZE_MAX;
+    uint64_t left = s->dive_end > s->work->spent ? s->dive_end - s->work->spent : 0;
+    uint64_t by_work = s->dives ? left / 2 / cost / steps : SIZE_MAX;
     return by_memory < by_work ? by_memory : (size_t)by_work;
 }
 
@@ -537,11 +539,13 @@ static bp_status run(sweep *s, bool *found)
     return BP_OK;
 }
 
-bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t capacity, bool dives, bp_work *work,
+bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t capacity, uint64_t dive, bp_work *work,
                    uint64_t *offsets, bp_verdict *verdict)
 {
     *verdict = (bp_verdict){.impossible = problem->bound > capacity, .proven = problem->bound};
-    sweep s = {.p = problem, .order = order, .least_rejected = UINT32_MAX, .dives = dives, .work = work};
+    sweep s = {.p = problem, .order = order, .least_rejected = UINT32_MAX, .work = work};
+    s.dives = dive > 0;
+    s.dive_end = work->spent + dive;
     for (uint32_t i = 0; i < problem->count; i++)
         s.unit = bp_gcd_u64(problem->sizes[i], s.unit);
     if (verdict->impossible)

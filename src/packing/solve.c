@@ -29,6 +29,7 @@ typedef struct solving {
     uint64_t round;     /* work of the current round */
     uint32_t series;    /* seed of searches: the number of the round */
     uint32_t passes;    /* passes of windows so far */
+    uint64_t probe;     /* work of the current probe of a decision method, whatever the limit is */
 } solving;
 
 static bool is_done(const solving *s)
@@ -103,7 +104,8 @@ static bp_status narrow(solving *s, decide_function *decide, const char *method,
         uint64_t capacity = probe < AT_THE_BOUND ? low : low + (s->best->height - 1 - low) / 2;
         bool is_only = capacity == s->target; /* nothing else helps: lower is not needed, higher is not accepted */
         bool decides = probe > 0 && probe < AT_THE_BOUND;
-        bp_work part = bp_work_part(&all, is_only || decides ? left : left / 2);
+        s->probe = is_only || decides ? left : left / 2;
+        bp_work part = bp_work_part(&all, s->probe);
         bp_verdict answer = {0};
         capacity -= capacity % s->unit;
         BP_TRY(decide(s, capacity, &part, &answer));
@@ -124,7 +126,7 @@ static bp_status narrow(solving *s, decide_function *decide, const char *method,
 
 static bp_status decide_by_blocks(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer)
 {
-    BP_TRY(bp_sweep(&s->blocks, &s->block_order, capacity, true, work, s->offsets, answer));
+    BP_TRY(bp_sweep(&s->blocks, &s->block_order, capacity, s->probe, work, s->offsets, answer));
     s->block_low = answer->proven > s->block_low ? answer->proven : s->block_low;
     answer->proven = 0; /* impossible for blocks does not mean impossible for items */
     if (answer->found)
@@ -134,8 +136,8 @@ static bp_status decide_by_blocks(solving *s, uint64_t capacity, bp_work *work, 
 
 static bp_status decide_by_items(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer)
 {
-    bool dives = capacity > s->best->proven; /* at the bound a proof is as likely as a placement */
-    return bp_sweep(&s->graph, &s->order, capacity, dives, work, s->offsets, answer);
+    uint64_t dive = capacity > s->best->proven ? s->probe : 0; /* at the bound a proof is as likely as a placement */
+    return bp_sweep(&s->graph, &s->order, capacity, dive, work, s->offsets, answer);
 }
 
 /* Looks for placements just below the best height until there is none. */
@@ -145,7 +147,7 @@ static bp_status exclude_by_items(solving *s, uint64_t share)
     while (!is_done(s) && !bp_work_is_over(&all)) {
         uint64_t capacity = s->best->proven < s->target ? s->target : s->best->height - s->unit;
         bp_verdict answer;
-        BP_TRY(bp_sweep(&s->graph, &s->order, capacity, false, &all, s->offsets, &answer));
+        BP_TRY(bp_sweep(&s->graph, &s->order, capacity, 0, &all, s->offsets, &answer));
         s->work->spent = all.spent;
         prove(s, answer.proven);
         if (!answer.found)
@@ -257,7 +259,7 @@ static bp_status prove_with_large(solving *s, uint64_t least, uint32_t *items, u
     bool impossible = order.width <= BP_SWEEP_WIDTH;
     while (status == BP_OK && impossible && !is_done(s)) {
         bp_verdict result;
-        status = bp_sweep(&large, &order, s->best->proven, false, &part, s->offsets, &result);
+        status = bp_sweep(&large, &order, s->best->proven, 0, &part, s->offsets, &result);
         impossible = status == BP_OK && result.impossible;
         if (impossible)
             prove(s, result.proven);

@@ -275,6 +275,35 @@ static void test_more_work(void **state)
     }
 }
 
+/* Layers of a few kinds in turns, each live while the next few are, as with prefetch: few are live together. */
+static instance random_layers(void)
+{
+    instance in = {0};
+    uint64_t sizes[4] = {0}, extra[4] = {0};
+    uint32_t kinds = (uint32_t)random_between(2, 4), depth = (uint32_t)random_between(3, 5);
+    for (uint32_t kind = 0; kind < kinds; kind++) {
+        sizes[kind] = random_between(50, 150);
+        extra[kind] = one_in(2) ? random_between(100, 200) : 0;
+    }
+    for (uint32_t layer = 0; layer < 40; layer++) {
+        add_interval(&in, add_item(&in, sizes[layer % kinds]), layer, layer + depth);
+        if (extra[layer % kinds] > 0)
+            add_interval(&in, add_item(&in, extra[layer % kinds]), layer, layer + depth);
+    }
+    return in;
+}
+
+static void test_more_work_layers(void **state)
+{
+    (void)state;
+    seed(10);
+    for (int i = 0, times = share_of(20); i < times; i++) {
+        instance in = random_layers();
+        try_works(&in, 0, 40000000, 2);
+        end_instance(&in);
+    }
+}
+
 /* The progress ends with the result, and a search that is stopped before it begins still places everything. */
 static void test_progress(void **state)
 {
@@ -318,11 +347,17 @@ static void test_progress_without_conflicts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_capacity),   cmocka_unit_test(test_capacity_below_an_item),
-        cmocka_unit_test(test_known_small),      cmocka_unit_test(test_known_large),
-        cmocka_unit_test(test_known_is_checked), cmocka_unit_test(test_little_work),
-        cmocka_unit_test(test_more_work_small),  cmocka_unit_test(test_more_work),
-        cmocka_unit_test(test_progress),         cmocka_unit_test(test_progress_without_conflicts),
+        cmocka_unit_test(test_every_capacity),
+        cmocka_unit_test(test_capacity_below_an_item),
+        cmocka_unit_test(test_known_small),
+        cmocka_unit_test(test_known_large),
+        cmocka_unit_test(test_known_is_checked),
+        cmocka_unit_test(test_little_work),
+        cmocka_unit_test(test_more_work_small),
+        cmocka_unit_test(test_more_work),
+        cmocka_unit_test(test_more_work_layers),
+        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_progress_without_conflicts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,7 +55,7 @@ static void compare_verdicts(const instance *in, const bp_problem *p, const bp_o
         for (uint64_t limit = 64; !verdict.found && !verdict.impossible; limit *= 4) {
             bp_work work = {0, limit, &unseen};
             assert_for(in, limit < ENOUGH_WORK);
-            assert_ok(bp_sweep(p, order, capacity, dives != 0, &work, offsets, &verdict));
+            assert_ok(bp_sweep(p, order, capacity, dives != 0 ? limit : 0, &work, offsets, &verdict));
             assert_for(in, !(verdict.found && verdict.impossible));
             assert_for(in, verdict.found || verdict.impossible || bp_work_is_over(&work));
         }
@@ -75,7 +75,7 @@ static uint64_t climb(const instance *in, const bp_problem *p, const bp_order *o
     do {
         bp_work work = {0, ENOUGH_WORK, &unseen};
         uint64_t capacity = verdict.proven;
-        assert_ok(bp_sweep(p, order, capacity, false, &work, offsets, &verdict));
+        assert_ok(bp_sweep(p, order, capacity, 0, &work, offsets, &verdict));
         if (verdict.found)
             return capacity;
         assert_for(in, verdict.impossible && verdict.proven > capacity);
@@ -127,7 +127,7 @@ static void test_large_sizes_are_left_to_others(void **state)
     for (int dives = 0; dives < 2; dives++) {
         bp_work work = {0, ENOUGH_WORK, &unseen};
         bp_verdict verdict;
-        assert_ok(bp_sweep(&p, &order, UINT64_C(1) << 40, dives != 0, &work, offsets, &verdict));
+        assert_ok(bp_sweep(&p, &order, UINT64_C(1) << 40, dives != 0 ? ENOUGH_WORK : 0, &work, offsets, &verdict));
         assert_false(verdict.found || verdict.impossible);
     }
     bp_order_finish(&order);
