@@ -512,7 +512,7 @@ static bp_status expand(sweep *s, uint32_t at)
     return layer_sort(made);
 }
 
-/* *found: there is a state after the last item. Otherwise there is no placement, unless the work is over. */
+/* *found: there is a state after the last item. Otherwise all placements are excluded, unless the work is over. */
 static bp_status run(sweep *s, bool *found)
 {
     uint32_t at = 0;

@@ -37,7 +37,7 @@ static void number_item(const bp_packing *packing, uint32_t item, uint32_t *numb
     t->origin[t->count++] = item;
 }
 
-/* Counts the begins at one time of items that are live already, so that an interval that ends at this time goes on. */
+/* Counts the begins at one time of items that are live already, so that an interval that ends at this time continues. */
 static void join_touching(moment *moments, size_t first, size_t count, uint32_t *live_times)
 {
     for (size_t i = first; i < count && moments[i].time == moments[first].time; i++) {

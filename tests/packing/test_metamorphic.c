@@ -267,7 +267,7 @@ static void test_larger(void **state)
     }
 }
 
-/* How intervals are written down makes no difference: the same offsets, whatever the work is. */
+/* Intervals that are written down in other ways give the same offsets, whatever the work is. */
 static void test_same_offsets(void **state)
 {
     static change *const same[] = {split_intervals, repeat_intervals, stretch_time};
