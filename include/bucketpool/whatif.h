@@ -27,7 +27,7 @@ typedef struct bp_alternatives_config {
     const bp_plan *present;
 } bp_alternatives_config;
 
-/** Sets the defaults: prefetch depths 0 to 4, work 2^24. With these, any bundled model takes about a second.
+/** Sets the defaults: prefetch depths 0 to 4, work 2^26. With these, any bundled model takes a second or two.
  *
  * Errors: BP_ERR_INVALID_ARGUMENT (NULL, an unknown size). */
 BP_API bp_status bp_alternatives_config_init(bp_alternatives_config *config, size_t size);

@@ -12,7 +12,7 @@
 
 /* ---- alternatives ---------------------------------------------------------------------------------------------------- */
 
-#define DEFAULT_WORK (UINT64_C(1) << 24)
+#define DEFAULT_WORK (UINT64_C(1) << 26)
 #define ALL_ROLES (BP_ROLE_BIT(BP_ROLE_COUNT) - 1)
 #define GRADIENTS (BP_ROLE_BIT(BP_ROLE_GRAD) | BP_ROLE_BIT(BP_ROLE_GRAD_COMM))
 #define PARAMETERS (BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_PARAM_TRANSPOSE))
