@@ -7,7 +7,8 @@
  *
  * The states after an item are its layer. The first layers are the largest, as few orders are excluded there: w items that all conflict
  * have w! orders. A layer is expanded in parts, best states first, each part down to its end before the next one, so that the memory is
- * bounded and the sweep is complete all the same (beam stack search: Zhou and Hansen 2005). */
+ * bounded and the sweep is complete all the same (beam stack search: Zhou and Hansen 2005), unless it is so long that the rest of its first
+ * layers must be dropped. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,9 +32,9 @@ typedef struct bp_state {
  * to the begin of item i, [1 + i][0] the least from its begin to the top, [1 + i][1 + j] the least from the begin of item i to that of
  * item j; 0: no constraint. */
 typedef struct bp_layer {
-    uint32_t *cells; /* the matrices, consecutive; freed once all states are expanded */
+    uint32_t *cells; /* the matrices, consecutive */
     bp_state *states;
-    bp_keyed *order; /* the states by rank */
+    bp_keyed *order; /* the states by rank; NULL, as are the cells: closed, no more states are expanded */
     size_t count, expanded;
     uint32_t side; /* rows of a matrix */
     size_t cell_capacity, state_capacity;
@@ -55,6 +56,8 @@ typedef struct sweep {
     step *steps;
     bp_layer *layers; /* layers[k]: states before step k */
     size_t cells;     /* room of all matrices */
+    uint32_t oldest;  /* all layers before it are closed */
+    bool truncated;   /* states were dropped for lack of memory: nothing is proven */
     uint32_t *table;  /* by hash: a state of the layer that is made, linked through next_of_hash */
     size_t table_size, table_used;
     bool dives;
@@ -178,19 +181,22 @@ static bp_status layer_sort(bp_layer *layer)
     return BP_OK;
 }
 
-static void layer_drop_matrices(sweep *s, bp_layer *layer)
+/* Frees all but the origins of the states. */
+static void layer_close(sweep *s, bp_layer *layer)
 {
     s->cells -= layer->cell_capacity;
     free(layer->cells);
+    free(layer->order);
     layer->cells = NULL;
+    layer->order = NULL;
     layer->cell_capacity = 0;
+    layer->expanded = layer->count;
 }
 
 static void layer_finish(sweep *s, bp_layer *layer)
 {
-    layer_drop_matrices(s, layer);
+    layer_close(s, layer);
     free(layer->states);
-    free(layer->order);
     *layer = (bp_layer){0};
 }
 
@@ -482,6 +488,7 @@ static bp_status extend_state(sweep *s, const bp_layer *layer, uint32_t state, i
 }
 
 #define MOST_CELLS ((size_t)1 << 26) /* of all matrices: 256 MiB */
+#define PART_CELLS ((size_t)1 << 25) /* from which on parts are as small as possible */
 
 /* States after which no more of a layer is extended: a part of the memory that is left; in dives so few that one way down takes half of
  * the work that they have left. It does not depend on the limit of the work, which only ends the sweep. */
@@ -489,10 +496,20 @@ static size_t most_states(const sweep *s, uint32_t at)
 {
     const bp_layer *made = &s->layers[at + 1];
     uint64_t cost = 8 * (uint64_t)matrix_cells(made) * made->side, steps = s->p->count - at;
-    size_t by_memory = s->cells < MOST_CELLS ? (MOST_CELLS - s->cells) / 4 / matrix_cells(made) : 0;
+    size_t by_memory = s->cells < PART_CELLS ? (PART_CELLS - s->cells) / 4 / matrix_cells(made) : 0;
     uint64_t left = s->dive_end > s->work->spent ? s->dive_end - s->work->spent : 0;
     uint64_t by_work = s->dives ? left / 2 / cost / steps : SIZE_MAX;
     return by_memory < by_work ? by_memory : (size_t)by_work;
+}
+
+/* Long sweeps keep the rest of many layers: gives up the oldest ones. */
+static void limit_memory(sweep *s, uint32_t at)
+{
+    for (; s->cells > MOST_CELLS && s->oldest < at; s->oldest++) {
+        bp_layer *layer = &s->layers[s->oldest];
+        s->truncated = s->truncated || layer->expanded < layer->count;
+        layer_close(s, layer);
+    }
 }
 
 /* Makes the next layer from some states of the layer `at`, at least one. */
@@ -508,7 +525,7 @@ static bp_status expand(sweep *s, uint32_t at)
         BP_TRY(extend_state(s, layer, layer->order[layer->expanded++].number, &e));
     while (layer->expanded < layer->count && made->count < most && !bp_work_is_over(s->work));
     if (layer->expanded == layer->count)
-        layer_drop_matrices(s, layer);
+        layer_close(s, layer);
     return layer_sort(made);
 }
 
@@ -532,8 +549,10 @@ static bp_status run(sweep *s, bool *found)
         if (layer->expanded == layer->count) {
             layer_finish(s, layer);
             at--;
+            s->oldest = s->oldest < at ? s->oldest : at;
         } else {
             BP_TRY(expand(s, at++));
+            limit_memory(s, at);
         }
     }
     return BP_OK;
@@ -563,7 +582,7 @@ bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t ca
     }
     if (status == BP_OK && verdict->found)
         status = sweep_lay_out(&s, offsets);
-    verdict->impossible = status == BP_OK && !verdict->found && !bp_work_is_over(work);
+    verdict->impossible = status == BP_OK && !verdict->found && !s.truncated && !bp_work_is_over(work);
     verdict->proven = verdict->impossible ? s.least_rejected * s.unit : 0;
     for (uint32_t k = 0; s.layers != NULL && k <= problem->count; k++)
         layer_finish(&s, &s.layers[k]);
