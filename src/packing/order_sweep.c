@@ -502,7 +502,7 @@ static size_t most_states(const sweep *s, uint32_t at)
     return by_memory < by_work ? by_memory : (size_t)by_work;
 }
 
-/* Long sweeps keep the rest of many layers: gives up the oldest ones. */
+/* Long sweeps keep the rest of many layers: closes the oldest ones. */
 static void limit_memory(sweep *s, uint32_t at)
 {
     for (; s->cells > MOST_CELLS && s->oldest < at; s->oldest++) {
