@@ -44,8 +44,7 @@ typedef struct step {
     uint32_t frontier[BP_SWEEP_WIDTH]; /* before the insertion: item i is row 1 + i of the states */
     uint32_t width;
     uint32_t item;
-    uint32_t identical; /* an earlier item of equal size and neighbours, put below (symmetry breaking); BP_NO_ITEM */
-    bool oriented;      /* the first neighbour is put below (symmetry breaking) */
+    uint32_t forced_below; /* bit mask of rows that are put below (symmetry breaking) */
 } step;
 
 typedef struct sweep {
@@ -326,11 +325,10 @@ static void prepare_steps(sweep *s)
         now->item = s->order->items[at];
         now->width = width;
         memcpy(now->frontier, frontier, width * sizeof *frontier);
-        now->identical = BP_NO_ITEM;
-        for (uint32_t i = width; i-- > 0 && now->identical == BP_NO_ITEM;) {
+        for (uint32_t i = width; i-- > 0 && now->forced_below == 0;) {
             uint32_t other = frontier[i];
             if (s->p->sizes[other] == s->p->sizes[now->item] && bp_lists_equal(&s->p->memberships, other, now->item))
-                now->identical = other;
+                now->forced_below = UINT32_C(1) << i;
         }
         uint32_t kept = 0;
         frontier[width] = now->item;
@@ -434,20 +432,16 @@ static bp_status sweep_lay_out(const sweep *s, uint64_t *offsets)
 static void prepare_insertion(const sweep *s, uint32_t at, insertion *e)
 {
     const step *now = &s->steps[at];
-    *e = (insertion){.made = &s->layers[at + 1], .side = now->width + 1};
+    *e = (insertion){.made = &s->layers[at + 1], .side = now->width + 1, .forced_below = now->forced_below};
     e->size = (uint32_t)(s->p->sizes[now->item] / s->unit);
     for (uint32_t row = 1; row <= now->width; row++) {
         e->sizes[row] = (uint32_t)(s->p->sizes[now->frontier[row - 1]] / s->unit);
         if (s->order->last[now->frontier[row - 1]] > at)
             e->kept[e->kept_count++] = row;
-        if (now->frontier[row - 1] == now->identical)
-            e->forced_below |= UINT32_C(1) << (row - 1);
     }
     if (s->order->last[now->item] > at)
         e->kept[e->kept_count++] = e->side;
     collect_neighbours(s, now, e);
-    if (now->oriented)
-        e->forced_below |= UINT32_C(1) << (e->neighbours[0] - 1);
 }
 
 /* Symmetry breaking: a placement turned upside down is one, too, so the first conflict is oriented arbitrarily. Identical items are
@@ -455,14 +449,14 @@ static void prepare_insertion(const sweep *s, uint32_t at, insertion *e)
 static void orient_first(sweep *s)
 {
     for (uint32_t at = 0; at < s->p->count; at++) {
-        if (s->steps[at].identical != BP_NO_ITEM)
+        if (s->steps[at].forced_below != 0)
             return;
     }
     for (uint32_t at = 0; at < s->p->count; at++) {
         insertion e;
         prepare_insertion(s, at, &e);
         if (e.neighbour_count > 0) {
-            s->steps[at].oriented = true;
+            s->steps[at].forced_below = UINT32_C(1) << (e.neighbours[0] - 1);
             return;
         }
     }
@@ -490,16 +484,24 @@ static bp_status extend_state(sweep *s, const bp_layer *layer, uint32_t state, i
 #define MOST_CELLS ((size_t)1 << 26) /* of all matrices: 256 MiB */
 #define PART_CELLS ((size_t)1 << 25) /* from which on parts are as small as possible */
 
-/* States after which no more of a layer is extended: a part of the memory that is left; in dives so few that one way down takes half of
- * the work that they have left. It does not depend on the limit of the work, which only ends the sweep. */
-static size_t most_states(const sweep *s, uint32_t at)
+/* What the states of a layer may take: a part of the memory that is left, and in dives so much work that one way down takes half of what
+ * they have left. It does not depend on the limit of the work, which only ends the sweep. */
+typedef struct allowance {
+    uint64_t cells, work;
+} allowance;
+
+static allowance find_allowance(const sweep *s, uint32_t at)
 {
-    const bp_layer *made = &s->layers[at + 1];
-    uint64_t cost = 8 * (uint64_t)matrix_cells(made) * made->side, steps = s->p->count - at;
-    size_t by_memory = s->cells < PART_CELLS ? (PART_CELLS - s->cells) / 4 / matrix_cells(made) : 0;
     uint64_t left = s->dive_end > s->work->spent ? s->dive_end - s->work->spent : 0;
-    uint64_t by_work = s->dives ? left / 2 / cost / steps : SIZE_MAX;
-    return by_memory < by_work ? by_memory : (size_t)by_work;
+    uint64_t each = at < s->p->count ? left / 2 / (s->p->count - at) : 0;
+    return (allowance){.cells = s->cells < PART_CELLS ? (PART_CELLS - s->cells) / 4 : 0,
+                       .work = s->dives ? each : UINT64_MAX};
+}
+
+static bool is_within(const bp_layer *made, const allowance *most)
+{
+    uint64_t cells = made->count * matrix_cells(made);
+    return cells < most->cells && 8 * cells * made->side < most->work;
 }
 
 /* Long sweeps keep the rest of many layers: closes the oldest ones. */
@@ -520,10 +522,10 @@ static bp_status expand(sweep *s, uint32_t at)
     prepare_insertion(s, at, &e);
     made->side = e.kept_count + 1;
     BP_TRY(hash_states(s, made, LEAST_TABLE));
-    size_t most = most_states(s, at);
+    allowance most = find_allowance(s, at);
     do
         BP_TRY(extend_state(s, layer, layer->order[layer->expanded++].number, &e));
-    while (layer->expanded < layer->count && made->count < most && !bp_work_is_over(s->work));
+    while (layer->expanded < layer->count && is_within(made, &most) && !bp_work_is_over(s->work));
     if (layer->expanded == layer->count)
         layer_close(s, layer);
     return layer_sort(made);
@@ -567,7 +569,7 @@ bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t ca
     s.dive_end = work->spent + dive;
     for (uint32_t i = 0; i < problem->count; i++)
         s.unit = bp_gcd_u64(problem->sizes[i], s.unit);
-    if (verdict->impossible)
+    if (verdict->impossible || problem->count == 0)
         return BP_OK;
     verdict->proven = 0;
     if (order->width > BP_SWEEP_WIDTH || capacity / s.unit > UINT32_MAX / 2)
