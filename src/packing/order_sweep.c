@@ -484,7 +484,7 @@ static bp_status extend_state(sweep *s, const bp_layer *layer, uint32_t state, i
 #define MOST_CELLS ((size_t)1 << 26) /* of all matrices: 256 MiB */
 #define PART_CELLS ((size_t)1 << 25) /* from which on parts are as small as possible */
 
-/* What the states of a layer may take: a part of the memory that is left, and in dives so much work that one way down takes half of what
+/* Limits of the states of a layer: a part of the memory that is left, and in dives so much work that one way down takes half of what
  * they have left. It does not depend on the limit of the work, which only ends the sweep. */
 typedef struct allowance {
     uint64_t cells, work;
