@@ -280,11 +280,15 @@ def logprobs_from_logits(logits: torch.Tensor, targets: torch.Tensor, *, group: 
 def vocab_parallel_entropy(vocab_parallel_logits: torch.Tensor, group: Optional[dist.ProcessGroup] = None, *,
                            vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
                            temperature: float = 1.0, mask: Optional[torch.Tensor] = None, inference_only: bool = False,
-                           in_place: bool = False) -> torch.Tensor:
+                           in_place: bool = False, chunk_size: Optional[int] = None,
+                           chunk_memory_mb: Optional[float] = None) -> torch.Tensor:
     """Entropy of each token's distribution: - sum(p log p), float32 [..., sequence].
 
-    Arguments as in logprobs_from_logits. SkyRL's function of this name has no group argument.
+    - chunk_size, chunk_memory_mb: SkyRL's, accepted without effect
+
+    Further arguments as in logprobs_from_logits. SkyRL's function of this name has no group argument.
     """
+    del chunk_size, chunk_memory_mb
     return VocabParallelEntropy.apply(vocab_parallel_logits, group, vocab_start_index, vocab_end_index, temperature,
                                       mask, inference_only, in_place)
 

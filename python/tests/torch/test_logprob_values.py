@@ -52,6 +52,7 @@ def test_golden_values():
     assert x.grad.tolist() == pytest.approx([-.016029302, -.043572159, .381558591, -.321957130], abs=1e-6)
     entropy = L.vocab_parallel_entropy(x)
     assert entropy.item() == pytest.approx(0.947536964, abs=1e-6)
+    assert torch.equal(L.vocab_parallel_entropy(x, chunk_size=2, chunk_memory_mb=64), entropy)
     gradient, = torch.autograd.grad(entropy, x)
     assert gradient.tolist() == pytest.approx([.079910965, .130076206, .116700968, -.326688139], abs=1e-6)
 
