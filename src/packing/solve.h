@@ -53,8 +53,8 @@ bp_status bp_search(const bp_problem *problem, uint64_t capacity, const uint64_t
 
 #define BP_SWEEP_WIDTH 16u /* wider conflict graphs are not swept */
 
-/* Searches for a placement within `capacity` until it is decided or the work ends. With a `dive`, an amount of work, it is likely to find one
- * within it; 0 takes less work, and more memory, to exclude all. */
+/* Searches for a placement within `capacity` until it is decided, the work ends, or the memory does not suffice. With a `dive`, an amount of
+ * work, it is likely to find one within it; 0 takes less work, and more memory, to exclude all. */
 bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t capacity, uint64_t dive, bp_work *work,
                    uint64_t *offsets, bp_verdict *verdict);
 
