@@ -10,8 +10,9 @@ A sequence is cut into 2 x ranks chunks of equal length, and a rank gets one fro
 to multiples of 2 x ranks. Tensors are [tokens, ...] of any dtype on a CPU or GPU; inputs are not written.
 
 split() communicates nothing. reassemble() is collective: ranks compare batch, dtype and sizes first, and a
-difference or an error of one rank is an exception on all (bucketpool.torch.comm). group=None is one rank. On GPUs
-work is enqueued on the current stream.
+difference or an error of one rank is an exception on all (bucketpool.torch.comm). group=None is one rank, or the rank
+given as a number: a loader can split a batch for any rank, without torch.distributed. On GPUs work is enqueued on the
+current stream.
 
 split_packed_seqs_for_context_parallel, reassemble_cp_packed_logprobs and postprocess_packed_seqs_context_parallel
 are AReaL's functions with the group as an argument, allgather_cp_sharded_packed_tensor is SkyRL's.
@@ -28,6 +29,7 @@ from .. import _abi
 from .._library import call, configured, made, viewed
 from .._library import logprob as library
 from ..errors import InvalidArgument
+from ..names import whole
 from . import _clients, _tensors
 from ._passes import Untraced, only_once
 from .comm import GroupComm, comm_of
@@ -66,36 +68,46 @@ class PackedSplit:
     - cu_seqlens: [sequences + 1], 0 and the end of each sequence; int32 or int64 on any device, or a sequence
       of integers; copied
     - group: the CP process group; None: one rank
+    - rank, ranks: this CP rank and the number of CP ranks, instead of a group; reassemble() is then for one rank
     - cu_padded: the same for the padded batch; None: lengths are padded to `multiple`
     - multiple: 0: 2 x ranks; padding_multiple() has others
+    - total_multiple: a dummy sequence fills the padded batch to a multiple of this multiple of `multiple`; 0: none
     - last_is_dummy: the last sequence only fills the batch
 
-    Attributes: rank, ranks; sequences, longest (padded length of the longest sequence); packed_tokens,
-    padded_tokens, local_tokens (tokens without padding, with padding, and of this rank).
+    Attributes: rank, ranks; sequences (an added dummy included), longest (padded length of the longest sequence);
+    packed_tokens, padded_tokens, local_tokens (tokens without padding, with padding, and of this rank);
+    data_sequences, data_tokens (without dummies).
 
     Orders of tokens: "packed" (as loaded), "padded", "local" (of this rank), "gathered" (local tokens of all ranks,
     by rank). Raises InvalidArgument.
     """
 
-    def __init__(self, cu_seqlens: CuSeqlens, group: Optional[dist.ProcessGroup] = None, *,
-                 cu_padded: Optional[CuSeqlens] = None, multiple: int = 0, last_is_dummy: bool = False) -> None:
+    def __init__(self, cu_seqlens: CuSeqlens, group: Optional[dist.ProcessGroup] = None, *, rank: Optional[int] = None,
+                 ranks: Optional[int] = None, cu_padded: Optional[CuSeqlens] = None, multiple: int = 0,
+                 total_multiple: int = 0, last_is_dummy: bool = False) -> None:
         self._handle = ctypes.c_void_p()
         self.group, self.comm = group, comm_of(group)
-        self.ranks: int = 1 if self.comm is None else self.comm.ranks
-        self.rank: int = 0 if self.comm is None else self.comm.rank
+        if (rank is None) != (ranks is None) or (rank is not None and group is not None):
+            raise InvalidArgument(f"PackedSplit: rank={rank} and ranks={ranks} {'with' if group else 'without'} a group; "
+                                  "pass a group, or both numbers")
+        own = (0, 1) if self.comm is None else (self.comm.rank, self.comm.ranks)
+        self.rank: int = own[0] if rank is None else whole(rank, 32, "rank")
+        self.ranks: int = own[1] if ranks is None else whole(ranks, 32, "ranks")
         begins = _begins("cu_seqlens", cu_seqlens)
         padded = None if cu_padded is None else _begins("cu_padded", cu_padded)
         if padded is not None and len(padded) != len(begins):
             raise InvalidArgument(f"cu_padded: {len(padded)} values, but cu_seqlens has {len(begins)}; pass as many")
         config = configured(library().bp_cp_split_config_init, _abi.bp_cp_split_config, cu_seqlens=begins.data_ptr(),
                             cu_padded=None if padded is None else padded.data_ptr(), cu_dtype=_abi.BP_DTYPE_INT64,
-                            sequences=len(begins) - 1, ranks=self.ranks, rank=self.rank, multiple=multiple,
-                            last_is_dummy=int(last_is_dummy))
+                            sequences=len(begins) - 1, ranks=self.ranks, rank=self.rank,
+                            multiple=whole(multiple, 64, "multiple"), last_is_dummy=int(last_is_dummy),
+                            total_multiple=whole(total_multiple, 64, "total_multiple"))
         self._handle = made(library().bp_cp_split_create, ctypes.byref(config))
         info = viewed(library().bp_cp_split_get_info, self._handle)
         self.sequences, self.longest = info.sequences, info.longest
         self.packed_tokens, self.padded_tokens = info.packed_tokens, info.padded_tokens
         self.local_tokens = info.local_tokens
+        self.data_sequences, self.data_tokens = info.data_sequences, info.data_tokens
         self._fingerprint = ctypes.c_int64(info.fingerprint).value
 
     def __del__(self) -> None:
@@ -146,6 +158,9 @@ class PackedSplit:
         sum_gradients=False each rank takes its tokens from its own gradient, without communication. Use that for
         a loss that every rank computes from the whole, where the sum would be `ranks` times too large.
         """
+        if self.comm is None and self.ranks > 1:
+            raise InvalidArgument(f"reassemble: the split was created for rank {self.rank} of {self.ranks} without a "
+                                  "group; create it with the CP process group")
         if self.comm is None:
             return _Rearranged.apply(local, self, "local", order, "keep", 0)
         return _Gathered.apply(local, self, self.comm, order, sum_gradients)
