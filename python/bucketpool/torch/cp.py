@@ -88,8 +88,8 @@ class PackedSplit:
         self._handle = ctypes.c_void_p()
         self.group, self.comm = group, comm_of(group)
         if (rank is None) != (ranks is None) or (rank is not None and group is not None):
-            raise InvalidArgument(f"PackedSplit: rank={rank} and ranks={ranks} {'with' if group else 'without'} a group; "
-                                  "pass a group, or both numbers")
+            given = "without a group" if group is None else "with a group"
+            raise InvalidArgument(f"PackedSplit: rank={rank} and ranks={ranks} {given}; pass a group, or both numbers")
         own = (0, 1) if self.comm is None else (self.comm.rank, self.comm.ranks)
         self.rank: int = own[0] if rank is None else whole(rank, 32, "rank")
         self.ranks: int = own[1] if ranks is None else whole(ranks, 32, "ranks")
