@@ -20,7 +20,8 @@ Plan a model, then serve a bucket on the CPU (Device.cuda(0): on a GPU):
         view.numpy("uint8")[:] = 0
         view.release()
 
-Further names: Capture (CUDA graphs), Comm, Registration and Entry (NCCL), Error and its subclasses.
+Further names: Capture (CUDA graphs), Comm, Registration and Entry (NCCL), Offload (release groups), Profile (snapshots),
+Error and its subclasses.
 bucketpool.torch.fsdp2 and bucketpool.torch.megatron_fsdp attach pools to these runtimes. numpy and PyTorch are
 imported when they are used. docs/reference/python.md describes the whole package.
 """
@@ -33,18 +34,21 @@ from .errors import (CaptureError, CommError, DeviceError, Error, FileError, For
                      InvalidArgument, Mismatch, NoDevice, NoDeviceMemory, NoHostMemory, RankTimeout, ScheduleError,
                      SizeOverflow, Unsupported)
 from .model import GivenBucket, Model, Parameter, Unit
+from .offload import Lease, Offload, OffloadGroup, Pinned, PinnedStatistics
 from .plan import Plan, PlanRequest, PlanRole, PlanSlab
 from .pool import LiveRequest, Pool, PoolSlab, Statistics
+from .profile import Profile
 from .registration import Entry, Registration, Window
 from .schedule import Schedule, ScheduleEvent, Step
 from .view import View
 
-__all__ = ["Bucket", "Buckets", "Capture", "CaptureError", "CaptureSummary", "Comm",
-           "CommError", "Device", "DeviceError", "Entry", "Error", "Event", "FileError", "FormatError",
-           "GivenBucket", "Infeasible", "InternalError", "InvalidArgument", "LiveRequest", "Mismatch",
-           "Model", "NoDevice", "NoDeviceMemory", "NoHostMemory", "Parameter", "Plan", "PlanRequest", "PlanRole",
-           "PlanSlab", "Pool", "PoolSlab", "RankTimeout", "Registration", "Request", "Schedule", "ScheduleError",
-           "ScheduleEvent", "SizeOverflow", "Statistics", "Step", "Stream", "Unit", "Unsupported",
-           "Usage", "View", "Window", "__version__"]
+__all__ = ["Bucket", "Buckets", "Capture", "CaptureError", "CaptureSummary", "Comm", "CommError", "Device",
+           "DeviceError", "Entry", "Error", "Event", "FileError", "FormatError", "GivenBucket", "Infeasible",
+           "InternalError", "InvalidArgument", "Lease", "LiveRequest", "Mismatch", "Model", "NoDevice",
+           "NoDeviceMemory", "NoHostMemory", "Offload", "OffloadGroup", "Parameter", "Pinned",
+           "PinnedStatistics", "Plan", "PlanRequest", "PlanRole", "PlanSlab", "Pool", "PoolSlab", "Profile",
+           "RankTimeout", "Registration", "Request", "Schedule", "ScheduleError", "ScheduleEvent",
+           "SizeOverflow", "Statistics", "Step", "Stream", "Unit", "Unsupported", "Usage", "View", "Window",
+           "__version__"]
 
 __version__ = "0.2.0"

@@ -85,7 +85,8 @@ def test_misuse(on_device):
     mask = torch.ones(4)
     for arguments, words in (((mask[:3], ), r"\[3\]"), ((mask.expand(2, 4), ), r"\[2, 4\]"),
                              ((mask, mask.bfloat16()), "bfloat16"),
-                             ((mask, None, [1.0]), "list"), ((mask.to("meta"), ), "meta"), ((torch.ones(()), ), r"\[\]"),
+                             ((mask, None, [1.0]), "list"), ((mask.to("meta"), ), "meta"),
+                             ((torch.ones(()), ), r"\[\]"),
                              ((mask, mask, None, (mask, mask[:2])), r"logits\[1\]")):
         loss.begin()
         with pytest.raises(errors.InvalidArgument, match=words):
