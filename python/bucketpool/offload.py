@@ -82,8 +82,8 @@ class Pinned(Owner[PinnedHandle]):
         """The counters now."""
         handle = self.handle
         s = filled(core().bp_pinned_statistics_get, _abi.bp_pinned_statistics, handle)
-        numbers = [getattr(s, field) for field in PinnedStatistics._fields[:-2]]
-        return PinnedStatistics(*numbers, decoded(s.allocator), decoded(s.because))
+        values = {field: getattr(s, field) for field in PinnedStatistics._fields}
+        return PinnedStatistics(**{**values, "allocator": decoded(s.allocator), "because": decoded(s.because)})
 
 
 class OffloadGroup(NamedTuple):
@@ -239,11 +239,7 @@ class Offload(Owner[OffloadHandle]):
              ctypes.byref(count))
         entries = (_abi.bp_offload_group * max(count.value, 1))(_abi.bp_offload_group())
         call(core().bp_offload_groups, handle, entries, count.value, ctypes.byref(count))
-        return [
-            OffloadGroup(decoded(e.name), _RESIDENCIES[e.residency],
-                         *[getattr(e, field) for field in OffloadGroup._fields[2:-1]], bool(e.pinned))
-            for e in entries[:count.value]
-        ]
+        return [_group_of(entry) for entry in entries[:count.value]]
 
     def _residency(self, group: str) -> str:
         known = {each.name: each.residency for each in self.groups}
@@ -266,6 +262,12 @@ class Offload(Owner[OffloadHandle]):
         if self.closed:
             return "<Offload, closed>"
         return f"<Offload: {', '.join(f'{group.name} {group.residency}' for group in self.groups)}>"
+
+
+def _group_of(entry: _abi.bp_offload_group) -> OffloadGroup:
+    values = {field: getattr(entry, field) for field in OffloadGroup._fields}
+    return OffloadGroup(**{**values, "name": decoded(entry.name), "residency": _RESIDENCIES[entry.residency],
+                           "pinned": bool(entry.pinned)})
 
 
 def _group(name: str) -> bytes:
