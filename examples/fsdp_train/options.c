@@ -24,6 +24,7 @@ enum option_id {
     NCCL,
     OFFLOAD_EVERY,
     PROFILE,
+    MAX_ENTRIES,
     SLOW,
     SLOW_US,
     CHECK_GRADIENTS,
@@ -48,6 +49,10 @@ static const struct argp_option known[] = {
     {"offload-every", OFFLOAD_EVERY, "N", 0, "Offload the pool after every N steps, restore it before the next", 0},
     {"profile", PROFILE, "FOLDER", OPTION_ARG_OPTIONAL,
      "Write snapshots of steps 0 and 1 (default folder: memory_snapshots)", 0},
+    {"max-entries", MAX_ENTRIES, "N", 0,
+     "Acquires and releases that a snapshot holds, rounded up to a power of "
+     "two; the newest are kept (default 100000)",
+     0},
     {0, 0, 0, 0, "Device:", 4},
     {"device", DEVICE, "NAME", 0, "host or cuda (default host)", 0},
     {"graph", GRAPH, 0, 0, "Replay whole steps as CUDA graphs, from the second step on", 0},
@@ -142,6 +147,7 @@ static int take(const parser *p, int id, const char *text)
     case VOCAB: return number(p, "vocab", text, 2, 65536, &o->vocab);
     case SEED: return number(p, "seed", text, 0, UINT64_MAX, &o->seed);
     case OFFLOAD_EVERY: return number(p, "offload-every", text, 1, 1000000, &o->offload_every);
+    case MAX_ENTRIES: return number(p, "max-entries", text, 1, UINT64_C(1) << 30, &o->max_entries);
     case SLOW_US: return number(p, "slow-us", text, 1, 1000000, &o->slow_us);
     case STACK: return stack(p, text);
     case PRECISION:
@@ -165,6 +171,8 @@ static int check(const parser *p)
     const options *o = p->o;
     if (o->hidden % 2 != 0)
         return refuse(p, "--hidden: expected an even number, as attention has two heads, got %" PRIu64, o->hidden);
+    if (o->max_entries > 0 && o->profile == NULL)
+        return refuse(p, "--max-entries requires --profile");
     if (o->graph && !o->cuda)
         return refuse(p, "--graph requires --device cuda: the host device has no graphs");
     if (o->registered && !o->cuda)

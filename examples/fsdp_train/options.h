@@ -22,8 +22,9 @@ typedef struct options {
     uint64_t slow_us;
     unsigned slow;
     bool cuda, graph, registered, check_gradients;
-    const char *profile; /* folder, NULL: none */
-    const char *nccl;    /* file; NULL: as the loader finds it */
+    const char *profile;  /* folder, NULL: none */
+    uint64_t max_entries; /* events of a snapshot */
+    const char *nccl;     /* file; NULL: as the loader finds it */
 } options;
 
 /* Exit code when there is nothing to run. */

@@ -104,6 +104,7 @@ static bp_status make_profile(trainer *t)
     const bp_plan *const plans[] = {t->sharding.plan};
     TRY(bp_profile_config_init(&config, sizeof config));
     config.directory = t->options->profile;
+    config.max_entries = t->options->max_entries;
     config.rank = t->sharding.rank;
     config.ranks = t->sharding.ranks;
     config.plans = plans;

@@ -473,6 +473,17 @@ class Profiles(Case):
         self.assertEqual(sorted(os.listdir(self.path("p"))), ["step_1", "step_3"])
         self.load("p/step_3/snapshot_rank00.pickle")
 
+    def test_max_entries(self):
+        """The newest events are kept, and the file says how many are lost."""
+        counts = {}
+        for most in ("100", "4096"):
+            self.clean(run("run", NANO, "--scale", SMALL, "--steps", "2", "--profile", self.path("p"), "--max-entries",
+                           most))
+            pool = self.load("p/step_1/snapshot_rank00.pickle")["bucketpool"]["pools"][0]
+            counts[most] = len(pool["events"]), pool["lost_events"]
+        events, lost = counts["4096"]
+        self.assertEqual((counts["100"], lost), ((128, events - 128), 0))
+
     def test_profile_failures(self):
         with open(self.path("file"), "w", encoding="utf-8"):
             pass
@@ -483,6 +494,9 @@ class Profiles(Case):
         self.refused(run("run", NANO, "--profile-steps", "1"), 2, "--profile-steps", "--profile")
         self.refused(run("run", NANO, "--profile", "p", "--profile-steps", "1,x"), 2, "profile-steps", "x")
         self.refused(run("run", NANO, "--profile", "p", "--trace", "t"), 2, "--profile", "--trace")
+        self.refused(run("run", NANO, "--max-entries", "9"), 2, "--max-entries", "--profile")
+        for number in ("0", "1073741825", "x"):
+            self.refused(run("run", NANO, "--profile", "p", "--max-entries", number), 2, "--max-entries", number)
 
 
 class Mistakes(Case):

@@ -7,6 +7,7 @@ Arguments: mpirun.sh, the program, "mpi" or "", folders of the emulated driver a
 import concurrent.futures
 import glob
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -171,6 +172,8 @@ class FsdpTrain(unittest.TestCase):
                                (("--graph=yes",), "option --graph takes no value"), (("7",), 'unexpected argument "7"'),
                                (("--profile=a", "7"), 'unexpected argument "7"'),
                                (("--profile", "--graph", "7"), 'unexpected argument "7"'),
+                               (("--max-entries", "9"), "--max-entries requires --profile"),
+                               (("--profile=a", "--max-entries", "0"), "--max-entries: expected an integer in [1, "),
                                (("-x",), "unknown option -x"),
                                (("--foo=3",), "unknown option --foo; see fsdp_train --help")):
             result = start(1, *options)
@@ -196,6 +199,13 @@ class FsdpTrain(unittest.TestCase):
                         ("--hidden", 2, "--vocab", 2, "--steps", 2)):
             self.assertEqual(len(self.losses(start(1, *options))), options[-1])
 
+    def events(self, folder, *options):
+        """Events of the snapshot of a step, and the number of lost ones."""
+        self.losses(start(1, "--steps", 1, f"--profile={folder}/entries", *options))
+        with open(os.path.join(folder, "entries", "step_0", "snapshot_rank00.pickle"), "rb") as file:
+            pool = pickle.load(file)["bucketpool"]["pools"][0]
+        return pool["events"], pool["lost_events"]
+
     def test_profile(self):
         """The printed files exist, and the last step's file was written or the reason is printed, for any number of
         steps.
@@ -209,6 +219,8 @@ class FsdpTrain(unittest.TestCase):
                 last = os.path.join(place, f"step_{min(steps, 2) - 1}", "snapshot_rank00.pickle")
                 self.assertEqual(re.findall(r"(?m)^profile (.*)$", result.stdout), [last] if steps else [])
                 self.assertEqual(os.path.exists(last), steps > 0)
+            few, lost = self.events(folder, "--max-entries", 16)
+            self.assertEqual((len(few), lost + 16), (16, len(self.events(folder)[0])))
             file = os.path.join(folder, "file")
             open(file, "w").close()
             for steps in (1, 2):

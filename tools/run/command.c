@@ -123,6 +123,7 @@ static bp_status run_profile_init(const run_options *options, bp_pool *pool, con
     config.directory = options->profile;
     config.profile_steps = options->profile_steps;
     config.profile_step_count = options->profile_step_count;
+    config.max_entries = options->max_entries;
     config.formats = BP_PROFILE_PICKLE | BP_PROFILE_TRACE;
     config.plans = &plan;
     return bp_profile_create(&pool, 1, &config, &profile->profile);

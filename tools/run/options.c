@@ -76,6 +76,7 @@ static int parse_profile_steps(const char *name, const char *text, void *options
     return value_list(name, text, add_profile_step, options);
 }
 
+#define MOST_ENTRIES (UINT64_C(1) << 30) /* of bp_profile_config.max_entries */
 #define FIELD(member) offsetof(run_options, member)
 
 static const option_row run_table[] = {
@@ -123,6 +124,9 @@ static const option_row run_table[] = {
      OPTION_OWN, .parse = parse_profile},
     {"profile-steps", "LIST", "Training steps to profile, from 0 (default 0,1)", OPTION_OWN,
      .parse = parse_profile_steps},
+    {"max-entries", "N",
+     "Acquires and releases that a snapshot holds, rounded up to a power of two; the newest are kept (default 100000)",
+     OPTION_U64, FIELD(max_entries), .least = 1, .most = MOST_ENTRIES},
     {"dump", NULL, "When the run fails, print the holders of memory", OPTION_FLAG, FIELD(dump)},
     OPTION_END,
 };
@@ -147,6 +151,8 @@ static int check(const run_options *o)
         return cli_fail(EXIT_BAD_INPUT, "--unchecked requires --plan");
     if (o->profile_step_count > 0 && o->profile == NULL)
         return cli_fail(EXIT_BAD_INPUT, "--profile-steps requires --profile");
+    if (o->max_entries > 0 && o->profile == NULL)
+        return cli_fail(EXIT_BAD_INPUT, "--max-entries requires --profile");
     if (o->profile != NULL && o->trace != NULL)
         return cli_fail(EXIT_BAD_INPUT, "--profile cannot be used with --trace; leave one out");
 

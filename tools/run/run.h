@@ -30,6 +30,7 @@ typedef struct run_options {
     const char *profile; /* folder of snapshots; NULL: none */
     uint64_t *profile_steps;
     size_t profile_step_count;
+    uint64_t max_entries; /* events of a snapshot; 0: the default */
     bool json, dump;
 } run_options;
 
