@@ -20,8 +20,8 @@ Plan a model, then serve a bucket on the CPU (Device.cuda(0): on a GPU):
         view.numpy("uint8")[:] = 0
         view.release()
 
-Further names: Capture (CUDA graphs), Comm, Registration and Entry (NCCL), Offload (release groups), Profile (snapshots),
-Error and its subclasses.
+Further names: Capture (CUDA graphs), Comm, Registration and Entry (NCCL), Offload (release groups), Profile
+(snapshots), Packing (offsets of any items), alternatives and peaks (what-if), Error and its subclasses.
 bucketpool.torch.fsdp2 and bucketpool.torch.megatron_fsdp attach pools to these runtimes. numpy and PyTorch are
 imported when they are used. docs/reference/python.md describes the whole package.
 """
@@ -29,26 +29,29 @@ imported when they are used. docs/reference/python.md describes the whole packag
 from .buckets import Bucket, Buckets, Request
 from .capture import Capture, CaptureSummary
 from .comm import Comm
-from .device import Device, Event, Stream, Usage
+from .device import Device, Event, Gpu, Stream, Usage
 from .errors import (CaptureError, CommError, DeviceError, Error, FileError, FormatError, Infeasible, InternalError,
                      InvalidArgument, Mismatch, NoDevice, NoDeviceMemory, NoHostMemory, RankTimeout, ScheduleError,
                      SizeOverflow, Unsupported)
 from .model import GivenBucket, Model, Parameter, Unit
 from .offload import Lease, Offload, OffloadGroup, Pinned, PinnedStatistics
+from .packing import Packing, Placement
 from .plan import Plan, PlanRequest, PlanRole, PlanSlab
-from .pool import LiveRequest, Pool, PoolSlab, Statistics
+from .pool import LiveRequest, Pool, PoolEvent, PoolSlab, Statistics
 from .profile import Profile
 from .registration import Entry, Registration, Window
 from .schedule import Schedule, ScheduleEvent, Step
 from .view import View
+from .whatif import Alternative, Holder, Peak, alternatives, peaks
 
-__all__ = ["Bucket", "Buckets", "Capture", "CaptureError", "CaptureSummary", "Comm", "CommError", "Device",
-           "DeviceError", "Entry", "Error", "Event", "FileError", "FormatError", "GivenBucket", "Infeasible",
-           "InternalError", "InvalidArgument", "Lease", "LiveRequest", "Mismatch", "Model", "NoDevice",
-           "NoDeviceMemory", "NoHostMemory", "Offload", "OffloadGroup", "Parameter", "Pinned",
-           "PinnedStatistics", "Plan", "PlanRequest", "PlanRole", "PlanSlab", "Pool", "PoolSlab", "Profile",
-           "RankTimeout", "Registration", "Request", "Schedule", "ScheduleError", "ScheduleEvent",
-           "SizeOverflow", "Statistics", "Step", "Stream", "Unit", "Unsupported", "Usage", "View", "Window",
-           "__version__"]
+__all__ = ["Alternative", "Bucket", "Buckets", "Capture", "CaptureError", "CaptureSummary", "Comm",
+           "CommError", "Device", "DeviceError", "Entry", "Error", "Event", "FileError", "FormatError",
+           "GivenBucket", "Gpu", "Holder", "Infeasible", "InternalError", "InvalidArgument", "Lease",
+           "LiveRequest", "Mismatch", "Model", "NoDevice", "NoDeviceMemory", "NoHostMemory", "Offload",
+           "OffloadGroup", "Packing", "Parameter", "Peak", "Pinned", "PinnedStatistics", "Placement", "Plan",
+           "PlanRequest", "PlanRole", "PlanSlab", "Pool", "PoolEvent", "PoolSlab", "Profile", "RankTimeout",
+           "Registration", "Request", "Schedule", "ScheduleError", "ScheduleEvent", "SizeOverflow",
+           "Statistics", "Step", "Stream", "Unit", "Unsupported", "Usage", "View", "Window", "__version__",
+           "alternatives", "peaks"]
 
 __version__ = "0.2.0"

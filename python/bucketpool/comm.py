@@ -46,7 +46,7 @@ class Comm(Owner[CommHandle]):
     @classmethod
     def callback(cls, rank: int, ranks: int, exchange: Exchange, all_gather: Optional[AllGather] = None,
                  all_reduce: Optional[Reduce] = None, reduce_scatter: Optional[Reduce] = None,
-                 name: Optional[str] = None) -> "Comm":
+                 name: Optional[str] = None, abort: Optional[Callable[[], Any]] = None) -> "Comm":
         """A communicator over functions of the caller, called with the GIL on the calling thread.
 
         - exchange(mine, bytes, all): collective, blocking; addresses of host memory. `all` gets the bytes of
@@ -54,8 +54,9 @@ class Comm(Owner[CommHandle]):
         - all_gather(mine, all, bytes, stream)
         - all_reduce(source, to, count, dtype, reduction, stream)
         - reduce_scatter(source, to, count, dtype, reduction, stream)
+        - abort(): aborts the group, for Comm.abort()
 
-        The last three get addresses of device memory, a bp_stream address (_abi.py), a bp_dtype and a
+        all_gather, all_reduce and reduce_scatter get addresses of device memory, a bp_stream address (_abi.py), a bp_dtype and a
         bp_reduction. They work in stream order: they enqueue on the stream, or wait for it first. An
         exception of a function is raised by the call that used it. If exchange raises RankTimeout, every
         later call fails with it at once.
@@ -63,7 +64,7 @@ class Comm(Owner[CommHandle]):
         callbacks = _abi.bp_comm_callbacks(rank=whole(rank, 32, "rank"), ranks=whole(ranks, 32, "ranks"))
         fields: Any = dict(_abi.bp_comm_callbacks._fields_)  # type: ignore[arg-type]
         for field, function in (("exchange", exchange), ("all_gather", all_gather), ("all_reduce", all_reduce),
-                                ("reduce_scatter", reduce_scatter)):
+                                ("reduce_scatter", reduce_scatter), ("abort", abort)):
             if function is not None:
                 setattr(callbacks, field, fields[field](_answered(function)))
         return cls._made(CommHandle(callbacks),
@@ -71,20 +72,22 @@ class Comm(Owner[CommHandle]):
                          encoded("callback" if name is None else name, "a communicator's name"))
 
     @classmethod
-    def nccl(cls, comm: int, device: Device, name: Optional[str] = None, timeout: Optional[float] = None) -> "Comm":
+    def nccl(cls, comm: int, device: Device, name: Optional[str] = None, timeout: Optional[float] = None,
+             control: Optional["Comm"] = None) -> "Comm":
         """Wraps an ncclComm_t of this process. Its creator destroys it, after the wrapper is closed.
 
         - comm: its address; calls go to the copy of NCCL that the process has loaded
         - device: the device of the communicator's GPU
         - timeout: seconds that an exchange waits for the other ranks; 0: no time-out; None:
           BUCKETPOOL_COMM_TIMEOUT
+        - control: communicator of the same ranks in the same order, for exchanges; None: over NCCL
 
         Raises InvalidArgument, Unsupported (NCCL is not loaded), CommError.
         """
         config = configured(core().bp_nccl_config_init, _abi.bp_nccl_config, comm=whole(comm, 64, "a communicator"),
                             device=device.handle.value, name=optional(name, "a communicator's name"),
-                            timeout_ms=_milliseconds(timeout))
-        return cls._made(CommHandle(device.handle), core().bp_comm_create_nccl, ctypes.byref(config))
+                            timeout_ms=_milliseconds(timeout), control=None if control is None else control.handle.value)
+        return cls._made(CommHandle(device.handle, None if control is None else control.handle), core().bp_comm_create_nccl, ctypes.byref(config))
 
     @property
     def _info(self) -> _abi.bp_comm_info:
@@ -111,6 +114,16 @@ class Comm(Owner[CommHandle]):
         everything = ctypes.create_string_buffer(len(mine) * self.ranks)
         call(core().bp_comm_exchange, self.handle, mine, len(mine), everything)
         return everything.raw
+
+    def abort(self) -> None:
+        """Aborts the wrapped communicator after a failure of a rank. Its registrations are gone; later calls are
+        InvalidArgument. Not collective; any thread. Raises InvalidArgument (aborted before), CommError.
+        """
+        call(core().bp_comm_abort, self.handle)
+
+    def forget(self) -> None:
+        """As abort(), for a communicator that its creator has aborted or destroyed: it is not used any more."""
+        core().bp_comm_forget(self.handle)
 
     def __repr__(self) -> str:
         return "<Comm, closed>" if self.closed else f"<Comm {self.name!r}: rank {self.rank} of {self.ranks}>"

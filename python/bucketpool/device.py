@@ -12,7 +12,7 @@ from .handle import Handle, Owner, after_fork, at_exit, calling_back
 from .names import decoded, member, optional, whole
 
 
-__all__ = ["Device", "Event", "Stream", "Usage"]
+__all__ = ["Device", "Event", "Gpu", "Stream", "Usage"]
 
 
 class DeviceHandle(Handle):
@@ -36,6 +36,23 @@ class Usage(NamedTuple):
     peak_allocated_bytes: int
     streams: int
     events: int
+
+
+class Gpu(NamedTuple):
+    """Properties of a GPU, as bp_cuda_info in cuda.h. driver_version: 13000 is CUDA 13.0."""
+
+    name: str
+    ordinal: int
+    driver_version: int
+    compute_major: int
+    compute_minor: int
+    handle_types: int
+    rdma: bool
+    peers: int
+    stream_ordered: bool
+    recommended_granularity: int
+    multicast_granularity: int
+    total_bytes: int
 
 
 class Device(Owner[DeviceHandle]):
@@ -80,17 +97,19 @@ class Device(Owner[DeviceHandle]):
         return cls._made(core().bp_device_create_null)
 
     @classmethod
-    def cuda(cls, ordinal: int = 0, memory: str = "virtual", memory_bytes: int = 0) -> "Device":
+    def cuda(cls, ordinal: int = 0, memory: str = "virtual", memory_bytes: int = 0, fabric: bool = True) -> "Device":
         """An NVIDIA GPU, in its primary context, which PyTorch uses too.
 
         - ordinal: index of the GPU in the driver
         - memory: "virtual", or "plain" (cuMemAlloc) for legacy CUDA IPC
         - memory_bytes: limit of slabs; 0: the memory of the GPU
+        - fabric: False: never ask for fabric handles
 
         Raises NoDevice with the reason (no driver, a driver that is too old, no such ordinal).
         """
         config = configured(core().bp_cuda_config_init, _abi.bp_cuda_config, ordinal=ordinal,
-                            memory=member("BP_CUDA_", memory, "memory"), memory_bytes=memory_bytes)
+                            memory=member("BP_CUDA_", memory, "memory"), memory_bytes=memory_bytes,
+                            no_fabric=int(not fabric))
         device = cls._made(core().bp_device_create_cuda, ctypes.byref(config))
         device.ordinal = ordinal
         return device
@@ -112,6 +131,17 @@ class Device(Owner[DeviceHandle]):
         u = filled(core().bp_device_usage_get, _abi.bp_device_usage, self.handle)
         return Usage(u.committed_bytes, u.peak_committed_bytes, u.allocated_bytes, u.peak_allocated_bytes, u.streams,
                      u.events)
+
+    @property
+    def gpu(self) -> Optional[Gpu]:
+        """Properties of a GPU; None for other devices."""
+        handle = self.handle
+        info = core().bp_cuda_get_info(handle)
+        if not info:
+            return None
+        values = {field: getattr(info.contents, field) for field in Gpu._fields}
+        return Gpu(**{**values, "name": decoded(info.contents.name), "rdma": bool(info.contents.rdma),
+                      "stream_ordered": bool(info.contents.stream_ordered)})
 
     def stream(self, name: Optional[str] = None) -> "Stream":
         """Creates a stream."""

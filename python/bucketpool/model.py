@@ -1,7 +1,8 @@
 """Models: units with parameters or given buckets, and the order in which units run."""
 
 import ctypes
-from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+import json
+from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi
 from ._library import call, configured, core, formats, put
@@ -121,6 +122,27 @@ class Model(Owner[ModelHandle]):
         options = configured(library.bp_reader_options_init, _abi.bp_reader_options, name=optional(name, "a name"),
                              units=optional(units, "units"), dtype=_dtype(dtype))
         return cls._made(library.bp_model_read, encoded_path(path), ctypes.byref(options))
+
+    @classmethod
+    def parse(cls, document: Union[str, bytes, Mapping[str, Any]], origin: str = "config.json",
+              name: Optional[str] = None, dtype: DType = None) -> "Model":
+        """Parses a Hugging Face configuration or a bucketpool.units/1 document: text, or a dictionary such as that of
+        PretrainedConfig.to_dict().
+
+        origin: name of the document in errors, and of the model without `name`; the rest as in read(). Raises
+        FormatError, Unsupported.
+        """
+        text = document if isinstance(document, (str, bytes)) else json.dumps(document, default=str)
+        data = text.encode() if isinstance(text, str) else text
+        library = formats()
+        options = configured(library.bp_reader_options_init, _abi.bp_reader_options, name=optional(name, "a name"),
+                             dtype=_dtype(dtype))
+        function = library.bp_units_parse if b'"bucketpool.units/' in data else library.bp_config_parse
+        return cls._made(function, data, len(data), encoded(origin, "an origin"), ctypes.byref(options))
+
+    def add_note(self, note: str) -> None:
+        """Appends a note about parts that the model leaves out; see notes."""
+        call(core().bp_model_add_note, self.handle, encoded(note, "a note"))
 
     def add_unit(self, name: str, parent: Optional[int] = None) -> int:
         """Appends a unit in execution order and returns its index. parent: index of the enclosing unit."""

@@ -1,7 +1,7 @@
 """Plans: the address of each request, the bytes that this takes, and a lower bound."""
 
 import ctypes
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi
 from ._library import call, configured, core, formats, viewed
@@ -107,6 +107,17 @@ class Plan(Owner[PlanHandle]):
         """
         handle = PlanHandle()
         call(formats().bp_plan_read, encoded_path(path), ctypes.byref(handle))
+        plan = cls.__new__(cls)
+        plan._handle = handle
+        return plan
+
+    @classmethod
+    def parse(cls, text: Union[str, bytes], origin: str = "a plan") -> "Plan":
+        """As read(), from text. origin: its name in errors."""
+        encoded_text = text.encode() if isinstance(text, str) else text
+        handle = PlanHandle()
+        call(formats().bp_plan_parse, encoded_text, len(encoded_text), encoded(origin, "an origin"),
+             ctypes.byref(handle))
         plan = cls.__new__(cls)
         plan._handle = handle
         return plan

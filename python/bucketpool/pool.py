@@ -14,7 +14,7 @@ from .names import (DType, decoded, dtype, encoded, fingerprint_text, member, na
 from .plan import Plan, PlanRequest, request_of
 from .view import View
 
-__all__ = ["LiveRequest", "Pool", "PoolSlab", "Statistics"]
+__all__ = ["LiveRequest", "Pool", "PoolEvent", "PoolSlab", "Statistics"]
 
 Held = Union[int, View]
 
@@ -69,6 +69,20 @@ class PoolSlab(NamedTuple):
     group: str
 
 
+class PoolEvent(NamedTuple):
+    """A recorded event: "acquire" (the first reference), "ref", "use", "unref", "release" (the last one) or "cancel".
+
+    stream: its number on the device; time_ns: CLOCK_MONOTONIC, 0 without timestamps.
+    """
+
+    kind: str
+    id: int
+    stream: int
+    step: int
+    time_ns: int
+    address: int
+
+
 class Record:
     """A request with the references that views have to it."""
 
@@ -101,6 +115,9 @@ class Pool(Owner[PoolHandle]):
     - extra_requests: largest number of requests that may be bound
     - fingerprint: expected fingerprint of the plan; None: any
     - on_message: called with a line of text, on the thread whose call it reports; must not call the pool
+    - capture_check: calls ask the driver if their stream is being captured, "off", "inside" declared captures,
+      "always", or "environment"
+    - annotate: NVTX ranges and memory regions, "environment", "off" or "on"
 
     Raises Infeasible, Mismatch (another fingerprint), Unsupported, NoDeviceMemory.
 
@@ -112,14 +129,17 @@ class Pool(Owner[PoolHandle]):
     def __init__(self, device: Device, plan: Plan, name: Optional[str] = None, strict: str = "error",
                  guard: str = "environment", persistent_bytes: int = 0, overflow_bytes: int = 0,
                  extra_requests: int = 4096, fingerprint: Optional[str] = None,
-                 on_message: Optional[Callable[[str], Any]] = None) -> None:
+                 on_message: Optional[Callable[[str], Any]] = None, capture_check: str = "environment",
+                 annotate: str = "environment") -> None:
         listener = None if on_message is None else _abi.bp_message_function(_told(on_message))
         config = configured(core().bp_pool_config_init, _abi.bp_pool_config, name=optional(name, "a pool's name"),
                             strict=member("BP_STRICT_", strict,
                                           "strict"), guard=member("BP_GUARD_", guard,
                                                                   "guard"), persistent_bytes=persistent_bytes,
                             overflow_bytes=overflow_bytes, extra_requests=extra_requests,
-                            fingerprint=fingerprint_text(fingerprint), on_message=listener)
+                            fingerprint=fingerprint_text(fingerprint), on_message=listener,
+                            capture_check=member("BP_CAPTURE_CHECK_", capture_check, "capture_check"),
+                            annotate=member("BP_ANNOTATE_", annotate, "annotate"))
         dlpack.take_back()
         handle = PoolHandle(listener)
         call(core().bp_pool_create, device.handle, plan.handle, ctypes.byref(config), ctypes.byref(handle))
@@ -312,6 +332,30 @@ class Pool(Owner[PoolHandle]):
         return decoded(self._info.name)
 
     @property
+    def sealed(self) -> bool:
+        """True after seal()."""
+        return bool(core().bp_pool_is_sealed(self.handle))
+
+    @property
+    def capturing(self) -> bool:
+        """True between the begin and the end of a Capture of this pool."""
+        return bool(core().bp_pool_is_capturing(self.handle))
+
+    @property
+    def guarded(self) -> bool:
+        """True in guard mode."""
+        return bool(self._info.guarded)
+
+    @property
+    def annotated(self) -> bool:
+        """True if NVTX ranges and memory regions are on."""
+        return bool(self._info.annotated)
+
+    @property
+    def alignment(self) -> int:
+        return int(self._info.alignment)
+
+    @property
     def policy(self) -> str:
         """The policy of the plan."""
         return name_of("BP_POLICY_", self._info.policy)
@@ -372,6 +416,16 @@ class Pool(Owner[PoolHandle]):
     def trace_stop(self) -> None:
         """Stops recording. Recorded events stay readable."""
         core().bp_pool_trace_stop(self.handle)
+
+    def trace(self) -> List[PoolEvent]:
+        """The recorded events, oldest first. No acquire or release may run at the same time."""
+        handle, events, event = self.handle, [], _abi.bp_pool_event()
+        for index in range(core().bp_pool_trace_count(handle)):
+            call(core().bp_pool_trace_get, handle, index, ctypes.byref(event))
+            events.append(
+                PoolEvent(name_of("BP_EVENT_", event.kind), event.id, event.stream, event.step, event.time_ns,
+                          event.address or 0))
+        return events
 
     def trace_to_model(self, first_step: int, last_step: int, model: Model) -> None:
         """Adds the events of these steps to `model` as its recorded schedule, for Schedule.recorded."""

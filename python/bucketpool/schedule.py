@@ -41,6 +41,24 @@ def _unit(unit: int) -> Optional[int]:
     return None if unit < 0 else unit
 
 
+def training_config(prefetch: int = 1, grad_units: int = 2, passes: str = "train",
+                    prefetch_backward: Optional[int] = None, keep_after_forward: bool = False, recompute: bool = False,
+                    streams: str = "separate", outside: str = "nothing", microbatches: int = 0, combined: bool = False,
+                    overrides: Mapping[int, Tuple[int, Optional[int]]] = {}) -> _abi.bp_schedule_config:
+    """The struct of the arguments of Schedule.training."""
+    own = (_abi.bp_unit_prefetch * len(overrides))()
+    for entry, (unit, (forward, backward)) in zip(own, overrides.items()):
+        entry.unit, entry.forward = whole(unit, 32, "a unit"), whole(forward, 32, "prefetch")
+        entry.backward = _abi.BP_PREFETCH_SAME if backward is None else whole(backward, 32, "prefetch")
+    return configured(core().bp_schedule_config_init, _abi.bp_schedule_config, prefetch=prefetch, grad_units=grad_units,
+                      passes=member("BP_PASSES_", passes, "passes"), prefetch_backward=prefetch_backward,
+                      keep_after_forward=int(keep_after_forward), recompute=int(recompute),
+                      streams=member("BP_STREAMS_", streams, "streams"),
+                      outside=member("BP_OUTSIDE_PREFETCHES_", outside, "outside"), microbatches=microbatches,
+                      combined=int(combined), override_count=len(overrides),
+                      overrides=ctypes.cast(own, ctypes.POINTER(_abi.bp_unit_prefetch)))
+
+
 class Schedule(Owner[ScheduleHandle]):
     """A schedule: the live ranges of the requests, which never change.
 
@@ -78,18 +96,8 @@ class Schedule(Owner[ScheduleHandle]):
 
         Raises InvalidArgument, Unsupported (more than 2^25 steps).
         """
-        own = (_abi.bp_unit_prefetch * len(overrides))()
-        for entry, (unit, (forward, backward)) in zip(own, overrides.items()):
-            entry.unit, entry.forward = whole(unit, 32, "a unit"), whole(forward, 32, "prefetch")
-            entry.backward = _abi.BP_PREFETCH_SAME if backward is None else whole(backward, 32, "prefetch")
-        config = configured(core().bp_schedule_config_init, _abi.bp_schedule_config, prefetch=prefetch,
-                            grad_units=grad_units, passes=member("BP_PASSES_", passes, "passes"),
-                            prefetch_backward=prefetch_backward, keep_after_forward=int(keep_after_forward),
-                            recompute=int(recompute), streams=member("BP_STREAMS_", streams, "streams"),
-                            outside=member("BP_OUTSIDE_PREFETCHES_", outside,
-                                           "outside"), microbatches=microbatches, combined=int(combined),
-                            override_count=len(overrides), overrides=ctypes.cast(own,
-                                                                                 ctypes.POINTER(_abi.bp_unit_prefetch)))
+        config = training_config(prefetch, grad_units, passes, prefetch_backward, keep_after_forward, recompute, streams,
+                                 outside, microbatches, combined, overrides)
         return cls._made(core().bp_schedule_create_training, buckets.handle, ctypes.byref(config))
 
     @classmethod

@@ -176,14 +176,14 @@ class Captures(unittest.TestCase):
 @unittest.skipUnless(INSIDE in os.environ, "run by Emulated")
 class Registrations(unittest.TestCase):
     @staticmethod
-    def nccl(device):
+    def nccl(device, **options):
         import ctypes
 
         import bucketpool as bp
 
         comm, library = ctypes.c_void_p(), ctypes.CDLL("libnccl.so.2", mode=ctypes.RTLD_GLOBAL)
         assert library.ncclCommInitAll(ctypes.byref(comm), 1, (ctypes.c_int * 1)(0)) == 0
-        return bp.Comm.nccl(comm.value, device, "dp"), lambda: library.ncclCommDestroy(comm)
+        return bp.Comm.nccl(comm.value, device, "dp", **options), lambda: library.ncclCommDestroy(comm)
 
     def test_windows_and_warnings(self):
         import bucketpool as bp
@@ -213,6 +213,62 @@ class Registrations(unittest.TestCase):
             self.assertEqual({w.granted for w in registration.windows}, {"buffer"})
         comm.close()
         self.assertEqual(destroy(), 0)
+
+    def test_offload(self):
+        """Windows are deregistered with the memory and registered again at the same addresses; bytes are kept."""
+        import bucketpool as bp
+
+        one = served(roles=("param", "optimizer"))
+        control = bp.Comm.self()
+        comm, destroy = self.nccl(one.device, control=control)
+        registration = bp.Registration(one.pool, [bp.Entry(comm)])
+        windows = [(w.address, w.granted) for w in registration.windows]
+        ids = [id for id, request in enumerate(one.plan.requests) if request.role == "optimizer"]
+        state = one.pool.acquire(ids, one.stream)
+        one.stream.fill(state[0], 0x5A)
+        before = one.device.usage.committed_bytes
+        with bp.Offload(one.pool) as offload:
+            with offload.offloaded(["optimizer"], ["param"]):
+                self.assertEqual(one.device.usage.committed_bytes, 0)
+            self.assertEqual(one.device.usage.committed_bytes, before)
+        self.assertEqual(content(state[0], one.stream), b"\x5a" * 8)
+        self.assertEqual([(w.address, w.granted) for w in registration.windows], windows)
+        registration.close()
+        comm.close()
+        self.assertEqual(destroy(), 0)
+
+    def test_aborts(self):
+        import ctypes
+
+        import bucketpool as bp
+
+        one = served()
+        comm, _ = self.nccl(one.device)
+        comm.abort()
+        with self.assertRaises(bp.InvalidArgument):
+            comm.abort()
+        with self.assertRaises(bp.InvalidArgument):
+            bp.Registration(one.pool, [bp.Entry(comm)])
+        other, destroy = self.nccl(one.device)
+        other.forget()
+        with self.assertRaises(bp.InvalidArgument):
+            other.exchange(b"x")
+        other.close()
+        self.assertEqual(destroy(), 0)
+        calls = []
+        called = bp.Comm.callback(0, 1, lambda mine, size, everybody: ctypes.memmove(everybody, mine, size),
+                                  abort=lambda: calls.append("abort"))
+        self.assertEqual(called.exchange(b"abc"), b"abc")
+        called.abort()
+        self.assertEqual(calls, ["abort"])
+
+    def test_gpu(self):
+        import bucketpool as bp
+
+        gpu = bp.Device.cuda(0, fabric=False).gpu
+        self.assertEqual((gpu.ordinal, bool(gpu.name), gpu.handle_types & 8), (0, True, 0))
+        self.assertGreater(gpu.total_bytes, gpu.recommended_granularity)
+        self.assertGreaterEqual(gpu.driver_version, 12000)
 
     def test_hostile_entries(self):
         import bucketpool as bp

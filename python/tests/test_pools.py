@@ -65,6 +65,41 @@ class Serving(unittest.TestCase):
                              (where, request.bytes, request.unit, request.role, "bf16", 0))
             view.release()
 
+    def test_events(self):
+        """A trace has the events of the ring, oldest first."""
+        served = Served()
+        other = served.device.stream("other")
+        self.assertEqual(served.pool.trace(), [])
+        served.pool.trace_start(4, timestamps=True)
+        served.pool.set_step(7)
+        for _ in range(2):
+            view = served.take(1)
+            again, = served.pool.acquire([view.id], other)
+            served.pool.use([view], other)
+            again.release()
+            view.release()
+        served.take(0).release()
+        served.pool.trace_stop()
+        events = served.pool.trace()
+        self.assertEqual([event.kind for event in events], ["unref", "release", "acquire", "release"])
+        self.assertEqual([event.id for event in events], [view.id] * 2 + [served.param(0)] * 2)
+        self.assertEqual({event.step for event in events}, {7})
+        self.assertEqual(events[-1].address, served.pool.address(served.param(0))[0])
+        times = [event.time_ns for event in events]
+        self.assertTrue(0 < times[0] and times == sorted(times))
+
+    def test_settings(self):
+        served = Served(guard="on", annotate="off", capture_check="always")
+        pool = served.pool
+        self.assertEqual((pool.guarded, pool.annotated, pool.sealed, pool.capturing, pool.alignment),
+                         (True, False, False, False, served.plan.alignment))
+        pool.seal()
+        self.assertTrue(pool.sealed)
+        self.assertIsNone(served.device.gpu)
+        for options in (dict(annotate="yes"), dict(capture_check="never")):
+            with self.assertRaises(bp.InvalidArgument):
+                Served(**options)
+
     def test_live_requests(self):
         served = Served()
         view = served.take(1)

@@ -124,8 +124,8 @@ class Loss:
         fields: Dict[str, Any] = {}
         try:
             self.device = _device_of(device)
-            for name, place in (("tp", tp), ("cp", cp), ("dp", dp)):
-                fields[name + "_rank"], fields[name] = _place_of(name, place)
+            for name, rank, place in (("tp", "tp_rank", tp), ("cp", "cp_rank", cp), ("dp", "dp_rank", dp)):
+                fields[rank], fields[name] = _place_of(name, place)
             fields.update(max_sequences=whole(max_sequences, 64, "max_sequences"), epsilon=float(epsilon),
                           gradients=member("BP_LOSS_", gradients, "gradients"), threads=torch.get_num_threads())
             library_device = _tensors.device_of(self.device)
