@@ -56,8 +56,8 @@ class Comm(Owner[CommHandle]):
         - reduce_scatter(source, to, count, dtype, reduction, stream)
         - abort(): aborts the group, for Comm.abort()
 
-        all_gather, all_reduce and reduce_scatter get addresses of device memory, a bp_stream address (_abi.py), a bp_dtype and a
-        bp_reduction. They work in stream order: they enqueue on the stream, or wait for it first. An
+        all_gather, all_reduce and reduce_scatter get addresses of device memory, a bp_stream address (_abi.py), a
+        bp_dtype and a bp_reduction. They work in stream order: they enqueue on the stream, or wait for it first. An
         exception of a function is raised by the call that used it. If exchange raises RankTimeout, every
         later call fails with it at once.
         """
@@ -84,10 +84,11 @@ class Comm(Owner[CommHandle]):
 
         Raises InvalidArgument, Unsupported (NCCL is not loaded), CommError.
         """
+        other = None if control is None else control.handle
         config = configured(core().bp_nccl_config_init, _abi.bp_nccl_config, comm=whole(comm, 64, "a communicator"),
                             device=device.handle.value, name=optional(name, "a communicator's name"),
-                            timeout_ms=_milliseconds(timeout), control=None if control is None else control.handle.value)
-        return cls._made(CommHandle(device.handle, None if control is None else control.handle), core().bp_comm_create_nccl, ctypes.byref(config))
+                            timeout_ms=_milliseconds(timeout), control=other if other is None else other.value)
+        return cls._made(CommHandle(device.handle, other), core().bp_comm_create_nccl, ctypes.byref(config))
 
     @property
     def _info(self) -> _abi.bp_comm_info:

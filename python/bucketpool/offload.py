@@ -276,7 +276,8 @@ def _group(name: str) -> bytes:
 
 def _groups(keep: Iterable[str], discard: Iterable[str]) -> List[str]:
     if isinstance(keep, str) or isinstance(discard, str):
-        raise InvalidArgument(f"groups: expected a sequence of names, got {keep if isinstance(keep, str) else discard!r}")
+        given = keep if isinstance(keep, str) else discard
+        raise InvalidArgument(f"groups: expected a sequence of names, got {given!r}")
     names = [*keep, *discard]
     for name in names:
         if names.count(name) > 1:

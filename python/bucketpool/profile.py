@@ -49,7 +49,8 @@ class Profile(Owner[ProfileHandle]):
         handles = [pool.handle for pool in ([pools] if isinstance(pools, Pool) else pools)]
         plan_handles = [plan.handle for plan in ([plans] if isinstance(plans, Plan) else plans or ())]
         if plan_handles and len(plan_handles) != len(handles):
-            raise InvalidArgument(f"plans: {len(plan_handles)} for {len(handles)} pools; pass one for each pool, or None")
+            raise InvalidArgument(f"plans: {len(plan_handles)} for {len(handles)} pools; pass one for each pool, or "
+                                  "None")
         chosen = [whole(step, 64, "steps") for step in steps]
         recording = None if record_ranks is None else [whole(each, 32, "record_ranks") for each in record_ranks]
         config = configured(

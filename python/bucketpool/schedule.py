@@ -96,8 +96,8 @@ class Schedule(Owner[ScheduleHandle]):
 
         Raises InvalidArgument, Unsupported (more than 2^25 steps).
         """
-        config = training_config(prefetch, grad_units, passes, prefetch_backward, keep_after_forward, recompute, streams,
-                                 outside, microbatches, combined, overrides)
+        config = training_config(prefetch, grad_units, passes, prefetch_backward, keep_after_forward, recompute,
+                                 streams, outside, microbatches, combined, overrides)
         return cls._made(core().bp_schedule_create_training, buckets.handle, ctypes.byref(config))
 
     @classmethod

@@ -8,6 +8,7 @@ import unittest
 from bucketpool import _abi
 
 PACKAGE = os.path.dirname(os.path.abspath(_abi.__file__))
+INCLUDE = os.path.join(PACKAGE, "..", "..", "include", "bucketpool")
 
 PROVIDER = "for providers of devices and communicators in C; Python has Comm.callback"
 TORCH_GRAPHS = "graphs are captured by the runtime (torch.cuda.graph), and Capture follows"
@@ -64,9 +65,8 @@ def interface():
     for header, section in re.findall(r"# ---- (\w+)\.h -+\n(.*?)(?=# ---- \w+\.h|FUNCTIONS:)", text, re.DOTALL):
         headers[header] = set(re.findall(r"^(?:class )?(\w+)", section, re.MULTILINE))
     known = set(re.findall(r'"(bp_\w+)": \(', functions))
-    include = os.path.join(PACKAGE, "..", "..", "include", "bucketpool")
     for header, names in headers.items():
-        with open(os.path.join(include, header + ".h"), encoding="utf-8") as file:
+        with open(os.path.join(INCLUDE, header + ".h"), encoding="utf-8") as file:
             names |= known & set(re.findall(r"\b(bp_\w+)\(", file.read()))
     return headers
 
@@ -78,7 +78,7 @@ def modules():
                 yield set(re.findall(r"\w+", file.read()))
 
 
-@unittest.skipUnless(os.path.isdir(os.path.join(PACKAGE, "..", "..", "include")), "the headers are not beside the package")
+@unittest.skipUnless(os.path.isdir(INCLUDE), "the headers are not beside the package")
 class Parity(unittest.TestCase):
     def setUp(self):
         self.words = list(modules())

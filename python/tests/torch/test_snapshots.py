@@ -1,4 +1,4 @@
-"""Memory snapshots by configuration: files of the pools and of PyTorch's allocator, whose recorder is emulated on CPUs."""
+"""Memory snapshots by configuration: pools, and PyTorch's allocator, whose recorder is emulated on CPUs."""
 
 import contextlib
 import os

@@ -91,7 +91,8 @@ class Attachment(Source):
                 views = self.pool.try_acquire([request], stream)
                 if views is not None:
                     return self._tensor(request, views[0].address, numel, dtype, stream)
-            reason = "unplanned overlap", f"its memory is in use by {self._holders()}"
+            reason = (("unplanned overlap", f"its memory is in use by {self._holders()}") if self._live else
+                      ("offloaded", "the pool is offloaded, or a caller holds its memory; restore the pool first"))
         return self._instead(group.name, role, reason, plain)
 
     def _fits(self, request: int, role: str, numel: int) -> bool:
@@ -107,7 +108,7 @@ class Attachment(Source):
         return tensor_at(address, numel, dtype, self.torch_device, functools.partial(self._ended, request))
 
     def _holders(self) -> str:
-        return " and ".join(f"{slot.bucket} of {slot.unit}" for slot in self.live()) or "nobody"
+        return " and ".join(f"{slot.bucket} of {slot.unit}" for slot in self.live())
 
     def _cannot(self, unit: str, role: str, numel: int, dtype: torch.dtype, device: torch.device) -> Sequence[str]:
         """The reason why the plan has no buffer for this request, short and in detail; None if it has one."""
