@@ -163,8 +163,10 @@ def documents():
 
 
 def left_to_torch(blocks):
-    """The blocks of a page that ./check --torch runs: its commands and its Python, where one of them needs PyTorch."""
-    scripts = [block for block in blocks if block.language in SCRIPTS and not block.reason]
+    """The blocks of a page that ./check --torch runs: its scripts and its Python, where one of them needs PyTorch.
+    Sessions of a console and programs under MPI do not depend on them."""
+    scripts = [block for block in blocks if block.language in SCRIPTS and not block.reason
+               and (block.needs_torch or not (block.language == "console" or block.needs_mpi))]
     return scripts if any(block.needs_torch for block in scripts) else []
 
 

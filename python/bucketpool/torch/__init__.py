@@ -5,6 +5,8 @@
     bucketpool.torch.logprob         log-probabilities and entropies, also with a split vocabulary
     bucketpool.torch.lm_head         the same from hidden states and the head's weight, without logits
     bucketpool.torch.cp              packed sequences on context-parallel ranks
+    bucketpool.torch.loss            their loss and its statistics over all ranks, and logit ranges
+    bucketpool.torch.snapshots       memory snapshots of pools and of PyTorch's allocator in chosen steps
     bucketpool.torch.allocator       segments of torch.cuda.MemPool in a slab of the library
     bucketpool.torch.comm            process groups as communicators: trust(), set_timeout()
     bucketpool.torch.nccl            registration of a pool with NCCL communicators of process groups

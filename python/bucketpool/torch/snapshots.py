@@ -39,7 +39,7 @@ class Snapshots:
 
     - pools: one, several, or () for PyTorch's allocator alone; their memory is kept until close()
     - steps, directory, record_ranks, coordinates, formats, plans: as in bucketpool.Profile
-    - max_entries: events of each pool, and of PyTorch's allocator, that a file has at most; the newest are kept
+    - max_entries: events of each pool (rounded up to a power of two) and of PyTorch's allocator; the newest are kept
     - rank, ranks: None: those of torch.distributed, or one rank
     - allocator: record PyTorch's caching allocator; None: if PyTorch finds a GPU
     - context, stacks: of torch.cuda.memory._record_memory_history: events that have frames ("all", "alloc",

@@ -39,6 +39,13 @@ def logits_of_a_rank():
     return torch.randn(4, 6, 32, requires_grad=True), targets, dist.group.WORLD, torch.ones(4, 6, dtype=torch.bool)
 
 
+def micro_batches_of_a_rank(cp_group):
+    """Two packed batches (ids, mask, cu_seqlens), the same on the ranks of a CP group, and a small model."""
+    torch.manual_seed(4)
+    batches = [(torch.randint(0, 32, (19, )), torch.rand(19) < 0.8, torch.tensor([0, 7, 8, 19])) for _ in range(2)]
+    return batches, torch.nn.Sequential(torch.nn.Embedding(32, 8), torch.nn.Linear(8, 32))
+
+
 @functools.lru_cache(maxsize=None)
 def without_gpus():
     """From now on fully_shard_model works on a CPU, as one of 64 ranks of the fake process group."""
