@@ -10,39 +10,40 @@
  * and column only. */
 #define BP_TILE_COLUMNS 2048u
 
-/* Partial result of a shard's row: the largest x, and relative to it the sums of e = exp((x - max) * scale) and of e * (x - max) * scale. A
- * shard of only -inf: max -inf, sums 0. `target`: x of the target if it is in the shard, else 0. */
+/* Partial result of a shard's row: the largest x, and relative to it the sums of e = exp((x - max) * scale) and of e * (x - max) * scale; the
+ * sum of x. A shard of only -inf: max -inf, sums 0, total -inf. x is the logit after rounding and soft cap. */
 typedef struct bp_partial {
-    float max, sum, weighted, target;
+    float max, sum, weighted, total;
 } bp_partial;
 
-/* Tokens are [batch, sequence]; strides are in elements. */
+/* Tokens are [batch, sequence]; strides are in elements. A token has `targets` targets, `target_step` apart. */
 typedef struct bp_tokens_work {
     uint64_t batch, sequence;
     const void *target;
-    int64_t target_batch_stride, target_stride;
+    int64_t target_batch_stride, target_stride, target_step;
+    uint32_t targets;     /* at most BP_MOST_TARGETS */
     int32_t target_is_64; /* 1: int64, 0: int32 */
-    int32_t has_mask;
-    const uint8_t *mask;
+    const uint8_t *mask;  /* NULL: no mask */
     int64_t mask_batch_stride, mask_stride;
+    const float *temperature; /* of each token; NULL: `scale` */
+    int64_t temperature_batch_stride, temperature_stride;
+    float scale; /* 1 / temperature */
 } bp_tokens_work;
+
+#define BP_MOST_TARGETS 128u /* the threads of a CUDA block */
 
 typedef struct bp_logits_work {
     const void *data;
     int64_t batch_stride, stride;
     uint64_t columns;
-    int64_t first; /* the id of column 0 */
-    int32_t dtype; /* a bp_dtype: fp32, bf16, fp16 */
-    float scale;   /* 1 / temperature */
+    int64_t first;    /* the id of column 0 */
+    int32_t dtype;    /* a bp_dtype: fp32, bf16, fp16 */
+    int32_t rounding; /* a bp_dtype to which each logit is rounded first; fp32: none */
+    float cap;        /* then x = cap tanh(x / cap); 0: none */
 } bp_logits_work;
 
-/* Logits to partials, [batch * sequence] contiguous. Masked rows are not read; their partials are unused. */
-typedef struct bp_partials_work {
-    bp_tokens_work tokens;
-    bp_logits_work logits;
-    bp_partial *partials;
-    int32_t with_entropy; /* 0: `weighted` is not computed, and is 0 */
-} bp_partials_work;
+/* Sums of a forward pass: each level includes those before. */
+enum { BP_SUMS_PLAIN = 0, BP_SUMS_WEIGHTED = 1, BP_SUMS_TOTAL = 2 };
 
 /* Saved statistics of the rows, as planes of [batch * sequence]. */
 typedef struct bp_saved_work {
@@ -56,43 +57,123 @@ typedef struct bp_bad_target {
     int64_t value;
 } bp_bad_target;
 
-/* Partials of all ranks, in rank order, to outputs and statistics. */
-typedef struct bp_finish_work {
-    bp_tokens_work tokens;
-    const bp_partial *partials; /* rank r's begin at r * batch * sequence */
-    uint32_t ranks;
-    float scale;
+/* An output of one fp32 per token, or `step` apart per target. NULL: not wanted. */
+typedef struct bp_output_work {
+    float *data;
+    int64_t batch_stride, stride, step;
+} bp_output_work;
+
+/* An upstream gradient, as bp_output_work. NULL: 0. */
+typedef struct bp_upstream_work {
+    const float *data;
+    int64_t batch_stride, stride, step;
+} bp_upstream_work;
+
+/* What is made of the sums over the whole vocabulary. */
+typedef struct bp_results_work {
     int64_t vocab_first; /* ids of the whole vocabulary: [first, first + vocab) */
     uint64_t vocab;
-    float *logprob; /* NULL: not wanted */
-    int64_t logprob_batch_stride, logprob_stride;
-    float *entropy; /* NULL: not wanted */
-    int64_t entropy_batch_stride, entropy_stride;
+    bp_output_work logprob; /* per target */
+    bp_output_work entropy, logsumexp, mean_logprob;
     bp_saved_work saved;
     bp_bad_target *bad; /* NULL: targets are not checked */
+} bp_results_work;
+
+/* Logits to partials, [batch * sequence] contiguous, and to the logits of the targets, [batch * sequence, targets] contiguous (0 where a
+ * target is outside this shard). Masked rows are not read; their partials are unused. `partials` NULL: the shard is the vocabulary, and
+ * `results` are written instead. */
+typedef struct bp_forward_work {
+    bp_tokens_work tokens;
+    bp_logits_work logits;
+    int32_t level; /* BP_SUMS_...; sums above it are 0 */
+    bp_partial *partials;
+    float *target_logits;
+    bp_results_work results;
+} bp_forward_work;
+
+/* Partials and target logits of all ranks, in rank order, to results. */
+typedef struct bp_finish_work {
+    bp_tokens_work tokens;
+    const bp_partial *partials; /* of rank 0 */
+    const float *target_logits; /* of rank 0 */
+    uint64_t rank_bytes;        /* between the ranks, for both */
+    uint32_t ranks;
+    bp_results_work results;
 } bp_finish_work;
 
-/* Statistics and upstream gradients to the gradient of the logits: scale * (g ([v = t] - p) + h p (energy - (x - max) scale)). `out` may be
- * the logits (same dtype and strides). fp16 or bf16 `out` of fp32 logits may start where their row starts (twice the stride in elements):
- * writes stay behind reads. */
+/* Statistics and upstream gradients to the gradient of the logits. With g the upstream gradient of the log-probabilities, G its sum over the
+ * targets, h, z and m those of entropy, logsumexp and mean_logprob, and d = (x - max) scale:
+ *     scale (p (z - m - G + h (energy - d)) + m / vocab + sum of g[k] where target k is the column)
+ * times 1 - (x / cap)^2 with a soft cap. `out` may be the logits (same dtype and strides). fp16 or bf16 `out` of fp32 logits may start where
+ * their row starts (twice the stride in elements): writes stay behind reads. */
 typedef struct bp_gradient_work {
     bp_tokens_work tokens;
     bp_logits_work logits;
     bp_saved_work saved;
-    const float *logprob_grad; /* g; NULL: 0 */
-    int64_t logprob_grad_batch_stride, logprob_grad_stride;
-    const float *entropy_grad; /* h; NULL: 0 */
-    int64_t entropy_grad_batch_stride, entropy_grad_stride;
+    uint64_t vocab;           /* of all ranks */
+    bp_upstream_work logprob; /* per target */
+    bp_upstream_work entropy, logsumexp, mean_logprob;
     void *out;
     int64_t out_batch_stride, out_stride;
     int32_t out_dtype; /* a bp_dtype: fp32, bf16, fp16 */
     int32_t narrows_in_place;
 } bp_gradient_work;
 
+/* Both passes over the logits of one rank: the results of bp_forward_work without partials, and the gradient, with the bits of the separate
+ * passes, but reading each row from memory once. Tokens, logits and the saved statistics of both parts are the same. */
+typedef struct bp_fused_work {
+    bp_forward_work forward;
+    bp_gradient_work gradient;
+} bp_fused_work;
+
+/* ---- divergences from a reference -------------------------------------------------------------------------------- */
+
+/* p and q are the distributions of logits and reference, m = (1 - beta) p + beta q. Sums over the columns of a shard: q log(q / m) and
+ * p log(p / m), with m = p for beta 0 and m = q for beta 1, where the second and first are not needed and 0. [batch * sequence]. */
+typedef struct bp_divergence_sums {
+    float reference, logits;
+} bp_divergence_sums;
+
+/* Statistics of both rows to sums. */
+typedef struct bp_divergence_work {
+    bp_tokens_work tokens;
+    bp_logits_work logits, reference;            /* of one dtype and shape */
+    bp_saved_work logits_saved, reference_saved; /* without energy */
+    float beta;
+    bp_divergence_sums *sums;
+} bp_divergence_work;
+
+/* Sums of all ranks to the divergence: beta (reference) + (1 - beta) (logits); for beta 0 that of the reference alone, for beta 1 that of the
+ * logits alone. Saves the sum of the logits for the gradient. Masked tokens: 0. */
+typedef struct bp_divergence_finish_work {
+    bp_tokens_work tokens;
+    const bp_divergence_sums *sums; /* rank r's begin at r * batch * sequence */
+    uint32_t ranks;
+    float beta;
+    bp_output_work divergence;
+    float *kept; /* [batch * sequence]: KL(p || m); NULL: not saved */
+} bp_divergence_finish_work;
+
+/* Gradient of the logits: upstream * scale * (1 - beta) p (log(p / m) - kept); for beta 0 upstream * scale * (p - q), for beta 1 upstream * scale *
+ * p (log(p / q) - kept); times 1 - (x / cap)^2 with a soft cap. `out` as in bp_gradient_work, but never narrowing in place. */
+typedef struct bp_divergence_gradient_work {
+    bp_tokens_work tokens;
+    bp_logits_work logits, reference;
+    bp_saved_work logits_saved, reference_saved;
+    float beta;
+    const float *kept;
+    bp_upstream_work upstream;
+    void *out;
+    int64_t out_batch_stride, out_stride;
+    int32_t out_dtype;
+} bp_divergence_gradient_work;
+
+/* ---- ranges and copies ------------------------------------------------------------------------------------------- */
+
 /* The smallest and largest logit of each row; NaN if any is NaN. Masked rows are not read, and both are 0. */
 typedef struct bp_range_work {
     bp_tokens_work tokens;
-    bp_logits_work logits; /* the scale is ignored */
+    bp_logits_work logits; /* rounding and cap are ignored */
     float *least;          /* NULL: not wanted */
     int64_t least_batch_stride, least_stride;
     float *largest; /* NULL: not wanted */
