@@ -76,7 +76,8 @@ typedef struct bp_results_work {
     bp_output_work logprob; /* per target */
     bp_output_work entropy, logsumexp, mean_logprob;
     bp_saved_work saved;
-    bp_bad_target *bad; /* NULL: targets are not checked */
+    bp_bad_target *bad;   /* NULL: targets are not checked */
+    uint64_t first_token; /* index of token 0 in the batch, for `bad` */
 } bp_results_work;
 
 /* Logits to partials, [batch * sequence] contiguous, and to the logits of the targets, [batch * sequence, targets] contiguous (0 where a
@@ -96,7 +97,7 @@ typedef struct bp_finish_work {
     bp_tokens_work tokens;
     const bp_partial *partials; /* of rank 0 */
     const float *target_logits; /* of rank 0 */
-    uint64_t rank_bytes;        /* between the ranks, for both */
+    uint64_t rank_bytes;        /* between the ranks, for both; a multiple of 16 */
     uint32_t ranks;
     bp_results_work results;
 } bp_finish_work;
@@ -134,24 +135,30 @@ typedef struct bp_divergence_sums {
     float reference, logits;
 } bp_divergence_sums;
 
-/* Statistics of both rows to sums. */
+/* The divergence is beta (sum of the reference) + (1 - beta) (sum of the logits); for beta 0 that of the reference alone, for beta 1 that of the
+ * logits alone. Masked tokens: 0. */
+typedef struct bp_divergence_results {
+    bp_output_work divergence;
+    float *kept; /* [batch * sequence]: KL(p || m), the sum of the logits, for the gradient */
+} bp_divergence_results;
+
+/* Statistics of both rows to sums. `sums` NULL: the shard is the vocabulary, and `results` are written instead. */
 typedef struct bp_divergence_work {
     bp_tokens_work tokens;
     bp_logits_work logits, reference;            /* of one dtype and shape */
     bp_saved_work logits_saved, reference_saved; /* without energy */
     float beta;
     bp_divergence_sums *sums;
+    bp_divergence_results results;
 } bp_divergence_work;
 
-/* Sums of all ranks to the divergence: beta (reference) + (1 - beta) (logits); for beta 0 that of the reference alone, for beta 1 that of the
- * logits alone. Saves the sum of the logits for the gradient. Masked tokens: 0. */
+/* Sums of all ranks to results. */
 typedef struct bp_divergence_finish_work {
     bp_tokens_work tokens;
     const bp_divergence_sums *sums; /* rank r's begin at r * batch * sequence */
     uint32_t ranks;
     float beta;
-    bp_output_work divergence;
-    float *kept; /* [batch * sequence]: KL(p || m); NULL: not saved */
+    bp_divergence_results results;
 } bp_divergence_finish_work;
 
 /* Gradient of the logits: upstream * scale * (1 - beta) p (log(p / m) - kept); for beta 0 upstream * scale * (p - q), for beta 1 upstream * scale *
@@ -191,6 +198,16 @@ typedef struct bp_rows_work {
     int64_t mask_batch_stride, mask_stride;
     uint64_t mask_count, mask_first;
 } bp_rows_work;
+
+/* Column sums of fp32, bf16 or fp16 rows, in fp32 and row order. */
+typedef struct bp_columns_work {
+    const void *from;
+    int64_t stride;
+    uint64_t rows, columns;
+    int32_t dtype; /* a bp_dtype */
+    int32_t adds;  /* 1: added to `to`; 0: overwrites it */
+    float *to;     /* [columns] */
+} bp_columns_work;
 
 /* ---- packed sequences -------------------------------------------------------------------------------------------- */
 
