@@ -1,6 +1,6 @@
 /* The kernels, one entry point per dtype combination, with the names that engine.c builds. Each takes one structure of work.h by value. */
+#include "logprob/cuda/forward.cuh"
 #include "logprob/cuda/gradient.cuh"
-#include "logprob/cuda/partials.cuh"
 #include "logprob/cuda/range.cuh"
 #include "logprob/cuda/sequences.cuh"
 
@@ -9,54 +9,38 @@ static_assert(sizeof(bp_rearrange_work) <= 4096, "a group of sequences is too la
 static_assert(sizeof(bp_sums_work) <= 4096, "a group of sequences is too large for a kernel's argument");
 static_assert(sizeof(bp_seed_work) <= 4096, "a group of sequences is too large for a kernel's argument");
 
-#define PARTIALS(x)                                                                                                    \
-    BP_KERNEL(device::x::bytes == 2 ? 6 : 2) bp_partials_##x(BP_ARGUMENT bp_partials_work work)                        \
+#define FORMS(blocks, name, work_type, function, ...)                                                                  \
+    BP_KERNEL(blocks) name(BP_ARGUMENT work_type work)                                                                 \
     {                                                                                                                  \
-        device::make_partials<device::x, false>(work);                                                                 \
+        device::function<__VA_ARGS__, device::PLAIN>(work);                                                            \
     }                                                                                                                  \
-    BP_KERNEL(device::x::bytes == 2 ? 6 : 2) bp_partials_##x##_entropy(BP_ARGUMENT bp_partials_work work)              \
+    BP_KERNEL(blocks) name##_entropy(BP_ARGUMENT work_type work)                                                       \
     {                                                                                                                  \
-        device::make_partials<device::x, true>(work);                                                                  \
+        device::function<__VA_ARGS__, device::ENTROPY>(work);                                                          \
+    }                                                                                                                  \
+    BP_KERNEL(blocks) name##_general(BP_ARGUMENT work_type work)                                                       \
+    {                                                                                                                  \
+        device::function<__VA_ARGS__, device::GENERAL>(work);                                                          \
     }
 
-#define GRADIENT(x, y)                                                                                                 \
-    BP_KERNEL(6) bp_gradient_##x##_##y(BP_ARGUMENT bp_gradient_work work)                                              \
-    {                                                                                                                  \
-        device::make_gradient<device::x, device::y, false>(work);                                                      \
-    }                                                                                                                  \
-    BP_KERNEL(6) bp_gradient_##x##_##y##_entropy(BP_ARGUMENT bp_gradient_work work)                                    \
-    {                                                                                                                  \
-        device::make_gradient<device::x, device::y, true>(work);                                                       \
-    }
+FORMS(2, bp_forward_fp32, bp_forward_work, make_forward, device::fp32)
+FORMS(6, bp_forward_bf16, bp_forward_work, make_forward, device::bf16)
+FORMS(6, bp_forward_fp16, bp_forward_work, make_forward, device::fp16)
 
-#define NARROWER_GRADIENT(y)                                                                                           \
-    BP_KERNEL(6) bp_gradient_fp32_##y(BP_ARGUMENT bp_gradient_work work)                                               \
-    {                                                                                                                  \
-        device::make_narrower_gradient<device::y, false>(work);                                                        \
-    }                                                                                                                  \
-    BP_KERNEL(6) bp_gradient_fp32_##y##_entropy(BP_ARGUMENT bp_gradient_work work)                                     \
-    {                                                                                                                  \
-        device::make_narrower_gradient<device::y, true>(work);                                                         \
-    }
-
-PARTIALS(fp32)
-PARTIALS(bf16)
-PARTIALS(fp16)
-
-GRADIENT(fp32, fp32)
-GRADIENT(bf16, fp32)
-GRADIENT(bf16, bf16)
-GRADIENT(fp16, fp32)
-GRADIENT(fp16, fp16)
-NARROWER_GRADIENT(bf16)
-NARROWER_GRADIENT(fp16)
+FORMS(6, bp_gradient_fp32_fp32, bp_gradient_work, make_gradient, device::fp32, device::fp32)
+FORMS(6, bp_gradient_bf16_fp32, bp_gradient_work, make_gradient, device::bf16, device::fp32)
+FORMS(6, bp_gradient_bf16_bf16, bp_gradient_work, make_gradient, device::bf16, device::bf16)
+FORMS(6, bp_gradient_fp16_fp32, bp_gradient_work, make_gradient, device::fp16, device::fp32)
+FORMS(6, bp_gradient_fp16_fp16, bp_gradient_work, make_gradient, device::fp16, device::fp16)
+FORMS(6, bp_gradient_fp32_bf16, bp_gradient_work, make_narrower_gradient, device::bf16)
+FORMS(6, bp_gradient_fp32_fp16, bp_gradient_work, make_narrower_gradient, device::fp16)
 
 BP_KERNEL(2) bp_finish(BP_ARGUMENT bp_finish_work work)
 {
-    device::make_outputs(work);
+    device::make_results(work);
 }
 
-/* A single thread, after bp_finish. */
+/* A single thread, after the targets of a batch are checked. */
 BP_KERNEL(2) bp_finish_bad(BP_ARGUMENT bp_finish_work work)
 {
     device::note_bad_value(work);

@@ -1,5 +1,5 @@
-/* Rows and per-token values of a call, and element types: loading and storing vectors at any alignment, without touching memory outside the
- * row. */
+/* Rows and per-token values of a call, element types and what is made of an element: loading and storing vectors at any alignment, without
+ * touching memory outside the row. */
 #ifndef BP_LOGPROB_CUDA_ROWS_CUH
 #define BP_LOGPROB_CUDA_ROWS_CUH
 
@@ -36,14 +36,36 @@ BP_DEVICE int64_t offset_of(const place &at, int64_t batch_stride, int64_t strid
 
 BP_DEVICE bool is_masked(const bp_tokens_work &tokens, const place &at)
 {
-    return tokens.has_mask != 0 && tokens.mask[offset_of(at, tokens.mask_batch_stride, tokens.mask_stride)] == 0;
+    return tokens.mask != nullptr && tokens.mask[offset_of(at, tokens.mask_batch_stride, tokens.mask_stride)] == 0;
 }
 
-BP_DEVICE int64_t target_of(const bp_tokens_work &tokens, const place &at)
+BP_DEVICE int64_t target_of(const bp_tokens_work &tokens, const place &at, uint32_t k)
 {
-    const int64_t offset = offset_of(at, tokens.target_batch_stride, tokens.target_stride);
+    const int64_t offset =
+        offset_of(at, tokens.target_batch_stride, tokens.target_stride) + static_cast<int64_t>(k) * tokens.target_step;
     return tokens.target_is_64 != 0 ? static_cast<const int64_t *>(tokens.target)[offset]
                                     : static_cast<const int32_t *>(tokens.target)[offset];
+}
+
+/* 1 / temperature; NaN outside the temperatures of logprob.h, so that everything made of it is NaN. */
+BP_DEVICE float scale_of(const bp_tokens_work &tokens, const place &at)
+{
+    if (tokens.temperature == nullptr)
+        return tokens.scale;
+    const float t = tokens.temperature[offset_of(at, tokens.temperature_batch_stride, tokens.temperature_stride)];
+    return t >= 1.2e-38f && t <= 8.5e37f ? 1 / t : NAN;
+}
+
+BP_DEVICE float &output_at(const bp_output_work &of, const place &at, uint32_t k)
+{
+    return of.data[offset_of(at, of.batch_stride, of.stride) + static_cast<int64_t>(k) * of.step];
+}
+
+BP_DEVICE float upstream_at(const bp_upstream_work &of, const place &at, uint32_t k)
+{
+    return of.data != nullptr
+               ? of.data[offset_of(at, of.batch_stride, of.stride) + static_cast<int64_t>(k) * of.step]
+               : 0;
 }
 
 /* Distance of an id from the first; at least the number of ids for any id outside them, without overflow. */
@@ -171,6 +193,33 @@ template <class X> BP_DEVICE float value_at(const char *from)
     float x[X::in_word];
     X::widen(X::load(from), x);
     return x[0];
+}
+
+/* ---- forms of kernels -------------------------------------------------------------------------------------------- */
+
+/* Each includes those before. GENERAL has all sums and upstream gradients, rounding and soft cap. */
+enum form { PLAIN, ENTROPY, GENERAL };
+
+/* x of a logit, from x as it lies in memory, and dx/dlogit with the rounding taken as the identity. */
+struct changed {
+    float x, slope;
+};
+
+template <form FORM> BP_DEVICE changed changed_by(const bp_logits_work &logits, float x)
+{
+    if (FORM != GENERAL)
+        return {x, 1};
+    if (logits.rounding == BP_DTYPE_BF16) {
+        float y[2];
+        bf16::widen(narrow_bf16x2(x, 0), y);
+        x = y[0];
+    } else if (logits.rounding == BP_DTYPE_FP16) {
+        x = widen_fp16(narrow_fp16x2(x, 0) & 0xffffu);
+    }
+    if (logits.cap == 0)
+        return {x, 1};
+    const float t = tanhf(x * (1 / logits.cap));
+    return {logits.cap * t, fmaf(-t, t, 1)};
 }
 
 /* ---- vectors: the columns that a thread loads or stores at once ------------------------------------------------------ */

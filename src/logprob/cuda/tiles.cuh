@@ -1,8 +1,7 @@
-/* Logits to partials, a block per row and a warp per tile; the partials of all ranks to outputs and statistics, a thread per token. The
- * lane and the order in which columns are added depend on the column only. Fused operations are explicit (-fmad=false), so sums have the
- * same bits with and without entropy. */
-#ifndef BP_LOGPROB_CUDA_PARTIALS_CUH
-#define BP_LOGPROB_CUDA_PARTIALS_CUH
+/* Tiles of a row and their sums: a warp per tile. The lane and the order in which columns are added depend on the column only. Fused
+ * operations are explicit (-fmad=false), so sums have the same bits in all kernels. */
+#ifndef BP_LOGPROB_CUDA_TILES_CUH
+#define BP_LOGPROB_CUDA_TILES_CUH
 
 #include "logprob/cuda/rows.cuh"
 
@@ -11,14 +10,11 @@ namespace device
 
 /* ---- sums relative to a maximum: merged in a fixed order -------------------------------------------------------------- */
 
-/* bp_partial without the target. */
-struct sums {
-    float max, sum, weighted;
-};
+typedef bp_partial sums;
 
 BP_DEVICE sums no_sums()
 {
-    return {-INFINITY, 0, 0};
+    return {-INFINITY, 0, 0, 0};
 }
 
 /* Reference of the differences: 0 for a maximum of -inf, which would make them NaN. */
@@ -40,14 +36,14 @@ BP_DEVICE float exp_exact(float d)
 BP_DEVICE sums rebased(const sums &part, float max, float scale)
 {
     const float d = no_lower((part.max - reference(max)) * scale), e = exp_exact(d);
-    return {max, part.sum * e, e * fmaf(d, part.sum, part.weighted)};
+    return {max, part.sum * e, e * fmaf(d, part.sum, part.weighted), part.total};
 }
 
 BP_DEVICE sums merged(const sums &a, const sums &b, float scale)
 {
     const float max = max_nan(a.max, b.max);
     const sums c = rebased(a, max, scale), d = rebased(b, max, scale);
-    return {max, c.sum + d.sum, c.weighted + d.weighted};
+    return {max, c.sum + d.sum, c.weighted + d.weighted, c.total + d.total};
 }
 
 /* ---- warp reductions; every lane gets the result ----------------------------------------------------------------------- */
@@ -74,7 +70,7 @@ BP_DEVICE float sum_of_8(const float (&x)[8])
 }
 
 /* Merges the sums of tiles: rebases them to the largest maximum, then adds. */
-BP_DEVICE sums merged_by_warp(const sums *list, uint32_t count, uint32_t lane, float scale)
+template <form FORM> BP_DEVICE sums merged_by_warp(const sums *list, uint32_t count, uint32_t lane, float scale)
 {
     sums all = no_sums();
     for (uint32_t i = lane; i < count; i += BP_LANES)
@@ -84,8 +80,10 @@ BP_DEVICE sums merged_by_warp(const sums *list, uint32_t count, uint32_t lane, f
         const sums part = rebased(list[i], all.max, scale);
         all.sum += part.sum;
         all.weighted += part.weighted;
+        all.total += part.total;
     }
-    return {all.max, sum_of_warp(all.sum), sum_of_warp(all.weighted)};
+    return {all.max, sum_of_warp(all.sum), FORM >= ENTROPY ? sum_of_warp(all.weighted) : 0,
+            FORM >= GENERAL ? sum_of_warp(all.total) : 0};
 }
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
@@ -195,7 +193,7 @@ BP_DEVICE void load_tile(const char *row, uint32_t columns, uint32_t begin, uint
     }
 }
 
-/* ---- partials ---------------------------------------------------------------------------------------------------- */
+/* ---- sums of a tile ------------------------------------------------------------------------------------------------ */
 
 /* NaN if any element is NaN. */
 template <class X> BP_DEVICE float largest(const tile_words<X> &tile)
@@ -212,11 +210,15 @@ template <class X> BP_DEVICE float largest(const tile_words<X> &tile)
     return largest_of_warp(max_nan(x[0], x[X::in_word - 1]));
 }
 
-/* A tile's sums, in all lanes. Eight running sums per lane keep each one short. */
-template <class X, bool ENTROPY> BP_DEVICE sums sums_of(const tile_words<X> &tile, float scale)
+/* A tile's sums, in all lanes. Eight running sums per lane keep each one short. `left`: columns of the row from the tile's first on; tiles are
+ * padded with -inf. */
+template <class X, form FORM>
+BP_DEVICE sums sums_of(const bp_logits_work &logits, const tile_words<X> &tile, uint32_t lane, uint32_t left,
+                       float scale)
 {
-    const float max = largest(tile), from = reference(max);
-    float sum[8] = {}, weighted[8] = {};
+    /* rounding and soft cap are monotonic: the largest x is that of the largest logit */
+    const float max = changed_by<FORM>(logits, largest(tile)).x, from = reference(max);
+    float sum[8] = {}, weighted[8] = {}, total[8] = {};
     BP_UNROLL
     for (int i = 0; i < tile.vectors; i++) {
         BP_UNROLL
@@ -226,132 +228,22 @@ template <class X, bool ENTROPY> BP_DEVICE sums sums_of(const tile_words<X> &til
             BP_UNROLL
             for (int j = 0; j < static_cast<int>(X::in_word); j++) {
                 const int to = X::in_word == 2 ? 2 * k + j : 4 * (i & 1) + k;
+                if (FORM == GENERAL) {
+                    const uint32_t column = lane * tile.width + static_cast<uint32_t>(i) * tile.apart +
+                                            static_cast<uint32_t>(k) * X::in_word + static_cast<uint32_t>(j);
+                    x[j] = changed_by<FORM>(logits, x[j]).x;
+                    total[to] += column < left ? x[j] : 0;
+                    x[j] = column < left ? x[j] : -INFINITY;
+                }
                 const float d = (x[j] - from) * scale, e = exp2_fast(d * LOG2_E);
                 sum[to] += e;
-                if (ENTROPY)
+                if (FORM >= ENTROPY)
                     weighted[to] = fmaf(e, no_lower(d), weighted[to]);
             }
         }
     }
-    return {max, sum_of_warp(sum_of_8(sum)), ENTROPY ? sum_of_warp(sum_of_8(weighted)) : 0.0f};
-}
-
-/* Tiles kept in shared memory; longer rows take several rounds. */
-#define BP_TILES_KEPT 256u
-
-template <class X, bool ENTROPY> BP_DEVICE void make_partials(const bp_partials_work &work)
-{
-    BP_SHARED(sums, kept, BP_TILES_KEPT);
-    BP_SHARED(stage, stages, BP_MOST_THREADS / BP_LANES);
-    const uint32_t columns = column_count(work.logits), tiles = (columns + BP_TILE_COLUMNS - 1) / BP_TILE_COLUMNS;
-    const uint32_t lane = threadIdx.x % BP_LANES, warp = threadIdx.x / BP_LANES, warps = blockDim.x / BP_LANES;
-    for (uint64_t token = blockIdx.x; token < token_count(work.tokens); token += gridDim.x) {
-        const place at = place_of(work.tokens, token);
-        if (is_masked(work.tokens, at))
-            continue;
-        const char *row = row_of<X>(work.logits, at);
-        const uint64_t target = behind(target_of(work.tokens, at), work.logits.first);
-        sums all = no_sums();
-        for (uint32_t begin = 0; begin < tiles; begin += BP_TILES_KEPT) {
-            const uint32_t count = least(tiles - begin, BP_TILES_KEPT);
-            for (uint32_t i = warp; i < count; i += warps) {
-                tile_words<X> tile;
-                load_tile<X>(row, columns, (begin + i) * BP_TILE_COLUMNS, lane, stages[warp], tile);
-                const sums made = sums_of<X, ENTROPY>(tile, work.logits.scale);
-                if (lane == 0)
-                    kept[i] = made;
-            }
-            wait_for_block();
-            if (warp == 0) {
-                const sums round = merged_by_warp(kept, count, lane, work.logits.scale);
-                all = begin == 0 ? round : merged(all, round, work.logits.scale);
-            }
-            wait_for_block();
-        }
-        bp_partial &partial = work.partials[token];
-        if (threadIdx.x == 0) {
-            partial.max = all.max;
-            partial.sum = all.sum;
-            partial.weighted = ENTROPY ? all.weighted : 0;
-        }
-        if (threadIdx.x == blockDim.x - 1) /* not in the warp that merges */
-            partial.target = target < columns ? value_at<X>(row + target * X::bytes) : 0;
-    }
-}
-
-/* ---- outputs ----------------------------------------------------------------------------------------------------- */
-
-/* In double precision: tokens are few, and an error here would reach every element of the gradient. */
-struct outputs {
-    float logprob, entropy, max, log_sum, energy;
-};
-
-BP_DEVICE outputs outputs_of(const bp_finish_work &work, uint64_t token, bool has_target)
-{
-    const uint64_t tokens = token_count(work.tokens);
-    const bp_partial *partials = work.partials + token;
-    float max = -INFINITY, target = 0;
-    double sum = 0, weighted = 0;
-    for (uint32_t rank = 0; rank < work.ranks; rank++) {
-        max = max_nan(max, partials[rank * tokens].max);
-        target += partials[rank * tokens].target;
-    }
-    for (uint32_t rank = 0; rank < work.ranks; rank++) {
-        const bp_partial part = partials[rank * tokens];
-        const double d = part.max == -INFINITY ? 0 : (static_cast<double>(part.max) - max) * work.scale, e = exp(d);
-        sum += e * part.sum;
-        weighted += e != 0 ? e * (part.weighted + part.sum * d) : 0;
-    }
-    /* 0: a row of only -inf has no distribution */
-    const double log_sum = sum != 0 ? log(sum) : static_cast<double>(NAN), energy = weighted / sum;
-    const double logprob = (static_cast<double>(target) - max) * work.scale - log_sum;
-    return {has_target ? static_cast<float>(logprob) : 0.0f, static_cast<float>(log_sum - energy), max,
-            static_cast<float>(log_sum), static_cast<float>(energy)};
-}
-
-BP_DEVICE void write_outputs(const bp_finish_work &work, const place &at, const outputs &made)
-{
-    if (work.logprob != nullptr)
-        work.logprob[offset_of(at, work.logprob_batch_stride, work.logprob_stride)] = made.logprob;
-    if (work.entropy != nullptr)
-        work.entropy[offset_of(at, work.entropy_batch_stride, work.entropy_stride)] = made.entropy;
-    if (work.saved.max != nullptr) {
-        work.saved.max[at.token] = made.max;
-        work.saved.log_sum[at.token] = made.log_sum;
-    }
-    if (work.saved.energy != nullptr)
-        work.saved.energy[at.token] = made.energy;
-}
-
-BP_DEVICE void make_outputs(const bp_finish_work &work)
-{
-    const uint64_t step = static_cast<uint64_t>(gridDim.x) * blockDim.x;
-    for (uint64_t token = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-         token < token_count(work.tokens); token += step) {
-        const place at = place_of(work.tokens, token);
-        if (is_masked(work.tokens, at)) {
-            write_outputs(work, at, {0, 0, 0, 0, 0});
-            continue;
-        }
-        const bool has_target = behind(target_of(work.tokens, at), work.vocab_first) < work.vocab;
-        write_outputs(work, at, outputs_of(work, token, has_target));
-        if (work.bad != nullptr && !has_target)
-            lower(&work.bad->token, token);
-    }
-}
-
-/* Records the value of the lowest bad token. If an earlier call recorded the same token, this call's value replaces it. */
-BP_DEVICE void note_bad_value(const bp_finish_work &work)
-{
-    const uint64_t token = work.bad->token;
-    if (token >= token_count(work.tokens))
-        return;
-    const place at = place_of(work.tokens, token);
-    if (is_masked(work.tokens, at))
-        return;
-    const int64_t target = target_of(work.tokens, at);
-    if (behind(target, work.vocab_first) >= work.vocab)
-        work.bad->value = target;
+    return {max, sum_of_warp(sum_of_8(sum)), FORM >= ENTROPY ? sum_of_warp(sum_of_8(weighted)) : 0.0f,
+            FORM >= GENERAL ? sum_of_warp(sum_of_8(total)) : 0.0f};
 }
 
 } // namespace device
