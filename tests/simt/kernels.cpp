@@ -21,10 +21,11 @@ template <class Work, void (*kernel)(Work)> static void run_kernel(const void *a
 }
 
 template <class Work, void (*kernel)(Work)>
-static void run(const unsigned grid[3], const unsigned block[3], unsigned, const void *argument)
+static void run(const unsigned grid[3], const unsigned block[3], unsigned shared_bytes,
+                const void *argument)
 {
     const std::string wrong = simt::launch({grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, seed++,
-                                           run_kernel<Work, kernel>, argument);
+                                           run_kernel<Work, kernel>, argument, shared_bytes);
     if (!wrong.empty()) {
         std::fprintf(stderr, "simt: %s\n", wrong.c_str());
         std::abort();
@@ -37,12 +38,12 @@ template <class Work, void (*kernel)(Work)> static constexpr fake_kernel named(c
 }
 
 #define KERNEL(work, name) named<work, name>(#name)
-#define KERNELS(work, name) KERNEL(work, name), KERNEL(work, name##_entropy)
+#define KERNELS(work, name) KERNEL(work, name), KERNEL(work, name##_entropy), KERNEL(work, name##_general)
 
 const fake_kernel fake_kernels[] = {
-    KERNELS(bp_partials_work, bp_partials_fp32),
-    KERNELS(bp_partials_work, bp_partials_bf16),
-    KERNELS(bp_partials_work, bp_partials_fp16),
+    KERNELS(bp_forward_work, bp_forward_fp32),
+    KERNELS(bp_forward_work, bp_forward_bf16),
+    KERNELS(bp_forward_work, bp_forward_fp16),
     KERNELS(bp_gradient_work, bp_gradient_fp32_fp32),
     KERNELS(bp_gradient_work, bp_gradient_bf16_fp32),
     KERNELS(bp_gradient_work, bp_gradient_bf16_bf16),
@@ -50,6 +51,11 @@ const fake_kernel fake_kernels[] = {
     KERNELS(bp_gradient_work, bp_gradient_fp16_fp16),
     KERNELS(bp_gradient_work, bp_gradient_fp32_bf16),
     KERNELS(bp_gradient_work, bp_gradient_fp32_fp16),
+    KERNELS(bp_fused_work, bp_fused_fp32_fp32),
+    KERNELS(bp_fused_work, bp_fused_bf16_fp32),
+    KERNELS(bp_fused_work, bp_fused_bf16_bf16),
+    KERNELS(bp_fused_work, bp_fused_fp16_fp32),
+    KERNELS(bp_fused_work, bp_fused_fp16_fp16),
     KERNEL(bp_finish_work, bp_finish),
     KERNEL(bp_finish_work, bp_finish_bad),
     KERNEL(bp_rows_work, bp_rows_32),

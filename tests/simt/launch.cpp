@@ -3,6 +3,7 @@
 #include "fiber.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
 #include <random>
@@ -16,6 +17,12 @@ thread_local index grid, block;
 
 static const unsigned LANES = 32;
 
+struct copy {
+    char *to;
+    const char *from;
+    unsigned bytes;
+};
+
 struct lane {
     fiber context;
     index place;
@@ -24,12 +31,15 @@ struct lane {
     unsigned detail = 0;
     unsigned exchanges = 0;
     uint32_t handed[2] = {}; /* double buffer: the slowest lane reads one while the fastest writes the other */
+    std::deque<std::vector<copy>> copies; /* groups, the last one open */
 };
 
 /* A running block. */
 struct running {
     std::vector<std::unique_ptr<lane>> lanes;
     std::map<unsigned, std::unique_ptr<char[]>> memory;
+    std::unique_ptr<char[]> launch_memory; /* exactly its size, so that ASan detects overruns */
+    unsigned launch_bytes = 0;
     std::vector<unsigned> ready;
     std::mt19937_64 random;
     std::vector<unsigned> priorities; /* priority of each warp; empty: equal */
@@ -49,6 +59,16 @@ void *shared(unsigned number, std::size_t bytes)
         std::memset(memory.get(), 0xff, bytes);
     }
     return memory.get();
+}
+
+char *launch_shared()
+{
+    return now->launch_memory.get();
+}
+
+unsigned launch_shared_bytes()
+{
+    return now->launch_bytes;
 }
 
 void report_misaligned(unsigned bytes)
@@ -117,6 +137,42 @@ uint32_t exchange(uint32_t value, unsigned distance)
     return now->lanes[thread ^ distance]->handed[turn];
 }
 
+/* ---- copies -------------------------------------------------------------------------------------------------------- */
+
+static void run_copies(const std::vector<copy> &copies)
+{
+    for (const copy &c : copies)
+        std::memcpy(c.to, c.from, c.bytes);
+}
+
+void copy_later(char *to, const char *from, unsigned bytes)
+{
+    if (now->random() % 2 == 0)
+        std::memcpy(to, from, bytes);
+    else
+        now->lanes[now->current]->copies.back().push_back({to, from, bytes});
+}
+
+void end_copies()
+{
+    now->lanes[now->current]->copies.emplace_back();
+}
+
+void wait_for_copies(unsigned left)
+{
+    std::deque<std::vector<copy>> &copies = now->lanes[now->current]->copies;
+    while (copies.size() > left + 1) {
+        run_copies(copies.front());
+        copies.pop_front();
+    }
+}
+
+/* A GPU would copy into the shared memory of another block. */
+static bool has_copies_left(const lane &l)
+{
+    return std::any_of(l.copies.begin(), l.copies.end(), [](const std::vector<copy> &c) { return !c.empty(); });
+}
+
 /* ---- blocks -------------------------------------------------------------------------------------------------------- */
 
 static void run_thread(void *block_of_it)
@@ -149,11 +205,14 @@ static void begin_block(running &r)
 {
     choose_priorities(r);
     r.memory.clear();
+    r.launch_memory.reset(new char[r.launch_bytes]);
+    std::memset(r.launch_memory.get(), 0xff, r.launch_bytes);
     r.ready.clear();
     for (unsigned i = 0; i < r.lanes.size(); i++) {
         lane &l = *r.lanes[i];
         l.waits = false;
         l.exchanges = 0;
+        l.copies.assign(1, {});
         l.context.begin(run_thread, &r);
         r.ready.push_back(i);
     }
@@ -175,6 +234,8 @@ static void run_block(running &r, const index &place)
     for (unsigned i = 0; i < r.lanes.size() && r.wrong.empty(); i++) {
         if (!r.lanes[i]->context.is_over())
             r.wrong = "thread " + std::to_string(i) + " " + describe(*r.lanes[i]) + ", and waits forever";
+        else if (has_copies_left(*r.lanes[i]))
+            r.wrong = "thread " + std::to_string(i) + " has ended, and has not waited for its copies";
     }
 }
 
@@ -188,7 +249,8 @@ static void make_lanes(running &r)
             }
 }
 
-std::string launch(index g, index b, uint64_t seed, void (*kernel)(const void *), const void *argument)
+std::string launch(index g, index b, uint64_t seed, void (*kernel)(const void *), const void *argument,
+                   unsigned shared_bytes)
 {
     running r;
     std::vector<uint64_t> order;
@@ -198,6 +260,7 @@ std::string launch(index g, index b, uint64_t seed, void (*kernel)(const void *)
     r.random.seed(seed);
     r.kernel = kernel;
     r.argument = argument;
+    r.launch_bytes = shared_bytes;
     make_lanes(r);
     for (uint64_t i = 0; i < static_cast<uint64_t>(g.x) * g.y * g.z; i++)
         order.push_back(i);

@@ -30,6 +30,13 @@ void wait_at(barrier_kind kind, unsigned detail);
 uint32_t exchange(uint32_t value, unsigned distance);
 /* The block's shared memory of this number, the same for all its threads. */
 void *shared(unsigned number, std::size_t bytes);
+/* Shared memory of the launch. */
+char *launch_shared();
+unsigned launch_shared_bytes();
+/* Asynchronous copies of the running thread: done at once or when they are waited for, at random. */
+void copy_later(char *to, const char *from, unsigned bytes);
+void end_copies();
+void wait_for_copies(unsigned left);
 void report_misaligned(unsigned bytes);
 
 /* A misaligned access ends the program on a GPU. */
@@ -51,8 +58,10 @@ inline void check_alignment(const void *address, unsigned bytes)
 #define BP_ARGUMENT const
 #define BP_UNROLL
 #define BP_NO_UNROLL
+#define BP_UNROLL_BY(count)
 #define BP_SHARED(type, name, count)                                                                                   \
     type *const name = static_cast<type *>(simt::shared(__COUNTER__, (count) * sizeof(type)))
+#define BP_LAUNCH_SHARED(name) char *const name = simt::launch_shared()
 
 namespace device
 {
@@ -67,6 +76,38 @@ template <int WORDS> void store_words(char *to, const uint32_t (&words)[WORDS])
 {
     simt::check_alignment(to, 4 * WORDS);
     std::memcpy(to, words, sizeof words);
+}
+
+BP_DEVICE uint32_t launch_shared_bytes()
+{
+    return simt::launch_shared_bytes();
+}
+
+template <int WORDS> void load_shared_words(const char *from, uint32_t (&words)[WORDS])
+{
+    load_words<WORDS>(from, words);
+}
+
+BP_DEVICE void store_shared_words(char *to, const uint32_t (&words)[4])
+{
+    store_words<4>(to, words);
+}
+
+BP_DEVICE void copy_to_shared(char *to, const char *from)
+{
+    simt::check_alignment(to, 16);
+    simt::check_alignment(from, 16);
+    simt::copy_later(to, from, 16);
+}
+
+BP_DEVICE void end_copies()
+{
+    simt::end_copies();
+}
+
+template <int LEFT> void wait_for_copies()
+{
+    simt::wait_for_copies(LEFT);
 }
 
 BP_DEVICE uint32_t load_1(const char *from)

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #define BP_MOST_THREADS 128 /* threads of a block, unless the kernel says otherwise */
+#define BP_FUSED_THREADS 512 /* of the fused kernels */
 #define BP_LANES 32u
 #define BP_ALL_LANES 0xffffffffu
 
@@ -20,7 +21,11 @@
 #define BP_ARGUMENT const __grid_constant__
 #define BP_UNROLL _Pragma("unroll")
 #define BP_NO_UNROLL _Pragma("unroll 1")
+#define BP_PRAGMA(text) _Pragma(#text)
+#define BP_UNROLL_BY(count) BP_PRAGMA(unroll count)
 #define BP_SHARED(type, name, count) __shared__ type name[count]
+/* Memory that the launch sizes, aligned to 16. */
+#define BP_LAUNCH_SHARED(name) extern __shared__ __align__(16) char name[]
 
 namespace device
 {
@@ -53,6 +58,67 @@ template <> __device__ __forceinline__ void store_words<4>(char *to, const uint3
                  "r"(words[3])
                  : "memory");
 }
+
+/* ---- shared memory ------------------------------------------------------------------------------------------------- */
+
+/* Bytes of BP_LAUNCH_SHARED. */
+BP_DEVICE uint32_t launch_shared_bytes()
+{
+    uint32_t bytes;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+    return bytes;
+}
+
+BP_DEVICE uint32_t shared_address(const char *at)
+{
+    return static_cast<uint32_t>(__cvta_generic_to_shared(at));
+}
+
+template <int WORDS> __device__ __forceinline__ void load_shared_words(const char *from, uint32_t (&words)[WORDS]);
+
+template <> __device__ __forceinline__ void load_shared_words<2>(const char *from, uint32_t (&words)[2])
+{
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(words[0]), "=r"(words[1])
+                 : "r"(shared_address(from))
+                 : "memory");
+}
+
+template <> __device__ __forceinline__ void load_shared_words<4>(const char *from, uint32_t (&words)[4])
+{
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(shared_address(from))
+                 : "memory");
+}
+
+BP_DEVICE void store_shared_words(char *to, const uint32_t (&words)[4])
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(to)), "r"(words[0]), "r"(words[1]),
+                 "r"(words[2]), "r"(words[3])
+                 : "memory");
+}
+
+/* Copies 16 bytes from global memory, asynchronously, past L1. A thread's copies are done when it has waited for the group in which it put
+ * them; other threads see them after a barrier. */
+BP_DEVICE void copy_to_shared(char *to, const char *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+
+/* Ends a group of the thread's copies. */
+BP_DEVICE void end_copies()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Waits for all groups but the last `LEFT`. */
+template <int LEFT> __device__ __forceinline__ void wait_for_copies()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+/* ---- elements ------------------------------------------------------------------------------------------------------ */
 
 BP_DEVICE uint32_t load_1(const char *from)
 {

@@ -73,6 +73,15 @@ BP_DEVICE float target_logit(const bp_tokens_work &tokens, const bp_logits_work 
     return column < logits.columns ? changed_by<FORM>(logits, value_at<X>(row + column * X::bytes)).x : 0;
 }
 
+/* Zeros, by the threads that write the results of other rows. */
+BP_DEVICE void write_masked(const bp_results_work &work, const bp_tokens_work &tokens, const place &at)
+{
+    if (threadIdx.x == 0)
+        write_zeros(work, at);
+    if (threadIdx.x < tokens.targets && work.logprob.data != nullptr)
+        output_at(work.logprob, at, threadIdx.x) = 0;
+}
+
 /* ---- forward --------------------------------------------------------------------------------------------------------- */
 
 /* Tiles kept in shared memory; longer rows take several rounds. */
@@ -109,10 +118,8 @@ template <class X, form FORM> BP_DEVICE void make_forward(const bp_forward_work 
     for (uint64_t token = blockIdx.x; token < token_count(work.tokens); token += gridDim.x) {
         const place at = place_of(work.tokens, token);
         if (is_masked(work.tokens, at)) {
-            if (work.partials == nullptr && threadIdx.x == 0)
-                write_zeros(work.results, at);
-            if (work.partials == nullptr && has_target && work.results.logprob.data != nullptr)
-                output_at(work.results.logprob, at, threadIdx.x) = 0;
+            if (work.partials == nullptr)
+                write_masked(work.results, work.tokens, at);
             continue;
         }
         const char *row = row_of<X>(work.logits, at);

@@ -36,10 +36,11 @@ struct row_state {
 /* The factor of p at d = 0. */
 template <form FORM> BP_DEVICE float factor_of(const upstreams &up, float energy, float scale)
 {
-    const float of_row = FORM >= GENERAL ? (up.logsumexp - up.mean_logprob) - up.logprob : -up.logprob;
+    const float of_row = (FORM >= GENERAL ? up.logsumexp - up.mean_logprob : 0) - up.logprob;
     return (FORM >= ENTROPY ? fmaf(up.entropy, energy, of_row) : of_row) * scale;
 }
 
+/* All forms make the same bits where more is not asked for, down to the signs of zeros: a has +0, c has -0, which changes no sum. */
 template <form FORM>
 BP_DEVICE row_state state_of(const upstreams &up, float max, float log_sum, float energy, float scale, uint64_t vocab)
 {
@@ -48,7 +49,7 @@ BP_DEVICE row_state state_of(const upstreams &up, float max, float log_sum, floa
             scale,
             factor_of<FORM>(up, energy, scale),
             FORM >= ENTROPY ? -(up.entropy * scale) : 0,
-            FORM >= GENERAL ? up.mean_logprob * scale / static_cast<float>(vocab) : 0};
+            FORM >= GENERAL && up.mean_logprob != 0 ? up.mean_logprob * scale / static_cast<float>(vocab) : -0.0f};
 }
 
 BP_DEVICE float energy_of(const bp_gradient_work &work, const place &at)
@@ -89,6 +90,7 @@ BP_DEVICE target_element target_of_thread(const bp_tokens_work &tokens, const bp
     const int64_t id = target_of(tokens, at, threadIdx.x);
     const uint64_t column = behind(id, logits.first);
     bool is_mine = column >= begin && column < end;
+    BP_NO_UNROLL
     for (uint32_t k = 0; k < threadIdx.x && is_mine; k++)
         is_mine = target_of(tokens, at, k) != id;
     if (!is_mine)
@@ -106,6 +108,7 @@ BP_DEVICE void store_target(const bp_gradient_work &work, const place &at, const
     upstreams up = upstreams_of<FORM>(work, at);
     const int64_t id = target_of(work.tokens, at, threadIdx.x);
     float g = 0; /* of this column */
+    BP_NO_UNROLL
     for (uint32_t k = 0; k < work.tokens.targets; k++)
         g += target_of(work.tokens, at, k) == id ? upstream_at(work.logprob, at, k) : 0;
     up.logprob -= g;

@@ -1,6 +1,5 @@
 /* The kernels, one entry point per dtype combination, with the names that engine.c builds. Each takes one structure of work.h by value. */
-#include "logprob/cuda/forward.cuh"
-#include "logprob/cuda/gradient.cuh"
+#include "logprob/cuda/fused.cuh"
 #include "logprob/cuda/range.cuh"
 #include "logprob/cuda/sequences.cuh"
 
@@ -9,16 +8,20 @@ static_assert(sizeof(bp_rearrange_work) <= 4096, "a group of sequences is too la
 static_assert(sizeof(bp_sums_work) <= 4096, "a group of sequences is too large for a kernel's argument");
 static_assert(sizeof(bp_seed_work) <= 4096, "a group of sequences is too large for a kernel's argument");
 
-#define FORMS(blocks, name, work_type, function, ...)                                                                  \
-    BP_KERNEL(blocks) name(BP_ARGUMENT work_type work)                                                                 \
+#define FORMS(blocks, ...) FORMS_OF(BP_MOST_THREADS, blocks, __VA_ARGS__)
+#define FUSED(x, y)                                                                                                    \
+    FORMS_OF(BP_FUSED_THREADS, 2, bp_fused_##x##_##y, bp_fused_work, make_fused, device::x, device::y)
+
+#define FORMS_OF(threads, blocks, name, work_type, function, ...)                                                                  \
+    BP_KERNEL_OF(threads, blocks) name(BP_ARGUMENT work_type work)                                                                 \
     {                                                                                                                  \
         device::function<__VA_ARGS__, device::PLAIN>(work);                                                            \
     }                                                                                                                  \
-    BP_KERNEL(blocks) name##_entropy(BP_ARGUMENT work_type work)                                                       \
+    BP_KERNEL_OF(threads, blocks) name##_entropy(BP_ARGUMENT work_type work)                                                       \
     {                                                                                                                  \
         device::function<__VA_ARGS__, device::ENTROPY>(work);                                                          \
     }                                                                                                                  \
-    BP_KERNEL(blocks) name##_general(BP_ARGUMENT work_type work)                                                       \
+    BP_KERNEL_OF(threads, blocks) name##_general(BP_ARGUMENT work_type work)                                                       \
     {                                                                                                                  \
         device::function<__VA_ARGS__, device::GENERAL>(work);                                                          \
     }
@@ -34,6 +37,12 @@ FORMS(6, bp_gradient_fp16_fp32, bp_gradient_work, make_gradient, device::fp16, d
 FORMS(6, bp_gradient_fp16_fp16, bp_gradient_work, make_gradient, device::fp16, device::fp16)
 FORMS(6, bp_gradient_fp32_bf16, bp_gradient_work, make_narrower_gradient, device::bf16)
 FORMS(6, bp_gradient_fp32_fp16, bp_gradient_work, make_narrower_gradient, device::fp16)
+
+FUSED(fp32, fp32)
+FUSED(bf16, fp32)
+FUSED(bf16, bf16)
+FUSED(fp16, fp32)
+FUSED(fp16, fp16)
 
 BP_KERNEL(2) bp_finish(BP_ARGUMENT bp_finish_work work)
 {

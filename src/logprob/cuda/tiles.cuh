@@ -92,8 +92,26 @@ template <form FORM> BP_DEVICE sums merged_by_warp(const sums *list, uint32_t co
 template <class X> struct tile_words {
     static constexpr uint32_t width = 4 * X::in_word; /* columns of a vector */
     static constexpr uint32_t apart = BP_LANES * width;
-    static constexpr int vectors = static_cast<int>(BP_TILE_COLUMNS / apart);
+    static constexpr int vectors = static_cast<int>(BP_TILE_COLUMNS / apart), at_once = vectors;
     uint32_t words[vectors][4];
+
+    BP_DEVICE void get(const tile_words &tile, int i, uint32_t (&vector)[4])
+    {
+        BP_UNROLL
+        for (int k = 0; k < 4; k++)
+            vector[k] = tile.words[i][k];
+    }
+};
+
+/* The same in shared memory, from the lane's first vector on. */
+template <class X> struct shared_tile {
+    static constexpr int at_once = 4; /* vectors in registers */
+    const char *first;
+
+    BP_DEVICE void get(const shared_tile &tile, int i, uint32_t (&vector)[4])
+    {
+        load_shared_words<4>(tile.first + i * static_cast<int>(16 * BP_LANES), vector);
+    }
 };
 
 /* Shared memory in which the lanes of a warp pass words: their vectors in order, and one more. */
@@ -195,15 +213,17 @@ BP_DEVICE void load_tile(const char *row, uint32_t columns, uint32_t begin, uint
 
 /* ---- sums of a tile ------------------------------------------------------------------------------------------------ */
 
-/* NaN if any element is NaN. */
-template <class X> BP_DEVICE float largest(const tile_words<X> &tile)
+/* NaN if any element is NaN. `Tile`: tile_words or shared_tile. */
+template <class X, class Tile> BP_DEVICE float largest(const Tile &tile)
 {
     uint32_t word[4] = {X::lowest, X::lowest, X::lowest, X::lowest};
-    BP_UNROLL
-    for (int i = 0; i < tile.vectors; i++) {
+    BP_UNROLL_BY(Tile::at_once)
+    for (int i = 0; i < tile_words<X>::vectors; i++) {
+        uint32_t vector[4];
+        Tile::get(tile, i, vector);
         BP_UNROLL
         for (int k = 0; k < 4; k++)
-            word[k] = X::larger(word[k], tile.words[i][k]);
+            word[k] = X::larger(word[k], vector[k]);
     }
     float x[X::in_word];
     X::widen(X::larger(X::larger(word[0], word[1]), X::larger(word[2], word[3])), x);
@@ -212,24 +232,26 @@ template <class X> BP_DEVICE float largest(const tile_words<X> &tile)
 
 /* A tile's sums, in all lanes. Eight running sums per lane keep each one short. `left`: columns of the row from the tile's first on; tiles are
  * padded with -inf. */
-template <class X, form FORM>
-BP_DEVICE sums sums_of(const bp_logits_work &logits, const tile_words<X> &tile, uint32_t lane, uint32_t left,
-                       float scale)
+template <class X, form FORM, class Tile>
+BP_DEVICE sums sums_of(const bp_logits_work &logits, const Tile &tile, uint32_t lane, uint32_t left, float scale)
 {
+    typedef tile_words<X> shape;
     /* rounding and soft cap are monotonic: the largest x is that of the largest logit */
-    const float max = changed_by<FORM>(logits, largest(tile)).x, from = reference(max);
+    const float max = changed_by<FORM>(logits, largest<X>(tile)).x, from = reference(max);
     float sum[8] = {}, weighted[8] = {}, total[8] = {};
-    BP_UNROLL
-    for (int i = 0; i < tile.vectors; i++) {
+    BP_UNROLL_BY(Tile::at_once)
+    for (int i = 0; i < shape::vectors; i++) {
+        uint32_t vector[4];
+        Tile::get(tile, i, vector);
         BP_UNROLL
         for (int k = 0; k < 4; k++) {
             float x[X::in_word];
-            X::widen(tile.words[i][k], x);
+            X::widen(vector[k], x);
             BP_UNROLL
             for (int j = 0; j < static_cast<int>(X::in_word); j++) {
                 const int to = X::in_word == 2 ? 2 * k + j : 4 * (i & 1) + k;
                 if (FORM == GENERAL) {
-                    const uint32_t column = lane * tile.width + static_cast<uint32_t>(i) * tile.apart +
+                    const uint32_t column = lane * shape::width + static_cast<uint32_t>(i) * shape::apart +
                                             static_cast<uint32_t>(k) * X::in_word + static_cast<uint32_t>(j);
                     x[j] = changed_by<FORM>(logits, x[j]).x;
                     total[to] += column < left ? x[j] : 0;
