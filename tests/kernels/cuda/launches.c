@@ -44,6 +44,7 @@ rows empty_rows(bp_dtype dtype, uint32_t count, uint32_t columns, uint32_t shift
     assert_int_equal((uintptr_t)r.memory % 16, 0);
     memset(r.memory, 0xff, elements * element_bytes(dtype));
     r.data = r.memory + shift * element_bytes(dtype);
+    r.targets_each = 1;
     r.targets = new_memory(count * sizeof *r.targets);
     return r;
 }
@@ -59,6 +60,15 @@ rows new_rows(bp_dtype dtype, uint32_t count, uint32_t columns, uint32_t shift, 
     return r;
 }
 
+void set_targets(rows *r, uint32_t each)
+{
+    free(r->targets);
+    r->targets_each = each;
+    r->targets = new_memory((size_t)r->count * each * sizeof *r->targets);
+    for (uint32_t i = 0; i < r->count * each; i++)
+        r->targets[i] = i % 7 == 3 ? -1 : i % 5 == 4 ? r->targets[i - 1] : (int64_t)random_below(r->columns);
+}
+
 static char *row_at(const rows *r, uint32_t row)
 {
     return r->data + (ptrdiff_t)((int64_t)row * r->stride) * (ptrdiff_t)element_bytes(r->dtype);
@@ -67,10 +77,13 @@ static char *row_at(const rows *r, uint32_t row)
 rows moved_rows(const rows *r, uint32_t shift, uint32_t gap)
 {
     rows moved = empty_rows(r->dtype, r->count, r->columns, shift, gap);
-    for (uint32_t i = 0; i < r->count; i++) {
+    const size_t bytes = (size_t)r->count * r->targets_each * sizeof *r->targets;
+    for (uint32_t i = 0; i < r->count; i++)
         memcpy(row_at(&moved, i), row_at(r, i), r->columns * element_bytes(r->dtype));
-        moved.targets[i] = r->targets[i];
-    }
+    free(moved.targets);
+    moved.targets = new_memory(bytes);
+    memcpy(moved.targets, r->targets, bytes);
+    moved.targets_each = r->targets_each;
     return moved;
 }
 
@@ -104,100 +117,136 @@ bool row_gaps_are_whole(const rows *r)
 
 /* ---- launches ------------------------------------------------------------------------------------------------------ */
 
-void run(const char *kernel, grid g, const void *work)
+void run_with(const char *kernel, grid g, unsigned shared_bytes, const void *work)
 {
     for (const fake_kernel *k = fake_kernels; k->name != NULL; k++)
         if (strcmp(k->name, kernel) == 0) {
-            k->run((const unsigned[]){g.blocks, g.parts, 1}, (const unsigned[]){g.threads, 1, 1}, 0, work);
+            k->run((const unsigned[]){g.blocks, g.parts, 1}, (const unsigned[]){g.threads, 1, 1}, shared_bytes, work);
             return;
         }
     fail_msg("unknown kernel %s", kernel);
 }
 
-static bp_tokens_work tokens_work(const rows *logits)
+void run(const char *kernel, grid g, const void *work)
+{
+    run_with(kernel, g, 0, work);
+}
+
+const char *const FORMS[] = {"", "_entropy", "_general"};
+
+bp_tokens_work tokens_work(const rows *logits)
 {
     return (bp_tokens_work){.batch = 1,
                             .sequence = logits->count,
                             .target = logits->targets,
-                            .target_batch_stride = logits->count,
-                            .target_stride = 1,
-                            .target_is_64 = 1};
+                            .target_batch_stride = (int64_t)logits->count * logits->targets_each,
+                            .target_stride = logits->targets_each,
+                            .target_step = 1,
+                            .targets = logits->targets_each,
+                            .target_is_64 = 1,
+                            .scale = 1};
 }
 
-static bp_logits_work logits_work(const rows *logits)
+bp_logits_work logits_work(const rows *logits)
 {
     return (bp_logits_work){.data = logits->data,
                             .batch_stride = logits->stride * logits->count,
                             .stride = logits->stride,
                             .columns = logits->columns,
                             .dtype = logits->dtype,
-                            .scale = 1};
+                            .rounding = BP_DTYPE_FP32};
 }
 
-bp_partials_work partials_work(const rows *logits, int entropy, bp_partial *partials)
+bp_forward_work partials_work(const rows *logits, int32_t level, bp_partial *partials, float *target_logits)
 {
-    return (bp_partials_work){tokens_work(logits), logits_work(logits), partials, entropy};
+    return (bp_forward_work){.tokens = tokens_work(logits),
+                             .logits = logits_work(logits),
+                             .level = level,
+                             .partials = partials,
+                             .target_logits = target_logits};
 }
 
-void make_partials(const rows *logits, int entropy, grid g, bp_partial *partials)
+void run_forward(const bp_forward_work *work, grid g)
 {
     char name[64];
-    bp_partials_work work = partials_work(logits, entropy, partials);
-    snprintf(name, sizeof name, "bp_partials_%s%s", bp_dtype_name(logits->dtype), entropy ? "_entropy" : "");
-    run(name, g, &work);
+    snprintf(name, sizeof name, "bp_forward_%s%s", bp_dtype_name((bp_dtype)work->logits.dtype), FORMS[work->level]);
+    run(name, g, work);
 }
 
-/* ---- finish -------------------------------------------------------------------------------------------------------- */
-
-finished new_finished(uint32_t tokens)
+void make_partials(const rows *logits, int32_t level, grid g, bp_partial *partials, float *target_logits)
 {
-    return (finished){new_memory(4 * (size_t)tokens), new_memory(4 * (size_t)tokens), new_memory(4 * (size_t)tokens),
-                      new_memory(4 * (size_t)tokens), new_memory(4 * (size_t)tokens)};
+    const bp_forward_work work = partials_work(logits, level, partials, target_logits);
+    run_forward(&work, g);
+}
+
+/* ---- results ------------------------------------------------------------------------------------------------------- */
+
+finished new_finished(uint32_t tokens, uint32_t targets)
+{
+    finished f = {.tokens = tokens, .targets = targets};
+    float **const planes[] = {&f.entropy, &f.logsumexp, &f.mean_logprob, &f.max, &f.log_sum, &f.energy};
+    f.logprob = new_memory(4 * (size_t)tokens * targets);
+    for (size_t i = 0; i < sizeof planes / sizeof *planes; i++)
+        *planes[i] = new_memory(4 * (size_t)tokens);
+    return f;
 }
 
 void free_finished(finished *f)
 {
     free(f->logprob);
     free(f->entropy);
+    free(f->logsumexp);
+    free(f->mean_logprob);
     free(f->max);
     free(f->log_sum);
     free(f->energy);
 }
 
-bp_finish_work finish_work(const finished *f, const bp_tokens_work *tokens, const bp_partial *partials, uint32_t ranks,
-                           uint64_t vocab)
+bool finished_are_equal(const finished *a, const finished *b)
 {
-    int64_t count = (int64_t)tokens->sequence;
-    return (bp_finish_work){.tokens = *tokens,
-                            .partials = partials,
-                            .ranks = ranks,
-                            .scale = 1,
-                            .vocab = vocab,
-                            .logprob = f->logprob,
-                            .logprob_batch_stride = count,
-                            .logprob_stride = 1,
-                            .entropy = f->entropy,
-                            .entropy_batch_stride = count,
-                            .entropy_stride = 1,
-                            .saved = {f->max, f->log_sum, f->energy}};
+    const size_t bytes = 4 * (size_t)a->tokens;
+    return memcmp(a->logprob, b->logprob, bytes * a->targets) == 0 && memcmp(a->entropy, b->entropy, bytes) == 0 &&
+           memcmp(a->logsumexp, b->logsumexp, bytes) == 0 && memcmp(a->mean_logprob, b->mean_logprob, bytes) == 0 &&
+           memcmp(a->max, b->max, bytes) == 0 && memcmp(a->log_sum, b->log_sum, bytes) == 0 &&
+           memcmp(a->energy, b->energy, bytes) == 0;
+}
+
+bp_results_work results_work(const finished *f, int32_t level, uint64_t vocab)
+{
+    const int64_t count = f->tokens;
+    bp_results_work work = {.vocab = vocab,
+                            .logprob = {f->logprob, count * f->targets, f->targets, 1},
+                            .logsumexp = {f->logsumexp, count, 1, 0},
+                            .saved = {f->max, f->log_sum, NULL}};
+    if (level >= BP_SUMS_WEIGHTED) {
+        work.entropy = (bp_output_work){f->entropy, count, 1, 0};
+        work.saved.energy = f->energy;
+    }
+    if (level >= BP_SUMS_TOTAL)
+        work.mean_logprob = (bp_output_work){f->mean_logprob, count, 1, 0};
+    return work;
 }
 
 /* ---- gradient ------------------------------------------------------------------------------------------------------ */
 
+static float *random_upstream(size_t count)
+{
+    float *upstream = new_memory(4 * count);
+    for (size_t i = 0; i < count; i++)
+        upstream[i] = (float)(random_below(2001) - 1000.0f) / 500;
+    return upstream;
+}
+
 statistics new_statistics(const rows *logits)
 {
-    statistics s = {new_finished(logits->count), new_memory(4 * (size_t)logits->count),
-                    new_memory(4 * (size_t)logits->count)};
-    bp_partial *partials = new_memory(logits->count * sizeof *partials);
-    make_partials(logits, 1, (grid){logits->count, 1, 128}, partials);
-    bp_tokens_work tokens = tokens_work(logits);
-    bp_finish_work work = finish_work(&s.f, &tokens, partials, 1, logits->columns);
-    run("bp_finish", (grid){1, 1, 128}, &work);
-    for (uint32_t i = 0; i < logits->count; i++) {
-        s.g[i] = (float)(random_below(2001) - 1000.0f) / 500;
-        s.h[i] = (float)(random_below(2001) - 1000.0f) / 500;
-    }
-    free(partials);
+    statistics s = {.f = new_finished(logits->count, logits->targets_each)};
+    bp_forward_work work = partials_work(logits, BP_SUMS_TOTAL, NULL, NULL);
+    work.results = results_work(&s.f, BP_SUMS_TOTAL, logits->columns);
+    run_forward(&work, (grid){logits->count, 1, 128});
+    s.g = random_upstream((size_t)logits->count * logits->targets_each);
+    s.h = random_upstream(logits->count);
+    s.z = random_upstream(logits->count);
+    s.m = random_upstream(logits->count);
     return s;
 }
 
@@ -206,33 +255,41 @@ void free_statistics(statistics *s)
     free_finished(&s->f);
     free(s->g);
     free(s->h);
+    free(s->z);
+    free(s->m);
 }
 
-bp_gradient_work gradient_work(const rows *logits, const statistics *s, const rows *out)
+bp_gradient_work gradient_work(const rows *logits, const statistics *s, int32_t form, const rows *out)
 {
-    return (bp_gradient_work){.tokens = tokens_work(logits),
-                              .logits = logits_work(logits),
-                              .saved = {s->f.max, s->f.log_sum, s->f.energy},
-                              .logprob_grad = s->g,
-                              .logprob_grad_stride = 1,
-                              .entropy_grad = s->h,
-                              .entropy_grad_stride = 1,
-                              .out = out->data,
-                              .out_stride = out->stride,
-                              .out_dtype = out->dtype,
-                              .narrows_in_place = out->data == logits->data && out->dtype != logits->dtype};
+    const int64_t count = logits->count, targets = logits->targets_each;
+    bp_gradient_work work = {.tokens = tokens_work(logits),
+                             .logits = logits_work(logits),
+                             .saved = {s->f.max, s->f.log_sum, s->f.energy},
+                             .vocab = logits->columns,
+                             .logprob = {s->g, count * targets, targets, 1},
+                             .out = out->data,
+                             .out_stride = out->stride,
+                             .out_dtype = out->dtype,
+                             .narrows_in_place = out->data == logits->data && out->dtype != logits->dtype};
+    if (form >= BP_SUMS_WEIGHTED)
+        work.entropy = (bp_upstream_work){s->h, count, 1, 0};
+    if (form >= BP_SUMS_TOTAL) {
+        work.logsumexp = (bp_upstream_work){s->z, count, 1, 0};
+        work.mean_logprob = (bp_upstream_work){s->m, count, 1, 0};
+    }
+    return work;
 }
 
-void run_gradient(const bp_gradient_work *work, grid g)
+void run_gradient(const bp_gradient_work *work, int32_t form, grid g)
 {
     char name[64];
     snprintf(name, sizeof name, "bp_gradient_%s_%s%s", bp_dtype_name((bp_dtype)work->logits.dtype),
-             bp_dtype_name((bp_dtype)work->out_dtype), work->entropy_grad != NULL ? "_entropy" : "");
+             bp_dtype_name((bp_dtype)work->out_dtype), FORMS[form]);
     run(name, g, work);
 }
 
-void make_gradient(const rows *logits, const statistics *s, const rows *out, grid g)
+void make_gradient(const rows *logits, const statistics *s, int32_t form, const rows *out, grid g)
 {
-    bp_gradient_work work = gradient_work(logits, s, out);
-    run_gradient(&work, g);
+    bp_gradient_work work = gradient_work(logits, s, form, out);
+    run_gradient(&work, form, g);
 }

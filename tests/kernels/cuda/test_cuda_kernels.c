@@ -10,6 +10,7 @@
 #include "../support/reference.h"
 #include "launches.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,8 @@ static const uint32_t WIDTHS[] = {1, 7, 37, 2048, 2049, 3 * 2048 + 5, 5 * 2048 -
 #define FOR_DTYPES(dtype) for (size_t at_##dtype = 0; at_##dtype < 3; at_##dtype++)
 #define FOR_WIDTHS(i) for (size_t i = 0; i < sizeof WIDTHS / sizeof *WIDTHS; i++)
 
+#define FOR_FORMS(form) for (int32_t form = BP_SUMS_PLAIN; form <= BP_SUMS_TOTAL; form++)
+
 /* ---- partials ------------------------------------------------------------------------------------------------------ */
 
 static const grid PARTIALS_GRIDS[] = {{ROWS, 1, 128}, {1, 1, 128}, {2, 1, 32}, {ROWS, 1, 96}, {7, 1, 64}};
@@ -34,36 +37,47 @@ static void any_grid_makes_the_same_partials(void **state)
     (void)state;
     FOR_DTYPES(d)
     FOR_WIDTHS(w)
-    for (int entropy = 0; entropy < 2; entropy++) {
+    FOR_FORMS(form) {
         seed(40 + w);
         rows logits = new_rows(DTYPES[at_d], ROWS, WIDTHS[w], 0, 3), moved;
         bp_partial first[ROWS], again[ROWS];
-        make_partials(&logits, entropy, PARTIALS_GRIDS[0], first);
+        float targets[ROWS], same[ROWS];
+        make_partials(&logits, form, PARTIALS_GRIDS[0], first, targets);
+        for (uint32_t i = 0; i + 1 < ROWS; i++)
+            assert_true(targets[i] == element_at(logits.data, logits.dtype, i * logits.stride + logits.targets[i]));
+        assert_true(targets[ROWS - 1] == 0);
         for (uint32_t shift = 0; shift < 9; shift += in_brief() ? 3 : 1) {
             moved = moved_rows(&logits, shift, shift % 4);
-            make_partials(&moved, entropy, PARTIALS_GRIDS[shift % 5], again);
+            make_partials(&moved, form, PARTIALS_GRIDS[shift % 5], again, same);
             assert_memory_equal(again, first, sizeof first);
+            assert_memory_equal(same, targets, sizeof same);
             free_rows(&moved);
         }
         free_rows(&logits);
     }
 }
 
-static void entropy_changes_no_sum(void **state)
+static void further_sums_change_none(void **state)
 {
     (void)state;
     FOR_DTYPES(d)
     {
         seed(3);
         rows logits = new_rows(DTYPES[at_d], ROWS, 4500, 1, 0);
-        bp_partial with[ROWS], without[ROWS];
-        make_partials(&logits, 1, PARTIALS_GRIDS[0], with);
-        make_partials(&logits, 0, PARTIALS_GRIDS[0], without);
+        bp_partial of[3][ROWS];
+        float targets[ROWS];
+        FOR_FORMS(form)
+        make_partials(&logits, form, PARTIALS_GRIDS[0], of[form], targets);
         for (unsigned i = 0; i < ROWS; i++) {
-            assert_true(with[i].weighted < 0);
-            assert_true(without[i].weighted == 0);
-            with[i].weighted = 0;
-            assert_memory_equal(&with[i], &without[i], sizeof *with);
+            double total = 0;
+            for (unsigned v = 0; v < 4500; v++)
+                total += element_at(logits.data, logits.dtype, i * logits.stride + v);
+            assert_true(is_near(of[2][i].total / 4500, total / 4500));
+            assert_true(of[0][i].weighted == 0 && of[1][i].weighted < 0 && of[1][i].total == 0);
+            of[2][i].total = 0;
+            assert_memory_equal(&of[2][i], &of[1][i], sizeof of[2][i]);
+            of[1][i].weighted = 0;
+            assert_memory_equal(&of[1][i], &of[0][i], sizeof of[1][i]);
         }
         free_rows(&logits);
     }
@@ -80,20 +94,19 @@ static void rows_of_any_length_are_summed(void **state)
     assert_non_null(x);
     for (uint32_t i = 0; i < columns; i++)
         x[i] = element_at(logits.data, BP_DTYPE_BF16, i);
+    logits.targets[0] = 17;
     true_row expected = row_of(x, columns, 17, 1);
-    bp_partial partial, again;
-    bp_partials_work work = partials_work(&logits, 1, &partial);
-    *(int64_t *)(void *)(uintptr_t)work.tokens.target = 17;
-    run("bp_partials_bf16_entropy", (grid){1, 1, 128}, &work);
-    finished f = new_finished(1);
-    bp_finish_work finish = finish_work(&f, &work.tokens, &partial, 1, columns);
-    run("bp_finish", (grid){1, 1, 128}, &finish);
+    finished f = new_finished(1, 1), again = new_finished(1, 1);
+    bp_forward_work work = partials_work(&logits, BP_SUMS_WEIGHTED, NULL, NULL);
+    work.results = results_work(&f, BP_SUMS_WEIGHTED, columns);
+    run_forward(&work, (grid){1, 1, 128});
     assert_true(is_near(f.logprob[0], expected.logprob));
     assert_true(is_near(f.entropy[0], expected.entropy));
-    work.partials = &again;
-    run("bp_partials_bf16_entropy", (grid){1, 1, 64}, &work);
-    assert_memory_equal(&again, &partial, sizeof again);
+    work.results = results_work(&again, BP_SUMS_WEIGHTED, columns);
+    run_forward(&work, (grid){1, 1, 64});
+    assert_true(finished_are_equal(&again, &f));
     free_finished(&f);
+    free_finished(&again);
     free(x);
     free_rows(&logits);
 }
@@ -104,49 +117,100 @@ static void partials_of_masked_rows_stay_as_they_are(void **state)
     seed(6);
     rows logits = new_rows(BP_DTYPE_FP16, ROWS, 100, 0, 0);
     bp_partial partials[ROWS];
+    float targets[ROWS];
     const uint8_t mask[ROWS] = {0, 1, 0};
     memset(partials, 0x5a, sizeof partials);
     bp_partial before = partials[0];
-    bp_partials_work work = partials_work(&logits, 0, partials);
-    work.tokens.has_mask = 1;
+    bp_forward_work work = partials_work(&logits, BP_SUMS_PLAIN, partials, targets);
     work.tokens.mask = mask;
     work.tokens.mask_batch_stride = ROWS;
     work.tokens.mask_stride = 1;
-    run("bp_partials_fp16", (grid){ROWS, 1, 128}, &work);
+    run_forward(&work, (grid){ROWS, 1, 128});
     assert_memory_equal(&partials[0], &before, sizeof before);
     assert_memory_equal(&partials[2], &before, sizeof before);
     assert_memory_not_equal(&partials[1], &before, sizeof before);
     free_rows(&logits);
 }
 
-/* ---- finish -------------------------------------------------------------------------------------------------------- */
+/* ---- results ------------------------------------------------------------------------------------------------------- */
 
-/* Three ranks that share a vocabulary. */
+/* The kernel that writes results makes the bits of partials and a finish of one rank. */
+static void results_need_no_partials(void **state)
+{
+    (void)state;
+    static const uint32_t targets[] = {1, 3, 128};
+    FOR_DTYPES(d)
+    FOR_FORMS(form)
+    for (unsigned t = 0; t < 3; t++) {
+        seed(9 + t);
+        rows logits = new_rows(DTYPES[at_d], ROWS, 5000, t, 1);
+        set_targets(&logits, targets[t]);
+        finished direct = new_finished(ROWS, targets[t]), merged = new_finished(ROWS, targets[t]);
+        bp_partial partials[ROWS];
+        float *x = calloc(ROWS * targets[t], sizeof *x);
+        const uint8_t mask[ROWS] = {1, t != 1, 1};
+        bp_forward_work work = partials_work(&logits, form, NULL, NULL);
+        work.tokens.mask = mask;
+        work.tokens.mask_stride = 1;
+        work.results = results_work(&direct, form, 5000);
+        run_forward(&work, (grid){2, 1, 128});
+        bp_finish_work finish = {
+            .tokens = work.tokens, .partials = partials, .target_logits = x, .ranks = 1, .results = work.results};
+        finish.results = results_work(&merged, form, 5000);
+        work.partials = partials;
+        work.target_logits = x;
+        run_forward(&work, (grid){3, 1, 128});
+        run("bp_finish", (grid){1, 1, 128}, &finish);
+        assert_true(finished_are_equal(&direct, &merged));
+        assert_true(t != 1 || (direct.logsumexp[1] == 0 && direct.logprob[targets[t]] == 0 && direct.max[1] == 0));
+        free(x);
+        free_finished(&direct);
+        free_finished(&merged);
+        free_rows(&logits);
+    }
+}
+
+/* Three ranks that share a vocabulary. A rank's partials and target logits are one piece. */
 static void ranks_are_merged(void **state)
 {
     (void)state;
+    enum { TARGETS = 5 };
     static const uint32_t ends[] = {0, 700, 707, 3000};
+    struct of_rank {
+        bp_partial partials[ROWS];
+        float targets[ROWS * TARGETS], unused;
+    } ranks[3];
     seed(7);
     rows logits = new_rows(BP_DTYPE_FP32, ROWS, 3000, 0, 0);
-    bp_partial partials[3][ROWS];
-    bp_partials_work work;
+    set_targets(&logits, TARGETS);
+    logits.targets[0] = 700; /* of the second rank */
+    bp_forward_work work;
     for (uint32_t rank = 0; rank < 3; rank++) {
-        work = partials_work(&logits, 1, partials[rank]);
+        work = partials_work(&logits, BP_SUMS_TOTAL, ranks[rank].partials, ranks[rank].targets);
         work.logits.data = (const float *)work.logits.data + ends[rank];
         work.logits.first = ends[rank];
         work.logits.columns = ends[rank + 1] - ends[rank];
-        run("bp_partials_fp32_entropy", (grid){ROWS, 1, 128}, &work);
+        run_forward(&work, (grid){ROWS, 1, 128});
     }
-    finished f = new_finished(ROWS);
-    bp_finish_work finish = finish_work(&f, &work.tokens, partials[0], 3, 3000);
+    finished f = new_finished(ROWS, TARGETS);
+    bp_finish_work finish = {.tokens = work.tokens,
+                             .partials = ranks[0].partials,
+                             .target_logits = ranks[0].targets,
+                             .rank_bytes = sizeof *ranks,
+                             .ranks = 3,
+                             .results = results_work(&f, BP_SUMS_TOTAL, 3000)};
     run("bp_finish", (grid){1, 1, 128}, &finish);
     for (unsigned i = 0; i < ROWS; i++) {
-        double x[3000];
+        double x[3000], total = 0;
         for (unsigned v = 0; v < 3000; v++)
-            x[v] = ((const float *)(const void *)logits.data)[i * 3000 + v];
-        true_row expected = row_of(x, 3000, logits.targets[i], 1);
-        assert_true(is_near(f.logprob[i], expected.logprob));
-        assert_true(is_near(f.entropy[i], expected.entropy));
+            total += x[v] = ((const float *)(const void *)logits.data)[i * 3000 + v];
+        for (unsigned k = 0; k < TARGETS; k++) {
+            true_row expected = row_of(x, 3000, logits.targets[i * TARGETS + k], 1);
+            assert_true(is_near(f.logprob[i * TARGETS + k], expected.logprob));
+            assert_true(is_near(f.entropy[i], expected.entropy));
+            assert_true(is_near(f.logsumexp[i], expected.max + expected.log_sum));
+            assert_true(is_near(f.mean_logprob[i], total / 3000 - expected.max - expected.log_sum));
+        }
     }
     free_finished(&f);
     free_rows(&logits);
@@ -156,10 +220,11 @@ static void ranks_are_merged(void **state)
 static void the_lowest_bad_target_is_recorded(void **state)
 {
     (void)state;
-    enum { TOKENS = 600 };
+    enum { TOKENS = 600, FIRST = 1000 };
     static const int64_t values[] = {INT64_MIN, INT64_MAX, -1, 99, 200, INT64_MIN + 100};
     static bp_partial partials[TOKENS];
-    finished f = new_finished(TOKENS);
+    static float x[TOKENS];
+    finished f = new_finished(TOKENS, 1);
     for (unsigned round = 0, rounds = (unsigned)share_of(24); round < rounds; round++) {
         seed(90 + round);
         int64_t target[TOKENS];
@@ -174,18 +239,30 @@ static void the_lowest_bad_target_is_recorded(void **state)
         }
         target[first] = values[round % 6];
         target[50] = -7;
-        bp_tokens_work tokens = {1, TOKENS, target, TOKENS, 1, 1, 1, mask, TOKENS, 1};
-        bp_finish_work finish = finish_work(&f, &tokens, partials, 1, 100);
-        finish.vocab_first = 100;
-        finish.bad = &bad;
+        bp_finish_work finish = {.tokens = {.batch = 1,
+                                            .sequence = TOKENS,
+                                            .target = target,
+                                            .target_stride = 1,
+                                            .targets = 1,
+                                            .target_is_64 = 1,
+                                            .mask = mask,
+                                            .mask_stride = 1,
+                                            .scale = 1},
+                                 .partials = partials,
+                                 .target_logits = x,
+                                 .ranks = 1,
+                                 .results = results_work(&f, BP_SUMS_PLAIN, 100)};
+        finish.results.vocab_first = 100;
+        finish.results.bad = &bad;
+        finish.results.first_token = FIRST;
         run("bp_finish", (grid){1 + round % 5, 1, 128}, &finish);
         run("bp_finish_bad", (grid){1, 1, 1}, &finish);
-        assert_int_equal(bad.token, first);
+        assert_int_equal(bad.token, FIRST + first);
         assert_int_equal(bad.value, values[round % 6]);
         target[first] = 100; /* valid in the second call */
         run("bp_finish", (grid){5, 1, 128}, &finish);
         run("bp_finish_bad", (grid){1, 1, 1}, &finish);
-        assert_int_equal(bad.token, first);
+        assert_int_equal(bad.token, FIRST + first);
         assert_int_equal(bad.value, values[round % 6]);
     }
     free_finished(&f);
@@ -205,6 +282,8 @@ static bool narrows(const bp_dtype *pair)
     return pair[0] == BP_DTYPE_FP32 && pair[1] != BP_DTYPE_FP32;
 }
 
+static const uint32_t TARGETS[] = {1, 4, 32};
+
 /* For any alignment of input and output. */
 static void any_grid_makes_the_same_gradient(void **state)
 {
@@ -212,17 +291,19 @@ static void any_grid_makes_the_same_gradient(void **state)
     for (size_t p = 0; p < sizeof PAIRS / sizeof *PAIRS; p++)
         FOR_WIDTHS(w)
         {
+            const int32_t form = (int32_t)((p + w) % 3);
             seed(60 + w);
             rows logits = new_rows(PAIRS[p][0], ROWS, WIDTHS[w], 0, 0);
+            set_targets(&logits, TARGETS[w % 3]);
             statistics s = new_statistics(&logits);
             rows first = empty_rows(PAIRS[p][1], ROWS, WIDTHS[w], 0, 0);
-            make_gradient(&logits, &s, &first, GRADIENT_GRIDS[0]);
+            make_gradient(&logits, &s, form, &first, GRADIENT_GRIDS[0]);
             for (uint32_t shift = 0; shift < 9; shift += in_brief() ? 3 : 1) {
                 grid g = GRADIENT_GRIDS[shift % 6];
                 g.parts = narrows(PAIRS[p]) ? 1 : g.parts;
                 rows in = moved_rows(&logits, shift, shift % 4);
                 rows out = empty_rows(PAIRS[p][1], ROWS, WIDTHS[w], (shift * 5) % 9, shift % 3);
-                make_gradient(&in, &s, &out, g);
+                make_gradient(&in, &s, form, &out, g);
                 assert_true(rows_are_equal(&out, &first));
                 assert_true(row_gaps_are_whole(&out));
                 assert_true(rows_are_equal(&in, &logits));
@@ -230,6 +311,73 @@ static void any_grid_makes_the_same_gradient(void **state)
                 free_rows(&in);
             }
             free_rows(&first);
+            free_statistics(&s);
+            free_rows(&logits);
+        }
+}
+
+/* Upstream gradients of 0 and of NULL make the same bits in each form. */
+static void forms_make_the_same_gradient(void **state)
+{
+    (void)state;
+    for (size_t p = 0; p < sizeof PAIRS / sizeof *PAIRS; p++) {
+        seed(70 + p);
+        rows logits = new_rows(PAIRS[p][0], ROWS, 3000, 0, 0);
+        set_targets(&logits, 2);
+        put_element(logits.data, PAIRS[p][0], 5, -INFINITY);
+        put_element(logits.data, PAIRS[p][0], 6, -9000);
+        statistics s = new_statistics(&logits);
+        s.g[0] = s.g[1] = 0;
+        memset(s.h, 0, ROWS * sizeof *s.h);
+        memset(s.z, 0, ROWS * sizeof *s.z);
+        rows first = empty_rows(PAIRS[p][1], ROWS, 3000, 0, 0), out = empty_rows(PAIRS[p][1], ROWS, 3000, 0, 0);
+        make_gradient(&logits, &s, BP_SUMS_PLAIN, &first, GRADIENT_GRIDS[0]);
+        for (int32_t form = BP_SUMS_WEIGHTED; form <= BP_SUMS_TOTAL; form++)
+            for (int32_t given = 0; given <= form; given++) {
+                bp_gradient_work work = gradient_work(&logits, &s, given, &out);
+                work.mean_logprob.data = NULL;
+                run_gradient(&work, form, GRADIENT_GRIDS[0]);
+                assert_true(rows_are_equal(&out, &first));
+            }
+        free_rows(&first);
+        free_rows(&out);
+        free_statistics(&s);
+        free_rows(&logits);
+    }
+}
+
+/* Targets on both sides of every border: of the head, pieces, tiles, parts, and the row's ends. */
+static void targets_lie_at_any_border(void **state)
+{
+    (void)state;
+    enum { COLUMNS = 3 * 2048 + 3 };
+    static const int64_t columns[] = {0,    1,    2,    3,    4,    7,    8,    9,    1023, 1024, 1025, 1027,
+                                      1028, 1029, 2047, 2048, 2051, 2052, 3071, 3072, 3075, 4095, 4096, 4099,
+                                      5119, 5120, 5123, 6143, 6144, 6145, 6146, 6147};
+    enum { COUNT = sizeof columns / sizeof *columns };
+    for (size_t p = 0; p < sizeof PAIRS / sizeof *PAIRS; p++)
+        for (uint32_t shift = 0; shift < 8; shift += 3) {
+            seed(75 + shift);
+            rows logits = new_rows(PAIRS[p][0], 1, COLUMNS, shift, 0);
+            set_targets(&logits, COUNT);
+            memcpy(logits.targets, columns, sizeof columns);
+            statistics s = new_statistics(&logits);
+            float total = 0;
+            for (unsigned k = 0; k < COUNT; k++) {
+                s.g[k] = 1000.0f + (float)k; /* far from other elements */
+                total += s.g[k];
+            }
+            grid g = {1, narrows(PAIRS[p]) ? 1 : 1 + shift, 32};
+            rows out = empty_rows(PAIRS[p][1], 1, COLUMNS, (shift + 1) % 5, 0);
+            make_gradient(&logits, &s, BP_SUMS_PLAIN, &out, g);
+            for (unsigned v = 0; v < COLUMNS; v++) {
+                const double of = exp(element_at(logits.data, logits.dtype, v) - s.f.max[0] - s.f.log_sum[0]);
+                double expected = -of * total;
+                for (unsigned k = 0; k < COUNT; k++)
+                    expected += columns[k] == v ? s.g[k] : 0;
+                assert_true(is_within(element_at(out.data, out.dtype, v), expected, 4 + 0.01 * of * total));
+            }
+            free_rows(&out);
             free_statistics(&s);
             free_rows(&logits);
         }
@@ -244,15 +392,17 @@ static void gradients_may_overwrite_their_logits(void **state)
     for (uint32_t shift = 0; shift < 5; shift++) {
         if (PAIRS[p][0] != PAIRS[p][1] && !narrows(PAIRS[p]))
             continue;
+        const int32_t form = (int32_t)shift % 3;
         seed(80 + w);
         rows logits = new_rows(PAIRS[p][0], ROWS, WIDTHS[w], shift, 2);
+        set_targets(&logits, TARGETS[shift % 3]);
         statistics s = new_statistics(&logits);
         rows apart = empty_rows(PAIRS[p][1], ROWS, WIDTHS[w], 0, 0);
-        make_gradient(&logits, &s, &apart, GRADIENT_GRIDS[0]);
+        make_gradient(&logits, &s, form, &apart, GRADIENT_GRIDS[0]);
         rows out = logits;
         out.dtype = PAIRS[p][1];
         out.stride = logits.stride * (narrows(PAIRS[p]) ? 2 : 1);
-        make_gradient(&logits, &s, &out, narrows(PAIRS[p]) ? GRADIENT_GRIDS[shift % 2] : GRADIENT_GRIDS[shift]);
+        make_gradient(&logits, &s, form, &out, narrows(PAIRS[p]) ? GRADIENT_GRIDS[shift % 2] : GRADIENT_GRIDS[shift]);
         assert_true(rows_are_equal(&out, &apart));
         assert_true(row_gaps_are_whole(&logits));
         free_rows(&apart);
@@ -269,14 +419,13 @@ static void masked_rows_have_gradients_of_zero(void **state)
         seed(11);
         rows logits = new_rows(PAIRS[p][0], ROWS, 3333, 0, 0), out = empty_rows(PAIRS[p][1], ROWS, 3333, 1, 1);
         statistics s = new_statistics(&logits);
-        bp_gradient_work work = gradient_work(&logits, &s, &out);
+        bp_gradient_work work = gradient_work(&logits, &s, BP_SUMS_PLAIN, &out);
         const uint8_t mask = 0;
-        work.tokens.has_mask = 1;
         work.tokens.mask = &mask;
         work.logits.data = NULL; /* must not be read */
-        work.logprob_grad = work.entropy_grad = NULL;
+        work.logprob.data = NULL;
         work.saved = (bp_saved_work){0};
-        run_gradient(&work, (grid){ROWS, 1, 128});
+        run_gradient(&work, (int32_t)(p % 3), (grid){ROWS, 1, 128});
         for (uint32_t i = 0; i < ROWS; i++)
             for (uint32_t v = 0; v < 3333; v++)
                 assert_true(element_at(out.data, out.dtype, (int64_t)i * out.stride + v) == 0);
@@ -291,12 +440,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_grid_makes_the_same_partials),
-        cmocka_unit_test(entropy_changes_no_sum),
+        cmocka_unit_test(further_sums_change_none),
         cmocka_unit_test(rows_of_any_length_are_summed),
         cmocka_unit_test(partials_of_masked_rows_stay_as_they_are),
+        cmocka_unit_test(results_need_no_partials),
         cmocka_unit_test(ranks_are_merged),
         cmocka_unit_test(the_lowest_bad_target_is_recorded),
         cmocka_unit_test(any_grid_makes_the_same_gradient),
+        cmocka_unit_test(forms_make_the_same_gradient),
+        cmocka_unit_test(targets_lie_at_any_border),
         cmocka_unit_test(gradients_may_overwrite_their_logits),
         cmocka_unit_test(masked_rows_have_gradients_of_zero),
     };

@@ -29,11 +29,9 @@ typedef struct outputs {
 
 static bp_range_work range_work(const rows *logits, outputs *out)
 {
-    bp_partial unused[ROWS];
-    const bp_partials_work same = partials_work(logits, 0, unused);
     memset(out, 0xff, sizeof *out);
-    return (bp_range_work){.tokens = same.tokens,
-                           .logits = same.logits,
+    return (bp_range_work){.tokens = tokens_work(logits),
+                           .logits = logits_work(logits),
                            .least = out->least,
                            .least_batch_stride = ROWS,
                            .least_stride = 1,
@@ -132,7 +130,6 @@ static void masked_rows_are_not_read(void **state)
     outputs out;
     uint8_t mask[ROWS] = {0, 1, 0};
     bp_range_work work = range_work(&logits, &out);
-    work.tokens.has_mask = 1;
     work.tokens.mask = mask;
     work.tokens.mask_batch_stride = ROWS;
     work.tokens.mask_stride = 1;
