@@ -32,7 +32,6 @@ typedef struct table {
     char *logits, *gradient;
     int64_t *targets;
     float *logprobs, *upstream;
-    bp_partial *partials;
     float *saved; /* max, log_sum */
 } table;
 
@@ -82,7 +81,6 @@ static table open_table(int is_bf16)
     t.targets = take(t.rows * sizeof *t.targets);
     t.logprobs = take(t.rows * sizeof *t.logprobs);
     t.upstream = take(t.rows * sizeof *t.upstream);
-    t.partials = take(t.rows * sizeof *t.partials);
     t.saved = take(2 * t.rows * sizeof *t.saved);
     memset(t.gradient, 1, t.rows * COLUMNS * 4);
     fill(&t);
@@ -96,7 +94,6 @@ static void close_table(const table *t)
     munmap(t->targets, t->rows * sizeof *t->targets);
     munmap(t->logprobs, t->rows * sizeof *t->logprobs);
     munmap(t->upstream, t->rows * sizeof *t->upstream);
-    munmap(t->partials, t->rows * sizeof *t->partials);
     munmap(t->saved, 2 * t->rows * sizeof *t->saved);
 }
 
@@ -119,8 +116,13 @@ typedef struct kernels {
 
 static bp_tokens_work tokens_of(const table *t, size_t first, size_t rows)
 {
-    return (bp_tokens_work){
-        .batch = 1, .sequence = rows, .target = t->targets + first, .target_stride = 1, .target_is_64 = 1};
+    return (bp_tokens_work){.batch = 1,
+                            .sequence = rows,
+                            .target = t->targets + first,
+                            .target_stride = 1,
+                            .targets = 1,
+                            .target_is_64 = 1,
+                            .scale = 1};
 }
 
 static bp_logits_work logits_of(const table *t, size_t first)
@@ -129,23 +131,23 @@ static bp_logits_work logits_of(const table *t, size_t first)
                             .stride = COLUMNS,
                             .columns = COLUMNS,
                             .dtype = t->is_bf16 ? BP_DTYPE_BF16 : BP_DTYPE_FP32,
-                            .scale = 1};
+                            .rounding = BP_DTYPE_FP32};
+}
+
+static bp_forward_work forward_of(const table *t, size_t first, size_t rows)
+{
+    return (bp_forward_work){.tokens = tokens_of(t, first, rows),
+                             .logits = logits_of(t, first),
+                             .results = {.vocab = COLUMNS,
+                                         .logprob = {.data = t->logprobs + first, .stride = 1},
+                                         .saved = {t->saved + first, t->saved + t->rows + first, NULL}}};
 }
 
 static void forward(const kernels *k, size_t first, size_t rows)
 {
     const table *t = k->t;
-    bp_partials_work partials = {tokens_of(t, first, rows), logits_of(t, first), t->partials + first, 0};
-    bp_finish_work finish = {.tokens = partials.tokens,
-                             .partials = partials.partials,
-                             .ranks = 1,
-                             .scale = 1,
-                             .vocab = COLUMNS,
-                             .logprob = t->logprobs + first,
-                             .logprob_stride = 1,
-                             .saved = {t->saved + first, t->saved + t->rows + first, NULL}};
-    must(k->engine->ops->partials(k->engine, &partials, k->stream));
-    must(k->engine->ops->finish(k->engine, &finish, k->stream));
+    const bp_forward_work work = forward_of(t, first, rows);
+    must(k->engine->ops->forward(k->engine, &work, k->stream));
     must(bp_stream_synchronize(k->stream));
 }
 
@@ -163,8 +165,8 @@ static void run_backward(void *user, size_t rows)
     bp_gradient_work work = {.tokens = tokens_of(t, first, rows),
                              .logits = logits_of(t, first),
                              .saved = {t->saved + first, t->saved + t->rows + first, NULL},
-                             .logprob_grad = t->upstream + first,
-                             .logprob_grad_stride = 1,
+                             .vocab = COLUMNS,
+                             .logprob = {.data = t->upstream + first, .stride = 1},
                              .out = t->gradient + first * COLUMNS * out_bytes,
                              .out_stride = COLUMNS,
                              .out_dtype = (int32_t)k->out};
@@ -422,7 +424,7 @@ static void measure_range(void)
     config.threads = 1;
     must(bp_logprob_create(device, &config, &r.client));
     must(bp_logprob_batch_init(&r.batch, sizeof r.batch));
-    r.batch.target = (bp_token_values){.data = targets, .stride = 1};
+    r.batch.tokens.target = (bp_token_values){.data = targets, .stride = 1};
     r.batch.logits = (bp_token_rows){
         .data = logits, .dtype = BP_DTYPE_BF16, .batch = 1, .sequence = RANGE_ROWS, .columns = RANGE_COLUMNS};
     bench_per(bench_add_once("reading them", run_range_reading, &r, NULL, 0), RANGE_ROWS);

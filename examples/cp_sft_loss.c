@@ -200,9 +200,9 @@ static bp_status describe(const job *j, const local_batch *l, bp_logprob_batch *
 {
     TRY(bp_logprob_batch_init(call, sizeof *call));
     call->logits = rows(j, l, l->logits);
-    call->target = each(l->labels);
-    call->target_dtype = BP_DTYPE_INT32;
-    call->mask = each(l->mask); /* logits of tokens that do not count are not even read */
+    call->tokens.target = each(l->labels);
+    call->tokens.target_dtype = BP_DTYPE_INT32;
+    call->tokens.mask = each(l->mask); /* logits of tokens that do not count are not even read */
     return BP_OK;
 }
 

@@ -49,7 +49,7 @@ static void use_logits(bp_device *device, bp_logprob_outputs *outputs, float *up
     config.max_tokens = TOKENS;
     config.vocab = VOCAB;
     batch.logits = rows(logits, VOCAB);
-    batch.target = values(target, 1);
+    batch.tokens.target = values(target, 1);
     gradients.logprob_grad = values(upstream, 0);
     gradients.saved = saved;
     gradients.saved_bytes = sizeof saved;
@@ -83,7 +83,7 @@ static int use_head(bp_device *device, bp_logprob_outputs *outputs, float *upstr
     config.chunk = 2;
     batch.hidden = rows(hidden, HIDDEN);
     batch.weight = weight;
-    batch.target = values(target, 1);
+    batch.tokens.target = values(target, 1);
     gradients.logprob_grad = values(upstream, 0);
     gradients.saved = saved;
     gradients.saved_bytes = sizeof saved;

@@ -179,7 +179,7 @@ static bp_status make_calls(run *r)
     r->outputs.saved = saved;
     r->gradients.saved = r->head_gradients.saved = saved;
     r->outputs.saved_bytes = r->gradients.saved_bytes = r->head_gradients.saved_bytes = saved_bytes;
-    r->batch.target = r->head_batch.target = values_at(r, TENSOR_TARGET);
+    r->batch.tokens.target = r->head_batch.tokens.target = values_at(r, TENSOR_TARGET);
     r->gradients.logprob_grad = r->head_gradients.logprob_grad = values_at(r, TENSOR_LOGPROB_GRAD);
     r->gradients.entropy_grad = r->head_gradients.entropy_grad = values_at(r, TENSOR_ENTROPY_GRAD);
     r->batch.logits = rows_at(r, TENSOR_LOGITS, dtype);
@@ -236,12 +236,11 @@ static bp_status make_products(run *r)
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* In place, every measurement starts with fresh logits. */
-static bp_status measure_row(run *r, const bench_row *row, uint64_t repeats, sample *taken)
+static bp_status measure_row(run *r, uint64_t repeats, sample *taken)
 {
     const bool in_place = r->gradients.in_place != 0;
     if (in_place)
         BP_TRY(write_inputs(r));
-    r->batch.chunk = (int64_t)row->chunk;
     return measure(r, false, in_place ? 1 : repeats, taken);
 }
 
@@ -257,7 +256,7 @@ static bp_status warm_up(run *r, bench_row *row)
         if (shape->at[outputs[i]] != NULL)
             BP_TRY(bp_stream_fill(b->device.stream, shape->at[outputs[i]], 0xff, shape->tensors.bytes[outputs[i]]));
     }
-    BP_TRY(measure_row(r, row, 1, &first));
+    BP_TRY(measure_row(r, 1, &first));
     r->repeats = repeats_of(&first);
     BP_TRY(bench_row_memory(b, &row->peak_bytes));
     return r->head != NULL ? bench_check_head(b, row) : bench_check_logits(b, row);
@@ -273,7 +272,7 @@ static bp_status take_turns(run *r)
         }
         for (size_t i = 0; i < r->row_count && !interrupt_came(); i++) {
             size_t row = (i + t) % r->row_count;
-            BP_TRY(measure_row(r, &r->rows[row], r->repeats, &r->samples[row * r->turns + t]));
+            BP_TRY(measure_row(r, r->repeats, &r->samples[row * r->turns + t]));
             if (r->head != NULL)
                 BP_TRY(measure(r, true, r->product_repeats, &r->product_samples[t]));
             r->done[row] = t + 1;

@@ -50,7 +50,7 @@ static bp_logprob_batch batch_of(const logits *l, uint64_t first, uint64_t count
                                    .batch = 1,
                                    .sequence = count,
                                    .columns = l->vocab};
-    batch.target = (bp_token_values){l->target + 8 * first, 0, 1};
+    batch.tokens.target = (bp_token_values){l->target + 8 * first, 0, 1};
     return batch;
 }
 
@@ -241,7 +241,7 @@ static void make_calls(head_bench *h, uint64_t tokens, uint64_t size, uint64_t v
     h->batch.hidden =
         (bp_token_rows){.data = h->hidden, .dtype = BP_DTYPE_BF16, .batch = 1, .sequence = tokens, .columns = size};
     h->batch.weight = h->weight;
-    h->batch.target = (bp_token_values){h->target, 0, 1};
+    h->batch.tokens.target = (bp_token_values){h->target, 0, 1};
     h->outputs.logprob = (bp_token_values){h->logprob, 0, 1};
     h->outputs.saved = h->saved;
     h->gradients.saved = h->saved;

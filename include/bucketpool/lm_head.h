@@ -3,9 +3,9 @@
  * without storing the logits. In the library bucketpool-logprob. Definitions, views, targets, streams, threads and
  * captures as in logprob.h.
  * @verbatim
- * forward    for each chunk: logits = hidden W^T / T into a workspace, partial sums; one exchange for all tokens at the end
+ * forward    for each chunk: logits = hidden W^T + bias into a workspace, their sums; one exchange for all tokens at the end
  * backward   for each chunk: logits again, their gradient d in the same memory,
- *            hidden_grad = d W / T, weight_grad += d^T hidden / T
+ *            hidden_grad = d W, weight_grad += d^T hidden, bias_grad += sum of d over tokens
  * @endverbatim
  *
  * Two chunk workspaces alternate, so that the matrix product of a chunk runs beside the kernels of its neighbour. All
@@ -34,9 +34,10 @@ typedef struct bp_lm_head bp_lm_head;
 
 typedef struct bp_lm_head_config {
     size_t size;
-    uint64_t max_tokens; /**< tokens (batch x sequence) of a call, at most */
-    uint64_t hidden;     /**< columns of hidden states and weight */
-    uint64_t vocab;      /**< rows of the shard of the weight on this rank; at most 2^30 */
+    uint64_t max_tokens;  /**< tokens (batch x sequence) of a call, at most */
+    uint32_t max_targets; /**< as in bp_logprob_config */
+    uint64_t hidden;      /**< columns of hidden states and weight */
+    uint64_t vocab;       /**< rows of the shard of the weight on this rank; at most 2^30 */
     uint64_t vocab_start;
     bp_dtype dtype; /**< dtype of hidden states and weight: fp32, bf16 or fp16 */
     /** tokens in each chunk: a part of a sequence, or several short sequences. 0: a whole sequence of max_tokens */
@@ -50,7 +51,7 @@ typedef struct bp_lm_head_config {
     int32_t partial_hidden_grad;
 } bp_lm_head_config;
 
-/** Sets the defaults: chunks of 1024 tokens, whole vocabulary, bf16, one rank, any targets. Errors:
+/** Sets the defaults: chunks of 1024 tokens, bf16, one rank, one target a token, any targets. Errors:
  * BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_lm_head_config_init(bp_lm_head_config *config, size_t size);
 
@@ -83,37 +84,36 @@ typedef struct bp_lm_head_batch {
     bp_token_rows hidden;  /**< [batch, sequence, hidden] in the config's dtype */
     const void *weight;    /**< [vocab, hidden] in the config's dtype */
     int64_t weight_stride; /**< between rows; 0: without gaps */
-    bp_token_values target;
-    bp_dtype target_dtype;
-    /** as in bp_logprob_batch: outputs and gradients of a masked token are 0. Its hidden state may be anything, on
-     * cuda anything finite */
-    bp_token_values mask;
-    float temperature;
+    const float *bias;     /**< [vocab], added to the logits before they are rounded; NULL: none */
+    /** as in bp_logprob_batch. The hidden state of a masked token may be anything, on cuda anything finite */
+    bp_logprob_tokens tokens;
 } bp_lm_head_batch;
 
-/** Sets the defaults: int64 targets, no mask, temperature 1. Errors: BP_ERR_INVALID_ARGUMENT. */
+/** Sets the defaults: as bp_logprob_batch_init; no bias. Errors: BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_lm_head_batch_init(bp_lm_head_batch *batch, size_t size);
 
-/** Enqueues log-probabilities and entropies. Outputs, `saved` and errors as of bp_logprob_forward. */
+/** Enqueues the outputs. Outputs, `saved` and errors as of bp_logprob_forward. */
 BP_API bp_status bp_lm_head_forward(bp_lm_head *head, const bp_lm_head_batch *batch, const bp_logprob_outputs *outputs,
                                     bp_stream *stream);
 
 typedef struct bp_lm_head_gradients {
     size_t size;
     bp_token_values logprob_grad; /**< as in bp_logprob_gradients */
-    bp_token_values entropy_grad;
+    bp_token_values entropy_grad, logsumexp_grad, mean_logprob_grad;
     const void *saved;
     uint64_t saved_bytes;
     bp_token_rows hidden_grad;  /**< fp32 or the config's dtype; data NULL: not wanted */
     void *weight_grad;          /**< fp32 [vocab, hidden]; NULL: not wanted */
     int64_t weight_grad_stride; /**< between rows; 0: without gaps */
-    int32_t accumulate;         /**< 1: weight_grad is added to, 0: overwritten. hidden_grad is always overwritten */
+    float *bias_grad;           /**< fp32 [vocab]; NULL: not wanted */
+    /** 1: weight_grad and bias_grad are added to, 0: overwritten. hidden_grad is always overwritten */
+    int32_t accumulate;
 } bp_lm_head_gradients;
 
 /** Sets the defaults: fp32 gradients, overwritten. Errors: BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_lm_head_gradients_init(bp_lm_head_gradients *gradients, size_t size);
 
-/** Enqueues the gradients of hidden states and weight. With several ranks hidden_grad is summed over them, unless
+/** Enqueues the gradients of hidden states, weight and bias. With several ranks hidden_grad is summed over them, unless
  * config.partial_hidden_grad is set: collective, all ranks want it, in one dtype, with equal batch shapes. The sum is
  * of fp32 values rounded once on the host, and in the dtype of hidden_grad on cuda.
  *

@@ -578,10 +578,11 @@ BP_TARGETS_CHECKED = 2
 BP_KERNELS_PLAIN = 1
 BP_KERNELS_AVX2 = 2
 BP_KERNELS_AVX512 = 4
+BP_LOGPROB_MOST_TARGETS = 128
 
 
 class bp_token_values(Structure):
-    _fields_ = [("data", c_void_p), ("batch_stride", c_int64), ("stride", c_int64)]
+    _fields_ = [("data", c_void_p), ("batch_stride", c_int64), ("stride", c_int64), ("step", c_int64)]
 
 
 class bp_token_rows(Structure):
@@ -590,8 +591,9 @@ class bp_token_rows(Structure):
 
 
 class bp_logprob_config(Sized):
-    _fields_ = [("size", c_size_t), ("max_tokens", c_uint64), ("vocab", c_uint64), ("vocab_start", c_uint64),
-                ("comm", c_void_p), ("targets", c_int), ("threads", c_uint32), ("kernels", c_uint32)]
+    _fields_ = [("size", c_size_t), ("max_tokens", c_uint64), ("max_targets", c_uint32), ("vocab", c_uint64),
+                ("vocab_start", c_uint64), ("comm", c_void_p), ("targets", c_int), ("threads", c_uint32),
+                ("kernels", c_uint32)]
 
 
 class bp_logprob_info(Structure):
@@ -599,29 +601,41 @@ class bp_logprob_info(Structure):
                 ("planned_bytes", c_uint64), ("vocab", c_uint64), ("pool", c_void_p)]
 
 
+class bp_logprob_tokens(Structure):
+    _fields_ = [("target", bp_token_values), ("target_dtype", c_int), ("targets", c_uint32), ("mask", bp_token_values),
+                ("temperature", c_float), ("soft_cap", c_float), ("temperatures", bp_token_values), ("rounding", c_int)]
+
+
 class bp_logprob_batch(Sized):
-    _fields_ = [("size", c_size_t), ("logits", bp_token_rows), ("target", bp_token_values), ("target_dtype", c_int),
-                ("mask", bp_token_values), ("chunk", c_int64), ("temperature", c_float)]
+    _fields_ = [("size", c_size_t), ("logits", bp_token_rows), ("tokens", bp_logprob_tokens)]
 
 
 class bp_logprob_outputs(Sized):
-    _fields_ = [("size", c_size_t), ("logprob", bp_token_values), ("entropy", bp_token_values), ("saved", c_void_p),
+    _fields_ = [("size", c_size_t), ("logprob", bp_token_values), ("entropy", bp_token_values),
+                ("logsumexp", bp_token_values), ("mean_logprob", bp_token_values), ("saved", c_void_p),
                 ("saved_bytes", c_uint64)]
 
 
 class bp_logprob_gradients(Sized):
     _fields_ = [("size", c_size_t), ("logprob_grad", bp_token_values), ("entropy_grad", bp_token_values),
-                ("saved", c_void_p), ("saved_bytes", c_uint64), ("logits_grad", bp_token_rows), ("in_place", c_int32)]
+                ("logsumexp_grad", bp_token_values), ("mean_logprob_grad", bp_token_values), ("saved", c_void_p),
+                ("saved_bytes", c_uint64), ("logits_grad", bp_token_rows), ("in_place", c_int32)]
+
+
+class bp_logprob_divergence_args(Sized):
+    _fields_ = [("size", c_size_t), ("reference", bp_token_rows), ("beta", c_float), ("saved", c_void_p),
+                ("saved_bytes", c_uint64), ("divergence", bp_token_values), ("divergence_grad", bp_token_values),
+                ("logits_grad", bp_token_rows), ("in_place", c_int32)]
 
 
 # ---- lm_head.h -----------------------------------------------------------------------------------------------------
 
 
 class bp_lm_head_config(Sized):
-    _fields_ = [("size", c_size_t), ("max_tokens", c_uint64), ("hidden", c_uint64), ("vocab", c_uint64),
-                ("vocab_start", c_uint64), ("dtype", c_int), ("chunk", c_int64), ("comm", c_void_p), ("targets", c_int),
-                ("threads", c_uint32), ("kernels", c_uint32), ("forward_only", c_int32),
-                ("partial_hidden_grad", c_int32)]
+    _fields_ = [("size", c_size_t), ("max_tokens", c_uint64), ("max_targets", c_uint32), ("hidden", c_uint64),
+                ("vocab", c_uint64), ("vocab_start", c_uint64), ("dtype", c_int), ("chunk", c_int64),
+                ("comm", c_void_p), ("targets", c_int), ("threads", c_uint32), ("kernels", c_uint32),
+                ("forward_only", c_int32), ("partial_hidden_grad", c_int32)]
 
 
 class bp_lm_head_info(Structure):
@@ -632,14 +646,14 @@ class bp_lm_head_info(Structure):
 
 class bp_lm_head_batch(Sized):
     _fields_ = [("size", c_size_t), ("hidden", bp_token_rows), ("weight", c_void_p), ("weight_stride", c_int64),
-                ("target", bp_token_values), ("target_dtype", c_int), ("mask", bp_token_values),
-                ("temperature", c_float)]
+                ("bias", POINTER(c_float)), ("tokens", bp_logprob_tokens)]
 
 
 class bp_lm_head_gradients(Sized):
     _fields_ = [("size", c_size_t), ("logprob_grad", bp_token_values), ("entropy_grad", bp_token_values),
-                ("saved", c_void_p), ("saved_bytes", c_uint64), ("hidden_grad", bp_token_rows),
-                ("weight_grad", c_void_p), ("weight_grad_stride", c_int64), ("accumulate", c_int32)]
+                ("logsumexp_grad", bp_token_values), ("mean_logprob_grad", bp_token_values), ("saved", c_void_p),
+                ("saved_bytes", c_uint64), ("hidden_grad", bp_token_rows), ("weight_grad", c_void_p),
+                ("weight_grad_stride", c_int64), ("bias_grad", POINTER(c_float)), ("accumulate", c_int32)]
 
 
 # ---- loss.h --------------------------------------------------------------------------------------------------------
@@ -1087,6 +1101,14 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_logprob_forward": (c_int, [c_void_p, POINTER(bp_logprob_batch), POINTER(bp_logprob_outputs), c_void_p]),
         "bp_logprob_gradients_init": (c_int, [POINTER(bp_logprob_gradients), c_size_t]),
         "bp_logprob_backward": (c_int, [c_void_p, POINTER(bp_logprob_batch), POINTER(bp_logprob_gradients), c_void_p]),
+        "bp_logprob_forward_backward": (c_int, [c_void_p, POINTER(bp_logprob_batch), POINTER(bp_logprob_outputs),
+                                                POINTER(bp_logprob_gradients), c_void_p]),
+        "bp_logprob_divergence_args_init": (c_int, [POINTER(bp_logprob_divergence_args), c_size_t]),
+        "bp_logprob_divergence_saved_bytes": (c_int, [c_uint64, POINTER(c_uint64)]),
+        "bp_logprob_divergence": (c_int, [c_void_p, POINTER(bp_logprob_batch), POINTER(bp_logprob_divergence_args),
+                                          c_void_p]),
+        "bp_logprob_divergence_backward": (c_int, [c_void_p, POINTER(bp_logprob_batch),
+                                                   POINTER(bp_logprob_divergence_args), c_void_p]),
         "bp_logprob_range": (c_int, [c_void_p, POINTER(bp_logprob_batch), POINTER(bp_token_values),
                                      POINTER(bp_token_values), c_void_p]),
         "bp_logprob_check": (c_int, [c_void_p]),

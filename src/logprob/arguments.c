@@ -12,7 +12,7 @@ bool bp_is_row_dtype(bp_dtype dtype)
     return dtype == BP_DTYPE_FP32 || dtype == BP_DTYPE_BF16 || dtype == BP_DTYPE_FP16;
 }
 
-bp_status bp_check_tokens(const char *call, uint64_t batch, uint64_t sequence, uint64_t most, uint64_t *tokens)
+bp_status bp_check_count(const char *call, uint64_t batch, uint64_t sequence, uint64_t most, uint64_t *tokens)
 {
     uint64_t count;
     if (!bp_mul_u64(batch, sequence, &count))
@@ -27,39 +27,48 @@ bp_status bp_check_tokens(const char *call, uint64_t batch, uint64_t sequence, u
 
 /* ---- strided tensors ------------------------------------------------------------------------------------------------- */
 
-/* A tensor [batch, sequence, columns] in elements of `bytes`. */
+#define DIMENSIONS 3
+
+/* A tensor [batch, sequence, values, columns] in elements of `bytes`; columns are contiguous. */
 typedef struct shape {
     const void *data;
-    uint64_t batch, sequence, columns, bytes;
-    int64_t batch_stride, stride;
+    uint64_t columns, bytes;
+    uint64_t counts[DIMENSIONS]; /* not 0 */
+    int64_t strides[DIMENSIONS];
 } shape;
 
 /* Extent of the tensor in elements: below `data` (negative strides) and above it, up to the last element. */
 static bool reach(const shape *s, uint64_t *below, uint64_t *above)
 {
-    uint64_t batches, rows, sum = 0;
-    if (!bp_mul_u64(s->batch - 1, bp_magnitude(s->batch_stride), &batches) ||
-        !bp_mul_u64(s->sequence - 1, bp_magnitude(s->stride), &rows))
-        return false;
-    *below = *above = 0;
-    if (!bp_add_u64(*(s->batch_stride < 0 ? below : above), batches, s->batch_stride < 0 ? below : above) ||
-        !bp_add_u64(*(s->stride < 0 ? below : above), rows, s->stride < 0 ? below : above) ||
-        !bp_add_u64(*above, s->columns, above))
-        return false;
+    uint64_t far, sum = 0;
+    *below = 0;
+    *above = s->columns;
+    for (int i = 0; i < DIMENSIONS; i++) {
+        uint64_t *side = s->strides[i] < 0 ? below : above;
+        if (!bp_mul_u64(s->counts[i] - 1, bp_magnitude(s->strides[i]), &far) || !bp_add_u64(*side, far, side))
+            return false;
+    }
     return bp_add_u64(*below, *above, &sum) && bp_mul_u64(sum, s->bytes, &sum) && sum <= INT64_MAX;
 }
 
-/* Tokens do not overlap if the larger stride exceeds the extent of everything under the smaller one. */
+/* Values do not overlap if each stride, in ascending order, is at least the extent of everything under the smaller ones. */
 static bool has_disjoint_rows(const shape *s)
 {
-    const uint64_t outer = bp_magnitude(s->batch_stride), inner = bp_magnitude(s->stride);
-    if (s->batch == 1)
-        return s->sequence == 1 || inner >= s->columns;
-    if (s->sequence == 1)
-        return outer >= s->columns;
-    const uint64_t small = outer < inner ? outer : inner, large = outer < inner ? inner : outer;
-    const uint64_t count = outer < inner ? s->batch : s->sequence;
-    return small >= s->columns && large >= (count - 1) * small + s->columns;
+    uint64_t extent = s->columns;
+    uint32_t done = 0;
+    for (int round = 0; round < DIMENSIONS; round++) {
+        int next = -1;
+        for (int i = 0; i < DIMENSIONS; i++)
+            if ((done >> i & 1) == 0 && (next < 0 || bp_magnitude(s->strides[i]) < bp_magnitude(s->strides[next])))
+                next = i;
+        done |= 1u << next;
+        if (s->counts[next] == 1)
+            continue;
+        if (bp_magnitude(s->strides[next]) < extent)
+            return false;
+        extent += (s->counts[next] - 1) * bp_magnitude(s->strides[next]);
+    }
+    return true;
 }
 
 static bp_status check_shape(const char *call, const char *name, const shape *s, bool written)
@@ -67,8 +76,8 @@ static bp_status check_shape(const char *call, const char *name, const shape *s,
     uint64_t below, above;
     if (!reach(s, &below, &above))
         return bp_fail(BP_ERR_OVERFLOW, "%s: %s span more than 2^63 bytes: strides %lld and %lld of %llu x %llu tokens",
-                       call, name, (long long)s->batch_stride, (long long)s->stride, (unsigned long long)s->batch,
-                       (unsigned long long)s->sequence);
+                       call, name, (long long)s->strides[0], (long long)s->strides[1], (unsigned long long)s->counts[0],
+                       (unsigned long long)s->counts[1]);
     if ((uintptr_t)s->data % s->bytes != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s at %p are not aligned to their element size of %llu bytes",
                        call, name, s->data, (unsigned long long)s->bytes);
@@ -77,8 +86,8 @@ static bp_status check_shape(const char *call, const char *name, const shape *s,
             BP_ERR_INVALID_ARGUMENT,
             "%s: %s are an output, but their rows overlap: %llu x %llu tokens of %llu elements with strides %lld and "
             "%lld",
-            call, name, (unsigned long long)s->batch, (unsigned long long)s->sequence, (unsigned long long)s->columns,
-            (long long)s->batch_stride, (long long)s->stride);
+            call, name, (unsigned long long)s->counts[0], (unsigned long long)s->counts[1],
+            (unsigned long long)(s->columns * s->counts[2]), (long long)s->strides[0], (long long)s->strides[1]);
     return BP_OK;
 }
 
@@ -87,12 +96,10 @@ static bp_status check_shape(const char *call, const char *name, const shape *s,
 static shape rows_shape(const bp_token_rows *rows)
 {
     return (shape){.data = rows->data,
-                   .batch = rows->batch,
-                   .sequence = rows->sequence,
                    .columns = rows->columns,
                    .bytes = bp_dtype_bits(rows->dtype) / 8,
-                   .batch_stride = rows->batch_stride,
-                   .stride = rows->stride};
+                   .counts = {rows->batch, rows->sequence, 1},
+                   .strides = {rows->batch_stride, rows->stride, 0}};
 }
 
 bp_status bp_check_rows(const char *call, const char *name, const bp_token_rows *rows, uint64_t columns, bool written,
@@ -134,110 +141,166 @@ bool bp_rows_overlap(const bp_token_rows *a, const bp_token_rows *b)
 
 /* ---- values -------------------------------------------------------------------------------------------------------- */
 
-static shape values_shape(const bp_token_values *values, uint64_t batch, uint64_t sequence, uint64_t bytes)
+/* `count` values of each of the tokens. */
+static bp_status check_values(const char *call, const char *name, const bp_token_values *values,
+                              const bp_tokens_work *tokens, uint32_t count, uint64_t bytes, bool written)
 {
-    return (shape){.data = values->data,
-                   .batch = batch,
-                   .sequence = sequence,
-                   .columns = 1,
-                   .bytes = bytes,
-                   .batch_stride = values->batch_stride,
-                   .stride = values->stride};
+    if (values->data == NULL)
+        return BP_OK;
+    const shape s = {.data = values->data,
+                     .columns = 1,
+                     .bytes = bytes,
+                     .counts = {tokens->batch, tokens->sequence, count},
+                     .strides = {values->batch_stride, values->stride, values->step}};
+    return check_shape(call, name, &s, written);
 }
 
 bp_status bp_check_values(const char *call, const char *name, const bp_token_values *values, uint64_t batch,
                           uint64_t sequence, bool written)
 {
-    if (values->data == NULL)
-        return BP_OK;
-    const shape s = values_shape(values, batch, sequence, sizeof(float));
-    return check_shape(call, name, &s, written);
+    const bp_tokens_work tokens = {.batch = batch, .sequence = sequence};
+    return check_values(call, name, values, &tokens, 1, sizeof(float), written);
 }
 
 bp_status bp_check_mask(const char *call, const bp_token_values *mask, uint64_t batch, uint64_t sequence)
 {
-    if (mask->data == NULL)
-        return BP_OK;
-    const shape s = values_shape(mask, batch, sequence, 1);
-    return check_shape(call, "mask", &s, false);
+    const bp_tokens_work tokens = {.batch = batch, .sequence = sequence};
+    return check_values(call, "mask", mask, &tokens, 1, 1, false);
 }
 
-bp_status bp_check_targets(const char *call, const bp_token_values *target, bp_dtype dtype, const bp_token_values *mask,
-                           uint64_t batch, uint64_t sequence, bp_tokens_work *tokens)
+/* The inverse must be normal as well: a subnormal one would cost the results their precision. */
+static bool is_scale(float value)
 {
-    if (dtype != BP_DTYPE_INT64 && dtype != BP_DTYPE_INT32)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets are %s; use int64 or int32", call, bp_dtype_name(dtype));
+    return isnormal(value) && value > 0 && isnormal(1 / value);
+}
+
+static bp_status check_targets(const char *call, const bp_logprob_tokens *given, uint32_t most, bp_tokens_work *work)
+{
+    const bp_token_values *target = &given->target;
+    if (given->target_dtype != BP_DTYPE_INT64 && given->target_dtype != BP_DTYPE_INT32)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets are %s; use int64 or int32", call,
+                       bp_dtype_name(given->target_dtype));
     if (target->data == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets are missing (data is NULL)", call);
-    const shape targets = values_shape(target, batch, sequence, bp_dtype_bits(dtype) / 8);
-    BP_TRY(check_shape(call, "targets", &targets, false));
-    BP_TRY(bp_check_mask(call, mask, batch, sequence));
-    *tokens = (bp_tokens_work){.batch = batch,
-                               .sequence = sequence,
-                               .target = target->data,
-                               .target_batch_stride = target->batch_stride,
-                               .target_stride = target->stride,
-                               .target_is_64 = dtype == BP_DTYPE_INT64,
-                               .has_mask = mask->data != NULL,
-                               .mask = mask->data,
-                               .mask_batch_stride = mask->batch_stride,
-                               .mask_stride = mask->stride};
-    return BP_OK;
+    if (given->targets == 0 || given->targets > most)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %u targets for each token; use 1 to the client's max_targets %u",
+                       call, given->targets, most);
+    work->target = target->data;
+    work->target_batch_stride = target->batch_stride;
+    work->target_stride = target->stride;
+    work->target_step = given->targets == 1 ? 0 : target->step;
+    work->targets = given->targets;
+    work->target_is_64 = given->target_dtype == BP_DTYPE_INT64;
+    return check_values(call, "targets", target, work, given->targets, bp_dtype_bits(given->target_dtype) / 8, false);
 }
 
-/* The scale must be normal as well: a subnormal one would cost the results their precision. */
-bp_status bp_check_temperature(const char *call, float temperature)
+bp_status bp_check_tokens(const char *call, const bp_logprob_tokens *given, uint32_t most_targets, uint64_t batch,
+                          uint64_t sequence, bp_tokens_work *checked)
 {
-    if (!isnormal(temperature) || temperature < 0 || !isnormal(1 / temperature))
+    bp_tokens_work work = {.batch = batch, .sequence = sequence};
+    if (!is_scale(given->temperature))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: temperature %g is outside [1.2e-38, 8.5e37]", call,
-                       (double)temperature);
+                       (double)given->temperature);
+    if (given->soft_cap != 0 && !is_scale(given->soft_cap))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: soft_cap %g is outside [1.2e-38, 8.5e37]; use 0 for none", call,
+                       (double)given->soft_cap);
+    if (!bp_is_row_dtype(given->rounding))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: rounding is %s; use fp32 for none, bf16 or fp16", call,
+                       bp_dtype_name(given->rounding));
+    if (batch != 0 && sequence != 0) {
+        if (most_targets != 0)
+            BP_TRY(check_targets(call, given, most_targets, &work));
+        BP_TRY(bp_check_mask(call, &given->mask, batch, sequence));
+        BP_TRY(check_values(call, "temperatures", &given->temperatures, &work, 1, sizeof(float), false));
+    }
+    work.mask = given->mask.data;
+    work.mask_batch_stride = given->mask.batch_stride;
+    work.mask_stride = given->mask.stride;
+    work.temperature = given->temperatures.data;
+    work.temperature_batch_stride = given->temperatures.batch_stride;
+    work.temperature_stride = given->temperatures.stride;
+    work.scale = 1 / given->temperature;
+    *checked = work;
     return BP_OK;
 }
 
-static bp_status check_saved(const char *call, const void *saved, uint64_t saved_bytes, uint64_t tokens,
-                             bool with_entropy, bp_saved_work *work)
+/* ---- outputs and upstream gradients ------------------------------------------------------------------------------ */
+
+bp_status bp_check_output(const char *call, const char *name, const bp_token_values *values,
+                          const bp_tokens_work *tokens, uint32_t count, bp_output_work *work)
 {
-    uint64_t needed;
-    BP_TRY(bp_logprob_saved_bytes(tokens, with_entropy, &needed));
+    BP_TRY(check_values(call, name, values, tokens, count, sizeof(float), true));
+    *work = (bp_output_work){values->data, values->batch_stride, values->stride, count == 1 ? 0 : values->step};
+    return BP_OK;
+}
+
+bp_status bp_check_upstream(const char *call, const char *name, const bp_token_values *values,
+                            const bp_tokens_work *tokens, uint32_t count, bp_upstream_work *work)
+{
+    BP_TRY(check_values(call, name, values, tokens, count, sizeof(float), false));
+    *work = (bp_upstream_work){values->data, values->batch_stride, values->stride, count == 1 ? 0 : values->step};
+    return BP_OK;
+}
+
+bp_status bp_check_saved(const char *call, const void *saved, uint64_t saved_bytes, uint64_t needed, uint64_t tokens,
+                         const char *words, float **planes)
+{
     if (saved_bytes < needed)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: saved_bytes is %llu, but %llu tokens %s need %llu", call,
-                       (unsigned long long)saved_bytes, (unsigned long long)tokens,
-                       with_entropy ? "with entropy" : "without entropy", (unsigned long long)needed);
+                       (unsigned long long)saved_bytes, (unsigned long long)tokens, words, (unsigned long long)needed);
     if ((uintptr_t)saved % sizeof(float) != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: saved at %p is not aligned to 4 bytes", call, saved);
-    float *planes;
-    memcpy(&planes, &saved, sizeof saved); /* backward reads them only */
-    *work =
-        (bp_saved_work){.max = planes, .log_sum = planes + tokens, .energy = with_entropy ? planes + 2 * tokens : NULL};
+    memcpy(planes, &saved, sizeof saved); /* backward reads them only */
     return BP_OK;
 }
 
-bp_status bp_check_outputs(const char *call, const bp_logprob_outputs *outputs, uint64_t batch, uint64_t sequence,
-                           bp_outputs_work *work)
+static bp_status check_statistics(const char *call, const void *saved, uint64_t saved_bytes,
+                                  const bp_tokens_work *tokens, bool with_entropy, bp_saved_work *work)
 {
-    *work = (bp_outputs_work){.outputs = outputs};
-    BP_TRY(bp_check_values(call, "log-probabilities", &outputs->logprob, batch, sequence, true));
-    BP_TRY(bp_check_values(call, "entropies", &outputs->entropy, batch, sequence, true));
+    const uint64_t count = tokens->batch * tokens->sequence;
+    uint64_t needed;
+    float *planes;
+    BP_TRY(bp_logprob_saved_bytes(count, with_entropy, &needed));
+    BP_TRY(bp_check_saved(call, saved, saved_bytes, needed, count, with_entropy ? "with entropy" : "without entropy",
+                          &planes));
+    *work =
+        (bp_saved_work){.max = planes, .log_sum = planes + count, .energy = with_entropy ? planes + 2 * count : NULL};
+    return BP_OK;
+}
+
+bp_status bp_check_outputs(const char *call, const bp_logprob_outputs *outputs, const bp_tokens_work *tokens,
+                           bp_results_work *work)
+{
+    BP_TRY(bp_check_output(call, "log-probabilities", &outputs->logprob, tokens, tokens->targets, &work->logprob));
+    BP_TRY(bp_check_output(call, "entropies", &outputs->entropy, tokens, 1, &work->entropy));
+    BP_TRY(bp_check_output(call, "logsumexp", &outputs->logsumexp, tokens, 1, &work->logsumexp));
+    BP_TRY(bp_check_output(call, "mean_logprob", &outputs->mean_logprob, tokens, 1, &work->mean_logprob));
     if (outputs->saved == NULL)
         return BP_OK;
-    return check_saved(call, outputs->saved, outputs->saved_bytes, batch * sequence, outputs->entropy.data != NULL,
-                       &work->saved);
+    return check_statistics(call, outputs->saved, outputs->saved_bytes, tokens, outputs->entropy.data != NULL,
+                            &work->saved);
 }
 
-bp_status bp_check_upstream(const char *call, const bp_token_values *logprob_grad, const bp_token_values *entropy_grad,
-                            const void *saved, uint64_t saved_bytes, uint64_t batch, uint64_t sequence,
-                            bp_gradient_work *work)
+int32_t bp_sums_level(const bp_results_work *results)
 {
-    BP_TRY(bp_check_values(call, "upstream gradients of log-probabilities", logprob_grad, batch, sequence, false));
-    BP_TRY(bp_check_values(call, "upstream gradients of entropies", entropy_grad, batch, sequence, false));
-    if (saved == NULL)
+    return results->mean_logprob.data != NULL ? BP_SUMS_TOTAL
+           : results->entropy.data != NULL    ? BP_SUMS_WEIGHTED
+                                              : BP_SUMS_PLAIN;
+}
+
+bp_status bp_check_gradients(const char *call, const bp_logprob_gradients *gradients, const bp_tokens_work *tokens,
+                             bp_gradient_work *work)
+{
+    BP_TRY(bp_check_upstream(call, "upstream gradients of log-probabilities", &gradients->logprob_grad, tokens,
+                             tokens->targets, &work->logprob));
+    BP_TRY(bp_check_upstream(call, "upstream gradients of entropies", &gradients->entropy_grad, tokens, 1,
+                             &work->entropy));
+    BP_TRY(bp_check_upstream(call, "upstream gradients of logsumexp", &gradients->logsumexp_grad, tokens, 1,
+                             &work->logsumexp));
+    BP_TRY(bp_check_upstream(call, "upstream gradients of mean_logprob", &gradients->mean_logprob_grad, tokens, 1,
+                             &work->mean_logprob));
+    if (gradients->saved == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: saved is missing; pass the buffer that forward filled", call);
-    BP_TRY(check_saved(call, saved, saved_bytes, batch * sequence, entropy_grad->data != NULL, &work->saved));
-    work->logprob_grad = logprob_grad->data;
-    work->logprob_grad_batch_stride = logprob_grad->batch_stride;
-    work->logprob_grad_stride = logprob_grad->stride;
-    work->entropy_grad = entropy_grad->data;
-    work->entropy_grad_batch_stride = entropy_grad->batch_stride;
-    work->entropy_grad_stride = entropy_grad->stride;
-    return BP_OK;
+    return check_statistics(call, gradients->saved, gradients->saved_bytes, tokens,
+                            gradients->entropy_grad.data != NULL, &work->saved);
 }

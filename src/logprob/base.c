@@ -7,6 +7,7 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "devices/clients.h"
 
 /* ---- ranks ------------------------------------------------------------------------------------------------------- */
 
@@ -163,6 +164,8 @@ bp_status bp_check_not_captured(const char *call, bp_stream *stream)
     return BP_OK;
 }
 
+#define BP_PIECE_ALIGNMENT 16 /* of the partials and target logits of a rank */
+
 /* ---- creation and destruction ---------------------------------------------------------------------------------------- */
 
 /* Bad targets are recorded in device memory; all ones means none. */
@@ -175,21 +178,25 @@ static bp_status base_make(bp_device *device, const bp_base_config *config, bp_b
 {
     base->device = device;
     base->max_tokens = config->max_tokens;
+    base->max_targets = config->max_targets;
     base->columns = config->shard.columns;
     base->start = (int64_t)config->shard.start;
     BP_TRY(bp_engine_create(device, config->threads, config->kernels, base->columns, &base->engine));
     BP_TRY(bp_stream_create(device, config->name, &base->own));
 
     const bool checks = config->targets == BP_TARGETS_CHECKED;
-    uint64_t partials, gathered;
-    if (!bp_mul_u64(config->max_tokens, sizeof(bp_partial), &partials) ||
-        !bp_mul_u64(partials, base->shards.ranks, &gathered))
+    uint64_t tokens, piece, gathered;
+    const uint64_t of_token = sizeof(bp_partial) + config->max_targets * sizeof(float);
+    if (!bp_mul_u64(config->max_tokens, of_token, &tokens) || !bp_round_up_u64(tokens, BP_PIECE_ALIGNMENT, &piece) ||
+        !bp_mul_u64(piece, base->shards.ranks, &gathered))
         return bp_fail(BP_ERR_OVERFLOW, "%s: the partial sums of %llu tokens on %u ranks do not fit 64 bits",
                        config->call, (unsigned long long)config->max_tokens, base->shards.ranks);
+    if (base->shards.ranks == 1)
+        piece = gathered = 0; /* its results are written directly */
     bp_workspace_need needs[BP_WORKSPACES] = {
         [BP_WORK_BAD_TARGET] = {"bad_target", checks ? sizeof(bp_bad_target) : 0, UINT32_MAX},
-        [BP_WORK_PARTIALS] = {"partials", partials, BP_STAGE_PARTIALS | BP_STAGE_FINISH},
-        [BP_WORK_GATHERED] = {"gathered", base->shards.ranks == 1 ? 0 : gathered, BP_STAGE_FINISH}};
+        [BP_WORK_PARTIALS] = {"partials", piece, BP_STAGE_PARTIALS | BP_STAGE_FINISH},
+        [BP_WORK_GATHERED] = {"gathered", gathered, BP_STAGE_FINISH}};
     if (config->need_count != 0)
         memcpy(needs + BP_WORK_OWN, config->needs, config->need_count * sizeof *needs);
     BP_TRY(bp_workspace_init(device, config->name, needs, BP_WORK_OWN + config->need_count, &base->workspace));
@@ -212,6 +219,9 @@ bp_status bp_base_init(bp_device *device, const bp_base_config *config, bp_statu
     bp_base made = {0};
     if (status == BP_OK && config->max_tokens == 0)
         status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_tokens is 0", config->call);
+    else if (status == BP_OK && (config->max_targets == 0 || config->max_targets > BP_MOST_TARGETS))
+        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_targets is %u; use 1 to %u", config->call,
+                         config->max_targets, BP_MOST_TARGETS);
     else if (status == BP_OK && config->targets != BP_TARGETS_ANY && config->targets != BP_TARGETS_CHECKED)
         status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets is %d, neither any nor checked", config->call,
                          (int)config->targets);
@@ -320,37 +330,68 @@ bp_status bp_base_check(bp_base *base)
     return base->bad != NULL ? report_bad(base) : BP_OK;
 }
 
-bp_status bp_base_finish_partials(bp_base *base, const bp_tokens_work *tokens, const bp_partial *partials, float scale,
-                                  const bp_outputs_work *out, bp_stream *stream)
+/* ---- forward passes ------------------------------------------------------------------------------------------------- */
+
+bp_results_work bp_base_results(const bp_base *base)
 {
-    bp_comm *comm = base->shards.comm;
-    bp_workspace *workspace = &base->workspace;
-    const bp_logprob_outputs *outputs = out->outputs;
-    void *all = NULL; /* [rank], in rank order */
-    bp_status status = BP_OK;
-    if (comm != NULL)
-        status = bp_workspace_take(workspace, BP_WORK_GATHERED, stream, &all);
-    if (comm != NULL && status == BP_OK)
-        status = bp_gather_bytes(base->device, comm, partials, tokens->batch * tokens->sequence * sizeof *partials, all,
-                                 stream);
+    return (bp_results_work){.vocab_first = base->shards.first, .vocab = base->shards.vocab, .bad = base->bad};
+}
+
+bp_status bp_base_begin_forward(const char *call, bp_base *base, const bp_tokens_work *tokens, bp_stream *stream,
+                                bp_forward_pass *pass)
+{
+    const uint64_t count = tokens->batch * tokens->sequence;
+    void *memory = NULL;
+    *pass = (bp_forward_pass){0};
+    BP_TRY(bp_stream_check(stream, base->device, call)); /* workspaces, which would check it, may be absent */
+    if (base->shards.comm == NULL)
+        return take_bad(base, stream);
+    BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_PARTIALS, stream, &memory));
+    pass->partials = memory;
+    pass->target_logits = (float *)(pass->partials + count);
+    const uint64_t bytes = count * (sizeof(bp_partial) + tokens->targets * sizeof(float)); /* checked at creation */
+    pass->rank_bytes = (bytes + BP_PIECE_ALIGNMENT - 1) / BP_PIECE_ALIGNMENT * BP_PIECE_ALIGNMENT;
+    return BP_OK;
+}
+
+bp_forward_work bp_forward_work_of(const bp_forward_pass *pass, const bp_tokens_work *tokens, uint64_t token,
+                                   const bp_results_work *results)
+{
+    bp_forward_work work = {.tokens = *tokens, .level = bp_sums_level(results)};
+    if (pass->partials != NULL) {
+        work.partials = pass->partials + token;
+        work.target_logits = pass->target_logits + token * tokens->targets;
+    } else {
+        work.results = *results;
+        work.results.first_token = token;
+    }
+    return work;
+}
+
+static bp_status gather_and_finish(bp_base *base, const bp_tokens_work *tokens, const bp_forward_pass *pass,
+                                   const bp_results_work *results, bp_stream *stream)
+{
+    void *all = NULL; /* in rank order */
+    BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_GATHERED, stream, &all));
+    BP_TRY(bp_gather_bytes(base->device, base->shards.comm, pass->partials, pass->rank_bytes, all, stream));
+    const bp_partial *partials = all;
     const bp_finish_work work = {.tokens = *tokens,
-                                 .partials = comm != NULL ? all : partials,
+                                 .partials = partials,
+                                 .target_logits = (const float *)(partials + tokens->batch * tokens->sequence),
+                                 .rank_bytes = pass->rank_bytes,
                                  .ranks = base->shards.ranks,
-                                 .scale = scale,
-                                 .vocab_first = base->shards.first,
-                                 .vocab = base->shards.vocab,
-                                 .logprob = outputs->logprob.data,
-                                 .logprob_batch_stride = outputs->logprob.batch_stride,
-                                 .logprob_stride = outputs->logprob.stride,
-                                 .entropy = outputs->entropy.data,
-                                 .entropy_batch_stride = outputs->entropy.batch_stride,
-                                 .entropy_stride = outputs->entropy.stride,
-                                 .saved = out->saved,
-                                 .bad = base->bad};
+                                 .results = *results};
+    BP_TRY(take_bad(base, stream));
+    return give_bad(base, stream, base->engine->ops->finish(base->engine, &work, stream));
+}
+
+bp_status bp_base_end_forward(bp_base *base, const bp_tokens_work *tokens, const bp_forward_pass *pass,
+                              const bp_results_work *results, bp_stream *stream, bp_status status)
+{
+    if (base->shards.comm == NULL)
+        return give_bad(base, stream, status);
     if (status == BP_OK)
-        status = take_bad(base, stream);
-    if (status == BP_OK)
-        status = give_bad(base, stream, base->engine->ops->finish(base->engine, &work, stream));
-    bp_status given = bp_workspace_drop(workspace, 1u << BP_WORK_PARTIALS | 1u << BP_WORK_GATHERED, stream);
+        status = gather_and_finish(base, tokens, pass, results, stream);
+    bp_status given = bp_workspace_drop(&base->workspace, 1u << BP_WORK_PARTIALS | 1u << BP_WORK_GATHERED, stream);
     return status == BP_OK ? given : status;
 }

@@ -13,7 +13,7 @@
 /* ---- arguments: checked and converted into kernel arguments ----------------------------------------------------------- */
 
 /* Sets the number of tokens. Error: more than `most`. */
-bp_status bp_check_tokens(const char *call, uint64_t batch, uint64_t sequence, uint64_t most, uint64_t *tokens);
+bp_status bp_check_count(const char *call, uint64_t batch, uint64_t sequence, uint64_t most, uint64_t *tokens);
 
 /* Checks rows of `columns` and fills in the strides where both are 0. `written`: rows must not overlap. Without tokens, nothing is checked. */
 bp_status bp_check_rows(const char *call, const char *name, const bp_token_rows *rows, uint64_t columns, bool written,
@@ -23,10 +23,9 @@ bp_status bp_check_values(const char *call, const char *name, const bp_token_val
                           uint64_t sequence, bool written);
 /* One byte per token; absent where data is NULL. */
 bp_status bp_check_mask(const char *call, const bp_token_values *mask, uint64_t batch, uint64_t sequence);
-/* Targets and mask. */
-bp_status bp_check_targets(const char *call, const bp_token_values *target, bp_dtype dtype, const bp_token_values *mask,
-                           uint64_t batch, uint64_t sequence, bp_tokens_work *tokens);
-bp_status bp_check_temperature(const char *call, float temperature);
+/* Everything in `given`; shapes only if there are tokens. `most_targets`: of the client; 0: targets are not read. */
+bp_status bp_check_tokens(const char *call, const bp_logprob_tokens *given, uint32_t most_targets, uint64_t batch,
+                          uint64_t sequence, bp_tokens_work *checked);
 
 static inline uint64_t bp_magnitude(int64_t stride)
 {
@@ -39,19 +38,22 @@ bool bp_rows_overlap(const bp_token_rows *a, const bp_token_rows *b);
 /* Float types of logits, hidden states and gradients. */
 bool bp_is_row_dtype(bp_dtype dtype);
 
-/* Checked outputs of a forward pass. */
-typedef struct bp_outputs_work {
-    const bp_logprob_outputs *outputs;
-    bp_saved_work saved;
-} bp_outputs_work;
-
-bp_status bp_check_outputs(const char *call, const bp_logprob_outputs *outputs, uint64_t batch, uint64_t sequence,
-                           bp_outputs_work *work);
-
+/* Outputs and statistics of a forward pass, checked and put into `work`. */
+bp_status bp_check_outputs(const char *call, const bp_logprob_outputs *outputs, const bp_tokens_work *tokens,
+                           bp_results_work *work);
+/* The level of sums that the outputs need: a BP_SUMS_... */
+int32_t bp_sums_level(const bp_results_work *results);
 /* Upstream gradients and statistics of a backward pass, checked and put into `work`. */
-bp_status bp_check_upstream(const char *call, const bp_token_values *logprob_grad, const bp_token_values *entropy_grad,
-                            const void *saved, uint64_t saved_bytes, uint64_t batch, uint64_t sequence,
-                            bp_gradient_work *work);
+bp_status bp_check_gradients(const char *call, const bp_logprob_gradients *gradients, const bp_tokens_work *tokens,
+                             bp_gradient_work *work);
+/* One output or upstream gradient, of `count` values for each token. */
+bp_status bp_check_output(const char *call, const char *name, const bp_token_values *values,
+                          const bp_tokens_work *tokens, uint32_t count, bp_output_work *work);
+bp_status bp_check_upstream(const char *call, const char *name, const bp_token_values *values,
+                            const bp_tokens_work *tokens, uint32_t count, bp_upstream_work *work);
+/* A buffer of statistics, as planes. `words`: about the tokens, for the message. */
+bp_status bp_check_saved(const char *call, const void *saved, uint64_t saved_bytes, uint64_t needed, uint64_t tokens,
+                         const char *words, float **planes);
 
 /* ---- workspaces: requests of a plan, served by a pool ------------------------------------------------------------ */
 
@@ -71,7 +73,7 @@ typedef struct bp_workspace {
     uint64_t bytes, planned_bytes;
 } bp_workspace;
 
-/* Plans the workspaces and creates their pool. Slabs are page-aligned, so the plan's sizes are what is allocated. `name`: of the pool, in
+/* Plans the workspaces and creates their pool, if one is not empty. Slabs are page-aligned, so the plan's sizes are what is allocated. `name`: of the pool, in
  * messages. */
 bp_status bp_workspace_init(bp_device *device, const char *name, const bp_workspace_need *needs, size_t count,
                             bp_workspace *workspace);
@@ -143,6 +145,7 @@ typedef struct bp_base_config {
     const char *call; /* creating function, for messages */
     const char *name; /* of the pool */
     uint64_t max_tokens;
+    uint32_t max_targets;
     bp_shard shard;
     const char *same[BP_SHARD_SAME + 1]; /* names of the values that must match between shards, NULL-terminated */
     bp_comm *comm;
@@ -162,6 +165,7 @@ typedef struct bp_base {
     bp_workspace workspace;
     bp_vocab_shards shards;
     uint64_t max_tokens, columns;
+    uint32_t max_targets;
     int64_t start; /* the id of column 0 */
 } bp_base;
 
@@ -191,9 +195,24 @@ bp_stream *bp_base_stream(const bp_base *base, bp_stream *stream);
 bp_status bp_base_end(bp_base *base, bp_stream *given, bp_status status);
 bp_status bp_base_check(bp_base *base);
 
-/* Finishes the partial sums in their workspace into outputs, all-gathering them over several ranks first, and releases the workspace.
- * Stream order; collective with several ranks. */
-bp_status bp_base_finish_partials(bp_base *base, const bp_tokens_work *tokens, const bp_partial *partials, float scale,
-                                  const bp_outputs_work *outputs, bp_stream *stream);
+/* A forward pass between its begin and its end. With one rank its kernels write results, otherwise partials. */
+typedef struct bp_forward_pass {
+    bp_partial *partials; /* of all tokens; NULL: results are written */
+    float *target_logits; /* of all tokens */
+    uint64_t rank_bytes;  /* of both */
+} bp_forward_pass;
+
+/* Results of the base's vocabulary and bad target, without outputs. */
+bp_results_work bp_base_results(const bp_base *base);
+/* Acquires what the kernels of a forward pass over `tokens` need. After success, bp_base_end_forward must follow. */
+bp_status bp_base_begin_forward(const char *call, bp_base *base, const bp_tokens_work *tokens, bp_stream *stream,
+                                bp_forward_pass *pass);
+/* The work of tokens that begin at `token` of the pass, without logits. */
+bp_forward_work bp_forward_work_of(const bp_forward_pass *pass, const bp_tokens_work *tokens, uint64_t token,
+                                   const bp_results_work *results);
+/* With several ranks: all-gathers the partials and makes results of them. Releases what begin acquired, whatever the
+ * `status` of the pass so far, and returns it or an error. Stream order; collective with several ranks. */
+bp_status bp_base_end_forward(bp_base *base, const bp_tokens_work *tokens, const bp_forward_pass *pass,
+                              const bp_results_work *results, bp_stream *stream, bp_status status);
 
 #endif

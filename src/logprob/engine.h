@@ -14,9 +14,14 @@ typedef struct bp_engine bp_engine;
 
 typedef struct bp_engine_ops {
     void (*destroy)(bp_engine *engine); /* after all its work is done */
-    bp_status (*partials)(bp_engine *engine, const bp_partials_work *work, bp_stream *stream);
+    bp_status (*forward)(bp_engine *engine, const bp_forward_work *work, bp_stream *stream);
     bp_status (*finish)(bp_engine *engine, const bp_finish_work *work, bp_stream *stream);
     bp_status (*gradient)(bp_engine *engine, const bp_gradient_work *work, bp_stream *stream);
+    bp_status (*fused)(bp_engine *engine, const bp_fused_work *work, bp_stream *stream);
+    bp_status (*divergence)(bp_engine *engine, const bp_divergence_work *work, bp_stream *stream);
+    bp_status (*divergence_finish)(bp_engine *engine, const bp_divergence_finish_work *work, bp_stream *stream);
+    bp_status (*divergence_gradient)(bp_engine *engine, const bp_divergence_gradient_work *work, bp_stream *stream);
+    bp_status (*columns)(bp_engine *engine, const bp_columns_work *work, bp_stream *stream);
     bp_status (*range)(bp_engine *engine, const bp_range_work *work, bp_stream *stream);
     bp_status (*rearrange)(bp_engine *engine, const bp_rearrange_work *work, bp_stream *stream);
     bp_status (*sums)(bp_engine *engine, const bp_sums_work *work, bp_stream *stream);

@@ -12,6 +12,7 @@
 #define DEFAULT_CHUNK 1024
 
 static const bp_lm_head_config lm_head_config_defaults = {.size = sizeof lm_head_config_defaults,
+                                                          .max_targets = 1,
                                                           .dtype = BP_DTYPE_BF16,
                                                           .chunk = DEFAULT_CHUNK,
                                                           .targets = BP_TARGETS_ANY,
@@ -24,10 +25,10 @@ bp_status bp_lm_head_config_init(bp_lm_head_config *config, size_t size)
                           sizeof lm_head_config_defaults);
 }
 
-static const bp_lm_head_batch lm_head_batch_defaults = {.size = sizeof lm_head_batch_defaults,
-                                                        .hidden = {.dtype = BP_DTYPE_BF16},
-                                                        .target_dtype = BP_DTYPE_INT64,
-                                                        .temperature = 1};
+static const bp_lm_head_batch lm_head_batch_defaults = {
+    .size = sizeof lm_head_batch_defaults,
+    .hidden = {.dtype = BP_DTYPE_BF16},
+    .tokens = {.target_dtype = BP_DTYPE_INT64, .targets = 1, .temperature = 1, .rounding = BP_DTYPE_FP32}};
 
 bp_status bp_lm_head_batch_init(bp_lm_head_batch *batch, size_t size)
 {
@@ -115,16 +116,18 @@ static bp_status make_base(bp_device *device, const bp_lm_head_config *config, b
         {"chunk.1", head->chunk_count > 1 ? chunk : 0, both},
         {"scratch", head->products != NULL ? head->products->scratch_bytes : 0, both},
         {"hidden_grad", sums, BP_STAGE_OWN}};
-    const uint64_t options = (uint64_t)config->dtype << 32 | (uint64_t)config->targets << 8 |
-                             (uint64_t)(config->forward_only != 0) << 1 | (uint64_t)(config->partial_hidden_grad != 0);
+    const uint64_t options = (uint64_t)config->max_targets << 40 | (uint64_t)config->dtype << 32 |
+                             (uint64_t)config->targets << 8 | (uint64_t)(config->forward_only != 0) << 1 |
+                             (uint64_t)(config->partial_hidden_grad != 0);
     const bp_base_config base = {
         .call = "bp_lm_head_create",
         .name = "lm_head",
         .max_tokens = config->max_tokens,
+        .max_targets = config->max_targets,
         .shard = {.start = config->vocab_start,
                   .columns = config->vocab,
                   .same = {config->max_tokens, config->hidden, (uint64_t)config->chunk, options}},
-        .same = {"max_tokens", "hidden", "chunk", "options (dtype, targets, passes)"},
+        .same = {"max_tokens", "hidden", "chunk", "options (max_targets, dtype, targets, passes)"},
         .comm = config->comm,
         .targets = config->targets,
         .threads = config->threads,

@@ -14,14 +14,16 @@ typedef struct head_batch {
     uint64_t token_count;
     bp_token_rows hidden; /* with strides */
     bp_matrix weight;
+    bp_matrix bias; /* one row, at stride 0; data NULL: none */
     bp_tokens_work tokens;
-    float alpha; /* 1 / temperature */
+    bp_logits_work logits; /* how they are made: rounding and cap; the rest is unset */
 } head_batch;
 
 /* Checked outputs of a backward call. */
 typedef struct head_gradients {
     bp_token_rows hidden; /* data NULL: not wanted */
     bp_matrix weight;     /* data NULL: not wanted */
+    float *bias;          /* NULL: not wanted */
     bool adds;
     bp_gradient_work upstream; /* of all tokens, without logits and `out` */
 } head_gradients;
@@ -42,23 +44,37 @@ static bp_status check_weight(const char *call, const char *name, const bp_lm_he
     return BP_OK;
 }
 
+/* Checks the bias, or its gradient. */
+static bp_status check_bias(const char *call, const char *name, const bp_lm_head *head, const float *data,
+                            bp_token_rows *rows)
+{
+    const uint64_t columns = head->base.columns;
+    bp_token_rows given = {.dtype = BP_DTYPE_FP32, .batch = 1, .sequence = 1, .columns = columns};
+    memcpy(&given.data, &data, sizeof data); /* as in check_weight */
+    return bp_check_rows(call, name, &given, columns, false, rows);
+}
+
 static bp_status check_head_batch(const char *call, const bp_lm_head *head, const bp_lm_head_batch *batch,
                                   head_batch *checked)
 {
     const bp_token_rows *hidden = &batch->hidden;
-    head_batch c = {.alpha = 1 / batch->temperature};
-    bp_token_rows weight;
-    BP_TRY(bp_check_temperature(call, batch->temperature));
-    BP_TRY(bp_check_tokens(call, hidden->batch, hidden->sequence, head->base.max_tokens, &c.token_count));
+    head_batch c = {.logits = {.rounding = (int32_t)batch->tokens.rounding, .cap = batch->tokens.soft_cap}};
+    bp_token_rows weight, bias;
+    BP_TRY(bp_check_count(call, hidden->batch, hidden->sequence, head->base.max_tokens, &c.token_count));
     if (hidden->dtype != head->dtype)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: hidden states are %s, but the head was created for %s", call,
                        bp_dtype_name(hidden->dtype), bp_dtype_name(head->dtype));
+    BP_TRY(bp_check_tokens(call, &batch->tokens, head->base.max_targets, hidden->batch, hidden->sequence, &c.tokens));
     if (c.token_count != 0) {
         BP_TRY(bp_check_rows(call, "hidden states", hidden, head->hidden, false, &c.hidden));
         BP_TRY(check_weight(call, "weights", head, batch->weight, head->dtype, batch->weight_stride, &weight));
-        BP_TRY(bp_check_targets(call, &batch->target, batch->target_dtype, &batch->mask, hidden->batch,
-                                hidden->sequence, &c.tokens));
         c.weight = (bp_matrix){weight.data, weight.dtype, weight.stride};
+    }
+    if (c.token_count != 0 && batch->bias != NULL) {
+        BP_TRY(check_bias(call, "biases", head, batch->bias, &bias));
+        if (head->products->ops->place == NULL)
+            return bp_fail(BP_ERR_UNSUPPORTED, "%s: a bias needs CUDA kernels, which this build does not have", call);
+        c.bias = (bp_matrix){bias.data, BP_DTYPE_FP32, 0};
     }
     *checked = c;
     return BP_OK;
@@ -104,26 +120,54 @@ static bp_status check_hidden_grad(const char *call, const bp_lm_head *head, con
     return check_apart(call, "hidden states", checked, "gradients of weights", &beside);
 }
 
+static bp_status check_weight_grad(const char *call, const bp_lm_head *head, const head_batch *batch,
+                                   const bp_lm_head_gradients *gradients, bp_matrix *checked)
+{
+    bp_token_rows grad;
+    BP_TRY(check_weight(call, "gradients of weights", head, gradients->weight_grad, BP_DTYPE_FP32,
+                        gradients->weight_grad_stride, &grad));
+    if (batch->token_count != 0) {
+        const bp_token_rows weight = weight_rows(head, &batch->weight);
+        BP_TRY(check_apart(call, "weights", &grad, "weights", &weight));
+        BP_TRY(check_apart(call, "weights", &grad, "hidden states", &batch->hidden));
+    }
+    *checked = (bp_matrix){grad.data, grad.dtype, grad.stride};
+    return BP_OK;
+}
+
+static bp_status check_bias_grad(const char *call, const bp_lm_head *head, const head_batch *batch, float *data)
+{
+    bp_token_rows grad, bias = {.dtype = BP_DTYPE_FP32, .batch = 1, .sequence = 1, .columns = head->base.columns};
+    BP_TRY(check_bias(call, "gradients of biases", head, data, &grad));
+    bias.data = batch->bias.data;
+    if (bias.data != NULL)
+        BP_TRY(check_apart(call, "biases", &grad, "biases", &bias));
+    if (batch->token_count == 0)
+        return BP_OK;
+    const bp_token_rows weight = weight_rows(head, &batch->weight);
+    BP_TRY(check_apart(call, "biases", &grad, "weights", &weight));
+    return check_apart(call, "biases", &grad, "hidden states", &batch->hidden);
+}
+
 static bp_status check_head_gradients(const char *call, const bp_lm_head *head, const head_batch *batch,
                                       const bp_lm_head_gradients *gradients, head_gradients *checked)
 {
-    head_gradients c = {.adds = gradients->accumulate != 0};
+    head_gradients c = {.adds = gradients->accumulate != 0, .bias = gradients->bias_grad};
     if (head->forward_only)
         return bp_fail(BP_ERR_SCHEDULE, "%s: the head was created with forward_only", call);
-    if (gradients->weight_grad != NULL) {
-        bp_token_rows grad;
-        BP_TRY(check_weight(call, "gradients of weights", head, gradients->weight_grad, BP_DTYPE_FP32,
-                            gradients->weight_grad_stride, &grad));
-        if (batch->token_count != 0) {
-            const bp_token_rows weight = weight_rows(head, &batch->weight);
-            BP_TRY(check_apart(call, "weights", &grad, "weights", &weight));
-            BP_TRY(check_apart(call, "weights", &grad, "hidden states", &batch->hidden));
-        }
-        c.weight = (bp_matrix){grad.data, grad.dtype, grad.stride};
-    }
+    if (gradients->weight_grad != NULL)
+        BP_TRY(check_weight_grad(call, head, batch, gradients, &c.weight));
+    if (gradients->bias_grad != NULL)
+        BP_TRY(check_bias_grad(call, head, batch, gradients->bias_grad));
     if (batch->token_count != 0) {
-        BP_TRY(bp_check_upstream(call, &gradients->logprob_grad, &gradients->entropy_grad, gradients->saved,
-                                 gradients->saved_bytes, batch->tokens.batch, batch->tokens.sequence, &c.upstream));
+        const bp_logprob_gradients upstream = {.logprob_grad = gradients->logprob_grad,
+                                               .entropy_grad = gradients->entropy_grad,
+                                               .logsumexp_grad = gradients->logsumexp_grad,
+                                               .mean_logprob_grad = gradients->mean_logprob_grad,
+                                               .saved = gradients->saved,
+                                               .saved_bytes = gradients->saved_bytes};
+        BP_TRY(bp_check_gradients(call, &upstream, &batch->tokens, &c.upstream));
+        c.upstream.vocab = head->base.shards.vocab;
         if (gradients->hidden_grad.data != NULL)
             BP_TRY(check_hidden_grad(call, head, batch, &gradients->hidden_grad, &c.weight, &c.hidden));
     }
@@ -186,7 +230,44 @@ static bp_tokens_work piece_tokens(const bp_tokens_work *all, const piece *p)
     tokens.target = piece_view(all->target, all->target_batch_stride, all->target_stride, p,
                                all->target_is_64 ? sizeof(int64_t) : 4);
     tokens.mask = piece_view(all->mask, all->mask_batch_stride, all->mask_stride, p, 1);
+    tokens.temperature = piece_view(all->temperature, all->temperature_batch_stride, all->temperature_stride, p,
+                                    sizeof *all->temperature);
     return tokens;
+}
+
+static bp_output_work piece_output(const bp_output_work *all, const piece *p)
+{
+    bp_output_work output = *all;
+    if (all->data != NULL)
+        output.data += (int64_t)p->batch * all->batch_stride + (int64_t)p->first * all->stride;
+    return output;
+}
+
+static bp_upstream_work piece_upstream(const bp_upstream_work *all, const piece *p)
+{
+    bp_upstream_work upstream = *all;
+    upstream.data = piece_view(all->data, all->batch_stride, all->stride, p, sizeof *all->data);
+    return upstream;
+}
+
+static bp_saved_work piece_saved(const bp_saved_work *all, const piece *p)
+{
+    if (all->max == NULL)
+        return *all;
+    return (bp_saved_work){.max = all->max + p->token,
+                           .log_sum = all->log_sum + p->token,
+                           .energy = all->energy == NULL ? NULL : all->energy + p->token};
+}
+
+static bp_results_work piece_results(const bp_results_work *all, const piece *p)
+{
+    bp_results_work results = *all;
+    results.logprob = piece_output(&all->logprob, p);
+    results.entropy = piece_output(&all->entropy, p);
+    results.logsumexp = piece_output(&all->logsumexp, p);
+    results.mean_logprob = piece_output(&all->mean_logprob, p);
+    results.saved = piece_saved(&all->saved, p);
+    return results;
 }
 
 static bool can_step(int64_t stride, uint64_t columns)
@@ -261,20 +342,29 @@ static bp_status head_logits(bp_lm_head *head, const head_batch *batch, const pi
     const uint64_t columns = head->base.columns;
     void *memory;
     BP_TRY(bp_workspace_take(&head->base.workspace, BP_WORK_CHUNK + index % 2, head->multiplies, &memory));
-    bp_product_work work = {
-        .columns = columns, .hidden = head->hidden, .alpha = batch->alpha, .b = batch->weight, .scratch = scratch};
+    bp_product_work work = {.columns = columns,
+                            .hidden = head->hidden,
+                            .alpha = 1,
+                            .b = batch->weight,
+                            .adds = batch->bias.data != NULL,
+                            .scratch = scratch};
+    if (work.adds) {
+        const bp_product_work biases = {
+            .rows = p->rows, .hidden = columns, .a = batch->bias, .c = {memory, BP_DTYPE_FP32, (int64_t)columns}};
+        BP_TRY(head->products->ops->place(head->products, &biases, head->multiplies));
+    }
     for (uint64_t row = 0; row < p->rows; row += work.rows) {
         work.rows = piece_matrix(&batch->hidden, p, row, &work.a);
         work.c = (bp_matrix){(float *)memory + row * columns, BP_DTYPE_FP32, (int64_t)columns};
         BP_TRY(head->products->ops->logits(head->products, &work, head->multiplies));
     }
-    *logits = (bp_logits_work){.data = memory,
-                               .batch_stride = (int64_t)(p->count * columns),
-                               .stride = (int64_t)columns,
-                               .columns = columns,
-                               .first = head->base.start,
-                               .dtype = BP_DTYPE_FP32,
-                               .scale = 1}; /* the logits include the temperature */
+    *logits = batch->logits;
+    logits->data = memory;
+    logits->batch_stride = (int64_t)(p->count * columns);
+    logits->stride = (int64_t)columns;
+    logits->columns = columns;
+    logits->first = head->base.start;
+    logits->dtype = BP_DTYPE_FP32;
     *chunk = memory;
     return head_order(head->moved, head->multiplies, stream);
 }
@@ -282,16 +372,35 @@ static bp_status head_logits(bp_lm_head *head, const head_batch *batch, const pi
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 static bp_status forward_piece(bp_lm_head *head, const head_batch *batch, uint64_t index, void *scratch,
-                               bool with_entropy, bp_partial *partials, bp_stream *stream)
+                               const bp_forward_pass *pass, const bp_results_work *results, bp_stream *stream)
 {
     bp_engine *engine = head->base.engine;
     void *chunk;
     const piece p = piece_at(&batch->tokens, head->chunk, index);
-    bp_partials_work work = {
-        .tokens = piece_tokens(&batch->tokens, &p), .partials = partials + p.token, .with_entropy = with_entropy};
+    const bp_tokens_work tokens = piece_tokens(&batch->tokens, &p);
+    const bp_results_work of_piece = piece_results(results, &p);
+    bp_forward_work work = bp_forward_work_of(pass, &tokens, p.token, &of_piece);
     BP_TRY(head_logits(head, batch, &p, index, scratch, stream, &work.logits, &chunk));
-    BP_TRY(engine->ops->partials(engine, &work, stream));
+    BP_TRY(engine->ops->forward(engine, &work, stream));
     return bp_workspace_give(&head->base.workspace, BP_WORK_CHUNK + index % 2, stream);
+}
+
+static bp_status forward_enqueue(const char *call, bp_lm_head *head, const head_batch *batch,
+                                 const bp_results_work *results, bp_stream *stream)
+{
+    bp_forward_pass pass;
+    void *scratch;
+    bp_status status = head_fork(head, stream, &scratch);
+    if (status == BP_OK)
+        status = bp_base_begin_forward(call, &head->base, &batch->tokens, stream, &pass);
+    if (status != BP_OK)
+        return head_join(head, stream, status);
+    const uint64_t pieces = piece_count(&batch->tokens, head->chunk);
+    for (uint64_t i = 0; status == BP_OK && i < pieces; i++)
+        status = forward_piece(head, batch, i, scratch, &pass, results, stream);
+    status = head_join(head, stream, status);
+    const bp_status ended = bp_base_end_forward(&head->base, &batch->tokens, &pass, results, stream, status);
+    return status == BP_OK && ended != BP_OK ? head_join(head, stream, ended) : ended;
 }
 
 bp_status bp_lm_head_forward(bp_lm_head *head, const bp_lm_head_batch *batch, const bp_logprob_outputs *outputs,
@@ -307,28 +416,13 @@ bp_status bp_lm_head_forward(bp_lm_head *head, const bp_lm_head_batch *batch, co
     BP_TRY(bp_struct_read(call, batch, false, &own, sizeof own));
     BP_TRY(bp_struct_read(call, outputs, false, &wanted, sizeof wanted));
     head_batch work;
-    bp_outputs_work out;
+    bp_base *base = &head->base;
+    bp_results_work results = bp_base_results(base);
     BP_TRY(check_head_batch(call, head, &own, &work));
     if (work.token_count == 0)
         return BP_OK;
-    BP_TRY(bp_check_outputs(call, &wanted, work.tokens.batch, work.tokens.sequence, &out));
-
-    bp_base *base = &head->base;
-    bp_stream *used = bp_base_stream(base, stream);
-    const uint64_t pieces = piece_count(&work.tokens, head->chunk);
-    void *scratch, *partials = NULL;
-    bp_status status = head_fork(head, used, &scratch);
-    if (status == BP_OK)
-        status = bp_workspace_take(&base->workspace, BP_WORK_PARTIALS, used, &partials);
-    for (uint64_t i = 0; status == BP_OK && i < pieces; i++)
-        status = forward_piece(head, &work, i, scratch, wanted.entropy.data != NULL, partials, used);
-    status = head_join(head, used, status);
-    if (status == BP_OK) {
-        status = bp_base_finish_partials(base, &work.tokens, partials, 1, &out, used);
-        if (status != BP_OK)
-            status = head_join(head, used, status);
-    }
-    return bp_base_end(base, stream, status);
+    BP_TRY(bp_check_outputs(call, &wanted, &work.tokens, &results));
+    return bp_base_end(base, stream, forward_enqueue(call, head, &work, &results, bp_base_stream(base, stream)));
 }
 
 /* ---- backward: hidden_grad, summed over ranks -------------------------------------------------------------------- */
@@ -447,13 +541,11 @@ static bp_status begin_piece(backward *b, uint64_t index)
     void *chunk;
     BP_TRY(head_logits(head, b->batch, &p, index, b->scratch, b->stream, &work.logits, &chunk));
     work.tokens = piece_tokens(&b->batch->tokens, &p);
-    work.saved = (bp_saved_work){.max = all->saved.max + p.token,
-                                 .log_sum = all->saved.log_sum + p.token,
-                                 .energy = all->saved.energy == NULL ? NULL : all->saved.energy + p.token};
-    work.logprob_grad = piece_view(all->logprob_grad, all->logprob_grad_batch_stride, all->logprob_grad_stride, &p,
-                                   sizeof *all->logprob_grad);
-    work.entropy_grad = piece_view(all->entropy_grad, all->entropy_grad_batch_stride, all->entropy_grad_stride, &p,
-                                   sizeof *all->entropy_grad);
+    work.saved = piece_saved(&all->saved, &p);
+    work.logprob = piece_upstream(&all->logprob, &p);
+    work.entropy = piece_upstream(&all->entropy, &p);
+    work.logsumexp = piece_upstream(&all->logsumexp, &p);
+    work.mean_logprob = piece_upstream(&all->mean_logprob, &p);
     work.narrows_in_place = dtype != BP_DTYPE_FP32;
     work.out = chunk;
     work.out_dtype = (int32_t)dtype;
@@ -461,6 +553,16 @@ static bp_status begin_piece(backward *b, uint64_t index)
     work.out_batch_stride = (int64_t)p.count * work.out_stride;
     b->grads[index % 2] = (bp_matrix){chunk, dtype, work.out_stride};
     BP_TRY(engine->ops->gradient(engine, &work, b->stream));
+    if (b->out->bias != NULL) {
+        const bp_columns_work sums = {.from = chunk,
+                                      .stride = work.out_stride,
+                                      .rows = p.rows,
+                                      .columns = head->base.columns,
+                                      .dtype = work.out_dtype,
+                                      .adds = b->out->adds || index > 0,
+                                      .to = b->out->bias};
+        BP_TRY(engine->ops->columns(engine, &sums, b->stream));
+    }
     return bp_event_record(head->graded[index % 2], b->stream);
 }
 
@@ -488,7 +590,7 @@ static bp_status end_piece(const backward *b, uint64_t index)
     const piece p = piece_at(&b->batch->tokens, head->chunk, index);
     const bp_product_work product = {.columns = head->base.columns,
                                      .hidden = head->hidden,
-                                     .alpha = b->batch->alpha,
+                                     .alpha = 1,
                                      .a = b->grads[index % 2],
                                      .b = b->batch->weight,
                                      .scratch = b->scratch};
@@ -516,10 +618,15 @@ static bp_status backward_enqueue(backward *b)
     return head_join(b->head, b->stream, status);
 }
 
-/* The weight gradient of no tokens is zero. */
-static bp_status clear_weight_grad(const bp_lm_head *head, const bp_matrix *grad, bp_stream *stream)
+/* Gradients of no tokens are zero. */
+static bp_status clear_gradients(const bp_lm_head *head, const head_gradients *out, bp_stream *stream)
 {
+    const bp_matrix *grad = &out->weight;
     const uint64_t row_bytes = head->hidden * sizeof(float);
+    if (out->bias != NULL)
+        BP_TRY(bp_stream_fill(stream, out->bias, 0, head->base.columns * sizeof *out->bias));
+    if (grad->data == NULL)
+        return BP_OK;
     if ((uint64_t)grad->stride == head->hidden)
         return bp_stream_fill(stream, grad->data, 0, head->base.columns * row_bytes);
     for (uint64_t row = 0; row < head->base.columns; row++)
@@ -546,10 +653,11 @@ bp_status bp_lm_head_backward(bp_lm_head *head, const bp_lm_head_batch *batch, c
     bp_base *base = &head->base;
     bp_stream *used = bp_base_stream(base, stream);
     BP_TRY(bp_stream_check(used, base->device, call)); /* no workspace is acquired that would check the stream */
-    if (work.token_count != 0 && (out.hidden.data != NULL || out.weight.data != NULL))
+    const bool wants_sums = out.weight.data != NULL || out.bias != NULL;
+    if (work.token_count != 0 && (out.hidden.data != NULL || wants_sums))
         return bp_base_end(base, stream,
                            backward_enqueue(&(backward){.head = head, .batch = &work, .out = &out, .stream = used}));
-    if (work.token_count == 0 && out.weight.data != NULL && !out.adds)
-        return bp_base_end(base, stream, clear_weight_grad(head, &out.weight, used));
+    if (work.token_count == 0 && wants_sums && !out.adds)
+        return bp_base_end(base, stream, clear_gradients(head, &out, used));
     return BP_OK;
 }

@@ -96,7 +96,12 @@ bp_status bp_workspace_init(bp_device *device, const char *name, const bp_worksp
     if (count > BP_WORKSPACES)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %zu workspaces exceed the limit of %d", name, count,
                        BP_WORKSPACES);
-    bp_status status = workspace_make(&p, device, name, needs, count, &w);
+    bool is_empty = true;
+    for (size_t i = 0; i < count; i++) {
+        w.ids[i] = NO_ID;
+        is_empty = is_empty && needs[i].bytes == 0;
+    }
+    bp_status status = is_empty ? BP_OK : workspace_make(&p, device, name, needs, count, &w);
     bp_plan_destroy(&p.plan);
     bp_schedule_destroy(&p.schedule);
     bp_buckets_destroy(&p.buckets);

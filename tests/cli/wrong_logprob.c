@@ -24,7 +24,7 @@ BP_API bp_status bp_logprob_forward(bp_logprob *client, const bp_logprob_batch *
     bp_logprob_outputs fewer = *outputs;
     *(void **)&forward = next("bp_logprob_forward");
     if (is_wrong("forward"))
-        warmer.temperature = 1.001f;
+        warmer.tokens.temperature = 1.001f;
     if (is_wrong("unwritten"))
         fewer.logprob.data = NULL;
     return forward(client, &warmer, &fewer, stream);

@@ -180,8 +180,8 @@ static bp_logprob_batch part_of(const batch *b, uint64_t first, uint64_t count)
 {
     bp_logprob_batch call = call_of(b, whole_shard(b));
     cut_rows(&call.logits, b->logits.element, first, count);
-    cut_values(&call.target, b->target.element, first);
-    cut_values(&call.mask, 1, first);
+    cut_values(&call.tokens.target, b->target.element, first);
+    cut_values(&call.tokens.mask, 1, first);
     return call;
 }
 

@@ -224,9 +224,15 @@ static void test_launched_graphs(void **state)
     seed(41);
     batch b = new_batch(&options);
     device_batch eager_batch = new_device_batch(&eager, stream), t = new_device_batch(&b, stream);
-    bp_logprob *client = new_client(gpu, &b, BP_KERNELS_PLAIN, 0);
+    bp_logprob *client = NULL;
     bp_capture *capture = NULL;
     bp_graph *graph = NULL;
+    bp_logprob_config config;
+    assert_ok(bp_logprob_config_init(&config, sizeof config));
+    config.max_tokens = token_count(&b);
+    config.vocab = options.columns;
+    config.targets = BP_TARGETS_CHECKED; /* their record is a workspace of the pool */
+    assert_ok(bp_logprob_create(gpu, &config, &client));
     assert_ok(bp_capture_begin(bp_logprob_get_info(client)->pool, NULL, &capture));
     assert_ok(bp_graph_begin(stream));
     run_whole(client, &t);
@@ -331,7 +337,7 @@ static void test_more_than_2_to_the_31_elements(void **state)
     assert_ok(bp_logprob_gradients_init(&gradients, sizeof gradients));
     call.logits = (bp_token_rows){
         .data = logits, .dtype = BP_DTYPE_BF16, .batch = 1, .sequence = FAR_TOKENS, .columns = FAR_COLUMNS};
-    call.target = (bp_token_values){target, 0, 1};
+    call.tokens.target = (bp_token_values){target, 0, 1};
     outputs.logprob = (bp_token_values){logprob, 0, 1};
     outputs.saved = saved;
     outputs.saved_bytes = gradients.saved_bytes = 8ull * FAR_TOKENS;

@@ -57,32 +57,6 @@ static batch first_run(const kernels_row *kernels, bp_dtype dtype)
 
 #define FOR_DTYPES(d) for (int d = BP_DTYPE_FP32; d <= BP_DTYPE_BF16; d++)
 
-static void chunks_change_nothing(void **state)
-{
-    (void)state;
-    static const int64_t chunks[] = {0, 1, 3, 5, 7, 16, 32, 64, 512, 1000, INT64_MAX};
-    FOR_KERNELS(kernels)
-    {
-        batch expected = first_run(kernels, BP_DTYPE_FP32), b = batch_with(WHOLE, BP_DTYPE_FP32);
-        bp_logprob *client = new_client(device, &b, kernels->bit, 2);
-        for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
-            bp_logprob_batch call = call_of(&b, whole_shard(&b));
-            bp_logprob_outputs outputs = outputs_of(&b);
-            bp_logprob_gradients gradients = gradients_of(&b, whole_shard(&b));
-            call.chunk = chunks[i];
-            poison_outputs(&b, POISON);
-            poison_gradient(&b, POISON);
-            assert_ok(bp_logprob_forward(client, &call, &outputs, NULL));
-            call.chunk = chunks[(i + 3) % (sizeof chunks / sizeof *chunks)];
-            assert_ok(bp_logprob_backward(client, &call, &gradients, NULL));
-            assert_same(&expected, &b);
-        }
-        bp_logprob_destroy(&client);
-        free_batch(&b);
-        free_batch(&expected);
-    }
-}
-
 static void threads_and_runs_change_nothing(void **state)
 {
     (void)state;
@@ -139,8 +113,8 @@ static void run_slice(bp_logprob *client, batch *b, uint64_t i, uint64_t first, 
     call.logits.batch = gradients.logits_grad.batch = 1;
     call.logits.sequence = gradients.logits_grad.sequence = count;
     call.logits.data = row_at(&b->logits, i, first);
-    call.target.data = row_at(&b->target, i, first);
-    call.mask.data = row_at(&b->mask, i, first);
+    call.tokens.target.data = row_at(&b->target, i, first);
+    call.tokens.mask.data = row_at(&b->mask, i, first);
     outputs.logprob.data = row_at(&b->logprob, i, first);
     outputs.entropy.data = row_at(&b->entropy, i, first);
     gradients.logprob_grad.data = row_at(&b->logprob_grad, i, first);
@@ -275,13 +249,10 @@ static void earlier_calls_change_nothing(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chunks_change_nothing),
-                                       cmocka_unit_test(threads_and_runs_change_nothing),
-                                       cmocka_unit_test(threads_within_a_row_change_nothing),
-                                       cmocka_unit_test(rows_and_slices_match_the_whole),
-                                       cmocka_unit_test(places_change_nothing),
-                                       cmocka_unit_test(in_place_is_like_elsewhere),
-                                       cmocka_unit_test(large_gradients_are_like_small_ones),
-                                       cmocka_unit_test(earlier_calls_change_nothing)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_and_runs_change_nothing), cmocka_unit_test(threads_within_a_row_change_nothing),
+        cmocka_unit_test(rows_and_slices_match_the_whole), cmocka_unit_test(places_change_nothing),
+        cmocka_unit_test(in_place_is_like_elsewhere),      cmocka_unit_test(large_gradients_are_like_small_ones),
+        cmocka_unit_test(earlier_calls_change_nothing)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

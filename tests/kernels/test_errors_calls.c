@@ -116,7 +116,7 @@ static void pointers_are_needed(void **state)
     (void)state;
     s.call.logits.data = NULL;
     assert_both_fail(BAD, "logits");
-    s.call.target.data = NULL;
+    s.call.tokens.target.data = NULL;
     assert_both_fail(BAD, "target");
     s.gradients.logits_grad.data = NULL;
     assert_backward_fails(BAD, "gradient");
@@ -130,7 +130,7 @@ static void pointers_are_aligned_to_their_elements(void **state)
     (void)state;
     s.call.logits.data = (char *)s.call.logits.data + 2;
     assert_both_fail(BAD, "logits", "align");
-    s.call.target.data = (char *)s.call.target.data + 4;
+    s.call.tokens.target.data = (char *)s.call.tokens.target.data + 4;
     assert_both_fail(BAD, "target", "align");
     s.outputs.logprob.data = (char *)s.outputs.logprob.data + 1;
     assert_forward_fails(BAD, "prob", "align");
@@ -168,7 +168,7 @@ static void dtypes_are_those_served(void **state)
     static const bp_dtype no_targets[] = {BP_DTYPE_FP32,  BP_DTYPE_FP64,   BP_DTYPE_BF16,
                                           BP_DTYPE_INT16, BP_DTYPE_UINT64, BP_DTYPE_NONE};
     for (size_t i = 0; i < 6; i++) {
-        s.call.target_dtype = no_targets[i];
+        s.call.tokens.target_dtype = no_targets[i];
         assert_both_fail(BAD, "target", bp_dtype_name(no_targets[i]));
     }
     s.call.logits.dtype = (bp_dtype)999;
@@ -185,21 +185,12 @@ static void gradients_are_not_of_a_third_dtype(void **state)
     assert_backward_fails(BAD, "gradient", "bf16", "fp16");
 }
 
-static void chunks_are_not_negative(void **state)
-{
-    (void)state;
-    s.call.chunk = -1;
-    assert_both_fail(BAD, "chunk", "-1");
-    s.call.chunk = INT64_MIN;
-    assert_both_fail(BAD, "chunk", "-9223372036854775808");
-}
-
 static void temperatures_and_their_inverses_are_normal_numbers(void **state)
 {
     (void)state;
     const float bad[] = {0, -0.0f, -1, NAN, INFINITY, -INFINITY, 1e-38f, 8.6e37f};
     for (size_t i = 0; i < 8; i++) {
-        s.call.temperature = bad[i];
+        s.call.tokens.temperature = bad[i];
         assert_both_fail(BAD, "temperature", "8.5e37");
     }
 }
@@ -267,7 +258,7 @@ static void strides_must_not_leave_64_bits(void **state)
     for (size_t i = 0; i < 4; i++) {
         s.call.logits.stride = s.call.logits.batch_stride = far[i];
         assert_both_fail(BP_ERR_OVERFLOW, "logits");
-        s.call.target.stride = s.call.target.batch_stride = far[i];
+        s.call.tokens.target.stride = s.call.tokens.target.batch_stride = far[i];
         assert_both_fail(BP_ERR_OVERFLOW, "target");
         s.outputs.logprob.stride = far[i];
         assert_forward_fails(BP_ERR_OVERFLOW, "prob");
@@ -356,7 +347,7 @@ static void batches_without_tokens_succeed(void **state)
 static void errors_leave_a_client_that_works(void **state)
 {
     (void)state;
-    s.call.chunk = -5;
+    s.call.tokens.temperature = -5;
     assert_both_fail(BAD, "-5");
     check_both(s.client, &s.b);
 }
@@ -369,7 +360,6 @@ int main(void)
                                        CASE(pointers_are_aligned_to_their_elements),
                                        CASE(dtypes_are_those_served),
                                        CASE(gradients_are_not_of_a_third_dtype),
-                                       CASE(chunks_are_not_negative),
                                        CASE(temperatures_and_their_inverses_are_normal_numbers),
                                        CASE(shapes_are_the_configs),
                                        CASE(rows_that_are_written_do_not_overlap),

@@ -43,8 +43,8 @@ static void defaults_match_the_header(void **state)
     assert_int_equal(config.kernels & 7u, BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512);
     bp_logprob_batch call;
     assert_ok(bp_logprob_batch_init(&call, sizeof call));
-    assert_true(call.target_dtype == BP_DTYPE_INT64 && call.mask.data == NULL && call.chunk == 0 &&
-                call.temperature == 1);
+    assert_true(call.tokens.target_dtype == BP_DTYPE_INT64 && call.tokens.mask.data == NULL &&
+                call.tokens.temperature == 1);
     bp_logprob_gradients gradients;
     assert_ok(bp_logprob_gradients_init(&gradients, sizeof gradients));
     assert_true(gradients.logits_grad.dtype == BP_DTYPE_FP32 && gradients.in_place == 0);
@@ -128,10 +128,10 @@ static void insufficient_memory_is_reported(void **state)
     bp_host_config small;
     bp_device *little = NULL;
     assert_ok(bp_host_config_init(&small, sizeof small));
-    small.memory_bytes = 65536;
+    small.memory_bytes = 1024;
     assert_ok(bp_device_create_host(&small, &little));
     bp_logprob_config config = good_config();
-    config.max_tokens = 1000000;
+    config.targets = BP_TARGETS_CHECKED; /* the record of an invalid one is a workspace */
     assert_no_client(little, &config, BP_ERR_NO_DEVICE_MEMORY, "");
     bp_device_usage usage = {.size = sizeof usage};
     assert_ok(bp_device_usage_get(little, &usage));
@@ -161,30 +161,42 @@ static void saved_bytes_are_8_or_12_a_token(void **state)
     assert_int_equal(bytes, 0);
 }
 
-/* 16 bytes per token, rounded up to the slab granularity; the plan matches the allocation. */
+/* One rank needs no workspaces, except for a record of invalid targets; then the plan matches the allocation. */
 static void workspaces_match_their_plan(void **state)
 {
     (void)state;
-    static const uint64_t tokens[] = {1, 1000, 65536, 1000001};
-    for (size_t i = 0; i < 4; i++) {
+    for (int checked = 0; checked < 2; checked++) {
         bp_logprob_config config = good_config();
         bp_logprob *client = NULL;
-        bp_logprob_info info;
         bp_pool_statistics statistics = {.size = sizeof statistics};
-        config.max_tokens = tokens[i];
+        config.max_tokens = 1000001;
+        config.targets = checked ? BP_TARGETS_CHECKED : BP_TARGETS_ANY;
         config.threads = 3;
         config.kernels = BP_KERNELS_PLAIN;
         assert_ok(bp_logprob_create(device, &config, &client));
-        info = *bp_logprob_get_info(client);
+        const bp_logprob_info info = *bp_logprob_get_info(client);
         assert_int_equal(info.workspace_bytes, info.planned_bytes);
-        assert_in_range(info.workspace_bytes, 16 * tokens[i], 16 * tokens[i] + 3 * 65536);
+        assert_in_range(info.workspace_bytes, checked ? 16 : 0, checked ? 65536 : 0);
         assert_true(info.vocab == 100 && info.threads >= 1 && info.threads <= 3);
         assert_string_equal(info.kernels, "plain");
-        assert_non_null(bp_logprob_get_info(client)->pool);
-        assert_ok(bp_pool_statistics_get(bp_logprob_get_info(client)->pool, &statistics));
-        assert_int_equal(statistics.slab_bytes, info.workspace_bytes);
+        assert_int_equal(info.pool != NULL, checked);
+        if (checked) {
+            assert_ok(bp_pool_statistics_get(info.pool, &statistics));
+            assert_int_equal(statistics.slab_bytes, info.workspace_bytes);
+        }
         bp_logprob_destroy(&client);
         assert_null(client);
+    }
+}
+
+static void targets_of_a_token_are_1_to_128(void **state)
+{
+    (void)state;
+    static const uint32_t bad[] = {0, 129, UINT32_MAX};
+    for (size_t i = 0; i < 3; i++) {
+        bp_logprob_config config = good_config();
+        config.max_targets = bad[i];
+        assert_no_client(device, &config, BP_ERR_INVALID_ARGUMENT, "max_targets");
     }
 }
 
@@ -228,6 +240,7 @@ int main(void)
                                        cmocka_unit_test(devices_without_kernels_are_refused),
                                        cmocka_unit_test(saved_bytes_are_8_or_12_a_token),
                                        cmocka_unit_test(workspaces_match_their_plan),
+                                       cmocka_unit_test(targets_of_a_token_are_1_to_128),
                                        cmocka_unit_test(plain_kernels_are_always_there),
                                        cmocka_unit_test(the_device_outlives_its_callers_reference)};
     return cmocka_run_group_tests(tests, open_host, close_host);

@@ -72,7 +72,7 @@ static bp_status enqueue_range(bp_logprob *client, const batch *b, const view *l
     bp_logprob_batch call = call_of(b, whole_shard(b));
     const bp_token_values none = {0};
     if (largest == NULL) /* not requested */
-        call.target = none;
+        call.tokens.target = none;
     const bp_token_values low = least == NULL ? none : values_of(least);
     const bp_token_values high = largest == NULL ? none : values_of(largest);
     return bp_logprob_range(client, &call, &low, &high, stream);

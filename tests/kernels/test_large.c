@@ -115,7 +115,7 @@ static void check_halves(const kernels_row *kernels, bp_dtype dtype)
     call.logits.sequence = gradients.logits_grad.sequence = 1;
     for (uint64_t s = 0; s < tokens; s++) {
         call.logits.data = logits + s * columns;
-        call.target.data = row_at(&b.target, 0, s);
+        call.tokens.target.data = row_at(&b.target, 0, s);
         gradients.logprob_grad.data = row_at(&b.logprob_grad, 0, s);
         gradients.entropy_grad.data = row_at(&b.entropy_grad, 0, s);
         gradients.logits_grad.data = alone + 1 + s * columns;
@@ -166,8 +166,8 @@ static void products_of_sizes_may_pass_2_to_the_31(void **state)
         assert_ok(bp_logprob_outputs_init(&outputs, sizeof outputs));
         call.logits =
             (bp_token_rows){.data = logits, .dtype = BP_DTYPE_BF16, .batch = 1, .sequence = tokens, .columns = columns};
-        call.target = (bp_token_values){target, 0, 1};
-        call.mask = (bp_token_values){mask, 0, 1};
+        call.tokens.target = (bp_token_values){target, 0, 1};
+        call.tokens.mask = (bp_token_values){mask, 0, 1};
         outputs.logprob = (bp_token_values){logprob, 0, 1};
         memset(logprob, POISON, tokens * sizeof *logprob);
         assert_ok(bp_logprob_forward(client, &call, &outputs, NULL));
@@ -202,7 +202,7 @@ static void a_row_may_have_many_columns(void **state)
     assert_ok(bp_logprob_outputs_init(&outputs, sizeof outputs));
     call.logits =
         (bp_token_rows){.data = logits, .dtype = BP_DTYPE_BF16, .batch = 1, .sequence = 1, .columns = columns};
-    call.target = (bp_token_values){&target, 0, 1};
+    call.tokens.target = (bp_token_values){&target, 0, 1};
     outputs.logprob = (bp_token_values){&logprob, 0, 1};
     assert_ok(bp_logprob_forward(client, &call, &outputs, NULL));
     assert_true(is_near(logprob, -1 - log((double)columns)));

@@ -199,7 +199,7 @@ static void many_calls_wait_for_room(void **state)
         bp_logprob_outputs outputs = outputs_of(&b);
         call.logits.data = row_at(&b.logits, 0, s);
         call.logits.sequence = 1;
-        call.target.data = row_at(&b.target, 0, s);
+        call.tokens.target.data = row_at(&b.target, 0, s);
         outputs.logprob.data = row_at(&b.logprob, 0, s);
         outputs.saved = NULL;
         assert_ok(bp_logprob_forward(client, &call, &outputs, stream));
@@ -276,7 +276,7 @@ static void failed_calls_leave_no_running_work(void **state)
             unsigned nth = 1;
             while (fails_when_done(client, &b, &f, nth, backward))
                 nth++;
-            assert_true(nth > (backward ? 1 : 3));
+            assert_true(nth > 1);
         }
         bp_logprob_destroy(&client);
     }

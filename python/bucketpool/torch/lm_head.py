@@ -39,12 +39,13 @@ Both = Tuple[Any, Any]  # tensors, or None for an output that is not requested
 
 def _batch(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
            one: Pass) -> Tuple[_abi.bp_lm_head_batch, Any]:
-    batch = configured(library().bp_lm_head_batch_init, _abi.bp_lm_head_batch, temperature=one.options.temperature,
-                       target_dtype=_tensors.DTYPES[target.dtype], weight=weight.data_ptr(),
+    batch = configured(library().bp_lm_head_batch_init, _abi.bp_lm_head_batch, weight=weight.data_ptr(),
                        weight_stride=weight.stride(0) if weight.shape[0] > 1 else weight.shape[1])
     batch.hidden = _tensors.rows(hidden)
-    batch.target, kept = _tensors.values(target)
-    batch.mask, masks = _tensors.values(one.mask)
+    batch.tokens.temperature = one.options.temperature
+    batch.tokens.target_dtype = _tensors.DTYPES[target.dtype]
+    batch.tokens.target, kept = _tensors.values(target)
+    batch.tokens.mask, masks = _tensors.values(one.mask)
     return batch, (kept, masks)
 
 

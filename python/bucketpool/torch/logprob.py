@@ -54,11 +54,12 @@ __all__ = [
 
 
 def _batch(logits: torch.Tensor, target: torch.Tensor, one: Pass) -> Tuple[_abi.bp_logprob_batch, Any]:
-    batch = configured(library().bp_logprob_batch_init, _abi.bp_logprob_batch, temperature=one.options.temperature,
-                       chunk=one.options.chunk or 0, target_dtype=_tensors.DTYPES[target.dtype])
+    batch = configured(library().bp_logprob_batch_init, _abi.bp_logprob_batch)
     batch.logits = _tensors.rows(logits)
-    batch.target, kept = _tensors.values(target)
-    batch.mask, masks = _tensors.values(one.mask)
+    batch.tokens.temperature = one.options.temperature
+    batch.tokens.target_dtype = _tensors.DTYPES[target.dtype]
+    batch.tokens.target, kept = _tensors.values(target)
+    batch.tokens.mask, masks = _tensors.values(one.mask)
     return batch, (kept, masks)
 
 

@@ -20,12 +20,12 @@
 static const bp_dtype dtypes[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
 #define DTYPES (sizeof dtypes / sizeof *dtypes)
 
-/* [index in `dtypes`], [with entropy]. */
+/* [index in `dtypes`]. */
 typedef struct cuda_engine {
     bp_engine base;
     bp_cuda_module *module;
-    const bp_cuda_kernel *partials[DTYPES][2];
-    const bp_cuda_kernel *gradient[DTYPES][DTYPES][2]; /* NULL: between bf16 and fp16 */
+    const bp_cuda_kernel *forward[DTYPES];
+    const bp_cuda_kernel *gradient[DTYPES][DTYPES]; /* NULL: between bf16 and fp16 */
     const bp_cuda_kernel *finish, *finish_bad;
     const bp_cuda_kernel *range[DTYPES];
     const bp_cuda_kernel *rearrange[WORD_SIZES];
@@ -72,11 +72,15 @@ static uint64_t cuda_rows_of(const bp_tokens_work *tokens)
     return tokens->batch * tokens->sequence;
 }
 
-static bp_status launch_partials(bp_engine *base, const bp_partials_work *work, bp_stream *stream)
+static bp_status launch_forward(bp_engine *base, const bp_forward_work *work, bp_stream *stream)
 {
     const cuda_engine *engine = (const cuda_engine *)base;
-    const bp_cuda_kernel *kernel = engine->partials[dtype_place(work->logits.dtype)][work->with_entropy != 0];
-    return launch_kernel(kernel, cuda_rows_of(&work->tokens), 1, THREADS, work, stream);
+    const uint64_t rows = cuda_rows_of(&work->tokens);
+    BP_TRY(launch_kernel(engine->forward[dtype_place(work->logits.dtype)], rows, 1, THREADS, work, stream));
+    if (work->partials != NULL || work->results.bad == NULL || rows == 0)
+        return BP_OK;
+    const bp_finish_work bad = {.tokens = work->tokens, .results = work->results};
+    return launch_kernel(engine->finish_bad, 1, 1, 1, &bad, stream);
 }
 
 static bp_status launch_finish(bp_engine *base, const bp_finish_work *work, bp_stream *stream)
@@ -84,7 +88,7 @@ static bp_status launch_finish(bp_engine *base, const bp_finish_work *work, bp_s
     const cuda_engine *engine = (const cuda_engine *)base;
     const uint64_t rows = cuda_rows_of(&work->tokens);
     BP_TRY(launch_kernel(engine->finish, blocks_for(rows, THREADS), 1, THREADS, work, stream));
-    if (work->bad == NULL || rows == 0)
+    if (work->results.bad == NULL || rows == 0)
         return BP_OK;
     return launch_kernel(engine->finish_bad, 1, 1, 1, work, stream);
 }
@@ -93,8 +97,7 @@ static bp_status launch_finish(bp_engine *base, const bp_finish_work *work, bp_s
 static bp_status launch_gradient(bp_engine *base, const bp_gradient_work *work, bp_stream *stream)
 {
     const cuda_engine *engine = (const cuda_engine *)base;
-    const bp_cuda_kernel *kernel =
-        engine->gradient[dtype_place(work->logits.dtype)][dtype_place(work->out_dtype)][work->entropy_grad != NULL];
+    const bp_cuda_kernel *kernel = engine->gradient[dtype_place(work->logits.dtype)][dtype_place(work->out_dtype)];
     const uint64_t rows = cuda_rows_of(&work->tokens), most = work->logits.columns / PART_COLUMNS;
     if (kernel == NULL)
         return bp_fail(BP_ERR_UNSUPPORTED, "cuda has no kernel from logits of %s to a gradient of %s",
@@ -105,6 +108,12 @@ static bp_status launch_gradient(bp_engine *base, const bp_gradient_work *work, 
     if (rows != 0 && rows < ENOUGH_BLOCKS && most >= 2 && !narrows)
         parts = bp_least_u64((ENOUGH_BLOCKS + rows - 1) / rows, most);
     return launch_kernel(kernel, rows, parts, THREADS, work, stream);
+}
+
+static bp_status launch_fused(bp_engine *base, const bp_fused_work *work, bp_stream *stream)
+{
+    BP_TRY(launch_forward(base, &work->forward, stream));
+    return launch_gradient(base, &work->gradient, stream);
 }
 
 static bp_status launch_range(bp_engine *base, const bp_range_work *work, bp_stream *stream)
@@ -146,27 +155,30 @@ static void cuda_engine_destroy(bp_engine *base)
     free(engine);
 }
 
-static const bp_engine_ops ops = {cuda_engine_destroy, launch_partials,  launch_finish, launch_gradient,
-                                  launch_range,        launch_rearrange, launch_sums,   launch_seed};
+static const bp_engine_ops ops = {.destroy = cuda_engine_destroy,
+                                  .forward = launch_forward,
+                                  .finish = launch_finish,
+                                  .gradient = launch_gradient,
+                                  .fused = launch_fused,
+                                  .range = launch_range,
+                                  .rearrange = launch_rearrange,
+                                  .sums = launch_sums,
+                                  .seed = launch_seed};
 
 /* Kernel names contain the dtypes of logits and gradient. */
 static bp_status cuda_engine_find_kernels_of(cuda_engine *engine, size_t in)
 {
-    static const char *const with_entropy[] = {"", "_entropy"};
     const char *logits = bp_dtype_name(dtypes[in]);
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "bp_range_%s", logits);
     BP_TRY(find_kernel(engine->module, name, &engine->range[in]));
-    for (int entropy = 0; entropy < 2; entropy++) {
-        snprintf(name, sizeof name, "bp_partials_%s%s", logits, with_entropy[entropy]);
-        BP_TRY(find_kernel(engine->module, name, &engine->partials[in][entropy]));
-        for (size_t out = 0; out < DTYPES; out++) {
-            if (in != out && dtypes[in] != BP_DTYPE_FP32 && dtypes[out] != BP_DTYPE_FP32)
-                continue;
-            snprintf(name, sizeof name, "bp_gradient_%s_%s%s", logits, bp_dtype_name(dtypes[out]),
-                     with_entropy[entropy]);
-            BP_TRY(find_kernel(engine->module, name, &engine->gradient[in][out][entropy]));
-        }
+    snprintf(name, sizeof name, "bp_forward_%s_general", logits);
+    BP_TRY(find_kernel(engine->module, name, &engine->forward[in]));
+    for (size_t out = 0; out < DTYPES; out++) {
+        if (in != out && dtypes[in] != BP_DTYPE_FP32 && dtypes[out] != BP_DTYPE_FP32)
+            continue;
+        snprintf(name, sizeof name, "bp_gradient_%s_%s_general", logits, bp_dtype_name(dtypes[out]));
+        BP_TRY(find_kernel(engine->module, name, &engine->gradient[in][out]));
     }
     return BP_OK;
 }

@@ -32,6 +32,12 @@ INLINE vec v_max(vec a, vec b)
     return _mm256_max_ps(a, b);
 }
 
+/* The smaller; `b` if one is NaN. */
+INLINE vec v_min(vec a, vec b)
+{
+    return _mm256_min_ps(a, b);
+}
+
 INLINE vec v_round(vec a)
 {
     return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

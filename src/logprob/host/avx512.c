@@ -31,6 +31,12 @@ INLINE vec v_max(vec a, vec b)
     return _mm512_max_ps(a, b);
 }
 
+/* The smaller; `b` if one is NaN. */
+INLINE vec v_min(vec a, vec b)
+{
+    return _mm512_min_ps(a, b);
+}
+
 INLINE vec v_round(vec a)
 {
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -123,9 +123,14 @@ typedef struct host_engine {
 
 /* Largest work of a ring slot. */
 typedef union host_work {
-    bp_partials_work partials;
+    bp_forward_work forward;
     bp_finish_work finish;
     bp_gradient_work gradient;
+    bp_fused_work fused;
+    bp_divergence_work divergence;
+    bp_divergence_finish_work divergence_finish;
+    bp_divergence_gradient_work divergence_gradient;
+    bp_columns_work columns;
     bp_range_work range;
     bp_rearrange_work rearrange;
     bp_sums_work sums;
@@ -143,9 +148,14 @@ typedef union host_work {
         host_engine *engine = (host_engine *)base;                                                                     \
         return bp_ring_enqueue(engine->ring, stream, run_##name, &engine->team, work, sizeof *work);                   \
     }
-OPERATION(partials)
+OPERATION(forward)
 OPERATION(finish)
 OPERATION(gradient)
+OPERATION(fused)
+OPERATION(divergence)
+OPERATION(divergence_finish)
+OPERATION(divergence_gradient)
+OPERATION(columns)
 OPERATION(range)
 OPERATION(rearrange)
 OPERATION(sums)
@@ -159,8 +169,19 @@ static void host_engine_destroy(bp_engine *base)
     free(engine);
 }
 
-static const bp_engine_ops host_ops = {host_engine_destroy, enqueue_partials,  enqueue_finish, enqueue_gradient,
-                                       enqueue_range,       enqueue_rearrange, enqueue_sums,   enqueue_seed};
+static const bp_engine_ops host_ops = {.destroy = host_engine_destroy,
+                                       .forward = enqueue_forward,
+                                       .finish = enqueue_finish,
+                                       .gradient = enqueue_gradient,
+                                       .fused = enqueue_fused,
+                                       .divergence = enqueue_divergence,
+                                       .divergence_finish = enqueue_divergence_finish,
+                                       .divergence_gradient = enqueue_divergence_gradient,
+                                       .columns = enqueue_columns,
+                                       .range = enqueue_range,
+                                       .rearrange = enqueue_rearrange,
+                                       .sums = enqueue_sums,
+                                       .seed = enqueue_seed};
 
 bp_status bp_engine_create_host(uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine)
 {

@@ -1,12 +1,9 @@
-/* Jobs of a host engine: rows, or pieces of rows where there are few, are distributed to threads. Work done once per row is shared by all
+/* Passes of a host engine: rows, or pieces of rows where there are few, are distributed to threads. Work done once per row is shared by all
  * kernels. */
-#include "logprob/host/jobs.h"
-
-#include <math.h>
 #include <stdlib.h>
 
-#include "core/arith.h"
 #include "core/fail.h"
+#include "logprob/host/rows.h"
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
 
@@ -63,68 +60,7 @@ void bp_host_distribute(const bp_host_team *team, uint64_t count, uint64_t piece
         run(job, i * piece, (i + 1) * piece < count ? (i + 1) * piece : count);
 }
 
-/* ---- tokens and their rows --------------------------------------------------------------------------------------- */
-
-#define PIECE_TOKENS 256u
-#define PIECE_COLUMNS (8 * BP_TILE_COLUMNS)
-/* Larger outputs are written with non-temporal stores. A constant, because reported cache sizes may be those of a whole socket. */
-#define CACHED_BYTES (16u << 20)
-
-/* True if there are fewer rows than threads need, so that threads share rows. */
-static bool has_few_rows(const bp_host_team *team, uint64_t rows)
-{
-    return team->threads > 1 && rows < 2 * (uint64_t)team->threads;
-}
-
-/* Rows that a thread takes at once. */
-static uint64_t rows_of_piece(uint64_t columns)
-{
-    return columns < PIECE_COLUMNS ? PIECE_COLUMNS / columns : 1;
-}
-
-/* Offset of a token in a strided [batch, sequence] tensor. */
-static int64_t token_offset(const bp_tokens_work *tokens, uint64_t token, int64_t batch_stride, int64_t stride)
-{
-    return (int64_t)(token / tokens->sequence) * batch_stride + (int64_t)(token % tokens->sequence) * stride;
-}
-
-static bool token_is_masked(const bp_tokens_work *tokens, uint64_t token)
-{
-    return tokens->has_mask &&
-           tokens->mask[token_offset(tokens, token, tokens->mask_batch_stride, tokens->mask_stride)] == 0;
-}
-
-static int64_t token_target(const bp_tokens_work *tokens, uint64_t token)
-{
-    int64_t offset = token_offset(tokens, token, tokens->target_batch_stride, tokens->target_stride);
-    return tokens->target_is_64 ? ((const int64_t *)tokens->target)[offset] : ((const int32_t *)tokens->target)[offset];
-}
-
-/* True if `target` is one of the `count` ids from `first`; any int64 is allowed. */
-static bool target_is_within(int64_t target, int64_t first, uint64_t count)
-{
-    return (uint64_t)target - (uint64_t)first < count;
-}
-
-/* Index of the dtype in the kernel tables. */
-static int row_dtype(int32_t dtype)
-{
-    return dtype == BP_DTYPE_FP32 ? BP_ROW_FP32 : dtype == BP_DTYPE_BF16 ? BP_ROW_BF16 : BP_ROW_FP16;
-}
-
-static uint64_t row_element_bytes(int dtype)
-{
-    return dtype == BP_ROW_FP32 ? 4 : 2;
-}
-
-/* The row of a token. */
-static const char *logits_row(const bp_tokens_work *tokens, const bp_logits_work *logits, uint64_t token)
-{
-    int64_t offset = token_offset(tokens, token, logits->batch_stride, logits->stride);
-    return (const char *)logits->data + offset * (int64_t)row_element_bytes(row_dtype(logits->dtype));
-}
-
-/* ---- partials ------------------------------------------------------------------------------------------------------ */
+/* ---- sums of rows -------------------------------------------------------------------------------------------------- */
 
 /* Adds sums relative to `from` to those of `a`, relative to a->max >= from. */
 static void add_below(bp_partial *a, float from, float sum, float weighted, float scale)
@@ -143,6 +79,7 @@ static void add_below(bp_partial *a, float from, float sum, float weighted, floa
 /* Merges `b`, the next tile in column order, into `a`. */
 static void merge_partials(bp_partial *a, const bp_partial *b, float scale)
 {
+    a->total += b->total;
     if (b->max > a->max) {
         bp_partial old = *a;
         a->max = b->max;
@@ -154,133 +91,121 @@ static void merge_partials(bp_partial *a, const bp_partial *b, float scale)
     }
 }
 
-typedef struct partials_job {
+typedef struct forward_job {
     const bp_host_team *team;
-    const bp_partials_work *work;
+    const bp_forward_work *work;
     int dtype;
+    bool prepares;
     uint64_t tiles;  /* per row */
     const char *row; /* current row, when threads share it */
-} partials_job;
+    float scale;
+} forward_job;
 
-static void reduce_tile(const partials_job *job, const char *row, uint64_t tile, bp_partial *partial)
+static void reduce_tile(const forward_job *job, const char *row, float scale, uint64_t tile, bp_partial *partial)
 {
     const bp_logits_work *logits = &job->work->logits;
-    uint64_t first = tile * BP_TILE_COLUMNS;
-    job->team->kernels->tile[job->dtype](row + first * row_element_bytes(job->dtype),
-                                         (uint32_t)bp_least_u64(BP_TILE_COLUMNS, logits->columns - first),
-                                         logits->scale, job->work->with_entropy != 0, partial);
-}
-
-static float value_of_target(const partials_job *job, uint64_t token, const char *row)
-{
-    const bp_logits_work *logits = &job->work->logits;
-    int64_t target = token_target(&job->work->tokens, token);
-    if (!target_is_within(target, logits->first, logits->columns))
-        return 0;
-    return bp_row_value(job->dtype, row, (uint64_t)target - (uint64_t)logits->first);
-}
-
-static void reduce_rows(const void *context, uint64_t begin, uint64_t end)
-{
-    const partials_job *job = context;
-    const bp_partials_work *work = job->work;
-    for (uint64_t token = begin; token < end; token++) {
-        bp_partial partial = {0};
-        if (!token_is_masked(&work->tokens, token)) {
-            const char *row = logits_row(&work->tokens, &work->logits, token);
-            reduce_tile(job, row, 0, &partial);
-            for (uint64_t tile = 1; tile < job->tiles; tile++) {
-                bp_partial next;
-                reduce_tile(job, row, tile, &next);
-                merge_partials(&partial, &next, work->logits.scale);
-            }
-            partial.target = value_of_target(job, token, row);
-        }
-        work->partials[token] = partial;
-    }
-}
-
-static void reduce_tiles(const void *context, uint64_t begin, uint64_t end)
-{
-    const partials_job *job = context;
-    for (uint64_t tile = begin; tile < end; tile++)
-        reduce_tile(job, job->row, tile, job->team->tiles + tile);
-}
-
-/* All threads share each row. */
-static void reduce_together(partials_job *job, uint64_t rows)
-{
-    const bp_partials_work *work = job->work;
-    const bp_partial *partials = job->team->tiles;
-    for (uint64_t token = 0; token < rows; token++) {
-        bp_partial partial = {0};
-        if (!token_is_masked(&work->tokens, token)) {
-            job->row = logits_row(&work->tokens, &work->logits, token);
-            bp_host_distribute(job->team, job->tiles, PIECE_COLUMNS / BP_TILE_COLUMNS, reduce_tiles, job);
-            partial = partials[0];
-            for (uint64_t tile = 1; tile < job->tiles; tile++)
-                merge_partials(&partial, partials + tile, work->logits.scale);
-            partial.target = value_of_target(job, token, job->row);
-        }
-        work->partials[token] = partial;
-    }
-}
-
-void bp_host_partials(bp_host_team *team, const bp_partials_work *work)
-{
-    const uint64_t rows = work->tokens.batch * work->tokens.sequence, columns = work->logits.columns;
-    partials_job job = {.team = team,
-                        .work = work,
-                        .dtype = row_dtype(work->logits.dtype),
-                        .tiles = columns / BP_TILE_COLUMNS + (columns % BP_TILE_COLUMNS != 0)};
-    if (has_few_rows(team, rows)) {
-        pthread_mutex_lock(&team->tiles_lock);
-        reduce_together(&job, rows);
-        pthread_mutex_unlock(&team->tiles_lock);
+    const bp_host_kernels *kernels = job->team->kernels;
+    const uint64_t first = tile * BP_TILE_COLUMNS;
+    const uint32_t columns = (uint32_t)bp_least_u64(BP_TILE_COLUMNS, logits->columns - first);
+    if (job->prepares) {
+        bp_tile prepared;
+        kernels->tile[BP_ROW_FP32](bp_prepare(job->team, logits, row, first, columns, &prepared), columns, scale,
+                                   job->work->level, partial);
     } else {
-        bp_host_distribute(team, rows, rows_of_piece(columns), reduce_rows, &job);
+        kernels->tile[job->dtype](row + first * bp_row_element_bytes(job->dtype), columns, scale, job->work->level,
+                                  partial);
     }
 }
 
-/* ---- outputs ------------------------------------------------------------------------------------------------------- */
-
-typedef struct row_outputs {
-    float logprob, entropy, max, log_sum, energy;
-} row_outputs;
-
-/* For an unmasked token. */
-static row_outputs finish_row(const bp_finish_work *work, uint64_t token)
+/* The logit of a row at a column, as the kernels see it. */
+static float value_at(const bp_host_team *team, const bp_logits_work *logits, const char *row, uint64_t column)
 {
-    const uint64_t tokens = work->tokens.batch * work->tokens.sequence;
-    const bool has_target = target_is_within(token_target(&work->tokens, token), work->vocab_first, work->vocab);
-    const bp_partial *partials = work->partials + token;
-    double max = -INFINITY, target = 0, sum = 0, weighted = 0;
-    for (uint32_t rank = 0; rank < work->ranks; rank++) {
-        max = partials[rank * tokens].max > max ? partials[rank * tokens].max : max;
-        target += partials[rank * tokens].target;
+    bp_tile tile;
+    return *bp_prepare(team, logits, row, column, 1, &tile);
+}
+
+/* ---- results ------------------------------------------------------------------------------------------------------- */
+
+typedef struct row_results {
+    double max, log_sum; /* in fp64: an error here would reach every element of the gradient */
+    float scale;
+    float entropy, energy, logsumexp, mean_logprob;
+} row_results;
+
+/* `partials`: of the row on each rank, `rank_bytes` apart. */
+static row_results finish_row(const bp_results_work *results, const bp_partial *partials, uint64_t rank_bytes,
+                              uint32_t ranks, float scale)
+{
+    double max = -INFINITY, sum = 0, weighted = 0, total = 0;
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        const bp_partial *partial = (const bp_partial *)((const char *)partials + rank * rank_bytes);
+        max = partial->max > max ? partial->max : max;
     }
-    for (uint32_t rank = 0; rank < work->ranks; rank++) {
-        const bp_partial *partial = partials + rank * tokens;
-        double d = partial->max == -INFINITY ? 0 : (partial->max - max) * work->scale, e = exp(d);
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        const bp_partial *partial = (const bp_partial *)((const char *)partials + rank * rank_bytes);
+        double d = partial->max == -INFINITY ? 0 : (partial->max - max) * scale, e = exp(d);
         sum += e * partial->sum;
         if (e != 0)
             weighted += e * (partial->weighted + partial->sum * d);
+        total += partial->total;
     }
     /* 0: a row of only -inf has no distribution */
-    double log_sum = sum != 0 ? log(sum) : NAN, energy = weighted / sum;
-    return (row_outputs){
-        .logprob = has_target ? (float)((target - max) * work->scale - log_sum) : 0,
+    const double log_sum = sum != 0 ? log(sum) : NAN, energy = weighted / sum;
+    return (row_results){
+        .max = max,
+        .log_sum = log_sum,
+        .scale = scale,
         .entropy = (float)(log_sum - energy),
-        .max = (float)max,
-        .log_sum = (float)log_sum,
         .energy = (float)energy,
+        .logsumexp = (float)(max * scale + log_sum),
+        .mean_logprob = (float)((total / (double)results->vocab - max) * scale - log_sum),
     };
 }
 
-static void host_jobs_set(float *values, int64_t offset, float value)
+/* Writes the results of a row, except for the log-probabilities. */
+static void put_results(const bp_results_work *results, const bp_tokens_work *tokens, uint64_t token,
+                        const row_results *row)
 {
-    if (values != NULL)
-        values[offset] = value;
+    bp_put_output(&results->entropy, tokens, token, 0, row->entropy);
+    bp_put_output(&results->logsumexp, tokens, token, 0, row->logsumexp);
+    bp_put_output(&results->mean_logprob, tokens, token, 0, row->mean_logprob);
+    if (results->saved.max != NULL) {
+        results->saved.max[token] = (float)row->max;
+        results->saved.log_sum[token] = (float)row->log_sum;
+    }
+    if (results->saved.energy != NULL)
+        results->saved.energy[token] = row->energy;
+}
+
+static void put_logprob(const bp_results_work *results, const bp_tokens_work *tokens, uint64_t token, uint32_t k,
+                        const row_results *row, double logit)
+{
+    const bool has_target =
+        bp_target_is_within(bp_token_target(tokens, token, k), results->vocab_first, results->vocab);
+    bp_put_output(&results->logprob, tokens, token, k,
+                  has_target ? (float)((logit - row->max) * row->scale - row->log_sum) : 0);
+}
+
+static void put_zeros(const bp_results_work *results, const bp_tokens_work *tokens, uint64_t token)
+{
+    put_results(results, tokens, token, &(row_results){0});
+    for (uint32_t k = 0; k < tokens->targets; k++)
+        bp_put_output(&results->logprob, tokens, token, k, 0);
+}
+
+/* Records the first target outside the vocabulary. */
+static void note_bad_target(const bp_results_work *results, const bp_tokens_work *tokens)
+{
+    bp_bad_target *bad = results->bad;
+    for (uint64_t i = 0; bad != NULL && i < bp_token_count(tokens) && results->first_token + i < bad->token; i++) {
+        for (uint32_t k = 0; k < tokens->targets && !bp_token_is_masked(tokens, i); k++) {
+            const int64_t target = bp_token_target(tokens, i, k);
+            if (!bp_target_is_within(target, results->vocab_first, results->vocab)) {
+                *bad = (bp_bad_target){results->first_token + i, target};
+                return;
+            }
+        }
+    }
 }
 
 static void finish_rows(const void *context, uint64_t begin, uint64_t end)
@@ -288,184 +213,323 @@ static void finish_rows(const void *context, uint64_t begin, uint64_t end)
     const bp_finish_work *work = context;
     const bp_tokens_work *tokens = &work->tokens;
     for (uint64_t token = begin; token < end; token++) {
-        row_outputs outputs = {0};
-        if (!token_is_masked(tokens, token))
-            outputs = finish_row(work, token);
-        host_jobs_set(work->logprob, token_offset(tokens, token, work->logprob_batch_stride, work->logprob_stride),
-                      outputs.logprob);
-        host_jobs_set(work->entropy, token_offset(tokens, token, work->entropy_batch_stride, work->entropy_stride),
-                      outputs.entropy);
-        host_jobs_set(work->saved.max, (int64_t)token, outputs.max);
-        host_jobs_set(work->saved.log_sum, (int64_t)token, outputs.log_sum);
-        host_jobs_set(work->saved.energy, (int64_t)token, outputs.energy);
+        if (bp_token_is_masked(tokens, token)) {
+            put_zeros(&work->results, tokens, token);
+            continue;
+        }
+        const row_results row = finish_row(&work->results, work->partials + token, work->rank_bytes, work->ranks,
+                                           bp_token_scale(tokens, token));
+        put_results(&work->results, tokens, token, &row);
+        for (uint32_t k = 0; k < tokens->targets; k++) {
+            const char *logits = (const char *)(work->target_logits + token * tokens->targets + k);
+            double logit = 0; /* one rank has the target, the others 0 */
+            for (uint32_t rank = 0; rank < work->ranks; rank++)
+                logit += *(const float *)(logits + rank * work->rank_bytes);
+            put_logprob(&work->results, tokens, token, k, &row, logit);
+        }
     }
 }
 
 void bp_host_finish(bp_host_team *team, const bp_finish_work *work)
 {
+    bp_host_distribute(team, bp_token_count(&work->tokens), BP_PIECE_TOKENS, finish_rows, work);
+    note_bad_target(&work->results, &work->tokens);
+}
+
+/* ---- forward ------------------------------------------------------------------------------------------------------- */
+
+/* Ends a row with its partial: to results, or kept with the logits of its targets. */
+static void end_row(const forward_job *job, uint64_t token, const char *row, const bp_partial *partial)
+{
+    const bp_forward_work *work = job->work;
     const bp_tokens_work *tokens = &work->tokens;
-    const uint64_t rows = tokens->batch * tokens->sequence;
-    bp_host_distribute(team, rows, PIECE_TOKENS, finish_rows, work);
-    for (uint64_t token = 0; work->bad != NULL && token < bp_least_u64(rows, work->bad->token); token++) {
-        if (token_is_masked(tokens, token))
-            continue;
-        int64_t target = token_target(tokens, token);
-        if (!target_is_within(target, work->vocab_first, work->vocab))
-            *work->bad = (bp_bad_target){token, target};
+    const bp_logits_work *logits = &work->logits;
+    row_results results = {0};
+    if (work->partials != NULL) {
+        work->partials[token] = *partial;
+    } else {
+        results = finish_row(&work->results, partial, 0, 1, bp_token_scale(tokens, token));
+        put_results(&work->results, tokens, token, &results);
+    }
+    for (uint32_t k = 0; k < tokens->targets; k++) {
+        const int64_t target = bp_token_target(tokens, token, k);
+        const float logit = bp_target_is_within(target, logits->first, logits->columns)
+                                ? value_at(job->team, logits, row, (uint64_t)target - (uint64_t)logits->first)
+                                : 0;
+        if (work->partials != NULL)
+            work->target_logits[token * tokens->targets + k] = logit;
+        else
+            put_logprob(&work->results, tokens, token, k, &results, logit);
     }
 }
 
+static void end_masked_row(const bp_forward_work *work, uint64_t token)
+{
+    const uint32_t targets = work->tokens.targets;
+    if (work->partials == NULL) {
+        put_zeros(&work->results, &work->tokens, token);
+        return;
+    }
+    work->partials[token] = (bp_partial){0}; /* unused, but sent */
+    for (uint32_t k = 0; k < targets; k++)
+        work->target_logits[token * targets + k] = 0;
+}
+
+static void reduce_row(const forward_job *job, uint64_t token)
+{
+    const bp_forward_work *work = job->work;
+    if (bp_token_is_masked(&work->tokens, token)) {
+        end_masked_row(work, token);
+        return;
+    }
+    const char *row = bp_logits_row(&work->tokens, &work->logits, token);
+    const float scale = bp_token_scale(&work->tokens, token);
+    bp_partial partial;
+    reduce_tile(job, row, scale, 0, &partial);
+    for (uint64_t tile = 1; tile < job->tiles; tile++) {
+        bp_partial next;
+        reduce_tile(job, row, scale, tile, &next);
+        merge_partials(&partial, &next, scale);
+    }
+    end_row(job, token, row, &partial);
+}
+
+static void reduce_rows(const void *context, uint64_t begin, uint64_t end)
+{
+    for (uint64_t token = begin; token < end; token++)
+        reduce_row(context, token);
+}
+
+static void reduce_tiles(const void *context, uint64_t begin, uint64_t end)
+{
+    const forward_job *job = context;
+    for (uint64_t tile = begin; tile < end; tile++)
+        reduce_tile(job, job->row, job->scale, tile, job->team->tiles + tile);
+}
+
+/* All threads share each row. */
+static void reduce_together(forward_job *job)
+{
+    const bp_forward_work *work = job->work;
+    const bp_partial *partials = job->team->tiles;
+    for (uint64_t token = 0; token < bp_token_count(&work->tokens); token++) {
+        if (bp_token_is_masked(&work->tokens, token)) {
+            end_masked_row(work, token);
+            continue;
+        }
+        job->row = bp_logits_row(&work->tokens, &work->logits, token);
+        job->scale = bp_token_scale(&work->tokens, token);
+        bp_host_distribute(job->team, job->tiles, BP_PIECE_COLUMNS / BP_TILE_COLUMNS, reduce_tiles, job);
+        bp_partial partial = partials[0];
+        for (uint64_t tile = 1; tile < job->tiles; tile++)
+            merge_partials(&partial, partials + tile, job->scale);
+        end_row(job, token, job->row, &partial);
+    }
+}
+
+static forward_job forward_job_of(const bp_host_team *team, const bp_forward_work *work)
+{
+    const uint64_t columns = work->logits.columns;
+    return (forward_job){.team = team,
+                         .work = work,
+                         .dtype = bp_row_dtype(work->logits.dtype),
+                         .prepares = bp_are_prepared(&work->logits),
+                         .tiles = columns / BP_TILE_COLUMNS + (columns % BP_TILE_COLUMNS != 0)};
+}
+
+void bp_host_forward(bp_host_team *team, const bp_forward_work *work)
+{
+    const uint64_t rows = bp_token_count(&work->tokens);
+    forward_job job = forward_job_of(team, work);
+    if (bp_has_few_rows(team, rows)) {
+        pthread_mutex_lock(&team->tiles_lock);
+        reduce_together(&job);
+        pthread_mutex_unlock(&team->tiles_lock);
+    } else {
+        bp_host_distribute(team, rows, bp_rows_of_piece(work->logits.columns), reduce_rows, &job);
+    }
+    if (work->partials == NULL)
+        note_bad_target(&work->results, &work->tokens);
+}
+
 /* ---- the gradient -------------------------------------------------------------------------------------------------- */
+
+/* A target in this shard: its elements are written after the row, from logits that were read before it. */
+typedef struct target_element {
+    int64_t column; /* -1: not in this shard */
+    float logit, upstream;
+} target_element;
 
 typedef struct gradient_job {
     const bp_host_team *team;
     const bp_gradient_work *work;
     int dtype, out_dtype;
-    bool streams;
+    bool prepares, streams;
     const char *row; /* current row, when threads share it */
     char *out;
     bp_row_gradient values;
+    target_element targets[BP_MOST_TARGETS];
 } gradient_job;
-
-static float upstream(const bp_tokens_work *tokens, uint64_t token, const float *values, int64_t batch_stride,
-                      int64_t stride)
-{
-    return values != NULL ? values[token_offset(tokens, token, batch_stride, stride)] : 0;
-}
 
 /* Sets the token's rows and values. Finishes a masked token and returns false. */
 static bool begin_gradient(gradient_job *job, uint64_t token)
 {
     const bp_gradient_work *work = job->work;
     const bp_tokens_work *tokens = &work->tokens;
-    const uint64_t bytes = row_element_bytes(job->out_dtype);
+    const bp_logits_work *logits = &work->logits;
+    const uint64_t bytes = bp_row_element_bytes(job->out_dtype);
     job->out =
-        (char *)work->out + token_offset(tokens, token, work->out_batch_stride, work->out_stride) * (int64_t)bytes;
-    if (token_is_masked(tokens, token)) {
-        memset(job->out, 0, work->logits.columns * bytes);
+        (char *)work->out + bp_token_offset(tokens, token, work->out_batch_stride, work->out_stride) * (int64_t)bytes;
+    if (bp_token_is_masked(tokens, token)) {
+        memset(job->out, 0, logits->columns * bytes);
         return false;
     }
-    const int64_t target = token_target(tokens, token);
-    const bool has_target = target_is_within(target, work->logits.first, work->logits.columns);
-    job->row = logits_row(tokens, &work->logits, token);
+    job->row = bp_logits_row(tokens, logits, token);
+    double of_targets = 0;
+    for (uint32_t k = 0; k < tokens->targets; k++) {
+        const int64_t target = bp_token_target(tokens, token, k);
+        target_element *element = &job->targets[k];
+        *element = (target_element){.column = -1, .upstream = bp_upstream_of(&work->logprob, tokens, token, k)};
+        of_targets += element->upstream;
+        if (!bp_target_is_within(target, logits->first, logits->columns))
+            continue;
+        element->column = (int64_t)((uint64_t)target - (uint64_t)logits->first);
+        element->logit = value_at(job->team, logits, job->row, (uint64_t)element->column);
+    }
+    const double of_mean = bp_upstream_of(&work->mean_logprob, tokens, token, 0);
     job->values = (bp_row_gradient){
         .max = work->saved.max[token],
         .log_sum = work->saved.log_sum[token],
         .energy = work->saved.energy != NULL ? work->saved.energy[token] : 0,
-        .scale = work->logits.scale,
-        .logprob_grad =
-            upstream(tokens, token, work->logprob_grad, work->logprob_grad_batch_stride, work->logprob_grad_stride),
-        .entropy_grad =
-            upstream(tokens, token, work->entropy_grad, work->entropy_grad_batch_stride, work->entropy_grad_stride),
-        .target = has_target ? (int64_t)((uint64_t)target - (uint64_t)work->logits.first) : -1,
+        .scale = bp_token_scale(tokens, token),
+        .factor = bp_upstream_of(&work->logsumexp, tokens, token, 0) - of_mean - of_targets,
+        .entropy_grad = bp_upstream_of(&work->entropy, tokens, token, 0),
+        .everywhere = (float)(of_mean / (double)work->vocab),
         .streams = job->streams,
     };
     return true;
 }
 
+/* Equal targets add up: each of them writes the element with the sum of their upstream gradients. */
+static void end_gradient(const gradient_job *job)
+{
+    const uint32_t targets = job->work->tokens.targets;
+    const float cap = job->work->logits.cap;
+    for (uint32_t k = 0; k < targets; k++) {
+        const target_element *element = &job->targets[k];
+        double upstream = 0;
+        if (element->column < 0)
+            continue;
+        for (uint32_t i = 0; i < targets; i++)
+            upstream += job->targets[i].column == element->column ? job->targets[i].upstream : 0;
+        const double u = cap != 0 ? (double)element->logit / cap : 0;
+        const double value = bp_gradient_at_target(&job->values, element->logit, upstream) * (1 - u * u);
+        bp_row_set(job->out_dtype, job->out, (uint64_t)element->column, (float)value);
+    }
+}
+
+/* Tile by tile: prepared logits, their gradient as fp32 where it must be multiplied, and the output. */
+static void differentiate_prepared(const gradient_job *job, uint64_t begin, uint64_t end)
+{
+    const bp_host_kernels *kernels = job->team->kernels;
+    const bp_logits_work *logits = &job->work->logits;
+    const uint64_t bytes = bp_row_element_bytes(job->out_dtype);
+    bp_row_gradient values = job->values;
+    bp_tile prepared, gradient;
+    values.streams = values.streams && logits->cap == 0;
+    for (uint64_t first = begin; first < end; first += BP_TILE_COLUMNS) {
+        const uint32_t columns = (uint32_t)bp_least_u64(BP_TILE_COLUMNS, end - first);
+        const float *x = bp_prepare(job->team, logits, job->row, first, columns, &prepared);
+        char *out = job->out + first * bytes;
+        if (logits->cap == 0) {
+            kernels->gradient[BP_ROW_FP32][job->out_dtype](x, 0, columns, &values, out);
+        } else {
+            kernels->gradient[BP_ROW_FP32][BP_ROW_FP32](x, 0, columns, &values, gradient.values);
+            kernels->narrow[job->out_dtype](gradient.values, x, columns, logits->cap, out);
+        }
+    }
+}
+
 static void differentiate_columns(const void *context, uint64_t begin, uint64_t end)
 {
     const gradient_job *job = context;
-    job->team->kernels->gradient[job->dtype][job->out_dtype](job->row, begin, end, &job->values, job->out);
+    if (job->prepares)
+        differentiate_prepared(job, begin, end);
+    else
+        job->team->kernels->gradient[job->dtype][job->out_dtype](job->row, begin, end, &job->values, job->out);
+}
+
+static void differentiate_row(gradient_job *job, uint64_t token)
+{
+    if (begin_gradient(job, token)) {
+        differentiate_columns(job, 0, job->work->logits.columns);
+        end_gradient(job);
+    }
 }
 
 static void differentiate_rows(const void *context, uint64_t begin, uint64_t end)
 {
     gradient_job job = *(const gradient_job *)context;
     for (uint64_t token = begin; token < end; token++)
-        if (begin_gradient(&job, token))
-            differentiate_columns(&job, 0, job.work->logits.columns);
+        differentiate_row(&job, token);
+}
+
+static gradient_job gradient_job_of(const bp_host_team *team, const bp_gradient_work *work)
+{
+    gradient_job job = {.team = team,
+                        .work = work,
+                        .dtype = bp_row_dtype(work->logits.dtype),
+                        .out_dtype = bp_row_dtype(work->out_dtype),
+                        .prepares = bp_are_prepared(&work->logits)};
+    /* in place, the row is already in the caches */
+    job.streams =
+        work->out != work->logits.data && !work->narrows_in_place &&
+        bp_token_count(&work->tokens) > BP_CACHED_BYTES / (work->logits.columns * bp_row_element_bytes(job.out_dtype));
+    return job;
 }
 
 void bp_host_gradient(bp_host_team *team, const bp_gradient_work *work)
 {
-    const uint64_t rows = work->tokens.batch * work->tokens.sequence, columns = work->logits.columns;
-    gradient_job job = {
-        .team = team, .work = work, .dtype = row_dtype(work->logits.dtype), .out_dtype = row_dtype(work->out_dtype)};
-    /* in place, the row is already in the caches */
-    job.streams = work->out != work->logits.data && !work->narrows_in_place &&
-                  rows > CACHED_BYTES / (columns * row_element_bytes(job.out_dtype));
+    const uint64_t rows = bp_token_count(&work->tokens), columns = work->logits.columns;
+    gradient_job job = gradient_job_of(team, work);
     /* narrowing in place, a thread could overwrite columns that another has not read */
-    if (!has_few_rows(team, rows) || work->narrows_in_place) {
-        bp_host_distribute(team, rows, rows_of_piece(columns), differentiate_rows, &job);
+    if (!bp_has_few_rows(team, rows) || work->narrows_in_place) {
+        bp_host_distribute(team, rows, bp_rows_of_piece(columns), differentiate_rows, &job);
         return;
     }
-    for (uint64_t token = 0; token < rows; token++) /* all threads share each row */
-        if (begin_gradient(&job, token))
-            bp_host_distribute(team, columns, PIECE_COLUMNS, differentiate_columns, &job);
-}
-
-/* ---- ranges: numbers compared by their bits ---------------------------------------------------------------------------- */
-
-#define BF16_INFINITY 0x7f80
-#define FP16_INFINITY 0x7c00
-#define FP32_INFINITY 0x7f800000
-
-/* Maps bits to keys that compare as signed integers, and back: negative numbers have their other bits inverted. NaN sorts beyond the
- * infinities, and plain loops vectorize. */
-#define TURNED(bits, type, most) ((type)((bits) ^ (((bits) >> (sizeof(type) * 8 - 1)) & (most))))
-
-#define FIND(name, type, most)                                                                                         \
-    static void name(const type *bits, uint64_t count, type *least, type *largest)                                     \
-    {                                                                                                                  \
-        type low = (most), high = (type)(-(most)-1);                                                                   \
-        for (uint64_t i = 0; i < count; i++) {                                                                         \
-            const type key = TURNED(bits[i], type, most);                                                              \
-            low = key < low ? key : low;                                                                               \
-            high = key > high ? key : high;                                                                            \
-        }                                                                                                              \
-        *least = low;                                                                                                  \
-        *largest = high;                                                                                               \
+    for (uint64_t token = 0; token < rows; token++) { /* all threads share each row */
+        if (begin_gradient(&job, token)) {
+            bp_host_distribute(team, columns, BP_PIECE_COLUMNS, differentiate_columns, &job);
+            end_gradient(&job);
+        }
     }
-FIND(find_16, int16_t, INT16_MAX)
-FIND(find_32, int32_t, INT32_MAX)
-
-typedef struct range {
-    float least, largest;
-} range;
-
-static range range_of_32(const void *row, uint64_t columns)
-{
-    int32_t least, largest;
-    find_32(row, columns, &least, &largest);
-    if (largest > FP32_INFINITY || least < ~FP32_INFINITY)
-        return (range){NAN, NAN};
-    return (range){bp_fp32_of_bits((uint32_t)TURNED(least, int32_t, INT32_MAX)),
-                   bp_fp32_of_bits((uint32_t)TURNED(largest, int32_t, INT32_MAX))};
 }
 
-static range range_of_16(int dtype, const void *row, uint64_t columns)
-{
-    const int16_t infinity = dtype == BP_ROW_BF16 ? BF16_INFINITY : FP16_INFINITY;
-    int16_t least, largest;
-    find_16(row, columns, &least, &largest);
-    if (largest > infinity || least < ~infinity)
-        return (range){NAN, NAN};
-    least = TURNED(least, int16_t, INT16_MAX);
-    largest = TURNED(largest, int16_t, INT16_MAX);
-    return (range){bp_row_value(dtype, &least, 0), bp_row_value(dtype, &largest, 0)};
-}
+/* ---- both passes over a row while it is in the caches ------------------------------------------------------------------ */
 
-static void range_rows(const void *context, uint64_t begin, uint64_t end)
+typedef struct fused_job {
+    forward_job forward;
+    gradient_job gradient;
+} fused_job;
+
+static void fuse_rows(const void *context, uint64_t begin, uint64_t end)
 {
-    const bp_range_work *work = context;
-    const bp_tokens_work *tokens = &work->tokens;
-    const int dtype = row_dtype(work->logits.dtype);
+    fused_job job = *(const fused_job *)context;
     for (uint64_t token = begin; token < end; token++) {
-        const char *row = logits_row(tokens, &work->logits, token);
-        range found = {0, 0};
-        if (!token_is_masked(tokens, token))
-            found = dtype == BP_ROW_FP32 ? range_of_32(row, work->logits.columns)
-                                         : range_of_16(dtype, row, work->logits.columns);
-        host_jobs_set(work->least, token_offset(tokens, token, work->least_batch_stride, work->least_stride),
-                      found.least);
-        host_jobs_set(work->largest, token_offset(tokens, token, work->largest_batch_stride, work->largest_stride),
-                      found.largest);
+        reduce_row(&job.forward, token);
+        differentiate_row(&job.gradient, token);
     }
 }
 
-void bp_host_range(bp_host_team *team, const bp_range_work *work)
+void bp_host_fused(bp_host_team *team, const bp_fused_work *work)
 {
-    bp_host_distribute(team, work->tokens.batch * work->tokens.sequence, rows_of_piece(work->logits.columns),
-                       range_rows, work);
+    const uint64_t rows = bp_token_count(&work->forward.tokens);
+    if (bp_has_few_rows(team, rows)) {
+        bp_host_forward(team, &work->forward);
+        bp_host_gradient(team, &work->gradient);
+        return;
+    }
+    const fused_job job = {forward_job_of(team, &work->forward), gradient_job_of(team, &work->gradient)};
+    bp_host_distribute(team, rows, bp_rows_of_piece(work->forward.logits.columns), fuse_rows, &job);
+    note_bad_target(&work->forward.results, &work->forward.tokens);
 }

@@ -27,9 +27,14 @@ void bp_host_team_finish(bp_host_team *team);
 typedef void bp_host_piece(const void *job, uint64_t begin, uint64_t end);
 void bp_host_distribute(const bp_host_team *team, uint64_t count, uint64_t piece, bp_host_piece *run, const void *job);
 
-void bp_host_partials(bp_host_team *team, const bp_partials_work *work);
+void bp_host_forward(bp_host_team *team, const bp_forward_work *work);
 void bp_host_finish(bp_host_team *team, const bp_finish_work *work);
 void bp_host_gradient(bp_host_team *team, const bp_gradient_work *work);
+void bp_host_fused(bp_host_team *team, const bp_fused_work *work);
+void bp_host_divergence(bp_host_team *team, const bp_divergence_work *work);
+void bp_host_divergence_finish(bp_host_team *team, const bp_divergence_finish_work *work);
+void bp_host_divergence_gradient(bp_host_team *team, const bp_divergence_gradient_work *work);
+void bp_host_columns(bp_host_team *team, const bp_columns_work *work);
 void bp_host_range(bp_host_team *team, const bp_range_work *work);
 void bp_host_rearrange(bp_host_team *team, const bp_rearrange_work *work);
 void bp_host_sums(bp_host_team *team, const bp_sums_work *work);

@@ -60,6 +60,16 @@ INLINE quad q_mul(quad x, quad y)
     return (quad){x.a * y.a, x.b * y.b, x.c * y.c, x.d * y.d};
 }
 
+INLINE quad q_div(quad x, quad y)
+{
+    return (quad){x.a / y.a, x.b / y.b, x.c / y.c, x.d / y.d};
+}
+
+INLINE quad q_sub(quad x, quad y)
+{
+    return (quad){x.a - y.a, x.b - y.b, x.c - y.c, x.d - y.d};
+}
+
 INLINE quad q_round(quad x)
 {
     return (quad){v_round(x.a), v_round(x.b), v_round(x.c), v_round(x.d)};
@@ -95,6 +105,35 @@ INLINE quad q_fms_vq(quad x, vec y, quad z)
 INLINE quad q_max(quad x, quad y)
 {
     return (quad){v_max(x.a, y.a), v_max(x.b, y.b), v_max(x.c, y.c), v_max(x.d, y.d)};
+}
+
+INLINE quad q_min(quad x, quad y)
+{
+    return (quad){v_min(x.a, y.a), v_min(x.b, y.b), v_min(x.c, y.c), v_min(x.d, y.d)};
+}
+
+/* Bits as signed integers. */
+typedef int32_t mask __attribute__((vector_size(sizeof(vec))));
+
+/* `x` where the bits of `chosen` are ones, 0 where they are zeros. */
+INLINE vec v_where(mask chosen, vec x)
+{
+    return (vec)(chosen & (mask)x);
+}
+
+/* `y` where `x` is not 0, which includes NaN; otherwise 0. */
+INLINE quad q_unless_zero(quad x, quad y)
+{
+    return (quad){v_where(x.a != 0, y.a), v_where(x.b != 0, y.b), v_where(x.c != 0, y.c), v_where(x.d != 0, y.d)};
+}
+
+/* `more` where `x` > 0, otherwise `less`. */
+INLINE quad q_by_sign(quad x, vec more, vec less)
+{
+    return (quad){v_where(x.a > 0, more) + v_where(~(mask)(x.a > 0), less),
+                  v_where(x.b > 0, more) + v_where(~(mask)(x.b > 0), less),
+                  v_where(x.c > 0, more) + v_where(~(mask)(x.c > 0), less),
+                  v_where(x.d > 0, more) + v_where(~(mask)(x.d > 0), less)};
 }
 
 INLINE float q_sum_of(quad x)
@@ -193,6 +232,46 @@ INLINE quad exp_of_term(quad x, const exp_scale *scale)
     return q_scale(power_of_term(q_fms_vq(x, scale->high, n)), n, t);
 }
 
+/* exp(x) - 1 for x up to 80, without cancellation: 2^n - 1 + 2^n (2^f - 1). Polynomial of (2^f - 1) / f of minimal relative error, its first
+ * coefficient an fp32: error 1.3e-8. NaN becomes -1. */
+INLINE quad expm1_of(quad x, const exp_scale *scale)
+{
+    quad bounded = q_max(x, q_set(-80)), t = q_times(bounded, scale->high), n = q_round(t);
+    quad f = q_fma_vq(bounded, scale->low, q_fms_vq(bounded, scale->high, n));
+    quad p = q_fma_vv(f, v_set(0x1.429e5ep-13f), v_set(0x1.5ef14p-10f));
+    p = q_fma_qv(p, f, v_set(0x1.3b2c36p-7f));
+    p = q_fma_qv(p, f, v_set(0x1.c6afa4p-5f));
+    p = q_fma_qv(p, f, v_set(0x1.ebfbdep-3f));
+    p = q_fma_qv(p, f, v_set(0x1.62e43p-1f));
+    quad power = q_scale(q_set(1), n, t);
+    return q_fma(power, q_mul(f, p), q_less(power, v_set(1)));
+}
+
+/* tanh(x) = E / (E + 2), E = exp(2 x) - 1; beyond 10 it is 1. NaN stays NaN. */
+INLINE quad tanh_of(quad x, const exp_scale *twice)
+{
+    quad bounded = q_max(q_set(-10), q_min(q_set(10), x)), e = expm1_of(bounded, twice);
+    return q_add(q_div(e, q_less(e, v_set(-2))), q_sub(bounded, bounded)); /* adds 0, or NaN */
+}
+
+/* log(1 + u) = k log 2 + log m, 1 + u = 2^k m, m in [1/sqrt 2, sqrt 2): log m = 2 s + s^3 q(s^2), s = f / (2 + f), f = m - 1 with the rounding
+ * of 1 + u made good; q of minimal relative error, 3.3e-7. For u in (-1, 1]. */
+INLINE vec log1p_of(vec u)
+{
+    const mask least = (mask)v_set(0.70710678f);
+    vec a = u + 1, rest = u - (a - 1);
+    mask exponent = ((mask)a - least) >> 23;
+    vec k = __builtin_convertvector(exponent, vec), f = ((vec)((mask)a - (exponent << 23)) - 1) + rest;
+    vec s = f / (f + 2), z = s * s;
+    vec q = v_fma(v_fma(z, v_set(0x1.2f0b5cp-2f), v_set(0x1.997b3ap-2f)), z, v_set(0x1.55555cp-1f));
+    return v_fma(k, v_set(0x1.62e43p-1f), v_fma(s * z, q, s + s));
+}
+
+INLINE quad q_log1p(quad u)
+{
+    return (quad){log1p_of(u.a), log1p_of(u.b), log1p_of(u.c), log1p_of(u.d)};
+}
+
 /* ---- a tile -------------------------------------------------------------------------------------------------------- */
 
 INLINE void prefetch(const char *from, uint64_t bytes)
@@ -260,47 +339,52 @@ INLINE float max_of_tile(int dtype, const void *x, uint32_t columns)
 }
 
 typedef struct tile_sums {
-    quad sum, weighted;
+    quad sum, weighted, total;
 } tile_sums;
 
 /* Replaces -inf by a finite number for the product; its e is 0. */
-INLINE void add_terms(quad x, vec from, const exp_scale *scale, bool with_entropy, tile_sums *sums)
+INLINE void add_terms(quad x, vec from, const exp_scale *scale, int level, tile_sums *sums)
 {
     quad d = q_less(x, from), e = exp_of_term(d, scale);
     sums->sum = q_add(sums->sum, e);
-    if (with_entropy)
+    if (level >= BP_SUMS_WEIGHTED)
         sums->weighted = q_fma(e, q_max(d, q_set(-FLT_MAX)), sums->weighted);
 }
 
-INLINE void reduce_tile(int dtype, bool with_entropy, const void *x, uint32_t columns, float scale_of_row,
-                        bp_partial *partial)
+INLINE void reduce_tile(int dtype, int level, const void *x, uint32_t columns, float scale_of_row, bp_partial *partial)
 {
     float max = max_of_tile(dtype, x, columns);
     vec from = v_set(max == -INFINITY ? 0 : max);
     exp_scale scale = exp_scale_of(scale_of_row);
-    tile_sums sums = {q_set(0), q_set(0)};
+    tile_sums sums = {q_set(0), q_set(0), q_set(0)};
     uint32_t i = 0;
     for (; i + BLOCK <= columns; i += BLOCK) {
         prefetch(at(dtype, x, (uint64_t)i + AHEAD), BLOCK * size_of(dtype));
-        add_terms(q_load(dtype, x, i), from, &scale, with_entropy, &sums);
+        quad block = q_load(dtype, x, i);
+        add_terms(block, from, &scale, level, &sums);
+        if (level >= BP_SUMS_TOTAL)
+            sums.total = q_add(sums.total, block);
     }
     if (i < columns)
-        add_terms(q_load_part(dtype, x, i, columns - i), from, &scale, with_entropy, &sums);
-    partial->max = max;
-    partial->sum = q_sum_of(sums.sum);
+        add_terms(q_load_part(dtype, x, i, columns - i), from, &scale, level, &sums);
+    float total = q_sum_of(sums.total);
+    for (; level >= BP_SUMS_TOTAL && i < columns; i++) /* without the padding */
+        total += bp_row_value(dtype, x, i);
     const float weighted = q_sum_of(sums.weighted);
-    partial->weighted = weighted * scale_of_row;
+    *partial = (bp_partial){max, q_sum_of(sums.sum), weighted * scale_of_row, total};
     if (isinf(weighted)) /* logits above 1e34 and such a temperature: scale before summing */
-        bp_kernels_plain.tile[dtype](x, columns, scale_of_row, true, partial);
+        bp_kernels_plain.tile[dtype](x, columns, scale_of_row, level, partial);
 }
 
 #define TILE(dtype)                                                                                                    \
-    static void tile_##dtype(const void *x, uint32_t columns, float scale, bool with_entropy, bp_partial *partial)     \
+    static void tile_##dtype(const void *x, uint32_t columns, float scale, int level, bp_partial *partial)             \
     {                                                                                                                  \
-        if (with_entropy)                                                                                              \
-            reduce_tile(BP_ROW_##dtype, true, x, columns, scale, partial);                                             \
+        if (level >= BP_SUMS_TOTAL)                                                                                    \
+            reduce_tile(BP_ROW_##dtype, BP_SUMS_TOTAL, x, columns, scale, partial);                                    \
+        else if (level >= BP_SUMS_WEIGHTED)                                                                            \
+            reduce_tile(BP_ROW_##dtype, BP_SUMS_WEIGHTED, x, columns, scale, partial);                                 \
         else                                                                                                           \
-            reduce_tile(BP_ROW_##dtype, false, x, columns, scale, partial);                                            \
+            reduce_tile(BP_ROW_##dtype, BP_SUMS_PLAIN, x, columns, scale, partial);                                    \
     }
 TILE(FP32)
 TILE(BF16)
@@ -308,9 +392,9 @@ TILE(FP16)
 
 /* ---- the gradient -------------------------------------------------------------------------------------------------- */
 
-/* e (factor + inner (energy - d scale)); `factor` and `inner` include scale and the vocabulary's sum. */
+/* e (factor + inner (energy - d scale)) + everywhere; `factor` and `inner` include scale and the vocabulary's sum. */
 typedef struct row_factors {
-    vec max, scale, energy, factor, inner;
+    vec max, scale, energy, factor, inner, everywhere;
     exp_scale exp;
 } row_factors;
 
@@ -321,8 +405,9 @@ static row_factors factors_of(const bp_row_gradient *row)
         .max = v_set(row->max),
         .scale = v_set(row->scale),
         .energy = v_set(row->energy),
-        .factor = v_set((float)(-row->logprob_grad * share)),
+        .factor = v_set((float)(row->factor * share)),
         .inner = v_set((float)(row->entropy_grad * share)),
+        .everywhere = v_set(row->everywhere * row->scale),
         .exp = exp_scale_of(row->scale),
     };
 }
@@ -331,10 +416,10 @@ INLINE quad gradient_of(quad x, const row_factors *row, bool with_entropy)
 {
     quad d = q_less(x, row->max), e = exp_of(d, &row->exp);
     if (!with_entropy)
-        return q_times(e, row->factor);
+        return q_fma_vv(e, row->factor, row->everywhere);
     /* below this e is 0, and must not be multiplied by infinity */
     quad bounded = q_max(q_times(d, row->scale), q_set(-200));
-    return q_mul(e, q_fma_vv(q_from(row->energy, bounded), row->inner, row->factor));
+    return q_fma_qv(e, q_fma_vv(q_from(row->energy, bounded), row->inner, row->factor), row->everywhere);
 }
 
 INLINE void store(int dtype, bool streams, void *out, vec values)
@@ -390,19 +475,14 @@ INLINE void differentiate(int dtype, int out_dtype, bool with_entropy, const voi
         _mm_sfence();
 }
 
-/* In place, the target's logit is overwritten with its vector, so it is read before. */
 #define GRADIENT(dtype, out_dtype)                                                                                     \
     static void gradient_##dtype##_##out_dtype(const void *x, uint64_t begin, uint64_t end,                            \
                                                const bp_row_gradient *row, void *out)                                  \
     {                                                                                                                  \
-        const bool has_target = row->target >= (int64_t)begin && row->target < (int64_t)end;                           \
-        float at_target = has_target ? bp_row_value(BP_ROW_##dtype, x, (uint64_t)row->target) : 0;                     \
         if (row->entropy_grad != 0)                                                                                    \
             differentiate(BP_ROW_##dtype, BP_ROW_##out_dtype, true, x, begin, end, row, out);                          \
         else                                                                                                           \
             differentiate(BP_ROW_##dtype, BP_ROW_##out_dtype, false, x, begin, end, row, out);                         \
-        if (has_target)                                                                                                \
-            bp_row_set(BP_ROW_##out_dtype, out, (uint64_t)row->target, bp_gradient_at_target(row, at_target));         \
     }
 GRADIENT(FP32, FP32)
 GRADIENT(FP32, BF16)
@@ -414,12 +494,192 @@ GRADIENT(FP16, FP32)
 GRADIENT(FP16, BF16)
 GRADIENT(FP16, FP16)
 
+/* ---- rounding and soft cap -------------------------------------------------------------------------------------------- */
+
+INLINE vec v_rounded(int dtype, vec x)
+{
+    return dtype == BP_ROW_FP32 ? x : v_of_16(dtype, v_to_16(dtype, x));
+}
+
+INLINE quad prepared(quad x, int rounding, float cap, const exp_scale *twice)
+{
+    x = (quad){v_rounded(rounding, x.a), v_rounded(rounding, x.b), v_rounded(rounding, x.c), v_rounded(rounding, x.d)};
+    if (cap == 0)
+        return x;
+    const vec to = v_set(cap);
+    return q_times(tanh_of((quad){x.a / to, x.b / to, x.c / to, x.d / to}, twice), to);
+}
+
+INLINE quad capped_gradient(quad gradient, quad x, float cap)
+{
+    const vec to = v_set(cap);
+    quad u = {x.a / to, x.b / to, x.c / to, x.d / to};
+    return q_mul(gradient, q_mul(q_from(v_set(1), u), q_less(u, v_set(-1))));
+}
+
+#define WIDEN(dtype)                                                                                                   \
+    static void widen_##dtype(const void *x, uint32_t columns, int rounding, float cap, float *to)                     \
+    {                                                                                                                  \
+        const exp_scale twice = exp_scale_of(2);                                                                       \
+        uint32_t i = 0;                                                                                                \
+        for (; i + BLOCK <= columns; i += BLOCK)                                                                       \
+            q_store(BP_ROW_FP32, false, to, i, prepared(q_load_ordered(BP_ROW_##dtype, x, i), rounding, cap, &twice)); \
+        if (i < columns)                                                                                               \
+            q_store_part(BP_ROW_FP32, to, i, columns - i,                                                              \
+                         prepared(q_load_part(BP_ROW_##dtype, x, i, columns - i), rounding, cap, &twice));             \
+    }                                                                                                                  \
+    static void narrow_##dtype(const float *gradient, const float *x, uint32_t columns, float cap, void *to)           \
+    {                                                                                                                  \
+        uint32_t i = 0;                                                                                                \
+        for (; i + BLOCK <= columns; i += BLOCK) {                                                                     \
+            quad block = q_load_ordered(BP_ROW_FP32, gradient, i);                                                     \
+            q_store(BP_ROW_##dtype, false, to, i,                                                                      \
+                    cap == 0 ? block : capped_gradient(block, q_load_ordered(BP_ROW_FP32, x, i), cap));                \
+        }                                                                                                              \
+        if (i < columns) {                                                                                             \
+            quad block = q_load_part(BP_ROW_FP32, gradient, i, columns - i);                                           \
+            q_store_part(BP_ROW_##dtype, to, i, columns - i,                                                           \
+                         cap == 0 ? block : capped_gradient(block, q_load_part(BP_ROW_FP32, x, i, columns - i), cap)); \
+        }                                                                                                              \
+    }
+WIDEN(FP32)
+WIDEN(BF16)
+WIDEN(FP16)
+
+/* ---- divergences ---------------------------------------------------------------------------------------------------- */
+
+/* Terms as in plain.c: m relative to the larger of p and q, so one logarithm is enough, and it is 0 where they are equal. */
+typedef struct divergence_terms {
+    quad p, q, p_to_m, q_to_m;
+} divergence_terms;
+
+typedef struct row_constants {
+    vec max, log_sum, reference_max, reference_log_sum, scale;
+    vec of_p, of_q; /* shares of p and q in m */
+    exp_scale one;
+} row_constants;
+
+static row_constants constants_of(const bp_row_divergence *row)
+{
+    return (row_constants){.max = v_set(row->max),
+                           .log_sum = v_set(row->log_sum),
+                           .reference_max = v_set(row->reference_max),
+                           .reference_log_sum = v_set(row->reference_log_sum),
+                           .scale = v_set(row->scale),
+                           .of_p = v_set(1 - row->beta),
+                           .of_q = v_set(row->beta),
+                           .one = exp_scale_of(1)};
+}
+
+INLINE quad log_of(quad x, vec max, vec scale, vec log_sum)
+{
+    quad d = q_less(x, max);
+    return (quad){v_fms(d.a, scale, log_sum), v_fms(d.b, scale, log_sum), v_fms(d.c, scale, log_sum),
+                  v_fms(d.d, scale, log_sum)};
+}
+
+/* `kind`: 0 and 1 are the betas of plain divergences, 2 those between. */
+INLINE divergence_terms divergence_of(quad x, quad reference, const row_constants *row, int kind)
+{
+    quad log_p = log_of(x, row->max, row->scale, row->log_sum);
+    quad log_q = log_of(reference, row->reference_max, row->scale, row->reference_log_sum);
+    quad ratio = q_sub(log_q, log_p);
+    divergence_terms t = {exp_of(log_p, &row->one), exp_of(log_q, &row->one), q_sub(log_p, log_q), ratio};
+    if (kind != 2)
+        return t;
+    const quad zero = q_set(0);
+    quad above = q_max(ratio, zero), below = q_min(ratio, zero); /* of them, one is 0 */
+    quad change = expm1_of(q_sub(below, above), &row->one);
+    quad log_m = q_log1p(q_mul(q_by_sign(ratio, row->of_p, row->of_q), change));
+    t.p_to_m = q_sub(q_sub(zero, above), log_m);
+    t.q_to_m = q_sub(below, log_m);
+    return t;
+}
+
+INLINE void add_divergence(quad x, quad reference, const row_constants *row, int kind, quad *of_p, quad *of_q)
+{
+    divergence_terms t = divergence_of(x, reference, row, kind);
+    if (kind != 0)
+        *of_p = q_add(*of_p, q_unless_zero(t.p, q_mul(t.p, t.p_to_m)));
+    if (kind != 1)
+        *of_q = q_add(*of_q, q_unless_zero(t.q, q_mul(t.q, t.q_to_m)));
+}
+
+INLINE void reduce_divergence(int kind, const float *x, const float *reference, uint32_t columns,
+                              const bp_row_divergence *values, bp_divergence_sums *sums)
+{
+    const row_constants row = constants_of(values);
+    quad of_p = q_set(0), of_q = q_set(0);
+    uint32_t i = 0;
+    for (; i + BLOCK <= columns; i += BLOCK)
+        add_divergence(q_load_ordered(BP_ROW_FP32, x, i), q_load_ordered(BP_ROW_FP32, reference, i), &row, kind, &of_p,
+                       &of_q);
+    if (i < columns)
+        add_divergence(q_load_part(BP_ROW_FP32, x, i, columns - i), q_load_part(BP_ROW_FP32, reference, i, columns - i),
+                       &row, kind, &of_p, &of_q);
+    *sums = (bp_divergence_sums){.reference = q_sum_of(of_q), .logits = q_sum_of(of_p)};
+}
+
+INLINE int divergence_kind(float beta)
+{
+    return beta == 0 ? 0 : beta == 1 ? 1 : 2;
+}
+
+static void vector_divergence(const float *x, const float *reference, uint32_t columns, const bp_row_divergence *row,
+                              bp_divergence_sums *sums)
+{
+    switch (divergence_kind(row->beta)) {
+    case 0: reduce_divergence(0, x, reference, columns, row, sums); break;
+    case 1: reduce_divergence(1, x, reference, columns, row, sums); break;
+    default: reduce_divergence(2, x, reference, columns, row, sums); break;
+    }
+}
+
+INLINE quad gradient_of_divergence(quad x, quad reference, const row_constants *row, int kind, vec upstream, vec kept)
+{
+    divergence_terms t = divergence_of(x, reference, row, kind);
+    if (kind == 0)
+        return q_times(q_sub(t.p, t.q), upstream);
+    return q_times(q_unless_zero(t.p, q_mul(t.p, q_less(t.p_to_m, kept))), upstream);
+}
+
+INLINE void differentiate_divergence(int kind, const float *x, const float *reference, uint32_t columns,
+                                     const bp_row_divergence *values, float *out)
+{
+    const row_constants row = constants_of(values);
+    const vec upstream = v_set(kind == 2 ? (1 - values->beta) * values->upstream : values->upstream);
+    const vec kept = v_set(values->kept);
+    uint32_t i = 0;
+    for (; i + BLOCK <= columns; i += BLOCK)
+        q_store(BP_ROW_FP32, false, out, i,
+                gradient_of_divergence(q_load_ordered(BP_ROW_FP32, x, i), q_load_ordered(BP_ROW_FP32, reference, i),
+                                       &row, kind, upstream, kept));
+    if (i < columns)
+        q_store_part(BP_ROW_FP32, out, i, columns - i,
+                     gradient_of_divergence(q_load_part(BP_ROW_FP32, x, i, columns - i),
+                                            q_load_part(BP_ROW_FP32, reference, i, columns - i), &row, kind, upstream,
+                                            kept));
+}
+
+static void vector_divergence_gradient(const float *x, const float *reference, uint32_t columns,
+                                       const bp_row_divergence *row, float *out)
+{
+    switch (divergence_kind(row->beta)) {
+    case 0: differentiate_divergence(0, x, reference, columns, row, out); break;
+    case 1: differentiate_divergence(1, x, reference, columns, row, out); break;
+    default: differentiate_divergence(2, x, reference, columns, row, out); break;
+    }
+}
+
 #define KERNELS(its_name, its_bit)                                                                                     \
     {                                                                                                                  \
         .name = (its_name), .bit = (its_bit), .tile = {tile_FP32, tile_BF16, tile_FP16},                               \
-        .gradient = {                                                                                                  \
-            {gradient_FP32_FP32, gradient_FP32_BF16, gradient_FP32_FP16},                                              \
-            {gradient_BF16_FP32, gradient_BF16_BF16, gradient_BF16_FP16},                                              \
-            {gradient_FP16_FP32, gradient_FP16_BF16, gradient_FP16_FP16},                                              \
-        },                                                                                                             \
+        .gradient =                                                                                                    \
+            {                                                                                                          \
+                {gradient_FP32_FP32, gradient_FP32_BF16, gradient_FP32_FP16},                                          \
+                {gradient_BF16_FP32, gradient_BF16_BF16, gradient_BF16_FP16},                                          \
+                {gradient_FP16_FP32, gradient_FP16_BF16, gradient_FP16_FP16},                                          \
+            },                                                                                                         \
+        .widen = {widen_FP32, widen_BF16, widen_FP16}, .narrow = {narrow_FP32, narrow_BF16, narrow_FP16},              \
+        .divergence = vector_divergence, .divergence_gradient = vector_divergence_gradient,                            \
     }

@@ -147,9 +147,9 @@ void describe(head_tensors *t)
     t->batch.hidden = rows_at(c, t->hidden, c->dtype);
     t->batch.weight = t->weight;
     t->batch.weight_stride = c->gap == 0 ? 0 : (int64_t)(c->hidden + c->gap);
-    t->batch.target = values_at(c, t->target, false);
-    t->batch.mask = values_at(c, c->has_mask ? t->mask : NULL, false);
-    t->batch.temperature = c->temperature;
+    t->batch.tokens.target = values_at(c, t->target, false);
+    t->batch.tokens.mask = values_at(c, c->has_mask ? t->mask : NULL, false);
+    t->batch.tokens.temperature = c->temperature;
     t->outputs.logprob = values_at(c, t->logprob, false);
     t->outputs.entropy = values_at(c, c->has_entropy ? t->entropy : NULL, false);
     t->outputs.saved = t->saved;

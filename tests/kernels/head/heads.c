@@ -145,10 +145,8 @@ bp_lm_head_batch head_call_of(const head_batch *h, shard part)
     call.hidden = rows_of(&h->hidden);
     call.weight = row_at(&h->weight, 0, part.first);
     call.weight_stride = h->weight.stride;
-    call.target = tokens.target;
-    call.target_dtype = tokens.target_dtype;
-    call.mask = tokens.mask;
-    call.temperature = (float)h->o.temperature;
+    call.tokens = tokens.tokens;
+    call.tokens.temperature = (float)h->o.temperature;
     return call;
 }
 

@@ -134,7 +134,8 @@ static void defaults_are_as_written(void **state)
                 config.vocab_start == 0);
     assert_true(config.targets == BP_TARGETS_ANY && config.forward_only == 0 && config.partial_hidden_grad == 0);
     assert_ok(bp_lm_head_batch_init(&call, sizeof call));
-    assert_true(call.temperature == 1 && call.target_dtype == BP_DTYPE_INT64 && call.mask.data == NULL);
+    assert_true(call.tokens.temperature == 1 && call.tokens.target_dtype == BP_DTYPE_INT64 &&
+                call.tokens.mask.data == NULL);
     assert_ok(bp_lm_head_gradients_init(&gradients, sizeof gradients));
     assert_true(gradients.accumulate == 0 && gradients.hidden_grad.dtype == BP_DTYPE_FP32);
     assert_fails(bp_lm_head_config_init(NULL, sizeof config), BAD, "");
@@ -158,7 +159,7 @@ static void everything_may_be_missing(void **state)
     assert_both_fail(BAD, "hidden");
     s.call.weight = NULL;
     assert_both_fail(BAD, "weight");
-    s.call.target.data = NULL;
+    s.call.tokens.target.data = NULL;
     assert_both_fail(BAD, "target");
     s.gradients.saved = NULL;
     assert_backward_fails(BAD, "saved");
@@ -173,7 +174,7 @@ static void shapes_and_dtypes_are_the_configs(void **state)
     assert_both_fail(BAD, "hidden", "bf16", "fp32");
     s.call.hidden.sequence = 6;
     assert_both_fail(BAD, "10");
-    s.call.target_dtype = BP_DTYPE_FP32;
+    s.call.tokens.target_dtype = BP_DTYPE_FP32;
     assert_both_fail(BAD, "target", "fp32");
     s.gradients.hidden_grad.columns = 11;
     assert_backward_fails(BAD, "11", "12");
@@ -197,7 +198,7 @@ static void pointers_are_aligned(void **state)
     assert_both_fail(BAD, "hidden", "align");
     s.call.weight = (const char *)s.call.weight + 1;
     assert_both_fail(BAD, "weight", "align");
-    s.call.target.data = (char *)s.call.target.data + 4;
+    s.call.tokens.target.data = (char *)s.call.tokens.target.data + 4;
     assert_both_fail(BAD, "target", "align");
     s.gradients.hidden_grad.data = (char *)s.gradients.hidden_grad.data + 1;
     assert_backward_fails(BAD, "hidden", "align");
@@ -211,7 +212,7 @@ static void values_are_within_their_limits(void **state)
     (void)state;
     const float bad[] = {0, -1, NAN, INFINITY};
     for (size_t i = 0; i < 4; i++) {
-        s.call.temperature = bad[i];
+        s.call.tokens.temperature = bad[i];
         assert_both_fail(BAD, "temperature");
     }
     s.outputs.saved_bytes = 119;
@@ -283,7 +284,7 @@ static void empty_calls_succeed(void **state)
 static void errors_leave_a_head_that_works(void **state)
 {
     (void)state;
-    s.call.temperature = -1;
+    s.call.tokens.temperature = -1;
     assert_both_fail(BAD, "temperature");
     check_head(s.head, &s.h);
 }

@@ -112,8 +112,9 @@ static bp_tokens_work tokens_work(const call *c)
                             .target = c->targets,
                             .target_batch_stride = all,
                             .target_stride = VALUE_STRIDE,
+                            .targets = 1,
                             .target_is_64 = !c->o.narrow_targets,
-                            .has_mask = c->o.with_mask,
+                            .scale = c->o.scale,
                             .mask = c->o.with_mask ? c->mask : NULL,
                             .mask_batch_stride = all,
                             .mask_stride = VALUE_STRIDE};
@@ -126,34 +127,39 @@ static void set_work(call *c)
     const int64_t all = tokens.mask_batch_stride;
     const bool with_entropy = c->o.with_entropy != 0;
     const bp_saved_work saved = {c->saved, c->saved + count, with_entropy ? c->saved + 2 * count : NULL};
-    const bp_logits_work logits = {
-        c->logits, batch_stride(c), row_stride(c), c->o.columns, 0, (int32_t)public_dtype(c->o.dtype), c->o.scale};
-    c->forward = (bp_partials_work){tokens, logits, c->partials, with_entropy};
-    c->finish = (bp_finish_work){.tokens = tokens,
-                                 .partials = c->partials,
-                                 .ranks = 1,
-                                 .scale = c->o.scale,
-                                 .vocab = c->o.columns,
-                                 .logprob = c->logprob,
-                                 .logprob_batch_stride = all,
-                                 .logprob_stride = VALUE_STRIDE,
-                                 .entropy = with_entropy ? c->entropy : NULL,
-                                 .entropy_batch_stride = all,
-                                 .entropy_stride = VALUE_STRIDE,
-                                 .saved = saved};
+    const int64_t apart = c->o.same_upstream ? 0 : VALUE_STRIDE;
+    const bp_logits_work logits = {.data = c->logits,
+                                   .batch_stride = batch_stride(c),
+                                   .stride = row_stride(c),
+                                   .columns = c->o.columns,
+                                   .dtype = (int32_t)public_dtype(c->o.dtype),
+                                   .rounding = BP_DTYPE_FP32};
+    const bp_results_work results = {.vocab = c->o.columns,
+                                     .logprob = {c->logprob, all, VALUE_STRIDE, 0},
+                                     .entropy = {with_entropy ? c->entropy : NULL, all, VALUE_STRIDE, 0},
+                                     .saved = saved};
+    c->forward = (bp_forward_work){.tokens = tokens,
+                                   .logits = logits,
+                                   .level = with_entropy ? BP_SUMS_WEIGHTED : BP_SUMS_PLAIN,
+                                   .partials = c->partials,
+                                   .target_logits = c->target_logits};
+    c->finish = (bp_finish_work){
+        .tokens = tokens, .partials = c->partials, .target_logits = c->target_logits, .ranks = 1, .results = results};
     c->backward = (bp_gradient_work){.tokens = tokens,
                                      .logits = logits,
                                      .saved = saved,
-                                     .logprob_grad = c->logprob_grad,
-                                     .logprob_grad_batch_stride = c->o.same_upstream ? 0 : all,
-                                     .logprob_grad_stride = c->o.same_upstream ? 0 : VALUE_STRIDE,
-                                     .entropy_grad = with_entropy ? c->entropy_grad : NULL,
-                                     .entropy_grad_batch_stride = all,
-                                     .entropy_grad_stride = VALUE_STRIDE,
+                                     .vocab = c->o.columns,
+                                     .logprob = {c->logprob_grad, c->o.same_upstream ? 0 : all, apart, 0},
+                                     .entropy = {with_entropy ? c->entropy_grad : NULL, all, VALUE_STRIDE, 0},
                                      .out = c->out,
                                      .out_batch_stride = batch_stride(c),
                                      .out_stride = row_stride(c),
                                      .out_dtype = (int32_t)public_dtype(c->o.out_dtype)};
+    if (c->o.directly) {
+        c->forward.partials = NULL;
+        c->forward.target_logits = NULL;
+        c->forward.results = results;
+    }
     if (c->o.in_place && c->o.out_dtype != c->o.dtype) {
         c->backward.out_batch_stride *= 2;
         c->backward.out_stride *= 2;
@@ -179,6 +185,7 @@ call new_call(const call_options *options)
     c.entropy_grad = poisoned(c.values * sizeof(float));
     c.saved = poisoned(count * 3 * sizeof(float));
     c.partials = poisoned(count * sizeof(bp_partial));
+    c.target_logits = poisoned(count * sizeof(float));
     for (uint64_t token = 0; token < count; token++)
         fill_token(&c, token, &state);
     set_work(&c);
@@ -191,7 +198,8 @@ void end_call(call *c)
                            c->targets,      c->mask,
                            c->logprob,      c->entropy,
                            c->logprob_grad, c->entropy_grad,
-                           c->saved,        c->partials};
+                           c->saved,        c->partials,
+                           c->target_logits};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
 }
@@ -200,8 +208,9 @@ void end_call(call *c)
 
 void enqueue_forward(const kit *k, unsigned stream, const call *c)
 {
-    assert_ok(k->engine->ops->partials(k->engine, &c->forward, k->streams[stream]));
-    assert_ok(k->engine->ops->finish(k->engine, &c->finish, k->streams[stream]));
+    assert_ok(k->engine->ops->forward(k->engine, &c->forward, k->streams[stream]));
+    if (!c->o.directly)
+        assert_ok(k->engine->ops->finish(k->engine, &c->finish, k->streams[stream]));
 }
 
 void enqueue_backward(const kit *k, unsigned stream, const call *c)
@@ -245,13 +254,12 @@ static void check_row(const char *name, const call *c, const call *original, uin
                            .log_sum = c->saved[count + token],
                            .energy = c->o.with_entropy ? c->saved[2 * count + token] : 0,
                            .scale = c->o.scale,
-                           .logprob_grad = c->logprob_grad[c->o.same_upstream ? 0 : offset],
-                           .entropy_grad = c->o.with_entropy ? c->entropy_grad[offset] : 0,
-                           .target = target};
+                           .factor = -c->logprob_grad[c->o.same_upstream ? 0 : offset],
+                           .entropy_grad = c->o.with_entropy ? c->entropy_grad[offset] : 0};
     for (uint64_t i = 0; i < c->o.columns; i++) {
         double tolerance = 0, exact = is_masked(c, token) ? 0 : NAN;
         if (is_regular && !is_masked(c, token))
-            exact = gradient_of_row(&row, value_at(c->o.dtype, x, i), i, &tolerance);
+            exact = gradient_of_row(&row, value_at(c->o.dtype, x, i), (int64_t)i == target, &tolerance);
         compare(name, "the gradient", c, token, value_at(c->o.out_dtype, out, i), exact,
                 tolerance + 1.01 * half_unit(c->o.out_dtype, exact));
     }

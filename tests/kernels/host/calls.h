@@ -25,6 +25,7 @@ typedef struct call_options {
     float scale;
     row_kind kind; /* of even tokens; odd ones are normal */
     int with_mask, with_entropy, in_place, narrow_targets, same_upstream;
+    int directly; /* results without partials */
     uint64_t seed;
 } call_options;
 
@@ -38,8 +39,9 @@ typedef struct call {
     float *logprob, *entropy, *saved, *logprob_grad, *entropy_grad;
     size_t values; /* per tensor */
     bp_partial *partials;
+    float *target_logits;
     bp_bad_target bad;
-    bp_partials_work forward;
+    bp_forward_work forward;
     bp_finish_work finish;
     bp_gradient_work backward;
 } call;

@@ -132,10 +132,10 @@ exact_sums sums_of(int dtype, const void *row, uint64_t columns, double scale)
     return sums;
 }
 
-double gradient_of_row(const bp_row_gradient *row, double x, uint64_t column, double *tolerance)
+double gradient_of_row(const bp_row_gradient *row, double x, bool is_target, double *tolerance)
 {
-    double d = (x - row->max) * row->scale, p = exp(d - row->log_sum), g = row->logprob_grad, h = row->entropy_grad;
-    double own = (int64_t)column == row->target ? 1 : 0, part = g * (own - p);
+    double d = (x - row->max) * row->scale, p = exp(d - row->log_sum), g = -row->factor, h = row->entropy_grad;
+    double own = is_target ? 1 : 0, part = g * (own - p);
     double rest = h != 0 && p != 0 ? h * p * (row->energy - d) : 0;
     double magnitude = fabs(g) * p + fabs(part) + fabs(h != 0 && p != 0 ? h * p * (fabs(row->energy) + fabs(d)) : 0);
     /* differences are rounded to fp32, and subnormal results may be 0 */

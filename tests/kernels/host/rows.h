@@ -44,7 +44,7 @@ typedef struct exact_sums {
 
 exact_sums sums_of(int dtype, const void *row, uint64_t columns, double scale);
 /* Element `column`, and the tolerance of fp32. */
-double gradient_of_row(const bp_row_gradient *row, double x, uint64_t column, double *tolerance);
+double gradient_of_row(const bp_row_gradient *row, double x, bool is_target, double *tolerance);
 
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
 

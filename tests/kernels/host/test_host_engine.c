@@ -46,6 +46,7 @@ static void test_calls(void **state)
                 o.scale = turn % 5 == 0 ? 0.8f : 1;
                 o.with_mask = turn % 2 == 0, o.with_entropy = turn % 4 < 2;
                 o.narrow_targets = turn % 7 < 3, o.same_upstream = turn % 5 == 1;
+                o.directly = turn % 2 != 0;
                 o.in_place = turn % 3 == 2 && (o.dtype == o.out_dtype || o.dtype == BP_ROW_FP32);
                 o.seed = turn + 1;
                 run_and_check(&k, &o);
@@ -117,21 +118,25 @@ static void test_shards(void **state)
                               .kind = (row_kind)kind,
                               .seed = (uint64_t)kind + 9};
             call c = new_call(&o), original = new_call(&o);
-            bp_partial partials[3 * 11];
+            struct {
+                bp_partial partials[12]; /* one more, for a multiple of 16 bytes */
+                float targets[12];
+            } ranks[3];
             int64_t targets[11];
             for (uint64_t i = 0; i < 11; i++)
                 targets[i] = (int64_t)((uint64_t)target_of(&c, i) + (uint64_t)first);
             c.finish.tokens.target = targets, c.finish.tokens.target_stride = 1;
             c.forward.tokens = c.backward.tokens = c.finish.tokens;
-            c.finish.partials = partials, c.finish.ranks = 3, c.finish.vocab_first = first;
+            c.finish.partials = ranks[0].partials, c.finish.target_logits = ranks[0].targets;
+            c.finish.rank_bytes = sizeof ranks[0], c.finish.ranks = 3, c.finish.results.vocab_first = first;
             for (int rank = 0; rank < 3; rank++) {
                 uint64_t begin = rank > 0 ? ends[rank - 1] : 0;
-                bp_partials_work work = c.forward;
+                bp_forward_work work = c.forward;
                 work.logits.data = (uint16_t *)c.logits + begin;
                 work.logits.columns = ends[rank] - begin;
                 work.logits.first = first + (int64_t)begin;
-                work.partials = partials + (size_t)rank * 11;
-                assert_ok(k.engine->ops->partials(k.engine, &work, k.streams[0]));
+                work.partials = ranks[rank].partials, work.target_logits = ranks[rank].targets;
+                assert_ok(k.engine->ops->forward(k.engine, &work, k.streams[0]));
                 assert_ok(bp_stream_synchronize(k.streams[0]));
             }
             assert_ok(k.engine->ops->finish(k.engine, &c.finish, k.streams[0]));
@@ -166,7 +171,7 @@ static void test_bad_targets(void **state)
         ((int64_t *)c.targets)[offset] = token == 40 || token == 431 ? INT64_MIN : token == 500 ? 10 : 9;
         c.mask[offset] = token != 40; /* masked: not checked */
     }
-    c.finish.bad = &c.bad;
+    c.finish.results.bad = &c.bad;
     run_call(&k, &c);
     assert_int_equal(c.bad.token, 431);
     assert_true(c.bad.value == INT64_MIN);

@@ -51,7 +51,7 @@ static void test_exp(void **state)
     enum { STEPS = 1 << 16 };
     static float x[STEPS], out[STEPS];
     const bp_host_kernels *found[3];
-    const bp_row_gradient row = {.scale = 1, .logprob_grad = -1, .target = -1};
+    const bp_row_gradient row = {.scale = 1, .factor = 1};
     size_t count = tables(found);
     for (size_t k = 0; k < count; k++) {
         double most = 0;
@@ -80,14 +80,12 @@ static bp_row_gradient gradient_for(int dtype, const void *x, uint64_t columns, 
 {
     static const float g[] = {0.5f, -1.25f, 0, 3, 0}, h[] = {0, 0.75f, -2, 1e-3f, 0};
     exact_sums exact = sums_of(dtype, x, columns, scale);
-    int64_t target = turn % 4 == 3 ? -1 : (int64_t)(turn * 7919u % columns);
     return (bp_row_gradient){.max = (float)exact.max,
                              .log_sum = (float)log(exact.sum),
                              .energy = (float)(exact.weighted / exact.sum),
                              .scale = scale,
-                             .logprob_grad = g[turn % COUNT(g)],
+                             .factor = -g[turn % COUNT(g)],
                              .entropy_grad = h[turn % COUNT(h)],
-                             .target = target,
                              .streams = turn % 2 == 1};
 }
 
@@ -104,14 +102,14 @@ static void compare_gradient(const bp_host_kernels *kernels, int dtype, int out_
                              const bp_row_gradient *row, const void *out)
 {
     for (uint64_t i = 0; i < columns; i++) {
-        double tolerance, exact = gradient_of_row(row, value_at(dtype, x, i), i, &tolerance);
+        double tolerance, exact = gradient_of_row(row, value_at(dtype, x, i), false, &tolerance);
         double is = value_at(out_dtype, out, i);
         if (!(fabs(is - exact) <= tolerance + 2 * rounding_of(out_dtype, exact)))
-            fail_msg("%s %s to %s, %llu columns, scale %g, g %g, h %g: element %llu (x %.9g, target %lld) is %.9g, "
+            fail_msg("%s %s to %s, %llu columns, scale %g, g %g, h %g: element %llu (x %.9g) is %.9g, "
                      "expected %.9g",
                      kernels->name, dtype_names[dtype], dtype_names[out_dtype], (unsigned long long)columns,
-                     (double)row->scale, (double)row->logprob_grad, (double)row->entropy_grad, (unsigned long long)i,
-                     value_at(dtype, x, i), (long long)row->target, is, exact);
+                     (double)row->scale, -row->factor, (double)row->entropy_grad, (unsigned long long)i,
+                     value_at(dtype, x, i), is, exact);
     }
 }
 
@@ -171,7 +169,11 @@ static void check_special_gradients(const bp_host_kernels *kernels, int dtype)
         float max = kind == ROW_NAN ? 3 : kind == ROW_INFINITE ? INFINITY : -INFINITY;
         for (int out_dtype = 0; out_dtype < DTYPES; out_dtype++) {
             for (int with_entropy = 0; with_entropy < 2; with_entropy++) {
-                bp_row_gradient row = {max, NAN, with_entropy ? NAN : 0, 1, 0, (float)with_entropy, 42, false};
+                bp_row_gradient row = {.max = max,
+                                       .log_sum = NAN,
+                                       .energy = with_entropy ? NAN : 0,
+                                       .scale = 1,
+                                       .entropy_grad = (float)with_entropy};
                 float out[100] = {0};
                 kernels->gradient[dtype][out_dtype](x, 0, 100, &row, out);
                 for (uint64_t i = 0; i < 100; i++)

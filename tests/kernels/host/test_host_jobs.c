@@ -146,7 +146,7 @@ static void test_refused_jobs(void **state)
     bp_stream *gone = k.streams[1], *other = gone;
     bp_stream_destroy(&other);
     for (int i = 0; i < 200; i++)
-        assert_int_equal(k.engine->ops->partials(k.engine, &c.forward, gone), BP_ERR_INVALID_ARGUMENT);
+        assert_int_equal(k.engine->ops->forward(k.engine, &c.forward, gone), BP_ERR_INVALID_ARGUMENT);
     run_call(&k, &c);
     check_call(k.engine->kernels, &c, &original);
     end_call(&c);
@@ -210,7 +210,7 @@ static void test_no_allocation(void **state)
         assert_ok(bp_host_team_init(2, ALL_KERNELS, 40000, &team));
         assert_true(unwatch().allocations > 0); /* counting works */
         watch();
-        bp_host_partials(&team, &c.forward);
+        bp_host_forward(&team, &c.forward);
         bp_host_finish(&team, &c.finish);
         bp_host_gradient(&team, &c.backward);
         seen = unwatch();

@@ -38,13 +38,11 @@ static void test_choice(void **state)
 /* ---- tiles --------------------------------------------------------------------------------------------------------- */
 
 static bp_partial reduce(const bp_host_kernels *kernels, int dtype, const void *x, uint32_t columns, float scale,
-                         bool with_entropy)
+                         int level)
 {
     bp_partial partial;
     memset(&partial, 0xff, sizeof partial); /* NaN */
-    partial.target = 12.5f;
-    kernels->tile[dtype](x, columns, scale, with_entropy, &partial);
-    assert_true(partial.target == 12.5f);
+    kernels->tile[dtype](x, columns, scale, level, &partial);
     return partial;
 }
 
@@ -59,6 +57,19 @@ static void compare_sums(const bp_host_kernels *kernels, int dtype, row_kind kin
                  (double)partial->sum, (double)partial->weighted, exact->max, exact->sum, exact->weighted);
 }
 
+/* -inf in the row and not in the padding makes it -inf. */
+static void assert_total(const bp_host_kernels *kernels, int dtype, const void *x, uint32_t columns, float total)
+{
+    double sum = 0, sizes = 0;
+    for (uint32_t i = 0; i < columns; i++) {
+        sum += value_at(dtype, x, i);
+        sizes += fabs(value_at(dtype, x, i));
+    }
+    if (!(total == sum || fabs(total - sum) <= 1e-6 * sizes) && fabs(sum) < 3e38)
+        fail_msg("%s %s, %u columns: total %.9g, expected %.9g", kernels->name, dtype_names[dtype], columns,
+                 (double)total, sum);
+}
+
 static void check_tiles(const bp_host_kernels *kernels, int dtype)
 {
     for (size_t c = 0; c < COUNT(tile_columns); c++) {
@@ -68,11 +79,15 @@ static void check_tiles(const bp_host_kernels *kernels, int dtype)
             fill_row((row_kind)kind, dtype, x, columns, c + 1);
             for (size_t s = 0; s < COUNT(scales); s++) {
                 exact_sums exact = sums_of(dtype, x, columns, scales[s]);
-                bp_partial partial = reduce(kernels, dtype, x, columns, scales[s], true);
+                bp_partial partial = reduce(kernels, dtype, x, columns, scales[s], BP_SUMS_WEIGHTED);
                 compare_sums(kernels, dtype, (row_kind)kind, columns, scales[s], &partial, &exact);
-                bp_partial without = reduce(kernels, dtype, x, columns, scales[s], false);
+                bp_partial without = reduce(kernels, dtype, x, columns, scales[s], BP_SUMS_PLAIN);
                 assert_true(without.weighted == 0);
                 assert_memory_equal(&without.max, &partial.max, 2 * sizeof(float));
+                assert_true(without.total == 0 && partial.total == 0);
+                bp_partial all = reduce(kernels, dtype, x, columns, scales[s], BP_SUMS_TOTAL);
+                assert_memory_equal(&all.max, &partial.max, 3 * sizeof(float));
+                assert_total(kernels, dtype, x, columns, all.total);
             }
         }
         give_guarded(x, columns * element_bytes(dtype));
@@ -93,16 +108,16 @@ static void check_special_tiles(const bp_host_kernels *kernels, int dtype)
         uint32_t columns = tile_columns[c];
         for (uint64_t seed = 1; seed < 20; seed++) {
             fill_row(ROW_NOTHING, dtype, memory, columns, seed);
-            bp_partial partial = reduce(kernels, dtype, memory, columns, 1, true);
+            bp_partial partial = reduce(kernels, dtype, memory, columns, 1, BP_SUMS_WEIGHTED);
             assert_true(partial.max == -INFINITY && partial.sum == 0 && partial.weighted == 0);
             fill_row(ROW_NAN, dtype, memory, columns, seed);
-            partial = reduce(kernels, dtype, memory, columns, 1, true);
+            partial = reduce(kernels, dtype, memory, columns, 1, BP_SUMS_WEIGHTED);
             assert_true(isnan(partial.sum) && isnan(partial.weighted));
             fill_row(ROW_NAN_ALONE, dtype, memory, columns, seed);
-            partial = reduce(kernels, dtype, memory, columns, 1, true);
+            partial = reduce(kernels, dtype, memory, columns, 1, BP_SUMS_WEIGHTED);
             assert_true(isnan(partial.sum) && isnan(partial.weighted));
             fill_row(ROW_INFINITE, dtype, memory, columns, seed);
-            partial = reduce(kernels, dtype, memory, columns, 1, true);
+            partial = reduce(kernels, dtype, memory, columns, 1, BP_SUMS_WEIGHTED);
             assert_true(partial.max == INFINITY && isnan(partial.sum) && isnan(partial.weighted));
         }
     }
@@ -124,7 +139,7 @@ static void check_tile_alignments(const bp_host_kernels *kernels, int dtype)
         for (size_t offset = 0; offset < 128; offset += bytes) {
             char *x = memory + 128 - offset; /* offset 0: the guard page follows a whole tile */
             fill_row(ROW_WIDE, dtype, x, sizes[c], 77);
-            bp_partial partial = reduce(kernels, dtype, x, sizes[c], 0.7f, true);
+            bp_partial partial = reduce(kernels, dtype, x, sizes[c], 0.7f, BP_SUMS_WEIGHTED);
             first = offset == 0 ? partial : first;
             assert_memory_equal(&partial, &first, sizeof first);
         }

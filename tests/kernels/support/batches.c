@@ -184,11 +184,11 @@ bp_logprob_batch call_of(const batch *b, shard part)
     bp_logprob_batch call;
     bp_logprob_batch_init(&call, sizeof call);
     call.logits = part_of(&b->logits, part);
-    call.target = values_of(&b->target);
-    call.target_dtype = b->o.target_dtype;
+    call.tokens.target = values_of(&b->target);
+    call.tokens.target_dtype = b->o.target_dtype;
     if (b->o.masked)
-        call.mask = values_of(&b->mask);
-    call.temperature = (float)b->o.temperature;
+        call.tokens.mask = values_of(&b->mask);
+    call.tokens.temperature = (float)b->o.temperature;
     return call;
 }
 
