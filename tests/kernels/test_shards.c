@@ -56,6 +56,14 @@ static void shards_match_a_single_rank(void **state)
                                          .temperature = 0.9,
                                          .vocab_start = variant == 2 ? 500 : 0,
                                          .outside_in_16 = 2};
+                if (variant == 2)
+                    options.fused = options.with_mean = true;
+                if (variant == 3) {
+                    options.targets = 5;
+                    options.with_logsumexp = options.with_mean = options.heated = true;
+                    options.soft_cap = 7;
+                    options.rounding = BP_DTYPE_BF16;
+                }
                 check_split(&options, ranks, even_split(4099, ranks), kernels->bit, variant);
                 if (ranks > 1)
                     check_split(&options, ranks, uneven_split(4099, ranks), kernels->bit, variant);

@@ -58,11 +58,22 @@ static void fill_row(batch *b, uint64_t i, uint64_t s)
         put_element(row, o->dtype, (int64_t)v, random_logit(o));
         x[v] = element_at(row, o->dtype, (int64_t)v);
     }
-    put_whole(&b->target, i, s, random_target(o));
+    for (uint32_t k = 0; k < o->targets; k++) {
+        put_whole_k(&b->target, i, s, k, random_target(o));
+        if (k > 0 && random_below(4) == 0) /* the same target again */
+            put_whole_k(&b->target, i, s, k, whole_k(&b->target, i, s, k - 1));
+    }
     if (is_masked(b, i, s) && !o->upstream.repeated)
         return; /* must be ignored */
-    *(float *)row_at(&b->logprob_grad, i, s) = (float)(2 * random_fraction());
+    for (uint32_t k = 0; k < o->targets; k++)
+        ((float *)row_at(&b->logprob_grad, i, s))[k] = (float)(2 * random_fraction());
     *(float *)row_at(&b->entropy_grad, i, s) = (float)random_fraction();
+    if (o->with_logsumexp)
+        *(float *)row_at(&b->logsumexp_grad, i, s) = (float)random_fraction();
+    if (o->with_mean)
+        *(float *)row_at(&b->mean_logprob_grad, i, s) = (float)(2 * random_fraction());
+    if (o->heated)
+        *(float *)row_at(&b->temperatures, i, s) = (float)(0.6 + 0.5 * random_fraction());
 }
 
 static void fill_mask(batch *b)
@@ -73,9 +84,9 @@ static void fill_mask(batch *b)
                 b->o.masked && random_below(3) == 0 ? 0 : (uint8_t)(1 + random_below(255));
 }
 
-static view values_view(const batch_options *o, bp_dtype dtype, layout where)
+static view values_view(const batch_options *o, bp_dtype dtype, layout where, uint32_t count)
 {
-    return new_view(dtype, o->batch, o->sequence, 1, where, POISON);
+    return new_view(dtype, o->batch, o->sequence, count, where, POISON);
 }
 
 batch new_batch(const batch_options *options)
@@ -88,12 +99,18 @@ batch new_batch(const batch_options *options)
     o->temperature = o->temperature == 0 ? 1 : (double)(float)o->temperature;
     b.logits = new_view(o->dtype, o->batch, o->sequence, o->columns, o->logits, POISON);
     b.grad = o->in_place ? b.logits : new_view(o->grad_dtype, o->batch, o->sequence, o->columns, o->grad, POISON);
-    b.target = values_view(o, o->target_dtype, o->target);
-    b.mask = values_view(o, BP_DTYPE_UINT8, o->mask);
-    b.logprob = values_view(o, BP_DTYPE_FP32, o->outputs);
-    b.entropy = values_view(o, BP_DTYPE_FP32, o->outputs);
-    b.logprob_grad = values_view(o, BP_DTYPE_FP32, o->upstream);
-    b.entropy_grad = values_view(o, BP_DTYPE_FP32, o->upstream);
+    o->rounding = o->rounding == 0 ? BP_DTYPE_FP32 : o->rounding;
+    o->soft_cap = (double)(float)o->soft_cap;
+    o->targets = o->targets == 0 ? 1 : o->targets;
+    b.target = values_view(o, o->target_dtype, o->target, o->targets);
+    b.mask = values_view(o, BP_DTYPE_UINT8, o->mask, 1);
+    b.temperatures = values_view(o, BP_DTYPE_FP32, o->upstream, 1);
+    view *const outputs[] = {&b.logprob, &b.entropy, &b.logsumexp, &b.mean_logprob};
+    view *const upstream[] = {&b.logprob_grad, &b.entropy_grad, &b.logsumexp_grad, &b.mean_logprob_grad};
+    for (int i = 0; i < 4; i++) {
+        *outputs[i] = values_view(o, BP_DTYPE_FP32, o->outputs, i == 0 ? o->targets : 1);
+        *upstream[i] = values_view(o, BP_DTYPE_FP32, o->upstream, i == 0 ? o->targets : 1);
+    }
     uint64_t tokens = token_count(&b);
     assert_ok(bp_logprob_saved_bytes(tokens, o->with_entropy, &b.saved_bytes));
     b.saved = aligned_alloc(64, (2 * SAVED_MARGIN + b.saved_bytes + 63) / 64 * 64);
@@ -115,7 +132,9 @@ void free_batch(batch *b)
     free_view(&b->logits);
     if (!b->o.in_place)
         free_view(&b->grad);
-    view *const others[] = {&b->target, &b->mask, &b->logprob, &b->entropy, &b->logprob_grad, &b->entropy_grad};
+    view *const others[] = {&b->target,       &b->mask,           &b->temperatures,     &b->logprob,
+                            &b->entropy,      &b->logsumexp,      &b->mean_logprob,     &b->logprob_grad,
+                            &b->entropy_grad, &b->logsumexp_grad, &b->mean_logprob_grad};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         free_view(others[i]);
     free(b->saved);
@@ -138,23 +157,62 @@ bool is_masked(const batch *b, uint64_t i, uint64_t s)
     return b->o.masked && *(const uint8_t *)row_at(&b->mask, i, s) == 0;
 }
 
+double logit_at(const batch *b, uint64_t i, uint64_t s, uint64_t column)
+{
+    double x = b->x[(i * b->o.sequence + s) * b->o.columns + column];
+    if (b->o.rounding != BP_DTYPE_FP32)
+        x = rounded_to(b->o.rounding, x);
+    return b->o.soft_cap == 0 ? x : b->o.soft_cap * tanh(x / b->o.soft_cap);
+}
+
+int64_t target_column(const batch *b, uint64_t i, uint64_t s, uint32_t k)
+{
+    /* wraps around for the smallest targets, far from any column */
+    return (int64_t)((uint64_t)whole_k(&b->target, i, s, k) - (uint64_t)b->o.vocab_start);
+}
+
 true_row truth_of(const batch *b, uint64_t i, uint64_t s)
 {
-    const double *x = b->x + (i * b->o.sequence + s) * b->o.columns;
-    /* wraps around for the smallest targets, far from any column */
-    int64_t column = (int64_t)((uint64_t)whole_at(&b->target, i, s) - (uint64_t)b->o.vocab_start);
-    return row_of(x, b->o.columns, column, b->o.temperature);
+    double *x = malloc((b->o.columns + 1) * sizeof *x);
+    if (x == NULL)
+        abort();
+    for (uint64_t v = 0; v < b->o.columns; v++)
+        x[v] = logit_at(b, i, s, v);
+    true_row row = row_of(x, b->o.columns, target_column(b, i, s, 0),
+                          b->o.heated ? upstream_at(&b->temperatures, i, s) : b->o.temperature);
+    row.cap = b->o.soft_cap;
+    free(x);
+    return row;
+}
+
+true_upstream upstream_of(const batch *b, uint64_t i, uint64_t s, int64_t column)
+{
+    true_upstream up = {.entropy = b->o.with_entropy ? upstream_at(&b->entropy_grad, i, s) : 0,
+                        .logsumexp = b->o.with_logsumexp ? upstream_at(&b->logsumexp_grad, i, s) : 0,
+                        .mean = b->o.with_mean ? upstream_at(&b->mean_logprob_grad, i, s) : 0};
+    for (uint32_t k = 0; k < b->o.targets && !b->o.without_logprob; k++) {
+        up.all += value_of(&b->logprob_grad, i, s, k);
+        up.here += target_column(b, i, s, k) == column ? value_of(&b->logprob_grad, i, s, k) : 0;
+    }
+    return up;
+}
+
+double value_of(const view *v, uint64_t i, uint64_t s, uint32_t k)
+{
+    return ((const float *)row_at(v, i, s))[k];
 }
 
 double upstream_at(const view *v, uint64_t i, uint64_t s)
 {
-    return *(const float *)row_at(v, i, s);
+    return value_of(v, i, s, 0);
 }
 
 void poison_outputs(batch *b, uint8_t poison)
 {
     poison_view(&b->logprob, poison);
     poison_view(&b->entropy, poison);
+    poison_view(&b->logsumexp, poison);
+    poison_view(&b->mean_logprob, poison);
     memset(b->saved, poison, 2 * SAVED_MARGIN + b->saved_bytes);
 }
 
@@ -189,6 +247,11 @@ bp_logprob_batch call_of(const batch *b, shard part)
     if (b->o.masked)
         call.tokens.mask = values_of(&b->mask);
     call.tokens.temperature = (float)b->o.temperature;
+    call.tokens.targets = b->o.targets;
+    call.tokens.soft_cap = (float)b->o.soft_cap;
+    call.tokens.rounding = b->o.rounding;
+    if (b->o.heated)
+        call.tokens.temperatures = values_of(&b->temperatures);
     return call;
 }
 
@@ -200,6 +263,10 @@ bp_logprob_outputs outputs_of(const batch *b)
         outputs.logprob = values_of(&b->logprob);
     if (b->o.with_entropy)
         outputs.entropy = values_of(&b->entropy);
+    if (b->o.with_logsumexp)
+        outputs.logsumexp = values_of(&b->logsumexp);
+    if (b->o.with_mean)
+        outputs.mean_logprob = values_of(&b->mean_logprob);
     outputs.saved = b->saved + SAVED_MARGIN;
     outputs.saved_bytes = b->saved_bytes;
     return outputs;
@@ -213,6 +280,10 @@ bp_logprob_gradients gradients_of(const batch *b, shard part)
         gradients.logprob_grad = values_of(&b->logprob_grad);
     if (b->o.with_entropy)
         gradients.entropy_grad = values_of(&b->entropy_grad);
+    if (b->o.with_logsumexp)
+        gradients.logsumexp_grad = values_of(&b->logsumexp_grad);
+    if (b->o.with_mean)
+        gradients.mean_logprob_grad = values_of(&b->mean_logprob_grad);
     gradients.saved = b->saved + SAVED_MARGIN;
     gradients.saved_bytes = b->saved_bytes;
     gradients.logits_grad = part_of(&b->grad, part);
@@ -226,6 +297,7 @@ bp_logprob *new_client(bp_device *device, const batch *b, uint32_t kernels, uint
     bp_logprob *client = NULL;
     assert_ok(bp_logprob_config_init(&config, sizeof config));
     config.max_tokens = token_count(b);
+    config.max_targets = b->o.targets > 1 ? b->o.targets : 1;
     config.vocab = b->o.columns;
     config.vocab_start = (uint64_t)b->o.vocab_start;
     config.kernels = kernels;
@@ -248,10 +320,26 @@ void run_backward(bp_logprob *client, const batch *b)
     assert_ok(bp_logprob_backward(client, &call, &gradients, NULL));
 }
 
+void run_fused(bp_logprob *client, const batch *b)
+{
+    bp_logprob_batch call = call_of(b, whole_shard(b));
+    bp_logprob_outputs outputs = outputs_of(b);
+    bp_logprob_gradients gradients = gradients_of(b, whole_shard(b));
+    gradients.saved = NULL;
+    gradients.saved_bytes = 0;
+    assert_ok(bp_logprob_forward_backward(client, &call, &outputs, &gradients, NULL));
+}
+
 void check_both(bp_logprob *client, batch *b)
 {
     poison_outputs(b, POISON);
     poison_gradient(b, POISON);
+    if (b->o.fused) {
+        run_fused(client, b);
+        assert_true(outputs_are_true(b) && gradient_is_true(b, whole_shard(b)));
+        assert_true(b->o.in_place || inputs_are_whole(b));
+        return;
+    }
     run_forward(client, b);
     assert_true(outputs_are_true(b));
     assert_true(inputs_are_whole(b));

@@ -19,11 +19,19 @@ typedef struct batch_options {
     double spread, offset;              /* of logits; 0: a spread of 4 */
     int64_t vocab_start;
     uint32_t outside_in_16; /* of 16 targets, how many are outside the vocabulary */
+    uint32_t targets;       /* of a token; 0: 1 */
+    bool with_logsumexp, with_mean;
+    bool heated; /* a temperature for each token */
+    double soft_cap;
+    bp_dtype rounding; /* 0: fp32 */
+    bool fused;        /* check_both runs both passes in one call */
 } batch_options;
 
 typedef struct batch {
     batch_options o;
-    view logits, target, mask, logprob, entropy, logprob_grad, entropy_grad, grad;
+    view logits, target, mask, temperatures, grad;
+    view logprob, entropy, logsumexp, mean_logprob; /* outputs */
+    view logprob_grad, entropy_grad, logsumexp_grad, mean_logprob_grad;
     double *x;      /* logits as doubles, [batch, sequence, columns] */
     uint8_t *saved; /* with margins of 64 bytes */
     uint64_t saved_bytes;
@@ -39,9 +47,17 @@ void put_logit(batch *b, uint64_t i, uint64_t s, uint64_t column, double value);
 void restore_logits(batch *b);
 uint64_t token_count(const batch *b);
 bool is_masked(const batch *b, uint64_t i, uint64_t s);
+/* Of the first target. */
 true_row truth_of(const batch *b, uint64_t i, uint64_t s);
-/* Upstream gradient of a token; 0 if absent. */
+/* A logit of the reference, rounded and capped. */
+double logit_at(const batch *b, uint64_t i, uint64_t s, uint64_t column);
+/* The column of target k; outside of the vocabulary for others. */
+int64_t target_column(const batch *b, uint64_t i, uint64_t s, uint32_t k);
+/* Upstream gradients of a token for a column. */
+true_upstream upstream_of(const batch *b, uint64_t i, uint64_t s, int64_t column);
+/* The first value of a token. */
 double upstream_at(const view *v, uint64_t i, uint64_t s);
+double value_of(const view *v, uint64_t i, uint64_t s, uint32_t k);
 /* In (-1, 1). */
 double random_fraction(void);
 
@@ -62,6 +78,8 @@ bp_logprob_gradients gradients_of(const batch *b, shard part);
 bp_logprob *new_client(bp_device *device, const batch *b, uint32_t kernels, uint32_t threads);
 void run_forward(bp_logprob *client, const batch *b);
 void run_backward(bp_logprob *client, const batch *b);
+/* Both in one call. */
+void run_fused(bp_logprob *client, const batch *b);
 /* Poisons the outputs, runs both passes, and compares everything with fp64; asserts. */
 void check_both(bp_logprob *client, batch *b);
 

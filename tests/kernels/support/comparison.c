@@ -10,11 +10,21 @@
 static bool complain(const batch *b, const char *what, uint64_t i, uint64_t s, double value, double expected)
 {
     const batch_options *o = &b->o;
-    fprintf(stderr, "%s of token %llu, %llu is %.9g, expected %.9g (%llu x %llu x %llu, %s, temperature %g%s%s)\n",
+    fprintf(stderr,
+            "%s of token %llu, %llu is %.9g, expected %.9g (%llu x %llu x %llu, %s, temperature %g, cap %g%s%s)\n",
             what, (unsigned long long)i, (unsigned long long)s, value, expected, (unsigned long long)o->batch,
             (unsigned long long)o->sequence, (unsigned long long)o->columns, bp_dtype_name(o->dtype), o->temperature,
-            o->with_entropy ? ", entropy" : "", o->in_place ? ", in place" : "");
+            o->soft_cap, o->with_entropy ? ", entropy" : "", o->in_place ? ", in place" : "");
     return false;
+}
+
+static bool output_is_true(const batch *b, const char *name, const view *v, uint32_t k, uint64_t i, uint64_t s,
+                           double expected, double slack)
+{
+    const double value = value_of(v, i, s, k);
+    if (is_masked(b, i, s) ? value == 0 : is_near(value, expected) || is_within(value, expected, slack))
+        return true;
+    return complain(b, name, i, s, value, expected);
 }
 
 static bool token_is_true(const batch *b, uint64_t i, uint64_t s)
@@ -22,12 +32,18 @@ static bool token_is_true(const batch *b, uint64_t i, uint64_t s)
     true_row row = {0};
     if (!is_masked(b, i, s))
         row = truth_of(b, i, s);
-    double logprob = upstream_at(&b->logprob, i, s), entropy = upstream_at(&b->entropy, i, s);
-    if (!b->o.without_logprob && !(is_masked(b, i, s) ? logprob == 0 : is_near(logprob, row.logprob)))
-        return complain(b, "the log-probability", i, s, logprob, row.logprob);
-    if (b->o.with_entropy && !(is_masked(b, i, s) ? entropy == 0 : is_near(entropy, row.entropy)))
-        return complain(b, "the entropy", i, s, entropy, row.entropy);
-    return true;
+    const double slack = cap_slack(&row) * 2, of_entropy = slack * (1 + fabs(row.energy));
+    for (uint32_t k = 0; k < b->o.targets && !b->o.without_logprob; k++) {
+        const int64_t column = target_column(b, i, s, k);
+        const bool is_in = column >= 0 && column < (int64_t)b->o.columns && !is_masked(b, i, s);
+        const double expected = is_in ? logprob_at(&row, logit_at(b, i, s, (uint64_t)column)) : 0;
+        if (!output_is_true(b, "the log-probability", &b->logprob, k, i, s, expected, slack))
+            return false;
+    }
+    return (!b->o.with_entropy || output_is_true(b, "the entropy", &b->entropy, 0, i, s, row.entropy, of_entropy)) &&
+           (!b->o.with_logsumexp || output_is_true(b, "logsumexp", &b->logsumexp, 0, i, s, row.logsumexp, slack)) &&
+           (!b->o.with_mean || output_is_true(b, "mean_logprob", &b->mean_logprob, 0, i, s, row.mean_logprob,
+                                              slack + 1e-6 * row.size / row.temperature));
 }
 
 static bool is_poison(const uint8_t *bytes, size_t count, uint8_t poison)
@@ -63,10 +79,17 @@ bool outputs_are_true(const batch *b)
         for (uint64_t s = 0; s < b->o.sequence; s++)
             if (!token_is_true(b, i, s))
                 return false;
-    bool good = b->o.without_logprob ? is_untouched(&b->logprob, "the log-probability")
-                                     : gaps_are_whole(&b->logprob, "log-probabilities");
-    good = good &&
-           (b->o.with_entropy ? gaps_are_whole(&b->entropy, "entropies") : is_untouched(&b->entropy, "the entropy"));
+    const struct {
+        const char *name;
+        const view *v;
+        bool wanted;
+    } all[] = {{"log-probabilities", &b->logprob, !b->o.without_logprob},
+               {"entropies", &b->entropy, b->o.with_entropy},
+               {"logsumexp", &b->logsumexp, b->o.with_logsumexp},
+               {"mean_logprob", &b->mean_logprob, b->o.with_mean}};
+    bool good = true;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        good = good && (all[i].wanted ? gaps_are_whole(all[i].v, all[i].name) : is_untouched(all[i].v, all[i].name));
     return good && saved_margins_are_whole(b);
 }
 
@@ -79,19 +102,24 @@ static bool has_overflowed(bp_dtype dtype, double value, double expected, double
 static bool gradient_row_is_true(const batch *b, uint64_t i, uint64_t s, shard part)
 {
     bool masked = is_masked(b, i, s);
-    double g = b->o.without_logprob ? 0 : upstream_at(&b->logprob_grad, i, s);
-    double h = b->o.with_entropy ? upstream_at(&b->entropy_grad, i, s) : 0;
     true_row row = {.max = NAN};
     if (!masked)
         row = truth_of(b, i, s);
-    const double *x = b->x + (i * b->o.sequence + s) * b->o.columns;
     for (uint64_t v = part.first; v < part.end; v++) {
-        double value = element_at(row_at(&b->grad, i, s), b->o.grad_dtype, (int64_t)v);
-        double expected = masked ? 0 : gradient_at(&row, x[v], (int64_t)v, g, h);
-        double slack = masked ? 0 : gradient_slack(&row, x[v], (int64_t)v, g, h, b->o.grad_dtype);
+        const double value = element_at(row_at(&b->grad, i, s), b->o.grad_dtype, (int64_t)v);
+        double expected = 0, slack = 0;
+        true_upstream up = {0};
+        if (!masked) {
+            up = upstream_of(b, i, s, (int64_t)v);
+            expected = gradient_of_all(&row, logit_at(b, i, s, v), &up);
+            slack = slack_of_all(&row, logit_at(b, i, s, v), &up, b->o.grad_dtype);
+        }
         if (!is_within(value, expected, slack) && !has_overflowed(b->o.grad_dtype, value, expected, slack)) {
-            fprintf(stderr, "column %llu, slack %.3g, logit %.9g, target %lld, g %.9g, h %.9g: ", (unsigned long long)v,
-                    slack, x[v], (long long)row.target, g, h);
+            fprintf(stderr,
+                    "column %llu, slack %.3g, logit %.9g, upstream %.9g (here %.9g), entropy %.9g, logsumexp %.9g, "
+                    "mean %.9g: ",
+                    (unsigned long long)v, slack, logit_at(b, i, s, v), up.all, up.here, up.entropy, up.logsumexp,
+                    up.mean);
             return complain(b, "the gradient", i, s, value, expected);
         }
     }

@@ -91,9 +91,14 @@ static bool is_in(int64_t target, uint64_t columns)
     return target >= 0 && (uint64_t)target < columns;
 }
 
+double logprob_at(const true_row *row, double x)
+{
+    return (x - row->max) / row->temperature - row->log_sum;
+}
+
 true_row row_of(const double *x, uint64_t columns, int64_t target, double temperature)
 {
-    true_row row = {.temperature = temperature, .target = target, .max = -INFINITY};
+    true_row row = {.temperature = temperature, .target = target, .columns = columns, .max = -INFINITY};
     double sum = 0;
     for (uint64_t v = 0; v < columns; v++)
         row.max = x[v] > row.max || isnan(x[v]) ? x[v] : row.max;
@@ -105,15 +110,27 @@ true_row row_of(const double *x, uint64_t columns, int64_t target, double temper
         row.energy += p == 0 ? 0 : p * a;
     }
     row.entropy = row.log_sum - row.energy;
-    row.logprob = is_in(target, columns) ? (x[target] - row.max) / temperature - row.log_sum : 0;
+    row.logprob = is_in(target, columns) ? logprob_at(&row, x[target]) : 0;
+    row.logsumexp = row.max / temperature + row.log_sum;
+    for (uint64_t v = 0; v < columns; v++) {
+        row.mean_logprob += logprob_at(&row, x[v]) / (double)columns;
+        row.size = isfinite(x[v]) ? fmax(row.size, fabs(x[v])) : row.size;
+    }
     return row;
+}
+
+double gradient_of_all(const true_row *row, double x, const true_upstream *up)
+{
+    double a = (x - row->max) / row->temperature, p = exp(a - row->log_sum), u = row->cap == 0 ? 0 : x / row->cap;
+    double of_entropy = p == 0 ? 0 : p * (row->energy - a);
+    double of_p = up->logsumexp - up->mean - up->all;
+    return (up->here + up->mean / (double)row->columns + p * of_p + up->entropy * of_entropy) / row->temperature *
+           (1 - u * u);
 }
 
 double gradient_at(const true_row *row, double x, int64_t column, double g, double h)
 {
-    double a = (x - row->max) / row->temperature, p = exp(a - row->log_sum);
-    double of_logprob = (column == row->target ? 1 : 0) - p, of_entropy = p == 0 ? 0 : p * (row->energy - a);
-    return (g * of_logprob + h * of_entropy) / row->temperature;
+    return gradient_of_all(row, x, &(true_upstream){.all = g, .here = column == row->target ? g : 0, .entropy = h});
 }
 
 /* ---- tolerances ---------------------------------------------------------------------------------------------------- */
@@ -130,16 +147,24 @@ bool is_near(double value, double expected)
     return is_within(value, rounded_to(BP_DTYPE_FP32, expected), fmax(2e-6, fabs(expected) * ldexp(1, -22)));
 }
 
-double gradient_slack(const true_row *row, double x, int64_t column, double g, double h, bp_dtype dtype)
+double cap_slack(const true_row *row)
+{
+    return row->cap == 0 ? 0 : 6e-7 * fmin(row->cap, row->size) / row->temperature;
+}
+
+double slack_of_all(const true_row *row, double x, const true_upstream *up, bp_dtype dtype)
 {
     double a = (x - row->max) / row->temperature, p = exp(a - row->log_sum);
-    double summed = fabs(g) + fabs(h) * (1 + fabs(row->energy) + (p == 0 ? 0 : fabs(a)));
-    double slack = p == 0 ? 0 : p * summed * (3e-6 + 4e-7 * fabs(a));
-    slack += 1e-36 * summed + (column == row->target ? 3e-7 * fabs(g) : 0);
+    double summed = fabs(up->all) + fabs(up->logsumexp) + fabs(up->mean) +
+                    fabs(up->entropy) * (1 + fabs(row->energy) + (p == 0 ? 0 : fabs(a)));
+    double slack = p == 0 ? 0 : p * summed * (3e-6 + 4e-7 * fabs(a) + 2 * cap_slack(row));
+    slack += 1e-36 * summed + 3e-7 * fabs(up->here) + 3e-7 * fabs(up->mean) / (double)row->columns;
+    /* 1 - (x / cap)^2 cancels where the cap saturates */
+    slack += row->cap == 0 ? 0 : 1e-6 * (p * summed + fabs(up->here) + fabs(up->mean) / (double)row->columns);
     slack = slack / row->temperature + ldexp(1, -148); /* two units of the smallest subnormal */
     if (dtype == BP_DTYPE_BF16)
-        slack += (fabs(gradient_at(row, x, column, g, h)) + slack) * ldexp(1, -8) + 1e-38;
+        slack += (fabs(gradient_of_all(row, x, up)) + slack) * ldexp(1, -8) + 1e-38;
     else if (dtype == BP_DTYPE_FP16)
-        slack += (fabs(gradient_at(row, x, column, g, h)) + slack) * ldexp(1, -11) + ldexp(1, -25);
+        slack += (fabs(gradient_of_all(row, x, up)) + slack) * ldexp(1, -11) + ldexp(1, -25);
     return slack * 1.01;
 }

@@ -35,6 +35,7 @@ static bool make_client(bp_device *device, bp_comm *comm, const batch *b, shard 
     bp_logprob_config config;
     bp_logprob_config_init(&config, sizeof config);
     config.max_tokens = token_count(b);
+    config.max_targets = b->o.targets;
     config.vocab = part.end - part.first;
     config.vocab_start = (uint64_t)b->o.vocab_start + part.first;
     config.comm = comm;
@@ -53,6 +54,9 @@ static bool run_shard(bp_logprob *client, batch *b, shard part, bp_stream *strea
     bp_logprob_gradients gradients = gradients_of(b, part);
     poison_outputs(b, POISON);
     poison_gradient(b, POISON);
+    if (b->o.fused)
+        return OK(bp_logprob_forward_backward(client, &call, &outputs, &gradients, stream)) &&
+               (stream == NULL || OK(bp_stream_synchronize(stream)));
     return OK(bp_logprob_forward(client, &call, &outputs, stream)) &&
            OK(bp_logprob_backward(client, &call, &gradients, stream)) &&
            (stream == NULL || OK(bp_stream_synchronize(stream)));

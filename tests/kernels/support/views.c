@@ -120,19 +120,30 @@ bp_token_rows rows_of(const view *v)
 
 bp_token_values values_of(const view *v)
 {
-    return (bp_token_values){.data = v->data, .batch_stride = v->batch_stride, .stride = v->stride};
+    return (bp_token_values){.data = v->data, .batch_stride = v->batch_stride, .stride = v->stride, .step = 1};
+}
+
+int64_t whole_k(const view *v, uint64_t batch, uint64_t token, uint32_t k)
+{
+    const void *at = row_at(v, batch, token);
+    return v->dtype == BP_DTYPE_INT64 ? ((const int64_t *)at)[k] : ((const int32_t *)at)[k];
 }
 
 int64_t whole_at(const view *v, uint64_t batch, uint64_t token)
 {
-    const void *at = row_at(v, batch, token);
-    return v->dtype == BP_DTYPE_INT64 ? *(const int64_t *)at : *(const int32_t *)at;
+    return whole_k(v, batch, token, 0);
+}
+
+void put_whole_k(const view *v, uint64_t batch, uint64_t token, uint32_t k, int64_t value)
+{
+    void *at = row_at(v, batch, token);
+    if (v->dtype == BP_DTYPE_INT64)
+        ((int64_t *)at)[k] = value;
+    else
+        ((int32_t *)at)[k] = (int32_t)value;
 }
 
 void put_whole(const view *v, uint64_t batch, uint64_t token, int64_t value)
 {
-    if (v->dtype == BP_DTYPE_INT64)
-        *(int64_t *)row_at(v, batch, token) = value;
-    else
-        *(int32_t *)row_at(v, batch, token) = (int32_t)value;
+    put_whole_k(v, batch, token, 0, value);
 }

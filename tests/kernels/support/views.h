@@ -41,8 +41,10 @@ bool same_rows(const view *a, const view *b, const char *name);
 bp_token_rows rows_of(const view *v);
 bp_token_values values_of(const view *v);
 
-/* An element of [batch, sequence] int64 or int32. */
+/* Element 0, or k, of a row of int64 or int32. */
 int64_t whole_at(const view *v, uint64_t batch, uint64_t token);
+int64_t whole_k(const view *v, uint64_t batch, uint64_t token, uint32_t k);
 void put_whole(const view *v, uint64_t batch, uint64_t token, int64_t value);
+void put_whole_k(const view *v, uint64_t batch, uint64_t token, uint32_t k, int64_t value);
 
 #endif
