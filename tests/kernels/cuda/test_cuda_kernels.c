@@ -383,6 +383,88 @@ static void targets_lie_at_any_border(void **state)
         }
 }
 
+/* Rounding, soft cap and temperatures of tokens, against fp64, from results to gradient. */
+static void logits_are_rounded_capped_and_scaled(void **state)
+{
+    (void)state;
+    enum { COLUMNS = 2500 };
+    static const float temperatures[ROWS] = {0.7f, 1, 2.5f};
+    static double x[COLUMNS], slope[COLUMNS];
+    for (unsigned round = 0; round < 6; round++) {
+        const bp_dtype rounding = round < 2 ? BP_DTYPE_FP32 : round < 4 ? BP_DTYPE_BF16 : BP_DTYPE_FP16;
+        const float cap = round % 2 == 0 ? 0 : 7.5f;
+        seed(300 + round);
+        rows logits = new_rows(BP_DTYPE_FP32, ROWS, COLUMNS, 1, 0);
+        statistics s = new_statistics(&logits);
+        rows out = empty_rows(BP_DTYPE_FP32, ROWS, COLUMNS, 0, 0);
+        bp_forward_work work = partials_work(&logits, BP_SUMS_TOTAL, NULL, NULL);
+        bp_gradient_work backward = gradient_work(&logits, &s, BP_SUMS_TOTAL, &out);
+        work.results = results_work(&s.f, BP_SUMS_TOTAL, COLUMNS);
+        work.logits.rounding = (int32_t)rounding;
+        work.logits.cap = cap;
+        work.tokens.temperature = temperatures;
+        work.tokens.temperature_stride = 1;
+        backward.tokens = work.tokens;
+        backward.logits = work.logits;
+        run_forward(&work, (grid){ROWS, 1, 128});
+        run_gradient(&backward, BP_SUMS_TOTAL, GRADIENT_GRIDS[2]);
+        for (unsigned i = 0; i < ROWS; i++) {
+            const double t = temperatures[i], g = s.g[i], h = s.h[i], z = s.z[i], m = s.m[i];
+            double total = 0;
+            for (unsigned v = 0; v < COLUMNS; v++) {
+                const double y = rounded_to(rounding, element_at(logits.data, BP_DTYPE_FP32, i * logits.stride + v));
+                x[v] = cap == 0 ? y : cap * tanh(y / cap);
+                slope[v] = cap == 0 ? 1 : 1 - tanh(y / cap) * tanh(y / cap);
+                total += x[v];
+            }
+            const true_row row = row_of(x, COLUMNS, logits.targets[i], t);
+            const double log_sum = row.max / t + row.log_sum;
+            assert_true(is_near(s.f.logprob[i], row.logprob));
+            assert_true(is_near(s.f.entropy[i], row.entropy));
+            assert_true(is_near(s.f.logsumexp[i], log_sum));
+            assert_true(is_near(s.f.mean_logprob[i], total / COLUMNS / t - log_sum));
+            for (unsigned v = 0; v < COLUMNS; v++) {
+                const double p = exp(x[v] / t - log_sum);
+                const double expected =
+                    (gradient_at(&row, x[v], v, g, h) + (p * (z - m) + m / COLUMNS) / t) * slope[v];
+                const double slack = gradient_slack(&row, x[v], v, g, h, BP_DTYPE_FP32) +
+                                     1e-6 * (p * (fabs(z) + fabs(m)) + fabs(m) / COLUMNS) / t;
+                assert_true(is_within(element_at(out.data, BP_DTYPE_FP32, i * out.stride + v), expected, slack));
+            }
+        }
+        free_rows(&out);
+        free_statistics(&s);
+        free_rows(&logits);
+    }
+}
+
+static void temperatures_outside_their_range_make_nan(void **state)
+{
+    (void)state;
+    static const float temperatures[] = {1e-38f, 0, -1, INFINITY, NAN, 9e37f};
+    rows logits = new_rows(BP_DTYPE_BF16, 6, 500, 0, 0), out = empty_rows(BP_DTYPE_BF16, 6, 500, 0, 0);
+    statistics s = new_statistics(&logits);
+    for (int32_t form = BP_SUMS_PLAIN; form <= BP_SUMS_TOTAL; form++) {
+        bp_forward_work work = partials_work(&logits, form, NULL, NULL);
+        bp_gradient_work backward = gradient_work(&logits, &s, form, &out);
+        work.results = results_work(&s.f, form, 500);
+        work.tokens.temperature = backward.tokens.temperature = temperatures;
+        work.tokens.temperature_stride = backward.tokens.temperature_stride = 1;
+        run_forward(&work, (grid){6, 1, 128});
+        run_gradient(&backward, form, (grid){6, 1, 128});
+        for (unsigned i = 0; i < 6; i++) {
+            assert_true(isnan(s.f.logsumexp[i]) && (i == 5 ? s.f.logprob[i] == 0 : isnan(s.f.logprob[i])));
+            assert_true(form < BP_SUMS_WEIGHTED || isnan(s.f.entropy[i]));
+            assert_true(form < BP_SUMS_TOTAL || isnan(s.f.mean_logprob[i]));
+            for (unsigned v = 0; v < 500; v++)
+                assert_true(isnan(element_at(out.data, BP_DTYPE_BF16, i * 500 + v)));
+        }
+    }
+    free_statistics(&s);
+    free_rows(&out);
+    free_rows(&logits);
+}
+
 /* In place, with equal dtypes and narrowing. */
 static void gradients_may_overwrite_their_logits(void **state)
 {
@@ -449,6 +531,8 @@ int main(void)
         cmocka_unit_test(any_grid_makes_the_same_gradient),
         cmocka_unit_test(forms_make_the_same_gradient),
         cmocka_unit_test(targets_lie_at_any_border),
+        cmocka_unit_test(logits_are_rounded_capped_and_scaled),
+        cmocka_unit_test(temperatures_outside_their_range_make_nan),
         cmocka_unit_test(gradients_may_overwrite_their_logits),
         cmocka_unit_test(masked_rows_have_gradients_of_zero),
     };
