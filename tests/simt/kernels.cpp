@@ -21,8 +21,7 @@ template <class Work, void (*kernel)(Work)> static void run_kernel(const void *a
 }
 
 template <class Work, void (*kernel)(Work)>
-static void run(const unsigned grid[3], const unsigned block[3], unsigned shared_bytes,
-                const void *argument)
+static void run(const unsigned grid[3], const unsigned block[3], unsigned shared_bytes, const void *argument)
 {
     const std::string wrong = simt::launch({grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, seed++,
                                            run_kernel<Work, kernel>, argument, shared_bytes);
@@ -58,10 +57,22 @@ const fake_kernel fake_kernels[] = {
     KERNELS(bp_fused_work, bp_fused_fp16_fp16),
     KERNEL(bp_finish_work, bp_finish),
     KERNEL(bp_finish_work, bp_finish_bad),
+    KERNEL(bp_divergence_work, bp_divergence_fp32),
+    KERNEL(bp_divergence_work, bp_divergence_bf16),
+    KERNEL(bp_divergence_work, bp_divergence_fp16),
+    KERNEL(bp_divergence_gradient_work, bp_divergence_gradient_fp32_fp32),
+    KERNEL(bp_divergence_gradient_work, bp_divergence_gradient_bf16_fp32),
+    KERNEL(bp_divergence_gradient_work, bp_divergence_gradient_bf16_bf16),
+    KERNEL(bp_divergence_gradient_work, bp_divergence_gradient_fp16_fp32),
+    KERNEL(bp_divergence_gradient_work, bp_divergence_gradient_fp16_fp16),
+    KERNEL(bp_divergence_finish_work, bp_divergence_finish),
     KERNEL(bp_rows_work, bp_rows_32),
     KERNEL(bp_rows_work, bp_rows_16),
     KERNEL(bp_rows_work, bp_rows_fp32_bf16),
     KERNEL(bp_rows_work, bp_rows_fp32_fp16),
+    KERNEL(bp_columns_work, bp_columns_fp32),
+    KERNEL(bp_columns_work, bp_columns_bf16),
+    KERNEL(bp_columns_work, bp_columns_fp16),
     KERNEL(bp_range_work, bp_range_fp32),
     KERNEL(bp_range_work, bp_range_bf16),
     KERNEL(bp_range_work, bp_range_fp16),

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define BP_MOST_THREADS 128 /* threads of a block, unless the kernel says otherwise */
+#define BP_MOST_THREADS 128  /* threads of a block, unless the kernel says otherwise */
 #define BP_FUSED_THREADS 512 /* of the fused kernels */
 #define BP_LANES 32u
 #define BP_ALL_LANES 0xffffffffu

@@ -89,8 +89,7 @@ BP_DEVICE void sum_tiles(const bp_logits_work &logits, const warp_tiles<X> &tile
     for (uint32_t j = 0; j < tiles.count; j++) {
         wait_for_copies<1>();
         const shared_tile<X> tile = {place_of_tile(tiles, j) + tiles.lane * 16};
-        const sums made =
-            sums_of<X, FORM>(logits, tile, tiles.lane, tiles.columns - first_column(tiles, j), scale);
+        const sums made = sums_of<X, FORM>(logits, tile, tiles.lane, tiles.columns - first_column(tiles, j), scale);
         if (tiles.lane == 0)
             kept[tiles.warp + j * tiles.warps] = made;
         if (j + 2 < tiles.count)
@@ -143,8 +142,8 @@ template <class X, class Y> BP_DEVICE void store_zero_tiles(const warp_tiles<X> 
     const rows row = {tiles.row, out, tiles.columns, 0};
     for (uint32_t j = 0; j < tiles.count; j++)
         for (uint32_t half = 0; half < BP_TILE_COLUMNS; half += BP_PIECE_COLUMNS)
-            store_zeros<Y, piece<X, Y>::out_words>(row, first_column(tiles, j) + half +
-                                                            tiles.lane * piece<X, Y>::columns);
+            store_zeros<Y, piece<X, Y>::out_words>(row,
+                                                   first_column(tiles, j) + half + tiles.lane * piece<X, Y>::columns);
 }
 
 /* ---- rows ---------------------------------------------------------------------------------------------------------- */

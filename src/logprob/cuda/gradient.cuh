@@ -271,7 +271,10 @@ BP_DEVICE gradient_row row_at(const bp_tokens_work &tokens, const bp_logits_work
     const char *in = row_of<X>(logits, at);
     const uint32_t head = least((out_bytes - misalignment(out, out_bytes)) % out_bytes / Y::bytes, columns);
     const char *body = in + head * X::bytes;
-    return {is_masked(tokens, at), in, out, head,
+    return {is_masked(tokens, at),
+            in,
+            out,
+            head,
             {body, out + head * Y::bytes, columns - head, misalignment(body, in_bytes)}};
 }
 
@@ -325,8 +328,8 @@ template <class X, class Y, form FORM> BP_DEVICE void make_gradient(const bp_gra
     const uint32_t lane = threadIdx.x % BP_LANES, warp = threadIdx.x / BP_LANES, warps = blockDim.x / BP_LANES;
     for (uint64_t token = blockIdx.x; token < token_count(work.tokens); token += gridDim.x) {
         const place at = place_of(work.tokens, token);
-        const gradient_row row = row_at<X, Y>(work.tokens, work.logits, at,
-                                              out_of<Y>(work.out, at, work.out_batch_stride, work.out_stride));
+        const gradient_row row =
+            row_at<X, Y>(work.tokens, work.logits, at, out_of<Y>(work.out, at, work.out_batch_stride, work.out_stride));
         const uint64_t pieces = piece_count(row.body);
         const uint32_t begin = static_cast<uint32_t>(pieces * blockIdx.y / gridDim.y);
         const uint32_t end = static_cast<uint32_t>(pieces * (blockIdx.y + 1) / gridDim.y);

@@ -1,4 +1,5 @@
 /* The kernels, one entry point per dtype combination, with the names that engine.c builds. Each takes one structure of work.h by value. */
+#include "logprob/cuda/divergence.cuh"
 #include "logprob/cuda/fused.cuh"
 #include "logprob/cuda/range.cuh"
 #include "logprob/cuda/sequences.cuh"
@@ -9,19 +10,18 @@ static_assert(sizeof(bp_sums_work) <= 4096, "a group of sequences is too large f
 static_assert(sizeof(bp_seed_work) <= 4096, "a group of sequences is too large for a kernel's argument");
 
 #define FORMS(blocks, ...) FORMS_OF(BP_MOST_THREADS, blocks, __VA_ARGS__)
-#define FUSED(x, y)                                                                                                    \
-    FORMS_OF(BP_FUSED_THREADS, 2, bp_fused_##x##_##y, bp_fused_work, make_fused, device::x, device::y)
+#define FUSED(x, y) FORMS_OF(BP_FUSED_THREADS, 2, bp_fused_##x##_##y, bp_fused_work, make_fused, device::x, device::y)
 
-#define FORMS_OF(threads, blocks, name, work_type, function, ...)                                                                  \
-    BP_KERNEL_OF(threads, blocks) name(BP_ARGUMENT work_type work)                                                                 \
+#define FORMS_OF(threads, blocks, name, work_type, function, ...)                                                      \
+    BP_KERNEL_OF(threads, blocks) name(BP_ARGUMENT work_type work)                                                     \
     {                                                                                                                  \
         device::function<__VA_ARGS__, device::PLAIN>(work);                                                            \
     }                                                                                                                  \
-    BP_KERNEL_OF(threads, blocks) name##_entropy(BP_ARGUMENT work_type work)                                                       \
+    BP_KERNEL_OF(threads, blocks) name##_entropy(BP_ARGUMENT work_type work)                                           \
     {                                                                                                                  \
         device::function<__VA_ARGS__, device::ENTROPY>(work);                                                          \
     }                                                                                                                  \
-    BP_KERNEL_OF(threads, blocks) name##_general(BP_ARGUMENT work_type work)                                                       \
+    BP_KERNEL_OF(threads, blocks) name##_general(BP_ARGUMENT work_type work)                                           \
     {                                                                                                                  \
         device::function<__VA_ARGS__, device::GENERAL>(work);                                                          \
     }
@@ -55,6 +55,31 @@ BP_KERNEL(2) bp_finish_bad(BP_ARGUMENT bp_finish_work work)
     device::note_bad_value(work);
 }
 
+#define DIVERGENCE(x)                                                                                                  \
+    BP_KERNEL(4) bp_divergence_##x(BP_ARGUMENT bp_divergence_work work)                                                \
+    {                                                                                                                  \
+        device::make_divergence<device::x>(work);                                                                      \
+    }
+#define DIVERGENCE_GRADIENT(x, y)                                                                                      \
+    BP_KERNEL(6) bp_divergence_gradient_##x##_##y(BP_ARGUMENT bp_divergence_gradient_work work)                        \
+    {                                                                                                                  \
+        device::make_divergence_gradient<device::x, device::y>(work);                                                  \
+    }
+
+DIVERGENCE(fp32)
+DIVERGENCE(bf16)
+DIVERGENCE(fp16)
+DIVERGENCE_GRADIENT(fp32, fp32)
+DIVERGENCE_GRADIENT(bf16, fp32)
+DIVERGENCE_GRADIENT(bf16, bf16)
+DIVERGENCE_GRADIENT(fp16, fp32)
+DIVERGENCE_GRADIENT(fp16, fp16)
+
+BP_KERNEL(2) bp_divergence_finish(BP_ARGUMENT bp_divergence_finish_work work)
+{
+    device::make_divergence_results(work);
+}
+
 #define ROWS(name, x, y, same)                                                                                         \
     BP_KERNEL(2) bp_rows_##name(BP_ARGUMENT bp_rows_work work)                                                         \
     {                                                                                                                  \
@@ -65,6 +90,16 @@ ROWS(32, fp32, fp32, true)
 ROWS(16, bf16, bf16, true)
 ROWS(fp32_bf16, fp32, bf16, false)
 ROWS(fp32_fp16, fp32, fp16, false)
+
+#define COLUMNS(x)                                                                                                     \
+    BP_KERNEL(8) bp_columns_##x(BP_ARGUMENT bp_columns_work work)                                                      \
+    {                                                                                                                  \
+        device::sum_columns<device::x>(work);                                                                          \
+    }
+
+COLUMNS(fp32)
+COLUMNS(bf16)
+COLUMNS(fp16)
 
 #define RANGE(x)                                                                                                       \
     BP_KERNEL(8) bp_range_##x(BP_ARGUMENT bp_range_work work)                                                          \

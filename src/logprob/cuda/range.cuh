@@ -1,4 +1,4 @@
-/* Row passes of one block per row: the smallest and largest logit, and copies. */
+/* Passes over rows: the smallest and largest logit and copies, a block per row, and sums of columns. */
 #ifndef BP_LOGPROB_CUDA_RANGE_CUH
 #define BP_LOGPROB_CUDA_RANGE_CUH
 
@@ -170,6 +170,36 @@ template <class X, class Y, bool SAME> BP_DEVICE void copy_rows(const bp_rows_wo
             }
             Y::store(to + column * Y::bytes, element);
         }
+    }
+}
+
+/* ---- sums of columns ----------------------------------------------------------------------------------------------- */
+
+#define BP_COLUMN_LOADS 8 /* in flight */
+
+/* A thread per column. */
+template <class X> BP_DEVICE void sum_columns(const bp_columns_work &work)
+{
+    const uint64_t step = static_cast<uint64_t>(gridDim.x) * blockDim.x;
+    for (uint64_t column = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; column < work.columns;
+         column += step) {
+        const char *at = static_cast<const char *>(work.from) + column * X::bytes;
+        const int64_t stride = work.stride * static_cast<int64_t>(X::bytes);
+        uint64_t row = 0;
+        float sum = 0;
+        for (; row + BP_COLUMN_LOADS <= work.rows; row += BP_COLUMN_LOADS) {
+            float x[BP_COLUMN_LOADS];
+            BP_UNROLL
+            for (int i = 0; i < BP_COLUMN_LOADS; i++)
+                x[i] = value_at<X>(at + (static_cast<int64_t>(row) + i) * stride);
+            BP_UNROLL
+            for (int i = 0; i < BP_COLUMN_LOADS; i++)
+                sum += x[i];
+        }
+        BP_NO_UNROLL
+        for (; row < work.rows; row++)
+            sum += value_at<X>(at + static_cast<int64_t>(row) * stride);
+        work.to[column] = work.adds != 0 ? work.to[column] + sum : sum;
     }
 }
 

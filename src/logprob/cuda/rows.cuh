@@ -63,9 +63,8 @@ BP_DEVICE float &output_at(const bp_output_work &of, const place &at, uint32_t k
 
 BP_DEVICE float upstream_at(const bp_upstream_work &of, const place &at, uint32_t k)
 {
-    return of.data != nullptr
-               ? of.data[offset_of(at, of.batch_stride, of.stride) + static_cast<int64_t>(k) * of.step]
-               : 0;
+    return of.data != nullptr ? of.data[offset_of(at, of.batch_stride, of.stride) + static_cast<int64_t>(k) * of.step]
+                              : 0;
 }
 
 /* Distance of an id from the first; at least the number of ids for any id outside them, without overflow. */

@@ -115,7 +115,8 @@ static void any_part_of_a_row_may_be_kept(void **state)
 static void masked_rows_are_zero(void **state)
 {
     (void)state;
-    FOR_PAIRS(p) {
+    FOR_PAIRS(p)
+    {
         seed(12);
         rows logits = new_rows(PAIRS[p][0], ROWS, 5003, 0, 5), out = empty_rows(PAIRS[p][1], ROWS, 5003, 0, 5);
         set_targets(&logits, 2);
@@ -127,8 +128,7 @@ static void masked_rows_are_zero(void **state)
         bp_fused_work work = fused_work(&logits, &s, BP_SUMS_TOTAL, &out);
         work.forward.tokens.mask = work.gradient.tokens.mask = mask;
         work.forward.tokens.mask_stride = work.gradient.tokens.mask_stride = 1;
-        run_fused(&work, BP_SUMS_TOTAL, (grid){1, 1, 128},
-                  shared_bytes(&logits, (grid){1, 1, 128}, 1));
+        run_fused(&work, BP_SUMS_TOTAL, (grid){1, 1, 128}, shared_bytes(&logits, (grid){1, 1, 128}, 1));
         for (uint32_t i = 0; i < ROWS; i++) {
             double sum = 0;
             for (uint32_t v = 0; v < 5003; v++)

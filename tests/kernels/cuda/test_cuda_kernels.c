@@ -37,7 +37,8 @@ static void any_grid_makes_the_same_partials(void **state)
     (void)state;
     FOR_DTYPES(d)
     FOR_WIDTHS(w)
-    FOR_FORMS(form) {
+    FOR_FORMS(form)
+    {
         seed(40 + w);
         rows logits = new_rows(DTYPES[at_d], ROWS, WIDTHS[w], 0, 3), moved;
         bp_partial first[ROWS], again[ROWS];
@@ -351,9 +352,9 @@ static void targets_lie_at_any_border(void **state)
 {
     (void)state;
     enum { COLUMNS = 3 * 2048 + 3 };
-    static const int64_t columns[] = {0,    1,    2,    3,    4,    7,    8,    9,    1023, 1024, 1025, 1027,
-                                      1028, 1029, 2047, 2048, 2051, 2052, 3071, 3072, 3075, 4095, 4096, 4099,
-                                      5119, 5120, 5123, 6143, 6144, 6145, 6146, 6147};
+    static const int64_t columns[] = {0,    1,    2,    3,    4,    7,    8,    9,    1023, 1024, 1025,
+                                      1027, 1028, 1029, 2047, 2048, 2051, 2052, 3071, 3072, 3075, 4095,
+                                      4096, 4099, 5119, 5120, 5123, 6143, 6144, 6145, 6146, 6147};
     enum { COUNT = sizeof columns / sizeof *columns };
     for (size_t p = 0; p < sizeof PAIRS / sizeof *PAIRS; p++)
         for (uint32_t shift = 0; shift < 8; shift += 3) {
@@ -425,8 +426,7 @@ static void logits_are_rounded_capped_and_scaled(void **state)
             assert_true(is_near(s.f.mean_logprob[i], total / COLUMNS / t - log_sum));
             for (unsigned v = 0; v < COLUMNS; v++) {
                 const double p = exp(x[v] / t - log_sum);
-                const double expected =
-                    (gradient_at(&row, x[v], v, g, h) + (p * (z - m) + m / COLUMNS) / t) * slope[v];
+                const double expected = (gradient_at(&row, x[v], v, g, h) + (p * (z - m) + m / COLUMNS) / t) * slope[v];
                 const double slack = gradient_slack(&row, x[v], v, g, h, BP_DTYPE_FP32) +
                                      1e-6 * (p * (fabs(z) + fabs(m)) + fabs(m) / COLUMNS) / t;
                 assert_true(is_within(element_at(out.data, BP_DTYPE_FP32, i * out.stride + v), expected, slack));
