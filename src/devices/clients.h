@@ -31,18 +31,23 @@ BP_API void bp_cuda_leave(bp_cuda_scope *scope);
 typedef struct bp_cuda_module bp_cuda_module;
 typedef struct bp_cuda_kernel bp_cuda_kernel;
 
-/* Loads a fatbin, a cubin or PTX; `image` is read during the call. The caller owns the module, which keeps its device alive:
- * bp_cuda_module_destroy. Not while capturing. Errors: BP_ERR_INVALID_ARGUMENT (not a cuda device; an image of another format),
+/* Loads a fatbin, a cubin or PTX. The caller owns a reference to the module, which keeps its device alive: bp_cuda_module_destroy. Calls with
+ * the same address share one module of the device, which is loaded by the first: the image must not change while there is one. Not while
+ * capturing, unless the image is loaded. Errors: BP_ERR_INVALID_ARGUMENT (not a cuda device; an image of another format),
  * BP_ERR_UNSUPPORTED (no code for this GPU in the image; PTX that the driver cannot compile), BP_ERR_NO_DEVICE_MEMORY, BP_ERR_CAPTURE,
  * BP_ERR_DEVICE. */
 BP_API bp_status bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module);
-/* Launched work must be complete, and graphs with its kernels destroyed. Accepts NULL and pointers to NULL; sets *module to NULL. */
+/* Drops the reference; the last one unloads the module. Launched work must be complete, and graphs with its kernels destroyed. Accepts NULL and pointers to NULL; sets *module to NULL. */
 BP_API void bp_cuda_module_destroy(bp_cuda_module **module);
 
 /* Finds a kernel by its name in the image; the same name gives the same kernel. It lives as long as the module. The code is loaded here,
  * so that the first launch may be captured (drivers load kernels lazily: CUDA programming guide, lazy loading). Any thread. Errors:
  * BP_ERR_INVALID_ARGUMENT (unknown name), BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY, BP_ERR_CAPTURE, BP_ERR_DEVICE. */
 BP_API bp_status bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel);
+
+/* Allows launches of the kernel with all the shared memory that the GPU has for a block, instead of 48 KiB, and prefers shared memory to L1
+ * cache. *bytes: the most dynamic shared memory of a launch. Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_DEVICE. */
+BP_API bp_status bp_cuda_kernel_allow_shared(const bp_cuda_kernel *kernel, uint32_t *bytes);
 
 typedef struct bp_cuda_grid {
     uint32_t blocks[3], threads[3];

@@ -119,6 +119,8 @@ static const entry entries[] = {
     {AT(cuModuleUnload), 2000, false},
     {AT(cuModuleGetFunction), 2000, false},
     {AT(cuFuncLoad), 12040, true},
+    {AT(cuFuncGetAttribute), 2020, false},
+    {AT(cuFuncSetAttribute), 9000, false},
     {AT(cuLaunchKernel), 4000, false},
 };
 
@@ -238,6 +240,7 @@ void bp_cuda_leave(bp_cuda_scope *scope)
 /* Driver device attributes. */
 #define COMPUTE_MAJOR 75
 #define COMPUTE_MINOR 76
+#define SHARED_BYTES 97 /* of a block, for kernels that ask for them */
 #define VIRTUAL_MEMORY 102
 #define MEMORY_POOLS 115
 
@@ -310,6 +313,7 @@ static bp_status open_device(bp_cuda *cuda)
     info->compute_major = attribute(cuda, COMPUTE_MAJOR);
     info->compute_minor = attribute(cuda, COMPUTE_MINOR);
     info->stream_ordered = attribute(cuda, MEMORY_POOLS) != 0;
+    cuda->shared_bytes = attribute(cuda, SHARED_BYTES);
 
     cuda->traits = (bp_device_traits){.size = sizeof cuda->traits, .granularity = PLAIN_GRANULARITY};
     if (cuda->config.memory == BP_CUDA_PLAIN)

@@ -70,6 +70,7 @@ typedef struct bp_cuda {
     bp_cuda_info info;
     bp_device_traits traits;
     int device;           /* the driver's device handle */
+    int shared_bytes;     /* most shared memory of a block */
     void *context;        /* primary context */
     bp_cu_access *access; /* devices that may access slabs: the device, then its peers */
     size_t access_count;
@@ -79,6 +80,7 @@ typedef struct bp_cuda {
     bp_cuda_memory_block *blocks;
     size_t block_count, block_capacity;
     uint64_t committed_bytes;
+    struct bp_cuda_module *modules; /* loaded images */
 } bp_cuda;
 
 /* bp_device_create_cuda with a table of driver functions, which is copied, instead of `config->driver`. */

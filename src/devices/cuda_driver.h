@@ -104,6 +104,8 @@ typedef struct bp_cuda_driver {
     int (*cuModuleUnload)(void *module);
     int (*cuModuleGetFunction)(void **function, void *module, const char *name);
     int (*cuFuncLoad)(void *function); /* of CUDA 12.4; may be NULL */
+    int (*cuFuncGetAttribute)(int *value, int attribute, void *function);
+    int (*cuFuncSetAttribute)(void *function, int attribute, int value);
     int (*cuLaunchKernel)(void *function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z, unsigned threads_x,
                           unsigned threads_y, unsigned threads_z, unsigned shared_bytes, void *stream, void **arguments,
                           void **extra);

@@ -312,7 +312,10 @@ struct bp_cuda_kernel {
 
 struct bp_cuda_module {
     bp_device *device;
-    const bp_cuda *cuda;
+    bp_cuda *cuda;
+    const void *image; /* identifies it */
+    size_t references; /* protected, like the list of modules, by the device's lock */
+    bp_cuda_module *next;
     void *handle;
     pthread_mutex_t lock; /* protects the list; not on the path of launches */
     bp_cuda_kernel *kernels;
@@ -345,13 +348,8 @@ static bp_status fail_load(const bp_cuda *cuda, int error)
     }
 }
 
-bp_status bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module)
+static bp_status load_module(bp_device *device, bp_cuda *cuda, const void *image, bp_cuda_module **module)
 {
-    const bp_cuda *cuda = device != NULL ? bp_cuda_of(device) : NULL;
-    if (cuda == NULL || image == NULL || module == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_cuda_module_create: the device is not cuda, or the image or the output is NULL");
-    BP_TRY(bp_device_check(device, "bp_cuda_module_create"));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_cuda_module), &memory));
     bp_cuda_module *made = memory;
@@ -367,10 +365,53 @@ bp_status bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_mo
     }
     made->device = device;
     made->cuda = cuda;
+    made->image = image;
     pthread_mutex_init(&made->lock, NULL); /* cannot fail for a plain mutex */
-    bp_device_retain(device);
     *module = made;
     return BP_OK;
+}
+
+bp_status bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module)
+{
+    bp_cuda *cuda = device != NULL ? (bp_cuda *)bp_cuda_of(device) : NULL;
+    if (cuda == NULL || image == NULL || module == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_cuda_module_create: the device is not cuda, or the image or the output is NULL");
+    BP_TRY(bp_device_check(device, "bp_cuda_module_create"));
+    bp_status status = BP_OK;
+    pthread_mutex_lock(&cuda->lock);
+    bp_cuda_module *known = cuda->modules;
+    while (known != NULL && known->image != image)
+        known = known->next;
+    if (known == NULL) {
+        status = load_module(device, cuda, image, &known);
+        if (status == BP_OK) {
+            bp_device_retain(device);
+            known->next = cuda->modules;
+            cuda->modules = known;
+        }
+    }
+    if (status == BP_OK)
+        known->references++;
+    pthread_mutex_unlock(&cuda->lock);
+    if (status == BP_OK)
+        *module = known;
+    return status;
+}
+
+/* True for the last reference, which removes the module from the device's list. */
+static bool drop_module(bp_cuda_module *module)
+{
+    bp_cuda *cuda = module->cuda;
+    pthread_mutex_lock(&cuda->lock);
+    const bool last = --module->references == 0;
+    bp_cuda_module **link = &cuda->modules;
+    while (last && *link != module)
+        link = &(*link)->next;
+    if (last)
+        *link = module->next;
+    pthread_mutex_unlock(&cuda->lock);
+    return last;
 }
 
 void bp_cuda_module_destroy(bp_cuda_module **module)
@@ -379,7 +420,7 @@ void bp_cuda_module_destroy(bp_cuda_module **module)
         return;
     bp_cuda_module *gone = *module;
     *module = NULL;
-    if (!bp_device_is_here(gone->device))
+    if (!bp_device_is_here(gone->device) || !drop_module(gone))
         return;
     if (bp_cuda_push(gone->cuda) == BP_OK) {
         (void)gone->cuda->driver.cuModuleUnload(gone->handle);
@@ -436,6 +477,28 @@ bp_status bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cud
     if (status == BP_OK)
         *kernel = known;
     return status;
+}
+
+/* CUfunction_attribute. */
+enum { STATIC_SHARED_BYTES = 1, MOST_DYNAMIC_SHARED_BYTES = 8, SHARED_PERCENT = 9 };
+
+bp_status bp_cuda_kernel_allow_shared(const bp_cuda_kernel *kernel, uint32_t *bytes)
+{
+    if (kernel == NULL || bytes == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_kernel_allow_shared: the kernel or the output is NULL");
+    const bp_cuda *cuda = kernel->module->cuda;
+    const bp_cuda_driver *driver = &cuda->driver;
+    int used = 0;
+    BP_TRY(bp_cuda_push(cuda));
+    int error = driver->cuFuncGetAttribute(&used, STATIC_SHARED_BYTES, kernel->function);
+    const int most = cuda->shared_bytes > used ? cuda->shared_bytes - used : 0;
+    if (error == BP_CU_SUCCESS)
+        error = driver->cuFuncSetAttribute(kernel->function, MOST_DYNAMIC_SHARED_BYTES, most);
+    if (error == BP_CU_SUCCESS)
+        error = driver->cuFuncSetAttribute(kernel->function, SHARED_PERCENT, 100);
+    BP_TRY(bp_cuda_pop_check(cuda, error, "allowing a kernel more shared memory"));
+    *bytes = (uint32_t)most;
+    return BP_OK;
 }
 
 static int launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, void **arguments, void *stream)

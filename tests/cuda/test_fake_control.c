@@ -93,6 +93,8 @@ static int use(const char *name)
     USE(cuModuleUnload, cuModuleUnload(NULL))
     USE(cuModuleGetFunction, cuModuleGetFunction(&handle, NULL, ""))
     USE(cuFuncLoad, cuFuncLoad(NULL))
+    USE(cuFuncGetAttribute, cuFuncGetAttribute(&number, 1, NULL))
+    USE(cuFuncSetAttribute, cuFuncSetAttribute(NULL, 8, 0))
     USE(cuLaunchKernel, cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL))
 #undef USE
     fail_msg("no use of %s", name);

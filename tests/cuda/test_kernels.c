@@ -244,7 +244,9 @@ static void test_captured_launches(void **state)
         assert_ok(add(&b, 1, b.stream));
         assert_ok(add(&b, 20, b.stream));
         bp_cuda_module *none = NULL;
-        assert_fails(bp_cuda_module_create(b.device, add_words_ptx, &none), BP_ERR_CAPTURE, "captured");
+        char *image = strdup(add_words_ptx);
+        assert_fails(bp_cuda_module_create(b.device, image, &none), BP_ERR_CAPTURE, "captured");
+        free(image);
         assert_fails(add(&b, 1, b.stream), BP_ERR_CAPTURE, "add_words", "901");
         assert_fails(bp_graph_end(b.stream, &graph), BP_ERR_CAPTURE, "invalid");
         assert_ok(bp_graph_begin(b.stream));
@@ -291,6 +293,60 @@ static void test_modules(void **state)
     assert_null(module);
     bp_cuda_module_destroy(&module);
     bp_cuda_module_destroy(NULL);
+    end(&b);
+}
+
+/* One module for all users of an image; kernels outlive the first of them. */
+static void test_shared_modules(void **state)
+{
+    (void)state;
+    configure(2, 13000);
+    bench b = begin(make(0));
+    bp_device *other = make(1);
+    bp_cuda_module *again = NULL, *there = NULL, *copy = NULL;
+    bp_cuda_kernel *kernel = NULL;
+    char *image = strdup(add_words_ptx);
+    assert_ok(bp_cuda_module_create(b.device, add_words_ptx, &again));
+    assert_ok(bp_cuda_module_create(other, add_words_ptx, &there));
+    assert_ok(bp_cuda_module_create(b.device, image, &copy));
+    assert_ptr_equal(again, b.module);
+    assert_true(there != again && copy != again && copy != there);
+    assert_ok(bp_cuda_module_kernel(again, ADD_WORDS, &kernel));
+    assert_ptr_equal(kernel, b.kernel);
+    bp_cuda_module_destroy(&copy);
+    bp_cuda_module_destroy(&b.module);
+    assert_ok(add(&b, 1, b.stream));
+    assert_words(&b, 1);
+    b.module = again;
+    bp_cuda_module_destroy(&there);
+    bp_device_destroy(&other);
+    end(&b);
+    free(image);
+}
+
+/* More than 48 KiB of shared memory, up to the GPU's limit less the kernel's own. */
+static void test_shared_memory(void **state)
+{
+    (void)state;
+    configure(1, 13000);
+    bench b = begin(make(0));
+    bp_cuda_grid grid = grid_of(WORDS / 256, 256);
+    add_words_work work = {(uintptr_t)b.words, WORDS, 1};
+    void *arguments[] = {&work};
+    uint32_t bytes = 0;
+    grid.shared_bytes = 49153;
+    assert_fails(bp_cuda_launch(b.kernel, &grid, arguments, b.stream), BP_ERR_DEVICE, "49153 shared bytes");
+    assert_fails(bp_cuda_kernel_allow_shared(NULL, &bytes), BP_ERR_INVALID_ARGUMENT, "kernel");
+    assert_fails(bp_cuda_kernel_allow_shared(b.kernel, NULL), BP_ERR_INVALID_ARGUMENT, "output");
+    assert_true(fake_cuda_fail("cuFuncSetAttribute", 1, 999));
+    assert_fails(bp_cuda_kernel_allow_shared(b.kernel, &bytes), BP_ERR_DEVICE, "shared memory");
+    assert_ok(bp_cuda_kernel_allow_shared(b.kernel, &bytes));
+    assert_int_equal(bytes, 232448 - 1024);
+    grid.shared_bytes = bytes;
+    assert_ok(bp_cuda_launch(b.kernel, &grid, arguments, b.stream));
+    grid.shared_bytes = bytes + 1;
+    assert_fails(bp_cuda_launch(b.kernel, &grid, arguments, b.stream), BP_ERR_DEVICE, "shared bytes");
+    assert_words(&b, 1);
     end(&b);
 }
 
@@ -386,7 +442,8 @@ static void test_each_call_fails(void **state)
         add_words_work work = {(uintptr_t)b.words, WORDS, 1};
         void *arguments[] = {&work};
         assert_true(fake_cuda_fail(cases[i].function, 1, cases[i].error));
-        bp_status status = bp_cuda_module_create(b.device, add_words_ptx, &module);
+        char *image = strdup(add_words_ptx); /* loaded again */
+        bp_status status = bp_cuda_module_create(b.device, image, &module);
         if (status == BP_OK)
             status = bp_cuda_module_kernel(module, ADD_WORDS, &kernel);
         if (status == BP_OK)
@@ -397,6 +454,7 @@ static void test_each_call_fails(void **state)
         assert_words(&b, status == BP_OK ? 1 : 0);
         bp_cuda_module_destroy(&module);
         end(&b);
+        free(image);
     }
 }
 
@@ -406,6 +464,7 @@ int main(void)
         cmocka_unit_test(test_contexts_and_calls),     cmocka_unit_test(test_another_current_context),
         cmocka_unit_test(test_default_stream),         cmocka_unit_test(test_trace_device),
         cmocka_unit_test(test_captured_launches),      cmocka_unit_test(test_modules),
+        cmocka_unit_test(test_shared_modules),         cmocka_unit_test(test_shared_memory),
         cmocka_unit_test(test_device_destroyed_first), cmocka_unit_test(test_without_loading_functions),
         cmocka_unit_test(test_refused_launches),       cmocka_unit_test(test_each_call_fails),
     };

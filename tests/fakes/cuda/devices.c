@@ -14,6 +14,7 @@ static int default_attribute(int attribute, int device)
     case 41: return 1;                           /* UNIFIED_ADDRESSING */
     case 75: return 9;                           /* COMPUTE_CAPABILITY_MAJOR */
     case 91: return 1;                           /* CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM */
+    case 97: return 232448;                      /* MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
     case 102: return 1;                          /* VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
     case 103: return 1;                          /* HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED */
     case 110: return 1;                          /* GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED */

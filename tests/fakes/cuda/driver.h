@@ -93,6 +93,8 @@ FAKE_API int cuModuleLoadData(void **module, const void *image);
 FAKE_API int cuModuleUnload(void *module);
 FAKE_API int cuModuleGetFunction(void **function, void *module, const char *name);
 FAKE_API int cuFuncLoad(void *function);
+FAKE_API int cuFuncGetAttribute(int *value, int attribute, void *function);
+FAKE_API int cuFuncSetAttribute(void *function, int attribute, int value);
 FAKE_API int cuLaunchKernel(void *function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z, unsigned threads_x,
                             unsigned threads_y, unsigned threads_z, unsigned shared_bytes, void *stream,
                             void **arguments, void **extra);

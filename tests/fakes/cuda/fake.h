@@ -81,6 +81,7 @@ typedef struct fake_entry {
     fake_module *module;
     const fake_kernel *kernel;
     bool loaded;
+    int dynamic_shared; /* most bytes of a launch */
     struct fake_entry *next;
 } fake_entry;
 

@@ -78,6 +78,8 @@ enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4 };
     F(cuModuleUnload, FAKE_PERHAPS_UNSAFE)                                                                             \
     F(cuModuleGetFunction, FAKE_PERHAPS_UNSAFE)                                                                        \
     F(cuFuncLoad, FAKE_PERHAPS_UNSAFE)                                                                                 \
+    F(cuFuncGetAttribute, 0)                                                                                           \
+    F(cuFuncSetAttribute, 0)                                                                                           \
     F(cuLaunchKernel, 0)
 
 /* Name, symbol with the ABI, and the first CUDA version for which cuGetProcAddress returns it (cudaTypedefs.h).
@@ -161,6 +163,8 @@ enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4 };
     S(cuModuleUnload, cuModuleUnload, 2000)                                                                            \
     S(cuModuleGetFunction, cuModuleGetFunction, 2000)                                                                  \
     S(cuFuncLoad, cuFuncLoad, 12040)                                                                                   \
+    S(cuFuncGetAttribute, cuFuncGetAttribute, 2020)                                                                    \
+    S(cuFuncSetAttribute, cuFuncSetAttribute, 9000)                                                                    \
     S(cuLaunchKernel, cuLaunchKernel, 4000)
 
 #endif

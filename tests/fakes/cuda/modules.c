@@ -10,6 +10,9 @@
 #define LAZY                                                                                                           \
     12040 /* from this version on kernels are loaded by cuFuncLoad or the first launch, not when they are looked up */
 
+#define DYNAMIC_SHARED 49152 /* bytes of a launch, unless the kernel's attribute allows more */
+#define STATIC_SHARED 1024   /* of every kernel */
+
 static char kernels_path[KERNELS_PATH_BYTES], loaded_path[KERNELS_PATH_BYTES];
 static const fake_kernel *kernels;
 
@@ -153,6 +156,7 @@ static fake_entry *entry_of(fake_module *module, const fake_kernel *kernel)
     entry->module = module;
     entry->kernel = kernel;
     entry->loaded = fake.config.version < LAZY;
+    entry->dynamic_shared = DYNAMIC_SHARED;
     entry->next = module->entries;
     module->entries = entry;
     return entry;
@@ -197,6 +201,50 @@ int cuFuncLoad(void *function)
     return fake_leave(load_function(function));
 }
 
+/* ---- attributes -------------------------------------------------------------------------------------------------- */
+
+static int get_function_attribute(int *value, int attribute, void *handle)
+{
+    fake_context *context;
+    FAKE_TRY(fake_current(&context));
+    const fake_entry *entry = find(handle, FAKE_ENTRY);
+    if (entry == NULL || value == NULL)
+        return entry == NULL ? INVALID_HANDLE : INVALID_VALUE;
+    if (attribute != 1 && attribute != 8)
+        return NOT_SUPPORTED;
+    *value = attribute == 1 ? STATIC_SHARED : entry->dynamic_shared;
+    return OK;
+}
+
+int cuFuncGetAttribute(int *value, int attribute, void *function)
+{
+    FAKE_ENTER(cuFuncGetAttribute);
+    return fake_leave(get_function_attribute(value, attribute, function));
+}
+
+static int set_function_attribute(void *handle, int attribute, int value)
+{
+    fake_context *context;
+    FAKE_TRY(fake_current(&context));
+    fake_entry *entry = find(handle, FAKE_ENTRY);
+    if (entry == NULL)
+        return INVALID_HANDLE;
+    if (attribute == 9)
+        return value >= -1 && value <= 100 ? OK : INVALID_VALUE;
+    if (attribute != 8)
+        return NOT_SUPPORTED;
+    if (value < 0 || value > fake_attribute(97, context->device) - STATIC_SHARED)
+        return INVALID_VALUE;
+    entry->dynamic_shared = value;
+    return OK;
+}
+
+int cuFuncSetAttribute(void *function, int attribute, int value)
+{
+    FAKE_ENTER(cuFuncSetAttribute);
+    return fake_leave(set_function_attribute(function, attribute, value));
+}
+
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
 /* True for a grid that every GPU accepts. */
@@ -207,7 +255,7 @@ static bool is_grid(const fake_launch *launch)
         if (grid[i] == 0 || block[i] == 0)
             return false;
     return grid[0] <= 0x7fffffffu && grid[1] <= 65535 && grid[2] <= 65535 && block[0] <= 1024 && block[1] <= 1024 &&
-           block[2] <= 64 && (uint64_t)block[0] * block[1] * block[2] <= 1024 && launch->shared_bytes <= 49152;
+           block[2] <= 64 && (uint64_t)block[0] * block[1] * block[2] <= 1024;
 }
 
 /* Checks that kernel, stream and current context match. Refusing a current context of another device is stricter
@@ -220,7 +268,7 @@ static int check(void *function, const fake_launch *launch, void *handle, fake_e
     *entry = find(function, FAKE_ENTRY);
     if (*entry == NULL || (*entry)->module->context != (*stream)->context || (*stream)->context != context)
         return INVALID_HANDLE;
-    return is_grid(launch) ? OK : INVALID_VALUE;
+    return is_grid(launch) && launch->shared_bytes <= (unsigned)(*entry)->dynamic_shared ? OK : INVALID_VALUE;
 }
 
 /* Adds the launch with a copy of its argument to the stream. */

@@ -112,6 +112,8 @@ FAKE_API void fake_cuda_table(bp_cuda_driver *driver)
         .cuModuleUnload = cuModuleUnload,
         .cuModuleGetFunction = cuModuleGetFunction,
         .cuFuncLoad = cuFuncLoad,
+        .cuFuncGetAttribute = cuFuncGetAttribute,
+        .cuFuncSetAttribute = cuFuncSetAttribute,
         .cuLaunchKernel = cuLaunchKernel,
     };
 }

@@ -247,6 +247,9 @@
     X(blocks_have_a_limit, \
       "More threads in a block than 1024: 1", \
       "programming guide, compute capabilities") \
+    X(shared_memory_is_allowed_by_kernel, \
+      "A launch with more than 48 KiB of dynamic shared memory: 1, unless the kernel's attribute allows them", \
+      "driver API, cuFuncSetAttribute; programming guide, compute capabilities") \
     X(launches_need_a_context, \
       "A launch needs a current context, even on an explicit stream: 201", \
       "driver API, cuLaunchKernel; inferred for the explicit stream") \
