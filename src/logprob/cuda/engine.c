@@ -14,22 +14,31 @@
 #define MOST_ROW_BLOCKS UINT64_C(65535) /* of copies; kernels loop over further rows */
 #define ENOUGH_BLOCKS 2048u             /* enough to fill a GPU without splitting rows */
 #define PART_COLUMNS 8192u              /* minimum columns per block when rows are split */
+#define MOST_FUSED_TILES 256u           /* of a row: the tiles that bp_forward sums in one round */
+#define SUMS_BYTES sizeof(bp_partial)   /* of a tile, in the shared memory of fused kernels */
+#define WARP 32u
 #define NAME_BYTES 64
 #define WORD_SIZES 5 /* 1, 2, 4, 8 and 16 bytes */
 
 static const bp_dtype dtypes[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
 #define DTYPES (sizeof dtypes / sizeof *dtypes)
 
-/* [index in `dtypes`]. */
+/* Forms of kernels, as in rows.cuh. */
+enum { FORM_PLAIN, FORM_ENTROPY, FORM_GENERAL, FORM_COUNT };
+
+/* [index in `dtypes`] of the logits, then of the gradient, [form]. NULL: no such kernel. */
 typedef struct cuda_engine {
     bp_engine base;
     bp_cuda_module *module;
-    const bp_cuda_kernel *forward[DTYPES];
-    const bp_cuda_kernel *gradient[DTYPES][DTYPES]; /* NULL: between bf16 and fp16 */
+    const bp_cuda_kernel *forward[DTYPES][FORM_COUNT];
+    const bp_cuda_kernel *gradient[DTYPES][DTYPES][FORM_COUNT];
+    const bp_cuda_kernel *fused[DTYPES][DTYPES][FORM_COUNT];
+    const bp_cuda_kernel *divergence[DTYPES], *divergence_gradient[DTYPES][DTYPES], *divergence_finish;
     const bp_cuda_kernel *finish, *finish_bad;
-    const bp_cuda_kernel *range[DTYPES];
+    const bp_cuda_kernel *columns[DTYPES], *range[DTYPES];
     const bp_cuda_kernel *rearrange[WORD_SIZES];
     const bp_cuda_kernel *sums, *seed;
+    uint32_t shared_bytes; /* limit of a fused kernel's block */
 } cuda_engine;
 
 static size_t dtype_place(int32_t dtype)
@@ -72,15 +81,41 @@ static uint64_t cuda_rows_of(const bp_tokens_work *tokens)
     return tokens->batch * tokens->sequence;
 }
 
+static bool is_changed(const bp_logits_work *logits)
+{
+    return logits->rounding != BP_DTYPE_FP32 || logits->cap != 0;
+}
+
+static int form_of_forward(const bp_forward_work *work)
+{
+    if (work->level == BP_SUMS_TOTAL || is_changed(&work->logits))
+        return FORM_GENERAL;
+    return work->level == BP_SUMS_WEIGHTED ? FORM_ENTROPY : FORM_PLAIN;
+}
+
+static int form_of_gradient(const bp_gradient_work *work)
+{
+    if (work->logsumexp.data != NULL || work->mean_logprob.data != NULL || is_changed(&work->logits))
+        return FORM_GENERAL;
+    return work->entropy.data != NULL ? FORM_ENTROPY : FORM_PLAIN;
+}
+
+/* The kernel that records the value of a bad target runs after the one that finds the lowest bad token. */
+static bp_status launch_bad(const cuda_engine *engine, const bp_tokens_work *tokens, const bp_results_work *results,
+                            bp_stream *stream)
+{
+    const bp_finish_work work = {.tokens = *tokens, .results = *results};
+    if (results->bad == NULL || cuda_rows_of(tokens) == 0)
+        return BP_OK;
+    return launch_kernel(engine->finish_bad, 1, 1, 1, &work, stream);
+}
+
 static bp_status launch_forward(bp_engine *base, const bp_forward_work *work, bp_stream *stream)
 {
     const cuda_engine *engine = (const cuda_engine *)base;
-    const uint64_t rows = cuda_rows_of(&work->tokens);
-    BP_TRY(launch_kernel(engine->forward[dtype_place(work->logits.dtype)], rows, 1, THREADS, work, stream));
-    if (work->partials != NULL || work->results.bad == NULL || rows == 0)
-        return BP_OK;
-    const bp_finish_work bad = {.tokens = work->tokens, .results = work->results};
-    return launch_kernel(engine->finish_bad, 1, 1, 1, &bad, stream);
+    const bp_cuda_kernel *kernel = engine->forward[dtype_place(work->logits.dtype)][form_of_forward(work)];
+    BP_TRY(launch_kernel(kernel, cuda_rows_of(&work->tokens), 1, THREADS, work, stream));
+    return work->partials != NULL ? BP_OK : launch_bad(engine, &work->tokens, &work->results, stream);
 }
 
 static bp_status launch_finish(bp_engine *base, const bp_finish_work *work, bp_stream *stream)
@@ -88,32 +123,127 @@ static bp_status launch_finish(bp_engine *base, const bp_finish_work *work, bp_s
     const cuda_engine *engine = (const cuda_engine *)base;
     const uint64_t rows = cuda_rows_of(&work->tokens);
     BP_TRY(launch_kernel(engine->finish, blocks_for(rows, THREADS), 1, THREADS, work, stream));
-    if (work->results.bad == NULL || rows == 0)
-        return BP_OK;
-    return launch_kernel(engine->finish_bad, 1, 1, 1, work, stream);
+    return launch_bad(engine, &work->tokens, &work->results, stream);
 }
 
-/* Few rows are split between blocks, except when narrowing in place: there one block must read a row before it writes. */
+static bp_status fail_dtypes(int32_t logits, int32_t gradient)
+{
+    return bp_fail(BP_ERR_UNSUPPORTED, "cuda has no kernel from logits of %s to a gradient of %s",
+                   bp_dtype_name((bp_dtype)logits), bp_dtype_name((bp_dtype)gradient));
+}
+
+/* Few rows are split between blocks. */
+static uint64_t parts_of(uint64_t rows, uint64_t columns)
+{
+    const uint64_t most = columns / PART_COLUMNS;
+    return rows != 0 && rows < ENOUGH_BLOCKS && most >= 2 ? bp_least_u64((ENOUGH_BLOCKS + rows - 1) / rows, most) : 1;
+}
+
+/* Where the gradient is narrower than the logits, it may be in place: one block must read a row before it writes. */
 static bp_status launch_gradient(bp_engine *base, const bp_gradient_work *work, bp_stream *stream)
 {
     const cuda_engine *engine = (const cuda_engine *)base;
-    const bp_cuda_kernel *kernel = engine->gradient[dtype_place(work->logits.dtype)][dtype_place(work->out_dtype)];
-    const uint64_t rows = cuda_rows_of(&work->tokens), most = work->logits.columns / PART_COLUMNS;
+    const bp_cuda_kernel *kernel =
+        engine->gradient[dtype_place(work->logits.dtype)][dtype_place(work->out_dtype)][form_of_gradient(work)];
+    const uint64_t rows = cuda_rows_of(&work->tokens);
     if (kernel == NULL)
-        return bp_fail(BP_ERR_UNSUPPORTED, "cuda has no kernel from logits of %s to a gradient of %s",
-                       bp_dtype_name((bp_dtype)work->logits.dtype), bp_dtype_name((bp_dtype)work->out_dtype));
+        return fail_dtypes(work->logits.dtype, work->out_dtype);
     const bool narrows =
         work->narrows_in_place != 0 || (work->logits.dtype == BP_DTYPE_FP32 && work->out_dtype != BP_DTYPE_FP32);
-    uint64_t parts = 1;
-    if (rows != 0 && rows < ENOUGH_BLOCKS && most >= 2 && !narrows)
-        parts = bp_least_u64((ENOUGH_BLOCKS + rows - 1) / rows, most);
-    return launch_kernel(kernel, rows, parts, THREADS, work, stream);
+    return launch_kernel(kernel, rows, narrows ? 1 : parts_of(rows, work->logits.columns), THREADS, work, stream);
+}
+
+/* ---- both passes ----------------------------------------------------------------------------------------------------- */
+
+static bool is_aligned(const void *data, int64_t batch_stride, int64_t stride, int32_t dtype)
+{
+    const uint64_t bytes = bp_dtype_bits((bp_dtype)dtype) / 8;
+    return (((uintptr_t)data | (uint64_t)batch_stride * bytes | (uint64_t)stride * bytes) & 15) == 0;
+}
+
+/* Shared memory of a block: the sums of all tiles, and places for tiles, equally many for each warp. 0: too little for one tile a warp, or,
+ * where a warp has several, for two. */
+static uint32_t shared_of_fused(const cuda_engine *engine, uint32_t tiles, uint32_t tile_bytes, uint32_t threads)
+{
+    const uint32_t warps = threads / WARP, each = (tiles + warps - 1) / warps, sums = tiles * (uint32_t)SUMS_BYTES;
+    const uint32_t left = engine->shared_bytes > sums ? engine->shared_bytes - sums : 0;
+    const uint32_t places = (uint32_t)bp_least_u64(each, left / (warps * tile_bytes));
+    return places == each || places >= 2 ? sums + places * warps * tile_bytes : 0;
+}
+
+/* Short rows take small blocks, so that several are on a multiprocessor: some read while others write. Where only one fits anyhow, it has all
+ * the threads that registers allow. */
+static bool grid_of_fused(const cuda_engine *engine, const bp_logits_work *logits, bp_cuda_grid *grid)
+{
+    static const uint32_t sizes[] = {128, 256, 512};
+    const uint64_t tiles = blocks_for(logits->columns, BP_TILE_COLUMNS);
+    const uint32_t tile_bytes = BP_TILE_COLUMNS * bp_dtype_bits((bp_dtype)logits->dtype) / 8;
+    if (tiles > MOST_FUSED_TILES)
+        return false;
+    grid->shared_bytes = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const uint32_t bytes = shared_of_fused(engine, (uint32_t)tiles, tile_bytes, sizes[i]);
+        if (bytes == 0)
+            continue;
+        grid->threads[0] = sizes[i];
+        grid->shared_bytes = bytes;
+        if (tiles <= sizes[i] / WARP || (sizes[i] >= 256 && bytes <= engine->shared_bytes / 2))
+            break;
+    }
+    return grid->shared_bytes != 0;
 }
 
 static bp_status launch_fused(bp_engine *base, const bp_fused_work *work, bp_stream *stream)
 {
-    BP_TRY(launch_forward(base, &work->forward, stream));
-    return launch_gradient(base, &work->gradient, stream);
+    const cuda_engine *engine = (const cuda_engine *)base;
+    const bp_forward_work *forward = &work->forward;
+    const bp_gradient_work *gradient = &work->gradient;
+    const bp_logits_work *logits = &forward->logits;
+    const int one = form_of_forward(forward), other = form_of_gradient(gradient);
+    const bp_cuda_kernel *kernel =
+        engine->fused[dtype_place(logits->dtype)][dtype_place(gradient->out_dtype)][one > other ? one : other];
+    const uint64_t rows = cuda_rows_of(&forward->tokens);
+    bp_cuda_grid grid = {.blocks = {rows < MOST_BLOCKS ? (uint32_t)rows : MOST_BLOCKS, 1, 1}, .threads = {0, 1, 1}};
+    if (kernel == NULL || !is_aligned(logits->data, logits->batch_stride, logits->stride, logits->dtype) ||
+        !is_aligned(gradient->out, gradient->out_batch_stride, gradient->out_stride, gradient->out_dtype) ||
+        !grid_of_fused(engine, logits, &grid)) {
+        BP_TRY(launch_forward(base, forward, stream));
+        return launch_gradient(base, gradient, stream);
+    }
+    void *arguments[] = {(void *)work};
+    BP_TRY(rows == 0 ? BP_OK : bp_cuda_launch(kernel, &grid, arguments, stream));
+    return launch_bad(engine, &forward->tokens, &forward->results, stream);
+}
+
+/* ---- divergences and sums -------------------------------------------------------------------------------------------- */
+
+static bp_status launch_divergence(bp_engine *base, const bp_divergence_work *work, bp_stream *stream)
+{
+    const bp_cuda_kernel *kernel = ((const cuda_engine *)base)->divergence[dtype_place(work->logits.dtype)];
+    return launch_kernel(kernel, cuda_rows_of(&work->tokens), 1, THREADS, work, stream);
+}
+
+static bp_status launch_divergence_finish(bp_engine *base, const bp_divergence_finish_work *work, bp_stream *stream)
+{
+    const uint64_t blocks = blocks_for(cuda_rows_of(&work->tokens), THREADS);
+    return launch_kernel(((const cuda_engine *)base)->divergence_finish, blocks, 1, THREADS, work, stream);
+}
+
+static bp_status launch_divergence_gradient(bp_engine *base, const bp_divergence_gradient_work *work, bp_stream *stream)
+{
+    const cuda_engine *engine = (const cuda_engine *)base;
+    const bp_cuda_kernel *kernel =
+        engine->divergence_gradient[dtype_place(work->logits.dtype)][dtype_place(work->out_dtype)];
+    const uint64_t rows = cuda_rows_of(&work->tokens);
+    if (kernel == NULL)
+        return fail_dtypes(work->logits.dtype, work->out_dtype);
+    return launch_kernel(kernel, rows, parts_of(rows, work->logits.columns), THREADS, work, stream);
+}
+
+static bp_status launch_columns(bp_engine *base, const bp_columns_work *work, bp_stream *stream)
+{
+    const bp_cuda_kernel *kernel = ((const cuda_engine *)base)->columns[dtype_place(work->dtype)];
+    return launch_kernel(kernel, blocks_for(work->columns, THREADS), 1, THREADS, work, stream);
 }
 
 static bp_status launch_range(bp_engine *base, const bp_range_work *work, bp_stream *stream)
@@ -160,26 +290,61 @@ static const bp_engine_ops ops = {.destroy = cuda_engine_destroy,
                                   .finish = launch_finish,
                                   .gradient = launch_gradient,
                                   .fused = launch_fused,
+                                  .divergence = launch_divergence,
+                                  .divergence_finish = launch_divergence_finish,
+                                  .divergence_gradient = launch_divergence_gradient,
+                                  .columns = launch_columns,
                                   .range = launch_range,
                                   .rearrange = launch_rearrange,
                                   .sums = launch_sums,
                                   .seed = launch_seed};
+
+static const char *const forms[FORM_COUNT] = {"", "_entropy", "_general"}; /* ends of names */
+
+/* From logits of `in` to a gradient of `out`. Narrower gradients than the logits are those of the fused head alone. */
+static bp_status find_gradients(cuda_engine *engine, size_t in, size_t out)
+{
+    const char *logits = bp_dtype_name(dtypes[in]), *gradient = bp_dtype_name(dtypes[out]);
+    const bool narrows = dtypes[out] != BP_DTYPE_FP32 && in != out;
+    char name[NAME_BYTES];
+    if (narrows && dtypes[in] != BP_DTYPE_FP32)
+        return BP_OK;
+    for (int form = 0; form < FORM_COUNT; form++) {
+        snprintf(name, sizeof name, "bp_gradient_%s_%s%s", logits, gradient, forms[form]);
+        BP_TRY(find_kernel(engine->module, name, &engine->gradient[in][out][form]));
+        if (narrows)
+            continue;
+        bp_cuda_kernel *fused;
+        uint32_t bytes;
+        snprintf(name, sizeof name, "bp_fused_%s_%s%s", logits, gradient, forms[form]);
+        BP_TRY(bp_cuda_module_kernel(engine->module, name, &fused));
+        BP_TRY(bp_cuda_kernel_allow_shared(fused, &bytes));
+        engine->fused[in][out][form] = fused;
+        engine->shared_bytes = bytes < engine->shared_bytes ? bytes : engine->shared_bytes;
+    }
+    if (narrows)
+        return BP_OK;
+    snprintf(name, sizeof name, "bp_divergence_gradient_%s_%s", logits, gradient);
+    return find_kernel(engine->module, name, &engine->divergence_gradient[in][out]);
+}
 
 /* Kernel names contain the dtypes of logits and gradient. */
 static bp_status cuda_engine_find_kernels_of(cuda_engine *engine, size_t in)
 {
     const char *logits = bp_dtype_name(dtypes[in]);
     char name[NAME_BYTES];
+    for (int form = 0; form < FORM_COUNT; form++) {
+        snprintf(name, sizeof name, "bp_forward_%s%s", logits, forms[form]);
+        BP_TRY(find_kernel(engine->module, name, &engine->forward[in][form]));
+    }
+    snprintf(name, sizeof name, "bp_divergence_%s", logits);
+    BP_TRY(find_kernel(engine->module, name, &engine->divergence[in]));
+    snprintf(name, sizeof name, "bp_columns_%s", logits);
+    BP_TRY(find_kernel(engine->module, name, &engine->columns[in]));
     snprintf(name, sizeof name, "bp_range_%s", logits);
     BP_TRY(find_kernel(engine->module, name, &engine->range[in]));
-    snprintf(name, sizeof name, "bp_forward_%s_general", logits);
-    BP_TRY(find_kernel(engine->module, name, &engine->forward[in]));
-    for (size_t out = 0; out < DTYPES; out++) {
-        if (in != out && dtypes[in] != BP_DTYPE_FP32 && dtypes[out] != BP_DTYPE_FP32)
-            continue;
-        snprintf(name, sizeof name, "bp_gradient_%s_%s_general", logits, bp_dtype_name(dtypes[out]));
-        BP_TRY(find_kernel(engine->module, name, &engine->gradient[in][out]));
-    }
+    for (size_t out = 0; out < DTYPES; out++)
+        BP_TRY(find_gradients(engine, in, out));
     return BP_OK;
 }
 
@@ -187,6 +352,8 @@ static bp_status cuda_engine_find_kernels(cuda_engine *engine)
 {
     BP_TRY(find_kernel(engine->module, "bp_finish", &engine->finish));
     BP_TRY(find_kernel(engine->module, "bp_finish_bad", &engine->finish_bad));
+    BP_TRY(find_kernel(engine->module, "bp_divergence_finish", &engine->divergence_finish));
+    engine->shared_bytes = UINT32_MAX;
     for (unsigned i = 0; i < WORD_SIZES; i++) {
         char name[NAME_BYTES];
         snprintf(name, sizeof name, "bp_rearrange_%u", 1u << i);
