@@ -27,6 +27,9 @@ BP_API void bp_cuda_leave(bp_cuda_scope *scope);
 
 /* ---- kernels -------------------------------------------------------------------------------------------------------- */
 
+/* Number of multiprocessors; 0 for other devices than cuda. */
+BP_API uint32_t bp_cuda_multiprocessors(const bp_device *device);
+
 /* Kernels on the device, for client libraries that bring their code. */
 typedef struct bp_cuda_module bp_cuda_module;
 typedef struct bp_cuda_kernel bp_cuda_kernel;

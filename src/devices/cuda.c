@@ -1,5 +1,6 @@
 /* The cuda device: loading the driver, errors, the current context, creation. */
 #include "devices/cuda.h"
+#include "devices/clients.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -240,6 +241,7 @@ void bp_cuda_leave(bp_cuda_scope *scope)
 /* Driver device attributes. */
 #define COMPUTE_MAJOR 75
 #define COMPUTE_MINOR 76
+#define MULTIPROCESSORS 16
 #define SHARED_BYTES 97 /* of a block, for kernels that ask for them */
 #define VIRTUAL_MEMORY 102
 #define MEMORY_POOLS 115
@@ -313,6 +315,7 @@ static bp_status open_device(bp_cuda *cuda)
     info->compute_major = attribute(cuda, COMPUTE_MAJOR);
     info->compute_minor = attribute(cuda, COMPUTE_MINOR);
     info->stream_ordered = attribute(cuda, MEMORY_POOLS) != 0;
+    cuda->multiprocessors = attribute(cuda, MULTIPROCESSORS);
     cuda->shared_bytes = attribute(cuda, SHARED_BYTES);
 
     cuda->traits = (bp_device_traits){.size = sizeof cuda->traits, .granularity = PLAIN_GRANULARITY};
@@ -433,6 +436,12 @@ const bp_cuda *bp_cuda_of(const bp_device *device)
 {
     device = bp_device_undecorated(device);
     return device->ops->destroy == cuda_destroy ? device->self : NULL;
+}
+
+uint32_t bp_cuda_multiprocessors(const bp_device *device)
+{
+    const bp_cuda *cuda = device != NULL ? bp_cuda_of(device) : NULL;
+    return cuda != NULL ? (uint32_t)cuda->multiprocessors : 0;
 }
 
 const bp_cuda_info *bp_cuda_get_info(const bp_device *device)

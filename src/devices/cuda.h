@@ -71,6 +71,7 @@ typedef struct bp_cuda {
     bp_device_traits traits;
     int device;           /* the driver's device handle */
     int shared_bytes;     /* most shared memory of a block */
+    int multiprocessors;
     void *context;        /* primary context */
     bp_cu_access *access; /* devices that may access slabs: the device, then its peers */
     size_t access_count;

@@ -17,6 +17,7 @@ const uint64_t bp_cuda_image[] = {0};
 bp_status __wrap_bp_engine_create_host(uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine);
 const bp_cuda_info *__wrap_bp_cuda_get_info(const bp_device *device);
 const bp_cuda_info *__real_bp_cuda_get_info(const bp_device *device);
+uint32_t __wrap_bp_cuda_multiprocessors(const bp_device *device);
 bp_status __wrap_bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module);
 void __wrap_bp_cuda_module_destroy(bp_cuda_module **module);
 bp_status __wrap_bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel);
@@ -36,6 +37,12 @@ const bp_cuda_info *__wrap_bp_cuda_get_info(const bp_device *device)
 {
     static const bp_cuda_info of_engine = {.compute_major = 9};
     return device != NULL ? __real_bp_cuda_get_info(device) : &of_engine;
+}
+
+uint32_t __wrap_bp_cuda_multiprocessors(const bp_device *device)
+{
+    (void)device;
+    return 132;
 }
 
 bp_status __wrap_bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module)

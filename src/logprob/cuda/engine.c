@@ -17,6 +17,7 @@
 #define MOST_FUSED_TILES 256u           /* of a row: the tiles that bp_forward sums in one round */
 #define SUMS_BYTES sizeof(bp_partial)   /* of a tile, in the shared memory of fused kernels */
 #define WARP 32u
+#define SMALL_WAVES 3u /* of a forward pass, beyond which a wave more is no matter */
 #define NAME_BYTES 64
 #define WORD_SIZES 5 /* 1, 2, 4, 8 and 16 bytes */
 
@@ -39,6 +40,7 @@ typedef struct cuda_engine {
     const bp_cuda_kernel *rearrange[WORD_SIZES];
     const bp_cuda_kernel *sums, *seed;
     uint32_t shared_bytes; /* limit of a fused kernel's block */
+    uint32_t multiprocessors;
 } cuda_engine;
 
 static size_t dtype_place(int32_t dtype)
@@ -110,11 +112,24 @@ static bp_status launch_bad(const cuda_engine *engine, const bp_tokens_work *tok
     return launch_kernel(engine->finish_bad, 1, 1, 1, &work, stream);
 }
 
+/* Threads of a block, which takes a row. Warps of 16-bit logits fill a multiprocessor with 6 blocks of 4 or 8 blocks of 3: the latter may take
+ * all rows of a small call in one wave, where the former leave a few for a second one. A wave takes as long as the tiles of one warp. */
+static uint32_t threads_of_forward(const cuda_engine *engine, const bp_forward_work *work)
+{
+    const uint64_t tiles = blocks_for(work->logits.columns, BP_TILE_COLUMNS), rows = cuda_rows_of(&work->tokens);
+    const uint64_t most = SMALL_WAVES * 8 * (uint64_t)engine->multiprocessors;
+    if (work->logits.dtype == BP_DTYPE_FP32 || work->tokens.targets > 3 * WARP || rows > most)
+        return THREADS;
+    const uint64_t with_4 = blocks_for(rows, 6 * (uint64_t)engine->multiprocessors) * blocks_for(tiles, 4);
+    const uint64_t with_3 = blocks_for(rows, 8 * (uint64_t)engine->multiprocessors) * blocks_for(tiles, 3);
+    return with_3 < with_4 ? 3 * WARP : THREADS;
+}
+
 static bp_status launch_forward(bp_engine *base, const bp_forward_work *work, bp_stream *stream)
 {
     const cuda_engine *engine = (const cuda_engine *)base;
     const bp_cuda_kernel *kernel = engine->forward[dtype_place(work->logits.dtype)][form_of_forward(work)];
-    BP_TRY(launch_kernel(kernel, cuda_rows_of(&work->tokens), 1, THREADS, work, stream));
+    BP_TRY(launch_kernel(kernel, cuda_rows_of(&work->tokens), 1, threads_of_forward(engine, work), work, stream));
     return work->partials != NULL ? BP_OK : launch_bad(engine, &work->tokens, &work->results, stream);
 }
 
@@ -377,6 +392,7 @@ bp_status bp_engine_create_cuda(bp_device *device, bp_engine **engine)
     if (made == NULL)
         return bp_fail_memory(sizeof *made);
     made->base = (bp_engine){.ops = &ops, .kernels = "cuda", .threads = 1};
+    made->multiprocessors = bp_cuda_multiprocessors(device);
     bp_status status = bp_cuda_module_create(device, bp_cuda_image, &made->module);
     if (status == BP_OK)
         status = cuda_engine_find_kernels(made);

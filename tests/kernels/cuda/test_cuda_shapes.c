@@ -25,6 +25,7 @@ static bp_cuda_grid grid;
 const uint64_t bp_cuda_image[] = {0};
 
 const bp_cuda_info *__wrap_bp_cuda_get_info(const bp_device *device);
+uint32_t __wrap_bp_cuda_multiprocessors(const bp_device *device);
 bp_status __wrap_bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module);
 bp_status __wrap_bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel);
 bp_status __wrap_bp_cuda_kernel_allow_shared(const bp_cuda_kernel *kernel, uint32_t *bytes);
@@ -36,6 +37,12 @@ const bp_cuda_info *__wrap_bp_cuda_get_info(const bp_device *device)
     static const bp_cuda_info info = {.compute_major = 9};
     (void)device;
     return &info;
+}
+
+uint32_t __wrap_bp_cuda_multiprocessors(const bp_device *device)
+{
+    (void)device;
+    return 132;
 }
 
 bp_status __wrap_bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module)
@@ -147,22 +154,22 @@ static bp_forward_work forward_of(bp_dtype dtype, uint64_t rows, uint64_t column
 static void forms_of_forward_kernels(void **state)
 {
     (void)state;
-    bp_forward_work work = forward_of(BP_DTYPE_BF16, 1000, 32000);
+    bp_forward_work work = forward_of(BP_DTYPE_BF16, 500, 32000);
     launches = 0;
     assert_ok(engine->ops->forward(engine, &work, NULL));
-    check_launch("bp_forward_bf16", 1000, 128);
+    check_launch("bp_forward_bf16", 500, 128);
     assert_int_equal(launches, 1); /* one rank needs no other kernel */
     work.level = BP_SUMS_WEIGHTED;
     assert_ok(engine->ops->forward(engine, &work, NULL));
-    check_launch("bp_forward_bf16_entropy", 1000, 128);
+    check_launch("bp_forward_bf16_entropy", 500, 128);
     work.logits.cap = 30;
     assert_ok(engine->ops->forward(engine, &work, NULL));
-    check_launch("bp_forward_bf16_general", 1000, 128);
-    work = forward_of(BP_DTYPE_FP32, 1000, 32000);
+    check_launch("bp_forward_bf16_general", 500, 128);
+    work = forward_of(BP_DTYPE_FP32, 500, 32000);
     work.logits.rounding = BP_DTYPE_BF16;
     assert_ok(engine->ops->forward(engine, &work, NULL));
-    check_launch("bp_forward_fp32_general", 1000, 128);
-    work = forward_of(BP_DTYPE_FP16, 1000, 32000);
+    check_launch("bp_forward_fp32_general", 500, 128);
+    work = forward_of(BP_DTYPE_FP16, 500, 32000);
     work.level = BP_SUMS_TOTAL;
     work.results.bad = &bad_target;
     launches = 0;
@@ -170,6 +177,27 @@ static void forms_of_forward_kernels(void **state)
     assert_string_equal(all_launched[0], "bp_forward_fp16_general");
     check_launch("bp_finish_bad", 1, 1);
     assert_int_equal(launches, 2);
+}
+
+/* Rows in one wave instead of two: 132 x 6 and 132 x 8 blocks. */
+static void threads_of_forward_kernels(void **state)
+{
+    (void)state;
+    static const struct {
+        bp_dtype dtype;
+        uint64_t rows, columns;
+        uint32_t targets, threads;
+    } cases[] = {{BP_DTYPE_BF16, 792, 32000, 1, 128},  {BP_DTYPE_BF16, 1024, 32000, 1, 96},
+                 {BP_DTYPE_BF16, 1056, 32000, 96, 96}, {BP_DTYPE_BF16, 1056, 32000, 97, 128},
+                 {BP_DTYPE_BF16, 1057, 32000, 1, 128}, {BP_DTYPE_FP16, 1024, 128000, 1, 96},
+                 {BP_DTYPE_FP32, 1024, 32000, 1, 128}, {BP_DTYPE_BF16, 65536, 128000, 1, 128},
+                 {BP_DTYPE_BF16, 1024, 2048, 1, 96}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bp_forward_work work = forward_of(cases[i].dtype, cases[i].rows, cases[i].columns);
+        work.tokens.targets = cases[i].targets;
+        assert_ok(engine->ops->forward(engine, &work, NULL));
+        assert_int_equal(grid.threads[0], cases[i].threads);
+    }
 }
 
 static bp_fused_work fused_of(bp_dtype dtype, bp_dtype out, uint64_t rows, uint64_t columns)
@@ -289,8 +317,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(launch_shapes_of_rearrangements), cmocka_unit_test(launch_shapes_of_the_loss),
-        cmocka_unit_test(forms_of_forward_kernels),        cmocka_unit_test(launch_shapes_of_both_passes),
-        cmocka_unit_test(both_passes_may_be_separate),     cmocka_unit_test(launch_shapes_of_divergences),
-        cmocka_unit_test(empty_grids_are_not_launched)};
+        cmocka_unit_test(forms_of_forward_kernels),        cmocka_unit_test(threads_of_forward_kernels),
+        cmocka_unit_test(launch_shapes_of_both_passes),    cmocka_unit_test(both_passes_may_be_separate),
+        cmocka_unit_test(launch_shapes_of_divergences),    cmocka_unit_test(empty_grids_are_not_launched)};
     return cmocka_run_group_tests(tests, make_engine, end_engine);
 }
