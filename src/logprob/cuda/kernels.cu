@@ -9,6 +9,7 @@ static_assert(sizeof(bp_rearrange_work) <= 4096, "a group of sequences is too la
 static_assert(sizeof(bp_sums_work) <= 4096, "a group of sequences is too large for a kernel's argument");
 static_assert(sizeof(bp_seed_work) <= 4096, "a group of sequences is too large for a kernel's argument");
 
+/* The general form has more to keep in registers, and one block less. `blocks`: on a multiprocessor. */
 #define FORMS(blocks, ...) FORMS_OF(BP_MOST_THREADS, blocks, __VA_ARGS__)
 #define FUSED(x, y) FORMS_OF(BP_FUSED_THREADS, 2, bp_fused_##x##_##y, bp_fused_work, make_fused, device::x, device::y)
 
@@ -21,7 +22,7 @@ static_assert(sizeof(bp_seed_work) <= 4096, "a group of sequences is too large f
     {                                                                                                                  \
         device::function<__VA_ARGS__, device::ENTROPY>(work);                                                          \
     }                                                                                                                  \
-    BP_KERNEL_OF(threads, blocks) name##_general(BP_ARGUMENT work_type work)                                           \
+    BP_KERNEL_OF(threads, (blocks) > 2 ? (blocks)-1 : (blocks)) name##_general(BP_ARGUMENT work_type work)             \
     {                                                                                                                  \
         device::function<__VA_ARGS__, device::GENERAL>(work);                                                          \
     }

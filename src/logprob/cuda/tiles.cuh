@@ -105,7 +105,7 @@ template <class X> struct tile_words {
 
 /* The same in shared memory, from the lane's first vector on. */
 template <class X> struct shared_tile {
-    static constexpr int at_once = 4; /* vectors in registers */
+    static constexpr int at_once = 2; /* vectors in registers */
     const char *first;
 
     BP_DEVICE void get(const shared_tile &tile, int i, uint32_t (&vector)[4])

@@ -1,0 +1,107 @@
+"""Registers, spills, shared memory, occupancy and traffic of the CUDA kernels, from nvcc: python3 scripts/gpu/kernels.py
+
+Needs nvcc, no GPU. --write fills the table of docs/internals/gpu.md. A kernel that spills registers is an error."""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+PAGE = os.path.join("docs", "internals", "gpu.md")
+BEGIN, END = "<!-- kernels: scripts/gpu/kernels.py -->\n", "<!-- end of kernels -->\n"
+SOURCE = os.path.join("src", "logprob", "cuda", "kernels.cu")
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+REGISTERS, WARPS, BLOCKS = 65536, 64, 32  # of a multiprocessor (CUDA programming guide, compute capabilities 8.0, 9.0, 10.0)
+
+
+def compiled(nvcc, architecture):
+    """Lines of ptxas about each kernel, compiled as in src/logprob/cuda/meson.build."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [nvcc, "-std=c++17", "-cubin", "-fmad=false", "-Xptxas", "-v", "-Iinclude", "-Isrc", "-gencode",
+                   f"arch=compute_80,code=sm_{architecture}", SOURCE, "-o", os.path.join(folder, "kernels.cubin")]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        sys.exit(f"{' '.join(command)}:\n{run.stderr}")
+    kernels = {}
+    for part in re.split(r"Compiling entry function '", run.stderr)[1:]:
+        def number(pattern, text=part):
+            found = re.search(pattern, text)
+            return int(found.group(1)) if found else 0
+
+        kernels[part.split("'")[0]] = {"registers": number(r"Used (\d+) registers"), "shared": number(r"(\d+) bytes smem"),
+                                       "spills": number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads"),
+                                       "stack": number(r"(\d+) bytes stack frame")}
+    return kernels
+
+
+def traffic(name):
+    """Bytes of memory for each logit, where the kernel moves logits: what it reads, and what it writes."""
+    dtypes = [BYTES[word] for word in name.split("_") if word in BYTES]
+    if name.startswith("bp_divergence_gradient"):
+        return f"{2 * dtypes[0]} + {dtypes[1]}"
+    if name.startswith("bp_divergence_") and dtypes:
+        return str(2 * dtypes[0])
+    if name.startswith(("bp_gradient", "bp_fused", "bp_rows_fp32")):
+        return f"{dtypes[0]} + {dtypes[1]}"
+    if name.startswith(("bp_forward", "bp_columns", "bp_range")):
+        return str(dtypes[0])
+    return {"bp_rows_32": "4 + 4", "bp_rows_16": "2 + 2"}.get(name, "")
+
+
+def threads_of(name):
+    return 1 if name == "bp_finish_bad" else 512 if name == "bp_sums" else 256 if name.startswith("bp_fused") else 128
+
+
+def warps_of(registers, threads):
+    """Resident warps of a multiprocessor, as far as registers and blocks limit them: a warp's registers are multiples of 256, and each of
+    its four partitions has a quarter."""
+    of_warp = -(-registers * 32 // 256) * 256
+    block = -(-threads // 32)
+    return min(REGISTERS // 4 // of_warp * 4, WARPS, BLOCKS * block) // block * block
+
+
+def table(of_architectures):
+    architectures = list(of_architectures)
+    lines = [f"| kernel | bytes a logit | registers {', '.join('sm_' + a for a in architectures)} | spills | shared bytes | threads | warps |",
+             "|---|---|---|---|---|---|---|"]
+    main = of_architectures["90" if "90" in architectures else architectures[0]]
+    for name, kernel in main.items():
+        registers = ", ".join(str(of_architectures[a][name]["registers"]) for a in architectures)
+        spills = sum(of_architectures[a][name]["spills"] + of_architectures[a][name]["stack"] for a in architectures)
+        threads = threads_of(name)
+        lines.append(f"| `{name}` | {traffic(name)} | {registers} | {spills} | {kernel['shared']} | {threads} | "
+                     f"{warps_of(kernel['registers'], threads)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--architectures", default="80,90,100", help="compute capabilities, without the dot")
+    parser.add_argument("--write", action="store_true", help=f"fill the table of {PAGE}")
+    parser.add_argument("--source", help="folder of the project")
+    options = parser.parse_args()
+    if options.source:
+        os.chdir(options.source)
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if nvcc is None:
+        print("nvcc is not installed")
+        return 77
+    kernels = {architecture: compiled(nvcc, architecture) for architecture in options.architectures.split(",")}
+    text = table(kernels)
+    print(text, end="")
+    if options.write:
+        with open(PAGE, encoding="utf-8") as file:
+            before, rest = file.read().split(BEGIN)
+        with open(PAGE, "w", encoding="utf-8") as file:
+            file.write(before + BEGIN + text + END + rest.split(END)[1])
+    spilling = [f"sm_{a}: {name}" for a, of in kernels.items() for name, k in of.items() if k["spills"] + k["stack"] > 0]
+    if spilling:
+        print(f"spills registers: {'; '.join(spilling)}", file=sys.stderr)
+    return 1 if spilling else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
