@@ -17,18 +17,18 @@ MOST = 8  # clients for each group and for the process alone; each client has wo
 
 
 class Handle:
-    """A client, destroyed when neither the cache nor a pending backward refers to it."""
+    """A client, destroyed when neither the cache nor a running call refers to it. start: its first id."""
 
-    def __init__(self, made: ctypes.c_void_p, destroy: str, generation: int) -> None:
+    def __init__(self, made: ctypes.c_void_p, destroy: str, generation: int, start: int) -> None:
         self._value: Optional[ctypes.c_void_p] = made
         self._destroy = destroy
         self.generation = generation
+        self.start = start
 
     @property
     def value(self) -> ctypes.c_void_p:
         if self._value is None:
-            raise ScheduleError(
-                "backward: the client of its forward was freed by free_clients or comm.close; run the forward again")
+            raise ScheduleError("the client of this call was freed by free_clients or comm.close; run the forward again")
         return self._value
 
     def close(self) -> None:
@@ -40,7 +40,7 @@ class Handle:
 
 
 class Clients:
-    """A cache of at most MOST clients, in addition to those that pending backwards refer to, until clear()."""
+    """A cache of at most MOST clients, until clear()."""
 
     def __init__(self) -> None:
         self._kept: "OrderedDict[Hashable, Handle]" = OrderedDict()
@@ -53,17 +53,24 @@ class Clients:
     def generation_of(self, key: Hashable) -> int:
         return self._kept[key].generation if key in self._kept else 0
 
-    def get(self, key: Hashable, destroy: str, make: Callable[[], ctypes.c_void_p], renew: bool = False) -> Handle:
+    def get(self, key: Hashable, destroy: str, make: Callable[[], ctypes.c_void_p], renew: bool = False,
+            start: int = 0) -> Handle:
         if renew:
             self._kept.pop(key, None)
-        if key not in self._kept:
+        handle = self._kept.get(key)
+        if handle is None:
             while len(self._kept) >= MOST:
                 self._kept.popitem(last=False)
             self._generation += 1
-            self._kept[key] = Handle(make(), destroy, self._generation)
-            self._all.add(self._kept[key])
+            handle = self._kept[key] = Handle(make(), destroy, self._generation, start)
+            self._all.add(handle)
         self._kept.move_to_end(key)
-        return self._kept[key]
+        return handle
+
+    def known(self, key: Hashable, start: int) -> Optional[Handle]:
+        """The client of `key` whose first id is `start`, if it is in the cache."""
+        handle = self._kept.get(key)
+        return handle if handle is not None and handle.start == start else None
 
     def clear(self) -> None:
         self._kept.clear()
@@ -89,13 +96,13 @@ def lock_of(comm: Optional[GroupComm]) -> Any:
 
 
 def shared(comm: Optional[GroupComm], key: Hashable, everybody: Optional[List[Dict[str, int]]], destroy: str,
-           make: Callable[[], ctypes.c_void_p]) -> Handle:
+           make: Callable[[], ctypes.c_void_p], start: int = 0) -> Handle:
     """The client of `key`. With a communicator its creation is collective: if the ranks have different generations
     (generation_of, "client" in everybody), all of them create it again.
     """
     known = {one["client"] for one in everybody} if everybody is not None else {1}
     renew = len(known) != 1 or known == {0}
-    return of(comm).get(key, destroy, make if comm is None else lambda: comm.run(make), renew)
+    return of(comm).get(key, destroy, make if comm is None else lambda: comm.run(make), renew, start)
 
 
 def size_class(tokens: int) -> int:

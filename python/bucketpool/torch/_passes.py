@@ -1,46 +1,42 @@
-"""Common parts of passes over logits and over the fused head: options, checks of arguments, agreement of ranks."""
+"""Common parts of passes over logits and over the fused head: checks of arguments, agreement of ranks, operators."""
 
 import ctypes
+import math
+import numbers
+import operator
 import struct
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Tuple, Type, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from .. import _abi
-from .._library import call, configured, logprob
-from ..errors import Error, InvalidArgument, Unsupported
+from .._library import call, logprob
+from ..errors import InvalidArgument, Unsupported
 from . import _clients, _tensors
 from .comm import GroupComm, comm_of
 
+S = TypeVar("S", bound=ctypes.Structure)
+Outputs = Tuple[Optional[torch.Tensor], Optional[torch.Tensor], torch.Tensor]  # log-probability, entropy, saved
 
-T = TypeVar("T")
+OPERATORS = torch.library.Library("bucketpool", "FRAGMENT")
+_TAGS = tuple(getattr(torch.Tag, name) for name in ("pt2_compliant_tag", "cudagraph_unsafe") if hasattr(torch.Tag, name))
 
 
 class Options(NamedTuple):
-    """Options of a pass. start, end: vocabulary bounds of this rank; None: the shards of all ranks, in order."""
+    """Converted options of a pass. start, end: vocabulary bounds of this rank; None: the shards of all ranks, in order."""
 
     what: str
-    start: Optional[int] = None
-    end: Optional[int] = None
-    chunk: Optional[int] = None
-    group: Optional[dist.ProcessGroup] = None
-    temperature: float = 1.0
-    logprob: bool = True
-    entropy: bool = False
-    ignore_index: Optional[int] = None
+    start: Optional[int]
+    end: Optional[int]
+    chunk: int
+    temperature: float
+    ignore_index: Optional[int]
+    logprob: bool
+    entropy: bool
     checked_targets: bool = False
     in_place: bool = False
     partial_hidden_grad: bool = False
-
-
-class Pass(NamedTuple):
-    """A forward pass that all ranks have agreed on."""
-
-    options: Options
-    comm: Optional[GroupComm]
-    client: _clients.Handle
-    mask: Optional[torch.Tensor]
 
 
 class Untraced(torch.autograd.Function):
@@ -75,127 +71,222 @@ def only_once(what: str, gradient: Optional[torch.Tensor], *sources: Optional[to
     return refused
 
 
-# ---- before the pass -----------------------------------------------------------------------------------------------
+# ---- arguments -----------------------------------------------------------------------------------------------------
 
 
-def check_options(options: Options, columns: int) -> None:
-    if (options.start is None) != (options.end is None):
-        raise InvalidArgument(
-            f"{options.what}: vocabulary bounds {options.start} to {options.end}: one is missing; pass both or none")
-    if options.start is not None and options.end is not None:
-        if options.start < 0 or options.end < options.start:
-            raise InvalidArgument(
-                f"{options.what}: vocabulary bounds {options.start} to {options.end} are not a range; pass "
-                "0 <= start <= end")
-        if options.end - options.start != columns:
-            raise InvalidArgument(
-                f"{options.what}: vocabulary bounds {options.start} to {options.end} are "
-                f"{options.end - options.start} ids, but there are {columns} columns; pass the bounds of the columns")
-    if options.chunk is not None and options.chunk < 0:
-        raise InvalidArgument(f"{options.what}: chunk size {options.chunk} is negative; None and 0 mean one piece")
-    if not 1.2e-38 <= options.temperature <= 8.5e37:
-        raise InvalidArgument(f"{options.what}: temperature {options.temperature}; expected a number in "
-                              "[1.2e-38, 8.5e37]")
-
-
-def prepared(options: Options, check: Callable[[], Tuple[Dict[str, int], Dict[str, int], Optional[torch.Tensor]]],
-             memory: Callable[[], T], make: Callable[[int, Optional[GroupComm]], ctypes.c_void_p], destroy: str,
-             key_of: Callable[[], Tuple[Any, ...]]) -> Tuple[Pass, T]:
-    """Checks the arguments of this rank, compares them with those of the other ranks, and gets a client for the pass.
-    An error of one rank is an error of all.
-
-    - check: returns the values that must be equal on all ranks, those that may differ (with "columns"), the mask
-    - memory: allocates the outputs, before the comparison, so that a failure reaches the other ranks
-    - make: creates a client, from the first id of this rank and the communicator
-    """
-    comm = comm_of(options.group)
-    failure: Optional[BaseException] = None
-    same: Dict[str, int] = {}
-    told: Dict[str, int] = {}
-    mask = None
-    key: Tuple[Any, ...] = ()
+def number(name: str, value: Any) -> float:
+    """A real number, or the value of a tensor of one element, for which the host waits on GPUs."""
+    if type(value) is float:
+        return value
+    if isinstance(value, torch.Tensor) and value.dim() == 0 and not value.dtype.is_complex:
+        value = value.item()
+    if not isinstance(value, numbers.Real):
+        raise InvalidArgument(f"{name}: expected a number, got {_shown(value)}")
     try:
-        same, told, mask = check()
-        same["temperature"] = struct.unpack("i", struct.pack("f", options.temperature))[0]
-        key = (options.checked_targets, torch.get_num_threads(), options.start, *key_of())
-        ready = memory()
-    except Exception as error:  # any, because agree() reports it to the other ranks
-        if comm is None or comm.trusting:
-            raise
-        failure = error
-    start, everybody = options.start, None
-    if comm is not None and not comm.trusting:
-        told["client"] = _clients.of(comm).generation_of(key)
-        everybody = comm.agree(options.what, same, told, failure)
-    if start is None:
-        start = _start(options, comm, everybody)
-    with _clients.lock_of(comm):
-        client = _clients.shared(comm, key, everybody, destroy, lambda: make(start, comm))
-    return Pass(options, comm, client, mask), ready
+        return float(value)
+    except OverflowError:
+        raise InvalidArgument(f"{name}: {value} is too large for a float; pass a smaller number") from None
 
 
-def _start(options: Options, comm: Optional[GroupComm], everybody: Optional[List[Dict[str, int]]]) -> int:
-    if comm is None:
-        return 0
-    if everybody is None:
+def integer(name: str, value: Any) -> Optional[int]:
+    """An integer of 64 bits, or None."""
+    if value is None:
+        return None
+    if type(value) is not int:
+        try:
+            value = operator.index(value)
+        except TypeError:
+            raise InvalidArgument(f"{name}: expected an integer or None, got {_shown(value)}") from None
+    if not -1 << 63 <= value < 1 << 63:
+        raise InvalidArgument(f"{name}: {value} does not fit 64 bits; pass a smaller number")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    if value is True or value is False:
+        return value
+    if isinstance(value, numbers.Integral) and value in (0, 1) or type(value).__name__ in ("bool_", "bool"):
+        return bool(value)
+    raise InvalidArgument(f"{name}: expected True or False, got {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {list(value.shape)}"
+    return f"{type(value).__name__} {value!r:.40}" if isinstance(value, (str, bytes, int, float)) else type(value).__name__
+
+
+def options_of(what: str, columns: int, start: Any, end: Any, chunk: Any, temperature: Any, ignore_index: Any,
+               logprob: bool, entropy: bool, checked_targets: Any = False, in_place: Any = False,
+               partial_hidden_grad: Any = False) -> Options:
+    """Converts and checks options. Raises InvalidArgument, with the name of the argument."""
+    start, end = integer("vocab_start_index", start), integer("vocab_end_index", end)
+    chunk, temperature = integer("chunk_size", chunk) or 0, number("temperature", temperature)
+    if (start is None) != (end is None):
         raise InvalidArgument(
-            f"{options.what}: no vocabulary bounds, and ranks of a trusted group do not exchange them; pass "
-            "vocab_start_index and vocab_end_index")
-    return sum(one["columns"] for one in everybody[:comm.rank])
+            f"{what}: vocabulary bounds {start} to {end}: one is missing; pass both or none")
+    if start is not None and end is not None:
+        if start < 0 or end < start:
+            raise InvalidArgument(f"{what}: vocabulary bounds {start} to {end} are not a range; pass 0 <= start <= end")
+        if end - start != columns:
+            raise InvalidArgument(f"{what}: vocabulary bounds {start} to {end} are {end - start} ids, but there are "
+                                  f"{columns} columns; pass the bounds of the columns")
+    if chunk < 0:
+        raise InvalidArgument(f"{what}: chunk size {chunk} is negative; None and 0 mean one piece")
+    if not 1.2e-38 <= temperature <= 8.5e37:
+        raise InvalidArgument(f"{what}: temperature {temperature}; expected a number in [1.2e-38, 8.5e37]")
+    return Options(what, start, end, chunk, temperature, integer("ignore_index", ignore_index), logprob, entropy,
+                   flag("checked_targets", checked_targets), flag("in_place", in_place),
+                   flag("partial_hidden_grad", partial_hidden_grad))
+
+
+# ---- agreement of ranks --------------------------------------------------------------------------------------------
+
+
+class Agreed(NamedTuple):
+    """What ranks agreed on. everybody: the numbers of all ranks, None for one rank and for trusted groups."""
+
+    start: int
+    everybody: Optional[List[Dict[str, int]]]
+
+
+def agreed(comm: Optional[GroupComm], what: str, key: Hashable, same: Dict[str, int], options: Optional[Options],
+           columns: int, failure: Optional[Exception]) -> Agreed:
+    """Compares the arguments of this rank with those of the other ranks. An error of one rank is an error of all."""
+    if comm is None or comm.trusting:
+        if failure is not None:
+            raise failure
+        start = None if options is None else options.start
+        if start is None and comm is not None:
+            raise InvalidArgument(f"{what}: no vocabulary bounds, and ranks of a trusted group do not exchange them; pass "
+                                  "vocab_start_index and vocab_end_index")
+        return Agreed(start or 0, None)
+    if options is not None:
+        same = {**same, "outputs": options.logprob + 2 * options.entropy,
+                "temperature": struct.unpack("i", struct.pack("f", options.temperature))[0]}
+    everybody = comm.agree(what, same, dict(columns=columns, client=_clients.of(comm).generation_of(key)), failure)
+    if options is not None and options.start is not None:
+        return Agreed(options.start, everybody)
+    return Agreed(sum(one["columns"] for one in everybody[:comm.rank]), everybody)
 
 
 def targets_of(options: Options) -> int:
     return _abi.BP_TARGETS_CHECKED if options.checked_targets else _abi.BP_TARGETS_ANY
 
 
-# ---- the pass ------------------------------------------------------------------------------------------------------
+# ---- structs of the library ----------------------------------------------------------------------------------------
+
+_defaults: Dict[Type[ctypes.Structure], bytes] = {}
 
 
-class Outputs:
-    """Outputs of a forward pass over `shape` tokens, with the values saved for backward. struct: for the library."""
-
-    def __init__(self, options: Options, shape: torch.Size, device: torch.device, saves: bool) -> None:
-        tokens = shape.numel()
-
-        def new(wanted: bool) -> Optional[torch.Tensor]:
-            return torch.empty(shape, dtype=torch.float32, device=device) if wanted else None
-
-        self.logprob, self.entropy = new(options.logprob), new(options.entropy)
-        size = saved_bytes(tokens, options.entropy)
-        self.saved = torch.empty(size // 4 if saves else 0, dtype=torch.float32, device=device)
-        self.struct = configured(logprob().bp_logprob_outputs_init, _abi.bp_logprob_outputs)
-        self.struct.logprob, _ = _tensors.values(self.logprob)
-        self.struct.entropy, _ = _tensors.values(self.entropy)
-        if saves:
-            self.struct.saved, self.struct.saved_bytes = self.saved.data_ptr(), size
+def fresh(init: str, kind: Type[S]) -> S:
+    """A struct with the library's defaults, which `init` sets once."""
+    known = _defaults.get(kind)
+    if known is None:
+        made = kind()
+        call(getattr(logprob(), init), ctypes.byref(made), ctypes.sizeof(kind))
+        known = _defaults[kind] = bytes(made)
+    return kind.from_buffer_copy(known)
 
 
-def saved_bytes(tokens: int, entropy: bool) -> int:
-    size = ctypes.c_uint64()
-    call(logprob().bp_logprob_saved_bytes, tokens, int(entropy), ctypes.byref(size))
-    return size.value
+def outputs_of(options: Options, shape: torch.Size, device: torch.device, saves: bool) -> Outputs:
+    """Memory of a forward pass over `shape` tokens, with the values saved for backward."""
+    floats = (3 if options.entropy else 2) * shape.numel() if saves else 0
+    return (torch.empty(shape, dtype=torch.float32, device=device) if options.logprob else None,
+            torch.empty(shape, dtype=torch.float32, device=device) if options.entropy else None,
+            torch.empty(floats, dtype=torch.float32, device=device))
+
+
+def outputs_struct(outputs: Outputs) -> _abi.bp_logprob_outputs:
+    struct_of = fresh("bp_logprob_outputs_init", _abi.bp_logprob_outputs)
+    logprob_out, entropy_out, saved = outputs
+    if logprob_out is not None:
+        struct_of.logprob = _tensors.values(logprob_out)[0]
+    if entropy_out is not None:
+        struct_of.entropy = _tensors.values(entropy_out)[0]
+    if saved.numel():
+        struct_of.saved, struct_of.saved_bytes = saved.data_ptr(), saved.numel() * 4
+    return struct_of
 
 
 def upstream(struct_of: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor],
-             saved: torch.Tensor) -> List[Any]:
+             saved: torch.Tensor) -> Tuple[Any, ...]:
     """Sets the upstream gradients. Returns the tensors that must live until the call is enqueued."""
-    struct_of.logprob_grad, first = _tensors.values(logprob_grad)
-    struct_of.entropy_grad, second = _tensors.values(entropy_grad)
+    first = second = None
+    if logprob_grad is not None:
+        struct_of.logprob_grad, first = _tensors.values(logprob_grad)
+    if entropy_grad is not None:
+        struct_of.entropy_grad, second = _tensors.values(entropy_grad)
     saved = saved.contiguous()  # hooks of saved tensors may change strides; the caller keeps the copy
     struct_of.saved, struct_of.saved_bytes = saved.data_ptr(), saved.numel() * 4
-    return [first, second, saved]
+    return first, second, saved
 
 
-def ran(one: Pass, device: torch.device, function: Any, *arguments: Any) -> None:
+def ran(comm: Optional[GroupComm], client: _clients.Handle, device: torch.device, function: Any,
+        *arguments: Any) -> None:
     """Runs a call of the client on the current stream, one call at a time."""
-    with _clients.lock_of(one.comm):
-        if one.comm is None:
-            _tensors.run(device, function, one.client.value, *arguments)
+    with _clients.lock_of(comm):
+        if comm is None:
+            _tensors.run(device, function, client.value, *arguments)
         else:
-            one.comm.run(_tensors.run, device, function, one.client.value, *arguments)
+            comm.run(_tensors.run, device, function, client.value, *arguments)
 
 
-def check_client(one: Pass, device: torch.device, check: Any) -> None:
-    """Raises the error of invalid targets, which calls on a stream only record."""
-    if one.options.checked_targets and device.type != "cpu":
-        call(check, one.client.value)
+# ---- operators -----------------------------------------------------------------------------------------------------
+
+
+def through_operator(tensor: Any, in_place: Any = False) -> bool:
+    """True if a graph is traced or a mode or subclass of tensors intercepts operators. They see calls through the
+    dispatcher only. Otherwise calls bypass it, which saves its time.
+    """
+    if not (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+            or type(tensor) not in (torch.Tensor, torch.nn.Parameter) and isinstance(tensor, torch.Tensor)):
+        return False
+    if in_place:
+        raise InvalidArgument("in_place: unsupported in graphs of torch.compile or torch.export, within dispatch modes, and "
+                              "with subclasses of tensors, because backward would overwrite a tensor that the graph may "
+                              "use; pass in_place=False")
+    return True
+
+
+def name_of(group: Optional[dist.ProcessGroup]) -> str:
+    """The name of a group as operators take it; "" for None."""
+    return "" if group is None else group.group_name
+
+
+def group_of(name: str) -> Optional[dist.ProcessGroup]:
+    return dist.distributed_c10d._resolve_process_group(name) if name else None
+
+
+def define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any], backward: Callable[..., Any],
+           setup_context: Optional[Callable[..., None]] = None) -> Any:
+    """Registers an operator of torch.ops.bucketpool, and returns it."""
+    OPERATORS.define(f"{name}{schema}", tags=_TAGS)
+    for kind in ("CPU", "CUDA"):
+        OPERATORS.impl(name, run, kind)
+    torch.library.register_fake(f"bucketpool::{name}", fake, lib=OPERATORS)
+    torch.library.register_autograd(f"bucketpool::{name}", backward, setup_context=setup_context, lib=OPERATORS)
+    return getattr(torch.ops.bucketpool, name).default
+
+
+def fake_outputs(like: torch.Tensor, shape: Any, logprob: bool, entropy: bool, saves: bool) -> Tuple[torch.Tensor, ...]:
+    """Outputs of a forward operator, with the first id of this rank; without elements where they are not wanted."""
+    def new(wanted: bool) -> torch.Tensor:
+        return like.new_empty(shape if wanted else (0, ), dtype=torch.float32)
+
+    floats = (3 if entropy else 2) * math.prod(shape) if saves else 0
+    return (new(logprob), new(entropy), like.new_empty((floats, ), dtype=torch.float32),
+            torch.empty((), dtype=torch.int64, device="cpu"))
+
+
+def real_outputs(outputs: Outputs, start: int) -> Tuple[torch.Tensor, ...]:
+    none = outputs[2].new_empty if outputs[0] is None or outputs[1] is None else None
+    return (outputs[0] if outputs[0] is not None else none(0), outputs[1] if outputs[1] is not None else none(0),
+            outputs[2], torch.tensor(start, dtype=torch.int64, device="cpu"))
+
+
+def refuse_second(what: str) -> Callable[..., Any]:
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise Unsupported(f"{what}: second derivatives are unsupported; differentiate once")
+
+    return backward

@@ -6,6 +6,7 @@ import threading
 from typing import Any, Dict, Optional, Tuple
 
 import torch
+import torch.distributed as dist
 
 from .. import _abi
 from .._library import call, configured, core, made
@@ -123,6 +124,8 @@ def values(tensor: Optional[torch.Tensor]) -> Tuple[_abi.bp_token_values, Option
     """
     if tensor is None:
         return _abi.bp_token_values(), None
+    if tensor.dim() == 1:
+        return _abi.bp_token_values(tensor.data_ptr(), 0, tensor.stride(0)), tensor
     strides = _strides(tensor, 0)
     if strides is None:
         tensor, strides = tensor.contiguous(), (tensor.shape[-1], 1)
@@ -131,6 +134,8 @@ def values(tensor: Optional[torch.Tensor]) -> Tuple[_abi.bp_token_values, Option
 
 def rows_fit(tensor: torch.Tensor) -> bool:
     """True if rows [..., columns] can be read in place: each row is contiguous, and rows do not overlap."""
+    if tensor.is_contiguous():
+        return True
     strides = _strides(tensor, 1)
     if strides is None or (tensor.shape[-1] > 1 and tensor.stride(-1) != 1):
         return False
@@ -144,9 +149,13 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
 
 def rows(tensor: torch.Tensor) -> _abi.bp_token_rows:
     """A row for each token, [..., columns]; rows_fit() holds."""
-    batch, sequence = shape_of(tensor.shape[:-1])
+    shape = tensor.shape
+    columns = shape[-1]
+    batch, sequence = shape_of(shape[:-1])
+    if tensor.is_contiguous():
+        return _abi.bp_token_rows(tensor.data_ptr(), DTYPES[tensor.dtype], batch, sequence, columns, sequence * columns,
+                                  columns)
     batch_stride, stride = _strides(tensor, 1) or (0, 0)
-    columns = tensor.shape[-1]
     stride = columns if sequence <= 1 else stride
     batch_stride = sequence * stride if batch <= 1 else batch_stride
     return _abi.bp_token_rows(tensor.data_ptr(), DTYPES[tensor.dtype], batch, sequence, columns, batch_stride, stride)
@@ -162,33 +171,85 @@ def check_floats(name: str, tensor: Any) -> None:
         raise InvalidArgument(f"{name}: unsupported dtype {tensor.dtype}; use float32, bfloat16 or float16")
     if tensor.layout != torch.strided:
         raise InvalidArgument(f"{name}: unsupported layout {tensor.layout}; pass a strided tensor")
+    if type(tensor) is not torch.Tensor:
+        refuse_dtensor(name, tensor)
+
+
+def refuse_dtensor(name: str, tensor: Any) -> None:
+    if is_dtensor(tensor):
+        raise InvalidArgument(f"{name}: a DTensor with placements {tuple(tensor.placements)}; pass its local tensor "
+                              "(to_local())")
 
 
 def check_target(target: Any, shape: torch.Size, device: torch.device) -> None:
-    if not isinstance(target, torch.Tensor) or target.dtype not in (torch.int64, torch.int32):
-        raise InvalidArgument(
-            f"targets: unsupported dtype {getattr(target, 'dtype', type(target).__name__)}; use int64 or int32")
+    if not isinstance(target, torch.Tensor):
+        raise InvalidArgument(f"targets: expected a tensor, got {type(target).__name__}")
+    if target.dtype not in (torch.int64, torch.int32):
+        raise InvalidArgument(f"targets: unsupported dtype {target.dtype}; use int64 or int32")
     if target.shape != shape:
         raise InvalidArgument(f"targets: shape {list(target.shape)} for tokens {list(shape)}; pass one for each token")
     if target.device != device:
         raise InvalidArgument(f"targets: on {target.device}, but logits or hidden states are on {device}; move them")
+    if type(target) is not torch.Tensor:
+        refuse_dtensor("targets", target)
 
 
-def token_mask(mask: Optional[torch.Tensor], target: Optional[torch.Tensor], ignore_index: Optional[int],
-               shape: torch.Size, device: torch.device) -> Optional[torch.Tensor]:
+def token_mask(mask: Any, target: Optional[torch.Tensor], ignore_index: Optional[int], shape: torch.Size,
+               device: torch.device) -> Optional[torch.Tensor]:
     """The mask as uint8 for each token; 0: the token is not read, and its result and gradient are 0. None without
     mask and ignore_index.
     """
     if mask is not None:
+        if not isinstance(mask, torch.Tensor):
+            raise InvalidArgument(f"mask: expected a tensor or None, got {type(mask).__name__}")
         if mask.shape != shape or mask.device != device:
             raise InvalidArgument(
                 f"mask: {list(mask.shape)} on {mask.device} for tokens {list(shape)} on {device}; pass the shape and "
                 "device of targets")
+        refuse_dtensor("mask", mask)
+        mask = mask.detach()
         mask = mask if mask.dtype == torch.bool else mask != 0
     if ignore_index is not None and target is not None:
         kept = target != ignore_index
         mask = kept if mask is None else mask & kept
     return None if mask is None else mask.view(torch.uint8)
+
+
+# ---- DTensors ------------------------------------------------------------------------------------------------------
+
+
+def is_dtensor(tensor: Any) -> bool:
+    kind = type(tensor)
+    if kind is torch.Tensor or kind is torch.nn.Parameter or not dist.is_available():
+        return False
+    from torch.distributed.tensor import DTensor
+    return isinstance(tensor, DTensor)
+
+
+def local_shard(name: str, tensor: Any, dimension: int, group: Any) -> Tuple[Any, Any]:
+    """The local tensor of a DTensor that is sharded along its vocabulary, and the group of that mesh dimension; other
+    tensors and `group` as they are. Its gradient is a DTensor of the same placements.
+    """
+    if not is_dtensor(tensor):
+        return tensor, group
+    dimension %= tensor.dim()
+    mesh, placements = tensor.device_mesh, tuple(tensor.placements)
+    shards = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
+    if len(shards) > 1 or any(not placements[i].is_shard(dimension) for i in shards):
+        raise InvalidArgument(f"{name}: placements {placements} of a DTensor; expected Shard({dimension}), the vocabulary, on "
+                              "at most one dimension of the mesh and Replicate() on the others; redistribute it, or pass "
+                              "its local tensor (to_local()) and the group")
+    if not shards:
+        if group is not None:
+            raise InvalidArgument(f"{name}: placements {placements} of a DTensor repeat the vocabulary on each rank, but a "
+                                  "group is given; pass group=None")
+    else:
+        own = mesh.get_group(shards[0])
+        if group is not None and dist.get_process_group_ranks(group) != dist.get_process_group_ranks(own):
+            raise InvalidArgument(f"{name}: sharded over the ranks {dist.get_process_group_ranks(own)}, but the group has "
+                                  f"{dist.get_process_group_ranks(group)}; pass group=None, or the group of the mesh")
+        group = own if group is None else group
+    return tensor.to_local(grad_placements=placements), group
 
 
 def run(device: torch.device, function: Any, *arguments: Any) -> None:

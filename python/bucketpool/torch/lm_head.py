@@ -16,188 +16,336 @@ Targets, ranks, streams and errors are as in bucketpool.torch.logprob.
 """
 
 import ctypes
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Hashable, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 
 from .. import _abi
-from .._library import configured, made
+from .._library import call, configured, made
 from .._library import logprob as library
 from ..errors import InvalidArgument
-from . import _tensors
+from . import _clients, _tensors
 from ._clients import device_key, size_class
-from ._passes import (Options, Outputs, Pass, Untraced, check_client, check_options, only_once, prepared, ran,
-                      targets_of, upstream)
-from .comm import GroupComm
+from ._passes import (Agreed, Options, Outputs, agreed, define, fake_outputs, flag, fresh, group_of, name_of, only_once,
+                      options_of, outputs_of, outputs_struct, ran, real_outputs, refuse_second, targets_of,
+                      through_operator, upstream)
+from .comm import GroupComm, comm_of
 
 __all__ = ["FusedLinearChunkedDistributedLogprob", "FusedLinearLogprobEntropy", "linear_logprobs",
            "linear_logprobs_and_entropy"]
 
 Both = Tuple[Any, Any]  # tensors, or None for an output that is not requested
 
-
-def _batch(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
-           one: Pass) -> Tuple[_abi.bp_lm_head_batch, Any]:
-    batch = configured(library().bp_lm_head_batch_init, _abi.bp_lm_head_batch, weight=weight.data_ptr(),
-                       weight_stride=weight.stride(0) if weight.shape[0] > 1 else weight.shape[1])
-    batch.hidden = _tensors.rows(hidden)
-    batch.tokens.temperature = one.options.temperature
-    batch.tokens.target_dtype = _tensors.DTYPES[target.dtype]
-    batch.tokens.target, kept = _tensors.values(target)
-    batch.tokens.mask, masks = _tensors.values(one.mask)
-    return batch, (kept, masks)
+# ---- forward -------------------------------------------------------------------------------------------------------
 
 
-def _chunk(options: Options, tokens: torch.Size) -> int:
-    """Tokens of a chunk, at most those of the batch."""
-    sequence = max(tokens[-1] if tokens else 1, 1)
-    return min(options.chunk or sequence, sequence)
+class _Work(NamedTuple):
+    """A forward pass that has run. mask: uint8; start: the first id of this rank."""
 
-
-def _prepared(options: Options, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
-              mask: Optional[torch.Tensor], gradient: bool) -> Tuple[Pass, Tuple[torch.Tensor, torch.Tensor, Outputs]]:
-    def check() -> Tuple[Dict[str, int], Dict[str, int], Optional[torch.Tensor]]:
-        _tensors.check_floats("hidden states", hidden)
-        _tensors.check_floats("weights", weight)
-        if weight.dim() != 2 or 0 in weight.shape or hidden.dim() == 0 or hidden.shape[-1] != weight.shape[1]:
-            raise InvalidArgument(
-                f"{options.what}: hidden states {list(hidden.shape)} and weight {list(weight.shape)} do not fit; pass "
-                "[..., sequence, hidden] and [columns, hidden]")
-        if hidden.device != weight.device:
-            raise InvalidArgument(
-                f"{options.what}: hidden states are on {hidden.device}, the weight is on {weight.device}; move one")
-        check_options(options, weight.shape[0])
-        tokens = hidden.shape[:-1]
-        _tensors.check_target(target, tokens, hidden.device)
-        batch, sequence = _tensors.shape_of(tokens)
-        same = dict(batch=batch, sequence=sequence, dtype=_tensors.DTYPES[_dtype(weight)],
-                    outputs=options.logprob + 2 * options.entropy, gradient=int(gradient), hidden=weight.shape[1],
-                    chunk=_chunk(options, tokens))
-        masks = _tensors.token_mask(mask, target, options.ignore_index, tokens, hidden.device)
-        return same, dict(columns=weight.shape[0]), masks
-
-    def memory() -> Tuple[torch.Tensor, torch.Tensor, Outputs]:
-        return (_readable(hidden, _dtype(weight)), _readable(weight, _dtype(weight)),
-                Outputs(options, hidden.shape[:-1], hidden.device, gradient))
-
-    def make(start: int, comm: Optional[GroupComm]) -> ctypes.c_void_p:
-        config = configured(library().bp_lm_head_config_init, _abi.bp_lm_head_config, hidden=weight.shape[1],
-                            vocab=weight.shape[0], vocab_start=start, dtype=_tensors.DTYPES[_dtype(weight)],
-                            chunk=_chunk(options, hidden.shape[:-1]), max_tokens=size_class(hidden.shape[:-1].numel()),
-                            comm=None if comm is None else comm.handle, targets=targets_of(options),
-                            threads=torch.get_num_threads(), forward_only=int(not gradient),
-                            partial_hidden_grad=int(options.partial_hidden_grad))
-        return made(library().bp_lm_head_create, _tensors.device_of(hidden.device), ctypes.byref(config))
-
-    return prepared(
-        options, check, memory, make, "bp_lm_head_destroy",
-        lambda: ("lm_head", device_key(hidden.device), size_class(hidden.shape[:-1].numel()), tuple(weight.shape),
-                 _dtype(weight), _chunk(options, hidden.shape[:-1]), gradient, options.partial_hidden_grad))
+    options: Options
+    comm: Optional[GroupComm]
+    target: torch.Tensor
+    mask: Optional[torch.Tensor]
+    outputs: Outputs
+    start: int
+    dtype: torch.dtype
 
 
 def _dtype(weight: torch.Tensor) -> torch.dtype:
+    """The dtype of products."""
     kind = weight.device.type
     autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
     return autocast if autocast in _tensors.FLOATS else weight.dtype
 
 
 def _readable(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return _tensors.readable(tensor.to(dtype))
+    return _tensors.readable(tensor if tensor.dtype == dtype else tensor.detach().to(dtype))
 
 
-def _forward(ctx: Any, options: Options, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
-             mask: Optional[torch.Tensor], inference_only: bool) -> Both:
-    gradient = any(ctx.needs_input_grad[:2]) and not inference_only
-    one, (states, table, outputs) = _prepared(options, hidden, weight, target, mask, gradient)
-    batch, kept = _batch(states, table, target, one)
-    ran(one, hidden.device, library().bp_lm_head_forward, ctypes.byref(batch), ctypes.byref(outputs.struct))
+def _chunk(chunk: int, tokens: torch.Size) -> int:
+    """Tokens of a chunk, at most those of the batch."""
+    sequence = max(tokens[-1] if tokens else 1, 1)
+    return min(chunk or sequence, sequence)
+
+
+def _key(weight: torch.Tensor, dtype: torch.dtype, tokens: torch.Size, chunk: int, start: Optional[int],
+         checked_targets: bool, gradient: bool, partial: bool) -> Hashable:
+    return ("lm_head", *weight.shape, device_key(weight.device), size_class(tokens.numel()), dtype, _chunk(chunk, tokens),
+            start, checked_targets, gradient, partial, torch.get_num_threads())
+
+
+def _client(comm: Optional[GroupComm], key: Hashable, agreement: Agreed, weight: torch.Tensor, dtype: torch.dtype,
+            tokens: torch.Size, chunk: int, targets: int, gradient: bool, partial: bool) -> _clients.Handle:
+    def make() -> ctypes.c_void_p:
+        config = configured(library().bp_lm_head_config_init, _abi.bp_lm_head_config, hidden=weight.shape[1],
+                            vocab=weight.shape[0], vocab_start=agreement.start, dtype=_tensors.DTYPES[dtype],
+                            chunk=_chunk(chunk, tokens), max_tokens=size_class(tokens.numel()),
+                            comm=None if comm is None else comm.handle, targets=targets,
+                            threads=torch.get_num_threads(), forward_only=int(not gradient),
+                            partial_hidden_grad=int(partial))
+        return made(library().bp_lm_head_create, _tensors.device_of(weight.device), ctypes.byref(config))
+
+    with _clients.lock_of(comm):
+        return _clients.shared(comm, key, agreement.everybody, "bp_lm_head_destroy", make, agreement.start)
+
+
+def _batch(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, mask: Optional[torch.Tensor],
+           temperature: float, dtype: torch.dtype) -> Tuple[_abi.bp_lm_head_batch, Any]:
+    """The struct, and the tensors that must live until the call is enqueued."""
+    hidden, weight = _readable(hidden, dtype), _readable(weight, dtype)
+    batch = fresh("bp_lm_head_batch_init", _abi.bp_lm_head_batch)
+    batch.hidden, batch.weight, batch.tokens.temperature = _tensors.rows(hidden), weight.data_ptr(), temperature
+    batch.weight_stride = weight.stride(0) if weight.shape[0] > 1 else weight.shape[1]
+    batch.tokens.target_dtype = _tensors.DTYPES[target.dtype]
+    batch.tokens.target, kept = _tensors.values(target)
+    masks = None
+    if mask is not None:
+        batch.tokens.mask, masks = _tensors.values(mask)
+    return batch, (hidden, weight, kept, masks)
+
+
+def _check_shapes(what: str, hidden: Any, weight: Any) -> None:
+    _tensors.check_floats("hidden states", hidden)
+    _tensors.check_floats("weights", weight)
+    if weight.dim() != 2 or 0 in weight.shape or hidden.dim() == 0 or hidden.shape[-1] != weight.shape[1]:
+        raise InvalidArgument(
+            f"{what}: hidden states {list(hidden.shape)} and weight {list(weight.shape)} do not fit; pass "
+            "[..., sequence, hidden] and [columns, hidden], with a column at least on each rank")
+    if hidden.device != weight.device:
+        raise InvalidArgument(
+            f"{what}: hidden states are on {hidden.device}, the weight is on {weight.device}; move one")
+
+
+def _forward(what: str, hidden: Any, weight: Any, target: Any, mask: Any, start: Any, end: Any, chunk: Any,
+             group: Optional[dist.ProcessGroup], temperature: Any, ignore_index: Any, entropy: bool, partial: Any,
+             inference_only: Any, saves: bool, dtype: Optional[torch.dtype],
+             failure: Optional[Exception] = None) -> Tuple[_Work, bool]:
+    """Collective with a group. failure: of this rank, before the call. Returns the pass, and True if it saves."""
+    comm = None if group is None else comm_of(group)
+    options, key, columns = None, None, 0
+    same: Dict[str, int] = {}
+    try:  # conversions and allocations before the comparison, so that a failure reaches the other ranks
+        if failure is not None:
+            raise failure
+        _check_shapes(what, hidden, weight)
+        columns, tokens, device = weight.shape[0], hidden.shape[:-1], hidden.device
+        options = options_of(what, columns, start, end, chunk, temperature, ignore_index, True, entropy,
+                             partial_hidden_grad=partial)
+        saves = saves and not flag("inference_only", inference_only)
+        _tensors.check_target(target, tokens, device)
+        masks = _tensors.token_mask(mask, target, options.ignore_index, tokens, device)
+        dtype = dtype or _dtype(weight)
+        if comm is not None:
+            batch, sequence = _tensors.shape_of(tokens)
+            same = dict(batch=batch, sequence=sequence, dtype=_tensors.DTYPES[dtype], gradient=int(saves),
+                        hidden=weight.shape[1], chunk=_chunk(options.chunk, tokens))
+        key = _key(weight, dtype, tokens, options.chunk, options.start, options.checked_targets, saves,
+                   options.partial_hidden_grad)
+        work, kept = _batch(hidden, weight, target, masks, options.temperature, dtype)
+        outputs = outputs_of(options, tokens, device, saves)
+        results = outputs_struct(outputs)
+    except Exception as error:  # any, because agreed() reports it to the other ranks
+        failure = error
+    agreement = agreed(comm, what, key, same, options, columns, failure)
+    assert options is not None and dtype is not None
+    client = _client(comm, key, agreement, weight, dtype, tokens, options.chunk, targets_of(options), saves,
+                     options.partial_hidden_grad)
+    ran(comm, client, device, library().bp_lm_head_forward, ctypes.byref(work), ctypes.byref(results))
     del kept
-    check_client(one, hidden.device, library().bp_lm_head_check)
-    if inference_only:
-        ctx.mark_non_differentiable(*[out for out in (outputs.logprob, outputs.entropy) if out is not None])
-    elif gradient:
-        ctx.set_materialize_grads(False)
-        ctx.one, ctx.dtypes = one, (hidden.dtype, weight.dtype)
-        ctx.save_for_backward(states, table, target, outputs.saved, one.mask)
-    return outputs.logprob, outputs.entropy
+    return _Work(options, comm, target, masks, outputs, agreement.start, dtype), saves
 
 
-class _Work(NamedTuple):
-    """A backward pass with its memory. kept: tensors that must live until the call is enqueued."""
-
-    one: Pass
-    device: torch.device
-    batch: _abi.bp_lm_head_batch
-    gradients: _abi.bp_lm_head_gradients
-    hidden_grad: Optional[torch.Tensor]
-    weight_grad: Optional[torch.Tensor]
-    sources: Tuple[Optional[torch.Tensor], ...]
-    kept: Any
+# ---- backward ------------------------------------------------------------------------------------------------------
 
 
-def _work(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor]) -> _Work:
-    hidden, weight, target, saved, mask = ctx.saved_tensors
-    hidden, weight = _tensors.readable(hidden), _tensors.readable(weight)  # hooks may change strides
-    one: Pass = ctx.one._replace(mask=mask)
-    batch, kept = _batch(hidden, weight, target, one)
-    gradients = configured(library().bp_lm_head_gradients_init, _abi.bp_lm_head_gradients)
-    above = upstream(gradients, logprob_grad, entropy_grad, saved)
-    hidden_grad = weight_grad = None
-    gradients.hidden_grad = _abi.bp_token_rows(None, *_shape(batch.hidden))
-    if ctx.needs_input_grad[0]:
-        hidden_grad = torch.empty(hidden.shape, dtype=hidden.dtype if ctx.dtypes[0] == hidden.dtype else torch.float32,
-                                  device=hidden.device)
-        gradients.hidden_grad = _tensors.rows(hidden_grad)
-    if ctx.needs_input_grad[1]:
-        weight_grad = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
-        gradients.weight_grad = weight_grad.data_ptr()
-    one.client.value  # raises ScheduleError if it was freed
-    return _Work(one, hidden.device, batch, gradients, hidden_grad, weight_grad,
-                 (hidden, weight, logprob_grad, entropy_grad), (kept, above))
-
-
-def _agree(ctx: Any, absent: bool, failure: Optional[BaseException]) -> None:
-    """Agreement of ranks before a collective backward (hidden_grad summed over ranks): an error of one is an
-    error of all.
+def _backward_client(options: Options, comm: Optional[GroupComm], start: int, weight: torch.Tensor, dtype: torch.dtype,
+                     tokens: torch.Size, agreement: Agreed, keys: Tuple[Hashable, Hashable]) -> _clients.Handle:
+    """The client of the forward pass if it is in the cache, and a new one otherwise: one of this process alone where
+    backward communicates nothing.
     """
-    one: Pass = ctx.one
-    if one.comm is not None and not one.comm.trusting and not one.options.partial_hidden_grad:
-        one.comm.agree(f"{one.options.what}, backward",
-                       dict(hidden_grad=int(ctx.needs_input_grad[0]), no_gradient=int(absent)), {}, failure)
+    with _clients.lock_of(comm):
+        partial = options.partial_hidden_grad
+        for key in keys:
+            known = _clients.of(comm).known(key, start)
+            if known is not None and (partial or agreement.everybody is None
+                                      or len({one["client"] for one in agreement.everybody}) == 1):
+                return known
+    if comm is not None and partial:
+        return _backward_client(options, None, start, weight, dtype, tokens, Agreed(start, None), keys)
+    return _client(comm, keys[1], agreement, weight, dtype, tokens, options.chunk, _abi.BP_TARGETS_ANY, True, partial)
+
+
+def _backward(options: Options, comm: Optional[GroupComm], logprob_grad: Optional[torch.Tensor],
+              entropy_grad: Optional[torch.Tensor], tensors: Any, start: int, dtype: torch.dtype,
+              needs: Tuple[bool, bool]) -> Both:
+    """Collective with a group, unless partial_hidden_grad is set. tensors: returns hidden states, weight, target, mask
+    and the saved values; called where a failure reaches the other ranks. Gradients in the dtypes of their tensors.
+    """
+    absent, failure = logprob_grad is None and entropy_grad is None, None
+    hidden_grad = weight_grad = None
+    keys: Tuple[Hashable, Hashable] = (None, None)
+    generation = 0
+    try:
+        hidden, weight, target, mask, saved = tensors()
+        tokens = hidden.shape[:-1]
+        # the client of forward, which knows the bounds as they were passed; or one that backward has made
+        keys = (_key(weight, dtype, tokens, options.chunk, options.start, False, True, options.partial_hidden_grad),
+                _key(weight, dtype, tokens, options.chunk, start, False, True, options.partial_hidden_grad))
+        with _clients.lock_of(comm):
+            found = [_clients.of(comm).known(key, start) for key in keys]
+            generation = next((handle.generation for handle in found if handle is not None), 0)
+        if not absent:
+            batch, kept = _batch(hidden, weight, target, mask, options.temperature, dtype)
+            gradients = fresh("bp_lm_head_gradients_init", _abi.bp_lm_head_gradients)
+            above = upstream(gradients, logprob_grad, entropy_grad, saved)
+            like = batch.hidden
+            gradients.hidden_grad = _abi.bp_token_rows(None, _abi.BP_DTYPE_FP32, like.batch, like.sequence, like.columns)
+            if needs[0]:
+                hidden_grad = torch.empty(hidden.shape, dtype=dtype if hidden.dtype == dtype else torch.float32,
+                                          device=hidden.device)
+                gradients.hidden_grad = _tensors.rows(hidden_grad)
+            if needs[1]:
+                weight_grad = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+                gradients.weight_grad = weight_grad.data_ptr()
+    except Exception as error:  # any, because agree() reports it to the other ranks
+        failure = error
+    everybody = None
+    if comm is not None and not comm.trusting and not options.partial_hidden_grad:
+        everybody = comm.agree(f"{options.what}, backward", dict(hidden_grad=int(needs[0]), no_gradient=int(absent)),
+                               dict(client=generation), failure)
     elif failure is not None:
         raise failure
-
-
-def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor]) -> Both:
-    absent = logprob_grad is None and entropy_grad is None
-    work, failure = None, None
-    try:
-        work = None if absent else _work(ctx, logprob_grad, entropy_grad)
-    except Exception as error:  # any, because _agree() reports it to the other ranks
-        failure = error
-    _agree(ctx, absent, failure)
-    if work is None:
+    if absent:
         return None, None
-    ran(work.one, work.device, library().bp_lm_head_backward, ctypes.byref(work.batch),
-        ctypes.byref(work.gradients))
-    what = work.one.options.what
-    return (only_once(what, _cast(work.hidden_grad, ctx.dtypes[0]), *work.sources),
-            only_once(what, _cast(work.weight_grad, ctx.dtypes[1]), *work.sources))
+    client = _backward_client(options, comm, start, weight, dtype, tokens, Agreed(start, everybody), keys)
+    ran(comm, client, hidden.device, library().bp_lm_head_backward, ctypes.byref(batch), ctypes.byref(gradients))
+    del kept, above
+    return (None if hidden_grad is None else hidden_grad.to(hidden.dtype),
+            None if weight_grad is None else weight_grad.to(weight.dtype))
 
 
-def _shape(like: _abi.bp_token_rows) -> Tuple[int, ...]:
-    return _abi.BP_DTYPE_FP32, like.batch, like.sequence, like.columns, 0, 0
+class _FromHidden(torch.autograd.Function):
+    """Connects the outputs of a pass, which has run, with the hidden states and the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, work: _Work) -> Both:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(hidden, weight, work.target, work.mask, work.outputs[2])
+        ctx.work = work._replace(target=None, mask=None, outputs=())
+        return work.outputs[:2]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
+        work: _Work = ctx.work
+        got = _backward(work.options, work.comm, grads[0], grads[1], lambda: ctx.saved_tensors, work.start, work.dtype,
+                        ctx.needs_input_grad[:2])
+        if not torch.is_grad_enabled():
+            return (*got, None)
+        sources = *ctx.saved_tensors[:2], *grads
+        return (*[only_once(work.options.what, gradient, *sources) for gradient in got], None)
 
 
-def _cast(gradient: Optional[torch.Tensor], dtype: torch.dtype) -> Optional[torch.Tensor]:
-    return None if gradient is None else gradient.to(dtype)
+def _outputs(what: str, hidden: Any, weight: Any, target: Any, mask: Any, start: Any, end: Any, chunk: Any, group: Any,
+             temperature: Any, ignore_index: Any, entropy: bool, partial: Any, inference_only: Any) -> Both:
+    """Log-probabilities and entropies; None where they are not wanted."""
+    failure: Optional[Exception] = None
+    if _tensors.is_dtensor(weight) or _tensors.is_dtensor(hidden):
+        try:
+            _tensors.refuse_dtensor("hidden states", hidden)
+            weight, group = _tensors.local_shard("weights", weight, 0, group)
+        except InvalidArgument as error:
+            failure = error
+    saves = torch.is_grad_enabled() and any(
+        isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in (hidden, weight))
+    if failure is None and (through_operator(hidden) or through_operator(weight)):
+        both = _head_forward(hidden, weight, target, mask, what, start, end, chunk, name_of(group), temperature,
+                             ignore_index, entropy, partial, saves and not inference_only, _dtype(weight))
+        return both[0], both[1] if entropy else None
+    work, saves = _forward(what, hidden, weight, target, mask, start, end, chunk, group, temperature, ignore_index, entropy,
+                           partial, inference_only, saves, None, failure)
+    return _FromHidden.apply(hidden, weight, work) if saves else work.outputs[:2]
 
 
-# ---- autograd functions --------------------------------------------------------------------------------------------
+# ---- operators -----------------------------------------------------------------------------------------------------
 
 
-class FusedLinearChunkedDistributedLogprob(Untraced):
+def _run_forward(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, mask: Optional[torch.Tensor],
+                 what: str, start: Optional[int], end: Optional[int], chunk: Optional[int], group: str,
+                 temperature: float, ignore_index: Optional[int], entropy: bool, partial: bool, saves: bool,
+                 dtype: torch.dtype) -> Tuple[torch.Tensor, ...]:
+    work, _ = _forward(what, hidden, weight, target, mask, start, end, chunk, group_of(group), temperature, ignore_index,
+                       entropy, partial, False, saves, dtype)
+    return real_outputs(work.outputs, work.start)
+
+
+def _fake_forward(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, mask: Optional[torch.Tensor],
+                  what: str, start: Any, end: Any, chunk: Any, group: str, temperature: float,
+                  ignore_index: Optional[int], entropy: bool, partial: bool, saves: bool,
+                  dtype: torch.dtype) -> Tuple[torch.Tensor, ...]:
+    _tensors.check_floats("hidden states", hidden)
+    _tensors.check_floats("weights", weight)
+    return fake_outputs(hidden, hidden.shape[:-1], True, entropy, saves)
+
+
+def _run_backward(logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor], hidden: torch.Tensor,
+                  weight: torch.Tensor, target: torch.Tensor, mask: Optional[torch.Tensor], saved: torch.Tensor,
+                  first: torch.Tensor, what: str, start: Optional[int], chunk: Optional[int], group: str,
+                  temperature: float, ignore_index: Optional[int], entropy: bool, partial: bool, dtype: torch.dtype,
+                  needs_hidden: bool, needs_weight: bool) -> Tuple[torch.Tensor, torch.Tensor]:
+    in_group = group_of(group)
+    options = Options(what, start, None, chunk or 0, temperature, ignore_index, True, entropy,
+                      partial_hidden_grad=partial)
+
+    def tensors() -> Tuple[Any, ...]:
+        return hidden, weight, target, _tensors.token_mask(mask, target, ignore_index, hidden.shape[:-1],
+                                                           hidden.device), saved
+
+    got = _backward(options, None if in_group is None else comm_of(in_group), logprob_grad, entropy_grad, tensors,
+                    int(first), dtype, (needs_hidden, needs_weight))
+    return tuple(gradient if gradient is not None else torch.zeros(source.shape if needed else (0, ), dtype=source.dtype,
+                                                                   device=source.device)
+                 for gradient, source, needed in zip(got, (hidden, weight), (needs_hidden, needs_weight)))
+
+
+def _fake_backward(logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor], hidden: torch.Tensor,
+                   weight: torch.Tensor, target: torch.Tensor, mask: Optional[torch.Tensor], saved: torch.Tensor,
+                   first: torch.Tensor, what: str, start: Any, chunk: Any, group: str, temperature: float,
+                   ignore_index: Optional[int], entropy: bool, partial: bool, dtype: torch.dtype, needs_hidden: bool,
+                   needs_weight: bool) -> Tuple[torch.Tensor, torch.Tensor]:
+    return tuple(torch.empty(source.shape if needed else (0, ), dtype=source.dtype, device=source.device)
+                 for source, needed in ((hidden, needs_hidden), (weight, needs_weight)))
+
+
+def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, ...]) -> None:
+    what, start, _, chunk, group, temperature, ignore_index, entropy, partial, saves, dtype = inputs[4:]
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*(output[2:] if saves else output))
+    ctx.save_for_backward(*inputs[:4], *output[2:])
+    ctx.options = what, start, chunk, group, temperature, ignore_index, entropy, partial, dtype
+
+
+def _operator_backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
+    needs = ctx.needs_input_grad[:2]
+    got = _head_backward(*grads[:2], *ctx.saved_tensors, *ctx.options, *needs)
+    return (*[gradient if needed else None for gradient, needed in zip(got, needs)], ) + (None, ) * 13
+
+
+_head_forward = define(
+    "head_forward", "(Tensor hidden, Tensor weight, Tensor target, Tensor? mask, str what, SymInt? start, SymInt? end, "
+    "SymInt? chunk, str group, float temperature, int? ignore_index, bool entropy, bool partial, bool saves, "
+    "ScalarType dtype) -> (Tensor, Tensor, Tensor, Tensor)", _run_forward, _fake_forward, _operator_backward,
+    _setup_context)
+_head_backward = define(
+    "head_backward", "(Tensor? logprob_grad, Tensor? entropy_grad, Tensor hidden, Tensor weight, Tensor target, "
+    "Tensor? mask, Tensor saved, Tensor first, str what, SymInt? start, SymInt? chunk, str group, float temperature, "
+    "int? ignore_index, bool entropy, bool partial, ScalarType dtype, bool needs_hidden, bool needs_weight) -> "
+    "(Tensor, Tensor)", _run_backward, _fake_backward, refuse_second("backward of the fused head"))
+
+# ---- the functions of SkyRL ----------------------------------------------------------------------------------------
+
+
+class FusedLinearChunkedDistributedLogprob:
     """Log-probabilities of targets, with SkyRL's arguments first. Use apply, or linear_logprobs:
 
         .apply(hidden, weight, target, vocab_start_index, vocab_end_index, chunk_size, tp_group,
@@ -209,36 +357,25 @@ class FusedLinearChunkedDistributedLogprob(Untraced):
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
-                vocab_start_index: Optional[int], vocab_end_index: Optional[int], chunk_size: Optional[int],
-                tp_group: Optional[dist.ProcessGroup], inference_only: bool = False, temperature: float = 1.0,
-                mask: Optional[torch.Tensor] = None, partial_hidden_grad: bool = True,
-                ignore_index: Optional[int] = None) -> torch.Tensor:
-        options = Options("FusedLinearChunkedDistributedLogprob", vocab_start_index, vocab_end_index, chunk_size,
-                          tp_group, temperature, ignore_index=ignore_index, partial_hidden_grad=partial_hidden_grad)
-        return _forward(ctx, options, hidden, weight, target, mask, inference_only)[0]
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        return _backward(ctx, grad_outputs[0], None) + (None, ) * 10
+    def apply(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
+              vocab_end_index: Optional[int], chunk_size: Optional[int], tp_group: Optional[dist.ProcessGroup],
+              inference_only: bool = False, temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
+              partial_hidden_grad: bool = True, ignore_index: Optional[int] = None) -> torch.Tensor:
+        return _outputs("FusedLinearChunkedDistributedLogprob", hidden, weight, target, mask, vocab_start_index,
+                        vocab_end_index, chunk_size, tp_group, temperature, ignore_index, False, partial_hidden_grad,
+                        inference_only)[0]
 
 
-class FusedLinearLogprobEntropy(Untraced):
+class FusedLinearLogprobEntropy:
     """Log-probabilities and entropies of one pass; arguments as FusedLinearChunkedDistributedLogprob."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
-                vocab_start_index: Optional[int], vocab_end_index: Optional[int], chunk_size: Optional[int],
-                tp_group: Optional[dist.ProcessGroup], inference_only: bool = False, temperature: float = 1.0,
-                mask: Optional[torch.Tensor] = None, partial_hidden_grad: bool = True,
-                ignore_index: Optional[int] = None) -> Both:
-        options = Options("FusedLinearLogprobEntropy", vocab_start_index, vocab_end_index, chunk_size, tp_group,
-                          temperature, entropy=True, ignore_index=ignore_index, partial_hidden_grad=partial_hidden_grad)
-        return _forward(ctx, options, hidden, weight, target, mask, inference_only)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        return _backward(ctx, *grad_outputs) + (None, ) * 10
+    def apply(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
+              vocab_end_index: Optional[int], chunk_size: Optional[int], tp_group: Optional[dist.ProcessGroup],
+              inference_only: bool = False, temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
+              partial_hidden_grad: bool = True, ignore_index: Optional[int] = None) -> Both:
+        return _outputs("FusedLinearLogprobEntropy", hidden, weight, target, mask, vocab_start_index, vocab_end_index,
+                        chunk_size, tp_group, temperature, ignore_index, True, partial_hidden_grad, inference_only)
 
 
 # ---- functions -----------------------------------------------------------------------------------------------------

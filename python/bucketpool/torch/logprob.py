@@ -28,20 +28,21 @@ SkyRL and AReaL, and the rules of autograd.
 """
 
 import ctypes
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Hashable, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 
 from .. import _abi
-from .._library import configured, made
+from .._library import call, configured, made
 from .._library import logprob as library
 from ..errors import InvalidArgument
-from . import _tensors
+from . import _clients, _tensors
 from ._clients import device_key, free_clients, size_class
-from ._passes import (Options, Outputs, Pass, Untraced, check_client, check_options, only_once, prepared, ran,
-                      targets_of, upstream)
-from .comm import GroupComm
+from ._passes import (Agreed, Options, Outputs, agreed, define, fake_outputs, flag, fresh, group_of, name_of, only_once,
+                      options_of, outputs_of, outputs_struct, ran, real_outputs, refuse_second, targets_of,
+                      through_operator, upstream)
+from .comm import GroupComm, comm_of
 from .lm_head import FusedLinearChunkedDistributedLogprob, linear_logprobs, linear_logprobs_and_entropy
 
 __all__ = [
@@ -50,17 +51,18 @@ __all__ = [
     "gather_logprobs", "gather_logprobs_entropy", "linear_logprobs", "linear_logprobs_and_entropy", "free_clients"
 ]
 
-# ---- one pass ------------------------------------------------------------------------------------------------------
+# ---- forward -------------------------------------------------------------------------------------------------------
 
 
-def _batch(logits: torch.Tensor, target: torch.Tensor, one: Pass) -> Tuple[_abi.bp_logprob_batch, Any]:
-    batch = configured(library().bp_logprob_batch_init, _abi.bp_logprob_batch)
-    batch.logits = _tensors.rows(logits)
-    batch.tokens.temperature = one.options.temperature
-    batch.tokens.target_dtype = _tensors.DTYPES[target.dtype]
-    batch.tokens.target, kept = _tensors.values(target)
-    batch.tokens.mask, masks = _tensors.values(one.mask)
-    return batch, (kept, masks)
+class _Work(NamedTuple):
+    """A forward pass that has run. mask: uint8; start: the first id of this rank."""
+
+    options: Options
+    target: Optional[torch.Tensor]
+    mask: Optional[torch.Tensor]
+    outputs: Outputs
+    start: int
+    saves: bool
 
 
 def _check_overwritten(what: str, logits: torch.Tensor) -> None:
@@ -74,92 +76,227 @@ def _check_overwritten(what: str, logits: torch.Tensor) -> None:
             "contiguous and rows disjoint, or pass in_place=False")
 
 
+def _client(comm: Optional[GroupComm], key: Hashable, agreement: Agreed, device: torch.device, tokens: int, columns: int,
+            targets: int) -> _clients.Handle:
+    def make() -> ctypes.c_void_p:
+        config = configured(library().bp_logprob_config_init, _abi.bp_logprob_config, vocab=columns,
+                            vocab_start=agreement.start, max_tokens=size_class(tokens),
+                            comm=None if comm is None else comm.handle, targets=targets, threads=torch.get_num_threads())
+        return made(library().bp_logprob_create, _tensors.device_of(device), ctypes.byref(config))
+
+    with _clients.lock_of(comm):
+        return _clients.shared(comm, key, agreement.everybody, "bp_logprob_destroy", make, agreement.start)
+
+
+def _key(device: torch.device, tokens: int, columns: int, start: Optional[int], checked_targets: bool) -> Hashable:
+    return ("logprob", device.type, device.index, size_class(tokens), columns, start, checked_targets,
+            torch.get_num_threads())
+
+
+def _batch(logits: torch.Tensor, target: Optional[torch.Tensor], mask: Optional[torch.Tensor],
+           temperature: float) -> Tuple[_abi.bp_logprob_batch, Any]:
+    """The struct, and the tensors that must live until the call is enqueued."""
+    if target is None:  # entropies do not depend on targets
+        target = torch.zeros((), dtype=torch.int64, device=logits.device).expand(logits.shape[:-1])
+    logits = _tensors.readable(logits)
+    batch = fresh("bp_logprob_batch_init", _abi.bp_logprob_batch)
+    batch.logits, batch.tokens.temperature = _tensors.rows(logits), temperature
+    batch.tokens.target_dtype = _tensors.DTYPES[target.dtype]
+    batch.tokens.target, kept = _tensors.values(target)
+    masks = None
+    if mask is not None:
+        batch.tokens.mask, masks = _tensors.values(mask)
+    return batch, (logits, kept, masks)
+
+
+def _forward(what: str, logits: Any, target: Any, mask: Any, start: Any, end: Any, chunk: Any,
+             group: Optional[dist.ProcessGroup], temperature: Any, ignore_index: Any, logprob: bool, entropy: bool,
+             checked_targets: Any, in_place: Any, inference_only: Any, saves: bool,
+             failure: Optional[Exception] = None) -> _Work:
+    """Collective with a group. failure: of this rank, before the call."""
+    comm = None if group is None else comm_of(group)
+    options, key, same, columns = None, None, {}, 0
+    try:  # conversions and allocations before the comparison, so that a failure reaches the other ranks
+        if failure is not None:
+            raise failure
+        _tensors.check_floats("logits", logits)
+        shape, device = logits.shape, logits.device
+        if not shape or shape[-1] == 0:
+            raise InvalidArgument(f"{what}: logits of shape {list(shape)} have no columns; pass [..., sequence, columns], "
+                                  "and a column at least on each rank")
+        columns, tokens = shape[-1], shape[:-1]
+        options = options_of(what, columns, start, end, chunk, temperature, ignore_index, logprob, entropy,
+                             checked_targets, in_place)
+        saves = saves and not flag("inference_only", inference_only)
+        if target is not None or logprob:
+            _tensors.check_target(target, tokens, device)
+        if options.in_place and saves:
+            _check_overwritten(what, logits)
+        masks = _tensors.token_mask(mask, target, options.ignore_index, tokens, device)
+        count = tokens.numel()
+        if comm is not None:
+            batch, sequence = _tensors.shape_of(tokens)
+            same = dict(batch=batch, sequence=sequence, dtype=_tensors.DTYPES[logits.dtype], gradient=0, hidden=0,
+                        chunk=options.chunk)
+        key = _key(device, count, columns, options.start, options.checked_targets)
+        work, kept = _batch(logits, target, masks, options.temperature)
+        outputs = outputs_of(options, tokens, device, saves)
+        results = outputs_struct(outputs)
+    except Exception as error:  # any, because agreed() reports it to the other ranks
+        failure = error
+    agreement = agreed(comm, what, key, same, options, columns, failure)
+    assert options is not None
+    client = _client(comm, key, agreement, device, count, columns, targets_of(options))
+    ran(comm, client, device, library().bp_logprob_forward, ctypes.byref(work), ctypes.byref(results))
+    del kept
+    if options.checked_targets and device.type != "cpu":  # where calls only record invalid targets
+        call(library().bp_logprob_check, client.value)
+    return _Work(options, target, masks, outputs, agreement.start, saves)
+
+
+# ---- backward ------------------------------------------------------------------------------------------------------
+
+
 def _gradient_dtype(logits: torch.Tensor) -> torch.dtype:
     """The dtype in which autograd passes the gradient on; another one would cost a copy."""
     asked = getattr(logits, "grad_dtype", logits.dtype) if logits.is_leaf and logits.requires_grad else logits.dtype
     return torch.float32 if asked in (None, torch.float32) else logits.dtype
 
 
-def _prepared(options: Options, logits: torch.Tensor, target: Optional[torch.Tensor], mask: Optional[torch.Tensor],
-              gradient: bool) -> Tuple[Pass, Tuple[torch.Tensor, Outputs]]:
-    def check() -> Tuple[Dict[str, int], Dict[str, int], Optional[torch.Tensor]]:
-        _tensors.check_floats("logits", logits)
-        if logits.dim() == 0 or logits.shape[-1] == 0:
-            raise InvalidArgument(f"{options.what}: logits of shape {list(logits.shape)} have no columns; pass "
-                                  "[..., sequence, columns]")
-        check_options(options, logits.shape[-1])
-        tokens = logits.shape[:-1]
-        if target is not None:
-            _tensors.check_target(target, tokens, logits.device)
-        if options.in_place and gradient:
-            _check_overwritten(options.what, logits)
-        batch, sequence = _tensors.shape_of(tokens)
-        same = dict(batch=batch, sequence=sequence, dtype=_tensors.DTYPES[logits.dtype],
-                    outputs=options.logprob + 2 * options.entropy, gradient=0, hidden=0, chunk=options.chunk or 0)
-        masks = _tensors.token_mask(mask, target, options.ignore_index, tokens, logits.device)
-        return same, dict(columns=logits.shape[-1]), masks
-
-    def memory() -> Tuple[torch.Tensor, Outputs]:
-        return _tensors.readable(logits), Outputs(options, logits.shape[:-1], logits.device, gradient)
-
-    def make(start: int, comm: Optional[GroupComm]) -> ctypes.c_void_p:
-        config = configured(library().bp_logprob_config_init, _abi.bp_logprob_config, vocab=logits.shape[-1],
-                            vocab_start=start, max_tokens=size_class(logits.shape[:-1].numel()),
-                            comm=None if comm is None else comm.handle, targets=targets_of(options),
-                            threads=torch.get_num_threads())
-        return made(library().bp_logprob_create, _tensors.device_of(logits.device), ctypes.byref(config))
-
-    return prepared(
-        options, check, memory, make, "bp_logprob_destroy", lambda:
-        ("logprob", device_key(logits.device), size_class(logits.shape[:-1].numel()), logits.shape[-1]))
-
-
-def _forward(ctx: Any, options: Options, logits: torch.Tensor, target: Optional[torch.Tensor],
-             mask: Optional[torch.Tensor], inference_only: bool) -> Tuple[Any, Any]:
-    """Output tensors; None for outputs that the options do not ask for."""
-    one, (read, outputs) = _prepared(options, logits, target, mask, ctx.needs_input_grad[0] and not inference_only)
-    if target is None:  # entropies do not depend on targets
-        target = torch.zeros((), dtype=torch.int64, device=logits.device).expand(logits.shape[:-1])
-    batch, kept = _batch(read, target, one)
-    ran(one, logits.device, library().bp_logprob_forward, ctypes.byref(batch), ctypes.byref(outputs.struct))
-    del kept
-    check_client(one, logits.device, library().bp_logprob_check)
-    if inference_only:
-        ctx.mark_non_differentiable(*[out for out in (outputs.logprob, outputs.entropy) if out is not None])
-    elif ctx.needs_input_grad[0]:
-        ctx.set_materialize_grads(False)
-        ctx.one, ctx.gradient_dtype = one, _gradient_dtype(logits)
-        ctx.save_for_backward(read, target, outputs.saved, one.mask)
-    return outputs.logprob, outputs.entropy
-
-
-def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor],
-              entropy_grad: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-    if logprob_grad is None and entropy_grad is None or not ctx.needs_input_grad[0]:
-        return None
-    logits, target, saved, mask = ctx.saved_tensors
-    logits = _tensors.readable(logits)  # hooks of saved tensors may change strides
-    one: Pass = ctx.one._replace(mask=mask)
-    in_place = one.options.in_place
-    if in_place and torch.is_grad_enabled():
-        raise InvalidArgument(f"{one.options.what}: in_place and create_graph exclude each other; pass in_place=False")
-    gradient = logits.detach() if in_place else torch.empty(logits.shape, dtype=ctx.gradient_dtype,
-                                                            device=logits.device)
-    batch, kept = _batch(logits, target, one)
-    gradients = configured(library().bp_logprob_gradients_init, _abi.bp_logprob_gradients, in_place=int(in_place))
+def _backward(logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor], logits: torch.Tensor,
+              target: Optional[torch.Tensor], mask: Optional[torch.Tensor], saved: torch.Tensor, start: int,
+              temperature: float, gradient: torch.Tensor, in_place: bool) -> None:
+    """Writes the gradient, by a client of this process alone, because nothing is communicated."""
+    device, tokens, columns = logits.device, logits.shape[:-1].numel(), logits.shape[-1]
+    batch, kept = _batch(logits, target, mask, temperature)
+    gradients = fresh("bp_logprob_gradients_init", _abi.bp_logprob_gradients)
+    gradients.in_place = in_place
     above = upstream(gradients, logprob_grad, entropy_grad, saved)
-    gradients.logits_grad = _tensors.rows(gradient)
-    ran(one, logits.device, library().bp_logprob_backward, ctypes.byref(batch), ctypes.byref(gradients))
+    gradients.logits_grad = batch.logits if in_place else _tensors.rows(gradient)
+    key = _key(device, tokens, columns, start, False)
+    client = _client(None, key, Agreed(start, None), device, tokens, columns, _abi.BP_TARGETS_ANY)
+    ran(None, client, device, library().bp_logprob_backward, ctypes.byref(batch), ctypes.byref(gradients))
     del kept, above
-    if in_place:
-        torch.autograd.graph.increment_version(logits)
-    return only_once(one.options.what, gradient, logits, logprob_grad, entropy_grad)
 
 
-# ---- autograd functions --------------------------------------------------------------------------------------------
+class _FromLogits(torch.autograd.Function):
+    """Connects the outputs of a pass, which has run, with the logits."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, work: _Work) -> Tuple[Any, Any]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(logits, work.target, work.mask, work.outputs[2])
+        ctx.options, ctx.start, ctx.gradient_dtype = work.options, work.start, _gradient_dtype(logits)
+        return work.outputs[:2]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
+        if grads[0] is None and grads[1] is None:
+            return None, None
+        logits, target, mask, saved = ctx.saved_tensors
+        options: Options = ctx.options
+        in_place = options.in_place
+        if in_place and torch.is_grad_enabled():
+            raise InvalidArgument(f"{options.what}: in_place and create_graph exclude each other; pass in_place=False")
+        if in_place:
+            logits = _tensors.readable(logits)  # hooks of saved tensors may change strides
+            gradient = logits.detach()
+        else:
+            gradient = torch.empty(logits.shape, dtype=ctx.gradient_dtype, device=logits.device)
+        _backward(*grads, logits, target, mask, saved, ctx.start, options.temperature, gradient, in_place)
+        if in_place:
+            torch.autograd.graph.increment_version(logits)
+        return only_once(options.what, gradient, logits, *grads), None
 
 
-class ChunkedDistributedLogprob(Untraced):
+def _outputs(what: str, logits: Any, target: Any, mask: Any, start: Any, end: Any, chunk: Any, group: Any,
+             temperature: Any, ignore_index: Any, logprob: bool, entropy: bool, checked_targets: Any, in_place: Any,
+             inference_only: Any) -> Tuple[Any, Any]:
+    """Log-probabilities and entropies; None where they are not wanted."""
+    failure: Optional[Exception] = None
+    if _tensors.is_dtensor(logits):
+        try:
+            logits, group = _tensors.local_shard("logits", logits, -1, group)
+        except InvalidArgument as error:
+            failure = error
+    saves = torch.is_grad_enabled() and isinstance(logits, torch.Tensor) and logits.requires_grad
+    if failure is None and through_operator(logits, in_place):
+        saves = saves and not inference_only
+        exact = saves and not torch.compiler.is_compiling() and _gradient_dtype(logits) == torch.float32
+        both = _logits_forward(logits, target, mask, what, start, end, chunk, name_of(group), temperature, ignore_index,
+                               logprob, entropy, checked_targets, saves, exact)
+        return both[0] if logprob else None, both[1] if entropy else None
+    work = _forward(what, logits, target, mask, start, end, chunk, group, temperature, ignore_index, logprob, entropy,
+                    checked_targets, in_place, inference_only, saves, failure)
+    return _FromLogits.apply(logits, work) if work.saves else work.outputs[:2]
+
+
+# ---- operators -----------------------------------------------------------------------------------------------------
+
+
+def _run_forward(logits: torch.Tensor, target: Optional[torch.Tensor], mask: Optional[torch.Tensor], what: str,
+                 start: Optional[int], end: Optional[int], chunk: Optional[int], group: str, temperature: float,
+                 ignore_index: Optional[int], logprob: bool, entropy: bool, checked_targets: bool, saves: bool,
+                 exact: bool) -> Tuple[torch.Tensor, ...]:
+    work = _forward(what, logits, target, mask, start, end, chunk, group_of(group), temperature, ignore_index, logprob,
+                    entropy, checked_targets, False, False, saves)
+    return real_outputs(work.outputs, work.start)
+
+
+def _fake_forward(logits: torch.Tensor, target: Optional[torch.Tensor], mask: Optional[torch.Tensor], what: str,
+                  start: Any, end: Any, chunk: Any, group: str, temperature: float, ignore_index: Optional[int],
+                  logprob: bool, entropy: bool, checked_targets: bool, saves: bool,
+                  exact: bool) -> Tuple[torch.Tensor, ...]:
+    _tensors.check_floats("logits", logits)
+    return fake_outputs(logits, logits.shape[:-1], logprob, entropy, saves)
+
+
+def _run_backward(logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor], logits: torch.Tensor,
+                  target: Optional[torch.Tensor], mask: Optional[torch.Tensor], saved: torch.Tensor,
+                  start: torch.Tensor, what: str, temperature: float, ignore_index: Optional[int],
+                  exact: bool) -> torch.Tensor:
+    gradient = torch.empty(logits.shape, dtype=torch.float32 if exact else logits.dtype, device=logits.device)
+    masks = _tensors.token_mask(mask, target, ignore_index, logits.shape[:-1], logits.device)
+    _backward(logprob_grad, entropy_grad, logits, target, masks, saved, int(start), temperature, gradient, False)
+    return gradient
+
+
+def _fake_backward(logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor], logits: torch.Tensor,
+                   target: Optional[torch.Tensor], mask: Optional[torch.Tensor], saved: torch.Tensor,
+                   start: torch.Tensor, what: str, temperature: float, ignore_index: Optional[int],
+                   exact: bool) -> torch.Tensor:
+    return torch.empty(logits.shape, dtype=torch.float32 if exact else logits.dtype, device=logits.device)
+
+
+def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, ...]) -> None:
+    logits, target, mask, what, temperature, ignore_index = *inputs[:4], *inputs[8:10]
+    saves, exact = inputs[13:]
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*(output[2:] if saves else output))
+    ctx.save_for_backward(logits, target, mask, *output[2:])
+    ctx.options = what, temperature, ignore_index, exact
+
+
+def _operator_backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
+    gradient = None
+    if grads[0] is not None or grads[1] is not None:
+        gradient = _logits_backward(*grads[:2], *ctx.saved_tensors, *ctx.options)
+    return (gradient, ) + (None, ) * 14
+
+
+_logits_forward = define(
+    "logits_forward", "(Tensor logits, Tensor? target, Tensor? mask, str what, SymInt? start, SymInt? end, SymInt? chunk, "
+    "str group, float temperature, int? ignore_index, bool logprob, bool entropy, bool checked_targets, bool saves, "
+    "bool exact) -> (Tensor, Tensor, Tensor, Tensor)", _run_forward, _fake_forward, _operator_backward, _setup_context)
+_logits_backward = define(
+    "logits_backward", "(Tensor? logprob_grad, Tensor? entropy_grad, Tensor logits, Tensor? target, Tensor? mask, "
+    "Tensor saved, Tensor start, str what, float temperature, int? ignore_index, bool exact) -> Tensor", _run_backward,
+    _fake_backward, refuse_second("backward of log-probabilities"))
+
+# ---- the functions of SkyRL ----------------------------------------------------------------------------------------
+
+
+class ChunkedDistributedLogprob:
     """Log-probabilities of targets, with SkyRL's arguments first. Use apply:
 
         .apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, chunk_size, tp_group,
@@ -174,21 +311,17 @@ class ChunkedDistributedLogprob(Untraced):
     """
 
     @staticmethod
-    def forward(ctx: Any, vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
-                vocab_end_index: Optional[int], chunk_size: Optional[int], tp_group: Optional[dist.ProcessGroup],
-                inference_only: bool = False, temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
-                in_place: bool = False, ignore_index: Optional[int] = None,
-                checked_targets: bool = False) -> torch.Tensor:
-        options = Options("ChunkedDistributedLogprob", vocab_start_index, vocab_end_index, chunk_size, tp_group,
-                          temperature, in_place=in_place, ignore_index=ignore_index, checked_targets=checked_targets)
-        return _forward(ctx, options, vocab_parallel_logits, target, mask, inference_only)[0]
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        return (_backward(ctx, grad_outputs[0], None), ) + (None, ) * 11
+    def apply(vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
+              vocab_end_index: Optional[int], chunk_size: Optional[int], tp_group: Optional[dist.ProcessGroup],
+              inference_only: bool = False, temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
+              in_place: bool = False, ignore_index: Optional[int] = None,
+              checked_targets: bool = False) -> torch.Tensor:
+        return _outputs("ChunkedDistributedLogprob", vocab_parallel_logits, target, mask, vocab_start_index,
+                        vocab_end_index, chunk_size, tp_group, temperature, ignore_index, True, False, checked_targets,
+                        in_place, inference_only)[0]
 
 
-class DistributedLogprob(Untraced):
+class DistributedLogprob:
     """ChunkedDistributedLogprob without a chunk size; the results are the same bits. Use apply:
 
         .apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, group, inference_only=False,
@@ -198,19 +331,14 @@ class DistributedLogprob(Untraced):
     """
 
     @staticmethod
-    def forward(ctx: Any, vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
-                vocab_end_index: Optional[int], group: Optional[dist.ProcessGroup], inference_only: bool = False,
-                temperature: float = 1.0, mask: Optional[torch.Tensor] = None, in_place: bool = False) -> torch.Tensor:
-        options = Options("DistributedLogprob", vocab_start_index, vocab_end_index, None, group, temperature,
-                          in_place=in_place)
-        return _forward(ctx, options, vocab_parallel_logits, target, mask, inference_only)[0]
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        return (_backward(ctx, grad_outputs[0], None), ) + (None, ) * 8
+    def apply(vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
+              vocab_end_index: Optional[int], group: Optional[dist.ProcessGroup], inference_only: bool = False,
+              temperature: float = 1.0, mask: Optional[torch.Tensor] = None, in_place: bool = False) -> torch.Tensor:
+        return _outputs("DistributedLogprob", vocab_parallel_logits, target, mask, vocab_start_index, vocab_end_index,
+                        None, group, temperature, None, True, False, False, in_place, inference_only)[0]
 
 
-class VocabParallelEntropy(Untraced):
+class VocabParallelEntropy:
     """Entropies. Logits of -inf add 0. Use apply, or vocab_parallel_entropy:
 
         .apply(vocab_parallel_logits, group=None, vocab_start_index=None, vocab_end_index=None, temperature=1.0,
@@ -218,20 +346,15 @@ class VocabParallelEntropy(Untraced):
     """
 
     @staticmethod
-    def forward(ctx: Any, vocab_parallel_logits: torch.Tensor, group: Optional[dist.ProcessGroup] = None,
-                vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
-                temperature: float = 1.0, mask: Optional[torch.Tensor] = None, inference_only: bool = False,
-                in_place: bool = False) -> torch.Tensor:
-        options = Options("VocabParallelEntropy", vocab_start_index, vocab_end_index, None, group, temperature,
-                          logprob=False, entropy=True, in_place=in_place)
-        return _forward(ctx, options, vocab_parallel_logits, None, mask, inference_only)[1]
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        return (_backward(ctx, None, grad_outputs[0]), ) + (None, ) * 7
+    def apply(vocab_parallel_logits: torch.Tensor, group: Optional[dist.ProcessGroup] = None,
+              vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
+              temperature: float = 1.0, mask: Optional[torch.Tensor] = None, inference_only: bool = False,
+              in_place: bool = False) -> torch.Tensor:
+        return _outputs("VocabParallelEntropy", vocab_parallel_logits, None, mask, vocab_start_index, vocab_end_index,
+                        None, group, temperature, None, False, True, False, in_place, inference_only)[1]
 
 
-class VocabParallelLogprobEntropy(Untraced):
+class VocabParallelLogprobEntropy:
     """Log-probabilities and entropies of one pass. Use apply, or logprobs_and_entropy:
 
         .apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, group, inference_only=False,
@@ -239,17 +362,13 @@ class VocabParallelLogprobEntropy(Untraced):
     """
 
     @staticmethod
-    def forward(ctx: Any, vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
-                vocab_end_index: Optional[int], group: Optional[dist.ProcessGroup], inference_only: bool = False,
-                temperature: float = 1.0, mask: Optional[torch.Tensor] = None, in_place: bool = False,
-                ignore_index: Optional[int] = None, checked_targets: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
-        options = Options("VocabParallelLogprobEntropy", vocab_start_index, vocab_end_index, None, group, temperature,
-                          entropy=True, in_place=in_place, ignore_index=ignore_index, checked_targets=checked_targets)
-        return _forward(ctx, options, vocab_parallel_logits, target, mask, inference_only)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        return (_backward(ctx, *grad_outputs), ) + (None, ) * 10
+    def apply(vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
+              vocab_end_index: Optional[int], group: Optional[dist.ProcessGroup], inference_only: bool = False,
+              temperature: float = 1.0, mask: Optional[torch.Tensor] = None, in_place: bool = False,
+              ignore_index: Optional[int] = None, checked_targets: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
+        return _outputs("VocabParallelLogprobEntropy", vocab_parallel_logits, target, mask, vocab_start_index,
+                        vocab_end_index, None, group, temperature, ignore_index, True, True, checked_targets, in_place,
+                        inference_only)
 
 
 # ---- functions -----------------------------------------------------------------------------------------------------

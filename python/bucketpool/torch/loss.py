@@ -351,7 +351,7 @@ def logit_range(logits: torch.Tensor, mask: Optional[torch.Tensor] = None) -> Ra
     read = _tensors.readable(logits.detach())
     batch = configured(library().bp_logprob_batch_init, _abi.bp_logprob_batch)
     batch.logits = _tensors.rows(read)
-    batch.mask, kept = _tensors.values(_tensors.token_mask(mask, None, None, tokens, device))
+    batch.tokens.mask, kept = _tensors.values(_tensors.token_mask(mask, None, None, tokens, device))
     structs = [_tensors.values(each)[0] for each in (least, largest)]
 
     def make() -> ctypes.c_void_p:

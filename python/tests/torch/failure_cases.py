@@ -35,9 +35,8 @@ class Refused(Exception):
     status = "404"
 
 
-class Mask:
-    @property
-    def shape(self):
+class Index:
+    def __index__(self):
         raise Refused("not found: \udcff")
 
 
@@ -45,7 +44,7 @@ def case_foreign_exceptions(rank, ranks):
     default_group = dist.group.WORLD
     logits, target = torch.randn(2, 6, 24), torch.zeros(2, 6, dtype=torch.int64)
     told(rank, Refused,
-         lambda: L.logprobs_from_logits(logits, target, group=default_group, mask=Mask() if rank == 0 else None),
+         lambda: L.logprobs_from_logits(logits, target, group=default_group, chunk_size=Index() if rank == 0 else None),
          "not found")
     works(default_group)
     told(rank, Exception, lambda: L.logprobs_from_logits(logits, target, group=default_group, chunk_size=1 << 70
