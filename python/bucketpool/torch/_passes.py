@@ -235,18 +235,19 @@ def ran(comm: Optional[GroupComm], client: _clients.Handle, device: torch.device
 # ---- operators -----------------------------------------------------------------------------------------------------
 
 
-def through_operator(tensor: Any, in_place: Any = False) -> bool:
+def through_operator(tensor: Any) -> bool:
     """True if a graph is traced or a mode or subclass of tensors intercepts operators. They see calls through the
     dispatcher only. Otherwise calls bypass it, which saves its time.
     """
-    if not (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
-            or type(tensor) not in (torch.Tensor, torch.nn.Parameter) and isinstance(tensor, torch.Tensor)):
-        return False
+    return (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+            or type(tensor) not in (torch.Tensor, torch.nn.Parameter) and isinstance(tensor, torch.Tensor))
+
+
+def refuse_in_place(what: str, in_place: bool) -> None:
     if in_place:
-        raise InvalidArgument("in_place: unsupported in graphs of torch.compile or torch.export, within dispatch modes, and "
-                              "with subclasses of tensors, because backward would overwrite a tensor that the graph may "
-                              "use; pass in_place=False")
-    return True
+        raise InvalidArgument(f"{what}: in_place is unsupported in graphs of torch.compile or torch.export, in dispatch modes "
+                              "and for subclasses of tensors, where backward would overwrite a tensor that the graph may use "
+                              "elsewhere; pass in_place=False")
 
 
 def name_of(group: Optional[dist.ProcessGroup]) -> str:

@@ -245,7 +245,7 @@ def local_shard(name: str, tensor: Any, dimension: int, group: Any) -> Tuple[Any
                                   "group is given; pass group=None")
     else:
         own = mesh.get_group(shards[0])
-        if group is not None and dist.get_process_group_ranks(group) != dist.get_process_group_ranks(own):
+        if isinstance(group, dist.ProcessGroup) and dist.get_process_group_ranks(group) != dist.get_process_group_ranks(own):
             raise InvalidArgument(f"{name}: sharded over the ranks {dist.get_process_group_ranks(own)}, but the group has "
                                   f"{dist.get_process_group_ranks(group)}; pass group=None, or the group of the mesh")
         group = own if group is None else group

@@ -132,7 +132,7 @@ def _forward(what: str, hidden: Any, weight: Any, target: Any, mask: Any, start:
         columns, tokens, device = weight.shape[0], hidden.shape[:-1], hidden.device
         options = options_of(what, columns, start, end, chunk, temperature, ignore_index, True, entropy,
                              partial_hidden_grad=partial)
-        saves = saves and not flag("inference_only", inference_only)
+        saves = not flag("inference_only", inference_only) and saves
         _tensors.check_target(target, tokens, device)
         masks = _tensors.token_mask(mask, target, options.ignore_index, tokens, device)
         dtype = dtype or _dtype(weight)
@@ -254,11 +254,12 @@ def _outputs(what: str, hidden: Any, weight: Any, target: Any, mask: Any, start:
         try:
             _tensors.refuse_dtensor("hidden states", hidden)
             weight, group = _tensors.local_shard("weights", weight, 0, group)
-        except InvalidArgument as error:
+        except Exception as error:  # any, because agreed() reports it to the other ranks
             failure = error
     saves = torch.is_grad_enabled() and any(
         isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in (hidden, weight))
     if failure is None and (through_operator(hidden) or through_operator(weight)):
+        temperature = temperature.item() if isinstance(temperature, torch.Tensor) else temperature
         both = _head_forward(hidden, weight, target, mask, what, start, end, chunk, name_of(group), temperature,
                              ignore_index, entropy, partial, saves and not inference_only, _dtype(weight))
         return both[0], both[1] if entropy else None

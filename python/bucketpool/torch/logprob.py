@@ -40,7 +40,8 @@ from ..errors import InvalidArgument
 from . import _clients, _tensors
 from ._clients import device_key, free_clients, size_class
 from ._passes import (Agreed, Options, Outputs, agreed, define, fake_outputs, flag, fresh, group_of, name_of, only_once,
-                      options_of, outputs_of, outputs_struct, ran, real_outputs, refuse_second, targets_of,
+                      options_of, outputs_of, outputs_struct, ran, real_outputs, refuse_in_place,
+                      refuse_second, targets_of,
                       through_operator, upstream)
 from .comm import GroupComm, comm_of
 from .lm_head import FusedLinearChunkedDistributedLogprob, linear_logprobs, linear_logprobs_and_entropy
@@ -127,7 +128,7 @@ def _forward(what: str, logits: Any, target: Any, mask: Any, start: Any, end: An
         columns, tokens = shape[-1], shape[:-1]
         options = options_of(what, columns, start, end, chunk, temperature, ignore_index, logprob, entropy,
                              checked_targets, in_place)
-        saves = saves and not flag("inference_only", inference_only)
+        saves = not flag("inference_only", inference_only) and saves
         if target is not None or logprob:
             _tensors.check_target(target, tokens, device)
         if options.in_place and saves:
@@ -217,14 +218,15 @@ def _outputs(what: str, logits: Any, target: Any, mask: Any, start: Any, end: An
     if _tensors.is_dtensor(logits):
         try:
             logits, group = _tensors.local_shard("logits", logits, -1, group)
-        except InvalidArgument as error:
+        except Exception as error:  # any, because agreed() reports it to the other ranks
             failure = error
     saves = torch.is_grad_enabled() and isinstance(logits, torch.Tensor) and logits.requires_grad
-    if failure is None and through_operator(logits, in_place):
+    if failure is None and through_operator(logits):
         saves = saves and not inference_only
+        temperature = temperature.item() if isinstance(temperature, torch.Tensor) else temperature
         exact = saves and not torch.compiler.is_compiling() and _gradient_dtype(logits) == torch.float32
         both = _logits_forward(logits, target, mask, what, start, end, chunk, name_of(group), temperature, ignore_index,
-                               logprob, entropy, checked_targets, saves, exact)
+                               logprob, entropy, checked_targets, saves, exact, in_place and saves)
         return both[0] if logprob else None, both[1] if entropy else None
     work = _forward(what, logits, target, mask, start, end, chunk, group, temperature, ignore_index, logprob, entropy,
                     checked_targets, in_place, inference_only, saves, failure)
@@ -237,7 +239,8 @@ def _outputs(what: str, logits: Any, target: Any, mask: Any, start: Any, end: An
 def _run_forward(logits: torch.Tensor, target: Optional[torch.Tensor], mask: Optional[torch.Tensor], what: str,
                  start: Optional[int], end: Optional[int], chunk: Optional[int], group: str, temperature: float,
                  ignore_index: Optional[int], logprob: bool, entropy: bool, checked_targets: bool, saves: bool,
-                 exact: bool) -> Tuple[torch.Tensor, ...]:
+                 exact: bool, in_place: bool) -> Tuple[torch.Tensor, ...]:
+    refuse_in_place(what, in_place)
     work = _forward(what, logits, target, mask, start, end, chunk, group_of(group), temperature, ignore_index, logprob,
                     entropy, checked_targets, False, False, saves)
     return real_outputs(work.outputs, work.start)
@@ -246,7 +249,8 @@ def _run_forward(logits: torch.Tensor, target: Optional[torch.Tensor], mask: Opt
 def _fake_forward(logits: torch.Tensor, target: Optional[torch.Tensor], mask: Optional[torch.Tensor], what: str,
                   start: Any, end: Any, chunk: Any, group: str, temperature: float, ignore_index: Optional[int],
                   logprob: bool, entropy: bool, checked_targets: bool, saves: bool,
-                  exact: bool) -> Tuple[torch.Tensor, ...]:
+                  exact: bool, in_place: bool) -> Tuple[torch.Tensor, ...]:
+    refuse_in_place(what, in_place)
     _tensors.check_floats("logits", logits)
     return fake_outputs(logits, logits.shape[:-1], logprob, entropy, saves)
 
@@ -270,7 +274,7 @@ def _fake_backward(logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[
 
 def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, ...]) -> None:
     logits, target, mask, what, temperature, ignore_index = *inputs[:4], *inputs[8:10]
-    saves, exact = inputs[13:]
+    saves, exact = inputs[13:15]
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*(output[2:] if saves else output))
     ctx.save_for_backward(logits, target, mask, *output[2:])
@@ -281,13 +285,13 @@ def _operator_backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Option
     gradient = None
     if grads[0] is not None or grads[1] is not None:
         gradient = _logits_backward(*grads[:2], *ctx.saved_tensors, *ctx.options)
-    return (gradient, ) + (None, ) * 14
+    return (gradient, ) + (None, ) * 15
 
 
 _logits_forward = define(
     "logits_forward", "(Tensor logits, Tensor? target, Tensor? mask, str what, SymInt? start, SymInt? end, SymInt? chunk, "
     "str group, float temperature, int? ignore_index, bool logprob, bool entropy, bool checked_targets, bool saves, "
-    "bool exact) -> (Tensor, Tensor, Tensor, Tensor)", _run_forward, _fake_forward, _operator_backward, _setup_context)
+    "bool exact, bool in_place) -> (Tensor, Tensor, Tensor, Tensor)", _run_forward, _fake_forward, _operator_backward, _setup_context)
 _logits_backward = define(
     "logits_backward", "(Tensor? logprob_grad, Tensor? entropy_grad, Tensor logits, Tensor? target, Tensor? mask, "
     "Tensor saved, Tensor start, str what, float temperature, int? ignore_index, bool exact) -> Tensor", _run_backward,
