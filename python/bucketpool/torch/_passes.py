@@ -14,12 +14,13 @@ from .. import _abi
 from .._library import call, logprob
 from ..errors import InvalidArgument, Unsupported
 from . import _clients, _tensors
-from .comm import GroupComm, comm_of
+from .comm import GroupComm
 
 S = TypeVar("S", bound=ctypes.Structure)
 Outputs = Tuple[Optional[torch.Tensor], Optional[torch.Tensor], torch.Tensor]  # log-probability, entropy, saved
 
-OPERATORS = torch.library.Library("bucketpool", "FRAGMENT")
+_library: Any = torch.library
+OPERATORS: Any = _library.Library("bucketpool", "FRAGMENT")
 _TAGS = tuple(getattr(torch.Tag, name) for name in ("pt2_compliant_tag", "cudagraph_unsafe") if hasattr(torch.Tag, name))
 
 
@@ -144,7 +145,7 @@ def options_of(what: str, columns: int, start: Any, end: Any, chunk: Any, temper
 
 
 class Agreed(NamedTuple):
-    """What ranks agreed on. everybody: the numbers of all ranks, None for one rank and for trusted groups."""
+    """The result of an agreement of ranks. everybody: the numbers of all ranks, None for one rank and for trusted groups."""
 
     start: int
     everybody: Optional[List[Dict[str, int]]]
@@ -256,7 +257,8 @@ def name_of(group: Optional[dist.ProcessGroup]) -> str:
 
 
 def group_of(name: str) -> Optional[dist.ProcessGroup]:
-    return dist.distributed_c10d._resolve_process_group(name) if name else None
+    registry: Any = dist.distributed_c10d
+    return registry._resolve_process_group(name) if name else None
 
 
 def define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any], backward: Callable[..., Any],
@@ -265,8 +267,8 @@ def define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., 
     OPERATORS.define(f"{name}{schema}", tags=_TAGS)
     for kind in ("CPU", "CUDA"):
         OPERATORS.impl(name, run, kind)
-    torch.library.register_fake(f"bucketpool::{name}", fake, lib=OPERATORS)
-    torch.library.register_autograd(f"bucketpool::{name}", backward, setup_context=setup_context, lib=OPERATORS)
+    _library.register_fake(f"bucketpool::{name}", fake, lib=OPERATORS)
+    _library.register_autograd(f"bucketpool::{name}", backward, setup_context=setup_context, lib=OPERATORS)
     return getattr(torch.ops.bucketpool, name).default
 
 
@@ -281,9 +283,10 @@ def fake_outputs(like: torch.Tensor, shape: Any, logprob: bool, entropy: bool, s
 
 
 def real_outputs(outputs: Outputs, start: int) -> Tuple[torch.Tensor, ...]:
-    none = outputs[2].new_empty if outputs[0] is None or outputs[1] is None else None
-    return (outputs[0] if outputs[0] is not None else none(0), outputs[1] if outputs[1] is not None else none(0),
-            outputs[2], torch.tensor(start, dtype=torch.int64, device="cpu"))
+    logprob_out, entropy_out, saved = outputs
+    return (saved.new_empty(0) if logprob_out is None else logprob_out,
+            saved.new_empty(0) if entropy_out is None else entropy_out, saved,
+            torch.tensor(start, dtype=torch.int64, device="cpu"))
 
 
 def refuse_second(what: str) -> Callable[..., Any]:

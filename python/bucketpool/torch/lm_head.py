@@ -232,18 +232,17 @@ class _FromHidden(torch.autograd.Function):
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, work: _Work) -> Both:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(hidden, weight, work.target, work.mask, work.outputs[2])
-        ctx.work = work._replace(target=None, mask=None, outputs=())
+        ctx.options, ctx.comm, ctx.start, ctx.dtype = work.options, work.comm, work.start, work.dtype
         return work.outputs[:2]
 
     @staticmethod
     def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        work: _Work = ctx.work
-        got = _backward(work.options, work.comm, grads[0], grads[1], lambda: ctx.saved_tensors, work.start, work.dtype,
+        got = _backward(ctx.options, ctx.comm, grads[0], grads[1], lambda: ctx.saved_tensors, ctx.start, ctx.dtype,
                         ctx.needs_input_grad[:2])
         if not torch.is_grad_enabled():
             return (*got, None)
         sources = *ctx.saved_tensors[:2], *grads
-        return (*[only_once(work.options.what, gradient, *sources) for gradient in got], None)
+        return (*[only_once(ctx.options.what, gradient, *sources) for gradient in got], None)
 
 
 def _outputs(what: str, hidden: Any, weight: Any, target: Any, mask: Any, start: Any, end: Any, chunk: Any, group: Any,
@@ -265,7 +264,10 @@ def _outputs(what: str, hidden: Any, weight: Any, target: Any, mask: Any, start:
         return both[0], both[1] if entropy else None
     work, saves = _forward(what, hidden, weight, target, mask, start, end, chunk, group, temperature, ignore_index, entropy,
                            partial, inference_only, saves, None, failure)
-    return _FromHidden.apply(hidden, weight, work) if saves else work.outputs[:2]
+    if not saves:
+        return work.outputs[:2]
+    connected: Any = _FromHidden.apply
+    return connected(hidden, weight, work)
 
 
 # ---- operators -----------------------------------------------------------------------------------------------------
@@ -293,7 +295,7 @@ def _run_backward(logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[t
                   weight: torch.Tensor, target: torch.Tensor, mask: Optional[torch.Tensor], saved: torch.Tensor,
                   first: torch.Tensor, what: str, start: Optional[int], chunk: Optional[int], group: str,
                   temperature: float, ignore_index: Optional[int], entropy: bool, partial: bool, dtype: torch.dtype,
-                  needs_hidden: bool, needs_weight: bool) -> Tuple[torch.Tensor, torch.Tensor]:
+                  needs_hidden: bool, needs_weight: bool) -> Tuple[torch.Tensor, ...]:
     in_group = group_of(group)
     options = Options(what, start, None, chunk or 0, temperature, ignore_index, True, entropy,
                       partial_hidden_grad=partial)
@@ -313,7 +315,7 @@ def _fake_backward(logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[
                    weight: torch.Tensor, target: torch.Tensor, mask: Optional[torch.Tensor], saved: torch.Tensor,
                    first: torch.Tensor, what: str, start: Any, chunk: Any, group: str, temperature: float,
                    ignore_index: Optional[int], entropy: bool, partial: bool, dtype: torch.dtype, needs_hidden: bool,
-                   needs_weight: bool) -> Tuple[torch.Tensor, torch.Tensor]:
+                   needs_weight: bool) -> Tuple[torch.Tensor, ...]:
     return tuple(torch.empty(source.shape if needed else (0, ), dtype=source.dtype, device=source.device)
                  for source, needed in ((hidden, needs_hidden), (weight, needs_weight)))
 

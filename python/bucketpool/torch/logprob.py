@@ -38,7 +38,7 @@ from .._library import call, configured, made
 from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _clients, _tensors
-from ._clients import device_key, free_clients, size_class
+from ._clients import free_clients, size_class
 from ._passes import (Agreed, Options, Outputs, agreed, define, fake_outputs, flag, fresh, group_of, name_of, only_once,
                       options_of, outputs_of, outputs_struct, ran, real_outputs, refuse_in_place,
                       refuse_second, targets_of,
@@ -204,7 +204,7 @@ class _FromLogits(torch.autograd.Function):
             gradient = logits.detach()
         else:
             gradient = torch.empty(logits.shape, dtype=ctx.gradient_dtype, device=logits.device)
-        _backward(*grads, logits, target, mask, saved, ctx.start, options.temperature, gradient, in_place)
+        _backward(grads[0], grads[1], logits, target, mask, saved, ctx.start, options.temperature, gradient, in_place)
         if in_place:
             torch.autograd.graph.increment_version(logits)
         return only_once(options.what, gradient, logits, *grads), None
@@ -230,7 +230,10 @@ def _outputs(what: str, logits: Any, target: Any, mask: Any, start: Any, end: An
         return both[0] if logprob else None, both[1] if entropy else None
     work = _forward(what, logits, target, mask, start, end, chunk, group, temperature, ignore_index, logprob, entropy,
                     checked_targets, in_place, inference_only, saves, failure)
-    return _FromLogits.apply(logits, work) if work.saves else work.outputs[:2]
+    if not work.saves:
+        return work.outputs[:2]
+    connected: Any = _FromLogits.apply
+    return connected(logits, work)
 
 
 # ---- operators -----------------------------------------------------------------------------------------------------
