@@ -28,7 +28,8 @@ class Handle:
     @property
     def value(self) -> ctypes.c_void_p:
         if self._value is None:
-            raise ScheduleError("the client of this call was freed by free_clients or comm.close; run the forward again")
+            raise ScheduleError(
+                "the client of this call was freed by free_clients or comm.close; run the forward again")
         return self._value
 
     def close(self) -> None:

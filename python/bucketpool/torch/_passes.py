@@ -21,11 +21,12 @@ Outputs = Tuple[Optional[torch.Tensor], Optional[torch.Tensor], torch.Tensor]  #
 
 _library: Any = torch.library
 OPERATORS: Any = _library.Library("bucketpool", "FRAGMENT")
-_TAGS = tuple(getattr(torch.Tag, name) for name in ("pt2_compliant_tag", "cudagraph_unsafe") if hasattr(torch.Tag, name))
+_TAGS = tuple(
+    getattr(torch.Tag, name) for name in ("pt2_compliant_tag", "cudagraph_unsafe") if hasattr(torch.Tag, name))
 
 
 class Options(NamedTuple):
-    """Converted options of a pass. start, end: vocabulary bounds of this rank; None: the shards of all ranks, in order."""
+    """Converted options of a pass. start, end: vocabulary bounds of this rank; None: consecutive shards."""
 
     what: str
     start: Optional[int]
@@ -114,7 +115,8 @@ def flag(name: str, value: Any) -> bool:
 def _shown(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}"
-    return f"{type(value).__name__} {value!r:.40}" if isinstance(value, (str, bytes, int, float)) else type(value).__name__
+    kind = type(value).__name__
+    return f"{kind} {str(value)[:40]!r}" if isinstance(value, (str, int, float)) else kind
 
 
 def options_of(what: str, columns: int, start: Any, end: Any, chunk: Any, temperature: Any, ignore_index: Any,
@@ -145,7 +147,7 @@ def options_of(what: str, columns: int, start: Any, end: Any, chunk: Any, temper
 
 
 class Agreed(NamedTuple):
-    """The result of an agreement of ranks. everybody: the numbers of all ranks, None for one rank and for trusted groups."""
+    """The result of an agreement of ranks. everybody: the numbers of all ranks, None if they were not compared."""
 
     start: int
     everybody: Optional[List[Dict[str, int]]]
@@ -159,8 +161,8 @@ def agreed(comm: Optional[GroupComm], what: str, key: Hashable, same: Dict[str, 
             raise failure
         start = None if options is None else options.start
         if start is None and comm is not None:
-            raise InvalidArgument(f"{what}: no vocabulary bounds, and ranks of a trusted group do not exchange them; pass "
-                                  "vocab_start_index and vocab_end_index")
+            raise InvalidArgument(f"{what}: no vocabulary bounds, and ranks of a trusted group do not exchange them; "
+                                  "pass vocab_start_index and vocab_end_index")
         return Agreed(start or 0, None)
     if options is not None:
         same = {**same, "outputs": options.logprob + 2 * options.entropy,
@@ -246,9 +248,9 @@ def through_operator(tensor: Any) -> bool:
 
 def refuse_in_place(what: str, in_place: bool) -> None:
     if in_place:
-        raise InvalidArgument(f"{what}: in_place is unsupported in graphs of torch.compile or torch.export, in dispatch modes "
-                              "and for subclasses of tensors, where backward would overwrite a tensor that the graph may use "
-                              "elsewhere; pass in_place=False")
+        raise InvalidArgument(f"{what}: in_place is unsupported in graphs of torch.compile or torch.export, in dispatch "
+                              "modes and for subclasses of tensors, where backward would overwrite a tensor that the "
+                              "graph may use elsewhere; pass in_place=False")
 
 
 def name_of(group: Optional[dist.ProcessGroup]) -> str:

@@ -236,18 +236,19 @@ def local_shard(name: str, tensor: Any, dimension: int, group: Any) -> Tuple[Any
     mesh, placements = tensor.device_mesh, tuple(tensor.placements)
     shards = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
     if len(shards) > 1 or any(not placements[i].is_shard(dimension) for i in shards):
-        raise InvalidArgument(f"{name}: placements {placements} of a DTensor; expected Shard({dimension}), the vocabulary, on "
-                              "at most one dimension of the mesh and Replicate() on the others; redistribute it, or pass "
-                              "its local tensor (to_local()) and the group")
+        raise InvalidArgument(f"{name}: placements {placements} of a DTensor; expected Shard({dimension}), the "
+                              "vocabulary, on at most one dimension of the mesh and Replicate() on the others; "
+                              "redistribute it, or pass its local tensor (to_local()) and the group")
     if not shards:
         if group is not None:
-            raise InvalidArgument(f"{name}: placements {placements} of a DTensor repeat the vocabulary on each rank, but a "
-                                  "group is given; pass group=None")
+            raise InvalidArgument(f"{name}: placements {placements} of a DTensor repeat the vocabulary on each rank, "
+                                  "but a group is given; pass group=None")
     else:
         own = mesh.get_group(shards[0])
-        if isinstance(group, dist.ProcessGroup) and dist.get_process_group_ranks(group) != dist.get_process_group_ranks(own):
-            raise InvalidArgument(f"{name}: sharded over the ranks {dist.get_process_group_ranks(own)}, but the group has "
-                                  f"{dist.get_process_group_ranks(group)}; pass group=None, or the group of the mesh")
+        ranks_of = dist.get_process_group_ranks
+        if isinstance(group, dist.ProcessGroup) and ranks_of(group) != ranks_of(own):
+            raise InvalidArgument(f"{name}: sharded over the ranks {ranks_of(own)}, but the group has {ranks_of(group)}; "
+                                  "pass group=None, or the group of the mesh")
         group = own if group is None else group
     return tensor.to_local(grad_placements=placements), group
 

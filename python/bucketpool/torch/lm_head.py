@@ -71,8 +71,8 @@ def _chunk(chunk: int, tokens: torch.Size) -> int:
 
 def _key(weight: torch.Tensor, dtype: torch.dtype, tokens: torch.Size, chunk: int, start: Optional[int],
          checked_targets: bool, gradient: bool, partial: bool) -> Hashable:
-    return ("lm_head", *weight.shape, device_key(weight.device), size_class(tokens.numel()), dtype, _chunk(chunk, tokens),
-            start, checked_targets, gradient, partial, torch.get_num_threads())
+    return ("lm_head", *weight.shape, device_key(weight.device), size_class(tokens.numel()), dtype,
+            _chunk(chunk, tokens), start, checked_targets, gradient, partial, torch.get_num_threads())
 
 
 def _client(comm: Optional[GroupComm], key: Hashable, agreement: Agreed, weight: torch.Tensor, dtype: torch.dtype,
@@ -200,7 +200,8 @@ def _backward(options: Options, comm: Optional[GroupComm], logprob_grad: Optiona
             gradients = fresh("bp_lm_head_gradients_init", _abi.bp_lm_head_gradients)
             above = upstream(gradients, logprob_grad, entropy_grad, saved)
             like = batch.hidden
-            gradients.hidden_grad = _abi.bp_token_rows(None, _abi.BP_DTYPE_FP32, like.batch, like.sequence, like.columns)
+            gradients.hidden_grad = _abi.bp_token_rows(None, _abi.BP_DTYPE_FP32, like.batch, like.sequence,
+                                                       like.columns)
             if needs[0]:
                 hidden_grad = torch.empty(hidden.shape, dtype=dtype if hidden.dtype == dtype else torch.float32,
                                           device=hidden.device)
@@ -262,8 +263,8 @@ def _outputs(what: str, hidden: Any, weight: Any, target: Any, mask: Any, start:
         both = _head_forward(hidden, weight, target, mask, what, start, end, chunk, name_of(group), temperature,
                              ignore_index, entropy, partial, saves and not inference_only, _dtype(weight))
         return both[0], both[1] if entropy else None
-    work, saves = _forward(what, hidden, weight, target, mask, start, end, chunk, group, temperature, ignore_index, entropy,
-                           partial, inference_only, saves, None, failure)
+    work, saves = _forward(what, hidden, weight, target, mask, start, end, chunk, group, temperature, ignore_index,
+                           entropy, partial, inference_only, saves, None, failure)
     if not saves:
         return work.outputs[:2]
     connected: Any = _FromHidden.apply
@@ -277,8 +278,8 @@ def _run_forward(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tenso
                  what: str, start: Optional[int], end: Optional[int], chunk: Optional[int], group: str,
                  temperature: float, ignore_index: Optional[int], entropy: bool, partial: bool, saves: bool,
                  dtype: torch.dtype) -> Tuple[torch.Tensor, ...]:
-    work, _ = _forward(what, hidden, weight, target, mask, start, end, chunk, group_of(group), temperature, ignore_index,
-                       entropy, partial, False, saves, dtype)
+    work, _ = _forward(what, hidden, weight, target, mask, start, end, chunk, group_of(group), temperature,
+                       ignore_index, entropy, partial, False, saves, dtype)
     return real_outputs(work.outputs, work.start)
 
 
@@ -306,9 +307,9 @@ def _run_backward(logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[t
 
     got = _backward(options, None if in_group is None else comm_of(in_group), logprob_grad, entropy_grad, tensors,
                     int(first), dtype, (needs_hidden, needs_weight))
-    return tuple(gradient if gradient is not None else torch.zeros(source.shape if needed else (0, ), dtype=source.dtype,
-                                                                   device=source.device)
-                 for gradient, source, needed in zip(got, (hidden, weight), (needs_hidden, needs_weight)))
+    return tuple(
+        gradient if gradient is not None else source.new_zeros(source.shape if needed else (0, ))
+        for gradient, source, needed in zip(got, (hidden, weight), (needs_hidden, needs_weight)))
 
 
 def _fake_backward(logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor], hidden: torch.Tensor,

@@ -77,12 +77,13 @@ def _check_overwritten(what: str, logits: torch.Tensor) -> None:
             "contiguous and rows disjoint, or pass in_place=False")
 
 
-def _client(comm: Optional[GroupComm], key: Hashable, agreement: Agreed, device: torch.device, tokens: int, columns: int,
-            targets: int) -> _clients.Handle:
+def _client(comm: Optional[GroupComm], key: Hashable, agreement: Agreed, device: torch.device, tokens: int,
+            columns: int, targets: int) -> _clients.Handle:
     def make() -> ctypes.c_void_p:
         config = configured(library().bp_logprob_config_init, _abi.bp_logprob_config, vocab=columns,
                             vocab_start=agreement.start, max_tokens=size_class(tokens),
-                            comm=None if comm is None else comm.handle, targets=targets, threads=torch.get_num_threads())
+                            comm=None if comm is None else comm.handle, targets=targets,
+                            threads=torch.get_num_threads())
         return made(library().bp_logprob_create, _tensors.device_of(device), ctypes.byref(config))
 
     with _clients.lock_of(comm):
@@ -123,8 +124,8 @@ def _forward(what: str, logits: Any, target: Any, mask: Any, start: Any, end: An
         _tensors.check_floats("logits", logits)
         shape, device = logits.shape, logits.device
         if not shape or shape[-1] == 0:
-            raise InvalidArgument(f"{what}: logits of shape {list(shape)} have no columns; pass [..., sequence, columns], "
-                                  "and a column at least on each rank")
+            raise InvalidArgument(f"{what}: logits of shape {list(shape)} have no columns; pass [..., sequence, columns]"
+                                  ", and a column at least on each rank")
         columns, tokens = shape[-1], shape[:-1]
         options = options_of(what, columns, start, end, chunk, temperature, ignore_index, logprob, entropy,
                              checked_targets, in_place)
@@ -292,9 +293,10 @@ def _operator_backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Option
 
 
 _logits_forward = define(
-    "logits_forward", "(Tensor logits, Tensor? target, Tensor? mask, str what, SymInt? start, SymInt? end, SymInt? chunk, "
-    "str group, float temperature, int? ignore_index, bool logprob, bool entropy, bool checked_targets, bool saves, "
-    "bool exact, bool in_place) -> (Tensor, Tensor, Tensor, Tensor)", _run_forward, _fake_forward, _operator_backward, _setup_context)
+    "logits_forward", "(Tensor logits, Tensor? target, Tensor? mask, str what, SymInt? start, SymInt? end, "
+    "SymInt? chunk, str group, float temperature, int? ignore_index, bool logprob, bool entropy, bool checked_targets, bool saves, "
+    "bool exact, bool in_place) -> (Tensor, Tensor, Tensor, Tensor)", _run_forward, _fake_forward, _operator_backward,
+    _setup_context)
 _logits_backward = define(
     "logits_backward", "(Tensor? logprob_grad, Tensor? entropy_grad, Tensor logits, Tensor? target, Tensor? mask, "
     "Tensor saved, Tensor start, str what, float temperature, int? ignore_index, bool exact) -> Tensor", _run_backward,
@@ -388,6 +390,7 @@ def logprobs_from_logits(logits: torch.Tensor, targets: torch.Tensor, *, group: 
                          checked_targets: bool = False, chunk_size: Optional[int] = None) -> torch.Tensor:
     """Log-probabilities of targets: log softmax(logits / temperature)[targets], float32 of the shape of targets.
 
+    - temperature: a number; for a tensor of one element the host waits on GPUs
     - group: process group that the vocabulary is split over; None: this process alone
     - vocab_start_index, vocab_end_index: the ids [start, end) of this rank's columns; None: consecutive shards in
       the order of the ranks

@@ -137,9 +137,11 @@ def case_refused_placements(rank, ranks):
     hidden, weight = torch.randn(2, 4, 8), torch.randn(8 * ranks, 8)
     for placement in (Shard(0), Shard(1), Partial()):
         bad = DTensor.from_local(logits, mesh, [placement], run_check=False)
-        expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(bad, target), "logits", repr(placement), "to_local")
+        expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(bad, target), "logits", repr(placement),
+               "to_local")
     bad = distribute_tensor(weight, mesh, [Shard(1)])
-    expect(errors.InvalidArgument, lambda: L.linear_logprobs(hidden, bad, target), "weights", "Shard(dim=1)", "Shard(0)")
+    expect(errors.InvalidArgument, lambda: L.linear_logprobs(hidden, bad, target), "weights", "Shard(dim=1)",
+           "Shard(0)")
     bad = distribute_tensor(logits, mesh, [Replicate()])
     expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(bad, target, group=group), "logits", "group=None")
     bad = distribute_tensor(hidden, mesh, [Replicate()])
@@ -167,7 +169,8 @@ def case_meshes_of_two_dimensions(rank, ranks):
     whole, target = torch.randn(2, 5, 9), torch.randint(0, 9, (2, 5))
     logits = distribute_tensor(whole, mesh, [Replicate(), Shard(2)])
     assert_close(L.logprobs_from_logits(logits, target), reference(whole, target)[0].float(), **FP32)
-    expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(logits, target, group=dist.group.WORLD), "group", "mesh")
+    expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(logits, target, group=dist.group.WORLD), "group",
+           "mesh")
     both = distribute_tensor(torch.randn(2, 5, 8), mesh, [Shard(2), Shard(2)])
     expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(both, target % 8), "at most one dimension")
 
@@ -192,7 +195,8 @@ def case_compiled(rank, ranks):
         return L.linear_logprobs(x * 2, table, target, group=group, chunk_size=3)
 
     def partial(x, target):
-        return L.FusedLinearChunkedDistributedLogprob.apply(x * 2, table, target, begins[rank], begins[rank + 1], 3, group)
+        return L.FusedLinearChunkedDistributedLogprob.apply(x * 2, table, target, begins[rank], begins[rank + 1], 3,
+                                                            group)
 
     for function in (from_logits, from_hidden, partial):
         torch._dynamo.reset()

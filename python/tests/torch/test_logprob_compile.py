@@ -84,7 +84,7 @@ def test_empty_batches():
 def test_code_generator():
     torch._dynamo.reset()
     try:
-        same(FUNCTIONS["logprobs_and_entropy"], torch.compile(FUNCTIONS["logprobs_and_entropy"], fullgraph=True), (2, 6))
+        same(FUNCTIONS["masked"], torch.compile(FUNCTIONS["masked"], fullgraph=True), (2, 6))
     except torch._dynamo.exc.BackendCompilerFailed as error:
         if "compiler" not in str(error).lower():
             raise
@@ -107,14 +107,16 @@ def test_autocast():
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
         wanted, got = L.linear_logprobs(x, weight, target), compiled(x, weight, target)
     assert torch.equal(got, wanted) and not torch.equal(got, L.linear_logprobs(x, weight, target))
-    for mine, theirs in zip(torch.autograd.grad(got.sum(), (x, weight)), torch.autograd.grad(wanted.sum(), (x, weight))):
+    for mine, theirs in zip(torch.autograd.grad(got.sum(), (x, weight)),
+                            torch.autograd.grad(wanted.sum(), (x, weight))):
         assert torch.equal(mine, theirs)
 
 
 def test_changing_temperatures():
     torch._dynamo.reset()
     x, target = batch(2, 6)
-    compiled = torch.compile(lambda x, t: L.logprobs_from_logits(x, target, temperature=t), dynamic=True, backend="aot_eager")
+    compiled = torch.compile(lambda x, t: L.logprobs_from_logits(x, target, temperature=t), dynamic=True,
+                             backend="aot_eager")
     for temperature in (0.5, 0.7, 1.0, torch.tensor(0.5)):
         assert torch.equal(compiled(x, temperature), L.logprobs_from_logits(x, target, temperature=temperature))
 
@@ -153,29 +155,32 @@ def test_traced_gradients(mode):
     assert {"bucketpool.logits_forward.default", "bucketpool.logits_backward.default"} <= targets
 
 
+NO = None, None, None  # bounds and chunk
+
+
 def operators():
+    """Arguments of the operators, in the order of their schemas."""
     (x, t), w = batch(2, 6, requires_grad=True), table()
-    plain, head = x.detach(), w.detach()
-    both = L._logits_forward(plain, t, None, "test", None, None, None, "", 0.7, None, True, True, False, True, False, False)
-    hidden = lm_head._head_forward(plain, head, t, None, "test", None, None, 4, "", 0.7, None, True, False, True,
-                                   torch.float32)
-    up = torch.randn(2, 6)
+    plain, head, up = x.detach(), w.detach(), torch.randn(2, 6)
+    logits = L._logits_forward(plain, t, None, "test", *NO, "", 0.7, None, True, True, False, True, False, False)[2:]
+    states = lm_head._head_forward(plain, head, t, None, "test", *NO, "", 0.7, None, True, False, True,
+                                   torch.float32)[2:]
     return {
-        "both": (L._logits_forward, (x, t, None, "test", None, None, None, "", 0.7, None, True, True, False, True, False,
+        "both": (L._logits_forward, (x, t, None, "test", *NO, "", 0.7, None, True, True, False, True, False, False)),
+        "mask": (L._logits_forward, (x, t, t > 3, "test", 0, 50, 4, "", 1.0, 3, True, False, False, True, False,
                                      False)),
-        "mask": (L._logits_forward, (x, t, t > 3, "test", 0, 50, 4, "", 1.0, 3, True, False, False, True, False, False)),
-        "entropy": (L._logits_forward, (x, None, None, "test", None, None, None, "", 1.0, None, False, True, False, True,
-                                        False, False)),
-        "no gradient": (L._logits_forward, (plain, t, None, "test", None, None, None, "", 1.0, None, True, False, True,
-                                            False, False, False)),
-        "backward": (L._logits_backward, (up, up, plain, t, None, *both[2:], "test", 0.7, None, False)),
-        "fp32 gradient": (L._logits_backward, (up, None, plain.bfloat16(), t, t > 3, *both[2:], "test", 0.7, None, True)),
+        "entropy": (L._logits_forward, (x, None, None, "test", *NO, "", 1.0, None, False, True, False, True, False,
+                                        False)),
+        "no gradient": (L._logits_forward, (plain, t, None, "test", *NO, "", 1.0, None, True, False, True, False, False,
+                                            False)),
+        "backward": (L._logits_backward, (up, up, plain, t, None, *logits, "test", 0.7, None, False)),
+        "fp32 gradient": (L._logits_backward, (up, None, plain.bfloat16(), t, t > 3, *logits, "test", 0.7, None, True)),
         "head": (lm_head._head_forward, (x, w, t, None, "test", None, None, 4, "", 0.7, None, True, False, True,
                                          torch.float32)),
-        "head in bf16": (lm_head._head_forward, (x, w, t, t > 2, "test", None, None, 4, "", 0.7, None, False, False, True,
+        "head in bf16": (lm_head._head_forward, (x, w, t, t > 2, "test", *NO, "", 0.7, None, False, False, True,
                                                  torch.bfloat16)),
-        "backward of the head": (lm_head._head_backward, (up, up, plain, head, t, None, *hidden[2:], "test", None, 4, "", 0.7,
-                                                          None, True, False, torch.float32, True, False)),
+        "backward of the head": (lm_head._head_backward, (up, up, plain, head, t, None, *states, "test", None, None, "",
+                                                          0.7, None, True, False, torch.float32, True, False)),
     }
 
 
@@ -187,7 +192,7 @@ def test_operators(name):
 
 def test_second_derivatives():
     x, target = batch(2, 6, requires_grad=True)
-    both = L._logits_forward(x, target, None, "test", None, None, None, "", 1.0, None, True, True, False, True, False, False)
+    both = L._logits_forward(x, target, None, "test", *NO, "", 1.0, None, True, True, False, True, False, False)
     gradient, = torch.autograd.grad(both[0].sum(), x, create_graph=True)
     with pytest.raises(errors.Unsupported, match="differentiate once"):
         gradient.sum().backward()
