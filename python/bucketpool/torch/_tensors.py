@@ -247,8 +247,8 @@ def local_shard(name: str, tensor: Any, dimension: int, group: Any) -> Tuple[Any
         own = mesh.get_group(shards[0])
         ranks_of = dist.get_process_group_ranks
         if isinstance(group, dist.ProcessGroup) and ranks_of(group) != ranks_of(own):
-            raise InvalidArgument(f"{name}: sharded over the ranks {ranks_of(own)}, but the group has {ranks_of(group)}; "
-                                  "pass group=None, or the group of the mesh")
+            raise InvalidArgument(f"{name}: sharded over the ranks {ranks_of(own)}, but the group has "
+                                  f"{ranks_of(group)}; pass group=None, or the group of the mesh")
         group = own if group is None else group
     return tensor.to_local(grad_placements=placements), group
 

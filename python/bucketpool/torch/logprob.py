@@ -124,8 +124,8 @@ def _forward(what: str, logits: Any, target: Any, mask: Any, start: Any, end: An
         _tensors.check_floats("logits", logits)
         shape, device = logits.shape, logits.device
         if not shape or shape[-1] == 0:
-            raise InvalidArgument(f"{what}: logits of shape {list(shape)} have no columns; pass [..., sequence, columns]"
-                                  ", and a column at least on each rank")
+            raise InvalidArgument(f"{what}: logits of shape {list(shape)} have no columns; pass [..., sequence, "
+                                  "columns], and a column at least on each rank")
         columns, tokens = shape[-1], shape[:-1]
         options = options_of(what, columns, start, end, chunk, temperature, ignore_index, logprob, entropy,
                              checked_targets, in_place)
@@ -294,9 +294,9 @@ def _operator_backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Option
 
 _logits_forward = define(
     "logits_forward", "(Tensor logits, Tensor? target, Tensor? mask, str what, SymInt? start, SymInt? end, "
-    "SymInt? chunk, str group, float temperature, int? ignore_index, bool logprob, bool entropy, bool checked_targets, bool saves, "
-    "bool exact, bool in_place) -> (Tensor, Tensor, Tensor, Tensor)", _run_forward, _fake_forward, _operator_backward,
-    _setup_context)
+    "SymInt? chunk, str group, float temperature, int? ignore_index, bool logprob, bool entropy, bool checked_targets, "
+    "bool saves, bool exact, bool in_place) -> (Tensor, Tensor, Tensor, Tensor)", _run_forward, _fake_forward,
+    _operator_backward, _setup_context)
 _logits_backward = define(
     "logits_backward", "(Tensor? logprob_grad, Tensor? entropy_grad, Tensor logits, Tensor? target, Tensor? mask, "
     "Tensor saved, Tensor start, str what, float temperature, int? ignore_index, bool exact) -> Tensor", _run_backward,
