@@ -249,8 +249,8 @@ def through_operator(tensor: Any) -> bool:
 def refuse_in_place(what: str, in_place: bool) -> None:
     if in_place:
         raise InvalidArgument(f"{what}: in_place is unsupported in graphs of torch.compile or torch.export, in "
-                              "dispatch modes and for subclasses of tensors, where backward would overwrite a tensor that "
-                              "the graph may use elsewhere; pass in_place=False")
+                              "dispatch modes and for subclasses of tensors, where backward would overwrite a tensor "
+                              "that the graph may use elsewhere; pass in_place=False")
 
 
 def name_of(group: Optional[dist.ProcessGroup]) -> str:
