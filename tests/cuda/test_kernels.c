@@ -344,7 +344,7 @@ static void test_shared_memory(void **state)
     assert_int_equal(bytes, 232448 - 1024);
     grid.shared_bytes = bytes;
     assert_ok(bp_cuda_launch(b.kernel, &grid, arguments, b.stream));
-    assert_int_equal(bp_cuda_multiprocessors(b.device), 132);
+    assert_int_equal(bp_cuda_multiprocessors(b.device), 4);
     assert_int_equal(bp_cuda_multiprocessors(NULL), 0);
     grid.shared_bytes = bytes + 1;
     assert_fails(bp_cuda_launch(b.kernel, &grid, arguments, b.stream), BP_ERR_DEVICE, "shared bytes");

@@ -153,6 +153,7 @@ template <class X, class Y, form FORM> BP_DEVICE void make_fused(const bp_fused_
     BP_LAUNCH_SHARED(memory); /* sums of the tiles, then tiles */
     BP_SHARED(shared_statistics, passed, 1);
     BP_SHARED(upstreams, up, 1);
+    BP_SHARED(place, where, 1); /* saves registers */
     const bp_forward_work &work = both.forward;
     const bp_logits_work &logits = work.logits;
     const uint32_t columns = column_count(logits), tiles = (columns + BP_TILE_COLUMNS - 1) / BP_TILE_COLUMNS;
@@ -173,23 +174,28 @@ template <class X, class Y, form FORM> BP_DEVICE void make_fused(const bp_fused_
         const float scale = scale_of(work.tokens, at);
         const target_element target = target_of_thread<X>(work.tokens, logits, at, row, 0, columns);
         const float x = has_target ? target_logit<X, FORM>(work.tokens, logits, at, threadIdx.x, row) : 0;
-        if (threadIdx.x == blockDim.x - 1)
+        if (threadIdx.x == blockDim.x - 1) {
             *up = upstreams_of<FORM>(both.gradient, at);
+            *where = at;
+        }
         sum_tiles<X, FORM>(logits, mine, scale, kept);
         wait_for_block();
         if (threadIdx.x < BP_LANES) {
             const sums all = merged_by_warp<FORM>(kept, tiles, mine.lane, scale);
             if (threadIdx.x == 0)
-                finish_row<FORM>(work, at, all, scale, *passed);
+                finish_row<FORM>(work, *where, all, scale, *passed);
         }
         wait_for_block();
         if (has_target)
-            write_logprob(work.results, work.tokens, at, threadIdx.x, x, passed->max, passed->log_sum, scale);
+            write_logprob(work.results, work.tokens, *where, threadIdx.x, x, passed->max, passed->log_sum, scale);
         const row_state state = state_of<FORM>(*up, passed->max, static_cast<float>(passed->log_sum), passed->energy,
                                                scale, both.gradient.vocab);
-        store_tiles<X, Y, FORM>(logits, state, mine, out);
+        store_tiles<X, Y, FORM>(
+            logits, state, mine,
+            out_of<Y>(both.gradient.out, *where, both.gradient.out_batch_stride, both.gradient.out_stride));
         wait_for_block();
-        store_target<Y, FORM>(both.gradient, at, target, state.max, state.log_sum, passed->energy, scale, out);
+        store_target<Y, FORM>(both.gradient, *where, target, state.max, state.log_sum, passed->energy, scale, out);
+        wait_for_block(); /* the next row replaces what is shared */
     }
 }
 

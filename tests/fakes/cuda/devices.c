@@ -12,7 +12,6 @@ static int default_attribute(int attribute, int device)
     case 16: return 4;                           /* MULTIPROCESSOR_COUNT */
     case 33: return device + 1;                  /* PCI_BUS_ID */
     case 41: return 1;                           /* UNIFIED_ADDRESSING */
-    case 16: return 132;                         /* MULTIPROCESSOR_COUNT */
     case 75: return 9;                           /* COMPUTE_CAPABILITY_MAJOR */
     case 91: return 1;                           /* CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM */
     case 97: return 232448;                      /* MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */

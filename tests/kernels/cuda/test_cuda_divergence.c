@@ -135,7 +135,7 @@ static void true_sums(const double *p, const double *q, uint32_t columns, double
     }
 }
 
-static double true_divergence(const double (*sums)[2], double beta)
+static double true_divergence(double (*sums)[2], double beta)
 {
     return beta == 0 ? (*sums)[0] : beta == 1 ? (*sums)[1] : beta * (*sums)[0] + (1 - beta) * (*sums)[1];
 }
