@@ -247,12 +247,101 @@ static void earlier_calls_change_nothing(void **state)
     }
 }
 
+/* Options of every kind of pass. */
+static batch_options options_of(unsigned variant)
+{
+    batch_options o = WHOLE;
+    o.in_place = (variant & 1) != 0;
+    o.with_entropy = (variant & 2) != 0;
+    o.grad_dtype = (variant & 4) != 0 ? BP_DTYPE_BF16 : BP_DTYPE_FP32;
+    if (variant < 8)
+        return o;
+    o.targets = 3;
+    o.with_logsumexp = o.with_mean = true;
+    o.heated = variant % 3 == 0;
+    o.soft_cap = variant % 3 != 1 ? 9 : 0;
+    o.rounding = variant % 3 != 2 ? BP_DTYPE_BF16 : BP_DTYPE_FP32;
+    return o;
+}
+
+/* One call for both passes has the bits of two, for any number of threads, whether they share rows or not. */
+static void one_call_is_like_two(void **state)
+{
+    (void)state;
+    FOR_KERNELS(kernels)
+    {
+        for (unsigned variant = 0; variant < 16; variant++) {
+            batch_options options = options_of(variant);
+            const bp_dtype dtype = (variant & 4) != 0 ? BP_DTYPE_BF16 : (bp_dtype)(BP_DTYPE_FP32 + variant % 3);
+            batch expected = batch_with(options, dtype), b = batch_with(options, dtype);
+            for (uint32_t threads = 1; threads <= 30; threads += 29) {
+                bp_logprob *client = new_client(device, &b, kernels->bit, threads);
+                restore_logits(&expected);
+                restore_logits(&b);
+                poison_outputs(&b, POISON);
+                poison_gradient(&b, POISON);
+                run_both(client, &expected);
+                run_fused(client, &b);
+                assert_same(&expected, &b);
+                assert_true(same_rows(&expected.logsumexp, &b.logsumexp, "logsumexp"));
+                assert_true(same_rows(&expected.mean_logprob, &b.mean_logprob, "mean_logprob"));
+                assert_memory_equal(expected.saved, b.saved, b.saved_bytes + 64);
+                bp_logprob_destroy(&client);
+            }
+            free_batch(&b);
+            free_batch(&expected);
+        }
+    }
+}
+
+/* Targets, log-probabilities and upstream gradients in any order: [targets, batch, sequence], backwards. */
+static void steps_change_nothing(void **state)
+{
+    (void)state;
+    enum { TARGETS = 5, TOKENS = 3 * SEQUENCE };
+    FOR_KERNELS(kernels)
+    {
+        batch_options options = WHOLE;
+        options.targets = TARGETS;
+        batch expected = batch_with(options, BP_DTYPE_FP32), b = batch_with(options, BP_DTYPE_FP32);
+        bp_logprob *client = new_client(device, &b, kernels->bit, 2);
+        run_both(client, &expected);
+        int64_t targets[TARGETS * TOKENS];
+        float logprob[TARGETS * TOKENS], upstream[TARGETS * TOKENS];
+        for (uint64_t t = 0; t < TOKENS; t++) {
+            for (uint32_t k = 0; k < TARGETS; k++) {
+                targets[k * TOKENS + t] = whole_k(&b.target, t / SEQUENCE, t % SEQUENCE, k);
+                upstream[(TARGETS - 1 - k) * TOKENS + t] = value_of(&b.logprob_grad, t / SEQUENCE, t % SEQUENCE, k);
+            }
+        }
+        bp_logprob_batch call = call_of(&b, whole_shard(&b));
+        bp_logprob_outputs outputs = outputs_of(&b);
+        bp_logprob_gradients gradients = gradients_of(&b, whole_shard(&b));
+        call.tokens.target = (bp_token_values){targets, SEQUENCE, 1, TOKENS};
+        outputs.logprob = (bp_token_values){logprob, SEQUENCE, 1, TOKENS};
+        gradients.logprob_grad = (bp_token_values){upstream + (TARGETS - 1) * TOKENS, SEQUENCE, 1, -TOKENS};
+        assert_ok(bp_logprob_forward(client, &call, &outputs, NULL));
+        assert_ok(bp_logprob_backward(client, &call, &gradients, NULL));
+        for (uint64_t t = 0; t < TOKENS; t++)
+            for (uint32_t k = 0; k < TARGETS; k++)
+                assert_true(logprob[k * TOKENS + t] == value_of(&expected.logprob, t / SEQUENCE, t % SEQUENCE, k));
+        assert_true(same_rows(&expected.grad, &b.grad, "gradients"));
+        bp_logprob_destroy(&client);
+        free_batch(&b);
+        free_batch(&expected);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_and_runs_change_nothing), cmocka_unit_test(threads_within_a_row_change_nothing),
-        cmocka_unit_test(rows_and_slices_match_the_whole), cmocka_unit_test(places_change_nothing),
-        cmocka_unit_test(in_place_is_like_elsewhere),      cmocka_unit_test(large_gradients_are_like_small_ones),
-        cmocka_unit_test(earlier_calls_change_nothing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(threads_and_runs_change_nothing),
+                                       cmocka_unit_test(threads_within_a_row_change_nothing),
+                                       cmocka_unit_test(rows_and_slices_match_the_whole),
+                                       cmocka_unit_test(places_change_nothing),
+                                       cmocka_unit_test(in_place_is_like_elsewhere),
+                                       cmocka_unit_test(large_gradients_are_like_small_ones),
+                                       cmocka_unit_test(earlier_calls_change_nothing),
+                                       cmocka_unit_test(one_call_is_like_two),
+                                       cmocka_unit_test(steps_change_nothing)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

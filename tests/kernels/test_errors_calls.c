@@ -343,6 +343,83 @@ static void batches_without_tokens_succeed(void **state)
     assert_nothing_written();
 }
 
+static void targets_and_caps_are_in_range(void **state)
+{
+    (void)state;
+    s.call.tokens.targets = 0;
+    assert_both_fail(BAD, "0 targets", "max_targets 1");
+    s.call.tokens.targets = 2; /* of a client with 1 */
+    assert_both_fail(BAD, "2 targets", "max_targets 1");
+    s.call.tokens.targets = UINT32_MAX;
+    assert_both_fail(BAD, "targets");
+    const float caps[] = {-1, NAN, INFINITY, 1e-38f, 8.6e37f};
+    for (size_t i = 0; i < 5; i++) {
+        s.call.tokens.soft_cap = caps[i];
+        assert_both_fail(BAD, "soft_cap");
+    }
+    const bp_dtype no_rounding[] = {BP_DTYPE_NONE, BP_DTYPE_FP64, BP_DTYPE_FP8_E4M3, (bp_dtype)999};
+    for (size_t i = 0; i < 4; i++) {
+        s.call.tokens.rounding = no_rounding[i];
+        assert_both_fail(BAD, "rounding");
+    }
+    s.call.tokens.temperatures.data = (char *)s.b.saved + 2;
+    assert_both_fail(BAD, "temperatures", "align");
+    s.call.tokens.temperatures = (bp_token_values){s.b.saved, INT64_MAX, 1, 0};
+    assert_both_fail(BP_ERR_OVERFLOW, "temperatures");
+}
+
+/* The values of a token must not overlap those of another. */
+static void values_of_targets_do_not_overlap(void **state)
+{
+    (void)state;
+    batch_options options = {.batch = 2, .sequence = 5, .columns = 100, .targets = 3};
+    batch b = new_batch(&options);
+    bp_logprob *client = new_client(device, &b, BP_KERNELS_PLAIN, 1);
+    static const struct {
+        int64_t batch_stride, stride, step;
+        bool good;
+    } layouts[] = {{15, 3, 1, true}, {5, 1, 10, true},  {1, 6, 2, true}, {15, 3, 0, false}, {15, 2, 1, false},
+                   {5, 1, 9, false}, {14, 3, 1, false}, {3, 6, 1, true}, {3, 5, 1, false}};
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        float values[64];
+        bp_logprob_batch call = call_of(&b, whole_shard(&b));
+        bp_logprob_outputs outputs = outputs_of(&b);
+        outputs.logprob = (bp_token_values){values + 20, layouts[i].batch_stride, layouts[i].stride, layouts[i].step};
+        if (layouts[i].good)
+            assert_ok(bp_logprob_forward(client, &call, &outputs, NULL));
+        else
+            assert_fails(bp_logprob_forward(client, &call, &outputs, NULL), BAD, "overlap", "log-probabilities");
+    }
+    bp_logprob_destroy(&client);
+    free_batch(&b);
+}
+
+static void one_call_checks_both(void **state)
+{
+    (void)state;
+    s.outputs.saved = NULL;
+    s.gradients.saved = NULL;
+    assert_fails(bp_logprob_forward_backward(s.client, &s.call, &s.outputs, &s.gradients, NULL), BAD, "saved");
+    restore_scenario();
+    s.gradients.saved = &s;
+    assert_fails(bp_logprob_forward_backward(s.client, &s.call, &s.outputs, &s.gradients, s.stream), BAD, "saved");
+    restore_scenario();
+    s.outputs.entropy.data = NULL;
+    assert_fails(bp_logprob_forward_backward(s.client, &s.call, &s.outputs, &s.gradients, NULL), BAD, "entropies");
+    restore_scenario();
+    s.gradients.logits_grad = s.call.logits;
+    assert_fails(bp_logprob_forward_backward(s.client, &s.call, &s.outputs, &s.gradients, NULL), BAD, "in_place");
+    restore_scenario();
+    s.outputs.logprob.stride = 0;
+    assert_fails(bp_logprob_forward_backward(s.client, &s.call, &s.outputs, &s.gradients, NULL), BAD, "overlap");
+    restore_scenario();
+    assert_fails(bp_logprob_forward_backward(NULL, &s.call, &s.outputs, &s.gradients, NULL), BAD, "");
+    assert_fails(bp_logprob_forward_backward(s.client, NULL, &s.outputs, &s.gradients, NULL), BAD, "");
+    assert_fails(bp_logprob_forward_backward(s.client, &s.call, NULL, &s.gradients, NULL), BAD, "");
+    assert_fails(bp_logprob_forward_backward(s.client, &s.call, &s.outputs, NULL, NULL), BAD, "");
+    assert_nothing_written();
+}
+
 /* After all these errors the client still works. */
 static void errors_leave_a_client_that_works(void **state)
 {
@@ -369,6 +446,9 @@ int main(void)
                                        CASE(structs_say_their_size),
                                        CASE(streams_are_of_the_same_device),
                                        CASE(batches_without_tokens_succeed),
+                                       CASE(targets_and_caps_are_in_range),
+                                       CASE(values_of_targets_do_not_overlap),
+                                       CASE(one_call_checks_both),
                                        CASE(errors_leave_a_client_that_works)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

@@ -287,6 +287,62 @@ static void temperatures_divide(void **state)
                          NULL);
 }
 
+/* A token whose temperature is out of range is NaN, and no other token. */
+static void bad_temperatures_are_nan(void **state)
+{
+    (void)state;
+    static const float bad[] = {0, -1, NAN, INFINITY, -INFINITY, 1e-38f, 8.6e37f};
+    FOR_KERNELS(kernels)
+    {
+        for (int capped = 0; capped < 2; capped++) {
+            batch_options options = {.batch = 1, .sequence = 8, .columns = 300, .with_entropy = true, .heated = true};
+            options.with_logsumexp = options.with_mean = true;
+            options.soft_cap = capped ? 8 : 0;
+            batch b = new_batch(&options);
+            for (uint64_t s = 0; s < 7; s++)
+                *(float *)row_at(&b.temperatures, 0, s) = bad[s];
+            bp_logprob *client = new_client(device, &b, kernels->bit, 1);
+            run_forward(client, &b);
+            run_backward(client, &b);
+            for (uint64_t s = 0; s < 8; s++) {
+                const view *const outputs[] = {&b.logprob, &b.entropy, &b.logsumexp, &b.mean_logprob};
+                for (int i = 0; i < 4; i++)
+                    assert_int_equal(isnan(upstream_at(outputs[i], 0, s)) != 0, s < 7);
+                for (int64_t v = 0; v < 300; v++)
+                    assert_int_equal(isnan(((const float *)row_at(&b.grad, 0, s))[v]) != 0, s < 7);
+            }
+            bp_logprob_destroy(&client);
+            free_batch(&b);
+        }
+    }
+}
+
+/* A soft cap makes infinite logits finite, keeps NaN, and is close to the identity for small ones. */
+static void caps_bound_logits(void **state)
+{
+    (void)state;
+    static const double caps[] = {1e-3, 0.5, 30, 1e30};
+    FOR_KERNELS(kernels)
+    {
+        for (size_t i = 0; i < 4; i++) {
+            batch_options options = {.batch = 1, .sequence = 3, .columns = 2100, .with_entropy = true};
+            options.with_logsumexp = options.with_mean = true;
+            options.soft_cap = caps[i];
+            batch b = new_batch(&options);
+            for (uint64_t v = 0; v < 9 && i < 3; v++)
+                put_logit(&b, 0, 0, v * 211, v % 3 == 0 ? -INFINITY : v % 3 == 1 ? INFINITY : 1e38);
+            put_logit(&b, 0, 1, 2099, NAN);
+            for (uint64_t v = 0; v < 2100; v++)
+                put_logit(&b, 0, 2, v, 1e-6 * random_fraction());
+            bp_logprob *client = new_client(device, &b, kernels->bit, 1);
+            check_both(client, &b);
+            assert_true(isnan(upstream_at(&b.logprob, 0, 1)));
+            bp_logprob_destroy(&client);
+            free_batch(&b);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(any_width_and_alignment_will_do),
@@ -302,6 +358,8 @@ int main(void)
                                        cmocka_unit_test(targets_may_all_be_outside),
                                        cmocka_unit_test(all_rows_may_be_masked),
                                        cmocka_unit_test(far_targets_are_outside),
-                                       cmocka_unit_test(temperatures_divide)};
+                                       cmocka_unit_test(temperatures_divide),
+                                       cmocka_unit_test(bad_temperatures_are_nan),
+                                       cmocka_unit_test(caps_bound_logits)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

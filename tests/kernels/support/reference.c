@@ -168,3 +168,9 @@ double slack_of_all(const true_row *row, double x, const true_upstream *up, bp_d
         slack += (fabs(gradient_of_all(row, x, up)) + slack) * ldexp(1, -11) + ldexp(1, -25);
     return slack * 1.01;
 }
+
+double gradient_slack(const true_row *row, double x, int64_t column, double g, double h, bp_dtype dtype)
+{
+    const true_upstream up = {.all = g, .here = column == row->target ? g : 0, .entropy = h};
+    return slack_of_all(row, x, &up, dtype);
+}

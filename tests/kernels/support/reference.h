@@ -40,6 +40,8 @@ double gradient_at(const true_row *row, double x, int64_t column, double g, doub
 
 /* Forward tolerance: 2e-6, or two units in the last place of fp32 if larger. NaN matches NaN, and infinities match exactly. */
 bool is_near(double value, double expected);
+/* Of gradient_at. */
+double gradient_slack(const true_row *row, double x, int64_t column, double g, double h, bp_dtype dtype);
 bool is_within(double value, double expected, double slack);
 
 #endif
