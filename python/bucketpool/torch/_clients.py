@@ -19,7 +19,7 @@ MOST = 8  # clients for each group and for the process alone; each client has wo
 class Handle:
     """A client, destroyed when neither the cache nor a running call refers to it. start: its first id."""
 
-    def __init__(self, made: ctypes.c_void_p, destroy: str, generation: int, start: int) -> None:
+    def __init__(self, made: ctypes.c_void_p, destroy: str, generation: int, start: int = 0) -> None:
         self._value: Optional[ctypes.c_void_p] = made
         self._destroy = destroy
         self.generation = generation
