@@ -107,8 +107,8 @@ static void run_logits(void *owner, void *job)
             const uint64_t columns = bp_least_u64(b->weight_rows, w->columns - column);
             const block weight = rows_block(&w->b, NULL, column, columns, w->hidden, w->scratch);
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)columns, hidden, w->alpha, states.data,
-                        states.stride, weight.data, weight.stride, 0, (float *)bp_matrix_row(&w->c, row) + column,
-                        (int)w->c.stride);
+                        states.stride, weight.data, weight.stride, w->adds ? 1 : 0,
+                        (float *)bp_matrix_row(&w->c, row) + column, (int)w->c.stride);
         }
     }
 }

@@ -19,26 +19,47 @@ static bool complain(const head_batch *h, const char *what, uint64_t row, uint64
 }
 
 /* Tolerance of a logit, divided by the temperature. */
-static double logit_slack(const head_batch *h, uint64_t t)
+static double logit_slack(const head_batch *h, const true_row *row, uint64_t t)
 {
-    return 1e-6 * h->product[t] / h->o.temperature;
+    return 1e-6 * h->product[t] / row->temperature + cap_slack(row);
+}
+
+static bool head_output_is_true(const head_batch *h, const char *name, const view *v, uint32_t k, uint64_t t,
+                                double expected, double slack)
+{
+    const double value = value_of(v, t / h->o.sequence, t % h->o.sequence, k);
+    return is_within(value, expected, slack) || complain(h, name, t, k, value, expected, slack);
+}
+
+static bool head_token_is_true(const head_batch *h, uint64_t t)
+{
+    const batch *b = &h->tokens;
+    const uint64_t i = t / h->o.sequence, s = t % h->o.sequence;
+    const bool masked = is_masked(b, i, s);
+    true_row row = {0};
+    if (!masked)
+        row = truth_of(b, i, s);
+    const double slack = masked ? 0 : 4e-6 + 2 * logit_slack(h, &row, t) * (1 + fabs(row.energy));
+    for (uint32_t k = 0; k < b->o.targets && !h->o.without_logprob; k++) {
+        const int64_t column = target_column(b, i, s, k);
+        const bool is_in = column >= 0 && column < (int64_t)h->o.columns && !masked;
+        if (!head_output_is_true(h, "the log-probability", &b->logprob, k, t,
+                                 is_in ? logprob_at(&row, logit_at(b, i, s, (uint64_t)column)) : 0, slack))
+            return false;
+    }
+    return (!h->o.with_entropy || head_output_is_true(h, "the entropy", &b->entropy, 0, t, row.entropy, slack)) &&
+           (!h->o.with_logsumexp || head_output_is_true(h, "logsumexp", &b->logsumexp, 0, t, row.logsumexp,
+                                                        slack + 2e-7 * fabs(row.logsumexp))) &&
+           (!h->o.with_mean || head_output_is_true(h, "mean_logprob", &b->mean_logprob, 0, t, row.mean_logprob,
+                                                   masked ? 0 : slack + 1e-6 * row.size / row.temperature));
 }
 
 bool head_outputs_are_true(const head_batch *h)
 {
     const batch *b = &h->tokens;
-    for (uint64_t t = 0; t < token_count(b); t++) {
-        uint64_t i = t / h->o.sequence, s = t % h->o.sequence;
-        true_row row = {0};
-        if (!is_masked(b, i, s))
-            row = truth_of(b, i, s);
-        double slack = is_masked(b, i, s) ? 0 : 4e-6 + 2 * logit_slack(h, t) * (1 + fabs(row.energy));
-        double logprob = upstream_at(&b->logprob, i, s), entropy = upstream_at(&b->entropy, i, s);
-        if (!h->o.without_logprob && !is_within(logprob, row.logprob, slack))
-            return complain(h, "the log-probability", i, s, logprob, row.logprob, slack);
-        if (h->o.with_entropy && !is_within(entropy, row.entropy, slack))
-            return complain(h, "the entropy", i, s, entropy, row.entropy, slack);
-    }
+    for (uint64_t t = 0; t < token_count(b); t++)
+        if (!head_token_is_true(h, t))
+            return false;
     return (h->o.without_logprob || gaps_are_whole(&b->logprob, "log-probabilities")) &&
            (!h->o.with_entropy || gaps_are_whole(&b->entropy, "entropies"));
 }
@@ -52,13 +73,19 @@ static true_gradient gradient_of(const head_batch *h, const true_row *row, uint6
 {
     const batch *b = &h->tokens;
     uint64_t i = t / h->o.sequence, s = t % h->o.sequence;
-    double g = h->o.without_logprob ? 0 : upstream_at(&b->logprob_grad, i, s);
-    double e = h->o.with_entropy ? upstream_at(&b->entropy_grad, i, s) : 0;
-    double x = b->x[t * h->o.columns + v], a = (x - row->max) / row->temperature, p = exp(a - row->log_sum);
-    double summed = fabs(g) + fabs(e) * (1 + fabs(row->energy) + fabs(a));
-    double slack = p * summed * (4e-6 + 4e-7 * fabs(a) + 4 * logit_slack(h, t));
-    slack += (int64_t)v == row->target ? 1e-6 * fabs(g) : 0;
-    return (true_gradient){gradient_at(row, x, (int64_t)v, g, e), slack / row->temperature};
+    true_upstream up = upstream_of(b, i, s, (int64_t)v);
+    if (h->o.without_logprob) /* also where a test leaves upstream gradients out */
+        up.all = up.here = 0;
+    if (!h->o.with_entropy)
+        up.entropy = 0;
+    double x = logit_at(b, i, s, v), a = (x - row->max) / row->temperature, p = exp(a - row->log_sum);
+    double summed =
+        fabs(up.all) + fabs(up.logsumexp) + fabs(up.mean) + fabs(up.entropy) * (1 + fabs(row->energy) + fabs(a));
+    double slack = p * summed * (4e-6 + 4e-7 * fabs(a) + 4 * logit_slack(h, row, t));
+    slack += 1e-6 * (fabs(up.here) + fabs(up.mean) / (double)row->columns);
+    if (row->cap != 0) /* 1 - (x / cap)^2 */
+        slack += (p * summed + fabs(up.here)) * 4 * (logit_slack(h, row, t) * row->temperature / row->cap + 1e-6);
+    return (true_gradient){gradient_of_all(row, x, &up), slack / row->temperature};
 }
 
 static double rounding_slack(bp_dtype dtype, double size)
@@ -127,6 +154,27 @@ static bool weight_row_is_true(const head_batch *h, uint64_t v, const double *su
     return true;
 }
 
+static bool bias_grad_is_true(const head_batch *h, shard part)
+{
+    for (uint64_t v = 0; v < h->o.columns && h->o.biased; v++) {
+        const bool mine = v >= part.first && v < part.end;
+        double expected = h->o.accumulate ? value_of(&h->bias, 0, 0, (uint32_t)v) : mine ? 0 : NAN, slack = 1e-30;
+        for (uint64_t t = 0; t < h->o.batch * h->o.sequence && mine; t++) {
+            if (is_masked(&h->tokens, t / h->o.sequence, t % h->o.sequence))
+                continue;
+            const true_row row = truth_of(&h->tokens, t / h->o.sequence, t % h->o.sequence);
+            const true_gradient d = gradient_of(h, &row, t, v);
+            expected += d.value;
+            slack += d.slack + 1e-6 * fabs(d.value);
+        }
+        const double value = value_of(&h->bias_grad, 0, 0, (uint32_t)v);
+        slack += mine && h->o.accumulate ? 2e-7 * (1 + fabs(expected)) : 0;
+        if (!is_within(value, expected, slack))
+            return complain(h, "bias_grad", v, 0, value, expected, slack);
+    }
+    return gaps_are_whole(&h->bias_grad, "bias_grad");
+}
+
 bool weight_grad_is_true(const head_batch *h, shard part)
 {
     uint64_t hidden = h->o.hidden, size = h->o.columns * hidden;
@@ -138,5 +186,5 @@ bool weight_grad_is_true(const head_batch *h, shard part)
     for (uint64_t v = part.first; v < part.end && good; v++)
         good = weight_row_is_true(h, v, sum + v * hidden, slack + v * hidden);
     free(sum);
-    return good && gaps_are_whole(&h->weight_grad, "weight_grad");
+    return good && gaps_are_whole(&h->weight_grad, "weight_grad") && bias_grad_is_true(h, part);
 }

@@ -39,6 +39,8 @@ static void fill_weight(head_batch *h)
             put_element(row_at(&h->weight, 0, v), h->o.dtype, (int64_t)k, scale * random_fraction());
             h->before[v * h->o.hidden + k] = (float)random_fraction();
         }
+    for (uint64_t v = 0; v < h->o.columns && h->o.biased; v++)
+        ((float *)h->bias.data)[v] = (float)(2 * random_fraction());
 }
 
 /* Logits of a token, and the largest sum of magnitudes of a logit's terms. */
@@ -47,7 +49,7 @@ static void make_logits(head_batch *h, uint64_t i, uint64_t s)
     uint64_t t = i * h->o.sequence + s;
     double *x = h->tokens.x + t * h->o.columns;
     for (uint64_t v = 0; v < h->o.columns; v++) {
-        double sum = 0, sizes = 0;
+        double sum = h->o.biased ? value_of(&h->bias, 0, 0, (uint32_t)v) : 0, sizes = fabs(sum);
         for (uint64_t k = 0; k < h->o.hidden; k++) {
             double term = element_at(row_at(&h->hidden, i, s), h->o.dtype, (int64_t)k) *
                           element_at(row_at(&h->weight, 0, v), h->o.dtype, (int64_t)k);
@@ -77,13 +79,21 @@ head_batch new_head_batch(const head_options *options)
                             .without_logprob = o->without_logprob,
                             .temperature = o->temperature,
                             .vocab_start = o->vocab_start,
-                            .outside_in_16 = o->outside_in_16};
+                            .outside_in_16 = o->outside_in_16,
+                            .targets = o->targets,
+                            .with_logsumexp = o->with_logsumexp,
+                            .with_mean = o->with_mean,
+                            .heated = o->heated,
+                            .soft_cap = o->soft_cap,
+                            .rounding = o->rounding};
     h.tokens = new_batch(&tokens);
     o->temperature = h.tokens.o.temperature;
     h.hidden = new_view(o->dtype, o->batch, o->sequence, o->hidden, o->hidden_at, POISON);
     h.hidden_grad = new_view(o->grad_dtype, o->batch, o->sequence, o->hidden, o->hidden_grad_at, POISON);
     h.weight = weight_view(o, o->dtype, o->weight_at);
     h.weight_grad = weight_view(o, BP_DTYPE_FP32, o->weight_grad_at);
+    h.bias = new_view(BP_DTYPE_FP32, 1, 1, o->columns, (layout){.shift = 3}, POISON);
+    h.bias_grad = new_view(BP_DTYPE_FP32, 1, 1, o->columns, (layout){.shift = 5}, POISON);
     h.before = calloc(o->columns * o->hidden, sizeof *h.before);
     h.product = calloc(token_count(&h.tokens) + 1, sizeof *h.product);
     assert_true(h.before != NULL && h.product != NULL);
@@ -106,6 +116,8 @@ void free_head_batch(head_batch *h)
     free_view(&h->hidden_grad);
     free_view(&h->weight);
     free_view(&h->weight_grad);
+    free_view(&h->bias);
+    free_view(&h->bias_grad);
     free(h->before);
     free(h->product);
 }
@@ -115,6 +127,9 @@ void poison_head(head_batch *h)
     poison_outputs(&h->tokens, POISON);
     poison_view(&h->hidden_grad, POISON);
     poison_view(&h->weight_grad, POISON);
+    poison_view(&h->bias_grad, POISON);
+    if (h->o.accumulate)
+        memcpy(h->bias_grad.data, h->bias.data, h->o.columns * sizeof(float));
     for (uint64_t v = 0; v < h->o.columns && h->o.accumulate; v++)
         for (uint64_t k = 0; k < h->o.hidden; k++)
             ((float *)row_at(&h->weight_grad, 0, v))[k] = (float)h->before[v * h->o.hidden + k];
@@ -127,6 +142,7 @@ bp_lm_head_config head_config_of(const head_batch *h, shard part)
     bp_lm_head_config config;
     bp_lm_head_config_init(&config, sizeof config);
     config.max_tokens = h->o.batch * h->o.sequence;
+    config.max_targets = h->tokens.o.targets;
     config.hidden = h->o.hidden;
     config.vocab = part.end - part.first;
     config.vocab_start = (uint64_t)h->o.vocab_start + part.first;
@@ -146,7 +162,8 @@ bp_lm_head_batch head_call_of(const head_batch *h, shard part)
     call.weight = row_at(&h->weight, 0, part.first);
     call.weight_stride = h->weight.stride;
     call.tokens = tokens.tokens;
-    call.tokens.temperature = (float)h->o.temperature;
+    if (h->o.biased)
+        call.bias = (const float *)h->bias.data + part.first;
     return call;
 }
 
@@ -158,6 +175,12 @@ bp_lm_head_gradients head_gradients_of(const head_batch *h, shard part)
         gradients.logprob_grad = values_of(&h->tokens.logprob_grad);
     if (h->o.with_entropy)
         gradients.entropy_grad = values_of(&h->tokens.entropy_grad);
+    if (h->o.with_logsumexp)
+        gradients.logsumexp_grad = values_of(&h->tokens.logsumexp_grad);
+    if (h->o.with_mean)
+        gradients.mean_logprob_grad = values_of(&h->tokens.mean_logprob_grad);
+    if (h->o.biased)
+        gradients.bias_grad = (float *)h->bias_grad.data + part.first;
     gradients.saved = h->tokens.saved + SAVED_MARGIN;
     gradients.saved_bytes = h->tokens.saved_bytes;
     gradients.hidden_grad = rows_of(&h->hidden_grad);

@@ -20,13 +20,18 @@ typedef struct head_options {
     int64_t chunk;
     uint32_t threads;
     bool partial; /* hidden_grad is not summed over ranks */
+    bool biased;
+    uint32_t targets; /* these as in batch_options */
+    bool with_logsumexp, with_mean, heated;
+    double soft_cap;
+    bp_dtype rounding;
 } head_options;
 
 typedef struct head_batch {
     head_options o;
     batch tokens; /* targets, masks, upstream gradients, outputs; tokens.x has the reference logits in fp64 */
-    view hidden, weight, hidden_grad, weight_grad;
-    double *before;  /* initial contents of weight_grad, [columns, hidden] */
+    view hidden, weight, bias, hidden_grad, weight_grad, bias_grad;
+    double *before;  /* initial contents of weight_grad, [columns, hidden]; those of bias_grad are the bias */
     double *product; /* per token, the largest sum of |h w| */
 } head_batch;
 
@@ -49,6 +54,6 @@ void check_head(bp_lm_head *head, head_batch *h);
 /* Comparison; prints errors. `summed`: this rank's part of hidden_grad; weight_grad is compared in `part`. */
 bool head_outputs_are_true(const head_batch *h);
 bool hidden_grad_is_true(const head_batch *h, shard summed);
-bool weight_grad_is_true(const head_batch *h, shard part);
+bool weight_grad_is_true(const head_batch *h, shard part); /* and bias_grad */
 
 #endif

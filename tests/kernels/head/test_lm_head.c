@@ -91,6 +91,20 @@ static void random_heads_are_true(void **state)
                           .threads = random_below(3),
                           .outside_in_16 = random_below(4)};
         o.grad_dtype = random_below(2) == 0 ? o.dtype : BP_DTYPE_FP32;
+        if (round % 2 != 0) {
+            o.targets = 1 + random_below(6);
+            o.biased = random_below(3) != 0;
+            o.with_logsumexp = random_below(2) == 0;
+            o.with_mean = random_below(2) == 0;
+            o.heated = random_below(2) == 0;
+            o.soft_cap = random_below(2) == 0 ? 2 + random_below(20) : 0;
+        }
+        if (round % 8 == 7) { /* products of one term, exact in fp32: rounded alike */
+            o.hidden = 1;
+            o.dtype = BP_DTYPE_BF16;
+            o.biased = false;
+            o.rounding = random_below(2) == 0 ? BP_DTYPE_BF16 : BP_DTYPE_FP16;
+        }
         head_batch h = new_head_batch(&o);
         bp_lm_head *head = new_head(device, &h);
         check_head(head, &h);
@@ -190,6 +204,29 @@ static void outputs_may_be_left_out(void **state)
     assert_true(hidden_grad_is_true(&h, all) && weight_grad_is_true(&h, all));
     bp_lm_head_destroy(&head);
     free_head_batch(&h);
+}
+
+/* Results of no tokens: sums of gradients are zero, unless they are added to. */
+static void no_tokens_have_no_gradients(void **state)
+{
+    (void)state;
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        head_options o = {.batch = 1, .sequence = 3, .hidden = 12, .columns = 50, .biased = true};
+        o.accumulate = accumulate;
+        head_batch h = new_head_batch(&o);
+        bp_lm_head *head = new_head(device, &h);
+        bp_lm_head_batch call = head_call_of(&h, whole_shard(&h.tokens));
+        bp_lm_head_gradients gradients = head_gradients_of(&h, whole_shard(&h.tokens));
+        call.hidden.sequence = gradients.hidden_grad.sequence = 0;
+        assert_ok(bp_lm_head_backward(head, &call, &gradients, NULL));
+        for (uint64_t v = 0; v < 50; v++) {
+            assert_true(value_of(&h.bias_grad, 0, 0, (uint32_t)v) ==
+                        (accumulate ? value_of(&h.bias, 0, 0, (uint32_t)v) : 0));
+            assert_true(*(float *)row_at(&h.weight_grad, 0, v) == (accumulate ? h.before[v * 12] : 0));
+        }
+        bp_lm_head_destroy(&head);
+        free_head_batch(&h);
+    }
 }
 
 static void runs_have_the_same_bits(void **state)
@@ -315,6 +352,7 @@ int main(void)
         cmocka_unit_test(random_heads_are_true),       cmocka_unit_test(masked_states_do_not_matter),
         cmocka_unit_test(all_tokens_may_be_masked),    cmocka_unit_test(strides_of_0_are_rows_without_gaps),
         cmocka_unit_test(outputs_may_be_left_out),     cmocka_unit_test(runs_have_the_same_bits),
-        cmocka_unit_test(heads_keep_stream_order),     cmocka_unit_test(memory_is_two_chunks)};
+        cmocka_unit_test(no_tokens_have_no_gradients), cmocka_unit_test(heads_keep_stream_order),
+        cmocka_unit_test(memory_is_two_chunks)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

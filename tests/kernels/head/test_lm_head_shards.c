@@ -54,6 +54,12 @@ static void heads_share_a_vocabulary(void **state)
                                   .partial = variant == 1,
                                   .temperature = 0.8,
                                   .outside_in_16 = 2};
+                if (variant >= 2) {
+                    o.targets = 3;
+                    o.biased = o.with_logsumexp = o.with_mean = true;
+                    o.heated = variant == 3;
+                    o.soft_cap = variant == 2 ? 6 : 0;
+                }
                 check_split(&o, ranks, even_split(203, ranks), variant);
                 if (ranks > 1)
                     check_split(&o, ranks, uneven_split(203, ranks), variant);
