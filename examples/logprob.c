@@ -90,7 +90,7 @@ static int use_head(bp_device *device, bp_logprob_outputs *outputs, float *upstr
     gradients.hidden_grad = rows(hidden_grad, HIDDEN);
     gradients.weight_grad = weight_grad;
     bp_status status = bp_lm_head_create(device, &config, &head);
-    if (status == BP_ERR_UNSUPPORTED) { /* built without BLAS */
+    if (status == BP_ERR_UNSUPPORTED) { /* without a BLAS library */
         printf("no fused head: %s\n", bp_error_detail());
         return 0;
     }

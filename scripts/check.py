@@ -326,7 +326,7 @@ def threads():
 
 def bare():
     """Without anything optional: what a machine that has only the required libraries builds."""
-    leg("bare", ["-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled", "-Dopenmp=disabled", "-Dblas=disabled", "-Dkernels=disabled",
+    leg("bare", ["-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled", "-Dopenmp=disabled", "-Dkernels=disabled",
                  "-Dbenchmarks=disabled", "-Ddocs=disabled", "-Dbuildtype=release"],
         {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "comms", "kernels", "cli", "examples"), builds_all=False)
 
@@ -334,7 +334,7 @@ def bare():
 def core():
     """With a C compiler alone: no files, no command, and the stand-in for cmocka."""
     leg("core", ["-Doptimization=1", "-Ddebug=false", "-Dformats=disabled", "-Dcmocka=stand-in", "-Dcairo=disabled", "-Dmpi=disabled",
-                 "-Dnvtx=disabled", "-Dblas=disabled", "-Dkernels=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
+                 "-Dnvtx=disabled", "-Dkernels=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
         {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "packing", "planner", "comms", "cuda", "fuzz"))
 
 

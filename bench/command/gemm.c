@@ -1,4 +1,4 @@
-/* Matrix products by the process's CBLAS or cuBLAS. */
+/* Matrix products by the head's BLAS or cuBLAS. */
 #include "bench/command/gemm.h"
 
 #include <dlfcn.h>
@@ -8,12 +8,11 @@
 #include "core/fail.h"
 #include "devices/cuda_driver.h"
 
-/* cblas.h: CblasRowMajor, CblasNoTrans, CblasTrans. */
-enum { CBLAS_ROW_MAJOR = 101, CBLAS_AS_IS = 111, CBLAS_ACROSS = 112 };
-
-typedef void sgemm_function(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha,
-                            const float *a, int a_stride, const float *b, int b_stride, float beta, float *c,
-                            int c_stride);
+/* Fortran interface; integers of 32 or 64 bits, the former read the low half. */
+typedef void sgemm_function(const char *transpose_a, const char *transpose_b, const int64_t *m, const int64_t *n,
+                            const int64_t *k, const float *alpha, const float *a, const int64_t *a_stride,
+                            const float *b, const int64_t *b_stride, const float *beta, float *c,
+                            const int64_t *c_stride, size_t length_a, size_t length_b);
 
 /* cublas_api.h and library_types.h: CUBLAS_OP_N, CUBLAS_OP_T, CUDA_R_*, CUBLAS_COMPUTE_32F and its variant without TF32,
  * CUBLAS_GEMM_DEFAULT. */
@@ -79,8 +78,10 @@ static bp_status multiply(const bench_gemm *g, const product *w)
 {
     const float alpha = 1, beta = w->adds ? 1 : 0;
     if (g->sgemm != NULL) {
-        g->sgemm(CBLAS_ROW_MAJOR, w->a_across ? CBLAS_ACROSS : CBLAS_AS_IS, w->b_across ? CBLAS_ACROSS : CBLAS_AS_IS,
-                 w->m, w->n, w->k, alpha, w->a.data, w->a.stride, w->b.data, w->b.stride, beta, w->c.data, w->c.stride);
+        const int64_t m = w->m, n = w->n, k = w->k, a = w->a.stride, b = w->b.stride, c = w->c.stride;
+        /* row-major product: operands swapped */
+        g->sgemm(w->b_across ? "T" : "N", w->a_across ? "T" : "N", &n, &m, &k, &alpha, w->b.data, &b, w->a.data, &a,
+                 &beta, w->c.data, &c, 1, 1);
         return BP_OK;
     }
     BP_TRY(enter(g));
@@ -149,11 +150,12 @@ static bp_status create(bench_gemm **gemm)
     return *gemm != NULL ? BP_OK : bp_fail(BP_ERR_NO_HOST_MEMORY, "out of memory for matrix products");
 }
 
-bp_status bench_gemm_create_cblas(bench_gemm **gemm)
+bp_status bench_gemm_create_blas(const char *name, bench_gemm **gemm)
 {
-    void *found = dlsym(RTLD_DEFAULT, "cblas_sgemm"); /* as bucketpool-logprob resolves it */
+    void *library = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
+    void *found = dlsym(library != NULL ? library : RTLD_DEFAULT, "sgemm_");
     if (found == NULL)
-        return bp_fail(BP_ERR_UNSUPPORTED, "this process has no cblas_sgemm as a baseline of the head");
+        return bp_fail(BP_ERR_UNSUPPORTED, "this process has no sgemm_ of %s as a baseline of the head", name);
     BP_TRY(create(gemm));
     *(void **)&(*gemm)->sgemm = found;
     return BP_OK;

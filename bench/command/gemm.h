@@ -1,4 +1,4 @@
-/* Matrix products by CBLAS or cuBLAS, and the products of a fused head. */
+/* Matrix products by BLAS or cuBLAS, and the products of a fused head. */
 #ifndef BP_BENCH_COMMAND_GEMM_H
 #define BP_BENCH_COMMAND_GEMM_H
 
@@ -6,8 +6,8 @@
 
 typedef struct bench_gemm bench_gemm;
 
-/* Uses the library that the head loaded. BP_ERR_UNSUPPORTED: none is loaded. */
-bp_status bench_gemm_create_cblas(bench_gemm **gemm);
+/* Uses the library that the head loaded, `name` of bp_lm_head_info. BP_ERR_UNSUPPORTED: it is not loaded. */
+bp_status bench_gemm_create_blas(const char *name, bench_gemm **gemm);
 /* `workspace`: device memory, exclusive to the library. */
 bp_status bench_gemm_create_cublas(const bench_device *device, void *workspace, uint64_t workspace_bytes,
                                    bench_gemm **gemm);

@@ -218,7 +218,7 @@ static bp_status make_products(run *r)
     if (b->device.cuda)
         BP_TRY(bench_gemm_create_cublas(&b->device, at[TENSOR_LIBRARY], BENCH_CUBLAS_BYTES, &p->gemm));
     else
-        BP_TRY(bench_gemm_create_cblas(&p->gemm));
+        BP_TRY(bench_gemm_create_blas(bp_lm_head_get_info(r->head)->products, &p->gemm));
     if (p->widened) {
         float *hidden = at[TENSOR_WIDE_HIDDEN], *weight = at[TENSOR_WIDE_WEIGHT];
         p->hidden = (bench_matrix){hidden, BP_DTYPE_FP32, (int)size};

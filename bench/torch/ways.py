@@ -77,8 +77,8 @@ def linear(hidden, weight, target, entropy=False):
     return plain(functional.linear(hidden, weight), target, entropy)
 
 
-def fused(hidden, weight, target, entropy=False, chunk_size=256):
-    """In chunks of 256 tokens."""
+def fused(hidden, weight, target, entropy=False, chunk_size=1024):
+    """In chunks of the default size."""
     from bucketpool.torch import logprob
     if entropy:
         return logprob.linear_logprobs_and_entropy(hidden, weight, target, chunk_size=chunk_size)

@@ -89,14 +89,14 @@ typedef struct bp_products_ops {
 
 struct bp_products {
     const bp_products_ops *ops;
-    const char *name;       /* "cblas", "cublas" */
+    const char *name;       /* file name of the library, or "cublas" */
     bp_dtype gradient;      /* dtype of `a` in the gradient products: fp32, or the weight's dtype, narrowed in place */
     uint64_t scratch_bytes; /* per product */
 };
 
-/* Products for pieces of at most `rows`; all three sizes fit 31 bits. BP_ERR_UNSUPPORTED: a build without BLAS, or cuBLAS not found, with
- * the places searched. */
-bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
+/* Products for pieces of at most `rows`; all three sizes fit 31 bits. `threads`: as in bp_lm_head_config. BP_ERR_UNSUPPORTED: BLAS or cuBLAS
+ * was not found, with the places searched. */
+bp_status bp_products_create_blas(uint32_t threads, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
                                   bp_products **products);
 bp_status bp_products_create_cublas(bp_device *device, uint64_t rows, uint64_t hidden, bp_dtype dtype,
                                     bp_products **products);

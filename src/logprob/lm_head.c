@@ -83,7 +83,8 @@ static bp_status make_own(bp_device *device, const bp_lm_head_config *config, bp
                        (unsigned long long)head->chunk, (unsigned long long)config->hidden,
                        (unsigned long long)config->vocab, (unsigned long long)most);
     if (is_host)
-        BP_TRY(bp_products_create_blas(head->chunk, config->vocab, config->hidden, config->dtype, &head->products));
+        BP_TRY(bp_products_create_blas(config->threads, head->chunk, config->vocab, config->hidden, config->dtype,
+                                       &head->products));
     else if (bp_cuda_get_info(device) != NULL)
         BP_TRY(bp_products_create_cublas(device, head->chunk, config->hidden, config->dtype, &head->products));
     else

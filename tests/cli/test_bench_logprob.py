@@ -190,8 +190,8 @@ class Head(Case):
                 self.check(self.document(*arguments, "--dtype", dtype, "--grad-dtype", grad), WIDTHS[dtype],
                            4 if grad == "fp32" else WIDTHS[dtype])
 
-    def check(self, document, width, grad_width, products="cblas"):
-        self.assertEqual((document["hidden"], document["products"]), (48, products))
+    def check(self, document, width, grad_width, products="lib"):
+        self.assertEqual((document["hidden"], document["products"].startswith(products)), (48, True))
         self.assertEqual([r["chunk"] for r in document["rows"]], [0, 4])
         for row in document["rows"]:
             self.assertEqual(set(row), ROW)
@@ -201,12 +201,12 @@ class Head(Case):
             self.assertAlmostEqual(row["products_ratio"], row["time_ms"] / row["products_ms"], places=5)
             self.assertEqual((row["bytes_per_logit"], row["bandwidth_fraction"], row["error"]), (None, None, None))
 
-    @unittest.skipUnless(HAS_PRODUCTS, "built without BLAS")
+    @unittest.skipUnless(HAS_PRODUCTS, "no BLAS library")
     def test_table(self):
         result = run("logprob", "--head", "16", "--seq", "5", "--vocab", "40", *ONCE)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         lines = result.stdout.splitlines()
-        self.assertIn(", products by cblas", lines[0])
+        self.assertIn(", products by lib", lines[0])
         self.assertEqual(lines[1], "fused head, hidden size 16, bf16, fp32 gradient of hidden states; median of 1 turn")
         self.assertIn("x PRODUCTS", lines[3])
         self.assertEqual(lines[4].split()[:3], ["5", "40", "1024"])
@@ -226,7 +226,7 @@ class Wrong(Case):
             self.found(what, "--seq", "9", "--chunk", "none", "--grad-dtype", grad)
         self.found("entropy", "--seq", "9", "--chunk", "4", "--entropy")
 
-    @unittest.skipUnless(HAS_PRODUCTS, "built without BLAS")
+    @unittest.skipUnless(HAS_PRODUCTS, "no BLAS library")
     def test_head(self):
         for what in ("weight", "hidden"):
             self.found(what, "--seq", "9", "--head", "32", "--chunk", "4")

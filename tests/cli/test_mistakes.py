@@ -316,7 +316,7 @@ class Interrupts(InFolder):
 
     def test_partial_bench_output(self):
         shapes = ("--seq", "64", "--vocab", "1000,2000", "--turns", "10000", "--threads", "1")
-        without_blas = "built without BLAS" in run("bench", "logprob", "--seq", "1", "--vocab", "8",
+        without_blas = "no BLAS library" in run("bench", "logprob", "--seq", "1", "--vocab", "8",
                                                    "--head", "8").stderr
         for options in ((), ("--head", "64"))[:1 if without_blas else 2]:
             output, errors = self.interrupt("bench", "logprob", *shapes, "--chunk", "none", *options)

@@ -399,7 +399,7 @@ static bp_status call_callbacks(void *callbacks)
     return status;
 }
 
-/* ---- the fused head: unsupported in builds without BLAS ---------------------------------------------------------- */
+/* ---- the fused head: unsupported without a BLAS library ---------------------------------------------------------- */
 
 static float numbers[8 * 4];
 

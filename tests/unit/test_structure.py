@@ -1,7 +1,7 @@
 """The architecture: permitted includes between folders, needed libraries, exported symbols.
 
 Arguments: source directory, core library, those of the formats, MPI and log-probability libraries that are built, and
-what the last one was built with (needs=openmp,blas).
+what the last one was built with (needs=openmp).
 """
 
 import os
@@ -153,8 +153,8 @@ class Structure(unittest.TestCase):
 
     @unittest.skipUnless(LOGPROB, "not built")
     def test_needed_libraries_of_logprob(self):
-        """OpenMP and BLAS are optional; no library links CUDA."""
-        kinds = {"libgomp": "openmp", "libomp": "openmp", "libopenblas": "blas"}
+        """OpenMP is optional; no library links BLAS or CUDA."""
+        kinds = {"libgomp": "openmp", "libomp": "openmp"}
         others = self.needed_beyond_libc(LOGPROB) - {self.soname(CORE)}
         self.assertEqual({kinds.get(name.split(".so")[0], name) for name in others}, LOGPROB_NEEDS)
 

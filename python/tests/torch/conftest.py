@@ -5,7 +5,7 @@ import torch
 
 from devices import CUDA, DEVICE, OnDevice
 
-NO_PRODUCTS = "the library was built without BLAS"
+NO_PRODUCTS = "no BLAS library was found"
 
 
 def pytest_configure(config):
@@ -17,13 +17,13 @@ def pytest_configure(config):
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item):
-    """Tests of the fused head skip where the library has no matrix products, in this process or in one that the test
+    """Tests of the fused head skip where the library finds no matrix products, in this process or in one that the test
     has started.
     """
     outcome = yield
     if outcome.excinfo is not None and NO_PRODUCTS in str(outcome.excinfo[1]):
         outcome.force_exception(
-            pytest.skip.Exception(f"{NO_PRODUCTS}; install libopenblas-dev and remove the build folder")
+            pytest.skip.Exception(f"{NO_PRODUCTS}; install libopenblas0")
         )
 
 

@@ -12,12 +12,12 @@
 #ifdef _OPENMP
 int omp_get_max_threads(void); /* declared here, because omp.h is not installed everywhere with OpenMP */
 
-static uint32_t threads_of(uint32_t wanted)
+uint32_t bp_host_threads(uint32_t wanted)
 {
     return wanted > 0 ? wanted : (uint32_t)omp_get_max_threads();
 }
 #else
-static uint32_t threads_of(uint32_t wanted)
+uint32_t bp_host_threads(uint32_t wanted)
 {
     (void)wanted;
     return 1;
@@ -34,7 +34,7 @@ bp_status bp_host_team_init(uint32_t threads, uint32_t kernels, uint64_t columns
     if (memory == NULL)
         return bp_fail_memory(tiles * sizeof *memory);
     team->kernels = bp_kernels_choose(kernels);
-    team->threads = threads_of(threads);
+    team->threads = bp_host_threads(threads);
     team->tiles = memory;
     pthread_mutex_init(&team->tiles_lock, NULL);
     return BP_OK;

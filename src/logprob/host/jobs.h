@@ -19,6 +19,8 @@ typedef struct bp_host_team {
     pthread_mutex_t tiles_lock;
 } bp_host_team;
 
+/* Threads for a `threads` of the configuration. */
+uint32_t bp_host_threads(uint32_t wanted);
 /* `columns`: maximum of a row. */
 bp_status bp_host_team_init(uint32_t threads, uint32_t kernels, uint64_t columns, bp_host_team *team);
 void bp_host_team_finish(bp_host_team *team);

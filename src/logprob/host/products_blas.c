@@ -1,13 +1,16 @@
-/* Matrix products on the host by BLAS. bf16 and fp16 are widened in blocks of fixed size into scratch memory; each element is then
- * multiplied about a thousand times, so one thread is enough. fp32 hidden states are copied only if a mask excludes some. */
-#include <cblas.h>
+/* Matrix products on the host by BLAS, in one of two ways:
+ * - sgemm: bf16 and fp16 are widened in blocks of fixed size into scratch memory; fp32 is multiplied in place.
+ * - a bf16 product, where the processor has one: hidden states and weights in place. The gradient of the logits is split, block by block, into
+ *   the sum of two bf16 numbers, which leaves a relative error of 2^-16 in each element.
+ * Masked hidden states are replaced by zeros in a copy. */
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
-#include "logprob/engine.h"
+#include "logprob/host/blas.h"
 #include "logprob/host/jobs.h"
 
 /* ---- rows of bf16 and fp16 as fp32 ------------------------------------------------------------------------------- */
@@ -47,68 +50,208 @@ static void widen(bp_dtype dtype, const void *from, size_t count, float *to)
         memcpy(to, from, count * sizeof *to);
 }
 
+/* ---- fp32 as the sum of two bf16 numbers -------------------------------------------------------------------------- */
+
+/* Bits of the nearest bf16 number, ties to even; NaN stays NaN. Without branches, so that loops vectorize. */
+static inline uint32_t round_to_bf16(uint32_t bits)
+{
+    const uint32_t rounded = bits + 0x7fffu + (bits >> 16 & 1);
+    return ((bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x400000u : rounded) & 0xffff0000u;
+}
+
+/* The second number is 0 beside an infinity or NaN. */
+static inline void split_one(float value, uint16_t *high, uint16_t *low)
+{
+    const uint32_t first = round_to_bf16(bp_bits_of_fp32(value));
+    const float rest = value - bp_fp32_of_bits(first);
+    const uint32_t second = round_to_bf16(bp_bits_of_fp32(rest));
+    *high = (uint16_t)(first >> 16);
+    *low = (uint16_t)((first & 0x7f800000u) == 0x7f800000u ? 0 : second >> 16);
+}
+
+#define SPLIT(name)                                                                                                    \
+    static void name(const float *restrict from, size_t count, uint16_t *restrict high, uint16_t *restrict low)        \
+    {                                                                                                                  \
+        size_t i = 0;                                                                                                  \
+        for (; i + BLOCK <= count; i += BLOCK)                                                                         \
+            for (size_t k = 0; k < BLOCK; k++)                                                                         \
+                split_one(from[i + k], &high[i + k], &low[i + k]);                                                     \
+        for (; i < count; i++)                                                                                         \
+            split_one(from[i], &high[i], &low[i]);                                                                     \
+    }
+SPLIT(split_plain_row)
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) SPLIT(split_avx512_row)
+#endif
+
+    typedef void split_function(const float *restrict from, size_t count, uint16_t *restrict high,
+                                uint16_t *restrict low);
+
+static split_function *choose_split(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        return split_avx512_row;
+#endif
+    return split_plain_row;
+}
+
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-#define WEIGHT_ROWS 2048u /* per block */
-#define TOKEN_ROWS 1024u
+#define COLUMN_BLOCK 2048u /* rows of the weight, columns of logits */
+#define TOKEN_BLOCK 1024u
 #define WARM 256 /* rows and columns, enough to use all threads */
 
 typedef struct blas {
     bp_products products;
+    bp_blas library;
+    bp_host_team team; /* its threads only */
+    split_function *split;
     bp_ring *ring;
-    uint64_t weight_rows, token_rows; /* per block */
-    uint64_t weight_numel;            /* of the first block in the scratch memory; 0: weights are fp32 */
+    bool multiplies_bf16;
+    uint64_t column_block, token_block; /* rows of the weight and of tokens that the scratch memory has room for */
+    uint64_t block_bytes;               /* of widened weights or split gradients, before those of tokens */
 } blas;
 
-/* fp32 rows, operand of a product. */
+/* Elements of an operand or result. */
 typedef struct block {
-    float *data;
-    int stride;
+    void *data;
+    int64_t stride;
 } block;
 
-/* Uses fp32 rows without a mask in place; otherwise widens them, with zeros for rows that `mask` excludes. NULL: no mask. */
-static block rows_block(const bp_matrix *matrix, const bp_row_mask *mask, uint64_t first, uint64_t count,
-                        uint64_t columns, float *scratch)
+/* c = alpha op(a) op(b) + beta c, row-major; op(a) is [m, k], op(b) [k, n]. */
+typedef struct gemm {
+    bool transposes_a, transposes_b;
+    uint64_t m, n, k;
+    float alpha;
+    bool adds; /* beta is 1, else 0 */
+    bool is_bf16;
+    block a, b, c;
+} gemm;
+
+/* BLAS is column-major: each matrix is passed as its transpose, and the operands are swapped. */
+static void multiply(const blas *l, const gemm *g)
 {
-    if (matrix->dtype == BP_DTYPE_FP32 && mask == NULL)
-        return (block){bp_matrix_row(matrix, first), (int)matrix->stride};
-    for (uint64_t row = first; row < first + count; row++) {
-        float *to = scratch + (row - first) * columns;
-        bool counts = true;
-        if (mask != NULL) {
-            const uint64_t at = mask->first + row;
-            const int64_t batch = (int64_t)(at / mask->count), token = (int64_t)(at % mask->count);
-            counts = mask->data[batch * mask->batch_stride + token * mask->stride] != 0;
-        }
-        if (counts)
-            widen(matrix->dtype, bp_matrix_row(matrix, row), columns, to);
-        else
-            memset(to, 0, columns * sizeof *to);
-    }
-    return (block){scratch, (int)columns};
+    const char *a = g->transposes_a ? "T" : "N", *b = g->transposes_b ? "T" : "N";
+    const int64_t m = (int64_t)g->m, n = (int64_t)g->n, k = (int64_t)g->k;
+    const float beta = g->adds ? 1 : 0;
+    if (g->is_bf16)
+        l->library.bf16_gemm(b, a, &n, &m, &k, &g->alpha, g->b.data, &g->b.stride, g->a.data, &g->a.stride, &beta,
+                             g->c.data, &g->c.stride, 1, 1);
+    else
+        l->library.sgemm(b, a, &n, &m, &k, &g->alpha, g->b.data, &g->b.stride, g->a.data, &g->a.stride, &beta,
+                         g->c.data, &g->c.stride, 1, 1);
 }
 
-static float *token_block(const blas *b, const bp_product_work *work)
+/* ---- operands in scratch memory ---------------------------------------------------------------------------------- */
+
+/* Rows to copy into scratch memory, by all threads. */
+typedef struct copying {
+    const bp_matrix *from;
+    uint64_t first, columns;
+    const bp_row_mask *mask; /* NULL: no mask */
+    bool widens;
+    uint64_t stride; /* of the copy, in elements */
+    void *to;
+} copying;
+
+#define COPY_ELEMENTS 65536u /* per piece of a thread */
+
+static bool row_counts(const bp_row_mask *mask, uint64_t row)
 {
-    return (float *)work->scratch + b->weight_numel;
+    if (mask == NULL)
+        return true;
+    const uint64_t at = mask->first + row;
+    const int64_t batch = (int64_t)(at / mask->count), token = (int64_t)(at % mask->count);
+    return mask->data[batch * mask->batch_stride + token * mask->stride] != 0;
+}
+
+static void copy_rows(const void *job, uint64_t begin, uint64_t end)
+{
+    const copying *c = job;
+    const uint64_t bytes = c->widens ? sizeof(float) : bp_dtype_bits(c->from->dtype) / 8;
+    for (uint64_t row = begin; row < end; row++) {
+        const void *from = bp_matrix_row(c->from, c->first + row);
+        void *to = (uint8_t *)c->to + row * c->stride * bytes;
+        if (!row_counts(c->mask, c->first + row))
+            memset(to, 0, c->columns * bytes);
+        else if (c->widens)
+            widen(c->from->dtype, from, c->columns, to);
+        else
+            memcpy(to, from, c->columns * bytes);
+    }
+}
+
+static uint64_t rows_per_thread(uint64_t columns)
+{
+    return columns < COPY_ELEMENTS ? COPY_ELEMENTS / columns : 1;
+}
+
+/* Rows as an operand in fp32: fp32 without a mask in place, otherwise widened, with zeros for rows that the mask excludes. */
+static block fp32_rows(const blas *b, const bp_matrix *matrix, const bp_row_mask *mask, uint64_t first, uint64_t count,
+                       uint64_t columns, void *scratch)
+{
+    if (matrix->dtype == BP_DTYPE_FP32 && mask == NULL)
+        return (block){bp_matrix_row(matrix, first), matrix->stride};
+    const copying c = {matrix, first, columns, mask, true, columns, scratch};
+    bp_host_distribute(&b->team, count, rows_per_thread(columns), copy_rows, &c);
+    return (block){scratch, (int64_t)columns};
+}
+
+static void *token_scratch(const blas *b, const bp_product_work *work)
+{
+    return (uint8_t *)work->scratch + b->block_bytes;
+}
+
+/* Columns of fp32 rows to split. */
+typedef struct splitting {
+    split_function *split;
+    const bp_matrix *from;
+    uint64_t first, column, columns;
+    uint16_t *high, *low;
+} splitting;
+
+static void split_rows(const void *job, uint64_t begin, uint64_t end)
+{
+    const splitting *s = job;
+    for (uint64_t row = begin; row < end; row++)
+        s->split((const float *)bp_matrix_row(s->from, s->first + row) + s->column, s->columns,
+                 s->high + row * s->columns, s->low + row * s->columns);
+}
+
+/* The higher numbers of [rows, columns], followed by the lower ones. */
+static block split_block(const blas *b, const bp_product_work *w, uint64_t row, uint64_t rows, uint64_t column,
+                         uint64_t columns)
+{
+    uint16_t *high = w->scratch;
+    const splitting s = {b->split, &w->a, row, column, columns, high, high + rows * columns};
+    bp_host_distribute(&b->team, rows, rows_per_thread(columns), split_rows, &s);
+    return (block){high, (int64_t)columns};
 }
 
 /* ---- products, on the stream's thread --------------------------------------------------------------------------------- */
 
-static void run_logits(void *owner, void *job)
+static void multiply_logits(const blas *b, const bp_product_work *w)
 {
-    const blas *b = owner;
-    const bp_product_work *w = job;
-    const int hidden = (int)w->hidden;
-    for (uint64_t row = 0; row < w->rows; row += b->token_rows) {
-        const uint64_t rows = bp_least_u64(b->token_rows, w->rows - row);
-        const block states = rows_block(&w->a, NULL, row, rows, w->hidden, token_block(b, w));
-        for (uint64_t column = 0; column < w->columns; column += b->weight_rows) {
-            const uint64_t columns = bp_least_u64(b->weight_rows, w->columns - column);
-            const block weight = rows_block(&w->b, NULL, column, columns, w->hidden, w->scratch);
-            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)columns, hidden, w->alpha, states.data,
-                        states.stride, weight.data, weight.stride, w->adds ? 1 : 0,
-                        (float *)bp_matrix_row(&w->c, row) + column, (int)w->c.stride);
+    gemm g = {.transposes_b = true, .k = w->hidden, .alpha = w->alpha, .adds = w->adds, .is_bf16 = b->multiplies_bf16};
+    if (b->multiplies_bf16) {
+        g.m = w->rows;
+        g.n = w->columns;
+        g.a = (block){w->a.data, w->a.stride};
+        g.b = (block){w->b.data, w->b.stride};
+        g.c = (block){w->c.data, w->c.stride};
+        multiply(b, &g);
+        return;
+    }
+    for (uint64_t row = 0; row < w->rows; row += b->token_block) {
+        g.m = bp_least_u64(b->token_block, w->rows - row);
+        g.a = fp32_rows(b, &w->a, NULL, row, g.m, w->hidden, token_scratch(b, w));
+        for (uint64_t column = 0; column < w->columns; column += b->column_block) {
+            g.n = bp_least_u64(b->column_block, w->columns - column);
+            g.b = fp32_rows(b, &w->b, NULL, column, g.n, w->hidden, w->scratch);
+            g.c = (block){(float *)bp_matrix_row(&w->c, row) + column, w->c.stride};
+            multiply(b, &g);
         }
     }
 }
@@ -117,7 +260,7 @@ static void run_logits(void *owner, void *job)
 static void narrow_rows(const block *from, uint64_t rows, uint64_t columns, const bp_matrix *to, uint64_t first)
 {
     for (uint64_t r = 0; r < rows; r++) {
-        const float *values = from->data + r * (uint64_t)from->stride;
+        const float *values = (const float *)from->data + r * (uint64_t)from->stride;
         void *row = bp_matrix_row(to, first + r);
         uint16_t *narrow = row;
         if (to->dtype == BP_DTYPE_FP32)
@@ -128,47 +271,109 @@ static void narrow_rows(const block *from, uint64_t rows, uint64_t columns, cons
     }
 }
 
-static void run_hidden_grad(void *owner, void *job)
+static void multiply_hidden_grad(const blas *b, const bp_product_work *w)
 {
-    const blas *b = owner;
-    const bp_product_work *w = job;
-    const int hidden = (int)w->hidden;
-    for (uint64_t row = 0; row < w->rows; row += b->token_rows) {
-        const uint64_t rows = bp_least_u64(b->token_rows, w->rows - row);
-        const block sum = w->c.dtype == BP_DTYPE_FP32 ? (block){bp_matrix_row(&w->c, row), (int)w->c.stride}
-                                                      : (block){token_block(b, w), hidden};
-        for (uint64_t column = 0; column < w->columns; column += b->weight_rows) {
-            const uint64_t columns = bp_least_u64(b->weight_rows, w->columns - column);
-            const block weight = rows_block(&w->b, NULL, column, columns, w->hidden, w->scratch);
-            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, hidden, (int)columns, w->alpha,
-                        (float *)bp_matrix_row(&w->a, row) + column, (int)w->a.stride, weight.data, weight.stride,
-                        column > 0 || w->adds ? 1 : 0, sum.data, sum.stride);
+    for (uint64_t row = 0; row < w->rows; row += b->token_block) {
+        const uint64_t rows = bp_least_u64(b->token_block, w->rows - row);
+        const block sum = w->c.dtype == BP_DTYPE_FP32 ? (block){bp_matrix_row(&w->c, row), w->c.stride}
+                                                      : (block){token_scratch(b, w), (int64_t)w->hidden};
+        gemm g = {.m = rows, .n = w->hidden, .alpha = w->alpha, .is_bf16 = b->multiplies_bf16, .c = sum};
+        for (uint64_t column = 0; column < w->columns; column += b->column_block) {
+            g.k = bp_least_u64(b->column_block, w->columns - column);
+            g.adds = column > 0 || w->adds;
+            if (b->multiplies_bf16) {
+                g.a = split_block(b, w, row, rows, column, g.k);
+                g.b = (block){bp_matrix_row(&w->b, column), w->b.stride};
+                multiply(b, &g);
+                g.a.data = (uint16_t *)g.a.data + rows * g.k;
+                g.adds = true;
+            } else {
+                g.a = (block){(float *)bp_matrix_row(&w->a, row) + column, w->a.stride};
+                g.b = fp32_rows(b, &w->b, NULL, column, g.k, w->hidden, w->scratch);
+            }
+            multiply(b, &g);
         }
         if (w->c.dtype != BP_DTYPE_FP32)
             narrow_rows(&sum, rows, w->hidden, &w->c, row);
     }
 }
 
+/* As one product of twice the terms: higher numbers, then lower ones, with the hidden states of the same tokens twice. */
+static void add_split_weight_grad(const blas *b, const bp_product_work *w, const bp_row_mask *mask, uint64_t row,
+                                  uint64_t rows)
+{
+    uint16_t *states = token_scratch(b, w);
+    const copying c = {&w->b, row, w->hidden, mask, false, w->hidden, states};
+    bp_host_distribute(&b->team, rows, rows_per_thread(w->hidden), copy_rows, &c);
+    memcpy(states + rows * w->hidden, states, rows * w->hidden * sizeof *states);
+    for (uint64_t column = 0; column < w->columns; column += b->column_block) {
+        const uint64_t columns = bp_least_u64(b->column_block, w->columns - column);
+        const gemm g = {.transposes_a = true,
+                        .m = columns,
+                        .n = w->hidden,
+                        .k = 2 * rows,
+                        .alpha = w->alpha,
+                        .adds = row > 0 || w->adds,
+                        .is_bf16 = true,
+                        .a = split_block(b, w, row, rows, column, columns),
+                        .b = {states, (int64_t)w->hidden},
+                        .c = {bp_matrix_row(&w->c, column), w->c.stride}};
+        multiply(b, &g);
+    }
+}
+
+static void multiply_weight_grad(const blas *b, const bp_product_work *w)
+{
+    const bp_row_mask *mask = w->mask.data != NULL ? &w->mask : NULL;
+    for (uint64_t row = 0; row < w->rows; row += b->token_block) {
+        const uint64_t rows = bp_least_u64(b->token_block, w->rows - row);
+        if (b->multiplies_bf16) {
+            add_split_weight_grad(b, w, mask, row, rows);
+            continue;
+        }
+        const gemm g = {.transposes_a = true,
+                        .m = w->columns,
+                        .n = w->hidden,
+                        .k = rows,
+                        .alpha = w->alpha,
+                        .adds = row > 0 || w->adds,
+                        .a = {bp_matrix_row(&w->a, row), w->a.stride},
+                        .b = fp32_rows(b, &w->b, mask, row, rows, w->hidden, token_scratch(b, w)),
+                        .c = {w->c.data, w->c.stride}};
+        multiply(b, &g);
+    }
+}
+
+/* Runs with the head's threads, and leaves the library's setting as it was. */
+static void run_with_threads(const blas *b, const bp_product_work *w,
+                             void (*run)(const blas *b, const bp_product_work *w))
+{
+    const int before = b->library.set_threads != NULL ? b->library.set_threads((int)b->team.threads) : 0;
+    run(b, w);
+    if (b->library.set_threads != NULL)
+        (void)b->library.set_threads(before);
+}
+
+static void run_logits(void *owner, void *job)
+{
+    run_with_threads(owner, job, multiply_logits);
+}
+
+static void run_hidden_grad(void *owner, void *job)
+{
+    run_with_threads(owner, job, multiply_hidden_grad);
+}
+
 static void run_weight_grad(void *owner, void *job)
 {
-    const blas *b = owner;
-    const bp_product_work *w = job;
-    const int hidden = (int)w->hidden;
-    for (uint64_t row = 0; row < w->rows; row += b->token_rows) {
-        const uint64_t rows = bp_least_u64(b->token_rows, w->rows - row);
-        const block states =
-            rows_block(&w->b, w->mask.data != NULL ? &w->mask : NULL, row, rows, w->hidden, token_block(b, w));
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)w->columns, hidden, (int)rows, w->alpha,
-                    bp_matrix_row(&w->a, row), (int)w->a.stride, states.data, states.stride, row > 0 || w->adds ? 1 : 0,
-                    w->c.data, (int)w->c.stride);
-    }
+    run_with_threads(owner, job, multiply_weight_grad);
 }
 
 static void run_place(void *owner, void *job)
 {
     (void)owner;
     const bp_product_work *w = job;
-    const block from = {w->a.data, (int)w->a.stride};
+    const block from = {w->a.data, w->a.stride};
     narrow_rows(&from, w->rows, w->hidden, &w->c, 0);
 }
 
@@ -210,31 +415,44 @@ static void blas_destroy(bp_products *products)
 
 /* ---- creation --------------------------------------------------------------------------------------------------------- */
 
-/* Chooses block sizes and runs a warm-up product, in which BLAS allocates its buffers and starts its threads. */
-static bp_status blas_start(blas *b, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype)
+/* Bytes of scratch memory: widened or split blocks, then rows of tokens (widened, doubled in bf16, or sums). */
+static bp_status blas_blocks(blas *b, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype)
 {
-    uint64_t both, bytes;
-    b->token_rows = bp_least_u64(rows, TOKEN_ROWS);
-    b->weight_rows = dtype == BP_DTYPE_FP32 ? columns : bp_least_u64(columns, WEIGHT_ROWS);
-    const uint64_t widened_rows = b->token_rows + (dtype == BP_DTYPE_FP32 ? 0 : b->weight_rows);
-    if (!bp_mul_u64(widened_rows, hidden, &both) || !bp_mul_u64(both, sizeof(float), &bytes))
+    const bool in_place = dtype == BP_DTYPE_FP32;
+    b->token_block = bp_least_u64(rows, TOKEN_BLOCK);
+    b->column_block = in_place ? columns : bp_least_u64(columns, COLUMN_BLOCK);
+    const uint64_t numel = in_place ? 0 : b->column_block * (b->multiplies_bf16 ? b->token_block : hidden); /* fits */
+    uint64_t bytes;
+    b->block_bytes = numel * sizeof(float);
+    if (!bp_mul_u64(b->token_block * sizeof(float), hidden, &bytes) ||
+        !bp_add_u64(b->block_bytes, bytes, &b->products.scratch_bytes))
         return bp_fail(BP_ERR_OVERFLOW, "%llu rows of %llu elements, widened, do not fit 64 bits",
-                       (unsigned long long)widened_rows, (unsigned long long)hidden);
-    b->weight_numel = dtype == BP_DTYPE_FP32 ? 0 : b->weight_rows * hidden;
-    b->products.scratch_bytes = bytes;
+                       (unsigned long long)b->token_block, (unsigned long long)hidden);
+    return BP_OK;
+}
 
+/* Runs a warm-up product, in which BLAS allocates its buffers and starts its threads. */
+static bp_status blas_warm(blas *b)
+{
     const size_t numel = (size_t)WARM * WARM;
     float *memory = calloc(3 * numel, sizeof *memory);
     if (memory == NULL)
         return bp_fail_memory(3 * numel * sizeof *memory);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, WARM, WARM, WARM, 1, memory, WARM, memory + numel, WARM, 0,
-                memory + 2 * numel, WARM);
+    const gemm g = {.m = WARM,
+                    .n = WARM,
+                    .k = WARM,
+                    .alpha = 1,
+                    .is_bf16 = b->multiplies_bf16,
+                    .a = {memory, WARM},
+                    .b = {memory + numel, WARM},
+                    .c = {memory + 2 * numel, WARM}};
+    multiply(b, &g);
     free(memory);
-    return bp_ring_create(sizeof(bp_product_work), &b->ring);
+    return BP_OK;
 }
 
-bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
-                                  bp_products **products)
+bp_status bp_products_create_with(const bp_blas *library, uint32_t threads, uint64_t rows, uint64_t columns,
+                                  uint64_t hidden, bp_dtype dtype, bp_products **products)
 {
     static const bp_products_ops ops = {.destroy = blas_destroy,
                                         .logits = blas_logits,
@@ -244,12 +462,28 @@ bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidd
     blas *b = calloc(1, sizeof *b);
     if (b == NULL)
         return bp_fail_memory(sizeof *b);
-    b->products = (bp_products){.ops = &ops, .name = "cblas", .gradient = BP_DTYPE_FP32};
-    bp_status status = blas_start(b, rows, columns, hidden, dtype);
+    b->products = (bp_products){.ops = &ops, .name = library->name, .gradient = BP_DTYPE_FP32};
+    b->library = *library;
+    b->team.threads = bp_host_threads(threads);
+    b->split = choose_split();
+    b->multiplies_bf16 = dtype == BP_DTYPE_BF16 && library->bf16_gemm != NULL;
+    bp_status status = blas_blocks(b, rows, columns, hidden, dtype);
+    if (status == BP_OK)
+        status = blas_warm(b);
+    if (status == BP_OK)
+        status = bp_ring_create(sizeof(bp_product_work), &b->ring);
     if (status != BP_OK) {
         free(b);
         return status;
     }
     *products = &b->products;
     return BP_OK;
+}
+
+bp_status bp_products_create_blas(uint32_t threads, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
+                                  bp_products **products)
+{
+    bp_blas library;
+    BP_TRY(bp_blas_find(&library));
+    return bp_products_create_with(&library, threads, rows, columns, hidden, dtype, products);
 }

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <string.h>
 
 #include "../../contract/support.h"
 #include "head_runs.h"
@@ -39,7 +40,7 @@ static void test_info(void **state)
         assert_int_equal(info.chunk_bytes, (i == 0 ? 128 : 5000) * 1000 * 4);
         assert_int_equal(info.workspace_bytes, (i == 0 ? 2 : 1) * info.chunk_bytes + info.other_bytes);
         assert_int_equal(info.vocab, 1000);
-        assert_string_equal(info.products, "cblas");
+        assert_non_null(strstr(info.products, ".so"));
         assert_true(info.threads > 0);
         assert_non_null(bp_lm_head_get_info(head)->pool);
         bytes[i] = info.other_bytes;

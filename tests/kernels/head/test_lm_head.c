@@ -325,7 +325,7 @@ static void memory_is_two_chunks(void **state)
         config.chunk = o.chunk;
         assert_ok(bp_lm_head_create(device, &config, &head));
         info = *bp_lm_head_get_info(head);
-        assert_string_equal(info.products, "cblas");
+        assert_non_null(strstr(info.products, ".so"));
         assert_int_equal(info.vocab, 1000);
         assert_in_range(info.chunk_bytes, 64 * 1000 * 4, 64 * 1000 * 4 + 65536);
         assert_int_equal(info.workspace_bytes, info.planned_bytes);

@@ -1,5 +1,5 @@
-/* Matrix products of the fused head against plain fp64 loops: cblas on the host, cuBLAS on a GPU or on the emulated driver. Argument
- * "without": a machine without cuBLAS. */
+/* Matrix products of the fused head against plain fp64 loops: BLAS on the host, cuBLAS on a GPU or on the emulated driver. Arguments:
+ * "bf16": on the host with a bf16 product; "without": a machine without cuBLAS. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,6 +19,7 @@
 #include "../../support/brief.h"
 #include "../../support/driver.h"
 #include "devices/device.h"
+#include "logprob/host/blas.h"
 #include "matrices.h"
 
 /* ---- kinds ----------------------------------------------------------------------------------------------------------- */
@@ -48,11 +49,45 @@ static void __attribute__((noreturn)) skip_all(const char *reason)
     _Exit(77);
 }
 
+static bool uses_bf16_product; /* argument "bf16" */
+
+/* Sums in fp64, so that errors are those of the operands. */
+static void multiply_bf16(const char *transpose_a, const char *transpose_b, const int64_t *m, const int64_t *n,
+                          const int64_t *k, const float *alpha, const uint16_t *a, const int64_t *lda,
+                          const uint16_t *b, const int64_t *ldb, const float *beta, float *c, const int64_t *ldc,
+                          size_t length_a, size_t length_b)
+{
+    assert_true(length_a == 1 && length_b == 1);
+    for (int64_t column = 0; column < *n; column++)
+        for (int64_t row = 0; row < *m; row++) {
+            double sum = 0;
+            for (int64_t i = 0; i < *k; i++) {
+                const int64_t at_a = *transpose_a == 'T' ? i + row * *lda : row + i * *lda;
+                const int64_t at_b = *transpose_b == 'T' ? column + i * *ldb : i + column * *ldb;
+                sum += value_at(BP_DTYPE_BF16, (const uint8_t *)a, (uint64_t)at_a) *
+                       value_at(BP_DTYPE_BF16, (const uint8_t *)b, (uint64_t)at_b);
+            }
+            float *to = &c[row + column * *ldc];
+            *to = (float)(*alpha * sum + (*beta != 0 ? *beta * (double)*to : 0));
+        }
+}
+
+static bp_status new_host_products(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
+                                   bp_products **products)
+{
+    bp_blas library;
+    bp_status status = bp_blas_find(&library);
+    if (status != BP_OK)
+        return status;
+    library.bf16_gemm = uses_bf16_product ? multiply_bf16 : NULL;
+    return bp_products_create_with(&library, 2, rows, columns, hidden, dtype, products);
+}
+
 static bp_products *new_products(bp_device *device, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype)
 {
     bp_products *products = NULL;
     bp_status status = has_driver() ? bp_products_create_cublas(device, rows, hidden, dtype, &products)
-                                    : bp_products_create_blas(rows, columns, hidden, dtype, &products);
+                                    : new_host_products(rows, columns, hidden, dtype, &products);
     if (status == BP_ERR_UNSUPPORTED && (!has_driver() || has_real_driver()))
         skip_all(bp_error_detail());
     assert_ok(status);
@@ -119,7 +154,9 @@ static void check_result(const task *t, const sheet *a, const sheet *b, const sh
             const double wanted = t->alpha * sum + before;
             const double got = value_at(c->matrix.dtype, after, row * stride + column);
             /* fp32 sums in any order, truncated or rounded; then one rounding to the dtype */
+            const bool is_split = uses_bf16_product && t->dtype == BP_DTYPE_BF16 && t->which != LOGITS;
             const double allowed = ((double)shape[2] + 4) * 0x1p-23 * (t->alpha * magnitude + fabs(before)) +
+                                   (is_split ? 0x1p-16 * t->alpha * magnitude : 0) +
                                    1.01 * rounding_of(c->matrix.dtype) * fabs(wanted) + 0x1p-24;
             if (!(fabs(got - wanted) <= allowed))
                 fail_msg("product %d of %llu, %llu, %llu (%s to %s): element %llu, %llu is %.9g, expected %.9g",
@@ -357,6 +394,51 @@ static void test_place(void **state)
     end_desk(&d);
 }
 
+/* A split gradient keeps infinities and NaN, and 16 bits of every other number, whatever its magnitude. */
+static void test_split_numbers(void **state)
+{
+    static const float values[] = {
+        1, -1.5f, 3.14159274f, 1 / 3.f, -0x1.fffffep-1f, 0x1p-100f, -1e30f, 0x1.8p127f, INFINITY, -INFINITY, NAN, 0};
+    enum { COUNT_VALUES = sizeof values / sizeof *values };
+    (void)state;
+    if (has_driver())
+        return;
+    desk d = new_desk();
+    bp_products *products = new_products(d.device, COUNT_VALUES, 40, 1, BP_DTYPE_BF16);
+    float gradients[COUNT_VALUES][40] = {{0}}, sums[COUNT_VALUES];
+    uint16_t weight[40];
+    void *scratch;
+    assert_ok(bp_device_allocate(d.device, products->scratch_bytes, d.stream, &scratch));
+    for (size_t column = 0; column < 40; column++) { /* full blocks of the loop, and the rest */
+        for (size_t i = 0; i < 40; i++)
+            weight[i] = i == column ? 0x3f80 : 0;
+        for (size_t row = 0; row < COUNT_VALUES; row++)
+            gradients[row][column] = values[row];
+        const bp_product_work work = {.rows = COUNT_VALUES,
+                                      .columns = 40,
+                                      .hidden = 1,
+                                      .alpha = 1,
+                                      .a = {gradients, BP_DTYPE_FP32, 40},
+                                      .b = {weight, BP_DTYPE_BF16, 1},
+                                      .c = {sums, BP_DTYPE_FP32, 1},
+                                      .scratch = scratch};
+        assert_ok(run_product(products, HIDDEN_GRAD, &work, d.stream));
+        assert_ok(bp_stream_synchronize(d.stream));
+        for (size_t row = 0; row < COUNT_VALUES; row++) {
+            if (isnan(values[row]))
+                assert_true(isnan(sums[row]));
+            else if (isinf(values[row]))
+                assert_true(sums[row] == values[row]);
+            else
+                assert_true(fabs((double)sums[row] - (double)values[row]) <= 0x1p-16 * fabs((double)values[row]));
+            gradients[row][column] = 0;
+        }
+    }
+    assert_ok(bp_device_free(d.device, scratch, products->scratch_bytes, d.stream));
+    products->ops->destroy(products);
+    end_desk(&d);
+}
+
 /* ---- streams and captures -------------------------------------------------------------------------------------------- */
 
 #define STREAMS 3
@@ -515,11 +597,18 @@ static void test_without_cublas(void **state)
 int main(int count, char **arguments)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products), cmocka_unit_test(test_result_is_not_read), cmocka_unit_test(test_masked_rows),
-        cmocka_unit_test(test_place),    cmocka_unit_test(test_concurrent_streams), cmocka_unit_test(test_captured),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_each_call_fails),
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_result_is_not_read),
+        cmocka_unit_test(test_masked_rows),
+        cmocka_unit_test(test_place),
+        cmocka_unit_test(test_concurrent_streams),
+        cmocka_unit_test(test_captured),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_each_call_fails),
+        cmocka_unit_test(test_split_numbers),
     };
     const struct CMUnitTest without[] = {cmocka_unit_test(test_without_cublas)};
+    uses_bf16_product = count > 1 && strcmp(arguments[1], "bf16") == 0;
     if (count > 1 && strcmp(arguments[1], "without") == 0)
         return cmocka_run_group_tests(without, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
