@@ -40,6 +40,7 @@ void *__wrap_dlopen(const char *name, int flags)
             if (!fakes[i].loaded && (flags & RTLD_NOLOAD) != 0)
                 return NULL;
             library_was_loaded = library_was_loaded || !fakes[i].loaded;
+            fakes[i].loaded = true;
             return &fakes[i];
         }
     return NULL;

@@ -51,6 +51,14 @@ static void __attribute__((noreturn)) skip_all(const char *reason)
 
 static bool uses_bf16_product; /* argument "bf16" */
 
+static double widened(uint16_t bf16)
+{
+    const uint32_t bits = (uint32_t)bf16 << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 /* Sums in fp64, so that errors are those of the operands. */
 static void multiply_bf16(const char *transpose_a, const char *transpose_b, const int64_t *m, const int64_t *n,
                           const int64_t *k, const float *alpha, const uint16_t *a, const int64_t *lda,
@@ -64,8 +72,7 @@ static void multiply_bf16(const char *transpose_a, const char *transpose_b, cons
             for (int64_t i = 0; i < *k; i++) {
                 const int64_t at_a = *transpose_a == 'T' ? i + row * *lda : row + i * *lda;
                 const int64_t at_b = *transpose_b == 'T' ? column + i * *ldb : i + column * *ldb;
-                sum += value_at(BP_DTYPE_BF16, (const uint8_t *)a, (uint64_t)at_a) *
-                       value_at(BP_DTYPE_BF16, (const uint8_t *)b, (uint64_t)at_b);
+                sum += widened(a[at_a]) * widened(b[at_b]);
             }
             float *to = &c[row + column * *ldc];
             *to = (float)(*alpha * sum + (*beta != 0 ? *beta * (double)*to : 0));
