@@ -318,15 +318,14 @@ def sanitizers():
 
 
 def threads():
-    # what OpenMP's threads wait for each other by is not seen by the sanitizer: one thread each
-    leg("threads", ["-Db_sanitize=thread", "-Doptimization=1", *LINES, "-Dopenmp=disabled", "-Dkernels=disabled", "-Dcairo=disabled",
+    leg("threads", ["-Db_sanitize=thread", "-Doptimization=1", *LINES, "-Dkernels=disabled", "-Dcairo=disabled",
                     "-Dmpi=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"], {"BUCKETPOOL_BRIEF": "1"},
         suites=("contract", "comms", "cuda", "threads", "examples"), builds_all=False)
 
 
 def bare():
     """Without anything optional: what a machine that has only the required libraries builds."""
-    leg("bare", ["-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled", "-Dopenmp=disabled", "-Dkernels=disabled",
+    leg("bare", ["-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled", "-Dkernels=disabled",
                  "-Dbenchmarks=disabled", "-Ddocs=disabled", "-Dbuildtype=release"],
         {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "comms", "kernels", "cli", "examples"), builds_all=False)
 
@@ -347,7 +346,7 @@ def integers():
     ignored = os.path.join(os.getcwd(), "tests", "integer_overflow.ignore")
     leg("integers", [f"-Dc_args=-g1 {wraps} -fno-sanitize-recover=unsigned-integer-overflow -fsanitize-ignorelist={ignored}",
                      f"-Dc_link_args={wraps}", f"-Dcpp_link_args={wraps}", "-Db_lundef=false", "-Doptimization=1", "-Dkernels=disabled",
-                     "-Dcairo=disabled", "-Dmpi=disabled", "-Dopenmp=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
+                     "-Dcairo=disabled", "-Dmpi=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
         {"CC": "clang", "CXX": "clang++", "BUCKETPOOL_BRIEF": "1"}, suites=("unit", "packing", "planner", "contract", "comms", "fuzz"),
         builds_all=False)
 

@@ -1,6 +1,9 @@
 /* Passes of a host engine: rows, or pieces of rows where there are few, are distributed to threads. Work done once per row is shared by all
  * kernels. */
+#include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/fail.h"
 #include "logprob/host/rows.h"
@@ -9,20 +12,50 @@
 
 #define MOST_THREADS 1024u
 
-#ifdef _OPENMP
-int omp_get_max_threads(void); /* declared here, because omp.h is not installed everywhere with OpenMP */
+/* The OpenMP runtime of the process, so that its threads are shared with other users, PyTorch among them; else GCC's. LLVM's and Intel's have
+ * GCC's functions, too. `parallel` runs a function on each thread of a team. NULL: without a runtime there is one thread. */
+typedef struct openmp {
+    void (*parallel)(void (*run)(void *), void *data, unsigned threads, unsigned flags);
+    int (*threads)(void);
+} openmp;
+
+static openmp runtime;
+static pthread_once_t runtime_once = PTHREAD_ONCE_INIT;
+
+static bool use_runtime(void *handle)
+{
+    void *parallel = dlsym(handle, "GOMP_parallel"), *threads = dlsym(handle, "omp_get_max_threads");
+    if (parallel == NULL || threads == NULL)
+        return false;
+    memcpy(&runtime.parallel, &parallel, sizeof parallel);
+    memcpy(&runtime.threads, &threads, sizeof threads);
+    return true;
+}
+
+static void find_runtime(void)
+{
+    static const struct {
+        const char *name;
+        int flags;
+    } libraries[] = {
+        {"libgomp.so.1", RTLD_NOLOAD}, {"libomp.so.5", RTLD_NOLOAD}, {"libiomp5.so", RTLD_NOLOAD}, {"libgomp.so.1", 0}};
+#if defined(__SANITIZE_THREAD__) /* it does not see the synchronization of the runtime's threads */
+    return;
+#endif
+    bool found = use_runtime(RTLD_DEFAULT);
+    for (size_t i = 0; !found && i < sizeof libraries / sizeof *libraries; i++) {
+        void *handle = dlopen(libraries[i].name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | libraries[i].flags);
+        found = handle != NULL && use_runtime(handle);
+    }
+}
 
 uint32_t bp_host_threads(uint32_t wanted)
 {
-    return wanted > 0 ? wanted : (uint32_t)omp_get_max_threads();
+    (void)pthread_once(&runtime_once, find_runtime);
+    if (runtime.parallel == NULL)
+        return 1;
+    return wanted > 0 ? wanted : (uint32_t)runtime.threads();
 }
-#else
-uint32_t bp_host_threads(uint32_t wanted)
-{
-    (void)wanted;
-    return 1;
-}
-#endif
 
 bp_status bp_host_team_init(uint32_t threads, uint32_t kernels, uint64_t columns, bp_host_team *team)
 {
@@ -46,6 +79,25 @@ void bp_host_team_finish(bp_host_team *team)
     free(team->tiles);
 }
 
+/* Threads take one piece at a time. */
+typedef struct distribution {
+    bp_host_piece *run;
+    const void *job;
+    uint64_t count, piece, pieces;
+    atomic_uint_fast64_t next;
+} distribution;
+
+static void take_pieces(void *data)
+{
+    distribution *d = data;
+    for (;;) {
+        const uint64_t i = atomic_fetch_add_explicit(&d->next, 1, memory_order_relaxed);
+        if (i >= d->pieces)
+            return;
+        d->run(d->job, i * d->piece, bp_least_u64((i + 1) * d->piece, d->count));
+    }
+}
+
 void bp_host_distribute(const bp_host_team *team, uint64_t count, uint64_t piece, bp_host_piece *run, const void *job)
 {
     const uint64_t pieces = count / piece + (count % piece != 0);
@@ -53,11 +105,8 @@ void bp_host_distribute(const bp_host_team *team, uint64_t count, uint64_t piece
         run(job, 0, count);
         return;
     }
-#ifdef _OPENMP
-#pragma omp parallel for num_threads((int)team->threads) schedule(dynamic, 1)
-#endif
-    for (uint64_t i = 0; i < pieces; i++)
-        run(job, i * piece, (i + 1) * piece < count ? (i + 1) * piece : count);
+    distribution d = {.run = run, .job = job, .count = count, .piece = piece, .pieces = pieces};
+    runtime.parallel(take_pieces, &d, team->threads, 0);
 }
 
 /* ---- sums of rows -------------------------------------------------------------------------------------------------- */
