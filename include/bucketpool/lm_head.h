@@ -12,9 +12,16 @@
  * workspaces are requests of a plan, served by a pool. The memory is hidden states + weight + gradients + two chunks
  * of fp32 logits + bp_lm_head_info.other_bytes, whatever the number of tokens.
  *
- * Products use cuBLAS on cuda (loaded at run time; inputs in their dtype, sums in fp32) and BLAS on the host (bf16
- * and fp16 are widened panel by panel; sums in fp32). On cuda d is rounded to the dtype of the weight before its
- * products, on the host it is not.
+ * Products use cuBLAS on cuda and BLAS on the host, both loaded at run time, with sums in fp32:
+ * @verbatim
+ *                                        hidden states, weight        d
+ * cuda                                   in their dtype               rounded to the dtype of the weight
+ * host                                   widened panel by panel       fp32
+ * host, bf16, with a bf16 product        in place                     the sum of two bf16 numbers: 16 bits
+ * @endverbatim
+ * A bf16 product is that of MKL (also PyTorch's), used on Intel processors with AMX-BF16 or AVX512-BF16. The BLAS
+ * library is the first of: one linked into the process, that of a loaded libtorch_cpu.so, libopenblas.so.0,
+ * libblis.so.4, libmkl_rt.so.2, libblas.so.3, loaded ones first.
  *
  * Determinism: the same results in every run with the same chunk size, BLAS and threads; equal within rounding for
  * other chunk sizes.
@@ -58,16 +65,16 @@ BP_API bp_status bp_lm_head_config_init(bp_lm_head_config *config, size_t size);
 /** Creates a head with its workspaces. Collective with a communicator. The caller owns the head: bp_lm_head_destroy.
  *
  * Errors: as bp_logprob_create; BP_ERR_INVALID_ARGUMENT (no hidden size, a negative chunk; hidden, vocab or tokens of
- * a chunk above 2^30 - 1), BP_ERR_UNSUPPORTED (a build without BLAS, a machine without cuBLAS: the message says which
- * libraries were tried). */
+ * a chunk above 2^30 - 1), BP_ERR_UNSUPPORTED (no BLAS or no cuBLAS was found: the message says which libraries were
+ * tried). */
 BP_API bp_status bp_lm_head_create(bp_device *device, const bp_lm_head_config *config, bp_lm_head **head);
 /** Waits for the work of the head and destroys it. Accepts NULL and a pointer to NULL; sets *head to NULL. */
 BP_API void bp_lm_head_destroy(bp_lm_head **head);
 
 typedef struct bp_lm_head_info {
     const char *kernels;      /**< as in bp_logprob_info */
-    const char *products;     /**< "cblas", "cublas" */
-    uint32_t threads;         /**< threads of the kernels */
+    const char *products;     /**< file name of the BLAS library, or "cublas" */
+    uint32_t threads;         /**< threads of the kernels, and of products if MKL or OpenBLAS 0.3.27 computes them */
     uint64_t chunk_bytes;     /**< bytes of a chunk workspace; there are two, or one if one chunk is enough */
     uint64_t other_bytes;     /**< partial sums, widened panels, workspace of cuBLAS */
     uint64_t workspace_bytes; /**< bytes of all workspaces */

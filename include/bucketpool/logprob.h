@@ -108,7 +108,8 @@ typedef struct bp_logprob_config {
     /** communicator of the ranks that share the vocabulary; must outlive the client. NULL: one rank */
     bp_comm *comm;
     bp_targets targets;
-    uint32_t threads; /**< host: threads, at most 1024. 0: as OpenMP chooses */
+    uint32_t threads; /**< host: threads, at most 1024. 0: as OpenMP chooses. One where the
+                       * process has no OpenMP runtime and the dynamic loader finds no libgomp.so.1 */
     /** host: BP_KERNELS bits of permitted kernels; the best that the machine supports is used. Plain is always
      * permitted */
     uint32_t kernels;

@@ -13,7 +13,7 @@
  * loads extensions with RTLD_LOCAL. */
 #define TORCH "libtorch_cpu.so"
 
-/* In order of preference. MKL's dispatcher comes late, because it loads an OpenMP runtime of its own. libblas.so.3 may be the reference
+/* In order of preference. MKL's dispatcher comes late, because it loads a second OpenMP runtime. libblas.so.3 may be the reference
  * implementation, which uses one thread and no blocks. */
 static const char *const names[] = {"libopenblas.so.0", "libblis.so.4", "libmkl_rt.so.2", "libblas.so.3"};
 
