@@ -22,7 +22,7 @@ import struct
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, List, NoReturn, Optional
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -43,6 +43,7 @@ _OPERATIONS = {
 _WORDS = 384  # bytes of a rank's message that the others see
 _FACTS = 16
 _PATIENCE = 5.0  # seconds, for running calls and for answers of the store
+_SETTLING = 0.5  # seconds, for gloo's thread at exit
 _TOLD = struct.Struct(f"=i{_FACTS}q{_WORDS}s")
 
 
@@ -65,6 +66,7 @@ class GroupComm:
         self.lock = threading.RLock()  # one call at a time
         self.clients: Any = None  # Clients of logprob, lm_head and cp, created by _clients.of()
         self._raised: Optional[BaseException] = None
+        self._last: Tuple[Any, ...] = ()  # tensors of the last collective of the host, see _settle()
         self._functions = _abi.bp_comm_callbacks(
             rank=self.rank, ranks=self.ranks, **{
                 field[0]: field[1](self._guarded(getattr(self, "_" + field[0])))
@@ -97,9 +99,21 @@ class GroupComm:
     def _close(self) -> None:
         if self.clients is not None:
             self.clients.clear()
+        self._settle()
         if self.handle is not None:
             core().bp_comm_destroy(ctypes.byref(self.handle))
             self.handle = None
+
+    def _settle(self) -> None:
+        """Waits until gloo's thread has dropped its references to the tensors of the last collective.
+
+        It drops them after the waiting thread has continued. If it drops the last one while the interpreter exits,
+        it waits for the GIL in a destructor, and the process ends with "terminate called without an active exception".
+        """
+        until = time.monotonic() + _SETTLING
+        while not self._first_timeout and any(map(_is_shared, self._last)) and time.monotonic() < until:
+            time.sleep(1e-4)
+        self._last = ()
 
     # ---- calls -----------------------------------------------------------------------------------------------------
 
@@ -184,6 +198,7 @@ class GroupComm:
             raise RankTimeout(self._first_timeout) from error
 
     def _gather_cpu(self, mine: torch.Tensor, everybody: torch.Tensor, group: dist.ProcessGroup) -> None:
+        self._last = (everybody, mine)
         if self.timeout == self.own_timeout:
             dist.all_gather_into_tensor(everybody, mine, group=group)
             return
@@ -236,10 +251,12 @@ class GroupComm:
             job(True)
 
     def _all_gather(self, mine: int, everybody: int, size: int, stream: int) -> None:
-        self._ordered(
-            stream, size,
-            lambda cuda: dist.all_gather_into_tensor(_tensors.memory(everybody, size * self.ranks, torch.uint8, cuda),
-                                                     _tensors.memory(mine, size, torch.uint8, cuda), group=self.group))
+        def job(cuda: bool) -> None:
+            self._last = (_tensors.memory(everybody, size * self.ranks, torch.uint8, cuda),
+                          _tensors.memory(mine, size, torch.uint8, cuda))
+            dist.all_gather_into_tensor(*self._last, group=self.group)
+
+        self._ordered(stream, size, job)
 
     def _reduced(self, source: int, target: int, counts: List[int], number: int, stream: int,
                  job: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
@@ -255,15 +272,23 @@ class GroupComm:
         def job(given: torch.Tensor, reduced: torch.Tensor) -> None:
             if source != target:
                 reduced.copy_(given)
+            self._last = (reduced, )
             dist.all_reduce(reduced, op=_OPERATIONS[reduction], group=self.group)
 
         self._reduced(source, target, [count, count], number, stream, job)
 
     def _reduce_scatter(self, source: int, target: int, count: int, number: int, reduction: int, stream: int) -> None:
-        self._reduced(
-            source, target,
-            [count * self.ranks, count], number, stream, lambda given, reduced: dist.reduce_scatter_tensor(
-                reduced, given, op=_OPERATIONS[reduction], group=self.group))
+        def job(given: torch.Tensor, reduced: torch.Tensor) -> None:
+            self._last = (reduced, given)
+            dist.reduce_scatter_tensor(reduced, given, op=_OPERATIONS[reduction], group=self.group)
+
+        self._reduced(source, target, [count * self.ranks, count], number, stream, job)
+
+
+def _is_shared(tensor: Any) -> bool:
+    """True if another thread has a reference to a tensor of the host or to its storage."""
+    count: Any = torch._C._storage_Use_Count
+    return not tensor.is_cuda and (tensor._use_count() > 1 or count(tensor.untyped_storage()._cdata) > 2)
 
 
 # ---- missing ranks -------------------------------------------------------------------------------------------------

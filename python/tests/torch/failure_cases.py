@@ -1,5 +1,6 @@
 """One rank fails unexpectedly: the others get its error at once, and the group stays usable."""
 
+import contextlib
 import time
 from unittest import mock
 
@@ -7,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from bucketpool import errors
-from bucketpool.torch import cp
+from bucketpool.torch import comm, cp
 from bucketpool.torch import logprob as L
 from logprob_cases import expect
 
@@ -99,3 +100,23 @@ def case_recreated_groups(rank, ranks):
         dist.destroy_process_group(group)
         expect(errors.Error, lambda: works(group))
         del group
+
+
+def case_references_of_threads(rank, ranks):
+    """When a communicator is closed, no thread of gloo has references to the tensors of its last collective: a thread
+    that frees tensors while the interpreter exits ends the process.
+    """
+    group, late, closed = dist.group.WORLD, 0, 0
+    split = cp.PackedSplit([0, 4 * ranks], group)
+    local = torch.ones(4, requires_grad=True)
+    for turn in range(60):
+        communicator = comm.comm_of(group)
+        for call in (lambda: communicator.agree("test", dict(turn=turn), {}), lambda: split.reassemble(local),
+                     split.reassemble(local).sum().backward):
+            call()
+            kept = communicator._last
+            late += any(map(comm._is_shared, kept))
+            communicator._settle()
+            closed += any(map(comm._is_shared, kept))
+            assert kept and communicator._last == ()
+    assert closed == 0, f"{closed} of {late}"
