@@ -19,8 +19,9 @@ masks are shifted with "next". docs/guides/context_parallelism.md explains stati
 """
 
 import ctypes
+import functools
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar, Union
 
 import torch
 import torch.distributed as dist
@@ -39,6 +40,20 @@ __all__ = ["Loss", "Place", "SequenceResult", "Statistics", "logit_range"]
 
 Place = Union[None, dist.ProcessGroup, Tuple[int, int]]
 Range = Tuple[torch.Tensor, torch.Tensor]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _untraced(function: F) -> F:
+    """The function; torch.compile breaks the graph around it."""
+
+    @functools.wraps(function)
+    def call_outside(*arguments: Any, **options: Any) -> Any:
+        compiler: Any = torch.compiler
+        return (compiler.disable(function) if compiler.is_compiling() else function)(*arguments, **options)
+
+    outside: Any = call_outside
+    typed: F = outside
+    return typed
 
 
 class Statistics(NamedTuple):
@@ -176,11 +191,13 @@ class Loss:
             raise
         self.reduce()
 
+    @_untraced
     def begin(self) -> None:
         """Begins a step: drops added values and errors. The results of the last reduce() stay until the next one."""
         self._failure = None
         call(library().bp_loss_begin, self._client.value)
 
+    @_untraced
     def add(self, split: PackedSplit, mask: torch.Tensor, logprobs: Optional[torch.Tensor] = None,
             entropies: Optional[torch.Tensor] = None, logits: Optional[Range] = None) -> None:
         """Adds a micro-batch. Not collective. The same kinds of values in all micro-batches, on all ranks.
@@ -206,6 +223,7 @@ class Loss:
             self._failure = self._failure or error
             raise
 
+    @_untraced
     def agree(self, error: Optional[Exception] = None) -> None:
         """Collective: raises if a rank failed in add(), or passes an exception. Waits for no work.
 
@@ -214,6 +232,7 @@ class Loss:
         """
         self._agreed(error, lambda status: call(library().bp_loss_agree, self._client.value, status))
 
+    @_untraced
     def reduce(self, error: Optional[Exception] = None) -> Statistics:
         """Collective, the only exchange of a step: adds up the sums of all ranks and returns the statistics.
 
@@ -248,6 +267,7 @@ class Loss:
         """
         call(library().bp_loss_count_set, self._client.value, whole(valid, 64, "valid"))
 
+    @_untraced
     def seed(self, split: PackedSplit, mask: torch.Tensor, factor: float = -1.0) -> torch.Tensor:
         """The upstream gradient for backward, float32 of the shape of `mask`: factor mask DP CP / (epsilon + n),
         without DP CP if gradients are summed.
@@ -331,6 +351,7 @@ def _place_of(name: str, place: Place) -> Tuple[int, int]:
 # ---- logit ranges --------------------------------------------------------------------------------------------------
 
 
+@_untraced
 def logit_range(logits: torch.Tensor, mask: Optional[torch.Tensor] = None) -> Range:
     """The smallest and the largest logit of each token, float32, for statistics. Not differentiable.
 

@@ -131,6 +131,27 @@ def test_merging():
         one._replace(tokens=-1).merged(one)
 
 
+def test_compiled_callers():
+    """torch.compile breaks the graph around the calls."""
+    loss, split = Loss(1, device="cpu"), PackedSplit([0, 4])
+
+    @torch.compile(backend="eager")
+    def part(logits, mask):
+        lp = logits * 2
+        loss.add(split, mask, lp[:, 0], logits=logit_range(lp))
+        return lp.sum()
+
+    loss.begin()
+    assert part(torch.arange(12.0).reshape(4, 3), torch.ones(4)) == 132
+    assert (loss.reduce().logprob_sum, loss.statistics.logit_max) == (36, 22)
+
+    @torch.compile(backend="eager")
+    def weighted(mask):
+        return 3 * loss.seed(split, mask)
+
+    assert_close(weighted(torch.ones(4)), torch.full((4, ), -3 / 4.00001))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_logit_ranges(on_device, dtype):
     logits = (100 * torch.randn(3, 5, 37)).to(dtype)
