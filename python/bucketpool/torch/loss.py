@@ -105,6 +105,10 @@ def _statistics_of(struct: _abi.bp_loss_statistics) -> Statistics:
 
 
 class _Client(_clients.Handle):
+    """A client outside the cache: it has the state of a step, so no two Loss objects share one."""
+
+    def __init__(self, made_loss: ctypes.c_void_p) -> None:
+        self._value, self._destroy = made_loss, "bp_loss_destroy"
 
     @property
     def value(self) -> ctypes.c_void_p:
@@ -157,7 +161,7 @@ class Loss:
             return made(library().bp_loss_create, library_device, ctypes.byref(config))
 
         with _clients.lock_of(self.comm):
-            self._client = _Client(make() if self.comm is None else self.comm.run(make), "bp_loss_destroy", 0)
+            self._client = _Client(make() if self.comm is None else self.comm.run(make))
             _clients.of(self.comm)._all.add(self._client)  # which closes it before the communicator
 
     def close(self) -> None:
