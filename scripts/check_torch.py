@@ -2,7 +2,7 @@
 
 PyTorch's own wheel is installed, and of what it is linked to only what this machine lacks: a CUDA toolkit's libraries are used where there is
 one. Nothing of this needs a GPU. Exits 0, 1 or, where PyTorch cannot be had (no network, no pip, no disk), 77 with the reason. Options are
-pytest's: ./check --torch -k fsdp2."""
+pytest's: ./check --torch -k fsdp2. ./check --torch --peers DIR runs tests of other projects on our functions instead (python/tests/peers)."""
 
 import glob
 import hashlib
@@ -25,6 +25,7 @@ VENV = os.path.join(BUILDS, "torch-venv" + (f"-{RELEASE}" if RELEASE != "2.11.0"
 PYTHON = os.path.join(VENV, "bin", "python")
 LOG = os.path.join(BUILDS, "torch.log")
 TESTS = os.path.join("python", "tests", "torch")
+PEERS = os.path.join("python", "tests", "peers", "run.py")
 MOST_SECONDS = 900  # of the tests
 
 # Built for CUDA 13. Of the rest of its requirements what is imported here: no Triton, no cuda-bindings.
@@ -200,16 +201,20 @@ def build():
     return build_with(options)
 
 
+def surroundings():
+    """Environment variables of the tests."""
+    places = [os.path.join(ROOT, "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places), "BUCKETPOOL_BUILD": FOLDER, "PYTHONDONTWRITEBYTECODE": "1",
+            "BUCKETPOOL_LIBRARY_PATH": os.path.join(FOLDER, "src") + ":" + os.path.join(FOLDER, "src", "logprob"), "OMP_NUM_THREADS": "1"}
+
+
 def test(options):
     """Runs pytest and prints what it prints; how many passed, failed and were skipped."""
     report = os.path.join(FOLDER, "pytest.xml")
     if os.path.exists(report):
         os.remove(report)
-    places = [os.path.join(ROOT, "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "BUCKETPOOL_BUILD": FOLDER, "PYTHONDONTWRITEBYTECODE": "1",
-           "BUCKETPOOL_LIBRARY_PATH": os.path.join(FOLDER, "src") + ":" + os.path.join(FOLDER, "src", "logprob"), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([PYTHON, "-m", "pytest", TESTS, "-q", "-rs", "-p", "no:cacheprovider", "--junitxml", report, *options], env=env,
-                               start_new_session=True)
+    process = subprocess.Popen([PYTHON, "-m", "pytest", TESTS, "-q", "-rs", "-p", "no:cacheprovider", "--junitxml", report, *options],
+                               env=surroundings(), start_new_session=True)
     try:
         code = process.wait(timeout=MOST_SECONDS)
     except subprocess.TimeoutExpired:
@@ -244,6 +249,8 @@ def main():
             print("".join(file.readlines()[-60:]))
         print("torch: the library does not build\n0 passed, 1 failed, 0 skipped")
         return 1
+    if sys.argv[1:2] == ["--peers"]:
+        return subprocess.call([PYTHON, PEERS, *sys.argv[2:]], env=surroundings())
     counts = test(sys.argv[1:])
     print(f"torch: {time.monotonic() - begin:.0f} s")
     print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")

@@ -1,0 +1,6 @@
+"""TRL's tests of its patched head that need no model of a hub. TRL skips their class without a GPU."""
+
+from tests.test_utils import TestPatchChunkedLMHead as Theirs
+
+TestHead = type("TestHead", (), {name: value for name, value in vars(Theirs).items() if name in ("B", "S", "H", "V", "CHUNK_SIZE")
+                                 or name.startswith(("_build", "test_dummy"))})
