@@ -1,14 +1,19 @@
 """Log-probabilities in PyTorch: time and peak memory of forward and backward, for bucketpool, PyTorch and other packages.
 
-    python3 bench/torch/logprob.py --device cuda --wheels DIR --json FILE                  # from logits
-    python3 bench/torch/logprob.py --device cuda --wheels DIR --json FILE --hidden 4096    # including the head's product
+    python3 bench/torch/logprob.py --device cuda --peers DIR --json FILE                   # from logits
+    python3 bench/torch/logprob.py --device cuda --peers DIR --json FILE --hidden 4096     # including the head's product
     python3 bench/torch/logprob.py --device cuda --eager --json FILE                       # without ways that compile kernels first
+    python3 bench/torch/logprob.py --device cpu --peers DIR --threads 2                    # on a CPU: 2048 tokens, vocabulary 32000
     python3 bench/torch/logprob.py --device cpu --rehearse                                 # the same code, small
 
-All ways run in one process. In a turn each runs once, in random order, with the same logits. One of them is a plain copy (with --hidden: the three
-products of a head), and ratios are to that of the same turn. Before, every way is compared with fp64: a failure of bucketpool fails
-the program, a baseline that differs is skipped. A way that runs out of memory has a row without times. After a way that leaves the device
-unusable (an illegal access), the program restarts without it. Exit 0, 1 if a check failed, 77 if nothing could run."""
+DIR has wheels of packages and copies of repositories (peers.py); a way whose package is missing is skipped with the reason. All ways run in
+one process. In a turn each runs once, in random order, with the same logits. One of them is a plain copy (with --hidden: the three products of a
+head), and ratios are to that of the same turn. Before, every way is compared with fp64: a failure of bucketpool fails the program, a baseline
+that differs is skipped. A way that runs out of memory has a row without times. After a way that leaves the device unusable (an illegal access),
+the program restarts without it. Exit 0, 1 if a check failed, 77 if nothing could run.
+
+bytes_per_logit is what must move: the logits twice, and the gradient. tensor_bytes_per_logit is what the tensors of PyTorch's operations add up to,
+for ways that consist of these alone."""
 
 import argparse
 import gc
@@ -25,12 +30,13 @@ try:
 except ImportError as error:
     skip_all(f"PyTorch is not installed: {error}")
 
-from machine import machine
+from machine import Traffic, machine
+from peers import Unavailable, unpack
+import ways as implementations
 from ways import HEAD_WAYS, WAYS
-from wheels import Unavailable, unpack
 
-SHAPES = [(8192, 128000), (32768, 32000), (8192, 151936)]  # tokens, vocabulary
-HEAD_SHAPES = [(8192, 128256)]
+SHAPES = {"cuda": [(8192, 128000), (32768, 32000), (8192, 151936)], "cpu": [(2048, 32000)]}  # tokens, vocabulary
+HEAD_SHAPES = {"cuda": [(8192, 128256)], "cpu": [(2048, 32000)]}
 SMALL, SMALL_HEAD = [(48, 1000), (33, 129)], [(40, 500)]
 SECONDS_OF_A_COMPILATION = 25
 COPY, PRODUCTS = "torch: a copy of the logits", "torch: the three products of a head"  # baselines of the ratios
@@ -78,12 +84,12 @@ def distance(got, wanted):
     return float((got.double() - wanted).abs().max() / wanted.abs().max())
 
 
-def differs(on, function, way, hidden):
+def differs(on, function, way, hidden, dtype):
     """Largest relative errors of values and gradients against fp64, on a small case; the dtypes of both."""
     torch.manual_seed(0)
     target = torch.randint(0, 1000, (64,)).to(on.device)
     shapes = [(64, hidden), (1000, hidden)] if hidden else [(64, 1000)]
-    tensors = [(torch.randn(shape) * (hidden**-0.25 if hidden else 2)).bfloat16().to(on.device) for shape in shapes]
+    tensors = [(torch.randn(shape) * (hidden**-0.25 if hidden else 2)).to(dtype).to(on.device) for shape in shapes]
     upstream = (torch.full((64,), -1.0) if way.summed else torch.randn(64)).to(on.device)
     lp, gradients = exact(tensors, target, upstream)
     Given.keep = True
@@ -98,6 +104,18 @@ def differs(on, function, way, hidden):
     return value, gradient, *dtypes
 
 
+def tensor_bytes(on, function, way, dtype):
+    """Bytes for each logit of the tensors of PyTorch's operations; None where kernels are not PyTorch's."""
+    if way.ours or way.compiles:
+        return None
+    tokens, vocab = 2048, 1000
+    logits = torch.zeros(tokens, vocab, dtype=dtype, device=on.device)
+    target = torch.zeros(tokens, dtype=torch.int64, device=on.device)
+    with Traffic() as traffic:
+        passes(on, function, way, [logits], target, torch.ones(tokens, device=on.device))
+    return round(traffic.bytes / (tokens * vocab), 1)
+
+
 def start_again_without(way, on, until):
     """After an illegal access every later CUDA call fails. Returns if the device still works."""
     try:
@@ -108,8 +126,8 @@ def start_again_without(way, on, until):
         os.execv(sys.executable, [sys.executable, *sys.argv, "--without", way.name, "--seconds", f"{seconds:.0f}"])
 
 
-def ready(report, on, ways, hidden, end, without=()):
-    """The ways that run here and pass the check: (way, function, its dtypes)."""
+def ready(report, on, ways, hidden, end, without=(), dtype=torch.bfloat16):
+    """The ways that run here and pass the check: (way, function, its dtypes and bytes)."""
     found = []
     for way in ways:
         if way.name in without:
@@ -121,7 +139,8 @@ def ready(report, on, ways, hidden, end, without=()):
             continue
         try:
             function = way.make(on.name)
-            value, gradient, output_dtype, grad_dtype = differs(on, function, way, hidden)
+            value, gradient, output_dtype, grad_dtype = differs(on, function, way, hidden, dtype)
+            counted = None if hidden else tensor_bytes(on, function, way, dtype)
         except Unavailable as reason:
             report.skip(way.name, str(reason))
             continue
@@ -140,7 +159,8 @@ def ready(report, on, ways, hidden, end, without=()):
         else:
             report.skip(way.name, f"differs from fp64: {said}")
         if passed:
-            found.append((way, function, {"output_dtype": output_dtype, "grad_dtype": grad_dtype, "grad_made_in": way.grad or grad_dtype}))
+            found.append((way, function, {"output_dtype": output_dtype, "grad_dtype": grad_dtype, "grad_made_in": way.grad or grad_dtype,
+                                          "tensor_bytes_per_logit": counted}))
     return found
 
 
@@ -156,17 +176,17 @@ def out_of_memory(error):
     return isinstance(error, (torch.OutOfMemoryError, NoDeviceMemory, MemoryError))
 
 
-def group_of(tokens, vocab, hidden):
-    return f"{tokens} x {vocab}, bfloat16" + (f", hidden {hidden}" if hidden else "")
+def group_of(tokens, vocab, hidden, dtype):
+    return f"{tokens} x {vocab}, {str(dtype).removeprefix('torch.')}" + (f", hidden {hidden}" if hidden else "")
 
 
 class Case:
     """One shape: its tensors, and the times of each way in each turn."""
 
-    def __init__(self, report, on, tokens, vocab, hidden, end):
+    def __init__(self, report, on, tokens, vocab, hidden, end, dtype=torch.bfloat16):
         self.report, self.on, self.hidden, self.end = report, on, hidden, end
-        self.tokens, self.vocab = tokens, vocab
-        self.group = group_of(tokens, vocab, hidden)
+        self.tokens, self.vocab, self.dtype = tokens, vocab, dtype
+        self.group = group_of(tokens, vocab, hidden, dtype)
         generator = torch.Generator().manual_seed(1)
         self.target = torch.randint(0, vocab, (tokens,), generator=generator).to(on.device)
         self.upstream = torch.randn(tokens, generator=generator).to(on.device)
@@ -175,7 +195,7 @@ class Case:
         self.forward, self.total, self.peaks = {}, {}, {}
 
     def filled(self, rows, columns):
-        tensor = torch.empty(rows, columns, dtype=torch.bfloat16, device=self.on.device)
+        tensor = torch.empty(rows, columns, dtype=self.dtype, device=self.on.device)
         for part in tensor.split(ROWS_AT_A_TIME):
             part.normal_(std=self.hidden**-0.25 if self.hidden else 2.0)
         return tensor
@@ -257,7 +277,9 @@ class Case:
         return baseline[1:]
 
     def rows(self, left, baseline):
-        logits_bytes = self.tokens * self.vocab * 2
+        """Reports the figures, and prints them as a table."""
+        item = self.dtype.itemsize
+        logits_bytes = self.tokens * self.vocab * item
         if self.hidden:
             self.report.figure(self.group, PRODUCTS, baseline, flops=6 * self.tokens * self.vocab * self.hidden)
         else:
@@ -268,11 +290,25 @@ class Case:
             if self.hidden:
                 self.report.figure(self.group, way.name, self.total[way.name], baseline, PRODUCTS, **more)
                 continue
-            moved = 4 + getattr(torch, dtypes["grad_dtype"]).itemsize  # minimum traffic per logit: two reads and the gradient
-            copies = [value * moved / 4 for value in baseline]  # scaled to a copy of the same bytes
+            moved = 2 * item + getattr(torch, dtypes["grad_dtype"]).itemsize  # minimum traffic per logit: two reads and the gradient
+            copies = [value * moved / (2 * item) for value in baseline]  # scaled to a copy of the same bytes
             fraction = statistics.median(base / value for base, value in zip(copies, self.total[way.name]))
             self.report.figure(self.group, way.name, self.total[way.name], copies, f"{COPY}, its time scaled to the same bytes", bytes_per_logit=moved,
                                logits_bytes=logits_bytes, bandwidth_fraction=round(fraction, 4), **more)
+        self.table(left, logits_bytes)
+
+    def table(self, left, logits_bytes):
+        name = "peak_torch_bytes" if self.on.name == "cuda" else "peak_driver_bytes"
+        print(f"\n{self.group}: logits {logits_bytes / 2**20:.0f} MiB"
+              f"\n{'WAY':52}{'FORWARD ms':>11}{'BACKWARD ms':>12}{'TIME ms':>9}{'PEAK MiB':>9}{'x LOGITS':>9}{'B/LOGIT':>8}")
+        for way, _, more in sorted(left, key=lambda entry: statistics.median(self.total[entry[0].name])):
+            forward, total = (statistics.median(times[way.name]) / 1e6 for times in (self.forward, self.total))
+            backward = statistics.median(whole - part for whole, part in zip(self.total[way.name], self.forward[way.name])) / 1e6
+            peak = self.peaks[way.name][name]
+            known = more["tensor_bytes_per_logit"] or (2 * self.dtype.itemsize + getattr(torch, more["grad_dtype"]).itemsize
+                                                       if way.ours and not self.hidden else None)
+            print(f"{way.name:52}{forward:11.1f}{backward:12.1f}{total:9.1f}{peak / 2**20:9.0f}{peak / logits_bytes:9.2f}{known or '':>8}")
+        print(flush=True)
 
 
 def main():
@@ -281,7 +317,9 @@ def main():
     parser.add_argument("--rehearse", action="store_true", help="small sizes")
     parser.add_argument("--hidden", type=int, default=0, help="hidden size: includes the head and its gradients")
     parser.add_argument("--shape", action="append", metavar="TOKENSxVOCABULARY", help="instead of the default shapes")
-    parser.add_argument("--wheels", metavar="DIR", help="folder with wheels of baselines")
+    parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], default="bfloat16", help="of logits, or of hidden states and weight")
+    parser.add_argument("--threads", type=int, help="of PyTorch and bucketpool on a CPU")
+    parser.add_argument("--peers", metavar="DIR", help="folder with wheels and copies of packages to compare with")
     parser.add_argument("--seconds", type=float, default=55, help="after so many seconds no case starts, and no turn after the third")
     parser.add_argument("--turns", type=int, help="maximum; default 30, with --rehearse 3")
     parser.add_argument("--eager", action="store_true", help="skip ways that compile kernels, which may take long")
@@ -293,14 +331,19 @@ def main():
     if on is None:
         skip_all("PyTorch finds no GPU")
     hidden = min(options.hidden, 32) if options.rehearse else options.hidden
-    shapes = (SMALL_HEAD if hidden else SMALL) if options.rehearse else HEAD_SHAPES if hidden else SHAPES
+    shapes = (SMALL_HEAD if hidden else SMALL) if options.rehearse else (HEAD_SHAPES if hidden else SHAPES)[on.name]
     if options.shape:
         shapes = [tuple(map(int, shape.split("x"))) for shape in options.shape]
-    head = {"program": "logprob", **on.head(), "wheels": unpack(options.wheels)}
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    dtype = getattr(torch, options.dtype)
+    head = {"program": "logprob", **on.head(), "threads": torch.get_num_threads(), "peers": unpack(options.peers)}
     report = Report.continued(options.json, **head) if options.without else Report(options.json, **head)
     measured = {row["group"] for row in report.document["figures"] if row["name"] in (COPY, PRODUCTS)}  # shapes measured before a way was removed
+    if options.rehearse:
+        implementations.COMPILER = "eager"
     ways = [way for way in (HEAD_WAYS if hidden else WAYS) if not (options.eager and way.compiles)]
-    found = ready(report, on, ways, hidden, end, options.without)
+    found = ready(report, on, ways, hidden, end, options.without, dtype)
     if not found:
         skip_all("no way runs here")
     for number, (tokens, vocab) in enumerate(shapes):
@@ -308,10 +351,10 @@ def main():
         if now > options.seconds * 0.8:
             report.skip(f"{tokens} x {vocab}", f"{now:.0f} s of {options.seconds:.0f} s have passed")
             continue
-        if group_of(tokens, vocab, hidden) in measured:
+        if group_of(tokens, vocab, hidden, dtype) in measured:
             continue
         try:
-            case = Case(report, on, tokens, vocab, hidden, end)
+            case = Case(report, on, tokens, vocab, hidden, end, dtype)
         except Exception as error:
             if not out_of_memory(error):
                 raise

@@ -2,9 +2,12 @@
 on a CPU. Both have the same methods, so that GPU programs can be rehearsed on a CPU."""
 
 import gc
+import math
 import time
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
 class Cpu:
@@ -93,6 +96,36 @@ class Cuda:
         properties = torch.cuda.get_device_properties(0)
         return {"device": properties.name, "device_bytes": properties.total_memory, "torch": torch.__version__,
                 "cuda": torch.version.cuda}
+
+
+class Traffic(TorchDispatchMode):
+    """Counts the bytes of the tensors that PyTorch's operations read and write: the traffic of code whose kernels are all PyTorch's own."""
+
+    UNREAD = ("zeros", "ones", "full", "fill_", "zero_", "normal_", "arange", "copy_")  # the tensor that they write or resemble
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function, kinds, arguments=(), keywords=None):
+        made = function(*arguments, **(keywords or {}))
+        name = function._schema.name.removeprefix("aten::")
+        is_view = any(value.alias_info is not None and not value.alias_info.is_write for value in function._schema.returns)
+        if is_view or name.startswith(("empty", "new_empty", "_local_scalar")):
+            return made
+        read, written = [[leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)] for tree in ((arguments, keywords), made)]
+        if name in ("gather", "scatter_add_"):  # elements that the index names
+            self.bytes += 3 * size_of(next(tensor for tensor in read if not tensor.is_floating_point()))
+            return made
+        if any(word in name for word in self.UNREAD):
+            read = read[1:]
+        self.bytes += sum(map(size_of, read + written))
+        return made
+
+
+def size_of(tensor):
+    """Bytes of the distinct elements."""
+    return math.prod(size for size, stride in zip(tensor.shape, tensor.stride()) if stride) * tensor.element_size()
 
 
 def process_bytes(name):

@@ -1,6 +1,6 @@
 """Offloading a tensor from a GPU and restoring it: bucketpool, torch_memory_saver, and plain copies to pinned memory.
 
-    python3 bench/torch/offload.py --device cuda --wheels DIR --json FILE
+    python3 bench/torch/offload.py --device cuda --peers DIR --json FILE
     python3 bench/torch/offload.py --device cpu --rehearse
 
 Each way has a tensor of the same size; torch_memory_saver's two run after the others. In a turn each is offloaded and restored once, in random
@@ -22,7 +22,7 @@ except ImportError as error:
     skip_all(f"PyTorch is not installed: {error}")
 
 from machine import machine
-from wheels import Unavailable, attribute, unpack
+from peers import Unavailable, attribute, unpack
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -231,14 +231,14 @@ def main():
     parser.add_argument("--gib", type=float, default=8)
     parser.add_argument("--turns", type=int, default=5, help="maximum number of turns after the first")
     parser.add_argument("--seconds", type=float, default=60, help="after so many seconds no further turn starts")
-    parser.add_argument("--wheels", metavar="DIR", help="folder with the wheel of torch_memory_saver")
+    parser.add_argument("--peers", metavar="DIR", help="folder with the wheel of torch_memory_saver")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     on = machine(options.device)
     if on is None:
         skip_all("PyTorch finds no GPU")
     count = 64 * MIB if options.rehearse else int(options.gib * GIB) // (2 * MIB) * (2 * MIB)
-    report = Report(options.json, program="offload", **on.head(), wheels=unpack(options.wheels))
+    report = Report(options.json, program="offload", **on.head(), peers=unpack(options.peers))
     begin = time.monotonic()
     for number, kinds in enumerate((WAYS, SAVERS)):
         until = begin + options.seconds * (number + 1) / 2

@@ -1,67 +1,43 @@
 """Implementations ("ways") of target log-probabilities in PyTorch: bucketpool, PyTorch, and other packages.
 
-A way is a function of (logits, target) or (hidden, weight, target); tensors are [..., tokens, columns]. With `entropy` it returns two
-outputs. WAYS and HEAD_WAYS are tables of them."""
+A way is a function of (logits, target) or (hidden, weight, target); tensors are [tokens, columns]. WAYS and HEAD_WAYS are tables of
+them."""
 
 import os
 from typing import Any, Callable, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch.nn import functional
 
-from wheels import Unavailable, attribute
+from peers import Unavailable, attribute, skyrl
 
 # ---- from logits -------------------------------------------------------------------------------------------------------
 
 
-def plain(logits, target, entropy=False):
+def plain(logits, target):
     """log_softmax of the logits in fp32, gathered."""
-    logs = logits.float().log_softmax(-1)
-    lp = logs.gather(-1, target[..., None])[..., 0]
-    return (lp, -(logs.exp() * logs).sum(-1)) if entropy else (lp, )
+    return logits.float().log_softmax(-1).gather(-1, target[..., None])[..., 0]
 
 
 def narrow(logits, target):
     """log_softmax in the logits' dtype, gathered."""
-    return (logits.log_softmax(-1).gather(-1, target[..., None])[..., 0], )
+    return logits.log_softmax(-1).gather(-1, target[..., None])[..., 0]
 
 
-def chunked(logits, target, entropy=False):
+def chunked(logits, target):
     """Like plain, in pieces of 1024 tokens that are recomputed in backward."""
     from torch.utils.checkpoint import checkpoint
-    pieces = [checkpoint(plain, *piece, entropy, use_reentrant=False) for piece in zip(logits.split(1024, -2), target.split(1024, -1))]
-    return tuple(torch.cat(parts, -1) for parts in zip(*pieces))
+    return torch.cat([checkpoint(plain, *piece, use_reentrant=False) for piece in zip(logits.split(1024, -2), target.split(1024, -1))], -1)
 
 
-class Recomputed(torch.autograd.Function):
-    """The algorithm of SkyRL's chunked function: fp32 softmax of 1024 tokens at a time, recomputed in backward, which fills one fp32
-    gradient; autograd casts it to the logits' dtype."""
-
-    @staticmethod
-    def forward(ctx, logits, target):
-        ctx.save_for_backward(logits, target)
-        pieces = [plain(*piece)[0] for piece in zip(logits.split(1024, -2), target.split(1024, -1))]
-        return torch.cat(pieces, -1)
-
-    @staticmethod
-    def backward(ctx, upstream):
-        logits, target = ctx.saved_tensors
-        gradient = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
-        for out, x, t, g in zip(gradient.split(1024, -2), logits.split(1024, -2), target.split(1024, -1), upstream.split(1024, -1)):
-            torch.softmax(x.float(), -1, out=out)
-            out.neg_().scatter_add_(-1, t[..., None], torch.ones_like(g)[..., None]).mul_(g[..., None])
-        return gradient, None
-
-
-def bucketpool(logits, target, entropy=False, in_place=False):
+def bucketpool(logits, target, in_place=False):
     from bucketpool.torch import logprob
-    if entropy:
-        return logprob.logprobs_and_entropy(logits, target, in_place=in_place)
-    return (logprob.logprobs_from_logits(logits, target, in_place=in_place), )
+    return logprob.logprobs_from_logits(logits, target, in_place=in_place)
 
 
-def in_place(logits, target, entropy=False):
-    return bucketpool(logits, target, entropy, True)
+def in_place(logits, target):
+    return bucketpool(logits, target, True)
 
 
 def difference(logits, target):
@@ -72,17 +48,15 @@ def difference(logits, target):
 # ---- from hidden states ------------------------------------------------------------------------------------------------
 
 
-def linear(hidden, weight, target, entropy=False):
+def linear(hidden, weight, target):
     """The head's logits, then like plain."""
-    return plain(functional.linear(hidden, weight), target, entropy)
+    return plain(functional.linear(hidden, weight), target)
 
 
-def fused(hidden, weight, target, entropy=False, chunk_size=1024):
-    """In chunks of the default size."""
+def fused(hidden, weight, target):
+    """In chunks of 1024 tokens."""
     from bucketpool.torch import logprob
-    if entropy:
-        return logprob.linear_logprobs_and_entropy(hidden, weight, target, chunk_size=chunk_size)
-    return (logprob.linear_logprobs(hidden, weight, target, chunk_size=chunk_size), )
+    return logprob.linear_logprobs(hidden, weight, target)
 
 
 # ---- tables of ways ----------------------------------------------------------------------------------------------------
@@ -103,20 +77,36 @@ class Way(NamedTuple):
     compiles: bool = False  # compiles kernels on the first call, for an unknown time
 
 
+COMPILER = "inductor"  # "eager" compiles nothing, for rehearsals
+
+
 def _of(function):
-    return lambda device: lambda *tensors: function(*tensors)[0]
+    return lambda device: function
 
 
 def _compiled(device):
-    # On a CPU without the code generator, which would take longer than all other ways together.
-    return torch.compile(difference, dynamic=False, backend="inductor" if device == "cuda" else "eager")
+    return torch.compile(difference, dynamic=False, backend=COMPILER)
+
+
+def _skyrl(name, *chunk, head=False):
+    """SkyRL's autograd function over a group of this process alone."""
+    def make(device):
+        apply = skyrl(name).apply
+        if not dist.is_initialized():
+            dist.init_process_group("nccl" if device == "cuda" else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+        def function(*tensors):
+            columns = tensors[-2].shape[0 if head else -1]
+            return apply(tensors[0][None], *tensors[1:-1], tensors[-1][None], 0, columns, *chunk, dist.group.WORLD, False)[0]
+        return function
+    return make
 
 
 def _needs_triton(device):
     """Triton's kernels run on a GPU or interpreted."""
-    attribute("triton", "__version__")
     if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise Unavailable("its Triton kernels need a GPU")
+    attribute("triton", "__version__")
 
 
 def _liger(reduction):
@@ -156,7 +146,9 @@ WAYS = [
     Way("bucketpool, in place", _of(in_place), in_place=True, ours=True),
     Way("torch log_softmax in fp32, gather", _of(plain), grad="float32"),
     Way("Liger cross entropy, reduction none", _liger("none"), compiles=True, loss=True),
-    Way("SkyRL's algorithm, chunks of 1024", lambda device: Recomputed.apply, grad="float32"),
+    Way("the same in checkpointed chunks of 1024", _of(chunked), grad="float32"),
+    Way("SkyRL, chunks of 1024", _skyrl("ChunkedDistributedLogprob", 1024), grad="float32"),
+    Way("SkyRL, without chunks", _skyrl("DistributedLogprob"), grad="float32"),
     Way("torch cross_entropy, reduction none",
         lambda device: lambda logits, target: functional.cross_entropy(logits, target, reduction="none"), loss=True),
     Way("Liger cross entropy, reduction sum", _liger("sum"), compiles=True, loss=True, summed=True, in_place=True),
@@ -164,8 +156,9 @@ WAYS = [
     Way("torch.compile of gather - logsumexp", _compiled, compiles=True),
 ]
 HEAD_WAYS = [
-    Way("bucketpool", lambda device: lambda *tensors: fused(*tensors, chunk_size=1024)[0], grad="float32", ours=True),
+    Way("bucketpool", _of(fused), grad="float32", ours=True),
     Way("torch linear, log_softmax in fp32, gather", _of(linear)),
+    Way("SkyRL fused linear, chunks of 1024", _skyrl("FusedLinearChunkedDistributedLogprob", 1024, head=True), grad="float32"),
     Way("Liger fused linear cross entropy, reduction none", _liger_head("none"), compiles=True, loss=True),
     Way("cut-cross-entropy, all gradients", _cce(None), compiles=True, loss=True),
     Way("cut-cross-entropy, small gradients left out", _cce("high"), compiles=True, loss=True),

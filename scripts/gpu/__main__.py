@@ -20,7 +20,7 @@ class Context:
     """The options and the machine, as parts use them."""
 
     def __init__(self, options):
-        self.rehearse, self.wheels = options.rehearse, options.wheels
+        self.rehearse, self.peers = options.rehearse, options.peers
         self.build = build.Build(options.build, options.keep, options.rehearse)
         self.nccl = None if self.rehearse else machine.find_nccl()
         self.telemetry, self.results = machine.Telemetry(), None
@@ -64,7 +64,7 @@ def parse(arguments):
     parser.add_argument("--build", metavar="DIR", default="build-gpu", help="build folder (default: build-gpu)")
     parser.add_argument("--keep", action="store_true", help="continue with what the build folder holds instead of building anew")
     parser.add_argument("--commit", metavar="ID", help="the commit that is measured, where there is no .git")
-    parser.add_argument("--wheels", metavar="DIR", help="wheels of what is compared with (run torch)")
+    parser.add_argument("--peers", metavar="DIR", help="wheels and copies of what is compared with (run torch)")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU: every part on the emulated driver or the CPU, in small sizes")
     options = parser.parse_args(arguments)
     options.build = os.path.abspath(options.build)

@@ -100,11 +100,11 @@ def parts(context):
     few = ["-k", FEW] if context.rehearse else []
     for name in ("logprob_device", "logprob_values", "logprob_autograd", "logprob_head", "logprob_saved", "views", "pluggable_allocator"):
         yield tests(python, name, 60, *few)
-    wheels = ["--wheels", os.path.abspath(context.wheels)] if context.wheels else []
+    peers = ["--peers", os.path.abspath(context.peers)] if context.peers else []
     hidden = "64" if context.rehearse else "4096"
     yield python.script("logprob, eager", 55, "logprob.py", "--eager", "--seconds", "40")
     yield python.script("head, eager", 40, "logprob.py", "--eager", "--seconds", "25", "--hidden", hidden)
-    yield python.script("logprob", 135, "logprob.py", "--seconds", "110", *wheels)
-    yield python.script("head", 95, "logprob.py", "--seconds", "70", "--hidden", hidden, *wheels)
-    yield python.script("offload", 70, "offload.py", "--seconds", "40", *wheels)
+    yield python.script("logprob", 135, "logprob.py", "--seconds", "110", *peers)
+    yield python.script("head", 95, "logprob.py", "--seconds", "70", "--hidden", hidden, *peers)
+    yield python.script("offload", 70, "offload.py", "--seconds", "40", *peers)
     yield python.script("allocator", 30, "allocator.py")

@@ -92,8 +92,8 @@ def test_wrong_results_and_out_of_memory(tmp_path):
     from ways import WAYS, Way
 
     def hungry(runs):
-        """A variant with memory for the comparison with fp64 and `runs` runs."""
-        left = [runs + 1]
+        """A variant with memory for the comparison with fp64, the count of bytes, and `runs` runs."""
+        left = [runs + 2]
 
         def function(logits, target):
             left[0] -= 1
@@ -135,15 +135,45 @@ def test_allocator():
     assert len(found["figures"]) == 2 and len(found["skipped"]) == 2
 
 
-def test_wheels(tmp_path):
-    import wheels
+def test_peers(tmp_path):
+    import peers
 
     for name, code in (("sound", "answer = 42"), ("broken", "raise OSError('no driver')")):
         with zipfile.ZipFile(tmp_path / f"bp_{name}-1.0-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"bp_{name}/__init__.py", code)
-    assert wheels.unpack(None) == [] and wheels.unpack(str(tmp_path / "nothing")) == []
-    assert wheels.unpack(str(tmp_path)) == ["bp_broken-1.0-py3-none-any.whl", "bp_sound-1.0-py3-none-any.whl"]
-    assert wheels.attribute("bp_sound", "answer") == 42
+    assert peers.unpack(None) == [] and peers.unpack(str(tmp_path / "nothing")) == []
+    assert peers.unpack(str(tmp_path)) == ["bp_broken-1.0-py3-none-any.whl", "bp_sound-1.0-py3-none-any.whl"]
+    assert peers.attribute("bp_sound", "answer") == 42
     for module, words in (("bp_broken", "OSError: no driver"), ("bp_missing", "No module named")):
-        with pytest.raises(wheels.Unavailable, match=words):
-            wheels.attribute(module, "answer")
+        with pytest.raises(peers.Unavailable, match=words):
+            peers.attribute(module, "answer")
+
+
+def test_copy_of_skyrl(tmp_path):
+    import peers
+
+    file = tmp_path / peers.SKYRL
+    file.parent.mkdir(parents=True)
+    file.write_text("import megatron.core.parallel_state as mpu\nanswer = 42")
+    peers.unpack(None)
+    with pytest.raises(peers.Unavailable, match="no copy of SkyRL"):
+        peers.skyrl("answer")
+    assert peers.unpack(str(tmp_path)) == ["SkyRL"] and peers.skyrl("answer") == 42
+    assert "megatron" not in sys.modules
+    file.write_text("import bp_missing")
+    with pytest.raises(peers.Unavailable, match="bp_missing"):
+        peers.skyrl("answer")
+    peers.unpack(None)
+
+
+def test_traffic():
+    import torch
+    from machine import Traffic
+
+    x, index = torch.ones(4, 100, dtype=torch.bfloat16), torch.zeros(4, 1, dtype=torch.int64)
+    for function, expected in ((lambda: x.float(), 400 * (2 + 4)), (lambda: x.mul_(2), 400 * 4), (lambda: x[1:].t().view(100, 3), 0),
+                               (lambda: torch.zeros_like(x), 400 * 2), (lambda: torch.empty_like(x), 0), (lambda: x.copy_(x), 400 * 4),
+                               (lambda: x.gather(-1, index), 3 * 4 * 8), (lambda: x[:, :1].expand(4, 100).neg(), 4 * 2 + 400 * 2)):
+        with Traffic() as traffic:
+            function()
+        assert traffic.bytes == expected
