@@ -21,7 +21,7 @@ Plan a model, then serve a bucket on the CPU (Device.cuda(0): on a GPU):
         view.release()
 
 Further names: Capture (CUDA graphs), Comm, Registration and Entry (NCCL), Offload (release groups), Profile
-(snapshots), Packing (offsets of any items), alternatives and peaks (what-if), Error and its subclasses.
+(snapshots), Packing (offsets of any items), alternatives and peaks (what-if), cuda_arch_list(), Error and its subclasses.
 bucketpool.torch.fsdp2 and bucketpool.torch.megatron_fsdp attach pools to these runtimes. numpy and PyTorch are
 imported when they are used. docs/reference/python.md describes the whole package.
 """
@@ -29,6 +29,7 @@ imported when they are used. docs/reference/python.md describes the whole packag
 from .buckets import Bucket, Buckets, Request
 from .capture import Capture, CaptureSummary
 from .comm import Comm
+from .cuda import cuda_arch_list
 from .device import Device, Event, Gpu, Stream, Usage
 from .errors import (CaptureError, CommError, DeviceError, Error, FileError, FormatError, Infeasible, InternalError,
                      InvalidArgument, Mismatch, NoDevice, NoDeviceMemory, NoHostMemory, RankTimeout, ScheduleError,
@@ -52,6 +53,6 @@ __all__ = ["Alternative", "Bucket", "Buckets", "Capture", "CaptureError", "Captu
            "PlanRequest", "PlanRole", "PlanSlab", "Pool", "PoolEvent", "PoolSlab", "Profile", "RankTimeout",
            "Registration", "Request", "Schedule", "ScheduleError", "ScheduleEvent", "SizeOverflow",
            "Statistics", "Step", "Stream", "Unit", "Unsupported", "Usage", "View", "Window", "__version__",
-           "alternatives", "peaks"]
+           "alternatives", "cuda_arch_list", "peaks"]
 
 __version__ = "0.2.0"

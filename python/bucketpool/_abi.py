@@ -1095,6 +1095,7 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_logprob_create": (c_int, [c_void_p, POINTER(bp_logprob_config), POINTER(c_void_p)]),
         "bp_logprob_destroy": (None, [POINTER(c_void_p)]),
         "bp_logprob_get_info": (POINTER(bp_logprob_info), [c_void_p]),
+        "bp_logprob_cuda_codes": (c_char_p, []),
         "bp_logprob_batch_init": (c_int, [POINTER(bp_logprob_batch), c_size_t]),
         "bp_logprob_saved_bytes": (c_int, [c_uint64, c_int, POINTER(c_uint64)]),
         "bp_logprob_outputs_init": (c_int, [POINTER(bp_logprob_outputs), c_size_t]),

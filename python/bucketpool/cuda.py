@@ -1,14 +1,23 @@
-"""Calls of the CUDA driver from Python: an event between two native streams, for DLPack."""
+"""Architectures of the CUDA kernels; calls of the CUDA driver from Python: an event between two native streams, for DLPack."""
 
 import ctypes
 import functools
 from contextlib import contextmanager
 from ctypes import c_char_p, c_int, c_uint, c_void_p
-from typing import Any, Iterator
+from typing import Any, Iterator, List
 
+from ._library import logprob
 from .errors import DeviceError
 
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+
+
+def cuda_arch_list() -> List[str]:
+    """GPU architectures that the CUDA kernels of log-probabilities are compiled for, as torch.cuda.get_arch_list()
+    names PyTorch's: ["sm_80", "sm_90", "sm_100", "compute_80"], where compute_80 is PTX for newer GPUs. Empty without
+    CUDA kernels. Needs no GPU.
+    """
+    return [code for code in logprob().bp_logprob_cuda_codes().decode().split(",") if code]
 
 
 @functools.lru_cache(maxsize=None)

@@ -85,6 +85,11 @@ const bp_logprob_info *bp_logprob_get_info(const bp_logprob *client)
     return client != NULL ? &client->info : NULL;
 }
 
+const char *bp_logprob_cuda_codes(void)
+{
+    return BP_CUDA_CODES;
+}
+
 bp_status bp_logprob_check(bp_logprob *client)
 {
     if (client == NULL)

@@ -40,8 +40,12 @@ def skyrl():
     def entropy(vocab_parallel_logits, chunk_size=None, chunk_memory_mb=512):
         return logprob.vocab_parallel_entropy(vocab_parallel_logits, chunk_size=chunk_size, chunk_memory_mb=chunk_memory_mb)
 
+    def weighted_sum(vocab_parallel_logits, weights, chunk_size=None, chunk_memory_mb=512):
+        return (entropy(vocab_parallel_logits) * weights).sum()
+
     names = ("ChunkedDistributedLogprob", "DistributedLogprob", "FusedLinearChunkedDistributedLogprob")
-    return {**{name: applied(getattr(logprob, name).apply) for name in names}, "vocab_parallel_entropy": counted(entropy)}
+    return {**{name: applied(getattr(logprob, name).apply) for name in names}, "vocab_parallel_entropy": counted(entropy),
+            "vocab_parallel_entropy_weighted_sum": counted(weighted_sum)}
 
 
 # ---- AReaL -------------------------------------------------------------------------------------------------------------
