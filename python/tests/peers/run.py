@@ -125,7 +125,7 @@ def listed(rows, test, result):
 
 
 def judge(name, found):
-    """Prints deviations, what is unexpected, and a line of counts. Returns (expected, unexpected, skipped)."""
+    """Prints deviations, what is unexpected, and a line of counts. Returns (passed, unexpected, skipped, deviating)."""
     rows = [row for row in DEVIATIONS if row.peer == name]
     counts = dict.fromkeys(("passed", "unexpected", "skipped", "idle", *rows), 0)
 
@@ -156,7 +156,7 @@ def judge(name, found):
     deviating = sum(counts[row] for row in rows)
     print(f"{name}: {counts['passed']} passed with ours, {deviating} deviate as listed, {counts['unexpected']} unexpected, "
           f"{counts['skipped']} skipped by the peer, {counts['idle']} call none of ours", flush=True)
-    return counts["passed"] + deviating, counts["unexpected"], counts["skipped"]
+    return counts["passed"], counts["unexpected"], counts["skipped"], deviating
 
 
 def main():
@@ -164,7 +164,7 @@ def main():
         print(f"peers: expected a folder with copies of {', '.join(PEERS)}, got {' '.join(sys.argv[1:2]) or 'none'}")
         return 2
     folder, options = os.path.abspath(sys.argv[1]), sys.argv[2:]
-    totals = [0, 0, 0]
+    totals = [0, 0, 0, 0]
     for name, peer in PEERS.items():
         if not os.path.isdir(os.path.join(folder, name)):
             print(f"{name}: skipped: {folder} has no {name}")
@@ -175,6 +175,7 @@ def main():
         if counts[1]:
             print("\n".join(output.splitlines()[-40:]))
         totals = [total + count for total, count in zip(totals, counts)]
+    print(f"{totals[3]} deviate as listed")
     print(f"{totals[0]} passed, {totals[1]} failed, {totals[2]} skipped")
     return 1 if totals[1] else 0 if totals[0] else 77
 
