@@ -1,4 +1,4 @@
-"""Architectures of the CUDA kernels; calls of the CUDA driver from Python: an event between two native streams, for DLPack."""
+"""Architectures of the CUDA kernels, and calls of the CUDA driver: an event between two native streams, for DLPack."""
 
 import ctypes
 import functools

@@ -306,7 +306,7 @@ class Registrations(unittest.TestCase):
 
 class CudaKernels(unittest.TestCase):
     def test_architectures(self):
-        """cuda_arch_list() against the image that nvcc wrote: a header, then entries of PTX (kind 1) or machine code."""
+        """cuda_arch_list() against nvcc's image: a header, then entries of PTX (kind 1) or machine code."""
         import bucketpool as bp
 
         path, found = os.path.join(FAKES, "..", "..", "src", "logprob", "cuda", "kernels.fatbin"), []
@@ -315,8 +315,8 @@ class CudaKernels(unittest.TestCase):
                 image = file.read()
             place, = struct.unpack_from("<H", image, 6)
             while place + 32 <= len(image):
-                (kind, header), (size, ) = struct.unpack_from("<H2xI", image, place), struct.unpack_from("<Q", image, place + 8)
-                found.append(("compute_" if kind == 1 else "sm_") + str(struct.unpack_from("<I", image, place + 28)[0]))
+                kind, header, size, architecture = struct.unpack_from("<H2xIQ12xI", image, place)
+                found.append(("compute_" if kind == 1 else "sm_") + str(architecture))
                 place += header + size
         self.assertEqual(bp.cuda_arch_list(), found)
 
@@ -326,7 +326,8 @@ class Emulated(unittest.TestCase):
     @unittest.skipUnless(all(map(os.path.isdir, FOLDERS)), f"no emulated driver and NCCL in {FAKES}")
     def test_emulated_driver_and_nccl(self):
         environment = {**os.environ, INSIDE: "1", "LD_LIBRARY_PATH": ":".join(FOLDERS), "FAKE_CUDA": "report=1"}
-        done = subprocess.run([sys.executable, __file__, FAKES], capture_output=True, text=True, timeout=600, env=environment)
+        done = subprocess.run([sys.executable, __file__, FAKES], capture_output=True, text=True, timeout=600,
+                              env=environment)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertTrue(done.stderr.rstrip().endswith("OK (skipped=1)"), done.stderr)  # then misuses and leaks follow
 

@@ -1,4 +1,4 @@
-"""A plugin of pytest: writes how often a test called our functions into its report, as the property "calls", and seeds each test."""
+"""A plugin of pytest: seeds each test, and reports how often it called our functions as the property "calls"."""
 
 import os
 

@@ -1,6 +1,7 @@
 """Our functions with the arguments of the peers' functions, by the module and the name that they replace.
 
-Each call is counted in the file BUCKETPOOL_PEER_CALLS, by whatever process makes it: a test that passes without a call shows nothing."""
+Each call is counted in the file BUCKETPOOL_PEER_CALLS, by whatever process makes it: a test that passes without a call
+shows nothing."""
 
 import functools
 import os
@@ -31,24 +32,25 @@ def applied(function):
     return type("Applied", (), {"apply": staticmethod(counted(function))})
 
 
-# ---- SkyRL -------------------------------------------------------------------------------------------------------------
+# ---- SkyRL ---------------------------------------------------------------------------------------------------------
 
 
 def skyrl():
     from bucketpool.torch import logprob
 
     def entropy(vocab_parallel_logits, chunk_size=None, chunk_memory_mb=512):
-        return logprob.vocab_parallel_entropy(vocab_parallel_logits, chunk_size=chunk_size, chunk_memory_mb=chunk_memory_mb)
+        return logprob.vocab_parallel_entropy(vocab_parallel_logits, chunk_size=chunk_size,
+                                              chunk_memory_mb=chunk_memory_mb)
 
     def weighted_sum(vocab_parallel_logits, weights, chunk_size=None, chunk_memory_mb=512):
         return (entropy(vocab_parallel_logits) * weights).sum()
 
     names = ("ChunkedDistributedLogprob", "DistributedLogprob", "FusedLinearChunkedDistributedLogprob")
-    return {**{name: applied(getattr(logprob, name).apply) for name in names}, "vocab_parallel_entropy": counted(entropy),
-            "vocab_parallel_entropy_weighted_sum": counted(weighted_sum)}
+    return {**{name: applied(getattr(logprob, name).apply) for name in names},
+            "vocab_parallel_entropy": counted(entropy), "vocab_parallel_entropy_weighted_sum": counted(weighted_sum)}
 
 
-# ---- AReaL -------------------------------------------------------------------------------------------------------------
+# ---- AReaL ---------------------------------------------------------------------------------------------------------
 
 
 def areal():
@@ -60,11 +62,13 @@ def areal():
     def logprobs_entropy(logits, labels, tp_group, temperature=1.0):
         return logprob.gather_logprobs_entropy(logits, labels, temperature, tp_group)
 
-    return {"_vocab_parallel_logprobs": counted(logprobs), "_vocab_parallel_logprobs_entropy": counted(logprobs_entropy),
-            "gather_logprobs": counted(logprob.gather_logprobs), "gather_logprobs_entropy": counted(logprob.gather_logprobs_entropy)}
+    return {"_vocab_parallel_logprobs": counted(logprobs),
+            "_vocab_parallel_logprobs_entropy": counted(logprobs_entropy),
+            "gather_logprobs": counted(logprob.gather_logprobs),
+            "gather_logprobs_entropy": counted(logprob.gather_logprobs_entropy)}
 
 
-# ---- verl --------------------------------------------------------------------------------------------------------------
+# ---- verl ----------------------------------------------------------------------------------------------------------
 
 
 def verl_logits():
@@ -74,7 +78,8 @@ def verl_logits():
         in_place = inplace_backward and logits.requires_grad and not logits.is_leaf
         return logprob.logprobs_from_logits(logits, labels.reshape(logits.shape[:-1]), in_place=in_place)
 
-    return {"logprobs_from_logits": counted(logprobs), "entropy_from_logits": counted(logprob.vocab_parallel_entropy)}
+    return {"logprobs_from_logits": counted(logprobs),
+            "entropy_from_logits": counted(logprob.vocab_parallel_entropy)}
 
 
 def verl_head():
@@ -84,14 +89,14 @@ def verl_head():
         if reduction != "none":
             raise NotOffered("reduction")
         # the caller sums the gradient of the hidden states over the ranks
-        lp, entropy = logprob.linear_logprobs_and_entropy(hidden.flatten(0, -2), weight, labels.flatten(), group=dist_process_group,
-                                                          temperature=temperature, partial_hidden_grad=dist_process_group is not None)
-        return lp, entropy
+        return logprob.linear_logprobs_and_entropy(hidden.flatten(0, -2), weight, labels.flatten(),
+                                                   group=dist_process_group, temperature=temperature,
+                                                   partial_hidden_grad=dist_process_group is not None)
 
     return {"linear_cross_entropy": counted(both)}
 
 
-# ---- Liger -------------------------------------------------------------------------------------------------------------
+# ---- Liger ---------------------------------------------------------------------------------------------------------
 
 
 def reduced(values, kept, reduction):
@@ -105,31 +110,36 @@ def in_the_vocabulary(target, ignore_index, columns):
 def liger():
     from bucketpool.torch import logprob
 
-    def cross_entropy(logits, target, weight=None, ignore_index=-100, lse_square_scale=0.0, label_smoothing=0.0, reduction="mean",
-                      softcap=None, return_z_loss=False, return_token_accuracy=False, return_predicted_tokens=False):
-        unsupported(weight=weight is not None, z_loss=lse_square_scale, label_smoothing=label_smoothing, softcap=softcap,
-                    return_z_loss=return_z_loss, token_accuracy=return_token_accuracy, predicted_tokens=return_predicted_tokens)
+    def cross_entropy(logits, target, weight=None, ignore_index=-100, lse_square_scale=0.0, label_smoothing=0.0,
+                      reduction="mean", softcap=None, return_z_loss=False, return_token_accuracy=False,
+                      return_predicted_tokens=False):
+        unsupported(weight=weight is not None, z_loss=lse_square_scale, label_smoothing=label_smoothing,
+                    softcap=softcap, return_z_loss=return_z_loss, token_accuracy=return_token_accuracy,
+                    predicted_tokens=return_predicted_tokens)
         in_the_vocabulary(target, ignore_index, logits.shape[-1])
         lp = logprob.logprobs_from_logits(logits, target, ignore_index=ignore_index)
         return reduced(-lp, target != ignore_index, reduction).to(logits.dtype), None, None, None
 
-    def fused(hidden, weight, target, bias=None, ce_weight=None, ignore_index=-100, lse_square_scale=0.0, label_smoothing=0.0,
-              reduction="mean", softcap=None, return_z_loss=False, accum_dtype=None, use_token_scaling=False,
-              return_token_accuracy=False, return_predicted_tokens=False):
-        unsupported(bias=bias is not None, weight=ce_weight is not None, z_loss=lse_square_scale, label_smoothing=label_smoothing,
-                    softcap=softcap, return_z_loss=return_z_loss, token_scaling=use_token_scaling,
-                    token_accuracy=return_token_accuracy, predicted_tokens=return_predicted_tokens)
+    def fused(hidden, weight, target, bias=None, ce_weight=None, ignore_index=-100, lse_square_scale=0.0,
+              label_smoothing=0.0, reduction="mean", softcap=None, return_z_loss=False, accum_dtype=None,
+              use_token_scaling=False, return_token_accuracy=False, return_predicted_tokens=False):
+        unsupported(bias=bias is not None, weight=ce_weight is not None, z_loss=lse_square_scale,
+                    label_smoothing=label_smoothing, softcap=softcap, return_z_loss=return_z_loss,
+                    token_scaling=use_token_scaling, token_accuracy=return_token_accuracy,
+                    predicted_tokens=return_predicted_tokens)
         in_the_vocabulary(target, ignore_index, weight.shape[0])
         lp = logprob.linear_logprobs(hidden, weight, target, ignore_index=ignore_index)
         return reduced(-lp, target != ignore_index, reduction), None, None, None
 
-    return {"LigerCrossEntropyFunction": applied(cross_entropy), "LigerFusedLinearCrossEntropyFunction": applied(fused)}
+    return {"LigerCrossEntropyFunction": applied(cross_entropy),
+            "LigerFusedLinearCrossEntropyFunction": applied(fused)}
 
 
 def liger_vocab_parallel():
     from bucketpool.torch import logprob
 
-    def vocab_parallel(logits, target, tp_group, ignore_index, label_smoothing, label_smoothing_formula, label_smoothing_mode):
+    def vocab_parallel(logits, target, tp_group, ignore_index, label_smoothing, label_smoothing_formula,
+                       label_smoothing_mode):
         unsupported(label_smoothing=label_smoothing)
         if logits.dim() != 3:
             raise ValueError("logits are not 3-D")
@@ -139,7 +149,7 @@ def liger_vocab_parallel():
     return {"LigerVocabParallelCEFunction": applied(vocab_parallel)}
 
 
-# ---- TRL ---------------------------------------------------------------------------------------------------------------
+# ---- TRL -----------------------------------------------------------------------------------------------------------
 
 
 def trl():
@@ -159,13 +169,15 @@ def trl():
     def entropy(logits, chunk_size=128):
         return logprob.vocab_parallel_entropy(logits, chunk_size=chunk_size).to(logits.dtype)
 
-    return {"selective_log_softmax": counted(selective), "entropy_from_logits": counted(entropy), "_ChunkedLogProbFunction": applied(chunked)}
+    return {"selective_log_softmax": counted(selective), "entropy_from_logits": counted(entropy),
+            "_ChunkedLogProbFunction": applied(chunked)}
 
 
 REPLACED = {
     "SkyRL": {"skyrl.backends.skyrl_train.distributed.megatron.model_utils": skyrl},
     "AReaL": {"areal.utils.functional.vocab_parallel": areal},
     "verl": {"verl.utils.torch_functional": verl_logits, "verl.utils.kernel.linear_cross_entropy": verl_head},
-    "Liger-Kernel": {"liger_kernel.ops": liger, "liger_kernel.ops.vocab_parallel_cross_entropy": liger_vocab_parallel},
+    "Liger-Kernel": {"liger_kernel.ops": liger,
+                     "liger_kernel.ops.vocab_parallel_cross_entropy": liger_vocab_parallel},
     "trl": {"trl.trainer.utils": trl},
 }

@@ -124,7 +124,7 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def needed(self):
         """Looks at the statement that imports: the nearest frame outside of the import system."""
         frame = sys._getframe(2)
-        while frame and (frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_filename == importlib.__file__):
+        while frame and frame.f_code.co_filename.startswith(("<frozen importlib", importlib.__file__)):
             frame = frame.f_back
         file = os.path.realpath(frame.f_code.co_filename) if frame else ""
         return file.startswith(self.copy) and frame.f_lineno not in guarded_lines(file)
@@ -141,7 +141,8 @@ def guarded_lines(file):
     """Lines of import statements inside try blocks with handlers."""
     with open(file, encoding="utf-8") as source:
         tree = ast.parse(source.read())
-    blocks = [statement for node in ast.walk(tree) if isinstance(node, ast.Try) and node.handlers for statement in node.body]
+    handled = [node for node in ast.walk(tree) if isinstance(node, ast.Try) and node.handlers]
+    blocks = [statement for node in handled for statement in node.body]
     imports = [node for block in blocks for node in ast.walk(block) if isinstance(node, (ast.Import, ast.ImportFrom))]
     return {line for node in imports for line in range(node.lineno, node.end_lineno + 1)}
 
@@ -157,8 +158,8 @@ def on_the_cpu():
     torch.cuda.on_the_cpu = True
 
     def moved(value):
-        is_cuda = isinstance(value, torch.device) and value.type == "cuda" or isinstance(value, str) and value.split(":")[0] == "cuda"
-        return torch.device("cpu") if is_cuda else value
+        is_device = isinstance(value, (str, torch.device))
+        return torch.device("cpu") if is_device and str(value).split(":")[0] == "cuda" else value
 
     class Moved(TorchFunctionMode):
         def __torch_function__(self, function, kinds, arguments=(), keywords=None):

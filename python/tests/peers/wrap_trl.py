@@ -2,5 +2,6 @@
 
 from tests.test_utils import TestPatchChunkedLMHead as Theirs
 
-TestHead = type("TestHead", (), {name: value for name, value in vars(Theirs).items() if name in ("B", "S", "H", "V", "CHUNK_SIZE")
-                                 or name.startswith(("_build", "test_dummy"))})
+SIZES = ("B", "S", "H", "V", "CHUNK_SIZE")
+TestHead = type("TestHead", (), {name: value for name, value in vars(Theirs).items()
+                                 if name in SIZES or name.startswith(("_build", "test_dummy"))})

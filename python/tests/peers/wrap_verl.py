@@ -36,7 +36,8 @@ def test_linear_cross_entropy(sizes):
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_tensor_parallel(ranks):
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", __file__],
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone",
+                           f"--nproc_per_node={ranks}", __file__],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-4000:]
 

@@ -171,9 +171,11 @@ def test_traffic():
     from machine import Traffic
 
     x, index = torch.ones(4, 100, dtype=torch.bfloat16), torch.zeros(4, 1, dtype=torch.int64)
-    for function, expected in ((lambda: x.float(), 400 * (2 + 4)), (lambda: x.mul_(2), 400 * 4), (lambda: x[1:].t().view(100, 3), 0),
-                               (lambda: torch.zeros_like(x), 400 * 2), (lambda: torch.empty_like(x), 0), (lambda: x.copy_(x), 400 * 4),
-                               (lambda: x.gather(-1, index), 3 * 4 * 8), (lambda: x[:, :1].expand(4, 100).neg(), 4 * 2 + 400 * 2)):
+    for function, expected in ((lambda: x.float(), 400 * (2 + 4)), (lambda: x.mul_(2), 400 * 4),
+                               (lambda: x[1:].t().view(100, 3), 0), (lambda: torch.zeros_like(x), 400 * 2),
+                               (lambda: torch.empty_like(x), 0), (lambda: x.copy_(x), 400 * 4),
+                               (lambda: x.gather(-1, index), 3 * 4 * 8),
+                               (lambda: x[:, :1].expand(4, 100).neg(), 4 * 2 + 400 * 2)):
         with Traffic() as traffic:
             function()
         assert traffic.bytes == expected

@@ -55,8 +55,9 @@ def test_values():
 
 
 def test_process():
-    code = "import torch; from verl.utils.torch_functional import entropy_from_logits; print(entropy_from_logits(torch.zeros(1, 8)).item())"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.startswith("2.0794")
+    code = "import torch, verl.utils.torch_functional as f; print(f.entropy_from_logits(torch.zeros(1, 8)).item())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("2.0794")
 
 
 def test_stand_ins():
@@ -70,7 +71,9 @@ def test_wrong():
 
 @pytest.fixture
 def copy(tmp_path):
-    for name, text in {"verl/__init__.py": "", "verl/utils/__init__.py": "", "verl/utils/torch_functional.py": MODULE, "test_it.py": TESTS}.items():
+    files = {"verl/__init__.py": "", "verl/utils/__init__.py": "", "verl/utils/torch_functional.py": MODULE,
+             "test_it.py": TESTS}
+    for name, text in files.items():
         file = tmp_path / "verl" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -92,7 +95,8 @@ def test_copy(copy, monkeypatch, capsys):
     assert judged(monkeypatch, found, ("test_wrong",)) == (2, 0, 0, 1)
     assert judged(monkeypatch, found, ("", "assert 2.07")) == (2, 0, 0, 1)
     assert "1 deviate: a reason" in capsys.readouterr().out
-    assert judged(monkeypatch, found, ("test_wrong",), ("test_process",))[1] == 2  # an unexpected pass, and a row without a failure
+    # an unexpected pass, and a row without a failure
+    assert judged(monkeypatch, found, ("test_wrong",), ("test_process",))[1] == 2
     assert "PASSED" in capsys.readouterr().out
     assert judged(monkeypatch, found, ("test_wrong",), ("no such test",))[1] == 1
 
@@ -103,7 +107,8 @@ def test_changed_copy(copy):
     with open(module, "w", encoding="utf-8") as file:
         file.write(MODULE.replace("def entropy_from_logits", "def renamed"))
     found, output = run.results(copy, "verl", run.Peer(["."], ["test_it.py"]), [])
-    assert not any(result.outcome == "passed" for result in found.values()) and "has no entropy_from_logits any more" in output
+    assert not any(result.outcome == "passed" for result in found.values())
+    assert "has no entropy_from_logits any more" in output
 
 
 def test_no_copies(tmp_path, monkeypatch, capsys):
