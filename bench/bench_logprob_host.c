@@ -33,6 +33,7 @@ typedef struct table {
     int64_t *targets;
     float *logprobs, *upstream;
     float *saved; /* max, log_sum */
+    float *kept;  /* of divergences */
 } table;
 
 static void *take(size_t bytes)
@@ -82,6 +83,7 @@ static table open_table(int is_bf16)
     t.logprobs = take(t.rows * sizeof *t.logprobs);
     t.upstream = take(t.rows * sizeof *t.upstream);
     t.saved = take(2 * t.rows * sizeof *t.saved);
+    t.kept = take(t.rows * sizeof *t.kept);
     memset(t.gradient, 1, t.rows * COLUMNS * 4);
     fill(&t);
     return t;
@@ -95,6 +97,7 @@ static void close_table(const table *t)
     munmap(t->logprobs, t->rows * sizeof *t->logprobs);
     munmap(t->upstream, t->rows * sizeof *t->upstream);
     munmap(t->saved, 2 * t->rows * sizeof *t->saved);
+    munmap(t->kept, t->rows * sizeof *t->kept);
 }
 
 static size_t next_rows(table *t, size_t rows)
@@ -111,6 +114,7 @@ typedef struct kernels {
     bp_engine *engine;
     bp_stream *stream;
     bp_dtype out; /* of the gradient */
+    int in_place;
     unsigned threads;
 } kernels;
 
@@ -157,21 +161,97 @@ static void run_forward(void *user, size_t rows)
     forward(k, next_rows(k->t, rows), rows);
 }
 
+static bp_gradient_work gradient_of(const kernels *k, size_t first, size_t rows)
+{
+    const table *t = k->t;
+    const size_t out_bytes = k->out == BP_DTYPE_FP32 ? 4 : 2;
+    return (bp_gradient_work){.tokens = tokens_of(t, first, rows),
+                              .logits = logits_of(t, first),
+                              .saved = {t->saved + first, t->saved + t->rows + first, NULL},
+                              .vocab = COLUMNS,
+                              .logprob = {.data = t->upstream + first, .stride = 1},
+                              .out = k->in_place ? t->logits + first * row_bytes(t)
+                                                 : t->gradient + first * COLUMNS * out_bytes,
+                              .out_stride = COLUMNS,
+                              .out_dtype = (int32_t)k->out};
+}
+
 static void run_backward(void *user, size_t rows)
 {
     const kernels *k = user;
-    const table *t = k->t;
-    size_t first = next_rows(k->t, rows), out_bytes = k->out == BP_DTYPE_FP32 ? 4 : 2;
-    bp_gradient_work work = {.tokens = tokens_of(t, first, rows),
-                             .logits = logits_of(t, first),
-                             .saved = {t->saved + first, t->saved + t->rows + first, NULL},
-                             .vocab = COLUMNS,
-                             .logprob = {.data = t->upstream + first, .stride = 1},
-                             .out = t->gradient + first * COLUMNS * out_bytes,
-                             .out_stride = COLUMNS,
-                             .out_dtype = (int32_t)k->out};
+    const bp_gradient_work work = gradient_of(k, next_rows(k->t, rows), rows);
     must(k->engine->ops->gradient(k->engine, &work, k->stream));
     must(bp_stream_synchronize(k->stream));
+}
+
+/* Two passes over the same rows. In place the gradient takes the logits' place, and the next round reads it. */
+static void run_two_passes(void *user, size_t rows)
+{
+    const kernels *k = user;
+    const size_t first = next_rows(k->t, rows);
+    const bp_gradient_work work = gradient_of(k, first, rows);
+    forward(k, first, rows);
+    must(k->engine->ops->gradient(k->engine, &work, k->stream));
+    must(bp_stream_synchronize(k->stream));
+}
+
+static void run_one_pass(void *user, size_t rows)
+{
+    const kernels *k = user;
+    const size_t first = next_rows(k->t, rows);
+    const bp_fused_work work = {forward_of(k->t, first, rows), gradient_of(k, first, rows)};
+    must(k->engine->ops->fused(k->engine, &work, k->stream));
+    must(bp_stream_synchronize(k->stream));
+}
+
+/* ---- divergences: the reference is the half of the logits that the rows are not in ------------------------------------ */
+
+typedef struct diverging {
+    kernels *k;
+    float beta;
+} diverging;
+
+static bp_divergence_work divergence_of(const diverging *d, size_t first, size_t rows)
+{
+    const table *t = d->k->t;
+    const size_t other = (first + t->rows / 2) % (t->rows - rows);
+    return (bp_divergence_work){
+        .tokens = tokens_of(t, first, rows),
+        .logits = logits_of(t, first),
+        .reference = logits_of(t, other),
+        .logits_saved = {t->saved + first, t->saved + t->rows + first, NULL},
+        .reference_saved = {t->saved + other, t->saved + t->rows + other, NULL},
+        .beta = d->beta,
+        .results = {.divergence = {.data = t->logprobs + first, .stride = 1}, .kept = t->kept + first}};
+}
+
+static void run_divergence(void *user, size_t rows)
+{
+    const diverging *d = user;
+    const bp_divergence_work work = divergence_of(d, next_rows(d->k->t, rows), rows);
+    must(d->k->engine->ops->divergence(d->k->engine, &work, d->k->stream));
+    must(bp_stream_synchronize(d->k->stream));
+}
+
+static void run_divergence_gradient(void *user, size_t rows)
+{
+    const diverging *d = user;
+    const size_t first = next_rows(d->k->t, rows);
+    const bp_divergence_work sums = divergence_of(d, first, rows);
+    const bp_gradient_work gradient = gradient_of(d->k, first, rows);
+    const bp_divergence_gradient_work work = {.tokens = sums.tokens,
+                                              .logits = sums.logits,
+                                              .reference = sums.reference,
+                                              .logits_saved = sums.logits_saved,
+                                              .reference_saved = sums.reference_saved,
+                                              .beta = d->beta,
+                                              .kept = d->k->t->kept + first,
+                                              .upstream = gradient.logprob,
+                                              .out = gradient.out,
+                                              .out_stride = gradient.out_stride,
+                                              .out_dtype = gradient.out_dtype};
+    must(d->k->engine->ops->divergence_gradient(d->k->engine, &work, d->k->stream));
+    must(bp_stream_synchronize(d->k->stream));
 }
 
 /* ---- scalar loops with libm -------------------------------------------------------------------------------------- */
@@ -348,6 +428,41 @@ static void measure_backward(kernels *k, bp_dtype out)
     bench_end();
 }
 
+/* Both passes, apart and in one. Their bytes of memory for a logit: twice its own and the gradient's, or its own and the gradient's. */
+static void measure_both(kernels *k, bp_dtype out, int in_place)
+{
+    char name[72];
+    const char *logits = k->t->is_bf16 ? "bf16" : "fp32";
+    const int bytes = k->t->is_bf16 ? 2 : 4, written = out == BP_DTYPE_FP32 ? 4 : 2;
+    k->out = out;
+    k->in_place = in_place;
+    snprintf(name, sizeof name, "both passes, %s to %s%s, %u thread%s", logits, bp_dtype_name(out),
+             in_place ? " in place" : "", k->threads, k->threads > 1 ? "s" : "");
+    if (bench_begin(name)) {
+        snprintf(name, sizeof name, "two calls, %d bytes a logit", 2 * bytes + written);
+        add_rows(name, run_two_passes, k, WINDOW_ROWS);
+        snprintf(name, sizeof name, "one call, %d bytes a logit", bytes + written);
+        add_rows(name, run_one_pass, k, WINDOW_ROWS);
+        bench_end();
+    }
+    k->in_place = 0;
+}
+
+static void measure_divergence(kernels *k, float beta)
+{
+    diverging d = {k, beta};
+    char name[72];
+    k->out = k->t->is_bf16 ? BP_DTYPE_BF16 : BP_DTYPE_FP32;
+    snprintf(name, sizeof name, "divergence, beta %.1f, %s, %u thread%s", (double)beta, k->t->is_bf16 ? "bf16" : "fp32",
+             k->threads, k->threads > 1 ? "s" : "");
+    if (!bench_begin(name))
+        return;
+    bench_per(bench_add("sums", run_divergence, &d, WINDOW_ROWS), COLUMNS);
+    bench_per(bench_add("gradient", run_divergence_gradient, &d, WINDOW_ROWS), COLUMNS);
+    add_rows("reading the logits", run_reading, k, WINDOW_ROWS);
+    bench_end();
+}
+
 static void print_error(const kernels *k)
 {
     double most = 0;
@@ -369,11 +484,17 @@ static void measure(uint32_t allowed, int is_bf16)
         must(bp_engine_create_host(threads, allowed, COLUMNS, &k.engine));
         if (threads == 1)
             print_error(&k);
+        else
+            fill(&t); /* again, after gradients in place */
         forward(&k, 0, t.rows); /* statistics for backward */
         measure_forward(&k);
         measure_backward(&k, BP_DTYPE_FP32);
         if (is_bf16)
             measure_backward(&k, BP_DTYPE_BF16);
+        measure_divergence(&k, 0);
+        measure_divergence(&k, 0.5f);
+        measure_both(&k, BP_DTYPE_FP32, 0);
+        measure_both(&k, is_bf16 ? BP_DTYPE_BF16 : BP_DTYPE_FP32, 1); /* last: overwrites the logits */
         k.engine->ops->destroy(k.engine);
         bp_stream_destroy(&k.stream);
         bp_device_destroy(&device);
