@@ -439,10 +439,11 @@ static void measure_both(kernels *k, bp_dtype out, int in_place)
     snprintf(name, sizeof name, "both passes, %s to %s%s, %u thread%s", logits, bp_dtype_name(out),
              in_place ? " in place" : "", k->threads, k->threads > 1 ? "s" : "");
     if (bench_begin(name)) {
-        snprintf(name, sizeof name, "two calls, %d bytes a logit", 2 * bytes + written);
-        add_rows(name, run_two_passes, k, WINDOW_ROWS);
-        snprintf(name, sizeof name, "one call, %d bytes a logit", bytes + written);
-        add_rows(name, run_one_pass, k, WINDOW_ROWS);
+        char two[32], one[32];
+        snprintf(two, sizeof two, "two calls, %d bytes a logit", 2 * bytes + written);
+        snprintf(one, sizeof one, "one call, %d bytes a logit", bytes + written);
+        add_rows(two, run_two_passes, k, WINDOW_ROWS);
+        add_rows(one, run_one_pass, k, WINDOW_ROWS);
         bench_end();
     }
     k->in_place = 0;
@@ -485,7 +486,7 @@ static void measure(uint32_t allowed, int is_bf16)
         if (threads == 1)
             print_error(&k);
         else
-            fill(&t); /* again, after gradients in place */
+            fill(&t);           /* again, after gradients in place */
         forward(&k, 0, t.rows); /* statistics for backward */
         measure_forward(&k);
         measure_backward(&k, BP_DTYPE_FP32);

@@ -517,30 +517,49 @@ INLINE quad capped_gradient(quad gradient, quad x, float cap)
     return q_mul(gradient, q_mul(q_from(v_set(1), u), q_less(u, v_set(-1))));
 }
 
+INLINE void widen_tile(int dtype, const void *x, uint32_t columns, int rounding, float cap, float *to)
+{
+    const exp_scale twice = exp_scale_of(2);
+    uint32_t i = 0;
+    for (; i + BLOCK <= columns; i += BLOCK)
+        q_store(BP_ROW_FP32, false, to, i, prepared(q_load_ordered(dtype, x, i), rounding, cap, &twice));
+    if (i < columns)
+        q_store_part(BP_ROW_FP32, to, i, columns - i,
+                     prepared(q_load_part(dtype, x, i, columns - i), rounding, cap, &twice));
+}
+
+INLINE void narrow_tile(int dtype, const float *gradient, const float *x, uint32_t columns, float cap, void *to)
+{
+    uint32_t i = 0;
+    for (; i + BLOCK <= columns; i += BLOCK) {
+        quad block = q_load_ordered(BP_ROW_FP32, gradient, i);
+        if (cap != 0)
+            block = capped_gradient(block, q_load_ordered(BP_ROW_FP32, x, i), cap);
+        q_store(dtype, false, to, i, block);
+    }
+    if (i < columns) {
+        quad block = q_load_part(BP_ROW_FP32, gradient, i, columns - i);
+        if (cap != 0)
+            block = capped_gradient(block, q_load_part(BP_ROW_FP32, x, i, columns - i), cap);
+        q_store_part(dtype, to, i, columns - i, block);
+    }
+}
+
+/* Constant arguments in the usual case, so that its loop has no branches. */
 #define WIDEN(dtype)                                                                                                   \
     static void widen_##dtype(const void *x, uint32_t columns, int rounding, float cap, float *to)                     \
     {                                                                                                                  \
-        const exp_scale twice = exp_scale_of(2);                                                                       \
-        uint32_t i = 0;                                                                                                \
-        for (; i + BLOCK <= columns; i += BLOCK)                                                                       \
-            q_store(BP_ROW_FP32, false, to, i, prepared(q_load_ordered(BP_ROW_##dtype, x, i), rounding, cap, &twice)); \
-        if (i < columns)                                                                                               \
-            q_store_part(BP_ROW_FP32, to, i, columns - i,                                                              \
-                         prepared(q_load_part(BP_ROW_##dtype, x, i, columns - i), rounding, cap, &twice));             \
+        if (rounding == BP_ROW_FP32 && cap == 0)                                                                       \
+            widen_tile(BP_ROW_##dtype, x, columns, BP_ROW_FP32, 0, to);                                                \
+        else                                                                                                           \
+            widen_tile(BP_ROW_##dtype, x, columns, rounding, cap, to);                                                 \
     }                                                                                                                  \
     static void narrow_##dtype(const float *gradient, const float *x, uint32_t columns, float cap, void *to)           \
     {                                                                                                                  \
-        uint32_t i = 0;                                                                                                \
-        for (; i + BLOCK <= columns; i += BLOCK) {                                                                     \
-            quad block = q_load_ordered(BP_ROW_FP32, gradient, i);                                                     \
-            q_store(BP_ROW_##dtype, false, to, i,                                                                      \
-                    cap == 0 ? block : capped_gradient(block, q_load_ordered(BP_ROW_FP32, x, i), cap));                \
-        }                                                                                                              \
-        if (i < columns) {                                                                                             \
-            quad block = q_load_part(BP_ROW_FP32, gradient, i, columns - i);                                           \
-            q_store_part(BP_ROW_##dtype, to, i, columns - i,                                                           \
-                         cap == 0 ? block : capped_gradient(block, q_load_part(BP_ROW_FP32, x, i, columns - i), cap)); \
-        }                                                                                                              \
+        if (cap == 0)                                                                                                  \
+            narrow_tile(BP_ROW_##dtype, gradient, x, columns, 0, to);                                                  \
+        else                                                                                                           \
+            narrow_tile(BP_ROW_##dtype, gradient, x, columns, cap, to);                                                \
     }
 WIDEN(FP32)
 WIDEN(BF16)
