@@ -90,6 +90,7 @@ static const option_row logprob_table[] = {
     {"grad-dtype", "G", "Of their gradient: fp32, logits, or in-place (default fp32)", OPTION_CHOICE, FIELD(gradient),
      gradients},
     {"entropy", NULL, "Also measure entropies and their gradient", OPTION_FLAG, FIELD(entropy)},
+    {"fused", NULL, "Run both passes in one call; its time is under BACKWARD", OPTION_FLAG, FIELD(fused)},
     {"head", "H",
      "Measure the fused head with hidden size H, which never stores logits, against its "
      "matrix "
@@ -120,6 +121,8 @@ static int check_options(const bench_options *o)
         return cli_fail(EXIT_BAD_INPUT,
                         "--grad-dtype in-place cannot be used with --head, which stores no logits; use fp32 or "
                         "logits");
+    if (o->head > 0 && o->fused)
+        return cli_fail(EXIT_BAD_INPUT, "--fused cannot be used with --head, whose passes are two");
     uint64_t seq = bench_largest(&o->seq), vocab = bench_largest(&o->vocab), bytes;
     if (__builtin_mul_overflow(seq, vocab, &bytes) || bytes > (uint64_t)INT64_MAX / 16)
         return cli_fail(EXIT_BAD_INPUT,

@@ -10,10 +10,12 @@
 
 /* ---- log-probabilities: figures ---------------------------------------------------------------------------------- */
 
-/* Bytes per logit: read forward, read backward, and its gradient written. */
+/* Bytes per logit: read forward, read backward unless in the same call, and its gradient written. */
 static uint64_t bytes_per_logit(const bench *b)
 {
-    return (2 * (uint64_t)bp_dtype_bits(b->options->dtype) + bp_dtype_bits(b->gradient_dtype)) / 8;
+    return ((b->options->fused ? 1 : 2) * (uint64_t)bp_dtype_bits(b->options->dtype) +
+            bp_dtype_bits(b->gradient_dtype)) /
+           8;
 }
 
 /* Counted bytes per second, over those of copies. */
@@ -91,6 +93,7 @@ int bench_report_json(const bench *b)
     bp_json_add_text(&d, "dtype", bp_dtype_name(o->dtype));
     bp_json_add_text(&d, "grad_dtype", bench_gradient_name(o->gradient));
     bp_json_add_flag(&d, "entropy", o->entropy);
+    bp_json_add_flag(&d, "fused", o->fused);
     number_or_null(&d, "hidden", o->head > 0, o->head);
     bp_json_add_list(&d, "rows");
     for (size_t i = 0; i < b->row_count; i++)
@@ -122,8 +125,8 @@ static void print_heading(const bench *b)
         printf("fused head, hidden size %llu, %s, %s gradient of hidden states", (unsigned long long)o->head,
                bp_dtype_name(o->dtype), bp_dtype_name(b->gradient_dtype));
     else
-        printf("%s logits, %s gradient%s", bp_dtype_name(o->dtype), bp_dtype_name(b->gradient_dtype),
-               o->gradient == BENCH_GRADIENT_IN_PLACE ? " in place" : "");
+        printf("%s%s logits, %s gradient%s", o->fused ? "both passes in one call, " : "", bp_dtype_name(o->dtype),
+               bp_dtype_name(b->gradient_dtype), o->gradient == BENCH_GRADIENT_IN_PLACE ? " in place" : "");
     printf("%s; ", o->entropy ? ", entropies too" : "");
     if (b->scale > 1)
         printf("sequences divided by %llu%s; ", (unsigned long long)b->scale, o->scale == 0 ? ", picked" : "");

@@ -32,6 +32,7 @@ typedef struct run {
     bp_lm_head_gradients head_gradients;
     bp_logprob_outputs outputs;
     bench_products products; /* baseline of the head */
+    uint64_t chunk;          /* of the row that is measured */
     uint64_t repeats, product_repeats;
     sample *samples;         /* [row][turn] */
     sample *product_samples; /* [turn] */
@@ -45,6 +46,50 @@ typedef struct run {
 #define LEAST_SECONDS 0.005
 #define MOST_REPEATS 256
 
+static void skip_rows(bp_token_rows *rows, uint64_t first, uint64_t count)
+{
+    rows->data = (uint8_t *)rows->data + first * rows->columns * (bp_dtype_bits(rows->dtype) / 8);
+    rows->sequence = count;
+}
+
+static void skip_values(bp_token_values *values, uint64_t first, uint64_t bytes)
+{
+    if (values->data != NULL)
+        values->data = (uint8_t *)values->data + first * bytes;
+}
+
+/* One call for each chunk of tokens; --fused: both passes as the backward one. */
+static bp_status call_logits(const run *r, bool backward)
+{
+    bp_stream *stream = r->bench->device.stream;
+    const bool fused = r->bench->options->fused;
+    const uint64_t seq = r->shape->seq, piece = bench_chunk_tokens(r->shape, r->chunk);
+    for (uint64_t first = 0, count; first < seq && (backward || !fused); first += count) {
+        bp_logprob_batch batch = r->batch;
+        bp_logprob_outputs outputs = r->outputs;
+        bp_logprob_gradients gradients = r->gradients;
+        count = seq - first < piece ? seq - first : piece;
+        skip_rows(&batch.logits, first, count);
+        skip_rows(&gradients.logits_grad, first, count);
+        skip_values(&batch.tokens.target, first, 8);
+        skip_values(&outputs.logprob, first, 4);
+        skip_values(&outputs.entropy, first, 4);
+        skip_values(&gradients.logprob_grad, first, 4);
+        skip_values(&gradients.entropy_grad, first, 4);
+        const uint64_t of_token = outputs.saved_bytes / seq;
+        outputs.saved = (uint8_t *)outputs.saved + first * of_token;
+        gradients.saved = outputs.saved;
+        outputs.saved_bytes = gradients.saved_bytes = count * of_token;
+        if (fused)
+            BP_TRY(bp_logprob_forward_backward(r->logprob, &batch, &outputs, &gradients, stream));
+        else if (backward)
+            BP_TRY(bp_logprob_backward(r->logprob, &batch, &gradients, stream));
+        else
+            BP_TRY(bp_logprob_forward(r->logprob, &batch, &outputs, stream));
+    }
+    return BP_OK;
+}
+
 static bp_status call(const run *r, bool products, bool backward)
 {
     bp_stream *stream = r->bench->device.stream;
@@ -53,8 +98,7 @@ static bp_status call(const run *r, bool products, bool backward)
     if (r->head != NULL)
         return backward ? bp_lm_head_backward(r->head, &r->head_batch, &r->head_gradients, stream)
                         : bp_lm_head_forward(r->head, &r->head_batch, &r->outputs, stream);
-    return backward ? bp_logprob_backward(r->logprob, &r->batch, &r->gradients, stream)
-                    : bp_logprob_forward(r->logprob, &r->batch, &r->outputs, stream);
+    return call_logits(r, backward);
 }
 
 /* Mean of forward and backward over `repeats` consecutive calls; fewer after an interrupt. */
@@ -256,6 +300,7 @@ static bp_status warm_up(run *r, bench_row *row)
         if (shape->at[outputs[i]] != NULL)
             BP_TRY(bp_stream_fill(b->device.stream, shape->at[outputs[i]], 0xff, shape->tensors.bytes[outputs[i]]));
     }
+    r->chunk = row->chunk;
     BP_TRY(measure_row(r, 1, &first));
     r->repeats = repeats_of(&first);
     BP_TRY(bench_row_memory(b, &row->peak_bytes));
@@ -272,6 +317,7 @@ static bp_status take_turns(run *r)
         }
         for (size_t i = 0; i < r->row_count && !interrupt_came(); i++) {
             size_t row = (i + t) % r->row_count;
+            r->chunk = r->rows[row].chunk;
             BP_TRY(measure_row(r, r->repeats, &r->samples[row * r->turns + t]));
             if (r->head != NULL)
                 BP_TRY(measure(r, true, r->product_repeats, &r->product_samples[t]));

@@ -25,7 +25,7 @@ typedef struct bench_options {
     bench_list seq, vocab, chunk; /* chunk 0: none */
     bp_dtype dtype;
     bench_gradient gradient;
-    bool entropy;
+    bool entropy, fused;
     uint32_t threads; /* 0: OpenMP's */
     uint32_t kernels; /* a BP_KERNELS bit, 0: the fastest that the machine supports */
     uint64_t scale;   /* 0: chosen automatically */

@@ -251,7 +251,7 @@ BP_API bp_status bp_logprob_forward_backward(bp_logprob *client, const bp_logpro
  * between        generalized Jensen-Shannon: beta KL(q || m) + (1 - beta) KL(p || m),  m = (1 - beta) p + beta q
  * @endverbatim
  * Terms of KL(a || b) with a = 0 are 0; with a > 0 and b = 0 they are infinite. For equal rows divergence and gradient
- * are exactly 0. A token with an infinite divergence has a gradient of NaN. There is no gradient of the reference. */
+ * are exactly 0. A token with an infinite divergence has a gradient of NaN. The reference gets no gradient. */
 typedef struct bp_logprob_divergence_args {
     size_t size;
     bp_token_rows reference; /**< shape and dtype of the logits, any strides */

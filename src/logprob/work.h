@@ -69,7 +69,7 @@ typedef struct bp_upstream_work {
     int64_t batch_stride, stride, step;
 } bp_upstream_work;
 
-/* What is made of the sums over the whole vocabulary. */
+/* Results made of the sums over the whole vocabulary. */
 typedef struct bp_results_work {
     int64_t vocab_first; /* ids of the whole vocabulary: [first, first + vocab) */
     uint64_t vocab;
