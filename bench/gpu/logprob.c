@@ -54,9 +54,8 @@ static bp_logprob_batch batch_of(const logits *l, uint64_t first, uint64_t count
     return batch;
 }
 
-static void forward(const logits *l, uint64_t first, uint64_t count)
+static bp_logprob_outputs outputs_of(const logits *l, uint64_t first, uint64_t count)
 {
-    bp_logprob_batch batch = batch_of(l, first, count);
     bp_logprob_outputs outputs;
     must(bp_logprob_outputs_init(&outputs, sizeof outputs));
     outputs.logprob = (bp_token_values){l->logprob + 4 * first, 0, 1};
@@ -64,12 +63,11 @@ static void forward(const logits *l, uint64_t first, uint64_t count)
         outputs.entropy = (bp_token_values){l->entropy + 4 * first, 0, 1};
     outputs.saved = l->saved + 12 * first;
     outputs.saved_bytes = 12 * count;
-    must(bp_logprob_forward(l->client, &batch, &outputs, l->stream));
+    return outputs;
 }
 
-static void backward(const logits *l, uint64_t first, uint64_t count)
+static bp_logprob_gradients gradients_of(const logits *l, const bp_logprob_batch *batch, uint64_t first, uint64_t count)
 {
-    bp_logprob_batch batch = batch_of(l, first, count);
     bp_logprob_gradients gradients;
     must(bp_logprob_gradients_init(&gradients, sizeof gradients));
     gradients.logprob_grad = (bp_token_values){l->upstream + 4 * first, 0, 1};
@@ -77,11 +75,34 @@ static void backward(const logits *l, uint64_t first, uint64_t count)
         gradients.entropy_grad = gradients.logprob_grad;
     gradients.saved = l->saved + 12 * first;
     gradients.saved_bytes = 12 * count;
-    gradients.logits_grad = batch.logits;
+    gradients.logits_grad = batch->logits;
     gradients.logits_grad.dtype = l->variant->grad;
     gradients.logits_grad.data = l->grad + l->grad_bytes * first * l->vocab;
     gradients.in_place = l->variant->in_place;
+    return gradients;
+}
+
+static void forward(const logits *l, uint64_t first, uint64_t count)
+{
+    const bp_logprob_batch batch = batch_of(l, first, count);
+    const bp_logprob_outputs outputs = outputs_of(l, first, count);
+    must(bp_logprob_forward(l->client, &batch, &outputs, l->stream));
+}
+
+static void backward(const logits *l, uint64_t first, uint64_t count)
+{
+    const bp_logprob_batch batch = batch_of(l, first, count);
+    const bp_logprob_gradients gradients = gradients_of(l, &batch, first, count);
     must(bp_logprob_backward(l->client, &batch, &gradients, l->stream));
+}
+
+/* Both passes in one call, which reads the logits once. */
+static void forward_backward(const logits *l, uint64_t first, uint64_t count)
+{
+    const bp_logprob_batch batch = batch_of(l, first, count);
+    const bp_logprob_outputs outputs = outputs_of(l, first, count);
+    const bp_logprob_gradients gradients = gradients_of(l, &batch, first, count);
+    must(bp_logprob_forward_backward(l->client, &batch, &outputs, &gradients, l->stream));
 }
 
 /* Bytes of both passes: the logits twice and the gradient. */
@@ -107,9 +128,9 @@ static void copy(const logits *l)
 
 typedef struct line {
     const char *name;
-    int forward, backward; /* both 0: a copy */
-    uint64_t bytes;        /* per logit */
-    uint64_t piece;        /* tokens per call */
+    int forward, backward, at_once; /* all 0: a copy */
+    uint64_t bytes;                 /* per logit */
+    uint64_t piece;                 /* tokens per call */
     int with_entropy;
     logits *logits;
 } line;
@@ -124,7 +145,7 @@ static double run_line(void *user, size_t pairs)
                  LEAST_LOGIT); /* the previous window left gradients there */
     double begin = bench_now_ns();
     for (size_t i = 0; i < pairs; i++) {
-        if (!n->forward && !n->backward)
+        if (!n->forward && !n->backward && !n->at_once)
             copy(l);
         for (uint64_t first = 0; first < l->sequence; first += n->piece) {
             const uint64_t count = l->sequence - first < n->piece ? l->sequence - first : n->piece;
@@ -132,11 +153,15 @@ static double run_line(void *user, size_t pairs)
                 forward(l, first, count);
             if (n->backward)
                 backward(l, first, count);
+            if (n->at_once)
+                forward_backward(l, first, count);
         }
     }
     must(bp_stream_synchronize(l->stream));
     return bench_now_ns() - begin;
 }
+
+#define LINES 9
 
 /* Backward needs the statistics of a forward pass; turns are in random order, so a forward pass runs once before. In place, further pairs
  * of a window read gradients as logits, and backward alone has statistics of other logits: finite numbers, the same traffic. */
@@ -145,16 +170,19 @@ static void measure(logits *l)
     const uint64_t moved = bytes_of_both(l), all = l->sequence;
     const int small = l->count < 1u << 20;                                  /* with --divide */
     const size_t pairs = small ? 1 : 1 + (size_t)((4ull << 30) / l->count); /* tens of milliseconds */
-    char names[6][72];
-    line lines[6] = {{"copy", 0, 0, moved, all, 0, l},
-                     {"forward", 1, 0, l->logit_bytes, all, 0, l},
-                     {"forward and backward", 1, 1, moved, all, 0, l},
-                     {"backward", 0, 1, moved - l->logit_bytes, all, 0, l},
-                     {"forward and backward, calls of 1024 tokens", 1, 1, moved, PIECE, 0, l},
-                     {"forward and backward, with entropy", 1, 1, moved, all, 1, l}};
-    (void)run_line(&lines[5], 1);
+    char names[LINES][72];
+    line lines[LINES] = {{"copy", 0, 0, 0, moved, all, 0, l},
+                         {"forward", 1, 0, 0, l->logit_bytes, all, 0, l},
+                         {"forward and backward", 1, 1, 0, moved, all, 0, l},
+                         {"backward", 0, 1, 0, moved - l->logit_bytes, all, 0, l},
+                         {"both at once", 0, 0, 1, moved - l->logit_bytes, all, 0, l},
+                         {"forward and backward, calls of 1024 tokens", 1, 1, 0, moved, PIECE, 0, l},
+                         {"both at once, calls of 1024 tokens", 0, 0, 1, moved - l->logit_bytes, PIECE, 0, l},
+                         {"forward and backward, with entropy", 1, 1, 0, moved, all, 1, l},
+                         {"both at once, with entropy", 0, 0, 1, moved - l->logit_bytes, all, 1, l}};
+    (void)run_line(&lines[LINES - 2], 1);
     bench_turns(small ? 3 : 11);
-    for (size_t i = 0; i < 6; i++) {
+    for (size_t i = 0; i < LINES; i++) {
         snprintf(names[i], sizeof names[i], "%s, %s", lines[i].name, l->variant->name);
         if (i == 0)
             snprintf(names[i], sizeof names[i], "copy, %u bytes per logit", (unsigned)moved);

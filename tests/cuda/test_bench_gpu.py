@@ -88,6 +88,7 @@ class BenchGpu(unittest.TestCase):
             group, gradient = f"gpu: logprob 16 x 32 {dtypes}", dtypes.split(", ")[1]
             for name, expected in ((f"copy, {both} bytes per logit", both), ("forward", forward),
                                    (f"backward, {gradient}", both - forward),
+                                   (f"both at once, {gradient}", both - forward),
                                    (f"forward and backward, {gradient}", both)):
                 self.assertEqual(rows[group, name]["bytes_per_logit"], expected, (group, name))
 

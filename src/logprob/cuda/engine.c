@@ -17,7 +17,7 @@
 #define MOST_FUSED_TILES 256u           /* of a row: the tiles that bp_forward sums in one round */
 #define SUMS_BYTES sizeof(bp_partial)   /* of a tile, in the shared memory of fused kernels */
 #define WARP 32u
-#define SMALL_WAVES 3u /* of a forward pass, beyond which a wave more is no matter */
+#define SMALL_WAVES 3u /* of a forward pass; with more of them, one wave more costs little */
 #define NAME_BYTES 64
 #define WORD_SIZES 5 /* 1, 2, 4, 8 and 16 bytes */
 
@@ -154,7 +154,7 @@ static uint64_t parts_of(uint64_t rows, uint64_t columns)
     return rows != 0 && rows < ENOUGH_BLOCKS && most >= 2 ? bp_least_u64((ENOUGH_BLOCKS + rows - 1) / rows, most) : 1;
 }
 
-/* Where the gradient is narrower than the logits, it may be in place: one block must read a row before it writes. */
+/* A gradient that is narrower than the logits may be in place: then one block must read a row before it writes. */
 static bp_status launch_gradient(bp_engine *base, const bp_gradient_work *work, bp_stream *stream)
 {
     const cuda_engine *engine = (const cuda_engine *)base;
