@@ -185,7 +185,7 @@ static void copy_rows(const void *job, uint64_t begin, uint64_t end)
 
 static uint64_t rows_per_thread(uint64_t columns)
 {
-    return columns < COPY_ELEMENTS ? COPY_ELEMENTS / columns : 1;
+    return COPY_ELEMENTS / (columns + 1) + 1;
 }
 
 /* Rows as an operand in fp32: fp32 without a mask in place, otherwise widened, with zeros for rows that the mask excludes. */
