@@ -66,7 +66,6 @@ typedef struct bp_row_mask {
 /* One product of a piece. Hidden states are [rows, hidden], the weight [columns, hidden], logits and their gradient [rows, columns]. */
 typedef struct bp_product_work {
     uint64_t rows, columns, hidden;
-    float alpha;       /* 1 / temperature */
     bp_matrix a, b, c; /* strides fit 31 bits
                                logits = a b^T: a hidden, b weight, c logits (fp32)
                                hidden_grad = d b: a the gradient of logits, b weight, c hidden_grad

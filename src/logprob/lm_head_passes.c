@@ -344,7 +344,6 @@ static bp_status head_logits(bp_lm_head *head, const head_batch *batch, const pi
     BP_TRY(bp_workspace_take(&head->base.workspace, BP_WORK_CHUNK + index % 2, head->multiplies, &memory));
     bp_product_work work = {.columns = columns,
                             .hidden = head->hidden,
-                            .alpha = 1,
                             .b = batch->weight,
                             .adds = batch->bias.data != NULL,
                             .scratch = scratch};
@@ -590,7 +589,6 @@ static bp_status end_piece(const backward *b, uint64_t index)
     const piece p = piece_at(&b->batch->tokens, head->chunk, index);
     const bp_product_work product = {.columns = head->base.columns,
                                      .hidden = head->hidden,
-                                     .alpha = 1,
                                      .a = b->grads[index % 2],
                                      .b = b->batch->weight,
                                      .scratch = b->scratch};

@@ -119,7 +119,7 @@ static bp_status cublas_run(const cublas *c, const gemm *g, const bp_product_wor
     const int a = cublas_type_of(g->a->dtype), b = cublas_type_of(g->b->dtype), result = cublas_type_of(g->c->dtype);
     /* pedantic: fp32 is not rounded to TF32 */
     const int sums = a == BP_CUBLAS_FP32 ? BP_CUBLAS_SUMS_FP32_PEDANTIC : BP_CUBLAS_SUMS_FP32;
-    const float alpha = work->alpha, beta = work->adds ? 1 : 0;
+    const float alpha = 1, beta = work->adds ? 1 : 0;
     int error = used->cublasSetStream(c->handle, stream);
     if (error != BP_CUBLAS_SUCCESS)
         return cublas_fail(used, error, "choosing a stream");

@@ -120,11 +120,10 @@ typedef struct block {
     int64_t stride;
 } block;
 
-/* c = alpha op(a) op(b) + beta c, row-major; op(a) is [m, k], op(b) [k, n]. */
+/* c = op(a) op(b) + beta c, row-major; op(a) is [m, k], op(b) [k, n]. */
 typedef struct gemm {
     bool transposes_a, transposes_b;
     uint64_t m, n, k;
-    float alpha;
     bool adds; /* beta is 1, else 0 */
     bool is_bf16;
     block a, b, c;
@@ -135,13 +134,13 @@ static void multiply(const blas *l, const gemm *g)
 {
     const char *a = g->transposes_a ? "T" : "N", *b = g->transposes_b ? "T" : "N";
     const int64_t m = (int64_t)g->m, n = (int64_t)g->n, k = (int64_t)g->k;
-    const float beta = g->adds ? 1 : 0;
+    const float alpha = 1, beta = g->adds ? 1 : 0;
     if (g->is_bf16)
-        l->library.bf16_gemm(b, a, &n, &m, &k, &g->alpha, g->b.data, &g->b.stride, g->a.data, &g->a.stride, &beta,
+        l->library.bf16_gemm(b, a, &n, &m, &k, &alpha, g->b.data, &g->b.stride, g->a.data, &g->a.stride, &beta,
                              g->c.data, &g->c.stride, 1, 1);
     else
-        l->library.sgemm(b, a, &n, &m, &k, &g->alpha, g->b.data, &g->b.stride, g->a.data, &g->a.stride, &beta,
-                         g->c.data, &g->c.stride, 1, 1);
+        l->library.sgemm(b, a, &n, &m, &k, &alpha, g->b.data, &g->b.stride, g->a.data, &g->a.stride, &beta, g->c.data,
+                         &g->c.stride, 1, 1);
 }
 
 /* ---- operands in scratch memory ---------------------------------------------------------------------------------- */
@@ -234,7 +233,7 @@ static block split_block(const blas *b, const bp_product_work *w, uint64_t row, 
 
 static void multiply_logits(const blas *b, const bp_product_work *w)
 {
-    gemm g = {.transposes_b = true, .k = w->hidden, .alpha = w->alpha, .adds = w->adds, .is_bf16 = b->multiplies_bf16};
+    gemm g = {.transposes_b = true, .k = w->hidden, .adds = w->adds, .is_bf16 = b->multiplies_bf16};
     if (b->multiplies_bf16) {
         g.m = w->rows;
         g.n = w->columns;
@@ -277,7 +276,7 @@ static void multiply_hidden_grad(const blas *b, const bp_product_work *w)
         const uint64_t rows = bp_least_u64(b->token_block, w->rows - row);
         const block sum = w->c.dtype == BP_DTYPE_FP32 ? (block){bp_matrix_row(&w->c, row), w->c.stride}
                                                       : (block){token_scratch(b, w), (int64_t)w->hidden};
-        gemm g = {.m = rows, .n = w->hidden, .alpha = w->alpha, .is_bf16 = b->multiplies_bf16, .c = sum};
+        gemm g = {.m = rows, .n = w->hidden, .is_bf16 = b->multiplies_bf16, .c = sum};
         for (uint64_t column = 0; column < w->columns; column += b->column_block) {
             g.k = bp_least_u64(b->column_block, w->columns - column);
             g.adds = column > 0 || w->adds;
@@ -312,7 +311,6 @@ static void add_split_weight_grad(const blas *b, const bp_product_work *w, const
                         .m = columns,
                         .n = w->hidden,
                         .k = 2 * rows,
-                        .alpha = w->alpha,
                         .adds = row > 0 || w->adds,
                         .is_bf16 = true,
                         .a = split_block(b, w, row, rows, column, columns),
@@ -335,7 +333,6 @@ static void multiply_weight_grad(const blas *b, const bp_product_work *w)
                         .m = w->columns,
                         .n = w->hidden,
                         .k = rows,
-                        .alpha = w->alpha,
                         .adds = row > 0 || w->adds,
                         .a = {bp_matrix_row(&w->a, row), w->a.stride},
                         .b = fp32_rows(b, &w->b, mask, row, rows, w->hidden, token_scratch(b, w)),
@@ -441,7 +438,6 @@ static bp_status blas_warm(blas *b)
     const gemm g = {.m = WARM,
                     .n = WARM,
                     .k = WARM,
-                    .alpha = 1,
                     .is_bf16 = b->multiplies_bf16,
                     .a = {memory, WARM},
                     .b = {memory + numel, WARM},

@@ -109,7 +109,6 @@ typedef struct task {
     product which;
     uint64_t rows, columns, hidden;
     bp_dtype dtype, result;
-    float alpha;
     bool adds;
 } task;
 
@@ -158,12 +157,12 @@ static void check_result(const task *t, const sheet *a, const sheet *b, const sh
                 magnitude += fabs(part);
             }
             const double before = t->adds ? element(c, row, column) : 0;
-            const double wanted = t->alpha * sum + before;
+            const double wanted = sum + before;
             const double got = value_at(c->matrix.dtype, after, row * stride + column);
             /* fp32 sums in any order, truncated or rounded; then one rounding to the dtype */
             const bool is_split = uses_bf16_product && t->dtype == BP_DTYPE_BF16 && t->which != LOGITS;
-            const double allowed = ((double)shape[2] + 4) * 0x1p-23 * (t->alpha * magnitude + fabs(before)) +
-                                   (is_split ? 0x1p-16 * t->alpha * magnitude : 0) +
+            const double allowed = ((double)shape[2] + 4) * 0x1p-23 * (magnitude + fabs(before)) +
+                                   (is_split ? 0x1p-16 * magnitude : 0) +
                                    1.01 * rounding_of(c->matrix.dtype) * fabs(wanted) + 0x1p-24;
             if (!(fabs(got - wanted) <= allowed))
                 fail_msg("product %d of %llu, %llu, %llu (%s to %s): element %llu, %llu is %.9g, expected %.9g",
@@ -202,7 +201,6 @@ static setting set_up(const desk *d, const bp_products *products, const task *t)
     s.work = (bp_product_work){.rows = t->rows,
                                .columns = t->columns,
                                .hidden = t->hidden,
-                               .alpha = t->alpha,
                                .a = s.a.matrix,
                                .b = s.b.matrix,
                                .c = s.c.matrix,
@@ -253,14 +251,12 @@ static void test_products(void **state)
         for (size_t j = 0; j < 3; j++)
             for (int which = LOGITS; which <= WEIGHT_GRAD; which++)
                 for (int variant = 0; variant < 3; variant++) {
-                    task t = {(product)which, shapes[i][0], shapes[i][1], shapes[i][2], dtypes[j], BP_DTYPE_FP32, 1,
-                              false};
+                    task t = {(product)which, shapes[i][0],  shapes[i][1], shapes[i][2],
+                              dtypes[j],      BP_DTYPE_FP32, false};
                     if (variant == 1 && which != LOGITS)
                         t.adds = true;
                     if (variant == 2 && which == HIDDEN_GRAD)
                         t.result = dtypes[j];
-                    if (variant > 0)
-                        t.alpha = 0.71f;
                     if (shapes[i][0] < 1000 || (variant == 2 && !in_brief()))
                         try_task(&d, &t);
                 }
@@ -424,7 +420,6 @@ static void test_split_numbers(void **state)
         const bp_product_work work = {.rows = COUNT_VALUES,
                                       .columns = 40,
                                       .hidden = 1,
-                                      .alpha = 1,
                                       .a = {gradients, BP_DTYPE_FP32, 40},
                                       .b = {weight, BP_DTYPE_BF16, 1},
                                       .c = {sums, BP_DTYPE_FP32, 1},
@@ -515,7 +510,6 @@ static void test_captured(void **state)
     uint8_t *after = malloc(s.c.bytes);
     assert_non_null(after);
     download(&d, &s.c, after);
-    t.alpha *= 3;
     check_result(&t, &s.a, &s.b, &s.c, after);
     free(after);
     bp_graph_destroy(&graph);
