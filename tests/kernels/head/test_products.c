@@ -253,7 +253,7 @@ static void test_products(void **state)
             for (int which = LOGITS; which <= WEIGHT_GRAD; which++)
                 for (int variant = 0; variant < 3; variant++) {
                     task t = {(product)which, shapes[i][0],  shapes[i][1], shapes[i][2],
-                              dtypes[j],      BP_DTYPE_FP32, false};
+                              dtypes[j],      BP_DTYPE_FP32, false,        1};
                     if (variant == 1 && which != LOGITS)
                         t.adds = true;
                     if (variant == 2 && which == HIDDEN_GRAD)
@@ -365,8 +365,8 @@ static void test_masked_rows(void **state)
     desk d = new_desk();
     for (size_t j = 0; j < 3; j++)
         for (int adds = 0; adds < 2; adds++) {
-            try_mask(&d, &(task){WEIGHT_GRAD, 7, 5, 3, dtypes[j], BP_DTYPE_FP32, 1, adds != 0});
-            try_mask(&d, &(task){WEIGHT_GRAD, 1030, 9, 140, dtypes[j], BP_DTYPE_FP32, 0.5f, adds != 0});
+            try_mask(&d, &(task){WEIGHT_GRAD, 7, 5, 3, dtypes[j], BP_DTYPE_FP32, adds != 0, 1});
+            try_mask(&d, &(task){WEIGHT_GRAD, 1030, 9, 140, dtypes[j], BP_DTYPE_FP32, adds != 0, 1});
         }
     end_desk(&d);
 }
