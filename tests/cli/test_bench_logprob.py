@@ -23,7 +23,7 @@ KERNELS = os.path.abspath(sys.argv[7]) if sys.argv[7] else ""
 WIDTHS = {"bf16": 2, "fp16": 2, "fp32": 4}
 ONCE = ("--turns", "1")
 DOCUMENT = {"format", "bench", "device", "device_model", "kernels", "products", "threads", "scale", "scale_picked",
-            "turns", "copy_bytes_per_s", "dtype", "grad_dtype", "entropy", "hidden", "rows"}
+            "turns", "copy_bytes_per_s", "dtype", "grad_dtype", "entropy", "fused", "hidden", "rows"}
 ROW = {"seq", "vocab", "chunk", "unscaled_seq", "time_ms", "forward_ms", "backward_ms", "peak_bytes", "workspace_bytes",
        "planned_workspace_bytes", "bytes_per_logit", "bandwidth_fraction", "copy_bytes_per_s", "products_ms",
        "products_ratio", "error"}
@@ -58,8 +58,8 @@ class Logits(Case):
             stored = aligned(width * logits) + (0 if in_place else aligned(grad_width * logits))
             self.assertEqual(row["peak_bytes"], stored + tokens_bytes(row["seq"],
                                                                       document["entropy"]) + row["workspace_bytes"])
-            self.assertGreaterEqual(row["workspace_bytes"], 16 * row["seq"])
-            self.assertEqual(row["bytes_per_logit"], 2 * width + grad_width)
+            self.assertEqual(row["workspace_bytes"], 0)
+            self.assertEqual(row["bytes_per_logit"], (1 if document["fused"] else 2) * width + grad_width)
             fraction = row["bytes_per_logit"] * logits / (row["time_ms"] / 1e3) / row["copy_bytes_per_s"]
             self.assertAlmostEqual(row["bandwidth_fraction"] / fraction, 1, places=5)
             self.assertGreater(min(row["time_ms"], row["forward_ms"], row["backward_ms"]), 0)
@@ -86,6 +86,14 @@ class Logits(Case):
                 document = self.document("--seq", "9", "--vocab", "2051", "--chunk", "none,4", "--dtype", dtype,
                                          "--grad-dtype", grad, "--entropy", *ONCE)
                 self.assertEqual((document["dtype"], document["grad_dtype"], document["entropy"]), (dtype, grad, True))
+                self.check_rows(document, WIDTHS[dtype], 4 if grad == "fp32" else WIDTHS[dtype], grad == "in-place")
+
+    def test_fused(self):
+        for dtype, grad in (("bf16", "in-place"), ("fp16", "fp32"), ("fp32", "fp32")):
+            with self.subTest(dtype=dtype, grad=grad):
+                document = self.document("--seq", "9", "--vocab", "2051", "--chunk", "none,4", "--dtype", dtype,
+                                         "--grad-dtype", grad, "--entropy", "--fused", *ONCE)
+                self.assertIs(document["fused"], True)
                 self.check_rows(document, WIDTHS[dtype], 4 if grad == "fp32" else WIDTHS[dtype], grad == "in-place")
 
     def test_order_of_lists(self):
@@ -304,7 +312,7 @@ class Mistakes(Case):
 
     def test_excluding_options(self):
         for arguments in (("--device", "cuda", "--threads", "2"), ("--device", "cuda", "--kernels", "plain"),
-                          ("--head", "8", "--grad-dtype", "in-place")):
+                          ("--head", "8", "--grad-dtype", "in-place"), ("--head", "8", "--fused")):
             self.refused(run("logprob", *arguments), 2, "--")
 
     def test_size_overflow(self):
