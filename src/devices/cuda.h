@@ -69,8 +69,8 @@ typedef struct bp_cuda {
     bp_cuda_config config;
     bp_cuda_info info;
     bp_device_traits traits;
-    int device;           /* the driver's device handle */
-    int shared_bytes;     /* most shared memory of a block */
+    int device;       /* the driver's device handle */
+    int shared_bytes; /* most shared memory of a block */
     int multiprocessors;
     void *context;        /* primary context */
     bp_cu_access *access; /* devices that may access slabs: the device, then its peers */
