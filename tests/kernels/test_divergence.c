@@ -79,7 +79,7 @@ static bp_logprob_batch divergence_call(const pair *p, shard part)
 /* Log-probabilities of both rows. */
 static double *logs_of(const batch *of, const batch *tokens, uint64_t i, uint64_t s)
 {
-    double *logs = malloc((of->o.columns + 1) * sizeof *logs), max = -INFINITY, sum = 0;
+    double *logs = calloc(of->o.columns + 1, sizeof *logs), max = -INFINITY, sum = 0;
     const double temperature = tokens->o.heated ? upstream_at(&tokens->temperatures, i, s) : tokens->o.temperature;
     if (logs == NULL)
         abort();
@@ -109,7 +109,9 @@ static bool pair_token_is_true(const pair *p, shard part, uint64_t i, uint64_t s
     if (!masked) {
         log_p = logs_of(&p->b, &p->b, i, s);
         log_q = logs_of(&p->reference, &p->b, i, s);
-        log_m = malloc((columns + 1) * sizeof *log_m);
+        log_m = calloc(columns + 1, sizeof *log_m);
+        if (log_m == NULL)
+            abort();
         for (uint64_t v = 0; v < columns; v++) {
             log_m[v] = log((1 - beta) * exp(log_p[v]) + beta * exp(log_q[v]));
             log_m[v] = beta == 0 ? log_p[v] : beta == 1 ? log_q[v] : log_m[v];

@@ -31,6 +31,8 @@ static void serve(bp_logprob *client, const batch *b, bp_stream *stream, int tim
         assert_ok(bp_logprob_backward(client, &call, &gradients, stream));
         assert_ok(bp_stream_synchronize(stream)); /* the next call writes the same */
         assert_ok(bp_logprob_forward(client, &call, &outputs, NULL));
+        assert_ok(bp_logprob_forward_backward(client, &call, &outputs, &gradients, stream));
+        assert_ok(bp_stream_synchronize(stream));
         call.tokens.soft_cap = -1; /* including errors */
         assert_int_equal(bp_logprob_forward(client, &call, &outputs, stream), BP_ERR_INVALID_ARGUMENT);
         call.tokens.soft_cap = 0;

@@ -344,6 +344,22 @@ static bp_status call_batch(void *batch)
     return forward_with(batch, NULL, NULL);
 }
 
+static bp_status call_divergence(void *args)
+{
+    bp_logprob_config config;
+    bp_logprob *client;
+    bp_logprob_batch batch;
+    ok(bp_logprob_config_init(&config, sizeof config));
+    config.max_tokens = 4;
+    config.vocab = 8;
+    ok(bp_logprob_create(grown.device, &config, &client));
+    ok(bp_logprob_batch_init(&batch, sizeof batch));
+    batch.logits = (bp_token_rows){.dtype = BP_DTYPE_FP32, .columns = 8};
+    bp_status status = bp_logprob_divergence(client, &batch, args, NULL);
+    bp_logprob_destroy(&client);
+    return status;
+}
+
 static bp_status call_outputs(void *outputs)
 {
     return forward_with(NULL, outputs, NULL);
@@ -612,6 +628,7 @@ INIT(loss_statistics)
 INIT(logprob_batch)
 INIT(logprob_outputs)
 INIT(logprob_gradients)
+INIT(logprob_divergence_args)
 INIT(parameter)
 INIT(buckets_config)
 INIT(plan_config)
@@ -659,6 +676,7 @@ const config_row GROWN_CONFIGS[] = {
     ROW(logprob_batch, logits, call_batch),
     ROW(logprob_outputs, logprob, call_outputs),
     ROW(logprob_gradients, logprob_grad, call_gradients),
+    ROW(logprob_divergence_args, reference, call_divergence),
     ROW(parameter, dtype, call_parameter),
     ROW(buckets_config, bucketing, call_buckets),
     ROW(plan_config, policy, call_plan),
