@@ -47,7 +47,7 @@ BP_DEVICE log_pair logs_of(const pair_state &row, const bp_logits_work &logits, 
 
 BP_DEVICE float exp_of(float log)
 {
-    return exp2_fast(log * LOG2_E);
+    return exp_exact(no_lower(log));
 }
 
 /* -log(1 - share + share exp(d)), which is 0 for d = 0: log(p / m) with d = log(q / p) and the share of q in m. */

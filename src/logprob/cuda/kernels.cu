@@ -57,7 +57,7 @@ BP_KERNEL(2) bp_finish_bad(BP_ARGUMENT bp_finish_work work)
 }
 
 #define DIVERGENCE(x)                                                                                                  \
-    BP_KERNEL(4) bp_divergence_##x(BP_ARGUMENT bp_divergence_work work)                                                \
+    BP_KERNEL(3) bp_divergence_##x(BP_ARGUMENT bp_divergence_work work)                                                \
     {                                                                                                                  \
         device::make_divergence<device::x>(work);                                                                      \
     }
