@@ -8,9 +8,10 @@
 namespace device
 {
 
-/* Sums of a token's upstream gradients. */
+/* Upstream gradients of a token, summed over its targets in double precision, because sums of both signs may be small. */
 struct upstreams {
-    float logprob, entropy, logsumexp, mean_logprob;
+    double logprob;
+    float entropy, logsumexp, mean_logprob;
 };
 
 template <form FORM> BP_DEVICE upstreams upstreams_of(const bp_gradient_work &work, const place &at)
@@ -36,7 +37,7 @@ struct row_state {
 /* The factor of p at d = 0. */
 template <form FORM> BP_DEVICE float factor_of(const upstreams &up, float energy, float scale)
 {
-    const float of_row = (FORM >= GENERAL ? up.logsumexp - up.mean_logprob : 0) - up.logprob;
+    const float of_row = (FORM >= GENERAL ? up.logsumexp - up.mean_logprob : 0) - static_cast<float>(up.logprob);
     return (FORM >= ENTROPY ? fmaf(up.entropy, energy, of_row) : of_row) * scale;
 }
 
@@ -107,16 +108,16 @@ BP_DEVICE void store_target(const bp_gradient_work &work, const place &at, const
         return;
     upstreams up = upstreams_of<FORM>(work, at);
     const int64_t id = target_of(work.tokens, at, threadIdx.x);
-    float g = 0; /* of this column */
+    double of_column = 0;
     BP_NO_UNROLL
     for (uint32_t k = 0; k < work.tokens.targets; k++)
-        g += target_of(work.tokens, at, k) == id ? upstream_at(work.logprob, at, k) : 0;
-    up.logprob -= g;
+        of_column += target_of(work.tokens, at, k) == id ? upstream_at(work.logprob, at, k) : 0;
+    up.logprob -= of_column;
     const row_state others = state_of<FORM>(up, max, log_sum, energy, scale, work.vocab);
     const changed x = changed_by<FORM>(work.logits, target.logit);
-    const float d = x.x - max, exponent = fmaf(d, scale, -log_sum);
-    const float y[Y::in_word] = {
-        fmaf(-(g * scale), expm1f(exponent), combined<FORM>(others, exp2_fast(exponent * LOG2_E), d)) * x.slope};
+    const float g = static_cast<float>(of_column) * scale, d = x.x - max, exponent = fmaf(d, scale, -log_sum);
+    const float y[Y::in_word] = {fmaf(-g, expm1f(exponent), combined<FORM>(others, exp2_fast(exponent * LOG2_E), d)) *
+                                 x.slope};
     Y::store(out + static_cast<uint64_t>(target.column) * Y::bytes, Y::narrow(y));
 }
 
