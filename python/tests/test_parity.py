@@ -54,7 +54,7 @@ FIELDS = {
     "bp_logprob_tokens.temperatures": NOT_YET,
     "bp_comm_traits": PROVIDER, "bp_comm_ops": PROVIDER, "bp_device_ops": PROVIDER, "bp_device_traits": PROVIDER,
     "bp_nccl_functions": "a table of NCCL's functions for C; Python uses the loaded NCCL",
-    "bp_logprob_info": INTERNAL, "bp_lm_head_info": INTERNAL, "bp_logprob_config.kernels": INTERNAL,
+    "bp_logprob_info": INTERNAL, "bp_lm_head_info": INTERNAL,
     "bp_lm_head_config.kernels": INTERNAL, "bp_loss_info.pool": OWN_WORKSPACE,
     "bp_lm_head_gradients.accumulate": "autograd adds gradients",
     "bp_lm_head_gradients.weight_grad_stride": "gradients of weights are contiguous",
