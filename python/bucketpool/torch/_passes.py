@@ -5,19 +5,24 @@ import math
 import numbers
 import operator
 import struct
-from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Tuple, Type, TypeVar
+from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
 import torch
 import torch.distributed as dist
 
 from .. import _abi
-from .._library import call, logprob
+from .._library import call, logprob, viewed
 from ..errors import InvalidArgument, Unsupported
 from . import _clients, _tensors
 from .comm import GroupComm
 
 S = TypeVar("S", bound=ctypes.Structure)
-Outputs = Tuple[Optional[torch.Tensor], Optional[torch.Tensor], torch.Tensor]  # log-probability, entropy, saved
+R = TypeVar("R")
+MaybeTensor = Optional[torch.Tensor]
+Outputs = Tuple[MaybeTensor, MaybeTensor, MaybeTensor, MaybeTensor, torch.Tensor]  # as OUTPUTS, then saved
+OUTPUTS = "logprob", "entropy", "logsumexp", "mean_logprob"  # fields of bp_logprob_outputs; bits 1, 2, 4, 8
+LOGPROB, ENTROPY, LOGSUMEXP, MEAN_LOGPROB = 1, 2, 4, 8
+Temperature = Union[float, torch.Tensor]
 
 _library: Any = torch.library
 OPERATORS: Any = _library.Library("bucketpool", "FRAGMENT")
@@ -25,20 +30,50 @@ _TAGS = tuple(
     getattr(torch.Tag, name) for name in ("pt2_compliant_tag", "cudagraph_unsafe") if hasattr(torch.Tag, name))
 
 
-class Options(NamedTuple):
-    """Converted options of a pass. start, end: vocabulary bounds of this rank; None: consecutive shards."""
+class Asked(NamedTuple):
+    """Options of a call as they were passed. outputs: bits of OUTPUTS; start, end: vocabulary bounds of this rank."""
 
     what: str
+    outputs: int
+    group: Any = None
+    start: Any = None
+    end: Any = None
+    chunk: Any = None
+    temperature: Any = 1.0
+    mask: Any = None
+    ignore_index: Any = None
+    soft_cap: Any = None
+    round_to: Any = None
+    checked_targets: Any = False
+    in_place: Any = False
+    inference_only: Any = False
+    partial_hidden_grad: Any = False
+
+
+class Options(NamedTuple):
+    """Converted options of a pass. start, end: None: consecutive shards; temperature 0: one for each token."""
+
+    what: str
+    outputs: int
     start: Optional[int]
     end: Optional[int]
     chunk: int
     temperature: float
+    soft_cap: float
+    rounding: int
     ignore_index: Optional[int]
-    logprob: bool
-    entropy: bool
-    checked_targets: bool = False
-    in_place: bool = False
-    partial_hidden_grad: bool = False
+    targets: int
+    checked_targets: bool
+    in_place: bool
+    partial_hidden_grad: bool
+
+
+class Tokens(NamedTuple):
+    """The tensors of each token besides logits or hidden states. mask: uint8; temperatures: float32."""
+
+    target: MaybeTensor
+    mask: MaybeTensor
+    temperatures: MaybeTensor
 
 
 class Untraced(torch.autograd.Function):
@@ -49,6 +84,12 @@ class Untraced(torch.autograd.Function):
         compiler: Any = torch.compiler
         function: Any = super().apply
         return (compiler.disable(function) if compiler.is_compiling() else function)(*arguments)
+
+
+def untraced(function: Callable[..., R]) -> Callable[..., R]:
+    """The function; while a graph is traced, one that breaks it."""
+    compiler: Any = torch.compiler
+    return compiler.disable(function) if compiler.is_compiling() else function
 
 
 class _NotTwice(torch.autograd.Function):
@@ -119,12 +160,10 @@ def _shown(value: Any) -> str:
     return f"{kind} {str(value)[:40]!r}" if isinstance(value, (str, int, float)) else kind
 
 
-def options_of(what: str, columns: int, start: Any, end: Any, chunk: Any, temperature: Any, ignore_index: Any,
-               logprob: bool, entropy: bool, checked_targets: Any = False, in_place: Any = False,
-               partial_hidden_grad: Any = False) -> Options:
-    """Converts and checks options. Raises InvalidArgument, with the name of the argument."""
-    start, end = integer("vocab_start_index", start), integer("vocab_end_index", end)
-    chunk, temperature = integer("chunk_size", chunk) or 0, number("temperature", temperature)
+def options_of(asked: Asked, columns: int, shape: torch.Size, target: Any, device: torch.device) -> Tuple[Options, Tokens]:
+    """Converts and checks options for tokens of `shape`. Raises InvalidArgument, with the name of the argument."""
+    what, start, end = asked.what, integer("vocab_start_index", asked.start), integer("vocab_end_index", asked.end)
+    chunk, temperature, soft_cap = integer("chunk_size", asked.chunk) or 0, asked.temperature, 0.0
     if (start is None) != (end is None):
         raise InvalidArgument(
             f"{what}: vocabulary bounds {start} to {end}: one is missing; pass both or none")
@@ -136,14 +175,40 @@ def options_of(what: str, columns: int, start: Any, end: Any, chunk: Any, temper
                                   f"{columns} columns; pass the bounds of the columns")
     if chunk < 0:
         raise InvalidArgument(f"{what}: chunk size {chunk} is negative; None and 0 mean one piece")
-    if not 1.2e-38 <= temperature <= 8.5e37:
-        raise InvalidArgument(f"{what}: temperature {temperature}; expected a number in [1.2e-38, 8.5e37]")
-    return Options(what, start, end, chunk, temperature, integer("ignore_index", ignore_index), logprob, entropy,
-                   flag("checked_targets", checked_targets), flag("in_place", in_place),
-                   flag("partial_hidden_grad", partial_hidden_grad))
+    temperatures = None
+    if isinstance(temperature, torch.Tensor) and temperature.dim() > 0:
+        temperatures, temperature = _tensors.token_temperatures(temperature, shape, device), 0.0
+    else:
+        temperature = number("temperature", temperature)
+        if not 1.2e-38 <= temperature <= 8.5e37:
+            raise InvalidArgument(f"{what}: temperature {temperature}; expected a number in [1.2e-38, 8.5e37]")
+    if asked.soft_cap is not None:
+        soft_cap = number("soft_cap", asked.soft_cap)
+        if not 1.2e-38 <= soft_cap <= 8.5e37:
+            raise InvalidArgument(f"{what}: soft_cap {soft_cap}; expected None or a number in [1.2e-38, 8.5e37]")
+    rounding = _abi.BP_DTYPE_FP32
+    if asked.round_to is not None:
+        if asked.round_to not in (torch.bfloat16, torch.float16):
+            raise InvalidArgument(f"{what}: round_to {asked.round_to!r}; expected None, torch.bfloat16 or "
+                                  "torch.float16")
+        rounding = _tensors.DTYPES[asked.round_to]
+    ignore_index, targets = integer("ignore_index", asked.ignore_index), 1
+    if target is not None or asked.outputs & LOGPROB:
+        targets = _tensors.check_target(target, shape, device)
+        if ignore_index is not None and target.dim() > len(shape):
+            raise InvalidArgument(f"{what}: ignore_index with several targets of a token; pass a mask instead")
+    options = Options(what, asked.outputs, start, end, chunk, temperature, soft_cap, rounding, ignore_index, targets,
+                      flag("checked_targets", asked.checked_targets), flag("in_place", asked.in_place),
+                      flag("partial_hidden_grad", asked.partial_hidden_grad))
+    return options, Tokens(target, _tensors.token_mask(asked.mask, target, ignore_index, shape, device), temperatures)
 
 
 # ---- agreement of ranks --------------------------------------------------------------------------------------------
+
+
+def bits(value: float) -> int:
+    """The bits of a number in float32, to compare it."""
+    return int(struct.unpack("i", struct.pack("f", value))[0])
 
 
 class Agreed(NamedTuple):
@@ -165,8 +230,8 @@ def agreed(comm: Optional[GroupComm], what: str, key: Hashable, same: Dict[str, 
                                   "pass vocab_start_index and vocab_end_index")
         return Agreed(start or 0, None)
     if options is not None:
-        same = {**same, "outputs": options.logprob + 2 * options.entropy,
-                "temperature": struct.unpack("i", struct.pack("f", options.temperature))[0]}
+        same = {**same, "outputs": options.outputs, "temperature": bits(options.temperature),
+                "soft_cap": bits(options.soft_cap), "round_to": options.rounding, "targets": options.targets}
     everybody = comm.agree(what, same, dict(columns=columns, client=_clients.of(comm).generation_of(key)), failure)
     if options is not None and options.start is not None:
         return Agreed(options.start, everybody)
@@ -192,37 +257,94 @@ def fresh(init: str, kind: Type[S]) -> S:
     return kind.from_buffer_copy(known)
 
 
-def outputs_of(options: Options, shape: torch.Size, device: torch.device, saves: bool) -> Outputs:
+def set_tokens(struct_of: _abi.bp_logprob_tokens, options: Options, tokens: Tokens, shape: torch.Size,
+               device: torch.device) -> Any:
+    """Sets the inputs of each token. Returns the tensors that must live until the call is enqueued."""
+    target, masks, temperatures = tokens.target, None, None
+    if target is None:  # other outputs than log-probabilities do not depend on targets
+        target = torch.zeros((), dtype=torch.int64, device=device).expand(shape)
+    struct_of.target_dtype = _tensors.DTYPES[target.dtype]
+    if target.dim() > len(shape):
+        struct_of.target, kept = _tensors.values(target, True)
+        struct_of.targets = options.targets
+    else:
+        struct_of.target, kept = _tensors.values(target)
+    if tokens.mask is not None:
+        struct_of.mask, masks = _tensors.values(tokens.mask)
+    if tokens.temperatures is not None:
+        struct_of.temperatures, temperatures = _tensors.values(tokens.temperatures)
+    else:
+        struct_of.temperature = options.temperature
+    if options.soft_cap:
+        struct_of.soft_cap = options.soft_cap
+    if options.rounding != _abi.BP_DTYPE_FP32:
+        struct_of.rounding = options.rounding
+    return kept, masks, temperatures
+
+
+def vocabulary(comm: Optional[GroupComm], options: Options, get_info: Any, client: _clients.Handle,
+               columns: int) -> int:
+    """The columns of all ranks, where the gradient needs them."""
+    if comm is None or not options.outputs & MEAN_LOGPROB:
+        return columns
+    return int(viewed(get_info, client.value).vocab)
+
+
+def most_targets(targets: int) -> int:
+    """The number of targets of a client: calls with similar numbers share it."""
+    return 1 if targets == 1 else 1 << (targets - 1).bit_length()
+
+
+def _floats(outputs: int, tokens: int, saves: bool) -> int:
+    return (3 if outputs & ENTROPY else 2) * tokens if saves else 0
+
+
+def outputs_of(outputs: int, shape: torch.Size, target: MaybeTensor, device: torch.device, saves: bool) -> Outputs:
     """Memory of a forward pass over `shape` tokens, with the values saved for backward."""
-    floats = (3 if options.entropy else 2) * shape.numel() if saves else 0
-    return (torch.empty(shape, dtype=torch.float32, device=device) if options.logprob else None,
-            torch.empty(shape, dtype=torch.float32, device=device) if options.entropy else None,
-            torch.empty(floats, dtype=torch.float32, device=device))
+    def new(size: Any) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.float32, device=device)
+
+    return (new(shape if target is None else target.shape) if outputs & LOGPROB else None,
+            new(shape) if outputs & ENTROPY else None, new(shape) if outputs & LOGSUMEXP else None,
+            new(shape) if outputs & MEAN_LOGPROB else None, new(_floats(outputs, shape.numel(), saves)))
 
 
-def outputs_struct(outputs: Outputs) -> _abi.bp_logprob_outputs:
+def outputs_struct(outputs: Outputs, tokens: int) -> _abi.bp_logprob_outputs:
+    """tokens: the number of dimensions of the tokens."""
     struct_of = fresh("bp_logprob_outputs_init", _abi.bp_logprob_outputs)
-    logprob_out, entropy_out, saved = outputs
+    logprob_out, saved = outputs[0], outputs[4]
     if logprob_out is not None:
-        struct_of.logprob = _tensors.values(logprob_out)[0]
-    if entropy_out is not None:
-        struct_of.entropy = _tensors.values(entropy_out)[0]
+        struct_of.logprob = _tensors.values(logprob_out, logprob_out.dim() > tokens)[0]
+    for name, output in zip(OUTPUTS[1:], outputs[1:4]):
+        if output is not None:
+            setattr(struct_of, name, _tensors.values(output)[0])
     if saved.numel():
         struct_of.saved, struct_of.saved_bytes = saved.data_ptr(), saved.numel() * 4
     return struct_of
 
 
-def upstream(struct_of: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor],
-             saved: torch.Tensor) -> Tuple[Any, ...]:
-    """Sets the upstream gradients. Returns the tensors that must live until the call is enqueued."""
-    first = second = None
-    if logprob_grad is not None:
-        struct_of.logprob_grad, first = _tensors.values(logprob_grad)
-    if entropy_grad is not None:
-        struct_of.entropy_grad, second = _tensors.values(entropy_grad)
-    saved = saved.contiguous()  # hooks of saved tensors may change strides; the caller keeps the copy
-    struct_of.saved, struct_of.saved_bytes = saved.data_ptr(), saved.numel() * 4
-    return first, second, saved
+def upstream(struct_of: Any, gradients: Tuple[MaybeTensor, ...], saved: MaybeTensor, tokens: int,
+             share: float = 1.0) -> Tuple[Any, ...]:
+    """Sets the upstream gradients, in the order of OUTPUTS. Returns the tensors that must live until the call is
+    enqueued.
+
+    share: columns of the client, of the whole vocabulary V. The client has 1 / columns in the gradient of
+    mean_logprob, m (1 / V - p) / T, which is m share (1 / columns - p) / T - m (1 - share) p / T.
+    """
+    if share != 1.0 and len(gradients) == 4 and gradients[3] is not None:
+        mean, whole = gradients[3], gradients[2]
+        rest = mean * (share - 1.0)
+        gradients = (*gradients[:2], rest if whole is None else whole + rest, mean * share)
+    kept: List[Any] = []
+    for name, gradient in zip(OUTPUTS, gradients):
+        if gradient is not None:
+            value, held = _tensors.values(gradient, gradient.dim() > tokens)
+            setattr(struct_of, name + "_grad", value)
+            kept.append(held)
+    if saved is not None:
+        saved = saved.contiguous()  # hooks of saved tensors may change strides; the caller keeps the copy
+        struct_of.saved, struct_of.saved_bytes = saved.data_ptr(), saved.numel() * 4
+    return (*kept, saved)
 
 
 def ran(comm: Optional[GroupComm], client: _clients.Handle, device: torch.device, function: Any,
@@ -274,21 +396,49 @@ def define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., 
     return getattr(torch.ops.bucketpool, name).default
 
 
-def fake_outputs(like: torch.Tensor, shape: Any, logprob: bool, entropy: bool, saves: bool) -> Tuple[torch.Tensor, ...]:
-    """Outputs of a forward operator, with the first id of this rank; without elements where they are not wanted."""
-    def new(wanted: bool) -> torch.Tensor:
-        return like.new_empty(shape if wanted else (0, ), dtype=torch.float32)
-
-    floats = (3 if entropy else 2) * math.prod(shape) if saves else 0
-    return (new(logprob), new(entropy), like.new_empty((floats, ), dtype=torch.float32),
-            torch.empty((), dtype=torch.int64, device="cpu"))
+# The options of operators: how an operator takes them, and how Asked is made of them again.
+SCHEMA = ("str what, int outputs, str group, SymInt? start, SymInt? end, SymInt? chunk, float temperature, "
+          "int? ignore_index, float? soft_cap, ScalarType? round_to")
 
 
-def real_outputs(outputs: Outputs, start: int) -> Tuple[torch.Tensor, ...]:
-    logprob_out, entropy_out, saved = outputs
-    return (saved.new_empty(0) if logprob_out is None else logprob_out,
-            saved.new_empty(0) if entropy_out is None else entropy_out, saved,
-            torch.tensor(start, dtype=torch.int64, device="cpu"))
+def for_operator(asked: Asked) -> Tuple[Tuple[Any, ...], MaybeTensor]:
+    """The arguments of SCHEMA, and the temperatures of tokens."""
+    temperature: Any = asked.temperature
+    temperatures = None
+    if isinstance(temperature, torch.Tensor):
+        if temperature.dim() > 0:
+            temperature, temperatures = 1.0, temperature
+        else:
+            temperature = temperature.item()
+    return (asked.what, asked.outputs, name_of(asked.group), asked.start, asked.end, asked.chunk, temperature,
+            asked.ignore_index, asked.soft_cap, asked.round_to), temperatures
+
+
+def from_operator(given: Tuple[Any, ...], mask: MaybeTensor, temperatures: MaybeTensor) -> Asked:
+    what, outputs, group, start, end, chunk, temperature, ignore_index, soft_cap, round_to = given
+    return Asked(what, outputs, group_of(group), start, end, chunk,
+                 temperature if temperatures is None else temperatures, mask, ignore_index, soft_cap, round_to)
+
+
+def fake_outputs(like: torch.Tensor, shape: Any, target: MaybeTensor, outputs: int,
+                 saves: bool) -> Tuple[torch.Tensor, ...]:
+    """Outputs of a forward operator, then the first id of this rank and the size of the vocabulary; without elements where they are not wanted."""
+    def new(wanted: int, size: Any) -> torch.Tensor:
+        return like.new_empty(size if wanted else (0, ), dtype=torch.float32)
+
+    return (new(outputs & LOGPROB, shape if target is None else target.shape), new(outputs & ENTROPY, shape),
+            new(outputs & LOGSUMEXP, shape), new(outputs & MEAN_LOGPROB, shape),
+            new(1, (_floats(outputs, math.prod(shape), saves), )), torch.empty((2, ), dtype=torch.int64, device="cpu"))
+
+
+def real_outputs(outputs: Outputs, start: int, vocab: int) -> Tuple[torch.Tensor, ...]:
+    return (*[outputs[4].new_empty(0) if output is None else output for output in outputs],
+            torch.tensor((start, vocab), dtype=torch.int64, device="cpu"))
+
+
+def wanted(outputs: int, given: Any) -> Tuple[MaybeTensor, ...]:
+    """The first four outputs of an operator; None where they are not wanted."""
+    return tuple(output if outputs >> i & 1 else None for i, output in enumerate(given[:4]))
 
 
 def refuse_second(what: str) -> Callable[..., Any]:

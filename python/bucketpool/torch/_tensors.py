@@ -118,12 +118,19 @@ def _strides(tensor: torch.Tensor, trailing: int) -> Optional[Tuple[int, int]]:
     return batch_stride, stride
 
 
-def values(tensor: Optional[torch.Tensor]) -> Tuple[_abi.bp_token_values, Optional[torch.Tensor]]:
-    """The argument for one value of each token, [..., sequence], and the tensor that it points into, which must live
-    until the call has returned.
+def values(tensor: Optional[torch.Tensor],
+           several: bool = False) -> Tuple[_abi.bp_token_values, Optional[torch.Tensor]]:
+    """The argument for one value of each token, [..., sequence], or for several, [..., sequence, values]; and the
+    tensor that it points into, which must live until the call has returned.
     """
     if tensor is None:
         return _abi.bp_token_values(), None
+    if several:
+        strides = _strides(tensor, 1)
+        if strides is None:
+            tensor = tensor.contiguous()
+            strides = _strides(tensor, 1) or (0, 0)
+        return _abi.bp_token_values(tensor.data_ptr(), *strides, tensor.stride(-1)), tensor
     if tensor.dim() == 1:
         return _abi.bp_token_values(tensor.data_ptr(), 0, tensor.stride(0)), tensor
     strides = _strides(tensor, 0)
@@ -181,17 +188,43 @@ def refuse_dtensor(name: str, tensor: Any) -> None:
                               "(to_local())")
 
 
-def check_target(target: Any, shape: torch.Size, device: torch.device) -> None:
+def check_target(target: Any, shape: torch.Size, device: torch.device) -> int:
+    """The number of targets of a token: [..., sequence] or [..., sequence, K]."""
     if not isinstance(target, torch.Tensor):
         raise InvalidArgument(f"targets: expected a tensor, got {type(target).__name__}")
     if target.dtype not in (torch.int64, torch.int32):
         raise InvalidArgument(f"targets: unsupported dtype {target.dtype}; use int64 or int32")
-    if target.shape != shape:
-        raise InvalidArgument(f"targets: shape {list(target.shape)} for tokens {list(shape)}; pass one for each token")
+    several = target.shape != shape
+    if several and (target.dim() != len(shape) + 1 or target.shape[:-1] != shape):
+        raise InvalidArgument(f"targets: shape {list(target.shape)} for tokens {list(shape)}; pass one for each token, "
+                              "or a last dimension of several")
+    if several and not 1 <= target.shape[-1] <= _abi.BP_LOGPROB_MOST_TARGETS:
+        raise InvalidArgument(f"targets: {target.shape[-1]} for each token; pass 1 to "
+                              f"{_abi.BP_LOGPROB_MOST_TARGETS}")
     if target.device != device:
         raise InvalidArgument(f"targets: on {target.device}, but logits or hidden states are on {device}; move them")
     if type(target) is not torch.Tensor:
         refuse_dtensor("targets", target)
+    return target.shape[-1] if several else 1
+
+
+def token_gradient(name: str, tensor: Any, shape: torch.Size, device: torch.device) -> torch.Tensor:
+    """An upstream gradient as float32."""
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+        raise InvalidArgument(f"{name}: expected a floating-point tensor, got {getattr(tensor, 'dtype', type(tensor))}")
+    if tensor.shape != shape or tensor.device != device:
+        raise InvalidArgument(f"{name}: shape {list(tensor.shape)} on {tensor.device}; pass {list(shape)} on {device}")
+    refuse_dtensor(name, tensor)
+    return tensor.detach().float()
+
+
+def token_temperatures(tensor: torch.Tensor, shape: torch.Size, device: torch.device) -> torch.Tensor:
+    if tensor.dtype != torch.float32 or tensor.shape != shape or tensor.device != device:
+        raise InvalidArgument(
+            f"temperature: {tensor.dtype} of shape {list(tensor.shape)} on {tensor.device} for tokens {list(shape)} on "
+            f"{device}; pass a number, or float32 with one value for each token")
+    refuse_dtensor("temperature", tensor)
+    return tensor.detach()
 
 
 def token_mask(mask: Any, target: Optional[torch.Tensor], ignore_index: Optional[int], shape: torch.Size,

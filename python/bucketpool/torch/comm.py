@@ -42,6 +42,7 @@ _OPERATIONS = {
 }
 _WORDS = 384  # bytes of a rank's message that the others see
 _FACTS = 16
+_FLOATS = "temperature", "soft_cap", "beta"  # numbers that are compared by the bits of their float32
 _PATIENCE = 5.0  # seconds, for running calls and for answers of the store
 _SETTLING = 0.5  # seconds, for gloo's thread at exit
 _TOLD = struct.Struct(f"=i{_FACTS}q{_WORDS}s")
@@ -402,9 +403,11 @@ def _numbers(facts: Dict[str, int]) -> List[int]:
 
 
 def _shown(name: str, value: int) -> str:
-    if name == "dtype":
+    if name in ("dtype", "round_to"):
         return str(_tensors.TORCH_DTYPES.get(value, value))
-    return str(struct.unpack("f", struct.pack("i", value))[0] if name == "temperature" else value)
+    if name == "temperature" and value == 0:
+        return "one for each token"
+    return str(struct.unpack("f", struct.pack("i", value))[0] if name in _FLOATS else value)
 
 
 def _of_rank(status: int, words: str) -> Error:

@@ -27,28 +27,40 @@ from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _clients, _tensors
 from ._clients import device_key, size_class
-from ._passes import (Agreed, Options, Outputs, agreed, define, fake_outputs, flag, fresh, group_of, name_of, only_once,
-                      options_of, outputs_of, outputs_struct, ran, real_outputs, refuse_second, targets_of,
-                      through_operator, upstream)
+from ._passes import (ENTROPY, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, SCHEMA, Agreed, Asked, Options, Outputs, Temperature,
+                      Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, group_of,
+                      most_targets, only_once, options_of, outputs_of, outputs_struct, ran, real_outputs,
+                      refuse_second, set_tokens, targets_of, through_operator, upstream, vocabulary, wanted)
 from .comm import GroupComm, comm_of
 
-__all__ = ["FusedLinearChunkedDistributedLogprob", "FusedLinearLogprobEntropy", "linear_logprobs",
-           "linear_logprobs_and_entropy"]
+__all__ = ["FusedLinearChunkedDistributedLogprob", "FusedLinearLogprobEntropy", "TokenStatistics", "linear_logprobs",
+           "linear_logprobs_and_entropy", "linear_token_statistics"]
 
 Both = Tuple[Any, Any]  # tensors, or None for an output that is not requested
+Maybe = Optional[torch.Tensor]
+
+
+class TokenStatistics(NamedTuple):
+    """Outputs of one pass, float32. logprobs: None without targets; mean_logprobs: over the whole vocabulary."""
+
+    logprobs: Maybe
+    entropy: torch.Tensor
+    logsumexp: torch.Tensor
+    mean_logprobs: torch.Tensor
+
 
 # ---- forward -------------------------------------------------------------------------------------------------------
 
 
 class _Work(NamedTuple):
-    """A forward pass that has run. mask: uint8; start: the first id of this rank."""
+    """A forward pass that has run. start: the first id of this rank; vocab: as vocabulary()."""
 
     options: Options
     comm: Optional[GroupComm]
-    target: torch.Tensor
-    mask: Optional[torch.Tensor]
+    tokens: Tokens
     outputs: Outputs
     start: int
+    vocab: int
     dtype: torch.dtype
 
 
@@ -64,48 +76,50 @@ def _readable(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _chunk(chunk: int, tokens: torch.Size) -> int:
-    """Tokens of a chunk, at most those of the batch."""
+    """Tokens of a chunk; at most those of a sequence, rounded up to a power of two, so that sequences of similar
+    length share a client.
+    """
     sequence = max(tokens[-1] if tokens else 1, 1)
-    return min(chunk or sequence, sequence)
+    return min(chunk or sequence, 1 << (sequence - 1).bit_length())
 
 
-def _key(weight: torch.Tensor, dtype: torch.dtype, tokens: torch.Size, chunk: int, start: Optional[int],
-         checked_targets: bool, gradient: bool, partial: bool) -> Hashable:
+def _key(weight: torch.Tensor, dtype: torch.dtype, tokens: torch.Size, start: Optional[int],
+         gradient: bool, options: Options) -> Hashable:
     return ("lm_head", *weight.shape, device_key(weight.device), size_class(tokens.numel()), dtype,
-            _chunk(chunk, tokens), start, checked_targets, gradient, partial, torch.get_num_threads())
+            _chunk(options.chunk, tokens), start, targets_of(options), gradient, options.partial_hidden_grad,
+            most_targets(options.targets), torch.get_num_threads())
 
 
 def _client(comm: Optional[GroupComm], key: Hashable, agreement: Agreed, weight: torch.Tensor, dtype: torch.dtype,
-            tokens: torch.Size, chunk: int, targets: int, gradient: bool, partial: bool) -> _clients.Handle:
+            tokens: torch.Size, gradient: bool, options: Options) -> _clients.Handle:
     def make() -> ctypes.c_void_p:
         config = configured(library().bp_lm_head_config_init, _abi.bp_lm_head_config, hidden=weight.shape[1],
                             vocab=weight.shape[0], vocab_start=agreement.start, dtype=_tensors.DTYPES[dtype],
-                            chunk=_chunk(chunk, tokens), max_tokens=size_class(tokens.numel()),
-                            comm=None if comm is None else comm.handle, targets=targets,
-                            threads=torch.get_num_threads(), forward_only=int(not gradient),
-                            partial_hidden_grad=int(partial))
+                            chunk=_chunk(options.chunk, tokens), max_tokens=size_class(tokens.numel()),
+                            max_targets=most_targets(options.targets), comm=None if comm is None else comm.handle,
+                            targets=targets_of(options), threads=torch.get_num_threads(),
+                            forward_only=int(not gradient), partial_hidden_grad=int(options.partial_hidden_grad))
         return made(library().bp_lm_head_create, _tensors.device_of(weight.device), ctypes.byref(config))
 
     with _clients.lock_of(comm):
         return _clients.shared(comm, key, agreement.everybody, "bp_lm_head_destroy", make, agreement.start)
 
 
-def _batch(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, mask: Optional[torch.Tensor],
-           temperature: float, dtype: torch.dtype) -> Tuple[_abi.bp_lm_head_batch, Any]:
+def _batch(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, options: Options, tokens: Tokens,
+           dtype: torch.dtype) -> Tuple[_abi.bp_lm_head_batch, Any]:
     """The struct, and the tensors that must live until the call is enqueued."""
+    shape = hidden.shape[:-1]
     hidden, weight = _readable(hidden, dtype), _readable(weight, dtype)
     batch = fresh("bp_lm_head_batch_init", _abi.bp_lm_head_batch)
-    batch.hidden, batch.weight, batch.tokens.temperature = _tensors.rows(hidden), weight.data_ptr(), temperature
+    batch.hidden, batch.weight = _tensors.rows(hidden), weight.data_ptr()
     batch.weight_stride = weight.stride(0) if weight.shape[0] > 1 else weight.shape[1]
-    batch.tokens.target_dtype = _tensors.DTYPES[target.dtype]
-    batch.tokens.target, kept = _tensors.values(target)
-    masks = None
-    if mask is not None:
-        batch.tokens.mask, masks = _tensors.values(mask)
-    return batch, (hidden, weight, kept, masks)
+    if bias is not None:
+        bias = bias.detach().float().contiguous()
+        batch.bias = ctypes.cast(bias.data_ptr(), ctypes.POINTER(ctypes.c_float))
+    return batch, (hidden, weight, bias, set_tokens(batch.tokens, options, tokens, shape, hidden.device))
 
 
-def _check_shapes(what: str, hidden: Any, weight: Any) -> None:
+def _check_shapes(what: str, hidden: Any, weight: Any, bias: Any = None) -> None:
     _tensors.check_floats("hidden states", hidden)
     _tensors.check_floats("weights", weight)
     if weight.dim() != 2 or 0 in weight.shape or hidden.dim() == 0 or hidden.shape[-1] != weight.shape[1]:
@@ -115,45 +129,44 @@ def _check_shapes(what: str, hidden: Any, weight: Any) -> None:
     if hidden.device != weight.device:
         raise InvalidArgument(
             f"{what}: hidden states are on {hidden.device}, the weight is on {weight.device}; move one")
+    if bias is not None:
+        _tensors.check_floats("bias", bias)
+        if bias.shape != weight.shape[:1] or bias.device != weight.device:
+            raise InvalidArgument(f"{what}: bias of shape {list(bias.shape)} on {bias.device} for weight "
+                                  f"{list(weight.shape)} on {weight.device}; pass one for each column")
 
 
-def _forward(what: str, hidden: Any, weight: Any, target: Any, mask: Any, start: Any, end: Any, chunk: Any,
-             group: Optional[dist.ProcessGroup], temperature: Any, ignore_index: Any, entropy: bool, partial: Any,
-             inference_only: Any, saves: bool, dtype: Optional[torch.dtype],
-             failure: Optional[Exception] = None) -> Tuple[_Work, bool]:
+def _forward(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked, saves: bool,
+             dtype: Optional[torch.dtype] = None, failure: Optional[Exception] = None) -> Tuple[_Work, bool]:
     """Collective with a group. failure: of this rank, before the call. Returns the pass, and True if it saves."""
-    comm = None if group is None else comm_of(group)
+    comm = None if asked.group is None else comm_of(asked.group)
     options, key, columns = None, None, 0
     same: Dict[str, int] = {}
     try:  # conversions and allocations before the comparison, so that a failure reaches the other ranks
         if failure is not None:
             raise failure
-        _check_shapes(what, hidden, weight)
-        columns, tokens, device = weight.shape[0], hidden.shape[:-1], hidden.device
-        options = options_of(what, columns, start, end, chunk, temperature, ignore_index, True, entropy,
-                             partial_hidden_grad=partial)
-        saves = not flag("inference_only", inference_only) and saves
-        _tensors.check_target(target, tokens, device)
-        masks = _tensors.token_mask(mask, target, options.ignore_index, tokens, device)
+        _check_shapes(asked.what, hidden, weight, bias)
+        columns, shape, device = weight.shape[0], hidden.shape[:-1], hidden.device
+        options, tokens = options_of(asked, columns, shape, target, device)
+        saves = not flag("inference_only", asked.inference_only) and saves
         dtype = dtype or _dtype(weight)
         if comm is not None:
-            batch, sequence = _tensors.shape_of(tokens)
+            batch, sequence = _tensors.shape_of(shape)
             same = dict(batch=batch, sequence=sequence, dtype=_tensors.DTYPES[dtype], gradient=int(saves),
-                        hidden=weight.shape[1], chunk=_chunk(options.chunk, tokens))
-        key = _key(weight, dtype, tokens, options.chunk, options.start, options.checked_targets, saves,
-                   options.partial_hidden_grad)
-        work, kept = _batch(hidden, weight, target, masks, options.temperature, dtype)
-        outputs = outputs_of(options, tokens, device, saves)
-        results = outputs_struct(outputs)
+                        hidden=weight.shape[1], chunk=_chunk(options.chunk, shape), bias=int(bias is not None))
+        key = _key(weight, dtype, shape, options.start, saves, options)
+        work, kept = _batch(hidden, weight, bias, options, tokens, dtype)
+        outputs = outputs_of(options.outputs, shape, target, device, saves)
+        results = outputs_struct(outputs, len(shape))
     except Exception as error:  # any, because agreed() reports it to the other ranks
         failure = error
-    agreement = agreed(comm, what, key, same, options, columns, failure)
+    agreement = agreed(comm, asked.what, key, same, options, columns, failure)
     assert options is not None and dtype is not None
-    client = _client(comm, key, agreement, weight, dtype, tokens, options.chunk, targets_of(options), saves,
-                     options.partial_hidden_grad)
+    client = _client(comm, key, agreement, weight, dtype, shape, saves, options)
     ran(comm, client, device, library().bp_lm_head_forward, ctypes.byref(work), ctypes.byref(results))
     del kept
-    return _Work(options, comm, target, masks, outputs, agreement.start, dtype), saves
+    vocab = vocabulary(comm, options, library().bp_lm_head_get_info, client, columns)
+    return _Work(options, comm, tokens, outputs, agreement.start, vocab, dtype), saves
 
 
 # ---- backward ------------------------------------------------------------------------------------------------------
@@ -173,32 +186,34 @@ def _backward_client(options: Options, comm: Optional[GroupComm], start: int, we
                 return known
     if comm is not None and partial:
         return _backward_client(options, None, start, weight, dtype, tokens, Agreed(start, None), keys)
-    return _client(comm, keys[1], agreement, weight, dtype, tokens, options.chunk, _abi.BP_TARGETS_ANY, True, partial)
+    return _client(comm, keys[1], agreement, weight, dtype, tokens, True, options)
 
 
-def _backward(options: Options, comm: Optional[GroupComm], logprob_grad: Optional[torch.Tensor],
-              entropy_grad: Optional[torch.Tensor], tensors: Any, start: int, dtype: torch.dtype,
-              needs: Tuple[bool, bool]) -> Both:
-    """Collective with a group, unless partial_hidden_grad is set. tensors: returns hidden states, weight, target, mask
-    and the saved values; called where a failure reaches the other ranks. Gradients in the dtypes of their tensors.
+def _backward(options: Options, comm: Optional[GroupComm], grads: Tuple[Maybe, ...], tensors: Any, start: int,
+              vocab: int, dtype: torch.dtype, needs: Tuple[bool, ...]) -> Tuple[Maybe, Maybe, Maybe]:
+    """Collective with a group, unless partial_hidden_grad is set. tensors: returns hidden states, weight, bias, the
+    saved values, and the tensors of Tokens; called where a failure reaches the other ranks. Gradients in the dtypes of
+    their tensors.
     """
-    absent, failure = logprob_grad is None and entropy_grad is None, None
-    hidden_grad = weight_grad = None
+    options = options._replace(checked_targets=False)
+    absent, failure = all(grad is None for grad in grads), None
+    hidden_grad = weight_grad = bias_grad = None
     keys: Tuple[Hashable, Hashable] = (None, None)
     generation = 0
     try:
-        hidden, weight, target, mask, saved = tensors()
+        hidden, weight, bias, saved, *rest = tensors()
         tokens = hidden.shape[:-1]
         # the client of forward, which knows the bounds as they were passed; or one that backward has made
-        keys = (_key(weight, dtype, tokens, options.chunk, options.start, False, True, options.partial_hidden_grad),
-                _key(weight, dtype, tokens, options.chunk, start, False, True, options.partial_hidden_grad))
+        keys = (_key(weight, dtype, tokens, options.start, True, options),
+                _key(weight, dtype, tokens, start, True, options))
         with _clients.lock_of(comm):
             found = [_clients.of(comm).known(key, start) for key in keys]
             generation = next((handle.generation for handle in found if handle is not None), 0)
         if not absent:
-            batch, kept = _batch(hidden, weight, target, mask, options.temperature, dtype)
+            batch, kept = _batch(hidden, weight, bias, options, Tokens(*rest), dtype)
             gradients = fresh("bp_lm_head_gradients_init", _abi.bp_lm_head_gradients)
-            above = upstream(gradients, logprob_grad, entropy_grad, saved)
+            alone = comm is not None and options.partial_hidden_grad and not any(found)  # see _backward_client
+            above = upstream(gradients, grads, saved, len(tokens), weight.shape[0] / vocab if alone else 1.0)
             like = batch.hidden
             gradients.hidden_grad = _abi.bp_token_rows(None, _abi.BP_DTYPE_FP32, like.batch, like.sequence,
                                                        like.columns)
@@ -209,6 +224,9 @@ def _backward(options: Options, comm: Optional[GroupComm], logprob_grad: Optiona
             if needs[1]:
                 weight_grad = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
                 gradients.weight_grad = weight_grad.data_ptr()
+            if needs[2]:
+                bias_grad = torch.zeros(bias.shape, dtype=torch.float32, device=weight.device)
+                gradients.bias_grad = ctypes.cast(bias_grad.data_ptr(), ctypes.POINTER(ctypes.c_float))
     except Exception as error:  # any, because agree() reports it to the other ranks
         failure = error
     everybody = None
@@ -218,133 +236,158 @@ def _backward(options: Options, comm: Optional[GroupComm], logprob_grad: Optiona
     elif failure is not None:
         raise failure
     if absent:
-        return None, None
+        return None, None, None
     client = _backward_client(options, comm, start, weight, dtype, tokens, Agreed(start, everybody), keys)
     ran(comm, client, hidden.device, library().bp_lm_head_backward, ctypes.byref(batch), ctypes.byref(gradients))
     del kept, above
     return (None if hidden_grad is None else hidden_grad.to(hidden.dtype),
-            None if weight_grad is None else weight_grad.to(weight.dtype))
+            None if weight_grad is None else weight_grad.to(weight.dtype),
+            None if bias_grad is None else bias_grad.to(bias.dtype))
 
 
 class _FromHidden(torch.autograd.Function):
-    """Connects the outputs of a pass, which has run, with the hidden states and the weight."""
+    """Connects the outputs of a pass, which has run, with hidden states, weight and bias."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, work: _Work) -> Both:
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, work: _Work) -> Tuple[Maybe, ...]:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(hidden, weight, work.target, work.mask, work.outputs[2])
-        ctx.options, ctx.comm, ctx.start, ctx.dtype = work.options, work.comm, work.start, work.dtype
-        return work.outputs[:2]
+        ctx.save_for_backward(hidden, weight, bias, work.outputs[4], *work.tokens)
+        ctx.options, ctx.comm, ctx.dtype = work.options, work.comm, work.dtype
+        ctx.start, ctx.vocab = work.start, work.vocab
+        return work.outputs[:4]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        got = _backward(ctx.options, ctx.comm, grads[0], grads[1], lambda: ctx.saved_tensors, ctx.start, ctx.dtype,
-                        ctx.needs_input_grad[:2])
+    def backward(ctx: Any, *grads: Maybe) -> Tuple[Maybe, ...]:
+        got = _backward(ctx.options, ctx.comm, grads, lambda: ctx.saved_tensors, ctx.start, ctx.vocab, ctx.dtype,
+                        ctx.needs_input_grad[:3])
         if not torch.is_grad_enabled():
             return (*got, None)
-        sources = *ctx.saved_tensors[:2], *grads
+        sources = *ctx.saved_tensors[:3], *grads
         return (*[only_once(ctx.options.what, gradient, *sources) for gradient in got], None)
 
 
-def _outputs(what: str, hidden: Any, weight: Any, target: Any, mask: Any, start: Any, end: Any, chunk: Any, group: Any,
-             temperature: Any, ignore_index: Any, entropy: bool, partial: Any, inference_only: Any) -> Both:
-    """Log-probabilities and entropies; None where they are not wanted."""
+def _outputs(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked,
+             drop_masked: Any = False) -> Tuple[Any, ...]:
+    """The four outputs; None where they are not wanted."""
     failure: Optional[Exception] = None
-    if _tensors.is_dtensor(weight) or _tensors.is_dtensor(hidden):
-        try:
+    dropped: Any = None
+    try:
+        if _tensors.is_dtensor(weight) or _tensors.is_dtensor(hidden) or _tensors.is_dtensor(bias):
             _tensors.refuse_dtensor("hidden states", hidden)
-            weight, group = _tensors.local_shard("weights", weight, 0, group)
-        except Exception as error:  # any, because agreed() reports it to the other ranks
-            failure = error
+            weight, group = _tensors.local_shard("weights", weight, 0, asked.group)
+            if bias is not None:
+                bias, _ = _tensors.local_shard("bias", bias, 0, group)
+            asked = asked._replace(group=group)
+        if flag("drop_masked", drop_masked):
+            hidden, target, asked, dropped = _without_masked(hidden, weight, target, asked)
+    except Exception as error:  # any, because agreed() reports it to the other ranks
+        failure = error
     saves = torch.is_grad_enabled() and any(
-        isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in (hidden, weight))
+        isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in (hidden, weight, bias))
+    outputs: Tuple[Any, ...]
     if failure is None and (through_operator(hidden) or through_operator(weight)):
-        temperature = temperature.item() if isinstance(temperature, torch.Tensor) else temperature
-        both = _head_forward(hidden, weight, target, mask, what, start, end, chunk, name_of(group), temperature,
-                             ignore_index, entropy, partial, saves and not inference_only, _dtype(weight))
-        return both[0], both[1] if entropy else None
-    work, saves = _forward(what, hidden, weight, target, mask, start, end, chunk, group, temperature, ignore_index,
-                           entropy, partial, inference_only, saves, None, failure)
-    if not saves:
-        return work.outputs[:2]
-    connected: Any = _FromHidden.apply
-    return connected(hidden, weight, work)
+        options, temperatures = for_operator(asked)
+        outputs = wanted(asked.outputs, _head_forward(hidden, weight, bias, target, asked.mask, temperatures, *options,
+                                                      asked.partial_hidden_grad, saves and not asked.inference_only,
+                                                      _dtype(weight)))
+    else:
+        work, saves = _forward(hidden, weight, bias, target, asked, saves, None, failure)
+        outputs = work.outputs[:4]
+        if saves:
+            connected: Any = _FromHidden.apply
+            outputs = connected(hidden, weight, bias, work)
+    return outputs if dropped is None else tuple(None if one is None else dropped(one) for one in outputs)
+
+
+def _without_masked(hidden: Any, weight: Any, target: Any, asked: Asked) -> Tuple[Any, Any, Asked, Any]:
+    """The tokens that are neither masked nor ignored, as one sequence, and a function that puts outputs back among
+    zeros; None without a mask.
+    """
+    _check_shapes(asked.what, hidden, weight)
+    shape = hidden.shape[:-1]
+    _, tokens = options_of(asked, weight.shape[0], shape, target, hidden.device)
+    if tokens.mask is None:
+        return hidden, target, asked, None
+    index = tokens.mask.reshape(-1).nonzero()[:, 0]  # on GPUs the host waits for their number
+
+    def kept(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.reshape(-1, *tensor.shape[len(shape):])[index]
+
+    def put_back(output: torch.Tensor) -> torch.Tensor:
+        whole = output.new_zeros((shape.numel(), *output.shape[1:]))
+        return whole.index_copy(0, index, output).reshape(*shape, *output.shape[1:])
+
+    temperature = asked.temperature if tokens.temperatures is None else kept(tokens.temperatures)
+    chunk = asked.chunk or max(shape[-1] if shape else 1, 1)
+    return kept(hidden), None if target is None else kept(target), asked._replace(
+        mask=None, ignore_index=None, temperature=temperature, chunk=chunk), put_back
 
 
 # ---- operators -----------------------------------------------------------------------------------------------------
 
 
-def _run_forward(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, mask: Optional[torch.Tensor],
-                 what: str, start: Optional[int], end: Optional[int], chunk: Optional[int], group: str,
-                 temperature: float, ignore_index: Optional[int], entropy: bool, partial: bool, saves: bool,
-                 dtype: torch.dtype) -> Tuple[torch.Tensor, ...]:
-    work, _ = _forward(what, hidden, weight, target, mask, start, end, chunk, group_of(group), temperature,
-                       ignore_index, entropy, partial, False, saves, dtype)
-    return real_outputs(work.outputs, work.start)
+def _run_forward(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, target: Maybe, mask: Maybe,
+                 temperatures: Maybe, *given: Any) -> Tuple[torch.Tensor, ...]:
+    *options, partial, saves, dtype = given
+    asked = from_operator(tuple(options), mask, temperatures)._replace(partial_hidden_grad=partial)
+    work, _ = _forward(hidden, weight, bias, target, asked, saves, dtype)
+    return real_outputs(work.outputs, work.start, work.vocab)
 
 
-def _fake_forward(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, mask: Optional[torch.Tensor],
-                  what: str, start: Any, end: Any, chunk: Any, group: str, temperature: float,
-                  ignore_index: Optional[int], entropy: bool, partial: bool, saves: bool,
-                  dtype: torch.dtype) -> Tuple[torch.Tensor, ...]:
+def _fake_forward(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, target: Maybe, mask: Maybe,
+                  temperatures: Maybe, *given: Any) -> Tuple[torch.Tensor, ...]:
     _tensors.check_floats("hidden states", hidden)
     _tensors.check_floats("weights", weight)
-    return fake_outputs(hidden, hidden.shape[:-1], True, entropy, saves)
+    return fake_outputs(hidden, hidden.shape[:-1], target, given[1], given[-2])
 
 
-def _run_backward(logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor], hidden: torch.Tensor,
-                  weight: torch.Tensor, target: torch.Tensor, mask: Optional[torch.Tensor], saved: torch.Tensor,
-                  first: torch.Tensor, what: str, start: Optional[int], chunk: Optional[int], group: str,
-                  temperature: float, ignore_index: Optional[int], entropy: bool, partial: bool, dtype: torch.dtype,
-                  needs_hidden: bool, needs_weight: bool) -> Tuple[torch.Tensor, ...]:
-    in_group = group_of(group)
-    options = Options(what, start, None, chunk or 0, temperature, ignore_index, True, entropy,
-                      partial_hidden_grad=partial)
-
-    def tensors() -> Tuple[Any, ...]:
-        return hidden, weight, target, _tensors.token_mask(mask, target, ignore_index, hidden.shape[:-1],
-                                                           hidden.device), saved
-
-    got = _backward(options, None if in_group is None else comm_of(in_group), logprob_grad, entropy_grad, tensors,
-                    int(first), dtype, (needs_hidden, needs_weight))
+def _run_backward(logprob_grad: Maybe, entropy_grad: Maybe, logsumexp_grad: Maybe, mean_logprob_grad: Maybe,
+                  hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, target: Maybe, mask: Maybe,
+                  temperatures: Maybe, saved: torch.Tensor, place: torch.Tensor,
+                  *given: Any) -> Tuple[torch.Tensor, ...]:
+    *of_forward, partial, dtype, needs_hidden, needs_weight, needs_bias = given
+    needs = needs_hidden, needs_weight, needs_bias
+    asked = from_operator(tuple(of_forward), mask, temperatures)._replace(partial_hidden_grad=partial)
+    options, tokens = options_of(asked, weight.shape[0], hidden.shape[:-1], target, hidden.device)
+    got = _backward(options, None if asked.group is None else comm_of(asked.group),
+                    (logprob_grad, entropy_grad, logsumexp_grad, mean_logprob_grad),
+                    lambda: (hidden, weight, bias, saved, *tokens), *place.tolist(), dtype, needs)
     return tuple(
-        gradient if gradient is not None else source.new_zeros(source.shape if needed else (0, ))
-        for gradient, source, needed in zip(got, (hidden, weight), (needs_hidden, needs_weight)))
+        gradient if gradient is not None else hidden.new_empty(0) if source is None or not needed else
+        torch.zeros_like(source) for gradient, source, needed in zip(got, (hidden, weight, bias), needs))
 
 
-def _fake_backward(logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor], hidden: torch.Tensor,
-                   weight: torch.Tensor, target: torch.Tensor, mask: Optional[torch.Tensor], saved: torch.Tensor,
-                   first: torch.Tensor, what: str, start: Any, chunk: Any, group: str, temperature: float,
-                   ignore_index: Optional[int], entropy: bool, partial: bool, dtype: torch.dtype, needs_hidden: bool,
-                   needs_weight: bool) -> Tuple[torch.Tensor, ...]:
-    return tuple(torch.empty(source.shape if needed else (0, ), dtype=source.dtype, device=source.device)
-                 for source, needed in ((hidden, needs_hidden), (weight, needs_weight)))
+def _fake_backward(logprob_grad: Maybe, entropy_grad: Maybe, logsumexp_grad: Maybe, mean_logprob_grad: Maybe,
+                   hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, *given: Any) -> Tuple[torch.Tensor, ...]:
+    return tuple(
+        torch.empty(source.shape, dtype=source.dtype, device=source.device)
+        if source is not None and needed else hidden.new_empty(0)
+        for source, needed in zip((hidden, weight, bias), given[-3:]))
 
 
 def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, ...]) -> None:
-    what, start, _, chunk, group, temperature, ignore_index, entropy, partial, saves, dtype = inputs[4:]
+    *options, partial, saves, dtype = inputs[6:]
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*(output[2:] if saves else output))
-    ctx.save_for_backward(*inputs[:4], *output[2:])
-    ctx.options = what, start, chunk, group, temperature, ignore_index, entropy, partial, dtype
+    ctx.mark_non_differentiable(*(output[4:] if saves else output))
+    ctx.save_for_backward(*inputs[:6], *output[4:])
+    ctx.options = *options, partial, dtype
 
 
-def _operator_backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-    needs = ctx.needs_input_grad[:2]
-    got = _head_backward(*grads[:2], *ctx.saved_tensors, *ctx.options, *needs)
-    return (*[gradient if needed else None for gradient, needed in zip(got, needs)], ) + (None, ) * 13
+def _operator_backward(ctx: Any, *grads: Maybe) -> Tuple[Maybe, ...]:
+    needs = ctx.needs_input_grad[:3]
+    got = _head_backward(*grads[:4], *ctx.saved_tensors, *ctx.options, *needs)
+    return (*[gradient if needed else None for gradient, needed in zip(got, needs)], ) + (None, ) * 16
 
 
 _head_forward = define(
-    "head_forward", "(Tensor hidden, Tensor weight, Tensor target, Tensor? mask, str what, SymInt? start, SymInt? end, "
-    "SymInt? chunk, str group, float temperature, int? ignore_index, bool entropy, bool partial, bool saves, "
-    "ScalarType dtype) -> (Tensor, Tensor, Tensor, Tensor)", _run_forward, _fake_forward, _operator_backward,
-    _setup_context)
+    "head_forward", "(Tensor hidden, Tensor weight, Tensor? bias, Tensor? target, Tensor? mask, Tensor? temperatures, "
+    f"{SCHEMA}, bool partial, bool saves, ScalarType dtype) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _run_forward, _fake_forward, _operator_backward, _setup_context)
 _head_backward = define(
-    "head_backward", "(Tensor? logprob_grad, Tensor? entropy_grad, Tensor hidden, Tensor weight, Tensor target, "
-    "Tensor? mask, Tensor saved, Tensor first, str what, SymInt? start, SymInt? chunk, str group, float temperature, "
-    "int? ignore_index, bool entropy, bool partial, ScalarType dtype, bool needs_hidden, bool needs_weight) -> "
-    "(Tensor, Tensor)", _run_backward, _fake_backward, refuse_second("backward of the fused head"))
+    "head_backward", "(Tensor? logprob_grad, Tensor? entropy_grad, Tensor? logsumexp_grad, Tensor? mean_logprob_grad, "
+    "Tensor hidden, Tensor weight, Tensor? bias, Tensor? target, Tensor? mask, Tensor? temperatures, Tensor saved, "
+    f"Tensor place, {SCHEMA}, bool partial, ScalarType dtype, bool needs_hidden, bool needs_weight, bool needs_bias) "
+    "-> (Tensor, Tensor, Tensor)", _run_backward, _fake_backward, refuse_second("backward of the fused head"))
 
 # ---- the functions of SkyRL ----------------------------------------------------------------------------------------
 
@@ -363,11 +406,13 @@ class FusedLinearChunkedDistributedLogprob:
     @staticmethod
     def apply(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
               vocab_end_index: Optional[int], chunk_size: Optional[int], tp_group: Optional[dist.ProcessGroup],
-              inference_only: bool = False, temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
+              inference_only: bool = False, temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
               partial_hidden_grad: bool = True, ignore_index: Optional[int] = None) -> torch.Tensor:
-        return _outputs("FusedLinearChunkedDistributedLogprob", hidden, weight, target, mask, vocab_start_index,
-                        vocab_end_index, chunk_size, tp_group, temperature, ignore_index, False, partial_hidden_grad,
-                        inference_only)[0]
+        asked = Asked("FusedLinearChunkedDistributedLogprob", LOGPROB, tp_group, vocab_start_index, vocab_end_index,
+                      chunk_size, temperature, mask, ignore_index, inference_only=inference_only,
+                      partial_hidden_grad=partial_hidden_grad)
+        logprobs: torch.Tensor = _outputs(hidden, weight, None, target, asked)[0]
+        return logprobs
 
 
 class FusedLinearLogprobEntropy:
@@ -376,10 +421,13 @@ class FusedLinearLogprobEntropy:
     @staticmethod
     def apply(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
               vocab_end_index: Optional[int], chunk_size: Optional[int], tp_group: Optional[dist.ProcessGroup],
-              inference_only: bool = False, temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
+              inference_only: bool = False, temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
               partial_hidden_grad: bool = True, ignore_index: Optional[int] = None) -> Both:
-        return _outputs("FusedLinearLogprobEntropy", hidden, weight, target, mask, vocab_start_index, vocab_end_index,
-                        chunk_size, tp_group, temperature, ignore_index, True, partial_hidden_grad, inference_only)
+        asked = Asked("FusedLinearLogprobEntropy", LOGPROB | ENTROPY, tp_group, vocab_start_index, vocab_end_index,
+                      chunk_size, temperature, mask, ignore_index, inference_only=inference_only,
+                      partial_hidden_grad=partial_hidden_grad)
+        logprobs, entropies, _, _ = _outputs(hidden, weight, None, target, asked)
+        return logprobs, entropies
 
 
 # ---- functions -----------------------------------------------------------------------------------------------------
@@ -387,29 +435,59 @@ class FusedLinearLogprobEntropy:
 
 def linear_logprobs(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, *,
                     group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
-                    vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = 1024, temperature: float = 1.0,
-                    mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = None,
-                    inference_only: bool = False, partial_hidden_grad: bool = False) -> torch.Tensor:
-    """Log-probabilities of targets: log softmax(hidden weight^T / temperature)[targets], float32.
+                    vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = 1024,
+                    temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
+                    ignore_index: Optional[int] = None, inference_only: bool = False,
+                    partial_hidden_grad: bool = False, bias: Optional[torch.Tensor] = None,
+                    soft_cap: Optional[float] = None, round_to: Optional[torch.dtype] = None,
+                    drop_masked: bool = False) -> torch.Tensor:
+    """Log-probabilities of targets: log softmax((hidden weight^T + bias) / temperature)[targets], float32.
 
     - hidden, weight: [..., sequence, hidden] and [columns, hidden]
     - chunk_size: tokens whose logits are computed at once; None: the sequence
     - partial_hidden_grad: leaves the sum of the hidden states' gradient over the ranks to the caller; False:
       backward sums it (collective)
+    - bias: [columns]; added to the logits before they are rounded or capped. Taken as float32; its gradient has its
+      dtype
+    - drop_masked: masked and ignored tokens are left out of the products. The same mask on all ranks. On GPUs the
+      host waits for the number of the others; in torch.compile their number breaks the graph
 
     Further arguments as in bucketpool.torch.logprob.logprobs_from_logits. Collective with a group.
     """
-    return FusedLinearChunkedDistributedLogprob.apply(hidden, weight, targets, vocab_start_index, vocab_end_index,
-                                                      chunk_size, group, inference_only, temperature, mask,
-                                                      partial_hidden_grad, ignore_index)
+    asked = Asked("linear_logprobs", LOGPROB, group, vocab_start_index, vocab_end_index, chunk_size,
+                  temperature, mask, ignore_index, soft_cap, round_to, False, False, inference_only,
+                  partial_hidden_grad)
+    logprobs: torch.Tensor = _outputs(hidden, weight, bias, targets, asked, drop_masked)[0]
+    return logprobs
 
 
 def linear_logprobs_and_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, *,
                                 group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
                                 vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = 1024,
-                                temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
+                                temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
                                 ignore_index: Optional[int] = None, inference_only: bool = False,
-                                partial_hidden_grad: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
+                                partial_hidden_grad: bool = False, bias: Optional[torch.Tensor] = None,
+                                soft_cap: Optional[float] = None, round_to: Optional[torch.dtype] = None,
+                                drop_masked: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities and entropies of one pass; both are differentiable. Arguments as in linear_logprobs."""
-    return FusedLinearLogprobEntropy.apply(hidden, weight, targets, vocab_start_index, vocab_end_index, chunk_size,
-                                           group, inference_only, temperature, mask, partial_hidden_grad, ignore_index)
+    asked = Asked("linear_logprobs_and_entropy", LOGPROB | ENTROPY, group, vocab_start_index, vocab_end_index,
+                  chunk_size, temperature, mask, ignore_index, soft_cap, round_to, False, False, inference_only,
+                  partial_hidden_grad)
+    logprobs, entropies, _, _ = _outputs(hidden, weight, bias, targets, asked, drop_masked)
+    return logprobs, entropies
+
+
+def linear_token_statistics(hidden: torch.Tensor, weight: torch.Tensor, targets: Optional[torch.Tensor] = None, *,
+                            group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
+                            vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = 1024,
+                            temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
+                            ignore_index: Optional[int] = None, inference_only: bool = False,
+                            partial_hidden_grad: bool = False, bias: Optional[torch.Tensor] = None,
+                            soft_cap: Optional[float] = None, round_to: Optional[torch.dtype] = None,
+                            drop_masked: bool = False) -> TokenStatistics:
+    """All outputs of one pass, as bucketpool.torch.logprob.token_statistics. Arguments as in linear_logprobs."""
+    outputs = ENTROPY | LOGSUMEXP | MEAN_LOGPROB | (0 if targets is None else LOGPROB)
+    asked = Asked("linear_token_statistics", outputs, group, vocab_start_index, vocab_end_index, chunk_size,
+                  temperature, mask, ignore_index, soft_cap, round_to, False, False, inference_only,
+                  partial_hidden_grad)
+    return TokenStatistics(*_outputs(hidden, weight, bias, targets, asked, drop_masked))

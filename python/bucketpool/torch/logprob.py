@@ -5,14 +5,17 @@
     logprobs = logprobs_from_logits(logits, targets, group=tp_group, temperature=0.7)
     (-(logprobs * mask).sum() / mask.sum()).backward()
 
-- logprobs_from_logits, vocab_parallel_entropy, logprobs_and_entropy: functions of logits
-- linear_logprobs, linear_logprobs_and_entropy: functions of hidden states and the head's weight (lm_head.py)
+- logprobs_from_logits, vocab_parallel_entropy, logprobs_and_entropy, token_statistics: functions of logits
+- logprobs_with_gradient: log-probabilities and the gradient in one call, without autograd
+- linear_logprobs, linear_logprobs_and_entropy, linear_token_statistics: functions of hidden states and the head's
+  weight (lm_head.py)
 - ChunkedDistributedLogprob, DistributedLogprob, FusedLinearChunkedDistributedLogprob: SkyRL's autograd
   functions; gather_logprobs, gather_logprobs_entropy: AReaL's functions; with the original argument order
 
 Tensors. Logits: [..., sequence, columns], float32, bfloat16 or float16, on a CPU or GPU; copied only if the
 elements of a row are not contiguous or rows overlap. Targets: int64 or int32 ids of the whole vocabulary, of the
-shape of the logits without the last dimension. Results: float32 of that shape; arithmetic is float32.
+shape of the logits without the last dimension, or with a last dimension of K targets. Results: float32; arithmetic
+is float32, also for bfloat16 logits, and rounds logits only where round_to is given.
 
 Memory. Forward saves the logits, without a copy, and 8 bytes for each token, 12 with entropy. Backward allocates
 the gradient in the dtype of the logits; in_place=True overwrites the logits with it instead.
@@ -28,7 +31,7 @@ SkyRL and AReaL, and the rules of autograd.
 """
 
 import ctypes
-from typing import Any, Hashable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Hashable, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -39,30 +42,33 @@ from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _clients, _tensors
 from ._clients import free_clients, size_class
-from ._passes import (Agreed, Options, Outputs, agreed, define, fake_outputs, flag, fresh, group_of, name_of, only_once,
-                      options_of, outputs_of, outputs_struct, ran, real_outputs, refuse_in_place,
-                      refuse_second, targets_of,
-                      through_operator, upstream)
+from ._passes import (ENTROPY, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, SCHEMA, Agreed, Asked, Options, Outputs, Temperature,
+                      Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, most_targets,
+                      only_once,                      options_of, outputs_of, outputs_struct, ran, real_outputs, refuse_in_place, refuse_second,
+                      set_tokens, targets_of, through_operator, untraced, upstream, vocabulary, wanted)
 from .comm import GroupComm, comm_of
-from .lm_head import FusedLinearChunkedDistributedLogprob, linear_logprobs, linear_logprobs_and_entropy
+from .lm_head import (FusedLinearChunkedDistributedLogprob, TokenStatistics, linear_logprobs,
+                      linear_logprobs_and_entropy, linear_token_statistics)
 
 __all__ = [
     "ChunkedDistributedLogprob", "DistributedLogprob", "VocabParallelEntropy", "VocabParallelLogprobEntropy",
-    "FusedLinearChunkedDistributedLogprob", "logprobs_from_logits", "vocab_parallel_entropy", "logprobs_and_entropy",
-    "gather_logprobs", "gather_logprobs_entropy", "linear_logprobs", "linear_logprobs_and_entropy", "free_clients"
+    "FusedLinearChunkedDistributedLogprob", "LogprobsWithGradient", "TokenStatistics", "logprobs_from_logits",
+    "vocab_parallel_entropy", "logprobs_and_entropy", "token_statistics", "logprobs_with_gradient", "gather_logprobs",
+    "gather_logprobs_entropy", "linear_logprobs", "linear_logprobs_and_entropy", "linear_token_statistics",
+    "free_clients"
 ]
 
 # ---- forward -------------------------------------------------------------------------------------------------------
 
 
 class _Work(NamedTuple):
-    """A forward pass that has run. mask: uint8; start: the first id of this rank."""
+    """A forward pass that has run. start: the first id of this rank; vocab: as vocabulary()."""
 
     options: Options
-    target: Optional[torch.Tensor]
-    mask: Optional[torch.Tensor]
+    tokens: Tokens
     outputs: Outputs
     start: int
+    vocab: int
     saves: bool
 
 
@@ -78,10 +84,10 @@ def _check_overwritten(what: str, logits: torch.Tensor) -> None:
 
 
 def _client(comm: Optional[GroupComm], key: Hashable, agreement: Agreed, device: torch.device, tokens: int,
-            columns: int, targets: int) -> _clients.Handle:
+            columns: int, targets: int, most: int) -> _clients.Handle:
     def make() -> ctypes.c_void_p:
         config = configured(library().bp_logprob_config_init, _abi.bp_logprob_config, vocab=columns,
-                            vocab_start=agreement.start, max_tokens=size_class(tokens),
+                            vocab_start=agreement.start, max_tokens=size_class(tokens), max_targets=most,
                             comm=None if comm is None else comm.handle, targets=targets,
                             threads=torch.get_num_threads())
         return made(library().bp_logprob_create, _tensors.device_of(device), ctypes.byref(config))
@@ -90,70 +96,73 @@ def _client(comm: Optional[GroupComm], key: Hashable, agreement: Agreed, device:
         return _clients.shared(comm, key, agreement.everybody, "bp_logprob_destroy", make, agreement.start)
 
 
-def _key(device: torch.device, tokens: int, columns: int, start: Optional[int], checked_targets: bool) -> Hashable:
-    return ("logprob", device.type, device.index, size_class(tokens), columns, start, checked_targets,
+def _key(device: torch.device, tokens: int, columns: int, start: Optional[int], checked_targets: bool,
+         most: int) -> Hashable:
+    return ("logprob", device.type, device.index, size_class(tokens), columns, start, checked_targets, most,
             torch.get_num_threads())
 
 
-def _batch(logits: torch.Tensor, target: Optional[torch.Tensor], mask: Optional[torch.Tensor],
-           temperature: float) -> Tuple[_abi.bp_logprob_batch, Any]:
+def _batch(logits: torch.Tensor, options: Options, tokens: Tokens) -> Tuple[_abi.bp_logprob_batch, Any]:
     """The struct, and the tensors that must live until the call is enqueued."""
-    if target is None:  # entropies do not depend on targets
-        target = torch.zeros((), dtype=torch.int64, device=logits.device).expand(logits.shape[:-1])
     logits = _tensors.readable(logits)
     batch = fresh("bp_logprob_batch_init", _abi.bp_logprob_batch)
-    batch.logits, batch.tokens.temperature = _tensors.rows(logits), temperature
-    batch.tokens.target_dtype = _tensors.DTYPES[target.dtype]
-    batch.tokens.target, kept = _tensors.values(target)
-    masks = None
-    if mask is not None:
-        batch.tokens.mask, masks = _tensors.values(mask)
-    return batch, (logits, kept, masks)
+    batch.logits = _tensors.rows(logits)
+    return batch, (logits, set_tokens(batch.tokens, options, tokens, logits.shape[:-1], logits.device))
 
 
-def _forward(what: str, logits: Any, target: Any, mask: Any, start: Any, end: Any, chunk: Any,
-             group: Optional[dist.ProcessGroup], temperature: Any, ignore_index: Any, logprob: bool, entropy: bool,
-             checked_targets: Any, in_place: Any, inference_only: Any, saves: bool,
-             failure: Optional[Exception] = None) -> _Work:
-    """Collective with a group. failure: of this rank, before the call."""
-    comm = None if group is None else comm_of(group)
+def _check_logits(what: str, logits: Any) -> None:
+    _tensors.check_floats("logits", logits)
+    if not logits.shape or logits.shape[-1] == 0:
+        raise InvalidArgument(f"{what}: logits of shape {list(logits.shape)} have no columns; pass [..., sequence, "
+                              "columns], and a column at least on each rank")
+
+
+def _compared(logits: torch.Tensor, options: Options) -> Dict[str, int]:
+    """Numbers that are equal on all ranks."""
+    batch, sequence = _tensors.shape_of(logits.shape[:-1])
+    return dict(batch=batch, sequence=sequence, dtype=_tensors.DTYPES[logits.dtype], gradient=0, hidden=0,
+                chunk=options.chunk)
+
+
+def _forward(logits: Any, target: Any, asked: Asked, saves: bool, failure: Optional[Exception] = None,
+             gradient: Optional[Callable[[Options, _abi.bp_logprob_batch], Any]] = None) -> _Work:
+    """Collective with a group. failure: of this rank, before the call. gradient: returns the struct of the gradients
+    (and what must live), for both passes in one call.
+    """
+    comm = None if asked.group is None else comm_of(asked.group)
     options, key, same, columns = None, None, {}, 0
     try:  # conversions and allocations before the comparison, so that a failure reaches the other ranks
         if failure is not None:
             raise failure
-        _tensors.check_floats("logits", logits)
-        shape, device = logits.shape, logits.device
-        if not shape or shape[-1] == 0:
-            raise InvalidArgument(f"{what}: logits of shape {list(shape)} have no columns; pass [..., sequence, "
-                                  "columns], and a column at least on each rank")
-        columns, tokens = shape[-1], shape[:-1]
-        options = options_of(what, columns, start, end, chunk, temperature, ignore_index, logprob, entropy,
-                             checked_targets, in_place)
-        saves = not flag("inference_only", inference_only) and saves
-        if target is not None or logprob:
-            _tensors.check_target(target, tokens, device)
+        _check_logits(asked.what, logits)
+        shape, device, columns = logits.shape[:-1], logits.device, logits.shape[-1]
+        options, tokens = options_of(asked, columns, shape, target, device)
+        saves = not flag("inference_only", asked.inference_only) and saves
         if options.in_place and saves:
-            _check_overwritten(what, logits)
-        masks = _tensors.token_mask(mask, target, options.ignore_index, tokens, device)
-        count = tokens.numel()
+            _check_overwritten(asked.what, logits)
+        count, most = shape.numel(), most_targets(options.targets)
         if comm is not None:
-            batch, sequence = _tensors.shape_of(tokens)
-            same = dict(batch=batch, sequence=sequence, dtype=_tensors.DTYPES[logits.dtype], gradient=0, hidden=0,
-                        chunk=options.chunk)
-        key = _key(device, count, columns, options.start, options.checked_targets)
-        work, kept = _batch(logits, target, masks, options.temperature)
-        outputs = outputs_of(options, tokens, device, saves)
-        results = outputs_struct(outputs)
+            same = _compared(logits, options)
+        key = _key(device, count, columns, options.start, options.checked_targets, most)
+        work, kept = _batch(logits, options, tokens)
+        outputs = outputs_of(options.outputs, shape, target, device, saves)
+        results = outputs_struct(outputs, len(shape))
+        given = None if gradient is None else gradient(options, work)
     except Exception as error:  # any, because agreed() reports it to the other ranks
         failure = error
-    agreement = agreed(comm, what, key, same, options, columns, failure)
+    agreement = agreed(comm, asked.what, key, same, options, columns, failure)
     assert options is not None
-    client = _client(comm, key, agreement, device, count, columns, targets_of(options))
-    ran(comm, client, device, library().bp_logprob_forward, ctypes.byref(work), ctypes.byref(results))
+    client = _client(comm, key, agreement, device, count, columns, targets_of(options), most)
+    if given is None:
+        ran(comm, client, device, library().bp_logprob_forward, ctypes.byref(work), ctypes.byref(results))
+    else:
+        ran(comm, client, device, library().bp_logprob_forward_backward, ctypes.byref(work), ctypes.byref(results),
+            ctypes.byref(given[0]))
     del kept
     if options.checked_targets and device.type != "cpu":  # where calls only record invalid targets
         call(library().bp_logprob_check, client.value)
-    return _Work(options, target, masks, outputs, agreement.start, saves)
+    vocab = vocabulary(comm, options, library().bp_logprob_get_info, client, columns)
+    return _Work(options, tokens, outputs, agreement.start, vocab, saves)
 
 
 # ---- backward ------------------------------------------------------------------------------------------------------
@@ -165,18 +174,18 @@ def _gradient_dtype(logits: torch.Tensor) -> torch.dtype:
     return torch.float32 if asked in (None, torch.float32) else logits.dtype
 
 
-def _backward(logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor], logits: torch.Tensor,
-              target: Optional[torch.Tensor], mask: Optional[torch.Tensor], saved: torch.Tensor, start: int,
-              temperature: float, gradient: torch.Tensor, in_place: bool) -> None:
+def _backward(grads: Tuple[Optional[torch.Tensor], ...], logits: torch.Tensor, tokens: Tokens, saved: torch.Tensor,
+              start: int, vocab: int, options: Options, gradient: torch.Tensor, in_place: bool) -> None:
     """Writes the gradient, by a client of this process alone, because nothing is communicated."""
-    device, tokens, columns = logits.device, logits.shape[:-1].numel(), logits.shape[-1]
-    batch, kept = _batch(logits, target, mask, temperature)
+    device, count, columns = logits.device, logits.shape[:-1].numel(), logits.shape[-1]
+    batch, kept = _batch(logits, options, tokens)
     gradients = fresh("bp_logprob_gradients_init", _abi.bp_logprob_gradients)
     gradients.in_place = in_place
-    above = upstream(gradients, logprob_grad, entropy_grad, saved)
+    above = upstream(gradients, grads, saved, logits.dim() - 1, columns / vocab)
     gradients.logits_grad = batch.logits if in_place else _tensors.rows(gradient)
-    key = _key(device, tokens, columns, start, False)
-    client = _client(None, key, Agreed(start, None), device, tokens, columns, _abi.BP_TARGETS_ANY)
+    most = most_targets(options.targets)
+    key = _key(device, count, columns, start, False, most)
+    client = _client(None, key, Agreed(start, None), device, count, columns, _abi.BP_TARGETS_ANY, most)
     ran(None, client, device, library().bp_logprob_backward, ctypes.byref(batch), ctypes.byref(gradients))
     del kept, above
 
@@ -185,17 +194,18 @@ class _FromLogits(torch.autograd.Function):
     """Connects the outputs of a pass, which has run, with the logits."""
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, work: _Work) -> Tuple[Any, Any]:
+    def forward(ctx: Any, logits: torch.Tensor, work: _Work) -> Tuple[Any, ...]:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(logits, work.target, work.mask, work.outputs[2])
-        ctx.options, ctx.start, ctx.gradient_dtype = work.options, work.start, _gradient_dtype(logits)
-        return work.outputs[:2]
+        ctx.save_for_backward(logits, work.outputs[4], *work.tokens)
+        ctx.options, ctx.start, ctx.vocab = work.options, work.start, work.vocab
+        ctx.gradient_dtype = _gradient_dtype(logits)
+        return work.outputs[:4]
 
     @staticmethod
     def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        if grads[0] is None and grads[1] is None:
+        if grads == (None, None, None, None):
             return None, None
-        logits, target, mask, saved = ctx.saved_tensors
+        logits, saved, *tokens = ctx.saved_tensors
         options: Options = ctx.options
         in_place = options.in_place
         if in_place and torch.is_grad_enabled():
@@ -205,102 +215,101 @@ class _FromLogits(torch.autograd.Function):
             gradient = logits.detach()
         else:
             gradient = torch.empty(logits.shape, dtype=ctx.gradient_dtype, device=logits.device)
-        _backward(grads[0], grads[1], logits, target, mask, saved, ctx.start, options.temperature, gradient, in_place)
+        _backward(grads, logits, Tokens(*tokens), saved, ctx.start, ctx.vocab, options, gradient, in_place)
         if in_place:
             torch.autograd.graph.increment_version(logits)
         return only_once(options.what, gradient, logits, *grads), None
 
 
-def _outputs(what: str, logits: Any, target: Any, mask: Any, start: Any, end: Any, chunk: Any, group: Any,
-             temperature: Any, ignore_index: Any, logprob: bool, entropy: bool, checked_targets: Any, in_place: Any,
-             inference_only: Any) -> Tuple[Any, Any]:
-    """Log-probabilities and entropies; None where they are not wanted."""
+def _outputs(logits: Any, target: Any, asked: Asked) -> Tuple[Any, ...]:
+    """The four outputs; None where they are not wanted."""
     failure: Optional[Exception] = None
     if _tensors.is_dtensor(logits):
         try:
-            logits, group = _tensors.local_shard("logits", logits, -1, group)
+            logits, group = _tensors.local_shard("logits", logits, -1, asked.group)
+            asked = asked._replace(group=group)
         except Exception as error:  # any, because agreed() reports it to the other ranks
             failure = error
     saves = torch.is_grad_enabled() and isinstance(logits, torch.Tensor) and logits.requires_grad
     if failure is None and through_operator(logits):
-        saves = saves and not inference_only
-        temperature = temperature.item() if isinstance(temperature, torch.Tensor) else temperature
+        saves = saves and not asked.inference_only
         exact = saves and not torch.compiler.is_compiling() and _gradient_dtype(logits) == torch.float32
-        both = _logits_forward(logits, target, mask, what, start, end, chunk, name_of(group), temperature, ignore_index,
-                               logprob, entropy, checked_targets, saves, exact, in_place and saves)
-        return both[0] if logprob else None, both[1] if entropy else None
-    work = _forward(what, logits, target, mask, start, end, chunk, group, temperature, ignore_index, logprob, entropy,
-                    checked_targets, in_place, inference_only, saves, failure)
+        options, temperatures = for_operator(asked)
+        outputs = _logits_forward(logits, target, asked.mask, temperatures, *options, asked.checked_targets, saves,
+                                  exact, asked.in_place and saves)
+        return wanted(asked.outputs, outputs)
+    work = _forward(logits, target, asked, saves, failure)
     if not work.saves:
-        return work.outputs[:2]
+        return work.outputs[:4]
     connected: Any = _FromLogits.apply
-    return connected(logits, work)
+    result: Tuple[Any, ...] = connected(logits, work)
+    return result
 
 
 # ---- operators -----------------------------------------------------------------------------------------------------
 
 
-def _run_forward(logits: torch.Tensor, target: Optional[torch.Tensor], mask: Optional[torch.Tensor], what: str,
-                 start: Optional[int], end: Optional[int], chunk: Optional[int], group: str, temperature: float,
-                 ignore_index: Optional[int], logprob: bool, entropy: bool, checked_targets: bool, saves: bool,
-                 exact: bool, in_place: bool) -> Tuple[torch.Tensor, ...]:
-    refuse_in_place(what, in_place)
-    work = _forward(what, logits, target, mask, start, end, chunk, group_of(group), temperature, ignore_index, logprob,
-                    entropy, checked_targets, False, False, saves)
-    return real_outputs(work.outputs, work.start)
+Maybe = Optional[torch.Tensor]
 
 
-def _fake_forward(logits: torch.Tensor, target: Optional[torch.Tensor], mask: Optional[torch.Tensor], what: str,
-                  start: Any, end: Any, chunk: Any, group: str, temperature: float, ignore_index: Optional[int],
-                  logprob: bool, entropy: bool, checked_targets: bool, saves: bool,
-                  exact: bool, in_place: bool) -> Tuple[torch.Tensor, ...]:
+def _run_forward(logits: torch.Tensor, target: Maybe, mask: Maybe, temperatures: Maybe,
+                 *given: Any) -> Tuple[torch.Tensor, ...]:
+    *options, checked_targets, saves, _, in_place = given
+    refuse_in_place(given[0], in_place)
+    asked = from_operator(tuple(options), mask, temperatures)._replace(checked_targets=checked_targets)
+    work = _forward(logits, target, asked, saves)
+    return real_outputs(work.outputs, work.start, work.vocab)
+
+
+def _fake_forward(logits: torch.Tensor, target: Maybe, mask: Maybe, temperatures: Maybe,
+                  *given: Any) -> Tuple[torch.Tensor, ...]:
+    what, outputs, *_, saves, _, in_place = given
     refuse_in_place(what, in_place)
     _tensors.check_floats("logits", logits)
-    return fake_outputs(logits, logits.shape[:-1], logprob, entropy, saves)
+    return fake_outputs(logits, logits.shape[:-1], target, outputs, saves)
 
 
-def _run_backward(logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor], logits: torch.Tensor,
-                  target: Optional[torch.Tensor], mask: Optional[torch.Tensor], saved: torch.Tensor,
-                  start: torch.Tensor, what: str, temperature: float, ignore_index: Optional[int],
-                  exact: bool) -> torch.Tensor:
+def _run_backward(logprob_grad: Maybe, entropy_grad: Maybe, logsumexp_grad: Maybe, mean_logprob_grad: Maybe,
+                  logits: torch.Tensor, target: Maybe, mask: Maybe, temperatures: Maybe, saved: torch.Tensor,
+                  place: torch.Tensor, *given: Any) -> torch.Tensor:
+    *of_forward, exact = given
     gradient = torch.empty(logits.shape, dtype=torch.float32 if exact else logits.dtype, device=logits.device)
-    masks = _tensors.token_mask(mask, target, ignore_index, logits.shape[:-1], logits.device)
-    _backward(logprob_grad, entropy_grad, logits, target, masks, saved, int(start), temperature, gradient, False)
+    asked = from_operator(tuple(of_forward), mask, temperatures)
+    options, tokens = options_of(asked, logits.shape[-1], logits.shape[:-1], target, logits.device)
+    _backward((logprob_grad, entropy_grad, logsumexp_grad, mean_logprob_grad), logits, tokens, saved,
+              *place.tolist(), options, gradient, False)
     return gradient
 
 
-def _fake_backward(logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor], logits: torch.Tensor,
-                   target: Optional[torch.Tensor], mask: Optional[torch.Tensor], saved: torch.Tensor,
-                   start: torch.Tensor, what: str, temperature: float, ignore_index: Optional[int],
-                   exact: bool) -> torch.Tensor:
-    return torch.empty(logits.shape, dtype=torch.float32 if exact else logits.dtype, device=logits.device)
+def _fake_backward(logprob_grad: Maybe, entropy_grad: Maybe, logsumexp_grad: Maybe, mean_logprob_grad: Maybe,
+                   logits: torch.Tensor, *given: Any) -> torch.Tensor:
+    return torch.empty(logits.shape, dtype=torch.float32 if given[-1] else logits.dtype, device=logits.device)
 
 
 def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, ...]) -> None:
-    logits, target, mask, what, temperature, ignore_index = *inputs[:4], *inputs[8:10]
-    saves, exact = inputs[13:15]
+    *options, _, saves, exact, _ = inputs[4:]
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*(output[2:] if saves else output))
-    ctx.save_for_backward(logits, target, mask, *output[2:])
-    ctx.options = what, temperature, ignore_index, exact
+    ctx.mark_non_differentiable(*(output[4:] if saves else output))
+    ctx.save_for_backward(*inputs[:4], *output[4:])
+    ctx.options = *options, exact
 
 
 def _operator_backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
     gradient = None
-    if grads[0] is not None or grads[1] is not None:
-        gradient = _logits_backward(*grads[:2], *ctx.saved_tensors, *ctx.options)
-    return (gradient, ) + (None, ) * 15
+    if any(grad is not None for grad in grads[:4]):
+        gradient = _logits_backward(*grads[:4], *ctx.saved_tensors, *ctx.options)
+    return (gradient, ) + (None, ) * 17
 
 
 _logits_forward = define(
-    "logits_forward", "(Tensor logits, Tensor? target, Tensor? mask, str what, SymInt? start, SymInt? end, "
-    "SymInt? chunk, str group, float temperature, int? ignore_index, bool logprob, bool entropy, bool checked_targets, "
-    "bool saves, bool exact, bool in_place) -> (Tensor, Tensor, Tensor, Tensor)", _run_forward, _fake_forward,
-    _operator_backward, _setup_context)
+    "logits_forward", f"(Tensor logits, Tensor? target, Tensor? mask, Tensor? temperatures, {SCHEMA}, "
+    "bool checked_targets, bool saves, bool exact, bool in_place) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)", _run_forward, _fake_forward, _operator_backward, _setup_context)
 _logits_backward = define(
-    "logits_backward", "(Tensor? logprob_grad, Tensor? entropy_grad, Tensor logits, Tensor? target, Tensor? mask, "
-    "Tensor saved, Tensor start, str what, float temperature, int? ignore_index, bool exact) -> Tensor", _run_backward,
-    _fake_backward, refuse_second("backward of log-probabilities"))
+    "logits_backward", "(Tensor? logprob_grad, Tensor? entropy_grad, Tensor? logsumexp_grad, "
+    "Tensor? mean_logprob_grad, Tensor logits, Tensor? target, Tensor? mask, Tensor? temperatures, Tensor saved, "
+    f"Tensor place, {SCHEMA}, bool exact) -> Tensor", _run_backward, _fake_backward,
+    refuse_second("backward of log-probabilities"))
 
 # ---- the functions of SkyRL ----------------------------------------------------------------------------------------
 
@@ -322,12 +331,13 @@ class ChunkedDistributedLogprob:
     @staticmethod
     def apply(vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
               vocab_end_index: Optional[int], chunk_size: Optional[int], tp_group: Optional[dist.ProcessGroup],
-              inference_only: bool = False, temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
+              inference_only: bool = False, temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
               in_place: bool = False, ignore_index: Optional[int] = None,
               checked_targets: bool = False) -> torch.Tensor:
-        return _outputs("ChunkedDistributedLogprob", vocab_parallel_logits, target, mask, vocab_start_index,
-                        vocab_end_index, chunk_size, tp_group, temperature, ignore_index, True, False, checked_targets,
-                        in_place, inference_only)[0]
+        asked = Asked("ChunkedDistributedLogprob", LOGPROB, tp_group, vocab_start_index, vocab_end_index, chunk_size,
+                      temperature, mask, ignore_index, None, None, checked_targets, in_place, inference_only)
+        logprobs: torch.Tensor = _outputs(vocab_parallel_logits, target, asked)[0]
+        return logprobs
 
 
 class DistributedLogprob:
@@ -342,9 +352,11 @@ class DistributedLogprob:
     @staticmethod
     def apply(vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
               vocab_end_index: Optional[int], group: Optional[dist.ProcessGroup], inference_only: bool = False,
-              temperature: float = 1.0, mask: Optional[torch.Tensor] = None, in_place: bool = False) -> torch.Tensor:
-        return _outputs("DistributedLogprob", vocab_parallel_logits, target, mask, vocab_start_index, vocab_end_index,
-                        None, group, temperature, None, True, False, False, in_place, inference_only)[0]
+              temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None, in_place: bool = False) -> torch.Tensor:
+        asked = Asked("DistributedLogprob", LOGPROB, group, vocab_start_index, vocab_end_index, None, temperature, mask,
+                      in_place=in_place, inference_only=inference_only)
+        logprobs: torch.Tensor = _outputs(vocab_parallel_logits, target, asked)[0]
+        return logprobs
 
 
 class VocabParallelEntropy:
@@ -357,10 +369,12 @@ class VocabParallelEntropy:
     @staticmethod
     def apply(vocab_parallel_logits: torch.Tensor, group: Optional[dist.ProcessGroup] = None,
               vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
-              temperature: float = 1.0, mask: Optional[torch.Tensor] = None, inference_only: bool = False,
+              temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None, inference_only: bool = False,
               in_place: bool = False) -> torch.Tensor:
-        return _outputs("VocabParallelEntropy", vocab_parallel_logits, None, mask, vocab_start_index, vocab_end_index,
-                        None, group, temperature, None, False, True, False, in_place, inference_only)[1]
+        asked = Asked("VocabParallelEntropy", ENTROPY, group, vocab_start_index, vocab_end_index, None, temperature,
+                      mask, in_place=in_place, inference_only=inference_only)
+        entropies: torch.Tensor = _outputs(vocab_parallel_logits, None, asked)[1]
+        return entropies
 
 
 class VocabParallelLogprobEntropy:
@@ -373,11 +387,11 @@ class VocabParallelLogprobEntropy:
     @staticmethod
     def apply(vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
               vocab_end_index: Optional[int], group: Optional[dist.ProcessGroup], inference_only: bool = False,
-              temperature: float = 1.0, mask: Optional[torch.Tensor] = None, in_place: bool = False,
+              temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None, in_place: bool = False,
               ignore_index: Optional[int] = None, checked_targets: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
-        return _outputs("VocabParallelLogprobEntropy", vocab_parallel_logits, target, mask, vocab_start_index,
-                        vocab_end_index, None, group, temperature, ignore_index, True, True, checked_targets, in_place,
-                        inference_only)
+        asked = Asked("VocabParallelLogprobEntropy", LOGPROB | ENTROPY, group, vocab_start_index, vocab_end_index, None,
+                      temperature, mask, ignore_index, None, None, checked_targets, in_place, inference_only)
+        return _outputs(vocab_parallel_logits, target, asked)[:2]
 
 
 # ---- functions -----------------------------------------------------------------------------------------------------
@@ -385,33 +399,44 @@ class VocabParallelLogprobEntropy:
 
 def logprobs_from_logits(logits: torch.Tensor, targets: torch.Tensor, *, group: Optional[dist.ProcessGroup] = None,
                          vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
-                         temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
+                         temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
                          ignore_index: Optional[int] = None, inference_only: bool = False, in_place: bool = False,
-                         checked_targets: bool = False, chunk_size: Optional[int] = None) -> torch.Tensor:
+                         checked_targets: bool = False, chunk_size: Optional[int] = None,
+                         soft_cap: Optional[float] = None,
+                         round_to: Optional[torch.dtype] = None) -> torch.Tensor:
     """Log-probabilities of targets: log softmax(logits / temperature)[targets], float32 of the shape of targets.
 
-    - temperature: a number; for a tensor of one element the host waits on GPUs
+    - targets: [..., sequence], or [..., sequence, K] with K <= 128 for several of each token
+    - temperature: a number, or float32 [..., sequence] with one for each token, which gets no gradient; a value
+      outside [1.2e-38, 8.5e37] makes its token NaN. For a 0-d tensor, a number, the host waits on GPUs
     - group: process group that the vocabulary is split over; None: this process alone
     - vocab_start_index, vocab_end_index: the ids [start, end) of this rank's columns; None: consecutive shards in
       the order of the ranks
-    - mask, ignore_index: tokens with mask 0 or this target are not read; their result and gradient are 0
+    - mask, ignore_index: tokens with mask 0 or this target are not read; their result and gradient are 0.
+      ignore_index needs one target for each token
     - inference_only: nothing is saved, and the result has no gradient
     - in_place: backward overwrites the logits with their gradient; leaves are refused
     - checked_targets: a target outside the whole vocabulary raises InvalidArgument; without it, its
       log-probability is 0. On GPUs the host waits for the check.
     - chunk_size: accepted, without effect
+    - soft_cap: c replaces each logit x by c tanh(x / c), before the temperature; None: none
+    - round_to: torch.bfloat16 or torch.float16: each logit is rounded to it first, to match an engine that stores
+      its logits so; the gradient passes through unchanged. None: no rounding, logits are taken as float32
 
     Collective with a group. The module's help describes tensors, memory, ranks and streams.
     """
-    return ChunkedDistributedLogprob.apply(logits, targets, vocab_start_index, vocab_end_index, chunk_size, group,
-                                           inference_only, temperature, mask, in_place, ignore_index, checked_targets)
+    asked = Asked("logprobs_from_logits", LOGPROB, group, vocab_start_index, vocab_end_index, chunk_size, temperature,
+                  mask, ignore_index, soft_cap, round_to, checked_targets, in_place, inference_only)
+    logprobs: torch.Tensor = _outputs(logits, targets, asked)[0]
+    return logprobs
 
 
 def vocab_parallel_entropy(vocab_parallel_logits: torch.Tensor, group: Optional[dist.ProcessGroup] = None, *,
                            vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
-                           temperature: float = 1.0, mask: Optional[torch.Tensor] = None, inference_only: bool = False,
-                           in_place: bool = False, chunk_size: Optional[int] = None,
-                           chunk_memory_mb: Optional[float] = None) -> torch.Tensor:
+                           temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
+                           inference_only: bool = False, in_place: bool = False, chunk_size: Optional[int] = None,
+                           chunk_memory_mb: Optional[float] = None, soft_cap: Optional[float] = None,
+                           round_to: Optional[torch.dtype] = None) -> torch.Tensor:
     """Entropy of each token's distribution: - sum(p log p), float32 [..., sequence].
 
     - chunk_size, chunk_memory_mb: SkyRL's, accepted without effect
@@ -419,30 +444,119 @@ def vocab_parallel_entropy(vocab_parallel_logits: torch.Tensor, group: Optional[
     Further arguments as in logprobs_from_logits. SkyRL's function of this name has no group argument.
     """
     del chunk_size, chunk_memory_mb
-    return VocabParallelEntropy.apply(vocab_parallel_logits, group, vocab_start_index, vocab_end_index, temperature,
-                                      mask, inference_only, in_place)
+    asked = Asked("vocab_parallel_entropy", ENTROPY, group, vocab_start_index, vocab_end_index, None, temperature, mask,
+                  None, soft_cap, round_to, False, in_place, inference_only)
+    entropies: torch.Tensor = _outputs(vocab_parallel_logits, None, asked)[1]
+    return entropies
 
 
 def logprobs_and_entropy(logits: torch.Tensor, targets: torch.Tensor, *, group: Optional[dist.ProcessGroup] = None,
                          vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
-                         temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
+                         temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
                          ignore_index: Optional[int] = None, inference_only: bool = False, in_place: bool = False,
-                         checked_targets: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
+                         checked_targets: bool = False, soft_cap: Optional[float] = None,
+                         round_to: Optional[torch.dtype] = None) -> Tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities and entropies from one pass over the logits; both are differentiable.
 
     Arguments as in logprobs_from_logits.
     """
-    return VocabParallelLogprobEntropy.apply(logits, targets, vocab_start_index, vocab_end_index, group, inference_only,
-                                             temperature, mask, in_place, ignore_index, checked_targets)
+    asked = Asked("logprobs_and_entropy", LOGPROB | ENTROPY, group, vocab_start_index, vocab_end_index, None,
+                  temperature, mask, ignore_index, soft_cap, round_to, checked_targets, in_place, inference_only)
+    logprobs, entropies, _, _ = _outputs(logits, targets, asked)
+    return logprobs, entropies
 
 
-def gather_logprobs(logits: torch.Tensor, labels: torch.Tensor, temperature: float = 1.0,
+def token_statistics(logits: torch.Tensor, targets: Optional[torch.Tensor] = None, *,
+                     group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
+                     vocab_end_index: Optional[int] = None, temperature: Temperature = 1.0,
+                     mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = None,
+                     inference_only: bool = False, in_place: bool = False, checked_targets: bool = False,
+                     soft_cap: Optional[float] = None, round_to: Optional[torch.dtype] = None) -> TokenStatistics:
+    """All outputs of one pass over the logits; all are differentiable. Arguments as in logprobs_from_logits.
+
+    - logprobs: of the shape of targets; None without targets
+    - entropy, [..., sequence]
+    - logsumexp: log sum exp(logits / temperature), [..., sequence]; its square is the z-loss
+    - mean_logprobs: the mean of log p over the whole vocabulary, [..., sequence], for label smoothing; -inf where a
+      logit is -inf
+    """
+    outputs = ENTROPY | LOGSUMEXP | MEAN_LOGPROB | (0 if targets is None else LOGPROB)
+    asked = Asked("token_statistics", outputs, group, vocab_start_index, vocab_end_index, None, temperature, mask,
+                  ignore_index, soft_cap, round_to, checked_targets, in_place, inference_only)
+    return TokenStatistics(*_outputs(logits, targets, asked))
+
+
+class LogprobsWithGradient(NamedTuple):
+    """gradient: that of the logits. entropy: None without its upstream gradient."""
+
+    logprobs: torch.Tensor
+    entropy: Optional[torch.Tensor]
+    gradient: torch.Tensor
+
+
+def logprobs_with_gradient(logits: torch.Tensor, targets: torch.Tensor, logprob_grad: torch.Tensor,
+                           entropy_grad: Optional[torch.Tensor] = None, *, in_place: bool = True,
+                           group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
+                           vocab_end_index: Optional[int] = None, temperature: Temperature = 1.0,
+                           mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = None,
+                           checked_targets: bool = False, soft_cap: Optional[float] = None,
+                           round_to: Optional[torch.dtype] = None) -> LogprobsWithGradient:
+    """Log-probabilities and the gradient of the logits in one call, for upstream gradients that are known before:
+    supervised fine-tuning, policy gradients at ratio 1. Without autograd; the caller continues backward:
+
+        result = logprobs_with_gradient(logits, targets, -mask / mask.sum())
+        logits.backward(result.gradient)            # or torch.autograd.backward([logits, ...], [...])
+        loss = -(result.logprobs * mask).sum() / mask.sum()
+
+    With one rank each logit is read from memory once. The bits are those of the separate passes.
+
+    - logprob_grad, entropy_grad: floating-point, of the shape of targets and of the tokens
+    - in_place: the gradient overwrites the logits, and is their memory; leaves that require a gradient are refused.
+      False: a new tensor in the dtype of the logits
+
+    Further arguments as in logprobs_from_logits. Collective with a group. torch.compile breaks the graph here.
+    """
+    outputs = LOGPROB if entropy_grad is None else LOGPROB | ENTROPY
+    asked = Asked("logprobs_with_gradient", outputs, group, vocab_start_index, vocab_end_index, None, temperature, mask,
+                  ignore_index, soft_cap, round_to, checked_targets, in_place)
+    return untraced(_with_gradient)(logits, targets, logprob_grad, entropy_grad, asked)
+
+
+def _with_gradient(logits: Any, target: Any, logprob_grad: Any, entropy_grad: Any,
+                   asked: Asked) -> LogprobsWithGradient:
+    gradients = fresh("bp_logprob_gradients_init", _abi.bp_logprob_gradients)
+    gradient: Any = None
+
+    def prepared(options: Options, batch: _abi.bp_logprob_batch) -> Any:
+        nonlocal gradient
+        shape = logits.shape[:-1]
+        above = [
+            _tensors.token_gradient(name, given, wanted_shape, logits.device)
+            for name, given, wanted_shape in (("logprob_grad", logprob_grad, target.shape),
+                                              ("entropy_grad", entropy_grad, shape)) if given is not None
+        ]
+        if not above or logprob_grad is None:
+            raise InvalidArgument("logprob_grad: expected a tensor of the shape of targets, got None")
+        kept = upstream(gradients, tuple(above), None, len(shape))
+        gradients.in_place = options.in_place
+        gradient = logits.detach() if options.in_place else torch.empty(
+            logits.shape, dtype=_gradient_dtype(logits), device=logits.device)
+        gradients.logits_grad = batch.logits if options.in_place else _tensors.rows(gradient)
+        return gradients, kept
+
+    work = _forward(logits, target, asked, True, None, prepared)
+    if work.options.in_place:
+        torch.autograd.graph.increment_version(logits)
+    return LogprobsWithGradient(work.outputs[0], work.outputs[1], gradient)  # type: ignore[arg-type]
+
+
+def gather_logprobs(logits: torch.Tensor, labels: torch.Tensor, temperature: Temperature = 1.0,
                     tp_group: Optional[dist.ProcessGroup] = None, chunk_size: int = 1024) -> torch.Tensor:
     """logprobs_from_logits with AReaL's arguments. chunk_size has no effect."""
     return logprobs_from_logits(logits, labels, group=tp_group, temperature=temperature, chunk_size=chunk_size)
 
 
-def gather_logprobs_entropy(logits: torch.Tensor, labels: torch.Tensor, temperature: float = 1.0,
+def gather_logprobs_entropy(logits: torch.Tensor, labels: torch.Tensor, temperature: Temperature = 1.0,
                             tp_group: Optional[dist.ProcessGroup] = None,
                             chunk_size: int = 1024) -> Tuple[torch.Tensor, torch.Tensor]:
     """logprobs_and_entropy with AReaL's arguments. chunk_size has no effect."""

@@ -9,6 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from bucketpool import errors  # noqa: E402
+from bucketpool.torch import distillation as D  # noqa: E402
 from bucketpool.torch import lm_head  # noqa: E402
 from bucketpool.torch import logprob as L  # noqa: E402
 from devices import DEVICE  # noqa: E402
@@ -27,6 +28,14 @@ def batch(*shape, **options):
     return torch.randn(*shape, COLUMNS, **options), torch.randint(0, 20, shape)
 
 
+def several(target):
+    return torch.stack((target, (target + 1) % 20), -1)
+
+
+def all_of(given):
+    return given.logprobs.sum(-1) + given.entropy + given.logsumexp + given.mean_logprobs
+
+
 FUNCTIONS = {
     "logprobs_from_logits": lambda x, t, w: L.logprobs_from_logits(x * 2, t, temperature=0.7),
     "masked": lambda x, t, w: L.logprobs_from_logits(x * 2, t, mask=t > 1, ignore_index=3, checked_targets=True),
@@ -37,6 +46,10 @@ FUNCTIONS = {
     "DistributedLogprob": lambda x, t, w: L.DistributedLogprob.apply(x * 2, t, 0, x.shape[-1], None),
     "gather_logprobs": lambda x, t, w: L.gather_logprobs(x * 2, t, 0.5),
     "gather_logprobs_entropy": lambda x, t, w: sum(L.gather_logprobs_entropy(x * 2, t, 0.5)),
+    "token_statistics": lambda x, t, w: all_of(L.token_statistics(x * 2, several(t), temperature=0.5 + t, soft_cap=9.0,
+                                                                  round_to=torch.bfloat16)),
+    "linear_token_statistics": lambda x, t, w: all_of(L.linear_token_statistics(
+        x * 2, w, several(t), temperature=0.5 + t, bias=w[:, 0], soft_cap=9.0, chunk_size=3)),
     "linear_logprobs": lambda x, t, w: L.linear_logprobs(x * 2, w, t, chunk_size=3),
     "linear_logprobs_and_entropy": lambda x, t, w: sum(L.linear_logprobs_and_entropy(x * 2, w, t, mask=t > 1)),
     "FusedLinearChunkedDistributedLogprob":
@@ -155,44 +168,52 @@ def test_traced_gradients(mode):
     assert {"bucketpool.logits_forward.default", "bucketpool.logits_backward.default"} <= targets
 
 
-NO = None, None, None  # bounds and chunk
+def options(outputs, start=None, end=None, chunk=None, temperature=0.7, ignore_index=None, soft_cap=None,
+            round_to=None):
+    """Options of the operators, in the order of their schemas."""
+    return "test", outputs, "", start, end, chunk, temperature, ignore_index, soft_cap, round_to
 
 
 def operators():
     """Arguments of the operators, in the order of their schemas."""
     (x, t), w = batch(2, 6, requires_grad=True), table()
-    plain, head, up = x.detach(), w.detach(), torch.randn(2, 6)
-    logits = L._logits_forward(plain, t, None, "test", *NO, "", 0.7, None, True, True, False, True, False, False)[2:]
-    states = lm_head._head_forward(plain, head, t, None, "test", *NO, "", 0.7, None, True, False, True,
-                                   torch.float32)[2:]
+    plain, head, up, bias = x.detach(), w.detach(), torch.randn(2, 6), torch.randn(20, requires_grad=True)
+    several, hot = torch.randint(0, 20, (2, 6, 3)), torch.rand(2, 6) + 0.5
+    no, some = (None, None), (False, True, False, False)
+    logits = L._logits_forward(plain, t, *no, *options(3), *some)[4:]
+    states = lm_head._head_forward(plain, head, None, t, *no, *options(3), False, True, torch.float32)[4:]
     return {
-        "both": (L._logits_forward, (x, t, None, "test", *NO, "", 0.7, None, True, True, False, True, False, False)),
-        "mask": (L._logits_forward, (x, t, t > 3, "test", 0, 50, 4, "", 1.0, 3, True, False, False, True, False,
-                                     False)),
-        "entropy": (L._logits_forward, (x, None, None, "test", *NO, "", 1.0, None, False, True, False, True, False,
-                                        False)),
-        "no gradient": (L._logits_forward, (plain, t, None, "test", *NO, "", 1.0, None, True, False, True, False, False,
-                                            False)),
-        "backward": (L._logits_backward, (up, up, plain, t, None, *logits, "test", 0.7, None, False)),
-        "fp32 gradient": (L._logits_backward, (up, None, plain.bfloat16(), t, t > 3, *logits, "test", 0.7, None, True)),
-        "head": (lm_head._head_forward, (x, w, t, None, "test", None, None, 4, "", 0.7, None, True, False, True,
-                                         torch.float32)),
-        "head in bf16": (lm_head._head_forward, (x, w, t, t > 2, "test", *NO, "", 0.7, None, False, False, True,
+        "both": (L._logits_forward, (x, t, *no, *options(3), *some)),
+        "mask": (L._logits_forward, (x, t, t > 3, None, *options(1, 0, 50, 4, 1.0, 3), True, True, False, False)),
+        "entropy": (L._logits_forward, (x, None, *no, *options(2), *some)),
+        "several targets": (L._logits_forward, (x, several, None, hot, *options(15, soft_cap=5.0,
+                                                                                round_to=torch.bfloat16), *some)),
+        "no gradient": (L._logits_forward, (plain, t, *no, *options(1), True, False, False, False)),
+        "backward": (L._logits_backward, (up, up, None, None, plain, t, *no, *logits, *options(3), False)),
+        "fp32 gradient": (L._logits_backward, (up, None, up, up, plain.bfloat16(), t, t > 3, None, *logits,
+                                               *options(3), True)),
+        "head": (lm_head._head_forward, (x, w, None, t, *no, *options(3, chunk=4), False, True, torch.float32)),
+        "head with bias": (lm_head._head_forward, (x, w, bias, several, None, hot, *options(15, soft_cap=5.0), False,
+                                                   True, torch.float32)),
+        "head in bf16": (lm_head._head_forward, (x, w, None, t, t > 2, None, *options(1), False, True,
                                                  torch.bfloat16)),
-        "backward of the head": (lm_head._head_backward, (up, up, plain, head, t, None, *states, "test", None, None, "",
-                                                          0.7, None, True, False, torch.float32, True, False)),
+        "backward of the head": (lm_head._head_backward, (up, up, None, None, plain, head, bias.detach(), t, *no, *states,
+                                                          *options(3), False, torch.float32, True, False, True)),
     }
 
 
-@pytest.mark.parametrize("name", ["both", "mask", "entropy", "no gradient", "backward", "fp32 gradient", "head",
-                                  "head in bf16", "backward of the head"])
+OPERATORS = ["both", "mask", "entropy", "several targets", "no gradient", "backward", "fp32 gradient", "head",
+             "head with bias", "head in bf16", "backward of the head"]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
 def test_operators(name):
     torch.library.opcheck(*operators()[name])
 
 
 def test_second_derivatives():
     x, target = batch(2, 6, requires_grad=True)
-    both = L._logits_forward(x, target, None, "test", *NO, "", 1.0, None, True, True, False, True, False, False)
+    both = L._logits_forward(x, target, None, None, *options(3), False, True, False, False)
     gradient, = torch.autograd.grad(both[0].sum(), x, create_graph=True)
     with pytest.raises(errors.Unsupported, match="differentiate once"):
         gradient.sum().backward()
@@ -228,3 +249,24 @@ def test_dispatch_modes():
             L.logprobs_from_logits(x * 1, target, in_place=True)
     assert torch.equal(got, wanted) and "bucketpool.logits_forward.default" in seen
     assert torch.equal(torch.autograd.grad(got.sum(), x)[0], torch.autograd.grad(wanted.sum(), x)[0])
+
+
+@pytest.mark.parametrize("name", ["divergence", "linear_divergence", "topk_logprobs", "logprobs_with_gradient"])
+def test_graph_breaks(name):
+    """These functions break the graph, with the bits of calls without a compiler."""
+    torch._dynamo.reset()
+    (x, target), weight = batch(2, 6), table()
+    function = {
+        "divergence": lambda x: D.divergence(x * 2, x.detach() + 1, beta=0.5),
+        "linear_divergence": lambda x: D.linear_divergence(x * 2, weight, x.detach(), weight, beta=0.5),
+        "topk_logprobs": lambda x: D.topk_logprobs(x * 2, 5)[0],
+        "logprobs_with_gradient": lambda x: x.sum() + L.logprobs_with_gradient(
+            x * 2, target, torch.ones(2, 6)).gradient,
+    }[name]
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    wanted, got = function(a), torch.compile(function, backend="aot_eager")(b)
+    assert torch.equal(wanted, got)
+    assert torch.equal(torch.autograd.grad(wanted.sum(), a)[0], torch.autograd.grad(got.sum(), b)[0])
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="(?i)graph|disable"):
+        torch.compile(function, fullgraph=True, backend="aot_eager")(b)
