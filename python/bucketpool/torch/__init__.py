@@ -4,6 +4,7 @@
     bucketpool.torch.megatron_fsdp   double buffers of Megatron-FSDP from a pool
     bucketpool.torch.logprob         log-probabilities and entropies, also with a split vocabulary
     bucketpool.torch.lm_head         the same from hidden states and the head's weight, without logits
+    bucketpool.torch.distillation    divergences from a teacher, and its top-k log-probabilities
     bucketpool.torch.cp              packed sequences on context-parallel ranks
     bucketpool.torch.loss            their loss and its statistics over all ranks, and logit ranges
     bucketpool.torch.snapshots       memory snapshots of pools and of PyTorch's allocator in chosen steps

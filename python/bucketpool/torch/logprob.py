@@ -203,7 +203,7 @@ class _FromLogits(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        if grads == (None, None, None, None):
+        if all(grad is None for grad in grads):
             return None, None
         logits, saved, *tokens = ctx.saved_tensors
         options: Options = ctx.options
