@@ -36,7 +36,7 @@ def prepared(logits, temperature=1.0, soft_cap=None, round_to=None):
 
 
 def statistics(logits, target, mask=None, **options):
-    """What token_statistics gives, in fp64."""
+    """The results of token_statistics, in fp64."""
     logs = torch.log_softmax(prepared(logits, **options), -1)
     index = target.long() if target.dim() == logits.dim() else target.long()[..., None]
     lp = logs.gather(-1, index)
