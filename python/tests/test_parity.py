@@ -19,7 +19,6 @@ HERE = "set by the caller's code in C; Python passes functions and objects"
 OWN_WORKSPACE = "pools of the workspaces of internal clients, which are freed and created again"
 INTERNAL = "of internal clients; bucketpool.torch chooses kernels and threads"
 WATCHED = "for searches that another thread watches; work limits a search"
-NOT_YET = "not bound yet"
 ADDRESS, COPIES, HOLDERS = "PlanRequest has the address", "PlanRole.copies and bytes", "peaks() names the holders"
 
 FUNCTIONS = {
@@ -39,19 +38,10 @@ FUNCTIONS = {
     "bp_safetensors_parse": "headers are read from files",
     "bp_lm_head_check": "the head's functions do not check targets",
     "bp_logprob_saved_bytes": "_passes.py allocates 8 or 12 bytes a token",
-    "bp_logprob_forward_backward": NOT_YET, "bp_logprob_divergence": NOT_YET, "bp_logprob_divergence_args_init": NOT_YET,
-    "bp_logprob_divergence_backward": NOT_YET, "bp_logprob_divergence_saved_bytes": NOT_YET,
-    "bp_cp_pool": OWN_WORKSPACE, "bp_logprob_get_info": INTERNAL, "bp_lm_head_get_info": INTERNAL,
+    "bp_cp_pool": OWN_WORKSPACE,
 }
 
 FIELDS = {
-    "bp_lm_head_batch.bias": NOT_YET, "bp_lm_head_config.max_targets": NOT_YET, "bp_lm_head_gradients.bias_grad": NOT_YET,
-    "bp_lm_head_gradients.logsumexp_grad": NOT_YET, "bp_lm_head_gradients.mean_logprob_grad": NOT_YET,
-    "bp_logprob_config.max_targets": NOT_YET, "bp_logprob_divergence_args": NOT_YET,
-    "bp_logprob_gradients.logsumexp_grad": NOT_YET, "bp_logprob_gradients.mean_logprob_grad": NOT_YET,
-    "bp_logprob_outputs.logsumexp": NOT_YET, "bp_logprob_outputs.mean_logprob": NOT_YET,
-    "bp_logprob_tokens.rounding": NOT_YET, "bp_logprob_tokens.soft_cap": NOT_YET,
-    "bp_logprob_tokens.temperatures": NOT_YET,
     "bp_comm_traits": PROVIDER, "bp_comm_ops": PROVIDER, "bp_device_ops": PROVIDER, "bp_device_traits": PROVIDER,
     "bp_nccl_functions": "a table of NCCL's functions for C; Python uses the loaded NCCL",
     "bp_logprob_info": INTERNAL, "bp_lm_head_info": INTERNAL,

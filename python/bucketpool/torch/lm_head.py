@@ -349,9 +349,10 @@ def _run_backward(logprob_grad: Maybe, entropy_grad: Maybe, logsumexp_grad: Mayb
     needs = needs_hidden, needs_weight, needs_bias
     asked = from_operator(tuple(of_forward), mask, temperatures)._replace(partial_hidden_grad=partial)
     options, tokens = options_of(asked, weight.shape[0], hidden.shape[:-1], target, hidden.device)
+    start, vocab = place.tolist()
     got = _backward(options, None if asked.group is None else comm_of(asked.group),
                     (logprob_grad, entropy_grad, logsumexp_grad, mean_logprob_grad),
-                    lambda: (hidden, weight, bias, saved, *tokens), *place.tolist(), dtype, needs)
+                    lambda: (hidden, weight, bias, saved, *tokens), start, vocab, dtype, needs)
     return tuple(
         gradient if gradient is not None else hidden.new_empty(0) if source is None or not needed else
         torch.zeros_like(source) for gradient, source, needed in zip(got, (hidden, weight, bias), needs))

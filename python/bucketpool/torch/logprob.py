@@ -276,8 +276,9 @@ def _run_backward(logprob_grad: Maybe, entropy_grad: Maybe, logsumexp_grad: Mayb
     gradient = torch.empty(logits.shape, dtype=torch.float32 if exact else logits.dtype, device=logits.device)
     asked = from_operator(tuple(of_forward), mask, temperatures)
     options, tokens = options_of(asked, logits.shape[-1], logits.shape[:-1], target, logits.device)
-    _backward((logprob_grad, entropy_grad, logsumexp_grad, mean_logprob_grad), logits, tokens, saved,
-              *place.tolist(), options, gradient, False)
+    start, vocab = place.tolist()
+    _backward((logprob_grad, entropy_grad, logsumexp_grad, mean_logprob_grad), logits, tokens, saved, start, vocab,
+              options, gradient, False)
     return gradient
 
 
