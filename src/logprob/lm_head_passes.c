@@ -186,7 +186,7 @@ typedef struct piece {
 
 static uint64_t pieces_of(uint64_t whole, uint64_t part)
 {
-    return whole / part + (whole % part != 0);
+    return part == 0 ? 0 : whole / part + (whole % part != 0);
 }
 
 /* Number of pieces of at most `chunk` tokens (not 0). */
