@@ -184,9 +184,10 @@ typedef struct piece {
     uint64_t rows;
 } piece;
 
+/* A part of 0 is the whole. */
 static uint64_t pieces_of(uint64_t whole, uint64_t part)
 {
-    return part == 0 ? 0 : whole / part + (whole % part != 0);
+    return part == 0 ? 1 : whole / part + (whole % part != 0);
 }
 
 /* Number of pieces of at most `chunk` tokens (not 0). */
