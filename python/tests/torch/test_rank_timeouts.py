@@ -102,7 +102,7 @@ def test_missing_ranks(how, missing, late):
             continue
         (kind, words, took), (again, same, at_once), exchanged, closed = answer
         assert kind == "RankTimeout" and names in words and " not answered within 3 s; " in words, answer
-        assert words.startswith("ChunkedDistributedLogprob over torch group ") and took < SECONDS + AFTER, answer
+        assert words.startswith("logprobs_from_logits over torch group ") and took < SECONDS + AFTER, answer
         assert again == kind and f"is broken: {words}" in same and at_once < SECONDS, answer
         assert exchanged[0] == kind and words in exchanged[1] and exchanged[2] < SECONDS, answer
         assert closed[0] == "nothing" and closed[2] < AFTER, answer
