@@ -6,7 +6,7 @@
 Forward and backward with the gradients of hidden states and weight. PRODUCTS are the same products, of the library that the head uses and in
 the same chunks, on operands that are ready: the logits twice (backward computes them again), and both gradients. PyTorch computes the
 logits once. All three run in turns in one process, in random order; the medians are printed, and the median of the ratios of turns. Peaks are of
-separate processes: the high-water mark (VmHWM) less the memory with hidden states and weight, gradients included."""
+separate processes: the high-water mark (VmHWM) less the memory with hidden states, weight and their gradients."""
 
 import argparse
 import ctypes
@@ -20,7 +20,7 @@ import time
 
 from ways import fused, linear
 
-CHUNK, BLOCK = 1024, 2048  # the head's default chunk; columns whose gradient is split at once (products_blas.c)
+CHUNK, TILE = 1024, 2048  # the head's default chunk, and its tile of the vocabulary there
 WAYS = {"head": fused, "torch": linear}
 
 
@@ -34,8 +34,10 @@ def operands(arguments):
 
 
 def step(way, hidden, weight, target):
+    """Bytes of the gradients."""
     hidden, weight = (tensor.detach().requires_grad_() for tensor in (hidden, weight))
     way(hidden, weight, target)[0].sum().backward()
+    return hidden.grad.nbytes + weight.grad.nbytes
 
 
 class Products:
@@ -45,7 +47,8 @@ class Products:
         import torch
         self.library = ctypes.CDLL(library, mode=os.RTLD_NOLOAD)
         self.hidden, self.weight = hidden, weight
-        narrow = hidden.dtype == torch.bfloat16 and "avx512_bf16" in open("/proc/cpuinfo", encoding="ascii").read()
+        machine = open("/proc/cpuinfo", encoding="ascii").read()
+        narrow = hidden.dtype == torch.bfloat16 and "GenuineIntel" in machine and "avx512_bf16" in machine
         self.gemm = getattr(self.library, "gemm_bf16bf16f32_", None) if narrow else None
         self.parts = 2 if self.gemm else 1  # the gradient of the logits as the sum of two bf16 numbers
         if self.gemm is None:
@@ -68,7 +71,7 @@ class Products:
 
     def run(self):
         columns = len(self.weight)
-        block = BLOCK if self.parts == 2 else columns
+        block = TILE if self.parts == 2 else columns
         for _ in range(2):
             for states in self.hidden.split(CHUNK):
                 self.multiply(states, self.weight, self.logits[:len(states)], across_b=True)
@@ -97,7 +100,7 @@ def library_of_head():
 
 
 def peak(way, arguments):
-    """Peak bytes of a step."""
+    """Peak bytes of a step beyond its operands and their gradients."""
     from machine import process_bytes
     small = argparse.Namespace(**{**vars(arguments), "tokens": 8, "vocab": 512})
     step(way, *operands(small))
@@ -105,8 +108,8 @@ def peak(way, arguments):
     with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
         file.write("5")
     before = process_bytes("VmRSS")
-    step(way, *tensors)
-    return process_bytes("VmHWM") - before
+    gradients = step(way, *tensors)
+    return process_bytes("VmHWM") - before - gradients
 
 
 def measure(arguments):

@@ -8,15 +8,16 @@
  *            hidden_grad = d W, weight_grad += d^T hidden, bias_grad += sum of d over tokens
  * @endverbatim
  *
- * Two chunk workspaces alternate, so that the matrix product of a chunk runs beside the kernels of its neighbour. All
- * workspaces are requests of a plan, served by a pool. The memory is hidden states + weight + gradients + two chunks
- * of fp32 logits + bp_lm_head_info.other_bytes, whatever the number of tokens.
+ * On cuda two chunk workspaces alternate, so that the matrix product of a chunk runs beside the kernels of its neighbour.
+ * On the host a chunk is taken in tiles of 2048 columns or more, so that the logits stay in the caches: one workspace of
+ * about 8 MiB. All workspaces are requests of a plan, served by a pool. The memory is hidden states + weight +
+ * gradients + chunks of fp32 logits + bp_lm_head_info.other_bytes.
  *
  * Products use cuBLAS on cuda and BLAS on the host, both loaded at run time, with sums in fp32:
  * @verbatim
  *                                        hidden states, weight        d
  * cuda                                   in their dtype               rounded to the dtype of the weight
- * host                                   widened panel by panel       fp32
+ * host                                   widened tile by tile         fp32
  * host, bf16, with a bf16 product        in place                     the sum of two bf16 numbers: 16 bits
  * @endverbatim
  * A bf16 product is that of MKL (also PyTorch's), used on Intel processors with AMX-BF16 or AVX512-BF16. The BLAS
@@ -75,8 +76,8 @@ typedef struct bp_lm_head_info {
     const char *kernels;      /**< as in bp_logprob_info */
     const char *products;     /**< file name of the BLAS library, or "cublas" */
     uint32_t threads;         /**< threads of the kernels, and of products if MKL or OpenBLAS 0.3.27 computes them */
-    uint64_t chunk_bytes;     /**< bytes of a chunk workspace; there are two, or one if one chunk is enough */
-    uint64_t other_bytes;     /**< partial sums, widened panels, workspace of cuBLAS */
+    uint64_t chunk_bytes;     /**< bytes of a chunk workspace; on cuda there are two, unless one chunk is enough */
+    uint64_t other_bytes;     /**< partial sums, widened tiles, sums of hidden_grad, workspace of cuBLAS */
     uint64_t workspace_bytes; /**< bytes of all workspaces */
     uint64_t planned_bytes;   /**< planned bytes of the workspaces */
     uint64_t vocab;           /**< of all ranks together */

@@ -191,8 +191,11 @@ static bp_status base_make(bp_device *device, const bp_base_config *config, bp_b
         !bp_mul_u64(piece, base->shards.ranks, &gathered))
         return bp_fail(BP_ERR_OVERFLOW, "%s: the partial sums of %llu tokens on %u ranks do not fit 64 bits",
                        config->call, (unsigned long long)config->max_tokens, base->shards.ranks);
-    if (base->shards.ranks == 1)
-        piece = gathered = 0; /* its results are written directly */
+    base->has_partials = base->shards.comm != NULL || config->continues;
+    if (!base->has_partials)
+        piece = 0; /* results are written directly */
+    if (base->shards.comm == NULL)
+        gathered = 0;
     bp_workspace_need needs[BP_WORKSPACES] = {
         [BP_WORK_BAD_TARGET] = {"bad_target", checks ? sizeof(bp_bad_target) : 0, UINT32_MAX},
         [BP_WORK_PARTIALS] = {"partials", piece, BP_STAGE_PARTIALS | BP_STAGE_FINISH},
@@ -344,7 +347,7 @@ bp_status bp_base_begin_forward(const char *call, bp_base *base, const bp_tokens
     void *memory = NULL;
     *pass = (bp_forward_pass){0};
     BP_TRY(bp_stream_check(stream, base->device, call)); /* workspaces, which would check it, may be absent */
-    if (base->shards.comm == NULL)
+    if (!base->has_partials)
         return take_bad(base, stream);
     BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_PARTIALS, stream, &memory));
     pass->partials = memory;
@@ -371,9 +374,11 @@ bp_forward_work bp_forward_work_of(const bp_forward_pass *pass, const bp_tokens_
 static bp_status gather_and_finish(bp_base *base, const bp_tokens_work *tokens, const bp_forward_pass *pass,
                                    const bp_results_work *results, bp_stream *stream)
 {
-    void *all = NULL; /* in rank order */
-    BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_GATHERED, stream, &all));
-    BP_TRY(bp_gather_bytes(base->device, base->shards.comm, pass->partials, pass->rank_bytes, all, stream));
+    void *all = pass->partials; /* in rank order */
+    if (base->shards.comm != NULL) {
+        BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_GATHERED, stream, &all));
+        BP_TRY(bp_gather_bytes(base->device, base->shards.comm, pass->partials, pass->rank_bytes, all, stream));
+    }
     const bp_partial *partials = all;
     const bp_finish_work work = {.tokens = *tokens,
                                  .partials = partials,
@@ -388,7 +393,7 @@ static bp_status gather_and_finish(bp_base *base, const bp_tokens_work *tokens, 
 bp_status bp_base_end_forward(bp_base *base, const bp_tokens_work *tokens, const bp_forward_pass *pass,
                               const bp_results_work *results, bp_stream *stream, bp_status status)
 {
-    if (base->shards.comm == NULL)
+    if (!base->has_partials)
         return give_bad(base, stream, status);
     if (status == BP_OK)
         status = gather_and_finish(base, tokens, pass, results, stream);

@@ -151,6 +151,7 @@ typedef struct bp_base_config {
     bp_comm *comm;
     bp_targets targets;
     uint32_t threads, kernels;
+    bool continues;                 /* a forward pass sees the columns part by part (bp_forward_work) */
     const bp_workspace_need *needs; /* workspaces of the client */
     size_t need_count;
 } bp_base_config;
@@ -162,6 +163,7 @@ typedef struct bp_base {
     bp_event *done;     /* last call that may have recorded a bad target */
     bp_bad_target *bad; /* NULL: targets are not checked */
     bool keeps_bad;     /* the request stays acquired until destruction */
+    bool has_partials;  /* of forward passes: several ranks, or columns part by part */
     bp_workspace workspace;
     bp_vocab_shards shards;
     uint64_t max_tokens, columns;
@@ -195,7 +197,7 @@ bp_stream *bp_base_stream(const bp_base *base, bp_stream *stream);
 bp_status bp_base_end(bp_base *base, bp_stream *given, bp_status status);
 bp_status bp_base_check(bp_base *base);
 
-/* A forward pass between its begin and its end. With one rank its kernels write results, otherwise partials. */
+/* A forward pass between its begin and its end. Its kernels write partials, or results if they see the whole vocabulary. */
 typedef struct bp_forward_pass {
     bp_partial *partials; /* of all tokens; NULL: results are written */
     float *target_logits; /* of all tokens */

@@ -68,11 +68,16 @@ typedef struct bp_product_work {
     uint64_t rows, columns, hidden;
     bp_matrix a, b, c; /* strides fit 31 bits
                                logits = a b^T: a hidden, b weight, c logits (fp32)
-                               hidden_grad = d b: a the gradient of logits, b weight, c hidden_grad
+                               hidden_grad = d b: a the gradient of logits, b weight, c hidden_grad (BLAS: fp32)
                                weight_grad = d^T b: a the gradient of logits, b hidden, c weight_grad (fp32) */
     bool adds;         /* accumulates into c; c must be fp32 */
     void *scratch;     /* scratch_bytes, aligned to 256; exclusive to this work until it is done */
-    bp_row_mask mask;  /* weight_grad: of the rows of b, because NaN times 0 is NaN */
+    bp_row_mask
+        mask; /* of the hidden states. weight_grad: NaN times 0 is NaN; logits: of masked rows they are not read */
+    /* Operands equal to those of an earlier product with this scratch memory, where BLAS left copies: the weight of the logits; hidden states
+     * and mask of the same product; the gradient in hidden_grad. `row`: of the piece, first of the copy. */
+    bool keeps_weight, keeps_hidden, keeps_gradient;
+    uint64_t row;
 } bp_product_work;
 
 typedef struct bp_products bp_products;
@@ -93,7 +98,7 @@ struct bp_products {
     uint64_t scratch_bytes; /* per product */
 };
 
-/* Products for pieces of at most `rows`; all three sizes fit 31 bits. `threads`: as in bp_lm_head_config. BP_ERR_UNSUPPORTED: BLAS or cuBLAS
+/* Products of at most `rows` tokens and `columns` of the vocabulary; all three sizes fit 31 bits. `threads`: as in bp_lm_head_config. BP_ERR_UNSUPPORTED: BLAS or cuBLAS
  * was not found, with the places searched. */
 bp_status bp_products_create_blas(uint32_t threads, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
                                   bp_products **products);

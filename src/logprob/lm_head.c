@@ -5,11 +5,16 @@
 
 #include <stdlib.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
 #include "core/structs.h"
 #include "devices/clients.h"
 
 #define DEFAULT_CHUNK 1024
+
+/* Elements of the logits, and of the weight, in a tile of the host: caches keep the logits from product to kernel. */
+#define TILE_LOGITS (UINT64_C(2) << 20)
+#define TILE_WEIGHT (UINT64_C(4) << 20)
 
 static const bp_lm_head_config lm_head_config_defaults = {.size = sizeof lm_head_config_defaults,
                                                           .max_targets = 1,
@@ -61,13 +66,20 @@ static bp_status lm_head_check_config(const char *call, const bp_lm_head_config 
     return BP_OK;
 }
 
+/* Columns of a tile on the host. */
+static uint64_t host_tile(const bp_lm_head *head, uint64_t columns)
+{
+    const uint64_t most = bp_least_u64(TILE_LOGITS / head->chunk, TILE_WEIGHT / head->hidden);
+    const uint64_t tiles = most / BP_TILE_COLUMNS;
+    return bp_least_u64(columns, (tiles > 1 ? tiles : 1) * BP_TILE_COLUMNS);
+}
+
 static bp_status make_own(bp_device *device, const bp_lm_head_config *config, bp_lm_head *head)
 {
     const char *call = "bp_lm_head_create";
     BP_TRY(lm_head_check_config(call, config));
     const uint64_t tokens = config->max_tokens, asked = (uint64_t)config->chunk;
     head->chunk = asked == 0 || asked > tokens ? tokens : asked;
-    head->chunk_count = head->chunk < tokens ? 2 : 1;
     head->dtype = config->dtype;
     head->hidden = config->hidden;
     head->forward_only = config->forward_only != 0;
@@ -82,8 +94,10 @@ static bp_status make_own(bp_device *device, const bp_lm_head_config *config, bp
                        "%s: pieces of %llu tokens, hidden %llu, vocab %llu: at most %llu of each are possible", call,
                        (unsigned long long)head->chunk, (unsigned long long)config->hidden,
                        (unsigned long long)config->vocab, (unsigned long long)most);
+    head->tile = is_host ? host_tile(head, config->vocab) : config->vocab;
+    head->chunk_count = is_host || head->chunk == tokens ? 1 : 2;
     if (is_host)
-        BP_TRY(bp_products_create_blas(config->threads, head->chunk, config->vocab, config->hidden, config->dtype,
+        BP_TRY(bp_products_create_blas(config->threads, head->chunk, head->tile, config->hidden, config->dtype,
                                        &head->products));
     else if (bp_cuda_get_info(device) != NULL)
         BP_TRY(bp_products_create_cublas(device, head->chunk, config->hidden, config->dtype, &head->products));
@@ -96,22 +110,24 @@ static bp_status make_own(bp_device *device, const bp_lm_head_config *config, bp
         if (head->exchanged == NULL)
             return bp_fail_memory(count * sizeof *head->exchanged);
     }
+    if (is_host)
+        return BP_OK;
     BP_TRY(bp_stream_create(device, "lm_head.products", &head->multiplies));
     BP_TRY(bp_event_create(device, &head->moved));
     BP_TRY(bp_event_create(device, &head->graded[0]));
     return bp_event_create(device, &head->graded[1]);
 }
 
-static uint64_t chunk_bytes(const bp_lm_head *head, uint64_t vocab)
+static uint64_t chunk_bytes(const bp_lm_head *head)
 {
-    return head->chunk * vocab * sizeof(float); /* both factors fit 31 bits */
+    return head->chunk * head->tile * sizeof(float); /* both factors fit 31 bits */
 }
 
 static bp_status make_base(bp_device *device, const bp_lm_head_config *config, bp_status status, bp_lm_head *head)
 {
     const uint32_t both = BP_STAGE_PARTIALS | (head->forward_only ? 0 : BP_STAGE_OWN);
-    const uint64_t chunk = chunk_bytes(head, config->vocab);
-    const uint64_t sums = head->sums && !head->forward_only ? head->chunk * head->hidden * sizeof(float) : 0;
+    const bool has_sums = (head->sums || head->multiplies == NULL) && !head->forward_only;
+    const uint64_t chunk = chunk_bytes(head), sums = has_sums ? head->chunk * head->hidden * sizeof(float) : 0;
     const bp_workspace_need needs[BP_HEAD_WORKSPACES] = {
         {"chunk.0", chunk, both},
         {"chunk.1", head->chunk_count > 1 ? chunk : 0, both},
@@ -133,6 +149,7 @@ static bp_status make_base(bp_device *device, const bp_lm_head_config *config, b
         .targets = config->targets,
         .threads = config->threads,
         .kernels = config->kernels,
+        .continues = head->tile < config->vocab,
         .needs = needs,
         .need_count = BP_HEAD_WORKSPACES};
     return bp_base_init(device, &base, status, &head->base);
@@ -170,7 +187,7 @@ bp_status bp_lm_head_create(bp_device *device, const bp_lm_head_config *config, 
         return status;
     }
     const bp_base *base = &made->base;
-    const uint64_t chunk = chunk_bytes(made, base->columns);
+    const uint64_t chunk = chunk_bytes(made);
     made->info = (bp_lm_head_info){.kernels = base->engine->kernels,
                                    .products = made->products->name,
                                    .threads = base->engine->threads,

@@ -1,4 +1,5 @@
-/* Forward and backward of the fused head, piece by piece. */
+/* Forward and backward of the fused head, piece by piece. On the host a piece of tokens is taken in tiles of the vocabulary, so that its logits
+ * stay small: with the saved statistics the gradient of each tile is independent of the others. */
 #include <string.h>
 
 #include "core/arith.h"
@@ -6,174 +7,6 @@
 #include "core/structs.h"
 #include "devices/clients.h"
 #include "logprob/lm_head.h"
-
-/* ---- arguments --------------------------------------------------------------------------------------------------- */
-
-/* Checked hidden states and weight of a call. `token_count` 0: the rest is unset. */
-typedef struct head_batch {
-    uint64_t token_count;
-    bp_token_rows hidden; /* with strides */
-    bp_matrix weight;
-    bp_matrix bias; /* one row, at stride 0; data NULL: none */
-    bp_tokens_work tokens;
-    bp_logits_work logits; /* how they are made: rounding and cap; the rest is unset */
-} head_batch;
-
-/* Checked outputs of a backward call. */
-typedef struct head_gradients {
-    bp_token_rows hidden; /* data NULL: not wanted */
-    bp_matrix weight;     /* data NULL: not wanted */
-    float *bias;          /* NULL: not wanted */
-    bool adds;
-    bp_gradient_work upstream; /* of all tokens, without logits and `out` */
-} head_gradients;
-
-/* Checks the weight, or its gradient, as rows of one sequence; products need rows that ascend without overlap. */
-static bp_status check_weight(const char *call, const char *name, const bp_lm_head *head, const void *data,
-                              bp_dtype dtype, int64_t stride, bp_token_rows *rows)
-{
-    bp_token_rows given = {
-        .dtype = dtype, .batch = 1, .sequence = head->base.columns, .columns = head->hidden, .stride = stride};
-    memcpy(&given.data, &data, sizeof data); /* views are of mutable data; the weight is not written */
-    BP_TRY(bp_check_rows(call, name, &given, head->hidden, false, rows));
-    if (rows->stride < (int64_t)head->hidden || rows->stride > INT32_MAX)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: %s have rows of %llu elements at a stride of %lld; use a stride of %llu to %d", call, name,
-                       (unsigned long long)head->hidden, (long long)rows->stride, (unsigned long long)head->hidden,
-                       INT32_MAX);
-    return BP_OK;
-}
-
-/* Checks the bias, or its gradient. */
-static bp_status check_bias(const char *call, const char *name, const bp_lm_head *head, const float *data,
-                            bp_token_rows *rows)
-{
-    const uint64_t columns = head->base.columns;
-    bp_token_rows given = {.dtype = BP_DTYPE_FP32, .batch = 1, .sequence = 1, .columns = columns};
-    memcpy(&given.data, &data, sizeof data); /* as in check_weight */
-    return bp_check_rows(call, name, &given, columns, false, rows);
-}
-
-static bp_status check_head_batch(const char *call, const bp_lm_head *head, const bp_lm_head_batch *batch,
-                                  head_batch *checked)
-{
-    const bp_token_rows *hidden = &batch->hidden;
-    head_batch c = {.logits = {.rounding = (int32_t)batch->tokens.rounding, .cap = batch->tokens.soft_cap}};
-    bp_token_rows weight, bias;
-    BP_TRY(bp_check_count(call, hidden->batch, hidden->sequence, head->base.max_tokens, &c.token_count));
-    if (hidden->dtype != head->dtype)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: hidden states are %s, but the head was created for %s", call,
-                       bp_dtype_name(hidden->dtype), bp_dtype_name(head->dtype));
-    BP_TRY(bp_check_tokens(call, &batch->tokens, head->base.max_targets, hidden->batch, hidden->sequence, &c.tokens));
-    if (c.token_count != 0) {
-        BP_TRY(bp_check_rows(call, "hidden states", hidden, head->hidden, false, &c.hidden));
-        BP_TRY(check_weight(call, "weights", head, batch->weight, head->dtype, batch->weight_stride, &weight));
-        c.weight = (bp_matrix){weight.data, weight.dtype, weight.stride};
-    }
-    if (c.token_count != 0 && batch->bias != NULL) {
-        BP_TRY(check_bias(call, "biases", head, batch->bias, &bias));
-        if (head->products->ops->place == NULL)
-            return bp_fail(BP_ERR_UNSUPPORTED, "%s: a bias needs CUDA kernels, which this build does not have", call);
-        c.bias = (bp_matrix){bias.data, BP_DTYPE_FP32, 0};
-    }
-    *checked = c;
-    return BP_OK;
-}
-
-static bp_status check_apart(const char *call, const char *name, const bp_token_rows *written, const char *other,
-                             const bp_token_rows *read)
-{
-    if (bp_rows_overlap(written, read))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the gradient of %s at %p overlaps the %s at %p", call, name,
-                       written->data, other, read->data);
-    return BP_OK;
-}
-
-static bp_token_rows weight_rows(const bp_lm_head *head, const bp_matrix *weight)
-{
-    return (bp_token_rows){.data = weight->data,
-                           .dtype = weight->dtype,
-                           .batch = 1,
-                           .sequence = head->base.columns,
-                           .columns = head->hidden,
-                           .stride = weight->stride};
-}
-
-/* `weight_grad`: already checked; data NULL: not wanted. */
-static bp_status check_hidden_grad(const char *call, const bp_lm_head *head, const head_batch *batch,
-                                   const bp_token_rows *given, const bp_matrix *weight_grad, bp_token_rows *checked)
-{
-    const bp_token_rows *hidden = &batch->hidden;
-    if (given->batch != hidden->batch || given->sequence != hidden->sequence)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a gradient of %llu x %llu tokens for hidden states of %llu x %llu",
-                       call, (unsigned long long)given->batch, (unsigned long long)given->sequence,
-                       (unsigned long long)hidden->batch, (unsigned long long)hidden->sequence);
-    if (given->dtype != BP_DTYPE_FP32 && given->dtype != head->dtype)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the gradient is %s for hidden states in %s; use fp32 or %s", call,
-                       bp_dtype_name(given->dtype), bp_dtype_name(head->dtype), bp_dtype_name(head->dtype));
-    BP_TRY(bp_check_rows(call, "gradients of hidden states", given, head->hidden, true, checked));
-    const bp_token_rows weight = weight_rows(head, &batch->weight), beside = weight_rows(head, weight_grad);
-    BP_TRY(check_apart(call, "hidden states", checked, "hidden states", hidden));
-    BP_TRY(check_apart(call, "hidden states", checked, "weights", &weight));
-    if (weight_grad->data == NULL)
-        return BP_OK;
-    return check_apart(call, "hidden states", checked, "gradients of weights", &beside);
-}
-
-static bp_status check_weight_grad(const char *call, const bp_lm_head *head, const head_batch *batch,
-                                   const bp_lm_head_gradients *gradients, bp_matrix *checked)
-{
-    bp_token_rows grad;
-    BP_TRY(check_weight(call, "gradients of weights", head, gradients->weight_grad, BP_DTYPE_FP32,
-                        gradients->weight_grad_stride, &grad));
-    if (batch->token_count != 0) {
-        const bp_token_rows weight = weight_rows(head, &batch->weight);
-        BP_TRY(check_apart(call, "weights", &grad, "weights", &weight));
-        BP_TRY(check_apart(call, "weights", &grad, "hidden states", &batch->hidden));
-    }
-    *checked = (bp_matrix){grad.data, grad.dtype, grad.stride};
-    return BP_OK;
-}
-
-static bp_status check_bias_grad(const char *call, const bp_lm_head *head, const head_batch *batch, float *data)
-{
-    bp_token_rows grad, bias = {.dtype = BP_DTYPE_FP32, .batch = 1, .sequence = 1, .columns = head->base.columns};
-    BP_TRY(check_bias(call, "gradients of biases", head, data, &grad));
-    bias.data = batch->bias.data;
-    if (bias.data != NULL)
-        BP_TRY(check_apart(call, "biases", &grad, "biases", &bias));
-    if (batch->token_count == 0)
-        return BP_OK;
-    const bp_token_rows weight = weight_rows(head, &batch->weight);
-    BP_TRY(check_apart(call, "biases", &grad, "weights", &weight));
-    return check_apart(call, "biases", &grad, "hidden states", &batch->hidden);
-}
-
-static bp_status check_head_gradients(const char *call, const bp_lm_head *head, const head_batch *batch,
-                                      const bp_lm_head_gradients *gradients, head_gradients *checked)
-{
-    head_gradients c = {.adds = gradients->accumulate != 0, .bias = gradients->bias_grad};
-    if (head->forward_only)
-        return bp_fail(BP_ERR_SCHEDULE, "%s: the head was created with forward_only", call);
-    if (gradients->weight_grad != NULL)
-        BP_TRY(check_weight_grad(call, head, batch, gradients, &c.weight));
-    if (gradients->bias_grad != NULL)
-        BP_TRY(check_bias_grad(call, head, batch, gradients->bias_grad));
-    if (batch->token_count != 0) {
-        const bp_logprob_gradients upstream = {.logprob_grad = gradients->logprob_grad,
-                                               .entropy_grad = gradients->entropy_grad,
-                                               .logsumexp_grad = gradients->logsumexp_grad,
-                                               .mean_logprob_grad = gradients->mean_logprob_grad,
-                                               .saved = gradients->saved,
-                                               .saved_bytes = gradients->saved_bytes};
-        BP_TRY(bp_check_gradients(call, &upstream, &batch->tokens, &c.upstream));
-        c.upstream.vocab = head->base.shards.vocab;
-        if (gradients->hidden_grad.data != NULL)
-            BP_TRY(check_hidden_grad(call, head, batch, &gradients->hidden_grad, &c.weight, &c.hidden));
-    }
-    *checked = c;
-    return BP_OK;
-}
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
@@ -234,6 +67,13 @@ static bp_tokens_work piece_tokens(const bp_tokens_work *all, const piece *p)
     tokens.temperature = piece_view(all->temperature, all->temperature_batch_stride, all->temperature_stride, p,
                                     sizeof *all->temperature);
     return tokens;
+}
+
+static bp_row_mask piece_mask(const bp_tokens_work *all, const piece *p)
+{
+    const bp_tokens_work tokens = piece_tokens(all, p);
+    return (bp_row_mask){
+        .data = tokens.mask, .batch_stride = tokens.mask_batch_stride, .stride = tokens.mask_stride, .count = p->count};
 }
 
 static bp_output_work piece_output(const bp_output_work *all, const piece *p)
@@ -297,6 +137,41 @@ static uint64_t piece_matrix(const bp_token_rows *rows, const piece *p, uint64_t
     return 1;
 }
 
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
+
+/* A pass, and the streams of its kernels and products: the same one on the host. */
+typedef struct head_pass {
+    bp_lm_head *head;
+    const bp_head_batch *batch;
+    void *scratch;
+    bp_stream *stream, *multiplies;
+    uint64_t tiles, steps; /* of a piece; of all pieces */
+} head_pass;
+
+/* The columns of a tile for the tokens of a piece. */
+typedef struct head_step {
+    piece piece;
+    uint64_t index, tile;
+    uint64_t first, columns; /* in the weight of this rank */
+    bool is_last;            /* of the piece */
+} head_step;
+
+static head_step step_at(const head_pass *pass, uint64_t index)
+{
+    const bp_lm_head *head = pass->head;
+    head_step s = {.index = index, .tile = index % pass->tiles};
+    s.piece = piece_at(&pass->batch->tokens, head->chunk, index / pass->tiles);
+    s.first = s.tile * head->tile;
+    s.columns = bp_least_u64(head->tile, head->base.columns - s.first);
+    s.is_last = s.tile + 1 == pass->tiles;
+    return s;
+}
+
+static uint32_t chunk_of(const head_pass *pass, uint64_t index)
+{
+    return (uint32_t)(index % pass->head->chunk_count);
+}
+
 /* ---- two streams ------------------------------------------------------------------------------------------------- */
 
 #define CALL_WORKSPACES                                                                                                \
@@ -305,102 +180,120 @@ static uint64_t piece_matrix(const bp_token_rows *rows, const piece *p, uint64_t
 /* Orders `to` after the work enqueued on `from` so far. */
 static bp_status head_order(bp_event *event, bp_stream *from, bp_stream *to)
 {
+    if (from == to)
+        return BP_OK;
     BP_TRY(bp_event_record(event, from));
     return bp_stream_wait(to, event);
 }
 
 /* Begins a call: orders the head's stream after `stream` and acquires the scratch memory. */
-static bp_status head_fork(bp_lm_head *head, bp_stream *stream, void **scratch)
+static bp_status head_fork(bp_lm_head *head, const bp_head_batch *batch, bp_stream *stream, head_pass *pass)
 {
+    *pass = (head_pass){.head = head,
+                        .batch = batch,
+                        .stream = stream,
+                        .multiplies = head->multiplies != NULL ? head->multiplies : stream,
+                        .tiles = pieces_of(head->base.columns, head->tile)};
+    pass->steps = piece_count(&batch->tokens, head->chunk) * pass->tiles;
     BP_TRY(bp_workspace_drop(&head->base.workspace, CALL_WORKSPACES, stream));
-    BP_TRY(head_order(head->moved, stream, head->multiplies));
-    return bp_workspace_take(&head->base.workspace, BP_WORK_SCRATCH, head->multiplies, scratch);
+    BP_TRY(head_order(head->moved, stream, pass->multiplies));
+    return bp_workspace_take(&head->base.workspace, BP_WORK_SCRATCH, pass->multiplies, &pass->scratch);
 }
 
 /* Orders the caller's stream after the head's. After a failure it releases all workspaces and synchronizes the remaining work. */
-static bp_status head_join(bp_lm_head *head, bp_stream *stream, bp_status status)
+static bp_status head_join(const head_pass *pass, bp_status status)
 {
-    bp_workspace *workspace = &head->base.workspace;
+    bp_base *base = &pass->head->base;
     if (status == BP_OK)
-        status = bp_workspace_give(workspace, BP_WORK_SCRATCH, head->multiplies);
-    bp_status joined = head_order(head->moved, head->multiplies, stream);
+        status = bp_workspace_give(&base->workspace, BP_WORK_SCRATCH, pass->multiplies);
+    bp_status joined = head_order(pass->head->moved, pass->multiplies, pass->stream);
     if (joined != BP_OK)
-        (void)bp_stream_synchronize(head->multiplies);
+        (void)bp_stream_synchronize(pass->multiplies);
     if (status == BP_OK)
         status = joined;
     if (status == BP_OK)
         return BP_OK;
-    (void)bp_workspace_drop(workspace, CALL_WORKSPACES, stream);
-    if (stream == head->base.own)
-        (void)bp_stream_synchronize(stream);
+    (void)bp_workspace_drop(&base->workspace, CALL_WORKSPACES, pass->stream);
+    if (pass->stream == base->own)
+        (void)bp_stream_synchronize(pass->stream);
     return status;
 }
 
-/* Computes the logits of piece `index` into a chunk workspace, which it acquires; `stream` waits for them. */
-static bp_status head_logits(bp_lm_head *head, const head_batch *batch, const piece *p, uint64_t index, void *scratch,
-                             bp_stream *stream, bp_logits_work *logits, void **chunk)
+/* Computes the logits of a step into a chunk workspace, which it acquires; the call's stream waits for them. */
+static bp_status head_logits(const head_pass *pass, const head_step *step, bp_logits_work *logits, void **chunk)
 {
-    const uint64_t columns = head->base.columns;
+    bp_lm_head *head = pass->head;
+    const bp_head_batch *batch = pass->batch;
+    const piece *p = &step->piece;
+    const uint64_t columns = step->columns;
     void *memory;
-    BP_TRY(bp_workspace_take(&head->base.workspace, BP_WORK_CHUNK + index % 2, head->multiplies, &memory));
-    bp_product_work work = {.columns = columns,
-                            .hidden = head->hidden,
-                            .b = batch->weight,
-                            .adds = batch->bias.data != NULL,
-                            .scratch = scratch};
+    BP_TRY(bp_workspace_take(&head->base.workspace, BP_WORK_CHUNK + chunk_of(pass, step->index), pass->multiplies,
+                             &memory));
+    bp_product_work work = {
+        .columns = columns,
+        .hidden = head->hidden,
+        .b = {bp_matrix_row(&batch->weight, step->first), batch->weight.dtype, batch->weight.stride},
+        .adds = batch->bias.data != NULL,
+        .scratch = pass->scratch,
+        .mask = piece_mask(&batch->tokens, p)};
     if (work.adds) {
-        const bp_product_work biases = {
-            .rows = p->rows, .hidden = columns, .a = batch->bias, .c = {memory, BP_DTYPE_FP32, (int64_t)columns}};
-        BP_TRY(head->products->ops->place(head->products, &biases, head->multiplies));
+        const bp_product_work biases = {.rows = p->rows,
+                                        .hidden = columns,
+                                        .a = {(float *)batch->bias.data + step->first, BP_DTYPE_FP32, 0},
+                                        .c = {memory, BP_DTYPE_FP32, (int64_t)columns}};
+        BP_TRY(head->products->ops->place(head->products, &biases, pass->multiplies));
     }
     for (uint64_t row = 0; row < p->rows; row += work.rows) {
         work.rows = piece_matrix(&batch->hidden, p, row, &work.a);
         work.c = (bp_matrix){(float *)memory + row * columns, BP_DTYPE_FP32, (int64_t)columns};
-        BP_TRY(head->products->ops->logits(head->products, &work, head->multiplies));
+        work.keeps_weight = row > 0;
+        work.keeps_hidden = step->tile > 0;
+        work.row = work.mask.first = row;
+        BP_TRY(head->products->ops->logits(head->products, &work, pass->multiplies));
     }
     *logits = batch->logits;
     logits->data = memory;
     logits->batch_stride = (int64_t)(p->count * columns);
     logits->stride = (int64_t)columns;
     logits->columns = columns;
-    logits->first = head->base.start;
+    logits->first = head->base.start + (int64_t)step->first;
     logits->dtype = BP_DTYPE_FP32;
     *chunk = memory;
-    return head_order(head->moved, head->multiplies, stream);
+    return head_order(head->moved, pass->multiplies, pass->stream);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-static bp_status forward_piece(bp_lm_head *head, const head_batch *batch, uint64_t index, void *scratch,
-                               const bp_forward_pass *pass, const bp_results_work *results, bp_stream *stream)
+static bp_status forward_step(const head_pass *pass, uint64_t index, const bp_forward_pass *sums,
+                              const bp_results_work *results)
 {
-    bp_engine *engine = head->base.engine;
+    bp_base *base = &pass->head->base;
     void *chunk;
-    const piece p = piece_at(&batch->tokens, head->chunk, index);
-    const bp_tokens_work tokens = piece_tokens(&batch->tokens, &p);
-    const bp_results_work of_piece = piece_results(results, &p);
-    bp_forward_work work = bp_forward_work_of(pass, &tokens, p.token, &of_piece);
-    BP_TRY(head_logits(head, batch, &p, index, scratch, stream, &work.logits, &chunk));
-    BP_TRY(engine->ops->forward(engine, &work, stream));
-    return bp_workspace_give(&head->base.workspace, BP_WORK_CHUNK + index % 2, stream);
+    const head_step step = step_at(pass, index);
+    const bp_tokens_work tokens = piece_tokens(&pass->batch->tokens, &step.piece);
+    const bp_results_work of_piece = piece_results(results, &step.piece);
+    bp_forward_work work = bp_forward_work_of(sums, &tokens, step.piece.token, &of_piece);
+    work.continues = step.tile > 0;
+    BP_TRY(head_logits(pass, &step, &work.logits, &chunk));
+    BP_TRY(base->engine->ops->forward(base->engine, &work, pass->stream));
+    return bp_workspace_give(&base->workspace, BP_WORK_CHUNK + chunk_of(pass, index), pass->stream);
 }
 
-static bp_status forward_enqueue(const char *call, bp_lm_head *head, const head_batch *batch,
+static bp_status forward_enqueue(const char *call, bp_lm_head *head, const bp_head_batch *batch,
                                  const bp_results_work *results, bp_stream *stream)
 {
-    bp_forward_pass pass;
-    void *scratch;
-    bp_status status = head_fork(head, stream, &scratch);
+    head_pass pass;
+    bp_forward_pass sums;
+    bp_status status = head_fork(head, batch, stream, &pass);
     if (status == BP_OK)
-        status = bp_base_begin_forward(call, &head->base, &batch->tokens, stream, &pass);
+        status = bp_base_begin_forward(call, &head->base, &batch->tokens, stream, &sums);
     if (status != BP_OK)
-        return head_join(head, stream, status);
-    const uint64_t pieces = piece_count(&batch->tokens, head->chunk);
-    for (uint64_t i = 0; status == BP_OK && i < pieces; i++)
-        status = forward_piece(head, batch, i, scratch, &pass, results, stream);
-    status = head_join(head, stream, status);
-    const bp_status ended = bp_base_end_forward(&head->base, &batch->tokens, &pass, results, stream, status);
-    return status == BP_OK && ended != BP_OK ? head_join(head, stream, ended) : ended;
+        return head_join(&pass, status);
+    for (uint64_t i = 0; status == BP_OK && i < pass.steps; i++)
+        status = forward_step(&pass, i, &sums, results);
+    status = head_join(&pass, status);
+    const bp_status ended = bp_base_end_forward(&head->base, &batch->tokens, &sums, results, stream, status);
+    return status == BP_OK && ended != BP_OK ? head_join(&pass, ended) : ended;
 }
 
 bp_status bp_lm_head_forward(bp_lm_head *head, const bp_lm_head_batch *batch, const bp_logprob_outputs *outputs,
@@ -415,17 +308,17 @@ bp_status bp_lm_head_forward(bp_lm_head *head, const bp_lm_head_batch *batch, co
     BP_TRY(bp_logprob_outputs_init(&wanted, sizeof wanted));
     BP_TRY(bp_struct_read(call, batch, false, &own, sizeof own));
     BP_TRY(bp_struct_read(call, outputs, false, &wanted, sizeof wanted));
-    head_batch work;
+    bp_head_batch work;
     bp_base *base = &head->base;
     bp_results_work results = bp_base_results(base);
-    BP_TRY(check_head_batch(call, head, &own, &work));
+    BP_TRY(bp_head_check_batch(call, head, &own, &work));
     if (work.token_count == 0)
         return BP_OK;
     BP_TRY(bp_check_outputs(call, &wanted, &work.tokens, &results));
     return bp_base_end(base, stream, forward_enqueue(call, head, &work, &results, bp_base_stream(base, stream)));
 }
 
-/* ---- backward: hidden_grad, summed over ranks -------------------------------------------------------------------- */
+/* ---- backward: hidden_grad ------------------------------------------------------------------------------------------ */
 
 /* Type of the sums: fp32 if the result can be rounded afterwards. */
 static bp_dtype sum_dtype(const bp_lm_head *head, const bp_token_rows *out)
@@ -433,26 +326,42 @@ static bp_dtype sum_dtype(const bp_lm_head *head, const bp_token_rows *out)
     return head->products->ops->place != NULL ? BP_DTYPE_FP32 : out->dtype;
 }
 
-/* Multiplies hidden_grad of a piece on the head's stream, into the caller's memory or, if it is to be summed, into a workspace. */
-static bp_status head_hidden_grad(bp_lm_head *head, const piece *p, const bp_product_work *product,
-                                  const bp_token_rows *out, bp_stream *stream)
+/* True if hidden_grad of a piece is made in a workspace and then placed: it is to be summed over ranks, or on the host its rows are not one fp32
+ * matrix, to which tiles could be added. */
+static bool is_summed(const bp_lm_head *head, const piece *p, const bp_token_rows *out)
 {
-    bp_products *products = head->products;
+    bp_matrix direct;
+    if (head->sums || head->multiplies != NULL)
+        return head->sums;
+    return out->dtype != BP_DTYPE_FP32 || piece_matrix(out, p, 0, &direct) < p->rows;
+}
+
+/* Multiplies hidden_grad of a step, into the caller's memory or a workspace that the first tile acquires. */
+static bp_status head_hidden_grad(const head_pass *pass, const head_step *step, const bp_product_work *product,
+                                  const bp_token_rows *out)
+{
+    bp_workspace *workspace = &pass->head->base.workspace;
+    bp_products *products = pass->head->products;
     bp_product_work work = *product;
-    if (!head->sums) {
-        for (uint64_t row = 0; row < p->rows; row += work.rows) {
-            work.rows = piece_matrix(out, p, row, &work.c);
+    work.adds = step->tile > 0;
+    if (!is_summed(pass->head, &step->piece, out)) {
+        for (uint64_t row = 0; row < step->piece.rows; row += work.rows) {
+            work.rows = piece_matrix(out, &step->piece, row, &work.c);
             work.a.data = bp_matrix_row(&product->a, row);
-            BP_TRY(products->ops->hidden_grad(products, &work, head->multiplies));
+            BP_TRY(products->ops->hidden_grad(products, &work, pass->multiplies));
         }
         return BP_OK;
     }
     void *sums;
-    BP_TRY(bp_workspace_take(&head->base.workspace, BP_WORK_SUMS, head->multiplies, &sums));
-    work.rows = p->rows;
-    work.c = (bp_matrix){sums, sum_dtype(head, out), (int64_t)head->hidden};
-    BP_TRY(products->ops->hidden_grad(products, &work, head->multiplies));
-    return head_order(head->moved, head->multiplies, stream);
+    uint64_t bytes;
+    if (step->tile == 0)
+        BP_TRY(bp_workspace_take(workspace, BP_WORK_SUMS, pass->multiplies, &sums));
+    else
+        BP_TRY(bp_pool_address(workspace->pool, workspace->ids[BP_WORK_SUMS], &sums, &bytes));
+    work.rows = step->piece.rows;
+    work.c = (bp_matrix){sums, sum_dtype(pass->head, out), (int64_t)pass->head->hidden};
+    BP_TRY(products->ops->hidden_grad(products, &work, pass->multiplies));
+    return head_order(pass->head->moved, pass->multiplies, pass->stream);
 }
 
 /* Callback communicators may lack collectives, but every communicator exchanges host memory: each rank sums in rank order. */
@@ -499,7 +408,7 @@ static bp_status place_sums(bp_lm_head *head, const piece *p, const bp_matrix *s
     return BP_OK;
 }
 
-/* Sums hidden_grad over ranks on the call's stream. Call after enqueuing the next products, to overlap with them. */
+/* Sums hidden_grad over ranks on the call's stream and places it. Call after enqueuing the next products, to overlap with them. */
 static bp_status head_sum(bp_lm_head *head, const piece *p, const bp_token_rows *out, bp_stream *stream)
 {
     bp_workspace *workspace = &head->base.workspace;
@@ -510,115 +419,129 @@ static bp_status head_sum(bp_lm_head *head, const piece *p, const bp_token_rows 
     bp_matrix direct;
     const bool is_direct = piece_matrix(out, p, 0, &direct) == p->rows && (uint64_t)direct.stride == head->hidden &&
                            direct.dtype == sums.dtype;
-    BP_TRY(sum_over_ranks(head, &sums, is_direct ? direct.data : address, p->rows * head->hidden, stream));
+    if (head->sums)
+        BP_TRY(sum_over_ranks(head, &sums, is_direct ? direct.data : address, p->rows * head->hidden, stream));
     if (!is_direct)
         BP_TRY(place_sums(head, p, &sums, out, stream));
     return bp_workspace_give(workspace, BP_WORK_SUMS, stream);
 }
 
-/* ---- backward: pieces -------------------------------------------------------------------------------------------- */
+/* ---- backward: steps ------------------------------------------------------------------------------------------------ */
 
-/* Recomputes the logits of a piece, their gradient in place, and the products with it. The next piece's logits are multiplied before
- * waiting for this piece's gradient, so that kernels overlap products. */
+/* Recomputes the logits of a step, their gradient in place, and the products with it. With two chunk workspaces the next step's logits are
+ * multiplied before waiting for this step's gradient, so that kernels overlap products. */
 typedef struct backward {
-    bp_lm_head *head;
-    const head_batch *batch;
-    const head_gradients *out;
-    void *scratch;
-    bp_stream *stream;  /* of the call */
+    head_pass pass;
+    const bp_head_gradients *out;
     bp_matrix grads[2]; /* of the logits in each chunk workspace */
 } backward;
 
 /* If the products take the weight's dtype, the gradient of a row starts where its logits did, in half of their memory. */
-static bp_status begin_piece(backward *b, uint64_t index)
+static bp_status begin_step(backward *b, uint64_t index)
 {
-    bp_lm_head *head = b->head;
+    const head_pass *pass = &b->pass;
+    bp_lm_head *head = pass->head;
     bp_engine *engine = head->base.engine;
     const bp_gradient_work *all = &b->out->upstream;
     const bp_dtype dtype = head->products->gradient;
-    const piece p = piece_at(&b->batch->tokens, head->chunk, index);
+    const head_step step = step_at(pass, index);
+    const piece *p = &step.piece;
     bp_gradient_work work = *all;
     void *chunk;
-    BP_TRY(head_logits(head, b->batch, &p, index, b->scratch, b->stream, &work.logits, &chunk));
-    work.tokens = piece_tokens(&b->batch->tokens, &p);
-    work.saved = piece_saved(&all->saved, &p);
-    work.logprob = piece_upstream(&all->logprob, &p);
-    work.entropy = piece_upstream(&all->entropy, &p);
-    work.logsumexp = piece_upstream(&all->logsumexp, &p);
-    work.mean_logprob = piece_upstream(&all->mean_logprob, &p);
+    BP_TRY(head_logits(pass, &step, &work.logits, &chunk));
+    work.tokens = piece_tokens(&pass->batch->tokens, p);
+    work.saved = piece_saved(&all->saved, p);
+    work.logprob = piece_upstream(&all->logprob, p);
+    work.entropy = piece_upstream(&all->entropy, p);
+    work.logsumexp = piece_upstream(&all->logsumexp, p);
+    work.mean_logprob = piece_upstream(&all->mean_logprob, p);
     work.narrows_in_place = dtype != BP_DTYPE_FP32;
     work.out = chunk;
     work.out_dtype = (int32_t)dtype;
     work.out_stride = work.logits.stride * (work.narrows_in_place ? 2 : 1);
-    work.out_batch_stride = (int64_t)p.count * work.out_stride;
-    b->grads[index % 2] = (bp_matrix){chunk, dtype, work.out_stride};
-    BP_TRY(engine->ops->gradient(engine, &work, b->stream));
+    work.out_batch_stride = (int64_t)p->count * work.out_stride;
+    b->grads[chunk_of(pass, index)] = (bp_matrix){chunk, dtype, work.out_stride};
+    BP_TRY(engine->ops->gradient(engine, &work, pass->stream));
     if (b->out->bias != NULL) {
         const bp_columns_work sums = {.from = chunk,
                                       .stride = work.out_stride,
-                                      .rows = p.rows,
-                                      .columns = head->base.columns,
+                                      .rows = p->rows,
+                                      .columns = step.columns,
                                       .dtype = work.out_dtype,
-                                      .adds = b->out->adds || index > 0,
-                                      .to = b->out->bias};
-        BP_TRY(engine->ops->columns(engine, &sums, b->stream));
+                                      .adds = b->out->adds || p->token > 0,
+                                      .to = b->out->bias + step.first};
+        BP_TRY(engine->ops->columns(engine, &sums, pass->stream));
     }
-    return bp_event_record(head->graded[index % 2], b->stream);
+    return pass->multiplies == pass->stream ? BP_OK
+                                            : bp_event_record(head->graded[chunk_of(pass, index)], pass->stream);
 }
 
-static bp_status head_weight_grad(const backward *b, const piece *p, const bp_product_work *product, bool adds)
+/* `keeps_gradient`: of all rows, by hidden_grad. */
+static bp_status head_weight_grad(const backward *b, const head_step *step, const bp_product_work *product,
+                                  bool keeps_gradient)
 {
-    bp_products *products = b->head->products;
-    const bp_tokens_work tokens = piece_tokens(&b->batch->tokens, p);
+    const head_pass *pass = &b->pass;
+    const piece *p = &step->piece;
+    bp_products *products = pass->head->products;
+    const bp_matrix *grad = &b->out->weight;
     bp_product_work work = *product;
-    work.c = b->out->weight;
-    work.mask = (bp_row_mask){
-        .data = tokens.mask, .batch_stride = tokens.mask_batch_stride, .stride = tokens.mask_stride, .count = p->count};
+    work.c = (bp_matrix){bp_matrix_row(grad, step->first), grad->dtype, grad->stride};
+    work.mask = piece_mask(&pass->batch->tokens, p);
+    work.keeps_hidden = step->tile > 0;
     for (uint64_t row = 0; row < p->rows; row += work.rows) {
-        work.rows = piece_matrix(&b->batch->hidden, p, row, &work.b);
+        work.rows = piece_matrix(&pass->batch->hidden, p, row, &work.b);
         work.a.data = bp_matrix_row(&product->a, row);
-        work.mask.first = row;
-        work.adds = adds || row > 0;
-        BP_TRY(products->ops->weight_grad(products, &work, b->head->multiplies));
+        work.row = work.mask.first = row;
+        work.adds = b->out->adds || p->token > 0 || row > 0;
+        work.keeps_gradient = keeps_gradient && work.rows == p->rows;
+        BP_TRY(products->ops->weight_grad(products, &work, pass->multiplies));
     }
     return BP_OK;
 }
 
-static bp_status end_piece(const backward *b, uint64_t index)
+static bp_status end_step(const backward *b, uint64_t index)
 {
-    bp_lm_head *head = b->head;
-    const piece p = piece_at(&b->batch->tokens, head->chunk, index);
-    const bp_product_work product = {.columns = head->base.columns,
+    const head_pass *pass = &b->pass;
+    bp_lm_head *head = pass->head;
+    const bp_token_rows *hidden = &b->out->hidden;
+    const bp_matrix *weight = &pass->batch->weight;
+    const head_step step = step_at(pass, index);
+    const bool wants_hidden = hidden->data != NULL;
+    const bp_product_work product = {.columns = step.columns,
                                      .hidden = head->hidden,
-                                     .a = b->grads[index % 2],
-                                     .b = b->batch->weight,
-                                     .scratch = b->scratch};
-    BP_TRY(bp_stream_wait(head->multiplies, head->graded[index % 2]));
-    if (b->out->hidden.data != NULL)
-        BP_TRY(head_hidden_grad(head, &p, &product, &b->out->hidden, b->stream));
+                                     .a = b->grads[chunk_of(pass, index)],
+                                     .b = {bp_matrix_row(weight, step.first), weight->dtype, weight->stride},
+                                     .keeps_weight = true,
+                                     .scratch = pass->scratch};
+    if (pass->multiplies != pass->stream)
+        BP_TRY(bp_stream_wait(pass->multiplies, head->graded[chunk_of(pass, index)]));
+    if (wants_hidden)
+        BP_TRY(head_hidden_grad(pass, &step, &product, hidden));
     if (b->out->weight.data != NULL)
-        BP_TRY(head_weight_grad(b, &p, &product, b->out->adds || index > 0));
-    BP_TRY(bp_workspace_give(&head->base.workspace, BP_WORK_CHUNK + index % 2, head->multiplies));
-    return b->out->hidden.data != NULL && head->sums ? head_sum(head, &p, &b->out->hidden, b->stream) : BP_OK;
+        BP_TRY(head_weight_grad(b, &step, &product, wants_hidden));
+    BP_TRY(bp_workspace_give(&head->base.workspace, BP_WORK_CHUNK + chunk_of(pass, index), pass->multiplies));
+    return step.is_last && wants_hidden && is_summed(head, &step.piece, hidden)
+               ? head_sum(head, &step.piece, hidden, pass->stream)
+               : BP_OK;
 }
 
-static bp_status backward_enqueue(backward *b)
+static bp_status backward_enqueue(bp_lm_head *head, const bp_head_batch *batch, const bp_head_gradients *out,
+                                  bp_stream *stream)
 {
-    const uint64_t pieces = piece_count(&b->batch->tokens, b->head->chunk);
-    bp_status status = head_fork(b->head, b->stream, &b->scratch);
-    if (status == BP_OK)
-        status = begin_piece(b, 0);
-    for (uint64_t i = 0; status == BP_OK && i < pieces; i++) {
-        if (i + 1 < pieces)
-            status = begin_piece(b, i + 1);
-        if (status == BP_OK)
-            status = end_piece(b, i);
+    backward b = {.out = out};
+    bp_status status = head_fork(head, batch, stream, &b.pass);
+    const uint64_t ahead = head->chunk_count - 1;
+    for (uint64_t i = 0; status == BP_OK && i < b.pass.steps + ahead; i++) {
+        if (i < b.pass.steps)
+            status = begin_step(&b, i);
+        if (status == BP_OK && i >= ahead)
+            status = end_step(&b, i - ahead);
     }
-    return head_join(b->head, b->stream, status);
+    return head_join(&b.pass, status);
 }
 
 /* Gradients of no tokens are zero. */
-static bp_status clear_gradients(const bp_lm_head *head, const head_gradients *out, bp_stream *stream)
+static bp_status clear_gradients(const bp_lm_head *head, const bp_head_gradients *out, bp_stream *stream)
 {
     const bp_matrix *grad = &out->weight;
     const uint64_t row_bytes = head->hidden * sizeof(float);
@@ -645,17 +568,16 @@ bp_status bp_lm_head_backward(bp_lm_head *head, const bp_lm_head_batch *batch, c
     BP_TRY(bp_lm_head_gradients_init(&wanted, sizeof wanted));
     BP_TRY(bp_struct_read(call, batch, false, &own, sizeof own));
     BP_TRY(bp_struct_read(call, gradients, false, &wanted, sizeof wanted));
-    head_batch work;
-    head_gradients out;
-    BP_TRY(check_head_batch(call, head, &own, &work));
-    BP_TRY(check_head_gradients(call, head, &work, &wanted, &out));
+    bp_head_batch work;
+    bp_head_gradients out;
+    BP_TRY(bp_head_check_batch(call, head, &own, &work));
+    BP_TRY(bp_head_check_gradients(call, head, &work, &wanted, &out));
     bp_base *base = &head->base;
     bp_stream *used = bp_base_stream(base, stream);
     BP_TRY(bp_stream_check(used, base->device, call)); /* no workspace is acquired that would check the stream */
     const bool wants_sums = out.weight.data != NULL || out.bias != NULL;
     if (work.token_count != 0 && (out.hidden.data != NULL || wants_sums))
-        return bp_base_end(base, stream,
-                           backward_enqueue(&(backward){.head = head, .batch = &work, .out = &out, .stream = used}));
+        return bp_base_end(base, stream, backward_enqueue(head, &work, &out, used));
     if (work.token_count == 0 && wants_sums && !out.adds)
         return bp_base_end(base, stream, clear_gradients(head, &out, used));
     return BP_OK;

@@ -82,11 +82,13 @@ typedef struct bp_results_work {
 
 /* Logits to partials, [batch * sequence] contiguous, and to the logits of the targets, [batch * sequence, targets] contiguous (0 where a
  * target is outside this shard). Masked rows are not read; their partials are unused. `partials` NULL: the shard is the vocabulary, and
- * `results` are written instead. */
+ * `results` are written instead. Host engines can `continue` a pass: the shard follows those whose sums are in `partials`, at a multiple of
+ * BP_TILE_COLUMNS from the first column, which gives the bits of a pass over all of them. */
 typedef struct bp_forward_work {
     bp_tokens_work tokens;
     bp_logits_work logits;
     int32_t level; /* BP_SUMS_...; sums above it are 0 */
+    int32_t continues;
     bp_partial *partials;
     float *target_logits;
     bp_results_work results;

@@ -305,8 +305,9 @@ static void end_row(const forward_job *job, uint64_t token, const char *row, con
         const float logit = bp_target_is_within(target, logits->first, logits->columns)
                                 ? value_at(job->team, logits, row, (uint64_t)target - (uint64_t)logits->first)
                                 : 0;
-        if (work->partials != NULL)
-            work->target_logits[token * tokens->targets + k] = logit;
+        float *kept = work->partials != NULL ? &work->target_logits[token * tokens->targets + k] : NULL;
+        if (kept != NULL)
+            *kept = work->continues ? *kept + logit : logit;
         else
             put_logprob(&work->results, tokens, token, k, &results, logit);
     }
@@ -324,6 +325,19 @@ static void end_masked_row(const bp_forward_work *work, uint64_t token)
         work->target_logits[token * targets + k] = 0;
 }
 
+/* Adds the next tile of a row to `partial`, which the first one begins. */
+static void add_tile(const bp_forward_work *work, uint64_t token, uint64_t tile, const bp_partial *next, float scale,
+                     bp_partial *partial)
+{
+    if (tile == 0 && !work->continues) {
+        *partial = *next;
+        return;
+    }
+    if (tile == 0)
+        *partial = work->partials[token];
+    merge_partials(partial, next, scale);
+}
+
 static void reduce_row(const forward_job *job, uint64_t token)
 {
     const bp_forward_work *work = job->work;
@@ -333,12 +347,10 @@ static void reduce_row(const forward_job *job, uint64_t token)
     }
     const char *row = bp_logits_row(&work->tokens, &work->logits, token);
     const float scale = bp_token_scale(&work->tokens, token);
-    bp_partial partial;
-    reduce_tile(job, row, scale, 0, &partial);
-    for (uint64_t tile = 1; tile < job->tiles; tile++) {
-        bp_partial next;
+    bp_partial partial, next;
+    for (uint64_t tile = 0; tile < job->tiles; tile++) {
         reduce_tile(job, row, scale, tile, &next);
-        merge_partials(&partial, &next, scale);
+        add_tile(work, token, tile, &next, scale, &partial);
     }
     end_row(job, token, row, &partial);
 }
@@ -369,9 +381,9 @@ static void reduce_together(forward_job *job)
         job->row = bp_logits_row(&work->tokens, &work->logits, token);
         job->scale = bp_token_scale(&work->tokens, token);
         bp_host_distribute(job->team, job->tiles, BP_PIECE_COLUMNS / BP_TILE_COLUMNS, reduce_tiles, job);
-        bp_partial partial = partials[0];
-        for (uint64_t tile = 1; tile < job->tiles; tile++)
-            merge_partials(&partial, partials + tile, job->scale);
+        bp_partial partial;
+        for (uint64_t tile = 0; tile < job->tiles; tile++)
+            add_tile(work, token, tile, partials + tile, job->scale, &partial);
         end_row(job, token, job->row, &partial);
     }
 }

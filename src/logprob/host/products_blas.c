@@ -1,7 +1,7 @@
 /* Matrix products on the host by BLAS, in one of two ways:
- * - sgemm: bf16 and fp16 are widened in blocks of fixed size into scratch memory; fp32 is multiplied in place.
- * - a bf16 product, where the processor has one: hidden states and weights in place. The gradient of the logits is split, block by block, into
- *   the sum of two bf16 numbers, which leaves a relative error of 2^-16 in each element.
+ * - sgemm: bf16 and fp16 are widened into scratch memory; fp32 is multiplied in place.
+ * - a bf16 product, where the processor has one: hidden states and weights in place. The gradient of the logits is split into the sum of two
+ *   bf16 numbers, which leaves a relative error of 2^-16 in each element.
  * Masked hidden states are replaced by zeros in a copy. */
 #include <math.h>
 #include <stddef.h>
@@ -99,8 +99,6 @@ static split_function *choose_split(void)
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-#define COLUMN_BLOCK 2048u /* rows of the weight, columns of logits */
-#define TOKEN_BLOCK 1024u
 #define WARM 256 /* rows and columns, enough to use all threads */
 
 typedef struct blas {
@@ -110,8 +108,7 @@ typedef struct blas {
     split_function *split;
     bp_ring *ring;
     bool multiplies_bf16;
-    uint64_t column_block, token_block; /* rows of the weight and of tokens that the scratch memory has room for */
-    uint64_t block_bytes;               /* of widened weights or split gradients, before those of tokens */
+    uint64_t columns_bytes; /* of the widened weight or split gradient, before those of tokens */
 } blas;
 
 /* Elements of an operand or result. */
@@ -148,10 +145,9 @@ static void multiply(const blas *l, const gemm *g)
 /* Rows to copy into scratch memory, by all threads. */
 typedef struct copying {
     const bp_matrix *from;
-    uint64_t first, columns;
+    uint64_t columns;
     const bp_row_mask *mask; /* NULL: no mask */
     bool widens;
-    uint64_t stride; /* of the copy, in elements */
     void *to;
 } copying;
 
@@ -171,9 +167,9 @@ static void copy_rows(const void *job, uint64_t begin, uint64_t end)
     const copying *c = job;
     const uint64_t bytes = c->widens ? sizeof(float) : bp_dtype_bits(c->from->dtype) / 8;
     for (uint64_t row = begin; row < end; row++) {
-        const void *from = bp_matrix_row(c->from, c->first + row);
-        void *to = (uint8_t *)c->to + row * c->stride * bytes;
-        if (!row_counts(c->mask, c->first + row))
+        const void *from = bp_matrix_row(c->from, row);
+        void *to = (uint8_t *)c->to + row * c->columns * bytes;
+        if (!row_counts(c->mask, row))
             memset(to, 0, c->columns * bytes);
         else if (c->widens)
             widen(c->from->dtype, from, c->columns, to);
@@ -187,27 +183,35 @@ static uint64_t rows_per_thread(uint64_t columns)
     return COPY_ELEMENTS / (columns + 1) + 1;
 }
 
-/* Rows as an operand in fp32: fp32 without a mask in place, otherwise widened, with zeros for rows that the mask excludes. */
-static block fp32_rows(const blas *b, const bp_matrix *matrix, const bp_row_mask *mask, uint64_t first, uint64_t count,
+/* Rows as an operand in fp32: without a mask fp32 stays in place; otherwise they are widened to `scratch`, with zeros for rows that the mask
+ * excludes, unless that is kept from an earlier product. */
+static block fp32_rows(const blas *b, const bp_matrix *matrix, const bp_row_mask *mask, bool is_kept, uint64_t rows,
                        uint64_t columns, void *scratch)
 {
     if (matrix->dtype == BP_DTYPE_FP32 && mask == NULL)
-        return (block){bp_matrix_row(matrix, first), matrix->stride};
-    const copying c = {matrix, first, columns, mask, true, columns, scratch};
-    bp_host_distribute(&b->team, count, rows_per_thread(columns), copy_rows, &c);
+        return (block){matrix->data, matrix->stride};
+    const copying c = {matrix, columns, mask, true, scratch};
+    if (!is_kept)
+        bp_host_distribute(&b->team, rows, rows_per_thread(columns), copy_rows, &c);
     return (block){scratch, (int64_t)columns};
 }
 
+/* Where copies of the hidden states begin: fp32, or bf16 twice. */
 static void *token_scratch(const blas *b, const bp_product_work *work)
 {
-    return (uint8_t *)work->scratch + b->block_bytes;
+    return (uint8_t *)work->scratch + b->columns_bytes + work->row * work->hidden * sizeof(float);
 }
 
-/* Columns of fp32 rows to split. */
+static const bp_row_mask *mask_of(const bp_product_work *work)
+{
+    return work->mask.data != NULL ? &work->mask : NULL;
+}
+
+/* fp32 rows to split. */
 typedef struct splitting {
     split_function *split;
     const bp_matrix *from;
-    uint64_t first, column, columns;
+    uint64_t columns;
     uint16_t *high, *low;
 } splitting;
 
@@ -215,130 +219,114 @@ static void split_rows(const void *job, uint64_t begin, uint64_t end)
 {
     const splitting *s = job;
     for (uint64_t row = begin; row < end; row++)
-        s->split((const float *)bp_matrix_row(s->from, s->first + row) + s->column, s->columns,
-                 s->high + row * s->columns, s->low + row * s->columns);
+        s->split(bp_matrix_row(s->from, row), s->columns, s->high + row * s->columns, s->low + row * s->columns);
 }
 
-/* The higher numbers of [rows, columns], followed by the lower ones. */
-static block split_block(const blas *b, const bp_product_work *w, uint64_t row, uint64_t rows, uint64_t column,
-                         uint64_t columns)
+/* The higher numbers of the gradient, followed by the lower ones. */
+static block split_gradient(const blas *b, const bp_product_work *w)
 {
     uint16_t *high = w->scratch;
-    const splitting s = {b->split, &w->a, row, column, columns, high, high + rows * columns};
-    bp_host_distribute(&b->team, rows, rows_per_thread(columns), split_rows, &s);
-    return (block){high, (int64_t)columns};
+    const splitting s = {b->split, &w->a, w->columns, high, high + w->rows * w->columns};
+    if (!w->keeps_gradient)
+        bp_host_distribute(&b->team, w->rows, rows_per_thread(w->columns), split_rows, &s);
+    return (block){high, (int64_t)w->columns};
 }
 
 /* ---- products, on the stream's thread --------------------------------------------------------------------------------- */
 
 static void multiply_logits(const blas *b, const bp_product_work *w)
 {
-    gemm g = {.transposes_b = true, .k = w->hidden, .adds = w->adds, .is_bf16 = b->multiplies_bf16};
-    if (b->multiplies_bf16) {
-        g.m = w->rows;
-        g.n = w->columns;
-        g.a = (block){w->a.data, w->a.stride};
-        g.b = (block){w->b.data, w->b.stride};
-        g.c = (block){w->c.data, w->c.stride};
-        multiply(b, &g);
-        return;
+    gemm g = {.transposes_b = true,
+              .m = w->rows,
+              .n = w->columns,
+              .k = w->hidden,
+              .adds = w->adds,
+              .is_bf16 = b->multiplies_bf16,
+              .a = {w->a.data, w->a.stride},
+              .b = {w->b.data, w->b.stride},
+              .c = {w->c.data, w->c.stride}};
+    if (!b->multiplies_bf16) {
+        g.a = fp32_rows(b, &w->a, mask_of(w), w->keeps_hidden, w->rows, w->hidden, token_scratch(b, w));
+        g.b = fp32_rows(b, &w->b, NULL, w->keeps_weight, w->columns, w->hidden, w->scratch);
     }
-    for (uint64_t row = 0; row < w->rows; row += b->token_block) {
-        g.m = bp_least_u64(b->token_block, w->rows - row);
-        g.a = fp32_rows(b, &w->a, NULL, row, g.m, w->hidden, token_scratch(b, w));
-        for (uint64_t column = 0; column < w->columns; column += b->column_block) {
-            g.n = bp_least_u64(b->column_block, w->columns - column);
-            g.b = fp32_rows(b, &w->b, NULL, column, g.n, w->hidden, w->scratch);
-            g.c = (block){(float *)bp_matrix_row(&w->c, row) + column, w->c.stride};
-            multiply(b, &g);
-        }
-    }
-}
-
-/* Rounds to nearest, ties to even; NaN stays NaN. */
-static void narrow_rows(const block *from, uint64_t rows, uint64_t columns, const bp_matrix *to, uint64_t first)
-{
-    for (uint64_t r = 0; r < rows; r++) {
-        const float *values = (const float *)from->data + r * (uint64_t)from->stride;
-        void *row = bp_matrix_row(to, first + r);
-        uint16_t *narrow = row;
-        if (to->dtype == BP_DTYPE_FP32)
-            memcpy(row, values, columns * sizeof *values);
-        else
-            for (size_t i = 0; i < columns; i++)
-                narrow[i] = to->dtype == BP_DTYPE_BF16 ? bp_bf16_of_fp32(values[i]) : bp_fp16_of_fp32(values[i]);
-    }
+    multiply(b, &g);
 }
 
 static void multiply_hidden_grad(const blas *b, const bp_product_work *w)
 {
-    for (uint64_t row = 0; row < w->rows; row += b->token_block) {
-        const uint64_t rows = bp_least_u64(b->token_block, w->rows - row);
-        const block sum = w->c.dtype == BP_DTYPE_FP32 ? (block){bp_matrix_row(&w->c, row), w->c.stride}
-                                                      : (block){token_scratch(b, w), (int64_t)w->hidden};
-        gemm g = {.m = rows, .n = w->hidden, .is_bf16 = b->multiplies_bf16, .c = sum};
-        for (uint64_t column = 0; column < w->columns; column += b->column_block) {
-            g.k = bp_least_u64(b->column_block, w->columns - column);
-            g.adds = column > 0 || w->adds;
-            if (b->multiplies_bf16) {
-                g.a = split_block(b, w, row, rows, column, g.k);
-                g.b = (block){bp_matrix_row(&w->b, column), w->b.stride};
-                multiply(b, &g);
-                g.a.data = (uint16_t *)g.a.data + rows * g.k;
-                g.adds = true;
-            } else {
-                g.a = (block){(float *)bp_matrix_row(&w->a, row) + column, w->a.stride};
-                g.b = fp32_rows(b, &w->b, NULL, column, g.k, w->hidden, w->scratch);
-            }
-            multiply(b, &g);
-        }
-        if (w->c.dtype != BP_DTYPE_FP32)
-            narrow_rows(&sum, rows, w->hidden, &w->c, row);
+    gemm g = {.m = w->rows,
+              .n = w->hidden,
+              .k = w->columns,
+              .adds = w->adds,
+              .is_bf16 = b->multiplies_bf16,
+              .a = {w->a.data, w->a.stride},
+              .b = {w->b.data, w->b.stride},
+              .c = {w->c.data, w->c.stride}};
+    if (b->multiplies_bf16) {
+        g.a = split_gradient(b, w);
+        multiply(b, &g);
+        g.a.data = (uint16_t *)g.a.data + w->rows * w->columns;
+        g.adds = true;
+    } else {
+        g.b = fp32_rows(b, &w->b, NULL, w->keeps_weight, w->columns, w->hidden, w->scratch);
     }
+    multiply(b, &g);
 }
 
-/* As one product of twice the terms: higher numbers, then lower ones, with the hidden states of the same tokens twice. */
-static void add_split_weight_grad(const blas *b, const bp_product_work *w, const bp_row_mask *mask, uint64_t row,
-                                  uint64_t rows)
+/* Hidden states twice, for both parts of the gradient. */
+static block doubled_rows(const blas *b, const bp_product_work *w)
 {
     uint16_t *states = token_scratch(b, w);
-    const copying c = {&w->b, row, w->hidden, mask, false, w->hidden, states};
-    bp_host_distribute(&b->team, rows, rows_per_thread(w->hidden), copy_rows, &c);
-    memcpy(states + rows * w->hidden, states, rows * w->hidden * sizeof *states);
-    for (uint64_t column = 0; column < w->columns; column += b->column_block) {
-        const uint64_t columns = bp_least_u64(b->column_block, w->columns - column);
-        const gemm g = {.transposes_a = true,
-                        .m = columns,
-                        .n = w->hidden,
-                        .k = 2 * rows,
-                        .adds = row > 0 || w->adds,
-                        .is_bf16 = true,
-                        .a = split_block(b, w, row, rows, column, columns),
-                        .b = {states, (int64_t)w->hidden},
-                        .c = {bp_matrix_row(&w->c, column), w->c.stride}};
-        multiply(b, &g);
+    const copying c = {&w->b, w->hidden, mask_of(w), false, states};
+    if (!w->keeps_hidden) {
+        bp_host_distribute(&b->team, w->rows, rows_per_thread(w->hidden), copy_rows, &c);
+        memcpy(states + w->rows * w->hidden, states, w->rows * w->hidden * sizeof *states);
+    }
+    return (block){states, (int64_t)w->hidden};
+}
+
+/* In bf16 as one product of twice the terms: higher numbers, then lower ones. */
+static void multiply_weight_grad(const blas *b, const bp_product_work *w)
+{
+    gemm g = {.transposes_a = true,
+              .m = w->columns,
+              .n = w->hidden,
+              .k = w->rows,
+              .adds = w->adds,
+              .is_bf16 = b->multiplies_bf16,
+              .a = {w->a.data, w->a.stride},
+              .c = {w->c.data, w->c.stride}};
+    if (b->multiplies_bf16) {
+        g.k = 2 * w->rows;
+        g.a = split_gradient(b, w);
+        g.b = doubled_rows(b, w);
+    } else {
+        g.b = fp32_rows(b, &w->b, mask_of(w), w->keeps_hidden, w->rows, w->hidden, token_scratch(b, w));
+    }
+    multiply(b, &g);
+}
+
+/* Rows to round, by all threads. */
+static void round_rows(const void *job, uint64_t begin, uint64_t end)
+{
+    const bp_product_work *w = job;
+    for (uint64_t row = begin; row < end; row++) {
+        const float *values = bp_matrix_row(&w->a, row);
+        uint16_t *narrow = bp_matrix_row(&w->c, row);
+        if (w->c.dtype == BP_DTYPE_FP32)
+            memcpy(narrow, values, w->hidden * sizeof *values);
+        else if (w->c.dtype == BP_DTYPE_BF16)
+            for (uint64_t i = 0; i < w->hidden; i++)
+                narrow[i] = bp_bf16_of_fp32(values[i]);
+        else
+            for (uint64_t i = 0; i < w->hidden; i++)
+                narrow[i] = bp_fp16_of_fp32(values[i]);
     }
 }
 
-static void multiply_weight_grad(const blas *b, const bp_product_work *w)
+static void place_rows(const blas *b, const bp_product_work *w)
 {
-    const bp_row_mask *mask = w->mask.data != NULL ? &w->mask : NULL;
-    for (uint64_t row = 0; row < w->rows; row += b->token_block) {
-        const uint64_t rows = bp_least_u64(b->token_block, w->rows - row);
-        if (b->multiplies_bf16) {
-            add_split_weight_grad(b, w, mask, row, rows);
-            continue;
-        }
-        const gemm g = {.transposes_a = true,
-                        .m = w->columns,
-                        .n = w->hidden,
-                        .k = rows,
-                        .adds = row > 0 || w->adds,
-                        .a = {bp_matrix_row(&w->a, row), w->a.stride},
-                        .b = fp32_rows(b, &w->b, mask, row, rows, w->hidden, token_scratch(b, w)),
-                        .c = {w->c.data, w->c.stride}};
-        multiply(b, &g);
-    }
+    bp_host_distribute(&b->team, w->rows, rows_per_thread(w->hidden), round_rows, w);
 }
 
 /* Runs with the head's threads, and leaves the library's setting as it was. */
@@ -368,10 +356,7 @@ static void run_weight_grad(void *owner, void *job)
 
 static void run_place(void *owner, void *job)
 {
-    (void)owner;
-    const bp_product_work *w = job;
-    const block from = {w->a.data, w->a.stride};
-    narrow_rows(&from, w->rows, w->hidden, &w->c, 0);
+    place_rows(owner, job);
 }
 
 /* ---- in stream order -------------------------------------------------------------------------------------------------- */
@@ -412,19 +397,15 @@ static void blas_destroy(bp_products *products)
 
 /* ---- creation --------------------------------------------------------------------------------------------------------- */
 
-/* Bytes of scratch memory: widened or split blocks, then rows of tokens (widened, doubled in bf16, or sums). */
-static bp_status blas_blocks(blas *b, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype)
+/* Bytes of scratch memory: the widened weight or split gradient, then rows of tokens (widened, or doubled in bf16). */
+static bp_status blas_scratch(blas *b, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype)
 {
-    const bool in_place = dtype == BP_DTYPE_FP32;
-    b->token_block = bp_least_u64(rows, TOKEN_BLOCK);
-    b->column_block = in_place ? columns : bp_least_u64(columns, COLUMN_BLOCK);
-    const uint64_t numel = in_place ? 0 : b->column_block * (b->multiplies_bf16 ? b->token_block : hidden); /* fits */
+    const uint64_t numel = dtype == BP_DTYPE_FP32 ? 0 : columns * (b->multiplies_bf16 ? rows : hidden); /* fits */
     uint64_t bytes;
-    b->block_bytes = numel * sizeof(float);
-    if (!bp_mul_u64(b->token_block * sizeof(float), hidden, &bytes) ||
-        !bp_add_u64(b->block_bytes, bytes, &b->products.scratch_bytes))
+    if (!bp_mul_u64(numel, sizeof(float), &b->columns_bytes) || !bp_mul_u64(rows * sizeof(float), hidden, &bytes) ||
+        !bp_add_u64(b->columns_bytes, bytes, &b->products.scratch_bytes))
         return bp_fail(BP_ERR_OVERFLOW, "%llu rows of %llu elements, widened, do not fit 64 bits",
-                       (unsigned long long)b->token_block, (unsigned long long)hidden);
+                       (unsigned long long)rows, (unsigned long long)hidden);
     return BP_OK;
 }
 
@@ -463,7 +444,7 @@ bp_status bp_products_create_with(const bp_blas *library, uint32_t threads, uint
     b->team.threads = bp_host_threads(threads);
     b->split = choose_split();
     b->multiplies_bf16 = dtype == BP_DTYPE_BF16 && library->bf16_gemm != NULL;
-    bp_status status = blas_blocks(b, rows, columns, hidden, dtype);
+    bp_status status = blas_scratch(b, rows, columns, hidden, dtype);
     if (status == BP_OK)
         status = blas_warm(b);
     if (status == BP_OK)

@@ -137,7 +137,7 @@ static void test_ranks_without_memory(void **state)
     unsigned nth = 1;
     while (both_fail(nth))
         nth++;
-    assert_true(nth > 20);
+    assert_true(nth > 12);
     assert_int_equal(usage_of(device).committed_bytes, 0);
 }
 
@@ -222,7 +222,7 @@ static void test_calls_on_a_failing_device(void **state)
         unsigned nth = 1;
         while (fail_once(faulty, head, &t, kind % 2 == 0 ? stream : NULL, &f, nth, kind >= 2, bits))
             nth++;
-        assert_true(nth > 20);
+        assert_true(nth > 12);
     }
     bp_lm_head_destroy(&head);
     bp_stream_destroy(&stream);

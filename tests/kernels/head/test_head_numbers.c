@@ -43,23 +43,29 @@ static void test_random(void **state)
     bp_stream_destroy(&stream);
 }
 
-/* More rows than a widened block, of the weight and of hidden states. */
-static void test_blocks(void **state)
+/* Tiles of the vocabulary, of 2048 columns because of the tokens in a chunk or because of the hidden size. */
+static void test_tiles(void **state)
 {
     (void)state;
-    head_case c = {.batch = 1,
-                   .sequence = 1100,
-                   .hidden = 8,
-                   .vocab = 2100,
-                   .dtype = BP_DTYPE_BF16,
-                   .grad_dtype = BP_DTYPE_BF16,
-                   .temperature = 1,
-                   .seed = 1};
-    try_case(&c, NULL);
-    c.grad_dtype = BP_DTYPE_FP32;
-    c.dtype = BP_DTYPE_FP16;
-    c.chunk = 600;
-    try_case(&c, NULL);
+    static const bp_dtype dtypes[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
+    for (int i = 0; i < 12; i++) {
+        const bool many = i % 2 == 0;
+        const head_case c = {.batch = 2,
+                             .sequence = many ? 1100 : 9,
+                             .hidden = many ? 8 : 2100,
+                             .vocab = many ? 2100 : 4500,
+                             .dtype = dtypes[i % 3],
+                             .grad_dtype = i % 4 < 2 ? dtypes[i % 3] : BP_DTYPE_FP32,
+                             .chunk = many ? 0 : 4,
+                             .has_mask = i % 3 != 0,
+                             .has_entropy = i % 5 < 3,
+                             .accumulate = i % 4 == 0,
+                             .by_token = i > 8,
+                             .gap = i > 5 ? 3 : 0,
+                             .temperature = 0.8F,
+                             .seed = (uint64_t)i};
+        try_case(&c, NULL);
+    }
 }
 
 /* The fp64 reference gradients against finite differences of the loss. */
@@ -161,7 +167,7 @@ static void test_one_gradient(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_blocks),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_tiles),
                                        cmocka_unit_test(test_finite_differences), cmocka_unit_test(test_same_bits),
                                        cmocka_unit_test(test_one_gradient)};
     return cmocka_run_group_tests(tests, begin, end);
