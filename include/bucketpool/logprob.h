@@ -213,11 +213,12 @@ BP_API bp_status bp_logprob_forward(bp_logprob *client, const bp_logprob_batch *
 
 typedef struct bp_logprob_gradients {
     size_t size;
-    bp_token_values logprob_grad;      /**< fp32, upstream, one for each target; NULL: zeros */
-    bp_token_values entropy_grad;      /**< fp32, upstream; NULL: zeros. Needs entropies in `saved` */
-    bp_token_values logsumexp_grad;    /**< fp32, upstream; NULL: zeros */
-    bp_token_values mean_logprob_grad; /**< fp32, upstream; NULL: zeros */
-    const void *saved;                 /**< written by the forward of the same batch */
+    bp_token_values logprob_grad;   /**< fp32, upstream, one for each target; NULL: zeros */
+    bp_token_values entropy_grad;   /**< fp32, upstream; NULL: zeros. Needs entropies in `saved` */
+    bp_token_values logsumexp_grad; /**< fp32, upstream; NULL: zeros */
+    /** fp32, upstream; NULL: zeros. V is that of the client: a backward pass over a shard needs a client of all ranks */
+    bp_token_values mean_logprob_grad;
+    const void *saved; /**< written by the forward of the same batch */
     uint64_t saved_bytes;
     bp_token_rows logits_grad; /**< shape of the logits, any strides; fp32, or the dtype of the logits */
     /** 1: logits_grad overwrites the logits, with their memory, dtype and strides. Nobody may need the logits

@@ -347,7 +347,7 @@ static void reduce_row(const forward_job *job, uint64_t token)
     }
     const char *row = bp_logits_row(&work->tokens, &work->logits, token);
     const float scale = bp_token_scale(&work->tokens, token);
-    bp_partial partial, next;
+    bp_partial partial = {0}, next;
     for (uint64_t tile = 0; tile < job->tiles; tile++) {
         reduce_tile(job, row, scale, tile, &next);
         add_tile(work, token, tile, &next, scale, &partial);
@@ -381,7 +381,7 @@ static void reduce_together(forward_job *job)
         job->row = bp_logits_row(&work->tokens, &work->logits, token);
         job->scale = bp_token_scale(&work->tokens, token);
         bp_host_distribute(job->team, job->tiles, BP_PIECE_COLUMNS / BP_TILE_COLUMNS, reduce_tiles, job);
-        bp_partial partial;
+        bp_partial partial = {0};
         for (uint64_t tile = 0; tile < job->tiles; tile++)
             add_tile(work, token, tile, partials + tile, job->scale, &partial);
         end_row(job, token, job->row, &partial);

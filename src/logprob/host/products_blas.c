@@ -196,7 +196,7 @@ static block fp32_rows(const blas *b, const bp_matrix *matrix, const bp_row_mask
     return (block){scratch, (int64_t)columns};
 }
 
-/* Where copies of the hidden states begin: fp32, or bf16 twice. */
+/* The copies of hidden states follow those of columns: fp32, or bf16 twice. */
 static void *token_scratch(const blas *b, const bp_product_work *work)
 {
     return (uint8_t *)work->scratch + b->columns_bytes + work->row * work->hidden * sizeof(float);
