@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch")
 
 from bucketpool import errors  # noqa: E402
 from bucketpool.torch import logprob as L  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
@@ -135,3 +136,25 @@ def test_refusals():
                                                              dict(vocab_start_index=10, vocab_end_index=70))):
         with pytest.raises(errors.InvalidArgument, match=part):
             L.linear_logprobs(*arguments, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tiles(dtype):
+    """On CPUs the vocabulary is taken in tiles of 2048 here: every output, with a bias, as from the logits in fp64."""
+    hidden, weight, target = batch((2, 9), features=2100, columns=4500, dtype=dtype)
+    with torch.no_grad():
+        weight /= 16
+    bias = torch.randn(4500).requires_grad_()
+    exact = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight, bias)]
+    wanted = F.linear(*exact)
+    logs = torch.log_softmax(wanted, -1)
+    expected = (logs.gather(-1, target[..., None])[..., 0], -(logs.exp() * logs).sum(-1), wanted.logsumexp(-1), logs.mean(-1))
+    outputs = "logprobs", "entropy", "logsumexp", "mean_logprobs"
+    found = L.linear_token_statistics(hidden, weight, target, bias=bias, chunk_size=4)
+    up = torch.randn(4, 2, 9)
+    for name, theirs in zip(outputs, expected):
+        assert_close(getattr(found, name), theirs.float(), atol=2e-5, rtol=1e-4)
+    got = torch.autograd.grad(sum((getattr(found, name) * u).sum() for name, u in zip(outputs, up)), (hidden, weight, bias))
+    for mine, theirs in zip(got, torch.autograd.grad(sum((out * u).sum() for out, u in zip(expected, up)), exact)):
+        scale = theirs.abs().max()
+        assert_close((mine / scale).float(), (theirs / scale).float(), **TOLERANCE[dtype])
