@@ -8,7 +8,7 @@ Tensors. Hidden states: [..., sequence, hidden]; weight: [columns, hidden], this
 float32, bfloat16 or float16. Under autocast both are cast to its dtype, otherwise hidden states to the dtype of
 the weight. Products are accumulated in float32.
 
-Memory. Two workspaces of chunk_size x columns float32 logits, whatever the number of tokens; they are allocated
+Memory. On GPUs two workspaces of chunk_size x columns float32 logits, on CPUs one of about 8 MiB; they are allocated
 once for each shape and kept until free_clients(). Forward saves hidden states, weight and 8 bytes for each token,
 12 with entropy; backward computes the logits of a chunk again.
 
