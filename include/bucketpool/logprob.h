@@ -44,9 +44,9 @@
  * ranks the result is the same on all ranks and in every run.
  *
  * Streams: calls enqueue on `stream`, a stream of the client's device, and return; inputs and outputs must stay valid
- * until the work has run. NULL: a stream of the client, and the call returns after the work has run. No memory is
- * allocated after creation, except for the threads that OpenMP starts with the first work of a stream. Host devices
- * queue at most 64 pieces of work; further calls wait.
+ * until the work has run. NULL: a stream of the client, and the call returns after the work has run, on the host on the
+ * calling thread. No memory is allocated after creation, except for the threads that OpenMP starts with the first work
+ * of a thread. Host devices queue at most 64 pieces of work; further calls wait.
  *
  * Thread safety: one call at a time for a client; its calls may be on different streams. Capture: cuda with one rank
  * (the exchange between ranks cannot be captured). Workspaces come from a pool: where bp_logprob_info.pool is not NULL,

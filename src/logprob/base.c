@@ -183,6 +183,7 @@ static bp_status base_make(bp_device *device, const bp_base_config *config, bp_b
     base->start = (int64_t)config->shard.start;
     BP_TRY(bp_engine_create(device, config->threads, config->kernels, base->columns, &base->engine));
     BP_TRY(bp_stream_create(device, config->name, &base->own));
+    base->engine->own = base->own;
 
     const bool checks = config->targets == BP_TARGETS_CHECKED;
     uint64_t tokens, piece, gathered;

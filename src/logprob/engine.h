@@ -32,6 +32,7 @@ struct bp_engine {
     const bp_engine_ops *ops;
     const char *kernels; /* "plain", "avx2", "avx512", "cuda" */
     uint32_t threads;
+    bp_stream *own; /* for calls that wait for their work: on the host it runs on the caller's thread. NULL: none */
 };
 
 /* `columns`: maximum of a row. `threads`, `kernels`: as in bp_logprob_config. */
@@ -96,6 +97,7 @@ struct bp_products {
     const char *name;       /* file name of the library, or "cublas" */
     bp_dtype gradient;      /* dtype of `a` in the gradient products: fp32, or the weight's dtype, narrowed in place */
     uint64_t scratch_bytes; /* per product */
+    bp_stream *own;         /* as in bp_engine */
 };
 
 /* Products of at most `rows` tokens and `columns` of the vocabulary; all three sizes fit 31 bits. `threads`: as in bp_lm_head_config. BP_ERR_UNSUPPORTED: BLAS or cuBLAS

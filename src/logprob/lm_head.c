@@ -197,6 +197,7 @@ bp_status bp_lm_head_create(bp_device *device, const bp_lm_head_config *config, 
                                    .planned_bytes = base->workspace.planned_bytes,
                                    .vocab = base->shards.vocab,
                                    .pool = base->workspace.pool};
+    made->products->own = base->own;
     *head = made;
     return BP_OK;
 }

@@ -87,9 +87,14 @@ static void host_ring_run(void *argument)
     host_ring_give(running);
 }
 
-bp_status bp_ring_enqueue(bp_ring *ring, bp_stream *stream, bp_job_function *function, void *owner, const void *work,
-                          size_t work_bytes)
+bp_status bp_ring_enqueue(bp_ring *ring, bp_stream *own, bp_stream *stream, bp_job_function *function, void *owner,
+                          const void *work, size_t work_bytes)
 {
+    if (stream == own) {
+        BP_TRY(bp_stream_synchronize(stream));
+        function(owner, work);
+        return BP_OK;
+    }
     if (work_bytes > ring->job_bytes - sizeof(job))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "a job of %zu bytes exceeds its slot of %zu bytes", work_bytes,
                        ring->job_bytes - sizeof(job));
@@ -139,14 +144,14 @@ typedef union host_work {
 
 /* Defines the function that runs on the stream's thread, and the one that enqueues it. */
 #define OPERATION(name)                                                                                                \
-    static void run_##name(void *team, void *work)                                                                     \
+    static void run_##name(void *team, const void *work)                                                               \
     {                                                                                                                  \
         bp_host_##name(team, work);                                                                                    \
     }                                                                                                                  \
     static bp_status enqueue_##name(bp_engine *base, const bp_##name##_work *work, bp_stream *stream)                  \
     {                                                                                                                  \
         host_engine *engine = (host_engine *)base;                                                                     \
-        return bp_ring_enqueue(engine->ring, stream, run_##name, &engine->team, work, sizeof *work);                   \
+        return bp_ring_enqueue(engine->ring, base->own, stream, run_##name, &engine->team, work, sizeof *work);        \
     }
 OPERATION(forward)
 OPERATION(finish)
@@ -196,7 +201,8 @@ bp_status bp_engine_create_host(uint32_t threads, uint32_t kernels, uint64_t col
         free(created);
         return status;
     }
-    created->base = (bp_engine){&host_ops, created->team.kernels->name, created->team.threads};
+    created->base =
+        (bp_engine){.ops = &host_ops, .kernels = created->team.kernels->name, .threads = created->team.threads};
     *engine = &created->base;
     return BP_OK;
 }

@@ -49,15 +49,15 @@ void bp_host_seed(bp_host_team *team, const bp_seed_work *work);
 typedef struct bp_ring bp_ring;
 
 /* Runs on the stream's thread, with the enqueuing `owner` and its copy of the work. */
-typedef void bp_job_function(void *owner, void *work);
+typedef void bp_job_function(void *owner, const void *work);
 
 /* `work_bytes`: maximum size of a copy. Free with bp_ring_destroy. */
 bp_status bp_ring_create(size_t work_bytes, bp_ring **ring);
 /* Waits until all jobs have run. Accepts NULL and pointers to NULL; sets *ring to NULL. */
 void bp_ring_destroy(bp_ring **ring);
 
-/* Stream order; any thread. Waits while all slots are in flight. */
-bp_status bp_ring_enqueue(bp_ring *ring, bp_stream *stream, bp_job_function *function, void *owner, const void *work,
-                          size_t work_bytes);
+/* Stream order; any thread. Waits while all slots are in flight. On the stream `own` (engine.h) the work runs at once, on the caller's thread. */
+bp_status bp_ring_enqueue(bp_ring *ring, bp_stream *own, bp_stream *stream, bp_job_function *function, void *owner,
+                          const void *work, size_t work_bytes);
 
 #endif

@@ -339,22 +339,22 @@ static void run_with_threads(const blas *b, const bp_product_work *w,
         (void)b->library.set_threads(before);
 }
 
-static void run_logits(void *owner, void *job)
+static void run_logits(void *owner, const void *job)
 {
     run_with_threads(owner, job, multiply_logits);
 }
 
-static void run_hidden_grad(void *owner, void *job)
+static void run_hidden_grad(void *owner, const void *job)
 {
     run_with_threads(owner, job, multiply_hidden_grad);
 }
 
-static void run_weight_grad(void *owner, void *job)
+static void run_weight_grad(void *owner, const void *job)
 {
     run_with_threads(owner, job, multiply_weight_grad);
 }
 
-static void run_place(void *owner, void *job)
+static void run_place(void *owner, const void *job)
 {
     place_rows(owner, job);
 }
@@ -365,7 +365,7 @@ static bp_status blas_enqueue(bp_products *products, bp_job_function *function, 
                               bp_stream *stream)
 {
     blas *b = (blas *)products;
-    return bp_ring_enqueue(b->ring, stream, function, b, work, sizeof *work);
+    return bp_ring_enqueue(b->ring, products->own, stream, function, b, work, sizeof *work);
 }
 
 static bp_status blas_logits(bp_products *products, const bp_product_work *work, bp_stream *stream)
