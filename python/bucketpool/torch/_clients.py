@@ -101,18 +101,16 @@ def shared(comm: Optional[GroupComm], key: Hashable, everybody: Optional[List[Di
     """The client of `key`. With a communicator its creation is collective: if the ranks have different generations
     (generation_of, "client" in everybody), all of them create it again.
     """
-    known = {one["client"] for one in everybody} if everybody is not None else {1}
-    renew = len(known) != 1 or known == {0}
+    renew = False
+    if everybody is not None:
+        known = {one["client"] for one in everybody}
+        renew = len(known) != 1 or known == {0}
     return of(comm).get(key, destroy, make if comm is None else lambda: comm.run(make), renew, start)
 
 
 def size_class(tokens: int) -> int:
     """The number of tokens, rounded up to a power of two, so that batches of similar size share a client."""
     return max(1024, 1 << (max(tokens, 1) - 1).bit_length())
-
-
-def device_key(device: torch.device) -> Hashable:
-    return device.type, device.index
 
 
 @atexit.register

@@ -19,7 +19,7 @@ from .comm import GroupComm
 S = TypeVar("S", bound=ctypes.Structure)
 R = TypeVar("R")
 MaybeTensor = Optional[torch.Tensor]
-Outputs = Tuple[MaybeTensor, MaybeTensor, MaybeTensor, MaybeTensor, torch.Tensor]  # as OUTPUTS, then saved
+Outputs = Tuple[MaybeTensor, MaybeTensor, MaybeTensor, MaybeTensor, MaybeTensor]  # as OUTPUTS, then saved
 OUTPUTS = "logprob", "entropy", "logsumexp", "mean_logprob"  # fields of bp_logprob_outputs; bits 1, 2, 4, 8
 LOGPROB, ENTROPY, LOGSUMEXP, MEAN_LOGPROB = 1, 2, 4, 8
 Temperature = Union[float, torch.Tensor]
@@ -257,14 +257,15 @@ def fresh(init: str, kind: Type[S]) -> S:
     return kind.from_buffer_copy(known)
 
 
-def set_tokens(struct_of: _abi.bp_logprob_tokens, options: Options, tokens: Tokens, shape: torch.Size,
-               device: torch.device) -> Any:
-    """Sets the inputs of each token. Returns the tensors that must live until the call is enqueued."""
+def set_tokens(struct_of: _abi.bp_logprob_tokens, options: Options, tokens: Tokens, rows: torch.Tensor) -> Any:
+    """Sets the inputs of each token, [..., columns] in `rows`. Returns the tensors that must live until the call is
+    enqueued.
+    """
     target, masks, temperatures = tokens.target, None, None
     if target is None:  # other outputs than log-probabilities do not depend on targets
-        target = torch.zeros((), dtype=torch.int64, device=device).expand(shape)
+        target = torch.zeros((), dtype=torch.int64, device=rows.device).expand(rows.shape[:-1])
     struct_of.target_dtype = _tensors.DTYPES[target.dtype]
-    if target.dim() > len(shape):
+    if target.dim() == rows.dim():
         struct_of.target, kept = _tensors.values(target, True)
         struct_of.targets = options.targets
     else:
@@ -295,30 +296,31 @@ def most_targets(targets: int) -> int:
     return 1 if targets == 1 else 1 << (targets - 1).bit_length()
 
 
-def _floats(outputs: int, tokens: int, saves: bool) -> int:
-    return (3 if outputs & ENTROPY else 2) * tokens if saves else 0
+def _floats(outputs: int, tokens: int) -> int:
+    return (3 if outputs & ENTROPY else 2) * tokens
 
 
-def outputs_of(outputs: int, shape: torch.Size, target: MaybeTensor, device: torch.device, saves: bool) -> Outputs:
-    """Memory of a forward pass over `shape` tokens, with the values saved for backward."""
+def outputs_of(outputs: int, like: torch.Tensor, target: MaybeTensor, saves: bool) -> Outputs:
+    """Memory of a forward pass over the rows of `like`, with the values saved for backward."""
+    shape = like.shape[:-1]
+
     def new(size: Any) -> torch.Tensor:
-        return torch.empty(size, dtype=torch.float32, device=device)
+        return like.new_empty(tuple(size), dtype=torch.float32)  # torch.Size costs a microsecond more
 
     return (new(shape if target is None else target.shape) if outputs & LOGPROB else None,
             new(shape) if outputs & ENTROPY else None, new(shape) if outputs & LOGSUMEXP else None,
-            new(shape) if outputs & MEAN_LOGPROB else None, new(_floats(outputs, shape.numel(), saves)))
+            new(shape) if outputs & MEAN_LOGPROB else None,
+            new((_floats(outputs, shape.numel()), )) if saves else None)
 
 
 def outputs_struct(outputs: Outputs, tokens: int) -> _abi.bp_logprob_outputs:
     """tokens: the number of dimensions of the tokens."""
     struct_of = fresh("bp_logprob_outputs_init", _abi.bp_logprob_outputs)
-    logprob_out, saved = outputs[0], outputs[4]
-    if logprob_out is not None:
-        struct_of.logprob = _tensors.values(logprob_out, logprob_out.dim() > tokens)[0]
-    for name, output in zip(OUTPUTS[1:], outputs[1:4]):
+    for name, output in zip(OUTPUTS, outputs):
         if output is not None:
-            setattr(struct_of, name, _tensors.values(output)[0])
-    if saved.numel():
+            setattr(struct_of, name, _tensors.values(output, output.dim() > tokens)[0])
+    saved = outputs[4]
+    if saved is not None:
         struct_of.saved, struct_of.saved_bytes = saved.data_ptr(), saved.numel() * 4
     return struct_of
 
@@ -428,11 +430,11 @@ def fake_outputs(like: torch.Tensor, shape: Any, target: MaybeTensor, outputs: i
 
     return (new(outputs & LOGPROB, shape if target is None else target.shape), new(outputs & ENTROPY, shape),
             new(outputs & LOGSUMEXP, shape), new(outputs & MEAN_LOGPROB, shape),
-            new(1, (_floats(outputs, math.prod(shape), saves), )), torch.empty((2, ), dtype=torch.int64, device="cpu"))
+            new(saves, (_floats(outputs, math.prod(shape)), )), torch.empty((2, ), dtype=torch.int64, device="cpu"))
 
 
-def real_outputs(outputs: Outputs, start: int, vocab: int) -> Tuple[torch.Tensor, ...]:
-    return (*[outputs[4].new_empty(0) if output is None else output for output in outputs],
+def real_outputs(like: torch.Tensor, outputs: Outputs, start: int, vocab: int) -> Tuple[torch.Tensor, ...]:
+    return (*[like.new_empty(0, dtype=torch.float32) if output is None else output for output in outputs],
             torch.tensor((start, vocab), dtype=torch.int64, device="cpu"))
 
 

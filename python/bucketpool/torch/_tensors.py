@@ -84,6 +84,11 @@ def memory(address: Optional[int], size: int, dtype: torch.dtype, cuda: bool) ->
     return over(address, size, torch.device("cuda" if cuda else "cpu"))[1].view(dtype)
 
 
+def empty_like(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A contiguous tensor of the same shape on the same device."""
+    return torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
+
+
 # ---- views ---------------------------------------------------------------------------------------------------------
 
 

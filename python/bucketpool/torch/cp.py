@@ -203,7 +203,7 @@ def _local_client(device: torch.device) -> _clients.Handle:
         config = configured(library().bp_cp_config_init, _abi.bp_cp_config, threads=torch.get_num_threads())
         return made(library().bp_cp_create, _tensors.device_of(device), ctypes.byref(config))
 
-    key = ("cp", _clients.device_key(device), torch.get_num_threads())
+    key = ("cp", device, torch.get_num_threads())
     return _clients.of(None).get(key, "bp_cp_destroy", make)
 
 
@@ -258,7 +258,7 @@ def _gather_client(comm: GroupComm, split: PackedSplit, local: torch.Tensor, ord
                                   "float16")
         token_bytes = local.shape[1:].numel() * local.element_size()
         most = _clients.size_class(split.padded_tokens * token_bytes)
-        key = ("cp", _clients.device_key(local.device), torch.get_num_threads(), most)
+        key = ("cp", local.device, torch.get_num_threads(), most)
         same = dict(batch=split._fingerprint, bytes_of_a_token=token_bytes, order=ORDERS[order],
                     dtype=_tensors.DTYPES.get(local.dtype, 0), gradient=int(gradient))
         whole = torch.empty((split.tokens(order), *local.shape[1:]), dtype=local.dtype, device=local.device)

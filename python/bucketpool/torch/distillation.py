@@ -120,8 +120,7 @@ class _FromLogits(torch.autograd.Function):
             raise InvalidArgument(f"{options.what}: in_place and create_graph exclude each other; pass in_place=False")
         if in_place:
             logits = _tensors.readable(logits)  # hooks of saved tensors may change strides
-        gradient = logits.detach() if in_place else torch.empty(logits.shape, dtype=ctx.gradient_dtype,
-                                                                device=logits.device)
+        gradient = logits.detach() if in_place else _tensors.empty_like(logits, ctx.gradient_dtype)
         _run_backward(ctx.start, above, logits, reference, ctx.beta, options, Tokens(*tokens), saved, gradient, in_place)
         if in_place:
             torch.autograd.graph.increment_version(logits)

@@ -26,7 +26,7 @@ from .._library import call, configured, made
 from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _clients, _tensors
-from ._clients import device_key, size_class
+from ._clients import size_class
 from ._passes import (ENTROPY, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, SCHEMA, Agreed, Asked, Options, Outputs, Temperature,
                       Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, group_of,
                       most_targets, only_once, options_of, outputs_of, outputs_struct, ran, real_outputs,
@@ -85,7 +85,7 @@ def _chunk(chunk: int, tokens: torch.Size) -> int:
 
 def _key(weight: torch.Tensor, dtype: torch.dtype, tokens: torch.Size, start: Optional[int],
          gradient: bool, options: Options) -> Hashable:
-    return ("lm_head", *weight.shape, device_key(weight.device), size_class(tokens.numel()), dtype,
+    return ("lm_head", *weight.shape, weight.device, size_class(tokens.numel()), dtype,
             _chunk(options.chunk, tokens), start, targets_of(options), gradient, options.partial_hidden_grad,
             most_targets(options.targets), torch.get_num_threads())
 
@@ -108,7 +108,6 @@ def _client(comm: Optional[GroupComm], key: Hashable, agreement: Agreed, weight:
 def _batch(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, options: Options, tokens: Tokens,
            dtype: torch.dtype) -> Tuple[_abi.bp_lm_head_batch, Any]:
     """The struct, and the tensors that must live until the call is enqueued."""
-    shape = hidden.shape[:-1]
     hidden, weight = _readable(hidden, dtype), _readable(weight, dtype)
     batch = fresh("bp_lm_head_batch_init", _abi.bp_lm_head_batch)
     batch.hidden, batch.weight = _tensors.rows(hidden), weight.data_ptr()
@@ -116,7 +115,7 @@ def _batch(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, options: Opt
     if bias is not None:
         bias = bias.detach().float().contiguous()
         batch.bias = ctypes.cast(bias.data_ptr(), ctypes.POINTER(ctypes.c_float))
-    return batch, (hidden, weight, bias, set_tokens(batch.tokens, options, tokens, shape, hidden.device))
+    return batch, (hidden, weight, bias, set_tokens(batch.tokens, options, tokens, hidden))
 
 
 def _check_shapes(what: str, hidden: Any, weight: Any, bias: Any = None) -> None:
@@ -137,8 +136,8 @@ def _check_shapes(what: str, hidden: Any, weight: Any, bias: Any = None) -> None
 
 
 def _forward(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked, saves: bool,
-             dtype: Optional[torch.dtype] = None, failure: Optional[Exception] = None) -> Tuple[_Work, bool]:
-    """Collective with a group. failure: of this rank, before the call. Returns the pass, and True if it saves."""
+             dtype: Optional[torch.dtype] = None, failure: Optional[Exception] = None) -> _Work:
+    """Collective with a group. failure: of this rank, before the call."""
     comm = None if asked.group is None else comm_of(asked.group)
     options, key, columns = None, None, 0
     same: Dict[str, int] = {}
@@ -156,7 +155,7 @@ def _forward(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked, sav
                         hidden=weight.shape[1], chunk=_chunk(options.chunk, shape), bias=int(bias is not None))
         key = _key(weight, dtype, shape, options.start, saves, options)
         work, kept = _batch(hidden, weight, bias, options, tokens, dtype)
-        outputs = outputs_of(options.outputs, shape, target, device, saves)
+        outputs = outputs_of(options.outputs, hidden, target, saves)
         results = outputs_struct(outputs, len(shape))
     except Exception as error:  # any, because agreed() reports it to the other ranks
         failure = error
@@ -166,7 +165,7 @@ def _forward(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked, sav
     ran(comm, client, device, library().bp_lm_head_forward, ctypes.byref(work), ctypes.byref(results))
     del kept
     vocab = vocabulary(comm, options, library().bp_lm_head_get_info, client, columns)
-    return _Work(options, comm, tokens, outputs, agreement.start, vocab, dtype), saves
+    return _Work(options, comm, tokens, outputs, agreement.start, vocab, dtype)
 
 
 # ---- backward ------------------------------------------------------------------------------------------------------
@@ -218,8 +217,7 @@ def _backward(options: Options, comm: Optional[GroupComm], grads: Tuple[Maybe, .
             gradients.hidden_grad = _abi.bp_token_rows(None, _abi.BP_DTYPE_FP32, like.batch, like.sequence,
                                                        like.columns)
             if needs[0]:
-                hidden_grad = torch.empty(hidden.shape, dtype=dtype if hidden.dtype == dtype else torch.float32,
-                                          device=hidden.device)
+                hidden_grad = _tensors.empty_like(hidden, dtype if hidden.dtype == dtype else torch.float32)
                 gradients.hidden_grad = _tensors.rows(hidden_grad)
             if needs[1]:
                 weight_grad = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
@@ -291,9 +289,9 @@ def _outputs(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked,
                                                       asked.partial_hidden_grad, saves and not asked.inference_only,
                                                       _dtype(weight)))
     else:
-        work, saves = _forward(hidden, weight, bias, target, asked, saves, None, failure)
+        work = _forward(hidden, weight, bias, target, asked, saves, None, failure)
         outputs = work.outputs[:4]
-        if saves:
+        if work.outputs[4] is not None:  # values for backward
             connected: Any = _FromHidden.apply
             outputs = connected(hidden, weight, bias, work)
     return outputs if dropped is None else tuple(None if one is None else dropped(one) for one in outputs)
@@ -330,8 +328,8 @@ def _run_forward(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, target
                  temperatures: Maybe, *given: Any) -> Tuple[torch.Tensor, ...]:
     *options, partial, saves, dtype = given
     asked = from_operator(tuple(options), mask, temperatures)._replace(partial_hidden_grad=partial)
-    work, _ = _forward(hidden, weight, bias, target, asked, saves, dtype)
-    return real_outputs(work.outputs, work.start, work.vocab)
+    work = _forward(hidden, weight, bias, target, asked, saves, dtype)
+    return real_outputs(hidden, work.outputs, work.start, work.vocab)
 
 
 def _fake_forward(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, target: Maybe, mask: Maybe,
@@ -361,7 +359,7 @@ def _run_backward(logprob_grad: Maybe, entropy_grad: Maybe, logsumexp_grad: Mayb
 def _fake_backward(logprob_grad: Maybe, entropy_grad: Maybe, logsumexp_grad: Maybe, mean_logprob_grad: Maybe,
                    hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, *given: Any) -> Tuple[torch.Tensor, ...]:
     return tuple(
-        torch.empty(source.shape, dtype=source.dtype, device=source.device)
+        _tensors.empty_like(source, source.dtype)
         if source is not None and needed else hidden.new_empty(0)
         for source, needed in zip((hidden, weight, bias), given[-3:]))
 

@@ -44,8 +44,8 @@ from . import _clients, _tensors
 from ._clients import free_clients, size_class
 from ._passes import (ENTROPY, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, SCHEMA, Agreed, Asked, Options, Outputs, Temperature,
                       Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, most_targets,
-                      only_once,                      options_of, outputs_of, outputs_struct, ran, real_outputs, refuse_in_place, refuse_second,
-                      set_tokens, targets_of, through_operator, untraced, upstream, vocabulary, wanted)
+                      only_once, options_of, outputs_of, outputs_struct, ran, real_outputs, refuse_in_place,
+                      refuse_second, set_tokens, targets_of, through_operator, untraced, upstream, vocabulary, wanted)
 from .comm import GroupComm, comm_of
 from .lm_head import (FusedLinearChunkedDistributedLogprob, TokenStatistics, linear_logprobs,
                       linear_logprobs_and_entropy, linear_token_statistics)
@@ -69,7 +69,6 @@ class _Work(NamedTuple):
     outputs: Outputs
     start: int
     vocab: int
-    saves: bool
 
 
 def _check_overwritten(what: str, logits: torch.Tensor) -> None:
@@ -98,8 +97,7 @@ def _client(comm: Optional[GroupComm], key: Hashable, agreement: Agreed, device:
 
 def _key(device: torch.device, tokens: int, columns: int, start: Optional[int], checked_targets: bool,
          most: int) -> Hashable:
-    return ("logprob", device.type, device.index, size_class(tokens), columns, start, checked_targets, most,
-            torch.get_num_threads())
+    return "logprob", device, size_class(tokens), columns, start, checked_targets, most, torch.get_num_threads()
 
 
 def _batch(logits: torch.Tensor, options: Options, tokens: Tokens) -> Tuple[_abi.bp_logprob_batch, Any]:
@@ -107,7 +105,7 @@ def _batch(logits: torch.Tensor, options: Options, tokens: Tokens) -> Tuple[_abi
     logits = _tensors.readable(logits)
     batch = fresh("bp_logprob_batch_init", _abi.bp_logprob_batch)
     batch.logits = _tensors.rows(logits)
-    return batch, (logits, set_tokens(batch.tokens, options, tokens, logits.shape[:-1], logits.device))
+    return batch, (logits, set_tokens(batch.tokens, options, tokens, logits))
 
 
 def _check_logits(what: str, logits: Any) -> None:
@@ -145,7 +143,7 @@ def _forward(logits: Any, target: Any, asked: Asked, saves: bool, failure: Optio
             same = _compared(logits, options)
         key = _key(device, count, columns, options.start, options.checked_targets, most)
         work, kept = _batch(logits, options, tokens)
-        outputs = outputs_of(options.outputs, shape, target, device, saves)
+        outputs = outputs_of(options.outputs, logits, target, saves)
         results = outputs_struct(outputs, len(shape))
         given = None if gradient is None else gradient(options, work)
     except Exception as error:  # any, because agreed() reports it to the other ranks
@@ -162,7 +160,7 @@ def _forward(logits: Any, target: Any, asked: Asked, saves: bool, failure: Optio
     if options.checked_targets and device.type != "cpu":  # where calls only record invalid targets
         call(library().bp_logprob_check, client.value)
     vocab = vocabulary(comm, options, library().bp_logprob_get_info, client, columns)
-    return _Work(options, tokens, outputs, agreement.start, vocab, saves)
+    return _Work(options, tokens, outputs, agreement.start, vocab)
 
 
 # ---- backward ------------------------------------------------------------------------------------------------------
@@ -214,7 +212,7 @@ class _FromLogits(torch.autograd.Function):
             logits = _tensors.readable(logits)  # hooks of saved tensors may change strides
             gradient = logits.detach()
         else:
-            gradient = torch.empty(logits.shape, dtype=ctx.gradient_dtype, device=logits.device)
+            gradient = _tensors.empty_like(logits, ctx.gradient_dtype)
         _backward(grads, logits, Tokens(*tokens), saved, ctx.start, ctx.vocab, options, gradient, in_place)
         if in_place:
             torch.autograd.graph.increment_version(logits)
@@ -239,7 +237,7 @@ def _outputs(logits: Any, target: Any, asked: Asked) -> Tuple[Any, ...]:
                                   exact, asked.in_place and saves)
         return wanted(asked.outputs, outputs)
     work = _forward(logits, target, asked, saves, failure)
-    if not work.saves:
+    if work.outputs[4] is None:  # nothing is saved
         return work.outputs[:4]
     connected: Any = _FromLogits.apply
     result: Tuple[Any, ...] = connected(logits, work)
@@ -258,7 +256,7 @@ def _run_forward(logits: torch.Tensor, target: Maybe, mask: Maybe, temperatures:
     refuse_in_place(given[0], in_place)
     asked = from_operator(tuple(options), mask, temperatures)._replace(checked_targets=checked_targets)
     work = _forward(logits, target, asked, saves)
-    return real_outputs(work.outputs, work.start, work.vocab)
+    return real_outputs(logits, work.outputs, work.start, work.vocab)
 
 
 def _fake_forward(logits: torch.Tensor, target: Maybe, mask: Maybe, temperatures: Maybe,
@@ -273,7 +271,7 @@ def _run_backward(logprob_grad: Maybe, entropy_grad: Maybe, logsumexp_grad: Mayb
                   logits: torch.Tensor, target: Maybe, mask: Maybe, temperatures: Maybe, saved: torch.Tensor,
                   place: torch.Tensor, *given: Any) -> torch.Tensor:
     *of_forward, exact = given
-    gradient = torch.empty(logits.shape, dtype=torch.float32 if exact else logits.dtype, device=logits.device)
+    gradient = _tensors.empty_like(logits, torch.float32 if exact else logits.dtype)
     asked = from_operator(tuple(of_forward), mask, temperatures)
     options, tokens = options_of(asked, logits.shape[-1], logits.shape[:-1], target, logits.device)
     start, vocab = place.tolist()
@@ -284,7 +282,7 @@ def _run_backward(logprob_grad: Maybe, entropy_grad: Maybe, logsumexp_grad: Mayb
 
 def _fake_backward(logprob_grad: Maybe, entropy_grad: Maybe, logsumexp_grad: Maybe, mean_logprob_grad: Maybe,
                    logits: torch.Tensor, *given: Any) -> torch.Tensor:
-    return torch.empty(logits.shape, dtype=torch.float32 if given[-1] else logits.dtype, device=logits.device)
+    return _tensors.empty_like(logits, torch.float32 if given[-1] else logits.dtype)
 
 
 def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, ...]) -> None:
@@ -540,8 +538,7 @@ def _with_gradient(logits: Any, target: Any, logprob_grad: Any, entropy_grad: An
             raise InvalidArgument("logprob_grad: expected a tensor of the shape of targets, got None")
         kept = upstream(gradients, tuple(above), None, len(shape))
         gradients.in_place = options.in_place
-        gradient = logits.detach() if options.in_place else torch.empty(
-            logits.shape, dtype=_gradient_dtype(logits), device=logits.device)
+        gradient = logits.detach() if options.in_place else _tensors.empty_like(logits, _gradient_dtype(logits))
         gradients.logits_grad = batch.logits if options.in_place else _tensors.rows(gradient)
         return gradients, kept
 

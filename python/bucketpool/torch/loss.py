@@ -384,7 +384,7 @@ def logit_range(logits: torch.Tensor, mask: Optional[torch.Tensor] = None) -> Ra
                             threads=torch.get_num_threads())
         return made(library().bp_logprob_create, _tensors.device_of(device), ctypes.byref(config))
 
-    key = ("logit_range", _clients.device_key(device), most, columns, torch.get_num_threads())
+    key = ("logit_range", device, most, columns, torch.get_num_threads())
     with _clients.lock_of(None):
         client = _clients.of(None).get(key, "bp_logprob_destroy", make)
         _tensors.run(device,
