@@ -214,10 +214,17 @@ def _flat(tensor: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
     return None if tensor is None else tensor.reshape(-1)
 
 
-def _chunks(hidden: torch.Tensor, weight: torch.Tensor, other: torch.Tensor, table: torch.Tensor, tokens: Tokens,
+def _wide(tensor: Optional[torch.Tensor]) -> Any:
+    return None if tensor is None else tensor.float()
+
+
+def _chunks(heads: Tuple[Any, ...], tokens: Tokens,
             chunk: int) -> Iterator[Tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor, Tokens]]:
-    """Of each chunk: its tokens, the student's hidden states in float32, the logits of both, and their Tokens."""
-    shape = hidden.shape[:-1]
+    """Of each chunk: its tokens, the student's hidden states in float32, the logits of both, and their Tokens.
+    heads: hidden states, weight and bias of the student and of the reference; weights and biases in float32.
+    """
+    hidden, weight, bias, other, table, other_bias = heads
+    linear, shape = torch.nn.functional.linear, hidden.shape[:-1]
     masks, temperatures = _flat(tokens.mask), _flat(tokens.temperatures)
     states, others = hidden.reshape(-1, hidden.shape[-1]), other.reshape(-1, other.shape[-1])
     for begin in range(0, shape.numel(), chunk):
@@ -226,14 +233,15 @@ def _chunks(hidden: torch.Tensor, weight: torch.Tensor, other: torch.Tensor, tab
         mask = None if masks is None else masks[part]
         if mask is not None:  # the states of masked tokens may be anything, and products would spread NaN
             h = h.masked_fill((mask == 0)[:, None], 0)
-        yield part, h, h @ weight.t(), r @ table.t(), Tokens(None, mask, None if temperatures is None else
-                                                             temperatures[part])
+        yield part, h, linear(h, weight, bias), linear(r, table, other_bias), Tokens(
+            None, mask, None if temperatures is None else temperatures[part])
 
 
 class _FromHeads(torch.autograd.Function):
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, other: torch.Tensor, table: torch.Tensor,
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor],
+                other: torch.Tensor, table: torch.Tensor, other_bias: Optional[torch.Tensor],
                 work: _Heads) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         shape, device = hidden.shape[:-1], hidden.device
@@ -241,10 +249,11 @@ class _FromHeads(torch.autograd.Function):
         saved = torch.empty(SAVED * shape.numel(), dtype=torch.float32, device=device)
         assert work.client is not None
         with torch.autocast(device.type, enabled=False):
-            for part, _, x, r, tokens in _chunks(hidden, weight.float(), other, table.float(), work.tokens, work.chunk):
+            heads = hidden, weight.float(), _wide(bias), other, table.float(), _wide(other_bias)
+            for part, _, x, r, tokens in _chunks(heads, work.tokens, work.chunk):
                 _run(work.comm, work.client, x, r, work.beta, work.options, tokens,
                      saved[SAVED * part.start:SAVED * part.stop], result[part])
-        ctx.save_for_backward(hidden, weight, other, table, saved, *work.tokens)
+        ctx.save_for_backward(hidden, weight, bias, other, table, other_bias, saved, *work.tokens)
         ctx.work = work._replace(tokens=Tokens(None, None, None), client=None)
         return result.reshape(shape)
 
@@ -252,28 +261,33 @@ class _FromHeads(torch.autograd.Function):
     def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Any:
         above, = grads
         if above is None:
-            return None, None, None, None, None
+            return (None, ) * 7
         work: _Heads = ctx.work
         comm, options = work.comm, work.options
         failure: Optional[Exception] = None
-        hidden_grad = weight_grad = None
+        hidden_grad = weight_grad = bias_grad = None
         needs = ctx.needs_input_grad
         try:
-            hidden, weight, other, table, saved, *tokens = ctx.saved_tensors
+            hidden, weight, bias, other, table, other_bias, saved, *tokens = ctx.saved_tensors
             with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
                 if needs[0]:
                     hidden_grad = torch.empty((hidden.shape[:-1].numel(), hidden.shape[-1]), dtype=torch.float32,
                                               device=hidden.device)
                 if needs[1]:
                     weight_grad = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+                if needs[2]:
+                    bias_grad = torch.zeros(bias.shape, dtype=torch.float32, device=bias.device)
                 wide, flat = weight.float(), above.reshape(-1)
-                for part, h, x, r, rest in _chunks(hidden, wide, other, table.float(), Tokens(*tokens), work.chunk):
+                heads = hidden, wide, _wide(bias), other, table.float(), _wide(other_bias)
+                for part, h, x, r, rest in _chunks(heads, Tokens(*tokens), work.chunk):
                     _run_backward(work.start, flat[part], x, r, work.beta, options, rest,
                                   saved[SAVED * part.start:SAVED * part.stop], x, True)
                     if hidden_grad is not None:
                         torch.mm(x, wide, out=hidden_grad[part])
                     if weight_grad is not None:
                         weight_grad.addmm_(x.t(), h)
+                    if bias_grad is not None:
+                        bias_grad += x.sum(0)
         except Exception as error:  # any, because agree() reports it to the other ranks
             failure = error
         if comm is not None and needs[0] and not options.partial_hidden_grad:
@@ -284,10 +298,11 @@ class _FromHeads(torch.autograd.Function):
             dist.all_reduce(hidden_grad, group=comm.group)
         elif failure is not None:
             raise failure
-        return (None if hidden_grad is None else only_once(
-            options.what, hidden_grad.reshape(hidden.shape).to(hidden.dtype), hidden, weight, above),
-                None if weight_grad is None else only_once(options.what, weight_grad.to(weight.dtype), hidden, weight,
-                                                           above), None, None, None)
+        got = (None if hidden_grad is None else hidden_grad.reshape(hidden.shape).to(hidden.dtype),
+               None if weight_grad is None else weight_grad.to(weight.dtype),
+               None if bias_grad is None else bias_grad.to(bias.dtype))
+        return (*[only_once(options.what, gradient, hidden, weight, bias, above) for gradient in got], None, None, None,
+                None)
 
 
 def linear_divergence(hidden: torch.Tensor, weight: torch.Tensor, reference_hidden: torch.Tensor,
@@ -295,11 +310,15 @@ def linear_divergence(hidden: torch.Tensor, weight: torch.Tensor, reference_hidd
                       group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
                       vocab_end_index: Optional[int] = None, temperature: Temperature = 1.0,
                       mask: Optional[torch.Tensor] = None, soft_cap: Optional[float] = None,
-                      round_to: Optional[torch.dtype] = None, partial_hidden_grad: bool = False) -> torch.Tensor:
-    """divergence() of the logits hidden weight^T from reference_hidden reference_weight^T, float32 [..., sequence].
+                      round_to: Optional[torch.dtype] = None, partial_hidden_grad: bool = False,
+                      bias: Optional[torch.Tensor] = None,
+                      reference_bias: Optional[torch.Tensor] = None) -> torch.Tensor:
+    """divergence() of the logits hidden weight^T + bias from reference_hidden reference_weight^T + reference_bias,
+    float32 [..., sequence].
 
-    - hidden, weight: [..., sequence, hidden] and [columns, hidden]; both get gradients
-    - reference_hidden, reference_weight: the same tokens and columns, of any hidden size; they get no gradient
+    - hidden, weight, bias: [..., sequence, hidden], [columns, hidden], [columns]; all get gradients
+    - reference_hidden, reference_weight, reference_bias: the same tokens and columns, of any hidden size; they get no
+      gradient
     - chunk_size: tokens whose logits, of both in float32, are computed at once; backward computes them again.
       None: all tokens
     - partial_hidden_grad: leaves the sum of the hidden states' gradient over the ranks to the caller; False:
@@ -309,28 +328,32 @@ def linear_divergence(hidden: torch.Tensor, weight: torch.Tensor, reference_hidd
     """
     asked = Asked("linear_divergence", 0, group, vocab_start_index, vocab_end_index, chunk_size, temperature, mask, None,
                   soft_cap, round_to, partial_hidden_grad=partial_hidden_grad)
-    return untraced(_linear_divergence)(hidden, weight, reference_hidden, reference_weight, beta, asked)
+    return untraced(_linear_divergence)((hidden, weight, bias), (reference_hidden, reference_weight, reference_bias),
+                                        beta, asked)
 
 
-def _linear_divergence(hidden: Any, weight: Any, other: Any, table: Any, beta: Any, asked: Asked) -> torch.Tensor:
+def _linear_divergence(student: Tuple[Any, ...], reference: Tuple[Any, ...], beta: Any, asked: Asked) -> torch.Tensor:
+    hidden, weight, bias = student
+    other, table, other_bias = reference
     comm = None if asked.group is None else comm_of(asked.group)
     options, key, columns = None, None, 0
     same: Dict[str, int] = {}
     failure: Optional[Exception] = None
     try:
-        _check_shapes(asked.what, hidden, weight)
-        _check_shapes(f"{asked.what}, reference", other, table)
+        _check_shapes(asked.what, *student)
+        _check_shapes(asked.what, *reference, of="reference ")
         shape, device, columns, beta = hidden.shape[:-1], hidden.device, weight.shape[0], _beta(beta)
         if other.shape[:-1] != shape or table.shape[0] != columns or other.device != device:
             raise InvalidArgument(
-                f"reference_hidden, reference_weight: {list(other.shape)} and {list(table.shape)} on {other.device} for "
+                f"reference hidden states and weights: {list(other.shape)} and {list(table.shape)} on {other.device} for "
                 f"{list(hidden.shape)} and {list(weight.shape)} on {device}; pass the same tokens, columns and device")
         options, tokens = options_of(asked, columns, shape, None, device)
-        saves = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+        saves = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in student)
         chunk = max(min(options.chunk or shape.numel(), shape.numel()), 1)
         if comm is not None:
             batch, sequence = _tensors.shape_of(shape)
-            same = dict(batch=batch, sequence=sequence, chunk=chunk, gradient=int(saves), beta=bits(beta))
+            same = dict(batch=batch, sequence=sequence, chunk=chunk, gradient=int(saves), beta=bits(beta),
+                        bias=int(bias is not None), reference_bias=int(other_bias is not None))
         key = _key(device, chunk, columns, options.start, False, 1)
     except Exception as error:  # any, because agreed() reports it to the other ranks
         failure = error
@@ -338,7 +361,7 @@ def _linear_divergence(hidden: Any, weight: Any, other: Any, table: Any, beta: A
     assert options is not None
     client = _client(comm, key, agreement, device, chunk, columns, _abi.BP_TARGETS_ANY, 1)
     connected: Any = _FromHeads.apply
-    divergences: torch.Tensor = connected(hidden, weight, other.detach(), table.detach(),
+    divergences: torch.Tensor = connected(*student, *[None if one is None else one.detach() for one in reference],
                                           _Heads(options, tokens, beta, chunk, comm, agreement.start, client))
     return divergences
 

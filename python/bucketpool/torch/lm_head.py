@@ -118,20 +118,21 @@ def _batch(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, options: Opt
     return batch, (hidden, weight, bias, set_tokens(batch.tokens, options, tokens, hidden))
 
 
-def _check_shapes(what: str, hidden: Any, weight: Any, bias: Any = None) -> None:
-    _tensors.check_floats("hidden states", hidden)
-    _tensors.check_floats("weights", weight)
+def _check_shapes(what: str, hidden: Any, weight: Any, bias: Any = None, of: str = "") -> None:
+    """of: precedes the names of the tensors in messages."""
+    _tensors.check_floats(f"{of}hidden states", hidden)
+    _tensors.check_floats(f"{of}weights", weight)
     if weight.dim() != 2 or 0 in weight.shape or hidden.dim() == 0 or hidden.shape[-1] != weight.shape[1]:
         raise InvalidArgument(
-            f"{what}: hidden states {list(hidden.shape)} and weight {list(weight.shape)} do not fit; pass "
+            f"{what}: {of}hidden states {list(hidden.shape)} and weight {list(weight.shape)} do not fit; pass "
             "[..., sequence, hidden] and [columns, hidden], with a column at least on each rank")
     if hidden.device != weight.device:
         raise InvalidArgument(
-            f"{what}: hidden states are on {hidden.device}, the weight is on {weight.device}; move one")
+            f"{what}: {of}hidden states are on {hidden.device}, the weight is on {weight.device}; move one")
     if bias is not None:
-        _tensors.check_floats("bias", bias)
+        _tensors.check_floats(f"{of}bias", bias)
         if bias.shape != weight.shape[:1] or bias.device != weight.device:
-            raise InvalidArgument(f"{what}: bias of shape {list(bias.shape)} on {bias.device} for weight "
+            raise InvalidArgument(f"{what}: {of}bias of shape {list(bias.shape)} on {bias.device} for weight "
                                   f"{list(weight.shape)} on {weight.device}; pass one for each column")
 
 

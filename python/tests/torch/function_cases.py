@@ -166,19 +166,26 @@ def case_divergence_of_equal(rank, ranks):
 
 
 def case_divergences_of_heads(rank, ranks):
-    """Student and teacher have other hidden sizes."""
+    """Student and teacher have other hidden sizes, and biases."""
     begins = shares(ranks, True)
     part = slice(begins[rank], begins[rank + 1])
-    for beta, chunk in itertools.product((0.0, 0.4, 1.0), (3, 100)):
+    for beta, chunk, with_bias in itertools.product((0.0, 0.4, 1.0), (3, 100), (False, True)):
         hidden, weight = everywhere(torch.randn(2, 7, 16)), everywhere(torch.randn(begins[-1], 16) / 2)
         teacher, table = everywhere(torch.randn(2, 7, 24)), everywhere(torch.randn(begins[-1], 24) / 2)
         mask = everywhere((torch.rand(2, 7) < 0.7).to(torch.uint8)).bool()
         mine = [hidden.clone().requires_grad_(), weight[part].clone().requires_grad_()]
         full = [hidden.double().requires_grad_(), weight.double().requires_grad_()]
-        got = D.linear_divergence(*mine, teacher, table[part], beta=beta, group=group_of(ranks), chunk_size=chunk,
-                                  mask=mask, temperature=0.8)
-        true = divergence(torch.nn.functional.linear(*full), (teacher @ table.t()).double(), beta, temperature=0.8)
-        compared([got], [torch.where(mask, true, 0.0)], mine, full, [(...,), part], dict(atol=5e-5, rtol=5e-4))
+        biases, other = {}, teacher.double() @ table.double().t()
+        if with_bias:
+            bias, teacher_bias = (everywhere(torch.randn(begins[-1])) for _ in range(2))
+            mine.append(bias[part].clone().requires_grad_())
+            full.append(bias.double().requires_grad_())
+            biases = dict(bias=mine[2], reference_bias=teacher_bias[part])
+            other = other + teacher_bias
+        got = D.linear_divergence(*mine[:2], teacher, table[part], beta=beta, group=group_of(ranks), chunk_size=chunk,
+                                  mask=mask, temperature=0.8, **biases)
+        true = divergence(torch.nn.functional.linear(*full), other, beta, temperature=0.8)
+        compared([got], [torch.where(mask, true, 0.0)], mine, full, [(...,), part, part], dict(atol=5e-5, rtol=5e-4))
 
 
 def case_top_k(rank, ranks):
