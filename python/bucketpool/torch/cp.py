@@ -20,6 +20,7 @@ docs/guides/context_parallelism.md describes the split and the shifts.
 """
 
 import ctypes
+import weakref
 from typing import Any, Dict, Hashable, Optional, Sequence, Tuple, Union
 
 import torch
@@ -103,16 +104,13 @@ class PackedSplit:
                             multiple=whole(multiple, 64, "multiple"), last_is_dummy=int(last_is_dummy),
                             total_multiple=whole(total_multiple, 64, "total_multiple"))
         self._handle = made(library().bp_cp_split_create, ctypes.byref(config))
+        weakref.finalize(self, library().bp_cp_split_destroy, ctypes.byref(self._handle)).atexit = False
         info = viewed(library().bp_cp_split_get_info, self._handle)
         self.sequences, self.longest = info.sequences, info.longest
         self.packed_tokens, self.padded_tokens = info.packed_tokens, info.padded_tokens
         self.local_tokens = info.local_tokens
         self.data_sequences, self.data_tokens = info.data_sequences, info.data_tokens
         self._fingerprint = ctypes.c_int64(info.fingerprint).value
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            library().bp_cp_split_destroy(ctypes.byref(self._handle))
 
     def tokens(self, order: str) -> int:
         """The number of tokens in an order."""

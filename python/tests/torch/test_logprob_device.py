@@ -3,6 +3,7 @@ shards with gaps, in place, several streams, more than 2^31 logits.
 """
 
 import ctypes
+import sys
 import types
 
 import pytest
@@ -200,6 +201,17 @@ def test_padding():
     padded = torch.full((16, 3), -1.0)
     padded[:5], padded[8:15] = value[:5], value[5:]
     assert torch.equal(local, padded) and torch.equal(split.reassemble(local), value)
+
+
+def test_destruction_without_globals(monkeypatch):
+    """The interpreter's exit sets globals of modules to None before it drops the last references."""
+    failures = []
+    monkeypatch.setattr(sys, "unraisablehook", failures.append)
+    split = cp.PackedSplit([0, 4, 8])
+    for name in ("ctypes", "library"):
+        monkeypatch.setattr(cp, name, None)
+    del split
+    assert not failures
 
 
 def test_default_device():
