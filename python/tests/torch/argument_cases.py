@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch.testing import assert_close
 
 from bucketpool import errors
+from bucketpool.torch import distillation as D
 from bucketpool.torch import logprob as L
 from logprob_cases import FP32, expect, reference, shares
 
@@ -31,6 +32,8 @@ WRONG = {
     "checked_targets": ["no", None, 2, torch.ones(2)],
     "inference_only": ["no", None, 2],
     "in_place": ["no", None, 0.5],
+    "soft_cap": ["x", [1.0], 0.0, -1.0, float("nan"), torch.ones(2)],
+    "round_to": ["bfloat16", 16, torch.float32, torch.int8, [torch.bfloat16], torch.ones(2), numpy.float16],
 }
 NAMES = {"vocab_start_index": "vocab", "vocab_end_index": "vocab", "chunk_size": "chunk"}
 
@@ -70,6 +73,59 @@ def case_types_of_tensors(rank, ranks):
         expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(logits, bad, group=group), "targets")
         expect(errors.InvalidArgument, lambda: L.linear_logprobs(hidden, weight, bad, group=group), "targets")
     assert torch.isfinite(L.logprobs_from_logits(logits, target, group=group)).all()
+
+
+def refused(rank, ranks, good, wrong, call, *parts):
+    """Rank 0 passes each wrong value: all ranks raise InvalidArgument with these parts, at once."""
+    for value in wrong:
+        begin = time.monotonic()
+        expect(errors.InvalidArgument, lambda: call(value if rank == 0 else good), *parts,
+               *(() if rank == 0 or ranks == 1 else ("rank 0", )))
+        assert time.monotonic() - begin < AT_ONCE
+
+
+def case_types_of_head_arguments(rank, ranks):
+    group = dist.group.WORLD
+    hidden, weight, mask = torch.randn(2, 6, 8), torch.randn(24, 8), torch.ones(2, 6)
+    target, bias = torch.zeros(2, 6, dtype=torch.int64), torch.zeros(24)
+    biases = [1.0, "x", [0.0] * 24, numpy.zeros(24), bias.long(), bias[:23], bias[None], torch.tensor(1.0)]
+    for function in (L.linear_logprobs, L.linear_logprobs_and_entropy, L.linear_token_statistics):
+        refused(rank, ranks, bias, biases, lambda x: function(hidden, weight, target, bias=x, group=group), "bias")
+    refused(rank, ranks, bias, biases, lambda x: D.linear_topk_logprobs(hidden, weight, 3, bias=x, group=group), "bias")
+    refused(rank, ranks, bias, biases, lambda x: L.linear_logprobs(hidden, weight, target, bias=x, group=group,
+                                                                   mask=mask, drop_masked=True), "bias")
+    refused(rank, ranks, True, ["no", None, 2, 0.5, torch.ones(2)],
+            lambda x: L.linear_logprobs(hidden, weight, target, group=group, mask=mask, drop_masked=x), "drop_masked")
+    refused(rank, ranks, mask, [[1], 3, mask[0]],
+            lambda x: L.linear_logprobs(hidden, weight, target, group=group, mask=x, drop_masked=True), "mask")
+    for function in (lambda k: D.topk_logprobs(hidden, k, group=group),
+                     lambda k: D.linear_topk_logprobs(hidden, weight, k, group=group)):
+        refused(rank, ranks, 3, [None, "3", 1.5, [3], 0, -1, 129, 1 << 70, torch.tensor(1.5), torch.ones(2)], function,
+                "k: ")
+    assert torch.isfinite(L.linear_logprobs(hidden, weight, target, bias=bias, group=group)).all()
+
+
+def case_types_of_references(rank, ranks):
+    group = dist.group.WORLD
+    hidden, weight, other, table = torch.randn(2, 6, 8), torch.randn(24, 8), torch.randn(2, 6, 4), torch.randn(24, 4)
+    good = dict(reference_hidden=other, reference_weight=table, beta=0.5, bias=torch.zeros(24),
+                reference_bias=torch.zeros(24))
+
+    def call(name):
+        return lambda value: D.linear_divergence(hidden, weight, group=group, **{**good, name: value})
+
+    tensors = [None, 3, "x", [1.0], numpy.zeros((2, 6, 4))]
+    biases = [3, "x", [0.0] * 24, numpy.zeros(24), torch.zeros(24).long(), torch.zeros(23), torch.zeros(24, 1)]
+    for name, wrong, part in (
+        ("reference_hidden", [*tensors, other.long(), other[0], other[..., :3], torch.tensor(1.0)], "reference hidden"),
+        ("reference_weight", [*tensors, table.long(), table[:23], table[:, :3], table[0]], "reference"),
+        ("bias", biases, "bias"), ("reference_bias", biases, "reference bias"),
+        ("beta", [None, "x", [0.5], -0.1, 1.1, float("nan"), torch.ones(2)], "beta")):
+        refused(rank, ranks, good[name], wrong, call(name), part)
+    logits = torch.randn(2, 6, 24)
+    refused(rank, ranks, logits, [*tensors, logits.long(), logits.bfloat16(), logits[0], logits[..., :23]],
+            lambda x: D.divergence(logits, x, beta=0.5, group=group), "reference")
+    assert torch.isfinite(call("beta")(0.5)).all()
 
 
 def case_numbers_of_other_types(rank, ranks):
