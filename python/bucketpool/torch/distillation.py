@@ -332,7 +332,8 @@ def linear_divergence(hidden: torch.Tensor, weight: torch.Tensor, reference_hidd
                                         beta, asked)
 
 
-def _linear_divergence(student: Tuple[Any, ...], reference: Tuple[Any, ...], beta: Any, asked: Asked) -> torch.Tensor:
+def _linear_divergence(student: Tuple[Any, Any, Any], reference: Tuple[Any, Any, Any], beta: Any,
+                       asked: Asked) -> torch.Tensor:
     hidden, weight, bias = student
     other, table, other_bias = reference
     comm = None if asked.group is None else comm_of(asked.group)
