@@ -36,6 +36,8 @@ def applied(function):
 
 
 def skyrl():
+    import torch
+
     from bucketpool.torch import logprob
 
     def entropy(vocab_parallel_logits, chunk_size=None, chunk_memory_mb=512):
@@ -45,8 +47,16 @@ def skyrl():
     def weighted_sum(vocab_parallel_logits, weights, chunk_size=None, chunk_memory_mb=512):
         return (entropy(vocab_parallel_logits) * weights).sum()
 
-    names = ("ChunkedDistributedLogprob", "DistributedLogprob", "FusedLinearChunkedDistributedLogprob")
+    def fused(hidden, weight, target, start, end, chunk_size, tp_group, inference_only=False):
+        # their logits have the wider dtype of both
+        narrow = hidden.dtype == weight.dtype == torch.bfloat16
+        return logprob.linear_logprobs(hidden, weight, target, group=tp_group, vocab_start_index=start,
+                                       vocab_end_index=end, chunk_size=chunk_size, inference_only=inference_only,
+                                       partial_hidden_grad=True, round_to=torch.bfloat16 if narrow else None)
+
+    names = ("ChunkedDistributedLogprob", "DistributedLogprob")
     return {**{name: applied(getattr(logprob, name).apply) for name in names},
+            "FusedLinearChunkedDistributedLogprob": applied(fused),
             "vocab_parallel_entropy": counted(entropy), "vocab_parallel_entropy_weighted_sum": counted(weighted_sum)}
 
 
@@ -107,29 +117,42 @@ def in_the_vocabulary(target, ignore_index, columns):
     assert ((target == ignore_index) | (target >= 0) & (target < columns)).all(), "a target is out of bounds"
 
 
+def smoothed(statistics, label_smoothing, lse_square_scale=0.0):
+    """The loss of each token, and its z-loss."""
+    z_loss = lse_square_scale * statistics.logsumexp**2
+    logprobs, mean = statistics.logprobs, statistics.mean_logprobs
+    return (label_smoothing - 1) * logprobs - (label_smoothing * mean if label_smoothing else 0) + z_loss, z_loss
+
+
 def liger():
     from bucketpool.torch import logprob
+
+    def outputs(statistics, target, ignore_index, lse_square_scale, label_smoothing, reduction, return_z_loss, dtype):
+        kept = target != ignore_index
+        loss, z_loss = (reduced(values, kept, reduction).to(dtype)
+                        for values in smoothed(statistics, label_smoothing, lse_square_scale))
+        return loss, z_loss if return_z_loss else None, None, None
 
     def cross_entropy(logits, target, weight=None, ignore_index=-100, lse_square_scale=0.0, label_smoothing=0.0,
                       reduction="mean", softcap=None, return_z_loss=False, return_token_accuracy=False,
                       return_predicted_tokens=False):
-        unsupported(weight=weight is not None, z_loss=lse_square_scale, label_smoothing=label_smoothing,
-                    softcap=softcap, return_z_loss=return_z_loss, token_accuracy=return_token_accuracy,
+        unsupported(weight=weight is not None, token_accuracy=return_token_accuracy,
                     predicted_tokens=return_predicted_tokens)
         in_the_vocabulary(target, ignore_index, logits.shape[-1])
-        lp = logprob.logprobs_from_logits(logits, target, ignore_index=ignore_index)
-        return reduced(-lp, target != ignore_index, reduction).to(logits.dtype), None, None, None
+        statistics = logprob.token_statistics(logits, target, ignore_index=ignore_index, soft_cap=softcap)
+        return outputs(statistics, target, ignore_index, lse_square_scale, label_smoothing, reduction, return_z_loss,
+                       logits.dtype)
 
     def fused(hidden, weight, target, bias=None, ce_weight=None, ignore_index=-100, lse_square_scale=0.0,
               label_smoothing=0.0, reduction="mean", softcap=None, return_z_loss=False, accum_dtype=None,
               use_token_scaling=False, return_token_accuracy=False, return_predicted_tokens=False):
-        unsupported(bias=bias is not None, weight=ce_weight is not None, z_loss=lse_square_scale,
-                    label_smoothing=label_smoothing, softcap=softcap, return_z_loss=return_z_loss,
-                    token_scaling=use_token_scaling, token_accuracy=return_token_accuracy,
-                    predicted_tokens=return_predicted_tokens)
+        unsupported(weight=ce_weight is not None, token_scaling=use_token_scaling,
+                    token_accuracy=return_token_accuracy, predicted_tokens=return_predicted_tokens)
         in_the_vocabulary(target, ignore_index, weight.shape[0])
-        lp = logprob.linear_logprobs(hidden, weight, target, ignore_index=ignore_index)
-        return reduced(-lp, target != ignore_index, reduction), None, None, None
+        statistics = logprob.linear_token_statistics(hidden, weight, target, ignore_index=ignore_index, bias=bias,
+                                                     soft_cap=softcap)
+        return outputs(statistics, target, ignore_index, lse_square_scale, label_smoothing, reduction, return_z_loss,
+                       statistics.logsumexp.dtype)
 
     return {"LigerCrossEntropyFunction": applied(cross_entropy),
             "LigerFusedLinearCrossEntropyFunction": applied(fused)}
@@ -140,11 +163,15 @@ def liger_vocab_parallel():
 
     def vocab_parallel(logits, target, tp_group, ignore_index, label_smoothing, label_smoothing_formula,
                        label_smoothing_mode):
-        unsupported(label_smoothing=label_smoothing)
         if logits.dim() != 3:
             raise ValueError("logits are not 3-D")
         group = tp_group if tp_group is not None and tp_group.size() > 1 else None
-        return -logprob.logprobs_from_logits(logits, target, group=group, ignore_index=ignore_index)
+        unsupported(smoothing_by_rank=label_smoothing and group is not None and label_smoothing_mode != "global")
+        columns = logits.shape[-1] * (1 if group is None else group.size())
+        if label_smoothing_formula == "megatron":
+            label_smoothing *= columns / (columns - 1)
+        statistics = logprob.token_statistics(logits, target, group=group, ignore_index=ignore_index)
+        return smoothed(statistics, label_smoothing)[0]
 
     return {"LigerVocabParallelCEFunction": applied(vocab_parallel)}
 
@@ -158,13 +185,14 @@ def trl():
     from bucketpool.torch import logprob
 
     def selective(logits, index):
-        if index.dim() == logits.dim():
-            return torch.stack([selective(logits, targets) for targets in index.unbind(-1)], -1)
         return logprob.logprobs_from_logits(logits, index).to(logits.dtype)
 
     def chunked(hidden, weight, targets, temperature, chunk_size, final_logit_softcapping=None, logit_scale=1.0):
-        unsupported(softcap=final_logit_softcapping)
-        return logprob.linear_logprobs_and_entropy(hidden, weight, targets, temperature=temperature / logit_scale)
+        scaled = hidden if logit_scale == 1 else hidden * logit_scale
+        narrow = hidden.dtype == weight.dtype == torch.bfloat16  # their logits have that dtype
+        return logprob.linear_logprobs_and_entropy(scaled, weight, targets, temperature=temperature,
+                                                   soft_cap=final_logit_softcapping,
+                                                   round_to=torch.bfloat16 if narrow else None)
 
     def entropy(logits, chunk_size=128):
         return logprob.vocab_parallel_entropy(logits, chunk_size=chunk_size).to(logits.dtype)
