@@ -99,6 +99,21 @@ class Pipelines(unittest.TestCase):
                         print(f"module {seed}: FixedPoolAllocator {fixed} bytes, MaxPoolAllocator {most}, "
                               f"planned {plan.bytes}")
 
+    def test_buffer_count(self) -> None:
+        """With fsdp_buffer_count=3 (which 0.6.1 does not have) the plan has three units at once, and the pipelines of
+        two buffers still run in it."""
+        made = pooled.Installed._make_allocator
+
+        def of_three(self: pooled.Installed, *arguments: Any, **named: Any) -> Any:
+            return made(self, *arguments, **{**named, "size": 3})
+
+        two = Ours(3).installed
+        with unittest.mock.patch.object(pooled.Installed, "_make_allocator", of_three):
+            three = Ours(3)
+        self.assertGreater(three.installed.plan.bytes, two.plan.bytes)
+        self.assertIn("--prefetch 2 --grad-units 3", three.installed.units.command("units.json"))
+        self.assertEqual((three.statistics.deviations, three.statistics.refused), (0, 0))
+
     def test_dynamic_outside(self) -> None:
         """Without fsdp_db_use_persist_buf_on_alloc_fail what lies outside units is PyTorch's, and the pool has the
         plan's bytes alone."""

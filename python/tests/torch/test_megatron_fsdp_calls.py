@@ -1,6 +1,7 @@
 """The allocators of bucketpool.torch.megatron_fsdp called directly: random orders, contents, bad input."""
 
 import collections
+import contextlib
 import json
 import os
 import random
@@ -102,6 +103,46 @@ def fp8_group(unit: int, numel: int) -> SimpleNamespace:
         transpose_weight_buffer=buffer(torch.uint8),
         main_grad_buffer=buffer(torch.bfloat16), hfsdp_helper_wbuf=None, hfsdp_helper_wtbuf=None,
         hfsdp_helper_gbuf=None, hsdp_comm_gbuf=None)
+
+
+class CanAllocate(unittest.TestCase):
+    def test_agrees_with_allocate(self) -> None:
+        """can_allocate() is True exactly if the frees and allocates that it describes succeed, in random states."""
+        answers = collections.Counter()
+        for seed in range(40):
+            chance = random.Random(seed)
+            groups = random_groups(seed)
+            for _ in range(10):
+                served = Served(groups)
+                allocator = served.of["param"]
+                for index in chance.sample(range(1, len(groups)), chance.randint(0, 4)):
+                    with contextlib.suppress(errors.ScheduleError):
+                        served.allocate("param", index)
+                releasable = {index for index in range(len(groups)) if chance.random() < 0.4}
+                wanted = chance.sample(range(len(groups)), chance.randint(1, 3))
+                live = allocator.live
+                expected = allocator.can_allocate(wanted, releasable)
+                self.assertEqual(allocator.live, live)
+                for index in releasable:
+                    allocator.free(index)
+                try:
+                    for index in wanted:
+                        served.allocate("param", index)
+                    succeeded = True
+                except errors.ScheduleError:
+                    succeeded = False
+                self.assertEqual(expected, succeeded, (seed, live, wanted, releasable))
+                answers[expected] += 1
+                for index in allocator.live:
+                    allocator.free(index)
+                served.pooled.close()
+        self.assertGreater(min(answers[True], answers[False]), 20, answers)
+
+    def test_refused_ids(self) -> None:
+        served = Served(random_groups(0))
+        with self.assertRaises(errors.InvalidArgument):
+            served.of["param"].can_allocate([1000])
+        served.pooled.close()
 
 
 class Fp8(unittest.TestCase):

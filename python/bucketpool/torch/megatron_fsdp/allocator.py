@@ -3,7 +3,7 @@
 import dataclasses
 import warnings
 from contextlib import nullcontext
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -202,6 +202,28 @@ class BucketAllocator:
         elif bucket_id in self._dynamic:
             self._dynamic[bucket_id].untyped_storage().resize_(0)
         del self._allocations[bucket_id]
+
+    def can_allocate(self, bucket_ids: Iterable[int], releasable_bucket_ids: Optional[Iterable[int]] = None) -> bool:
+        """True if allocate() of all these buckets would succeed after free() of the releasable ones.
+
+        Buckets outside units, and allocated ones that are not releasable, need no memory. False also for buckets of
+        units that are not in the plan. Raises InvalidArgument (an id without a group).
+        """
+        releasable = set(releasable_bucket_ids or ())
+        wanted = set(bucket_ids)
+        for bucket_id in wanted | releasable:
+            self._check_id(bucket_id)
+        ids = []
+        for bucket_id in sorted(wanted):
+            held = bucket_id in self._allocations and bucket_id not in releasable
+            if held or self.groups[bucket_id].fsdp_unit_id is None:
+                continue
+            planned = self.pooled.planned.get((self.role, bucket_id))
+            if planned is None:
+                return False
+            ids.append(planned.id)
+        freed = [self._allocations[each].pool_id for each in sorted(releasable) if each in self._allocations]
+        return not ids or self.pooled.pool.can_acquire(ids, [each for each in freed if each is not None])
 
     @property
     def live(self) -> List[int]:

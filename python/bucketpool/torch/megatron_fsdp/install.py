@@ -55,6 +55,7 @@ class Installed:
         self.allocators: Dict[str, "_Deferred"] = {}
         self._registration: Optional[Registration] = None
         self._groups: Sequence[Any] = ()
+        self._buffers = 2
         self._grad_dtype_of: Optional[Callable[[Any], torch.dtype]] = None
 
     @property
@@ -116,8 +117,9 @@ class Installed:
                                   f"{', '.join(ROLE_OF_NAME)}")
         if role in self.allocators:
             raise ScheduleError("install: a second module is wrapped for one pool; install() again for each module")
-        if size != 2:
-            raise InvalidArgument(f"{name}: {size} buffers, but the plan is for 2; use fsdp_double_buffer")
+        if size < 2:
+            raise InvalidArgument(f"{name}: expected at least 2 buffers (fsdp_buffer_count), got {size}")
+        self._buffers = max(self._buffers, size)
         self._groups = fsdp_param_groups
         if role == "grad":
             self._grad_dtype_of = dtype_fn
@@ -128,7 +130,7 @@ class Installed:
     def _serve(self, device: torch.device) -> PooledBuckets:
         """The pool, created with the first allocation, when all buffers have their sizes."""
         if self.pooled is None:
-            self.units = describe(list(self._groups), grad_dtype_of=self._grad_dtype_of)
+            self.units = describe(list(self._groups), grad_dtype_of=self._grad_dtype_of, buffers=self._buffers)
             if self.plan is None:
                 made = self._planner(self.units)
                 if not isinstance(made, Plan):
@@ -176,6 +178,10 @@ class _Deferred:
         """As BucketAllocator.free."""
         if self._allocator is not None:
             self._allocator.free(bucket_id)
+
+    def can_allocate(self, bucket_ids: Iterable[int], releasable_bucket_ids: Optional[Iterable[int]] = None) -> bool:
+        """As BucketAllocator.can_allocate; True before the pool exists."""
+        return self._allocator is None or self._allocator.can_allocate(bucket_ids, releasable_bucket_ids)
 
     @property
     def live(self) -> List[int]:

@@ -137,11 +137,11 @@ class Units:
     """Buckets and units of a module that Megatron-FSDP has wrapped, for the planner. Made by describe().
 
     Attributes: model (with given buckets, named by their ids); roles, grad_dtype, dp, ep (options of planning that
-    units.json does not contain); groups (the parameter groups).
+    units.json does not contain); groups (the parameter groups); buffers (fsdp_buffer_count).
     """
 
-    def __init__(self, groups: Sequence[Group], unit_names: Dict[int, str], name: str) -> None:
-        self.groups = list(groups)
+    def __init__(self, groups: Sequence[Group], unit_names: Dict[int, str], name: str, buffers: int = 2) -> None:
+        self.groups, self.buffers = list(groups), buffers
         inside = [group for group in self.groups if group.unit is not None]
         self.roles = tuple(role for role in ("param", "param_transpose", "grad", "grad_comm")
                            if any(role in group.roles for group in inside))
@@ -204,8 +204,10 @@ class Units:
         return self._buckets
 
     def schedule(self, **options: Any) -> Schedule:
-        """The schedule of Megatron-FSDP's step with double buffering. options: those of Schedule.training."""
-        return Schedule.training(self.buckets, **options)
+        """The schedule of Megatron-FSDP's step with its number of buffers: one unit is used, the others are gathered
+        ahead. options: those of Schedule.training.
+        """
+        return Schedule.training(self.buckets, **{"prefetch": self.buffers - 1, "grad_units": self.buffers, **options})
 
     def plan(self, policy: str = "scheduled", schedule: Optional[Schedule] = None, **options: Any) -> Plan:
         """A plan for a schedule of these buckets; None: schedule(). options: those of Plan, except joint."""
@@ -217,6 +219,7 @@ class Units:
         words += ["--dp", str(self.dp)]
         words += ["--ep", str(self.ep)] if self.ep > 1 else []
         words += ["--grad-dtype", self.grad_dtype] if self.grad_dtype else []
+        words += ["--prefetch", str(self.buffers - 1), "--grad-units", str(self.buffers)] if self.buffers != 2 else []
         return " ".join(words + ["--roles", ",".join(self.roles), "--policy", policy, "-o", "plan.json"])
 
     def write(self, path: str) -> str:
@@ -226,13 +229,14 @@ class Units:
 
 
 def describe(module: Any, name: str = "megatron_fsdp",
-             grad_dtype_of: Optional[Callable[[Any], torch.dtype]] = None) -> Units:
+             grad_dtype_of: Optional[Callable[[Any], torch.dtype]] = None, buffers: Optional[int] = None) -> Units:
     """Describes the buckets of a module that Megatron-FSDP has wrapped, for the planner.
 
     - module: a MegatronFSDP, an object with a param_and_grad_buffer, that buffer, or a list of its parameter groups
     - name: of the model
     - grad_dtype_of: function from a group to the dtype in which its gradients are communicated; None: grad_comm_dtype
       of the mixed-precision policy, else the group's grad_dtype
+    - buffers: units in memory at once; None: fsdp_buffer_count of the module, 2 for versions without it
 
     Raises InvalidArgument (another module, an unknown dtype), Unsupported (nothing is sharded).
     """
@@ -249,4 +253,6 @@ def describe(module: Any, name: str = "megatron_fsdp",
         grad_dtype_of = (lambda group: comm) if comm is not None else (lambda group: group.grad_dtype)
     names = {id(parameter): text for parameter, text in getattr(buffer, "param_to_name", {}).items()}
     read = [_read(bucket_id, group, grad_dtype_of) for bucket_id, group in enumerate(groups)]
-    return Units(read, _unit_names(groups, lambda parameter: names.get(id(parameter))), name)
+    if buffers is None:
+        buffers = getattr(getattr(buffer, "ddp_config", None), "fsdp_buffer_count", 2)
+    return Units(read, _unit_names(groups, lambda parameter: names.get(id(parameter))), name, buffers)
