@@ -68,14 +68,10 @@ def case_out_of_memory(rank, ranks):
     for function in (lambda: L.logprobs_from_logits(logits, target, group=default_group),
                      lambda: L.linear_logprobs(hidden, weight, target, group=default_group),
                      lambda: split.reassemble(local), loss.backward):
-        failing = mock.patch.object(torch, "empty", side_effect=torch.OutOfMemoryError("used up"))
-        if rank == 0:
-            failing.start()
-        try:
+        with contextlib.ExitStack() as failing:
+            for owner, name in ((torch, "empty"), (torch, "zeros"), (torch.Tensor, "new_empty")) if rank == 0 else ():
+                failing.enter_context(mock.patch.object(owner, name, side_effect=torch.OutOfMemoryError("used up")))
             told(rank, torch.OutOfMemoryError, function, "used up")
-        finally:
-            if rank == 0:
-                failing.stop()
         works(default_group)
 
 
