@@ -118,6 +118,11 @@ class calling_back:
         _Life.here.callbacks -= 1
 
 
+def exiting() -> bool:
+    """True after the interpreter has begun to exit."""
+    return _Life.over
+
+
 def at_exit(function: Callable[[], None]) -> None:
     """Registers a function to call when the interpreter exits, before modules are destroyed."""
     _Life.at_exit.append(function)

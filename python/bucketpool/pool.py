@@ -1,6 +1,7 @@
 """Pools: the slabs of a plan, allocated on a device, and the calls that acquire and release requests."""
 
 import ctypes
+import functools
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, dlpack
@@ -226,14 +227,14 @@ class Pool(Owner[PoolHandle]):
         NoDeviceMemory (dynamic requests).
         """
         array, count = _array(ids)
-        addresses = (ctypes.c_void_p * count)()
+        addresses = _array_types(count)[1]()
         call(core().bp_pool_acquire, self.handle, array, count, stream.handle, addresses)
         return self._views(array, addresses, stream)
 
     def try_acquire(self, ids: Iterable[int], stream: Stream) -> Optional[List[View]]:
         """As acquire, but returns None (busy) if another request uses the memory or the device is out of memory."""
         array, count = _array(ids)
-        addresses, acquired = (ctypes.c_void_p * count)(), ctypes.c_int()
+        addresses, acquired = _array_types(count)[1](), ctypes.c_int()
         call(core().bp_pool_try_acquire, self.handle, array, count, stream.handle, addresses, ctypes.byref(acquired))
         return self._views(array, addresses, stream) if acquired.value else None
 
@@ -449,7 +450,13 @@ def _array(ids: Iterable[int]) -> Tuple[Any, int]:
     for id in numbers:
         if not isinstance(id, int) or not 0 <= id <= 0xFFFFFFFF:
             raise InvalidArgument(f"request {id!r}: expected an id, from Plan.find or Pool.bind")
-    return (ctypes.c_uint32 * len(numbers))(*numbers), len(numbers)
+    return _array_types(len(numbers))[0](*numbers), len(numbers)
+
+
+@functools.lru_cache(maxsize=256)
+def _array_types(count: int) -> Tuple[Any, Any]:
+    """The types of arrays of `count` ids and addresses. Making one costs more than a call."""
+    return ctypes.c_uint32 * count, ctypes.c_void_p * count
 
 
 def _told(on_message: Callable[[str], Any]) -> Callable[[Any, bytes], None]:
