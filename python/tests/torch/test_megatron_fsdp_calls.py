@@ -113,7 +113,7 @@ class CanAllocate(unittest.TestCase):
             chance = random.Random(seed)
             groups = random_groups(seed)
             for _ in range(10):
-                served = Served(groups)
+                served = Served(groups, on_mismatch="error")
                 allocator = served.of["param"]
                 for index in chance.sample(range(1, len(groups)), chance.randint(0, 4)):
                     with contextlib.suppress(errors.ScheduleError):
@@ -156,7 +156,7 @@ class Fp8(unittest.TestCase):
         plan = units.plan()
         self.assertEqual({(each.role, each.dtype) for each in plan.requests},
                          {("param", "uint8"), ("param_transpose", "uint8"), ("grad", "bf16")})
-        served = pooled.PooledBuckets(plan, CPU)
+        served = pooled.PooledBuckets(plan, CPU, on_mismatch="error")
         rows, columns = (served.allocator(role, groups) for role in ("param", "param_transpose"))
         forward = rows.allocate(0, 1040, torch.uint8, CPU).data
         rows.free(0)
@@ -290,7 +290,7 @@ class Streams(unittest.TestCase):
 class BadInput(unittest.TestCase):
     def setUp(self) -> None:
         self.groups = random_groups(3)
-        self.served = Served(self.groups)
+        self.served = Served(self.groups, on_mismatch="error")
         self.params = self.served.of["param"]
         self.group = self.groups[1]
         self.dtype = DTYPES[self.group.dtype]

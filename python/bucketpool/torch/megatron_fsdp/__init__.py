@@ -9,14 +9,15 @@
 
 - install(plan="plan.json"): with a plan of the command instead
 - describe(model).write("units.json"): writes the buckets for `bucketpool plan`, and returns its arguments
-- Installed: pool, plan, units; register() with NCCL, capture() of CUDA graphs, close()
+- Installed: modules, each with pool, plan, units, counts; register() with NCCL, capture() of CUDA graphs, close()
 
 For the package megatron-fsdp 0.6.1 and its copy in Megatron-LM. docs/guides/megatron_fsdp.md describes which buffers
 are served, the order of streams, and the limits.
 """
 
-from .allocator import Bucket, BucketAllocator, PooledBuckets
-from .install import Installed, install
+from .allocator import Bucket, BucketAllocator, Counts, PooledBuckets
+from .install import Installed, Wrapped, install
 from .units import Units, describe
 
-__all__ = ["Bucket", "BucketAllocator", "Installed", "PooledBuckets", "Units", "describe", "install"]
+__all__ = ["Bucket", "BucketAllocator", "Counts", "Installed", "PooledBuckets", "Units", "Wrapped", "describe",
+           "install"]

@@ -7,14 +7,14 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set,
 
 import torch
 
-from ...errors import InvalidArgument, Mismatch, ScheduleError, Unsupported
+from ...errors import InvalidArgument, Mismatch, NoDeviceMemory, ScheduleError, Unsupported
 from ...plan import Plan
 from ...pool import Pool
 from ..memory import device_for, with_index
 from ..streams import Streams
-from .units import DTYPES, ITEM_BYTES, bucket_id_of, dtype_name, unit_ids
+from .units import DTYPES, ITEM_BYTES, ROLES, bucket_id_of, dtype_name, unit_ids
 
-ROLES = ("param", "param_transpose", "grad", "grad_comm")
+ON_MISMATCH = ("replan", "plain", "error")
 
 
 class Bucket:
@@ -36,6 +36,16 @@ class Planned:
     id: int  # in the pool
     dtype: str  # storage dtype
     bytes: int  # with padding
+
+
+@dataclasses.dataclass
+class Counts:
+    """Calls of allocate() since the module was wrapped, and new plans."""
+
+    served: int = 0  # from the pool
+    differing: int = 0  # from PyTorch, because the plan has another dtype, fewer bytes, or no such bucket
+    busy: int = 0  # from PyTorch, because the memory was in use
+    replans: int = 0
 
 
 class _Allocation:
@@ -71,19 +81,28 @@ class PooledBuckets:
     - plan: only read
     - device: a torch device; "cpu" is the library's host device, for runs without a GPU
     - outside_bytes: memory for buckets outside units
-    - pool_options: as in bucketpool.Pool (strict, guard, fingerprint, name, ...)
+    - on_mismatch: a request that differs from the plan, or whose memory is in use: "plain" and "replan" take memory of
+      PyTorch until free(), "error" raises. install() makes the new plans of "replan", from `asked`
+    - counts: continues these counts; None: starts at 0
+    - pool_options: as in bucketpool.Pool (guard, fingerprint, name, ...). strict: "off" here, as in Megatron-FSDP
 
-    Make one allocator for each role; a bucket that another allocator has allocated is refused.
+    Make one allocator for each role. A bucket that another allocator has allocated is in use.
 
     Raises Unsupported (a plan with parameters and gradients in one slab or with dynamic memory, another device than
     cpu or cuda), InvalidArgument (a plan of other buckets than those of describe()), Infeasible, NoDeviceMemory,
     NoDevice.
     """
 
-    def __init__(self, plan: Plan, device: Any = "cpu", outside_bytes: int = 0, **pool_options: Any) -> None:
+    def __init__(self, plan: Plan, device: Any = "cpu", outside_bytes: int = 0,
+                 on_mismatch: str = "replan", counts: Optional[Counts] = None, **pool_options: Any) -> None:
+        if on_mismatch not in ON_MISMATCH:
+            raise InvalidArgument(f"unknown on_mismatch {on_mismatch!r}; expected one of {', '.join(ON_MISMATCH)}")
+        self.on_mismatch = on_mismatch
+        self.counts = counts if counts is not None else Counts()
+        self.asked: Dict[Tuple[str, int], Tuple[int, torch.dtype]] = {}  # requests that differ from the plan
         self.device = with_index(torch.device(device))
         _refuse(plan)
-        pool_options.setdefault("name", "megatron_fsdp")
+        pool_options = {"name": "megatron_fsdp", "strict": "off", **pool_options}
         native = device_for(self.device)
         self.pool = Pool(native, plan, persistent_bytes=outside_bytes, **pool_options)
         self.streams = Streams(native, self.device)
@@ -161,13 +180,14 @@ class BucketAllocator:
                  mem_alloc_context: Optional[Callable[[], Any]] = None, strict_assignments: bool = True) -> Bucket:
         """Allocates a bucket of `size` elements of `dtype`.
 
-        - strict_assignments: False, which Megatron-FSDP passes while it wraps a module: if the planned memory is in
-          use, memory of PyTorch is used, with a warning
+        - strict_assignments: False, which Megatron-FSDP passes while it wraps a module: as on_mismatch "plain" if the
+          memory is in use
         - mem_alloc_context: not entered, because the slabs of the pool exist already
 
-        Raises InvalidArgument (an unknown id or dtype, another device than the pool's), Mismatch (not in the plan,
+        Raises InvalidArgument (an unknown id, another device than the pool's), ScheduleError (allocated already, with
+        repeats "error"). With on_mismatch "error" also InvalidArgument (an unknown dtype), Mismatch (not in the plan,
         another dtype or more elements than planned, or other values than it is allocated with), ScheduleError (the
-        memory is in use; allocated already, with repeats "error"), NoDeviceMemory (outside units).
+        memory is in use), NoDeviceMemory (outside units).
         """
         self._check(bucket_id, size, dtype, device, mem_alloc_context)
         allocation = self._allocations.get(bucket_id)
@@ -175,10 +195,9 @@ class BucketAllocator:
             return self._again(bucket_id, allocation, size, dtype)
         unit = self.groups[bucket_id].fsdp_unit_id
         if size == 0 or (unit is None and self.outside == "dynamic"):
-            allocation = _Allocation(Bucket(self._from_torch(bucket_id, size, dtype, device)), None, dtype, size)
+            allocation = self._plain(bucket_id, size, dtype)
         else:
-            planned = self._planned(bucket_id, unit, size, dtype)
-            allocation = self._from_pool(bucket_id, planned, size, dtype, strict_assignments)
+            allocation = self._serve(bucket_id, unit, size, dtype, strict_assignments)
         self._allocations[bucket_id] = allocation
         return allocation.bucket
 
@@ -199,15 +218,23 @@ class BucketAllocator:
         if allocation.pool_id is not None:
             self.pooled.pool.release([allocation.pool_id], self.pooled.streams.current())
             self.pooled.allocated.discard(allocation.pool_id)
-        elif bucket_id in self._dynamic:
-            self._dynamic[bucket_id].untyped_storage().resize_(0)
+        if bucket_id in self._dynamic:
+            self._return(self._dynamic[bucket_id])
         del self._allocations[bucket_id]
 
-    def can_allocate(self, bucket_ids: Iterable[int], releasable_bucket_ids: Optional[Iterable[int]] = None) -> bool:
-        """True if allocate() of all these buckets would succeed after free() of the releasable ones.
+    def move(self, pooled: PooledBuckets) -> None:
+        """Serves from another pool. Raises ScheduleError (a bucket is allocated)."""
+        if self._allocations:
+            raise ScheduleError(f"{self.role}: {len(self._allocations)} buckets are allocated; free them before the "
+                                "allocator moves to another pool")
+        self._tensors.clear()
+        self.pooled = pooled
 
-        Buckets outside units, and allocated ones that are not releasable, need no memory. False also for buckets of
-        units that are not in the plan. Raises InvalidArgument (an id without a group).
+    def can_allocate(self, bucket_ids: Iterable[int], releasable_bucket_ids: Optional[Iterable[int]] = None) -> bool:
+        """True if the pool could serve all these buckets after free() of the releasable ones.
+
+        Buckets outside units, and allocated ones that are not releasable, need no memory. Buckets of units that are not
+        in the plan: False with on_mismatch "error", otherwise they need no memory of the pool. Raises InvalidArgument (an id without a group).
         """
         releasable = set(releasable_bucket_ids or ())
         wanted = set(bucket_ids)
@@ -219,6 +246,8 @@ class BucketAllocator:
             if held or self.groups[bucket_id].fsdp_unit_id is None:
                 continue
             planned = self.pooled.planned.get((self.role, bucket_id))
+            if planned is None and self.pooled.on_mismatch != "error":
+                continue
             if planned is None:
                 return False
             ids.append(planned.id)
@@ -244,8 +273,6 @@ class BucketAllocator:
     def _check(self, bucket_id: int, size: int, dtype: torch.dtype, device: torch.device,
                context: Optional[Callable[[], Any]]) -> None:
         self._check_id(bucket_id)
-        if dtype not in DTYPES:
-            dtype_name(dtype, self._label(bucket_id))
         if size < 0:
             raise InvalidArgument(f"{self._label(bucket_id)}: expected 0 or more elements, got {size}")
         if device is not None and with_index(torch.device(device)) != self.pooled.device:
@@ -264,18 +291,51 @@ class BucketAllocator:
         if self.repeats == "error":
             raise ScheduleError(f"{self._label(bucket_id)}: allocated while it is allocated; free it first")
         if (size, dtype) != (allocation.size, allocation.dtype):
-            raise Mismatch(
-                f"{self._label(bucket_id)}: allocated as {allocation.size} elements of {allocation.dtype}, requested as"
-                f" {size} of {dtype}; free it first"
-            )
+            if self.pooled.on_mismatch == "error":
+                raise Mismatch(
+                    f"{self._label(bucket_id)}: allocated as {allocation.size} elements of {allocation.dtype}, "
+                    f"requested as {size} of {dtype}; free it first"
+                )
+            # The memory of the first request stays allocated until free(), because its tensor may be in use.
+            self._differs(bucket_id, size, dtype)
+            return Bucket(torch.empty(size, dtype=dtype, device=self.pooled.device))
         if allocation.pool_id is not None:
             stream = self.pooled.streams.current()
             if stream not in allocation.streams:
                 self.pooled.pool.use([allocation.pool_id], stream)
                 allocation.streams.add(stream)
+        elif self.pooled.device.type == "cuda":
+            allocation.bucket.data.record_stream(torch.cuda.current_stream(self.pooled.device))
         return allocation.bucket
 
+    def _serve(self, bucket_id: int, unit: Optional[int], size: int, dtype: torch.dtype, strict: bool) -> _Allocation:
+        """From the pool; from PyTorch if the request differs from the plan or its memory is in use, and on_mismatch
+        allows it.
+        """
+        lenient = self.pooled.on_mismatch != "error"
+        try:
+            planned = self._planned(bucket_id, unit, size, dtype)
+        except (InvalidArgument, Mismatch, NoDeviceMemory):
+            if not lenient or self.pooled.pool.closed:
+                raise
+            self._differs(bucket_id, size, dtype)
+            return self._plain(bucket_id, size, dtype)
+        allocation = self._from_pool(bucket_id, planned, size, dtype, strict and not lenient)
+        if allocation is not None:
+            self.pooled.counts.served += 1
+            return allocation
+        if not self.pooled.counts.busy:
+            warnings.warn(f"{self._label(bucket_id)}: its planned memory is in use; memory of PyTorch is used this "
+                          "time (later ones are only counted)", RuntimeWarning, stacklevel=4)
+        self.pooled.counts.busy += 1
+        return self._plain(bucket_id, size, dtype)
+
+    def _differs(self, bucket_id: int, size: int, dtype: torch.dtype) -> None:
+        self.pooled.counts.differing += 1
+        self.pooled.asked[self.role, bucket_id] = (size, dtype)
+
     def _planned(self, bucket_id: int, unit: Optional[int], size: int, dtype: torch.dtype) -> Planned:
+        dtype_name(dtype, self._label(bucket_id))
         storage = "uint8" if ITEM_BYTES[DTYPES[dtype]] == 1 else DTYPES[dtype]
         asked = size * ITEM_BYTES[DTYPES[dtype]]
         planned = self.pooled.bind_outside(self.role, bucket_id, storage, asked) if unit is None else \
@@ -296,20 +356,19 @@ class BucketAllocator:
                            "and plan it again")
         return planned
 
-    def _from_pool(self, bucket_id: int, planned: Planned, size: int, dtype: torch.dtype, strict: bool) -> _Allocation:
+    def _from_pool(self, bucket_id: int, planned: Planned, size: int, dtype: torch.dtype,
+                   strict: bool) -> Optional[_Allocation]:
+        """None: the memory is in use, and not strict."""
         if planned.id in self.pooled.allocated:
+            if not strict:
+                return None
             raise ScheduleError(f"{self._label(bucket_id)}: allocated by another allocator of this pool; make one "
                                 "allocator for each role, and one pool for each module")
         stream = self.pooled.streams.current()
         take = self.pooled.pool.acquire if strict else self.pooled.pool.try_acquire
         views = take([planned.id], stream)
         if views is None:
-            warnings.warn(
-                f"{self._label(bucket_id)}: its planned memory is in use; memory of PyTorch is used this time",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-            return _Allocation(Bucket(torch.empty(size, dtype=dtype, device=self.pooled.device)), None, dtype, size)
+            return None
         self.pooled.streams.settle(stream)
         view = views[0]
         key = (planned.id, view.address)
@@ -321,15 +380,21 @@ class BucketAllocator:
         self.pooled.allocated.add(planned.id)
         return allocation
 
-    def _from_torch(self, bucket_id: int, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    def _plain(self, bucket_id: int, size: int, dtype: torch.dtype) -> _Allocation:
         """Allocates the storage of a bucket's tensor. It is the same tensor every time, because parameters are views of
         it.
         """
         tensor = self._dynamic.get(bucket_id)
         if tensor is None or tensor.dtype != dtype or tensor.numel() != size:
-            tensor = self._dynamic[bucket_id] = torch.empty(size, dtype=dtype, device=device)
+            tensor = self._dynamic[bucket_id] = torch.empty(size, dtype=dtype, device=self.pooled.device)
         tensor.untyped_storage().resize_(size * tensor.element_size())
-        return tensor
+        return _Allocation(Bucket(tensor), None, dtype, size)
+
+    def _return(self, tensor: torch.Tensor) -> None:
+        """Frees the storage of a tensor of _plain()."""
+        if tensor.is_cuda and tensor.untyped_storage().nbytes():
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        tensor.untyped_storage().resize_(0)
 
 
 def _ranges(ids: Sequence[int]) -> str:

@@ -4,20 +4,22 @@ import importlib
 import operator
 import os
 import sys
+import warnings
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ...errors import InvalidArgument, Mismatch, ScheduleError
+from ...errors import Error, InvalidArgument, Mismatch, ScheduleError
 from ...plan import Plan
 from ...pool import Pool
 from ...registration import Registration
 from ..capture import GraphCapture
 from ..nccl import register
-from .allocator import Bucket, BucketAllocator, PooledBuckets
+from .allocator import ON_MISMATCH, Bucket, BucketAllocator, Counts, PooledBuckets
 from .units import Group, Units, describe, unit_ids
 
 # The modules that define its buffers: in the package, and in its copy in Megatron-LM.
@@ -30,26 +32,18 @@ ROLE_OF_NAME = {"fsdp_params": "param", "fsdp_fp8_transpose_params": "param_tran
                 "hsdp_grad_comm": "grad_comm"}
 
 
-class Installed:
-    """The pool of the module that was wrapped inside install().
+class Wrapped:
+    """A module that was wrapped inside install(), with its pool.
 
-    Attributes, set when the module is wrapped: pool, plan, units, allocators (by role).
+    Attributes, set when the module is wrapped: pool, plan, units, allocators (by role), counts.
     """
 
-    def __init__(self, plan: Union[None, Plan, str, "os.PathLike[str]", Planner], policy: str,
-                 pool_options: Dict[str, Any]) -> None:
-        self.plan: Optional[Plan] = None
-        self._planner: Planner = lambda units: units.plan(policy)
-        if isinstance(plan, Plan):
-            self.plan = plan
-        elif isinstance(plan, (str, os.PathLike)):
-            self.plan = Plan.read(plan)
-        elif callable(plan):
-            self._planner = plan
-        elif plan is not None:
-            raise InvalidArgument(f"plan: expected a Plan, a path, a function of Units, or None, got {plan!r}")
+    def __init__(self, plan: Optional[Plan], planner: Planner, on_mismatch: str, pool_options: Dict[str, Any]) -> None:
+        self.plan, self._planner, self._on_mismatch = plan, planner, on_mismatch
         self._options = pool_options
         self._closed = False
+        self._fixed = False  # registered or captured: addresses must stay
+        self.counts = Counts()
         self.units: Optional[Units] = None
         self.pooled: Optional[PooledBuckets] = None
         self.allocators: Dict[str, "_Deferred"] = {}
@@ -83,6 +77,7 @@ class Installed:
         if self._registration is not None:
             raise ScheduleError("the pool is registered already; close() it and wrap the module again to register "
                                 "another kind")
+        self._fixed = True
         self._registration = register(pool, pool.device, groups, pooled.device, kind)
         return self._registration
 
@@ -93,6 +88,7 @@ class Installed:
         """
         pool, pooled = self.pool, self.pooled
         assert pooled is not None
+        self._fixed = True
         return GraphCapture(pool, pooled.streams, stream, name)
 
     def close(self) -> None:
@@ -107,6 +103,164 @@ class Installed:
             self.pooled.close()
             self._closed = True
 
+    def add(self, role: str, groups: Sequence[Any], size: int, dtype_fn: Callable[[Any], torch.dtype],
+            persistent: bool) -> "_Deferred":
+        """Makes the allocator of a role. groups: the parameter groups. size: number of buffers."""
+        self._buffers = max(self._buffers, size)
+        self._groups = groups
+        if role == "grad":
+            self._grad_dtype_of = dtype_fn
+        made = self.allocators[role] = _Deferred(self, role, groups, "persistent" if persistent else "dynamic")
+        return made
+
+    def wraps(self, groups: Sequence[Any]) -> bool:
+        """True if these are the parameter groups of this module."""
+        return self._groups is groups
+
+    def serve(self, device: torch.device) -> PooledBuckets:
+        """The pool, created with the first allocation, when all buffers have their sizes."""
+        if self.pooled is None:
+            self.units = describe(list(self._groups), grad_dtype_of=self._grad_dtype_of, buffers=self._buffers)
+            plan = self.plan if self.plan is not None else self._make_plan(self.units)
+            pooled = self._make_pool(plan, self.units, device)
+            try:
+                _check_sizes(self.units.groups, pooled)
+            except Mismatch as mismatch:
+                if self._on_mismatch == "error":
+                    raise
+                warnings.warn(f"{mismatch} (on_mismatch={self._on_mismatch!r})", RuntimeWarning, stacklevel=4)
+                if self._on_mismatch == "replan":
+                    pooled.close()
+                    plan = self.units.plan()
+                    pooled = self._make_pool(plan, self.units, device)
+                    self.counts.replans += 1
+            self.plan, self.pooled = plan, pooled
+        return self.pooled
+
+    def replan(self) -> bool:
+        """Plans the requests that differed from the plan, and serves from a new pool. Call it between steps; install()
+        calls it after each step of an optimizer of PyTorch.
+
+        False, and nothing changes: no request differed, a bucket is allocated, the pool is registered or captured
+        (addresses must stay), on_mismatch is not "replan", or no plan or pool can be made (with a warning, once for
+        these requests).
+        """
+        pooled, units = self.pooled, self.units
+        if pooled is None or units is None or self._closed or self._fixed or not pooled.asked or \
+                self._on_mismatch != "replan" or any(each.live for each in self.allocators.values()):
+            return False
+        try:
+            units = units.with_requests(pooled.asked)
+            plan = self._make_plan(units)
+            made = self._make_pool(plan, units, pooled.device)
+        except Error as error:
+            warnings.warn(f"install: no new plan, requests that differ get memory of PyTorch: {error}", RuntimeWarning,
+                          stacklevel=2)
+            pooled.asked.clear()
+            return False
+        for each in self.allocators.values():
+            each.move(made)
+        self.units, self.plan, self.pooled = units, plan, made
+        self.counts.replans += 1
+        pooled.close()
+        return True
+
+    def _make_plan(self, units: Units) -> Plan:
+        made = self._planner(units)
+        if not isinstance(made, Plan):
+            raise InvalidArgument(f"install: the function plan returned {made!r}; return a Plan")
+        return made
+
+    def _make_pool(self, plan: Plan, units: Units, device: torch.device) -> PooledBuckets:
+        outside = sum(units.outside_bytes(role) for role, each in self.allocators.items()
+                      if each.outside == "persistent")
+        return PooledBuckets(plan, device, outside, on_mismatch=self._on_mismatch, counts=self.counts, **self._options)
+
+
+class Installed:
+    """The modules that were wrapped inside install(), each with a pool: `modules`, in order.
+
+    pool, plan, units, pooled, allocators, counts, register() and capture() are those of the only module. With several,
+    such as the chunks of a virtual pipeline, use them of each of `modules`.
+    """
+
+    def __init__(self, plan: Union[None, Plan, str, "os.PathLike[str]", Planner], policy: str, on_mismatch: str,
+                 pool_options: Dict[str, Any]) -> None:
+        self.modules: List[Wrapped] = []
+        self._plan: Optional[Plan] = None
+        self._planner: Planner = lambda units: units.plan(policy)
+        if isinstance(plan, Plan):
+            self._plan = plan
+        elif isinstance(plan, (str, os.PathLike)):
+            self._plan = Plan.read(plan)
+        elif callable(plan):
+            self._planner = plan
+        elif plan is not None:
+            raise InvalidArgument(f"plan: expected a Plan, a path, a function of Units, or None, got {plan!r}")
+        if on_mismatch not in ON_MISMATCH:
+            raise InvalidArgument(f"unknown on_mismatch {on_mismatch!r}; expected one of {', '.join(ON_MISMATCH)}")
+        self._on_mismatch, self._options = on_mismatch, pool_options
+        self._hook = register_optimizer_step_post_hook(lambda *_: self._stepped()) if on_mismatch == "replan" else None
+
+    def _stepped(self) -> None:
+        for each in self.modules:
+            each.replan()
+
+    @property
+    def only(self) -> Wrapped:
+        """The only module. Raises ScheduleError if none or several were wrapped."""
+        if len(self.modules) != 1:
+            raise ScheduleError(f"install: {len(self.modules)} modules are wrapped; " + (
+                "use each of Installed.modules" if self.modules else
+                "first wrap a module with fsdp_double_buffer and sharded units"))
+        return self.modules[0]
+
+    @property
+    def pool(self) -> Pool:
+        """As Wrapped.pool."""
+        return self.only.pool
+
+    @property
+    def pooled(self) -> Optional[PooledBuckets]:
+        """As Wrapped.pooled."""
+        return self.only.pooled
+
+    @property
+    def plan(self) -> Optional[Plan]:
+        """As Wrapped.plan."""
+        return self.only.plan
+
+    @property
+    def units(self) -> Optional[Units]:
+        """As Wrapped.units."""
+        return self.only.units
+
+    @property
+    def allocators(self) -> Dict[str, "_Deferred"]:
+        """As Wrapped.allocators."""
+        return self.only.allocators
+
+    @property
+    def counts(self) -> Counts:
+        """As Wrapped.counts."""
+        return self.only.counts
+
+    def register(self, groups: Iterable[dist.ProcessGroup], kind: str = "symmetric") -> Registration:
+        """As Wrapped.register."""
+        return self.only.register(groups, kind)
+
+    def capture(self, stream: Any, name: Optional[str] = None) -> GraphCapture:
+        """As Wrapped.capture."""
+        return self.only.capture(stream, name)
+
+    def close(self) -> None:
+        """Closes the pools of all modules, as Wrapped.close."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+        for each in self.modules:
+            each.close()
+
     def _make_allocator(self, name: str, fsdp_param_groups: Sequence[Any], size: int = 2,
                         dtype_fn: Callable[[Any], torch.dtype] = operator.attrgetter("dtype"),
                         fallback_to_persistent_buffer: bool = False) -> "_Deferred":
@@ -115,33 +269,13 @@ class Installed:
         if role is None:
             raise InvalidArgument(f"unknown allocator {name!r} of Megatron-FSDP; use a version with "
                                   f"{', '.join(ROLE_OF_NAME)}")
-        if role in self.allocators:
-            raise ScheduleError("install: a second module is wrapped for one pool; install() again for each module")
         if size < 2:
             raise InvalidArgument(f"{name}: expected at least 2 buffers (fsdp_buffer_count), got {size}")
-        self._buffers = max(self._buffers, size)
-        self._groups = fsdp_param_groups
-        if role == "grad":
-            self._grad_dtype_of = dtype_fn
-        made = self.allocators[role] = _Deferred(self, role, fsdp_param_groups,
-                                                 "persistent" if fallback_to_persistent_buffer else "dynamic")
-        return made
-
-    def _serve(self, device: torch.device) -> PooledBuckets:
-        """The pool, created with the first allocation, when all buffers have their sizes."""
-        if self.pooled is None:
-            self.units = describe(list(self._groups), grad_dtype_of=self._grad_dtype_of, buffers=self._buffers)
-            if self.plan is None:
-                made = self._planner(self.units)
-                if not isinstance(made, Plan):
-                    raise InvalidArgument(f"install: the function plan returned {made!r}; return a Plan")
-                self.plan = made
-            outside = sum(self.units.outside_bytes(role) for role, each in self.allocators.items()
-                          if each.outside == "persistent")
-            pooled = PooledBuckets(self.plan, device, outside, **self._options)
-            _check_sizes(self.units.groups, pooled)
-            self.pooled = pooled
-        return self.pooled
+        found = [each for each in self.modules if each.wraps(fsdp_param_groups)]
+        if not found:
+            found = [Wrapped(self._plan, self._planner, self._on_mismatch, self._options)]
+            self.modules += found
+        return found[0].add(role, fsdp_param_groups, size, dtype_fn, fallback_to_persistent_buffer)
 
 
 def _check_sizes(groups: Sequence[Group], pooled: PooledBuckets) -> None:
@@ -162,8 +296,8 @@ def _check_sizes(groups: Sequence[Group], pooled: PooledBuckets) -> None:
 class _Deferred:
     """An allocator whose pool is created with the first allocation."""
 
-    def __init__(self, installed: Installed, role: str, groups: Sequence[Any], outside: str) -> None:
-        self._installed, self._role, self._groups, self.outside = installed, role, groups, outside
+    def __init__(self, wrapped: Wrapped, role: str, groups: Sequence[Any], outside: str) -> None:
+        self._wrapped, self._role, self._groups, self.outside = wrapped, role, groups, outside
         self._allocator: Optional[BucketAllocator] = None
         self.fsdp_double_buffer_units = unit_ids(groups)
 
@@ -171,13 +305,18 @@ class _Deferred:
                  mem_alloc_context: Optional[Callable[[], Any]] = None, strict_assignments: bool = True) -> Bucket:
         """As BucketAllocator.allocate; the first call creates the pool."""
         if self._allocator is None:
-            self._allocator = self._installed._serve(device).allocator(self._role, self._groups, self.outside)
+            self._allocator = self._wrapped.serve(device).allocator(self._role, self._groups, self.outside)
         return self._allocator.allocate(bucket_id, size, dtype, device, mem_alloc_context, strict_assignments)
 
     def free(self, bucket_id: int) -> None:
         """As BucketAllocator.free."""
         if self._allocator is not None:
             self._allocator.free(bucket_id)
+
+    def move(self, pooled: PooledBuckets) -> None:
+        """As BucketAllocator.move."""
+        if self._allocator is not None:
+            self._allocator.move(pooled)
 
     def can_allocate(self, bucket_ids: Iterable[int], releasable_bucket_ids: Optional[Iterable[int]] = None) -> bool:
         """As BucketAllocator.can_allocate; True before the pool exists."""
@@ -205,8 +344,8 @@ def _find(package: Optional[str]) -> List[ModuleType]:
 
 @contextmanager
 def install(plan: Union[None, Plan, str, "os.PathLike[str]", Planner] = None, policy: str = "scheduled",
-            package: Optional[str] = None, **pool_options: Any) -> Iterator[Installed]:
-    """A context in which Megatron-FSDP allocates its double buffers from a pool. Wrap one module inside:
+            package: Optional[str] = None, on_mismatch: str = "replan", **pool_options: Any) -> Iterator[Installed]:
+    """A context in which Megatron-FSDP allocates its double buffers from a pool. Wrap the modules inside:
 
         with install() as installed:
             model = fully_shard_model(module, fsdp_unit_modules=[Block], fsdp_double_buffer=True, ...)
@@ -214,12 +353,14 @@ def install(plan: Union[None, Plan, str, "os.PathLike[str]", Planner] = None, po
     - plan: a Plan, its file, or a function that makes a Plan from Units; None: plans the buckets of the module
     - policy: of the plan that install() makes: "scheduled", "max" or "fixed"
     - package: the module of Megatron-FSDP, such as "megatron_fsdp"; None: the imported one, else an installed one
+    - on_mismatch: a request that differs from the plan, or whose memory is in use. "replan": memory of PyTorch, and
+      after the next step of an optimizer a new plan with what was asked for; "plain": memory of PyTorch; "error": raises
     - pool_options: as in bucketpool.Pool
 
-    The pool stays until Installed.close(). One thread at a time. Raises ImportError, ScheduleError (the module has no
+    Each module gets a pool, which stays until Installed.close(). One thread at a time. Raises ImportError, ScheduleError (the module has no
     double buffers), and as PooledBuckets when the first bucket is allocated.
     """
-    installed = Installed(plan, policy, pool_options)
+    installed = Installed(plan, policy, on_mismatch, pool_options)
     modules = _find(package)
     before = [(module, name, getattr(module, name)) for module in modules for name in REPLACED if hasattr(module, name)]
     if not before:
@@ -232,6 +373,6 @@ def install(plan: Union[None, Plan, str, "os.PathLike[str]", Planner] = None, po
     finally:
         for module, name, original in before:
             setattr(module, name, original)
-    if not installed.allocators:
+    if not installed.modules:
         raise ScheduleError("Megatron-FSDP made no double buffer; wrap a module inside install(), with "
                             "fsdp_double_buffer=True and units in fsdp_unit_modules")

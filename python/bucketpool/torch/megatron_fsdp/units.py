@@ -20,6 +20,7 @@ DTYPES: Dict[Any, str] = {torch.float32: "fp32", torch.float16: "fp16", torch.bf
 
 ITEM_BYTES = {name: torch.empty(0, dtype=dtype).element_size() for dtype, name in DTYPES.items() if dtype != FP8}
 
+ROLES = ("param", "param_transpose", "grad", "grad_comm")
 STATE_ROLES = ("state", "main_grad", "optimizer")
 
 
@@ -142,8 +143,9 @@ class Units:
 
     def __init__(self, groups: Sequence[Group], unit_names: Dict[int, str], name: str, buffers: int = 2) -> None:
         self.groups, self.buffers = list(groups), buffers
+        self._unit_names = unit_names
         inside = [group for group in self.groups if group.unit is not None]
-        self.roles = tuple(role for role in ("param", "param_transpose", "grad", "grad_comm")
+        self.roles = tuple(role for role in ROLES
                            if any(role in group.roles for group in inside))
         if not self.roles:
             raise Unsupported(
@@ -163,6 +165,21 @@ class Units:
                 self.model.add_bucket(None if group.unit is None else index[group.unit], group.dtype, group.numel,
                                       name=bucket_name(group.bucket_id), padded_numel=group.padded_numel,
                                       expert=group.expert, frozen=group.frozen, roles=() if outside else roles)
+
+    def with_requests(self, asked: Dict[Tuple[str, int], Tuple[int, torch.dtype]]) -> "Units":
+        """Units in which buckets have the elements and dtypes that were asked for, by role and id.
+
+        Raises InvalidArgument (an unknown dtype), Unsupported (gradients of several dtypes).
+        """
+        groups = list(self.groups)
+        for (role, bucket_id), (numel, dtype) in asked.items():
+            group, name = groups[bucket_id], dtype_name(dtype, f"{role} bucket {bucket_id}")
+            changes: Dict[str, Any] = {"roles": tuple(each for each in ROLES if each == role or each in group.roles)}
+            changes["grad_dtype" if role in ("grad", "grad_comm") else "dtype"] = name
+            size = "comm_numel" if role == "grad_comm" else "padded_numel"
+            changes[size] = max(getattr(group, size), numel)
+            groups[bucket_id] = dataclasses.replace(group, **changes)
+        return Units(groups, self._unit_names, self.model.name, self.buffers)
 
     @staticmethod
     def _gradients(groups: Sequence[Group]) -> Optional[str]:
