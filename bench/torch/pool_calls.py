@@ -1,5 +1,5 @@
-"""Cost of a buffer from Python on the CPU: a pool's acquire and release, the same with a tensor, PyTorch's own allocation, and a
-buffer of FSDP2 from its hook and from the pool.
+"""Cost of a buffer from Python on the CPU: a pool's acquire and release, the same with a tensor, PyTorch's own allocation, a
+buffer of FSDP2 from its hook and from the pool, and a step of FSDP2 without and with a pool.
 
     python3 bench/torch/pool_calls.py
 
@@ -22,6 +22,8 @@ from support import small_plan  # noqa: E402
 
 NUMEL = 1 << 16
 CALLS = 500  # per turn and way
+LAYERS = 32
+_kept = []
 
 
 def pool_ways():
@@ -89,7 +91,24 @@ def fsdp2_ways():
     def allocated():
         comm.allocate(size, dtype=torch.float32, device=cpu)
 
-    return {"FSDP2: its hook": default, "FSDP2: attached, buffer": allocated,
+    comm.plain = plain
+    models = [model, torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(LAYERS)]),
+              torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(LAYERS)])]
+    for each in models[1:]:
+        for layer in each:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(each, mesh=mesh)
+    models.append(fsdp2.attach(models[2]))  # kept
+    inputs = torch.ones(4, 64)
+
+    def step(module):
+        module(inputs).sum().backward()
+
+    comm.plain = nothing
+    _kept.append(models)
+    return {f"FSDP2: a step of {LAYERS} layers": lambda: step(models[1]),
+            f"FSDP2: attached, a step of {LAYERS} layers": lambda: step(models[2]),
+            "FSDP2: its hook": default, "FSDP2: attached, buffer": allocated,
             "FSDP2: attached, buffer and collective": served}
 
 
@@ -104,9 +123,10 @@ def main():
         for name in random.sample(sorted(ways), len(ways)):
             function = ways[name]
             begin = time.perf_counter_ns()
-            for _ in range(CALLS):
+            calls = CALLS // 100 if "step" in name else CALLS
+            for _ in range(calls):
                 function()
-            times[name].append((time.perf_counter_ns() - begin) / CALLS / 1000)
+            times[name].append((time.perf_counter_ns() - begin) / calls / 1000)
     for name, each in times.items():
         print(f"{name:40} {statistics.median(each):8.2f} us")
 

@@ -67,6 +67,7 @@ class Capture(Owner[CaptureHandle]):
         handle = CaptureHandle()
         call(core().bp_capture_begin, self.pool.handle, ctypes.byref(self._config), ctypes.byref(handle))
         self._handle = handle
+        self.pool.addresses_known = True
         return self
 
     def __exit__(self, kind: Any, *_rest: Any) -> None:

@@ -62,6 +62,7 @@ class Device(Owner[DeviceHandle]):
     """
 
     ordinal: Optional[int] = None  # of a GPU, as the driver counts
+    _host_accessible: Optional[bool] = None
 
     def __init__(self) -> None:
         raise TypeError("Device has no constructor; call Device.host, Device.null or Device.cuda")
@@ -123,7 +124,9 @@ class Device(Owner[DeviceHandle]):
     @property
     def is_host_accessible(self) -> bool:
         """True if Python can read and write the memory directly; Stream.copy always can."""
-        return bool(core().bp_device_is_host_accessible(self.handle))
+        if self._host_accessible is None:
+            self._host_accessible = bool(core().bp_device_is_host_accessible(self.handle))
+        return self._host_accessible
 
     @property
     def usage(self) -> Usage:
@@ -230,6 +233,8 @@ class Stream(Owner[StreamHandle]):
         self._raise()
 
     def _raise(self) -> None:
+        if not self._raised:
+            return
         try:
             raised = self._raised.popleft()
         except IndexError:

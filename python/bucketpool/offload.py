@@ -143,6 +143,7 @@ class Offload(Owner[OffloadHandle]):
         call(core().bp_offload_create, pool.handle, ctypes.byref(config), ctypes.byref(handle))
         self._handle = handle
         self.pool = pool
+        pool.addresses_known = True
 
     # ---- one group -------------------------------------------------------------------------------------------------
 
@@ -157,6 +158,7 @@ class Offload(Owner[OffloadHandle]):
         """
         flags = (_abi.BP_OFFLOAD_KEEP if keep else _abi.BP_OFFLOAD_DISCARD) | (_abi.BP_OFFLOAD_RECAPTURE
                                                                                if recapture else 0)
+        self.pool.forget_tensors()
         call(core().bp_offload_begin, self.handle, _group(group), flags)
 
     def finish(self, group: str) -> None:

@@ -2,10 +2,11 @@
 
 import ctypes
 import functools
-from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Tuple, Union
+from ctypes import CFUNCTYPE, c_int, c_size_t, c_void_p
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, dlpack
-from ._library import call, configured, core, filled, viewed
+from ._library import call, configured, core, failure, filled, viewed
 from .device import Device, Stream
 from .errors import InvalidArgument
 from .handle import Handle, Owner, calling_back
@@ -87,15 +88,68 @@ class PoolEvent(NamedTuple):
 class Record:
     """A request with the references that views have to it."""
 
-    __slots__ = ("unit", "ordinal", "role", "dtype", "bytes", "text", "references", "epoch")
+    __slots__ = ("id", "unit", "ordinal", "role", "dtype", "bytes", "text", "references", "epoch", "ids", "ids_at",
+                 "found", "found_at", "tensors")
 
-    def __init__(self, r: _abi.bp_plan_request) -> None:
-        self.unit, self.ordinal, self.role = decoded(r.unit), int(r.ordinal), role_name(r.role)
+    def __init__(self, r: _abi.bp_plan_request, id: int) -> None:
+        self.id, self.unit, self.ordinal, self.role = id, decoded(r.unit), int(r.ordinal), role_name(r.role)
         self.dtype, self.bytes = int(r.dtype), int(r.bytes)
         bucket = f"bucket.{r.ordinal}" if r.bucket is None else decoded(r.bucket)
         self.text = f"{self.role} of {self.unit or 'outside units'}/{bucket}"
         self.references = 0
         self.epoch = 0  # counts drops of the last reference; a view of an earlier epoch is released
+        self.ids, self.found = _array_types(1)[0](id), c_void_p()  # arrays of this id alone, and of its address
+        self.ids_at, self.found_at = ctypes.addressof(self.ids), ctypes.addressof(self.found)
+        self.tensors: Dict[Any, Any] = {}  # View.torch: by address and dtype
+
+
+class _Calls:
+    """The calls of each step. They take addresses, because ctypes converts numbers twice as fast as arrays."""
+
+    def __init__(self) -> None:
+        ids, stream, outputs = (c_void_p, c_size_t), (c_void_p,), (c_void_p,)
+        library = core()
+        self.acquire: Any = CFUNCTYPE(c_int, c_void_p, *ids, *stream, *outputs)(("bp_pool_acquire", library))
+        self.try_acquire: Any = CFUNCTYPE(c_int, c_void_p, *ids, *stream, *outputs,
+                                          c_void_p)(("bp_pool_try_acquire", library))
+        self.use: Any = CFUNCTYPE(c_int, c_void_p, *ids, *stream)(("bp_pool_use", library))
+        self.release: Any = CFUNCTYPE(c_int, c_void_p, *ids, *stream)(("bp_pool_release", library))
+
+
+_calls = functools.lru_cache(maxsize=None)(_Calls)
+
+
+class Prepared:
+    """A planned request that a runtime acquires in each step: calls that make no views and no arrays. Internal.
+
+    One thread at a time. Errors are those of Pool.acquire and release.
+    """
+
+    __slots__ = ("pool", "id", "_ids", "_at", "_address", "_acquired", "_outputs", "_calls")
+
+    def __init__(self, pool: "Pool", id: int) -> None:
+        self.pool, self.id, self._calls = pool, id, _calls()
+        self._ids = pool._records[id].ids
+        self._at = ctypes.addressof(self._ids)
+        self._address, self._acquired = c_void_p(), c_int()
+        self._outputs = ctypes.addressof(self._address), ctypes.addressof(self._acquired)
+
+    def try_acquire(self, stream: Stream) -> Optional[int]:
+        """The address, or None (busy)."""
+        status = self._calls.try_acquire(self.pool._handle, self._at, 1, stream._handle, *self._outputs)
+        if status:
+            raise self.pool._failure(status, stream)
+        return self._address.value if self._acquired.value else None
+
+    def use(self, stream: Stream) -> None:
+        status = self._calls.use(self.pool._handle, self._at, 1, stream._handle)
+        if status:
+            raise self.pool._failure(status, stream)
+
+    def release(self, stream: Stream) -> None:
+        status = self._calls.release(self.pool._handle, self._at, 1, stream._handle)
+        if status:
+            raise self.pool._failure(status, stream)
 
 
 class Pool(Owner[PoolHandle]):
@@ -146,6 +200,8 @@ class Pool(Owner[PoolHandle]):
         call(core().bp_pool_create, device.handle, plan.handle, ctypes.byref(config), ctypes.byref(handle))
         self._handle = handle
         self.device = device
+        self.addresses_known = False  # by graphs, communicators or an Offload: the pool cannot be replaced. Internal
+        self._calls = _calls()
         self._records: List[Record] = []
         self._learn()
 
@@ -157,7 +213,8 @@ class Pool(Owner[PoolHandle]):
 
     def _learn(self) -> None:
         info = self._info
-        self._records += [Record(r) for r in info.requests[len(self._records):info.request_count]]
+        known = len(self._records)
+        self._records += [Record(r, known + i) for i, r in enumerate(info.requests[known:info.request_count])]
 
     def bind(self, unit: str, ordinal: int, role: Any, dtype: DType, bytes: int, used_bytes: Optional[int] = None,
              placement: str = "persistent") -> int:
@@ -226,17 +283,47 @@ class Pool(Owner[PoolHandle]):
         and gets another reference. Raises ScheduleError (with request, buffer and holder), InvalidArgument,
         NoDeviceMemory (dynamic requests).
         """
+        record = self._only(ids)
+        if record is not None:
+            status = self._calls.acquire(self._handle, record.ids_at, 1, stream._handle, record.found_at)
+            if status:
+                raise self._failure(status, stream)
+            # Threads that acquire one request find one address: that of the first, until the last has released it.
+            record.references += 1
+            return [View(self, record.id, record.found.value or 0, stream, record)]
         array, count = _array(ids)
         addresses = _array_types(count)[1]()
-        call(core().bp_pool_acquire, self.handle, array, count, stream.handle, addresses)
+        status = core().bp_pool_acquire(self._handle, array, count, stream._handle, addresses)
+        if status:
+            raise self._failure(status, stream)
         return self._views(array, addresses, stream)
 
     def try_acquire(self, ids: Iterable[int], stream: Stream) -> Optional[List[View]]:
         """As acquire, but returns None (busy) if another request uses the memory or the device is out of memory."""
         array, count = _array(ids)
         addresses, acquired = _array_types(count)[1](), ctypes.c_int()
-        call(core().bp_pool_try_acquire, self.handle, array, count, stream.handle, addresses, ctypes.byref(acquired))
+        status = core().bp_pool_try_acquire(self._handle, array, count, stream._handle, addresses,
+                                            ctypes.byref(acquired))
+        if status:
+            raise self._failure(status, stream)
         return self._views(array, addresses, stream) if acquired.value else None
+
+    def _only(self, held: Any) -> Optional[Record]:
+        """The record of a list of one id."""
+        if type(held) is list and len(held) == 1:
+            id = held[0]
+            if type(id) is int and 0 <= id < len(self._records):
+                return self._records[id]
+        return None
+
+    def _failure(self, status: int, stream: Optional[Stream]) -> Exception:
+        """The exception of a status; InvalidArgument if the pool or the stream is closed, which is NULL for the library.
+        """
+        error = failure(status)
+        self.handle
+        if stream is not None:
+            stream.handle
+        return error
 
     def _views(self, ids: Any, addresses: Any, stream: Stream) -> List[View]:
         views = []
@@ -267,9 +354,21 @@ class Pool(Owner[PoolHandle]):
         Raises ScheduleError (not live, a released view; in guard mode: written past the end). After an error
         nothing has changed.
         """
+        record = self._only(held)
+        if record is not None:
+            self._release(record, stream)
+            return
         array, count, views = self._held(held)
-        call(core().bp_pool_release, self.handle, array, count, stream.handle)
+        status = core().bp_pool_release(self._handle, array, count, stream._handle)
+        if status:
+            raise self._failure(status, stream)
         self._ended(array, views)
+
+    def _release(self, record: Record, stream: Stream) -> None:
+        status = self._calls.release(self._handle, record.ids_at, 1, stream._handle)
+        if status:
+            raise self._failure(status, stream)
+        self._dropped(record)
 
     def cancel(self, held: Iterable[Held]) -> None:
         """Cancels acquires whose memory was never used. Raises ScheduleError (used, or several references)."""
@@ -293,13 +392,16 @@ class Pool(Owner[PoolHandle]):
 
     def _ended(self, ids: Any, views: List[View]) -> None:
         for id in ids:
-            record = self._records[id]
-            record.references -= 1
-            if record.references <= 0:
-                record.references = 0
-                record.epoch += 1
+            self._dropped(self._records[id])
         for view in views:
             view._released = True
+
+    @staticmethod
+    def _dropped(record: Record) -> None:
+        record.references -= 1
+        if record.references <= 0:
+            record.references = 0
+            record.epoch += 1
 
     def _taken_back(self) -> None:
         """Marks views as released after an abandoned capture dropped their references."""
@@ -438,8 +540,18 @@ class Pool(Owner[PoolHandle]):
 
         Memory of arrays and tensors is freed with the last of them. Views raise afterwards.
         """
+        self.forget_tensors()
         super().close()
         dlpack.take_back()
+
+    def forget_tensors(self) -> None:
+        """Drops the tensors that View.torch keeps; each keeps the memory mapped. Internal."""
+        for record in self._records:
+            record.tensors.clear()
+
+    def keeps_tensors(self, address: int) -> bool:
+        """True if the memory at the address is the pool's until it is closed. Internal."""
+        return any(slab.address <= address < slab.address + slab.bytes for slab in self.slabs)
 
     def __repr__(self) -> str:
         return "<Pool, closed>" if self.closed else f"<Pool {self.name!r} on {self.device.name}: {self.policy}>"

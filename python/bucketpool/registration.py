@@ -75,6 +75,7 @@ class Registration(Owner[RegistrationHandle]):
         handle = RegistrationHandle(*(entry.comm.handle for entry in entries))
         call(core().bp_registration_create, pool.handle, structs, len(entries), ctypes.byref(handle))
         self._handle = handle
+        pool.addresses_known = True
         self.entries = tuple(entries)
 
     @property

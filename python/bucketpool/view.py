@@ -66,14 +66,18 @@ class View:
 
     def check(self) -> None:
         """Raises ScheduleError if the view is released, InvalidArgument if the pool is closed."""
-        if self.released:
+        if self._released or self._epoch != self._record.epoch:
             raise ScheduleError(
                 f"{self._record.text}: it was released, and another request may have its memory; acquire it again")
-        self.pool.handle
+        if self.pool._handle is None:
+            self.pool.handle
 
     def release(self, stream: Optional[Stream] = None) -> None:
         """Drops the reference. stream: the stream of the last work; None: the acquiring stream."""
-        self.pool.release([self], self.stream if stream is None else stream)
+        if self.released:
+            self.check()
+        self.pool._release(self._record, self.stream if stream is None else stream)
+        self._released = True
 
     # ---- as arrays and tensors -------------------------------------------------------------------------------------
 
@@ -127,6 +131,25 @@ class View:
         Raises InvalidArgument (a size that is not a multiple of the element size), Unsupported.
         """
         self.check()
+        known = self._record.tensors.get((self.address, dtype))
+        if known is not None and known.data_ptr() == self.address:
+            if wait:
+                self._reach_from_torch()
+            return known.data  # another tensor, with its own version, over the same storage
+        made = self._new_tensor(dtype, wait)
+        if self.pool.keeps_tensors(self.address):
+            self._record.tensors[self.address, dtype] = made
+            return made.data
+        return made
+
+    def _reach_from_torch(self) -> None:
+        if self.pool.device.is_host_accessible:
+            self.stream.synchronize()
+            return
+        import torch
+        self.pool.device.order(self.stream, torch.cuda.current_stream(self.pool.device.ordinal).cuda_stream or 1)
+
+    def _new_tensor(self, dtype: DType, wait: bool) -> Any:
         import torch
         from torch.utils.dlpack import from_dlpack
 

@@ -19,7 +19,7 @@ def offloaded_between_steps():
 
     plain = models.train(models.build("sizes"), STEPS)
     model, used, refusals = models.build("sizes"), [], []
-    with fsdp2.attach(model, poison=True) as attached, bp.Offload(attached.pool) as offload:
+    with fsdp2.attach(model, poison=True, on_mismatch="error") as attached, bp.Offload(attached.pool) as offload:
         groups = [group.name for group in offload.groups]
 
         def usage():

@@ -52,12 +52,15 @@ def wrong_modules():
         models.train(tied, 1)
     answers["other"] = said(errors.Mismatch, fsdp2.attach, models.build("embedding"), other)
     with fsdp2.attach(tied, other) as attached:
-        answers["plan"] = said(errors.Mismatch, fsdp2.attach, models.build("embedding"), plan=attached.plan)
+        answers["plan"] = said(errors.Mismatch, fsdp2.attach, models.build("embedding"), plan=attached.plan,
+                               on_mismatch="error")
+        answers["mismatch"] = said(errors.InvalidArgument, fsdp2.attach, models.build(), on_mismatch="ignore")
     return answers
 
 
 def test_refused_modules():
     for answers in process_group.run(wrong_modules):
+        assert '"replan", "plain" or "error"' in answers.pop("mismatch")
         expected = {"plain": "Linear: it is not sharded; call torch.distributed.fsdp.fully_shard",
                     "twice": "it has a pool or is being recorded",
                     "recorded": "has a pool", "part": "pass the root", "device": "device null: the module is on cpu",
@@ -91,16 +94,16 @@ def unplanned():
     small, large = models.build("uniform"), models.build("sizes")
     with fsdp2.record(small) as of_small:
         models.train(small, 1)
-    attached = fsdp2.attach(large, of_small)
+    attached = fsdp2.attach(large, of_small, on_mismatch="error")
     answers["larger"] = said(fsdp2.Unplanned, models.train, large, 1)
     fallback = models.build("sizes")
-    with fsdp2.attach(fallback, of_small, strict=False) as loose:
+    with fsdp2.attach(fallback, of_small, on_mismatch="plain") as loose:
         answers["loose"] = models.same(models.train(models.build("sizes"), 2),
                                        models.train(fallback, 2)) and dict(loose.fallbacks)
         answers["report"] = loose.report()
 
     again = models.build("repeated")
-    strict = fsdp2.attach(again)
+    strict = fsdp2.attach(again, on_mismatch="error")
     again.passes = [0, 1, 1, 2]
     answers["again"] = said(fsdp2.Unplanned, models.train, again, 1)
 
@@ -109,13 +112,13 @@ def unplanned():
     with fsdp2.record(skipping) as of_two:
         models.train(skipping, 1)
     skipping.passes = [0, 1, 2]
-    skipped = fsdp2.attach(skipping, of_two)
+    skipped = fsdp2.attach(skipping, of_two, on_mismatch="error")
     answers["new"] = said(fsdp2.Unplanned, models.train, skipping, 1)
 
     reordered = models.build("sizes")
     reordered.passes = [3, 1, 0, 2]
     plain = models.train(made_again("sizes", [3, 1, 0, 2]), 2)
-    with fsdp2.attach(reordered, strict=False, poison=True) as moved:
+    with fsdp2.attach(reordered, on_mismatch="plain", poison=True) as moved:
         answers["moved"] = models.same(plain, models.train(reordered, 2)), dict(moved.fallbacks)
 
     fewer, kinds = models.build("sizes"), []
@@ -144,7 +147,7 @@ def made_again(kind, passes):
 def test_unplanned_buffers():
     for answers in process_group.run(unplanned):
         assert "elements of torch.float32 requested" in answers["larger"] and "planned" in answers["larger"]
-        assert "bucketpool.torch.fsdp2.record()" in answers["larger"] and "strict=False" in answers["larger"]
+        assert "bucketpool.torch.fsdp2.record()" in answers["larger"] and "on_mismatch" in answers["larger"]
         assert answers["loose"] and answers["loose"]["another size"] > 0
         assert f"plain memory instead: {answers['loose']['another size']} times, another size" in answers["report"]
         assert "requested again while" in answers["again"] or "its memory is in use" in answers["again"]
@@ -166,8 +169,8 @@ def released_early():
 
     def too_early(self, *arguments, **named):
         work = call(self, *arguments, **named)
-        for lease in list(attached._live.values()):
-            attached._fill(lease, lease.stream)
+        for buffer in list(attached._in_use.values()):
+            attached._fill(buffer, buffer.stream)
         return work
 
     comms._Comm.__call__ = too_early
@@ -198,13 +201,14 @@ def held():
     tensors = [t for p in model.parameters() for t in (p.to_local(), p.grad.to_local())]
     answers["outside"] = all(not begin <= t.data_ptr() < end for t in tensors for begin, end in places)
     addresses = {}
-    serve = attached._tensor
+    serve = attached.serve
 
-    def noted(request, address, *rest):
-        addresses.setdefault(request, set()).add(address)
-        return serve(request, address, *rest)
+    def noted(*request):
+        tensor = serve(*request)
+        addresses.setdefault(attached._in_use[tensor.data_ptr()].slot, set()).add(tensor.data_ptr())
+        return tensor
 
-    attached._tensor = noted
+    attached.serve = noted
     model.zero_grad()
     models.train(model, 3)
     answers["stable"] = len(addresses) > 8 and all(len(each) == 1 for each in addresses.values())
@@ -257,15 +261,15 @@ def written_past_the_end():
 
     model = models.build("sizes")
     attached = fsdp2.attach(model, guard="on", alignment=4096)
-    tensor = attached._tensor
+    serve = attached.serve
 
-    def overrun(request, address, *rest):
-        slot, size = attached._sizes[request]
-        if slot.unit == "(root)" and slot.role == "grad":
-            ctypes.memset(address + size.bytes, 1, 1)
-        return tensor(request, address, *rest)
+    def overrun(group, role, *request):
+        tensor = serve(group, role, *request)
+        if group.name == "(root)" and role == "grad":
+            ctypes.memset(attached._in_use[tensor.data_ptr()].end, 1, 1)
+        return tensor
 
-    attached._tensor = overrun
+    attached.serve = overrun
     models.loss_of(model, 0).backward()
     return said(errors.ScheduleError, attached.detach), attached.pool.closed
 

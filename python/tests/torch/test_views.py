@@ -99,6 +99,7 @@ def test_tensor_deletion_in_exceptions():
             (torch.from_dlpack(view), view.torch(), fail())
     gc.collect()
     dlpack.take_back()
+    served.pool.forget_tensors()
     assert exports(served.pool) == 0
 
 
@@ -113,7 +114,42 @@ def test_tensor_deletion_on_foreign_threads():
     del x
     gc.collect()
     dlpack.take_back()
+    assert exports(served.pool) == 1  # of View.torch
+    served.pool.forget_tensors()
     assert exports(served.pool) == 0
+
+
+def test_tensors_of_one_view():
+    """They are made once for each request and dtype, but autograd sees separate tensors."""
+    served = served_on_device(dtype="fp32")
+    view = served.take(0)
+    first, second, bits = view.torch(), view.torch(), view.torch("uint8")
+    assert first.data_ptr() == second.data_ptr() == bits.data_ptr() == view.address
+    second.fill_(3)
+    factor = torch.ones_like(first, requires_grad=True)
+    product = factor * first  # saves first
+    second.mul_(1)  # another tensor: first's version is as it was
+    product.sum().backward()
+    assert bool((factor.grad == 3).all())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product = factor * first
+        first.mul_(2)
+        product.sum().backward()
+    view.release()
+    again = served.take(0)
+    assert again.torch().untyped_storage()._cdata == second.untyped_storage()._cdata
+    assert not again.torch().requires_grad
+    served.pool.close()
+    second.fill_(1)  # keeps the memory
+
+
+@cpu_only("shared memory is the host's")
+def test_tensor_moved_away():
+    """share_memory_() moves a storage; later tensors are over the pool again."""
+    view = served_on_device(dtype="fp32").take(0)
+    moved = view.torch()
+    moved.share_memory_()
+    assert moved.data_ptr() != view.address == view.torch().data_ptr()
 
 
 @cpu_only("the device is made in another process")

@@ -1,43 +1,50 @@
 """Attachments: a sharded module whose communication buffers come from a pool."""
 
 import ctypes
-import dataclasses
 import functools
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import nn
 
 from ..._library import call, core
 from ...device import Device, Stream
-from ...errors import Infeasible, InvalidArgument, Mismatch, ScheduleError
+from ...errors import Infeasible, InvalidArgument, Mismatch, NoDeviceMemory, ScheduleError
 from ...plan import Plan
-from ...pool import Pool
+from ...pool import Pool, Prepared
 from ...registration import Registration
 from ..capture import GraphCapture
 from ..memory import device_for
 from ..streams import Streams
-from .comms import Source, install, phase_of, uninstall
+from .comms import Buffer, Source, install, phase_of, uninstall
 from .groups import Group, groups_of
 from .tensors import tensor_at
+from .passes import Pass
 from .predict import predict
 from .registration import register_groups
-from .timeline import Planned, Size, Slot, Timeline
+from .timeline import PHASES, Planned, Size, Slot, Timeline
+
+
+_MOST_REPLANS = 16  # a module that differs after that gets plain memory
+_NOT_OF_THE_PLAN = ("compiled", "another device", "offloaded")  # reasons that a new plan would not change
 
 
 class Unplanned(ScheduleError):
-    """A buffer is not as planned: another size, another time, or one too many. attach(strict=False) serves plain memory
-    instead.
-    """
+    """A buffer is not as planned: another size, another time, or one too many (attach(on_mismatch="error"))."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Lease:
-    slot: Slot
-    stream: Stream
-    address: int
-    bytes: int
+class _Planned(Buffer):
+    """A buffer of the plan, and its current use."""
+
+    __slots__ = ("slot", "size", "request", "stream", "apart", "ended")
+
+    def __init__(self, slot: Slot, size: Size, request: Prepared, ended: Callable[["_Planned"], None]) -> None:
+        super().__init__()
+        self.slot, self.size, self.request = slot, size, request
+        self.stream: Optional[Stream] = None  # of its acquire; None: free
+        self.apart = False  # its collective is on another stream
+        self.ended = functools.partial(ended, self)
 
 
 class Attachment(Source):
@@ -47,33 +54,56 @@ class Attachment(Source):
 
     - planned: model, buckets and schedule; plan, pool, device
     - served: number of served buffers by role ("param": outputs of all-gathers, "grad": inputs of reduce-scatters)
-    - fallbacks: number of plain buffers instead, by reason (attach(strict=False))
+    - fallbacks: number of plain buffers instead, by reason
+    - replans: why the pool was planned anew, for each time
 
     A buffer is released when the last reference to its storage is gone; FSDP2 has ordered the stream of its allocation
     after all uses by then. So memory in use is never served again, whatever the plan says.
     """
 
-    def __init__(self, module: nn.Module, groups: List[Group], planned: Planned, plan: Plan, pool: Pool, device: Device,
-                 strict: bool, poison: bool) -> None:
+    def __init__(self, module: nn.Module, groups: List[Group], planner: "_Planner", plan: Optional[Plan],
+                 on_mismatch: str, poison: bool) -> None:
         super().__init__()
-        self.module, self.groups, self.planned, self.plan = module, groups, planned, plan
-        self.pool, self.device = pool, device
-        self.strict, self.poison = strict, poison
+        self.module, self.groups, self.device = module, groups, planner.device
+        self.on_mismatch, self.poison = on_mismatch, poison
         self.torch_device = groups[0].device
         self.served: Dict[str, int] = {"param": 0, "grad": 0}
         self.fallbacks: Dict[str, int] = {}
+        self.replans: List[str] = []
         self.registration: Optional[Registration] = None
-        self._streams = Streams(device, self.torch_device)
-        self._live: Dict[int, _Lease] = {}
-        self._apart: Set[int] = set()
+        self._planner = planner
+        self._streams = Streams(self.device, self.torch_device)
         self._failure: Optional[Exception] = None
-        self._requests: Dict[Tuple[str, str], List[int]] = {}
-        self._sizes: Dict[int, Tuple[Slot, Size]] = {}
-        for request, slot in sorted(enumerate(planned.slots), key=lambda each: each[1].instance):
-            self._requests.setdefault((slot.unit, slot.role), []).append(request)
-            self._sizes[request] = (slot, planned.sizes[slot])
-        install(groups, self)
+        self._pass = Pass([group.name for group in groups]) if on_mismatch == "replan" else None
+        if plan is not None:
+            try:
+                plan.check(planner.planned.buckets, planner.planned.schedule)
+            except Mismatch as error:
+                if on_mismatch != "replan":
+                    raise
+                self.replans.append(f"the given plan: {error}")
+                plan = None
+        self._take(planner.planned, plan if plan is not None else planner.plan(planner.planned))
+        try:
+            install(groups, self)
+        except BaseException:
+            self.pool.close()
+            raise
         self._installed = True
+
+    def _take(self, planned: Planned, plan: Plan) -> None:
+        """Serves from a new pool of this plan."""
+        pool = self._planner.pool(plan)
+        self.planned, self.plan, self.pool = planned, plan, pool
+        buffers = [_Planned(slot, planned.sizes[slot], Prepared(pool, request), self._ended)
+                   for request, slot in enumerate(planned.slots)]
+        buffers.sort(key=lambda each: each.slot.instance)
+        self._buffers: Dict[Tuple[str, str], List[_Planned]] = {}
+        for buffer in buffers:
+            self._buffers.setdefault((buffer.slot.unit, buffer.slot.role), []).append(buffer)
+        # The order in which a phase tries them: its own first.
+        self._orders = {(unit, role, phase): sorted(each, key=lambda buffer: buffer.slot.phase != phase)
+                        for (unit, role), each in self._buffers.items() for phase in PHASES}
 
     # ---- calls of the communication objects -----------------------------------------------------------------------
 
@@ -82,108 +112,135 @@ class Attachment(Source):
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        reason = self._cannot(group.name, role, numel, dtype, device)
-        if not reason:
-            phase, stream = phase_of(role), self._streams.current()
-            fitting = [each for each in self._requests[group.name, role]
-                       if each not in self._live and self._fits(each, role, numel)]
-            for request in sorted(fitting, key=lambda each: self._sizes[each][0].phase != phase):
-                views = self.pool.try_acquire([request], stream)
-                if views is not None:
-                    return self._tensor(request, views[0].address, numel, dtype, stream)
-            reason = (("unplanned overlap", f"its memory is in use by {self._holders()}") if self._live else
-                      ("offloaded", "the pool is offloaded, or a caller holds its memory; restore the pool first"))
-        return self._instead(group.name, role, reason, plain)
-
-    def _fits(self, request: int, role: str, numel: int) -> bool:
-        """True if a request has the size. Reduce-scatters are smaller if some parameters got no gradient."""
-        planned = self._sizes[request][1].numel
-        return numel == planned if role == "param" else numel <= planned
-
-    def _tensor(self, request: int, address: int, numel: int, dtype: torch.dtype, stream: Stream) -> torch.Tensor:
-        slot, size = self._sizes[request]
-        self._live[request] = _Lease(slot, stream, address, size.bytes)
-        self._in_use[address] = address + size.bytes
-        self.served[slot.role] += 1
-        return tensor_at(address, numel, dtype, self.torch_device, functools.partial(self._ended, request))
+        if not torch.compiler.is_compiling() and (device == self.torch_device or torch.device(device).type == self.torch_device.type):
+            name, phase = group.name, phase_of(role)
+            if self._pass is not None and not self._in_use and self._pass.begins(name, phase):
+                self._next_pass(self._pass)
+            for buffer in self._orders.get((name, role, phase), ()):
+                if buffer.stream is None and buffer.size.dtype == dtype and numel <= buffer.size.numel:
+                    stream = self._streams.current()
+                    address = buffer.request.try_acquire(stream)
+                    if address is not None:
+                        if address != buffer.begin:
+                            buffer.moved(address, buffer.size.bytes)
+                        buffer.stream, self._in_use[address] = stream, buffer
+                        self.served[role] += 1
+                        if self._pass is not None:
+                            self._pass.asked(buffer, name, role, phase, numel, dtype)
+                        return tensor_at(address, numel, dtype, self.torch_device, buffer.ended)
+        return self._instead(group.name, role, numel, dtype, self._cannot(group.name, role, numel, dtype, device), plain)
 
     def _holders(self) -> str:
         return " and ".join(f"{slot.bucket} of {slot.unit}" for slot in self.live())
 
-    def _cannot(self, unit: str, role: str, numel: int, dtype: torch.dtype, device: torch.device) -> Sequence[str]:
-        """The reason why the plan has no buffer for this request, short and in detail; None if it has one."""
-        requests = self._requests.get((unit, role))
+    def _cannot(self, unit: str, role: str, numel: int, dtype: torch.dtype, device: torch.device) -> Tuple[str, str]:
+        """The reason why a request got no buffer, short and in detail."""
+        buffers = self._buffers.get((unit, role))
         if torch.compiler.is_compiling():
             return "compiled", "torch.compile's graphs must not contain addresses of a pool"
         if torch.device(device).type != self.torch_device.type:
             return "another device", f"requested on {device}, the pool is on {self.torch_device}"
-        if not requests:
+        if not buffers:
             return "not in the plan", "the recording or prediction does not contain it"
-        _, size = self._sizes[requests[0]]
+        size = buffers[0].size
         if dtype != size.dtype:
             return "another dtype", f"{numel} elements of {dtype} requested, planned as {size.dtype}"
-        if not any(self._fits(each, role, numel) for each in requests):
+        if all(numel > each.size.numel for each in buffers):
             return "another size", f"{numel} elements of {dtype} requested, {size.numel} planned"
-        if all(each in self._live for each in requests):
-            buffers = "its buffer is" if len(requests) == 1 else f"all its {len(requests)} buffers are"
-            return "in use", f"requested again while {buffers} in use"
-        return ()
+        if all(each.stream is not None for each in buffers):
+            which = "its buffer is" if len(buffers) == 1 else f"all its {len(buffers)} buffers are"
+            return "in use", f"requested again while {which} in use"
+        if self._in_use:
+            return "unplanned overlap", f"its memory is in use by {self._holders()}"
+        return "offloaded", "the pool is offloaded, or a caller holds its memory; restore the pool first"
 
-    def _instead(self, unit: str, role: str, reason: Sequence[str], plain: Callable[[], torch.Tensor]) -> torch.Tensor:
-        if self.strict:
-            what = "all-gather output" if role == "param" else "reduce-scatter input"
+    def _instead(self, unit: str, role: str, numel: int, dtype: torch.dtype, reason: Tuple[str, str],
+                 plain: Callable[[], torch.Tensor]) -> torch.Tensor:
+        what = "all-gather output" if role == "param" else "reduce-scatter input"
+        if self.on_mismatch == "error":
             raise Unplanned(
                 f"{unit}: the {what} is not as planned: {reason[1]}; record a step of this kind with "
-                "bucketpool.torch.fsdp2.record() and attach() with all recordings, or attach(strict=False), "
-                "which takes plain memory for it"
+                "bucketpool.torch.fsdp2.record() and attach() with all recordings, or attach() with "
+                "on_mismatch=\"replan\", which plans anew between steps"
             )
         self.fallbacks[reason[0]] = self.fallbacks.get(reason[0], 0) + 1
-        return plain()
+        memory = plain()
+        if self._pass is None or reason[0] in _NOT_OF_THE_PLAN:
+            return memory
+        self._pass.differs = self._pass.differs or f"{unit}, {what}: {reason[1]}"
+        buffer, tensor = self.track(memory, numel, dtype, self._pass.released)
+        self._pass.asked(buffer, unit, role, phase_of(role), numel, dtype)
+        return tensor
 
-    def _ended(self, request: int) -> None:
+    def _next_pass(self, now: Pass) -> None:
+        """Begins a pass; after one that was not as planned with a new plan, of all passes so far."""
+        if now.differs and not self.pool.addresses_known:
+            self._replan(now)
+        now.clear()
+        if len(self.replans) >= _MOST_REPLANS:
+            self._pass = None
+
+    def _replan(self, now: Pass) -> None:
+        try:
+            planned = self._planner.follow(now.timeline())
+            plan = self._planner.plan(planned)
+        except (ScheduleError, Infeasible, InvalidArgument) as error:  # plain memory for them then
+            self.replans.append(f"{now.differs}; kept the plan: {error}")
+            return
+        self.replans.append(now.differs)
+        old = self.planned, self.plan
+        self.pool.close()
+        try:
+            self._take(planned, plan)
+        except NoDeviceMemory as error:
+            self._take(*old)
+            self.replans[-1] += f"; kept the plan: {error}"
+
+    def _ended(self, buffer: _Planned) -> None:
         """Called at the end of the storage, on any thread, so the next call raises errors."""
-        lease = self._live[request]
-        del self._in_use[lease.address]
+        acquired_on = buffer.stream
+        assert acquired_on is not None
+        del self._in_use[buffer.begin]
         try:
             # At the end of backward only the current stream is ordered after the uses; after a copy-out both are.
-            in_forward = lease.slot.role == "param" and phase_of(lease.slot.role) == "forward"
-            last = lease.stream if in_forward and request in self._apart else self._streams.current()
-            if last is not lease.stream:
-                self.pool.use([request], last)
+            in_forward = buffer.apart and phase_of(buffer.slot.role) == "forward"
+            last = acquired_on if in_forward else self._streams.current()
+            if last is not acquired_on:
+                buffer.request.use(last)
             if self.poison:
-                self._fill(lease, last)
-            self.pool.release([request], lease.stream)
+                self._fill(buffer, last)
+            buffer.request.release(acquired_on)
         except Exception as error:
             self._failure = error
-        self._apart.discard(request)
-        del self._live[request]
+        buffer.apart, buffer.stream = False, None
+        if self._pass is not None:
+            self._pass.released(buffer)
 
-    def communicates(self, address: int) -> None:
+    def communicates(self, buffer: Buffer) -> None:
         # FSDP2 orders the allocation stream after all uses of a buffer, if its collective is on another stream (noted
         # here), and backward's current stream. With both on one stream (async_op, unshard() by hand), the copy-out may
         # be on a third one, where the reference is dropped; then _ended() makes reuse wait for that stream, too.
-        stream = self._streams.current()
-        for request, lease in list(self._live.items()):
-            if lease.address <= address < lease.address + lease.bytes and stream is not lease.stream:
-                self._apart.add(request)
+        if isinstance(buffer, _Planned):
+            buffer.apart = buffer.apart or self._streams.current() is not buffer.stream
 
-    def _fill(self, lease: _Lease, stream: Stream) -> None:
+    def _fill(self, buffer: _Planned, stream: Stream) -> None:
         if self.torch_device.type == "cpu":
-            ctypes.memset(lease.address, 0xFF, lease.bytes)
+            ctypes.memset(buffer.begin, 0xFF, buffer.size.bytes)
         else:
-            call(core().bp_stream_fill, stream.handle, lease.address, 0xFF, lease.bytes)
+            call(core().bp_stream_fill, stream.handle, buffer.begin, 0xFF, buffer.size.bytes)
 
     # ---- for the caller -------------------------------------------------------------------------------------------
 
     def live(self) -> List[Slot]:
         """The buffers that FSDP2 uses now; [] between steps."""
-        return [lease.slot for lease in self._live.values()]
+        return [buffer.slot for buffer in list(self._in_use.values()) if isinstance(buffer, _Planned)]
 
     def register(self, kind: str = "symmetric") -> Registration:
         """Registers the pool with the NCCL communicators of the module's process groups. Collective.
 
         Call it once, between steps, after the first collective has created the communicators. kind: "buffer",
-        "window" or "symmetric"; the returned Registration reports what NCCL granted. detach() undoes it.
+        "window" or "symmetric"; the returned Registration reports what NCCL granted. detach() undoes it. The pool is
+        not planned anew afterwards, because ranks would have to do it together.
 
         Raises Unsupported (a process group of another backend), ScheduleError (registered already), and as
         bucketpool.Registration.
@@ -200,7 +257,8 @@ class Attachment(Source):
                 model(inputs).sum().backward()
             capture.replay(graph)
 
-        Run a few steps eagerly first, so that streams are imported and gradients exist. Raises as bucketpool.Capture.
+        Run a few steps eagerly first, so that streams are imported and gradients exist. The pool is not planned anew
+        afterwards, because graphs hold its addresses. Raises as bucketpool.Capture.
         """
         return GraphCapture(self.pool, self._streams, stream, name)
 
@@ -211,6 +269,7 @@ class Attachment(Source):
                  f"pool: {statistics.slab_bytes} bytes allocated, {statistics.peak_live_bytes} peak live bytes",
                  f"served: {self.served['param']} all-gather outputs, {self.served['grad']} reduce-scatter inputs"]
         lines += [f"plain memory instead: {count} times, {reason}" for reason, count in sorted(self.fallbacks.items())]
+        lines += [f"planned anew: {reason}" for reason in self.replans]
         return "\n".join(lines)
 
     def detach(self) -> None:
@@ -221,10 +280,11 @@ class Attachment(Source):
         """
         if self.pool.closed:
             return
-        if self._live:
-            slot = self.live()[0]
+        live = self.live()
+        if live:
+            slot = live[0]
             raise ScheduleError(
-                f"detach: {len(self._live)} buffers are in use, among them {slot.bucket} of {slot.unit}; "
+                f"detach: {len(live)} buffers are in use, among them {slot.bucket} of {slot.unit}; "
                 "detach between steps"
             )
         self._uninstall()
@@ -249,12 +309,52 @@ class Attachment(Source):
         if kind is not None:
             self._failure = None  # the exception of the block is the cause
             self._uninstall()
-            if self._live:  # the exception's traceback may hold buffers
+            if self.live():  # the exception's traceback may hold buffers
                 return
         self.detach()
 
 
 Timelines = Union[Timeline, Sequence[Timeline], None]
+
+
+class _Planner:
+    """Plans of one module from timelines, and their pools."""
+
+    def __init__(self, planned: Planned, timelines: List[Timeline], name: str, device: Device, phases: bool,
+                 pool_options: Dict[str, Any], plan_options: Dict[str, Any]) -> None:
+        self.planned, self.name, self.device = planned, name, device
+        self._timelines, self._phases = timelines, phases
+        self._pool_options, self._plan_options = pool_options, plan_options
+
+    def follow(self, timeline: Timeline) -> Planned:
+        """Adds a timeline; if it does not go with the former ones, because of its dtypes, it replaces them."""
+        timeline = timeline if self._phases else timeline.without_phases()
+        try:
+            planned = Planned(self.name, [*self._timelines, timeline])
+            self._timelines.append(timeline)
+        except InvalidArgument:
+            planned = Planned(self.name, [timeline])
+            self._timelines = [timeline]
+        return planned
+
+    def plan(self, planned: Planned) -> Plan:
+        """Raises Infeasible, and as Plan."""
+        plan = Plan(planned.buckets, planned.schedule, **self._plan_options)
+        if not plan.feasible:
+            raise Infeasible(f"policy {plan.policy}: {plan.infeasible_because}")
+        return plan
+
+    def pool(self, plan: Plan) -> Pool:
+        return Pool(self.device, plan, name=self.name, **self._pool_options)
+
+
+def _timelines_of(module: nn.Module, timelines: Timelines, phases: bool, any_version: bool) -> List[Timeline]:
+    if timelines is None:
+        first, later = predict(module, any_version), predict(module, any_version, first=False)
+        timelines = [first] if later.events in (first.events, []) else [first, later]
+    elif isinstance(timelines, Timeline):
+        timelines = [timelines]
+    return [each if phases else each.without_phases() for each in timelines]
 
 
 def plan_of(module: nn.Module, timelines: Timelines = None, name: Optional[str] = None, phases: bool = True,
@@ -270,12 +370,7 @@ def plan_of(module: nn.Module, timelines: Timelines = None, name: Optional[str] 
     plan_of(model).model.write_units("units.json") writes the input of `bucketpool plan --joint units.json`. Raises as
     predict(); InvalidArgument and ScheduleError (recordings of other modules, or of incomplete steps).
     """
-    if timelines is None:
-        first, later = predict(module, any_version), predict(module, any_version, first=False)
-        timelines = [first] if later.events in (first.events, []) else [first, later]
-    elif isinstance(timelines, Timeline):
-        timelines = [timelines]
-    return Planned(name or _name(module), [each if phases else each.without_phases() for each in timelines])
+    return Planned(name or _name(module), _timelines_of(module, timelines, phases, any_version))
 
 
 def _name(module: nn.Module) -> str:
@@ -293,7 +388,7 @@ def _device(wanted: Optional[Device], torch_device: torch.device) -> Device:
 
 def attach(module: nn.Module, timelines: Timelines = None, *, policy: str = "scheduled",
            plan: Union[Plan, str, "os.PathLike[str]", None] = None, joint: bool = True, alignment: int = 256,
-           work: int = 0, strict: bool = True, poison: bool = False, device: Optional[Device] = None,
+           work: int = 0, on_mismatch: str = "replan", poison: bool = False, device: Optional[Device] = None,
            name: Optional[str] = None, phases: Optional[bool] = None, any_version: bool = False,
            **pool_options: Any) -> Attachment:
     """Plans the communication buffers of a fully_shard'ed module, creates a pool and attaches it. Between steps.
@@ -304,38 +399,33 @@ def attach(module: nn.Module, timelines: Timelines = None, *, policy: str = "sch
     - plan: a Plan or its file, with these buckets, instead of planning
     - phases: as in plan_of; None: by policy
     - joint: one slab for all-gathers and reduce-scatters ("scheduled")
-    - strict: a buffer outside the plan raises Unplanned; False: it is plain memory, counted in `fallbacks`
+    - on_mismatch: for a buffer that is not as planned. "plain": plain memory, counted in `fallbacks`; "replan": the
+      same, and a new plan and pool before the next pass, unless a graph, a communicator or an Offload knows the
+      addresses; "error": raises Unplanned
     - poison: fill released buffers with NaN, for tests
     - device: a device of the library; None: a new one for the module's device
     - any_version: also with a PyTorch that has not been checked; compare losses with and without the pool then
     - alignment, work: as in Plan; pool_options: as in Pool (guard, fingerprint, ...)
 
     Call detach() on the result. Raises InvalidArgument (not sharded, a second pool, an unknown dtype), Mismatch
-    (another device, a plan of other buckets), Unsupported (an unchecked version of PyTorch), Infeasible, and as Plan
+    (another device; a plan of other buckets, unless on_mismatch is "replan"), Unsupported (an unchecked version of PyTorch), Infeasible, and as Plan
     and Pool.
     """
+    if on_mismatch not in ("replan", "plain", "error"):
+        raise InvalidArgument(f"on_mismatch: {on_mismatch!r}; use \"replan\", \"plain\" or \"error\"")
     groups = groups_of(module, any_version)
     if plan is not None:
         plan = plan if isinstance(plan, Plan) else Plan.read(plan)
         policy = plan.policy
     if phases is None:
         phases = policy in ("scheduled", "dynamic")
-    planned = plan_of(module, timelines, name, phases, any_version)
+    timelines = _timelines_of(module, timelines, phases, any_version)
+    name = name or _name(module)
+    planned = Planned(name, timelines)
     names = [group.name for group in groups]
     if planned.units != names:
         raise Mismatch(f"recording: it has units {planned.units}, the module has {names}; record the module that the "
                        "pool is for")
-    if plan is None:
-        plan = Plan(planned.buckets, planned.schedule, policy=policy, alignment=alignment,
-                    joint=joint and policy == "scheduled", work=work)
-        if not plan.feasible:
-            raise Infeasible(f"policy {policy}: {plan.infeasible_because}")
-    else:
-        plan.check(planned.buckets, planned.schedule)
-    target = _device(device, groups[0].device)
-    pool = Pool(target, plan, name=name or _name(module), **pool_options)
-    try:
-        return Attachment(module, groups, planned, plan, pool, target, strict, poison)
-    except BaseException:
-        pool.close()
-        raise
+    planner = _Planner(planned, timelines, name, _device(device, groups[0].device), phases, pool_options,
+                       {"policy": policy, "alignment": alignment, "joint": joint and policy == "scheduled", "work": work})
+    return Attachment(module, groups, planner, plan, on_mismatch, poison)

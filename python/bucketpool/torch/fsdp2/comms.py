@@ -3,13 +3,13 @@
 import abc
 import math
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
 from ...errors import InvalidArgument, ScheduleError, Unsupported
 from .groups import Group
-from .tensors import alias
+from .tensors import call_at_end, tensor_at
 
 
 def phase_of(role: str) -> str:
@@ -21,6 +21,30 @@ def phase_of(role: str) -> str:
     return "forward" if torch._C._current_graph_task_id() == -1 else "backward"
 
 
+class Buffer:
+    """A served buffer while it is in use, and tensors over it for collectives."""
+
+    __slots__ = ("begin", "end", "_aliases")
+
+    def __init__(self, begin: int = 0, end: int = 0) -> None:
+        self.begin, self.end = begin, end
+        self._aliases: Dict[Any, torch.Tensor] = {}
+
+    def moved(self, begin: int, bytes: int) -> None:
+        """The buffer is at another address."""
+        self.begin, self.end = begin, begin + bytes
+        self._aliases.clear()
+
+    def alias(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor over the memory of a contiguous tensor in this buffer, that does not keep its storage."""
+        key = (tensor.data_ptr(), tensor.dtype, tensor.shape)
+        alias = self._aliases.get(key)
+        if alias is None:
+            alias = tensor_at(key[0], tensor.numel(), tensor.dtype, tensor.device).view(tensor.shape)
+            self._aliases[key] = alias
+        return alias
+
+
 class Source(abc.ABC):
     """A source of buffers: a pool, or plain memory that is counted."""
 
@@ -30,14 +54,32 @@ class Source(abc.ABC):
         """A buffer for the current stream of `device`. plain: allocates one as FSDP2 would."""
 
     def __init__(self) -> None:
-        self._in_use: Dict[int, int] = {}  # served buffers that are live: address -> end
+        self._in_use: Dict[int, Buffer] = {}  # served buffers by address
 
-    def owns(self, address: int) -> bool:
-        """True if the tensor is in a served buffer that is in use."""
-        return any(begin <= address < end for begin, end in list(self._in_use.items()))
+    def holder(self, address: int) -> Optional[Buffer]:
+        """The served buffer in use that contains the address."""
+        buffer = self._in_use.get(address)
+        if buffer is None:
+            for each in list(self._in_use.values()):
+                if each.begin <= address < each.end:
+                    return each
+        return buffer
 
-    def communicates(self, address: int) -> None:
-        """Called before a collective in the buffer at `address` is enqueued on the current stream."""
+    def track(self, memory: torch.Tensor, numel: int, dtype: torch.dtype,
+              ended: Callable[[Buffer], None]) -> Tuple[Buffer, torch.Tensor]:
+        """Plain memory as a buffer, and the tensor to serve. ended: called at the end of its storage."""
+        begin = memory.data_ptr()
+        buffer = Buffer(begin, begin + numel * dtype.itemsize)
+        self._in_use[begin] = buffer
+
+        def end(_memory: torch.Tensor = memory) -> None:  # holds the plain memory until then
+            del self._in_use[begin]
+            ended(buffer)
+
+        return buffer, tensor_at(begin, numel, dtype, memory.device, end)
+
+    def communicates(self, buffer: Buffer) -> None:
+        """Called before a collective in a buffer is enqueued on the current stream."""
 
 
 class _Comm:
@@ -56,7 +98,7 @@ class _Comm:
         def plain() -> torch.Tensor:
             return self._plain(size, dtype, device)
 
-        numel = math.prod(size)
+        numel = size[0] if len(size) == 1 else math.prod(size)
         if numel == 0:
             return plain()
         served = self.source.serve(self.group, role, numel, dtype, device, plain)
@@ -70,17 +112,20 @@ class _Comm:
         is dropped, which FSDP2 does after waiting for it.
         """
         served: List[torch.Tensor] = []
+        source = self.source
 
         def given(value: Any) -> Any:
-            if isinstance(value, torch.Tensor) and value.numel() and self.source.owns(value.data_ptr()):
-                served.append(value)
-                self.source.communicates(value.data_ptr())
-                return alias(value)
+            if isinstance(value, torch.Tensor) and value.numel():
+                buffer = source.holder(value.data_ptr())
+                if buffer is not None:
+                    served.append(value)
+                    source.communicates(buffer)
+                    return buffer.alias(value)
             return value
 
         work = self.plain(*map(given, arguments), **{name: given(value) for name, value in named.items()})
         if work is not None:
-            weakref.finalize(work, served.clear).atexit = False
+            call_at_end(work, served.clear)
         return work
 
 
@@ -102,7 +147,7 @@ class ReduceScatter(_Comm):
     _input_numel = 0
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        numel = math.prod(size)
+        numel = size[0] if len(size) == 1 else math.prod(size)
         expects_output = self._input is not None and self._input() is not None
         if expects_output and numel * self.group.ranks == self._input_numel:
             self._input = None
@@ -113,7 +158,7 @@ class ReduceScatter(_Comm):
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         output = named["output_tensor"] if "output_tensor" in named else arguments[0]
-        if self.source.owns(output.data_ptr()):
+        if self.source.holder(output.data_ptr()) is not None:
             raise ScheduleError(
                 f"{self.group.name}: the output of the reduce-scatter was allocated before its input, as "
                 "after a step that was aborted in its backward; start from a fresh model"

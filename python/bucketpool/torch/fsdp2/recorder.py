@@ -8,7 +8,6 @@ from torch import nn
 
 from .comms import Source, install, phase_of, uninstall
 from .groups import Group, _field, groups_of
-from .tensors import tensor_at
 from .timeline import Timeline
 
 
@@ -22,14 +21,8 @@ class _Recorder(Source):
     def serve(self, group: Group, role: str, numel: int, dtype: torch.dtype, device: torch.device,
               plain: Callable[[], torch.Tensor]) -> torch.Tensor:
         memory = plain()
-        slot, address = self.timeline.acquire(group.name, role, phase_of(role), numel, dtype), memory.data_ptr()
-        self._in_use[address] = address + numel * dtype.itemsize
-
-        def ended(memory: torch.Tensor = memory) -> None:  # holds the plain memory until the storage has ended
-            del self._in_use[address]
-            self.timeline.release(slot)
-
-        return tensor_at(address, numel, dtype, memory.device, ended)
+        slot = self.timeline.acquire(group.name, role, phase_of(role), numel, dtype)
+        return self.track(memory, numel, dtype, lambda _buffer: self.timeline.release(slot))[1]
 
 
 @contextlib.contextmanager

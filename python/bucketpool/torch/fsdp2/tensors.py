@@ -5,47 +5,52 @@ allocation is ordered after every use, as the caching allocator of PyTorch requi
 that moment, whichever object had the last reference: FSDP2, a view, or the work object of a collective.
 """
 
+import ctypes
+import functools
 import weakref
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 
 from ...handle import exiting
 from ..memory import over
 
-
-class _End(weakref.ref):  # type: ignore[type-arg]  # not generic at run time in Python 3.8
-    """A weak reference that calls a function when the storage has ended. weakref.finalize takes a microsecond more."""
-
-    __slots__ = ("at_end",)
+_ends: Dict[int, Tuple[Any, Callable[[], None]]] = {}  # weak references must live until they are called
 
 
-_ends: Dict[int, _End] = {}  # keeps them until their storages have ended
-
-
-def _ended(end: _End) -> None:
-    del _ends[id(end)]
+def _ended(reference: Any) -> None:
+    _, function = _ends.pop(id(reference))
     if not exiting():
-        end.at_end()
+        function()
+
+
+def call_at_end(of: Any, function: Callable[[], None]) -> None:
+    """Calls a function once, on the thread that drops the last reference to an object, but not when the interpreter
+    exits. It must not raise. weakref.finalize takes a microsecond more.
+    """
+    reference = weakref.ref(of, _ended)
+    _ends[id(reference)] = (reference, function)
+
+
+@functools.lru_cache(maxsize=4096)
+def _bytes(count: int) -> Any:
+    """The type of an array of bytes. Making one costs more than a tensor."""
+    return ctypes.c_uint8 * count
 
 
 def tensor_at(address: int, numel: int, dtype: torch.dtype, device: torch.device,
-              at_end: Callable[[], None]) -> torch.Tensor:
+              at_end: Optional[Callable[[], None]] = None) -> torch.Tensor:
     """A tensor of `numel` (not 0) elements at `address`, over memory that must outlive its storage.
 
-    at_end is called once, on the thread that drops the last reference to the storage (views count), but not when the
-    interpreter exits. It must not raise.
+    at_end: called at the end of the storage as by call_at_end(); views count as references.
     """
-    memory, tensor = over(address, numel * dtype.itemsize, device)
-    end = _End(memory, _ended)
-    end.at_end = at_end
-    _ends[id(end)] = end
-    return tensor.view(dtype)
-
-
-def alias(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor over the same contiguous memory that does not keep the storage, for consumers that drop a tensor later
-    than they use it.
-    """
-    count = tensor.numel() * tensor.dtype.itemsize
-    return over(tensor.data_ptr(), count, tensor.device)[1].view(tensor.dtype).view(tensor.shape)
+    count = numel * dtype.itemsize
+    if device.type == "cpu":
+        memory = _bytes(count).from_address(address)
+        tensor = torch.frombuffer(memory, dtype=dtype)
+    else:
+        memory, tensor = over(address, count, device)
+        tensor = tensor.view(dtype)
+    if at_end is not None:
+        call_at_end(memory, at_end)
+    return tensor
