@@ -17,7 +17,7 @@ class Training:
         # fused: one kernel, without foreach's temporaries of the size of all parameters
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4, fused=True)
         policy = VARIANTS[options.variant][1]
-        self.attached = None if policy is None else fsdp2.attach(self.model, policy=policy, strict=False)
+        self.attached = None if policy is None else fsdp2.attach(self.model, policy=policy, on_mismatch="plain")
 
     def tokens(self, step):
         return hybrid.tokens_of(self.options, step, self.device.torch_device)

@@ -263,9 +263,9 @@ def written_past_the_end():
     attached = fsdp2.attach(model, guard="on", alignment=4096)
     serve = attached.serve
 
-    def overrun(group, role, *request):
-        tensor = serve(group, role, *request)
-        if group.name == "(root)" and role == "grad":
+    def overrun(comm, *request):
+        tensor = serve(comm, *request)
+        if comm.group.name == "(root)" and comm.role == "grad":
             ctypes.memset(attached._in_use[tensor.data_ptr()].end, 1, 1)
         return tensor
 

@@ -37,11 +37,12 @@ class Unplanned(ScheduleError):
 class _Planned(Buffer):
     """A buffer of the plan, and its current use."""
 
-    __slots__ = ("slot", "size", "request", "stream", "apart", "ended")
+    __slots__ = ("slot", "numel", "dtype", "bytes", "request", "stream", "apart", "ended")
 
     def __init__(self, slot: Slot, size: Size, request: Prepared, ended: Callable[["_Planned"], None]) -> None:
         super().__init__()
-        self.slot, self.size, self.request = slot, size, request
+        self.slot, self.request = slot, request
+        self.numel, self.dtype, self.bytes = size.numel, size.dtype, size.bytes
         self.stream: Optional[Stream] = None  # of its acquire; None: free
         self.apart = False  # its collective is on another stream
         self.ended = functools.partial(ended, self)
@@ -107,28 +108,29 @@ class Attachment(Source):
 
     # ---- calls of the communication objects -----------------------------------------------------------------------
 
-    def serve(self, group: Group, role: str, numel: int, dtype: torch.dtype, device: torch.device,
-              plain: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def serve(self, comm: Any, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if not torch.compiler.is_compiling() and (device == self.torch_device or torch.device(device).type == self.torch_device.type):
-            name, phase = group.name, phase_of(role)
-            if self._pass is not None and not self._in_use and self._pass.begins(name, phase):
-                self._next_pass(self._pass)
+        if not torch.compiler.is_compiling() and (device == self.torch_device
+                                                  or torch.device(device).type == self.torch_device.type):
+            name, role = comm.group.name, comm.role
+            phase, now = phase_of(role), self._pass
+            if now is not None and not self._in_use and now.begins(name, phase):
+                self._next_pass(now)
             for buffer in self._orders.get((name, role, phase), ()):
-                if buffer.stream is None and buffer.size.dtype == dtype and numel <= buffer.size.numel:
+                if buffer.stream is None and buffer.dtype == dtype and numel <= buffer.numel:
                     stream = self._streams.current()
                     address = buffer.request.try_acquire(stream)
                     if address is not None:
                         if address != buffer.begin:
-                            buffer.moved(address, buffer.size.bytes)
+                            buffer.moved(address, buffer.bytes)
                         buffer.stream, self._in_use[address] = stream, buffer
                         self.served[role] += 1
-                        if self._pass is not None:
-                            self._pass.asked(buffer, name, role, phase, numel, dtype)
+                        if now is not None:
+                            now.asked(buffer, name, role, phase, numel, dtype)
                         return tensor_at(address, numel, dtype, self.torch_device, buffer.ended)
-        return self._instead(group.name, role, numel, dtype, self._cannot(group.name, role, numel, dtype, device), plain)
+        return self._instead(comm, numel, dtype, device)
 
     def _holders(self) -> str:
         return " and ".join(f"{slot.bucket} of {slot.unit}" for slot in self.live())
@@ -142,11 +144,11 @@ class Attachment(Source):
             return "another device", f"requested on {device}, the pool is on {self.torch_device}"
         if not buffers:
             return "not in the plan", "the recording or prediction does not contain it"
-        size = buffers[0].size
-        if dtype != size.dtype:
-            return "another dtype", f"{numel} elements of {dtype} requested, planned as {size.dtype}"
-        if all(numel > each.size.numel for each in buffers):
-            return "another size", f"{numel} elements of {dtype} requested, {size.numel} planned"
+        planned = buffers[0]
+        if dtype != planned.dtype:
+            return "another dtype", f"{numel} elements of {dtype} requested, planned as {planned.dtype}"
+        if all(numel > each.numel for each in buffers):
+            return "another size", f"{numel} elements of {dtype} requested, {planned.numel} planned"
         if all(each.stream is not None for each in buffers):
             which = "its buffer is" if len(buffers) == 1 else f"all its {len(buffers)} buffers are"
             return "in use", f"requested again while {which} in use"
@@ -154,20 +156,21 @@ class Attachment(Source):
             return "unplanned overlap", f"its memory is in use by {self._holders()}"
         return "offloaded", "the pool is offloaded, or a caller holds its memory; restore the pool first"
 
-    def _instead(self, unit: str, role: str, numel: int, dtype: torch.dtype, reason: Tuple[str, str],
-                 plain: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def _instead(self, comm: Any, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        unit, role = comm.group.name, comm.role
+        reason, detail = self._cannot(unit, role, numel, dtype, device)
         what = "all-gather output" if role == "param" else "reduce-scatter input"
         if self.on_mismatch == "error":
             raise Unplanned(
-                f"{unit}: the {what} is not as planned: {reason[1]}; record a step of this kind with "
+                f"{unit}: the {what} is not as planned: {detail}; record a step of this kind with "
                 "bucketpool.torch.fsdp2.record() and attach() with all recordings, or attach() with "
                 "on_mismatch=\"replan\", which plans anew between steps"
             )
-        self.fallbacks[reason[0]] = self.fallbacks.get(reason[0], 0) + 1
-        memory = plain()
-        if self._pass is None or reason[0] in _NOT_OF_THE_PLAN:
+        self.fallbacks[reason] = self.fallbacks.get(reason, 0) + 1
+        memory: torch.Tensor = comm.plain.allocate((numel, ), dtype=dtype, device=device)
+        if self._pass is None or reason in _NOT_OF_THE_PLAN:
             return memory
-        self._pass.differs = self._pass.differs or f"{unit}, {what}: {reason[1]}"
+        self._pass.differs = self._pass.differs or f"{unit}, {what}: {detail}"
         buffer, tensor = self.track(memory, numel, dtype, self._pass.released)
         self._pass.asked(buffer, unit, role, phase_of(role), numel, dtype)
         return tensor
@@ -203,10 +206,12 @@ class Attachment(Source):
         del self._in_use[buffer.begin]
         try:
             # At the end of backward only the current stream is ordered after the uses; after a copy-out both are.
-            in_forward = buffer.apart and phase_of(buffer.slot.role) == "forward"
-            last = acquired_on if in_forward else self._streams.current()
+            last = self._streams.current()
             if last is not acquired_on:
-                buffer.request.use(last)
+                if buffer.apart and phase_of(buffer.slot.role) == "forward":
+                    last = acquired_on
+                else:
+                    buffer.request.use(last)
             if self.poison:
                 self._fill(buffer, last)
             buffer.request.release(acquired_on)
@@ -225,9 +230,9 @@ class Attachment(Source):
 
     def _fill(self, buffer: _Planned, stream: Stream) -> None:
         if self.torch_device.type == "cpu":
-            ctypes.memset(buffer.begin, 0xFF, buffer.size.bytes)
+            ctypes.memset(buffer.begin, 0xFF, buffer.bytes)
         else:
-            call(core().bp_stream_fill, stream.handle, buffer.begin, 0xFF, buffer.size.bytes)
+            call(core().bp_stream_fill, stream.handle, buffer.begin, 0xFF, buffer.bytes)
 
     # ---- for the caller -------------------------------------------------------------------------------------------
 

@@ -35,12 +35,12 @@ class Buffer:
         self.begin, self.end = begin, begin + bytes
         self._aliases.clear()
 
-    def alias(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor over the memory of a contiguous tensor in this buffer, that does not keep its storage."""
-        key = (tensor.data_ptr(), tensor.dtype, tensor.shape)
+    def alias(self, address: int, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor over the memory of a contiguous tensor at this address, that does not keep its storage."""
+        key = (address, tensor.dtype, tensor.shape)
         alias = self._aliases.get(key)
         if alias is None:
-            alias = tensor_at(key[0], tensor.numel(), tensor.dtype, tensor.device).view(tensor.shape)
+            alias = tensor_at(address, tensor.numel(), tensor.dtype, tensor.device).view(tensor.shape)
             self._aliases[key] = alias
         return alias
 
@@ -49,9 +49,8 @@ class Source(abc.ABC):
     """A source of buffers: a pool, or plain memory that is counted."""
 
     @abc.abstractmethod
-    def serve(self, group: Group, role: str, numel: int, dtype: torch.dtype, device: torch.device,
-              plain: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """A buffer for the current stream of `device`. plain: allocates one as FSDP2 would."""
+    def serve(self, comm: "_Comm", numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """A buffer for the current stream of `device`; comm.plain allocates one as FSDP2 would."""
 
     def __init__(self) -> None:
         self._in_use: Dict[int, Buffer] = {}  # served buffers by address
@@ -87,21 +86,17 @@ class _Comm:
     else of PyTorch's abstract classes.
     """
 
+    role = ""
+
     def __init__(self, source: Source, group: Group, plain: Any) -> None:
         self.source, self.group, self.plain = source, group, plain
 
-    def _plain(self, size: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        allocated: torch.Tensor = self.plain.allocate(size, dtype=dtype, device=device)
-        return allocated
-
-    def _serve(self, role: str, size: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        def plain() -> torch.Tensor:
-            return self._plain(size, dtype, device)
-
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         numel = size[0] if len(size) == 1 else math.prod(size)
         if numel == 0:
-            return plain()
-        served = self.source.serve(self.group, role, numel, dtype, device, plain)
+            plain: torch.Tensor = self.plain.allocate(size, dtype=dtype, device=device)
+            return plain
+        served = self.source.serve(self, numel, dtype, device)
         return served if len(size) == 1 else served.view(tuple(size))
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -112,28 +107,31 @@ class _Comm:
         is dropped, which FSDP2 does after waiting for it.
         """
         served: List[torch.Tensor] = []
-        source = self.source
-
-        def given(value: Any) -> Any:
-            if isinstance(value, torch.Tensor) and value.numel():
-                buffer = source.holder(value.data_ptr())
-                if buffer is not None:
-                    served.append(value)
-                    source.communicates(buffer)
-                    return buffer.alias(value)
-            return value
-
-        work = self.plain(*map(given, arguments), **{name: given(value) for name, value in named.items()})
+        if arguments:
+            arguments = tuple([self._given(value, served) for value in arguments])
+        for name, value in named.items():
+            if isinstance(value, torch.Tensor):
+                named[name] = self._given(value, served)
+        work = self.plain(*arguments, **named)
         if work is not None:
             call_at_end(work, served.clear)
         return work
+
+    def _given(self, value: Any, served: List[torch.Tensor]) -> Any:
+        if isinstance(value, torch.Tensor) and value.numel():
+            address = value.data_ptr()
+            buffer = self.source.holder(address)
+            if buffer is not None:
+                served.append(value)
+                self.source.communicates(buffer)
+                return buffer.alias(address, value)
+        return value
 
 
 class AllGather(_Comm):
     """Serves the outputs. FSDP2 copies them into the memory of the parameters and keeps no reference."""
 
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        return self._serve("param", size, dtype, device)
+    role = "param"
 
 
 class ReduceScatter(_Comm):
@@ -143,16 +141,18 @@ class ReduceScatter(_Comm):
     that order and by their sizes; the call checks the result before the collective runs.
     """
 
+    role = "grad"
     _input: Optional["weakref.ref[torch.Tensor]"] = None
     _input_numel = 0
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        numel = size[0] if len(size) == 1 else math.prod(size)
+        numel = math.prod(size)
         expects_output = self._input is not None and self._input() is not None
         if expects_output and numel * self.group.ranks == self._input_numel:
             self._input = None
-            return self._plain(size, dtype, device)
-        served = self._serve("grad", size, dtype, device)
+            output: torch.Tensor = self.plain.allocate(size, dtype=dtype, device=device)
+            return output
+        served = super().allocate(size, dtype=dtype, device=device)
         self._input, self._input_numel = weakref.ref(served), numel
         return served
 

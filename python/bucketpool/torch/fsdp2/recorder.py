@@ -1,13 +1,13 @@
 """Recording: a step with plain memory, in which the live range of every buffer is recorded."""
 
 import contextlib
-from typing import Callable, Iterator
+from typing import Any, Iterator
 
 import torch
 from torch import nn
 
 from .comms import Source, install, phase_of, uninstall
-from .groups import Group, _field, groups_of
+from .groups import _field, groups_of
 from .timeline import Timeline
 
 
@@ -18,10 +18,9 @@ class _Recorder(Source):
         super().__init__()
         self.timeline = timeline
 
-    def serve(self, group: Group, role: str, numel: int, dtype: torch.dtype, device: torch.device,
-              plain: Callable[[], torch.Tensor]) -> torch.Tensor:
-        memory = plain()
-        slot = self.timeline.acquire(group.name, role, phase_of(role), numel, dtype)
+    def serve(self, comm: Any, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        memory = comm.plain.allocate((numel, ), dtype=dtype, device=device)
+        slot = self.timeline.acquire(comm.group.name, comm.role, phase_of(comm.role), numel, dtype)
         return self.track(memory, numel, dtype, lambda _buffer: self.timeline.release(slot))[1]
 
 
