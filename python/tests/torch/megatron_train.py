@@ -5,6 +5,7 @@ allocators and with pooled ones.
 import hashlib
 import logging
 import os
+import random
 import warnings
 from typing import Any, Callable, Dict, Optional
 
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import megatron_fsdp
+from bucketpool import Mismatch, ScheduleError
 from bucketpool.torch import megatron_fsdp as pooled
 from megatron_cpu import random_stack, step, without_cuda, wrap
 
@@ -51,6 +53,114 @@ def ours(rank: int, policy: str, plan: Optional[Any] = None, **options: Any) -> 
         result["deviations"] = installed.pool.statistics.deviations
         result["live"] = {role: each.live for role, each in installed.allocators.items()}
     return result
+
+
+class _Linear(torch.autograd.Function):
+    """As the linear layers of Transformer Engine and Megatron: saves the parameter. nn.Linear saves a view of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor]) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        rows = gradient.flatten(0, -2)
+        return gradient @ weight, rows.t() @ x.flatten(0, -2), rows.sum(0) if ctx.needs_input_grad[2] else None
+
+
+def permuted(shuffle: int, saves_views: bool) -> torch.nn.Module:
+    """A stack whose units run in another order in each microbatch."""
+    stack = random_stack(SEED)
+    chance = random.Random(shuffle)
+
+    def forward(words: torch.Tensor) -> torch.Tensor:
+        x = stack.embedding(words)
+        for unit in chance.sample(list(stack.units), len(stack.units)):
+            x = unit(x)
+        return stack.output(x)
+
+    stack.forward = forward  # type: ignore[method-assign]
+    if not saves_views:
+        for module in stack.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.forward = (lambda x, linear=module: _Linear.apply(x, linear.weight, linear.bias))
+    return stack
+
+
+def run_permuted(name: str, shuffle: int, saves_views: bool) -> Dict[str, Any]:
+    """Losses with "none" (no double buffers), Megatron-FSDP's "fixed" and "max", or ours with this on_mismatch."""
+    rank, installed = dist.get_rank(), None
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    with without_cuda():
+        if name in ("none", "fixed", "max"):
+            model = wrap(permuted(shuffle, saves_views), double_buffer=name != "none", maxpool=name == "max")
+        else:
+            with pooled.install(on_mismatch=name) as installed:
+                model = wrap(permuted(shuffle, saves_views))
+        try:
+            result = train(model, rank)
+        except ScheduleError as error:
+            return {"error": str(error)}
+    return {**result, "busy": installed.counts.busy} if installed else result
+
+
+def two_modules() -> Dict[str, Any]:
+    """Two modules in one install(), as the chunks of a virtual pipeline: losses as of each alone."""
+    rank = dist.get_rank()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    with without_cuda():
+        expected = [train(wrap(random_stack(SEED), double_buffer=False), rank) for _ in range(2)]
+    with without_cuda():
+        with pooled.install() as installed:
+            models = [wrap(random_stack(SEED)) for _ in range(2)]
+        results = [train(model, rank) for model in models]
+        try:
+            installed.pool
+            refused = ""
+        except ScheduleError as error:
+            refused = str(error)
+        pools = [each.pool for each in installed.modules]
+        installed.close()
+    return {"same": results == expected, "pools": len({id(pool) for pool in pools}), "refused": refused,
+            "served": [each.counts.served for each in installed.modules],
+            "unplanned": [each.counts.busy + each.counts.differing for each in installed.modules]}
+
+
+def changed_dtype() -> Dict[str, Any]:
+    """Gradients in another dtype after the first step, as Megatron's tests change grad_comm_dtype."""
+    rank = dist.get_rank()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    answers: Dict[str, Any] = {}
+    for name in ("none", "replan", "plain", "error"):
+        installed = None
+        with without_cuda():
+            policy = megatron_fsdp.MixedPrecisionPolicy(main_grads_dtype=torch.float32)
+            if name == "none":
+                model = wrap(random_stack(SEED), double_buffer=False, policy=policy)
+            else:
+                with pooled.install(on_mismatch=name) as installed:
+                    model = wrap(random_stack(SEED), policy=policy)
+            optimizer = megatron_fsdp.fully_shard_optimizer(torch.optim.Adam(model.parameters(), 1e-2))
+            losses = []
+            try:
+                for number in range(4):
+                    if number == 1:
+                        model.param_and_grad_buffer.mp_policy.grad_comm_dtype = torch.bfloat16
+                        for group in model.param_and_grad_buffer.parameter_groups:
+                            if group.main_grad_buffer is not None and group.hsdp_comm_gbuf is None:
+                                group.mp_policy.grad_comm_dtype = torch.bfloat16
+                    losses.append(step(model, 100 * number + rank).item().hex())
+                    optimizer.step()
+                    optimizer.zero_grad()
+            except Mismatch as error:
+                losses = [str(error)]
+        answers[name] = {"losses": losses, "counts": installed and vars(installed.counts)}
+    return answers
 
 
 def all_runs() -> Dict[str, Dict[str, Any]]:

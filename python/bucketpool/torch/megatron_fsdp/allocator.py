@@ -2,19 +2,24 @@
 
 import dataclasses
 import warnings
+import weakref
 from contextlib import nullcontext
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import torch
 
+from ..._abi import BP_DTYPE_UINT8
+from ...dlpack import export
 from ...errors import InvalidArgument, Mismatch, NoDeviceMemory, ScheduleError, Unsupported
 from ...plan import Plan
 from ...pool import Pool
-from ..memory import device_for, with_index
+from ...view import View
+from ..memory import device_for, over, with_index
 from ..streams import Streams
 from .units import DTYPES, ITEM_BYTES, ROLES, bucket_id_of, dtype_name, unit_ids
 
 ON_MISMATCH = ("replan", "plain", "error")
+_SAVED = ("param", "param_transpose")  # roles of which autograd saves views: one address from forward to backward
 
 
 class Bucket:
@@ -100,6 +105,10 @@ class PooledBuckets:
         self.on_mismatch = on_mismatch
         self.counts = counts if counts is not None else Counts()
         self.asked: Dict[Tuple[str, int], Tuple[int, torch.dtype]] = {}  # requests that differ from the plan
+        # Of this step: where each bucket of _SAVED got memory, and whether units run in another order than planned.
+        self.places: Dict[Optional[Tuple[str, int]], str] = {}
+        self.deviates = False
+        self.moved: List[Tuple[str, "weakref.ref[Any]"]] = []  # former memory of buckets that got other memory
         self.device = with_index(torch.device(device))
         _refuse(plan)
         pool_options = {"name": "megatron_fsdp", "strict": "off", **pool_options}
@@ -139,6 +148,23 @@ class PooledBuckets:
         """The allocator of one role (param, param_transpose, grad, grad_comm) for these parameter groups."""
         return BucketAllocator(self, role, groups, outside, repeats)
 
+    def check_moved(self) -> None:
+        """Raises ScheduleError if anything still refers to the former memory of a bucket that got other memory."""
+        moved, self.moved = self.moved, []
+        for label, storage in moved:
+            if storage() is not None:
+                raise ScheduleError(
+                    f"{label}: its planned memory is in use, and autograd saved views of it in forward, which would "
+                    "read other parameters; units ran in another order than planned: plan that order "
+                    "(docs/guides/megatron_fsdp.md#orders), or use modules that save the parameter, not a view"
+                )
+
+    def next_step(self) -> None:
+        """Nothing that autograd saved is left. Raises as check_moved."""
+        self.check_moved()
+        self.places.clear()
+        self.deviates = False
+
     def close(self) -> None:
         """Closes the pool. Memory of live tensors stays mapped until they are deleted."""
         self.streams.close()
@@ -170,7 +196,7 @@ class BucketAllocator:
         self.outside, self.repeats = outside, repeats
         self.fsdp_double_buffer_units: List[int] = unit_ids(groups)
         self._allocations: Dict[int, _Allocation] = {}
-        self._tensors: Dict[Tuple[int, int], torch.Tensor] = {}
+        self._tensors: Dict[Tuple[int, int], Tuple["weakref.ref[Any]", torch.Tensor]] = {}  # by id and address
         self._dynamic: Dict[int, torch.Tensor] = {}
         self._warned = False
 
@@ -189,6 +215,8 @@ class BucketAllocator:
         another dtype or more elements than planned, or other values than it is allocated with), ScheduleError (the
         memory is in use), NoDeviceMemory (outside units).
         """
+        if self.pooled.moved:
+            self.pooled.check_moved()
         self._check(bucket_id, size, dtype, device, mem_alloc_context)
         allocation = self._allocations.get(bucket_id)
         if allocation is not None:
@@ -208,6 +236,8 @@ class BucketAllocator:
         Ignores a bucket that is not allocated, because GradReducePipeline.reset frees every bucket. Raises
         InvalidArgument (an id without a group), ScheduleError (not allocated, with repeats "error").
         """
+        if self.pooled.moved:
+            self.pooled.check_moved()
         self._check_id(bucket_id)
         allocation = self._allocations.get(bucket_id)
         if allocation is None:
@@ -311,8 +341,16 @@ class BucketAllocator:
     def _serve(self, bucket_id: int, unit: Optional[int], size: int, dtype: torch.dtype, strict: bool) -> _Allocation:
         """From the pool; from PyTorch if the request differs from the plan or its memory is in use, and on_mismatch
         allows it.
+
+        Autograd may save views of parameters, so these have one address in a step. Once the memory of one is in use,
+        PyTorch serves what the pool has not served in this step, each time with the same storage.
         """
         lenient = self.pooled.on_mismatch != "error"
+        place = (self.role, bucket_id) if strict and self.role in _SAVED else None
+        before = self.pooled.places.get(place)
+        if lenient and place and (before == "plain" or (before is None and self.pooled.deviates)):
+            self.pooled.places[place] = "plain"
+            return self._plain(bucket_id, size, dtype)
         try:
             planned = self._planned(bucket_id, unit, size, dtype)
         except (InvalidArgument, Mismatch, NoDeviceMemory):
@@ -323,7 +361,14 @@ class BucketAllocator:
         allocation = self._from_pool(bucket_id, planned, size, dtype, strict and not lenient)
         if allocation is not None:
             self.pooled.counts.served += 1
+            if place:
+                self.pooled.places[place] = "pool"
             return allocation
+        if before == "pool":  # fetch_bucket sets the parameters after this call; then only autograd has references
+            self.pooled.moved += [(self._label(bucket_id), self._tensors.pop(key)[0])
+                                  for key in list(self._tensors) if key[0] == planned.id]
+        if place:
+            self.pooled.places[place], self.pooled.deviates = "plain", True
         if not self.pooled.counts.busy:
             warnings.warn(f"{self._label(bucket_id)}: its planned memory is in use; memory of PyTorch is used this "
                           "time (later ones are only counted)", RuntimeWarning, stacklevel=4)
@@ -372,13 +417,20 @@ class BucketAllocator:
         self.pooled.streams.settle(stream)
         view = views[0]
         key = (planned.id, view.address)
-        tensor = self._tensors.get(key)
-        if tensor is None or tensor.dtype != dtype:
-            tensor = self._tensors[key] = view.torch(dtype)
+        known = self._tensors.get(key)
+        if known is None or known[1].dtype != dtype:
+            known = self._tensors[key] = self._tensor_of(view, dtype)
+        tensor = known[1]
         allocation = _Allocation(Bucket(tensor[:size] if tensor.numel() != size else tensor), planned.id, dtype, size)
         allocation.streams.add(stream)
         self.pooled.allocated.add(planned.id)
         return allocation
+
+    def _tensor_of(self, view: View, dtype: torch.dtype) -> Tuple["weakref.ref[Any]", torch.Tensor]:
+        """A tensor over a bucket, and a reference to an object that lives as long as its storage."""
+        memory, tensor = over(view.address, view.bytes, self.pooled.device)
+        memory.keeps = export(view.pool.handle, view.id, BP_DTYPE_UINT8, False)  # the memory stays mapped
+        return weakref.ref(memory), tensor.view(dtype)
 
     def _plain(self, bucket_id: int, size: int, dtype: torch.dtype) -> _Allocation:
         """Allocates the storage of a bucket's tensor. It is the same tensor every time, because parameters are views of

@@ -137,9 +137,17 @@ class Wrapped:
             self.plan, self.pooled = plan, pooled
         return self.pooled
 
+    def next_step(self) -> None:
+        """Says that a step has ended: no graph of autograd is left. Plans anew where requests differed (replan()).
+
+        install() calls it after each step of an optimizer of PyTorch.
+        """
+        if self.pooled is not None and not self._closed:
+            self.pooled.next_step()
+            self.replan()
+
     def replan(self) -> bool:
-        """Plans the requests that differed from the plan, and serves from a new pool. Call it between steps; install()
-        calls it after each step of an optimizer of PyTorch.
+        """Plans the requests that differed from the plan, and serves from a new pool. Call it between steps.
 
         False, and nothing changes: no request differed, a bucket is allocated, the pool is registered or captured
         (addresses must stay), on_mismatch is not "replan", or no plan or pool can be made (with a warning, once for
@@ -200,11 +208,11 @@ class Installed:
         if on_mismatch not in ON_MISMATCH:
             raise InvalidArgument(f"unknown on_mismatch {on_mismatch!r}; expected one of {', '.join(ON_MISMATCH)}")
         self._on_mismatch, self._options = on_mismatch, pool_options
-        self._hook = register_optimizer_step_post_hook(lambda *_: self._stepped()) if on_mismatch == "replan" else None
+        self._hook: Any = register_optimizer_step_post_hook(lambda *_: self._stepped())
 
     def _stepped(self) -> None:
         for each in self.modules:
-            each.replan()
+            each.next_step()
 
     @property
     def only(self) -> Wrapped:
