@@ -136,12 +136,12 @@ def changed_dtype() -> Dict[str, Any]:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     answers: Dict[str, Any] = {}
-    for name in ("none", "replan", "plain", "error"):
+    for name in ("fixed", "replan", "plain", "error"):
         installed = None
         with without_cuda():
             policy = megatron_fsdp.MixedPrecisionPolicy(main_grads_dtype=torch.float32)
-            if name == "none":
-                model = wrap(random_stack(SEED), double_buffer=False, policy=policy)
+            if name == "fixed":  # without double buffers the policy cannot change
+                model = wrap(random_stack(SEED), policy=policy)
             else:
                 with pooled.install(on_mismatch=name) as installed:
                     model = wrap(random_stack(SEED), policy=policy)
@@ -149,14 +149,11 @@ def changed_dtype() -> Dict[str, Any]:
             losses = []
             try:
                 for number in range(4):
-                    if number == 1:
-                        model.param_and_grad_buffer.mp_policy.grad_comm_dtype = torch.bfloat16
-                        for group in model.param_and_grad_buffer.parameter_groups:
-                            if group.main_grad_buffer is not None and group.hsdp_comm_gbuf is None:
-                                group.mp_policy.grad_comm_dtype = torch.bfloat16
-                    losses.append(step(model, 100 * number + rank).item().hex())
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    changed = megatron_fsdp.MixedPrecisionPolicy(grad_comm_dtype=torch.bfloat16 if number else None)
+                    with model.mixed_precision_context(changed):
+                        losses.append(step(model, 100 * number + rank).item().hex())
+                        optimizer.step()
+                        optimizer.zero_grad()
             except Mismatch as error:
                 losses = [str(error)]
         answers[name] = {"losses": losses, "counts": installed and vars(installed.counts)}

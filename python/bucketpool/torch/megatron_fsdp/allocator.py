@@ -253,12 +253,27 @@ class BucketAllocator:
         del self._allocations[bucket_id]
 
     def move(self, pooled: PooledBuckets) -> None:
-        """Serves from another pool. Raises ScheduleError (a bucket is allocated)."""
-        if self._allocations:
+        """Serves from another pool. Buckets outside units that are allocated get copies in memory of PyTorch, which
+        Megatron-FSDP finds at their next allocate; until then parameters refer to the former ones.
+
+        Raises ScheduleError (can_move).
+        """
+        if not self.can_move:
             raise ScheduleError(f"{self.role}: {len(self._allocations)} buckets are allocated; free them before the "
                                 "allocator moves to another pool")
+        for bucket_id, allocation in list(self._allocations.items()):
+            if allocation.pool_id is not None:
+                former = allocation.bucket.data
+                self._allocations[bucket_id] = self._plain(bucket_id, allocation.size, allocation.dtype)
+                self._allocations[bucket_id].bucket.data.copy_(former)
+        self.outside = "dynamic"
         self._tensors.clear()
         self.pooled = pooled
+
+    @property
+    def can_move(self) -> bool:
+        """True if nothing is allocated but parameters outside units."""
+        return all(self.role in _SAVED and self.groups[bucket_id].fsdp_unit_id is None for bucket_id in self._allocations)
 
     def can_allocate(self, bucket_ids: Iterable[int], releasable_bucket_ids: Optional[Iterable[int]] = None) -> bool:
         """True if the pool could serve all these buckets after free() of the releasable ones.

@@ -5,6 +5,7 @@ import operator
 import os
 import sys
 import warnings
+import weakref
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Union
@@ -149,17 +150,19 @@ class Wrapped:
     def replan(self) -> bool:
         """Plans the requests that differed from the plan, and serves from a new pool. Call it between steps.
 
-        False, and nothing changes: no request differed, a bucket is allocated, the pool is registered or captured
+        False, and nothing changes: no request differed, a bucket of a unit or a gradient is allocated, the pool is registered or captured
         (addresses must stay), on_mismatch is not "replan", or no plan or pool can be made (with a warning, once for
         these requests).
         """
         pooled, units = self.pooled, self.units
         if pooled is None or units is None or self._closed or self._fixed or not pooled.asked or \
-                self._on_mismatch != "replan" or any(each.live for each in self.allocators.values()):
+                self._on_mismatch != "replan" or not all(each.can_move for each in self.allocators.values()):
             return False
         try:
             units = units.with_requests(pooled.asked)
             plan = self._make_plan(units)
+            for each in self.allocators.values():
+                each.outside = "dynamic"  # the former pool had these
             made = self._make_pool(plan, units, pooled.device)
         except Error as error:
             warnings.warn(f"install: no new plan, requests that differ get memory of PyTorch: {error}", RuntimeWarning,
@@ -208,11 +211,15 @@ class Installed:
         if on_mismatch not in ON_MISMATCH:
             raise InvalidArgument(f"unknown on_mismatch {on_mismatch!r}; expected one of {', '.join(ON_MISMATCH)}")
         self._on_mismatch, self._options = on_mismatch, pool_options
-        self._hook: Any = register_optimizer_step_post_hook(lambda *_: self._stepped())
+        reference = weakref.ref(self)  # the hook keeps nothing
 
-    def _stepped(self) -> None:
-        for each in self.modules:
-            each.next_step()
+        def stepped(*_: Any) -> None:
+            installed = reference()
+            if installed is not None:
+                for each in installed.modules:
+                    each.next_step()
+
+        self._hook: Any = register_optimizer_step_post_hook(stepped)
 
     @property
     def only(self) -> Wrapped:
@@ -320,6 +327,11 @@ class _Deferred:
         """As BucketAllocator.free."""
         if self._allocator is not None:
             self._allocator.free(bucket_id)
+
+    @property
+    def can_move(self) -> bool:
+        """As BucketAllocator.can_move."""
+        return self._allocator is None or self._allocator.can_move
 
     def move(self, pooled: PooledBuckets) -> None:
         """As BucketAllocator.move."""
