@@ -12,13 +12,16 @@ Each rank that records writes one file for each step and source, in a folder for
     memory_snapshots/step_2/snapshot_rank03_p0d1c0t1.pickle      pools
     memory_snapshots/step_2/torch_rank03_p0d1c0t1.pickle         PyTorch's caching allocator
 
-`bucketpool view` and pytorch.org/memory_viz read both. docs/guides/snapshots.md describes them.
+`bucketpool view` and pytorch.org/memory_viz read both, and merge() makes one of them. docs/guides/snapshots.md describes
+them.
 """
 
+import operator
 import os
+import pickle
 import weakref
 from types import TracebackType
-from typing import Any, Iterable, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Type, Union
 
 import torch
 import torch.distributed as dist
@@ -29,7 +32,7 @@ from ..names import whole
 from ..pool import Pool
 from ..profile import Profile
 
-__all__ = ["Snapshots"]
+__all__ = ["Snapshots", "merge"]
 
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
@@ -165,6 +168,56 @@ def _close_all() -> None:
 
 
 at_exit(_close_all)
+
+
+class _Plain(pickle.Unpickler):
+    """Reads lists, dictionaries and numbers alone; other pickles can run code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it contains an object of {module}.{name}")
+
+
+def _read(path: Union[str, "os.PathLike[str]"]) -> Any:
+    try:
+        with open(path, "rb") as file:
+            snapshot = _Plain(file).load()
+    except OSError as error:
+        raise FileError(f"{os.fspath(path)}: cannot be read: {error.strerror or error}") from None
+    except Exception as error:  # pickle raises any
+        raise FileError(f"{os.fspath(path)}: not a snapshot: {error}") from None
+    if not isinstance(snapshot, dict) or not all(isinstance(snapshot.get(key), list)
+                                                 for key in ("segments", "device_traces")):
+        raise FileError(f"{os.fspath(path)}: not a snapshot: it has no segments and device_traces")
+    return snapshot
+
+
+def merge(to: Union[str, "os.PathLike[str]"], *paths: Union[str, "os.PathLike[str]"]) -> None:
+    """Writes one snapshot with the memory of several of one process: pools and PyTorch's allocator. Events are in the
+    order of their times, on one clock.
+
+    pytorch.org/memory_viz shows all of it, `bucketpool view` the pools. Raises InvalidArgument (no file), FileError (a
+    file that is not a snapshot, or that cannot be read or written).
+    """
+    if not paths:
+        raise InvalidArgument("merge: no snapshot given; pass the file of the pools and that of PyTorch")
+    merged: Dict[str, Any] = {"segments": [], "device_traces": []}
+    for each in map(_read, paths):
+        merged["segments"] += each["segments"]
+        for device, events in enumerate(each["device_traces"]):
+            if device == len(merged["device_traces"]):
+                merged["device_traces"].append([])
+            merged["device_traces"][device] += events
+        for key, value in each.items():
+            merged.setdefault(key, value)
+    try:
+        for events in merged["device_traces"]:
+            events.sort(key=operator.itemgetter("time_us"))  # stable: events of one file keep their order
+        with open(to, "wb") as file:
+            pickle.dump(merged, file, protocol=4)
+    except (KeyError, TypeError) as error:
+        raise FileError(f"{', '.join(os.fspath(each) for each in paths)}: an event without time_us: {error}") from None
+    except OSError as error:
+        raise FileError(f"{os.fspath(to)}: cannot be written: {error.strerror or error}") from None
 
 
 def _record(**options: Any) -> None:

@@ -14,6 +14,7 @@ from ...errors import Infeasible, InvalidArgument, Mismatch, NoDeviceMemory, Sch
 from ...plan import Plan
 from ...pool import Pool, Prepared
 from ...registration import Registration
+from ..accounting import Memory, memory
 from ..capture import GraphCapture
 from ..memory import device_for
 from ..streams import Streams
@@ -266,6 +267,10 @@ class Attachment(Source):
         afterwards, because graphs hold its addresses. Raises as bucketpool.Capture.
         """
         return GraphCapture(self.pool, self._streams, stream, name)
+
+    def memory(self) -> Memory:
+        """Bytes of the pool, and of PyTorch's allocator on its GPU, which does not count the pool."""
+        return memory(self.pool)
 
     def report(self) -> str:
         """The plan, the memory of the pool and the served buffers as text, one line each."""

@@ -18,6 +18,7 @@ from ...errors import Error, InvalidArgument, Mismatch, ScheduleError
 from ...plan import Plan
 from ...pool import Pool
 from ...registration import Registration
+from ..accounting import Memory, memory
 from ..capture import GraphCapture
 from ..nccl import register
 from .allocator import ON_MISMATCH, Bucket, BucketAllocator, Counts, PooledBuckets
@@ -81,6 +82,10 @@ class Wrapped:
         self._fixed = True
         self._registration = register(pool, pool.device, groups, pooled.device, kind)
         return self._registration
+
+    def memory(self) -> Memory:
+        """Bytes of the pool, and of PyTorch's allocator on its GPU, which does not count the pool."""
+        return memory(self.pool)
 
     def capture(self, stream: Any, name: Optional[str] = None) -> GraphCapture:
         """A context for capturing whole steps with torch.cuda.graph(graph, stream=stream); replay() launches the graph.
@@ -267,6 +272,10 @@ class Installed:
     def capture(self, stream: Any, name: Optional[str] = None) -> GraphCapture:
         """As Wrapped.capture."""
         return self.only.capture(stream, name)
+
+    def memory(self) -> Memory:
+        """As Wrapped.memory, over the pools of all modules."""
+        return memory([each.pool for each in self.modules])
 
     def close(self) -> None:
         """Closes the pools of all modules, as Wrapped.close."""
