@@ -33,9 +33,9 @@ TORCH = f"torch=={RELEASE}"
 PACKAGES = ["typing-extensions", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec", "filelock", "setuptools<82", "numpy",
             "pytest", "iniconfig", "packaging", "pluggy", "pygments", "megatron-fsdp==0.6.1", "einops", "mypy==2.4.1", "mypy-extensions",
             "pathspec", "librt", "ast-serialize",
-            # transformers, which model types are compared with, and what it imports: 21 MB
+            # transformers, which model types are compared with and whose Trainer is run, and what it imports: 22 MB
             "transformers==5.23.0", "tokenizers==0.23.3", "huggingface_hub==2.4.0", "safetensors", "regex", "pyyaml", "tqdm", "httpx2==2.16.2",
-            "httpcore2==2.16.2", "idna", "truststore", "h11"]
+            "httpcore2==2.16.2", "idna", "truststore", "h11", "accelerate==1.15.0", "psutil"]
 # Libraries that PyTorch is linked to, by soname: the package that has it, and its download size in MB. The machine's libraries are
 # preferred; a package brings the release that PyTorch was built with (the requirements of torch 2.11.0 and of cuda-toolkit 13.0.2).
 LIBRARIES = {

@@ -55,7 +55,7 @@ def memory_summary(pools: Union[Pool, Iterable[Pool]], device: Any = None, abbre
     """torch.cuda.memory_summary() of the device with a line for each pool; without a GPU the lines alone."""
     pools = [pools] if isinstance(pools, Pool) else list(pools)
     lines = [] if not torch.cuda.is_available() else [torch.cuda.memory_summary(device, abbreviated)]
-    lines += [_row("bucketpool", "Slabs", "Live Now", "Live Peak", "Plan Policy")]
+    lines += [_row("bucketpool", "Slabs", "Live Now", "Live Peak", "Policy")]
     for pool in pools:
         now = pool.statistics
         lines.append(_row(pool.name, _size(now.slab_bytes), _size(now.live_bytes), _size(now.peak_live_bytes),
