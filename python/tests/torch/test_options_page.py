@@ -37,7 +37,10 @@ def quoted(text: str) -> List[str]:
 
 
 def newer(line: str) -> bool:
-    """True if a row is of an option that PyTorch has "from 2.13" on, and this one is older."""
+    """True if a row is of an option that PyTorch has "from 2.13" on, and this one is older, or that Megatron-LM has on
+    its branch dev."""
+    if "(dev)" in line.split("|")[1]:
+        return True
     first = re.search(r"\(from (\d+)\.(\d+)\)", line.split("|")[1])
     have = [int(part) for part in torch.__version__.split(".")[:2]]
     return first is not None and have < [int(part) for part in first.groups()]
