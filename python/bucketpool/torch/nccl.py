@@ -1,6 +1,6 @@
 """Registration of a pool with the NCCL communicators of process groups."""
 
-from typing import Any, Dict, Iterable, List, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
@@ -12,7 +12,7 @@ from ..pool import Pool
 from ..registration import Entry, Registration
 
 
-__all__ = ["communicators", "register"]
+__all__ = ["Groups", "communicators", "register"]
 
 
 def communicators(groups: Iterable[dist.ProcessGroup], device: torch.device) -> Dict[int, str]:
@@ -34,18 +34,31 @@ def communicators(groups: Iterable[dist.ProcessGroup], device: torch.device) -> 
     return found
 
 
-def register(pool: Pool, device: Device, groups: Iterable[dist.ProcessGroup], torch_device: torch.device,
-             kind: str = "symmetric", traffic: Sequence[str] = ("gather", "reduce_scatter")) -> Registration:
+Groups = Union[Iterable[dist.ProcessGroup], Mapping[str, Iterable[dist.ProcessGroup]]]
+_TRAFFIC = {"param": ("gather",), "param_transpose": ("gather",), "grad": ("reduce_scatter",)}
+
+
+def register(pool: Pool, device: Device, groups: Groups, torch_device: torch.device, kind: str = "symmetric",
+             traffic: Sequence[str] = ("gather", "reduce_scatter")) -> Registration:
     """Registers the slabs of a pool with the NCCL communicators of process groups.
 
     - device: the device of the pool; torch_device: the same GPU in PyTorch
-    - kind, traffic: as in bucketpool.Entry
+    - groups: for all slabs; or by role ({"param": [all_gather_group], "grad": [reduce_group]}), for the slabs of the
+      release group of that name
+    - kind, traffic: as in bucketpool.Entry; traffic only without roles
 
     Collective over the groups, in their order, between steps. The caller closes the registration, collectively,
-    before the groups are destroyed. Raises as communicators() and bucketpool.Registration. Has been run on the
-    emulated NCCL only.
+    before the groups are destroyed. Raises as communicators() and bucketpool.Registration (InvalidArgument: no slab of
+    a role). Has been run on the emulated NCCL only.
     """
+    roles: Mapping[Optional[str], Iterable[dist.ProcessGroup]] = (
+        {role: list(each) for role, each in groups.items()} if isinstance(groups, Mapping) else {None: list(groups)})
+    comms: Dict[int, Comm] = {}
     entries: List[Entry] = []
-    for pointer, name in communicators(groups, torch_device).items():
-        entries.append(Entry(Comm.nccl(pointer, device, name), kind=kind, traffic=traffic))
+    for role, used in roles.items():
+        for pointer, name in communicators(used, torch_device).items():
+            if pointer not in comms:
+                comms[pointer] = Comm.nccl(pointer, device, name)
+            entries.append(Entry(comms[pointer], group=role, kind=kind,
+                                 traffic=traffic if role is None else _TRAFFIC.get(role, ())))
     return Registration(pool, entries)

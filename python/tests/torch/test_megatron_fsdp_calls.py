@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 import warnings
 from types import SimpleNamespace
 from typing import Dict, List, NamedTuple, Optional
@@ -19,7 +20,7 @@ torch = pytest.importorskip("torch")
 
 import bucketpool  # noqa: E402
 from bucketpool import errors  # noqa: E402
-from bucketpool.torch import megatron_fsdp as pooled  # noqa: E402
+from bucketpool.torch import megatron_fsdp as pooled, nccl  # noqa: E402
 from bucketpool.torch.megatron_fsdp.units import bucket_name, unit_ids  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -270,6 +271,31 @@ class Streams(unittest.TestCase):
         self.assertEqual(reduced, [data.numel()])
         self.assertEqual(int(data[0]), 2)
         served.of["grad"].free(second)
+
+    def test_registered_roles(self) -> None:
+        """Each role's slabs with its process groups; a communicator that both share is wrapped once. The communicators
+        of NCCL are replaced: PyTorch has loaded the real library, which needs a GPU."""
+
+        def process_group(name: str, pointer: int) -> SimpleNamespace:
+            backend = SimpleNamespace(_comm_ptr=lambda: pointer)
+            return SimpleNamespace(group_name=name, _get_backend=lambda _device: backend)
+
+        served = Served([Group(0, "fp32", 64)])
+        pool, cpu = served.pooled.pool, torch.device("cpu")
+        gather, reduce = process_group("gather", 7), process_group("reduce", 8)
+        made = lambda pointer, _device, name: (pointer, name)  # noqa: E731
+        with unittest.mock.patch.object(nccl.Comm, "nccl", made), \
+                unittest.mock.patch.object(nccl, "Registration", lambda _pool, entries: entries):
+            entries = nccl.register(pool, pool.device, {"param": [gather], "grad": [gather, reduce]}, cpu)
+            self.assertEqual([(each.comm, each.group, each.traffic) for each in entries],
+                             [((7, "nccl.gather"), "param", ("gather",)), ((7, "nccl.gather"), "grad", ("reduce_scatter",)),
+                              ((8, "nccl.reduce"), "grad", ("reduce_scatter",))])
+            self.assertIs(entries[0].comm, entries[1].comm)
+            everywhere = nccl.register(pool, pool.device, [gather, gather, reduce], cpu)
+            self.assertEqual([(each.comm[0], each.group) for each in everywhere], [(7, None), (8, None)])
+        with self.assertRaisesRegex(bucketpool.Unsupported, "no NCCL communicator"):
+            nccl.register(pool, pool.device, {"param": [SimpleNamespace(group_name="g", _get_backend=lambda _: object())]},
+                          cpu)
 
     @unittest.skipUnless(os.path.exists(os.path.join(FAKES, "libcuda.so.1")), f"no emulated driver in {FAKES}")
     def test_emulated_gpu(self) -> None:

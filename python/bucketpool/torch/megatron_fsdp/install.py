@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Union
 
 import torch
-import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...errors import Error, InvalidArgument, Mismatch, ScheduleError
@@ -20,7 +19,7 @@ from ...pool import Pool
 from ...registration import Registration
 from ..accounting import Memory, memory
 from ..capture import GraphCapture
-from ..nccl import register
+from ..nccl import Groups, register
 from .allocator import ON_MISMATCH, Bucket, BucketAllocator, Counts, PooledBuckets
 from .units import Group, Units, describe, unit_ids
 
@@ -64,9 +63,9 @@ class Wrapped:
                                 "units")
         return self.pooled.pool
 
-    def register(self, groups: Iterable[dist.ProcessGroup], kind: str = "symmetric") -> Registration:
-        """Registers the pool with the NCCL communicators of process groups, those of the module's collectives.
-        Collective.
+    def register(self, groups: Groups, kind: str = "symmetric") -> Registration:
+        """Registers the pool with the NCCL communicators of process groups, those of the module's collectives; or by
+        role: {"param": [group of all-gathers], "grad": [group of reduce-scatters]}. Collective.
 
         Call it once, between steps, after the first collective has created the communicators. kind: "buffer",
         "window" or "symmetric"; the returned Registration reports what NCCL granted. close() undoes it.
@@ -265,7 +264,7 @@ class Installed:
         """As Wrapped.counts."""
         return self.only.counts
 
-    def register(self, groups: Iterable[dist.ProcessGroup], kind: str = "symmetric") -> Registration:
+    def register(self, groups: Groups, kind: str = "symmetric") -> Registration:
         """As Wrapped.register."""
         return self.only.register(groups, kind)
 
