@@ -32,6 +32,11 @@ class _Event:
 
 
 class _Stream:
+    device = "cpu"
+
+    def __init__(self, device: Any = None) -> None:
+        pass
+
     def wait_stream(self, stream: Any) -> None:
         pass
 

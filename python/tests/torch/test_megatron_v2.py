@@ -1,6 +1,7 @@
 """Megatron-FSDP v2 (megatron_fsdp.experimental) on two ranks (gloo), without and with a pool: the same bits."""
 
 import contextlib
+import functools
 import types
 import unittest.mock
 
@@ -14,6 +15,7 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
 import bucketpool as bp  # noqa: E402
+from megatron_fsdp import experimental  # noqa: E402
 import process_group  # noqa: E402
 from bucketpool.torch.megatron_fsdp import v2  # noqa: E402
 from megatron_cpu import Unit, random_stack, step, without_cuda  # noqa: E402
@@ -45,29 +47,34 @@ def on_cpu():
         for name in ("wait_stream", "wait_event"):
             setattr(type(stream), name, lambda *_: None)
         type(stream).record_event = lambda *_: Event()
-        type(stream).device = "cpu"
-        yield memory
+        # main notes the stream of an allocation, and has none on a CPU
+        with patch(experimental.DBuffer, "allocation_stream", property(lambda _self: stream, lambda _self, _value: None),
+                   create=True):
+            yield memory
 
 
 def build(seed=4):
-    from megatron_fsdp.experimental import Flat, Placements, fully_shard
-
-    torch.manual_seed(seed)
+    """A sharded stack, with v2 of the package 0.6.1 or of Megatron-LM's main, which has contexts."""
     model = random_stack(seed)
     mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
-    placements = Placements(parameter=[Flat()], gradient=[Flat()], optimizer=[Flat()], dp_axes=["dp"])
-    for unit in model.modules():
-        if isinstance(unit, Unit):
-            fully_shard(unit, mesh=mesh, placements=placements)
-    fully_shard(model, mesh=mesh, placements=placements)
+    context = getattr(experimental, "fully_shard_context", None)
+    if context is None:
+        context, flat, placements_of = contextlib.nullcontext, experimental.Flat(), experimental.Placements
+    else:
+        context, flat = functools.partial(context, torch.device("cuda", 0)), torch.distributed.tensor.Shard(0)
+        placements_of = experimental.Placements
+    placements = placements_of(parameter=[flat], gradient=[flat], optimizer=[flat], dp_axes=["dp"])
+    with context():
+        for unit in model.modules():
+            if isinstance(unit, Unit):
+                experimental.fully_shard(unit, mesh=mesh, placements=placements)
+        experimental.fully_shard(model, mesh=mesh, placements=placements)
     return model
 
 
 def train(model, steps=STEPS):
-    from megatron_fsdp.experimental import fully_shard_optimizer
-
     optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], 1e-2)
-    fully_shard_optimizer(optimizer)
+    experimental.fully_shard_optimizer(optimizer)
     losses = []
     for number in range(steps):
         for microbatch in range(2):
