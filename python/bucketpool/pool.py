@@ -317,8 +317,7 @@ class Pool(Owner[PoolHandle]):
         return None
 
     def _failure(self, status: int, stream: Optional[Stream]) -> Exception:
-        """The exception of a status; InvalidArgument if the pool or the stream is closed, which is NULL for the library.
-        """
+        """The exception of a status; InvalidArgument if the pool or the stream is closed, which is NULL in C."""
         error = failure(status)
         self.handle
         if stream is not None:

@@ -7,19 +7,17 @@ and the tensor of a bucket is made at its address, which the host can access.
 import ctypes
 import json
 from types import SimpleNamespace
-from typing import Any, Tuple
 from unittest.mock import patch
 
 import torch
 
+from bucketpool import View
 from bucketpool.torch import megatron_fsdp as pooled
-from bucketpool.torch.megatron_fsdp import allocator
 from test_megatron_fsdp_calls import Group, make_plan
 
 
-def on_the_host(address: int, count: int, device: torch.device) -> Tuple[Any, torch.Tensor]:
-    memory = (ctypes.c_uint8 * count).from_address(address)
-    return memory, torch.frombuffer(memory, dtype=torch.uint8)
+def on_the_host(view: View, dtype: torch.dtype, wait: bool) -> torch.Tensor:
+    return torch.frombuffer((ctypes.c_uint8 * view.bytes).from_address(view.address), dtype=dtype)
 
 
 def main() -> None:
@@ -34,7 +32,7 @@ def main() -> None:
         current.cuda_stream = streams[name].native
 
     findings = {"device": served.pool.device.name}
-    with patch.object(torch.cuda, "current_stream", lambda device: current), patch.object(allocator, "over", on_the_host):
+    with patch.object(torch.cuda, "current_stream", lambda device: current), patch.object(View, "_new_tensor", on_the_host):
         for _ in range(3):
             for unit in range(4):  # as its pipelines call them
                 on("gather")

@@ -418,8 +418,8 @@ def attach(module: nn.Module, timelines: Timelines = None, *, policy: str = "sch
     - alignment, work: as in Plan; pool_options: as in Pool (guard, fingerprint, ...)
 
     Call detach() on the result. Raises InvalidArgument (not sharded, a second pool, an unknown dtype), Mismatch
-    (another device; a plan of other buckets, unless on_mismatch is "replan"), Unsupported (an unchecked version of PyTorch), Infeasible, and as Plan
-    and Pool.
+    (another device; a plan of other buckets, unless on_mismatch is "replan"), Unsupported (an unchecked version of
+    PyTorch), Infeasible, and as Plan and Pool.
     """
     if on_mismatch not in ("replan", "plain", "error"):
         raise InvalidArgument(f"on_mismatch: {on_mismatch!r}; use \"replan\", \"plain\" or \"error\"")
@@ -437,5 +437,6 @@ def attach(module: nn.Module, timelines: Timelines = None, *, policy: str = "sch
         raise Mismatch(f"recording: it has units {planned.units}, the module has {names}; record the module that the "
                        "pool is for")
     planner = _Planner(planned, timelines, name, _device(device, groups[0].device), phases, pool_options,
-                       {"policy": policy, "alignment": alignment, "joint": joint and policy == "scheduled", "work": work})
+                       {"policy": policy, "alignment": alignment, "joint": joint and policy == "scheduled",
+                        "work": work})
     return Attachment(module, groups, planner, plan, on_mismatch, poison)

@@ -8,13 +8,11 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set,
 
 import torch
 
-from ..._abi import BP_DTYPE_UINT8
-from ...dlpack import export
 from ...errors import InvalidArgument, Mismatch, NoDeviceMemory, ScheduleError, Unsupported
 from ...plan import Plan
 from ...pool import Pool
 from ...view import View
-from ..memory import device_for, over, with_index
+from ..memory import device_for, with_index
 from ..streams import Streams
 from .units import DTYPES, ITEM_BYTES, ROLES, bucket_id_of, dtype_name, unit_ids
 
@@ -273,13 +271,15 @@ class BucketAllocator:
     @property
     def can_move(self) -> bool:
         """True if nothing is allocated but parameters outside units."""
-        return all(self.role in _SAVED and self.groups[bucket_id].fsdp_unit_id is None for bucket_id in self._allocations)
+        return all(self.role in _SAVED and self.groups[bucket_id].fsdp_unit_id is None
+                   for bucket_id in self._allocations)
 
     def can_allocate(self, bucket_ids: Iterable[int], releasable_bucket_ids: Optional[Iterable[int]] = None) -> bool:
         """True if the pool could serve all these buckets after free() of the releasable ones.
 
         Buckets outside units, and allocated ones that are not releasable, need no memory. Buckets of units that are not
-        in the plan: False with on_mismatch "error", otherwise they need no memory of the pool. Raises InvalidArgument (an id without a group).
+        in the plan: False with on_mismatch "error", otherwise they need no memory of the pool. Raises
+        InvalidArgument (an id without a group).
         """
         releasable = set(releasable_bucket_ids or ())
         wanted = set(bucket_ids)
@@ -441,11 +441,11 @@ class BucketAllocator:
         self.pooled.allocated.add(planned.id)
         return allocation
 
-    def _tensor_of(self, view: View, dtype: torch.dtype) -> Tuple["weakref.ref[Any]", torch.Tensor]:
-        """A tensor over a bucket, and a reference to an object that lives as long as its storage."""
-        memory, tensor = over(view.address, view.bytes, self.pooled.device)
-        memory.keeps = export(view.pool.handle, view.id, BP_DTYPE_UINT8, False)  # the memory stays mapped
-        return weakref.ref(memory), tensor.view(dtype)
+    @staticmethod
+    def _tensor_of(view: View, dtype: torch.dtype) -> Tuple["weakref.ref[Any]", torch.Tensor]:
+        """A tensor over a bucket, and a reference to its storage, which lasts as long as the storage."""
+        tensor = view._new_tensor(dtype, wait=True)
+        return weakref.ref(tensor.untyped_storage()), tensor
 
     def _plain(self, bucket_id: int, size: int, dtype: torch.dtype) -> _Allocation:
         """Allocates the storage of a bucket's tensor. It is the same tensor every time, because parameters are views of

@@ -43,7 +43,6 @@ class Wrapped:
         self.plan, self._planner, self._on_mismatch = plan, planner, on_mismatch
         self._options = pool_options
         self._closed = False
-        self._fixed = False  # registered or captured: addresses must stay
         self.counts = Counts()
         self.units: Optional[Units] = None
         self.pooled: Optional[PooledBuckets] = None
@@ -78,7 +77,6 @@ class Wrapped:
         if self._registration is not None:
             raise ScheduleError("the pool is registered already; close() it and wrap the module again to register "
                                 "another kind")
-        self._fixed = True
         self._registration = register(pool, pool.device, groups, pooled.device, kind)
         return self._registration
 
@@ -93,7 +91,6 @@ class Wrapped:
         """
         pool, pooled = self.pool, self.pooled
         assert pooled is not None
-        self._fixed = True
         return GraphCapture(pool, pooled.streams, stream, name)
 
     def close(self) -> None:
@@ -154,13 +151,13 @@ class Wrapped:
     def replan(self) -> bool:
         """Plans the requests that differed from the plan, and serves from a new pool. Call it between steps.
 
-        False, and nothing changes: no request differed, a bucket of a unit or a gradient is allocated, the pool is registered or captured
-        (addresses must stay), on_mismatch is not "replan", or no plan or pool can be made (with a warning, once for
-        these requests).
+        False, and nothing changes: no request differed, a bucket of a unit or a gradient is allocated, a graph, a
+        communicator or an Offload knows the addresses, on_mismatch is not "replan", or no plan or pool can be made (with
+        a warning, once for these requests).
         """
         pooled, units = self.pooled, self.units
-        if pooled is None or units is None or self._closed or self._fixed or not pooled.asked or \
-                self._on_mismatch != "replan" or not all(each.can_move for each in self.allocators.values()):
+        if pooled is None or units is None or self._closed or not pooled.asked or self._on_mismatch != "replan" or \
+                pooled.pool.addresses_known or not all(each.can_move for each in self.allocators.values()):
             return False
         try:
             units = units.with_requests(pooled.asked)
@@ -385,8 +382,8 @@ def install(plan: Union[None, Plan, str, "os.PathLike[str]", Planner] = None, po
       after the next step of an optimizer a new plan with what was asked for; "plain": memory of PyTorch; "error": raises
     - pool_options: as in bucketpool.Pool
 
-    Each module gets a pool, which stays until Installed.close(). One thread at a time. Raises ImportError, ScheduleError (the module has no
-    double buffers), and as PooledBuckets when the first bucket is allocated.
+    Each module gets a pool, which stays until Installed.close(). One thread at a time. Raises ImportError,
+    ScheduleError (the module has no double buffers), and as PooledBuckets when the first bucket is allocated.
     """
     installed = Installed(plan, policy, on_mismatch, pool_options)
     modules = _find(package)

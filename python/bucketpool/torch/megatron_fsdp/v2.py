@@ -33,11 +33,11 @@ class _Group:
     def __init__(self, name: str, group: Any) -> None:
         for attribute in ("_unsharded_model_weight", "allocate_partial_grad_buffer", "requires_grad"):
             if not hasattr(group, attribute):
-                raise Unsupported(f"{name}: {type(group).__name__} has no {attribute}, which this adapter replaces; use the "
-                                  "experimental package of megatron-fsdp 0.6.1, or a newer version of this adapter")
+                raise Unsupported(f"{name}: {type(group).__name__} has no {attribute}, which this adapter replaces; use "
+                                  "the experimental package of megatron-fsdp 0.6.1, or a newer version of this one")
         if getattr(group, "_symm_mem_pool", None) is not None:
-            raise Unsupported(f"{name}: PyTorch owns its buffers, in symmetric memory; leave use_symm_mem out, and register "
-                              "the pool instead")
+            raise Unsupported(f"{name}: PyTorch owns its buffers, in symmetric memory; leave use_symm_mem out, and "
+                              "register the pool instead")
         self.name, self.group, self.weight = name, group, group._unsharded_model_weight
         self.plain = self.weight.local_buffer  # PyTorch's memory, resized to 0 while it is not in use
         self.numel, self.dtype = self.plain.numel(), self.plain.dtype
@@ -111,8 +111,8 @@ class Attachment:
         else:
             group.stream = self._streams.current()
             if group.param.try_acquire(group.stream) is None:
-                raise ScheduleError(f"{group.name}: the planned memory of its parameters is in use, and autograd may have "
-                                    "saved views of it, so they cannot move; detach(), and attach() for this order")
+                raise ScheduleError(f"{group.name}: the planned memory of its parameters is in use, and autograd may "
+                                    "have saved views of it, so they cannot move; detach(), and attach() for this order")
             self._streams.settle(group.stream)
             self.served["param"] += 1
         group.in_use = True
@@ -180,7 +180,8 @@ class Attachment:
             self._live -= 1
             self._pass.released(token)
 
-        return self._dbuffer(group, tensor_at(memory.data_ptr(), memory.numel(), memory.dtype, memory.device, ended), made)
+        tensor = tensor_at(memory.data_ptr(), memory.numel(), memory.dtype, memory.device, ended)
+        return self._dbuffer(group, tensor, made)
 
     @staticmethod
     def _dbuffer(group: _Group, memory: torch.Tensor, made: Any = None) -> Any:
@@ -235,9 +236,10 @@ class Attachment:
             if slot.role == "grad":
                 group.grads.append((slot, prepared))
                 continue
-            address, _bytes = pool.address(request)
+            view, = pool.acquire([request], self._streams.current())
             group.param = prepared
-            group.use(tensor_at(address, group.numel, group.dtype, self.torch_device))
+            group.use(view._new_tensor(group.dtype, wait=True)[:group.numel])
+            view.release()
 
     def _leave(self) -> None:
         """Closes the pool; parameters get PyTorch's memory again."""
@@ -289,14 +291,14 @@ def _groups_of(module: nn.Module) -> List[_Group]:
             if group._unsharded_model_weight.local_buffer.numel():
                 groups.append(_Group(label, group))
     if not groups:
-        raise InvalidArgument(f"{type(module).__name__}: it is not sharded; call megatron_fsdp.experimental.fully_shard on "
-                              "its parts and on it first")
+        raise InvalidArgument(f"{type(module).__name__}: it is not sharded; call megatron_fsdp.experimental.fully_shard "
+                              "on its parts and on it first")
     for each in groups:
         if "reallocate_storage" in each.weight.__dict__:
             raise InvalidArgument(f"{each.name}: it has a pool; detach() it first")
         if each.plain.device != groups[0].plain.device:
-            raise InvalidArgument(f"{each.name}: on {each.plain.device}, {groups[0].name} on {groups[0].plain.device}; a pool "
-                                  "has memory of one device")
+            raise InvalidArgument(f"{each.name}: on {each.plain.device}, {groups[0].name} on {groups[0].plain.device}; "
+                                  "a pool has memory of one device")
     return groups
 
 
@@ -313,5 +315,6 @@ def attach(module: nn.Module, *, policy: str = "scheduled", device: Optional[Dev
     of v2).
     """
     if policy not in ("scheduled", "max", "fixed"):
-        raise InvalidArgument(f"policy {policy!r}: its requests have no fixed address; use \"scheduled\", \"max\" or \"fixed\"")
+        raise InvalidArgument(f"policy {policy!r}: its requests have no fixed address; use \"scheduled\", \"max\" or "
+                              "\"fixed\"")
     return Attachment(module, policy, device, name, pool_options)
