@@ -50,7 +50,7 @@ def on_three_streams(attached, model, device):
     streams, made, done = attached._streams, [device.stream(name) for name in ("first", "second", "third")], []
     streams.now = made[0]
     handle = model.layers[0].unshard(async_op=True)
-    (request,) = attached._live
+    request = next(iter(attached._in_use.values())).request.id
     streams.now = made[1]
     made[1].call(lambda: (time.sleep(0.3), done.append("copied out")))
     handle.wait()
@@ -81,8 +81,8 @@ def ended_in_backward(attached, device):
     held = [group.handle._all_gather_comm.allocate((group.gather_numel,), dtype=group.gather_dtype,
                                                    device=group.device)]
     streams.now = made[1]
-    attached.communicates(held[0].data_ptr())
-    (request,) = attached._live
+    attached.communicates(attached.holder(held[0].data_ptr()))
+    request = next(iter(attached._in_use.values())).request.id
     streams.now = made[2]
     made[2].call(lambda: (time.sleep(0.3), done.append("used")))
     result = torch.ones(1, requires_grad=True) * 2
