@@ -125,12 +125,12 @@ class Prepared:
     One thread at a time. Errors are those of Pool.acquire and release.
     """
 
-    __slots__ = ("pool", "id", "_ids", "_at", "_address", "_acquired", "_outputs", "_calls")
+    __slots__ = ("pool", "id", "_record", "_at", "_address", "_acquired", "_outputs", "_calls")
 
     def __init__(self, pool: "Pool", id: int) -> None:
         self.pool, self.id, self._calls = pool, id, _calls()
-        self._ids = pool._records[id].ids
-        self._at = ctypes.addressof(self._ids)
+        self._record = pool._records[id]
+        self._at = self._record.ids_at
         self._address, self._acquired = c_void_p(), c_int()
         self._outputs = ctypes.addressof(self._address), ctypes.addressof(self._acquired)
 
@@ -293,19 +293,14 @@ class Pool(Owner[PoolHandle]):
             return [View(self, record.id, record.found.value or 0, stream, record)]
         array, count = _array(ids)
         addresses = _array_types(count)[1]()
-        status = core().bp_pool_acquire(self._handle, array, count, stream._handle, addresses)
-        if status:
-            raise self._failure(status, stream)
+        call(core().bp_pool_acquire, self.handle, array, count, stream.handle, addresses)
         return self._views(array, addresses, stream)
 
     def try_acquire(self, ids: Iterable[int], stream: Stream) -> Optional[List[View]]:
         """As acquire, but returns None (busy) if another request uses the memory or the device is out of memory."""
         array, count = _array(ids)
         addresses, acquired = _array_types(count)[1](), ctypes.c_int()
-        status = core().bp_pool_try_acquire(self._handle, array, count, stream._handle, addresses,
-                                            ctypes.byref(acquired))
-        if status:
-            raise self._failure(status, stream)
+        call(core().bp_pool_try_acquire, self.handle, array, count, stream.handle, addresses, ctypes.byref(acquired))
         return self._views(array, addresses, stream) if acquired.value else None
 
     def _only(self, held: Any) -> Optional[Record]:
@@ -358,9 +353,7 @@ class Pool(Owner[PoolHandle]):
             self._release(record, stream)
             return
         array, count, views = self._held(held)
-        status = core().bp_pool_release(self._handle, array, count, stream._handle)
-        if status:
-            raise self._failure(status, stream)
+        call(core().bp_pool_release, self.handle, array, count, stream.handle)
         self._ended(array, views)
 
     def _release(self, record: Record, stream: Stream) -> None:

@@ -74,8 +74,7 @@ class View:
 
     def release(self, stream: Optional[Stream] = None) -> None:
         """Drops the reference. stream: the stream of the last work; None: the acquiring stream."""
-        if self.released:
-            self.check()
+        self.check()
         self.pool._release(self._record, self.stream if stream is None else stream)
         self._released = True
 

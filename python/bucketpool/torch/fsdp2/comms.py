@@ -107,12 +107,8 @@ class _Comm:
         is dropped, which FSDP2 does after waiting for it.
         """
         served: List[torch.Tensor] = []
-        if arguments:
-            arguments = tuple([self._given(value, served) for value in arguments])
-        for name, value in named.items():
-            if isinstance(value, torch.Tensor):
-                named[name] = self._given(value, served)
-        work = self.plain(*arguments, **named)
+        given = [self._given(value, served) for value in arguments]
+        work = self.plain(*given, **{name: self._given(value, served) for name, value in named.items()})
         if work is not None:
             call_at_end(work, served.clear)
         return work

@@ -18,6 +18,7 @@ from ...errors import Infeasible, InvalidArgument, ScheduleError, Unsupported
 from ...plan import Plan
 from ...pool import Pool, Prepared
 from ..accounting import Memory, memory
+from ..fsdp2.comms import phase_of
 from ..fsdp2.passes import Pass
 from ..fsdp2.tensors import tensor_at
 from ..fsdp2.timeline import Planned, Slot, Timeline
@@ -101,8 +102,7 @@ class Attachment:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        phase = "forward" if torch._C._current_graph_task_id() == -1 else "backward"
-        if self._live == 0 and self._pass.begins(group.name, phase):
+        if self._live == 0 and self._pass.begins(group.name, phase_of("param")):
             self._next_pass()
         if group.param is None:
             self._resize(group, group.numel)
@@ -143,16 +143,20 @@ class Attachment:
         """The input of a reduce-scatter, released at the end of its storage, on the stream of its allocation, as memory
         of PyTorch is.
         """
-        if group.like is None or not group.grads:
-            made = original(group.group)
-            group.like = made.mesh, made.placements, tuple(made.layout.tensor_shapes)
-            return self._tracked(group, made)
-        if any(parameter.grad is None for parameter in group.parameters):
-            return original(group.group)  # raises its error
-        dtype = next(iter(group.parameters)).grad.dtype  # type: ignore[union-attr]
+        gradients = [parameter.grad for parameter in group.parameters]
+        if group.like is not None and all(gradient is not None for gradient in gradients):
+            served = self._served_grad(group, gradients[0].dtype)  # type: ignore[union-attr]
+            if served is not None:
+                return served
+        made = original(group.group)  # raises its error where a gradient is missing
+        group.like = made.mesh, made.placements, tuple(made.layout.tensor_shapes)
+        self._differs(group.name, "its gradients are not as planned")
+        return self._tracked(group, made)
+
+    def _served_grad(self, group: _Group, dtype: torch.dtype) -> Any:
         for slot, request in group.grads:
-            bytes = self._planned.sizes[slot].bytes
-            if self._planned.sizes[slot].dtype != dtype or self._planned.sizes[slot].numel < group.numel:
+            planned = self._planned.sizes[slot]
+            if planned.dtype != dtype or planned.numel < group.numel:
                 continue
             stream = self._streams.current()
             address = request.try_acquire(stream)
@@ -162,12 +166,9 @@ class Attachment:
                 self._live += 1
                 token = object()
                 self._pass.asked(token, group.name, "grad", "", group.numel, dtype)
-                buffer = tensor_at(address, group.numel, dtype, self.torch_device,
-                                   functools.partial(self._ended, token, request, stream))
-                assert buffer.nbytes <= bytes
-                return self._dbuffer(group, buffer)
-        self._differs(group.name, "its gradients are not as planned")
-        return self._tracked(group, original(group.group))
+                return self._dbuffer(group, tensor_at(address, group.numel, dtype, self.torch_device,
+                                                      functools.partial(self._ended, token, request, stream)))
+        return None
 
     def _tracked(self, group: _Group, made: Any) -> Any:
         """A buffer in PyTorch's memory, whose end is noted."""
@@ -271,6 +272,9 @@ class Attachment:
                 owner.__dict__.pop(name, None)
         self._leave()
         self._streams.close()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
 
     def __enter__(self) -> "Attachment":
         return self
