@@ -71,7 +71,7 @@ typedef struct bp_trace_stack {
 typedef struct bp_trace_settings {
     bool recorded;
     bool expandable_segments;
-    uint64_t max_split_bytes;          /* 0: unlimited */
+    uint64_t max_split_bytes; /* 0: unlimited */
     double garbage_collection_threshold;
     uint64_t roundup_power2_divisions[16]; /* for sizes of 1 MiB * 2^i; 0: multiples of 512 bytes */
     const char *text;

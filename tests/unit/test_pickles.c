@@ -18,7 +18,7 @@ static bp_status parse_bytes(const char *data, size_t bytes)
     assert_non_null(held);
     memcpy(held, data, bytes);
     p = (bp_pickle){0};
-    bp_status status = bp_pickle_parse(held, bytes, budget, "d/x.pickle", &p);
+    bp_status status = bp_pickle_parse(held, bytes, budget, "d/x.pickle", NULL, &p);
     assert_true((status == BP_OK) == (p.data != NULL));
     return status;
 }

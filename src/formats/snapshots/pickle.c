@@ -9,7 +9,8 @@
 #include "core/fail.h"
 #include "formats/file.h"
 
-#define BP_PICKLE_IS_CONTAINER 0x80000000u
+#define BP_PICKLE_IS_CONTAINER ((bp_pickle_ref)1 << 63)
+#define BP_PICKLE_IS_INTERNED ((bp_pickle_ref)1 << 62)
 #define BP_PICKLE_MOST_COUNT 0x3fffffffu /* limit of bp_pickle_container; a pickle has fewer bytes */
 
 enum { BP_PICKLE_MOST_MARKS = 1000, BP_PICKLE_LEAST_PROTOCOL = 2, BP_PICKLE_MOST_PROTOCOL = 5 };
@@ -30,9 +31,12 @@ typedef struct bp_pickle_machine {
     bp_pickle_cursor c;
     bp_pickle_array stack, memo, items; /* arrays of bp_pickle_ref; the memo's count is the next index of MEMOIZE */
     bp_pickle_array containers;
-    size_t budget, granted;             /* bytes that all arrays may have in total, and have */
-    size_t marks[BP_PICKLE_MOST_MARKS]; /* stack heights */
+    size_t budget, granted; /* bytes that all arrays may have in total, and have */
+    struct {
+        size_t height, offset; /* of the stack, in the data */
+    } marks[BP_PICKLE_MOST_MARKS];
     size_t mark_count;
+    const bp_pickle_reducer *reducer;
 } bp_pickle_machine;
 
 __attribute__((format(printf, 2, 3))) static void pickle_record(const bp_pickle_cursor *c, const char *format, ...)
@@ -116,9 +120,12 @@ static bp_status decode_text(bp_pickle_cursor *c, bp_pickle_kind kind, size_t le
     const unsigned char *text = NULL;
     BP_TRY(pickle_take_number(c, length_bytes, &bytes));
     BP_TRY(pickle_take(c, bytes, &text));
+    if (bytes > UINT32_MAX)
+        return bp_pickle_fail(c, "a text of %llu bytes, expected less than 2^32", (unsigned long long)bytes);
     value->kind = (uint8_t)kind;
     value->text = (const char *)text;
-    value->count = (uint32_t)bytes; /* fits: no longer than the data, which is shorter than 2^32 */
+    value->count = (uint32_t)bytes;
+    value->interned = BP_PICKLE_NOT_INTERNED;
     return BP_OK;
 }
 
@@ -168,8 +175,19 @@ bp_pickle_value bp_pickle_get(const bp_pickle *pickle, bp_pickle_ref ref)
     if ((ref & BP_PICKLE_IS_CONTAINER) != 0) {
         const bp_pickle_container *container = &pickle->containers[ref & ~BP_PICKLE_IS_CONTAINER];
         value.kind = (uint8_t)(BP_PICKLE_LIST + container->shape);
+        if (value.kind == BP_PICKLE_TOKEN) {
+            value.magnitude = container->first;
+            return value;
+        }
         value.count = container->count;
         value.items = pickle->items != NULL ? pickle->items + container->first : NULL;
+        return value;
+    }
+    if ((ref & BP_PICKLE_IS_INTERNED) != 0) {
+        value.interned = (uint32_t)ref;
+        value.kind = BP_PICKLE_STRING;
+        value.text = pickle->reducer->texts[value.interned].text;
+        value.count = (uint32_t)pickle->reducer->texts[value.interned].bytes;
         return value;
     }
     bool is_scalar = false;
@@ -243,7 +261,7 @@ static bp_status push(bp_pickle_machine *m, bp_pickle_ref ref)
 /* Number of values above the last mark. */
 static size_t count_above_mark(const bp_pickle_machine *m)
 {
-    return m->stack.count - (m->mark_count > 0 ? m->marks[m->mark_count - 1] : 0);
+    return m->stack.count - (m->mark_count > 0 ? m->marks[m->mark_count - 1].height : 0);
 }
 
 /* Fails unless at least `count` values are above the last mark. */
@@ -261,7 +279,7 @@ static bp_status pop_mark(bp_pickle_machine *m, size_t *count)
     if (m->mark_count == 0)
         return bp_pickle_fail(&m->c, "opcode 0x%02x without a mark", m->c.begin[m->c.opcode_at]);
     *count = count_above_mark(m);
-    m->stack.count = m->marks[--m->mark_count];
+    m->stack.count = m->marks[--m->mark_count].height;
     return BP_OK;
 }
 
@@ -324,30 +342,62 @@ static bp_status push_marked(bp_pickle_machine *m, bp_pickle_kind kind)
     return push_container(m, kind, count);
 }
 
-/* Adds the values that have just been popped to the container below them. */
-static bp_status extend(bp_pickle_machine *m, bp_pickle_kind kind, size_t count)
+static bp_pickle view_of(const bp_pickle_machine *m)
+{
+    return (bp_pickle){.data = m->c.begin,
+                       .bytes = (size_t)(m->c.end - m->c.begin),
+                       .containers = m->containers.memory,
+                       .items = m->items.memory,
+                       .reducer = m->reducer};
+}
+
+/* Offers the values that have just been popped to the reducer. A container that has items already keeps them all. */
+static bp_status offer(bp_pickle_machine *m, bp_pickle_ref into, bp_pickle_kind kind, size_t count, size_t begin,
+                       bool *taken)
+{
+    const bp_pickle_container before = *container_of(m, into);
+    const bool has_token = before.shape == BP_PICKLE_TOKEN - BP_PICKLE_LIST;
+    *taken = false;
+    if (m->reducer == NULL || (before.count > 0 && !has_token))
+        return BP_OK;
+    const bp_pickle view = view_of(m);
+    uint32_t token = has_token ? before.first : BP_PICKLE_NO_TOKEN;
+    BP_TRY(m->reducer->reduce(m->reducer->context, &view, kind, refs(&m->stack) + m->stack.count, count, begin,
+                              m->c.opcode_at, &token));
+    *taken = token != BP_PICKLE_NO_TOKEN;
+    if (*taken)
+        *container_of(m, into) = (bp_pickle_container){.first = token, .shape = BP_PICKLE_TOKEN - BP_PICKLE_LIST};
+    return BP_OK;
+}
+
+/* Adds the values that have just been popped to the container below them; `begin`: where they begin in the data. */
+static bp_status extend(bp_pickle_machine *m, bp_pickle_kind kind, size_t count, size_t begin)
 {
     bp_pickle_ref into = count_above_mark(m) > 0 ? refs(&m->stack)[m->stack.count - 1] : 0;
-    if ((into & BP_PICKLE_IS_CONTAINER) == 0 || container_of(m, into)->shape != (unsigned)kind - BP_PICKLE_LIST)
+    unsigned shape =
+        (into & BP_PICKLE_IS_CONTAINER) != 0 ? container_of(m, into)->shape : BP_PICKLE_TUPLE - BP_PICKLE_LIST;
+    if (shape != (unsigned)kind - BP_PICKLE_LIST && shape != BP_PICKLE_TOKEN - BP_PICKLE_LIST)
         return bp_pickle_fail(&m->c, "items without a %s to put them into",
                               kind == BP_PICKLE_LIST ? "list" : "dictionary");
     if (kind == BP_PICKLE_DICTIONARY && count % 2 != 0)
         return bp_pickle_fail(&m->c, "a dictionary's last key has no value");
-    return pickle_append(m, container_of(m, into), count);
+    bool taken = false;
+    BP_TRY(offer(m, into, kind, count, begin, &taken));
+    return taken ? BP_OK : pickle_append(m, container_of(m, into), count);
 }
 
 static bp_status extend_short(bp_pickle_machine *m, bp_pickle_kind kind, size_t count)
 {
     BP_TRY(pickle_need(m, count + 1));
     m->stack.count -= count;
-    return extend(m, kind, count);
+    return extend(m, kind, count, m->c.opcode_at);
 }
 
 static bp_status extend_marked(bp_pickle_machine *m, bp_pickle_kind kind)
 {
     size_t count = 0;
     BP_TRY(pop_mark(m, &count));
-    return extend(m, kind, count);
+    return extend(m, kind, count, m->marks[m->mark_count].offset);
 }
 
 /* ---- memo ------------------------------------------------------------------------------------------------------------------- */
@@ -435,10 +485,7 @@ static bp_status pickle_refuse(const bp_pickle_machine *m, unsigned char opcode)
         BP_TRY(pickle_need(m, 2));
         if (m->stack.memory == NULL)
             return bp_fail(BP_ERR_INTERNAL, "a pickle's stack has values but no memory");
-        const bp_pickle pickle = {.data = m->c.begin,
-                                  .bytes = (size_t)(m->c.end - m->c.begin),
-                                  .containers = m->containers.memory,
-                                  .items = m->items.memory};
+        const bp_pickle pickle = view_of(m);
         const bp_pickle_ref *top = (const bp_pickle_ref *)m->stack.memory + m->stack.count;
         bp_pickle_value module = bp_pickle_get(&pickle, top[-2]), name = bp_pickle_get(&pickle, top[-1]);
         if (module.kind != BP_PICKLE_STRING || name.kind != BP_PICKLE_STRING)
@@ -460,6 +507,11 @@ static bp_status step(bp_pickle_machine *m, unsigned char opcode)
     uint64_t number = 0;
     bp_pickle_value decoded; /* decoded here to find errors, and again at each access */
     BP_TRY(pickle_decode(&m->c, opcode, &is_scalar, &decoded));
+    if (is_scalar && decoded.kind == BP_PICKLE_STRING && m->reducer != NULL) {
+        uint32_t index = 0;
+        BP_TRY(m->reducer->intern(m->reducer->context, decoded.text, decoded.count, &index));
+        return push(m, BP_PICKLE_IS_INTERNED | index);
+    }
     if (is_scalar)
         return push(m, (bp_pickle_ref)m->c.opcode_at);
     switch (opcode) {
@@ -472,7 +524,8 @@ static bp_status step(bp_pickle_machine *m, unsigned char opcode)
     case '(':
         if (m->mark_count == BP_PICKLE_MOST_MARKS)
             return bp_pickle_fail(&m->c, "more than %d nested lists and dictionaries", BP_PICKLE_MOST_MARKS);
-        m->marks[m->mark_count++] = m->stack.count;
+        m->marks[m->mark_count].height = m->stack.count;
+        m->marks[m->mark_count++].offset = m->c.opcode_at;
         return BP_OK;
     case ']': return push_container(m, BP_PICKLE_LIST, 0);
     case '}': return push_container(m, BP_PICKLE_DICTIONARY, 0);
@@ -526,15 +579,20 @@ static bp_status pickle_run(bp_pickle_machine *m)
     return bp_pickle_fail(&m->c, "the file ends before the pickle does");
 }
 
-bp_status bp_pickle_parse(const void *data, size_t bytes, size_t budget, const char *origin, bp_pickle *pickle)
+bp_status bp_pickle_parse(const void *data, size_t bytes, size_t budget, const char *origin,
+                          const bp_pickle_reducer *reducer, bp_pickle *pickle)
 {
-    if (bytes > BP_PICKLE_MOST_BYTES)
+    if (reducer == NULL && bytes > BP_PICKLE_MOST_BYTES)
         return bp_fail(BP_ERR_FORMAT, "%.300s: %zu bytes, the limit is %zu", origin, bytes, BP_PICKLE_MOST_BYTES);
-    bp_pickle_machine m = {.c = {.origin = origin, .begin = data, .at = data}, .budget = budget};
+    bp_pickle_machine m = {.c = {.origin = origin, .begin = data, .at = data}, .budget = budget, .reducer = reducer};
     m.c.end = m.c.begin + bytes;
     bp_status status = pickle_run(&m);
-    bp_pickle read = {
-        .data = data, .bytes = bytes, .containers = m.containers.memory, .items = m.items.memory, .granted = m.granted};
+    bp_pickle read = {.data = data,
+                      .bytes = bytes,
+                      .containers = m.containers.memory,
+                      .items = m.items.memory,
+                      .granted = m.granted,
+                      .reducer = reducer};
     if (status == BP_OK)
         read.root = refs(&m.stack)[0];
     free(m.stack.memory);

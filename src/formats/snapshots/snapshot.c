@@ -289,7 +289,7 @@ bp_status bp_snapshot_parse(const void *data, size_t bytes, const char *origin, 
     const size_t budget =
         bp_reader_budget(bytes) / 2; /* half for the values, which are freed first, half for the tables */
     bp_pickle pickle = {0};
-    BP_TRY(bp_pickle_parse(data, bytes, budget, origin, &pickle));
+    BP_TRY(bp_pickle_parse(data, bytes, budget, origin, NULL, &pickle));
     bp_snapshot *read = calloc(1, sizeof *read);
     if (read == NULL) {
         bp_pickle_finish(&pickle);
