@@ -14,6 +14,7 @@ const command_row cli_commands[] = {
     {"explain", "explain what sets each buffer and the peak, and what other schedules take", cli_explain},
     {"schedule", "print or draw the live ranges of each unit's buckets", cli_schedule},
     {"run", "drive training steps through a real pool and check every byte", cli_run},
+    {"step", "report and plan the memory of whole training steps that PyTorch recorded", cli_step},
     {"pack", "solve a packing instance from CSV, or check its offsets", cli_pack},
     {"view", "print, draw or browse snapshots of pools", cli_view},
     {"bench", "benchmark log-probabilities or offloading on this machine", cli_bench},

@@ -1,0 +1,240 @@
+/* The allocations of a trace: events that belong together, and what was live before the oldest event. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+#include "steps/steps.h"
+
+/* ---- addresses in use ---------------------------------------------------------------------------------------------- */
+
+/* A hash table from addresses to allocations, with linear probing. An address that is removed keeps its slot. */
+typedef struct in_use {
+    uint64_t *addresses;
+    uint32_t *allocations; /* BP_TRACE_NONE: not in use */
+    size_t capacity, used; /* a power of two; slots with an address */
+} in_use;
+
+static const uint64_t no_address = UINT64_MAX; /* blocks end within 64 bits, so none begins there */
+
+static size_t slot_of(const in_use *table, uint64_t address)
+{
+    uint64_t hash = (address >> 9 ^ address) * 0x9e3779b97f4a7c15u;
+    size_t at = (hash >> 20) & (table->capacity - 1);
+    while (table->addresses[at] != address && table->addresses[at] != no_address)
+        at = (at + 1) & (table->capacity - 1);
+    return at;
+}
+
+static bp_status in_use_grow(in_use *table)
+{
+    in_use larger = {.capacity = 4096};
+    size_t live = 0;
+    for (size_t i = 0; i < table->capacity; i++)
+        live += table->addresses[i] != no_address && table->allocations[i] != BP_TRACE_NONE;
+    while (larger.capacity < 4 * live)
+        larger.capacity *= 2;
+    larger.addresses = malloc(larger.capacity * sizeof *larger.addresses);
+    larger.allocations = malloc(larger.capacity * sizeof *larger.allocations);
+    if (larger.addresses == NULL || larger.allocations == NULL) {
+        free(larger.addresses);
+        free(larger.allocations);
+        return bp_fail_memory(larger.capacity * (sizeof *larger.addresses + sizeof *larger.allocations));
+    }
+    memset(larger.addresses, 0xff, larger.capacity * sizeof *larger.addresses);
+    memset(larger.allocations, 0xff, larger.capacity * sizeof *larger.allocations);
+    for (size_t i = 0; i < table->capacity; i++) {
+        if (table->addresses[i] == no_address || table->allocations[i] == BP_TRACE_NONE)
+            continue;
+        size_t at = slot_of(&larger, table->addresses[i]);
+        larger.addresses[at] = table->addresses[i];
+        larger.allocations[at] = table->allocations[i];
+        larger.used++;
+    }
+    free(table->addresses);
+    free(table->allocations);
+    *table = larger;
+    return BP_OK;
+}
+
+/* The allocation in use at an address; a pointer that is valid until the next call. */
+static bp_status in_use_at(in_use *table, uint64_t address, uint32_t **allocation)
+{
+    if (2 * (table->used + 1) > table->capacity)
+        BP_TRY(in_use_grow(table));
+    size_t at = slot_of(table, address);
+    table->used += table->addresses[at] == no_address;
+    table->addresses[at] = address;
+    *allocation = &table->allocations[at];
+    return BP_OK;
+}
+
+/* ---- allocations --------------------------------------------------------------------------------------------------- */
+
+typedef struct finder {
+    const bp_trace *trace;
+    bp_allocations *found;
+    size_t capacity;
+    in_use table;
+    size_t early; /* allocations that were live before the oldest event */
+} finder;
+
+static bp_status finder_add(finder *f, const bp_allocation *allocation, uint32_t *index)
+{
+    if (f->found->count == f->capacity) {
+        size_t capacity = f->capacity + f->capacity / 2 + 256;
+        bp_allocation *moved = realloc(f->found->all, capacity * sizeof *moved);
+        if (moved == NULL)
+            return bp_fail_memory(capacity * sizeof *moved);
+        f->found->all = moved;
+        f->capacity = capacity;
+    }
+    *index = (uint32_t)f->found->count;
+    f->found->all[f->found->count++] = *allocation;
+    f->early += allocation->begin == BP_TRACE_NONE;
+    return BP_OK;
+}
+
+static bp_status finder_alloc(finder *f, uint32_t i)
+{
+    const bp_trace_event *event = &f->trace->events[i];
+    uint32_t *at = NULL;
+    BP_TRY(in_use_at(&f->table, event->address, &at));
+    if (*at != BP_TRACE_NONE) {
+        f->found->all[*at].end = i;
+        f->found->replaced++;
+    }
+    const bp_allocation made = {.address = event->address,
+                                .bytes = event->bytes,
+                                .begin = i,
+                                .end = BP_TRACE_NONE,
+                                .stack = event->stack,
+                                .stream = event->stream};
+    return finder_add(f, &made, at);
+}
+
+static bp_status finder_free(finder *f, uint32_t i)
+{
+    const bp_trace_event *event = &f->trace->events[i];
+    uint32_t *at = NULL;
+    BP_TRY(in_use_at(&f->table, event->address, &at));
+    if (*at == BP_TRACE_NONE) {
+        const bp_allocation early = {.address = event->address,
+                                     .bytes = event->bytes,
+                                     .begin = BP_TRACE_NONE,
+                                     .end = i,
+                                     .stack = BP_TRACE_NONE, /* the event has the stack of the free */
+                                     .stream = event->stream};
+        BP_TRY(finder_add(f, &early, at));
+    }
+    f->found->all[*at].end = i;
+    *at = BP_TRACE_NONE;
+    return BP_OK;
+}
+
+/* Blocks that are live at the end and have no event. */
+static bp_status finder_add_silent(finder *f)
+{
+    for (size_t s = 0; s < f->trace->segment_count; s++) {
+        const bp_trace_segment *segment = &f->trace->segments[s];
+        for (size_t b = segment->first_block; b < segment->first_block + segment->block_count; b++) {
+            const bp_trace_block *block = &f->trace->blocks[b];
+            uint32_t *at = NULL;
+            if (!block->active)
+                continue;
+            BP_TRY(in_use_at(&f->table, block->address, &at));
+            const bp_allocation silent = {.address = block->address,
+                                          .bytes = block->requested_bytes > 0 ? block->requested_bytes : block->bytes,
+                                          .begin = BP_TRACE_NONE,
+                                          .end = BP_TRACE_NONE,
+                                          .stack = block->stack,
+                                          .stream = segment->stream};
+            if (*at == BP_TRACE_NONE)
+                BP_TRY(finder_add(f, &silent, at));
+        }
+    }
+    return BP_OK;
+}
+
+static int by_begin(const void *left, const void *right)
+{
+    const bp_allocation *a = left, *b = right;
+    uint64_t first = a->begin == BP_TRACE_NONE ? 0 : (uint64_t)a->begin + 1;
+    uint64_t second = b->begin == BP_TRACE_NONE ? 0 : (uint64_t)b->begin + 1;
+    if (first != second)
+        return first < second ? -1 : 1;
+    if (a->address != b->address)
+        return a->address < b->address ? -1 : 1;
+    return (a->end > b->end) - (a->end < b->end);
+}
+
+/* Allocations with a begin are in order already: only the early ones move to the front. */
+static bp_status finder_sort(finder *f)
+{
+    bp_allocation *sorted = malloc((f->found->count + 1) * sizeof *sorted);
+    if (sorted == NULL)
+        return bp_fail_memory(f->found->count * sizeof *sorted);
+    size_t early = 0, late = f->early;
+    for (size_t i = 0; i < f->found->count; i++)
+        sorted[f->found->all[i].begin == BP_TRACE_NONE ? early++ : late++] = f->found->all[i];
+    qsort(sorted, early, sizeof *sorted, by_begin);
+    free(f->found->all);
+    f->found->all = sorted;
+    f->found->live_at_start = early;
+    return BP_OK;
+}
+
+static bp_status finder_run(finder *f)
+{
+    for (size_t i = 0; i < f->trace->event_count; i++) {
+        switch (f->trace->events[i].action) {
+        case BP_TRACE_ALLOC: BP_TRY(finder_alloc(f, (uint32_t)i)); break;
+        case BP_TRACE_FREE_COMPLETED: BP_TRY(finder_free(f, (uint32_t)i)); break;
+        case BP_TRACE_UNKNOWN: f->found->unknown++; break;
+        default: break;
+        }
+    }
+    BP_TRY(finder_add_silent(f));
+    uint64_t sum = 0;
+    for (size_t i = 0; i < f->found->count; i++) {
+        if (f->found->all[i].bytes > UINT64_MAX - BP_STEP_ALIGNMENT ||
+            !bp_add_u64(sum, bp_step_round(f->found->all[i].bytes), &sum))
+            return bp_fail(BP_ERR_OVERFLOW, "trace: the bytes of its %zu allocations together exceed 64 bits",
+                           f->found->count);
+    }
+    return finder_sort(f);
+}
+
+bp_status bp_allocations_init(const bp_trace *trace, bp_allocations *allocations)
+{
+    bp_allocations found = {0};
+    finder f = {.trace = trace, .found = &found};
+    bp_status status = finder_run(&f);
+    free(f.table.addresses);
+    free(f.table.allocations);
+    if (status == BP_OK)
+        *allocations = found;
+    else
+        free(found.all);
+    return status;
+}
+
+bp_status bp_allocations_ends(const bp_trace *trace, const bp_allocations *allocations, uint32_t **ends)
+{
+    uint32_t *made = malloc((trace->event_count + 1) * sizeof *made);
+    if (made == NULL)
+        return bp_fail_memory(trace->event_count * sizeof *made);
+    memset(made, 0xff, (trace->event_count + 1) * sizeof *made);
+    for (size_t i = 0; i < allocations->count; i++) {
+        if (allocations->all[i].end != BP_TRACE_NONE)
+            made[allocations->all[i].end] = (uint32_t)i;
+    }
+    *ends = made;
+    return BP_OK;
+}
+
+void bp_allocations_finish(bp_allocations *allocations)
+{
+    free(allocations->all);
+    *allocations = (bp_allocations){0};
+}
