@@ -11,7 +11,7 @@
 #include "core/fail.h"
 #include "steps/steps.h"
 
-enum { GRAM = 12, RARE = 64, MOST_CANDIDATES = 64, LOOK_AHEAD = 512, AGREE = 4 };
+enum { GRAM = 12, RARE = 64, MOST_CANDIDATES = 64, MOST_DIFFERENCES = 2048, NEIGHBOURS = 8, AROUND = 8 };
 
 typedef struct period_finder {
     const bp_trace *trace;
@@ -174,23 +174,62 @@ static size_t step_length(const period_finder *f, const period_vote *votes, size
 
 /* ---- alignment ----------------------------------------------------------------------------------------------------- */
 
-/* Finds the next places in two sequences that agree for AGREE allocations (or to the ends), nearest first. */
-static void resume(const uint64_t *a, size_t a_count, const uint64_t *b, size_t b_count, size_t *i, size_t *k)
+/* Two sequences, and the furthest reaching paths of Myers' algorithm ("An O(ND) Difference Algorithm", 1986):
+ * reached[d][k] is how far d insertions and deletions lead in `a` on the diagonal k - d, which is the place in `a` minus
+ * that in `b`. */
+typedef struct comparison {
+    const uint64_t *a, *b;
+    size_t a_count, b_count;
+    uint32_t *reached[MOST_DIFFERENCES + 1];
+    size_t differences, most; /* found; more than `most` are not looked for */
+} comparison;
+
+/* True if the path to diagonal k of d differences comes from the diagonal above, by skipping an element of `b`. */
+static bool skips_b(const comparison *c, size_t d, size_t k)
 {
-    for (size_t sum = 1; sum <= LOOK_AHEAD; sum++) {
-        for (size_t skip = 0; skip <= sum; skip++) {
-            size_t x = *i + skip, y = *k + sum - skip, same = 0;
-            while (same < AGREE && x + same < a_count && y + same < b_count && a[x + same] == b[y + same])
-                same++;
-            if (same == AGREE || (same > 0 && x + same == a_count && y + same == b_count)) {
-                *i = x;
-                *k = y;
-                return;
-            }
+    const uint32_t *before = c->reached[d - 1];
+    return k == 0 || (k < 2 * d && before[k - 2] < before[k]);
+}
+
+/* Fills `reached` until the ends of both are reached. False: more differences, or no memory. */
+static bool compare(comparison *c)
+{
+    for (size_t d = 0; d <= c->most; d++) {
+        uint32_t *now = c->reached[d] = malloc((2 * d + 1) * sizeof *now);
+        c->differences = d;
+        for (size_t k = 0; now != NULL && k <= 2 * d; k += 2) {
+            size_t x = d == 0 ? 0 : skips_b(c, d, k) ? c->reached[d - 1][k] : c->reached[d - 1][k - 2] + 1u;
+            while (x < c->a_count && x + d - k < c->b_count && c->a[x] == c->b[x + d - k])
+                x++;
+            now[k] = (uint32_t)x;
+            if (x >= c->a_count && x + d - k >= c->b_count)
+                return true;
         }
+        if (now == NULL)
+            return false;
     }
-    *i += 1;
-    *k += 1;
+    return false;
+}
+
+/* Walks the path back from the ends. Elements of `a` get the places in `b` that they match, plus `begin`. Returns how
+ * many. */
+static size_t walk_back(const comparison *c, uint32_t begin, uint32_t *orders)
+{
+    size_t x = c->a_count, y = c->b_count, matched = 0;
+    for (size_t d = c->differences;; d--) {
+        size_t k = x + d - y, x_before = 0, y_before = 0;
+        if (d > 0) {
+            size_t from = skips_b(c, d, k) ? k : k - 2;
+            x_before = c->reached[d - 1][from];
+            y_before = x_before + (d - 1) - from;
+        }
+        for (; x > x_before && y > y_before; matched++)
+            orders[--x] = begin + (uint32_t)--y;
+        if (d == 0)
+            return matched;
+        x = x_before;
+        y = y_before;
+    }
 }
 
 /* Aligns a step with a reference step: orders of its allocations in the reference. Returns how many have one. */
@@ -198,18 +237,28 @@ static size_t align(const period_finder *f, const bp_trace_step *step, const bp_
 {
     const uint64_t *a = f->tokens + (step->first - f->allocations->live_at_start);
     const uint64_t *b = f->tokens + (reference->first - f->allocations->live_at_start);
-    size_t i = 0, k = 0, matched = 0;
-    for (size_t x = 0; x < step->count; x++)
-        orders[x] = BP_TRACE_NONE;
-    while (i < step->count && k < reference->count) {
-        if (a[i] == b[k]) {
-            orders[i++] = (uint32_t)k++;
-            matched++;
-            continue;
-        }
-        resume(a, step->count, b, reference->count, &i, &k);
+    size_t shorter = step->count < reference->count ? step->count : reference->count, begin = 0, end = 0, matched = 0;
+    for (size_t i = 0; i < step->count; i++)
+        orders[i] = BP_TRACE_NONE;
+    for (; begin < shorter && a[begin] == b[begin]; begin++)
+        orders[begin] = (uint32_t)begin;
+    for (; end < shorter - begin && a[step->count - 1 - end] == b[reference->count - 1 - end]; end++)
+        orders[step->count - 1 - end] = (uint32_t)(reference->count - 1 - end);
+    comparison *c = calloc(1, sizeof *c); /* without it, what is between is not aligned */
+    if (c != NULL) {
+        c->a = a + begin;
+        c->b = b + begin;
+        c->a_count = step->count - begin - end;
+        c->b_count = reference->count - begin - end;
+        c->most = (step->count + reference->count) / 8; /* steps of a kind have less than a ninth */
+        c->most = c->most < MOST_DIFFERENCES ? c->most : MOST_DIFFERENCES;
+        if (compare(c))
+            matched = walk_back(c, (uint32_t)begin, orders + begin);
+        for (size_t d = 0; d <= c->differences; d++)
+            free(c->reached[d]);
+        free(c);
     }
-    return matched;
+    return begin + end + matched;
 }
 
 /* ---- cuts ---------------------------------------------------------------------------------------------------------- */
@@ -247,14 +296,34 @@ static size_t longest_chain(const period_finder *f, size_t length, size_t *place
     return most;
 }
 
-/* Between two cuts: the allocation before which the fewest bytes are live, and the first such. `live`: rounded bytes
- * before each allocation. */
+/* The allocation in [from, to) before which the fewest bytes are live; the first such. `live`: rounded bytes before each
+ * allocation. */
 static size_t quietest(const uint64_t *live, size_t from, size_t to)
 {
     size_t best = from;
     for (size_t i = from; i < to; i++)
         best = live[i] < live[best] ? i : best;
     return best;
+}
+
+/* True if the allocations around two cuts are the same, as far as the trace goes. */
+static bool is_same_place(const period_finder *f, size_t a, size_t b)
+{
+    size_t ahead = f->count - (a < b ? b : a);
+    ahead = ahead < AROUND ? ahead : AROUND;
+    return a >= AROUND && b >= AROUND &&
+           memcmp(&f->tokens[a - AROUND], &f->tokens[b - AROUND], (AROUND + ahead) * sizeof *f->tokens) == 0;
+}
+
+/* As quietest, but only at the same place of the step as another cut, if there is one. */
+static size_t quietest_like(const period_finder *f, const uint64_t *live, size_t from, size_t to, size_t model)
+{
+    size_t best = to;
+    for (size_t i = from; i < to; i++) {
+        if ((best == to || live[i] < live[best]) && is_same_place(f, i, model))
+            best = i;
+    }
+    return best < to ? best : quietest(live, from, to);
 }
 
 /* Live bytes before each allocation, and at the end (`live`), rounded. */
@@ -303,14 +372,27 @@ static bool is_alike(const period_finder *f, const bp_trace_step *step, const bp
     return align(f, step, reference, orders) >= longer - longer / 10;
 }
 
-/* Steps between the cuts. The first and the last cut are guesses, since the trace may begin and end within a step: such
- * a step counts if it is like its neighbour. `cuts`: `count` allocations, increasing. */
+/* True if one of the steps near this one is like it. */
+static bool has_like(const period_finder *f, const bp_trace_step *steps, size_t count, size_t step, uint32_t *orders)
+{
+    size_t first = step > NEIGHBOURS ? step - NEIGHBOURS : 0;
+    size_t last = count - step > NEIGHBOURS ? step + NEIGHBOURS : count - 1;
+    for (size_t i = first; i <= last; i++) {
+        if (i != step && is_alike(f, &steps[step], &steps[i], orders))
+            return true;
+    }
+    return false;
+}
+
+/* Steps between the cuts. The first and the last cut are guesses, since the trace may begin with other steps (warm-up)
+ * and begin and end within a step: steps at both ends count if there is one like them. Kept, if more than `*most` steps
+ * have one like them. `cuts`: `count` allocations, increasing. */
 static bp_status make_steps(period_finder *f, const size_t *cuts, size_t count, const uint32_t *ends,
-                            const uint64_t *live)
+                            const uint64_t *live, size_t *most)
 {
     uint32_t *orders = malloc((f->count + 1) * sizeof *orders);
     bp_trace_step *steps = calloc(count, sizeof *steps);
-    size_t made = 0;
+    size_t made = 0, alike = 0;
     if (orders == NULL || steps == NULL) {
         free(orders);
         free(steps);
@@ -326,40 +408,92 @@ static bp_status make_steps(period_finder *f, const size_t *cuts, size_t count, 
                                                                     : (uint32_t)f->trace->event_count};
         measure(f, ends, live, &steps[made++]);
     }
-    if (made > 1 && !is_alike(f, &steps[made - 1], &steps[made - 2], orders))
+    while (made > 1 && !has_like(f, steps, made, made - 1, orders))
         made--;
-    if (made > 1 && !is_alike(f, &steps[0], &steps[1], orders))
-        memmove(steps, steps + 1, --made * sizeof *steps);
+    for (size_t i = made < 2 ? made : 2; i-- > 0 && made > 1;) {
+        if (!has_like(f, steps, made, i, orders)) {
+            made -= i + 1;
+            memmove(steps, steps + i + 1, made * sizeof *steps);
+            i = made < 2 ? made : 2;
+        }
+    }
+    for (size_t i = 0; i < made && made > 1; i++)
+        alike += has_like(f, steps, made, i, orders);
     free(orders);
+    if (alike <= *most) {
+        free(steps);
+        return BP_OK;
+    }
+    *most = alike;
+    free(f->steps->steps);
     f->steps->steps = steps;
     f->steps->count = made;
-    f->steps->repeats = made > 0;
+    f->steps->repeats = true;
     return BP_OK;
 }
 
-/* `places`: the chain, decreasing; its memory has room for two more. */
-static bp_status cut(period_finder *f, size_t *places, size_t links, size_t length)
+/* Steps of one length, back from `last`: as long as a step agrees with the one behind it. Cuts are increasing. */
+static size_t cut_regularly(const period_finder *f, size_t last, size_t length, size_t *cuts)
+{
+    size_t count = 0, at = last;
+    for (cuts[count++] = at; at >= length; cuts[count++] = at) {
+        size_t same = 0;
+        at -= length;
+        for (size_t i = at; i < at + length && count > 1; i++)
+            same += f->tokens[i] == f->tokens[i + length];
+        if (count > 1 && same < length - length / 10)
+            break;
+    }
+    for (size_t i = 0, k = count - 1; i < k; i++, k--) {
+        size_t swapped = cuts[i];
+        cuts[i] = cuts[k];
+        cuts[k] = swapped;
+    }
+    return count;
+}
+
+/* Steps between the occurrences of a gram. `places`: the chain, decreasing; increasing cuts replace it. */
+static size_t cut_at_chain(const period_finder *f, const uint64_t *live, size_t length, size_t *places, size_t links)
+{
+    const size_t reach = length + length / 4, oldest = places[links - 1];
+    const size_t model = quietest(live, places[1], places[0]);
+    const size_t begin = quietest_like(f, live, oldest > reach ? oldest - reach : 0, oldest + 1, model);
+    for (size_t i = 0, k = links - 1; i < k; i++, k--) {
+        size_t swapped = places[i];
+        places[i] = places[k];
+        places[k] = swapped;
+    }
+    for (size_t i = 0; i + 1 < links; i++) /* each cut replaces the place before it */
+        places[i] = quietest_like(f, live, places[i], places[i + 1], model);
+    places[links - 1] = quietest_like(f, live, places[links - 1], f->count + 1, model);
+    memmove(places + 1, places, links * sizeof *places);
+    places[0] = begin;
+    return links + 1;
+}
+
+/* Cuts the trace in three ways, and takes that which has the most steps with one like them, the first of these: steps of one length between
+ * moments with few live bytes; those that end with the trace; steps of different lengths at the chain of a gram.
+ * `places`, `scratch`: room for two more than there are allocations. */
+static bp_status cut(period_finder *f, size_t length, size_t *places, size_t *scratch)
 {
     uint32_t *ends = NULL;
+    size_t most = 0;
     uint64_t *live = malloc((f->count + 1) * sizeof *live);
     if (live == NULL)
         return bp_fail_memory(f->count * sizeof *live);
     bp_status status = bp_allocations_ends(f->trace, f->allocations, &ends);
     if (status == BP_OK) {
         sweep(f, ends, live);
-        size_t reach = length + length / 4, oldest = places[links - 1];
-        size_t begin = quietest(live, oldest > reach ? oldest - reach : 0, oldest + 1);
-        for (size_t i = 0, k = links - 1; i < k; i++, k--) {
-            size_t swapped = places[i];
-            places[i] = places[k];
-            places[k] = swapped;
+        const size_t lasts[] = {quietest(live, f->count - length + 1, f->count + 1), f->count};
+        for (size_t i = 0; i < 2 && status == BP_OK; i++) {
+            size_t count = cut_regularly(f, lasts[i], length, places);
+            status = make_steps(f, places, count, ends, live, &most);
         }
-        for (size_t i = 0; i + 1 < links; i++) /* each cut replaces the place before it */
-            places[i] = quietest(live, places[i], places[i + 1]);
-        places[links - 1] = quietest(live, places[links - 1], f->count + 1);
-        memmove(places + 1, places, links * sizeof *places);
-        places[0] = begin;
-        status = make_steps(f, places, links + 1, ends, live);
+        size_t links = status == BP_OK ? longest_chain(f, length, places, scratch) : 0;
+        if (links > 1) {
+            size_t count = cut_at_chain(f, live, length, places, links);
+            status = make_steps(f, places, count, ends, live, &most);
+        }
     }
     free(live);
     free(ends);
@@ -442,7 +576,7 @@ static bp_status take_all(period_finder *f)
 static bp_status find(period_finder *f)
 {
     uint32_t *distances = malloc((f->count + 1) * sizeof *distances);
-    size_t *places = malloc((f->count + 2) * sizeof *places), *scratch = malloc((f->count + 1) * sizeof *scratch);
+    size_t *places = malloc((f->count + 2) * sizeof *places), *scratch = malloc((f->count + 2) * sizeof *scratch);
     bp_status status = BP_OK;
     if (distances == NULL || places == NULL || scratch == NULL)
         status = bp_fail_memory(f->count * (sizeof *distances + 2 * sizeof *places));
@@ -451,9 +585,8 @@ static bp_status find(period_finder *f)
         hash_grams(f);
         count_grams(f);
         size_t length = step_length(f, votes, vote(f, distances, votes));
-        size_t links = length > 0 ? longest_chain(f, length, places, scratch) : 0;
-        if (links > 1)
-            status = cut(f, places, links, length);
+        if (length > 0)
+            status = cut(f, length, places, scratch);
     }
     free(distances);
     free(places);

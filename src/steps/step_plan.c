@@ -237,7 +237,7 @@ static bool has_offset(const planner *p, size_t allocation)
 static void measure_rest(const planner *p)
 {
     const bp_allocation *all = p->allocations->all;
-    const bp_trace_step *first = &p->steps->steps[p->steps->count > 1 ? 1 : 0], *last = &p->steps->steps[p->steps->count - 1];
+    const bp_trace_step *first = bp_steps_steady(p->steps), *last = &p->steps->steps[p->steps->count - 1];
     uint64_t outside = 0;
     size_t next = p->allocations->live_at_start;
     bp_step_plan *plan = p->plan;
@@ -259,9 +259,9 @@ static void measure_rest(const planner *p)
         if (event >= first->begin && outside > plan->outside_bytes)
             plan->outside_bytes = outside;
     }
-    for (size_t i = 0; i < p->steps->count; i++)
-        plan->lower_bound_bytes = p->steps->steps[i].peak_bytes > plan->lower_bound_bytes
-                                      ? p->steps->steps[i].peak_bytes
+    for (const bp_trace_step *step = first; step <= last; step++)
+        plan->lower_bound_bytes = step->peak_bytes > plan->lower_bound_bytes
+                                      ? step->peak_bytes
                                       : plan->lower_bound_bytes;
 }
 

@@ -74,6 +74,13 @@ typedef struct bp_steps {
     uint64_t allocations, matched; /* of all steps */
 } bp_steps;
 
+/* The first step before which a whole step ran: the second, or the only one. What is live in the first may be from before
+ * it. */
+static inline const bp_trace_step *bp_steps_steady(const bp_steps *steps)
+{
+    return &steps->steps[steps->count > 1 ? 1 : 0];
+}
+
 /* Finds the step that repeats. Sizes and streams of allocations are compared, in order; a part of the trace before the
  * first regular step (warm-up) and an unfinished last step are left out. If nothing repeats, the whole trace is one step;
  * a trace without allocations has no steps. The caller owns the result: bp_steps_finish. O(allocations), with at most 64 comparisons of each. Errors: BP_ERR_NO_HOST_MEMORY. */
@@ -107,7 +114,7 @@ typedef struct bp_step_plan {
     uint64_t persistent_bytes;  /* live during the whole last step */
     uint64_t outside_bytes;     /* peak live bytes of allocations of steps without an offset */
     uint64_t total_bytes;       /* of the three */
-    uint64_t lower_bound_bytes; /* peak live bytes of the steps, persistent memory included */
+    uint64_t lower_bound_bytes; /* peak live bytes of the steps from bp_steps_steady on, persistent memory included */
     int optimal;                /* 1: the slab is as small as possible */
 } bp_step_plan;
 

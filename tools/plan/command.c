@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "formats/snapshots/trace_file.h"
 #include "pictures/pictures.h"
 #include "plan/analysis.h"
 #include "shared/cli.h"
@@ -87,8 +88,20 @@ static int answer(const analysis *analyses, size_t count, const plan_options *op
     return code;
 }
 
+/* An argument is a snapshot of PyTorch's memory: then `plan` is `step`. */
+static bool names_snapshot(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] != '-' && bp_trace_file_is_pickle(argv[i]))
+            return true;
+    }
+    return false;
+}
+
 int cli_plan(int argc, char **argv)
 {
+    if (names_snapshot(argc, argv))
+        return cli_step(argc, argv);
     plan_options options;
     analysis *analyses = NULL;
     size_t count = 0;

@@ -93,7 +93,7 @@ static int find_holders(step_answer *a)
 static void find_recorded(step_answer *a)
 {
     const bp_trace *trace = a->trace;
-    const bp_trace_step *first = &a->steps.steps[0], *last = &a->steps.steps[a->steps.count - 1];
+    const bp_trace_step *first = bp_steps_steady(&a->steps), *last = &a->steps.steps[a->steps.count - 1];
     uint64_t bytes = 0;
     for (size_t i = 0; i < trace->segment_count; i++)
         bytes += trace->segments[i].bytes;
@@ -101,7 +101,6 @@ static void find_recorded(step_answer *a)
         const bp_trace_event *event = &trace->events[i];
         bool more = event->action == BP_TRACE_SEGMENT_ALLOC || event->action == BP_TRACE_SEGMENT_MAP;
         bool less = event->action == BP_TRACE_SEGMENT_FREE || event->action == BP_TRACE_SEGMENT_UNMAP;
-        a->has_segments = a->has_segments || more;
         if (i == a->peak_event)
             a->recorded_at_peak = bytes;
         if (i >= first->begin && i < last->end && bytes > a->recorded_bytes)
@@ -111,7 +110,7 @@ static void find_recorded(step_answer *a)
         else if (less)
             bytes += event->bytes;
     }
-    a->has_segments = a->has_segments || trace->segment_count > 0;
+    a->has_segments = a->recorded_at_peak >= a->peak_bytes; /* recordings on fake tensors have live blocks only */
 }
 
 /* ---- all ----------------------------------------------------------------------------------------------------------- */
@@ -132,8 +131,8 @@ int step_answer_init(const char *path, const bp_trace *trace, const step_options
     status = bp_step_plan_init(trace, &answer->allocations, &answer->steps, options->work, &answer->plan);
     if (status != BP_OK)
         return cli_fail_status(status);
-    for (size_t i = 0; i < answer->steps.count; i++) {
-        const bp_trace_step *step = &answer->steps.steps[i];
+    const bp_trace_step *last = &answer->steps.steps[answer->steps.count - 1];
+    for (const bp_trace_step *step = bp_steps_steady(&answer->steps); step <= last; step++) {
         if (step->peak_bytes > answer->peak_bytes) {
             answer->peak_bytes = step->peak_bytes;
             answer->peak_event = step->peak_event;

@@ -1,0 +1,74 @@
+/* Fuzzes bp_trace_file_parse, and plans the steps of an accepted trace: the plan is never below the peak live bytes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <bucketpool/status.h>
+
+#include "formats/snapshots/trace_file.h"
+#include "steps/steps.h"
+#include "target.h"
+
+static void need(int holds)
+{
+    if (!holds)
+        abort();
+}
+
+static void walk(const bp_trace *trace)
+{
+    uint64_t earliest = 0;
+    for (size_t i = 0; i < trace->event_count; i++) {
+        const bp_trace_event *event = &trace->events[i];
+        need(event->time_us >= earliest && event->stream < trace->stream_count && event->action <= BP_TRACE_OOM);
+        need(event->stack == BP_TRACE_NONE || event->stack < trace->stack_count);
+        need(event->action == BP_TRACE_OOM || event->bytes <= UINT64_MAX - event->address);
+        earliest = event->time_us;
+    }
+    for (size_t i = 0; i < trace->stack_count; i++) {
+        for (size_t k = 0; k < trace->stacks[i].count; k++)
+            need(trace->stacks[i].frames[k] < trace->frame_count);
+    }
+    for (size_t i = 0; i < trace->segment_count; i++) {
+        const bp_trace_segment *segment = &trace->segments[i];
+        need(i == 0 || segment[-1].address + segment[-1].bytes <= segment->address);
+        for (size_t b = segment->first_block; b < segment->first_block + segment->block_count; b++)
+            need(trace->blocks[b].segment == i && trace->blocks[b].address >= segment->address &&
+                 trace->blocks[b].address + trace->blocks[b].bytes <= segment->address + segment->bytes);
+    }
+}
+
+static void plan(const bp_trace *trace)
+{
+    bp_allocations allocations;
+    bp_steps steps = {0};
+    bp_step_plan made = {0};
+    if (bp_allocations_init(trace, &allocations) != BP_OK)
+        return;
+    need(bp_steps_init(trace, &allocations, &steps) == BP_OK);
+    for (size_t i = 0; i < steps.count; i++)
+        need(steps.steps[i].count > 0 && (i == 0 || steps.steps[i].begin == steps.steps[i - 1].end));
+    bp_status status = bp_step_plan_init(trace, &allocations, &steps, 10000, &made);
+    need(status == (steps.count > 0 ? BP_OK : BP_ERR_INVALID_ARGUMENT));
+    need(made.total_bytes >= made.lower_bound_bytes);
+    bp_step_plan_finish(&made);
+    bp_steps_finish(&steps);
+    bp_allocations_finish(&allocations);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    bp_trace_file *file = NULL;
+    bp_status status = bp_trace_file_parse(data, size, "input", &file);
+    need((status == BP_OK) == (file != NULL));
+    if (status != BP_OK) {
+        need(status == BP_ERR_FORMAT && *bp_error_detail() != '\0' && strchr(bp_error_detail(), '\n') == NULL);
+        return 0;
+    }
+    const bp_trace_file_info *info = bp_trace_file_get_info(file);
+    for (size_t i = 0; i < info->trace_count; i++) {
+        walk(&info->traces[i]);
+        plan(&info->traces[i]);
+    }
+    bp_trace_file_destroy(&file);
+    return 0;
+}
