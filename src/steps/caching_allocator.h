@@ -22,13 +22,14 @@
 
 typedef struct bp_caching_settings {
     bool expandable_segments;
-    uint64_t max_split_bytes;              /* blocks of this size are not split; 0: unlimited */
-    uint64_t max_rounding_bytes;           /* unused part of an unsplit block, below this; 20 MiB */
-    uint64_t large_segment_bytes;          /* segments of blocks below 10 MiB, and pages of expandable segments; 20 MiB */
-    uint64_t roundup_power2_divisions[16]; /* for sizes of 1 MiB * 2^i and, in [0], below; 0 and 1: multiples of 512 bytes */
-    double garbage_collection_threshold;   /* of limit_bytes; 0: none */
-    uint64_t limit_bytes;                  /* memory fraction times the device's memory; 0: no limit */
-    uint64_t device_bytes;                 /* memory of the device; 0: unlimited */
+    uint64_t max_split_bytes;     /* blocks of this size are not split; 0: unlimited */
+    uint64_t max_rounding_bytes;  /* unused part of an unsplit block, below this; 20 MiB */
+    uint64_t large_segment_bytes; /* segments of blocks below 10 MiB, and pages of expandable segments; 20 MiB */
+    uint64_t
+        roundup_power2_divisions[16]; /* for sizes of 1 MiB * 2^i and, in [0], below; 0 and 1: multiples of 512 bytes */
+    double garbage_collection_threshold; /* of limit_bytes; 0: none */
+    uint64_t limit_bytes;                /* memory fraction times the device's memory; 0: no limit */
+    uint64_t device_bytes;               /* memory of the device; 0: unlimited */
 } bp_caching_settings;
 
 /* PyTorch's defaults, without limits. */
@@ -38,9 +39,9 @@ void bp_caching_settings_init(bp_caching_settings *settings);
 void bp_caching_settings_read(const bp_trace *trace, bp_caching_settings *settings);
 
 typedef enum bp_caching_reason {
-    BP_CACHING_GARBAGE,   /* garbage collection of old blocks */
-    BP_CACHING_OVERSIZE,  /* blocks of at least max_split_bytes, after a failed allocation */
-    BP_CACHING_CACHED,    /* all unused memory, after a failed allocation or bp_caching_release */
+    BP_CACHING_GARBAGE,  /* garbage collection of old blocks */
+    BP_CACHING_OVERSIZE, /* blocks of at least max_split_bytes, after a failed allocation */
+    BP_CACHING_CACHED,   /* all unused memory, after a failed allocation or bp_caching_release */
 } bp_caching_reason;
 
 /* The device, whose answers a recorded trace can give. A function that is NULL has the default. */
@@ -127,9 +128,8 @@ typedef struct bp_caching_segment {
 bp_status bp_caching_add_segment(bp_caching_allocator *allocator, const bp_caching_segment *segment,
                                  const bp_caching_piece *pieces, size_t count, bp_caching_block **blocks);
 
-/* Each block of each pool: `visit` gets the segment of the block and the block. Segments are not in order of address. */
-typedef void bp_caching_visitor(void *user, const bp_caching_segment *segment, uint64_t address,
-                                const bp_caching_piece *piece);
-void bp_caching_visit(const bp_caching_allocator *allocator, bp_caching_visitor *visit, void *user);
+/* True if the segment's pool has this very block, and the block is free. */
+bool bp_caching_is_free(const bp_caching_allocator *allocator, const bp_caching_segment *segment, uint64_t address,
+                        uint64_t bytes);
 
 #endif

@@ -8,16 +8,18 @@
 
 /* Events that a trace should not have, or that nothing can be derived from. */
 typedef struct bp_play_oddities {
-    uint64_t frees_without_alloc;    /* and the block was not live at the start either */
-    uint64_t allocs_over_live;       /* at an address that is in use: the free is missing, and is assumed */
-    uint64_t unclear_releases;       /* empty_cache, or a failed allocation: the trace allows both */
+    uint64_t frees_without_alloc; /* and the block was not live at the start either */
+    uint64_t allocs_over_live;    /* at an address that is in use: the free is missing, and is assumed */
+    uint64_t unclear_releases;    /* empty_cache, or a failed allocation: the trace allows both */
     uint64_t unknown_events;
+    uint64_t contradictions; /* of the state at the start: blocks without a segment, over others */
 } bp_play_oddities;
 
 typedef struct bp_play_options {
     bp_caching_settings settings;
-    bool live_at_start; /* blocks that are live before the first event are allocated first, in order of their addresses */
-    bool empty_cache;   /* releases unused memory where the trace shows torch.cuda.empty_cache */
+    bool
+        live_at_start; /* blocks that are live before the first event are allocated first, in order of their addresses */
+    bool empty_cache;  /* releases unused memory where the trace shows torch.cuda.empty_cache */
     /* NULL, or an element for each event: the bytes after it. */
     uint64_t *reserved_bytes, *active_bytes, *requested_bytes;
 } bp_play_options;
@@ -39,12 +41,13 @@ typedef struct bp_play_result {
 bp_status bp_play(const bp_trace *trace, const bp_play_options *options, bp_play_result *result);
 
 typedef enum bp_departure_kind {
-    BP_DEPARTURE_BLOCK,   /* another block: addresses */
-    BP_DEPARTURE_CACHED,  /* a free block where the trace got memory of the device: its address, and the address of the segment */
-    BP_DEPARTURE_SEGMENT, /* a segment or range of other size: bytes; 0: none */
+    BP_DEPARTURE_BLOCK, /* another block: addresses */
+    BP_DEPARTURE_CACHED, /* a free block where the trace got memory of the device: its address, and the address of the segment */
+    BP_DEPARTURE_SEGMENT, /* a segment or range of another size: bytes */
+    BP_DEPARTURE_MAPPING, /* a range at another place: addresses */
     BP_DEPARTURE_RELEASE, /* another segment is released: addresses; 0: none */
-    BP_DEPARTURE_FAILURE, /* no memory where the trace has some, or the other way: addresses; 0: none */
-    BP_DEPARTURE_TRACE    /* the trace contradicts itself: a block over a live one, a segment event without an allocation */
+    BP_DEPARTURE_FAILURE, /* no memory where the trace has some, or the other way: addresses of the block; 0: none */
+    BP_DEPARTURE_TRACE /* the trace contradicts itself: a block over a live one, a segment event without an allocation */
 } bp_departure_kind;
 
 typedef struct bp_departure {

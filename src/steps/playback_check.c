@@ -1,0 +1,433 @@
+/* Plays a trace from its recorded state, and compares each decision of the model with the recorded one. The device of the model is the trace:
+ * it has memory if the next recorded event is a segment of the request, and it names the address. */
+#include "steps/playback.h"
+
+#include <stdlib.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+#include "core/memory.h"
+#include "steps/address_map.h"
+#include "steps/allocator.h"
+#include "steps/start_state.h"
+
+typedef struct checker {
+    const bp_trace *trace;
+    const bp_caching_settings *settings;
+    bp_check_result *result;
+    bp_caching_allocator *allocator;
+    bp_address_map live;
+    /* The events of the allocation or release that is being played: [next, end). */
+    size_t next, end;
+    bool has_departed;
+    bp_departure departure; /* of it */
+    bp_caching_piece *pieces;
+    bp_caching_block **blocks; /* of the pieces */
+    size_t piece_count, piece_capacity, block_capacity;
+} checker;
+
+static void depart(checker *c, bp_departure_kind kind, uint64_t recorded, uint64_t modelled)
+{
+    if (!c->has_departed)
+        c->departure = (bp_departure){c->end, kind, recorded, modelled};
+    c->has_departed = true;
+}
+
+static uint64_t stream_of(const checker *c, uint16_t stream)
+{
+    return stream < c->trace->stream_count ? c->trace->streams[stream] : stream;
+}
+
+static bool is_release(unsigned action)
+{
+    return action == BP_TRACE_SEGMENT_FREE || action == BP_TRACE_SEGMENT_UNMAP;
+}
+
+static bool is_of_segment(unsigned action)
+{
+    return is_release(action) || action == BP_TRACE_SEGMENT_ALLOC || action == BP_TRACE_SEGMENT_MAP;
+}
+
+/* ---- the device -------------------------------------------------------------------------------------------------- */
+
+/* The next event of the allocation or release, if it is of this kind. */
+static const bp_trace_event *next_of(const checker *c, bp_trace_action action)
+{
+    const bp_trace_event *event = c->next < c->end ? &c->trace->events[c->next] : NULL;
+    return event != NULL && event->action == action && !c->has_departed ? event : NULL;
+}
+
+static bool take(checker *c)
+{
+    c->next++;
+    c->result->segment_events++;
+    return true;
+}
+
+static bool allocate_segment(void *user, uint64_t bytes, uint64_t *address)
+{
+    checker *c = user;
+    const bp_trace_event *event = next_of(c, BP_TRACE_SEGMENT_ALLOC);
+    if (event == NULL)
+        return false;
+    *address = event->address;
+    if (event->bytes == bytes)
+        return take(c);
+    depart(c, BP_DEPARTURE_SEGMENT, event->bytes, bytes);
+    return false;
+}
+
+static bool reserve(void *user, uint64_t bytes, uint64_t *address)
+{
+    const bp_trace_event *event = next_of(user, BP_TRACE_SEGMENT_MAP);
+    if (event == NULL || bytes > UINT64_MAX - event->address)
+        return false;
+    *address = event->address;
+    return true;
+}
+
+static bool map(void *user, uint64_t address, uint64_t bytes)
+{
+    checker *c = user;
+    const bp_trace_event *event = next_of(c, BP_TRACE_SEGMENT_MAP);
+    if (event == NULL)
+        return false;
+    if (event->address == address && event->bytes == bytes)
+        return take(c);
+    if (event->address != address)
+        depart(c, BP_DEPARTURE_MAPPING, event->address, address);
+    else
+        depart(c, BP_DEPARTURE_SEGMENT, event->bytes, bytes);
+    return false;
+}
+
+/* Oversize blocks are released for an allocation only if the trace does so; it may have been empty_cache. */
+static bool release(void *user, bp_caching_reason reason, bool is_mapping, uint64_t address, uint64_t bytes)
+{
+    checker *c = user;
+    const bp_trace_event *event = next_of(c, is_mapping ? BP_TRACE_SEGMENT_UNMAP : BP_TRACE_SEGMENT_FREE);
+    if (event != NULL && event->address == address && event->bytes == bytes)
+        return take(c);
+    if (reason != BP_CACHING_OVERSIZE)
+        depart(c, BP_DEPARTURE_RELEASE, c->next < c->end ? c->trace->events[c->next].address : 0, address);
+    return false;
+}
+
+static void complete_free(checker *c, uint64_t address)
+{
+    bp_caching_block *block = bp_address_map_take(&c->live, address);
+    if (block != NULL)
+        bp_caching_complete_free(c->allocator, block);
+    else
+        c->result->oddities.frees_without_alloc++;
+}
+
+/* PyTorch releases unused memory only after the device had none: then the trace has releases. */
+static bool synchronize(void *user)
+{
+    checker *c = user;
+    if (c->has_departed || c->next == c->end)
+        return false;
+    for (; next_of(c, BP_TRACE_FREE_COMPLETED) != NULL; c->next++)
+        complete_free(c, c->trace->events[c->next].address);
+    return true;
+}
+
+/* ---- the recorded state ------------------------------------------------------------------------------------------ */
+
+static bp_status add_piece(checker *c, bp_caching_state state, uint64_t bytes, uint64_t requested_bytes)
+{
+    if (bytes == 0)
+        return BP_OK;
+    BP_TRY(bp_grow_array((void **)&c->pieces, &c->piece_capacity, c->piece_count, sizeof *c->pieces));
+    c->pieces[c->piece_count++] = (bp_caching_piece){bytes, requested_bytes, state};
+    return BP_OK;
+}
+
+/* The pieces of a segment or mapped range; `*block` counts the state's blocks. */
+static bp_status add_range(checker *c, const bp_start_state *state, const bp_start_segment *range, size_t *block)
+{
+    uint64_t address = range->address, end = range->address + range->bytes;
+    for (; *block < state->block_count && state->blocks[*block].address < end; ++*block) {
+        const bp_start_block *b = &state->blocks[*block];
+        BP_TRY(add_piece(c, BP_CACHING_FREE, b->address - address, 0));
+        BP_TRY(add_piece(c, b->is_pending ? BP_CACHING_PENDING : BP_CACHING_ALLOCATED, b->bytes, b->requested_bytes));
+        address = b->address + b->bytes;
+    }
+    return add_piece(c, BP_CACHING_FREE, end - address, 0);
+}
+
+static bool share_addresses(const bp_start_segment *a, const bp_start_segment *b)
+{
+    return a->is_expandable && b->is_expandable && a->base == b->base && a->stream == b->stream && a->pool == b->pool &&
+           a->is_small == b->is_small;
+}
+
+static bp_status add_segment(checker *c, const bp_start_segment *first)
+{
+    BP_TRY(bp_grow_array((void **)&c->blocks, &c->block_capacity, c->piece_count, sizeof *c->blocks));
+    bp_caching_segment segment = {.address = first->base,
+                                  .stream = first->stream,
+                                  .pool = first->pool,
+                                  .is_small = first->is_small,
+                                  .is_expandable = first->is_expandable};
+    BP_TRY(bp_caching_add_segment(c->allocator, &segment, c->pieces, c->piece_count, c->blocks));
+    for (size_t i = 0; i < c->piece_count; i++) {
+        if (c->pieces[i].state == BP_CACHING_ALLOCATED || c->pieces[i].state == BP_CACHING_PENDING)
+            BP_TRY(bp_address_map_set(&c->live, bp_caching_address(c->blocks[i]), c->blocks[i]));
+    }
+    c->piece_count = 0;
+    return BP_OK;
+}
+
+static bp_status load(checker *c, const bp_start_state *state)
+{
+    size_t block = 0;
+    for (size_t i = 0, last; i < state->segment_count; i = last) {
+        const bp_start_segment *first = &state->segments[i];
+        uint64_t address = first->base, room;
+        for (last = i; last < state->segment_count && (last == i || share_addresses(first, &state->segments[last]));
+             last++) {
+            BP_TRY(add_piece(c, BP_CACHING_UNMAPPED, state->segments[last].address - address, 0));
+            BP_TRY(add_range(c, state, &state->segments[last], &block));
+            address = state->segments[last].address + state->segments[last].bytes;
+        }
+        room = bp_caching_reservation(c->settings, first->is_small);
+        room = bp_least_u64(room, UINT64_MAX - first->base) - bp_least_u64(room, address - first->base);
+        if (first->is_expandable)
+            BP_TRY(add_piece(c, BP_CACHING_UNMAPPED, room, 0));
+        BP_TRY(add_segment(c, first));
+    }
+    return BP_OK;
+}
+
+/* A new allocator in the recorded state before the event. */
+static bp_status restart(checker *c, size_t event)
+{
+    bp_caching_device device = {.user = c,
+                                .allocate = allocate_segment,
+                                .reserve = reserve,
+                                .map = map,
+                                .release = release,
+                                .synchronize = synchronize};
+    bp_caching_destroy(&c->allocator);
+    bp_address_map_finish(&c->live);
+    BP_TRY(bp_caching_create(c->settings, &device, &c->allocator));
+    BP_TRY(bp_play_set_pools(c->trace, c->settings, c->allocator));
+    bp_start_state state;
+    bp_status status = bp_start_state_find(c->trace, c->settings, event, &state);
+    if (status == BP_OK)
+        status = load(c, &state);
+    c->result->oddities.contradictions = state.contradictions;
+    bp_start_state_finish(&state);
+    c->has_departed = false;
+    return status;
+}
+
+/* ---- allocations and releases ------------------------------------------------------------------------------------ */
+
+/* The event that ends an allocation: the first one from `first` that is not of a segment, nor a free completed while the allocator waited. */
+static size_t find_end(const bp_trace *trace, size_t first)
+{
+    size_t end = first;
+    while (end < trace->event_count &&
+           (is_of_segment(trace->events[end].action) || trace->events[end].action == BP_TRACE_FREE_COMPLETED))
+        end++;
+    return end;
+}
+
+/* The events [next, end), and the allocation or its failure that ends them. */
+static bp_status check_allocation(checker *c, size_t end)
+{
+    const bp_trace_event *e = &c->trace->events[end];
+    bp_caching_block *block = NULL, *old = bp_address_map_get(&c->live, e->address);
+    c->end = end;
+    bool fails = e->action == BP_TRACE_OOM;
+    if (old != NULL && !fails) {
+        c->result->oddities.allocs_over_live++;
+        bp_address_map_take(&c->live, e->address);
+        bp_caching_complete_free(c->allocator, old);
+    }
+    bp_status status =
+        bp_caching_allocate(c->allocator, e->bytes, stream_of(c, e->stream), bp_trace_pool_of(c->trace, e), &block);
+    if (status != BP_ERR_NO_DEVICE_MEMORY && status != BP_ERR_OVERFLOW)
+        BP_TRY(status);
+    uint64_t found = block != NULL ? bp_caching_address(block) : 0, recorded = fails ? 0 : e->address;
+    if ((block == NULL) != fails)
+        depart(c, BP_DEPARTURE_FAILURE, recorded, found);
+    if (c->next < end)
+        depart(c, BP_DEPARTURE_CACHED, c->trace->events[c->next].address, found);
+    if (found != recorded)
+        depart(c, BP_DEPARTURE_BLOCK, recorded, found);
+    if (c->has_departed)
+        return BP_OK;
+    c->result->allocations += !fails;
+    return fails ? BP_OK : bp_address_map_set(&c->live, e->address, block);
+}
+
+/* torch.cuda.empty_cache, or the end of a private pool. */
+static bp_status check_release(checker *c)
+{
+    const bp_trace *trace = c->trace;
+    c->end = c->next;
+    while (c->end < trace->event_count && is_release(trace->events[c->end].action))
+        c->end++;
+    while (c->next < c->end && !c->has_departed) {
+        size_t before = c->next;
+        BP_TRY(bp_caching_release(c->allocator, bp_trace_pool_of(trace, &trace->events[before])));
+        if (c->next == before)
+            depart(c, BP_DEPARTURE_RELEASE, trace->events[before].address, 0);
+    }
+    return BP_OK;
+}
+
+/* Releases belong to an allocation if it needs memory of the device and follows at once. */
+static bool is_for_allocation(const checker *c, size_t end)
+{
+    const bp_trace *trace = c->trace;
+    if (end == trace->event_count ||
+        (trace->events[end].action != BP_TRACE_ALLOC && trace->events[end].action != BP_TRACE_OOM))
+        return false;
+    for (size_t i = end; i-- > c->next && !is_release(trace->events[i].action);) {
+        if (trace->events[i].action == BP_TRACE_FREE_COMPLETED)
+            return false;
+    }
+    const bp_trace_event *e = &trace->events[end];
+    uint32_t pool = bp_trace_pool_of(trace, e);
+    if (pool != 0 && c->settings->max_split_bytes == 0)
+        return false;
+    return !bp_caching_is_cached(c->allocator, e->bytes, stream_of(c, e->stream), pool);
+}
+
+static bp_status check_event(checker *c)
+{
+    const bp_trace *trace = c->trace;
+    const bp_trace_event *e = &trace->events[c->next];
+    c->end = c->next;
+    switch ((bp_trace_action)e->action) {
+    case BP_TRACE_ALLOC:
+    case BP_TRACE_OOM: BP_TRY(check_allocation(c, c->next)); break;
+    case BP_TRACE_SEGMENT_ALLOC:
+    case BP_TRACE_SEGMENT_MAP:
+        c->end = find_end(trace, c->next);
+        if (c->end == trace->event_count ||
+            (trace->events[c->end].action != BP_TRACE_ALLOC && trace->events[c->end].action != BP_TRACE_OOM)) {
+            c->end -= c->end == trace->event_count;
+            depart(c, BP_DEPARTURE_TRACE, e->address, 0);
+        } else {
+            BP_TRY(check_allocation(c, c->end));
+        }
+        break;
+    case BP_TRACE_SEGMENT_FREE:
+    case BP_TRACE_SEGMENT_UNMAP: {
+        size_t end = find_end(trace, c->next);
+        if (is_for_allocation(c, end)) {
+            BP_TRY(check_allocation(c, end));
+        } else {
+            BP_TRY(check_release(c));
+            c->end--; /* the last release is the last event played */
+        }
+        break;
+    }
+    case BP_TRACE_FREE_REQUESTED: {
+        bp_caching_block *block = bp_address_map_get(&c->live, e->address);
+        if (block != NULL)
+            bp_caching_request_free(c->allocator, block);
+        else
+            c->result->oddities.frees_without_alloc++;
+        break;
+    }
+    case BP_TRACE_FREE_COMPLETED: complete_free(c, e->address); break;
+    case BP_TRACE_UNKNOWN: c->result->oddities.unknown_events++; break;
+    case BP_TRACE_SNAPSHOT: break;
+    }
+    return BP_OK;
+}
+
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
+
+static bool end_agrees(const checker *c)
+{
+    const bp_trace *trace = c->trace;
+    uint64_t bytes = 0;
+    size_t active = 0;
+    for (size_t i = 0; i < trace->segment_count; i++) {
+        const bp_trace_segment *s = &trace->segments[i];
+        bp_caching_segment segment = {.stream = stream_of(c, s->stream),
+                                      .pool = bp_trace_pool_number(trace, s->pool),
+                                      .is_small = !s->is_large,
+                                      .is_expandable = s->is_expandable};
+        bytes += s->bytes;
+        for (size_t j = s->first_block; j < s->first_block + s->block_count && j < trace->block_count; j++) {
+            const bp_trace_block *b = &trace->blocks[j];
+            const bp_caching_block *block = bp_address_map_get(&c->live, b->address);
+            if (b->active ? block == NULL || block->bytes != b->bytes || block->pending != b->pending_free
+                          : !bp_caching_is_free(c->allocator, &segment, b->address, b->bytes))
+                return false;
+            active += b->active;
+        }
+    }
+    return active == c->live.count && bytes == bp_caching_get_counters(c->allocator)->reserved_bytes;
+}
+
+static void keep_peaks(bp_check_result *result, const bp_caching_counters *counters)
+{
+    bp_caching_counters old = result->counters;
+    result->counters = *counters;
+    if (old.peak_reserved_bytes > counters->peak_reserved_bytes)
+        result->counters.peak_reserved_bytes = old.peak_reserved_bytes;
+    if (old.peak_active_bytes > counters->peak_active_bytes)
+        result->counters.peak_active_bytes = old.peak_active_bytes;
+    if (old.peak_requested_bytes > counters->peak_requested_bytes)
+        result->counters.peak_requested_bytes = old.peak_requested_bytes;
+    result->counters.device_allocations += old.device_allocations;
+    result->counters.device_releases += old.device_releases;
+    result->counters.retries += old.retries;
+    result->counters.failures += old.failures;
+}
+
+static bp_status check(checker *c, size_t limit, uint64_t *reserved_bytes)
+{
+    bp_check_result *result = c->result;
+    size_t count = c->trace->event_count;
+    BP_TRY(restart(c, 0));
+    for (c->next = 0; c->next < count;) {
+        size_t first = c->next;
+        BP_TRY(check_event(c));
+        size_t after = c->end + 1;
+        if (c->has_departed) {
+            if (result->departures++ == 0)
+                result->first = c->departure;
+            keep_peaks(result, bp_caching_get_counters(c->allocator));
+            if (result->departures >= limit) {
+                result->stopped_at = c->departure.event;
+                return BP_OK;
+            }
+            BP_TRY(restart(c, after));
+        }
+        for (size_t i = first; reserved_bytes != NULL && i < after; i++)
+            reserved_bytes[i] = bp_caching_get_counters(c->allocator)->reserved_bytes;
+        c->next = after;
+    }
+    result->stopped_at = count;
+    result->end_agrees = end_agrees(c);
+    keep_peaks(result, bp_caching_get_counters(c->allocator));
+    return BP_OK;
+}
+
+bp_status bp_play_check(const bp_trace *trace, const bp_caching_settings *settings, size_t limit,
+                        uint64_t *reserved_bytes, bp_check_result *result)
+{
+    if (limit == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_play_check: the limit of departures is 0; it must be at least 1");
+    bp_check_result found = {0};
+    checker c = {.trace = trace, .settings = settings, .result = &found};
+    bp_status status = check(&c, limit, reserved_bytes);
+    bp_caching_destroy(&c.allocator);
+    bp_address_map_finish(&c.live);
+    free(c.pieces);
+    free(c.blocks);
+    if (status == BP_OK)
+        *result = found;
+    return status;
+}
