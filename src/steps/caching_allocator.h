@@ -33,10 +33,10 @@ typedef struct bp_caching_settings {
 } bp_caching_settings;
 
 /* PyTorch's defaults, without limits. */
-void bp_caching_settings_init(bp_caching_settings *settings);
+BP_API void bp_caching_settings_init(bp_caching_settings *settings);
 
 /* The recorded settings where the trace has them, else the defaults. The limits are not recorded. */
-void bp_caching_settings_read(const bp_trace *trace, bp_caching_settings *settings);
+BP_API void bp_caching_settings_read(const bp_trace *trace, bp_caching_settings *settings);
 
 typedef enum bp_caching_reason {
     BP_CACHING_GARBAGE,  /* garbage collection of old blocks */
@@ -72,36 +72,36 @@ typedef struct bp_caching_allocator bp_caching_allocator;
 typedef struct bp_caching_block bp_caching_block;
 
 /* `device` may be NULL. Both are copied. Errors: BP_ERR_INVALID_ARGUMENT (settings outside their ranges), BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_caching_create(const bp_caching_settings *settings, const bp_caching_device *device,
-                            bp_caching_allocator **allocator);
-void bp_caching_destroy(bp_caching_allocator **allocator);
+BP_API bp_status bp_caching_create(const bp_caching_settings *settings, const bp_caching_device *device,
+                                   bp_caching_allocator **allocator);
+BP_API void bp_caching_destroy(bp_caching_allocator **allocator);
 
 /* Pool 0 is the default one; others are private pools (of graphs, of a MemPool), which exist from their first use. `own_allocator`: segments
  * come from the pool's own allocator, so they do not expand. `no_split`: a block is a segment. */
-bp_status bp_caching_set_pool(bp_caching_allocator *allocator, uint32_t pool, bool own_allocator, bool no_split);
+BP_API bp_status bp_caching_set_pool(bp_caching_allocator *allocator, uint32_t pool, bool own_allocator, bool no_split);
 
 /* Streams are their handles, which order blocks. `bytes` is not 0. Errors: BP_ERR_NO_DEVICE_MEMORY, BP_ERR_OVERFLOW (1 EiB and more),
  * BP_ERR_NO_HOST_MEMORY (the allocator cannot be used further). */
-bp_status bp_caching_allocate(bp_caching_allocator *allocator, uint64_t bytes, uint64_t stream, uint32_t pool,
-                              bp_caching_block **block);
+BP_API bp_status bp_caching_allocate(bp_caching_allocator *allocator, uint64_t bytes, uint64_t stream, uint32_t pool,
+                                     bp_caching_block **block);
 
 /* The tensor is gone. The block stays active until the free is completed. */
-void bp_caching_request_free(bp_caching_allocator *allocator, bp_caching_block *block);
+BP_API void bp_caching_request_free(bp_caching_allocator *allocator, bp_caching_block *block);
 /* The block may serve again, and is invalid afterwards. Includes the request if there was none. */
-void bp_caching_complete_free(bp_caching_allocator *allocator, bp_caching_block *block);
+BP_API void bp_caching_complete_free(bp_caching_allocator *allocator, bp_caching_block *block);
 
 /* Releases unused memory of a pool, as torch.cuda.empty_cache does for pool 0. Does not complete pending frees. Errors:
  * BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_caching_release(bp_caching_allocator *allocator, uint32_t pool);
+BP_API bp_status bp_caching_release(bp_caching_allocator *allocator, uint32_t pool);
 
 /* True if a free block would serve the request: no memory of the device is needed. */
-bool bp_caching_is_cached(const bp_caching_allocator *allocator, uint64_t bytes, uint64_t stream, uint32_t pool);
+BP_API bool bp_caching_is_cached(const bp_caching_allocator *allocator, uint64_t bytes, uint64_t stream, uint32_t pool);
 
-uint64_t bp_caching_round(const bp_caching_settings *settings, uint64_t bytes);
+BP_API uint64_t bp_caching_round(const bp_caching_settings *settings, uint64_t bytes);
 
-uint64_t bp_caching_address(const bp_caching_block *block);
-uint64_t bp_caching_bytes(const bp_caching_block *block);
-const bp_caching_counters *bp_caching_get_counters(const bp_caching_allocator *allocator);
+BP_API uint64_t bp_caching_address(const bp_caching_block *block);
+BP_API uint64_t bp_caching_bytes(const bp_caching_block *block);
+BP_API const bp_caching_counters *bp_caching_get_counters(const bp_caching_allocator *allocator);
 
 /* ---- states ------------------------------------------------------------------------------------------------------ */
 
@@ -125,11 +125,11 @@ typedef struct bp_caching_segment {
 
 /* Adds a segment whose pieces follow each other. `blocks` receives the block of each piece. No free piece may follow a free one. Errors:
  * BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_caching_add_segment(bp_caching_allocator *allocator, const bp_caching_segment *segment,
-                                 const bp_caching_piece *pieces, size_t count, bp_caching_block **blocks);
+BP_API bp_status bp_caching_add_segment(bp_caching_allocator *allocator, const bp_caching_segment *segment,
+                                        const bp_caching_piece *pieces, size_t count, bp_caching_block **blocks);
 
 /* True if the segment's pool has this very block, and the block is free. */
-bool bp_caching_is_free(const bp_caching_allocator *allocator, const bp_caching_segment *segment, uint64_t address,
-                        uint64_t bytes);
+BP_API bool bp_caching_is_free(const bp_caching_allocator *allocator, const bp_caching_segment *segment,
+                               uint64_t address, uint64_t bytes);
 
 #endif

@@ -25,7 +25,7 @@ typedef struct bp_play_options {
 } bp_play_options;
 
 /* The recorded settings, blocks that are live at the start, and empty_cache. */
-void bp_play_options_init(bp_play_options *options, const bp_trace *trace);
+BP_API void bp_play_options_init(bp_play_options *options, const bp_trace *trace);
 
 typedef struct bp_play_result {
     bp_caching_counters counters; /* after the last event, and peaks */
@@ -38,7 +38,7 @@ typedef struct bp_play_result {
 /* Allocations and frees of the trace through a new allocator: how much memory would this allocator have reserved? Recorded addresses name
  * allocations, no more. A request that finds no memory (device_bytes, limit_bytes) is counted, and the play goes on without it.
  * O(e log n) for e events and n blocks. Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_play(const bp_trace *trace, const bp_play_options *options, bp_play_result *result);
+BP_API bp_status bp_play(const bp_trace *trace, const bp_play_options *options, bp_play_result *result);
 
 typedef enum bp_departure_kind {
     BP_DEPARTURE_BLOCK, /* another block: addresses */
@@ -71,7 +71,7 @@ typedef struct bp_check_result {
  * check. Whether the device had memory, when frees were completed and when empty_cache was called is taken from the trace. O(e log n), for
  * each departure. `reserved_bytes` may be NULL, or has an element for each event. Errors: BP_ERR_INVALID_ARGUMENT,
  * BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_play_check(const bp_trace *trace, const bp_caching_settings *settings, size_t limit,
-                        uint64_t *reserved_bytes, bp_check_result *result);
+BP_API bp_status bp_play_check(const bp_trace *trace, const bp_caching_settings *settings, size_t limit,
+                               uint64_t *reserved_bytes, bp_check_result *result);
 
 #endif
