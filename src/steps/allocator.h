@@ -4,7 +4,6 @@
 
 #include "steps/blocks.h"
 #include "steps/caching_allocator.h"
-#include "steps/trace.h"
 
 /* Addresses of one stream and pool, mapped in pages. */
 typedef struct bp_expandable {
@@ -45,10 +44,6 @@ void bp_caching_insert_free(bp_caching_block *freed);
 bool bp_caching_merge(bp_caching_allocator *a, bp_caching_block *into, bp_caching_block *from);
 /* Shortens the block to `bytes`; the rest is in no set. */
 bp_status bp_caching_split(bp_caching_allocator *a, bp_caching_block *first, uint64_t bytes, bp_caching_block **rest);
-
-/* Tells the allocator which private pools of the trace have allocators of their own: their segments do not expand while others do. */
-bp_status bp_play_set_pools(const bp_trace *trace, const bp_caching_settings *settings,
-                            bp_caching_allocator *allocator);
 
 /* ---- expandable.c ------------------------------------------------------------------------------------------------ */
 

@@ -12,6 +12,7 @@
 
 typedef struct player {
     const bp_trace *trace;
+    bp_trace_pools pools;
     const bp_play_options *options;
     bp_play_result *result;
     bp_caching_allocator *allocator;
@@ -32,11 +33,6 @@ void bp_play_options_init(bp_play_options *options, const bp_trace *trace)
 {
     *options = (bp_play_options){.live_at_start = true, .empty_cache = true};
     bp_caching_settings_read(trace, &options->settings);
-}
-
-static uint64_t stream_of(const player *p, uint16_t stream)
-{
-    return stream < p->trace->stream_count ? p->trace->streams[stream] : stream;
 }
 
 /* ---- pending frees ----------------------------------------------------------------------------------------------- */
@@ -142,8 +138,8 @@ static bp_status release(player *p, size_t first)
     }
     complete_pending(p);
     for (size_t i = first; i < end; i++) {
-        uint32_t pool = bp_trace_pool_of(trace, &trace->events[i]);
-        if (i == first || pool != bp_trace_pool_of(trace, &trace->events[i - 1]))
+        uint32_t pool = bp_trace_pool(&p->pools, i);
+        if (i == first || pool != bp_trace_pool(&p->pools, i - 1))
             BP_TRY(bp_caching_release(p->allocator, pool));
     }
     return BP_OK;
@@ -154,7 +150,7 @@ static bp_status play_event(player *p, size_t index)
     const bp_trace_event *e = &p->trace->events[index];
     switch ((bp_trace_action)e->action) {
     case BP_TRACE_ALLOC:
-        return allocate(p, e->address, e->bytes, stream_of(p, e->stream), bp_trace_pool_of(p->trace, e));
+        return allocate(p, e->address, e->bytes, bp_trace_stream(p->trace, e->stream), bp_trace_pool(&p->pools, index));
     case BP_TRACE_FREE_REQUESTED: return request_free(p, e->address);
     case BP_TRACE_FREE_COMPLETED: complete_free(p, e->address); break;
     case BP_TRACE_SEGMENT_FREE:
@@ -168,30 +164,10 @@ static bp_status play_event(player *p, size_t index)
     return BP_OK;
 }
 
-/* Pools whose segments do not expand although the trace's other segments do have an allocator of their own. */
-bp_status bp_play_set_pools(const bp_trace *trace, const bp_caching_settings *settings, bp_caching_allocator *allocator)
-{
-    if (!settings->expandable_segments || !trace->settings.recorded || !trace->settings.expandable_segments)
-        return BP_OK;
-    for (size_t i = 0; i < trace->segment_count; i++) {
-        const bp_trace_segment *segment = &trace->segments[i];
-        uint32_t pool = bp_trace_pool_number(trace, segment->pool);
-        if (pool != 0 && !segment->is_expandable)
-            BP_TRY(bp_caching_set_pool(allocator, pool, true, false));
-    }
-    for (size_t i = 0; i < trace->event_count; i++) {
-        uint32_t pool =
-            trace->events[i].action == BP_TRACE_SEGMENT_ALLOC ? bp_trace_pool_of(trace, &trace->events[i]) : 0;
-        if (pool != 0)
-            BP_TRY(bp_caching_set_pool(allocator, pool, true, false));
-    }
-    return BP_OK;
-}
-
 static bp_status start(player *p)
 {
     bp_start_state state;
-    bp_status status = bp_start_state_find(p->trace, &p->options->settings, 0, &state);
+    bp_status status = bp_start_state_find(p->trace, &p->pools, &p->options->settings, 0, &state);
     for (size_t i = 0; status == BP_OK && i < state.block_count; i++) {
         const bp_start_block *b = &state.blocks[i];
         uint64_t bytes = b->requested_bytes != 0 ? b->requested_bytes : b->bytes;
@@ -207,7 +183,7 @@ static bp_status play(player *p)
 {
     const bp_play_options *options = p->options;
     const bp_caching_counters *counters = bp_caching_get_counters(p->allocator);
-    BP_TRY(bp_play_set_pools(p->trace, &options->settings, p->allocator));
+    BP_TRY(bp_trace_pools_apply(&p->pools, p->trace, &options->settings, p->allocator));
     if (options->live_at_start)
         BP_TRY(start(p));
     p->result->live_at_start_bytes = counters->active_bytes;
@@ -235,7 +211,10 @@ bp_status bp_play(const bp_trace *trace, const bp_play_options *options, bp_play
     player p = {.trace = trace, .options = options, .result = &found};
     bp_caching_device device = {.user = &p, .synchronize = complete_pending};
     BP_TRY(bp_caching_create(&options->settings, &device, &p.allocator));
-    bp_status status = play(&p);
+    bp_status status = bp_trace_pools_init(&p.pools, trace);
+    if (status == BP_OK)
+        status = play(&p);
+    bp_trace_pools_finish(&p.pools);
     bp_caching_destroy(&p.allocator);
     bp_address_map_finish(&p.live);
     free(p.pending);

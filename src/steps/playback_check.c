@@ -13,6 +13,7 @@
 
 typedef struct checker {
     const bp_trace *trace;
+    bp_trace_pools pools;
     const bp_caching_settings *settings;
     bp_check_result *result;
     bp_caching_allocator *allocator;
@@ -31,11 +32,6 @@ static void depart(checker *c, bp_departure_kind kind, uint64_t recorded, uint64
     if (!c->has_departed)
         c->departure = (bp_departure){c->end, kind, recorded, modelled};
     c->has_departed = true;
-}
-
-static uint64_t stream_of(const checker *c, uint16_t stream)
-{
-    return stream < c->trace->stream_count ? c->trace->streams[stream] : stream;
 }
 
 static bool is_release(unsigned action)
@@ -213,9 +209,9 @@ static bp_status restart(checker *c, size_t event)
     bp_caching_destroy(&c->allocator);
     bp_address_map_finish(&c->live);
     BP_TRY(bp_caching_create(c->settings, &device, &c->allocator));
-    BP_TRY(bp_play_set_pools(c->trace, c->settings, c->allocator));
+    BP_TRY(bp_trace_pools_apply(&c->pools, c->trace, c->settings, c->allocator));
     bp_start_state state;
-    bp_status status = bp_start_state_find(c->trace, c->settings, event, &state);
+    bp_status status = bp_start_state_find(c->trace, &c->pools, c->settings, event, &state);
     if (status == BP_OK)
         status = load(c, &state);
     c->result->oddities.contradictions = state.contradictions;
@@ -248,8 +244,8 @@ static bp_status check_allocation(checker *c, size_t end)
         bp_address_map_take(&c->live, e->address);
         bp_caching_complete_free(c->allocator, old);
     }
-    bp_status status =
-        bp_caching_allocate(c->allocator, e->bytes, stream_of(c, e->stream), bp_trace_pool_of(c->trace, e), &block);
+    bp_status status = bp_caching_allocate(c->allocator, e->bytes, bp_trace_stream(c->trace, e->stream),
+                                           bp_trace_pool(&c->pools, end), &block);
     if (status != BP_ERR_NO_DEVICE_MEMORY && status != BP_ERR_OVERFLOW)
         BP_TRY(status);
     uint64_t found = block != NULL ? bp_caching_address(block) : 0, recorded = fails ? 0 : e->address;
@@ -274,7 +270,7 @@ static bp_status check_release(checker *c)
         c->end++;
     while (c->next < c->end && !c->has_departed) {
         size_t before = c->next;
-        BP_TRY(bp_caching_release(c->allocator, bp_trace_pool_of(trace, &trace->events[before])));
+        BP_TRY(bp_caching_release(c->allocator, bp_trace_pool(&c->pools, before)));
         if (c->next == before)
             depart(c, BP_DEPARTURE_RELEASE, trace->events[before].address, 0);
     }
@@ -293,10 +289,10 @@ static bool is_for_allocation(const checker *c, size_t end)
             return false;
     }
     const bp_trace_event *e = &trace->events[end];
-    uint32_t pool = bp_trace_pool_of(trace, e);
+    uint32_t pool = bp_trace_pool(&c->pools, end);
     if (pool != 0 && c->settings->max_split_bytes == 0)
         return false;
-    return !bp_caching_is_cached(c->allocator, e->bytes, stream_of(c, e->stream), pool);
+    return !bp_caching_is_cached(c->allocator, e->bytes, bp_trace_stream(c->trace, e->stream), pool);
 }
 
 static bp_status check_event(checker *c)
@@ -353,8 +349,8 @@ static bool end_agrees(const checker *c)
     size_t active = 0;
     for (size_t i = 0; i < trace->segment_count; i++) {
         const bp_trace_segment *s = &trace->segments[i];
-        bp_caching_segment segment = {.stream = stream_of(c, s->stream),
-                                      .pool = bp_trace_pool_number(trace, s->pool),
+        bp_caching_segment segment = {.stream = bp_trace_stream(c->trace, s->stream),
+                                      .pool = c->pools.of_segment[i],
                                       .is_small = !s->is_large,
                                       .is_expandable = s->is_expandable};
         bytes += s->bytes;
@@ -422,7 +418,10 @@ bp_status bp_play_check(const bp_trace *trace, const bp_caching_settings *settin
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_play_check: the limit of departures is 0; it must be at least 1");
     bp_check_result found = {0};
     checker c = {.trace = trace, .settings = settings, .result = &found};
-    bp_status status = check(&c, limit, reserved_bytes);
+    bp_status status = bp_trace_pools_init(&c.pools, trace);
+    if (status == BP_OK)
+        status = check(&c, limit, reserved_bytes);
+    bp_trace_pools_finish(&c.pools);
     bp_caching_destroy(&c.allocator);
     bp_address_map_finish(&c.live);
     free(c.pieces);

@@ -32,6 +32,7 @@ typedef struct range_group {
 
 typedef struct undo {
     const bp_trace *trace;
+    const bp_trace_pools *pools;
     const bp_caching_settings *settings;
     bp_start_state *state;
     bp_address_map blocks, segments; /* to their number plus one, as a pointer */
@@ -42,35 +43,9 @@ typedef struct undo {
     size_t group_count, group_capacity;
 } undo;
 
-uint32_t bp_trace_pool_number(const bp_trace *trace, const uint64_t pool[2])
+static uint32_t pool_of(const undo *u, const bp_trace_event *event)
 {
-    for (size_t i = 0; i < trace->pool_count; i++) {
-        if (trace->pools[i][0] == pool[0] && trace->pools[i][1] == pool[1])
-            return (uint32_t)i;
-    }
-    return 0;
-}
-
-uint32_t bp_trace_pool_of(const bp_trace *trace, const bp_trace_event *event)
-{
-    if (event->pool != BP_TRACE_NO_POOL)
-        return event->pool;
-    size_t low = 0, high = trace->segment_count;
-    while (low < high) { /* the first segment behind the address */
-        size_t middle = low + (high - low) / 2;
-        if (trace->segments[middle].address > event->address)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    if (low == 0 || event->address - trace->segments[low - 1].address >= trace->segments[low - 1].bytes)
-        return 0;
-    return bp_trace_pool_number(trace, trace->segments[low - 1].pool);
-}
-
-static uint64_t stream_of(const bp_trace *trace, uint16_t stream)
-{
-    return stream < trace->stream_count ? trace->streams[stream] : stream;
+    return bp_trace_pool(u->pools, (size_t)(event - u->trace->events));
 }
 
 /* ---- numbers in maps --------------------------------------------------------------------------------------------- */
@@ -126,8 +101,8 @@ static uint64_t distance(const range_group *group, uint64_t address)
 /* Small blocks are mapped in single pages of 2 MiB. Several may be unmapped at once: then the nearest known addresses decide. */
 static bp_status group_of_event(undo *u, const bp_trace_event *event, range_group **group)
 {
-    uint64_t stream = stream_of(u->trace, event->stream);
-    uint32_t pool = bp_trace_pool_of(u->trace, event);
+    uint64_t stream = bp_trace_stream(u->trace, event->stream);
+    uint32_t pool = pool_of(u, event);
     range_group *small, *large;
     BP_TRY(find_group(u, stream, pool, true, &small));
     large = small - 1;
@@ -301,8 +276,8 @@ static bp_status read_end(undo *u)
     range_group *group;
     for (size_t i = 0; i < trace->segment_count; i++) {
         const bp_trace_segment *s = &trace->segments[i];
-        uint64_t stream = stream_of(trace, s->stream), end;
-        uint32_t pool = bp_trace_pool_number(trace, s->pool);
+        uint64_t stream = bp_trace_stream(trace, s->stream), end;
+        uint32_t pool = u->pools->of_segment[i];
         if (!bp_add_u64(s->address, s->bytes, &end) || s->bytes == 0) {
             u->state->contradictions++;
             continue;
@@ -337,7 +312,7 @@ static bp_status read_end(undo *u)
         if (e->action != BP_TRACE_SEGMENT_MAP || !bp_add_u64(e->address, e->bytes, &end))
             continue;
         bool is_small = e->bytes % u->settings->large_segment_bytes != 0;
-        BP_TRY(find_group(u, stream_of(trace, e->stream), bp_trace_pool_of(trace, e), is_small, &group));
+        BP_TRY(find_group(u, bp_trace_stream(trace, e->stream), pool_of(u, e), is_small, &group));
         note_addresses(group, e->address, end);
     }
     return BP_OK;
@@ -360,8 +335,8 @@ static bp_status undo_free(undo *u, const bp_trace_event *e, bool is_completed)
     return add_block(u, (bp_start_block){.address = e->address,
                                          .bytes = bytes,
                                          .requested_bytes = e->bytes,
-                                         .stream = stream_of(u->trace, e->stream),
-                                         .pool = bp_trace_pool_of(u->trace, e),
+                                         .stream = bp_trace_stream(u->trace, e->stream),
+                                         .pool = pool_of(u, e),
                                          .is_pending = is_completed,
                                          .is_exact = bytes <= MIB});
 }
@@ -395,8 +370,8 @@ static bp_status undo_event(undo *u, const bp_trace_event *e)
         return add_segment(u, (bp_start_segment){.address = e->address,
                                                  .bytes = e->bytes,
                                                  .base = e->address,
-                                                 .stream = stream_of(u->trace, e->stream),
-                                                 .pool = bp_trace_pool_of(u->trace, e),
+                                                 .stream = bp_trace_stream(u->trace, e->stream),
+                                                 .pool = pool_of(u, e),
                                                  .is_small = e->bytes <= SMALL_PAGE});
     case BP_TRACE_SEGMENT_MAP: return undo_mapping(u, e, true);
     case BP_TRACE_SEGMENT_UNMAP: return undo_mapping(u, e, false);
@@ -504,11 +479,11 @@ static bp_status find_state(undo *u, size_t event)
     return BP_OK;
 }
 
-bp_status bp_start_state_find(const bp_trace *trace, const bp_caching_settings *settings, size_t event,
-                              bp_start_state *state)
+bp_status bp_start_state_find(const bp_trace *trace, const bp_trace_pools *pools, const bp_caching_settings *settings,
+                              size_t event, bp_start_state *state)
 {
     *state = (bp_start_state){0};
-    undo u = {.trace = trace, .settings = settings, .state = state};
+    undo u = {.trace = trace, .pools = pools, .settings = settings, .state = state};
     bp_status status = find_state(&u, event);
     bp_address_map_finish(&u.blocks);
     bp_address_map_finish(&u.segments);

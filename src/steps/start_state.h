@@ -5,6 +5,25 @@
 #include "steps/caching_allocator.h"
 #include "steps/trace.h"
 
+/* The pools of a trace: 0 is the default one. Events do not name their pool: it is that of the segment at their address, from its allocation
+ * to the snapshot. A private pool's segment that was freed before the snapshot counts as one of the default pool. */
+typedef struct bp_trace_pools {
+    uint32_t *of_segment;
+    uint32_t *of_event; /* NULL: all are of the default pool */
+} bp_trace_pools;
+
+/* O(e log n) for e events and n segments. The caller finishes the pools, on failure too. Errors: BP_ERR_NO_HOST_MEMORY. */
+bp_status bp_trace_pools_init(bp_trace_pools *pools, const bp_trace *trace);
+void bp_trace_pools_finish(bp_trace_pools *pools);
+/* Tells an allocator which pools have allocators of their own: their segments do not expand although others do. */
+bp_status bp_trace_pools_apply(const bp_trace_pools *pools, const bp_trace *trace, const bp_caching_settings *settings,
+                               bp_caching_allocator *allocator);
+
+static inline uint32_t bp_trace_pool(const bp_trace_pools *pools, size_t event)
+{
+    return pools->of_event == NULL ? 0 : pools->of_event[event];
+}
+
 typedef struct bp_start_block {
     uint64_t address, bytes, requested_bytes;
     uint64_t stream; /* handle */
@@ -31,13 +50,14 @@ typedef struct bp_start_state {
 } bp_start_state;
 
 /* The state before events[event]. O(e log n). The caller finishes the state, on failure too. Errors: BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_start_state_find(const bp_trace *trace, const bp_caching_settings *settings, size_t event,
-                              bp_start_state *state);
+bp_status bp_start_state_find(const bp_trace *trace, const bp_trace_pools *pools, const bp_caching_settings *settings,
+                              size_t event, bp_start_state *state);
 void bp_start_state_finish(bp_start_state *state);
 
-/* The pool of an event: recorded, or that of the segment at its address in the snapshot, or 0. */
-uint32_t bp_trace_pool_of(const bp_trace *trace, const bp_trace_event *event);
-/* The number of a pool; 0 if `pools` lacks it. */
-uint32_t bp_trace_pool_number(const bp_trace *trace, const uint64_t pool[2]);
+/* The handle of a stream. */
+static inline uint64_t bp_trace_stream(const bp_trace *trace, uint16_t stream)
+{
+    return stream < trace->stream_count ? trace->streams[stream] : stream;
+}
 
 #endif

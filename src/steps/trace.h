@@ -24,8 +24,7 @@ typedef enum bp_trace_action {
     BP_TRACE_OOM /* bytes: the request; address: free bytes of the device */
 } bp_trace_action;
 
-#define BP_TRACE_NONE UINT32_MAX   /* no call stack, no segment */
-#define BP_TRACE_NO_POOL UINT8_MAX /* not recorded (before PyTorch 2.11), or index 255 and larger */
+#define BP_TRACE_NONE UINT32_MAX /* no call stack, no segment */
 
 typedef struct bp_trace_event {
     uint64_t address;
@@ -33,8 +32,7 @@ typedef struct bp_trace_event {
     uint64_t time_us; /* never decreases */
     uint32_t stack;   /* index in `stacks`, or BP_TRACE_NONE */
     uint16_t stream;  /* index in `streams` */
-    uint8_t action;   /* bp_trace_action */
-    uint8_t pool;     /* index in `pools`, or BP_TRACE_NO_POOL */
+    uint16_t action;  /* bp_trace_action */
 } bp_trace_event;
 
 /* A block of a segment when the snapshot was taken. */
@@ -82,12 +80,11 @@ typedef struct bp_trace_settings {
 /* One device's part of a snapshot. `events` in the order of the recording. */
 typedef struct bp_trace {
     uint32_t device;
-    size_t event_count, segment_count, block_count, stream_count, pool_count, stack_count, frame_count;
+    size_t event_count, segment_count, block_count, stream_count, stack_count, frame_count;
     bp_trace_event *events;
     bp_trace_segment *segments; /* by address */
     bp_trace_block *blocks;     /* by address within each segment */
     uint64_t *streams;          /* as recorded; the default stream is 0 */
-    uint64_t (*pools)[2];       /* as recorded (segment_pool_id); the default pool {0, 0} is the first */
     bp_trace_stack *stacks;
     bp_trace_frame *frames;
     bp_trace_settings settings;
