@@ -131,8 +131,19 @@ bp_status bp_blocks_new(bp_blocks *blocks, bp_caching_block **added)
 
 void bp_blocks_return(bp_blocks *blocks, bp_caching_block *returned)
 {
+    returned->pool = NULL; /* for bp_blocks_each */
     returned->right = blocks->unused;
     blocks->unused = returned;
+}
+
+void bp_blocks_each(const bp_blocks *blocks, void (*visit)(void *user, const bp_caching_block *block), void *user)
+{
+    for (const struct bp_blocks_chunk *chunk = blocks->chunks; chunk != NULL; chunk = chunk->next) {
+        for (size_t i = 0; i < CHUNK_BLOCKS; i++) {
+            if (chunk->blocks[i].pool != NULL)
+                visit(user, &chunk->blocks[i]);
+        }
+    }
 }
 
 void bp_blocks_finish(bp_blocks *blocks)

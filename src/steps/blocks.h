@@ -61,6 +61,9 @@ typedef struct bp_blocks {
 /* A zeroed block with a priority. Errors: BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_blocks_new(bp_blocks *blocks, bp_caching_block **block);
 void bp_blocks_return(bp_blocks *blocks, bp_caching_block *block);
+/* Visits the blocks that are in use, in no order. */
+void bp_blocks_each(const bp_blocks *blocks, void (*visit)(void *user, const struct bp_caching_block *block),
+                    void *user);
 void bp_blocks_finish(bp_blocks *blocks);
 
 #endif

@@ -544,3 +544,36 @@ const bp_caching_counters *bp_caching_get_counters(const bp_caching_allocator *a
 {
     return &allocator->counters;
 }
+
+typedef struct visiting {
+    bp_caching_visitor *visit;
+    void *user;
+} visiting;
+
+/* Visits the segment of its first block. */
+static void visit_segment(void *user, const bp_caching_block *first)
+{
+    const visiting *v = user;
+    if (first->previous != NULL)
+        return;
+    const bp_caching_segment segment = {.address = first->address,
+                                        .stream = first->stream,
+                                        .pool = first->pool->number,
+                                        .is_small = first->pool->is_small,
+                                        .is_expandable = first->expandable != NULL};
+    for (const bp_caching_block *block = first; block != NULL; block = block->next) {
+        const bp_caching_piece piece = {.bytes = block->bytes,
+                                        .requested_bytes = block->requested_bytes,
+                                        .state = !block->mapped     ? BP_CACHING_UNMAPPED
+                                                 : block->pending   ? BP_CACHING_PENDING
+                                                 : block->allocated ? BP_CACHING_ALLOCATED
+                                                                    : BP_CACHING_FREE};
+        v->visit(v->user, &segment, block->address, &piece);
+    }
+}
+
+void bp_caching_visit(const bp_caching_allocator *allocator, bp_caching_visitor *visit, void *user)
+{
+    visiting v = {visit, user};
+    bp_blocks_each(&allocator->blocks, visit_segment, &v);
+}

@@ -132,4 +132,9 @@ BP_API bp_status bp_caching_add_segment(bp_caching_allocator *allocator, const b
 BP_API bool bp_caching_is_free(const bp_caching_allocator *allocator, const bp_caching_segment *segment,
                                uint64_t address, uint64_t bytes);
 
+/* Visits each block of each segment: blocks of a segment follow each other, segments are in no order. */
+typedef void bp_caching_visitor(void *user, const bp_caching_segment *segment, uint64_t address,
+                                const bp_caching_piece *piece);
+void bp_caching_visit(const bp_caching_allocator *allocator, bp_caching_visitor *visit, void *user);
+
 #endif

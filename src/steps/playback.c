@@ -196,6 +196,8 @@ static bp_status play(player *p)
             options->active_bytes[i] = counters->active_bytes;
         if (options->requested_bytes != NULL)
             options->requested_bytes[i] = counters->requested_bytes;
+        if (options->visit != NULL && i == options->visit_event)
+            bp_caching_visit(p->allocator, options->visit, options->visit_user);
         if (counters->peak_reserved_bytes > peak) {
             peak = counters->peak_reserved_bytes;
             p->result->peak_event = i;

@@ -22,6 +22,10 @@ typedef struct bp_play_options {
     bool empty_cache;  /* releases unused memory where the trace shows torch.cuda.empty_cache */
     /* NULL, or an element for each event: the bytes after it. */
     uint64_t *reserved_bytes, *active_bytes, *requested_bytes;
+    /* Visits all blocks after this event. `visit` NULL: no visit. */
+    size_t visit_event;
+    bp_caching_visitor *visit;
+    void *visit_user;
 } bp_play_options;
 
 /* The recorded settings, blocks that are live at the start, and empty_cache. */

@@ -260,9 +260,8 @@ static void measure_rest(const planner *p)
             plan->outside_bytes = outside;
     }
     for (const bp_trace_step *step = first; step <= last; step++)
-        plan->lower_bound_bytes = step->peak_bytes > plan->lower_bound_bytes
-                                      ? step->peak_bytes
-                                      : plan->lower_bound_bytes;
+        plan->lower_bound_bytes =
+            step->peak_bytes > plan->lower_bound_bytes ? step->peak_bytes : plan->lower_bound_bytes;
 }
 
 bp_status bp_step_plan_init(const bp_trace *trace, const bp_allocations *allocations, const bp_steps *steps,

@@ -139,6 +139,7 @@ int step_answer_init(const char *path, const bp_trace *trace, const step_options
         }
     }
     find_recorded(answer);
+    CLI_TRY(step_play(answer));
     return find_holders(answer);
 }
 

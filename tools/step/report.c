@@ -79,7 +79,16 @@ static int print_amounts(const step_answer *a, const step_options *options)
     add_amount(&s, "  step", p->bytes, a, p->optimal ? "optimal: no placement takes less" : "");
     add_amount(&s, "  outside", p->outside_bytes, a, "differs between steps, not planned");
     add_amount(&s, "peak live", a->peak_bytes, a, "lower bound: no allocator takes less");
-    return sheet_finish(&s);
+    CLI_TRY(sheet_finish(&s));
+    if (a->has_segments && a->departures == 0)
+        printf("The model of the caching allocator reproduces all %llu recorded addresses and segments.\n",
+               (unsigned long long)a->checked);
+    else if (a->has_segments)
+        printf("The model of the caching allocator reproduces %llu recorded addresses and segments, and departs from "
+               "%llu, first "
+               "at event %u.\n",
+               (unsigned long long)a->checked, (unsigned long long)a->departures, a->first_departure);
+    return EXIT_GO_ON;
 }
 
 static int print_causes(const step_answer *a, const step_options *options)
@@ -93,10 +102,8 @@ static int print_causes(const step_answer *a, const step_options *options)
                 {"cached", "segments without live blocks", c->cached},
                 {"of other streams", "segments without live blocks, of other streams", c->other_stream},
                 {"private pools", "free memory of graphs and MemPools", c->private_pool}};
-    uint64_t reserved = a->has_segments ? a->recorded_at_peak : 0;
-    if (reserved == 0)
-        return EXIT_GO_ON;
-    printf("\nAt the peak %s: %s had been reserved for %s of tensors:\n", a->has_segments ? "" : "(modelled)",
+    uint64_t reserved = a->default_at_peak;
+    printf("\nAt the peak, the caching allocator has %s from the driver for %s of tensors (modelled)\n",
            cli_bytes(reserved), cli_bytes(a->requested_bytes));
     sheet s = sheet_new(cli_wants_color((cli_color)options->color));
     sheet_add_columns(&s, "CAUSE|>BYTES|>OF RESERVED|");
@@ -245,7 +252,15 @@ static void add_answer(bp_json_writer *d, const step_answer *a)
         bp_json_add_null(d, "recorded_bytes");
         bp_json_add_null(d, "recorded_at_peak_bytes");
     }
+    if (a->has_segments) {
+        bp_json_add_number(d, "model_reproduced", a->checked);
+        bp_json_add_number(d, "model_departures", a->departures);
+    } else {
+        bp_json_add_null(d, "model_reproduced");
+        bp_json_add_null(d, "model_departures");
+    }
     bp_json_add_number(d, "default_bytes", a->default_bytes);
+    bp_json_add_number(d, "default_at_peak_bytes", a->default_at_peak);
     bp_json_add_number(d, "expandable_bytes", a->expandable_bytes);
     bp_json_add_object(d, "causes");
     bp_json_add_number(d, "rounding", a->causes.rounding);

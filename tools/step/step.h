@@ -51,16 +51,23 @@ typedef struct step_answer {
     bool has_segments;         /* the file has what PyTorch had from the driver */
     uint64_t recorded_bytes;   /* the most that PyTorch had during the steps */
     uint64_t recorded_at_peak; /* at peak_event */
+    uint64_t default_at_peak;  /* of the model, at peak_event */
     uint64_t default_bytes;    /* the most that the model of the caching allocator has, and ... */
     uint64_t expandable_bytes; /* ... with expandable segments */
-    step_causes causes;        /* at peak_event */
-    step_holder *holders;      /* largest first */
+    uint64_t checked;         /* recorded addresses and segment events that the model of the allocator reproduced ... */
+    uint64_t departures;      /* ... and those that it did not, up to a limit; for files with segments */
+    uint32_t first_departure; /* an event */
+    step_causes causes;       /* at peak_event */
+    step_holder *holders;     /* largest first */
     size_t holder_count;
 } step_answer;
 
 /* Analyses one device. Returns EXIT_GO_ON, or the exit code after a message. Call step_answer_finish either way. */
 int step_answer_init(const char *path, const bp_trace *trace, const step_options *options, step_answer *answer);
 void step_answer_finish(step_answer *answer);
+
+/* Fills what the model of PyTorch's allocator has. Returns EXIT_GO_ON, or the exit code after a message. */
+int step_play(step_answer *answer);
 
 /* "model.py:120 forward": a place in the code. Same lifetime as cli_text. */
 const char *step_place(const step_holder *holder);

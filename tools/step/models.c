@@ -1,0 +1,151 @@
+/* What PyTorch's caching allocator and its expandable segments take for a trace, by their model, and what the reserved
+ * memory at the peak is used for. */
+#include "step/step.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "steps/playback.h"
+
+/* Bytes of a segment at the peak. */
+typedef struct segment_use {
+    uint64_t address, stream;
+    uint64_t live, unused;
+    uint32_t pool;
+} segment_use;
+
+typedef struct uses {
+    segment_use *all;
+    size_t count, capacity;
+    uint64_t rounding;
+    bool failed; /* out of memory */
+} uses;
+
+static void visit(void *user, const bp_caching_segment *segment, uint64_t address, const bp_caching_piece *piece)
+{
+    uses *u = user;
+    (void)address;
+    if (piece->state == BP_CACHING_UNMAPPED || u->failed)
+        return;
+    if (u->count == u->capacity) {
+        size_t capacity = 2 * u->capacity + 256;
+        segment_use *moved = realloc(u->all, capacity * sizeof *moved);
+        u->failed = moved == NULL;
+        if (u->failed)
+            return;
+        u->all = moved;
+        u->capacity = capacity;
+    }
+    bool is_free = piece->state == BP_CACHING_FREE;
+    u->all[u->count++] = (segment_use){.address = segment->address,
+                                       .stream = segment->stream,
+                                       .pool = segment->pool,
+                                       .live = is_free ? 0 : piece->bytes,
+                                       .unused = is_free ? piece->bytes : 0};
+    u->rounding += is_free ? 0 : piece->bytes - piece->requested_bytes;
+}
+
+static int by_address(const void *left, const void *right)
+{
+    const segment_use *a = left, *b = right;
+    return (a->address > b->address) - (a->address < b->address);
+}
+
+static int by_stream(const void *left, const void *right)
+{
+    const segment_use *a = left, *b = right;
+    if (a->stream != b->stream)
+        return a->stream < b->stream ? -1 : 1;
+    return by_address(left, right);
+}
+
+/* Blocks become segments; then segments of a stream are summed up, to find the stream that has the most live bytes. */
+static void sort_causes(uses *u, step_causes *causes)
+{
+    size_t kept = 0;
+    if (u->count == 0)
+        return;
+    qsort(u->all, u->count, sizeof *u->all, by_address);
+    for (size_t i = 0; i < u->count; i++) {
+        if (kept > 0 && u->all[kept - 1].address == u->all[i].address) {
+            u->all[kept - 1].live += u->all[i].live;
+            u->all[kept - 1].unused += u->all[i].unused;
+        } else {
+            u->all[kept++] = u->all[i];
+        }
+    }
+    qsort(u->all, kept, sizeof *u->all, by_stream);
+    uint64_t most = 0, main_stream = 0;
+    for (size_t i = 0, next; i < kept; i = next) {
+        uint64_t live = 0;
+        for (next = i; next < kept && u->all[next].stream == u->all[i].stream; next++)
+            live += u->all[next].live;
+        if (live > most) {
+            most = live;
+            main_stream = u->all[i].stream;
+        }
+    }
+    causes->rounding = u->rounding;
+    for (size_t i = 0; i < kept; i++) {
+        const segment_use *use = &u->all[i];
+        *(use->pool != 0               ? &causes->private_pool
+          : use->live > 0              ? &causes->beside_live
+          : use->stream == main_stream ? &causes->cached
+                                       : &causes->other_stream) += use->unused;
+    }
+}
+
+/* The most that an allocator has from the driver during the steps after the first. */
+static bp_status play(const step_answer *a, bool is_expandable, uint64_t *reserved, uses *u, uint64_t *most)
+{
+    const bp_trace_step *first = bp_steps_steady(&a->steps), *last = &a->steps.steps[a->steps.count - 1];
+    bp_play_options options;
+    bp_play_result result;
+    bp_play_options_init(&options, a->trace);
+    options.settings.expandable_segments = is_expandable;
+    options.reserved_bytes = reserved;
+    options.visit_event = a->peak_event;
+    options.visit = u != NULL ? visit : NULL;
+    options.visit_user = u;
+    bp_status status = bp_play(a->trace, &options, &result);
+    for (uint32_t i = first->begin; i < last->end && status == BP_OK; i++)
+        *most = reserved[i] > *most ? reserved[i] : *most;
+    return status;
+}
+
+/* Plays a recording from its own state: does the model choose the addresses that PyTorch chose? */
+static bp_status check(step_answer *a)
+{
+    enum { MOST_DEPARTURES = 1000 };
+    bp_caching_settings settings;
+    bp_check_result result;
+    bp_caching_settings_read(a->trace, &settings);
+    bp_status status = bp_play_check(a->trace, &settings, MOST_DEPARTURES, NULL, &result);
+    if (status == BP_OK) {
+        a->checked = result.allocations + result.segment_events;
+        a->departures = result.departures;
+        a->first_departure = (uint32_t)result.first.event;
+    }
+    return status;
+}
+
+int step_play(step_answer *answer)
+{
+    uses u = {0};
+    uint64_t *reserved = calloc(answer->trace->event_count + 1, sizeof *reserved);
+    if (reserved == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    bp_status status = play(answer, false, reserved, &u, &answer->default_bytes);
+    answer->default_at_peak = reserved[answer->peak_event];
+    if (status == BP_OK && !u.failed)
+        status = play(answer, true, reserved, NULL, &answer->expandable_bytes);
+    if (status == BP_OK && !u.failed)
+        sort_causes(&u, &answer->causes);
+    if (status == BP_OK && !u.failed && answer->has_segments)
+        status = check(answer);
+    free(u.all);
+    free(reserved);
+    return u.failed          ? cli_fail(EXIT_ENVIRONMENT, "out of memory")
+           : status == BP_OK ? EXIT_GO_ON
+                             : cli_fail_status(status);
+}
