@@ -80,6 +80,7 @@ class Golden(Answers):
     def test_help(self):
         self.check("help.txt", "--help")
         self.check("help-plan.txt", "plan", "--help")
+        self.check("help-step.txt", "step", "--help")
 
     def test_version(self):
         self.assertRegex(run("--version").stdout, r"^bucketpool \d+\.\d+\.\d+\n$")
@@ -291,7 +292,7 @@ class Files(unittest.TestCase):
         self.assert_refused(run("plan"), 2, "no model")
         self.assert_refused(run("frobnicate"), 2, "frobnicate")
         self.assert_refused(run(), 2, "no command")
-        for command in ("plan", "explain", "schedule", "run", "pack", "view"):
+        for command in ("plan", "explain", "schedule", "run", "step", "pack", "view"):
             self.assert_refused(run(command, NANO, "--no-such-option"), 2,
                                 f'bucketpool: {command}: unknown option --no-such-option')
         self.assert_refused(run("plan", NANO, "--dp"), 2, "--dp")

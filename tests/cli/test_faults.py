@@ -22,6 +22,7 @@ import sys
 import tempfile
 import unittest
 
+import recordings
 import snapshots
 
 REPORT = "--report" in sys.argv
@@ -245,6 +246,10 @@ class Faults(unittest.TestCase):
     def test_view_page(self):
         self.sweep("view", *self.snapshots()[:1], "--html", "page.html", "--plot", "view.svg",
                    files=["page.html", "view.svg"])
+
+    def test_step(self):
+        recordings.write_steps(os.path.join(self.folder, "steps.pickle"), layers=1)
+        self.sweep("step", "steps.pickle", "--json", "-o", "step.json", "--plot", "step.svg", files=["step.json", "step.svg"])
 
     def test_bench_offload(self):
         self.sweep("bench", "offload", "--bytes", "4MiB", "--turns", "1", "--backing", "pinned", timed=True)

@@ -21,6 +21,7 @@ SOURCE, PROGRAM = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 MODELS = os.path.join(SOURCE, "examples", "models")
 MODEL = os.path.join(MODELS, "Llama-3.1-8B")
 SNAPSHOT = os.path.join(SOURCE, "examples", "files", "step_1", "snapshot_rank00.pickle")
+STEPS = os.path.join(SOURCE, "tests", "fuzz", "corpus", "trace", "regular.pickle")
 PACKING = os.path.join(SOURCE, "examples", "files", "packing.csv")
 BRIEF = "BUCKETPOOL_BRIEF" in os.environ
 LIMIT = 240  # seconds: only what hangs takes so long
@@ -36,6 +37,8 @@ WRITERS = {
     "trace.json": ("run", MODEL, "--device", "null", "--steps", "1", "--trace"),
     "packing.csv": ("pack", PACKING, "-o"),
     "packing.svg": ("pack", PACKING, "--plot"),
+    "step.json": ("step", STEPS, "-o"),
+    "step.svg": ("step", STEPS, "--plot"),
     "page.html": ("view", SNAPSHOT, "--html"),
     "view.svg": ("view", SNAPSHOT, "--plot"),
     "flame.svg": ("view", SNAPSHOT, "--flame"),
@@ -470,6 +473,7 @@ class Inputs(InSharedFolder):
         "packing.csv": ("pack", "{}"),
         "placed.csv": ("pack", "--check", "{}"),
         "snapshot.pickle": ("view", "{}"),
+        "steps.pickle": ("step", "{}"),
         "other.json": ("run", "{}", "--device", "null", "--steps", "1"),
     }
 
