@@ -95,6 +95,10 @@ static void find_recorded(step_answer *a)
     const bp_trace *trace = a->trace;
     const bp_trace_step *first = bp_steps_steady(&a->steps), *last = &a->steps.steps[a->steps.count - 1];
     uint64_t bytes = 0;
+    for (uint32_t i = 0; i < trace->event_count; i++) {
+        if (trace->events[i].action == BP_TRACE_OOM && a->failures++ == 0)
+            a->first_failure = i;
+    }
     for (size_t i = 0; i < trace->segment_count; i++)
         bytes += trace->segments[i].bytes;
     for (size_t i = trace->event_count; i-- > 0;) {

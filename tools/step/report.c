@@ -52,6 +52,9 @@ static void print_heading(const step_answer *a)
     if (a->allocations.replaced > 0)
         printf("%llu allocations were made where one was live: their frees are missing\n",
                (unsigned long long)a->allocations.replaced);
+    if (a->failures > 0)
+        printf("%llu requests found no memory, the first of %s at event %u\n", (unsigned long long)a->failures,
+               cli_bytes(t->events[a->first_failure].bytes), a->first_failure);
     if (t->unknown_events > 0)
         printf("%llu events of unknown kinds (\"%.40s\") are left out\n", (unsigned long long)t->unknown_events,
                t->unknown_name);
@@ -237,6 +240,7 @@ static void add_answer(bp_json_writer *d, const step_answer *a)
     bp_json_add_number(d, "allocations", a->allocations.count);
     bp_json_add_number(d, "live_at_start", a->allocations.live_at_start);
     bp_json_add_number(d, "missing_frees", a->allocations.replaced);
+    bp_json_add_number(d, "oom_events", a->failures);
     bp_json_add_number(d, "unknown_events", a->trace->unknown_events);
     bp_json_add_flag(d, "repeats", a->steps.repeats);
     bp_json_add_number(d, "step_allocations", a->steps.allocations);

@@ -48,6 +48,8 @@ typedef struct step_answer {
     uint64_t peak_bytes;      /* live, rounded to 512 bytes, during the steps */
     uint64_t requested_bytes; /* of the same allocations, not rounded */
     uint32_t peak_event;
+    uint64_t failures; /* requests that found no memory ("oom"), and the first of them */
+    uint32_t first_failure;
     bool has_segments;         /* the file has what PyTorch had from the driver */
     uint64_t recorded_bytes;   /* the most that PyTorch had during the steps */
     uint64_t recorded_at_peak; /* at peak_event */

@@ -2,7 +2,7 @@
  * (version node BUCKETPOOL_PRIVATE); not installed.
  *
  * Also snapshots of PyTorch's own allocator (torch.cuda.memory._dump_snapshot): one pool per device, in which every
- * allocation is a separate request, named after its innermost Python frame. Members that they lack are "" or 0.
+ * allocation is a separate request, named after its innermost Python frame outside PyTorch. Members that they lack are "" or 0.
  *
  * Files are pickles of plain data: nothing in them is executed. Numbers are as in the file; references (ids, slabs)
  * have been checked. Errors are those of formats.h: BP_ERR_IO, BP_ERR_FORMAT with the file and the place in it.

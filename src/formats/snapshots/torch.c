@@ -264,18 +264,20 @@ static int by_address_and_time(const void *left, const void *right)
     return (a->event > b->event) - (a->event < b->event);
 }
 
-/* Names a request after the innermost Python frame, else the innermost frame. */
+/* Names a request after the innermost Python frame outside PyTorch, else of Python, else the innermost frame. */
 static bp_status name_request(bp_torch_device *d, bp_pickle_ref frames, bp_snapshot_request *request)
 {
     bp_snapshot_at list = {.reader = d->reader, .value = bp_pickle_get(d->reader->pickle, frames)}, chosen = list;
     size_t count = !bp_pickle_is_list(list.value) ? 0 : list.value.count < MOST_FRAMES ? list.value.count : MOST_FRAMES;
-    bool found = false;
+    bool found = false, has_python = false;
     for (size_t i = 0; i < count && !found; i++) {
         bp_snapshot_at frame = bp_snapshot_item(&list, i), filename = bp_snapshot_member(&frame, "filename");
         const bp_pickle_value *v = &filename.value;
-        found = v->kind == BP_PICKLE_STRING && v->count > 3 && memcmp(v->text + v->count - 3, ".py", 3) == 0;
-        if (found || i == 0)
+        bool is_python = v->kind == BP_PICKLE_STRING && v->count > 3 && memcmp(v->text + v->count - 3, ".py", 3) == 0;
+        found = is_python && memmem(v->text, v->count, "/torch/", 7) == NULL;
+        if (found || i == 0 || (is_python && !has_python))
             chosen = frame;
+        has_python = has_python || is_python;
     }
     request->bucket = request->unit = "";
     if (count > 0) {
