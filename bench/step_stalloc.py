@@ -24,8 +24,8 @@ def device_of(tool, path):
 
 
 def forward_of(events, step):
-    """Where forward begins: behind the frees of what an earlier step allocated, because their trace has no passes after
-    the last iteration, where that of the last step is freed. The beginning of the step, if they are not before the peak.
+    """The event at which forward begins: behind the frees of what an earlier step allocated, as far as they come before
+    the peak. STAlloc knows no passes after the last iteration, when the last step's allocations of that kind are freed.
     """
     made, forward = set(), step["begin_event"]
     for index in range(step["begin_event"], step["peak_event"]):

@@ -14,18 +14,17 @@
 
 /* Requests are allocations in the order of the step: unit "step", or "step.1" for a second kind of step; the bucket's name
  * has the stream. They have the role param, which has no meaning here. */
-static void fill_request(const bp_step_item *item, const char *unit, const char *stream, size_t order,
-                         bp_plan_request *request)
+static bp_plan_request request_of(const bp_step_item *item, const char *unit, const char *stream, size_t order)
 {
-    *request = (bp_plan_request){.unit = unit,
-                                 .bucket = stream,
-                                 .ordinal = (uint32_t)order,
-                                 .role = BP_ROLE_PARAM,
-                                 .dtype = BP_DTYPE_UINT8,
-                                 .placement = item->is_outside ? BP_PLACE_NONE : BP_PLACE_PLANNED,
-                                 .offset = item->is_outside ? 0 : item->offset,
-                                 .bytes = bp_step_round(item->bytes),
-                                 .used_bytes = item->bytes};
+    return (bp_plan_request){.unit = unit,
+                             .bucket = stream,
+                             .ordinal = (uint32_t)order,
+                             .role = BP_ROLE_PARAM,
+                             .dtype = BP_DTYPE_UINT8,
+                             .placement = item->is_outside ? BP_PLACE_NONE : BP_PLACE_PLANNED,
+                             .offset = item->is_outside ? 0 : item->offset,
+                             .bytes = bp_step_round(item->bytes),
+                             .used_bytes = item->bytes};
 }
 
 static bp_status make_plan(const step_answer *a, bp_plan_request *requests, char (*streams)[32], bp_plan **plan)
@@ -38,7 +37,7 @@ static bp_status make_plan(const step_answer *a, bp_plan_request *requests, char
     for (size_t kind = 0; kind < a->plan.kind_count; kind++) {
         for (size_t order = 0; order < a->plan.kinds[kind].count; order++) {
             const bp_step_item *item = &a->plan.kinds[kind].items[order];
-            fill_request(item, units[kind], streams[item->stream], order, &requests[count++]);
+            requests[count++] = request_of(item, units[kind], streams[item->stream], order);
         }
     }
     const bp_plan_slab slab = {.bytes = a->plan.bytes, .group = "step"};
@@ -46,28 +45,25 @@ static bp_status make_plan(const step_answer *a, bp_plan_request *requests, char
         {"persistent_bytes", cli_text("%llu", (unsigned long long)a->plan.persistent_bytes)},
         {"outside_bytes", cli_text("%llu", (unsigned long long)a->plan.outside_bytes)}};
     const char *slash = strrchr(a->path, '/');
-    const bp_plan_info info = {.model = slash != NULL ? slash + 1 : a->path,
-                               .policy = BP_POLICY_SCHEDULED,
-                               .feasible = 1,
-                               .stable = 1,
-                               .optimal = a->plan.optimal,
-                               .alignment = BP_STEP_ALIGNMENT,
-                               .bytes = a->plan.bytes,
-                               .lower_bound_bytes = a->plan.bytes, /* replaced below where it is less */
-                               .infeasible_because = "",
-                               .request_count = count,
-                               .requests = requests,
-                               .slab_count = a->plan.bytes > 0,
-                               .slabs = &slab,
-                               .option_count = 2,
-                               .options = options};
-    bp_plan_info bounded = info;
-    bounded.lower_bound_bytes = 0;
+    bp_plan_info info = {.model = slash != NULL ? slash + 1 : a->path,
+                         .policy = BP_POLICY_SCHEDULED,
+                         .feasible = 1,
+                         .stable = 1,
+                         .optimal = a->plan.optimal,
+                         .alignment = BP_STEP_ALIGNMENT,
+                         .bytes = a->plan.bytes,
+                         .infeasible_because = "",
+                         .request_count = count,
+                         .requests = requests,
+                         .slab_count = a->plan.bytes > 0,
+                         .slabs = &slab,
+                         .option_count = 2,
+                         .options = options};
     for (size_t kind = 0; kind < a->plan.kind_count; kind++) {
         uint64_t bound = a->plan.kinds[kind].lower_bound_bytes;
-        bounded.lower_bound_bytes = bound > bounded.lower_bound_bytes ? bound : bounded.lower_bound_bytes;
+        info.lower_bound_bytes = bound > info.lower_bound_bytes ? bound : info.lower_bound_bytes;
     }
-    return bp_plan_from_info(&bounded, plan);
+    return bp_plan_from_info(&info, plan);
 }
 
 int step_write_plan(const step_answer *answer, const output *to)

@@ -1,5 +1,5 @@
-/* What PyTorch's caching allocator and its expandable segments take for a trace, by their model, and what the reserved
- * memory at the peak is used for. */
+/* Plays a recording through the models of PyTorch's caching allocator and of its expandable segments: their memory, and
+ * the uses of it at the peak. */
 #include "step/step.h"
 
 #include <stdlib.h>

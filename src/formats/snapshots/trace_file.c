@@ -301,7 +301,7 @@ bp_status bp_trace_file_parse(const void *data, size_t bytes, const char *origin
     return parse(data, bytes, NULL, origin, file);
 }
 
-/* Reads a file of known size into pages of their own, which the reader releases as it goes. */
+/* Reads a file of known size into separate pages, which the reader releases on the way. */
 static bp_status read_pages(int descriptor, const char *path, size_t bytes, bp_trace_file **file)
 {
     unsigned char *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
