@@ -73,12 +73,15 @@ int step_write_plan(const step_answer *answer, const output *to)
         count += answer->plan.kinds[kind].count;
     bp_plan_request *requests = calloc(count + 1, sizeof *requests);
     char(*streams)[32] = calloc(answer->trace->stream_count + 1, sizeof *streams);
+    if (requests == NULL || streams == NULL) {
+        free(requests);
+        free(streams);
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    }
     bp_plan *plan = NULL;
     int code = EXIT_GO_ON;
-    if (requests == NULL || streams == NULL)
-        code = cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    bp_status status = code == EXIT_GO_ON ? make_plan(answer, requests, streams, &plan) : BP_OK;
-    if (status == BP_OK && code == EXIT_GO_ON)
+    bp_status status = make_plan(answer, requests, streams, &plan);
+    if (status == BP_OK)
         status = bp_plan_write(plan, to->written);
     if (status == BP_ERR_IO)
         code = output_fail(to, strerror(errno));
