@@ -309,7 +309,7 @@ typedef struct bp_pool_statistics {
     uint64_t dynamic;    /**< acquires that allocated */
     uint64_t live_requests;
     uint64_t live_bytes;      /**< aligned bytes of requests that are live now */
-    uint64_t peak_live_bytes; /**< high-water mark of live_bytes */
+    uint64_t peak_live_bytes; /**< high-water mark of live_bytes; calls in progress on other threads may count as live */
 } bp_pool_statistics;
 
 /** Reads the counters. Counters that other threads change meanwhile may be of slightly different moments. Any thread,
@@ -327,7 +327,7 @@ typedef struct bp_live_request {
     const char *stream; /**< the stream of the first acquire */
     void *address;
     uint64_t bytes;
-    uint64_t acquire_number; /**< number of the first acquire */
+    uint64_t acquire_number; /**< number of the first acquire, among those of its thread */
     uint64_t step;           /**< step of the first acquire */
 } bp_live_request;
 
@@ -342,8 +342,10 @@ BP_API bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, siz
 BP_API bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t *needed);
 
 /** A hash of the sequence of acquires (unit, ordinal and role of each) and their number. Ranks that made the same
- * acquires have the same hash; when a job hangs, the rank that differs took another path. Any thread, also during a
- * capture. */
+ * acquires have the same hash; when a job hangs, the rank that differs took another path. The hash depends on the order
+ * of each thread's acquires, not on how threads interleave. A thread that starts after another has ended may count as
+ * its continuation, and from the ninth on threads count as one: ranks whose threads do not last may differ. Any
+ * thread, also during a capture. */
 BP_API bp_status bp_pool_sequence(const bp_pool *pool, uint64_t *hash, uint64_t *acquires);
 
 /* ---- traces ------------------------------------------------------------------------------------------------------- */

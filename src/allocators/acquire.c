@@ -23,17 +23,26 @@ typedef struct acquiring {
     size_t count;
     bp_stream *stream;
     bool patient;     /* if the device is out of memory, waits for pending frees */
+    size_t failed;    /* index of the id that an outcome other than CLAIMED is about */
     uint32_t holder;  /* holder, for HELD; BP_NONE: unknown */
     bp_status status; /* status, for FAILED */
 } acquiring;
 
-/* Claims memory for a request whose word is claimed. */
-BP_HOT outcome claim_place(acquiring *a, bp_entry *r, uint32_t id)
+/* ---- claiming ------------------------------------------------------------------------------------------------------- */
+
+/* Claims planned memory for a request whose word is claimed. */
+BP_HOT bool claim_planned(bp_pool *pool, const bp_entry *r, uint32_t id, uint32_t *holder)
 {
-    if (r->kind == BP_KIND_DIRECT)
-        return r->count == 1 || bp_claim_segments(a->pool, r->first + 1, r->count - 1, id, &a->holder) ? CLAIMED : HELD;
     if (r->kind == BP_KIND_CHOSEN)
-        return bp_claim_chosen(a->pool, id, &a->holder) ? CLAIMED : HELD;
+        return bp_claim_chosen(pool, id, holder);
+    return r->count == 1 || bp_claim_segments(pool, r->first + 1, r->count - 1, id, holder); /* the first is claimed */
+}
+
+/* Claims memory for a request whose word is claimed. */
+static outcome claim_place(acquiring *a, bp_entry *r, uint32_t id)
+{
+    if (r->kind <= BP_KIND_CHOSEN)
+        return claim_planned(a->pool, r, id, &a->holder) ? CLAIMED : HELD;
     if (r->kind == BP_KIND_EMPTY)
         return CLAIMED;
     if (r->kind == BP_KIND_UNUSED)
@@ -103,12 +112,27 @@ BP_HOT bool is_fresh(const bp_entry *r)
     return BP_WORD_REFERENCES(atomic_load_explicit(r->word, memory_order_relaxed)) == 0;
 }
 
-/* Collects the points that order the call's stream after a request's earlier users. */
-BP_HOT bp_status collect_request(const acquiring *a, bp_waits *w, const bp_entry *r)
+/* True if the memory's earlier users were all on the stream. */
+BP_HOT bool is_ordered(const bp_pool *pool, const bp_entry *r, const bp_stream *stream)
 {
-    const bp_pool *pool = a->pool;
+    uint32_t before = 0;
+    for (uint32_t s = r->first; s < r->first + r->count; s++) {
+        const uint32_t index = pool->segments[s].fence;
+        const bp_fence *fence = &pool->fences[index];
+        for (uint32_t i = 0; i < fence->count && index != before; i++) {
+            if (fence->points[i].stream != stream)
+                return false;
+        }
+        before = index;
+    }
+    return true;
+}
+
+/* Collects the points that order the stream after a request's earlier users. */
+static bp_status collect_request(const bp_pool *pool, const bp_entry *r, bp_waits *w)
+{
     if (!is_fresh(r)) {
-        uint32_t place = bp_live_find(r, a->stream);
+        uint32_t place = bp_live_find(r, w->waiter);
         if (place < r->streams && r->live[place].acquired)
             return BP_OK;                 /* ordered by its first acquire on this stream */
         BP_TRY(bp_waits_add_zeros(w, r)); /* zeros are written before the work of a further stream */
@@ -125,14 +149,16 @@ BP_HOT bp_status collect_request(const acquiring *a, bp_waits *w, const bp_entry
     return BP_OK;
 }
 
-/* Waits for the collected points. */
-BP_HOT bp_status acquire_order(const acquiring *a, bp_waits *w)
+/* Orders the stream after the earlier users of all claimed requests. Counts for the first id. */
+static bp_status acquire_order(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
 {
-    if (w->count == 0 && w->issued == 0)
-        return BP_OK;
-    BP_TRY(bp_waits_issue(w));
-    bp_count(&a->pool->entries[a->ids[0]].waits, w->issued);
-    bp_count(&a->pool->entries[a->ids[0]].records, w->recorded);
+    bp_waits w;
+    bp_waits_init(&w, pool, stream);
+    for (size_t i = 0; i < count; i++)
+        BP_TRY(collect_request(pool, &pool->entries[ids[i]], &w));
+    BP_TRY(bp_waits_issue(&w));
+    bp_count(&pool->entries[ids[0]].waits, w.issued);
+    bp_count(&pool->entries[ids[0]].records, w.recorded);
     return BP_OK;
 }
 
@@ -176,11 +202,26 @@ static inline uint64_t acquire_mix(uint64_t value)
     return value ^ value >> 29;
 }
 
+BP_HOT void count_acquire(bp_entry *r, uint64_t number)
+{
+    bp_count(&r->acquires, 1);
+    bp_count(&r->hash, acquire_mix(r->key + number * 0xd1342543de82ef95u));
+}
+
+BP_HOT void begin_live_range(const bp_pool *pool, bp_entry *r, bp_stream *stream, uint64_t number)
+{
+    r->streams = 1;
+    r->used = 0;
+    r->live[0] = (bp_live_stream){.stream = stream, .point = BP_NO_POINT, .open = 1, .acquired = 1};
+    atomic_store_explicit(&r->since_acquire, number, memory_order_relaxed);
+    atomic_store_explicit(&r->since_step, bp_read(&pool->step), memory_order_relaxed);
+    atomic_store_explicit(&r->since_stream, stream, memory_order_release);
+}
+
 BP_HOT void acquire_commit(acquiring *a, uint32_t id, bp_entry *r, uint64_t number)
 {
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed) & ~BP_WORD_BUSY;
-    bp_count(&r->acquires, 1);
-    bp_count(&r->hash, acquire_mix(r->key + number * 0xd1342543de82ef95u));
+    count_acquire(r, number);
     if (BP_WORD_REFERENCES(word) == 0) {
         if (r->kind == BP_KIND_CHOSEN) {
             bp_note_choice(a->pool, id);
@@ -188,12 +229,7 @@ BP_HOT void acquire_commit(acquiring *a, uint32_t id, bp_entry *r, uint64_t numb
             bp_count(&r->dynamic, 1);
             bp_count(&r->records, 1); /* the point of the allocation */
         }
-        r->streams = 1;
-        r->used = 0;
-        r->live[0] = (bp_live_stream){.stream = a->stream, .point = BP_NO_POINT, .open = 1, .acquired = 1};
-        atomic_store_explicit(&r->since_acquire, number, memory_order_relaxed);
-        atomic_store_explicit(&r->since_step, bp_read(&a->pool->step), memory_order_relaxed);
-        atomic_store_explicit(&r->since_stream, a->stream, memory_order_release);
+        begin_live_range(a->pool, r, a->stream, number);
         bp_note_event(a->pool, BP_EVENT_ACQUIRE, id, a->stream);
     } else {
         bp_live_touch(r, a->stream, true);
@@ -203,31 +239,24 @@ BP_HOT void acquire_commit(acquiring *a, uint32_t id, bp_entry *r, uint64_t numb
     atomic_store_explicit(r->word, word + BP_WORD_REFERENCE, memory_order_release);
 }
 
-BP_HOT uint64_t new_bytes(const bp_entry *r)
-{
-    return is_fresh(r) ? r->live_bytes : 0;
-}
-
 /* Returns CLAIMED on success. */
-static outcome acquire(acquiring *a, void **addresses, size_t *failed)
+static outcome acquire_all(acquiring *a, void **addresses)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < a->count; i++) {
+    bool ordered = true;
+    for (; a->failed < a->count; a->failed++) {
         bp_entry *r;
-        outcome o = acquire_claim(a, a->ids[i], &r);
+        outcome o = acquire_claim(a, a->ids[a->failed], &r);
         if (o != CLAIMED) {
-            acquire_unclaim(a, i);
-            *failed = i;
+            acquire_unclaim(a, a->failed);
             return o;
         }
-        bytes += new_bytes(r);
+        bytes += is_fresh(r) ? r->live_bytes : 0;
+        ordered = ordered && is_fresh(r) && is_ordered(a->pool, r, a->stream);
     }
-    bp_waits w;
-    bp_waits_init(&w, a->pool, a->stream);
-    for (size_t i = 0; i < a->count && a->status == BP_OK; i++)
-        a->status = collect_request(a, &w, &a->pool->entries[a->ids[i]]);
-    if (a->status == BP_OK)
-        a->status = acquire_order(a, &w);
+    a->failed = 0;
+    if (!ordered)
+        a->status = acquire_order(a->pool, a->ids, a->count, a->stream);
     if (a->status == BP_OK)
         a->status = acquire_prepare(a);
     if (a->status != BP_OK) {
@@ -238,51 +267,23 @@ static outcome acquire(acquiring *a, void **addresses, size_t *failed)
     for (size_t i = 0; i < a->count; i++) {
         bp_entry *r = &a->pool->entries[a->ids[i]];
         if (addresses != NULL)
-            addresses[i] = atomic_load_explicit(&r->address, memory_order_relaxed);
+            addresses[i] = bp_entry_address(r);
         acquire_commit(a, a->ids[i], r, number + i);
     }
     return CLAIMED;
 }
 
-/* The common case of one request, without loops. A shared function, inlined with a count of 1, costs 9 % of an acquire and release. */
-static outcome acquire_one(acquiring *a, void **addresses, size_t *failed)
-{
-    const uint32_t id = a->ids[0];
-    bp_entry *r;
-    *failed = 0;
-    outcome o = acquire_claim(a, id, &r);
-    if (o != CLAIMED)
-        return o;
-    bp_waits w;
-    bp_waits_init(&w, a->pool, a->stream);
-    a->status = collect_request(a, &w, r);
-    if (a->status == BP_OK)
-        a->status = acquire_order(a, &w);
-    if (a->status == BP_OK && needs_preparing(a->pool, r))
-        a->status = acquire_prepare(a);
-    if (a->status != BP_OK) {
-        acquire_unclaim(a, 1);
-        return FAILED;
-    }
-    if (addresses != NULL)
-        addresses[0] = atomic_load_explicit(&r->address, memory_order_relaxed);
-    acquire_commit(a, id, r, bp_tally_acquire(&a->pool->tally, 1, new_bytes(r)));
-    return CLAIMED;
-}
-
-/* ---- calls ---------------------------------------------------------------------------------------------------------- */
-
 /* Cold: the error of an outcome. */
-static bp_status explain(const acquiring *a, outcome o, size_t failed)
+static bp_status explain(const acquiring *a, outcome o)
 {
     bp_pool *pool = a->pool;
-    const uint32_t id = failed < a->count ? a->ids[failed] : 0;
+    const uint32_t id = a->ids[a->failed];
     char what[160];
     bp_count_shared(&pool->refused);
     switch (o) {
     case HELD: return a->status == BP_ERR_NO_DEVICE_MEMORY ? a->status : bp_fail_held(pool, id, a->holder);
     case UNKNOWN: return bp_fail_unknown(pool, id);
-    case RACE: return bp_fail_busy(pool, a->ids, failed);
+    case RACE: return bp_fail_busy(pool, a->ids, a->failed);
     case OTHER_STREAM:
         snprintf(what, sizeof what, "is acquired on stream %.40s; bp_pool_set_stream promised stream %.40s",
                  a->stream->name, pool->entries[id].only->name);
@@ -299,6 +300,62 @@ static bp_status explain(const acquiring *a, outcome o, size_t failed)
     }
 }
 
+/* Serves any call. `acquired` NULL: the requests must be acquired. */
+static bp_status acquire_any(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses,
+                             int *acquired)
+{
+    acquiring a = {
+        .pool = pool, .ids = ids, .count = count, .stream = stream, .patient = acquired == NULL, .holder = BP_NONE};
+    outcome o = count == 0 ? CLAIMED : acquire_all(&a, addresses);
+    if (acquired != NULL && (o == HELD || (o == RACE && bp_home_is_closed(pool, ids[a.failed]))))
+        bp_count_shared(&pool->busy);
+    else if (o != CLAIMED)
+        return explain(&a, o);
+    if (acquired != NULL)
+        *acquired = o == CLAIMED;
+    return BP_OK;
+}
+
+/* ---- the common case ------------------------------------------------------------------------------------------------ */
+
+/* Acquires one free request with planned memory, not observed. False: it is another case, and nothing has changed. */
+BP_HOT bool acquire_simple(bp_pool *pool, const uint32_t *ids, bp_stream *stream, void **addresses, bp_status *status)
+{
+    const uint32_t id = ids[0];
+    if (id >= bp_request_count(pool) || bp_observed(pool, ~0u) != 0)
+        return false;
+    bp_entry *r = &pool->entries[id];
+    if (r->kind > BP_KIND_CHOSEN || (r->only != NULL && r->only != stream))
+        return false;
+    const uint64_t mine = (uint64_t)id + 1;
+    uint64_t found = 0;
+    uint32_t holder;
+    if (!atomic_compare_exchange_strong_explicit(r->word, &found, mine | BP_WORD_BUSY, memory_order_acq_rel,
+                                                 memory_order_relaxed))
+        return false;
+    if (!claim_planned(pool, r, id, &holder)) {
+        atomic_store_explicit(r->word, 0, memory_order_release);
+        return false;
+    }
+    *status = is_ordered(pool, r, stream) ? BP_OK : acquire_order(pool, ids, 1, stream);
+    if (*status != BP_OK) {
+        bp_live_free_place(pool, r);
+        bp_count_shared(&pool->refused);
+        return true;
+    }
+    if (addresses != NULL)
+        addresses[0] = bp_entry_address(r);
+    const uint64_t number = bp_tally_acquire(&pool->tally, 1, r->live_bytes);
+    count_acquire(r, number);
+    begin_live_range(pool, r, stream, number);
+    if (r->kind == BP_KIND_CHOSEN)
+        bp_note_choice(pool, id);
+    atomic_store_explicit(r->word, mine | BP_WORD_REFERENCE, memory_order_release);
+    return true;
+}
+
+/* ---- calls ---------------------------------------------------------------------------------------------------------- */
+
 BP_HOT bp_status check_call(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, const char *function)
 {
     BP_TRY(bp_check_call(pool, ids, count, function));
@@ -308,12 +365,10 @@ BP_HOT bp_status check_call(bp_pool *pool, const uint32_t *ids, size_t count, bp
 bp_status bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses)
 {
     BP_TRY(check_call(pool, ids, count, stream, "bp_pool_acquire"));
-    if (count == 0)
-        return BP_OK;
-    acquiring a = {.pool = pool, .ids = ids, .count = count, .stream = stream, .patient = true, .holder = BP_NONE};
-    size_t failed = count;
-    outcome o = count == 1 ? acquire_one(&a, addresses, &failed) : acquire(&a, addresses, &failed);
-    return o == CLAIMED ? BP_OK : explain(&a, o, failed);
+    bp_status status;
+    if (BP_LIKELY(count == 1 && acquire_simple(pool, ids, stream, addresses, &status)))
+        return status;
+    return acquire_any(pool, ids, count, stream, addresses, NULL);
 }
 
 bp_status bp_pool_try_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses,
@@ -322,15 +377,10 @@ bp_status bp_pool_try_acquire(bp_pool *pool, const uint32_t *ids, size_t count, 
     BP_TRY(check_call(pool, ids, count, stream, "bp_pool_try_acquire"));
     if (acquired == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_try_acquire: the output is NULL");
-    acquiring a = {.pool = pool, .ids = ids, .count = count, .stream = stream, .holder = BP_NONE};
-    size_t failed = count;
-    outcome o = count == 0   ? CLAIMED
-                : count == 1 ? acquire_one(&a, addresses, &failed)
-                             : acquire(&a, addresses, &failed);
-    if (o == HELD || (o == RACE && bp_home_is_closed(pool, ids[failed])))
-        bp_count_shared(&pool->busy);
-    else if (o != CLAIMED)
-        return explain(&a, o, failed);
-    *acquired = o == CLAIMED;
-    return BP_OK;
+    bp_status status;
+    if (count != 1 || !acquire_simple(pool, ids, stream, addresses, &status))
+        return acquire_any(pool, ids, count, stream, addresses, acquired);
+    if (status == BP_OK)
+        *acquired = 1;
+    return status;
 }

@@ -264,13 +264,13 @@ static bp_status make_arrays(bp_pool *pool, uint64_t persistent_bytes)
     pool->next_persistent = pool->planned_segments;
     pool->overflow_first = pool->planned_segments + persistent;
     pool->segment_capacity = pool->overflow_first + pool->overflow_count;
-    BP_TRY(bp_new_array(pool->segment_capacity, sizeof *pool->segments, (void **)&pool->segments));
+    BP_TRY(bp_new_lines(pool->segment_capacity, sizeof *pool->segments, (void **)&pool->segments));
     BP_TRY(bp_new_array(pool->segment_capacity, sizeof *pool->places, &memory));
     if (pool->planned_segments > 0)
         memcpy(memory, pool->places, pool->planned_segments * sizeof *pool->places);
     free(pool->places);
     pool->places = memory;
-    BP_TRY(bp_new_array((size_t)1 + pool->segment_capacity + pool->request_capacity, sizeof *pool->fences,
+    BP_TRY(bp_new_lines((size_t)1 + pool->segment_capacity + pool->request_capacity, sizeof *pool->fences,
                         (void **)&pool->fences));
     return BP_OK;
 }
@@ -409,11 +409,8 @@ bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_c
                        "the plan has fingerprint %s, expected %.64s; plan with this model and these options",
                        fingerprint, full.fingerprint);
 
-    size_t bytes = (sizeof **pool + 63) / 64 * 64;
-    bp_pool *made = aligned_alloc(64, bytes);
-    if (made == NULL)
-        return bp_fail_memory(bytes);
-    memset(made, 0, bytes);
+    bp_pool *made;
+    BP_TRY(bp_new_lines(1, sizeof *made, (void **)&made));
     made->device = device;
     bp_device_retain(device);
     made->slabs.device = device;

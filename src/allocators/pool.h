@@ -8,7 +8,8 @@
  *
  * Ownership: a request's word is claimed with one compare-and-swap that sets BUSY; until it is stored back without BUSY,
  * all fields of the request belong to the claiming call. A segment belongs to the request in its word. Fields that other threads
- * read for messages and sums are relaxed atomics that only the owner writes. */
+ * read for messages and sums are relaxed atomics that only the owner writes. Segments, fences and entries start on cache lines, so that
+ * threads that serve different requests write to different lines. */
 #ifndef BP_ALLOCATORS_POOL_H
 #define BP_ALLOCATORS_POOL_H
 
@@ -19,104 +20,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "allocators/tally.h"
 #include "core/memory.h"
 #include "devices/device.h"
 #include "memory/slabs.h"
 
-/* ---- counting ---------------------------------------------------------------------------------------------------- */
-
-/* Owner and others on separate cache lines: NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) */
-typedef struct bp_tally {
-    _Atomic(const void *) owner;     /* identity of the owning thread; NULL: none yet */
-    _Atomic uint64_t acquires, live; /* of the owner; live wraps below zero if other threads release what it acquired */
-    _Alignas(64) _Atomic uint64_t shared_acquires, shared_live; /* of all other threads */
-    _Atomic uint64_t peak;
-} bp_tally;
-
-/* Identity of the thread: the address of its control block. A thread-local variable would cost more: an initial-exec one would put all
- * thread-local data of the library (512 bytes of error text) into the small static TLS block that late-loaded libraries share. */
-static inline const void *bp_tally_thread(void)
-{
-#if __has_builtin(__builtin_thread_pointer)
-    return __builtin_thread_pointer();
-#else
-    return (const void *)pthread_self(); /* the same address, by a call */
-#endif
-}
-
-static inline bool bp_tally_is_owner(bp_tally *t)
-{
-    const void *owner = atomic_load_explicit(&t->owner, memory_order_relaxed), *self = bp_tally_thread();
-    return owner == self || (owner == NULL && atomic_compare_exchange_strong_explicit(
-                                                  &t->owner, &owner, self, memory_order_relaxed, memory_order_relaxed));
-}
-
-static inline uint64_t bp_tally_read(const _Atomic uint64_t *counter)
-{
-    return atomic_load_explicit((_Atomic uint64_t *)counter, memory_order_acquire);
-}
-
-/* Only the owner writes the counter. */
-static inline void bp_tally_add(_Atomic uint64_t *counter, uint64_t more)
-{
-    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + more, memory_order_release);
-}
-
-static inline uint64_t bp_tally_acquires(const bp_tally *t)
-{
-    return bp_tally_read(&t->acquires) + bp_tally_read(&t->shared_acquires);
-}
-
-/* Live bytes modulo 2^48. The bits above count the changes of the shared word, so that a change and its reversal are detected. */
-#define BP_TALLY_BYTES ((1ull << 48) - 1)
-#define BP_TALLY_CHANGE (2ull << 48) /* two: a borrow from the bytes subtracts one */
-
-/* Consistent sum of both parts: bytes that one thread released and another acquired in between must not be counted twice. */
-static inline uint64_t bp_tally_live(const bp_tally *t)
-{
-    uint64_t own, shared;
-    do {
-        shared = bp_tally_read(&t->shared_live);
-        own = bp_tally_read(&t->live);
-    } while (shared != bp_tally_read(&t->shared_live));
-    return (own + shared) & BP_TALLY_BYTES;
-}
-
-/* Counts acquires and the bytes that became live. Returns the number of earlier acquires. */
-static inline uint64_t bp_tally_acquire(bp_tally *t, uint64_t acquires, uint64_t bytes)
-{
-    uint64_t before;
-    if (bp_tally_is_owner(t)) {
-        before = bp_tally_acquires(t);
-        bp_tally_add(&t->acquires, acquires);
-        bp_tally_add(&t->live, bytes);
-    } else {
-        before = atomic_fetch_add_explicit(&t->shared_acquires, acquires, memory_order_relaxed) +
-                 bp_tally_read(&t->acquires);
-        atomic_fetch_add_explicit(&t->shared_live, BP_TALLY_CHANGE + bytes, memory_order_acq_rel);
-    }
-    uint64_t live = bp_tally_live(t), peak = atomic_load_explicit(&t->peak, memory_order_relaxed);
-    while (live > peak &&
-           !atomic_compare_exchange_weak_explicit(&t->peak, &peak, live, memory_order_relaxed, memory_order_relaxed)) {
-    }
-    return before;
-}
-
-/* Called before the memory can be acquired again. */
-static inline void bp_tally_release(bp_tally *t, uint64_t bytes)
-{
-    if (bp_tally_is_owner(t))
-        bp_tally_add(&t->live, 0 - bytes);
-    else
-        atomic_fetch_add_explicit(&t->shared_live, BP_TALLY_CHANGE - bytes, memory_order_acq_rel);
-}
-
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
 
 #define BP_NONE UINT32_MAX
-
-/* On the path of every acquire and release, where a function call costs as much as its body. */
-#define BP_HOT static inline __attribute__((always_inline))
 
 /* Request word: holder, reference count, and BUSY while a call works on the request. */
 #define BP_WORD_BUSY (1ull << 63)
@@ -135,12 +46,12 @@ typedef struct bp_point {
 #define BP_NO_POINT UINT64_MAX
 
 typedef struct bp_fence {
-    uint32_t count;
+    _Alignas(BP_LINE) uint32_t count;
     bp_point points[BP_LIVE_STREAMS];
 } bp_fence;
 
 typedef struct bp_segment {
-    bp_word word;
+    _Alignas(BP_LINE) bp_word word;
     uint32_t fence; /* fence of the live range that ended last; written by the owner when its live range ends */
     _Atomic(const bp_stream *) only; /* stream of all requests that use this memory; NULL: several, or any */
     uint8_t *address;
@@ -170,22 +81,23 @@ typedef struct bp_live_stream {
     uint8_t acquired; /* the stream acquired the request, not only used it */
 } bp_live_stream;
 
-/* Source of a request's memory. BP_KIND_DIRECT: fixed segments; its word is that of the first. BP_KIND_CHOSEN: the planned segments, or
+/* Source of a request's memory; the first two are planned. BP_KIND_DIRECT: fixed segments; its word is that of the first. BP_KIND_CHOSEN: the planned segments, or
  * others if these are held (assignment.c). BP_KIND_DYNAMIC: allocated by the device. BP_KIND_EMPTY: 0 bytes. BP_KIND_UNUSED: it has
  * bytes, but the plan's schedule never uses it. */
 typedef enum bp_kind { BP_KIND_DIRECT, BP_KIND_CHOSEN, BP_KIND_DYNAMIC, BP_KIND_EMPTY, BP_KIND_UNUSED } bp_kind;
 
-/* A request. The fields that every acquire and release touches come first. */
+/* A request. An acquire and a release touch the first line, the line of counters, and the first entry of `live`. */
 typedef struct bp_entry {
-    bp_word *word; /* its own word, or that of its only possible first segment: then one claim takes both */
+    _Alignas(BP_LINE)
+        bp_word *word; /* its own word, or that of its only possible first segment: then one claim takes both */
     _Atomic(uint8_t *) address;
     uint32_t first, count; /* segments of the present live range, or of the last one */
     uint32_t fence;        /* fence that the end of the live range is written to */
-    const bp_stream *only; /* stream that it is acquired on; NULL: any */
     uint8_t kind, zero;
-    uint8_t streams;     /* entries in `live` */
-    uint8_t used;        /* used while live, so that it is not an unused prefetch */
-    uint64_t live_bytes; /* aligned bytes that it adds to the pool's live bytes */
+    uint8_t streams;       /* entries in `live` */
+    uint8_t used;          /* used while live, so that it is not an unused prefetch */
+    const bp_stream *only; /* stream that it is acquired on; NULL: any */
+    uint64_t live_bytes;   /* aligned bytes that it adds to the pool's live bytes */
     uint64_t key;
     bp_word own_word;
 
@@ -240,11 +152,13 @@ struct bp_pool {
     bool guarded;
     bp_strict strict;
 
-    _Alignas(64) bp_tally tally;
-    _Atomic uint64_t step, busy, refused;
+    _Atomic uint64_t step;
+
+    bp_tally tally;
+    _Atomic uint64_t busy, refused;
 
     /* cold from here on */
-    _Alignas(64) pthread_mutex_t binding; /* protects binding, and the data that binding changes */
+    _Alignas(BP_LINE) pthread_mutex_t binding; /* protects binding, and the data that binding changes */
     bp_pool_info info;
     bp_strings strings;
     bp_slabs slabs;
@@ -306,12 +220,12 @@ static inline bool bp_is_fixed(const bp_pool *pool)
     return atomic_load_explicit((atomic_uint *)&pool->sealed, memory_order_relaxed) != 0 || bp_is_capturing(pool);
 }
 
-static inline void bp_count(_Atomic uint64_t *counter, uint64_t more)
+BP_HOT void bp_count(_Atomic uint64_t *counter, uint64_t more)
 {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + more, memory_order_relaxed);
 }
 
-static inline uint64_t bp_read(const _Atomic uint64_t *counter)
+BP_HOT uint64_t bp_read(const _Atomic uint64_t *counter)
 {
     return atomic_load_explicit((_Atomic uint64_t *)counter, memory_order_relaxed);
 }

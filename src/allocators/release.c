@@ -25,31 +25,53 @@ typedef struct releasing {
 static const char *const not_live[] = {
     [RELEASE] = "is released, but not live", [CANCEL] = "is cancelled, but not live", [USE] = "is used, but not live"};
 
-/* Sets *request on success. */
-BP_HOT bp_status release_claim(releasing *c, size_t index, bp_entry **request)
+BP_HOT bool is_last(const bp_entry *r)
+{
+    return BP_WORD_REFERENCES(atomic_load_explicit(r->word, memory_order_relaxed)) == 1;
+}
+
+/* Claims a live request; *word is the word before, or the one that was found. */
+BP_HOT bool claim_word(bp_entry *r, uint32_t id, uint64_t *word)
+{
+    *word = atomic_load_explicit(r->word, memory_order_relaxed);
+    return BP_WORD_ID(*word) == id && (*word & BP_WORD_BUSY) == 0 &&
+           atomic_compare_exchange_strong_explicit(r->word, word, *word | BP_WORD_BUSY, memory_order_acq_rel,
+                                                   memory_order_relaxed);
+}
+
+static bp_status fail_claim(const bp_pool *pool, const uint32_t *ids, size_t index, uint64_t found, purpose p)
+{
+    const uint32_t id = ids[index];
+    return (found & BP_WORD_BUSY) != 0 && BP_WORD_ID(found) == id ? bp_fail_busy(pool, ids, index)
+                                                                  : bp_fail_order(pool, id, not_live[p]);
+}
+
+/* Checks that the call may work on a request whose word is claimed; drops the claim if not. */
+static bp_status check_claimed(releasing *c, uint32_t id)
 {
     bp_pool *pool = c->pool;
-    const uint32_t id = c->ids[index];
-    if (id >= bp_request_count(pool))
-        return bp_fail_unknown(pool, id);
-    bp_entry *r = &pool->entries[id];
-    uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
-    if (BP_WORD_ID(word) != id || (word & BP_WORD_BUSY) != 0 ||
-        !atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
-                                                 memory_order_relaxed))
-        return (word & BP_WORD_BUSY) != 0 && BP_WORD_ID(word) == id ? bp_fail_busy(pool, c->ids, index)
-                                                                    : bp_fail_order(pool, id, not_live[c->purpose]);
+    const bp_entry *r = &pool->entries[id];
     bp_status status = BP_OK;
-    if (c->purpose == CANCEL && (r->used || BP_WORD_REFERENCES(word) > 1))
+    if (c->purpose == CANCEL && (r->used || !is_last(r)))
         status = bp_fail_order(
             pool, id, r->used ? "is cancelled, but was used" : "is cancelled, but has more than one reference");
     else if (c->stream != NULL && bp_live_find(r, c->stream) == BP_LIVE_STREAMS)
         status = bp_fail_streams(pool, id);
     if (status != BP_OK)
-        atomic_store_explicit(r->word, word, memory_order_release);
+        bp_clear_busy(r->word);
     c->dynamic |= r->kind == BP_KIND_DYNAMIC;
-    *request = r;
     return status;
+}
+
+static bp_status release_claim(releasing *c, size_t index)
+{
+    const uint32_t id = c->ids[index];
+    uint64_t word;
+    if (id >= bp_request_count(c->pool))
+        return bp_fail_unknown(c->pool, id);
+    if (!claim_word(&c->pool->entries[id], id, &word))
+        return fail_claim(c->pool, c->ids, index, word, c->purpose);
+    return check_claimed(c, id);
 }
 
 static void release_unclaim(releasing *c, size_t count)
@@ -58,20 +80,16 @@ static void release_unclaim(releasing *c, size_t count)
         bp_clear_busy(c->pool->entries[c->ids[count]].word);
 }
 
-BP_HOT bool is_last(const bp_entry *r)
-{
-    return BP_WORD_REFERENCES(atomic_load_explicit(r->word, memory_order_relaxed)) == 1;
-}
-
 /* ---- points --------------------------------------------------------------------------------------------------------- */
 
 /* The stream of every next user of the request's memory, which needs no event for the order. NULL: unknown. */
 BP_HOT const bp_stream *next_stream(const bp_pool *pool, const bp_entry *r)
 {
-    if (r->count == 0)
+    const uint32_t first = r->first, count = r->count;
+    if (count == 0)
         return NULL;
-    const bp_stream *only = atomic_load_explicit(&pool->segments[r->first].only, memory_order_relaxed);
-    for (uint32_t s = r->first + 1; s < r->first + r->count; s++) {
+    const bp_stream *only = atomic_load_explicit(&pool->segments[first].only, memory_order_relaxed);
+    for (uint32_t s = first + 1; s < first + count; s++) {
         if (atomic_load_explicit(&pool->segments[s].only, memory_order_relaxed) != only)
             return NULL;
     }
@@ -232,8 +250,7 @@ static bp_status finish_memory(releasing *c)
 static bp_status claim_all(releasing *c)
 {
     for (size_t i = 0; i < c->count; i++) {
-        bp_entry *r;
-        bp_status status = release_claim(c, i, &r);
+        bp_status status = release_claim(c, i);
         if (status != BP_OK) {
             release_unclaim(c, i);
             return status;
@@ -242,47 +259,95 @@ static bp_status claim_all(releasing *c)
     return BP_OK;
 }
 
-/* Second phase of a call, after the claims. */
-BP_HOT bp_status release_finish(releasing *c)
+/* Releases or cancels claimed requests. */
+static bp_status release_claimed(releasing *c)
 {
-    if (bp_observed(c->pool, BP_OBSERVERS_CHECK) != 0 || c->dynamic)
-        BP_TRY(finish_memory(c));
-    if (c->taken_count > 0)
-        bp_count(&c->pool->entries[c->ids[0]].records, c->taken_count);
-    return BP_OK;
-}
-
-static bp_status release_all(releasing *c)
-{
-    BP_TRY(claim_all(c));
     bp_status status = BP_OK;
     for (size_t i = 0; i < c->count && status == BP_OK; i++)
         status = release_take_points(c, &c->pool->entries[c->ids[i]]);
-    if (status == BP_OK)
-        status = release_finish(c);
+    if (status == BP_OK && (bp_observed(c->pool, BP_OBSERVERS_CHECK) != 0 || c->dynamic))
+        status = finish_memory(c);
     if (status != BP_OK) {
         release_unclaim(c, c->count);
         return status;
     }
+    bp_count(&c->pool->entries[c->ids[0]].records, c->taken_count);
     for (size_t i = 0; i < c->count; i++)
         release_commit(c, c->ids[i], &c->pool->entries[c->ids[i]]);
     return BP_OK;
 }
 
-/* The common case of one request, without loops. */
-static bp_status release_one(releasing *c)
+/* ---- the common case ------------------------------------------------------------------------------------------------ */
+
+/* The last reference to planned memory of a request that one stream acquired, not observed: as release_claimed, without the streams' points
+ * in arrays. */
+
+/* The point that orders the memory's next user, on stream `next`, after `stream`; *has is false if the stream is over. */
+BP_HOT bp_status end_point(bp_stream *stream, const bp_stream *next, uint64_t *point, bool *has)
 {
-    const uint32_t id = c->ids[0];
-    bp_entry *r = NULL;
-    BP_TRY(release_claim(c, 0, &r));
-    bp_status status = release_take_points(c, r);
+    uint64_t taken = 0; /* a local variable, so that the results stay in registers */
+    bool recorded;
+    *point = BP_NO_POINT;
+    *has = true;
+    if (BP_LIKELY(stream == next))
+        return BP_OK;
+    BP_TRY(bp_stream_record_point(stream, &taken, &recorded));
+    *point = taken;
+    *has = recorded;
+    return BP_OK;
+}
+
+BP_HOT void end_simple(bp_pool *pool, bp_entry *r, uint32_t points, uint32_t elided)
+{
+    const uint32_t fence = r->fence, first = r->first, count = r->count;
+    pool->fences[fence].count = points;
+    for (uint32_t s = first; s < first + count; s++)
+        pool->segments[s].fence = fence;
+    bp_count(&r->releases, 1);
+    bp_count(&r->elided, elided);
+    bp_count(&r->records, points - elided);
+    bp_tally_release(&pool->tally, r->live_bytes);
+    bp_live_free_place(pool, r);
+}
+
+/* Released on another stream than acquired. */
+static bp_status release_across(bp_pool *pool, bp_entry *r, bp_stream *stream)
+{
+    const bp_stream *next = next_stream(pool, r);
+    bp_stream *const streams[2] = {r->live[0].stream, stream};
+    bp_fence *fence = &pool->fences[r->fence];
+    uint64_t points[2];
+    bool has[2];
+    bp_status status = end_point(streams[0], next, &points[0], &has[0]);
     if (status == BP_OK)
-        status = release_finish(c);
+        status = end_point(streams[1], next, &points[1], &has[1]);
     if (status != BP_OK) {
-        release_unclaim(c, 1);
+        bp_clear_busy(r->word);
         return status;
     }
-    release_commit(c, id, r);
+    uint32_t count = 0, elided = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        elided += points[i] == BP_NO_POINT;
+        if (has[i])
+            fence->points[count++] = (bp_point){streams[i], points[i]};
+    }
+    end_simple(pool, r, count, elided);
+    return BP_OK;
+}
+
+BP_HOT bp_status release_simple(bp_pool *pool, bp_entry *r, bp_stream *stream)
+{
+    uint64_t point;
+    bool has;
+    if (r->live[0].stream != stream)
+        return release_across(pool, r, stream);
+    bp_status status = end_point(stream, next_stream(pool, r), &point, &has);
+    if (status != BP_OK) {
+        bp_clear_busy(r->word);
+        return status;
+    }
+    pool->fences[r->fence].points[0] = (bp_point){stream, point};
+    end_simple(pool, r, has, point == BP_NO_POINT);
     return BP_OK;
 }
 
@@ -307,21 +372,52 @@ BP_HOT void release_start(releasing *c, bp_pool *pool, const uint32_t *ids, size
     c->taken_count = 0;
 }
 
+static bp_status release_all(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, purpose p)
+{
+    releasing c;
+    release_start(&c, pool, ids, count, stream, p);
+    BP_TRY(claim_all(&c));
+    return release_claimed(&c);
+}
+
+/* A claimed request, not in the common case. */
+static bp_status release_other(bp_pool *pool, const uint32_t *ids, bp_stream *stream)
+{
+    releasing c;
+    release_start(&c, pool, ids, 1, stream, RELEASE);
+    BP_TRY(check_claimed(&c, ids[0]));
+    return release_claimed(&c);
+}
+
+BP_HOT bp_status release_one(bp_pool *pool, const uint32_t *ids, bp_stream *stream)
+{
+    const uint32_t id = ids[0];
+    uint64_t word;
+    if (id >= bp_request_count(pool))
+        return bp_fail_unknown(pool, id);
+    bp_entry *r = &pool->entries[id];
+    if (!BP_LIKELY(claim_word(r, id, &word)))
+        return fail_claim(pool, ids, 0, word, RELEASE);
+    const bool simple =
+        BP_WORD_REFERENCES(word) == 1 && r->streams == 1 && r->live[0].point == BP_NO_POINT && r->count > 0;
+    return BP_LIKELY(simple && bp_observed(pool, ~0u) == 0) ? release_simple(pool, r, stream)
+                                                            : release_other(pool, ids, stream);
+}
+
 bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
 {
     BP_TRY(bp_check_call(pool, ids, count, "bp_pool_release"));
     BP_TRY(bp_check_stream(pool, stream, "bp_pool_release"));
-    releasing c;
-    release_start(&c, pool, ids, count, stream, RELEASE);
-    return count == 0 ? BP_OK : count_refused(pool, count == 1 ? release_one(&c) : release_all(&c));
+    if (count == 0)
+        return BP_OK;
+    return count_refused(pool, BP_LIKELY(count == 1) ? release_one(pool, ids, stream)
+                                                     : release_all(pool, ids, count, stream, RELEASE));
 }
 
 bp_status bp_pool_cancel(bp_pool *pool, const uint32_t *ids, size_t count)
 {
     BP_TRY(bp_check_call(pool, ids, count, "bp_pool_cancel"));
-    releasing c;
-    release_start(&c, pool, ids, count, NULL, CANCEL);
-    return count == 0 ? BP_OK : count_refused(pool, release_all(&c));
+    return count == 0 ? BP_OK : count_refused(pool, release_all(pool, ids, count, NULL, CANCEL));
 }
 
 bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)

@@ -62,7 +62,7 @@ void bp_explain_deviation(const bp_pool *pool, uint32_t id, uint32_t before, uin
 /* The pool's present position: "acquire 324, step 5". */
 static void explain_moment(const bp_pool *pool, char text[64])
 {
-    snprintf(text, 64, "acquire %llu, step %llu", (unsigned long long)(bp_tally_acquires(&pool->tally)),
+    snprintf(text, 64, "acquire %llu, step %llu", (unsigned long long)bp_tally_acquires(&pool->tally),
              (unsigned long long)bp_read(&pool->step));
 }
 
@@ -211,8 +211,7 @@ bp_status bp_pool_statistics_get(const bp_pool *pool, bp_pool_statistics *statis
         s.slab_bytes += pool->slabs.slabs[i].bytes;
     s.busy = bp_read(&pool->busy);
     s.refused = bp_read(&pool->refused);
-    s.live_bytes = bp_tally_live(&pool->tally);
-    s.peak_live_bytes = bp_read(&pool->tally.peak);
+    s.live_bytes = bp_tally_live(&pool->tally, &s.peak_live_bytes);
     return bp_struct_write("bp_pool_statistics_get", &s, sizeof s, statistics);
 }
 
@@ -279,8 +278,8 @@ bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t 
     snprintf(line, sizeof line,
              "pool %.40s (%s): %llu live requests, %llu bytes; %llu acquires, sequence %016llx, step %llu\n",
              pool->info.name, bp_policy_name(pool->info.policy), (unsigned long long)live_requests,
-             (unsigned long long)(bp_tally_live(&pool->tally)), (unsigned long long)acquires, (unsigned long long)hash,
-             (unsigned long long)bp_read(&pool->step));
+             (unsigned long long)bp_tally_live(&pool->tally, NULL), (unsigned long long)acquires,
+             (unsigned long long)hash, (unsigned long long)bp_read(&pool->step));
     bp_lines_add(&l, line);
     *needed = l.needed;
     return BP_OK;

@@ -135,7 +135,7 @@ bp_status bp_requests_init(bp_pool *pool, const bp_plan_info *plan, uint32_t ext
     pool->planned_count = (uint32_t)plan->request_count;
     pool->request_capacity = pool->planned_count + extra;
     BP_TRY(bp_new_array(pool->request_capacity, sizeof *pool->requests, (void **)&pool->requests));
-    BP_TRY(bp_new_array(pool->request_capacity, sizeof *pool->entries, (void **)&pool->entries));
+    BP_TRY(bp_new_lines(pool->request_capacity, sizeof *pool->entries, (void **)&pool->entries));
     for (uint32_t id = 0; id < pool->planned_count; id++) {
         pool->requests[id] = plan->requests[id];
         BP_TRY(requests_copy_names(pool, id));
@@ -268,7 +268,7 @@ static void survey_segment(const bp_stream **common, const bp_stream *stream, co
  * point is needed. */
 static bp_status end_promise(bp_pool *pool, const bp_stream *before)
 {
-    if (bp_tally_live(&pool->tally) != 0)
+    if (bp_tally_live(&pool->tally, NULL) != 0)
         return bp_fail(BP_ERR_SCHEDULE,
                        "bp_pool_set_stream: pool %.40s promised stream %.40s for memory of live requests; release them "
                        "first",

@@ -40,7 +40,7 @@ static inline bp_status bp_fail_memory(size_t bytes)
 #define BP_TRY(call)                                                                                                   \
     do {                                                                                                               \
         bp_status bp_try_status = (call);                                                                              \
-        if (bp_try_status != BP_OK)                                                                                    \
+        if (__builtin_expect(bp_try_status != BP_OK, 0))                                                               \
             return bp_try_status;                                                                                      \
     } while (0)
 

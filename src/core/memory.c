@@ -16,6 +16,18 @@ bp_status bp_new_array(size_t count, size_t element_bytes, void **array)
     return BP_OK;
 }
 
+bp_status bp_new_lines(size_t count, size_t element_bytes, void **array)
+{
+    const size_t bytes = (count > 0 ? count : 1) * element_bytes;
+    if (count > SIZE_MAX / element_bytes)
+        return bp_fail_memory(SIZE_MAX);
+    void *memory = aligned_alloc(64, bytes);
+    if (memory == NULL)
+        return bp_fail_memory(bytes);
+    *array = memset(memory, 0, bytes);
+    return BP_OK;
+}
+
 bp_status bp_grow_array(void **array, size_t *capacity, size_t count, size_t element_bytes)
 {
     if (count < *capacity)

@@ -9,6 +9,9 @@
 /* Zeroed memory for `count` elements; count 0 gives a valid pointer. free() it. */
 bp_status bp_new_array(size_t count, size_t element_bytes, void **array);
 
+/* The same on cache lines, for elements of whole lines. */
+bp_status bp_new_lines(size_t count, size_t element_bytes, void **array);
+
 /* Makes room for index `count`: doubles `*capacity` until it is larger. */
 bp_status bp_grow_array(void **array, size_t *capacity, size_t count, size_t element_bytes);
 

@@ -43,7 +43,9 @@ static inline bool bp_device_is_here(const bp_device *device)
 /* BP_OK, or the error of a call in a forked child. */
 static inline bp_status bp_device_check(const bp_device *device, const char *function)
 {
-    return bp_process_check(&device->process, function, "device", device->ops->name);
+    if (bp_device_is_here(device)) /* before the name is read */
+        return BP_OK;
+    return bp_process_fail(&device->process, function, "device", device->ops->name);
 }
 
 /* Adds a reference; used by pools and decorators. */
