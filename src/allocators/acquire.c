@@ -318,40 +318,84 @@ static bp_status acquire_any(bp_pool *pool, const uint32_t *ids, size_t count, b
 
 /* ---- the common case ------------------------------------------------------------------------------------------------ */
 
-/* Acquires one free request with planned memory, not observed. False: it is another case, and nothing has changed. */
-BP_HOT bool acquire_simple(bp_pool *pool, const uint32_t *ids, bp_stream *stream, void **addresses, bp_status *status)
+/* Claims a free request with planned memory. NULL: it is another case, and nothing has changed. */
+BP_HOT bp_entry *claim_simple(bp_pool *pool, uint32_t id, const bp_stream *stream)
 {
-    const uint32_t id = ids[0];
-    if (id >= bp_request_count(pool) || bp_observed(pool, ~0u) != 0)
-        return false;
+    if (id >= bp_request_count(pool))
+        return NULL;
     bp_entry *r = &pool->entries[id];
     if (r->kind > BP_KIND_CHOSEN || (r->only != NULL && r->only != stream))
-        return false;
-    const uint64_t mine = (uint64_t)id + 1;
+        return NULL;
     uint64_t found = 0;
     uint32_t holder;
-    if (!atomic_compare_exchange_strong_explicit(r->word, &found, mine | BP_WORD_BUSY, memory_order_acq_rel,
-                                                 memory_order_relaxed))
+    if (!atomic_compare_exchange_strong_explicit(r->word, &found, ((uint64_t)id + 1) | BP_WORD_BUSY,
+                                                 memory_order_acq_rel, memory_order_relaxed))
+        return NULL;
+    if (BP_LIKELY(claim_planned(pool, r, id, &holder)))
+        return r;
+    atomic_store_explicit(r->word, 0, memory_order_release);
+    return NULL;
+}
+
+static void unclaim_simple(bp_pool *pool, const uint32_t *ids, size_t count)
+{
+    while (count-- > 0)
+        bp_live_free_place(pool, &pool->entries[ids[count]]);
+}
+
+/* Acquires free requests with planned memory, not observed. False: it is another case, and nothing has changed. */
+BP_HOT bool acquire_simple(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses,
+                           bp_status *status)
+{
+    uint64_t bytes = 0;
+    uint32_t id = 0;
+    bp_entry *r = NULL;
+    bool ordered = true;
+    if (bp_observed(pool, ~0u) != 0)
         return false;
-    if (!claim_planned(pool, r, id, &holder)) {
-        atomic_store_explicit(r->word, 0, memory_order_release);
-        return false;
+    for (size_t i = 0; i < count; i++) {
+        id = ids[i];
+        r = claim_simple(pool, id, stream);
+        if (r == NULL) {
+            unclaim_simple(pool, ids, i);
+            return false;
+        }
+        bytes += r->live_bytes;
+        ordered = ordered && is_ordered(pool, r, stream);
     }
-    *status = is_ordered(pool, r, stream) ? BP_OK : acquire_order(pool, ids, 1, stream);
+    *status = ordered ? BP_OK : acquire_order(pool, ids, count, stream);
     if (*status != BP_OK) {
-        bp_live_free_place(pool, r);
+        unclaim_simple(pool, ids, count);
         bp_count_shared(&pool->refused);
         return true;
     }
-    if (addresses != NULL)
-        addresses[0] = bp_entry_address(r);
-    const uint64_t number = bp_tally_acquire(&pool->tally, 1, r->live_bytes);
-    count_acquire(r, number);
-    begin_live_range(pool, r, stream, number);
-    if (r->kind == BP_KIND_CHOSEN)
-        bp_note_choice(pool, id);
-    atomic_store_explicit(r->word, mine | BP_WORD_REFERENCE, memory_order_release);
+    const uint64_t number = bp_tally_acquire(&pool->tally, count, bytes);
+    for (size_t i = 0; i < count; i++) {
+        if (count > 1) { /* one request is still in registers */
+            id = ids[i];
+            r = &pool->entries[id];
+        }
+        if (addresses != NULL)
+            addresses[i] = bp_entry_address(r);
+        count_acquire(r, number + i);
+        begin_live_range(pool, r, stream, number + i);
+        if (r->kind == BP_KIND_CHOSEN)
+            bp_note_choice(pool, id);
+        atomic_store_explicit(r->word, ((uint64_t)id + 1) | BP_WORD_REFERENCE, memory_order_release);
+    }
     return true;
+}
+
+/* Any number of requests. */
+static bp_status acquire_many(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses,
+                              int *acquired)
+{
+    bp_status status;
+    if (count == 1 || !acquire_simple(pool, ids, count, stream, addresses, &status))
+        return acquire_any(pool, ids, count, stream, addresses, acquired);
+    if (status == BP_OK && acquired != NULL)
+        *acquired = 1;
+    return status;
 }
 
 /* ---- calls ---------------------------------------------------------------------------------------------------------- */
@@ -365,10 +409,10 @@ BP_HOT bp_status check_call(bp_pool *pool, const uint32_t *ids, size_t count, bp
 bp_status bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses)
 {
     BP_TRY(check_call(pool, ids, count, stream, "bp_pool_acquire"));
-    bp_status status;
-    if (BP_LIKELY(count == 1 && acquire_simple(pool, ids, stream, addresses, &status)))
+    bp_status status; /* of one request: inlined without loops */
+    if (BP_LIKELY(count == 1 && acquire_simple(pool, ids, 1, stream, addresses, &status)))
         return status;
-    return acquire_any(pool, ids, count, stream, addresses, NULL);
+    return acquire_many(pool, ids, count, stream, addresses, NULL);
 }
 
 bp_status bp_pool_try_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses,
@@ -378,8 +422,8 @@ bp_status bp_pool_try_acquire(bp_pool *pool, const uint32_t *ids, size_t count, 
     if (acquired == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_try_acquire: the output is NULL");
     bp_status status;
-    if (count != 1 || !acquire_simple(pool, ids, stream, addresses, &status))
-        return acquire_any(pool, ids, count, stream, addresses, acquired);
+    if (count != 1 || !acquire_simple(pool, ids, 1, stream, addresses, &status))
+        return acquire_many(pool, ids, count, stream, addresses, acquired);
     if (status == BP_OK)
         *acquired = 1;
     return status;

@@ -63,6 +63,13 @@ static bp_status check_claimed(releasing *c, uint32_t id)
     return status;
 }
 
+/* Drops the claims of a call. */
+static void unclaim(bp_pool *pool, const uint32_t *ids, size_t count)
+{
+    while (count-- > 0)
+        bp_clear_busy(pool->entries[ids[count]].word);
+}
+
 static bp_status release_claim(releasing *c, size_t index)
 {
     const uint32_t id = c->ids[index];
@@ -72,12 +79,6 @@ static bp_status release_claim(releasing *c, size_t index)
     if (!claim_word(&c->pool->entries[id], id, &word))
         return fail_claim(c->pool, c->ids, index, word, c->purpose);
     return check_claimed(c, id);
-}
-
-static void release_unclaim(releasing *c, size_t count)
-{
-    while (count-- > 0)
-        bp_clear_busy(c->pool->entries[c->ids[count]].word);
 }
 
 /* ---- points --------------------------------------------------------------------------------------------------------- */
@@ -252,7 +253,7 @@ static bp_status claim_all(releasing *c)
     for (size_t i = 0; i < c->count; i++) {
         bp_status status = release_claim(c, i);
         if (status != BP_OK) {
-            release_unclaim(c, i);
+            unclaim(c->pool, c->ids, i);
             return status;
         }
     }
@@ -268,7 +269,7 @@ static bp_status release_claimed(releasing *c)
     if (status == BP_OK && (bp_observed(c->pool, BP_OBSERVERS_CHECK) != 0 || c->dynamic))
         status = finish_memory(c);
     if (status != BP_OK) {
-        release_unclaim(c, c->count);
+        unclaim(c->pool, c->ids, c->count);
         return status;
     }
     bp_count(&c->pool->entries[c->ids[0]].records, c->taken_count);
@@ -281,6 +282,13 @@ static bp_status release_claimed(releasing *c)
 
 /* The last reference to planned memory of a request that one stream acquired, not observed: as release_claimed, without the streams' points
  * in arrays. */
+
+/* `word` is the word before the claim. */
+BP_HOT bool is_simple(const bp_pool *pool, const bp_entry *r, uint64_t word)
+{
+    return BP_WORD_REFERENCES(word) == 1 && r->streams == 1 && r->live[0].point == BP_NO_POINT && r->count > 0 &&
+           bp_observed(pool, ~0u) == 0;
+}
 
 /* The point that orders the memory's next user, on stream `next`, after `stream`; *has is false if the stream is over. */
 BP_HOT bp_status end_point(bp_stream *stream, const bp_stream *next, uint64_t *point, bool *has)
@@ -305,7 +313,6 @@ BP_HOT void end_simple(bp_pool *pool, bp_entry *r, uint32_t points, uint32_t eli
         pool->segments[s].fence = fence;
     bp_count(&r->releases, 1);
     bp_count(&r->elided, elided);
-    bp_count(&r->records, points - elided);
     bp_tally_release(&pool->tally, r->live_bytes);
     bp_live_free_place(pool, r);
 }
@@ -331,6 +338,7 @@ static bp_status release_across(bp_pool *pool, bp_entry *r, bp_stream *stream)
         if (has[i])
             fence->points[count++] = (bp_point){streams[i], points[i]};
     }
+    bp_count(&r->records, count - elided);
     end_simple(pool, r, count, elided);
     return BP_OK;
 }
@@ -346,8 +354,42 @@ BP_HOT bp_status release_simple(bp_pool *pool, bp_entry *r, bp_stream *stream)
         bp_clear_busy(r->word);
         return status;
     }
+    if (point != BP_NO_POINT)
+        bp_count(&r->records, has);
     pool->fences[r->fence].points[0] = (bp_point){stream, point};
     end_simple(pool, r, has, point == BP_NO_POINT);
+    return BP_OK;
+}
+
+/* Ends claimed live ranges that stream `first` began. */
+static bp_status release_alike(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *first, bp_stream *stream)
+{
+    bool record_first = false, record_last = false;
+    for (size_t i = 0; i < count; i++) {
+        const bp_stream *next = next_stream(pool, &pool->entries[ids[i]]);
+        record_first = record_first || (next != first && first != stream);
+        record_last = record_last || next != stream;
+    }
+    uint64_t first_point = 0, last_point = 0;
+    bool has_first = first != stream, has_last = true;
+    bp_status status = record_first ? bp_stream_record_point(first, &first_point, &has_first) : BP_OK;
+    if (record_last && status == BP_OK)
+        status = bp_stream_record_point(stream, &last_point, &has_last);
+    if (status != BP_OK) {
+        unclaim(pool, ids, count);
+        return status;
+    }
+    bp_count(&pool->entries[ids[0]].records, (record_first && has_first) + (record_last && has_last));
+    for (size_t i = 0; i < count; i++) {
+        bp_entry *r = &pool->entries[ids[i]];
+        bp_point *points = pool->fences[r->fence].points;
+        const bp_stream *next = next_stream(pool, r);
+        if (has_first)
+            *points++ = (bp_point){first, next == first ? BP_NO_POINT : first_point};
+        if (has_last)
+            *points++ = (bp_point){stream, next == stream ? BP_NO_POINT : last_point};
+        end_simple(pool, r, has_first + has_last, (has_first && next == first) + (has_last && next == stream));
+    }
     return BP_OK;
 }
 
@@ -398,10 +440,25 @@ BP_HOT bp_status release_one(bp_pool *pool, const uint32_t *ids, bp_stream *stre
     bp_entry *r = &pool->entries[id];
     if (!BP_LIKELY(claim_word(r, id, &word)))
         return fail_claim(pool, ids, 0, word, RELEASE);
-    const bool simple =
-        BP_WORD_REFERENCES(word) == 1 && r->streams == 1 && r->live[0].point == BP_NO_POINT && r->count > 0;
-    return BP_LIKELY(simple && bp_observed(pool, ~0u) == 0) ? release_simple(pool, r, stream)
-                                                            : release_other(pool, ids, stream);
+    return BP_LIKELY(is_simple(pool, r, word)) ? release_simple(pool, r, stream) : release_other(pool, ids, stream);
+}
+
+/* Several requests: those of a unit were mostly acquired on one stream. */
+static bp_status release_many(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
+{
+    bp_stream *first = NULL;
+    for (size_t i = 0; i < count; i++) {
+        bp_entry *r = ids[i] < bp_request_count(pool) ? &pool->entries[ids[i]] : NULL;
+        uint64_t word;
+        const bool claimed = r != NULL && claim_word(r, ids[i], &word);
+        if (claimed && i == 0)
+            first = r->live[0].stream;
+        if (claimed && is_simple(pool, r, word) && r->live[0].stream == first)
+            continue;
+        unclaim(pool, ids, i + claimed);
+        return release_all(pool, ids, count, stream, RELEASE);
+    }
+    return release_alike(pool, ids, count, first, stream);
 }
 
 bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
@@ -411,7 +468,7 @@ bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_s
     if (count == 0)
         return BP_OK;
     return count_refused(pool, BP_LIKELY(count == 1) ? release_one(pool, ids, stream)
-                                                     : release_all(pool, ids, count, stream, RELEASE));
+                                                     : release_many(pool, ids, count, stream));
 }
 
 bp_status bp_pool_cancel(bp_pool *pool, const uint32_t *ids, size_t count)
@@ -431,6 +488,6 @@ bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_strea
         bp_live_touch(&pool->entries[ids[i]], stream, false);
         bp_note_event(pool, BP_EVENT_USE, ids[i], stream);
     }
-    release_unclaim(&c, count);
+    unclaim(pool, ids, count);
     return BP_OK;
 }
