@@ -15,7 +15,7 @@ from ...plan import Plan
 from ...pool import Pool, Prepared
 from ...registration import Registration
 from ..accounting import Memory, memory
-from ..capture import GraphCapture
+from ..capture import GraphCapture, follow
 from ..memory import device_for
 from ..streams import Streams
 from .comms import Buffer, Source, install, phase_of, uninstall
@@ -92,6 +92,12 @@ class Attachment(Source):
             self.pool.close()
             raise
         self._installed = True
+        follow(self._in_captures)
+
+    def _in_captures(self) -> Optional[Tuple[Pool, Streams]]:
+        if self._pass is not None and not self._in_use and not self.pool.closed:
+            self._next_pass(self._pass)  # the last time that the pool can be planned anew
+        return None if self.pool.closed else (self.pool, self._streams)
 
     def _take(self, planned: Planned, plan: Plan) -> None:
         """Serves from a new pool of this plan."""

@@ -8,7 +8,7 @@ import warnings
 import weakref
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -18,8 +18,9 @@ from ...plan import Plan
 from ...pool import Pool
 from ...registration import Registration
 from ..accounting import Memory, memory
-from ..capture import GraphCapture
+from ..capture import GraphCapture, follow
 from ..nccl import Groups, register
+from ..streams import Streams
 from .allocator import ON_MISMATCH, Bucket, BucketAllocator, Counts, PooledBuckets
 from .units import Group, Units, describe, unit_ids
 
@@ -87,7 +88,8 @@ class Wrapped:
     def capture(self, stream: Any, name: Optional[str] = None) -> GraphCapture:
         """A context for capturing whole steps with torch.cuda.graph(graph, stream=stream); replay() launches the graph.
 
-        Run a few steps eagerly first. Raises as bucketpool.Capture.
+        Needed for a name alone: captures without it are declared, too (bucketpool.torch.capture.follow). Run a few
+        steps eagerly first. Raises as bucketpool.Capture.
         """
         pool, pooled = self.pool, self.pooled
         assert pooled is not None
@@ -137,7 +139,11 @@ class Wrapped:
                     pooled = self._make_pool(plan, self.units, device)
                     self.counts.replans += 1
             self.plan, self.pooled = plan, pooled
+            follow(self._in_captures)
         return self.pooled
+
+    def _in_captures(self) -> Optional[Tuple[Pool, Streams]]:
+        return None if self.pooled is None or self._closed else (self.pooled.pool, self.pooled.streams)
 
     def next_step(self) -> None:
         """Says that a step has ended: no graph of autograd is left. Plans anew where requests differed (replan()).
