@@ -10,6 +10,7 @@
     attached.detach()
 
 - attach(model): without a recording, from the settings of the module
+- attach_parameters(model): a pool for the unsharded parameters
 - plan_of(model): units, buckets and schedule, for the planner and the command
 - Attachment: register() with NCCL, capture() of CUDA graphs, report(), detach()
 
@@ -19,9 +20,10 @@ ranges, why reuse is safe, and the limits.
 
 from .attachment import Attachment, Unplanned, attach, plan_of
 from .groups import KNOWN_VERSIONS, Group, groups_of
+from .parameters import Parameters, attach_parameters
 from .predict import predict
 from .recorder import record
 from .timeline import Planned, Size, Slot, Timeline
 
-__all__ = ["KNOWN_VERSIONS", "Attachment", "Group", "Planned", "Size", "Slot", "Timeline", "Unplanned", "attach",
-           "groups_of", "plan_of", "predict", "record"]
+__all__ = ["KNOWN_VERSIONS", "Attachment", "Group", "Parameters", "Planned", "Size", "Slot", "Timeline", "Unplanned",
+           "attach", "attach_parameters", "groups_of", "plan_of", "predict", "record"]

@@ -208,10 +208,14 @@ def _passage(root: nn.Module) -> List[_Passing]:
     return passage
 
 
-def predict(root: nn.Module, any_version: bool = False, first: bool = True) -> Timeline:
+def predict(root: nn.Module, any_version: bool = False, first: bool = True,
+            unsharded: Optional[Set[str]] = None) -> Timeline:
     """The timeline of one training step of a sharded module, from its settings, without running it.
 
-    first: all groups are sharded at the begin; False: groups that backward does not reshard are still gathered.
+    - first: all groups are sharded at the begin; False: groups that backward does not reshard are still gathered
+    - unsharded: an empty set, to which the names of groups are added when they are unsharded, and from which they are
+      discarded when they are resharded
+
     Raises as groups_of; Unsupported (sizes or dtypes that only a recording shows: all-gather extensions, gradients).
     """
     for group in groups_of(root, any_version):
@@ -228,6 +232,8 @@ def predict(root: nn.Module, any_version: bool = False, first: bool = True) -> T
             )
     groups = all_groups(root)
     step = _Step(groups, _field(root, "_get_fsdp_state")())
+    if unsharded is not None:
+        step.unsharded = unsharded
     if not first:
         step.unsharded.update(group.name for group in groups if not _field(group.handle, "reshard_after_backward"))
     passage = _passage(root)
