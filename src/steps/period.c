@@ -192,7 +192,7 @@ static bool skips_b(const comparison *c, size_t d, size_t k)
 }
 
 /* Fills `reached` until the ends of both are reached. False: more differences, or no memory. */
-static bool compare(comparison *c)
+static bool compare_steps(comparison *c)
 {
     for (size_t d = 0; d <= c->most; d++) {
         uint32_t *now = c->reached[d] = malloc((2 * d + 1) * sizeof *now);
@@ -252,7 +252,7 @@ static size_t align(const period_finder *f, const bp_trace_step *step, const bp_
         c->b_count = reference->count - begin - end;
         c->most = (step->count + reference->count) / 8; /* steps of a kind have less than a ninth */
         c->most = c->most < MOST_DIFFERENCES ? c->most : MOST_DIFFERENCES;
-        if (compare(c))
+        if (compare_steps(c))
             matched = walk_back(c, (uint32_t)begin, orders + begin);
         for (size_t d = 0; d <= c->differences; d++)
             free(c->reached[d]);
@@ -345,7 +345,7 @@ static void sweep(const period_finder *f, const uint32_t *ends, uint64_t *live)
     live[f->count] = bytes;
 }
 
-static void measure(const period_finder *f, const uint32_t *ends, const uint64_t *live, bp_trace_step *step)
+static void measure_step(const period_finder *f, const uint32_t *ends, const uint64_t *live, bp_trace_step *step)
 {
     const bp_allocation *all = f->allocations->all;
     size_t next = step->first - f->allocations->live_at_start;
@@ -406,7 +406,7 @@ static bp_status make_steps(period_finder *f, const size_t *cuts, size_t count, 
                                       .begin = f->made[cuts[i]].begin,
                                       .end = cuts[i + 1] < f->count ? f->made[cuts[i + 1]].begin
                                                                     : (uint32_t)f->trace->event_count};
-        measure(f, ends, live, &steps[made++]);
+        measure_step(f, ends, live, &steps[made++]);
     }
     while (made > 1 && !has_like(f, steps, made, made - 1, orders))
         made--;
@@ -474,7 +474,7 @@ static size_t cut_at_chain(const period_finder *f, const uint64_t *live, size_t 
 /* Cuts the trace in three ways, and takes that which has the most steps with one like them, the first of these: steps of one length between
  * moments with few live bytes; those that end with the trace; steps of different lengths at the chain of a gram.
  * `places`, `scratch`: room for two more than there are allocations. */
-static bp_status cut(period_finder *f, size_t length, size_t *places, size_t *scratch)
+static bp_status cut_steps(period_finder *f, size_t length, size_t *places, size_t *scratch)
 {
     uint32_t *ends = NULL;
     size_t most = 0;
@@ -562,7 +562,7 @@ static bp_status take_all(period_finder *f)
                                 .count = f->count,
                                 .begin = f->made[0].begin,
                                 .end = (uint32_t)f->trace->event_count};
-        measure(f, ends, live, step);
+        measure_step(f, ends, live, step);
         f->steps->steps = step;
         f->steps->count = 1;
         step = NULL;
@@ -586,7 +586,7 @@ static bp_status find(period_finder *f)
         count_grams(f);
         size_t length = step_length(f, votes, vote(f, distances, votes));
         if (length > 0)
-            status = cut(f, length, places, scratch);
+            status = cut_steps(f, length, places, scratch);
     }
     free(distances);
     free(places);

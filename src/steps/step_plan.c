@@ -22,7 +22,7 @@ typedef struct planner {
 } planner;
 
 /* The step that an allocation belongs to; NULL: none. */
-static const bp_trace_step *step_of(const planner *p, size_t allocation)
+static const bp_trace_step *recorded_step(const planner *p, size_t allocation)
 {
     size_t low = 0, high = p->steps->count;
     while (high - low > 1) {
@@ -183,7 +183,7 @@ enum { MOST_FAULTS = 256 };
 
 static bp_step_item *item_of(const planner *p, size_t allocation)
 {
-    const bp_trace_step *step = step_of(p, allocation);
+    const bp_trace_step *step = recorded_step(p, allocation);
     uint32_t order = p->steps->orders[allocation];
     return step == NULL || order == BP_TRACE_NONE ? NULL : &p->plan->kinds[step->kind].items[order];
 }

@@ -195,6 +195,7 @@ class Structure(unittest.TestCase):
                                    re.MULTILINE):
                 files.setdefault(name, set()).add(os.path.relpath(path, ROOT))
         self.assertGreater(len(files), 1000)
+        self.maxDiff = None
         self.assertEqual({name: sorted(paths) for name, paths in files.items() if len(paths) > 1}, {})
 
     def test_exported_symbols(self):

@@ -128,7 +128,7 @@ enum {
     WORD_ACTION = 32
 };
 
-static uint8_t word_of(const char *text)
+static uint8_t trace_word(const char *text)
 {
     static const struct {
         const char *text;
@@ -164,7 +164,7 @@ static const bp_pickle_text *text_at(const bp_trace_tables *t, uint32_t index)
     return (const bp_pickle_text *)t->texts.memory + index;
 }
 
-static uint64_t hash_text(const bp_trace_tables *t, uint32_t entry)
+static uint64_t trace_hash_text(const bp_trace_tables *t, uint32_t entry)
 {
     return hash_bytes(text_at(t, entry)->text, text_at(t, entry)->bytes);
 }
@@ -172,7 +172,7 @@ static uint64_t hash_text(const bp_trace_tables *t, uint32_t entry)
 static bp_status trace_intern(void *context, const char *text, size_t bytes, uint32_t *index)
 {
     bp_trace_tables *t = context;
-    BP_TRY(index_reserve(t, &t->text_index, t->texts.count, hash_text));
+    BP_TRY(index_reserve(t, &t->text_index, t->texts.count, trace_hash_text));
     size_t mask = t->text_index.capacity - 1, at = hash_bytes(text, bytes) & mask;
     for (; t->text_index.slots[at] != BP_TRACE_NONE; at = (at + 1) & mask) {
         const bp_pickle_text *known = text_at(t, t->text_index.slots[at]);
@@ -187,7 +187,7 @@ static bp_status trace_intern(void *context, const char *text, size_t bytes, uin
         t->blocks->used -= bytes + 1;
         return trace_intern(context, added.text, bytes, index);
     }
-    uint8_t word = word_of(added.text);
+    uint8_t word = trace_word(added.text);
     BP_TRY(table_add(t, &t->texts, &added));
     BP_TRY(table_add(t, &t->words, &word));
     t->reducer.texts = t->texts.memory;
@@ -219,8 +219,8 @@ __attribute__((noinline)) static bp_status trace_fail(const bp_trace_tables *t, 
     return bp_fail(BP_ERR_FORMAT, "%.300s: byte %zu: %s", t->origin, offset, what);
 }
 
-static bp_status number_of(const bp_trace_tables *t, size_t offset, bp_pickle_value value, const char *key,
-                           uint64_t *number)
+static bp_status trace_number(const bp_trace_tables *t, size_t offset, bp_pickle_value value, const char *key,
+                              uint64_t *number)
 {
     if (value.kind != BP_PICKLE_INTEGER || value.is_negative)
         return bp_fail(BP_ERR_FORMAT, "%.300s: byte %zu: \"%s\" is not a non-negative integer", t->origin, offset, key);
@@ -325,8 +325,8 @@ static uint8_t word_at(const bp_trace_tables *t, bp_pickle_value value)
     return is_known ? ((const uint8_t *)t->words.memory)[value.interned] : WORD_OTHER;
 }
 
-static bp_status add_event(bp_trace_tables *t, const bp_pickle *pickle, const bp_pickle_ref *items, size_t count,
-                           size_t offset, uint32_t *token)
+static bp_status trace_add_event(bp_trace_tables *t, const bp_pickle *pickle, const bp_pickle_ref *items, size_t count,
+                                 size_t offset, uint32_t *token)
 {
     bp_trace_event event = {.stack = BP_TRACE_NONE};
     bool has_address = false, has_size = false;
@@ -343,21 +343,21 @@ static bp_status add_event(bp_trace_tables *t, const bp_pickle *pickle, const bp
         }
         case WORD_ADDR:
         case WORD_DEVICE_FREE:
-            BP_TRY(number_of(t, offset, value, "addr", &event.address));
+            BP_TRY(trace_number(t, offset, value, "addr", &event.address));
             has_address = true;
             break;
         case WORD_SIZE:
-            BP_TRY(number_of(t, offset, value, "size", &event.bytes));
+            BP_TRY(trace_number(t, offset, value, "size", &event.bytes));
             has_size = true;
             break;
         case WORD_STREAM:
             if (value.kind != BP_PICKLE_NONE)
-                BP_TRY(number_of(t, offset, value, "stream", &stream));
+                BP_TRY(trace_number(t, offset, value, "stream", &stream));
             BP_TRY(bp_trace_stream(t, stream, &event.stream));
             break;
         case WORD_TIME:
             if (value.kind != BP_PICKLE_NONE)
-                BP_TRY(number_of(t, offset, value, "time_us", &event.time_us));
+                BP_TRY(trace_number(t, offset, value, "time_us", &event.time_us));
             break;
         case WORD_FRAMES:
             if (token_is(value, TOKEN_STACK))
@@ -433,7 +433,7 @@ static bp_status take_dictionary(bp_trace_tables *t, const bp_pickle *pickle, co
     for (size_t i = 0; i < count; i += 2) {
         uint8_t word = word_at(t, bp_pickle_get(pickle, items[i]));
         if (word == WORD_ACTION_KEY)
-            return add_event(t, pickle, items, count, end, token);
+            return trace_add_event(t, pickle, items, count, end, token);
         if (word != WORD_FILENAME && word != WORD_NAME && word != WORD_LINE)
             continue;
         bp_pickle_value value = bp_pickle_get(pickle, items[i + 1]);
