@@ -16,12 +16,13 @@ Each rank that records writes one file for each step and source, in a folder for
 them.
 """
 
+import contextlib
 import operator
 import os
 import pickle
 import weakref
 from types import TracebackType
-from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Dict, Iterable, Iterator, Optional, Sequence, Tuple, Type, Union
 
 import torch
 import torch.distributed as dist
@@ -140,14 +141,9 @@ class Snapshots:
         self._recorded = None
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            temporary = f"{path}.{os.getpid()}"
-            try:
+            with _replacing(path) as temporary:
                 dump: Any = torch.cuda.memory._dump_snapshot
                 dump(temporary)
-                os.replace(temporary, path)
-            finally:
-                if os.path.exists(temporary):
-                    os.remove(temporary)
         except OSError as error:
             return FileError(f"{path}: PyTorch's snapshot cannot be written: {error.strerror or error}")
         finally:
@@ -168,6 +164,18 @@ def _close_all() -> None:
 
 
 at_exit(_close_all)
+
+
+@contextlib.contextmanager
+def _replacing(path: Union[str, "os.PathLike[str]"]) -> Iterator[str]:
+    """A file to write, which gets this path at the end of the block; after an exception the former file stays."""
+    temporary = f"{os.fspath(path)}.{os.getpid()}"
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        if os.path.exists(temporary):
+            os.remove(temporary)
 
 
 class _Plain(pickle.Unpickler):
@@ -212,7 +220,7 @@ def merge(to: Union[str, "os.PathLike[str]"], *paths: Union[str, "os.PathLike[st
     try:
         for events in merged["device_traces"]:
             events.sort(key=operator.itemgetter("time_us"))  # stable: events of one file keep their order
-        with open(to, "wb") as file:
+        with _replacing(to) as temporary, open(temporary, "wb") as file:
             pickle.dump(merged, file, protocol=4)
     except (KeyError, TypeError) as error:
         raise FileError(f"{', '.join(os.fspath(each) for each in paths)}: an event without time_us: {error}") from None

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import resource
 import sys
 
 import pytest
@@ -95,4 +96,13 @@ def test_bad_snapshots(tmp_path, capsys):
         snapshots.merge(tmp_path / "no folder" / "out.pickle", path)
     with pytest.raises(bp.InvalidArgument, match="no snapshot given"):
         snapshots.merge(tmp_path / "out.pickle")
+    former = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))  # as a full disk
+    try:
+        with pytest.raises(bp.FileError, match="cannot be written: File too large"):
+            snapshots.merge(path, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == former and [each.name for each in tmp_path.iterdir()] == ["bad.pickle"]
     assert capsys.readouterr().out == ""
