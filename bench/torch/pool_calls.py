@@ -91,7 +91,6 @@ def fsdp2_ways():
     def allocated():
         comm.allocate(size, dtype=torch.float32, device=cpu)
 
-    comm.plain = plain
     models = [model, torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(LAYERS)]),
               torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(LAYERS)])]
     for each in models[1:]:
@@ -104,7 +103,6 @@ def fsdp2_ways():
     def step(module):
         module(inputs).sum().backward()
 
-    comm.plain = nothing
     _kept.append(models)
     return {f"FSDP2: a step of {LAYERS} layers": lambda: step(models[1]),
             f"FSDP2: attached, a step of {LAYERS} layers": lambda: step(models[2]),

@@ -40,6 +40,9 @@ class _Stream:
     def wait_stream(self, stream: Any) -> None:
         pass
 
+    def wait_event(self, event: Any) -> None:
+        pass
+
     def record_event(self) -> _Event:
         return _Event()
 

@@ -22,6 +22,13 @@ from megatron_cpu import buffers, random_stack, step, without_cuda, wrap
 SEED, STEPS = 4, 3
 
 
+def quiet_rank() -> int:
+    """The rank of this process, which prints no warnings from now on."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    return dist.get_rank()
+
+
 def train(model: torch.nn.Module, rank: int) -> Dict[str, Any]:
     optimizer = megatron_fsdp.fully_shard_optimizer(torch.optim.Adam(model.parameters(), 1e-2))
     losses = []
@@ -103,9 +110,7 @@ def waiting(*arguments: Any, **named: Any) -> Iterator[Any]:
 
 def run_permuted(name: str, shuffle: int, saves_views: bool) -> Dict[str, Any]:
     """Losses with "none" (no double buffers), Megatron-FSDP's "fixed" and "max", or ours with this on_mismatch."""
-    rank, installed = dist.get_rank(), None
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+    rank, installed = quiet_rank(), None
     with without_cuda(), patch.object(buffers, "_coalescing_manager", waiting):
         if name in ("none", "fixed", "max"):
             model = wrap(permuted(shuffle, saves_views), double_buffer=name != "none", maxpool=name == "max")
@@ -121,9 +126,7 @@ def run_permuted(name: str, shuffle: int, saves_views: bool) -> Dict[str, Any]:
 
 def two_modules() -> Dict[str, Any]:
     """Two modules in one install(), as the chunks of a virtual pipeline: losses as of each alone."""
-    rank = dist.get_rank()
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+    rank = quiet_rank()
     with without_cuda():
         expected = [train(wrap(random_stack(SEED), double_buffer=False), rank) for _ in range(2)]
     with without_cuda():
@@ -144,9 +147,7 @@ def two_modules() -> Dict[str, Any]:
 
 def changed_dtype() -> Dict[str, Any]:
     """Gradients in another dtype after the first step, as Megatron's tests change grad_comm_dtype."""
-    rank = dist.get_rank()
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+    rank = quiet_rank()
     answers: Dict[str, Any] = {}
     for name in ("fixed", "replan", "plain", "error"):
         installed = None
@@ -173,9 +174,7 @@ def changed_dtype() -> Dict[str, Any]:
 
 
 def all_runs() -> Dict[str, Dict[str, Any]]:
-    rank = dist.get_rank()
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+    rank = quiet_rank()
     runs: Dict[str, Callable[[], Dict[str, Any]]] = {
         "without double buffers": lambda: theirs(rank, double_buffer=False),
         "FixedPoolAllocator": lambda: theirs(rank),

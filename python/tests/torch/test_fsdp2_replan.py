@@ -28,11 +28,10 @@ def kinds_of_steps():
                         change(each, number)
                 same = same and models.same(models.train(plain, 1), models.train(model, 1))
                 plans.append(attached.plan.bytes)
-            peak = attached.pool.statistics.peak_live_bytes
             before = dict(attached.fallbacks)
             models.train(plain, 1), models.train(model, 1)
             answers[name] = {"same": same, "plans": plans, "replans": list(attached.replans), "settled": not attached.live()
-                             and before == attached.fallbacks, "report": attached.report(), "peak": peak,
+                             and before == attached.fallbacks, "report": attached.report(),
                              "served": dict(attached.served)}
 
     small = models.build("uniform")

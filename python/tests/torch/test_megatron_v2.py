@@ -23,12 +23,6 @@ from megatron_cpu import Unit, random_stack, step, without_cuda  # noqa: E402
 STEPS = 3
 
 
-class Event:
-    def record(self, *_): ...
-
-    def wait(self, *_): ...
-
-
 @contextlib.contextmanager
 def on_cpu():
     """v2 makes streams and averages, which needs NCCL's operations; on a CPU work is done when a call returns."""
@@ -44,9 +38,6 @@ def on_cpu():
     with without_cuda() as memory, patch(torch.cuda, "device", lambda _device: contextlib.nullcontext()), \
             patch(torch.cuda, "nvtx", nvtx), patch(dist, "reduce_scatter_tensor", averaged):
         stream = torch.cuda.current_stream()
-        for name in ("wait_stream", "wait_event"):
-            setattr(type(stream), name, lambda *_: None)
-        type(stream).record_event = lambda *_: Event()
         # main notes the stream of an allocation, and has none on a CPU
         with patch(experimental.DBuffer, "allocation_stream", property(lambda _self: stream, lambda _self, _value: None),
                    create=True):
@@ -95,8 +86,6 @@ def runs():
         for policy in ("scheduled", "max", "fixed"):
             model = build()
             with v2.attach(model, policy=policy) as attached:
-                storages = []
-
                 def noted(group, attached=attached):
                     return group.weight.local_buffer.untyped_storage()._cdata
 
