@@ -11,7 +11,7 @@ import torch.distributed as dist
 from .. import _abi
 from .._library import call, configured, core, made
 from ..errors import InvalidArgument, Unsupported
-from .memory import over
+from .memory import tensor_at
 
 DTYPES: Dict[torch.dtype, int] = {
     torch.float32: _abi.BP_DTYPE_FP32,
@@ -81,7 +81,7 @@ def memory(address: Optional[int], size: int, dtype: torch.dtype, cuda: bool) ->
     """A tensor over `size` bytes at `address`, without a copy or ownership."""
     if size == 0 or not address:
         return torch.empty(0, dtype=dtype, device="cuda" if cuda else "cpu")
-    return over(address, size, torch.device("cuda" if cuda else "cpu"))[1].view(dtype)
+    return tensor_at(address, size // dtype.itemsize, dtype, torch.device("cuda" if cuda else "cpu"))
 
 
 def empty_like(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

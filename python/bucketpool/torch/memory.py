@@ -1,12 +1,22 @@
-"""Tensors over memory that they do not own, and devices of the library for devices of PyTorch. Internal."""
+"""Tensors over memory that they do not own, and devices of the library for devices of PyTorch. Internal.
+
+FSDP frameworks do not free their communication buffers explicitly: they drop their references once the stream of the
+allocation is ordered after every use, as the caching allocator of PyTorch requires. The end of the storage is that
+moment, whichever object had the last reference: the framework, a view, or the work object of a collective.
+"""
 
 import ctypes
-from typing import Any, Tuple
+import functools
+import weakref
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 
 from ..device import Device
 from ..errors import Unsupported
+from ..handle import exiting
+
+_ends: Dict[int, Tuple[Any, Callable[[], None]]] = {}  # weak references must live until they are called
 
 
 class _DeviceMemory:
@@ -16,15 +26,51 @@ class _DeviceMemory:
         self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "data": (address, False), "version": 2}
 
 
-def over(address: int, count: int, device: torch.device) -> Tuple[Any, torch.Tensor]:
-    """Returns an object that the storage keeps alive, and a tensor over `count` (not 0) bytes at `address`. The tensor
-    does not own the memory.
+@functools.lru_cache(maxsize=4096)
+def _bytes(count: int) -> Any:
+    """The type of an array of bytes. Making one costs more than a tensor."""
+    return ctypes.c_uint8 * count
+
+
+def tensor_at(address: int, numel: int, dtype: torch.dtype, device: torch.device,
+              at_end: Optional[Callable[[], None]] = None) -> torch.Tensor:
+    """A tensor of `numel` (not 0) elements at `address`, over memory that must outlive its storage.
+
+    at_end: called at the end of the storage as by call_at_end(); views count as references.
     """
+    memory: Any
     if device.type == "cpu":
-        memory = (ctypes.c_uint8 * count).from_address(address)
-        return memory, torch.frombuffer(memory, dtype=torch.uint8)
-    on_device = _DeviceMemory(address, count)
-    return on_device, torch.as_tensor(on_device, device=device)
+        memory = _bytes(numel * dtype.itemsize).from_address(address)
+        tensor = torch.frombuffer(memory, dtype=dtype)
+    else:
+        memory = _DeviceMemory(address, numel * dtype.itemsize)
+        tensor = torch.as_tensor(memory, device=device).view(dtype)
+    if at_end is not None:
+        call_at_end(memory, at_end)
+    return tensor
+
+
+def tracked(memory: torch.Tensor, at_end: Callable[[], None]) -> torch.Tensor:
+    """A one-dimensional tensor over a contiguous tensor, which lives as long. at_end: as in tensor_at()."""
+
+    def end(_memory: torch.Tensor = memory) -> None:
+        at_end()
+
+    return tensor_at(memory.data_ptr(), memory.numel(), memory.dtype, memory.device, end)
+
+
+def call_at_end(of: Any, function: Callable[[], None]) -> None:
+    """Calls a function once, on the thread that drops the last reference to an object, but not when the interpreter
+    exits. It must not raise. weakref.finalize takes a microsecond more.
+    """
+    reference = weakref.ref(of, _ended)
+    _ends[id(reference)] = (reference, function)
+
+
+def _ended(reference: Any) -> None:
+    _, function = _ends.pop(id(reference))
+    if not exiting():
+        function()
 
 
 def with_index(device: torch.device) -> torch.device:

@@ -5,16 +5,25 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 
 import torch
 
-from ...buckets import Buckets
-from ...errors import InvalidArgument, ScheduleError
-from ...model import Model
-from ...schedule import Schedule
+from ..buckets import Buckets
+from ..errors import InvalidArgument, ScheduleError
+from ..model import Model
+from ..schedule import Schedule
 
 ROLES = ("param", "grad")  # outputs of all-gathers, inputs of reduce-scatters
 PHASES = ("", "forward", "backward")
 _BUCKET_NAMES = {"param": "gather", "grad": "reduce"}
 # Each role is acquired and released in the order of its allocation stream: docs/guides/fsdp2.md.
 _LANES = {"param": 0, "grad": 1}
+
+
+def phase_of(role: str) -> str:
+    """"forward" or "backward" for all-gathers; "" for reduce-scatters. Backward is what autograd's engine runs on this
+    thread, with recomputed forwards.
+    """
+    if role != "param":
+        return ""
+    return "forward" if torch._C._current_graph_task_id() == -1 else "backward"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from bucketpool._library import core
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from bucketpool.torch.memory import over, with_index  # noqa: E402
+from bucketpool.torch.memory import tensor_at, with_index  # noqa: E402
 from devices import CUDA, DEVICE, cpu_only, cuda_only, device_of_pools  # noqa: E402
 from support import Served, committed  # noqa: E402
 
@@ -200,7 +200,7 @@ def test_shared_memory():
     served = served_on_device(dtype="fp32", roles=("param",))
     view = served.take(1)
     by_dlpack, by_view = torch.from_dlpack(view), view.torch()
-    by_address = over(view.address, view.bytes, with_index(torch.device(DEVICE)))[1].view(torch.float32)
+    by_address = tensor_at(view.address, 3000, torch.float32, with_index(torch.device(DEVICE)))
     tensors = [by_dlpack, by_view, by_address]
     if not CUDA:
         tensors.append(torch.from_numpy(pytest.importorskip("numpy").from_dlpack(view)))

@@ -18,12 +18,12 @@ The outputs of all-gathers and the inputs of reduce-scatters are served. docs/gu
 ranges, why reuse is safe, and the limits.
 """
 
+from ..timeline import Planned, Size, Slot, Timeline
 from .attachment import Attachment, Unplanned, attach, plan_of
 from .groups import KNOWN_VERSIONS, Group, groups_of
 from .parameters import Parameters, attach_parameters
 from .predict import predict
 from .recorder import record
-from .timeline import Planned, Size, Slot, Timeline
 
 __all__ = ["KNOWN_VERSIONS", "Attachment", "Group", "Parameters", "Planned", "Size", "Slot", "Timeline", "Unplanned",
            "attach", "attach_parameters", "groups_of", "plan_of", "predict", "record"]

@@ -10,24 +10,21 @@ from torch import nn
 
 from ..._library import call, core
 from ...device import Device, Stream
-from ...errors import Infeasible, InvalidArgument, Mismatch, NoDeviceMemory, ScheduleError
+from ...errors import InvalidArgument, Mismatch, ScheduleError
 from ...plan import Plan
 from ...pool import Pool, Prepared
 from ...registration import Registration
 from ..accounting import Memory, memory
 from ..capture import GraphCapture, follow
-from ..memory import device_for
+from ..memory import device_for, tensor_at
+from ..replanner import Replanner
 from ..streams import Streams
-from .comms import Buffer, Source, install, phase_of, uninstall
+from ..timeline import PHASES, Planned, Size, Slot, Timeline, phase_of
+from .comms import Buffer, Source, install, uninstall
 from .groups import Group, groups_of
-from .tensors import tensor_at
-from .passes import Pass
 from .predict import predict
 from .registration import register_groups
-from .timeline import PHASES, Planned, Size, Slot, Timeline
 
-
-_MOST_REPLANS = 16  # a module that differs after that gets plain memory
 _NOT_OF_THE_PLAN = ("compiled", "another device", "offloaded")  # reasons that a new plan would not change
 
 
@@ -63,29 +60,20 @@ class Attachment(Source):
     after all uses by then. So memory in use is never served again, whatever the plan says.
     """
 
-    def __init__(self, module: nn.Module, groups: List[Group], planner: "_Planner", plan: Optional[Plan],
-                 on_mismatch: str, poison: bool) -> None:
+    def __init__(self, module: nn.Module, groups: List[Group], replanner: Replanner, on_mismatch: str,
+                 poison: bool) -> None:
         super().__init__()
-        self.module, self.groups, self.device = module, groups, planner.device
+        self.module, self.groups, self.device = module, groups, replanner.device
         self.on_mismatch, self.poison = on_mismatch, poison
         self.torch_device = groups[0].device
         self.served: Dict[str, int] = {"param": 0, "grad": 0}
         self.fallbacks: Dict[str, int] = {}
-        self.replans: List[str] = []
+        self.replans = replanner.replans
         self.registration: Optional[Registration] = None
-        self._planner = planner
+        self._replanner = replanner
         self._streams = Streams(self.device, self.torch_device)
         self._failure: Optional[Exception] = None
-        self._pass = Pass([group.name for group in groups]) if on_mismatch == "replan" else None
-        if plan is not None:
-            try:
-                plan.check(planner.planned.buckets, planner.planned.schedule)
-            except Mismatch as error:
-                if on_mismatch != "replan":
-                    raise
-                self.replans.append(f"the given plan: {error}")
-                plan = None
-        self._take(planner.planned, plan if plan is not None else planner.plan(planner.planned))
+        self._take()
         try:
             install(groups, self)
         except BaseException:
@@ -95,16 +83,15 @@ class Attachment(Source):
         follow(self._in_captures)
 
     def _in_captures(self) -> Optional[Tuple[Pool, Streams]]:
-        if self._pass is not None and not self._in_use and not self.pool.closed:
-            self._next_pass(self._pass)  # the last time that the pool can be planned anew
+        if not self._in_use and not self.pool.closed:
+            self._replanner.next_pass(self._take)  # the last time that the pool can be planned anew
         return None if self.pool.closed else (self.pool, self._streams)
 
-    def _take(self, planned: Planned, plan: Plan) -> None:
-        """Serves from a new pool of this plan."""
-        pool = self._planner.pool(plan)
-        self.planned, self.plan, self.pool = planned, plan, pool
-        buffers = [_Planned(slot, planned.sizes[slot], Prepared(pool, request), self._ended)
-                   for request, slot in enumerate(planned.slots)]
+    def _take(self) -> None:
+        """Serves from the pool that the replanner has now."""
+        self.planned, self.plan, self.pool = self._replanner.current
+        buffers = [_Planned(slot, self.planned.sizes[slot], Prepared(self.pool, request), self._ended)
+                   for request, slot in enumerate(self.planned.slots)]
         buffers.sort(key=lambda each: each.slot.instance)
         self._buffers: Dict[Tuple[str, str], List[_Planned]] = {}
         for buffer in buffers:
@@ -122,9 +109,9 @@ class Attachment(Source):
         if not torch.compiler.is_compiling() and (device == self.torch_device
                                                   or torch.device(device).type == self.torch_device.type):
             name, role = comm.group.name, comm.role
-            phase, now = phase_of(role), self._pass
-            if now is not None and not self._in_use and now.begins(name, phase):
-                self._next_pass(now)
+            phase, replanner = phase_of(role), self._replanner
+            if not self._in_use and replanner.begins(name, phase):
+                replanner.next_pass(self._take)
             for buffer in self._orders.get((name, role, phase), ()):
                 if buffer.stream is None and buffer.dtype == dtype and numel <= buffer.numel:
                     stream = self._streams.current()
@@ -134,8 +121,7 @@ class Attachment(Source):
                             buffer.moved(address, buffer.bytes)
                         buffer.stream, self._in_use[address] = stream, buffer
                         self.served[role] += 1
-                        if now is not None:
-                            now.asked(buffer, name, role, phase, numel, dtype)
+                        replanner.asked(buffer, name, role, phase, numel, dtype)
                         return tensor_at(address, numel, dtype, self.torch_device, buffer.ended)
         return self._instead(comm, numel, dtype, device)
 
@@ -175,36 +161,12 @@ class Attachment(Source):
             )
         self.fallbacks[reason] = self.fallbacks.get(reason, 0) + 1
         memory: torch.Tensor = comm.plain.allocate((numel, ), dtype=dtype, device=device)
-        if self._pass is None or reason in _NOT_OF_THE_PLAN:
+        if reason in _NOT_OF_THE_PLAN or not self._replanner.recording:
             return memory
-        self._pass.differs = self._pass.differs or f"{unit}, {what}: {detail}"
-        buffer, tensor = self.track(memory, numel, dtype, self._pass.released)
-        self._pass.asked(buffer, unit, role, phase_of(role), numel, dtype)
+        self._replanner.differs(f"{unit}, {what}: {detail}")
+        buffer, tensor = self.track(memory, self._replanner.released)
+        self._replanner.asked(buffer, unit, role, phase_of(role), numel, dtype)
         return tensor
-
-    def _next_pass(self, now: Pass) -> None:
-        """Begins a pass; after one that was not as planned with a new plan, of all passes so far."""
-        if now.differs and not self.pool.addresses_known:
-            self._replan(now)
-        now.clear()
-        if len(self.replans) >= _MOST_REPLANS:
-            self._pass = None
-
-    def _replan(self, now: Pass) -> None:
-        try:
-            planned = self._planner.follow(now.timeline())
-            plan = self._planner.plan(planned)
-        except (ScheduleError, Infeasible, InvalidArgument) as error:  # plain memory for them then
-            self.replans.append(f"{now.differs}; kept the plan: {error}")
-            return
-        self.replans.append(now.differs)
-        old = self.planned, self.plan
-        self.pool.close()
-        try:
-            self._take(planned, plan)
-        except NoDeviceMemory as error:
-            self._take(*old)
-            self.replans[-1] += f"; kept the plan: {error}"
 
     def _ended(self, buffer: _Planned) -> None:
         """Called at the end of the storage, on any thread, so the next call raises errors."""
@@ -225,8 +187,7 @@ class Attachment(Source):
         except Exception as error:
             self._failure = error
         buffer.apart, buffer.stream = False, None
-        if self._pass is not None:
-            self._pass.released(buffer)
+        self._replanner.released(buffer)
 
     def communicates(self, buffer: Buffer) -> None:
         # FSDP2 orders the allocation stream after all uses of a buffer, if its collective is on another stream (noted
@@ -333,37 +294,6 @@ class Attachment(Source):
 Timelines = Union[Timeline, Sequence[Timeline], None]
 
 
-class _Planner:
-    """Plans of one module from timelines, and their pools."""
-
-    def __init__(self, planned: Planned, timelines: List[Timeline], name: str, device: Device, phases: bool,
-                 pool_options: Dict[str, Any], plan_options: Dict[str, Any]) -> None:
-        self.planned, self.name, self.device = planned, name, device
-        self._timelines, self._phases = timelines, phases
-        self._pool_options, self._plan_options = pool_options, plan_options
-
-    def follow(self, timeline: Timeline) -> Planned:
-        """Adds a timeline; if it does not go with the former ones, because of its dtypes, it replaces them."""
-        timeline = timeline if self._phases else timeline.without_phases()
-        try:
-            planned = Planned(self.name, [*self._timelines, timeline])
-            self._timelines.append(timeline)
-        except InvalidArgument:
-            planned = Planned(self.name, [timeline])
-            self._timelines = [timeline]
-        return planned
-
-    def plan(self, planned: Planned) -> Plan:
-        """Raises Infeasible, and as Plan."""
-        plan = Plan(planned.buckets, planned.schedule, **self._plan_options)
-        if not plan.feasible:
-            raise Infeasible(f"policy {plan.policy}: {plan.infeasible_because}")
-        return plan
-
-    def pool(self, plan: Plan) -> Pool:
-        return Pool(self.device, plan, name=self.name, **self._pool_options)
-
-
 def _timelines_of(module: nn.Module, timelines: Timelines, phases: bool, any_version: bool) -> List[Timeline]:
     if timelines is None:
         first, later = predict(module, any_version), predict(module, any_version, first=False)
@@ -436,13 +366,13 @@ def attach(module: nn.Module, timelines: Timelines = None, *, policy: str = "sch
     if phases is None:
         phases = policy in ("scheduled", "dynamic")
     timelines = _timelines_of(module, timelines, phases, any_version)
-    name = name or _name(module)
-    planned = Planned(name, timelines)
     names = [group.name for group in groups]
-    if planned.units != names:
-        raise Mismatch(f"recording: it has units {planned.units}, the module has {names}; record the module that the "
-                       "pool is for")
-    planner = _Planner(planned, timelines, name, _device(device, groups[0].device), phases, pool_options,
-                       {"policy": policy, "alignment": alignment, "joint": joint and policy == "scheduled",
-                        "work": work})
-    return Attachment(module, groups, planner, plan, on_mismatch, poison)
+    for each in timelines:
+        if each.units != names:
+            raise Mismatch(f"recording: it has units {each.units}, the module has {names}; record the module that the "
+                           "pool is for")
+    replanner = Replanner(name or _name(module), names, _device(device, groups[0].device),
+                          {"policy": policy, "alignment": alignment, "joint": joint and policy == "scheduled",
+                           "work": work}, pool_options, phases, recording=on_mismatch == "replan")
+    replanner.start(timelines, plan)
+    return Attachment(module, groups, replanner, on_mismatch, poison)

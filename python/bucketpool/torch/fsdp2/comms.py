@@ -8,17 +8,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from ...errors import InvalidArgument, ScheduleError, Unsupported
+from ..memory import call_at_end, tensor_at, tracked
 from .groups import Group
-from .tensors import call_at_end, tensor_at
-
-
-def phase_of(role: str) -> str:
-    """"forward" or "backward" for all-gathers; "" for reduce-scatters. Backward is what autograd's engine runs on this
-    thread, with recomputed forwards.
-    """
-    if role != "param":
-        return ""
-    return "forward" if torch._C._current_graph_task_id() == -1 else "backward"
 
 
 class Buffer:
@@ -64,18 +55,16 @@ class Source(abc.ABC):
                     return each
         return buffer
 
-    def track(self, memory: torch.Tensor, numel: int, dtype: torch.dtype,
-              ended: Callable[[Buffer], None]) -> Tuple[Buffer, torch.Tensor]:
+    def track(self, memory: torch.Tensor, ended: Callable[[Buffer], None]) -> Tuple[Buffer, torch.Tensor]:
         """Plain memory as a buffer, and the tensor to serve. ended: called at the end of its storage."""
         begin = memory.data_ptr()
-        buffer = Buffer(begin, begin + numel * dtype.itemsize)
-        self._in_use[begin] = buffer
+        buffer = self._in_use[begin] = Buffer(begin, begin + memory.nbytes)
 
-        def end(_memory: torch.Tensor = memory) -> None:  # holds the plain memory until then
+        def end() -> None:
             del self._in_use[begin]
             ended(buffer)
 
-        return buffer, tensor_at(begin, numel, dtype, memory.device, end)
+        return buffer, tracked(memory, end)
 
     def communicates(self, buffer: Buffer) -> None:
         """Called before a collective in a buffer is enqueued on the current stream."""

@@ -12,8 +12,8 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from ...errors import Unsupported
+from ..timeline import Slot, Timeline
 from .groups import Group, _field, all_groups, groups_of, states_of
-from .timeline import Slot, Timeline
 
 _INPUTS_KEPT = "reduce_scatter_max_input_buffers"  # of FSDP2's groups and communication context
 

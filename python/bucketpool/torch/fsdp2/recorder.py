@@ -6,9 +6,9 @@ from typing import Any, Iterator
 import torch
 from torch import nn
 
-from .comms import Source, install, phase_of, uninstall
+from ..timeline import Timeline, phase_of
+from .comms import Source, install, uninstall
 from .groups import _field, groups_of
-from .timeline import Timeline
 
 
 class _Recorder(Source):
@@ -21,7 +21,7 @@ class _Recorder(Source):
     def serve(self, comm: Any, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         memory = comm.plain.allocate((numel, ), dtype=dtype, device=device)
         slot = self.timeline.acquire(comm.group.name, comm.role, phase_of(comm.role), numel, dtype)
-        return self.track(memory, numel, dtype, lambda _buffer: self.timeline.release(slot))[1]
+        return self.track(memory, lambda _buffer: self.timeline.release(slot))[1]
 
 
 @contextlib.contextmanager

@@ -14,16 +14,14 @@ import torch
 from torch import nn
 
 from ...device import Device
-from ...errors import Infeasible, InvalidArgument, ScheduleError, Unsupported
+from ...errors import InvalidArgument, ScheduleError, Unsupported
 from ...plan import Plan
 from ...pool import Pool, Prepared
 from ..accounting import Memory, memory
-from ..fsdp2.comms import phase_of
-from ..fsdp2.passes import Pass
-from ..fsdp2.tensors import tensor_at
-from ..fsdp2.timeline import Planned, Slot, Timeline
-from ..memory import device_for, with_index
+from ..memory import device_for, tensor_at, tracked, with_index
+from ..replanner import Replanner
 from ..streams import Streams
+from ..timeline import Slot, phase_of
 
 __all__ = ["Attachment", "attach"]
 
@@ -75,19 +73,16 @@ class Attachment:
 
     def __init__(self, module: nn.Module, policy: str, device: Optional[Device], name: Optional[str],
                  pool_options: Dict[str, Any]) -> None:
-        self.module, self._policy, self._name = module, policy, name or type(module).__name__
-        self._options = pool_options
+        self.module = module
         self.groups = _groups_of(module)
         self.torch_device = with_index(self.groups[0].plain.device)
         self.device = device_for(self.torch_device) if device is None else device
-        self.plan: Optional[Plan] = None
-        self.pool: Optional[Pool] = None
+        self._replanner = Replanner(name or type(module).__name__, [each.name for each in self.groups], self.device,
+                                    {"policy": policy, "joint": policy == "scheduled"}, pool_options)
         self.served: Dict[str, int] = {"param": 0, "grad": 0}
         self.plain = 0
-        self.replans: List[str] = []
+        self.replans = self._replanner.replans
         self._streams = Streams(self.device, self.torch_device)
-        self._timelines: List[Timeline] = []
-        self._pass = Pass([each.name for each in self.groups])
         self._live = 0
         self._failure: Optional[Exception] = None
         for group in self.groups:
@@ -96,18 +91,26 @@ class Attachment:
             group.group.allocate_partial_grad_buffer = functools.partial(
                 self._partial, group, type(group.group).allocate_partial_grad_buffer)
 
+    @property
+    def plan(self) -> Optional[Plan]:
+        return self._replanner.plan
+
+    @property
+    def pool(self) -> Optional[Pool]:
+        return self._replanner.pool
+
     # ---- parameters ------------------------------------------------------------------------------------------------
 
     def _reallocate(self, group: _Group) -> None:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if self._live == 0 and self._pass.begins(group.name, phase_of("param")):
-            self._next_pass()
+        if self._live == 0 and self._replanner.begins(group.name, phase_of("param")):
+            self._replanner.next_pass(self._take, self._leave)
         if group.param is None:
             self._resize(group, group.numel)
             self.plain += self.pool is not None
-            self._differs(group.name, "its parameters are not in the plan")
+            self._replanner.differs(f"{group.name}: its parameters are not in the plan")
         else:
             group.stream = self._streams.current()
             if group.param.try_acquire(group.stream) is None:
@@ -117,7 +120,7 @@ class Attachment:
             self.served["param"] += 1
         group.in_use = True
         self._live += 1
-        self._pass.asked(group, group.name, "param", "", group.numel, group.dtype)
+        self._replanner.asked(group, group.name, "param", "", group.numel, group.dtype)
 
     def _release(self, group: _Group) -> None:
         if not group.in_use:
@@ -131,7 +134,7 @@ class Attachment:
             group.param.release(group.stream)
         group.in_use = False
         self._live -= 1
-        self._pass.released(group)
+        self._replanner.released(group)
 
     @staticmethod
     def _resize(group: _Group, numel: int) -> None:
@@ -150,12 +153,12 @@ class Attachment:
                 return served
         made = original(group.group)  # raises its error where a gradient is missing
         group.like = made.mesh, made.placements, tuple(made.layout.tensor_shapes)
-        self._differs(group.name, "its gradients are not as planned")
+        self._replanner.differs(f"{group.name}: its gradients are not as planned")
         return self._tracked(group, made)
 
     def _served_grad(self, group: _Group, dtype: torch.dtype) -> Any:
         for slot, request in group.grads:
-            planned = self._planned.sizes[slot]
+            planned = self._sizes[slot]
             if planned.dtype != dtype or planned.numel < group.numel:
                 continue
             stream = self._streams.current()
@@ -165,7 +168,7 @@ class Attachment:
                 self.served["grad"] += 1
                 self._live += 1
                 token = object()
-                self._pass.asked(token, group.name, "grad", "", group.numel, dtype)
+                self._replanner.asked(token, group.name, "grad", "", group.numel, dtype)
                 return self._dbuffer(group, tensor_at(address, group.numel, dtype, self.torch_device,
                                                       functools.partial(self._ended, token, request, stream)))
         return None
@@ -175,14 +178,13 @@ class Attachment:
         self.plain += self.pool is not None
         self._live += 1
         token, memory = object(), made.local_buffer
-        self._pass.asked(token, group.name, "grad", "", memory.numel(), memory.dtype)
+        self._replanner.asked(token, group.name, "grad", "", memory.numel(), memory.dtype)
 
-        def ended(_memory: torch.Tensor = memory) -> None:
+        def ended() -> None:
             self._live -= 1
-            self._pass.released(token)
+            self._replanner.released(token)
 
-        tensor = tensor_at(memory.data_ptr(), memory.numel(), memory.dtype, memory.device, ended)
-        return self._dbuffer(group, tensor, made)
+        return self._dbuffer(group, tracked(memory, ended), made)
 
     @staticmethod
     def _dbuffer(group: _Group, memory: torch.Tensor, made: Any = None) -> Any:
@@ -199,7 +201,7 @@ class Attachment:
     def _ended(self, token: object, request: Prepared, stream: Any) -> None:
         """Called at the end of the storage, on any thread, so the next call raises errors."""
         self._live -= 1
-        self._pass.released(token)
+        self._replanner.released(token)
         try:
             request.release(stream)
         except Exception as error:
@@ -207,30 +209,9 @@ class Attachment:
 
     # ---- plans -----------------------------------------------------------------------------------------------------
 
-    def _differs(self, unit: str, why: str) -> None:
-        if self.pool is not None and not self._pass.differs:
-            self._pass.differs = f"{unit}: {why}"
-
-    def _next_pass(self) -> None:
-        if self.pool is None or (self._pass.differs and not self.pool.addresses_known and len(self.replans) < 16):
-            self._replan()
-        self._pass.clear()
-
-    def _replan(self) -> None:
-        timelines = [*self._timelines, self._pass.timeline()]
-        try:
-            planned = Planned(self._name, timelines)
-        except InvalidArgument:  # dtypes of one pass do not go with the others
-            timelines = timelines[-1:]
-            planned = Planned(self._name, timelines)
-        plan = Plan(planned.buckets, planned.schedule, policy=self._policy, joint=self._policy == "scheduled")
-        if not plan.feasible:
-            raise Infeasible(f"policy {plan.policy}: {plan.infeasible_because}")
-        if self.pool is not None:
-            self.replans.append(self._pass.differs)
-            self._leave()
-        self._timelines, self._planned, self.plan = timelines, planned, plan
-        self.pool = pool = Pool(self.device, plan, name=self._name, **self._options)
+    def _take(self) -> None:
+        planned, _, pool = self._replanner.current
+        self._sizes = planned.sizes
         by_name = {group.name: group for group in self.groups}
         for request, slot in enumerate(planned.slots):
             group, prepared = by_name[slot.unit], Prepared(pool, request)
@@ -243,16 +224,13 @@ class Attachment:
             view.release()
 
     def _leave(self) -> None:
-        """Closes the pool; parameters get PyTorch's memory again."""
+        """Parameters get PyTorch's memory again."""
         for group in self.groups:
             if group.param is not None:
                 self._resize(group, group.numel)  # views need it
                 group.use(group.plain)
                 self._resize(group, 0)
             group.param, group.grads = None, []
-        if self.pool is not None:
-            self.pool.close()
-            self.pool = None
 
     # ---- for the caller --------------------------------------------------------------------------------------------
 
@@ -271,6 +249,7 @@ class Attachment:
                                 (group.group, "allocate_partial_grad_buffer")):
                 owner.__dict__.pop(name, None)
         self._leave()
+        self._replanner.close()
         self._streams.close()
         if self._failure is not None:
             failure, self._failure = self._failure, None
