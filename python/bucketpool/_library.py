@@ -5,10 +5,14 @@ of BUCKETPOOL_LIBRARY_PATH (separated by ':'), in lib beside this file (wheels),
 system. call(), made() and filled() call a function that returns a bp_status and raise its exception.
 """
 
+import atexit
 import ctypes
 import functools
+import importlib.machinery
+import importlib.util
 import operator
 import os
+import sys
 from typing import Any, Dict, List, Tuple, Type, TypeVar
 
 from . import _abi
@@ -62,6 +66,27 @@ def logprob() -> ctypes.CDLL:
     """libbucketpool-logprob: log-probabilities, losses, the fused head."""
     core()
     return _load("bucketpool-logprob", _abi.FUNCTIONS["logprob"])
+
+
+@functools.lru_cache(maxsize=None)
+def binding() -> Any:
+    """The compiled calls of each step (python/binding.c), or None: for older versions than Python 3.11, without
+    a GIL, with BUCKETPOOL_BINDING=off, and where it was not built. It is beside the libraries, in a build in python.
+    """
+    folders = [os.path.dirname(core()._name)]
+    folders.append(os.path.join(folders[0], os.pardir, "python"))
+    paths = [path for path in (os.path.join(folder, "_binding.abi3.so") for folder in folders) if os.path.exists(path)]
+    if not paths or sys.version_info < (3, 11) or "t" in sys.abiflags or os.environ.get("BUCKETPOOL_BINDING") == "off":
+        return None
+    loader = importlib.machinery.ExtensionFileLoader("bucketpool._binding", paths[0])
+    spec = importlib.util.spec_from_file_location(loader.name, loader.path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    module.bind(*[ctypes.cast(getattr(core(), name), ctypes.c_void_p).value
+                  for name in ("bp_pool_try_acquire", "bp_pool_use", "bp_pool_release")])
+    atexit.register(module.stop)
+    return module
 
 
 def failure(status: int) -> Error:

@@ -6,7 +6,7 @@ from ctypes import CFUNCTYPE, c_int, c_size_t, c_void_p
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, dlpack
-from ._library import call, configured, core, failure, filled, viewed
+from ._library import binding, call, configured, core, failure, filled, viewed
 from .device import Device, Stream
 from .errors import InvalidArgument
 from .handle import Handle, Owner, calling_back
@@ -122,10 +122,15 @@ _calls = functools.lru_cache(maxsize=None)(_Calls)
 class Prepared:
     """A planned request that a runtime acquires in each step: calls that make no views and no arrays. Internal.
 
-    One thread at a time. Errors are those of Pool.acquire and release.
+    With the compiled binding, the constructor returns its class, which has the same calls, and tensors beside them
+    (torch/memory.py). One thread at a time. Errors are those of Pool.acquire and release.
     """
 
     __slots__ = ("pool", "id", "_record", "_at", "_address", "_acquired", "_outputs", "_calls")
+
+    def __new__(cls, pool: "Pool", id: int) -> Any:
+        compiled = binding()
+        return object.__new__(cls) if compiled is None else compiled.Prepared(pool, id)
 
     def __init__(self, pool: "Pool", id: int) -> None:
         self.pool, self.id, self._calls = pool, id, _calls()

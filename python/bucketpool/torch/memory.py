@@ -12,10 +12,14 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 
-from ..device import Device
+from .. import dlpack
+from ..device import Device, Stream
 from ..errors import Unsupported
 from ..handle import exiting
+from ..pool import Prepared
 
+_DLPACK_TYPES = {"torch.uint8": (1, 8), "torch.float16": (2, 16), "torch.float32": (2, 32), "torch.float64": (2, 64),
+                 "torch.bfloat16": (4, 16)}  # code and bits
 _ends: Dict[int, Tuple[Any, Callable[[], None]]] = {}  # weak references must live until they are called
 
 
@@ -47,6 +51,36 @@ def tensor_at(address: int, numel: int, dtype: torch.dtype, device: torch.device
         tensor = torch.as_tensor(memory, device=device).view(dtype)
     if at_end is not None:
         call_at_end(memory, at_end)
+    return tensor
+
+
+def tensors_of(request: Prepared, dtype: torch.dtype, device: torch.device,
+               at_end: Callable[[], None]) -> Callable[[Stream, int], Optional[torch.Tensor]]:
+    """A function of a stream and a number of elements that acquires the request and returns a tensor over its memory,
+    or None (busy).
+
+    at_end: as in tensor_at(); it releases the request. Until then no second tensor is made.
+    """
+    compiled: Any = request
+    if hasattr(compiled, "serve_with") and str(dtype) in _DLPACK_TYPES:
+        place = (dlpack.CPU, 0) if device.type == "cpu" else (dlpack.CUDA, device.index)
+        compiled.serve_with(torch._C._from_dlpack, *place, *_DLPACK_TYPES[str(dtype)], at_end)
+        return compiled.tensor
+    handle: Any = None  # of the pool, while a tensor uses the memory: keeps it mapped
+
+    def tensor(stream: Stream, numel: int) -> Optional[torch.Tensor]:
+        nonlocal handle
+        address = None if handle is not None else request.try_acquire(stream)
+        if address is None:
+            return None
+        handle = request.pool._handle
+        return tensor_at(address, numel, dtype, device, ended)
+
+    def ended() -> None:
+        nonlocal handle
+        _kept, handle = handle, None
+        at_end()
+
     return tensor
 
 

@@ -11,6 +11,7 @@ import pytest
 
 SOURCES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 LIBRARIES = {"libbucketpool.so.0", "libbucketpool-formats.so.0", "libbucketpool-logprob.so.0", "libjansson.so.4"}
+BINDING = "_binding.abi3.so"  # where the build finds Python's headers
 NATIVE = LIBRARIES | {"libsmartcols.so.1", "bucketpool"}  # the command and what it needs
 
 USED = """
@@ -61,7 +62,8 @@ def wheel(tmp_path_factory):
 
 def test_contents(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.rsplit("/", 1)[1] for name in names if name.startswith("bucketpool/lib/")} == NATIVE
+    native = {name.rsplit("/", 1)[1] for name in names if name.startswith("bucketpool/lib/")}
+    assert native - {BINDING} == NATIVE
     ours = {os.path.relpath(os.path.join(folder, name), os.path.join(SOURCES, "python"))
             for folder, _, files in os.walk(os.path.join(SOURCES, "python", "bucketpool")) for name in files
             if name.endswith((".py", "py.typed"))}
@@ -119,7 +121,7 @@ def test_isolated_install(installed, tmp_path):
 def test_needed_libraries(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path)
-    for name in NATIVE:
+    for name in os.listdir(tmp_path / "bucketpool" / "lib"):
         text = run("readelf", "-d", str(tmp_path / "bucketpool" / "lib" / name)).stdout
         needed = set(re.findall(r"\(NEEDED\).*\[(.+)\]", text))
         assert needed <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2",
