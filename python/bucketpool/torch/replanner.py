@@ -40,6 +40,7 @@ class Replanner:
         self._plan_options, self._pool_options = plan_options, pool_options
         self._timelines: List[Timeline] = []
         self._events: List[Tuple[Any, ...]] = []
+        self.log = self._events.append  # asked() and released() without their frames
         self._first, self._differs = "", ""
 
     @property
@@ -56,12 +57,10 @@ class Replanner:
         return bool(self._events) and ((unit == self._first and phase == "forward") or len(self._events) > _MOST_EVENTS)
 
     def asked(self, buffer: object, unit: str, role: str, phase: str, numel: int, dtype: torch.dtype) -> None:
-        if self.recording:
-            self._events.append((buffer, unit, role, phase, numel, dtype))
+        self.log((buffer, unit, role, phase, numel, dtype))
 
     def released(self, buffer: object) -> None:
-        if self.recording:
-            self._events.append((buffer,))
+        self.log((buffer,))
 
     def differs(self, why: str) -> None:
         """A request was not as planned. The first reason of a pass is kept."""
@@ -77,7 +76,7 @@ class Replanner:
         if self.pool is None:
             self.start([self._timeline()])
             take()
-        elif self._differs and not self.pool.addresses_known:
+        elif self._differs and self.recording and not self.pool.addresses_known:
             self._replan(take, leave)
         self._events.clear()
         self._differs = ""

@@ -81,7 +81,7 @@ def ended_in_backward(attached, device):
     held = [group.handle._all_gather_comm.allocate((group.gather_numel,), dtype=group.gather_dtype,
                                                    device=group.device)]
     streams.now = made[1]
-    attached.communicates(attached.holder(held[0].data_ptr()))
+    attached._communicates(attached.holder(held[0].data_ptr()))
     request = next(iter(attached._in_use.values())).request.id
     streams.now = made[2]
     made[2].call(lambda: (time.sleep(0.3), done.append("used")))
@@ -112,7 +112,8 @@ def captured():
 
         def __init__(self, device, torch_device):
             super().__init__(device, torch_device)
-            self.compute = self.now = self._host
+            self.compute = self.now = self._imported[0] = self.only
+            self.only = None
 
         def current(self):
             return self.now

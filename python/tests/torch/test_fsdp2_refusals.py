@@ -188,6 +188,15 @@ def held():
     from bucketpool import errors
     from bucketpool.torch import fsdp2
 
+    addresses = {}
+    serve = fsdp2.Attachment.serve
+
+    def noted(self, *request, **named):
+        tensor = serve(self, *request, **named)
+        addresses.setdefault(self._in_use[tensor.data_ptr()].slot, set()).add(tensor.data_ptr())
+        return tensor
+
+    fsdp2.Attachment.serve = noted
     answers, model = {}, models.build("sizes")
     attached = fsdp2.attach(model)
     handle = model.layers[0].unshard(async_op=True)
@@ -200,15 +209,6 @@ def held():
     places = [(slab.address, slab.address + slab.bytes) for slab in attached.pool.slabs]
     tensors = [t for p in model.parameters() for t in (p.to_local(), p.grad.to_local())]
     answers["outside"] = all(not begin <= t.data_ptr() < end for t in tensors for begin, end in places)
-    addresses = {}
-    serve = attached.serve
-
-    def noted(*request):
-        tensor = serve(*request)
-        addresses.setdefault(attached._in_use[tensor.data_ptr()].slot, set()).add(tensor.data_ptr())
-        return tensor
-
-    attached.serve = noted
     model.zero_grad()
     models.train(model, 3)
     answers["stable"] = len(addresses) > 8 and all(len(each) == 1 for each in addresses.values())
@@ -259,17 +259,17 @@ def written_past_the_end():
     from bucketpool import errors
     from bucketpool.torch import fsdp2
 
-    model = models.build("sizes")
-    attached = fsdp2.attach(model, guard="on", alignment=4096)
-    serve = attached.serve
+    serve = fsdp2.Attachment.serve
 
-    def overrun(comm, *request):
-        tensor = serve(comm, *request)
+    def overrun(self, comm, *request, **named):
+        tensor = serve(self, comm, *request, **named)
         if comm.group.name == "(root)" and comm.role == "grad":
-            ctypes.memset(attached._in_use[tensor.data_ptr()].end, 1, 1)
+            ctypes.memset(self._in_use[tensor.data_ptr()].end, 1, 1)
         return tensor
 
-    attached.serve = overrun
+    fsdp2.Attachment.serve = overrun
+    model = models.build("sizes")
+    attached = fsdp2.attach(model, guard="on", alignment=4096)
     models.loss_of(model, 0).backward()
     return said(errors.ScheduleError, attached.detach), attached.pool.closed
 

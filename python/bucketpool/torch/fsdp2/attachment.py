@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import math
 import os
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -16,7 +17,7 @@ from ...pool import Pool, Prepared
 from ...registration import Registration
 from ..accounting import Memory, memory
 from ..capture import GraphCapture, follow
-from ..memory import device_for, tensor_at
+from ..memory import device_for, tensors_of
 from ..replanner import Replanner
 from ..streams import Streams
 from ..timeline import PHASES, Planned, Size, Slot, Timeline, phase_of
@@ -25,6 +26,7 @@ from .groups import Group, groups_of
 from .predict import predict
 from .registration import register_groups
 
+_task = torch._C._current_graph_task_id
 _NOT_OF_THE_PLAN = ("compiled", "another device", "offloaded")  # reasons that a new plan would not change
 
 
@@ -35,15 +37,16 @@ class Unplanned(ScheduleError):
 class _Planned(Buffer):
     """A buffer of the plan, and its current use."""
 
-    __slots__ = ("slot", "numel", "dtype", "bytes", "request", "stream", "apart", "ended")
+    __slots__ = ("slot", "numel", "dtype", "bytes", "request", "tensor", "stream", "apart")
 
-    def __init__(self, slot: Slot, size: Size, request: Prepared, ended: Callable[["_Planned"], None]) -> None:
+    def __init__(self, slot: Slot, size: Size, request: Prepared, device: torch.device,
+                 ended: Callable[["_Planned"], None]) -> None:
         super().__init__()
         self.slot, self.request = slot, request
         self.numel, self.dtype, self.bytes = size.numel, size.dtype, size.bytes
+        self.tensor = tensors_of(request, size.dtype, device, functools.partial(ended, self))
         self.stream: Optional[Stream] = None  # of its acquire; None: free
         self.apart = False  # its collective is on another stream
-        self.ended = functools.partial(ended, self)
 
 
 class Attachment(Source):
@@ -70,8 +73,9 @@ class Attachment(Source):
         self.fallbacks: Dict[str, int] = {}
         self.replans = replanner.replans
         self.registration: Optional[Registration] = None
-        self._replanner = replanner
+        self._replanner, self._log = replanner, replanner.log
         self._streams = Streams(self.device, self.torch_device)
+        self.communicates = None if self._streams.only else self._communicates
         self._failure: Optional[Exception] = None
         self._take()
         try:
@@ -90,7 +94,10 @@ class Attachment(Source):
     def _take(self) -> None:
         """Serves from the pool that the replanner has now."""
         self.planned, self.plan, self.pool = self._replanner.current
-        buffers = [_Planned(slot, self.planned.sizes[slot], Prepared(self.pool, request), self._ended)
+        if self._streams.only is not None:  # then releases record no events
+            self.pool.set_stream(range(len(self.planned.slots)), self._streams.only)
+        buffers = [_Planned(slot, self.planned.sizes[slot], Prepared(self.pool, request), self.torch_device,
+                            self._ended)
                    for request, slot in enumerate(self.planned.slots)]
         buffers.sort(key=lambda each: each.slot.instance)
         self._buffers: Dict[Tuple[str, str], List[_Planned]] = {}
@@ -102,28 +109,30 @@ class Attachment(Source):
 
     # ---- calls of the communication objects -----------------------------------------------------------------------
 
-    def serve(self, comm: Any, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    def serve(self, comm: Any, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if not torch.compiler.is_compiling() and (device == self.torch_device
+        numel = size[0] if len(size) == 1 else math.prod(size)
+        if numel and not torch.compiler.is_compiling() and (device == self.torch_device
                                                   or torch.device(device).type == self.torch_device.type):
-            name, role = comm.group.name, comm.role
-            phase, replanner = phase_of(role), self._replanner
-            if not self._in_use and replanner.begins(name, phase):
-                replanner.next_pass(self._take)
+            name, role = comm.name, comm.role
+            phase = "" if role == "grad" else "forward" if _task() == -1 else "backward"  # phase_of(role)
+            if not self._in_use and self._replanner.begins(name, phase):
+                self._replanner.next_pass(self._take)
             for buffer in self._orders.get((name, role, phase), ()):
-                if buffer.stream is None and buffer.dtype == dtype and numel <= buffer.numel:
-                    stream = self._streams.current()
-                    address = buffer.request.try_acquire(stream)
-                    if address is not None:
+                if buffer.stream is None and buffer.dtype is dtype and numel <= buffer.numel:
+                    stream = self._streams.only or self._streams.current()
+                    tensor = buffer.tensor(stream, numel)
+                    if tensor is not None:
+                        address = tensor.data_ptr()
                         if address != buffer.begin:
                             buffer.moved(address, buffer.bytes)
                         buffer.stream, self._in_use[address] = stream, buffer
                         self.served[role] += 1
-                        replanner.asked(buffer, name, role, phase, numel, dtype)
-                        return tensor_at(address, numel, dtype, self.torch_device, buffer.ended)
-        return self._instead(comm, numel, dtype, device)
+                        self._log((buffer, name, role, phase, numel, dtype))
+                        return tensor if len(size) == 1 else tensor.view(tuple(size))
+        return self._instead(comm, numel, dtype, device).view(tuple(size))
 
     def _holders(self) -> str:
         return " and ".join(f"{slot.bucket} of {slot.unit}" for slot in self.live())
@@ -150,7 +159,10 @@ class Attachment(Source):
         return "offloaded", "the pool is offloaded, or a caller holds its memory; restore the pool first"
 
     def _instead(self, comm: Any, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        unit, role = comm.group.name, comm.role
+        unit, role = comm.name, comm.role
+        if numel == 0:
+            empty: torch.Tensor = comm.plain.allocate((0,), dtype=dtype, device=device)
+            return empty
         reason, detail = self._cannot(unit, role, numel, dtype, device)
         what = "all-gather output" if role == "param" else "reduce-scatter input"
         if self.on_mismatch == "error":
@@ -172,10 +184,9 @@ class Attachment(Source):
         """Called at the end of the storage, on any thread, so the next call raises errors."""
         acquired_on = buffer.stream
         assert acquired_on is not None
-        del self._in_use[buffer.begin]
         try:
             # At the end of backward only the current stream is ordered after the uses; after a copy-out both are.
-            last = self._streams.current()
+            last = self._streams.only or self._streams.current()
             if last is not acquired_on:
                 if buffer.apart and phase_of(buffer.slot.role) == "forward":
                     last = acquired_on
@@ -186,10 +197,11 @@ class Attachment(Source):
             buffer.request.release(acquired_on)
         except Exception as error:
             self._failure = error
+        self._log((buffer,))
+        del self._in_use[buffer.begin]
         buffer.apart, buffer.stream = False, None
-        self._replanner.released(buffer)
 
-    def communicates(self, buffer: Buffer) -> None:
+    def _communicates(self, buffer: Buffer) -> None:
         # FSDP2 orders the allocation stream after all uses of a buffer, if its collective is on another stream (noted
         # here), and backward's current stream. With both on one stream (async_op, unshard() by hand), the copy-out may
         # be on a third one, where the reference is dropped; then _ended() makes reuse wait for that stream, too.

@@ -1,6 +1,7 @@
 """Communication objects for FSDP2's modules: buffers from a source, collectives unchanged. Internal."""
 
 import abc
+import functools
 import math
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -15,24 +16,26 @@ from .groups import Group
 class Buffer:
     """A served buffer while it is in use, and tensors over it for collectives."""
 
-    __slots__ = ("begin", "end", "_aliases")
+    __slots__ = ("begin", "end", "aliases")
 
     def __init__(self, begin: int = 0, end: int = 0) -> None:
         self.begin, self.end = begin, end
-        self._aliases: Dict[Any, torch.Tensor] = {}
+        self.aliases: Dict[int, torch.Tensor] = {}  # by address
 
     def moved(self, begin: int, bytes: int) -> None:
         """The buffer is at another address."""
         self.begin, self.end = begin, begin + bytes
-        self._aliases.clear()
+        self.aliases.clear()
 
-    def alias(self, address: int, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor over the memory of a contiguous tensor at this address, that does not keep its storage."""
-        key = (address, tensor.dtype, tensor.shape)
-        alias = self._aliases.get(key)
-        if alias is None:
-            alias = tensor_at(address, tensor.numel(), tensor.dtype, tensor.device).view(tensor.shape)
-            self._aliases[key] = alias
+    def alias(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A new alias: a tensor over the memory of a contiguous tensor in the buffer that does not keep its storage.
+        Other tensors are returned as they are.
+        """
+        address = tensor.data_ptr()
+        if not self.begin <= address < self.end or not tensor.numel():
+            return tensor
+        alias = tensor_at(address, tensor.numel(), tensor.dtype, tensor.device).view(tensor.shape)
+        self.aliases[address] = alias
         return alias
 
 
@@ -40,20 +43,14 @@ class Source(abc.ABC):
     """A source of buffers: a pool, or plain memory that is counted."""
 
     @abc.abstractmethod
-    def serve(self, comm: "_Comm", numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    def serve(self, comm: "_Comm", size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """A buffer for the current stream of `device`; comm.plain allocates one as FSDP2 would."""
 
     def __init__(self) -> None:
         self._in_use: Dict[int, Buffer] = {}  # served buffers by address
-
-    def holder(self, address: int) -> Optional[Buffer]:
-        """The served buffer in use that contains the address."""
-        buffer = self._in_use.get(address)
-        if buffer is None:
-            for each in list(self._in_use.values()):
-                if each.begin <= address < each.end:
-                    return each
-        return buffer
+        self.holder = self._in_use.get  # the served buffer in use at an address, or None
+        # Called before a collective in a buffer is enqueued on the current stream.
+        self.communicates: Optional[Callable[[Buffer], None]] = None
 
     def track(self, memory: torch.Tensor, ended: Callable[[Buffer], None]) -> Tuple[Buffer, torch.Tensor]:
         """Plain memory as a buffer, and the tensor to serve. ended: called at the end of its storage."""
@@ -66,55 +63,56 @@ class Source(abc.ABC):
 
         return buffer, tracked(memory, end)
 
-    def communicates(self, buffer: Buffer) -> None:
-        """Called before a collective in a buffer is enqueued on the current stream."""
-
 
 class _Comm:
     """Base of AllGather and ReduceScatter. FSDP2 uses `allocate` and the call, with or without keywords, and nothing
-    else of PyTorch's abstract classes.
+    else of PyTorch's abstract classes. In a step each Python frame costs microseconds, so there are few.
     """
 
     role = ""
 
     def __init__(self, source: Source, group: Group, plain: Any) -> None:
-        self.source, self.group, self.plain = source, group, plain
+        self.source, self.group, self.plain, self.name = source, group, plain, group.name
+        self.allocate: Callable[..., torch.Tensor] = functools.partial(source.serve, self)
 
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        numel = size[0] if len(size) == 1 else math.prod(size)
-        if numel == 0:
-            plain: torch.Tensor = self.plain.allocate(size, dtype=dtype, device=device)
-            return plain
-        served = self.source.serve(self, numel, dtype, device)
-        return served if len(size) == 1 else served.view(tuple(size))
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Runs the module's collective, with aliases of served buffers.
+    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        """Runs the module's collective, with aliases of served tensors.
 
         gloo's threads drop their tensors some time after the wait for the collective has returned; with aliases that
-        does not extend the live range of a buffer. An asynchronous collective keeps its buffers until its work object
+        does not extend the live range of a buffer. An asynchronous collective keeps its buffer until its work object
         is dropped, which FSDP2 does after waiting for it.
         """
-        served: List[torch.Tensor] = []
-        given = [self._given(value, served) for value in arguments]
-        work = self.plain(*given, **{name: self._given(value, served) for name, value in named.items()})
-        if work is not None:
-            call_at_end(work, served.clear)
-        return work
-
-    def _given(self, value: Any, served: List[torch.Tensor]) -> Any:
-        if isinstance(value, torch.Tensor) and value.numel():
-            address = value.data_ptr()
-            buffer = self.source.holder(address)
+        source = self.source
+        buffer, served = source.holder(output_tensor.data_ptr()), output_tensor
+        if self.role == "grad":
             if buffer is not None:
-                served.append(value)
-                self.source.communicates(buffer)
-                return buffer.alias(address, value)
-        return value
+                raise ScheduleError(
+                    f"{self.name}: the output of the reduce-scatter was allocated before its input, as "
+                    "after a step that was aborted in its backward; start from a fresh model"
+                )
+            buffer, served = source.holder(input_tensor.data_ptr()), input_tensor
+        if buffer is None:
+            return self.plain(output_tensor, input_tensor, *arguments, **named)
+        if source.communicates is not None:
+            source.communicates(buffer)
+        aliases = buffer.aliases
+        if served is output_tensor:
+            alias = aliases.get(output_tensor.data_ptr())
+            same = alias is not None and alias.shape == output_tensor.shape and alias.dtype is output_tensor.dtype
+            output_tensor = alias if same else buffer.alias(output_tensor)  # type: ignore[assignment]
+        alias = aliases.get(input_tensor.data_ptr())
+        same = alias is not None and alias.shape == input_tensor.shape and alias.dtype is input_tensor.dtype
+        input_tensor = alias if same else buffer.alias(input_tensor)  # type: ignore[assignment]
+        work = self.plain(output_tensor, input_tensor, *arguments, **named)
+        if work is not None:
+            call_at_end(work, [served].clear)
+        return work
 
 
 class AllGather(_Comm):
-    """Serves the outputs. FSDP2 copies them into the memory of the parameters and keeps no reference."""
+    """Serves the outputs, of which the inputs are slices. FSDP2 copies them into the memory of the parameters and keeps
+    no reference.
+    """
 
     role = "param"
 
@@ -127,28 +125,22 @@ class ReduceScatter(_Comm):
     """
 
     role = "grad"
-    _input: Optional["weakref.ref[torch.Tensor]"] = None
-    _input_numel = 0
 
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        numel = math.prod(size)
-        expects_output = self._input is not None and self._input() is not None
-        if expects_output and numel * self.group.ranks == self._input_numel:
+    def __init__(self, source: Source, group: Group, plain: Any) -> None:
+        super().__init__(source, group, plain)
+        self._serve, self.allocate = self.allocate, self._allocate
+        self._input: Optional["weakref.ref[torch.Tensor]"] = None
+        self._input_numel = 0
+
+    def _allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        numel = size[0] if len(size) == 1 else math.prod(size)
+        if self._input is not None and numel * self.group.ranks == self._input_numel and self._input() is not None:
             self._input = None
             output: torch.Tensor = self.plain.allocate(size, dtype=dtype, device=device)
             return output
-        served = super().allocate(size, dtype=dtype, device=device)
+        served = self._serve(size, dtype=dtype, device=device)
         self._input, self._input_numel = weakref.ref(served), numel
         return served
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        output = named["output_tensor"] if "output_tensor" in named else arguments[0]
-        if self.source.holder(output.data_ptr()) is not None:
-            raise ScheduleError(
-                f"{self.group.name}: the output of the reduce-scatter was allocated before its input, as "
-                "after a step that was aborted in its backward; start from a fresh model"
-            )
-        return super().__call__(*arguments, **named)
 
 
 def install(groups: List[Group], source: Source) -> None:

@@ -1,7 +1,8 @@
 """Recording: a step with plain memory, in which the live range of every buffer is recorded."""
 
 import contextlib
-from typing import Any, Iterator
+import math
+from typing import Any, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -18,10 +19,13 @@ class _Recorder(Source):
         super().__init__()
         self.timeline = timeline
 
-    def serve(self, comm: Any, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        memory = comm.plain.allocate((numel, ), dtype=dtype, device=device)
+    def serve(self, comm: Any, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        numel = math.prod(size)
+        memory: torch.Tensor = comm.plain.allocate((numel,), dtype=dtype, device=device)
+        if numel == 0:
+            return memory.view(tuple(size))
         slot = self.timeline.acquire(comm.group.name, comm.role, phase_of(comm.role), numel, dtype)
-        return self.track(memory, lambda _buffer: self.timeline.release(slot))[1]
+        return self.track(memory, lambda _buffer: self.timeline.release(slot))[1].view(tuple(size))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ is attached, and the two calls acquire and release it.
 
 import functools
 import inspect
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 from torch import nn
@@ -18,12 +18,22 @@ from ...errors import InvalidArgument, ScheduleError, Unsupported
 from ...plan import Plan
 from ...pool import Pool, Prepared
 from ..accounting import Memory, memory
-from ..memory import device_for, tensor_at, tracked, with_index
+from ..memory import device_for, tensors_of, tracked, with_index
 from ..replanner import Replanner
 from ..streams import Streams
-from ..timeline import Slot, phase_of
+from ..timeline import Size, Slot, phase_of
 
 __all__ = ["Attachment", "attach"]
+
+
+class _Gradient:
+    """A planned input of a group's reduce-scatter."""
+
+    def __init__(self, slot: Slot, size: Size, request: Prepared, device: torch.device,
+                 ended: Callable[["_Gradient"], None]) -> None:
+        self.slot, self.size, self.request = slot, size, request
+        self.stream: Any = None  # of its acquire
+        self.tensor = tensors_of(request, size.dtype, device, functools.partial(ended, self))
 
 
 class _Group:
@@ -41,7 +51,7 @@ class _Group:
         self.plain = self.weight.local_buffer  # PyTorch's memory, resized to 0 while it is not in use
         self.numel, self.dtype = self.plain.numel(), self.plain.dtype
         self.param: Optional[Prepared] = None
-        self.grads: List[Tuple[Slot, Prepared]] = []
+        self.grads: List[_Gradient] = []
         self.stream: Any = None  # of the acquired parameters
         self.in_use = False
         self.like: Any = None  # a partial gradient buffer, without its memory
@@ -157,20 +167,18 @@ class Attachment:
         return self._tracked(group, made)
 
     def _served_grad(self, group: _Group, dtype: torch.dtype) -> Any:
-        for slot, request in group.grads:
-            planned = self._sizes[slot]
-            if planned.dtype != dtype or planned.numel < group.numel:
+        for each in group.grads:
+            if each.size.dtype != dtype or each.size.numel < group.numel:
                 continue
             stream = self._streams.current()
-            address = request.try_acquire(stream)
-            if address is not None:
+            tensor = each.tensor(stream, group.numel)
+            if tensor is not None:
                 self._streams.settle(stream)
+                each.stream = stream
                 self.served["grad"] += 1
                 self._live += 1
-                token = object()
-                self._replanner.asked(token, group.name, "grad", "", group.numel, dtype)
-                return self._dbuffer(group, tensor_at(address, group.numel, dtype, self.torch_device,
-                                                      functools.partial(self._ended, token, request, stream)))
+                self._replanner.asked(each, group.name, "grad", "", group.numel, dtype)
+                return self._dbuffer(group, tensor)
         return None
 
     def _tracked(self, group: _Group, made: Any) -> Any:
@@ -198,12 +206,12 @@ class Attachment:
             named["allocation_stream"] = torch.cuda.current_stream(memory.device) if memory.is_cuda else None
         return kind.from_local(memory, mesh, placements, shapes, **named)
 
-    def _ended(self, token: object, request: Prepared, stream: Any) -> None:
+    def _ended(self, gradient: _Gradient) -> None:
         """Called at the end of the storage, on any thread, so the next call raises errors."""
         self._live -= 1
-        self._replanner.released(token)
+        self._replanner.released(gradient)
         try:
-            request.release(stream)
+            gradient.request.release(gradient.stream)
         except Exception as error:
             self._failure = error
 
@@ -211,12 +219,11 @@ class Attachment:
 
     def _take(self) -> None:
         planned, _, pool = self._replanner.current
-        self._sizes = planned.sizes
         by_name = {group.name: group for group in self.groups}
         for request, slot in enumerate(planned.slots):
             group, prepared = by_name[slot.unit], Prepared(pool, request)
             if slot.role == "grad":
-                group.grads.append((slot, prepared))
+                group.grads.append(_Gradient(slot, planned.sizes[slot], prepared, self.torch_device, self._ended))
                 continue
             view, = pool.acquire([request], self._streams.current())
             group.param = prepared
