@@ -212,6 +212,13 @@ def held():
     model.zero_grad()
     models.train(model, 3)
     answers["stable"] = len(addresses) > 8 and all(len(each) == 1 for each in addresses.values())
+
+    def aliases():
+        return [alias for each in attached._buffers.values() for buffer in each for alias in buffer.aliases.values()]
+
+    made = aliases()  # kept, so that no other tensor gets their ids
+    models.train(model, 1)
+    answers["aliases"] = len(made) > 8 and list(map(id, made)) == list(map(id, aliases()))
     attached.detach()
     answers["plain"] = type(model.layers[0]._get_fsdp_state()._fsdp_param_group._all_gather_comm).__name__
     served = dict(attached.served)
@@ -223,7 +230,7 @@ def held():
 def test_detach_and_addresses():
     for answers in process_group.run(held):
         assert "detach between steps" in answers["middle"]
-        assert answers["outside"] and answers["stable"] and answers["plain"] == "DefaultAllGather" and answers["after"]
+        assert answers["outside"] and answers["stable"] and answers["aliases"] and answers["plain"] == "DefaultAllGather" and answers["after"]
 
 
 def left_by_an_exception():

@@ -20,7 +20,7 @@ class Buffer:
 
     def __init__(self, begin: int = 0, end: int = 0) -> None:
         self.begin, self.end = begin, end
-        self.aliases: Dict[int, torch.Tensor] = {}  # by address
+        self.aliases: Dict[Tuple[int, int], torch.Tensor] = {}  # by address and elements; rank 0's input is at the output's
 
     def moved(self, begin: int, bytes: int) -> None:
         """The buffer is at another address."""
@@ -35,7 +35,7 @@ class Buffer:
         if not self.begin <= address < self.end or not tensor.numel():
             return tensor
         alias = tensor_at(address, tensor.numel(), tensor.dtype, tensor.device).view(tensor.shape)
-        self.aliases[address] = alias
+        self.aliases[address, tensor.numel()] = alias
         return alias
 
 
@@ -97,10 +97,10 @@ class _Comm:
             source.communicates(buffer)
         aliases = buffer.aliases
         if served is output_tensor:
-            alias = aliases.get(output_tensor.data_ptr())
+            alias = aliases.get((output_tensor.data_ptr(), output_tensor.numel()))
             same = alias is not None and alias.shape == output_tensor.shape and alias.dtype is output_tensor.dtype
             output_tensor = alias if same else buffer.alias(output_tensor)  # type: ignore[assignment]
-        alias = aliases.get(input_tensor.data_ptr())
+        alias = aliases.get((input_tensor.data_ptr(), input_tensor.numel()))
         same = alias is not None and alias.shape == input_tensor.shape and alias.dtype is input_tensor.dtype
         input_tensor = alias if same else buffer.alias(input_tensor)  # type: ignore[assignment]
         work = self.plain(output_tensor, input_tensor, *arguments, **named)
