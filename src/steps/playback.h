@@ -11,6 +11,7 @@ typedef struct bp_play_oddities {
     uint64_t frees_without_alloc; /* and the block was not live at the start either */
     uint64_t allocs_over_live;    /* at an address that is in use: the free is missing, and is assumed */
     uint64_t unclear_releases;    /* empty_cache, or a failed allocation: the trace allows both */
+    uint64_t unclear_failures; /* out of memory, but the default pool has a block: the request was of a private pool */
     uint64_t unknown_events;
     uint64_t contradictions; /* of the state at the start: blocks without a segment, over others */
 } bp_play_oddities;

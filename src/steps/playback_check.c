@@ -244,6 +244,12 @@ static bp_status check_allocation(checker *c, size_t end)
         bp_address_map_take(&c->live, e->address);
         bp_caching_complete_free(c->allocator, old);
     }
+    /* Failures have no address, so their pool is unknown. */
+    if (fails && c->next == end && c->pools.of_event != NULL &&
+        bp_caching_is_cached(c->allocator, e->bytes, bp_trace_stream(c->trace, e->stream), 0)) {
+        c->result->oddities.unclear_failures++;
+        return BP_OK;
+    }
     bp_status status = bp_caching_allocate(c->allocator, e->bytes, bp_trace_stream(c->trace, e->stream),
                                            bp_trace_pool(&c->pools, end), &block);
     if (status != BP_ERR_NO_DEVICE_MEMORY && status != BP_ERR_OVERFLOW)
@@ -290,7 +296,7 @@ static bool is_for_allocation(const checker *c, size_t end)
     }
     const bp_trace_event *e = &trace->events[end];
     uint32_t pool = bp_trace_pool(&c->pools, end);
-    if (pool != 0 && c->settings->max_split_bytes == 0)
+    if (pool != 0 && bp_trace_pool(&c->pools, c->next) != pool) /* oversize blocks of its own, no others */
         return false;
     return !bp_caching_is_cached(c->allocator, e->bytes, bp_trace_stream(c->trace, e->stream), pool);
 }

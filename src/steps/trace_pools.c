@@ -58,22 +58,25 @@ static size_t segment_at(const bp_trace *trace, uint64_t address)
 bp_status bp_trace_pools_init(bp_trace_pools *pools, const bp_trace *trace)
 {
     size_t count;
-    bool *is_gone; /* segments that are allocated after the event */
+    uint64_t *ends; /* of the part of each segment that exists before the event: segments grow upwards */
     *pools = (bp_trace_pools){0};
     BP_TRY(number_segments(pools, trace, &count));
     if (count == 1)
         return BP_OK;
     BP_TRY(bp_new_array(trace->event_count, sizeof *pools->of_event, (void **)&pools->of_event));
-    BP_TRY(bp_new_array(trace->segment_count, sizeof *is_gone, (void **)&is_gone));
+    BP_TRY(bp_new_array(trace->segment_count, sizeof *ends, (void **)&ends));
+    for (size_t i = 0; i < trace->segment_count; i++)
+        ends[i] = trace->segments[i].address + trace->segments[i].bytes;
     for (size_t i = trace->event_count; i-- > 0;) {
         const bp_trace_event *e = &trace->events[i];
         size_t segment = segment_at(trace, e->address);
-        if (segment == trace->segment_count || is_gone[segment])
+        if (segment == trace->segment_count || e->address >= ends[segment])
             continue;
         pools->of_event[i] = pools->of_segment[segment];
-        is_gone[segment] = e->action == BP_TRACE_SEGMENT_ALLOC && e->address == trace->segments[segment].address;
+        if (e->action == BP_TRACE_SEGMENT_ALLOC || e->action == BP_TRACE_SEGMENT_MAP)
+            ends[segment] = e->address;
     }
-    free(is_gone);
+    free(ends);
     return BP_OK;
 }
 
