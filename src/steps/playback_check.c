@@ -22,6 +22,7 @@ typedef struct checker {
     size_t next, end;
     bool has_departed;
     bp_departure departure; /* of it */
+    uint64_t kept_garbage;  /* a segment that the model would have collected, and the trace did not; 0: none */
     bp_caching_piece *pieces;
     bp_caching_block **blocks; /* of the pieces */
     size_t piece_count, piece_capacity, block_capacity;
@@ -97,14 +98,16 @@ static bool map(void *user, uint64_t address, uint64_t bytes)
     return false;
 }
 
-/* Oversize blocks are released for an allocation only if the trace does so; it may have been empty_cache. */
+/* What looks like garbage collection, or like a release of oversize blocks, may have been empty_cache just before. */
 static bool release(void *user, bp_caching_reason reason, bool is_mapping, uint64_t address, uint64_t bytes)
 {
     checker *c = user;
     const bp_trace_event *event = next_of(c, is_mapping ? BP_TRACE_SEGMENT_UNMAP : BP_TRACE_SEGMENT_FREE);
     if (event != NULL && event->address == address && event->bytes == bytes)
         return take(c);
-    if (reason != BP_CACHING_OVERSIZE)
+    if (reason == BP_CACHING_GARBAGE)
+        c->kept_garbage = address;
+    if (reason == BP_CACHING_CACHED)
         depart(c, BP_DEPARTURE_RELEASE, c->next < c->end ? c->trace->events[c->next].address : 0, address);
     return false;
 }
@@ -124,6 +127,7 @@ static bool synchronize(void *user)
     checker *c = user;
     if (c->has_departed || c->next == c->end)
         return false;
+    c->kept_garbage = 0;
     for (; next_of(c, BP_TRACE_FREE_COMPLETED) != NULL; c->next++)
         complete_free(c, c->trace->events[c->next].address);
     return true;
@@ -238,6 +242,7 @@ static bp_status check_allocation(checker *c, size_t end)
     const bp_trace_event *e = &c->trace->events[end];
     bp_caching_block *block = NULL, *old = bp_address_map_get(&c->live, e->address);
     c->end = end;
+    c->kept_garbage = 0;
     bool fails = e->action == BP_TRACE_OOM;
     if (old != NULL && !fails) {
         c->result->oddities.allocs_over_live++;
@@ -261,6 +266,8 @@ static bp_status check_allocation(checker *c, size_t end)
         depart(c, BP_DEPARTURE_CACHED, c->trace->events[c->next].address, found);
     if (found != recorded)
         depart(c, BP_DEPARTURE_BLOCK, recorded, found);
+    if (c->kept_garbage != 0)
+        depart(c, BP_DEPARTURE_RELEASE, 0, c->kept_garbage);
     if (c->has_departed)
         return BP_OK;
     c->result->allocations += !fails;
@@ -296,7 +303,10 @@ static bool is_for_allocation(const checker *c, size_t end)
     }
     const bp_trace_event *e = &trace->events[end];
     uint32_t pool = bp_trace_pool(&c->pools, end);
-    if (pool != 0 && bp_trace_pool(&c->pools, c->next) != pool) /* oversize blocks of its own, no others */
+    double threshold = c->settings->garbage_collection_threshold * (double)c->settings->limit_bytes;
+    bool has_garbage = threshold > 0 && (double)bp_caching_get_counters(c->allocator)->reserved_bytes > threshold;
+    /* A private pool's allocation releases oversize blocks of its own, and garbage of the default pool. */
+    if (pool != 0 && bp_trace_pool(&c->pools, c->next) != pool && !has_garbage)
         return false;
     return !bp_caching_is_cached(c->allocator, e->bytes, bp_trace_stream(c->trace, e->stream), pool);
 }
