@@ -269,6 +269,10 @@ static bool collects_garbage(const bp_caching_allocator *a)
 static bp_caching_block *take_cached(bp_caching_allocator *a, const bp_caching_request *request)
 {
     request->pool->searches += collects_garbage(a);
+    if (a->search_fails) {
+        a->search_fails = false;
+        return NULL;
+    }
     bp_caching_block *found = find_cached(a, request);
     if (found != NULL)
         bp_block_set_remove(&request->pool->free, found);

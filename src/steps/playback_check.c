@@ -23,6 +23,8 @@ typedef struct checker {
     bool has_departed;
     bp_departure departure; /* of it */
     uint64_t kept_garbage;  /* a segment that the model would have collected, and the trace did not; 0: none */
+    /* An allocation that found no free block, although frees were completed before its end: PyTorch does not search again. */
+    size_t unserved, completions_end;
     bp_caching_piece *pieces;
     bp_caching_block **blocks; /* of the pieces */
     size_t piece_count, piece_capacity, block_capacity;
@@ -125,7 +127,8 @@ static void complete_free(checker *c, uint64_t address)
 static bool synchronize(void *user)
 {
     checker *c = user;
-    if (c->has_departed || c->next == c->end)
+    bool fails = c->trace->events[c->end].action == BP_TRACE_OOM && c->pools.of_event == NULL; /* nothing to release */
+    if (c->has_departed || (c->next == c->end && !fails))
         return false;
     c->kept_garbage = 0;
     for (; next_of(c, BP_TRACE_FREE_COMPLETED) != NULL; c->next++)
@@ -250,7 +253,8 @@ static bp_status check_allocation(checker *c, size_t end)
         bp_caching_complete_free(c->allocator, old);
     }
     /* Failures have no address, so their pool is unknown. */
-    if (fails && c->next == end && c->pools.of_event != NULL &&
+    c->allocator->search_fails = c->unserved == end;
+    if (fails && c->next == end && c->unserved != end && c->pools.of_event != NULL &&
         bp_caching_is_cached(c->allocator, e->bytes, bp_trace_stream(c->trace, e->stream), 0)) {
         c->result->oddities.unclear_failures++;
         return BP_OK;
@@ -290,25 +294,74 @@ static bp_status check_release(checker *c)
     return BP_OK;
 }
 
-/* Releases belong to an allocation if it needs memory of the device and follows at once. */
+/* True if an allocation ends there with memory of the device, or without. */
+static bool needs_memory(const bp_trace *trace, size_t end)
+{
+    if (end == 0 || end == trace->event_count)
+        return false;
+    unsigned before = trace->events[end - 1].action;
+    return trace->events[end].action == BP_TRACE_OOM ||
+           (trace->events[end].action == BP_TRACE_ALLOC &&
+            (before == BP_TRACE_SEGMENT_ALLOC || before == BP_TRACE_SEGMENT_MAP));
+}
+
+static bool is_cached(const checker *c, size_t allocation)
+{
+    const bp_trace_event *e = &c->trace->events[allocation];
+    return bp_caching_is_cached(c->allocator, e->bytes, bp_trace_stream(c->trace, e->stream),
+                                bp_trace_pool(&c->pools, allocation));
+}
+
+/* Releases belong to an allocation if no free block serves it, and if no frees are completed in between. */
 static bool is_for_allocation(const checker *c, size_t end)
 {
     const bp_trace *trace = c->trace;
-    if (end == trace->event_count ||
-        (trace->events[end].action != BP_TRACE_ALLOC && trace->events[end].action != BP_TRACE_OOM))
+    if (!needs_memory(trace, end))
         return false;
     for (size_t i = end; i-- > c->next && !is_release(trace->events[i].action);) {
         if (trace->events[i].action == BP_TRACE_FREE_COMPLETED)
             return false;
     }
-    const bp_trace_event *e = &trace->events[end];
     uint32_t pool = bp_trace_pool(&c->pools, end);
     double threshold = c->settings->garbage_collection_threshold * (double)c->settings->limit_bytes;
     bool has_garbage = threshold > 0 && (double)bp_caching_get_counters(c->allocator)->reserved_bytes > threshold;
     /* A private pool's allocation releases oversize blocks of its own, and garbage of the default pool. */
     if (pool != 0 && bp_trace_pool(&c->pools, c->next) != pool && !has_garbage)
         return false;
-    return !bp_caching_is_cached(c->allocator, e->bytes, bp_trace_stream(c->trace, e->stream), pool);
+    return c->unserved == end || !is_cached(c, end);
+}
+
+/* Frees that are completed one after the other, and then releases or a failure: if no free block serves the allocation at the end, the
+ * allocator may have searched already, and completed the frees because the device had no memory. Returns the end of that allocation, or
+ * event_count. */
+static size_t find_unserved(checker *c)
+{
+    const bp_trace_event *events = c->trace->events;
+    size_t first = c->next, count = c->trace->event_count, end;
+    bool is_immediate = first > 0 && events[first - 1].action == BP_TRACE_FREE_REQUESTED &&
+                        events[first - 1].address == events[first].address;
+    if (is_immediate || first < c->completions_end)
+        return count;
+    for (end = first; end < count && events[end].action == BP_TRACE_FREE_COMPLETED;)
+        end++;
+    c->completions_end = end;
+    if (end == count || (!is_release(events[end].action) && events[end].action != BP_TRACE_OOM))
+        return count;
+    end = find_end(c->trace, end);
+    return needs_memory(c->trace, end) && !is_cached(c, end) ? end : count;
+}
+
+/* Free ranges of expandable segments can grow into a request: then the order of the search and of the completion matters. */
+static bp_status check_completion(checker *c)
+{
+    size_t end = find_unserved(c);
+    if (end < c->trace->event_count) {
+        c->unserved = end;
+        if (c->settings->expandable_segments && bp_trace_pool(&c->pools, end) == 0)
+            return check_allocation(c, end);
+    }
+    complete_free(c, c->trace->events[c->next].address);
+    return BP_OK;
 }
 
 static bp_status check_event(checker *c)
@@ -349,7 +402,7 @@ static bp_status check_event(checker *c)
             c->result->oddities.frees_without_alloc++;
         break;
     }
-    case BP_TRACE_FREE_COMPLETED: complete_free(c, e->address); break;
+    case BP_TRACE_FREE_COMPLETED: BP_TRY(check_completion(c)); break;
     case BP_TRACE_UNKNOWN: c->result->oddities.unknown_events++; break;
     case BP_TRACE_SNAPSHOT: break;
     }
@@ -433,7 +486,7 @@ bp_status bp_play_check(const bp_trace *trace, const bp_caching_settings *settin
     if (limit == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_play_check: the limit of departures is 0; it must be at least 1");
     bp_check_result found = {0};
-    checker c = {.trace = trace, .settings = settings, .result = &found};
+    checker c = {.trace = trace, .settings = settings, .result = &found, .unserved = SIZE_MAX};
     bp_status status = bp_trace_pools_init(&c.pools, trace);
     if (status == BP_OK)
         status = check(&c, limit, reserved_bytes);

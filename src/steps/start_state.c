@@ -22,8 +22,7 @@ typedef struct range_group {
     uint64_t stream;
     uint32_t pool;
     bool is_small;
-    uint64_t low, high; /* addresses that are of this kind for sure; low > high: none */
-    uint64_t base;      /* the lowest address since nothing was mapped; UINT64_MAX: none */
+    uint64_t base; /* the lowest address since nothing was mapped; UINT64_MAX: none */
     struct range {
         uint64_t begin, end;
     } * ranges; /* by address, apart */
@@ -39,6 +38,7 @@ typedef struct undo {
     bp_address_map loose_ends;       /* from the MiB of the end of a block that is not exact, to its number plus one */
     size_t *unused_blocks, *unused_segments;
     size_t unused_block_count, unused_block_capacity, unused_segment_count, unused_segment_capacity;
+    uint64_t looks; /* at earlier events that are left, which bounds their number in hostile traces */
     range_group *groups;
     size_t group_count, group_capacity;
 } undo;
@@ -82,41 +82,35 @@ static bp_status find_group(undo *u, uint64_t stream, uint32_t pool, bool is_sma
             return BP_OK;
         }
     }
-    for (int small = 0; small < 2; small++) { /* both, so that events can be compared with them */
-        BP_TRY(bp_grow_array((void **)&u->groups, &u->group_capacity, u->group_count, sizeof *u->groups));
-        u->groups[u->group_count++] =
-            (range_group){.stream = stream, .pool = pool, .is_small = small, .low = UINT64_MAX, .base = UINT64_MAX};
-    }
-    *group = &u->groups[u->group_count - 2 + is_small];
+    BP_TRY(bp_grow_array((void **)&u->groups, &u->group_capacity, u->group_count, sizeof *u->groups));
+    *group = &u->groups[u->group_count++];
+    **group = (range_group){.stream = stream, .pool = pool, .is_small = is_small, .base = UINT64_MAX};
     return BP_OK;
 }
 
-static uint64_t distance(const range_group *group, uint64_t address)
+enum { LOOK_BACK = 10000 }; /* events */
+
+/* Pages of small blocks are mapped one by one, but several may be unmapped at once, as many as a large page has. What the range held before
+ * tells them apart. */
+static bool held_small_blocks(undo *u, const bp_trace_event *unmapped)
 {
-    if (group->low > group->high)
-        return UINT64_MAX;
-    return address < group->low ? group->low - address : address > group->high ? address - group->high : 0;
+    for (const bp_trace_event *e = unmapped; e-- > u->trace->events && unmapped - e < LOOK_BACK && u->looks > 0;) {
+        u->looks--;
+        if (e->address < unmapped->address || e->address - unmapped->address >= unmapped->bytes)
+            continue;
+        if (e->action == BP_TRACE_SEGMENT_MAP)
+            return e->bytes % u->settings->large_segment_bytes != 0;
+        if (e->action == BP_TRACE_ALLOC || e->action == BP_TRACE_FREE_REQUESTED || e->action == BP_TRACE_FREE_COMPLETED)
+            return bp_caching_round(u->settings, e->bytes) <= MIB;
+    }
+    return false;
 }
 
-/* Small blocks are mapped in single pages of 2 MiB. Several may be unmapped at once: then the nearest known addresses decide. */
 static bp_status group_of_event(undo *u, const bp_trace_event *event, range_group **group)
 {
-    uint64_t stream = bp_trace_stream(u->trace, event->stream);
-    uint32_t pool = pool_of(u, event);
-    range_group *small, *large;
-    BP_TRY(find_group(u, stream, pool, true, &small));
-    large = small - 1;
-    bool is_small = event->bytes % u->settings->large_segment_bytes != 0;
-    if (!is_small && event->bytes > SMALL_PAGE)
-        is_small = distance(small, event->address) < distance(large, event->address);
-    *group = is_small ? small : large;
-    return BP_OK;
-}
-
-static void note_addresses(range_group *group, uint64_t begin, uint64_t end)
-{
-    group->low = bp_least_u64(group->low, begin);
-    group->high = end > group->high ? end : group->high;
+    bool is_small = event->bytes % u->settings->large_segment_bytes != 0 ||
+                    (event->action == BP_TRACE_SEGMENT_UNMAP && held_small_blocks(u, event));
+    return find_group(u, bp_trace_stream(u->trace, event->stream), pool_of(u, event), is_small, group);
 }
 
 /* The first range that ends at the address or behind it. */
@@ -204,9 +198,11 @@ static void tie_loose_end(undo *u, size_t number)
     block->is_exact = true;
 }
 
-/* An allocation at the address takes the beginning of a free block: a block that ends shortly before ends there. */
-static void end_blocks_at(undo *u, uint64_t address)
+/* A large allocation takes the beginning of a free block: a block that ends at most 1 MiB before ends there, as no large block is smaller. */
+static void end_blocks_at(undo *u, uint64_t address, uint64_t bytes)
 {
+    if (bp_caching_round(u->settings, bytes) <= MIB)
+        return;
     for (uint64_t back = 0; back < 2 && address / MIB >= back; back++) {
         size_t number;
         if (!get_number(&u->loose_ends, address / MIB - back, &number))
@@ -284,7 +280,6 @@ static bp_status read_end(undo *u)
         }
         if (s->is_expandable) {
             BP_TRY(find_group(u, stream, pool, !s->is_large, &group));
-            note_addresses(group, s->address, end);
             BP_TRY(add_range(group, s->address, end));
         } else {
             BP_TRY(add_segment(u, (bp_start_segment){.address = s->address,
@@ -305,15 +300,6 @@ static bp_status read_end(undo *u)
                                                      .is_pending = b->pending_free,
                                                      .is_exact = true}));
         }
-    }
-    for (size_t i = 0; i < trace->event_count; i++) {
-        const bp_trace_event *e = &trace->events[i];
-        uint64_t end;
-        if (e->action != BP_TRACE_SEGMENT_MAP || !bp_add_u64(e->address, e->bytes, &end))
-            continue;
-        bool is_small = e->bytes % u->settings->large_segment_bytes != 0;
-        BP_TRY(find_group(u, bp_trace_stream(trace, e->stream), pool_of(u, e), is_small, &group));
-        note_addresses(group, e->address, end);
     }
     return BP_OK;
 }
@@ -362,7 +348,7 @@ static bp_status undo_mapping(undo *u, const bp_trace_event *e, bool was_mapped)
 static bp_status undo_event(undo *u, const bp_trace_event *e)
 {
     switch ((bp_trace_action)e->action) {
-    case BP_TRACE_ALLOC: end_blocks_at(u, e->address); return remove_block(u, e->address);
+    case BP_TRACE_ALLOC: end_blocks_at(u, e->address, e->bytes); return remove_block(u, e->address);
     case BP_TRACE_FREE_REQUESTED: return undo_free(u, e, false);
     case BP_TRACE_FREE_COMPLETED: return undo_free(u, e, true);
     case BP_TRACE_SEGMENT_ALLOC: return remove_segment(u, e->address);
@@ -483,7 +469,7 @@ bp_status bp_start_state_find(const bp_trace *trace, const bp_trace_pools *pools
                               size_t event, bp_start_state *state)
 {
     *state = (bp_start_state){0};
-    undo u = {.trace = trace, .pools = pools, .settings = settings, .state = state};
+    undo u = {.trace = trace, .pools = pools, .settings = settings, .state = state, .looks = (uint64_t)1 << 26};
     bp_status status = find_state(&u, event);
     bp_address_map_finish(&u.blocks);
     bp_address_map_finish(&u.segments);
