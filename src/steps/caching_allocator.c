@@ -3,6 +3,7 @@
 #include "steps/allocator.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
@@ -22,6 +23,19 @@ void bp_caching_settings_init(bp_caching_settings *settings)
     *settings = (bp_caching_settings){.large_segment_bytes = 20 * MIB, .max_rounding_bytes = 20 * MIB};
 }
 
+/* A setting that snapshots have in their text alone: "key:number", in MiB. */
+static void read_mebibytes(const char *text, const char *key, uint64_t *bytes)
+{
+    const char *found = text != NULL ? strstr(text, key) : NULL;
+    if (found == NULL)
+        return;
+    char *end;
+    const char *number = found + strlen(key);
+    unsigned long long value = strtoull(number, &end, 10);
+    if (end != number && value < LARGEST_REQUEST / MIB)
+        *bytes = value * MIB;
+}
+
 void bp_caching_settings_read(const bp_trace *trace, bp_caching_settings *settings)
 {
     bp_caching_settings_init(settings);
@@ -32,6 +46,8 @@ void bp_caching_settings_read(const bp_trace *trace, bp_caching_settings *settin
     settings->garbage_collection_threshold = trace->settings.garbage_collection_threshold;
     for (size_t i = 0; i < 16; i++)
         settings->roundup_power2_divisions[i] = trace->settings.roundup_power2_divisions[i];
+    read_mebibytes(trace->settings.text, "max_non_split_rounding_mb:", &settings->max_rounding_bytes);
+    read_mebibytes(trace->settings.text, "large_segment_size_mb:", &settings->large_segment_bytes);
 }
 
 static unsigned log2_of(uint64_t value)

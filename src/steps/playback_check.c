@@ -243,15 +243,10 @@ static size_t find_end(const bp_trace *trace, size_t first)
 static bp_status check_allocation(checker *c, size_t end)
 {
     const bp_trace_event *e = &c->trace->events[end];
-    bp_caching_block *block = NULL, *old = bp_address_map_get(&c->live, e->address);
+    bp_caching_block *block = NULL;
     c->end = end;
     c->kept_garbage = 0;
     bool fails = e->action == BP_TRACE_OOM;
-    if (old != NULL && !fails) {
-        c->result->oddities.allocs_over_live++;
-        bp_address_map_take(&c->live, e->address);
-        bp_caching_complete_free(c->allocator, old);
-    }
     /* Failures have no address, so their pool is unknown. */
     c->allocator->search_fails = c->unserved == end;
     if (fails && c->next == end && c->unserved != end && c->pools.of_event != NULL &&
@@ -264,6 +259,10 @@ static bp_status check_allocation(checker *c, size_t end)
     if (status != BP_ERR_NO_DEVICE_MEMORY && status != BP_ERR_OVERFLOW)
         BP_TRY(status);
     uint64_t found = block != NULL ? bp_caching_address(block) : 0, recorded = fails ? 0 : e->address;
+    if (!fails && bp_address_map_get(&c->live, recorded) != NULL) {
+        c->result->oddities.allocs_over_live++;
+        depart(c, BP_DEPARTURE_TRACE, recorded, found);
+    }
     if ((block == NULL) != fails)
         depart(c, BP_DEPARTURE_FAILURE, recorded, found);
     if (c->next < end)
