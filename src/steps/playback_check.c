@@ -11,6 +11,8 @@
 #include "steps/allocator.h"
 #include "steps/start_state.h"
 
+#define SMALL_SEGMENT ((uint64_t)2 << 20)
+
 typedef struct checker {
     const bp_trace *trace;
     bp_trace_pools pools;
@@ -317,15 +319,18 @@ static bool is_for_allocation(const checker *c, size_t end)
     const bp_trace *trace = c->trace;
     if (!needs_memory(trace, end))
         return false;
-    for (size_t i = end; i-- > c->next && !is_release(trace->events[i].action);) {
-        if (trace->events[i].action == BP_TRACE_FREE_COMPLETED)
-            return false;
+    bool follows = true, is_large = true;
+    for (size_t i = c->next; i < end; i++) {
+        const bp_trace_event *e = &trace->events[i];
+        is_large =
+            is_large && (!is_release(e->action) || (e->action == BP_TRACE_SEGMENT_FREE && e->bytes > SMALL_SEGMENT));
+        follows = e->action != BP_TRACE_FREE_COMPLETED && (follows || is_release(e->action));
     }
     uint32_t pool = bp_trace_pool(&c->pools, end);
     double threshold = c->settings->garbage_collection_threshold * (double)c->settings->limit_bytes;
     bool has_garbage = threshold > 0 && (double)bp_caching_get_counters(c->allocator)->reserved_bytes > threshold;
-    /* A private pool's allocation releases oversize blocks of its own, and garbage of the default pool. */
-    if (pool != 0 && bp_trace_pool(&c->pools, c->next) != pool && !has_garbage)
+    /* A private pool's allocation releases oversize blocks of its own, and garbage: large blocks of the default pool. */
+    if (!follows || (pool != 0 && bp_trace_pool(&c->pools, c->next) != pool && !(has_garbage && is_large)))
         return false;
     return c->unserved == end || !is_cached(c, end);
 }

@@ -171,7 +171,7 @@ static bp_status add_block(undo *u, bp_start_block block)
 {
     size_t number;
     bp_start_state *state = u->state;
-    if (get_number(&u->blocks, block.address, &number)) {
+    if (get_number(&u->blocks, block.address, &number) || block.bytes == 0) {
         state->contradictions++;
         return BP_OK;
     }
@@ -233,8 +233,10 @@ static bp_status remove_block(undo *u, uint64_t address)
 static bp_status add_segment(undo *u, bp_start_segment segment)
 {
     size_t number;
+    uint64_t end;
     bp_start_state *state = u->state;
-    if (get_number(&u->segments, segment.address, &number)) {
+    if (get_number(&u->segments, segment.address, &number) || segment.bytes == 0 ||
+        !bp_add_u64(segment.address, segment.bytes, &end)) {
         state->contradictions++;
         return BP_OK;
     }
