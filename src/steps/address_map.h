@@ -60,7 +60,7 @@ static inline bp_status bp_address_map_set(bp_address_map *map, uint64_t address
     return BP_OK;
 }
 
-/* The value, which is no longer in the map; NULL if there was none. Later entries move back, so that no marks of removed ones remain. */
+/* Takes the value out of the map; NULL if there was none. Later entries move back, so that no marks of removed ones remain. */
 static inline void *bp_address_map_take(bp_address_map *map, uint64_t address)
 {
     if (map->capacity == 0)

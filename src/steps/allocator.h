@@ -52,7 +52,7 @@ bp_status bp_caching_split(bp_caching_allocator *a, bp_caching_block *first, uin
 uint64_t bp_caching_reservation(const bp_caching_settings *settings, bool is_small);
 /* Maps memory at the lowest address where the request fits. The block is in no set; NULL if the device has no memory. */
 bp_status bp_caching_expand(bp_caching_allocator *a, const bp_caching_request *request, bp_caching_block **expanded);
-/* Unmaps the whole pages of a free block, and gives up the segment if all of it is unmapped. */
+/* Unmaps the whole pages of a free block, and frees the addresses if all of the segment is unmapped. */
 bp_status bp_caching_unmap(bp_caching_allocator *a, bp_caching_block *freed);
 
 #endif

@@ -43,7 +43,7 @@ static bool is_pending(const player *p, uint64_t address)
     return block != NULL && !is_mark(block) && block->pending;
 }
 
-/* Before memory of the device is given up, PyTorch waits for the streams of all pending frees. */
+/* Before memory of the device is released, PyTorch waits for the streams of all pending frees. */
 static bool complete_pending(void *user)
 {
     player *p = user;

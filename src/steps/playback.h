@@ -41,7 +41,7 @@ typedef struct bp_play_result {
 } bp_play_result;
 
 /* Allocations and frees of the trace through a new allocator: how much memory would this allocator have reserved? Recorded addresses name
- * allocations, no more. A request that finds no memory (device_bytes, limit_bytes) is counted, and the play goes on without it.
+ * allocations, no more. A request that finds no memory (device_bytes, limit_bytes) is counted, and the play continues without it.
  * O(e log n) for e events and n blocks. Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_play(const bp_trace *trace, const bp_play_options *options, bp_play_result *result);
 

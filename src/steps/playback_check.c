@@ -102,7 +102,7 @@ static bool map(void *user, uint64_t address, uint64_t bytes)
     return false;
 }
 
-/* What looks like garbage collection, or like a release of oversize blocks, may have been empty_cache just before. */
+/* Garbage collection and the release of oversize blocks look like empty_cache, which may have been called just before. */
 static bool release(void *user, bp_caching_reason reason, bool is_mapping, uint64_t address, uint64_t bytes)
 {
     checker *c = user;
@@ -329,7 +329,7 @@ static bool is_for_allocation(const checker *c, size_t end)
     uint32_t pool = bp_trace_pool(&c->pools, end);
     double threshold = c->settings->garbage_collection_threshold * (double)c->settings->limit_bytes;
     bool has_garbage = threshold > 0 && (double)bp_caching_get_counters(c->allocator)->reserved_bytes > threshold;
-    /* A private pool's allocation releases oversize blocks of its own, and garbage: large blocks of the default pool. */
+    /* A private pool's allocation releases its oversize blocks, and garbage: large blocks of the default pool. */
     if (!follows || (pool != 0 && bp_trace_pool(&c->pools, c->next) != pool && !(has_garbage && is_large)))
         return false;
     return c->unserved == end || !is_cached(c, end);

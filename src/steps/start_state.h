@@ -15,7 +15,7 @@ typedef struct bp_trace_pools {
 /* O(e log n) for e events and n segments. The caller finishes the pools, on failure too. Errors: BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_trace_pools_init(bp_trace_pools *pools, const bp_trace *trace);
 void bp_trace_pools_finish(bp_trace_pools *pools);
-/* Tells an allocator which pools have allocators of their own: their segments do not expand although others do. */
+/* Tells an allocator which pools have private allocators: their segments do not expand although others do. */
 bp_status bp_trace_pools_apply(const bp_trace_pools *pools, const bp_trace *trace, const bp_caching_settings *settings,
                                bp_caching_allocator *allocator);
 

@@ -136,7 +136,7 @@ static uint64_t page_of(const naive_allocator *n, bool is_small)
     return is_small ? 2 * MIB : n->settings.large_segment_bytes;
 }
 
-/* The first free or unmapped run in which the request fits, which begins or goes on with unmapped addresses. */
+/* The first free or unmapped run in which the request fits, which begins or continues with unmapped addresses. */
 static naive_block *expand(naive_allocator *n, const wanted *w)
 {
     for (int attempt = 0; attempt < 2; attempt++) {

@@ -83,7 +83,7 @@ static void test_splits(void **state)
     bp_caching_allocator *allocator = create(defaults());
     bp_caching_block *small = allocate(allocator, 512, 0), *next = allocate(allocator, 512, 0);
     assert_int_equal(bp_caching_address(next), bp_caching_address(small) + 512);
-    /* Of 12 MiB, 1 MiB is too little for a large block of its own. */
+    /* Of 12 MiB, 1 MiB is too little for a separate large block. */
     bp_caching_block *large = allocate(allocator, 12 * MIB, 0);
     bp_caching_complete_free(allocator, large);
     assert_int_equal(bp_caching_bytes(allocate(allocator, 11 * MIB, 0)), 12 * MIB);
@@ -201,7 +201,7 @@ static void test_expandable(void **state)
     bp_caching_complete_free(allocator, c);
     assert_ok(bp_caching_release(allocator, 0));
     assert_int_equal(reserved(allocator), 0);
-    /* A pool with an allocator of its own gets plain segments. */
+    /* A pool with a private allocator gets plain segments. */
     assert_ok(bp_caching_set_pool(allocator, 3, true, false));
     assert_ok(bp_caching_allocate(allocator, 30 * MIB, 0, 3, &a));
     assert_int_equal(bp_caching_get_counters(allocator)->segments, 1);
