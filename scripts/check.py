@@ -334,7 +334,7 @@ def core():
     """With a C compiler alone: no files, no command, and the stand-in for cmocka."""
     leg("core", ["-Doptimization=1", "-Ddebug=false", "-Dformats=disabled", "-Dcmocka=stand-in", "-Dcairo=disabled", "-Dmpi=disabled",
                  "-Dnvtx=disabled", "-Dkernels=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
-        {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "packing", "planner", "comms", "cuda", "fuzz"))
+        {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "packing", "planner", "steps", "comms", "cuda", "fuzz"))
 
 
 def integers():
@@ -347,7 +347,7 @@ def integers():
     leg("integers", [f"-Dc_args=-g1 {wraps} -fno-sanitize-recover=unsigned-integer-overflow -fsanitize-ignorelist={ignored}",
                      f"-Dc_link_args={wraps}", f"-Dcpp_link_args={wraps}", "-Db_lundef=false", "-Doptimization=1", "-Dkernels=disabled",
                      "-Dcairo=disabled", "-Dmpi=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
-        {"CC": "clang", "CXX": "clang++", "BUCKETPOOL_BRIEF": "1"}, suites=("unit", "packing", "planner", "contract", "comms", "fuzz"),
+        {"CC": "clang", "CXX": "clang++", "BUCKETPOOL_BRIEF": "1"}, suites=("unit", "packing", "planner", "steps", "contract", "comms", "fuzz"),
         builds_all=False)
 
 

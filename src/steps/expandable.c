@@ -29,7 +29,8 @@ uint64_t bp_caching_reservation(const bp_caching_settings *settings, bool is_sma
     return (device_bytes + device_bytes / 8 + page - 1) / page * page;
 }
 
-static bp_status reserve(bp_caching_allocator *a, const bp_caching_request *request, bp_caching_block **reserved)
+static bp_status reserve_addresses(bp_caching_allocator *a, const bp_caching_request *request,
+                                   bp_caching_block **reserved)
 {
     *reserved = NULL;
     uint64_t bytes = bp_caching_reservation(&a->settings, request->pool->is_small), address;
@@ -63,11 +64,11 @@ static bp_status find_room(bp_caching_allocator *a, const bp_caching_request *re
         if (has_room(*found, request->bytes))
             return BP_OK;
     }
-    return reserve(a, request, found);
+    return reserve_addresses(a, request, found);
 }
 
 /* Maps at least `bytes` from the beginning of an unmapped block, which becomes a free block. */
-static bp_status map(bp_caching_allocator *a, bp_caching_block *unmapped, uint64_t bytes, bool *is_mapped)
+static bp_status map_pages(bp_caching_allocator *a, bp_caching_block *unmapped, uint64_t bytes, bool *is_mapped)
 {
     uint64_t page = unmapped->expandable->page_bytes, mapped_bytes = (bytes + page - 1) / page * page;
     *is_mapped = a->device.map != NULL ? a->device.map(a->device.user, unmapped->address, mapped_bytes)
@@ -96,11 +97,11 @@ bp_status bp_caching_expand(bp_caching_allocator *a, const bp_caching_request *r
         return BP_OK;
     bool is_mapped = found->mapped;
     if (!is_mapped)
-        BP_TRY(map(a, found, found->bytes < request->bytes ? found->bytes : request->bytes, &is_mapped));
+        BP_TRY(map_pages(a, found, found->bytes < request->bytes ? found->bytes : request->bytes, &is_mapped));
     while (is_mapped && found->bytes < request->bytes) {
         uint64_t missing = request->bytes - found->bytes;
         bp_caching_block *next = found->next;
-        BP_TRY(map(a, next, next->bytes < missing ? next->bytes : missing, &is_mapped));
+        BP_TRY(map_pages(a, next, next->bytes < missing ? next->bytes : missing, &is_mapped));
         found = next; /* merged with the block before */
     }
     if (!is_mapped)

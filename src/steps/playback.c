@@ -105,7 +105,7 @@ static bp_status request_free(player *p, uint64_t address)
     return note_pending(p, address);
 }
 
-static void complete_free(player *p, uint64_t address)
+static void complete_played_free(player *p, uint64_t address)
 {
     bp_caching_block *block = bp_address_map_take(&p->live, address);
     if (block == NULL)
@@ -114,20 +114,15 @@ static void complete_free(player *p, uint64_t address)
         bp_caching_complete_free(p->allocator, block);
 }
 
-static bool is_release(const bp_trace_event *event)
-{
-    return event->action == BP_TRACE_SEGMENT_FREE || event->action == BP_TRACE_SEGMENT_UNMAP;
-}
-
 /* A run of releases is of empty_cache, unless the device gives memory right afterwards or the run ends in an error: then an allocation had
  * failed. */
-static bp_status release(player *p, size_t first)
+static bp_status play_release(player *p, size_t first)
 {
     const bp_trace *trace = p->trace;
-    if (!p->options->empty_cache || (first > 0 && is_release(&trace->events[first - 1])))
+    if (!p->options->empty_cache || (first > 0 && bp_trace_is_release(trace->events[first - 1].action)))
         return BP_OK;
     size_t end = first;
-    while (end < trace->event_count && is_release(&trace->events[end]))
+    while (end < trace->event_count && bp_trace_is_release(trace->events[end].action))
         end++;
     unsigned next = end < trace->event_count ? trace->events[end].action : BP_TRACE_SNAPSHOT;
     if (next == BP_TRACE_OOM)
@@ -152,9 +147,9 @@ static bp_status play_event(player *p, size_t index)
     case BP_TRACE_ALLOC:
         return allocate(p, e->address, e->bytes, bp_trace_stream(p->trace, e->stream), bp_trace_pool(&p->pools, index));
     case BP_TRACE_FREE_REQUESTED: return request_free(p, e->address);
-    case BP_TRACE_FREE_COMPLETED: complete_free(p, e->address); break;
+    case BP_TRACE_FREE_COMPLETED: complete_played_free(p, e->address); break;
     case BP_TRACE_SEGMENT_FREE:
-    case BP_TRACE_SEGMENT_UNMAP: return release(p, index);
+    case BP_TRACE_SEGMENT_UNMAP: return play_release(p, index);
     case BP_TRACE_UNKNOWN: p->result->oddities.unknown_events++; break;
     case BP_TRACE_SEGMENT_ALLOC:
     case BP_TRACE_SEGMENT_MAP:

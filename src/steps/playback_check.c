@@ -39,14 +39,9 @@ static void depart(checker *c, bp_departure_kind kind, uint64_t recorded, uint64
     c->has_departed = true;
 }
 
-static bool is_release(unsigned action)
-{
-    return action == BP_TRACE_SEGMENT_FREE || action == BP_TRACE_SEGMENT_UNMAP;
-}
-
 static bool is_of_segment(unsigned action)
 {
-    return is_release(action) || action == BP_TRACE_SEGMENT_ALLOC || action == BP_TRACE_SEGMENT_MAP;
+    return bp_trace_is_release(action) || action == BP_TRACE_SEGMENT_ALLOC || action == BP_TRACE_SEGMENT_MAP;
 }
 
 /* ---- the device -------------------------------------------------------------------------------------------------- */
@@ -58,14 +53,14 @@ static const bp_trace_event *next_of(const checker *c, bp_trace_action action)
     return event != NULL && event->action == action && !c->has_departed ? event : NULL;
 }
 
-static bool take(checker *c)
+static bool take_event(checker *c)
 {
     c->next++;
     c->result->segment_events++;
     return true;
 }
 
-static bool allocate_segment(void *user, uint64_t bytes, uint64_t *address)
+static bool allocate_recorded(void *user, uint64_t bytes, uint64_t *address)
 {
     checker *c = user;
     const bp_trace_event *event = next_of(c, BP_TRACE_SEGMENT_ALLOC);
@@ -73,12 +68,12 @@ static bool allocate_segment(void *user, uint64_t bytes, uint64_t *address)
         return false;
     *address = event->address;
     if (event->bytes == bytes)
-        return take(c);
+        return take_event(c);
     depart(c, BP_DEPARTURE_SEGMENT, event->bytes, bytes);
     return false;
 }
 
-static bool reserve(void *user, uint64_t bytes, uint64_t *address)
+static bool reserve_recorded(void *user, uint64_t bytes, uint64_t *address)
 {
     const bp_trace_event *event = next_of(user, BP_TRACE_SEGMENT_MAP);
     if (event == NULL || bytes > UINT64_MAX - event->address)
@@ -87,14 +82,14 @@ static bool reserve(void *user, uint64_t bytes, uint64_t *address)
     return true;
 }
 
-static bool map(void *user, uint64_t address, uint64_t bytes)
+static bool map_recorded(void *user, uint64_t address, uint64_t bytes)
 {
     checker *c = user;
     const bp_trace_event *event = next_of(c, BP_TRACE_SEGMENT_MAP);
     if (event == NULL)
         return false;
     if (event->address == address && event->bytes == bytes)
-        return take(c);
+        return take_event(c);
     if (event->address != address)
         depart(c, BP_DEPARTURE_MAPPING, event->address, address);
     else
@@ -103,12 +98,12 @@ static bool map(void *user, uint64_t address, uint64_t bytes)
 }
 
 /* Garbage collection and the release of oversize blocks look like empty_cache, which may have been called just before. */
-static bool release(void *user, bp_caching_reason reason, bool is_mapping, uint64_t address, uint64_t bytes)
+static bool release_recorded(void *user, bp_caching_reason reason, bool is_mapping, uint64_t address, uint64_t bytes)
 {
     checker *c = user;
     const bp_trace_event *event = next_of(c, is_mapping ? BP_TRACE_SEGMENT_UNMAP : BP_TRACE_SEGMENT_FREE);
     if (event != NULL && event->address == address && event->bytes == bytes)
-        return take(c);
+        return take_event(c);
     if (reason == BP_CACHING_GARBAGE)
         c->kept_garbage = address;
     if (reason == BP_CACHING_CACHED)
@@ -116,7 +111,7 @@ static bool release(void *user, bp_caching_reason reason, bool is_mapping, uint6
     return false;
 }
 
-static void complete_free(checker *c, uint64_t address)
+static void complete_recorded_free(checker *c, uint64_t address)
 {
     bp_caching_block *block = bp_address_map_take(&c->live, address);
     if (block != NULL)
@@ -126,7 +121,7 @@ static void complete_free(checker *c, uint64_t address)
 }
 
 /* PyTorch releases unused memory only after the device had none: then the trace has releases. */
-static bool synchronize(void *user)
+static bool synchronize_recorded(void *user)
 {
     checker *c = user;
     bool fails = c->trace->events[c->end].action == BP_TRACE_OOM && c->pools.of_event == NULL; /* nothing to release */
@@ -134,7 +129,7 @@ static bool synchronize(void *user)
         return false;
     c->kept_garbage = 0;
     for (; next_of(c, BP_TRACE_FREE_COMPLETED) != NULL; c->next++)
-        complete_free(c, c->trace->events[c->next].address);
+        complete_recorded_free(c, c->trace->events[c->next].address);
     return true;
 }
 
@@ -150,7 +145,7 @@ static bp_status add_piece(checker *c, bp_caching_state state, uint64_t bytes, u
 }
 
 /* The pieces of a segment or mapped range; `*block` counts the state's blocks. */
-static bp_status add_range(checker *c, const bp_start_state *state, const bp_start_segment *range, size_t *block)
+static bp_status add_range_pieces(checker *c, const bp_start_state *state, const bp_start_segment *range, size_t *block)
 {
     uint64_t address = range->address, end = range->address + range->bytes;
     for (; *block < state->block_count && state->blocks[*block].address < end; ++*block) {
@@ -168,7 +163,7 @@ static bool share_addresses(const bp_start_segment *a, const bp_start_segment *b
            a->is_small == b->is_small;
 }
 
-static bp_status add_segment(checker *c, const bp_start_segment *first)
+static bp_status load_segment(checker *c, const bp_start_segment *first)
 {
     BP_TRY(bp_grow_array((void **)&c->blocks, &c->block_capacity, c->piece_count, sizeof *c->blocks));
     bp_caching_segment segment = {.address = first->base,
@@ -194,14 +189,14 @@ static bp_status load(checker *c, const bp_start_state *state)
         for (last = i; last < state->segment_count && (last == i || share_addresses(first, &state->segments[last]));
              last++) {
             BP_TRY(add_piece(c, BP_CACHING_UNMAPPED, state->segments[last].address - address, 0));
-            BP_TRY(add_range(c, state, &state->segments[last], &block));
+            BP_TRY(add_range_pieces(c, state, &state->segments[last], &block));
             address = state->segments[last].address + state->segments[last].bytes;
         }
         room = bp_caching_reservation(c->settings, first->is_small);
         room = bp_least_u64(room, UINT64_MAX - first->base) - bp_least_u64(room, address - first->base);
         if (first->is_expandable)
             BP_TRY(add_piece(c, BP_CACHING_UNMAPPED, room, 0));
-        BP_TRY(add_segment(c, first));
+        BP_TRY(load_segment(c, first));
     }
     return BP_OK;
 }
@@ -210,11 +205,11 @@ static bp_status load(checker *c, const bp_start_state *state)
 static bp_status restart(checker *c, size_t event)
 {
     bp_caching_device device = {.user = c,
-                                .allocate = allocate_segment,
-                                .reserve = reserve,
-                                .map = map,
-                                .release = release,
-                                .synchronize = synchronize};
+                                .allocate = allocate_recorded,
+                                .reserve = reserve_recorded,
+                                .map = map_recorded,
+                                .release = release_recorded,
+                                .synchronize = synchronize_recorded};
     bp_caching_destroy(&c->allocator);
     bp_address_map_finish(&c->live);
     BP_TRY(bp_caching_create(c->settings, &device, &c->allocator));
@@ -284,7 +279,7 @@ static bp_status check_release(checker *c)
 {
     const bp_trace *trace = c->trace;
     c->end = c->next;
-    while (c->end < trace->event_count && is_release(trace->events[c->end].action))
+    while (c->end < trace->event_count && bp_trace_is_release(trace->events[c->end].action))
         c->end++;
     while (c->next < c->end && !c->has_departed) {
         size_t before = c->next;
@@ -322,9 +317,9 @@ static bool is_for_allocation(const checker *c, size_t end)
     bool follows = true, is_large = true;
     for (size_t i = c->next; i < end; i++) {
         const bp_trace_event *e = &trace->events[i];
-        is_large =
-            is_large && (!is_release(e->action) || (e->action == BP_TRACE_SEGMENT_FREE && e->bytes > SMALL_SEGMENT));
-        follows = e->action != BP_TRACE_FREE_COMPLETED && (follows || is_release(e->action));
+        is_large = is_large && (!bp_trace_is_release(e->action) ||
+                                (e->action == BP_TRACE_SEGMENT_FREE && e->bytes > SMALL_SEGMENT));
+        follows = e->action != BP_TRACE_FREE_COMPLETED && (follows || bp_trace_is_release(e->action));
     }
     uint32_t pool = bp_trace_pool(&c->pools, end);
     double threshold = c->settings->garbage_collection_threshold * (double)c->settings->limit_bytes;
@@ -349,7 +344,7 @@ static size_t find_unserved(checker *c)
     for (end = first; end < count && events[end].action == BP_TRACE_FREE_COMPLETED;)
         end++;
     c->completions_end = end;
-    if (end == count || (!is_release(events[end].action) && events[end].action != BP_TRACE_OOM))
+    if (end == count || (!bp_trace_is_release(events[end].action) && events[end].action != BP_TRACE_OOM))
         return count;
     end = find_end(c->trace, end);
     return needs_memory(c->trace, end) && !is_cached(c, end) ? end : count;
@@ -364,7 +359,7 @@ static bp_status check_completion(checker *c)
         if (c->settings->expandable_segments && bp_trace_pool(&c->pools, end) == 0)
             return check_allocation(c, end);
     }
-    complete_free(c, c->trace->events[c->next].address);
+    complete_recorded_free(c, c->trace->events[c->next].address);
     return BP_OK;
 }
 

@@ -55,7 +55,7 @@ static void *as_value(size_t number)
     return (void *)(uintptr_t)(number + 1);
 }
 
-static bool take_number(bp_address_map *map, uint64_t address, size_t *number)
+static bool take_number_at(bp_address_map *map, uint64_t address, size_t *number)
 {
     void *value = bp_address_map_take(map, address);
     if (value != NULL)
@@ -63,7 +63,7 @@ static bool take_number(bp_address_map *map, uint64_t address, size_t *number)
     return value != NULL;
 }
 
-static bool get_number(const bp_address_map *map, uint64_t address, size_t *number)
+static bool get_number_at(const bp_address_map *map, uint64_t address, size_t *number)
 {
     void *value = bp_address_map_get(map, address);
     if (value != NULL)
@@ -73,7 +73,7 @@ static bool get_number(const bp_address_map *map, uint64_t address, size_t *numb
 
 /* ---- mapped ranges ----------------------------------------------------------------------------------------------- */
 
-static bp_status find_group(undo *u, uint64_t stream, uint32_t pool, bool is_small, range_group **group)
+static bp_status find_range_group(undo *u, uint64_t stream, uint32_t pool, bool is_small, range_group **group)
 {
     for (size_t i = 0; i < u->group_count; i++) {
         range_group *g = &u->groups[i];
@@ -110,7 +110,7 @@ static bp_status group_of_event(undo *u, const bp_trace_event *event, range_grou
 {
     bool is_small = event->bytes % u->settings->large_segment_bytes != 0 ||
                     (event->action == BP_TRACE_SEGMENT_UNMAP && held_small_blocks(u, event));
-    return find_group(u, bp_trace_stream(u->trace, event->stream), pool_of(u, event), is_small, group);
+    return find_range_group(u, bp_trace_stream(u->trace, event->stream), pool_of(u, event), is_small, group);
 }
 
 /* The first range that ends at the address or behind it. */
@@ -127,7 +127,7 @@ static size_t range_at(const range_group *group, uint64_t address)
     return low;
 }
 
-static bp_status add_range(range_group *group, uint64_t begin, uint64_t end)
+static bp_status add_mapped_range(range_group *group, uint64_t begin, uint64_t end)
 {
     size_t first = range_at(group, begin), last = first;
     group->base = bp_least_u64(group->base, begin);
@@ -139,7 +139,7 @@ static bp_status add_range(range_group *group, uint64_t begin, uint64_t end)
     BP_TRY(bp_grow_array((void **)&group->ranges, &group->capacity, group->count, sizeof *group->ranges));
     memmove(group->ranges + first + 1, group->ranges + last, (group->count - last) * sizeof *group->ranges);
     group->ranges[first] = (struct range){begin, end};
-    group->count += first + 1 - last;
+    group->count = group->count + first + 1 - last;
     return BP_OK;
 }
 
@@ -167,11 +167,11 @@ static bp_status remove_range(range_group *group, uint64_t begin, uint64_t end, 
 
 /* ---- blocks and segments ----------------------------------------------------------------------------------------- */
 
-static bp_status add_block(undo *u, bp_start_block block)
+static bp_status add_start_block(undo *u, bp_start_block block)
 {
     size_t number;
     bp_start_state *state = u->state;
-    if (get_number(&u->blocks, block.address, &number) || block.bytes == 0) {
+    if (get_number_at(&u->blocks, block.address, &number) || block.bytes == 0) {
         state->contradictions++;
         return BP_OK;
     }
@@ -205,7 +205,7 @@ static void end_blocks_at(undo *u, uint64_t address, uint64_t bytes)
         return;
     for (uint64_t back = 0; back < 2 && address / MIB >= back; back++) {
         size_t number;
-        if (!get_number(&u->loose_ends, address / MIB - back, &number))
+        if (!get_number_at(&u->loose_ends, address / MIB - back, &number))
             continue;
         bp_start_block *block = &u->state->blocks[number];
         uint64_t end = block->address + block->bytes;
@@ -219,7 +219,7 @@ static void end_blocks_at(undo *u, uint64_t address, uint64_t bytes)
 static bp_status remove_block(undo *u, uint64_t address)
 {
     size_t number;
-    if (!take_number(&u->blocks, address, &number)) {
+    if (!take_number_at(&u->blocks, address, &number)) {
         u->state->contradictions++;
         return BP_OK;
     }
@@ -230,12 +230,12 @@ static bp_status remove_block(undo *u, uint64_t address)
     return BP_OK;
 }
 
-static bp_status add_segment(undo *u, bp_start_segment segment)
+static bp_status add_start_segment(undo *u, bp_start_segment segment)
 {
     size_t number;
     uint64_t end;
     bp_start_state *state = u->state;
-    if (get_number(&u->segments, segment.address, &number) || segment.bytes == 0 ||
+    if (get_number_at(&u->segments, segment.address, &number) || segment.bytes == 0 ||
         !bp_add_u64(segment.address, segment.bytes, &end)) {
         state->contradictions++;
         return BP_OK;
@@ -255,7 +255,7 @@ static bp_status add_segment(undo *u, bp_start_segment segment)
 static bp_status remove_segment(undo *u, uint64_t address)
 {
     size_t number;
-    if (!take_number(&u->segments, address, &number)) {
+    if (!take_number_at(&u->segments, address, &number)) {
         u->state->contradictions++;
         return BP_OK;
     }
@@ -281,26 +281,26 @@ static bp_status read_end(undo *u)
             continue;
         }
         if (s->is_expandable) {
-            BP_TRY(find_group(u, stream, pool, !s->is_large, &group));
-            BP_TRY(add_range(group, s->address, end));
+            BP_TRY(find_range_group(u, stream, pool, !s->is_large, &group));
+            BP_TRY(add_mapped_range(group, s->address, end));
         } else {
-            BP_TRY(add_segment(u, (bp_start_segment){.address = s->address,
-                                                     .bytes = s->bytes,
-                                                     .base = s->address,
-                                                     .stream = stream,
-                                                     .pool = pool,
-                                                     .is_small = !s->is_large}));
+            BP_TRY(add_start_segment(u, (bp_start_segment){.address = s->address,
+                                                           .bytes = s->bytes,
+                                                           .base = s->address,
+                                                           .stream = stream,
+                                                           .pool = pool,
+                                                           .is_small = !s->is_large}));
         }
         for (size_t j = s->first_block; j < s->first_block + s->block_count && j < trace->block_count; j++) {
             const bp_trace_block *b = &trace->blocks[j];
             if (b->active)
-                BP_TRY(add_block(u, (bp_start_block){.address = b->address,
-                                                     .bytes = b->bytes,
-                                                     .requested_bytes = b->requested_bytes,
-                                                     .stream = stream,
-                                                     .pool = pool,
-                                                     .is_pending = b->pending_free,
-                                                     .is_exact = true}));
+                BP_TRY(add_start_block(u, (bp_start_block){.address = b->address,
+                                                           .bytes = b->bytes,
+                                                           .requested_bytes = b->requested_bytes,
+                                                           .stream = stream,
+                                                           .pool = pool,
+                                                           .is_pending = b->pending_free,
+                                                           .is_exact = true}));
         }
     }
     return BP_OK;
@@ -311,7 +311,7 @@ static bp_status read_end(undo *u)
 static bp_status undo_free(undo *u, const bp_trace_event *e, bool is_completed)
 {
     size_t number;
-    if (get_number(&u->blocks, e->address, &number) && !is_completed) {
+    if (get_number_at(&u->blocks, e->address, &number) && !is_completed) {
         u->state->blocks[number].is_pending = false;
         return BP_OK;
     }
@@ -320,13 +320,13 @@ static bp_status undo_free(undo *u, const bp_trace_event *e, bool is_completed)
         u->state->contradictions++;
         return BP_OK;
     }
-    return add_block(u, (bp_start_block){.address = e->address,
-                                         .bytes = bytes,
-                                         .requested_bytes = e->bytes,
-                                         .stream = bp_trace_stream(u->trace, e->stream),
-                                         .pool = pool_of(u, e),
-                                         .is_pending = is_completed,
-                                         .is_exact = bytes <= MIB});
+    return add_start_block(u, (bp_start_block){.address = e->address,
+                                               .bytes = bytes,
+                                               .requested_bytes = e->bytes,
+                                               .stream = bp_trace_stream(u->trace, e->stream),
+                                               .pool = pool_of(u, e),
+                                               .is_pending = is_completed,
+                                               .is_exact = bytes <= MIB});
 }
 
 static bp_status undo_mapping(undo *u, const bp_trace_event *e, bool was_mapped)
@@ -342,7 +342,7 @@ static bp_status undo_mapping(undo *u, const bp_trace_event *e, bool was_mapped)
     if (was_mapped)
         BP_TRY(remove_range(group, e->address, end, &was_there));
     else
-        BP_TRY(add_range(group, e->address, end));
+        BP_TRY(add_mapped_range(group, e->address, end));
     u->state->contradictions += !was_there;
     return BP_OK;
 }
@@ -355,12 +355,12 @@ static bp_status undo_event(undo *u, const bp_trace_event *e)
     case BP_TRACE_FREE_COMPLETED: return undo_free(u, e, true);
     case BP_TRACE_SEGMENT_ALLOC: return remove_segment(u, e->address);
     case BP_TRACE_SEGMENT_FREE:
-        return add_segment(u, (bp_start_segment){.address = e->address,
-                                                 .bytes = e->bytes,
-                                                 .base = e->address,
-                                                 .stream = bp_trace_stream(u->trace, e->stream),
-                                                 .pool = pool_of(u, e),
-                                                 .is_small = e->bytes <= SMALL_PAGE});
+        return add_start_segment(u, (bp_start_segment){.address = e->address,
+                                                       .bytes = e->bytes,
+                                                       .base = e->address,
+                                                       .stream = bp_trace_stream(u->trace, e->stream),
+                                                       .pool = pool_of(u, e),
+                                                       .is_small = e->bytes <= SMALL_PAGE});
     case BP_TRACE_SEGMENT_MAP: return undo_mapping(u, e, true);
     case BP_TRACE_SEGMENT_UNMAP: return undo_mapping(u, e, false);
     case BP_TRACE_UNKNOWN:
@@ -393,13 +393,13 @@ static bp_status add_ranges(undo *u, const range_group *group)
         struct range range = group->ranges[i];
         if ((range.begin - base) % page != 0 || range.end - base > reach)
             base = range.begin;
-        BP_TRY(add_segment(u, (bp_start_segment){.address = range.begin,
-                                                 .bytes = range.end - range.begin,
-                                                 .base = base,
-                                                 .stream = group->stream,
-                                                 .pool = group->pool,
-                                                 .is_small = group->is_small,
-                                                 .is_expandable = true}));
+        BP_TRY(add_start_segment(u, (bp_start_segment){.address = range.begin,
+                                                       .bytes = range.end - range.begin,
+                                                       .base = base,
+                                                       .stream = group->stream,
+                                                       .pool = group->pool,
+                                                       .is_small = group->is_small,
+                                                       .is_expandable = true}));
     }
     return BP_OK;
 }
@@ -413,7 +413,8 @@ static void sort_and_check(undo *u)
             state->segments[count++] = state->segments[i];
     }
     state->segment_count = count;
-    qsort(state->segments, count, sizeof *state->segments, by_address_of_segment);
+    if (count > 1)
+        qsort(state->segments, count, sizeof *state->segments, by_address_of_segment);
     size_t kept = 0;
     for (size_t i = 0; i < count; i++) {
         bp_start_segment *s = &state->segments[i];
@@ -429,13 +430,14 @@ static void sort_and_check(undo *u)
         if (state->blocks[i].is_used)
             state->blocks[count++] = state->blocks[i];
     }
-    qsort(state->blocks, count, sizeof *state->blocks, by_address_of_block);
+    if (count > 1)
+        qsort(state->blocks, count, sizeof *state->blocks, by_address_of_block);
     kept = 0;
     uint64_t end = 0; /* of the last block */
     for (size_t i = 0, at = 0; i < count; i++) {
         bp_start_block *b = &state->blocks[i];
-        while (at < state->segment_count && b->address - state->segments[at].address >= state->segments[at].bytes &&
-               state->segments[at].address < b->address)
+        while (at < state->segment_count && state->segments[at].address < b->address &&
+               b->address - state->segments[at].address >= state->segments[at].bytes)
             at++;
         const bp_start_segment *s = at < state->segment_count ? &state->segments[at] : NULL;
         bool is_inside = s != NULL && b->address >= s->address && b->bytes <= s->bytes - (b->address - s->address);

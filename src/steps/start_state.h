@@ -54,6 +54,12 @@ bp_status bp_start_state_find(const bp_trace *trace, const bp_trace_pools *pools
                               size_t event, bp_start_state *state);
 void bp_start_state_finish(bp_start_state *state);
 
+/* True if memory goes back to the device. */
+static inline bool bp_trace_is_release(unsigned action)
+{
+    return action == BP_TRACE_SEGMENT_FREE || action == BP_TRACE_SEGMENT_UNMAP;
+}
+
 /* The handle of a stream. */
 static inline uint64_t bp_trace_stream(const bp_trace *trace, uint16_t stream)
 {

@@ -6,7 +6,7 @@
 #include "core/fail.h"
 #include "core/memory.h"
 
-static int by_id(const void *a, const void *b)
+static int by_pool_id(const void *a, const void *b)
 {
     const uint64_t *x = a, *y = b;
     if (x[0] != y[0])
@@ -24,16 +24,16 @@ static bp_status number_segments(bp_trace_pools *pools, const bp_trace *trace, s
         ids[i + 1][0] = trace->segments[i].pool[0];
         ids[i + 1][1] = trace->segments[i].pool[1];
     }
-    qsort(ids, trace->segment_count + 1, sizeof *ids, by_id);
+    qsort(ids, trace->segment_count + 1, sizeof *ids, by_pool_id);
     for (size_t i = 1; i <= trace->segment_count; i++) {
-        if (by_id(ids[i], ids[*count - 1]) != 0) {
+        if (by_pool_id(ids[i], ids[*count - 1]) != 0) {
             ids[*count][0] = ids[i][0];
             ids[*count][1] = ids[i][1];
             ++*count;
         }
     }
     for (size_t i = 0; i < trace->segment_count; i++) {
-        uint64_t(*found)[2] = bsearch(trace->segments[i].pool, ids, *count, sizeof *ids, by_id);
+        uint64_t(*found)[2] = bsearch(trace->segments[i].pool, ids, *count, sizeof *ids, by_pool_id);
         pools->of_segment[i] = (uint32_t)(found - ids);
     }
     free(ids);
