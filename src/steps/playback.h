@@ -9,7 +9,7 @@
 /* Events that a trace should not have, or that nothing can be derived from. */
 typedef struct bp_play_oddities {
     uint64_t frees_without_alloc; /* and the block was not live at the start either */
-    uint64_t allocs_over_live;    /* at an address that is in use: the free is missing, and is assumed */
+    uint64_t allocs_over_live;    /* at an address that is in use; bp_play assumes the missing free */
     uint64_t unclear_releases;    /* empty_cache, or a failed allocation: the trace allows both */
     uint64_t unclear_failures; /* out of memory, but the default pool has a block: the request was of a private pool */
     uint64_t unknown_events;
@@ -18,9 +18,8 @@ typedef struct bp_play_oddities {
 
 typedef struct bp_play_options {
     bp_caching_settings settings;
-    bool
-        live_at_start; /* blocks that are live before the first event are allocated first, in order of their addresses */
-    bool empty_cache;  /* releases unused memory where the trace shows torch.cuda.empty_cache */
+    bool live_at_start; /* allocates blocks that are live before the first event, in order of their addresses */
+    bool empty_cache;   /* releases unused memory where the trace shows torch.cuda.empty_cache */
     /* NULL, or an element for each event: the bytes after it. */
     uint64_t *reserved_bytes, *active_bytes, *requested_bytes;
     /* Visits all blocks after this event. `visit` NULL: no visit. */
@@ -63,7 +62,7 @@ typedef struct bp_departure {
 
 typedef struct bp_check_result {
     size_t allocations, segment_events; /* that the model reproduced */
-    size_t departures;                  /* at most bp_check's limit */
+    size_t departures;                  /* at most `limit` */
     size_t stopped_at;                  /* the event where the limit was reached, or event_count */
     bp_departure first;                 /* if departures is not 0 */
     bool end_agrees;                    /* segments and blocks of the snapshot */
@@ -73,8 +72,12 @@ typedef struct bp_check_result {
 
 /* The trace from its recorded state at the start, derived from the state at its end. The model must choose each recorded address, ask for each
  * recorded segment and release each recorded one. After a departure the model continues from the recorded state. `limit` departures end the
- * check. Whether the device had memory, when frees were completed and when empty_cache was called is taken from the trace. O(e log n), for
- * each departure. `reserved_bytes` may be NULL, or has an element for each event. Errors: BP_ERR_INVALID_ARGUMENT,
+ * check. Whether the device had memory, when frees were completed and when empty_cache was called is taken from the trace.
+ *
+ * Events do not name their pool. Allocations of a private pool whose segments were freed before the snapshot count as ones of the default pool,
+ * and depart. Garbage collection is only known with limit_bytes, which snapshots lack.
+ *
+ * O(e log n), for each departure. `reserved_bytes` may be NULL, or has an element for each event. Errors: BP_ERR_INVALID_ARGUMENT,
  * BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_play_check(const bp_trace *trace, const bp_caching_settings *settings, size_t limit,
                                uint64_t *reserved_bytes, bp_check_result *result);
