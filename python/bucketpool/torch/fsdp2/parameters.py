@@ -18,12 +18,11 @@ from ...plan import Plan
 from ...pool import Pool, Prepared
 from ..accounting import Memory, memory
 from ..capture import follow
-from ..memory import device_for
+from ..memory import device_for, tensor_at
 from ..streams import Streams
+from ..timeline import Planned, Slot, Timeline
 from .groups import Group, _field, groups_of
 from .predict import predict
-from .tensors import tensor_at
-from .timeline import Planned, Slot, Timeline
 
 __all__ = ["Parameters", "attach_parameters"]
 
