@@ -1,21 +1,6 @@
-"""DeepSpeed ZeRO-3 with its communication buffers in a pool.
-
-    from bucketpool.torch import deepspeed as pooled
-
-    engine, *_ = deepspeed.initialize(...)          # ZeRO stage 3
-    attached = pooled.attach(engine)
-    ...                                             # train
-    attached.detach()
-
-DeepSpeed allocates in four places:
-
-- the output of an all-gather (role param), until its parameters are copied out of it
-- a gathered parameter (role param), until its storage ends; a parameter that is gathered alone is the output itself
-- the buffer that collects gradients (role grad), from its first gradient to the reduce-scatter
-- the input of the reduce-scatter (role grad), until its result is in the gradient partitions
+"""Attachments: a ZeRO-3 engine whose communication buffers come from a pool.
 
 DeepSpeed's functions run unchanged, inside a TorchFunctionMode that replaces the memory of torch.empty and torch.cat.
-docs/guides/deepspeed.md describes the live ranges and the limits.
 """
 
 import contextlib
@@ -25,49 +10,24 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..device import Device, Stream
-from ..errors import Infeasible, InvalidArgument, NoDeviceMemory, ScheduleError, Unsupported
-from ..plan import Plan
-from ..pool import Pool, Prepared
-from .accounting import Memory, memory
-from .fsdp2.attachment import Unplanned
-from .fsdp2.tensors import tensor_at
-from .fsdp2.timeline import Planned, Size, Slot, Timeline
-from .memory import device_for, with_index
-from .streams import Streams
-
-__all__ = ["KNOWN_VERSIONS", "Attachment", "Unplanned", "attach"]
+from ...device import Device, Stream
+from ...errors import Infeasible, InvalidArgument, NoDeviceMemory, ScheduleError, Unsupported
+from ...plan import Plan
+from ...pool import Pool, Prepared
+from ..accounting import Memory, memory
+from ..fsdp2.attachment import Unplanned
+from ..fsdp2.tensors import tensor_at
+from ..fsdp2.timeline import Planned
+from ..memory import device_for, with_index
+from ..streams import Streams
+from .passes import Buffer, Passes, Request, place_of
 
 KNOWN_VERSIONS = ("0.19", )
 _MOST_REPLANS = 16  # an engine that differs after that keeps its plan
 _MOST_RECORDED = 8  # passes before the first plan
-_MOST_EVENTS = 1 << 17
 _STAGE3 = "_DeepSpeedZeroOptimizer_Stage3__"
 _ADD, _REDUCE, _SCATTER = (_STAGE3 + name for name in ("add_grad_to_ipg_bucket", "reduce_and_partition_ipg_grads",
                                                        "avg_scatter_grads"))
-
-
-class _Request:
-    """A request of the pool. busy: a buffer has its memory."""
-
-    __slots__ = ("slot", "size", "prepared", "busy")
-
-    def __init__(self, slot: Slot, size: Size, prepared: Prepared) -> None:
-        self.slot, self.size, self.prepared, self.busy = slot, size, prepared, False
-
-
-class _Buffer:
-    """A buffer while DeepSpeed uses it. use: its number among those of the unit in a pass, from 0; each has a request, so
-    that a request has one live range. request: None for memory of PyTorch.
-    """
-
-    __slots__ = ("unit", "role", "use", "numel", "dtype", "request", "stream", "address")
-
-    def __init__(self, unit: str, role: str, use: int, numel: int, dtype: torch.dtype) -> None:
-        self.unit, self.role, self.use, self.numel, self.dtype = unit, role, use, numel, dtype
-        self.request: Optional[_Request] = None
-        self.stream: Optional[Stream] = None
-        self.address = 0
 
 
 class _Instead(TorchFunctionMode):
@@ -108,11 +68,11 @@ class Attachment:
     - peak_bytes: peak live bytes of the recorded passes: no pool takes less
     """
 
-    def __init__(self, engine: Any, optimizer: Any, coordinator: Any, policy: str, on_mismatch: str,
+    def __init__(self, engine: Any, optimizer: Any, coordinator: Any, on_mismatch: str,
                  device: Optional[Device], name: Optional[str], pool_options: Dict[str, Any]) -> None:
         self.engine, self.on_mismatch = engine, on_mismatch
         self._optimizer, self._coordinator = optimizer, coordinator
-        self._policy, self._options = policy, pool_options
+        self._options = pool_options
         self._name = name or type(engine.module).__name__
         self._names = {id(each): label for label, each in engine.module.named_parameters()}
         self.torch_device = with_index(torch.device(engine.device))
@@ -123,23 +83,20 @@ class Attachment:
         self.plain = 0
         self.replans: List[str] = []
         self._streams = Streams(self.device, self.torch_device)
-        self._timelines: List[Timeline] = []
-        self._recorded = 0
-        self._requests: Dict[Tuple[str, str], List[_Request]] = {}
+        self._passes = Passes()
+        self._recorded = 0  # passes before the plan
+        self._requests: Dict[Tuple[str, str], List[Request]] = {}
         self._failure: Optional[Exception] = None
-        self._in_use: Set[_Buffer] = set()
-        self._outputs: Set[_Buffer] = set()  # of all-gathers that nobody has waited for
-        self._collecting: Dict[torch.dtype, _Buffer] = {}
-        self._inputs: List[_Buffer] = []  # of the reduce-scatter that runs
-        # Of the current pass:
-        self._events: List[Tuple[bool, _Buffer]] = []
-        self._uses: Dict[Tuple[str, str], int] = {}
-        self._differs = ""  # the first buffer that was not as planned, and why
-        self._suffix = ""  # of its units: evaluation has separate requests, so that it restricts no other address
-        self._persistent = False  # gathered persistent parameters, as the first passes do
+        self._in_use: Set[Buffer] = set()
+        self._outputs: Set[Buffer] = set()  # of all-gathers that nobody has waited for
+        self._collecting: Dict[torch.dtype, Buffer] = {}
+        self._inputs: List[Buffer] = []  # of the reduce-scatter that runs
+        self._differs = ""  # the first buffer of this pass that was not as planned, and why
+        self._persistent = False  # this pass gathered persistent parameters, as the first ones do
         self._replaced: List[Tuple[Any, str, Any]] = []
         for parameter in engine.module.parameters():
-            self._replace(parameter, "all_gather_coalesced", self._gather)
+            if hasattr(parameter, "all_gather_coalesced"):
+                self._replace(parameter, "all_gather_coalesced", self._gather)
         self._replace(coordinator, "reset_step", self._reset)
         if optimizer is not None:
             self._replace(optimizer, _REDUCE, self._reduce)
@@ -154,17 +111,12 @@ class Attachment:
 
     # ---- buffers ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, unit: str, role: str, numel: int, dtype: torch.dtype, stream: Optional[Stream] = None) -> _Buffer:
+    def _begin(self, unit: str, role: str, numel: int, dtype: torch.dtype, stream: Optional[Stream] = None) -> Buffer:
         """A buffer, with a request of the pool if there is one for it."""
-        known = [each for suffix in dict.fromkeys((self._suffix, ""))
-                 for each in self._requests.get((unit + suffix, role), [])]
-        unit += self._suffix
-        use = self._uses.get((unit, role), 0)
-        self._uses[unit, role] = use + 1
-        buffer = _Buffer(unit, role, use, numel, dtype)
+        buffer = self._passes.buffer(unit, role, numel, dtype)
         if self.pool is not None:
-            why = "it is not in the plan"
-            for request in [*known[use:], *known[:use]]:
+            why, known = "it is not in the plan", self._requests.get((unit, role), [])
+            for request in sorted(known, key=lambda each: self._passes.preference(each, buffer)):
                 if request.size.dtype != dtype or request.size.numel < numel:
                     why = f"{numel} elements of {dtype}, planned {request.size.numel} of {request.size.dtype}"
                     continue
@@ -174,12 +126,13 @@ class Attachment:
                     self._streams.settle(stream)
                     request.busy, buffer.request, buffer.stream, buffer.address = True, request, stream, address
                     self.served[role] += 1
+                    self._passes.current = request.of_pass
                     break
                 why = "its planned memory is in use"
             else:
                 self._unplanned(unit, role, why)
         self._in_use.add(buffer)
-        self._events.append((True, buffer))
+        self._passes.begin(buffer)
         return buffer
 
     def _unplanned(self, unit: str, role: str, why: str) -> None:
@@ -190,7 +143,7 @@ class Attachment:
         self.plain += 1
         self._differs = self._differs or what
 
-    def _end(self, buffer: _Buffer, last: Optional[Stream] = None) -> None:
+    def _end(self, buffer: Buffer, last: Optional[Stream] = None) -> None:
         """The end of a buffer, on any thread, so the next call raises errors. last: the stream that used it last; None:
         the current one.
         """
@@ -206,16 +159,16 @@ class Attachment:
             except Exception as error:
                 self._failure = error
             request.busy = False
-        self._events.append((False, buffer))
+        self._passes.end(buffer)
         self._in_use.discard(buffer)
 
-    def _memory(self, buffer: _Buffer, plain: Callable[[], torch.Tensor], numel: Optional[int] = None) -> torch.Tensor:
+    def _memory(self, buffer: Buffer, plain: Callable[[], torch.Tensor], numel: Optional[int] = None) -> torch.Tensor:
         """A tensor over the memory of a buffer, whose end is noted by the caller."""
         if buffer.request is None:
             return plain()
         return tensor_at(buffer.address, numel or buffer.numel, buffer.dtype, self.torch_device)
 
-    def _until_freed(self, buffer: _Buffer, memory: torch.Tensor) -> torch.Tensor:
+    def _until_freed(self, buffer: Buffer, memory: torch.Tensor) -> torch.Tensor:
         """A tensor over the memory of a buffer, which ends with its storage: autograd may have saved views."""
 
         def ended(plain: Optional[torch.Tensor] = memory if buffer.request is None else None) -> None:
@@ -243,7 +196,7 @@ class Attachment:
         for together in apart.values():
             self._persistent = self._persistent or any(each.ds_persist for each in together)
             alone = len(together) == 1 or self.engine.zero_allgather_sequential()
-            outputs: List[Optional[_Buffer]] = []
+            outputs: List[Optional[Buffer]] = []
             with _Instead(torch.empty, functools.partial(self._output, together, alone, outputs)):
                 handle = original(together, *arguments, **named)
             waits.append(handle.wait)
@@ -258,7 +211,7 @@ class Attachment:
                     waits[-1] = functools.partial(self._wait, handle.handles[0], buffer)
         return _Handle(waits)
 
-    def _output(self, together: List[Any], alone: bool, outputs: List[Optional[_Buffer]], numel: int, *,
+    def _output(self, together: List[Any], alone: bool, outputs: List[Optional[Buffer]], numel: int, *,
                 dtype: torch.dtype, **named: Any) -> torch.Tensor:
         """torch.empty() of an all-gather's output."""
         plain = functools.partial(torch.empty, numel, dtype=dtype, **named)
@@ -270,7 +223,7 @@ class Attachment:
         outputs.append(buffer)
         return self._memory(buffer, plain)
 
-    def _wait(self, handle: Any, output: _Buffer, *arguments: Any, **named: Any) -> None:
+    def _wait(self, handle: Any, output: Buffer, *arguments: Any, **named: Any) -> None:
         """Waits for an all-gather of several parameters, copies them out, and ends its output, which DeepSpeed keeps
         until it has waited for each of them.
         """
@@ -311,6 +264,7 @@ class Attachment:
         dtype = self._optimizer.get_param_comm_dtype(parameter)
         bucket, numel = self._optimizer.ipg_buckets[dtype], parameter.grad.numel()
         whole = functools.partial(self._bucket_memory, dtype)
+        self._end_stale()
         if bucket.elements + numel <= self._optimizer.reduce_bucket_size:
             unit = self._label([parameter])
             if not bucket.params:
@@ -322,6 +276,12 @@ class Attachment:
                 self._unplanned(unit, "grad", f"one more than the {bucket.buffer.numel()} planned elements in a bucket")
                 bucket.buffer = whole()  # the gradients before stay in the planned memory
         original(parameter)
+
+    def _end_stale(self) -> None:
+        """Ends buffers whose gradients DeepSpeed has dropped, after a backward that raised."""
+        for dtype in [each for each in self._collecting if not self._optimizer.ipg_buckets[each].params]:
+            buffer = self._collecting.pop(dtype)
+            self._end(buffer, buffer.stream)
 
     def _reduce(self, original: Callable[..., Any], dtype: torch.dtype) -> None:
         """Reduces the gradients of a bucket. Then DeepSpeed would write others into its memory."""
@@ -356,79 +316,61 @@ class Attachment:
         for each in list(self._outputs):  # of a forward that raised
             self._end(each)
         self._outputs.clear()
-        if not self._in_use:
+        self._end_stale()
+        if self._in_use:
+            self._passes.overflow()
+        else:
             self._next_pass(complete)
-            self._suffix = "" if torch.is_grad_enabled() else " without gradients"
-        elif len(self._events) > _MOST_EVENTS:
-            self._events.clear()  # somebody keeps parameters; what is left of their passes is not planned
 
     def _next_pass(self, complete: bool) -> None:
-        if self._events and self.pool is None:
+        if self.pool is None and self._passes:
+            # DeepSpeed gathers persistent parameters with others in its first passes, and evaluation may end early.
             self._recorded += 1
-            if (complete and not self._persistent) or self._recorded == _MOST_RECORDED:
-                self._follow(self._timeline())
+            settled = complete and not self._persistent and (self._passes.gradients or self._optimizer is None)
+            if settled or self._recorded == _MOST_RECORDED:
+                self._passes.record()
                 self._take(*self._planned())
         elif self._differs and self.on_mismatch == "replan" and len(self.replans) < _MOST_REPLANS:
             self._replan()
-        self._events.clear()
-        self._uses.clear()
+        self._passes.next(torch.is_grad_enabled())
         self._differs, self._persistent = "", False
 
-    def _timeline(self) -> Timeline:
-        units = dict.fromkeys(unit for timeline in self._timelines for unit in timeline.units)
-        units.update(dict.fromkeys(f"{buffer.unit}#{buffer.use}" for _, buffer in self._events))
-        timeline, slots = Timeline(units), {}
-        for acquired, buffer in self._events:
-            if acquired:
-                unit = f"{buffer.unit}#{buffer.use}"
-                slots[buffer] = timeline.acquire(unit, buffer.role, "", buffer.numel, buffer.dtype)
-            elif buffer in slots:
-                timeline.release(slots.pop(buffer))
-        return timeline
-
-    def _follow(self, timeline: Timeline) -> None:
-        for each in self._timelines:
-            each.units = timeline.units
-        if not any(each.events == timeline.events and each.sizes == timeline.sizes for each in self._timelines):
-            self._timelines.append(timeline)
-
     def _planned(self) -> Tuple[Planned, Plan]:
-        planned = Planned(self._name, self._timelines)
-        plan = Plan(planned.buckets, planned.schedule, policy=self._policy, joint=self._policy == "scheduled")
+        planned = self._passes.planned(self._name)
+        plan = Plan(planned.buckets, planned.schedule, joint=True)
         if not plan.feasible:
             raise Infeasible(f"policy {plan.policy}: {plan.infeasible_because}")
         return planned, plan
 
     def _replan(self) -> None:
+        """A plan with this pass, too, unless one like it is in the plan: then it began as another one."""
         assert self.pool is not None and self.plan is not None
-        if self.pool.addresses_known:
+        if self.pool.addresses_known or not self._passes.record():
             return
         self.replans.append(self._differs)
-        before, old = list(self._timelines), (self._last, self.plan)
         try:
-            self._follow(self._timeline())
             new = self._planned()
         except (ScheduleError, Infeasible, InvalidArgument) as error:
-            self._timelines = before
+            self._passes.forget()
             self.replans[-1] += f"; kept the plan: {error}"
             return
+        old = self._plan_of_pool, self.plan
         self.pool.close()
         try:
             self._take(*new)
         except NoDeviceMemory as error:
-            self._timelines = before
+            self._passes.forget()
             self._take(*old)
             self.replans[-1] += f"; kept the plan: {error}"
 
     def _take(self, planned: Planned, plan: Plan) -> None:
         """Serves from a new pool of this plan."""
         self.pool = pool = Pool(self.device, plan, name=self._name, **self._options)
-        self.plan, self._last = plan, planned
-        self._requests = {}
-        by_use = sorted(enumerate(planned.slots), key=lambda each: int(each[1].unit.rpartition("#")[2]))
-        for request, slot in by_use:
-            of_unit = self._requests.setdefault((slot.unit.rpartition("#")[0], slot.role), [])
-            of_unit.append(_Request(slot, planned.sizes[slot], Prepared(pool, request)))
+        self.plan, self._plan_of_pool, self._requests = plan, planned, {}
+        for id, slot in enumerate(planned.slots):
+            unit, of_pass, use = place_of(slot)
+            request = Request(of_pass, use, planned.sizes[slot], Prepared(pool, id))
+            self._requests.setdefault((unit, slot.role), []).append(request)
         for bucket in self._buckets.values():
             bucket.buffer = None
 
@@ -442,7 +384,7 @@ class Attachment:
 
     @property
     def peak_bytes(self) -> int:
-        return max((each.joint_peak_bytes for each in self._timelines), default=0)
+        return self._passes.peak_bytes
 
     def memory(self) -> Memory:
         """Bytes of the pool, and of PyTorch's allocator on its GPU, which does not count the pool."""
@@ -482,7 +424,9 @@ class Attachment:
 
 def _refuse(engine: Any, optimizer: Any, any_version: bool) -> None:
     """Raises Unsupported for what DeepSpeed gathers or reduces in another way."""
-    version = __import__("deepspeed").__version__
+    import deepspeed
+
+    version = deepspeed.__version__
     if not any_version and not version.startswith(tuple(f"{each}." for each in KNOWN_VERSIONS)):
         raise Unsupported(f"DeepSpeed {version}: tested with {' and '.join(KNOWN_VERSIONS)}; use one of these, or "
                           "any_version=True, and compare losses with and without the pool")
@@ -511,24 +455,20 @@ def _refuse(engine: Any, optimizer: Any, any_version: bool) -> None:
                               "train without it, or without a pool")
 
 
-def attach(engine: Any, *, policy: str = "scheduled", on_mismatch: str = "replan", device: Optional[Device] = None,
-           name: Optional[str] = None, any_version: bool = False, **pool_options: Any) -> Attachment:
+def attach(engine: Any, *, on_mismatch: str = "replan", device: Optional[Device] = None, name: Optional[str] = None,
+           any_version: bool = False, **pool_options: Any) -> Attachment:
     """Serves the communication buffers of a ZeRO-3 engine from a pool, after its first passes. Between steps.
 
     - engine: of deepspeed.initialize(), with ZeRO stage 3, with or without an optimizer
-    - policy: "scheduled", "max" or "fixed"
     - on_mismatch: for a buffer that is not as planned. "plain": PyTorch's memory, counted in `plain`; "replan": the
       same, and a new plan and pool before the next pass; "error": raises Unplanned
     - device: a device of the library; None: a new one for the engine's device
     - any_version: also with a DeepSpeed that has not been checked
     - pool_options: as in Pool (guard, fingerprint, ...)
 
-    Raises InvalidArgument (not ZeRO-3, a second pool, an unknown policy), Unsupported (quantized or secondary
-    partitions, offload of parameters to NVMe, ...; another version of DeepSpeed).
+    Raises InvalidArgument (not ZeRO-3, a second pool), Unsupported (quantized or secondary partitions, offload of
+    parameters to NVMe, ...; another version of DeepSpeed).
     """
-    if policy not in ("scheduled", "max", "fixed"):
-        raise InvalidArgument(f"policy {policy!r}: its requests have no fixed address; use \"scheduled\", \"max\" or "
-                              "\"fixed\"")
     if on_mismatch not in ("replan", "plain", "error"):
         raise InvalidArgument(f"on_mismatch: {on_mismatch!r}; use \"replan\", \"plain\" or \"error\"")
     stage = engine.zero_optimization_stage() if hasattr(engine, "zero_optimization_stage") else None
@@ -541,4 +481,4 @@ def attach(engine: Any, *, policy: str = "scheduled", on_mismatch: str = "replan
     coordinator = (offload or engine.optimizer).get_param_coordinator()
     if "reset_step" in vars(coordinator):
         raise InvalidArgument(f"{type(engine.module).__name__}: it has a pool; detach() it first")
-    return Attachment(engine, optimizer, coordinator, policy, on_mismatch, device, name, pool_options)
+    return Attachment(engine, optimizer, coordinator, on_mismatch, device, name, pool_options)
