@@ -22,8 +22,8 @@ Plan a model, then serve a bucket on the CPU (Device.cuda(0): on a GPU):
 
 Further names: Capture (CUDA graphs), Comm, Registration and Entry (NCCL), Offload (release groups), Profile
 (snapshots), Packing (offsets of any items), alternatives and peaks (what-if), cuda_arch_list(), Error and its subclasses.
-bucketpool.torch.fsdp2 and bucketpool.torch.megatron_fsdp attach pools to these runtimes. numpy and PyTorch are
-imported when they are used. docs/reference/python.md describes the whole package.
+bucketpool.torch.fsdp2, bucketpool.torch.megatron_fsdp and bucketpool.torch.deepspeed attach pools to these runtimes.
+numpy and PyTorch are imported when they are used. docs/reference/python.md describes the whole package.
 """
 
 from .buckets import Bucket, Buckets, Request

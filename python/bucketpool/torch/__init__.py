@@ -2,6 +2,7 @@
 
     bucketpool.torch.fsdp2           communication buffers of FSDP2 from a pool
     bucketpool.torch.megatron_fsdp   double buffers of Megatron-FSDP from a pool
+    bucketpool.torch.deepspeed       communication buffers of DeepSpeed ZeRO-3 from a pool
     bucketpool.torch.trainer         FSDP2's buffers in transformers' Trainer
     bucketpool.torch.titan           FSDP2's buffers in torchtitan, by one flag
     bucketpool.torch.logprob         log-probabilities and entropies, also with a split vocabulary

@@ -71,3 +71,22 @@ def megatron_on_cpu():
     """A module and the class of its units."""
     megatron_cpu = without_gpus()
     return megatron_cpu.random_stack(3), megatron_cpu.Unit
+
+
+def deepspeed_on_cpu():
+    """A model, a configuration of ZeRO-3, batches, and a function of an engine and a batch."""
+    os.environ.update(DS_ACCELERATOR="cpu", LOCAL_RANK=str(dist.get_rank()))
+    import deepspeed.ops
+    from fsdp2_models import Block, Stack
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # a compiled copy of gloo's collectives
+    zero = {"stage": 3, "stage3_prefetch_bucket_size": 2000, "stage3_param_persistence_threshold": 30,
+            "stage3_max_live_parameters": 6000, "stage3_max_reuse_distance": 0, "reduce_bucket_size": 5000}
+    config = {"train_micro_batch_size_per_gpu": 3, "zero_optimization": zero,
+              "optimizer": {"type": "Adam", "params": {"torch_adam": True}}}
+
+    def loss_of(engine, batch):
+        tokens = torch.full((3, 5), batch)
+        return torch.nn.functional.cross_entropy(engine(tokens).flatten(0, 1), tokens.flatten())
+
+    return Stack([Block(48), Block(96)]), config, range(6), loss_of

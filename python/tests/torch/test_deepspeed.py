@@ -1,6 +1,7 @@
 """DeepSpeed ZeRO-3 on two ranks (gloo), without and with a pool: the same bits, and what the pool takes."""
 
 import os
+import re
 import sys
 
 import pytest
@@ -23,7 +24,7 @@ from bucketpool.torch.fsdp2.tensors import tensor_at  # noqa: E402
 from fsdp2_models import Block, Experts, Stack  # noqa: E402
 
 BUCKET = 5000  # elements of gradients
-ORDERS = [[0, 1, 2, 3]] * 8 + [[3, 1, 0, 2], [2, 0, 3, 1], [0, 3], [1, 1, 2], [3, 1, 0, 2], [2, 0, 3, 1]]
+ORDERS = [[0, 1, 2, 3]] * 6 + [[3, 1, 0, 2], [0, 3], [1, 1, 2], [3, 1, 0, 2]]
 STEPS = 8  # micro-batches; an optimizer step after every second one
 
 
@@ -35,8 +36,10 @@ def engine_of(recompute=False, tied=False, optimizer=True, zero=None, **config):
     model = Stack([Block(48), Block(17, recompute), Experts(2, 40), Block(96)], tied=tied)
     model.layers[1].up.requires_grad_(False)
     zero = {"stage": 3, "stage3_prefetch_bucket_size": 2000, "stage3_param_persistence_threshold": 30,
-            "stage3_max_live_parameters": 6000, "stage3_max_reuse_distance": 0, "reduce_bucket_size": BUCKET, **(zero or {})}
-    config = {"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2, "zero_optimization": zero, **config}
+            "stage3_max_live_parameters": 6000, "stage3_max_reuse_distance": 0, "reduce_bucket_size": BUCKET,
+            **(zero or {})}
+    config = {"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2, "zero_optimization": zero,
+              **config}
     if optimizer:
         config["optimizer"] = {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}}
     trained = [each for each in model.parameters() if each.requires_grad] if optimizer else None
@@ -119,16 +122,15 @@ def compared(orders=None, options=None, steps=STEPS, **engine):
 
 def steady():
     return {"guarded": compared(options={"guard": "on"}),
-            "bf16, tied": compared(tied=True, bf16={"enabled": True}),
-            "recomputed": compared(recompute=True, zero={"contiguous_gradients": False}),
-            "sequential": compared(zero={"stage3_allgather_sequential": True})}
+            "recomputed": compared(recompute=True, tied=True, bf16={"enabled": True}),
+            "sequential": compared(zero={"stage3_allgather_sequential": True, "contiguous_gradients": False})}
 
 
 def test_same_bits():
     for answers in process_group.run(steady, ranks=2):
         for name, answer in answers.items():
             assert answer["same"], (name, answer)
-            assert answer["served"]["param"] > 100 and answer["served"]["grad"] > 10, (name, answer)
+            assert answer["served"]["param"] > 100 and answer["served"]["grad"] > 5, (name, answer)
             # The first evaluation may differ: DeepSpeed waits for its prefetches for backward together.
             assert answer["plain"][5] == answer["plain"][-1] < 20 and len(answer["replans"]) <= 1, (name, answer)
             assert answer["peak"] <= answer["bytes"] == answer["bound"] <= answer["memory"], (name, answer)
@@ -140,23 +142,23 @@ def measured():
     with Measured() as measure:
         losses = train(own)
     pool = engine_of(zero=zero)
+    plain = []
     with pooled.attach(pool) as attached:
-        assert train(pool) == losses
-        return measure.peak, 4 * BUCKET, attached.plan.bytes, dict(attached.served), attached.plain
+        assert train(pool, note=lambda: plain.append(attached.plain)) == losses
+        return measure.peak, 4 * BUCKET, attached.plan.bytes, dict(attached.served), plain
 
 
 def test_memory():
     (own, bucket, planned, served, plain), *_ = process_group.run(measured, ranks=2)
     print(f"DeepSpeed's buffers: {own} bytes at the peak and {bucket} of the bucket of gradients; pool: {planned}; "
-          f"served {served['param']} of parameters, {served['grad']} of gradients, {plain} by PyTorch")
-    assert planned < own + bucket and plain < 20
+          f"served {served['param']} of parameters, {served['grad']} of gradients, {plain[-1]} by PyTorch")
+    assert planned < 0.9 * (own + bucket) and plain[5] == plain[-1]
 
 
 def other_orders():
     answers = {name: compared(ORDERS, {"on_mismatch": name}, len(ORDERS)) for name in ("replan", "plain")}
     engine = engine_of()
-    attached = pooled.attach(engine, on_mismatch="error")
-    train(engine, 6)
+    pooled.attach(engine, on_mismatch="error")
     try:
         train(engine, len(ORDERS), ORDERS)
     except pooled.Unplanned as error:
@@ -168,8 +170,8 @@ def test_other_orders():
     for answers in process_group.run(other_orders, ranks=2):
         replanned, plain = answers["replan"], answers["plain"]
         assert replanned["same"] and plain["same"], answers
-        assert 2 < len(replanned["replans"]) < 8, replanned
-        assert replanned["bytes"] == replanned["bound"] and replanned["bytes"] < 1.5 * plain["bytes"], answers
+        assert 1 < len(replanned["replans"]) < 8, replanned
+        assert replanned["bytes"] == replanned["bound"] < 1.5 * plain["bytes"], answers
         assert plain["plain"][-1] > replanned["plain"][-1] > 0 and not plain["replans"], answers
         assert "attach() after a few steps" in answers["error"], answers
 
@@ -188,8 +190,14 @@ def inference_and_refusals():
         losses = [loss_of(engine, 1).item() for _ in range(8)]
         answers["inference"] = len(set(losses)) == 1, attached.served["param"], attached.plain
         said("twice", bp.InvalidArgument, pooled.attach, engine)
-        said("middle", bp.ScheduleError, attached.detach)
         engine.empty_partition_cache()
+    engine = engine_of()
+    with pooled.attach(engine) as attached:
+        engine.backward(loss_of(engine, 1))
+        loss = loss_of(engine, 1)
+        said("middle", bp.ScheduleError, attached.detach)
+        engine.backward(loss)
+        engine.step()
     said("module", bp.InvalidArgument, pooled.attach, engine.module)
     said("mismatch", bp.InvalidArgument, pooled.attach, engine, on_mismatch="never")
     config = engine._config.zero_config
@@ -210,8 +218,21 @@ def test_inference_and_refusals():
     for answers in process_group.run(inference_and_refusals, ranks=2):
         same, served, plain = answers.pop("inference")
         assert same and served > 50 and not plain
-        assert set(answers) == {"twice", "middle", "module", "mismatch", "zero_quantized_weights", "all-reduce",
-                                "zero_hpz_partition_size", "use_all_reduce_for_fetch_params", "stage", "version"}, answers
+        assert set(answers) == {"twice", "middle", "module", "mismatch", "zero_quantized_weights", "all-reduce", "stage",
+                                "zero_hpz_partition_size", "use_all_reduce_for_fetch_params", "version"}, answers
         assert "detach() it first" in answers["twice"] and "empty_partition_cache" in answers["middle"]
         assert "stage None" in answers["module"] and "stage 2" in answers["stage"]
         assert "reduce_scatter: false" in answers["all-reduce"] and "any_version" in answers["version"]
+
+
+def test_options_of_the_guide():
+    """Each option that the guide names exists."""
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "docs", "guides")
+    with open(os.path.join(folder, "deepspeed.md"), encoding="utf-8") as file:
+        section = file.read().split("\n## Options\n")[1]
+    fields = deepspeed.runtime.zero.config.DeepSpeedZeroConfig.model_fields
+    known = {*fields, *(each.alias for each in fields.values())}
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    rows.append(section.split("`Unsupported` is raised for")[1])
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert len(named) > 15 and named - known == {"cpu", "nvme", "torch_autocast", "bf16"}

@@ -17,7 +17,7 @@ PAGES = {page: blocks for page, blocks in pages.documents().items() if pages.lef
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page(page, tmp_path):
-    for word, package in (("megatron_fsdp", "megatron_fsdp"), ("describe", "transformers")):
+    for word, package in (("megatron_fsdp", "megatron_fsdp"), ("describe", "transformers"), ("import deepspeed", "deepspeed")):
         if any(word in block.code for block in PAGES[page]):
             pytest.importorskip(package)
     first, second = process_group.run(page_fixtures.run_page, page, str(tmp_path), BUILD, ranks=2)

@@ -396,8 +396,8 @@ class Attachment:
         """
         if self._in_use:
             buffer = next(iter(self._in_use))
-            raise ScheduleError(f"detach: {len(self._in_use)} buffers are in use, among them one of {buffer.unit}; call "
-                                "engine.empty_partition_cache() between steps first")
+            raise ScheduleError(f"detach: {len(self._in_use)} buffers are in use, among them one of {buffer.unit}; "
+                                "call engine.empty_partition_cache() between steps first")
         for owner, name, before in self._replaced:
             if before is None:
                 delattr(owner, name)
@@ -451,8 +451,8 @@ def _refuse(engine: Any, optimizer: Any, any_version: bool) -> None:
     }
     for option, given in refused.items():
         if given:
-            raise Unsupported(f"{type(engine.module).__name__}: DeepSpeed's option {option} has buffers of other kinds; "
-                              "train without it, or without a pool")
+            raise Unsupported(f"{type(engine.module).__name__}: DeepSpeed's option {option} has buffers of other kinds; train "
+                              "without it, or without a pool")
 
 
 def attach(engine: Any, *, on_mismatch: str = "replan", device: Optional[Device] = None, name: Optional[str] = None,
@@ -473,8 +473,8 @@ def attach(engine: Any, *, on_mismatch: str = "replan", device: Optional[Device]
         raise InvalidArgument(f"on_mismatch: {on_mismatch!r}; use \"replan\", \"plain\" or \"error\"")
     stage = engine.zero_optimization_stage() if hasattr(engine, "zero_optimization_stage") else None
     if stage != 3:
-        raise InvalidArgument(f"{type(engine).__name__}: ZeRO stage {stage}, which gathers no parameters; pass the engine "
-                              "of deepspeed.initialize() with zero_optimization.stage 3")
+        raise InvalidArgument(f"{type(engine).__name__}: ZeRO stage {stage}, which gathers no parameters; pass the "
+                              "engine of deepspeed.initialize() with zero_optimization.stage 3")
     offload = getattr(engine.optimizer, "parameter_offload", None)
     optimizer = engine.optimizer if offload is not None else None  # without an optimizer: the offload itself
     _refuse(engine, optimizer, any_version)
