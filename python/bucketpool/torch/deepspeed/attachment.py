@@ -451,8 +451,8 @@ def _refuse(engine: Any, optimizer: Any, any_version: bool) -> None:
     }
     for option, given in refused.items():
         if given:
-            raise Unsupported(f"{type(engine.module).__name__}: DeepSpeed's option {option} has buffers of other kinds; train "
-                              "without it, or without a pool")
+            raise Unsupported(f"{type(engine.module).__name__}: option {option} of DeepSpeed has other buffers; "
+                              "train without it, or without a pool")
 
 
 def attach(engine: Any, *, on_mismatch: str = "replan", device: Optional[Device] = None, name: Optional[str] = None,
