@@ -78,8 +78,9 @@ def parameters_of(engine):
 
 
 class Measured(TorchFunctionMode):
-    """Live bytes of the buffers that DeepSpeed allocates itself in forward, where it holds its bucket of gradients, too:
-    backward runs without modes. Found by the file of the code that allocates; each is rounded as in plans.
+    """Live bytes of the buffers that DeepSpeed allocates itself in forward, by the file of the allocating code.
+
+    Each is rounded as in plans. Backward runs without modes.
     """
 
     FILES = "partition_parameters.py", "coalesced_collectives.py"
