@@ -20,7 +20,7 @@ import deepspeed  # noqa: E402
 import deepspeed.ops  # noqa: E402
 import process_group  # noqa: E402
 from bucketpool.torch import deepspeed as pooled  # noqa: E402
-from bucketpool.torch.fsdp2.tensors import tensor_at  # noqa: E402
+from bucketpool.torch.memory import tensor_at  # noqa: E402
 from fsdp2_models import Block, Experts, Stack  # noqa: E402
 
 BUCKET = 5000  # elements of gradients

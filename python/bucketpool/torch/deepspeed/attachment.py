@@ -16,8 +16,8 @@ from ...plan import Plan
 from ...pool import Pool, Prepared
 from ..accounting import Memory, memory
 from ..fsdp2.attachment import Unplanned
-from ..fsdp2.tensors import tensor_at
-from ..fsdp2.timeline import Planned
+from ..memory import tensor_at
+from ..timeline import Planned
 from ..memory import device_for, with_index
 from ..streams import Streams
 from .passes import Buffer, Passes, Request, place_of

@@ -6,7 +6,7 @@ import torch
 
 from ...device import Stream
 from ...pool import Prepared
-from ..fsdp2.timeline import Planned, Size, Slot, Timeline
+from ..timeline import Planned, Size, Slot, Timeline
 
 _MOST_EVENTS = 1 << 17
 
