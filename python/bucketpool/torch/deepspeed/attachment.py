@@ -16,10 +16,9 @@ from ...plan import Plan
 from ...pool import Pool, Prepared
 from ..accounting import Memory, memory
 from ..fsdp2.attachment import Unplanned
-from ..memory import tensor_at
-from ..timeline import Planned
-from ..memory import device_for, with_index
+from ..memory import device_for, tensor_at, with_index
 from ..streams import Streams
+from ..timeline import Planned
 from .passes import Buffer, Passes, Request, place_of
 
 KNOWN_VERSIONS = ("0.19", )
