@@ -1,0 +1,63 @@
+"""The memory of a training step without a GPU: records what any PyTorch program would allocate, on fake tensors.
+
+    from bucketpool.torch import trace
+
+    with trace.record(device="cuda") as recorded:
+        model = build()                                     # on torch.device("cuda"); nothing is allocated
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):                                  # the first step makes the optimizer's state
+            recorded.step()
+            model(tokens).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    recorded.write("step.pickle")                           # for bucketpool view and pytorch.org/memory_viz
+    print(recorded.peak_bytes)
+
+docs/guides/step_memory.md describes what is recorded, and what is assumed.
+"""
+
+import contextlib
+from typing import Any, Callable, Iterator, Optional, Tuple
+
+from ...errors import InvalidArgument
+from .kernels import ATTENTION
+from .recorder import Options, recorded
+from .recording import Allocation, Recording
+
+__all__ = ["Allocation", "Recording", "record"]
+
+_active = False
+
+
+@contextlib.contextmanager
+def record(device: str = "cuda", *, capability: Tuple[int, int] = (9, 0), attention: str = "auto", frames: int = 24,
+           item: Optional[Callable[[Any], Any]] = None) -> Iterator[Recording]:
+    """Records the program in the `with` block, which must also make its model, its optimizer and its inputs.
+
+    - device: "cuda", or "cpu" for a program that trains on the CPU. Tensors of the recorded device are fake: they have
+      sizes and no values. On "cuda", tensors of the CPU up to 1 MiB have values
+    - capability: of the GPU, for sizes of workspaces, and for programs that ask
+    - attention: kernel of scaled_dot_product_attention on "cuda": "flash", "efficient", "math", or "auto", which chooses
+      as PyTorch does
+    - frames: Python frames of each allocation at most
+    - item: item(tensor) gives the value of tensor.item() for a tensor without values; None: 1, or True
+
+    No GPU is used or needed. One recording at a time, in the thread that began it. Backward runs in this thread, too.
+    Raises InvalidArgument, and in the block Unsupported where sizes depend on values.
+    """
+    global _active
+    if device not in ("cuda", "cpu"):
+        raise InvalidArgument(f"device: {device!r}; pass 'cuda' or 'cpu', without an index")
+    if attention not in ATTENTION:
+        raise InvalidArgument(f"attention: {attention!r}; pass one of {', '.join(ATTENTION)}")
+    if frames < 0:
+        raise InvalidArgument(f"frames: {frames}; pass 0 or more")
+    if _active:
+        raise InvalidArgument("record: another recording is active in this process; end its with block first")
+    recording = Recording(device)
+    _active = True
+    try:
+        with recorded(recording, Options(device, capability, attention, frames, item)):
+            yield recording
+    finally:
+        _active = False

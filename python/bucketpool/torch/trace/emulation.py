@@ -1,0 +1,198 @@
+"""torch.cuda without a GPU, while a step is recorded: streams and events that are numbers, properties of a GPU, and the
+answers that PyTorch's C++ gets when it asks a fake tensor for its device.
+
+Autograd needs such an answer to record a node, looks up CUDA streams for it, and fails where there is no GPU
+(PyTorch 2.11: "hasPrimaryContext expects a valid device index"). So autograd alone hears a device of type meta; all
+other code hears the CUDA device, so that autocast, fused dropout and the like choose as on a GPU. The caller is told by
+its return address.
+"""
+
+import contextlib
+import ctypes
+import sys
+import types
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import torch
+
+from ...errors import Unsupported
+from .recording import Recording
+
+__all__ = ["Callers", "Streams", "patched", "torch_cuda"]
+
+_METADATA = "torch8autograd13InputMetadataC"  # constructors, mangled: the part before their arguments
+_DEPTH = 48
+
+
+class _Symbol(ctypes.Structure):
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p),
+                ("address", ctypes.c_void_p)]
+
+
+class Callers:
+    """Tells if autograd's InputMetadata is among the callers in C++."""
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(None)
+        try:
+            self._backtrace, self._dladdr = library.backtrace, library.dladdr
+        except AttributeError:
+            raise Unsupported("record: this C library has no backtrace(); record on Linux or macOS") from None
+        self._backtrace.argtypes, self._backtrace.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int
+        self._dladdr.argtypes, self._dladdr.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int
+        self._frames = (ctypes.c_uint64 * _DEPTH)()
+        self._known: Dict[int, bool] = {}  # return addresses
+
+    def records_node(self) -> bool:
+        count = self._backtrace(self._frames, _DEPTH)
+        known = self._known
+        for address in self._frames[:count]:
+            found = known.get(address)
+            if found is None:
+                symbol = _Symbol()
+                named = self._dladdr(address, ctypes.byref(symbol)) and symbol.name
+                found = known[address] = bool(named) and _METADATA in symbol.name.decode(errors="replace")
+            if found:
+                return True
+        return False
+
+
+class Stream:
+    """A stream of the recording: torch.cuda.Stream as far as programs that train use it."""
+
+    def __init__(self, number: int, priority: int = 0) -> None:
+        self.cuda_stream = self.stream_id = self.number = number
+        self.priority, self.device_index, self.device_type = priority, 0, 1
+        self.device = torch.device("cuda", 0)
+
+    def record_event(self, event: Any = None) -> Any:
+        return Event() if event is None else event
+
+    def query(self) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def wait_event(self, _event: Any) -> None:
+        pass
+
+    wait_stream = wait_event
+
+    def synchronize(self) -> None:
+        pass
+
+
+class Event:
+    """torch.cuda.Event: all work of the recording is done at once."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def record(self, _stream: Any = None) -> None:
+        pass
+
+    wait = record
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, _end: Any) -> float:
+        return 0.0
+
+
+class Streams:
+    """The current stream, and numbers for new ones."""
+
+    def __init__(self) -> None:
+        self.default = self.current = Stream(0)
+        self._count = 0
+
+    def new(self, _device: Any = None, priority: int = 0, **_: Any) -> Stream:
+        self._count += 1
+        return Stream(self._count, priority)
+
+    def set(self, stream: Optional[Stream]) -> None:
+        self.current = self.default if stream is None else stream
+
+    @contextlib.contextmanager
+    def use(self, stream: Optional[Stream]) -> Iterator[None]:
+        before = self.current
+        if stream is not None:
+            self.current = stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+
+def torch_cuda(recording: Recording, streams: Streams, capability: Tuple[int, int],
+               total_bytes: int) -> List[Tuple[Any, str, Any]]:
+    """Replacements of attributes, for patched()."""
+    properties = types.SimpleNamespace(
+        name="recorded without a GPU", major=capability[0], minor=capability[1], total_memory=total_bytes,
+        multi_processor_count=132, warp_size=32, gcnArchName="", is_integrated=False, is_multi_gpu_board=False,
+        max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536, shared_memory_per_multiprocessor=233472,
+        shared_memory_per_block_optin=232448, L2_cache_size=50 << 20)
+    random_state = torch.zeros(16, dtype=torch.uint8)
+
+    def value(result: Any) -> Callable[..., Any]:
+        return lambda *_, **__: result
+
+    def statistic(name: str) -> Callable[..., int]:
+        return lambda *_, **__: getattr(recording, name)
+
+    @contextlib.contextmanager
+    def device(*_: Any, **__: Any) -> Iterator[None]:
+        yield
+
+    nothing = value(None)
+    cuda: Dict[str, Any] = {
+        "is_available": value(True), "is_initialized": value(True), "device_count": value(1), "current_device": value(0),
+        "_lazy_init": nothing, "init": nothing, "set_device": nothing, "device": device, "device_of": device,
+        "Stream": streams.new, "Event": Event, "stream": streams.use, "set_stream": streams.set,
+        "current_stream": lambda *_: streams.current, "default_stream": lambda *_: streams.default,
+        "synchronize": nothing, "empty_cache": nothing, "ipc_collect": nothing,
+        "get_device_properties": value(properties), "get_device_capability": value(capability),
+        "get_device_name": value(properties.name), "is_bf16_supported": value(True), "get_arch_list": value([]),
+        "mem_get_info": lambda *_: (total_bytes - recording.live_rounded_bytes, total_bytes),
+        "memory_allocated": statistic("live_rounded_bytes"), "memory_reserved": statistic("live_rounded_bytes"),
+        "max_memory_allocated": statistic("peak_rounded_bytes"), "max_memory_reserved": statistic("peak_rounded_bytes"),
+        "reset_peak_memory_stats": nothing, "reset_max_memory_allocated": nothing, "memory_stats": value({}),
+        "is_current_stream_capturing": value(False), "can_device_access_peer": value(False),
+        "manual_seed": nothing, "manual_seed_all": nothing, "seed": nothing, "seed_all": nothing,
+        "get_rng_state": lambda *_: random_state, "set_rng_state": nothing,
+        "get_rng_state_all": lambda: [random_state], "set_rng_state_all": nothing,
+    }
+    accelerator: Dict[str, Any] = {
+        "is_available": value(True), "device_count": value(1), "current_accelerator": value(torch.device("cuda")),
+        "current_device_index": value(0), "set_device_index": nothing, "synchronize": nothing,
+        "current_stream": cuda["current_stream"], "set_stream": streams.set,
+    }
+    places: List[Tuple[Any, str, Any]] = [(torch.cuda, name, replaced) for name, replaced in cuda.items()]
+    places += [(torch.accelerator, name, replaced) for name, replaced in accelerator.items()]
+    for module in ("torch.cuda.memory", "torch.cuda.random", "torch.cuda.streams"):  # those who import them from there
+        there = sys.modules.get(module)
+        places += [(there, name, replaced) for name, replaced in cuda.items() if hasattr(there, name)]
+    return places
+
+
+@contextlib.contextmanager
+def patched(places: List[Tuple[Any, str, Any]]) -> Iterator[None]:
+    """Sets attributes of modules and classes, and sets them back at the end."""
+    before: List[Tuple[Any, str, Any]] = []
+    try:
+        for owner, name, replaced in places:
+            if hasattr(owner, name):
+                before.append((owner, name, getattr(owner, name)))
+                setattr(owner, name, replaced)
+        yield
+    finally:
+        for owner, name, original in reversed(before):
+            setattr(owner, name, original)

@@ -1,0 +1,103 @@
+"""Memory that CUDA kernels of PyTorch take beside their outputs, and the choice of an attention kernel.
+
+Sources, of PyTorch 2.11: aten/src/ATen/cuda/CublasHandlePool.cpp (workspaces), native/transformers/cuda/sdp_utils.cpp
+(choice), native/transformers/cuda/flash_attn/flash_api.cpp and native/transformers/cuda/attention_backward.cu
+(temporaries), native/cuda/layer_norm_kernel.cu, native/cuda/Embedding.cu.
+"""
+
+import os
+import re
+from typing import Any, Callable, Dict, List, Tuple
+
+import torch
+
+__all__ = ["ATTENTION", "PRODUCTS", "TEMPORARIES", "attention_kernel", "workspace_bytes"]
+
+aten = torch.ops.aten
+
+ATTENTION = ("auto", "flash", "efficient", "math")
+
+# Operators whose kernels take a workspace from PyTorch's pool of cuBLAS handles.
+PRODUCTS = frozenset(getattr(getattr(aten, name), overload) for name, overload in (
+    ("mm", "default"), ("mm", "out"), ("addmm", "default"), ("addmm", "out"), ("bmm", "default"), ("bmm", "out"),
+    ("baddbmm", "default"), ("baddbmm", "out"), ("addmv", "default"), ("mv", "default"), ("dot", "default"),
+    ("_scaled_mm", "default"), ("_addmm_activation", "default")))
+
+
+def workspace_bytes(capability: Tuple[int, int]) -> int:
+    """Bytes of cuBLAS's workspace for each handle and stream: CUBLAS_WORKSPACE_CONFIG (pairs of KiB and count), or
+    32 MiB on Hopper and later, else 2 * 4096 KiB + 8 * 16 KiB. cuBLASLt uses the same memory.
+    """
+    pairs = re.findall(r":([0-9]+):([0-9]+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if pairs:
+        return sum(int(size) * int(count) for size, count in pairs) << 10
+    return 32 << 20 if capability[0] >= 9 else (2 * 4096 + 8 * 16) << 10
+
+
+def attention_kernel(query: Any, key: Any, value: Any, mask: Any, wanted: str) -> str:
+    """"flash", "efficient" or "math", as scaled_dot_product_attention chooses without cuDNN on sm_80 and later."""
+    if wanted != "auto":
+        return wanted
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    enabled = torch.backends.cuda
+    plain = query.dim() == 4 and all(each.stride(-1) == 1 for each in (query, key, value))
+    if (half and plain and mask is None and query.shape[-1] <= 256 and query.shape[-1] == value.shape[-1]
+            and enabled.flash_sdp_enabled()):
+        return "flash"
+    if (plain and query.dtype != torch.float64 and query.shape[-3] == key.shape[-3]
+            and query.shape[-1] % (8 if half else 4) == 0 and enabled.mem_efficient_sdp_enabled()):
+        return "efficient"
+    return "math"
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _flash_backward(args: Tuple[Any, ...]) -> List[int]:
+    """softmax_d and dq_accum in fp32; dk and dv of every query head where keys have fewer."""
+    query, key = args[1], args[2]
+    batch, heads, rows, width = query.shape
+    rows, width = _up(rows, 128), _up(width, 32 if width <= 128 else 64)
+    sizes = [4 * batch * heads * rows, 4 * batch * heads * rows * width]
+    if key.shape[1] != heads:
+        sizes += [batch * key.shape[2] * heads * query.shape[3] * query.element_size()] * 2
+    return sizes
+
+
+def _efficient_backward(args: Tuple[Any, ...]) -> List[int]:
+    """delta in fp32, and sums in fp32 where the gradient of the output type cannot hold them."""
+    query, key, value = args[1:4]
+    batch, heads, rows, _ = query.shape
+    sizes = [4 * batch * heads * rows]
+    if query.dtype != torch.float32:
+        sizes.append(4 * (query.numel() + key.numel() + value.numel()))
+    return sizes
+
+
+def _layer_norm_backward(args: Tuple[Any, ...]) -> List[int]:
+    """Partial sums of the gradients of weight and bias, two of at most 64 rows."""
+    grad, width = args[0], 1
+    for each in args[2]:
+        width *= each
+    rows = grad.numel() // max(1, width)
+    return [min(64, -(-rows // 16)) * width * 4] * 2 if rows > 128 else []
+
+
+def _embedding_backward(args: Tuple[Any, ...]) -> List[int]:
+    """Sorted indices and their origins, with the scratch memory of the sort, for more than 3072 indices."""
+    indices = args[1]
+    return [indices.numel() * indices.element_size()] * 4 if indices.numel() > 3072 else []
+
+
+# Bytes of each temporary, from the operator's arguments. They are live at once, beside the outputs, and end with the
+# operator.
+TEMPORARIES: Dict[Any, Callable[[Tuple[Any, ...]], List[int]]] = {
+    aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
+    aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
+    aten.native_layer_norm_backward.default: _layer_norm_backward,
+    aten.embedding_dense_backward.default: _embedding_backward,
+}
+
+LEFT_OUT = ("not modelled: buffers of NCCL, cuDNN and of other libraries, and small temporaries of reductions, sorts and "
+            "scans")
