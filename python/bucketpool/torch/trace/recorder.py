@@ -308,6 +308,17 @@ def _flat(value: Any) -> List[Any]:
     return []
 
 
+def _converted(parameter: Any, converted: Any, swap: Callable[[Any, Any], None] = torch.utils.swap_tensors) -> None:
+    """torch.utils.swap_tensors, with which Module.to() converts fake parameters. It refuses those that have weak
+    references, which is why their data is set instead, as for real ones.
+    """
+    if type(parameter) is FakeTensor and type(converted) is FakeTensor:
+        parameter.data = converted
+        parameter.fake_device = converted.fake_device
+    else:
+        swap(parameter, converted)
+
+
 @contextlib.contextmanager
 def recorded(recording: Recording, options: Options) -> Iterator[None]:
     storages = _Storages(recording, options)
@@ -326,17 +337,15 @@ def recorded(recording: Recording, options: Options) -> Iterator[None]:
         (torch.UntypedStorage, "resize_", resized), (fake_tensor, "init_gpu_context", lambda _: None),
         (torch.autograd, "_engine_run_backward", engine), (torch.autograd.graph, "_engine_run_backward", engine),
         (functional, "scaled_dot_product_attention", functions.attention),
+        (torch.utils, "swap_tensors", _converted),
         (torch_optimizer, "_foreach_supported_types", [*torch_optimizer._foreach_supported_types, FakeTensor]),
         (foreach_utils, "_foreach_supported_types", [*foreach_utils._foreach_supported_types, FakeTensor]),
     ]
     if options.device.type == "cuda":
         recording._note(kernels.LEFT_OUT)
         places += emulation.torch_cuda(recording, storages.streams, options.capability, 80 << 30)
-    swaps = torch.__future__.get_swap_module_params_on_conversion()
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         stack.callback(storages.forget)
-        stack.callback(torch.__future__.set_swap_module_params_on_conversion, swaps)
-        torch.__future__.set_swap_module_params_on_conversion(True)
         fakes = _Fake(allow_non_fake_inputs=True)
         stack.enter_context(emulation.patched(places))
         stack.callback(storages.modules.stop)
