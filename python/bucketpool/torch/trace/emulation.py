@@ -177,6 +177,7 @@ def torch_cuda(recording: Recording, streams: Streams, capability: Tuple[int, in
     }
     places: List[Tuple[Any, str, Any]] = [(torch.cuda, name, replaced) for name, replaced in cuda.items()]
     places += [(torch.accelerator, name, replaced) for name, replaced in accelerator.items()]
+    places.append((torch._C, "_get_accelerator", value(torch.device("cuda"))))
     for module in ("torch.cuda.memory", "torch.cuda.random", "torch.cuda.streams"):  # those who import them from there
         there = sys.modules.get(module)
         places += [(there, name, replaced) for name, replaced in cuda.items() if hasattr(there, name)]

@@ -33,6 +33,7 @@ _ASKED_DEVICE = torch.ops.prim.device.default
 _FOR_AUTOGRAD = torch.device("meta", 7)  # the answer to autograd; programs use meta without an index
 _REAL_BYTES = 1 << 20  # tensors of the CPU that are smaller have values
 _ATTENTION = functional.scaled_dot_product_attention
+_ENGINE = torch.autograd._engine_run_backward
 _OWN = __file__.rpartition("/")[0] + "/"
 _SILENT = ("torch/_ops.py", "torch/_compile.py", "torch/overrides.py", "torch/_dynamo/eval_frame.py",
            "torch/utils/_contextlib.py", "torch/utils/_stats.py")
@@ -45,6 +46,12 @@ class _Fake(FakeTensorMode):
     @property
     def avoid_device_init(self) -> bool:
         return True
+
+
+class _Traced:
+    """No tensor is one. Libraries that trace models look for fake tensors under torch._subclasses.FakeTensor, and avoid
+    what depends on values (transformers makes masks that it would leave out).
+    """
 
 
 class Options:
@@ -130,11 +137,10 @@ class _Storages:
 
 
 class _Functions(TorchFunctionMode):
-    """Calls in Python: `depth` of them run now, in the program rather than in autograd's engine."""
+    """Calls in Python that a GPU would answer with other operators."""
 
     def __init__(self, options: Options, recording: Recording) -> None:
         super().__init__()
-        self.depth = 0
         self._options, self._recording = options, recording
 
     def __torch_function__(self, func: Any, types: Any, args: Tuple[Any, ...] = (),
@@ -147,11 +153,7 @@ class _Functions(TorchFunctionMode):
             return None
         elif func is torch.Tensor.pin_memory:
             return args[0]
-        self.depth += 1
-        try:
-            result = func(*args, **kwargs)
-        finally:
-            self.depth -= 1
+        result = func(*args, **kwargs)
         if func is torch.Tensor.data.__set__ and all(isinstance(each, FakeTensor) for each in args[:2]):
             args[0].fake_device = args[1].fake_device
         return result
@@ -272,9 +274,19 @@ class _Operators(TorchDispatchMode):
         if not isinstance(tensor, FakeTensor):
             return tensor.device
         if tensor.fake_device.type == "cuda" and self._callers is not None:
-            if self._engines and not self._functions.depth or self._callers.records_node():
+            if self._engine_asks() or self._callers.records_node():
                 return _FOR_AUTOGRAD
         return tensor.fake_device
+
+    def _engine_asks(self) -> bool:
+        """No Python runs between the start of autograd's engine and the question."""
+        if not self._engines:
+            return False
+        frame: Optional[FrameType] = sys._getframe(1)
+        while frame is not None and (frame.f_code.co_filename == __file__
+                                     or frame.f_code.co_filename.endswith(_SILENT)):
+            frame = frame.f_back
+        return frame is not None and frame.f_code is _ENGINE.__code__
 
     def _name(self, func: Any) -> str:
         name = self._names.get(func)
@@ -283,10 +295,9 @@ class _Operators(TorchDispatchMode):
         return name
 
     def engine(self, run: Any) -> Callable[..., Any]:
-        """_engine_run_backward: autograd asks in it, except in hooks and recomputation, which the function mode sees."""
+        """_engine_run_backward, with the function mode on for hooks and recomputation."""
 
         def backward(*args: Any, **kwargs: Any) -> Any:
-            depth, self._functions.depth = self._functions.depth, 0
             self._engines += 1
             hidden = self._functions not in _get_current_function_mode_stack()
             try:
@@ -294,7 +305,6 @@ class _Operators(TorchDispatchMode):
                     return run(*args, **kwargs)
             finally:
                 self._engines -= 1
-                self._functions.depth = depth
 
         return backward
 
@@ -331,13 +341,12 @@ def recorded(recording: Recording, options: Options) -> Iterator[None]:
         storages.resized(storage)
         return result
 
-    run = torch.autograd._engine_run_backward
-    engine = operators.engine(run)
+    engine = operators.engine(_ENGINE)
     places: List[Tuple[Any, str, Any]] = [
         (torch.UntypedStorage, "resize_", resized), (fake_tensor, "init_gpu_context", lambda _: None),
         (torch.autograd, "_engine_run_backward", engine), (torch.autograd.graph, "_engine_run_backward", engine),
         (functional, "scaled_dot_product_attention", functions.attention),
-        (torch.utils, "swap_tensors", _converted),
+        (torch.utils, "swap_tensors", _converted), (torch._subclasses, "FakeTensor", _Traced),
         (torch_optimizer, "_foreach_supported_types", [*torch_optimizer._foreach_supported_types, FakeTensor]),
         (foreach_utils, "_foreach_supported_types", [*foreach_utils._foreach_supported_types, FakeTensor]),
     ]
