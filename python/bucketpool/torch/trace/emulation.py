@@ -22,6 +22,7 @@ __all__ = ["Callers", "Streams", "patched", "torch_cuda"]
 
 _METADATA = "torch8autograd13InputMetadataC"  # constructors, mangled: the part before their arguments
 _DEPTH = 48
+_INHERITED = object()
 
 
 class _Symbol(ctypes.Structure):
@@ -60,8 +61,11 @@ class Callers:
 class Stream:
     """A stream of the recording: torch.cuda.Stream as far as programs that train use it."""
 
-    def __init__(self, number: int, priority: int = 0) -> None:
-        self.cuda_stream = self.stream_id = self.number = number
+    _count = 0  # of a recording: Streams makes a class of its own
+
+    def __init__(self, _device: Any = None, priority: int = 0, **_: Any) -> None:
+        self.cuda_stream = self.stream_id = self.number = type(self)._count
+        type(self)._count += 1
         self.priority, self.device_index, self.device_type = priority, 0, 1
         self.device = torch.device("cuda", 0)
 
@@ -107,16 +111,26 @@ class Event:
         return 0.0
 
 
+class Device:
+    """torch.cuda.device: there is one."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+
 class Streams:
-    """The current stream, and numbers for new ones."""
+    """The current stream, and the class of new ones, which gives them numbers: 0 is the default stream."""
 
     def __init__(self) -> None:
-        self.default = self.current = Stream(0)
-        self._count = 0
-
-    def new(self, _device: Any = None, priority: int = 0, **_: Any) -> Stream:
-        self._count += 1
-        return Stream(self._count, priority)
+        self.type: Any = type("Stream", (Stream, ), {})
+        self.default: Stream = self.type()
+        self.current = self.default
 
     def set(self, stream: Optional[Stream]) -> None:
         self.current = self.default if stream is None else stream
@@ -148,15 +162,11 @@ def torch_cuda(recording: Recording, streams: Streams, capability: Tuple[int, in
     def statistic(name: str) -> Callable[..., int]:
         return lambda *_, **__: getattr(recording, name)
 
-    @contextlib.contextmanager
-    def device(*_: Any, **__: Any) -> Iterator[None]:
-        yield
-
     nothing = value(None)
     cuda: Dict[str, Any] = {
         "is_available": value(True), "is_initialized": value(True), "device_count": value(1), "current_device": value(0),
-        "_lazy_init": nothing, "init": nothing, "set_device": nothing, "device": device, "device_of": device,
-        "Stream": streams.new, "Event": Event, "stream": streams.use, "set_stream": streams.set,
+        "_lazy_init": nothing, "init": nothing, "set_device": nothing, "device": Device, "device_of": Device,
+        "Stream": streams.type, "Event": Event, "stream": streams.use, "set_stream": streams.set,
         "current_stream": lambda *_: streams.current, "default_stream": lambda *_: streams.default,
         "synchronize": nothing, "empty_cache": nothing, "ipc_collect": nothing,
         "get_device_properties": value(properties), "get_device_capability": value(capability),
@@ -186,14 +196,17 @@ def torch_cuda(recording: Recording, streams: Streams, capability: Tuple[int, in
 
 @contextlib.contextmanager
 def patched(places: List[Tuple[Any, str, Any]]) -> Iterator[None]:
-    """Sets attributes of modules and classes, and sets them back at the end."""
+    """Sets attributes of modules and classes, and at the end sets them back, or deletes those that were inherited."""
     before: List[Tuple[Any, str, Any]] = []
     try:
         for owner, name, replaced in places:
             if hasattr(owner, name):
-                before.append((owner, name, getattr(owner, name)))
+                before.append((owner, name, vars(owner).get(name, _INHERITED)))
                 setattr(owner, name, replaced)
         yield
     finally:
         for owner, name, original in reversed(before):
-            setattr(owner, name, original)
+            if original is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)

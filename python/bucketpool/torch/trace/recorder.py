@@ -33,6 +33,7 @@ _ASKED_DEVICE = torch.ops.prim.device.default
 _FOR_AUTOGRAD = torch.device("meta", 7)  # the answer to autograd; programs use meta without an index
 _REAL_BYTES = 1 << 20  # tensors of the CPU that are smaller have values
 _ATTENTION = functional.scaled_dot_product_attention
+_OTHER_STREAM = "record_stream: the other stream is done when the tensor is freed"
 _ENGINE = torch.autograd._engine_run_backward
 _OWN = __file__.rpartition("/")[0] + "/"
 _SILENT = ("torch/_ops.py", "torch/_compile.py", "torch/overrides.py", "torch/_dynamo/eval_frame.py",
@@ -148,9 +149,6 @@ class _Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is _ATTENTION:
             func = self.attention
-        elif func is torch.Tensor.record_stream:
-            self._recording._note("record_stream: the other stream is done when the tensor is freed")
-            return None
         elif func is torch.Tensor.pin_memory:
             return args[0]
         result = func(*args, **kwargs)
@@ -163,6 +161,8 @@ class _Functions(TorchFunctionMode):
         """scaled_dot_product_attention of the recorded device, by the operators that a GPU would run."""
         if not (isinstance(query, FakeTensor) and query.fake_device.type == "cuda"):
             return _ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if torch.is_autocast_enabled("cuda"):
+            query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
         kernel = kernels.attention_kernel(query, key, value, attn_mask, self._options.attention)
         self._recording._note(f"attention: the {kernel} kernel of PyTorch")
         if kernel == "flash":
@@ -183,6 +183,12 @@ class _Functions(TorchFunctionMode):
                                                                 is_causal, scale=scale)[0]
         return aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, None,
                                                        scale=scale)[0]
+
+
+def _autocast(*tensors: Any) -> List[Any]:
+    """Tensors of fp32 in autocast's dtype, in which attention runs."""
+    dtype = torch.get_autocast_dtype("cuda")
+    return [each.to(dtype) if each is not None and each.dtype == torch.float32 else each for each in tensors]
 
 
 def _bias(mask: Any, query: Any) -> Any:
@@ -352,6 +358,7 @@ def recorded(recording: Recording, options: Options) -> Iterator[None]:
     ]
     if options.device.type == "cuda":
         recording._note(kernels.LEFT_OUT)
+        places.append((torch.Tensor, "record_stream", lambda *_: recording._note(_OTHER_STREAM)))
         places += emulation.torch_cuda(recording, storages.streams, options.capability, 80 << 30)
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         stack.callback(storages.forget)

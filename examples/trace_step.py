@@ -1,0 +1,159 @@
+"""Records the memory of three training steps without a GPU, for `bucketpool view` and pytorch.org/memory_viz:
+
+    python3 examples/trace_step.py dense --output dense.pickle
+    python3 examples/trace_step.py --list
+
+Configurations are those of examples/models, with random weights that take no memory. Needs PyTorch, transformers and the
+bucketpool package."""
+
+import argparse
+import collections
+import os
+import time
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn import functional
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from bucketpool.torch import trace
+
+MODELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models")
+
+
+@dataclass
+class Case:
+    """A training: the model, tokens of a microbatch, and how memory is saved. ranks > 1: FSDP2 with that many."""
+
+    model: str
+    sequence: int = 8192
+    batch: int = 1
+    ranks: int = 1
+    reshard: bool = True
+    checkpoint: bool = True
+    microbatches: int = 1
+    weights: torch.dtype = torch.bfloat16  # of one GPU; autocast to bf16 if fp32. FSDP2: fp32 shards, bf16 gathered
+    loss: str = "labels"  # "logprobs": a policy-gradient step with a reference model's pass
+    layers: int = 0  # 0: all
+
+
+CASES = {
+    "dense": Case("Llama-3.1-8B"),
+    "dense-small": Case("Qwen3-0.6B", sequence=4096, checkpoint=False, weights=torch.float32),
+    "dense-accumulated": Case("Gemma-3-1B-it", sequence=4096, microbatches=4),
+    "dense-fsdp": Case("Llama-3.1-8B", ranks=8),
+    "dense-fsdp-kept": Case("Llama-3.1-8B", ranks=8, reshard=False),
+    "dense-fsdp-70b": Case("Llama-3.1-70B", ranks=64),
+    "experts": Case("Qwen3-30B-A3B", sequence=4096, layers=8),
+    "experts-fsdp": Case("Qwen3-30B-A3B", sequence=4096, ranks=64),
+    "hybrid-fsdp": Case("Granite-4.0-H-Tiny", sequence=4096, ranks=8),
+    "rl": Case("Qwen2.5-7B", sequence=4096, loss="logprobs"),
+}
+
+
+def build(case):
+    """The model on the recorded device."""
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(os.path.join(MODELS, case.model))
+    config = config.get_text_config()
+    if case.layers:
+        config.num_hidden_layers = case.layers
+    config.use_cache = False
+    if hasattr(config, "layer_types") and config.layer_types and case.layers:
+        config.layer_types = config.layer_types[:case.layers]
+    with torch.device("cuda"):
+        model = transformers.AutoModelForCausalLM.from_config(
+            config, attn_implementation="sdpa", dtype=torch.float32 if case.ranks > 1 else case.weights)
+    if case.checkpoint:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model.train()
+
+
+def shard(model, case):
+    """FSDP2 with a unit for each layer, as torchtitan shards: bf16 gathered, gradients reduced in fp32."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in model.get_decoder().layers:
+        fully_shard(layer, mp_policy=policy, reshard_after_forward=case.reshard)
+    return fully_shard(model, mp_policy=policy, reshard_after_forward=case.reshard)
+
+
+def logprobs(logits, tokens):
+    """Log-probabilities of the next tokens in fp32, as most RL trainers compute them: [batch, sequence - 1]."""
+    return functional.log_softmax(logits[:, :-1].float(), -1).gather(-1, tokens[:, 1:, None]).squeeze(-1)
+
+
+def loss_of(model, reference, tokens, case):
+    if case.loss == "labels":
+        return model(input_ids=tokens, labels=tokens).loss
+    with torch.no_grad():
+        old = logprobs(reference(input_ids=tokens).logits, tokens)
+    new = logprobs(model(input_ids=tokens).logits, tokens)
+    return -(torch.exp(new - old).clamp(0.8, 1.2)).mean()
+
+
+def record(case, steps=3):
+    if case.ranks > 1:
+        dist.init_process_group("fake", rank=0, world_size=case.ranks, store=FakeStore())
+    try:
+        with trace.record(device="cuda") as recorded:
+            model = build(case)
+            reference = build(case) if case.loss == "logprobs" else None
+            if case.ranks > 1:
+                shard(model, case)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+            autocast = torch.autocast("cuda", torch.bfloat16, enabled=case.ranks == 1 and case.weights == torch.float32)
+            for _ in range(steps):  # the first makes the optimizer's state
+                recorded.step()
+                for _ in range(case.microbatches):
+                    tokens = torch.randint(0, 1000, (case.batch, case.sequence), device="cuda")
+                    with autocast:
+                        loss = loss_of(model, reference, tokens, case)
+                    loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+        return recorded
+    finally:
+        if case.ranks > 1:
+            dist.destroy_process_group()
+
+
+def report(recorded, seconds):
+    print(f"peak {recorded.peak_bytes / 2**30:.3f} GiB ({recorded.peak_rounded_bytes / 2**30:.3f} GiB rounded to 512 bytes), "
+          f"{recorded.live_bytes / 2**30:.3f} GiB after the last step, {recorded.event_count} events, {seconds:.0f} s")
+    largest = collections.Counter()
+    for allocation in recorded.peak():
+        largest[allocation.phase or "outside", allocation.op] += allocation.bytes
+    for (phase, op), size in largest.most_common(8):
+        print(f"{size / 2**30:8.3f} GiB  {phase:9}  {op}")
+    for note in recorded.notes:
+        print(f"note: {note}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("case", nargs="?", choices=CASES, metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--output", metavar="FILE", help="write the snapshot")
+    parser.add_argument("--list", action="store_true", help="list the cases")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--sequence", type=int, help="tokens of a sequence")
+    parser.add_argument("--layers", type=int, help="layers of the model; all of them without it")
+    options = parser.parse_args()
+    if options.list or options.case is None:
+        for name, case in CASES.items():
+            print(f"{name:18} {case}")
+        return
+    case = CASES[options.case]
+    case.sequence, case.layers = options.sequence or case.sequence, options.layers or case.layers
+    begin = time.monotonic()
+    recorded = record(case, options.steps)
+    report(recorded, time.monotonic() - begin)
+    if options.output:
+        recorded.write(options.output)
+
+
+if __name__ == "__main__":
+    main()
