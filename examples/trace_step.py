@@ -3,8 +3,8 @@
     python3 examples/trace_step.py dense --output dense.pickle
     python3 examples/trace_step.py --list
 
-Configurations are those of examples/models, with random weights that take no memory. Needs PyTorch, transformers and the
-bucketpool package."""
+Configurations are those of examples/models, and weights take no memory. Needs PyTorch, transformers and the bucketpool
+package."""
 
 import argparse
 import collections
@@ -122,7 +122,7 @@ def record(case, steps=3):
 
 
 def report(recorded, seconds):
-    print(f"peak {recorded.peak_bytes / 2**30:.3f} GiB ({recorded.peak_rounded_bytes / 2**30:.3f} GiB rounded to 512 bytes), "
+    print(f"peak {recorded.peak_bytes / 2**30:.3f} GiB ({recorded.peak_rounded_bytes / 2**30:.3f} GiB rounded), "
           f"{recorded.live_bytes / 2**30:.3f} GiB after the last step, {recorded.event_count} events, {seconds:.0f} s")
     largest = collections.Counter()
     for allocation in recorded.peak():

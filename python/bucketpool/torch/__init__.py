@@ -11,6 +11,7 @@
     bucketpool.torch.cp              packed sequences on context-parallel ranks
     bucketpool.torch.loss            their loss and its statistics over all ranks, and logit ranges
     bucketpool.torch.snapshots       memory snapshots of pools and of PyTorch's allocator in chosen steps
+    bucketpool.torch.trace           the memory of a training step, recorded without a GPU
     bucketpool.torch.allocator       segments of torch.cuda.MemPool in a slab of the library
     bucketpool.torch.comm            process groups as communicators: trust(), set_timeout()
     bucketpool.torch.nccl            registration of a pool with NCCL communicators of process groups

@@ -89,8 +89,9 @@ def test_autocast():
         weight = torch.randn(16, 16, device="cuda", requires_grad=True)
         with torch.autocast("cuda", torch.bfloat16):
             y = F.linear(x, weight)
+            loss = F.cross_entropy(y, torch.zeros(8, dtype=torch.long, device="cuda"))
             kinds = [each.dtype for each in (y, y @ weight, F.layer_norm(y, (16, )), y.softmax(-1), y.exp(), y.pow(2),
-                                             y.relu(), F.cross_entropy(y, torch.zeros(8, dtype=torch.long, device="cuda")))]
+                                             y.relu(), loss)]
             z = F.dropout(F.linear(y.relu(), weight))
         z.sum().backward()
         assert weight.grad.dtype == torch.float32 and weight.grad.device == torch.device("cuda", 0)
@@ -219,6 +220,19 @@ def test_values():
             torch.ones(4, device="cuda").nonzero()
 
 
+def test_grad_scaler():
+    """Gradients are finite, so that the optimizer steps."""
+    with trace.record(device="cuda") as recorded:
+        model = nn.Linear(64, 64, device="cuda")
+        optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cuda")
+        with torch.autocast("cuda", torch.float16):
+            loss = model(torch.ones(4, 64, device="cuda")).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert len(optimizer.state) == 2 and any(each.phase == "optimizer" for each in recorded.live())
+
+
 def test_arguments():
     for arguments, match in ((dict(device="cuda:1"), "device: 'cuda:1'; pass 'cuda' or 'cpu'"),
                              (dict(attention="cudnn"), "attention: 'cudnn'; pass one of auto, flash"),
@@ -236,7 +250,8 @@ def test_arguments():
 def test_end():
     """After the recording, also a failed one, PyTorch is as before: no modes, hooks or replaced functions."""
     places = [(torch.cuda, "is_available"), (torch.cuda, "Stream"), (torch.UntypedStorage, "resize_"),
-              (F, "scaled_dot_product_attention"), (torch.autograd, "_engine_run_backward"), (torch.utils, "swap_tensors")]
+              (F, "scaled_dot_product_attention"), (torch.autograd, "_engine_run_backward"),
+              (torch.utils, "swap_tensors"), (torch.Tensor, "record_stream")]
     before = [getattr(owner, name) for owner, name in places]
     with pytest.raises(ZeroDivisionError), trace.record(device="cuda"):
         model = nn.Linear(4, 4, device="cuda")

@@ -1,4 +1,6 @@
-"""Small training programs for the tests of bucketpool.torch.trace, and the memory that PyTorch really takes for them."""
+"""Small training programs for the tests of bucketpool.torch.trace, and the memory that PyTorch takes for them."""
+
+import bisect
 
 import torch
 import torch.nn.functional as F
@@ -109,7 +111,6 @@ def checked(snapshot):
     events, = snapshot["device_traces"]
     live, freed, size, peak, time = {}, {}, 0, 0, -1
     starts = []  # of live allocations, sorted
-    import bisect
     for event in events:
         assert event["time_us"] >= time and event["frames"] and event["size"] > 0
         time = event["time_us"]
@@ -134,6 +135,7 @@ def checked(snapshot):
         else:
             assert event["action"] == "free_completed" and freed.pop(first)["size"] == event["size"]
     assert not freed
-    blocks = {block["address"]: block["requested_size"] for segment in snapshot["segments"] for block in segment["blocks"]}
+    blocks = {block["address"]: block["requested_size"]
+              for segment in snapshot["segments"] for block in segment["blocks"]}
     assert blocks == {first: event["size"] for first, event in live.items()}
     return peak, size

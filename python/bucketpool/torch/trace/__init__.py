@@ -30,15 +30,15 @@ _active = False
 
 
 @contextlib.contextmanager
-def record(device: str = "cuda", *, capability: Tuple[int, int] = (9, 0), attention: str = "auto", frames: int = 24,
-           item: Optional[Callable[[Any], Any]] = None) -> Iterator[Recording]:
+def record(device: str = "cuda", *, capability: Tuple[int, int] = (9, 0), attention: str = "auto",
+           frames: int = 24, item: Optional[Callable[[Any], Any]] = None) -> Iterator[Recording]:
     """Records the program in the `with` block, which must also make its model, its optimizer and its inputs.
 
     - device: "cuda", or "cpu" for a program that trains on the CPU. Tensors of the recorded device are fake: they have
-      sizes and no values. On "cuda", tensors of the CPU up to 1 MiB have values
+      sizes and no values. With "cuda", tensors of the CPU up to 1 MiB have values
     - capability: of the GPU, for sizes of workspaces, and for programs that ask
-    - attention: kernel of scaled_dot_product_attention on "cuda": "flash", "efficient", "math", or "auto", which chooses
-      as PyTorch does
+    - attention: kernel of scaled_dot_product_attention on "cuda": "flash", "efficient", "math", or "auto": the choice
+      of PyTorch
     - frames: Python frames of each allocation at most
     - item: item(tensor) gives the value of tensor.item() for a tensor without values; None: 1, or True
 

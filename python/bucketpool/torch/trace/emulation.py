@@ -1,10 +1,8 @@
-"""torch.cuda without a GPU, while a step is recorded: streams and events that are numbers, properties of a GPU, and the
-answers that PyTorch's C++ gets when it asks a fake tensor for its device.
+"""Replaces torch.cuda while a step is recorded: streams are numbers, all events are done, and properties are a GPU's.
 
-Autograd needs such an answer to record a node, looks up CUDA streams for it, and fails where there is no GPU
-(PyTorch 2.11: "hasPrimaryContext expects a valid device index"). So autograd alone hears a device of type meta; all
-other code hears the CUDA device, so that autocast, fused dropout and the like choose as on a GPU. The caller is told by
-its return address.
+Callers finds out who asks a fake tensor for its device in C++. Autograd does to record a node, looks up CUDA streams
+for it, and fails without a GPU (PyTorch 2.11: "hasPrimaryContext expects a valid device index"). So autograd alone gets
+a device of type meta. All other code gets the CUDA device: autocast, fused dropout and the like choose as on a GPU.
 """
 
 import contextlib
@@ -16,6 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import torch
 
 from ...errors import Unsupported
+from .kernels import MULTIPROCESSORS
 from .recording import Recording
 
 __all__ = ["Callers", "Streams", "patched", "torch_cuda"]
@@ -31,7 +30,7 @@ class _Symbol(ctypes.Structure):
 
 
 class Callers:
-    """Tells if autograd's InputMetadata is among the callers in C++."""
+    """Looks for autograd's InputMetadata among the callers in C++, by return addresses."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(None)
@@ -61,7 +60,7 @@ class Callers:
 class Stream:
     """A stream of the recording: torch.cuda.Stream as far as programs that train use it."""
 
-    _count = 0  # of a recording: Streams makes a class of its own
+    _count = 0  # Streams makes a subclass, which counts its recording's
 
     def __init__(self, _device: Any = None, priority: int = 0, **_: Any) -> None:
         self.cuda_stream = self.stream_id = self.number = type(self)._count
@@ -127,8 +126,14 @@ class Device:
 class Streams:
     """The current stream, and the class of new ones, which gives them numbers: 0 is the default stream."""
 
-    def __init__(self) -> None:
-        self.type: Any = type("Stream", (Stream, ), {})
+    def __init__(self, recording: Recording) -> None:
+        def made(stream: Stream, device: Any = None, priority: int = 0, **_: Any) -> None:
+            Stream.__init__(stream, device, priority)
+            frame = sys._getframe(1)
+            if stream.number:
+                recording._note(f"stream {stream.number}: made in {frame.f_code.co_filename}:{frame.f_lineno}")
+
+        self.type: Any = type("Stream", (Stream, ), {"__init__": made})
         self.default: Stream = self.type()
         self.current = self.default
 
@@ -151,9 +156,9 @@ def torch_cuda(recording: Recording, streams: Streams, capability: Tuple[int, in
     """Replacements of attributes, for patched()."""
     properties = types.SimpleNamespace(
         name="recorded without a GPU", major=capability[0], minor=capability[1], total_memory=total_bytes,
-        multi_processor_count=132, warp_size=32, gcnArchName="", is_integrated=False, is_multi_gpu_board=False,
-        max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536, shared_memory_per_multiprocessor=233472,
-        shared_memory_per_block_optin=232448, L2_cache_size=50 << 20)
+        multi_processor_count=MULTIPROCESSORS, warp_size=32, gcnArchName="", is_integrated=False,
+        is_multi_gpu_board=False, max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536,
+        shared_memory_per_multiprocessor=233472, shared_memory_per_block_optin=232448, L2_cache_size=50 << 20)
     random_state = torch.zeros(16, dtype=torch.uint8)
 
     def value(result: Any) -> Callable[..., Any]:
@@ -164,7 +169,8 @@ def torch_cuda(recording: Recording, streams: Streams, capability: Tuple[int, in
 
     nothing = value(None)
     cuda: Dict[str, Any] = {
-        "is_available": value(True), "is_initialized": value(True), "device_count": value(1), "current_device": value(0),
+        "is_available": value(True), "is_initialized": value(True), "device_count": value(1),
+        "current_device": value(0),
         "_lazy_init": nothing, "init": nothing, "set_device": nothing, "device": Device, "device_of": Device,
         "Stream": streams.type, "Event": Event, "stream": streams.use, "set_stream": streams.set,
         "current_stream": lambda *_: streams.current, "default_stream": lambda *_: streams.default,

@@ -11,10 +11,11 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 
-__all__ = ["ATTENTION", "PRODUCTS", "TEMPORARIES", "attention_kernel", "workspace_bytes"]
+__all__ = ["ATTENTION", "LEFT_OUT", "MULTIPROCESSORS", "PRODUCTS", "TEMPORARIES", "attention_kernel", "workspace_bytes"]
 
 aten = torch.ops.aten
 
+MULTIPROCESSORS = 132  # of an H100
 ATTENTION = ("auto", "flash", "efficient", "math")
 
 # Operators whose kernels take a workspace from PyTorch's pool of cuBLAS handles.
@@ -39,7 +40,7 @@ def attention_kernel(query: Any, key: Any, value: Any, mask: Any, wanted: str) -
     if wanted != "auto":
         return wanted
     half = query.dtype in (torch.float16, torch.bfloat16)
-    enabled = torch.backends.cuda
+    enabled: Any = torch.backends.cuda
     plain = query.dim() == 4 and all(each.stride(-1) == 1 for each in (query, key, value))
     if (half and plain and mask is None and query.shape[-1] <= 256 and query.shape[-1] == value.shape[-1]
             and enabled.flash_sdp_enabled()):
@@ -55,11 +56,14 @@ def _up(value: int, multiple: int) -> int:
 
 
 def _flash_backward(args: Tuple[Any, ...]) -> List[int]:
-    """softmax_d and dq_accum in fp32; dk and dv of every query head where keys have fewer."""
+    """softmax_d and dq_accum in fp32, which deterministic algorithms split over the multiprocessors; dk and dv of every
+    query head where keys have fewer.
+    """
     query, key = args[1], args[2]
     batch, heads, rows, width = query.shape
-    rows, width = _up(rows, 128), _up(width, 32 if width <= 128 else 64)
-    sizes = [4 * batch * heads * rows, 4 * batch * heads * rows * width]
+    rows, width = _up(rows, 128), _up(width, 32) if width <= 192 else 256
+    splits = -(-MULTIPROCESSORS // (batch * heads)) if torch.are_deterministic_algorithms_enabled() else 1
+    sizes = [4 * batch * heads * rows, 4 * batch * heads * rows * width * splits]
     if key.shape[1] != heads:
         sizes += [batch * key.shape[2] * heads * query.shape[3] * query.element_size()] * 2
     return sizes
@@ -99,5 +103,5 @@ TEMPORARIES: Dict[Any, Callable[[Tuple[Any, ...]], List[int]]] = {
     aten.embedding_dense_backward.default: _embedding_backward,
 }
 
-LEFT_OUT = ("not modelled: buffers of NCCL, cuDNN and of other libraries, and small temporaries of reductions, sorts and "
-            "scans")
+LEFT_OUT = ("not modelled: buffers of NCCL, cuDNN and of other libraries, and small temporaries of reductions, sorts "
+            "and scans")

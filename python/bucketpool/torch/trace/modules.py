@@ -38,12 +38,6 @@ class Modules:
             hook.remove()
         self._hooks = []
 
-    def step(self) -> None:
-        """Forgets nodes of earlier steps, except for those that a graph may keep: the newest half."""
-        half = len(self._numbers) // 2
-        if half > 1 << 16:
-            del self._numbers[:half], self._modules[:half]
-
     def now(self) -> Tuple[str, str]:
         """Module and phase of an allocation that is made now."""
         if self._in_optimizer:
@@ -76,8 +70,7 @@ class Modules:
         self._note(self._running[-1] if self._running else "")
 
     def _note(self, name: str) -> None:
-        self._numbers.append(torch._C._get_sequence_nr() if hasattr(torch._C, "_get_sequence_nr")
-                             else torch._C._autograd._get_sequence_nr())
+        self._numbers.append(torch._C._autograd._get_sequence_nr())
         self._modules.append(name)
 
     def _learn(self, root: Any) -> str:

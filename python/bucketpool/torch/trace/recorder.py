@@ -1,11 +1,12 @@
 """Runs a program on fake tensors and follows their storages.
 
-Two modes of PyTorch see each call: a function mode calls in Python (attention kernels are chosen there), a dispatch mode
-the operators that autograd and the composite functions arrive at. A storage is followed from the operator that returned
-it until PyTorch frees it (a weak reference), or resizes it.
+Two modes of PyTorch see each call: a function mode those in Python (attention kernels are chosen there), a dispatch
+mode the operators that autograd and the composite functions arrive at. A storage is followed from the operator that
+returned it until PyTorch frees it (a weak reference), or resizes it.
 """
 
 import contextlib
+import functools
 import sys
 import warnings
 import weakref
@@ -17,8 +18,8 @@ import torch.optim.optimizer as torch_optimizer
 import torch.utils._foreach_utils as foreach_utils
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch import overrides
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...errors import Unsupported
@@ -32,16 +33,25 @@ aten = torch.ops.aten
 _ASKED_DEVICE = torch.ops.prim.device.default
 _FOR_AUTOGRAD = torch.device("meta", 7)  # the answer to autograd; programs use meta without an index
 _REAL_BYTES = 1 << 20  # tensors of the CPU that are smaller have values
+_REAL_RANKS = 1 << 10
 _ATTENTION = functional.scaled_dot_product_attention
+_SET_DATA: Any = getattr(torch.Tensor.data, "__set__")
 _OTHER_STREAM = "record_stream: the other stream is done when the tensor is freed"
-_ENGINE = torch.autograd._engine_run_backward
+_ENGINE: Any = torch.autograd.graph._engine_run_backward
+_FUNCTION_MODES: Callable[[], List[Any]] = overrides._get_current_function_mode_stack
 _OWN = __file__.rpartition("/")[0] + "/"
 _SILENT = ("torch/_ops.py", "torch/_compile.py", "torch/overrides.py", "torch/_dynamo/eval_frame.py",
            "torch/utils/_contextlib.py", "torch/utils/_stats.py")
+_CHECKED_FINITE = aten._amp_foreach_non_finite_check_and_unscale_.default
 _METADATA_ONLY = frozenset((aten._local_scalar_dense.default, aten.is_pinned.default))
 
 
-class _Fake(FakeTensorMode):
+_FakeMode: Any = FakeTensorMode  # their methods have no types
+_FunctionMode: Any = overrides.TorchFunctionMode
+_DispatchMode: Any = TorchDispatchMode
+
+
+class _Fake(_FakeMode):
     """Fake tensors that never start CUDA, also while torch.cuda says that there is a GPU."""
 
     @property
@@ -49,9 +59,14 @@ class _Fake(FakeTensorMode):
         return True
 
 
-class _Traced:
-    """No tensor is one. Libraries that trace models look for fake tensors under torch._subclasses.FakeTensor, and avoid
-    what depends on values (transformers makes masks that it would leave out).
+class _OfTorch(type):
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, FakeTensor) and sys._getframe(1).f_globals.get("__name__", "").startswith("torch.")
+
+
+class _Traced(metaclass=_OfTorch):
+    """torch._subclasses.FakeTensor, for PyTorch alone. Libraries that trace models look for fake tensors there, and avoid
+    decisions that depend on values: transformers makes masks that it would leave out.
     """
 
 
@@ -60,8 +75,8 @@ class Options:
 
     def __init__(self, device: str, capability: Tuple[int, int], attention: str, frames: int,
                  item: Optional[Callable[[Any], Any]]) -> None:
-        self.device, self.capability, self.attention = torch.device(device, 0 if device == "cuda" else None), capability, attention
-        self.frames, self.item = frames, item
+        self.device = torch.device("cuda", 0) if device == "cuda" else torch.device(device)
+        self.capability, self.attention, self.frames, self.item = capability, attention, frames, item
 
 
 class _Storages:
@@ -69,7 +84,7 @@ class _Storages:
 
     def __init__(self, recording: Recording, options: Options) -> None:
         self.recording, self.options = recording, options
-        self.modules, self.streams = Modules(), emulation.Streams()
+        self.modules, self.streams = Modules(), emulation.Streams(recording)
         self._blocks: Dict[int, Tuple[Any, Any]] = {}  # by address of the storage: weak reference, block or None
         self._workspaces: Dict[int, Any] = {}  # of streams
 
@@ -78,7 +93,7 @@ class _Storages:
         for tensor in tensors:
             try:
                 storage = tensor.untyped_storage()
-            except NotImplementedError:  # sparse tensors have none of their own
+            except NotImplementedError:  # sparse tensors have several
                 continue
             self.update(operator, storage)
 
@@ -92,14 +107,14 @@ class _Storages:
                 self.recording._free(known[1])
             reference = known[0]
         else:
-            reference = weakref.ref(storage, lambda _, key=key: self._ended(key))
+            reference = weakref.ref(storage, functools.partial(self._ended, key))
         self._blocks[key] = reference, self.allocate(operator, size) if size > 0 else None
 
     def resized(self, storage: Any) -> None:
         if storage._cdata in self._blocks:
             self.update("resize_", storage)
 
-    def _ended(self, key: int) -> None:
+    def _ended(self, key: int, _reference: Any) -> None:
         _, block = self._blocks.pop(key)
         if block is not None:
             self.recording._free(block)
@@ -119,7 +134,7 @@ class _Storages:
             self.recording._free(block)
 
     def workspace(self) -> None:
-        """That of the current stream, which stays."""
+        """Allocates the workspace of the current stream, which stays."""
         number = self.streams.current.number
         if number not in self._workspaces:
             self._workspaces[number] = self.allocate("cuBLAS workspace",
@@ -137,7 +152,7 @@ class _Storages:
         return tuple(frames)
 
 
-class _Functions(TorchFunctionMode):
+class _Functions(_FunctionMode):
     """Calls in Python that a GPU would answer with other operators."""
 
     def __init__(self, options: Options, recording: Recording) -> None:
@@ -152,7 +167,7 @@ class _Functions(TorchFunctionMode):
         elif func is torch.Tensor.pin_memory:
             return args[0]
         result = func(*args, **kwargs)
-        if func is torch.Tensor.data.__set__ and all(isinstance(each, FakeTensor) for each in args[:2]):
+        if func is _SET_DATA and all(isinstance(each, FakeTensor) for each in args[:2]):
             args[0].fake_device = args[1].fake_device
         return result
 
@@ -201,7 +216,7 @@ def _bias(mask: Any, query: Any) -> Any:
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], columns)
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(_DispatchMode):
     """Operators: runs them on fake tensors, or on the CPU where all is small and there, and reports their storages."""
 
     def __init__(self, storages: _Storages, functions: _Functions) -> None:
@@ -227,6 +242,8 @@ class _Operators(TorchDispatchMode):
         if func in _METADATA_ONLY and isinstance(args[0], FakeTensor):
             return self._item(args[0]) if func is not aten.is_pinned.default else False
         result = self._run(func, args, kwargs)
+        if func is _CHECKED_FINITE:
+            args[1].found_inf = 0.0
         tensors = [each for each in _flat(result) if each.device.type == self._options.device.type]
         if tensors:
             name = self._name(func)
@@ -254,7 +271,7 @@ class _Operators(TorchDispatchMode):
             result = func(*args, **kwargs)
         except DynamicOutputShapeException:
             raise Unsupported(f"{self._name(func)}: the size of its result depends on values, which a recording lacks; "
-                              "use a form with a fixed size (masks instead of indices, grouped or batched experts)") from None
+                              "use a form with a fixed size (masks instead of indices, grouped experts)") from None
         if on_cpu and not inputs:
             made = _flat(result)
             if made and all(each.device.type == "cpu" for each in made) and self._is_small(made):
@@ -263,12 +280,18 @@ class _Operators(TorchDispatchMode):
         return result
 
     def _is_small(self, tensors: List[Any]) -> bool:
-        """On a recorded GPU the CPU has values. A recorded CPU has those of numbers: steps of optimizers."""
+        """On a recorded GPU the CPU has values. A recorded CPU has those of numbers (steps of optimizers), and of few
+        integers (ranks of a mesh).
+        """
+        size = sum(each.numel() * each.element_size() for each in tensors)
         if self._cuda:
-            return sum(each.numel() * each.element_size() for each in tensors) <= _REAL_BYTES
-        return all(each.dim() == 0 for each in tensors)
+            return size <= _REAL_BYTES
+        return all(each.dim() == 0 or not each.dtype.is_floating_point and size <= _REAL_RANKS for each in tensors)
 
     def _item(self, tensor: Any) -> Any:
+        found_inf = getattr(tensor, "found_inf", None)
+        if found_inf is not None:  # else GradScaler would leave out the optimizer's step
+            return found_inf
         if tensor.constant is not None:
             return tensor.constant.item()
         if self._options.item is not None:
@@ -305,7 +328,7 @@ class _Operators(TorchDispatchMode):
 
         def backward(*args: Any, **kwargs: Any) -> Any:
             self._engines += 1
-            hidden = self._functions not in _get_current_function_mode_stack()
+            hidden = self._functions not in _FUNCTION_MODES()
             try:
                 with self._functions if hidden else contextlib.nullcontext():
                     return run(*args, **kwargs)

@@ -27,7 +27,7 @@ class Allocation(NamedTuple):
 
 
 class _Block:
-    """An allocation: its event, and the time of its end in `events`, None while it is live."""
+    """An allocation. stack: number of its frames; origin: module, phase, operator."""
 
     __slots__ = ("address", "bytes", "stream", "stack", "origin")
 
@@ -36,11 +36,11 @@ class _Block:
 
 
 class Recording:
-    """What record() has recorded. Bytes are those of the recorded device.
+    """The result of record(). Bytes are those of the recorded device.
 
     - live_bytes, peak_bytes: allocations as requested, now and at the peak; live_rounded_bytes, peak_rounded_bytes:
       each rounded up to a multiple of 512, as the caching allocator does
-    - notes: what was assumed or left out in this recording, a sentence each
+    - notes: assumptions of this recording, and parts that are left out, a sentence each
     """
 
     def __init__(self, device: str) -> None:
@@ -95,11 +95,11 @@ class Recording:
         self._marks.append((len(self._events), f"step {len(self._marks)}" if name is None else name))
 
     def live(self) -> List[Allocation]:
-        """What is live now, in the order of allocation."""
+        """Live allocations, in the order of allocation."""
         return [_described(block) for block in self._live.values()]
 
     def peak(self) -> List[Allocation]:
-        """What was live at the (first) peak of requested bytes, in the order of allocation."""
+        """Live allocations at the (first) peak of requested bytes, in the order of allocation."""
         blocks: Dict[int, _Block] = {}
         for action, block, _ in self._events[:self._peak]:
             if action == "alloc":
@@ -109,8 +109,9 @@ class Recording:
         return [_described(block) for block in blocks.values()]
 
     def snapshot(self) -> Dict[str, Any]:
-        """The recording as PyTorch's memory snapshot (plain data). What is live now is in a segment of its own each, as
-        nothing was reserved. Times are numbers of events. "recording" has the notes, and the events that begin steps.
+        """The recording as PyTorch's memory snapshot (plain data). Nothing was reserved, so each live allocation has a
+        segment, and no event is of a segment. Times are numbers of events. "recording" has the notes, and the first
+        events of steps.
         """
         stacks: List[List[Dict[str, Any]]] = []
         known: Dict[Frame, Dict[str, Any]] = {}  # a frame is one object, which the pickle has once
@@ -118,7 +119,8 @@ class Recording:
             stacks.append([known.setdefault(frame, {"filename": frame[0], "line": frame[1], "name": frame[2]})
                            for frame in stack])
         events = [{"action": action, "addr": block.address, "size": block.bytes, "stream": block.stream,
-                   "time_us": time, "frames": stacks[stack]} for time, (action, block, stack) in enumerate(self._events)]
+                   "time_us": time, "frames": stacks[stack]}
+                  for time, (action, block, stack) in enumerate(self._events)]
         segments = [_segment(block, stacks[block.stack]) for block in self._live.values()]
         marks = [{"stage": "START", "name": name, "device": 0, "time_us": time} for time, name in self._marks]
         return {"segments": segments, "device_traces": [events], "external_annotations": marks,
