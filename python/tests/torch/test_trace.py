@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 
@@ -205,6 +206,9 @@ def test_storages():
         module = nn.Linear(2048, 2048).cuda()  # on the CPU without values
         assert module.weight.device.type == "cuda"
         assert recorded.live_bytes == 4000 + 4 * (2048 * 2048 + 2048)
+        large = torch.ones(1 << 20)
+        large.data = large.to("cuda")  # as FSDP2 moves parameters
+        assert large.device.type == "cuda" and large.untyped_storage().nbytes() == 4 << 20
     kept = recorded.live_bytes
     del moved, module
     assert recorded.live_bytes == kept  # the recording is over
@@ -270,6 +274,19 @@ def test_frames():
             train("mlp", device="cuda", steps=1)
         assert {len(event["frames"]) for event in recorded.snapshot()["device_traces"][0]} == {1 + frames}
         assert kept is not None
+
+
+def test_memory_viz():
+    """PyTorch's reader of snapshots takes a recording: it plays the trace, and its segments hold what is live."""
+    from torch.cuda import _memory_viz
+    with trace.record() as recorded:
+        kept = torch.ones(1000, device="cuda")
+        train("mlp", device="cuda", steps=1)
+    snapshot = recorded.snapshot()
+    text = _memory_viz.trace(snapshot)
+    allocations = sum(event["action"] == "alloc" for event in snapshot["device_traces"][0])
+    assert len(re.findall(r"^\w+ = ", text, re.MULTILINE)) == allocations and kept.numel() == 1000
+    assert "32.0MiB" in _memory_viz.segsum(snapshot) and len(_memory_viz.trace_plot(snapshot)) > 10_000
 
 
 @pytest.mark.skipif(not BUILD, reason="BUCKETPOOL_BUILD names no build folder")

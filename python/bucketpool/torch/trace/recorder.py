@@ -65,8 +65,8 @@ class _OfTorch(type):
 
 
 class _Traced(metaclass=_OfTorch):
-    """torch._subclasses.FakeTensor, for PyTorch alone. Libraries that trace models look for fake tensors there, and avoid
-    decisions that depend on values: transformers makes masks that it would leave out.
+    """torch._subclasses.FakeTensor, for PyTorch alone. Libraries that trace models look for fake tensors there, and
+    avoid decisions that depend on values: transformers makes masks that it would leave out.
     """
 
 
@@ -167,7 +167,7 @@ class _Functions(_FunctionMode):
         elif func is torch.Tensor.pin_memory:
             return args[0]
         result = func(*args, **kwargs)
-        if func is _SET_DATA and all(isinstance(each, FakeTensor) for each in args[:2]):
+        if func == _SET_DATA and all(isinstance(each, FakeTensor) for each in args[:2]):
             args[0].fake_device = args[1].fake_device
         return result
 
