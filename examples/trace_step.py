@@ -54,7 +54,7 @@ CASES = {
 
 
 def build(case):
-    """The model on the recorded device."""
+    """The model on the recorded device; for FSDP2 on the meta device, so that no rank ever has all of it."""
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(os.path.join(MODELS, case.model))
@@ -64,7 +64,7 @@ def build(case):
     config.use_cache = False
     if hasattr(config, "layer_types") and config.layer_types and case.layers:
         config.layer_types = config.layer_types[:case.layers]
-    with torch.device("cuda"):
+    with torch.device("meta" if case.ranks > 1 else "cuda"):
         model = transformers.AutoModelForCausalLM.from_config(
             config, attn_implementation="sdpa", dtype=torch.float32 if case.ranks > 1 else case.weights)
     if case.checkpoint:
@@ -77,7 +77,8 @@ def shard(model, case):
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in model.get_decoder().layers:
         fully_shard(layer, mp_policy=policy, reshard_after_forward=case.reshard)
-    return fully_shard(model, mp_policy=policy, reshard_after_forward=case.reshard)
+    fully_shard(model, mp_policy=policy, reshard_after_forward=case.reshard)
+    model.to_empty(device="cuda")
 
 
 def logprobs(logits, tokens):

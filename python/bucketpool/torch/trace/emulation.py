@@ -131,7 +131,7 @@ class Streams:
             Stream.__init__(stream, device, priority)
             frame = sys._getframe(1)
             if stream.number:
-                recording._note(f"stream {stream.number}: made in {frame.f_code.co_filename}:{frame.f_lineno}")
+                recording._note(f"stream {stream.number}: made in {frame.f_globals.get('__name__')}:{frame.f_lineno}")
 
         self.type: Any = type("Stream", (Stream, ), {"__init__": made})
         self.default: Stream = self.type()
