@@ -317,6 +317,30 @@ class Export(unittest.TestCase):
         with fake_ranks(1), without_cuda(), self.assertRaisesRegex(errors.Unsupported, "more than one rank"):
             pooled.describe(wrap(random_stack(5)))
 
+    def test_nothing_to_pool(self) -> None:
+        """Unsharded gradients get temporary buffers in a step that communicates in another dtype: from PyTorch."""
+        from megatron_fsdp import MixedPrecisionPolicy
+        narrow = MixedPrecisionPolicy(grad_comm_dtype=torch.bfloat16)
+        for on_mismatch in ("replan", "plain", "error"):
+            with self.subTest(on_mismatch), fake_ranks(RANKS), without_cuda():
+                with pooled.install(on_mismatch=on_mismatch) as installed:
+                    model = wrap(random_stack(5), strategy=1, expert_parallel=2)
+                model.set_model_auto_sync(True)
+                step(model, 0)
+                with model.mixed_precision_context(narrow):
+                    if on_mismatch == "error":
+                        with self.assertRaisesRegex(errors.Unsupported, "nothing to pool"):
+                            step(model, 1)
+                        continue
+                    with self.assertWarnsRegex(RuntimeWarning, "nothing to pool"):
+                        step(model, 1)
+                    step(model, 2)
+                self.assertGreater(installed.counts.differing, 1)
+                self.assertEqual((installed.counts.served, installed.counts.replans), (0, 0))
+                self.assertEqual([each for made in installed.allocators.values() for each in made.live], [])
+                installed.only.next_step()
+                installed.close()
+
     def test_not_wrapped(self) -> None:
         with self.assertRaisesRegex(errors.InvalidArgument, "fully_shard_model"):
             pooled.describe(torch.nn.Linear(2, 2))

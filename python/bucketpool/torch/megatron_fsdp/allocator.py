@@ -169,6 +169,29 @@ class PooledBuckets:
         self.pool.close()
 
 
+class PlainBuckets:
+    """Memory of PyTorch for buckets, each time in the same tensor, because parameters are views of it."""
+
+    def __init__(self) -> None:
+        self._tensors: Dict[int, torch.Tensor] = {}
+
+    def take(self, bucket_id: int, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Allocates the storage of the bucket's tensor, if it has none."""
+        tensor = self._tensors.get(bucket_id)
+        if tensor is None or tensor.dtype != dtype or tensor.numel() != size:
+            tensor = self._tensors[bucket_id] = torch.empty(size, dtype=dtype, device=device)
+        tensor.untyped_storage().resize_(size * tensor.element_size())
+        return tensor
+
+    def give_back(self, bucket_id: int) -> None:
+        """Frees the storage of the bucket's tensor, if there is one."""
+        tensor = self._tensors.get(bucket_id)
+        if tensor is not None:
+            if tensor.is_cuda and tensor.untyped_storage().nbytes():
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
+            tensor.untyped_storage().resize_(0)
+
+
 class BucketAllocator:
     """TemporaryBucketAllocator's interface over a pool: every allocate() of a bucket returns its planned address.
 
@@ -195,7 +218,7 @@ class BucketAllocator:
         self.fsdp_double_buffer_units: List[int] = unit_ids(groups)
         self._allocations: Dict[int, _Allocation] = {}
         self._tensors: Dict[Tuple[int, int], Tuple["weakref.ref[Any]", torch.Tensor]] = {}  # by id and address
-        self._dynamic: Dict[int, torch.Tensor] = {}
+        self._dynamic = PlainBuckets()
         self._warned = False
 
     # ---- the interface -----------------------------------------------------------------------------------------------
@@ -246,8 +269,7 @@ class BucketAllocator:
         if allocation.pool_id is not None:
             self.pooled.pool.release([allocation.pool_id], self.pooled.streams.current())
             self.pooled.allocated.discard(allocation.pool_id)
-        if bucket_id in self._dynamic:
-            self._return(self._dynamic[bucket_id])
+        self._dynamic.give_back(bucket_id)
         del self._allocations[bucket_id]
 
     def move(self, pooled: PooledBuckets) -> None:
@@ -448,20 +470,7 @@ class BucketAllocator:
         return weakref.ref(tensor.untyped_storage()), tensor
 
     def _plain(self, bucket_id: int, size: int, dtype: torch.dtype) -> _Allocation:
-        """Allocates the storage of a bucket's tensor. It is the same tensor every time, because parameters are views of
-        it.
-        """
-        tensor = self._dynamic.get(bucket_id)
-        if tensor is None or tensor.dtype != dtype or tensor.numel() != size:
-            tensor = self._dynamic[bucket_id] = torch.empty(size, dtype=dtype, device=self.pooled.device)
-        tensor.untyped_storage().resize_(size * tensor.element_size())
-        return _Allocation(Bucket(tensor), None, dtype, size)
-
-    def _return(self, tensor: torch.Tensor) -> None:
-        """Frees the storage of a tensor of _plain()."""
-        if tensor.is_cuda and tensor.untyped_storage().nbytes():
-            tensor.record_stream(torch.cuda.current_stream(tensor.device))
-        tensor.untyped_storage().resize_(0)
+        return _Allocation(Bucket(self._dynamic.take(bucket_id, size, dtype, self.pooled.device)), None, dtype, size)
 
 
 def _ranges(ids: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ...errors import Error, InvalidArgument, Mismatch, ScheduleError
+from ...errors import Error, InvalidArgument, Mismatch, ScheduleError, Unsupported
 from ...plan import Plan
 from ...pool import Pool
 from ...registration import Registration
@@ -21,7 +21,7 @@ from ..accounting import Memory, memory
 from ..capture import GraphCapture, follow
 from ..nccl import Groups, register
 from ..streams import Streams
-from .allocator import ON_MISMATCH, Bucket, BucketAllocator, Counts, PooledBuckets
+from .allocator import ON_MISMATCH, Bucket, BucketAllocator, Counts, PlainBuckets, PooledBuckets
 from .units import Group, Units, describe, unit_ids
 
 # The modules that define its buffers: in the package, and in its copy in Megatron-LM.
@@ -121,10 +121,18 @@ class Wrapped:
         """True if these are the parameter groups of this module."""
         return self._groups is groups
 
-    def serve(self, device: torch.device) -> PooledBuckets:
-        """The pool, created with the first allocation, when all buffers have their sizes."""
+    def serve(self, device: torch.device) -> Optional[PooledBuckets]:
+        """The pool, created with the first allocation, when all buffers have their sizes. None: nothing is sharded."""
         if self.pooled is None:
-            self.units = describe(list(self._groups), grad_dtype_of=self._grad_dtype_of, buffers=self._buffers)
+            try:
+                self.units = describe(list(self._groups), grad_dtype_of=self._grad_dtype_of, buffers=self._buffers)
+            except Unsupported as error:
+                if self._on_mismatch == "error":
+                    raise
+                if not self.counts.differing:
+                    warnings.warn(f"{error} (on_mismatch={self._on_mismatch!r})", RuntimeWarning, stacklevel=4)
+                self.counts.differing += 1
+                return None
             plan = self.plan if self.plan is not None else self._make_plan(self.units)
             pooled = self._make_pool(plan, self.units, device)
             try:
@@ -325,19 +333,27 @@ class _Deferred:
     def __init__(self, wrapped: Wrapped, role: str, groups: Sequence[Any], outside: str) -> None:
         self._wrapped, self._role, self._groups, self.outside = wrapped, role, groups, outside
         self._allocator: Optional[BucketAllocator] = None
+        self._plain, self._live = PlainBuckets(), set[int]()  # of a module without a pool
         self.fsdp_double_buffer_units = unit_ids(groups)
 
     def allocate(self, bucket_id: int, size: int, dtype: torch.dtype, device: torch.device,
                  mem_alloc_context: Optional[Callable[[], Any]] = None, strict_assignments: bool = True) -> Bucket:
         """As BucketAllocator.allocate; the first call creates the pool."""
         if self._allocator is None:
-            self._allocator = self._wrapped.serve(device).allocator(self._role, self._groups, self.outside)
+            pooled = self._wrapped.serve(device)
+            if pooled is None:  # a gradient that is communicated in another dtype, for instance
+                self._live.add(bucket_id)
+                return Bucket(self._plain.take(bucket_id, size, dtype, device))
+            self._allocator = pooled.allocator(self._role, self._groups, self.outside)
         return self._allocator.allocate(bucket_id, size, dtype, device, mem_alloc_context, strict_assignments)
 
     def free(self, bucket_id: int) -> None:
         """As BucketAllocator.free."""
         if self._allocator is not None:
             self._allocator.free(bucket_id)
+        elif bucket_id in self._live:
+            self._live.remove(bucket_id)
+            self._plain.give_back(bucket_id)
 
     @property
     def can_move(self) -> bool:
@@ -356,7 +372,7 @@ class _Deferred:
     @property
     def live(self) -> List[int]:
         """The ids that are allocated now."""
-        return self._allocator.live if self._allocator is not None else []
+        return self._allocator.live if self._allocator is not None else sorted(self._live)
 
 
 def _find(package: Optional[str]) -> List[ModuleType]:
@@ -384,8 +400,9 @@ def install(plan: Union[None, Plan, str, "os.PathLike[str]", Planner] = None, po
     - plan: a Plan, its file, or a function that makes a Plan from Units; None: plans the buckets of the module
     - policy: of the plan that install() makes: "scheduled", "max" or "fixed"
     - package: the module of Megatron-FSDP, such as "megatron_fsdp"; None: the imported one, else an installed one
-    - on_mismatch: a request that differs from the plan, or whose memory is in use. "replan": memory of PyTorch, and
-      after the next step of an optimizer a new plan with what was asked for; "plain": memory of PyTorch; "error": raises
+    - on_mismatch: a request that differs from the plan, or whose memory is in use, or one of a module without sharded
+      units. "replan": memory of PyTorch, and after the next step of an optimizer a new plan with what was asked for
+      (except the last kind); "plain": memory of PyTorch; "error": raises
     - pool_options: as in bucketpool.Pool
 
     Each module gets a pool, which stays until Installed.close(). One thread at a time. Raises ImportError,
