@@ -2,7 +2,7 @@
 
 PyTorch's own wheel is installed, and of what it is linked to only what this machine lacks: a CUDA toolkit's libraries are used where there is
 one. Nothing of this needs a GPU. Exits 0, 1 or, where PyTorch cannot be had (no network, no pip, no disk), 77 with the reason. Options are
-pytest's: ./check --torch -k fsdp2. ./check --torch --peers DIR runs tests of other projects on our functions instead (python/tests/peers)."""
+pytest's: ./check --torch -k fsdp2. ./check --torch --peers DIR runs tests of other projects with ours instead (python/tests/peers)."""
 
 import glob
 import hashlib

@@ -138,12 +138,13 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @functools.lru_cache(maxsize=None)
 def guarded_lines(file):
-    """Lines of import statements inside try blocks with handlers."""
+    """Lines of imports inside try blocks with handlers."""
     with open(file, encoding="utf-8") as source:
         tree = ast.parse(source.read())
     handled = [node for node in ast.walk(tree) if isinstance(node, ast.Try) and node.handlers]
     blocks = [statement for node in handled for statement in node.body]
-    imports = [node for block in blocks for node in ast.walk(block) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    importing = (ast.Import, ast.ImportFrom, ast.Call)  # a call of importlib.import_module
+    imports = [node for block in blocks for node in ast.walk(block) if isinstance(node, importing)]
     return {line for node in imports for line in range(node.lineno, node.end_lineno + 1)}
 
 
@@ -153,19 +154,23 @@ def on_the_cpu():
     import torch.distributed as dist
     from torch.overrides import TorchFunctionMode
 
-    if getattr(torch.cuda, "on_the_cpu", False):
+    if getattr(torch.cuda, "on_the_cpu", None):
         return
-    torch.cuda.on_the_cpu = True
 
-    def moved(value):
+    def moved(value, name=""):
         is_device = isinstance(value, (str, torch.device))
-        return torch.device("cpu") if is_device and str(value).split(":")[0] == "cuda" else value
+        is_device = is_device and str(value).split(":")[0] == "cuda" or name == "device" and type(value) is int
+        return torch.device("cpu") if is_device else value
 
     class Moved(TorchFunctionMode):
+        makes_devices = False  # "cuda" as a device object, which only its uses move
+
         def __torch_function__(self, function, kinds, arguments=(), keywords=None):
-            keywords = {name: moved(value) for name, value in (keywords or {}).items()}
-            if function is torch.Tensor.cuda:
+            keywords = {name: moved(value, name) for name, value in (keywords or {}).items()}
+            if function in (torch.Tensor.cuda, torch.Tensor.pin_memory):
                 return arguments[0]
+            if function is torch.device and arguments:
+                return function(*arguments) if self.makes_devices else moved(function(*arguments))
             return function(*[moved(value) for value in arguments], **keywords)
 
     class Event:
@@ -178,6 +183,7 @@ def on_the_cpu():
         def elapsed_time(self, other):
             return 0.0
 
+    torch.cuda.on_the_cpu = Moved  # of a thread
     Moved().__enter__()  # for the life of the process
     nothing = Anything()
     for name in ("synchronize", "set_device", "reset_peak_memory_stats", "empty_cache"):
@@ -195,6 +201,6 @@ def on_the_cpu():
 
 def install(peer):
     import replacements
-    sys.meta_path.insert(0, Hook(replacements.REPLACED[peer]))
+    sys.meta_path.insert(0, Hook(replacements.REPLACED.get(peer, {})))
     sys.meta_path.append(Absent(os.environ["BUCKETPOOL_PEER_COPY"]))
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # tests compile what they compare with
