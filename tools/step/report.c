@@ -152,18 +152,26 @@ int step_report_one(const step_answer *answer, const step_options *options)
 
 int step_report_all(const step_answer *answers, size_t count, const step_options *options)
 {
+    bool has_segments = false;
+    for (size_t i = 0; i < count; i++)
+        has_segments = has_segments || answers[i].has_segments;
     sheet s = sheet_new(cli_wants_color((cli_color)options->color));
-    sheet_add_columns(&s,
-                      "FILE|DEVICE|>STEPS|>ALIKE|>RECORDED|>DEFAULT|>EXPANDABLE|>PLANNED|>PEAK LIVE|>X PEAK|PROVEN");
+    sheet_add_columns(&s, "FILE|DEVICE|>STEPS|>ALIKE");
+    if (has_segments)
+        sheet_add_columns(&s, ">RECORDED");
+    sheet_add_columns(&s, ">DEFAULT|>EXPANDABLE|>PLANNED|>PEAK LIVE|>X PEAK|PROVEN");
     for (size_t i = 0; i < count; i++) {
         const step_answer *a = &answers[i];
         sheet_add_row(&s, file_name(a->path), cli_text("cuda:%u", a->trace->device), cli_text("%zu", a->steps.count),
-                      share(a->steps.matched, a->steps.allocations),
-                      a->has_segments ? cli_bytes(a->recorded_bytes) : "",
-                      a->default_bytes > 0 ? cli_bytes(a->default_bytes) : "",
-                      a->expandable_bytes > 0 ? cli_bytes(a->expandable_bytes) : "", cli_bytes(a->plan.total_bytes),
-                      cli_bytes(a->peak_bytes), times(a->plan.total_bytes, a->peak_bytes),
-                      a->plan.optimal ? "optimal" : "", NULL);
+                      share(a->steps.matched, a->steps.allocations), NULL);
+        if (has_segments)
+            sheet_add_cell(&s, a->has_segments ? cli_bytes(a->recorded_bytes) : "");
+        sheet_add_cell(&s, cli_bytes(a->default_bytes));
+        sheet_add_cell(&s, cli_bytes(a->expandable_bytes));
+        sheet_add_cell(&s, cli_bytes(a->plan.total_bytes));
+        sheet_add_cell(&s, cli_bytes(a->peak_bytes));
+        sheet_add_cell(&s, times(a->plan.total_bytes, a->peak_bytes));
+        sheet_add_cell(&s, a->plan.optimal ? "optimal" : "");
     }
     return sheet_finish(&s);
 }
