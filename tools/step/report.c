@@ -40,8 +40,8 @@ static void print_heading(const step_answer *a)
     const bp_steps *s = &a->steps;
     const bp_trace *t = a->trace;
     uint64_t span = t->events[t->event_count - 1].time_us - t->events[0].time_us;
-    printf("%s, cuda:%u: %zu events in %.3f s, %zu allocations on %zu streams\n", file_name(a->path), t->device,
-           t->event_count, (double)span / 1e6, a->allocations.count, t->stream_count);
+    printf("%s, cuda:%u: %zu events in %.3f s, %zu allocations on %zu stream%s\n", file_name(a->path), t->device,
+           t->event_count, (double)span / 1e6, a->allocations.count, t->stream_count, t->stream_count == 1 ? "" : "s");
     if (!s->repeats)
         printf("no step repeats: the whole trace is planned as one step\n");
     else
