@@ -108,3 +108,4 @@ def parts(context):
     yield python.script("head", 95, "logprob.py", "--seconds", "70", "--hidden", hidden, *peers)
     yield python.script("offload", 70, "offload.py", "--seconds", "40", *peers)
     yield python.script("allocator", 30, "allocator.py")
+    yield python.script("step memory", 60, "step_memory.py")

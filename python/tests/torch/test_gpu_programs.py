@@ -41,7 +41,8 @@ def test_recorded_parts():
                                                  for name in ("logprob_device", "logprob_values", "logprob_autograd",
                                                               "logprob_head", "logprob_saved",
                                                   "views", "pluggable_allocator")), "logprob, eager", "head, eager",
-                           "logprob", "head", "offload", "allocator"]
+                           "logprob", "head", "offload", "allocator",
+                           "step memory"]
     for name, part in parts.items():
         if name.startswith("tests"):
             assert any(check["outcome"] == "passed" for check in part["checks"]), name
@@ -133,6 +134,13 @@ def test_offload():
 def test_allocator():
     found = part_of("allocator")
     assert len(found["figures"]) == 2 and len(found["skipped"]) == 2
+
+
+def test_step_memory():
+    found = rehearsed("torch")[0]["step memory"]
+    assert "step: recorded on the GPU" in names(found["skipped"])
+    assert all(row["planned"] >= row["peak"] > 0 and row["steps"] >= 2 for row in found["figures"])
+    assert all(check["outcome"] == "passed" for check in found["checks"])
 
 
 def test_peers(tmp_path):
