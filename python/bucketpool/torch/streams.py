@@ -23,8 +23,7 @@ class Streams:
         """PyTorch's current stream on this thread. Raises InvalidArgument (the per-thread default stream)."""
         if self.only is not None:
             return self.only
-        known = self._imported.get(torch._C._cuda_getCurrentRawStream(self.torch_device.index))
-        return known or self.imported(torch.cuda.current_stream(self.torch_device))
+        return self.imported(torch.cuda.current_stream(self.torch_device))
 
     def imported(self, stream: "torch.cuda.Stream") -> Stream:
         """The stream of the device for a stream of PyTorch."""
