@@ -67,7 +67,7 @@ def one_stream(device):
     class OneStream(streams.Streams):
         def __init__(self, _device, torch_device):
             super().__init__(device, torch_device)
-            Graph.stream = self._host
+            Graph.stream = self.only
 
         def imported(self, stream):
             return stream
