@@ -308,8 +308,9 @@ typedef struct bp_pool_statistics {
     uint64_t overflows;  /**< acquires served from overflow memory */
     uint64_t dynamic;    /**< acquires that allocated */
     uint64_t live_requests;
-    uint64_t live_bytes;      /**< aligned bytes of requests that are live now */
-    uint64_t peak_live_bytes; /**< high-water mark of live_bytes; calls in progress on other threads may count as live */
+    uint64_t live_bytes; /**< aligned bytes of requests that are live now */
+    uint64_t
+        peak_live_bytes; /**< high-water mark of live_bytes; calls in progress on other threads may count as live */
 } bp_pool_statistics;
 
 /** Reads the counters. Counters that other threads change meanwhile may be of slightly different moments. Any thread,
