@@ -26,7 +26,7 @@ PYTHON = os.path.join(VENV, "bin", "python")
 LOG = os.path.join(BUILDS, "torch.log")
 TESTS = os.path.join("python", "tests", "torch")
 PEERS = os.path.join("python", "tests", "peers", "run.py")
-MOST_SECONDS = 900  # of the tests
+MOST_SECONDS = 1800  # of the tests
 
 # Built for CUDA 13. Of the rest of its requirements what is imported here: no Triton, no cuda-bindings.
 TORCH = f"torch=={RELEASE}"
