@@ -19,8 +19,10 @@ static const uint64_t no_address = UINT64_MAX; /* blocks end within 64 bits, so 
 
 static size_t slot_of(const in_use *table, uint64_t address)
 {
-    uint64_t hash = (address >> 9 ^ address) * 0x9e3779b97f4a7c15u;
-    size_t at = (hash >> 20) & (table->capacity - 1);
+    /* The seed is the table's address, which a file cannot know. */
+    uint64_t hash = (address ^ (uintptr_t)table->addresses) * 0x9e3779b97f4a7c15u;
+    hash = (hash ^ hash >> 32) * 0xbf58476d1ce4e5b9u;
+    size_t at = (hash >> 24) & (table->capacity - 1);
     while (table->addresses[at] != address && table->addresses[at] != no_address)
         at = (at + 1) & (table->capacity - 1);
     return at;

@@ -353,7 +353,7 @@ static void measure_step(const period_finder *f, const uint32_t *ends, const uin
     step->begin_bytes = step->peak_bytes = bytes;
     step->peak_event = step->begin;
     for (uint32_t event = step->begin; event < step->end; event++) {
-        if (ends[event] != BP_TRACE_NONE)
+        if (ends[event] != BP_TRACE_NONE && event > step->begin) /* live[next] is without it */
             bytes -= bp_step_round(all[ends[event]].bytes);
         if (next < f->count && f->made[next].begin == event)
             bytes += bp_step_round(f->made[next++].bytes);

@@ -83,7 +83,8 @@ static inline const bp_trace_step *bp_steps_steady(const bp_steps *steps)
 
 /* Finds the step that repeats. Sizes and streams of allocations are compared, in order; a part of the trace before the
  * first regular step (warm-up) and an unfinished last step are left out. If nothing repeats, the whole trace is one step;
- * a trace without allocations has no steps. The caller owns the result: bp_steps_finish. O(allocations), with at most 64 comparisons of each. Errors: BP_ERR_NO_HOST_MEMORY. */
+ * a trace without allocations has no steps. The caller owns the result: bp_steps_finish. O(allocations), with at most 64 comparisons of each, and O(n + d^2) for d <= 2048
+ * differences of steps of n allocations that are compared. Errors: BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_steps_init(const bp_trace *trace, const bp_allocations *allocations, bp_steps *steps);
 BP_API void bp_steps_finish(bp_steps *steps);
 

@@ -119,6 +119,8 @@ int step_draw(const step_answer *answer, const output *to)
     for (size_t i = 1; i < answer->plan.kind_count; i++)
         largest = answer->plan.kinds[i].bytes > answer->plan.kinds[largest].bytes ? i : largest;
     const bp_step_plan_kind *kind = &answer->plan.kinds[largest];
+    if (kind->bytes == 0)
+        return cli_fail(EXIT_BAD_INPUT, "--plot: no allocation of the step has an offset; record more equal steps");
     char *text = NULL, title[256], proof[160];
     size_t bytes = 0;
     FILE *rows = open_memstream(&text, &bytes);

@@ -55,8 +55,8 @@ static void print_heading(const step_answer *a)
     if (a->failures > 0)
         printf("%llu requests found no memory, the first of %s at event %u\n", (unsigned long long)a->failures,
                cli_bytes(t->events[a->first_failure].bytes), a->first_failure);
-    if (t->unknown_events > 0)
-        printf("%llu events of unknown kinds (\"%.40s\") are left out\n", (unsigned long long)t->unknown_events,
+    if (a->allocations.unknown > 0)
+        printf("%llu events of unknown kinds (\"%.40s\") are left out\n", (unsigned long long)a->allocations.unknown,
                t->unknown_name);
     putchar('\n');
 }
@@ -79,7 +79,10 @@ static int print_amounts(const step_answer *a, const step_options *options)
         add_amount(&s, "expandable", a->expandable_bytes, a, "expandable segments, modelled");
     add_amount(&s, "planned", p->total_bytes, a, "one address for each allocation of the step");
     add_amount(&s, "  persistent", p->persistent_bytes, a, "live during whole steps");
-    add_amount(&s, "  step", p->bytes, a, p->optimal ? "optimal: no placement takes less" : "");
+    add_amount(&s, "  step", p->bytes, a,
+               p->bytes == 0 ? "nothing is planned"
+               : p->optimal  ? "optimal: no placement takes less"
+                             : "");
     add_amount(&s, "  outside", p->outside_bytes, a, "differs between steps, not planned");
     add_amount(&s, "peak live", a->peak_bytes, a, "lower bound: no allocator takes less");
     CLI_TRY(sheet_finish(&s));
@@ -171,7 +174,7 @@ int step_report_all(const step_answer *answers, size_t count, const step_options
         sheet_add_cell(&s, cli_bytes(a->plan.total_bytes));
         sheet_add_cell(&s, cli_bytes(a->peak_bytes));
         sheet_add_cell(&s, times(a->plan.total_bytes, a->peak_bytes));
-        sheet_add_cell(&s, a->plan.optimal ? "optimal" : "");
+        sheet_add_cell(&s, a->plan.optimal && a->plan.bytes > 0 ? "optimal" : "");
     }
     return sheet_finish(&s);
 }
@@ -249,7 +252,7 @@ static void add_answer(bp_json_writer *d, const step_answer *a)
     bp_json_add_number(d, "live_at_start", a->allocations.live_at_start);
     bp_json_add_number(d, "missing_frees", a->allocations.replaced);
     bp_json_add_number(d, "oom_events", a->failures);
-    bp_json_add_number(d, "unknown_events", a->trace->unknown_events);
+    bp_json_add_number(d, "unknown_events", a->allocations.unknown);
     bp_json_add_flag(d, "repeats", a->steps.repeats);
     bp_json_add_number(d, "step_allocations", a->steps.allocations);
     bp_json_add_number(d, "matched", a->steps.matched);

@@ -66,7 +66,7 @@ static bp_status trace_read_block(trace_reader *r, const bp_snapshot_at *at, uin
     bp_snapshot_at history = bp_snapshot_member(at, "history"), last = bp_snapshot_item(&history, 0);
     bp_trace_block *block = &r->file->blocks[r->block_count];
     if (own.value.kind != BP_PICKLE_ABSENT)
-        BP_TRY(bp_snapshot_number(&own, UINT64_MAX, address));
+        BP_TRY(bp_snapshot_number(&own, UINT64_MAX - 1, address));
     *block = (bp_trace_block){.address = *address};
     BP_TRY(bp_snapshot_number(&size, UINT64_MAX - *address, &block->bytes));
     BP_TRY(bp_snapshot_number_or_0(&requested, &block->requested_bytes));
@@ -137,8 +137,8 @@ static bp_status trace_read_segments(trace_reader *r, const bp_snapshot_at *segm
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_at segment = bp_snapshot_item(segments, i), list = bp_snapshot_member(&segment, "blocks");
         blocks += bp_pickle_is_list(list.value) ? list.value.count : 0;
-        if (blocks > BP_TRACE_MOST_MEMORY / sizeof *r->file->blocks)
-            return bp_snapshot_fail(segments, "more than %zu blocks", blocks);
+        if (blocks > r->reader.pickle->bytes) /* each takes some; a list of blocks is in many places */
+            return bp_snapshot_fail(segments, "%zu blocks in a file of %zu bytes", blocks, r->reader.pickle->bytes);
     }
     BP_TRY(trace_array(count, sizeof *r->found, &found));
     r->found = found;
@@ -238,7 +238,9 @@ static bp_status trace_make(trace_reader *r, const bp_snapshot_at *root)
         if (item.value.kind > BP_PICKLE_NONE && !bp_trace_list_of(tables, item.value, &list))
             return bp_snapshot_fail(&item, "expected a list of events");
         for (uint32_t before = 0; before < file->info.trace_count && list.count > 0; before++) {
-            if (file->traces[before].events == (bp_trace_event *)tables->events.memory + list.first)
+            const bp_trace_event *first = file->traces[before].events, *last = first + file->traces[before].event_count;
+            const bp_trace_event *own = (bp_trace_event *)tables->events.memory + list.first;
+            if (first != NULL && own < last && own + list.count > first)
                 return bp_snapshot_fail(&item, "the events of another device");
         }
         bp_trace *trace = &file->traces[file->info.trace_count];

@@ -11,7 +11,7 @@
 
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
 
-enum { TEXT_BLOCK_BYTES = 1 << 16, MOST_STREAMS = UINT16_MAX };
+enum { TEXT_BLOCK_BYTES = 1 << 16, MOST_STREAMS = 4096, MOST_FRAMES = 4096 };
 
 typedef struct bp_text_block {
     struct bp_text_block *next;
@@ -279,6 +279,9 @@ static bp_status add_stack(bp_trace_tables *t, const bp_pickle *pickle, const bp
         added[before.count + i] = token_index(item.magnitude);
     }
     stack.count = before.count + count;
+    if (stack.count > MOST_FRAMES)
+        return bp_fail(BP_ERR_FORMAT, "%.300s: byte %zu: a call stack of more than %d frames", t->origin, end,
+                       MOST_FRAMES);
     BP_TRY(index_reserve(t, &t->stack_index, t->stacks.count, hash_stack));
     size_t mask = t->stack_index.capacity - 1, at = hash_bytes(added, stack.count * sizeof *added) & mask;
     for (; t->stack_index.slots[at] != BP_TRACE_NONE; at = (at + 1) & mask) {
@@ -308,14 +311,14 @@ uint32_t bp_trace_stack_of(const bp_pickle *pickle, bp_pickle_ref ref)
 bp_status bp_trace_stream(bp_trace_tables *t, uint64_t stream, uint16_t *index)
 {
     const uint64_t *known = t->streams.memory;
-    size_t i = 0;
+    size_t i = t->stream < t->streams.count && known[t->stream] == stream ? t->stream : 0;
     while (i < t->streams.count && known[i] != stream)
         i++;
     if (i == MOST_STREAMS)
         return bp_fail(BP_ERR_FORMAT, "%.300s: more than %d streams", t->origin, MOST_STREAMS);
     if (i == t->streams.count)
         BP_TRY(table_add(t, &t->streams, &stream));
-    *index = (uint16_t)i;
+    *index = t->stream = (uint16_t)i;
     return BP_OK;
 }
 
@@ -343,10 +346,14 @@ static bp_status trace_add_event(bp_trace_tables *t, const bp_pickle *pickle, co
         }
         case WORD_ADDR:
         case WORD_DEVICE_FREE:
+            if (value.kind == BP_PICKLE_NONE)
+                break;
             BP_TRY(trace_number(t, offset, value, "addr", &event.address));
             has_address = true;
             break;
         case WORD_SIZE:
+            if (value.kind == BP_PICKLE_NONE)
+                break;
             BP_TRY(trace_number(t, offset, value, "size", &event.bytes));
             has_size = true;
             break;
@@ -368,7 +375,7 @@ static bp_status trace_add_event(bp_trace_tables *t, const bp_pickle *pickle, co
     }
     if (event.action != BP_TRACE_UNKNOWN && event.action != BP_TRACE_SNAPSHOT && (!has_address || !has_size))
         return trace_fail(t, offset, has_address ? "an event without \"size\"" : "an event without \"addr\"");
-    if (event.action != BP_TRACE_OOM && event.bytes > UINT64_MAX - event.address)
+    if (event.action != BP_TRACE_OOM && (event.address == UINT64_MAX || event.bytes > UINT64_MAX - event.address))
         return trace_fail(t, offset, "an event whose addresses exceed 64 bits");
     if (t->streams.count == 0) /* old versions of PyTorch write no streams */
         BP_TRY(bp_trace_stream(t, 0, &event.stream));

@@ -36,6 +36,7 @@ typedef struct bp_trace_tables {
     bp_table events;       /* bp_trace_event */
     bp_table lists;        /* bp_event_list */
     bp_index text_index, frame_index, stack_index;
+    uint16_t stream; /* of the last event */
     uint64_t unknown_events;
     const char *unknown_name;
     bp_pickle_reducer reducer;
