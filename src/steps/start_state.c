@@ -52,7 +52,7 @@ static uint32_t pool_of(const undo *u, const bp_trace_event *event)
 
 static void *as_value(size_t number)
 {
-    return (void *)(uintptr_t)(number + 1);
+    return (void *)(uintptr_t)(number + 1); /* NOLINT(performance-no-int-to-ptr): a number, not an address */
 }
 
 static bool take_number_at(bp_address_map *map, uint64_t address, size_t *number)
