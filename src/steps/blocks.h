@@ -39,8 +39,8 @@ typedef struct bp_block_key {
     uint64_t stream, bytes, address;
 } bp_block_key;
 
-void bp_block_set_insert(bp_block_set *set, bp_caching_block *block);
-void bp_block_set_remove(bp_block_set *set, bp_caching_block *block);
+void bp_block_set_insert(bp_block_set *set, bp_caching_block *added);
+void bp_block_set_remove(bp_block_set *set, bp_caching_block *removed);
 /* The first block that is not before the key, the first behind it, and the last before it; NULL if there is none. */
 bp_caching_block *bp_block_set_from(const bp_block_set *set, bp_block_key key);
 bp_caching_block *bp_block_set_after(const bp_block_set *set, bp_block_key key);
@@ -59,8 +59,8 @@ typedef struct bp_blocks {
 } bp_blocks;
 
 /* A zeroed block with a priority. Errors: BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_blocks_new(bp_blocks *blocks, bp_caching_block **block);
-void bp_blocks_return(bp_blocks *blocks, bp_caching_block *block);
+bp_status bp_blocks_new(bp_blocks *blocks, bp_caching_block **added);
+void bp_blocks_return(bp_blocks *blocks, bp_caching_block *returned);
 /* Visits the blocks that are in use, in no order. */
 void bp_blocks_each(const bp_blocks *blocks, void (*visit)(void *user, const struct bp_caching_block *block),
                     void *user);
