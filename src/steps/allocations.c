@@ -158,13 +158,9 @@ static bp_status finder_add_silent(finder *f)
     return BP_OK;
 }
 
-static int by_begin(const void *left, const void *right)
+static int by_address_and_end(const void *left, const void *right)
 {
     const bp_allocation *a = left, *b = right;
-    uint64_t first = a->begin == BP_TRACE_NONE ? 0 : (uint64_t)a->begin + 1;
-    uint64_t second = b->begin == BP_TRACE_NONE ? 0 : (uint64_t)b->begin + 1;
-    if (first != second)
-        return first < second ? -1 : 1;
     if (a->address != b->address)
         return a->address < b->address ? -1 : 1;
     return (a->end > b->end) - (a->end < b->end);
@@ -179,7 +175,7 @@ static bp_status finder_sort(finder *f)
     size_t early = 0, late = f->early;
     for (size_t i = 0; i < f->found->count; i++)
         sorted[f->found->all[i].begin == BP_TRACE_NONE ? early++ : late++] = f->found->all[i];
-    qsort(sorted, early, sizeof *sorted, by_begin);
+    qsort(sorted, early, sizeof *sorted, by_address_and_end);
     free(f->found->all);
     f->found->all = sorted;
     f->found->live_at_start = early;

@@ -135,17 +135,11 @@ int models_find(const char *given, char **path)
 
 /* ---- kinds of files ---------------------------------------------------------------------------------------------- */
 
-static bool has_suffix(const char *text, const char *suffix)
-{
-    size_t length = strlen(text), end = strlen(suffix);
-    return length >= end && strcmp(text + length - end, suffix) == 0;
-}
-
 bool models_has_tensors(const char *path)
 {
     struct stat about;
     char head[4096], config[PATH_MAX];
-    if (has_suffix(path, ".safetensors") || has_suffix(path, ".safetensors.index.json"))
+    if (cli_has_suffix(path, ".safetensors") || cli_has_suffix(path, ".safetensors.index.json"))
         return true;
     snprintf(config, sizeof config, "%s/config.json", path);
     if (stat(path, &about) != 0)

@@ -137,6 +137,12 @@ const char *cli_suggestion(const char *prefix, const char *nearest)
     return nearest != NULL ? cli_text("; did you mean \"%s%s\"?", prefix, nearest) : "";
 }
 
+bool cli_has_suffix(const char *text, const char *suffix)
+{
+    size_t length = strlen(text), tail = strlen(suffix);
+    return length >= tail && strcmp(text + length - tail, suffix) == 0;
+}
+
 const char *cli_bytes(uint64_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

@@ -60,6 +60,7 @@ __attribute__((format(printf, 1, 2))) const char *cli_text(const char *format, .
 __attribute__((format(printf, 2, 3))) void cli_print_line(const char *label, const char *format, ...);
 /* Appends to `text`, cut to `room` characters in all. */
 __attribute__((format(printf, 3, 4))) void cli_append(char *text, size_t room, const char *format, ...);
+bool cli_has_suffix(const char *text, const char *suffix);
 /* "738361344" as "704.2 MiB". Same lifetime as cli_text. */
 const char *cli_bytes(uint64_t bytes);
 /* "31577937344" as "31.578 B", the way publishers count parameters. Same lifetime. */

@@ -13,12 +13,6 @@ static bool is_live(const bp_allocation *a, uint32_t event)
     return (a->begin == BP_TRACE_NONE || a->begin <= event) && (a->end == BP_TRACE_NONE || a->end > event);
 }
 
-static bool has_suffix(const char *text, const char *suffix)
-{
-    size_t length = strlen(text), tail = strlen(suffix);
-    return length >= tail && strcmp(text + length - tail, suffix) == 0;
-}
-
 /* The frame that names an allocation: the innermost one of Python outside PyTorch, else of Python, else any. */
 static const bp_trace_frame *naming_frame(const bp_trace *trace, uint32_t stack)
 {
@@ -27,7 +21,7 @@ static const bp_trace_frame *naming_frame(const bp_trace *trace, uint32_t stack)
         return NULL;
     for (size_t i = 0; i < trace->stacks[stack].count; i++) {
         const bp_trace_frame *frame = &trace->frames[trace->stacks[stack].frames[i]];
-        bool is_python = has_suffix(frame->file, ".py");
+        bool is_python = cli_has_suffix(frame->file, ".py");
         if (is_python && strstr(frame->file, "/torch/") == NULL)
             return frame;
         python = python == NULL && is_python ? frame : python;

@@ -204,7 +204,6 @@ static void trace_set_times(bp_trace_event *events, size_t count)
         events[i].time_us = i;
 }
 
-/* An event of a kind that this library does not know has neither address nor size to rely on. */
 static bp_status trace_make(trace_reader *r, const bp_snapshot_at *root)
 {
     bp_trace_file *file = r->file;
