@@ -12,6 +12,8 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
+from sources import tracked
+
 FULL = sys.argv[1:] == ["--full"]
 BUILDS = os.path.join(os.getcwd(), "build-check")
 LINES = ["-Dc_args=-g1", "-Dcpp_args=-g1"]  # reports need lines, no variables
@@ -197,17 +199,6 @@ def load(times):
         took(f"load: run {turn} of {times}, {len(failures)} failed until now", begun)
 
 
-def tracked(*endings):
-    """Files of the project: as git knows them or, where it cannot tell (a tarball, a clone of another owner), all but build folders."""
-    git = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True) if shutil.which("git") else None
-    if git is not None and git.returncode == 0:
-        files = git.stdout.split("\n")
-    else:
-        files = [os.path.relpath(os.path.join(folder, name)) for folder, _, names in os.walk(".") for name in names]
-        files = [file for file in files if not file.startswith(("build", ".git", "dist"))]
-    return sorted(file for file in files if file.endswith(endings) and os.path.exists(file))
-
-
 def compiled():
     """Sources that the plain build is made of: of a part and its stand-in only one is."""
     build = os.path.join(BUILDS, "plain")
@@ -286,6 +277,19 @@ def installation():
             works = good and run(["sh", "-c", command], log, env={**environment, "PREFIX": prefix}) and run(
                 [*start[:2], program, *start[2:]], log, cwd=folder, env={**os.environ, **loaded})
             count(f"install: {example}, {kind}", "passed" if works else "failed")
+    if shutil.which("cmake"):
+        folder = os.path.join(BUILDS, "cmake")
+        shutil.rmtree(folder, ignore_errors=True)
+        works = (good and run(["cmake", "-S", "examples/cmake", "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}"], log) and
+                 run(["cmake", "--build", folder], log) and run([os.path.join(folder, "logprob")], log) and
+                 run([os.path.join(folder, "plan_model")], log, cwd="examples/models/Llama-3.1-8B"))
+        count("install: examples with CMake", "passed" if works else "failed")
+        unknown = works and subprocess.run(["cmake", "-S", "examples/cmake", "-B", folder + "-unknown", f"-DCMAKE_PREFIX_PATH={prefix}",
+                                            "-DEXAMPLE_COMPONENT=unknown"], capture_output=True, text=True, check=False)
+        works = unknown and unknown.returncode != 0 and "libbucketpool-unknown is not installed" in " ".join(unknown.stderr.split())
+        count("install: CMake refuses an unknown component", "passed" if works else "failed")
+    else:
+        count("install: examples with CMake", "skipped", "cmake is not installed")
     if good:
         interface(prefix)
     took("install", begun)

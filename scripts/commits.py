@@ -4,6 +4,7 @@ scripts/commits.py             those since the rule began; exit status 77 where 
 scripts/commits.py FILE        the message in FILE, as the hook commit-msg is given it (git config core.hooksPath scripts/hooks)"""
 
 import re
+import shutil
 import subprocess
 import sys
 
@@ -28,6 +29,9 @@ def main():
         with open(sys.argv[1], encoding="utf-8") as file:
             commits = [("this commit", 1, file.readline().rstrip("\n"))]
     else:
+        if not shutil.which("git"):
+            print("git is not installed")
+            return 77
         log = subprocess.run(["git", "log", "--format=%h%x00%P%x00%s", f"{BEGINNING}..HEAD"], capture_output=True, text=True, check=False)
         if log.returncode != 0:
             print("git does not know the commits since the rule began")

@@ -1,13 +1,15 @@
 """Checks comments, docstrings, documents and names against the wording that CONTRIBUTING.md asks for: no noun clause instead of a sentence at the
 beginning of a comment or heading, and the field's terms instead of our own.
 
-usage: python3 scripts/language.py [FILE | FOLDER]...     none: every file that git knows"""
+usage: python3 scripts/language.py [FILE | FOLDER]...     none: all of the project"""
 
 import io
+import os
 import re
-import subprocess
 import sys
 import tokenize
+
+from sources import tracked
 
 OPENERS = re.compile(r"(What|Who|Whose|Whom|Whether|Where|That|Which|How) (?!.*\?$)")
 
@@ -107,8 +109,9 @@ def faults_of(path):
 
 
 def main():
-    known = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *sys.argv[1:]], check=True, capture_output=True, text=True).stdout
-    paths = [path for path in known.split("\n") if path.endswith((".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".md", ".scd"))]
+    wanted = tuple(os.path.normpath(path) for path in sys.argv[1:])
+    paths = [path for path in tracked(".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".md", ".scd")
+             if not wanted or path in wanted or path.startswith(tuple(folder + "/" for folder in wanted))]
     faults = 0
     for path in paths:
         if NAMES.search(re.sub(r"[/.-]", "_", path)):

@@ -55,4 +55,4 @@ __all__ = ["Alternative", "Bucket", "Buckets", "Capture", "CaptureError", "Captu
            "Statistics", "Step", "Stream", "Unit", "Unsupported", "Usage", "View", "Window", "__version__",
            "alternatives", "cuda_arch_list", "peaks"]
 
-__version__ = "0.2.0"
+__version__ = "1.0.0-rc1"
