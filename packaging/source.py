@@ -50,7 +50,7 @@ def epoch() -> int:
     return int(given or committed or (PROJECT / "meson.build").stat().st_mtime)
 
 
-def paths() -> list[str]:
+def members() -> list[str]:
     known = git("ls-files")
     if known is not None:
         return sorted(known.splitlines())
@@ -66,7 +66,7 @@ def build(output: Path, allow_dirty: bool = False) -> Path:
     name = f"bucketpool-{version()}"
     seconds, buffer = epoch(), io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for path in paths():
+        for path in members():
             member = tarfile.TarInfo(f"{name}/{path}")
             content = (PROJECT / path).read_bytes()
             member.size, member.mtime = len(content), seconds
@@ -102,10 +102,10 @@ PYTHONPATH=../../../python python3 ../../use_in_runtime.py .
 """
 
 
-def check(tarball: Path, log_folder: Path) -> list[tuple[str, str, bool]]:
-    """(system, what was tried, whether it passed). The logs are kept."""
-    results = []
-    with roots.Root(SYSTEM) as root, open(log_folder / "source.log", "w", encoding="utf-8") as log:
+def check(paths: list[Path], logs: Path) -> list[tuple[str, str, bool]]:
+    """(system, what was tried, whether it passed). The log is kept in a folder."""
+    tarball, results = paths[0], []
+    with roots.Root(SYSTEM) as root, open(logs / "source.log", "w", encoding="utf-8") as log:
         tree = unpack(tarball, root.path / "root" / "source")
         place = f"/root/source/{tree.name}"
         root.run(["scripts/packages", "check"], cwd=place, log=log)
@@ -131,7 +131,7 @@ def main() -> int:
         sys.exit(f"source: {error}")
     print(tarball)
     if sys.argv[2:]:
-        results = check(tarball, Path(sys.argv[1]))
+        results = check([tarball], Path(sys.argv[1]))
         print(*(f"{system}: {what}: {'passed' if passed else 'failed'}" for system, what, passed in results), sep="\n")
         return 0 if all(passed for _, _, passed in results) else 1
     return 0

@@ -170,11 +170,11 @@ class Structure(unittest.TestCase):
             else:
                 self.assertIn("Dynamic section", text)
 
-    def declared(self, paths):
+    def declared(self, paths, pattern=r"\b(bp_\w+)\("):
         names = set()
         for path in paths:
             with open(path, encoding="utf-8") as file:
-                names |= set(re.findall(r"\b(bp_\w+)\(", file.read()))
+                names |= set(re.findall(pattern, file.read()))
         return names
 
     def test_comments_of_public_functions(self):
@@ -199,22 +199,27 @@ class Structure(unittest.TestCase):
         self.assertEqual({name: sorted(paths) for name, paths in files.items() if len(paths) > 1}, {})
 
     def test_exported_symbols(self):
-        declared = {"BUCKETPOOL_0.2": self.declared(sources("include")),
-                    "BUCKETPOOL_PRIVATE": self.declared(os.path.join(ROOT, "src", header)
-                                                           for header in PRIVATE_HEADERS | TEST_HEADERS)}
-        private = set()
+        with open(os.path.join(ROOT, "src", "bucketpool.map"), encoding="utf-8") as file:
+            text = file.read()
+        nodes = {node: re.findall(r"^ +(bp_\w+);", names, re.MULTILINE)
+                 for node, names in re.findall(r"^(BUCKETPOOL_\w[\w.]*) \{(.*?)^\}", text, re.MULTILINE | re.DOTALL)}
+        private_headers = (os.path.join(ROOT, "src", header) for header in PRIVATE_HEADERS | TEST_HEADERS)
+        private = set(nodes.pop("BUCKETPOOL_PRIVATE"))
+        public = [name for names in nodes.values() for name in names]
+        declared = self.declared(sources("include"), r"BP_API\b[^;(]*?\b(bp_\w+)\(")
+        self.assertEqual(sorted(public), sorted(declared), "bucketpool.map against include/")
+        self.assertLessEqual(private, self.declared(private_headers))
+        found = {node: set() for node in (*nodes, "BUCKETPOOL_PRIVATE")}
         for library in filter(None, (CORE, FORMATS, MPI, LOGPROB)):
             text = subprocess.run(["nm", "-D", "--with-symbol-versions", "--defined-only", "--extern-only", library],
                                   check=True, capture_output=True, text=True).stdout
             exported = [line.split()[2].split("@@") for line in text.splitlines() if "@@" in line]
             self.assertTrue(exported)
             for name, version in exported:
-                self.assertIn(name, declared[version], f"exported as {version}, but not in a header of it")
-            private |= {name for name, version in exported if version == "BUCKETPOOL_PRIVATE"}
-        with open(os.path.join(ROOT, "src", "bucketpool.map"), encoding="utf-8") as file:
-            listed = set(re.findall(r"^ +(bp_\w+);", file.read().split("BUCKETPOOL_PRIVATE")[1], re.MULTILINE))
-        if FORMATS and LOGPROB:
-            self.assertEqual(private, listed, "listed in bucketpool.map, but no library has it")
+                found[version].add(name)
+        if FORMATS and LOGPROB and MPI:
+            wanted = {**{node: set(names) for node, names in nodes.items()}, "BUCKETPOOL_PRIVATE": private}
+            self.assertEqual(found, wanted, "listed in bucketpool.map, but no library has it")
 
 
 if __name__ == "__main__":
