@@ -333,7 +333,7 @@ bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *give
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_buckets_create: model and buckets must not be NULL");
     bp_buckets_config taken = defaults;
     const bp_buckets_config *config = &taken;
-    BP_TRY(bp_struct_read("bp_buckets_create", given, false, &taken, sizeof taken));
+    BP_TRY(bp_struct_read("bp_buckets_create", given, true, &taken, sizeof taken));
     BP_TRY(buckets_check_config(model, config));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof **out, &memory));

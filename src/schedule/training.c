@@ -425,7 +425,7 @@ bp_status bp_schedule_create_training(const bp_buckets *buckets, const bp_schedu
     bp_schedule_config config = schedule_defaults;
     if (buckets == NULL || schedule == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_schedule_create_training: needs buckets and an output");
-    BP_TRY(bp_struct_read("bp_schedule_create_training", given, false, &config, sizeof config));
+    BP_TRY(bp_struct_read("bp_schedule_create_training", given, true, &config, sizeof config));
     BP_TRY(training_schedule_check_config(&config));
     generator g = {.buckets = buckets, .config = &config};
     BP_TRY(bp_schedule_new(buckets->request_count, &g.schedule));

@@ -160,7 +160,7 @@ bp_status bp_alternatives_create(const bp_buckets *buckets, const bp_schedule_co
     BP_TRY(bp_struct_read(function, schedule, false, &schedule_config, sizeof schedule_config));
     BP_TRY(bp_plan_config_init(&plan_config, sizeof plan_config));
     BP_TRY(bp_struct_read(function, plan, false, &plan_config, sizeof plan_config));
-    BP_TRY(bp_struct_read(function, config, false, &own_config, sizeof own_config));
+    BP_TRY(bp_struct_read(function, config, true, &own_config, sizeof own_config));
     if (own_config.max_prefetch > BP_MAX_WHATIF_PREFETCH)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "max_prefetch is %u; at most %u is supported", own_config.max_prefetch,
                        BP_MAX_WHATIF_PREFETCH);

@@ -197,7 +197,6 @@ static void test_errors(void **state)
     assert_fails(bp_alternatives_create(NULL, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_alternatives_create(s.buckets, NULL, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_alternatives_create(s.buckets, &timing, NULL, &config, &made), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_alternatives_create(s.buckets, &timing, &plan, NULL, &made), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_alternatives_create(s.buckets, &timing, &plan, &config, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     config.max_prefetch = BP_MAX_WHATIF_PREFETCH + 1;
     assert_fails(bp_alternatives_create(s.buckets, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, "65");
@@ -215,6 +214,10 @@ static void test_errors(void **state)
     bp_alternatives_destroy(&made);
     bp_alternatives_destroy(&made);
     bp_alternatives_destroy(NULL);
+    assert_ok(
+        bp_alternatives_create(s.buckets, &timing, &plan, NULL, &made)); /* the defaults: prefetch depths 0 to 4 */
+    assert_int_equal(bp_alternatives_get_info(made)->alternative_count, 5);
+    bp_alternatives_destroy(&made);
     free_scenario(&s);
 }
 

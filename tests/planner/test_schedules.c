@@ -139,7 +139,6 @@ static void test_training_schedule_errors(void **state)
     assert_fails(bp_schedule_create_training(s.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "grad_units");
     config.grad_units = 1;
     assert_fails(bp_schedule_create_training(NULL, &config, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_schedule_create_training(s.buckets, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_schedule_create_training(s.buckets, &config, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_null(schedule);
     config.prefetch = UINT32_MAX;
@@ -150,6 +149,10 @@ static void test_training_schedule_errors(void **state)
     assert_int_equal(count, 2); /* the step has a forward and a backward, and memory is released between them */
     assert_int_equal(intervals[0].begin, 0);
     assert_null(bp_schedule_get_info(NULL));
+    bp_schedule_destroy(&schedule);
+    assert_ok(bp_schedule_create_training(s.buckets, NULL, &schedule)); /* the defaults: prefetch depth 1 */
+    assert_int_equal(intervals_of(schedule, 1, &count)[0].begin, 0);
+    assert_int_equal(intervals_of(schedule, 1, &count)[0].end, 3);
     bp_schedule_destroy(&schedule);
     free_scenario(&s);
 }

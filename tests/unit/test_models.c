@@ -182,9 +182,12 @@ static void test_configurations_of_other_sizes(void **state)
     bp_buckets_destroy(&buckets);
     theirs.bytes[sizeof theirs - 1] = 1;
     assert_int_equal(bp_buckets_create(model, &theirs.config, &buckets), BP_ERR_UNSUPPORTED);
-    assert_int_equal(bp_buckets_create(model, NULL, &buckets), BP_ERR_INVALID_ARGUMENT);
     assert_int_equal(bp_buckets_config_init(NULL, sizeof theirs), BP_ERR_INVALID_ARGUMENT);
     assert_null(buckets);
+    assert_ok(bp_buckets_create(model, NULL, &buckets)); /* the defaults: dp 64 */
+    assert_int_equal(bp_buckets_get_info(buckets)->request_count, 2);
+    assert_int_equal(bp_buckets_get_info(buckets)->buckets[0].shards, 64);
+    bp_buckets_destroy(&buckets);
     bp_model_destroy(&model);
 }
 
