@@ -374,6 +374,22 @@ def fuzz():
         count("fuzz " + reader, "passed" if good else "failed")
 
 
+def soak():
+    """An hour of random rounds of one process, which must not grow."""
+    build, log = os.path.join(BUILDS, "plain"), os.path.join(BUILDS, "soak.log")
+    begun = begin("soak")
+    programs = [os.path.join(build, *path) for path in (("tests", "soak", "soak"), ("tools", "bucketpool"), ("tests", "fakes", "cuda", "libcuda.so.1"))]
+    if not all(map(os.path.exists, programs)):
+        count("soak", "skipped", "the plain build has no soak")
+        return
+    if os.path.exists(log):
+        os.remove(log)
+    good = run([sys.executable, os.path.join("tests", "soak", "soak.py"), *programs[:2], os.getcwd(), programs[2]], log,
+               env={"BUCKETPOOL_SOAK_SECONDS": "3600", **os.environ, "OPENBLAS_NUM_THREADS": "1"})
+    count("soak (figures in build-check/soak.log)", "passed" if good else "failed")
+    took("soak", begun)
+
+
 def finish():
     """The failures once more, below all that was printed since, and the counted line."""
     if failures:
@@ -403,8 +419,9 @@ def main():
         good = run(["meson", "test", "-C", os.path.join(BUILDS, "plain"), "--benchmark", "--verbose"],
                    os.path.join(BUILDS, "benchmarks.log"))
         count("benchmarks run (figures in build-check/benchmarks.log)", "passed" if good else "failed")
-        integers()
-        fuzz()
+        with ThreadPoolExecutor(LANES) as lanes:
+            lanes.submit(stage, soak)
+            lanes.submit(lambda: (stage(integers), stage(fuzz)))
     return finish()
 
 
