@@ -320,39 +320,48 @@ static bp_status nccl_version(const bp_nccl_functions *functions, int *version, 
 /* Nothing is ever loaded here: a second copy of NCCL would not know the communicators of the first. RTLD_DEFAULT is
  * not enough: it does not search objects that were loaded with RTLD_LOCAL, as Python's extensions are. */
 
-/* The names of all loaded objects, "" for the program. */
+/* A loaded object: its name, "" for the program, and the addresses of its segments. */
+typedef struct object {
+    char *name;
+    uintptr_t start, end;
+} object;
+
 typedef struct objects {
-    char **names;
+    object *items;
     size_t count, capacity;
     bp_status status;
 } objects;
 
-/* Runs under the loader's lock, so it only copies names. */
+/* Runs under the loader's lock, so it only copies. */
 static int note_object(struct dl_phdr_info *info, size_t size, void *user)
 {
     (void)size;
     objects *o = user;
-    o->status = bp_grow_array((void **)&o->names, &o->capacity, o->count, sizeof *o->names);
+    o->status = bp_grow_array((void **)&o->items, &o->capacity, o->count, sizeof *o->items);
+    object added = {.start = UINTPTR_MAX};
     if (o->status == BP_OK)
-        o->status = bp_copy_string(info->dlpi_name != NULL ? info->dlpi_name : "", &o->names[o->count]);
+        o->status = bp_copy_string(info->dlpi_name != NULL ? info->dlpi_name : "", &added.name);
     if (o->status != BP_OK)
         return 1;
-    o->count++;
+    for (size_t i = 0; i < info->dlpi_phnum; i++) {
+        if (info->dlpi_phdr[i].p_type != PT_LOAD)
+            continue;
+        const uintptr_t start = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr, end = start + info->dlpi_phdr[i].p_memsz;
+        added.start = start < added.start ? start : added.start;
+        added.end = end > added.end ? end : added.end;
+    }
+    o->items[o->count++] = added;
     return 0;
 }
 
 /* A handle of an object that defines ncclGetVersion itself, not by a dependency; NULL if it does not. */
-static void *open_copy(const char *name)
+static void *open_copy(const object *o)
 {
-    void *handle = dlopen(name[0] != '\0' ? name : NULL, RTLD_LAZY | RTLD_NOLOAD);
+    void *handle = dlopen(o->name[0] != '\0' ? o->name : NULL, RTLD_LAZY | RTLD_NOLOAD);
     if (handle == NULL)
         return NULL;
-    void *symbol = dlsym(handle, "ncclGetVersion");
-    struct link_map *object = NULL;
-    void *definer = NULL;
-    Dl_info info;
-    if (symbol != NULL && dlinfo(handle, RTLD_DI_LINKMAP, (void *)&object) == 0 &&
-        dladdr1(symbol, &info, &definer, RTLD_DL_LINKMAP) != 0 && definer == (void *)object)
+    const uintptr_t symbol = (uintptr_t)dlsym(handle, "ncclGetVersion");
+    if (symbol >= o->start && symbol < o->end)
         return handle;
     dlclose(handle);
     return NULL;
@@ -364,12 +373,12 @@ static bp_status find_copy(const objects *o, void **copy)
     size_t found = 0, written = 0;
     *copy = NULL;
     for (size_t i = 0; i < o->count; i++) {
-        void *handle = open_copy(o->names[i]);
+        void *handle = open_copy(&o->items[i]);
         if (handle == NULL)
             continue;
         if (written < sizeof names)
             written += (size_t)snprintf(names + written, sizeof names - written, "%s%s", found > 0 ? ", " : "",
-                                        o->names[i][0] != '\0' ? o->names[i] : "the program itself");
+                                        o->items[i].name[0] != '\0' ? o->items[i].name : "the program itself");
         if (found++ == 0)
             *copy = handle;
         else
@@ -396,8 +405,8 @@ bp_status bp_nccl_find(bp_nccl_functions *functions)
     if (status == BP_OK)
         status = find_copy(&o, &copy);
     for (size_t i = 0; i < o.count; i++)
-        free(o.names[i]);
-    free((void *)o.names);
+        free(o.items[i].name);
+    free(o.items);
     BP_TRY(status);
 
     bp_nccl_functions found = {.size = sizeof found};
