@@ -3,11 +3,15 @@
 
 #include <bucketpool/cuda.h>
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
 #include "devices/clients.h"
+
+/* One byte of each is on the stack while words are allocated. */
+enum { MOST_RANKS_OF_ALL = 65536 };
 
 /* ---- ranks ------------------------------------------------------------------------------------------------------- */
 
@@ -51,13 +55,49 @@ bp_status bp_ranks_exchange(const char *call, bp_comm *comm, const bp_rank_words
     return BP_OK;
 }
 
+/* A function of its own, so that its 64 KiB of the stack are not part of its caller's frame. */
+static __attribute__((noinline)) bp_status allocate_words(const char *call, bp_comm *comm, uint32_t ranks,
+                                                          bp_rank_words **told)
+{
+    uint8_t lacking[MOST_RANKS_OF_ALL];
+    bp_rank_words *made = calloc(ranks, sizeof *made);
+    const uint8_t lacks = made == NULL;
+    bp_status status = bp_comm_exchange(comm, &lacks, sizeof lacks, lacking);
+    for (uint32_t r = 0; r < ranks && status == BP_OK; r++)
+        if (lacking[r])
+            status = bp_fail(BP_ERR_NO_HOST_MEMORY, "%s: rank %u of %u could not allocate the words of all ranks", call,
+                             r, ranks);
+    if (status == BP_OK)
+        *told = made;
+    else
+        free(made);
+    return status;
+}
+
+bp_status bp_rank_words_take(const char *call, bp_comm *comm, uint32_t most, bp_rank_words *few, bp_rank_words **told)
+{
+    const uint32_t ranks = bp_is_alone(comm) ? 1 : bp_comm_get_info(comm)->ranks;
+    if (ranks > most || ranks > MOST_RANKS_OF_ALL)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks exceed the limit of %u", call, ranks, most);
+    if (ranks > BP_FEW_RANKS)
+        return allocate_words(call, comm, ranks, told);
+    *told = few;
+    return BP_OK;
+}
+
+void bp_rank_words_give(const bp_rank_words *few, bp_rank_words *told)
+{
+    if (told != few)
+        free(told);
+}
+
 bp_status bp_ranks_compare(const char *call, bp_comm *comm, const bp_rank_words *mine, const char *const *names)
 {
-    bp_rank_words told[BP_MOST_RANKS];
-    if (!bp_is_alone(comm) && bp_comm_get_info(comm)->ranks > BP_MOST_RANKS)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks exceed the limit of %d", call, bp_comm_get_info(comm)->ranks,
-                       BP_MOST_RANKS);
-    return bp_ranks_exchange(call, comm, mine, names, told);
+    bp_rank_words few[BP_FEW_RANKS], *told;
+    BP_TRY(bp_rank_words_take(call, comm, BP_MOST_RANKS, few, &told));
+    const bp_status status = bp_ranks_exchange(call, comm, mine, names, told);
+    bp_rank_words_give(few, told);
+    return status;
 }
 
 bp_status bp_ranks_agree(const char *call, bp_comm *comm, bp_status status)
@@ -66,6 +106,9 @@ bp_status bp_ranks_agree(const char *call, bp_comm *comm, bp_status status)
     const bp_rank_words mine = {.status = status};
     return bp_ranks_compare(call, comm, &mine, nothing);
 }
+
+/* Words of a rank: values that must be equal, then first column and column count of its shard. */
+enum { START = BP_SHARD_SAME, COLUMNS = BP_SHARD_SAME + 1 };
 
 static bp_status check_shard(const char *call, const bp_shard *mine)
 {
@@ -81,28 +124,10 @@ static bp_status check_shard(const char *call, const bp_shard *mine)
     return BP_OK;
 }
 
-bp_status bp_vocab_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, const char *const *names,
-                               bp_status status, bp_vocab_shards *shards)
+/* Shard sizes are free, but shards are in rank order. `told`: of the ranks. */
+static bp_status join_shards(const char *call, bp_comm *comm, const bp_rank_words *told, bp_vocab_shards *shards)
 {
-    /* words of a rank: values that must be equal, then first column and column count of its shard */
-    enum { START = BP_SHARD_SAME, COLUMNS = BP_SHARD_SAME + 1 };
-    if (status == BP_OK)
-        status = check_shard(call, mine);
-    if (bp_is_alone(comm)) {
-        BP_TRY(status);
-        *shards = (bp_vocab_shards){.ranks = 1, .first = (int64_t)mine->start, .vocab = mine->columns};
-        return BP_OK;
-    }
     const uint32_t ranks = bp_comm_get_info(comm)->ranks;
-    if (ranks > BP_MOST_RANKS)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks share a vocabulary, which exceeds the limit of %d", call,
-                       ranks, BP_MOST_RANKS);
-    bp_rank_words own = {.status = status, .values = {[START] = mine->start, [COLUMNS] = mine->columns}};
-    memcpy(own.values, mine->same, sizeof mine->same);
-    bp_rank_words told[BP_MOST_RANKS];
-    BP_TRY(bp_ranks_exchange(call, comm, &own, names, told));
-
-    /* shard sizes are free, but shards are in rank order */
     for (uint32_t r = 1; r < ranks; r++) {
         const uint64_t end = told[r - 1].values[START] + told[r - 1].values[COLUMNS];
         const uint64_t start = told[r].values[START];
@@ -118,6 +143,31 @@ bp_status bp_vocab_shards_init(const char *call, bp_comm *comm, const bp_shard *
                                 .first = (int64_t)told[0].values[START],
                                 .vocab = last[START] + last[COLUMNS] - told[0].values[START]};
     return BP_OK;
+}
+
+bp_status bp_vocab_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, const char *const *names,
+                               bp_status status, bp_vocab_shards *shards)
+{
+    if (status == BP_OK)
+        status = check_shard(call, mine);
+    if (bp_is_alone(comm)) {
+        BP_TRY(status);
+        *shards = (bp_vocab_shards){.ranks = 1, .first = (int64_t)mine->start, .vocab = mine->columns};
+        return BP_OK;
+    }
+    const uint32_t ranks = bp_comm_get_info(comm)->ranks;
+    if (ranks > BP_MOST_RANKS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks share a vocabulary, which exceeds the limit of %d", call,
+                       ranks, BP_MOST_RANKS);
+    bp_rank_words own = {.status = status, .values = {[START] = mine->start, [COLUMNS] = mine->columns}};
+    memcpy(own.values, mine->same, sizeof mine->same);
+    bp_rank_words few[BP_FEW_RANKS], *told;
+    BP_TRY(bp_rank_words_take(call, comm, BP_MOST_RANKS, few, &told));
+    status = bp_ranks_exchange(call, comm, &own, names, told);
+    if (status == BP_OK)
+        status = join_shards(call, comm, told, shards);
+    bp_rank_words_give(few, told);
+    return status;
 }
 
 /* ---- shared by all clients, with or without a base ------------------------------------------------------------------- */

@@ -88,7 +88,8 @@ bp_status bp_workspace_drop(bp_workspace *workspace, uint32_t which, bp_stream *
 
 /* ---- ranks that share a vocabulary: collective status agreement, and their shards ------------------------------------- */
 
-#define BP_MOST_RANKS 512 /* their words are on the stack: a rank whose allocation failed could not report it */
+#define BP_MOST_RANKS 512 /* that share a vocabulary or a sequence */
+#define BP_FEW_RANKS 64   /* their words fit the stack of a thread, which is 128 KiB in musl */
 #define BP_TOLD_VALUES 8
 #define BP_RANK_WORDS_CHARS 160
 
@@ -106,6 +107,11 @@ bool bp_is_alone(const bp_comm *comm);
  * BP_ERR_COMM. */
 bp_status bp_ranks_exchange(const char *call, bp_comm *comm, const bp_rank_words *mine, const char *const *names,
                             bp_rank_words *told);
+
+/* Collective. Room for the words of all ranks: `few`, which has BP_FEW_RANKS, or allocated. A rank whose allocation failed reports it in a byte,
+ * because the others would wait for it: BP_ERR_NO_HOST_MEMORY on all ranks. BP_ERR_UNSUPPORTED: more than `most` ranks, 65536 at most. */
+bp_status bp_rank_words_take(const char *call, bp_comm *comm, uint32_t most, bp_rank_words *few, bp_rank_words **told);
+void bp_rank_words_give(const bp_rank_words *few, bp_rank_words *told);
 
 /* bp_ranks_exchange without the ranks' words. BP_ERR_UNSUPPORTED: more than BP_MOST_RANKS ranks. */
 bp_status bp_ranks_compare(const char *call, bp_comm *comm, const bp_rank_words *mine, const char *const *names);

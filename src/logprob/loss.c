@@ -54,7 +54,7 @@ struct bp_loss {
 /* ---- the grid of ranks ------------------------------------------------------------------------------------------- */
 
 #define NOBODY UINT32_MAX
-#define MOST_RANKS 65536 /* one byte of each is on the stack */
+#define MOST_RANKS 65536
 
 static const char *const call_create = "bp_loss_create";
 
@@ -74,27 +74,6 @@ static bp_status check_grid(const bp_loss_config *config, uint32_t ranks)
     return BP_OK;
 }
 
-/* Allocates the words of more ranks than fit the stack. A rank whose allocation failed reports it in a byte, because the others would wait
- * for it. */
-static bp_status allocate_words(bp_comm *comm, uint32_t ranks, bp_rank_words **told)
-{
-    uint8_t lacking[MOST_RANKS];
-    if (ranks > MOST_RANKS)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks exceed the limit of %d", call_create, ranks, MOST_RANKS);
-    bp_rank_words *made = calloc(ranks, sizeof *made);
-    const uint8_t lacks = made == NULL;
-    bp_status status = bp_comm_exchange(comm, &lacks, sizeof lacks, lacking);
-    for (uint32_t r = 0; r < ranks && status == BP_OK; r++)
-        if (lacking[r])
-            status = bp_fail(BP_ERR_NO_HOST_MEMORY, "%s: rank %u of %u could not allocate the words of all ranks",
-                             call_create, r, ranks);
-    if (status == BP_OK)
-        *told = made;
-    else
-        free(made);
-    return status;
-}
-
 /* Collective: exchanges the grid places. `status`: of this rank so far. `places`: [ranks]; NULL only after a failure. */
 static bp_status place_ranks(const bp_loss_config *config, bp_status status, uint32_t *places)
 {
@@ -103,9 +82,8 @@ static bp_status place_ranks(const bp_loss_config *config, bp_status status, uin
     static const char *const same[] = {"tp", "cp", "dp", "max_sequences", "gradients", "an epsilon with the bits",
                                        NULL};
     const uint32_t ranks = config->comm != NULL ? bp_comm_get_info(config->comm)->ranks : 1;
-    bp_rank_words few[BP_MOST_RANKS], *told = few;
-    if (ranks > BP_MOST_RANKS)
-        BP_TRY(allocate_words(config->comm, ranks, &told));
+    bp_rank_words few[BP_FEW_RANKS], *told;
+    BP_TRY(bp_rank_words_take(call_create, config->comm, MOST_RANKS, few, &told));
     if (status == BP_OK)
         status = check_grid(config, ranks);
     bp_rank_words mine = {
@@ -129,8 +107,7 @@ static bp_status place_ranks(const bp_loss_config *config, bp_status status, uin
                              (unsigned long long)(place / config->tp / config->cp));
         places[place] = r;
     }
-    if (told != few)
-        free(told);
+    bp_rank_words_give(few, told);
     return status;
 }
 

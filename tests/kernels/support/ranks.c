@@ -100,6 +100,14 @@ static bp_status reduce_scatter(void *user, const void *from, void *to, uint64_t
     return serve(r, &j, stream);
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define HAS_LARGE_FRAMES true
+#elif defined(__has_feature)
+#define HAS_LARGE_FRAMES (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#else
+#define HAS_LARGE_FRAMES false
+#endif
+
 /* ---- threads ------------------------------------------------------------------------------------------------------- */
 
 static void *run_rank(void *argument)
@@ -121,6 +129,17 @@ static void open_rank(host_rank *r, uint32_t max_delay_us)
     assert_ok(bp_comm_create_callback(&callbacks, r, "threads", &r->comm));
 }
 
+/* The default stack of musl's threads: callers may have no larger one. Frames of sanitizers and calls of BLAS libraries take more. */
+static void start_rank(pthread_t *thread, void *arguments[2])
+{
+    pthread_attr_t attributes;
+    assert_int_equal(pthread_attr_init(&attributes), 0);
+    if (!HAS_LARGE_FRAMES)
+        assert_int_equal(pthread_attr_setstacksize(&attributes, 128 << 10), 0);
+    assert_int_equal(pthread_create(thread, &attributes, run_rank, arguments), 0);
+    pthread_attr_destroy(&attributes);
+}
+
 void run_host_ranks(uint32_t ranks, bool enqueues, uint32_t max_delay_us, rank_function *function, void *user)
 {
     exchange_room room;
@@ -136,7 +155,7 @@ void run_host_ranks(uint32_t ranks, bool enqueues, uint32_t max_delay_us, rank_f
     for (uint32_t i = 0; i < ranks; i++) {
         arguments[i][0] = &all[i];
         arguments[i][1] = &function;
-        assert_int_equal(pthread_create(&threads[i], NULL, run_rank, arguments[i]), 0);
+        start_rank(&threads[i], arguments[i]);
     }
     bool good = true;
     for (uint32_t i = 0; i < ranks; i++) {
