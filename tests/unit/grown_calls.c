@@ -587,6 +587,9 @@ static bp_status fill_pool_event(void *event)
     take(&grown, id, grown.streams[0]);
     drop(&grown, id, grown.streams[0]);
     bp_status status = bp_pool_trace_get(grown.pool, 1, event);
+    enum { PADDING = offsetof(bp_pool_event, stream) + sizeof(uint32_t), STEP = offsetof(bp_pool_event, step) };
+    if (status == BP_OK && ((bp_pool_event *)event)->size >= STEP)
+        memset((char *)event + PADDING, 0, STEP - PADDING); /* its bytes are arbitrary */
     bp_pool_trace_stop(grown.pool);
     return status;
 }
