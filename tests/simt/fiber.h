@@ -43,10 +43,10 @@ class fiber
     void *argument = nullptr;
     bool over = true;
     /* for sanitizers' stack switching */
-    void *fake_stack = nullptr, *outside_fake_stack = nullptr;
-    const void *outside_stack = nullptr;
-    std::size_t outside_bytes = 0;
-    void *thread = nullptr, *outside_thread = nullptr;
+    [[maybe_unused]] void *fake_stack = nullptr, *outside_fake_stack = nullptr;
+    [[maybe_unused]] const void *outside_stack = nullptr;
+    [[maybe_unused]] std::size_t outside_bytes = 0;
+    [[maybe_unused]] void *thread = nullptr, *outside_thread = nullptr;
 };
 
 } // namespace simt

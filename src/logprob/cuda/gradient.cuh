@@ -152,23 +152,25 @@ template <class X, class Y> BP_DEVICE bool is_whole(const rows &row, uint32_t fi
 
 template <class X, class Y> BP_DEVICE void load_whole(const rows &row, uint32_t first, piece<X, Y> &made)
 {
+    typedef piece<X, Y> shape;
     const char *from = row.in + static_cast<uint64_t>(first) * X::bytes;
     BP_UNROLL
-    for (int i = 0; i < made.vectors; i++)
-        load_words<made.in_words>(from + static_cast<uint32_t>(i) * made.apart * X::bytes, made.words[i]);
+    for (int i = 0; i < shape::vectors; i++)
+        load_words<shape::in_words>(from + static_cast<uint32_t>(i) * shape::apart * X::bytes, made.words[i]);
 }
 
 template <class X, class Y> BP_DEVICE void load_piece(const rows &row, uint32_t first, piece<X, Y> &made)
 {
+    typedef piece<X, Y> shape;
     if (is_whole<X, Y>(row, first)) {
         load_whole(row, first, made);
         return;
     }
     BP_UNROLL
-    for (int i = 0; i < made.vectors; i++) {
-        const uint32_t column = first + static_cast<uint32_t>(i) * made.apart;
+    for (int i = 0; i < shape::vectors; i++) {
+        const uint32_t column = first + static_cast<uint32_t>(i) * shape::apart;
         if (column < row.columns)
-            load_vector<X, made.in_words>(row.in, row.columns, column, row.shift, made.words[i]);
+            load_vector<X, shape::in_words>(row.in, row.columns, column, row.shift, made.words[i]);
     }
 }
 
@@ -201,13 +203,14 @@ template <class X, class Y, form FORM>
 BP_DEVICE void store_whole(const rows &row, const bp_logits_work &logits, const row_state &state, uint32_t first,
                            const piece<X, Y> &made)
 {
+    typedef piece<X, Y> shape;
     char *to = row.out + static_cast<uint64_t>(first) * Y::bytes;
     BP_UNROLL
-    for (int i = 0; i < made.vectors; i++) {
-        const uint32_t further = static_cast<uint32_t>(i) * made.apart;
-        uint32_t out[made.out_words];
+    for (int i = 0; i < shape::vectors; i++) {
+        const uint32_t further = static_cast<uint32_t>(i) * shape::apart;
+        uint32_t out[shape::out_words];
         gradients_of<X, Y, FORM>(logits, state, made.words[i], out);
-        store_words<made.out_words>(to + further * Y::bytes, out);
+        store_words<shape::out_words>(to + further * Y::bytes, out);
     }
 }
 
@@ -215,14 +218,15 @@ template <class X, class Y, form FORM>
 BP_DEVICE void store_piece(const rows &row, const bp_logits_work &logits, const row_state &state, uint32_t first,
                            const piece<X, Y> &made)
 {
+    typedef piece<X, Y> shape;
     BP_UNROLL
-    for (int i = 0; i < made.vectors; i++) {
-        const uint32_t column = first + static_cast<uint32_t>(i) * made.apart;
+    for (int i = 0; i < shape::vectors; i++) {
+        const uint32_t column = first + static_cast<uint32_t>(i) * shape::apart;
         if (column >= row.columns)
             break;
-        uint32_t out[made.out_words];
+        uint32_t out[shape::out_words];
         gradients_of<X, Y, FORM>(logits, state, made.words[i], out);
-        store_vector<Y, made.out_words>(row.out, row.columns, column, out);
+        store_vector<Y, shape::out_words>(row.out, row.columns, column, out);
     }
 }
 
