@@ -1,5 +1,6 @@
 /* Memory, configuration and table of the host device. Physical memory is a shared anonymous mapping, which mremap duplicates into
- * reserved address space. Private memory has no duplicate mappings, and cannot keep its bytes while its first address is unmapped. */
+ * reserved address space. Private memory has no duplicate mappings, and cannot keep its bytes while its first address is unmapped.
+ * Emulators of system calls, like qemu's, lack these duplicates: there, each memory has a file and its descriptor. */
 #include "devices/host.h"
 
 #include <errno.h>
@@ -41,17 +42,44 @@ static bp_status fail_memory(const bp_host *host, uint64_t bytes, const char *op
 
 /* ---- physical memory --------------------------------------------------------------------------------------------- */
 
-static bp_status make_pages(const bp_host *host, uint64_t bytes, void **pages)
+/* False: mremap refuses to duplicate mappings. */
+static bp_status probe_duplicates(uint64_t page_bytes, bool *has_duplicates)
 {
-    void *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (made == MAP_FAILED)
-        return fail_memory(host, bytes, "commit", errno);
-    if (madvise(made, bytes, MADV_DONTFORK) != 0) {
+    void *page = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (page == MAP_FAILED)
+        return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "bp_device_create_host: no page can be mapped: %s", strerror(errno));
+    void *duplicate = mremap(page, 0, page_bytes, MREMAP_MAYMOVE);
+    *has_duplicates = duplicate != MAP_FAILED;
+    if ((duplicate != MAP_FAILED && munmap(duplicate, page_bytes) != 0) || munmap(page, page_bytes) != 0)
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "bp_device_create_host: a page cannot be unmapped: %s", strerror(errno));
+    return BP_OK;
+}
+
+static void drop_pages(const bp_host_memory *memory)
+{
+    if (memory->pages != MAP_FAILED)
+        munmap(memory->pages, memory->bytes);
+    if (memory->file >= 0)
+        close(memory->file);
+}
+
+static bp_status make_pages(const bp_host *host, uint64_t bytes, bp_host_memory *memory)
+{
+    bp_host_memory made = {.pages = MAP_FAILED, .bytes = bytes, .file = -1};
+    bool good = true;
+    if (host->by_files) {
+        made.file = memfd_create("bucketpool", MFD_CLOEXEC);
+        good = made.file >= 0 && ftruncate(made.file, (off_t)bytes) == 0;
+    }
+    if (good)
+        made.pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_NORESERVE | (host->by_files ? 0 : MAP_ANONYMOUS), made.file, 0);
+    if (!good || made.pages == MAP_FAILED || madvise(made.pages, bytes, MADV_DONTFORK) != 0) {
         int reason = errno;
-        munmap(made, bytes);
+        drop_pages(&made);
         return fail_memory(host, bytes, "commit", reason);
     }
-    *pages = made;
+    *memory = made;
     return BP_OK;
 }
 
@@ -71,9 +99,7 @@ static bp_status host_commit(void *self, uint64_t bytes, uint64_t *handle)
             host->memories[host->memory_count++] = (bp_host_memory){0};
     }
     if (status == BP_OK)
-        status = make_pages(host, bytes, &host->memories[entry].pages);
-    if (status == BP_OK)
-        host->memories[entry].bytes = bytes;
+        status = make_pages(host, bytes, &host->memories[entry]);
     pthread_mutex_unlock(&host->lock);
     if (status == BP_OK)
         *handle = entry + 1;
@@ -101,6 +127,8 @@ static bp_status host_decommit(void *self, uint64_t handle)
     if (munmap(memory.pages, memory.bytes) != 0)
         return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: decommit of %llu bytes: %s", (unsigned long long)memory.bytes,
                        strerror(errno));
+    if (memory.file >= 0)
+        close(memory.file);
     pthread_mutex_lock(&host->lock);
     host->memories[handle - 1].pages = NULL;
     pthread_mutex_unlock(&host->lock);
@@ -116,6 +144,17 @@ static bool map_nothing(void *address, uint64_t bytes)
     return mmap(address, bytes, PROT_NONE, flags, -1, 0) != MAP_FAILED;
 }
 
+/* Maps the memory at the address, too. */
+static bool map_duplicate(const bp_host_memory *memory, void *address)
+{
+    if (memory->file < 0)
+        /* Old size 0 leaves the first mapping in place; the second one inherits its flags, including MADV_DONTFORK. */
+        return mremap(memory->pages, 0, memory->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) != MAP_FAILED;
+    return mmap(address, memory->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, memory->file,
+                0) != MAP_FAILED &&
+           madvise(address, memory->bytes, MADV_DONTFORK) == 0;
+}
+
 static bp_status host_map(void *self, void *address, uint64_t bytes, uint64_t handle)
 {
     bp_host *host = self;
@@ -126,8 +165,7 @@ static bp_status host_map(void *self, void *address, uint64_t bytes, uint64_t ha
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: map of %llu bytes of handle %llu, which has %llu",
                        (unsigned long long)bytes, (unsigned long long)handle, (unsigned long long)memory.bytes);
     BP_TRY(bp_address_space_check(&host->space, address, bytes, host->traits.granularity, "map"));
-    /* Old size 0 leaves the first mapping in place; the second one inherits its flags, including MADV_DONTFORK. */
-    if (mremap(memory.pages, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
+    if (!map_duplicate(&memory, address)) {
         int reason = errno;
         map_nothing(address, bytes); /* the kernel may have removed the reservation already */
         return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: map of %llu bytes at %p: %s", (unsigned long long)bytes, address,
@@ -319,7 +357,7 @@ static void host_destroy(void *self)
     }
     for (size_t i = 0; i < host->memory_count; i++)
         if (host->memories[i].pages != NULL)
-            munmap(host->memories[i].pages, host->memories[i].bytes);
+            drop_pages(&host->memories[i]);
     free(host->memories);
     bp_address_space_finish(&host->space);
     pthread_mutex_destroy(&host->lock);
@@ -384,10 +422,13 @@ bp_status bp_device_create_host(const bp_host_config *config, bp_device **device
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_host: queue length %u, expected a power of two",
                        completed.queue_length);
 
+    bool has_duplicates;
+    BP_TRY(probe_duplicates(page_bytes, &has_duplicates));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_host), &memory));
     bp_host *host = memory;
     host->config = completed;
+    host->by_files = !has_duplicates;
     host->traits = (bp_device_traits){.size = sizeof host->traits,
                                       .granularity = completed.granularity,
                                       .page_bytes = page_bytes,

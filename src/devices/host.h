@@ -97,6 +97,7 @@ typedef struct bp_host_event_block {
 typedef struct bp_host_memory {
     void *pages; /* a mapping that keeps the memory; NULL: unused */
     uint64_t bytes;
+    int file; /* of the memory, if `by_files`; else -1 */
 } bp_host_memory;
 
 /* Header of memory allocated in stream order. */
@@ -113,6 +114,7 @@ typedef struct bp_host {
     _Atomic uint64_t used_bytes; /* at most config.memory_bytes */
     _Atomic(bp_host_stream *) streams[BP_HOST_STREAMS];
     atomic_uint stream_count;
+    bool by_files;        /* mappings are duplicated through a descriptor, as mremap cannot */
     pthread_mutex_t lock; /* protects the fields below; never taken by calls that enqueue */
     bp_host_stream *idle_streams;
     uint64_t stream_number; /* number of streams ever started */

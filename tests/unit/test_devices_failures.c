@@ -69,7 +69,9 @@ void *__real_mremap(void *old, size_t old_bytes, size_t bytes, int flags, ...);
 void *__wrap_mremap(void *old, size_t old_bytes, size_t bytes, int flags, void *address);
 void *__wrap_mremap(void *old, size_t old_bytes, size_t bytes, int flags, void *address)
 {
-    return fails(HOST) ? MAP_FAILED : __real_mremap(old, old_bytes, bytes, flags, address);
+    /* Without MREMAP_FIXED the library asks for its abilities. */
+    return (flags & MREMAP_FIXED) != 0 && fails(HOST) ? MAP_FAILED
+                                                      : __real_mremap(old, old_bytes, bytes, flags, address);
 }
 WRAP(int, mprotect, (void *address, size_t bytes, int prot), (address, bytes, prot), HOST, -1)
 
