@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "../planner/scenarios.h"
 
@@ -135,7 +136,7 @@ static void outputs_are_each_optional(void **state)
 /* Inaccessible pages directly before and after the row, and in place of a masked row. */
 static void check_between_forbidden_pages(const kernels_row *kernels, bp_dtype dtype, uint64_t columns, bool at_end)
 {
-    const size_t page = 4096, room = 16 * page;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), room = 16 * page;
     uint8_t *memory = mmap(NULL, 5 * room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(memory != MAP_FAILED);
     size_t element = bp_dtype_bits(dtype) / 8, used = (columns * element + page - 1) / page * page;

@@ -5,13 +5,16 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "pages.h"
 
 pages open_pages(bp_device *device, const bp_offload_config *config)
 {
-    pages p = {.k = begin_kit(device, "50000 50000 70000", TRAINING, BP_POLICY_MAX, 0)};
+    char units[64];
+    snprintf(units, sizeof units, "%zu %zu %zu", (size_t)(13 * PAGE), (size_t)(13 * PAGE), (size_t)(18 * PAGE) - 77);
+    pages p = {.k = begin_kit(device, units, TRAINING, BP_POLICY_MAX, 0)};
     bp_pool_config pool = pool_config();
     open_pool(&p.k, &pool);
     assert_ok(bp_offload_create(p.k.pool, config, &p.offload));

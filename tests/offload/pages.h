@@ -4,9 +4,11 @@
 
 #include <bucketpool/offload.h>
 
+#include <unistd.h>
+
 #include "../contract/support.h"
 
-#define PAGE 4096u
+#define PAGE ((uint64_t)sysconf(_SC_PAGESIZE))
 
 typedef struct pages {
     kit k;

@@ -9,12 +9,13 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../support/trace_device.h"
 #include "memory/slabs.h"
 
 #define SLABS 3
-#define PAGE 4096u
+#define PAGE ((uint64_t)sysconf(_SC_PAGESIZE))
 
 /* ---- fixture -------------------------------------------------------------------------------------------------------- */
 
