@@ -55,7 +55,7 @@ bp_status bp_ranks_exchange(const char *call, bp_comm *comm, const bp_rank_words
     return BP_OK;
 }
 
-/* A function of its own, so that its 64 KiB of the stack are not part of its caller's frame. */
+/* Not inlined, as 64 KiB of the stack are not to be part of the caller's frame. */
 static __attribute__((noinline)) bp_status allocate_words(const char *call, bp_comm *comm, uint32_t ranks,
                                                           bp_rank_words **told)
 {
