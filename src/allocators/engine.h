@@ -220,7 +220,7 @@ BP_HOT bp_status bp_waits_add(bp_waits *w, const bp_fence *fence)
 /* Adds zeroing by the first acquire of a live request, which may still be running. */
 static inline bp_status bp_waits_add_zeros(bp_waits *w, const bp_entry *r)
 {
-    if (r->zero == BP_ZERO_NOTHING || r->streams == 0)
+    if (!r->zeroed || r->streams == 0)
         return BP_OK;
     return bp_waits_add(w, &(bp_fence){.count = 1, .points = {{.stream = r->live[0].stream, .point = BP_NO_POINT}}});
 }

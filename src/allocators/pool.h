@@ -112,6 +112,7 @@ typedef struct bp_entry {
     uint32_t class_index; /* class whose copies it may get; BP_NONE: none */
     uint64_t bytes;       /* with padding */
     bool stopped;         /* BUSY until its memory is restored; under the binding lock */
+    bool zeroed;          /* the acquire that began the live range wrote zeros; `zero` may have changed since */
 } bp_entry;
 
 struct bp_pool;

@@ -354,9 +354,10 @@ bp_status bp_pool_set_zero(bp_pool *pool, const uint32_t *ids, size_t count, bp_
 
 static bp_status write_zeros(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
-    const bp_entry *r = &pool->entries[id];
+    bp_entry *r = &pool->entries[id];
     uint64_t from = r->zero == BP_ZERO_PADDING ? pool->requests[id].used_bytes : 0;
-    if (r->zero == BP_ZERO_NOTHING || from >= r->bytes)
+    r->zeroed = r->zero != BP_ZERO_NOTHING && from < r->bytes;
+    if (!r->zeroed)
         return BP_OK;
     return pool->device->ops->fill(pool->device->self, stream->raw, bp_entry_address(r) + from, 0, r->bytes - from);
 }
@@ -364,7 +365,7 @@ static bp_status write_zeros(bp_pool *pool, uint32_t id, bp_stream *stream)
 /* Zeroing in flight must be complete before the next user. */
 static void wait_for_zeros(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
-    if (pool->entries[id].zero != BP_ZERO_NOTHING)
+    if (pool->entries[id].zeroed)
         bp_stream_synchronize(stream);
 }
 

@@ -202,6 +202,28 @@ static void test_zeros_are_ordered(void **state)
     end_kit(&k);
 }
 
+/* Further streams wait for the zeros that the live range began with, and for none if it began without, whatever set_zero changes meanwhile. */
+static void test_zeros_of_live_ranges(void **state)
+{
+    (void)state;
+    for (int zeroed = 0; zeroed < 2; zeroed++) {
+        kit k = four(new_device());
+        const uint32_t id = param(&k, 0);
+        gate g = {0};
+        flag done = 0;
+        assert_ok(bp_pool_set_zero(k.pool, &id, 1, zeroed ? BP_ZERO_ALL : BP_ZERO_NOTHING));
+        block(k.streams[0], &g);
+        take(&k, id, k.streams[0]);
+        assert_ok(bp_pool_set_zero(k.pool, &id, 1, zeroed ? BP_ZERO_NOTHING : BP_ZERO_ALL));
+        take(&k, id, k.streams[1]);
+        raise_on(k.streams[1], &done);
+        assert_true(zeroed ? stays_down(&done) : is_raised_soon(&done));
+        unblock(&g);
+        assert_true(is_raised_soon(&done));
+        end_kit(&k);
+    }
+}
+
 /* Stream-ordered memory is freed after all work of the live range: AddressSanitizer detects an early free, the bytes a late write. */
 static void test_dynamic_is_freed_in_order(void **state)
 {
@@ -281,10 +303,11 @@ static void test_random_streams(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reuse_is_ordered),          cmocka_unit_test(test_union_of_streams),
-        cmocka_unit_test(test_gives_up_in_order),         cmocka_unit_test(test_exact_points),
-        cmocka_unit_test(test_repeated_is_ordered),       cmocka_unit_test(test_zeros_are_ordered),
-        cmocka_unit_test(test_dynamic_is_freed_in_order), cmocka_unit_test(test_random_streams),
+        cmocka_unit_test(test_reuse_is_ordered),     cmocka_unit_test(test_union_of_streams),
+        cmocka_unit_test(test_gives_up_in_order),    cmocka_unit_test(test_exact_points),
+        cmocka_unit_test(test_repeated_is_ordered),  cmocka_unit_test(test_zeros_are_ordered),
+        cmocka_unit_test(test_zeros_of_live_ranges), cmocka_unit_test(test_dynamic_is_freed_in_order),
+        cmocka_unit_test(test_random_streams),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
