@@ -7,6 +7,7 @@ export ASAN_OPTIONS="detect_leaks=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
 for folder in /tmp/bucketpool-mpi.*; do
     kill -0 "${folder##*.}" 2>/dev/null || rmdir "$folder" 2>/dev/null || true
 done
-export OMPI_MCA_orte_tmpdir_base=/tmp/bucketpool-mpi.$$
-mkdir -p "$OMPI_MCA_orte_tmpdir_base"
+folder=/tmp/bucketpool-mpi.$$
+mkdir -p "$folder"
+export OMPI_MCA_orte_tmpdir_base="$folder" PRTE_MCA_prte_tmpdir_base="$folder" # of version 4, of version 5
 exec "$(dirname "$0")/../../examples/mpi" -m "$@"

@@ -8,6 +8,7 @@ import concurrent.futures
 import math
 import os
 import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -23,8 +24,9 @@ LARGE = " on each rank with 131072 tokens, vocabulary 151936 and bf16"
 def start(ranks, *options, other=None, seconds=300):
     """`other`: the options of an additional rank."""
     command = [MPIRUN, str(ranks), PROGRAM, *map(str, options)]
-    if other is not None:
-        command += [":", "-n", "1", PROGRAM, *map(str, other)]
+    if other is not None:  # mpirun's colon crashes in Open MPI 5.0.7
+        ours, theirs = (shlex.join([PROGRAM, *map(str, words)]) for words in (options, other))
+        command = [MPIRUN, str(ranks + 1), "/bin/sh", "-c", f'[ "$OMPI_COMM_WORLD_RANK" != {ranks} ] || exec {theirs}; exec {ours}']
     result = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
     if result.returncode == 77:
         print(result.stdout)
