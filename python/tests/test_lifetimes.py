@@ -143,7 +143,8 @@ class Threads(unittest.TestCase):
 
 
 FIXTURE = """
-    import sys, gc
+    import sys, gc, warnings
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # of os.fork, since Python 3.12
     import bucketpool as bp
     from support import Served
     served = Served(bp.Device.host(max_delay_us=2000))
