@@ -355,23 +355,54 @@ def integers():
         builds_all=False)
 
 
-def fuzz():
-    """A minute of fuzzing for each reader, from the seed corpus."""
+def fuzz(seconds=60, names=()):
+    """Every fuzzer, or those named, for some seconds each: from the seeds and from what earlier runs found, which is kept and reduced."""
     if not shutil.which("clang"):
         count("fuzzing", "skipped", "clang is not installed")
         return
-    build = os.path.join(BUILDS, "fuzz")
-    log = os.path.join(BUILDS, "fuzz.log")
+    begun = begin("fuzz")
+    build, log = os.path.join(BUILDS, "fuzz"), os.path.join(BUILDS, "fuzz.log")
     shutil.rmtree(build, ignore_errors=True)
-    good = run(["meson", "setup", build, "-Dfuzzers=true", "-Db_sanitize=address,undefined", "-Dkernels=disabled"], log,
-               env={**os.environ, "CC": "clang"}) and run(["ninja", "-C", build], log)
+    good = run(["meson", "setup", build, "-Dfuzzers=true", "-Db_sanitize=address,undefined", "-Dkernels=disabled", "-Dcairo=disabled",
+                "-Dmpi=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled", *LINES], log, env={**os.environ, "CC": "clang", "CXX": "clang++"})
+    known = json.loads(subprocess.run(["meson", "introspect", "--targets", build], capture_output=True, text=True, check=False).stdout or "[]")
+    programs = {target["name"].removeprefix("fuzz_"): target["filename"][0] for target in known if target["name"].startswith("fuzz_")}
+    wrong = [name for name in names if name not in programs]
+    if good and wrong:
+        count(f"fuzz: unknown fuzzer {', '.join(wrong)}; there are {', '.join(sorted(programs))}", "failed")
+        return
+    programs = {name: program for name, program in programs.items() if not names or name in names}
+    good = good and bool(programs) and run(["ninja", "-C", build, *(os.path.relpath(program, build) for program in programs.values())], log)
     count("fuzzers build", "passed" if good else "failed")
-    for reader in ("config", "safetensors", "snapshot", "units", "packing", "plan", "pool") if good else ():
-        corpus = os.path.join(BUILDS, "corpus-" + reader)
-        os.makedirs(corpus, exist_ok=True)
-        good = run([os.path.join(build, "tests", "fuzz_" + reader), "-max_total_time=60", "-timeout=10", "-rss_limit_mb=2048",
-                    corpus, os.path.join("tests", "fuzz", "corpus", reader)], log)
-        count("fuzz " + reader, "passed" if good else "failed")
+    if good:
+        with ThreadPoolExecutor(os.cpu_count()) as several:
+            for name, program in sorted(programs.items()):
+                several.submit(stage, lambda name=name, program=program: fuzz_one(name, program, seconds))
+    took("fuzz", begun)
+
+
+def fuzz_one(name, program, seconds):
+    """One fuzzer: its corpus is in build-check/corpus, inputs that fail go to build-check/crashes."""
+    corpus, crashes = os.path.join(BUILDS, "corpus", name), os.path.join(BUILDS, "crashes")
+    log = os.path.join(BUILDS, f"fuzz-{name}.log")
+    reduced, limits = corpus + ".reduced", ["-timeout=10", "-rss_limit_mb=2048", f"-artifact_prefix={crashes}/{name}-"]
+    shutil.rmtree(reduced, ignore_errors=True)
+    for folder in (corpus, reduced, crashes):
+        os.makedirs(folder, exist_ok=True)
+    if os.path.exists(log):
+        os.remove(log)
+    before = set(os.listdir(crashes))
+    good = run([program, f"-max_total_time={seconds}", *limits, corpus, os.path.join("tests", "fuzz", "corpus", name)], log)
+    if good and run([program, "-merge=1", *limits, reduced, corpus], log):
+        found = len(os.listdir(corpus))
+        shutil.rmtree(corpus)
+        os.rename(reduced, corpus)
+        print(f"  fuzz {name}: {found} inputs, of which {len(os.listdir(corpus))} are kept", flush=True)
+    else:
+        good = False
+    count("fuzz " + name, "passed" if good else "failed")
+    for crash in sorted(set(os.listdir(crashes)) - before):
+        print(f"  to reproduce: {os.path.relpath(program)} {os.path.relpath(os.path.join(crashes, crash))}", flush=True)
 
 
 def soak():
@@ -411,6 +442,9 @@ def main():
     os.makedirs(BUILDS, exist_ok=True)
     if sys.argv[1:2] == ["--load"]:
         load(int(sys.argv[2]))
+        return finish()
+    if sys.argv[1:2] == ["--fuzz"]:
+        fuzz(int(sys.argv[2]), sys.argv[3:])
         return finish()
     with ThreadPoolExecutor(LANES) as lanes:
         for function in (plain, sanitizers, threads, bare, core, installation):

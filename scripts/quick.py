@@ -39,6 +39,7 @@ REACHES = (
     ("tests/profile/", "unit"), ("tests/properties/", "properties"), ("tests/support/", "unit contract"), ("tests/unit/", "unit"), ("tests/soak/", ""),
     ("tests/data/architectures/", "planner"), ("tests/data/packing/", "packing"),
     ("docs/", "cli"), ("README.md", "cli"), ("CONTRIBUTING.md", "cli"), ("bench/", ""), ("scripts/", "unit"), ("tests/gpu/", "cuda"),
+    (".github/", "unit"), ("packaging/", "unit"),
 )
 
 
