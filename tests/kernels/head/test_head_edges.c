@@ -218,8 +218,13 @@ static void test_refused_calls(void **state)
     BACKWARD_FAILS(hidden_grad.dtype, BP_DTYPE_FP16, BP_ERR_INVALID_ARGUMENT, "fp16");
     BACKWARD_FAILS(hidden_grad.batch, 1, BP_ERR_INVALID_ARGUMENT, "1 x 6 tokens");
     BACKWARD_FAILS(hidden_grad.data, t.hidden, BP_ERR_INVALID_ARGUMENT, "overlaps");
-    BACKWARD_FAILS(hidden_grad.data, t.weight, BP_ERR_INVALID_ARGUMENT, "overlaps the weights");
-    BACKWARD_FAILS(hidden_grad.data, t.weight_grad, BP_ERR_INVALID_ARGUMENT, "overlaps the gradients of weights");
+    /* separate memory: what malloc places behind the weights would overlap, too */
+    _Alignas(64) static char apart[4096];
+    t.batch.weight = apart;
+    BACKWARD_FAILS(hidden_grad.data, apart, BP_ERR_INVALID_ARGUMENT, "overlaps the weights");
+    t.batch = batch;
+    t.gradients.weight_grad = apart;
+    BACKWARD_FAILS(hidden_grad.data, apart, BP_ERR_INVALID_ARGUMENT, "overlaps the gradients of weights");
     BACKWARD_FAILS(hidden_grad.stride, 1, BP_ERR_INVALID_ARGUMENT, "overlap");
     BACKWARD_FAILS(weight_grad, t.weight, BP_ERR_INVALID_ARGUMENT, "overlaps");
     BACKWARD_FAILS(weight_grad_stride, 2, BP_ERR_INVALID_ARGUMENT, "stride of 2");
