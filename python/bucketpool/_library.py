@@ -71,10 +71,12 @@ def logprob() -> ctypes.CDLL:
 @functools.lru_cache(maxsize=None)
 def binding() -> Any:
     """The compiled calls of each step (python/binding.c), or None: for older versions than Python 3.11, without
-    a GIL, with BUCKETPOOL_BINDING=off, and where it was not built. It is beside the libraries, in a build in python.
+    a GIL, with BUCKETPOOL_BINDING=off, and where it was not built. It is beside the libraries in a wheel, in python
+    in a build, and in the package where the loader of the system finds the libraries.
     """
-    folders = [os.path.dirname(core()._name)]
-    folders.append(os.path.join(folders[0], os.pardir, "python"))
+    libraries = os.path.dirname(core()._name)  # empty: the loader found them; the current folder is not searched
+    folders = [libraries, os.path.join(libraries, os.pardir, "python")] if libraries else []
+    folders.append(os.path.dirname(os.path.abspath(__file__)))
     paths = [path for path in (os.path.join(folder, "_binding.abi3.so") for folder in folders) if os.path.exists(path)]
     if not paths or sys.version_info < (3, 11) or "t" in sys.abiflags or os.environ.get("BUCKETPOOL_BINDING") == "off":
         return None

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import itertools
 import os
+import tempfile
 import threading
 import unittest
 
@@ -316,6 +317,23 @@ class Interface(unittest.TestCase):
             """)
         self.assertIn("ImportError: libbucketpool.so.0 was not found", result.stderr.splitlines()[-1])
         self.assertIn("BUCKETPOOL_LIBRARY_PATH", result.stderr.splitlines()[-1])
+
+    def test_binding_in_current_folder(self):
+        """Libraries that the loader finds say nothing of a folder; the current one is anybody's."""
+        from bucketpool._library import core
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "_binding.abi3.so"), "w", encoding="ascii") as file:
+                file.write("not a library")
+            result = run_python("""
+                import ctypes, os, sys
+                os.chdir(sys.argv[2])
+                os.environ["BUCKETPOOL_LIBRARY_PATH"] = ""
+                ctypes.CDLL(sys.argv[1])  # from now on the loader finds it by its name
+                from bucketpool import _library
+                _library.binding()
+                print(_library.core()._name)
+                """, os.path.abspath(core()._name), folder)
+        self.assertEqual((result.stdout, result.stderr), ("libbucketpool.so.0\n", ""))
 
     def test_exception_for_each_status(self):
         from bucketpool import _abi, errors
