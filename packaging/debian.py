@@ -57,6 +57,13 @@ def tarball_of(source: Path, folder: Path, epoch: int) -> Path:
     return next(folder.glob("bucketpool-*.tar.xz"))
 
 
+def epoch_of(source: Path) -> int:
+    """SOURCE_DATE_EPOCH, else the time of the commit or, of an unpacked tarball, of its files."""
+    command = ["git", "-C", str(source), "-c", f"safe.directory={source}", "log", "-1", "--format=%ct"]
+    committed = subprocess.run(command, check=True, capture_output=True, text=True).stdout if (source / ".git").exists() else ""
+    return int(os.environ.get("SOURCE_DATE_EPOCH") or committed or (source / "meson.build").stat().st_mtime)
+
+
 def debianize(tarball: Path, folder: Path, epoch: int) -> Path:
     """Writes the original tarball into a folder and unpacks it there, with debian/ added; returns the tree."""
     release = tarball.name[len("bucketpool-"):-len(".tar.xz")]
@@ -73,11 +80,10 @@ def debianize(tarball: Path, folder: Path, epoch: int) -> Path:
     return tree
 
 
-def build(source: Path, output: Path, epoch: int, system: str = SYSTEM, folder: str = "build", options: str = "",
-          profiles: str = "") -> list[Path]:
+def build(source: Path, output: Path, epoch: int, system: str = SYSTEM, folder: str = "build", tests: bool = True) -> list[Path]:
     """Builds the packages in a folder below the root's /root, without network; returns the source package and the packages.
 
-    options, profiles: added to DEB_BUILD_OPTIONS and DEB_BUILD_PROFILES. The log and what dpkg-buildpackage records are in OUTPUT, too."""
+    tests: also runs the quick suites. The log and the files that dpkg-buildpackage describes its work in are in OUTPUT, too."""
     output.mkdir(parents=True, exist_ok=True)
     with roots.Root(system) as root, tempfile.TemporaryDirectory() as scratch, \
             open(output / "build.log", "w", encoding="utf-8") as log:
@@ -86,7 +92,8 @@ def build(source: Path, output: Path, epoch: int, system: str = SYSTEM, folder: 
         tree = debianize(tarball_of(source, Path(scratch), epoch), place, epoch)
         inside = f"/root/{folder}/{tree.name}"
         root.install(["build-essential"], log=log)
-        env = {"DEB_BUILD_OPTIONS": f"noautodbgsym parallel={os.cpu_count()} {options}", "DEB_BUILD_PROFILES": profiles}
+        nocheck = "" if tests else "nocheck"
+        env = {"DEB_BUILD_OPTIONS": f"noautodbgsym parallel={os.cpu_count()} {nocheck}", "DEB_BUILD_PROFILES": nocheck}
         root.run(["apt-get", "build-dep", "-y", "-qq", "--no-install-recommends", "./"], cwd=inside, env=env, log=log)
         root.run(["dpkg-buildpackage", "-us", "-uc"], cwd=inside, env=env, log=log, offline=True)
         made = [Path(shutil.copy(path, output)) for path in sorted(place.iterdir()) if path.is_file()]
@@ -149,12 +156,12 @@ def check(packages: list[Path]) -> list[Row]:
         print(f"debian: {what}: {fault or 'passed'} ({steps[-1][1]:.0f} s)", file=sys.stderr, flush=True)
 
     def rebuilt(system: str, log: IO[str]) -> str:
-        return installed(build(tree, folder / system, epoch, system), system, log)
+        return installed(build(tree, folder / system, epoch, system, tests=False), system, log)
 
     with tempfile.TemporaryDirectory() as scratch:
         tree, epoch = tree_of(packages, Path(scratch))
         step("same bytes without tests in another folder", lambda _: " ".join(different(packages, build(
-            tree, Path(scratch, "again"), epoch, folder="another/folder", options="nocheck", profiles="nocheck"))))
+            tree, Path(scratch, "again"), epoch, folder="another/folder", tests=False))))
         step("lintian", lambda log: lintian(packages, log))
         step(f"installed on {SYSTEM}", lambda log: installed(packages, SYSTEM, log))
         for system in REBUILT:
@@ -172,10 +179,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     output, source = options.output.resolve(), options.source.resolve()
-    git = subprocess.run(["git", "-C", source, "log", "-1", "--format=%ct"], capture_output=True, text=True, check=False) if (source / ".git").exists() else None
-    epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or (git.stdout if git else "") or (source / "meson.build").stat().st_mtime)
     try:
-        packages = build(source, output, epoch, options.system)
+        packages = build(source, output, epoch_of(source), options.system)
         rows = check(packages) if options.check else []
     except (roots.Missing, roots.Failed) as error:
         print(error, file=sys.stderr)
