@@ -14,8 +14,8 @@ import re
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
+from typing import IO
 
 import debian
 import roots
@@ -38,25 +38,25 @@ def build(source: Path, output: Path, epoch: int) -> list[Path]:
     return [recipe]
 
 
-def check(recipes: list[Path]) -> list[debian.Row]:
+def check(recipes: list[Path], log_folder: Path) -> list[debian.Result]:
     """Makes the packages of a recipe from the tarball beside it, installs each into a prefix and runs its tests there."""
     recipe, = recipes
     tarball, = recipe.parent.glob("bucketpool-*.tar.xz")
-    begun, fault = time.monotonic(), ""
-    with roots.Root(SYSTEM) as root, open(recipe.parent / "conda.log", "w", encoding="utf-8") as log:
-        place = root.path / "root" / "conda"
-        place.mkdir()
-        shutil.copy(tarball, place)
-        shutil.copy(Path(__file__).parent / "conda" / "build.py", place)
-        (place / "recipe.yaml").write_text(re.sub(r"url: .*", f"url: file:///root/conda/{tarball.name}", recipe.read_text(encoding="utf-8")), encoding="utf-8")
-        try:
+    local = re.sub(r"url: .*", f"url: file:///root/conda/{tarball.name}", recipe.read_text(encoding="utf-8"))
+
+    def made(log: IO[str]) -> str:
+        with roots.Root(SYSTEM) as root:
+            place = root.path / "root" / "conda"
+            place.mkdir()
+            shutil.copy(tarball, place)
+            shutil.copy(Path(__file__).parent / "conda" / "build.py", place)
+            (place / "recipe.yaml").write_text(local, encoding="utf-8")
             root.install(TOOLS, log=log)
             root.run(f"python3 -m venv venv && venv/bin/pip install -q {RATTLER_BUILD}", log=log)
             root.run("cd conda && ../venv/bin/python build.py recipe.yaml output", log=log, offline=True)
-        except roots.Failed as failed:
-            fault = str(failed).splitlines()[0]
-    return [debian.Row(recipe.name, recipe.stat().st_size, hashlib.sha256(recipe.read_bytes()).hexdigest(), SYSTEM,
-                       fault or "built, installed and tested by rattler-build, without conda-forge", time.monotonic() - begun, not fault)]
+        return ""
+
+    return [debian.trial(SYSTEM, "packages built, installed and tested by rattler-build, without conda-forge", log_folder, made)]
 
 
 def main() -> int:
@@ -68,12 +68,13 @@ def main() -> int:
     source, output = options.source.resolve(), options.output.resolve()
     try:
         recipes = build(source, output, debian.epoch_of(source))
-        rows = check(recipes) if options.check else []
+        results = check(recipes, output) if options.check else []
     except (roots.Missing, roots.Failed) as error:
         print(error, file=sys.stderr)
         return 77 if isinstance(error, roots.Missing) else 1
-    print(*rows or recipes, sep="\n")
-    return 0 if all(row.passed for row in rows) else 1
+    print(*recipes, sep="\n")
+    print(*(f"{'passed' if passed else 'FAILED'}  {system:13} {what}" for system, what, passed in results), sep="\n")
+    return 0 if all(passed for _, _, passed in results) else 1
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ The original tarball is the release's source tarball; packaging/debian is the re
 usage: debian.py SOURCE OUTPUT [--system SYSTEM] [--check]
 
 SOURCE: the unpacked source tarball or a clone without changes. --system: builds for another one of roots.py.
---check: builds again in another folder and compares bytes, runs lintian, and installs, tries and removes the packages of each system."""
+--check: builds again without tests in another folder and compares bytes, runs lintian, and installs, tries and removes the packages of
+each system. The logs are in OUTPUT, too."""
 
 from __future__ import annotations
 
 import argparse
 import functools
-import hashlib
 import os
 import re
 import shutil
@@ -21,10 +21,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Callable, NamedTuple
+from typing import IO, Callable
 
 import roots
 
@@ -37,17 +36,7 @@ CHANGELOG = """bucketpool ({version}) unstable; urgency=medium
 
  -- {maintainer}  {date}
 """
-
-
-class Row(NamedTuple):
-    """One line of a table: an artefact, the systems on which it was tried, and what."""
-    name: str
-    size: int
-    sha256: str
-    systems: str
-    tried: str
-    seconds: float
-    passed: bool
+Result = tuple[str, str, bool]  # system, what was tried, and whether it passed
 
 
 def tarball_of(source: Path, folder: Path, epoch: int) -> Path:
@@ -80,24 +69,23 @@ def debianize(tarball: Path, folder: Path, epoch: int) -> Path:
     return tree
 
 
-def build(source: Path, output: Path, epoch: int, system: str = SYSTEM, folder: str = "build", tests: bool = True) -> list[Path]:
-    """Builds the packages in a folder below the root's /root, without network; returns the source package and the packages.
+def build(source: Path, output: Path, epoch: int, system: str = SYSTEM, tests: bool = True, log: IO[str] | None = None) -> list[Path]:
+    """Builds without network, in the folder of the root that the sources have here; returns the source package and the packages.
 
-    tests: also runs the quick suites. The log and the files that dpkg-buildpackage describes its work in are in OUTPUT, too."""
+    tests: also runs the quick suites. Without a log, a failure shows the end of the output."""
     output.mkdir(parents=True, exist_ok=True)
-    with roots.Root(system) as root, tempfile.TemporaryDirectory() as scratch, \
-            open(output / "build.log", "w", encoding="utf-8") as log:
-        place = root.path / "root" / folder
+    with roots.Root(system) as root, tempfile.TemporaryDirectory() as scratch:
+        inside = f"/root{source.resolve().parent}"
+        place = root.path / inside[1:]
         place.mkdir(parents=True)
         tree = debianize(tarball_of(source, Path(scratch), epoch), place, epoch)
-        inside = f"/root/{folder}/{tree.name}"
-        root.install(["build-essential"], log=log)
         nocheck = "" if tests else "nocheck"
         env = {"DEB_BUILD_OPTIONS": f"noautodbgsym parallel={os.cpu_count()} {nocheck}", "DEB_BUILD_PROFILES": nocheck}
-        root.run(["apt-get", "build-dep", "-y", "-qq", "--no-install-recommends", "./"], cwd=inside, env=env, log=log)
-        root.run(["dpkg-buildpackage", "-us", "-uc"], cwd=inside, env=env, log=log, offline=True)
-        made = [Path(shutil.copy(path, output)) for path in sorted(place.iterdir()) if path.is_file()]
-    return [path for path in made if path.suffix not in (".buildinfo", ".changes")]
+        root.install(["build-essential"], log=log)
+        root.run(["apt-get", "build-dep", "-y", "-qq", "--no-install-recommends", "./"], cwd=f"{inside}/{tree.name}", env=env, log=log)
+        root.run(["dpkg-buildpackage", "-us", "-uc"], cwd=f"{inside}/{tree.name}", env=env, log=log, offline=True)
+        made = sorted(path for path in place.iterdir() if path.suffix in (".deb", ".dsc", ".xz"))
+        return [Path(shutil.copy(path, output)) for path in made]
 
 
 def tree_of(packages: list[Path], folder: Path) -> tuple[Path, int]:
@@ -108,20 +96,21 @@ def tree_of(packages: list[Path], folder: Path) -> tuple[Path, int]:
         return folder / tar.getnames()[0].split("/")[0], int(tar.getmembers()[0].mtime)
 
 
-def different(packages: list[Path], others: list[Path]) -> list[str]:
+def different(packages: list[Path], others: list[Path]) -> str:
     """Names of files that only one has, or that have other bytes."""
-    bytes_of = [{path.name: path.read_bytes() for path in paths} for paths in (packages, others)]
-    return sorted(name for name in bytes_of[0].keys() | bytes_of[1].keys() if bytes_of[0].get(name) != bytes_of[1].get(name))
+    first, second = ({path.name: path.read_bytes() for path in paths} for paths in (packages, others))
+    return " ".join(sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name)))
 
 
 def lintian(packages: list[Path], log: IO[str]) -> str:
-    """The end of lintian's output on the packages and their source package; nothing where it is content."""
+    """Tags of the packages and their source package; nothing where lintian is content."""
+    files = " ".join(f"/packages/{path.name}" for path in packages if path.suffix in (".deb", ".dsc"))
     with roots.Root(SYSTEM) as root:
         root.install(["lintian"], log=log)
-        shown = root.run("lintian -i -I --pedantic --fail-on error,warning --allow-root /packages/*.changes",
+        shown = root.run(f"lintian -i -I --pedantic --fail-on error,warning --allow-root {files}",
                          readable={packages[0].parent: "/packages"}, check=False)
         log.write(shown.stdout)
-        return "" if shown.returncode == 0 else shown.stdout[-2000:]
+        return "" if shown.returncode == 0 else "; ".join(re.findall(r"^[EW]: .*$", shown.stdout, re.MULTILINE)) or shown.stdout[-500:]
 
 
 def installed(packages: list[Path], system: str, log: IO[str]) -> str:
@@ -140,35 +129,27 @@ def installed(packages: list[Path], system: str, log: IO[str]) -> str:
         return f"autopkgtest: exit status {tests.returncode}" if tests.returncode else f"left by purge: {' '.join(left)}" if left else ""
 
 
-def check(packages: list[Path]) -> list[Row]:
-    """Tries what build() made: its bytes in a second build, lintian, and the packages of each system. Logs are kept beside them."""
-    folder = packages[0].parent
-    steps: list[tuple[str, float, str]] = []  # what, seconds, fault
+def trial(system: str, what: str, log_folder: Path, function: Callable[[IO[str]], str]) -> Result:
+    """Runs a function that names the faults, with a log for its details."""
+    with open(log_folder / f"debian-{what.split(':')[0].replace(' ', '-')}-{system}.log", "w", encoding="utf-8") as log:
+        try:
+            fault = function(log)
+        except roots.Failed as error:
+            fault = str(error).splitlines()[0]
+    return system, f"{what}: {fault}" if fault else what, not fault
 
-    def step(what: str, function: Callable[[IO[str]], str]) -> None:
-        begun = time.monotonic()
-        with open(folder / f"{what.replace(' ', '-')}.log", "w", encoding="utf-8") as log:
-            try:
-                fault = function(log)
-            except roots.Failed as error:
-                fault = str(error)
-        steps.append((what, time.monotonic() - begun, fault))
-        print(f"debian: {what}: {fault or 'passed'} ({steps[-1][1]:.0f} s)", file=sys.stderr, flush=True)
 
+def check(packages: list[Path], log_folder: Path) -> list[Result]:
+    """Tries what build() made: lintian, and the packages of each system, installed, tried and removed. The logs are kept."""
     def rebuilt(system: str, log: IO[str]) -> str:
-        return installed(build(tree, folder / system, epoch, system, tests=False), system, log)
+        return installed(build(tree, Path(scratch, system), epoch, system, tests=False, log=log), system, log)
 
     with tempfile.TemporaryDirectory() as scratch:
         tree, epoch = tree_of(packages, Path(scratch))
-        step("same bytes without tests in another folder", lambda _: " ".join(different(packages, build(
-            tree, Path(scratch, "again"), epoch, folder="another/folder", tests=False))))
-        step("lintian", lambda log: lintian(packages, log))
-        step(f"installed on {SYSTEM}", lambda log: installed(packages, SYSTEM, log))
-        for system in REBUILT:
-            step(f"rebuilt and installed on {system}", functools.partial(rebuilt, system))
-    faults = "; ".join(f"{what}: {fault.splitlines()[0]}" for what, _, fault in steps if fault)
-    return [Row(path.name, path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest(), ", ".join((SYSTEM, *REBUILT)),
-                faults or ", ".join(what for what, _, _ in steps), sum(seconds for _, seconds, _ in steps), not faults) for path in packages]
+        uses = "command, pkg-config, CMake, MPI, Python (autopkgtest); purged"
+        return [trial(SYSTEM, "lintian", log_folder, functools.partial(lintian, packages)),
+                trial(SYSTEM, f"installed: {uses}", log_folder, functools.partial(installed, packages, SYSTEM)),
+                *(trial(system, f"rebuilt and installed: {uses}", log_folder, functools.partial(rebuilt, system)) for system in REBUILT)]
 
 
 def main() -> int:
@@ -178,15 +159,24 @@ def main() -> int:
     parser.add_argument("--system", choices=roots.SYSTEMS, default=SYSTEM)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    output, source = options.output.resolve(), options.source.resolve()
+    source, output = options.source.resolve(), options.output.resolve()
+    output.mkdir(parents=True, exist_ok=True)
+    results: list[Result] = []
     try:
-        packages = build(source, output, epoch_of(source), options.system)
-        rows = check(packages) if options.check else []
+        with open(output / "debian-build.log", "w", encoding="utf-8") as log:
+            packages = build(source, output, epoch_of(source), options.system, log=log)
+        if options.check:
+            with tempfile.TemporaryDirectory() as scratch:
+                tree, epoch = tree_of(packages, Path(scratch))
+                again = functools.partial(build, tree, Path(scratch, "again"), epoch, options.system, False)
+                results = [trial(options.system, "same bytes without tests in another folder", output, lambda log: different(packages, again(log)))]
+            results += check(packages, output)
     except (roots.Missing, roots.Failed) as error:
         print(error, file=sys.stderr)
         return 77 if isinstance(error, roots.Missing) else 1
-    print(*rows or packages, sep="\n")
-    return 0 if all(row.passed for row in rows) else 1
+    print(*packages, sep="\n")
+    print(*(f"{'passed' if passed else 'FAILED'}  {system:13} {what}" for system, what, passed in results), sep="\n")
+    return 0 if all(passed for _, _, passed in results) else 1
 
 
 if __name__ == "__main__":
