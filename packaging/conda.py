@@ -56,7 +56,7 @@ def check(recipes: list[Path], log_folder: Path) -> list[debian.Result]:
             root.run("cd conda && ../venv/bin/python build.py recipe.yaml output", log=log, offline=True)
         return ""
 
-    return [debian.trial(SYSTEM, "packages built, installed and tested by rattler-build, without conda-forge", log_folder, made)]
+    return [debian.trial(SYSTEM, "recipe: packages built, installed and tested by rattler-build, without conda-forge", log_folder, made)]
 
 
 def main() -> int:

@@ -131,7 +131,7 @@ def installed(packages: list[Path], system: str, log: IO[str]) -> str:
 
 def trial(system: str, what: str, log_folder: Path, function: Callable[[IO[str]], str]) -> Result:
     """Runs a function that names the faults, with a log for its details."""
-    with open(log_folder / f"debian-{what.split(':')[0].replace(' ', '-')}-{system}.log", "w", encoding="utf-8") as log:
+    with open(log_folder / f"{what.split(':')[0].replace(' ', '-')}-{system}.log", "w", encoding="utf-8") as log:
         try:
             fault = function(log)
         except roots.Failed as error:
