@@ -3,16 +3,14 @@ a channel of stand-ins has empty packages of their names. The packages of our re
 
 usage: build.py RECIPE OUTPUT     in a Python with py-rattler-build"""
 
-import os
 import sys
 import sysconfig
 from pathlib import Path
 
-from rattler_build import Stage0Recipe, ToolConfiguration, VariantConfig
+from rattler_build import RattlerBuildError, Stage0Recipe, ToolConfiguration, VariantConfig
 
-EMPTY = {"cairo": "1.18.0",
-         "cmake": "3.25.0", "gcc_linux-64": "12.2.0", "jansson": "2.14", "meson": "1.0.1", "ninja": "1.11.1", "pkg-config": "0.29.2",
-         "scdoc": "1.11.2", "sysroot_linux-64": "2.28", "util-linux": "2.38.1"}
+EMPTY = {"cairo": "1.18.0", "cmake": "3.25.0", "gcc_linux-64": "12.2.0", "jansson": "2.14", "meson": "1.0.1", "ninja": "1.11.1",
+         "pkg-config": "0.29.2", "scdoc": "1.11.2", "sysroot_linux-64": "2.28", "util-linux": "2.38.1"}
 VERSION = sysconfig.get_python_version()
 # conda's Python has its own site-packages, and finds libraries in lib of its prefix.
 PYTHON = f"""#!/bin/sh
@@ -40,8 +38,12 @@ def main() -> None:
     stand_in("python", f"{VERSION}.0", output, f"install -D -m 755 {output}/python $PREFIX/bin/python; ln -s python $PREFIX/bin/python3; "
              f"install -D -m 644 {output}/sitecustomize.py $PREFIX/lib/python{VERSION}/site-packages/sitecustomize.py")
     variants = VariantConfig({"c_compiler": ["gcc"], "c_stdlib": ["sysroot"], "python": [f"{VERSION}.*"]})
-    results = Stage0Recipe.from_file(recipe).run_build(variant_config=variants, tool_config=ToolConfiguration(test_strategy="native"),
-                                                       output_dir=output, channels=[output.as_uri()])
+    try:
+        results = Stage0Recipe.from_file(recipe).run_build(variant_config=variants, tool_config=ToolConfiguration(test_strategy="native"),
+                                                           output_dir=output, channels=[output.as_uri()])
+    except RattlerBuildError as error:  # which names no reason
+        newest = max(output.rglob("conda_build.log"), key=lambda path: path.stat().st_mtime)
+        sys.exit(f"{error}\n{newest.read_text(encoding='utf-8')[-4000:]}")
     for result in results:
         print(*result.packages)
 
