@@ -27,7 +27,7 @@ import textwrap
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CONFIG = "examples/models/Qwen3-0.6B/config.json"
-LANGUAGES = ("sh", "console", "c", "python", "json", "csv", "text")
+LANGUAGES = ("sh", "console", "c", "cmake", "python", "json", "csv", "text")
 SCRIPTS = ("sh", "console", "python")
 INSTALLS = re.compile(r"^(\$ )?\./(quickstart|check)\b|\b(pip|apt|apt-get|sudo|meson|ninja|curl|wget) ", re.MULTILINE)
 MARK = re.compile(r"<!-- (not run|given): *(.*?)\s*-->", re.DOTALL)
