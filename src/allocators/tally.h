@@ -44,8 +44,9 @@ typedef struct bp_tally {
  * thread-local data of the library (512 bytes of error text) into the small static TLS block that late-loaded libraries share. */
 static inline const void *bp_tally_thread(void)
 {
-#if (defined(__x86_64__) || defined(__aarch64__)) &&                                                                   \
-    __has_builtin(__builtin_thread_pointer) /* not on every machine that knows its name */
+/* Compilers know the name on machines where the builtin does not exist; gcc 10 on x86-64, too. */
+#if __has_builtin(__builtin_thread_pointer) &&                                                                         \
+    (defined(__aarch64__) || (defined(__x86_64__) && (defined(__clang__) || __GNUC__ > 10)))
     return __builtin_thread_pointer();
 #else
     return (const void *)pthread_self(); /* the same address, by a call */
