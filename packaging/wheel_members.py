@@ -29,14 +29,10 @@ util-linux's libsmartcols with the name (soname) libsmartcols.so.1.
 """
 
 
-def licences(smartcols: dict[str, str], ours: str) -> dict[str, bytes]:
+def licences(told: sbom.Json, ours: str) -> dict[str, bytes]:
     """By path below the folder `licenses`."""
-    documents = Path("/usr/share/doc/libsmartcols1/copyright"), Path("/usr/share/common-licenses/LGPL-2.1")
-    return {
-        "jansson/LICENSE": Path("/parts/jansson/LICENSE").read_bytes(),
-        "libsmartcols/README": SMARTCOLS.format(ours=ours, **smartcols).encode(),
-        **{f"libsmartcols/{path.name}": path.read_bytes() for path in documents},
-    }
+    texts = {name: Path(path).read_bytes() for name, path in told["licences"].items()}
+    return {**texts, "libsmartcols/README": SMARTCOLS.format(ours=ours, **told["smartcols"]).encode()}
 
 
 def described(metadata: str, version: str, added: list[str]) -> str:
@@ -67,11 +63,11 @@ def main() -> None:
         members = {re.sub(f"^{name}-{re.escape(version)}\\.", f"{name}-{relabelled}.", path): content for path, content in members.items()}
         version = relabelled
     info = f"{name}-{version}.dist-info"
-    texts = licences(told["smartcols"], version)
+    texts = licences(told, version)
     members[f"{info}/METADATA"] = described(members[f"{info}/METADATA"].decode(), version, sorted(texts)).encode()
     members.update({f"{info}/licenses/{path}": content for path, content in texts.items()})
     files = [sbom.component(path, kind="file", hashes=sbom.sha256(content)) for path, content in members.items() if path.startswith(f"{name}/lib/")]
-    members[f"{info}/sboms/{name}.cdx.json"] = sbom.document(version, told["epoch"], told["libraries"] + files, told["tools"])
+    members[f"{info}/sboms/{name}.cdx.json"] = sbom.document(version, told["epoch"], told["libraries"] + files, told["tools"], "pypi")
     del members[f"{info}/RECORD"]
     members[f"{info}/RECORD"] = record(members, f"{info}/RECORD")
     output.mkdir()

@@ -76,7 +76,7 @@ def test_contents(wheel):
 
 
 def test_tags(wheel):
-    assert re.fullmatch(r"bucketpool-[0-9.]+-py3-none-linux_\w+\.whl", wheel.name)
+    assert re.fullmatch(r"bucketpool-[0-9.]+(rc[0-9]+)?-py3-none-linux_\w+\.whl", wheel.name)
     with zipfile.ZipFile(wheel) as file:
         folder, = {name.split("/")[0] for name in file.namelist() if ".dist-info/" in name}
         tags = re.findall("^Tag: (.+)$", file.read(folder + "/WHEEL").decode(), re.MULTILINE)
@@ -99,7 +99,7 @@ def installed(wheel, tmp_path_factory):
 def test_command(installed, tmp_path):
     bare = {**isolated(), "PATH": str(installed)}
     for command in ([str(installed / "bucketpool")], [str(installed / "python"), "-I", "-m", "bucketpool"]):
-        assert re.fullmatch(r"bucketpool [0-9.]+\n", run(*command, "version", env=bare, cwd=tmp_path).stdout)
+        assert re.fullmatch(r"bucketpool [0-9.]+(-rc[0-9]+)?\n", run(*command, "version", env=bare, cwd=tmp_path).stdout)
         planned = run(*command, "plan", "Llama-3.1-8B", "--dp", "8", env=bare, cwd=tmp_path)  # a model of the wheel
         assert planned.returncode == 0 and "Llama-3.1-8B" in planned.stdout, planned.stdout
         assert run(*command, "plan", "Llama-3.1-8b", env=bare, cwd=tmp_path).returncode == 2
