@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The Python wheel for x86-64: py3-none-manylinux, one for every Python 3 and every distribution since Debian 11.
 
-Built in a clean root of Debian 11, whose glibc 2.31 is the oldest here; auditwheel finds the older one that is really
-needed. Debian's libsmartcols comes along as a shared library under its own name, which its licence wants to be
+Built in a clean root of Debian 11, whose glibc 2.31 is the oldest here, with symbols of 2.28 (glibc_2_28.h); auditwheel
+verifies that. Debian's libsmartcols comes along as a shared library under its own name, which its licence wants to be
 replaceable; jansson is newer than Debian 11's and linked into libbucketpool-formats, where no other jansson of the
 process can take its place. The CUDA compiler comes from PyPI, so that the kernels do not depend on the machine.
 
@@ -65,7 +65,7 @@ cmake --build jansson/build --target install
 BUILD = """
 pip wheel -v --no-deps --no-build-isolation --no-index -w /raw -Cbuild-dir=build-wheel -Csetup-args=-Dkernels={kernels} \\
   -Csetup-args=-Dnvtx=enabled .
-auditwheel -v repair -w /repaired /raw/*.whl
+auditwheel repair --plat manylinux_2_28_x86_64 -w /repaired /raw/*.whl
 python3 /packaging/wheel_members.py /repaired/*.whl /made /parts/parts.json
 """
 
@@ -143,7 +143,7 @@ def build(source: Path, output: Path, epoch: int, kernels: bool = True, place: s
         variables = {
             "PATH": f"/tools/bin:{CUDA_FOLDER}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "SOURCE_DATE_EPOCH": str(epoch),
             "PKG_CONFIG_PATH": "/parts/usr/lib/pkgconfig",
-            "CPPFLAGS": f"-isystem /parts/usr/include/python3.11 -isystem /parts/usr/include -isystem {CUDA_FOLDER}/include",
+            "CPPFLAGS": f"-include /packaging/glibc_2_28.h -isystem /parts/usr/include/python3.11 -isystem /parts/usr/include -isystem {CUDA_FOLDER}/include",
             "CFLAGS": f"-ffile-prefix-map={place}=.", "LDFLAGS": "-Wl,-s",
         }
         root.install(PACKAGES, log=log)
