@@ -154,7 +154,7 @@ def build(source: Path, output: Path, epoch: int, kernels: bool = True, place: s
         _copy(source, root.path / place.lstrip("/"))
         (root.path / "packaging").mkdir()
         root.run(BUILD.format(kernels="enabled" if kernels else "disabled"), cwd=place, env=variables, offline=True,
-                 readable={str(HERE): "/packaging"}, log=log)
+                 readable={HERE: "/packaging"}, log=log)
         wheel, = (root.path / "made").iterdir()
         made = Path(shutil.copy(wheel, output))
         sources = output / f"bucketpool-{made.name.split('-')[1]}-wheel-sources.tar"
@@ -187,11 +187,12 @@ def _try(root: roots.Root, wheel: Path, packages: list[str], command: str, log: 
     (root.path / "wheel").mkdir()
     (root.path / "packaging").mkdir()
     (root.path / "examples").mkdir()
-    readable = {str(HERE): "/packaging", str(HERE.parent / "examples"): "/examples"}
+    readable: dict[str | Path, str] = {HERE: "/packaging", HERE.parent / "examples": "/examples"}
     shutil.copy(wheel, root.path / "wheel")
     root.run(f"python3 -m venv /venv; /venv/bin/pip install -q {' '.join(packages)}", binds={cache: "/root/.cache/pip"}, log=log)
     tried = root.run(command, env={"PATH": "/venv/bin:/usr/bin:/bin"}, offline=True, readable=readable, check=False)
     log.write(tried.stdout)
+    log.flush()
     return tried.returncode == 0, tried.stdout
 
 
