@@ -18,8 +18,6 @@ import argparse
 import hashlib
 import io
 import json
-import os
-import re
 import shutil
 import sys
 import tarfile
@@ -40,6 +38,7 @@ TOOLS = {  # the newest for Debian 11's Python 3.9
 }
 CUDA = {"nvidia-cuda-crt": "13.0.88", "nvidia-cuda-nvcc": "13.0.88", "nvidia-cuda-runtime": "13.0.96", "nvidia-nvvm": "13.0.88"}
 CUDA_FOLDER = "/tools/lib/python3.9/site-packages/nvidia/cu13"
+INCLUDES = ["/parts/usr/include/python3.11", "/parts/usr/include", f"{CUDA_FOLDER}/include"]
 # Of Debian 12: jansson's source, and the headers of Python 3.11, from which the limited API of the binding starts.
 JANSSON = "2.14-2"
 LICENCES = {  # in the wheel: from the root
@@ -134,27 +133,27 @@ def _copy(source: Path, target: Path) -> None:
 def build(source: Path, output: Path, epoch: int, kernels: bool = True, place: str = "/build/source") -> list[Path]:
     """Builds the wheel of a source tree; returns it and the sources of its libraries. place: of the tree in the root.
 
-    The log is wheel.log in `output`. Raises roots.Missing, roots.Failed."""
+    Raises roots.Missing, and roots.Failed with the end of what the failed command printed."""
     output.mkdir(parents=True, exist_ok=True)
     cache = roots.KEPT / "pip"
     cache.mkdir(parents=True, exist_ok=True)
-    with roots.Root(SYSTEM) as root, open(output / "wheel.log", "w", encoding="utf-8") as log:
+    with roots.Root(SYSTEM) as root:
         pinned = [f"{name}=={version}" for name, version in {**TOOLS, **(CUDA if kernels else {})}.items()]
         variables = {
             "PATH": f"/tools/bin:{CUDA_FOLDER}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "SOURCE_DATE_EPOCH": str(epoch),
             "PKG_CONFIG_PATH": "/parts/usr/lib/pkgconfig",
-            "CPPFLAGS": f"-include /packaging/glibc_2_28.h -isystem /parts/usr/include/python3.11 -isystem /parts/usr/include -isystem {CUDA_FOLDER}/include",
+            "CPPFLAGS": "-include /packaging/glibc_2_28.h " + " ".join(f"-isystem {folder}" for folder in INCLUDES),
             "CFLAGS": f"-ffile-prefix-map={place}=.", "LDFLAGS": "-Wl,-s",
         }
-        root.install(PACKAGES, log=log)
+        root.install(PACKAGES)
         root.run("python3 -m venv /tools; /tools/bin/pip install -q pip==25.3; /tools/bin/pip install -q --no-deps " + " ".join(pinned),
-                 binds={cache: "/root/.cache/pip"}, log=log)
-        root.run(PARTS, env=variables, log=log)
+                 binds={cache: "/root/.cache/pip"})
+        root.run(PARTS, env=variables)
         (root.path / "parts/parts.json").write_text(json.dumps(_parts(root, epoch, kernels)), encoding="utf-8")
         _copy(source, root.path / place.lstrip("/"))
         (root.path / "packaging").mkdir()
         root.run(BUILD.format(kernels="enabled" if kernels else "disabled"), cwd=place, env=variables, offline=True,
-                 readable={HERE: "/packaging"}, log=log)
+                 readable={HERE: "/packaging"})
         wheel, = (root.path / "made").iterdir()
         made = Path(shutil.copy(wheel, output))
         sources = output / f"bucketpool-{made.name.split('-')[1]}-wheel-sources.tar"
