@@ -17,7 +17,7 @@ import unittest
 
 SOAK, COMMAND, SOURCES, DRIVER = sys.argv[1:5]
 SECONDS = os.environ.get("BUCKETPOOL_SOAK_SECONDS", "")
-ROUNDS = "1000"
+ROUNDS = "700"
 SEED = 1
 MODEL = os.path.join(SOURCES, "examples", "models", "Qwen3-0.6B")
 # In memory, where there is such a filesystem: rounds wait for no disk.
