@@ -36,7 +36,7 @@ REACHES = (
     ("tests/cli/", "cli"), ("tests/comms/", "comms"), ("tests/contract/", "contract"), ("tests/cuda/", "cuda"), ("tests/examples/", "examples"),
     ("tests/fakes/", "cuda comms"), ("tests/fuzz/", "fuzz"), ("tests/kernels/", "kernels"), ("tests/simt/", "kernels"), ("tests/mpi/", "mpi"),
     ("tests/offload/", "contract"), ("tests/packing/", "packing"), ("tests/planner/", "planner"), ("tests/pinned/", "unit"),
-    ("tests/profile/", "unit"), ("tests/properties/", "properties"), ("tests/support/", "unit contract"), ("tests/unit/", "unit"), ("tests/soak/", ""),
+    ("tests/profile/", "unit"), ("tests/properties/", "properties"), ("tests/support/", "unit contract"), ("tests/unit/", "unit"), ("tests/soak/", ""), ("tests/hardening/", "unit"),
     ("tests/data/architectures/", "planner"), ("tests/data/packing/", "packing"),
     ("docs/", "cli"), ("README.md", "cli"), ("CONTRIBUTING.md", "cli"), ("bench/", ""), ("scripts/", "unit"), ("tests/gpu/", "cuda"),
     (".github/", "unit"), ("packaging/", "unit"),
