@@ -30,7 +30,7 @@ class Dirty(Exception):
 
 
 def git(*command: str) -> str | None:
-    """What git prints about the project; nothing in a source tarball."""
+    """The output of git in the project; none in a source tarball."""
     if not (PROJECT / ".git").exists():
         return None
     return subprocess.run(["git", "-C", PROJECT, "-c", f"safe.directory={PROJECT}", *command], check=True, capture_output=True, text=True).stdout
