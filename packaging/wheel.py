@@ -144,6 +144,8 @@ def build(source: Path, output: Path, epoch: int, kernels: bool = True, place: s
             "PKG_CONFIG_PATH": "/parts/usr/lib/pkgconfig",
             "CPPFLAGS": "-include /packaging/glibc_2_28.h " + " ".join(f"-isystem {folder}" for folder in INCLUDES),
             "CFLAGS": f"-ffile-prefix-map={place}=.", "LDFLAGS": "-Wl,-s",
+            # names of functions with internal linkage have a hash of the path
+            "NVCC_APPEND_FLAGS": "-Xcicc --orig_src_path_name=kernels.cu",
         }
         root.install(PACKAGES)
         root.run("python3 -m venv /tools; /tools/bin/pip install -q pip==25.3; /tools/bin/pip install -q --no-deps " + " ".join(pinned),
