@@ -266,9 +266,10 @@ def run_data(block, folder, env):
 def compile_c(block, code, folder, env, *options):
     included = re.findall(r"#include <bucketpool/(\w+\.h)>", code)
     libraries = ["bucketpool", *sorted({LIBRARIES[header] for header in included if header in LIBRARIES})]
-    flags = execute(block, ["pkg-config", "--cflags", "--libs", *libraries], folder, env).split()
+    links = [] if "-fsyntax-only" in options else ["--libs"]
+    flags = execute(block, ["pkg-config", "--cflags", *links, *libraries], folder, env).split()
     warnings = ["-std=c17", "-Wall", "-Wextra", "-Werror"]
-    words = [*shlex.split(os.environ.get("CC", "cc")), *warnings, "-x", "c", "-", "-x", "none", *options, *flags]
+    words = [*shlex.split(os.environ.get("CC", "cc")), *warnings, "-x", "c", "-", *options, *flags]
     execute(block, words, folder, env, input=code)
 
 
