@@ -219,7 +219,7 @@ class Job:
 
     @property
     def cell(self) -> str:
-        return ", ".join(str(value) for value in self.matrix.values())
+        return ", ".join(str(value) for value in self.matrix.values() if value)[:40]
 
     @property
     def needs(self) -> list[str]:
