@@ -6,11 +6,11 @@ verifies that. Debian's libsmartcols comes along as a shared library under its o
 replaceable; jansson is newer than Debian 11's and linked into libbucketpool-formats, where no other jansson of the
 process can take its place. The CUDA compiler comes from PyPI, so that the kernels do not depend on the machine.
 
-usage: wheel.py SOURCE OUTPUT [--no-kernels] [--check] [--twice]
+usage: wheel.py SOURCE OUTPUT [--no-kernels] [--check]
 
 OUTPUT gets the wheel and bucketpool-VERSION-wheel-sources.tar, the sources of the libraries in it; publish them together.
 --no-kernels: without CUDA kernels; the version gets the label +cpu, which package indexes for everyone refuse.
---check: tries the wheel in clean roots. --twice: builds again at another place and time, and compares."""
+--check: tries the wheel in clean roots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ import json
 import shutil
 import sys
 import tarfile
-import tempfile
 import time
 from pathlib import Path
 from typing import IO
@@ -130,13 +129,14 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copytree(source, target, ignore=others)
 
 
-def build(source: Path, output: Path, epoch: int, kernels: bool = True, place: str = "/build/source") -> list[Path]:
-    """Builds the wheel of a source tree; returns it and the sources of its libraries. place: of the tree in the root.
+def build(source: Path, output: Path, epoch: int, kernels: bool = True) -> list[Path]:
+    """Builds the wheel of a source tree, in the folder of the root that the tree has here; returns it and the sources of its libraries.
 
     Raises roots.Missing, and roots.Failed with the end of what the failed command printed."""
     output.mkdir(parents=True, exist_ok=True)
     cache = roots.KEPT / "pip"
     cache.mkdir(parents=True, exist_ok=True)
+    place = f"/root{source.resolve()}"
     with roots.Root(SYSTEM) as root:
         pinned = [f"{name}=={version}" for name, version in {**TOOLS, **(CUDA if kernels else {})}.items()]
         variables = {
@@ -161,17 +161,6 @@ def build(source: Path, output: Path, epoch: int, kernels: bool = True, place: s
         sources = output / f"bucketpool-{made.name.split('-')[1]}-wheel-sources.tar"
         _sources(root, sources, epoch)
     return [made, sources]
-
-
-def same_twice(first: list[Path], source: Path, epoch: int, kernels: bool = True) -> Row:
-    """Builds what `first` has in another root, at another place and later."""
-    with tempfile.TemporaryDirectory() as folder:
-        again = build(source, Path(folder), epoch, kernels, place="/srv/a/longer/place/of/the/tree")
-        same = [path.name for path in first] == [path.name for path in again] and all(
-            one.read_bytes() == other.read_bytes() for one, other in zip(first, again))
-        if not same:
-            shutil.copytree(folder, first[0].parent / "again", dirs_exist_ok=True)  # for diffoscope
-    return SYSTEM, "built again elsewhere: the same bytes", same
 
 
 # ---- trying it ----------------------------------------------------------------------------------------------------------------------
@@ -219,7 +208,6 @@ def main() -> int:
     parser.add_argument("output", type=Path)
     parser.add_argument("--no-kernels", dest="kernels", action="store_false")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--twice", action="store_true")
     options = parser.parse_args()
     import source  # the time of a commit
 
@@ -230,7 +218,6 @@ def main() -> int:
         for path in made:
             print(f"{path}: {path.stat().st_size} bytes, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}")
         print(f"built in {time.monotonic() - begin:.0f} s")
-        rows += [same_twice(made, options.source.resolve(), epoch, options.kernels)] if options.twice else []
         rows += check(made[0], options.output) if options.check else []
     except (roots.Missing, roots.Failed) as error:
         print(error, file=sys.stderr)
