@@ -429,9 +429,8 @@ def run_job(job: Job, keep: bool) -> None:
             print(f"  root kept in {root.path}")
     job.seconds, job.steps = time.monotonic() - begun, f"{done} of {len(steps)}"
     job.result = f"FAILED: {failed}" if failed else "passed"
-    limit = 60 * int(job.declared["timeout-minutes"])
-    if not failed and job.seconds > limit:
-        job.result = f"FAILED: took more than its {limit // 60} minutes"
+    if job.seconds > 60 * int(job.declared["timeout-minutes"]):  # this machine may be slower than the forge's
+        job.result += f", but took more than its {job.declared['timeout-minutes']} minutes"
     if failed:
         print("".join(path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)[-60:]))
         print(f"  log: {path.relative_to(PROJECT)}")
@@ -453,7 +452,7 @@ def run_all(jobs: list[Job], keep: bool) -> int:
         print(f"{job.name} {f'({job.cell})' if job.cell else ''}", flush=True)
         if job.elsewhere:
             job.result = f"not here: {job.elsewhere}"
-        elif not all(result == "passed" for result in needed):
+        elif not all(result.startswith("passed") for result in needed):
             job.result = "not run: a job that it needs has not passed"
         elif "if" in job.declared and not holds(job.declared["if"], job.contexts, False):
             job.result = f"not run: {job.declared['if']}"
