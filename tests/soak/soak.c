@@ -78,7 +78,7 @@ static const struct {
     [DESCRIPTORS] = {"descriptors", 1, 0},
     [TASKS] = {"threads", 1, 0},
     [MAPPINGS] = {"mappings", 1, 16}, /* arenas and cached stacks come and go in pairs of mappings */
-    [FILES] = {"files", 1, 0},        /* in the shared folder */
+    [FILES] = {"files", 1, 8},        /* in the shared folder; the next process removes what a killed one began */
 };
 
 static uint64_t samples[MOST_SAMPLES][QUANTITIES];
