@@ -50,6 +50,7 @@ static bool fails(bp_status status)
 /* Expected statuses: device memory, and host memory for bookkeeping. */
 #define DEVICE BP_ERR_NO_DEVICE_MEMORY
 #define HOST BP_ERR_NO_HOST_MEMORY
+static bp_status of_madvise = DEVICE; /* HOST: of a mapping of existing memory, by files */
 #define OF_MMAP (flags & MAP_FIXED ? HOST : DEVICE)
 
 WRAP(void *, malloc, (size_t bytes), (bytes), HOST, NULL)
@@ -58,7 +59,7 @@ WRAP(void *, realloc, (void *memory, size_t bytes), (memory, bytes), HOST, NULL)
 WRAP(int, posix_memalign, (void **memory, size_t step, size_t bytes), (memory, step, bytes), DEVICE, ENOMEM)
 WRAP(int, pthread_create, (pthread_t * t, const pthread_attr_t *a, void *(*f)(void *), void *p), (t, a, f, p), HOST,
      EAGAIN)
-WRAP(int, madvise, (void *at, size_t bytes, int advice), (at, bytes, advice), DEVICE, -1)
+WRAP(int, madvise, (void *at, size_t bytes, int advice), (at, bytes, advice), of_madvise, -1)
 WRAP(void *, mmap, (void *at, size_t n, int prot, int flags, int fd, off_t o), (at, n, prot, flags, fd, o), OF_MMAP,
      MAP_FAILED)
 WRAP(void *, mmap64, (void *at, size_t n, int prot, int flags, int fd, off_t o), (at, n, prot, flags, fd, o), OF_MMAP,
@@ -116,7 +117,9 @@ static void test_host(void **state)
     const bp_device_ops *ops = bp_device_table(device, &self);
     RETRY_OUT(space, ops->reserve(self, 4 * page, 16 * page, &space));
     RETRY(bp_device_commit(device, 2 * page, &handle));
+    of_madvise = HOST;
     RETRY(ops->map(self, space, 2 * page, handle));
+    of_madvise = DEVICE;
     memset(space, 7, 2 * page);
     RETRY(ops->protect(self, space, page, BP_ACCESS_NONE));
     RETRY(ops->protect(self, space, page, BP_ACCESS_READ_WRITE));
