@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
@@ -430,22 +431,25 @@ bp_status bp_address_space_check(bp_address_space *space, const void *address, u
     return BP_OK;
 }
 
-/* Maps address space that starts at a multiple of `alignment`: maps more and cuts off both ends. */
+/* Maps address space that starts at a multiple of `alignment`: maps more and cuts off both ends. In whole pages, which can exceed the granularity of
+ * a device without memory. */
 static bp_status map_aligned(const bp_address_space *space, uint64_t bytes, uint64_t alignment, void **address)
 {
-    uint64_t mapped;
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t whole, mapped;
     int reason = ENOMEM;
     void *memory = MAP_FAILED;
-    if (bp_add_u64(bytes, alignment, &mapped)) {
+    alignment = alignment > page ? alignment : page;
+    if (bp_round_up_u64(bytes, page, &whole) && bp_add_u64(whole, alignment, &mapped)) {
         memory = mmap(NULL, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         reason = errno;
     }
     if (memory == MAP_FAILED)
         return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "%s: no address space for %llu bytes aligned to %llu: %s",
                        space->device, (unsigned long long)bytes, (unsigned long long)alignment, strerror(reason));
-    uint64_t before = -(uintptr_t)memory & (alignment - 1), after = mapped - before - bytes;
+    uint64_t before = -(uintptr_t)memory & (alignment - 1), after = mapped - before - whole;
     char *aligned = (char *)memory + before;
-    if ((before > 0 && munmap(memory, before) != 0) || (after > 0 && munmap(aligned + bytes, after) != 0)) {
+    if ((before > 0 && munmap(memory, before) != 0) || (after > 0 && munmap(aligned + whole, after) != 0)) {
         reason = errno;
         munmap(memory, mapped);
         return bp_fail(BP_ERR_NO_HOST_MEMORY, "%s: reserve of %llu bytes aligned to %llu: %s", space->device,
