@@ -2,6 +2,8 @@
  * Linked with -Wl,--wrap of the functions below. */
 #include "support.h"
 
+#include "../support/emulation.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -215,7 +217,8 @@ static void test_device_fails(void **state)
         assert_true(small == NULL && planned == NULL);
         assert_unchanged(pinned, &before);
     }
-    assert_in_range(mapped_pages(), 0, mapped + 1024);
+    if (!is_emulated())
+        assert_in_range(mapped_pages(), 0, mapped + 1024);
     assert_ok(bp_pinned_allocate(pinned, 100, 0, &small));
     assert_ok(bp_pinned_allocate(pinned, 8 * MIB, 0, &planned));
     memset(planned, 9, 8 * MIB);
