@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "overlaps.h"
 
@@ -243,9 +244,9 @@ static bool is_on(bp_device *device, bp_guard guard, const char *environment)
     open_pool(&k, &config);
     unsetenv("BUCKETPOOL_GUARD");
     bp_pool_statistics s = statistics_of(k.pool);
-    assert_int_equal(bp_pool_get_info(k.pool)->guarded,
-                     s.slab_bytes > 2 * aligned(bp_plan_get_info(k.plan)->bytes) + 8192);
-    bool larger = s.slab_bytes > 2 * aligned(bp_plan_get_info(k.plan)->bytes) + 8192;
+    const uint64_t rounding = 2 * (uint64_t)sysconf(_SC_PAGESIZE);
+    bool larger = s.slab_bytes > 2 * aligned(bp_plan_get_info(k.plan)->bytes) + rounding;
+    assert_int_equal(bp_pool_get_info(k.pool)->guarded, larger);
     walk(&k, 1, NULL, false);
     end_kit(&k);
     return larger;
