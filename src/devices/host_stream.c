@@ -19,6 +19,9 @@
 
 #define SPINS 64 /* checks before sleeping */
 
+/* Words that sleepers look at are published by exchanges: emulations of arm64 (qemu 7.2 on x86-64) let a load overtake a sequentially consistent
+ * store, and a wakeup is lost. On x86-64 both are the same instruction. */
+
 static void relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -62,7 +65,7 @@ void bp_host_stream_enqueue(bp_host_stream *stream, const bp_host_work *work)
         bp_host_stream_await(stream, number - stream->mask);
     bp_host_place *place = &stream->places[number & stream->mask];
     place->work = *work;
-    atomic_store(&place->ready, number + 1);
+    (void)atomic_exchange(&place->ready, number + 1);
     if (atomic_load(&stream->asleep) != 0 && atomic_exchange(&stream->asleep, 0) != 0)
         futex_wake(&stream->asleep, 1);
 }
@@ -77,7 +80,7 @@ static void await_work(bp_host_stream *stream, bp_host_place *place, uint64_t re
         relax();
     }
     for (;;) {
-        atomic_store(&stream->asleep, 1);
+        (void)atomic_exchange(&stream->asleep, 1);
         if (atomic_load(&place->ready) == ready)
             break;
         futex_wait(&stream->asleep, 1);
@@ -112,7 +115,7 @@ static void *serve(void *argument)
         case BP_HOST_WAIT: bp_host_stream_await(work->stream, work->count); break;
         case BP_HOST_STOP: stopped = true; break;
         }
-        atomic_store(&stream->completed, number + 1);
+        (void)atomic_exchange(&stream->completed, number + 1);
         if (atomic_load(&stream->wanted) > number + 1)
             continue;
         /* Sleepers with a larger target register again: `changes` differs from the value that they read first. */
