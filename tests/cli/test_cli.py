@@ -83,7 +83,7 @@ class Golden(Answers):
         self.check("help-step.txt", "step", "--help")
 
     def test_version(self):
-        self.assertRegex(run("--version").stdout, r"^bucketpool \d+\.\d+\.\d+\n$")
+        self.assertRegex(run("--version").stdout, r"^bucketpool \d+\.\d+\.\d+(-rc\d+)?\n$")
 
 
 class Report(unittest.TestCase):
