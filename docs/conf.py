@@ -27,7 +27,7 @@ breathe_projects = {"bucketpool": os.environ.get("BUCKETPOOL_DOXYGEN_XML", "")}
 breathe_default_project = "bucketpool"
 breathe_domain_by_extension = {"h": "c"}
 
-autodoc_mock_imports = ["torch", "numpy"]
+autodoc_mock_imports = ["torch", "numpy", "torchtitan", "transformers", "deepspeed", "megatron_fsdp"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 
