@@ -65,7 +65,7 @@ class Binaries(unittest.TestCase):
     def test_branch_targets(self):
         """The first instruction of a function that others call."""
         for path in BINARIES:
-            symbols = re.findall(r" T (\w+)", output("nm", "-D", "--defined-only", path)) or re.findall(r" T (main)\b", output("nm", path))
+            symbols = re.findall(r" T (\w+)", output("nm", "-D", "--defined-only", path)) or re.findall(r" [Tt] (main)\b", output("nm", path))
             with self.subTest(path):
                 code = output("objdump", "-d", "--no-show-raw-insn", f"--disassemble={symbols[0]}", path)
                 self.assertRegex(code, rf"<{symbols[0]}.*>:\n.*\b({BRANCH_TARGET})\b")
