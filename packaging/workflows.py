@@ -229,6 +229,8 @@ class Job:
 
 def github(event: str, ref: str = "") -> dict[str, Any]:
     def git(*words: str) -> str:
+        if not (PROJECT / ".git").exists():  # a source tarball
+            return ""
         return subprocess.run(["git", "-C", str(PROJECT), *words], capture_output=True, text=True, check=False).stdout.strip()
 
     ref = ref or f"refs/heads/{git('rev-parse', '--abbrev-ref', 'HEAD')}"

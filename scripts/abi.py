@@ -47,7 +47,9 @@ def series_of(version):
 
 
 def git(*words):
-    """The lines of git's output; none where it fails."""
+    """The lines of git's output; none where it fails or is not installed."""
+    if not shutil.which("git"):
+        return []
     result = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
     return result.stdout.split("\n") if result.returncode == 0 else []
 
