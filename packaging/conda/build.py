@@ -29,7 +29,7 @@ def stand_in(name: str, version: str, channel: Path, script: str = "true") -> No
 
 
 def main() -> None:
-    recipe, output = Path(sys.argv[1]), Path(sys.argv[2])
+    recipe, output = Path(sys.argv[1]), Path(sys.argv[2]).resolve()
     output.mkdir(parents=True, exist_ok=True)
     (output / "python").write_text(PYTHON, encoding="utf-8")
     (output / "sitecustomize.py").write_text(SITE, encoding="utf-8")
