@@ -94,7 +94,7 @@ bucketpool --version
 bucketpool plan .
 cc -std=c17 ../../plan_model.c $(pkg-config --cflags --libs bucketpool-formats) -o /tmp/plan_model
 /tmp/plan_model
-cmake -S ../../cmake -B /tmp/cmake
+cmake -G Ninja -S ../../cmake -B /tmp/cmake
 cmake --build /tmp/cmake
 /tmp/cmake/plan_model
 /tmp/cmake/logprob

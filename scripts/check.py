@@ -280,11 +280,11 @@ def installation():
     if shutil.which("cmake"):
         folder = os.path.join(BUILDS, "cmake")
         shutil.rmtree(folder, ignore_errors=True)
-        works = (good and run(["cmake", "-S", "examples/cmake", "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}"], log) and
+        works = (good and run(["cmake", "-G", "Ninja", "-S", "examples/cmake", "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}"], log) and
                  run(["cmake", "--build", folder], log) and run([os.path.join(folder, "logprob")], log) and
                  run([os.path.join(folder, "plan_model")], log, cwd="examples/models/Llama-3.1-8B"))
         count("install: examples with CMake", "passed" if works else "failed")
-        unknown = works and subprocess.run(["cmake", "-S", "examples/cmake", "-B", folder + "-unknown", f"-DCMAKE_PREFIX_PATH={prefix}",
+        unknown = works and subprocess.run(["cmake", "-G", "Ninja", "-S", "examples/cmake", "-B", folder + "-unknown", f"-DCMAKE_PREFIX_PATH={prefix}",
                                             "-DEXAMPLE_COMPONENT=unknown"], capture_output=True, text=True, check=False)
         works = unknown and unknown.returncode != 0 and "libbucketpool-unknown is not installed" in " ".join(unknown.stderr.split())
         count("install: CMake refuses an unknown component", "passed" if works else "failed")
