@@ -19,6 +19,7 @@ from typing import IO
 
 import debian
 import roots
+from source import epoch as epoch_of
 
 SYSTEM = "debian-12"
 TOOLS = ["build-essential", "ca-certificates", "cmake", "libcairo2-dev", "libjansson-dev", "libsmartcols-dev", "meson", "ninja-build", "patchelf",
@@ -67,14 +68,12 @@ def main() -> int:
     options = parser.parse_args()
     source, output = options.source.resolve(), options.output.resolve()
     try:
-        recipes = build(source, output, debian.epoch_of(source))
+        recipes = build(source, output, epoch_of(source))
         results = check(recipes, output) if options.check else []
     except (roots.Missing, roots.Failed) as error:
         print(error, file=sys.stderr)
         return 77 if isinstance(error, roots.Missing) else 1
-    print(*recipes, sep="\n")
-    print(*(f"{'passed' if passed else 'FAILED'}  {system:13} {what}" for system, what, passed in results), sep="\n")
-    return 0 if all(passed for _, _, passed in results) else 1
+    return debian.report(recipes, results)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, Callable
 
 import roots
+from source import epoch as epoch_of
 
 SYSTEM = "debian-12"
 REBUILT = ("debian-13", "ubuntu-24.04")
@@ -44,13 +45,6 @@ def tarball_of(source: Path, folder: Path, epoch: int) -> Path:
     subprocess.run([sys.executable, source / "packaging" / "source.py", folder], check=True, stdout=subprocess.DEVNULL,
                    env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "PYTHONDONTWRITEBYTECODE": "1"})
     return next(folder.glob("bucketpool-*.tar.xz"))
-
-
-def epoch_of(source: Path) -> int:
-    """SOURCE_DATE_EPOCH, else the time of the commit or, of an unpacked tarball, of its files."""
-    command = ["git", "-C", str(source), "-c", f"safe.directory={source}", "log", "-1", "--format=%ct"]
-    committed = subprocess.run(command, check=True, capture_output=True, text=True).stdout if (source / ".git").exists() else ""
-    return int(os.environ.get("SOURCE_DATE_EPOCH") or committed or (source / "meson.build").stat().st_mtime)
 
 
 def debianize(tarball: Path, folder: Path, epoch: int) -> Path:
@@ -152,6 +146,13 @@ def check(packages: list[Path], log_folder: Path) -> list[Result]:
                 *(trial(system, f"rebuilt and installed: {uses}", log_folder, functools.partial(rebuilt, system)) for system in REBUILT)]
 
 
+def report(made: list[Path], results: list[Result]) -> int:
+    """Prints what was built and tried; the exit status."""
+    print(*made, sep="\n")
+    print(*(f"{'passed' if passed else 'FAILED'}  {system:13} {what}" for system, what, passed in results), sep="\n")
+    return 0 if all(passed for _, _, passed in results) else 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(usage=(__doc__ or "").split("usage: ")[1].split("\n", maxsplit=1)[0])
     parser.add_argument("source", type=Path)
@@ -174,9 +175,7 @@ def main() -> int:
     except (roots.Missing, roots.Failed) as error:
         print(error, file=sys.stderr)
         return 77 if isinstance(error, roots.Missing) else 1
-    print(*packages, sep="\n")
-    print(*(f"{'passed' if passed else 'FAILED'}  {system:13} {what}" for system, what, passed in results), sep="\n")
-    return 0 if all(passed for _, _, passed in results) else 1
+    return report(packages, results)
 
 
 if __name__ == "__main__":

@@ -29,11 +29,11 @@ class Dirty(Exception):
     """The tree differs from its commit."""
 
 
-def git(*command: str) -> str | None:
-    """The output of git in the project; none in a source tarball."""
-    if not (PROJECT / ".git").exists():
+def git(*command: str, tree: Path = PROJECT) -> str | None:
+    """The output of git in a tree, this project's unless it is given; none in a source tarball."""
+    if not (tree / ".git").exists():
         return None
-    return subprocess.run(["git", "-C", PROJECT, "-c", f"safe.directory={PROJECT}", *command], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(["git", "-C", tree, "-c", f"safe.directory={tree}", *command], check=True, capture_output=True, text=True).stdout
 
 
 def version() -> str:
@@ -43,11 +43,11 @@ def version() -> str:
     return found[1]
 
 
-def epoch() -> int:
-    """Seconds since 1970 of the commit; in a source tarball, of its files."""
+def epoch(tree: Path = PROJECT) -> int:
+    """SOURCE_DATE_EPOCH, else seconds since 1970 of a tree's commit or, in a source tarball, of its files."""
     given = os.environ.get("SOURCE_DATE_EPOCH")
-    committed = None if given else git("log", "-1", "--format=%ct")
-    return int(given or committed or (PROJECT / "meson.build").stat().st_mtime)
+    committed = None if given else git("log", "-1", "--format=%ct", tree=tree)
+    return int(given or committed or (tree / "meson.build").stat().st_mtime)
 
 
 def members() -> list[str]:

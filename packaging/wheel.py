@@ -211,7 +211,7 @@ def main() -> int:
     options = parser.parse_args()
     import source  # the time of a commit
 
-    epoch, rows = source.epoch(), []
+    epoch, rows = source.epoch(options.source.resolve()), []
     try:
         begin = time.monotonic()
         made = build(options.source.resolve(), options.output, epoch, options.kernels)
