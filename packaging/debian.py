@@ -42,8 +42,10 @@ Result = tuple[str, str, bool]  # system, what was tried, and whether it passed
 
 def tarball_of(source: Path, folder: Path, epoch: int) -> Path:
     """The source tarball, packed by the sources themselves: the same bytes as the release's."""
-    subprocess.run([sys.executable, source / "packaging" / "source.py", folder], check=True, stdout=subprocess.DEVNULL,
-                   env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "PYTHONDONTWRITEBYTECODE": "1"})
+    packed = subprocess.run([sys.executable, source / "packaging" / "source.py", folder], check=False, capture_output=True, text=True,
+                            env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "PYTHONDONTWRITEBYTECODE": "1"})
+    if packed.returncode != 0:
+        raise roots.Failed(packed.stderr.strip())
     return next(folder.glob("bucketpool-*.tar.xz"))
 
 
