@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import shutil
 import sys
 
@@ -14,6 +15,8 @@ import torch_run
 from parts import Run
 
 RUNS = {"proof": proof.parts, "torch": torch_run.parts, "fsdp2": fsdp2_run.parts}
+USUAL_SECONDS = 540
+FIRST = ("build", "PyTorch")  # what other parts need
 
 
 class Context:
@@ -21,7 +24,8 @@ class Context:
 
     def __init__(self, options):
         self.rehearse, self.peers = options.rehearse, options.peers
-        self.build = build.Build(options.build, options.keep, options.rehearse)
+        self.share = min(1, options.seconds / USUAL_SECONDS)  # of the time that programs measure for
+        self.build = build.Build(options.build, options.keep, options.carried, options.rehearse)
         self.nccl = None if self.rehearse else machine.find_nccl()
         self.telemetry, self.results = machine.Telemetry(), None
 
@@ -60,9 +64,11 @@ def parse(arguments):
     parser = argparse.ArgumentParser(prog="./check --gpu", description=__doc__)
     parser.add_argument("run", nargs="?", choices=list(RUNS), default="proof", help="kernels and pools (default), PyTorch, or PyTorch's FSDP2")
     parser.add_argument("--output", metavar="DIR", help="where results go (default: bench/results; of a rehearsal: the build folder's name with -results)")
-    parser.add_argument("--seconds", type=float, default=540, help="time of the whole run (default: 540)")
+    parser.add_argument("--seconds", type=float, default=USUAL_SECONDS, help=f"time of the whole run (default: {USUAL_SECONDS})")
     parser.add_argument("--build", metavar="DIR", default="build-gpu", help="build folder (default: build-gpu)")
     parser.add_argument("--keep", action="store_true", help="continue with what the build folder holds instead of building anew")
+    parser.add_argument("--carried", action="store_true", help="run what the build folder holds, which another machine built; build nothing")
+    parser.add_argument("--only", metavar="PATTERN", type=re.compile, help="of the parts only those whose name this regular expression finds, after the build")
     parser.add_argument("--commit", metavar="ID", help="the commit that is measured, where there is no .git")
     parser.add_argument("--peers", metavar="DIR", help="wheels and copies of what is compared with (run torch)")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU: every part on the emulated driver or the CPU, in small sizes")
@@ -88,9 +94,10 @@ def main(arguments):
     missing = None if options.rehearse else context.telemetry.open()
     if missing:
         print(f"without clocks, power and temperature: {missing}")
-    run = Run(context.results, context.telemetry, os.path.join(options.build, "gpu-run"), options.seconds,
+    run = Run(context.results, context.telemetry, os.path.join(options.build, "gpu-run", options.run), options.seconds,
               patience=5 if options.rehearse else 1)  # rehearsals also run on busy machines
-    run.execute(RUNS[options.run](context))
+    parts = RUNS[options.run](context)
+    run.execute(part for part in parts if not options.only or part.name in FIRST or options.only.search(part.name))
     count = context.results.count
     failed = count("failed") + count("cut")
     print(f"{context.results.path}: {context.results.document['seconds']:.0f} s, {count('differs')} differ, {count('not run')} not run")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,12 +35,13 @@ UNFINISHED = {"gpu-run", "meson-private", "meson-logs", "meson-info"}  # what a 
 
 
 class Build:
-    """A build folder and, where its kernels do not compile, a second one without kernels."""
+    """A build folder and, where its kernels do not compile, a second one without kernels. `carried`: the folder was built by another machine,
+    perhaps at another path, and nothing is built here."""
 
-    def __init__(self, folder, keep, emulated):
-        self.folders, self.emulated = [folder], emulated
+    def __init__(self, folder, keep, carried, emulated):
+        self.folders, self.carried, self.emulated = [folder], carried, emulated
         self.nvcc = shutil.which("nvcc") or next(filter(os.path.exists, ["/usr/local/cuda/bin/nvcc"]), None)
-        if not keep and os.path.exists(folder):
+        if not keep and not carried and os.path.exists(folder):
             if not set(os.listdir(folder)) <= UNFINISHED and not os.path.exists(os.path.join(folder, "build.ninja")):
                 raise SystemExit(f"{folder}: not a build folder; name another one with --build, or remove it")
             shutil.rmtree(folder)
@@ -51,7 +53,7 @@ class Build:
     def tests(self):
         """Name, command and environment of the tests that meson knows for a GPU."""
         return {t["name"].removeprefix("gpu-"): (os.path.relpath(t["cmd"][0], self.folders[0]), t["cmd"][1:], t["env"])
-                for t in self._introspect("--tests") if any(s.split(":")[-1] == "gpu" for s in t["suite"])}
+                for t in self._introspect("tests") if any(s.split(":")[-1] == "gpu" for s in t["suite"])}
 
     def libraries(self):
         """The shared libraries that the Python package loads."""
@@ -59,14 +61,23 @@ class Build:
         return [path for path in paths if path.startswith("src/")]
 
     def _targets(self):
-        return self._introspect("--targets")
+        return self._introspect("targets")
 
     def _introspect(self, what):
-        return json.loads(subprocess.run([*MESON, "introspect", what, self.folders[0]], capture_output=True, text=True).stdout or "[]")
+        """What meson wrote when it configured the folder, with the paths of today; nothing where it did not."""
+        try:
+            with open(os.path.join(self.folders[0], "meson-info", "meson-info.json"), encoding="utf-8") as file:
+                written = json.load(file)["directories"]
+            with open(os.path.join(self.folders[0], "meson-info", f"intro-{what}.json"), encoding="utf-8") as file:
+                text = file.read()
+        except FileNotFoundError:
+            return []
+        return json.loads(re.sub("|".join(re.escape(written[key]) + r"(?=[/\"])" for key in ("build", "source")),
+                                 lambda found: self.folders[0] if found.group() == written["build"] else os.getcwd(), text))
 
     def _lacks_kernels(self):
         """True if nvcc is installed and kernels are not disabled, but the build has none."""
-        refused = any(option["name"] == "kernels" and option["value"] == "disabled" for option in self._introspect("--buildoptions"))
+        refused = any(option["name"] == "kernels" and option["value"] == "disabled" for option in self._introspect("buildoptions"))
         return self.nvcc is not None and not refused and not any(target["name"] == "kernels" for target in self._targets())
 
     def _configure(self, running, folder, *more):
@@ -77,6 +88,9 @@ class Build:
     def make(self, running, programs):
         """A part: configures and builds. `programs`: a function that names what is wanted, called once configured. What does not compile
         costs only what needs it."""
+        if self.carried:
+            missing = [path for path in programs(self) if self.find(path) is None]
+            return ("failed", f"not in {self.folders[0]}: {' '.join(missing)}") if missing else "passed"
         code, text = self._configure(running, self.folders[0])
         if code != 0:
             return "failed", last_line(text)

@@ -31,10 +31,10 @@ def parts(context):
         yield variant(f"varying lengths {each}", 40, "--variant", each, "--lengths", *fewer)
     yield compared(python, "same losses, varying lengths", names)
     for each in LARGEST:
-        sizes = ["--seconds", "40", "--start", "4", "--resolution", "8"] if context.rehearse else ["--seconds", "40"]
-        yield python.script(f"largest batch {each}", 46, "fsdp2/largest_batch.py", "--variant", each, *sizes)
+        sizes = ["--start", "4", "--resolution", "8"] if context.rehearse else []
+        yield python.script(f"largest batch {each}", 46, "fsdp2/largest_batch.py", "--variant", each, *sizes, measuring=40)
     yield example(context, python)
-    yield python.script("captured step", 80, "fsdp2/capture.py", "--seconds", "75")
+    yield python.script("captured step", 80, "fsdp2/capture.py", measuring=75)
 
 
 def compared(python, name, names):

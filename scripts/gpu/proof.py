@@ -165,7 +165,7 @@ def profile(context):
     def function(running):
         group = next(g for g in figure_groups(context) if context.rehearse or g == PROFILED_SHAPE)
         code, text = running.command([found, "--csv", "--print-units", "base", "--clock-control", "none", "--launch-count", "6", "--kernel-name",
-                                      "regex:^bp_(partials_bf16|gradient_bf16_fp32)$", "--metrics", ",".join(METRICS), file, "--only", group, "--turns",
+                                      "regex:^bp_(forward_bf16|gradient_bf16_fp32)$", "--metrics", ",".join(METRICS), file, "--only", group, "--turns",
                                       "1", *(["--divide", "4096"] if context.rehearse else [])], context.env(build.LOGPROB_KERNELS))
         running.entry["figures"] = read_profile(text)
         if code == 0 and not running.entry["figures"]:

@@ -41,4 +41,4 @@ class Results:
 def file_stem(head):
     """device-run-date, without characters that a file system or a copy might refuse."""
     device = re.sub(r"[^a-z0-9]+", "-", head["device"].lower()).strip("-") or "gpu"
-    return f"{device}-{head['run']}-{re.sub(r'[:Z]', '', head['date'])[:15]}"
+    return f"{device}-{head['run']}-{re.sub(r'[:Z]', '', head['date'])}"

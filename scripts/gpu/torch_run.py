@@ -44,11 +44,13 @@ class Python:
                 "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "BUCKETPOOL_BUILD": folder,
                 "BUCKETPOOL_LIBRARY_PATH": ":".join(dict.fromkeys(found)), **({"OMP_NUM_THREADS": "1"} if self.context.rehearse else {}), **more}
 
-    def script(self, name, seconds, path, *arguments, **env):
-        """A part that is one of the programs of bench/torch."""
+    def script(self, name, seconds, path, *arguments, measuring=None, **env):
+        """A part that is one of the programs of bench/torch. `measuring`: the seconds that it shall measure for, of a run of usual length."""
         if self.reason:
             return absent(name, self.reason)
         more = ["--rehearse"] if self.context.rehearse else []
+        if measuring:
+            more += ["--seconds", str(round(measuring * self.context.share))]
         return program(name, seconds, [self.path, os.path.join("bench", "torch", path), "--device", self.device, *more, *arguments],
                        self.env(**env), with_document=True)
 
@@ -102,10 +104,10 @@ def parts(context):
         yield tests(python, name, 60, *few)
     peers = ["--peers", os.path.abspath(context.peers)] if context.peers else []
     hidden = "64" if context.rehearse else "4096"
-    yield python.script("logprob, eager", 55, "logprob.py", "--eager", "--seconds", "40")
-    yield python.script("head, eager", 40, "logprob.py", "--eager", "--seconds", "25", "--hidden", hidden)
-    yield python.script("logprob", 135, "logprob.py", "--seconds", "110", *peers)
-    yield python.script("head", 95, "logprob.py", "--seconds", "70", "--hidden", hidden, *peers)
-    yield python.script("offload", 70, "offload.py", "--seconds", "40", *peers)
+    yield python.script("logprob, eager", 55, "logprob.py", "--eager", measuring=40)
+    yield python.script("head, eager", 40, "logprob.py", "--eager", "--hidden", hidden, measuring=25)
+    yield python.script("logprob", 135, "logprob.py", *peers, measuring=110)
+    yield python.script("head", 95, "logprob.py", "--hidden", hidden, *peers, measuring=70)
+    yield python.script("offload", 70, "offload.py", *peers, measuring=40)
     yield python.script("allocator", 30, "allocator.py")
     yield python.script("step memory", 60, "step_memory.py")
