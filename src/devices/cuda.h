@@ -14,6 +14,7 @@
 /* Driver results (CUresult) that the device handles. */
 enum {
     BP_CU_SUCCESS = 0,
+    BP_CU_INVALID_VALUE = 1,
     BP_CU_OUT_OF_MEMORY = 2,
     BP_CU_NOT_INITIALIZED = 3,
     BP_CU_DEINITIALIZED = 4,

@@ -217,6 +217,11 @@ bp_status bp_cuda_stream_wait(void *self, void *stream, void *event)
         error = cuda->driver.cuStreamWaitEvent(s->handle, event, 0);
         bp_cuda_pop(cuda);
     }
+    if (error == BP_CU_INVALID_VALUE) /* nothing else of this call can be invalid */
+        return bp_fail(
+            BP_ERR_CAPTURE,
+            "cuda: a stream's wait for an event that was recorded inside a capture, which has ended; declare captures "
+            "(bp_capture_begin, bp_capture_end)");
     return bp_cuda_check(cuda, error, "a stream's wait for an event");
 }
 

@@ -233,8 +233,8 @@ def test_consumer_streams():
         served.stream.fill(view, 0)
         served.stream.fill(view, value)
         with module.stream(side if value % 2 else module.current_stream()):
-            total = torch.from_dlpack(view).sum(dtype=torch.int64)
-        assert int(total) == value * (32 << 20)
+            total = int(torch.from_dlpack(view).sum(dtype=torch.int64))
+        assert total == value * (32 << 20)
     view.release()
 
 

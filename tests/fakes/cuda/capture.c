@@ -241,6 +241,8 @@ int fake_capture_wait(fake_stream *stream, const fake_event *event)
     fake_capture *own = stream->capture;
     if (own != NULL && own->invalidated)
         return CAPTURE_INVALIDATED;
+    if (own == NULL && capture == NULL)
+        return INVALID_VALUE;
     if (event->capture == 0 || capture == NULL) { /* eager, or of a finished capture */
         fake_capture_invalidate(own);
         return CAPTURE_ISOLATION;

@@ -76,7 +76,9 @@ static int map(uint64_t address, size_t bytes, size_t offset, unsigned long long
 {
     uint64_t step = fake.config.granularity;
     fake_physical *physical = fake_physical_find(handle);
-    if (physical == NULL || physical->handles == 0 || offset != 0 || flags != 0 || bytes == 0 || bytes % step != 0 ||
+    if (offset != 0)
+        return NOT_SUPPORTED;
+    if (physical == NULL || physical->handles == 0 || flags != 0 || bytes == 0 || bytes % step != 0 ||
         address % step != 0 || bytes > physical->bytes ||
         fake_range_holding(fake.reservations, address, bytes) == NULL || is_mapped_anywhere(address, bytes))
         return INVALID_VALUE;

@@ -17,8 +17,8 @@
       "Streams, events and memory are made in the current context: 201 without one", \
       "driver API, cuStreamCreate, cuEventCreate, cuMemAlloc") \
     X(work_needs_a_context, \
-      "Work, event records and stream waits need a current context, even with an explicit stream: 201", \
-      "driver API, cuEventRecord; inferred for the explicit stream") \
+      "Work, records and waits on the legacy stream need a current context: 201; a driver may want one for other streams, too", \
+      "driver API, cuEventRecord; for other streams inferred, and not so on an H100 with driver 580.159") \
     X(another_device_may_be_current, \
       "Work, records and waits with an explicit stream work with another device's context current", \
       "programming guide, multi-device: stream and event behaviour") \
@@ -85,7 +85,7 @@
       "More physical memory than there is: 2", \
       "driver API, cuMemCreate") \
     X(maps_start_at_offset_0, \
-      "Another offset than 0 is refused: 1", \
+      "Another offset than 0 is refused", \
       "driver API, cuMemMap") \
     X(maps_need_a_reservation, \
       "Memory is mapped into reservations only, else 1", \
@@ -156,8 +156,8 @@
       "A captured stream cannot wait for an event from outside: 905, and the capture is invalidated", \
       "programming guide, prohibited and unhandled operations") \
     X(captured_events_stay_inside, \
-      "Waiting outside for an event of a finished capture is refused", \
-      "programming guide, prohibited and unhandled operations; number inferred") \
+      "Waiting outside for an event of a finished capture is refused: 1", \
+      "programming guide, prohibited and unhandled operations; number inferred, and seen on an H100 with driver 580.159") \
     X(captured_events_have_no_time, \
       "The host cannot wait for an event that was recorded in a capture: 907", \
       "programming guide, prohibited and unhandled operations") \
@@ -251,8 +251,8 @@
       "A launch with more than 48 KiB of dynamic shared memory: 1, unless the kernel's attribute allows them", \
       "driver API, cuFuncSetAttribute; programming guide, compute capabilities") \
     X(launches_need_a_context, \
-      "A launch needs a current context, even on an explicit stream: 201", \
-      "driver API, cuLaunchKernel; inferred for the explicit stream") \
+      "A launch on the legacy stream needs a current context: 201; a driver may want one for other streams, too", \
+      "driver API, cuLaunchKernel; for other streams inferred, and not so on an H100 with driver 580.159") \
     X(kernels_stay_on_their_device, \
       "Launching a kernel on a stream of another device is refused", \
       "programming guide, multi-device: stream and event behaviour") \
