@@ -128,9 +128,11 @@ class MemorySaver:
 
     def close(self):
         self.tensor = None
-        pools = self.saver._impl._mem_pools  # destroyed before the CUDA runtime
+        pools, library = self.saver._impl._mem_pools, self.saver._impl._binary_wrapper.cdll
+        library.tms_set_interesting_region(True)  # else it ends the process
         for key in [key for key in pools if key[0] == self.tag]:
-            del pools[key]
+            del pools[key]  # before the CUDA runtime ends
+        library.tms_set_interesting_region(False)
 
 
 class RetainingSaver(MemorySaver):
@@ -220,6 +222,7 @@ def measured(report, on, count, kinds, turns, until):
         if figures[way]:
             row(report, way, count, figures[way])
             check(report, way, "its bytes are restored each time", all(one[3] for one in figures[way]))
+    for way in ways:
         way.close()
     on.free()
 

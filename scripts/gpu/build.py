@@ -16,7 +16,7 @@ CUBLAS = "tests/fakes/cublas/libcublas.so.13"
 RULES_KERNELS, LOGPROB_KERNELS = "tests/fakes/cuda/libfake_cuda_kernels.so", "tests/simt/libfake_logprob_kernels.so"
 TRAIN_KERNELS = "tests/libfake_train_kernels.so"
 EMULATION = [DRIVER, NCCL, NVML, CUBLAS, RULES_KERNELS, LOGPROB_KERNELS, TRAIN_KERNELS]
-BENCH, TRAIN = "bench/bench_gpu", "examples/fsdp_train"
+BENCH, TRAIN, COMMAND = "bench/bench_gpu", "examples/fsdp_train", "tools/bucketpool"
 
 OPTIONS = ["-Dformats=disabled", "-Dmpi=disabled", "-Dcairo=disabled", "-Ddocs=disabled", "-Dcmocka=stand-in", "-Dwerror=false"]
 

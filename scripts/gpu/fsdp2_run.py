@@ -5,9 +5,8 @@ import os
 from parts import Part, absent, document_path, outcome_of
 from torch_run import Python, build_part
 
-VARIANTS = ("plain", "scheduled", "max", "expandable_segments", "cuda_malloc_async")
-VARYING = ("plain", "scheduled", "expandable_segments")
-LARGEST = ("plain", "scheduled", "expandable_segments")
+VARIANTS = ("plain", "scheduled", "max", "expandable_segments", "scheduled_expandable_segments", "cuda_malloc_async")
+VARYING = LARGEST = ("plain", "scheduled", "expandable_segments", "scheduled_expandable_segments")
 
 
 def parts(context):

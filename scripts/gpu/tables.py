@@ -1,25 +1,28 @@
-"""Fills the results of docs/internals/gpu.md from bench/results/*.json: python3 scripts/gpu/tables.py"""
+"""Makes docs/internals/gpu_results.md from bench/results/*.json: python3 scripts/gpu/tables.py"""
 
 import glob
 import json
 import os
 import statistics
 
-PAGE = os.path.join("docs", "internals", "gpu.md")
-BEGIN, END = "<!-- results: scripts/gpu/tables.py -->\n", "<!-- end of results -->\n"
+PAGE = os.path.join("docs", "internals", "gpu_results.md")
+HEAD = """# Results on GPUs
+
+Made by `python3 scripts/gpu/tables.py` from `bench/results`; [runs on a GPU](gpu.md#figures) explains the figures. Of each part the newest outcome.
+
+"""
 WORDS = ("passed", "differs", "failed", "cut", "skipped", "not run")
 
 
 def documents(folder=os.path.join("bench", "results")):
-    """The newest results of each run and device, without rehearsals."""
-    newest = {}
+    """All results, by device and date, without rehearsals."""
+    found = []
     for path in sorted(glob.glob(os.path.join(folder, "*.json"))):
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
         if document.get("format") == "bucketpool.gpu/2" and not document["rehearsal"]:
-            key = document["device"], document["run"]
-            newest[key] = max(newest.get(key, document), document, key=lambda d: d["date"])
-    return [newest[key] for key in sorted(newest)]
+            found.append(document)
+    return sorted(found, key=lambda d: (d["device"], d["date"]))
 
 
 # ---- cells ---------------------------------------------------------------------------------------------------------------
@@ -42,27 +45,52 @@ def table(columns, rows):
     return "\n".join(lines) + "\n"
 
 
-SHOWN = ("ns_median", "ns_min", "ratio_median", "bandwidth_fraction", "group", "name", "ratio_to")
+# Members of a row that are shown beside its time, and what they are called.
+SHOWN = {"peak_torch_bytes": "PyTorch's peak", "peak_driver_bytes": "driver's peak", "used_bytes_of_the_training": "driver's peak", "pool_bytes": "pool",
+         "torch_peak_reserved_bytes": "PyTorch reserved", "freed_bytes": "freed", "gib_per_s": "GiB/s", "tokens_per_s": "tokens/s",
+         "largest_batch": "largest batch", "limit_bytes": "limit", "pool_peak_bytes": "pool", "grad_made_in": "gradient made in",
+         "grad_dtype": "gradient stored as", "in_place": "in place", "registers": "registers", "dram_percent": "% of the memory's peak",
+         "occupancy_percent": "% of the warps", "bytes": "bytes", "launches": "replays"}
 
 
 def rest(row):
     """Members without a column."""
     words = []
-    for key, value in row.items():
-        if key in SHOWN or value is None or isinstance(value, (list, dict)) or key.startswith(("ratio_", "windows", "pairs", "us_per")):
+    for key, name in SHOWN.items():
+        value = row.get(key)
+        if value in (None, False, 0):
             continue
-        if key.endswith("bytes") and isinstance(value, (int, float)):
-            words.append(f"{key.removesuffix('_bytes').replace('_', ' ')} {size(value)}")
+        if "bytes" in key:
+            words.append(f"{name} {size(value)}")
         else:
-            words.append(f"{key.replace('_', ' ')} {value:.4g}" if isinstance(value, float) else f"{key.replace('_', ' ')} {value}")
+            words.append(name if value is True else f"{name} {value}" if isinstance(value, str) else f"{value:.4g} {name}" if isinstance(value, float)
+                         else f"{value} {name}" if "/" in name else f"{name} {value}")
     return ", ".join(words)
 
 
-def figure_rows(part):
-    for row in part.get("figures", ()):
-        yield (row["group"], row["name"], duration(row["ns_median"]) if "ns_median" in row else "",
+def figure_rows(figures):
+    for row in figures:
+        median = row.get("ns_median", row.get("ns"))
+        yield (row["group"].removeprefix("gpu: "), row["name"], "" if median is None else duration(median),
                f"{row['ratio_median']:.2f}" if "ratio_median" in row else "",
                f"{row['bandwidth_fraction']:.3f}" if "bandwidth_fraction" in row else "", rest(row))
+
+
+LOGPROB = "gpu: logprob "  # groups of a shape: "65536 x 128000 bf16, gradient fp32"
+# Rows of such a group, without the gradient's dtype: a column each.
+WAYS = ("forward", "backward", "forward and backward", "both at once", "forward and backward, with entropy", "both at once, with entropy",
+        "forward and backward, calls of 1024 tokens", "both at once, calls of 1024 tokens")
+
+
+def shape_rows(figures):
+    """A line for each shape of log-probabilities: the copy's time, and of each way its time and its bandwidth over the copy's."""
+    groups = {}
+    for row in figures:
+        groups.setdefault(row["group"].removeprefix(LOGPROB), {})[row["name"].split(", gradient")[0]] = row
+    for shape, rows in groups.items():
+        copy = next((duration(row["ns_median"]) for name, row in rows.items() if name.startswith("copy")), "")
+        cells = [f"{duration(row['ns_median'])} {row['bandwidth_fraction']:.3f}" if row else "" for row in map(rows.get, WAYS)]
+        yield (shape, copy, *cells)
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------------
@@ -79,41 +107,54 @@ def ranges(parts):
     return "; ".join(words)
 
 
-def section(document):
-    parts = document["parts"]
-    counts = [f"{number} {word}" for word in WORDS for number in [sum(part["outcome"] == word for part in parts)] if number]
+def head(document):
     driver = document.get("driver_version") or 0
-    text = (f"### {document['device']}: {document['run']}\n\n{document['date'][:10]}, commit {document['commit']}, driver of CUDA "
-            f"{driver // 1000}.{driver % 1000 // 10}, NCCL {document.get('nccl_version')}, {document.get('seconds', 0):.0f} s"
-            f"{'' if document.get('finished') else ', not finished'}: {', '.join(counts) or 'no part'}. {ranges(parts)}\n\n")
-    unusual = [(part["name"], part["outcome"], part.get("reason", "")) for part in parts if part["outcome"] != "passed"]
-    unusual += [(name, check["outcome"], check["reason"]) for part in parts for check in part.get("checks", ())
-                for name in [f"{part['name']}: {check['name']}"] if check["outcome"] == "failed"]
-    unusual += [(f"{part['name']}: {rule}", part["rules"].get(rule, ""), what) for part in parts for rule, what in part.get("differing", {}).items()]
-    unusual += [(skip["name"], "skipped", skip["reason"]) for part in parts for skip in part.get("skipped", ())]
+    return (f"{document['run']}: {document['date'][:10]}, commit {document['commit']}, driver of CUDA {driver // 1000}.{driver % 1000 // 10}, "
+            f"NCCL {document.get('nccl_version')}, {document.get('seconds', 0):.0f} s")
+
+
+def unusual_in(parts):
+    """What did not simply pass: parts, single tests of a part, rules, skipped cases."""
+    for part in parts:
+        if part["outcome"] != "passed":
+            yield part["name"], part["outcome"], part.get("reason", "")
+        yield from ((f"{part['name']}: {check['name']}", "failed", check["reason"]) for check in part.get("checks", ()) if check["outcome"] == "failed")
+        yield from ((f"{part['name']}: {rule}", part["rules"].get(rule, ""), what) for rule, what in part.get("differing", {}).items())
+        yield from ((skip["name"], "skipped", skip["reason"]) for skip in part.get("skipped", ()))
+
+
+def section(device, known):
+    """One device: the newest outcome of each part, over all its runs."""
+    newest = {}
+    for document in known:
+        for part in document["parts"]:
+            key = document["run"], part["name"]
+            if part["outcome"] != "not run" or key not in newest:
+                newest[key] = part
+    parts = [part for (_, name), part in newest.items() if name not in ("build", "PyTorch")]
+    counts = [f"{number} {word}" for word in WORDS for number in [sum(part["outcome"] == word for part in parts)] if number]
+    text = f"## {device}\n\n{', '.join(counts) or 'No part'}. {ranges(parts)}\n\n" + "".join(f"- {head(document)}\n" for document in known) + "\n"
+    unusual = list(unusual_in(parts))
     if unusual:
         text += table(("PART", "OUTCOME", "REASON"), unusual) + "\n"
-    rows = [row for part in parts for row in figure_rows(part)]
+    figures = [row for part in parts for row in part.get("figures", ())]
+    shapes = list(shape_rows(row for row in figures if row["group"].startswith(LOGPROB)))
+    if shapes:
+        text += "Log-probabilities, tokens x vocabulary: milliseconds, and the bandwidth over the copy's.\n\n"
+        text += table(("LOGITS", "COPY OF ALL BYTES", *(way.upper() for way in WAYS)), shapes) + "\n"
+    rows = list(figure_rows({(row["group"], row["name"]): row for row in figures if not row["group"].startswith(LOGPROB)}.values()))
     if rows:
         text += table(("GROUP", "FIGURE", "MEDIAN", "RATIO", "OF COPY", "ALSO"), rows) + "\n"
     return text
 
 
-def render(known):
-    if not known:
-        return "No results yet: nothing of bucketpool has run on a GPU.\n"
-    return "\n".join(section(document) for document in known)
-
-
 def page(known):
-    """docs/internals/gpu.md with the results in place."""
-    with open(PAGE, encoding="utf-8") as file:
-        text = file.read()
-    head, behind = text.split(BEGIN)
-    return head + BEGIN + render(known) + END + behind.split(END)[1]
+    devices = {}
+    for document in known:
+        devices.setdefault(document["device"], []).append(document)
+    return HEAD + ("\n".join(section(*each) for each in devices.items()) or "No results yet.\n")
 
 
 if __name__ == "__main__":
-    filled = page(documents())
     with open(PAGE, "w", encoding="utf-8") as output:
-        output.write(filled)
+        output.write(page(documents()))

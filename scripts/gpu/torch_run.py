@@ -58,7 +58,7 @@ class Python:
 def build_part(context):
     """The shared libraries of the package; in a rehearsal also the emulated ones."""
     return Part("build", 300, lambda running: context.build.make(
-        running, lambda made: [*made.libraries(), *([build.DRIVER, build.NCCL, build.NVML] if made.emulated else ())]))
+        running, lambda made: [*made.libraries(), build.COMMAND, *([build.DRIVER, build.NCCL, build.NVML] if made.emulated else ())]))
 
 
 OUTCOME = re.compile(r"^(\S+::.+?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)(?: +\((.*)\))?", re.MULTILINE)

@@ -215,25 +215,24 @@ sys.exit(1)
                                "--metrics", ",".join(proof.METRICS),
                                "echo", "hello"], capture_output=True, text=True).stdout
         rows = proof.read_profile(text)
-        self.assertEqual([row["name"] for row in rows], ["bp_partials_bf16", "bp_gradient_bf16_fp32"])
+        self.assertEqual([row["name"] for row in rows], ["bp_forward_bf16", "bp_gradient_bf16_fp32"])
         self.assertEqual(rows[0]["dram_percent"], 1234.5)
 
 
 class TablesTest(unittest.TestCase):
-    """The tables of docs/internals/gpu.md."""
+    """docs/internals/gpu_results.md."""
 
     def test_page(self):
         with open(tables.PAGE, encoding="utf-8") as file:
             self.assertEqual(file.read(), tables.page(tables.documents()))
 
     def test_page_without_results(self):
-        text = tables.render([])
-        self.assertEqual(len(text.splitlines()), 1)
-        self.assertIn("No results yet", text)
+        self.assertTrue(tables.page([]).endswith("No results yet.\n"))
 
     def test_figures_and_failures(self):
         telemetry = {"before": {}, "after": {}, "throttle_reasons": 4,
                      "during": {"sm_mhz": [1200, 1900, 1980], "power_w": [90.0, 600, 650.5]}}
+        shape = "gpu: logprob 8 x 16 bf16, gradient fp32"
         document = {**HEAD, "finished": True, "seconds": 12, "commit": "abc", "driver_version": 13000,
                     "nccl_version": 22809, "rehearsal": False,
                     "parts": [{"name": "logprob", "outcome": "passed", "seconds": 1},
@@ -241,12 +240,26 @@ class TablesTest(unittest.TestCase):
                               {"name": "rules-driver", "outcome": "differs", "seconds": 1,
                                "rules": {"a_rule": "differs"}, "differing": {"a_rule": "cuMemFree returned 0"}},
                               {"name": "figures g", "outcome": "passed", "seconds": 1, "gpu": telemetry, "figures": [
+                                  {"group": shape, "name": "copy, 8 bytes per logit", "ns_median": 4e6},
+                                  {"group": shape, "name": "backward, gradient fp32", "ns_median": 3e6, "bandwidth_fraction": 0.91},
                                   {"group": "g", "name": "copy", "ns_median": 2e6},
                                   {"group": "g", "name": "forward", "ns_median": 1e6, "ratio_median": 0.5,
-                                   "bandwidth_fraction": 0.97, "peak_bytes": 1 << 30}]}]}
-        text = tables.render([document])
+                                   "bandwidth_fraction": 0.97, "pool_bytes": 1 << 30}]}]}
+        text = tables.page([document])
         for piece in ("Some GPU (80 GB)", "2 passed", "1 failed", "exit 1: 3 \\| 4", "a_rule", "cuMemFree returned 0",
-                      "1.00 ms", "0.970", "1200 to 1980 MHz, usually 1900", "1.00 GiB"):
+                      "| 8 x 16 bf16, gradient fp32 | 4.00 ms |  | 3.00 ms 0.910 |", "| g | forward | 1.00 ms | 0.50 | 0.970 | pool 1.00 GiB |",
+                      "1200 to 1980 MHz, usually 1900"):
+            self.assertIn(piece, text)
+
+    def test_newest_outcome_of_each_part(self):
+        def document(day, *parts):
+            return {**HEAD, "date": f"2026-01-0{day}", "commit": f"of day {day}",
+                    "parts": [{"name": name, "outcome": outcome, "reason": f"{outcome} on day {day}"} for name, outcome in parts]}
+
+        text = tables.page([document(1, ("a", "failed"), ("b", "failed"), ("c", "failed")), document(2, ("a", "passed"), ("c", "not run"))])
+        self.assertIn("1 passed, 2 failed", text)
+        self.assertNotIn("| a |", text)
+        for piece in ("of day 1", "of day 2", "| b | failed | failed on day 1 |", "| c | failed | failed on day 1 |"):
             self.assertIn(piece, text)
 
     def test_rehearsals_on_page(self):
@@ -284,6 +297,26 @@ class PythonTest(unittest.TestCase):
 class BuildTest(unittest.TestCase):
     """A project of two programs, one of which needs kernels that do not compile."""
 
+    def test_folder_of_another_machine(self):
+        """Found at another path than where meson made it."""
+        with tempfile.TemporaryDirectory() as folder:
+            info = os.path.join(folder, "meson-info")
+            os.makedirs(info)
+            there = {"source": "/there/project", "build": "/there/project/build"}
+            with open(os.path.join(info, "meson-info.json"), "w", encoding="utf-8") as file:
+                json.dump({"directories": there}, file)
+            with open(os.path.join(info, "intro-tests.json"), "w", encoding="utf-8") as file:
+                json.dump([{"name": "gpu-t", "suite": ["bucketpool:gpu"], "cmd": ["/there/project/build/tests/t", "/there/project/data"],
+                            "env": {"LIBRARY": "/there/project/build/libx.so", "OTHER": "/there/projects"}}], file)
+            made = build.Build(folder, False, True, False)
+            self.assertEqual(made.tests(), {"t": ("tests/t", [os.path.join(SOURCE, "data")],
+                                                  {"LIBRARY": os.path.join(folder, "libx.so"), "OTHER": "/there/projects"})})
+            outcome, reason = made.make(None, lambda each: ["tests/t"])
+            self.assertEqual((outcome, reason.endswith("tests/t")), ("failed", True))
+            os.makedirs(os.path.join(folder, "tests"))
+            open(os.path.join(folder, "tests", "t"), "w", encoding="utf-8").close()
+            self.assertEqual(made.make(None, lambda each: ["tests/t"]), "passed")
+
     def test_compile_errors(self):
         with tempfile.TemporaryDirectory() as folder:
             files = {
@@ -307,7 +340,7 @@ class BuildTest(unittest.TestCase):
             for name, text in files.items():
                 with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
                     file.write(text)
-            made = build.Build(os.path.join(folder, "build"), False, False)
+            made = build.Build(os.path.join(folder, "build"), False, False, False)
             document = results.Results(os.path.join(folder, "results"), "r", HEAD)
             os.chdir(folder)
             try:
@@ -332,7 +365,7 @@ class BuildTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             for name in ("gpu-run", "meson-private"):
                 os.mkdir(os.path.join(folder, name))
-            build.Build(folder, False, False)
+            build.Build(folder, False, False, False)
             self.assertFalse(os.path.exists(folder))
             os.mkdir(folder)
 
@@ -341,7 +374,7 @@ class BuildTest(unittest.TestCase):
             with open(os.path.join(folder, "thesis.tex"), "w", encoding="utf-8"):
                 pass
             with self.assertRaises(SystemExit):
-                build.Build(folder, False, False)
+                build.Build(folder, False, False, False)
             self.assertTrue(os.path.exists(os.path.join(folder, "thesis.tex")))
 
 

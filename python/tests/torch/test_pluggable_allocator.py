@@ -112,7 +112,11 @@ print("served")
 TENSORS_OF_A_POOL = SERVED + """
 import torch
 torch.cuda.init()
-torch.zeros(1, device="cuda")
+for tensor in torch.full((20 << 20,), 9, dtype=torch.int32, device="cuda"), torch.zeros(1 << 20, device="cuda"):
+    assert not bool((tensor == 8).all())  # the driver loads kernels at their first launch, and they take memory
+torch.cuda._sleep(1)
+del tensor
+torch.cuda.empty_cache()
 warm = bp.Device.cuda(0)
 before = torch.cuda.mem_get_info()[0]
 pool, request = slab_of(512)
