@@ -64,7 +64,7 @@ class Build:
         return self._introspect("targets")
 
     def _introspect(self, what):
-        """What meson wrote when it configured the folder, with the paths of today; nothing where it did not."""
+        """Reads meson's description of the folder, with today's paths in place of those of the configuration; empty without one."""
         try:
             with open(os.path.join(self.folders[0], "meson-info", "meson-info.json"), encoding="utf-8") as file:
                 written = json.load(file)["directories"]

@@ -114,7 +114,7 @@ def head(document):
 
 
 def unusual_in(parts):
-    """What did not simply pass: parts, single tests of a part, rules, skipped cases."""
+    """Yields parts, single tests, rules and cases that failed, differ or were skipped."""
     for part in parts:
         if part["outcome"] != "passed":
             yield part["name"], part["outcome"], part.get("reason", "")
