@@ -49,8 +49,8 @@ def table(columns, rows):
 SHOWN = {"peak_torch_bytes": "PyTorch's peak", "peak_driver_bytes": "driver's peak", "used_bytes_of_the_training": "driver's peak", "pool_bytes": "pool",
          "torch_peak_reserved_bytes": "PyTorch reserved", "freed_bytes": "freed", "gib_per_s": "GiB/s", "tokens_per_s": "tokens/s",
          "largest_batch": "largest batch", "limit_bytes": "limit", "pool_peak_bytes": "pool", "grad_made_in": "gradient made in",
-         "grad_dtype": "gradient stored as", "in_place": "in place", "registers": "registers", "dram_percent": "% of the memory's peak",
-         "occupancy_percent": "% of the warps", "bytes": "bytes", "launches": "replays"}
+         "grad_dtype": "gradient stored as", "in_place": "in place", "registers": "registers", "dram_percent": "memory in % of its peak",
+         "occupancy_percent": "warps in % of the most", "bytes": "bytes", "launches": "replays"}
 
 
 def rest(row):
@@ -58,13 +58,10 @@ def rest(row):
     words = []
     for key, name in SHOWN.items():
         value = row.get(key)
-        if value in (None, False, 0):
-            continue
-        if "bytes" in key:
-            words.append(f"{name} {size(value)}")
-        else:
-            words.append(name if value is True else f"{name} {value}" if isinstance(value, str) else f"{value:.4g} {name}" if isinstance(value, float)
-                         else f"{value} {name}" if "/" in name else f"{name} {value}")
+        if value is True:
+            words.append(name)
+        elif value:
+            words.append(f"{name} {size(value) if 'bytes' in key else f'{value:.4g}' if isinstance(value, float) else value}")
     return ", ".join(words)
 
 
