@@ -33,7 +33,7 @@ SYSTEMS = {  # suite, mirror, components, keys
     "debian-13": ("trixie", *DEBIAN),
     "ubuntu-24.04": ("noble", *UBUNTU),
 }
-TOOLS = {"mmdebstrap": "mmdebstrap", "bwrap": "bubblewrap"}
+TOOLS = {"mmdebstrap": "mmdebstrap", "bwrap": "bubblewrap", "xz": "xz-utils"}
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")  # this machine's: a root need not have any
 CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "PIP_INDEX_URL",
