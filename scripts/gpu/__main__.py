@@ -16,7 +16,7 @@ from parts import Run
 
 RUNS = {"proof": proof.parts, "torch": torch_run.parts, "fsdp2": fsdp2_run.parts}
 USUAL_SECONDS = 540
-FIRST = ("build", "PyTorch")  # what other parts need
+FIRST = ("build", "PyTorch")  # needed by other parts
 
 
 class Context:
@@ -60,6 +60,13 @@ class Context:
         return shutil.which(name) or (beside if os.path.exists(beside) else None)
 
 
+def pattern(text):
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a regular expression: {error}') from error
+
+
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="./check --gpu", description=__doc__)
     parser.add_argument("run", nargs="?", choices=list(RUNS), default="proof", help="kernels and pools (default), PyTorch, or PyTorch's FSDP2")
@@ -68,7 +75,7 @@ def parse(arguments):
     parser.add_argument("--build", metavar="DIR", default="build-gpu", help="build folder (default: build-gpu)")
     parser.add_argument("--keep", action="store_true", help="continue with what the build folder holds instead of building anew")
     parser.add_argument("--carried", action="store_true", help="run what the build folder holds, which another machine built; build nothing")
-    parser.add_argument("--only", metavar="PATTERN", type=re.compile, help="of the parts only those whose name this regular expression finds, after the build")
+    parser.add_argument("--only", metavar="PATTERN", type=pattern, help="run only parts whose name this regular expression finds, after the build")
     parser.add_argument("--commit", metavar="ID", help="the commit that is measured, where there is no .git")
     parser.add_argument("--peers", metavar="DIR", help="wheels and copies of what is compared with (run torch)")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU: every part on the emulated driver or the CPU, in small sizes")
@@ -85,7 +92,8 @@ def main(arguments):
         print(f"./check --gpu is skipped: {reason}")
         return 77
     context = Context(options)
-    head = {**machine.describe(facts, options.run, options.commit, context.nccl), "rehearsal": options.rehearse, "budget_seconds": options.seconds}
+    head = {**machine.describe(facts, options.run, options.commit, context.nccl), "rehearsal": options.rehearse, "budget_seconds": options.seconds,
+            "only": options.only.pattern if options.only else None, "carried": options.carried}
     os.makedirs(options.build, exist_ok=True)
     context.results = results.Results(options.output, f"rehearsal-{options.run}" if options.rehearse else results.file_stem(head), head)
     if options.rehearse:
@@ -98,6 +106,9 @@ def main(arguments):
               patience=5 if options.rehearse else 1)  # rehearsals also run on busy machines
     parts = RUNS[options.run](context)
     run.execute(part for part in parts if not options.only or part.name in FIRST or options.only.search(part.name))
+    if options.only and all(part["name"] in FIRST for part in context.results.document["parts"]):
+        print(f"--only: no part has a name with {options.only.pattern}")
+        return 1
     count = context.results.count
     failed = count("failed") + count("cut")
     print(f"{context.results.path}: {context.results.document['seconds']:.0f} s, {count('differs')} differ, {count('not run')} not run")

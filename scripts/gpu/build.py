@@ -60,6 +60,10 @@ class Build:
         paths = [os.path.relpath(t["filename"][0], self.folders[0]) for t in self._targets() if t["type"] == "shared library"]
         return [path for path in paths if path.startswith("src/")]
 
+    def command(self):
+        """The command `bucketpool`, where the build has it (formats)."""
+        return [COMMAND for target in self._targets() if os.path.join(self.folders[0], COMMAND) in target["filename"]]
+
     def _targets(self):
         return self._introspect("targets")
 
@@ -72,7 +76,7 @@ class Build:
                 text = file.read()
         except FileNotFoundError:
             return []
-        return json.loads(re.sub("|".join(re.escape(written[key]) + r"(?=[/\"])" for key in ("build", "source")),
+        return json.loads(re.sub(r"(?<![\w./-])(" + "|".join(re.escape(written[key]) for key in ("build", "source")) + r")(?=[/\":])",
                                  lambda found: self.folders[0] if found.group() == written["build"] else os.getcwd(), text))
 
     def _lacks_kernels(self):

@@ -8,10 +8,12 @@ import statistics
 PAGE = os.path.join("docs", "internals", "gpu_results.md")
 HEAD = """# Results on GPUs
 
-Made by `python3 scripts/gpu/tables.py` from `bench/results`; [runs on a GPU](gpu.md#figures) explains the figures. Of each part the newest outcome.
+Made by `python3 scripts/gpu/tables.py` from `bench/results`; [runs on a GPU](gpu.md#figures) explains the figures. Shows the
+newest outcome of each part.
 
 """
-WORDS = ("passed", "differs", "failed", "cut", "skipped", "not run")
+DECIDED = ("passed", "differs", "failed")
+WORDS = (*DECIDED, "cut", "running", "skipped", "not run")
 
 
 def documents(folder=os.path.join("bench", "results")):
@@ -46,9 +48,9 @@ def table(columns, rows):
 
 
 # Members of a row that are shown beside its time, and what they are called.
-SHOWN = {"peak_torch_bytes": "PyTorch's peak", "peak_driver_bytes": "driver's peak", "used_bytes_of_the_training": "driver's peak", "pool_bytes": "pool",
+SHOWN = {"ranks": "ranks", "peak_torch_bytes": "PyTorch's peak", "peak_driver_bytes": "driver's peak", "used_bytes_of_the_training": "driver's peak", "pool_bytes": "pool",
          "torch_peak_reserved_bytes": "PyTorch reserved", "freed_bytes": "freed", "gib_per_s": "GiB/s", "tokens_per_s": "tokens/s",
-         "largest_batch": "largest batch", "limit_bytes": "limit", "pool_peak_bytes": "pool", "grad_made_in": "gradient made in",
+         "largest_batch": "largest batch", "smallest_that_fails": "smallest that fails", "limit_bytes": "limit", "pool_peak_bytes": "pool", "grad_made_in": "gradient made in",
          "grad_dtype": "gradient stored as", "in_place": "in place", "registers": "registers", "dram_percent": "memory in % of its peak",
          "occupancy_percent": "warps in % of the most", "bytes": "bytes", "launches": "replays"}
 
@@ -62,6 +64,8 @@ def rest(row):
             words.append(name)
         elif value:
             words.append(f"{name} {size(value) if 'bytes' in key else f'{value:.4g}' if isinstance(value, float) else value}")
+    if row.get("complete") is False:
+        words.append("no time for those between")
     return ", ".join(words)
 
 
@@ -107,7 +111,7 @@ def ranges(parts):
 def head(document):
     driver = document.get("driver_version") or 0
     return (f"{document['run']}: {document['date'][:10]}, commit {document['commit']}, driver of CUDA {driver // 1000}.{driver % 1000 // 10}, "
-            f"NCCL {document.get('nccl_version')}, {document.get('seconds', 0):.0f} s")
+            f"NCCL {document.get('nccl_version')}, {document.get('seconds', 0):.0f} s{'' if document.get('finished') else ', not finished'}")
 
 
 def unusual_in(parts):
@@ -126,7 +130,7 @@ def section(device, known):
     for document in known:
         for part in document["parts"]:
             key = document["run"], part["name"]
-            if part["outcome"] != "not run" or key not in newest:
+            if part["outcome"] in DECIDED or newest.get(key, {}).get("outcome") not in DECIDED:
                 newest[key] = part
     parts = [part for (_, name), part in newest.items() if name not in ("build", "PyTorch")]
     counts = [f"{number} {word}" for word in WORDS for number in [sum(part["outcome"] == word for part in parts)] if number]
@@ -137,7 +141,7 @@ def section(device, known):
     figures = [row for part in parts for row in part.get("figures", ())]
     shapes = list(shape_rows(row for row in figures if row["group"].startswith(LOGPROB)))
     if shapes:
-        text += "Log-probabilities, tokens x vocabulary: milliseconds, and the bandwidth over the copy's.\n\n"
+        text += "Log-probabilities, tokens x vocabulary: the time, and the bandwidth over that of the copy.\n\n"
         text += table(("LOGITS", "COPY OF ALL BYTES", *(way.upper() for way in WAYS)), shapes) + "\n"
     rows = list(figure_rows({(row["group"], row["name"]): row for row in figures if not row["group"].startswith(LOGPROB)}.values()))
     if rows:

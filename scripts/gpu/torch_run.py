@@ -50,7 +50,7 @@ class Python:
             return absent(name, self.reason)
         more = ["--rehearse"] if self.context.rehearse else []
         if measuring:
-            more += ["--seconds", str(round(measuring * self.context.share))]
+            more += ["--seconds", str(max(1, round(measuring * self.context.share)))]
         return program(name, seconds, [self.path, os.path.join("bench", "torch", path), "--device", self.device, *more, *arguments],
                        self.env(**env), with_document=True)
 
@@ -58,7 +58,7 @@ class Python:
 def build_part(context):
     """The shared libraries of the package; in a rehearsal also the emulated ones."""
     return Part("build", 300, lambda running: context.build.make(
-        running, lambda made: [*made.libraries(), build.COMMAND, *([build.DRIVER, build.NCCL, build.NVML] if made.emulated else ())]))
+        running, lambda made: [*made.libraries(), *made.command(), *([build.DRIVER, build.NCCL, build.NVML] if made.emulated else ())]))
 
 
 OUTCOME = re.compile(r"^(\S+::.+?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)(?: +\((.*)\))?", re.MULTILINE)

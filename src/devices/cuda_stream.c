@@ -217,11 +217,12 @@ bp_status bp_cuda_stream_wait(void *self, void *stream, void *event)
         error = cuda->driver.cuStreamWaitEvent(s->handle, event, 0);
         bp_cuda_pop(cuda);
     }
-    if (error == BP_CU_INVALID_VALUE) /* nothing else of this call can be invalid */
+    /* Handles and flags are valid; driver 580.159 answers so to an event of a capture that has ended. */
+    if (error == BP_CU_INVALID_VALUE)
         return bp_fail(
             BP_ERR_CAPTURE,
             "cuda: a stream's wait for an event that was recorded inside a capture, which has ended; declare captures "
-            "(bp_capture_begin, bp_capture_end)");
+            "(bp_capture_begin, bp_capture_end) (CUDA_ERROR_INVALID_VALUE, 1)");
     return bp_cuda_check(cuda, error, "a stream's wait for an event");
 }
 

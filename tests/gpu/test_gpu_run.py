@@ -262,6 +262,13 @@ class TablesTest(unittest.TestCase):
         for piece in ("of day 1", "of day 2", "| b | failed | failed on day 1 |", "| c | failed | failed on day 1 |"):
             self.assertIn(piece, text)
 
+    def test_parts_that_did_not_end(self):
+        """A later run without time for a part keeps what is known of it."""
+        for later in ("skipped", "cut", "running", "not run"):
+            known = [{**HEAD, "date": f"2026-01-0{day}", "commit": "c", "parts": [{"name": "a", "outcome": outcome}]}
+                     for day, outcome in ((1, "passed"), (2, later))]
+            self.assertIn("1 passed", tables.page(known))
+
     def test_rehearsals_on_page(self):
         with tempfile.TemporaryDirectory() as folder:
             for name, rehearsal in (("a", True), ("b", False)):
@@ -302,15 +309,16 @@ class BuildTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             info = os.path.join(folder, "meson-info")
             os.makedirs(info)
-            there = {"source": "/there/project", "build": "/there/project/build"}
+            there = {"source": "/src", "build": "/build"}
             with open(os.path.join(info, "meson-info.json"), "w", encoding="utf-8") as file:
                 json.dump({"directories": there}, file)
             with open(os.path.join(info, "intro-tests.json"), "w", encoding="utf-8") as file:
-                json.dump([{"name": "gpu-t", "suite": ["bucketpool:gpu"], "cmd": ["/there/project/build/tests/t", "/there/project/data"],
-                            "env": {"LIBRARY": "/there/project/build/libx.so", "OTHER": "/there/projects"}}], file)
+                json.dump([{"name": "gpu-t", "suite": ["bucketpool:gpu"], "cmd": ["/build/tests/t", "/src/data"],
+                            "env": {"FAKE": "kernels=/build/src/libx.so", "PATHS": "/build/src:/src:/usr/src", "OTHER": "/srcs"}}], file)
             made = build.Build(folder, False, True, False)
             self.assertEqual(made.tests(), {"t": ("tests/t", [os.path.join(SOURCE, "data")],
-                                                  {"LIBRARY": os.path.join(folder, "libx.so"), "OTHER": "/there/projects"})})
+                                                  {"FAKE": f"kernels={folder}/src/libx.so", "PATHS": f"{folder}/src:{SOURCE}:/usr/src",
+                                                   "OTHER": "/srcs"})})
             outcome, reason = made.make(None, lambda each: ["tests/t"])
             self.assertEqual((outcome, reason.endswith("tests/t")), ("failed", True))
             os.makedirs(os.path.join(folder, "tests"))
@@ -396,6 +404,14 @@ class RehearsalTest(unittest.TestCase):
     def finish(self, process):
         text = process.communicate(timeout=600)[0]
         return read(self.path), text
+
+    def test_parts_by_pattern(self):
+        for pattern, code, answer in (("^logprob$", 0, "2 passed, 0 failed"), ("^nowhere$", 1, "no part has a name with ^nowhere$"),
+                                      ("(", 2, "is not a regular expression")):
+            process = self.start("--carried", "--only", pattern)
+            text = process.communicate(timeout=120)[0]
+            self.assertEqual(process.returncode, code, text)
+            self.assertIn(answer, text)
 
     def test_complete_and_killed_runs(self):
         process = self.start()

@@ -1,7 +1,7 @@
 """One memory variant: training steps, their losses bit for bit, times, and memory.
 
-usage: python3 bench/torch/fsdp2/variant.py --variant plain|expandable_segments|cuda_malloc_async|scheduled|max [--lengths] [--json FILE]
-       [--device cpu --rehearse]
+usage: python3 bench/torch/fsdp2/variant.py --variant plain|expandable_segments|cuda_malloc_async|scheduled|
+       scheduled_expandable_segments|max [--lengths] [--json FILE] [--device cpu --rehearse]
 
 A pool's memory is not in PyTorch's counters; the driver's figure includes it. Exits 0, 1 (a check failed) or
 77 (nothing can run here)."""

@@ -55,11 +55,11 @@ def variants(tmp_path_factory):
 
 def test_recorded_parts():
     names = list(rehearsed("fsdp2")[0])
-    assert names[:8] == ["build", "PyTorch", "steps plain", "steps scheduled", "steps max", "steps expandable_segments",
-                         "steps cuda_malloc_async", "same losses"]
+    assert names[:9] == ["build", "PyTorch", "steps plain", "steps scheduled", "steps max", "steps expandable_segments",
+                         "steps scheduled_expandable_segments", "steps cuda_malloc_async", "same losses"]
     assert names[-1] == "captured step" and {"two ranks", "largest batch plain",
                                              "same losses, varying lengths"} <= set(names)
-    assert len(rehearsed("fsdp2")[0]["same losses"]["checks"]) == 4
+    assert len(rehearsed("fsdp2")[0]["same losses"]["checks"]) == 5
 
 
 def test_results_after_kill():
