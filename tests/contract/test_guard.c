@@ -16,15 +16,7 @@
 
 #define NOT_SANITIZED __attribute__((no_sanitize("address"), noinline))
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define WITH_ASAN 1
-#endif
-#endif
 #if defined(__SANITIZE_ADDRESS__)
-#define WITH_ASAN 1
-#endif
-#ifdef WITH_ASAN
 int __asan_address_is_poisoned(const volatile void *address);
 #define assert_poisoned(address, poisoned) assert_int_equal(__asan_address_is_poisoned(address) != 0, poisoned)
 #else

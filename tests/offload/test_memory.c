@@ -20,12 +20,7 @@
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define IS_WATCHED 1 /* a sanitizer allocates memory, too */
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define IS_WATCHED 1
-#endif
-#endif
-#ifndef IS_WATCHED
+#else
 #define IS_WATCHED 0
 #endif
 

@@ -127,14 +127,24 @@ void wait_at(barrier_kind kind, unsigned detail)
     mine.context.pause();
 }
 
-uint32_t exchange(uint32_t value, unsigned distance)
+static uint32_t handed_by(unsigned other, uint32_t value, unsigned detail)
 {
-    const unsigned thread = now->current;
-    lane &mine = *now->lanes[thread];
+    lane &mine = *now->lanes[now->current];
     const unsigned turn = mine.exchanges++ % 2;
     mine.handed[turn] = value;
-    wait_at(barrier_kind::SHUFFLE, distance);
-    return now->lanes[thread ^ distance]->handed[turn];
+    wait_at(barrier_kind::SHUFFLE, detail);
+    return now->lanes[other]->handed[turn];
+}
+
+uint32_t exchange(uint32_t value, unsigned distance)
+{
+    return handed_by(now->current ^ distance, value, distance);
+}
+
+uint32_t next(uint32_t value)
+{
+    const unsigned lane = now->current % LANES;
+    return handed_by(now->current - lane + (lane + 1) % LANES, value, 0);
 }
 
 /* ---- copies -------------------------------------------------------------------------------------------------------- */

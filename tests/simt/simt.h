@@ -28,6 +28,8 @@ enum class barrier_kind { BLOCK, WARP, SHUFFLE };
 void wait_at(barrier_kind kind, unsigned detail);
 /* Value of the lane with index `lane ^ distance`. */
 uint32_t exchange(uint32_t value, unsigned distance);
+/* The value of the next lane of the warp; the last one is handed that of the first. */
+uint32_t next(uint32_t value);
 /* The block's shared memory of this number, the same for all its threads. */
 void *shared(unsigned number, std::size_t bytes);
 /* Shared memory of the launch. */
@@ -182,6 +184,11 @@ uint32_t narrow_fp16x2(float low, float high);
 BP_DEVICE float shuffle_xor(float x, uint32_t distance)
 {
     return as_float(simt::exchange(as_bits(x), distance));
+}
+
+BP_DEVICE uint32_t shuffle_next(uint32_t x)
+{
+    return simt::next(x);
 }
 
 BP_DEVICE void wait_for_warp()

@@ -431,15 +431,9 @@ static bp_status call_slowly(void *self, void *stream, bp_host_function *functio
 }
 
 /* ThreadSanitizer would report the intended races. */
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define RACES_ARE_REPORTED 1
-#endif
-#endif
 #if defined(__SANITIZE_THREAD__)
 #define RACES_ARE_REPORTED 1
-#endif
-#ifndef RACES_ARE_REPORTED
+#else
 #define RACES_ARE_REPORTED 0
 #endif
 

@@ -250,6 +250,12 @@ BP_DEVICE float shuffle_xor(float x, uint32_t distance)
     return __shfl_xor_sync(BP_ALL_LANES, x, (int)distance);
 }
 
+/* Of the next lane; lane 0's on the last one. */
+BP_DEVICE uint32_t shuffle_next(uint32_t x)
+{
+    return __shfl_sync(BP_ALL_LANES, x, (int)(threadIdx.x + 1) % BP_LANES);
+}
+
 BP_DEVICE void wait_for_warp()
 {
     __syncwarp();

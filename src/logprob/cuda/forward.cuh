@@ -110,7 +110,6 @@ BP_DEVICE void finish_row(const bp_forward_work &work, const place &at, const su
 template <class X, form FORM> BP_DEVICE void make_forward(const bp_forward_work &work)
 {
     BP_SHARED(sums, kept, BP_TILES_KEPT);
-    BP_SHARED(stage, stages, BP_MOST_THREADS / BP_LANES);
     BP_SHARED(shared_statistics, passed, 1);
     const uint32_t columns = column_count(work.logits), tiles = (columns + BP_TILE_COLUMNS - 1) / BP_TILE_COLUMNS;
     const uint32_t lane = threadIdx.x % BP_LANES, warp = threadIdx.x / BP_LANES, warps = blockDim.x / BP_LANES;
@@ -130,7 +129,7 @@ template <class X, form FORM> BP_DEVICE void make_forward(const bp_forward_work 
             for (uint32_t i = warp; i < count; i += warps) {
                 const uint32_t first = (begin + i) * BP_TILE_COLUMNS;
                 tile_words<X> tile;
-                load_tile<X>(row, columns, first, lane, stages[warp], tile);
+                load_tile<X>(row, columns, first, lane, tile);
                 const sums made = sums_of<X, FORM>(work.logits, tile, lane, columns - first, scale);
                 if (lane == 0)
                     kept[i] = made;

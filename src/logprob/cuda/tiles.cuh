@@ -114,11 +114,6 @@ template <class X> struct shared_tile {
     }
 };
 
-/* Shared memory in which the lanes of a warp pass words: their vectors in order, and one more. */
-struct stage {
-    uint32_t words[4 * (BP_LANES + 1)];
-};
-
 /* Issues all loads before the first use. */
 template <class X> BP_DEVICE void load_aligned(const char *first, tile_words<X> &tile)
 {
@@ -127,29 +122,22 @@ template <class X> BP_DEVICE void load_aligned(const char *first, tile_words<X> 
         load_words<4>(first + static_cast<uint32_t>(i) * tile.apart * X::bytes, tile.words[i]);
 }
 
-/* Realigns vectors that were loaded `shift` bytes too far left. `behind`: the vector after the last. One vector at a time, to save
- * registers. */
-template <class X>
-BP_DEVICE void shift_tile(tile_words<X> &tile, const char *behind, uint32_t shift, uint32_t lane, stage &stage)
+/* Realigns vectors that were loaded `shift` bytes too far left: each lane is handed the vector after its own. `behind`: the vector after the
+ * last. */
+template <class X> BP_DEVICE void shift_tile(tile_words<X> &tile, const char *behind, uint32_t shift, uint32_t lane)
 {
     uint32_t last[4] = {};
     if (lane == 0)
         load_words<4>(behind, last);
     BP_UNROLL
     for (int i = 0; i < tile.vectors; i++) {
+        uint32_t next[4];
         BP_UNROLL
-        for (uint32_t k = 0; k < 4; k++) {
-            stage.words[4 * lane + k] = tile.words[i][k];
-            if (lane == 0)
-                stage.words[4 * BP_LANES + k] = i + 1 < tile.vectors ? tile.words[(i + 1) % tile.vectors][k] : last[k];
+        for (int k = 0; k < 4; k++) {
+            const uint32_t after = i + 1 < tile.vectors ? tile.words[(i + 1) % tile.vectors][k] : last[k];
+            next[k] = shuffle_next(lane == 0 ? after : tile.words[i][k]);
         }
-        wait_for_warp();
-        BP_UNROLL
-        for (uint32_t k = 0; k < 4; k++) {
-            const uint32_t *from = &stage.words[4 * lane + shift / 4 + k];
-            tile.words[i][k] = shift % 4 == 0 ? from[0] : funnel(from[0], from[1], 8 * (shift % 4));
-        }
-        wait_for_warp();
+        shifted(tile.words[i], next, shift, tile.words[i]);
     }
 }
 
@@ -171,31 +159,8 @@ BP_DEVICE void load_end(const char *row, uint32_t columns, uint32_t begin, uint3
     }
 }
 
-/* Word by word, for the first and last tile of unaligned rows. */
 template <class X>
-BP_DEVICE void gather_tile(const char *row, uint32_t columns, uint32_t begin, uint32_t lane, stage &stage,
-                           tile_words<X> &tile)
-{
-    BP_UNROLL
-    for (int i = 0; i < tile.vectors; i++) {
-        BP_UNROLL
-        for (uint32_t k = 0; k < 4; k++) {
-            const uint32_t at = k * BP_LANES + lane;
-            uint32_t word[1];
-            load_elements<X, 1>(row, columns, begin + static_cast<uint32_t>(i) * tile.apart + at * X::in_word, word);
-            stage.words[at] = word[0];
-        }
-        wait_for_warp();
-        BP_UNROLL
-        for (uint32_t k = 0; k < 4; k++)
-            tile.words[i][k] = stage.words[4 * lane + k];
-        wait_for_warp();
-    }
-}
-
-template <class X>
-BP_DEVICE void load_tile(const char *row, uint32_t columns, uint32_t begin, uint32_t lane, stage &stage,
-                         tile_words<X> &tile)
+BP_DEVICE void load_tile(const char *row, uint32_t columns, uint32_t begin, uint32_t lane, tile_words<X> &tile)
 {
     const uint32_t shift = misalignment(row, 16), left = columns - begin;
     const char *first = row + (static_cast<uint64_t>(begin) + lane * tile.width) * X::bytes;
@@ -205,9 +170,12 @@ BP_DEVICE void load_tile(const char *row, uint32_t columns, uint32_t begin, uint
         load_end<X>(row, columns, begin, lane, tile);
     } else if (begin > 0 && left >= BP_TILE_COLUMNS + tile.width) {
         load_aligned(first - shift, tile);
-        shift_tile(tile, first - shift + BP_TILE_COLUMNS * X::bytes, shift, lane, stage);
-    } else {
-        gather_tile<X>(row, columns, begin, lane, stage, tile);
+        shift_tile(tile, first - shift + BP_TILE_COLUMNS * X::bytes, shift, lane);
+    } else { /* the first and the last tile of unaligned rows */
+        BP_UNROLL
+        for (int i = 0; i < tile.vectors; i++)
+            load_vector<X, 4>(row, columns, begin + lane * tile.width + static_cast<uint32_t>(i) * tile.apart, shift,
+                              tile.words[i]);
     }
 }
 

@@ -102,8 +102,6 @@ static bp_status reduce_scatter(void *user, const void *from, void *to, uint64_t
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define HAS_LARGE_FRAMES true
-#elif defined(__has_feature)
-#define HAS_LARGE_FRAMES (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
 #else
 #define HAS_LARGE_FRAMES false
 #endif
