@@ -16,6 +16,7 @@ import argparse
 import fcntl
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -103,6 +104,8 @@ class Root:
         policy = self.path / "usr/sbin/policy-rc.d"
         policy.write_text("#!/bin/sh\nexit 101\n", encoding="utf-8")
         policy.chmod(0o755)
+        # the root has this machine's name
+        (self.path / "etc/hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n", encoding="utf-8")
 
     @staticmethod
     def _link(source: Path, target: Path) -> None:
