@@ -12,11 +12,10 @@ import machine
 import proof
 import results
 import torch_run
-from parts import Run
+from parts import PREPARATIONS, Run
 
 RUNS = {"proof": proof.parts, "torch": torch_run.parts, "fsdp2": fsdp2_run.parts}
 USUAL_SECONDS = 540
-FIRST = ("build", "PyTorch")  # needed by other parts
 
 
 class Context:
@@ -105,8 +104,8 @@ def main(arguments):
     run = Run(context.results, context.telemetry, os.path.join(options.build, "gpu-run", options.run), options.seconds,
               patience=5 if options.rehearse else 1)  # rehearsals also run on busy machines
     parts = RUNS[options.run](context)
-    run.execute(part for part in parts if not options.only or part.name in FIRST or options.only.search(part.name))
-    if options.only and all(part["name"] in FIRST for part in context.results.document["parts"]):
+    run.execute(part for part in parts if not options.only or part.name in PREPARATIONS or options.only.search(part.name))
+    if options.only and all(part["name"] in PREPARATIONS for part in context.results.document["parts"]):
         print(f"--only: no part has a name with {options.only.pattern}")
         return 1
     count = context.results.count

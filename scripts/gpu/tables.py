@@ -5,6 +5,8 @@ import json
 import os
 import statistics
 
+from parts import PREPARATIONS
+
 PAGE = os.path.join("docs", "internals", "gpu_results.md")
 HEAD = """# Results on GPUs
 
@@ -48,9 +50,10 @@ def table(columns, rows):
 
 
 # Members of a row that are shown beside its time, and what they are called.
-SHOWN = {"ranks": "ranks", "peak_torch_bytes": "PyTorch's peak", "peak_driver_bytes": "driver's peak", "used_bytes_of_the_training": "driver's peak", "pool_bytes": "pool",
-         "torch_peak_reserved_bytes": "PyTorch reserved", "freed_bytes": "freed", "gib_per_s": "GiB/s", "tokens_per_s": "tokens/s",
-         "largest_batch": "largest batch", "smallest_that_fails": "smallest that fails", "limit_bytes": "limit", "pool_peak_bytes": "pool", "grad_made_in": "gradient made in",
+SHOWN = {"ranks": "ranks", "peak_torch_bytes": "PyTorch's peak", "peak_driver_bytes": "driver's peak",
+         "used_bytes_of_the_training": "driver's peak", "pool_bytes": "pool", "torch_peak_reserved_bytes": "PyTorch reserved", "freed_bytes": "freed", "gib_per_s": "GiB/s", "tokens_per_s": "tokens/s",
+         "largest_batch": "largest batch", "smallest_that_fails": "smallest that fails", "limit_bytes": "limit",
+         "pool_peak_bytes": "pool", "grad_made_in": "gradient made in",
          "grad_dtype": "gradient stored as", "in_place": "in place", "registers": "registers", "dram_percent": "memory in % of its peak",
          "occupancy_percent": "warps in % of the most", "bytes": "bytes", "launches": "replays"}
 
@@ -132,7 +135,7 @@ def section(device, known):
             key = document["run"], part["name"]
             if part["outcome"] in DECIDED or newest.get(key, {}).get("outcome") not in DECIDED:
                 newest[key] = part
-    parts = [part for (_, name), part in newest.items() if name not in ("build", "PyTorch")]
+    parts = [part for (_, name), part in newest.items() if name not in PREPARATIONS]
     counts = [f"{number} {word}" for word in WORDS for number in [sum(part["outcome"] == word for part in parts)] if number]
     text = f"## {device}\n\n{', '.join(counts) or 'No part'}. {ranges(parts)}\n\n" + "".join(f"- {head(document)}\n" for document in known) + "\n"
     unusual = list(unusual_in(parts))
