@@ -18,7 +18,7 @@
 /* State of 24 MiB, main gradients of 48, an optimizer of 144. */
 #define LARGE "6291456,6291456"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_MEMORY__)
 #define IS_WATCHED 1 /* a sanitizer allocates memory, too */
 #else
 #define IS_WATCHED 0

@@ -66,7 +66,7 @@ static bool stop_injecting(void)
 static size_t mapped_pages(void)
 {
     size_t pages = 0;
-#if defined(__SANITIZE_THREAD__) /* whose shadow memory grows with use */
+#if defined(__SANITIZE_THREAD__) && defined(__clang__) /* whose shadow memory grows with use */
     return 0;
 #endif
     FILE *file = fopen("/proc/self/statm", "r");
