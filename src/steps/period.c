@@ -1,29 +1,26 @@
-/* Finds the step that repeats in a trace.
+/* Finds the step that repeats in a trace without marks.
  *
  * Allocations are compared by size and stream, in order. A gram (GRAM consecutive allocations) that occurs rarely is at
  * one place of the step, while those of layers occur once for each layer; so the distances of rare grams vote for the
  * length of the step. The length is confirmed by comparing the trace with itself, shifted. The occurrences of the gram
  * that repeats most often at about this distance cut the trace into steps, and each cut moves to the moment nearby when
- * the fewest bytes are live. */
+ * the fewest bytes are live. Layers, microbatches and the loop of an optimizer repeat as well: is_training decides. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/fail.h"
-#include "steps/steps.h"
+#include "steps/step_finder.h"
 
-enum { GRAM = 12, RARE = 64, MOST_CANDIDATES = 64, MOST_DIFFERENCES = 2048, NEIGHBOURS = 8, AROUND = 8 };
+enum { GRAM = 12, RARE = 64, MOST_CANDIDATES = 64, NEIGHBOURS = 8, AROUND = 8 };
 
 typedef struct period_finder {
-    const bp_trace *trace;
-    const bp_allocations *allocations;
-    const bp_allocation *made; /* those that the trace has the begin of */
+    const bp_step_finder *base;
+    const uint64_t *tokens;
     size_t count;
-    uint64_t *tokens; /* by allocation: size and stream */
     uint64_t *grams;  /* by allocation: it and those before it */
     uint32_t *places; /* hash table of grams: the last allocation; capacity is a power of two */
     uint32_t *occurrences;
     size_t capacity;
-    bp_steps *steps;
 } period_finder;
 
 typedef struct period_vote {
@@ -31,13 +28,6 @@ typedef struct period_vote {
 } period_vote;
 
 /* ---- grams --------------------------------------------------------------------------------------------------------- */
-
-static uint64_t mix(uint64_t value)
-{
-    value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
-    value = (value ^ value >> 27) * 0x94d049bb133111ebu;
-    return value ^ value >> 31;
-}
 
 /* A rolling hash: each token counts with the power of its distance. */
 static void hash_grams(period_finder *f)
@@ -47,9 +37,8 @@ static void hash_grams(period_finder *f)
     for (size_t i = 0; i < GRAM; i++)
         power *= base;
     for (size_t i = 0; i < f->count; i++) {
-        f->tokens[i] = mix(bp_step_round(f->made[i].bytes) ^ mix(f->made[i].stream + 1u));
         hash = hash * base + f->tokens[i] - (i >= GRAM ? f->tokens[i - GRAM] * power : 0);
-        f->grams[i] = mix(hash);
+        f->grams[i] = bp_step_mix(hash);
     }
 }
 
@@ -172,95 +161,6 @@ static size_t step_length(const period_finder *f, const period_vote *votes, size
     return length;
 }
 
-/* ---- alignment ----------------------------------------------------------------------------------------------------- */
-
-/* Two sequences, and the furthest reaching paths of Myers' algorithm ("An O(ND) Difference Algorithm", 1986):
- * reached[d][k] is how far d insertions and deletions lead in `a` on the diagonal k - d, which is the place in `a` minus
- * that in `b`. */
-typedef struct comparison {
-    const uint64_t *a, *b;
-    size_t a_count, b_count;
-    uint32_t *reached[MOST_DIFFERENCES + 1];
-    size_t differences, most; /* found; more than `most` are not looked for */
-} comparison;
-
-/* True if the path to diagonal k of d differences comes from the diagonal above, by skipping an element of `b`. */
-static bool skips_b(const comparison *c, size_t d, size_t k)
-{
-    const uint32_t *before = c->reached[d - 1];
-    return k == 0 || (k < 2 * d && before[k - 2] < before[k]);
-}
-
-/* Fills `reached` until the ends of both are reached. False: more differences, or no memory. */
-static bool compare_steps(comparison *c)
-{
-    for (size_t d = 0; d <= c->most; d++) {
-        uint32_t *now = c->reached[d] = malloc((2 * d + 1) * sizeof *now);
-        c->differences = d;
-        for (size_t k = 0; now != NULL && k <= 2 * d; k += 2) {
-            size_t x = d == 0 ? 0 : skips_b(c, d, k) ? c->reached[d - 1][k] : c->reached[d - 1][k - 2] + 1u;
-            while (x < c->a_count && x + d - k < c->b_count && c->a[x] == c->b[x + d - k])
-                x++;
-            now[k] = (uint32_t)x;
-            if (x >= c->a_count && x + d - k >= c->b_count)
-                return true;
-        }
-        if (now == NULL)
-            return false;
-    }
-    return false;
-}
-
-/* Walks the path back from the ends. Elements of `a` get the places in `b` that they match, plus `begin`. Returns how
- * many. */
-static size_t walk_back(const comparison *c, uint32_t begin, uint32_t *orders)
-{
-    size_t x = c->a_count, y = c->b_count, matched = 0;
-    for (size_t d = c->differences;; d--) {
-        size_t k = x + d - y, x_before = 0, y_before = 0;
-        if (d > 0) {
-            size_t from = skips_b(c, d, k) ? k : k - 2;
-            x_before = c->reached[d - 1][from];
-            y_before = x_before + (d - 1) - from;
-        }
-        for (; x > x_before && y > y_before; matched++)
-            orders[--x] = begin + (uint32_t)--y;
-        if (d == 0)
-            return matched;
-        x = x_before;
-        y = y_before;
-    }
-}
-
-/* Aligns a step with a reference step: orders of its allocations in the reference. Returns how many have one. */
-static size_t align(const period_finder *f, const bp_trace_step *step, const bp_trace_step *reference, uint32_t *orders)
-{
-    const uint64_t *a = f->tokens + (step->first - f->allocations->live_at_start);
-    const uint64_t *b = f->tokens + (reference->first - f->allocations->live_at_start);
-    size_t shorter = step->count < reference->count ? step->count : reference->count, begin = 0, end = 0, matched = 0;
-    for (size_t i = 0; i < step->count; i++)
-        orders[i] = BP_TRACE_NONE;
-    for (; begin < shorter && a[begin] == b[begin]; begin++)
-        orders[begin] = (uint32_t)begin;
-    for (; end < shorter - begin && a[step->count - 1 - end] == b[reference->count - 1 - end]; end++)
-        orders[step->count - 1 - end] = (uint32_t)(reference->count - 1 - end);
-    comparison *c = calloc(1, sizeof *c); /* without it, what is between is not aligned */
-    if (c != NULL) {
-        c->a = a + begin;
-        c->b = b + begin;
-        c->a_count = step->count - begin - end;
-        c->b_count = reference->count - begin - end;
-        c->most = (step->count + reference->count) / 8; /* steps of a kind have less than a ninth */
-        c->most = c->most < MOST_DIFFERENCES ? c->most : MOST_DIFFERENCES;
-        if (compare_steps(c))
-            matched = walk_back(c, (uint32_t)begin, orders + begin);
-        for (size_t d = 0; d <= c->differences; d++)
-            free(c->reached[d]);
-        free(c);
-    }
-    return begin + end + matched;
-}
-
 /* ---- cuts ---------------------------------------------------------------------------------------------------------- */
 
 /* The chain of a gram: its occurrences, from the last one back, at distances of half a step to one and a half. */
@@ -326,88 +226,75 @@ static size_t quietest_like(const period_finder *f, const uint64_t *live, size_t
     return best < to ? best : quietest(live, from, to);
 }
 
-/* Live bytes before each allocation, and at the end (`live`), rounded. */
-static void sweep(const period_finder *f, const uint32_t *ends, uint64_t *live)
-{
-    const bp_allocation *all = f->allocations->all;
-    uint64_t bytes = 0;
-    size_t next = 0;
-    for (size_t i = 0; i < f->allocations->live_at_start; i++)
-        bytes += bp_step_round(all[i].bytes);
-    for (uint32_t event = 0; event < f->trace->event_count; event++) {
-        if (ends[event] != BP_TRACE_NONE)
-            bytes -= bp_step_round(all[ends[event]].bytes);
-        if (next < f->count && f->made[next].begin == event) {
-            live[next] = bytes;
-            bytes += bp_step_round(f->made[next++].bytes);
-        }
-    }
-    live[f->count] = bytes;
-}
-
-static void measure_step(const period_finder *f, const uint32_t *ends, const uint64_t *live, bp_trace_step *step)
-{
-    const bp_allocation *all = f->allocations->all;
-    size_t next = step->first - f->allocations->live_at_start;
-    uint64_t bytes = live[next];
-    step->begin_bytes = step->peak_bytes = bytes;
-    step->peak_event = step->begin;
-    for (uint32_t event = step->begin; event < step->end; event++) {
-        if (ends[event] != BP_TRACE_NONE && event > step->begin) /* live[next] is without it */
-            bytes -= bp_step_round(all[ends[event]].bytes);
-        if (next < f->count && f->made[next].begin == event)
-            bytes += bp_step_round(f->made[next++].bytes);
-        if (bytes > step->peak_bytes) {
-            step->peak_bytes = bytes;
-            step->peak_event = event;
-        }
-    }
-}
-
-/* True if two steps are of one kind: nine of ten of the longer one's allocations agree. `orders`: scratch. */
-static bool is_alike(const period_finder *f, const bp_trace_step *step, const bp_trace_step *reference,
-                     uint32_t *orders)
-{
-    size_t longer = step->count > reference->count ? step->count : reference->count;
-    return align(f, step, reference, orders) >= longer - longer / 10;
-}
-
 /* True if one of the steps near this one is like it. */
 static bool has_like(const period_finder *f, const bp_trace_step *steps, size_t count, size_t step, uint32_t *orders)
 {
     size_t first = step > NEIGHBOURS ? step - NEIGHBOURS : 0;
     size_t last = count - step > NEIGHBOURS ? step + NEIGHBOURS : count - 1;
     for (size_t i = first; i <= last; i++) {
-        if (i != step && is_alike(f, &steps[step], &steps[i], orders))
+        if (i != step && bp_steps_are_alike(f->base, &steps[step], &steps[i], orders))
             return true;
     }
     return false;
 }
 
+/* True if the optimizer allocates behind the first step, but in none of the steps: then they are microbatches. */
+static bool leaves_optimizer_out(const bp_step_finder *base, const bp_trace_step *steps, size_t count)
+{
+    const bp_trace_step *last = &steps[count - 1];
+    bool is_behind = false;
+    for (size_t i = steps[0].first; i < base->allocations->count; i++) {
+        const bp_allocation *a = &base->allocations->all[i];
+        if (a->stack == BP_TRACE_NONE || base->places->all[a->stack].phase != BP_TRACE_PHASE_OPTIMIZER)
+            continue;
+        if (i < last->first + last->count)
+            return false;
+        is_behind = true;
+    }
+    return is_behind;
+}
+
+/* True if the steps are training steps, and not layers, microbatches or the optimizer's loop:
+ *  - less than a step is behind them, and before them are at most WARM_UP steps, and what stays live;
+ *  - in three of four of them live bytes rise and fall by half of what they ever rise by, as in forward and backward;
+ *  - the optimizer is in them. */
+static bool is_training(const period_finder *f, const bp_trace_step *steps, size_t count)
+{
+    enum { WARM_UP = 4 };
+    const bp_step_finder *base = f->base;
+    const bp_trace_step *last = &steps[count - 1];
+    const size_t early = base->allocations->live_at_start, behind = last->first + last->count - early;
+    size_t longest = 0, before = 0, passes = 0;
+    uint64_t floor = base->live[behind];
+    for (size_t i = 0; i < count; i++) {
+        longest = steps[i].count > longest ? steps[i].count : longest;
+        floor = steps[i].begin_bytes < floor ? steps[i].begin_bytes : floor;
+    }
+    for (size_t i = early; i < steps[0].first; i++)
+        before += base->allocations->all[i].end < last->end;
+    if (f->count - behind >= longest || before > WARM_UP * longest || leaves_optimizer_out(base, steps, count))
+        return false;
+    const uint64_t half = (base->steps->peak_bytes - floor) / 2;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t after = i + 1 < count ? steps[i + 1].begin_bytes : base->live[behind];
+        passes += steps[i].peak_bytes - steps[i].begin_bytes >= half && steps[i].peak_bytes >= after + half;
+    }
+    return half > 0 && passes >= count - count / 4;
+}
+
 /* Steps between the cuts. The first and the last cut are guesses, since the trace may begin with other steps (warm-up)
- * and begin and end within a step: steps at both ends count if there is one like them. Kept, if more than `*most` steps
- * have one like them. `cuts`: `count` allocations, increasing. */
-static bp_status make_steps(period_finder *f, const size_t *cuts, size_t count, const uint32_t *ends,
-                            const uint64_t *live, size_t *most)
+ * and begin and end within a step: steps at both ends count if there is one like them. Kept, if they are training steps and more than
+ * `*most` of them have one like them. `cuts`: `count` allocations, increasing. */
+static bp_status make_steps(const period_finder *f, const size_t *cuts, size_t count, size_t *most)
 {
     uint32_t *orders = malloc((f->count + 1) * sizeof *orders);
     bp_trace_step *steps = calloc(count, sizeof *steps);
-    size_t made = 0, alike = 0;
     if (orders == NULL || steps == NULL) {
         free(orders);
         free(steps);
         return bp_fail_memory(f->count * sizeof *orders);
     }
-    for (size_t i = 0; i + 1 < count; i++) {
-        if (cuts[i] == cuts[i + 1])
-            continue;
-        steps[made] = (bp_trace_step){.first = f->allocations->live_at_start + cuts[i],
-                                      .count = cuts[i + 1] - cuts[i],
-                                      .begin = f->made[cuts[i]].begin,
-                                      .end = cuts[i + 1] < f->count ? f->made[cuts[i + 1]].begin
-                                                                    : (uint32_t)f->trace->event_count};
-        measure_step(f, ends, live, &steps[made++]);
-    }
+    size_t made = bp_steps_between(f->base, cuts, count, steps), alike = 0;
     while (made > 1 && !has_like(f, steps, made, made - 1, orders))
         made--;
     for (size_t i = made < 2 ? made : 2; i-- > 0 && made > 1;) {
@@ -420,15 +307,14 @@ static bp_status make_steps(period_finder *f, const size_t *cuts, size_t count, 
     for (size_t i = 0; i < made && made > 1; i++)
         alike += has_like(f, steps, made, i, orders);
     free(orders);
-    if (alike <= *most) {
+    if (alike <= *most || !is_training(f, steps, made)) {
         free(steps);
         return BP_OK;
     }
     *most = alike;
-    free(f->steps->steps);
-    f->steps->steps = steps;
-    f->steps->count = made;
-    f->steps->repeats = true;
+    free(f->base->steps->steps);
+    f->base->steps->steps = steps;
+    f->base->steps->count = made;
     return BP_OK;
 }
 
@@ -471,106 +357,24 @@ static size_t cut_at_chain(const period_finder *f, const uint64_t *live, size_t 
     return links + 1;
 }
 
-/* Cuts the trace in three ways, and takes that which has the most steps with one like them, the first of these: steps of one length between
- * moments with few live bytes; those that end with the trace; steps of different lengths at the chain of a gram.
+/* Cuts the trace in three ways, and takes the training steps of which most have one like them, the first of these: steps of one length
+ * between moments with few live bytes; those that end with the trace; steps of different lengths at the chain of a gram.
  * `places`, `scratch`: room for two more than there are allocations. */
-static bp_status cut_steps(period_finder *f, size_t length, size_t *places, size_t *scratch)
+static bp_status cut_steps(const period_finder *f, size_t length, size_t *places, size_t *scratch)
 {
-    uint32_t *ends = NULL;
+    const uint64_t *live = f->base->live;
+    const size_t lasts[] = {quietest(live, f->count - length + 1, f->count + 1), f->count};
     size_t most = 0;
-    uint64_t *live = malloc((f->count + 1) * sizeof *live);
-    if (live == NULL)
-        return bp_fail_memory(f->count * sizeof *live);
-    bp_status status = bp_allocations_ends(f->trace, f->allocations, &ends);
-    if (status == BP_OK) {
-        sweep(f, ends, live);
-        const size_t lasts[] = {quietest(live, f->count - length + 1, f->count + 1), f->count};
-        for (size_t i = 0; i < 2 && status == BP_OK; i++) {
-            size_t count = cut_regularly(f, lasts[i], length, places);
-            status = make_steps(f, places, count, ends, live, &most);
-        }
-        size_t links = status == BP_OK ? longest_chain(f, length, places, scratch) : 0;
-        if (links > 1) {
-            size_t count = cut_at_chain(f, live, length, places, links);
-            status = make_steps(f, places, count, ends, live, &most);
-        }
+    for (size_t i = 0; i < 2; i++) {
+        size_t count = cut_regularly(f, lasts[i], length, places);
+        BP_TRY(make_steps(f, places, count, &most));
     }
-    free(live);
-    free(ends);
-    return status;
-}
-
-/* ---- kinds --------------------------------------------------------------------------------------------------------- */
-
-/* From the last step back, the trace's last one at the end, because what is live then may end later: a step is of the
- * first kind whose reference has nine of ten of its allocations, else of a new kind. */
-static bp_status sort_kinds(period_finder *f)
-{
-    bp_steps *s = f->steps;
-    size_t longest = 0;
-    for (size_t i = 0; i < s->count; i++)
-        longest = s->steps[i].count > longest ? s->steps[i].count : longest;
-    uint32_t *orders = malloc((longest + 1) * sizeof *orders);
-    s->orders = malloc((f->allocations->count + 1) * sizeof *s->orders);
-    if (orders == NULL || s->orders == NULL) {
-        free(orders);
-        return bp_fail_memory((f->allocations->count + longest) * sizeof *orders);
+    size_t links = longest_chain(f, length, places, scratch);
+    if (links > 1) {
+        size_t count = cut_at_chain(f, live, length, places, links);
+        BP_TRY(make_steps(f, places, count, &most));
     }
-    memset(s->orders, 0xff, (f->allocations->count + 1) * sizeof *s->orders);
-    for (size_t left = s->count; left-- > 0;) {
-        const size_t i = (left + s->count - 1) % s->count;
-        bp_trace_step *step = &s->steps[i];
-        bool is_known = false;
-        for (uint32_t kind = 0; kind <= s->kind_count && !is_known; kind++) {
-            if (kind == s->kind_count && kind < BP_STEP_MOST_KINDS)
-                s->kinds[s->kind_count++] = (bp_step_kind){.reference = i, .allocations = step->count};
-            else if (kind == s->kind_count)
-                break;
-            const bp_trace_step *reference = &s->steps[s->kinds[kind].reference];
-            size_t matched = align(f, step, reference, orders);
-            size_t longer = step->count > reference->count ? step->count : reference->count;
-            is_known = matched >= longer - longer / 10;
-            /* With as many kinds as there can be, other steps are of the one that is most alike. */
-            if (is_known || (s->kind_count == BP_STEP_MOST_KINDS && matched > step->matched)) {
-                step->kind = kind;
-                step->matched = matched;
-                memcpy(&s->orders[step->first], orders, step->count * sizeof *orders);
-            }
-        }
-        s->kinds[step->kind].steps++;
-        s->allocations += step->count;
-        s->matched += step->matched;
-    }
-    free(orders);
     return BP_OK;
-}
-
-/* ---- all ----------------------------------------------------------------------------------------------------------- */
-
-/* The whole trace as one step. */
-static bp_status take_all(period_finder *f)
-{
-    uint32_t *ends = NULL;
-    uint64_t *live = malloc((f->count + 1) * sizeof *live);
-    bp_trace_step *step = calloc(1, sizeof *step);
-    bp_status status = live == NULL || step == NULL ? bp_fail_memory(f->count * sizeof *live) : BP_OK;
-    if (status == BP_OK)
-        status = bp_allocations_ends(f->trace, f->allocations, &ends);
-    if (status == BP_OK) {
-        sweep(f, ends, live);
-        *step = (bp_trace_step){.first = f->allocations->live_at_start,
-                                .count = f->count,
-                                .begin = f->made[0].begin,
-                                .end = (uint32_t)f->trace->event_count};
-        measure_step(f, ends, live, step);
-        f->steps->steps = step;
-        f->steps->count = 1;
-        step = NULL;
-    }
-    free(step);
-    free(live);
-    free(ends);
-    return status;
 }
 
 static bp_status find(period_finder *f)
@@ -591,45 +395,22 @@ static bp_status find(period_finder *f)
     free(distances);
     free(places);
     free(scratch);
-    if (status == BP_OK && f->steps->count == 0 && f->count > 0)
-        status = take_all(f);
-    return status == BP_OK ? sort_kinds(f) : status;
-}
-
-bp_status bp_steps_init(const bp_trace *trace, const bp_allocations *allocations, bp_steps *steps)
-{
-    bp_steps found = {0};
-    period_finder f = {.trace = trace,
-                       .allocations = allocations,
-                       .made = allocations->all + allocations->live_at_start,
-                       .count = allocations->count - allocations->live_at_start,
-                       .capacity = 1024,
-                       .steps = &found};
-    while (f.capacity < 2 * f.count)
-        f.capacity *= 2;
-    f.tokens = malloc((f.count + 1) * sizeof *f.tokens);
-    f.grams = malloc((f.count + 1) * sizeof *f.grams);
-    f.places = malloc(f.capacity * sizeof *f.places);
-    f.occurrences = malloc(f.capacity * sizeof *f.occurrences);
-    bp_status status = BP_OK;
-    if (f.tokens == NULL || f.grams == NULL || f.places == NULL || f.occurrences == NULL)
-        status = bp_fail_memory(f.capacity * 2 * sizeof *f.places);
-    if (status == BP_OK)
-        status = find(&f);
-    free(f.tokens);
-    free(f.grams);
-    free(f.places);
-    free(f.occurrences);
-    if (status == BP_OK)
-        *steps = found;
-    else
-        bp_steps_finish(&found);
     return status;
 }
 
-void bp_steps_finish(bp_steps *steps)
+bp_status bp_steps_find_period(const bp_step_finder *base)
 {
-    free(steps->steps);
-    free(steps->orders);
-    *steps = (bp_steps){0};
+    period_finder f = {.base = base, .tokens = base->tokens, .count = base->count, .capacity = 1024};
+    while (f.capacity < 2 * f.count)
+        f.capacity *= 2;
+    f.grams = malloc((f.count + 1) * sizeof *f.grams);
+    f.places = malloc(f.capacity * sizeof *f.places);
+    f.occurrences = malloc(f.capacity * sizeof *f.occurrences);
+    bp_status status = f.grams == NULL || f.places == NULL || f.occurrences == NULL
+                           ? bp_fail_memory(f.capacity * 2 * sizeof *f.places)
+                           : find(&f);
+    free(f.grams);
+    free(f.places);
+    free(f.occurrences);
+    return status;
 }

@@ -56,7 +56,7 @@ static size_t intervals_of(const planner *p, const bp_trace_step *step, const bp
     if (last <= step->end)
         return 1;
     if (next == NULL)
-        return p->steps->kinds[step->kind].steps > 1 || !p->steps->repeats ? 1 : 0;
+        return p->steps->kinds[step->kind].steps > 1 || p->steps->count == 1 ? 1 : 0;
     if (last > next->end || next->kind != step->kind)
         return 0;
     begin[1] = 0;

@@ -4,6 +4,7 @@
 #ifndef BP_STEPS_STEPS_H
 #define BP_STEPS_STEPS_H
 
+#include "steps/stack_places.h"
 #include "steps/trace.h"
 
 /* ---- allocations --------------------------------------------------------------------------------------------------- */
@@ -37,6 +38,14 @@ static inline uint64_t bp_step_round(uint64_t bytes)
 BP_API bp_status bp_allocations_init(const bp_trace *trace, bp_allocations *allocations);
 BP_API void bp_allocations_finish(bp_allocations *allocations);
 
+/* True after an event; BP_TRACE_NONE: before the first one. */
+static inline bool bp_allocation_is_live(const bp_allocation *a, uint32_t event)
+{
+    if (event == BP_TRACE_NONE)
+        return a->begin == BP_TRACE_NONE;
+    return (a->begin == BP_TRACE_NONE || a->begin <= event) && (a->end == BP_TRACE_NONE || a->end > event);
+}
+
 /* For a sweep over time: by event, the allocation that ends there, or BP_TRACE_NONE. An end comes before the begin of the
  * same event. free() it. Errors: BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_allocations_ends(const bp_trace *trace, const bp_allocations *allocations, uint32_t **ends);
@@ -62,16 +71,25 @@ typedef struct bp_step_kind {
 
 enum { BP_STEP_MOST_KINDS = 8 };
 
+typedef enum bp_steps_source {
+    BP_STEPS_WHOLE,    /* no step was found: the whole trace is the only one */
+    BP_STEPS_REPEATED, /* the part that repeats */
+    BP_STEPS_MARKED    /* the annotations of the trace say where steps begin */
+} bp_steps_source;
+
 typedef struct bp_steps {
     bp_trace_step *steps; /* consecutive */
     size_t count;
-    bool repeats; /* false: no step repeats, and the whole trace is the only one */
+    bp_steps_source source;
     bp_step_kind kinds[BP_STEP_MOST_KINDS];
     size_t kind_count;
     /* by allocation: its order in the reference step of its step's kind, counted from 0; BP_TRACE_NONE: outside the
      * steps, or not in the reference */
     uint32_t *orders;
     uint64_t allocations, matched; /* of all steps */
+    /* of the whole trace, rounded: steps may miss it (warm-up, an unfinished last step) */
+    uint64_t peak_bytes;
+    uint32_t peak_event; /* the first event that reaches the peak; BP_TRACE_NONE: before the first event */
 } bp_steps;
 
 /* The first step before which a whole step ran: the second, or the only one. What is live in the first may be from before
@@ -81,11 +99,15 @@ static inline const bp_trace_step *bp_steps_steady(const bp_steps *steps)
     return &steps->steps[steps->count > 1 ? 1 : 0];
 }
 
-/* Finds the step that repeats. Sizes and streams of allocations are compared, in order; a part of the trace before the
- * first regular step (warm-up) and an unfinished last step are left out. If nothing repeats, the whole trace is one step;
- * a trace without allocations has no steps. The caller owns the result: bp_steps_finish. O(allocations), with at most 64 comparisons of each, and O(n + d^2) for d <= 2048
- * differences of steps of n allocations that are compared. Errors: BP_ERR_NO_HOST_MEMORY. */
-BP_API bp_status bp_steps_init(const bp_trace *trace, const bp_allocations *allocations, bp_steps *steps);
+/* Finds the steps of a training. In this order:
+ *  - marks, which are the annotations of torch.profiler ("ProfilerStep#3"), of programs ("step 3") and of optimizers;
+ *  - the part that repeats, by sizes and streams of allocations in order, if forward, backward and optimizer are in it, and only
+ *    warm-up before it and an unfinished step behind it are left out;
+ *  - else the whole trace as one step.
+ * A trace without allocations has no steps. The caller owns the result: bp_steps_finish. O(allocations), with at most 64 comparisons of
+ * each, and O(n + d^2) for d <= 2048 differences of steps of n allocations that are compared. Errors: BP_ERR_NO_HOST_MEMORY. */
+BP_API bp_status bp_steps_init(const bp_trace *trace, const bp_allocations *allocations, const bp_stack_places *places,
+                               bp_steps *steps);
 BP_API void bp_steps_finish(bp_steps *steps);
 
 /* ---- plans --------------------------------------------------------------------------------------------------------- */

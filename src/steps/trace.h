@@ -26,14 +26,35 @@ typedef enum bp_trace_action {
 
 #define BP_TRACE_NONE UINT32_MAX /* no call stack, no segment */
 
+/* Purposes of memory. A recording of bucketpool.torch.trace names them; for others bp_attribution derives them. */
+typedef enum bp_memory_kind {
+    BP_MEMORY_UNKNOWN,
+    BP_MEMORY_PARAMETERS,
+    BP_MEMORY_GRADIENTS, /* of parameters */
+    BP_MEMORY_OPTIMIZER_STATE,
+    BP_MEMORY_ACTIVATIONS,   /* and their gradients */
+    BP_MEMORY_COMMUNICATION, /* buffers of collectives */
+    BP_MEMORY_WORKSPACE,     /* of kernels, and temporaries of the optimizer and of building the model */
+    BP_MEMORY_EARLIER,       /* live before the recording */
+    BP_MEMORY_KINDS
+} bp_memory_kind;
+
 typedef struct bp_trace_event {
     uint64_t address;
     uint64_t bytes;   /* as requested, not rounded, for allocations and frees; of the memory for segments */
     uint64_t time_us; /* never decreases */
     uint32_t stack;   /* index in `stacks`, or BP_TRACE_NONE */
     uint16_t stream;  /* index in `streams` */
-    uint16_t action;  /* bp_trace_action */
+    uint8_t action;   /* bp_trace_action */
+    uint8_t kind;     /* bp_memory_kind of an allocation, where the recording names it */
 } bp_trace_event;
+
+/* The beginning or the end of a range that a program names (torch.profiler.record_function, optimizers, FSDP). */
+typedef struct bp_trace_annotation {
+    const char *name;
+    uint32_t event; /* the first event behind it; event_count: none */
+    bool is_end;
+} bp_trace_annotation;
 
 /* A block of a segment when the snapshot was taken. */
 typedef struct bp_trace_block {
@@ -80,11 +101,12 @@ typedef struct bp_trace_settings {
 /* One device's part of a snapshot. `events` in the order of the recording. */
 typedef struct bp_trace {
     uint32_t device;
-    size_t event_count, segment_count, block_count, stream_count, stack_count, frame_count;
+    size_t event_count, segment_count, block_count, stream_count, stack_count, frame_count, annotation_count;
     bp_trace_event *events;
-    bp_trace_segment *segments; /* by address */
-    bp_trace_block *blocks;     /* by address within each segment */
-    uint64_t *streams;          /* as recorded; the default stream is 0 */
+    bp_trace_annotation *annotations; /* in the order of the recording */
+    bp_trace_segment *segments;       /* by address */
+    bp_trace_block *blocks;           /* by address within each segment */
+    uint64_t *streams;                /* as recorded; the default stream is 0 */
     bp_trace_stack *stacks;
     bp_trace_frame *frames;
     bp_trace_settings settings;

@@ -29,6 +29,20 @@ def live_at(events, upto):
     return live
 
 
+def peak_of(events):
+    """The peak live bytes of events that begin with nothing live, and the first event that reaches them."""
+    sizes, now, peak = {}, 0, (0, 0)
+    for index, event in enumerate(events):
+        if event["action"] == "alloc":
+            sizes[event["addr"]] = rounded(event["size"])
+            now += sizes[event["addr"]]
+        elif event["action"] == "free_completed":
+            now -= sizes.pop(event["addr"])
+        if now > peak[0]:
+            peak = now, index
+    return peak
+
+
 class Steps(InFolder):
     def run_step(self, *arguments):
         return subprocess.run([TOOL, "step", *arguments], capture_output=True, text=True, cwd=self.folder, timeout=600,
@@ -63,7 +77,8 @@ class Steps(InFolder):
                 most = max(most, now)
             self.assertEqual(step["peak_bytes"], most)
             peaks.append(most)
-        self.assertEqual(device["peak_bytes"], max(peaks[1:] or peaks))
+        self.assertEqual(device["steps_peak_bytes"], max(peaks[1:] or peaks))
+        self.assertEqual((device["peak_bytes"], device["peak_event"]), peak_of(events))
         live = live_at(events, device["peak_event"])
         self.assertEqual(device["peak_requested_bytes"], sum(live.values()))
         self.assertEqual(sum(h["bytes"] for h in device["holders"]), device["peak_bytes"])
@@ -110,7 +125,7 @@ class Steps(InFolder):
             for _ in range(3 + seed % 4):
                 model.step()
             device = self.device(model.rec.snapshot(), protocol=2 + seed % 4)
-            self.assertTrue(device["repeats"])
+            self.assertEqual(device["steps_from"], "repeats")
             self.assertEqual(device["matched"], device["step_allocations"])
             self.check(model.rec, device)
             self.assertEqual(self.check_plan(model.rec, device), device["step_allocations"])
@@ -144,7 +159,7 @@ class Steps(InFolder):
             snapshot = model.rec.snapshot()
             snapshot["device_traces"] = [cut.events]
             device = self.device(snapshot)
-            self.assertTrue(device["repeats"], (begin, end))
+            self.assertEqual(device["steps_from"], "repeats", (begin, end))
             self.assertEqual({step["allocations"] for step in device["steps"]}, {6 * 4 + 2}, (begin, end))
             freed, early = set(), 0
             for event in cut.events:
@@ -162,7 +177,7 @@ class Steps(InFolder):
             for _ in range(6):
                 model.step()
             device = self.device(model.rec.snapshot())
-            self.assertTrue(device["repeats"])
+            self.assertEqual(device["steps_from"], "repeats")
             self.assertLess(device["matched"], device["step_allocations"])
             self.assertGreater(device["matched"], 0.85 * device["step_allocations"])
             self.check(model.rec, device)
@@ -198,10 +213,10 @@ class Steps(InFolder):
         for address in held[:10]:
             recording.free(address)
         device = self.device(recording.snapshot())
-        self.assertFalse(device["repeats"])
+        self.assertEqual(device["steps_from"], "whole")
         self.check(recording, device)
         text = self.run_step("x.pickle")
-        self.assertIn("no step repeats", text.stdout)
+        self.assertIn("the whole recording is one step", text.stdout)
 
     def test_missing_frees(self):
         recording = Recording()
@@ -219,7 +234,7 @@ class Steps(InFolder):
             for size in range(1, 20):
                 steps.free(steps.alloc(size * 4096))
         device = self.device(steps.snapshot())
-        self.assertTrue(device["repeats"])
+        self.assertEqual(device["steps_from"], "repeats")
         self.assertEqual(device["peak_bytes"], (1 << 20) + 19 * 4096)
         self.assertIn(first, steps.live)
 

@@ -5,7 +5,7 @@
 #include <bucketpool/status.h>
 
 #include "formats/snapshots/trace_file.h"
-#include "steps/steps.h"
+#include "steps/attribution.h"
 #include "target.h"
 
 static void need(int holds)
@@ -42,16 +42,24 @@ static void plan(const bp_trace *trace)
     bp_allocations allocations;
     bp_steps steps = {0};
     bp_step_plan made = {0};
+    bp_stack_places places;
+    bp_attribution purposes;
     if (bp_allocations_init(trace, &allocations) != BP_OK)
         return;
-    need(bp_steps_init(trace, &allocations, &steps) == BP_OK);
+    need(bp_stack_places_init(trace, &places) == BP_OK);
+    need(bp_steps_init(trace, &allocations, &places, &steps) == BP_OK);
+    need(bp_attribution_init(trace, &allocations, &places, &purposes) == BP_OK);
+    for (size_t i = 0; i < allocations.count; i++)
+        need(purposes.kinds[i] < BP_MEMORY_KINDS && purposes.phases[i] < BP_TRACE_PHASES);
     for (size_t i = 0; i < steps.count; i++)
         need(steps.steps[i].count > 0 && (i == 0 || steps.steps[i].begin == steps.steps[i - 1].end));
     bp_status status = bp_step_plan_init(trace, &allocations, &steps, 10000, &made);
     need(status == (steps.count > 0 ? BP_OK : BP_ERR_INVALID_ARGUMENT));
-    need(made.total_bytes >= made.lower_bound_bytes);
+    need(made.total_bytes >= made.lower_bound_bytes && steps.peak_bytes >= made.lower_bound_bytes);
     bp_step_plan_finish(&made);
+    bp_attribution_finish(&purposes);
     bp_steps_finish(&steps);
+    bp_stack_places_finish(&places);
     bp_allocations_finish(&allocations);
 }
 

@@ -12,13 +12,18 @@
 
 #define FIELD(member) offsetof(step_options, member)
 
+static const choice choices_by[] = {
+    {"place", STEP_BY_PLACE}, {"module", STEP_BY_MODULE}, {"phase", STEP_BY_PHASE}, {"kind", STEP_BY_KIND}, {0}};
+
 static const option_row step_table[] = {
     {.kind = OPTION_HEADING, .text = "Planning:", .group = 1},
     {"work", "N",
      "Limit of the search, in steps of very roughly a nanosecond; the result does not depend on the machine",
      OPTION_U64, FIELD(work), .least = 1},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 2},
-    {"places", "N", "Print the N largest places of the code at the peak (default 12)", OPTION_U32, FIELD(holders)},
+    {"by", "GROUP", "Sum up what is live by place in the code, module, phase or kind (default place)", OPTION_CHOICE,
+     FIELD(by), choices_by},
+    {"places", "N", "Print the N largest groups (default 12)", OPTION_U32, FIELD(holders)},
     {"json", NULL, "Print a bucketpool.step/1 document", OPTION_FLAG, FIELD(json)},
     {"plot", "FILE", "Draw the planned step (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(plot)},
     {"output", "PLAN", "Write the plan as bucketpool.plan/1; -: to standard output instead of the report", OPTION_FILE,

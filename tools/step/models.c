@@ -95,20 +95,19 @@ static void sort_causes(uses *u, step_causes *causes)
     }
 }
 
-/* The most that an allocator has from the driver during the steps after the first. */
+/* The most that an allocator has from the driver. */
 static bp_status play(const step_answer *a, bool is_expandable, uint64_t *reserved, uses *u, uint64_t *most)
 {
-    const bp_trace_step *first = bp_steps_steady(&a->steps), *last = &a->steps.steps[a->steps.count - 1];
     bp_play_options options;
     bp_play_result result;
     bp_play_options_init(&options, a->trace);
     options.settings.expandable_segments = is_expandable;
     options.reserved_bytes = reserved;
-    options.visit_event = a->peak_event;
+    options.visit_event = a->peak_event == BP_TRACE_NONE ? 0 : a->peak_event;
     options.visit = u != NULL ? visit : NULL;
     options.visit_user = u;
     bp_status status = bp_play(a->trace, &options, &result);
-    for (uint32_t i = first->begin; i < last->end && status == BP_OK; i++)
+    for (size_t i = 0; i < a->trace->event_count && status == BP_OK; i++)
         *most = reserved[i] > *most ? reserved[i] : *most;
     return status;
 }
@@ -136,7 +135,7 @@ int step_play(step_answer *answer)
     if (reserved == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     bp_status status = play(answer, false, reserved, &u, &answer->default_bytes);
-    answer->default_at_peak = reserved[answer->peak_event];
+    answer->default_at_peak = reserved[answer->peak_event == BP_TRACE_NONE ? 0 : answer->peak_event];
     if (status == BP_OK && !u.failed)
         status = play(answer, true, reserved, NULL, &answer->expandable_bytes);
     if (status == BP_OK && !u.failed)

@@ -9,25 +9,38 @@
 #include "formats/snapshots/trace_file.h"
 #include "shared/cli.h"
 #include "shared/outputs.h"
+#include "steps/attribution.h"
+#include "steps/failed_request.h"
 #include "steps/steps.h"
+
+/* What the live bytes of a moment are summed up by. */
+typedef enum step_grouping { STEP_BY_PLACE, STEP_BY_MODULE, STEP_BY_PHASE, STEP_BY_KIND, STEP_GROUPINGS } step_grouping;
 
 typedef struct step_options {
     const char *output, *plot;
     bool json;
     int color;
+    int by; /* step_grouping */
     uint64_t work;
     uint32_t holders;
     char **files;
     size_t file_count;
 } step_options;
 
-/* Live bytes at the peak, of one place in the code. */
+/* Live bytes of one place in the code, module, phase or kind. */
 typedef struct step_holder {
-    const char *file, *function; /* file "": before the recording, no frames */
-    uint64_t line;
-    uint64_t bytes; /* rounded */
+    const bp_stack_place *place; /* NULL: no frames */
+    bool is_pattern;             /* of modules that differ in their numbers: model.layers.*.mlp */
+    uint8_t phase, kind;         /* bp_trace_phase, bp_memory_kind */
+    uint64_t bytes;              /* rounded */
     size_t allocations;
 } step_holder;
+
+typedef struct step_holders {
+    step_holder *all; /* largest first */
+    size_t count;
+    uint64_t bytes, requested_bytes; /* together */
+} step_holders;
 
 /* Free and lost bytes of the memory that PyTorch had from the driver, by cause. */
 typedef struct step_causes {
@@ -43,15 +56,18 @@ typedef struct step_answer {
     const char *path;
     const bp_trace *trace;
     bp_allocations allocations;
+    bp_stack_places places;
+    bp_attribution attribution;
     bp_steps steps;
     bp_step_plan plan;
-    uint64_t peak_bytes;      /* live, rounded to 512 bytes, during the steps */
-    uint64_t requested_bytes; /* of the same allocations, not rounded */
-    uint32_t peak_event;
-    uint64_t failures; /* requests that found no memory ("oom"), and the first of them */
-    uint32_t first_failure;
+    uint64_t peak_bytes; /* of the recording, live and rounded to 512 bytes */
+    uint32_t peak_event; /* BP_TRACE_NONE: before the first event */
+    step_holders peak[STEP_GROUPINGS];
+    uint64_t failures; /* requests that found no memory ("oom"), and the last of them */
+    bp_failed_request failed;
+    step_holders at_failure[STEP_GROUPINGS];
     bool has_segments;         /* the file has what PyTorch had from the driver */
-    uint64_t recorded_bytes;   /* the most that PyTorch had during the steps */
+    uint64_t recorded_bytes;   /* the most that PyTorch had */
     uint64_t recorded_at_peak; /* at peak_event */
     uint64_t default_at_peak;  /* of the model, at peak_event */
     uint64_t default_bytes;    /* the most that the model of the caching allocator has, and ... */
@@ -60,8 +76,6 @@ typedef struct step_answer {
     uint64_t departures;      /* ... and those that it did not, up to a limit; for files with segments */
     uint32_t first_departure; /* an event */
     step_causes causes;       /* at peak_event */
-    step_holder *holders;     /* largest first */
-    size_t holder_count;
 } step_answer;
 
 /* Analyses one device. Returns EXIT_GO_ON, or the exit code after a message. Call step_answer_finish either way. */
@@ -71,12 +85,25 @@ void step_answer_finish(step_answer *answer);
 /* Fills what the model of PyTorch's allocator has. Returns EXIT_GO_ON, or the exit code after a message. */
 int step_play(step_answer *answer);
 
-/* "model.py:120 forward": a place in the code. Same lifetime as cli_text. */
-const char *step_place(const step_holder *holder);
+/* Sums up what is live after an event; BP_TRACE_NONE: before the first one. free() holders->all. */
+int step_holders_find(const step_answer *answer, uint32_t event, step_grouping by, step_holders *holders);
+
+/* "modeling_llama.py:120 forward", "model.layers.*.mlp", "backward", "optimizer state". */
+enum { STEP_NAME_CHARS = 400 };
+const char *step_holder_name(const step_holder *holder, step_grouping by, char text[STEP_NAME_CHARS]);
+/* The module with `*` in place of numbers that differ; "" where the recording has none. */
+const char *step_module(const step_holder *holder, char text[STEP_NAME_CHARS]);
+/* "train.py", without folders. */
+const char *step_file(const char *path);
+
+/* The peak live bytes of the steps that the plan is for: from bp_steps_steady on. */
+uint64_t step_steps_peak(const step_answer *answer);
 
 /* Print to standard output. Return EXIT_GO_ON, or the exit code after a message. */
 int step_report_one(const step_answer *answer, const step_options *options);
 int step_report_all(const step_answer *answers, size_t count, const step_options *options);
+int step_report_failure(const step_answer *answer, const step_options *options);
+int step_report_holders(const step_holders *holders, const step_options *options);
 int step_report_json(const step_answer *answers, size_t count);
 
 /* The plan as bucketpool.plan/1 and as a picture. */

@@ -21,9 +21,10 @@ struct bp_trace_file {
     bp_trace_segment *segments; /* of all devices, by device and address */
     bp_trace_block *blocks;
     bp_trace_stack *stacks;
+    bp_trace_annotation *annotations; /* of all devices, by device */
 };
 
-enum { MOST_DEVICES = 128 };
+enum { MOST_DEVICES = 128, MOST_ANNOTATIONS = 1 << 24 };
 
 /* A segment with its device, before sorting. */
 typedef struct found_segment {
@@ -204,6 +205,44 @@ static void trace_set_times(bp_trace_event *events, size_t count)
         events[i].time_us = i;
 }
 
+/* The first event of a time or later. */
+static uint32_t event_at(const bp_trace *trace, uint64_t time_us)
+{
+    size_t low = 0, high = trace->event_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (trace->events[middle].time_us < time_us)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return (uint32_t)low;
+}
+
+/* Appends the annotations of the trace's device to those of earlier devices. */
+static bp_status trace_read_annotations(const bp_snapshot_at *list, bp_trace *trace, bp_trace_annotation *all,
+                                        size_t *used)
+{
+    trace->annotations = all + *used;
+    for (size_t i = 0; i < list->value.count && bp_pickle_is_list(list->value); i++) {
+        bp_snapshot_at item = bp_snapshot_item(list, i), time = bp_snapshot_member(&item, "time_us");
+        bp_snapshot_at device = bp_snapshot_member(&item, "device");
+        bp_pickle_value name = bp_snapshot_member(&item, "name").value;
+        uint64_t number = 0, time_us = 0;
+        if (name.kind != BP_PICKLE_STRING || name.interned == BP_PICKLE_NOT_INTERNED)
+            continue;
+        BP_TRY(bp_snapshot_number_or_0(&device, &number));
+        if (number != trace->device)
+            continue;
+        BP_TRY(bp_snapshot_number_or_0(&time, &time_us));
+        all[(*used)++] = (bp_trace_annotation){.name = name.text,
+                                               .event = event_at(trace, time_us),
+                                               .is_end = is_text(bp_snapshot_member(&item, "stage").value, "END")};
+        trace->annotation_count++;
+    }
+    return BP_OK;
+}
+
 static bp_status trace_make(trace_reader *r, const bp_snapshot_at *root)
 {
     bp_trace_file *file = r->file;
@@ -221,9 +260,15 @@ static bp_status trace_make(trace_reader *r, const bp_snapshot_at *root)
         devices = r->found[i].device >= devices ? r->found[i].device + 1 : devices;
     if (devices > MOST_DEVICES)
         return bp_snapshot_fail(&traces, "%zu devices, expected at most %d", devices, MOST_DEVICES);
-    void *all = NULL, *stacks = NULL;
+    bp_snapshot_at marks = bp_snapshot_member(root, "external_annotations");
+    size_t annotations = bp_pickle_is_list(marks.value) ? marks.value.count : 0, annotated = 0;
+    if (annotations > MOST_ANNOTATIONS)
+        return bp_snapshot_fail(&marks, "%zu annotations, expected at most %d", annotations, MOST_ANNOTATIONS);
+    void *all = NULL, *stacks = NULL, *named = NULL;
     BP_TRY(trace_array(devices, sizeof *file->traces, &all));
     file->traces = all;
+    BP_TRY(trace_array(annotations, sizeof *file->annotations, &named));
+    file->annotations = named;
     BP_TRY(trace_array(tables->stacks.count, sizeof *file->stacks, &stacks));
     file->stacks = stacks;
     for (size_t i = 0; i < tables->stacks.count; i++) {
@@ -258,6 +303,7 @@ static bp_status trace_make(trace_reader *r, const bp_snapshot_at *root)
                             .unknown_events = tables->unknown_events,
                             .unknown_name = tables->unknown_name};
         trace_set_times(trace->events, trace->event_count);
+        BP_TRY(trace_read_annotations(&marks, trace, file->annotations, &annotated));
         for (; next < r->found_count && r->found[next].device == device; next++) {
             trace->segment_count++;
             trace->block_count += r->found[next].segment.block_count;
@@ -348,6 +394,7 @@ void bp_trace_file_destroy(bp_trace_file **file)
     free((*file)->segments);
     free((*file)->blocks);
     free((*file)->stacks);
+    free((*file)->annotations);
     free(*file);
     *file = NULL;
 }

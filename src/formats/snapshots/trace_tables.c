@@ -112,7 +112,7 @@ static bp_status index_reserve(bp_trace_tables *t, bp_index *index, size_t count
 
 /* ---- texts --------------------------------------------------------------------------------------------------------- */
 
-/* Words of the format. Keys, then actions at WORD_ACTION + bp_trace_action. */
+/* Words of the format. Keys, then kinds at WORD_KIND + bp_memory_kind, and actions at WORD_ACTION + bp_trace_action. */
 enum {
     WORD_OTHER,
     WORD_ACTION_KEY,
@@ -125,6 +125,8 @@ enum {
     WORD_FILENAME,
     WORD_LINE,
     WORD_NAME,
+    WORD_METADATA,
+    WORD_KIND = 16,
     WORD_ACTION = 32
 };
 
@@ -143,6 +145,13 @@ static uint8_t trace_word(const char *text)
                  {"filename", WORD_FILENAME},
                  {"line", WORD_LINE},
                  {"name", WORD_NAME},
+                 {"user_metadata", WORD_METADATA},
+                 {"kind=parameters", WORD_KIND + BP_MEMORY_PARAMETERS},
+                 {"kind=gradients", WORD_KIND + BP_MEMORY_GRADIENTS},
+                 {"kind=optimizer state", WORD_KIND + BP_MEMORY_OPTIMIZER_STATE},
+                 {"kind=activations", WORD_KIND + BP_MEMORY_ACTIVATIONS},
+                 {"kind=communication", WORD_KIND + BP_MEMORY_COMMUNICATION},
+                 {"kind=workspace", WORD_KIND + BP_MEMORY_WORKSPACE},
                  {"alloc", WORD_ACTION + BP_TRACE_ALLOC},
                  {"free_requested", WORD_ACTION + BP_TRACE_FREE_REQUESTED},
                  {"free_completed", WORD_ACTION + BP_TRACE_FREE_COMPLETED},
@@ -370,6 +379,11 @@ static bp_status trace_add_event(bp_trace_tables *t, const bp_pickle *pickle, co
             if (token_is(value, TOKEN_STACK))
                 event.stack = token_index(value.magnitude);
             break;
+        case WORD_METADATA: {
+            uint8_t word = word_at(t, value);
+            event.kind = word > WORD_KIND && word < WORD_ACTION ? word - WORD_KIND : BP_MEMORY_UNKNOWN;
+            break;
+        }
         default: break;
         }
     }

@@ -1,0 +1,39 @@
+/* Call stacks of a trace, read once each: the line of code that a person looks for, the module and the phase of training. */
+#ifndef BP_STEPS_STACK_PLACES_H
+#define BP_STEPS_STACK_PLACES_H
+
+#include "steps/trace.h"
+
+typedef enum bp_trace_phase {
+    BP_TRACE_PHASE_UNKNOWN, /* no frames */
+    BP_TRACE_PHASE_SETUP,   /* building or loading the model */
+    BP_TRACE_PHASE_FORWARD,
+    BP_TRACE_PHASE_BACKWARD,
+    BP_TRACE_PHASE_RECOMPUTE, /* activation checkpointing */
+    BP_TRACE_PHASE_OPTIMIZER,
+    BP_TRACE_PHASES
+} bp_trace_phase;
+
+typedef struct bp_stack_place {
+    const bp_trace_frame
+        *frame;         /* of the program or its framework; NULL: none. A frame of PyTorch, where there are no others */
+    const char *module; /* not terminated; "": not recorded */
+    uint32_t module_bytes;
+    uint8_t phase;         /* bp_trace_phase */
+    bool is_communication; /* of a collective, or of FSDP's buffers */
+    bool is_workspace;     /* of kernels */
+} bp_stack_place;
+
+typedef struct bp_stack_places {
+    bp_stack_place *all; /* by stack */
+    bool have_frames;    /* some stack has frames: an allocation without is of autograd's thread */
+} bp_stack_places;
+
+/* O(frames of all stacks). The caller owns the result: bp_stack_places_finish. Errors: BP_ERR_NO_HOST_MEMORY. */
+BP_API bp_status bp_stack_places_init(const bp_trace *trace, bp_stack_places *places);
+BP_API void bp_stack_places_finish(bp_stack_places *places);
+
+/* "forward", "unknown". */
+BP_API const char *bp_trace_phase_name(bp_trace_phase phase);
+
+#endif
