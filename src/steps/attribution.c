@@ -14,15 +14,6 @@ const char *bp_memory_kind_name(bp_memory_kind kind)
     return kind < BP_MEMORY_KINDS ? names[kind] : "unknown";
 }
 
-static bp_trace_phase phase_of(const bp_allocation *a, const bp_stack_places *places)
-{
-    if (a->begin == BP_TRACE_NONE)
-        return BP_TRACE_PHASE_UNKNOWN;
-    bp_trace_phase phase =
-        a->stack == BP_TRACE_NONE ? BP_TRACE_PHASE_UNKNOWN : (bp_trace_phase)places->all[a->stack].phase;
-    return phase == BP_TRACE_PHASE_UNKNOWN && places->have_frames ? BP_TRACE_PHASE_BACKWARD : phase;
-}
-
 /* run_end: the next allocation of another phase. backward_end: the next one that is neither of backward nor of a recomputation. */
 static bp_memory_kind kind_of(const bp_allocation *a, bp_trace_phase phase, uint32_t run_end, uint32_t backward_end,
                               const bp_stack_place *place)
@@ -31,13 +22,15 @@ static bp_memory_kind kind_of(const bp_allocation *a, bp_trace_phase phase, uint
         return BP_MEMORY_EARLIER;
     if (place != NULL && place->is_workspace)
         return BP_MEMORY_WORKSPACE;
+    if (phase == BP_TRACE_PHASE_BACKWARD && a->end > backward_end)
+        return BP_MEMORY_GRADIENTS; /* those of a reduce-scatter, too */
     if (place != NULL && place->is_communication && phase != BP_TRACE_PHASE_SETUP && phase != BP_TRACE_PHASE_OPTIMIZER)
         return BP_MEMORY_COMMUNICATION;
     switch (phase) {
     case BP_TRACE_PHASE_SETUP: return a->end >= run_end ? BP_MEMORY_PARAMETERS : BP_MEMORY_WORKSPACE;
     case BP_TRACE_PHASE_FORWARD:
-    case BP_TRACE_PHASE_RECOMPUTE: return BP_MEMORY_ACTIVATIONS;
-    case BP_TRACE_PHASE_BACKWARD: return a->end > backward_end ? BP_MEMORY_GRADIENTS : BP_MEMORY_ACTIVATIONS;
+    case BP_TRACE_PHASE_RECOMPUTE:
+    case BP_TRACE_PHASE_BACKWARD: return BP_MEMORY_ACTIVATIONS;
     case BP_TRACE_PHASE_OPTIMIZER: return a->end >= run_end ? BP_MEMORY_OPTIMIZER_STATE : BP_MEMORY_WORKSPACE;
     default: return BP_MEMORY_UNKNOWN;
     }
@@ -57,7 +50,7 @@ bp_status bp_attribution_init(const bp_trace *trace, const bp_allocations *alloc
     }
     bp_attribution made = {.kinds = kinds, .phases = phases};
     for (size_t i = 0; i < count; i++)
-        made.phases[i] = (uint8_t)phase_of(&allocations->all[i], places);
+        made.phases[i] = (uint8_t)bp_allocation_phase(&allocations->all[i], places);
     uint32_t run_end = (uint32_t)trace->event_count, backward_end = run_end;
     for (size_t i = count; i-- > 0;) {
         const bp_allocation *a = &allocations->all[i];

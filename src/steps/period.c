@@ -238,26 +238,25 @@ static bool has_like(const period_finder *f, const bp_trace_step *steps, size_t 
     return false;
 }
 
-/* True if the optimizer allocates behind the first step, but in none of the steps: then they are microbatches. */
-static bool leaves_optimizer_out(const bp_step_finder *base, const bp_trace_step *steps, size_t count)
+/* True if the steps have what the frames say of a training: a backward pass, and the optimizer, unless it allocates nowhere behind the
+ * first step. Without frames: true. */
+static bool has_phases(const bp_step_finder *base, const bp_trace_step *steps, size_t count)
 {
-    const bp_trace_step *last = &steps[count - 1];
-    bool is_behind = false;
+    const size_t end = steps[count - 1].first + steps[count - 1].count;
+    bool has_backward = false, has_optimizer = false, is_behind = false;
     for (size_t i = steps[0].first; i < base->allocations->count; i++) {
-        const bp_allocation *a = &base->allocations->all[i];
-        if (a->stack == BP_TRACE_NONE || base->places->all[a->stack].phase != BP_TRACE_PHASE_OPTIMIZER)
-            continue;
-        if (i < last->first + last->count)
-            return false;
-        is_behind = true;
+        bp_trace_phase phase = bp_allocation_phase(&base->allocations->all[i], base->places);
+        has_backward = has_backward || (i < end && phase == BP_TRACE_PHASE_BACKWARD);
+        has_optimizer = has_optimizer || (i < end && phase == BP_TRACE_PHASE_OPTIMIZER);
+        is_behind = is_behind || (i >= end && phase == BP_TRACE_PHASE_OPTIMIZER);
     }
-    return is_behind;
+    return !base->places->have_frames || (has_backward && (has_optimizer || !is_behind));
 }
 
 /* True if the steps are training steps, and not layers, microbatches or the optimizer's loop:
  *  - less than a step is behind them, and before them are at most WARM_UP steps, and what stays live;
  *  - in three of four of them live bytes rise and fall by half of what they ever rise by, as in forward and backward;
- *  - the optimizer is in them. */
+ *  - backward and the optimizer are in them, by their frames. */
 static bool is_training(const period_finder *f, const bp_trace_step *steps, size_t count)
 {
     enum { WARM_UP = 4 };
@@ -272,7 +271,7 @@ static bool is_training(const period_finder *f, const bp_trace_step *steps, size
     }
     for (size_t i = early; i < steps[0].first; i++)
         before += base->allocations->all[i].end < last->end;
-    if (f->count - behind >= longest || before > WARM_UP * longest || leaves_optimizer_out(base, steps, count))
+    if (f->count - behind >= longest || before > WARM_UP * longest || !has_phases(base, steps, count))
         return false;
     const uint64_t half = (base->steps->peak_bytes - floor) / 2;
     for (size_t i = 0; i < count; i++) {

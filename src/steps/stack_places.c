@@ -35,7 +35,7 @@ static bool ends_with(const char *text, const char *end)
 
 /* ---- places -------------------------------------------------------------------------------------------------------- */
 
-static bool is_python(const bp_trace_frame *frame)
+bool bp_trace_frame_is_python(const bp_trace_frame *frame)
 {
     return ends_with(frame->file, ".py") || frame->file[0] == '<';
 }
@@ -86,7 +86,11 @@ static int rank_of_native(const bp_trace_frame *frame)
                                         "_start",
                                         "gather",
                                         "c10_cuda",
-                                        "??"};
+                                        "??",
+                                        "start_thread",
+                                        "_thread",
+                                        "thread_run",
+                                        "torch::autograd::Engine"};
     const char *function = frame->function;
     if (*function == '\0' || contains_any(function, noise, COUNT(noise)))
         return 0;
@@ -95,16 +99,24 @@ static int rank_of_native(const bp_trace_frame *frame)
     return strncmp(function, "at::_ops::", 10) == 0 || strncmp(function, "aten::", 6) == 0 ? 2 : 1;
 }
 
+/* Python between a module and its operator: a worse name than other frames of PyTorch. */
+static bool is_helper(const bp_trace_frame *frame)
+{
+    return strstr(frame->file, "utils/_") != NULL || frame->file[0] == '<' ||
+           (strncmp(frame->function, "__", 2) == 0 && strcmp(frame->function, "__init__") != 0);
+}
+
 static const bp_trace_frame *naming_frame(const bp_trace *trace, const bp_trace_stack *stack)
 {
     const bp_trace_frame *python = NULL, *native = NULL;
     int rank = 0;
     for (size_t i = 0; i < stack->count; i++) {
         const bp_trace_frame *frame = &trace->frames[stack->frames[i]];
-        if (is_python(frame)) {
+        if (bp_trace_frame_is_python(frame)) {
             if (!is_of_pytorch(frame))
                 return frame;
-            python = python == NULL && frame->file[0] != '<' ? frame : python;
+            if (python == NULL || (is_helper(python) && !is_helper(frame)))
+                python = frame;
         } else if (rank_of_native(frame) > rank) {
             rank = rank_of_native(frame);
             native = frame;
@@ -148,7 +160,7 @@ static bp_trace_phase phase_of(const bp_trace *trace, const bp_trace_stack *stac
     bool is_called = false, is_setup = false;
     for (size_t i = 0; i < stack->count; i++) {
         const bp_trace_frame *frame = &trace->frames[stack->frames[i]];
-        if (!is_python(frame)) {
+        if (!bp_trace_frame_is_python(frame)) {
             if (strstr(frame->function, "torch::autograd::Engine") != NULL)
                 return BP_TRACE_PHASE_BACKWARD;
             continue;
@@ -174,7 +186,7 @@ static bp_trace_phase phase_of(const bp_trace *trace, const bp_trace_stack *stac
 static void read_origin(const bp_trace_frame *frame, bp_stack_place *place)
 {
     const char *file = frame->file, *bracket = strrchr(file, '(');
-    if (frame->line != 0 || is_python(frame) || strchr(file, '/') != NULL || strcmp(file, "??") == 0)
+    if (frame->line != 0 || bp_trace_frame_is_python(frame) || strchr(file, '/') != NULL || strcmp(file, "??") == 0)
         return;
     size_t length = strlen(file);
     for (unsigned phase = BP_TRACE_PHASE_FORWARD; phase < BP_TRACE_PHASES; phase++) {

@@ -33,6 +33,9 @@ typedef struct bp_stack_places {
 BP_API bp_status bp_stack_places_init(const bp_trace *trace, bp_stack_places *places);
 BP_API void bp_stack_places_finish(bp_stack_places *places);
 
+/* True for Python's code; false for that of C++. */
+BP_API bool bp_trace_frame_is_python(const bp_trace_frame *frame);
+
 /* "forward", "unknown". */
 BP_API const char *bp_trace_phase_name(bp_trace_phase phase);
 

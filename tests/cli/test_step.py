@@ -232,7 +232,7 @@ class Steps(InFolder):
             first = steps.alloc(1 << 20)
             steps.address = 0x7F0000000000
             for size in range(1, 20):
-                steps.free(steps.alloc(size * 4096))
+                steps.free(steps.alloc(size * 4096, place="backward"))
         device = self.device(steps.snapshot())
         self.assertEqual(device["steps_from"], "repeats")
         self.assertEqual(device["peak_bytes"], (1 << 20) + 19 * 4096)

@@ -500,6 +500,12 @@ static int pack_options_parse(int argc, char **argv, pack_options *options)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
+static const char *id_of(const void *user, size_t item, char text[PICTURE_LABEL_CHARS])
+{
+    (void)text;
+    return bp_packing_file_id(user, item);
+}
+
 static int write_files(const pack_answer *a, const pack_options *options, const output *csv, const output *picture)
 {
     if (csv->path != NULL) {
@@ -516,7 +522,15 @@ static int write_files(const pack_answer *a, const pack_options *options, const 
     snprintf(title, sizeof title, "%.120s: %zu items", slash != NULL ? slash + 1 : a->path,
              bp_packing_get_info(bp_packing_file_packing(a->file))->item_count);
     pack_proof_text(a, proof);
-    const packing_picture input = {title, proof, a->file, a->offsets, a->result.bytes, a->result.bound};
+    const packing_picture input = {.title = title,
+                                   .proof = proof,
+                                   .packing = bp_packing_file_packing(a->file),
+                                   .offsets = a->offsets,
+                                   .total = a->result.bytes,
+                                   .bound = a->result.bound,
+                                   .label = id_of,
+                                   .user = a->file,
+                                   .unit = "time"};
     const char *error = picture_draw_packing(&input, picture);
     return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--plot %s: %s", options->plot, error);
 }

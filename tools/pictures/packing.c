@@ -14,6 +14,8 @@ enum { MARGIN = 24, PLOT_WIDTH = 1000, PLOT_HEIGHT = 460, HEADING = 58, BELOW = 
 
 /* From this number of boxes on, an image is smaller and looks the same. */
 #define MOST_BOXES 4000
+/* Labels, and the least room of one in points: a dozen letters. */
+enum { MOST_LABELS = 60, LEAST_LABEL_WIDTH = 56, LEAST_LABEL_HEIGHT = 11, LEGEND_LINE = 18, COUNT_WITNESS = 8 };
 
 typedef struct box {
     uint32_t item, colour; /* place in the palette */
@@ -22,11 +24,14 @@ typedef struct box {
 
 typedef struct page {
     const packing_picture *input;
-    const bp_packing *packing;
     picture_box plot;
     box *boxes;
     size_t count;
     uint64_t first, last; /* times */
+    size_t *largest;      /* boxes with labels, largest first */
+    size_t largest_count;
+    size_t witness[COUNT_WITNESS]; /* the largest boxes at the mark, by address */
+    size_t witness_count;
 } page;
 
 static const picture_style heading = {17, true, PICTURE_BLACK}, quiet = {11, false, PICTURE_GREY},
@@ -43,16 +48,20 @@ static int from_large_to_small(const void *left, const void *right)
 /* Items of equal size share a colour; the largest size has the first. */
 static void colour_boxes(page *p, uint64_t *sizes)
 {
-    size_t items = bp_packing_get_info(p->packing)->item_count, count = 0;
+    size_t items = bp_packing_get_info(p->input->packing)->item_count, count = 0;
     for (size_t i = 0; i < items; i++)
-        sizes[i] = bp_packing_get_info(p->packing)->sizes[i];
+        sizes[i] = bp_packing_get_info(p->input->packing)->sizes[i];
     qsort(sizes, items, sizeof *sizes, from_large_to_small);
     for (size_t i = 0; i < items; i++) {
         if (i == 0 || sizes[i] != sizes[count - 1])
             sizes[count++] = sizes[i];
     }
     for (size_t i = 0; i < p->count; i++) {
-        uint64_t size = bp_packing_get_info(p->packing)->sizes[p->boxes[i].item];
+        if (p->input->groups != NULL) {
+            p->boxes[i].colour = p->input->groups[p->boxes[i].item];
+            continue;
+        }
+        uint64_t size = bp_packing_get_info(p->input->packing)->sizes[p->boxes[i].item];
         const uint64_t *found = bsearch(&size, sizes, count, sizeof *sizes, from_large_to_small);
         p->boxes[i].colour = found != NULL ? (uint32_t)((found - sizes) % PICTURE_KINDS) : 0;
     }
@@ -60,7 +69,7 @@ static void colour_boxes(page *p, uint64_t *sizes)
 
 static const char *find_boxes(page *p)
 {
-    const bp_packing_info *info = bp_packing_get_info(p->packing);
+    const bp_packing_info *info = bp_packing_get_info(p->input->packing);
     size_t count = info->interval_count, items = info->item_count;
     p->boxes = calloc(count + 1, sizeof *p->boxes);
     uint64_t *sizes = calloc(items + 1, sizeof *sizes);
@@ -96,10 +105,79 @@ static double y_of(const picture_box *plot, double bytes)
 /* Position of a box. */
 static picture_box extent_of(const picture_box *plot, const page *p, const box *b)
 {
-    double offset = (double)p->input->offsets[b->item], size = (double)bp_packing_get_info(p->packing)->sizes[b->item];
+    double offset = (double)p->input->offsets[b->item],
+           size = (double)bp_packing_get_info(p->input->packing)->sizes[b->item];
     double left = x_of(plot, p, b->begin), top = y_of(plot, offset + size), bottom = y_of(plot, offset);
     return (picture_box){left, top, fmax(x_of(plot, p, b->end) - left, LEAST_EXTENT), fmax(bottom - top, LEAST_EXTENT),
                          0};
+}
+
+static int from_large_box_to_small(const void *left, const void *right)
+{
+    const struct sized {
+        double points;
+        size_t box;
+    } *a = left, *b = right;
+    return a->points != b->points ? (a->points < b->points) - (a->points > b->points)
+                                  : (a->box > b->box) - (a->box < b->box);
+}
+
+/* The boxes with the largest area that have room for a label. */
+static const char *find_labels(page *p)
+{
+    struct {
+        double points;
+        size_t box;
+    } *sized = calloc(p->count + 1, sizeof *sized);
+    size_t count = 0;
+    p->largest = calloc(MOST_LABELS, sizeof *p->largest);
+    if (sized == NULL || p->largest == NULL) {
+        free(sized);
+        return "out of memory while drawing";
+    }
+    for (size_t i = 0; i < p->count; i++) {
+        picture_box e = extent_of(&p->plot, p, &p->boxes[i]);
+        if (e.width >= LEAST_EDGED && e.height >= LEAST_LABEL_HEIGHT) {
+            sized[count].points = e.width * e.height;
+            sized[count++].box = i;
+        }
+    }
+    qsort(sized, count, sizeof *sized, from_large_box_to_small);
+    for (size_t i = 0; i < count && i < MOST_LABELS; i++)
+        p->largest[p->largest_count++] = sized[i].box;
+    free(sized);
+    return NULL;
+}
+
+static uint64_t offset_of(const page *p, size_t at)
+{
+    return p->input->offsets[p->boxes[at].item];
+}
+
+/* The largest boxes that are live at the mark, by address: what sets the peak. */
+static void find_witness(page *p)
+{
+    const uint64_t *sizes = bp_packing_get_info(p->input->packing)->sizes;
+    for (size_t i = 0; i < p->count && p->input->mark != NULL; i++) {
+        const box *b = &p->boxes[i];
+        if (b->begin > p->input->mark_time || b->end <= p->input->mark_time)
+            continue;
+        size_t at = 0, least = 0;
+        for (size_t k = 1; k < p->witness_count; k++)
+            least = sizes[p->boxes[p->witness[k]].item] < sizes[p->boxes[p->witness[least]].item] ? k : least;
+        if (p->witness_count == COUNT_WITNESS) {
+            if (sizes[p->boxes[p->witness[least]].item] >= sizes[b->item])
+                continue;
+            for (size_t k = least; k + 1 < p->witness_count; k++)
+                p->witness[k] = p->witness[k + 1];
+            p->witness_count--;
+        }
+        while (at < p->witness_count && offset_of(p, p->witness[at]) < offset_of(p, i))
+            at++;
+        for (size_t k = p->witness_count++; k > at; k--)
+            p->witness[k] = p->witness[k - 1];
+        p->witness[at] = i;
+    }
 }
 
 /* One path for all boxes of a colour, so that boxes thinner than a pixel add up to the right shade. */
@@ -151,6 +229,68 @@ static uint64_t first_tick(uint64_t time, uint64_t step)
     return behind <= UINT64_MAX - time ? time + behind : 0;
 }
 
+/* In the middle of a box; cut where it is named by a group, left out else. */
+static void draw_labels(cairo_t *cr, const page *p)
+{
+    for (size_t i = 0; i < p->largest_count; i++) {
+        const box *b = &p->boxes[p->largest[i]];
+        picture_box e = extent_of(&p->plot, p, b);
+        picture_style style = {10, false, is_dark(picture_kind_colours[b->colour]) ? 0xffffff : 0x000000};
+        char text[PICTURE_LABEL_CHARS];
+        const char *label = p->input->label(p->input->user, b->item, text);
+        bool fits = picture_text_width(cr, &style, label) < e.width - 4;
+        if (fits)
+            picture_text(cr, &style, e.x + e.width / 2, e.y + e.height / 2 + 3.5, 0.5, 0, label);
+        else if (p->input->groups != NULL && e.width >= LEAST_LABEL_WIDTH)
+            picture_text(cr, &style, e.x + 2, e.y + e.height / 2 + 3.5, 0, e.width - 4, label);
+    }
+}
+
+/* The mark, and beside it the names of the boxes that it cuts, from the bottom up, 13 points apart. */
+static void draw_mark(cairo_t *cr, const page *p)
+{
+    const uint64_t *sizes = bp_packing_get_info(p->input->packing)->sizes;
+    const double x = x_of(&p->plot, p, p->input->mark_time), bottom = p->plot.y + p->plot.height;
+    const bool is_left = x < p->plot.x + 0.6 * p->plot.width;
+    const double beside = is_left ? x + 4 : x - 4, anchor = is_left ? 0 : 1;
+    double below = bottom;
+    picture_colour(cr, PICTURE_MARK, 1);
+    picture_dash(cr, true);
+    picture_line(cr, x, p->plot.y, x, bottom, 1);
+    picture_dash(cr, false);
+    picture_label(cr, &mark, beside, p->plot.y + 12, anchor, p->input->mark);
+    for (size_t i = 0; i < p->witness_count; i++) {
+        const box *b = &p->boxes[p->witness[i]];
+        const picture_box e = extent_of(&p->plot, p, b);
+        char text[PICTURE_LABEL_CHARS], name[PICTURE_LABEL_CHARS], bytes[PICTURE_BYTES_CHARS];
+        if (e.width >= LEAST_LABEL_WIDTH && e.height >= LEAST_LABEL_HEIGHT)
+            continue; /* has its label inside */
+        picture_format_bytes(sizes[b->item], bytes);
+        snprintf(text, sizeof text, "%s  %.80s", bytes, p->input->label(p->input->user, b->item, name));
+        below = fmin(e.y + e.height / 2 + 4, below - 13);
+        picture_label(cr, &quiet, beside, below, anchor, text);
+    }
+}
+
+/* Names of groups, in lines as wide as the page. */
+static double draw_legend(cairo_t *cr, const page *p, double y)
+{
+    const double right = p->plot.x + p->plot.width;
+    double x = MARGIN;
+    for (size_t i = 0; i < p->input->group_count; i++) {
+        const char *name = p->input->group_names[i];
+        double width = 18 + fmin(picture_text_width(cr, &quiet, name), right - MARGIN - 18);
+        if (x > MARGIN && x + width > right) {
+            x = MARGIN;
+            y += LEGEND_LINE;
+        }
+        picture_fill(cr, picture_kind_colours[i], 1, x, y - 9, 11, 11);
+        picture_text(cr, &quiet, x + 16, y, 0, right - x - 16, name);
+        x += width + 18;
+    }
+    return y;
+}
+
 /* ---- the page ---------------------------------------------------------------------------------------------------- */
 
 static void draw_page(cairo_t *cr, const void *user)
@@ -175,23 +315,15 @@ static void draw_page(cairo_t *cr, const void *user)
         picture_image(cr, image, p->plot.x, p->plot.y);
     } else {
         fill_boxes(cr, p, plot, true);
-
-        /* Labels, where they fit. */
-        for (size_t i = 0; i < p->count; i++) {
-            picture_box e = extent_of(&p->plot, p, &p->boxes[i]);
-            picture_style style = {10, false, is_dark(picture_kind_colours[p->boxes[i].colour]) ? 0xffffff : 0x000000};
-            const char *id = bp_packing_file_id(p->input->file, p->boxes[i].item);
-            if (e.height >= 11 && e.width >= 8 && picture_text_width(cr, &style, id) < e.width - 3)
-                picture_text(cr, &style, e.x + e.width / 2, e.y + e.height / 2 + 3.5, 0.5, 0, id);
-        }
     }
+    draw_labels(cr, p);
 
     draw_level(cr, p, p->input->total, &bold, 0, "total");
     picture_dash(cr, true);
     draw_level(cr, p, p->input->bound, &mark, 1, "lower bound");
     picture_dash(cr, false);
 
-    char text[32];
+    char text[48];
     double bottom = p->plot.y + p->plot.height, span = (double)(p->last - p->first);
     snprintf(text, sizeof text, "%llu", (unsigned long long)p->last);
     double room = picture_text_width(cr, &quiet, text) + 24;
@@ -206,21 +338,36 @@ static void draw_page(cairo_t *cr, const void *user)
         more = p->last - time >= step;
     }
 
-    picture_text(cr, &quiet, MARGIN, plot->y + plot->height + 48, 0, plot->x + plot->width - MARGIN,
-                 "Rightwards: time. Upwards: addresses. A box is an item while it is live; items of one size have one "
-                 "colour. Grey is unused.");
+    if (p->input->mark != NULL)
+        draw_mark(cr, p);
+    double below = bottom + 44;
+    if (p->input->groups != NULL)
+        below = draw_legend(cr, p, below) + 22;
+    snprintf(text, sizeof text, "Rightwards: %s.", p->input->unit);
+    picture_text(cr, &quiet, MARGIN, below, 0, 200, text);
+    picture_text(cr, &quiet, MARGIN + picture_text_width(cr, &quiet, text) + 5, below, 0, plot->x + plot->width - 200,
+                 p->input->groups != NULL
+                     ? "Upwards: addresses. A box is an allocation while it is live. Grey is unused."
+                     : "Upwards: addresses. A box is an item while it is live; items of one size have one colour. Grey "
+                       "is unused.");
 }
 
 const char *picture_draw_packing(const packing_picture *input, const output *to)
 {
-    page p = {.input = input, .packing = bp_packing_file_packing(input->file)};
+    page p = {.input = input};
     p.plot = (picture_box){MARGIN + PICTURE_LEFT, MARGIN + HEADING, PLOT_WIDTH, PLOT_HEIGHT, 0};
     p.plot.bytes =
         fmax((double)input->total, 1) * PLOT_HEIGHT / (PLOT_HEIGHT - 24); /* room for a label above the top */
     const char *error = find_boxes(&p);
-    const picture_page drawn = {p.plot.x + p.plot.width + MARGIN, p.plot.y + p.plot.height + BELOW, draw_page, &p};
+    if (error == NULL)
+        error = find_labels(&p);
+    find_witness(&p);
+    const double legend = input->groups != NULL ? (double)(input->group_count + 1) / 2 * LEGEND_LINE : 0;
+    const picture_page drawn = {p.plot.x + p.plot.width + MARGIN, p.plot.y + p.plot.height + BELOW + legend, draw_page,
+                                &p};
     if (error == NULL)
         error = picture_write(&drawn, to);
     free(p.boxes);
+    free(p.largest);
     return error;
 }

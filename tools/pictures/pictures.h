@@ -3,8 +3,8 @@
 #define TOOLS_PICTURES_PICTURES_H
 
 #include <bucketpool/bucketpool.h>
+#include <bucketpool/pack.h>
 
-#include "formats/packing_file.h"
 #include "schedule/view.h"
 #include "shared/outputs.h"
 #include "view/timeline.h"
@@ -27,14 +27,25 @@ const char *picture_draw(const picture_input *input, const output *to);
 
 /* The picture of a placement: offsets of items over time. */
 
+enum { PICTURE_LABEL_CHARS = 400, PICTURE_GROUPS = 8 };
 typedef struct packing_picture {
     const char *title, *proof;
-    const bp_packing_file *file;
+    const bp_packing *packing;
     const uint64_t *offsets; /* of its items */
     uint64_t total, bound;
+    /* The name of an item; `text` may hold it. */
+    const char *(*label)(const void *user, size_t item, char text[PICTURE_LABEL_CHARS]);
+    const void *user;
+    /* Colours by group, with a legend; NULL: items of one size have one colour. */
+    const uint8_t *groups; /* of items, less than group_count, which is at most PICTURE_GROUPS */
+    char (*group_names)[PICTURE_LABEL_CHARS];
+    size_t group_count;
+    const char *unit; /* of time: "events" */
+    const char *mark; /* NULL: none; drawn at mark_time */
+    uint64_t mark_time;
 } packing_picture;
 
-/* Draws time to the right, memory upwards, and a box for each interval of an item, labelled where there is room.
+/* Draws time to the right, memory upwards, and a box for each interval of an item; the largest boxes have labels where there is room.
  * Format and errors as picture_draw. */
 const char *picture_draw_packing(const packing_picture *input, const output *to);
 

@@ -122,7 +122,7 @@ static int answer(const step_answers *answers, const step_options *options)
     if (code == EXIT_GO_ON && plan->path != NULL)
         code = step_write_plan(&answers->all[0], plan);
     if (code == EXIT_GO_ON && picture->path != NULL)
-        code = step_draw(&answers->all[0], picture);
+        code = step_draw(&answers->all[0], options, picture);
     if (code == EXIT_GO_ON)
         code = outputs_sync(outputs, 2);
     if (code == EXIT_GO_ON)

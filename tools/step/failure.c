@@ -11,18 +11,18 @@ enum { MOST_FRAMES = 8 };
 static void print_frames(const bp_trace *trace, uint32_t stack)
 {
     size_t count = stack == BP_TRACE_NONE ? 0 : trace->stacks[stack].count, shown = 0;
-    if (count == 0)
-        puts("  (no frames were recorded)");
     for (size_t i = 0; i < count && shown < MOST_FRAMES; i++) {
         const bp_trace_frame *frame = &trace->frames[trace->stacks[stack].frames[i]];
-        if (frame->line == 0 || *frame->file == '\0' || strcmp(frame->file, "??") == 0)
-            continue; /* of C++ */
+        if (!bp_trace_frame_is_python(frame))
+            continue;
         printf("  at %.200s:%llu", step_file(frame->file), (unsigned long long)frame->line);
         if (strcmp(frame->function, "<module>") != 0)
             printf(" %.*s", (int)strcspn(frame->function, "("), frame->function);
         putchar('\n');
         shown++;
     }
+    if (shown == 0)
+        puts("  (no frames of Python were recorded)");
 }
 
 static int print_free(const step_answer *a, const step_options *options)

@@ -153,10 +153,31 @@ static int by_bytes(const void *left, const void *right)
     return by_place(left, right);
 }
 
+typedef int holder_order(const void *, const void *);
+static holder_order *const orders[STEP_GROUPINGS] = {by_place, by_module_of, by_phase, by_kind};
+
+step_holder step_holder_of(const step_answer *answer, size_t allocation)
+{
+    const bp_allocation *a = &answer->allocations.all[allocation];
+    return (step_holder){.place = a->stack == BP_TRACE_NONE ? NULL : &answer->places.all[a->stack],
+                         .phase = answer->attribution.phases[allocation],
+                         .kind = answer->attribution.kinds[allocation],
+                         .bytes = bp_step_round(a->bytes),
+                         .allocations = 1};
+}
+
+size_t step_holders_index(const step_answer *answer, const step_holders *holders, size_t most, step_grouping by,
+                          size_t allocation)
+{
+    const step_holder holder = step_holder_of(answer, allocation);
+    size_t i = 0;
+    while (i < holders->count && i < most && orders[by](&holders->all[i], &holder) != 0)
+        i++;
+    return i;
+}
+
 int step_holders_find(const step_answer *answer, uint32_t event, step_grouping by, step_holders *holders)
 {
-    static int (*const orders[STEP_GROUPINGS])(const void *, const void *) = {by_place, by_module_of, by_phase,
-                                                                              by_kind};
     size_t live = 0, kept = 0;
     for (size_t i = 0; i < answer->allocations.count; i++)
         live += bp_allocation_is_live(&answer->allocations.all[i], event);
@@ -168,11 +189,7 @@ int step_holders_find(const step_answer *answer, uint32_t event, step_grouping b
         const bp_allocation *a = &answer->allocations.all[i];
         if (!bp_allocation_is_live(a, event))
             continue;
-        all[next++] = (step_holder){.place = a->stack == BP_TRACE_NONE ? NULL : &answer->places.all[a->stack],
-                                    .phase = answer->attribution.phases[i],
-                                    .kind = answer->attribution.kinds[i],
-                                    .bytes = bp_step_round(a->bytes),
-                                    .allocations = 1};
+        all[next++] = step_holder_of(answer, i);
         holders->bytes += bp_step_round(a->bytes);
         holders->requested_bytes += a->bytes;
     }

@@ -32,7 +32,8 @@ static void print_heading(const step_answer *a)
     }
     const char *counts = least == most ? cli_text("%zu", most) : cli_text("%zu to %zu", least, most);
     if (s->source == BP_STEPS_WHOLE)
-        printf("No steps are marked, and none repeats: the whole recording is one step\n");
+        printf("No marks of steps, and nothing that repeats has forward, backward and the peak: the whole recording is "
+               "one step\n");
     else
         printf("%zu %s step%s of %s allocations, %s alike\n", s->count,
                s->source == BP_STEPS_MARKED ? "marked" : "complete", s->count == 1 ? "" : "s", counts,
@@ -41,6 +42,8 @@ static void print_heading(const step_answer *a)
         printf("Warning: the peak of the recording, %s, is not in %s, which reach%s %s\n", cli_bytes(a->peak_bytes),
                s->count > 1 ? "the steps after the first" : "the step", s->count > 1 ? "" : "es",
                cli_bytes(step_steps_peak(a)));
+    if (a->allocations.live_at_start > 0)
+        printf("%zu allocations were live before the oldest event\n", a->allocations.live_at_start);
     if (s->kind_count > 1)
         printf("%zu kinds of steps, planned together\n", s->kind_count);
     if (a->allocations.replaced > 0)
@@ -211,5 +214,12 @@ int step_report_all(const step_answer *answers, size_t count, const step_options
         sheet_add_cell(&s, times(a->plan.total_bytes, a->peak_bytes));
         sheet_add_cell(&s, a->plan.optimal && a->plan.bytes > 0 ? "optimal" : "");
     }
-    return sheet_finish(&s);
+    CLI_TRY(sheet_finish(&s));
+    for (size_t i = 0; i < count; i++) {
+        if (answers[i].failures == 0)
+            continue;
+        printf("\n%s, cuda:%u: ", step_file(answers[i].path), answers[i].trace->device);
+        CLI_TRY(step_report_failure(&answers[i], options));
+    }
+    return EXIT_GO_ON;
 }

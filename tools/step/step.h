@@ -36,6 +36,8 @@ typedef struct step_holder {
     size_t allocations;
 } step_holder;
 
+enum { STEP_NAME_CHARS = 400 };
+
 typedef struct step_holders {
     step_holder *all; /* largest first */
     size_t count;
@@ -88,8 +90,13 @@ int step_play(step_answer *answer);
 /* Sums up what is live after an event; BP_TRACE_NONE: before the first one. free() holders->all. */
 int step_holders_find(const step_answer *answer, uint32_t event, step_grouping by, step_holders *holders);
 
+/* The group of an allocation among the first `most`; their number if it is in none of them. */
+size_t step_holders_index(const step_answer *answer, const step_holders *holders, size_t most, step_grouping by,
+                          size_t allocation);
+/* An allocation alone. */
+step_holder step_holder_of(const step_answer *answer, size_t allocation);
+
 /* "modeling_llama.py:120 forward", "model.layers.*.mlp", "backward", "optimizer state". */
-enum { STEP_NAME_CHARS = 400 };
 const char *step_holder_name(const step_holder *holder, step_grouping by, char text[STEP_NAME_CHARS]);
 /* The module with `*` in place of numbers that differ; "" where the recording has none. */
 const char *step_module(const step_holder *holder, char text[STEP_NAME_CHARS]);
@@ -108,6 +115,6 @@ int step_report_json(const step_answer *answers, size_t count);
 
 /* The plan as bucketpool.plan/1 and as a picture. */
 int step_write_plan(const step_answer *answer, const output *to);
-int step_draw(const step_answer *answer, const output *to);
+int step_draw(const step_answer *answer, const step_options *options, const output *to);
 
 #endif
