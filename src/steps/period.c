@@ -238,19 +238,26 @@ static bool has_like(const period_finder *f, const bp_trace_step *steps, size_t 
     return false;
 }
 
-/* True if the steps have what the frames say of a training: a backward pass, and the optimizer, unless it allocates nowhere behind the
- * first step. Without frames: true. */
+static size_t count_of_phase(const bp_step_finder *base, bp_trace_phase phase, size_t first, size_t end)
+{
+    size_t count = 0;
+    for (size_t i = first; i < end; i++)
+        count += bp_allocation_phase(&base->allocations->all[i], base->places) == phase;
+    return count;
+}
+
+/* True if three of four steps have what the frames say of a training: a backward pass, and the optimizer, unless it allocates nowhere
+ * behind the beginning of the first step. Without frames: true. */
 static bool has_phases(const bp_step_finder *base, const bp_trace_step *steps, size_t count)
 {
-    const size_t end = steps[count - 1].first + steps[count - 1].count;
-    bool has_backward = false, has_optimizer = false, is_behind = false;
-    for (size_t i = steps[0].first; i < base->allocations->count; i++) {
-        bp_trace_phase phase = bp_allocation_phase(&base->allocations->all[i], base->places);
-        has_backward = has_backward || (i < end && phase == BP_TRACE_PHASE_BACKWARD);
-        has_optimizer = has_optimizer || (i < end && phase == BP_TRACE_PHASE_OPTIMIZER);
-        is_behind = is_behind || (i >= end && phase == BP_TRACE_PHASE_OPTIMIZER);
+    bool optimizes = count_of_phase(base, BP_TRACE_PHASE_OPTIMIZER, steps[0].first, base->allocations->count) > 0;
+    size_t passes = 0;
+    for (size_t i = 0; i < count && base->places->have_frames; i++) {
+        const size_t first = steps[i].first, end = first + steps[i].count;
+        passes += count_of_phase(base, BP_TRACE_PHASE_BACKWARD, first, end) > 0 &&
+                  (!optimizes || count_of_phase(base, BP_TRACE_PHASE_OPTIMIZER, first, end) > 0);
     }
-    return !base->places->have_frames || (has_backward && (has_optimizer || !is_behind));
+    return !base->places->have_frames || passes >= count - count / 4;
 }
 
 /* True if the steps are training steps, and not layers, microbatches or the optimizer's loop:

@@ -1,6 +1,7 @@
 /* Reads call stacks: names of files and functions of PyTorch, of its C++ code and of optimizers tell places and phases. */
 #include "steps/stack_places.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,6 +69,18 @@ static bool is_of_pytorch(const bp_trace_frame *frame)
     return is_any(file, files, COUNT(files));
 }
 
+size_t bp_trace_function_chars(const char *function)
+{
+    static const char anonymous[] = "(anonymous namespace)";
+    size_t length = 0;
+    while (function[length] != '\0' && function[length] != '(') {
+        length++;
+        while (strncmp(function + length, anonymous, sizeof anonymous - 1) == 0)
+            length += sizeof anonymous - 1;
+    }
+    return length;
+}
+
 /* Of C++: how good a name is. Nodes of autograd, then operators, then all that is neither the unwinder, the allocator nor Python's
  * interpreter. */
 static int rank_of_native(const bp_trace_frame *frame)
@@ -91,7 +104,10 @@ static int rank_of_native(const bp_trace_frame *frame)
                                         "_thread",
                                         "thread_run",
                                         "torch::autograd::Engine"};
-    const char *function = frame->function;
+    char function[200];
+    const size_t length = bp_trace_function_chars(frame->function);
+    snprintf(function, sizeof function, "%.*s", (int)(length < sizeof function ? length : sizeof function - 1),
+             frame->function);
     if (*function == '\0' || contains_any(function, noise, COUNT(noise)))
         return 0;
     if (strstr(function, "Backward") != NULL && strstr(function, "::apply") != NULL)

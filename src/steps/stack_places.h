@@ -36,6 +36,9 @@ BP_API void bp_stack_places_finish(bp_stack_places *places);
 /* True for Python's code; false for that of C++. */
 BP_API bool bp_trace_frame_is_python(const bp_trace_frame *frame);
 
+/* Characters of a function's name before the arguments of C++. */
+BP_API size_t bp_trace_function_chars(const char *function);
+
 /* "forward", "unknown". */
 BP_API const char *bp_trace_phase_name(bp_trace_phase phase);
 

@@ -76,7 +76,7 @@ static size_t cut_at_beginnings(const bp_step_finder *f, const char *name, size_
 
 /* ---- optimizers ---------------------------------------------------------------------------------------------------- */
 
-/* How far live bytes rise above the first ones, between two allocations. */
+/* The rise of live bytes above those before the first of the allocations [from, to). */
 static uint64_t rise(const bp_step_finder *f, size_t from, size_t to)
 {
     uint64_t most = 0;
@@ -113,7 +113,7 @@ static size_t cut_behind_optimizers(const bp_step_finder *f, size_t *cuts)
 
 /* ---- all ----------------------------------------------------------------------------------------------------------- */
 
-/* What the first step of optimizers has before its end: the model's construction too, unless the recording began later. Then it is
+/* The first step of optimizers contains the model's construction, unless the recording began later. Then it is
  * like the second, and counts. */
 static bp_status add_first(const bp_step_finder *f, size_t *cuts, size_t *count)
 {

@@ -8,22 +8,27 @@ def rounded(size):
     return (size + 511) // 512 * 512
 
 
+def frame(name, file, line):
+    return {"name": name, "filename": file, "line": line}
+
+
 class Recording:
     """A trace of one device, made by allocations and frees. Addresses are never used twice."""
 
     def __init__(self, protocol=4):
         self.events, self.address, self.time, self.protocol, self.live = [], 0x7F0000000000, 0, protocol, {}
+        self.annotations = []
 
     def event(self, action, address, size, stream=0, frames=()):
         self.time += 10
         self.events.append({"action": action, "addr": address, "size": size, "stream": stream, "time_us": self.time,
                             "compile_context": "N/A", "user_metadata": "", "frames": list(frames)})
 
-    def alloc(self, size, stream=0, place="f"):
+    def alloc(self, size, stream=0, place="f", frames=None):
         address, self.address = self.address, self.address + rounded(size)
-        self.event("alloc", address, size, stream, [{"name": "c10::alloc", "filename": "??", "line": 0},
-                                                    {"name": "empty", "filename": "/x/torch/ops.py", "line": 7},
-                                                    {"name": place, "filename": "/home/model.py", "line": 3}])
+        if frames is None:
+            frames = frame("c10::alloc", "??", 0), frame("empty", "/x/torch/ops.py", 7), frame(place, "/home/model.py", 3)
+        self.event("alloc", address, size, stream, frames)
         self.live[address] = (size, stream)
         return address
 
@@ -32,13 +37,17 @@ class Recording:
         self.event("free_requested", address, size, stream)
         self.event("free_completed", address, size, stream)
 
+    def mark(self, name, stage="START"):
+        """An annotation: it lies before the next event."""
+        self.annotations.append({"stage": stage, "name": name, "device": 0, "time_us": self.time + 10})
+
     def snapshot(self):
         segments = [{"device": 0, "address": address, "total_size": rounded(size), "stream": stream,
                      "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False, "frames": [],
                      "blocks": [{"address": address, "size": rounded(size), "requested_size": size,
                                  "state": "active_allocated", "frames": []}]}
                     for address, (size, stream) in self.live.items()]
-        return {"segments": segments, "device_traces": [self.events],
+        return {"segments": segments, "device_traces": [self.events], "external_annotations": self.annotations,
                 "allocator_settings": {"max_split_size": -1, "expandable_segments": False}}
 
 

@@ -4,16 +4,20 @@ events, and each plan is checked against all recorded steps, event by event.
 Arguments: source directory, the bucketpool executable.
 """
 
+import gzip
 import json
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
 import unittest
 
 from answers import InFolder
-from recordings import Model, Recording, rounded
+from recordings import Model, Recording, frame, rounded
+
+MIB = 1 << 20
 
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 
@@ -281,6 +285,366 @@ class Steps(InFolder):
                          [["both.pickle", "cuda:0"], ["both.pickle", "cuda:2"], ["one.pickle", "cuda:0"]])
         self.refused(self.run_step("both.pickle", "-o", "plan.json"), 2, "requires one device of one file, got 2")
 
+    # ---- what is a step --------------------------------------------------------------------------------------------
+
+    def report(self, recording, *options):
+        result = self.run_step(self.write(recording.snapshot()), *options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
+    def steps_of(self, recording):
+        device = self.device(recording.snapshot())
+        self.assertEqual((device["peak_bytes"], device["peak_event"]), peak_of(recording.events))
+        return device["steps_from"], len(device["steps"]), device["steps_peak_bytes"]
+
+    def test_one_iteration(self):
+        """The loop of its optimizer repeats, and is not a step."""
+        for frames in (None, ()):
+            recording = Recording()
+            activations = [recording.alloc((i + 3) * 7 * MIB, frames=frames) for i in range(20)]
+            for address in reversed(activations):
+                recording.free(address)
+            for _ in range(24):
+                recording.alloc(4 * MIB, frames=frames)
+                recording.free(recording.alloc(4 * MIB, frames=frames))
+            self.assertEqual(self.steps_of(recording), ("whole", 1, 1750 * MIB))
+            self.assertEqual(self.device(recording.snapshot())["peak_bytes"], 1750 * MIB)
+
+    def test_layers_are_no_steps(self):
+        """The forward pass of an inference, whose layers are all alike; layers that are recomputed in backward."""
+        inference = Recording()
+        x = inference.alloc(8 * MIB, place="forward")
+        for _ in range(40):
+            y = [inference.alloc(size * MIB, place="forward") for size in (3, 24, 5, 8)]
+            for address in (x, *y[:3]):
+                inference.free(address)
+            x = y[3]
+        self.assertEqual(self.steps_of(inference)[:2], ("whole", 1))
+        checkpointed = Recording()
+        inputs = [checkpointed.alloc(MIB, place="forward") for _ in range(40)]
+        logits = [checkpointed.alloc(400 * MIB, place=place) for place in ("forward", "backward")]
+        for address in logits:
+            checkpointed.free(address)
+        for address in reversed(inputs):
+            inner = [checkpointed.alloc(size * MIB, place="backward") for size in (3, 170, 5)]
+            for each in (address, *inner):
+                checkpointed.free(each)
+        self.assertEqual(self.steps_of(checkpointed)[:2], ("whole", 1))
+
+    def test_microbatches_are_no_steps(self):
+        """Gradients are accumulated over eight microbatches; then comes the optimizer, in its frames."""
+        recording = Recording()
+        for _ in range(8):
+            saved = [recording.alloc(size * MIB, place="forward") for size in range(5, 30)]
+            for address in reversed(saved):
+                recording.free(recording.alloc(2 * MIB, place="backward"))
+                recording.free(address)
+        optimizer = (frame("_multi_tensor_adam", "/x/torch/optim/adam.py", 5), frame("train", "/home/train.py", 9))
+        recording.free(recording.alloc(9 * MIB, frames=optimizer))
+        self.assertEqual(self.steps_of(recording)[:2], ("whole", 1))
+
+    def test_state_of_first_step(self):
+        """Two steps, of which the first one makes the optimizer's state, are no two equal ones."""
+        model = Model(6, layers=24)
+        for _ in range(2):
+            model.step()
+        source, count, _ = self.steps_of(model.rec)
+        self.assertEqual((source, count), ("whole", 1))
+
+    def test_lengths(self):
+        """Marked steps of different lengths."""
+        path = os.path.join(os.path.abspath(ROOT), "tests", "data", "recordings", "lengths.pickle.gz")
+        with gzip.open(path) as packed, open(os.path.join(self.folder, "x.pickle"), "wb") as file:
+            file.write(packed.read())
+        result = self.run_step("x.pickle", "--json")
+        device = json.loads(result.stdout)["devices"][0]
+        self.assertEqual((device["steps_from"], len(device["steps"])), ("marks", 4))
+        with open(os.path.join(self.folder, "x.pickle"), "rb") as file:
+            events = pickle.load(file)["device_traces"][0]
+        self.assertEqual((device["peak_bytes"], device["peak_event"]), peak_of(events))
+        self.assertEqual(device["steps_peak_bytes"], device["peak_bytes"])
+        self.assertIn("peak live    468.8 MiB", self.run_step("x.pickle").stdout)
+
+    def test_marks(self):
+        """Of the profiler, of programs, of optimizers; each with steps that nothing else would find."""
+        def run(begin, end, lengths=(1, 3, 2, 4)):
+            model = Model(7, layers=4)
+            for number, factor in enumerate(lengths):
+                begin(model.rec, number)
+                model.step(factor=factor)
+                end(model.rec, number)
+            return model.rec
+
+        def nothing(_rec, _number):
+            pass
+
+        def begins(name):
+            return lambda rec, number: rec.mark(name.format(number))
+
+        for name in ("ProfilerStep#{}", "step {}", "train_step", "Iteration {}", "## step {} ##"):
+            recording = run(begins(name), nothing)
+            self.assertEqual(self.steps_of(recording)[:2], ("marks", 4), name)
+            self.check(recording, self.device(recording.snapshot()))
+        for name in ("step {}: data", "backward", "stepping stone {}", "FSDP::pre_forward (model.layers.{})"):
+            self.assertNotEqual(self.steps_of(run(begins(name), nothing))[0], "marks", name)
+        # The last step ends with its range. Marks inside the profiler's steps do not count.
+        closed = run(lambda rec, number: [rec.mark(f"ProfilerStep#{number}"), rec.mark("step")],
+                     lambda rec, number: rec.mark(f"ProfilerStep#{number}", "END"))
+        closed.free(closed.alloc(1 << 30))
+        source, count, peak = self.steps_of(closed)
+        self.assertEqual((source, count), ("marks", 4))
+        self.assertLess(peak, 1 << 30)
+        text = self.report(closed)
+        self.assertIn("Warning: the peak of the recording, ", text)
+        self.assertIn("4 marked steps of ", text)
+
+    def test_marks_of_optimizers(self):
+        """A step ends behind its optimizers: one, two, or one for each layer during backward."""
+        def optimizer(rec, name="AdamW"):
+            rec.mark(f"Optimizer.step#{name}.step")
+            rec.free(rec.alloc(4096))
+            rec.mark(f"Optimizer.step#{name}.step", "END")
+
+        for names in (("AdamW",), ("AdamW", "Muon"), ("SGD", "SGD", "SGD")):
+            model = Model(8, layers=4)
+            for factor in (1, 4, 2, 3):
+                model.step(factor=factor)
+                for name in names:
+                    optimizer(model.rec, name)
+            source, count, _ = self.steps_of(model.rec)
+            self.assertEqual((source, count), ("marks", 3), names)
+        layers = Recording()
+        for _ in range(3):
+            saved = [layers.alloc(size * MIB) for size in range(10, 20)]
+            for address in reversed(saved):
+                layers.free(layers.alloc(5 * MIB))
+                layers.free(address)
+                optimizer(layers)
+        self.assertEqual(self.steps_of(layers)[:2], ("marks", 3))  # the first one is like the others
+        once = Model(9, layers=4)
+        once.step()
+        optimizer(once.rec)
+        self.assertEqual(self.steps_of(once.rec)[:2], ("whole", 1))
+
+    def test_marks_of_devices(self):
+        """Each device has its own annotations."""
+        model = Model(10)
+        for number in range(3):
+            model.rec.mark(f"ProfilerStep#{number}")
+            model.step(factor=1 + number)
+        snapshot = model.rec.snapshot()
+        snapshot["device_traces"] = [[], model.rec.events]
+        for segment in snapshot["segments"]:
+            segment["device"] = 1
+        self.assertNotEqual(self.device(snapshot)["steps_from"], "marks")
+        for annotation in snapshot["external_annotations"]:
+            annotation["device"] = 1
+        self.assertEqual(self.device(snapshot)["steps_from"], "marks")
+        for marks in (None, 5, [], [None, {}, {"name": 5}, {"name": "step", "stage": 3}], [{"name": "step 1"}] * 3):
+            snapshot["external_annotations"] = marks
+            self.device(snapshot)
+        snapshot["external_annotations"] = [{"name": "step 1", "device": -1}]
+        self.write(snapshot)
+        self.refused(self.run_step("x.pickle"), 2, "external_annotations[0].device")
+
+    def test_peak_before_the_recording(self):
+        recording = Recording()
+        early = recording.alloc(100 * MIB)
+        recording.events.clear()
+        recording.events.append({"action": "free_completed", "addr": early, "size": 100 * MIB, "stream": 0, "time_us": 5,
+                                 "frames": []})
+        recording.live.clear()
+        recording.free(recording.alloc(MIB))
+        device = self.device(recording.snapshot())
+        self.assertEqual((device["peak_bytes"], device["peak_event"]), (100 * MIB, None))
+        self.assertEqual([(h["live_at_start"], h["bytes"]) for h in device["holders"]], [(True, 100 * MIB)])
+        text = self.run_step("x.pickle").stdout
+        self.assertIn("The peak: 100.0 MiB live before the first event", text)
+        self.assertIn("live before the recording", text)
+
+    def test_nothing_to_plan(self):
+        recording = Recording()
+        recording.mark("step 0")
+        for _ in range(3):
+            recording.alloc(MIB)
+        recording.mark("step 1")
+        recording.free(recording.alloc(0))
+        for option, file in (("-o", "plan.json"), ("--plot", "plan.svg")):
+            result = self.run_step(self.write(recording.snapshot()), option, file)
+            self.refused(result, 2, f"{option}: none of the ", "record whole training steps")
+
+    # ---- requests that found no memory -----------------------------------------------------------------------------
+
+    def test_out_of_memory(self):
+        """Four equal steps, and a longer one that fails: the report is about the failure."""
+        r = Recording()
+        r.segments = True
+        params = [r.alloc((20 + i) * MIB, frames=[frame("__init__", "/home/u/model.py", i)]) for i in range(10)]
+        def step(scale, fails):
+            saved = [r.alloc((11 + 3 * i) * MIB * scale, frames=[frame("layer", "/home/u/layer.py", 10 + i)]) for i in range(20)]
+            if fails:
+                r.event("oom", 900 * MIB, 4000 * MIB, 0, [frame("malloc", "??", 0), frame("logits_float", "/home/u/loss.py", 33),
+                                                          frame("<module>", "/home/u/train.py", 5)])
+                return
+            r.free(r.alloc(97 * MIB * scale, frames=[frame("loss", "/home/u/loss.py", 33)]))
+            for address in reversed(saved):
+                r.free(address)
+        for _ in range(4):
+            step(1, False)
+        step(7, True)
+        live = sum(size for size, _ in r.live.values())
+        device = self.device(r.snapshot())
+        self.assertEqual(device["peak_bytes"], live)
+        oom = device["oom"]
+        self.assertEqual((oom["event"], oom["requested_bytes"], oom["device_free_bytes"], oom["live_bytes"]),
+                         (len(r.events) - 1, 4000 * MIB, 900 * MIB, live))
+        self.assertEqual([each["function"] for each in oom["frames"]], ["malloc", "logits_float", "<module>"])
+        self.assertEqual(sum(h["bytes"] for h in oom["holders"]), live)
+        self.assertEqual(oom["holders"][0]["line"], 29)
+        self.assertEqual(len(params), 10)
+        text = self.report(r)
+        self.assertIn("OUT OF MEMORY at event", text)
+        self.assertIn("a request of 3.906 GiB on stream 0\n  at loss.py:33 logits_float\n  at train.py:5\n", text)
+        self.assertIn("Live when the request failed: 5.640 GiB", text)
+
+    def oom_of(self, free, request=100 * MIB, device_free=10 * MIB):
+        """A failed request of stream 0, where each of `free` is (stream, pool, bytes of free ranges in a segment)."""
+        r, segments, address = Recording(), [], 0x7A0000000000
+        for stream, pool, ranges in free:
+            blocks, begin = [], address
+            for size in ranges:
+                for bytes_, state in ((MIB, "active_allocated"), (size, "inactive")):
+                    blocks.append({"address": address, "size": bytes_, "requested_size": bytes_, "state": state, "frames": []})
+                    address += bytes_
+            segments.append({"device": 0, "address": begin, "total_size": address - begin, "stream": stream,
+                             "segment_type": "large", "segment_pool_id": pool, "is_expandable": False, "frames": [],
+                             "blocks": blocks})
+            address += 1 << 30
+        r.free(r.alloc(512))
+        r.event("oom", device_free, request)
+        snapshot = r.snapshot()
+        snapshot["segments"] = segments
+        oom = self.device(snapshot)["oom"]
+        self.assertEqual(oom["reserved_bytes"], sum(s["total_size"] for s in segments))
+        return oom["free"], self.run_step("x.pickle").stdout
+
+    def test_free_memory(self):
+        free, text = self.oom_of([(0, (0, 0), [30 * MIB, 40 * MIB, 25 * MIB])])
+        self.assertEqual([(m["ranges"], m["bytes"], m["largest_bytes"]) for m in free], [(3, 95 * MIB, 40 * MIB)])
+        self.assertIn("too small", text)
+        self.assertIn("The device and the stream together have 105.0 MiB free: the memory is there, in pieces.", text)
+        free, text = self.oom_of([(0, (0, 0), [30 * MIB]), (7, (0, 0), [500 * MIB]), (0, (1, 2), [200 * MIB])])
+        self.assertEqual([(m["stream"], m["pool"], m["bytes"]) for m in free],
+                         [(7, 0, 500 * MIB), (0, 1, 200 * MIB), (0, 0, 30 * MIB)])
+        self.assertIn("of another stream", text)
+        self.assertIn("of a private pool", text)
+        self.assertIn("In all, 740.0 MiB are free, but not for this stream", text)
+        _, text = self.oom_of([(0, (0, 0), [30 * MIB])])
+        self.assertIn("60.00 MiB more are needed, whatever the allocator", text)
+
+    def test_failed_requests_of_files(self):
+        """In the report of several files, too."""
+        r = Recording()
+        r.free(r.alloc(5 * MIB))
+        r.event("oom", 0, 8 * MIB)
+        r.alloc(512)
+        self.write(r.snapshot(), "a.pickle")
+        self.write(Model(1).rec.snapshot(), "b.pickle")
+        text = self.run_step("a.pickle", "b.pickle").stdout
+        self.assertIn("a.pickle, cuda:0: OUT OF MEMORY at event 3", text)
+
+    # ---- places, modules, phases and kinds -------------------------------------------------------------------------
+
+    def test_places(self):
+        """The frame of the program or its framework, with a whole name."""
+        torch, cxx = "/env/lib/python3.11/site-packages/torch/", frame("torch::unwind::unwind()", "??", 0)
+        name = "a_function_with_a_name_that_is_much_longer_than_a_column_of_a_table"
+        cases = [
+            ([cxx, frame("linear", torch + "nn/functional.py", 5), frame("forward", "/home/model.py", 7)], "model.py:7 forward"),
+            ([cxx, frame("<module>", "/home/train.py", 12)], "train.py:12 "),
+            ([frame(name, f"/home/{name}.py", 7)], f"{name}.py:7 {name}"),
+            ([frame("linear", torch + "nn/functional.py", 5), frame("run", "/env/lib/python3.11/threading.py", 3),
+              frame("forward", "/env/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py", 9)],
+             "modeling_llama.py:9 forward"),
+            ([frame("__torch_function__", torch + "utils/_device.py", 5), frame("convert", torch + "nn/modules/module.py", 9)],
+             "module.py:9 convert"),
+            ([cxx, frame("at::_ops::mm::call(at::Tensor const&, at::Tensor const&)", "??", 0),
+              frame("torch::autograd::generated::MmBackward0::apply(std::vector<at::Tensor>&&)", "Functions.cpp", 0),
+              frame("torch::autograd::Engine::thread_main(std::shared_ptr<Task> const&)", "??", 0)],
+             "torch::autograd::generated::MmBackward0::apply "),
+            ([cxx, frame("at::_ops::mm::call(at::Tensor const&)", "??", 0)], "at::_ops::mm::call "),
+            ([cxx], "without frames"),
+        ]
+        for frames, place in cases:
+            recording = Recording()
+            recording.alloc(MIB, frames=frames)
+            text = self.report(recording)
+            self.assertIn("\n" + place, text)
+            self.assertNotIn("unwind", text)
+            self.assertNotIn("<module>", text)
+
+    def groups(self, device, names):
+        return {each[names[:-1]]: each["bytes"] for each in device[names]}
+
+    def test_groups(self):
+        """Modules and phases that the recording names; the kinds that it names, and those that live ranges tell."""
+        r = Recording()
+        def alloc(size, module, phase, kind="", inner=()):
+            address = r.alloc(size * MIB, frames=[frame("aten::mm", f"{module} ({phase})" if module and phase else module or phase, 0),
+                                                  *inner, frame("train", "/home/train.py", 3)])
+            r.events[-1]["user_metadata"] = kind
+            return address
+        alloc(10, "", "", inner=[frame("__init__", "/home/model.py", 5)])
+        alloc(3, "", "", "kind=parameters")
+        saved = [alloc(7, f"model.layers.{i}.mlp", "forward") for i in range(12)]
+        gathered = alloc(5, "model", "forward", inner=[frame("all_gather", "/home/comm.py", 5)])
+        workspace = alloc(2, "model", "forward", "kind=workspace")
+        gradient = alloc(11, "model.norm", "backward")
+        r.free(alloc(1, "model.norm", "backward"))
+        state = alloc(20, "", "optimizer")
+        r.free(alloc(1, "", "optimizer"))
+        alloc(4, "model", "forward")
+        device = self.device(r.snapshot())
+        self.assertEqual(self.groups(device, "kinds"),
+                         {"parameters": 13 * MIB, "activations": 88 * MIB, "communication": 5 * MIB, "workspace": 2 * MIB,
+                          "gradients": 11 * MIB, "optimizer state": 20 * MIB})
+        self.assertEqual(self.groups(device, "modules")["model.layers.*.mlp"], 84 * MIB)
+        self.assertEqual(self.groups(device, "phases"),
+                         {"setup": 10 * MIB, "forward": 98 * MIB, "backward": 11 * MIB, "optimizer": 20 * MIB})
+        for grouping, name in (("kind", "optimizer state"), ("module", "model.layers.*.mlp"), ("phase", "backward")):
+            text = self.report(r, "--by", grouping)
+            self.assertRegex(text, rf"(?m)^{grouping.upper()} +ALLOCATIONS")
+            self.assertRegex(text, rf"(?m)^{re.escape(name)} ")
+        self.assertRegex(self.report(r), r"(?m)^train.py:3 train +model.layers.\*.mlp +forward +12 84.00 MiB")
+        self.assertEqual(len({*saved, gathered, workspace, gradient, state}), 16)
+
+    def test_phases_of_frames(self):
+        """Those of PyTorch: checkpointing, autograd's thread, optimizers of several projects."""
+        torch = "/env/site-packages/torch/"
+        forward = frame("forward", "/home/model.py", 4)
+        engine = frame("_engine_run_backward", torch + "autograd/graph.py", 4)
+        cases = [
+            ([forward, frame("train", "/home/train.py", 3)], "forward"),
+            ([forward, frame("recompute_fn", torch + "utils/checkpoint.py", 5), engine], "recompute"),
+            ([forward, frame("backward", "/home/megatron/core/tensor_parallel/random.py", 5)], "recompute"),
+            ([engine, frame("backward", torch + "utils/checkpoint.py", 5), engine], "backward"),
+            ([frame("backward", "/home/function.py", 4)], "backward"),
+            ([], "backward"),
+            ([frame("step", "/env/apex/optimizers/fused_adam.py", 4)], "optimizer"),
+            ([frame("clip_grad_norm_", torch + "nn/utils/clip_grad.py", 4)], "optimizer"),
+            ([frame("__init__", torch + "nn/modules/linear.py", 4), frame("build", "/home/optimal.py", 3)], "setup"),
+            ([frame("__init__", "/home/cache.py", 4), forward], "forward"),
+        ]
+        for frames, phase in cases:
+            recording = Recording()
+            recording.free(recording.alloc(512, frames=[forward]))
+            recording.alloc(MIB, frames=frames)
+            self.assertEqual(self.groups(self.device(recording.snapshot()), "phases"), {phase: MIB}, frames)
+        silent = Recording() # no frames at all: nothing is known
+        silent.alloc(MIB, frames=[])
+        device = self.device(silent.snapshot())
+        self.assertEqual((self.groups(device, "phases"), self.groups(device, "kinds")), ({"unknown": MIB}, {"unknown": MIB}))
+
     def test_plan_forwards(self):
         model = Model(4)
         for _ in range(3):
@@ -302,6 +666,8 @@ class Steps(InFolder):
         self.assertEqual(result.returncode, 0, result.stderr)
         with open(os.path.join(self.folder, "x.svg"), encoding="utf-8") as file:
             self.assertIn("<svg", file.read())
+        for grouping in ("place", "module", "phase", "kind"):
+            self.assertEqual(self.run_step("x.pickle", "--plot", "x.svg", "--by", grouping).returncode, 0)
 
     def test_mistakes(self):
         model = Model(4)

@@ -17,7 +17,7 @@ static void print_frames(const bp_trace *trace, uint32_t stack)
             continue;
         printf("  at %.200s:%llu", step_file(frame->file), (unsigned long long)frame->line);
         if (strcmp(frame->function, "<module>") != 0)
-            printf(" %.*s", (int)strcspn(frame->function, "("), frame->function);
+            printf(" %.*s", (int)bp_trace_function_chars(frame->function), frame->function);
         putchar('\n');
         shown++;
     }

@@ -52,7 +52,7 @@ const char *step_module(const step_holder *holder, char text[STEP_NAME_CHARS])
 /* A name of C++ ends before its arguments. "<module>" is Python's name for code outside functions. */
 static void append_function(const char *function, char text[STEP_NAME_CHARS])
 {
-    size_t length = strcspn(function, "(");
+    size_t length = bp_trace_function_chars(function);
     if (length > 0 && strcmp(function, "<module>") != 0)
         cli_append(text, STEP_NAME_CHARS, " %.*s", (int)(length < 200 ? length : 200), function);
 }
@@ -65,7 +65,7 @@ static const char *place_name(const step_holder *holder, bool has_line, char tex
     const bp_trace_frame *frame = holder->place != NULL ? holder->place->frame : NULL;
     if (frame == NULL) /* autograd's thread has no frames of Python */
         return holder->phase == BP_TRACE_PHASE_BACKWARD ? "backward, without frames" : "without frames";
-    bool has_file = *frame->file != '\0' && strcmp(frame->file, "??") != 0;
+    bool has_file = bp_trace_frame_is_python(frame) || *frame->function == '\0'; /* a name of C++ is long enough */
     if (has_file && has_line && frame->line > 0)
         snprintf(text, STEP_NAME_CHARS, "%.150s:%llu", step_file(frame->file), (unsigned long long)frame->line);
     else if (has_file)

@@ -184,7 +184,7 @@ int step_report_one(const step_answer *answer, const step_options *options)
         CLI_TRY(step_report_failure(answer, options));
     CLI_TRY(print_amounts(answer, options));
     CLI_TRY(print_causes(answer, options));
-    /* What was live when a request failed was printed, and is mostly the peak. */
+    /* The live bytes of the failed request were printed, and mostly are the peak. */
     bool is_told = answer->failures > 0 && answer->at_failure[STEP_BY_PLACE].bytes == answer->peak_bytes;
     return is_told ? EXIT_GO_ON : print_peak(answer, options);
 }

@@ -13,7 +13,7 @@
 #include "steps/failed_request.h"
 #include "steps/steps.h"
 
-/* What the live bytes of a moment are summed up by. */
+/* Sums of the live bytes of a moment. */
 typedef enum step_grouping { STEP_BY_PLACE, STEP_BY_MODULE, STEP_BY_PHASE, STEP_BY_KIND, STEP_GROUPINGS } step_grouping;
 
 typedef struct step_options {
