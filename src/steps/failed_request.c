@@ -42,7 +42,7 @@ static void add_range(bp_free_memory *memory, uint64_t bytes)
 }
 
 /* True if a range of an expandable segment continues the one before it. */
-static bool continues(const bp_start_segment *segment)
+static bool extends_range(const bp_start_segment *segment)
 {
     return segment->is_expandable && segment[-1].is_expandable && segment[-1].base == segment->base &&
            segment[-1].address + segment[-1].bytes == segment->address;
@@ -55,7 +55,7 @@ static bp_status add_free(const bp_start_state *state, bp_failed_request *r)
     for (size_t i = 0, last; i < state->segment_count; i = last) {
         const bp_start_segment *first = &state->segments[i];
         uint64_t at = first->address, live = 0;
-        for (last = i + 1; last < state->segment_count && continues(&state->segments[last]);)
+        for (last = i + 1; last < state->segment_count && extends_range(&state->segments[last]);)
             last++;
         const uint64_t end = state->segments[last - 1].address + state->segments[last - 1].bytes;
         bp_free_memory *memory = NULL;

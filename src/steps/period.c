@@ -383,7 +383,7 @@ static bp_status cut_steps(const period_finder *f, size_t length, size_t *places
     return BP_OK;
 }
 
-static bp_status find(period_finder *f)
+static bp_status find_repeated(period_finder *f)
 {
     uint32_t *distances = malloc((f->count + 1) * sizeof *distances);
     size_t *places = malloc((f->count + 2) * sizeof *places), *scratch = malloc((f->count + 2) * sizeof *scratch);
@@ -414,7 +414,7 @@ bp_status bp_steps_find_period(const bp_step_finder *base)
     f.occurrences = malloc(f.capacity * sizeof *f.occurrences);
     bp_status status = f.grams == NULL || f.places == NULL || f.occurrences == NULL
                            ? bp_fail_memory(f.capacity * 2 * sizeof *f.places)
-                           : find(&f);
+                           : find_repeated(&f);
     free(f.grams);
     free(f.places);
     free(f.occurrences);

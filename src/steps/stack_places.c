@@ -28,7 +28,7 @@ static bool is_any(const char *text, const char *const *words, size_t count)
     return false;
 }
 
-static bool ends_with(const char *text, const char *end)
+static bool path_ends_with(const char *text, const char *end)
 {
     size_t length = strlen(text), more = strlen(end);
     return length >= more && strcmp(text + length - more, end) == 0;
@@ -38,7 +38,7 @@ static bool ends_with(const char *text, const char *end)
 
 bool bp_trace_frame_is_python(const bp_trace_frame *frame)
 {
-    return ends_with(frame->file, ".py") || frame->file[0] == '<';
+    return path_ends_with(frame->file, ".py") || frame->file[0] == '<';
 }
 
 /* Frames that a person does not look for: PyTorch's, Python's library, code without a file. Some recordings keep two parts of each path
@@ -183,7 +183,7 @@ static bp_trace_phase phase_of(const bp_trace *trace, const bp_trace_stack *stac
         }
         if (is_of_optimizer(frame->file))
             return BP_TRACE_PHASE_OPTIMIZER;
-        bool is_checkpoint = ends_with(frame->file, "checkpoint.py") || ends_with(frame->file, "/random.py");
+        bool is_checkpoint = path_ends_with(frame->file, "checkpoint.py") || path_ends_with(frame->file, "/random.py");
         if (is_called && is_checkpoint && is_any(frame->function, recomputes, COUNT(recomputes)))
             return BP_TRACE_PHASE_RECOMPUTE;
         if (strstr(frame->function, "backward") != NULL)

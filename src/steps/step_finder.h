@@ -43,7 +43,7 @@ size_t bp_steps_between(const bp_step_finder *f, const size_t *cuts, size_t coun
  * if the trace has no marks of steps. Errors: BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_steps_cut_at_marks(const bp_step_finder *f, size_t *cuts, size_t *count);
 
-/* Finds steps that repeat without marks: f->steps gets them, or stays empty. Errors: BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_steps_find_period(const bp_step_finder *f);
+/* Finds steps that repeat without marks: base->steps gets them, or stays empty. Errors: BP_ERR_NO_HOST_MEMORY. */
+bp_status bp_steps_find_period(const bp_step_finder *base);
 
 #endif

@@ -128,7 +128,7 @@ static bp_status take_cuts(const bp_step_finder *f, const size_t *cuts, size_t c
     return BP_OK;
 }
 
-static bp_status find(const bp_step_finder *f)
+static bp_status find_in_order(const bp_step_finder *f)
 {
     size_t *cuts = malloc((f->trace->annotation_count + 3) * sizeof *cuts), count = 0;
     const size_t whole[] = {0, f->count};
@@ -167,7 +167,7 @@ bp_status bp_steps_init(const bp_trace *trace, const bp_allocations *allocations
     for (size_t i = 0; i < f.count && status == BP_OK; i++)
         f.tokens[i] = bp_step_mix(bp_step_round(f.made[i].bytes) ^ bp_step_mix(f.made[i].stream + 1u));
     if (status == BP_OK)
-        status = find(&f);
+        status = find_in_order(&f);
     free(f.tokens);
     free(f.live);
     free(f.ends);
