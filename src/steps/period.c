@@ -11,7 +11,8 @@
 #include "core/fail.h"
 #include "steps/step_finder.h"
 
-enum { GRAM = 12, RARE = 64, MOST_CANDIDATES = 64, NEIGHBOURS = 8, AROUND = 8 };
+enum { GRAM = 12, RARE = 64, MOST_CANDIDATES = 64, NEIGHBOURS = 8, AROUND = 8, MOST_LENGTHS = 8 };
+#define REGULAR 0.8 /* the share of allocations that agree, of regular steps */
 
 typedef struct period_finder {
     const bp_step_finder *base;
@@ -125,11 +126,11 @@ static double agreement(const period_finder *f, size_t distance, size_t window)
  * equal layers would agree at the distance of a layer. */
 static size_t step_length(const period_finder *f, const period_vote *votes, size_t count)
 {
-    const double regular = 0.8, tolerance = 0.002;
+    const double tolerance = 0.002;
     size_t window = 0, length = 0;
     for (size_t i = 0; i < count; i++) {
         size_t distance = votes[i].distance;
-        if (distance > window && distance <= f->count / 2 && agreement(f, distance, distance) >= regular)
+        if (distance > window && distance <= f->count / 2 && agreement(f, distance, distance) >= REGULAR)
             window = distance;
     }
     double best = 0;
@@ -159,6 +160,20 @@ static size_t step_length(const period_finder *f, const period_vote *votes, size
         }
     }
     return length;
+}
+
+/* The smallest distance above this one at which the end of the trace agrees with itself: what is shorter was a layer or a
+ * microbatch. 0: none. */
+static size_t longer_length(const period_finder *f, const period_vote *votes, size_t count, size_t length)
+{
+    size_t longer = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t distance = votes[i].distance;
+        bool is_next = distance > length && distance <= f->count / 2 && (longer == 0 || distance < longer);
+        if (is_next && agreement(f, distance, distance) >= REGULAR)
+            longer = distance;
+    }
+    return longer;
 }
 
 /* ---- cuts ---------------------------------------------------------------------------------------------------------- */
@@ -394,9 +409,12 @@ static bp_status find_repeated(period_finder *f)
         period_vote votes[MOST_CANDIDATES];
         hash_grams(f);
         count_grams(f);
-        size_t length = step_length(f, votes, vote(f, distances, votes));
-        if (length > 0)
+        const size_t count = vote(f, distances, votes);
+        size_t length = step_length(f, votes, count);
+        for (size_t tries = 0; tries < MOST_LENGTHS && length > 0 && status == BP_OK; tries++) {
             status = cut_steps(f, length, places, scratch);
+            length = f->base->steps->count > 0 ? 0 : longer_length(f, votes, count, length);
+        }
     }
     free(distances);
     free(places);

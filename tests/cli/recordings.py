@@ -61,6 +61,23 @@ class Model:
         self.extra, self.grads, self.state = extra, [], []
         self.params = [self.rec.alloc(size[0], place="build") for size in self.sizes]
 
+    def accumulate(self, microbatches, frames=None):
+        """A step of several forward and backward passes, whose gradients are added up, and of the optimizer."""
+        r, grads = self.rec, []
+        for _ in range(microbatches):
+            saved = [r.alloc(size[2], place="forward", frames=frames) for size in self.sizes]
+            for size, address in zip(reversed(self.sizes), reversed(saved)):
+                made = r.alloc(size[0], place="backward", frames=frames)
+                r.free(address)
+                if len(grads) < len(self.sizes):
+                    grads.append(made)
+                else:
+                    r.free(made)
+        optimizer = [frame("adam", "/x/torch/optim/adam.py", 5), frame("train", "/home/train.py", 9)] if frames is None else frames
+        r.free(r.alloc(sum(size[0] for size in self.sizes), frames=optimizer))
+        for address in grads:
+            r.free(address)
+
     def step(self, factor=1, evaluate=False):
         r = self.rec
         saved = []

@@ -331,17 +331,19 @@ class Steps(InFolder):
                 checkpointed.free(each)
         self.assertEqual(self.steps_of(checkpointed)[:2], ("whole", 1))
 
-    def test_microbatches_are_no_steps(self):
-        """Gradients are accumulated over eight microbatches; then comes the optimizer, in its frames."""
-        recording = Recording()
-        for _ in range(8):
-            saved = [recording.alloc(size * MIB, place="forward") for size in range(5, 30)]
-            for address in reversed(saved):
-                recording.free(recording.alloc(2 * MIB, place="backward"))
-                recording.free(address)
-        optimizer = (frame("_multi_tensor_adam", "/x/torch/optim/adam.py", 5), frame("train", "/home/train.py", 9))
-        recording.free(recording.alloc(9 * MIB, frames=optimizer))
-        self.assertEqual(self.steps_of(recording)[:2], ("whole", 1))
+    def test_microbatches(self):
+        """Gradients are accumulated over microbatches: they are not steps, with frames and without."""
+        for frames in (None, ()):
+            for microbatches in (2, 4, 8):
+                model = Model(3, layers=9)
+                model.accumulate(microbatches, frames)
+                if frames is None:
+                    self.assertEqual(self.steps_of(model.rec)[:2], ("whole", 1), microbatches)
+                for _ in range(3):
+                    model.accumulate(microbatches, frames)
+                source, count, _ = self.steps_of(model.rec)
+                self.assertEqual(source, "repeats", (frames, microbatches))
+                self.assertIn(count, (3, 4), (frames, microbatches))
 
     def test_state_of_first_step(self):
         """Two steps, of which the first one makes the optimizer's state, are no two equal ones."""
