@@ -122,34 +122,24 @@ static bool is_helper(const bp_trace_frame *frame)
            (strncmp(frame->function, "__", 2) == 0 && strcmp(frame->function, "__init__") != 0);
 }
 
-static const bp_trace_frame *naming_frame(const bp_trace *trace, const bp_trace_stack *stack)
-{
-    const bp_trace_frame *python = NULL, *native = NULL;
-    int rank = 0;
-    for (size_t i = 0; i < stack->count; i++) {
-        const bp_trace_frame *frame = &trace->frames[stack->frames[i]];
-        if (bp_trace_frame_is_python(frame)) {
-            if (!is_of_pytorch(frame))
-                return frame;
-            if (python == NULL || (is_helper(python) && !is_helper(frame)))
-                python = frame;
-        } else if (rank_of_native(frame) > rank) {
-            rank = rank_of_native(frame);
-            native = frame;
-        }
-    }
-    return python != NULL ? python : native;
-}
+/* ---- frames -------------------------------------------------------------------------------------------------------- */
 
-/* ---- phases -------------------------------------------------------------------------------------------------------- */
+/* Facts of a frame, each found once: many stacks have it. */
+typedef struct frame_facts {
+    bool is_python, is_of_pytorch, is_helper;
+    uint8_t native_rank;
+    bool is_engine;        /* of autograd, in C++ */
+    bool is_optimizer;     /* by its file */
+    bool is_checkpoint;    /* recomputes, if a module is called inside it */
+    bool is_backward;      /* by its function */
+    bool is_called;        /* a module is called */
+    bool is_setup;         /* of building or loading a model */
+    bool is_communication; /* a collective, or FSDP's buffers */
+    bool is_workspace;
+    bool is_too_long; /* nothing else is known: its names are no names of code */
+} frame_facts;
 
-static const char *const phase_names[BP_TRACE_PHASES] = {"unknown",  "setup",     "forward",
-                                                         "backward", "recompute", "optimizer"};
-
-const char *bp_trace_phase_name(bp_trace_phase phase)
-{
-    return phase < BP_TRACE_PHASES ? phase_names[phase] : "unknown";
-}
+enum { LONGEST_NAME = 4096 };
 
 /* A part of a path, as a folder: optim/adam.py, megatron/core/optimizer/optimizer.py. */
 static bool is_of_optimizer(const char *file)
@@ -165,38 +155,83 @@ static bool is_of_optimizer(const char *file)
     return strstr(file, "clip_grad") != NULL || strstr(file, "grad_scaler") != NULL;
 }
 
-/* From the innermost frame outwards: the first that decides. */
-static bp_trace_phase phase_of(const bp_trace *trace, const bp_trace_stack *stack)
+static frame_facts facts_of(const bp_trace_frame *frame)
 {
     static const char *const setups[] = {
         "__init__",        "_apply",           "from_pretrained",        "_from_config",
         "load_state_dict", "reset_parameters", "_load_pretrained_model", "to_empty"};
     static const char *const calls[] = {"forward", "_call_impl", "_wrapped_call_impl", "__call__"};
     static const char *const recomputes[] = {"recompute_fn", "unpack_hook", "inner_unpack", "backward"};
+    static const char *const collectives[] = {"all_gather", "allgather",  "reduce_scatter", "all_reduce",
+                                              "allreduce",  "all_to_all", "alltoall",       "c10d::"};
+    static const char *const buffers[] = {"_fsdp_collectives", "_fsdp_param", "_flat_param", "distributed_c10d"};
+    if (strnlen(frame->file, LONGEST_NAME) == LONGEST_NAME || strnlen(frame->function, LONGEST_NAME) == LONGEST_NAME)
+        return (frame_facts){.is_too_long = true};
+    frame_facts facts = {.is_python = bp_trace_frame_is_python(frame),
+                         .is_communication = contains_any(frame->function, collectives, COUNT(collectives)) ||
+                                             contains_any(frame->file, buffers, COUNT(buffers)),
+                         .is_workspace = strstr(frame->function, "orkspace") != NULL};
+    if (!facts.is_python) {
+        facts.native_rank = (uint8_t)rank_of_native(frame);
+        facts.is_engine = strstr(frame->function, "torch::autograd::Engine") != NULL;
+        return facts;
+    }
+    facts.is_of_pytorch = is_of_pytorch(frame);
+    facts.is_helper = is_helper(frame);
+    facts.is_optimizer = is_of_optimizer(frame->file);
+    facts.is_checkpoint = (path_ends_with(frame->file, "checkpoint.py") || path_ends_with(frame->file, "/random.py")) &&
+                          is_any(frame->function, recomputes, COUNT(recomputes));
+    facts.is_backward = strstr(frame->function, "backward") != NULL;
+    facts.is_called = is_any(frame->function, calls, COUNT(calls));
+    facts.is_setup = is_any(frame->function, setups, COUNT(setups));
+    return facts;
+}
+
+/* ---- stacks -------------------------------------------------------------------------------------------------------- */
+
+static const char *const phase_names[BP_TRACE_PHASES] = {"unknown",  "setup",     "forward",
+                                                         "backward", "recompute", "optimizer"};
+
+const char *bp_trace_phase_name(bp_trace_phase phase)
+{
+    return phase < BP_TRACE_PHASES ? phase_names[phase] : "unknown";
+}
+
+static const bp_trace_frame *naming_frame(const bp_trace *trace, const frame_facts *facts, const bp_trace_stack *stack)
+{
+    uint32_t python = BP_TRACE_NONE, native = BP_TRACE_NONE;
+    for (size_t i = 0; i < stack->count; i++) {
+        const uint32_t at = stack->frames[i];
+        if (facts[at].is_python && !facts[at].is_of_pytorch)
+            return &trace->frames[at];
+        if (facts[at].is_python && (python == BP_TRACE_NONE || (facts[python].is_helper && !facts[at].is_helper)))
+            python = at;
+        if (facts[at].native_rank > (native == BP_TRACE_NONE ? 0 : facts[native].native_rank))
+            native = at;
+    }
+    const uint32_t named = python != BP_TRACE_NONE ? python : native;
+    return named != BP_TRACE_NONE ? &trace->frames[named] : NULL;
+}
+
+/* From the innermost frame outwards: the first that decides. */
+static bp_trace_phase phase_of(const frame_facts *facts, const bp_trace_stack *stack)
+{
     bool is_called = false, is_setup = false;
     for (size_t i = 0; i < stack->count; i++) {
-        const bp_trace_frame *frame = &trace->frames[stack->frames[i]];
-        if (!bp_trace_frame_is_python(frame)) {
-            if (strstr(frame->function, "torch::autograd::Engine") != NULL)
-                return BP_TRACE_PHASE_BACKWARD;
-            continue;
-        }
-        if (is_of_optimizer(frame->file))
+        const frame_facts *f = &facts[stack->frames[i]];
+        if (f->is_optimizer)
             return BP_TRACE_PHASE_OPTIMIZER;
-        bool is_checkpoint = path_ends_with(frame->file, "checkpoint.py") || path_ends_with(frame->file, "/random.py");
-        if (is_called && is_checkpoint && is_any(frame->function, recomputes, COUNT(recomputes)))
+        if (f->is_checkpoint && is_called)
             return BP_TRACE_PHASE_RECOMPUTE;
-        if (strstr(frame->function, "backward") != NULL)
+        if (f->is_backward || f->is_engine)
             return BP_TRACE_PHASE_BACKWARD;
-        is_called = is_called || is_any(frame->function, calls, COUNT(calls));
-        is_setup = is_setup || is_any(frame->function, setups, COUNT(setups));
+        is_called = is_called || f->is_called;
+        is_setup = is_setup || f->is_setup;
     }
     if (stack->count == 0)
         return BP_TRACE_PHASE_UNKNOWN;
     return is_setup && !is_called ? BP_TRACE_PHASE_SETUP : BP_TRACE_PHASE_FORWARD;
 }
-
-/* ---- stacks -------------------------------------------------------------------------------------------------------- */
 
 /* The first frame of a recording of bucketpool.torch.trace: "model.layers.3.mlp (backward)", line 0, and the operator. */
 static void read_origin(const bp_trace_frame *frame, bp_stack_place *place)
@@ -221,34 +256,37 @@ static void read_origin(const bp_trace_frame *frame, bp_stack_place *place)
     place->module_bytes = (uint32_t)length;
 }
 
-static bp_stack_place read_stack(const bp_trace *trace, const bp_trace_stack *stack)
+static bp_stack_place read_stack(const bp_trace *trace, const frame_facts *facts, const bp_trace_stack *stack)
 {
-    static const char *const collectives[] = {"all_gather", "allgather", "reduce_scatter", "all_reduce", "allreduce",
-                                              "all_to_all", "alltoall",  "c10d::",         "_ccl"};
-    static const char *const buffers[] = {"_fsdp_collectives", "_fsdp_param", "_flat_param", "distributed_c10d"};
     bp_stack_place place = {
-        .module = "", .frame = naming_frame(trace, stack), .phase = (uint8_t)phase_of(trace, stack)};
-    if (stack->count > 0)
+        .module = "", .frame = naming_frame(trace, facts, stack), .phase = (uint8_t)phase_of(facts, stack)};
+    if (stack->count > 0 && !facts[stack->frames[0]].is_too_long)
         read_origin(&trace->frames[stack->frames[0]], &place);
     for (size_t i = 0; i < stack->count; i++) {
-        const bp_trace_frame *frame = &trace->frames[stack->frames[i]];
-        place.is_communication = place.is_communication ||
-                                 contains_any(frame->function, collectives, COUNT(collectives)) ||
-                                 contains_any(frame->file, buffers, COUNT(buffers));
-        place.is_workspace = place.is_workspace || strstr(frame->function, "orkspace") != NULL;
+        place.is_communication = place.is_communication || facts[stack->frames[i]].is_communication;
+        place.is_workspace = place.is_workspace || facts[stack->frames[i]].is_workspace;
     }
     return place;
 }
 
 bp_status bp_stack_places_init(const bp_trace *trace, bp_stack_places *places)
 {
-    void *all = NULL;
-    BP_TRY(bp_new_array(trace->stack_count, sizeof *places->all, &all));
+    void *all = NULL, *facts = NULL;
+    bp_status status = bp_new_array(trace->stack_count, sizeof *places->all, &all);
+    if (status == BP_OK)
+        status = bp_new_array(trace->frame_count, sizeof(frame_facts), &facts);
+    if (status != BP_OK) {
+        free(all);
+        return status;
+    }
     *places = (bp_stack_places){.all = all};
+    for (size_t i = 0; i < trace->frame_count; i++)
+        ((frame_facts *)facts)[i] = facts_of(&trace->frames[i]);
     for (size_t i = 0; i < trace->stack_count; i++) {
-        places->all[i] = read_stack(trace, &trace->stacks[i]);
+        places->all[i] = read_stack(trace, facts, &trace->stacks[i]);
         places->have_frames = places->have_frames || trace->stacks[i].count > 0;
     }
+    free(facts);
     return BP_OK;
 }
 

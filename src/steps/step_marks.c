@@ -104,7 +104,7 @@ static size_t cut_behind_optimizers(const bp_step_finder *f, size_t *cuts)
         size_t at = allocation_at(f, a->event);
         if (!a->is_end && behind < at && rise(f, behind, at) >= forward && (count == 0 || behind > cuts[count - 1]))
             cuts[count++] = behind;
-        behind = a->is_end ? at : behind;
+        behind = a->is_end ? at : SIZE_MAX;
     }
     if (behind != SIZE_MAX && (count == 0 || behind > cuts[count - 1]))
         cuts[count++] = behind;
