@@ -8,11 +8,13 @@
 #include "core/memory.h"
 #include "steps/address_map.h"
 #include "steps/allocator.h"
+#include "steps/releases.h"
 #include "steps/start_state.h"
 
 typedef struct player {
     const bp_trace *trace;
     bp_trace_pools pools;
+    bp_releases releases;
     const bp_play_options *options;
     bp_play_result *result;
     bp_caching_allocator *allocator;
@@ -114,27 +116,19 @@ static void complete_played_free(player *p, uint64_t address)
         bp_caching_complete_free(p->allocator, block);
 }
 
-/* A run of releases is of empty_cache, unless the device gives memory right afterwards or the run ends in an error: then an allocation had
- * failed. */
-static bp_status play_release(player *p, size_t first)
+/* PyTorch releases all unused memory of the default pool, and that of a private pool when it ends. */
+static bp_status play_release(player *p, const bp_release *release)
 {
-    const bp_trace *trace = p->trace;
-    if (!p->options->empty_cache || (first > 0 && bp_trace_is_release(trace->events[first - 1].action)))
+    bool is_unclear = release->cause == BP_RELEASE_UNCLEAR;
+    bool is_like_others = p->options->unclear_releases == BP_PLAY_LIKE_OTHERS && p->releases.empty_caches > 0;
+    if (!p->options->empty_cache || release->cause == BP_RELEASE_FORCED ||
+        (is_unclear && p->options->unclear_releases != BP_PLAY_EMPTY_CACHE && !is_like_others))
         return BP_OK;
-    size_t end = first;
-    while (end < trace->event_count && bp_trace_is_release(trace->events[end].action))
-        end++;
-    unsigned next = end < trace->event_count ? trace->events[end].action : BP_TRACE_SNAPSHOT;
-    if (next == BP_TRACE_OOM)
-        return BP_OK;
-    if (next == BP_TRACE_SEGMENT_ALLOC || next == BP_TRACE_SEGMENT_MAP) {
-        p->result->oddities.unclear_releases++;
-        return BP_OK;
-    }
+    p->result->empty_caches++;
     complete_pending(p);
-    for (size_t i = first; i < end; i++) {
+    for (size_t i = release->first; i < release->end; i++) {
         uint32_t pool = bp_trace_pool(&p->pools, i);
-        if (i == first || pool != bp_trace_pool(&p->pools, i - 1))
+        if (i == release->first || pool != bp_trace_pool(&p->pools, i - 1))
             BP_TRY(bp_caching_release(p->allocator, pool));
     }
     return BP_OK;
@@ -148,11 +142,12 @@ static bp_status play_event(player *p, size_t index)
         return allocate(p, e->address, e->bytes, bp_trace_stream(p->trace, e->stream), bp_trace_pool(&p->pools, index));
     case BP_TRACE_FREE_REQUESTED: return request_free(p, e->address);
     case BP_TRACE_FREE_COMPLETED: complete_played_free(p, e->address); break;
-    case BP_TRACE_SEGMENT_FREE:
-    case BP_TRACE_SEGMENT_UNMAP: return play_release(p, index);
     case BP_TRACE_UNKNOWN: p->result->oddities.unknown_events++; break;
     case BP_TRACE_SEGMENT_ALLOC:
     case BP_TRACE_SEGMENT_MAP:
+    case BP_TRACE_SEGMENT_FREE:
+    case BP_TRACE_SEGMENT_UNMAP:
+    case BP_TRACE_EMPTY_CACHE:
     case BP_TRACE_SNAPSHOT:
     case BP_TRACE_OOM: break;
     }
@@ -183,7 +178,9 @@ static bp_status play(player *p)
         BP_TRY(start(p));
     p->result->live_at_start_bytes = counters->active_bytes;
     uint64_t peak = counters->peak_reserved_bytes;
-    for (size_t i = 0; i < p->trace->event_count; i++) {
+    for (size_t i = 0, release = 0; i < p->trace->event_count; i++) {
+        if (release < p->releases.count && p->releases.all[release].first == i)
+            BP_TRY(play_release(p, &p->releases.all[release++]));
         BP_TRY(play_event(p, i));
         if (options->reserved_bytes != NULL)
             options->reserved_bytes[i] = counters->reserved_bytes;
@@ -210,7 +207,11 @@ bp_status bp_play(const bp_trace *trace, const bp_play_options *options, bp_play
     BP_TRY(bp_caching_create(&options->settings, &device, &p.allocator));
     bp_status status = bp_trace_pools_init(&p.pools, trace);
     if (status == BP_OK)
+        status = bp_releases_init(trace, &options->settings, &p.releases);
+    found.oddities.unclear_releases = p.releases.unclear;
+    if (status == BP_OK)
         status = play(&p);
+    bp_releases_finish(&p.releases);
     bp_trace_pools_finish(&p.pools);
     bp_caching_destroy(&p.allocator);
     bp_address_map_finish(&p.live);

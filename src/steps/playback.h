@@ -10,16 +10,23 @@
 typedef struct bp_play_oddities {
     uint64_t frees_without_alloc; /* and the block was not live at the start either */
     uint64_t allocs_over_live;    /* at an address that is in use; bp_play assumes the missing free */
-    uint64_t unclear_releases;    /* empty_cache, or a failed allocation: the trace allows both */
+    uint64_t unclear_releases;    /* empty_cache, or forced by an allocation: the trace allows both */
     uint64_t unclear_failures; /* out of memory, but the default pool has a block: the request was of a private pool */
     uint64_t unknown_events;
     uint64_t contradictions; /* of the state at the start: blocks without a segment, over others */
 } bp_play_oddities;
 
+typedef enum bp_play_unclear {
+    BP_PLAY_LIKE_OTHERS, /* empty_cache, if the trace shows that it was called at another time; else forced */
+    BP_PLAY_EMPTY_CACHE,
+    BP_PLAY_FORCED
+} bp_play_unclear;
+
 typedef struct bp_play_options {
     bp_caching_settings settings;
     bool live_at_start; /* allocates blocks that are live before the first event, in order of their addresses */
     bool empty_cache;   /* releases unused memory where the trace shows torch.cuda.empty_cache */
+    bp_play_unclear unclear_releases;
     /* NULL, or an element for each event: the bytes after it. */
     uint64_t *reserved_bytes, *active_bytes, *requested_bytes;
     /* Visits all blocks after this event. `visit` NULL: no visit. */
@@ -36,6 +43,7 @@ typedef struct bp_play_result {
     size_t peak_event;            /* the first event after which the reserved bytes were largest */
     uint64_t live_at_start_bytes; /* rounded */
     uint64_t failed_bytes;        /* requests that found no memory */
+    uint64_t empty_caches;        /* of the trace, that the play followed */
     bp_play_oddities oddities;
 } bp_play_result;
 

@@ -403,6 +403,7 @@ static bp_status check_event(checker *c)
     }
     case BP_TRACE_FREE_COMPLETED: BP_TRY(check_completion(c)); break;
     case BP_TRACE_UNKNOWN: c->result->oddities.unknown_events++; break;
+    case BP_TRACE_EMPTY_CACHE: /* its releases follow */
     case BP_TRACE_SNAPSHOT: break;
     }
     return BP_OK;

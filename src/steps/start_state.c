@@ -365,6 +365,7 @@ static bp_status undo_event(undo *u, const bp_trace_event *e)
     case BP_TRACE_SEGMENT_UNMAP: return undo_mapping(u, e, false);
     case BP_TRACE_UNKNOWN:
     case BP_TRACE_SNAPSHOT:
+    case BP_TRACE_EMPTY_CACHE:
     case BP_TRACE_OOM: break;
     }
     return BP_OK;

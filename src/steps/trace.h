@@ -21,7 +21,8 @@ typedef enum bp_trace_action {
     BP_TRACE_SEGMENT_MAP, /* of an expandable segment */
     BP_TRACE_SEGMENT_UNMAP,
     BP_TRACE_SNAPSHOT,
-    BP_TRACE_OOM /* bytes: the request; address: free bytes of the device */
+    BP_TRACE_OOM,        /* bytes: the request; address: free bytes of the device */
+    BP_TRACE_EMPTY_CACHE /* torch.cuda.empty_cache, of recordings without segments */
 } bp_trace_action;
 
 #define BP_TRACE_NONE UINT32_MAX /* no call stack, no segment */

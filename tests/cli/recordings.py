@@ -18,6 +18,7 @@ class Recording:
     def __init__(self, protocol=4):
         self.events, self.address, self.time, self.protocol, self.live = [], 0x7F0000000000, 0, protocol, {}
         self.annotations = []
+        self.segments = {}
 
     def event(self, action, address, size, stream=0, frames=()):
         self.time += 10
@@ -40,6 +41,23 @@ class Recording:
     def mark(self, name, stage="START"):
         """An annotation: it lies before the next event."""
         self.annotations.append({"stage": stage, "name": name, "device": 0, "time_us": self.time + 10})
+
+    def segment(self, action, address, size, frames=()):
+        self.event(action, address, size, frames=frames)
+        if action == "segment_alloc":
+            self.segments[address] = size
+        else:
+            del self.segments[address]
+
+    def alloc_segment(self, size, place="f"):
+        """A block that is its segment."""
+        self.segment("segment_alloc", self.address, size)
+        return self.alloc(size, place=place)
+
+    def empty_cache(self, frames=()):
+        """Frees the segments without live blocks."""
+        for address in [address for address in self.segments if address not in self.live]:
+            self.segment("segment_free", address, self.segments[address], frames)
 
     def snapshot(self):
         segments = [{"device": 0, "address": address, "total_size": rounded(size), "stream": stream,

@@ -20,6 +20,7 @@ from recordings import Model, Recording, frame, rounded
 MIB = 1 << 20
 
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
+MIB = 1 << 20
 
 
 def live_at(events, upto):
@@ -269,6 +270,58 @@ class Steps(InFolder):
         device = self.device(snapshot)
         self.assertEqual(device["recorded_bytes"], segment)
         self.assertEqual(device["recorded_at_peak_bytes"], segment)
+
+    def phases(self, frames, rounds=3):
+        """Rounds of two phases, generation and training, after which memory that is not live goes back to the device."""
+        recording = Recording()
+        recording.alloc_segment(512 * MIB, "state")
+        for _ in range(rounds):
+            for count, size, place in ((6, 1024, "rollout"), (7, 1126, "train")):
+                for address in [recording.alloc_segment(size * MIB, place) for _ in range(count)]:
+                    recording.free(address)
+                recording.empty_cache(frames)
+        return recording
+
+    def test_empty_cache(self):
+        """What empty_cache has released is not held in the next phase: default is what was recorded."""
+        right = (512 + 7 * 1126) * MIB
+        for frames in ((), [{"name": "empty_cache", "filename": "/x/torch/cuda/memory.py", "line": 224}]):
+            device = self.device(self.phases(frames).snapshot())
+            self.assertEqual((device["recorded_bytes"], device["default_bytes"], device["peak_bytes"]), (right,) * 3)
+            self.assertEqual(device["causes"]["cached"], 0)
+            self.assertEqual(device["empty_caches"], 6)
+        self.assertIn("follow 6 calls of torch.cuda.empty_cache", self.run_step("x.pickle").stdout)
+
+    def test_empty_cache_without_segments(self):
+        """As bucketpool.torch.trace records it."""
+        recording = self.phases(())
+        events = [event for event in recording.events if event["action"] != "segment_alloc"]
+        for before, event in zip([None, *events], events):
+            if event["action"] == "segment_free" and before["action"] == "free_completed":
+                event.update(action="empty_cache", addr=0, size=0)
+        recording.events = [event for event in events if event["action"] != "segment_free"]
+        device = self.device(recording.snapshot())
+        self.assertEqual(device["default_bytes"], (512 + 7 * 1126) * MIB)
+        self.assertEqual((device["causes"]["cached"], device["empty_caches"], device["unknown_events"]), (0, 6, 0))
+
+    def test_retries(self):
+        """An allocation that finds no memory frees the cache: events like those of empty_cache, which no one called."""
+        recording = Recording()
+        for _ in range(3):
+            for address in [recording.alloc_segment(1024 * MIB, "rollout") for _ in range(6)]:
+                recording.free(address)
+            first = recording.alloc_segment(1126 * MIB, "train")  # 7.1 GiB: the device is full
+            recording.empty_cache()
+            for address in [recording.alloc_segment(1126 * MIB, "train") for _ in range(5)] + [first]:
+                recording.free(address)
+            recording.empty_cache()
+        recording.alloc_segment(1024 * MIB, "rollout")
+        device = self.device(recording.snapshot())
+        self.assertEqual(device["empty_caches"], 0)
+        self.assertGreater(device["unclear_releases"], 0)
+        self.assertEqual(device["default_bytes"], device["default_most_bytes"])
+        self.assertGreater(device["default_most_bytes"], device["default_least_bytes"])
+        self.assertRegex(self.run_step("x.pickle").stdout, r"\d releases .* does not tell. Default is \S+ GiB or \S+ GiB")
 
     def test_devices_and_files(self):
         models = [Model(seed) for seed in range(2)]

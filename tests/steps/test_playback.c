@@ -392,6 +392,138 @@ static void test_free_play(void **state)
     assert_int_equal(result.oddities.frees_without_alloc, 1);
 }
 
+/* ---- empty_cache ------------------------------------------------------------------------------------------------- */
+
+enum { AT_EMPTY_CACHE, AT_FIRST, AT_SECOND, AT_FREE };
+static const bp_trace_frame places[] = {{"/x/torch/cuda/memory.py", "empty_cache", 224},
+                                        {"a.py", "first", 1},
+                                        {"a.py", "second", 2},
+                                        {"a.py", "<module>", 3}};
+static const uint32_t place_of[] = {AT_EMPTY_CACHE, AT_FIRST, AT_SECOND, AT_FREE};
+static const bp_trace_stack place_stacks[] = {
+    {&place_of[0], 1}, {&place_of[1], 1}, {&place_of[2], 1}, {&place_of[3], 1}};
+
+/* Two blocks of 30 MiB are freed and their segments released, then there are two of 40 MiB: memory of `release` is freed at one place. */
+static void make_phases(made_trace *made, uint32_t release, uint32_t frees, uint64_t later_bytes)
+{
+    begin(made);
+    made->trace.stacks = (bp_trace_stack *)place_stacks;
+    made->trace.frames = (bp_trace_frame *)places;
+    made->trace.stack_count = made->trace.frame_count = 4;
+    const struct {
+        bp_trace_action action;
+        uint64_t address, bytes;
+        uint32_t place;
+    } events[] = {
+        {BP_TRACE_SEGMENT_ALLOC, GIB, 30 * MIB, AT_FIRST},         {BP_TRACE_ALLOC, GIB, 30 * MIB, AT_FIRST},
+        {BP_TRACE_SEGMENT_ALLOC, 2 * GIB, 30 * MIB, AT_FIRST},     {BP_TRACE_ALLOC, 2 * GIB, 30 * MIB, AT_FIRST},
+        {BP_TRACE_FREE_REQUESTED, GIB, 30 * MIB, frees},           {BP_TRACE_FREE_COMPLETED, GIB, 30 * MIB, frees},
+        {BP_TRACE_FREE_REQUESTED, 2 * GIB, 30 * MIB, frees},       {BP_TRACE_FREE_COMPLETED, 2 * GIB, 30 * MIB, frees},
+        {BP_TRACE_SEGMENT_FREE, GIB, 30 * MIB, release},           {BP_TRACE_SEGMENT_FREE, 2 * GIB, 30 * MIB, release},
+        {BP_TRACE_SEGMENT_ALLOC, 3 * GIB, 40 * MIB, AT_SECOND},    {BP_TRACE_ALLOC, 3 * GIB, 40 * MIB, AT_SECOND},
+        {BP_TRACE_SEGMENT_ALLOC, 4 * GIB, later_bytes, AT_SECOND}, {BP_TRACE_ALLOC, 4 * GIB, later_bytes, AT_SECOND}};
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
+        add(made, events[i].action, events[i].address, events[i].bytes);
+        made->events[i].stack = events[i].place;
+    }
+    add_segment(made, 3 * GIB, 40 * MIB, true, false);
+    add_block(made, 3 * GIB, 40 * MIB, true);
+    add_segment(made, 4 * GIB, later_bytes, true, false);
+    add_block(made, 4 * GIB, later_bytes, true);
+}
+
+static bp_play_result play_made(const made_trace *made, bp_play_unclear unclear)
+{
+    bp_play_options options;
+    bp_play_result result;
+    bp_play_options_init(&options, &made->trace);
+    options.unclear_releases = unclear;
+    assert_ok(bp_play(&made->trace, &options, &result));
+    return result;
+}
+
+static void test_empty_cache(void **state)
+{
+    (void)state;
+    made_trace made;
+    bp_play_result result;
+    /* Stacks decide: of empty_cache, or of the allocation that follows. */
+    make_phases(&made, AT_EMPTY_CACHE, AT_FREE, 40 * MIB);
+    result = play_made(&made, BP_PLAY_LIKE_OTHERS);
+    assert_int_equal(result.counters.peak_reserved_bytes, 80 * MIB);
+    assert_int_equal(result.empty_caches, 1);
+    make_phases(&made, AT_SECOND, AT_FREE, 100 * MIB); /* the device had 140 MiB, and found none for 100 */
+    result = play_made(&made, BP_PLAY_LIKE_OTHERS);
+    assert_int_equal(result.counters.peak_reserved_bytes, 200 * MIB);
+    assert_int_equal(result.empty_caches + result.oddities.unclear_releases, 0);
+    make_phases(&made, AT_SECOND, AT_FIRST,
+                100 * MIB); /* with context="alloc": the segments were not allocated there */
+    assert_int_equal(play_made(&made, BP_PLAY_EMPTY_CACHE).empty_caches, 0);
+
+    /* Without stacks: 60 and 40 MiB, although the device has 140 MiB. */
+    make_phases(&made, BP_TRACE_NONE, BP_TRACE_NONE, 100 * MIB);
+    result = play_made(&made, BP_PLAY_LIKE_OTHERS);
+    assert_int_equal(result.counters.peak_reserved_bytes, 140 * MIB);
+    assert_int_equal(result.empty_caches, 1);
+    made.trace.settings = (bp_trace_settings){.recorded = true, .garbage_collection_threshold = 0.5, .text = ""};
+    assert_int_equal(play_made(&made, BP_PLAY_LIKE_OTHERS).oddities.unclear_releases, 1);
+
+    /* 60 and 40 MiB, and the device never had more than 80: nobody knows. */
+    make_phases(&made, BP_TRACE_NONE, BP_TRACE_NONE, 40 * MIB);
+    result = play_made(&made, BP_PLAY_LIKE_OTHERS);
+    assert_int_equal(result.oddities.unclear_releases, 1);
+    assert_int_equal(result.counters.peak_reserved_bytes, 140 * MIB);
+    assert_int_equal(play_made(&made, BP_PLAY_EMPTY_CACHE).counters.peak_reserved_bytes, 80 * MIB);
+    add(&made, BP_TRACE_EMPTY_CACHE, 0, 0); /* it was called at another time */
+    result = play_made(&made, BP_PLAY_LIKE_OTHERS);
+    assert_int_equal(result.counters.peak_reserved_bytes, 80 * MIB);
+    assert_int_equal(play_made(&made, BP_PLAY_FORCED).counters.peak_reserved_bytes, 140 * MIB);
+
+    /* An error after the releases, and memory that the same allocation had mapped before them. */
+    make_phases(&made, BP_TRACE_NONE, BP_TRACE_NONE, 40 * MIB);
+    made.trace.event_count = 10;
+    made.trace.segment_count = made.trace.block_count = 0;
+    add(&made, BP_TRACE_OOM, 0, GIB);
+    assert_int_equal(play_made(&made, BP_PLAY_EMPTY_CACHE).empty_caches, 0);
+    made.trace.event_count = 8;
+    add(&made, BP_TRACE_SEGMENT_MAP, 5 * GIB, 20 * MIB);
+    add(&made, BP_TRACE_SEGMENT_UNMAP, GIB, 20 * MIB);
+    add(&made, BP_TRACE_SEGMENT_MAP, 5 * GIB + 20 * MIB, 20 * MIB);
+    add(&made, BP_TRACE_ALLOC, 5 * GIB, 40 * MIB);
+    assert_int_equal(play_made(&made, BP_PLAY_EMPTY_CACHE).empty_caches, 0);
+}
+
+/* Recordings on fake tensors have no segments. Pending frees are completed first, and live blocks keep their segments. */
+static void test_empty_cache_without_segments(void **state)
+{
+    (void)state;
+    made_trace made;
+    begin(&made);
+    add(&made, BP_TRACE_ALLOC, GIB, 30 * MIB);
+    add(&made, BP_TRACE_ALLOC, 2 * GIB, 30 * MIB);
+    add(&made, BP_TRACE_ALLOC, 3 * GIB, 4 * MIB);
+    add(&made, BP_TRACE_FREE_REQUESTED, GIB, 30 * MIB);
+    add(&made, BP_TRACE_FREE_REQUESTED, 2 * GIB, 30 * MIB);
+    add(&made, BP_TRACE_FREE_COMPLETED, 2 * GIB, 30 * MIB);
+    add(&made, BP_TRACE_EMPTY_CACHE, 0, 0);
+    add(&made, BP_TRACE_FREE_COMPLETED, GIB, 30 * MIB);
+    for (int expandable = 0; expandable < 2; expandable++) {
+        bp_play_options options;
+        bp_play_result result;
+        uint64_t reserved[8];
+        bp_play_options_init(&options, &made.trace);
+        options.settings.expandable_segments = expandable;
+        options.reserved_bytes = reserved;
+        assert_ok(bp_play(&made.trace, &options, &result));
+        /* Expandable: pages of 20 MiB; the block of 4 MiB is in the fourth. */
+        assert_int_equal(reserved[5], 80 * MIB);
+        assert_int_equal(reserved[6], 20 * MIB);
+        assert_int_equal(reserved[7], 20 * MIB);
+        assert_int_equal(result.counters.active_bytes, 4 * MIB);
+        assert_int_equal(result.empty_caches, 1);
+    }
+}
+
 static void test_arguments(void **state)
 {
     (void)state;
@@ -436,7 +568,7 @@ static void test_hostile_traces(void **state)
         made.trace.settings.recorded = true;
         made.trace.settings.expandable_segments = random_below(2);
         for (size_t i = 0, count = random_below(MOST_EVENTS); i < count; i++) {
-            add(&made, (bp_trace_action)random_below(BP_TRACE_OOM + 3), odd_number(), odd_number());
+            add(&made, (bp_trace_action)random_below(BP_TRACE_EMPTY_CACHE + 3), odd_number(), odd_number());
             made.events[i].stream = (uint16_t)random_below(3);
         }
         uint64_t address = 0;
@@ -499,6 +631,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_mapping_departs),
         cmocka_unit_test(test_sizes_before_the_ring),
         cmocka_unit_test(test_free_play),
+        cmocka_unit_test(test_empty_cache),
+        cmocka_unit_test(test_empty_cache_without_segments),
         cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_hostile_traces),
         cmocka_unit_test(test_host_memory),

@@ -96,19 +96,34 @@ static void sort_causes(uses *u, step_causes *causes)
 }
 
 /* The most that an allocator has from the driver. */
-static bp_status play(const step_answer *a, bool is_expandable, uint64_t *reserved, uses *u, uint64_t *most)
+static bp_status play(const step_answer *a, const bp_play_options *options, bp_play_result *result, uint64_t *most)
 {
-    bp_play_options options;
-    bp_play_result result;
-    bp_play_options_init(&options, a->trace);
-    options.settings.expandable_segments = is_expandable;
-    options.reserved_bytes = reserved;
-    options.visit_event = a->peak_event == BP_TRACE_NONE ? 0 : a->peak_event;
-    options.visit = u != NULL ? visit : NULL;
-    options.visit_user = u;
-    bp_status status = bp_play(a->trace, &options, &result);
+    bp_status status = bp_play(a->trace, options, result);
+    *most = 0;
     for (size_t i = 0; i < a->trace->event_count && status == BP_OK; i++)
-        *most = reserved[i] > *most ? reserved[i] : *most;
+        *most = options->reserved_bytes[i] > *most ? options->reserved_bytes[i] : *most;
+    return status;
+}
+
+/* The model of the caching allocator, and both answers where the recording does not tell empty_cache from an allocation that found no memory. */
+static bp_status play_default(step_answer *a, bp_play_options *options, uses *u)
+{
+    bp_play_result result = {0};
+    options->settings.expandable_segments = false;
+    options->visit_event = a->peak_event == BP_TRACE_NONE ? 0 : a->peak_event;
+    options->visit = visit;
+    options->visit_user = u;
+    bp_status status = play(a, options, &result, &a->default_bytes);
+    options->visit = NULL;
+    a->default_at_peak = options->reserved_bytes[options->visit_event];
+    a->default_least = a->default_most = a->default_bytes;
+    a->empty_caches = result.empty_caches;
+    a->unclear_releases = result.oddities.unclear_releases;
+    for (int forced = 0; forced < 2 && status == BP_OK && a->unclear_releases > 0; forced++) {
+        options->unclear_releases = forced != 0 ? BP_PLAY_FORCED : BP_PLAY_EMPTY_CACHE;
+        status = play(a, options, &result, forced != 0 ? &a->default_most : &a->default_least);
+    }
+    options->unclear_releases = BP_PLAY_LIKE_OTHERS;
     return status;
 }
 
@@ -134,10 +149,14 @@ int step_play(step_answer *answer)
     uint64_t *reserved = calloc(answer->trace->event_count + 1, sizeof *reserved);
     if (reserved == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    bp_status status = play(answer, false, reserved, &u, &answer->default_bytes);
-    answer->default_at_peak = reserved[answer->peak_event == BP_TRACE_NONE ? 0 : answer->peak_event];
+    bp_play_options options;
+    bp_play_result result;
+    bp_play_options_init(&options, answer->trace);
+    options.reserved_bytes = reserved;
+    bp_status status = play_default(answer, &options, &u);
+    options.settings.expandable_segments = true;
     if (status == BP_OK && !u.failed)
-        status = play(answer, true, reserved, NULL, &answer->expandable_bytes);
+        status = play(answer, &options, &result, &answer->expandable_bytes);
     if (status == BP_OK && !u.failed)
         sort_causes(&u, &answer->causes);
     if (status == BP_OK && !u.failed && answer->has_segments)

@@ -82,6 +82,12 @@ static int print_amounts(const step_answer *a, const step_options *options)
         add_amount(&s, "  peak live", step_steps_peak(a), a, "of the steps");
     add_amount(&s, "peak live", a->peak_bytes, a, "lower bound: no allocator takes less");
     CLI_TRY(sheet_finish(&s));
+    if (a->empty_caches > 0)
+        printf("The models follow %llu calls of torch.cuda.empty_cache.\n", (unsigned long long)a->empty_caches);
+    if (a->default_least != a->default_most)
+        printf("%llu releases of memory are of empty_cache, or for allocations that found none: the recording does not "
+               "tell. Default is %s or %s.\n",
+               (unsigned long long)a->unclear_releases, cli_bytes(a->default_least), cli_bytes(a->default_most));
     if (a->has_segments && a->departures == 0)
         printf("The model of the caching allocator reproduces all %llu recorded addresses and segments.\n",
                (unsigned long long)a->checked);

@@ -1,8 +1,10 @@
 """The model of PyTorch's caching allocator, called for a file of torch.cuda.memory._dump_snapshot. Needs no PyTorch."""
 
+import contextlib
 import ctypes
 import enum
 import os
+from collections.abc import Iterator
 
 LIBRARIES = os.environ.get("BUCKETPOOL_LIBRARY_PATH", "").split(os.pathsep)[0]
 
@@ -68,6 +70,22 @@ class Check(ctypes.Structure):
         return "" if self.end_agrees else "the blocks of the snapshot differ"
 
 
+class Options(ctypes.Structure):
+    """bp_play_options."""
+
+    _fields_ = [("settings", Settings), ("live_at_start", ctypes.c_bool), ("empty_cache", ctypes.c_bool),
+                ("unclear_releases", ctypes.c_int), ("reserved_bytes", ctypes.c_void_p), ("active_bytes", ctypes.c_void_p),
+                ("requested_bytes", ctypes.c_void_p), ("visit_event", ctypes.c_size_t), ("visit", ctypes.c_void_p),
+                ("visit_user", ctypes.c_void_p)]
+
+
+class Played(ctypes.Structure):
+    """bp_play_result."""
+
+    _fields_ = [("counters", Counters), ("peak_event", ctypes.c_size_t), ("live_at_start_bytes", ctypes.c_uint64),
+                ("failed_bytes", ctypes.c_uint64), ("empty_caches", ctypes.c_uint64), ("oddities", Oddities)]
+
+
 class TraceFileInfo(ctypes.Structure):
     """bp_trace_file_info."""
 
@@ -85,17 +103,33 @@ def succeed(status: int) -> None:
         raise RuntimeError(core.bp_error_detail().decode())
 
 
-def check(path: str, limit_bytes: int = 0, **settings: int) -> Check:
-    """Plays the snapshot's only trace from its recorded state. `settings` replace those that a snapshot lacks."""
-    file, used, result = ctypes.c_void_p(), Settings(), Check()
+@contextlib.contextmanager
+def only_trace(path: str) -> Iterator[ctypes.c_void_p]:
+    file = ctypes.c_void_p()
     succeed(formats.bp_trace_file_read(path.encode(), ctypes.byref(file)))
     info = formats.bp_trace_file_get_info(file).contents
     assert info.trace_count == 1, info.trace_count
-    trace = ctypes.c_void_p(info.traces)
-    core.bp_caching_settings_read(trace, ctypes.byref(used))
-    used.limit_bytes = limit_bytes
-    for name, value in settings.items():
-        setattr(used, name, value)
-    succeed(core.bp_play_check(trace, ctypes.byref(used), ctypes.c_size_t(8), None, ctypes.byref(result)))
+    yield ctypes.c_void_p(info.traces)
     formats.bp_trace_file_destroy(ctypes.byref(file))
+
+
+def check(path: str, limit_bytes: int = 0, **settings: int) -> Check:
+    """Plays the snapshot's only trace from its recorded state. `settings` replace those that a snapshot lacks."""
+    used, result = Settings(), Check()
+    with only_trace(path) as trace:
+        core.bp_caching_settings_read(trace, ctypes.byref(used))
+        used.limit_bytes = limit_bytes
+        for name, value in settings.items():
+            setattr(used, name, value)
+        succeed(core.bp_play_check(trace, ctypes.byref(used), ctypes.c_size_t(8), None, ctypes.byref(result)))
+    return result
+
+
+def play(path: str, device_bytes: int = 0) -> Played:
+    """Plays the snapshot's only trace through a new allocator on a device of this size; 0: unlimited."""
+    options, result = Options(), Played()
+    with only_trace(path) as trace:
+        core.bp_play_options_init(ctypes.byref(options), trace)
+        options.settings.device_bytes = device_bytes
+        succeed(core.bp_play(trace, ctypes.byref(options), ctypes.byref(result)))
     return result

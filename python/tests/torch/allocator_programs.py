@@ -35,6 +35,10 @@ class Options:
     limit_bytes: int = 0
     settings: dict[str, int] = dataclasses.field(default_factory=dict)  # that snapshots lack
     keep: str = ""  # a folder for the snapshots
+    context: str | None = None  # call stacks that PyTorch records
+    empty_cache: float = 0.005  # share of operations
+    plays: bool = False  # the trace is also played through a new allocator, on a device of `memory` bytes
+    memory: int = 0
 
 
 def sleep(stream: torch.cuda.Stream, microseconds: int) -> None:
@@ -59,6 +63,7 @@ class Program:
         self.pool: torch.cuda.MemPool | None = None
         self.repeated = [random_bytes(self.rng, options.most_bytes) for _ in range(12)]
         self.failures = 0
+        self.empty_caches = 0  # that released memory
 
     def tensor(self, bytes_: int) -> torch.Tensor:
         return torch.empty(bytes_, dtype=torch.uint8, device="cuda")
@@ -90,11 +95,16 @@ class Program:
             sleep(stream, self.rng.choice((0, 200, 2000, 10000)))
         self.rng.choice(self.live).record_stream(stream)
 
+    def empty_cache(self) -> None:
+        before = torch.cuda.memory_reserved()
+        torch.cuda.empty_cache()
+        self.empty_caches += torch.cuda.memory_reserved() < before
+
     def run(self) -> None:
         for _ in range(self.options.operations):
             choice = self.rng.random()
-            if choice < 0.005:
-                torch.cuda.empty_cache()
+            if choice < self.options.empty_cache:
+                self.empty_cache()
             elif choice < 0.1 and self.live:
                 self.use()
             elif not self.live or (len(self.live) < self.options.most_live and self.rng.random() < 0.55):
@@ -115,9 +125,25 @@ def statistics_fault(counters: allocator_model.Counters) -> str:
     return ""
 
 
+def play_fault(path: str, options: Options, program: Program) -> str:
+    """A new allocator has as much memory as PyTorch's had: it releases what empty_cache released, and nothing for allocations
+    that find memory. On a full device its addresses and retries differ, but not the calls of empty_cache.
+    """
+    played, real = allocator_model.play(path, options.memory), torch.cuda.memory_stats()
+    for name, model, torch_ in (
+        ("empty_cache", played.empty_caches, program.empty_caches),
+        ("unclear releases", played.oddities.unclear_releases if options.context == "all" else 0, 0),
+        ("peak_reserved_bytes", played.counters.peak_reserved_bytes, real["reserved_bytes.all.peak"]),
+        ("reserved_bytes", played.counters.reserved_bytes, real["reserved_bytes.all.current"]),
+    ):
+        if model != torch_ and not ("reserved" in name and program.failures + real["num_alloc_retries"] > 0):
+            return f"{name}: {model}, in PyTorch {torch_}"
+    return ""
+
+
 def main(options: Options) -> None:
     streams = [torch.cuda.current_stream()] + [torch.cuda.Stream() for _ in range(3)]
-    found = {"allocations": 0, "segment_events": 0, "failures": 0}
+    found = {"allocations": 0, "segment_events": 0, "failures": 0, "retries": 0, "empty_caches": 0}
     faults = []
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(options.first, options.first + options.programs):
@@ -125,7 +151,7 @@ def main(options: Options) -> None:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             torch.cuda.reset_accumulated_memory_stats()
-            torch.cuda.memory._record_memory_history(max_entries=options.ring, context=None, clear_history=True)
+            torch.cuda.memory._record_memory_history(max_entries=options.ring, context=options.context, clear_history=True)
             program = Program(seed, options, streams)
             program.run()
             path = os.path.join(options.keep or folder, f"{seed}.pickle")
@@ -135,11 +161,15 @@ def main(options: Options) -> None:
             fault = result.fault()
             if not fault and options.ring >= 100000 and not result.oddities.unclear_failures:
                 fault = statistics_fault(result.counters)
+            if not fault and options.plays:
+                fault = play_fault(path, options, program)
             if fault:
                 faults.append(f"seed {seed}: {fault}")
             found["allocations"] += result.allocations
             found["segment_events"] += result.segment_events
             found["failures"] += program.failures
+            found["retries"] += torch.cuda.memory_stats()["num_alloc_retries"]
+            found["empty_caches"] += program.empty_caches
             del program  # the pool must not end while the next one is recorded
     print(json.dumps({**found, "faults": faults}))
 

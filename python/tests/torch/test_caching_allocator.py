@@ -63,6 +63,22 @@ def test_random_programs(name):
     assert (found["failures"] > 0) == (memory < 80 << 30), found
 
 
+@cpu_only("for machines without a GPU")
+@pytest.mark.skipif(torch.__version__ < "2.11", reason="the rules of the model are those of PyTorch 2.11")
+@pytest.mark.parametrize("configuration", ["", "expandable_segments:True"], ids=["default", "expandable"])
+@pytest.mark.parametrize("context", ["all", "alloc", None])
+@pytest.mark.parametrize("memory", [80 << 30, SMALL], ids=["large", "small"])
+def test_empty_cache(configuration, context, memory):
+    """Calls of empty_cache are found in a recording, and allocations that find no memory and release the cache are none."""
+    if context != "all" and memory == SMALL:
+        pytest.skip("without stacks, a full device leaves it open")
+    options = {"programs": 8, "pools": False, "context": context, "empty_cache": 0.03, "plays": True, "memory": memory}
+    found = run_programs(configuration, memory, {"first": 50000, **options})
+    assert found["faults"] == []
+    assert found["empty_caches"] > 20, found
+    assert (found["retries"] > 0) == (memory == SMALL), found
+
+
 @pytest.mark.parametrize("path", sorted(glob.glob(os.path.join(SNAPSHOTS, "*.pickle"))), ids=os.path.basename)
 def test_saved_snapshots(path):
     limit_bytes = 2 << 30 if "garbage" in os.path.basename(path) else 0

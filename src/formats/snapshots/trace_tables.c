@@ -160,7 +160,8 @@ static uint8_t trace_word(const char *text)
                  {"segment_map", WORD_ACTION + BP_TRACE_SEGMENT_MAP},
                  {"segment_unmap", WORD_ACTION + BP_TRACE_SEGMENT_UNMAP},
                  {"snapshot", WORD_ACTION + BP_TRACE_SNAPSHOT},
-                 {"oom", WORD_ACTION + BP_TRACE_OOM}};
+                 {"oom", WORD_ACTION + BP_TRACE_OOM},
+                 {"empty_cache", WORD_ACTION + BP_TRACE_EMPTY_CACHE}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         if (strcmp(words[i].text, text) == 0)
             return words[i].word;
@@ -387,7 +388,8 @@ static bp_status trace_add_event(bp_trace_tables *t, const bp_pickle *pickle, co
         default: break;
         }
     }
-    if (event.action != BP_TRACE_UNKNOWN && event.action != BP_TRACE_SNAPSHOT && (!has_address || !has_size))
+    if (event.action != BP_TRACE_UNKNOWN && event.action != BP_TRACE_SNAPSHOT && event.action != BP_TRACE_EMPTY_CACHE &&
+        (!has_address || !has_size))
         return trace_fail(t, offset, has_address ? "an event without \"size\"" : "an event without \"addr\"");
     if (event.action != BP_TRACE_OOM && (event.address == UINT64_MAX || event.bytes > UINT64_MAX - event.address))
         return trace_fail(t, offset, "an event whose addresses exceed 64 bits");
