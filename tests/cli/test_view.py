@@ -9,6 +9,7 @@ import html
 import json
 import os
 import pickle
+import random
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import unittest
 
 from answers import InFolder
+import recordings
 import snapshots
 
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
@@ -69,6 +71,100 @@ def play(pool, first):
         if total > peak[0]:
             peak = (total, time - first, live(), free())
     return peak
+
+
+class Segments:
+    """A random recording of PyTorch's allocator: segments at addresses that others had before, with other sizes, and an
+    expandable one, mapped and unmapped in parts. The memory is a table of pages.
+    """
+
+    PAGES = 40  # of a MiB, of segments, and as many of the expandable segment
+
+    def __init__(self, seed, events):
+        self.random, self.events, self.states = random.Random(seed), [], []
+        self.mapped, self.live = {}, {}  # page: segment; first page: pages of the block
+        self.segments = 0
+        while len(self.events) < events:
+            self.random.choice([self.map, self.unmap, self.alloc, self.alloc, self.free])()
+
+    def event(self, action, page, pages):
+        self.events.append({"action": action, "addr": snapshots.BASE + page * snapshots.MIB, "size": pages * snapshots.MIB,
+                            "stream": 0, "time_us": 100 + len(self.events) // 3, "frames": []})
+        self.states.append((dict(self.mapped), dict(self.live)))
+
+    def used(self, page):
+        return any(first <= page < first + pages for first, pages in self.live.items())
+
+    def runs(self, good):
+        """All ranges of pages for which this is true, of the segments and of the expandable one."""
+        for low, high in ((0, self.PAGES), (self.PAGES, 2 * self.PAGES)):
+            for first in range(low, high):
+                for end in range(first + 1, high + 1):
+                    if not good(end - 1):
+                        break
+                    yield first, end
+
+    def map(self):
+        runs = list(self.runs(lambda page: page not in self.mapped))
+        if runs:
+            first, end = self.random.choice(runs)
+            self.segments += 1
+            for page in range(first, end):
+                self.mapped[page] = self.segments if first < self.PAGES else 0
+            self.event("segment_alloc" if first < self.PAGES else "segment_map", first, end - first)
+
+    def unmap(self):
+        """A whole segment, or a part of the expandable one, of one mapping or several."""
+        whole = [[page for page in self.mapped if self.mapped[page] == segment] for segment in {*self.mapped.values()} - {0}]
+        runs = [(min(pages), max(pages) + 1) for pages in whole if not any(map(self.used, pages))]
+        runs += list(self.runs(lambda page: self.mapped.get(page) == 0 and not self.used(page)))
+        if runs:
+            first, end = self.random.choice(runs)
+            for page in range(first, end):
+                del self.mapped[page]
+            self.event("segment_free" if first < self.PAGES else "segment_unmap", first, end - first)
+
+    def alloc(self):
+        runs = [run for run in self.runs(lambda page: page in self.mapped and not self.used(page))
+                if len({self.mapped[page] for page in range(*run)}) == 1]
+        if runs:
+            first, end = self.random.choice(runs)
+            self.live[first] = end - first
+            self.event("alloc", first, end - first)
+
+    def free(self):
+        if self.live:
+            first = self.random.choice(list(self.live))
+            self.event("free_completed", first, self.live.pop(first))
+
+    def snapshot(self, lost):
+        """Without the oldest events."""
+        segments = []
+        for page in sorted(self.mapped):
+            last = segments[-1] if segments else None
+            if last and last["page"] + last["pages"] == page and last["segment"] == self.mapped[page]:
+                last["pages"] += 1
+            else:
+                segments.append({"page": page, "pages": 1, "segment": self.mapped[page]})
+        return {"device_traces": [self.events[lost:]], "segments": [{
+            "device": 0, "address": snapshots.BASE + s["page"] * snapshots.MIB, "total_size": s["pages"] * snapshots.MIB,
+            "stream": 0, "segment_type": "large", "is_expandable": s["segment"] == 0, "blocks": [
+                {"address": snapshots.BASE + first * snapshots.MIB, "size": pages * snapshots.MIB,
+                 "requested_size": pages * snapshots.MIB, "state": "active_allocated", "frames": []}
+                for first, pages in sorted(self.live.items()) if s["page"] <= first < s["page"] + s["pages"]]}
+            for s in segments]}
+
+    def answer(self, lost):
+        """Live, mapped, free, the largest free range at the first peak, and the most that is mapped, all in pages."""
+        states = self.states[max(lost - 1, 0):] if lost else [({}, {})] + self.states
+        mapped, live = max(states, key=lambda state: sum(state[1].values()))
+        free = [page for page in sorted(mapped) if not any(first <= page < first + pages for first, pages in live.items())]
+        largest = length = 0
+        for i, page in enumerate(free):
+            joins = i > 0 and free[i - 1] == page - 1 and mapped[page] == mapped[page - 1]
+            length = length + 1 if joins else 1
+            largest = max(largest, length)
+        return sum(live.values()), len(mapped), len(free), largest, max(len(state[0]) for state in states)
 
 
 class Case(InFolder):
@@ -157,6 +253,50 @@ class Numbers(Case):
             self.assertEqual(pool["peak_slab_bytes"], 40 * snapshots.MIB)
             self.assertEqual((pool["peak_free_bytes"], pool["peak_largest_free_bytes"]),
                              (10 * snapshots.MIB, 6 * snapshots.MIB))
+
+    def test_reused_addresses(self):
+        """A segment is freed, and a smaller one has its address: memory of the first is not there any more."""
+        trace, base = [], snapshots.BASE
+        for action, address, size in (("segment_alloc", 0, 20), ("alloc", 0, 20), ("free_completed", 0, 20),
+                                      ("segment_free", 0, 20), ("segment_alloc", 0, 4), ("alloc", 0, 4),
+                                      ("segment_alloc", 64, 20), ("alloc", 64, 20)):
+            trace.append({"action": action, "addr": base + address * snapshots.MIB, "size": size * snapshots.MIB, "stream": 0,
+                          "time_us": len(trace), "frames": []})
+        segments = [{"device": 0, "address": base + address * snapshots.MIB, "total_size": size * snapshots.MIB, "stream": 0,
+                     "blocks": [{"size": size * snapshots.MIB, "state": "active_allocated"}]}
+                    for address, size in ((0, 4), (64, 20))]
+        path = self.write("x.pickle", {"segments": segments, "device_traces": [trace]})
+        (pool,) = self.report(path)["files"][0]["pools"]
+        self.assertEqual((pool["slab_bytes"], pool["peak_slab_bytes"], pool["peak_free_bytes"]),
+                         (24 * snapshots.MIB, 24 * snapshots.MIB, 0))
+        self.assertRegex(run(path).stdout, r"cuda:0 24\.00 MiB .* 0\.0 %")
+
+    def test_segments(self):
+        for seed in range(25):
+            for lost in (0, 100):
+                recording = Segments(seed, 250)
+                path = self.write("x.pickle", recording.snapshot(lost))
+                (pool,) = self.report(path)["files"][0]["pools"]
+                found = [pool[name] / snapshots.MIB for name in ("peak_bytes", "peak_slab_bytes", "peak_free_bytes",
+                                                                 "peak_largest_free_bytes", "slab_bytes")]
+                self.assertEqual(tuple(found), recording.answer(lost), (seed, lost))
+                if pool["peak_ns"] == 0:
+                    continue  # before the first event, at the same time
+                page = Page.data(self, Page.page(self, path))["files"][0]["pools"][0]
+                gone = [page["gone"][i:i + 5] for i in range(0, len(page["gone"]), 5)]
+                mapped = sum(slab[1] for slab in page["slabs"]) - sum(
+                    size for _, _, size, begin, end in gone if begin <= pool["peak_ns"] and (pool["peak_ns"] < end or end == page["length"]))
+                self.assertEqual(mapped, pool["peak_slab_bytes"])
+
+    def test_without_segments(self):
+        """bucketpool.torch.trace records no segments, but has one for each block that is live at the end."""
+        recording = recordings.Model(1)
+        for _ in range(3):
+            recording.step()
+        path = self.write("x.pickle", recording.rec.snapshot())
+        (pool,) = self.report(path)["files"][0]["pools"]
+        self.assertEqual((pool["slab_bytes"], pool["peak_slab_bytes"], pool["peak_free_bytes"]), (0, 0, 0))
+        self.assertRegex(run(path).stdout, r"cuda:0 +- ")
 
     def test_offloaded_state(self):
         """State stays held while its slab is unmapped, and is live again when it is mapped: the optimizer's is
@@ -456,12 +596,12 @@ class Page(Case):
         drawn, _, _ = self.sampled({"segments": segments, "device_traces": [trace]})
         self.assertEqual((drawn["allSlabs"], [slab[1] for slab in drawn["slabs"]]),
                          (3000, [512 * (i + 1) for i in range(2000, 3000)]))
-        events = [drawn["slabEvents"][i:i + 3] for i in range(0, len(drawn["slabEvents"]), 3)]
-        has = [slab[4] for slab in drawn["slabs"]]
-        for gained, slab, _ in events:
-            self.assertNotEqual(has[slab], gained)
-            has[slab] = gained
-        self.assertEqual(has, [int(i % 2 == 0) for i in range(2000, 3000)])
+        gone = [drawn["gone"][i:i + 5] for i in range(0, len(drawn["gone"]), 5)]
+        self.assertTrue(all(end - begin >= drawn["length"] // 4096 for _, _, _, begin, end in gone))
+        for slab in range(1000):
+            times = sum(end - begin for index, _, _, begin, end in gone if index == slab)
+            self.assertGreaterEqual(times, slab % 2 * 0.9 * drawn["length"])
+            self.assertLessEqual(times, (1 if slab % 2 else 0.06) * drawn["length"])
 
     def hostile(self):
         snapshot = snapshots.ours(units=3)

@@ -138,38 +138,17 @@ static void draw_gone(void *user, const page *p, const picture_box *box)
     picture_fill(cr, 0xffffff, 1 - GONE_SHADE, box->x, box->y, box->width, box->height);
 }
 
-static picture_box gone_box(const page *p, uint32_t slab, uint64_t begin_ns, uint64_t end_ns)
-{
-    const picture_box *band = &p->bands[slab];
-    double x = x_of(p, begin_ns);
-    return (picture_box){x, band->y, x_of(p, end_ns) - x, band->height, 0, 0};
-}
-
-/* Times in which a slab has no memory; nothing is reserved then. */
+/* Parts of slabs without memory; nothing is reserved then. */
 static void find_gone(const page *p, gone_function each, void *user)
 {
-    const view_pool *pool = p->pool;
-    picture_box box;
-    uint64_t *since = calloc(pool->info->slab_count + 1, sizeof *since); /* UINT64_MAX: it has memory */
-    for (size_t i = 0; since != NULL && i < pool->info->slab_count; i++)
-        since[i] = pool->slabs[i].resident_at_start ? UINT64_MAX : 0;
-    for (size_t i = 0; since != NULL && i < pool->info->slab_event_count; i++) {
-        bp_snapshot_slab_event event = pool->info->slab_events[i];
-        uint64_t now = event.time_ns - pool->first_ns, *before = &since[event.slab];
-        if (event.gained && *before != UINT64_MAX) {
-            box = gone_box(p, event.slab, *before, now);
-            each(user, p, &box);
-        }
-        if (event.gained || *before == UINT64_MAX)
-            *before = event.gained ? UINT64_MAX : now;
-    }
-    for (uint32_t i = 0; since != NULL && i < pool->info->slab_count; i++) {
-        if (since[i] == UINT64_MAX)
-            continue;
-        box = gone_box(p, i, since[i], pool->length_ns);
+    for (size_t i = 0; i < p->pool->gone_count; i++) {
+        const view_gone *gone = &p->pool->gone[i];
+        const picture_box *band = &p->bands[gone->slab];
+        double x = x_of(p, gone->begin_ns), height = band->height * (double)gone->bytes / band->bytes;
+        double y = band->y + band->height * (1 - (double)gone->offset / band->bytes) - height;
+        picture_box box = {x, y, x_of(p, gone->end_ns) - x, height, 0, 0};
         each(user, p, &box);
     }
-    free(since);
 }
 
 /* ---- slabs as an image ------------------------------------------------------------------------------------------------------------- */
@@ -405,8 +384,8 @@ static void draw_page(cairo_t *cr, const void *user)
 const char *picture_draw_snapshot(const snapshot_picture *input, const output *to)
 {
     page p = {.input = input, .pool = input->pool};
-    p.is_image = p.pool->span_count > MOST_BOXES || p.pool->info->slab_event_count > MOST_BOXES ||
-                 p.pool->info->slab_count > MOST_BOXES;
+    p.is_image =
+        p.pool->span_count > MOST_BOXES || p.pool->gone_count > MOST_BOXES || p.pool->info->slab_count > MOST_BOXES;
     const char *error = arrange(&p);
     const picture_page drawn = {MARGIN + LEFT + PLOT_WIDTH + MARGIN, p.live.y + p.live.height + BELOW, draw_page, &p};
     if (error == NULL)

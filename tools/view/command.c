@@ -14,11 +14,32 @@
 #include "shared/outputs.h"
 #include "shared/progress.h"
 
-/* Takes ownership of a snapshot and plays the selected pools. Returns EXIT_GO_ON, or the exit code after a message.
- * Call view_file_finish either way. */
-static int view_file_init(const char *path, const view_options *options, bp_snapshot *snapshot, view_file *file)
+/* Reads a snapshot of pools, or of PyTorch's allocator. Returns EXIT_GO_ON, or the exit code after a message. */
+static int read_snapshot(const char *path, view_file *file, progress *p)
 {
-    *file = (view_file){.path = path, .snapshot = snapshot, .info = bp_snapshot_get_info(snapshot)};
+    *file = (view_file){.path = path};
+    bp_status status = bp_trace_file_read(path, &file->traces);
+    bool is_of_pools = status == BP_OK && bp_trace_file_get_info(file->traces)->is_of_pools, is_read = status == BP_OK;
+    if (is_of_pools) {
+        bp_trace_file_destroy(&file->traces);
+        status = bp_snapshot_read(path, &file->snapshot);
+        file->info = bp_snapshot_get_info(file->snapshot);
+    } else if (is_read) {
+        status = view_recording_init(file->traces, &file->recording);
+        file->info = &file->recording.info;
+    }
+    if (status == BP_OK)
+        return EXIT_GO_ON;
+    progress_erase(p);
+    if (is_read && !is_of_pools && status != BP_ERR_NO_HOST_MEMORY)
+        return cli_fail(EXIT_BAD_INPUT, "%.300s: %s", path, bp_error_detail());
+    return cli_fail_status(status);
+}
+
+/* Reads a file and plays the selected pools. Returns EXIT_GO_ON, or the exit code after a message. Call view_file_finish either way. */
+static int view_file_init(const char *path, const view_options *options, view_file *file, progress *p)
+{
+    CLI_TRY(read_snapshot(path, file, p));
     file->pools = calloc(file->info->pool_count + 1, sizeof *file->pools);
     if (file->pools == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
@@ -45,6 +66,8 @@ static void view_file_finish(view_file *file)
         view_pool_finish(&file->pools[i]);
     free(file->pools);
     bp_snapshot_destroy(&file->snapshot);
+    view_recording_finish(&file->recording);
+    bp_trace_file_destroy(&file->traces);
     *file = (view_file){0};
 }
 
@@ -227,12 +250,7 @@ int cli_view(int argc, char **argv)
     progress_init(&p, "file", options.file_count);
     for (size_t i = 0; code == EXIT_GO_ON && i < options.file_count; i++) {
         progress_show(&p, i);
-        bp_snapshot *snapshot = NULL;
-        bp_status status = bp_snapshot_read(options.files[i], &snapshot);
-        if (status != BP_OK || i + 1 == options.file_count)
-            progress_erase(&p); /* before a message */
-        code =
-            status == BP_OK ? view_file_init(options.files[i], &options, snapshot, &files[i]) : cli_fail_status(status);
+        code = view_file_init(options.files[i], &options, &files[i], &p);
     }
     progress_erase(&p);
 

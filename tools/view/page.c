@@ -97,7 +97,7 @@ static bool make_sample(const view_pool *pool, size_t most, sample *s)
 {
     *s = (sample){.pool = pool,
                   .is_whole = pool->span_count <= most && pool->info->slab_count <= MOST_SLABS &&
-                              pool->info->request_count <= 4 * most && pool->info->slab_event_count <= most};
+                              pool->info->request_count <= 4 * most && pool->gone_count <= most};
     size_t larger = pool->span_count > pool->info->slab_count ? pool->span_count : pool->info->slab_count;
     double *weights = calloc(larger + 1, sizeof *weights);
     s->span_at = calloc(pool->span_count + 1, sizeof *s->span_at);
@@ -175,47 +175,38 @@ static bool write_curve(bp_json_writer *json, const view_pool *pool)
 
 /* ---- a pool ------------------------------------------------------------------------------------------------------ */
 
-static void write_slab_event(bp_json_writer *json, uint32_t gained, uint32_t slab, uint64_t time_ns)
-{
-    bp_json_add_number(json, NULL, gained);
-    bp_json_add_number(json, NULL, slab);
-    bp_json_add_number(json, NULL, time_ns);
-}
-
-/* In a sample, unmapped times shorter than a column are left out. false: out of memory. */
-static bool write_slab_events(bp_json_writer *json, const sample *s)
+/* Five numbers for each part of a slab while it is not mapped: slab, offset, bytes, begin, end. In a sample, short times are left out, and then
+ * small parts. false: out of memory. */
+static bool write_gone(bp_json_writer *json, const sample *s, size_t most)
 {
     const view_pool *pool = s->pool;
     uint64_t least = s->is_whole ? 0 : pool->length_ns / COLUMNS;
-    uint64_t *since =
-        calloc(pool->info->slab_count + 1, sizeof *since); /* UINT64_MAX: mapped, or its unmapping is written */
-    if (since == NULL)
-        return false;
-    for (size_t i = 0; i < pool->info->slab_count; i++)
-        since[i] = UINT64_MAX;
-    for (size_t i = 0; i < pool->info->slab_event_count; i++) {
-        bp_snapshot_slab_event event = pool->info->slab_events[i];
-        if (s->slab_at[event.slab] == NOT_SHOWN)
+    double *weights = calloc(pool->gone_count + 1, sizeof *weights);
+    uint32_t *number_of = calloc(pool->gone_count + 1, sizeof *number_of);
+    for (size_t i = 0; weights != NULL && i < pool->gone_count; i++) {
+        const view_gone *gone = &pool->gone[i];
+        uint64_t length = gone->end_ns - gone->begin_ns;
+        weights[i] = s->slab_at[gone->slab] == NOT_SHOWN || length < least ? -1 : (double)gone->bytes * (double)length;
+    }
+    bool good = weights != NULL && number_of != NULL && number_largest(weights, pool->gone_count, most, number_of);
+    bp_json_add_list(json, "gone");
+    for (size_t i = 0; good && i < pool->gone_count; i++) {
+        const view_gone *gone = &pool->gone[i];
+        if (number_of[i] == NOT_SHOWN)
             continue;
-        uint64_t time_ns = event.time_ns - pool->first_ns, lost_ns = since[event.slab];
-        since[event.slab] = event.gained || least == 0 ? UINT64_MAX : lost_ns < time_ns ? lost_ns : time_ns;
-        if (!event.gained && least > 0)
-            continue; /* written when its duration is known */
-        bool is_short = lost_ns != UINT64_MAX && time_ns - lost_ns < least;
-        if (lost_ns != UINT64_MAX && !is_short)
-            write_slab_event(json, 0, s->slab_at[event.slab], lost_ns);
-        if (!is_short)
-            write_slab_event(json, event.gained, s->slab_at[event.slab], time_ns);
+        bp_json_add_number(json, NULL, s->slab_at[gone->slab]);
+        bp_json_add_number(json, NULL, gone->offset);
+        bp_json_add_number(json, NULL, gone->bytes);
+        bp_json_add_number(json, NULL, gone->begin_ns);
+        bp_json_add_number(json, NULL, gone->end_ns);
     }
-    for (size_t i = 0; i < pool->info->slab_count; i++) {
-        if (since[i] != UINT64_MAX)
-            write_slab_event(json, 0, s->slab_at[i], since[i]);
-    }
-    free(since);
-    return true;
+    bp_json_end(json);
+    free(weights);
+    free(number_of);
+    return good;
 }
 
-static bool write_slabs(bp_json_writer *json, const sample *s)
+static bool write_slabs(bp_json_writer *json, const sample *s, size_t most)
 {
     const view_pool *pool = s->pool;
     char address[24];
@@ -230,14 +221,11 @@ static bool write_slabs(bp_json_writer *json, const sample *s)
         bp_json_add_number(json, NULL, slab->bytes);
         bp_json_add_number(json, NULL, slab->planned_bytes);
         bp_json_add_text(json, NULL, slab->group);
-        bp_json_add_number(json, NULL, slab->resident_at_start);
         bp_json_end(json);
     }
     bp_json_end(json);
     bp_json_add_line(json);
-    bp_json_add_list(json, "slabEvents");
-    bool good = write_slab_events(json, s);
-    bp_json_end(json);
+    bool good = write_gone(json, s, most);
     bp_json_add_line(json);
     bp_json_add_list(json, "tracks");
     for (size_t i = 0; i < pool->track_count; i++) {
@@ -322,7 +310,7 @@ static bool write_pool(bp_json_writer *json, const view_pool *pool, size_t most)
     bp_json_add_number(json, "peakLargestFree", pool->peak_largest_free);
     bp_json_add_number(json, "lost", pool->info->lost_events);
     if (good) {
-        good = write_slabs(json, &s) && (s.is_whole || write_curve(json, pool));
+        good = write_slabs(json, &s, most) && (s.is_whole || write_curve(json, pool));
 
         bp_json_add_list(json, "streams");
         for (size_t i = 0; i < pool->info->stream_count; i++) {

@@ -34,7 +34,7 @@ static uint64_t peak_of(const view_pool *pool)
 
 static uint64_t slabs_of(const view_pool *pool)
 {
-    return pool->slab_bytes;
+    return pool->peak_slab_bytes;
 }
 
 static uint64_t free_of(const view_pool *pool)
@@ -141,7 +141,7 @@ static void add_pool(sheet *s, const view_pool *pool)
 {
     bool has_plan = pool->info->has_plan, has_slabs = pool->peak_slab_bytes > 0;
     const char *const cells[] = {pool->info->name,
-                                 cli_bytes(pool->slab_bytes),
+                                 has_slabs ? cli_bytes(pool->peak_slab_bytes) : "-",
                                  has_plan ? cli_bytes(pool->info->plan_bytes) : "-",
                                  has_plan ? cli_bytes(pool->info->lower_bound_bytes) : "-",
                                  cli_bytes(pool->peak_bytes),

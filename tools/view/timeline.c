@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "view/ranges.h"
+
 #define VIEW_NO_SPAN UINT32_MAX
 #define VIEW_NO_REQUEST UINT32_MAX
 
@@ -27,7 +29,11 @@ typedef struct view_player {
     view_pool *pool;
     view_hold *holds;     /* by request */
     uint32_t *first_held; /* by slab */
-    bool *resident;       /* by slab */
+    view_ranges *gone;    /* by slab: what is not mapped */
+    uint64_t *mapped;     /* by slab: bytes */
+    uint64_t mapped_bytes, work;
+    uint32_t slab; /* of the slab event that is played, ... */
+    uint64_t now_ns, changed_bytes;
     size_t next_slab_event, number, span_capacity, returns;
     uint32_t *by_address; /* slabs */
     uint64_t live, role_live[VIEW_MOST_ROLES];
@@ -129,7 +135,7 @@ static bool begin_span(view_player *p, uint32_t request, uint64_t time_ns)
     view_pool *pool = p->pool;
     view_hold *h = &p->holds[request];
     uint64_t bytes = pool->requests[request].bytes;
-    if (bytes == 0 || (h->slab != VIEW_OUTSIDE && !p->resident[h->slab]))
+    if (bytes == 0 || (h->slab != VIEW_OUTSIDE && p->mapped[h->slab] == 0))
         return true;
     const view_span span = {.request = request,
                             .slab = h->slab,
@@ -166,6 +172,21 @@ static void end_span(view_player *p, uint32_t request, uint64_t time_ns)
             p->free_tracks[at] = p->free_tracks[(at - 1) / 2];
         p->free_tracks[at] = track;
     }
+}
+
+static bp_status fail_memory(void)
+{
+    return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while the events are played");
+}
+
+static bp_status fail_returns(const view_pool *pool)
+{
+    char text[200];
+    snprintf(text, sizeof text,
+             "pool %.60s: its slabs come back too often: with them buckets are live again more than %zu times; record "
+             "fewer steps",
+             pool->info->name, view_most_returns(pool));
+    return bp_error_record(BP_ERR_FORMAT, text);
 }
 
 /* ---- playing ----------------------------------------------------------------------------------------------------- */
@@ -206,36 +227,117 @@ static void end_live_range(view_player *p, const bp_snapshot_event *event)
         p->holds[h->next].before = h->before;
 }
 
-/* Requests held in a slab are live while it is mapped. */
-static bool change_slab(view_player *p, const bp_snapshot_slab_event *event)
+/* Part of a slab is mapped, and was not before. */
+static bp_status note_gain(void *user, const view_range *range)
 {
-    bool gained = event->gained != 0;
-    p->number++;
-    if (p->resident[event->slab] == gained)
-        return true;
-    p->resident[event->slab] = gained;
-    for (uint32_t id = p->first_held[event->slab]; id != VIEW_NO_REQUEST; id = p->holds[id].next) {
-        if (!gained)
-            end_span(p, id, event->time_ns);
-        else if (p->returns++ == view_most_returns(p->pool) || !begin_span(p, id, event->time_ns))
-            return false;
+    view_player *p = user;
+    view_pool *pool = p->pool;
+    p->changed_bytes += range->end - range->begin;
+    if (p->now_ns == range->since_ns)
+        return BP_OK;
+    if (pool->gone_count == pool->gone_capacity) {
+        size_t larger = 2 * pool->gone_capacity + 16;
+        view_gone *moved = realloc(pool->gone, larger * sizeof *moved);
+        if (moved == NULL)
+            return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while the events are played");
+        pool->gone = moved;
+        pool->gone_capacity = larger;
     }
-    return true;
+    pool->gone[pool->gone_count++] =
+        (view_gone){p->slab, range->begin, range->end - range->begin, range->since_ns, p->now_ns};
+    return BP_OK;
+}
+
+static bp_status note_loss(void *user, const view_range *range)
+{
+    view_player *p = user;
+    p->changed_bytes += range->end - range->begin;
+    return BP_OK;
+}
+
+/* Changes what is mapped of a slab. */
+static bp_status change_mapping(view_player *p, const bp_snapshot_slab_event *event, uint64_t now_ns)
+{
+    const view_range range = {event->offset, event->offset + event->bytes, now_ns};
+    view_ranges *gone = &p->gone[event->slab];
+    p->slab = event->slab;
+    p->now_ns = now_ns;
+    p->changed_bytes = 0;
+    bp_status status = event->gained ? view_ranges_take(gone, range, &p->work, note_gain, p)
+                                     : view_ranges_add(gone, range, &p->work, note_loss, p);
+    p->mapped[event->slab] += event->gained ? p->changed_bytes : 0 - p->changed_bytes;
+    p->mapped_bytes += event->gained ? p->changed_bytes : 0 - p->changed_bytes;
+    if (p->mapped_bytes > p->pool->slab_bytes)
+        p->pool->slab_bytes = p->mapped_bytes;
+    return status;
+}
+
+/* Requests held in a slab are live while some of it is mapped. */
+static bp_status change_slab(view_player *p, const bp_snapshot_slab_event *event)
+{
+    bool had = p->mapped[event->slab] > 0;
+    p->number++;
+    bp_status status = change_mapping(p, event, since_first(p->pool, event->time_ns));
+    bool has = p->mapped[event->slab] > 0;
+    if (status != BP_OK || had == has)
+        return status;
+    for (uint32_t id = p->first_held[event->slab]; id != VIEW_NO_REQUEST; id = p->holds[id].next) {
+        if (!has)
+            end_span(p, id, event->time_ns);
+        else if (p->returns++ == view_most_returns(p->pool))
+            return fail_returns(p->pool);
+        else if (!begin_span(p, id, event->time_ns))
+            return fail_memory();
+    }
+    return BP_OK;
 }
 
 /* Plays slab events up to a time. */
-static bool play_slabs(view_player *p, uint64_t until_ns)
+static bp_status play_slabs(view_player *p, uint64_t until_ns)
 {
     const view_pool *pool = p->pool;
-    while (p->next_slab_event < pool->info->slab_event_count) {
+    bp_status status = BP_OK;
+    while (status == BP_OK && p->next_slab_event < pool->info->slab_event_count) {
         const bp_snapshot_slab_event *event = &pool->info->slab_events[p->next_slab_event];
         if (event->time_ns > until_ns)
-            return true;
+            break;
         p->next_slab_event++;
-        if (!change_slab(p, event))
-            return false;
+        status = change_slab(p, event);
     }
-    return true;
+    return status;
+}
+
+/* Maps the ranges of before the first event. */
+static bp_status start_slabs(view_player *p)
+{
+    const bp_snapshot_pool *info = p->pool->info;
+    bp_status status = BP_OK;
+    for (uint32_t i = 0; status == BP_OK && i < info->slab_count; i++) {
+        const view_range whole = {0, p->pool->slabs[i].bytes, 0};
+        if (p->pool->slabs[i].resident_at_start) {
+            p->mapped[i] = whole.end;
+            p->mapped_bytes += whole.end;
+        } else {
+            status = view_ranges_add(&p->gone[i], whole, &p->work, NULL, NULL);
+        }
+    }
+    p->pool->slab_bytes = p->mapped_bytes;
+    for (; status == BP_OK && p->next_slab_event < info->mapped_at_start; p->next_slab_event++)
+        status = change_mapping(p, &info->slab_events[p->next_slab_event], 0);
+    return status;
+}
+
+/* Ends the ranges that are not mapped at the end. */
+static bp_status end_slabs(view_player *p)
+{
+    bp_status status = BP_OK;
+    for (uint32_t i = 0; status == BP_OK && i < p->pool->info->slab_count; i++) {
+        bp_snapshot_slab_event all = {.gained = 1, .slab = i, .bytes = p->pool->slabs[i].bytes};
+        uint64_t most = p->pool->slab_bytes;
+        status = change_mapping(p, &all, p->pool->length_ns);
+        p->pool->slab_bytes = most;
+    }
+    return status;
 }
 
 static bool play_live(view_player *p)
@@ -251,26 +353,29 @@ static bool play_live(view_player *p)
     return good;
 }
 
-/* Fills the spans and peaks. false: out of memory, or more spans than the limit. */
-static bool view_play(view_player *p)
+/* Fills the spans and peaks. */
+static bp_status view_play(view_player *p)
 {
     view_pool *pool = p->pool;
-    bool good = play_live(p);
-    for (size_t i = 0; good && i < pool->info->event_count; i++) {
+    bp_status status = start_slabs(p);
+    if (status == BP_OK && !play_live(p))
+        status = fail_memory();
+    for (size_t i = 0; status == BP_OK && i < pool->info->event_count; i++) {
         bp_snapshot_event event = pool->info->events[i];
-        good = play_slabs(p, event.time_ns);
+        status = play_slabs(p, event.time_ns);
         p->number++;
-        if (good && event.kind == BP_EVENT_ACQUIRE)
-            good = begin_hold(p, &event);
-        else if (good && (event.kind == BP_EVENT_RELEASE || event.kind == BP_EVENT_CANCEL))
+        if (status == BP_OK && event.kind == BP_EVENT_ACQUIRE)
+            status = begin_hold(p, &event) ? BP_OK : fail_memory();
+        else if (status == BP_OK && (event.kind == BP_EVENT_RELEASE || event.kind == BP_EVENT_CANCEL))
             end_live_range(p, &event);
     }
-    good = good && play_slabs(p, UINT64_MAX);
+    if (status == BP_OK)
+        status = play_slabs(p, UINT64_MAX);
     for (size_t i = 0; i < pool->span_count; i++) {
         if (pool->spans[i].end_event == SIZE_MAX)
             pool->spans[i].end_ns = pool->length_ns;
     }
-    return good;
+    return status == BP_OK ? end_slabs(p) : status;
 }
 
 /* ---- the peak ---------------------------------------------------------------------------------------------------- */
@@ -297,17 +402,23 @@ static int by_owner(const void *left, const void *right)
     return order != 0 ? order : (a->request > b->request) - (a->request < b->request);
 }
 
-/* Finds the slabs that are mapped after this number of slab events. false: out of memory. */
-static bool find_residency(const view_pool *pool, size_t slab_events, bool **resident)
+/* The ranges of each slab that are mapped after this number of slab events, by address; segments that touch stay apart. */
+static bp_status find_mapped(const view_pool *pool, size_t slab_events, view_ranges *mapped)
 {
-    *resident = calloc(pool->info->slab_count + 1, sizeof **resident);
-    if (*resident == NULL)
-        return false;
-    for (size_t i = 0; i < pool->info->slab_count; i++)
-        (*resident)[i] = pool->slabs[i].resident_at_start != 0;
-    for (size_t i = 0; i < slab_events; i++)
-        (*resident)[pool->info->slab_events[i].slab] = pool->info->slab_events[i].gained != 0;
-    return true;
+    uint64_t work = 0;
+    bp_status status = BP_OK;
+    for (size_t i = 0; status == BP_OK && i < pool->info->slab_count; i++) {
+        const view_range whole = {0, pool->slabs[i].bytes, 0};
+        if (pool->slabs[i].resident_at_start)
+            status = view_ranges_add(&mapped[i], whole, &work, NULL, NULL);
+    }
+    for (size_t i = 0; status == BP_OK && i < slab_events; i++) {
+        const bp_snapshot_slab_event *event = &pool->info->slab_events[i];
+        const view_range range = {event->offset, event->offset + event->bytes, 0};
+        status = event->gained ? view_ranges_add(&mapped[event->slab], range, &work, NULL, NULL)
+                               : view_ranges_take(&mapped[event->slab], range, &work, NULL, NULL);
+    }
+    return status;
 }
 
 static void add_free(view_pool *pool, uint64_t bytes)
@@ -316,54 +427,68 @@ static void add_free(view_pool *pool, uint64_t bytes)
     pool->peak_largest_free = bytes > pool->peak_largest_free ? bytes : pool->peak_largest_free;
 }
 
-/* Adds the free ranges of a slab. Its spans begin at `at` in the spans at the peak, sorted by address. Returns the
- * index of the next slab's first. */
-static size_t add_free_ranges(view_pool *pool, uint32_t slab, size_t at)
+/* Adds the free parts of a mapped range of a slab. Its spans begin at `at` in the spans at the peak, sorted by address. Returns the first span
+ * that does not end in the range. */
+static size_t add_free_ranges(view_pool *pool, uint32_t slab, const view_range *range, size_t at)
 {
-    uint64_t end = 0, bytes = pool->slabs[slab].bytes;
+    uint64_t end = range->begin;
     for (; at < pool->at_peak_count && pool->spans[pool->at_peak[at]].slab == slab; at++) {
         const view_span *span = &pool->spans[pool->at_peak[at]];
-        uint64_t size = pool->requests[span->request].bytes, room = bytes - span->offset;
+        uint64_t size = pool->requests[span->request].bytes, room = UINT64_MAX - span->offset;
+        uint64_t span_end = span->offset + (size < room ? size : room);
+        if (span->offset >= range->end)
+            break;
         if (span->offset > end)
             add_free(pool, span->offset - end);
-        uint64_t span_end = span->offset + (size < room ? size : room);
         end = span_end > end ? span_end : end;
+        if (span_end > range->end)
+            break; /* continues in the next range */
     }
-    if (bytes > end)
-        add_free(pool, bytes - end);
+    if (range->end > end)
+        add_free(pool, range->end - end);
     return at;
 }
 
-/* Finds the live spans and free ranges at the peak, after `peak_slab_events` slab events. */
-static bool view_find_peak(view_pool *pool, size_t peak_event, size_t slab_events)
+static void find_free(view_pool *pool, const view_ranges *mapped)
 {
-    bool *resident = NULL;
+    size_t at = 0;
+    for (uint32_t slab = 0; slab < pool->info->slab_count; slab++) {
+        while (at < pool->at_peak_count && pool->spans[pool->at_peak[at]].slab < slab)
+            at++;
+        for (size_t i = 0; i < mapped[slab].count; i++) {
+            view_range range = mapped[slab].all[i];
+            while (pool->slabs[slab].is_expandable && i + 1 < mapped[slab].count &&
+                   mapped[slab].all[i + 1].begin == range.end)
+                range.end = mapped[slab].all[++i].end;
+            pool->peak_slab_bytes += range.end - range.begin;
+            at = add_free_ranges(pool, slab, &range, at);
+        }
+    }
+}
+
+/* Finds the live spans and free ranges at the peak, after `peak_slab_events` slab events. */
+static bp_status view_find_peak(view_pool *pool, size_t peak_event, size_t slab_events)
+{
+    view_ranges *mapped = calloc(pool->info->slab_count + 1, sizeof *mapped);
     pool->at_peak = calloc(pool->span_count + 1, sizeof *pool->at_peak);
-    if (pool->at_peak == NULL || !find_residency(pool, slab_events, &resident))
-        return false;
-    for (size_t i = 0; i < pool->span_count && pool->peak_bytes > 0; i++) {
+    bp_status status = pool->at_peak != NULL && mapped != NULL ? find_mapped(pool, slab_events, mapped) : fail_memory();
+    for (size_t i = 0; status == BP_OK && i < pool->span_count && pool->peak_bytes > 0; i++) {
         const view_span *span = &pool->spans[i];
         if (span->begin_event > peak_event || span->end_event <= peak_event)
             continue;
         pool->at_peak[pool->at_peak_count++] = (uint32_t)i;
         pool->roles[pool->role_of[span->request]].at_peak_bytes += pool->requests[span->request].bytes;
     }
-    sorted = pool;
-    qsort(pool->at_peak, pool->at_peak_count, sizeof *pool->at_peak, by_place);
-
-    size_t at = 0;
-    for (uint32_t slab = 0; slab < pool->info->slab_count; slab++) {
-        while (at < pool->at_peak_count && pool->spans[pool->at_peak[at]].slab < slab)
-            at++;
-        if (!resident[slab])
-            continue;
-        pool->peak_slab_bytes += pool->slabs[slab].bytes;
-        at = add_free_ranges(pool, slab, at);
+    if (status == BP_OK) {
+        sorted = pool;
+        qsort(pool->at_peak, pool->at_peak_count, sizeof *pool->at_peak, by_place);
+        find_free(pool, mapped);
+        qsort(pool->at_peak, pool->at_peak_count, sizeof *pool->at_peak, by_owner);
     }
-
-    qsort(pool->at_peak, pool->at_peak_count, sizeof *pool->at_peak, by_owner);
-    free(resident);
-    return true;
+    for (size_t i = 0; mapped != NULL && i < pool->info->slab_count; i++)
+        view_ranges_finish(&mapped[i]);
+    free(mapped);
+    return status;
 }
 
 double view_pool_free_share(const view_pool *pool)
@@ -404,27 +529,18 @@ static bool allocate(view_player *p)
     pool->tracks = calloc(spans, sizeof *pool->tracks);
     p->holds = calloc(pool->info->request_count + 1, sizeof *p->holds);
     p->first_held = calloc(pool->info->slab_count + 1, sizeof *p->first_held);
-    p->resident = calloc(pool->info->slab_count + 1, sizeof *p->resident);
+    p->gone = calloc(pool->info->slab_count + 1, sizeof *p->gone);
+    p->mapped = calloc(pool->info->slab_count + 1, sizeof *p->mapped);
     p->by_address = calloc(pool->info->slab_count + 1, sizeof *p->by_address);
     p->free_tracks = calloc(spans, sizeof *p->free_tracks);
     return pool->role_of != NULL && pool->tracks != NULL && p->holds != NULL && p->first_held != NULL &&
-           p->resident != NULL && p->by_address != NULL && p->free_tracks != NULL;
-}
-
-static bp_status fail_returns(const view_pool *pool)
-{
-    char text[200];
-    snprintf(text, sizeof text,
-             "pool %.60s: its slabs come back too often: with them buckets are live again more than %zu times; record "
-             "fewer steps",
-             pool->info->name, view_most_returns(pool));
-    return bp_error_record(BP_ERR_FORMAT, text);
+           p->gone != NULL && p->mapped != NULL && p->by_address != NULL && p->free_tracks != NULL;
 }
 
 static bp_status make(view_player *p)
 {
     if (!allocate(p))
-        return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while the events are played");
+        return fail_memory();
 
     view_pool *pool = p->pool;
     for (size_t i = 0; i < pool->info->request_count; i++) {
@@ -432,8 +548,6 @@ static bp_status make(view_player *p)
         p->holds[i].span = VIEW_NO_SPAN;
     }
     for (size_t i = 0; i < pool->info->slab_count; i++) {
-        pool->slab_bytes += pool->slabs[i].bytes;
-        p->resident[i] = pool->slabs[i].resident_at_start != 0;
         p->first_held[i] = VIEW_NO_REQUEST;
     }
     for (size_t i = 0; i < pool->info->role_count; i++) {
@@ -449,13 +563,8 @@ static bp_status make(view_player *p)
     sorted_slabs = p->pool->slabs;
     qsort(p->by_address, p->pool->info->slab_count, sizeof *p->by_address, by_address);
 
-    if (!view_play(p))
-        return p->returns > view_most_returns(p->pool)
-                   ? fail_returns(p->pool)
-                   : bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while the events are played");
-    if (!view_find_peak(p->pool, p->peak_event, p->peak_slab_events))
-        return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while the peak is looked at");
-    return BP_OK;
+    bp_status status = view_play(p);
+    return status == BP_OK ? view_find_peak(p->pool, p->peak_event, p->peak_slab_events) : status;
 }
 
 bp_status view_pool_init(const bp_snapshot_info *snapshot, size_t index, view_pool *pool)
@@ -470,7 +579,10 @@ bp_status view_pool_init(const bp_snapshot_info *snapshot, size_t index, view_po
     bp_status status = make(&p);
     free(p.holds);
     free(p.first_held);
-    free(p.resident);
+    for (size_t i = 0; p.gone != NULL && i < info->slab_count; i++)
+        view_ranges_finish(&p.gone[i]);
+    free(p.gone);
+    free(p.mapped);
     free(p.by_address);
     free(p.free_tracks);
     return status;
@@ -482,6 +594,7 @@ void view_pool_finish(view_pool *pool)
     free(pool->spans);
     free(pool->tracks);
     free(pool->at_peak);
+    free(pool->gone);
     *pool = (view_pool){0};
 }
 

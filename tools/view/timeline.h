@@ -18,6 +18,13 @@ typedef struct view_span {
     size_t begin_event, end_event; /* counted from 1, slab events included; 0: live before, SIZE_MAX: live at the end */
 } view_span;
 
+/* A part of a slab while it is not mapped. */
+typedef struct view_gone {
+    uint32_t slab;
+    uint64_t offset, bytes;
+    uint64_t begin_ns, end_ns; /* since the beginning of recording */
+} view_gone;
+
 /* Requests with a later role are in the last one, "other". */
 enum { VIEW_MOST_ROLES = 32 };
 
@@ -41,12 +48,14 @@ typedef struct view_pool {
     size_t track_count;
     view_role roles[VIEW_MOST_ROLES];
     size_t role_count;
-    uint64_t slab_bytes;
+    view_gone *gone; /* by end */
+    size_t gone_count, gone_capacity;
+    uint64_t slab_bytes; /* the most that was mapped at once */
     /* The first peak of live bytes. */
     uint64_t peak_bytes, peak_ns;
     uint32_t *at_peak; /* spans, by role, unit and bucket */
     size_t at_peak_count;
-    uint64_t peak_slab_bytes;   /* of slabs mapped then */
+    uint64_t peak_slab_bytes;   /* of slabs, mapped then */
     uint64_t peak_free_bytes;   /* of these, not live */
     uint64_t peak_largest_free; /* the largest range of these */
 } view_pool;

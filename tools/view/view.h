@@ -7,6 +7,7 @@
 
 #include "files/files.h"
 #include "shared/cli.h"
+#include "view/recording.h"
 #include "view/timeline.h"
 
 typedef struct view_options {
@@ -19,7 +20,9 @@ typedef struct view_options {
 
 typedef struct view_file {
     const char *path;
-    bp_snapshot *snapshot;
+    bp_snapshot *snapshot;    /* of pools, or ... */
+    bp_trace_file *traces;    /* ... of PyTorch's allocator: ... */
+    view_recording recording; /* ... its traces as pools */
     const bp_snapshot_info *info;
     view_pool *pools;
     size_t pool_count;

@@ -219,6 +219,7 @@ static bp_status read_slab_events(const bp_snapshot_at *at, bp_snapshot_pool *po
         BP_TRY(read_id(&slab, pool->slab_count, "slab", &event->slab));
         BP_TRY(bp_snapshot_number(&time, UINT64_MAX, &event->time_ns));
         event->time_ns = event->time_ns < earliest ? earliest : event->time_ns;
+        event->bytes = pool->slabs[event->slab].bytes;
         earliest = event->time_ns;
     }
     for (size_t i = pool->slab_event_count; i-- > 0;) /* a slab's residency at the start follows from its first event */

@@ -1,4 +1,4 @@
-/* Reads a snapshot: its object, and the choice between its two halves. */
+/* Reads a snapshot: its object, and values of its pickle. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -233,16 +233,11 @@ static bp_status read_root(bp_snapshot_reader *reader)
 {
     bp_snapshot_at root = {.reader = reader, .value = bp_pickle_get(reader->pickle, reader->pickle->root)};
     bp_snapshot_at ours = bp_snapshot_member(&root, "bucketpool");
-    bp_snapshot_at segments = bp_snapshot_member(&root, "segments"),
-                   traces = bp_snapshot_member(&root, "device_traces");
     if (root.value.kind != BP_PICKLE_DICTIONARY)
         return bp_snapshot_fail(&root, "not a snapshot: expected a dictionary");
-    if (ours.value.kind != BP_PICKLE_ABSENT)
-        return bp_snapshot_read_ours(&ours);
-    if (segments.value.kind == BP_PICKLE_ABSENT || traces.value.kind == BP_PICKLE_ABSENT)
-        return bp_snapshot_fail(&root, "not a snapshot: expected \"bucketpool\", or \"segments\" and "
-                                       "\"device_traces\" as PyTorch writes them");
-    return bp_snapshot_read_torch(&root);
+    if (ours.value.kind == BP_PICKLE_ABSENT)
+        return bp_snapshot_fail(&root, "not a snapshot of pools: expected \"bucketpool\"");
+    return bp_snapshot_read_ours(&ours);
 }
 
 /* Extends the recording's times, which a file may lack, to those of the events. */

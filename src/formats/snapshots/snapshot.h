@@ -1,9 +1,6 @@
 /* Snapshots of profiles (profile.h, docs/reference/snapshot_files.md), read by bucketpool-formats. For the command
  * (version node BUCKETPOOL_PRIVATE); not installed.
  *
- * Also snapshots of PyTorch's own allocator (torch.cuda.memory._dump_snapshot): one pool per device, in which every
- * allocation is a separate request, named after its innermost Python frame outside PyTorch. Members that they lack are "" or 0.
- *
  * Files are pickles of plain data: nothing in them is executed. Numbers are as in the file; references (ids, slabs)
  * have been checked. Errors are those of formats.h: BP_ERR_IO, BP_ERR_FORMAT with the file and the place in it.
  * Texts are UTF-8 without control characters and live as long as the snapshot. Host-side only; separate calls may
@@ -32,6 +29,7 @@ typedef struct bp_snapshot_slab {
     const char *group;
     int resident;          /* at the end of recording */
     int resident_at_start; /* before its first event */
+    int is_expandable;     /* a segment of PyTorch: its mapped parts are one range where they touch */
 } bp_snapshot_slab;
 
 typedef struct bp_snapshot_request {
@@ -58,9 +56,10 @@ typedef struct bp_snapshot_event {
 } bp_snapshot_event;
 
 typedef struct bp_snapshot_slab_event {
-    int gained; /* 1: the slab is mapped from then on, 0: unmapped */
+    int gained; /* 1: the range is mapped from then on, 0: unmapped */
     uint32_t slab;
     uint64_t time_ns;
+    uint64_t offset, bytes; /* in the slab; of pools: all of it */
 } bp_snapshot_slab_event;
 
 /* A member of bp_pool_statistics, by its name. */
@@ -90,10 +89,11 @@ typedef struct bp_snapshot_pool {
     bp_snapshot_event *events; /* in the file's order; times never decrease */
     size_t slab_event_count;
     bp_snapshot_slab_event *slab_events;
+    size_t mapped_at_start; /* the first slab_events are of before the first event, of PyTorch's segments */
 } bp_snapshot_pool;
 
 typedef struct bp_snapshot_info {
-    int is_ours; /* 0: from PyTorch's allocator, without the members of bucketpool */
+    int is_ours; /* 0: of PyTorch's allocator (tools/view/recording.c), without members of bucketpool */
     const char *version, *label, *coordinates;
     uint32_t rank, ranks;
     int has_step;

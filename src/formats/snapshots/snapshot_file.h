@@ -1,4 +1,4 @@
-/* A snapshot in memory, and functions shared by its two readers. */
+/* A snapshot in memory, and functions shared with the reader of traces. */
 #ifndef BP_FORMATS_SNAPSHOTS_SNAPSHOT_FILE_H
 #define BP_FORMATS_SNAPSHOTS_SNAPSHOT_FILE_H
 
@@ -49,8 +49,7 @@ bp_status bp_snapshot_room(bp_snapshot_reader *reader, size_t count, size_t elem
 bp_status bp_snapshot_scratch(bp_snapshot_reader *reader, size_t count, size_t element_bytes, void **entries);
 bp_status bp_snapshot_copy(bp_snapshot_reader *reader, const char *bytes, size_t count, const char **text);
 
-/* bp_snapshot_read_ours: pools.c. bp_snapshot_read_torch: torch.c, from segments and device_traces. */
+/* In pools.c. */
 bp_status bp_snapshot_read_ours(const bp_snapshot_at *ours);
-bp_status bp_snapshot_read_torch(const bp_snapshot_at *root);
 
 #endif

@@ -248,6 +248,9 @@ static bp_status trace_make(trace_reader *r, const bp_snapshot_at *root)
     bp_trace_file *file = r->file;
     bp_trace_tables *tables = &file->tables;
     bp_snapshot_at segments = bp_snapshot_member(root, "segments"), traces = bp_snapshot_member(root, "device_traces");
+    file->info.is_of_pools = bp_snapshot_member(root, "bucketpool").value.kind != BP_PICKLE_ABSENT;
+    if (file->info.is_of_pools)
+        return BP_OK;
     if (root->value.kind != BP_PICKLE_DICTIONARY || segments.value.kind == BP_PICKLE_ABSENT ||
         traces.value.kind == BP_PICKLE_ABSENT)
         return bp_snapshot_fail(root, "not a snapshot: expected \"segments\" and \"device_traces\" as PyTorch writes "

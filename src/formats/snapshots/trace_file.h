@@ -15,6 +15,7 @@ typedef struct bp_trace_file bp_trace_file;
 typedef struct bp_trace_file_info {
     size_t trace_count; /* devices with events or segments */
     const bp_trace *traces;
+    bool is_of_pools; /* a snapshot of bucketpool's pools (snapshot.h): the traces were not read */
 } bp_trace_file_info;
 
 /* The caller owns the file. bp_trace_file_destroy accepts NULL and pointers to NULL, and sets *file to NULL. */
