@@ -4,20 +4,25 @@ events, and each plan is checked against all recorded steps, event by event.
 Arguments: source directory, the bucketpool executable.
 """
 
+import bz2
 import gzip
+import io
 import json
+import lzma
 import os
 import pickle
 import random
 import re
+import sqlite3
 import subprocess
 import sys
+import tarfile
 import unittest
+import zipfile
 
 from answers import InFolder
+import snapshots
 from recordings import Model, Recording, frame, rounded
-
-MIB = 1 << 20
 
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 MIB = 1 << 20
@@ -699,6 +704,102 @@ class Steps(InFolder):
         silent.alloc(MIB, frames=[])
         device = self.device(silent.snapshot())
         self.assertEqual((self.groups(device, "phases"), self.groups(device, "kinds")), ({"unknown": MIB}, {"unknown": MIB}))
+
+    def test_file_without_events(self):
+        """The others are answered; exit code 2 says that one is not."""
+        model = Model(4)
+        for _ in range(3):
+            model.step()
+        good = model.rec.snapshot()
+        self.write(good, "good.pickle")
+        self.write({**good, "device_traces": [[]]}, "empty.pickle")
+        self.write({"segments": []}, "other.pickle")
+        alone = self.run_step("good.pickle")
+        self.assertEqual(alone.returncode, 0, alone.stderr)
+        for files in (("empty.pickle", "good.pickle"), ("good.pickle", "gone.pickle"), ("other.pickle", "good.pickle")):
+            result = self.run_step(*files)
+            self.assertEqual((result.returncode, result.stdout), (2, alone.stdout))
+            (bad,) = set(files) - {"good.pickle"}
+            self.assertRegex(result.stderr, rf"^bucketpool: {bad}: .*\n$")
+        result = self.run_step("empty.pickle", "good.pickle", "other.pickle", "good.pickle", "--json")
+        self.assertEqual((result.returncode, len(json.loads(result.stdout)["devices"])), (2, 2))
+        self.assertEqual(len(result.stderr.splitlines()), 2)
+        self.assertEqual(self.run_step("empty.pickle", "other.pickle").stdout, "")
+        result = self.run_step("good.pickle", "empty.pickle", "-o", "plan.json")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("requires one device of one file, got 2", result.stderr)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "plan.json")))
+
+    def test_device_without_events(self):
+        """PyTorch writes the moment of the snapshot for each device."""
+        model = Model(4)
+        for _ in range(3):
+            model.step()
+        good = model.rec.snapshot()
+        good["device_traces"].append([{"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": 9, "frames": []}])
+        self.assertEqual(self.device(good)["device"], 0)
+
+    def test_other_files(self):
+        """Files of other tools are named, in `step` and in `view`."""
+        model = Model(4)
+        for _ in range(3):
+            model.step()
+        good = pickle.dumps(model.rec.snapshot(), 4)
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("archive/data.pkl", good)
+        with tarfile.open(os.path.join(self.folder, "x.tar"), "w") as file:
+            file.add(TOOL, "x")
+        with open(os.path.join(self.folder, "x.tar"), "rb") as file:
+            tar = file.read(2048)
+        database = sqlite3.connect(os.path.join(self.folder, "x.db"))
+        database.execute("create table kernels (name text)")
+        database.commit()
+        database.close()
+        with open(os.path.join(self.folder, "x.db"), "rb") as file:
+            nsight = file.read()
+        for name, data, words in (
+            ("x.pickle.gz", gzip.compress(good), "x.pickle.gz: compressed with gzip; gunzip it first"),
+            ("x.pickle", lzma.compress(good), "compressed with xz"),
+            ("x.pickle", bz2.compress(good), "compressed with bzip2"),
+            ("x.pickle", b"\x28\xb5\x2f\xfd" + good, "compressed with zstd"),
+            ("x.pt", archive.getvalue(), "a zip archive"),
+            ("x.tar", tar, "a tar archive"),
+            ("x.sqlite", nsight, "an SQLite database"),
+            ("x.nsys-rep", b"\x01\x02\x03binary", "a report of Nsight Systems"),
+            ("x.json", b'{\n  "schemaVersion": 1,\n  "traceEvents": []}', "a Chrome trace"),
+            ("x.json", b'[{"ph": "X", "ts": 1, "name": "gemm"}]', "a Chrome trace"),
+            ("x.json", b'{"format": "bucketpool.plan/1", "slabs": []}', "a document bucketpool.plan/1"),
+            ("x.json", b'{"name": "something else"}', "a JSON document"),
+            ("x.html", b"\n<!DOCTYPE html>\n<html></html>", "a page"),
+            ("x.npy", b"\x93NUMPY\x01\x00", "an array of NumPy"),
+        ):
+            with open(os.path.join(self.folder, name), "wb") as file:
+                file.write(data)
+            for command in ("step", "view"):
+                result = subprocess.run([TOOL, command, name], capture_output=True, text=True, cwd=self.folder, check=False)
+                self.refused(result, 2, f"{name}: ", words)
+
+    def test_snapshot_of_pools(self):
+        with open(os.path.join(self.folder, "pools.pickle"), "wb") as file:
+            pickle.dump(snapshots.ours(), file, 2)
+        self.refused(self.run_step("pools.pickle"), 2, "a snapshot of bucketpool's pools; use `bucketpool view`")
+
+    def test_directory(self):
+        model = Model(4)
+        for _ in range(3):
+            model.step()
+        os.makedirs(os.path.join(self.folder, "d/rank"))
+        self.refused(self.run_step("d"), 2, "d: a directory without snapshots, but with directories (rank)")
+        self.refused(self.run_step("d/rank"), 2, "d/rank: an empty directory")
+        for name in ("b.pickle", "a.pickle"):
+            self.write(model.rec.snapshot(), f"d/{name}")
+        both = self.run_step("d/a.pickle", "d/b.pickle")
+        result = self.run_step("d/")
+        self.assertEqual((result.returncode, result.stdout), (0, both.stdout))
+        with open(os.path.join(self.folder, "d/notes.txt"), "w", encoding="utf-8") as file:
+            file.write("x")
+        self.refused(self.run_step("d"), 2, "d: a directory with snapshots (a.pickle, b.pickle) and other files (notes.txt)")
 
     def test_plan_forwards(self):
         model = Model(4)

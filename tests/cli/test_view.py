@@ -390,9 +390,16 @@ class Mistakes(Case):
                 self.refused(result, 2, "x.pickle: ", *words)
                 self.assertEqual(os.listdir(self.folder), ["x.pickle"])
         self.refused(run(self.path("gone.pickle")), 2, "gone.pickle", "No such file")
-        self.refused(run(self.folder), 2, "directory")
+        self.refused(run(self.folder), 2, "x.pickle")
         good = self.write("good.pickle", snapshots.ours())
         self.refused(run(good, self.path("x.pickle")), 2, "x.pickle")
+
+    def test_directory(self):
+        paths = [self.write(f"{rank}.pickle", snapshots.ours(rank, 2)) for rank in range(2)]
+        self.assertEqual(run(self.folder).stdout, self.good(run(*paths)))
+        self.refused(run(self.folder, "--plot", self.path("x.svg")), 2, "--plot requires one file, got 2")
+        self.good(run(self.folder, "--html", self.path("page.html")))
+        self.refused(run(self.folder), 2, "(0.pickle, 1.pickle) and other files (page.html)")
 
     def test_repeated_slabs(self):
         """A short file can say that many buckets were live again many times."""

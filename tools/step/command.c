@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/inputs.h"
 #include "shared/options.h"
 #include "shared/progress.h"
 
@@ -55,7 +56,10 @@ static int step_options_parse(int argc, char **argv, step_options *options)
                 "PyTorch "
                 "reserved and why, and what a plan with one address for each allocation takes.\vFILE is a pickle of "
                 "torch.cuda.memory._dump_snapshot, or of bucketpool.torch.trace, which needs no GPU. It is parsed as "
-                "data; no code in it runs. Record at least two steps. Exit: 0 answered, 2 bad input, 3 environment.",
+                "data; no code in it runs. Record at least two steps. A folder stands for "
+                "its snapshots. Of several files those with an answer are reported. Exit: 0 answered, 2 bad input "
+                "(also of one of several "
+                "files), 3 environment.",
         .tables = {step_table},
         .options = options,
         .files = &options->files,
@@ -71,32 +75,60 @@ typedef struct step_answers {
     size_t file_count;
     step_answer *all; /* a device of a file each */
     size_t count;
+    size_t failed; /* files without an answer */
 } step_answers;
+
+/* A device that was not recorded has no events but the mark of the snapshot. */
+static bool is_recorded(const bp_trace *trace)
+{
+    for (size_t i = 0; i < trace->event_count; i++) {
+        if (trace->events[i].action != BP_TRACE_SNAPSHOT)
+            return true;
+    }
+    return false;
+}
+
+static int read_traces(const char *path, bp_trace_file **file)
+{
+    const char *other = input_other_kind(path);
+    if (other != NULL)
+        return cli_fail(EXIT_BAD_INPUT, "%.300s: %s", path, other);
+    bp_status status = bp_trace_file_read(path, file);
+    if (status != BP_OK)
+        return cli_fail_status(status);
+    if (bp_trace_file_get_info(*file)->is_of_pools)
+        return cli_fail(EXIT_BAD_INPUT, "%.300s: a snapshot of bucketpool's pools; use `bucketpool view`", path);
+    return EXIT_GO_ON;
+}
 
 static int read_file(const char *path, const step_options *options, step_answers *answers)
 {
     bp_trace_file **file = &answers->files[answers->file_count];
-    bp_status status = bp_trace_file_read(path, file);
-    if (status != BP_OK)
-        return cli_fail_status(status);
-    answers->file_count++;
+    int code = read_traces(path, file);
+    answers->file_count += *file != NULL;
+    if (code != EXIT_GO_ON)
+        return code;
     const bp_trace_file_info *info = bp_trace_file_get_info(*file);
     step_answer *all = realloc(answers->all, (answers->count + info->trace_count + 1) * sizeof *all);
     if (all == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     answers->all = all;
     size_t used = 0;
-    for (size_t i = 0; i < info->trace_count; i++) {
-        if (info->traces[i].event_count == 0)
-            continue; /* memory of a device that was not recorded */
+    for (size_t i = 0; code == EXIT_GO_ON && i < info->trace_count; i++) {
+        if (!is_recorded(&info->traces[i]))
+            continue;
         used++;
-        CLI_TRY(step_answer_init(path, &info->traces[i], options, &answers->all[answers->count++]));
+        code = step_answer_init(path, &info->traces[i], options, &all[answers->count]);
+        if (code == EXIT_GO_ON)
+            answers->count++;
+        else
+            step_answer_finish(&all[answers->count]);
     }
     if (used == 0)
         return cli_fail(EXIT_BAD_INPUT,
                         "%.300s: no recorded events; call torch.cuda.memory._record_memory_history() before the steps",
                         path);
-    return EXIT_GO_ON;
+    return code;
 }
 
 static int print(const step_answers *answers, const step_options *options)
@@ -113,9 +145,10 @@ static int print(const step_answers *answers, const step_options *options)
 static int answer(const step_answers *answers, const step_options *options)
 {
     output outputs[2] = {{0}}, *plan = &outputs[0], *picture = &outputs[1];
-    if ((options->output != NULL || options->plot != NULL) && answers->count > 1)
+    size_t given = answers->count + answers->failed;
+    if ((options->output != NULL || options->plot != NULL) && given > 1)
         return cli_fail(EXIT_BAD_INPUT, "%s requires one device of one file, got %zu",
-                        options->output != NULL ? "-o" : "--plot", answers->count);
+                        options->output != NULL ? "-o" : "--plot", given);
     int code = output_init("-o", options->output, plan);
     if (code == EXIT_GO_ON)
         code = output_init("--plot", options->plot, picture);
@@ -132,24 +165,30 @@ static int answer(const step_answers *answers, const step_options *options)
     if (code == EXIT_GO_ON)
         code = outputs_commit(outputs, 2);
     outputs_finish(outputs, 2);
-    return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
+    return code != EXIT_GO_ON ? code : answers->failed > 0 ? EXIT_BAD_INPUT : EXIT_ANSWERED;
 }
 
 int cli_step(int argc, char **argv)
 {
     step_options options;
     CLI_TRY(step_options_parse(argc, argv, &options));
-    step_answers answers = {.files = calloc(options.file_count + 1, sizeof *answers.files)};
+    input_files inputs;
+    int code = input_files_init("step", options.files, options.file_count, &inputs), failure = EXIT_GO_ON;
+    step_answers answers = {.files = calloc(inputs.count + 1, sizeof *answers.files)};
     if (answers.files == NULL)
-        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+        code = cli_fail(EXIT_ENVIRONMENT, "out of memory");
     progress p;
-    int code = EXIT_GO_ON;
-    progress_init(&p, "file", options.file_count);
-    for (size_t i = 0; code == EXIT_GO_ON && i < options.file_count; i++) {
+    progress_init(&p, "file", inputs.count);
+    for (size_t i = 0; code == EXIT_GO_ON && i < inputs.count; i++) {
         progress_show(&p, i);
-        code = read_file(options.files[i], &options, &answers);
+        failure = read_file(inputs.all[i], &options, &answers);
+        answers.failed += failure != EXIT_GO_ON;
+        if (failure != EXIT_GO_ON && (failure != EXIT_BAD_INPUT || inputs.count == 1))
+            code = failure; /* else the other files are answered */
     }
     progress_erase(&p);
+    if (code == EXIT_GO_ON && answers.count == 0)
+        code = EXIT_BAD_INPUT;
     if (code == EXIT_GO_ON)
         code = answer(&answers, &options);
     for (size_t i = 0; i < answers.count; i++)
@@ -158,5 +197,6 @@ int cli_step(int argc, char **argv)
         bp_trace_file_destroy(&answers.files[i]);
     free(answers.all);
     free(answers.files);
+    input_files_finish(&inputs);
     return code;
 }

@@ -10,6 +10,7 @@
 
 #include "pictures/pictures.h"
 #include "shared/cli.h"
+#include "shared/inputs.h"
 #include "shared/options.h"
 #include "shared/outputs.h"
 #include "shared/progress.h"
@@ -18,6 +19,11 @@
 static int read_snapshot(const char *path, view_file *file, progress *p)
 {
     *file = (view_file){.path = path};
+    const char *other = input_other_kind(path);
+    if (other != NULL) {
+        progress_erase(p);
+        return cli_fail(EXIT_BAD_INPUT, "%.300s: %s", path, other);
+    }
     bp_status status = bp_trace_file_read(path, &file->traces);
     bool is_of_pools = status == BP_OK && bp_trace_file_get_info(file->traces)->is_of_pools, is_read = status == BP_OK;
     if (is_of_pools) {
@@ -137,9 +143,6 @@ static int check(const view_options *o)
     } outputs[] = {{"--html", o->html}, {"--plot", o->plot}, {"--flame", o->flame}};
     if (o->file_count == 0)
         return cli_fail(EXIT_BAD_INPUT, "view: no file given; give snapshots such as DIR/step_0/*.pickle");
-    if (o->file_count > 1 && (o->plot != NULL || o->flame != NULL))
-        return cli_fail(EXIT_BAD_INPUT, "%s requires one file, got %zu", o->plot != NULL ? "--plot" : "--flame",
-                        o->file_count);
     for (size_t i = 0; i < 3; i++) {
         for (size_t k = 0; k < i; k++) {
             if (outputs[i].path != NULL && outputs[k].path != NULL && strcmp(outputs[i].path, outputs[k].path) == 0)
@@ -147,6 +150,15 @@ static int check(const view_options *o)
                                 outputs[i].option, outputs[i].path);
         }
     }
+    return EXIT_GO_ON;
+}
+
+/* With the files of folders. */
+static int check_files(const view_options *o)
+{
+    if (o->file_count > 1 && (o->plot != NULL || o->flame != NULL))
+        return cli_fail(EXIT_BAD_INPUT, "%s requires one file, got %zu", o->plot != NULL ? "--plot" : "--flame",
+                        o->file_count);
 
     /* `--html *.pickle` would overwrite the first snapshot with the page. */
     struct stat page, input;
@@ -175,7 +187,8 @@ static int view_options_parse(int argc, char **argv, view_options *options)
             "the free memory "
             "at the peak.\vFILE is a pickle written by a profile (docs/reference/snapshot_files.md) or by PyTorch's "
             "allocator. It is parsed as data; no code in it runs. Pictures show the "
-            "pool with the highest peak, or --pool. Exit: 0 answered, 2 bad input, 3 environment.",
+            "pool with the highest peak, or --pool. A folder stands for its snapshots. Exit: 0 answered, 2 bad input, "
+            "3 environment.",
         .tables = {view_table},
         .options = options,
         .files = &options->files,
@@ -237,27 +250,39 @@ static int answer(const view_file *files, const view_options *options)
     return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
 }
 
+static int read_and_answer(view_options *options)
+{
+    view_file *files = calloc(options->file_count + 1, sizeof *files);
+    if (files == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    progress p;
+    int code = EXIT_GO_ON;
+    progress_init(&p, "file", options->file_count);
+    for (size_t i = 0; code == EXIT_GO_ON && i < options->file_count; i++) {
+        progress_show(&p, i);
+        code = view_file_init(options->files[i], options, &files[i], &p);
+    }
+    progress_erase(&p);
+    if (code == EXIT_GO_ON)
+        code = answer(files, options);
+    for (size_t i = 0; i < options->file_count; i++)
+        view_file_finish(&files[i]);
+    free(files);
+    return code;
+}
+
 int cli_view(int argc, char **argv)
 {
     view_options options;
+    input_files inputs;
     CLI_TRY(view_options_parse(argc, argv, &options));
-    view_file *files = calloc(options.file_count, sizeof *files);
-    if (files == NULL)
-        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
-
-    progress p;
-    int code = EXIT_GO_ON;
-    progress_init(&p, "file", options.file_count);
-    for (size_t i = 0; code == EXIT_GO_ON && i < options.file_count; i++) {
-        progress_show(&p, i);
-        code = view_file_init(options.files[i], &options, &files[i], &p);
-    }
-    progress_erase(&p);
-
+    int code = input_files_init("view", options.files, options.file_count, &inputs);
+    options.files = inputs.all;
+    options.file_count = inputs.count;
     if (code == EXIT_GO_ON)
-        code = answer(files, &options);
-    for (size_t i = 0; i < options.file_count; i++)
-        view_file_finish(&files[i]);
-    free(files);
+        code = check_files(&options);
+    if (code == EXIT_GO_ON)
+        code = read_and_answer(&options);
+    input_files_finish(&inputs);
     return code;
 }
