@@ -502,7 +502,9 @@ class Inputs(InSharedFolder):
     def test_folders(self):
         for path, words in self.each():
             os.mkdir(path)
-            if os.path.basename(path) in ("plan.json", "packing.csv", "placed.csv", "snapshot.pickle"):
+            if os.path.basename(path) == "snapshot.pickle":
+                self.refused(run(*words), 2, f"{path}: an empty directory; give snapshots")
+            elif os.path.basename(path) in ("plan.json", "packing.csv", "placed.csv"):
                 self.refused(run(*words), 2, f"{path}: is a directory, expected a regular file")
             else:
                 self.refused(run(*words), 2, path)

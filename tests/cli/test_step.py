@@ -288,7 +288,7 @@ class Steps(InFolder):
         return recording
 
     def test_empty_cache(self):
-        """What empty_cache has released is not held in the next phase: default is what was recorded."""
+        """Memory that empty_cache released is not held in the next phase: default is as recorded."""
         right = (512 + 7 * 1126) * MIB
         for frames in ((), [{"name": "empty_cache", "filename": "/x/torch/cuda/memory.py", "line": 224}]):
             device = self.device(self.phases(frames).snapshot())

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A regular file that is no pickle, by its first bytes and its name: "compressed with gzip; gunzip it first". NULL: a pickle, or unknown.
+/* The kind of a regular file that is not a pickle, by its first bytes and its name: "compressed with gzip; gunzip it first". NULL: a pickle, or unknown.
  * Same lifetime as cli_text. */
 const char *input_other_kind(const char *path);
 

@@ -173,6 +173,75 @@ static bool write_curve(bp_json_writer *json, const view_pool *pool)
     return good;
 }
 
+/* ---- mapped bytes ------------------------------------------------------------------------------------------------ */
+
+typedef struct mapping_change {
+    uint64_t time_ns, bytes;
+    bool gains;
+} mapping_change;
+
+static int by_change_time(const void *left, const void *right)
+{
+    const mapping_change *a = left, *b = right;
+    if (a->time_ns != b->time_ns)
+        return a->time_ns < b->time_ns ? -1 : 1;
+    return (int)a->gains - (int)b->gains;
+}
+
+static void write_mapped(bp_json_writer *json, uint64_t time_ns, uint64_t bytes)
+{
+    bp_json_add_number(json, NULL, time_ns);
+    bp_json_add_number(json, NULL, bytes);
+}
+
+/* Times and bytes of slabs that are mapped from then on; the highest and the last of each of COLUMNS intervals. false: out of memory. */
+static bool write_reserved(bp_json_writer *json, const view_pool *pool)
+{
+    size_t count = 0, column = 0;
+    uint64_t bytes = 0, highest = 0, highest_ns = 0, last_ns = 0;
+    double wide = (double)(pool->length_ns > 0 ? pool->length_ns : 1) / COLUMNS;
+    mapping_change *changes = calloc(2 * pool->gone_count + 1, sizeof *changes);
+    if (changes == NULL)
+        return false;
+    for (size_t i = 0; i < pool->info->slab_count; i++)
+        bytes += pool->slabs[i].bytes;
+    for (size_t i = 0; i < pool->gone_count; i++) {
+        const view_gone *gone = &pool->gone[i];
+        changes[count++] = (mapping_change){gone->begin_ns, gone->bytes, false};
+        if (gone->end_ns <= pool->length_ns)
+            changes[count++] = (mapping_change){gone->end_ns, gone->bytes, true};
+    }
+    qsort(changes, count, sizeof *changes, by_change_time);
+    size_t next = 0;
+    for (; next < count && changes[next].time_ns == 0; next++)
+        bytes = changes[next].gains ? bytes + changes[next].bytes : bytes - changes[next].bytes;
+    highest = bytes;
+    bp_json_add_list(json, "reserved");
+    for (size_t i = next; i < count; i++) {
+        size_t at = (size_t)((double)changes[i].time_ns / wide);
+        if (at > column) {
+            write_mapped(json, highest_ns, highest);
+            if (last_ns != highest_ns)
+                write_mapped(json, last_ns, bytes);
+            highest = 0;
+            column = at;
+        }
+        bytes = changes[i].gains ? bytes + changes[i].bytes : bytes - changes[i].bytes;
+        last_ns = changes[i].time_ns;
+        bool is_last_of_time = i + 1 == count || changes[i + 1].time_ns != last_ns;
+        if (is_last_of_time && bytes >= highest) {
+            highest = bytes;
+            highest_ns = last_ns;
+        }
+    }
+    write_mapped(json, highest_ns, highest);
+    if (last_ns != highest_ns)
+        write_mapped(json, last_ns, bytes);
+    bp_json_end(json);
+    free(changes);
+    return true;
+}
+
 /* ---- a pool ------------------------------------------------------------------------------------------------------ */
 
 /* Five numbers for each part of a slab while it is not mapped: slab, offset, bytes, begin, end. In a sample, short times are left out, and then
@@ -284,8 +353,20 @@ static void write_spans(bp_json_writer *json, const sample *s)
     bp_json_end(json);
 }
 
-/* false: out of memory. */
-static bool write_pool(bp_json_writer *json, const view_pool *pool, size_t most)
+/* Members of a recording of PyTorch's allocator. false: out of memory. */
+static bool write_recording(bp_json_writer *json, const view_pool *pool, const view_device *device)
+{
+    bp_json_add_number(json, "recording", 1);
+    bp_json_add_number(json, "countsEvents", device->counts_events);
+    bp_json_add_list(json, "steps");
+    for (size_t i = 0; i < device->step_count; i++)
+        bp_json_add_number(json, NULL, device->steps_ns[i] - pool->first_ns);
+    bp_json_end(json);
+    return write_reserved(json, pool);
+}
+
+/* `device`: of PyTorch's allocator, else NULL. false: out of memory. */
+static bool write_pool(bp_json_writer *json, const view_pool *pool, const view_device *device, size_t most)
 {
     sample s;
     bool good = make_sample(pool, most, &s);
@@ -309,6 +390,8 @@ static bool write_pool(bp_json_writer *json, const view_pool *pool, size_t most)
     bp_json_add_number(json, "peakFree", pool->peak_free_bytes);
     bp_json_add_number(json, "peakLargestFree", pool->peak_largest_free);
     bp_json_add_number(json, "lost", pool->info->lost_events);
+    if (good && device != NULL)
+        good = write_recording(json, pool, device);
     if (good) {
         good = write_slabs(json, &s, most) && (s.is_whole || write_curve(json, pool));
 
@@ -351,7 +434,8 @@ static bool write_file(bp_json_writer *json, const view_file *f, size_t most)
     bp_json_add_list(json, "pools");
     bool good = true;
     for (size_t i = 0; good && i < f->pool_count; i++)
-        good = write_pool(json, &f->pools[i], most);
+        good = write_pool(json, &f->pools[i],
+                          f->info->is_ours ? NULL : &f->recording.devices[f->pools[i].info - f->info->pools], most);
     bp_json_end(json);
     bp_json_end(json);
     return good;

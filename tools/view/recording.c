@@ -49,7 +49,10 @@ static bp_status make_times(reader *r)
         return bp_error_record(BP_ERR_FORMAT, "the time of its last event exceeds 64 bits in nanoseconds");
     BP_TRY(new_array(trace->event_count, sizeof *r->times_ns, &times));
     r->times_ns = times;
+    r->device->counts_events = trace->event_count > 1;
     for (size_t i = 0; i < trace->event_count; i++) {
+        if (i > 0 && trace->events[i].time_us != trace->events[i - 1].time_us + 1)
+            r->device->counts_events = false;
         uint64_t time_ns = trace->events[i].time_us * 1000, before = i > 0 ? r->times_ns[i - 1] : 0;
         bool is_same = i > 0 && trace->events[i].time_us == trace->events[i - 1].time_us;
         r->times_ns[i] = !is_same ? time_ns : before % 1000 < 999 ? before + 1 : before;
@@ -111,6 +114,26 @@ static bp_status make_requests(reader *r)
         if (a->begin == BP_TRACE_NONE)
             pool->live[pool->live_count++] =
                 (bp_snapshot_live){.id = (uint32_t)i, .address = a->address, .stream = r->trace->streams[a->stream]};
+    }
+    return BP_OK;
+}
+
+/* In the order in which pictures stack them: memory that stays is below. */
+static bp_status make_roles(reader *r)
+{
+    static const uint8_t order[] = {BP_MEMORY_EARLIER,   BP_MEMORY_PARAMETERS,    BP_MEMORY_OPTIMIZER_STATE,
+                                    BP_MEMORY_GRADIENTS, BP_MEMORY_COMMUNICATION, BP_MEMORY_ACTIVATIONS,
+                                    BP_MEMORY_WORKSPACE, BP_MEMORY_UNKNOWN};
+    _Static_assert(sizeof order == BP_MEMORY_KINDS, "all kinds");
+    bool found[BP_MEMORY_KINDS] = {false};
+    void *roles;
+    BP_TRY(new_array(BP_MEMORY_KINDS, sizeof *r->pool->roles, &roles));
+    r->pool->roles = roles;
+    for (size_t i = 0; i < r->allocations.count; i++)
+        found[r->attribution.kinds[i]] = true;
+    for (size_t i = 0; i < sizeof order; i++) {
+        if (found[order[i]])
+            r->pool->roles[r->pool->role_count++].role = bp_memory_kind_name((bp_memory_kind)order[i]);
     }
     return BP_OK;
 }
@@ -322,6 +345,7 @@ static bp_status make_device(reader *r)
         (bp_snapshot_pool){.name = r->device->name, .allocator = "", .fingerprint = "", .device = r->device->name};
     BP_TRY(make_times(r));
     BP_TRY(find_allocations(r));
+    BP_TRY(make_roles(r));
     BP_TRY(make_requests(r));
     BP_TRY(make_events(r));
     BP_TRY(make_steps(r));
@@ -383,6 +407,7 @@ void view_recording_finish(view_recording *recording)
     for (size_t i = 0; i < recording->info.pool_count; i++) {
         bp_snapshot_pool *pool = &recording->info.pools[i];
         view_device *device = &recording->devices[i];
+        free(pool->roles);
         free(pool->requests);
         free(pool->live);
         free(pool->events);

@@ -5,6 +5,8 @@
 #include "formats/snapshots/snapshot.h"
 #include "formats/snapshots/trace_file.h"
 
+#include <stdbool.h>
+
 /* A device. Roles are kinds of memory; units are modules, or files of the code where no module is recorded; buckets are functions. Slabs are
  * address ranges in which PyTorch had segments: those that overlap at different times, and the parts of an expandable segment, are one. */
 typedef struct view_device {
@@ -13,6 +15,7 @@ typedef struct view_device {
     size_t stack_count;
     uint64_t *steps_ns; /* where steps begin, in the clock of events */
     size_t step_count;
+    bool counts_events; /* times are numbers of events (bucketpool.torch.trace) */
 } view_device;
 
 typedef struct view_recording {

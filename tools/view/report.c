@@ -192,23 +192,33 @@ static holder *find_holders(const view_pool *pool, size_t *count)
     return holders;
 }
 
-static int print_holders(const view_pool *pool, bool color)
+/* Of PyTorch's allocator, a file of the code without its folders. */
+static const char *unit_name(const bp_snapshot_request *request, bool is_ours)
 {
+    const char *slash = is_ours ? NULL : strrchr(request->unit, '/');
+    if (*request->unit == '\0')
+        return is_ours ? "(outside)" : "(no frames)";
+    return slash != NULL ? slash + 1 : request->unit;
+}
+
+static int print_holders(const view_pool *pool, bool is_ours, bool color)
+{
+    const char *noun = is_ours ? "buckets" : "allocations";
     size_t count = 0;
     holder *holders = find_holders(pool, &count);
     if (holders == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    printf("\nPool %s, at its peak of %s, %s after the beginning: %zu buckets live\n", pool->info->name,
-           cli_bytes(pool->peak_bytes), view_time(pool->peak_ns), pool->at_peak_count);
+    printf("\nPool %s, at its peak of %s, %s after the beginning: %zu %s live\n", pool->info->name,
+           cli_bytes(pool->peak_bytes), view_time(pool->peak_ns), pool->at_peak_count, noun);
     sheet s = sheet_new(color);
-    sheet_add_columns(&s, "ROLE|UNIT|BUCKETS|>BYTES|>SHARE|>SINCE");
+    sheet_add_columns(&s, is_ours ? "ROLE|UNIT|BUCKETS" : "KIND|MODULE OR FILE|FUNCTION");
+    sheet_add_columns(&s, ">BYTES|>SHARE|>SINCE");
     for (size_t i = 0; i < count && i < MOST_HOLDERS; i++) {
         const holder *h = &holders[i];
         const bp_snapshot_request *request = &pool->requests[h->span->request];
         double share = pool->peak_bytes > 0 ? (double)h->bytes / (double)pool->peak_bytes : 0;
-        sheet_add_row(&s, pool->roles[pool->role_of[h->span->request]].name,
-                      *request->unit != '\0' ? request->unit : "(outside)",
-                      h->buckets == 1 ? request->bucket : cli_text("%zu buckets", h->buckets), cli_bytes(h->bytes),
+        sheet_add_row(&s, pool->roles[pool->role_of[h->span->request]].name, unit_name(request, is_ours),
+                      h->buckets == 1 ? request->bucket : cli_text("%zu %s", h->buckets, noun), cli_bytes(h->bytes),
                       percent(share), h->span->begin_event == 0 ? "before" : view_time(h->span->begin_ns), NULL);
     }
     int code = sheet_finish(&s);
@@ -221,15 +231,18 @@ static int print_holders(const view_pool *pool, bool color)
     return code;
 }
 
-static int print_roles(const view_pool *pool, bool color)
+static int print_roles(const view_pool *pool, bool is_ours, bool color)
 {
     sheet s = sheet_new(color);
-    sheet_add_columns(&s, "ROLE|>PEAK|>AT|>AT POOL'S PEAK|>PLAN|>BOUND");
+    sheet_add_columns(&s, is_ours ? "ROLE|>PEAK|>AT|>AT POOL'S PEAK|>PLAN|>BOUND" : "KIND|>PEAK|>AT|>AT THE PEAK");
     for (size_t i = 0; i < pool->role_count; i++) {
         const view_role *role = &pool->roles[i];
         sheet_add_row(&s, role->name, cli_bytes(role->peak_bytes), view_time(role->peak_ns),
-                      cli_bytes(role->at_peak_bytes), role->in_plan ? cli_bytes(role->plan_bytes) : "-",
-                      role->in_plan ? cli_bytes(role->lower_bound_bytes) : "-", NULL);
+                      cli_bytes(role->at_peak_bytes), NULL);
+        if (!is_ours)
+            continue;
+        sheet_add_cell(&s, role->in_plan ? cli_bytes(role->plan_bytes) : "-");
+        sheet_add_cell(&s, role->in_plan ? cli_bytes(role->lower_bound_bytes) : "-");
     }
     putchar('\n');
     return sheet_finish(&s);
@@ -255,9 +268,9 @@ int view_report_file(const view_file *file, const view_options *options)
     }
     int code = sheet_finish(&s);
     for (size_t i = 0; code == EXIT_GO_ON && i < file->pool_count; i++) {
-        code = print_holders(&file->pools[i], color);
+        code = print_holders(&file->pools[i], file->info->is_ours, color);
         if (code == EXIT_GO_ON)
-            code = print_roles(&file->pools[i], color);
+            code = print_roles(&file->pools[i], file->info->is_ours, color);
     }
     return code;
 }

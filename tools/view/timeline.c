@@ -334,7 +334,7 @@ static bp_status end_slabs(view_player *p)
     for (uint32_t i = 0; status == BP_OK && i < p->pool->info->slab_count; i++) {
         bp_snapshot_slab_event all = {.gained = 1, .slab = i, .bytes = p->pool->slabs[i].bytes};
         uint64_t most = p->pool->slab_bytes;
-        status = change_mapping(p, &all, p->pool->length_ns);
+        status = change_mapping(p, &all, p->pool->length_ns + 1);
         p->pool->slab_bytes = most;
     }
     return status;
@@ -543,14 +543,15 @@ static bp_status make(view_player *p)
         return fail_memory();
 
     view_pool *pool = p->pool;
+    for (size_t i = 0; i < pool->info->role_count && !pool->info->has_plan; i++)
+        find_role(pool, pool->info->roles[i].role); /* a recording's, in their order */
     for (size_t i = 0; i < pool->info->request_count; i++) {
         pool->role_of[i] = find_role(pool, pool->requests[i].role);
         p->holds[i].span = VIEW_NO_SPAN;
     }
-    for (size_t i = 0; i < pool->info->slab_count; i++) {
+    for (size_t i = 0; i < pool->info->slab_count; i++)
         p->first_held[i] = VIEW_NO_REQUEST;
-    }
-    for (size_t i = 0; i < pool->info->role_count; i++) {
+    for (size_t i = 0; i < pool->info->role_count && pool->info->has_plan; i++) {
         bp_snapshot_role role = pool->info->roles[i];
         view_role *found = &pool->roles[find_role(pool, role.role)];
         found->in_plan = true;

@@ -22,7 +22,7 @@ typedef struct view_span {
 typedef struct view_gone {
     uint32_t slab;
     uint64_t offset, bytes;
-    uint64_t begin_ns, end_ns; /* since the beginning of recording */
+    uint64_t begin_ns, end_ns; /* since the beginning of recording; behind its end: not mapped then either */
 } view_gone;
 
 /* Requests with a later role are in the last one, "other". */

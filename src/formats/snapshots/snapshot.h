@@ -18,7 +18,7 @@ BP_API bp_status bp_snapshot_read(const char *path, bp_snapshot **snapshot);
 BP_API bp_status bp_snapshot_parse(const void *data, size_t bytes, const char *origin, bp_snapshot **snapshot);
 BP_API void bp_snapshot_destroy(bp_snapshot **snapshot);
 
-/* A role of the plan. */
+/* A role of the plan; of PyTorch's allocator, a kind of memory. */
 typedef struct bp_snapshot_role {
     const char *role;
     uint64_t bytes, lower_bound_bytes;
