@@ -614,9 +614,11 @@ class Page(Case):
     def test_of_a_recording(self):
         """Kinds of memory as the curve stacks them, steps where `step` finds them, and reserved bytes."""
         path = os.path.join(ROOT, "examples", "files", "llama_steps.pickle")
-        (drawn,) = self.data(self.page(path))["files"][0]["pools"]
+        (file,) = self.data(self.page(path))["files"]
+        (drawn,) = file["pools"]
+        self.assertRegex(run(path).stdout, r"events recorded, without times\n(.*\n)*.* at its peak of \S+ GiB, event \d+: ")
         self.assertEqual(drawn["roles"], ["parameters", "optimizer state", "gradients", "activations", "workspace"])
-        self.assertEqual((drawn["recording"], drawn["countsEvents"], drawn["slabs"], drawn["reserved"]), (1, 1, [], [0, 0]))
+        self.assertEqual((drawn["recording"], file["countsEvents"], drawn["slabs"], drawn["reserved"]), (1, 1, [], [0, 0]))
         steps = json.loads(subprocess.run([TOOL, "step", path, "--json"], capture_output=True, check=True).stdout)
         steps = steps["devices"][0]["steps"]
         self.assertEqual(drawn["steps"], [1000 * step["begin_event"] for step in steps])

@@ -357,7 +357,6 @@ static void write_spans(bp_json_writer *json, const sample *s)
 static bool write_recording(bp_json_writer *json, const view_pool *pool, const view_device *device)
 {
     bp_json_add_number(json, "recording", 1);
-    bp_json_add_number(json, "countsEvents", device->counts_events);
     bp_json_add_list(json, "steps");
     for (size_t i = 0; i < device->step_count; i++)
         bp_json_add_number(json, NULL, device->steps_ns[i] - pool->first_ns);
@@ -431,6 +430,7 @@ static bool write_file(bp_json_writer *json, const view_file *f, size_t most)
     bp_json_add_text(json, "step", step);
     bp_json_add_text(json, "version", f->info->version);
     bp_json_add_number(json, "ranks", f->info->ranks);
+    bp_json_add_number(json, "countsEvents", (uint64_t)f->info->counts_events);
     bp_json_add_list(json, "pools");
     bool good = true;
     for (size_t i = 0; good && i < f->pool_count; i++)

@@ -22,6 +22,7 @@ typedef struct reader {
     uint32_t *ends;      /* by event: the allocation that ends there, or BP_TRACE_NONE */
     view_ranges *mapped; /* by slab, while events are undone */
     uint64_t work;
+    bool counts_events; /* a microsecond for each, as bucketpool.torch.trace writes them */
 } reader;
 
 static bp_status new_array(size_t count, size_t element_bytes, void **array)
@@ -49,10 +50,10 @@ static bp_status make_times(reader *r)
         return bp_error_record(BP_ERR_FORMAT, "the time of its last event exceeds 64 bits in nanoseconds");
     BP_TRY(new_array(trace->event_count, sizeof *r->times_ns, &times));
     r->times_ns = times;
-    r->device->counts_events = trace->event_count > 1;
+    r->counts_events = true;
     for (size_t i = 0; i < trace->event_count; i++) {
         if (i > 0 && trace->events[i].time_us != trace->events[i - 1].time_us + 1)
-            r->device->counts_events = false;
+            r->counts_events = false;
         uint64_t time_ns = trace->events[i].time_us * 1000, before = i > 0 ? r->times_ns[i - 1] : 0;
         bool is_same = i > 0 && trace->events[i].time_us == trace->events[i - 1].time_us;
         r->times_ns[i] = !is_same ? time_ns : before % 1000 < 999 ? before + 1 : before;
@@ -363,6 +364,7 @@ static void widen_times(const reader *r, bp_snapshot_info *info, bool *any)
     uint64_t first = r->times_ns[0], last = r->times_ns[r->trace->event_count - 1];
     info->first_time_ns = *any && info->first_time_ns < first ? info->first_time_ns : first;
     info->last_time_ns = *any && info->last_time_ns > last ? info->last_time_ns : last;
+    info->counts_events = r->counts_events && (!*any || info->counts_events);
     *any = true;
 }
 

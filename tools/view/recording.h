@@ -15,7 +15,6 @@ typedef struct view_device {
     size_t stack_count;
     uint64_t *steps_ns; /* where steps begin, in the clock of events */
     size_t step_count;
-    bool counts_events; /* times are numbers of events (bucketpool.torch.trace) */
 } view_device;
 
 typedef struct view_recording {

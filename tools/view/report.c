@@ -135,9 +135,15 @@ static const char *percent(double share)
     return cli_text("%.1f %%", 100 * share);
 }
 
+/* A time since the beginning of recording. */
+static const char *moment(const bp_snapshot_info *info, uint64_t time_ns)
+{
+    return info->counts_events ? cli_text("event %llu", (unsigned long long)(time_ns / 1000)) : view_time(time_ns);
+}
+
 #define POOL_TITLES "POOL|>SLABS|>PLAN|>BOUND|>LIVE PEAK|>AT|>FREE|>LARGEST FREE|>EVENTS|>LOST"
 
-static void add_pool(sheet *s, const view_pool *pool)
+static void add_pool(sheet *s, const bp_snapshot_info *info, const view_pool *pool)
 {
     bool has_plan = pool->info->has_plan, has_slabs = pool->peak_slab_bytes > 0;
     const char *const cells[] = {pool->info->name,
@@ -145,7 +151,7 @@ static void add_pool(sheet *s, const view_pool *pool)
                                  has_plan ? cli_bytes(pool->info->plan_bytes) : "-",
                                  has_plan ? cli_bytes(pool->info->lower_bound_bytes) : "-",
                                  cli_bytes(pool->peak_bytes),
-                                 view_time(pool->peak_ns),
+                                 moment(info, pool->peak_ns),
                                  has_slabs ? percent(view_pool_free_share(pool)) : "-",
                                  has_slabs ? cli_bytes(pool->peak_largest_free) : "-",
                                  cli_text("%zu", pool->info->event_count),
@@ -201,15 +207,17 @@ static const char *unit_name(const bp_snapshot_request *request, bool is_ours)
     return slash != NULL ? slash + 1 : request->unit;
 }
 
-static int print_holders(const view_pool *pool, bool is_ours, bool color)
+static int print_holders(const view_file *file, const view_pool *pool, bool color)
 {
+    bool is_ours = file->info->is_ours;
     const char *noun = is_ours ? "buckets" : "allocations";
     size_t count = 0;
     holder *holders = find_holders(pool, &count);
     if (holders == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    printf("\nPool %s, at its peak of %s, %s after the beginning: %zu %s live\n", pool->info->name,
-           cli_bytes(pool->peak_bytes), view_time(pool->peak_ns), pool->at_peak_count, noun);
+    printf("\nPool %s, at its peak of %s, %s%s: %zu %s live\n", pool->info->name, cli_bytes(pool->peak_bytes),
+           moment(file->info, pool->peak_ns), file->info->counts_events ? "" : " after the beginning",
+           pool->at_peak_count, noun);
     sheet s = sheet_new(color);
     sheet_add_columns(&s, is_ours ? "ROLE|UNIT|BUCKETS" : "KIND|MODULE OR FILE|FUNCTION");
     sheet_add_columns(&s, ">BYTES|>SHARE|>SINCE");
@@ -219,7 +227,8 @@ static int print_holders(const view_pool *pool, bool is_ours, bool color)
         double share = pool->peak_bytes > 0 ? (double)h->bytes / (double)pool->peak_bytes : 0;
         sheet_add_row(&s, pool->roles[pool->role_of[h->span->request]].name, unit_name(request, is_ours),
                       h->buckets == 1 ? request->bucket : cli_text("%zu %s", h->buckets, noun), cli_bytes(h->bytes),
-                      percent(share), h->span->begin_event == 0 ? "before" : view_time(h->span->begin_ns), NULL);
+                      percent(share), h->span->begin_event == 0 ? "before" : moment(file->info, h->span->begin_ns),
+                      NULL);
     }
     int code = sheet_finish(&s);
     uint64_t rest = 0;
@@ -231,13 +240,14 @@ static int print_holders(const view_pool *pool, bool is_ours, bool color)
     return code;
 }
 
-static int print_roles(const view_pool *pool, bool is_ours, bool color)
+static int print_roles(const view_file *file, const view_pool *pool, bool color)
 {
+    bool is_ours = file->info->is_ours;
     sheet s = sheet_new(color);
     sheet_add_columns(&s, is_ours ? "ROLE|>PEAK|>AT|>AT POOL'S PEAK|>PLAN|>BOUND" : "KIND|>PEAK|>AT|>AT THE PEAK");
     for (size_t i = 0; i < pool->role_count; i++) {
         const view_role *role = &pool->roles[i];
-        sheet_add_row(&s, role->name, cli_bytes(role->peak_bytes), view_time(role->peak_ns),
+        sheet_add_row(&s, role->name, cli_bytes(role->peak_bytes), moment(file->info, role->peak_ns),
                       cli_bytes(role->at_peak_bytes), NULL);
         if (!is_ours)
             continue;
@@ -259,18 +269,22 @@ int view_report_file(const view_file *file, const view_options *options)
         printf("%s of %u%s%s, ", label, file->info->ranks, *step != '\0' ? ", " : "", step);
     else
         printf("of PyTorch's allocator, ");
-    printf("%s recorded\n\n", view_time(file->info->last_time_ns - file->info->first_time_ns));
+    uint64_t length_ns = file->info->last_time_ns - file->info->first_time_ns;
+    if (file->info->counts_events)
+        printf("%llu events recorded, without times\n\n", (unsigned long long)(length_ns / 1000 + 1));
+    else
+        printf("%s recorded\n\n", view_time(length_ns));
     sheet s = sheet_new(color);
     sheet_add_columns(&s, POOL_TITLES);
     for (size_t i = 0; i < file->pool_count; i++) {
         sheet_add_line(&s);
-        add_pool(&s, &file->pools[i]);
+        add_pool(&s, file->info, &file->pools[i]);
     }
     int code = sheet_finish(&s);
     for (size_t i = 0; code == EXIT_GO_ON && i < file->pool_count; i++) {
-        code = print_holders(&file->pools[i], file->info->is_ours, color);
+        code = print_holders(file, &file->pools[i], color);
         if (code == EXIT_GO_ON)
-            code = print_roles(&file->pools[i], file->info->is_ours, color);
+            code = print_roles(file, &file->pools[i], color);
     }
     return code;
 }
@@ -331,7 +345,7 @@ int view_report_files(const view_file *files, size_t count, const view_options *
         view_file_label(&files[f], label);
         for (size_t p = 0; p < files[f].pool_count; p++) {
             sheet_add_row(&s, label, NULL);
-            add_pool(&s, &files[f].pools[p]);
+            add_pool(&s, files[f].info, &files[f].pools[p]);
         }
     }
     CLI_TRY(sheet_finish(&s));

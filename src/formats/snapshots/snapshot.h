@@ -98,6 +98,7 @@ typedef struct bp_snapshot_info {
     uint32_t rank, ranks;
     int has_step;
     uint64_t step;
+    int counts_events;                    /* times are numbers of events, in microseconds */
     uint64_t first_time_ns, last_time_ns; /* of the recording; all events are between them */
     int64_t realtime_offset_ns;           /* added to a time, gives the system's clock */
     size_t pool_count;
