@@ -65,6 +65,9 @@ typedef struct view_pool {
 bp_status view_pool_init(const bp_snapshot_info *snapshot, size_t index, view_pool *pool);
 void view_pool_finish(view_pool *pool);
 
+/* Finds the live spans and free ranges after these numbers of events and of slab events. Called by view_pool_init. */
+bp_status view_peak_init(view_pool *pool, size_t peak_event, size_t slab_events);
+
 /* Share of free bytes in the mapped slabs at the peak, 0 to 1. */
 double view_pool_free_share(const view_pool *pool);
 
