@@ -106,7 +106,7 @@ static int read_file(const char *path, const step_options *options, step_answers
     bp_trace_file **file = &answers->files[answers->file_count];
     int code = read_traces(path, file);
     answers->file_count += *file != NULL;
-    if (code != EXIT_GO_ON)
+    if (code != EXIT_GO_ON || *file == NULL)
         return code;
     const bp_trace_file_info *info = bp_trace_file_get_info(*file);
     step_answer *all = realloc(answers->all, (answers->count + info->trace_count + 1) * sizeof *all);
@@ -168,35 +168,43 @@ static int answer(const step_answers *answers, const step_options *options)
     return code != EXIT_GO_ON ? code : answers->failed > 0 ? EXIT_BAD_INPUT : EXIT_ANSWERED;
 }
 
-int cli_step(int argc, char **argv)
+static int read_and_answer(const input_files *inputs, const step_options *options)
 {
-    step_options options;
-    CLI_TRY(step_options_parse(argc, argv, &options));
-    input_files inputs;
-    int code = input_files_init("step", options.files, options.file_count, &inputs), failure = EXIT_GO_ON;
-    step_answers answers = {.files = calloc(inputs.count + 1, sizeof *answers.files)};
+    step_answers answers = {.files = calloc(inputs->count + 1, sizeof *answers.files)};
     if (answers.files == NULL)
-        code = cli_fail(EXIT_ENVIRONMENT, "out of memory");
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     progress p;
-    progress_init(&p, "file", inputs.count);
-    for (size_t i = 0; code == EXIT_GO_ON && i < inputs.count; i++) {
+    int code = EXIT_GO_ON;
+    progress_init(&p, "file", inputs->count);
+    for (size_t i = 0; code == EXIT_GO_ON && i < inputs->count; i++) {
         progress_show(&p, i);
-        failure = read_file(inputs.all[i], &options, &answers);
+        int failure = read_file(inputs->all[i], options, &answers);
         answers.failed += failure != EXIT_GO_ON;
-        if (failure != EXIT_GO_ON && (failure != EXIT_BAD_INPUT || inputs.count == 1))
+        if (failure != EXIT_GO_ON && (failure != EXIT_BAD_INPUT || inputs->count == 1))
             code = failure; /* else the other files are answered */
     }
     progress_erase(&p);
     if (code == EXIT_GO_ON && answers.count == 0)
         code = EXIT_BAD_INPUT;
     if (code == EXIT_GO_ON)
-        code = answer(&answers, &options);
+        code = answer(&answers, options);
     for (size_t i = 0; i < answers.count; i++)
         step_answer_finish(&answers.all[i]);
     for (size_t i = 0; i < answers.file_count; i++)
         bp_trace_file_destroy(&answers.files[i]);
     free(answers.all);
     free(answers.files);
+    return code;
+}
+
+int cli_step(int argc, char **argv)
+{
+    step_options options;
+    input_files inputs;
+    CLI_TRY(step_options_parse(argc, argv, &options));
+    int code = input_files_init("step", options.files, options.file_count, &inputs);
+    if (code == EXIT_GO_ON)
+        code = read_and_answer(&inputs, &options);
     input_files_finish(&inputs);
     return code;
 }

@@ -45,7 +45,9 @@ static int read_snapshot(const char *path, view_file *file, progress *p)
 /* Reads a file and plays the selected pools. Returns EXIT_GO_ON, or the exit code after a message. Call view_file_finish either way. */
 static int view_file_init(const char *path, const view_options *options, view_file *file, progress *p)
 {
-    CLI_TRY(read_snapshot(path, file, p));
+    int code = read_snapshot(path, file, p);
+    if (code != EXIT_GO_ON || file->info == NULL)
+        return code;
     file->pools = calloc(file->info->pool_count + 1, sizeof *file->pools);
     if (file->pools == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");

@@ -95,9 +95,12 @@ bp_status view_peak_init(view_pool *pool, size_t peak_event, size_t slab_events)
 {
     view_ranges *mapped = calloc(pool->info->slab_count + 1, sizeof *mapped);
     pool->at_peak = calloc(pool->span_count + 1, sizeof *pool->at_peak);
-    bp_status status = pool->at_peak != NULL && mapped != NULL
-                           ? find_mapped(pool, slab_events, mapped)
-                           : bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while the peak is looked at");
+    if (pool->at_peak == NULL || mapped == NULL) {
+        free(mapped);
+        bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while the peak is looked at");
+        return BP_ERR_NO_HOST_MEMORY;
+    }
+    bp_status status = find_mapped(pool, slab_events, mapped);
     for (size_t i = 0; status == BP_OK && i < pool->span_count && pool->peak_bytes > 0; i++) {
         const view_span *span = &pool->spans[i];
         if (span->begin_event > peak_event || span->end_event <= peak_event)
@@ -111,7 +114,7 @@ bp_status view_peak_init(view_pool *pool, size_t peak_event, size_t slab_events)
         find_free(pool, mapped);
         qsort(pool->at_peak, pool->at_peak_count, sizeof *pool->at_peak, by_owner);
     }
-    for (size_t i = 0; mapped != NULL && i < pool->info->slab_count; i++)
+    for (size_t i = 0; i < pool->info->slab_count; i++)
         view_ranges_finish(&mapped[i]);
     free(mapped);
     return status;

@@ -28,7 +28,10 @@ typedef struct reader {
 static bp_status new_array(size_t count, size_t element_bytes, void **array)
 {
     *array = calloc(count + 1, element_bytes);
-    return *array != NULL ? BP_OK : bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while a recording is read");
+    if (*array != NULL)
+        return BP_OK;
+    bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while a recording is read");
+    return BP_ERR_NO_HOST_MEMORY;
 }
 
 static bool is_mapping(const bp_trace_event *event)
