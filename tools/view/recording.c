@@ -110,7 +110,7 @@ static bp_status make_requests(reader *r)
                                          .references = a->end == BP_TRACE_NONE};
         if (place != NULL && place->frame != NULL) {
             request->unit = place->frame->file;
-            request->bucket = place->frame->function;
+            request->bucket = strcmp(place->frame->function, "<module>") != 0 ? place->frame->function : "";
             request->ordinal = place->frame->line <= UINT32_MAX ? (uint32_t)place->frame->line : 0;
         }
         if (place != NULL && place->module_bytes > 0)
