@@ -19,7 +19,8 @@ static void walk(const bp_trace *trace)
     uint64_t earliest = 0;
     for (size_t i = 0; i < trace->event_count; i++) {
         const bp_trace_event *event = &trace->events[i];
-        need(event->time_us >= earliest && event->stream < trace->stream_count && event->action <= BP_TRACE_EMPTY_CACHE);
+        need(event->time_us >= earliest && event->stream < trace->stream_count &&
+             event->action <= BP_TRACE_EMPTY_CACHE);
         need(event->stack == BP_TRACE_NONE || event->stack < trace->stack_count);
         need(event->action == BP_TRACE_OOM || event->bytes <= UINT64_MAX - event->address);
         earliest = event->time_us;

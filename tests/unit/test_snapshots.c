@@ -196,7 +196,9 @@ static void test_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ours),  cmocka_unit_test(test_refused), cmocka_unit_test(test_shared_lists),
+        cmocka_unit_test(test_ours),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_shared_lists),
         cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
