@@ -298,7 +298,13 @@ class Mistakes(Case):
         self.refused(run(self.path("gone.pickle")), 2, "gone.pickle", "No such file")
         self.refused(run(self.folder), 2, "x.pickle")
         good = self.write("good.pickle", snapshots.ours())
-        self.refused(run(good, self.path("x.pickle")), 2, "x.pickle")
+        alone = self.good(run(good))
+        for files in ((good, self.path("x.pickle")), (self.path("gone.pickle"), good)):
+            result = run(*files)  # the other one is reported
+            self.assertEqual((result.returncode, result.stdout), (2, alone))
+            self.assertRegex(result.stderr, r"^bucketpool: \S+/(x|gone)\.pickle: .*\n$")
+        result = run(self.path("x.pickle"), self.path("gone.pickle"))
+        self.assertEqual((result.returncode, result.stdout, len(result.stderr.splitlines())), (2, "", 2))
 
     def test_directory(self):
         paths = [self.write(f"{rank}.pickle", snapshots.ours(rank, 2)) for rank in range(2)]

@@ -189,7 +189,9 @@ static int view_options_parse(int argc, char **argv, view_options *options)
             "the free memory "
             "at the peak.\vFILE is a pickle written by a profile (docs/reference/snapshot_files.md) or by PyTorch's "
             "allocator. It is parsed as data; no code in it runs. Pictures show the "
-            "pool with the highest peak, or --pool. A folder stands for its snapshots. Exit: 0 answered, 2 bad input, "
+            "pool with the highest peak, or --pool. A folder stands for its snapshots. Of several files those "
+            "that can be read are reported. Exit: 0 answered, 2 bad input "
+            "(also of one of several files), "
             "3 environment.",
         .tables = {view_table},
         .options = options,
@@ -252,22 +254,33 @@ static int answer(const view_file *files, const view_options *options)
     return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
 }
 
-static int read_and_answer(view_options *options)
+/* Of several files those that can be read are reported. */
+static int read_and_answer(const input_files *inputs, view_options *options)
 {
-    view_file *files = calloc(options->file_count + 1, sizeof *files);
+    view_file *files = calloc(inputs->count + 1, sizeof *files);
     if (files == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     progress p;
     int code = EXIT_GO_ON;
-    progress_init(&p, "file", options->file_count);
-    for (size_t i = 0; code == EXIT_GO_ON && i < options->file_count; i++) {
+    size_t count = 0;
+    progress_init(&p, "file", inputs->count);
+    for (size_t i = 0; code == EXIT_GO_ON && i < inputs->count; i++) {
         progress_show(&p, i);
-        code = view_file_init(options->files[i], options, &files[i], &p);
+        int failure = view_file_init(inputs->all[i], options, &files[count], &p);
+        if (failure == EXIT_GO_ON)
+            count++;
+        else
+            view_file_finish(&files[count]);
+        if (failure != EXIT_GO_ON && (failure != EXIT_BAD_INPUT || inputs->count == 1))
+            code = failure;
     }
     progress_erase(&p);
+    options->file_count = count;
     if (code == EXIT_GO_ON)
-        code = answer(files, options);
-    for (size_t i = 0; i < options->file_count; i++)
+        code = count > 0 ? answer(files, options) : EXIT_BAD_INPUT;
+    if (code == EXIT_ANSWERED && count < inputs->count)
+        code = EXIT_BAD_INPUT;
+    for (size_t i = 0; i < count; i++)
         view_file_finish(&files[i]);
     free(files);
     return code;
@@ -284,7 +297,7 @@ int cli_view(int argc, char **argv)
     if (code == EXIT_GO_ON)
         code = check_files(&options);
     if (code == EXIT_GO_ON)
-        code = read_and_answer(&options);
+        code = read_and_answer(&inputs, &options);
     input_files_finish(&inputs);
     return code;
 }
