@@ -13,10 +13,10 @@ typedef struct bp_attribution {
 /* Kinds that the recording names are taken. Others are derived, from the phase of the allocation and from its live range:
  *  - setup: parameters if it outlives the model's construction, else workspace
  *  - forward, recompute: activations
- *  - backward: gradients if it outlives the backward pass, else activations (their gradients)
+ *  - backward: gradients if it outlives the backward pass or is freed outside of it, else activations (their gradients)
  *  - optimizer: its state if it outlives the run of the optimizer, else workspace
  *  - buffers of collectives, of FSDP, and workspaces of kernels by their frames
- * Without a frame, in a trace that has frames, an allocation is of autograd's thread: backward. O(allocations). The caller owns
+ * O(events). The caller owns
  * the result: bp_attribution_finish. Errors: BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_attribution_init(const bp_trace *trace, const bp_allocations *allocations,
                                      const bp_stack_places *places, bp_attribution *attribution);

@@ -267,12 +267,35 @@ static bool has_phases(const bp_step_finder *base, const bp_trace_step *steps, s
 {
     bool optimizes = count_of_phase(base, BP_TRACE_PHASE_OPTIMIZER, steps[0].first, base->allocations->count) > 0;
     size_t passes = 0;
-    for (size_t i = 0; i < count && base->places->have_frames; i++) {
+    const bool have_frames = base->places->have_python || base->places->have_native;
+    for (size_t i = 0; i < count && have_frames; i++) {
         const size_t first = steps[i].first, end = first + steps[i].count;
         passes += count_of_phase(base, BP_TRACE_PHASE_BACKWARD, first, end) > 0 &&
                   (!optimizes || count_of_phase(base, BP_TRACE_PHASE_OPTIMIZER, first, end) > 0);
     }
-    return !base->places->have_frames || passes >= count - count / 4;
+    return !have_frames || passes >= count - count / 4;
+}
+
+static int by_bytes_of_begin(const void *left, const void *right)
+{
+    const uint64_t *a = left, *b = right;
+    return (*a > *b) - (*a < *b);
+}
+
+/* True if the live bytes between steps are lower again and again, but not mostly: then gradients stay between microbatches, and go
+ * with the step. The first step may have made the optimizer's state. `begins`: scratch. */
+static bool keeps_gradients(const bp_trace_step *steps, size_t count, uint64_t rise, uint64_t *begins)
+{
+    size_t lower = 0;
+    for (size_t i = 1; i < count; i++)
+        begins[i - 1] = steps[i].begin_bytes;
+    if (count < 4)
+        return false;
+    qsort(begins, count - 1, sizeof *begins, by_bytes_of_begin);
+    const uint64_t median = begins[(count - 1) / 2];
+    for (size_t i = 2; i < count; i++)
+        lower += steps[i].begin_bytes + rise / 64 < median;
+    return lower > 0 && lower < (count - 1) / 2;
 }
 
 /* True if the steps are training steps, and not layers, microbatches or the optimizer's loop:
@@ -300,7 +323,10 @@ static bool is_training(const period_finder *f, const bp_trace_step *steps, size
         uint64_t after = i + 1 < count ? steps[i + 1].begin_bytes : base->live[behind];
         passes += steps[i].peak_bytes - steps[i].begin_bytes >= half && steps[i].peak_bytes >= after + half;
     }
-    return half > 0 && passes >= count - count / 4;
+    uint64_t *begins = malloc(count * sizeof *begins);
+    bool keeps = begins != NULL && keeps_gradients(steps, count, 2 * half, begins);
+    free(begins);
+    return half > 0 && passes >= count - count / 4 && !keeps;
 }
 
 /* Steps between the cuts. The first and the last cut are guesses, since the trace may begin with other steps (warm-up)

@@ -25,9 +25,16 @@ typedef struct bp_stack_place {
 } bp_stack_place;
 
 typedef struct bp_stack_places {
-    bp_stack_place *all; /* by stack */
-    bool have_frames;    /* some stack has frames: an allocation without is of autograd's thread */
+    bp_stack_place *all;           /* by stack */
+    bool *is_foreign;              /* by frame: of PyTorch or of Python's library */
+    bool have_python, have_native; /* some stacks have frames of Python, of C++ */
 } bp_stack_places;
+
+/* True if an allocation without frames is of autograd's thread: the recording has frames of Python, and none of C++. */
+static inline bool bp_stack_places_miss_backward(const bp_stack_places *places)
+{
+    return places->have_python && !places->have_native;
+}
 
 /* O(frames of all stacks). The caller owns the result: bp_stack_places_finish. Errors: BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_stack_places_init(const bp_trace *trace, bp_stack_places *places);

@@ -46,14 +46,14 @@ static inline bool bp_allocation_is_live(const bp_allocation *a, uint32_t event)
     return (a->begin == BP_TRACE_NONE || a->begin <= event) && (a->end == BP_TRACE_NONE || a->end > event);
 }
 
-/* The phase in which it was made. Without a frame, in a trace that has frames, an allocation is of autograd's thread: backward. */
+/* The phase in which it was made. */
 static inline bp_trace_phase bp_allocation_phase(const bp_allocation *a, const bp_stack_places *places)
 {
     if (a->begin == BP_TRACE_NONE)
         return BP_TRACE_PHASE_UNKNOWN;
     bp_trace_phase phase =
         a->stack == BP_TRACE_NONE ? BP_TRACE_PHASE_UNKNOWN : (bp_trace_phase)places->all[a->stack].phase;
-    return phase == BP_TRACE_PHASE_UNKNOWN && places->have_frames ? BP_TRACE_PHASE_BACKWARD : phase;
+    return phase == BP_TRACE_PHASE_UNKNOWN && bp_stack_places_miss_backward(places) ? BP_TRACE_PHASE_BACKWARD : phase;
 }
 
 /* For a sweep over time: by event, the allocation that ends there, or BP_TRACE_NONE. An end comes before the begin of the

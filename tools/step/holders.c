@@ -10,25 +10,39 @@
 
 const char *step_file(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    return slash != NULL ? slash + 1 : path;
+    for (const char *at = path; *at != '\0'; at++) {
+        if (*at == '/' || *at == '\\') /* of Windows */
+            path = at + 1;
+    }
+    return path;
 }
 
-/* Modules by their text, and numbers only if the rest is equal. `exactly`: numbers count. */
+/* Digits of a part of the module's name that is a number: the 3 of "layers.3.mlp". 0: no such part begins here. */
+static size_t number_chars(const bp_stack_place *place, size_t at)
+{
+    size_t end = at;
+    if (at > 0 && place->module[at - 1] != '.')
+        return 0;
+    while (end < place->module_bytes && isdigit((unsigned char)place->module[end]))
+        end++;
+    return end == place->module_bytes || place->module[end] == '.' ? end - at : 0;
+}
+
+/* Modules by their text. Unless `exactly`, numbers of layers are equal. */
 static int by_module(const bp_stack_place *a, const bp_stack_place *b, bool exactly)
 {
     size_t i = 0, k = 0;
     while (i < a->module_bytes && k < b->module_bytes) {
-        unsigned char left = (unsigned char)a->module[i], right = (unsigned char)b->module[k];
-        if (!exactly && isdigit(left) && isdigit(right)) {
-            while (i < a->module_bytes && isdigit((unsigned char)a->module[i]))
-                i++;
-            while (k < b->module_bytes && isdigit((unsigned char)b->module[k]))
-                k++;
+        const size_t left = exactly ? 0 : number_chars(a, i), right = exactly ? 0 : number_chars(b, k);
+        if (left > 0 && right > 0) {
+            i += left;
+            k += right;
             continue;
         }
-        if (left != right)
-            return left < right ? -1 : 1;
+        if (left + right > 0) /* numbers before names */
+            return left > 0 ? -1 : 1;
+        if (a->module[i] != b->module[k])
+            return (unsigned char)a->module[i] < (unsigned char)b->module[k] ? -1 : 1;
         i++;
         k++;
     }
@@ -40,10 +54,9 @@ const char *step_module(const step_holder *holder, char text[STEP_NAME_CHARS])
     size_t used = 0;
     const bp_stack_place *place = holder->place;
     for (size_t i = 0; place != NULL && i < place->module_bytes && used + 1 < STEP_NAME_CHARS; i++) {
-        bool is_number = holder->is_pattern && isdigit((unsigned char)place->module[i]);
-        if (is_number && used > 0 && text[used - 1] == '*')
-            continue;
-        text[used++] = is_number ? '*' : place->module[i];
+        size_t digits = holder->is_pattern ? number_chars(place, i) : 0;
+        text[used++] = digits > 0 ? '*' : place->module[i];
+        i += digits > 0 ? digits - 1 : 0;
     }
     text[used] = '\0';
     return text;
