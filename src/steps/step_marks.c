@@ -9,33 +9,34 @@
 
 /* ---- marks of steps ------------------------------------------------------------------------------------------------ */
 
-/* Names of a step, without numbers, spaces and case. The first that occurs has the marks: others may be inside it. */
-static const char *const step_names[] = {"profilerstep", "step",           "trainstep",
-                                         "trainingstep", "iteration",      "trainingiteration",
-                                         "trainiter",    "trainiteration", "iter"};
+/* Words of names of steps: "ProfilerStep#3", "Training step 3 of 100", "global_step=3". One of the first four is in each. */
+static const char *const step_words[] = {"profilerstep", "step",    "iteration",    "batch",    "trainstep",
+                                         "iter",         "global",  "train",        "training", "epoch",
+                                         "of",           "trainer", "optimization", "trainiter"};
+enum { STEP_WORDS = sizeof step_words / sizeof *step_words, NAMING_WORDS = 6 };
 
-/* The letters of a name in lower case, if no letter follows a digit: "ProfilerStep#12" is "profilerstep". */
-static bool letters_of(const char *name, char letters[24])
+/* The set of words of a name, as bits; 0: it does not name a step. */
+static uint32_t words_of(const char *name)
 {
-    size_t used = 0;
-    bool has_number = false;
-    for (; *name != '\0'; name++) {
-        unsigned char at = (unsigned char)*name;
-        if (isalpha(at) && (has_number || used == 23))
-            return false;
-        if (isalpha(at))
-            letters[used++] = (char)tolower(at);
-        else
-            has_number = has_number || isdigit(at);
+    uint32_t words = 0;
+    while (*name != '\0') {
+        char word[24];
+        size_t used = 0;
+        for (; isalpha((unsigned char)*name); name++) {
+            if (used + 1 < sizeof word)
+                word[used++] = (char)tolower((unsigned char)*name);
+        }
+        word[used] = '\0';
+        size_t known = 0;
+        while (used > 0 && known < STEP_WORDS && strcmp(step_words[known], word) != 0)
+            known++;
+        if (known == STEP_WORDS)
+            return 0;
+        words |= used > 0 ? 1u << known : 0;
+        while (*name != '\0' && !isalpha((unsigned char)*name))
+            name++;
     }
-    letters[used] = '\0';
-    return used > 0;
-}
-
-static bool is_named(const bp_trace_annotation *annotation, const char *step_name)
-{
-    char letters[24];
-    return letters_of(annotation->name, letters) && strcmp(letters, step_name) == 0;
+    return (words & ((1u << NAMING_WORDS) - 1)) != 0 ? words : 0;
 }
 
 /* The first allocation at an event or behind it. */
@@ -52,35 +53,113 @@ static size_t allocation_at(const bp_step_finder *f, uint32_t event)
     return low;
 }
 
-/* From each beginning to the next one; the last step ends where its range does, if the trace has that. */
-static size_t cut_at_beginnings(const bp_step_finder *f, const char *name, size_t *cuts)
+/* The ranges of one name, in the order of the trace. */
+typedef struct name_ranges {
+    uint32_t words;
+    size_t begins, ends;
+    size_t depth, open;          /* of ranges in one another; where the outermost open one begins */
+    size_t first, last, covered; /* allocations: from the first beginning to the last end, and in ranges */
+} name_ranges;
+
+enum { MOST_NAMES = 32 };
+
+/* Counts the ranges of the names of steps. Returns how many names there are. */
+static size_t find_names(const bp_step_finder *f, name_ranges names[MOST_NAMES])
 {
-    const bp_trace *trace = f->trace;
-    size_t count = 0, end = f->count;
-    for (size_t i = 0; i < trace->annotation_count; i++) {
-        const bp_trace_annotation *a = &trace->annotations[i];
-        if (!is_named(a, name))
+    size_t count = 0;
+    for (size_t i = 0; i < f->trace->annotation_count; i++) {
+        const bp_trace_annotation *a = &f->trace->annotations[i];
+        const uint32_t words = words_of(a->name);
+        size_t k = 0;
+        while (k < count && names[k].words != words)
+            k++;
+        if (words == 0 || k == MOST_NAMES)
             continue;
-        size_t at = allocation_at(f, a->event);
-        if (a->is_end)
-            end = at;
-        else if (count == 0 || at >= cuts[count - 1]) {
-            cuts[count++] = at;
-            end = f->count;
+        if (k == count)
+            names[count++] = (name_ranges){.words = words, .first = SIZE_MAX};
+        name_ranges *n = &names[k];
+        const size_t at = allocation_at(f, a->event);
+        if (!a->is_end) {
+            n->begins++;
+            n->open = n->depth++ == 0 ? at : n->open;
+            n->first = at < n->first ? at : n->first;
+        } else {
+            n->ends++;
+            n->depth -= n->depth > 0;
+            n->covered += n->depth == 0 && at > n->open ? at - n->open : 0;
+            n->last = at;
         }
     }
-    if (count > 0)
+    return count;
+}
+
+/* True if most allocations from the first to the last range are in ranges, or ends are not recorded: else the ranges are parts of steps,
+ * such as the optimizer's. */
+static bool is_whole_step(const name_ranges *n)
+{
+    return n->begins > 0 && (n->ends == 0 || n->last <= n->first || n->covered >= (n->last - n->first) / 2);
+}
+
+/* The name with the fewest ranges, but two at least, if there is one: others are inside of it. Those of the profiler come first. */
+static const name_ranges *choose_name(const name_ranges *names, size_t count)
+{
+    const name_ranges *best = NULL;
+    for (size_t i = 0; i < count; i++) {
+        const name_ranges *n = &names[i];
+        if (!is_whole_step(n))
+            continue;
+        if (n->words == 1)
+            return n;
+        bool is_better =
+            best == NULL || (best->begins < 2 && n->begins >= 2) || (n->begins >= 2 && n->begins < best->begins);
+        best = is_better ? n : best;
+    }
+    return best;
+}
+
+/* From each beginning to the next one; the last step ends where its range does, if the trace has that. A range that began before the oldest
+ * event lacks what the ring has lost. */
+static size_t cut_at_beginnings(const bp_step_finder *f, size_t *cuts)
+{
+    const bp_trace *trace = f->trace;
+    name_ranges names[MOST_NAMES];
+    const name_ranges *name = choose_name(names, find_names(f, names));
+    size_t count = 0, end = f->count, depth = 0, early = 0;
+    for (size_t i = 0; name != NULL && i < trace->annotation_count; i++) {
+        const bp_trace_annotation *a = &trace->annotations[i];
+        if (words_of(a->name) != name->words)
+            continue;
+        const size_t at = allocation_at(f, a->event);
+        const bool is_inner = name->ends > 0 && depth > 0;
+        depth = a->is_end ? depth - (depth > 0) : depth + 1;
+        if (a->is_end && depth == 0)
+            end = at;
+        if (a->is_end || is_inner)
+            continue;
+        early += a->is_early;
+        end = f->count;
+        if (count == 0 || at > cuts[count - 1])
+            cuts[count++] = at;
+    }
+    if (early > 1 && count > 1) { /* marks older than the events: the first step is a part */
+        memmove(cuts, cuts + 1, (count - 1) * sizeof *cuts);
+        count--;
+    }
+    if (count > 0 && end > cuts[count - 1])
         cuts[count++] = end;
     return count;
 }
 
 /* ---- optimizers ---------------------------------------------------------------------------------------------------- */
 
-/* The rise of live bytes above those before the first of the allocations [from, to). */
+/* The rise of live bytes above those before the first of the allocations [from, to), by a forward pass where frames tell. */
 static uint64_t rise(const bp_step_finder *f, size_t from, size_t to)
 {
     uint64_t most = 0;
     for (size_t i = from; i < to; i++) {
+        bp_trace_phase phase = bp_allocation_phase(&f->made[i], f->places);
+        if (phase != BP_TRACE_PHASE_FORWARD && phase != BP_TRACE_PHASE_UNKNOWN)
+            continue;
         uint64_t after = f->live[i] + bp_step_round(f->made[i].bytes);
         most = after > f->live[from] && after - f->live[from] > most ? after - f->live[from] : most;
     }
@@ -133,9 +212,7 @@ static bp_status add_first(const bp_step_finder *f, size_t *cuts, size_t *count)
 
 bp_status bp_steps_cut_at_marks(const bp_step_finder *f, size_t *cuts, size_t *count)
 {
-    *count = 0;
-    for (size_t i = 0; i < sizeof step_names / sizeof *step_names && *count == 0; i++)
-        *count = cut_at_beginnings(f, step_names[i], cuts);
+    *count = cut_at_beginnings(f, cuts);
     if (*count == 0) {
         *count = cut_behind_optimizers(f, cuts);
         if (*count > 0)

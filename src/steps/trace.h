@@ -55,6 +55,7 @@ typedef struct bp_trace_annotation {
     const char *name;
     uint32_t event; /* the first event behind it; event_count: none */
     bool is_end;
+    bool is_early; /* before the oldest event */
 } bp_trace_annotation;
 
 /* A block of a segment when the snapshot was taken. */
@@ -104,7 +105,7 @@ typedef struct bp_trace {
     uint32_t device;
     size_t event_count, segment_count, block_count, stream_count, stack_count, frame_count, annotation_count;
     bp_trace_event *events;
-    bp_trace_annotation *annotations; /* in the order of the recording */
+    bp_trace_annotation *annotations; /* by time */
     bp_trace_segment *segments;       /* by address */
     bp_trace_block *blocks;           /* by address within each segment */
     uint64_t *streams;                /* as recorded; the default stream is 0 */

@@ -458,6 +458,55 @@ class Steps(InFolder):
         self.assertIn("Warning: the peak of the recording, ", text)
         self.assertIn("4 marked steps of ", text)
 
+    def test_misleading_marks(self):
+        """Marks in one another, of parts of a step, out of order, and older than the events."""
+        def run(around, steps=4):
+            model = Model(7, layers=4)
+            for number in range(steps):
+                around(model, number)
+            return model.rec
+
+        def nested(model, number):
+            model.rec.mark(f"iteration {number}")
+            for _ in range(2):
+                model.rec.mark("train_step")
+                model.step(factor=1 + number)
+                model.rec.mark("train_step", "END")
+            model.rec.mark(f"iteration {number}", "END")
+        self.assertEqual(self.steps_of(run(nested))[:2], ("marks", 4))
+
+        def recursive(model, number):
+            model.rec.mark("step")
+            model.step()
+            model.rec.mark("step")
+            model.step(factor=1 + number)
+            model.rec.mark("step", "END")
+            model.rec.mark("step", "END")
+        self.assertEqual(self.steps_of(run(recursive))[:2], ("marks", 4))
+
+        def optimizer(model, number):
+            model.step(factor=1 + number)
+            model.rec.mark("step")
+            model.rec.free(model.rec.alloc(5000, place="optimizer"))
+            model.rec.mark("step", "END")
+        self.assertNotEqual(self.steps_of(run(optimizer))[0], "marks")
+
+        def named(model, number):
+            model.rec.mark(f"epoch 0, training step {number} of 4")
+            model.step(factor=1 + number)
+        disordered = run(named)
+        disordered.annotations.reverse()
+        self.assertEqual(self.steps_of(disordered)[:2], ("marks", 4))
+        ends = run(named)
+        ends.annotations.append({"name": "step", "stage": "END", "device": 0, "time_us": 0})
+        self.device(ends.snapshot())
+
+        ring = run(named, steps=6)
+        second = ring.annotations[2]["time_us"]
+        ring.events[:] = [event for event in ring.events if event["time_us"] > second + 200]
+        device = self.device(ring.snapshot())
+        self.assertEqual((device["steps_from"], len(device["steps"])), ("marks", 3))
+
     def test_marks_of_optimizers(self):
         """A step ends behind its optimizers: one, two, or one for each layer during backward."""
         def optimizer(rec, name="AdamW"):
@@ -487,7 +536,7 @@ class Steps(InFolder):
         self.assertEqual(self.steps_of(once.rec)[:2], ("whole", 1))
 
     def test_marks_of_devices(self):
-        """Each device has its own annotations."""
+        """Each device has those of its own, or else those of another: PyTorch's are of the current device."""
         model = Model(10)
         for number in range(3):
             model.rec.mark(f"ProfilerStep#{number}")
@@ -496,10 +545,14 @@ class Steps(InFolder):
         snapshot["device_traces"] = [[], model.rec.events]
         for segment in snapshot["segments"]:
             segment["device"] = 1
-        self.assertNotEqual(self.device(snapshot)["steps_from"], "marks")
-        for annotation in snapshot["external_annotations"]:
-            annotation["device"] = 1
+        for device in (0, 1):
+            for annotation in snapshot["external_annotations"]:
+                annotation["device"] = device
+            self.assertEqual(self.device(snapshot)["steps_from"], "marks")
+        snapshot["external_annotations"].append({"name": "f", "stage": "START", "device": 0, "time_us": 1})
         self.assertEqual(self.device(snapshot)["steps_from"], "marks")
+        snapshot["external_annotations"] = [{**each, "device": 1 - each["device"]} for each in snapshot["external_annotations"]]
+        self.assertNotEqual(self.device(snapshot)["steps_from"], "marks")
         for marks in (None, 5, [], [None, {}, {"name": 5}, {"name": "step", "stage": 3}], [{"name": "step 1"}] * 3):
             snapshot["external_annotations"] = marks
             self.device(snapshot)

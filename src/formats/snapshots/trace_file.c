@@ -219,28 +219,102 @@ static uint32_t event_at(const bp_trace *trace, uint64_t time_us)
     return (uint32_t)low;
 }
 
-/* Appends the annotations of the trace's device to those of earlier devices. */
-static bp_status trace_read_annotations(const bp_snapshot_at *list, bp_trace *trace, bp_trace_annotation *all,
-                                        size_t *used)
+/* An annotation with its device and time, before sorting. */
+typedef struct found_annotation {
+    const char *name;
+    uint64_t time_us, device;
+    size_t order; /* in the file */
+    bool is_end;
+} found_annotation;
+
+static int by_device_and_time(const void *left, const void *right)
 {
-    trace->annotations = all + *used;
+    const found_annotation *a = left, *b = right;
+    if (a->device != b->device)
+        return a->device < b->device ? -1 : 1;
+    if (a->time_us != b->time_us)
+        return a->time_us < b->time_us ? -1 : 1;
+    return (a->order > b->order) - (a->order < b->order);
+}
+
+/* Named annotations, by device and time. */
+static bp_status trace_find_annotations(const bp_snapshot_at *list, found_annotation *found, size_t *count)
+{
     for (size_t i = 0; i < list->value.count && bp_pickle_is_list(list->value); i++) {
         bp_snapshot_at item = bp_snapshot_item(list, i), time = bp_snapshot_member(&item, "time_us");
         bp_snapshot_at device = bp_snapshot_member(&item, "device");
         bp_pickle_value name = bp_snapshot_member(&item, "name").value;
-        uint64_t number = 0, time_us = 0;
+        found_annotation made = {.order = i, .is_end = is_text(bp_snapshot_member(&item, "stage").value, "END")};
         if (name.kind != BP_PICKLE_STRING || name.interned == BP_PICKLE_NOT_INTERNED)
             continue;
-        BP_TRY(bp_snapshot_number_or_0(&device, &number));
-        if (number != trace->device)
-            continue;
-        BP_TRY(bp_snapshot_number_or_0(&time, &time_us));
-        all[(*used)++] = (bp_trace_annotation){.name = name.text,
-                                               .event = event_at(trace, time_us),
-                                               .is_end = is_text(bp_snapshot_member(&item, "stage").value, "END")};
-        trace->annotation_count++;
+        made.name = name.text;
+        BP_TRY(bp_snapshot_number_or_0(&device, &made.device));
+        BP_TRY(bp_snapshot_number_or_0(&time, &made.time_us));
+        found[(*count)++] = made;
+    }
+    if (*count > 0)
+        qsort(found, *count, sizeof *found, by_device_and_time);
+    return BP_OK;
+}
+
+/* The annotations of a device: [*begin, returned value). */
+static size_t annotations_of(const found_annotation *found, size_t count, uint64_t device, size_t *begin)
+{
+    size_t at = 0;
+    while (at < count && found[at].device < device)
+        at++;
+    for (*begin = at; at < count && found[at].device == device; at++)
+        continue;
+    return at;
+}
+
+/* Annotations are those of the device that was current: a trace without has those of the device that has most. */
+static bp_status trace_take_annotations(bp_trace_file *file, const found_annotation *found, size_t count)
+{
+    size_t ranges[MOST_DEVICES][2], most[2] = {0, 0}, total = 0, used = 0;
+    void *all = NULL;
+    for (size_t i = 0; i < MOST_DEVICES && count > 0; i++) {
+        size_t begin = 0, end = annotations_of(found, count, i, &begin);
+        if (end - begin > most[1] - most[0]) {
+            most[0] = begin;
+            most[1] = end;
+        }
+    }
+    for (size_t i = 0; i < file->info.trace_count; i++) {
+        ranges[i][1] = annotations_of(found, count, file->traces[i].device, &ranges[i][0]);
+        if (ranges[i][0] == ranges[i][1] && file->traces[i].event_count > 0 &&
+            total + most[1] - most[0] <= MOST_ANNOTATIONS)
+            memcpy(ranges[i], most, sizeof most);
+        total += ranges[i][1] - ranges[i][0];
+    }
+    BP_TRY(trace_array(total, sizeof *file->annotations, &all));
+    file->annotations = all;
+    for (size_t i = 0; i < file->info.trace_count; i++) {
+        bp_trace *trace = &file->traces[i];
+        trace->annotations = file->annotations + used;
+        trace->annotation_count = ranges[i][1] - ranges[i][0];
+        for (size_t k = ranges[i][0]; k < ranges[i][1]; k++)
+            file->annotations[used++] = (bp_trace_annotation){.name = found[k].name,
+                                                              .event = event_at(trace, found[k].time_us),
+                                                              .is_end = found[k].is_end,
+                                                              .is_early = trace->event_count > 0 &&
+                                                                          found[k].time_us < trace->events[0].time_us};
     }
     return BP_OK;
+}
+
+static bp_status trace_read_annotations(bp_trace_file *file, const bp_snapshot_at *list)
+{
+    size_t most = bp_pickle_is_list(list->value) ? list->value.count : 0, count = 0;
+    void *found = NULL;
+    if (most > MOST_ANNOTATIONS)
+        return bp_snapshot_fail(list, "%zu annotations, expected at most %d", most, MOST_ANNOTATIONS);
+    BP_TRY(trace_array(most, sizeof(found_annotation), &found));
+    bp_status status = trace_find_annotations(list, found, &count);
+    if (status == BP_OK)
+        status = trace_take_annotations(file, found, count);
+    free(found);
+    return status;
 }
 
 static bp_status trace_make(trace_reader *r, const bp_snapshot_at *root)
@@ -263,15 +337,9 @@ static bp_status trace_make(trace_reader *r, const bp_snapshot_at *root)
         devices = r->found[i].device >= devices ? r->found[i].device + 1 : devices;
     if (devices > MOST_DEVICES)
         return bp_snapshot_fail(&traces, "%zu devices, expected at most %d", devices, MOST_DEVICES);
-    bp_snapshot_at marks = bp_snapshot_member(root, "external_annotations");
-    size_t annotations = bp_pickle_is_list(marks.value) ? marks.value.count : 0, annotated = 0;
-    if (annotations > MOST_ANNOTATIONS)
-        return bp_snapshot_fail(&marks, "%zu annotations, expected at most %d", annotations, MOST_ANNOTATIONS);
-    void *all = NULL, *stacks = NULL, *named = NULL;
+    void *all = NULL, *stacks = NULL;
     BP_TRY(trace_array(devices, sizeof *file->traces, &all));
     file->traces = all;
-    BP_TRY(trace_array(annotations, sizeof *file->annotations, &named));
-    file->annotations = named;
     BP_TRY(trace_array(tables->stacks.count, sizeof *file->stacks, &stacks));
     file->stacks = stacks;
     for (size_t i = 0; i < tables->stacks.count; i++) {
@@ -306,7 +374,6 @@ static bp_status trace_make(trace_reader *r, const bp_snapshot_at *root)
                             .unknown_events = tables->unknown_events,
                             .unknown_name = tables->unknown_name};
         trace_set_times(trace->events, trace->event_count);
-        BP_TRY(trace_read_annotations(&marks, trace, file->annotations, &annotated));
         for (; next < r->found_count && r->found[next].device == device; next++) {
             trace->segment_count++;
             trace->block_count += r->found[next].segment.block_count;
@@ -314,7 +381,8 @@ static bp_status trace_make(trace_reader *r, const bp_snapshot_at *root)
         file->info.trace_count += trace->event_count > 0 || trace->segment_count > 0;
     }
     file->info.traces = file->traces;
-    return BP_OK;
+    bp_snapshot_at annotations = bp_snapshot_member(root, "external_annotations");
+    return trace_read_annotations(file, &annotations);
 }
 
 /* ---- files --------------------------------------------------------------------------------------------------------- */
