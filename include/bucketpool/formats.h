@@ -36,6 +36,9 @@ typedef struct bp_reader_options {
     const char *units;
     /** config.json: dtype of parameters. BP_DTYPE_NONE: that of the configuration, else bf16 */
     bp_dtype dtype;
+    /** 1: a file with parts that the model would leave out, or with fields that are not read and that may decide sizes, is
+     * BP_ERR_UNSUPPORTED with the sentence that would be a note. 0: it is read, with notes (bp_model_info) */
+    uint32_t strict;
 } bp_reader_options;
 
 /** Sets the defaults: no name, the common units, the dtype of the file. Errors: BP_ERR_INVALID_ARGUMENT (NULL, an
@@ -52,7 +55,9 @@ BP_API bp_status bp_reader_options_init(bp_reader_options *options, size_t size)
 BP_API bp_status bp_model_read(const char *path, const bp_reader_options *options, bp_model **model);
 
 /** Parses a Hugging Face config.json. Of a multimodal configuration it takes the text part ("text_config"), with
- * members of the whole where the part lacks them. Ignores quantization_config. Accepts NaN and Infinity, which Python
+ * members of the whole where the part lacks them. "architectures" decides the head: that of language models, of a classifier, or
+ * none. Notes name the parts that are left out, unknown classes and types, quantization_config, and fields that are not read although
+ * they may decide sizes. Accepts NaN and Infinity, which Python
  * writes. `origin` names the text in errors; without options->name it also names the model: "a/Qwen3-8B/config.json"
  * is Qwen3-8B. */
 BP_API bp_status bp_config_parse(const char *text, size_t bytes, const char *origin, const bp_reader_options *options,

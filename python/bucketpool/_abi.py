@@ -568,7 +568,7 @@ class bp_export_config(Sized):
 
 
 class bp_reader_options(Sized):
-    _fields_ = [("size", c_size_t), ("name", c_char_p), ("units", c_char_p), ("dtype", c_int)]
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("units", c_char_p), ("dtype", c_int), ("strict", c_uint32)]
 
 
 # ---- logprob.h -----------------------------------------------------------------------------------------------------

@@ -109,23 +109,25 @@ class Model(Owner[ModelHandle]):
         return model
 
     @classmethod
-    def read(cls, path: Path, name: Optional[str] = None, units: Optional[str] = None, dtype: DType = None) -> "Model":
+    def read(cls, path: Path, name: Optional[str] = None, units: Optional[str] = None, dtype: DType = None,
+             strict: bool = False) -> "Model":
         """Reads config.json, safetensors headers or units.json, or a folder with one of the first two.
 
         - name: name of the model; None: that of the file or folder
         - units: patterns of unit names in safetensors, N for the number, such as "layers.N,blocks.N"
         - dtype: dtype of the parameters of config.json
+        - strict: refuse a config.json of which the model would leave out parts or unread fields, instead of a note
 
-        Raises FileError, FormatError (with the line or JSON path), Unsupported (an unknown model_type).
+        Raises FileError, FormatError (with the line or JSON path), Unsupported (an unknown model_type, or strict).
         """
         library = formats()
         options = configured(library.bp_reader_options_init, _abi.bp_reader_options, name=optional(name, "a name"),
-                             units=optional(units, "units"), dtype=_dtype(dtype))
+                             units=optional(units, "units"), dtype=_dtype(dtype), strict=int(strict))
         return cls._made(library.bp_model_read, encoded_path(path), ctypes.byref(options))
 
     @classmethod
     def parse(cls, document: Union[str, bytes, Mapping[str, Any]], origin: str = "config.json",
-              name: Optional[str] = None, dtype: DType = None) -> "Model":
+              name: Optional[str] = None, dtype: DType = None, strict: bool = False) -> "Model":
         """Parses a Hugging Face configuration or a bucketpool.units/1 document: text, or a dictionary such as that of
         PretrainedConfig.to_dict().
 
@@ -136,7 +138,7 @@ class Model(Owner[ModelHandle]):
         data = text.encode() if isinstance(text, str) else text
         library = formats()
         options = configured(library.bp_reader_options_init, _abi.bp_reader_options, name=optional(name, "a name"),
-                             dtype=_dtype(dtype))
+                             dtype=_dtype(dtype), strict=int(strict))
         function = library.bp_units_parse if b'"bucketpool.units/' in data else library.bp_config_parse
         return cls._made(function, data, len(data), encoded(origin, "an origin"), ctypes.byref(options))
 

@@ -16,7 +16,7 @@ typedef struct bp_arch_entry {
     char unusable[80]; /* not "": the name of a kind that no table reads; an error only if a table needs the key */
 } bp_arch_entry;
 
-/* A published configuration. `find` looks a key up; the key has `length` bytes and need not be terminated. "a.b" is member b of the
+/* A published configuration. `find` looks a key up; the key has `length` bytes of a static string and need not be terminated. "a.b" is member b of the
  * object a, "a.#" the number of members of a. *found is false where the configuration does not have the key. Errors:
  * BP_ERR_NO_HOST_MEMORY. */
 typedef struct bp_arch_config {

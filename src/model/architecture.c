@@ -16,7 +16,7 @@
 #define MOST_NAME 256
 
 /* Scope slots before the family's own fields. */
-enum { SLOT_LAYER, SLOT_PREDICTION, SLOTS };
+enum { SLOT_LAYER, SLOT_PREDICTION, SLOT_HEAD, SLOT_LABELS, SLOTS };
 
 /* One row of a table with its expressions compiled. */
 typedef struct compiled_tensor {
@@ -43,8 +43,10 @@ typedef struct builder {
     bp_value values[MOST_FIELDS];
     bp_expression *layer_fields[MOST_FIELDS]; /* by slot; NULL for fields that are read once */
     bp_scope scope;
-    compiled_table first, last, layer, prediction_first, prediction_last;
+    compiled_table first, last, other_heads, layer, prediction_first, prediction_last;
     int64_t layer_count;
+    bool has_own_head; /* the tensors of BP_ARCH_HEAD */
+    char prefix[32];   /* of the base model's names, which a model without head does not have: "model." */
 } builder;
 
 /* ---- compiling ---------------------------------------------------------------------------------------------------- */
@@ -148,13 +150,26 @@ static bp_status compute_field(builder *b, const char *source, bp_value *value)
     return status;
 }
 
+/* Two names of one field with different numbers: a note says which of them counts. */
+static bp_status compare_alternative(const builder *b, const char *key, const bp_value *value, const char *other,
+                                     const bp_arch_entry *entry)
+{
+    if (value->kind != BP_VALUE_INT || entry->value.kind != BP_VALUE_INT || value->number == entry->value.number)
+        return BP_OK;
+    char note[200];
+    snprintf(note, sizeof note, "%.*s %lld differs from %.60s %lld, which was read", (int)strcspn(other, "|"), other,
+             (long long)entry->value.number, key, (long long)value->number);
+    return bp_model_add_note(b->model, note);
+}
+
 static bp_status read_field(builder *b, const bp_arch_field *field, bp_value *value)
 {
     if (field->keys == NULL)
         return compute_field(b, field->missing, value);
-    /* the first of the alternatives "a|b" that the configuration has, else one that is null */
+    /* The first of the alternatives "a|b" that the configuration has, else one that is null. All are looked up, so that none of them
+     * counts as unread. */
     char key[MOST_NAME];
-    bool is_null = false, is_auto = false;
+    bool is_null = false, is_auto = false, has_read = false;
     snprintf(key, sizeof key, "%.*s", (int)strcspn(field->keys, "|"), field->keys);
     for (const char *at = field->keys; at != NULL; at = strchr(at, '|') != NULL ? strchr(at, '|') + 1 : NULL) {
         bp_arch_entry entry;
@@ -162,16 +177,20 @@ static bp_status read_field(builder *b, const bp_arch_field *field, bp_value *va
         size_t length = strcspn(at, "|");
         BP_TRY(find_key(b->config, at, length, &entry, &found));
         is_null = is_null || (found && entry.is_null);
-        if (!found || entry.is_null)
+        if (has_read && found && !is_auto)
+            BP_TRY(compare_alternative(b, key, value, at, &entry));
+        if (!found || entry.is_null || has_read)
             continue;
+        has_read = true;
         snprintf(key, sizeof key, "%.*s", (int)length, at);
         /* "auto" asks for the value that is computed when the key is missing */
         is_auto =
             field->kind == BP_FIELD_SIZE && entry.value.kind == BP_VALUE_TEXT && strcmp(entry.value.text, "auto") == 0;
         if (!is_auto)
-            return read_present(field, key, &entry, value);
-        break;
+            BP_TRY(read_present(field, key, &entry, value));
     }
+    if (has_read && !is_auto)
+        return BP_OK;
     const char *source = is_null && !is_auto && field->null != NULL ? field->null : field->missing;
     if (source == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\" is %s; model_type \"%s\" requires it", key,
@@ -179,12 +198,106 @@ static bp_status read_field(builder *b, const bp_arch_field *field, bp_value *va
     return compute_field(b, source, value);
 }
 
+/* ---- heads -------------------------------------------------------------------------------------------------------- */
+
+/* Finds "a" among the texts "a|b" separated by '|'. */
+static bool is_among(const char *texts, const char *text)
+{
+    size_t length = strlen(text);
+    for (const char *at = texts; at != NULL; at = strchr(at, '|') != NULL ? strchr(at, '|') + 1 : NULL) {
+        if (strcspn(at, "|") == length && strncmp(at, text, length) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool ends_with_one(const char *name, const char *ends)
+{
+    for (const char *at = ends; at != NULL; at = strchr(at, '|') != NULL ? strchr(at, '|') + 1 : NULL) {
+        size_t length = strcspn(at, "|");
+        if (strlen(name) >= length && strncmp(name + strlen(name) - length, at, length) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool contains_one(const char *name, const char *const *parts)
+{
+    while (*parts != NULL && strstr(name, *parts) == NULL)
+        parts++;
+    return *parts != NULL;
+}
+
+/* The head of a class, by the end of its name: LlamaForCausalLM, Qwen3ForSequenceClassification, T5EncoderModel, MistralModel. A class
+ * with another end has the family's own head if its name says so, else none; then *is_known is false. */
+static const char *head_of(const bp_arch_family *family, const char *name, bool *is_known)
+{
+    static const struct {
+        const char *end, *head;
+    } ends[] = {{"ForSequenceClassification", "sequence"},
+                {"ForTokenClassification", "token"},
+                {"ForQuestionAnswering", "question"},
+                {"EncoderModel", "encoder"},
+                {"Model", "none"}};
+    static const char *const own[] = {"CausalLM", "ConditionalGeneration", "LMHead", "MaskedLM", "PreTraining", NULL};
+    static const char *const added[] = {"Reward", "Critic", "Value", "Classif", "Rank", "Heads", NULL};
+    const char *heads = family->heads != NULL ? family->heads : "none|sequence|token|question";
+    const char *classes =
+        family->classes != NULL ? family->classes : "ForCausalLM|ForConditionalGeneration|LMHeadModel";
+    *is_known = true;
+    if (ends_with_one(name, classes))
+        return "lm";
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        bool adds = strcmp(ends[i].end, "Model") == 0 && contains_one(name, added);
+        if (ends_with_one(name, ends[i].end) && is_among(heads, ends[i].head) && !adds)
+            return ends[i].head;
+    }
+    *is_known = false;
+    return contains_one(name, own) ? "lm" : "none";
+}
+
+/* Sets `head`, `labels` and the prefix of names. A configuration without "architectures" has the family's own head. */
+static bp_status architecture_read_head(builder *b)
+{
+    static const bp_arch_field labels = {"labels", "num_labels|id2label.#", BP_FIELD_SIZE, "2", "2"};
+    const char *head = "lm", *class = NULL;
+    bool is_known = true, found;
+    bp_arch_entry entry;
+    BP_TRY(find_key(b->config, "architectures", strlen("architectures"), &entry, &found));
+    if (found && entry.value.kind == BP_VALUE_TEXTS && entry.value.length > 0)
+        class = entry.value.texts[0];
+    if (class != NULL)
+        head = head_of(b->family, class, &is_known);
+    b->has_own_head = strcmp(head, "lm") == 0;
+    b->values[SLOT_HEAD] = (bp_value){.kind = BP_VALUE_TEXT, .text = head, .length = strlen(head)};
+    b->values[SLOT_LABELS] = (bp_value){.kind = BP_VALUE_INT, .number = 2};
+    if (!b->has_own_head)
+        BP_TRY(read_field(b, &labels, &b->values[SLOT_LABELS]));
+
+    /* MistralModel has "layers.0" where MistralForCausalLM has "model.layers.0". */
+    size_t base = strcspn(b->family->layer_name, ".") + 1;
+    if ((strcmp(head, "none") == 0 || strcmp(head, "encoder") == 0) && base < sizeof b->prefix &&
+        strncmp(b->family->first->name, b->family->layer_name, base) == 0)
+        memcpy(b->prefix, b->family->layer_name, base);
+    if (is_known)
+        return BP_OK;
+    char note[256];
+    snprintf(note, sizeof note, "architectures names %.100s, a class that is not known: planned %s", class,
+             b->has_own_head ? "with the head of language models" : "without a head");
+    return bp_model_add_note(b->model, note);
+}
+
+/* ---- the configuration -------------------------------------------------------------------------------------------- */
+
 static bp_status architecture_read_fields(builder *b)
 {
     b->names[SLOT_LAYER] = "layer";
     b->names[SLOT_PREDICTION] = "prediction";
+    b->names[SLOT_HEAD] = "head";
+    b->names[SLOT_LABELS] = "labels";
     b->values[SLOT_LAYER] = b->values[SLOT_PREDICTION] = (bp_value){.kind = BP_VALUE_INT};
     b->scope = (bp_scope){b->names, b->values, SLOTS, b->labels};
+    BP_TRY(architecture_read_head(b));
     for (const bp_arch_field *field = b->family->fields; field->name != NULL; field++) {
         size_t slot = b->scope.count;
         if (slot == MOST_FIELDS)
@@ -230,13 +343,15 @@ static bp_status architecture_add_tensor(builder *b, const compiled_tensor *tens
                                          uint32_t flags)
 {
     bool there, has_bias;
-    BP_TRY(holds(b, tensor->when, true, &there));
-    if (!there)
-        return BP_OK;
     const bp_arch_tensor *row = tensor->row;
+    BP_TRY(holds(b, tensor->when, true, &there));
+    if (!there || (row->flags & BP_ARCH_HEAD && !b->has_own_head))
+        return BP_OK;
     char name[MOST_NAME];
     bool linear = (row->flags & BP_ARCH_LINEAR) != 0, absolute = *row->name == '^';
     const char *before = absolute ? "" : prefix, *own_name = row->name + absolute;
+    if (*before == '\0' && strncmp(own_name, b->prefix, strlen(b->prefix)) == 0)
+        own_name += strlen(b->prefix);
     snprintf(name, sizeof name, "%s%s%s", before, own_name, linear ? ".weight" : "");
     bp_parameter p;
     BP_TRY(bp_parameter_init(&p, sizeof p));
@@ -310,6 +425,8 @@ static bp_status add_layer(builder *b, int64_t layer, int64_t prediction)
         stack = family->decoder_name;
         number = layer - b->layer_count;
     }
+    if (strncmp(stack, b->prefix, strlen(b->prefix)) == 0)
+        stack += strlen(b->prefix);
     char name[MOST_NAME], prefix[MOST_NAME + 1];
     snprintf(name, sizeof name, "%s%lld", stack, (long long)number);
     snprintf(prefix, sizeof prefix, "%s.", name);
@@ -335,17 +452,30 @@ static bp_status add_layer(builder *b, int64_t layer, int64_t prediction)
 static const char *const prediction_keys[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules",
                                               "num_mtp_layers", "mtp_num_layers"};
 
+/* Looks the fields up, so that they do not count as unread. */
+static bp_status look_up_ignored(const builder *b)
+{
+    for (const char *at = b->family->ignored; at != NULL; at = strchr(at, '|') != NULL ? strchr(at, '|') + 1 : NULL) {
+        bp_arch_entry entry;
+        bool found;
+        BP_TRY(find_key(b->config, at, strcspn(at, "|"), &entry, &found));
+    }
+    return BP_OK;
+}
+
 static bp_status architecture_build(builder *b)
 {
     const bp_arch_family *family = b->family;
     int64_t layers, decoder_layers, predictions;
     BP_TRY(architecture_read_fields(b));
+    BP_TRY(look_up_ignored(b));
     BP_TRY(compile_table(b, family->first, &b->first));
     for (int i = 0; i < BP_ARCH_BLOCKS && family->layer[i] != NULL; i++)
         BP_TRY(compile_table(b, family->layer[i], &b->layer));
     BP_TRY(compile_table(b, family->prediction_first, &b->prediction_first));
     BP_TRY(compile_table(b, family->prediction_last, &b->prediction_last));
     BP_TRY(compile_table(b, family->last, &b->last));
+    BP_TRY(compile_table(b, family->other_heads != NULL ? family->other_heads : bp_arch_classifiers, &b->other_heads));
     BP_TRY(count_layers(b, "layers", &layers));
     BP_TRY(count_layers(b, family->decoder_layers, &decoder_layers));
     BP_TRY(count_layers(b, family->predictions, &predictions));
@@ -358,6 +488,7 @@ static bp_status architecture_build(builder *b)
     for (int64_t i = 0; i < predictions; i++)
         BP_TRY(add_layer(b, layers + i, i));
     BP_TRY(add_table(b, &b->last, "", BP_OUTSIDE, 0));
+    BP_TRY(add_table(b, &b->other_heads, "", BP_OUTSIDE, 0));
 
     /* A note says which prediction layers of the configuration the family's table does not count. */
     for (size_t i = 0; family->predictions == NULL && i < sizeof prediction_keys / sizeof *prediction_keys; i++) {
@@ -432,6 +563,7 @@ bp_status bp_model_from_architecture(const char *name, const bp_arch_config *con
         bp_expression_destroy(&b.layer_fields[i]);
     destroy_table(&b.first);
     destroy_table(&b.last);
+    destroy_table(&b.other_heads);
     destroy_table(&b.layer);
     destroy_table(&b.prediction_first);
     destroy_table(&b.prediction_last);

@@ -9,6 +9,7 @@
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/structs.h"
+#include "core/text.h"
 
 /* Sizes stay below 2^63 bits, so that sums of a few of them cannot wrap and signed callers are safe. */
 #define LARGEST_BITS (UINT64_MAX >> 1)
@@ -329,6 +330,7 @@ bp_status bp_model_add_note(bp_model *model, const char *note)
     BP_TRY(
         model_make_room(model, (void **)&model->notes, &model->note_capacity, model->note_count, sizeof *model->notes));
     BP_TRY(bp_strings_add(&model->strings, note, &model->notes[model->note_count]));
+    bp_make_printable((char *)model->notes[model->note_count]); /* notes quote names from files */
     model->note_count++;
     model_publish(model);
     return BP_OK;

@@ -72,12 +72,93 @@ static void test_notes(void **state)
 {
     (void)state;
     assert_note("{" LLAMA "}", NULL);
-    assert_note("{" LLAMA ", \"quantization_config\": {\"a\": 1}, \"vision_config\": null}", NULL);
+    assert_note("{" LLAMA ", \"quantization_config\": {}, \"vision_config\": null}", NULL);
+    assert_note("{" LLAMA ", \"quantization_config\": {\"a\": 1}}",
+                "not read: quantization_config; parameters have the dtype bf16");
+    assert_note(
+        "{\"model_type\": \"llava\", \"quantization_config\": {\"quant_method\": \"fp8\"}, \"text_config\": {" LLAMA
+        "}}",
+        "quantization_config (fp8)");
     assert_note("{" LLAMA ", \"vision_config\": {\"a\": 1}}", "not counted: vision_config (python");
     assert_note("{\"text_config\": {" LLAMA "}, \"audio_config\": {\"a\": 1}, \"x_config\": {\"a\": 1}}",
                 "audio_config, x_config");
     assert_note("{" LLAMA ", \"num_nextn_predict_layers\": 2}", "2 multi-token prediction layers");
     assert_note("{" LLAMA ", \"num_nextn_predict_layers\": 0}", NULL);
+}
+
+/* Fields that no table reads, by their names and values. */
+static void test_unread_fields(void **state)
+{
+    (void)state;
+    assert_note("{" LLAMA ", \"adapter_rank\": 999}", "not read, but may decide sizes: adapter_rank 999");
+    assert_note("{" LLAMA ", \"num_memory_tokens\": 4096, \"use_output_gate\": true, \"ffn_expansion\": 1.5}",
+                "num_memory_tokens 4096, use_output_gate true, ffn_expansion 1.5");
+    assert_note("{" LLAMA ", \"layer_types\": [\"full_attention\", \"mamba\"]}", "layer_types (a list of 2)");
+    assert_note("{" LLAMA ", \"moe_layers_enum\": \"3,4,5\", \"moe_config\": {\"num_experts\": 8, \"top_k\": 2}}",
+                "moe_layers_enum \"3,4,5\", moe_config.num_experts 8");
+    assert_note("{" LLAMA ", \"numKeyValueGroups\": 8}", "numKeyValueGroups 8");
+    /* switched off, empty, or no size */
+    assert_note(
+        "{" LLAMA
+        ", \"adapter_rank\": 0, \"n_experts\": null, \"use_gate\": false, \"lora_layers\": [], \"x_dim\": \"\"}",
+        NULL);
+    assert_note(
+        "{" LLAMA ", \"max_position_embeddings\": 4096, \"sliding_window\": 4096, \"pad_token_id\": 1, "
+        "\"num_experts_per_tok\": 2, \"rope_scaling\": {\"head_dim\": 3}, \"layer_types\": [\"sliding_attention\"]}",
+        NULL);
+    /* misspelt */
+    assert_note("{" LLAMA ", \"head_dmi\": 32}", "head_dmi 32 (meant: head_dim?)");
+    assert_note("{" LLAMA ", \"attention_bia\": false}", "attention_bia false (meant: attention_bias?)");
+    /* an unknown wrapper, whose own fields count too */
+    assert_note("{\"model_type\": \"llava\", \"projector_dim\": 5, \"text_config\": {" LLAMA "}}", NULL);
+    const char *unknown = "{\"model_type\": \"new_omni\", \"projector_dim\": 5, \"text_config\": {" LLAMA "}}";
+    bp_model *model = NULL;
+    assert_ok(bp_config_parse(unknown, strlen(unknown), "d/config.json", NULL, &model));
+    const bp_model_info *info = bp_model_get_info(model);
+    assert_int_equal(info->note_count, 2);
+    assert_non_null(
+        strstr(info->notes[0], "model_type new_omni of the whole is not known: planned as its text_config, llama"));
+    assert_non_null(strstr(info->notes[1], "projector_dim 5"));
+    bp_model_destroy(&model);
+    /* Control characters of a name could drive a terminal. */
+    assert_note("{" LLAMA ", \"\\u001b[31m_size\": 7}", "?[31m_size 7");
+}
+
+static void test_many_unread_fields(void **state)
+{
+    (void)state;
+    enum { MANY = 100000 };
+    char *text = malloc(64 + 64 * MANY);
+    assert_non_null(text);
+    size_t used = (size_t)sprintf(text, "{%s", LLAMA);
+    for (int i = 0; i < MANY; i++)
+        used += (size_t)sprintf(text + used, ", \"extra_%06d_size\": %d", i, i + 1);
+    sprintf(text + used, "}");
+    assert_note(text, "extra_000007_size 8 and 99992 others");
+    free(text);
+}
+
+static void test_strict(void **state)
+{
+    (void)state;
+    static const char *const texts[][2] = {
+        {"{" LLAMA ", \"adapter_rank\": 999}", "d/config.json: not read, but may decide sizes: adapter_rank 999"},
+        {"{" LLAMA ", \"architectures\": [\"LlamaForRewardModel\"]}", "LlamaForRewardModel"},
+        {"{" LLAMA ", \"num_nextn_predict_layers\": 2}", "2 multi-token prediction layers"},
+    };
+    bp_reader_options options;
+    bp_model *model = NULL;
+    assert_ok(bp_reader_options_init(&options, sizeof options));
+    options.strict = 1;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        assert_int_equal(bp_config_parse(texts[i][0], strlen(texts[i][0]), "d/config.json", &options, &model),
+                         BP_ERR_UNSUPPORTED);
+        assert_null(model);
+        assert_non_null(strstr(bp_error_detail(), texts[i][1]));
+    }
+    const char *complete = "{" LLAMA ", \"architectures\": [\"LlamaForCausalLM\"]}";
+    assert_ok(bp_config_parse(complete, strlen(complete), "d/config.json", &options, &model));
+    bp_model_destroy(&model);
 }
 
 static uint64_t numel_of(const char *text)
@@ -87,6 +168,48 @@ static uint64_t numel_of(const char *text)
     uint64_t numel = bp_model_get_info(model)->numel;
     bp_model_destroy(&model);
     return numel;
+}
+
+/* "architectures" decides the head; a wrapper's own counts. test_model_heads.py compares all types with transformers. */
+static void test_heads(void **state)
+{
+    (void)state;
+    const uint64_t head = UINT64_C(64) * 100, whole = numel_of("{" LLAMA "}");
+    assert_int_equal(numel_of("{" LLAMA ", \"architectures\": [\"LlamaForCausalLM\"]}"), whole);
+    assert_int_equal(numel_of("{" LLAMA ", \"architectures\": null}"), whole);
+    assert_int_equal(numel_of("{" LLAMA ", \"architectures\": [\"LlamaModel\"]}"), whole - head);
+    assert_int_equal(
+        numel_of("{" LLAMA ", \"architectures\": [\"LlamaForSequenceClassification\"], \"id2label\": {\"0\": \"R\"}}"),
+        whole - head + 64);
+    assert_int_equal(numel_of("{" LLAMA ", \"architectures\": [\"LlamaForTokenClassification\"], \"num_labels\": 3}"),
+                     whole - head + 3 * 64 + 3);
+    assert_int_equal(
+        numel_of("{\"model_type\": \"llava\", \"architectures\": [\"LlavaModel\"], \"text_config\": {" LLAMA
+                 ", \"architectures\": [\"LlamaForCausalLM\"]}}"),
+        whole - head);
+}
+
+/* Kimi K3: experts of a narrower hidden size with a norm, gates of full rank, and residuals between blocks. Sizes by hand. */
+static void test_kimi_k3(void **state)
+{
+    (void)state;
+#define KIMI(linear, more)                                                                                             \
+    "{\"model_type\": \"kimi_linear\", \"hidden_size\": 256, \"intermediate_size\": 512, \"num_hidden_layers\": 4, "   \
+    "\"num_attention_heads\": 4, \"vocab_size\": 1000, \"kv_lora_rank\": 32, \"qk_nope_head_dim\": 32, "               \
+    "\"qk_rope_head_dim\": 16, \"v_head_dim\": 32, \"moe_intermediate_size\": 128, \"num_experts\": 64, "              \
+    "\"first_k_dense_replace\": 1, \"linear_attn_config\": {\"full_attn_layers\": [4], \"num_heads\": 4, "             \
+    "\"head_dim\": 32" linear "}" more "}"
+    const uint64_t plain = numel_of(KIMI("", ""));
+    assert_int_equal(plain, 20703500);
+    assert_int_equal(numel_of(KIMI("", ", \"routed_expert_hidden_size\": 128, \"latent_moe_use_norm\": true")),
+                     plain - 3 * 64 * 3 * 128 * (256 - 128) + 3 * (2 * 256 * 128 + 128));
+    assert_int_equal(numel_of(KIMI("", ", \"mla_use_output_gate\": true")), plain + 4 * 32 * 256);
+    assert_int_equal(numel_of(KIMI(", \"use_full_rank_gate\": true", "")),
+                     plain + 3 * (128 * 256 - 32 * 256 - 128 * 32));
+    assert_int_equal(numel_of(KIMI("", ", \"attn_res_block_size\": 2")), plain + 4 * 4 * 256 + 2 * 256);
+    assert_int_equal(numel_of(KIMI("", ", \"q_lora_rank\": 16")), plain - 4 * 48 * 256 + 16 * 256 + 16 + 4 * 48 * 16);
+    assert_int_equal(numel_of(KIMI("", ", \"moe_layer_freq\": 2")),
+                     plain - 2 * (64 * 256 + 65 * 3 * 256 * 128) + 2 * 3 * 512 * 256);
 }
 
 /* tie_word_embeddings of the wrapper counts, explicit or by model type. */
@@ -328,6 +451,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_errors),
         cmocka_unit_test(test_notes),
+        cmocka_unit_test(test_unread_fields),
+        cmocka_unit_test(test_many_unread_fields),
+        cmocka_unit_test(test_strict),
+        cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_kimi_k3),
         cmocka_unit_test(test_options_grow),
         cmocka_unit_test(test_wrapper_ties),
         cmocka_unit_test(test_config_fields),

@@ -8,6 +8,7 @@
 #include "formats/file.h"
 #include "formats/json.h"
 #include "formats/models/reader.h"
+#include "formats/models/unread.h"
 #include "model/arch_config.h"
 
 /* The largest nested object that is read member by member (attn_config). Larger ones are lists of labels, of which
@@ -40,6 +41,7 @@ typedef struct published {
     const char *model_type;
     int tie; /* tie_word_embeddings of a wrapper; -1: as the file says */
     kept_list *lists;
+    bp_looked_up looked;
 } published;
 
 static bp_status config_read_list(published *from, const json_t *list, bp_arch_entry *entry)
@@ -83,6 +85,28 @@ static bp_value int_value(int64_t number)
     return (bp_value){.kind = BP_VALUE_INT, .number = number};
 }
 
+/* "3,4,5", as some publishers write a list of layers. */
+static bool is_number_list(const char *text)
+{
+    return strchr(text, ',') != NULL && strspn(text, "0123456789, ") == strlen(text);
+}
+
+static bp_status config_read_numbers(published *from, const char *text, bp_arch_entry *entry)
+{
+    json_t *list = json_array();
+    bp_status status = list != NULL ? BP_OK : bp_fail_memory(sizeof(json_t *));
+    for (const char *at = text + strcspn(text, "0123456789"); status == BP_OK && *at != '\0';) {
+        char *end;
+        if (json_array_append_new(list, json_integer(strtoll(at, &end, 10))) != 0)
+            status = bp_fail_memory(sizeof(json_t *));
+        at = end + strcspn(end, "0123456789");
+    }
+    if (status == BP_OK)
+        status = config_read_list(from, list, entry);
+    json_decref(list);
+    return status;
+}
+
 /* Keys of nested members are "object.member", and of their number "object.#". */
 static bp_status find_in(published *from, const json_t *object, const char *key, size_t length, bp_arch_entry *entry,
                          bool *found)
@@ -109,6 +133,8 @@ static bp_status find_in(published *from, const json_t *object, const char *key,
         entry->is_null = true;
     else if (is_whole(value))
         entry->value = int_value(whole_value(value));
+    else if (json_is_string(value) && is_number_list(json_string_value(value)))
+        return config_read_numbers(from, json_string_value(value), entry);
     else if (json_is_string(value))
         entry->value = text_value(json_string_value(value));
     else if (json_is_array(value))
@@ -129,14 +155,24 @@ static bool is_key(const char *key, size_t length, const char *name)
 static bp_status find_value(void *context, const char *key, size_t length, bp_arch_entry *entry, bool *found)
 {
     published *from = context;
+    const json_t *first = from->text, *second = from->whole;
     *found = true;
+    if (is_key(key, length, "architectures")) { /* a wrapper's class decides which head there is */
+        first = from->whole;
+        second = from->text;
+    }
     if (is_key(key, length, "model_type"))
         entry->value = text_value(from->model_type);
     else if (is_key(key, length, "tie_word_embeddings") && from->tie >= 0)
         entry->value = int_value(from->tie);
     else
-        BP_TRY(find_in(from, from->text, key, length, entry, found));
-    return *found || from->text == from->whole ? BP_OK : find_in(from, from->whole, key, length, entry, found);
+        BP_TRY(find_in(from, first, key, length, entry, found));
+    if (!*found && first != second)
+        BP_TRY(find_in(from, second, key, length, entry, found));
+    if (from->looked.count == sizeof from->looked.keys / sizeof *from->looked.keys)
+        return bp_fail(BP_ERR_INTERNAL, "more than %zu fields are looked up", from->looked.count);
+    from->looked.keys[from->looked.count++] = (bp_looked_up_key){key, length, *found};
+    return BP_OK;
 }
 
 /* The member of the text part, else of the whole; null counts as absent. */
@@ -152,49 +188,101 @@ static bp_json_at find_member(const bp_json_at *text, const bp_json_at *whole, c
 
 /* ---- multimodal configurations ---------------------------------------------------------------------------------- */
 
-/* Treatment of tie_word_embeddings by types of wrappers: some use only their own value (listed with its default), some
- * only the text part's; all others use both. Source: transformers 5.23.0, models of these types on the meta device. */
-typedef enum tie { UNTIED, TIED, AS_TEXT } tie;
+/* The known types of wrappers, and their treatment of tie_word_embeddings: some use only their own value (listed with its default), some
+ * only the text part's, others both. Source: transformers 5.23.0, models of these types on the meta device; kimi_k3: its publisher's. */
+typedef enum tie { UNTIED, TIED, AS_TEXT, BOTH } tie;
 
 static const struct {
     const char *model_type;
     tie unstated;
 } wrappers[] = {
-    {"aria", UNTIED},         {"aya_vision", TIED},
-    {"cohere2_vision", TIED}, {"cosmos3_omni", UNTIED},
-    {"deepseek_vl", TIED},    {"deepseek_vl_hybrid", TIED},
-    {"exaone4_5", UNTIED},    {"gemma3", TIED},
-    {"gemma3n", TIED},        {"gemma4", TIED},
-    {"glmasr", TIED},         {"got_ocr2", TIED},
-    {"granite_speech", TIED}, {"granite_speech_plus", TIED},
-    {"idefics2", UNTIED},     {"idefics3", UNTIED},
-    {"internvl", TIED},       {"janus", TIED},
-    {"kimi_k25", TIED},       {"lfm2_vl", TIED},
-    {"lighton_ocr", TIED},    {"llama4", AS_TEXT},
-    {"llava_next", UNTIED},   {"minicpm_ocr", TIED},
-    {"minicpmv4_6", UNTIED},  {"minicpmv4_7", UNTIED},
-    {"mistral3", TIED},       {"moss_transcribe_diarize", TIED},
-    {"ovis2", TIED},          {"paligemma", TIED},
-    {"pp_chart2table", TIED}, {"qianfan_ocr", UNTIED},
-    {"qwen3_5", UNTIED},      {"qwen3_5_moe", UNTIED},
-    {"qwen3_asr", TIED},      {"qwen3_vl", UNTIED},
-    {"qwen3_vl_moe", UNTIED}, {"smolvlm", UNTIED},
-    {"vibevoice", AS_TEXT},   {"video_llava", UNTIED},
+    {"aria", UNTIED},
+    {"audioflamingo3", BOTH},
+    {"aya_vision", TIED},
+    {"cohere2_vision", TIED},
+    {"cosmos3_omni", UNTIED},
+    {"deepseek_vl", TIED},
+    {"deepseek_vl_hybrid", TIED},
+    {"ernie4_5_vl_moe", BOTH},
+    {"exaone4_5", UNTIED},
+    {"fast_vlm", BOTH},
+    {"fun_asr_nano", BOTH},
+    {"gemma3", TIED},
+    {"gemma3n", TIED},
+    {"gemma4", TIED},
+    {"glm46v", BOTH},
+    {"glm4v", BOTH},
+    {"glm4v_moe", BOTH},
+    {"glmasr", TIED},
+    {"got_ocr2", TIED},
+    {"granite_speech", TIED},
+    {"granite_speech_plus", TIED},
+    {"idefics2", UNTIED},
+    {"idefics3", UNTIED},
+    {"internvl", TIED},
+    {"janus", TIED},
+    {"jev", BOTH},
+    {"kimi_k25", TIED},
+    {"kimi_k3", BOTH},
+    {"lfm2_vl", TIED},
+    {"lighton_ocr", TIED},
+    {"llama4", AS_TEXT},
+    {"llava", BOTH},
+    {"llava_next", UNTIED},
+    {"llava_next_video", BOTH},
+    {"llava_onevision", BOTH},
+    {"minicpm_ocr", TIED},
+    {"minicpmv4_6", UNTIED},
+    {"minicpmv4_7", UNTIED},
+    {"minimax_m3_vl", BOTH},
+    {"mistral3", TIED},
+    {"moss_transcribe_diarize", TIED},
+    {"musicflamingo", BOTH},
+    {"nemo_speechlm", BOTH},
+    {"nemotron_h_omni", BOTH},
+    {"ovis2", TIED},
+    {"paligemma", TIED},
+    {"perception_lm", BOTH},
+    {"pp_chart2table", TIED},
+    {"qianfan_ocr", UNTIED},
+    {"qwen2_5_vl", BOTH},
+    {"qwen2_audio", BOTH},
+    {"qwen2_vl", BOTH},
+    {"qwen3_5", UNTIED},
+    {"qwen3_5_moe", UNTIED},
+    {"qwen3_asr", TIED},
+    {"qwen3_vl", UNTIED},
+    {"qwen3_vl_moe", UNTIED},
+    {"shieldgemma2", BOTH},
+    {"smolvlm", UNTIED},
+    {"step3p7", BOTH},
+    {"vibevoice", AS_TEXT},
+    {"vibevoice_asr", BOTH},
+    {"video_llama_3", BOTH},
+    {"video_llava", UNTIED},
     {"vipllava", UNTIED},
+    {"voxtral", BOTH},
 };
 
 /* 1, 0, or -1: as the members say. */
-static int wrapper_tie(const json_t *whole, const json_t *text)
+static int wrapper_tie(const json_t *whole, const json_t *text, bool *is_known)
 {
     const json_t *own = json_object_get(whole, "tie_word_embeddings");
     const char *type = json_string_value(json_object_get(whole, "model_type"));
+    *is_known = type == NULL;
     for (size_t i = 0; type != NULL && i < sizeof wrappers / sizeof *wrappers; i++) {
         if (strcmp(wrappers[i].model_type, type) != 0)
             continue;
+        *is_known = true;
+        if (wrappers[i].unstated == BOTH)
+            break;
         if (wrappers[i].unstated == AS_TEXT)
             own = json_object_get(text, "tie_word_embeddings");
         return json_is_boolean(own) ? json_is_true(own) : wrappers[i].unstated == TIED;
     }
+    const char *known;
+    for (size_t i = 0; !*is_known && (known = bp_arch_model_type(i)) != NULL; i++)
+        *is_known = strcmp(known, type) == 0;
     return json_is_true(own) ? 1 : -1;
 }
 
@@ -237,6 +325,52 @@ static bp_status note_other_parts(const json_t *whole, bool wrapped, bp_model *m
     return bp_model_add_note(model, note);
 }
 
+static bool is_quantization(const char *key)
+{
+    return strcmp(key, "quantization_config") == 0 || strcmp(key, "compression_config") == 0;
+}
+
+/* Other members of a known wrapper belong to the parts that are not counted. */
+static bool is_of_wrapper(const char *key, const json_t *value)
+{
+    return !json_is_object(value) || !is_quantization(key);
+}
+
+static bool is_part(const char *key, const json_t *value)
+{
+    return is_other_part(key, value, true) || strcmp(key, "text_config") == 0;
+}
+
+static bool is_tower(const char *key, const json_t *value)
+{
+    return is_other_part(key, value, false);
+}
+
+/* Notes about what the model leaves out of the file. */
+static bp_status note_rest(const published *from, bool is_known, bp_dtype dtype, bp_model *model)
+{
+    const json_t *text = from->text, *whole = from->whole;
+    bool wrapped = text != whole;
+    BP_TRY(note_other_parts(whole, wrapped, model));
+    if (!is_known) {
+        char note[200];
+        snprintf(note, sizeof note, "model_type %.60s of the whole is not known: planned as its text_config, %.60s",
+                 json_string_value(json_object_get(whole, "model_type")), from->model_type);
+        BP_TRY(bp_model_add_note(model, note));
+    }
+    const bp_unread_part parts[] = {{text, wrapped ? is_part : is_tower}, {whole, is_known ? is_of_wrapper : is_part}};
+    return bp_note_unread(parts, wrapped ? 2 : 1, &from->looked, dtype, model);
+}
+
+static bp_status refuse_notes(const char *origin, const bp_model *model)
+{
+    const bp_model_info *info = bp_model_get_info(model);
+    char text[480] = "";
+    for (size_t i = 0, used = 0; i < info->note_count && used < sizeof text; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i > 0 ? "; " : "", info->notes[i]);
+    return info->note_count == 0 ? BP_OK : bp_fail(BP_ERR_UNSUPPORTED, "%.200s: %s", origin, text);
+}
+
 bp_status bp_config_from_json(json_t *document, const char *origin, const bp_reader_options *options, bp_model **model)
 {
     bp_json_at root = bp_json_root(document, origin), part = bp_json_member(&root, "text_config");
@@ -247,8 +381,9 @@ bp_status bp_config_from_json(json_t *document, const char *origin, const bp_rea
     if (type.value == NULL)
         return bp_json_fail(&type, "is missing; a published configuration names its model family there");
     BP_TRY(bp_json_name(&type, &from.model_type));
+    bool is_known = true;
     if (from.text != from.whole)
-        from.tie = wrapper_tie(from.whole, from.text);
+        from.tie = wrapper_tie(from.whole, from.text, &is_known);
     bp_dtype dtype = options->dtype != BP_DTYPE_NONE ? options->dtype : BP_DTYPE_BF16;
     bp_json_at named = find_member(text, whole, "torch_dtype");
     if (named.value == NULL)
@@ -261,7 +396,9 @@ bp_status bp_config_from_json(json_t *document, const char *origin, const bp_rea
     const bp_arch_config config = {find_value, &from};
     bp_status status = bp_fail_at(whole->origin, bp_model_from_architecture(name, &config, dtype, &made));
     if (status == BP_OK)
-        status = note_other_parts(whole->value, text->value != whole->value, made);
+        status = note_rest(&from, is_known, dtype, made);
+    if (status == BP_OK && options->strict)
+        status = refuse_notes(whole->origin, made);
     if (status == BP_OK)
         *model = made;
     else

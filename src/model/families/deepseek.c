@@ -1,11 +1,17 @@
-/* DeepSeek-V2 and V3, Kimi K2, GLM-4.5 and later, Mistral 4: a few dense layers, then experts beside shared experts, and prediction
+/* DeepSeek-V2 to V4, Kimi K2, Kimi Linear, GLM-4.5 and later, Mistral 4: a few dense layers, then experts beside shared experts, and prediction
  * layers, numbered after the others. V2, V3.2, glm_moe_dsa, glm4_moe_lite and mistral4: transformers 5.23.0.
  * Sources: transformers 4.57.6 models/{deepseek_v3,glm4_moe}; DeepSeek-V3's own modeling_deepseek.py for the prediction layer
  * and the router's correction bias, which is a parameter there and a buffer in GLM's code. */
 #include "model/families/families.h"
 
+/* Heads of latent attention have the dimensions of LATENT_DIMENSIONS. */
+#define IGNORED "head_dim|num_key_value_heads|qk_head_dim"
+
 #define FIELD_PREDICTIONS FIELD_COUNT("predictions", "num_nextn_predict_layers", "0")
 #define FIELD_MOE_AFTER_DENSE FIELD_LAYER("moe", "layer >= first_dense")
+/* In DeepSeek's own code; GLM-4.5's has no such field. */
+#define FIELD_MOE_OF_PERIOD                                                                                            \
+    FIELD_SIZE("moe_freq", "moe_layer_freq", "1"), FIELD_LAYER("moe", "layer >= first_dense && layer % moe_freq == 0")
 
 /* Without the copies of the model's embedding and output layer that checkpoints store for a prediction layer. */
 static const bp_arch_tensor prediction_first[] = {
@@ -33,7 +39,7 @@ static const bp_arch_tensor prediction_last[] = {
 static const bp_arch_field deepseek_v3_fields[] = {
     LATENT_FIELDS("n_routed_experts|num_local_experts"),
     FIELD_COUNT("first_dense", "first_k_dense_replace", "3"),
-    FIELD_MOE_AFTER_DENSE,
+    FIELD_MOE_OF_PERIOD,
     FIELDS_END,
 };
 
@@ -190,7 +196,96 @@ static const bp_arch_tensor deepseek_v4_last[] = {
     {"model.hc_head.hc_fn", "streams; streams*hidden", "", NULL, NULL, NULL, 0},
     {"model.hc_head.hc_scale", "1", "", NULL, NULL, NULL, 0},
     {"model.norm", "hidden", "", NULL, NULL, NULL, LINEAR},
-    {"head", "vocab; hidden", "0", "!tied", NULL, NULL, LINEAR},
+    {"head", "vocab; hidden", "0", "!tied", NULL, NULL, HEAD},
+    TENSORS_END,
+};
+
+/* ---- Kimi Linear and Kimi K3: delta attention and latent attention ------------------------------------------------------------ */
+
+static const bp_arch_field kimi_linear_fields[] = {
+    BASIC_FIELDS,
+    FIELD_SIZE("expert_inner", "moe_intermediate_size", REQUIRED),
+    FIELD_COUNT("shared", "num_shared_experts", "1"),
+    FIELD_SIZE("n_experts", "num_experts|num_local_experts", REQUIRED),
+    {"q_rank", "q_lora_rank", BP_FIELD_SIZE, OPTIONAL, OPTIONAL},
+    LATENT_DIMENSIONS,
+    FIELD_SIZE("delta_heads", "linear_attn_config.num_heads|linear_num_heads", REQUIRED),
+    FIELD_SIZE("delta_dim", "linear_attn_config.head_dim|linear_head_dim", REQUIRED),
+    FIELD_SIZE("kernel", "linear_attn_config.short_conv_kernel_size|linear_conv_kernel_dim", "4"),
+    FIELD_LIST("kinds", "layer_types"),
+    FIELD_LIST("attention_layers", "linear_attn_config.full_attn_layers"),
+    FIELD_LIST("mlp_kinds", "mlp_layer_types"),
+    FIELD_COUNT("first_dense", "first_k_dense_replace", "1"),
+    FIELD_SIZE("moe_freq", "moe_layer_freq", "1"),
+    FIELD_ATTENTION_BIAS,
+    FIELD_FLAG("output_gate", "mla_use_output_gate", "0"),
+    FIELD_FLAG("full_gate", "linear_attn_config.use_full_rank_gate", "0"),
+    {"latent", "routed_expert_hidden_size", BP_FIELD_SIZE, OPTIONAL, OPTIONAL},
+    FIELD_FLAG("latent_norm", "latent_moe_use_norm", "0"),
+    FIELD_FIXED("expert_hidden", "has(latent) ? latent : hidden"),
+    {"residuals", "attn_res_block_size", BP_FIELD_SIZE, OPTIONAL, OPTIONAL},
+    FIELD_TIED("0"),
+    FIELD_LAYER("attention", "has(kinds) ? kinds[layer] == 'full_attention' : has(attention_layers) ? "
+                             "layer+1 in attention_layers : layer > 0 && layer % 4 == 0"),
+    FIELD_LAYER("moe", "has(mlp_kinds) ? mlp_kinds[layer] != 'dense' : layer >= first_dense && layer % moe_freq == 0"),
+    FIELD_FIXED("wide", "delta_heads*delta_dim"),
+    FIELDS_END,
+};
+
+static const bp_arch_tensor kimi_linear_layer[] = {
+    {"self_attn.q_proj", "wide; hidden", "0:delta_heads", "!attention", NULL, NULL, GEMM},
+    {"self_attn.k_proj", "wide; hidden", "0:delta_heads", "!attention", NULL, NULL, GEMM},
+    {"self_attn.v_proj", "wide; hidden", "0:delta_heads", "!attention", NULL, NULL, GEMM},
+    {"self_attn.q_conv1d", "wide; 1; kernel", "0:delta_heads", "!attention", NULL, NULL, LINEAR},
+    {"self_attn.k_conv1d", "wide; 1; kernel", "0:delta_heads", "!attention", NULL, NULL, LINEAR},
+    {"self_attn.v_conv1d", "wide; 1; kernel", "0:delta_heads", "!attention", NULL, NULL, LINEAR},
+    {"self_attn.A_log", "1; 1; delta_heads; 1", "2:delta_heads", "!attention", NULL, NULL, 0},
+    {"self_attn.dt_bias", "wide", "0:delta_heads", "!attention", NULL, NULL, 0},
+    {"self_attn.b_proj", "delta_heads; hidden", "0:delta_heads", "!attention", NULL, NULL, GEMM},
+    {"self_attn.f_a_proj", "delta_dim; hidden", "", "!attention", NULL, NULL, GEMM},
+    {"self_attn.f_b_proj", "wide; delta_dim", "0:delta_heads", "!attention", NULL, NULL, GEMM},
+    {"self_attn.g_a_proj", "delta_dim; hidden", "", "!attention && !full_gate", NULL, NULL, GEMM},
+    {"self_attn.g_b_proj", "wide; delta_dim", "0:delta_heads", "!attention && !full_gate", NULL, NULL, GEMM},
+    {"self_attn.g_proj", "wide; hidden", "0:delta_heads", "!attention && full_gate", NULL, NULL, GEMM},
+    {"self_attn.o_norm", "delta_dim", "", "!attention", NULL, NULL, LINEAR},
+    {"self_attn.o_proj", "hidden; wide", "1:delta_heads", "!attention", NULL, NULL, GEMM},
+    {"self_attn.q_proj", "heads*(nope_dim+rope_dim); hidden", "0:heads", "attention && !has(q_rank)", NULL, NULL, GEMM},
+    {"self_attn.q_a_proj", "q_rank; hidden", "", "attention && has(q_rank)", NULL, "attention_bias", GEMM},
+    {"self_attn.q_a_layernorm", "q_rank", "", "attention && has(q_rank)", NULL, NULL, LINEAR},
+    {"self_attn.q_b_proj", "heads*(nope_dim+rope_dim); q_rank", "0:heads", "attention && has(q_rank)", NULL, NULL,
+     GEMM},
+    {"self_attn.kv_a_proj_with_mqa", "kv_rank+rope_dim; hidden", "", "attention", NULL, "attention_bias", GEMM},
+    {"self_attn.kv_a_layernorm", "kv_rank", "", "attention", NULL, NULL, LINEAR},
+    {"self_attn.kv_b_proj", "heads*(nope_dim+value_dim); kv_rank", "0:heads", "attention", NULL, NULL, GEMM},
+    {"self_attn.g_proj", "heads*value_dim; hidden", "0:heads", "attention && output_gate", NULL, NULL, GEMM},
+    {"self_attn.o_proj", "hidden; heads*value_dim", "1:heads", "attention", NULL, "attention_bias", GEMM},
+    {"self_attention_res_norm", "hidden", "", "has(residuals)", NULL, NULL, LINEAR},
+    {"self_attention_res_proj", "1; hidden", "", "has(residuals)", NULL, NULL, LINEAR},
+    {"mlp_res_norm", "hidden", "", "has(residuals)", NULL, NULL, LINEAR},
+    {"mlp_res_proj", "1; hidden", "", "has(residuals)", NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+/* Published checkpoints use the experts' module name for dense layers, too. */
+static const bp_arch_tensor kimi_linear_mlp[] = {
+    GATED_MLP("block_sparse_moe", "inner", "!moe", NULL, NULL),
+    {"block_sparse_moe.gate", "n_experts; hidden", "", "moe", NULL, NULL, LINEAR},
+    {"block_sparse_moe.experts.*.w1", "expert_inner; expert_hidden", "0", "moe", "n_experts", NULL, GEMM},
+    {"block_sparse_moe.experts.*.w3", "expert_inner; expert_hidden", "0", "moe", "n_experts", NULL, GEMM},
+    {"block_sparse_moe.experts.*.w2", "expert_hidden; expert_inner", "1", "moe", "n_experts", NULL, GEMM},
+    {"block_sparse_moe.routed_expert_down_proj", "latent; hidden", "", "moe && has(latent)", NULL, NULL, GEMM},
+    {"block_sparse_moe.routed_expert_norm", "latent", "", "moe && has(latent) && latent_norm", NULL, NULL, LINEAR},
+    {"block_sparse_moe.routed_expert_up_proj", "hidden; latent", "", "moe && has(latent)", NULL, NULL, GEMM},
+    GATED_MLP("block_sparse_moe.shared_experts", "shared*expert_inner", "moe && shared > 0", NULL, NULL),
+    TENSORS_END,
+};
+
+/* The output layer is never tied. */
+static const bp_arch_tensor kimi_linear_last[] = {
+    {"model.norm", "hidden", "", NULL, NULL, NULL, LINEAR},
+    {"model.output_attn_res_norm", "hidden", "", "has(residuals)", NULL, NULL, LINEAR},
+    {"model.output_attn_res_proj", "1; hidden", "", "has(residuals)", NULL, NULL, LINEAR},
+    {"lm_head", "vocab; hidden", "0", NULL, NULL, NULL, HEAD},
     TENSORS_END,
 };
 
@@ -198,6 +293,7 @@ const bp_arch_family bp_arch_deepseek[] = {
     {
         .model_types = {"deepseek_v3", "kimi_k2"},
         .source = "transformers 4.57.6 models/deepseek_v3; modeling_deepseek.py of DeepSeek-V3",
+        .ignored = IGNORED,
         .fields = deepseek_v3_fields,
         USUAL_DECODER,
         .layer = {bp_arch_input_norm, bp_arch_mla, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
@@ -216,8 +312,9 @@ const bp_arch_family bp_arch_deepseek[] = {
     {
         .model_types = {"deepseek_v2"},
         .source = "transformers 5.23.0 models/deepseek_v2",
+        .ignored = IGNORED,
         .fields = FIELDS(LATENT_FIELDS(EXPERT_KEYS), FIELD_COUNT("first_dense", "first_k_dense_replace", REQUIRED),
-                         FIELD_MLP_BIAS, FIELD_MOE_AFTER_DENSE),
+                         FIELD_MLP_BIAS, FIELD_MOE_OF_PERIOD),
         USUAL_DECODER,
         .layer = {bp_arch_input_norm, bp_arch_mla, bp_arch_post_norm, deepseek_v2_mlp, bp_arch_experts},
     },
@@ -225,6 +322,7 @@ const bp_arch_family bp_arch_deepseek[] = {
         .model_types = {"deepseek_v32", "glm_moe_dsa"},
         .source =
             "transformers 5.23.0 models/{deepseek_v32,glm_moe_dsa}; vllm deepseek_mtp.py for the prediction layer",
+        .ignored = IGNORED "|mlp_bias",
         .fields = indexed_fields,
         USUAL_DECODER,
         .layer = {bp_arch_input_norm, bp_arch_mla, indexer, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
@@ -234,6 +332,7 @@ const bp_arch_family bp_arch_deepseek[] = {
     {
         .model_types = {"glm4_moe_lite"},
         .source = "transformers 5.23.0 models/glm4_moe_lite; vllm deepseek_mtp.py for the prediction layer",
+        .ignored = IGNORED,
         .fields = glm4_moe_lite_fields,
         USUAL_DECODER,
         .layer = {bp_arch_input_norm, bp_arch_mla, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
@@ -243,6 +342,7 @@ const bp_arch_family bp_arch_deepseek[] = {
     {
         .model_types = {"mistral4"},
         .source = "transformers 5.23.0 models/mistral4",
+        .ignored = IGNORED,
         .fields = FIELDS(LATENT_FIELDS(EXPERT_KEYS), FIELD_COUNT("first_dense", "first_k_dense_replace", "0"),
                          FIELD_MOE_AFTER_DENSE),
         USUAL_DECODER,
@@ -252,11 +352,22 @@ const bp_arch_family bp_arch_deepseek[] = {
     {
         .model_types = {"deepseek_v4"},
         .source = "transformers 5.23.0 models/deepseek_v4",
+        .ignored = "attention_bias|mlp_layer_types|n_shared_experts|num_key_value_heads|qk_rope_head_dim",
         .fields = deepseek_v4_fields,
         .first = bp_arch_embedding,
         .last = deepseek_v4_last,
         .layer_name = "model.layers.",
         .layer = {deepseek_v4_attention, deepseek_v4_experts, deepseek_v4_connections},
+    },
+    {
+        .model_types = {"kimi_linear"},
+        .source = "transformers 5.23.0 models/kimi_linear; vllm models/kimi_k3 for gates, latent experts and residuals",
+        .ignored = IGNORED "|linear_attn_config.kda_layers",
+        .fields = kimi_linear_fields,
+        .first = bp_arch_embedding,
+        .last = kimi_linear_last,
+        .layer_name = "model.layers.",
+        .layer = {bp_arch_input_norm, kimi_linear_layer, bp_arch_post_norm, kimi_linear_mlp},
     },
     {.source = NULL},
 };

@@ -1,4 +1,4 @@
-/* Dense decoders: Llama and the families that differ from it by biases, norms or projections, Gemma 3n and Gemma 4. Sources:
+/* Dense decoders: Llama and the families that differ from it by biases, norms or projections, MiMo, Gemma 3n and Gemma 4. Sources:
  * transformers 4.57.6, models/{llama,mistral,qwen2,qwen3,gemma3}; 5.23.0, models/{gemma,gemma2,olmo,glm,helium,olmo2,olmo3,phi3,glm4,cohere,
  * cohere2,ernie4_5,hunyuan_v1_dense,exaone4,smollm3,seed_oss,starcoder2,gemma3n,gemma4}. */
 #include "model/families/families.h"
@@ -19,7 +19,7 @@ static const bp_arch_field olmo2_fields[] = {
 
 /* Norms have no parameters. */
 static const bp_arch_tensor olmo_last[] = {
-    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, LINEAR},
+    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, HEAD},
     TENSORS_END,
 };
 
@@ -42,6 +42,15 @@ static const bp_arch_tensor glm4_norms[] = {
     TENSORS_END,
 };
 
+/* The output is square, whatever the size of heads. */
+static const bp_arch_tensor helium_attention[] = {
+    {"self_attn.q_proj", "heads*head_dim; hidden", "0:heads", NULL, NULL, "attention_bias", GEMM},
+    {"self_attn.k_proj", "kv_heads*head_dim; hidden", "0:kv_heads", NULL, NULL, "attention_bias", GEMM},
+    {"self_attn.v_proj", "kv_heads*head_dim; hidden", "0:kv_heads", NULL, NULL, "attention_bias", GEMM},
+    {"self_attn.o_proj", "hidden; hidden", "1:heads", NULL, NULL, NULL, GEMM},
+    TENSORS_END,
+};
+
 static const bp_arch_tensor cohere_qk_norm[] = {
     {"self_attn.q_norm", "heads; head_dim", "0:heads", "qk_norm", NULL, NULL, LINEAR},
     {"self_attn.k_norm", "kv_heads; head_dim", "0:kv_heads", "qk_norm", NULL, NULL, LINEAR},
@@ -58,7 +67,7 @@ static const bp_arch_tensor starcoder2_layer[] = {
 
 static const bp_arch_tensor starcoder2_last[] = {
     {"model.norm", "hidden", "", NULL, NULL, "1", LINEAR},
-    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, LINEAR},
+    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, HEAD},
     TENSORS_END,
 };
 
@@ -137,7 +146,7 @@ static const bp_arch_tensor gemma3n_last[] = {
     {"model.altup_unembed_projections.*", "hidden; hidden", "", "streams > 1", "streams - 1", NULL,
      BP_ARCH_LINEAR | BP_ARCH_PLAIN_COPIES},
     {"model.norm", "hidden", "", NULL, NULL, NULL, LINEAR},
-    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, LINEAR},
+    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, HEAD},
     TENSORS_END,
 };
 
@@ -191,6 +200,20 @@ static const bp_arch_tensor gemma4_layer[] = {
     {"post_feedforward_layernorm_1", "hidden", "", "moe", NULL, NULL, LINEAR},
     {"post_feedforward_layernorm_2", "hidden", "", "moe", NULL, NULL, LINEAR},
     {"pre_feedforward_layernorm_2", "hidden", "", "moe", NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+/* ---- MiMo ------------------------------------------------------------------------------------------------------------------- */
+
+static const bp_arch_tensor mimo_prediction_first[] = {
+    {"token_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
+    {"hidden_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
+    {"input_proj", "hidden; 2*hidden", "", NULL, NULL, NULL, GEMM},
+    TENSORS_END,
+};
+
+static const bp_arch_tensor mimo_prediction_last[] = {
+    {"final_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
     TENSORS_END,
 };
 
@@ -265,10 +288,9 @@ const bp_arch_family bp_arch_dense[] = {
     {
         .model_types = {"helium"},
         .source = "transformers 5.23.0 models/helium",
-        .fields = FIELDS(DECODER_FIELDS("heads", "128", "0"), FIELD_ATTENTION_BIAS, FIELD_FIXED("out_bias", "0"),
-                         FIELD_MLP_BIAS),
+        .fields = FIELDS(DECODER_FIELDS("heads", "128", "0"), FIELD_ATTENTION_BIAS, FIELD_MLP_BIAS),
         USUAL_DECODER,
-        .layer = {bp_arch_input_norm, bp_arch_attention_biases, bp_arch_post_norm, bp_arch_gated_mlp},
+        .layer = {bp_arch_input_norm, helium_attention, bp_arch_post_norm, bp_arch_gated_mlp},
     },
     {
         .model_types = {"seed_oss"},
@@ -341,6 +363,19 @@ const bp_arch_family bp_arch_dense[] = {
                          FIELD_FIXED("out_bias", "0"), FIELD_FIXED("mlp_bias", "0")),
         USUAL_DECODER,
         .layer = {bp_arch_input_norm, bp_arch_attention_biases, bp_arch_post_norm, bp_arch_gated_mlp},
+    },
+    {
+        .model_types = {"mimo"},
+        .source = "modeling_mimo.py of MiMo-7B: Qwen2, and prediction layers",
+        .fields = FIELDS(DECODER_FIELDS("32", "hidden/heads", "0"), FIELD_FIXED("attention_bias", "1"),
+                         FIELD_FIXED("out_bias", "0"), FIELD_FIXED("mlp_bias", "0"),
+                         FIELD_COUNT("predictions", "num_nextn_predict_layers", "0")),
+        USUAL_DECODER,
+        .layer = {bp_arch_input_norm, bp_arch_attention_biases, bp_arch_post_norm, bp_arch_gated_mlp},
+        .predictions = "predictions",
+        .prediction_name = "model.mtp_layers.",
+        .prediction_first = mimo_prediction_first,
+        .prediction_last = mimo_prediction_last,
     },
     {
         .model_types = {"qwen3", "qwen3_vl", "qwen3_vl_text"},

@@ -33,10 +33,18 @@ static const bp_arch_tensor bert_layer[] = {
 };
 
 static const bp_arch_tensor bert_last[] = {
-    {"cls.predictions.bias", "vocab", "0", NULL, NULL, NULL, 0},
-    {"cls.predictions.transform.dense", "hidden; hidden", "", NULL, NULL, "1", GEMM},
-    {"cls.predictions.transform.LayerNorm", "hidden", "", NULL, NULL, "1", LINEAR},
-    {"cls.predictions.decoder", "vocab; hidden", "0", "!tied", NULL, "1", LINEAR},
+    {"cls.predictions.bias", "vocab", "0", NULL, NULL, NULL, BP_ARCH_HEAD},
+    {"cls.predictions.transform.dense", "hidden; hidden", "", NULL, NULL, "1", HEAD | BP_ARCH_GEMM},
+    {"cls.predictions.transform.LayerNorm", "hidden", "", NULL, NULL, "1", HEAD},
+    {"cls.predictions.decoder", "vocab; hidden", "0", "!tied", NULL, "1", HEAD},
+    TENSORS_END,
+};
+
+/* Classifiers of tokens and answers read the last layer, without the pooler. */
+static const bp_arch_tensor bert_heads[] = {
+    {"bert.pooler.dense", "hidden; hidden", "", "head == 'none' || head == 'sequence'", NULL, "1", GEMM},
+    {"classifier", "labels; hidden", "", "head == 'sequence' || head == 'token'", NULL, "1", LINEAR},
+    {"qa_outputs", "labels; hidden", "", "head == 'question'", NULL, "1", LINEAR},
     TENSORS_END,
 };
 
@@ -52,6 +60,7 @@ static const bp_arch_field vit_fields[] = {
     FIELD_SIZE("colors", "num_channels", "3"),
     FIELD_COUNT("classes", "num_labels|id2label.#", "2"),
     FIELD_FLAG("attention_bias", "qkv_bias", "1"),
+    {"pooler_dim", "pooler_output_size", BP_FIELD_SIZE, "hidden", "hidden"},
     FIELDS_END,
 };
 
@@ -77,7 +86,12 @@ static const bp_arch_tensor vit_layer[] = {
 
 static const bp_arch_tensor vit_last[] = {
     {"vit.layernorm", "hidden", "", NULL, NULL, "1", LINEAR},
-    {"classifier", "classes; hidden", "", "classes > 0", NULL, "1", LINEAR},
+    {"classifier", "classes; hidden", "", "classes > 0", NULL, "1", HEAD},
+    TENSORS_END,
+};
+
+static const bp_arch_tensor vit_heads[] = {
+    {"vit.pooler.dense", "pooler_dim; hidden", "", "head == 'none'", NULL, "1", LINEAR},
     TENSORS_END,
 };
 
@@ -89,7 +103,8 @@ static const bp_arch_field t5_fields[] = {
     FIELD_SIZE("head_dim", "d_kv", REQUIRED),
     FIELD_SIZE("inner", "d_ff", REQUIRED),
     FIELD_SIZE("layers", "num_layers", REQUIRED),
-    FIELD_SIZE("decoder_layers", "num_decoder_layers", "layers"),
+    FIELD_SIZE("given_decoder_layers", "num_decoder_layers", "layers"),
+    FIELD_FIXED("decoder_layers", "head == 'encoder' ? 0 : given_decoder_layers"),
     FIELD_SIZE("heads", "num_heads", REQUIRED),
     FIELD_SIZE("distances", "relative_attention_num_buckets", "32"),
     {"activation", "feed_forward_proj", BP_FIELD_LIST, "'relu'", NULL},
@@ -132,7 +147,11 @@ static const bp_arch_tensor t5_layer[] = {
 /* The output layer is always the embedding. */
 static const bp_arch_tensor t5_last[] = {
     {"encoder.final_layer_norm", "hidden", "", NULL, NULL, NULL, LINEAR},
-    {"decoder.final_layer_norm", "hidden", "", NULL, NULL, NULL, LINEAR},
+    {"decoder.final_layer_norm", "hidden", "", "decoder_layers > 0", NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+static const bp_arch_tensor no_heads[] = {
     TENSORS_END,
 };
 
@@ -186,7 +205,7 @@ static const bp_arch_tensor whisper_layer[] = {
 static const bp_arch_tensor whisper_last[] = {
     {"model.encoder.layer_norm", "hidden", "", NULL, NULL, "1", LINEAR},
     {"model.decoder.layer_norm", "hidden", "", NULL, NULL, "1", LINEAR},
-    {"proj_out", "vocab; hidden", "0", "!tied", NULL, NULL, LINEAR},
+    {"proj_out", "vocab; hidden", "0", "!tied", NULL, NULL, HEAD},
     TENSORS_END,
 };
 
@@ -199,6 +218,9 @@ const bp_arch_family bp_arch_encoder[] = {
         .last = bert_last,
         .layer_name = "bert.encoder.layer.",
         .layer = {bert_layer},
+        .classes = "ForMaskedLM|LMHeadModel",
+        .heads = "none|sequence|token|question",
+        .other_heads = bert_heads,
     },
     {
         .model_types = {"vit"},
@@ -208,6 +230,9 @@ const bp_arch_family bp_arch_encoder[] = {
         .last = vit_last,
         .layer_name = "vit.encoder.layer.",
         .layer = {vit_layer},
+        .classes = "ForImageClassification",
+        .heads = "none",
+        .other_heads = vit_heads,
     },
     {
         .model_types = {"t5"},
@@ -219,10 +244,15 @@ const bp_arch_family bp_arch_encoder[] = {
         .decoder_layers = "decoder_layers",
         .decoder_name = "decoder.block.",
         .layer = {t5_layer},
+        .classes = "ForConditionalGeneration",
+        .heads = "none|encoder",
+        .other_heads = no_heads,
     },
     {
         .model_types = {"whisper"},
         .source = "transformers 5.23.0 models/whisper, WhisperForConditionalGeneration",
+        .ignored = "classifier_proj_size|mask_feature_length|mask_feature_min_masks|median_filter_width|scale_"
+                   "embedding|use_weighted_layer_sum",
         .fields = whisper_fields,
         .first = whisper_first,
         .last = whisper_last,
@@ -230,6 +260,9 @@ const bp_arch_family bp_arch_encoder[] = {
         .decoder_layers = "decoder_layers",
         .decoder_name = "model.decoder.layers.",
         .layer = {whisper_layer},
+        .classes = "ForConditionalGeneration",
+        .heads = "none",
+        .other_heads = no_heads,
     },
     {.source = NULL},
 };

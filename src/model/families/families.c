@@ -8,7 +8,13 @@ const bp_arch_tensor bp_arch_embedding[] = {
 
 const bp_arch_tensor bp_arch_norm_and_head[] = {
     {"model.norm", "hidden", "", NULL, NULL, NULL, LINEAR},
-    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, LINEAR},
+    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, HEAD},
+    TENSORS_END,
+};
+
+const bp_arch_tensor bp_arch_classifiers[] = {
+    {"score", "labels; hidden", "", "head == 'sequence' || head == 'token'", NULL, "head == 'token'", LINEAR},
+    {"qa_outputs", "2; hidden", "", "head == 'question'", NULL, "1", LINEAR},
     TENSORS_END,
 };
 

@@ -31,7 +31,8 @@ enum {
     BP_ARCH_LINEAR = 1u << 0,       /* name.weight, and name.bias of the first dimension when `bias` holds */
     BP_ARCH_GEMM = 1u << 1,         /* stored in fp8 if configured */
     BP_ARCH_EXPERT_STACK = 1u << 2, /* dimension 0 is experts */
-    BP_ARCH_PLAIN_COPIES = 1u << 3  /* `copies` are not experts */
+    BP_ARCH_PLAIN_COPIES = 1u << 3, /* `copies` are not experts */
+    BP_ARCH_HEAD = 1u << 4          /* of the head that publishers train: no other class of the family has it */
 };
 
 typedef struct bp_arch_tensor {
@@ -51,6 +52,7 @@ typedef struct bp_arch_family {
     const char *model_types[BP_ARCH_TYPES]; /* ended by NULL */
     const char *source;                     /* of names, shapes and defaults */
     const bp_arch_field *fields;
+    const char *ignored; /* fields that decide no size in this family although their names say so, separated by '|' */
     const bp_arch_tensor *first; /* outside units, before the layers: the embedding */
     const bp_arch_tensor *last;  /* outside units, after the layers: the final norm and the output layer */
     const char
@@ -64,6 +66,10 @@ typedef struct bp_arch_family {
     const char *prediction_name; /* NULL: numbered after the layers */
     const bp_arch_tensor *prediction_first;
     const bp_arch_tensor *prediction_last;
+    /* Classes of "architectures", by the ends of their names. Texts separated by '|'. */
+    const char *classes; /* that have the tensors of BP_ARCH_HEAD; NULL: those of decoders */
+    const char *heads;   /* values of `head` that `other_heads` and the tables know; NULL: those of decoders */
+    const bp_arch_tensor *other_heads; /* outside units, by `head` and `labels`; NULL: those of decoders */
 } bp_arch_family;
 
 /* Tables of families, each ended by one without a source, ended by NULL. */
@@ -71,6 +77,8 @@ extern const bp_arch_family *const bp_arch_families[];
 
 /* ---- shared by families ----------------------------------------------------------------------------------------- */
 
+/* Names that every table may use: `layer`, `prediction`, `head` ('lm', the head that publishers train; 'none', 'sequence', 'token',
+ * 'question', 'encoder') and `labels`, the classes of a classifier. */
 /* Field names that the tables use: vocab, hidden, inner, heads, kv_heads, head_dim, attention_bias, mlp_bias, out_bias, tied, and for
  * experts n_experts, expert_inner, shared, moe. */
 
@@ -78,6 +86,7 @@ extern const bp_arch_family bp_arch_dense[], bp_arch_sparse[], bp_arch_deepseek[
 
 #define GEMM (BP_ARCH_LINEAR | BP_ARCH_GEMM)
 #define LINEAR BP_ARCH_LINEAR
+#define HEAD (BP_ARCH_LINEAR | BP_ARCH_HEAD)
 
 extern const bp_arch_tensor bp_arch_embedding[];        /* model.embed_tokens */
 extern const bp_arch_tensor bp_arch_norm_and_head[];    /* model.norm, lm_head unless tied */
@@ -101,6 +110,8 @@ extern const bp_arch_tensor bp_arch_numbered_experts[];  /* block_sparse_moe.gat
 extern const bp_arch_tensor bp_arch_feedforward_norms[]; /* {pre,post}_feedforward_layernorm */
 extern const bp_arch_tensor bp_arch_post_norms[];        /* post_{attention,feedforward}_layernorm alone */
 extern const bp_arch_tensor bp_arch_fused_mlp[];         /* mlp.gate_up_proj, mlp.down_proj */
+extern const bp_arch_tensor
+    bp_arch_classifiers[]; /* score, qa_outputs: heads of decoders that are no language models */
 
 /* Common fields. A field is REQUIRED if it decides the model's size and publishers always state it; fields that publishers omit have a
  * default. An OPTIONAL field may have no value: an error if a tensor needs it. */

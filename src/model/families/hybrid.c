@@ -1,6 +1,6 @@
 /* Stacks of state-space layers, short convolutions, linear attention and attention: Nemotron-H, Mamba-2, Falcon-H1, Bamba, Granite 4.0-H,
- * Jamba, LFM2, Kimi Linear, Qwen3-Next, Qwen3.5. Sources: transformers 4.57.6, models/{qwen3_next,granitemoehybrid,jamba}; 5.23.0,
- * models/{mamba2,falcon_h1,bamba,lfm2,lfm2_moe,kimi_linear,nemotron_h,qwen3_5,qwen3_5_moe}, with the tensor names of published
+ * Jamba, LFM2, Qwen3-Next, Qwen3.5. Sources: transformers 4.57.6, models/{qwen3_next,granitemoehybrid,jamba}; 5.23.0,
+ * models/{mamba2,falcon_h1,bamba,lfm2,lfm2_moe,nemotron_h,qwen3_5,qwen3_5_moe}, with the tensor names of published
  * checkpoints; vllm nemotron_h_mtp.py for Nemotron-H's prediction layers. */
 #include "model/families/families.h"
 
@@ -31,7 +31,7 @@ static const bp_arch_tensor backbone_first[] = {
 
 static const bp_arch_tensor backbone_last[] = {
     {"backbone.norm_f", "hidden", "", NULL, NULL, NULL, LINEAR},
-    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, LINEAR},
+    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, HEAD},
     TENSORS_END,
 };
 
@@ -49,7 +49,7 @@ static const bp_arch_tensor mamba2_layer[] = {
 
 static const bp_arch_tensor final_layernorm_and_head[] = {
     {"model.final_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
-    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, LINEAR},
+    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, HEAD},
     TENSORS_END,
 };
 
@@ -379,7 +379,7 @@ static const bp_arch_tensor lfm2_mlp[] = {
 
 static const bp_arch_tensor lfm2_last[] = {
     {"model.embedding_norm", "hidden", "", NULL, NULL, NULL, LINEAR},
-    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, LINEAR},
+    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, HEAD},
     TENSORS_END,
 };
 
@@ -407,77 +407,11 @@ static const bp_arch_tensor lfm2_experts[] = {
     TENSORS_END,
 };
 
-/* ---- Kimi Linear: delta attention and latent attention -------------------------------------------------------------------- */
-
-static const bp_arch_field kimi_linear_fields[] = {
-    BASIC_FIELDS,
-    FIELD_SIZE("expert_inner", "moe_intermediate_size", REQUIRED),
-    FIELD_COUNT("shared", "num_shared_experts", "1"),
-    FIELD_SIZE("n_experts", "num_experts|num_local_experts", REQUIRED),
-    {"q_rank", "q_lora_rank", BP_FIELD_SIZE, OPTIONAL, OPTIONAL},
-    LATENT_DIMENSIONS,
-    FIELD_SIZE("delta_heads", "linear_attn_config.num_heads|linear_num_heads", REQUIRED),
-    FIELD_SIZE("delta_dim", "linear_attn_config.head_dim|linear_head_dim", REQUIRED),
-    FIELD_SIZE("kernel", "linear_attn_config.short_conv_kernel_size|linear_conv_kernel_dim", "4"),
-    FIELD_LIST("kinds", "layer_types"),
-    FIELD_LIST("attention_layers", "linear_attn_config.full_attn_layers"),
-    FIELD_LIST("mlp_kinds", "mlp_layer_types"),
-    FIELD_COUNT("first_dense", "first_k_dense_replace", "1"),
-    FIELD_FIXED("attention_bias", "0"),
-    FIELD_TIED("0"),
-    FIELD_LAYER("attention", "has(kinds) ? kinds[layer] == 'full_attention' : has(attention_layers) ? "
-                             "layer+1 in attention_layers : layer > 0 && layer % 4 == 0"),
-    FIELD_LAYER("moe", "has(mlp_kinds) ? mlp_kinds[layer] != 'dense' : layer >= first_dense"),
-    FIELD_FIXED("wide", "delta_heads*delta_dim"),
-    FIELDS_END,
-};
-
-static const bp_arch_tensor kimi_linear_layer[] = {
-    {"self_attn.q_proj", "wide; hidden", "0:delta_heads", "!attention", NULL, NULL, GEMM},
-    {"self_attn.k_proj", "wide; hidden", "0:delta_heads", "!attention", NULL, NULL, GEMM},
-    {"self_attn.v_proj", "wide; hidden", "0:delta_heads", "!attention", NULL, NULL, GEMM},
-    {"self_attn.q_conv1d", "wide; 1; kernel", "0:delta_heads", "!attention", NULL, NULL, LINEAR},
-    {"self_attn.k_conv1d", "wide; 1; kernel", "0:delta_heads", "!attention", NULL, NULL, LINEAR},
-    {"self_attn.v_conv1d", "wide; 1; kernel", "0:delta_heads", "!attention", NULL, NULL, LINEAR},
-    {"self_attn.A_log", "1; 1; delta_heads; 1", "2:delta_heads", "!attention", NULL, NULL, 0},
-    {"self_attn.dt_bias", "wide", "0:delta_heads", "!attention", NULL, NULL, 0},
-    {"self_attn.b_proj", "delta_heads; hidden", "0:delta_heads", "!attention", NULL, NULL, GEMM},
-    {"self_attn.f_a_proj", "delta_dim; hidden", "", "!attention", NULL, NULL, GEMM},
-    {"self_attn.f_b_proj", "wide; delta_dim", "0:delta_heads", "!attention", NULL, NULL, GEMM},
-    {"self_attn.g_a_proj", "delta_dim; hidden", "", "!attention", NULL, NULL, GEMM},
-    {"self_attn.g_b_proj", "wide; delta_dim", "0:delta_heads", "!attention", NULL, NULL, GEMM},
-    {"self_attn.o_norm", "delta_dim", "", "!attention", NULL, NULL, LINEAR},
-    {"self_attn.o_proj", "hidden; wide", "1:delta_heads", "!attention", NULL, NULL, GEMM},
-    {"self_attn.q_proj", "heads*(nope_dim+rope_dim); hidden", "0:heads", "attention && !has(q_rank)", NULL, NULL, GEMM},
-    {"self_attn.kv_a_proj_with_mqa", "kv_rank+rope_dim; hidden", "", "attention", NULL, NULL, GEMM},
-    {"self_attn.kv_a_layernorm", "kv_rank", "", "attention", NULL, NULL, LINEAR},
-    {"self_attn.kv_b_proj", "heads*(nope_dim+value_dim); kv_rank", "0:heads", "attention", NULL, NULL, GEMM},
-    {"self_attn.o_proj", "hidden; heads*value_dim", "1:heads", "attention", NULL, NULL, GEMM},
-    TENSORS_END,
-};
-
-/* Published checkpoints use the experts' module name for dense layers, too. */
-static const bp_arch_tensor kimi_linear_mlp[] = {
-    GATED_MLP("block_sparse_moe", "inner", "!moe", NULL, NULL),
-    {"block_sparse_moe.gate", "n_experts; hidden", "", "moe", NULL, NULL, LINEAR},
-    {"block_sparse_moe.experts.*.w1", "expert_inner; hidden", "0", "moe", "n_experts", NULL, GEMM},
-    {"block_sparse_moe.experts.*.w3", "expert_inner; hidden", "0", "moe", "n_experts", NULL, GEMM},
-    {"block_sparse_moe.experts.*.w2", "hidden; expert_inner", "1", "moe", "n_experts", NULL, GEMM},
-    GATED_MLP("block_sparse_moe.shared_experts", "shared*expert_inner", "moe && shared > 0", NULL, NULL),
-    TENSORS_END,
-};
-
-/* The output layer is never tied. */
-static const bp_arch_tensor kimi_linear_last[] = {
-    {"model.norm", "hidden", "", NULL, NULL, NULL, LINEAR},
-    {"lm_head", "vocab; hidden", "0", NULL, NULL, NULL, LINEAR},
-    TENSORS_END,
-};
-
 const bp_arch_family bp_arch_hybrid[] = {
     {
         .model_types = {"nemotron_h"},
         .source = "transformers 5.23.0 models/nemotron_h, names as published; vllm nemotron_h_mtp.py",
+        .ignored = "expand|mamba_proj_bias|n_shared_experts|num_hidden_layers|time_step_rank",
         .fields = nemotron_h_fields,
         .first = backbone_first,
         .last = backbone_last,
@@ -503,6 +437,7 @@ const bp_arch_family bp_arch_hybrid[] = {
     {
         .model_types = {"granitemoehybrid"},
         .source = "transformers 4.57.6 models/granitemoehybrid",
+        .ignored = "head_dim|mamba_d_head",
         .fields = granite_fields,
         USUAL_DECODER,
         .layer = {bp_arch_input_norm, mamba_and_attention, granite_experts, bp_arch_post_norm},
@@ -510,6 +445,7 @@ const bp_arch_family bp_arch_hybrid[] = {
     {
         .model_types = {"jamba"},
         .source = "transformers 4.57.6 models/jamba",
+        .ignored = "head_dim",
         .fields = jamba_fields,
         .first = bp_arch_embedding,
         .last = final_layernorm_and_head,
@@ -519,6 +455,7 @@ const bp_arch_family bp_arch_hybrid[] = {
     {
         .model_types = {"mamba2"},
         .source = "transformers 5.23.0 models/mamba2",
+        .ignored = "head_dim|time_step_rank",
         .fields = mamba2_fields,
         .first = backbone_first,
         .last = backbone_last,
@@ -528,6 +465,7 @@ const bp_arch_family bp_arch_hybrid[] = {
     {
         .model_types = {"falcon_h1"},
         .source = "transformers 5.23.0 models/falcon_h1",
+        .ignored = "mamba_d_head",
         .fields = falcon_h1_fields,
         .first = bp_arch_embedding,
         .last = final_layernorm_and_head,
@@ -537,6 +475,7 @@ const bp_arch_family bp_arch_hybrid[] = {
     {
         .model_types = {"bamba"},
         .source = "transformers 5.23.0 models/bamba",
+        .ignored = "mamba_d_head",
         .fields = bamba_fields,
         .first = bp_arch_embedding,
         .last = final_layernorm_and_head,
@@ -560,15 +499,6 @@ const bp_arch_family bp_arch_hybrid[] = {
         .last = lfm2_last,
         .layer_name = "model.layers.",
         .layer = {lfm2_mixer, lfm2_mlp, lfm2_experts},
-    },
-    {
-        .model_types = {"kimi_linear"},
-        .source = "transformers 5.23.0 models/kimi_linear",
-        .fields = kimi_linear_fields,
-        .first = bp_arch_embedding,
-        .last = kimi_linear_last,
-        .layer_name = "model.layers.",
-        .layer = {bp_arch_input_norm, kimi_linear_layer, bp_arch_post_norm, kimi_linear_mlp},
     },
     {
         .model_types = {"qwen3_5", "qwen3_5_text"},

@@ -29,10 +29,10 @@ CLASSES = {"bert": "AutoModelForMaskedLM", "whisper": "AutoModelForSpeechSeq2Seq
 # Wrappers whose towers need a package beside transformers: their text part alone is built.
 TEXT_ONLY = ("gemma3n",)
 # Types that transformers plans with the code of another.
-ALIASES = {"kimi_k2": "deepseek_v3"}
+ALIASES = {"kimi_k2": "deepseek_v3", "mimo": "qwen2"}
 # Types whose publishers' code has the router's correction bias as a parameter; transformers has a buffer.
 BIASED = ("deepseek_v3", "kimi_k2")
-OTHER_PARTS = re.compile(r"^(model\.)?(visual|vision|multi_modal|audio|embed_vision|embed_audio|connector)")
+OTHER_PARTS = re.compile(r"^(model\.)?(visual|vision|multi_modal|audio|embed_vision|embed_audio|connector|patch_merge_mlp|vit_large)")
 
 
 def build(values):
