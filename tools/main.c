@@ -13,6 +13,7 @@ const command_row cli_commands[] = {
     {"plan", "plan a model's communication buffers under each policy; print, draw, save", cli_plan},
     {"explain", "explain what sets each buffer and the peak, and what other schedules take", cli_explain},
     {"schedule", "print or draw the live ranges of each unit's buckets", cli_schedule},
+    {"models", "list the bundled models and the model types that are read", cli_models},
     {"run", "drive training steps through a real pool and check every byte", cli_run},
     {"step", "report and plan the memory of whole training steps that PyTorch recorded", cli_step},
     {"pack", "solve a packing instance from CSV, or check its offsets", cli_pack},

@@ -54,6 +54,17 @@ BP_API bp_status bp_reader_options_init(bp_reader_options *options, size_t size)
  * bp_model_destroy. */
 BP_API bp_status bp_model_read(const char *path, const bp_reader_options *options, bp_model **model);
 
+/** Finds the path of a model, for bp_model_read:
+ * - `name` itself, if such a file or folder exists, or if it cannot be a name (reading it tells what is wrong)
+ * - "owner/name" in the local cache of the Hugging Face hub (HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME, ~/.cache/huggingface/hub): the
+ *   snapshot of the branch main. Nothing is downloaded
+ * - a bundled model, by its folder ("Llama-3.1-8B") or its publisher's repository ("meta-llama/Llama-3.1-8B"), in one of `folders`,
+ *   separated by colons; NULL: none
+ *
+ * Writes at most `capacity` bytes with the terminator to `path`. Errors: BP_ERR_IO with the places that were searched,
+ * BP_ERR_INVALID_ARGUMENT (NULL, a path that does not fit). */
+BP_API bp_status bp_model_find(const char *name, const char *folders, char *path, size_t capacity);
+
 /** Parses a Hugging Face config.json. Of a multimodal configuration it takes the text part ("text_config"), with
  * members of the whole where the part lacks them. "architectures" decides the head: that of language models, of a classifier, or
  * none. Notes name the parts that are left out, unknown classes and types, quantization_config, and fields that are not read although

@@ -1063,6 +1063,7 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
     "formats": {
         "bp_reader_options_init": (c_int, [POINTER(bp_reader_options), c_size_t]),
         "bp_model_read": (c_int, [c_char_p, POINTER(bp_reader_options), POINTER(c_void_p)]),
+        "bp_model_find": (c_int, [c_char_p, c_char_p, c_char_p, c_size_t]),
         "bp_config_parse": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(bp_reader_options), POINTER(c_void_p)]),
         "bp_safetensors_read": (c_int, [c_char_p, POINTER(bp_reader_options), POINTER(c_void_p)]),
         "bp_safetensors_parse": (c_int, [c_void_p, c_size_t, c_uint64, c_char_p, POINTER(bp_reader_options),

@@ -2,6 +2,8 @@
 
 import ctypes
 import json
+import os
+import sys
 from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi
@@ -84,6 +86,15 @@ def _of_unit(unit: int) -> Optional[int]:
     return None if unit < 0 else unit
 
 
+def _model_folders() -> bytes:
+    """Folders of bundled models: of BUCKETPOOL_MODELS, of a wheel, of the source tree, of an installation."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    folders = [os.path.join(package, "models"), os.path.join(package, os.pardir, os.pardir, "examples", "models"),
+               *(os.path.join(root, "share", "bucketpool", "models") for root in (sys.prefix, "/usr/local", "/usr"))]
+    found = [os.path.realpath(folder) for folder in folders if os.path.isdir(folder)]
+    return os.fsencode(":".join(filter(None, [os.environ.get("BUCKETPOOL_MODELS", ""), *dict.fromkeys(found)])))
+
+
 class Model(Owner[ModelHandle]):
     """A model: units, their parameters or buckets, and possibly a recorded schedule.
 
@@ -113,6 +124,8 @@ class Model(Owner[ModelHandle]):
              strict: bool = False) -> "Model":
         """Reads config.json, safetensors headers or units.json, or a folder with one of the first two.
 
+        - path: also a model of the local cache of the Hugging Face hub ("meta-llama/Llama-3.1-8B"; nothing is
+          downloaded), or a bundled model by its repository or its folder ("Llama-3.1-8B")
         - name: name of the model; None: that of the file or folder
         - units: patterns of unit names in safetensors, N for the number, such as "layers.N,blocks.N"
         - dtype: dtype of the parameters of config.json
@@ -120,10 +133,13 @@ class Model(Owner[ModelHandle]):
 
         Raises FileError, FormatError (with the line or JSON path), Unsupported (an unknown model_type, or strict).
         """
-        library = formats()
+        library, given, found = formats(), encoded_path(path), ctypes.create_string_buffer(4096)
+        call(library.bp_model_find, given, _model_folders(), found, len(found))
+        if found.value != given and name is None:  # snapshots of the cache are named by their commits
+            name = os.fsdecode(given).rpartition("/")[2]
         options = configured(library.bp_reader_options_init, _abi.bp_reader_options, name=optional(name, "a name"),
                              units=optional(units, "units"), dtype=_dtype(dtype), strict=int(strict))
-        return cls._made(library.bp_model_read, encoded_path(path), ctypes.byref(options))
+        return cls._made(library.bp_model_read, found.value, ctypes.byref(options))
 
     @classmethod
     def parse(cls, document: Union[str, bytes, Mapping[str, Any]], origin: str = "config.json",

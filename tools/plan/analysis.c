@@ -148,9 +148,12 @@ int analysis_fail(const char *path, bp_status status)
 static int read_model(const char *given, const plan_options *options, analysis *a, bp_model **model)
 {
     char *path;
-    CLI_TRY(models_find(given, &path));
+    const char *name;
+    CLI_TRY(models_find(given, &path, &name));
     bp_reader_options reader;
     bp_status status = bp_reader_options_init(&reader, sizeof reader);
+    reader.name = name;
+    reader.strict = options->strict;
     reader.units = options->units;
     a->tensors = options->units != NULL && models_has_tensors(path);
     if (status == BP_OK)
@@ -404,7 +407,7 @@ static bool is_infeasible(const analysis *a)
     return false;
 }
 
-static void finish(analysis *a)
+void analysis_finish(analysis *a)
 {
     free(a->name);
     bp_buckets_destroy(&a->buckets);
@@ -464,7 +467,7 @@ static int share(const plan_options *options, analysis *analyses, size_t *count)
     analysis merged = {0};
     int code = analysis_merge(options, analyses, *count, &merged);
     for (size_t i = 0; i < *count; i++)
-        finish(&analyses[i]);
+        analysis_finish(&analyses[i]);
     analyses[0] = merged;
     *count = 1;
     return code;
@@ -482,6 +485,8 @@ int analysis_init_all(const plan_options *options, analysis **analyses, size_t *
         code = analyse(options->models[i], options, &(*analyses)[i]);
     if (code == EXIT_GO_ON)
         code = check_heeded(options, *analyses, *count);
+    for (size_t i = 0; code == EXIT_GO_ON && i < *count; i++)
+        code = advice_note_options(options->models[i], options, &(*analyses)[i]);
     for (size_t i = 0; code == EXIT_GO_ON && i < *count && !options->schedule.share; i++)
         code = plan(options->models[i], options, &(*analyses)[i]);
     if (code == EXIT_GO_ON && options->schedule.share) {
@@ -497,6 +502,6 @@ int analysis_init_all(const plan_options *options, analysis **analyses, size_t *
 void analysis_finish_all(analysis *analyses, size_t count)
 {
     for (size_t i = 0; analyses != NULL && i < count; i++)
-        finish(&analyses[i]);
+        analysis_finish(&analyses[i]);
     free(analyses);
 }

@@ -24,11 +24,11 @@ typedef struct analysis {
     bp_layout layout;
     char *name;
     uint64_t parameters, prediction_parameters;
-    char notes[512]; /* on parts of the file that are not counted; "" for none */
-    size_t units;    /* with buckets */
-    size_t models;   /* in the pool */
-    size_t recorded; /* models with a recorded schedule, on which schedule options have no effect */
-    bool tensors;    /* --units is given and has an effect */
+    char notes[2048]; /* on parts of the file that are not counted; "" for none */
+    size_t units;     /* with buckets */
+    size_t models;    /* in the pool */
+    size_t recorded;  /* models with a recorded schedule, on which schedule options have no effect */
+    bool tensors;     /* --units is given and has an effect */
     state_bytes state;
     bp_buckets *buckets;
     bp_schedule *schedule;
@@ -40,6 +40,7 @@ typedef struct analysis {
  * infeasible. Returns EXIT_GO_ON, or the exit code after a message. Call analysis_finish_all either way. */
 int analysis_init_all(const plan_options *options, analysis **analyses, size_t *count, bool *infeasible);
 void analysis_finish_all(analysis *analyses, size_t count);
+void analysis_finish(analysis *a);
 
 /* The dtype of --main-grad-dtype or --optimizer-dtype, or its default. */
 bp_dtype analysis_trained_dtype(bp_dtype asked);
@@ -79,12 +80,21 @@ int analysis_fail(const char *path, bp_status status);
 /* Generates the schedule or takes the recorded one, and merges those of --schedules. */
 int analysis_make_schedule(const char *path, const plan_options *options, const bp_model *model, analysis *a);
 
+/* ---- advice; functions with a status return EXIT_GO_ON, or the exit code after a message ---- */
+
+/* Adds a note for each option of the command line that changes neither the plans of this model nor the state that is shown. */
+int advice_note_options(const char *path, const plan_options *options, analysis *a);
+/* Prints a line if all policies take the same. */
+void advice_print_verdict(const analysis *a);
+/* Prints from which --dp on each policy fits that does not fit the budget. */
+int advice_print_ranks(const analysis *a, const plan_options *options);
+
 /* ---- paths of models ---- */
 
-/* Finds the path of `given`: `given` itself if such a file exists or if it has a slash, "/dev/stdin" for "-", else
- * the bundled model of this name. The caller frees *path. Returns EXIT_GO_ON, or the exit code after a message with
- * the nearest name and the folders. */
-int models_find(const char *given, char **path);
+/* Finds the path of `given`: as bp_model_find, and "/dev/stdin" for "-". The caller frees *path. *name: that of a model that was found by
+ * its name or id, within `given`; else NULL. Returns EXIT_GO_ON, or the exit code after a message with the nearest name and the places
+ * that were searched. */
+int models_find(const char *given, char **path, const char **name);
 
 /* true if the reader finds units by tensor names in this file or directory: then --units has an effect. */
 bool models_has_tensors(const char *path);

@@ -1,4 +1,4 @@
-/* Finds a model by its path, or by the name of a bundled one. */
+/* Finds a model by its path, its id on the hub or the name of a bundled one; `bucketpool models`. */
 #include "plan/analysis.h"
 
 #include <dirent.h>
@@ -10,8 +10,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <bucketpool/formats.h>
+
 #include "files/files.h"
+#include "formats/models/hub.h"
+#include "model/arch_config.h"
 #include "shared/cli.h"
+#include "shared/sheet.h"
 
 #define MOST_MODELS 256
 
@@ -68,69 +73,156 @@ static char *model_folders(void)
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-static char *find_in(const char *folders, const char *name)
-{
-    char *copy = strdup(folders), *rest = copy, *folder, *path = NULL;
-    struct stat about;
-    while (copy != NULL && path == NULL && (folder = strsep(&rest, ":")) != NULL) {
-        if (*folder == '\0' || asprintf(&path, "%s/%s", folder, name) < 0)
-            path = NULL;
-        else if (stat(path, &about) != 0) {
-            free(path);
-            path = NULL;
-        }
-    }
-    free(copy);
-    return path;
-}
-
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* Adds the repository of a bundled model to the error, or the name of a folder, if one is similar. */
 static int refuse(const char *name, const char *folders)
 {
-    char *names[MOST_MODELS];
-
-    size_t count = 0;
+    const char *names[MOST_MODELS];
+    char *own[MOST_MODELS];
+    size_t count = 0, bundled = 0;
+    bool is_plain = strchr(name, '/') == NULL;
+    for (; !is_plain && bp_bundled(bundled) != NULL && count < MOST_MODELS; bundled++)
+        names[count++] = bp_bundled(bundled)->repository;
     char *copy = strdup(folders), *rest = copy, *folder;
-    while (copy != NULL && (folder = strsep(&rest, ":")) != NULL) {
+    while (is_plain && copy != NULL && (folder = strsep(&rest, ":")) != NULL) {
         DIR *opened = *folder != '\0' ? opendir(folder) : NULL;
         for (struct dirent *entry; opened != NULL && count < MOST_MODELS && (entry = readdir(opened)) != NULL;) {
-            if (*entry->d_name != '.' && (names[count] = strdup(entry->d_name)) != NULL)
+            if (*entry->d_name != '.' && (own[count] = strdup(entry->d_name)) != NULL)
                 count++;
         }
         if (opened != NULL)
             closedir(opened);
     }
     free(copy);
-
-    qsort(names, count, sizeof *names, by_name); /* deterministic among names at the same distance */
-    const char *nearest = cli_nearest(name, (const char *const *)names, count);
-    int code =
-        cli_fail(EXIT_BAD_INPUT, "%.200s: No such file or directory, and not a bundled model%s (searched in %.600s)",
-                 name, cli_suggestion("", nearest), folders);
-    for (size_t i = 0; i < count; i++)
-        free(names[i]);
+    if (is_plain) {
+        qsort(own, count, sizeof *own, by_name); /* deterministic among names at the same distance */
+        memcpy(names, own, count * sizeof *names);
+    }
+    int code = cli_fail(EXIT_BAD_INPUT, "%s%s", bp_error_detail(), cli_suggestion("", cli_nearest(name, names, count)));
+    for (size_t i = 0; is_plain && i < count; i++)
+        free(own[i]);
     return code;
 }
 
-int models_find(const char *given, char **path)
+int models_find(const char *given, char **path, const char **name)
 {
-    struct stat about;
-    bool is_path = strchr(given, '/') != NULL || *given == '\0' || stat(given, &about) == 0 || errno != ENOENT;
-    bool is_input = strcmp(given, "-") == 0;
-    *path = is_input || is_path ? strdup(is_input ? "/dev/stdin" : given) : NULL;
-    if (is_input || is_path)
+    char found[PATH_MAX];
+    *name = NULL;
+    if (strcmp(given, "-") == 0) {
+        *path = strdup("/dev/stdin");
         return *path != NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    }
     char *folders = model_folders();
     if (folders == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    *path = find_in(folders, given);
-    int code = *path != NULL ? EXIT_GO_ON : refuse(given, folders);
+    bp_status status = bp_model_find(given, folders, found, sizeof found);
+    int code = status == BP_OK ? EXIT_GO_ON : status == BP_ERR_IO ? refuse(given, folders) : cli_fail_status(status);
     free(folders);
+    CLI_TRY(code);
+    if (strcmp(found, given) != 0) /* snapshots of a cache are named by their commits */
+        *name = strrchr(given, '/') != NULL ? strrchr(given, '/') + 1 : given;
+    *path = strdup(found);
+    return *path != NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "out of memory");
+}
+
+/* ---- the list ---------------------------------------------------------------------------------------------------- */
+
+static const char *repository_of(const char *folder)
+{
+    const bp_bundled_model *model;
+    for (size_t i = 0; (model = bp_bundled(i)) != NULL; i++) {
+        if (strcmp(model->folder, folder) == 0)
+            return model->repository;
+    }
+    return "";
+}
+
+static int is_shown(const struct dirent *entry)
+{
+    return *entry->d_name != '.';
+}
+
+static void add_model(sheet *s, const char *folder, const char *name)
+{
+    char path[PATH_MAX];
+    bp_model *model = NULL;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (bp_model_read(path, NULL, &model) != BP_OK) {
+        sheet_add_row(s, name, repository_of(name), "cannot be read", NULL);
+        return;
+    }
+    sheet_add_row(s, name, repository_of(name), cli_count(bp_model_get_info(model)->numel), NULL);
+    bp_model_destroy(&model);
+}
+
+static int print_folder(const char *folder, bool color)
+{
+    struct dirent **entries = NULL;
+    int count = scandir(folder, &entries, is_shown, alphasort);
+    if (count < 0)
+        return errno == ENOMEM ? cli_fail(EXIT_ENVIRONMENT, "out of memory") : EXIT_GO_ON;
+    printf("Models in %s:\n", folder);
+    sheet s = sheet_new(color);
+    sheet_add_columns(&s, "NAME|REPOSITORY|>PARAMETERS");
+    for (int i = 0; i < count; i++) {
+        add_model(&s, folder, entries[i]->d_name);
+        free(entries[i]);
+    }
+    free(entries);
+    int code = sheet_finish(&s);
+    putchar('\n');
     return code;
+}
+
+static void print_types(void)
+{
+    size_t column = 0;
+    const char *type;
+    puts("Types whose config.json is read (\"model_type\"):");
+    for (size_t i = 0; (type = bp_arch_model_type(i)) != NULL; i++) {
+        bool wraps = column > 0 && column + strlen(type) + 2 > 100;
+        column = wraps ? 0 : column;
+        column += (size_t)printf("%s%s", wraps ? ",\n" : i > 0 ? ", " : "", type);
+    }
+    puts("\n\nA name or a repository is a MODEL for the other commands, as is a repository in the cache of the Hugging "
+         "Face hub.\n"
+         "Another type: plan its safetensors, or the units.json of `python -m bucketpool describe`.");
+}
+
+int cli_models(int argc, char **argv)
+{
+    struct {
+        cli_color color;
+    } options = {0};
+    static const option_row table[] = {
+        {"color", "WHEN", "auto, always or never (default auto)", OPTION_CHOICE, 0, choices_color},
+        OPTION_END,
+    };
+    const options_command reading = {.name = "models",
+                                     .arguments = "",
+                                     .text = "Lists the bundled models, and the model types whose config.json is "
+                                             "read.\vExit: 0 answered, 2 bad input, 3 "
+                                             "environment.",
+                                     .tables = {table},
+                                     .options = &options};
+    CLI_TRY(options_read(argc, argv, &reading));
+    char *folders = model_folders(), *rest = folders, *folder;
+    if (folders == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    int code = EXIT_GO_ON;
+    while (code == EXIT_GO_ON && (folder = strsep(&rest, ":")) != NULL) {
+        if (*folder != '\0')
+            code = print_folder(folder, cli_wants_color(options.color));
+    }
+    free(folders);
+    CLI_TRY(code);
+    print_types();
+    code = cli_flush();
+    return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
 }
 
 /* ---- kinds of files ---------------------------------------------------------------------------------------------- */

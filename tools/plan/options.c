@@ -335,10 +335,21 @@ static int parse_policies(const char *name, const char *text, void *options)
     return value_list(name, text, add_policy, options);
 }
 
+/* The last of --budget and --gpu counts. */
+static void name_budget(const char *name, const char *text, plan_options *o)
+{
+    if (o->budget_option != NULL && strcmp(o->budget_option, name) != 0)
+        snprintf(o->overridden, sizeof o->overridden, "--%s %.40s", o->budget_option, o->budget_name);
+    else
+        o->overridden[0] = '\0';
+    o->budget_option = name;
+    o->budget_name = text;
+}
+
 static int parse_budget(const char *name, const char *text, void *options)
 {
     plan_options *o = options;
-    o->budget_name = text;
+    name_budget(name, text, o);
     if (!cli_parse_bytes(text, &o->budget))
         return cli_fail(EXIT_BAD_INPUT, "--%s: expected a size such as 80GiB, got \"%.40s\"", name, text);
     if (o->budget < 1 << 20)
@@ -348,9 +359,13 @@ static int parse_budget(const char *name, const char *text, void *options)
 }
 
 /* Total MiB of an idle device, as nvidia-smi and rocm-smi report it. The memory of driver and context is not subtracted. */
-static const choice gpus[] = {
-    {"a100-40", 40960}, {"a100-80", 81920}, {"h100", 81559},   {"h100-nvl", 95830}, {"h200", 143771},
-    {"b200", 183359},   {"b300", 275040},   {"gb200", 189471}, {"mi300x", 196592},  {0, 0}};
+static const choice gpus[] = {{"a100-40", 40960},  {"a100-80", 81920},
+                              {"l40s", 46068},     {"h20", 97871},
+                              {"h800", 81559},     {"h100", 81559},
+                              {"h100-nvl", 95830}, {"h200", 143771},
+                              {"b200", 183359},    {"b300", 275040},
+                              {"gb200", 189471},   {"gb300", 284208},
+                              {"mi300x", 196592},  {0, 0}};
 
 static int parse_gpu(const char *name, const char *text, void *options)
 {
@@ -358,18 +373,22 @@ static int parse_gpu(const char *name, const char *text, void *options)
     int mib = 0;
     CLI_TRY(value_choice(name, text, gpus, &mib));
     o->budget = (uint64_t)mib << 20;
-    o->budget_name = text;
+    name_budget(name, text, o);
     return EXIT_GO_ON;
 }
 
 static const option_row plan_table[] = {
+    {"strict", NULL,
+     "Refuse a config.json with parts that are not counted or fields that are not read, instead of a note", OPTION_FLAG,
+     FIELD(strict), .group = 4},
     {"policy", "LIST", "Policies, of dynamic, fixed, max, scheduled (default: all)", OPTION_OWN,
      .choices = options_policies, .parse = parse_policies, .group = 4},
     {.kind = OPTION_HEADING, .text = "Budget:", .group = 5},
     {"budget", "SIZE", "Memory of one GPU such as 80GiB: report whether pool and model state fit", OPTION_OWN,
      .parse = parse_budget},
-    {"gpu", "NAME", "--budget by name: a100-40, a100-80, h100, h100-nvl, h200, b200, b300, gb200, mi300x", OPTION_OWN,
-     .choices = gpus, .parse = parse_gpu},
+    {"gpu", "NAME",
+     "--budget by name: a100-40, a100-80, l40s, h20, h800, h100, h100-nvl, h200, b200, b300, gb200, gb300, mi300x",
+     OPTION_OWN, .choices = gpus, .parse = parse_gpu},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 6},
     {"json", NULL, "Print a bucketpool.report/1 document (explain: bucketpool.whatif/1)", OPTION_FLAG, FIELD(json)},
     {"plot", "FILE", "plan: draw the pool (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(plot)},

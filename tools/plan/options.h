@@ -58,9 +58,11 @@ typedef struct plan_options {
     bool joint;
     uint64_t work;     /* 0: the library's default */
     const char *units; /* patterns for safetensors */
+    bool strict;       /* refuses a model with parts or fields that are not read */
     options_given given;
-    uint64_t budget; /* bytes, 0: none */
-    const char *budget_name;
+    uint64_t budget;                         /* bytes, 0: none */
+    const char *budget_name, *budget_option; /* the value, and "budget" or "gpu" */
+    char overridden[64];                     /* the other of these options, which came before; "": none */
     bool json;
     const char *plot, *output;
     cli_color color;

@@ -197,6 +197,7 @@ int table_print_model(const analysis *a, const plan_options *options)
         if (!plan->feasible)
             printf("\n%s is infeasible: %s.\n", bp_policy_name(plan->policy), plan->infeasible_because);
     }
+    advice_print_verdict(a);
     if (options->budget > 0) {
         putchar('\n');
 
@@ -217,6 +218,8 @@ int table_print_model(const analysis *a, const plan_options *options)
                    fits ? cli_bytes(options->budget - needed) : cli_bytes(needed - options->budget),
                    fits ? "are left for" : "too much before");
         }
+        if (code == EXIT_GO_ON)
+            code = advice_print_ranks(a, options);
         putchar('\n');
     }
     return code;
