@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "plan/analysis.h"
 #include "shared/cli.h"
@@ -41,7 +42,8 @@ static bool change(const option_row *row, plan_options *options)
         options->schedule.unit_prefetch_count = 0;
         return true;
     }
-    if (bytes == 0 || (row->applies & OPTION_MAKES_PLANS) != 0 || is_named(row->name, others))
+    bool is_own = row->field + bytes > sizeof *options; /* of a command's struct that begins with these options */
+    if (bytes == 0 || is_own || (row->applies & OPTION_MAKES_PLANS) != 0 || is_named(row->name, others))
         return false;
     void *field = (char *)options + row->field;
     const void *unasked = (const char *)&defaults + row->field;
@@ -87,6 +89,13 @@ static bool is_same(const analysis *x, const analysis *y, bool shows_state)
     return has_same_requests(bp_buckets_get_info(x->buckets), bp_buckets_get_info(y->buckets)) &&
            has_same_events(bp_schedule_get_info(x->schedule), bp_schedule_get_info(y->schedule)) &&
            (!shows_state || is_same_state(&x->state, &y->state));
+}
+
+/* A pipe can be read once. Names of models are no paths. */
+static bool can_read_again(const char *given)
+{
+    struct stat about;
+    return strcmp(given, "-") != 0 && (stat(given, &about) != 0 || S_ISREG(about.st_mode) || S_ISDIR(about.st_mode));
 }
 
 /* *same: the model has the same plans and state with these options. */
@@ -167,7 +176,8 @@ int advice_note_options(const char *path, const plan_options *options, analysis 
 {
     if (options->overridden[0] != '\0')
         add_note(a, "%s has no effect: --%s follows it", options->overridden, options->budget_option);
-    for (size_t i = 0; strcmp(path, "-") != 0 && i < options->given.count; i++) {
+    bool again = can_read_again(path);
+    for (size_t i = 0; again && i < options->given.count; i++) {
         const option_row *row = options->given.rows[i];
         plan_options changed = *options;
         bool same = false;
@@ -268,7 +278,7 @@ static int find_ranks(const char *path, const plan_options *o, const analysis *a
 int advice_print_ranks(const analysis *a, const plan_options *o)
 {
     uint32_t ranks[MOST_POLICIES] = {0};
-    bool misses[MOST_POLICIES] = {false}, is_one = o->model_count == 1 && strcmp(o->models[0], "-") != 0;
+    bool misses[MOST_POLICIES] = {false}, is_one = o->model_count == 1 && can_read_again(o->models[0]);
     for (size_t i = 0; is_one && i < a->plan_count; i++) {
         misses[i] = bp_plan_get_info(a->plans[i])->feasible && analysis_needed(a, a->plans[i]) > o->budget;
         if (misses[i])
@@ -287,10 +297,9 @@ int advice_print_ranks(const analysis *a, const plan_options *o)
             misses[k] = k == i;
         }
         if (misses[i] && ranks[i] > 0)
-            printf("%s: fits from --dp %u on.\n", names, ranks[i]);
+            printf("Fits from --dp %u: %s.\n", ranks[i], names);
         else if (misses[i])
-            printf("%s: fits with no --dp, because the pool and parameters outside units take %s.\n", names,
-                   cli_bytes(least));
+            printf("Fits with no --dp: %s; the pool and parameters outside units take %s.\n", names, cli_bytes(least));
     }
     return EXIT_GO_ON;
 }
