@@ -12,8 +12,8 @@ import unittest
 from answers import InFolder
 
 ROOT, PROGRAM = sys.argv[1], os.path.abspath(sys.argv[2])
-COMMANDS = ("plan", "explain", "schedule", "run", "step", "pack", "view", "bench logprob", "bench offload")
-ALL = "plan explain schedule run step pack view bench completion"
+COMMANDS = ("plan", "explain", "schedule", "models", "run", "step", "pack", "view", "bench logprob", "bench offload")
+ALL = "plan explain schedule models run step pack view bench completion"
 
 # A command line up to the cursor, and the candidates for its last word.
 LINES = {

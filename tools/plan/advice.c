@@ -148,7 +148,9 @@ static const char *reason(const char *option)
 static const char *value_text(const option_row *row, const plan_options *options)
 {
     const void *field = (const char *)options + row->field;
-    return row->kind == OPTION_U32 ? cli_text(" %u", *(const uint32_t *)field) : "";
+    return row->kind == OPTION_U32   ? cli_text(" %u", *(const uint32_t *)field)
+           : row->kind == OPTION_U64 ? cli_text(" %llu", (unsigned long long)*(const uint64_t *)field)
+                                     : "";
 }
 
 /* Depths beyond the units of the model act as the number of units. */

@@ -116,13 +116,18 @@ static bool is_commit(const char *text)
            strspn(text, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-") == strlen(text);
 }
 
-/* The commit of the branch main, else of the only snapshot. */
+/* The commit of the branch main, or of the only snapshot where there is no such branch. */
 static bool find_commit(const char *repository, char commit[LONGEST_COMMIT + 1])
 {
     char path[LONGEST_PATH], *text = NULL;
     size_t bytes = 0, count = 0;
     *commit = '\0';
-    if (join_path(path, "%s/refs/main", repository) && bp_file_read(path, LONGEST_PATH, &text, &bytes) == BP_OK) {
+    struct stat about;
+    if (!join_path(path, "%s/refs/main", repository))
+        return false;
+    if (lstat(path, &about) == 0) {
+        if (bp_file_read(path, LONGEST_PATH, &text, &bytes) != BP_OK)
+            return false;
         text[strcspn(text, "\r\n")] = '\0';
         if (is_commit(text))
             snprintf(commit, LONGEST_COMMIT + 1, "%s", text);
@@ -151,7 +156,7 @@ static bool repository_folder(const char *id, char path[LONGEST_PATH])
 }
 
 /* The folder of a snapshot that has a file that bp_model_read takes. */
-static bool find_cached(const char *id, char path[LONGEST_PATH])
+static bool find_snapshot(const char *id, char path[LONGEST_PATH])
 {
     static const char *const readable[] = {"config.json", "model.safetensors.index.json", "model.safetensors"};
     char repository[LONGEST_PATH], file[LONGEST_PATH], commit[LONGEST_COMMIT + 1];
@@ -199,7 +204,7 @@ bp_status bp_model_find(const char *name, const char *folders, char *path, size_
         return BP_OK;
     }
     bool is_plain = strchr(name, '/') == NULL;
-    bool has = (is_plain && find_bundled(name, folders, found)) || (is_id && find_cached(name, found)) ||
+    bool has = (is_plain && find_bundled(name, folders, found)) || (is_id && find_snapshot(name, found)) ||
                (!is_plain && find_bundled(name, folders, found));
     if (!has && is_id && repository_folder(name, cache))
         return bp_fail(
