@@ -180,6 +180,12 @@ class Faults(unittest.TestCase):
     def test_plan(self):
         self.sweep("plan", "units.json")
 
+    def test_plan_advice(self):
+        self.sweep("plan", "config.json", "--policy", "max", "--ep", "2", "--dp", "2", "--budget", "4MiB", "--prefetch", "9")
+
+    def test_models(self):
+        self.sweep("models")
+
     def test_plan_json(self):
         self.sweep("plan", "units.json", "--json", "--dp", "4", "--budget", "1GiB")
 

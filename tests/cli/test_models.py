@@ -216,7 +216,6 @@ class Advice(Named):
                                (("--optimizer-tensors", "2"), "--optimizer-tensors 2 has no effect without --budget"),
                                (("--budget", "80GiB", "--gpu", "h100"), "--budget 80GiB has no effect: --gpu follows it")):
             self.assertIn(words, self.notes("Llama-3.1-8B", "--policy", "max", *options), options)
-        self.assertIn("--tp 2 has no effect", self.notes(os.path.join(SOURCE, "examples", "files", "units.json"), "--tp", "2"))
 
     def test_options_with_effect(self):
         for model, options in (("Qwen3-30B-A3B", ("--ep", "8")), ("Llama-3.1-8B", ("--prefetch", "31")),

@@ -129,7 +129,6 @@ static const char *reason(const char *option)
         const char *option, *text;
     } reasons[] = {
         {"ep", ": no parameter is an expert's"},
-        {"tp", ": no parameter has a dimension that tensor parallelism splits"},
         {"recompute", ": no parameter is fp8"},
         {"main-grad-dtype", " without --budget or --roles main_grad"},
         {"optimizer-dtype", " without --budget or --roles optimizer"},

@@ -146,17 +146,18 @@ static int is_shown(const struct dirent *entry)
     return *entry->d_name != '.';
 }
 
-static void add_model(sheet *s, const char *folder, const char *name)
+static int add_model(sheet *s, const char *folder, const char *name)
 {
     char path[PATH_MAX];
     bp_model *model = NULL;
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (bp_model_read(path, NULL, &model) != BP_OK) {
-        sheet_add_row(s, name, repository_of(name), "cannot be read", NULL);
-        return;
-    }
-    sheet_add_row(s, name, repository_of(name), cli_count(bp_model_get_info(model)->numel), NULL);
+    bp_status status = bp_model_read(path, NULL, &model);
+    if (status == BP_ERR_NO_HOST_MEMORY)
+        return cli_fail_status(status);
+    sheet_add_row(s, name, repository_of(name),
+                  status == BP_OK ? cli_count(bp_model_get_info(model)->numel) : "cannot be read", NULL);
     bp_model_destroy(&model);
+    return EXIT_GO_ON;
 }
 
 static int print_folder(const char *folder, bool color)
@@ -168,12 +169,15 @@ static int print_folder(const char *folder, bool color)
     printf("Models in %s:\n", folder);
     sheet s = sheet_new(color);
     sheet_add_columns(&s, "NAME|REPOSITORY|>PARAMETERS");
+    int code = EXIT_GO_ON;
     for (int i = 0; i < count; i++) {
-        add_model(&s, folder, entries[i]->d_name);
+        if (code == EXIT_GO_ON)
+            code = add_model(&s, folder, entries[i]->d_name);
         free(entries[i]);
     }
     free(entries);
-    int code = sheet_finish(&s);
+    int finished = sheet_finish(&s);
+    code = code == EXIT_GO_ON ? finished : code;
     putchar('\n');
     return code;
 }

@@ -116,34 +116,38 @@ static bool is_commit(const char *text)
            strspn(text, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-") == strlen(text);
 }
 
-/* The commit of the branch main, or of the only snapshot where there is no such branch. */
-static bool find_commit(const char *repository, char commit[LONGEST_COMMIT + 1])
+/* The commit of the branch main, or of the only snapshot where there is no such branch; "" without one. */
+static bp_status find_commit(const char *repository, char commit[LONGEST_COMMIT + 1])
 {
     char path[LONGEST_PATH], *text = NULL;
     size_t bytes = 0, count = 0;
-    *commit = '\0';
     struct stat about;
+    *commit = '\0';
     if (!join_path(path, "%s/refs/main", repository))
-        return false;
+        return BP_OK;
     if (lstat(path, &about) == 0) {
-        if (bp_file_read(path, LONGEST_PATH, &text, &bytes) != BP_OK)
-            return false;
+        bp_status status = bp_file_read(path, LONGEST_PATH, &text, &bytes);
+        if (status != BP_OK)
+            return status == BP_ERR_NO_HOST_MEMORY ? status : BP_OK;
         text[strcspn(text, "\r\n")] = '\0';
         if (is_commit(text))
             snprintf(commit, LONGEST_COMMIT + 1, "%s", text);
         free(text);
-        return *commit != '\0';
+        return BP_OK;
     }
     DIR *folder = join_path(path, "%s/snapshots", repository) ? opendir(path) : NULL;
-    for (struct dirent *entry; folder != NULL && count < 2 && (entry = readdir(folder)) != NULL;) {
+    if (folder == NULL)
+        return errno == ENOMEM ? bp_fail_memory(sizeof(DIR *)) : BP_OK;
+    for (struct dirent *entry; count < 2 && (entry = readdir(folder)) != NULL;) {
         if (!is_commit(entry->d_name))
             continue;
         snprintf(commit, LONGEST_COMMIT + 1, "%.*s", LONGEST_COMMIT, entry->d_name);
         count++;
     }
-    if (folder != NULL)
-        closedir(folder);
-    return count == 1;
+    closedir(folder);
+    if (count != 1)
+        *commit = '\0';
+    return BP_OK;
 }
 
 /* "models--owner--name" in the cache. */
@@ -156,18 +160,19 @@ static bool repository_folder(const char *id, char path[LONGEST_PATH])
 }
 
 /* The folder of a snapshot that has a file that bp_model_read takes. */
-static bool find_snapshot(const char *id, char path[LONGEST_PATH])
+static bp_status find_snapshot(const char *id, char path[LONGEST_PATH], bool *found)
 {
     static const char *const readable[] = {"config.json", "model.safetensors.index.json", "model.safetensors"};
     char repository[LONGEST_PATH], file[LONGEST_PATH], commit[LONGEST_COMMIT + 1];
-    if (!repository_folder(id, repository) || !find_commit(repository, commit) ||
-        !join_path(path, "%s/snapshots/%s", repository, commit))
-        return false;
-    for (size_t i = 0; i < sizeof readable / sizeof *readable; i++) {
-        if (join_path(file, "%s/%s", path, readable[i]) && exists_at(file))
-            return true;
-    }
-    return false;
+    *found = false;
+    if (!repository_folder(id, repository))
+        return BP_OK;
+    BP_TRY(find_commit(repository, commit));
+    if (*commit == '\0' || !join_path(path, "%s/snapshots/%s", repository, commit))
+        return BP_OK;
+    for (size_t i = 0; !*found && i < sizeof readable / sizeof *readable; i++)
+        *found = join_path(file, "%s/%s", path, readable[i]) && exists_at(file);
+    return BP_OK;
 }
 
 /* ---- bundled models ----------------------------------------------------------------------------------------------- */
@@ -203,9 +208,10 @@ bp_status bp_model_find(const char *name, const char *folders, char *path, size_
         memcpy(path, name, strlen(name) + 1); /* reading it tells what is wrong */
         return BP_OK;
     }
-    bool is_plain = strchr(name, '/') == NULL;
-    bool has = (is_plain && find_bundled(name, folders, found)) || (is_id && find_snapshot(name, found)) ||
-               (!is_plain && find_bundled(name, folders, found));
+    bool is_plain = strchr(name, '/') == NULL, has = is_plain && find_bundled(name, folders, found);
+    if (!has && is_id)
+        BP_TRY(find_snapshot(name, found, &has));
+    has = has || find_bundled(name, folders, found);
     if (!has && is_id && repository_folder(name, cache))
         return bp_fail(
             BP_ERR_IO,
