@@ -116,7 +116,7 @@ static bool is_commit(const char *text)
            strspn(text, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-") == strlen(text);
 }
 
-/* The commit of the branch main, or of the only snapshot where there is no such branch; "" without one. */
+/* The commit of the branch main, or that of the only snapshot where this branch is missing; "" without one. */
 static bp_status find_commit(const char *repository, char commit[LONGEST_COMMIT + 1])
 {
     char path[LONGEST_PATH], *text = NULL;
