@@ -17,7 +17,8 @@ typedef struct bp_arch_entry {
 } bp_arch_entry;
 
 /* A published configuration. `find` looks a key up; the key has `length` bytes of a static string and need not be terminated. "a.b" is member b of the
- * object a, "a.#" the number of members of a. *found is false where the configuration does not have the key. Errors:
+ * object a, "a.#" the number of members of a, "a[].b" the list of the members b of the elements of
+ * list a ("a[].b%": in billionths), 0 where one is missing or null, 1 where it is an object. *found is false where the configuration does not have the key. Errors:
  * BP_ERR_NO_HOST_MEMORY. */
 typedef struct bp_arch_config {
     bp_status (*find)(void *context, const char *key, size_t length, bp_arch_entry *entry, bool *found);

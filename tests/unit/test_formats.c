@@ -212,6 +212,42 @@ static void test_kimi_k3(void **state)
                      plain - 2 * (64 * 256 + 65 * 3 * 256 * 128) + 2 * 3 * 512 * 256);
 }
 
+/* Nemotron-NAS: layers with other widths, linear layers or nothing. transformers has no such type; sizes by hand. */
+static void test_nemotron_nas(void **state)
+{
+    (void)state;
+#define NAS(blocks)                                                                                                    \
+    "{\"model_type\": \"nemotron-nas\", \"hidden_size\": 96, \"num_hidden_layers\": 2, \"num_attention_heads\": 8, "   \
+    "\"num_key_value_heads\": null, \"intermediate_size\": null, \"vocab_size\": 100, \"block_configs\": [" blocks     \
+    "]}"
+    const uint64_t outside = 2 * 100 * 96 + 96, norm = 96, square = 96 * 96;
+    assert_int_equal(
+        numel_of(NAS("{\"attention\": {\"n_heads_in_group\": 4, \"no_op\": false}, \"ffn\": {\"ffn_mult\": 2.625}}, "
+                     "{\"attention\": {\"replace_with_linear\": true}, \"ffn\": {\"ffn_mult\": 5}}")),
+        outside + 4 * norm + 2 * square + 2 * 2 * 12 * 96 + 3 * 96 * 256 + square + 3 * 96 * 512);
+    assert_int_equal(numel_of(NAS("{\"attention\": {\"no_op\": true}, \"ffn\": {\"replace_with_linear\": true}}, "
+                                  "{\"attention\": {\"n_heads_in_group\": 8}, \"ffn\": {\"no_op\": true}}")),
+                     outside + norm + square + norm + 2 * square + 2 * 12 * 96);
+    assert_int_equal(numel_of(NAS("{\"attention\": {\"no_op\": true}, \"ffn\": {\"intermediate_size\": 300}}, "
+                                  "{\"attention\": {\"no_op\": true}, \"ffn\": {\"intermediate_size\": 7}}")),
+                     outside + 2 * norm + 3 * 96 * 307);
+    static const char *const wrong[][2] = {
+        {NAS("{\"attention\": {\"n_heads_in_group\": 3}, \"ffn\": {\"ffn_mult\": 1}}"), "8 is not a multiple of 3"},
+        {NAS("{\"attention\": {\"no_op\": true}, \"ffn\": {\"no_op\": true}}"), "has 1 entries"}, /* too short */
+        {NAS("{\"ffn\": {\"moe\": {\"num_experts\": 2}}}"), "has experts"},
+        {NAS("{\"ffn\": {\"ffn_mult\": -1.5}}"), "expected a number in [0, 1e9)"},
+        {NAS("{\"ffn\": {\"ffn_mult\": NaN}}"), "expected a number in [0, 1e9)"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        bp_model *model = NULL;
+        assert_int_equal(bp_config_parse(wrong[i][0], strlen(wrong[i][0]), "d/config.json", NULL, &model),
+                         BP_ERR_FORMAT);
+        if (strstr(bp_error_detail(), wrong[i][1]) == NULL)
+            print_error("%s\n", bp_error_detail());
+        assert_non_null(strstr(bp_error_detail(), wrong[i][1]));
+    }
+}
+
 /* tie_word_embeddings of the wrapper counts, explicit or by model type. */
 static void test_wrapper_ties(void **state)
 {
@@ -456,6 +492,7 @@ int main(void)
         cmocka_unit_test(test_strict),
         cmocka_unit_test(test_heads),
         cmocka_unit_test(test_kimi_k3),
+        cmocka_unit_test(test_nemotron_nas),
         cmocka_unit_test(test_options_grow),
         cmocka_unit_test(test_wrapper_ties),
         cmocka_unit_test(test_config_fields),

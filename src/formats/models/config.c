@@ -107,12 +107,56 @@ static bp_status config_read_numbers(published *from, const char *text, bp_arch_
     return status;
 }
 
-/* Keys of nested members are "object.member", and of their number "object.#". */
+/* The member at "a.b" of an element; NULL without one. */
+static const json_t *member_at(const json_t *element, const char *path, size_t length)
+{
+    while (element != NULL && length > 0) {
+        const char *dot = memchr(path, '.', length);
+        size_t part = dot != NULL ? (size_t)(dot - path) : length;
+        element = json_object_getn(element, path, part);
+        part += dot != NULL;
+        path += part;
+        length -= part;
+    }
+    return element;
+}
+
+/* A member of each element of a list, with a % at the end of its path in billionths. 0: missing or null; 1: an object. */
+static bp_status config_read_members(published *from, const json_t *list, const char *path, size_t length,
+                                     bp_arch_entry *entry)
+{
+    bool scales = length > 0 && path[length - 1] == '%';
+    json_t *numbers = json_array();
+    bp_status status = numbers != NULL ? BP_OK : bp_fail_memory(sizeof(json_t *));
+    for (size_t i = 0; status == BP_OK && i < json_array_size(list); i++) {
+        const json_t *member = member_at(json_array_get(list, i), path, length - scales);
+        double scaled = json_number_value(member) * 1e9;
+        bool is_number = member == NULL || json_is_null(member) || json_is_number(member);
+        if (scales && !(is_number && scaled >= 0 && scaled < 1e18))
+            status = bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%.*s\" of element %zu: expected a number in [0, 1e9)",
+                             (int)(length - scales), path, i);
+        else if (json_array_append_new(numbers, json_integer(scales             ? (json_int_t)(scaled + 0.5)
+                                                             : is_whole(member) ? whole_value(member)
+                                                                                : json_is_object(member))) != 0)
+            status = bp_fail_memory(sizeof(json_t *));
+    }
+    if (status == BP_OK)
+        status = config_read_list(from, numbers, entry);
+    json_decref(numbers);
+    return status;
+}
+
+/* Keys of nested members are "object.member", of their number "object.#", and of the elements of a list "list[].member". */
 static bp_status find_in(published *from, const json_t *object, const char *key, size_t length, bp_arch_entry *entry,
                          bool *found)
 {
     const json_t *value = json_object_getn(object, key, length);
     const char *dot = memchr(key, '.', length);
+    if (value == NULL && dot != NULL && dot - key > 2 && strncmp(dot - 2, "[]", 2) == 0) {
+        const json_t *list = json_object_getn(object, key, (size_t)(dot - 2 - key));
+        *found = json_is_array(list);
+        return *found ? config_read_members(from, list, dot + 1, length - (size_t)(dot + 1 - key), entry) : BP_OK;
+    }
     if (value == NULL && dot != NULL) {
         const json_t *inner = json_object_getn(object, key, (size_t)(dot - key));
         size_t rest = length - (size_t)(dot + 1 - key);

@@ -194,7 +194,8 @@ static bool was_looked_up(const bp_looked_up *looked, const char *prefix, const 
     size_t before = strlen(prefix), length = before + strlen(key);
     for (size_t i = 0; i < looked->count; i++) {
         const bp_looked_up_key *k = &looked->keys[i];
-        if (k->length == length && strncmp(k->name, prefix, before) == 0 &&
+        bool is_list = k->length > length + 2 && strncmp(k->name + length, "[].", 3) == 0; /* members of its elements */
+        if ((k->length == length || is_list) && strncmp(k->name, prefix, before) == 0 &&
             strncmp(k->name + before, key, length - before) == 0)
             return true;
     }

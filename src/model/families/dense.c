@@ -217,6 +217,45 @@ static const bp_arch_tensor mimo_prediction_last[] = {
     TENSORS_END,
 };
 
+/* ---- Nemotron-NAS: layers of other widths, or without attention or MLP --------------------------------------------------- */
+
+static const bp_arch_field nemotron_nas_fields[] = {
+    FIELD_VOCAB,
+    FIELD_HIDDEN,
+    FIELD_LAYERS,
+    FIELD_HEADS,
+    FIELD_HEAD_DIM("hidden/heads"),
+    FIELD_ATTENTION_BIAS,
+    FIELD_MLP_BIAS,
+    {"groups", "block_configs[].attention.n_heads_in_group", BP_FIELD_LIST, REQUIRED, NULL},
+    FIELD_LIST("no_attention", "block_configs[].attention.no_op"),
+    FIELD_LIST("linear_attention", "block_configs[].attention.replace_with_linear"),
+    FIELD_LIST("no_mlp", "block_configs[].ffn.no_op"),
+    FIELD_LIST("linear_mlp", "block_configs[].ffn.replace_with_linear"),
+    FIELD_LIST("inners", "block_configs[].ffn.intermediate_size"),
+    FIELD_LIST("billionths", "block_configs[].ffn.ffn_mult%"),
+    FIELD_LIST("experts", "block_configs[].ffn.moe"),
+    FIELD_TIED("0"),
+    FIELD_CHECK("!experts[layer]", "has experts (block_configs), which the table of nemotron-nas lacks"),
+    FIELD_LAYER("projects", "!no_attention[layer] && linear_attention[layer]"),
+    FIELD_LAYER("attends", "!no_attention[layer] && !linear_attention[layer]"),
+    FIELD_LAYER("kv_heads", "attends ? heads/groups[layer] : heads"),
+    FIELD_LAYER("dense", "!no_mlp[layer] && !linear_mlp[layer]"),
+    FIELD_LAYER("inner", "inners[layer] > 0 ? inners[layer] : "
+                         "ceil(floor(2*billionths[layer]*hidden, 3*1000000000), 256)*256"),
+    FIELDS_END,
+};
+
+static const bp_arch_tensor nemotron_nas_layer[] = {
+    {"input_layernorm", "hidden", "", "!no_attention[layer]", NULL, NULL, LINEAR},
+    ATTENTION("self_attn", "attends", "attention_bias"),
+    {"self_attn.linear_attn", "hidden; hidden", "", "projects", NULL, NULL, GEMM},
+    {"post_attention_layernorm", "hidden", "", "!no_mlp[layer]", NULL, NULL, LINEAR},
+    GATED_MLP("mlp", "inner", "dense", NULL, "mlp_bias"),
+    {"mlp.linear_mlp", "hidden; hidden", "", "!no_mlp[layer] && linear_mlp[layer]", NULL, NULL, GEMM},
+    TENSORS_END,
+};
+
 const bp_arch_family bp_arch_dense[] = {
     {
         .model_types = {"gemma"},
@@ -376,6 +415,14 @@ const bp_arch_family bp_arch_dense[] = {
         .prediction_name = "model.mtp_layers.",
         .prediction_first = mimo_prediction_first,
         .prediction_last = mimo_prediction_last,
+    },
+    {
+        .model_types = {"nemotron-nas"},
+        .source = "modeling_decilm.py of Llama-3.3-Nemotron-Super-49B",
+        .fields = nemotron_nas_fields,
+        .ignored = "intermediate_size|num_key_value_heads",
+        USUAL_DECODER,
+        .layer = {nemotron_nas_layer},
     },
     {
         .model_types = {"qwen3", "qwen3_vl", "qwen3_vl_text"},
