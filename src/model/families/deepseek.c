@@ -88,7 +88,10 @@ static const bp_arch_field indexed_fields[] = {
     FIELD_LIST("indexers", "indexer_types|index_topk_pattern"),
     FIELD_SIZE("index_period", "index_topk_freq", "1"),
     FIELD_COUNT("index_offset", "index_skip_topk_offset", "2"),
-    FIELD_LAYER("moe", "layer >= layers ? 1 : has(kinds) ? kinds[layer] != 'dense' : layer >= first_dense"),
+    FIELD_SIZE("moe_freq", "moe_layer_freq", "1"),
+    FIELD_LAYER(
+        "moe",
+        "layer >= layers ? 1 : has(kinds) ? kinds[layer] != 'dense' : layer >= first_dense && layer % moe_freq == 0"),
     FIELD_LAYER("indexed",
                 "layer >= layers ? 1 : has(indexers) ? indexers[layer] == 'full' || indexers[layer] == 'F' : "
                 "layer < index_offset ? 1 : (layer - index_offset + 1) % index_period == 0"),
@@ -322,7 +325,7 @@ const bp_arch_family bp_arch_deepseek[] = {
         .model_types = {"deepseek_v32", "glm_moe_dsa"},
         .source =
             "transformers 5.23.0 models/{deepseek_v32,glm_moe_dsa}; vllm deepseek_mtp.py for the prediction layer",
-        .ignored = IGNORED "|mlp_bias",
+        .ignored = IGNORED "|mlp_bias|indexer_rope_interleave|index_share_for_mtp_iteration|layer_types",
         .fields = indexed_fields,
         USUAL_DECODER,
         .layer = {bp_arch_input_norm, bp_arch_mla, indexer, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
@@ -352,7 +355,8 @@ const bp_arch_family bp_arch_deepseek[] = {
     {
         .model_types = {"deepseek_v4"},
         .source = "transformers 5.23.0 models/deepseek_v4",
-        .ignored = "attention_bias|mlp_layer_types|n_shared_experts|num_key_value_heads|qk_rope_head_dim",
+        .ignored =
+            "attention_bias|mlp_layer_types|n_shared_experts|num_key_value_heads|qk_rope_head_dim|num_hash_layers",
         .fields = deepseek_v4_fields,
         .first = bp_arch_embedding,
         .last = deepseek_v4_last,

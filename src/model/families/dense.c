@@ -398,6 +398,7 @@ const bp_arch_family bp_arch_dense[] = {
         /* biases on query, key and value always, on the output never */
         .model_types = {"qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"},
         .source = "transformers 4.57.6 models/qwen2",
+        .ignored = "attention_bias",
         .fields = FIELDS(DECODER_FIELDS("32", "hidden/heads", "0"), FIELD_FIXED("attention_bias", "1"),
                          FIELD_FIXED("out_bias", "0"), FIELD_FIXED("mlp_bias", "0")),
         USUAL_DECODER,
@@ -406,6 +407,7 @@ const bp_arch_family bp_arch_dense[] = {
     {
         .model_types = {"mimo"},
         .source = "modeling_mimo.py of MiMo-7B: Qwen2, and prediction layers",
+        .ignored = "attention_bias",
         .fields = FIELDS(DECODER_FIELDS("32", "hidden/heads", "0"), FIELD_FIXED("attention_bias", "1"),
                          FIELD_FIXED("out_bias", "0"), FIELD_FIXED("mlp_bias", "0"),
                          FIELD_COUNT("predictions", "num_nextn_predict_layers", "0")),

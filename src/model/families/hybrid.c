@@ -411,7 +411,7 @@ const bp_arch_family bp_arch_hybrid[] = {
     {
         .model_types = {"nemotron_h"},
         .source = "transformers 5.23.0 models/nemotron_h, names as published; vllm nemotron_h_mtp.py",
-        .ignored = "expand|mamba_proj_bias|n_shared_experts|num_hidden_layers|time_step_rank",
+        .ignored = "expand|mamba_proj_bias|n_shared_experts|num_hidden_layers|time_step_rank|moe_shared_expert_overlap",
         .fields = nemotron_h_fields,
         .first = backbone_first,
         .last = backbone_last,
@@ -503,6 +503,7 @@ const bp_arch_family bp_arch_hybrid[] = {
     {
         .model_types = {"qwen3_5", "qwen3_5_text"},
         .source = "transformers 5.23.0 models/qwen3_5, text part",
+        .ignored = "attn_output_gate",
         .fields = FIELDS(QWEN3_5_FIELDS, FIELD_INNER, FIELD_FIXED("mlp_bias", "0")),
         USUAL_DECODER,
         .layer = {bp_arch_input_norm, gated_delta_net, bp_arch_post_norm, bp_arch_gated_mlp},
@@ -510,6 +511,7 @@ const bp_arch_family bp_arch_hybrid[] = {
     {
         .model_types = {"qwen3_5_moe", "qwen3_5_moe_text"},
         .source = "transformers 5.23.0 models/qwen3_5_moe, text part",
+        .ignored = "attn_output_gate",
         .fields = qwen3_5_moe_fields,
         USUAL_DECODER,
         .layer = {bp_arch_input_norm, gated_delta_net, bp_arch_post_norm, bp_arch_experts, bp_arch_shared_expert},

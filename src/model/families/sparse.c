@@ -236,7 +236,7 @@ static const bp_arch_field step3p5_fields[] = {
     FIELD_FLAG("gate_of_heads", "gating", "1"),
     FIELD_SIZE("expert_inner", "moe_intermediate_size", "1280"),
     FIELD_SIZE("shared_inner", "share_expert_dim|share_expert_dims", "1280"),
-    FIELD_SIZE("n_experts", "n_routed_experts|moe_num_experts|num_local_experts", "288"),
+    FIELD_SIZE("n_experts", "n_routed_experts|moe_num_experts|num_local_experts|num_experts", "288"),
     {"sliding_heads", "num_sliding_attention_heads|attention_other_setting.num_attention_heads", BP_FIELD_SIZE, "heads",
      "heads"},
     FIELD_LIST("kinds", "layer_types"),
@@ -321,6 +321,7 @@ const bp_arch_family bp_arch_sparse[] = {
     {
         .model_types = {"qwen3_moe"},
         .source = "transformers 4.57.6 models/qwen3_moe",
+        .ignored = "use_qk_norm",
         .fields = FIELDS(DECODER_FIELDS("4", "hidden/heads", "0"), FIELD_ATTENTION_BIAS,
                          FIELD_SIZE("expert_inner", "moe_intermediate_size", REQUIRED), SPARSE_STEP_FIELDS),
         USUAL_DECODER,
@@ -381,6 +382,7 @@ const bp_arch_family bp_arch_sparse[] = {
     {
         .model_types = {"minimax_m2"},
         .source = "transformers 5.23.0 models/minimax_m2",
+        .ignored = "mtp_transformer_layers|use_mtp|use_qk_norm|use_routing_bias",
         .fields = FIELDS(DECODER_FIELDS("8", "128", "0"), FIELD_FIXED("attention_bias", "0"),
                          FIELD_SIZE("n_experts", "num_local_experts|num_experts", REQUIRED)),
         USUAL_DECODER,
@@ -431,8 +433,9 @@ const bp_arch_family bp_arch_sparse[] = {
                   bp_arch_experts, bp_arch_shared_experts},
     },
     {
-        .model_types = {"minimax_m3_vl_text", "minimax_m3_vl"},
+        .model_types = {"minimax_m3_vl_text", "minimax_m3_vl", "minimax_m3"},
         .source = "transformers 5.23.0 models/minimax_m3_vl, text part",
+        .ignored = "n_shared_experts|use_gemma_norm|use_qk_norm|use_routing_bias",
         .fields = minimax_m3_fields,
         USUAL_DECODER,
         .layer = {bp_arch_input_norm, bp_arch_attention, bp_arch_qk_norm, minimax_m3_indexer, bp_arch_post_norm,
@@ -441,7 +444,8 @@ const bp_arch_family bp_arch_sparse[] = {
     {
         .model_types = {"step3p5", "step3p7"},
         .source = "transformers 5.23.0 models/step3p7, text part",
-        .ignored = "attention_other_setting.head_dim|attention_other_setting.num_attention_groups",
+        .ignored = "attention_other_setting.head_dim|attention_other_setting.num_attention_groups|n_shared_experts|use_"
+                   "moe_router_bias",
         .fields = step3p5_fields,
         USUAL_DECODER,
         .layer = {bp_arch_input_norm, bp_arch_qk_norm, bp_arch_post_norm, step3p5_layer},
