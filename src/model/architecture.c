@@ -500,7 +500,7 @@ static bp_status architecture_build(builder *b)
         char note[160];
         snprintf(note, sizeof note, "not counted: %lld multi-token prediction layer%s (%s)",
                  (long long)entry.value.number, entry.value.number == 1 ? "" : "s", prediction_keys[i]);
-        return bp_model_add_note(b->model, note);
+        BP_TRY(bp_model_add_note(b->model, note));
     }
     return BP_OK;
 }

@@ -191,7 +191,14 @@ static const bp_arch_field dots1_fields[] = {
 /* ---- MiniMax-M3, Step-3.7 and MiMo-V2: layers of several kinds ------------------------------------------------------------ */
 
 static const bp_arch_field minimax_m3_fields[] = {
-    DECODER_FIELDS("4", "128", "0"),
+    FIELD_VOCAB,
+    FIELD_HIDDEN,
+    FIELD_SIZE("inner", "intermediate_size|moe_intermediate_size", REQUIRED),
+    FIELD_LAYERS,
+    FIELD_HEADS,
+    FIELD_KV_HEADS("4"),
+    FIELD_HEAD_DIM("128"),
+    FIELD_TIED("0"),
     FIELD_FIXED("attention_bias", "0"),
     FIELD_SIZE("dense_inner", "dense_intermediate_size", "12288"),
     FIELD_SIZE("shared_inner", "shared_intermediate_size", "3072"),
@@ -435,7 +442,8 @@ const bp_arch_family bp_arch_sparse[] = {
     {
         .model_types = {"minimax_m3_vl_text", "minimax_m3_vl", "minimax_m3"},
         .source = "transformers 5.23.0 models/minimax_m3_vl, text part",
-        .ignored = "n_shared_experts|use_gemma_norm|use_qk_norm|use_routing_bias",
+        .ignored = "n_shared_experts|use_gemma_norm|use_qk_norm|use_routing_bias|"
+                   "sparse_attention_config.sparse_block_size|sparse_attention_config.sparse_local_block",
         .fields = minimax_m3_fields,
         USUAL_DECODER,
         .layer = {bp_arch_input_norm, bp_arch_attention, bp_arch_qk_norm, minimax_m3_indexer, bp_arch_post_norm,
