@@ -48,50 +48,64 @@ static size_t split_words(const char *key, char words[MOST_WORDS][MOST_WORD])
 
 /* Fields that decide no parameter's size, although their names have one of the words below. test_unread_fields.py changes the fields of
  * every known type in transformers, and finds those that belong here. */
-static const char *const harmless[] = {"auto_map",
+static const char *const harmless[] = {"_attn_implementation_autoset",
+                                       "auto_map",
                                        "embedding_multiplier",
                                        "ep_size",
                                        "experts_per_token",
                                        "generation_config",
                                        "id2label",
+                                       "initial_context_length",
                                        "label2id",
                                        "n_group",
-                                       "num_expert_group",
-                                       "num_experts_per_token",
                                        "no_rope_layer_interval",
                                        "no_rope_layers",
                                        "nope_layer_interval",
+                                       "num_expert_group",
+                                       "num_experts_per_token",
                                        "num_logits_to_keep",
                                        "num_return_sequences",
+                                       "output_attentions",
                                        "output_hidden_states",
+                                       "output_router_logits",
+                                       "query_pre_attn_scalar",
+                                       "rescale_prenorm_residual",
+                                       "residual_in_fp32",
                                        "rope_parameters",
                                        "rope_scaling",
                                        "task_specific_params",
                                        "top_k_experts",
+                                       "use_bidirectional_attention",
                                        NULL};
 
 /* A name with one of these words is that of a token, of routing, a loss, a window or an initial value. */
 static const char *const quiet_words[] = {
-    "id",     "ids",     "tok",         "topk",        "window",  "windows", "dropout", "drop",
-    "eps",    "epsilon", "range",       "theta",       "rotary",  "coef",    "coeff",   "loss",
-    "jitter", "cap",     "softcap",     "softcapping", "beam",    "beams",   "penalty", "temperature",
-    "std",    "init",    "initializer", "prob",        "version", "chunk",   "max",     NULL};
+    "beam",        "beams",   "cap",  "chunk", "coef",    "coeff",       "drop",        "dropout",
+    "eps",         "epsilon", "id",   "ids",   "init",    "initializer", "jitter",      "loss",
+    "max",         "penalty", "prob", "range", "rotary",  "softcap",     "softcapping", "std",
+    "temperature", "theta",   "tok",  "topk",  "version", "window",      "windows",     NULL};
 
 /* A name with one of these words may be that of a size, or of a module with parameters. */
 static const char *const size_words[] = {
-    "size",    "sizes",      "dim",        "dims",      "dimension",  "rank",         "ranks",   "width",
-    "widths",  "depth",      "head",       "heads",     "layer",      "layers",       "expert",  "experts",
-    "channel", "channels",   "feature",    "features",  "hidden",     "intermediate", "inner",   "ffn",
-    "mlp",     "vocab",      "vocabulary", "latent",    "kernel",     "conv",         "state",   "groups",
-    "emb",     "embd",       "embed",      "embedding", "embeddings", "lora",         "adapter", "adapters",
-    "proj",    "projection", "block",      "blocks",    "units",      "num",          "n",       "d",
-    "nb",      "bottleneck", "codebook",   "codebooks", "streams",    "copies",       "indexer", "registers",
-    "expand",  "gate",       "gates",      "gated",     "gating",     "norm",         "norms",   "bias",
-    "biases",  "tie",        "tied",       "untie",     "share",      "shared",       "sink",    "sinks",
-    "mtp",     "nextn",      "cross",      "pooler",    "configs",    "pattern",      "types",   NULL};
+    "adapter",  "adapters",   "attention",  "attn",      "bias",    "biases",   "block",
+    "blocks",   "bottleneck", "branches",   "buckets",   "channel", "channels", "classes",
+    "codebook", "codebooks",  "compress",   "configs",   "conv",    "copies",   "cross",
+    "d",        "depth",      "dim",        "dimension", "dims",    "emb",      "embd",
+    "embed",    "embedding",  "embeddings", "expand",    "expert",  "experts",  "feature",
+    "features", "ffn",        "gate",       "gated",     "gates",   "gating",   "groups",
+    "head",     "heads",      "hidden",     "indexer",   "inner",   "input",    "intermediate",
+    "kernel",   "kv",         "latent",     "layer",     "layers",  "length",   "levels",
+    "linear",   "lora",       "memory",     "mlp",       "module",  "modules",  "mtp",
+    "mult",     "n",          "nb",         "nextn",     "norm",    "norms",    "num",
+    "output",   "patch",      "pattern",    "periods",   "pooler",  "position", "positions",
+    "proj",     "projection", "queries",    "query",     "rank",    "ranks",    "registers",
+    "residual", "residuals",  "router",     "share",     "shared",  "sink",     "sinks",
+    "size",     "sizes",      "slots",      "stage",     "stages",  "state",    "streams",
+    "taps",     "tie",        "tied",       "tokens",    "types",   "units",    "untie",
+    "vocab",    "vocabulary", "width",      "widths",    NULL};
 
 /* A fraction with one of these words multiplies a size. */
-static const char *const ratio_words[] = {"ratio", "expand", "expansion", "ffn", "mlp", "width", NULL};
+static const char *const ratio_words[] = {"expand", "expansion", "ffn", "mlp", "ratio", "width", NULL};
 
 static bool has_word(char words[MOST_WORDS][MOST_WORD], size_t count, const char *const *list)
 {

@@ -251,7 +251,8 @@ const bp_arch_family bp_arch_encoder[] = {
     {
         .model_types = {"whisper"},
         .source = "transformers 5.23.0 models/whisper, WhisperForConditionalGeneration",
-        .ignored = "classifier_proj_size|mask_feature_length|mask_feature_min_masks|median_filter_width|scale_"
+        .ignored = "classifier_proj_size|mask_feature_length|mask_time_length|mask_feature_min_masks|median_filter_"
+                   "width|scale_"
                    "embedding|use_weighted_layer_sum",
         .fields = whisper_fields,
         .first = whisper_first,

@@ -389,7 +389,7 @@ const bp_arch_family bp_arch_sparse[] = {
     {
         .model_types = {"minimax_m2"},
         .source = "transformers 5.23.0 models/minimax_m2",
-        .ignored = "mtp_transformer_layers|use_mtp|use_qk_norm|use_routing_bias",
+        .ignored = "attn_type_list|mtp_transformer_layers|use_mtp|use_qk_norm|use_routing_bias",
         .fields = FIELDS(DECODER_FIELDS("8", "128", "0"), FIELD_FIXED("attention_bias", "0"),
                          FIELD_SIZE("n_experts", "num_local_experts|num_experts", REQUIRED)),
         USUAL_DECODER,
@@ -443,7 +443,8 @@ const bp_arch_family bp_arch_sparse[] = {
         .model_types = {"minimax_m3_vl_text", "minimax_m3_vl", "minimax_m3"},
         .source = "transformers 5.23.0 models/minimax_m3_vl, text part",
         .ignored = "n_shared_experts|use_gemma_norm|use_qk_norm|use_routing_bias|"
-                   "sparse_attention_config.sparse_block_size|sparse_attention_config.sparse_local_block",
+                   "sparse_attention_config.sparse_block_size|sparse_attention_config.sparse_local_block|"
+                   "sparse_attention_config.use_sparse_attention",
         .fields = minimax_m3_fields,
         USUAL_DECODER,
         .layer = {bp_arch_input_norm, bp_arch_attention, bp_arch_qk_norm, minimax_m3_indexer, bp_arch_post_norm,
