@@ -217,6 +217,12 @@ class Advice(Named):
                                (("--budget", "80GiB", "--gpu", "h100"), "--budget 80GiB has no effect: --gpu follows it")):
             self.assertIn(words, self.notes("Llama-3.1-8B", "--policy", "max", *options), options)
 
+    def test_given_buckets(self):
+        buckets = [{"name": name, "buckets": [{"dtype": "bf16", "numel": 1024}]} for name in "ab"]
+        path = self.write("m/units.json", {"format": "bucketpool.units/1", "model": "x", "units": buckets})
+        self.assertIn("--dp 8 has no effect without --budget", self.notes(path, "--dp", "8"))
+        self.assertNotIn("no effect", self.answered("plan", path, "--dp", "8", "--budget", "1GiB"))
+
     def test_options_with_effect(self):
         for model, options in (("Qwen3-30B-A3B", ("--ep", "8")), ("Llama-3.1-8B", ("--prefetch", "31")),
                                ("Llama-3.1-8B", ("--tp", "2", "--dp", "8", "--grad-units", "3", "--grad-dtype", "bf16")),

@@ -33,8 +33,8 @@ static size_t field_bytes(const option_row *row)
 static bool change(const option_row *row, plan_options *options)
 {
     /* a plan always depends on these, or a check refuses them */
-    static const char *const others[] = {
-        "dp", "bucketing", "padding", "layout", "passes", "share", "overlap-window", "strict", "json", "color", NULL};
+    static const char *const others[] = {"bucketing",      "padding", "layout", "passes", "share",
+                                         "overlap-window", "strict",  "json",   "color",  NULL};
     plan_options defaults;
     options_init(&defaults);
     size_t bytes = field_bytes(row);
@@ -123,7 +123,7 @@ __attribute__((format(printf, 2, 3))) static void add_note(analysis *a, const ch
     cli_append(a->notes, sizeof a->notes, "%s%s", a->notes[0] != '\0' ? "; " : "", text);
 }
 
-static const char *reason(const char *option)
+static const char *reason(const char *option, bool is_given)
 {
     static const struct {
         const char *option, *text;
@@ -136,6 +136,8 @@ static const char *reason(const char *option)
         {"flat-alignment", " without --padding flat"},
         {"grad-comm-dtype", " without --roles grad_comm, or where it is the dtype of gradients"},
     };
+    if (is_given && (strcmp(option, "dp") == 0 || strcmp(option, "ep") == 0))
+        return " without --budget: the buckets have given sizes";
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
         if (strcmp(reasons[i].option, option) == 0)
             return reasons[i].text;
@@ -182,11 +184,13 @@ int advice_note_options(const char *path, const plan_options *options, analysis 
         const option_row *row = options->given.rows[i];
         plan_options changed = *options;
         bool same = false;
-        if (!change(row, &changed))
+        bool is_derived = a->bucketing != BP_BUCKETING_GIVEN && strcmp(row->name, "dp") == 0; /* shards depend on it */
+        if (is_derived || !change(row, &changed))
             continue;
         CLI_TRY(compare(path, &changed, a, &same));
         if (same)
-            add_note(a, "--%s%s has no effect%s", row->name, value_text(row, options), reason(row->name));
+            add_note(a, "--%s%s has no effect%s", row->name, value_text(row, options),
+                     reason(row->name, a->bucketing == BP_BUCKETING_GIVEN));
         else
             CLI_TRY(note_depth(path, options, row, a));
     }
