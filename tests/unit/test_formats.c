@@ -120,6 +120,9 @@ static void test_unread_fields(void **state)
         strstr(info->notes[0], "model_type new_omni of the whole is not known: planned as its text_config, llama"));
     assert_non_null(strstr(info->notes[1], "projector_dim 5"));
     bp_model_destroy(&model);
+    assert_note("{\"model_type\": \"llama\", \"text_config\": {\"model_type\": \"mistral\", " LLAMA_FIELDS "}}",
+                "model_type llama of the whole");
+    assert_note("{\"model_type\": \"llama\", \"text_config\": {" LLAMA_FIELDS "}}", NULL);
     /* Control characters of a name could drive a terminal. */
     assert_note("{" LLAMA ", \"\\u001b[31m_size\": 7}", "?[31m_size 7");
 }

@@ -313,7 +313,8 @@ static int wrapper_tie(const json_t *whole, const json_t *text, bool *is_known)
 {
     const json_t *own = json_object_get(whole, "tie_word_embeddings");
     const char *type = json_string_value(json_object_get(whole, "model_type"));
-    *is_known = type == NULL;
+    const char *inner = json_string_value(json_object_get(text, "model_type"));
+    *is_known = type == NULL || inner == NULL || strcmp(inner, type) == 0;
     for (size_t i = 0; type != NULL && i < sizeof wrappers / sizeof *wrappers; i++) {
         if (strcmp(wrappers[i].model_type, type) != 0)
             continue;
@@ -324,9 +325,6 @@ static int wrapper_tie(const json_t *whole, const json_t *text, bool *is_known)
             own = json_object_get(text, "tie_word_embeddings");
         return json_is_boolean(own) ? json_is_true(own) : wrappers[i].unstated == TIED;
     }
-    const char *known;
-    for (size_t i = 0; !*is_known && (known = bp_arch_model_type(i)) != NULL; i++)
-        *is_known = strcmp(known, type) == 0;
     return json_is_true(own) ? 1 : -1;
 }
 
