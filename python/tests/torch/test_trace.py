@@ -1,5 +1,7 @@
 """Recordings of training steps without a GPU: their memory is that of real runs on the CPU, and of MemTracker."""
 
+import collections
+import copy
 import os
 import pickle
 import re
@@ -16,7 +18,7 @@ import bucketpool as bp
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from bucketpool.torch import trace  # noqa: E402
-from trace_cases import CASES, Transformer, checked, measured, train  # noqa: E402
+from trace_cases import CASES, Transformer, checked, kinds, measured, steps_in, train  # noqa: E402
 
 BUILD = os.environ.get("BUCKETPOOL_BUILD")
 
@@ -65,7 +67,8 @@ def test_cuda(name, tmp_path):
         snapshot = pickle.load(file)
     assert snapshot == recorded.snapshot()
     assert checked(snapshot) == (recorded.peak_bytes, recorded.live_bytes)
-    assert [mark["time_us"] for mark in snapshot["external_annotations"]] == [mark[0] for mark in marks]
+    starts = [mark[0] for mark in marks]
+    assert steps_in(snapshot) == list(zip(starts, [*starts[1:], recorded.event_count]))
     assert sum(each.bytes for each in recorded.peak()) == recorded.peak_bytes <= recorded.peak_rounded_bytes
     assert sum(each.bytes for each in recorded.live()) == recorded.live_bytes
     assert [(each.op, each.bytes) for each in recorded.live()] == [("cuBLAS workspace", 32 << 20)]
@@ -214,27 +217,108 @@ def test_storages():
     assert recorded.live_bytes == kept  # the recording is over
 
 
-def test_values():
-    with trace.record(device="cuda", item=lambda tensor: 7) as recorded:
-        assert torch.ones((), device="cuda").item() == 7
+def test_annotations():
+    """Steps, optimizers and ranges of the program are annotated as in snapshots of a GPU, in the order of events."""
     with trace.record(device="cuda") as recorded:
-        assert torch.zeros(1, dtype=torch.bool, device="cuda").all() and torch.zeros((), device="cuda").item() == 1.0
-        assert any(note.startswith("item()") for note in recorded.notes)
-        with pytest.raises(bp.Unsupported, match="aten::nonzero: the size of its result depends on values"):
-            torch.ones(4, device="cuda").nonzero()
+        net = nn.Linear(8, 8, device="cuda")
+        optimizer = torch.optim.AdamW(net.parameters())
+        for _ in range(2):
+            recorded.step()
+            with torch.profiler.record_function("forward"):
+                loss = net(torch.ones(2, 8, device="cuda")).sum()
+            loss.backward()
+            optimizer.step()
+            open_step = recorded.snapshot()["external_annotations"]
+    assert [(each["name"], each["stage"]) for each in open_step[-3:]] == [
+        ("forward", "END"), ("Optimizer.step#AdamW.step", "START"), ("Optimizer.step#AdamW.step", "END")]
+    snapshot = recorded.snapshot()
+    events, = snapshot["device_traces"]
+    annotations = snapshot["external_annotations"]
+    times = [each["time_us"] for each in annotations]
+    assert times == sorted(times) and annotations[-1] == {
+        "stage": "END", "name": "ProfilerStep#1", "device": 0, "time_us": len(events)}
+    start, end = (next(each["time_us"] for each in annotations if each["name"].startswith("Optimizer.step")
+                       and each["stage"] == stage) for stage in ("START", "END"))
+    places = {event["frames"][0]["filename"] for event in events[start:end] if event["action"] == "alloc"}
+    assert places == {"optimizer"} and end > start
 
 
-def test_grad_scaler():
-    """Gradients are finite, so that the optimizer steps."""
+def test_empty_cache():
+    """A separate event, which changes nothing that is live."""
     with trace.record(device="cuda") as recorded:
-        model = nn.Linear(64, 64, device="cuda")
-        optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cuda")
-        with torch.autocast("cuda", torch.float16):
-            loss = model(torch.ones(4, 64, device="cuda")).sum()
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    assert len(optimizer.state) == 2 and any(each.phase == "optimizer" for each in recorded.live())
+        kept = torch.empty(1 << 20, device="cuda")
+        for each in (torch.cuda.empty_cache, torch.cuda.memory.empty_cache, torch.accelerator.empty_cache):
+            before = recorded.event_count, recorded.live_bytes
+            each()
+            assert (recorded.event_count, recorded.live_bytes) == (before[0] + 1, before[1])
+        torch.empty(1 << 21, device="cuda")
+    events = recorded.snapshot()["device_traces"][0]
+    assert [event["action"] for event in events] == ["alloc", *["empty_cache"] * 3, "alloc", "free_requested",
+                                                     "free_completed"]
+    assert events[1]["frames"][0]["name"] == "empty_cache" and events[1]["frames"][1]["filename"] == __file__
+    assert checked(recorded.snapshot()) == (recorded.peak_bytes, recorded.live_bytes) and kept.numel() == 1 << 20
+    assert [each.bytes for each in recorded.peak()] == [4 << 20, 8 << 20]
+
+
+def test_kinds():
+    """Parameters, gradients and optimizer state of an MLP, whose sizes are known, also in the file."""
+    with trace.record(device="cuda") as recorded:
+        with torch.device("cuda"):
+            net = nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.Linear(32, 8, bias=False)).to(torch.bfloat16)
+        count = sum(each.numel() for each in net.parameters())
+        held = 2 * count + 2 * 2 * 32 + 8  # running mean and variance, and the number of batches
+        optimizer = torch.optim.AdamW(net.parameters())
+        for microbatches in (2, 1):
+            for _ in range(microbatches):
+                net(torch.ones(4, 64, device="cuda", dtype=torch.bfloat16)).sum().backward()
+                sizes = kinds(recorded.live())
+                assert sizes["parameters"] == held and sizes["gradients"] == 2 * count
+            optimizer.step()
+            sizes = kinds(recorded.live())
+            assert sizes["optimizer state"] == 2 * 2 * count and sizes["workspace"] == 32 << 20
+            optimizer.zero_grad()
+            assert kinds(recorded.live())["gradients"] == 0
+        assert kinds(recorded.live()) == {"parameters": held, "optimizer state": 4 * count, "workspace": 32 << 20}
+        net[0].weight = nn.Parameter(torch.zeros(32, 64, device="cuda"))  # the optimizer holds the old one
+        assert kinds(recorded.live())["parameters"] == held + 4 * 32 * 64
+    events = recorded.snapshot()["device_traces"][0]
+    written = collections.Counter()
+    for event in events:
+        assert event["action"] == "alloc" or event["user_metadata"] == ""
+        written[event["user_metadata"]] += event["size"]
+    assert set(written) == {"", "kind=parameters", "kind=gradients", "kind=optimizer state", "kind=workspace"}
+    assert written["kind=gradients"] == 2 * 2 * count  # the second microbatch adds to those of the first
+
+
+def test_kinds_of_copies():
+    """Copied, converted modules and those of the meta device; an optimizer inside backward; master weights."""
+    with trace.record(device="cuda") as recorded:
+        net = nn.Linear(64, 64, bias=False, device="cuda")
+        size = 4 * 64 * 64
+        copied = copy.deepcopy(net)
+        assert kinds(recorded.live()) == {"parameters": 2 * size}
+        with torch.device("meta"):
+            later = nn.Linear(64, 64, bias=False)
+        later.to_empty(device="cuda")
+        assert later.weight.is_cuda and kinds(recorded.live()) == {"parameters": 3 * size}
+        later.half()
+        assert kinds(recorded.live()) == {"parameters": 2 * size + size // 2}
+        optimizer = torch.optim.AdamW(copied.parameters())
+
+        def step(_):
+            optimizer.step()
+            optimizer.zero_grad()
+
+        copied.weight.register_post_accumulate_grad_hook(step)
+        copied(torch.ones(2, 64, device="cuda")).sum().backward()
+        assert kinds(recorded.live())["optimizer state"] == 2 * size and kinds(recorded.live())["gradients"] == 0
+        masters = [each.detach().float() for each in later.parameters()]
+        later(torch.ones(2, 64, device="cuda", dtype=torch.float16)).sum().backward()
+        masters[0].grad, later.weight.grad = later.weight.grad.float(), None
+        torch.optim.AdamW(masters).step()
+        sizes = kinds(recorded.live())
+        assert sizes["parameters"] == 3 * size + size // 2 and sizes["gradients"] == size and sizes[""] == 0
+        assert later.weight.grad is None
 
 
 def test_arguments():

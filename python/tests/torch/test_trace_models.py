@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import process_group  # noqa: E402
 from bucketpool.torch import trace  # noqa: E402
-from trace_cases import Transformer, checked, measured  # noqa: E402
+from trace_cases import Transformer, checked, kinds, measured, steps_in  # noqa: E402
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 
@@ -114,6 +114,44 @@ def test_fsdp2(on_meta):
     assert recordings[True].peak_bytes < recordings[False].peak_bytes
 
 
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_fsdp2_kinds(microbatches):
+    """Shards and gathered parameters, sharded gradients, optimizer state, and buffers of collectives."""
+    with fake_group(8), trace.record(device="cuda") as recorded:
+        with torch.device("cuda"):
+            net = torch.nn.Sequential(*(torch.nn.Linear(512, 512, bias=False) for _ in range(4)))
+        for layer in net:
+            fully_shard(layer)
+        fully_shard(net)
+        optimizer = torch.optim.AdamW(net.parameters())
+        shards, layer = 4 * 512 * 512 * 4 // 8, 512 * 512 * 4
+        for _ in range(2):
+            recorded.step()
+            for _ in range(microbatches):
+                net(torch.randn(64, 512, device="cuda")).sum().backward()
+                sizes = kinds(recorded.live())
+                assert sizes["parameters"] == sizes["gradients"] == shards
+            optimizer.step()
+            optimizer.zero_grad()
+        assert kinds(recorded.live()) == {"parameters": shards, "optimizer state": 2 * shards, "workspace": 32 << 20}
+    live, most = collections.Counter(), collections.Counter()
+    known = {}
+    snapshot = recorded.snapshot()
+    first, end = steps_in(snapshot)[1]
+    for event in snapshot["device_traces"][0][:end]:
+        if event["action"] == "alloc":
+            known[event["addr"]] = event["user_metadata"]
+            live[known[event["addr"]]] += event["size"]
+        elif event["action"] == "free_requested":
+            live[known[event["addr"]]] -= event["size"]
+        if event["time_us"] >= first:
+            most.update({kind: max(0, size - most[kind]) for kind, size in live.items()})
+    assert most["kind=parameters"] in (shards + layer, shards + 2 * layer)  # gathered layers beside the shards
+    assert layer <= most["kind=communication"] <= 3 * layer  # all-gathers ahead, one reduce-scatter
+    assert most["kind=gradients"] in (shards + layer, shards + layer + layer // 8)  # one before its scatter
+    assert most["kind=optimizer state"] == 2 * shards
+
+
 def example():
     spec = importlib.util.spec_from_file_location("trace_step", os.path.join(ROOT, "examples", "trace_step.py"))
     module = importlib.util.module_from_spec(spec)
@@ -141,8 +179,9 @@ def test_example(name, tmp_path, monkeypatch, capsys):
     assert path.stat().st_size > 10_000 and "peak " in capsys.readouterr().out
     snapshot = recorded.snapshot()
     assert checked(snapshot) == (recorded.peak_bytes, recorded.live_bytes)
-    marks = snapshot["recording"]["steps"]
-    assert len(marks) == 3 and recorded.event_count - marks[2] == marks[2] - marks[1]
+    steps = steps_in(snapshot)
+    assert len(steps) == 3 and steps[2][1] - steps[2][0] == steps[1][1] - steps[1][0]
+    assert [start for start, _ in steps] == snapshot["recording"]["steps"] and steps[2][1] == recorded.event_count
     operators = collections.Counter(event["frames"][0]["name"] for event in snapshot["device_traces"][0])
     assert operators["aten::_scaled_dot_product_flash_attention"] and not operators["aten::bitwise_and"]  # no mask
     places = {event["frames"][0]["filename"] for event in snapshot["device_traces"][0]}
@@ -171,9 +210,56 @@ def test_llama_bytes():
             tokens = torch.randint(0, 1000, (1, 2048))
         model.train()
         model.gradient_checkpointing_enable({"use_reentrant": False})
-        assert recorded.live_bytes - sum(2 * each.numel() for each in model.parameters()) < 20_000
+        size = sum(2 * each.numel() for each in model.parameters())
+        assert recorded.live_bytes - size < 20_000 and 0 <= kinds(recorded.live())["parameters"] - size < 2_000
         hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
         saved = [each for each in recorded.live() if each.phase == "forward" and each.bytes == 2048 * 256 * 2]
         # the embeddings, outputs of four layers; the norm keeps its input in fp32, and its output
         assert len(saved) in (5, 6, 7) and hidden.requires_grad
         assert not any(each.bytes >= 2048 * 2048 for each in recorded.live() if each.op != "cuBLAS workspace")
+
+
+def test_llama_kinds():
+    """Tied embeddings count once; gradients accumulate in the same memory; the optimizer's state stays."""
+    import transformers
+    config = transformers.LlamaConfig(hidden_size=128, intermediate_size=256, num_hidden_layers=2, vocab_size=512,
+                                      num_attention_heads=4, tie_word_embeddings=True, attn_implementation="sdpa")
+    with trace.record(device="cuda") as recorded:
+        with torch.device("cuda"):
+            model = transformers.LlamaForCausalLM(config)
+            tokens = torch.randint(0, 500, (2, 64))
+        size = sum(4 * each.numel() for each in model.parameters())
+        buffers = sum(each.numel() * each.element_size() for each in model.buffers())
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            for _ in range(2):
+                model(input_ids=tokens, labels=tokens).loss.backward()
+                sizes = kinds(recorded.live())
+                assert size + buffers - 600 <= sizes["parameters"] <= size + buffers and sizes["gradients"] == size
+            optimizer.step()
+            optimizer.zero_grad()
+        sizes = kinds(recorded.live())
+        assert sizes["optimizer state"] == 2 * size and sizes["gradients"] == 0
+        assert sizes[""] <= 2 * 64 * 8 + 4 + 1024  # tokens and the loss
+
+
+def test_trainer(tmp_path):
+    """transformers' Trainer: its model is made before, each step updates, and files have no invented values."""
+    import transformers
+    pytest.importorskip("accelerate")
+    config = transformers.LlamaConfig(hidden_size=128, intermediate_size=256, num_hidden_layers=2, vocab_size=512,
+                                      num_attention_heads=4, attn_implementation="sdpa")
+    model = transformers.LlamaForCausalLM(config)
+    size = sum(4 * each.numel() for each in model.parameters())
+    numbers = [{"input_ids": torch.arange(32), "labels": torch.arange(32)} for _ in range(8)]
+    with trace.record(device="cuda") as recorded:
+        options = transformers.TrainingArguments(output_dir=str(tmp_path), per_device_train_batch_size=2, max_steps=3,
+                                                 bf16=True, report_to=[], save_steps=3, disable_tqdm=True)
+        trainer = transformers.Trainer(model=model, args=options, train_dataset=numbers)
+        trainer.train()
+        sizes = kinds(recorded.live())
+    assert sizes["parameters"] >= size
+    assert sizes["optimizer state"] == 2 * size + 4 * len(list(model.parameters()))  # fused: steps on the GPU, too
+    names = [each["name"] for each in recorded.snapshot()["external_annotations"] if each["stage"] == "START"]
+    assert names.count("Optimizer.step#AdamW.step") == 3
+    assert not list(tmp_path.rglob("*.safetensors")) and any(note.startswith("files: ") for note in recorded.notes)

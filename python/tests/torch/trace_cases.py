@@ -1,6 +1,7 @@
 """Small training programs for the tests of bucketpool.torch.trace, and the memory that PyTorch takes for them."""
 
 import bisect
+import collections
 
 import torch
 import torch.nn.functional as F
@@ -104,6 +105,23 @@ def measured(function, *arguments, **options):
     return peak
 
 
+def kinds(allocations):
+    """Bytes of each kind."""
+    sizes = collections.Counter()
+    for each in allocations:
+        sizes[each.kind] += each.bytes
+    return sizes
+
+
+def steps_in(snapshot):
+    """(first event, event behind the last) of each step, as PyTorch's profiler annotates them."""
+    marks = [each for each in snapshot["external_annotations"] if each["name"].startswith("ProfilerStep#")]
+    starts, ends = marks[::2], marks[1::2]
+    assert [(each["name"], each["stage"]) for each in marks] == [
+        (f"ProfilerStep#{number}", stage) for number in range(len(starts)) for stage in ("START", "END")][:len(marks)]
+    return [(start["time_us"], end["time_us"]) for start, end in zip(starts, ends)]
+
+
 def checked(snapshot):
     """Asserts what holds for every recording: no two live allocations overlap, each free has its alloc, times do not
     decrease, and what is left is in the segments. Returns (peak bytes, live bytes) that the events say.
@@ -112,8 +130,11 @@ def checked(snapshot):
     live, freed, size, peak, time = {}, {}, 0, 0, -1
     starts = []  # of live allocations, sorted
     for event in events:
-        assert event["time_us"] >= time and event["frames"] and event["size"] > 0
+        assert event["time_us"] >= time and event["frames"] and event["size"] > 0 or event["action"] == "empty_cache"
         time = event["time_us"]
+        if event["action"] == "empty_cache":
+            assert (event["addr"], event["size"], event["stream"]) == (0, 0, 0)
+            continue
         first, end = event["addr"], event["addr"] + event["size"]
         if event["action"] == "alloc":
             place = bisect.bisect(starts, first)

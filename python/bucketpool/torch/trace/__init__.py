@@ -6,7 +6,7 @@
         model = build()                                     # on torch.device("cuda"); nothing is allocated
         optimizer = torch.optim.AdamW(model.parameters())
         for _ in range(3):                                  # the first step makes the optimizer's state
-            recorded.step()
+            recorded.step()                                 # annotated as "ProfilerStep#0" and so on
             model(tokens).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -32,18 +32,20 @@ _active = False
 @contextlib.contextmanager
 def record(device: str = "cuda", *, capability: Tuple[int, int] = (9, 0), attention: str = "auto",
            frames: int = 24, item: Optional[Callable[[Any], Any]] = None) -> Iterator[Recording]:
-    """Records the program in the `with` block, which must also make its model, its optimizer and its inputs.
+    """Records the program in the `with` block, which must also make its optimizer and its inputs, and should make its
+    model: one that was made before counts from its move to the device, and has fake tensors afterwards.
 
     - device: "cuda", or "cpu" for a program that trains on the CPU. Tensors of the recorded device are fake: they have
-      sizes and no values. With "cuda", tensors of the CPU up to 1 MiB have values
+      sizes, and values only where those are known. With "cuda", tensors of the CPU up to 1 MiB have values
     - capability: of the GPU, for sizes of workspaces, and for programs that ask
     - attention: kernel of scaled_dot_product_attention on "cuda": "flash", "efficient", "math", or "auto": the choice
       of PyTorch
     - frames: Python frames of each allocation at most
-    - item: item(tensor) gives the value of tensor.item() for a tensor without values; None: 1, or True
+    - item: item(tensor) gives the value of a tensor whose value is unknown, for tensor.item() and copies to the CPU;
+      None: 1, or True
 
     No GPU is used or needed. One recording at a time, in the thread that began it. Backward runs in this thread, too.
-    Raises InvalidArgument, and in the block Unsupported where sizes depend on values.
+    Raises InvalidArgument, and in the block Unsupported where sizes depend on unknown values, or PyTorch needs a GPU.
     """
     global _active
     if device not in ("cuda", "cpu"):

@@ -12,13 +12,16 @@ import torch
 from torch.nn.modules import module as torch_modules
 from torch.optim import optimizer as torch_optimizer
 
+from .kinds import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Kinds
+
 __all__ = ["Modules"]
 
 
 class Modules:
     """The running module and phase. start() and stop() add and remove hooks that are global in PyTorch."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Kinds) -> None:
+        self._kinds = kinds
         self._names: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
         self._running: List[str] = []
         self._numbers: List[int] = []  # sequence numbers at which the running module changed, and the module from there
@@ -49,6 +52,13 @@ class Modules:
         node: Any = torch._C._current_autograd_node()
         return self._of(node) if node is not None else "", "backward"
 
+    def accumulates(self) -> bool:
+        """AccumulateGrad runs: its results are gradients."""
+        if self._in_optimizer or torch._C._current_graph_task_id() == -1:
+            return False
+        node: Any = torch._C._current_autograd_node()
+        return getattr(node, "variable", None) is not None
+
     def _of(self, node: Any) -> str:
         variable = getattr(node, "variable", None)
         if variable is not None:  # AccumulateGrad
@@ -76,13 +86,18 @@ class Modules:
     def _learn(self, root: Any) -> str:
         """Names of a root that runs for the first time, and of all modules in it."""
         for name, module in root.named_modules():
-            self._names.setdefault(module, name or type(root).__name__)
+            self._names.setdefault(module, name.replace("_orig_mod.", "") or type(root).__name__)
+            self._kinds.parameters(module)
             for own, parameter in module.named_parameters(recurse=False):
                 self._parameters[id(parameter)] = weakref.ref(parameter), f"{name}.{own}".lstrip(".")
         return self._names[root]
 
-    def _begin_optimizer(self, *_: Any) -> None:
+    def _begin_optimizer(self, optimizer: Any, *_: Any) -> None:
         self._in_optimizer += 1
+        for group in optimizer.param_groups:
+            self._kinds.mark(PARAMETERS, group["params"])
+            self._kinds.mark(GRADIENTS, [each.grad for each in group["params"]])
 
-    def _end_optimizer(self, *_: Any) -> None:
+    def _end_optimizer(self, optimizer: Any, *_: Any) -> None:
         self._in_optimizer -= 1
+        self._kinds.mark(OPTIMIZER_STATE, list(optimizer.state.values()))

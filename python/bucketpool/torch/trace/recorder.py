@@ -17,15 +17,20 @@ import torch
 import torch.optim.optimizer as torch_optimizer
 import torch.utils._foreach_utils as foreach_utils
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (DataDependentOutputException, DynamicOutputShapeException, FakeTensor,
+                                           FakeTensorMode, UnsupportedFakeTensorException, UnsupportedOperatorException)
 from torch import overrides
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ...errors import Unsupported
-from . import emulation, kernels
+from . import emulation, flex, kernels
+from .kinds import GRADIENTS, PARAMETERS, WORKSPACE, Kinds
 from .modules import Modules
 from .recording import Frame, Recording
+from .replaced import ASKS, asks_for_gpu, explained, replaced
+from .streams import Streams
+from .values import Values, tensors_in
 
 __all__ = ["Options", "recorded"]
 
@@ -36,13 +41,20 @@ _REAL_BYTES = 1 << 20  # tensors of the CPU that are smaller have values
 _REAL_RANKS = 1 << 10
 _ATTENTION = functional.scaled_dot_product_attention
 _SET_DATA: Any = getattr(torch.Tensor.data, "__set__")
+_SET_GRAD: Any = getattr(torch.Tensor.grad, "__set__")
+_READS = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__format__,
+          torch.Tensor.data_ptr)
+_ACCUMULATES = frozenset((aten.detach.default, aten.add.Tensor, aten.add_.Tensor, aten.clone.default,
+                          aten.new_empty_strided.default))  # AccumulateGrad calls them
+_UNSUPPORTED = (UnsupportedOperatorException, UnsupportedFakeTensorException, NotImplementedError, AssertionError,
+                getattr(torch, "AcceleratorError", UnsupportedOperatorException))
 _OTHER_STREAM = "record_stream: the other stream is done when the tensor is freed"
 _ENGINE: Any = torch.autograd.graph._engine_run_backward
 _FUNCTION_MODES: Callable[[], List[Any]] = overrides._get_current_function_mode_stack
 _OWN = __file__.rpartition("/")[0] + "/"
 _SILENT = ("torch/_ops.py", "torch/_compile.py", "torch/overrides.py", "torch/_dynamo/eval_frame.py",
            "torch/utils/_contextlib.py", "torch/utils/_stats.py")
-_CHECKED_FINITE = aten._amp_foreach_non_finite_check_and_unscale_.default
+_COLLECTIVES = ("c10d", "_c10d")
 _METADATA_ONLY = frozenset((aten._local_scalar_dense.default, aten.is_pinned.default))
 
 
@@ -57,6 +69,10 @@ class _Fake(_FakeMode):
     @property
     def avoid_device_init(self) -> bool:
         return True
+
+    def create_symbolic_nested_int(self, **_: Any) -> Any:
+        raise Unsupported("nested tensors: their sizes depend on values, which a recording lacks; use padded or packed "
+                          "sequences while you record")
 
 
 class _OfTorch(type):
@@ -84,8 +100,9 @@ class _Storages:
 
     def __init__(self, recording: Recording, options: Options) -> None:
         self.recording, self.options = recording, options
-        self.modules, self.streams = Modules(), emulation.Streams(recording)
         self._blocks: Dict[int, Tuple[Any, Any]] = {}  # by address of the storage: weak reference, block or None
+        self.kinds, self.values = Kinds(self._blocks), Values()
+        self.modules, self.streams = Modules(self.kinds), Streams(recording)
         self._workspaces: Dict[int, Any] = {}  # of streams
 
     def outputs(self, operator: str, tensors: List[Any]) -> None:
@@ -108,7 +125,11 @@ class _Storages:
             reference = known[0]
         else:
             reference = weakref.ref(storage, functools.partial(self._ended, key))
-        self._blocks[key] = reference, self.allocate(operator, size) if size > 0 else None
+            self.kinds.of[key] = ""
+        self._blocks[key] = reference, self.allocate(operator, size, self.kinds.of[key]) if size > 0 else None
+
+    def knows(self, tensor: Any) -> bool:
+        return tensor.untyped_storage()._cdata in self._blocks
 
     def resized(self, storage: Any) -> None:
         if storage._cdata in self._blocks:
@@ -116,20 +137,61 @@ class _Storages:
 
     def _ended(self, key: int, _reference: Any) -> None:
         _, block = self._blocks.pop(key)
+        del self.kinds.of[key]
         if block is not None:
             self.recording._free(block)
 
     def forget(self) -> None:
         """Storages that end after the recording are live at its end."""
         self._blocks.clear()
+        self.kinds.of.clear()
 
-    def allocate(self, operator: str, size: int) -> Any:
+    def allocate(self, operator: str, size: int, kind: str) -> Any:
         module, phase = self.modules.now()
         return self.recording._allocate(size, self.streams.current.number, self._frames(operator, module, phase),
-                                        (module, phase, operator))
+                                        (module, phase, operator), kind)
+
+    def empty_cache(self) -> None:
+        self.recording._empty_cache(self._frames("empty_cache", *self.modules.now()))
+
+    def value(self, tensor: Any) -> Any:
+        """Of all elements of a fake tensor."""
+        found = tensor.constant.item() if tensor.constant is not None else self.values.of(tensor)
+        if found is not None:
+            return found
+        if self.options.item is not None:
+            return self.options.item(tensor)
+        self.recording._note("item(): values on the recorded device are 1, or True, and comparisons follow from that")
+        return 1
+
+    def item(self, tensor: Any) -> Any:
+        kind = bool if tensor.dtype == torch.bool else float if tensor.dtype.is_floating_point else int
+        return kind(self.value(tensor)) if not tensor.dtype.is_complex else complex(self.value(tensor))
+
+    def address(self, tensor: Any) -> int:
+        """In the recording. deepcopy of PyTorch gets 0, for which it copies by operators."""
+        if sys._getframe(3).f_code.co_filename.endswith("torch/_tensor.py"):
+            return 0
+        first = self.storage_address(tensor.untyped_storage())
+        if first == 0 and tensor.numel() > 0:
+            raise Unsupported(f"data_ptr(): this tensor of {tensor.numel()} elements has no memory in a recording; "
+                              "leave out code that reads it, such as saving to files")
+        return first + tensor.storage_offset() * tensor.element_size() if first else 0
+
+    def storage_address(self, storage: Any) -> int:
+        """Programs find tensors that share memory by it. 0: not of the recorded device, or empty."""
+        block = self._blocks.get(storage._cdata, (None, None))[1]
+        return 0 if block is None else int(block.address)
+
+    def real(self, tensor: Any) -> Any:
+        """A tensor of the CPU with those values; runs outside of all modes."""
+        content = self.values.content(tensor)
+        if content is not None:
+            return content
+        return torch.full((), self.value(tensor), dtype=tensor.dtype, device="cpu").expand(tensor.shape)
 
     def temporaries(self, operator: str, sizes: List[int]) -> None:
-        blocks = [self.allocate(operator, size) for size in sizes if size > 0]
+        blocks = [self.allocate(operator, size, WORKSPACE) for size in sizes if size > 0]
         for block in blocks:
             self.recording._free(block)
 
@@ -138,7 +200,7 @@ class _Storages:
         number = self.streams.current.number
         if number not in self._workspaces:
             self._workspaces[number] = self.allocate("cuBLAS workspace",
-                                                     kernels.workspace_bytes(self.options.capability))
+                                                     kernels.workspace_bytes(self.options.capability), WORKSPACE)
 
     def _frames(self, operator: str, module: str, phase: str) -> Tuple[Frame, ...]:
         """The operator with its module first, then frames of Python, innermost first."""
@@ -155,21 +217,52 @@ class _Storages:
 class _Functions(_FunctionMode):
     """Calls in Python that a GPU would answer with other operators."""
 
-    def __init__(self, options: Options, recording: Recording) -> None:
+    def __init__(self, storages: _Storages) -> None:
         super().__init__()
-        self._options, self._recording = options, recording
+        self._options, self._recording, self._storages = storages.options, storages.recording, storages
 
     def __torch_function__(self, func: Any, types: Any, args: Tuple[Any, ...] = (),
                            kwargs: Optional[Dict[str, Any]] = None) -> Any:
         kwargs = kwargs or {}
         if func is _ATTENTION:
             func = self.attention
-        elif func is torch.Tensor.pin_memory:
+        elif func is flex.OPERATOR and isinstance(args[0], FakeTensor):
+            func = flex.fused
+            self._recording._note(flex.NOTE)
+        elif func in (torch.Tensor.pin_memory, torch.Tensor.share_memory_):
             return args[0]
-        result = func(*args, **kwargs)
+        elif func is torch.Tensor.__reduce_ex__ and isinstance(args[0], FakeTensor):
+            raise Unsupported("pickle: a tensor of a recording has no values to write or to send; leave this out while "
+                              "you record")
+        elif func in _READS and isinstance(args[0], FakeTensor):
+            return self._read(func, args, kwargs)
+        elif func is torch.Tensor.type and len(args) > 1 and _type_name(args[1]).startswith("torch.cuda."):
+            return args[0].to("cuda", getattr(torch.cuda, _type_name(args[1]).rpartition(".")[2]).dtype)
+        try:
+            result = func(*args, **kwargs)
+        except (RuntimeError, AssertionError) as error:
+            if not asks_for_gpu(error):
+                raise
+            raise Unsupported(f"{getattr(func, '__name__', func)}: {ASKS}") from None
         if func == _SET_DATA and all(isinstance(each, FakeTensor) for each in args[:2]):
             args[0].fake_device = args[1].fake_device
+            if isinstance(args[0], torch.nn.Parameter):
+                self._storages.kinds.mark(PARAMETERS, args[0])
+        elif func is torch.Tensor.__deepcopy__ and isinstance(args[0], torch.nn.Parameter):
+            self._storages.kinds.mark(PARAMETERS, result)
+        elif func == _SET_GRAD:
+            self._storages.kinds.mark(GRADIENTS, args[1])
         return result
+
+    def _read(self, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+        """A function that reads memory gets a tensor with values, which are all the same."""
+        tensor = args[0]
+        if func is torch.Tensor.data_ptr:
+            return self._storages.address(tensor)
+        if func is torch.Tensor.__format__:
+            return format(self._storages.item(tensor) if tensor.dim() == 0 else repr(tensor), *args[1:])
+        with _disable_current_modes():
+            return func(self._storages.real(tensor), *args[1:], **kwargs)
 
     def attention(self, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
                   is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False) -> Any:
@@ -219,6 +312,8 @@ def _bias(mask: Any, query: Any) -> Any:
 class _Operators(_DispatchMode):
     """Operators: runs them on fake tensors, or on the CPU where all is small and there, and reports their storages."""
 
+    supports_higher_order_operators = True  # to refuse them in one sentence
+
     def __init__(self, storages: _Storages, functions: _Functions) -> None:
         super().__init__()
         self._storages, self._functions = storages, functions
@@ -226,30 +321,36 @@ class _Operators(_DispatchMode):
         self._cuda = self._options.device.type == "cuda"
         self._callers = emulation.Callers() if self._cuda else None
         self._engines = 0  # runs of autograd's engine
+        self._values, self._kinds = storages.values, storages.kinds
         self._names: Dict[Any, str] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Tuple[Any, ...] = (),
                            kwargs: Optional[Dict[str, Any]] = None) -> Any:
         if func is _ASKED_DEVICE:
             return self._device(args[0])
-        if any(not issubclass(each, FakeTensor) and each is not torch.nn.Parameter for each in types):
+        if any(not issubclass(each, FakeTensor) and each not in (torch.Tensor, torch.nn.Parameter) for each in types):
             return NotImplemented  # DTensor and the like run first, and arrive here with their local tensors
         kwargs = dict(kwargs or {})
         if kwargs.get("device") == _FOR_AUTOGRAD:
             kwargs["device"] = self._options.device
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
+        if kwargs.get("generator") is not None and torch.device(kwargs.get("device") or "cpu").type == "cuda":
+            kwargs["generator"] = None
         if func in _METADATA_ONLY and isinstance(args[0], FakeTensor):
-            return self._item(args[0]) if func is not aten.is_pinned.default else False
+            return self._storages.item(args[0]) if func is not aten.is_pinned.default else False
         result = self._run(func, args, kwargs)
-        if func is _CHECKED_FINITE:
-            args[1].found_inf = 0.0
-        tensors = [each for each in _flat(result) if each.device.type == self._options.device.type]
+        self._values.after(func, args, kwargs, result)
+        tensors = [each for each in tensors_in(result) if each.device.type == self._options.device.type]
         if tensors:
             name = self._name(func)
             self._storages.outputs(name, tensors)
             if self._cuda:
                 self._hidden(func, name, args)
+            if name.startswith(_COLLECTIVES):
+                self._kinds.collective(name, args, result)
+            elif func in _ACCUMULATES and self._storages.modules.accumulates():
+                self._kinds.mark(GRADIENTS, tensors)
         return result
 
     def _hidden(self, func: Any, name: str, args: Tuple[Any, ...]) -> None:
@@ -261,23 +362,59 @@ class _Operators(_DispatchMode):
             self._storages.temporaries(name + " (temporary)", temporary(args))
 
     def _run(self, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-        inputs = _flat(args) + _flat(tuple(kwargs.values()))
+        inputs = tensors_in(args) + tensors_in(tuple(kwargs.values()))
         device = kwargs.get("device")
         on_cpu = device is None or torch.device(device).type == "cpu"
+        self._adopt(inputs)
         if on_cpu and inputs and not any(isinstance(each, FakeTensor) for each in inputs):
             with fake_tensor.unset_fake_temporarily():
                 return func(*args, **kwargs)
+        if func is aten.copy_.default and not isinstance(args[0], FakeTensor) and args[0].device.type == "cpu":
+            with fake_tensor.unset_fake_temporarily():
+                return args[0].copy_(self._storages.real(args[1]))
         try:
             result = func(*args, **kwargs)
         except DynamicOutputShapeException:
+            exact = self._values.exact(func, args, kwargs)
+            if exact is not None:
+                made = [aten._to_copy.default(each, device=self._options.device) for each in tensors_in(exact)]
+                return made[0] if isinstance(exact, torch.Tensor) else tuple(made)
             raise Unsupported(f"{self._name(func)}: the size of its result depends on values, which a recording lacks; "
                               "use a form with a fixed size (masks instead of indices, grouped experts)") from None
-        if on_cpu and not inputs:
-            made = _flat(result)
-            if made and all(each.device.type == "cpu" for each in made) and self._is_small(made):
+        except DataDependentOutputException:
+            exact = self._values.exact(func, args, kwargs)
+            return self._values.evaluate(func, args, kwargs) if exact is None else exact
+        except (RuntimeError, AssertionError) as error:
+            raise self._explained(func, error) from None
+        if on_cpu:
+            made = tensors_in(result)
+            if not inputs:
+                if made and all(each.device.type == "cpu" for each in made) and self._is_small(made):
+                    with fake_tensor.unset_fake_temporarily():
+                        return func(*args, **kwargs)
+            elif self._cuda and func is aten._to_copy.default and result.device.type == "cpu" and self._is_small(made):
                 with fake_tensor.unset_fake_temporarily():
-                    return func(*args, **kwargs)
+                    return self._storages.real(args[0]).to(result.dtype).clone()
         return result
+
+    def _adopt(self, inputs: List[Any]) -> None:
+        """Real tensors of the recorded device, which were made before the recording: live from their first use."""
+        for each in inputs:
+            if (not isinstance(each, FakeTensor) and each.device.type == self._options.device.type
+                    and not self._storages.knows(each)):
+                self._storages.outputs("before the recording", [each])
+                if isinstance(each, torch.nn.Parameter):
+                    self._kinds.mark(PARAMETERS, each)
+
+    def _explained(self, func: Any, error: BaseException) -> BaseException:
+        """The program's error as it is; else Unsupported, where PyTorch cannot run an operator on fake tensors."""
+        if "fake impl" in str(error):
+            return Unsupported(f"{self._name(func)}: a custom operator without sizes of its results; add them with "
+                               "torch.library.register_fake, or choose an implementation in PyTorch's operators")
+        if isinstance(error, _UNSUPPORTED) or isinstance(error.__context__, NotImplementedError):
+            return Unsupported(f"{self._name(func)}: PyTorch cannot run this operator on fake tensors; use other "
+                               "operators, or leave it out while you record")
+        return error
 
     def _is_small(self, tensors: List[Any]) -> bool:
         """On a recorded GPU the CPU has values. A recorded CPU has those of numbers (steps of optimizers), and of few
@@ -287,17 +424,6 @@ class _Operators(_DispatchMode):
         if self._cuda:
             return size <= _REAL_BYTES
         return all(each.dim() == 0 or not each.dtype.is_floating_point and size <= _REAL_RANKS for each in tensors)
-
-    def _item(self, tensor: Any) -> Any:
-        found_inf = getattr(tensor, "found_inf", None)
-        if found_inf is not None:  # else GradScaler would leave out the optimizer's step
-            return found_inf
-        if tensor.constant is not None:
-            return tensor.constant.item()
-        if self._options.item is not None:
-            return self._options.item(tensor)
-        self._recording._note("item(): values on the recorded device are 1, or True")
-        return True if tensor.dtype == torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
 
     def _device(self, tensor: Any) -> Any:
         if not isinstance(tensor, FakeTensor):
@@ -332,63 +458,68 @@ class _Operators(_DispatchMode):
             try:
                 with self._functions if hidden else contextlib.nullcontext():
                     return run(*args, **kwargs)
+            except RuntimeError as error:
+                if not asks_for_gpu(error):
+                    raise
+                raise Unsupported("backward: PyTorch asks for a GPU to differentiate tensors in a wrapper, such as "
+                                  "those of tensor parallelism (DTensor) and of torch.func.grad; record a rank's local "
+                                  "module instead") from None
             finally:
                 self._engines -= 1
 
         return backward
 
 
-def _flat(value: Any) -> List[Any]:
-    """Tensors in a value, in lists and tuples of it."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [each for item in value for each in _flat(item)]
-    return []
-
-
-def _converted(parameter: Any, converted: Any, swap: Callable[[Any, Any], None] = torch.utils.swap_tensors) -> None:
-    """torch.utils.swap_tensors, with which Module.to() converts fake parameters. It refuses those that have weak
-    references, which is why their data is set instead, as for real ones.
-    """
-    if type(parameter) is FakeTensor and type(converted) is FakeTensor:
-        parameter.data = converted
-        parameter.fake_device = converted.fake_device
-    else:
-        swap(parameter, converted)
+def _type_name(kind: Any) -> str:
+    return kind if isinstance(kind, str) else f"{getattr(kind, '__module__', '')}.{getattr(kind, '__name__', '')}"
 
 
 @contextlib.contextmanager
 def recorded(recording: Recording, options: Options) -> Iterator[None]:
     storages = _Storages(recording, options)
-    functions = _Functions(options, recording)
+    functions = _Functions(storages)
     operators = _Operators(storages, functions)
-    resize = torch.UntypedStorage.resize_
+    resize, data_ptr = torch.UntypedStorage.resize_, torch.UntypedStorage.data_ptr
+    parameter = torch.nn.Parameter.__new__
 
     def resized(storage: Any, size: int) -> Any:
         result = resize(storage, size)
         storages.resized(storage)
         return result
 
+    def pointer(storage: Any) -> int:
+        return int(data_ptr(storage)) or storages.storage_address(storage)
+
+    def made(cls: Any, *arguments: Any, **named: Any) -> Any:
+        result = parameter(cls, *arguments, **named)
+        storages.kinds.mark(PARAMETERS, result)
+        return result
+
     engine = operators.engine(_ENGINE)
     places: List[Tuple[Any, str, Any]] = [
-        (torch.UntypedStorage, "resize_", resized), (fake_tensor, "init_gpu_context", lambda _: None),
+        (torch.UntypedStorage, "resize_", resized), (torch.UntypedStorage, "data_ptr", pointer),
+        (fake_tensor, "init_gpu_context", lambda _: None),
         (torch.autograd, "_engine_run_backward", engine), (torch.autograd.graph, "_engine_run_backward", engine),
         (functional, "scaled_dot_product_attention", functions.attention),
-        (torch.utils, "swap_tensors", _converted), (torch._subclasses, "FakeTensor", _Traced),
+        (torch._subclasses, "FakeTensor", _Traced),
+        (torch.nn.Parameter, "__new__", staticmethod(made)),
         (torch_optimizer, "_foreach_supported_types", [*torch_optimizer._foreach_supported_types, FakeTensor]),
         (foreach_utils, "_foreach_supported_types", [*foreach_utils._foreach_supported_types, FakeTensor]),
+        (fake_tensor.log, "disabled", True), *replaced(storages),
     ]
     if options.device.type == "cuda":
         recording._note(kernels.LEFT_OUT)
         places.append((torch.Tensor, "record_stream", lambda *_: recording._note(_OTHER_STREAM)))
-        places += emulation.torch_cuda(recording, storages.streams, options.capability, 80 << 30)
+        places += emulation.torch_cuda(recording, storages.streams, options.capability, 80 << 30,
+                                       storages.empty_cache)
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         stack.callback(storages.forget)
+        stack.callback(recording._finish)
         fakes = _Fake(allow_non_fake_inputs=True)
         stack.enter_context(emulation.patched(places))
         stack.callback(storages.modules.stop)
         storages.modules.start()
         for mode in (fakes, operators, functions):
             stack.enter_context(mode)
+        stack.enter_context(explained())
         yield

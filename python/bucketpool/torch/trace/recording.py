@@ -6,7 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ...errors import FileError
 
-__all__ = ["Allocation", "Recording"]
+__all__ = ["Allocation", "Block", "Recording"]
 
 ROUNDED_TO = 512  # the caching allocator rounds sizes to multiples (kMinBlockSize of c10/core/AllocatorConfig.h)
 _FIRST_ADDRESS = 0x7F0000000000
@@ -16,7 +16,8 @@ Frame = Tuple[str, int, str]  # file, line, function
 
 class Allocation(NamedTuple):
     """Live memory: bytes as requested; module and phase that made it ("forward", "backward", "recompute", "optimizer",
-    "" outside); op: the operator of PyTorch; stream: number, 0 is the default stream.
+    "" outside); op: the operator of PyTorch; stream: number, 0 is the default stream; kind: "parameters", "gradients",
+    "optimizer state", "communication", "workspace", or "" (activations and the rest).
     """
 
     bytes: int
@@ -24,15 +25,18 @@ class Allocation(NamedTuple):
     phase: str
     op: str
     stream: int
+    kind: str
 
 
-class _Block:
-    """An allocation. stack: number of its frames; origin: module, phase, operator."""
+class Block:
+    """An allocation. stack: number of its frames; origin: module, phase, operator; kind: see Allocation."""
 
-    __slots__ = ("address", "bytes", "stream", "stack", "origin")
+    __slots__ = ("address", "bytes", "stream", "stack", "origin", "kind")
 
-    def __init__(self, address: int, size: int, stream: int, stack: int, origin: Tuple[str, str, str]) -> None:
+    def __init__(self, address: int, size: int, stream: int, stack: int, origin: Tuple[str, str, str],
+                 kind: str) -> None:
         self.address, self.bytes, self.stream, self.stack, self.origin = address, size, stream, stack, origin
+        self.kind = kind
 
 
 class Recording:
@@ -47,34 +51,49 @@ class Recording:
         self.device = device
         self.live_bytes = self.peak_bytes = self.live_rounded_bytes = self.peak_rounded_bytes = 0
         self.notes: List[str] = []
-        self._events: List[Tuple[str, _Block, int]] = []  # action, block, stack
-        self._marks: List[Tuple[int, str]] = []  # number of events before a step, and its name
-        self._live: Dict[int, _Block] = {}  # by address
+        self._events: List[Tuple[str, Optional[Block], int, str]] = []  # action, block, stack, metadata
+        self._steps: List[int] = []  # number of events before each step
+        self._annotations: List[Tuple[int, str, str]] = []  # number of events before, START or END, name
+        self._metadata = ""  # of the program, for events that follow
+        self._peak_since_reset = 0  # of rounded bytes
+        self._live: Dict[int, Block] = {}  # by address
         self._peak: int = 0  # number of events up to the peak
         self._next_address = _FIRST_ADDRESS
         self._stacks: Dict[Tuple[Frame, ...], int] = {}
 
     # ---- the recorder's part ---------------------------------------------------------------------------------------
 
-    def _allocate(self, size: int, stream: int, frames: Tuple[Frame, ...], origin: Tuple[str, str, str]) -> _Block:
+    def _allocate(self, size: int, stream: int, frames: Tuple[Frame, ...], origin: Tuple[str, str, str],
+                  kind: str) -> Block:
         rounded = _rounded(size)
-        block = _Block(self._next_address, size, stream, self._stack(frames), origin)
+        block = Block(self._next_address, size, stream, self._stack(frames), origin, kind)
         self._next_address += rounded
         self._live[block.address] = block
-        self._events.append(("alloc", block, block.stack))
+        self._events.append(("alloc", block, block.stack, self._metadata))
         self.live_bytes += size
         self.live_rounded_bytes += rounded
         self.peak_rounded_bytes = max(self.peak_rounded_bytes, self.live_rounded_bytes)
+        self._peak_since_reset = max(self._peak_since_reset, self.live_rounded_bytes)
         if self.live_bytes > self.peak_bytes:
             self.peak_bytes, self._peak = self.live_bytes, len(self._events)
         return block
 
-    def _free(self, block: _Block) -> None:
+    def _free(self, block: Block) -> None:
         del self._live[block.address]
-        self._events.append(("free_requested", block, block.stack))
-        self._events.append(("free_completed", block, block.stack))
+        self._events.append(("free_requested", block, block.stack, self._metadata))
+        self._events.append(("free_completed", block, block.stack, self._metadata))
         self.live_bytes -= block.bytes
         self.live_rounded_bytes -= _rounded(block.bytes)
+
+    def _empty_cache(self, frames: Tuple[Frame, ...]) -> None:
+        self._events.append(("empty_cache", None, self._stack(frames), self._metadata))
+
+    def _annotate(self, stage: str, name: str) -> None:
+        self._annotations.append((len(self._events), stage, name))
+
+    def _finish(self) -> None:
+        if self._steps:
+            self._annotate("END", f"ProfilerStep#{len(self._steps) - 1}")
 
     def _stack(self, frames: Tuple[Frame, ...]) -> int:
         return self._stacks.setdefault(frames, len(self._stacks))
@@ -87,12 +106,16 @@ class Recording:
 
     @property
     def event_count(self) -> int:
-        """Events so far: an alloc, and two for each end of an allocation."""
+        """Events so far: an alloc, two for each end of an allocation, one for torch.cuda.empty_cache()."""
         return len(self._events)
 
-    def step(self, name: Optional[str] = None) -> None:
-        """Marks the beginning of a step. The file has the marks as annotations, "step 0" and so on."""
-        self._marks.append((len(self._events), f"step {len(self._marks)}" if name is None else name))
+    def step(self) -> None:
+        """Marks the beginning of a step, which ends at the next mark or at the end of the block. The file has steps as
+        PyTorch's profiler annotates them: START and END of "ProfilerStep#0" and so on.
+        """
+        self._finish()
+        self._annotate("START", f"ProfilerStep#{len(self._steps)}")
+        self._steps.append(len(self._events))
 
     def live(self) -> List[Allocation]:
         """Live allocations, in the order of allocation."""
@@ -100,8 +123,10 @@ class Recording:
 
     def peak(self) -> List[Allocation]:
         """Live allocations at the (first) peak of requested bytes, in the order of allocation."""
-        blocks: Dict[int, _Block] = {}
-        for action, block, _ in self._events[:self._peak]:
+        blocks: Dict[int, Block] = {}
+        for action, block, _, _ in self._events[:self._peak]:
+            if block is None:
+                continue
             if action == "alloc":
                 blocks[block.address] = block
             else:
@@ -110,23 +135,25 @@ class Recording:
 
     def snapshot(self) -> Dict[str, Any]:
         """The recording as PyTorch's memory snapshot (plain data). Nothing was reserved, so each live allocation has a
-        segment, and no event is of a segment. Times are numbers of events. "recording" has the notes, and the first
-        events of steps.
+        segment, and no event is of a segment; "empty_cache" is an event without size. Times are numbers of events: an
+        annotation precedes the event of its time. "user_metadata" of an alloc is its kind ("kind=parameters"), of
+        other events the program's text. "recording" has the notes, and the first events of steps.
         """
         stacks: List[List[Dict[str, Any]]] = []
         known: Dict[Frame, Dict[str, Any]] = {}  # a frame is one object, which the pickle has once
         for stack in self._stacks:
             stacks.append([known.setdefault(frame, {"filename": frame[0], "line": frame[1], "name": frame[2]})
                            for frame in stack])
-        events = [{"action": action, "addr": block.address, "size": block.bytes, "stream": block.stream,
-                   "time_us": time, "frames": stacks[stack]}
-                  for time, (action, block, stack) in enumerate(self._events)]
+        events = [{"action": action, "addr": block.address if block else 0, "size": block.bytes if block else 0,
+                   "stream": block.stream if block else 0, "time_us": time, "frames": stacks[stack],
+                   "user_metadata": f"kind={block.kind}" if block and block.kind and action == "alloc" else metadata}
+                  for time, (action, block, stack, metadata) in enumerate(self._events)]
         segments = [_segment(block, stacks[block.stack]) for block in self._live.values()]
-        marks = [{"stage": "START", "name": name, "device": 0, "time_us": time} for time, name in self._marks]
-        return {"segments": segments, "device_traces": [events], "external_annotations": marks,
+        annotations = [{"stage": stage, "name": name, "device": 0, "time_us": time}
+                       for time, stage, name in self._annotations]
+        return {"segments": segments, "device_traces": [events], "external_annotations": annotations,
                 "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False},
-                "recording": {"device": self.device, "notes": list(self.notes),
-                              "steps": [time for time, _ in self._marks]}}
+                "recording": {"device": self.device, "notes": list(self.notes), "steps": list(self._steps)}}
 
     def write(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes snapshot() as a pickle, which `bucketpool view` and pytorch.org/memory_viz read. May be repeated, also
@@ -148,11 +175,11 @@ def _rounded(size: int) -> int:
     return max(1, -(-size // ROUNDED_TO)) * ROUNDED_TO
 
 
-def _described(block: _Block) -> Allocation:
-    return Allocation(block.bytes, *block.origin, block.stream)
+def _described(block: Block) -> Allocation:
+    return Allocation(block.bytes, *block.origin, block.stream, block.kind)
 
 
-def _segment(block: _Block, frames: List[Dict[str, Any]]) -> Dict[str, Any]:
+def _segment(block: Block, frames: List[Dict[str, Any]]) -> Dict[str, Any]:
     rounded = _rounded(block.bytes)
     return {"device": 0, "address": block.address, "total_size": rounded, "allocated_size": rounded,
             "active_size": rounded, "requested_size": block.bytes, "stream": block.stream,
