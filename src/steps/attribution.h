@@ -15,7 +15,7 @@ typedef struct bp_attribution {
  *  - forward, recompute: activations
  *  - backward: gradients if it outlives the backward pass or is freed outside of it, else activations (their gradients)
  *  - optimizer: its state if it outlives the run of the optimizer, else workspace
- *  - buffers of collectives, of FSDP, and workspaces of kernels by their frames
+ *  - buffers of collectives, parameters that FSDP gathered, and workspaces of kernels by their frames
  * O(events). The caller owns
  * the result: bp_attribution_finish. Errors: BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_attribution_init(const bp_trace *trace, const bp_allocations *allocations,

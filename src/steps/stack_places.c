@@ -184,7 +184,8 @@ typedef struct frame_facts {
     bool is_backward;      /* by its function */
     bool is_called;        /* a module is called */
     bool is_setup;         /* of building or loading a model */
-    bool is_communication; /* a collective, or FSDP's buffers */
+    bool is_communication; /* a collective */
+    bool is_unsharded;     /* parameters that FSDP gathered */
     bool is_workspace;
     bool is_main;     /* where the main thread begins, or a thread of Python */
     bool is_too_long; /* nothing else is known: its names are no names of code */
@@ -246,14 +247,16 @@ static frame_facts facts_of(const bp_trace_frame *frame, const char *root, size_
     static const char *const calls[] = {"forward", "_call_impl", "_wrapped_call_impl"};
     static const char *const recomputes[] = {"recompute_fn", "unpack_hook", "inner_unpack", "backward"};
     static const char *const mains[] = {"<module>", "_run_module_as_main", "_bootstrap"};
-    static const char *const buffers[] = {"_fsdp_collectives", "_fsdp_param", "_flat_param", "distributed_c10d"};
+    static const char *const collectives[] = {"_fsdp_collectives", "distributed_c10d"};
+    static const char *const unsharded[] = {"_fsdp_param", "_flat_param"};
     if (strnlen(frame->file, LONGEST_NAME) == LONGEST_NAME || strnlen(frame->function, LONGEST_NAME) == LONGEST_NAME)
         return (frame_facts){.is_too_long = true};
     char path[LONGEST_NAME];
     copy_path(frame->file, path);
     frame_facts facts = {.is_python = bp_trace_frame_is_python(frame),
                          .is_communication =
-                             is_collective(frame->function) || contains_any(path, buffers, COUNT(buffers)),
+                             is_collective(frame->function) || contains_any(path, collectives, COUNT(collectives)),
+                         .is_unsharded = contains_any(path, unsharded, COUNT(unsharded)),
                          .is_workspace = strstr(frame->function, "orkspace") != NULL};
     if (!facts.is_python) {
         facts.native_rank = (uint8_t)rank_of_native(frame->function);
@@ -375,6 +378,7 @@ static bp_stack_place read_stack(const bp_trace *trace, const frame_facts *facts
     /* A collective's buffer is made in it, not in a module that a function with such a name calls. */
     for (size_t i = 0; i < stack->count && !facts[stack->frames[i]].is_called; i++) {
         place.is_communication = place.is_communication || facts[stack->frames[i]].is_communication;
+        place.is_unsharded = place.is_unsharded || facts[stack->frames[i]].is_unsharded;
         place.is_workspace = place.is_workspace || facts[stack->frames[i]].is_workspace;
     }
     return place;

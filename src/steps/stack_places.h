@@ -20,7 +20,8 @@ typedef struct bp_stack_place {
     const char *module; /* not terminated; "": not recorded */
     uint32_t module_bytes;
     uint8_t phase;         /* bp_trace_phase */
-    bool is_communication; /* of a collective, or of FSDP's buffers */
+    bool is_communication; /* of a collective */
+    bool is_unsharded;     /* parameters that FSDP gathered */
     bool is_workspace;     /* of kernels */
 } bp_stack_place;
 
