@@ -48,7 +48,7 @@ static bp_memory_kind kind_of(const bp_trace *trace, const bp_allocation *a, bp_
         return BP_MEMORY_WORKSPACE;
     if (phase == BP_TRACE_PHASE_BACKWARD && is_gradient(trace, a, places, next))
         return BP_MEMORY_GRADIENTS; /* those of a reduce-scatter, too */
-    if (place != NULL && place->is_unsharded && !place->is_communication && phase != BP_TRACE_PHASE_OPTIMIZER)
+    if (place != NULL && place->is_unsharded && phase != BP_TRACE_PHASE_OPTIMIZER)
         return BP_MEMORY_PARAMETERS;
     if (place != NULL && place->is_communication && phase != BP_TRACE_PHASE_SETUP && phase != BP_TRACE_PHASE_OPTIMIZER)
         return BP_MEMORY_COMMUNICATION;

@@ -375,11 +375,13 @@ static bp_stack_place read_stack(const bp_trace *trace, const frame_facts *facts
                       read_origin(&trace->frames[stack->frames[0]], &place);
     if (place.phase == BP_TRACE_PHASE_UNKNOWN) /* such recordings cut stacks, and name the phases of steps */
         place.phase = (uint8_t)phase_of(facts, stack, threads && !has_origin);
-    /* A collective's buffer is made in it, not in a module that a function with such a name calls. */
+    /* A collective's buffer is made in it, not in a module that a function with such a name calls. The innermost frame decides. */
     for (size_t i = 0; i < stack->count && !facts[stack->frames[i]].is_called; i++) {
-        place.is_communication = place.is_communication || facts[stack->frames[i]].is_communication;
-        place.is_unsharded = place.is_unsharded || facts[stack->frames[i]].is_unsharded;
-        place.is_workspace = place.is_workspace || facts[stack->frames[i]].is_workspace;
+        const frame_facts *f = &facts[stack->frames[i]];
+        const bool is_open = !place.is_communication && !place.is_unsharded;
+        place.is_unsharded = place.is_unsharded || (is_open && f->is_unsharded);
+        place.is_communication = place.is_communication || (is_open && f->is_communication && !f->is_unsharded);
+        place.is_workspace = place.is_workspace || f->is_workspace;
     }
     return place;
 }
