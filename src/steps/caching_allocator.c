@@ -95,6 +95,16 @@ uint64_t bp_caching_round(const bp_caching_settings *settings, uint64_t bytes)
     return (bytes + step - 1) / step * step;
 }
 
+uint64_t bp_caching_segment_bytes(const bp_caching_settings *settings, uint64_t bytes)
+{
+    const uint64_t rounded = bp_caching_round(settings, bytes);
+    if (rounded <= LARGEST_SMALL)
+        return SEGMENT_STEP;
+    if (rounded < LARGEST_PACKED)
+        return settings->large_segment_bytes;
+    return rounded < LARGEST_REQUEST ? (rounded + SEGMENT_STEP - 1) / SEGMENT_STEP * SEGMENT_STEP : rounded;
+}
+
 /* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 bp_status bp_caching_create(const bp_caching_settings *settings, const bp_caching_device *device,
@@ -305,10 +315,7 @@ static bp_status make_request(bp_caching_allocator *a, uint64_t bytes, uint64_t 
     bool is_small = request->bytes <= LARGEST_SMALL;
     BP_TRY(bp_caching_find_pool(a, number, is_small, &request->pool));
     request->expands = a->settings.expandable_segments && !request->pool->own_allocator;
-    request->segment_bytes = is_small ? SEGMENT_STEP
-                             : request->bytes < LARGEST_PACKED
-                                 ? a->settings.large_segment_bytes
-                                 : (request->bytes + SEGMENT_STEP - 1) / SEGMENT_STEP * SEGMENT_STEP;
+    request->segment_bytes = bp_caching_segment_bytes(&a->settings, bytes);
     return BP_OK;
 }
 

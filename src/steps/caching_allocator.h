@@ -94,6 +94,9 @@ BP_API void bp_caching_complete_free(bp_caching_allocator *allocator, bp_caching
  * BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_caching_release(bp_caching_allocator *allocator, uint32_t pool);
 
+/* Bytes that are asked from the device for a request which no free block serves. */
+BP_API uint64_t bp_caching_segment_bytes(const bp_caching_settings *settings, uint64_t bytes);
+
 /* True if a free block would serve the request: no memory of the device is needed. */
 BP_API bool bp_caching_is_cached(const bp_caching_allocator *allocator, uint64_t bytes, uint64_t stream, uint32_t pool);
 

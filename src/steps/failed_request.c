@@ -34,11 +34,14 @@ static int by_largest(const void *left, const void *right)
     return (a->pool > b->pool) - (a->pool < b->pool);
 }
 
-static void add_range(bp_free_memory *memory, uint64_t bytes)
+static void add_range(bp_free_memory *memory, uint64_t begin, uint64_t end)
 {
+    const uint64_t bytes = end - begin, page = (uint64_t)2 << 20, past = begin % page;
+    const uint64_t before = past == 0 ? 0 : page - past; /* the first page */
     memory->bytes += bytes;
     memory->ranges += bytes > 0;
     memory->largest_bytes = bytes > memory->largest_bytes ? bytes : memory->largest_bytes;
+    memory->page_bytes += before < bytes ? (bytes - before) / page * page : 0;
 }
 
 /* True if a range of an expandable segment continues the one before it. */
@@ -54,7 +57,7 @@ static bp_status add_free(const bp_start_state *state, bp_failed_request *r)
     size_t next = 0, capacity = 0;
     for (size_t i = 0, last; i < state->segment_count; i = last) {
         const bp_start_segment *first = &state->segments[i];
-        uint64_t at = first->address, live = 0;
+        uint64_t at = first->address;
         for (last = i + 1; last < state->segment_count && extends_range(&state->segments[last]);)
             last++;
         const uint64_t end = state->segments[last - 1].address + state->segments[last - 1].bytes;
@@ -65,13 +68,11 @@ static bp_status add_free(const bp_start_state *state, bp_failed_request *r)
             const bp_start_block *block = &state->blocks[next];
             if (block->address < at || block->bytes > end - block->address)
                 continue; /* a block without a segment, or over another one */
-            add_range(memory, block->address - at);
+            add_range(memory, at, block->address);
             at = block->address + block->bytes;
-            live += block->bytes;
             r->pending_bytes += block->is_pending ? block->bytes : 0;
         }
-        add_range(memory, end - at);
-        memory->cached_bytes += live == 0 ? end - first->address : 0;
+        add_range(memory, at, end);
     }
     size_t kept = 0;
     for (size_t i = 0; i < r->free_count; i++) {
@@ -93,6 +94,8 @@ bp_status bp_failed_request_init(const bp_trace *trace, uint32_t event, bp_faile
     bp_start_state state = {0};
     bp_caching_settings settings;
     bp_caching_settings_read(trace, &settings);
+    found.rounded_bytes = bp_caching_round(&settings, trace->events[event].bytes);
+    found.needed_bytes = bp_caching_segment_bytes(&settings, trace->events[event].bytes);
     bp_status status = bp_trace_pools_init(&pools, trace);
     if (status == BP_OK)
         status = bp_start_state_find(trace, &pools, &settings, event, &state);
@@ -105,6 +108,37 @@ bp_status bp_failed_request_init(const bp_trace *trace, uint32_t event, bp_faile
     else
         bp_failed_request_finish(&found);
     return status;
+}
+
+bp_failure_reason bp_failed_request_reason(const bp_trace *trace, const bp_failed_request *request, uint64_t *missing)
+{
+    const uint64_t device = trace->events[request->event].address; /* free on the device */
+    uint64_t own_pages = 0, all = device;
+    bool has_range = false, has_other = false;
+    for (size_t i = 0; i < request->free_count; i++) {
+        const bp_free_memory *m = &request->free[i];
+        const bool is_own = bp_free_memory_is_own(m, trace, request);
+        const bool fits = m->largest_bytes >= request->rounded_bytes;
+        all += m->bytes;
+        own_pages += is_own ? m->page_bytes : 0;
+        has_range = has_range || (is_own && fits);
+        has_other = has_other || (!is_own && fits);
+    }
+    *missing = 0;
+    if (device >= request->needed_bytes)
+        return BP_FAILURE_LIMIT;
+    if (has_range)
+        return BP_FAILURE_RANGE;
+    if (!trace->settings.expandable_segments && own_pages + device >= request->needed_bytes)
+        return BP_FAILURE_PIECES;
+    if (has_other)
+        return BP_FAILURE_OTHERS;
+    if (all >= request->rounded_bytes)
+        return BP_FAILURE_SPLIT;
+    if (all + request->pending_bytes >= request->rounded_bytes)
+        return BP_FAILURE_PENDING;
+    *missing = request->rounded_bytes - all - request->pending_bytes;
+    return BP_FAILURE_FULL;
 }
 
 void bp_failed_request_finish(bp_failed_request *request)

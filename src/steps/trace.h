@@ -107,7 +107,7 @@ typedef struct bp_trace {
     bp_trace_event *events;
     bp_trace_annotation *annotations; /* by time */
     bp_trace_segment *segments;       /* by address */
-    bp_trace_block *blocks;           /* by address within each segment */
+    bp_trace_block *blocks;           /* of all devices of the file, by address within each segment */
     uint64_t *streams;                /* as recorded; the default stream is 0 */
     bp_trace_stack *stacks;
     bp_trace_frame *frames;

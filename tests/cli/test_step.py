@@ -620,40 +620,71 @@ class Steps(InFolder):
         self.assertIn("a request of 3.906 GiB on stream 0\n  at loss.py:33 logits_float\n  at train.py:5\n", text)
         self.assertIn("Live when the request failed: 5.640 GiB", text)
 
-    def oom_of(self, free, request=100 * MIB, device_free=10 * MIB):
-        """A failed request of stream 0, where each of `free` is (stream, pool, bytes of free ranges in a segment)."""
+    def oom_of(self, free, request=100 * MIB, device_free=10 * MIB, settings=()):
+        """A failed request of stream 0: the free memory, and the text. Each of `free`: stream, pool, type of the segment, free ranges."""
         r, segments, address = Recording(), [], 0x7A0000000000
-        for stream, pool, ranges in free:
+        for stream, pool, kind, ranges in free:
             blocks, begin = [], address
             for size in ranges:
                 for bytes_, state in ((MIB, "active_allocated"), (size, "inactive")):
                     blocks.append({"address": address, "size": bytes_, "requested_size": bytes_, "state": state, "frames": []})
                     address += bytes_
-            segments.append({"device": 0, "address": begin, "total_size": address - begin, "stream": stream,
-                             "segment_type": "large", "segment_pool_id": pool, "is_expandable": False, "frames": [],
-                             "blocks": blocks})
+            segments.append({"device": 1, "address": begin, "total_size": address - begin, "stream": stream,
+                             "segment_type": kind, "segment_pool_id": pool,
+                             "is_expandable": False, "frames": [], "blocks": blocks})
             address += 1 << 30
         r.free(r.alloc(512))
         r.event("oom", device_free, request)
         snapshot = r.snapshot()
-        snapshot["segments"] = segments
+        other = Recording() # another device, whose blocks are not those of this one
+        other.alloc(500 * MIB)
+        snapshot["segments"] = [*other.snapshot()["segments"], *segments]
+        snapshot["device_traces"] = [[], r.events]
+        snapshot["allocator_settings"].update(settings)
         oom = self.device(snapshot)["oom"]
         self.assertEqual(oom["reserved_bytes"], sum(s["total_size"] for s in segments))
+        self.assertEqual(oom["reserved_bytes"], oom["live_bytes"] + sum(m["bytes"] for m in oom["free"]))
         return oom["free"], self.run_step("x.pickle").stdout
 
     def test_free_memory(self):
-        free, text = self.oom_of([(0, (0, 0), [30 * MIB, 40 * MIB, 25 * MIB])])
+        """Of each stream and pool, and one sentence that says why none of it serves the request."""
+        own, pool = (0, (0, 0)), (0, (1, 2))
+        free, text = self.oom_of([(*own, "large", [30 * MIB, 40 * MIB, 25 * MIB])])
         self.assertEqual([(m["ranges"], m["bytes"], m["largest_bytes"]) for m in free], [(3, 95 * MIB, 40 * MIB)])
-        self.assertIn("too small", text)
-        self.assertIn("The device and the stream together have 105.0 MiB free: the memory is there, in pieces.", text)
-        free, text = self.oom_of([(0, (0, 0), [30 * MIB]), (7, (0, 0), [500 * MIB]), (0, (1, 2), [200 * MIB])])
+        self.assertIn("too small: PyTorch asks for 100.0 MiB", text)
+        free, text = self.oom_of([(*own, "large", [30 * MIB]), (7, (0, 0), "large", [500 * MIB]), (*pool, "large", [200 * MIB])])
         self.assertEqual([(m["stream"], m["pool"], m["bytes"]) for m in free],
                          [(7, 0, 500 * MIB), (0, 1, 200 * MIB), (0, 0, 30 * MIB)])
-        self.assertIn("of another stream", text)
-        self.assertIn("of a private pool", text)
-        self.assertIn("In all, 740.0 MiB are free, but not for this stream", text)
-        _, text = self.oom_of([(0, (0, 0), [30 * MIB])])
-        self.assertIn("60.00 MiB more are needed, whatever the allocator", text)
+        for words in ("of another stream", "of a private pool"):
+            self.assertIn(words, text)
+        limit, pieces, others = "The device had room", "The memory is there, in pieces", "A free range of another stream, pool or size"
+        split, range_, pending = "in ranges that no setting joins", "A free range is large enough", "Enough is free with the pending memory"
+        expandable = {"expandable_segments": True}
+        cases = [
+            ([(*own, "large", [30 * MIB, 64 * MIB])], {}, pieces),
+            ([(*own, "large", [30 * MIB, 64 * MIB])], {"settings": expandable}, split),
+            ([(*own, "large", [MIB] * 120)], {}, split), # expandable segments cannot give such pages back
+            ([(7, (0, 0), "large", [MIB] * 120)], {}, split),
+            ([(7, (0, 0), "large", [100 * MIB])], {}, others),
+            ([(*own, "large", [100 * MIB])], {}, range_),
+            ([(*own, "large", [30 * MIB])], {"device_free": 40 << 30}, limit),
+            ([(*own, "large", [30 * MIB])], {}, "60.00 MiB more are needed, whatever the allocator"),
+            ([(*own, "large", [4 * MIB])], {"request": 5 * MIB, "device_free": 12 * MIB}, "too small: PyTorch asks for 20.00 MiB"),
+            ([(*own, "large", [4 * MIB])], {"request": 1000, "device_free": MIB}, "too small: PyTorch asks for 2.000 MiB"),
+            ([(*own, "large", [4 * MIB])], {"request": 1000, "device_free": MIB}, others),
+            ([(*own, "small", [MIB])], {"request": 4000, "device_free": MIB}, range_),
+        ]
+        for free, more, words in cases:
+            self.assertIn(words, self.oom_of(free, **more)[1], (free, more))
+        r = Recording()
+        address = r.alloc(95 * MIB)
+        r.event("free_requested", address, 95 * MIB)
+        r.event("oom", 10 * MIB, 100 * MIB)
+        snapshot = r.snapshot()
+        snapshot["segments"][0]["blocks"][0]["state"] = "active_pending_free"
+        oom = self.device(snapshot)["oom"]
+        self.assertEqual((oom["pending_bytes"], oom["free"]), (95 * MIB, []))
+        self.assertIn(pending, self.run_step("x.pickle").stdout)
 
     def test_failed_requests_of_files(self):
         """In the report of several files, too."""

@@ -93,6 +93,7 @@ static void add_failure(bp_json_writer *d, const step_answer *a)
     bp_json_add_object(d, "oom");
     bp_json_add_number(d, "event", a->failed.event);
     bp_json_add_number(d, "requested_bytes", request->bytes);
+    bp_json_add_number(d, "needed_bytes", a->failed.needed_bytes);
     bp_json_add_number(d, "stream", a->trace->streams[request->stream]);
     bp_json_add_number(d, "device_free_bytes", request->address);
     bp_json_add_number(d, "reserved_bytes", a->failed.reserved_bytes);

@@ -8,40 +8,58 @@
 
 enum { MOST_FRAMES = 8 };
 
-static void print_frames(const bp_trace *trace, uint32_t stack)
+/* Frames of the program and its framework; those of PyTorch where there are no others. */
+static void print_frames(const step_answer *a, uint32_t stack)
 {
+    const bp_trace *trace = a->trace;
     size_t count = stack == BP_TRACE_NONE ? 0 : trace->stacks[stack].count, shown = 0;
+    bool has_own = false;
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t at = trace->stacks[stack].frames[i];
+        has_own = has_own || (bp_trace_frame_is_python(&trace->frames[at]) && !a->places.is_foreign[at]);
+    }
     for (size_t i = 0; i < count && shown < MOST_FRAMES; i++) {
         const bp_trace_frame *frame = &trace->frames[trace->stacks[stack].frames[i]];
-        if (!bp_trace_frame_is_python(frame))
+        if (!bp_trace_frame_is_python(frame) || a->places.is_foreign[trace->stacks[stack].frames[i]] == has_own)
             continue;
         printf("  at %.200s:%llu", step_file(frame->file), (unsigned long long)frame->line);
         if (strcmp(frame->function, "<module>") != 0)
-            printf(" %.*s", (int)bp_trace_function_chars(frame->function), frame->function);
+            printf(" %.200s", frame->function);
         putchar('\n');
         shown++;
     }
-    if (shown == 0)
-        puts("  (no frames of Python were recorded)");
+    for (size_t i = 0; i < count && shown == 0 && i < MOST_FRAMES; i++) { /* of C++ alone */
+        const char *function = trace->frames[trace->stacks[stack].frames[i]].function;
+        const size_t chars = bp_trace_function_chars(function);
+        printf("  at %.*s\n", (int)(chars < 200 ? chars : 200), function);
+    }
+    if (count == 0)
+        puts("  (no frames were recorded)");
+}
+
+static const char *remark_on(const step_answer *a, const bp_free_memory *m)
+{
+    if (m->pool != 0)
+        return "of a private pool";
+    if (m->stream != a->trace->streams[a->trace->events[a->failed.event].stream])
+        return "of another stream";
+    if (!bp_free_memory_is_own(m, a->trace, &a->failed))
+        return m->is_small ? "for requests of up to 1 MiB" : "for requests of more than 1 MiB";
+    return m->largest_bytes < a->failed.rounded_bytes ? "too small" : "large enough";
 }
 
 static int print_free(const step_answer *a, const step_options *options)
 {
-    const bp_trace_event *request = &a->trace->events[a->failed.event];
+    const uint64_t device = a->trace->events[a->failed.event].address, needed = a->failed.needed_bytes;
     sheet s = sheet_new(cli_wants_color((cli_color)options->color));
     sheet_add_columns(&s, "FREE MEMORY|>RANGES|>BYTES|>LARGEST|");
-    sheet_add_row(&s, "of the device", "", cli_bytes(request->address), "",
-                  request->address < request->bytes ? "too small" : "", NULL);
+    sheet_add_row(&s, "of the device", "", cli_bytes(device), "",
+                  device < needed ? cli_text("too small: PyTorch asks for %s", cli_bytes(needed)) : "large enough",
+                  NULL);
     for (size_t i = 0; i < a->failed.free_count; i++) {
         const bp_free_memory *m = &a->failed.free[i];
-        const char *what = m->pool != 0                                      ? "of a private pool"
-                           : m->stream != a->trace->streams[request->stream] ? "of another stream"
-                           : !bp_free_memory_serves(m, a->trace, a->failed.event)
-                               ? (m->is_small ? "for requests of up to 1 MiB" : "for requests of more than 1 MiB")
-                           : m->largest_bytes < request->bytes ? "too small"
-                                                               : "";
         sheet_add_row(&s, cli_text("stream %llu", (unsigned long long)m->stream), cli_text("%zu", m->ranges),
-                      cli_bytes(m->bytes), cli_bytes(m->largest_bytes), what, NULL);
+                      cli_bytes(m->bytes), cli_bytes(m->largest_bytes), remark_on(a, m), NULL);
     }
     if (a->failed.pending_bytes > 0)
         sheet_add_row(&s, "pending", "", cli_bytes(a->failed.pending_bytes), "",
@@ -49,26 +67,41 @@ static int print_free(const step_answer *a, const step_options *options)
     return sheet_finish(&s);
 }
 
-/* Free memory together is compared with the request: is it missing, or at the wrong places? */
 static void print_remedy(const step_answer *a)
 {
-    const bp_trace_event *request = &a->trace->events[a->failed.event];
-    uint64_t own = 0, all = 0;
-    for (size_t i = 0; i < a->failed.free_count; i++) {
-        all += a->failed.free[i].bytes;
-        own += bp_free_memory_serves(&a->failed.free[i], a->trace, a->failed.event) ? a->failed.free[i].bytes : 0;
+    uint64_t missing = 0;
+    switch (bp_failed_request_reason(a->trace, &a->failed, &missing)) {
+    case BP_FAILURE_LIMIT:
+        puts("The device had room for the request: a limit of the process refused it "
+             "(set_per_process_memory_fraction), or "
+             "another process had the memory at that moment.");
+        break;
+    case BP_FAILURE_RANGE:
+        puts(
+            "A free range is large enough: max_split_size_mb keeps it for larger requests, or it was of a private pool "
+            "that is gone.");
+        break;
+    case BP_FAILURE_PIECES:
+        puts("The memory is there, in pieces: whole free pages of the stream and of the device are enough together. "
+             "PYTORCH_ALLOC_CONF=expandable_segments:True, or a plan, would serve the request.");
+        break;
+    case BP_FAILURE_OTHERS:
+        puts(
+            "A free range of another stream, pool or size is large enough: PyTorch does not give it to this request; a "
+            "plan would.");
+        break;
+    case BP_FAILURE_SPLIT:
+        puts("Enough is free in all, but in ranges that no setting joins: a plan would serve the request.");
+        break;
+    case BP_FAILURE_PENDING:
+        puts(
+            "Enough is free with the pending memory: fewer record_stream calls, or a wait for the other streams, would "
+            "serve the request.");
+        break;
+    case BP_FAILURE_FULL:
+        printf("%s more are needed, whatever the allocator: less must be live at this moment.\n", cli_bytes(missing));
+        break;
     }
-    if (request->address >= request->bytes || own >= request->bytes - request->address)
-        printf("The device and the stream together have %s free: the memory is there, in pieces. "
-               "PYTORCH_ALLOC_CONF=expandable_segments:True, or a plan, serves this request.\n",
-               cli_bytes(own + request->address));
-    else if (all >= request->bytes - request->address)
-        printf("In all, %s are free, but not for this stream: memory that other streams and pools hold would serve "
-               "this request.\n",
-               cli_bytes(all + request->address));
-    else
-        printf("In all, %s are free: %s more are needed, whatever the allocator. Less must be live at this moment.\n",
-               cli_bytes(all + request->address), cli_bytes(request->bytes - request->address - all));
 }
 
 int step_report_failure(const step_answer *a, const step_options *options)
@@ -80,7 +113,7 @@ int step_report_failure(const step_answer *a, const step_options *options)
            (double)(request->time_us - t->events[0].time_us) / 1e6, cli_bytes(request->bytes),
            (unsigned long long)t->streams[request->stream],
            a->failures > 1 ? cli_text(" (the last of %llu)", (unsigned long long)a->failures) : "");
-    print_frames(t, request->stack);
+    print_frames(a, request->stack);
     if (a->failed.reserved_bytes > 0)
         printf("%s were live, PyTorch had %s from the driver, and the device had %s free\n\n", cli_bytes(live->bytes),
                cli_bytes(a->failed.reserved_bytes), cli_bytes(request->address));

@@ -367,6 +367,7 @@ static bp_status trace_make(trace_reader *r, const bp_snapshot_at *root)
                             .events = list.count > 0 ? (bp_trace_event *)tables->events.memory + list.first : NULL,
                             .segments = file->segments + next,
                             .blocks = file->blocks,
+                            .block_count = r->block_count,
                             .streams = tables->streams.memory,
                             .stacks = file->stacks,
                             .frames = tables->frames.memory,
@@ -374,10 +375,8 @@ static bp_status trace_make(trace_reader *r, const bp_snapshot_at *root)
                             .unknown_events = tables->unknown_events,
                             .unknown_name = tables->unknown_name};
         trace_set_times(trace->events, trace->event_count);
-        for (; next < r->found_count && r->found[next].device == device; next++) {
+        for (; next < r->found_count && r->found[next].device == device; next++)
             trace->segment_count++;
-            trace->block_count += r->found[next].segment.block_count;
-        }
         file->info.trace_count += trace->event_count > 0 || trace->segment_count > 0;
     }
     file->info.traces = file->traces;
