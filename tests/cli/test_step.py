@@ -686,6 +686,18 @@ class Steps(InFolder):
         self.assertEqual((oom["pending_bytes"], oom["free"]), (95 * MIB, []))
         self.assertIn(pending, self.run_step("x.pickle").stdout)
 
+    def test_failure_without_allocations(self):
+        """The blocks at the end and the request are there."""
+        r = Recording()
+        r.alloc(40 * MIB)
+        r.events.clear()
+        r.event("oom", 5 * MIB, 80 * MIB)
+        oom = self.device(r.snapshot())["oom"]
+        self.assertEqual((oom["live_bytes"], oom["requested_bytes"]), (40 * MIB, 80 * MIB))
+        text = self.run_step("x.pickle").stdout
+        self.assertIn("No allocations were recorded", text)
+        self.assertIn("75.00 MiB more are needed", text)
+
     def test_failed_requests_of_files(self):
         """In the report of several files, too."""
         r = Recording()
@@ -696,6 +708,31 @@ class Steps(InFolder):
         self.write(Model(1).rec.snapshot(), "b.pickle")
         text = self.run_step("a.pickle", "b.pickle").stdout
         self.assertIn("a.pickle, cuda:0: OUT OF MEMORY at event 3", text)
+
+    def test_warnings_of_files(self):
+        """Steps that miss the peak, in one report and in the table of several."""
+        model = Model(4)
+        model.rec.free(model.rec.alloc(900 * MIB))
+        for number in range(3):
+            model.rec.mark(f"ProfilerStep#{number}")
+            model.step()
+        self.write(model.rec.snapshot(), "a.pickle")
+        self.write(Model(1).rec.snapshot(), "b.pickle")
+        text = self.run_step("a.pickle", "b.pickle").stdout
+        self.assertRegex(text, r"(?m)^a.pickle, cuda:0: Warning: the peak of the recording, 9\d\d.\d MiB, is not in the steps after")
+        self.assertRegex(text, r"(?m)^a.pickle +cuda:0 .* 1[.]\d\d optimal")
+        text = self.run_step("a.pickle").stdout
+        self.assertRegex(text, r"(?m)^planned .* 1[.]\d\d one address for each allocation of the steps, times their peak")
+        self.assertRegex(text, r"(?m)^peak live +9\d\d.\d MiB +1.00 of the recording")
+
+    def test_empty_allocations(self):
+        model = Model(4)
+        for _ in range(4):
+            model.step()
+            model.rec.free(model.rec.alloc(0, place="backward"))
+        device = self.device(model.rec.snapshot())
+        self.assertEqual(self.run_step("x.pickle", "-o", "plan.json").returncode, 0)
+        self.assertEqual(self.check_plan(model.rec, device) > 0, True)
 
     # ---- places, modules, phases and kinds -------------------------------------------------------------------------
 
@@ -916,8 +953,8 @@ class Steps(InFolder):
         good = model.rec.snapshot()
         refusals = [
             ({}, "expected \"segments\" and \"device_traces\""),
-            ({**good, "device_traces": 5}, "no recorded events"),
-            ({**good, "device_traces": [[]]}, "no recorded events"),
+            ({**good, "device_traces": 5}, "no recorded allocations"),
+            ({**good, "device_traces": [[]]}, "no recorded allocations"),
             ({**good, "device_traces": [[3]]}, "device_traces[0]: expected a list of events"),
             ({**good, "device_traces": [[{"action": "alloc", "addr": 1}] * 2]}, "an event without \"size\""),
             ({**good, "device_traces": [[{"action": "alloc", "size": 1}] * 2]}, "an event without \"addr\""),

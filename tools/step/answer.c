@@ -70,12 +70,8 @@ int step_answer_init(const char *path, const bp_trace *trace, const step_options
     bp_status status = find_steps(answer);
     if (status != BP_OK)
         return cli_fail(EXIT_BAD_INPUT, "%.300s: %s", path, bp_error_detail());
-    if (answer->steps.count == 0)
-        return cli_fail(EXIT_BAD_INPUT,
-                        "%.300s: cuda:%u has no recorded allocations; call "
-                        "torch.cuda.memory._record_memory_history() before the steps",
-                        path, trace->device);
-    status = bp_step_plan_init(trace, &answer->allocations, &answer->steps, options->work, &answer->plan);
+    if (answer->steps.count > 0) /* else only a failed request was recorded */
+        status = bp_step_plan_init(trace, &answer->allocations, &answer->steps, options->work, &answer->plan);
     if (status != BP_OK)
         return cli_fail_status(status);
     answer->peak_bytes = answer->steps.peak_bytes;

@@ -11,6 +11,9 @@
 
 /* ---- options ------------------------------------------------------------------------------------------------------- */
 
+/* A second or two for a whole recording of 20,000 allocations, whose plan is seldom proven, and mostly within 0.1 % of the bound. */
+#define DEFAULT_WORK 100000000u
+
 #define FIELD(member) offsetof(step_options, member)
 
 static const choice choices_by[] = {
@@ -48,7 +51,7 @@ static int check(const step_options *o)
 
 static int step_options_parse(int argc, char **argv, step_options *options)
 {
-    *options = (step_options){.holders = 12};
+    *options = (step_options){.holders = 12, .work = DEFAULT_WORK};
     const options_command reading = {
         .name = "step",
         .arguments = "FILE...",
@@ -78,11 +81,11 @@ typedef struct step_answers {
     size_t failed; /* files without an answer */
 } step_answers;
 
-/* A device that was not recorded has no events but the mark of the snapshot. */
+/* True if the device has something to report: allocations, or a request that failed. */
 static bool is_recorded(const bp_trace *trace)
 {
     for (size_t i = 0; i < trace->event_count; i++) {
-        if (trace->events[i].action != BP_TRACE_SNAPSHOT)
+        if (trace->events[i].action == BP_TRACE_ALLOC || trace->events[i].action == BP_TRACE_OOM)
             return true;
     }
     return false;
@@ -125,9 +128,9 @@ static int read_file(const char *path, const step_options *options, step_answers
             step_answer_finish(&all[answers->count]);
     }
     if (used == 0)
-        return cli_fail(EXIT_BAD_INPUT,
-                        "%.300s: no recorded events; call torch.cuda.memory._record_memory_history() before the steps",
-                        path);
+        return cli_fail(
+            EXIT_BAD_INPUT,
+            "%.300s: no recorded allocations; call torch.cuda.memory._record_memory_history() before the steps", path);
     return code;
 }
 

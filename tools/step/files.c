@@ -18,8 +18,8 @@ static int fail_without_items(const char *option, const step_answer *a)
     for (size_t kind = 0; kind < a->plan.kind_count; kind++)
         count += a->plan.kinds[kind].count;
     return cli_fail(EXIT_BAD_INPUT,
-                    "%s: none of the %zu allocations of the steps gets an address: each is live during whole steps, or "
-                    "longer than its step; record whole training steps, three at least",
+                    "%s: none of the %zu allocations of the steps gets an address: each is empty, live "
+                    "during whole steps, or longer than its step; record whole training steps, three at least",
                     option, count);
 }
 
@@ -34,8 +34,8 @@ static bp_plan_request request_of(const bp_step_item *item, const char *unit, co
                              .ordinal = (uint32_t)order,
                              .role = BP_ROLE_PARAM,
                              .dtype = BP_DTYPE_UINT8,
-                             .placement = item->is_outside ? BP_PLACE_NONE : BP_PLACE_PLANNED,
-                             .offset = item->is_outside ? 0 : item->offset,
+                             .placement = item->is_outside || item->bytes == 0 ? BP_PLACE_NONE : BP_PLACE_PLANNED,
+                             .offset = item->is_outside || item->bytes == 0 ? 0 : item->offset,
                              .bytes = bp_step_round(item->bytes),
                              .used_bytes = item->bytes};
 }

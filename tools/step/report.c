@@ -18,6 +18,27 @@ static const char *share(uint64_t bytes, uint64_t of)
 
 /* ---- one device ---------------------------------------------------------------------------------------------------- */
 
+/* The steps are not those of the peak. */
+static bool misses_peak(const step_answer *a)
+{
+    return a->steps.count > 0 && a->peak_bytes > step_steps_peak(a);
+}
+
+static void print_warnings(const step_answer *a, const char *prefix)
+{
+    const bool are_several = a->steps.count > 1;
+    if (misses_peak(a))
+        printf("%sWarning: the peak of the recording, %s, is not in %s, which reach%s %s\n", prefix,
+               cli_bytes(a->peak_bytes), are_several ? "the steps after the first" : "the step",
+               are_several ? "" : "es", cli_bytes(step_steps_peak(a)));
+    if (a->allocations.replaced > 0)
+        printf("%s%llu allocations were made where one was live: their frees are missing\n", prefix,
+               (unsigned long long)a->allocations.replaced);
+    if (a->allocations.unknown > 0)
+        printf("%s%llu events of unknown kinds (\"%.40s\") are left out\n", prefix,
+               (unsigned long long)a->allocations.unknown, a->trace->unknown_name);
+}
+
 static void print_heading(const step_answer *a)
 {
     const bp_steps *s = &a->steps;
@@ -31,56 +52,69 @@ static void print_heading(const step_answer *a)
         most = s->steps[i].count > most ? s->steps[i].count : most;
     }
     const char *counts = least == most ? cli_text("%zu", most) : cli_text("%zu to %zu", least, most);
-    if (s->source == BP_STEPS_WHOLE)
-        printf("No marks of steps, and nothing that repeats has forward, backward and the peak: the whole recording is "
-               "one step\n");
+    if (s->count == 0)
+        puts("No allocations were recorded");
+    else if (s->source == BP_STEPS_WHOLE)
+        puts("No marks of steps, and nothing that repeats has forward, backward and the peak: the whole recording is "
+             "one "
+             "step");
     else
         printf("%zu %s step%s of %s allocations, %s alike\n", s->count,
                s->source == BP_STEPS_MARKED ? "marked" : "complete", s->count == 1 ? "" : "s", counts,
                share(s->matched, s->allocations));
-    if (a->peak_bytes > step_steps_peak(a))
-        printf("Warning: the peak of the recording, %s, is not in %s, which reach%s %s\n", cli_bytes(a->peak_bytes),
-               s->count > 1 ? "the steps after the first" : "the step", s->count > 1 ? "" : "es",
-               cli_bytes(step_steps_peak(a)));
+    print_warnings(a, "");
     if (a->allocations.live_at_start > 0)
         printf("%zu allocations were live before the oldest event\n", a->allocations.live_at_start);
     if (s->kind_count > 1)
         printf("%zu kinds of steps, planned together\n", s->kind_count);
-    if (a->allocations.replaced > 0)
-        printf("%llu allocations were made where one was live: their frees are missing\n",
-               (unsigned long long)a->allocations.replaced);
-    if (a->allocations.unknown > 0)
-        printf("%llu events of unknown kinds (\"%.40s\") are left out\n", (unsigned long long)a->allocations.unknown,
-               t->unknown_name);
     putchar('\n');
 }
 
-static void add_amount(sheet *s, const char *what, uint64_t bytes, const step_answer *a, const char *note)
+/* `of`: the peak that the row is compared with. */
+static void add_amount(sheet *s, const char *what, uint64_t bytes, uint64_t of, const char *note)
 {
-    sheet_add_row(s, what, cli_bytes(bytes), times(bytes, a->peak_bytes), note, NULL);
+    sheet_add_row(s, what, cli_bytes(bytes), times(bytes, of), note, NULL);
+}
+
+/* The quality of the slab. */
+static const char *proof_of(const bp_step_plan *p)
+{
+    uint64_t proven = 0;
+    for (size_t i = 0; i < p->kind_count; i++)
+        proven = p->kinds[i].proven_bytes > proven ? p->kinds[i].proven_bytes : proven;
+    if (p->bytes == 0)
+        return "nothing is planned";
+    if (p->optimal || proven == 0)
+        return p->optimal ? "optimal: no placement takes less" : "";
+    return cli_text("at most %.2f %% above the least", 100 * (double)(p->bytes - proven) / (double)proven);
 }
 
 static int print_amounts(const step_answer *a, const step_options *options)
 {
     const bp_step_plan *p = &a->plan;
+    const uint64_t peak = a->peak_bytes, planned = misses_peak(a) ? step_steps_peak(a) : peak;
     sheet s = sheet_new(cli_wants_color((cli_color)options->color));
     sheet_add_columns(&s, "MEMORY|>BYTES|>X PEAK|");
     if (a->has_segments)
-        add_amount(&s, "recorded", a->recorded_bytes, a, "what PyTorch had from the driver, at most");
+        add_amount(&s, "recorded", a->recorded_bytes, peak, "what PyTorch had from the driver, at most");
     if (a->default_bytes > 0)
-        add_amount(&s, "default", a->default_bytes, a, "caching allocator, modelled");
+        add_amount(&s, "default", a->default_bytes, peak, "caching allocator, modelled");
     if (a->expandable_bytes > 0)
-        add_amount(&s, "expandable", a->expandable_bytes, a, "expandable segments, modelled");
-    add_amount(&s, "planned", p->total_bytes, a, "one address for each allocation of the step");
-    add_amount(&s, "  persistent", p->persistent_bytes, a, "live during whole steps");
-    add_amount(&s, "  step", p->bytes, a,
-               p->bytes == 0 ? "nothing is planned"
-               : p->optimal  ? "optimal: no placement takes less"
-                             : "");
-    add_amount(&s, "  outside", p->outside_bytes, a, "differs between steps, not planned");
-    if (a->peak_bytes > step_steps_peak(a))
-        add_amount(&s, "  peak live", step_steps_peak(a), a, "of the steps");
-    add_amount(&s, "peak live", a->peak_bytes, a, "lower bound: no allocator takes less");
+        add_amount(&s, "expandable", a->expandable_bytes, peak, "expandable segments, modelled");
+    if (a->steps.count > 0) {
+        add_amount(&s, "planned", p->total_bytes, planned,
+                   misses_peak(a) ? "one address for each allocation of the steps, times their peak"
+                                  : "one address for each allocation of the step");
+        add_amount(&s, "  persistent", p->persistent_bytes, planned, "live during whole steps");
+        add_amount(&s, "  step", p->bytes, planned, proof_of(p));
+        add_amount(&s, "  outside", p->outside_bytes, planned,
+                   a->steps.source == BP_STEPS_WHOLE ? "live before the recording, and freed in it"
+                                                     : "differs between steps, not planned");
+    }
+    if (misses_peak(a))
+        add_amount(&s, "  peak live", planned, planned, "of the steps: no plan of them takes less");
+    add_amount(&s, "peak live", peak, peak,
+               misses_peak(a) ? "of the recording" : "lower bound: no allocator takes less");
     CLI_TRY(sheet_finish(&s));
     if (a->empty_caches > 0)
         printf("The models follow %llu calls of torch.cuda.empty_cache.\n", (unsigned long long)a->empty_caches);
@@ -217,14 +251,17 @@ int step_report_all(const step_answer *answers, size_t count, const step_options
         sheet_add_cell(&s, cli_bytes(a->expandable_bytes));
         sheet_add_cell(&s, cli_bytes(a->plan.total_bytes));
         sheet_add_cell(&s, cli_bytes(a->peak_bytes));
-        sheet_add_cell(&s, times(a->plan.total_bytes, a->peak_bytes));
+        sheet_add_cell(&s, times(a->plan.total_bytes, misses_peak(a) ? step_steps_peak(a) : a->peak_bytes));
         sheet_add_cell(&s, a->plan.optimal && a->plan.bytes > 0 ? "optimal" : "");
     }
     CLI_TRY(sheet_finish(&s));
     for (size_t i = 0; i < count; i++) {
+        char prefix[256];
+        snprintf(prefix, sizeof prefix, "%.200s, cuda:%u: ", step_file(answers[i].path), answers[i].trace->device);
+        print_warnings(&answers[i], prefix);
         if (answers[i].failures == 0)
             continue;
-        printf("\n%s, cuda:%u: ", step_file(answers[i].path), answers[i].trace->device);
+        printf("\n%s", prefix);
         CLI_TRY(step_report_failure(&answers[i], options));
     }
     return EXIT_GO_ON;
