@@ -536,7 +536,7 @@ class Steps(InFolder):
         self.assertEqual(self.steps_of(once.rec)[:2], ("whole", 1))
 
     def test_marks_of_devices(self):
-        """Each device has those of its own, or else those of another: PyTorch's are of the current device."""
+        """Each device has separate marks, or else those of another: PyTorch's are of the current device."""
         model = Model(10)
         for number in range(3):
             model.rec.mark(f"ProfilerStep#{number}")
