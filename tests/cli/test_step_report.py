@@ -3,9 +3,11 @@
 Arguments: source directory, the bucketpool executable.
 """
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import pickle
 import random
@@ -13,11 +15,9 @@ import re
 import sqlite3
 import subprocess
 import sys
+import tarfile
 import unittest
 import zipfile
-import tarfile
-import bz2
-import lzma
 
 import snapshots
 from recordings import Model, Recording, frame, rounded
