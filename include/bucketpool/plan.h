@@ -6,7 +6,7 @@
  * @code
  * bp_plan_config config;
  * bp_plan_config_init(&config, sizeof config);
- * config.policy = BP_POLICY_SCHEDULED;
+ * config.joint = 1;
  * bp_plan_create(buckets, schedule, &config, &plan);
  * const bp_plan_info *info = bp_plan_get_info(plan);
  * printf("%" PRIu64 " bytes, lower bound %" PRIu64 "\n", info->bytes, info->lower_bound_bytes);
@@ -74,7 +74,7 @@ typedef struct bp_plan_config {
     uint64_t work; /**< scheduled only: search limit for each slab, as in bp_pack_config. 0: the default */
 } bp_plan_config;
 
-/** Sets the defaults: policy max, as many copies as the schedule needs, persistent fallback, 256-byte alignment, one
+/** Sets the defaults: policy scheduled, as many copies as the schedule needs, persistent fallback, 256-byte alignment, one
  * slab for each role. */
 BP_API bp_status bp_plan_config_init(bp_plan_config *config, size_t size);
 

@@ -20,7 +20,7 @@ typedef struct bp_assembly {
 /* ---- classes and bytes ------------------------------------------------------------------------------------------- */
 
 static const bp_plan_config defaults = {
-    .size = sizeof defaults, .policy = BP_POLICY_MAX, .fallback = BP_FALLBACK_PERSISTENT, .alignment = 256};
+    .size = sizeof defaults, .policy = BP_POLICY_SCHEDULED, .fallback = BP_FALLBACK_PERSISTENT, .alignment = 256};
 
 bp_status bp_plan_config_init(bp_plan_config *config, size_t size)
 {

@@ -38,7 +38,7 @@ static void test_plan_errors(void **state)
     assert_fails(bp_plan_create(s.buckets, s.schedule, &config, &plan), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_ptr_equal(plan, untouched);
     assert_ok(bp_plan_create(s.buckets, s.schedule, NULL, &plan)); /* the defaults */
-    assert_int_equal(bp_plan_get_info(plan)->policy, BP_POLICY_MAX);
+    assert_int_equal(bp_plan_get_info(plan)->policy, BP_POLICY_SCHEDULED);
     assert_fails(bp_plan_fingerprint(NULL, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_plan_fingerprint(plan, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_plan_set_model(plan, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
