@@ -17,6 +17,7 @@ static bp_status make_buckets(const model *m, sharding *s)
     config.padding = BP_PADDING_FLAT; /* tensors lie one behind the other */
     config.flat_alignment = FLAT_ALIGNMENT;
     config.dp = s->ranks;
+    config.single_rank = 1; /* step.c gathers on one rank, too */
     config.roles = ROLES;
     TRY(model_describe(m, &described));
     bp_status status = bp_buckets_create(described, &config, &s->buckets);

@@ -39,7 +39,7 @@ typedef struct bp_model bp_model;
 
 #define BP_MAX_DIMS 8
 #define BP_MAX_COPIES (1 << 20)
-/** Unit of persistent parameters, which are outside FSDP units, gathered once and kept. */
+/** Unit of parameters outside FSDP units: persistent (gathered once and kept), or FSDP2's root group. */
 #define BP_OUTSIDE (-1)
 
 enum {
@@ -170,6 +170,9 @@ typedef struct bp_model_info {
     const char *const *notes;
     uint64_t numel;            /**< elements of parameters and given buckets, without multi-token prediction layers */
     uint64_t prediction_numel; /**< elements of multi-token prediction layers */
+    /** 1: read from a config.json or safetensors, whose experts a runtime may stack (BP_LAYOUT_STACKED). 0: the
+     * parameters are those of the runtime */
+    uint32_t published;
 } bp_model_info;
 
 /** The contents of a model. Valid until the model is changed or destroyed. NULL for NULL. */
@@ -178,11 +181,14 @@ BP_API const bp_model_info *bp_model_get_info(const bp_model *model);
 /* ---- models made of models ------------------------------------------------------------------------------------------ */
 
 /** The module layout: which parameters a model has.
- * - BP_LAYOUT_HF: the published modelling code.
+ * - BP_LAYOUT_HF: the published modelling code, and checkpoints: each expert has its own matrices.
  * - BP_LAYOUT_MEGATRON: the modules of Megatron-Core. Query, key and value are fused, gate and up projections are
  *   fused, an expert stack is one matrix for each expert under `.experts.`, the correction bias of the router is a
- *   buffer, and the projection and norms of a prediction layer are outside units. */
-typedef enum bp_layout { BP_LAYOUT_HF = 1, BP_LAYOUT_MEGATRON = 2 } bp_layout;
+ *   buffer, and the projection and norms of a prediction layer are outside units.
+ * - BP_LAYOUT_STACKED: the modules of transformers 5. As BP_LAYOUT_HF, but the experts of a layer are one tensor
+ *   [experts, out, in], with gate and up projections fused, the correction bias of the router is a buffer, and there
+ *   are no prediction layers, which a note says. */
+typedef enum bp_layout { BP_LAYOUT_HF = 1, BP_LAYOUT_MEGATRON = 2, BP_LAYOUT_STACKED = 3 } bp_layout;
 
 /** Copies a model in another layout. Given buckets and the order of units are kept. The caller owns the copy.
  *
@@ -224,27 +230,35 @@ BP_API bp_status bp_role_parse(const char *name, bp_role *role);
  * that also has given buckets follow the rule, under BP_BUCKETING_GIVEN that of BP_BUCKETING_MEGATRON.
  * - BP_BUCKETING_MEGATRON: one bucket for each combination of outermost unit, dtype, expert (".experts." in the name)
  *   and requires_grad. Source: Megatron-LM d98e8a64, param_and_grad_buffer.py, _get_parameter_groups.
- * - BP_BUCKETING_FSDP2: one bucket for each innermost unit; mixed dtypes are packed as bytes (uint8). Source: PyTorch
- *   FSDP2, _fsdp_collectives.py.
+ * - BP_BUCKETING_FSDP2: one bucket for each innermost unit; mixed dtypes are packed as bytes (uint8). Parameters
+ *   outside units are those of fully_shard(model): its root group, a unit "(root)" after the others, gathered and
+ *   reduced like any other. A model with recorded events gets none: its events say what is gathered. Source: PyTorch
+ *   FSDP2, _fsdp_collectives.py, _fsdp_state.py.
  * - BP_BUCKETING_GIVEN: the buckets of bp_model_add_bucket. */
 typedef enum bp_bucketing { BP_BUCKETING_MEGATRON = 1, BP_BUCKETING_FSDP2 = 2, BP_BUCKETING_GIVEN = 3 } bp_bucketing;
 
 /** The rule that pads a bucket so that all shards have the same size. Here dp is the number of ranks of the bucket: dp
  * / ep for experts.
+ * - BP_PADDING_BY_BUCKETING: the rule of the runtime whose bucketing it is: BP_PADDING_MEGATRON_LCM, BP_PADDING_FSDP2
+ *   or BP_PADDING_GIVEN.
  * - BP_PADDING_MEGATRON_LCM: parameters are laid out in chunks of the least common multiple of the row sizes; the
  *   bucket is a multiple of dp chunks. Source: Megatron-LM d98e8a64, build_data_parallel_buffer_index.
  * - BP_PADDING_MEGATRON_SPLIT: parameters with incompatible row sizes go to separate buckets, each a multiple of dp x
  *   its row size. Source: Megatron-LM before the LCM rule.
  * - BP_PADDING_FLAT: a multiple of dp x flat_alignment elements.
  * - BP_PADDING_GIVEN: as given; buckets made from parameters are not padded.
- * - BP_PADDING_FSDP2: the first dimension of every parameter is padded to a multiple of dp. Source: PyTorch FSDP2,
- *   _fsdp_param.py. */
+ * - BP_PADDING_FSDP2: the first dimension of every parameter is padded to a multiple of dp; of stacked experts it is
+ *   the number of experts. Source: PyTorch FSDP2, _fsdp_param.py.
+ * - BP_PADDING_FSDP2_SHARD1: the same, with stacked experts sharded along dimension 1 (a shard_placement_fn that
+ *   returns Shard(1)), which must be a multiple of dp. */
 typedef enum bp_padding {
+    BP_PADDING_BY_BUCKETING = 0,
     BP_PADDING_MEGATRON_LCM = 1,
     BP_PADDING_MEGATRON_SPLIT = 2,
     BP_PADDING_FLAT = 3,
     BP_PADDING_GIVEN = 4,
-    BP_PADDING_FSDP2 = 5
+    BP_PADDING_FSDP2 = 5,
+    BP_PADDING_FSDP2_SHARD1 = 6
 } bp_padding;
 
 typedef struct bp_buckets_config {
@@ -265,9 +279,11 @@ typedef struct bp_buckets_config {
     bp_dtype optimizer_dtype; /**< BP_DTYPE_NONE: fp32 */
     /** tensors of the size of a shard; 3 for Adam (main weights, two moments). 0: none */
     uint32_t optimizer_tensors;
+    /** 1: buckets of one rank get requests in every role, for a runtime that gathers and reduces there, too */
+    uint32_t single_rank;
 } bp_buckets_config;
 
-/** Sets the defaults: Megatron bucketing with LCM padding, dp 64, ep 1, flat_alignment 128, roles param and grad,
+/** Sets the defaults: Megatron bucketing, padding by bucketing, dp 64, ep 1, flat_alignment 128, roles param and grad,
  * three optimizer tensors. The command and the Python package have the same defaults.
  *
  * Errors: BP_ERR_INVALID_ARGUMENT (NULL, an unknown size). */
@@ -278,8 +294,12 @@ typedef struct bp_buckets bp_buckets;
 /** Makes the buckets and requests of a model that is already sharded by tp and ep (bp_model_shard). `config` NULL: the
  * defaults. The model is only read and may be destroyed afterwards. The caller owns the buckets: bp_buckets_destroy.
  *
+ * A bucket of one rank communicates nothing: the shard is the parameter. Only its roles in BP_ROLES_STATE get
+ * requests, unless config->single_rank. Given buckets are what a runtime allocates, whatever the ranks.
+ *
  * Errors: BP_ERR_INVALID_ARGUMENT (dp or ep is 0, dp is not a multiple of ep, an unknown rule, padding smaller than
- * numel, an empty model), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
+ * numel, a dimension that Shard(1) cannot split, a unit "(root)" beside parameters outside units, an empty model),
+ * BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *config, bp_buckets **buckets);
 /** Merges the buckets of several models that share a pool (policy and reference, chunks of a virtual pipeline). Unit u
  * of part p is named "<names[p]>/<name of u>". Units and requests follow part by part. For the schedules of the parts
@@ -332,6 +352,7 @@ typedef struct bp_buckets_info {
     size_t request_count;
     const bp_request *requests; /**< by unit, role, bucket; persistent parameters have no requests */
     uint64_t persistent_bytes;  /**< gathered bytes of all persistent parameters, with padding */
+    int32_t root;               /**< unit of FSDP2's root group, the last; BP_OUTSIDE: none */
 } bp_buckets_info;
 
 /** The contents of buckets. Lives as long as the buckets. NULL for NULL. */

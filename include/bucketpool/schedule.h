@@ -27,9 +27,11 @@ typedef enum bp_phase {
     BP_PHASE_BACKWARD = 1,
     BP_PHASE_RECORDED = 2, /**< an event of a recorded schedule */
     BP_PHASE_OUTSIDE = 3,  /**< parameters outside units: embedding, output layer */
-    /** unified streams: the second half of a backward step, when all-gathers run */
+    /** unified streams: the second half of a backward step, when all-gathers run. FSDP2 without a root group: the
+     * first all-gather of backward */
     BP_PHASE_BACKWARD_GATHER = 4,
-    BP_PHASE_COMBINED = 5 /**< the backward of a unit at the same time as the forward of another unit */
+    BP_PHASE_COMBINED = 5, /**< the backward of a unit at the same time as the forward of another unit */
+    BP_PHASE_REDUCE = 6    /**< FSDP2: after the backward of a unit, its gradients are copied and reduce-scattered */
 } bp_phase;
 
 /** Logical streams of a schedule. Runtimes may use further lanes below BP_LANE_COUNT. */

@@ -88,6 +88,7 @@ BP_PARAMETER_EXPERT_COPIES = 8
 BP_PARAMETER_JOINT = 16
 BP_LAYOUT_HF = 1
 BP_LAYOUT_MEGATRON = 2
+BP_LAYOUT_STACKED = 3
 BP_ROLE_PARAM = 0
 BP_ROLE_PARAM_TRANSPOSE = 1
 BP_ROLE_GRAD = 2
@@ -98,11 +99,13 @@ BP_ROLE_OPTIMIZER = 6
 BP_BUCKETING_MEGATRON = 1
 BP_BUCKETING_FSDP2 = 2
 BP_BUCKETING_GIVEN = 3
+BP_PADDING_BY_BUCKETING = 0
 BP_PADDING_MEGATRON_LCM = 1
 BP_PADDING_MEGATRON_SPLIT = 2
 BP_PADDING_FLAT = 3
 BP_PADDING_GIVEN = 4
 BP_PADDING_FSDP2 = 5
+BP_PADDING_FSDP2_SHARD1 = 6
 BP_MAX_DIMS = 8
 BP_MAX_COPIES = 0x100000
 BP_OUTSIDE = -1
@@ -137,14 +140,14 @@ class bp_model_info(Structure):
                 ("given_buckets", POINTER(bp_given_bucket)), ("event_count", c_size_t),
                 ("events", POINTER(bp_model_event)), ("order_count", c_size_t), ("order", POINTER(c_uint32)),
                 ("note_count", c_size_t), ("notes", POINTER(c_char_p)), ("numel", c_uint64),
-                ("prediction_numel", c_uint64)]
+                ("prediction_numel", c_uint64), ("published", c_uint32)]
 
 
 class bp_buckets_config(Sized):
     _fields_ = [("size", c_size_t), ("bucketing", c_int), ("padding", c_int), ("dp", c_uint32), ("ep", c_uint32),
                 ("flat_alignment", c_uint64), ("param_dtype", c_int), ("grad_dtype", c_int), ("grad_comm_dtype", c_int),
                 ("roles", c_uint32), ("main_grad_dtype", c_int), ("optimizer_dtype", c_int),
-                ("optimizer_tensors", c_uint32)]
+                ("optimizer_tensors", c_uint32), ("single_rank", c_uint32)]
 
 
 class bp_bucket(Structure):
@@ -161,7 +164,7 @@ class bp_request(Structure):
 class bp_buckets_info(Structure):
     _fields_ = [("unit_count", c_size_t), ("units", POINTER(bp_unit)), ("bucket_count", c_size_t),
                 ("buckets", POINTER(bp_bucket)), ("request_count", c_size_t), ("requests", POINTER(bp_request)),
-                ("persistent_bytes", c_uint64)]
+                ("persistent_bytes", c_uint64), ("root", c_int32)]
 
 
 # ---- schedule.h ----------------------------------------------------------------------------------------------------
@@ -172,6 +175,7 @@ BP_PHASE_RECORDED = 2
 BP_PHASE_OUTSIDE = 3
 BP_PHASE_BACKWARD_GATHER = 4
 BP_PHASE_COMBINED = 5
+BP_PHASE_REDUCE = 6
 BP_LANE_GATHER = 0
 BP_LANE_COMPUTE = 1
 BP_LANE_REDUCE = 2

@@ -63,7 +63,8 @@ class Buckets(Owner[BucketsHandle]):
 
     - model: sharded by tp and ep (Model.shard); only read
     - bucketing: "megatron", "fsdp2" or "given"
-    - padding: "megatron_lcm", "megatron_split", "flat", "given" or "fsdp2"
+    - padding: "megatron_lcm", "megatron_split", "flat", "given", "fsdp2" or "fsdp2_shard1" (stacked experts sharded
+      along dimension 1); None: by bucketing
     - dp, ep: data-parallel ranks that a dense bucket is sharded over, and expert-parallel ranks; ep divides
       dp
     - roles: roles that get requests, such as "param", "grad", "state"
@@ -71,22 +72,24 @@ class Buckets(Owner[BucketsHandle]):
       model.h
     - flat_alignment: elements, for padding "flat"
     - optimizer_tensors: tensors of the size of a shard; 3 for Adam
+    - single_rank: buckets of one rank get requests, too, which communicate nothing
 
     Raises InvalidArgument (dp or ep is 0, ep does not divide dp, an empty model), SizeOverflow.
     """
 
-    def __init__(self, model: Model, bucketing: str = "megatron", padding: str = "megatron_lcm", dp: int = 64,
+    def __init__(self, model: Model, bucketing: str = "megatron", padding: Optional[str] = None, dp: int = 64,
                  ep: int = 1, roles: Iterable[Any] = ("param", "grad"), param_dtype: DType = None,
                  grad_dtype: DType = None, grad_comm_dtype: DType = None, main_grad_dtype: DType = None,
                  optimizer_dtype: DType = None, flat_alignment: Optional[int] = None,
-                 optimizer_tensors: Optional[int] = None) -> None:
+                 optimizer_tensors: Optional[int] = None, single_rank: bool = False) -> None:
         config = configured(core().bp_buckets_config_init, _abi.bp_buckets_config,
                             bucketing=member("BP_BUCKETING_", bucketing,
-                                             "bucketing"), padding=member("BP_PADDING_", padding, "padding"), dp=dp,
+                                             "bucketing"),
+                            padding=None if padding is None else member("BP_PADDING_", padding, "padding"), dp=dp,
                             ep=ep, roles=role_bits(roles), param_dtype=dtype(param_dtype), grad_dtype=dtype(grad_dtype),
                             grad_comm_dtype=dtype(grad_comm_dtype), main_grad_dtype=dtype(main_grad_dtype),
                             optimizer_dtype=dtype(optimizer_dtype), flat_alignment=flat_alignment,
-                            optimizer_tensors=optimizer_tensors)
+                            optimizer_tensors=optimizer_tensors, single_rank=int(single_rank))
         handle = BucketsHandle()
         call(core().bp_buckets_create, model.handle, ctypes.byref(config), ctypes.byref(handle))
         self._handle = handle
@@ -136,6 +139,13 @@ class Buckets(Owner[BucketsHandle]):
         handle = self.handle
         info = core().bp_buckets_get_info(handle).contents
         return [decoded(unit.name) for unit in info.units[:info.unit_count]]
+
+    @property
+    def root(self) -> Optional[int]:
+        """The unit of FSDP2's root group, "(root)", which is the last; None: none."""
+        handle = self.handle
+        root = core().bp_buckets_get_info(handle).contents.root
+        return None if root < 0 else int(root)
 
     @property
     def persistent_bytes(self) -> int:

@@ -236,7 +236,9 @@ class Model(Owner[ModelHandle]):
         call(core().bp_model_set_order, self.handle, array, len(units))
 
     def with_layout(self, layout: str) -> "Model":
-        """Copies the model in another module layout: "hf" (the published code) or "megatron" (Megatron-Core)."""
+        """Copies the model in another module layout: "hf" (the published code), "megatron" (Megatron-Core) or "stacked"
+        (transformers 5).
+        """
         return self._made(core().bp_model_with_layout, self.handle, member("BP_LAYOUT_", layout, "layout"))
 
     def shard(self, tp: int = 1, ep: int = 1) -> "Model":
@@ -311,6 +313,14 @@ class Model(Owner[ModelHandle]):
         handle = self.handle
         info = core().bp_model_get_info(handle).contents
         return [decoded(note) for note in info.notes[:info.note_count]]
+
+    @property
+    def published(self) -> bool:
+        """True if it was read from a config.json or safetensors, whose experts a runtime may stack
+        (with_layout("stacked")).
+        """
+        handle = self.handle
+        return bool(core().bp_model_get_info(handle).contents.published)
 
     @property
     def numel(self) -> int:

@@ -33,6 +33,9 @@ typedef struct bp_arch_config {
 BP_API bp_status bp_model_from_architecture(const char *name, const bp_arch_config *config, bp_dtype dtype,
                                             bp_model **model);
 
+/* Marks a model whose parameters are those of a checkpoint: bp_model_info.published. */
+BP_API void bp_model_set_published(bp_model *model);
+
 /* The i-th known model_type in alphabetical order, NULL past the end. Static strings. */
 BP_API const char *bp_arch_model_type(size_t index);
 

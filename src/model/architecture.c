@@ -571,6 +571,7 @@ bp_status bp_model_from_architecture(const char *name, const bp_arch_config *con
         bp_model_destroy(&b.model);
         return status;
     }
+    bp_model_set_published(b.model);
     *model = b.model;
     return BP_OK;
 }

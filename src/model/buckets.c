@@ -134,11 +134,18 @@ static bp_status trained_shard(const bp_bucket *b, const bp_buckets_config *conf
     return BP_OK;
 }
 
+/* One rank communicates nothing: its shard is the parameter. Runtimes list given buckets because they allocate them. */
+static bool is_communicated(const bp_bucket *b, const bp_buckets_config *config)
+{
+    return b->shards > 1 || b->parameter_count == 0 || config->single_rank;
+}
+
 /* The request of a bucket in a role; false if the bucket does not have the role. */
 static bool request_of(const bp_bucket *b, const bp_buckets_config *config, uint32_t role, bp_request *request)
 {
     uint64_t padded;
-    if (!(config->roles & b->roles & BP_ROLE_BIT(role)) || b->numel == 0)
+    if (!(config->roles & b->roles & BP_ROLE_BIT(role)) || b->numel == 0 ||
+        (!is_communicated(b, config) && !(BP_ROLES_STATE & BP_ROLE_BIT(role))))
         return false;
     switch (role) {
     case BP_ROLE_PARAM:
@@ -205,7 +212,7 @@ static bp_status buckets_make_requests(bp_buckets *buckets, const bp_buckets_con
 
 static const bp_buckets_config defaults = {.size = sizeof defaults,
                                            .bucketing = BP_BUCKETING_MEGATRON,
-                                           .padding = BP_PADDING_MEGATRON_LCM,
+                                           .padding = BP_PADDING_BY_BUCKETING,
                                            .dp = 64,
                                            .ep = 1,
                                            .flat_alignment = 128,
@@ -261,7 +268,8 @@ static bp_status buckets_check_bytes(bp_buckets *buckets, const bp_buckets_confi
             BP_TRY(trained_shard(b, config, BP_ROLE_MAIN_GRAD, &trained));
         if (config->roles & BP_ROLE_BIT(BP_ROLE_OPTIMIZER))
             BP_TRY(trained_shard(b, config, BP_ROLE_OPTIMIZER, &trained));
-        if (b->unit < 0 && !bp_add_u64(buckets->persistent_bytes, bytes, &buckets->persistent_bytes))
+        if (b->unit < 0 && is_communicated(b, config) &&
+            !bp_add_u64(buckets->persistent_bytes, bytes, &buckets->persistent_bytes))
             return bp_fail(BP_ERR_OVERFLOW, "the persistent parameters do not fit 64 bits");
     }
     return BP_OK;
@@ -273,7 +281,7 @@ static bp_status buckets_check_config(const bp_model *model, const bp_buckets_co
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "dp %u: expected a positive multiple of ep, which is %u", c->dp, c->ep);
     if (c->bucketing < BP_BUCKETING_MEGATRON || c->bucketing > BP_BUCKETING_GIVEN)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "unknown bucketing rule %d", (int)c->bucketing);
-    if (c->padding < BP_PADDING_MEGATRON_LCM || c->padding > BP_PADDING_FSDP2)
+    if (c->padding > BP_PADDING_FSDP2_SHARD1)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "unknown padding rule %d", (int)c->padding);
     if (c->padding == BP_PADDING_FLAT && c->flat_alignment == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "flat_alignment: expected at least 1 element, got 0");
@@ -296,16 +304,38 @@ static bp_status buckets_check_config(const bp_model *model, const bp_buckets_co
     return BP_OK;
 }
 
-static bp_status copy_units(const bp_model *model, bp_buckets *buckets)
+/* FSDP2 gathers and reduces the parameters outside units as the group of fully_shard(model). A recording says by itself what is gathered. */
+static bool has_root_group(const bp_model *model, const bp_buckets_config *config)
+{
+    bool outside = false;
+    for (size_t i = 0; i < model->parameter_count && !outside; i++)
+        outside = model->parameters[i].unit < 0;
+    return outside && config->bucketing == BP_BUCKETING_FSDP2 && model->event_count == 0;
+}
+
+static bp_status copy_units(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets)
 {
     void *memory;
     BP_TRY(bp_strings_add(&buckets->strings, model->name, &buckets->model));
-    BP_TRY(bp_new_array(model->unit_count, sizeof *buckets->units, &memory));
+    BP_TRY(bp_new_array(model->unit_count + 1, sizeof *buckets->units, &memory));
     buckets->units = memory;
     buckets->unit_count = model->unit_count;
+    buckets->fsdp2 = config->bucketing == BP_BUCKETING_FSDP2;
+    buckets->root = BP_OUTSIDE;
     for (size_t i = 0; i < model->unit_count; i++) {
         buckets->units[i].parent = model->units[i].parent;
         BP_TRY(bp_strings_add(&buckets->strings, model->units[i].name, &buckets->units[i].name));
+    }
+    if (has_root_group(model, config)) {
+        for (size_t i = 0; i < model->unit_count; i++) {
+            if (strcmp(model->units[i].name, BP_ROOT_GROUP) == 0)
+                return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                               "model \"%s\" has a unit \"%s\" and parameters outside units, which are FSDP2's root "
+                               "group, too; move them into that unit",
+                               model->name, BP_ROOT_GROUP);
+        }
+        buckets->root = (int32_t)buckets->unit_count;
+        buckets->units[buckets->unit_count++] = (bp_unit){BP_ROOT_GROUP, BP_OUTSIDE};
     }
     BP_TRY(bp_new_array(model->order_count, sizeof *buckets->order, &memory));
     buckets->order = memory;
@@ -324,7 +354,8 @@ static void buckets_publish(bp_buckets *buckets)
                                       .buckets = buckets->buckets,
                                       .request_count = buckets->request_count,
                                       .requests = buckets->requests,
-                                      .persistent_bytes = buckets->persistent_bytes};
+                                      .persistent_bytes = buckets->persistent_bytes,
+                                      .root = buckets->root};
 }
 
 bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *given, bp_buckets **out)
@@ -334,11 +365,15 @@ bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *give
     bp_buckets_config taken = defaults;
     const bp_buckets_config *config = &taken;
     BP_TRY(bp_struct_read("bp_buckets_create", given, true, &taken, sizeof taken));
+    if (taken.padding == BP_PADDING_BY_BUCKETING)
+        taken.padding = taken.bucketing == BP_BUCKETING_FSDP2   ? BP_PADDING_FSDP2
+                        : taken.bucketing == BP_BUCKETING_GIVEN ? BP_PADDING_GIVEN
+                                                                : BP_PADDING_MEGATRON_LCM;
     BP_TRY(buckets_check_config(model, config));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof **out, &memory));
     bp_buckets *buckets = memory;
-    bp_status status = copy_units(model, buckets);
+    bp_status status = copy_units(model, config, buckets);
     if (status == BP_OK && model->parameter_count > 0)
         status = bp_buckets_derive(model, config, buckets);
     if (status == BP_OK && model->bucket_count > 0) {
@@ -480,9 +515,11 @@ static bp_status merged_buckets_fill(bp_buckets *m, const bp_buckets *const *par
     snprintf(text, sizeof text, "%.80s and %zu more", names[0], count - 1);
     BP_TRY(bp_strings_add(&m->strings, count == 1 ? names[0] : text, &m->model));
     size_t order = 0, buckets = 0, groups = 0;
+    m->root = count == 1 ? parts[0]->root : BP_OUTSIDE;
     for (size_t i = 0; i < count; i++) {
         const bp_buckets *part = parts[i];
         const bp_buckets_part *at = &m->parts[i];
+        m->fsdp2 = m->fsdp2 || part->fsdp2;
         size_t first_bucket = buckets;
         BP_TRY(merged_buckets_add_units(m, part, names[i], at->first_unit));
         for (size_t k = 0; k < part->order_count; k++)

@@ -36,6 +36,8 @@ struct bp_buckets {
     bp_request_group *groups;
     size_t group_count;
     uint64_t persistent_bytes;
+    bool fsdp2;             /* made by its bucketing: schedules are FSDP2's */
+    int32_t root;           /* the unit of its root group, or BP_OUTSIDE */
     bp_buckets_part *parts; /* of merged buckets */
     size_t part_count;
 };
@@ -62,6 +64,8 @@ bp_status bp_padded_numel(const bp_buckets_config *config, const bp_parameter *c
 void bp_padding_sort(const bp_parameter **parameters, size_t count);
 /* Stable partition of sorted parameters: the first `together` share a bucket under BP_PADDING_MEGATRON_SPLIT. */
 bp_status bp_padding_split(const bp_parameter **parameters, size_t count, size_t *together);
+
+#define BP_ROOT_GROUP "(root)" /* FSDP2's name for it, as in bucketpool.torch.fsdp2 */
 
 /* A frozen bucket has no gradients, whatever `bucket` says. */
 bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket *bucket);

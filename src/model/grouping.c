@@ -22,6 +22,7 @@ typedef struct group {
 typedef struct grouping {
     const bp_model *model;
     const bp_buckets_config *config;
+    const bp_buckets *buckets; /* with the units */
     group *groups;
     size_t count, capacity;
     bp_parameter *local;   /* the parameters, with the configured dtypes */
@@ -31,7 +32,7 @@ typedef struct grouping {
 
 static bp_status add_to_group(grouping *g, const bp_parameter *p, const group *key)
 {
-    size_t unit = key->unit >= 0 ? (size_t)key->unit : g->model->unit_count;
+    size_t unit = key->unit >= 0 ? (size_t)key->unit : g->buckets->unit_count;
     bool packs = g->config->bucketing == BP_BUCKETING_FSDP2;
     group *mine = NULL;
     for (int32_t at = g->first[unit]; mine == NULL && at >= 0; at = g->groups[at].next) {
@@ -62,9 +63,10 @@ static bp_status group_parameters(grouping *g)
     void *memory;
     BP_TRY(bp_new_array(model->parameter_count, sizeof *g->local, &memory));
     g->local = memory;
-    BP_TRY(bp_new_array(2 * (model->unit_count + 1), sizeof *g->first, &memory));
-    g->first = memset(memory, 0xff, 2 * (model->unit_count + 1) * sizeof *g->first);
-    g->last = g->first + model->unit_count + 1;
+    size_t units = g->buckets->unit_count;
+    BP_TRY(bp_new_array(2 * (units + 1), sizeof *g->first, &memory));
+    g->first = memset(memory, 0xff, 2 * (units + 1) * sizeof *g->first);
+    g->last = g->first + units + 1;
     BP_TRY(bp_new_array(model->unit_count, sizeof *g->outermost, &memory));
     g->outermost = memory;
     for (size_t u = 0; u < model->unit_count; u++) /* parents come first */
@@ -77,11 +79,13 @@ static bp_status group_parameters(grouping *g)
         bool converts = asked != BP_DTYPE_NONE && bp_dtype_is_float(p->dtype);
         if (converts && (!bp_dtype_is_fp8(asked) || p->flags & BP_PARAMETER_GEMM))
             p->dtype = asked;
-        /* experts are recognized by name, as in Megatron; packed buckets separate them only with expert parallelism */
-        bool expert = strstr(p->name, ".experts.") != NULL && (!packs || g->config->ep > 1);
-        group key = {.unit = packs         ? p->unit
-                             : p->unit < 0 ? BP_OUTSIDE
-                                           : g->outermost[p->unit],
+        /* Megatron recognizes experts by name; packed buckets separate them only with expert parallelism */
+        bool expert = strstr(p->name, ".experts.") != NULL;
+        if (packs)
+            expert = g->config->ep > 1 && (expert || p->flags & BP_PARAMETER_EXPERT_COPIES || p->expert_dim >= 0);
+        group key = {.unit = p->unit < 0 ? g->buckets->root
+                             : packs     ? p->unit
+                                         : g->outermost[p->unit],
                      .dtype = p->dtype,
                      .expert = expert,
                      .frozen = (p->flags & BP_PARAMETER_FROZEN) != 0 || !bp_dtype_is_float(p->dtype)};
@@ -91,6 +95,16 @@ static bp_status group_parameters(grouping *g)
 }
 
 /* ---- sizes of a bucket ---------------------------------------------------------------------------------------------- */
+
+/* The dtype that holds gradients of both: FSDP2 reduces a group in one dtype. Source: torch.promote_types. */
+static bp_dtype promoted(bp_dtype a, bp_dtype b)
+{
+    if (a == BP_DTYPE_NONE || a == b)
+        return b;
+    if (bp_dtype_bits(a) == bp_dtype_bits(b)) /* bf16 and fp16 */
+        return BP_DTYPE_FP32;
+    return bp_dtype_bits(a) > bp_dtype_bits(b) ? a : b;
+}
 
 /* Sizes of a packed bucket: parameters of several dtypes as bytes. */
 static bp_status size_packed(const grouping *g, const group *from, size_t count, uint32_t shards, bp_bucket *bucket)
@@ -104,8 +118,8 @@ static bp_status size_packed(const grouping *g, const group *from, size_t count,
         BP_TRY(bp_dtype_bytes(p->dtype, numel, &bytes));
         BP_TRY(bp_dtype_bytes(p->dtype, padded, &padded_bytes));
         bool has_gradient = !(p->flags & BP_PARAMETER_FROZEN) && bp_dtype_is_float(p->dtype);
-        if (has_gradient && bucket->grad_dtype == BP_DTYPE_NONE)
-            bucket->grad_dtype = bp_gradient_dtype(g->config, p->dtype);
+        if (has_gradient)
+            bucket->grad_dtype = promoted(bucket->grad_dtype, bp_gradient_dtype(g->config, p->dtype));
         if (!bp_add_u64(bucket->numel, bytes, &bucket->numel) ||
             !bp_add_u64(bucket->padded_numel, padded_bytes, &bucket->padded_numel) ||
             !bp_add_u64(bucket->grad_padded_numel, has_gradient ? padded : 0, &bucket->grad_padded_numel))
@@ -157,7 +171,7 @@ static bp_status make_buckets(const grouping *g, group *from, bool dtype_in_name
             BP_TRY(bp_padding_split(from->parameters, from->count, &together));
         if (made == MOST_SPLITS)
             return bp_fail(BP_ERR_UNSUPPORTED, "unit \"%s\" splits into more than %d buckets of different rows",
-                           from->unit >= 0 ? g->model->units[from->unit].name : "(outside)", MOST_SPLITS);
+                           from->unit >= 0 ? buckets->units[from->unit].name : "(outside)", MOST_SPLITS);
         uint32_t shards = from->expert ? g->config->dp / g->config->ep : g->config->dp;
         bp_bucket bucket = {.unit = from->unit,
                             .ordinal = *before,
@@ -188,7 +202,7 @@ static bp_status make_buckets(const grouping *g, group *from, bool dtype_in_name
 
 static bp_status make_all_buckets(const grouping *g, bp_buckets *buckets)
 {
-    for (size_t u = 0; u <= g->model->unit_count; u++) {
+    for (size_t u = 0; u <= buckets->unit_count; u++) {
         bool seen[2][2] = {{false}};
         uint32_t before = 0;
         for (int32_t at = g->first[u]; at >= 0; at = g->groups[at].next) {
@@ -205,7 +219,7 @@ static bp_status make_all_buckets(const grouping *g, bp_buckets *buckets)
 /* Order: by unit, those of persistent parameters last; within a unit, the order in which the groups appeared. */
 bp_status bp_buckets_derive(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets)
 {
-    grouping g = {.model = model, .config = config};
+    grouping g = {.model = model, .config = config, .buckets = buckets};
     bp_status status = group_parameters(&g);
     if (status == BP_OK)
         status = make_all_buckets(&g, buckets);

@@ -10,6 +10,7 @@
 #include "core/fail.h"
 #include "core/structs.h"
 #include "core/text.h"
+#include "model/arch_config.h"
 
 /* Sizes stay below 2^63 bits, so that sums of a few of them cannot wrap and signed callers are safe. */
 #define LARGEST_BITS (UINT64_MAX >> 1)
@@ -42,7 +43,8 @@ static void model_publish(bp_model *model)
                                   .note_count = model->note_count,
                                   .notes = model->notes,
                                   .numel = model->numel,
-                                  .prediction_numel = model->prediction_numel};
+                                  .prediction_numel = model->prediction_numel,
+                                  .published = model->published};
 }
 
 /* Publishes the arrays because growing may move them, and the caller may fail before it publishes. */
@@ -336,6 +338,12 @@ bp_status bp_model_add_note(bp_model *model, const char *note)
     return BP_OK;
 }
 
+void bp_model_set_published(bp_model *model)
+{
+    model->published = 1;
+    model_publish(model);
+}
+
 bp_status bp_model_copy_frame(const bp_model *model, bp_model **out)
 {
     bp_model *copy;
@@ -351,6 +359,8 @@ bp_status bp_model_copy_frame(const bp_model *model, bp_model **out)
         status = bp_model_add_event(copy, &model->events[i]);
     for (size_t i = 0; status == BP_OK && i < model->note_count; i++)
         status = bp_model_add_note(copy, model->notes[i]);
+    if (model->published)
+        bp_model_set_published(copy);
     if (status != BP_OK) {
         bp_model_destroy(&copy);
         return status;

@@ -23,6 +23,7 @@ struct bp_model {
     int order_is_set;
     const char **notes;
     size_t note_count, note_capacity;
+    uint32_t published;
     uint64_t numel, prediction_numel; /* running totals: overflow is reported by the call that causes it */
 };
 

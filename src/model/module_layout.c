@@ -1,6 +1,7 @@
-/* Derives models from models: Megatron-Core's module layout (parameters are fused, unstacked, dropped or moved), and one rank's shard under
- * tensor and expert parallelism.
- * Source: Megatron-LM d98e8a64, core/transformer/{attention,mlp,moe/experts,moe/router,multi_token_prediction}.py. */
+/* Derives models from models: the module layouts of Megatron-Core (parameters are fused, unstacked, dropped or moved) and of transformers 5
+ * (experts are stacked), and one rank's shard under tensor and expert parallelism.
+ * Source: Megatron-LM d98e8a64, core/transformer/{attention,mlp,moe/experts,moe/router,multi_token_prediction}.py; transformers 5.23,
+ * conversion_mapping.py. */
 #include "model/model.h"
 
 #include <stdbool.h>
@@ -12,15 +13,16 @@
 #define MOST_NAME 512
 #define MOST_LEAF 64 /* longer than any leaf that a rule writes; parameters with longer names are not changed */
 
-/* Parameters of one module that are fused: concatenated along the first dimension. */
+/* Parameters of one module that are fused: concatenated along the first dimension. `stacked`: the name where experts are stacked, NULL:
+ * not fused there. */
 static const struct {
     const char *sources[MOST_SOURCES];
-    const char *fused;
+    const char *fused, *stacked;
 } fusions[] = {
-    {{"q_proj", "k_proj", "v_proj"}, "linear_qkv"},
-    {{"gate_proj", "up_proj"}, "linear_fc1"},
-    {{"w1", "w3"}, "linear_fc1"},
-    {{"in_proj_qkvz", "in_proj_ba"}, "in_proj"},
+    {{"q_proj", "k_proj", "v_proj"}, "linear_qkv", NULL},
+    {{"gate_proj", "up_proj"}, "linear_fc1", "gate_up_proj"},
+    {{"w1", "w3"}, "linear_fc1", "gate_up_proj"},
+    {{"in_proj_qkvz", "in_proj_ba"}, "in_proj", NULL},
 };
 
 /* Stacks of experts that become one matrix per expert, [out, in] as in nn.Linear. Families use both orders under one name; the dimension
@@ -38,13 +40,16 @@ static const struct {
     {".output_linear.weight", ".experts.*.", "linear_fc2.weight", -1},
 };
 
-/* Parameters in some published code that are buffers in Megatron-Core. */
-static const char *const buffers[] = {".e_score_correction_bias"};
-
 static bool ends_with(const char *name, const char *end)
 {
     size_t length = strlen(name), end_length = strlen(end);
     return length >= end_length && strcmp(name + length - end_length, end) == 0;
+}
+
+/* Parameters in some published code that are buffers in Megatron-Core and transformers. */
+static bool is_buffer(const bp_parameter *p)
+{
+    return ends_with(p->name, ".e_score_correction_bias");
 }
 
 /* "module." + "leaf" + ".weight" of "module.leaf.weight". */
@@ -91,7 +96,8 @@ static void stack(bp_parameter *fused, const bp_parameter *source)
 typedef enum fusion_result { FUSION_NONE, FUSION_FIRST, FUSION_ABSORBED } fusion_result;
 
 /* Decides if `p` is the first source of a fused parameter (written to *fused and `name`), a later source, or not fused. */
-static fusion_result fuse(const bp_model *model, const bp_parameter *p, bp_parameter *fused, char name[MOST_NAME])
+static fusion_result fuse(const bp_model *model, const bp_parameter *p, bp_layout layout, bp_parameter *fused,
+                          char name[MOST_NAME])
 {
     const char *kind = strrchr(p->name, '.'), *leaf = kind;
     if (p->dims == 0 || strlen(p->name) >= MOST_NAME - MOST_LEAF || kind == NULL ||
@@ -102,12 +108,13 @@ static fusion_result fuse(const bp_model *model, const bp_parameter *p, bp_param
     const name_parts parts = {(size_t)(leaf - p->name), (size_t)(kind - leaf), kind};
     for (size_t f = 0; f < sizeof fusions / sizeof *fusions; f++) {
         int own = -1;
+        const char *fused_name = layout == BP_LAYOUT_STACKED ? fusions[f].stacked : fusions[f].fused;
         for (int i = 0; i < MOST_SOURCES && fusions[f].sources[i] != NULL; i++) {
             if (strlen(fusions[f].sources[i]) == parts.leaf_length &&
                 strncmp(fusions[f].sources[i], leaf, parts.leaf_length) == 0)
                 own = i;
         }
-        if (own < 0)
+        if (own < 0 || fused_name == NULL)
             continue;
         const bp_parameter *first = find_sibling(model, p, &parts, fusions[f].sources[0]);
         if (first == NULL)
@@ -126,7 +133,7 @@ static fusion_result fuse(const bp_model *model, const bp_parameter *p, bp_param
             return FUSION_NONE;
         if (own > 0)
             return FUSION_ABSORBED;
-        snprintf(name, MOST_NAME, "%.*s%s%s", (int)parts.module_length, p->name, fusions[f].fused, parts.kind);
+        snprintf(name, MOST_NAME, "%.*s%s%s", (int)parts.module_length, p->name, fused_name, parts.kind);
         *fused = whole;
         fused->name = name;
         return FUSION_FIRST;
@@ -165,13 +172,11 @@ static bool unstack(bp_parameter *p, char name[MOST_NAME])
 
 static bp_status add_as_megatron(const bp_model *model, const bp_parameter *parameter, bp_model *out)
 {
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
-        if (ends_with(parameter->name, buffers[i]))
-            return BP_OK;
-    }
+    if (is_buffer(parameter))
+        return BP_OK;
     bp_parameter p = *parameter;
     char name[MOST_NAME];
-    if (!unstack(&p, name) && fuse(model, parameter, &p, name) == FUSION_ABSORBED)
+    if (!unstack(&p, name) && fuse(model, parameter, BP_LAYOUT_MEGATRON, &p, name) == FUSION_ABSORBED)
         return BP_OK;
     if (p.flags & BP_PARAMETER_JOINT) {
         p.unit = BP_OUTSIDE;
@@ -180,9 +185,40 @@ static bp_status add_as_megatron(const bp_model *model, const bp_parameter *para
     return bp_model_add_parameter(out, &p);
 }
 
+/* Makes the experts' copies of a matrix one tensor: "experts.*.down_proj.weight" becomes "experts.down_proj", a bias
+ * "experts.down_proj_bias". */
+static bp_status add_stacked(const bp_model *model, const bp_parameter *parameter, bp_model *out)
+{
+    bp_parameter p = *parameter;
+    char fused[MOST_NAME], name[MOST_NAME];
+    if (is_buffer(parameter) || p.flags & BP_PARAMETER_PREDICTION)
+        return BP_OK;
+    if (!(p.flags & BP_PARAMETER_EXPERT_COPIES) || p.dims == BP_MAX_DIMS || strlen(p.name) >= MOST_NAME - MOST_LEAF)
+        return bp_model_add_parameter(out, parameter);
+    if (fuse(model, parameter, BP_LAYOUT_STACKED, &p, fused) == FUSION_ABSORBED)
+        return BP_OK;
+    const char *star = strstr(p.name, ".*."), *kind = strrchr(p.name, '.');
+    if (star != NULL) {
+        const char *leaf = star + 3;
+        bool is_weight = kind > leaf && strcmp(kind, ".weight") == 0,
+             is_bias = kind > leaf && strcmp(kind, ".bias") == 0;
+        snprintf(name, sizeof name, "%.*s.%.*s%s", (int)(star - p.name), p.name,
+                 is_weight || is_bias ? (int)(kind - leaf) : (int)strlen(leaf), leaf, is_bias ? "_bias" : "");
+        p.name = name;
+    }
+    memmove(p.shape + 1, p.shape, p.dims * sizeof *p.shape);
+    p.shape[0] = p.copies;
+    p.dims++;
+    p.copies = 1;
+    p.flags &= ~(uint32_t)BP_PARAMETER_EXPERT_COPIES;
+    p.expert_dim = 0;
+    p.tp_dim = p.tp_dim >= 0 ? p.tp_dim + 1 : -1;
+    return bp_model_add_parameter(out, &p);
+}
+
 bp_status bp_model_with_layout(const bp_model *model, bp_layout layout, bp_model **out)
 {
-    if (model == NULL || out == NULL || (layout != BP_LAYOUT_HF && layout != BP_LAYOUT_MEGATRON))
+    if (model == NULL || out == NULL || layout < BP_LAYOUT_HF || layout > BP_LAYOUT_STACKED)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_with_layout: needs a model and a layout, got layout %d",
                        layout);
     bp_model *copy;
@@ -191,9 +227,15 @@ bp_status bp_model_with_layout(const bp_model *model, bp_layout layout, bp_model
     for (size_t i = 0; status == BP_OK && i < model->parameter_count; i++) {
         if (layout == BP_LAYOUT_MEGATRON)
             status = add_as_megatron(model, &model->parameters[i], copy);
+        else if (layout == BP_LAYOUT_STACKED)
+            status = add_stacked(model, &model->parameters[i], copy);
         else
             status = bp_model_add_parameter(copy, &model->parameters[i]);
     }
+    if (status == BP_OK && layout == BP_LAYOUT_STACKED && model->prediction_numel > 0)
+        status =
+            bp_model_add_note(copy, "prediction layers, which transformers does not build, are left out (layout hf "
+                                    "has them)");
     if (status != BP_OK) {
         bp_model_destroy(&copy);
         return status;

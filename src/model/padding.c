@@ -211,11 +211,22 @@ bp_status bp_padded_numel(const bp_buckets_config *config, const bp_parameter *c
                           uint32_t shards, uint64_t *padded)
 {
     uint64_t sum = 0;
-    if (count > 0 && config->padding == BP_PADDING_FSDP2) {
-        /* pads each parameter's first dimension to a multiple of the shards. Source: PyTorch FSDP2, _fsdp_param.py. */
+    if (count > 0 && (config->padding == BP_PADDING_FSDP2 || config->padding == BP_PADDING_FSDP2_SHARD1)) {
+        /* pads each parameter's first dimension to a multiple of the shards; FSDP2 does not pad others. Source: PyTorch FSDP2,
+         * _fsdp_param.py. */
         for (size_t i = 0; i < count; i++) {
             const bp_parameter *p = parameters[i];
             uint64_t rows;
+            if (config->padding == BP_PADDING_FSDP2_SHARD1 && p->expert_dim == 0 && p->dims > 1) {
+                if (p->shape[1] % shards != 0)
+                    return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                                   "parameter %s: dimension 1 has %llu elements, not a multiple of %u ranks, and FSDP2 "
+                                   "does not pad Shard(1); use padding fsdp2, or other ranks",
+                                   p->name, (unsigned long long)p->shape[1], shards);
+                if (!bp_add_u64(sum, bp_parameter_numel(p) * p->copies, &sum)) /* the product is in the model's total */
+                    return fail_size(p);
+                continue;
+            }
             if (!bp_round_up_u64(p->dims > 0 ? p->shape[0] : 1, shards, &rows) ||
                 !bp_mul_u64(rows, row_numel(p), &rows) || !bp_mul_u64(rows, p->copies, &rows) ||
                 !bp_add_u64(sum, rows, &sum))

@@ -383,6 +383,21 @@ static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
     return bp_plan_make_table(plan);
 }
 
+static bp_status fail_empty(const bp_buckets *buckets)
+{
+    bool single = true;
+    for (size_t i = 0; i < buckets->bucket_count; i++)
+        single = single && buckets->buckets[i].shards == 1 && buckets->buckets[i].parameter_count > 0;
+    if (single)
+        return bp_fail(
+            BP_ERR_INVALID_ARGUMENT,
+            "model \"%s\": groups of one rank communicate nothing, so there is nothing to plan; plan for more "
+            "ranks",
+            buckets->model);
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" has no requests in the selected roles; select others",
+                   buckets->model);
+}
+
 bp_status bp_plan_create(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *config,
                          bp_plan **plan)
 {
@@ -394,8 +409,7 @@ bp_status bp_plan_create(const bp_buckets *buckets, const bp_schedule *schedule,
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "the schedule was made for %zu requests, these buckets have %zu",
                        schedule->request_count, buckets->request_count);
     if (buckets->request_count == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" has no requests in the selected roles; select others",
-                       buckets->model);
+        return fail_empty(buckets);
     if (full.alignment == 0 || (full.alignment & (full.alignment - 1)) != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "alignment %llu: expected a power of two",
                        (unsigned long long)full.alignment);

@@ -124,13 +124,13 @@ static bp_status add_all(survey *s)
     for (size_t g = 0; g < s->buckets->group_count; g++)
         roles |= BP_ROLE_BIT(s->buckets->groups[g].role);
     uint32_t shared = roles & ~BP_ROLES_STATE;
-    bool streams_matter =
-        (roles & GRADIENTS) != 0 && (roles & PARAMETERS) != 0 && s->schedule->passes != BP_PASSES_EVAL;
+    bool streams_matter = !s->buckets->fsdp2 && (roles & GRADIENTS) != 0 && (roles & PARAMETERS) != 0 &&
+                          s->schedule->passes != BP_PASSES_EVAL;
     bool joint_matters = (shared & (shared - 1)) != 0;
     uint32_t max = s->config->max_prefetch;
     if (s->present.prefetch != s->present.prefetch_backward || s->present.prefetch > max)
         BP_TRY(add_choice(s, s->present));
-    for (uint32_t prefetch = 0; prefetch <= max; prefetch++) {
+    for (uint32_t prefetch = s->buckets->fsdp2 ? 1 : 0; prefetch <= max; prefetch++) { /* FSDP2: 0 is 1 */
         for (int streams = BP_STREAMS_SEPARATE; streams <= BP_STREAMS_UNIFIED; streams++) {
             for (uint32_t joint = 0; joint <= 1; joint++) {
                 if ((!streams_matter && (bp_streams)streams != s->present.streams) ||
@@ -167,6 +167,8 @@ bp_status bp_alternatives_create(const bp_buckets *buckets, const bp_schedule_co
     survey s = {buckets, &schedule_config, &plan_config, &own_config, {.joint = plan_config.joint != 0}, NULL};
     BP_TRY(bp_new_array(1, sizeof *s.made, (void **)&s.made));
     s.present.prefetch = s.present.prefetch_backward = schedule_config.prefetch;
+    if (buckets->fsdp2 && s.present.prefetch == 0)
+        s.present.prefetch = s.present.prefetch_backward = 1;
     if (schedule_config.prefetch_backward != BP_PREFETCH_SAME)
         s.present.prefetch_backward = schedule_config.prefetch_backward;
     s.present.streams = schedule_config.streams;

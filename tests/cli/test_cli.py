@@ -260,7 +260,7 @@ class Files(unittest.TestCase):
         self.assertIn(note, json.loads(run("plan", gemma, "--json").stdout)["models"][0]["notes"])
         llama = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128,
                  "num_hidden_layers": 2, "num_attention_heads": 4, "num_nextn_predict_layers": 1}
-        self.assertEqual(run("plan", self.write("config.json", llama)).stdout.splitlines()[1],
+        self.assertEqual(run("plan", self.write("config.json", llama), "--dp", "2").stdout.splitlines()[1],
                          "not counted: 1 multi-token prediction layer (num_nextn_predict_layers)")
         self.assertNotIn("notes", json.loads(run("plan", NANO, "--json").stdout)["models"][0])
 

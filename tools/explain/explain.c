@@ -452,8 +452,11 @@ static int explain_alternatives(const whatif *w, bool color)
 static int explain(const whatif *w, const plan_options *options)
 {
     const analysis *a = w->analysed;
-    printf("%s has %s parameters in %zu unit%s; %s of persistent parameters lie outside units.\n", a->name,
-           cli_count(a->parameters), a->units, plural(a->units), cli_bytes(a->state.outside));
+    printf("%s has %s parameters in %zu unit%s; ", a->name, cli_count(a->parameters), a->units, plural(a->units));
+    if (a->root_bytes > 0)
+        printf("%s are in the root group.\n", cli_bytes(a->root_bytes));
+    else
+        printf("%s of persistent parameters lie outside units.\n", cli_bytes(a->state.outside));
     if (a->notes[0] != '\0')
         printf("%s: %s.\n", a->name, a->notes);
     char schedule[SCHEDULE_TEXT_CHARS];
@@ -503,6 +506,10 @@ static int print(const whatif *answers, size_t count, const plan_options *option
 
 static int ask(const analysis *analyses, size_t count, const plan_options *options)
 {
+    for (size_t i = 0; i < count; i++) {
+        if (analyses[i].single_ranks)
+            return cli_fail(EXIT_BAD_INPUT, "%s: nothing to explain: %s", analyses[i].name, analyses[i].notes);
+    }
     whatif *answers = calloc(count, sizeof *answers);
     if (answers == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");

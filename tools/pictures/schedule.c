@@ -93,7 +93,7 @@ static bool lane_items_init(const schedule_view *v, lane_items *lanes)
         if (step.phase == BP_PHASE_RECORDED)
             continue;
         lane_item *last = lanes->count > 0 ? &lanes->items[lanes->count - 1] : NULL;
-        if (last != NULL && step.phase == BP_PHASE_BACKWARD_GATHER && last->unit == step.unit)
+        if (last != NULL && names_direction(&step) != step.phase && last->unit == step.unit)
             last->end = i + 1; /* second half of the step */
         else
             add(lanes, ROW_COMPUTE, i, i + 1, step.unit, step.phase);
@@ -161,7 +161,8 @@ static uint32_t colour_of(const lane_item *item)
 {
     static const uint32_t computes[] = {
         [BP_PHASE_FORWARD] = 0x8478BF, [BP_PHASE_BACKWARD] = 0x3B3561,        [BP_PHASE_RECORDED] = PICTURE_GREY,
-        [BP_PHASE_OUTSIDE] = 0xB0B0B0, [BP_PHASE_BACKWARD_GATHER] = 0x3B3561, [BP_PHASE_COMBINED] = 0x5A4FA0};
+        [BP_PHASE_OUTSIDE] = 0xB0B0B0, [BP_PHASE_BACKWARD_GATHER] = 0x3B3561, [BP_PHASE_COMBINED] = 0x5A4FA0,
+        [BP_PHASE_REDUCE] = 0x3B3561};
     return item->row == ROW_COMPUTE ? computes[item->phase] : item->row == ROW_GATHER ? 0x009E73 : 0xCC79A7;
 }
 
@@ -335,10 +336,10 @@ static void draw_page(cairo_t *cr, const void *user)
     picture_text(cr, &quiet, MARGIN, MARGIN + 30, 0, WIDTH + PICTURE_LEFT, p->subtitle);
 
     double y = MARGIN + 56;
-    static const char *const names[] = {
-        [BP_PHASE_FORWARD] = "forward",    [BP_PHASE_BACKWARD] = "backward",
-        [BP_PHASE_RECORDED] = NULL,        [BP_PHASE_OUTSIDE] = "outside units",
-        [BP_PHASE_BACKWARD_GATHER] = NULL, [BP_PHASE_COMBINED] = "forward and backward"};
+    static const char *const names[] = {[BP_PHASE_FORWARD] = "forward",    [BP_PHASE_BACKWARD] = "backward",
+                                        [BP_PHASE_RECORDED] = NULL,        [BP_PHASE_OUTSIDE] = "outside units",
+                                        [BP_PHASE_BACKWARD_GATHER] = NULL, [BP_PHASE_COMBINED] = "forward and backward",
+                                        [BP_PHASE_REDUCE] = NULL};
     bool used[sizeof names / sizeof *names] = {false};
     const lane_item gather = {.row = ROW_GATHER}, reduction = {.row = ROW_REDUCE};
     double x = MARGIN;

@@ -111,12 +111,14 @@ static void choose_rules(const plan_options *options, const bp_model *model, ana
 {
     bool gives = bp_model_get_info(model)->given_bucket_count > 0 && bp_model_get_info(model)->parameter_count == 0;
     a->bucketing = options->bucketing != 0 ? options->bucketing : gives ? BP_BUCKETING_GIVEN : BP_BUCKETING_MEGATRON;
+    bool stacks = a->bucketing == BP_BUCKETING_FSDP2 && bp_model_get_info(model)->published;
     a->padding = options->padding != 0                   ? options->padding
                  : a->bucketing == BP_BUCKETING_MEGATRON ? BP_PADDING_MEGATRON_LCM
                  : a->bucketing == BP_BUCKETING_FSDP2    ? BP_PADDING_FSDP2
                                                          : BP_PADDING_GIVEN;
     a->layout = options->layout != 0                    ? options->layout
                 : a->bucketing == BP_BUCKETING_MEGATRON ? BP_LAYOUT_MEGATRON
+                : stacks                                ? BP_LAYOUT_STACKED
                                                         : BP_LAYOUT_HF;
 }
 
@@ -180,6 +182,13 @@ static bool add_tensors(bp_dtype dtype, uint64_t numel, uint64_t tensors, uint64
            !__builtin_add_overflow(*sum, bytes, sum);
 }
 
+/* Merged models have a root group each, "<model>/(root)". */
+static bool is_root_group(const bp_buckets_info *info, int32_t unit)
+{
+    const char *name = info->units[unit].name, *slash = strrchr(name, '/');
+    return strcmp(slash != NULL ? slash + 1 : name, "(root)") == 0;
+}
+
 /* Computes the model state of one GPU outside the pool; false on overflow. */
 static bool analysis_sum_state(const plan_options *options, analysis *a)
 {
@@ -196,7 +205,9 @@ static bool analysis_sum_state(const plan_options *options, analysis *a)
             !add_tensors(main_grad, trained, 1, &s->grad_shards) ||
             !add_tensors(optimizer, trained, options->optimizer_tensors, &s->optimizer))
             return false;
-        a->units += b.unit >= 0 && b.ordinal == 0;
+        a->units += b.unit >= 0 && b.ordinal == 0 && !is_root_group(info, b.unit);
+        if (b.unit >= 0 && is_root_group(info, b.unit) && !add_tensors(b.dtype, b.padded_numel, 1, &a->root_bytes))
+            return false;
     }
     return !__builtin_add_overflow(s->outside, s->param_shards, &s->total) &&
            !__builtin_add_overflow(s->total, s->grad_shards, &s->total) &&
@@ -208,10 +219,6 @@ int analysis_read(const char *path, const plan_options *options, analysis *a, bp
     CLI_TRY(read_model(path, options, a, model));
     choose_rules(options, *model, a);
 
-    const bp_model_info *info = bp_model_get_info(*model);
-    for (size_t i = 0; i < info->note_count; i++)
-        cli_append(a->notes, sizeof a->notes, "%s%s", i > 0 ? "; " : "", info->notes[i]);
-
     a->name = strdup(bp_model_get_info(*model)->name);
     if (a->name == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
@@ -221,6 +228,9 @@ int analysis_read(const char *path, const plan_options *options, analysis *a, bp
         status = bp_buckets_config_init(&config, sizeof config);
     if (status != BP_OK)
         return analysis_fail(path, status);
+    const bp_model_info *info = bp_model_get_info(*model);
+    for (size_t i = 0; i < info->note_count; i++)
+        cli_append(a->notes, sizeof a->notes, "%s%s", i > 0 ? "; " : "", info->notes[i]);
     config.bucketing = a->bucketing;
     config.padding = a->padding;
     config.dp = options->dp;
@@ -238,6 +248,7 @@ int analysis_read(const char *path, const plan_options *options, analysis *a, bp
     status = bp_buckets_create(*model, &config, &a->buckets);
     if (status != BP_OK)
         return analysis_fail(path, status);
+    analysis_note_buckets(options, *model, a);
     return analysis_sum_state(options, a)
                ? EXIT_GO_ON
                : cli_fail(EXIT_BAD_INPUT, "%s: the bytes of the model state exceed 64 bits", path);
@@ -331,6 +342,7 @@ static int analysis_merge(const plan_options *options, const analysis *parts, si
             merged->layout = 0;
         merged->recorded += parts[i].recorded;
         merged->models += parts[i].models;
+        merged->single_ranks = parts[i].single_ranks && (i == 0 || merged->single_ranks);
         merged->parameters += parts[i].parameters;
         merged->prediction_parameters += parts[i].prediction_parameters;
         size_t used = strlen(merged->notes);
@@ -431,6 +443,8 @@ static int analyse(const char *path, const plan_options *options, analysis *a)
 static int plan(const char *path, const plan_options *options, analysis *a)
 {
     bp_status status = BP_OK;
+    if (a->single_ranks && options->output == NULL && options->plot == NULL)
+        return EXIT_GO_ON; /* a note says that there is nothing to plan */
     for (size_t i = 0; status == BP_OK && i < options->policy_count; i++) {
         status = analysis_plan(a, options, options->policies[i], options->alignment, &a->plans[i]);
         a->plan_count += status == BP_OK;

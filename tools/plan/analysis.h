@@ -24,11 +24,13 @@ typedef struct analysis {
     bp_layout layout;
     char *name;
     uint64_t parameters, prediction_parameters;
-    char notes[2048]; /* on parts of the file that are not counted; "" for none */
-    size_t units;     /* with buckets */
-    size_t models;    /* in the pool */
-    size_t recorded;  /* models with a recorded schedule, on which schedule options have no effect */
-    bool tensors;     /* --units is given and has an effect */
+    char notes[2048];    /* on parts of the file that are not counted; "" for none */
+    size_t units;        /* with buckets, without root groups */
+    uint64_t root_bytes; /* of FSDP2's root groups, gathered */
+    size_t models;       /* in the pool */
+    size_t recorded;     /* models with a recorded schedule, on which schedule options have no effect */
+    bool single_ranks;   /* every bucket has one rank, so there is nothing to plan */
+    bool tensors;        /* --units is given and has an effect */
     state_bytes state;
     bp_buckets *buckets;
     bp_schedule *schedule;
@@ -74,6 +76,8 @@ const char *analysis_step_text(const analysis *a, uint32_t index, char text[STEP
 
 /* Reads the model as one rank holds it and makes its buckets. The caller owns the model, also after an error. */
 int analysis_read(const char *path, const plan_options *options, analysis *a, bp_model **model);
+/* Adds notes on groups of one rank and on padding to the analysis, whose buckets are those of `model`. */
+void analysis_note_buckets(const plan_options *options, const bp_model *model, analysis *a);
 /* Prints the library's error detail for this file. */
 int analysis_fail(const char *path, bp_status status);
 

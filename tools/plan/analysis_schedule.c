@@ -282,8 +282,9 @@ const char *analysis_step_text(const analysis *a, uint32_t index, char text[STEP
                                         [BP_PHASE_BACKWARD] = "backward of",
                                         [BP_PHASE_RECORDED] = "event of",
                                         [BP_PHASE_OUTSIDE] = "outside units",
-                                        [BP_PHASE_BACKWARD_GATHER] = "gathers after the backward of",
-                                        [BP_PHASE_COMBINED] = "backward of"};
+                                        [BP_PHASE_BACKWARD_GATHER] = "all-gathers in backward at",
+                                        [BP_PHASE_COMBINED] = "backward of",
+                                        [BP_PHASE_REDUCE] = "reduce-scatter of"};
     const bp_schedule_info *info = bp_schedule_get_info(a->schedule);
     *text = '\0';
     if (index >= info->step_count)

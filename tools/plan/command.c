@@ -58,7 +58,7 @@ static int print(const analysis *analyses, size_t count, const plan_options *opt
 static bool all_fit(const analysis *analyses, size_t count, const plan_options *options)
 {
     for (size_t m = 0; options->budget > 0 && m < count; m++) {
-        bool fits = analyses[m].plan_count == 0;
+        bool fits = analyses[m].plan_count == 0 && analyses[m].state.total <= options->budget;
         for (size_t p = 0; p < analyses[m].plan_count; p++)
             fits = fits || analysis_needed(&analyses[m], analyses[m].plans[p]) <= options->budget;
         if (!fits)

@@ -172,8 +172,10 @@ const choice options_paddings[] = {{"megatron-lcm", BP_PADDING_MEGATRON_LCM},
                                    {"flat", BP_PADDING_FLAT},
                                    {"given", BP_PADDING_GIVEN},
                                    {"fsdp2", BP_PADDING_FSDP2},
+                                   {"fsdp2-shard1", BP_PADDING_FSDP2_SHARD1},
                                    {0, 0}};
-const choice options_layouts[] = {{"hf", BP_LAYOUT_HF}, {"megatron", BP_LAYOUT_MEGATRON}, {0, 0}};
+const choice options_layouts[] = {
+    {"hf", BP_LAYOUT_HF}, {"megatron", BP_LAYOUT_MEGATRON}, {"stacked", BP_LAYOUT_STACKED}, {0, 0}};
 const choice options_policies[] = {{"dynamic", BP_POLICY_DYNAMIC},
                                    {"fixed", BP_POLICY_FIXED},
                                    {"max", BP_POLICY_MAX},
@@ -210,11 +212,14 @@ const option_row options_planning[] = {
     {"bucketing", "RULE",
      "megatron, fsdp2, or given: the buckets of a units.json (default: given if the model has buckets, else megatron)",
      OPTION_CHOICE, FIELD(bucketing), options_bucketings},
-    {"padding", "RULE", "megatron-lcm, megatron-split, flat, given or fsdp2 (default: by --bucketing)", OPTION_CHOICE,
-     FIELD(padding), options_paddings},
+    {"padding", "RULE",
+     "megatron-lcm, megatron-split, flat, given, fsdp2, fsdp2-shard1 (Shard(1) for stacked experts) (default: by "
+     "--bucketing)",
+     OPTION_CHOICE, FIELD(padding), options_paddings},
     {"flat-alignment", "N", "--padding flat: shards are multiples of N elements (default 128)", OPTION_U64,
      FIELD(flat_alignment), .least = 1, .most = 1u << 30},
-    {"layout", "L", "Module layout: megatron or hf (default: megatron with --bucketing megatron, else hf)",
+    {"layout", "L",
+     "Module layout: megatron, hf, stacked (transformers 5) (default: by --bucketing; fsdp2: stacked, units.json hf)",
      OPTION_CHOICE, FIELD(layout), options_layouts},
     {"units", "PATTERNS", "Safetensors: patterns of unit names, N for the number (default layers.N,h.N,blocks.N)",
      OPTION_TEXT, FIELD(units)},

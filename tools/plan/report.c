@@ -130,7 +130,9 @@ void table_print_heading(const analysis *a, const plan_options *o)
     printf("%s%s%s: %s parameters", color ? "\033[1m" : "", a->name, color ? "\033[0m" : "", cli_count(a->parameters));
     if (a->prediction_parameters > 0)
         printf(" (and %s in prediction layers)", cli_count(a->prediction_parameters));
-    printf(" in %zu unit%s and %s outside units\n", a->units, a->units == 1 ? "" : "s", cli_bytes(a->state.outside));
+    printf(" in %zu unit%s and %s %s\n", a->units, a->units == 1 ? "" : "s",
+           cli_bytes(a->root_bytes > 0 ? a->root_bytes : a->state.outside),
+           a->root_bytes > 0 ? "in the root group" : "outside units");
     if (a->notes[0] != '\0')
         printf("%s\n", a->notes);
     char schedule[SCHEDULE_TEXT_CHARS];
@@ -184,13 +186,23 @@ static int print_buffers(const analysis *a, bool color)
     return sheet_finish(&s);
 }
 
+static void print_fit(const char *name, uint64_t needed, const plan_options *o)
+{
+    bool fits = needed <= o->budget;
+    printf("%s: %s %s of %s (%s), %s %s activations and other memory.\n", name,
+           fits ? "fits" : "does not fit:", cli_bytes(needed), cli_bytes(o->budget), o->budget_name,
+           fits ? cli_bytes(o->budget - needed) : cli_bytes(needed - o->budget),
+           fits ? "are left for" : "too much before");
+}
+
 int table_print_model(const analysis *a, const plan_options *options)
 {
     bool color = cli_wants_color(options->color);
     table_print_heading(a, options);
-    int code = print_buffers(a, color);
-    putchar('\n');
-    if (code == EXIT_GO_ON)
+    int code = a->plan_count > 0 ? print_buffers(a, color) : EXIT_GO_ON;
+    if (a->plan_count > 0)
+        putchar('\n');
+    if (code == EXIT_GO_ON && a->plan_count > 0)
         code = table_print_totals(a, options, color);
     for (size_t p = 0; p < a->plan_count; p++) {
         const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
@@ -199,7 +211,8 @@ int table_print_model(const analysis *a, const plan_options *options)
     }
     advice_print_verdict(a);
     if (options->budget > 0) {
-        putchar('\n');
+        if (a->plan_count > 0)
+            putchar('\n');
 
         const state_bytes *s = &a->state;
         printf("State of one GPU beside the pool: %s = outside parameters %s, parameter shards %s, gradient shards "
@@ -209,15 +222,10 @@ int table_print_model(const analysis *a, const plan_options *options)
                bp_dtype_name(analysis_trained_dtype(options->main_grad_dtype)), cli_bytes(s->grad_shards),
                options->optimizer_tensors, bp_dtype_name(analysis_trained_dtype(options->optimizer_dtype)),
                cli_bytes(s->optimizer));
-        for (size_t p = 0; p < a->plan_count; p++) {
-            uint64_t needed = analysis_needed(a, a->plans[p]);
-            bool fits = needed <= options->budget;
-            printf("%s: %s %s of %s (%s), %s %s activations and other memory.\n",
-                   bp_policy_name(bp_plan_get_info(a->plans[p])->policy),
-                   fits ? "fits" : "does not fit:", cli_bytes(needed), cli_bytes(options->budget), options->budget_name,
-                   fits ? cli_bytes(options->budget - needed) : cli_bytes(needed - options->budget),
-                   fits ? "are left for" : "too much before");
-        }
+        if (a->plan_count == 0)
+            print_fit("without a pool", a->state.total, options);
+        for (size_t p = 0; p < a->plan_count; p++)
+            print_fit(bp_policy_name(bp_plan_get_info(a->plans[p])->policy), analysis_needed(a, a->plans[p]), options);
         if (code == EXIT_GO_ON)
             code = advice_print_ranks(a, options);
         putchar('\n');
@@ -237,8 +245,8 @@ int table_print_models(const analysis *analyses, size_t count, const plan_option
     }
     for (size_t i = 0; i < count; i++) {
         const analysis *a = &analyses[i];
-        sheet_add_row(&s, a->name, cli_count(a->parameters), cli_text("%zu", a->units), cli_bytes(a->state.outside),
-                      NULL);
+        sheet_add_row(&s, a->name, cli_count(a->parameters), cli_text("%zu", a->units),
+                      cli_bytes(a->state.outside + a->root_bytes), NULL);
         for (size_t p = 0; p < a->plan_count; p++) {
             const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
             if (p == 0)
@@ -413,6 +421,7 @@ static void print_model(bp_json_writer *d, const analysis *a, const plan_options
     bp_json_add_number(d, "parameters", a->parameters);
     bp_json_add_number(d, "prediction_parameters", a->prediction_parameters);
     bp_json_add_number(d, "outside_bytes", a->state.outside);
+    bp_json_add_number(d, "root_bytes", a->root_bytes);
     bp_json_add_number(d, "units", a->units);
     report_options(d, a, o);
     bp_json_add_object(d, "state_bytes");

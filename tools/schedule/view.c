@@ -45,7 +45,8 @@ const char *schedule_view_phase_name(bp_phase phase)
                                         [BP_PHASE_RECORDED] = "recorded",
                                         [BP_PHASE_OUTSIDE] = "outside",
                                         [BP_PHASE_BACKWARD_GATHER] = "backward_gather",
-                                        [BP_PHASE_COMBINED] = "combined"};
+                                        [BP_PHASE_COMBINED] = "combined",
+                                        [BP_PHASE_REDUCE] = "reduce"};
     return names[phase];
 }
 
@@ -120,7 +121,9 @@ static int make(schedule_view *v, uint32_t roles)
     if (failed || v->first_event == NULL || v->events == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     if (v->role_count == 0)
-        return cli_fail(EXIT_BAD_INPUT, "%s has no buckets in the roles asked for", v->analysed->name);
+        return v->analysed->single_ranks
+                   ? cli_fail(EXIT_BAD_INPUT, "%s: %s", v->analysed->name, v->analysed->notes)
+                   : cli_fail(EXIT_BAD_INPUT, "%s has no buckets in the roles asked for", v->analysed->name);
     if (!add_requests(v))
         return cli_fail(EXIT_BAD_INPUT, "%s: the sum of all buckets does not fit 64 bits", v->analysed->name);
 

@@ -362,7 +362,7 @@ size_t names_common_chars(const bp_buckets *buckets)
 
 bp_phase names_direction(const bp_step *step)
 {
-    if (step->phase != BP_PHASE_BACKWARD_GATHER)
+    if (step->phase != BP_PHASE_BACKWARD_GATHER && step->phase != BP_PHASE_REDUCE)
         return step->phase;
     return step->forward_unit >= 0 ? BP_PHASE_COMBINED : BP_PHASE_BACKWARD;
 }

@@ -82,7 +82,7 @@ bool cli_wants_color(cli_color when);
  * a number would remain, the word before it is kept. */
 size_t names_common_chars(const bp_buckets *buckets);
 
-/* Phase of the step's compute; BP_PHASE_BACKWARD_GATHER counts as backward (or combined). */
+/* Phase of the step's compute; BP_PHASE_BACKWARD_GATHER and BP_PHASE_REDUCE count as backward (or combined). */
 bp_phase names_direction(const bp_step *step);
 
 enum { ROLES_TEXT_CHARS = 80 };

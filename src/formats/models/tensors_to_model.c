@@ -7,6 +7,7 @@
 #include "core/fail.h"
 #include "formats/file.h"
 #include "formats/models/reader.h"
+#include "model/arch_config.h"
 
 /* ---- names of units ---------------------------------------------------------------------------------------------- */
 
@@ -518,6 +519,8 @@ bp_status bp_tensors_to_model(const bp_tensors *tensors, const char *origin, con
         status = bp_model_create(name, &created);
     if (status == BP_OK)
         status = bp_fail_at(origin, tensors_to_model_fill_model(created, tensors, &units, &runs));
+    if (status == BP_OK)
+        bp_model_set_published(created);
     status = bp_reader_hand_over(status, origin, created, model);
     finish_runs(&runs);
     tensor_units_finish(&units);
