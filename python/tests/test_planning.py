@@ -3,16 +3,18 @@
 Argument: the command, which must make the same plans; without it those tests are skipped.
 """
 
+import contextlib
 import ctypes
 import os
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import bucketpool as bp
 from bucketpool import _abi
-from bucketpool._library import call, core, viewed
+from bucketpool._library import call, configured, core, viewed
 from bucketpool.schedule import ScheduleHandle
 from support import MODELS, needs_numpy, numpy, small_plan
 
@@ -242,10 +244,78 @@ class Plans(unittest.TestCase):
         with self.assertRaises(bp.InvalidArgument):
             bp.Plan(small_plan(sizes=(5, 5))[0], schedule)
 
-    def test_default_ranks(self):
-        """As many as the command plans without --dp."""
-        model, _ = nano()
-        self.assertEqual({bucket.shards for bucket in bp.Buckets(model) if not bucket.expert}, {64})
+    def test_defaults(self):
+        """Every default that Python writes out is that of C."""
+        different = []
+
+        def noting(init, kind, /, **values):
+            struct, default = configured(init, kind, **values), configured(init, kind)
+            different.extend((kind.__name__, name, getattr(struct, name), getattr(default, name)) for name in values
+                             if not isinstance(getattr(struct, name), ctypes._Pointer)
+                             and getattr(struct, name) != getattr(default, name))
+            return struct
+
+        modules = [module for name, module in sys.modules.items()
+                   if name.startswith("bucketpool.") and hasattr(module, "configured")]
+        with contextlib.ExitStack() as stack:
+            for module in modules:
+                stack.enter_context(unittest.mock.patch.object(module, "configured", noting))
+            buckets = bp.Buckets(bp.Model.read(NANO))
+            schedule = bp.Schedule.training(buckets)
+            plan = bp.Plan(buckets, schedule)
+            bp.alternatives(small_plan()[0])
+            packing = bp.Packing()
+            packing.add(1, [(0, 1)])
+            packing.pack()
+            recorded = bp.Model("recorded")
+            recorded.add_bucket(recorded.add_unit("u"), "bf16", 1)
+            for acquire in (True, False):
+                recorded.add_event(acquire, 0, "param")
+            bp.Schedule.recorded(recorded, bp.Buckets(recorded, "given", roles=("param",)))
+            with bp.Device.host() as device, bp.Pool(device, small_plan()[2]) as pool, bp.Pinned(device), \
+                    bp.Offload(pool), tempfile.TemporaryDirectory() as folder:
+                bp.Capture(pool)
+                bp.Profile(pool, directory=folder).close()
+        given = {("bp_buckets_config", "bucketing"), ("bp_buckets_config", "padding"), ("bp_buckets_config", "roles"),
+                 ("bp_profile_config", "directory"), ("bp_pool_config", "on_message")}
+        stands_for = {"queue_length": 16384, "chunk_bytes": 32 << 20, "profile_step_count": 2, "max_entries": 100_000,
+                      "ranks": 1, "formats": 1}  # 0 in C or Python
+        self.assertEqual([(kind, name, ours, theirs) for kind, name, ours, theirs in different if (kind, name) not in given
+                          and {ours, theirs} != {0, stands_for.get(name)}], [])
+        self.assertEqual(plan.policy, "scheduled")
+        self.assertGreaterEqual(len(modules), 8)
+
+    @unittest.skipUnless(COMMAND, "needs the command")
+    def test_defaults_of_the_command(self):
+        """What the command plans without options is what Python plans without arguments, in the layout of the runtime."""
+        for rule, layout in (("megatron", "megatron"), ("fsdp2", "stacked")):
+            buckets = bp.Buckets(bp.Model.read(NANO).with_layout(layout), rule)
+            plan = bp.Plan(buckets, bp.Schedule.training(buckets))
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "plan.json")
+                subprocess.run([COMMAND, "plan", NANO, "--bucketing", rule, "-o", path], check=True, capture_output=True,
+                               timeout=300)
+                made = bp.Plan.read(path)
+            self.assertEqual((made.policy, made.alignment, made.bytes, made.requests),
+                             (plan.policy, plan.alignment, plan.bytes, plan.requests))
+            self.assertEqual({b.shards for b in buckets if not b.expert}, {64})
+
+    def test_root_group(self):
+        buckets = bp.Buckets(bp.Model.read(NANO).with_layout("stacked"), "fsdp2")
+        self.assertEqual((buckets.units[buckets.root], buckets.root, buckets.persistent_bytes), ("(root)", 52, 0))
+        self.assertIsNone(bp.Buckets(bp.Model.read(NANO)).root)
+        self.assertTrue(bp.Model.read(NANO).published)
+        self.assertFalse(bp.Model("m").published)
+
+    def test_one_rank(self):
+        model = bp.Model("m")
+        model.add_parameter("w", [8, 8], "bf16", unit=model.add_unit("u"))
+        self.assertEqual(bp.Buckets(model, dp=1).requests, [])
+        self.assertEqual([r.role for r in bp.Buckets(model, dp=1, roles=("param", "state")).requests], ["state"])
+        self.assertEqual(len(bp.Buckets(model, dp=1, single_rank=True).requests), 2)
+        with self.assertRaisesRegex(bp.InvalidArgument, "one rank communicate nothing"):
+            buckets = bp.Buckets(model, dp=1)
+            bp.Plan(buckets, bp.Schedule.training(buckets))
 
     def test_hostile_options(self):
         model, buckets = nano()

@@ -131,6 +131,17 @@ class Plans(Answers):
             notes = self.plan(path, "--bucketing", "fsdp2", "--dp", ranks)[0].get("notes", "")
             self.assertEqual(notes, words or "")
 
+    def test_advice(self):
+        """What helps this model is advised, nothing else."""
+        for model, ranks, shard1, separate in (("Mixtral-8x7B", 64, True, True), ("gpt-oss-120b", 512, False, False),
+                                               ("GLM-4.5-Air", 512, False, True)):
+            notes = self.plan(model, "--bucketing", "fsdp2", "--dp", ranks)[0]["notes"]
+            self.assertEqual(("fsdp2-shard1" in notes, "--layout hf" in notes.rpartition("padding is")[2]),
+                             (shard1, separate), model)
+            for option in shard1 * [("--padding", "fsdp2-shard1")] + separate * [("--layout", "hf")]:
+                self.assertNotIn("padding is", self.plan(model, "--bucketing", "fsdp2", "--dp", ranks,
+                                                         *option)[0].get("notes", ""), (model, option))
+
     def test_prediction_layers(self):
         """transformers does not build them."""
         report, bounds = self.plan("DeepSeek-V3", "--bucketing", "fsdp2")

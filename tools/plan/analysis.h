@@ -24,13 +24,14 @@ typedef struct analysis {
     bp_layout layout;
     char *name;
     uint64_t parameters, prediction_parameters;
-    char notes[2048];    /* on parts of the file that are not counted; "" for none */
-    size_t units;        /* with buckets, without root groups */
-    uint64_t root_bytes; /* of FSDP2's root groups, gathered */
-    size_t models;       /* in the pool */
-    size_t recorded;     /* models with a recorded schedule, on which schedule options have no effect */
-    bool single_ranks;   /* every bucket has one rank, so there is nothing to plan */
-    bool tensors;        /* --units is given and has an effect */
+    char notes[2048];       /* on parts of the file that are not counted; "" for none */
+    size_t units;          /* with buckets, without root groups */
+    uint64_t root_bytes;   /* of FSDP2's root groups, gathered */
+    size_t models;         /* in the pool */
+    size_t recorded;       /* models with a recorded schedule, on which schedule options have no effect */
+    bool single_ranks;     /* every bucket has one rank, so there is nothing to plan */
+    bool separate_experts; /* in the file: a matrix for each expert */
+    bool tensors;          /* --units is given and has an effect */
     state_bytes state;
     bp_buckets *buckets;
     bp_schedule *schedule;

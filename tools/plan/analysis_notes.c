@@ -63,10 +63,14 @@ static void note_padding(const plan_options *o, const bp_model *model, analysis 
     bool shard1;
     uint32_t ranks = o->dp / o->ep;
     note(a, "padding is %.0f %% of the gathered bytes", 100 * part);
-    if (a->padding == BP_PADDING_FSDP2 && pads_experts(bp_model_get_info(model), ranks, &shard1))
-        cli_append(a->notes, sizeof a->notes,
-                   ": FSDP2 pads stacked experts to a multiple of %u ranks; %sseparate experts (--layout hf) have less",
-                   ranks, shard1 ? "Shard(1) (--padding fsdp2-shard1) has none, " : "");
+    if (a->padding != BP_PADDING_FSDP2 || !pads_experts(bp_model_get_info(model), ranks, &shard1))
+        return;
+    bool separate = a->layout == BP_LAYOUT_STACKED && a->separate_experts;
+    cli_append(a->notes, sizeof a->notes, ": FSDP2 pads stacked experts to a multiple of %u ranks", ranks);
+    if (shard1)
+        cli_append(a->notes, sizeof a->notes, "; Shard(1) (--padding fsdp2-shard1) has none");
+    if (separate)
+        cli_append(a->notes, sizeof a->notes, "%s separate experts (--layout hf) have less", shard1 ? "," : ";");
 }
 
 void analysis_note_buckets(const plan_options *options, const bp_model *model, analysis *a)
