@@ -93,18 +93,19 @@ static inline void fuzz_options(uint32_t number, bp_schedule_config *config)
 static inline void fuzz_plan_model(const bp_model *model)
 {
     static const bp_padding paddings[] = {BP_PADDING_MEGATRON_LCM, BP_PADDING_MEGATRON_SPLIT, BP_PADDING_FLAT,
-                                          BP_PADDING_GIVEN, BP_PADDING_FSDP2};
+                                          BP_PADDING_GIVEN,        BP_PADDING_FSDP2,          BP_PADDING_FSDP2_SHARD1};
     if (bp_model_get_info(model)->unit_count > FUZZ_MOST_UNITS)
         return;
     bp_model *fused = NULL, *local = NULL;
-    if (fuzz_good(bp_model_with_layout(model, BP_LAYOUT_MEGATRON, &fused)))
+    bp_layout layout = bp_model_get_info(model)->parameter_count % 2 == 0 ? BP_LAYOUT_MEGATRON : BP_LAYOUT_STACKED;
+    if (fuzz_good(bp_model_with_layout(model, layout, &fused)))
         fuzz_good(bp_model_shard(fused, bp_model_get_info(model)->unit_count % 2 + 1, 2, &local));
-    for (int i = 0; i < 15; i++) {
+    for (int i = 0; i < 18; i++) {
         uint32_t copies = i % 3 == 0 ? 0 : i % 3 == 1 ? 2 : 1u << 30;
         bp_buckets_config config;
         bp_buckets_config_init(&config, sizeof config);
-        config.bucketing = (bp_bucketing)(1 + i / 5);
-        config.padding = paddings[i % 5];
+        config.bucketing = (bp_bucketing)(1 + i / 6);
+        config.padding = paddings[i % 6];
         config.dp = 6;
         config.ep = 2;
         config.roles = (1u << BP_ROLE_COUNT) - 1;

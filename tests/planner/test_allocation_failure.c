@@ -250,7 +250,7 @@ static void bucket_all(const bp_model *model, bp_bucketing only)
 {
     size_t made = 0;
     for (int bucketing = BP_BUCKETING_MEGATRON; bucketing <= BP_BUCKETING_GIVEN; bucketing++) {
-        for (int padding = BP_PADDING_MEGATRON_LCM; padding <= BP_PADDING_FSDP2; padding++) {
+        for (int padding = BP_PADDING_MEGATRON_LCM; padding <= BP_PADDING_FSDP2_SHARD1; padding++) {
             bp_buckets_config config;
             assert_int_equal(bp_buckets_config_init(&config, sizeof config), BP_OK);
             config.bucketing = (bp_bucketing)bucketing;
@@ -265,6 +265,11 @@ static void bucket_all(const bp_model *model, bp_bucketing only)
             RETRY_OUT(buckets, bp_buckets_create(model, &config, &buckets));
             if (bucketing == (int)only && padding == BP_PADDING_MEGATRON_LCM)
                 schedule_all(buckets);
+            if (bucketing == BP_BUCKETING_FSDP2 && padding == BP_PADDING_FSDP2) {
+                bp_schedule *schedule;
+                RETRY_OUT(schedule, bp_schedule_create_training(buckets, NULL, &schedule));
+                bp_schedule_destroy(&schedule);
+            }
             bp_buckets_destroy(&buckets);
         }
     }
@@ -278,6 +283,8 @@ static void test_architecture(void **state)
     bp_model *model, *laid_out, *shard;
     RETRY_OUT(model, bp_model_from_architecture("tiny", &config, BP_DTYPE_BF16, &model));
     assert_int_equal(bp_model_get_info(model)->unit_count, 2);
+    RETRY_OUT(laid_out, bp_model_with_layout(model, BP_LAYOUT_STACKED, &laid_out));
+    bp_model_destroy(&laid_out);
     RETRY_OUT(laid_out, bp_model_with_layout(model, BP_LAYOUT_MEGATRON, &laid_out));
     RETRY_OUT(shard, bp_model_shard(laid_out, 2, 1, &shard));
     RETRY(bp_model_validate(shard));

@@ -61,7 +61,7 @@ static void record(dice *d, bp_model *model, uint32_t units)
     }
 }
 
-static bp_schedule_config random_timing(dice *d)
+static bp_schedule_config random_timing(dice *d, bool fsdp2)
 {
     bp_schedule_config timing;
     must_ok(bp_schedule_config_init(&timing, sizeof timing));
@@ -71,8 +71,10 @@ static bp_schedule_config random_timing(dice *d)
     timing.prefetch_backward = chance(d, 2) ? BP_PREFETCH_SAME : below(d, 3);
     timing.keep_after_forward = chance(d, 4);
     timing.recompute = chance(d, 4);
-    timing.streams = (bp_streams)below(d, 2);
-    timing.outside = (bp_outside)below(d, 2);
+    if (!fsdp2) { /* which does not have them */
+        timing.streams = (bp_streams)below(d, 2);
+        timing.outside = (bp_outside)below(d, 2);
+    }
     timing.microbatches = chance(d, 6) ? 2 + below(d, 3) : 0;
     return timing;
 }
@@ -87,7 +89,8 @@ scenario random_scenario(dice *d)
         record(d, c.model, units);
     bp_buckets_config config;
     must_ok(bp_buckets_config_init(&config, sizeof config));
-    config.bucketing = BP_BUCKETING_GIVEN;
+    c.fsdp2 = !recorded && chance(d, 4);
+    config.bucketing = c.fsdp2 ? BP_BUCKETING_FSDP2 : BP_BUCKETING_GIVEN;
     config.padding = BP_PADDING_GIVEN;
     config.dp = 1;
     config.roles = BP_ROLE_BIT(BP_ROLE_PARAM);
@@ -101,12 +104,12 @@ scenario random_scenario(dice *d)
         must_ok(bp_schedule_create_recorded(c.model, c.buckets, &recording, &c.schedule));
         return c;
     }
-    bp_schedule_config timing = random_timing(d);
+    bp_schedule_config timing = random_timing(d, c.fsdp2);
     must_ok(bp_schedule_create_training(c.buckets, &timing, &c.schedule));
     if (!chance(d, 4))
         return c;
     bp_schedule *parts[2] = {c.schedule, NULL}, *merged = NULL;
-    timing = random_timing(d);
+    timing = random_timing(d, c.fsdp2);
     must_ok(bp_schedule_create_training(c.buckets, &timing, &parts[1]));
     must_ok(bp_schedule_create_merged((const bp_schedule *const *)parts, 2, &merged));
     for (size_t i = 0; i < 2; i++)
@@ -158,7 +161,7 @@ bp_plan *stable_plan(dice *d, const scenario *c)
 static void look_around(dice *d, const scenario *c)
 {
     bp_plan_config config;
-    bp_schedule_config timing = random_timing(d);
+    bp_schedule_config timing = random_timing(d, c->fsdp2);
     bp_alternatives_config around;
     bp_alternatives *alternatives = NULL;
     bp_plan *plan = NULL;
@@ -214,7 +217,7 @@ static bp_model *published_model(const soak *s, dice *d)
 static void plan_published(const soak *s, dice *d)
 {
     scenario c = {.model = published_model(s, d)};
-    bp_schedule_config timing = random_timing(d);
+    bp_schedule_config timing = random_timing(d, false);
     bp_plan_config config;
     bp_plan *plan = NULL;
     timing.microbatches = 0;

@@ -43,6 +43,7 @@ typedef struct scenario {
     bp_model *model;
     bp_buckets *buckets;
     bp_schedule *schedule;
+    bool fsdp2;
 } scenario;
 
 /* Units of 1 to 3 buckets of two sizes and two dtypes, with random roles, padding, order and schedule; or a random recording. */
