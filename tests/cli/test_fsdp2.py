@@ -185,6 +185,22 @@ class Plans(Answers):
         self.assertEqual(report["state_bytes"]["outside"], 0)
         self.assertEqual(report["state_bytes"]["param_shards"], report["parameters"] * 4 // 8)
 
+    def test_unsharded_parameters(self):
+        """FSDP2 copies gathered parameters out: those of the root group and a unit, or of all units, count for a budget."""
+        path = self.write("config.json", LLAMA)
+        root = 2 * 65536 * 256 + 256
+        for options, unsharded in (((), 4 * (root + LAYER)), (("--keep-after-forward",), 4 * (root + 2 * LAYER)),
+                                   (("--param-dtype", "bf16"), 2 * (root + LAYER)), (("--dp", 1), 0)):
+            report, _ = self.plan(path, "--bucketing", "fsdp2", "--dp", 8, *options, "--gpu", "h100")
+            self.assertEqual(report["state_bytes"]["unsharded"], unsharded)
+        inner = [{"name": "w", "shape": [8, 8], "dtype": "bf16"}]
+        nested = self.write("units.json", {"format": "bucketpool.units/1", "units": [
+            {"name": "a", "parameters": [{"name": "v", "shape": [8, 4], "dtype": "bf16"}]},
+            {"name": "a.b", "parent": "a", "parameters": inner}]})
+        report, _ = self.plan(nested, "--bucketing", "fsdp2", "--dp", 8, "--gpu", "h100")
+        self.assertEqual(report["state_bytes"]["unsharded"], 2 * (64 + 32))
+        self.assertEqual(self.plan(path, "--dp", 8)[0]["state_bytes"]["unsharded"], 0)
+
     def test_shared_pools(self):
         path = self.write("config.json", LLAMA)
         one, _ = self.plan(path, "--bucketing", "fsdp2")

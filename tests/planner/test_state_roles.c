@@ -117,6 +117,7 @@ static void test_packed_buckets(void **state)
     assert_int_equal(bytes_of(buckets, 0, BP_ROLE_STATE, BP_DTYPE_UINT8), (6 * 2 + 4 * 4 + 8 * 4) / 2);
     assert_int_equal(bytes_of(buckets, 0, BP_ROLE_MAIN_GRAD, BP_DTYPE_FP32), (6 + 4) / 2 * 4);
     assert_int_equal(bytes_of(buckets, 0, BP_ROLE_OPTIMIZER, BP_DTYPE_FP32), (6 + 4) / 2 * 4 * 3);
+    assert_int_equal(bp_buckets_get_info(buckets)->buckets[0].grad_dtype, BP_DTYPE_FP32); /* holds both */
     bp_buckets_destroy(&buckets);
     bp_model_destroy(&model);
 }

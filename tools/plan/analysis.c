@@ -191,6 +191,32 @@ static bool is_root_group(const bp_buckets_info *info, int32_t unit)
     return strcmp(slash != NULL ? slash + 1 : name, "(root)") == 0;
 }
 
+/* FSDP2 copies gathered parameters out of the pool's buffers: those of the units that compute, which are nested, and of the root group, or with
+ * keep_after_forward of all units. false: out of memory, or overflow. */
+static bool sum_unsharded(const plan_options *options, const analysis *a, uint64_t *most)
+{
+    const bp_buckets_info *info = bp_buckets_get_info(a->buckets);
+    uint64_t *bytes = calloc(info->unit_count + 1, sizeof *bytes), sum = 0;
+    bool fits = bytes != NULL;
+    for (size_t i = 0; fits && i < info->bucket_count; i++) {
+        const bp_bucket *b = &info->buckets[i];
+        fits = b->unit < 0 || b->shards == 1 ||
+               (add_tensors(b->dtype, b->padded_numel, 1, &bytes[b->unit]) &&
+                add_tensors(b->dtype, b->padded_numel, 1, &sum));
+    }
+    *most = options->schedule.keep_after_forward ? sum : 0;
+    for (size_t u = 0; fits && !options->schedule.keep_after_forward && u < info->unit_count; u++) {
+        int32_t parent = info->units[u].parent;
+        if (parent >= 0)               /* parents come first */
+            bytes[u] += bytes[parent]; /* part of the sum, which fits */
+        bool under_root = info->root >= 0 && (int32_t)u != info->root;
+        uint64_t here = bytes[u] + (under_root ? bytes[info->root] : 0);
+        *most = here > *most ? here : *most;
+    }
+    free(bytes);
+    return fits;
+}
+
 /* Computes the model state of one GPU outside the pool; false on overflow. */
 static bool analysis_sum_state(const plan_options *options, analysis *a)
 {
@@ -211,7 +237,8 @@ static bool analysis_sum_state(const plan_options *options, analysis *a)
         if (b.unit >= 0 && is_root_group(info, b.unit) && !add_tensors(b.dtype, b.padded_numel, 1, &a->root_bytes))
             return false;
     }
-    return !__builtin_add_overflow(s->outside, s->param_shards, &s->total) &&
+    return !__builtin_add_overflow(s->outside, s->unsharded, &s->total) &&
+           !__builtin_add_overflow(s->total, s->param_shards, &s->total) &&
            !__builtin_add_overflow(s->total, s->grad_shards, &s->total) &&
            !__builtin_add_overflow(s->total, s->optimizer, &s->total);
 }
@@ -251,7 +278,9 @@ int analysis_read(const char *path, const plan_options *options, analysis *a, bp
     if (status != BP_OK)
         return analysis_fail(path, status);
     analysis_note_buckets(options, *model, a);
-    return analysis_sum_state(options, a)
+    bool sums =
+        a->bucketing != BP_BUCKETING_FSDP2 || info->event_count > 0 || sum_unsharded(options, a, &a->state.unsharded);
+    return sums && analysis_sum_state(options, a)
                ? EXIT_GO_ON
                : cli_fail(EXIT_BAD_INPUT, "%s: the bytes of the model state exceed 64 bits", path);
 }
@@ -344,6 +373,8 @@ static int analysis_merge(const plan_options *options, const analysis *parts, si
             merged->layout = 0;
         merged->recorded += parts[i].recorded;
         merged->models += parts[i].models;
+        if (parts[i].state.unsharded > merged->state.unsharded) /* they run one after the other */
+            merged->state.unsharded = parts[i].state.unsharded;
         merged->single_ranks = parts[i].single_ranks && (i == 0 || merged->single_ranks);
         merged->parameters += parts[i].parameters;
         merged->prediction_parameters += parts[i].prediction_parameters;

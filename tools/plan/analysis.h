@@ -12,6 +12,7 @@
 /* Model state of one GPU outside the pool. */
 typedef struct state_bytes {
     uint64_t outside;      /* persistent parameters outside units */
+    uint64_t unsharded;    /* FSDP2: the copies that parameters are gathered into, at most at once */
     uint64_t param_shards; /* in the parameters' dtypes */
     uint64_t grad_shards;
     uint64_t optimizer;

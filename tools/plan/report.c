@@ -215,10 +215,11 @@ int table_print_model(const analysis *a, const plan_options *options)
             putchar('\n');
 
         const state_bytes *s = &a->state;
-        printf("State of one GPU beside the pool: %s = outside parameters %s, parameter shards %s, gradient shards "
-               "(%s) %s, "
-               "optimizer (%u x %s) %s.\n",
-               cli_bytes(s->total), cli_bytes(s->outside), cli_bytes(s->param_shards),
+        printf("State of one GPU beside the pool: %s = %s %s, parameter shards %s, gradient shards (%s) %s, optimizer "
+               "(%u x "
+               "%s) %s.\n",
+               cli_bytes(s->total), s->unsharded > 0 ? "unsharded parameters" : "outside parameters",
+               cli_bytes(s->unsharded > 0 ? s->unsharded : s->outside), cli_bytes(s->param_shards),
                bp_dtype_name(analysis_trained_dtype(options->main_grad_dtype)), cli_bytes(s->grad_shards),
                options->optimizer_tensors, bp_dtype_name(analysis_trained_dtype(options->optimizer_dtype)),
                cli_bytes(s->optimizer));
@@ -426,6 +427,7 @@ static void print_model(bp_json_writer *d, const analysis *a, const plan_options
     report_options(d, a, o);
     bp_json_add_object(d, "state_bytes");
     bp_json_add_number(d, "outside", a->state.outside);
+    bp_json_add_number(d, "unsharded", a->state.unsharded);
     bp_json_add_number(d, "param_shards", a->state.param_shards);
     bp_json_add_number(d, "grad_shards", a->state.grad_shards);
     bp_json_add_number(d, "optimizer", a->state.optimizer);

@@ -143,7 +143,7 @@ class Stack(torch.nn.Module):
         super().__init__()
         self.layers = torch.nn.ModuleList([Block(width) for width in widths])
         if root:
-            self.embedding = torch.nn.Embedding(100, 16)
+            self.embedding = torch.nn.Embedding(101, 16)
 
 
 def units_of(model, nested):
@@ -170,7 +170,7 @@ def units_of(model, nested):
 @pytest.mark.parametrize("forward,backward", [(1, 1), (0, 0), (2, 1), (1, 3), (3, 2)])
 @pytest.mark.parametrize("keep", [False, True])
 def test_settings(root, nested, forward, backward, keep):
-    model = Stack([40, 24, 72, 8, 56], root)
+    model = Stack([41, 23, 72, 7, 54], root)
     with ranks(4) as mesh:
         options = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.float32)}
         for index, block in enumerate(model.layers):
